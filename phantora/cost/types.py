@@ -1,0 +1,81 @@
+"""What the simulator asks about a piece of work, and what it is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+Scalar = int | float | bool | str | None
+
+PROVENANCES = ("measured", "interpolated", "scaled", "roofline")
+CLASSES = (
+    "gemm", "attention", "convolution", "normalization", "elementwise", "reduction", "embedding",
+    "loss", "optimizer", "random", "sort", "fill", "copy", "memset", "communication", "other",
+)
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One tensor argument. `dtype` is torch's name without the prefix (``bfloat16``)."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    device: str = "cuda"
+
+
+@dataclass(frozen=True)
+class OperatorSignature:
+    """An ATen operator with what decides its duration.
+
+    `args` holds the arguments in order: a :class:`TensorSpec`, a tuple of them (a tensor list), a
+    scalar, or a tuple of scalars. `name` is ``aten::mm`` or, with an overload, ``aten::add.Tensor``.
+    """
+
+    name: str
+    args: tuple[Any, ...]
+    outputs: tuple[TensorSpec, ...] = ()
+    backward: bool = False
+
+
+@dataclass(frozen=True)
+class KernelLaunch:
+    """One kernel an operator launched. `library` is the decoded JSON of a library call or empty."""
+
+    name: str
+    grid: tuple[int, int, int] = (1, 1, 1)
+    block: tuple[int, int, int] = (1, 1, 1)
+    shared_bytes: int = 0
+    library: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Price:
+    """Durations in ns of an operator's kernels, in launch order, and what they rest on.
+
+    `flops` and `bytes` are totals of the operator: floating-point operations by torch's own
+    conventions, and bytes that must move to and from memory. `error` is the relative error bar.
+    """
+
+    durations: tuple[int, ...]
+    cls: str
+    provenance: str
+    flops: float
+    bytes: float
+    error: float | None = None
+
+
+class CostModel(Protocol):
+    """Prices operators and bare kernels; one instance per simulated GPU model."""
+
+    def operator(self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...]) -> Price: ...
+
+    def kernel(self, kernel: KernelLaunch) -> Price:
+        """A kernel launched outside any operator (a driver launch, a user's extension)."""
+        ...
+
+    def copy(self, kind: str, size: int) -> Price:
+        """`kind` is a lower-case member of ``wire.layout.Copy``; `size` in bytes."""
+        ...
+
+    def memset(self, size: int) -> Price: ...

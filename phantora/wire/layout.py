@@ -1,0 +1,279 @@
+"""The one definition of everything that crosses a process boundary in shared memory.
+
+Three parties read these layouts: the stub libraries inside each rank (C), the simulator's core
+(C++) and Python. The C side includes ``phantora_wire.h``, which :func:`c_header` generates from
+the tables below; the Python side uses the NumPy dtypes that :func:`dtype` builds from the same
+tables. Change a table and both follow; ``WIRE_VERSION`` is checked when a rank connects.
+
+Conventions: little endian, every struct a multiple of 8 bytes, no implicit padding. Times are
+virtual nanoseconds since the start of the run (``int64``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+WIRE_VERSION = 1
+MAGIC = 0x314152544E414850  # "PHANTRA1"
+
+RING_RECORDS = 8192  # records per rank, a power of two: 512 KiB
+REPLY_SLOTS = 8  # threads of one rank that can wait at the same time
+REPLY_BYTES = 65536  # payload bytes of one reply; longer payloads travel in pieces
+BLOB_BYTES = 56  # bytes of variable-length data that one BLOB record carries
+CONSTANTS = {
+    "PH_WIRE_VERSION": WIRE_VERSION,
+    "PH_RING_RECORDS": RING_RECORDS,
+    "PH_REPLY_SLOTS": REPLY_SLOTS,
+    "PH_REPLY_BYTES": REPLY_BYTES,
+    "PH_BLOB_BYTES": BLOB_BYTES,
+    "PH_NO_SLOT": 0xFF,
+}
+
+
+@dataclass(frozen=True)
+class Enum:
+    """A C enum: ``prefix`` + member; values count from 0 in order of listing."""
+
+    name: str
+    prefix: str
+    members: tuple[tuple[str, str], ...]  # (NAME, meaning)
+
+    def __getattr__(self, member: str) -> int:
+        for value, (name, _) in enumerate(self.members):
+            if name == member:
+                return value
+        raise AttributeError(f"{self.name} has no member {member}")
+
+    def names(self) -> list[str]:
+        return [name for name, _ in self.members]
+
+
+@dataclass(frozen=True)
+class Struct:
+    name: str
+    fields: tuple[tuple[str, str, int, str], ...]  # (type, name, count, meaning)
+
+
+# What a record in a rank's ring says. Field use is given per kind: stream, id, op, a..e.
+Kind = Enum(
+    "ph_kind",
+    "PH_",
+    (
+        ("NOP", "nothing"),
+        ("BLOB", "id = bytes used (1..56), data in the last 56 bytes; pieces join, the next other record takes them"),
+        ("RANK_START", "a = pid, b = local rank, c = devices visible"),
+        ("RANK_EXIT", "a = exit status"),
+        ("DEFINE_NAME", "id = new name id (kernel description, annotation, API); blob = UTF-8 text"),
+        ("DEFINE_SIGNATURE", "id = new signature id; blob = JSON text of the operator signature"),
+        ("OP_BEGIN", "op = instance, id = signature; sent when the operator first launches something"),
+        ("OP_END", "op = instance; every launch of the operator lies between the two"),
+        ("ANNOTATION", "id = name, a = start time, time = end time: a finished user annotation or span"),
+        ("STREAM_CREATE", "stream = new id, flags = PH_F_NONBLOCKING, a = priority (int64), b = device"),
+        ("STREAM_DESTROY", "stream"),
+        ("KERNEL", "stream, id = name, op; a = grid x | y<<32 | z<<48, b = block x | y<<16 | z<<32, c = smem bytes"),
+        ("MEMCPY", "stream, op; a = bytes, id = enum ph_copy, b = peer device or -1"),
+        ("MEMSET", "stream, op; a = bytes"),
+        ("EVENT_RECORD", "stream, id = event; flags = PH_F_TIMING"),
+        ("EVENT_DESTROY", "id = event"),
+        ("STREAM_WAIT", "stream waits for the last record of event id made before this"),
+        ("HOST_FUNC", "stream; a = modelled duration in ns"),
+        ("STREAM_SYNC", "request: until stream is empty"),
+        ("DEVICE_SYNC", "request: until all streams of device a are empty"),
+        ("EVENT_SYNC", "request: until event id has completed"),
+        ("STREAM_QUERY", "request: is stream empty at `time`?"),
+        ("EVENT_QUERY", "request: has event id completed at `time`?"),
+        ("EVENT_TIME", "request: reply.time = completion time of event id (it has completed)"),
+        ("COMM_CREATE", "id = new comm; a, b = key shared by all members, c = members, d = own rank in it; blob = name"),
+        ("COMM_DESTROY", "id = comm"),
+        ("EXCHANGE", "request: a, b = key, c = members, d = own index; blob = own bytes; reply = all blobs in index order, each preceded by its uint32 length"),
+        ("GROUP_BEGIN", "a = number of COLLECTIVE, SEND and RECV records that follow and form one launch"),
+        ("COLLECTIVE", "stream, id = comm, op; a = enum ph_coll | dtype<<8 | redop<<16 | root<<32, b = count, c = bytes that the collective moves in this rank's view (see docs/collectives.md), d = payload ticket or 0; blob = own contribution if d; e = float64 bits of a PreMulSum scalar"),
+        ("SEND", "stream, id = comm, op; a = peer | dtype<<32, b = count, c = bytes, d = ticket or 0; blob = payload if d"),
+        ("RECV", "stream, id = comm, op; a = peer | dtype<<32, b = count, c = bytes, d = ticket or 0"),
+        ("PAYLOAD", "request: a = ticket, b = offset; reply = bytes of the result from offset on, value = total"),
+        ("MEMORY", "a = bytes allocated by the framework, b = bytes reserved, c = signed change, d = address, id = enum ph_mem"),
+        ("UNSUPPORTED", "id = name of a call that was let through under --unsupported warn"),
+        ("CLOCK", "nothing but `time`: the host clock has reached it"),
+        ("HOST_SPAN", "id = name, a = start, time = end: host operator that launched nothing but is worth a row"),
+    ),
+)
+
+Flag = {
+    "PH_F_NONBLOCKING": 1,  # stream does not synchronise with the legacy default stream
+    "PH_F_TIMING": 2,  # event records time
+    "PH_F_SYNC": 4,  # the host waits for the copy (request: a reply slot is given)
+    "PH_F_LIBRARY": 8,  # the kernel name is a JSON description of a library call
+    "PH_F_HELPER": 16,  # issued by a thread that does not move the host clock
+    "PH_F_BACKWARD": 32,  # the operator ran in an autograd thread
+    "PH_F_BLOCKED": 64,  # request: the host clock stands still until the answer
+}
+
+Copy = Enum("ph_copy", "PH_COPY_", (
+    ("H2D_PINNED", ""), ("H2D_PAGEABLE", ""), ("D2H_PINNED", ""), ("D2H_PAGEABLE", ""),
+    ("D2D", ""), ("P2P", ""), ("H2H", ""),
+))
+Coll = Enum("ph_coll", "PH_COLL_", (
+    ("ALL_REDUCE", ""), ("ALL_GATHER", ""), ("REDUCE_SCATTER", ""), ("BROADCAST", ""), ("REDUCE", ""),
+    ("ALL_TO_ALL", ""), ("GATHER", ""), ("SCATTER", ""), ("BARRIER", ""),
+))
+Mem = Enum("ph_mem", "PH_MEM_", (
+    ("ALLOC", "the framework's allocator handed out a block"), ("FREE", "a block came back"),
+    ("SEGMENT_ALLOC", "the allocator took memory from the device"), ("SEGMENT_FREE", "and returned it"),
+    ("OOM", "an allocation failed"),
+))
+# NCCL's ncclDataType_t values, sizes in bytes.
+NCCL_DTYPE_BYTES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)
+NCCL_DTYPE_NAMES = (
+    "int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16",
+    "float8_e4m3", "float8_e5m2",
+)
+
+# CUDA and library calls whose host time is modelled. Costs come from the host profile.
+Api = Enum("ph_api", "PH_API_", (
+    ("OTHER", "any call not listed"), ("LAUNCH", "cudaLaunchKernel and friends"), ("MEMCPY_ASYNC", ""), ("MEMCPY_SYNC", ""),
+    ("MEMSET", ""), ("EVENT_RECORD", ""), ("EVENT_QUERY", ""), ("EVENT_CREATE", ""), ("STREAM_WAIT", ""),
+    ("STREAM_SYNC", "host cost of the call on top of the wait"), ("STREAM_QUERY", ""), ("STREAM_CREATE", ""),
+    ("MALLOC", ""), ("FREE", ""), ("HOST_ALLOC", ""), ("HOST_FREE", ""), ("GET_DEVICE", "calls that only read state"), ("GEMM", "cuBLAS product, launch included"),
+    ("GEMM_LT", "cublasLt matmul, launch included"), ("GEMM_HEURISTIC", "cublasLtMatmulAlgoGetHeuristic"),
+    ("CUDNN_EXECUTE", "cudnnBackendExecute and legacy executes"), ("CUDNN_BUILD", "finalize of a descriptor"),
+    ("NCCL_ENQUEUE", "one collective or send/receive"), ("NCCL_GROUP", "ncclGroupEnd with work"),
+    ("COMM_INIT", ""), ("HOST_FUNC", ""), ("MEM_MAP", "one of the virtual-memory calls"), ("NVRTC_COMPILE", ""),
+    ("OP_TOP", "an operator called from Python"), ("OP_NESTED", "an operator called from another operator"),
+    ("OP_VIEW", "an operator that only makes a view, from Python"), ("OP_VIEW_NESTED", ""),
+    ("OP_BACKWARD", "a node of the autograd graph"), ("OP_ALLOC", "an operator that only allocates, from Python"),
+    ("ANNOTATION", "a user annotation"),
+))
+HostMode = Enum("ph_host_mode", "PH_HOST_", (("MODELLED", ""), ("MEASURED", ""), ("NONE", "")))
+Unsupported = Enum("ph_unsupported", "PH_UNSUPPORTED_", (("ERROR", ""), ("WARN", "")))
+SimState = Enum("ph_sim_state", "PH_SIM_", (("STARTING", ""), ("RUNNING", ""), ("ABORTED", "ranks exit at their next call")))
+
+ENUMS = (Kind, Copy, Coll, Mem, Api, HostMode, Unsupported, SimState)
+
+Record = Struct("ph_record", (
+    ("uint8_t", "kind", 1, "enum ph_kind"),
+    ("uint8_t", "flags", 1, "PH_F_*"),
+    ("uint8_t", "slot", 1, "reply slot of a request, PH_NO_SLOT otherwise"),
+    ("uint8_t", "thread", 1, "index of the issuing thread in the rank, 0 = main"),
+    ("uint32_t", "id", 1, ""),
+    ("int64_t", "time", 1, "host clock when the call was made (before its own cost)"),
+    ("uint32_t", "stream", 1, "stream id in the rank; 0..devices-1 are the legacy default streams"),
+    ("uint32_t", "op", 1, "operator instance that issued it, 0 = none"),
+    ("uint64_t", "a", 1, ""), ("uint64_t", "b", 1, ""), ("uint64_t", "c", 1, ""), ("uint64_t", "d", 1, ""), ("uint64_t", "e", 1, ""),
+))
+
+# The simulated GPU, as stubs must describe it.
+Device = Struct("ph_device", (
+    ("char", "name", 64, "as cudaDeviceProp.name"),
+    ("int32_t", "major", 1, "compute capability"), ("int32_t", "minor", 1, ""),
+    ("int32_t", "sms", 1, "multiprocessors"), ("int32_t", "max_threads_per_sm", 1, ""),
+    ("int32_t", "regs_per_sm", 1, ""), ("int32_t", "max_blocks_per_sm", 1, ""),
+    ("int32_t", "smem_per_sm", 1, "bytes"), ("int32_t", "smem_per_block_optin", 1, "bytes"),
+    ("int32_t", "clock_khz", 1, ""), ("int32_t", "memory_clock_khz", 1, ""),
+    ("int32_t", "bus_width", 1, "bits"), ("int32_t", "l2_bytes", 1, ""),
+    ("int32_t", "persisting_l2_bytes", 1, ""), ("int32_t", "nvlink", 1, "1 if peers are reached by NVLink"),
+    ("uint64_t", "memory_bytes", 1, "total, as cudaMemGetInfo reports it"),
+    ("uint64_t", "context_bytes", 1, "taken by a CUDA context before the first allocation"),
+    ("uint64_t", "nccl_bytes_per_comm", 1, "device memory that a communicator takes"),
+))
+
+Header = Struct("ph_header", (
+    ("uint64_t", "magic", 1, ""), ("uint32_t", "version", 1, ""), ("uint32_t", "world_size", 1, ""),
+    ("uint32_t", "ranks_per_host", 1, ""), ("uint32_t", "sim_state", 1, "enum ph_sim_state"),
+    ("int32_t", "sim_pid", 1, ""), ("uint32_t", "doorbell", 1, "futex: ranks ring, the simulator sleeps on it"),
+    ("uint32_t", "sim_sleeping", 1, "1 while a ring needs a wake-up"), ("uint32_t", "host_mode", 1, "enum ph_host_mode"),
+    ("uint32_t", "null_mode", 1, "1: record nothing, answer at once"), ("uint32_t", "unsupported", 1, "enum ph_unsupported"),
+    ("double", "host_scale", 1, "measured mode: CPU time is multiplied by this"),
+    ("int64_t", "epoch_ns", 1, "wall clock at virtual time 0, for time.time()"),
+    ("uint64_t", "size", 1, "bytes of the whole area"),
+    ("uint64_t", "control_offset", 1, "of ph_control[world_size]"), ("uint64_t", "ring_offset", 1, "of the rings"),
+    ("uint64_t", "reply_offset", 1, "of ph_reply[world_size][PH_REPLY_SLOTS]"),
+    ("int64_t", "api_ns", 64, "host cost by enum ph_api"),
+    ("ph_device", "device", 1, "every GPU of the cluster is of this make"),
+))
+
+Control = Struct("ph_control", (
+    ("uint64_t", "head", 1, "records written by the rank; release"),
+    ("uint64_t", "pad0", 7, "own cache line"),
+    ("uint64_t", "tail", 1, "records taken by the simulator; release"),
+    ("uint32_t", "tail_futex", 1, "bumped when the tail moves while the rank waits"), ("uint32_t", "producer_waiting", 1, ""),
+    ("uint64_t", "pad1", 6, "own cache line"),
+    ("int64_t", "clock", 1, "host clock, published with every record and now and then between"),
+    ("int32_t", "pid", 1, ""), ("uint32_t", "waiting", 1, "threads blocked in a request"),
+    ("uint64_t", "pad2", 6, ""),
+))
+
+Reply = Struct("ph_reply", (
+    ("uint32_t", "futex", 1, "0 = pending, 1 = answered"), ("int32_t", "status", 1, "0 ok / ready, 1 not ready, <0 error"),
+    ("int64_t", "time", 1, "virtual completion time; the host clock becomes max(clock, time)"),
+    ("int64_t", "value", 1, ""), ("uint64_t", "length", 1, "bytes in data"),
+    ("uint8_t", "data", REPLY_BYTES, ""),
+))
+
+# A finished piece of simulated work, from the core to the log writer. Ids are global here.
+RowKind = Enum("ph_row_kind", "PH_ROW_", (
+    ("KERNEL", ""), ("MEMCPY", ""), ("MEMSET", ""), ("COLLECTIVE", "per rank"), ("SENDRECV", "per rank, a p2p group"),
+    ("FLOW", ""), ("RECORD", "event record"), ("WAIT", "stream wait"), ("SYNC", "host waits"), ("OPERATOR", "host"),
+    ("ANNOTATION", "host"), ("MEMORY", "framework's allocator"), ("COMMUNICATOR", ""), ("HOST_FUNC", ""),
+))
+Row = Struct("ph_row", (
+    ("uint8_t", "kind", 1, "enum ph_row_kind"), ("uint8_t", "sub", 1, "ph_copy, ph_coll, ph_mem or record kind of a sync"),
+    ("uint8_t", "flags", 1, "PH_F_*"), ("uint8_t", "pad", 1, ""),
+    ("int32_t", "rank", 1, ""), ("int32_t", "stream", 1, "stream id, or host thread index for host rows"),
+    ("int32_t", "name", 1, "global name id or -1"), ("int32_t", "sig", 1, "global signature id or -1"),
+    ("int32_t", "price", 1, "global price id (class, provenance, flops) or -1"), ("int32_t", "part", 1, "index of the kernel in its operator"),
+    ("int32_t", "comm", 1, "global communicator or -1"),
+    ("int64_t", "start", 1, ""), ("int64_t", "end", 1, ""), ("int64_t", "launch", 1, "host clock at the call or -1"),
+    ("int64_t", "ready", 1, "collectives: when the transfer began"),
+    ("int64_t", "id", 1, "unique in the rank"), ("int64_t", "link", 1, "id of the row that caused it, or -1"),
+    ("int64_t", "seq", 1, "of a collective in its communicator, or -1"), ("int64_t", "bytes", 1, ""), ("int64_t", "value", 1, ""),
+    ("int64_t", "value2", 1, ""),
+))
+ENUMS = (*ENUMS, RowKind)
+STRUCTS = (Record, Device, Header, Control, Reply, Row)
+
+_NUMPY = {
+    "uint8_t": "<u1", "uint16_t": "<u2", "uint32_t": "<u4", "int32_t": "<i4", "uint64_t": "<u8",
+    "int64_t": "<i8", "double": "<f8",
+}
+
+
+def dtype(struct: Struct) -> np.dtype[np.void]:
+    """The NumPy dtype of `struct`, packed exactly as the C compiler lays it out."""
+    fields: list[tuple[str, npt.DTypeLike] | tuple[str, npt.DTypeLike, tuple[int, ...]]] = []
+    for ctype, name, count, _ in struct.fields:
+        if ctype == "char":
+            fields.append((name, f"S{count}"))
+            continue
+        nested = next((s for s in STRUCTS if s.name == ctype), None)
+        base: npt.DTypeLike = dtype(nested) if nested else _NUMPY[ctype]
+        fields.append((name, base) if count == 1 else (name, base, (count,)))
+    return np.dtype(fields)
+
+
+def c_header() -> str:
+    """The text of ``phantora_wire.h``."""
+    lines = ["// Generated from phantora/wire/layout.py; do not edit.", "#pragma once", "#include <stdint.h>", ""]
+    lines += [f"#define {name} {value}" for name, value in CONSTANTS.items()]
+    lines.append(f"#define PH_MAGIC 0x{MAGIC:x}ULL")
+    lines += [f"#define {name} {value}" for name, value in Flag.items()]
+    for enum in ENUMS:
+        lines += ["", f"enum {enum.name} {{"]
+        for value, (name, meaning) in enumerate(enum.members):
+            lines.append(f"  {enum.prefix}{name} = {value}," + (f"  // {meaning}" if meaning else ""))
+        lines += [f"  {enum.prefix}COUNT_{enum.name.upper()} = {len(enum.members)}", "};"]
+    for struct in STRUCTS:
+        lines += ["", f"typedef struct {struct.name} {{"]
+        for ctype, name, count, meaning in struct.fields:
+            array = f"[{count}]" if count > 1 else ""
+            lines.append(f"  {ctype} {name}{array};" + (f"  // {meaning}" if meaning else ""))
+        lines.append(f"}} {struct.name};")
+        lines.append(f"_Static_assert(sizeof({struct.name}) == {dtype(struct).itemsize}, \"{struct.name}\");")
+    text = "\n".join(lines) + "\n"
+    return text.replace("_Static_assert", "PH_STATIC_ASSERT").replace(
+        "#include <stdint.h>",
+        "#include <stdint.h>\n#ifdef __cplusplus\n#define PH_STATIC_ASSERT static_assert\n#else\n"
+        "#define PH_STATIC_ASSERT _Static_assert\n#endif",
+    )

@@ -1,0 +1,168 @@
+// The rank runtime (rank.c): what every stub library shares inside one simulated rank.
+//
+// A stub translates a CUDA call into calls of this interface and returns what CUDA would return.
+// The runtime owns the host clock, device memory, the ring to the simulator, streams' and events'
+// numbering and the bytes of small tensors. One process is one rank; it may see several devices.
+//
+// Until ph_connect() has been called (in the fork server, while torch is imported) everything
+// works on local state and nothing is recorded; a process that CUDA code runs in without ever
+// connecting gets cudaErrorNoDevice-like answers from the stubs (ph_connected() is false).
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "phantora_wire.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// ---------------------------------------------------------------- connection
+// Maps the shared area (an open fd) and takes the place of `rank`. Called once per rank, after
+// fork, by phantora.launch. Returns 0, or -1 with errno. Installs an atfork handler: a forked
+// child (a DataLoader worker) is detached and sees no device.
+int ph_connect(int fd, int rank, int local_rank, int devices);
+void ph_exit(int status);          // sends RANK_EXIT; called by phantora.launch as the rank ends
+bool ph_connected(void);
+bool ph_null_mode(void);           // record nothing, answer at once
+const ph_header *ph_shared(void);  // NULL when not connected
+const ph_device *ph_gpu(void);     // the simulated GPU
+int ph_rank(void);
+int ph_devices(void);              // devices visible to this process
+int ph_current_device(void);       // of this thread
+void ph_set_current_device(int device);
+
+// ---------------------------------------------------------------- the host clock
+// One clock per rank, moved by the main thread and by autograd threads (named pt_autograd_*);
+// other threads (NCCL watchdog, pin-memory threads) see it and do not move it.
+int64_t ph_now(void);                 // ns
+void ph_charge(enum ph_api api);      // advance by the modelled cost of a call (0 in other modes)
+void ph_advance(int64_t ns);          // advance by ns (time.sleep, host functions)
+bool ph_moves_clock(void);            // does this thread move it?
+// Measured mode: every stub entry point is bracketed; CPU time between brackets is the program's.
+void ph_enter(void);
+void ph_leave(void);
+
+// ---------------------------------------------------------------- names
+// Ids are rank-local, start at 1 and are sent to the simulator on first use. Text is copied.
+// `key` is a caller-chosen hash: equal keys mean equal texts, so the text is only read when new.
+bool ph_name_known(uint64_t key, uint32_t *id);
+uint32_t ph_name(uint64_t key, const char *text, size_t length);
+uint64_t ph_hash(const void *data, size_t length, uint64_t seed);  // fast, 64 bit
+
+// ---------------------------------------------------------------- emitting
+// Fills time, thread, op and slot; appends to the ring (blocks in real time while it is full).
+void ph_emit(ph_record *record);
+void ph_emit_blob(ph_record *record, const void *data, size_t length);
+// Several records that must stay together (a group, an operator's definition): hold the lock.
+void ph_emit_lock(void);
+void ph_emit_unlock(void);
+// A request: emits, waits for the answer, moves the host clock to reply time (if this thread moves
+// it) and returns the status. `reply` may be NULL. Never called with the emit lock held.
+typedef struct ph_answer {
+  int status;      // 0 ok or ready, 1 not ready, <0 error
+  int64_t time;    // virtual time of completion
+  int64_t value;
+} ph_answer;
+ph_answer ph_request(ph_record *record, const void *blob, size_t length);
+// EXCHANGE: blocks until all `members` have called with the same key. out: malloc'ed, members
+// consecutive (uint32 length, bytes). The caller frees.
+int ph_exchange(uint64_t key_hi, uint64_t key_lo, int members, int index, const void *mine, size_t length,
+                uint8_t **out, size_t *out_length);
+
+// ---------------------------------------------------------------- operators (set by the tracer)
+// The tracer keeps a per-thread operator frame. The first launch in a frame calls its `begin`.
+typedef struct ph_frame {
+  struct ph_frame *parent;
+  uint32_t instance;        // 0 until begun
+  uint32_t launches;        // kernels, copies, memsets issued directly in this frame
+  void (*begin)(struct ph_frame *frame);  // sends OP_BEGIN (and DEFINE_SIGNATURE), sets instance
+  void *data;
+} ph_frame;
+void ph_push_frame(ph_frame *frame);
+void ph_pop_frame(ph_frame *frame);
+ph_frame *ph_top_frame(void);
+uint32_t ph_next_instance(void);
+// Called by stubs for everything that goes to a stream. Sets record->op from the frame.
+void ph_launch(ph_record *record);
+void ph_launch_blob(ph_record *record, const void *data, size_t length);
+// A kernel of a library (cuBLAS, cuDNN): `json` describes the call, e.g.
+// {"lib":"cublas","call":"gemm","m":..,"n":..,"k":..,"batch":1,"a":"bf16","b":"bf16","c":"bf16","compute":"f32","trans":"tn","name":"nvjet_..."}
+void ph_library_kernel(uint32_t stream, uint64_t key, const char *json, size_t length);
+
+// ---------------------------------------------------------------- streams and events
+// Handles are pointers to these; ids are what the ring carries.
+typedef struct ph_stream {
+  uint64_t magic;        // PH_STREAM_MAGIC while alive
+  uint32_t id;
+  int device, priority;
+  unsigned flags;        // cudaStreamNonBlocking
+  struct ph_stream *next;
+} ph_stream;
+typedef struct ph_event {
+  uint64_t magic;        // PH_EVENT_MAGIC while alive
+  uint32_t id;
+  int device;
+  unsigned flags;        // cudaEventDisableTiming, cudaEventBlockingSync, cudaEventInterprocess
+  bool recorded;
+  int64_t done_at;       // completion time once known, -1 before (a cache: spares round trips)
+} ph_event;
+#define PH_STREAM_MAGIC 0x70687374726d3031ULL
+#define PH_EVENT_MAGIC 0x7068657665743031ULL
+ph_stream *ph_stream_create(int device, unsigned flags, int priority);
+int ph_stream_destroy(ph_stream *stream);          // 0, -1 bad handle
+// Translates a cudaStream_t (0, 1 = legacy, 2 = per-thread, or a handle) for the current device.
+// NULL when the handle is dead. Per-thread default streams are made on first use.
+ph_stream *ph_stream_of(void *handle, bool per_thread_default);
+bool ph_stream_alive(const ph_stream *stream);
+ph_event *ph_event_create(int device, unsigned flags);
+int ph_event_destroy(ph_event *event);
+bool ph_event_alive(const ph_event *event);
+
+// ---------------------------------------------------------------- memory
+// Device memory is reserved address space: readable, zero until written. Accounting is against
+// the simulated GPU's capacity (memory_bytes - context_bytes - communicators).
+enum ph_space { PH_SPACE_NONE, PH_SPACE_DEVICE, PH_SPACE_PINNED, PH_SPACE_REGISTERED, PH_SPACE_MANAGED };
+typedef struct ph_range {
+  uintptr_t base;
+  size_t size;
+  enum ph_space space;
+  int device;
+} ph_range;
+void *ph_memory_alloc(int device, size_t bytes);   // NULL: the simulated GPU is full
+int ph_memory_free(void *pointer);                 // 0, -1 not an allocation
+void *ph_pinned_alloc(size_t bytes);
+int ph_pinned_free(void *pointer);
+int ph_register(void *pointer, size_t bytes, enum ph_space space, int device);  // also VMM and IPC mappings
+int ph_unregister(void *pointer);
+bool ph_memory_find(const void *pointer, ph_range *range);
+void ph_memory_info(int device, size_t *free_bytes, size_t *total_bytes);
+// Charges or returns bytes that are not an allocation (communicator buffers, cuMemCreate handles).
+// Returns false (and charges nothing) when they don't fit.
+bool ph_memory_charge(int device, int64_t bytes);
+
+// The payload rule (docs/values.md). Small data are true, all else reads as zero.
+#define PH_SMALL_ELEMENTS 1024            // operators on tensors up to this size are computed
+#define PH_TRUE_COPY_BYTES (1 << 20)      // host-to-device and device-to-device copies up to this are carried
+void ph_memory_wrote(void *pointer, size_t bytes);      // true bytes were stored: mark dirty
+void ph_memory_clear(void *pointer, size_t bytes);      // a kernel "wrote" here: dirty bytes become zero
+// Copies of memory by CUDA semantics for values: from/to any space, obeys the rule above and
+// pending payloads. dst and src may be host or device.
+void ph_memory_copy(void *dst, const void *src, size_t bytes);
+void ph_memory_set(void *pointer, int value, size_t bytes);   // true when small, zero otherwise
+// Results of small collectives arrive later: a range that awaits `ticket`. ph_touch() waits (in
+// real time) for every pending range that intersects and stores the bytes.
+void ph_expect(void *pointer, size_t bytes, uint64_t ticket);
+void ph_touch(const void *pointer, size_t bytes);
+void ph_touch_drop(void *pointer, size_t bytes);  // the range is overwritten: forget its payload
+uint64_t ph_next_ticket(void);
+
+// ---------------------------------------------------------------- loud failure
+// Reports a call that is not supported: prints one line naming library and call and the remedy
+// (once per name), aborts the rank under --unsupported error (exit status 78) unless `soft`,
+// records it otherwise. Traps and stubs that answer "not supported" use it.
+void ph_unsupported(const char *library, const char *call, bool soft);
+
+#ifdef __cplusplus
+}
+#endif
