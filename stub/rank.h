@@ -78,6 +78,10 @@ typedef struct ph_frame {
   uint32_t launches;        // kernels, copies, memsets issued directly in this frame
   void (*begin)(struct ph_frame *frame);  // sends OP_BEGIN (and DEFINE_SIGNATURE), sets instance
   void *data;
+  uint32_t kernels;         // of the launches, those that are kernels (ph_launch counts both)
+  uint32_t readback;        // bytes (4 or 8) of an answer that the operator will read back, 0 = none:
+  int64_t readback_value;   // ph_memory_copy() from device to host of 4 or 8 bytes, in this frame or
+                            // one below it, stores this value instead (the size of nonzero's result)
 } ph_frame;
 void ph_push_frame(ph_frame *frame);
 void ph_pop_frame(ph_frame *frame);

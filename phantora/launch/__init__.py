@@ -1,0 +1,1 @@
+"""Starting ranks: fork server, torchrun's environment, virtual clock, output, supervision."""

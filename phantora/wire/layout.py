@@ -68,7 +68,7 @@ Kind = Enum(
         ("RANK_EXIT", "a = exit status"),
         ("DEFINE_NAME", "id = new name id (kernel description, annotation, API); blob = UTF-8 text"),
         ("DEFINE_SIGNATURE", "id = new signature id; blob = JSON text of the operator signature"),
-        ("OP_BEGIN", "op = instance, id = signature; sent when the operator first launches something"),
+        ("OP_BEGIN", "op = instance, id = signature, a = host clock when the operator started; sent at its first launch"),
         ("OP_END", "op = instance; every launch of the operator lies between the two"),
         ("ANNOTATION", "id = name, a = start time, time = end time: a finished user annotation or span"),
         ("STREAM_CREATE", "stream = new id, flags = PH_F_NONBLOCKING, a = priority (int64), b = device"),
@@ -202,7 +202,8 @@ Control = Struct("ph_control", (
     ("uint64_t", "pad1", 6, "own cache line"),
     ("int64_t", "clock", 1, "host clock, published with every record and now and then between"),
     ("int32_t", "pid", 1, ""), ("uint32_t", "waiting", 1, "threads blocked in a request"),
-    ("uint64_t", "pad2", 6, ""),
+    ("int64_t", "floor", 1, "set by the simulator: the rank's host clock is at least this from now on"),
+    ("uint64_t", "pad2", 5, ""),
 ))
 
 Reply = Struct("ph_reply", (

@@ -1,0 +1,55 @@
+"""Floating-point operations by the conventions of ``torch.utils.flop_counter``.
+
+Written out because the simulator does not import torch. A multiply-add counts as two; attention
+counts the whole square also when it is causal; everything but products, convolutions and attention
+counts as zero.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+Shape = tuple[int, ...]
+
+
+def gemm(m: int, n: int, k: int, batch: int = 1) -> float:
+    return 2.0 * batch * m * n * k
+
+
+def convolution(x: Shape, weight: Shape, out: Shape, transposed: bool = False) -> float:
+    """As torch: prod(spatial) * prod(weight) * batch * 2. `weight` is (out, in / groups, *kernel)."""
+    spatial = (x if transposed else out)[2:]
+    return 2.0 * prod(spatial) * prod(weight) * x[0]
+
+
+def convolution_backward(
+    grad_out: Shape, x: Shape, weight: Shape, transposed: bool, input_wanted: bool, weight_wanted: bool,
+) -> float:
+    """The convolution of torch's formula, once for each gradient that is wanted."""
+    total = 0.0
+    if input_wanted:
+        total += convolution(grad_out, weight, x, not transposed)
+    if weight_wanted:
+        swap = _swap
+        if transposed:
+            total += convolution(swap(grad_out), swap(x), swap(weight))
+        else:
+            total += convolution(swap(x), swap(grad_out), swap(weight))
+    return total
+
+
+def _swap(shape: Shape) -> Shape:
+    return (shape[1], shape[0], *shape[2:])
+
+
+def attention(batch: int, heads: int, queries: int, keys: int, head: int, value_head: int) -> float:
+    return gemm(queries, keys, head, batch * heads) + gemm(queries, value_head, keys, batch * heads)
+
+
+def attention_backward(batch: int, heads: int, queries: int, keys: int, head: int, value_head: int) -> float:
+    """Five products: the scores again, and the gradients of values, scores, queries and keys."""
+    bh = batch * heads
+    return (
+        gemm(queries, keys, head, bh) + gemm(queries, keys, value_head, bh) + gemm(keys, value_head, queries, bh)
+        + gemm(queries, head, keys, bh) + gemm(keys, head, queries, bh)
+    )

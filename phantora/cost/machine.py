@@ -1,0 +1,71 @@
+"""A GPU's achievable speeds: what every kernel model is built from. Times are float ns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from phantora.hardware.types import Calibration, Gpu
+
+REFERENCE_FLOPS_PER_CLOCK = 2048  # bf16 per SM and clock of mma.sync on sm_80 and sm_90
+
+
+@dataclass(frozen=True)
+class Machine:
+    """`gpu` with the derived rates in bytes/ns and FLOP/ns."""
+
+    gpu: Gpu
+
+    @property
+    def fit(self) -> Calibration:
+        return self.gpu.calibration
+
+    @cached_property
+    def stream_rate(self) -> float:
+        """Bytes/ns of a vectorised kernel out of memory."""
+        return self.gpu.hbm_bandwidth * self.fit.hbm / 1e9
+
+    @cached_property
+    def cache_rate(self) -> float:
+        """Bytes/ns of hits in L2. Scales with the SMs and their clock."""
+        return self.gpu.hbm_bandwidth * self.fit.l2 / 1e9
+
+    @cached_property
+    def reach(self) -> float:
+        """Bytes that are still in L2 when the next kernel asks for them."""
+        return self.gpu.l2_bytes * self.fit.l2_reach
+
+    def peak(self, dtype: str) -> float:
+        """Dense FLOP/ns of a dtype. What a GPU lacks runs in the next wider format."""
+        peaks = self.gpu.peak_flops
+        if dtype.startswith("float8"):
+            key = "float8"
+        elif dtype in ("int8", "uint8"):
+            key = "int8"
+        elif dtype in ("float64", "double", "complex128"):
+            key = "float64"
+        elif dtype in ("bfloat16", "float16", "tfloat32"):
+            key = dtype
+        else:
+            key = "float32"
+        return peaks.get(key, peaks["bfloat16"] if key in ("float8", "int8", "tfloat32") else peaks["float32"]) / 1e9
+
+    def memory_ns(self, moved: float, share: float = 1.0) -> float:
+        """Moving `moved` bytes at `share` of a vectorised stream's speed, launch floor included.
+
+        Small working sets come out of L2. Beyond its reach, the part that a least-recently-used cache
+        still holds shrinks until nothing of it is left at three times the reach.
+        """
+        hits = min(moved, self.reach, max(0.0, (3.0 * self.reach - moved) / 2.0))
+        return self.fit.floor_ns + (hits / self.cache_rate + (moved - hits) / self.stream_rate) / share
+
+    def index_ns(self, elements: float, operands: float) -> float:
+        """Kernels that compute an index (or a cast) per element: bound by the SMs' issue slots."""
+        cycles = self.fit.element_cycles + self.fit.operand_cycles * operands
+        return self.fit.floor_ns + elements * cycles / (self.gpu.sms * self.gpu.reference_clock / 1e9)
+
+    @cached_property
+    def clock_ratio(self) -> float:
+        """This GPU's SM speed in mma.sync attention, relative to the calibrated one."""
+        per_clock = self.gpu.peak_flops["bfloat16"] / (self.gpu.sms * self.gpu.reference_clock)
+        return min(1.0, per_clock / REFERENCE_FLOPS_PER_CLOCK) * self.gpu.reference_clock / 1.98e9

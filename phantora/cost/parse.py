@@ -1,0 +1,95 @@
+"""Operator signatures and library calls: from the tracer's JSON to data classes.
+
+A tensor is ``{"t": dtype, "s": shape, "st": strides}`` (``"d": "cpu"`` when it is not on the GPU), a
+tensor list ``{"l": [...]}``. A list longer than 64 carries its first tensors and ``n``, ``numel`` and
+``bytes`` of all: the rest is rebuilt as equal tensors of the same total.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from phantora.cost.tensors import contiguous_strides, item_bytes, numel
+from phantora.cost.types import KernelLaunch, OperatorSignature, TensorSpec
+from phantora.errors import PhantoraError
+
+
+def parse_signature(text: str | bytes) -> OperatorSignature:
+    """The signature in `text`."""
+    try:
+        table = orjson.loads(text)
+        return OperatorSignature(
+            name=table["op"], args=tuple(_argument(a) for a in table.get("args", ())),
+            backward=bool(table.get("bwd", False)),
+        )
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
+        shown = text if isinstance(text, str) else text.decode(errors="replace")
+        raise PhantoraError(
+            f"cannot read the operator signature {shown[:200]!r} ({error}); "
+            "the operator tracer and the simulator come from different versions: rebuild the stubs"
+        ) from error
+
+
+def parse_library(text: str | bytes) -> dict[str, Any]:
+    """The description of a library call; empty when `text` is a plain kernel name."""
+    data = text.encode() if isinstance(text, str) else text
+    if not data.startswith(b"{"):
+        return {}
+    try:
+        table = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return {}
+    return table if isinstance(table, dict) else {}
+
+
+def kernel_launch(
+    text: str, grid: tuple[int, int, int] = (1, 1, 1), block: tuple[int, int, int] = (1, 1, 1), shared_bytes: int = 0,
+) -> KernelLaunch:
+    """A launch from the text of its name record: a kernel name or a library call in JSON."""
+    library = parse_library(text)
+    name = str(library.get("name") or library.get("call") or "library") if library else text
+    return KernelLaunch(name=name, grid=grid, block=block, shared_bytes=shared_bytes, library=library)
+
+
+def _argument(value: Any) -> Any:
+    if isinstance(value, dict):
+        if "l" in value:
+            return _tensor_list(value)
+        return _tensor(value)
+    if isinstance(value, list):
+        return tuple(_argument(item) for item in value)
+    return value
+
+
+def _tensor(table: dict[str, Any]) -> TensorSpec:
+    shape = tuple(int(n) for n in table["s"])
+    stride = tuple(int(n) for n in table["st"]) if "st" in table else contiguous_strides(shape)
+    return TensorSpec(dtype=str(table["t"]), shape=shape, stride=stride, device=str(table.get("d", "cuda")))
+
+
+def _tensor_list(table: dict[str, Any]) -> tuple[Any, ...]:
+    listed = tuple(_argument(item) for item in table["l"])
+    missing = int(table.get("n", len(listed))) - len(listed)
+    if missing <= 0:
+        return listed
+    shown = [t for t in listed if isinstance(t, TensorSpec)]
+    size = max(0, int(table["numel"]) - sum(numel(t.shape) for t in shown))
+    total = max(0, int(table["bytes"]) - sum(numel(t.shape) * item_bytes(t.dtype) for t in shown))
+    first = shown[0] if shown else None
+    dtype = first.dtype if first else "float32"
+    if size and total != size * item_bytes(dtype):
+        dtype = _dtype_of_size(total / size, dtype)
+    even, rest = divmod(size, missing)
+    device = first.device if first else "cuda"
+    more = tuple(TensorSpec(dtype, (even + (i < rest),), (1,), device) for i in range(missing))
+    return listed + more
+
+
+def _dtype_of_size(size: float, default: str) -> str:
+    """A floating dtype of about `size` bytes per element."""
+    for width, dtype in ((1, "float8_e4m3fn"), (2, "bfloat16"), (4, "float32"), (8, "float64")):
+        if abs(size - width) < 0.5 * width:
+            return dtype
+    return default

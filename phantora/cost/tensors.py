@@ -1,0 +1,110 @@
+"""Sizes, strides and traffic of tensor arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from math import prod
+from typing import Any
+
+from phantora.cost.types import TensorSpec
+
+_BYTES = {
+    "float64": 8, "double": 8, "int64": 8, "long": 8, "uint64": 8, "complex64": 8, "complex128": 16, "float32": 4,
+    "float": 4, "int32": 4, "int": 4, "uint32": 4, "float16": 2, "half": 2, "bfloat16": 2, "int16": 2, "short": 2,
+    "uint16": 2, "complex32": 4, "int8": 1, "uint8": 1, "bool": 1,
+}
+
+
+def item_bytes(dtype: str) -> int:
+    """Bytes of one element of a torch dtype; the 8-bit and smaller formats take one."""
+    known = _BYTES.get(dtype)
+    if known is not None:
+        return known
+    if dtype.startswith(("float8", "float4", "quint", "qint8", "int4", "uint4", "bits")):
+        return 1
+    return 4
+
+
+def numel(shape: Iterable[int]) -> int:
+    return prod(shape)
+
+
+def nbytes(tensor: TensorSpec) -> int:
+    """Bytes of the elements (not of a storage with gaps)."""
+    return prod(tensor.shape) * item_bytes(tensor.dtype)
+
+
+def traffic(tensor: TensorSpec) -> int:
+    """Bytes that reading the tensor once moves: a dimension of stride 0 is one row."""
+    size = item_bytes(tensor.dtype)
+    for extent, stride in zip(tensor.shape, tensor.stride):
+        size *= 1 if stride == 0 else extent
+    return size
+
+
+def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides: list[int] = []
+    step = 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= max(extent, 1)
+    return tuple(reversed(strides))
+
+
+def dense(tensor: TensorSpec) -> bool:
+    """Without gaps or overlaps in some order of the dimensions: what TensorIterator can flatten."""
+    step = 1
+    for stride, extent in sorted((s, n) for n, s in zip(tensor.shape, tensor.stride) if n != 1):
+        if stride != step:
+            return False
+        step *= extent
+    return True
+
+
+def layout(tensor: TensorSpec) -> tuple[int, ...]:
+    """Dimensions from the slowest to the fastest: equal layouts can be walked in one pass."""
+    order = sorted((-s, i) for i, (n, s) in enumerate(zip(tensor.shape, tensor.stride)) if n != 1)
+    return tuple(i for _, i in order)
+
+
+def tensors(args: Iterable[Any]) -> Iterator[TensorSpec]:
+    """All tensors in `args`, lists flattened, in order."""
+    for value in args:
+        if isinstance(value, TensorSpec):
+            yield value
+        elif isinstance(value, tuple):
+            yield from tensors(value)
+
+
+def on_gpu(args: Iterable[Any]) -> list[TensorSpec]:
+    """The GPU tensors of `args` (scalars wrapped as CPU tensors don't move through memory)."""
+    return [t for t in tensors(args) if t.device != "cpu"]
+
+
+def broadcast(shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    """The shape that `shapes` broadcast to; where they don't, the larger extent."""
+    result: list[int] = []
+    for shape in shapes:
+        if len(shape) > len(result):
+            result = [1] * (len(shape) - len(result)) + result
+        for i, extent in enumerate(reversed(shape), start=1):
+            if extent != 1:
+                result[-i] = extent if result[-i] == 1 else max(result[-i], extent)
+    return tuple(result)
+
+
+def tensor_at(args: tuple[Any, ...], index: int) -> TensorSpec | None:
+    value = args[index] if 0 <= index < len(args) else None
+    return value if isinstance(value, TensorSpec) else None
+
+
+def ints_at(args: tuple[Any, ...], index: int) -> tuple[int, ...]:
+    """A list of integers among the arguments; a single integer counts as one."""
+    value = args[index] if 0 <= index < len(args) else None
+    if isinstance(value, bool):
+        return (int(value),)
+    if isinstance(value, int):
+        return (value,)
+    if isinstance(value, tuple):
+        return tuple(int(v) for v in value if isinstance(v, (int, bool)))
+    return ()

@@ -1,0 +1,114 @@
+"""The GPUs that Phantora knows: ``data/gpus/*.toml``."""
+
+from __future__ import annotations
+
+import difflib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from phantora.errors import PhantoraError
+from phantora.hardware import toml
+from phantora.hardware.types import Calibration, Gpu
+
+DATA = Path(__file__).parent / "data"
+
+
+@cache
+def _tables() -> dict[str, tuple[Path, dict[str, Any]]]:
+    """Data files by the canonical name of the GPU."""
+    found: dict[str, tuple[Path, dict[str, Any]]] = {}
+    for path in sorted((DATA / "gpus").glob("*.toml")):
+        table = toml.read(path)
+        found[str(table.get("name", path.stem))] = (path, table)
+    return found
+
+
+def gpu_names() -> list[str]:
+    """Canonical names, sorted."""
+    return sorted(_tables())
+
+
+def _key(name: str) -> str:
+    return name.strip().upper().replace("_", "-").replace(" ", "-")
+
+
+@cache
+def _index() -> dict[str, str]:
+    index: dict[str, str] = {}
+    for name, (_, table) in _tables().items():
+        for alias in (name, *table.get("aliases", ()), str(table.get("product", name))):
+            index[_key(alias)] = name
+    return index
+
+
+@cache
+def load_gpu(name: str) -> Gpu:
+    """The GPU called `name`: canonical name, alias or product name in any case, or a ``.toml`` path."""
+    if name.endswith(".toml"):
+        path = Path(name)
+        return _build(path, toml.read(path))
+    canonical = _index().get(_key(name))
+    if canonical is None:
+        near = difflib.get_close_matches(_key(name), _index(), n=3, cutoff=0.5)
+        hint = f"; did you mean {' or '.join(dict.fromkeys(_index()[key] for key in near))}?" if near else ""
+        raise PhantoraError(
+            f"unknown GPU {name!r}{hint} Known: {', '.join(gpu_names())}. "
+            "Another GPU can be described in a .toml file of the same form and given by its path."
+        )
+    return _build(*_tables()[canonical])
+
+
+def _build(path: Path, table: dict[str, Any]) -> Gpu:
+    table = dict(table)
+    calibration = table.get("calibration")
+    table["calibrated_on"] = str(table.get("name", path.stem))
+    if isinstance(calibration, dict):
+        table["calibration"] = calibration
+    else:
+        reference = _calibration_source(path, calibration)
+        table["calibration"] = reference["calibration"]
+        table["calibrated_on"] = reference["name"]
+        table.setdefault("company", reference["company"])
+    where = str(path)
+    if not isinstance(table["calibration"], dict):
+        raise PhantoraError(f"{where}: calibration must be a table or the name of a GPU that has one")
+    built = toml.build(Calibration, table["calibration"], f"{where}: calibration")
+    gpu = toml.build(Gpu, {**table, "calibration": built}, where)
+    for required in ("bfloat16", "float16", "float32", "float64"):
+        if gpu.peak_flops.get(required, 0.0) <= 0:
+            raise PhantoraError(f"{where}: peak_flops.{required} is missing; give the dense FLOP/s of the datasheet")
+    return gpu
+
+
+def _calibration_source(path: Path, name: Any) -> dict[str, Any]:
+    found = _tables().get(_index().get(_key(str(name)), "")) if isinstance(name, str) else None
+    if found is None or not isinstance(found[1].get("calibration"), dict):
+        raise PhantoraError(
+            f"{path}: calibration must be a table, or the name of a GPU that has one (H200-SXM), not {name!r}"
+        )
+    return found[1]
+
+
+def device_fields(gpu: Gpu) -> dict[str, int | bytes]:
+    """Values for ``wire.layout.Device``."""
+    return {
+        "name": gpu.product.encode(),
+        "major": gpu.compute_capability[0],
+        "minor": gpu.compute_capability[1],
+        "sms": gpu.sms,
+        "max_threads_per_sm": gpu.max_threads_per_sm,
+        "regs_per_sm": gpu.regs_per_sm,
+        "max_blocks_per_sm": gpu.max_blocks_per_sm,
+        "smem_per_sm": gpu.smem_per_sm,
+        "smem_per_block_optin": gpu.smem_per_block_optin,
+        "clock_khz": gpu.clock_khz,
+        "memory_clock_khz": gpu.memory_clock_khz,
+        "bus_width": gpu.bus_width,
+        "l2_bytes": gpu.l2_bytes,
+        "persisting_l2_bytes": gpu.persisting_l2_bytes,
+        "nvlink": int(gpu.nvlink_bandwidth > 0),
+        "memory_bytes": gpu.memory_bytes,
+        "context_bytes": gpu.context_bytes,
+        "nccl_bytes_per_comm": gpu.nccl_bytes_per_comm,
+    }

@@ -1,0 +1,75 @@
+"""Reading and checking TOML data files: every mistake names file, key and what would be right."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any, TypeVar, cast, get_type_hints
+
+from phantora.errors import PhantoraError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+T = TypeVar("T")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The table in `path`."""
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise PhantoraError(f"cannot read {path}: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise PhantoraError(f"{path} is not valid TOML: {error}") from error
+
+
+def build(cls: type[T], table: dict[str, Any], where: str) -> T:
+    """An instance of dataclass `cls` from `table`; every field must be there and of its type."""
+    hints = get_type_hints(cls)
+    values: dict[str, Any] = {}
+    known = {field.name for field in fields(cast(Any, cls))}
+    unknown = sorted(set(table) - known)
+    if unknown:
+        raise PhantoraError(f"{where}: unknown key {unknown[0]!r}; known keys are {', '.join(sorted(known))}")
+    for field in fields(cast(Any, cls)):
+        if field.name not in table:
+            if field.default is not MISSING:
+                continue
+            raise PhantoraError(f"{where}: key {field.name!r} is missing")
+        values[field.name] = _convert(table[field.name], hints[field.name], f"{where}: {field.name}")
+    return cls(**values)
+
+
+def _convert(value: Any, hint: Any, where: str) -> Any:
+    text = str(hint)
+    if hint is str or isinstance(value, cast(type, hint) if isinstance(hint, type) else ()):
+        if isinstance(value, bool) or (hint is str and not isinstance(value, str)):
+            raise PhantoraError(f"{where} must be {_say(hint)}, not {value!r}")
+        return _positive(value, where)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return _positive(float(value), where)
+    if text.startswith("tuple[") and isinstance(value, list):
+        arguments = hint.__args__
+        if arguments[-1] is Ellipsis:
+            return tuple(_convert(item, arguments[0], where) for item in value)
+        if len(value) == len(arguments):
+            return tuple(_convert(item, kind, where) for item, kind in zip(value, arguments))
+    if text.startswith("dict[") and isinstance(value, dict):
+        return {key: _convert(item, hint.__args__[1], f"{where}.{key}") for key, item in value.items()}
+    raise PhantoraError(f"{where} must be {_say(hint)}, not {value!r}")
+
+
+def _positive(value: Any, where: str) -> Any:
+    if isinstance(value, (int, float)) and not value >= 0:
+        raise PhantoraError(f"{where} must not be negative, but is {value!r}")
+    return value
+
+
+def _say(hint: Any) -> str:
+    names = {int: "a whole number", float: "a number", str: "a text"}
+    return names.get(hint, f"of the form {hint}")

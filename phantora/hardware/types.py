@@ -1,0 +1,119 @@
+"""What is simulated: GPUs, links, hosts, clusters. All values SI: bytes, bytes/s, FLOP/s, ns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Achieved rates: how close kernels come to the GPU's limits. docs/costs.md explains each."""
+
+    floor_ns: float
+    """Shortest kernel, ns."""
+    sustained_gemm: float
+    """Share of the usual speed at which GEMMs run when nothing else runs for more than 10 ms."""
+    gemm_peak: float
+    """Share of peak FLOP/s in the main loop of a large GEMM tile."""
+    gemm_prologue_ns: float
+    gemm_store: float
+    """Rate at which GEMM tiles are stored, as a multiple of the memory bandwidth."""
+    conv_peak: float
+    """Share of peak FLOP/s in the main loop of an implicit-GEMM convolution."""
+    hbm: float
+    """Share of the memory bandwidth that a vectorised stream reaches."""
+    l2: float
+    """Rate of L2 hits, as a multiple of the memory bandwidth."""
+    l2_reach: float
+    """Share of the L2 cache that still holds a kernel's input when the kernel starts."""
+    element_cycles: float
+    """SM cycles per element of kernels that compute an index per element (strided, casting)."""
+    operand_cycles: float
+    """SM cycles per element and operand of the same kernels."""
+    flash_forward_ns: tuple[float, float]
+    """ns of a 128x64 step of FlashAttention-2: fixed, and per head element."""
+    flash_backward_ns: tuple[float, float]
+    cudnn_forward_ns: tuple[float, float]
+    cudnn_backward_ns: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU model."""
+
+    name: str
+    aliases: tuple[str, ...]
+    product: str
+    """``cudaDeviceProp.name``: frameworks pick peaks and kernels by it."""
+    sources: tuple[str, ...]
+    compute_capability: tuple[int, int]
+    sms: int
+    max_threads_per_sm: int
+    regs_per_sm: int
+    max_blocks_per_sm: int
+    smem_per_sm: int
+    smem_per_block_optin: int
+    clock_khz: int
+    memory_clock_khz: int
+    bus_width: int
+    """Bits."""
+    l2_bytes: int
+    persisting_l2_bytes: int
+    memory_bytes: int
+    """Total as ``cudaMemGetInfo`` reports it."""
+    context_bytes: int
+    """Taken by a CUDA context before the first allocation."""
+    nccl_bytes_per_comm: int
+    hbm_bandwidth: float
+    nvlink_bandwidth: float
+    """Bytes/s per direction; 0 when GPUs of a host reach each other through PCIe only."""
+    pcie_bandwidth: float
+    """Bytes/s per direction."""
+    nic_bandwidth: float
+    """Bytes/s per direction of the network port that a GPU has to itself."""
+    power_watts: int
+    peak_flops: dict[str, float]
+    """Dense FLOP/s by dtype: bfloat16, float16, tfloat32, float32, float64, float8, int8."""
+    company: dict[str, float]
+    """Factor by which a kernel of a class is slower while a NCCL kernel runs beside it."""
+    calibration: Calibration
+    calibrated_on: str
+    """Name of the GPU on which `calibration` was measured."""
+
+    @property
+    def reference_clock(self) -> float:
+        """SM clock in Hz that cycle counts refer to."""
+        return self.clock_khz * 1e3
+
+
+@dataclass(frozen=True)
+class Link:
+    """A GPU's port: `bandwidth` in bytes/s per direction per GPU, `latency_ns` one way."""
+
+    bandwidth: float
+    latency_ns: int
+
+
+@dataclass(frozen=True)
+class HostProfile:
+    """Host costs: ns by member name of ``wire.layout.Api``."""
+
+    name: str
+    api_ns: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """`hosts` equal hosts of `gpus_per_host` equal GPUs."""
+
+    name: str
+    hosts: int
+    gpus_per_host: int
+    gpu: Gpu
+    intra: Link
+    inter: Link
+    host: HostProfile
+
+    @property
+    def world_size(self) -> int:
+        return self.hosts * self.gpus_per_host

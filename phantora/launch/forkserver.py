@@ -1,0 +1,211 @@
+"""The fork server: a process that has imported torch on the stubs and forks each rank.
+
+A rank forked from here shares all of torch with its siblings (a few MB of its own instead of
+hundreds) and starts in milliseconds. The server speaks JSON over a socket with its parent, one
+message per packet; descriptors travel beside the message.
+
+parent -> server   {"do": "load", "stubs": DIR or null, "imports": [...]}
+                   {"do": "store", "port": N}            hosts the TCPStore of the job
+                   {"do": "rank", ...RankTask}           with descriptors [stdout, stderr, session?]
+server -> parent   {"is": "loaded", "seconds": s, "threads": n}
+                   {"is": "store", "port": N, "pid": N}
+                   {"is": "started", "rank": r, "pid": N}
+                   {"is": "ended", "rank": r, "code": c}   as os.waitstatus_to_exitcode
+                   {"is": "failed", "message": text}
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any, NoReturn
+
+from phantora.errors import PhantoraError
+from phantora.launch import process
+from phantora.launch.rank import RankTask, become_rank
+
+MESSAGE_BYTES = 1 << 17
+# The interpreter must not find modules of the current directory before the ones installed, and
+# finds phantora itself wherever the parent found it.
+BOOTSTRAP = (
+    "import sys; parent, fd, root = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]; "
+    "sys.path[0] = root; from phantora.launch.forkserver import main; del sys.path[0]; main(parent, fd)"
+)
+
+
+class ForkServer:
+    def __init__(self, link: socket.socket) -> None:
+        self._link = link
+        self._library: ctypes.CDLL | None = None
+        self._session = -1
+        self._ranks: dict[int, int] = {}  # pid -> rank
+        self._store = 0
+        self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+    def serve(self) -> None:
+        """Works until the parent closes its end; then ends the ranks that are left."""
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        poll = select.poll()
+        poll.register(self._link, select.POLLIN)
+        poll.register(self._wake_read, select.POLLIN)
+        while True:
+            ready = {fd for fd, _ in poll.poll()}
+            if self._wake_read in ready:
+                os.read(self._wake_read, 4096)
+                self._reap()
+            if self._link.fileno() in ready:
+                data, fds, _, _ = socket.recv_fds(self._link, MESSAGE_BYTES, 3)
+                if not data:
+                    break
+                try:
+                    self._obey(json.loads(data), fds)
+                except PhantoraError as error:
+                    self._tell({"is": "failed", "message": str(error)})
+                except Exception as error:
+                    if os.environ.get("PHANTORA_DEBUG"):
+                        traceback.print_exc()
+                    self._tell({"is": "failed", "message": f"{type(error).__name__}: {error}"})
+        for pid in self._ranks:
+            _kill_group(pid)
+
+    def _obey(self, message: dict[str, Any], fds: list[int]) -> None:
+        verb = message.pop("do")
+        if verb == "load":
+            self._load(message["stubs"], message["imports"])
+        elif verb == "store":
+            self._host_store(message["port"])
+        else:
+            self._fork_rank(RankTask(**{**message, "arguments": tuple(message["arguments"])}), fds)
+
+    def _load(self, stubs: bool, imports: list[str]) -> None:
+        begin = time.perf_counter()
+        process.single_arena()
+        gc.disable()
+        if stubs:
+            from phantora.launch.stubbed import load_stubs
+
+            self._library = load_stubs()
+        for name in imports:
+            try:
+                importlib.import_module(name)
+            except ImportError as error:
+                raise PhantoraError(
+                    f"cannot import {name} with {sys.executable}: {error}; install it there, or run "
+                    "`phantora doctor`"
+                ) from error
+        if stubs:
+            from phantora.launch.stubbed import install_tracer
+
+            install_tracer()
+        gc.enable()
+        gc.collect()
+        gc.freeze()
+        process.release_free_memory()
+        self._tell({"is": "loaded", "seconds": time.perf_counter() - begin, "threads": process.thread_count()})
+
+    def _host_store(self, port: int) -> None:
+        read, write = os.pipe()
+        pid = self._fork()
+        if pid == 0:
+            os.close(read)
+            _host_store(port, write)
+        os.close(write)
+        with open(read, encoding="utf-8") as pipe:
+            answer = pipe.read()
+        if not answer.isdigit():
+            raise PhantoraError(f"cannot host the TCPStore on port {port}: {answer or 'no answer'}; try another port")
+        self._store = pid
+        self._tell({"is": "store", "port": int(answer), "pid": pid})
+
+    def _fork_rank(self, task: RankTask, fds: list[int]) -> None:
+        out, err = fds[:2]
+        if len(fds) > 2:
+            if self._session >= 0:
+                os.close(self._session)
+            self._session = fds[2]
+        pid = self._fork()
+        if pid == 0:
+            become_rank(task, self._library, self._session, out, err)
+        os.close(out)
+        os.close(err)
+        self._ranks[pid] = task.rank
+        self._tell({"is": "started", "rank": task.rank, "pid": pid})
+
+    def _fork(self) -> int:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            process.die_with_parent(parent)
+            os.setsid()  # the terminal's Ctrl-C reaches `phantora`, which ends the ranks in order
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self._link.close()
+            os.close(self._wake_read)
+            os.close(self._wake_write)
+        return pid
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            rank = self._ranks.pop(pid, None)
+            if rank is not None:
+                _kill_group(pid)  # what the rank started and left behind
+                self._tell({"is": "ended", "rank": rank, "code": os.waitstatus_to_exitcode(status)})
+            elif pid == self._store:
+                self._tell({"is": "failed", "message": "the process that hosts the TCPStore ended unexpectedly"})
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        try:
+            self._link.sendall(json.dumps(message).encode())
+        except BrokenPipeError:  # the parent is gone: serve() sees the end of the link next
+            pass
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def _host_store(port: int, answer: int) -> NoReturn:
+    """Hosts the store that torchrun's agent would host, until this process is killed."""
+    status = 1
+    try:
+        from torch.distributed import TCPStore
+
+        store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+        os.write(answer, str(store.port).encode())
+        os.close(answer)
+        while True:
+            signal.pause()
+    except BaseException as error:
+        try:
+            os.write(answer, str(error).splitlines()[0].encode())
+        except OSError:
+            pass
+    os._exit(status)
+
+
+def main(parent: int, fd: int) -> None:
+    process.die_with_parent(parent)
+    sys.argv = [str(Path(__file__))]
+    ForkServer(socket.socket(fileno=fd)).serve()

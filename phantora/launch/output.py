@@ -1,0 +1,161 @@
+"""What ranks print: to the console with a prefix, to files, or both."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from phantora.errors import PhantoraError
+from phantora.launch.plan import STDERR, STDOUT, Plan, parse_streams, rank_log_dir
+
+_LINE = re.compile(rb"[^\r\n]*(?:\r\n|[\r\n])")  # progress bars end their lines with a carriage return
+_READ_BYTES = 1 << 16
+
+
+class Console:
+    """The terminal or pipe the user sees, with an optional status line below the output."""
+
+    def __init__(self, out: BinaryIO, err: BinaryIO, status: bool) -> None:
+        self._streams = {STDOUT: out, STDERR: err}
+        self._err = err
+        self._status = status
+        self._shown = False
+        self._at_line_start = True
+        self._next_draw = 0.0
+
+    def write(self, stream: int, data: bytes) -> None:
+        self.clear()
+        sink = self._streams[stream]
+        sink.write(data)
+        sink.flush()
+        self._at_line_start = data.endswith((b"\n", b"\r"))
+
+    def message(self, text: str) -> None:
+        self.clear()
+        self._err.write(("" if self._at_line_start else "\n").encode() + text.encode() + b"\n")
+        self._err.flush()
+        self._at_line_start = True
+
+    def draw(self, text: str) -> None:
+        """Shows `text` as the status line, at most five times a second."""
+        now = time.monotonic()
+        if not self._status or not self._at_line_start or now < self._next_draw:
+            return
+        self._next_draw = now + 0.2
+        width = os.get_terminal_size(self._err.fileno()).columns
+        self._err.write(b"\r\x1b[2K\x1b[2m" + text[: max(width - 1, 0)].encode() + b"\x1b[0m\r")
+        self._err.flush()
+        self._shown = True
+
+    def clear(self) -> None:
+        if self._shown:
+            self._err.write(b"\r\x1b[2K")
+            self._err.flush()
+            self._shown = False
+
+
+@dataclass
+class Stream:
+    """The reading end of one pipe from a rank."""
+
+    fd: int
+    number: int
+    prefix: bytes
+    to_console: bool
+    file: BinaryIO | None
+    path: Path | None
+    tail: bytes = field(default=b"")
+
+    def pump(self, console: Console) -> bool:
+        """Moves what is there; False at the end of the stream."""
+        try:
+            data = os.read(self.fd, _READ_BYTES)
+        except BlockingIOError:
+            return True
+        if data:
+            self._log(data, console)
+            if self.to_console:
+                self._show(data, console)
+            return True
+        if self.tail:
+            self._show(b"\n", console)
+        return False
+
+    def _show(self, data: bytes, console: Console) -> None:
+        if not self.prefix:
+            console.write(self.number, data)
+            return
+        text = self.tail + data
+        lines = _LINE.findall(text)
+        self.tail = text[sum(map(len, lines)) :]
+        if lines:
+            console.write(self.number, b"".join(self.prefix + line for line in lines))
+
+    def _log(self, data: bytes, console: Console) -> None:
+        if self.file is None:
+            return
+        try:
+            self.file.write(data)
+        except OSError as error:
+            console.message(
+                f"phantora: cannot write {self.path}: {error.strerror}; what was written so far can be read, "
+                "the rest of the rank's output is not logged"
+            )
+            self.file.close()
+            self.file = None
+
+    def close(self) -> None:
+        os.close(self.fd)
+        if self.file is not None:
+            self.file.close()
+
+
+class Outputs:
+    """Decides where each rank's two streams go, and opens files and pipes for them."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        # Logs that nobody routes are wanted on the console as well.
+        tee = plan.tee if plan.log_dir is None or (plan.tee, plan.redirects) != ("0", "0") else "3"
+        self._tee = parse_streams("--tee", tee, plan.ranks_per_host)
+        self._redirect = parse_streams("--redirects", plan.redirects, plan.ranks_per_host)
+
+    def check(self) -> None:
+        """Raises, before anything runs, if the log directory cannot be written."""
+        if self._plan.log_dir is None:
+            return
+        try:
+            rank_log_dir(self._plan, 0).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise PhantoraError(
+                f"cannot write to --log-dir {self._plan.log_dir}: {error.strerror}; choose another directory"
+            ) from error
+
+    def log_path(self, rank: int, number: int) -> Path | None:
+        local = rank % self._plan.ranks_per_host
+        if self._plan.log_dir is None or not (self._tee.get(local, 0) | self._redirect.get(local, 0)) & number:
+            return None
+        return rank_log_dir(self._plan, rank) / ("stdout.log" if number == STDOUT else "stderr.log")
+
+    def open(self, rank: int) -> tuple[list[Stream], list[int]]:
+        """The streams to read, and the descriptors to give to the rank as stdout and stderr."""
+        local = rank % self._plan.ranks_per_host
+        shown = self._plan.ranks_filter is None or local in self._plan.ranks_filter
+        prefix = f"[rank{rank}]: ".encode() if self._plan.world_size > 1 else b""
+        streams, ends = [], []
+        for number in (STDOUT, STDERR):
+            read, write = os.pipe2(os.O_CLOEXEC)
+            os.set_blocking(read, False)
+            path = self.log_path(rank, number)
+            file = None
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                file = open(path, "wb", buffering=0)  # readable while the rank runs
+            redirected = path is not None and bool(self._redirect.get(local, 0) & number)
+            streams.append(Stream(read, number, prefix, shown and not redirected, file, path))
+            ends.append(write)
+        return streams, ends

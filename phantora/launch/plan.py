@@ -1,0 +1,117 @@
+"""What shall be launched, and the environment that torchrun would give it."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from phantora.errors import PhantoraError
+
+STDOUT, STDERR = 1, 2  # bits of torchrun's --redirects and --tee
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One launch. `target` is a script's path, or a module's name with `module`."""
+
+    target: str
+    arguments: tuple[str, ...] = ()
+    module: bool = False
+    hosts: int = 1
+    ranks_per_host: int = 1
+    devices: int = 1
+    """GPUs that each rank sees, as on its simulated host."""
+    seed: int = 0
+    """Seeds `random` and NumPy of rank r with seed + r, so that runs repeat."""
+    preload: tuple[str, ...] = ()
+    """Modules that are imported once, before the ranks are forked."""
+    role: str = "default"
+    run_id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    master_address: str = "127.0.0.1"
+    master_port: int = 0
+    """0: any free port."""
+    log_dir: Path | None = None
+    redirects: str = "0"
+    tee: str = "0"
+    ranks_filter: tuple[int, ...] | None = None
+    """Local ranks whose output reaches the console; None: all."""
+    quiet: bool = False
+
+    @property
+    def world_size(self) -> int:
+        return self.hosts * self.ranks_per_host
+
+
+def check_target(plan: Plan) -> None:
+    """Raises if there is nothing to run under that name (a module's name is looked up by the rank)."""
+    if plan.module or os.path.exists(plan.target):
+        return
+    hint = "check the path"
+    if "/" not in plan.target and not plan.target.endswith(".py"):
+        hint = f"to run a launcher write `phantora trace -- {plan.target} ...`, to run a module `-m {plan.target}`"
+    raise PhantoraError(f"there is no script {plan.target!r} in {os.getcwd()}: {hint}")
+
+
+def rank_environment(plan: Plan, rank: int, store_port: int) -> dict[str, str]:
+    """The variables that torchrun sets for `rank` (torch.distributed.elastic, agent_server)."""
+    host, local = divmod(rank, plan.ranks_per_host)
+    environment = {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local),
+        "WORLD_SIZE": str(plan.world_size),
+        "LOCAL_WORLD_SIZE": str(plan.ranks_per_host),
+        "GROUP_RANK": str(host),
+        "GROUP_WORLD_SIZE": str(plan.hosts),
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": str(plan.world_size),
+        "ROLE_NAME": plan.role,
+        "MASTER_ADDR": plan.master_address,
+        "MASTER_PORT": str(store_port),
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RUN_ID": plan.run_id,
+        # The store is hosted by a process beside the ranks, as torchrun's agent does.
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+    }
+    if plan.log_dir is not None:
+        environment["TORCHELASTIC_ERROR_FILE"] = str(rank_log_dir(plan, rank) / "error.json")
+    return environment
+
+
+def server_environment(inherited: Mapping[str, str]) -> dict[str, str]:
+    """The environment of the fork server, which every rank starts from."""
+    environment = dict(inherited)
+    environment["PHANTORA"] = "1"
+    environment.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does
+    environment.setdefault("PYTHONHASHSEED", "0")  # the order of sets decides what some frameworks launch first
+    environment.setdefault("MALLOC_ARENA_MAX", "1")
+    # It names GPUs of this machine; the ranks see those of the simulated host.
+    environment.pop("CUDA_VISIBLE_DEVICES", None)
+    return environment
+
+
+def rank_log_dir(plan: Plan, rank: int) -> Path:
+    """Where torchrun would put the rank's files."""
+    assert plan.log_dir is not None
+    return plan.log_dir / plan.run_id / "attempt_0" / str(rank)
+
+
+def parse_streams(option: str, text: str, ranks_per_host: int) -> dict[int, int]:
+    """torchrun's ``--redirects``/``--tee``: ``3`` for all, or ``0:1,1:2`` by local rank."""
+    try:
+        if ":" not in text:
+            masks = dict.fromkeys(range(ranks_per_host), int(text))
+        else:
+            masks = {int(k): int(v) for k, v in (part.split(":") for part in text.split(",") if part.strip())}
+    except ValueError:
+        masks = {-1: -1}
+    if not all(0 <= local < ranks_per_host and 0 <= mask <= 3 for local, mask in masks.items()):
+        raise PhantoraError(
+            f"{option} {text!r} is not understood; give 0, 1 (stdout), 2 (stderr) or 3 (both), "
+            f"or LOCAL_RANK:N pairs such as 0:3,1:2 with local ranks below {ranks_per_host}"
+        )
+    return masks

@@ -1,0 +1,122 @@
+"""Small facts and calls about Linux processes that the standard library does not offer."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_M_ARENA_MAX = -8
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def die_with_parent(parent: int) -> None:
+    """Has the kernel send SIGKILL to this process when the thread that made it ends.
+
+    `parent` is the process that was the parent at the fork: if it is gone already, no signal will
+    come, so this process ends itself at once.
+    """
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Makes this process the parent of descendants whose own parent ends, so that it can end them."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def single_arena() -> None:
+    """One malloc arena: threads of a rank share it instead of reserving 64 MiB each."""
+    _libc.mallopt(_M_ARENA_MAX, 1)
+
+
+def release_free_memory() -> None:
+    _libc.malloc_trim(0)
+
+
+def flush_c_streams() -> None:
+    """What ``exit(3)`` does for stdio; needed because ranks end with ``_exit``."""
+    _libc.fflush(None)
+
+
+def thread_count() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def raise_descriptor_limit() -> None:
+    """Two pipes per rank: allow as many descriptors as the system lets us."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError):  # the hard limit may be above what the kernel grants
+        pass
+
+
+def children_by_parent() -> dict[int, list[int]]:
+    """Every process of the machine by its parent, from ``/proc``."""
+    table: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            with open(f"/proc/{entry}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+        except OSError:
+            continue
+        if fields and fields[0] != b"Z":
+            table.setdefault(int(fields[1]), []).append(int(entry))
+    return table
+
+
+def descendants(pid: int) -> list[int]:
+    """All living descendants of `pid`, children before grandchildren."""
+    table = children_by_parent()
+    found: list[int] = []
+    front = [pid]
+    while front:
+        front = [child for parent in front for child in table.get(parent, [])]
+        found += front
+    return found
+
+
+def kill_descendants() -> None:
+    """Ends everything that this process started and that still lives, and reaps it."""
+    for _ in range(100):
+        left = descendants(os.getpid())
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        try:
+            while os.waitpid(-1, 0 if left else os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        if not left:
+            return
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def describe_exit(code: int) -> str:
+    """`code` as ``os.waitstatus_to_exitcode`` gives it: negative for signals."""
+    if code >= 0:
+        return f"exited with status {code}"
+    name = signal_name(-code)
+    hint = " (was it the out-of-memory killer? see dmesg)" if -code == signal.SIGKILL else ""
+    return f"was killed by {name}{hint}"
+
+
+def shell_status(code: int) -> int:
+    """The exit status a shell would report: 128 + n for signal n."""
+    return code if code >= 0 else 128 - code

@@ -1,0 +1,188 @@
+"""The C++ core (``stub/core.cpp``) as a typed Python object."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from phantora.wire import layout
+from phantora.wire.session import Session
+
+IDLE, PRICES, ROWS, DONE, ERROR, MOVED = 0, 1, 2, 4, 8, 16  # enum phc_reason
+OPERATOR, KERNEL, COPY, MEMSET, COLLECTIVE, TRANSFER = range(6)  # enum phc_price_kind
+NAMES, SIGNATURES = 0, 1
+NOT_STARTED, RUNS, WAITS, WAITS_FOR_BYTES, EXITED = range(5)  # phc_rank_state
+
+ROW = layout.dtype(layout.Row)
+
+
+class PriceRequest(ctypes.Structure):
+    """``phc_price_request`` of stub/core.h."""
+
+    _fields_ = [
+        (name, ctypes.c_int32)
+        for name in (
+            "id", "kind", "sig", "kernels", "sub", "part", "comm", "dtype", "redop", "root", "src", "dst",
+            "concurrent", "pad",
+        )
+    ] + [("bytes", ctypes.c_int64)]  # fmt: skip
+    id: int
+    kind: int
+    sig: int
+    kernels: int
+    sub: int
+    part: int
+    comm: int
+    dtype: int
+    redop: int
+    root: int
+    src: int
+    dst: int
+    concurrent: int
+    bytes: int
+
+
+class PriceKernel(ctypes.Structure):
+    """``phc_price_kernel``: one launch; grid and block packed as in the KERNEL record."""
+
+    _fields_ = [
+        ("name", ctypes.c_int32), ("library", ctypes.c_int32), ("grid", ctypes.c_uint64),
+        ("block", ctypes.c_uint64), ("smem", ctypes.c_uint64),
+    ]  # fmt: skip
+    name: int
+    library: int
+    grid: int
+    block: int
+    smem: int
+
+
+class Status(ctypes.Structure):
+    """``phc_status``: how far the simulation has come."""
+
+    _fields_ = [
+        ("final_time", ctypes.c_int64), ("records", ctypes.c_int64), ("rows", ctypes.c_int64), ("late", ctypes.c_int64),
+        ("alive", ctypes.c_int32), ("blocked", ctypes.c_int32), ("exited", ctypes.c_int32), ("steps", ctypes.c_int32),
+        ("overtakes", ctypes.c_int64),
+    ]  # fmt: skip
+    final_time: int
+    records: int
+    rows: int
+    late: int
+    alive: int
+    blocked: int
+    exited: int
+    steps: int
+    overtakes: int
+
+
+class Core:
+    """Owns one core over one session. Not thread safe; every call but `run` returns at once."""
+
+    def __init__(self, library: Path, session: Session) -> None:
+        self._lib = lib = ctypes.CDLL(str(library))
+        handle, i32, i64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
+        signatures: dict[str, tuple[Any, list[Any]]] = {
+            "phc_open": (handle, [handle]),
+            "phc_close": (None, [handle]),
+            "phc_timing": (None, [handle, i64, i64]),
+            "phc_company": (None, [handle, ctypes.c_int, ctypes.c_double]),
+            "phc_run": (ctypes.c_int, [handle, ctypes.c_int]),
+            "phc_next_price": (ctypes.c_int, [handle, ctypes.POINTER(PriceRequest)]),
+            "phc_price_kernels": (None, [handle, i32, ctypes.POINTER(PriceKernel)]),
+            "phc_set_price": (None, [handle, i32, ctypes.POINTER(i64), ctypes.c_int, i64, ctypes.c_int, i32]),
+            "phc_intern": (i32, [handle, ctypes.c_int, ctypes.c_char_p, i64]),
+            "phc_text_count": (i64, [handle, ctypes.c_int]),
+            "phc_text": (ctypes.c_void_p, [handle, ctypes.c_int, i32, ctypes.POINTER(i64)]),
+            "phc_comm_ranks": (ctypes.c_int, [handle, i32, ctypes.POINTER(i32), ctypes.c_int]),
+            "phc_take_rows": (i64, [handle, ctypes.c_void_p, i64, ctypes.c_int]),
+            "phc_error": (ctypes.c_char_p, [handle]),
+            "phc_diagnose": (ctypes.c_char_p, [handle]),
+            "phc_overtake": (ctypes.c_int, [handle, ctypes.POINTER(i32), ctypes.c_int]),
+            "phc_rank_state": (ctypes.c_int, [handle, ctypes.c_int]),
+            "phc_rank_died": (None, [handle, ctypes.c_int, ctypes.c_int]),
+            "phc_get_status": (None, [handle, ctypes.POINTER(Status)]),
+        }
+        for name, (result, arguments) in signatures.items():
+            function = getattr(lib, name)
+            function.restype, function.argtypes = result, arguments
+        self._session = session  # keeps the mapping alive
+        self._handle = lib.phc_open(session.address)
+
+    def close(self) -> None:
+        if self._handle:
+            self._lib.phc_close(self._handle)
+            self._handle = None
+
+    def set_timing(self, launch_latency_ns: int, kernel_gap_ns: int) -> None:
+        """From the call to the earliest start on the GPU; between kernels back to back on a stream."""
+        self._lib.phc_timing(self._handle, launch_latency_ns, kernel_gap_ns)
+
+    def set_company(self, cls: int, slowdown: float) -> None:
+        """Kernels of class `cls` take `slowdown` times as long beside a communication kernel."""
+        self._lib.phc_company(self._handle, cls, slowdown)
+
+    def run(self, timeout_us: int) -> int:
+        """Consumes, advances, answers; sleeps up to `timeout_us` if nothing moved. Bits of reasons."""
+        return int(self._lib.phc_run(self._handle, timeout_us))
+
+    def next_price(self) -> PriceRequest | None:
+        request = PriceRequest()
+        return request if self._lib.phc_next_price(self._handle, ctypes.byref(request)) else None
+
+    def price_kernels(self, request: PriceRequest) -> list[PriceKernel]:
+        kernels = (PriceKernel * max(1, request.kernels))()
+        self._lib.phc_price_kernels(self._handle, request.id, kernels)
+        return list(kernels[: request.kernels])
+
+    def set_price(self, price: int, durations: tuple[int, ...], least: int, cls: int, name: int = -1) -> None:
+        """Durations in ns, one per kernel; `least` is a lower bound that is safe as lookahead."""
+        array = (ctypes.c_int64 * len(durations))(*durations)
+        self._lib.phc_set_price(self._handle, price, array, len(durations), least, cls, name)
+
+    def intern(self, table: int, text: str) -> int:
+        data = text.encode()
+        return int(self._lib.phc_intern(self._handle, table, data, len(data)))
+
+    def text_count(self, table: int) -> int:
+        return int(self._lib.phc_text_count(self._handle, table))
+
+    def text(self, table: int, index: int) -> str:
+        length = ctypes.c_int64()
+        data = self._lib.phc_text(self._handle, table, index, ctypes.byref(length))
+        return ctypes.string_at(data, length.value).decode("utf-8", "replace")
+
+    def comm_ranks(self, comm: int) -> tuple[int, ...]:
+        """Global ranks of a communicator in the order of its own ranks."""
+        ranks = (ctypes.c_int32 * self._session.world_size)()
+        count = self._lib.phc_comm_ranks(self._handle, comm, ranks, self._session.world_size)
+        return tuple(ranks[:count])
+
+    def take_rows(self, everything: bool, capacity: int = 1 << 16) -> np.ndarray[Any, np.dtype[np.void]]:
+        """Up to `capacity` rows that are final, in the log's order; `everything`: the rest too."""
+        rows = np.empty(capacity, ROW)
+        count = self._lib.phc_take_rows(self._handle, rows.ctypes.data, capacity, int(everything))
+        return rows[:count]
+
+    def error(self) -> str:
+        return str(self._lib.phc_error(self._handle).decode())
+
+    def diagnose(self) -> str:
+        return str(self._lib.phc_diagnose(self._handle).decode())
+
+    def overtake(self, sleepers: list[int]) -> bool:
+        array = (ctypes.c_int32 * max(1, len(sleepers)))(*sleepers)
+        return bool(self._lib.phc_overtake(self._handle, array, len(sleepers)))
+
+    def rank_state(self, rank: int) -> int:
+        return int(self._lib.phc_rank_state(self._handle, rank))
+
+    def rank_died(self, rank: int, status: int) -> None:
+        self._lib.phc_rank_died(self._handle, rank, status)
+
+    def status(self) -> Status:
+        status = Status()
+        self._lib.phc_get_status(self._handle, ctypes.byref(status))
+        return status

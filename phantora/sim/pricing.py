@@ -1,0 +1,132 @@
+"""Answers the core's questions about cost and keeps the log's tables in step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from phantora.cost.parse import parse_signature
+from phantora.cost.types import CLASSES, CostModel, KernelLaunch, OperatorSignature, Price, TensorSpec
+from phantora.hardware import Cluster
+from phantora.sim import core as native
+from phantora.sim.collectives import CollectiveModel, kernel_name
+from phantora.trace.writer import PriceRow, Tables
+from phantora.wire import layout
+
+_COPY_KINDS = [name.lower() for name in layout.Copy.names()]
+_COMMUNICATION = CLASSES.index("communication")
+
+
+def _unpack_grid(packed: int) -> tuple[int, int, int]:
+    return packed & 0xFFFFFFFF, packed >> 32 & 0xFFFF, packed >> 48 & 0xFFFF
+
+
+def _unpack_block(packed: int) -> tuple[int, int, int]:
+    return packed & 0xFFFF, packed >> 16 & 0xFFFF, packed >> 32 & 0xFFFF
+
+
+_SHORT = {
+    "bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64", "int64": "i64", "int32": "i32",
+    "int16": "i16", "int8": "i8", "uint8": "u8", "bool": "bool",
+}  # fmt: skip
+
+
+def _argument_text(value: Any) -> str:
+    if isinstance(value, TensorSpec):
+        where = "" if value.device.startswith("cuda") else f"@{value.device}"
+        return f"{_SHORT.get(value.dtype, value.dtype)}[{','.join(map(str, value.shape))}]{where}"
+    if isinstance(value, (tuple, list)):
+        texts = [_argument_text(item) for item in value[:4]]
+        return "(" + ", ".join(texts) + (f", … {len(value)} in all" if len(value) > 4 else "") + ")"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)
+
+
+def signature_text(signature: OperatorSignature) -> str:
+    """An operator's arguments as people read them: ``bf16[4096,4096], bf16[4096,14336]``."""
+    return ", ".join(_argument_text(value) for value in signature.args if value is not None)
+
+
+class Pricing:
+    """Serves price requests from the cost model and the model of collectives."""
+
+    def __init__(self, core: native.Core, cluster: Cluster, cost: CostModel, tables: Tables) -> None:
+        self._core = core
+        self._cost = cost
+        self._collectives = CollectiveModel(cluster)
+        self._tables = tables
+        self._signatures: dict[int, OperatorSignature] = {}
+        self._prices: dict[int, PriceRow] = {}
+
+    def serve(self) -> None:
+        """Prices everything that the core waits for."""
+        while (request := self._core.next_price()) is not None:
+            if request.kind in (native.COLLECTIVE, native.TRANSFER):
+                self._serve_communication(request)
+            else:
+                price = self._price(request)
+                self._core.set_price(
+                    request.id, price.durations, min(price.durations), CLASSES.index(price.cls)
+                )
+                main = max(range(len(price.durations)), key=price.durations.__getitem__)
+                self._prices[request.id] = PriceRow(price.cls, price.provenance, price.flops, price.bytes, main, "")
+
+    def _signature(self, index: int) -> OperatorSignature:
+        if index not in self._signatures:
+            self._signatures[index] = parse_signature(self._core.text(native.SIGNATURES, index))
+        return self._signatures[index]
+
+    def _kernel(self, kernel: native.PriceKernel) -> KernelLaunch:
+        name = self._core.text(native.NAMES, kernel.name) if kernel.name >= 0 else "?"
+        library: dict[str, Any] = {}
+        if kernel.library:
+            library = orjson.loads(name)
+            name = str(library.get("name", library.get("call", "library")))
+        return KernelLaunch(name, _unpack_grid(kernel.grid), _unpack_block(kernel.block), kernel.smem, library)
+
+    def _price(self, request: native.PriceRequest) -> Price:
+        if request.kind == native.COPY:
+            return self._cost.copy(_COPY_KINDS[request.sub], request.bytes)
+        if request.kind == native.MEMSET:
+            return self._cost.memset(request.bytes)
+        kernels = tuple(self._kernel(kernel) for kernel in self._core.price_kernels(request))
+        if request.kind == native.OPERATOR and request.part == 0 and request.sig >= 0:
+            return self._cost.operator(self._signature(request.sig), kernels)
+        # A bare launch, or what an operator launched after it had waited for its first kernels:
+        # the operator's price lies on the first piece.
+        prices = [self._cost.kernel(kernel) for kernel in kernels]
+        return Price(
+            tuple(duration for price in prices for duration in price.durations),
+            prices[0].cls, prices[0].provenance,
+            sum(price.flops for price in prices), sum(price.bytes for price in prices),
+        )  # fmt: skip
+
+    def _serve_communication(self, request: native.PriceRequest) -> None:
+        if request.kind == native.COLLECTIVE:
+            ranks = self._core.comm_ranks(request.comm)
+            price = self._collectives.collective(request.sub, ranks, request.bytes, request.dtype)
+            name = kernel_name(request.sub, request.redop, request.dtype, price.algorithm, price.protocol)
+        else:
+            price = self._collectives.transfer(request.src, request.dst, request.bytes, request.concurrent)
+            name = "ncclDevKernel_SendRecv"
+        self._core.set_price(
+            request.id, (price.duration_ns,), price.duration_ns, _COMMUNICATION, self._core.intern(native.NAMES, name)
+        )
+        algorithm = f"{price.algorithm}/{price.protocol}/{price.channels}"
+        self._prices[request.id] = PriceRow("communication", price.provenance, 0.0, float(request.bytes), 0, algorithm)
+
+    def sync_tables(self) -> None:
+        """Appends what the core has interned and what has been priced since the last call."""
+        names, signatures, prices = self._tables.names, self._tables.signatures, self._tables.prices
+        for index in range(len(names), self._core.text_count(native.NAMES)):
+            names.append(self._core.text(native.NAMES, index))
+        for index in range(len(signatures), self._core.text_count(native.SIGNATURES)):
+            signature = self._signature(index)
+            if signature.name == "communicator":
+                signatures.append(("ranks", ",".join(map(str, signature.args[0]))))
+            else:
+                signatures.append((signature.name, signature_text(signature)))
+        while len(prices) in self._prices:
+            prices.append(self._prices.pop(len(prices)))

@@ -1,0 +1,185 @@
+"""The loop around the core: prices for what is new, rows for the log, an eye on sleepers and hangs."""
+
+from __future__ import annotations
+
+import resource
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from phantora.cost.types import CLASSES, CostModel
+from phantora.errors import PhantoraError
+from phantora.hardware import Cluster
+from phantora.sim import core as native
+from phantora.sim.pricing import Pricing
+from phantora.sim.timing import KERNEL_GAP_NS, LAUNCH_LATENCY_NS
+from phantora.sim.sleep import Activity, snapshot
+from phantora.trace.writer import LogWriter
+from phantora.wire import layout
+from phantora.wire.session import Session
+
+_NAP_US = 2000  # longest sleep while a rank waits for an answer
+_REST_US = 50_000  # and while none does
+_SLEEP_CHECK_S = 0.004  # between two looks at ranks that seem asleep outside CUDA
+
+
+@dataclass(frozen=True)
+class Stats:
+    """How far a simulation has come, and what it cost itself."""
+
+    virtual_ns: int
+    records: int
+    rows: int
+    alive: int
+    exited: int
+    steps: int
+    late: int
+    overtakes: int
+    cpu_seconds: float
+
+
+class Simulator:
+    """Simulates one session until every rank has exited.
+
+    `progress` is called a few times a second with the current :class:`Stats`. Raises
+    PhantoraError from :meth:`run` for a hang, mismatched collectives, or a log that cannot be
+    written; the log so far stays readable.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        cluster: Cluster,
+        cost: CostModel,
+        log: LogWriter,
+        progress: Callable[[Stats], None] | None = None,
+        *,
+        library: Path,
+        hang_timeout: float = 30.0,
+        launch_latency_ns: int = LAUNCH_LATENCY_NS,
+        kernel_gap_ns: int = KERNEL_GAP_NS,
+    ) -> None:
+        self._session = session
+        self._log = log
+        self._progress = progress
+        self._hang_timeout = hang_timeout
+        self._core = native.Core(library, session)
+        self._pricing = Pricing(self._core, cluster, cost, log.tables)
+        self._core.set_timing(launch_latency_ns, kernel_gap_ns)
+        for name, factor in cluster.gpu.company.items():
+            self._core.set_company(CLASSES.index(name), factor)
+        self._stop = threading.Event()
+        self._deaths: list[tuple[int, int]] = []
+        self._lock = threading.Lock()
+        self._rows = 0
+        self._cpu = 0.0
+        self._stats = Stats(0, 0, 0, 0, 0, 0, 0, 0, 0.0)
+
+    def rank_died(self, rank: int, status: int) -> None:
+        """A rank process has ended without saying so; `status` is 128 + signal, or its exit status."""
+        with self._lock:
+            self._deaths.append((rank, status))
+        self._wake()
+
+    def stop(self) -> None:
+        """Ends :meth:`run` early; what is final is in the log."""
+        self._stop.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        self._session.ring()
+
+    def stats(self) -> Stats:
+        return self._stats
+
+    def run(self) -> None:
+        """Blocks until all ranks have exited. Run it in a thread of its own."""
+        self._session.header["sim_state"] = layout.SimState.RUNNING
+        began = time.thread_time()
+        try:
+            self._loop(began)
+            self._drain(everything=True)
+        finally:
+            self._refresh(began)
+            self._core.close()
+
+    def _loop(self, began: float) -> None:
+        idle_since: float | None = None
+        last_progress = 0.0
+        seen: dict[int, Activity] = {}
+        while not self._stop.is_set():
+            with self._lock:
+                deaths, self._deaths = self._deaths, []
+            for rank, status in deaths:
+                self._core.rank_died(rank, status)
+            waiting = int(self._session.control["waiting"].sum()) > 0
+            reason = self._core.run(_NAP_US if waiting else _REST_US)
+            if reason & native.ERROR:
+                raise PhantoraError(self._core.error())
+            if reason & native.PRICES:
+                self._pricing.serve()
+            if reason & native.ROWS:
+                self._drain()
+            if reason & native.DONE and not reason & native.PRICES:
+                return
+            now = time.monotonic()
+            if now - last_progress > 0.25:
+                last_progress = now
+                self._refresh(began)
+                if self._progress:
+                    self._progress(self._stats)
+            if reason != native.IDLE:
+                idle_since = None
+                seen.clear()
+                continue
+            idle_since = idle_since or now
+            if waiting and now - idle_since > _SLEEP_CHECK_S:
+                self._look_at_sleepers(seen, now - idle_since)
+
+    def _look_at_sleepers(self, seen: dict[int, Activity], idle: float) -> None:
+        """Nothing moves and somebody waits: release an answer, or diagnose."""
+        states = [self._core.rank_state(rank) for rank in range(self._session.world_size)]
+        running = [rank for rank, state in enumerate(states) if state in (native.NOT_STARTED, native.RUNS)]
+        asleep = []
+        for rank in running:
+            activity = snapshot(int(self._session.control["pid"][rank])) if states[rank] == native.RUNS else None
+            if activity is None or not activity.asleep or seen.get(rank) != activity:
+                if activity is not None:
+                    seen[rank] = activity
+                if states[rank] == native.NOT_STARTED and idle < self._hang_timeout:
+                    return
+                if activity is not None:
+                    return
+                continue
+            asleep.append(rank)
+        if self._core.overtake(asleep):
+            seen.clear()
+            return
+        if not running or idle > self._hang_timeout:
+            raise PhantoraError(
+                "the ranks wait for each other and none can go on:\n" + self._core.diagnose().rstrip("\n")
+                + "\nevery member of a group must call the same collectives in the same order"
+            )
+
+    def _drain(self, everything: bool = False) -> None:
+        while True:
+            rows = self._core.take_rows(everything)
+            if not len(rows):
+                return
+            self._pricing.sync_tables()
+            self._log.append(rows)
+            self._rows += len(rows)
+
+    def _refresh(self, began: float) -> None:
+        status = self._core.status()
+        self._stats = Stats(
+            status.final_time, status.records, self._rows + status.rows, status.alive, status.exited, status.steps,
+            status.late, status.overtakes, time.thread_time() - began,
+        )  # fmt: skip
+
+
+def peak_memory_bytes() -> int:
+    """Peak resident memory of this process, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,64 @@
+"""Which writer makes which file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from phantora.errors import PhantoraError
+from phantora.trace.export import chrome, perfetto
+from phantora.trace.export.selection import Selection
+from phantora.trace.reader import Log, open_log
+
+
+@dataclass(frozen=True)
+class Format:
+    name: str
+    suffixes: tuple[str, ...]
+    description: str
+    write: Callable[[Log, str, Selection], list[str]]
+    """Writes the export and returns the paths of its files."""
+
+
+FORMATS = (
+    Format(
+        "perfetto",
+        (".perfetto", ".pftrace", ".perfetto-trace", ".perfetto.gz", ".pftrace.gz"),
+        "native trace for ui.perfetto.dev and Perfetto's trace processor",
+        perfetto.write,
+    ),
+    Format(
+        "chrome",
+        (".json", ".json.gz"),
+        "Kineto's JSON for chrome://tracing, ui.perfetto.dev and HolisticTraceAnalysis; "
+        "one file per rank when the path ends with / or holds {rank}",
+        chrome.write,
+    ),
+)
+
+
+def format_of(path: str) -> Format:
+    """The format that `path` asks for by its suffix."""
+    if path.endswith("/") or os.path.isdir(path):
+        return FORMATS[1]
+    for known in FORMATS:
+        if path.endswith(known.suffixes):
+            return known
+    suffixes = ", ".join(suffix for known in FORMATS for suffix in known.suffixes)
+    raise PhantoraError(f"{path}: no timeline format has this suffix; end the path with one of {suffixes}, or /")
+
+
+def export(log: str | os.PathLike[str] | Log, path: str, selection: Selection | None = None) -> list[str]:
+    """Writes a timeline of `log` to `path` and returns the paths of the files made."""
+    chosen = format_of(path)
+    if not isinstance(log, Log):
+        log = open_log(log)
+    log.require_rows()
+    try:
+        return chosen.write(log, path, selection or Selection())
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise PhantoraError(
+            f"{error.filename or path}: cannot write the timeline: {reason}; make room, or name another place with -o"
+        ) from error

@@ -1,0 +1,264 @@
+"""Reads the event log a batch at a time, forwards or backwards, whole or cut short.
+
+A log whose run was killed has no footer. Its batches are found by walking its messages from the
+beginning; each is then decoded on its own, so such a log offers all that a whole one does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from phantora.errors import PhantoraError
+from phantora.trace.schema import (
+    COLUMNS,
+    KIND_CODE,
+    KINDS,
+    LOG_FORMAT,
+    METADATA_KEY,
+    TEXT_COLUMNS,
+    TRAILER_KEY,
+    RunMetadata,
+)
+
+_MAGIC = b"ARROW1\x00\x00"
+Array = npt.NDArray[Any]
+
+
+@dataclass
+class Batch:
+    """Some columns of one record batch after filtering. Text columns hold indices into
+    ``Log.words(column)``, -1 for none; the kind column holds indices into ``schema.KINDS``."""
+
+    index: int
+    columns: dict[str, Array]
+    rows: Array
+    """Positions of these rows in the unfiltered batch."""
+
+    def __getitem__(self, column: str) -> Array:
+        return self.columns[column]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+class _WholeFile:
+    """A log with its footer."""
+
+    def __init__(self, source: pa.MemoryMappedFile, reader: pa.RecordBatchFileReader) -> None:
+        self._source = source
+        self._readers: dict[tuple[int, ...], pa.RecordBatchFileReader] = {}
+        self.schema = reader.schema
+        self.count = reader.num_record_batches
+        self.trailer = b""
+        if self.count:
+            last = reader.get_batch_with_custom_metadata(self.count - 1)
+            found = last.custom_metadata and last.custom_metadata.get(TRAILER_KEY)
+            if found:
+                self.trailer = found
+                self.count -= 1
+
+    def batch(self, index: int, fields: tuple[int, ...]) -> pa.RecordBatch:
+        reader = self._readers.get(fields)
+        if reader is None:
+            options = pa.ipc.IpcReadOptions(included_fields=list(fields))
+            reader = self._readers[fields] = pa.ipc.open_file(self._source, options=options)
+        return reader.get_batch(index)
+
+
+class _CutFile:
+    """A log without footer, read as the stream of messages that follows the magic bytes.
+
+    A dictionary grows by deltas and never changes what it holds, so any batch can be decoded from
+    the schema, all dictionary messages and its own bytes.
+    """
+
+    def __init__(self, source: pa.MemoryMappedFile, size: int) -> None:
+        self._source = source
+        self._batches: list[tuple[int, int]] = []
+        head: list[bytes] = []
+        source.seek(len(_MAGIC))
+        begin = len(_MAGIC)
+        pending: list[bytes] = []
+        while begin < size:
+            try:
+                message = pa.ipc.read_message(source)
+            except (pa.ArrowInvalid, EOFError, OSError):
+                break
+            end = source.tell()
+            if message.type == "record batch":
+                head += pending
+                pending = []
+                self._batches.append((begin, end))
+            else:
+                pending.append(source.read_at(end - begin, begin))
+                source.seek(end)
+                if message.type == "schema":
+                    head, pending = pending, []
+            begin = end
+        if not head:
+            raise pa.ArrowInvalid("no schema")
+        self._head = b"".join(head)
+        self.schema = pa.ipc.open_stream(pa.py_buffer(self._head)).schema
+        self.count = len(self._batches)
+        self.trailer = b""
+        if self._batches:
+            # A run killed between its trailer and its footer leaves the trailer's batch as the last.
+            last = self._open(self.count - 1, (0,)).read_next_batch_with_custom_metadata()
+            found = last.custom_metadata and last.custom_metadata.get(TRAILER_KEY)
+            if found:
+                self.trailer = found
+                self.count -= 1
+
+    def _open(self, index: int, fields: tuple[int, ...]) -> pa.RecordBatchStreamReader:
+        begin, end = self._batches[index]
+        data = self._head + self._source.read_at(end - begin, begin)
+        return pa.ipc.open_stream(
+            pa.py_buffer(data), options=pa.ipc.IpcReadOptions(included_fields=list(fields))
+        )
+
+    def batch(self, index: int, fields: tuple[int, ...]) -> pa.RecordBatch:
+        return self._open(index, fields).read_next_batch()
+
+
+class Log:
+    """An open event log. Use :func:`open_log`."""
+
+    def __init__(self, path: str, source: _WholeFile | _CutFile) -> None:
+        self.path = path
+        self._source = source
+        self._words: dict[str, list[str]] = {}
+        self.schema: pa.Schema = source.schema
+        self.metadata = RunMetadata.from_json(source.schema.metadata[METADATA_KEY])
+        self.trailer: dict[str, Any] = json.loads(source.trailer) if source.trailer else {}
+        self.complete = bool(source.trailer)
+        """False when the run was killed before it closed its log."""
+        self.num_batches: int = source.count
+
+    @property
+    def num_rows(self) -> int:
+        return sum(len(self.batch(i, ("kind",))) for i in range(self.num_batches))
+
+    def words(self, column: str) -> list[str]:
+        """Every text that occurs in a text column, by index."""
+        if column not in TEXT_COLUMNS:
+            raise KeyError(column)
+        if column not in self._words:
+            self._words[column] = []
+            if self.num_batches:
+                batch = self._source.batch(self.num_batches - 1, (COLUMNS.index(column),))
+                self._words[column] = batch.column(0).dictionary.to_pylist()
+        return self._words[column]
+
+    def record_batches(self, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch]:
+        """The batches as Arrow data, for tools that speak it."""
+        fields = tuple(sorted(COLUMNS.index(column) for column in columns))
+        for index in range(self.num_batches):
+            yield self._source.batch(index, fields)
+
+    def batch(
+        self,
+        index: int,
+        columns: Sequence[str] = COLUMNS,
+        kinds: Collection[str] | None = None,
+        ranks: Collection[int] | None = None,
+    ) -> Batch:
+        """Batch `index` with `columns` only, and only the rows of the given kinds and ranks."""
+        wanted = set(columns)
+        if kinds is not None:
+            wanted.add("kind")
+        if ranks is not None:
+            wanted.add("rank")
+        order = tuple(sorted(COLUMNS.index(column) for column in wanted))
+        arrow = self._source.batch(index, order)
+        data: dict[str, Array] = {}
+        for position, number in enumerate(order):
+            column = arrow.column(position)
+            if pa.types.is_dictionary(column.type):
+                column = column.indices.fill_null(-1)
+            data[COLUMNS[number]] = column.to_numpy(zero_copy_only=False)
+        mask: Array | None = None
+        if kinds is not None:
+            chosen = np.zeros(len(KINDS), bool)
+            chosen[[KIND_CODE[kind] for kind in kinds]] = True
+            mask = chosen[data["kind"]]
+        if ranks is not None:
+            of_rank = np.isin(data["rank"], np.fromiter(ranks, np.int64))
+            mask = of_rank if mask is None else mask & of_rank
+        if mask is None or bool(mask.all()):
+            return Batch(index, data, np.arange(arrow.num_rows))
+        rows = np.flatnonzero(mask)
+        return Batch(index, {name: values[rows] for name, values in data.items()}, rows)
+
+    def batches(
+        self,
+        columns: Sequence[str] = COLUMNS,
+        kinds: Collection[str] | None = None,
+        ranks: Collection[int] | None = None,
+        reverse: bool = False,
+    ) -> Iterator[Batch]:
+        """All batches in order of `end`, or from the last to the first (rows inside a batch keep
+        their order). Batches in which no row passes the filters are left out."""
+        order = range(self.num_batches)
+        for index in reversed(order) if reverse else order:
+            batch = self.batch(index, columns, kinds, ranks)
+            if len(batch):
+                yield batch
+
+    def require_rows(self) -> None:
+        """Raises when there is nothing to report on."""
+        if not self.num_batches:
+            raise PhantoraError(
+                f"{self.path}: the log has no rows: the run used no GPU or ended before it wrote any; "
+                "look at the run's own output"
+            )
+
+
+def open_log(path: str | os.PathLike[str]) -> Log:
+    """Opens the event log at `path`; a log of a killed run too."""
+    path = os.fspath(path)
+    try:
+        size = os.path.getsize(path)
+        if os.path.isdir(path):
+            raise IsADirectoryError(21, "Is a directory")
+        if not size:
+            raise PhantoraError(f"{path}: the file is empty, so it is no log; run `phantora trace` again")
+        source = pa.memory_map(path, "r")
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise PhantoraError(f"{path}: cannot open the log: {reason}; give the path of a run's .arrow file") from error
+    if source.read(len(_MAGIC)) != _MAGIC:
+        raise _not_a_log(path)
+    data: _WholeFile | _CutFile
+    try:
+        data = _WholeFile(source, pa.ipc.open_file(source))
+    except (pa.ArrowInvalid, OSError):
+        try:
+            data = _CutFile(source, size)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise _not_a_log(path) from error
+    metadata = (data.schema.metadata or {}).get(METADATA_KEY)
+    if metadata is None:
+        raise _not_a_log(path)
+    version = json.loads(metadata).get("format", 0)
+    if version > LOG_FORMAT:
+        raise PhantoraError(
+            f"{path}: the log has format {version}, this Phantora reads up to {LOG_FORMAT}; "
+            "upgrade Phantora (pip install -U phantora)"
+        )
+    if tuple(data.schema.names) != COLUMNS:
+        raise _not_a_log(path)
+    return Log(path, data)
+
+
+def _not_a_log(path: str) -> PhantoraError:
+    return PhantoraError(
+        f"{path}: not a Phantora log; give the .arrow file that `phantora trace -o run.arrow` wrote"
+    )

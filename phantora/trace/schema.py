@@ -1,0 +1,132 @@
+"""The event log's columns, its metadata, and the tables that turn the core's ids into text.
+
+One Arrow IPC file per run. Rows are ordered by `end`; record batches hold :data:`BATCH_ROWS` rows
+(the last may be shorter). The schema's metadata (key ``phantora``) is JSON of :class:`RunMetadata`,
+equal for equal runs. What differs between equal runs (wall time, CPU time) is the *trailer*: JSON in
+the custom metadata of a last batch without rows, since Arrow wants the footer's own metadata
+before the first row is written.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+import pyarrow as pa
+
+from phantora.wire import layout
+
+LOG_FORMAT = 1
+BATCH_ROWS = 65_536
+METADATA_KEY = b"phantora"
+TRAILER_KEY = b"phantora.trailer"
+
+KINDS = tuple(name.lower() for name in layout.RowKind.names())
+KIND_CODE = {kind: code for code, kind in enumerate(KINDS)}
+COMMUNICATION_KINDS = ("collective", "sendrecv")
+COPY_KINDS = ("memcpy", "memset")
+DEVICE_KINDS = ("kernel", *COPY_KINDS, *COMMUNICATION_KINDS)  # rows that occupy a GPU
+
+_TEXT = pa.dictionary(pa.int32(), pa.utf8())
+_FIELDS: tuple[tuple[str, pa.DataType], ...] = (
+    ("kind", pa.dictionary(pa.int8(), pa.utf8())),
+    ("rank", pa.int32()),
+    ("stream", pa.int32()),
+    ("name", _TEXT),
+    ("start", pa.int64()),
+    ("end", pa.int64()),
+    ("launch", pa.int64()),
+    ("ready", pa.int64()),
+    ("id", pa.int64()),
+    ("link", pa.int64()),
+    ("op", _TEXT),
+    ("shape", _TEXT),
+    ("cls", _TEXT),
+    ("provenance", _TEXT),
+    ("algorithm", _TEXT),
+    ("comm", pa.int32()),
+    ("seq", pa.int64()),
+    ("bytes", pa.int64()),
+    ("flops", pa.float64()),
+    ("value", pa.int64()),
+)
+COLUMNS = tuple(name for name, _ in _FIELDS)
+TEXT_COLUMNS = tuple(name for name, kind in _FIELDS if pa.types.is_dictionary(kind))
+
+# Names of copies as Kineto (and thus HolisticTraceAnalysis) spells them, by member of wire.layout.Copy.
+COPY_NAMES = {
+    "H2D_PINNED": "Memcpy HtoD (Pinned -> Device)",
+    "H2D_PAGEABLE": "Memcpy HtoD (Pageable -> Device)",
+    "D2H_PINNED": "Memcpy DtoH (Device -> Pinned)",
+    "D2H_PAGEABLE": "Memcpy DtoH (Device -> Pageable)",
+    "D2D": "Memcpy DtoD (Device -> Device)",
+    "P2P": "Memcpy PtoP (Device -> Device)",
+    "H2H": "Memcpy HtoH (Pinned -> Pinned)",
+}
+
+
+@dataclass
+class RunMetadata:
+    """What a run was. Equal runs have equal metadata."""
+
+    phantora: str = ""
+    """Version of Phantora."""
+    command: list[str] = field(default_factory=list)
+    cluster: str = ""
+    """As the user named it: ``2x8xH100``."""
+    gpu: str = ""
+    """Short name of the GPU: ``H100``."""
+    world_size: int = 1
+    ranks_per_host: int = 1
+    peak_flops: dict[str, float] = field(default_factory=dict)
+    """Dense FLOP/s of one GPU by data type (``bfloat16``)."""
+    mfu_dtype: str = "bfloat16"
+    """Whose peak the MFU is measured against."""
+    memory_bytes: int = 0
+    """Memory of one GPU."""
+    torch: str = ""
+    host_mode: str = "modelled"
+    cost_tables: list[str] = field(default_factory=list)
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Anything else worth keeping, JSON types only."""
+    format: int = LOG_FORMAT
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> RunMetadata:
+        known = {f.name for f in fields(cls)}
+        return cls(**{key: value for key, value in json.loads(text).items() if key in known})
+
+    def peak(self) -> float | None:
+        """FLOP/s that the MFU is measured against, or None when the log doesn't know."""
+        return self.peak_flops.get(self.mfu_dtype)
+
+
+@dataclass(frozen=True)
+class PriceRow:
+    """What a price says about every kernel of an operator. `flops` and `bytes` are totals of the
+    operator; the log gives them to the kernel whose index is `main_part`."""
+
+    cls: str
+    provenance: str
+    flops: float = 0.0
+    bytes: float = 0.0
+    main_part: int = 0
+    algorithm: str = ""
+
+
+@dataclass
+class Tables:
+    """Texts behind the ids in ``wire.layout.Row``. The lists only grow; the simulator owns them."""
+
+    names: list[str] = field(default_factory=list)
+    signatures: list[tuple[str, str]] = field(default_factory=list)
+    """Operator name and short text of its arguments: ``("aten::mm", "bf16[64,64], bf16[64,64]")``."""
+    prices: list[PriceRow] = field(default_factory=list)
+
+
+def arrow_schema(metadata: RunMetadata) -> pa.Schema:
+    return pa.schema(list(_FIELDS), metadata={METADATA_KEY: metadata.to_json().encode()})

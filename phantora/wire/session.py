@@ -1,0 +1,138 @@
+"""The shared memory of one run: created by the simulator's process, mapped by every rank.
+
+A ``memfd`` has no name in any file system: it needs no ``/dev/shm``, other users cannot open it
+and it vanishes with the last process that holds it, however that process ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from phantora.errors import PhantoraError
+from phantora.wire import layout
+
+_SYS_FUTEX = 202  # x86-64
+_FUTEX_WAKE = 1
+_PAGE = 4096
+
+
+def _round_up(size: int) -> int:
+    return -(-size // _PAGE) * _PAGE
+
+
+@dataclass
+class Session:
+    """One mapped area. `header`, `control` and `reply_heads` are NumPy views of live memory."""
+
+    fd: int
+    world_size: int
+    size: int
+    area: mmap.mmap
+    header: np.ndarray[Any, np.dtype[np.void]]
+    control: np.ndarray[Any, np.dtype[np.void]]
+
+    @property
+    def path(self) -> str:
+        """How a process that did not inherit the descriptor opens it (same user only)."""
+        return f"/proc/{os.getpid()}/fd/{self.fd}"
+
+    @property
+    def address(self) -> int:
+        return int(self.header.ctypes.data)
+
+    @classmethod
+    def create(
+        cls,
+        world_size: int,
+        ranks_per_host: int,
+        device: Mapping[str, Any],
+        api_ns: Mapping[str, int],
+        *,
+        host_mode: int = 0,
+        host_scale: float = 1.0,
+        null_mode: bool = False,
+        unsupported: int = 0,
+        epoch_ns: int = 0,
+    ) -> Session:
+        """Makes the area for `world_size` ranks.
+
+        `device` holds the fields of ``layout.Device``; `api_ns` costs in ns by member name of
+        ``layout.Api``. Raises PhantoraError when the machine has no memory left for it.
+        """
+        control_offset = _round_up(layout.dtype(layout.Header).itemsize)
+        ring_offset = control_offset + _round_up(world_size * layout.dtype(layout.Control).itemsize)
+        ring_bytes = layout.RING_RECORDS * layout.dtype(layout.Record).itemsize
+        reply_offset = ring_offset + world_size * ring_bytes
+        reply_bytes = layout.REPLY_SLOTS * layout.dtype(layout.Reply).itemsize
+        size = reply_offset + _round_up(world_size * reply_bytes)
+        fd = os.memfd_create("phantora", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(fd, size)
+            area = mmap.mmap(fd, size)
+        except OSError as error:
+            os.close(fd)
+            raise PhantoraError(
+                f"no memory for the shared area of {world_size} ranks ({size >> 20} MiB): {error.strerror}; "
+                "free memory or simulate fewer ranks"
+            ) from error
+        header = np.ndarray((), layout.dtype(layout.Header), buffer=area)
+        control = np.ndarray((world_size,), layout.dtype(layout.Control), buffer=area, offset=control_offset)
+        header["version"] = layout.WIRE_VERSION
+        header["world_size"] = world_size
+        header["ranks_per_host"] = ranks_per_host
+        header["sim_pid"] = os.getpid()
+        header["host_mode"] = host_mode
+        header["host_scale"] = host_scale
+        header["null_mode"] = int(null_mode)
+        header["unsupported"] = unsupported
+        header["epoch_ns"] = epoch_ns
+        header["size"] = size
+        header["control_offset"] = control_offset
+        header["ring_offset"] = ring_offset
+        header["reply_offset"] = reply_offset
+        unknown = set(api_ns) - set(layout.Api.names())
+        if unknown:
+            raise PhantoraError(f"the host profile prices unknown calls: {', '.join(sorted(unknown))}")
+        for index, name in enumerate(layout.Api.names()):
+            header["api_ns"][index] = api_ns.get(name, 0)
+        for name, value in device.items():
+            header["device"][name] = value
+        header["magic"] = layout.MAGIC
+        return cls(fd, world_size, size, area, header, control)
+
+    def ring(self) -> None:
+        """Wakes the simulator."""
+        self.header["doorbell"] += 1
+        fields = layout.dtype(layout.Header).fields
+        assert fields is not None
+        self._wake([int(fields["doorbell"][1])])
+
+    def _wake(self, offsets: list[int]) -> None:
+        libc = ctypes.CDLL(None)
+        for offset in offsets:
+            libc.syscall(
+                _SYS_FUTEX, ctypes.c_void_p(self.address + offset), _FUTEX_WAKE, 1 << 30, None, None, 0
+            )
+
+    def abort(self) -> None:
+        """Tells every rank to end at its next call, and wakes those that wait."""
+        self.header["sim_state"] = layout.SimState.ABORTED
+        reply = layout.dtype(layout.Reply).itemsize
+        futexes = [int(self.header["reply_offset"]) + i * reply for i in range(self.world_size * layout.REPLY_SLOTS)]
+        control = layout.dtype(layout.Control)
+        tail = control.fields["tail_futex"][1] if control.fields else 0
+        futexes += [int(self.header["control_offset"]) + r * control.itemsize + tail for r in range(self.world_size)]
+        self._wake(futexes)
+
+    def close(self) -> None:
+        """Closes the descriptor; the mapping goes when the last view of it does."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1

@@ -1,0 +1,701 @@
+"""What CUDA's C interface answers, call by call, written once and run twice.
+
+Every case makes calls through ctypes and returns codes and numbers that do not depend on addresses.
+Run on a machine with a GPU (``python semantics.py cudart.so libcuda.so kernel.so > h200.json``) it
+writes down what NVIDIA's libraries answer; the test runs the same cases against the stubs and compares.
+``kernel.so`` exports ``void *kernel_address(void)``: the host function of ``__global__ void probe(int *)``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+from collections.abc import Callable
+from ctypes import byref, c_char_p, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from typing import Any
+
+H2D, D2H, D2D, DEFAULT = 1, 2, 3, 4
+LEGACY, PER_THREAD = 1, 2
+
+
+class Dim3(ctypes.Structure):
+    _fields_ = [("x", c_uint), ("y", c_uint), ("z", c_uint)]
+
+
+class Pointer(ctypes.Structure):
+    _fields_ = [("type", c_int), ("device", c_int), ("device_pointer", c_void_p), ("host_pointer", c_void_p),
+                ("reserved", ctypes.c_long * 8)]
+
+
+class Location(ctypes.Structure):
+    _fields_ = [("type", c_int), ("id", c_int)]
+
+
+class AllocationProp(ctypes.Structure):
+    _fields_ = [("type", c_int), ("handles", c_int), ("location", Location), ("win32", c_void_p),
+                ("flags", ctypes.c_ubyte * 8)]
+
+
+class AccessDesc(ctypes.Structure):
+    _fields_ = [("location", Location), ("flags", c_int)]
+
+
+class IpcHandle(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_char * 64)]
+
+
+class FuncAttributes(ctypes.Structure):
+    _fields_ = [("shared", c_size_t), ("const", c_size_t), ("local", c_size_t)] + [
+        (name, c_int) for name in ("max_threads", "regs", "ptx", "binary", "cache", "max_dynamic", "carveout",
+                                   "cluster_must", "cw", "ch", "cd", "policy", "nonportable")
+    ] + [("reserved", c_int * 16)]
+
+
+class Attribute(ctypes.Structure):
+    _fields_ = [("id", c_int), ("pad", ctypes.c_char * 4), ("value", c_int * 16)]
+
+
+class Config(ctypes.Structure):
+    _fields_ = [("grid", Dim3), ("block", Dim3), ("shared", c_size_t), ("stream", c_void_p),
+                ("attributes", ctypes.POINTER(Attribute)), ("count", c_uint)]
+
+
+class Cuda:
+    """The two libraries with a few shorthands."""
+
+    def __init__(self, runtime: ctypes.CDLL, driver: ctypes.CDLL, kernel: int) -> None:
+        self.rt, self.cu, self.kernel = runtime, driver, c_void_p(kernel)
+        self.keep: list[Any] = []
+        for name in ("cudaGetErrorName", "cudaGetErrorString"):
+            getattr(runtime, name).restype = c_char_p
+
+    def clear(self) -> int:
+        return int(self.rt.cudaGetLastError())
+
+    def malloc(self, size: int) -> c_void_p:
+        pointer = c_void_p()
+        assert self.rt.cudaMalloc(byref(pointer), c_size_t(size)) == 0
+        return pointer
+
+    def pinned(self, size: int) -> c_void_p:
+        pointer = c_void_p()
+        assert self.rt.cudaHostAlloc(byref(pointer), c_size_t(size), c_uint(0)) == 0
+        return pointer
+
+    def host(self, size: int) -> c_void_p:
+        buffer = ctypes.create_string_buffer(size)
+        self.keep.append(buffer)
+        return ctypes.cast(buffer, c_void_p)
+
+    def stream(self, flags: int = 0) -> c_void_p:
+        handle = c_void_p()
+        assert self.rt.cudaStreamCreateWithFlags(byref(handle), c_uint(flags)) == 0
+        return handle
+
+    def event(self, flags: int = 0) -> c_void_p:
+        handle = c_void_p()
+        assert self.rt.cudaEventCreateWithFlags(byref(handle), c_uint(flags)) == 0
+        return handle
+
+    def launch(self, grid: tuple[int, int, int], block: tuple[int, int, int], shared: int = 0,
+               function: c_void_p | None = None, stream: c_void_p | None = None) -> int:
+        argument = c_void_p(None)
+        arguments = (c_void_p * 1)(ctypes.addressof(argument))
+        return int(self.rt.cudaLaunchKernel(function or self.kernel, Dim3(*grid), Dim3(*block), arguments,
+                                            c_size_t(shared), stream))
+
+    def copy(self, dst: c_void_p, src: c_void_p, size: int, kind: int) -> int:
+        return int(self.rt.cudaMemcpy(dst, src, c_size_t(size), c_int(kind)))
+
+
+def versions(c: Cuda) -> Any:
+    n, codes = c_int(-1), []
+    codes.append(c.rt.cudaGetDeviceCount(byref(n)))
+    runtime, driver = c_int(), c_int()
+    codes += [c.rt.cudaRuntimeGetVersion(byref(runtime)), c.rt.cudaDriverGetVersion(byref(driver))]
+    codes += [c.rt.cudaGetDeviceCount(None), c.clear(), driver.value >= runtime.value]
+    return codes
+
+
+def last_error(c: Cuda) -> Any:
+    c.clear()
+    first = c.rt.cudaSetDevice(c_int(99))
+    return [first, c.rt.cudaPeekAtLastError(), c.rt.cudaPeekAtLastError(), c.clear(), c.clear()]
+
+
+def error_survives_success(c: Cuda) -> Any:
+    c.rt.cudaSetDevice(c_int(99))
+    n = c_int()
+    return [c.rt.cudaGetDevice(byref(n)), n.value, c.clear()]
+
+
+def device_calls(c: Cuda) -> Any:
+    n, out = c_int(), []
+    out.append(c.rt.cudaSetDevice(c_int(-1)))
+    out.append(c.rt.cudaDeviceGetAttribute(byref(n), c_int(1), c_int(50)))
+    out.append(c.rt.cudaDeviceGetAttribute(byref(n), c_int(9999), c_int(0)))
+    out.append(c.rt.cudaDeviceGetAttribute(None, c_int(1), c_int(0)))
+    out.append(c.rt.cudaDeviceGetAttribute(byref(n), c_int(0), c_int(0)))
+    least, greatest = c_int(), c_int()
+    out += [c.rt.cudaDeviceGetStreamPriorityRange(byref(least), byref(greatest)), least.value, greatest.value]
+    out.append(c.rt.cudaDeviceCanAccessPeer(byref(n), c_int(0), c_int(0)))
+    out.append(n.value)
+    out.append(c.rt.cudaDeviceCanAccessPeer(byref(n), c_int(0), c_int(77)))
+    out.append(c.rt.cudaDeviceEnablePeerAccess(c_int(0), c_uint(0)))
+    out.append(c.rt.cudaDeviceEnablePeerAccess(c_int(77), c_uint(0)))
+    out.append(c.rt.cudaDeviceDisablePeerAccess(c_int(0)))
+    text = ctypes.create_string_buffer(64)
+    out.append(c.rt.cudaDeviceGetPCIBusId(text, c_int(64), c_int(0)))
+    out.append(len(text.value))
+    out.append(c.rt.cudaDeviceGetPCIBusId(text, c_int(5), c_int(0)))
+    out.append(c.rt.cudaDeviceGetPCIBusId(text, c_int(13), c_int(0)))
+    out.append(c.rt.cudaDeviceGetPCIBusId(text, c_int(12), c_int(0)))
+    out.append(c.rt.cudaDeviceGetPCIBusId(text, c_int(64), c_int(44)))
+    out.append(c.rt.cudaDeviceGetByPCIBusId(byref(n), b"zzz"))
+    c.rt.cudaDeviceGetPCIBusId(text, c_int(64), c_int(0))
+    out.append(c.rt.cudaDeviceGetByPCIBusId(byref(n), text))
+    out.append(n.value)
+    limit = c_size_t()
+    out += [c.rt.cudaDeviceGetLimit(byref(limit), c_int(i)) for i in (0, 1, 2, 5, 6, 33)]
+    flags = c_uint()
+    out += [c.rt.cudaGetDeviceFlags(byref(flags)), flags.value]
+    mode = c_int(2)
+    out += [c.rt.cudaThreadExchangeStreamCaptureMode(byref(mode)), mode.value]
+    c.clear()
+    return out
+
+
+def limits(c: Cuda) -> Any:
+    value, out = c_size_t(), []
+    for which in (0, 1, 2, 5, 6):
+        c.rt.cudaDeviceGetLimit(byref(value), c_int(which))
+        out.append(value.value)
+    return out
+
+
+def malloc_free(c: Cuda) -> Any:
+    p, out = c_void_p(1234), []
+    out.append(c.rt.cudaMalloc(byref(p), c_size_t(0)))
+    out.append(p.value)
+    out.append(c.rt.cudaMalloc(None, c_size_t(16)))
+    out.append(c.rt.cudaMalloc(byref(p), c_size_t(1 << 50)))
+    out.append(c.rt.cudaMalloc(byref(p), c_size_t(2**64 - 1)))
+    out.append(c.rt.cudaFree(None))
+    p = c.malloc(4096)
+    out.append(p.value % 256 if p.value else -1)
+    out.append(c.rt.cudaFree(c_void_p((p.value or 0) + 16)))
+    out.append(c.clear())
+    out.append(c.rt.cudaFree(p))
+    out.append(c.rt.cudaFree(p))
+    out.append(c.clear())
+    out.append(c.rt.cudaFree(c.host(16)))
+    out.append(c.rt.cudaFreeHost(None))
+    out.append(c.rt.cudaFreeHost(c.host(16)))
+    h = c.pinned(100)
+    out.append(c.rt.cudaFree(h))
+    out.append(c.clear())
+    out.append(c.rt.cudaFreeHost(h))
+    out.append(c.rt.cudaHostAlloc(byref(h), c_size_t(0), c_uint(0)))
+    out.append(h.value)
+    out.append(c.rt.cudaHostAlloc(byref(h), c_size_t(16), c_uint(0xff00)))
+    out.append(c.rt.cudaMallocManaged(byref(p), c_size_t(4096), c_uint(1)))
+    out.append(c.rt.cudaFree(p))
+    out.append(c.rt.cudaMallocManaged(byref(p), c_size_t(0), c_uint(1)))
+    out.append(c.rt.cudaMallocManaged(byref(p), c_size_t(16), c_uint(9)))
+    pitch = c_size_t()
+    out.append(c.rt.cudaMallocPitch(byref(p), byref(pitch), c_size_t(100), c_size_t(3)))
+    out.append(pitch.value)
+    out.append(c.rt.cudaFree(p))
+    out.append(c.rt.cudaMallocPitch(byref(p), byref(pitch), c_size_t(513), c_size_t(3)))
+    out.append(pitch.value)
+    out.append(c.rt.cudaFree(p))
+    c.clear()
+    return out
+
+
+def copies(c: Cuda) -> Any:
+    d, d2, h, pin, out = c.malloc(4096), c.malloc(4096), c.host(8192), c.pinned(8192), []
+    ctypes.memmove(h, b"phantora" * 4, 32)
+    out.append(c.copy(d, h, 32, H2D))
+    out.append(c.copy(d2, d, 32, D2D))
+    out.append(c.copy(pin, d2, 32, D2H))
+    out.append(ctypes.string_at(pin, 8).decode())
+    out.append(c.copy(pin, d2, 32, DEFAULT))
+    out.append(c.copy(d, h, 0, H2D))
+    out.append(c.copy(d, h, 8192, H2D))
+    out.append(c.copy(d, h, 16, 77))
+    out.append(c.copy(d, h, 16, -1))
+    out.append(c.copy(h, h, 16, H2D))
+    out.append(c.copy(d, d2, 16, H2D))
+    out.append(c.copy(d, h, 16, D2H))
+    out.append(c.copy(d, h, 16, D2D))
+    out.append(c.copy(d, h, 16, 0))
+    out.append(c.copy(pin, h, 16, 0))
+    out.append(c.copy(h, h, 16, DEFAULT))
+    out.append(c.copy(pin, d, 16, D2D))
+    out.append(c.copy(pin, d, 16, H2D))
+    out.append(c.copy(pin, h, 16, H2D))
+    out.append(c.copy(pin, h, 16, D2H))
+    out.append(c.copy(d, pin, 16, D2D))
+    out.append(c.copy(c_void_p(None), h, 16, H2D))
+    out.append(c.copy(d, c_void_p(None), 16, H2D))
+    out.append(c.copy(d, h, 2**63, H2D))
+    bad = c_void_p((d.value or 0) + 4095)
+    out.append(c.copy(bad, h, 1, H2D))
+    out.append(c.copy(bad, h, 2, H2D))
+    out.append(c.rt.cudaMemcpyAsync(d, h, c_size_t(16), c_int(H2D), c_void_p(None)))
+    out.append(c.rt.cudaMemcpyAsync(d, h, c_size_t(16), c_int(H2D), c_void_p(LEGACY)))
+    out.append(c.rt.cudaMemcpyAsync(d, h, c_size_t(16), c_int(H2D), c_void_p(PER_THREAD)))
+    out.append(c.rt.cudaMemcpy2D(d, c_size_t(64), h, c_size_t(32), c_size_t(32), c_size_t(4), c_int(H2D)))
+    out.append(c.rt.cudaMemcpy2D(d, c_size_t(16), h, c_size_t(32), c_size_t(32), c_size_t(4), c_int(H2D)))
+    out.append(c.rt.cudaMemcpy2D(d, c_size_t(2048), h, c_size_t(32), c_size_t(32), c_size_t(4), c_int(H2D)))
+    out.append(c.rt.cudaMemcpy2D(d, c_size_t(64), h, c_size_t(32), c_size_t(0), c_size_t(4), c_int(H2D)))
+    out.append(c.rt.cudaMemcpyPeer(d, c_int(0), d2, c_int(0), c_size_t(16)))
+    out.append(c.rt.cudaMemcpyPeer(d, c_int(0), d2, c_int(66), c_size_t(16)))
+    out.append(c.rt.cudaDeviceSynchronize())
+    for p in (d, d2):
+        out.append(c.rt.cudaFree(p))
+    out.append(c.rt.cudaFreeHost(pin))
+    c.clear()
+    return out
+
+
+def memsets(c: Cuda) -> Any:
+    d, h, out = c.malloc(4096), c.host(4096), []
+    out.append(c.rt.cudaMemset(d, c_int(0x41), c_size_t(16)))
+    out.append(c.copy(h, d, 8, D2H))
+    out.append(ctypes.string_at(h, 8).decode())
+    out.append(c.rt.cudaMemset(d, c_int(0), c_size_t(4097)))
+    out.append(c.rt.cudaMemset(d, c_int(0), c_size_t(0)))
+    out.append(c.rt.cudaMemset(h, c_int(0), c_size_t(16)))
+    out.append(c.rt.cudaMemset(c_void_p(None), c_int(0), c_size_t(16)))
+    out.append(c.rt.cudaMemset(c_void_p(None), c_int(0), c_size_t(0)))
+    out.append(c.rt.cudaMemset2D(d, c_size_t(64), c_int(0x42), c_size_t(8), c_size_t(2)))
+    out.append(c.rt.cudaMemset2D(d, c_size_t(4), c_int(0x42), c_size_t(8), c_size_t(2)))
+    out.append(c.copy(h, d, 16, D2H))
+    out.append(list(ctypes.string_at(h, 16)))
+    pin = c.pinned(64)
+    out.append(c.rt.cudaMemset(pin, c_int(0x43), c_size_t(16)))
+    out.append(c.rt.cudaDeviceSynchronize())
+    out.append(list(ctypes.string_at(pin, 4)))
+    out += [c.rt.cudaFreeHost(pin), c.rt.cudaFree(d)]
+    c.clear()
+    return out
+
+
+def pointers(c: Cuda) -> Any:
+    out: list[Any] = []
+    d, pin, h = c.malloc(4096), c.pinned(4096), c.host(4096)
+    for p in (d, pin, h, c_void_p((d.value or 0) + 100), c_void_p((d.value or 0) + 4096)):
+        a = Pointer()
+        code = c.rt.cudaPointerGetAttributes(byref(a), p)
+        out.append([code, a.type, a.device, a.device_pointer == p.value, a.host_pointer == p.value])
+    out.append(c.rt.cudaPointerGetAttributes(None, d))
+    out.append(c.rt.cudaPointerGetAttributes(byref(Pointer()), None))
+    buffer = ctypes.create_string_buffer(3 * 4096)
+    base = (ctypes.addressof(buffer) + 4095) & ~4095
+    out.append(c.rt.cudaHostRegister(c_void_p(base), c_size_t(4096), c_uint(0)))
+    out.append(c.rt.cudaHostRegister(c_void_p(base), c_size_t(4096), c_uint(0)))
+    out.append(c.rt.cudaHostRegister(c_void_p(None), c_size_t(4096), c_uint(0)))
+    out.append(c.rt.cudaHostRegister(c_void_p(base + 4096), c_size_t(0), c_uint(0)))
+    out.append(c.rt.cudaHostRegister(c_void_p(base + 4096), c_size_t(64), c_uint(0xf000)))
+    a = Pointer()
+    out.append([c.rt.cudaPointerGetAttributes(byref(a), c_void_p(base)), a.type, a.device])
+    p, flags = c_void_p(), c_uint()
+    out.append(c.rt.cudaHostGetDevicePointer(byref(p), c_void_p(base), c_uint(0)))
+    out.append(p.value == base)
+    out.append(c.rt.cudaHostGetDevicePointer(byref(p), c.host(16), c_uint(0)))
+    out.append(c.rt.cudaHostGetDevicePointer(byref(p), pin, c_uint(5)))
+    out += [c.rt.cudaHostGetFlags(byref(flags), pin), flags.value, c.rt.cudaHostGetFlags(byref(flags), c.host(16))]
+    out.append(c.rt.cudaHostUnregister(c_void_p(base)))
+    out.append(c.rt.cudaHostUnregister(c_void_p(base)))
+    out.append(c.rt.cudaHostUnregister(pin))
+    out += [c.rt.cudaFree(d), c.rt.cudaFreeHost(pin)]
+    c.clear()
+    return out
+
+
+def streams(c: Cuda) -> Any:
+    s, n, u, out = c_void_p(), c_int(), c_uint(), []
+    out.append(c.rt.cudaStreamCreate(None))
+    out.append(c.rt.cudaStreamCreate(byref(s)))
+    out.append(c.rt.cudaStreamGetFlags(s, byref(u)))
+    out.append(u.value)
+    out.append(c.rt.cudaStreamGetPriority(s, byref(n)))
+    out.append(n.value)
+    out += [c.rt.cudaStreamQuery(s), c.rt.cudaStreamSynchronize(s), c.rt.cudaStreamDestroy(s)]
+    out.append(c.rt.cudaStreamCreateWithFlags(byref(s), c_uint(7)))
+    for priority in (-5, -99, 3):
+        out.append(c.rt.cudaStreamCreateWithPriority(byref(s), c_uint(1), c_int(priority)))
+        out += [c.rt.cudaStreamGetPriority(s, byref(n)), n.value, c.rt.cudaStreamGetFlags(s, byref(u)), u.value]
+        out.append(c.rt.cudaStreamDestroy(s))
+    out.append(c.rt.cudaStreamDestroy(None))
+    out.append(c.rt.cudaStreamDestroy(c_void_p(LEGACY)))
+    out += [c.rt.cudaStreamQuery(None), c.rt.cudaStreamSynchronize(None), c.rt.cudaStreamSynchronize(c_void_p(2))]
+    out += [c.rt.cudaStreamGetPriority(None, byref(n)), n.value, c.rt.cudaStreamGetFlags(None, byref(u)), u.value]
+    status = c_int(9)
+    out += [c.rt.cudaStreamIsCapturing(None, byref(status)), status.value, c.rt.cudaStreamIsCapturing(None, None)]
+    out += [c.rt.cudaStreamGetDevice(None, byref(n)), n.value]
+    out.append(c.rt.cudaStreamEndCapture(c.stream(), byref(c_void_p())))
+    out.append(c.rt.cudaStreamWaitEvent(None, c.event(), c_uint(77)))
+    out.append(c.rt.cudaStreamWaitEvent(None, c.event(), c_uint(0)))
+    out.append(c.rt.cudaStreamWaitEvent(None, None, c_uint(0)))
+    c.clear()
+    return out
+
+
+def events(c: Cuda) -> Any:
+    out: list[Any] = []
+    ms = c_float(-1.0)
+    a, b, plain = c.event(), c.event(), c.event(2)
+    out += [c.rt.cudaEventQuery(a), c.rt.cudaEventSynchronize(a), c.rt.cudaEventElapsedTime(byref(ms), a, b)]
+    out.append(c.clear())
+    out.append(c.rt.cudaEventRecord(a, None))
+    out.append(c.rt.cudaEventSynchronize(a))
+    out.append(c.rt.cudaEventElapsedTime(byref(ms), a, b))
+    out.append(c.rt.cudaEventRecord(b, None))
+    out.append(c.rt.cudaEventSynchronize(b))
+    out.append(c.rt.cudaEventElapsedTime(byref(ms), a, b))
+    out.append(ms.value >= 0)
+    out.append(c.rt.cudaEventElapsedTime(byref(ms), a, a))
+    out.append(ms.value)
+    out.append(c.rt.cudaEventElapsedTime(None, a, b))
+    out.append(c.rt.cudaEventRecord(plain, None))
+    out.append(c.rt.cudaEventSynchronize(plain))
+    out.append(c.rt.cudaEventElapsedTime(byref(ms), a, plain))
+    out.append(c.clear())
+    out.append(c.rt.cudaEventCreateWithFlags(byref(c_void_p()), c_uint(0x80)))
+    out.append(c.rt.cudaEventCreateWithFlags(byref(c_void_p()), c_uint(4)))
+    out.append(c.rt.cudaEventCreateWithFlags(byref(c_void_p()), c_uint(6)))
+    out.append(c.rt.cudaEventCreate(None))
+    out.append(c.rt.cudaEventRecord(None, None))
+    out.append(c.rt.cudaEventQuery(None))
+    out.append(c.rt.cudaEventSynchronize(None))
+    out.append(c.rt.cudaEventDestroy(None))
+    out.append(c.rt.cudaEventRecordWithFlags(a, None, c_uint(9)))
+    out.append(c.rt.cudaEventRecordWithFlags(a, None, c_uint(0)))
+    out += [c.rt.cudaEventDestroy(x) for x in (a, b, plain)]
+    c.clear()
+    return out
+
+
+def launches(c: Cuda) -> Any:
+    out: list[Any] = [c.launch((1, 1, 1), (1, 1, 1))]
+    for grid, block in (((0, 1, 1), (1, 1, 1)), ((1, 1, 1), (0, 1, 1)), ((1, 1, 1), (1, 1, 0)),
+                        ((1, 65536, 1), (1, 1, 1)), ((1, 65535, 1), (1, 1, 1)), ((1, 1, 65536), (1, 1, 1)),
+                        ((1 << 31, 1, 1), (1, 1, 1)), ((1, 1, 1), (1025, 1, 1)), ((1, 1, 1), (1, 1, 65)),
+                        ((1, 1, 1), (32, 33, 1)), ((1, 1, 1), (1024, 1, 1)), ((1, 1, 1), (1, 1025, 1))):
+        out.append(c.launch(grid, block))
+        c.clear()
+    out.append(c.launch((1, 1, 1), (1, 1, 1), 48 * 1024))
+    out.append(c.launch((1, 1, 1), (1, 1, 1), 48 * 1024 + 1))
+    out.append(c.clear())
+    out.append(c.rt.cudaFuncSetAttribute(c.kernel, c_int(8), c_int(227 * 1024)))
+    out.append(c.launch((1, 1, 1), (1, 1, 1), 227 * 1024))
+    out.append(c.launch((1, 1, 1), (1, 1, 1), 227 * 1024 + 1))
+    out.append(c.rt.cudaFuncSetAttribute(c.kernel, c_int(8), c_int(227 * 1024 + 1)))
+    out.append(c.rt.cudaFuncSetAttribute(c.kernel, c_int(8), c_int(-5)))
+    out.append(c.rt.cudaFuncSetAttribute(c.kernel, c_int(9), c_int(50)))
+    out.append(c.rt.cudaFuncSetAttribute(c.kernel, c_int(9), c_int(200)))
+    out.append(c.rt.cudaFuncSetAttribute(c.kernel, c_int(99), c_int(0)))
+    out.append(c.clear())
+    out.append(c.rt.cudaFuncSetAttribute(c.kernel, c_int(8), c_int(0)))
+    out.append(c.launch((1, 1, 1), (1, 1, 1), function=c.host(64)))
+    out.append(c.clear())
+    out.append(c.rt.cudaLaunchKernel(None, Dim3(1, 1, 1), Dim3(1, 1, 1), None, c_size_t(0), None))
+    out.append(c.rt.cudaFuncGetAttributes(byref(FuncAttributes()), c.host(64)))
+    out.append(c.rt.cudaFuncGetAttributes(None, c.kernel))
+    out.append(c.rt.cudaFuncSetCacheConfig(c.kernel, c_int(1)))
+    out.append(c.rt.cudaFuncSetCacheConfig(c.kernel, c_int(77)))
+    c.clear()
+    argument = c_void_p(None)
+    arguments = (c_void_p * 1)(ctypes.addressof(argument))
+    out.append(c.rt.cudaLaunchCooperativeKernel(c.kernel, Dim3(132, 1, 1), Dim3(32, 1, 1), arguments, c_size_t(0), None))
+    out.append(c.rt.cudaLaunchCooperativeKernel(c.kernel, Dim3(132000, 1, 1), Dim3(1024, 1, 1), arguments, c_size_t(0), None))
+    c.clear()
+    for attribute, value in ((4, (2, 1, 1)), (4, (3, 1, 1)), (4, (16, 1, 1)), (4, (0, 1, 1)), (2, (1,)), (6, (1,)), (8, (-3,))):
+        item = Attribute(id=attribute)
+        for i, v in enumerate(value):
+            item.value[i] = v
+        config = Config(Dim3(4, 1, 1), Dim3(32, 1, 1), 0, None, ctypes.pointer(item), 1)
+        out.append(c.rt.cudaLaunchKernelExC(byref(config), c.kernel, arguments))
+        c.clear()
+    out.append(c.rt.cudaLaunchKernelExC(None, c.kernel, arguments))
+    out.append(c.rt.cudaDeviceSynchronize())
+    c.clear()
+    return out
+
+
+def occupancy(c: Cuda) -> Any:
+    n, out = c_int(), []
+    c.rt.cudaFuncSetAttribute(c.kernel, c_int(8), c_int(227 * 1024))
+    for block, shared in ((1, 0), (32, 0), (128, 0), (256, 0), (512, 0), (1024, 0), (96, 0), (1000, 0), (128, 16384),
+                          (128, 49152), (128, 65536), (128, 100000), (128, 227 * 1024)):
+        code = c.rt.cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+            byref(n), c.kernel, c_int(block), c_size_t(shared), c_uint(0))
+        out.append([code, n.value])
+    for block, shared in ((1025, 0), (0, 0), (-1, 0), (128, 228 * 1024)):
+        n.value = -7
+        code = c.rt.cudaOccupancyMaxActiveBlocksPerMultiprocessor(byref(n), c.kernel, c_int(block), c_size_t(shared))
+        out.append([code, n.value])
+    out.append(c.rt.cudaOccupancyMaxActiveBlocksPerMultiprocessor(None, c.kernel, c_int(32), c_size_t(0)))
+    size = c_size_t()
+    for blocks, threads in ((1, 128), (2, 128), (4, 256)):
+        out.append([c.rt.cudaOccupancyAvailableDynamicSMemPerBlock(byref(size), c.kernel, c_int(blocks), c_int(threads)),
+                    size.value])
+    c.rt.cudaFuncSetAttribute(c.kernel, c_int(8), c_int(0))
+    c.clear()
+    return out
+
+
+def function_attributes(c: Cuda) -> Any:
+    a = FuncAttributes()
+    code = c.rt.cudaFuncGetAttributes(byref(a), c.kernel)
+    return [code, a.shared, a.local, a.max_threads, a.cache, a.max_dynamic, a.carveout, a.cluster_must, a.cw, a.policy,
+            a.nonportable, 8 <= a.regs <= 255, a.binary]
+
+
+def pools(c: Cuda) -> Any:
+    pool, out, p = c_void_p(), [], c_void_p()
+    out.append(c.rt.cudaDeviceGetDefaultMemPool(byref(pool), c_int(0)))
+    out.append(c.rt.cudaDeviceGetDefaultMemPool(byref(pool), c_int(55)))
+    value = c_uint64()
+    for attribute in (1, 2, 3):
+        n = c_int(-1)
+        out.append([c.rt.cudaMemPoolGetAttribute(pool, c_int(attribute), byref(n)), n.value])
+    for attribute in (4, 5, 7, 99):
+        value.value = 77
+        out.append([c.rt.cudaMemPoolGetAttribute(pool, c_int(attribute), byref(value)), value.value])
+    value.value = 2**64 - 1
+    out.append(c.rt.cudaMemPoolSetAttribute(pool, c_int(4), byref(value)))
+    out.append(c.rt.cudaMemPoolSetAttribute(pool, c_int(5), byref(value)))
+    out.append(c.rt.cudaMallocAsync(byref(p), c_size_t(1 << 20), None))
+    c.rt.cudaMemPoolGetAttribute(pool, c_int(7), byref(value))
+    out.append(value.value)
+    out.append(c.rt.cudaFreeAsync(p, None))
+    out.append(c.rt.cudaDeviceSynchronize())
+    c.rt.cudaMemPoolGetAttribute(pool, c_int(7), byref(value))
+    out.append(value.value)
+    c.rt.cudaMemPoolGetAttribute(pool, c_int(5), byref(value))
+    out.append(value.value)
+    out.append(c.rt.cudaMemPoolTrimTo(pool, c_size_t(0)))
+    c.rt.cudaMemPoolGetAttribute(pool, c_int(5), byref(value))
+    out.append(value.value)
+    value.value = 0
+    out.append(c.rt.cudaMemPoolSetAttribute(pool, c_int(4), byref(value)))
+    out.append(c.rt.cudaMallocAsync(byref(p), c_size_t(0), None))
+    out.append(p.value)
+    out.append(c.rt.cudaMallocAsync(byref(p), c_size_t(1 << 50), None))
+    out.append(c.rt.cudaFreeAsync(c_void_p(None), None))
+    out.append(c.rt.cudaFreeAsync(c.host(16), None))
+    d = c.malloc(512)
+    out.append(c.rt.cudaFreeAsync(d, None))
+    out.append(c.rt.cudaMallocAsync(byref(p), c_size_t(512), None))
+    out.append(c.rt.cudaFree(p))
+    c.clear()
+    return out
+
+
+def driver_entry(c: Cuda) -> Any:
+    p, status, out = c_void_p(), c_int(9), []
+    for name in (b"cuMemCreate", b"cuGetErrorString", b"cuNoSuchCall"):
+        p.value = None
+        code = c.rt.cudaGetDriverEntryPointByVersion(name, byref(p), c_uint(12000), c_uint64(0), byref(status))
+        out.append([code, status.value, bool(p.value)])
+    out.append(c.rt.cudaGetDriverEntryPointByVersion(None, byref(p), c_uint(12000), c_uint64(0), byref(status)))
+    out.append([c.cu.cuGetProcAddress_v2(b"cuLaunchKernel", byref(p), c_int(12000), c_uint64(0), byref(status)), status.value])
+    out.append([c.cu.cuGetProcAddress_v2(b"cuNoSuchCall", byref(p), c_int(12000), c_uint64(0), byref(status)), status.value])
+    c.clear()
+    return out
+
+
+def driver_basics(c: Cuda) -> Any:
+    n, out, text = c_int(), [], ctypes.create_string_buffer(100)
+    out += [c.cu.cuInit(c_uint(0)), c.cu.cuInit(c_uint(1)), c.cu.cuDeviceGetCount(byref(n)), c.cu.cuDeviceGet(byref(n), c_int(0)), n.value]
+    out += [c.cu.cuDeviceGet(byref(n), c_int(99)), c.cu.cuDeviceGetName(text, c_int(100), c_int(0)), c.cu.cuDeviceGetName(text, c_int(100), c_int(99))]
+    out += [c.cu.cuDeviceGetAttribute(byref(n), c_int(75), c_int(0)), n.value, c.cu.cuDeviceGetAttribute(byref(n), c_int(9999), c_int(0))]
+    out.append(c.cu.cuDeviceGetAttribute(byref(n), c_int(1), c_int(99)))
+    context, flags, active = c_void_p(), c_uint(), c_int()
+    out += [c.cu.cuCtxGetCurrent(byref(context)), bool(context.value)]
+    out += [c.cu.cuDevicePrimaryCtxGetState(c_int(0), byref(flags), byref(active)), flags.value, active.value]
+    primary = c_void_p()
+    out += [c.cu.cuDevicePrimaryCtxRetain(byref(primary), c_int(0)), primary.value == context.value]
+    out += [c.cu.cuDevicePrimaryCtxRetain(byref(primary), c_int(99))]
+    out += [c.cu.cuCtxPushCurrent_v2(context), c.cu.cuCtxPopCurrent_v2(byref(primary)), primary.value == context.value]
+    out += [c.cu.cuCtxGetDevice(byref(n)), n.value, c.cu.cuCtxSetCurrent(context), c.cu.cuCtxSynchronize()]
+    out += [c.cu.cuDevicePrimaryCtxRelease_v2(c_int(0)), c.cu.cuDevicePrimaryCtxRelease_v2(c_int(99))]
+    message = c_char_p()
+    out += [c.cu.cuGetErrorString(c_int(2), byref(message)), (message.value or b"").decode()]
+    out += [c.cu.cuGetErrorName(c_int(700), byref(message)), (message.value or b"").decode()]
+    out += [c.cu.cuGetErrorString(c_int(12345), byref(message))]
+    size = c_size_t()
+    out += [c.cu.cuDeviceTotalMem_v2(byref(size), c_int(0)), c.cu.cuDeviceTotalMem_v2(None, c_int(0))]
+    return out
+
+
+def driver_memory(c: Cuda) -> Any:
+    p, out, n = c_uint64(), [], c_uint()
+    out += [c.cu.cuMemAlloc_v2(byref(p), c_size_t(0)), c.cu.cuMemAlloc_v2(byref(p), c_size_t(1 << 50)), c.cu.cuMemAlloc_v2(byref(p), c_size_t(4096))]
+    out += [c.cu.cuMemsetD32_v2(p, c_uint(7), c_size_t(4)), c.cu.cuMemsetD32_v2(p, c_uint(7), c_size_t(4096)), c.cu.cuMemcpyDtoH_v2(byref(n), p, c_size_t(4)), n.value]
+    out += [c.cu.cuMemsetD16_v2(p, ctypes.c_ushort(0x102), c_size_t(4)), c.cu.cuMemcpyDtoH_v2(byref(n), p, c_size_t(4)), n.value]
+    base, size = c_uint64(), c_size_t()
+    out += [c.cu.cuMemGetAddressRange_v2(byref(base), byref(size), c_uint64(p.value + 8)), base.value == p.value, size.value]
+    out += [c.cu.cuMemGetAddressRange_v2(byref(base), byref(size), c_uint64(16))]
+    kind = c_uint(99)
+    out += [c.cu.cuPointerGetAttribute(byref(kind), c_int(2), p), kind.value]
+    ordinal = c_int(-3)
+    out += [c.cu.cuPointerGetAttribute(byref(ordinal), c_int(9), p), ordinal.value]
+    out += [c.cu.cuPointerGetAttribute(byref(kind), c_int(2), c.host(16)), c.cu.cuPointerGetAttribute(byref(kind), c_int(999), p)]
+    out += [c.cu.cuMemFree_v2(p), c.cu.cuMemFree_v2(p), c.cu.cuMemFree_v2(c_uint64(0))]
+    return out
+
+
+def driver_vmm(c: Cuda) -> Any:
+    out: list[Any] = []
+    prop = AllocationProp(type=1, handles=0, location=Location(1, 0))
+    size, address, handle = c_size_t(), c_uint64(), c_uint64()
+    for flag in (0, 1):
+        out.append([c.cu.cuMemGetAllocationGranularity(byref(size), byref(prop), c_int(flag)), size.value])
+    mib = 1 << 20
+    out.append(c.cu.cuMemAddressReserve(byref(address), c_size_t(8 * mib), c_size_t(0), c_uint64(0), c_uint64(0)))
+    out.append(c.cu.cuMemAddressReserve(byref(c_uint64()), c_size_t(1000), c_size_t(0), c_uint64(0), c_uint64(0)))
+    out.append(c.cu.cuMemAddressReserve(byref(c_uint64()), c_size_t(0), c_size_t(0), c_uint64(0), c_uint64(0)))
+    out.append(c.cu.cuMemCreate(byref(handle), c_size_t(2 * mib), byref(prop), c_uint64(0)))
+    out.append(c.cu.cuMemCreate(byref(c_uint64()), c_size_t(1000), byref(prop), c_uint64(0)))
+    out.append(c.cu.cuMemCreate(byref(c_uint64()), c_size_t(1 << 50), byref(prop), c_uint64(0)))
+    out.append(c.cu.cuMemMap(address, c_size_t(2 * mib), c_size_t(0), handle, c_uint64(0)))
+    out.append(c.cu.cuMemMap(address, c_size_t(2 * mib), c_size_t(0), handle, c_uint64(0)))
+    out.append(c.cu.cuMemMap(c_uint64(address.value + 2 * mib), c_size_t(1000), c_size_t(0), handle, c_uint64(0)))
+    access = AccessDesc(Location(1, 0), 3)
+    out.append(c.cu.cuMemSetAccess(address, c_size_t(2 * mib), byref(access), c_size_t(1)))
+    out.append(c.cu.cuMemSetAccess(c_uint64(address.value + 4 * mib), c_size_t(2 * mib), byref(access), c_size_t(1)))
+    out.append(c.cu.cuMemsetD32_v2(address, c_uint(9), c_size_t(4)))
+    out.append(c.rt.cudaMemcpy(c.host(64), c_void_p(address.value + 2 * mib - 8), c_size_t(16), c_int(D2H)))
+    a = Pointer()
+    out.append([c.rt.cudaPointerGetAttributes(byref(a), c_void_p(address.value)), a.type, a.device])
+    retained = c_uint64()
+    out.append(c.cu.cuMemRetainAllocationHandle(byref(retained), c_void_p(address.value)))
+    out.append(retained.value == handle.value)
+    out.append(c.cu.cuMemRelease(retained))
+    read = AllocationProp()
+    out.append([c.cu.cuMemGetAllocationPropertiesFromHandle(byref(read), handle), read.type, read.location.type, read.location.id])
+    out.append(c.cu.cuMemRelease(handle))
+    out.append(c.cu.cuMemUnmap(address, c_size_t(2 * mib)))
+    out.append(c.cu.cuMemUnmap(address, c_size_t(2 * mib)))
+    out.append(c.cu.cuMemRelease(handle))
+    out.append(c.cu.cuMemAddressFree(address, c_size_t(8 * mib)))
+    out.append(c.cu.cuMemAddressFree(address, c_size_t(8 * mib)))
+    c.clear()
+    return out
+
+
+def driver_modules(c: Cuda) -> Any:
+    out: list[Any] = []
+    module, function = c_void_p(), c_void_p()
+    ptx = b".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry probe2(.param .u64 p)\n{\nret;\n}\n\0"
+    out.append(c.cu.cuModuleLoadData(byref(module), ptx))
+    out.append(c.cu.cuModuleGetFunction(byref(function), module, b"probe2"))
+    out.append(c.cu.cuModuleGetFunction(byref(c_void_p()), module, b"absent"))
+    argument = c_uint64(0)
+    arguments = (c_void_p * 1)(ctypes.addressof(argument))
+
+    def launch(grid: tuple[int, int, int], block: tuple[int, int, int], shared: int = 0) -> int:
+        return int(c.cu.cuLaunchKernel(function, *(c_uint(v) for v in grid), *(c_uint(v) for v in block), c_uint(shared),
+                                       c_void_p(None), arguments, c_void_p(None)))
+
+    out += [launch((1, 1, 1), (1, 1, 1)), launch((0, 1, 1), (1, 1, 1)), launch((1, 1, 1), (0, 1, 1)), launch((1, 1, 1), (1025, 1, 1)),
+            launch((1, 70000, 1), (1, 1, 1)), launch((1, 1, 1), (1, 1, 1), 50000)]
+    n = c_int()
+    for attribute in (0, 1, 7, 8, 9):
+        out.append([c.cu.cuFuncGetAttribute(byref(n), c_int(attribute), function), n.value])
+    out += [c.cu.cuFuncSetAttribute(function, c_int(8), c_int(100000)), launch((1, 1, 1), (1, 1, 1), 100000)]
+    out += [c.cu.cuFuncSetAttribute(function, c_int(8), c_int(300000)), c.cu.cuFuncSetAttribute(function, c_int(0), c_int(3))]
+    out += [c.cu.cuFuncGetAttribute(byref(n), c_int(99), function), c.cu.cuFuncSetCacheConfig(function, c_int(2))]
+    out.append([c.cu.cuOccupancyMaxActiveBlocksPerMultiprocessor(byref(n), function, c_int(256), c_size_t(0)), n.value])
+    name = c_char_p()
+    out.append([c.cu.cuFuncGetName(byref(name), function), (name.value or b"").decode()])
+    out += [c.cu.cuModuleUnload(module), c.cu.cuModuleLoadData(byref(module), None), c.cu.cuModuleLoad(byref(module), b"/nonexistent.cubin")]
+    out.append(c.cu.cuCtxSynchronize())
+    return out
+
+
+def ipc(c: Cuda) -> Any:
+    out: list[Any] = []
+    handle, d, p = IpcHandle(), c.malloc(4096), c_void_p()
+    out.append(c.rt.cudaIpcGetMemHandle(byref(handle), d))
+    out.append(c.rt.cudaIpcOpenMemHandle(byref(p), handle, c_uint(1)))
+    out.append(c.rt.cudaIpcGetMemHandle(byref(handle), c.host(64)))
+    out.append(c.rt.cudaIpcOpenMemHandle(byref(p), IpcHandle(b"x" * 60), c_uint(1)))
+    out.append(c.rt.cudaIpcCloseMemHandle(c.host(16)))
+    out.append(c.rt.cudaIpcGetEventHandle(byref(handle), c.event()))
+    out.append(c.rt.cudaIpcGetEventHandle(byref(handle), c.event(6)))
+    out.append(c.rt.cudaFree(d))
+    c.clear()
+    return out
+
+
+def host_functions(c: Cuda) -> Any:
+    seen: list[int] = []
+    host = ctypes.CFUNCTYPE(None, c_void_p)(lambda data: seen.append(data or 0))
+    callback = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_void_p)(lambda stream, status, data: seen.append(100 + status + (data or 0)))
+    c.keep += [host, callback]
+    s, out = c.stream(), []
+    out.append(c.rt.cudaLaunchHostFunc(s, host, c_void_p(1)))
+    out.append(c.rt.cudaStreamAddCallback(s, callback, c_void_p(2), c_uint(0)))
+    out.append(c.rt.cudaLaunchHostFunc(s, host, c_void_p(3)))
+    out.append(c.rt.cudaStreamSynchronize(s))
+    out.append(list(seen))
+    out.append(c.rt.cudaStreamAddCallback(s, callback, c_void_p(2), c_uint(1)))
+    out.append(c.rt.cudaLaunchHostFunc(s, None, None))
+    c.clear()
+    return out
+
+
+CASES: tuple[Callable[[Cuda], Any], ...] = (
+    versions, last_error, error_survives_success, device_calls, limits, malloc_free, copies, memsets, pointers, streams, events,
+    launches, occupancy, function_attributes, pools, driver_entry, driver_basics, driver_memory, driver_vmm, driver_modules,
+    ipc, host_functions,
+)
+
+
+def run(cuda: Cuda, case: Callable[[Cuda], Any]) -> Any:
+    """One case in a child process: its result, or how it failed (a library may crash on a bad handle)."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            assert cuda.cu.cuInit(c_uint(0)) == 0 and cuda.rt.cudaFree(None) == 0
+            result = case(cuda)
+        except Exception as error:  # noqa: BLE001 - the report must go on
+            result = f"{type(error).__name__}: {error}"
+        os.write(writer, json.dumps(result).encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as stream:
+        text = stream.read()
+    status = os.waitpid(pid, 0)[1]
+    return json.loads(text) if text else f"ended by signal {os.WTERMSIG(status)}"
+
+
+def attributes(c: Cuda) -> Any:
+    """cuDeviceGetAttribute for every number up to 160: [code, value]."""
+    value, out = c_int(), {}
+    for number in range(1, 160):
+        value.value = -99
+        code = c.cu.cuDeviceGetAttribute(byref(value), c_int(number), c_int(0))
+        out[str(number)] = [int(code), value.value]
+    return out
+
+
+def main() -> None:
+    runtime, driver, kernel = (ctypes.CDLL(path) for path in sys.argv[1:4])
+    kernel.kernel_address.restype = c_void_p
+    cuda = Cuda(runtime, driver, kernel.kernel_address())
+    report = {case.__name__: run(cuda, case) for case in (*CASES, attributes)}
+    json.dump(report, sys.stdout, indent=1)
+
+
+if __name__ == "__main__":
+    main()
