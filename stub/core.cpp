@@ -86,6 +86,7 @@ struct Gpu {
   int device = 0;
   int64_t now = 0;
   int64_t comm_bound = 0;      // before this no collective that runs here can end
+  int64_t hold = NEVER;        // a kernel without a price yet may start then
   int nccl = 0;                // communication kernels on the GPU
   int kernels = 0;             // kernels, copies admitted
   uint64_t admissions = 0;
@@ -523,6 +524,7 @@ struct Core {
       if (gpu.nccl && limit >= gpu.comm_bound && unresolved(gpu)) limit = std::max(gpu.now, gpu.comm_bound - 1);
       Stream *best = nullptr;
       int64_t when = next_local(gpu, &best);
+      if (gpu.hold != NEVER) limit = std::min(limit, gpu.hold - 1);
       if (!best || when > limit) {
         if (limit != NEVER && limit > gpu.now) gpu.now = limit;
         break;
@@ -543,6 +545,7 @@ struct Core {
     Stream *best = nullptr;
     int64_t when = NEVER;
     int rank_of_best = 0;
+    gpu.hold = NEVER;
     for (Stream *s : gpu.busy) {
       Item &item = s->queue.front();
       int64_t t = NEVER;
@@ -557,9 +560,13 @@ struct Core {
           t = item.updated + static_cast<int64_t>(ceil(item.work / item.rate - 1e-6));
         }
         if (t < gpu.now) t = gpu.now;
-      } else if (item.priced) {
+      } else {
         if (item.dep.stream && item.dep.stream->completed < item.dep.seq) continue;
         t = std::max(std::max(s->free_at + (item.type == KERNEL && s->after_kernel ? kernel_gap : 0), item.ready), gpu.now);
+        if (!item.priced) {
+          gpu.hold = std::min(gpu.hold, t);
+          continue;
+        }
       }
       if (t < when || (t == when && best && order < rank_of_best)) {
         when = t;
@@ -738,7 +745,7 @@ struct Core {
       settle(*c);
     }
     for (auto &p : launch.pairs) settle(*p);
-    if (launch.waiting == 0) launch.end = time;
+    if (launch.collectives.empty() && launch.pairs.empty()) launch.end = time;
   }
 
   void settle(Collective &c) {
@@ -1469,11 +1476,12 @@ struct Core {
       Launch *launch;
       int missing = 0;
       int64_t bound = 0;
+      bool open_members = false;  // somebody has not joined the communicator yet: no bound
     };
     std::vector<Wait> waits;
     std::unordered_map<size_t, std::vector<size_t>> waited_by;  // node -> waits
     for (Launch *l : open) {
-      Wait w{l, 0, l->arrival};
+      Wait w{l, 0, l->arrival, false};
       std::vector<int> who;
       for (auto &c : l->collectives) {
         if (c->resolved) continue;
@@ -1496,6 +1504,11 @@ struct Core {
       }
       std::sort(who.begin(), who.end());
       who.erase(std::unique(who.begin(), who.end()), who.end());
+      if (!who.empty() && who.front() < 0) {
+        w.open_members = true;
+        ++w.missing;
+        who.erase(who.begin());
+      }
       size_t index = waits.size();
       for (int r : who) {
         size_t n = node_of(busy_gpu(ranks[r]));
@@ -1520,7 +1533,7 @@ struct Core {
       relax(node_of(w.launch->gpu), end);
     };
     for (size_t n = 0; n < nodes.size(); ++n)
-      relax(n, std::max(nodes[n].gpu->now, std::min(next_local(*nodes[n].gpu, nullptr), host_limit(*nodes[n].gpu->rank))));
+      relax(n, std::max(nodes[n].gpu->now, std::min(std::min(next_local(*nodes[n].gpu, nullptr), nodes[n].gpu->hold), host_limit(*nodes[n].gpu->rank))));
     for (Wait &w : waits)
       if (!w.missing) finish_wait(w);
     while (!queue.empty()) {
@@ -1539,7 +1552,7 @@ struct Core {
       int64_t bound = NEVER;
       for (Launch *l : node.running) {
         Wait &w = waits[wait_of[l]];
-        bound = std::min(bound, w.missing ? NEVER : w.bound);
+        bound = std::min(bound, w.open_members ? node.gpu->comm_bound : w.missing ? NEVER : w.bound);
       }
       if (node.running.empty()) continue;
       if (bound > node.gpu->comm_bound) {
@@ -1656,7 +1669,7 @@ struct Core {
       for (Rank &rank : ranks)
         for (auto &g : rank.gpus) {
           int64_t t = next_local(*g, nullptr);
-          if (t < when && t <= host_limit(rank)) {
+          if (t < when && t < g->hold && t <= host_limit(rank)) {
             when = t;
             next = g.get();
           }

@@ -56,10 +56,10 @@ def main() -> None:
     debug = bool(os.environ.get("PHANTORA_DEBUG"))
     try:
         status = cli.main(prog_name="phantora", standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:
-        error.show()
-        sys.exit(error.exit_code)
     except click.ClickException as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # click 8.2 and later
+            error.show()
+            sys.exit(error.exit_code)
         context = getattr(error, "ctx", None)
         hint = f" (see `{context.command_path} --help`)" if context is not None else ""
         print(f"phantora: {error.format_message()}{hint}", file=sys.stderr)
@@ -79,8 +79,8 @@ def main() -> None:
         if debug:
             raise
         print(
-            f"phantora: internal error: {type(error).__name__}: {error}; set PHANTORA_DEBUG=1 for the traceback "
-            "and report it",
+            f"phantora: internal error: {type(error).__name__}: {error}; set PHANTORA_DEBUG=1 "
+            "for the traceback and report it",
             file=sys.stderr,
         )
         sys.exit(INTERNAL_ERROR)

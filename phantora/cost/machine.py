@@ -10,7 +10,7 @@ from phantora.hardware.types import Calibration, Gpu
 REFERENCE_FLOPS_PER_CLOCK = 2048  # bf16 per SM and clock of mma.sync on sm_80 and sm_90
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # compared and hashed by identity: a key of caches
 class Machine:
     """`gpu` with the derived rates in bytes/ns and FLOP/ns."""
 
@@ -59,10 +59,13 @@ class Machine:
         hits = min(moved, self.reach, max(0.0, (3.0 * self.reach - moved) / 2.0))
         return self.fit.floor_ns + (hits / self.cache_rate + (moved - hits) / self.stream_rate) / share
 
-    def index_ns(self, elements: float, operands: float) -> float:
+    def cycles_ns(self, cycles: float) -> float:
+        """`cycles` of work in all, spread over the SMs."""
+        return cycles / (self.gpu.sms * self.gpu.reference_clock / 1e9)
+
+    def index_ns(self, elements: float, moved: float) -> float:
         """Kernels that compute an index (or a cast) per element: bound by the SMs' issue slots."""
-        cycles = self.fit.element_cycles + self.fit.operand_cycles * operands
-        return self.fit.floor_ns + elements * cycles / (self.gpu.sms * self.gpu.reference_clock / 1e9)
+        return self.fit.floor_ns + self.cycles_ns(elements * self.fit.element_cycles + moved * self.fit.byte_cycles)
 
     @cached_property
     def clock_ratio(self) -> float:

@@ -28,8 +28,8 @@ class Calibration:
     """Share of the L2 cache that still holds a kernel's input when the kernel starts."""
     element_cycles: float
     """SM cycles per element of kernels that compute an index per element (strided, casting)."""
-    operand_cycles: float
-    """SM cycles per element and operand of the same kernels."""
+    byte_cycles: float
+    """SM cycles per byte that the same kernels move."""
     flash_forward_ns: tuple[float, float]
     """ns of a 128x64 step of FlashAttention-2: fixed, and per head element."""
     flash_backward_ns: tuple[float, float]

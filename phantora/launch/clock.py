@@ -27,9 +27,25 @@ from phantora.launch.importhook import after_import
 
 LIBRARY = "libphantora_clock.so"
 REAL_TIME = (
-    "asyncio", "concurrent", "filelock", "http", "multiprocessing", "queue", "requests", "select", "selectors",
-    "socket", "socketserver", "ssl", "subprocess", "threading", "torch.distributed.elastic", "torch.multiprocessing",
-    "urllib", "urllib3", "zmq",
+    "asyncio",
+    "concurrent",
+    "filelock",
+    "http",
+    "multiprocessing",
+    "queue",
+    "requests",
+    "select",
+    "selectors",
+    "socket",
+    "socketserver",
+    "ssl",
+    "subprocess",
+    "threading",
+    "torch.distributed.elastic",
+    "torch.multiprocessing",
+    "urllib",
+    "urllib3",
+    "zmq",
 )
 _METH_NOARGS = 4
 # A loop that polls with sleep() waits for something outside the simulation. After this many sleeps
@@ -43,7 +59,10 @@ class _MethodDef(ctypes.Structure):
     """CPython's PyMethodDef (stable ABI)."""
 
     _fields_ = (
-        ("name", ctypes.c_char_p), ("function", ctypes.c_void_p), ("flags", ctypes.c_int), ("doc", ctypes.c_char_p),
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
     )
 
 
@@ -69,7 +88,11 @@ class Runtime:
         library.ph_advance.argtypes = [ctypes.c_int64]
         library.ph_advance.restype = None
         return cls(
-            library.ph_connected, library.ph_null_mode, library.ph_moves_clock, library.ph_now, library.ph_advance
+            library.ph_connected,
+            library.ph_null_mode,
+            library.ph_moves_clock,
+            library.ph_now,
+            library.ph_advance,
         )
 
 
@@ -109,9 +132,12 @@ def install(clock_library: Path, rank: ctypes.CDLL) -> None:
     state.real.__dict__.update({k: v for k, v in vars(time).items() if k != "__spec__"})
     new: dict[str, Any] = {}
     for name, symbol in (
-        ("time", "ph_py_time"), ("time_ns", "ph_py_time_ns"),
-        ("monotonic", "ph_py_monotonic"), ("monotonic_ns", "ph_py_monotonic_ns"),
-        ("perf_counter", "ph_py_monotonic"), ("perf_counter_ns", "ph_py_monotonic_ns"),
+        ("time", "ph_py_time"),
+        ("time_ns", "ph_py_time_ns"),
+        ("monotonic", "ph_py_monotonic"),
+        ("monotonic_ns", "ph_py_monotonic_ns"),
+        ("perf_counter", "ph_py_monotonic"),
+        ("perf_counter_ns", "ph_py_monotonic_ns"),
     ):
         new[name] = _builtin(library, name, symbol, state)
     new["sleep"] = _make_sleep(runtime, state.real.sleep)
@@ -199,14 +225,21 @@ def _calendar(runtime: Runtime, real: ModuleType, now: Callable[[], float]) -> d
         return real.strftime(format, *(args or (real.localtime(now()),)))
 
     return {
-        "localtime": of_seconds("localtime"), "gmtime": of_seconds("gmtime"), "ctime": of_seconds("ctime"),
-        "asctime": asctime, "strftime": strftime,
+        "localtime": of_seconds("localtime"),
+        "gmtime": of_seconds("gmtime"),
+        "ctime": of_seconds("ctime"),
+        "asctime": asctime,
+        "strftime": strftime,
     }
 
 
 def _clock_gettime(runtime: Runtime, real: ModuleType, new: dict[str, Any]) -> dict[str, Any]:
     wall = {real.CLOCK_REALTIME}
-    steady = {real.CLOCK_MONOTONIC, real.CLOCK_MONOTONIC_RAW, getattr(real, "CLOCK_BOOTTIME", real.CLOCK_MONOTONIC)}
+    steady = {
+        real.CLOCK_MONOTONIC,
+        real.CLOCK_MONOTONIC_RAW,
+        getattr(real, "CLOCK_BOOTTIME", real.CLOCK_MONOTONIC),
+    }
 
     def clock_gettime(clock: int, /) -> Any:
         if runtime.is_virtual() and clock in wall | steady:

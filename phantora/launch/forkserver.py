@@ -4,7 +4,7 @@ A rank forked from here shares all of torch with its siblings (a few MB of its o
 hundreds) and starts in milliseconds. The server speaks JSON over a socket with its parent, one
 message per packet; descriptors travel beside the message.
 
-parent -> server   {"do": "load", "stubs": DIR or null, "imports": [...]}
+parent -> server   {"do": "load", "stubs": bool, "imports": [...]}
                    {"do": "store", "port": N}            hosts the TCPStore of the job
                    {"do": "rank", ...RankTask}           with descriptors [stdout, stderr, session?]
 server -> parent   {"is": "loaded", "seconds": s, "threads": n}
@@ -27,6 +27,7 @@ import socket
 import sys
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -112,7 +113,9 @@ class ForkServer:
         gc.collect()
         gc.freeze()
         process.release_free_memory()
-        self._tell({"is": "loaded", "seconds": time.perf_counter() - begin, "threads": process.thread_count()})
+        self._tell(
+            {"is": "loaded", "seconds": time.perf_counter() - begin, "threads": process.thread_count()}
+        )
 
     def _host_store(self, port: int) -> None:
         read, write = os.pipe()
@@ -124,7 +127,9 @@ class ForkServer:
         with open(read, encoding="utf-8") as pipe:
             answer = pipe.read()
         if not answer.isdigit():
-            raise PhantoraError(f"cannot host the TCPStore on port {port}: {answer or 'no answer'}; try another port")
+            raise PhantoraError(
+                f"cannot host the TCPStore on port {port}: {answer or 'no answer'}; try another port"
+            )
         self._store = pid
         self._tell({"is": "store", "port": int(answer), "pid": pid})
 
@@ -170,27 +175,25 @@ class ForkServer:
                 _kill_group(pid)  # what the rank started and left behind
                 self._tell({"is": "ended", "rank": rank, "code": os.waitstatus_to_exitcode(status)})
             elif pid == self._store:
-                self._tell({"is": "failed", "message": "the process that hosts the TCPStore ended unexpectedly"})
+                self._tell(
+                    {"is": "failed", "message": "the process that hosts the TCPStore ended unexpectedly"}
+                )
 
     def _tell(self, message: dict[str, Any]) -> None:
-        try:
+        with suppress(BrokenPipeError):  # the parent is gone: serve() sees the end of the link next
             self._link.sendall(json.dumps(message).encode())
-        except BrokenPipeError:  # the parent is gone: serve() sees the end of the link next
-            pass
 
 
 def _kill_group(pid: int) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def _host_store(port: int, answer: int) -> NoReturn:
     """Hosts the store that torchrun's agent would host, until this process is killed."""
     status = 1
     try:
-        from torch.distributed import TCPStore
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
         store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
         os.write(answer, str(store.port).encode())
@@ -198,10 +201,8 @@ def _host_store(port: int, answer: int) -> NoReturn:
         while True:
             signal.pause()
     except BaseException as error:
-        try:
+        with suppress(OSError):
             os.write(answer, str(error).splitlines()[0].encode())
-        except OSError:
-            pass
     os._exit(status)
 
 

@@ -93,7 +93,9 @@ class Stream:
         lines = _LINE.findall(text)
         self.tail = text[sum(map(len, lines)) :]
         if lines:
-            console.write(self.number, b"".join(self.prefix + line for line in lines))
+            # torch.distributed prefixes tracebacks itself, in the same way.
+            shown = (line if line.startswith(self.prefix) else self.prefix + line for line in lines)
+            console.write(self.number, b"".join(shown))
 
     def _log(self, data: bytes, console: Console) -> None:
         if self.file is None:
@@ -137,7 +139,10 @@ class Outputs:
 
     def log_path(self, rank: int, number: int) -> Path | None:
         local = rank % self._plan.ranks_per_host
-        if self._plan.log_dir is None or not (self._tee.get(local, 0) | self._redirect.get(local, 0)) & number:
+        if (
+            self._plan.log_dir is None
+            or not (self._tee.get(local, 0) | self._redirect.get(local, 0)) & number
+        ):
             return None
         return rank_log_dir(self._plan, rank) / ("stdout.log" if number == STDOUT else "stderr.log")
 
@@ -154,7 +159,7 @@ class Outputs:
             file = None
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                file = open(path, "wb", buffering=0)  # readable while the rank runs
+                file = open(path, "wb", buffering=0)  # noqa: SIM115 (unbuffered: readable while the rank runs)
             redirected = path is not None and bool(self._redirect.get(local, 0) & number)
             streams.append(Stream(read, number, prefix, shown and not redirected, file, path))
             ends.append(write)

@@ -51,7 +51,7 @@ def check_target(plan: Plan) -> None:
         return
     hint = "check the path"
     if "/" not in plan.target and not plan.target.endswith(".py"):
-        hint = f"to run a launcher write `phantora trace -- {plan.target} ...`, to run a module `-m {plan.target}`"
+        hint = f"a launcher is run by `phantora trace -- {plan.target} ...`, a module by `-m {plan.target}`"
     raise PhantoraError(f"there is no script {plan.target!r} in {os.getcwd()}: {hint}")
 
 
@@ -87,7 +87,9 @@ def server_environment(inherited: Mapping[str, str]) -> dict[str, str]:
     environment = dict(inherited)
     environment["PHANTORA"] = "1"
     environment.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does
-    environment.setdefault("PYTHONHASHSEED", "0")  # the order of sets decides what some frameworks launch first
+    environment.setdefault(
+        "PYTHONHASHSEED", "0"
+    )  # the order of sets decides what some frameworks launch first
     environment.setdefault("MALLOC_ARENA_MAX", "1")
     # It names GPUs of this machine; the ranks see those of the simulated host.
     environment.pop("CUDA_VISIBLE_DEVICES", None)

@@ -6,6 +6,7 @@ import ctypes
 import os
 import resource
 import signal
+from contextlib import suppress
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -50,10 +51,8 @@ def thread_count() -> int:
 def raise_descriptor_limit() -> None:
     """Two pipes per rank: allow as many descriptors as the system lets us."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
+    with suppress(OSError, ValueError):  # the hard limit may be above what the kernel grants
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError):  # the hard limit may be above what the kernel grants
-        pass
 
 
 def children_by_parent() -> dict[int, list[int]]:
@@ -88,10 +87,8 @@ def kill_descendants() -> None:
     for _ in range(100):
         left = descendants(os.getpid())
         for pid in left:
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         try:
             while os.waitpid(-1, 0 if left else os.WNOHANG)[0]:
                 pass

@@ -132,7 +132,7 @@ def _run(task: RankTask) -> int:
             runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]
         else:
             sys.path.insert(0, os.path.dirname(os.path.realpath(task.target)))
-            _run_script(task.target, main)
+            _run_script(os.path.abspath(task.target), main)
     except SystemExit as error:
         return _exit_code(error)
     except KeyboardInterrupt as error:
@@ -156,8 +156,7 @@ def _run_script(path: str, main: ModuleType) -> None:
     main.__loader__ = loader
     main.__spec__ = None
     main.__dict__["__cached__"] = None
-    main.__dict__["__annotations__"] = {}
-    with io.open_code(os.path.abspath(path)) as file:
+    with io.open_code(path) as file:
         source = file.read()
     exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
 

@@ -1,7 +1,7 @@
 """Starts the ranks of a plan, carries their output, and ends everything in order.
 
 Whatever happens (a failing rank, Ctrl-C, a killed fork server, an error of the simulation), no
-process, descriptor or temporary file outlives :func:`run_ranks` and :func:`run_command`.
+process, descriptor or temporary file outlives the run.
 """
 
 from __future__ import annotations
@@ -13,173 +13,34 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import phantora
 from phantora.errors import PhantoraError
 from phantora.launch import process
+from phantora.launch.ending import (
+    Ending,
+    Outcome,
+    RunningSimulator,
+    SharedArea,
+    Signals,
+    SimulatorThread,
+    drain,
+    error_message,
+    signals_received,
+)
 from phantora.launch.forkserver import BOOTSTRAP, MESSAGE_BYTES
 from phantora.launch.output import Console, Outputs, Stream
 from phantora.launch.plan import STDERR, Plan, rank_environment, server_environment
 
 GRACE_SECONDS = 2.0
 """How long the others may go on after the first rank failed, to report what they saw."""
-TERMINATE_SECONDS = 3.0
-"""From SIGTERM to SIGKILL."""
 DRAIN_SECONDS = 1.0
 """How long a pipe is read after its rank ended (a grandchild may hold it open)."""
-_HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-class SharedArea(Protocol):
-    """``phantora.wire.session.Session``, as far as launching needs it."""
-
-    @property
-    def fd(self) -> int: ...
-
-    @property
-    def path(self) -> str: ...
-
-    def abort(self) -> None: ...
-
-
-class RunningSimulator(Protocol):
-    """``phantora.sim.simulator.Simulator``, as far as launching needs it."""
-
-    def run(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-    def rank_died(self, rank: int, status: int) -> None: ...
-
-
-@dataclass
-class Outcome:
-    """How a run ended. `status` is what a shell would see."""
-
-    status: int = 0
-    failed_rank: int | None = None
-    message: str = ""
-    interrupted: int = 0
-    """Number of the signal that ended the run, 0 if none did."""
-    startup_seconds: float = 0.0
-    """From the start of the fork server to the first rank's fork."""
-    wall_seconds: float = 0.0
-
-
-class SimulatorThread:
-    """Runs the simulator beside the supervisor and keeps its error."""
-
-    def __init__(self, simulator: RunningSimulator, wake: Callable[[], None]) -> None:
-        self.simulator = simulator
-        self.error: BaseException | None = None
-        self._wake = wake
-        self._thread = threading.Thread(target=self._run, name="phantora-simulator", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self.simulator.run()
-        except BaseException as error:
-            self.error = error
-        finally:
-            self._wake()
-
-    @property
-    def done(self) -> bool:
-        return not self._thread.is_alive()
-
-    def finish(self, stop: bool) -> None:
-        """Waits for the end; `stop` asks for an early one."""
-        if stop and self._thread.is_alive():
-            self.simulator.stop()
-        self._thread.join()
-
-
-def error_message(error: BaseException) -> str:
-    """One line for an error of the simulation, whatever raised it."""
-    if isinstance(error, PhantoraError):
-        return str(error)
-    if isinstance(error, OSError) and error.filename is None and error.strerror:
-        return (
-            f"the log cannot be written: {error.strerror}; free space or choose another -o. "
-            "What was written so far can be read"
-        )
-    return (
-        f"internal error in the simulator: {type(error).__name__}: {error}; "
-        "set PHANTORA_DEBUG=1 for the traceback and report it"
-    )
-
-
-@dataclass
-class _Signals:
-    """Turns signals into bytes on a pipe, for a loop that selects."""
-
-    read: int
-    write: int
-    received: list[int] = field(default_factory=list)
-
-    def wake(self) -> None:
-        try:
-            os.write(self.write, b"\0")
-        except (BlockingIOError, OSError):
-            pass
-
-    def handler(self, number: int, _: object) -> None:
-        self.received.append(number)
-        self.wake()
-
-
-@contextmanager
-def _signals() -> Iterator[_Signals]:
-    read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    signals = _Signals(read, write)
-    old = {number: signal.signal(number, signals.handler) for number in _HANDLED}
-    try:
-        yield signals
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
-        os.close(read)
-        os.close(write)
-
-
-class _Ending:
-    """The way to the end: a grace period, SIGTERM, SIGKILL."""
-
-    def __init__(self) -> None:
-        self.stage = 0  # 0 running, 1 grace, 2 terminated, 3 killed
-        self._deadline = float("inf")
-
-    def begin(self, grace: float) -> None:
-        if self.stage == 0:
-            self.stage, self._deadline = 1, time.monotonic() + grace
-        elif grace == 0.0:
-            self._deadline = 0.0  # a second Ctrl-C does not wait
-
-    def timeout(self) -> float | None:
-        if self._deadline == float("inf"):
-            return None
-        return max(0.0, self._deadline - time.monotonic())
-
-    def due(self) -> int:
-        """The signal to send now, or 0."""
-        if self.stage == 0 or time.monotonic() < self._deadline:
-            return 0
-        self.stage += 1
-        if self.stage == 2:
-            self._deadline = time.monotonic() + TERMINATE_SECONDS
-            return signal.SIGTERM
-        self._deadline = float("inf")
-        return signal.SIGKILL
 
 
 class RankSupervisor:
@@ -202,7 +63,7 @@ class RankSupervisor:
         self._outputs = Outputs(plan)
         self._outputs.check()
         self._outcome = Outcome()
-        self._ending = _Ending()
+        self._ending = Ending()
         self._selector = selectors.DefaultSelector()
         self._streams: dict[int, list[Stream]] = {}
         self._alive: dict[int, int] = {}  # rank -> pid
@@ -212,7 +73,6 @@ class RankSupervisor:
         self._begin = time.monotonic()
         self._session: SharedArea | None = None
         self._simulator: SimulatorThread | None = None
-        self._make_simulator: Callable[[], tuple[SharedArea, RunningSimulator | None]] | None = None
         self.store_pid = 0
         process.raise_descriptor_limit()
         process.adopt_orphans()
@@ -224,7 +84,9 @@ class RankSupervisor:
         root = str(Path(phantora.__file__).resolve().parent.parent)
         server = subprocess.Popen(
             [sys.executable, "-c", BOOTSTRAP, str(os.getpid()), str(theirs.fileno()), root],
-            pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, start_new_session=True,
+            pass_fds=(theirs.fileno(),),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
             env=server_environment(os.environ),
         )
         theirs.close()
@@ -236,11 +98,11 @@ class RankSupervisor:
     def _send(self, link: socket.socket, message: Mapping[str, Any], fds: Sequence[int] = ()) -> None:
         data = json.dumps(message).encode()
         if len(data) > MESSAGE_BYTES:
-            raise PhantoraError(f"the script's arguments are too long ({len(data)} bytes); put them in a file")
-        try:
+            raise PhantoraError(
+                f"the script's arguments are too long ({len(data)} bytes); put them in a file"
+            )
+        with suppress(BrokenPipeError):  # the loop sees the end of the link and knows what to say
             socket.send_fds(link, [data], fds)
-        except BrokenPipeError:
-            pass  # the end of the link is seen by the loop, which knows what to say
 
     # ------------------------------------------------------------------ the loop
 
@@ -248,11 +110,11 @@ class RankSupervisor:
         """Blocks until all ranks and the simulator have ended. Never raises for a failing run."""
         self._session = session
         try:
-            with _signals() as signals:
+            with signals_received() as signals:
                 if simulator is not None:
                     self._simulator = SimulatorThread(simulator, signals.wake)
                     self._simulator.start()
-                self._selector.register(signals.read, selectors.EVENT_READ, lambda: _drain(signals.read))
+                self._selector.register(signals.read, selectors.EVENT_READ, lambda: drain(signals.read))
                 while not self._finished():
                     self._step(signals)
         except BrokenPipeError:  # the reader of our output has gone, as with `| head`
@@ -269,7 +131,7 @@ class RankSupervisor:
             return False
         return self._simulator is None or self._simulator.done
 
-    def _step(self, signals: _Signals) -> None:
+    def _step(self, signals: Signals) -> None:
         for key, _ in self._selector.select(self._timeout()):
             key.data()
         while signals.received:
@@ -277,7 +139,12 @@ class RankSupervisor:
             self._outcome.interrupted = self._outcome.interrupted or number
             self._fail(128 + number, f"interrupted by {process.signal_name(number)}", grace=0.0)
         simulator = self._simulator
-        if simulator is not None and simulator.done and simulator.error is not None and not self._outcome.status:
+        if (
+            simulator is not None
+            and simulator.done
+            and simulator.error is not None
+            and not self._outcome.status
+        ):
             if os.environ.get("PHANTORA_DEBUG"):
                 import traceback
 
@@ -312,10 +179,8 @@ class RankSupervisor:
         if not self._started or self._server_gone:
             self._server.kill()
         for pid in self._alive.values():
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(pid, number)
-            except ProcessLookupError:
-                pass
 
     # ------------------------------------------------------------------ events
 
@@ -335,7 +200,9 @@ class RankSupervisor:
             self._alive.clear()  # they died with it
             now = time.monotonic()
             self._ended.update(dict.fromkeys(self._streams, now))
-            self._fail(process.shell_status(code) or 1, f"the fork server {process.describe_exit(code)}", grace=0.0)
+            self._fail(
+                process.shell_status(code) or 1, f"the fork server {process.describe_exit(code)}", grace=0.0
+            )
             return
         message: dict[str, Any] = json.loads(data)
         getattr(self, "_when_" + message.pop("is"))(**message)
@@ -346,8 +213,8 @@ class RankSupervisor:
     def _when_loaded(self, seconds: float, threads: int) -> None:
         if threads > 1:
             self._console.message(
-                f"phantora: warning: an imported module started {threads - 1} threads, which do not exist in the "
-                "ranks; if a rank hangs at its start, look at --preload and at sitecustomize"
+                f"phantora: warning: an imported module started {threads - 1} threads, which do not exist "
+                "in the ranks; if a rank hangs at its start, look at --preload and at sitecustomize"
             )
         self._send(self._link, {"do": "store", "port": self._plan.master_port})
 
@@ -366,11 +233,19 @@ class RankSupervisor:
         streams, ends = self._outputs.open(rank)
         self._streams[rank] = streams
         for stream in streams:
-            self._selector.register(stream.fd, selectors.EVENT_READ, lambda s=stream, r=rank: self._on_output(r, s))
+            self._selector.register(
+                stream.fd, selectors.EVENT_READ, lambda s=stream, r=rank: self._on_output(r, s)
+            )
         task = {
-            "do": "rank", "rank": rank, "local_rank": rank % plan.ranks_per_host, "devices": plan.devices,
-            "seed": plan.seed, "environment": rank_environment(plan, rank, self._store_port),
-            "target": plan.target, "arguments": plan.arguments, "module": plan.module,
+            "do": "rank",
+            "rank": rank,
+            "local_rank": rank % plan.ranks_per_host,
+            "devices": plan.devices,
+            "seed": plan.seed,
+            "environment": rank_environment(plan, rank, self._store_port),
+            "target": plan.target,
+            "arguments": plan.arguments,
+            "module": plan.module,
         }
         fds = [*ends] if self._session is None or rank else [*ends, self._session.fd]
         self._send(self._link, task, fds)
@@ -387,7 +262,9 @@ class RankSupervisor:
         self._alive.pop(rank, None)
         self._ended[rank] = time.monotonic()
         if code != 0 and not self._ending.stage:
-            self._fail(process.shell_status(code), self._describe_failure(rank, code), grace=GRACE_SECONDS, rank=rank)
+            self._fail(
+                process.shell_status(code), self._describe_failure(rank, code), grace=GRACE_SECONDS, rank=rank
+            )
         if self._simulator is not None:
             self._simulator.simulator.rank_died(rank, process.shell_status(code))
 
@@ -432,90 +309,3 @@ class RankSupervisor:
             for stream in list(self._streams[rank]):
                 self._close_stream(rank, stream)
         self._selector.close()
-
-
-def _drain(fd: int) -> None:
-    try:
-        while os.read(fd, 4096):
-            pass
-    except BlockingIOError:
-        pass
-
-
-def run_command(
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    session: SharedArea | None,
-    simulator: RunningSimulator | None,
-    console: Console,
-    ranks_unseen: Callable[[], list[int]],
-) -> Outcome:
-    """Runs a launcher (``torchrun ...``) whose ranks join by themselves (`phantora.launch.hook`).
-
-    `ranks_unseen` tells which ranks have not joined, or have left without a word, once the command
-    has ended.
-    """
-    begin = time.monotonic()
-    outcome = Outcome()
-    ending = _Ending()
-    parent = os.getpid()
-    process.adopt_orphans()
-    try:
-        child = subprocess.Popen(
-            list(command), stdin=subprocess.DEVNULL, start_new_session=True, env=dict(environment),
-            pass_fds=() if session is None else (),
-            preexec_fn=lambda: process.die_with_parent(parent),
-        )
-    except OSError as error:
-        raise PhantoraError(f"cannot run {command[0]!r}: {error.strerror}; check the path") from error
-    thread: SimulatorThread | None = None
-    try:
-        with _signals() as signals:
-            if simulator is not None:
-                thread = SimulatorThread(simulator, signals.wake)
-                thread.start()
-            waiter = threading.Thread(target=lambda: (child.wait(), signals.wake()), daemon=True)
-            waiter.start()
-            selector = selectors.DefaultSelector()
-            selector.register(signals.read, selectors.EVENT_READ)
-            reported = False
-            while child.poll() is None or (thread is not None and not thread.done):
-                selector.select(ending.timeout() if child.returncode is None else 0.2)
-                _drain(signals.read)
-                while signals.received:
-                    number = signals.received.pop(0)
-                    outcome.interrupted = outcome.interrupted or number
-                    if not outcome.status:
-                        outcome.status = 128 + number
-                        outcome.message = f"interrupted by {process.signal_name(number)}"
-                    ending.begin(0.0)
-                if thread is not None and thread.done and thread.error is not None and not outcome.status:
-                    outcome.status = getattr(thread.error, "exit_status", 1)
-                    outcome.message = error_message(thread.error)
-                    ending.begin(0.0)
-                number = ending.due()
-                if number:
-                    if session is not None:
-                        session.abort()
-                    for pid in process.descendants(parent):
-                        try:
-                            os.kill(pid, number)
-                        except ProcessLookupError:
-                            pass
-                if child.returncode is not None and thread is not None and not reported:
-                    reported = True
-                    if not outcome.status and child.returncode:
-                        outcome.status = process.shell_status(child.returncode)
-                    for rank in ranks_unseen():
-                        thread.simulator.rank_died(rank, outcome.status)
-            waiter.join()
-            selector.close()
-    finally:
-        if outcome.status and session is not None:
-            session.abort()
-        if thread is not None:
-            thread.finish(stop=True)
-        process.kill_descendants()
-    outcome.status = outcome.status or process.shell_status(child.returncode)
-    outcome.wall_seconds = time.monotonic() - begin
-    return outcome

@@ -184,7 +184,9 @@ def make_plan(selector: Selector) -> Plan:
             moved = np.flatnonzero(lanes)
             if len(moved):
                 plan.moved[layer, batch.index] = (batch.rows[rows[moved]], lanes[moved])
-            for own, lane in {(int(k), int(n)) for k, n in np.unique(np.stack([key, lanes]), axis=1).T}:
+            for own in np.unique(key).tolist():
+                tracks[layer].add((own >> 32, own & 0xFFFFFFFF, 0))
+            for own, lane in zip(key[moved].tolist(), lanes[moved].tolist(), strict=True):
                 tracks[layer].add((own >> 32, own & 0xFFFFFFFF, lane))
     return plan
 
@@ -204,10 +206,12 @@ def layers(batch: Batch) -> list[tuple[str, Ints, tuple[Array, Array], Ints]]:
     for layer, mask, index in (
         (STREAM, _IS_STREAM[kind], "stream"),
         (THREAD, _IS_THREAD[kind], "stream"),
-        (COMM, _IS_COMM[kind] & (batch["comm"] >= 0) & (batch["ready"] >= 0), "comm"),
+        (COMM, _IS_COMM[kind], "comm"),
         (LINK, _IS_FLOW[kind], "name"),
     ):
         rows = np.flatnonzero(mask)
+        if layer == COMM and len(rows):
+            rows = rows[(batch["comm"][rows] >= 0) & (batch["ready"][rows] >= 0)]
         if not len(rows):
             continue
         start = batch["start"][rows]

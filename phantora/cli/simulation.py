@@ -1,0 +1,109 @@
+"""Puts a simulation together: shared area, prices, log, simulator."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from phantora.errors import PhantoraError
+from phantora.hardware import Cluster, device_fields
+from phantora.wire import layout
+from phantora.wire.session import Session
+
+if TYPE_CHECKING:
+    from phantora.sim.simulator import Simulator, Stats
+    from phantora.trace.writer import LogWriter
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What decides how a run is simulated."""
+
+    hosts: int
+    ranks_per_host: int
+    host_time: str = "modelled"
+    host_scale: float = 1.0
+    unsupported: str = "error"
+    null: bool = False
+    hang_timeout: float = 30.0
+    """Seconds in which nothing moves before the ranks count as hung."""
+
+
+def create_session(cluster: Cluster, settings: Settings) -> Session:
+    return Session.create(
+        settings.hosts * settings.ranks_per_host,
+        settings.ranks_per_host,
+        device_fields(cluster.gpu),
+        cluster.host.api_ns,
+        host_mode=getattr(layout.HostMode, settings.host_time.upper()),
+        host_scale=settings.host_scale,
+        null_mode=settings.null,
+        unsupported=getattr(layout.Unsupported, settings.unsupported.upper()),
+        epoch_ns=int(time.time()) * 1_000_000_000,
+    )
+
+
+@dataclass
+class Simulation:
+    """A simulator and its log. Close it whatever happened."""
+
+    session: Session
+    simulator: Simulator | None = None
+    log: LogWriter | None = None
+
+    def close(self, trailer: dict[str, Any]) -> None:
+        try:
+            if self.log is not None:
+                self.log.close(trailer)
+        finally:
+            self.session.close()
+
+
+def assemble(
+    cluster: Cluster,
+    settings: Settings,
+    log_path: Path,
+    metadata: dict[str, Any],
+    progress: Callable[[Stats], None] | None,
+) -> Simulation:
+    """`metadata` holds fields of ``RunMetadata`` that the cluster does not tell."""
+    session = create_session(cluster, settings)
+    if settings.null:
+        return Simulation(session)
+    try:
+        from phantora import stubs
+        from phantora.cost import cost_model
+        from phantora.sim.simulator import Simulator
+        from phantora.trace.schema import RunMetadata, Tables
+        from phantora.trace.writer import LogWriter
+
+        cost = cost_model(cluster.gpu)
+        described = RunMetadata(
+            cluster=cluster.name,
+            gpu=cluster.gpu.name,
+            world_size=session.world_size,
+            ranks_per_host=settings.ranks_per_host,
+            peak_flops=dict(cluster.gpu.peak_flops),
+            memory_bytes=cluster.gpu.memory_bytes,
+            host_mode=settings.host_time,
+            cost_tables=list(getattr(cost, "tables", ())),
+            **metadata,
+        )
+        simulated = replace(cluster, hosts=settings.hosts, gpus_per_host=settings.ranks_per_host)
+        log = LogWriter(log_path, described, Tables())
+        simulator = Simulator(
+            session,
+            simulated,
+            cost,
+            log,
+            progress,
+            library=stubs.ensure().core,
+            hang_timeout=settings.hang_timeout,
+        )
+    except (PhantoraError, OSError):
+        session.close()
+        raise
+    return Simulation(session, simulator, log)

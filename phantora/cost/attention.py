@@ -1,0 +1,146 @@
+"""Fused attention: blocks of 128 queries (forward) or keys (backward) that step over the other side.
+
+A step is 128 x 64 scores; it costs a part for the softmax and a part per head element. The work of
+all blocks is spread over the resident blocks; a causal mask makes blocks unequal, so half of the
+longest one is exposed at the end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from phantora.cost import flops
+from phantora.cost.machine import Machine
+from phantora.cost.tensors import item_bytes, tensor_at
+from phantora.cost.types import OperatorSignature, TensorSpec
+
+BLOCK = 128
+STEP = 64
+
+
+@dataclass(frozen=True)
+class Attention:
+    kind: str  # flash, efficient, cudnn
+    backward: bool
+    batch: int
+    heads: int
+    kv_heads: int
+    queries: int
+    keys: int
+    head: int
+    value_head: int
+    causal: bool
+    dtype: str
+
+    @property
+    def flops(self) -> float:
+        count = flops.attention_backward if self.backward else flops.attention
+        return count(self.batch, self.heads, self.queries, self.keys, self.head, self.value_head)
+
+    @property
+    def moved(self) -> float:
+        """Bytes: queries, keys, values and outputs once; with their gradients in the backward pass."""
+        q = self.batch * self.queries * self.heads * self.head
+        kv = self.batch * self.keys * self.kv_heads * (self.head + self.value_head)
+        out = self.batch * self.queries * self.heads * self.value_head
+        once = (q + kv + out) * item_bytes(self.dtype)
+        return float(once * 2.5 if self.backward else once)
+
+
+def matches(name: str) -> bool:
+    return name.startswith((
+        "_scaled_dot_product_", "_flash_attention_", "_efficient_attention_", "_cudnn_attention_",
+        "_flash_attention", "_fused_sdp_choice_attention",
+    ))
+
+
+def _causal_index(name: str, backward: bool) -> int:
+    """Position of is_causal (or of custom_mask_type) in the operator's schema."""
+    if backward:
+        return 14 if ("cudnn" in name or name.startswith("_efficient")) else 11
+    if name.startswith("_scaled_dot_product_flash"):
+        return 4
+    if name.startswith("_scaled_dot_product"):
+        return 6
+    return {"_flash": 8, "_effic": 9, "_cudnn": 10}.get(name[:6], 4)
+
+
+def from_signature(signature: OperatorSignature, name: str) -> Attention | None:
+    """The attention that operator `name` computes; None when its arguments are not as expected."""
+    args = signature.args
+    backward = "backward" in name
+    kind = "cudnn" if "cudnn" in name else "efficient" if "efficient" in name else "flash"
+    first = 1 if backward else 0
+    q, k, v = (tensor_at(args, first + i) for i in range(3))
+    if q is None or k is None or v is None or len(q.shape) < 3:
+        return None
+    index = _causal_index(name, backward)
+    causal = bool(args[index]) if index < len(args) and isinstance(args[index], (bool, int)) else False
+    heads_second = name.startswith(("_scaled_dot_product", "_cudnn_attention"))
+    batch, heads, queries = _sizes(q, heads_second)
+    _, kv_heads, keys = _sizes(k, heads_second)
+    if len(q.shape) == 3:  # packed sequences: (total, heads, head) and cumulative lengths
+        lengths = next((t for t in args[first + 3:] if isinstance(t, TensorSpec) and len(t.shape) == 1), None)
+        batch = max(1, lengths.shape[0] - 1) if lengths else 1
+        queries, keys = ceil(queries / batch), ceil(keys / batch)
+    return Attention(
+        kind, backward, batch, heads, kv_heads, queries, keys, q.shape[-1], v.shape[-1], causal, q.dtype
+    )
+
+
+def _sizes(tensor: TensorSpec, heads_second: bool) -> tuple[int, int, int]:
+    """Batch, heads, sequence."""
+    shape = tensor.shape
+    if len(shape) == 3:
+        return 1, shape[1], shape[0]
+    if heads_second:
+        return shape[0], shape[-3], shape[-2]
+    return shape[0], shape[-2], shape[-3]
+
+
+def attention_ns(machine: Machine, a: Attention) -> float:
+    """Duration of all kernels of the operator, ns."""
+    fit, sms = machine.fit, machine.gpu.sms
+    if min(a.batch, a.heads, a.queries, a.keys) <= 0:
+        return fit.floor_ns
+    # Which side the blocks are cut from, and what a block steps over.
+    rows, columns = (a.keys, a.queries) if a.backward else (a.queries, a.keys)
+    longest = ceil(columns / STEP)
+    blocks = ceil(rows / BLOCK)
+    steps = float(longest * blocks)
+    if a.causal:
+        steps = steps * (blocks + 1) / (2 * blocks)
+    steps *= a.batch * a.heads
+    if a.kind == "cudnn" and machine.gpu.compute_capability >= (9, 0):
+        base, per_head = fit.cudnn_backward_ns if a.backward else fit.cudnn_forward_ns
+        scale = _tensor_scale(machine)
+        resident, tail, start = 1, (0.75 if a.backward else 1.05), (10000.0 if a.backward else 6000.0)
+    else:
+        base, per_head = fit.flash_backward_ns if a.backward else fit.flash_forward_ns
+        scale = 1.0 / machine.clock_ratio
+        resident, tail, start = (1, 0.6, fit.floor_ns) if a.backward else (2, 0.5, fit.floor_ns)
+    slow = 1.5 if a.kind == "efficient" else 1.0
+    width = (a.head + a.value_head) / 2 * max(1.0, item_bytes(a.dtype) / 2)
+    step = (base + per_head * width) * scale * slow
+    slots = sms * resident
+    exposed = tail if a.causal else 0.0
+    # Without a mask blocks are equal: they run in whole waves.
+    work = steps / slots if a.causal else ceil(a.batch * a.heads * blocks / slots) * longest
+    busy = max(work * step + exposed * longest * step, longest * step * (0.5 + 0.5 / resident))
+    compute = start + busy
+    if a.backward and a.kind != "cudnn":
+        compute += sum(helper_ns(machine, a))
+    return max(compute, machine.memory_ns(a.moved))
+
+
+def helper_ns(machine: Machine, a: Attention) -> tuple[float, float]:
+    """FlashAttention's backward prologue (rows of grad . out) and epilogue (queries' gradient from float32)."""
+    out = a.batch * a.queries * a.heads * a.value_head
+    # Both touch 2 tensors of 16 bits and write or read one of 32.
+    return machine.memory_ns(8.0 * out), machine.memory_ns(8.0 * out)
+
+
+def _tensor_scale(machine: Machine) -> float:
+    """Time of tensor-core work on one SM, relative to the calibrated GPU's (7.5 TFLOP/s of bf16)."""
+    return 989.4e12 / 132 / (machine.gpu.peak_flops["bfloat16"] / machine.gpu.sms)

@@ -1,0 +1,139 @@
+"""Convolutions: implicit matrix products, plus the layout changes that cuDNN needs around them."""
+
+from __future__ import annotations
+
+from math import ceil, prod
+
+from phantora.cost import flops
+from phantora.cost.machine import Machine
+from phantora.cost.tensors import ints_at, item_bytes, nbytes, tensor_at
+from phantora.cost.types import OperatorSignature, TensorSpec
+
+LAYOUT_SHARE = 0.83  # of a vectorised stream: nchwToNhwc and its inverse on H200
+FEW_CHANNELS, FEW_CHANNELS_SHARE = 8, 0.25  # an image's 3 channels are padded to 8, in slower kernels
+STEP_BYTES = 128
+MEMORY_SHARE = 0.90  # of a vectorised stream, when bound by memory
+# Tile shapes of cuDNN's implicit products and their speed relative to 128x128.
+TILES = ((256, 128, 1.05), (128, 256, 1.05), (128, 128, 1.0), (128, 64, 0.75), (64, 128, 0.75), (64, 64, 0.6))
+
+
+def matches(name: str) -> bool:
+    return "convolution" in name or "conv2d" in name or "conv3d" in name or "conv_depthwise" in name
+
+
+def estimate(machine: Machine, signature: OperatorSignature, name: str) -> tuple[float, float, float] | None:
+    """Time in ns, flops and bytes; None when the arguments are not as expected."""
+    if "backward" in name:
+        return _backward(machine, signature)
+    x, weight = tensor_at(signature.args, 0), tensor_at(signature.args, 1)
+    if x is None or weight is None or len(x.shape) < 3 or len(weight.shape) != len(x.shape):
+        return None
+    transposed = "transpose" in name or (name in ("convolution", "_convolution") and signature.args[6:7] == (True,))
+    out = _output(signature, name, x, weight, transposed)
+    count = flops.convolution(x.shape, weight.shape, out, transposed)
+    size = item_bytes(x.dtype)
+    moved = float(nbytes(x) + nbytes(weight) + prod(out) * size)
+    big, small = (x.shape, out) if transposed else (out, x.shape)
+    groups = max(1, small[1] // weight.shape[1]) if not transposed else 1
+    taps = prod(weight.shape[2:])
+    share, channels = _channels(weight.shape[1])
+    ns = _product(machine, x, prod(big[2:]) * x.shape[0], weight.shape[0], channels * taps, groups) / share
+    pointwise = taps == 1 and big[2:] == small[2:]
+    ns = max(ns, machine.memory_ns(moved, MEMORY_SHARE)) + _layout_ns(machine, x, [nbytes(x), prod(out) * size], pointwise)
+    return ns, count, moved
+
+
+def _channels(channels: int) -> tuple[float, int]:
+    """Share of the usual speed, and the channels that are computed."""
+    return (FEW_CHANNELS_SHARE, FEW_CHANNELS) if channels < FEW_CHANNELS else (1.0, channels)
+
+
+def _backward(machine: Machine, signature: OperatorSignature) -> tuple[float, float, float] | None:
+    grad, x, weight = (tensor_at(signature.args, i) for i in range(3))
+    if grad is None or x is None or weight is None or len(x.shape) < 3:
+        return None
+    args = signature.args
+    transposed = bool(args[7]) if len(args) > 7 and isinstance(args[7], (bool, int)) else False
+    mask = ints_at(args, 10) or (1, 1, 0)
+    wants_x, wants_w = bool(mask[0]), bool(mask[1]) if len(mask) > 1 else True
+    count = flops.convolution_backward(grad.shape, x.shape, weight.shape, transposed, wants_x, wants_w)
+    positions = prod((x if transposed else grad).shape[2:]) * x.shape[0]
+    taps = prod(weight.shape[2:])
+    groups = max(1, (grad if transposed else x).shape[1] // weight.shape[1])
+    pointwise = taps == 1 and grad.shape[2:] == x.shape[2:]
+    ns, moved = 0.0, 0.0
+    if wants_x:
+        bytes_x = float(nbytes(grad) + nbytes(weight) + nbytes(x))
+        product = _product(machine, x, prod(x.shape[2:]) * x.shape[0], x.shape[1], weight.shape[0] * taps, groups)
+        # A stride leaves most taps of the input's gradient empty.
+        product *= min(1.0, positions / max(1, prod(x.shape[2:]) * x.shape[0])) if not transposed else 1.0
+        ns += max(product, machine.memory_ns(bytes_x, MEMORY_SHARE)) + _layout_ns(machine, x, [nbytes(x)], pointwise)
+        moved += bytes_x
+    if wants_w:
+        bytes_w = float(nbytes(grad) + nbytes(weight) + nbytes(x))
+        share, channels = _channels(weight.shape[1])
+        product = _product(machine, x, weight.shape[0], channels * taps * groups, positions, groups, split=True) / share
+        ns += max(product, machine.memory_ns(bytes_w, MEMORY_SHARE)) + _layout_ns(machine, x, [nbytes(x)], pointwise)
+        moved += bytes_w
+    ns += _layout_ns(machine, x, [nbytes(grad)], pointwise)
+    return max(ns, machine.fit.floor_ns), count, moved
+
+
+def _product(machine: Machine, x: TensorSpec, m: int, n: int, k: int, groups: int, split: bool = False) -> float:
+    """An implicit product in whole waves of tiles. `split`: the inner dimension is cut to fill all SMs."""
+    size = item_bytes(x.dtype)
+    dtype = "tfloat32" if x.dtype == "float32" else x.dtype  # torch lets cuDNN use TF32 by default
+    sms = machine.gpu.sms
+    speed = machine.peak(dtype) * machine.fit.conv_peak / sms
+    depth = max(1, STEP_BYTES // size)
+    n = ceil(n / groups)
+    best = float("inf")
+    for tm, tn, ease in TILES:
+        count = ceil(m / tm) * ceil(n / tn) * groups
+        step = 2.0 * tm * tn * depth / (speed * ease)
+        steps = ceil(k / depth)
+        waves = count / sms if split and count * steps > sms else ceil(count / sms)
+        best = min(best, waves * steps * step)
+    return machine.fit.gemm_prologue_ns + best
+
+
+def _layout_ns(machine: Machine, x: TensorSpec, sizes: list[int], pointwise: bool) -> float:
+    """cuDNN's tensor-core kernels want channels last; other layouts are changed before and after.
+
+    Kernels of one tap and stride 1 are plain products in either layout.
+    """
+    if len(x.shape) < 4 or x.stride[1] == 1 or pointwise:
+        return 0.0
+    return sum(machine.memory_ns(2.0 * size, LAYOUT_SHARE) for size in sizes)
+
+
+def _output(
+    signature: OperatorSignature, name: str, x: TensorSpec, weight: TensorSpec, transposed: bool,
+) -> tuple[int, ...]:
+    """The output's shape, from stride, padding and dilation where the schema has them."""
+    if signature.outputs:
+        return signature.outputs[0].shape
+    order = {
+        "cudnn_convolution": (3, 2, 4), "miopen_convolution": (4, 3, 5), "convolution": (3, 4, 5),
+        "_convolution": (3, 4, 5), "cudnn_convolution_transpose": (4, 2, 5), "cudnn_convolution_relu": (3, 4, 5),
+        "_slow_conv2d_forward": (4, 5, -1), "_conv_depthwise2d": (4, 5, 6), "slow_conv3d_forward": (4, 5, -1),
+        "conv_depthwise3d": (4, 5, 6), "slow_conv_dilated2d": (4, 5, 6), "slow_conv_transpose2d": (4, 5, 7),
+        "convolution_overrideable": (3, 4, 5), "cudnn_convolution_add_relu": (5, 6, 7),
+    }.get(name, (3, 4, 5))
+    dims = len(x.shape) - 2
+    stride, padding, dilation = (_spread(ints_at(signature.args, i), dims, d) for i, d in zip(order, (1, 0, 1)))
+    spatial = []
+    for i in range(dims):
+        size, tap = x.shape[2 + i], dilation[i] * (weight.shape[2 + i] - 1) + 1
+        if transposed:
+            spatial.append(max(1, (size - 1) * stride[i] - 2 * padding[i] + tap))
+        else:
+            spatial.append(max(1, (size + 2 * padding[i] - tap) // max(1, stride[i]) + 1))
+    channels = weight.shape[1] if transposed else weight.shape[0]
+    return (x.shape[0], channels, *spatial)
+
+
+def _spread(values: tuple[int, ...], dims: int, default: int) -> tuple[int, ...]:
+    if not values:
+        return (default,) * dims
+    return (values * dims)[:dims] if len(values) == 1 else (values + (default,) * dims)[:dims]

@@ -1,0 +1,163 @@
+"""Matrix products: output tiles in waves over the SMs.
+
+A product is cut into tiles; one tile occupies one SM and takes ``ceil(k / 64)`` steps, and as many
+tiles as there are SMs run at once. The last wave may be nearly empty, which is most of the difference
+between one shape and the next. The library's heuristic is taken to find the best of its tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil
+from typing import Any
+
+from phantora.cost.machine import Machine
+from phantora.cost.tensors import item_bytes, tensor_at
+from phantora.cost.types import OperatorSignature, TensorSpec
+
+STEP_BYTES = 128  # of the inner dimension that one step of the main loop consumes: 64 bf16
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
+SPLIT_MIN_STEPS = 8
+
+# Tile shape and speed of its main loop relative to 256x128: small tiles load more per product.
+# Fitted to cuBLAS kernels (names tell their tiles) in traces on H200.
+_SMALL = ((128, 128, 0.95), (128, 64, 0.67), (64, 128, 0.67), (64, 64, 0.45), (64, 32, 0.28), (32, 64, 0.28))
+_LARGE = ((256, 128, 1.0), (128, 256, 1.0))
+_HOPPER = ((320, 128, 0.99), (128, 320, 0.99), (192, 192, 0.995))
+
+
+@dataclass(frozen=True)
+class Product:
+    """`batch` products of m x k by k x n. `dtype` is what the multipliers see."""
+
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    dtype: str = "bfloat16"
+    in_bytes: int = 2
+    out_bytes: int = 2
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * self.batch * self.m * self.n * self.k
+
+    @property
+    def moved(self) -> float:
+        """Bytes when each operand moves once."""
+        inputs = (self.m * self.k + self.k * self.n) * self.in_bytes
+        return float(self.batch * (inputs + self.m * self.n * self.out_bytes))
+
+
+def product_ns(machine: Machine, product: Product, sustained: bool = False, peak_share: float | None = None) -> float:
+    """Duration in ns. `sustained`: nothing but products runs for long, the power cap holds."""
+    return _product_ns(machine, product, sustained, peak_share or machine.fit.gemm_peak)
+
+
+@lru_cache(maxsize=65536)
+def _product_ns(machine: Machine, p: Product, sustained: bool, peak_share: float) -> float:
+    gpu, fit = machine.gpu, machine.fit
+    if min(p.m, p.n, p.k, p.batch) <= 0:
+        return fit.floor_ns
+    speed = machine.peak(p.dtype) * peak_share / gpu.sms * (fit.sustained_gemm if sustained else 1.0)
+    store = gpu.hbm_bandwidth / 1e9 * fit.gemm_store / gpu.sms
+    depth = max(1, STEP_BYTES // p.in_bytes)
+    steps = ceil(p.k / depth)
+    tiles = _LARGE + _SMALL + (_HOPPER if gpu.compute_capability >= (9, 0) else ())
+    best = float("inf")
+    for tm, tn, ease in tiles:
+        step = 2.0 * tm * tn * depth / (speed * ease)
+        end = tm * tn * p.out_bytes / store
+        count = ceil(p.m / tm) * ceil(p.n / tn) * p.batch
+        for split in SPLITS:
+            if split > 1 and (steps < split * SPLIT_MIN_STEPS or count > gpu.sms):
+                break
+            waves = ceil(count * split / gpu.sms)
+            ns = waves * (ceil(steps / split) * step + end)
+            if split > 1:  # partial sums in float32, added up by a second kernel
+                ns += fit.floor_ns + p.batch * p.m * p.n * (4 * split + p.out_bytes) / machine.cache_rate
+            best = min(best, ns)
+    memory = machine.memory_ns(p.moved) - fit.floor_ns
+    return fit.gemm_prologue_ns + max(best, memory)
+
+
+_LIBRARY_DTYPES = {
+    "bf16": "bfloat16", "f16": "float16", "fp16": "float16", "half": "float16", "f32": "float32", "fp32": "float32",
+    "f64": "float64", "fp64": "float64", "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "f8": "float8_e4m3fn",
+    "i8": "int8", "s8": "int8", "u8": "uint8", "tf32": "tfloat32",
+}
+
+
+def library_dtype(name: str) -> str:
+    """torch's name of a dtype as the stubs write it."""
+    return _LIBRARY_DTYPES.get(name, name)
+
+
+def from_library(call: Mapping[str, Any]) -> Product | None:
+    """The product that a cuBLAS call describes, or None if `call` is none."""
+    try:
+        m, n, k = int(call["m"]), int(call["n"]), int(call["k"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    a = library_dtype(str(call.get("a", "bf16")))
+    c = library_dtype(str(call.get("c", call.get("d", a))))
+    compute = str(call.get("compute", ""))
+    multiplier = a
+    if a == "float32" and "tf32" in compute:
+        multiplier = "tfloat32"
+    elif a == "float32" and "16" in compute:
+        multiplier = "bfloat16"
+    return Product(m, n, k, int(call.get("batch", 1) or 1), multiplier, item_bytes(a), item_bytes(c))
+
+
+def from_signature(signature: OperatorSignature, name: str) -> list[Product]:
+    """The products of an ATen operator, from the shapes of its arguments."""
+    args = signature.args
+    shift = {"addmm": 1, "addmm_": 1, "_addmm_activation": 1, "baddbmm": 1, "baddbmm_": 1, "addbmm": 1, "addmv": 1,
+             "addmv_": 1, "addr": 1}.get(name, 0)
+    a, b = tensor_at(args, shift), tensor_at(args, shift + 1)
+    if a is None or b is None:
+        return []
+    if "grouped_mm" in name:
+        return [_grouped(signature, a, b)]
+    transposed = name in ("linear", "mkldnn_linear")
+    if name in ("addr", "outer", "ger"):
+        return [_product(a, a.shape[-1] if a.shape else 1, b.shape[-1] if b.shape else 1, 1, 1)]
+    if not a.shape or not b.shape:
+        return [_product(a, 1, 1, 1, 1)]
+    k = a.shape[-1]
+    if len(b.shape) == 1:  # dot, mv
+        return [_product(a, _size(a.shape[:-1]), 1, k, 1)]
+    n = b.shape[-2] if transposed else b.shape[-1]
+    if len(a.shape) <= 2 or transposed or len(b.shape) == 2:
+        return [_product(a, _size(a.shape[:-1]), n, k, 1)]
+    return [_product(a, a.shape[-2], n, k, _size(a.shape[:-2]))]
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    result = 1
+    for extent in shape:
+        result *= extent
+    return result
+
+
+def _product(a: TensorSpec, m: int, n: int, k: int, batch: int) -> Product:
+    width = item_bytes(a.dtype)
+    return Product(m, n, k, batch, a.dtype, width, 2 if width == 1 else width)
+
+
+def _grouped(signature: OperatorSignature, a: TensorSpec, b: TensorSpec) -> Product:
+    """Groups of a mixture of experts: offsets are data, so rows are taken as spread evenly."""
+    offsets = next(
+        (t for t in signature.args[2:] if isinstance(t, TensorSpec) and len(t.shape) == 1 and t.dtype == "int32"), None
+    )
+    groups = max(1, offsets.shape[0] if offsets else (b.shape[0] if len(b.shape) == 3 else 1))
+    if len(a.shape) == 2 and len(b.shape) == 3:
+        return _product(a, ceil(a.shape[0] / groups), b.shape[-1], a.shape[1], groups)
+    if len(a.shape) == 3 and len(b.shape) == 2:
+        return _product(a, a.shape[1], ceil(b.shape[1] / groups), a.shape[2], groups)
+    if len(a.shape) == 2 and len(b.shape) == 2:  # the weight's gradient: k is cut into groups
+        return _product(a, a.shape[0], b.shape[1], ceil(a.shape[1] / groups), groups)
+    return _product(a, a.shape[-2], b.shape[-1], a.shape[-1], a.shape[0] if len(a.shape) == 3 else 1)

@@ -1,0 +1,130 @@
+"""The analytic cost model: every operator and kernel gets a duration, never a silent zero."""
+
+from __future__ import annotations
+
+from math import prod
+
+from phantora.cost import attention, convolution, copies, gemm
+from phantora.cost.catalogue import base_name, classify
+from phantora.cost.machine import Machine
+from phantora.cost.types import KernelLaunch, OperatorSignature, Price
+from phantora.hardware.types import Gpu
+
+PROVENANCE = "roofline"
+# 90th percentile of the relative error by class, from benchmarks/kernel_accuracy.py.
+ERRORS = {
+    "gemm": 0.10, "attention": 0.12, "convolution": 0.50, "normalization": 0.30, "elementwise": 0.20, "copy": 0.20,
+    "reduction": 0.40, "loss": 0.15, "optimizer": 0.15, "embedding": 0.30, "fill": 0.25, "memset": 0.25,
+}
+DEFAULT_ERROR = 0.50
+# A kernel of which nothing is known but its grid: each thread does about this much.
+THREAD_NS_PER_WAVE = 600.0
+
+
+class Roofline:
+    """Implements :class:`phantora.cost.types.CostModel` for `gpu`.
+
+    `sustained` prices products as they run when nothing else does (a benchmark's loop).
+    """
+
+    def __init__(self, gpu: Gpu, sustained: bool = False) -> None:
+        self.gpu = gpu
+        self.machine = Machine(gpu)
+        self.sustained = sustained
+
+    def operator(self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...]) -> Price:
+        name = base_name(signature.name)
+        cls, model = classify(name)
+        library = [gemm.from_library(k.library) for k in kernels]
+        products = [p for p in library if p is not None]
+        if products and cls != "convolution":
+            return self._products(products, library, kernels, signature, name)
+        if cls == "gemm":
+            expected = gemm.from_signature(signature, name)
+            if expected:
+                ns = sum(gemm.product_ns(self.machine, p, self.sustained) for p in expected)
+                moved = sum(p.moved for p in expected)
+                return self._price(ns, kernels, cls, sum(p.flops for p in expected), moved)
+        if cls == "attention":
+            found = attention.from_signature(signature, name)
+            if found is not None:
+                return self._attention(found, kernels)
+        if cls == "convolution":
+            estimate = convolution.estimate(self.machine, signature, name)
+            if estimate is not None:
+                return self._price(estimate[0], kernels, cls, estimate[1], estimate[2])
+        ns, moved = model(self.machine, signature, name, kernels)
+        return self._price(ns, kernels, cls, 0.0, moved)
+
+    def kernel(self, kernel: KernelLaunch) -> Price:
+        product = gemm.from_library(kernel.library)
+        if product is not None:
+            ns = gemm.product_ns(self.machine, product, self.sustained)
+            return self._price(ns, (kernel,), "gemm", product.flops, product.moved)
+        return self._price(self._bare_ns(kernel), (kernel,), "other", 0.0, 0.0)
+
+    def copy(self, kind: str, size: int) -> Price:
+        return self._price(copies.copy_ns(self.machine, kind, size), (), "copy", 0.0, float(size))
+
+    def memset(self, size: int) -> Price:
+        return self._price(copies.memset_ns(self.machine, size), (), "memset", 0.0, float(size))
+
+    def _products(
+        self, products: list[gemm.Product], library: list[gemm.Product | None], kernels: tuple[KernelLaunch, ...],
+        signature: OperatorSignature, name: str,
+    ) -> Price:
+        """Library products are priced one by one; kernels beside them (a bias, a reduction) by their grids."""
+        durations = tuple(
+            _whole(gemm.product_ns(self.machine, p, self.sustained) if p is not None else self._bare_ns(k))
+            for p, k in zip(library, kernels)
+        )
+        expected = gemm.from_signature(signature, name) if name in ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm") else []
+        flops = sum(p.flops for p in (expected or products))
+        return Price(durations, "gemm", PROVENANCE, flops, sum(p.moved for p in products), ERRORS["gemm"])
+
+    def _attention(self, a: attention.Attention, kernels: tuple[KernelLaunch, ...]) -> Price:
+        ns = attention.attention_ns(self.machine, a)
+        if a.backward and a.kind == "flash" and len(kernels) > 1:
+            before, after = attention.helper_ns(self.machine, a)
+            own = [before if "dot_do_o" in k.name else after if "convert_d" in k.name else 0.0 for k in kernels]
+            main = [i for i, share in enumerate(own) if not share]
+            if main and len(main) < len(kernels):
+                each = max(self.machine.fit.floor_ns, (ns - sum(own)) / len(main))
+                durations = tuple(_whole(share or each) for share in own)
+                return Price(durations, "attention", PROVENANCE, a.flops, a.moved, ERRORS["attention"])
+        return self._price(ns, kernels, "attention", a.flops, a.moved)
+
+    def _bare_ns(self, kernel: KernelLaunch) -> float:
+        """A kernel without a model: waves of its blocks over the SMs' thread slots."""
+        threads = max(1, prod(kernel.block))
+        per_sm = max(1, min(self.gpu.max_blocks_per_sm, self.gpu.max_threads_per_sm // min(threads, 1024)))
+        waves = prod(kernel.grid) / (per_sm * self.gpu.sms)
+        return self.machine.fit.floor_ns + waves * THREAD_NS_PER_WAVE
+
+    def _price(self, ns: float, kernels: tuple[KernelLaunch, ...], cls: str, flops: float, moved: float) -> Price:
+        durations = split(ns, kernels, self.machine.fit.floor_ns)
+        return Price(durations, cls, PROVENANCE, flops, moved, ERRORS.get(cls, DEFAULT_ERROR))
+
+
+def split(ns: float, kernels: tuple[KernelLaunch, ...], floor: float) -> tuple[int, ...]:
+    """`ns` over `kernels` by their threads; library kernels take what the floors of others leave."""
+    if len(kernels) <= 1:
+        return (_whole(ns),)
+    libraries = [bool(k.library) for k in kernels]
+    if any(libraries):
+        rest = max(floor, ns - floor * libraries.count(False)) / libraries.count(True)
+        return tuple(_whole(rest if is_library else floor) for is_library in libraries)
+    threads = [max(1, prod(k.grid) * prod(k.block)) for k in kernels]
+    floor = min(floor, ns / len(kernels))
+    spare = ns - floor * len(kernels)
+    total = sum(threads)
+    # Cumulative rounding: the parts add up to the whole.
+    ends, done = [], 0.0
+    for count in threads:
+        done += floor + spare * count / total
+        ends.append(_whole(done))
+    return tuple(max(1, end - start) for start, end in zip([0, *ends], ends))
+
+
+def _whole(ns: float) -> int:
+    return max(1, round(ns))

@@ -1,0 +1,168 @@
+"""What launching ranks and launching a command share: signals, the simulator's thread, the way to the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from phantora.errors import PhantoraError
+
+TERMINATE_SECONDS = 3.0
+"""From SIGTERM to SIGKILL."""
+_HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class SharedArea(Protocol):
+    """``phantora.wire.session.Session``, as far as launching needs it."""
+
+    @property
+    def fd(self) -> int: ...
+
+    @property
+    def path(self) -> str: ...
+
+    def abort(self) -> None: ...
+
+
+class RunningSimulator(Protocol):
+    """``phantora.sim.simulator.Simulator``, as far as launching needs it."""
+
+    def run(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def rank_died(self, rank: int, status: int) -> None: ...
+
+
+@dataclass
+class Outcome:
+    """How a run ended. `status` is what a shell would see."""
+
+    status: int = 0
+    failed_rank: int | None = None
+    message: str = ""
+    interrupted: int = 0
+    """Number of the signal that ended the run, 0 if none did."""
+    startup_seconds: float = 0.0
+    """From the start of the fork server to the first rank's fork."""
+    wall_seconds: float = 0.0
+
+
+class SimulatorThread:
+    """Runs the simulator beside the supervisor and keeps its error."""
+
+    def __init__(self, simulator: RunningSimulator, wake: Callable[[], None]) -> None:
+        self.simulator = simulator
+        self.error: BaseException | None = None
+        self._wake = wake
+        self._thread = threading.Thread(target=self._run, name="phantora-simulator", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.simulator.run()
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._wake()
+
+    @property
+    def done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def finish(self, stop: bool) -> None:
+        """Waits for the end; `stop` asks for an early one."""
+        if stop and self._thread.is_alive():
+            self.simulator.stop()
+        self._thread.join()
+
+
+def error_message(error: BaseException) -> str:
+    """One line for an error of the simulation, whatever raised it."""
+    if isinstance(error, PhantoraError):
+        return str(error)
+    if isinstance(error, OSError) and error.filename is None and error.strerror:
+        return (
+            f"the log cannot be written: {error.strerror}; free space or choose another -o. "
+            "What was written so far can be read"
+        )
+    return (
+        f"internal error in the simulator: {type(error).__name__}: {error}; "
+        "set PHANTORA_DEBUG=1 for the traceback and report it"
+    )
+
+
+@dataclass
+class Signals:
+    """Turns signals into bytes on a pipe, for a loop that selects."""
+
+    read: int
+    write: int
+    received: list[int] = field(default_factory=list)
+
+    def wake(self) -> None:
+        with suppress(OSError):
+            os.write(self.write, b"\0")
+
+    def handler(self, number: int, _: object) -> None:
+        self.received.append(number)
+        self.wake()
+
+
+@contextmanager
+def signals_received() -> Iterator[Signals]:
+    read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signals = Signals(read, write)
+    old = {number: signal.signal(number, signals.handler) for number in _HANDLED}
+    try:
+        yield signals
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+        os.close(read)
+        os.close(write)
+
+
+class Ending:
+    """The way to the end: a grace period, SIGTERM, SIGKILL."""
+
+    def __init__(self) -> None:
+        self.stage = 0  # 0 running, 1 grace, 2 terminated, 3 killed
+        self._deadline = float("inf")
+
+    def begin(self, grace: float) -> None:
+        if self.stage == 0:
+            self.stage, self._deadline = 1, time.monotonic() + grace
+        elif grace == 0.0:
+            self._deadline = 0.0  # a second Ctrl-C does not wait
+
+    def timeout(self) -> float | None:
+        if self._deadline == float("inf"):
+            return None
+        return max(0.0, self._deadline - time.monotonic())
+
+    def due(self) -> int:
+        """The signal to send now, or 0."""
+        if self.stage == 0 or time.monotonic() < self._deadline:
+            return 0
+        self.stage += 1
+        if self.stage == 2:
+            self._deadline = time.monotonic() + TERMINATE_SECONDS
+            return signal.SIGTERM
+        self._deadline = float("inf")
+        return signal.SIGKILL
+
+
+def drain(fd: int) -> None:
+    """Takes what lies in a pipe that does not block."""
+    with suppress(BlockingIOError):
+        while os.read(fd, 4096):
+            pass

@@ -1,0 +1,423 @@
+"""Perfetto's native trace: a process per rank; tracks for steps, threads, streams and communicators.
+
+Packets are made a batch at a time (proto.py). The order in the file decides what a reader does
+with equal timestamps, so within what can touch on one track:
+- an end comes before the begin of the next slice: ends of a batch are written before its begins,
+  and slices without length are instants;
+- on host threads, where slices nest, begins of parents come before begins of children that start
+  with them. Parents end later, so begins are written in a pass of their own that goes backwards.
+
+Arrows go from a launch on the host to its work, from a record to the waits for it, from the work to
+the host's wait for it, and between the two sides of a send. All that hangs on one id is one flow.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from phantora.trace.export import proto
+from phantora.trace.export.plan import (
+    COMM,
+    LAUNCHED_KINDS,
+    LINK,
+    STREAM,
+    THREAD,
+    THREAD_KINDS,
+    Plan,
+    layers,
+    make_plan,
+)
+from phantora.trace.export.proto import Piece
+from phantora.trace.export.selection import Selection, Selector
+from phantora.trace.reader import Batch, Log
+from phantora.trace.schema import KIND_CODE, KINDS
+
+Array = npt.NDArray[Any]
+Ints = npt.NDArray[np.int64]
+
+# Field numbers of protos/perfetto/trace/: trace_packet, track_event/*, interned_data.
+_PACKET, _TIMESTAMP, _SEQUENCE, _TRACK_EVENT, _INTERNED, _FLAGS, _DESCRIPTOR = 1, 8, 10, 11, 12, 13, 60
+_CATEGORY, _ANNOTATION, _TYPE, _NAME, _TRACK, _COUNTER, _FLOWS = 3, 4, 9, 10, 11, 30, 47
+_BEGIN, _END, _INSTANT, _COUNT = 1, 2, 3, 4
+_STATE_CLEARED, _NEEDS_STATE = 1, 2
+_EXPLICIT_ORDER, _UNIT_BYTES = 3, 3
+_HEAD = proto.number(_SEQUENCE, 1) + proto.number(_FLAGS, _NEEDS_STATE)
+
+FIRST_PID = 10_000  # rank r is process FIRST_PID + r; process 0 has a meaning of its own
+NETWORK_PID = 9_999
+_LAUNCH_NAMES = {
+    "memcpy": "cudaMemcpyAsync", "memset": "cudaMemsetAsync", "host_func": "cudaLaunchHostFunc",
+}
+_CATEGORIES = (*KINDS, "launch", "transfer", "step")
+_TEXT_ARGS = {"op": "op", "shape": "shape", "cls": "class", "provenance": "provenance", "algorithm": "algorithm"}
+_ARGS = (*_TEXT_ARGS.values(), "bytes", "flops", "sequence", "peer", "wait_ns")
+_COLUMNS = (
+    "kind", "rank", "stream", "name", "start", "end", "launch", "ready", "id", "link", "op", "shape", "cls",
+    "provenance", "algorithm", "comm", "seq", "bytes", "flops", "value",
+)  # fmt: skip
+
+
+def write(log: Log, path: str, selection: Selection) -> list[str]:
+    """Writes the selected part of `log` to `path`."""
+    selector = Selector(log, selection)
+    plan = make_plan(selector)
+    with replacing(path) as file:
+        _Writer(selector, plan, file).write()
+    return [path]
+
+
+@contextmanager
+def replacing(path: str) -> Iterator[IO[bytes]]:
+    """A file that takes `path`'s place once it is whole; compressed when the name ends with .gz."""
+    part = f"{path}.part"
+    try:
+        with open(part, "wb") as raw:
+            if path.endswith(".gz"):
+                with gzip.GzipFile("", "wb", 1, raw, 0) as packed:
+                    yield packed  # type: ignore[misc]  # GzipFile is an IO[bytes] in all but name
+            else:
+                yield raw
+        os.replace(part, path)
+    except BaseException:
+        if os.path.exists(part):
+            os.remove(part)
+        raise
+
+
+class _Names:
+    """Interned event names: the log's, then our own."""
+
+    def __init__(self, words: list[str]) -> None:
+        self.words = list(words)
+        self._own: dict[str, int] = {}
+
+    def own(self, text: str) -> int:
+        """The interning id of a name that is not the log's."""
+        if text not in self._own:
+            self.words.append(text)
+            self._own[text] = len(self.words)
+        return self._own[text]
+
+
+class _Writer:
+    def __init__(self, selector: Selector, plan: Plan, file: IO[bytes]) -> None:
+        self.selector, self.plan, self.file, self.log = selector, plan, file, selector.log
+        self.names = _Names(self.log.words("name"))
+        self.unnamed = self.names.own("(unnamed)")
+        self.launch_name = np.array([self.names.own(_LAUNCH_NAMES.get(k, "cudaLaunchKernel")) for k in KINDS])
+        self.step_names = {
+            step.name: self.names.own(step.name) for own in selector.steps.of_rank.values() for step in own
+        }
+        self.argument = {name: i + 1 for i, name in enumerate(_ARGS)}
+        self.text_base: dict[str, int] = {}
+        base = 1
+        for column in _TEXT_ARGS:
+            self.text_base[column] = base
+            base += len(self.log.words(column))
+        for rank in selector.ranks:
+            plan.tracks[THREAD].add((rank, 0, 0))
+        self.uuids: dict[str, tuple[Ints, Ints]] = {}  # layer -> sorted keys, uuids
+        self.next_uuid = 1
+
+    def write(self) -> None:
+        self._dictionaries()
+        self._descriptors()
+        self._steps()
+        for batch in self.selector.batches(_COLUMNS):
+            self._batch(batch)
+        columns = ("kind", "rank", "stream", "name", "start", "end", "op", "shape")
+        for batch in self.selector.batches(columns, THREAD_KINDS, reverse=True):
+            self._thread_begins(batch)
+
+    # ------------------------------------------------------------------ what comes first
+
+    def _dictionaries(self) -> None:
+        def entries(field: int, text_field: int, words: Iterable[str]) -> Iterator[bytes]:
+            for i, word in enumerate(words):
+                yield proto.blob(field, proto.number(1, i + 1), proto.blob(text_field, word))
+
+        texts = [word for column in _TEXT_ARGS for word in self.log.words(column)]
+        flags = proto.number(_SEQUENCE, 1) + proto.number(_FLAGS, _STATE_CLEARED | _NEEDS_STATE)
+        interned = proto.blob(
+            _INTERNED,
+            *entries(1, 2, _CATEGORIES),
+            *entries(2, 2, self.names.words),
+            *entries(3, 2, _ARGS),
+            *entries(29, 2, texts),
+        )
+        self.file.write(proto.blob(_PACKET, flags, interned))
+
+    def _descriptors(self) -> None:
+        meta = self.log.metadata
+        self.process: dict[int, int] = {}
+        for rank in self.selector.ranks:
+            host = rank // max(1, meta.ranks_per_host)
+            label = f"rank {rank} (host {host}, {meta.gpu})" if meta.gpu else f"rank {rank} (host {host})"
+            self.process[rank] = self._process(FIRST_PID + rank, label, rank)
+        network = self._process(NETWORK_PID, "network", 1 << 20) if self.plan.tracks[LINK] else 0
+        self.step_track = {}
+        self.counters: dict[str, Array] = {}
+        top = max(self.selector.ranks) + 1
+        if self.selector.steps.source != "run":
+            for rank in self.selector.ranks:
+                self.step_track[rank] = self._track(self.process[rank], "steps", 0)
+        words = self.log.words("name")
+        comm_words = self.plan.communicators
+        for layer in (THREAD, STREAM, COMM, LINK):
+            keys, uuids = [], []
+            for order, (rank, index, lane) in enumerate(sorted(self.plan.tracks[layer])):
+                more = f" (overlap {lane})" if lane else ""
+                if layer == THREAD:
+                    uuid = self._thread(rank, index, lane, ("main" if index == 0 else f"thread {index}") + more)
+                elif layer == STREAM:
+                    uuid = self._track(self.process[rank], f"stream {index}{more}", 1000 + order)
+                elif layer == COMM:
+                    label = comm_words.get(index, f"communicator {index}")
+                    uuid = self._track(self.process[rank], label + more, 100_000 + order)
+                else:
+                    uuid = self._track(network, (words[index] if words else "link") + more, order)
+                keys.append(_track(rank, index, lane))
+                uuids.append(uuid)
+            self.uuids[layer] = np.array(keys, np.int64), np.array(uuids, np.int64)
+        for order, name in enumerate(("memory allocated", "memory reserved")):
+            self.counters[name] = np.zeros(top, np.int64)
+            for rank in self.selector.ranks:
+                unit = proto.blob(8, proto.number(3, _UNIT_BYTES))
+                self.counters[name][rank] = self._track(self.process[rank], name, 10 + order, unit)
+
+    def _describe(self, *content: bytes) -> int:
+        uuid, self.next_uuid = self.next_uuid, self.next_uuid + 1
+        self.file.write(
+            proto.blob(_PACKET, proto.number(_SEQUENCE, 1), proto.blob(_DESCRIPTOR, proto.number(1, uuid), *content))
+        )
+        return uuid
+
+    def _process(self, pid: int, name: str, order: int) -> int:
+        process = proto.blob(3, proto.number(1, pid), proto.number(3, order), proto.blob(6, name))
+        return self._describe(process, proto.number(11, _EXPLICIT_ORDER))
+
+    def _thread(self, rank: int, index: int, lane: int, name: str) -> int:
+        if lane:  # no thread of its own: a plain track beside it
+            return self._track(self.process[rank], name, 100 + index)
+        pid = FIRST_PID + rank
+        tid = pid if index == 0 else (1 << 24) + rank * 256 + index
+        thread = proto.blob(4, proto.number(1, pid), proto.number(2, tid), proto.blob(5, name))
+        return self._describe(proto.number(5, self.process[rank]), thread, proto.number(12, 100 + index))
+
+    def _track(self, parent: int, name: str, order: int, *content: bytes) -> int:
+        return self._describe(proto.number(5, parent), proto.blob(2, name), proto.number(12, order), *content)
+
+    def _uuid(self, layer: str, rank: Array, index: Array, lane: Array | int) -> Ints:
+        keys, uuids = self.uuids[layer]
+        return uuids[np.searchsorted(keys, _track(rank.astype(np.int64), index.astype(np.int64), lane))]
+
+    # ------------------------------------------------------------------ packets
+
+    def _event(self, time: Ints, kind: int, track: Ints, *content: Piece) -> None:
+        if len(time):
+            self.file.write(_event_rows(time, kind, track, *content).data)
+
+    def _steps(self) -> None:
+        if not self.step_track:
+            return
+        rows = [
+            (step.start, step.end, self.step_track[rank], self.step_names[step.name])
+            for rank, own in self.selector.steps.of_rank.items()
+            for step in own
+        ]
+        start, end, track, name = (np.array(column, np.int64) for column in zip(*rows, strict=True))
+        self._event(end, _END, track)
+        content = [*self._category("step"), *proto.numbers(_NAME, name)]
+        self._event(start, _BEGIN, track, *content)
+
+    @staticmethod
+    def _category(name: str) -> list[Piece]:
+        return [proto.number(_CATEGORY, _CATEGORIES.index(name) + 1)]
+
+    def _name_ids(self, batch: Batch, rows: Ints) -> Ints:
+        name = batch["name"][rows].astype(np.int64)
+        return np.where(name >= 0, name + 1, self.unnamed)
+
+    def _batch(self, batch: Batch) -> None:
+        kind = batch["kind"]
+        placed = []
+        for layer, rows, (rank, index), start in layers(batch):
+            track = self._uuid(layer, rank, index, self.plan.lanes(layer, batch, rows))
+            placed.append((layer, rows, track, start, batch["end"][rows]))
+        late = (kind == KIND_CODE["wait"]) | (kind == KIND_CODE["sync"])
+        for _, rows, track, start, end in placed:
+            ends = (end > start) & ~late[rows]
+            self._event(end[ends], _END, track[ends])
+        for layer, rows, track, start, end in placed:  # records before the waits for them
+            if layer == STREAM:
+                chosen = (end == start) & ~late[rows]
+                self._slices(batch, rows[chosen], _INSTANT, start[chosen], track[chosen])
+        self._launches(batch)
+        for _, rows, track, start, end in placed:
+            ends = (end > start) & late[rows]
+            for linked in (True, False):
+                chosen = ends & ((batch["link"][rows] >= 0) == linked)
+                flow = proto.fixed(_FLOWS, _flow(batch["rank"][rows[chosen]], batch["link"][rows[chosen]]))
+                self._event(end[chosen], _END, track[chosen], *(flow if linked else []))
+        for layer, rows, track, start, end in placed:
+            chosen = (end == start) & (late[rows] | (layer != STREAM))
+            if layer in (STREAM, THREAD):
+                self._slices(batch, rows[chosen], _INSTANT, start[chosen], track[chosen])
+            if layer != THREAD:
+                begins = end > start
+                self._slices(
+                    batch, rows[begins], _BEGIN, start[begins], track[begins], transfer=layer == COMM
+                )
+        self._memory(batch)
+
+    def _launches(self, batch: Batch) -> None:
+        """A mark on the host thread where the work was launched; the arrow to it begins there."""
+        launched = np.isin(batch["kind"], [KIND_CODE[k] for k in LAUNCHED_KINDS]) & (batch["launch"] >= 0)
+        rows = np.flatnonzero(launched)
+        if not len(rows):
+            return
+        rank = batch["rank"][rows]
+        thread = self.plan.threads.find(rank, batch["link"][rows])
+        track = self._uuid(THREAD, rank, thread, 0)
+        self._event(
+            batch["launch"][rows], _INSTANT, track, *self._category("launch"),
+            *proto.numbers(_NAME, self.launch_name[batch["kind"][rows]]),
+            *proto.fixed(_FLOWS, _flow(rank, batch["id"][rows])),
+        )
+
+    def _slices(
+        self, batch: Batch, rows: Ints, event: int, time: Ints, track: Ints, transfer: bool = False
+    ) -> None:
+        for chosen, content in self._contents(batch, rows, transfer):
+            self._event(time[chosen], event, track[chosen], *content)
+
+    def _contents(self, batch: Batch, rows: Ints, transfer: bool = False) -> Iterator[tuple[Ints, list[Piece]]]:
+        """Groups of `rows` that have the same fields, with the fields."""
+        if not len(rows):
+            return
+        kind, get = batch["kind"][rows], batch.columns
+        present: list[tuple[str, Array]] = []
+        for column in ("op", "shape", "cls", "provenance", "algorithm"):
+            if column in get:
+                present.append((column, get[column][rows] >= 0))
+        if "bytes" in get:
+            communication = np.isin(kind, [KIND_CODE["collective"], KIND_CODE["sendrecv"]])
+            present.append(("bytes", get["bytes"][rows] > 0))
+            present.append(("flops", get["flops"][rows] > 0))
+            present.append(("sequence", communication & (get["seq"][rows] >= 0)))
+            present.append(("peer", (kind == KIND_CODE["sendrecv"]) & (get["value"][rows] >= 0)))
+            present.append(("wait_ns", communication & (get["ready"][rows] > get["start"][rows])))
+            flows, flow_mask = self._flows(batch, rows, kind, transfer)
+        else:
+            flows, flow_mask = np.zeros(len(rows), np.uint64), np.zeros(len(rows), bool)
+        key = kind.astype(np.int64) << 16
+        for bit, (_, mask) in enumerate([*present, ("flow", flow_mask)]):
+            key |= mask.astype(np.int64) << bit
+        for value in np.unique(key).tolist():
+            chosen = np.flatnonzero(key == value)
+            own = rows[chosen]
+            content = self._category("transfer" if transfer else KINDS[value >> 16])
+            content += proto.numbers(_NAME, self._name_ids(batch, own))
+            for bit, (name, _) in enumerate(present):
+                if value >> bit & 1:
+                    content += self._argument(batch, own, name)
+            if value >> len(present) & 1:
+                content += proto.fixed(_FLOWS, flows[chosen])
+            yield chosen, content
+
+    def _argument(self, batch: Batch, rows: Ints, name: str) -> list[Piece]:
+        key = proto.number(1, self.argument[_TEXT_ARGS.get(name, name)])
+        if name in _TEXT_ARGS:
+            return proto.message(
+                _ANNOTATION, key, *proto.numbers(17, batch[name][rows] + np.int64(self.text_base[name]))
+            )
+        if name == "flops":
+            return proto.message(_ANNOTATION, key, *proto.fixed(5, batch["flops"][rows]))
+        column = {"bytes": "bytes", "sequence": "seq", "peer": "value"}.get(name)
+        values = batch[column][rows] if column else (batch["ready"] - batch["start"])[rows]
+        return proto.message(_ANNOTATION, key, *proto.numbers(4, values))
+
+    def _flows(self, batch: Batch, rows: Ints, kind: Array, transfer: bool) -> tuple[Array, Array]:
+        """Ids of the arrows that meet the begin of each row, and which rows have one."""
+        rank, link = batch["rank"][rows], batch["link"][rows]
+        if transfer:  # the two sides of a send meet on the communicators' tracks
+            peer, seq = batch["value"][rows], batch["seq"][rows]
+            pair = (kind == KIND_CODE["sendrecv"]) & (peer >= 0) & (seq >= 0)
+            low, high = np.minimum(rank, peer).astype(np.uint64), np.maximum(rank, peer).astype(np.uint64)
+            mixed = low
+            for part in (high, batch["comm"][rows].astype(np.uint64), seq.astype(np.uint64)):
+                mixed = (mixed * np.uint64(0x9E3779B97F4A7C15)) ^ part  # wraps: a hash
+            return mixed | np.uint64(1 << 63), pair
+        own = np.isin(kind, [KIND_CODE[k] for k in LAUNCHED_KINDS]) & (batch["launch"][rows] >= 0)
+        own |= kind == KIND_CODE["record"]
+        waits = ((kind == KIND_CODE["wait"]) | (kind == KIND_CODE["sync"])) & (link >= 0)
+        waits &= batch["end"][rows] == batch["start"][rows]  # longer ones have the arrow at their end
+        return _flow(rank, np.where(waits, link, batch["id"][rows])), own | waits
+
+    def _thread_begins(self, batch: Batch) -> None:
+        for layer, rows, (rank, index), start in layers(batch):
+            if layer != THREAD:
+                continue
+            long = batch["end"][rows] > start
+            rows, start = rows[long][::-1], start[long][::-1]
+            if not len(rows):
+                continue
+            # Of slices with equal ends the one that starts first encloses the others.
+            track = self._uuid(layer, rank[long][::-1], index[long][::-1], self.plan.lanes(layer, batch, rows))
+            order = np.lexsort((-batch["end"][rows], start))
+            rows, start, track = rows[order], start[order], track[order]
+            groups = [
+                (chosen, _event_rows(start[chosen], _BEGIN, track[chosen], *content))
+                for chosen, content in self._contents(batch, rows)
+            ]
+            self.file.write(_in_order(len(rows), groups).data)
+
+    def _memory(self, batch: Batch) -> None:
+        rows = np.flatnonzero(batch["kind"] == KIND_CODE["memory"])
+        if not len(rows):
+            return
+        rows = rows[np.argsort(batch["rank"][rows], kind="stable")]
+        rank = batch["rank"][rows]
+        for name, column in (("memory allocated", "value"), ("memory reserved", "bytes")):
+            value = batch[column][rows]
+            changed = np.ones(len(rows), bool)
+            changed[1:] = (value[1:] != value[:-1]) | (rank[1:] != rank[:-1])
+            self._event(
+                batch["end"][rows[changed]], _COUNT, self.counters[name][rank[changed]],
+                *proto.numbers(_COUNTER, value[changed]),
+            )
+
+
+def _event_rows(time: Ints, kind: int, track: Ints, *content: Piece) -> proto.Bytes:
+    event = proto.message(_TRACK_EVENT, proto.number(_TYPE, kind), *proto.numbers(_TRACK, track), *content)
+    return proto.rows(len(time), proto.message(_PACKET, *proto.numbers(_TIMESTAMP, time), _HEAD, *event))
+
+
+def _in_order(count: int, groups: list[tuple[Ints, proto.Bytes]]) -> proto.Bytes:
+    """Records of several shapes, each at its place: `groups` are (positions, records)."""
+    if len(groups) == 1 and len(groups[0][0]) == count:
+        return groups[0][1]
+    length = np.zeros(count, np.int64)
+    for positions, records in groups:
+        length[positions] = records.shape[1]
+    offset = np.cumsum(length) - length
+    out = np.empty(int(length.sum()), np.uint8)
+    for positions, records in groups:
+        out[offset[positions][:, None] + np.arange(records.shape[1])] = records
+    return out
+
+
+def _track(rank: Array | int, index: Array | int, lane: Array | int) -> Any:
+    return (rank << 40) | (index << 8) | lane
+
+
+def _flow(rank: Array, row_id: Array) -> npt.NDArray[np.uint64]:
+    """The flow of a row: unique in the trace, never 0, apart from the flows of sends."""
+    return ((np.int64(1) << 62) | (rank.astype(np.int64) << 44) | row_id).astype(np.uint64)

@@ -1,0 +1,175 @@
+"""Ranks without processes: records are written straight into the rings, prices come from kernel names.
+
+A kernel named ``k:1000`` takes 1000 ns, a collective ``bytes`` ns, a copy its bytes in ns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from phantora.sim import core as native
+from phantora.wire import layout
+from phantora.wire.session import Session
+
+RECORD = layout.dtype(layout.Record)
+CONTROL = layout.dtype(layout.Control)
+REPLY = layout.dtype(layout.Reply)
+
+
+@dataclass
+class FakeRank:
+    """One rank's end of the wire. Methods append one record each, at host time `at`."""
+
+    index: int
+    session: Session
+    clock: int = 0
+    names: dict[str, int] = field(default_factory=dict)
+    slots: int = 0
+    requests: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        header = self.session.header
+        ring = int(header["ring_offset"]) + self.index * layout.RING_RECORDS * RECORD.itemsize
+        self.ring = np.ndarray((layout.RING_RECORDS,), RECORD, buffer=self.session.area, offset=ring)
+        replies = int(header["reply_offset"]) + self.index * layout.REPLY_SLOTS * REPLY.itemsize
+        self.replies = np.ndarray((layout.REPLY_SLOTS,), REPLY, buffer=self.session.area, offset=replies)
+        self.control = self.session.control[self.index : self.index + 1]
+        self.emit("RANK_START", a=1, c=1)
+
+    def emit(self, kind: str, *, at: int | None = None, **fields: int) -> None:
+        if at is not None:
+            self.clock = max(self.clock, at)
+        head = int(self.control["head"][0])
+        record = self.ring[head % layout.RING_RECORDS]
+        record["kind"] = getattr(layout.Kind, kind)
+        record["flags"] = fields.pop("flags", 0)
+        record["slot"] = fields.pop("slot", 0xFF)
+        record["time"] = self.clock
+        for name in ("id", "stream", "op", "a", "b", "c", "d", "e"):
+            record[name] = fields.get(name, 0)
+        self.control["head"] = head + 1
+        self.control["clock"] = self.clock
+
+    def blob(self, data: bytes) -> None:
+        for start in range(0, len(data), layout.BLOB_BYTES):
+            piece = data[start : start + layout.BLOB_BYTES]
+            head = int(self.control["head"][0])
+            raw = np.zeros(RECORD.itemsize, np.uint8)
+            raw[0] = layout.Kind.BLOB
+            raw[4] = len(piece)
+            raw[8 : 8 + len(piece)] = np.frombuffer(piece, np.uint8)
+            self.ring[head % layout.RING_RECORDS] = raw.view(RECORD)[0]
+            self.control["head"] = head + 1
+
+    def name(self, text: str) -> int:
+        if text not in self.names:
+            self.names[text] = len(self.names) + 1
+            self.blob(text.encode())
+            self.emit("DEFINE_NAME", id=self.names[text])
+        return self.names[text]
+
+    def stream(self, number: int, priority: int = 0, blocking: bool = False) -> int:
+        flags = 0 if blocking else layout.Flag["PH_F_NONBLOCKING"]
+        self.emit("STREAM_CREATE", stream=number, a=priority % 2**64, flags=flags)
+        return number
+
+    def kernel(self, text: str, stream: int = 0, blocks: int = 10**6, at: int | None = None) -> None:
+        number = self.name(text)
+        self.emit("KERNEL", id=number, stream=stream, a=blocks | 1 << 32 | 1 << 48, b=1024 | 1 << 16 | 1 << 32, at=at)
+
+    def ask(self, label: str, kind: str, *, at: int | None = None, **fields: int) -> None:
+        """A request; the answer is read with :meth:`answer` under `label`."""
+        slot = self.slots % layout.REPLY_SLOTS
+        self.slots += 1
+        self.replies["futex"][slot] = 0
+        self.requests[label] = slot
+        self.emit(kind, slot=slot, flags=layout.Flag["PH_F_BLOCKED"] | fields.pop("flags", 0), at=at, **fields)
+
+    def answer(self, label: str) -> tuple[int, int] | None:
+        """(status, time) or None while pending. Moves the clock as a rank would."""
+        reply = self.replies[self.requests[label]]
+        if not reply["futex"]:
+            return None
+        self.clock = max(self.clock, int(reply["time"]))
+        return int(reply["status"]), int(reply["time"])
+
+    def payload(self, label: str) -> bytes:
+        reply = self.replies[self.requests[label]]
+        return bytes(reply["data"][: int(reply["length"])])
+
+    def communicator(self, number: int, members: int, own: int, key: int = 7) -> int:
+        self.emit("COMM_CREATE", id=number, a=key, b=key, c=members, d=own)
+        return number
+
+    def collective(
+        self, comm: int, nbytes: int, *, kind: int = 0, stream: int = 0, at: int | None = None,
+        data: bytes | None = None, ticket: int = 0, dtype: int = 7, count: int | None = None,
+    ) -> None:  # fmt: skip
+        if data is not None:
+            self.blob(data)
+        self.emit(
+            "COLLECTIVE", id=comm, stream=stream, a=kind | dtype << 8, b=nbytes // 4 if count is None else count,
+            c=nbytes, d=ticket, at=at,
+        )  # fmt: skip
+
+    def transfer(self, kind: str, comm: int, peer: int, nbytes: int, *, stream: int = 0, at: int | None = None) -> None:
+        self.emit(kind, id=comm, stream=stream, a=peer | 7 << 32, b=nbytes // 4, c=nbytes, at=at)
+
+    def exit(self, at: int | None = None) -> None:
+        self.emit("RANK_EXIT", at=at)
+
+
+@dataclass
+class Bench:
+    """A core over fake ranks."""
+
+    session: Session
+    core: native.Core
+    ranks: list[FakeRank]
+
+    @classmethod
+    def create(cls, library: Path, world: int = 1, sms: int = 100) -> Bench:
+        device: dict[str, Any] = {"name": b"test", "sms": sms, "max_threads_per_sm": 2048, "max_blocks_per_sm": 32}
+        session = Session.create(world, world, device, {})
+        core = native.Core(library, session)
+        return cls(session, core, [FakeRank(index, session) for index in range(world)])
+
+    def run(self) -> int:
+        """Runs until nothing moves; answers prices. Returns the last reasons."""
+        idle = 0
+        reason = 0
+        while idle < 2:
+            reason = self.core.run(0)
+            if reason & native.ERROR:
+                return reason
+            while (request := self.core.next_price()) is not None:
+                if request.kind in (native.OPERATOR, native.KERNEL):
+                    names = [self.core.text(native.NAMES, k.name) for k in self.core.price_kernels(request)]
+                    durations = tuple(int(name.split(":")[1]) for name in names)
+                else:
+                    durations = (request.bytes,)
+                self.core.set_price(request.id, durations, min(durations), 0)
+                reason |= native.MOVED
+            idle = idle + 1 if reason in (native.IDLE, native.DONE) else 0
+        return reason
+
+    def rows(self, everything: bool = True) -> list[dict[str, Any]]:
+        rows = self.core.take_rows(everything)
+        kinds = layout.RowKind.names()
+        return [
+            {
+                "kind": kinds[row["kind"]], "rank": int(row["rank"]), "stream": int(row["stream"]),
+                "name": self.core.text(native.NAMES, int(row["name"])) if row["name"] >= 0 else "",
+                "start": int(row["start"]), "end": int(row["end"]), "ready": int(row["ready"]),
+            }
+            for row in rows
+        ]  # fmt: skip
+
+    def spans(self, *kinds: str) -> list[tuple[str, int, int]]:
+        """(name, start, end) of the rows of some kinds, in the log's order."""
+        wanted = kinds or ("KERNEL",)
+        return [(row["name"], row["start"], row["end"]) for row in self.rows() if row["kind"] in wanted]

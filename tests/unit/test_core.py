@@ -1,0 +1,400 @@
+"""CUDA's ordering rules and the collectives' timing, on programs with fixed durations."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.fakeranks import Bench
+
+from phantora.sim import core as native
+from phantora.wire import layout
+
+D2H_PAGEABLE = layout.Copy.D2H_PAGEABLE
+H2D_PINNED = layout.Copy.H2D_PINNED
+
+
+@pytest.fixture
+def make(core_library: Path) -> Callable[[int], Bench]:
+    return lambda world=1: Bench.create(core_library, world)
+
+
+Span = tuple[str, int, int]
+
+
+def one(make: Callable[[int], Bench], program: Callable[[Bench], None], *kinds: str) -> list[Span]:
+    bench = make(1)
+    program(bench)
+    bench.ranks[0].exit()
+    bench.run()
+    return bench.spans(*kinds)
+
+
+def in_order(bench: Bench) -> None:
+    rank = bench.ranks[0]
+    rank.kernel("a:100", at=10)
+    rank.kernel("b:50", at=20)
+
+
+def gap_of_the_host(bench: Bench) -> None:
+    rank = bench.ranks[0]
+    rank.kernel("a:100", at=0)
+    rank.kernel("b:50", at=500)
+
+
+def small_kernels_overlap(bench: Bench) -> None:
+    rank = bench.ranks[0]
+    rank.stream(8)
+    rank.kernel("a:100", blocks=10, at=0)
+    rank.kernel("b:100", stream=8, blocks=10, at=20)
+
+
+def full_kernels_take_turns(bench: Bench) -> None:
+    rank = bench.ranks[0]
+    rank.stream(8)
+    rank.kernel("a:100", at=0)
+    rank.kernel("b:100", stream=8, at=20)
+
+
+def priority_goes_first(bench: Bench) -> None:
+    rank = bench.ranks[0]
+    rank.stream(8, priority=-1)
+    rank.kernel("a:100", at=0)
+    rank.kernel("b:100", stream=8, at=20)
+
+
+def legacy_waits_for_blocking_streams(bench: Bench) -> None:
+    rank = bench.ranks[0]
+    rank.stream(8, blocking=True)
+    rank.kernel("a:100", stream=8, blocks=1, at=0)
+    rank.kernel("b:10", stream=0, blocks=1, at=1)
+    rank.kernel("c:10", stream=8, blocks=1, at=2)
+
+
+def legacy_ignores_non_blocking(bench: Bench) -> None:
+    rank = bench.ranks[0]
+    rank.stream(8)
+    rank.kernel("a:100", stream=8, blocks=1, at=0)
+    rank.kernel("b:10", stream=0, blocks=1, at=1)
+
+
+def event_orders_streams(bench: Bench) -> None:
+    rank = bench.ranks[0]
+    rank.stream(8)
+    rank.kernel("a:100", blocks=1, at=0)
+    rank.emit("EVENT_RECORD", id=1)
+    rank.kernel("b:100", blocks=1)
+    rank.emit("STREAM_WAIT", id=1, stream=8)
+    rank.kernel("c:10", stream=8, blocks=1, at=5)
+
+
+def wait_uses_the_record_of_its_time(bench: Bench) -> None:
+    rank = bench.ranks[0]
+    rank.stream(8)
+    rank.kernel("a:100", blocks=1, at=0)
+    rank.emit("EVENT_RECORD", id=1)
+    rank.emit("STREAM_WAIT", id=1, stream=8)
+    rank.kernel("b:100", blocks=1)
+    rank.emit("EVENT_RECORD", id=1)  # does not move the wait above
+    rank.kernel("c:10", stream=8, blocks=1)
+
+
+def wait_for_a_fresh_event_is_nothing(bench: Bench) -> None:
+    rank = bench.ranks[0]
+    rank.stream(8)
+    rank.kernel("a:100", blocks=1, at=0)
+    rank.emit("STREAM_WAIT", id=1, stream=8)
+    rank.kernel("c:10", stream=8, blocks=1)
+
+
+def copies_of_one_direction_take_turns(bench: Bench) -> None:
+    rank = bench.ranks[0]
+    rank.stream(8)
+    rank.stream(9)
+    rank.emit("MEMCPY", id=H2D_PINNED, a=100, stream=8, at=0)
+    rank.emit("MEMCPY", id=H2D_PINNED, a=100, stream=9, at=0)
+    rank.emit("MEMCPY", id=D2H_PAGEABLE, a=100, stream=0, at=0)
+
+
+H2D = "Memcpy HtoD (Pinned -> Device)"
+D2H = "Memcpy DtoH (Device -> Pageable)"
+PROGRAMS: list[tuple[Callable[[Bench], None], tuple[str, ...], list[Span]]] = [
+    (in_order, ("KERNEL",), [("a:100", 10, 110), ("b:50", 110, 160)]),
+    (gap_of_the_host, ("KERNEL",), [("a:100", 0, 100), ("b:50", 500, 550)]),
+    (small_kernels_overlap, ("KERNEL",), [("a:100", 0, 100), ("b:100", 20, 120)]),
+    (full_kernels_take_turns, ("KERNEL",), [("a:100", 0, 100), ("b:100", 100, 200)]),
+    (priority_goes_first, ("KERNEL",), [("b:100", 20, 120), ("a:100", 0, 200)]),
+    (legacy_waits_for_blocking_streams, ("KERNEL",), [("a:100", 0, 100), ("b:10", 100, 110), ("c:10", 110, 120)]),
+    (legacy_ignores_non_blocking, ("KERNEL",), [("b:10", 1, 11), ("a:100", 0, 100)]),
+    (event_orders_streams, ("KERNEL",), [("c:10", 100, 110), ("b:100", 100, 200)]),
+    (wait_uses_the_record_of_its_time, ("KERNEL",), [("c:10", 100, 110), ("b:100", 100, 200)]),
+    (wait_for_a_fresh_event_is_nothing, ("KERNEL",), [("c:10", 0, 10), ("a:100", 0, 100)]),
+    (copies_of_one_direction_take_turns, ("MEMCPY",), [(H2D, 0, 100), (D2H, 0, 100), (H2D, 100, 200)]),
+]
+
+
+@pytest.mark.parametrize(("program", "kinds", "expected"), PROGRAMS, ids=[p[0].__name__ for p in PROGRAMS])
+def test_streams(
+    make: Callable[[int], Bench], program: Callable[[Bench], None], kinds: tuple[str, ...], expected: list[Span]
+) -> None:
+    spans = one(make, program, *kinds)
+    if program in (event_orders_streams, wait_uses_the_record_of_its_time):
+        spans = [span for span in spans if span[0] != "a:100"]
+    assert spans == expected
+
+
+def test_device_sync_returns_at_the_end_of_all_streams(make: Callable[[int], Bench]) -> None:
+    bench = make(1)
+    rank = bench.ranks[0]
+    rank.stream(8)
+    rank.kernel("a:300", blocks=1, at=0)
+    rank.kernel("b:100", stream=8, blocks=1, at=0)
+    rank.ask("sync", "DEVICE_SYNC", at=40)
+    bench.run()
+    assert rank.answer("sync") == (0, 300)
+    rank.ask("again", "DEVICE_SYNC", at=700)
+    bench.run()
+    assert rank.answer("again") == (0, 700)
+
+
+def test_event_sync_waits_for_its_record_only(make: Callable[[int], Bench]) -> None:
+    bench = make(1)
+    rank = bench.ranks[0]
+    rank.kernel("a:100", at=0)
+    rank.emit("EVENT_RECORD", id=3)
+    rank.kernel("b:900")
+    rank.ask("event", "EVENT_SYNC", id=3)
+    bench.run()
+    assert rank.answer("event") == (0, 100)
+    rank.ask("time", "EVENT_TIME", id=3)
+    bench.run()
+    assert rank.answer("time") == (0, 100)
+
+
+def test_query_in_a_loop_turns_ready_at_the_right_time(make: Callable[[int], Bench]) -> None:
+    bench = make(1)
+    rank = bench.ranks[0]
+    rank.kernel("a:100", at=0)
+    answers = []
+    for at in range(10, 150, 30):
+        rank.ask(f"q{at}", "STREAM_QUERY", at=at)
+        bench.run()
+        answer = rank.answer(f"q{at}")
+        assert answer is not None
+        answers.append((at, answer[0]))
+    assert answers == [(10, 1), (40, 1), (70, 1), (100, 0), (130, 0)]
+
+
+def test_sync_copy_blocks_the_host_until_it_is_done(make: Callable[[int], Bench]) -> None:
+    bench = make(1)
+    rank = bench.ranks[0]
+    rank.kernel("a:100", at=0)
+    rank.ask("copy", "MEMCPY", id=D2H_PAGEABLE, a=20)
+    bench.run()
+    assert rank.answer("copy") == (0, 120)
+
+
+def test_a_running_host_holds_its_gpu_back(make: Callable[[int], Bench]) -> None:
+    """A later launch could still contend: nothing after the host's clock is final."""
+    bench = make(1)
+    rank = bench.ranks[0]
+    rank.stream(8)
+    rank.kernel("a:100", at=0)
+    bench.run()
+    assert bench.rows(everything=False) == []
+    rank.kernel("b:100", stream=8, at=20)
+    rank.exit()
+    bench.run()
+    assert bench.spans() == [("a:100", 0, 100), ("b:100", 100, 200)]
+
+
+def test_collective_starts_when_the_last_rank_arrives(make: Callable[[int], Bench]) -> None:
+    bench = make(2)
+    for index, rank in enumerate(bench.ranks):
+        rank.communicator(1, 2, index)
+        rank.kernel(f"k:{100 + 200 * index}", at=0)
+        rank.collective(1, 40)
+        rank.exit()
+    bench.run()
+    rows = [row for row in bench.rows() if row["kind"] == "COLLECTIVE"]
+    assert [(row["rank"], row["start"], row["ready"], row["end"]) for row in rows] == [(0, 100, 300, 340), (1, 300, 300, 340)]
+
+
+def test_kernels_beside_a_collective_are_slower(make: Callable[[int], Bench]) -> None:
+    bench = make(2)
+    bench.core.set_company(0, 2.0)
+    for index, rank in enumerate(bench.ranks):
+        rank.communicator(1, 2, index)
+        rank.stream(8)
+        rank.collective(1, 100, stream=8, at=0)
+        rank.kernel("k:100", at=0)
+        rank.exit()
+    bench.run()
+    assert [row["end"] for row in bench.rows() if row["kind"] == "KERNEL"] == [150, 150]  # 50 of it at half speed
+
+
+def test_blocked_host_resumes_while_a_collective_spins(make: Callable[[int], Bench]) -> None:
+    """Rank 0 waits for its compute stream; its collective waits for rank 1, which is far ahead in time."""
+    bench = make(2)
+    zero, one_ = bench.ranks
+    for index, rank in enumerate(bench.ranks):
+        rank.communicator(1, 2, index)
+        rank.stream(8)
+    zero.collective(1, 40, stream=8, at=0)
+    zero.kernel("k:100", at=0)
+    zero.ask("sync", "STREAM_SYNC", stream=0)
+    bench.run()
+    assert zero.answer("sync") is None  # rank 1 could still arrive before 100
+    one_.kernel("z:1", at=5000)
+    bench.run()
+    assert zero.answer("sync") == (0, 100)
+    one_.collective(1, 40, stream=8)
+    one_.exit()
+    zero.exit()
+    bench.run()
+    rows = [row for row in bench.rows() if row["kind"] == "COLLECTIVE"]
+    assert [(row["start"], row["end"]) for row in rows] == [(0, 5040), (5000, 5040)]
+
+
+def test_two_ranks_waiting_across_two_groups_do_not_creep(make: Callable[[int], Bench]) -> None:
+    """Each rank spins in a collective that the other reaches only later, on another stream."""
+    bench = make(2)
+    for index, rank in enumerate(bench.ranks):
+        rank.communicator(1, 2, index, key=1)
+        rank.communicator(2, 2, index, key=2)
+        rank.stream(8)
+        rank.stream(9)
+        first, second = (1, 2) if index == 0 else (2, 1)
+        rank.collective(first, 10, stream=8, at=0)
+        rank.kernel("k:1000000", stream=9, at=0)
+        rank.collective(second, 10, stream=9)
+        rank.ask("sync", "DEVICE_SYNC")
+    bench.run()
+    assert [rank.answer("sync") for rank in bench.ranks] == [(0, 1000010), (0, 1000010)]
+
+
+@pytest.mark.parametrize("recv_first", [False, True])
+def test_grouped_sends_and_receives_meet_in_either_order(make: Callable[[int], Bench], recv_first: bool) -> None:
+    bench = make(2)
+    for index, rank in enumerate(bench.ranks):
+        rank.communicator(1, 2, index)
+        rank.emit("GROUP_BEGIN", a=2, at=100 * index)
+        order = ("RECV", "SEND") if recv_first and index else ("SEND", "RECV")
+        for kind in order:
+            rank.transfer(kind, 1, 1 - index, 40)
+        rank.exit()
+    bench.run()
+    rows = [row for row in bench.rows() if row["kind"] == "SENDRECV"]
+    assert [(row["rank"], row["start"], row["end"]) for row in rows] == [(0, 0, 140), (1, 100, 140)]
+
+
+def test_sends_match_receives_in_order(make: Callable[[int], Bench]) -> None:
+    bench = make(2)
+    sender, receiver = bench.ranks
+    for index, rank in enumerate(bench.ranks):
+        rank.communicator(1, 2, index)
+    sender.transfer("SEND", 1, 1, 40, at=0)
+    sender.transfer("SEND", 1, 1, 80, at=0)
+    receiver.transfer("RECV", 1, 0, 40, at=10)
+    receiver.transfer("RECV", 1, 0, 80, at=10)
+    for rank in bench.ranks:
+        rank.exit()
+    bench.run()
+    ends = [(row["rank"], row["start"], row["end"]) for row in bench.rows() if row["kind"] == "SENDRECV"]
+    assert ends == [(0, 0, 50), (1, 10, 50), (0, 50, 130), (1, 50, 130)]
+
+
+def test_mismatched_sizes_name_both_ranks(make: Callable[[int], Bench]) -> None:
+    bench = make(2)
+    for index, rank in enumerate(bench.ranks):
+        rank.communicator(1, 2, index)
+        rank.collective(1, 40 + 4 * index)
+    assert bench.run() & native.ERROR
+    text = bench.core.error()
+    assert "rank 0 calls all_reduce of 10 float32" in text
+    assert "rank 1 calls all_reduce of 11 float32" in text
+
+
+def test_missing_rank_is_named(make: Callable[[int], Bench]) -> None:
+    bench = make(3)
+    for index, rank in enumerate(bench.ranks):
+        rank.communicator(1, 3, index)
+        if index != 2:
+            rank.collective(1, 40)
+            rank.ask("sync", "DEVICE_SYNC")
+    bench.ranks[2].exit()
+    bench.run()
+    text = bench.core.diagnose()
+    assert "rank 0 waits in all_reduce of 10 float32, sequence number 0" in text
+    assert "not there: rank 2" in text
+    assert "rank 2 has exited with status 0" in text
+
+
+def test_small_payloads_are_carried_and_reduced(make: Callable[[int], Bench]) -> None:
+    bench = make(3)
+    for index, rank in enumerate(bench.ranks):
+        rank.communicator(1, 3, index)
+        rank.collective(1, 8, data=struct.pack("<2f", index, 10 * index), ticket=5)
+        rank.ask("bytes", "PAYLOAD", a=5)
+    bench.run()
+    for rank in bench.ranks:
+        assert struct.unpack("<2f", rank.payload("bytes")) == (3.0, 30.0)
+
+
+def test_exchange_returns_all_parts_in_order(make: Callable[[int], Bench]) -> None:
+    bench = make(2)
+    for index, rank in enumerate(bench.ranks):
+        rank.blob(b"x" * (index + 1))
+        rank.ask("all", "EXCHANGE", a=1, b=2, c=2, d=9, e=index, at=100 * (index + 1))
+        bench.run()
+    expected = struct.pack("<I", 1) + b"x" + struct.pack("<I", 2) + b"xx"
+    for rank in bench.ranks:
+        assert rank.answer("all") == (0, 200)
+        assert rank.payload("all") == expected
+
+
+def test_asleep_ranks_are_overtaken_and_moved_forward(make: Callable[[int], Bench]) -> None:
+    """Rank 1 sleeps outside CUDA for something that rank 0 does after its wait."""
+    bench = make(2)
+    zero, one_ = bench.ranks
+    for index, rank in enumerate(bench.ranks):
+        rank.communicator(1, 2, index)
+        rank.stream(8)
+    zero.collective(1, 40, stream=8, at=0)
+    zero.kernel("k:100", at=0)
+    zero.ask("sync", "STREAM_SYNC", stream=0)
+    bench.run()
+    assert zero.answer("sync") is None
+    assert bench.core.overtake([1])
+    assert zero.answer("sync") == (0, 100)
+    assert int(one_.control["floor"][0]) == 100
+
+
+def test_log_order_does_not_depend_on_who_ran_first(make: Callable[[int], Bench]) -> None:
+    def program(rank: int, bench: Bench) -> list[Callable[[], None]]:
+        r = bench.ranks[rank]
+        steps: list[Callable[[], None]] = [lambda: r.communicator(1, 3, rank) and None, lambda: r.stream(8) and None]
+        for round_ in range(5):
+            duration = 50 + 37 * (rank * 5 + round_) % 90
+            steps.append(lambda duration=duration: r.kernel(f"k:{duration}", at=r.clock + 7))  # type: ignore[misc]
+            steps.append(lambda: r.collective(1, 40, stream=8, at=r.clock + 3))
+        return [*steps, r.exit]
+
+    logs = []
+    for seed in range(5):
+        bench = make(3)
+        chooser = random.Random(seed)
+        queues = [program(rank, bench) for rank in range(3)]
+        while any(queues):
+            queue = chooser.choice([q for q in queues if q])
+            queue.pop(0)()
+            if chooser.random() < 0.5:
+                bench.run()
+        bench.run()
+        logs.append(bench.rows())
+    assert all(a == b for a, b in itertools.pairwise(logs))
+    assert len([row for row in logs[0] if row["kind"] == "KERNEL"]) == 15
