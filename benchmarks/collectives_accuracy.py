@@ -52,11 +52,13 @@ def predict(model: CollectiveModel, sample: Sample) -> CollectivePrice:
         return model.transfer(0, 1, sample.bytes, 1, members=sample.members, duplex=True)
     if sample.op == "send_0_to_1":  # torch makes a communicator of two for it
         return model.transfer(0, 1, sample.bytes, 1)
-    return model.collective(getattr(Coll, sample.op.upper()), tuple(range(sample.members)), sample.bytes, BFLOAT16)
+    kind = getattr(Coll, sample.op.upper())
+    return model.collective(kind, tuple(range(sample.members)), sample.bytes, BFLOAT16)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--cluster", default="1x4xH200")
     parser.add_argument("--all", action="store_true", help="print every size")
@@ -70,9 +72,11 @@ def main() -> int:
         if arguments.all:
             print(
                 f"{sample.op:16} {sample.members} {sample.bytes / 1024:9.0f} KiB {sample.us:9.1f} us "
-                f"{price.duration_ns / 1e3:9.1f} {error:+7.1%}  {price.algorithm} {price.protocol} {price.channels}"
+                f"{price.duration_ns / 1e3:9.1f} {error:+7.1%}  "
+                f"{price.algorithm} {price.protocol} {price.channels}"
             )
-    print("| operation | GPUs | sizes | median error | largest | mean |\n| --- | --- | --- | --- | --- | --- |")
+    print("| operation | GPUs | sizes | median error | largest | mean |")
+    print("| --- | --- | --- | --- | --- | --- |")
     everything: list[float] = []
     for (op, members), values in sorted(errors.items()):
         sizes = [abs(value) for value in values]

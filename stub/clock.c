@@ -6,6 +6,7 @@
 // Python headers have to be installed; the symbols come from the interpreter that loads us.
 #include <time.h>
 
+#include "abi/export.h"
 #include "rank.h"
 
 typedef struct ph_pyobject ph_pyobject;
@@ -45,19 +46,16 @@ static int64_t monotonic_ns(void) {
   return is_virtual() ? MONOTONIC_BASE_NS + virtual_ns() : real_ns(CLOCK_MONOTONIC);
 }
 
-#define PY_CLOCK(name, source)                                          \
-  ph_pyobject *ph_py_##name(ph_pyobject *self, ph_pyobject *unused) {   \
-    (void)self, (void)unused;                                           \
-    return PyFloat_FromDouble((double)source() * 1e-9);                 \
-  }                                                                     \
-  ph_pyobject *ph_py_##name##_ns(ph_pyobject *self, ph_pyobject *unused) { \
-    (void)self, (void)unused;                                           \
-    return PyLong_FromLongLong(source());                               \
+// METH_NOARGS functions: (self, unused) -> new reference.
+#define PY_CLOCK(name, source)                                                        \
+  PH_EXPORT ph_pyobject *ph_py_##name(ph_pyobject *self, ph_pyobject *unused) {       \
+    (void)self, (void)unused;                                                         \
+    return PyFloat_FromDouble((double)source() * 1e-9);                               \
+  }                                                                                   \
+  PH_EXPORT ph_pyobject *ph_py_##name##_ns(ph_pyobject *self, ph_pyobject *unused) {  \
+    (void)self, (void)unused;                                                         \
+    return PyLong_FromLongLong(source());                                             \
   }
 
-ph_pyobject *ph_py_time(ph_pyobject *self, ph_pyobject *unused);
-ph_pyobject *ph_py_time_ns(ph_pyobject *self, ph_pyobject *unused);
-ph_pyobject *ph_py_monotonic(ph_pyobject *self, ph_pyobject *unused);
-ph_pyobject *ph_py_monotonic_ns(ph_pyobject *self, ph_pyobject *unused);
 PY_CLOCK(time, wall_ns)
 PY_CLOCK(monotonic, monotonic_ns)

@@ -359,7 +359,7 @@ cudaError_t phc_kernel_set_attribute(ph_kernel *kernel, int attribute, int value
   }
 }
 
-static size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
+size_t phc_round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 
 // Resident blocks per multiprocessor, by NVIDIA's occupancy rules: registers are given to warps in
 // units of 256, shared memory to blocks in units of 128 bytes with 1 KiB on top for the system.
@@ -371,10 +371,10 @@ cudaError_t phc_occupancy(int *blocks, const ph_kernel *kernel, int threads, siz
   if (threads > kernel->max_threads || wanted > (size_t)gpu->smem_per_block_optin) return 0;
   int warps = (threads + 31) / 32;
   int limit = gpu->max_threads_per_sm / 32 / warps;
-  int warp_registers = (int)round_up((size_t)kernel->registers * 32, 256);
+  int warp_registers = (int)phc_round_up((size_t)kernel->registers * 32, 256);
   int by_registers = gpu->regs_per_sm / warp_registers / warps;
   if (by_registers < limit) limit = by_registers;
-  int by_shared = (int)((size_t)gpu->smem_per_sm / round_up(wanted + (size_t)fixed[111], 128));
+  int by_shared = (int)((size_t)gpu->smem_per_sm / phc_round_up(wanted + (size_t)fixed[111], 128));
   if (by_shared < limit) limit = by_shared;
   *blocks = limit < gpu->max_blocks_per_sm ? limit : gpu->max_blocks_per_sm;
   return 0;
@@ -476,11 +476,11 @@ void phc_symbols_drop(void *owner) { phc_table_each(&symbols, symbol_drop, owner
 
 // Address space that the GPU knows but that is not charged: variables belong to the context.
 static void *map_device(size_t bytes, int device) {
-  void *address = mmap(NULL, round_up(bytes ? bytes : 1, 4096), PROT_READ | PROT_WRITE,
+  void *address = mmap(NULL, phc_round_up(bytes ? bytes : 1, 4096), PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (address == MAP_FAILED) return NULL;
   if (!ph_register(address, bytes ? bytes : 1, PH_SPACE_DEVICE, device)) return address;
-  munmap(address, round_up(bytes ? bytes : 1, 4096));
+  munmap(address, phc_round_up(bytes ? bytes : 1, 4096));
   return NULL;
 }
 
@@ -790,7 +790,7 @@ cudaError_t phc_free(void *pointer) {
     if (error) return error;
     phc_table_set(&managed_blocks, range.base, NULL);
     ph_unregister(pointer);
-    munmap(pointer, round_up(size, 4096));
+    munmap(pointer, phc_round_up(size, 4096));
     return 0;
   }
   if (range.space != PH_SPACE_DEVICE) return cudaErrorInvalidValue;
@@ -827,11 +827,11 @@ cudaError_t phc_managed_alloc(void **pointer, size_t bytes, unsigned flags) {
   if (!pointer || flags < 1 || flags > 2) return cudaErrorInvalidValue;
   *pointer = NULL;
   if (!bytes) return 0;
-  void *address = mmap(NULL, round_up(bytes, 4096), PROT_READ | PROT_WRITE,
+  void *address = mmap(NULL, phc_round_up(bytes, 4096), PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (address == MAP_FAILED) return cudaErrorMemoryAllocation;
   if (ph_register(address, bytes, PH_SPACE_MANAGED, ph_current_device())) {
-    munmap(address, round_up(bytes, 4096));
+    munmap(address, phc_round_up(bytes, 4096));
     return cudaErrorMemoryAllocation;
   }
   phc_table_set(&managed_blocks, (uintptr_t)address, (void *)(uintptr_t)bytes);
@@ -841,7 +841,7 @@ cudaError_t phc_managed_alloc(void **pointer, size_t bytes, unsigned flags) {
 
 cudaError_t phc_pitch_alloc(void **pointer, size_t *pitch, size_t width, size_t height) {
   if (!pointer || !pitch) return cudaErrorInvalidValue;
-  *pitch = round_up(width, 512);
+  *pitch = phc_round_up(width, 512);
   if (height && *pitch > SIZE_MAX / height) return cudaErrorMemoryAllocation;
   return phc_malloc(pointer, *pitch * height);
 }
@@ -911,7 +911,7 @@ static bool pool_resize(ph_pool *pool, uint64_t target) {
 }
 
 static uint64_t pool_floor(const ph_pool *pool, uint64_t keep) {
-  uint64_t used = round_up(pool->used, POOL_STEP);
+  uint64_t used = phc_round_up(pool->used, POOL_STEP);
   uint64_t kept = keep > pool->reserved ? pool->reserved : keep;
   return used > kept ? used : kept / POOL_STEP * POOL_STEP;
 }
@@ -947,7 +947,7 @@ cudaError_t phc_pool_alloc(void **pointer, size_t bytes, ph_pool *pool, void *st
   if (bytes > (size_t)ph_gpu()->memory_bytes) return cudaErrorMemoryAllocation;
   ph_block *block = calloc(1, sizeof *block);
   if (!block) return cudaErrorMemoryAllocation;
-  *block = (ph_block){pool, round_up(bytes, 512)};
+  *block = (ph_block){pool, phc_round_up(bytes, 512)};
   pthread_mutex_lock(&pool_lock);
   uint64_t spare = pool->reserved - pool->used, taken = spare < block->size ? spare : block->size;
   ph_memory_charge(pool->device, -(int64_t)taken);
@@ -956,7 +956,7 @@ cudaError_t phc_pool_alloc(void **pointer, size_t bytes, ph_pool *pool, void *st
     pool->used += block->size;
     if (pool->used > pool->used_high) pool->used_high = pool->used;
     if (pool->used > pool->reserved) pool->reserved = pool->used;
-    if (!pool_resize(pool, round_up(pool->reserved, POOL_STEP)) && pool->reserved > pool->reserved_high)
+    if (!pool_resize(pool, phc_round_up(pool->reserved, POOL_STEP)) && pool->reserved > pool->reserved_high)
       pool->reserved_high = pool->reserved;  // the device is nearly full: a smaller step
   } else {
     ph_memory_charge(pool->device, (int64_t)taken);
@@ -1269,7 +1269,7 @@ cudaError_t phc_ipc_close(void *pointer) {
   if (mapping && --mapping->opens == 0) {
     phc_table_set(&ipc_mappings, (uintptr_t)pointer, NULL);
     ph_unregister(pointer);
-    munmap(pointer, round_up(mapping->from.size, 4096));
+    munmap(pointer, phc_round_up(mapping->from.size, 4096));
     free(mapping);
   }
   pthread_mutex_unlock(&ipc_lock);

@@ -7,6 +7,8 @@
 #include "abi/cuda_abi.h"
 #include "rank.h"
 
+#pragma GCC visibility push(default)
+
 // ---------------------------------------------------------------- state
 // Is there a device? 0, cudaErrorNoDevice (not connected), cudaErrorInitializationError (a child
 // forked by a rank that had used CUDA), or the sticky error that ended the context.
@@ -91,6 +93,7 @@ cudaError_t phc_host_register(void *pointer, size_t bytes, unsigned flags);
 cudaError_t phc_host_unregister(void *pointer);
 cudaError_t phc_host_device_pointer(void **device, void *host, unsigned flags);
 bool phc_covered(const void *pointer, size_t bytes);  // inside memory that CUDA knows, adjacent mappings joined
+size_t phc_round_up(size_t value, size_t unit);
 enum { PHC_ASYNC = 1, PHC_PER_THREAD = 2 };
 cudaError_t phc_copy(void *dst, const void *src, size_t bytes, int kind, void *stream, int flags);
 cudaError_t phc_copy_2d(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width,
@@ -129,3 +132,5 @@ typedef struct ph_table ph_table;
 void phc_table_set(ph_table **table, uintptr_t key, void *value);  // NULL value removes
 void *phc_table_get(ph_table *const *table, uintptr_t key);
 void phc_table_each(ph_table *const *table, void (*visit)(uintptr_t key, void *value, void *data), void *data);
+
+#pragma GCC visibility pop

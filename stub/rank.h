@@ -48,6 +48,8 @@ void ph_leave(void);
 // `key` is a caller-chosen hash: equal keys mean equal texts, so the text is only read when new.
 bool ph_name_known(uint64_t key, uint32_t *id);
 uint32_t ph_name(uint64_t key, const char *text, size_t length);
+// The same for another kind of definition (PH_DEFINE_SIGNATURE); ids come from the same count.
+uint32_t ph_define(uint64_t key, enum ph_kind kind, const char *text, size_t length);
 uint64_t ph_hash(const void *data, size_t length, uint64_t seed);  // fast, 64 bit
 
 // ---------------------------------------------------------------- emitting
@@ -79,9 +81,9 @@ typedef struct ph_frame {
   void (*begin)(struct ph_frame *frame);  // sends OP_BEGIN (and DEFINE_SIGNATURE), sets instance
   void *data;
   uint32_t kernels;         // of the launches, those that are kernels (ph_launch counts both)
-  uint32_t readback;        // bytes (4 or 8) of an answer that the operator will read back, 0 = none:
-  int64_t readback_value;   // ph_memory_copy() from device to host of 4 or 8 bytes, in this frame or
-                            // one below it, stores this value instead (the size of nonzero's result)
+  uint32_t readback;        // 1: the operator reads a count back (the size of nonzero's result), so
+  int64_t readback_value;   // ph_memory_copy() of 4 or 8 bytes from device to host, in this frame or
+                            // one below it, stores this value
 } ph_frame;
 void ph_push_frame(ph_frame *frame);
 void ph_pop_frame(ph_frame *frame);

@@ -488,16 +488,10 @@ uint32_t signature_of(Thread &thread, const Frame &f) {
   for (size_t i = 0; i < f.args.size(); ++i) hash_value(hash, f.args[i], f.op->arguments[i].role);
   SignatureSlot &slot = thread.signatures[hash.h >> 54];
   if (C10_LIKELY(slot.hash == hash.h && slot.id)) return slot.id;
-  static auto *table = new std::unordered_map<uint64_t, uint32_t>();
-  std::lock_guard<std::mutex> guard(tables_lock);
-  uint32_t &id = (*table)[hash.h];
-  if (!id) {
+  uint32_t id;
+  if (!ph_name_known(hash.h, &id)) {
     std::string text = signature_text(f);
-    id = static_cast<uint32_t>(table->size());
-    ph_record record{};
-    record.kind = PH_DEFINE_SIGNATURE;
-    record.id = id;
-    ph_emit_blob(&record, text.data(), text.size());
+    id = ph_define(hash.h, PH_DEFINE_SIGNATURE, text.data(), text.size());
   }
   slot = {hash.h, id};
   return id;

@@ -75,12 +75,12 @@ def assemble(
         return Simulation(session)
     try:
         from phantora import stubs
-        from phantora.cost import cost_model
+        from phantora.cost import model_for
         from phantora.sim.simulator import Simulator
         from phantora.trace.schema import RunMetadata, Tables
         from phantora.trace.writer import LogWriter
 
-        cost = cost_model(cluster.gpu)
+        cost = model_for(cluster.gpu)
         described = RunMetadata(
             cluster=cluster.name,
             gpu=cluster.gpu.name,

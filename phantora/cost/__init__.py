@@ -12,6 +12,14 @@ def model_for(gpu: Gpu) -> CostModel:
 
 
 __all__ = [
-    "CostModel", "KernelLaunch", "OperatorSignature", "Price", "Roofline", "TensorSpec", "kernel_launch", "model_for",
-    "parse_library", "parse_signature",
+    "CostModel",
+    "KernelLaunch",
+    "OperatorSignature",
+    "Price",
+    "Roofline",
+    "TensorSpec",
+    "kernel_launch",
+    "model_for",
+    "parse_library",
+    "parse_signature",
 ]

@@ -49,10 +49,16 @@ class Attention:
 
 
 def matches(name: str) -> bool:
-    return name.startswith((
-        "_scaled_dot_product_", "_flash_attention_", "_efficient_attention_", "_cudnn_attention_",
-        "_flash_attention", "_fused_sdp_choice_attention",
-    ))
+    return name.startswith(
+        (
+            "_scaled_dot_product_",
+            "_flash_attention_",
+            "_efficient_attention_",
+            "_cudnn_attention_",
+            "_flash_attention",
+            "_fused_sdp_choice_attention",
+        )
+    )
 
 
 def _causal_index(name: str, backward: bool) -> int:
@@ -81,7 +87,9 @@ def from_signature(signature: OperatorSignature, name: str) -> Attention | None:
     batch, heads, queries = _sizes(q, heads_second)
     _, kv_heads, keys = _sizes(k, heads_second)
     if len(q.shape) == 3:  # packed sequences: (total, heads, head) and cumulative lengths
-        lengths = next((t for t in args[first + 3:] if isinstance(t, TensorSpec) and len(t.shape) == 1), None)
+        lengths = next(
+            (t for t in args[first + 3 :] if isinstance(t, TensorSpec) and len(t.shape) == 1), None
+        )
         batch = max(1, lengths.shape[0] - 1) if lengths else 1
         queries, keys = ceil(queries / batch), ceil(keys / batch)
     return Attention(
@@ -135,7 +143,7 @@ def attention_ns(machine: Machine, a: Attention) -> float:
 
 
 def helper_ns(machine: Machine, a: Attention) -> tuple[float, float]:
-    """FlashAttention's backward prologue (rows of grad . out) and epilogue (queries' gradient from float32)."""
+    """FlashAttention's backward prologue (rows of grad . out) and epilogue (gradient from float32)."""
     out = a.batch * a.queries * a.heads * a.value_head
     # Both touch 2 tensors of 16 bits and write or read one of 32.
     return machine.memory_ns(8.0 * out), machine.memory_ns(8.0 * out)

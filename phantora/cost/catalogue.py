@@ -1,4 +1,7 @@
-"""Which class an ATen operator belongs to, and which model prices it. By name; unknown ones are elementwise."""
+"""Which class an ATen operator belongs to, and which model prices it, by name.
+
+Unknown operators are elementwise: they read their inputs and write an output of broadcast shape.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +10,156 @@ from functools import lru_cache
 from phantora.cost import attention, convolution, memory
 from phantora.cost.memory import Model
 
-GEMM = frozenset((
-    "mm", "addmm", "addmm_", "bmm", "baddbmm", "baddbmm_", "addbmm", "linear", "mkldnn_linear", "matmul", "_scaled_mm",
-    "_scaled_mm_v2", "_grouped_mm", "_scaled_grouped_mm", "_scaled_grouped_mm_v2", "addmv", "addmv_", "mv", "dot", "vdot",
-    "addr", "outer", "ger", "_int_mm", "_addmm_activation", "_weight_int8pack_mm", "_weight_int4pack_mm", "einsum",
-    "inner", "tensordot", "chain_matmul", "multi_dot",
-))
+GEMM = frozenset(
+    (
+        "mm",
+        "addmm",
+        "addmm_",
+        "bmm",
+        "baddbmm",
+        "baddbmm_",
+        "addbmm",
+        "linear",
+        "mkldnn_linear",
+        "matmul",
+        "_scaled_mm",
+        "_scaled_mm_v2",
+        "_grouped_mm",
+        "_scaled_grouped_mm",
+        "_scaled_grouped_mm_v2",
+        "addmv",
+        "addmv_",
+        "mv",
+        "dot",
+        "vdot",
+        "addr",
+        "outer",
+        "ger",
+        "_int_mm",
+        "_addmm_activation",
+        "_weight_int8pack_mm",
+        "_weight_int4pack_mm",
+        "einsum",
+        "inner",
+        "tensordot",
+        "chain_matmul",
+        "multi_dot",
+    )
+)
 _REDUCTIONS = (
-    "sum", "mean", "amax", "amin", "max", "min", "argmax", "argmin", "any", "all", "prod", "norm", "linalg_vector_norm",
-    "var", "std", "var_mean", "std_mean", "logsumexp", "nansum", "count_nonzero", "cumsum", "cumprod", "logcumsumexp",
-    "aminmax", "_logcumsumexp", "cummax", "cummin", "histc", "bincount", "linalg_norm", "_amp_foreach", "mode", "trace",
+    "sum",
+    "mean",
+    "amax",
+    "amin",
+    "max",
+    "min",
+    "argmax",
+    "argmin",
+    "any",
+    "all",
+    "prod",
+    "norm",
+    "linalg_vector_norm",
+    "var",
+    "std",
+    "var_mean",
+    "std_mean",
+    "logsumexp",
+    "nansum",
+    "count_nonzero",
+    "cumsum",
+    "cumprod",
+    "logcumsumexp",
+    "aminmax",
+    "_logcumsumexp",
+    "cummax",
+    "cummin",
+    "histc",
+    "bincount",
+    "linalg_norm",
+    "_amp_foreach",
+    "mode",
+    "trace",
 )
 _RANDOM = (
-    "uniform", "normal", "random", "bernoulli", "exponential", "geometric", "rand", "randn", "randint", "native_dropout",
-    "dropout", "_fused_dropout", "multinomial", "cauchy", "log_normal", "randperm", "poisson",
+    "uniform",
+    "normal",
+    "random",
+    "bernoulli",
+    "exponential",
+    "geometric",
+    "rand",
+    "randn",
+    "randint",
+    "native_dropout",
+    "dropout",
+    "_fused_dropout",
+    "multinomial",
+    "cauchy",
+    "log_normal",
+    "randperm",
+    "poisson",
 )
-_FILL = ("fill", "zero", "zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "arange", "linspace", "eye")
+_FILL = (
+    "fill",
+    "zero",
+    "zeros",
+    "ones",
+    "full",
+    "empty",
+    "new_zeros",
+    "new_ones",
+    "new_full",
+    "arange",
+    "linspace",
+    "eye",
+)
 _GATHER = (
-    "index", "gather", "scatter", "take", "put", "masked_select", "masked_scatter", "nonzero", "_index_put_impl",
-    "_unsafe_index", "unique", "_unique", "repeat_interleave", "searchsorted", "bucketize",
+    "index",
+    "gather",
+    "scatter",
+    "take",
+    "put",
+    "masked_select",
+    "masked_scatter",
+    "nonzero",
+    "_index_put_impl",
+    "_unsafe_index",
+    "unique",
+    "_unique",
+    "repeat_interleave",
+    "searchsorted",
+    "bucketize",
 )
-_CAT = ("cat", "_cat", "stack", "_chunk_cat", "split_with_sizes_copy", "split_copy", "unbind_copy", "hstack", "vstack")
-_COPY = ("copy", "_to_copy", "clone", "contiguous", "to", "_foreach_copy", "view_copy", "expand_copy", "repeat", "roll",
-         "flip", "constant_pad_nd", "permute_copy", "_reshape_copy", "slice_copy", "as_strided_copy")
+_CAT = (
+    "cat",
+    "_cat",
+    "stack",
+    "_chunk_cat",
+    "split_with_sizes_copy",
+    "split_copy",
+    "unbind_copy",
+    "hstack",
+    "vstack",
+)
+_COPY = (
+    "copy",
+    "_to_copy",
+    "clone",
+    "contiguous",
+    "to",
+    "_foreach_copy",
+    "view_copy",
+    "expand_copy",
+    "repeat",
+    "roll",
+    "flip",
+    "constant_pad_nd",
+    "permute_copy",
+    "_reshape_copy",
+    "slice_copy",
+    "as_strided_copy",
+)
 
 
 def base_name(name: str) -> str:
@@ -74,7 +204,7 @@ def classify(name: str) -> tuple[str, Model]:
         return "reduction", memory.pool
     if stem in _REDUCTIONS or stem.startswith("_cum"):
         return "reduction", memory.reduction
-    if stem in _RANDOM or stem.endswith(("_like",)) and stem.startswith("rand"):
+    if stem in _RANDOM or (stem.endswith("_like") and stem.startswith("rand")):
         return "random", memory.random
     if stem in _FILL or stem.endswith("_like"):
         return "fill", memory.fill

@@ -10,8 +10,9 @@ from phantora.cost.tensors import ints_at, item_bytes, nbytes, tensor_at
 from phantora.cost.types import OperatorSignature, TensorSpec
 
 LAYOUT_SHARE = 0.83  # of a vectorised stream: nchwToNhwc and its inverse on H200
-FEW_CHANNELS, FEW_CHANNELS_SHARE = 8, 0.25  # an image's 3 channels are padded to 8, in slower kernels
+FEW_CHANNELS, FEW_CHANNELS_SHARE = 8, 0.30  # an image's 3 channels are padded to 8, in slower kernels
 STEP_BYTES = 128
+ALIGNED_POSITIONS = 8
 MEMORY_SHARE = 0.90  # of a vectorised stream, when bound by memory
 # Tile shapes of cuDNN's implicit products and their speed relative to 128x128.
 TILES = ((256, 128, 1.05), (128, 256, 1.05), (128, 128, 1.0), (128, 64, 0.75), (64, 128, 0.75), (64, 64, 0.6))
@@ -28,7 +29,9 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str) -> tuple
     x, weight = tensor_at(signature.args, 0), tensor_at(signature.args, 1)
     if x is None or weight is None or len(x.shape) < 3 or len(weight.shape) != len(x.shape):
         return None
-    transposed = "transpose" in name or (name in ("convolution", "_convolution") and signature.args[6:7] == (True,))
+    transposed = "transpose" in name or (
+        name in ("convolution", "_convolution") and signature.args[6:7] == (True,)
+    )
     out = _output(signature, name, x, weight, transposed)
     count = flops.convolution(x.shape, weight.shape, out, transposed)
     size = item_bytes(x.dtype)
@@ -39,7 +42,9 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str) -> tuple
     share, channels = _channels(weight.shape[1])
     ns = _product(machine, x, prod(big[2:]) * x.shape[0], weight.shape[0], channels * taps, groups) / share
     pointwise = taps == 1 and big[2:] == small[2:]
-    ns = max(ns, machine.memory_ns(moved, MEMORY_SHARE)) + _layout_ns(machine, x, [nbytes(x), prod(out) * size], pointwise)
+    ns = max(ns, machine.memory_ns(moved, MEMORY_SHARE)) + _layout_ns(
+        machine, x, [nbytes(x), prod(out) * size], pointwise
+    )
     return ns, count, moved
 
 
@@ -64,22 +69,33 @@ def _backward(machine: Machine, signature: OperatorSignature) -> tuple[float, fl
     ns, moved = 0.0, 0.0
     if wants_x:
         bytes_x = float(nbytes(grad) + nbytes(weight) + nbytes(x))
-        product = _product(machine, x, prod(x.shape[2:]) * x.shape[0], x.shape[1], weight.shape[0] * taps, groups)
+        product = _product(
+            machine, x, prod(x.shape[2:]) * x.shape[0], x.shape[1], weight.shape[0] * taps, groups
+        )
         # A stride leaves most taps of the input's gradient empty.
         product *= min(1.0, positions / max(1, prod(x.shape[2:]) * x.shape[0])) if not transposed else 1.0
-        ns += max(product, machine.memory_ns(bytes_x, MEMORY_SHARE)) + _layout_ns(machine, x, [nbytes(x)], pointwise)
+        ns += max(product, machine.memory_ns(bytes_x, MEMORY_SHARE)) + _layout_ns(
+            machine, x, [nbytes(x)], pointwise
+        )
         moved += bytes_x
     if wants_w:
         bytes_w = float(nbytes(grad) + nbytes(weight) + nbytes(x))
         share, channels = _channels(weight.shape[1])
-        product = _product(machine, x, weight.shape[0], channels * taps * groups, positions, groups, split=True) / share
-        ns += max(product, machine.memory_ns(bytes_w, MEMORY_SHARE)) + _layout_ns(machine, x, [nbytes(x)], pointwise)
+        product = (
+            _product(machine, x, weight.shape[0], channels * taps * groups, positions, groups, split=True)
+            / share
+        )
+        ns += max(product, machine.memory_ns(bytes_w, MEMORY_SHARE)) + _layout_ns(
+            machine, x, [nbytes(x)], pointwise
+        )
         moved += bytes_w
     ns += _layout_ns(machine, x, [nbytes(grad)], pointwise)
     return max(ns, machine.fit.floor_ns), count, moved
 
 
-def _product(machine: Machine, x: TensorSpec, m: int, n: int, k: int, groups: int, split: bool = False) -> float:
+def _product(
+    machine: Machine, x: TensorSpec, m: int, n: int, k: int, groups: int, split: bool = False
+) -> float:
     """An implicit product in whole waves of tiles. `split`: the inner dimension is cut to fill all SMs."""
     size = item_bytes(x.dtype)
     dtype = "tfloat32" if x.dtype == "float32" else x.dtype  # torch lets cuDNN use TF32 by default
@@ -100,28 +116,43 @@ def _product(machine: Machine, x: TensorSpec, m: int, n: int, k: int, groups: in
 def _layout_ns(machine: Machine, x: TensorSpec, sizes: list[int], pointwise: bool) -> float:
     """cuDNN's tensor-core kernels want channels last; other layouts are changed before and after.
 
-    Kernels of one tap and stride 1 are plain products in either layout.
+    Kernels of one tap and stride 1 are plain products in either layout if rows are aligned.
     """
-    if len(x.shape) < 4 or x.stride[1] == 1 or pointwise:
+    if len(x.shape) < 4 or x.stride[1] == 1 or (pointwise and prod(x.shape[2:]) % ALIGNED_POSITIONS == 0):
         return 0.0
     return sum(machine.memory_ns(2.0 * size, LAYOUT_SHARE) for size in sizes)
 
 
 def _output(
-    signature: OperatorSignature, name: str, x: TensorSpec, weight: TensorSpec, transposed: bool,
+    signature: OperatorSignature,
+    name: str,
+    x: TensorSpec,
+    weight: TensorSpec,
+    transposed: bool,
 ) -> tuple[int, ...]:
     """The output's shape, from stride, padding and dilation where the schema has them."""
     if signature.outputs:
         return signature.outputs[0].shape
     order = {
-        "cudnn_convolution": (3, 2, 4), "miopen_convolution": (4, 3, 5), "convolution": (3, 4, 5),
-        "_convolution": (3, 4, 5), "cudnn_convolution_transpose": (4, 2, 5), "cudnn_convolution_relu": (3, 4, 5),
-        "_slow_conv2d_forward": (4, 5, -1), "_conv_depthwise2d": (4, 5, 6), "slow_conv3d_forward": (4, 5, -1),
-        "conv_depthwise3d": (4, 5, 6), "slow_conv_dilated2d": (4, 5, 6), "slow_conv_transpose2d": (4, 5, 7),
-        "convolution_overrideable": (3, 4, 5), "cudnn_convolution_add_relu": (5, 6, 7),
+        "cudnn_convolution": (3, 2, 4),
+        "miopen_convolution": (4, 3, 5),
+        "convolution": (3, 4, 5),
+        "_convolution": (3, 4, 5),
+        "cudnn_convolution_transpose": (4, 2, 5),
+        "cudnn_convolution_relu": (3, 4, 5),
+        "_slow_conv2d_forward": (4, 5, -1),
+        "_conv_depthwise2d": (4, 5, 6),
+        "slow_conv3d_forward": (4, 5, -1),
+        "conv_depthwise3d": (4, 5, 6),
+        "slow_conv_dilated2d": (4, 5, 6),
+        "slow_conv_transpose2d": (4, 5, 7),
+        "convolution_overrideable": (3, 4, 5),
+        "cudnn_convolution_add_relu": (5, 6, 7),
     }.get(name, (3, 4, 5))
     dims = len(x.shape) - 2
-    stride, padding, dilation = (_spread(ints_at(signature.args, i), dims, d) for i, d in zip(order, (1, 0, 1)))
+    stride, padding, dilation = (
+        _spread(ints_at(signature.args, i), dims, d) for i, d in zip(order, (1, 0, 1), strict=True)
+    )
     spatial = []
     for i in range(dims):
         size, tap = x.shape[2 + i], dilation[i] * (weight.shape[2 + i] - 1) + 1

@@ -17,13 +17,18 @@ def gemm(m: int, n: int, k: int, batch: int = 1) -> float:
 
 
 def convolution(x: Shape, weight: Shape, out: Shape, transposed: bool = False) -> float:
-    """As torch: prod(spatial) * prod(weight) * batch * 2. `weight` is (out, in / groups, *kernel)."""
+    """As torch: 2 * batch * prod(spatial) * prod(weight). `weight` is (out, in / groups, *kernel)."""
     spatial = (x if transposed else out)[2:]
     return 2.0 * prod(spatial) * prod(weight) * x[0]
 
 
 def convolution_backward(
-    grad_out: Shape, x: Shape, weight: Shape, transposed: bool, input_wanted: bool, weight_wanted: bool,
+    grad_out: Shape,
+    x: Shape,
+    weight: Shape,
+    transposed: bool,
+    input_wanted: bool,
+    weight_wanted: bool,
 ) -> float:
     """The convolution of torch's formula, once for each gradient that is wanted."""
     total = 0.0
@@ -50,6 +55,9 @@ def attention_backward(batch: int, heads: int, queries: int, keys: int, head: in
     """Five products: the scores again, and the gradients of values, scores, queries and keys."""
     bh = batch * heads
     return (
-        gemm(queries, keys, head, bh) + gemm(queries, keys, value_head, bh) + gemm(keys, value_head, queries, bh)
-        + gemm(queries, head, keys, bh) + gemm(keys, head, queries, bh)
+        gemm(queries, keys, head, bh)
+        + gemm(queries, keys, value_head, bh)
+        + gemm(keys, value_head, queries, bh)
+        + gemm(queries, head, keys, bh)
+        + gemm(keys, head, queries, bh)
     )

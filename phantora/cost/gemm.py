@@ -19,7 +19,6 @@ from phantora.cost.types import OperatorSignature, TensorSpec
 
 STEP_BYTES = 128  # of the inner dimension that one step of the main loop consumes: 64 bf16
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
-SPLIT_MIN_STEPS = 8
 
 # Tile shape and speed of its main loop relative to 256x128: small tiles load more per product.
 # Fitted to cuBLAS kernels (names tell their tiles) in traces on H200.
@@ -51,17 +50,13 @@ class Product:
         return float(self.batch * (inputs + self.m * self.n * self.out_bytes))
 
 
-def product_ns(machine: Machine, product: Product, sustained: bool = False, peak_share: float | None = None) -> float:
-    """Duration in ns. `sustained`: nothing but products runs for long, the power cap holds."""
-    return _product_ns(machine, product, sustained, peak_share or machine.fit.gemm_peak)
-
-
 @lru_cache(maxsize=65536)
-def _product_ns(machine: Machine, p: Product, sustained: bool, peak_share: float) -> float:
+def product_ns(machine: Machine, p: Product, sustained: bool = False) -> float:
+    """Duration in ns. `sustained`: nothing but products runs for long, the power cap holds."""
     gpu, fit = machine.gpu, machine.fit
     if min(p.m, p.n, p.k, p.batch) <= 0:
         return fit.floor_ns
-    speed = machine.peak(p.dtype) * peak_share / gpu.sms * (fit.sustained_gemm if sustained else 1.0)
+    speed = machine.peak(p.dtype) * fit.gemm_peak / gpu.sms * (fit.sustained_gemm if sustained else 1.0)
     store = gpu.hbm_bandwidth / 1e9 * fit.gemm_store / gpu.sms
     depth = max(1, STEP_BYTES // p.in_bytes)
     steps = ceil(p.k / depth)
@@ -72,21 +67,34 @@ def _product_ns(machine: Machine, p: Product, sustained: bool, peak_share: float
         end = tm * tn * p.out_bytes / store
         count = ceil(p.m / tm) * ceil(p.n / tn) * p.batch
         for split in SPLITS:
-            if split > 1 and (steps < split * SPLIT_MIN_STEPS or count > gpu.sms):
+            if split > 1 and count > gpu.sms:
                 break
             waves = ceil(count * split / gpu.sms)
             ns = waves * (ceil(steps / split) * step + end)
             if split > 1:  # partial sums in float32, added up by a second kernel
-                ns += fit.floor_ns + p.batch * p.m * p.n * (4 * split + p.out_bytes) / machine.cache_rate
+                partial = p.batch * p.m * p.n * (4 * split + p.out_bytes)
+                ns += fit.kernel_gap_ns + fit.floor_ns + partial / machine.cache_rate
             best = min(best, ns)
     memory = machine.memory_ns(p.moved) - fit.floor_ns
     return fit.gemm_prologue_ns + max(best, memory)
 
 
 _LIBRARY_DTYPES = {
-    "bf16": "bfloat16", "f16": "float16", "fp16": "float16", "half": "float16", "f32": "float32", "fp32": "float32",
-    "f64": "float64", "fp64": "float64", "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "f8": "float8_e4m3fn",
-    "i8": "int8", "s8": "int8", "u8": "uint8", "tf32": "tfloat32",
+    "bf16": "bfloat16",
+    "f16": "float16",
+    "fp16": "float16",
+    "half": "float16",
+    "f32": "float32",
+    "fp32": "float32",
+    "f64": "float64",
+    "fp64": "float64",
+    "e4m3": "float8_e4m3fn",
+    "e5m2": "float8_e5m2",
+    "f8": "float8_e4m3fn",
+    "i8": "int8",
+    "s8": "int8",
+    "u8": "uint8",
+    "tf32": "tfloat32",
 }
 
 
@@ -115,8 +123,17 @@ def from_library(call: Mapping[str, Any]) -> Product | None:
 def from_signature(signature: OperatorSignature, name: str) -> list[Product]:
     """The products of an ATen operator, from the shapes of its arguments."""
     args = signature.args
-    shift = {"addmm": 1, "addmm_": 1, "_addmm_activation": 1, "baddbmm": 1, "baddbmm_": 1, "addbmm": 1, "addmv": 1,
-             "addmv_": 1, "addr": 1}.get(name, 0)
+    shift = {
+        "addmm": 1,
+        "addmm_": 1,
+        "_addmm_activation": 1,
+        "baddbmm": 1,
+        "baddbmm_": 1,
+        "addbmm": 1,
+        "addmv": 1,
+        "addmv_": 1,
+        "addr": 1,
+    }.get(name, 0)
     a, b = tensor_at(args, shift), tensor_at(args, shift + 1)
     if a is None or b is None:
         return []
@@ -151,7 +168,12 @@ def _product(a: TensorSpec, m: int, n: int, k: int, batch: int) -> Product:
 def _grouped(signature: OperatorSignature, a: TensorSpec, b: TensorSpec) -> Product:
     """Groups of a mixture of experts: offsets are data, so rows are taken as spread evenly."""
     offsets = next(
-        (t for t in signature.args[2:] if isinstance(t, TensorSpec) and len(t.shape) == 1 and t.dtype == "int32"), None
+        (
+            t
+            for t in signature.args[2:]
+            if isinstance(t, TensorSpec) and len(t.shape) == 1 and t.dtype == "int32"
+        ),
+        None,
     )
     groups = max(1, offsets.shape[0] if offsets else (b.shape[0] if len(b.shape) == 3 else 1))
     if len(a.shape) == 2 and len(b.shape) == 3:

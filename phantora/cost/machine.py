@@ -48,10 +48,13 @@ class Machine:
             key = dtype
         else:
             key = "float32"
-        return peaks.get(key, peaks["bfloat16"] if key in ("float8", "int8", "tfloat32") else peaks["float32"]) / 1e9
+        return (
+            peaks.get(key, peaks["bfloat16"] if key in ("float8", "int8", "tfloat32") else peaks["float32"])
+            / 1e9
+        )
 
     def memory_ns(self, moved: float, share: float = 1.0) -> float:
-        """Moving `moved` bytes at `share` of a vectorised stream's speed, launch floor included.
+        """Moving `moved` bytes at `share` of a vectorised stream's speed, floor included.
 
         Small working sets come out of L2. Beyond its reach, the part that a least-recently-used cache
         still holds shrinks until nothing of it is left at three times the reach.
@@ -65,7 +68,9 @@ class Machine:
 
     def index_ns(self, elements: float, moved: float) -> float:
         """Kernels that compute an index (or a cast) per element: bound by the SMs' issue slots."""
-        return self.fit.floor_ns + self.cycles_ns(elements * self.fit.element_cycles + moved * self.fit.byte_cycles)
+        return self.fit.floor_ns + self.cycles_ns(
+            elements * self.fit.element_cycles + moved * self.fit.byte_cycles
+        )
 
     @cached_property
     def clock_ratio(self) -> float:

@@ -7,7 +7,16 @@ from math import prod
 
 from phantora.cost.machine import Machine
 from phantora.cost.tensors import (
-    broadcast, dense, ints_at, item_bytes, layout, nbytes, on_gpu, tensor_at, tensors, traffic,
+    broadcast,
+    dense,
+    ints_at,
+    item_bytes,
+    layout,
+    nbytes,
+    on_gpu,
+    tensor_at,
+    tensors,
+    traffic,
 )
 from phantora.cost.types import KernelLaunch, OperatorSignature, TensorSpec
 
@@ -20,14 +29,18 @@ NORM_BACKWARD = 0.60
 SOFTMAX_FORWARD = 0.57
 SOFTMAX_BACKWARD = 0.65
 REDUCTION = 0.92
-FILL = 0.77
+FILL = 1.06
 OPTIMIZER_WIDE, OPTIMIZER_NARROW = 0.80, 0.64  # 4-byte and 2-byte state
 RANDOM = 0.80
 MATH = 0.93  # silu, gelu, exp and their like
 SCATTERED = 0.25  # rows picked or written one by one
 SORT = 0.35
 REDUCTION_FLOOR_NS = 3500.0  # a second stage across blocks, on top of the launch floor
-REDUCTION_CYCLES = 1.3  # SM cycles per result of a reduction with many results
+REDUCTION_CYCLES = 1.3  # SM cycles per result of a reduction with many results, or per element of short rows
+MANY_RESULTS, SHORT_REDUCTION, ONE_BLOCK_BYTES = 65536, 128, 65536
+NLL_FLOOR_NS = 1500.0
+RANDOM_FLOOR_NS = 800.0  # the generator's rounds before the first store
+FILL_CYCLES = 0.156  # per element: 2-byte fills are bound by their stores
 CAT_CYCLES, CAT_SHORT_CYCLES = 0.80, 1.17  # per element of cat's kernel for inputs that it cannot vectorise
 SHORT_ROW = 1024
 BATCH_NORM_CYCLES = (1.20, 1.00)  # per element, channels last: forward, backward
@@ -50,13 +63,24 @@ def operands(signature: OperatorSignature, name: str) -> tuple[list[TensorSpec],
     given = on_gpu(signature.args)
     if signature.outputs:
         return given, signature.outputs[0]
-    overwrites = name.rstrip("_") in ("copy", "fill", "zero", "uniform", "normal", "random", "bernoulli", "exponential")
+    overwrites = name.rstrip("_") in (
+        "copy",
+        "fill",
+        "zero",
+        "uniform",
+        "normal",
+        "random",
+        "bernoulli",
+        "exponential",
+    )
     if not given:
         return [], created(signature)
     if name.endswith("_") and not name.endswith("__"):
         return (given[1:] if overwrites else given), given[0]
     shape = broadcast(t.shape for t in given)
-    dtype = max(given, key=lambda t: (t.dtype.startswith(("float", "bfloat", "complex")), item_bytes(t.dtype))).dtype
+    dtype = max(
+        given, key=lambda t: (t.dtype.startswith(("float", "bfloat", "complex")), item_bytes(t.dtype))
+    ).dtype
     if name in _PREDICATES:
         dtype = "bool"
     model = next((t for t in given if t.shape == shape and dense(t)), None)
@@ -65,13 +89,42 @@ def operands(signature: OperatorSignature, name: str) -> tuple[list[TensorSpec],
     return given, TensorSpec(dtype, shape, _strides(shape))
 
 
-_PREDICATES = frozenset((
-    "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "logical_and", "logical_or", "logical_not",
-    "logical_xor",
-))
+_PREDICATES = frozenset(
+    (
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "isnan",
+        "isinf",
+        "isfinite",
+        "logical_and",
+        "logical_or",
+        "logical_not",
+        "logical_xor",
+    )
+)
 _MATH = (
-    "silu", "gelu", "exp", "log", "sigmoid", "tanh", "softplus", "mish", "erf", "sin", "cos", "pow", "sqrt", "rsqrt",
-    "elu", "selu", "logit", "hardswish",
+    "silu",
+    "gelu",
+    "exp",
+    "log",
+    "sigmoid",
+    "tanh",
+    "softplus",
+    "mish",
+    "erf",
+    "sin",
+    "cos",
+    "pow",
+    "sqrt",
+    "rsqrt",
+    "elu",
+    "selu",
+    "logit",
+    "hardswish",
 )
 
 
@@ -88,23 +141,37 @@ def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def created(signature: OperatorSignature) -> TensorSpec:
-    """The tensor that a factory makes: the first list of sizes (or number) and the dtype among its arguments."""
+    """The tensor that a factory makes, from the first list of sizes (or number) and the dtype."""
     shape: tuple[int, ...] = ()
     dtype = "float32"
     for value in signature.args:
         if not shape and isinstance(value, tuple) and value and all(isinstance(v, int) for v in value):
-            shape = tuple(int(v) for v in value)
-        elif not shape and isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
+            shape = tuple(max(0, int(v)) for v in value)
+        elif not shape and type(value) in (int, float) and 0 < value < LARGEST:
             shape = (int(value),)
         elif isinstance(value, str) and value.removeprefix("torch.") in _KNOWN_DTYPES:
             dtype = value.removeprefix("torch.")
     return TensorSpec(dtype, shape, _strides(shape))
 
 
-_KNOWN_DTYPES = frozenset((
-    "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64",
-    "float8_e4m3fn", "float8_e5m2",
-))
+LARGEST = 1 << 40  # elements: what is larger is no size
+_KNOWN_DTYPES = frozenset(
+    (
+        "float64",
+        "float32",
+        "float16",
+        "bfloat16",
+        "int64",
+        "int32",
+        "int16",
+        "int8",
+        "uint8",
+        "bool",
+        "complex64",
+        "float8_e4m3fn",
+        "float8_e5m2",
+    )
+)
 
 
 def _indexed(inputs: list[TensorSpec], output: TensorSpec, kernels: Kernels) -> bool:
@@ -125,28 +192,30 @@ def reduction(machine: Machine, signature: OperatorSignature, name: str, kernels
     """Reads everything once; many short sums are bound by their results, one long one by its second stage."""
     given = on_gpu(signature.args)[:1]
     moved = float(sum(nbytes(t) for t in given))
-    results = _results(signature, given[0]) if given else 1
-    if results >= 65536:
-        cycles = machine.cycles_ns(results * REDUCTION_CYCLES)
+    results, row = _results(signature, given[0], 2 if "norm" in name else 1) if given else (1, 0)
+    if results >= MANY_RESULTS:
+        work = results * (row if 0 < row < SHORT_REDUCTION else 1)
+        cycles = machine.cycles_ns(work * REDUCTION_CYCLES)
         return max(machine.fit.floor_ns + cycles, machine.memory_ns(moved, REDUCTION)), moved
-    return REDUCTION_FLOOR_NS + machine.memory_ns(moved, REDUCTION), moved
+    second_stage = REDUCTION_FLOOR_NS if moved > ONE_BLOCK_BYTES else REDUCTION_FLOOR_NS / 4
+    return second_stage + machine.memory_ns(moved, REDUCTION), moved
 
 
-def _results(signature: OperatorSignature, x: TensorSpec) -> int:
-    """Elements that a reduction over the dimensions in its second argument leaves."""
-    dims = ints_at(signature.args, 1)
-    left = prod(x.shape)
-    for dim in dims:
-        if -len(x.shape) <= dim < len(x.shape):
-            left //= max(1, x.shape[dim])
-    return left if dims else 1
+def _results(signature: OperatorSignature, x: TensorSpec, position: int) -> tuple[int, int]:
+    """Elements that a reduction leaves, and how many neighbours each adds up (0: none are neighbours)."""
+    rank = len(x.shape)
+    dims = {d % rank for d in ints_at(signature.args, position) if -rank <= d < rank} if rank else set()
+    if not dims:
+        return 1, 0
+    reduced = prod(x.shape[d] for d in dims)
+    return prod(x.shape) // max(1, reduced), reduced if rank - 1 in dims else 0
 
 
 def norm(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
-    """Layer, RMS and group norm: rows are read and written once; the backward pass also reduces over rows."""
+    """Layer, RMS and group norm. The backward pass also reduces over rows, for the weights."""
     if "backward" in name:
         grad, x = tensor_at(signature.args, 0), tensor_at(signature.args, 1)
-        size = nbytes(x or grad) if (x or grad) is not None else 0  # type: ignore[arg-type]
+        size = max((nbytes(t) for t in (grad, x) if t is not None), default=0)
         moved = 5.0 * size  # grad and input twice, the input's gradient once
         return machine.fit.floor_ns + machine.memory_ns(moved, NORM_BACKWARD), moved
     given = on_gpu(signature.args)
@@ -162,7 +231,7 @@ def batch_norm(machine: Machine, signature: OperatorSignature, name: str, kernel
         return elementwise(machine, signature, name, kernels)
     x = max(given, key=nbytes)
     size, channels = nbytes(x), x.shape[1]
-    passes = (5.0 if backward else 3.0)
+    passes = 5.0 if backward else 3.0
     moved = passes * size
     if len(x.shape) > 2 and x.stride[1] == 1:  # channels last: torch's own kernels, bound by their loads
         ns = machine.cycles_ns(prod(x.shape) * BATCH_NORM_CYCLES[backward])
@@ -183,14 +252,14 @@ def softmax(machine: Machine, signature: OperatorSignature, name: str, kernels: 
 
 
 def nll_loss(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
-    """One value per row is read (or, in the backward pass, written: the zero fill is an operator of its own)."""
+    """One value per row is read, or written: the zero fill is an operator of its own."""
     given = on_gpu(signature.args)
     logits = given[1] if "backward" in name and len(given) > 1 else given[0] if given else None
     rows = logits.shape[0] if logits is not None and logits.shape else 1
     moved = float(rows * (32 + 8))
     # The forward reduction runs in a single block.
-    per_row = 0.0 if "backward" in name else 4.0
-    return machine.memory_ns(moved) + rows * per_row, moved
+    per_row = 0.0 if "backward" in name else 1.0
+    return machine.memory_ns(moved) + NLL_FLOOR_NS + rows * per_row, moved
 
 
 def embedding(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
@@ -231,6 +300,9 @@ def optimizer(machine: Machine, signature: OperatorSignature, name: str, kernels
     if name.startswith("_fused_"):
         share *= 0.97
     extra = max(0, len(kernels) - 1) * machine.fit.floor_ns
+    if "copy" in name:  # slices of a flat buffer, rarely aligned: an element at a time
+        elements = sum(prod(t.shape) for t in tensors(lists[0]))
+        return extra + max(machine.index_ns(elements, moved), machine.memory_ns(moved)), moved
     return machine.memory_ns(moved, share) + extra, moved
 
 
@@ -261,7 +333,7 @@ def _row_elements(signature: OperatorSignature, t: TensorSpec) -> int:
     """Elements of `t` that lie side by side in the result of cat."""
     dims = ints_at(signature.args, 1)
     axis = dims[0] if dims else 0
-    return prod(t.shape[axis if axis >= 0 else max(0, len(t.shape) + axis):])
+    return prod(t.shape[axis if axis >= 0 else max(0, len(t.shape) + axis) :])
 
 
 _CAT_FAST = ("vectorized", "aligned", "contig")
@@ -270,13 +342,14 @@ _CAT_FAST = ("vectorized", "aligned", "contig")
 def fill(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
     _, output = operands(signature, name)
     moved = float(nbytes(output))
-    return machine.memory_ns(moved, FILL), moved
+    stores = machine.fit.floor_ns + machine.cycles_ns(prod(output.shape) * FILL_CYCLES)
+    return max(machine.memory_ns(moved, FILL), stores), moved
 
 
 def random(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
     inputs, output = operands(signature, name)
     moved = float(nbytes(output) + sum(nbytes(t) for t in inputs))
-    return machine.memory_ns(moved, RANDOM), moved
+    return RANDOM_FLOOR_NS + machine.memory_ns(moved, RANDOM), moved
 
 
 def gather(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
@@ -291,7 +364,11 @@ def gather(machine: Machine, signature: OperatorSignature, name: str, kernels: K
         touched = sum(nbytes(t) for t in values) * 2
     elif name.startswith(("index_select", "index")) and indices:
         count = prod(broadcast(t.shape for t in indices))
-        row = prod(source.shape[len(indices):]) if not name.startswith("index_select") else _row(signature, source)
+        row = (
+            prod(source.shape[len(indices) :])
+            if not name.startswith("index_select")
+            else _row(signature, source)
+        )
         touched = 2 * count * row * item_bytes(source.dtype)
     elif indices:
         touched = 2 * prod(indices[0].shape) * item_bytes(source.dtype)
@@ -300,7 +377,9 @@ def gather(machine: Machine, signature: OperatorSignature, name: str, kernels: K
     else:
         touched = 2 * nbytes(source)
     moved = float(min(touched, 64 * nbytes(source) + touched) + sum(nbytes(t) for t in indices))
-    wide = name.startswith("index_select") or (bool(indices) and touched > 64 * sum(prod(t.shape) for t in indices))
+    wide = name.startswith("index_select") or (
+        bool(indices) and touched > 64 * sum(prod(t.shape) for t in indices)
+    )
     return machine.memory_ns(moved, 0.8 if wide else SCATTERED), moved
 
 
@@ -331,7 +410,6 @@ def pool(machine: Machine, signature: OperatorSignature, name: str, kernels: Ker
     moved = float(sum(nbytes(t) for t in given) + (nbytes(x) if backward else 0.75 * nbytes(x)))
     cycles = machine.cycles_ns(prod(x.shape) * POOL_CYCLES[backward])
     return max(machine.fit.floor_ns + cycles, machine.memory_ns(moved)), moved
-
 
 
 Model = Callable[[Machine, OperatorSignature, str, Kernels], Estimate]

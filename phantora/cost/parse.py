@@ -21,7 +21,8 @@ def parse_signature(text: str | bytes) -> OperatorSignature:
     try:
         table = orjson.loads(text)
         return OperatorSignature(
-            name=table["op"], args=tuple(_argument(a) for a in table.get("args", ())),
+            name=table["op"],
+            args=tuple(_argument(a) for a in table.get("args", ())),
             backward=bool(table.get("bwd", False)),
         )
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
@@ -45,7 +46,10 @@ def parse_library(text: str | bytes) -> dict[str, Any]:
 
 
 def kernel_launch(
-    text: str, grid: tuple[int, int, int] = (1, 1, 1), block: tuple[int, int, int] = (1, 1, 1), shared_bytes: int = 0,
+    text: str,
+    grid: tuple[int, int, int] = (1, 1, 1),
+    block: tuple[int, int, int] = (1, 1, 1),
+    shared_bytes: int = 0,
 ) -> KernelLaunch:
     """A launch from the text of its name record: a kernel name or a library call in JSON."""
     library = parse_library(text)
@@ -66,6 +70,8 @@ def _argument(value: Any) -> Any:
 def _tensor(table: dict[str, Any]) -> TensorSpec:
     shape = tuple(int(n) for n in table["s"])
     stride = tuple(int(n) for n in table["st"]) if "st" in table else contiguous_strides(shape)
+    if len(stride) != len(shape):
+        raise ValueError(f"{len(shape)} dimensions but {len(stride)} strides")
     return TensorSpec(dtype=str(table["t"]), shape=shape, stride=stride, device=str(table.get("d", "cuda")))
 
 

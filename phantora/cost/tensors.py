@@ -9,9 +9,28 @@ from typing import Any
 from phantora.cost.types import TensorSpec
 
 _BYTES = {
-    "float64": 8, "double": 8, "int64": 8, "long": 8, "uint64": 8, "complex64": 8, "complex128": 16, "float32": 4,
-    "float": 4, "int32": 4, "int": 4, "uint32": 4, "float16": 2, "half": 2, "bfloat16": 2, "int16": 2, "short": 2,
-    "uint16": 2, "complex32": 4, "int8": 1, "uint8": 1, "bool": 1,
+    "float64": 8,
+    "double": 8,
+    "int64": 8,
+    "long": 8,
+    "uint64": 8,
+    "complex64": 8,
+    "complex128": 16,
+    "float32": 4,
+    "float": 4,
+    "int32": 4,
+    "int": 4,
+    "uint32": 4,
+    "float16": 2,
+    "half": 2,
+    "bfloat16": 2,
+    "int16": 2,
+    "short": 2,
+    "uint16": 2,
+    "complex32": 4,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
 }
 
 
@@ -37,7 +56,7 @@ def nbytes(tensor: TensorSpec) -> int:
 def traffic(tensor: TensorSpec) -> int:
     """Bytes that reading the tensor once moves: a dimension of stride 0 is one row."""
     size = item_bytes(tensor.dtype)
-    for extent, stride in zip(tensor.shape, tensor.stride):
+    for extent, stride in zip(tensor.shape, tensor.stride, strict=True):
         size *= 1 if stride == 0 else extent
     return size
 
@@ -54,7 +73,7 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 def dense(tensor: TensorSpec) -> bool:
     """Without gaps or overlaps in some order of the dimensions: what TensorIterator can flatten."""
     step = 1
-    for stride, extent in sorted((s, n) for n, s in zip(tensor.shape, tensor.stride) if n != 1):
+    for stride, extent in sorted((s, n) for n, s in zip(tensor.shape, tensor.stride, strict=True) if n != 1):
         if stride != step:
             return False
         step *= extent
@@ -63,7 +82,8 @@ def dense(tensor: TensorSpec) -> bool:
 
 def layout(tensor: TensorSpec) -> tuple[int, ...]:
     """Dimensions from the slowest to the fastest: equal layouts can be walked in one pass."""
-    order = sorted((-s, i) for i, (n, s) in enumerate(zip(tensor.shape, tensor.stride)) if n != 1)
+    pairs = enumerate(zip(tensor.shape, tensor.stride, strict=True))
+    order = sorted((-stride, i) for i, (extent, stride) in pairs if extent != 1)
     return tuple(i for _, i in order)
 
 

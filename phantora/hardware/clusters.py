@@ -54,7 +54,9 @@ def _make(hosts: int, gpus: int, gpu: Gpu, name: str) -> Cluster:
         intra = Link(gpu.nvlink_bandwidth, NVLINK_LATENCY_NS)
     else:
         intra = Link(gpu.pcie_bandwidth * PCIE_EFFICIENCY, PCIE_LATENCY_NS)
-    return Cluster(name, hosts, gpus, gpu, intra, Link(gpu.nic_bandwidth, NETWORK_LATENCY_NS), load_host("default"))
+    return Cluster(
+        name, hosts, gpus, gpu, intra, Link(gpu.nic_bandwidth, NETWORK_LATENCY_NS), load_host("default")
+    )
 
 
 def _from_file(path: Path) -> Cluster:
@@ -70,15 +72,19 @@ def _from_file(path: Path) -> Cluster:
     if not isinstance(gpu, str):
         raise PhantoraError(f"{path}: gpu must be the name of a GPU or the path of its .toml file")
     cluster = _make(
-        _count(table, "hosts", 1, path), _count(table, "gpus_per_host", None, path),
-        load_gpu(_beside(path, gpu)), str(table.get("name", path.stem)),
+        _count(table, "hosts", 1, path),
+        _count(table, "gpus_per_host", None, path),
+        load_gpu(_beside(path, gpu)),
+        str(table.get("name", path.stem)),
     )
     host = table.get("host", "default")
     if not isinstance(host, str):
         raise PhantoraError(f"{path}: host must be the name of a host profile or the path of its .toml file")
     return replace(
-        cluster, host=load_host(_beside(path, host)),
-        intra=_link(table, "intra", cluster.intra, path), inter=_link(table, "inter", cluster.inter, path),
+        cluster,
+        host=load_host(_beside(path, host)),
+        intra=_link(table, "intra", cluster.intra, path),
+        inter=_link(table, "inter", cluster.inter, path),
     )
 
 
@@ -110,7 +116,9 @@ def load_host(name: str) -> HostProfile:
     path = Path(name) if name.endswith(".toml") else DATA / "hosts" / f"{name}.toml"
     if not path.exists():
         known = sorted(p.stem for p in (DATA / "hosts").glob("*.toml"))
-        raise PhantoraError(f"unknown host profile {name!r}; known: {', '.join(known)}, or the path of a .toml file")
+        raise PhantoraError(
+            f"unknown host profile {name!r}; known: {', '.join(known)}, or the path of a .toml file"
+        )
     profile = toml.build(HostProfile, toml.read(path), str(path))
     wanted = set(Api.names())
     missing, unknown = sorted(wanted - set(profile.api_ns)), sorted(set(profile.api_ns) - wanted)

@@ -77,7 +77,9 @@ def _build(path: Path, table: dict[str, Any]) -> Gpu:
     gpu = toml.build(Gpu, {**table, "calibration": built}, where)
     for required in ("bfloat16", "float16", "float32", "float64"):
         if gpu.peak_flops.get(required, 0.0) <= 0:
-            raise PhantoraError(f"{where}: peak_flops.{required} is missing; give the dense FLOP/s of the datasheet")
+            raise PhantoraError(
+                f"{where}: peak_flops.{required} is missing; give the dense FLOP/s of the datasheet"
+            )
     return gpu
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_type_hints
 
@@ -21,7 +21,8 @@ def read(path: Path) -> dict[str, Any]:
     """The table in `path`."""
     try:
         with path.open("rb") as file:
-            return tomllib.load(file)
+            table: dict[str, Any] = tomllib.load(file)
+            return table
     except OSError as error:
         raise PhantoraError(f"cannot read {path}: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -47,18 +48,19 @@ def build(cls: type[T], table: dict[str, Any], where: str) -> T:
 
 def _convert(value: Any, hint: Any, where: str) -> Any:
     text = str(hint)
-    if hint is str or isinstance(value, cast(type, hint) if isinstance(hint, type) else ()):
-        if isinstance(value, bool) or (hint is str and not isinstance(value, str)):
-            raise PhantoraError(f"{where} must be {_say(hint)}, not {value!r}")
-        return _positive(value, where)
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return _positive(float(value), where)
+    if not isinstance(value, bool):
+        if hint is float and isinstance(value, (int, float)):
+            return _positive(float(value), where)
+        if hint in (int, str) and isinstance(value, hint):
+            return _positive(value, where)
+        if is_dataclass(hint) and isinstance(value, cast(type, hint)):
+            return value
     if text.startswith("tuple[") and isinstance(value, list):
         arguments = hint.__args__
         if arguments[-1] is Ellipsis:
             return tuple(_convert(item, arguments[0], where) for item in value)
         if len(value) == len(arguments):
-            return tuple(_convert(item, kind, where) for item, kind in zip(value, arguments))
+            return tuple(_convert(item, kind, where) for item, kind in zip(value, arguments, strict=True))
     if text.startswith("dict[") and isinstance(value, dict):
         return {key: _convert(item, hint.__args__[1], f"{where}.{key}") for key, item in value.items()}
     raise PhantoraError(f"{where} must be {_say(hint)}, not {value!r}")

@@ -10,7 +10,10 @@ class Calibration:
     """Achieved rates: how close kernels come to the GPU's limits. docs/costs.md explains each."""
 
     floor_ns: float
-    """Shortest kernel, ns."""
+    """Shortest kernel, ns, from its start to its end."""
+    kernel_gap_ns: float
+    """From the end of a kernel to the start of the next on the same stream when that is already queued.
+    Not part of any price: the simulator's streams add it."""
     sustained_gemm: float
     """Share of the usual speed at which GEMMs run when nothing else runs for more than 10 ms."""
     gemm_peak: float

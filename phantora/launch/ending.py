@@ -60,6 +60,7 @@ class SimulatorThread:
     def __init__(self, simulator: RunningSimulator, wake: Callable[[], None]) -> None:
         self.simulator = simulator
         self.error: BaseException | None = None
+        self.done = False
         self._wake = wake
         self._thread = threading.Thread(target=self._run, name="phantora-simulator", daemon=True)
 
@@ -72,11 +73,8 @@ class SimulatorThread:
         except BaseException as error:
             self.error = error
         finally:
+            self.done = True
             self._wake()
-
-    @property
-    def done(self) -> bool:
-        return not self._thread.is_alive()
 
     def finish(self, stop: bool) -> None:
         """Waits for the end; `stop` asks for an early one."""

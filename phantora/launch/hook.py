@@ -43,7 +43,7 @@ def join() -> None:
 
 
 def _join(path: str) -> None:
-    from phantora.launch.rank import connect
+    from phantora.launch.rank import connect, tie_children
     from phantora.launch.stubbed import install_tracer, load_stubs
 
     try:
@@ -65,6 +65,7 @@ def _join(path: str) -> None:
             f"the command started {world} ranks, but {expected} GPUs are simulated: give both the same "
             "number (`phantora trace --nnodes N --nproc-per-node N` or --cluster)"
         )
+    tie_children()
     connect(library, session, rank, int(os.environ.get("LOCAL_RANK", "0")), int(os.environ[DEVICES]))
     atexit.register(_leave, library, os.getpid())  # first registered, last called
 

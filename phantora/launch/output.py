@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -68,7 +68,9 @@ class Stream:
     to_console: bool
     file: BinaryIO | None
     path: Path | None
-    tail: bytes = field(default=b"")
+    tail: bytes = b""
+    after_return: bool = False
+    """What was shown last ended with a carriage return, so a line feed that follows belongs to it."""
 
     def pump(self, console: Console) -> bool:
         """Moves what is there; False at the end of the stream."""
@@ -89,11 +91,16 @@ class Stream:
         if not self.prefix:
             console.write(self.number, data)
             return
+        if self.after_return and data.startswith(b"\n"):
+            console.write(self.number, b"\n")
+            data = data[1:]
+        self.after_return = False
         text = self.tail + data
         lines = _LINE.findall(text)
         self.tail = text[sum(map(len, lines)) :]
         if lines:
             # torch.distributed prefixes tracebacks itself, in the same way.
+            self.after_return = text.endswith(b"\r")
             shown = (line if line.startswith(self.prefix) else self.prefix + line for line in lines)
             console.write(self.number, b"".join(shown))
 

@@ -47,6 +47,7 @@ def become_rank(task: RankTask, library: ctypes.CDLL | None, session: int, out: 
     try:
         _own_streams(out, err)
         _own_signals()
+        tie_children()
         os.environ.update(task.environment)
         _seed(task.seed + task.rank)
         if library is not None:
@@ -74,6 +75,10 @@ def connect(library: ctypes.CDLL, session: int, rank: int, local_rank: int, devi
     if library.ph_connect(session, rank, local_rank, devices) != 0:
         reason = os.strerror(ctypes.get_errno()) if ctypes.get_errno() else "refused"
         raise PhantoraError(f"cannot join the simulation: {reason}; run `phantora doctor`")
+
+
+def tie_children() -> None:
+    """Has processes that this one forks (DataLoader workers) die with it, however it dies."""
     os.register_at_fork(before=_note_forking_thread, after_in_child=_tie_child)
 
 
@@ -88,8 +93,7 @@ def _note_forking_thread() -> None:
 
 
 def _tie_child() -> None:
-    """A DataLoader worker dies with its rank (the kernel counts the forking thread as parent)."""
-    if _forked_by_main:
+    if _forked_by_main:  # to the kernel the forking thread is the parent, and others may end early
         process.die_with_parent(_forking_pid)
 
 

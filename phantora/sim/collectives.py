@@ -94,20 +94,57 @@ class Constants:
 # NCCL's own model, from which it chooses (src/graph/tuning.cc). Latencies in us by (LL, LL128, Simple).
 TUNER_BASE = {TREE: (6.8, 14.0, 8.4), RING: (6.6, 14.0, 8.4)}
 TUNER_STEP = {
-    ("nvlink", TREE): (0.6, 1.25, 4.0), ("nvlink", RING): (0.6, 1.9, 3.4),
-    ("pcie", TREE): (1.0, 1.9, 4.0), ("pcie", RING): (1.0, 2.5, 5.7),
-    ("network", TREE): (5.0, 8.5, 14.0), ("network", RING): (2.7, 4.0, 14.0),
+    ("nvlink", TREE): (0.6, 1.25, 4.0),
+    ("nvlink", RING): (0.6, 1.9, 3.4),
+    ("pcie", TREE): (1.0, 1.9, 4.0),
+    ("pcie", RING): (1.0, 2.5, 5.7),
+    ("network", TREE): (5.0, 8.5, 14.0),
+    ("network", RING): (2.7, 4.0, 14.0),
 }
 # Highest bus bandwidth of LL in GB/s on 1, 2 and more hosts, by compute capability.
-TUNER_LL_RATE = {7: (39.0, 39.0, 20.4), 8: (87.7, 22.5, 19.0), 9: (141.0, 45.0, 35.0), 10: (282.0, 90.0, 70.0)}
+TUNER_LL_RATE = {
+    7: (39.0, 39.0, 20.4),
+    8: (87.7, 22.5, 19.0),
+    9: (141.0, 45.0, 35.0),
+    10: (282.0, 90.0, 70.0),
+}
 # Highest rates of one channel in GB/s: LL128 ring, and tree on 1, 2 and more hosts.
 TUNER_LL128_CHANNEL = {7: 20.0, 8: 20.0, 9: 36.7, 10: 73.4}
-TUNER_TREE_CHANNEL = {7: (26.5, 18.5, 10.0), 8: (24.0, 23.6, 17.8), 9: (38.7, 41.4, 36.0), 10: (77.4, 82.8, 72.0)}
+TUNER_TREE_CHANNEL = {
+    7: (26.5, 18.5, 10.0),
+    8: (24.0, 23.6, 17.8),
+    9: (38.7, 41.4, 36.0),
+    10: (77.4, 82.8, 72.0),
+}
 # How far trees stay below the model, by protocol and power of two from 64 bytes on.
 TREE_CORRECTION = (
-    (1, 1, 1, 1, .9, .8, .7, .7, .7, .7, .6, .5, .4, .4, .5, .6, .7, .8, .9, 1, 1, 1, 1),
-    (1, 1, 1, 1, 1, .9, .8, .8, .8, .7, .6, .6, .6, .6, .6, .6, .8, .9, .9, .9, .9, 1, 1),
-    (.9, .9, .9, .9, .9, .9, .9, .8, .7, .6, .6, .5, .5, .5, .5, .6, .7, .8, .7, .7, .8, .9, .9),
+    (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1, 1, 1),
+    (1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9, 1, 1),
+    (
+        0.9,
+        0.9,
+        0.9,
+        0.9,
+        0.9,
+        0.9,
+        0.9,
+        0.8,
+        0.7,
+        0.6,
+        0.6,
+        0.5,
+        0.5,
+        0.5,
+        0.5,
+        0.6,
+        0.7,
+        0.8,
+        0.7,
+        0.7,
+        0.8,
+        0.9,
+        0.9,
+    ),
 )
 PROTOCOLS = (LL, LL128, SIMPLE)
 REFERENCE_GPU, REFERENCE_MEMBERS = "H200-SXM", 4
@@ -121,9 +158,18 @@ P2P_PART_BYTES = 16 * MIB  # parts above this get more channels
 P2P_CHUNK_BYTES = 512 * KIB
 
 _KERNEL_DTYPES = {
-    "int8": "u8", "uint8": "u8", "int32": "u32", "uint32": "u32", "int64": "u64", "uint64": "u64",
-    "float16": "f16", "float32": "f32", "float64": "f64", "bfloat16": "bf16",
-    "float8_e4m3": "f8e4m3", "float8_e5m2": "f8e5m2",
+    "int8": "u8",
+    "uint8": "u8",
+    "int32": "u32",
+    "uint32": "u32",
+    "int64": "u64",
+    "uint64": "u64",
+    "float16": "f16",
+    "float32": "f32",
+    "float64": "f64",
+    "bfloat16": "bf16",
+    "float8_e4m3": "f8e4m3",
+    "float8_e5m2": "f8e5m2",
 }
 
 
@@ -206,6 +252,7 @@ class CollectiveModel:
         self._channels = NVLINK_CHANNELS if self._nvlink else PCIE_CHANNELS
         self._generation = min(max(gpu.compute_capability[0], 7), 10)
         self._speed = self._link / (370.8 * GBPS)  # rates of SMs and protocols follow the link's generation
+        self._copy_speed = self._speed if self._nvlink else 1.0
         reference = REFERENCE_NVLINK_NS if self._nvlink else REFERENCE_PCIE_NS
         self._intra_latency = intra.latency_ns / reference
         self._inter_latency = (inter.latency_ns - REFERENCE_NETWORK_NS) / 1e3
@@ -217,7 +264,8 @@ class CollectiveModel:
     def collective(self, kind: int, ranks: tuple[int, ...], bytes: int, dtype: int) -> CollectivePrice:
         """A collective of `kind` (``wire.layout.Coll``) over global `ranks`; `bytes` as nccl-tests counts."""
         if not 0 <= dtype < len(NCCL_DTYPE_NAMES):
-            raise PhantoraError(f"collective with unknown NCCL data type {dtype}: types are 0 to {len(NCCL_DTYPE_NAMES) - 1}")
+            last = len(NCCL_DTYPE_NAMES) - 1
+            raise PhantoraError(f"collective with unknown NCCL data type {dtype}: types are 0 to {last}")
         return self._collective(kind, self._place(ranks), bytes)
 
     def transfer(
@@ -234,10 +282,9 @@ class CollectiveModel:
             time, protocol, channels = self.constants.p2p_ll_base + bytes / (2000 * GBPS), SIMPLE, 1
         else:
             time, protocol, channels = self._p2p(bytes, concurrent, max(members, 2), duplex, place.hosts > 1)
-        remote = bytes if src != dst else 0
-        return self._finish(
-            time, P2P, protocol, channels, place, 0 if place.hosts > 1 else remote, remote if place.hosts > 1 else 0
-        )
+        moved = bytes if src != dst else 0
+        near, far = (0, moved) if place.hosts > 1 else (moved, 0)
+        return self._finish(time, P2P, protocol, channels, place, near, far)
 
     # ------------------------------------------------------------------ placement and assembly
 
@@ -249,7 +296,14 @@ class CollectiveModel:
         return Placement(len(ranks), len(count), min(count.values()), max(count.values()))
 
     def _finish(
-        self, time: float, algorithm: str, protocol: str, channels: int, place: Placement, intra: float, inter: float
+        self,
+        time: float,
+        algorithm: str,
+        protocol: str,
+        channels: int,
+        place: Placement,
+        intra: float,
+        inter: float,
     ) -> CollectivePrice:
         provenance = "roofline"
         if self._nvlink and place.hosts == 1:
@@ -309,18 +363,26 @@ class CollectiveModel:
         return choice
 
     def _estimate(self, kind: int, place: Placement, bytes: int, algorithm: str, protocol: int) -> float:
+        """NCCL's own estimate of the time, in us."""
         n, spread = place.members, min(place.hosts, 3) - 1
         bus = self._bus(place)
         ll_rate = TUNER_LL_RATE[self._generation][spread] * GBPS
         ll128_rate = TUNER_LL128_CHANNEL[self._generation] * GBPS * self._channels
         if algorithm == RING:
-            rate = (min(ll_rate, bus / 2), min(bus * 0.92, ll128_rate), bus)[protocol]
-            rate /= wire_share(kind, n)
+            rate = (min(ll_rate, bus / 2), min(bus * 0.92, ll128_rate), bus)[protocol] / wire_share(kind, n)
         else:
-            rate = min(bus * 0.92, TUNER_TREE_CHANNEL[self._generation][spread] * GBPS * self._channels)
-            rate = (min(rate / 3.8, ll_rate), rate * (7 / 9 if place.hosts == 1 else 0.9375), rate)[protocol] / 2
-            rate *= TREE_CORRECTION[protocol][min(max(bytes >> 6, 1).bit_length() - 1, 22)]
+            rate = self._tree_rate(place, bytes, protocol)
         return self._tuner_latency(kind, place, bytes, algorithm, protocol) + bytes / rate
+
+    def _tree_rate(self, place: Placement, bytes: int, protocol: int) -> float:
+        """Data that a tree reduces and spreads per us."""
+        spread = min(place.hosts, 3) - 1
+        channels = TUNER_TREE_CHANNEL[self._generation][spread] * GBPS * self._channels
+        rate = min(self._bus(place) * 0.92, channels)
+        ll128_share = 7 / 9 if place.hosts == 1 else 120 / 128
+        ll_rate = TUNER_LL_RATE[self._generation][spread] * GBPS
+        rate = (min(rate / 3.8, ll_rate), rate * ll128_share, rate)[protocol]
+        return rate / 2 * TREE_CORRECTION[protocol][min(max(bytes >> 6, 1).bit_length() - 1, 22)]
 
     def _tuner_latency(self, kind: int, place: Placement, bytes: int, algorithm: str, protocol: int) -> float:
         intra = TUNER_STEP[self._intra_kind(), algorithm][protocol]
@@ -362,7 +424,7 @@ class CollectiveModel:
             return c.chain_base + near * c.chain_step + far + wire / bus
         reduces = name in ("ALL_REDUCE", "BARRIER")
         base = c.reduce_base if reduces else c.gather_base if name == "ALL_GATHER" else c.scatter_base
-        own = bytes / n / ((c.reduce_copy_rate if reduces else c.copy_rate) * GBPS * self._speed)
+        own = bytes / n / ((c.reduce_copy_rate if reduces else c.copy_rate) * GBPS * self._copy_speed)
         slow = self._link / bus  # a ring that waits for the network fills its links as slowly
         half = c.ramp_half * n * self._channels * CHUNK_BYTES
         near *= c.ll128_step if protocol == LL128 else c.simple_step
@@ -370,24 +432,23 @@ class CollectiveModel:
 
     def _tree(self, kind: int, place: Placement, bytes: int, protocol: str) -> float:
         """All-reduce up and down a tree of hosts with a chain inside each."""
-        c, spread = self.constants, min(place.hosts, 3) - 1
-        index = PROTOCOLS.index(protocol)
-        rate = min(self._bus(place) * 0.92, TUNER_TREE_CHANNEL[self._generation][spread] * GBPS * self._channels)
-        ll_rate = TUNER_LL_RATE[self._generation][spread] * GBPS
-        rate = (min(rate / 3.8, ll_rate), rate * (7 / 9 if place.hosts == 1 else 0.9375), rate)[index] / 2
-        rate *= TREE_CORRECTION[index][min(max(bytes >> 6, 1).bit_length() - 1, 22)]
-        near = 2 * (place.most_local - 1) * self._intra_latency * (c.ll_step if protocol == LL else c.simple_step)
+        c, index = self.constants, PROTOCOLS.index(protocol)
+        step = (c.ll_step, c.ll128_step, c.simple_step)[index]
+        near = 2 * (place.most_local - 1) * self._intra_latency * step
         base = c.ll_base if protocol == LL else c.reduce_base
-        return base + near + self._network_steps(kind, place, protocol, TREE) + bytes / rate
+        far = self._network_steps(kind, place, protocol, TREE)
+        return base + near + far + bytes / self._tree_rate(place, bytes, index)
 
-    # ------------------------------------------------------------------ sends, receives and what is made of them
+    # ------------------------------------------------------------------ sends and receives
 
     def _p2p(
         self, part: float, peers: int, members: int, duplex: bool, network: bool
     ) -> tuple[float, str, int]:
         """Time of `peers` transfers of `part` bytes through one port, with protocol and channels."""
         c = self.constants
-        channels = p2p_channels(members, part) if self._nvlink else min(PCIE_CHANNELS, p2p_channels(members, part))
+        channels = p2p_channels(members, part)
+        if not self._nvlink:
+            channels = min(PCIE_CHANNELS, channels)
         used = min(P2P_CHANNELS, channels * peers)
         total = part * peers
         if network:
@@ -398,12 +459,16 @@ class CollectiveModel:
             return c.p2p_ll_base + near + total / (c.p2p_ll_rate * GBPS * self._speed), LL, used
         link = self._link * (c.fanout_share if peers > 1 else 1.0)
         if not duplex:
-            rate = min(link, used * c.one_way_channel * GBPS * self._speed)
+            rate = min(link, used * self._channel_rate(c.one_way_channel))
             return c.p2p_base - 2.0 + near + total / rate, SIMPLE, used
-        rate = min(link, used * c.duplex_channel * GBPS * self._speed)
+        rate = min(link, used * self._channel_rate(c.duplex_channel))
         ramp = c.p2p_ramp * (rate / self._link) ** 2
         half = c.p2p_ramp_half * used * 2 * P2P_CHUNK_BYTES
         return c.p2p_base + near + total / rate + ramp * total / (total + half), SIMPLE, used
+
+    def _channel_rate(self, rate: float) -> float:
+        """A channel's rate in bytes per us; it never limits a PCIe port."""
+        return rate * GBPS * self._speed if self._nvlink else math.inf
 
     def _all_to_all(self, place: Placement, bytes: int) -> CollectivePrice:
         part = bytes / place.members

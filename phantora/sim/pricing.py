@@ -11,7 +11,7 @@ from phantora.cost.types import CLASSES, CostModel, KernelLaunch, OperatorSignat
 from phantora.hardware import Cluster
 from phantora.sim import core as native
 from phantora.sim.collectives import CollectiveModel, kernel_name
-from phantora.trace.writer import PriceRow, Tables
+from phantora.trace.schema import PriceRow, Tables
 from phantora.wire import layout
 
 _COPY_KINDS = [name.lower() for name in layout.Copy.names()]

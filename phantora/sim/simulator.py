@@ -14,7 +14,7 @@ from phantora.errors import PhantoraError
 from phantora.hardware import Cluster
 from phantora.sim import core as native
 from phantora.sim.pricing import Pricing
-from phantora.sim.timing import KERNEL_GAP_NS, LAUNCH_LATENCY_NS
+from phantora.sim.timing import LAUNCH_LATENCY_NS
 from phantora.sim.sleep import Activity, snapshot
 from phantora.trace.writer import LogWriter
 from phantora.wire import layout
@@ -59,7 +59,6 @@ class Simulator:
         library: Path,
         hang_timeout: float = 30.0,
         launch_latency_ns: int = LAUNCH_LATENCY_NS,
-        kernel_gap_ns: int = KERNEL_GAP_NS,
     ) -> None:
         self._session = session
         self._log = log
@@ -67,7 +66,7 @@ class Simulator:
         self._hang_timeout = hang_timeout
         self._core = native.Core(library, session)
         self._pricing = Pricing(self._core, cluster, cost, log.tables)
-        self._core.set_timing(launch_latency_ns, kernel_gap_ns)
+        self._core.set_timing(launch_latency_ns, round(cluster.gpu.calibration.kernel_gap_ns))
         for name, factor in cluster.gpu.company.items():
             self._core.set_company(CLASSES.index(name), factor)
         self._stop = threading.Event()

@@ -1,0 +1,8 @@
+"""The stub NVIDIA libraries: found out about, built, cached, loaded."""
+
+from phantora.stubs.build import Coverage, StubSet, ensure
+from phantora.stubs.doctor import Report, doctor
+from phantora.stubs.find import Torch, find_torch
+from phantora.stubs.load import load
+
+__all__ = ["Coverage", "Report", "StubSet", "Torch", "doctor", "ensure", "find_torch", "load"]

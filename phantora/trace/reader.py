@@ -147,7 +147,7 @@ class Log:
         return sum(len(self.batch(i, ("kind",))) for i in range(self.num_batches))
 
     def words(self, column: str) -> list[str]:
-        """Every text that occurs in a text column, by index."""
+        """Every text that occurs in a text column, by index (after an empty one)."""
         if column not in TEXT_COLUMNS:
             raise KeyError(column)
         if column not in self._words:
@@ -233,7 +233,9 @@ def open_log(path: str | os.PathLike[str]) -> Log:
         source = pa.memory_map(path, "r")
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
-        raise PhantoraError(f"{path}: cannot open the log: {reason}; give the path of a run's .arrow file") from error
+        raise PhantoraError(
+            f"{path}: cannot open the log: {reason}; give the path of a run's .arrow file"
+        ) from error
     if source.read(len(_MAGIC)) != _MAGIC:
         raise _not_a_log(path)
     data: _WholeFile | _CutFile

@@ -39,14 +39,16 @@ _IMPLIED: dict[int, tuple[str, ...]] = {
     layout.RowKind.MEMORY: tuple(member.lower() for member in layout.Mem.names()),
     layout.RowKind.HOST_FUNC: ("cudaLaunchHostFunc",),
 }
+_IMPLIES = np.array([code in _IMPLIED for code in range(len(KINDS))])
 
 
 class _Dictionary:
     """A text column: words in order of first appearance in the log, whatever their ids are."""
 
     def __init__(self) -> None:
-        self._index: dict[str, int] = {}
-        self._array = pa.array([], pa.utf8())
+        # Arrow can extend a dictionary of a file only when it holds something: begin with "".
+        self._index: dict[str, int] = {"": 0}
+        self._array = pa.array([""], pa.utf8())
         self._of_key = np.full(1024, -2, np.int32)  # key -> index, -1 no text, -2 not seen yet
 
     def encode(self, keys: Ints, text: Callable[[int], str]) -> pa.DictionaryArray:
@@ -87,7 +89,9 @@ class LogWriter:
         self._last_end = np.iinfo(np.int64).min
         self._closed = False
         self._kinds = pa.array(KINDS, pa.utf8())
-        self._text = {column: _Dictionary() for column in ("name", "op", "shape", "cls", "provenance", "algorithm")}
+        self._text = {
+            column: _Dictionary() for column in ("name", "op", "shape", "cls", "provenance", "algorithm")
+        }
         self._prices = np.empty(0, [("flops", "<f8"), ("bytes", "<i8"), ("main", "<i4")])
         options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True, compression="zstd")
         try:
@@ -202,22 +206,25 @@ class LogWriter:
             new = [(row.flops, round(row.bytes), row.main_part) for row in table[known:]]
             self._prices = np.concatenate([self._prices, np.array(new, self._prices.dtype)])
 
-    # A row's name is named by one key: 3 * name id; without a name 3 * signature + 1 (the operator);
-    # without either 3 * (256 * kind + sub) + 2 (what the kind implies).
+    # A row's name is named by one key: 3 * name id; without a name 3 * (256 * kind + sub) + 1 if its
+    # kind implies one, else 3 * signature + 2 (the operator).
     @staticmethod
     def _name_keys(rows: Rows, sig: Ints) -> Ints:
         name = rows["name"].astype(np.int64)
-        implied = 3 * (256 * rows["kind"].astype(np.int64) + rows["sub"]) + 2
-        return np.where(name >= 0, 3 * name, np.where(sig >= 0, 3 * sig + 1, implied))
+        kind = rows["kind"].astype(np.int64)
+        implied = np.where(_IMPLIES[kind], 3 * (256 * kind + rows["sub"]) + 1, -1)
+        return np.where(
+            name >= 0, 3 * name, np.where(implied >= 0, implied, np.where(sig >= 0, 3 * sig + 2, -1))
+        )
 
     def _name(self, key: int) -> str:
         value, source = divmod(key, 3)
         if source == 0:
             return kernel_name(self._tables.names[value])
-        if source == 1:
+        if source == 2:
             return self._tables.signatures[value][0]
         kind, sub = divmod(value, 256)
-        implied = _IMPLIED.get(kind, ("",))
+        implied = _IMPLIED[kind]
         return implied[sub if sub < len(implied) else 0]
 
 

@@ -14,7 +14,11 @@ _MOST_STEPS = 12
 def render(summary: Summary, console: Console) -> None:
     """Prints `summary`."""
     meta = summary.metadata
-    head = [meta["cluster"] or meta["gpu"] or "cluster unknown", f"{len(summary.ranks)} ranks", f"{summary.rows:,} rows"]
+    head = [
+        meta["cluster"] or meta["gpu"] or "cluster unknown",
+        f"{len(summary.ranks)} ranks",
+        f"{summary.rows:,} rows",
+    ]
     console.print(f"[bold]{summary.path}[/bold]  " + ", ".join(head), highlight=False)
     if not summary.complete:
         console.print("[yellow]The run was cut short: the log ends where its last whole batch does.[/yellow]")
@@ -25,7 +29,9 @@ def render(summary: Summary, console: Console) -> None:
 
 
 def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = Table(
+        title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
+    )
     for i, column in enumerate(columns):
         table.add_column(column, justify="left" if i == 0 else "right", no_wrap=True)
     return table
@@ -80,7 +86,10 @@ def _ranks(summary: Summary, console: Console) -> None:
 
 
 def _shares(summary: Summary, console: Console) -> None:
-    for title, shares in (("What the durations rest on", summary.by_provenance), ("Device time by class", summary.by_class)):
+    for title, shares in (
+        ("What the durations rest on", summary.by_provenance),
+        ("Device time by class", summary.by_class),
+    ):
         text = ", ".join(f"{name} {100 * share:.1f}%" for name, share in shares.items())
         console.print(f"\n[bold]{title}[/bold]: {text or '-'}", highlight=False)
 

@@ -62,7 +62,9 @@ def find_steps(log: Log, ranks: Collection[int] | None = None) -> Steps:
         return Steps("profiler", {rank: _from_profiler(spans) for rank, spans in profiled.items()})
     if extent and all(optimized.values()):
         busy = _launches_between(log, optimized)
-        found = {rank: _from_optimizer(extent[rank][0], sorted(optimized[rank]), busy[rank]) for rank in extent}
+        found = {
+            rank: _from_optimizer(extent[rank][0], sorted(optimized[rank]), busy[rank]) for rank in extent
+        }
         if all(found.values()):
             return Steps("optimizer", found)
     return Steps("run", {rank: [Step(1, "run", start, end)] for rank, (start, end) in extent.items()})

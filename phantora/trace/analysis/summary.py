@@ -156,8 +156,12 @@ class _Sums:
         self._add_device(rank[device], columns)
 
     def _check_order(self, rank: Ints, end: Ints) -> None:
-        if bool(np.any(end > self._latest_end[rank])) or bool(np.any((end[1:] < end[:-1]) & (rank[1:] == rank[:-1]))):
-            raise PhantoraError("the log's rows are not in order of their end; it was not written by Phantora")
+        if bool(np.any(end > self._latest_end[rank])) or bool(
+            np.any((end[1:] < end[:-1]) & (rank[1:] == rank[:-1]))
+        ):
+            raise PhantoraError(
+                "the log's rows are not in order of their end; it was not written by Phantora"
+            )
         self._latest_end[rank[::-1]] = end[::-1]
 
     def _add_device(self, rank: Ints, columns: dict[str, npt.NDArray[Any]]) -> None:
@@ -174,7 +178,9 @@ class _Sums:
         segment = axis.segment(axis.at(rank, launch))
         self.flops += np.bincount(segment, columns["flops"], axis.segments)
         begin = np.where(
-            self._communication[kind], np.clip(columns["ready"], columns["start"], columns["end"]), columns["start"]
+            self._communication[kind],
+            np.clip(columns["ready"], columns["start"], columns["end"]),
+            columns["start"],
         )
         self.waiting += np.bincount(axis.segment(start), begin - columns["start"], axis.segments)
         work = (columns["end"] - begin).astype(np.float64)
@@ -187,7 +193,9 @@ class _Sums:
         if not len(rows):
             return
         segment = self.axis.segment(self.axis.at(rank[rows], columns["end"][rows]))
-        for values, peak, last in zip((columns["value"], columns["bytes"]), self.peaks, self.lasts, strict=True):
+        for values, peak, last in zip(
+            (columns["value"], columns["bytes"]), self.peaks, self.lasts, strict=True
+        ):
             np.maximum.at(peak, segment, values[rows])
             latest = np.full_like(last, -1)
             latest[segment] = values[rows]  # rows of a segment in order: the last one stays
@@ -228,15 +236,21 @@ def _kind_mask(kinds: Collection[str]) -> npt.NDArray[np.bool_]:
     return np.array([kind in kinds for kind in KINDS])
 
 
-def summarize(log: Log, ranks: Collection[int] | None = None, steps: Collection[int] | None = None) -> Summary:
+def summarize(
+    log: Log, ranks: Collection[int] | None = None, steps: Collection[int] | None = None
+) -> Summary:
     """The summary of `ranks` and of the steps numbered `steps` (all without)."""
     log.require_rows()
     found = find_steps(log, ranks)
     chosen = sorted(found.of_rank)
     if not chosen:
-        raise PhantoraError(f"{log.path}: no row of the ranks asked for; the run had {log.metadata.world_size} ranks")
+        raise PhantoraError(
+            f"{log.path}: no row of the ranks asked for; the run had {log.metadata.world_size} ranks"
+        )
     if steps is not None:
-        found = Steps(found.source, {r: [s for s in own if s.number in steps] for r, own in found.of_rank.items()})
+        found = Steps(
+            found.source, {r: [s for s in own if s.number in steps] for r, own in found.of_rank.items()}
+        )
         if not found.numbers():
             have = _ranges(find_steps(log, ranks).numbers())
             raise PhantoraError(f"{log.path}: no such steps; the log has steps {have}")
@@ -247,7 +261,9 @@ def summarize(log: Log, ranks: Collection[int] | None = None, steps: Collection[
         sums.add_before(batch)
     sums.finish()
     peak = log.metadata.peak()
-    summaries = [_rank_summary(log, sums, i, rank, found.of_rank[rank], peak) for i, rank in enumerate(chosen)]
+    summaries = [
+        _rank_summary(log, sums, i, rank, found.of_rank[rank], peak) for i, rank in enumerate(chosen)
+    ]
     totals = _totals(summaries, peak)
     return Summary(
         path=log.path,
@@ -264,7 +280,9 @@ def summarize(log: Log, ranks: Collection[int] | None = None, steps: Collection[
     )
 
 
-def _rank_summary(log: Log, sums: _Sums, i: int, rank: int, steps: list[Step], peak: float | None) -> RankSummary:
+def _rank_summary(
+    log: Log, sums: _Sums, i: int, rank: int, steps: list[Step], peak: float | None
+) -> RankSummary:
     first, last = int(sums.first[i]), int(sums.last[i])
     whole = sums.axis.segment_between(i, 0, sums.axis.span)
     summary = RankSummary(rank, sums.times(whole, max(0, last - first), peak))
@@ -299,7 +317,17 @@ def _mean(parts: list[Times], peak: float | None) -> Times:
     if not parts:
         return Times()
     total = Times()
-    for name in ("time", "compute", "communication", "overlapped", "exposed", "copy", "idle", "waiting", "flops"):
+    for name in (
+        "time",
+        "compute",
+        "communication",
+        "overlapped",
+        "exposed",
+        "copy",
+        "idle",
+        "waiting",
+        "flops",
+    ):
         setattr(total, name, sum(getattr(part, name) for part in parts) / len(parts))
     total.peak_allocated = max(part.peak_allocated for part in parts)
     total.peak_reserved = max(part.peak_reserved for part in parts)
@@ -313,7 +341,9 @@ def _shares(parts: list[dict[str, float]]) -> dict[str, float]:
         for name, value in part.items():
             total[name] = total.get(name, 0.0) + value
     whole = sum(total.values())
-    return {name: value / whole for name, value in sorted(total.items(), key=lambda item: (-item[1], item[0]))}
+    return {
+        name: value / whole for name, value in sorted(total.items(), key=lambda item: (-item[1], item[0]))
+    }
 
 
 def _ranges(numbers: list[int]) -> str:

@@ -1,1 +1,239 @@
-def write(): ...
+"""Chrome's JSON as Kineto (torch.profiler) writes it, for chrome://tracing and HolisticTraceAnalysis.
+
+What HolisticTraceAnalysis (HTA) needs, found by reading version 0.5.0:
+- a file per rank, with ``"rank": N`` (and that space) on a line near the top;
+- a launch row of category ``cuda_runtime`` with the ``correlation`` of its kernel, and that not 0;
+- stream numbers above 0: stream 0 is written as 7, as Kineto numbers the default stream;
+- names of NCCL kernels that match ``^nccl.*Kernel``, of copies that begin with Memcpy or Memset;
+- rows on a stream count as GPU activity, so waits of streams ("Stream Wait Event", which its critical
+  path needs) are points, and only between the first and the last activity.
+HTA rounds fractions of a microsecond away unless HTA_DISABLE_NS_ROUNDING=1 is set.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from phantora.trace.export.files import replacing
+from phantora.trace.export.plan import STREAM, STREAM_KINDS, THREAD, THREAD_KINDS, Plan, make_plan
+from phantora.trace.export.selection import Selection, Selector
+from phantora.trace.reader import Batch, Log
+from phantora.trace.schema import COMMUNICATION_KINDS, KIND_CODE, KINDS, TEXT_COLUMNS
+
+Array = npt.NDArray[Any]
+
+FIRST_PID = 10_000  # rank r's host is process FIRST_PID + r, its GPU process r
+STREAM_OFFSET = 7
+_CATEGORY = {
+    "kernel": "kernel", "collective": "kernel", "sendrecv": "kernel", "memcpy": "gpu_memcpy",
+    "memset": "gpu_memset", "host_func": "gpu_user_annotation", "operator": "cpu_op",
+    "annotation": "user_annotation", "sync": "cuda_runtime",
+}  # fmt: skip
+_LAUNCH = {"memcpy": "cudaMemcpyAsync", "memset": "cudaMemsetAsync", "host_func": "cudaLaunchHostFunc"}
+_TEXT_ARGS = tuple((column, "class" if column == "cls" else column) for column in TEXT_COLUMNS[2:])
+_NCCL = re.compile("^nccl.*Kernel")
+_COLUMNS = (
+    "kind", "rank", "stream", "name", "start", "end", "launch", "ready", "id", "link", "op", "shape", "cls",
+    "provenance", "algorithm", "comm", "seq", "bytes", "flops", "value",
+)  # fmt: skip
+
+
+def write(log: Log, path: str, selection: Selection) -> list[str]:
+    """Writes one file per rank when `path` ends with / or holds {rank}, else one for all."""
+    selector = Selector(log, selection)
+    plan = make_plan(selector)
+    if path.endswith("/") or os.path.isdir(path):
+        path = os.path.join(path, "rank{rank}.json.gz")
+    if "{rank}" in path:
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    paths = {rank: path.replace("{rank}", str(rank)) for rank in selector.ranks}
+    with ExitStack() as stack:
+        files = {name: _File(stack.enter_context(replacing(name))) for name in dict.fromkeys(paths.values())}
+        for name, file in files.items():
+            ranks = [rank for rank in selector.ranks if paths[rank] == name]
+            file.begin(log, ranks, plan)
+        columns = _Texts(log)
+        for batch in selector.batches(_COLUMNS):
+            _batch(batch, columns, plan, {rank: files[name] for rank, name in paths.items()})
+        for file in files.values():
+            file.end()
+    return list(files)
+
+
+class _File:
+    def __init__(self, raw: IO[bytes]) -> None:
+        self._raw = raw
+        self._events: list[str] = []
+
+    def begin(self, log: Log, ranks: list[int], plan: Plan) -> None:
+        meta = log.metadata
+        distributed = json.dumps({"backend": "nccl", "rank": ranks[0], "world_size": meta.world_size})
+        device = {"id": 0, "name": meta.gpu, "totalGlobalMem": meta.memory_bytes}
+        head = {
+            "deviceProperties": [device],
+            "displayTimeUnit": "ms",
+            "producer": f"phantora {meta.phantora}",
+        }
+        lines = ('{"schemaVersion": 1', f'"distributedInfo": {distributed}', json.dumps(head)[1:-1])
+        self._raw.write((",\n".join(lines) + ',\n"traceEvents": [\n').encode())
+        for rank in ranks:
+            host = rank // max(1, meta.ranks_per_host)
+            for pid, label, order in (
+                (FIRST_PID + rank, "CPU", 2 * rank),
+                (rank, meta.gpu or "GPU", 2 * rank + 1),
+            ):
+                self._meta("process_name", pid, 0, {"name": f"rank {rank} (host {host})"})
+                self._meta("process_labels", pid, 0, {"labels": label})
+                self._meta("process_sort_index", pid, 0, {"sort_index": order})
+            threads = {0} | {index for r, index, _ in plan.tracks[THREAD] if r == rank}
+            for thread in sorted(threads):
+                self._meta(
+                    "thread_name",
+                    FIRST_PID + rank,
+                    thread,
+                    {"name": f"thread {thread}" if thread else "main"},
+                )
+            for stream in sorted({index for r, index, _ in plan.tracks[STREAM] if r == rank}):
+                tid = stream + STREAM_OFFSET
+                self._meta("thread_name", rank, tid, {"name": f"stream {tid}"})
+                self._meta("thread_sort_index", rank, tid, {"sort_index": tid})
+
+    def _meta(self, name: str, pid: int, tid: int, args: dict[str, Any]) -> None:
+        self._events.append(
+            f'{{"ph":"M","name":"{name}","pid":{pid},"tid":{tid},"ts":0.0,"args":{json.dumps(args)}}}'
+        )
+
+    def add(self, event: str) -> None:
+        self._events.append(event)
+
+    def flush(self) -> None:
+        """Hands what has been added to the file; one event stays, to come without a comma at the end."""
+        if len(self._events) > 1:
+            last = self._events.pop()
+            self._raw.write((",\n".join(self._events) + ",\n").encode())
+            self._events = [last]
+
+    def end(self) -> None:
+        self._raw.write(("".join(",\n".join(self._events)) + "\n]}\n").encode())
+
+
+class _Texts:
+    """The log's words as JSON texts."""
+
+    def __init__(self, log: Log) -> None:
+        # The last one is what index -1, no name, finds.
+        self.name = [json.dumps(word) for word in [*log.words("name"), "(unnamed)"]]
+        self.of = {column: [json.dumps(word) for word in log.words(column)] for column, _ in _TEXT_ARGS}
+
+
+def _batch(batch: Batch, texts: _Texts, plan: Plan, files: dict[int, _File]) -> None:
+    thread = plan.threads.find(batch["rank"], batch["link"]).tolist()
+    record_stream = plan.record_streams.find(batch["rank"], batch["link"]).tolist()
+    lane = np.zeros(len(batch), np.int64)
+    for layer, family in ((STREAM, STREAM_KINDS), (THREAD, THREAD_KINDS)):
+        rows = np.flatnonzero(np.isin(batch["kind"], [KIND_CODE[kind] for kind in family]))
+        lane[rows] = plan.lanes(layer, batch, rows)
+    data = {column: batch[column].tolist() for column in _COLUMNS}
+    data["thread"], data["lane"], data["record_stream"] = thread, lane.tolist(), record_stream
+    columns = list(data)
+    for values in zip(*data.values(), strict=True):
+        row = dict(zip(columns, values, strict=True))
+        kind, rank = KINDS[row["kind"]], row["rank"]
+        # Correlation ids are positive and unique in the file; the log's ids are unique in the rank.
+        row["correlation"] = rank << 36 | row["id"] + 1
+        row["cause"] = rank << 36 | row["link"] + 1
+        # Slices that would cross others on their track go to one of their own, far from the others.
+        row["tid"] = row["stream"] + 1000 * row["lane"]
+        add = files[rank].add
+        if kind in THREAD_KINDS:
+            _host(add, kind, row, texts)
+        elif kind in ("record", "wait"):
+            _event(add, kind, row, plan)
+        elif kind == "memory":
+            add(
+                f'{{"ph":"C","name":"memory","pid":{FIRST_PID + rank},"tid":0,"ts":{row["end"] / 1000},'
+                f'"args":{{"allocated":{row["value"]},"reserved":{row["bytes"]}}}}}'
+            )
+        elif kind not in ("flow", "communicator"):
+            _device(add, kind, row, texts)
+    for file in files.values():
+        file.flush()
+
+
+def _slice(category: str, name: str, pid: int, tid: int, start: int, end: int, args: str) -> str:
+    return (
+        f'{{"ph":"X","cat":"{category}","name":{name},"pid":{pid},"tid":{tid},'
+        f'"ts":{start / 1000},"dur":{(end - start) / 1000},"args":{{{args}}}}}'
+    )
+
+
+Add = Callable[[str], None]
+Row = dict[str, Any]
+
+
+def _host(add: Add, kind: str, row: Row, texts: _Texts) -> None:
+    rank, name = row["rank"], texts.name[row["name"]]
+    if kind == "sync":
+        args = f'"correlation":{row["correlation"]}'
+    else:
+        args = f'"External id":{row["correlation"]}'
+        if row["shape"] >= 0:
+            args += f',"shape":{texts.of["shape"][row["shape"]]}'
+    add(_slice(_CATEGORY[kind], name, FIRST_PID + rank, row["tid"], row["start"], row["end"], args))
+    if name == '"cudaDeviceSynchronize"':
+        args += f',"stream":-1,"device":{rank},"context":1'
+        add(_slice("cuda_sync", '"Context Sync"', rank, -1, row["start"], row["end"], args))
+
+
+def _event(add: Add, kind: str, row: Row, plan: Plan) -> None:
+    """An event's record or a stream's wait for it: the call, and for a wait the point where it ends."""
+    rank, end, args = row["rank"], row["end"], f'"correlation":{row["correlation"]}'
+    if row["launch"] >= 0:
+        call = '"cudaEventRecord"' if kind == "record" else '"cudaStreamWaitEvent"'
+        add(_slice("cuda_runtime", call, FIRST_PID + rank, 0, row["launch"], row["launch"], args))
+    first, last = plan.active.get(rank, (0, -1))
+    if kind == "wait" and first <= end <= last:
+        args += (
+            f',"stream":{row["stream"] + STREAM_OFFSET},"device":{rank},'
+            f'"wait_on_stream":{row["record_stream"] + STREAM_OFFSET},'
+            f'"wait_on_cuda_event_record_corr_id":{row["cause"]}'
+        )
+        add(_slice("cuda_sync", '"Stream Wait Event"', rank, row["tid"] + STREAM_OFFSET, end, end, args))
+
+
+def _device(add: Add, kind: str, row: Row, texts: _Texts) -> None:
+    """Work on a stream, its launch, and the arrow between them."""
+    rank, tid, name = row["rank"], row["tid"] + STREAM_OFFSET, texts.name[row["name"]]
+    if kind in COMMUNICATION_KINDS and not _NCCL.match(name[1:]):
+        name = f'"ncclDevKernel_{name[1:]}'
+    link = f'"correlation":{row["correlation"]}'
+    if row["link"] >= 0:
+        link = f'"External id":{row["cause"]},{link}'
+    args = f'{link},"stream":{row["stream"] + STREAM_OFFSET},"device":{rank},"context":1'
+    for column, label in _TEXT_ARGS:
+        if row[column] >= 0:
+            args += f',"{label}":{texts.of[column][row[column]]}'
+    if row["bytes"]:
+        args += f',"bytes":{row["bytes"]}'
+    if row["flops"]:
+        args += f',"flops":{row["flops"]}'
+    if kind in COMMUNICATION_KINDS:
+        args += f',"Process Group Name":"{row["comm"]}","seq":{row["seq"]}'
+        if row["ready"] > row["start"]:
+            args += f',"wait (us)":{(row["ready"] - row["start"]) / 1000}'
+    add(_slice(_CATEGORY[kind], name, rank, tid, row["start"], row["end"], args))
+    if row["launch"] >= 0:
+        at, host = row["launch"], FIRST_PID + rank
+        call = f'"{_LAUNCH.get(kind, "cudaLaunchKernel")}"'
+        add(_slice("cuda_runtime", call, host, row["thread"], at, at, link))
+        arrow = f'"id":{row["correlation"]},"cat":"ac2g","name":"ac2g"'
+        add(f'{{"ph":"s",{arrow},"pid":{host},"tid":{row["thread"]},"ts":{at / 1000}}}')
+        add(f'{{"ph":"f",{arrow},"pid":{rank},"tid":{tid},"ts":{row["start"] / 1000},"bp":"e"}}')

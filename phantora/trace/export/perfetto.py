@@ -13,16 +13,14 @@ the host's wait for it, and between the two sides of a send. All that hangs on o
 
 from __future__ import annotations
 
-import gzip
-import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from phantora.trace.export import proto
+from phantora.trace.export.files import replacing
 from phantora.trace.export.plan import (
     COMM,
     LAUNCHED_KINDS,
@@ -53,10 +51,18 @@ _HEAD = proto.number(_SEQUENCE, 1) + proto.number(_FLAGS, _NEEDS_STATE)
 FIRST_PID = 10_000  # rank r is process FIRST_PID + r; process 0 has a meaning of its own
 NETWORK_PID = 9_999
 _LAUNCH_NAMES = {
-    "memcpy": "cudaMemcpyAsync", "memset": "cudaMemsetAsync", "host_func": "cudaLaunchHostFunc",
+    "memcpy": "cudaMemcpyAsync",
+    "memset": "cudaMemsetAsync",
+    "host_func": "cudaLaunchHostFunc",
 }
-_CATEGORIES = (*KINDS, "launch", "transfer", "step")
-_TEXT_ARGS = {"op": "op", "shape": "shape", "cls": "class", "provenance": "provenance", "algorithm": "algorithm"}
+_CATEGORIES = (*KINDS, "launch", "release", "transfer", "step")
+_TEXT_ARGS = {
+    "op": "op",
+    "shape": "shape",
+    "cls": "class",
+    "provenance": "provenance",
+    "algorithm": "algorithm",
+}
 _ARGS = (*_TEXT_ARGS.values(), "bytes", "flops", "sequence", "peer", "wait_ns")
 _COLUMNS = (
     "kind", "rank", "stream", "name", "start", "end", "launch", "ready", "id", "link", "op", "shape", "cls",
@@ -71,24 +77,6 @@ def write(log: Log, path: str, selection: Selection) -> list[str]:
     with replacing(path) as file:
         _Writer(selector, plan, file).write()
     return [path]
-
-
-@contextmanager
-def replacing(path: str) -> Iterator[IO[bytes]]:
-    """A file that takes `path`'s place once it is whole; compressed when the name ends with .gz."""
-    part = f"{path}.part"
-    try:
-        with open(part, "wb") as raw:
-            if path.endswith(".gz"):
-                with gzip.GzipFile("", "wb", 1, raw, 0) as packed:
-                    yield packed  # type: ignore[misc]  # GzipFile is an IO[bytes] in all but name
-            else:
-                yield raw
-        os.replace(part, path)
-    except BaseException:
-        if os.path.exists(part):
-            os.remove(part)
-        raise
 
 
 class _Names:
@@ -112,6 +100,7 @@ class _Writer:
         self.names = _Names(self.log.words("name"))
         self.unnamed = self.names.own("(unnamed)")
         self.launch_name = np.array([self.names.own(_LAUNCH_NAMES.get(k, "cudaLaunchKernel")) for k in KINDS])
+        self.release_name = self.names.own("wait is over")
         self.step_names = {
             step.name: self.names.own(step.name) for own in selector.steps.of_rank.values() for step in own
         }
@@ -132,7 +121,7 @@ class _Writer:
         self._steps()
         for batch in self.selector.batches(_COLUMNS):
             self._batch(batch)
-        columns = ("kind", "rank", "stream", "name", "start", "end", "op", "shape")
+        columns = ("kind", "rank", "stream", "name", "start", "end", "id", "op", "shape")
         for batch in self.selector.batches(columns, THREAD_KINDS, reverse=True):
             self._thread_begins(batch)
 
@@ -175,7 +164,9 @@ class _Writer:
             for order, (rank, index, lane) in enumerate(sorted(self.plan.tracks[layer])):
                 more = f" (overlap {lane})" if lane else ""
                 if layer == THREAD:
-                    uuid = self._thread(rank, index, lane, ("main" if index == 0 else f"thread {index}") + more)
+                    uuid = self._thread(
+                        rank, index, lane, ("main" if index == 0 else f"thread {index}") + more
+                    )
                 elif layer == STREAM:
                     uuid = self._track(self.process[rank], f"stream {index}{more}", 1000 + order)
                 elif layer == COMM:
@@ -195,7 +186,9 @@ class _Writer:
     def _describe(self, *content: bytes) -> int:
         uuid, self.next_uuid = self.next_uuid, self.next_uuid + 1
         self.file.write(
-            proto.blob(_PACKET, proto.number(_SEQUENCE, 1), proto.blob(_DESCRIPTOR, proto.number(1, uuid), *content))
+            proto.blob(
+                _PACKET, proto.number(_SEQUENCE, 1), proto.blob(_DESCRIPTOR, proto.number(1, uuid), *content)
+            )
         )
         return uuid
 
@@ -216,7 +209,10 @@ class _Writer:
 
     def _uuid(self, layer: str, rank: Array, index: Array, lane: Array | int) -> Ints:
         keys, uuids = self.uuids[layer]
-        return uuids[np.searchsorted(keys, _track(rank.astype(np.int64), index.astype(np.int64), lane))]
+        found: Ints = uuids[
+            np.searchsorted(keys, _track(rank.astype(np.int64), index.astype(np.int64), lane))
+        ]
+        return found
 
     # ------------------------------------------------------------------ packets
 
@@ -251,25 +247,19 @@ class _Writer:
         for layer, rows, (rank, index), start in layers(batch):
             track = self._uuid(layer, rank, index, self.plan.lanes(layer, batch, rows))
             placed.append((layer, rows, track, start, batch["end"][rows]))
-        late = (kind == KIND_CODE["wait"]) | (kind == KIND_CODE["sync"])
-        for _, rows, track, start, end in placed:
-            ends = (end > start) & ~late[rows]
+        for _, _, track, start, end in placed:
+            ends = end > start
             self._event(end[ends], _END, track[ends])
-        for layer, rows, track, start, end in placed:  # records before the waits for them
+        for layer, rows, track, start, _ in placed:  # a record before what waits for it
             if layer == STREAM:
-                chosen = (end == start) & ~late[rows]
-                self._slices(batch, rows[chosen], _INSTANT, start[chosen], track[chosen])
+                records = kind[rows] == KIND_CODE["record"]
+                self._slices(batch, rows[records], _INSTANT, start[records], track[records])
         self._launches(batch)
-        for _, rows, track, start, end in placed:
-            ends = (end > start) & late[rows]
-            for linked in (True, False):
-                chosen = ends & ((batch["link"][rows] >= 0) == linked)
-                flow = proto.fixed(_FLOWS, _flow(batch["rank"][rows[chosen]], batch["link"][rows[chosen]]))
-                self._event(end[chosen], _END, track[chosen], *(flow if linked else []))
         for layer, rows, track, start, end in placed:
-            chosen = (end == start) & (late[rows] | (layer != STREAM))
-            if layer in (STREAM, THREAD):
-                self._slices(batch, rows[chosen], _INSTANT, start[chosen], track[chosen])
+            if layer != COMM:
+                self._releases(batch, rows, track)
+                points = (end == start) & (kind[rows] != KIND_CODE["record"])
+                self._slices(batch, rows[points], _INSTANT, start[points], track[points])
             if layer != THREAD:
                 begins = end > start
                 self._slices(
@@ -287,9 +277,29 @@ class _Writer:
         thread = self.plan.threads.find(rank, batch["link"][rows])
         track = self._uuid(THREAD, rank, thread, 0)
         self._event(
-            batch["launch"][rows], _INSTANT, track, *self._category("launch"),
+            batch["launch"][rows],
+            _INSTANT,
+            track,
+            *self._category("launch"),
             *proto.numbers(_NAME, self.launch_name[batch["kind"][rows]]),
             *proto.fixed(_FLOWS, _flow(rank, batch["id"][rows])),
+        )
+
+    def _releases(self, batch: Batch, rows: Ints, track: Ints) -> None:
+        """A mark where a wait ends, for the arrow from what it waited for: readers draw arrows between
+        starts of slices, and a wait starts before the record it waits for."""
+        kind = batch["kind"][rows]
+        waits = (kind == KIND_CODE["wait"]) | (kind == KIND_CODE["sync"])
+        waits &= (batch["link"][rows] >= 0) & (batch["end"][rows] > batch["start"][rows])
+        rows, track = rows[waits], track[waits]
+        name = np.full(len(rows), self.release_name)
+        self._event(
+            batch["end"][rows],
+            _INSTANT,
+            track,
+            *self._category("release"),
+            *proto.numbers(_NAME, name),
+            *proto.fixed(_FLOWS, _flow(batch["rank"][rows], batch["link"][rows])),
         )
 
     def _slices(
@@ -298,7 +308,9 @@ class _Writer:
         for chosen, content in self._contents(batch, rows, transfer):
             self._event(time[chosen], event, track[chosen], *content)
 
-    def _contents(self, batch: Batch, rows: Ints, transfer: bool = False) -> Iterator[tuple[Ints, list[Piece]]]:
+    def _contents(
+        self, batch: Batch, rows: Ints, transfer: bool = False
+    ) -> Iterator[tuple[Ints, list[Piece]]]:
         """Groups of `rows` that have the same fields, with the fields."""
         if not len(rows):
             return
@@ -358,7 +370,7 @@ class _Writer:
         own = np.isin(kind, [KIND_CODE[k] for k in LAUNCHED_KINDS]) & (batch["launch"][rows] >= 0)
         own |= kind == KIND_CODE["record"]
         waits = ((kind == KIND_CODE["wait"]) | (kind == KIND_CODE["sync"])) & (link >= 0)
-        waits &= batch["end"][rows] == batch["start"][rows]  # longer ones have the arrow at their end
+        waits &= batch["end"][rows] == batch["start"][rows]  # longer ones have it at their release
         return _flow(rank, np.where(waits, link, batch["id"][rows])), own | waits
 
     def _thread_begins(self, batch: Batch) -> None:
@@ -369,9 +381,11 @@ class _Writer:
             rows, start = rows[long][::-1], start[long][::-1]
             if not len(rows):
                 continue
-            # Of slices with equal ends the one that starts first encloses the others.
-            track = self._uuid(layer, rank[long][::-1], index[long][::-1], self.plan.lanes(layer, batch, rows))
-            order = np.lexsort((-batch["end"][rows], start))
+            # Of slices with a start in common the longest encloses the others; of equal ones the eldest.
+            track = self._uuid(
+                layer, rank[long][::-1], index[long][::-1], self.plan.lanes(layer, batch, rows)
+            )
+            order = np.lexsort((batch["id"][rows], -batch["end"][rows], start))
             rows, start, track = rows[order], start[order], track[order]
             groups = [
                 (chosen, _event_rows(start[chosen], _BEGIN, track[chosen], *content))
@@ -390,7 +404,9 @@ class _Writer:
             changed = np.ones(len(rows), bool)
             changed[1:] = (value[1:] != value[:-1]) | (rank[1:] != rank[:-1])
             self._event(
-                batch["end"][rows[changed]], _COUNT, self.counters[name][rank[changed]],
+                batch["end"][rows[changed]],
+                _COUNT,
+                self.counters[name][rank[changed]],
                 *proto.numbers(_COUNTER, value[changed]),
             )
 
@@ -420,4 +436,5 @@ def _track(rank: Array | int, index: Array | int, lane: Array | int) -> Any:
 
 def _flow(rank: Array, row_id: Array) -> npt.NDArray[np.uint64]:
     """The flow of a row: unique in the trace, never 0, apart from the flows of sends."""
-    return ((np.int64(1) << 62) | (rank.astype(np.int64) << 44) | row_id).astype(np.uint64)
+    flow: Array = (np.int64(1) << 62) | (rank.astype(np.int64) << 44) | row_id
+    return flow.astype(np.uint64)

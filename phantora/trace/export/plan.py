@@ -40,7 +40,12 @@ class Plan:
     tracks: dict[str, set[tuple[int, int, int]]]
     communicators: dict[int, str]
     """What ``communicator`` rows say: "dp, ranks 0-3"."""
-    threads: ThreadOf
+    threads: IdRuns
+    """Host thread by operator."""
+    record_streams: IdRuns
+    """Stream by event record."""
+    active: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Rank -> first start and last end of its work on the GPU."""
     moved: dict[tuple[str, int], tuple[Ints, Ints]] = field(default_factory=dict)
     """(layer, batch) -> positions in the batch and their lanes, for the few rows not on lane 0."""
 
@@ -56,43 +61,41 @@ class Plan:
         return lanes
 
 
-class ThreadOf:
-    """The host thread of an operator by (rank, id).
+class IdRuns:
+    """A small number for each (rank, id): the thread of an operator, the stream of a record.
 
-    Ids grow and a thread keeps working for long (the forward pass on one, the backward pass on
-    another), so runs of ids with one thread are remembered, not ids.
+    Ids grow and neighbours are alike (the forward pass runs on one thread, the backward pass on
+    another), so where the number changes is remembered, not every id.
     """
 
     def __init__(self) -> None:
-        self._keys: list[Ints] = []
-        self._threads: list[Ints] = []
+        self._parts: list[tuple[Ints, Ints]] = []
         self._table: tuple[Ints, Ints] | None = None
 
-    @staticmethod
-    def _key(rank: Array, row_id: Array) -> Ints:
-        return (rank.astype(np.int64) << 44) | row_id
-
-    def add(self, rank: Array, row_id: Array, thread: Array) -> None:
-        key, thread = self._key(rank, row_id), thread.astype(np.int64)
+    def add(self, rank: Array, row_id: Array, value: Array) -> None:
+        key = _id_key(rank, row_id)
         order = np.argsort(key, kind="stable")
-        key, thread = key[order], thread[order]
-        change = np.flatnonzero(np.diff(thread)) + 1
+        key, number = key[order], value[order].astype(np.int64)
+        change = np.flatnonzero(np.diff(number)) + 1
         ends = np.unique(np.concatenate([[0], change - 1, change, [len(key) - 1]]))
-        self._keys.append(key[ends])
-        self._threads.append(thread[ends])
+        self._parts.append((key[ends], number[ends]))
         self._table = None
 
     def find(self, rank: Array, row_id: Array) -> Ints:
-        """Threads of operators; 0, the main thread, for what no operator launched."""
-        if not self._keys:
+        """The numbers of ids that were added; 0 for id -1."""
+        if not self._parts:
             return np.zeros(len(rank), np.int64)
         if self._table is None:
-            keys, threads = np.concatenate(self._keys), np.concatenate(self._threads)
+            keys, values = (np.concatenate(column) for column in zip(*self._parts, strict=True))
             order = np.argsort(keys, kind="stable")
-            self._table = keys[order], threads[order]
-        keys, threads = self._table
-        where = np.searchsorted(keys, self._key(rank, np.maximum(row_id, 0)), "right") - 1
-        return np.where((row_id >= 0) & (where >= 0), threads[np.maximum(where, 0)], 0)
+            self._table = keys[order], values[order]
+        keys, values = self._table
+        where = np.searchsorted(keys, _id_key(rank, np.maximum(row_id, 0)), "right") - 1
+        return np.where((row_id >= 0) & (where >= 0), values[np.maximum(where, 0)], 0)
+
+
+def _id_key(rank: Array, row_id: Array) -> Ints:
+    return (rank.astype(np.int64) << 44) | row_id
 
 
 class _FlatLanes:
@@ -104,6 +107,8 @@ class _FlatLanes:
     def place(self, track: Ints, start: Ints, end: Ints) -> Ints:
         """Lanes of slices longer than 0, in order of end within the batch."""
         lanes = np.zeros(len(track), np.int64)
+        if not len(track):
+            return lanes
         order = np.argsort(track, kind="stable")
         present, first = np.unique(track[order], return_index=True)
         for key, rows in zip(present.tolist(), np.split(order, first[1:]), strict=True):
@@ -114,7 +119,7 @@ class _FlatLanes:
             for row in rows[::-1].tolist():
                 a, b = int(start[row]), int(end[row])
                 lane = next((i for i, limit in enumerate(free) if b <= limit), len(free))
-                free[lane:lane + 1] = [a]
+                free[lane : lane + 1] = [a]
                 lanes[row] = lane
         return lanes
 
@@ -127,6 +132,8 @@ class _NestedLanes:
 
     def place(self, track: Ints, start: Ints, end: Ints) -> Ints:
         lanes = np.zeros(len(track), np.int64)
+        if not len(track):
+            return lanes
         order = np.argsort(track, kind="stable")
         present, first = np.unique(track[order], return_index=True)
         for key, rows in zip(present.tolist(), np.split(order, first[1:]), strict=True):
@@ -166,9 +173,12 @@ def track_key(rank: Array, index: Array) -> Ints:
 def make_plan(selector: Selector) -> Plan:
     """Goes through the selected rows once, from the last to the first."""
     tracks: dict[str, set[tuple[int, int, int]]] = {STREAM: set(), THREAD: set(), COMM: set(), LINK: set()}
-    plan = Plan(tracks, _communicators(selector), ThreadOf())
+    plan = Plan(tracks, _communicators(selector), IdRuns(), IdRuns())
     placers: dict[str, _FlatLanes | _NestedLanes] = {
-        STREAM: _FlatLanes(), THREAD: _NestedLanes(), COMM: _FlatLanes(), LINK: _FlatLanes(),
+        STREAM: _FlatLanes(),
+        THREAD: _NestedLanes(),
+        COMM: _FlatLanes(),
+        LINK: _FlatLanes(),
     }
     columns = ("kind", "rank", "stream", "start", "end", "ready", "id", "comm", "name")
     for batch in selector.batches(columns, reverse=True):
@@ -176,6 +186,10 @@ def make_plan(selector: Selector) -> Plan:
         operators = kind == KINDS.index("operator")
         if operators.any():
             plan.threads.add(batch["rank"][operators], batch["id"][operators], batch["stream"][operators])
+        records = kind == KINDS.index("record")
+        if records.any():
+            plan.record_streams.add(batch["rank"][records], batch["id"][records], batch["stream"][records])
+        _extend(plan.active, batch)
         for layer, rows, index, start in layers(batch):
             key = track_key(index[0], index[1])
             long = batch["end"][rows] > start
@@ -191,8 +205,18 @@ def make_plan(selector: Selector) -> Plan:
     return plan
 
 
+def _extend(active: dict[int, tuple[int, int]], batch: Batch) -> None:
+    rows = np.flatnonzero(_IS_DEVICE[batch["kind"]])
+    for rank in np.unique(batch["rank"][rows]).tolist():
+        own = rows[batch["rank"][rows] == rank]
+        first, last = int(batch["start"][own].min()), int(batch["end"][own].max())
+        known = active.get(rank, (first, last))
+        active[rank] = min(first, known[0]), max(last, known[1])
+
+
 _KIND_OF = np.array([STREAM if k in STREAM_KINDS else THREAD if k in THREAD_KINDS else "" for k in KINDS])
 _IS_STREAM, _IS_THREAD = _KIND_OF == STREAM, _KIND_OF == THREAD
+_IS_DEVICE = np.array([k in DEVICE_KINDS for k in KINDS])
 _IS_COMM = np.array([k in COMMUNICATION_KINDS for k in KINDS])
 _IS_FLOW = np.array([k == "flow" for k in KINDS])
 

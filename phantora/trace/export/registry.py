@@ -46,7 +46,9 @@ def format_of(path: str) -> Format:
         if path.endswith(known.suffixes):
             return known
     suffixes = ", ".join(suffix for known in FORMATS for suffix in known.suffixes)
-    raise PhantoraError(f"{path}: no timeline format has this suffix; end the path with one of {suffixes}, or /")
+    raise PhantoraError(
+        f"{path}: no timeline format has this suffix; end the path with one of {suffixes}, or /"
+    )
 
 
 def export(log: str | os.PathLike[str] | Log, path: str, selection: Selection | None = None) -> list[str]:
@@ -60,5 +62,6 @@ def export(log: str | os.PathLike[str] | Log, path: str, selection: Selection | 
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
         raise PhantoraError(
-            f"{error.filename or path}: cannot write the timeline: {reason}; make room, or name another place with -o"
+            f"{error.filename or path}: cannot write the timeline: {reason}; "
+            "make room, or name another place with -o"
         ) from error

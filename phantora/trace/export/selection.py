@@ -59,7 +59,9 @@ class Selector:
         if selection.steps is not None:
             kept = {r: [s for s in own if s.number in selection.steps] for r, own in found.of_rank.items()}
             if not any(kept.values()):
-                raise PhantoraError(f"{log.path}: no such steps; the log has {', '.join(map(str, found.numbers()))}")
+                raise PhantoraError(
+                    f"{log.path}: no such steps; the log has {', '.join(map(str, found.numbers()))}"
+                )
             found = Steps(found.source, kept)
             self._begin = np.full(max(self.ranks) + 1, np.iinfo(np.int64).max)
             self._end = np.full(max(self.ranks) + 1, np.iinfo(np.int64).min)
@@ -81,7 +83,9 @@ class Selector:
             named |= {"start", "end"}
         for batch in self.log.batches(sorted(named), set(wanted), chosen.ranks, reverse):
             if chosen.steps is not None:
-                inside = (batch["end"] >= self._begin[batch["rank"]]) & (batch["start"] < self._end[batch["rank"]])
+                inside = (batch["end"] >= self._begin[batch["rank"]]) & (
+                    batch["start"] < self._end[batch["rank"]]
+                )
                 rows = np.flatnonzero(inside)
                 if not len(rows):
                     continue

@@ -1,0 +1,34 @@
+"""``phantora export``: a timeline from a log."""
+
+from __future__ import annotations
+
+import click
+
+from phantora.trace import export as timelines
+from phantora.trace.export.selection import Selection, parse_kinds, parse_numbers
+from phantora.trace.schema import KINDS
+
+
+@click.command("export")
+@click.argument("log", type=click.Path())
+@click.option(
+    "-o", "--output", required=True, metavar="PATH", help="Its suffix decides the format; see above."
+)
+@click.option("--ranks", metavar="LIST", help="Only these ranks: 0-3,7.")
+@click.option("--steps", metavar="LIST", help="Only these steps: 2-4.")
+@click.option("--kinds", metavar="LIST", help=f"Only these kinds of rows: {', '.join(KINDS)}.")
+def export(log: str, output: str, ranks: str | None, steps: str | None, kinds: str | None) -> None:
+    """Make a timeline from a run's LOG.
+
+    \b
+    .perfetto, .pftrace (.gz)   native trace for ui.perfetto.dev
+    .json, .json.gz             Kineto's form, for chrome://tracing
+    DIRECTORY/, x-{rank}.json   the same, a file per rank, as HolisticTraceAnalysis wants it
+    """
+    selection = Selection(
+        ranks=parse_numbers(ranks) if ranks else None,
+        steps=parse_numbers(steps) if steps else None,
+        kinds=parse_kinds(kinds) if kinds else None,
+    )
+    for path in timelines.export(log, output, selection):
+        click.echo(path)

@@ -1,0 +1,287 @@
+"""Compiles the libraries of stub/ for the torch that is installed; once, and then from a cache."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import phantora
+from phantora.errors import PhantoraError
+from phantora.stubs import elf
+from phantora.stubs.find import Library, Torch, find_torch, header_version, nvidia_libraries
+from phantora.wire import layout
+
+RUNTIME_PATTERNS = ("rank*.c", "cuda_*.c")  # libphantora_rank.so; the driver is a library of its own
+CLOCK_SOURCES = ("clock.c",)
+CORE_SOURCES = ("core.cpp",)
+TRACER_SOURCES = ("tracer.cpp",)
+# Source of the stub of each NVIDIA library; one without source is all traps.
+SOURCES = {
+    "libcudart": "cudart.c", "libcuda": "cuda_driver.c", "libnvidia-ml": "nvml.c", "libnvrtc": "nvrtc.c",
+    "libcupti": "cupti.c", "libcublas": "cublas.c", "libcublasLt": "cublaslt.c", "libcudnn": "cudnn.c",
+    "libnccl": "nccl.c", "libcusolver": "cusolver.c", "libcusparse": "cusparse.c", "libcusparseLt": "cusparselt.c",
+    "libcufft": "cufft.c", "libcurand": "curand.c", "libcufile": "cufile.c", "libnvshmem_host": "nvshmem.c",
+}  # fmt: skip
+# What a trapped call returns under `--unsupported warn`: the library's own "not supported".
+_NOT_SUPPORTED = {
+    "libcudart": 801, "libcuda": 801, "libcublas": 15, "libcublasLt": 15, "libcudnn": 3000, "libnccl": 5,
+    "libcufft": 16, "libcurand": 999, "libcusparse": 10, "libcusparseLt": 10, "libcusolver": 9, "libcupti": 35,
+    "libnvrtc": 11, "libnvidia-ml": 3,
+}  # fmt: skip
+_C = ("gcc", "-std=gnu11", "-O2", "-g1", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror")
+_CXX = ("g++", "-std=c++17", "-O2", "-g1", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What a stub library covers of the symbols that torch imports from it."""
+
+    soname: str
+    implemented: tuple[str, ...]
+    trapped: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StubSet:
+    """A finished build. `libraries` are in the order in which they must be loaded."""
+
+    directory: Path
+    torch_version: str
+    cuda: str
+    coverage: tuple[Coverage, ...]
+
+    @property
+    def libraries(self) -> tuple[Path, ...]:
+        return tuple(self.directory / item.soname for item in self.coverage)
+
+    @property
+    def rank(self) -> Path:
+        return self.directory / "libphantora_rank.so"
+
+    @property
+    def tracer(self) -> Path:
+        return self.directory / "libphantora_tracer.so"
+
+    @property
+    def core(self) -> Path:
+        return self.directory / "libphantora_core.so"
+
+
+def source_directory() -> Path:
+    """The folder with the C sources: of the checkout, or of the installed package."""
+    beside = Path(phantora.__file__).parent.parent / "stub"
+    if (beside / "rank.h").exists():
+        return beside
+    spec = importlib.util.find_spec("phantora._stub")
+    for location in (spec.submodule_search_locations or ()) if spec else ():
+        if (Path(location) / "rank.h").exists():
+            return Path(location)
+    raise PhantoraError("the sources of the stub libraries are missing from the installation; install phantora again")
+
+
+def cache_directory() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "phantora"
+
+
+def _sources() -> list[Path]:
+    return sorted(path for path in source_directory().rglob("*") if path.suffix in (".c", ".cpp", ".h"))
+
+
+def cache_key(torch: Torch) -> str:
+    """Names a build: by torch's version and place, the sources and the wire layout."""
+    digest = hashlib.sha256()
+    stamp = (torch.libraries / "libtorch_cuda.so").stat()
+    digest.update(f"{torch.directory} {stamp.st_size} {stamp.st_mtime_ns}".encode())
+    for path in _sources():
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    digest.update(layout.c_header().encode())
+    digest.update(Path(__file__).read_bytes())
+    return f"torch-{torch.version}-{digest.hexdigest()[:16]}"
+
+
+def compilers() -> dict[str, str | None]:
+    """The first line of `--version` of the C and the C++ compiler, None for a missing one."""
+    found: dict[str, str | None] = {}
+    for name in (_C[0], _CXX[0]):
+        path = shutil.which(name)
+        found[name] = None
+        if path:
+            result = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+            found[name] = result.stdout.splitlines()[0] if result.stdout else path
+    return found
+
+
+def read_set(directory: Path) -> StubSet | None:
+    """The finished build in `directory`, or None if there is none."""
+    try:
+        data = json.loads((directory / "build.json").read_text())
+    except (OSError, ValueError):
+        return None
+    coverage = tuple(
+        Coverage(item["soname"], tuple(item["implemented"]), tuple(item["trapped"])) for item in data["libraries"]
+    )
+    return StubSet(directory, data["torch"], data["cuda"], coverage)
+
+
+def ensure(progress: Callable[[str], None] | None = None) -> StubSet:
+    """The stubs for the installed torch, built if need be. Safe when several processes ask at once.
+
+    `progress` is told in one line when a build begins. Raises PhantoraError if torch, a compiler
+    or space is missing.
+    """
+    torch = find_torch()
+    cache = cache_directory()
+    target = cache / cache_key(torch)
+    if found := read_set(target):
+        return found
+    missing = [name for name, version in compilers().items() if version is None]
+    if missing:
+        raise PhantoraError(
+            f"no {' and no '.join(missing)} on the PATH: the stub libraries are compiled once; install a compiler "
+            "(Debian, Ubuntu: apt install gcc g++; Fedora: dnf install gcc gcc-c++)"
+        )
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with open(cache / "build.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if found := read_set(target):
+                return found
+            if progress:
+                progress(f"building the stub libraries for torch {torch.version} (once, about 20 s)")
+            work = Path(tempfile.mkdtemp(prefix="building-", dir=cache))
+            try:
+                _build(torch, work)
+                work.rename(target)
+            finally:
+                shutil.rmtree(work, ignore_errors=True)
+    except OSError as error:
+        raise PhantoraError(
+            f"cannot build the stub libraries in {cache}: {error.strerror}; make it writable or set XDG_CACHE_HOME"
+        ) from error
+    found = read_set(target)
+    assert found is not None
+    return found
+
+
+def _run(command: list[str]) -> None:
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        lines = result.stderr.strip().splitlines()
+        errors = [line for line in lines if "error" in line or "undefined" in line] or lines[-1:]
+        raise PhantoraError(
+            f"{command[0]} cannot compile {Path(command[-1]).name}: {errors[0] if errors else 'no message'}; "
+            "this compiler or torch version may be unsupported: see `phantora doctor`"
+        )
+
+
+def _build(torch: Torch, work: Path) -> None:
+    sources = source_directory()
+    (work / "phantora_wire.h").write_text(layout.c_header())
+    include = ["-I", str(work), "-I", str(sources)]
+    defines = _defines(torch)
+    link_rank = ["-L", str(work), "-lphantora_rank", "-Wl,-rpath,$ORIGIN", "-Wl,-z,now"]
+
+    def c_library(names: tuple[str, ...], target: str, *extra: str) -> None:
+        files = [str(sources / name) for name in names if (sources / name).exists()]
+        _run([*_C, *defines, *include, "-shared", *extra, "-o", str(work / target), *files, "-lpthread", "-ldl", "-lm"])
+
+    def tracer() -> None:
+        headers = torch.directory / "include"
+        torch_flags = [
+            "-DNDEBUG", f"-D_GLIBCXX_USE_CXX11_ABI={int(_cxx11_abi(torch))}", "-Wno-unused-parameter", "-w",
+            "-I", str(sources / "abi" / "torch_shim"), "-isystem", str(headers),
+            "-isystem", str(headers / "torch" / "csrc" / "api" / "include"),
+        ]  # fmt: skip
+        torch_libs = ["-L", str(torch.libraries), "-Wl,--no-as-needed", "-lc10", "-ltorch_cpu", "-lc10_cuda", "-ltorch_cuda",
+                      "-Wl,--allow-shlib-undefined", "-Wl,--unresolved-symbols=ignore-in-shared-libs"]  # fmt: skip
+        files = [str(sources / name) for name in TRACER_SOURCES]
+        _run([*_CXX, *torch_flags, *include, "-shared", "-o", str(work / "libphantora_tracer.so"), *files, *link_rank, *torch_libs])
+
+    def core() -> None:
+        files = [str(sources / name) for name in CORE_SOURCES]
+        _run([*_CXX, "-Werror", *include, "-shared", "-o", str(work / "libphantora_core.so"), *files])
+
+    runtime = {path.name for pattern in RUNTIME_PATTERNS for path in sources.glob(pattern)} - set(SOURCES.values())
+    c_library(tuple(sorted(runtime)), "libphantora_rank.so", "-Wl,-soname,libphantora_rank.so")
+    libraries = nvidia_libraries(torch)
+    with ThreadPoolExecutor(max(2, os.cpu_count() or 2)) as pool:
+        slow = [pool.submit(tracer), pool.submit(core)]
+        slow.append(pool.submit(c_library, CLOCK_SOURCES, "libphantora_clock.so", *link_rank))
+        coverage = list(pool.map(lambda library: _stub(library, sources, work, defines, include, link_rank), libraries))
+        for task in slow:
+            task.result()
+    (work / "build.json").write_text(
+        json.dumps({
+            "torch": torch.version, "cuda": torch.cuda,
+            "libraries": [vars(item) for item in coverage],
+        })
+    )  # fmt: skip
+
+
+def _defines(torch: Torch) -> list[str]:
+    """What the sources must know of the installed libraries, read from their own headers."""
+    assert torch.cuda is not None
+    major, minor = (int(part) for part in torch.cuda.split(".")[:2])
+    defines = [f"-DPH_CUDA_MAJOR={major}", f"-DPH_CUDA_VERSION={major * 1000 + minor * 10}"]
+    if version := header_version(torch, "*", "nccl.h", ("NCCL_VERSION_CODE",)):
+        defines.append(f"-DPH_NCCL_VERSION={version[0]}")
+    elif version := header_version(torch, "*", "nccl.h", ("NCCL_MAJOR", "NCCL_MINOR", "NCCL_PATCH")):
+        defines.append(f"-DPH_NCCL_VERSION={version[0] * 10000 + version[1] * 100 + version[2]}")
+    if version := header_version(torch, "*", "cudnn_version.h", ("CUDNN_MAJOR", "CUDNN_MINOR", "CUDNN_PATCHLEVEL")):
+        defines.append(f"-DPH_CUDNN_VERSION={version[0] * 10000 + version[1] * 100 + version[2]}")
+    return defines
+
+
+def _cxx11_abi(torch: Torch) -> bool:
+    return any("__cxx11" in name for name in elf.read(torch.libraries / "libc10.so").exports)
+
+
+def _stub(
+    library: Library, sources: Path, work: Path, defines: list[str], include: list[str], link_rank: list[str]
+) -> Coverage:
+    """One stub library: its source, traps for the rest, under the real library's names and versions."""
+    source = sources / SOURCES.get(library.stem, "-")
+    objects: list[str] = []
+    defined: set[str] = set()
+    if source.exists():
+        obj = work / f"{library.soname}.o"
+        _run([*_C, *defines, *include, "-c", "-o", str(obj), str(source)])
+        defined = set(elf.read(obj).exports)
+        objects.append(str(obj))
+    trapped = sorted(set(library.symbols) - defined)
+    traps = work / f"{library.soname}.traps.c"
+    status = _NOT_SUPPORTED.get(library.stem, 1)
+    lines = ['#include "abi/export.h"', '#include "rank.h"']
+    lines += [
+        f'PH_EXPORT int {name}(void);\nint {name}(void) {{ ph_unsupported("{library.stem}", "{name}", false); return {status}; }}'
+        for name in trapped
+    ]
+    traps.write_text("\n".join(lines) + "\n")
+    nodes: dict[str, list[str]] = {}
+    versions = {version for version in library.symbols.values() if version}
+    default = library.soname if library.soname in versions else min(versions, default="")
+    for name in sorted(defined | set(trapped)):
+        nodes.setdefault(library.symbols.get(name) or default, []).append(name)
+    script = work / f"{library.soname}.map"
+    if versions:
+        script.write_text("".join(f"{node} {{ global: {'; '.join(names)}; }};\n" for node, names in sorted(nodes.items())))
+    else:
+        script.write_text("{ global: " + "; ".join(sorted(defined | set(trapped)) or ["phantora_nothing"]) + "; local: *; };\n")
+    _run([
+        *_C, *include, "-shared", f"-Wl,-soname,{library.soname}", f"-Wl,--version-script={script}",
+        "-o", str(work / library.soname), *objects, str(traps), *link_rank, "-lpthread", "-ldl", "-lm",
+    ])  # fmt: skip
+    for leftover in (traps, script, work / f"{library.soname}.o"):
+        leftover.unlink(missing_ok=True)
+    implemented = tuple(sorted(set(library.symbols) & defined))
+    return Coverage(library.soname, implemented, tuple(trapped))

@@ -1,0 +1,87 @@
+"""What `phantora doctor` tells: compiler, torch, coverage, cache, memory."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from phantora.errors import PhantoraError
+from phantora.stubs.build import Coverage, cache_directory, cache_key, compilers, ensure, read_set
+from phantora.stubs.find import find_torch
+
+
+@dataclass(frozen=True)
+class Report:
+    """`problems` are essential; everything else informs."""
+
+    compilers: dict[str, str | None]
+    torch: str | None
+    cuda: str | None
+    torch_directory: str | None
+    cache: str
+    built: bool
+    libraries: tuple[Coverage, ...]
+    shared_memory_free: int
+    memory_free: int
+    problems: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "ok": self.ok}
+
+    def text(self) -> str:
+        lines = [f"compiler   {name}: {version or 'missing'}" for name, version in self.compilers.items()]
+        if self.torch:
+            lines.append(f"torch      {self.torch}, CUDA {self.cuda}, in {self.torch_directory}")
+        lines.append(f"stubs      {self.cache} ({'built' if self.built else 'not built'})")
+        if self.libraries:
+            lines.append("coverage   library                 imported  implemented  trapped")
+        for item in self.libraries:
+            total = len(item.implemented) + len(item.trapped)
+            lines.append(f"           {item.soname:<24}{total:>8}{len(item.implemented):>13}{len(item.trapped):>9}")
+        if self.libraries:
+            lines.append("           a trapped call names itself and ends the rank; --json lists them all")
+        lines.append(
+            f"memory     {self.memory_free / 2**30:.1f} GiB available (the ranks' shared memory is taken from it), "
+            f"/dev/shm {self.shared_memory_free / 2**30:.1f} GiB free (only for torch's DataLoader workers)"
+        )
+        lines += [f"problem    {problem}" for problem in self.problems]
+        return "\n".join(lines)
+
+
+def _available_memory() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def doctor() -> Report:
+    """Looks at everything and, if it can, builds the stubs."""
+    problems: list[str] = []
+    found = compilers()
+    torch = None
+    libraries: tuple[Coverage, ...] = ()
+    built = False
+    cache = cache_directory()
+    try:
+        torch = find_torch()
+        cache = cache / cache_key(torch)
+        stub_set = read_set(cache) or ensure()
+        libraries, built = stub_set.coverage, True
+    except PhantoraError as error:
+        problems.append(str(error))
+    try:
+        shm = os.statvfs("/dev/shm")
+        free = shm.f_bavail * shm.f_frsize
+    except OSError:
+        free = 0
+    return Report(
+        found, torch.version if torch else None, torch.cuda if torch else None,
+        str(torch.directory) if torch else None, str(cache), built, libraries, free, _available_memory(), tuple(problems),
+    )  # fmt: skip

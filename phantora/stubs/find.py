@@ -1,0 +1,116 @@
+"""Which torch would this interpreter import, and which NVIDIA libraries does it link? Torch is not imported."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from phantora.errors import PhantoraError
+from phantora.stubs import elf
+
+# Libraries that a stub takes the place of, by the name before `.so`; unversioned symbols are
+# assigned by prefix. In the order in which they are loaded.
+NVIDIA = (
+    "libcuda", "libnvidia-ml", "libcudart", "libnvrtc", "libcublasLt", "libcublas", "libcudnn", "libnccl", "libcufft",
+    "libcurand", "libcusparse", "libcusparseLt", "libcusolver", "libcupti", "libcufile", "libnvshmem_host",
+    "libnvJitLink", "libnvToolsExt", "libnvtx3interop",
+)  # fmt: skip
+_PREFIXES = (
+    ("nccl", "libnccl"), ("nvml", "libnvidia-ml"), ("nvshmem", "libnvshmem_host"), ("nvrtc", "libnvrtc"),
+    ("cuFile", "libcufile"), ("cuda", "libcudart"), ("cudnn", "libcudnn"), ("cublasLt", "libcublasLt"),
+    ("cublas", "libcublas"), ("cufft", "libcufft"), ("curand", "libcurand"), ("cusparseLt", "libcusparseLt"),
+    ("cusparse", "libcusparse"), ("cusolver", "libcusolver"), ("cupti", "libcupti"), ("nvtx", "libnvToolsExt"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Torch:
+    """An installed torch. `cuda` is None for a CPU build."""
+
+    version: str
+    cuda: str | None
+    directory: Path
+
+    @property
+    def libraries(self) -> Path:
+        return self.directory / "lib"
+
+
+@dataclass(frozen=True)
+class Library:
+    """One NVIDIA library that torch links: `symbols` maps an imported name to its version node."""
+
+    soname: str
+    symbols: dict[str, str | None]
+
+    @property
+    def stem(self) -> str:
+        return stem(self.soname)
+
+
+def stem(soname: str) -> str:
+    return soname.split(".so")[0]
+
+
+def find_torch() -> Torch:
+    """Raises PhantoraError if torch is absent or built without CUDA."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise PhantoraError("torch is not installed in this environment; install it: pip install torch==2.11.0")
+    directory = Path(spec.origin).parent
+    try:
+        text = (directory / "version.py").read_text()
+    except OSError as error:
+        raise PhantoraError(f"torch in {directory} has no version.py; install it again: pip install torch==2.11.0") from error
+    version = re.search(r"__version__\s*=\s*'([^']+)'", text)
+    cuda = re.search(r"^cuda[^=\n]*=\s*'([^']+)'", text, re.MULTILINE)
+    found = Torch(version.group(1) if version else "unknown", cuda.group(1) if cuda else None, directory)
+    if found.cuda is None or not (found.libraries / "libtorch_cuda.so").exists():
+        raise PhantoraError(
+            f"torch {found.version} is built without CUDA, so it has no GPU code to run; install the CUDA build "
+            "(no GPU or driver is needed): pip install torch==2.11.0"
+        )
+    return found
+
+
+def nvidia_libraries(torch: Torch) -> list[Library]:
+    """Every NVIDIA library that torch's own libraries link, with the symbols they take from each."""
+    symbols: dict[str, dict[str, str | None]] = {}
+    unversioned: set[str] = set()
+    for path in sorted(torch.libraries.glob("lib*.so")):
+        file = elf.read(path)
+        for soname in file.needed:
+            if stem(soname) in NVIDIA:
+                symbols.setdefault(soname, {})
+        for item in file.imports:
+            if item.library is None:
+                unversioned.add(item.name)
+            elif stem(item.library) in NVIDIA:
+                symbols.setdefault(item.library, {})[item.name] = item.version
+    major = torch.cuda.split(".")[0] if torch.cuda else ""
+    for soname in ("libcuda.so.1", "libnvidia-ml.so.1", f"libnvrtc.so.{major}"):  # opened at run time
+        symbols.setdefault(soname, {})
+    by_stem = {stem(soname): soname for soname in symbols}
+    for name in sorted(unversioned):
+        library = next((library for prefix, library in _PREFIXES if name.startswith(prefix)), None)
+        if library is None and re.match(r"cu[A-Z]", name):
+            library = "libcuda"
+        if library in by_stem:
+            symbols[by_stem[library]].setdefault(name, None)
+    order = {name: index for index, name in enumerate(NVIDIA)}
+    return [Library(soname, symbols[soname]) for soname in sorted(symbols, key=lambda s: order[stem(s)])]
+
+
+def header_version(torch: Torch, package: str, header: str, names: tuple[str, ...]) -> tuple[int, ...] | None:
+    """Numbers that a header of an installed NVIDIA wheel defines, or None if it is not there.
+
+    `package` is the folder under ``nvidia/``; ``*`` matches any.
+    """
+    for path in sorted(torch.directory.parent.glob(f"nvidia/{package}/include/{header}")):
+        text = path.read_text(errors="replace")
+        found = [re.search(rf"#define\s+{name}\s+(\d+)", text) for name in names]
+        if all(found):
+            return tuple(int(match.group(1)) for match in found if match)
+    return None

@@ -1,0 +1,69 @@
+"""Golden timelines: what a small log is exported to may change on purpose only.
+
+After such a change run ``python tests/trace/test_golden.py`` and look at the difference.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for use as a script
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from support.fakelog import small_run
+
+from phantora.trace.analysis.summary import summarize, to_json
+from phantora.trace.export import export
+from phantora.trace.reader import open_log
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+def decoded_perfetto(path: Path) -> str:
+    """The packets as text, one a line."""
+    trace_pb2: Any = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
+    from google.protobuf import text_format
+
+    trace = trace_pb2.Trace.FromString(path.read_bytes())
+    return "".join(text_format.MessageToString(packet, as_one_line=True) + "\n" for packet in trace.packet)
+
+
+def products(directory: Path) -> dict[str, str]:
+    log = open_log(GOLDEN / "small.arrow")
+    export(log, str(directory / "small.perfetto"))
+    export(log, str(directory / "small.json"))
+    summary = json.loads(to_json(summarize(log)))
+    summary["path"] = "small.arrow"
+    return {
+        "small.perfetto.txt": decoded_perfetto(directory / "small.perfetto"),
+        "small.json": (directory / "small.json").read_text(),
+        "small.summary.json": json.dumps(summary, indent=1, sort_keys=True) + "\n",
+    }
+
+
+def test_exports_are_the_golden_ones(tmp_path: Path) -> None:
+    for name, text in products(tmp_path).items():
+        assert text.splitlines() == (GOLDEN / name).read_text().splitlines(), name
+
+
+def test_the_log_holds_what_it_did(tmp_path: Path) -> None:
+    """Compared decoded: compressed bytes may differ between versions of Arrow."""
+    new = open_log(small_run(steps=1).write(tmp_path / "small.arrow"))
+    old = open_log(GOLDEN / "small.arrow")
+    assert new.metadata == old.metadata and new.trailer == old.trailer and new.schema.equals(old.schema)
+    for a, b in zip(new.record_batches(), old.record_batches(), strict=True):
+        assert a.to_pylist() == b.to_pylist()
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    small_run(steps=1).write(GOLDEN / "small.arrow")
+    with tempfile.TemporaryDirectory() as place:
+        for file_name, content in products(Path(place)).items():
+            (GOLDEN / file_name).write_text(content)

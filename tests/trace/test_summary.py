@@ -1,0 +1,199 @@
+"""Numbers of the summary: by head, against a slow reference, and as they are shown."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest import mock
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+from support.fakelog import PEAK, FakeRun, Kind, small_run
+
+from phantora.cli.analyze import analyze
+from phantora.errors import PhantoraError
+from phantora.trace import writer
+from phantora.trace.analysis.intervals import Axis, Union
+from phantora.trace.analysis.render import render
+from phantora.trace.analysis.summary import Summary, summarize, to_json
+from phantora.trace.reader import open_log
+
+US = 1000
+
+
+def summary_of(run: FakeRun, path: Path, **options: object) -> Summary:
+    return summarize(open_log(run.write(path / "run.arrow")), **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rows", [5, 1000])
+def test_small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    monkeypatch.setattr(writer, "BATCH_ROWS", rows)
+    summary = summary_of(small_run(), tmp_path)
+    assert summary.step_source == "profiler"
+    assert [step.number for step in summary.steps] == [1, 2, 3]
+    for rank in summary.ranks:
+        late = 50 * US * (rank.rank > 0)
+        for step in rank.steps:
+            times = step.times
+            assert times.time == 1000 * US
+            assert times.compute == 400 * US
+            assert times.communication == 200 * US - late
+            assert times.overlapped == 100 * US
+            assert times.exposed == 100 * US - late
+            assert times.copy == 50 * US
+            assert times.idle == 450 * US + late
+            assert times.waiting == 50 * US - late
+            assert times.flops == 4e11
+            assert times.mfu == pytest.approx(4e11 / 1e-3 / PEAK)
+            assert (times.peak_allocated, times.peak_reserved) == (3 << 30, 4 << 30)
+        assert rank.gpu.time == 2600 * US
+        assert rank.gpu.idle == (2600 - 3 * 550) * US + 3 * late
+    assert summary.steady.time == 1000 * US
+    assert summary.steps[0].times.overlap == pytest.approx(100 / 175)
+    assert summary.by_class == pytest.approx(
+        {"gemm": 800 / 1200, "communication": 300 / 1200, "unknown": 100 / 1200}
+    )
+    assert sum(summary.by_provenance.values()) == pytest.approx(1)
+
+
+def test_steps_end_with_the_optimizer(tmp_path: Path) -> None:
+    summary = summary_of(small_run(profiler=False), tmp_path)
+    assert summary.step_source == "optimizer"
+    first, *later = summary.ranks[0].steps
+    assert (first.start, first.end) == (5 * US, 10_990 * US)
+    assert [step.times.time for step in later] == [1000 * US] * 2
+    assert summary.steady.time == 1000 * US and summary.steady.compute == 400 * US
+
+
+def test_optimizers_without_kernels_between_are_one(tmp_path: Path) -> None:
+    run = FakeRun()
+    for k in range(3):
+        t = 1000 * k
+        run.add(Kind.KERNEL, 0, t + 100, t + 200, "forward", launch=t + 50)
+        run.add(Kind.ANNOTATION, 0, t + 300, t + 400, "Optimizer.step#AdamW.step")
+        run.add(Kind.KERNEL, 0, t + 320, t + 380, "adamw", launch=t + 310)
+        run.add(Kind.ANNOTATION, 0, t + 420, t + 500, "Optimizer.step#Muon.step")
+        run.add(Kind.KERNEL, 0, t + 440, t + 480, "muon", launch=t + 430)
+    summary = summary_of(run, tmp_path)
+    assert [(step.start, step.end) for step in summary.steps] == [(100, 500), (500, 1500), (1500, 2500)]
+
+
+def test_without_marks_the_run_is_one_step(tmp_path: Path) -> None:
+    summary = summary_of(small_run(profiler=False, optimizer=False), tmp_path)
+    assert summary.step_source == "run"
+    assert len(summary.steps) == 1
+    assert summary.steps[0].times.compute == 3 * 400 * US
+
+
+def test_memory_stays_allocated_between_steps(tmp_path: Path) -> None:
+    run = FakeRun()
+    run.add(Kind.MEMORY, 0, 10, 10, value=1000, bytes=5000)
+    for k in range(3):
+        run.add(Kind.ANNOTATION, 0, 100 * k, 100 * k + 100, f"ProfilerStep#{k}")
+    run.add(Kind.MEMORY, 0, 250, 250, value=200, bytes=2000)
+    steps = summary_of(run, tmp_path).steps
+    assert [(s.times.peak_allocated, s.times.peak_reserved) for s in steps] == [(1000, 5000)] * 3
+
+
+def test_selection(tmp_path: Path) -> None:
+    path = small_run().write(tmp_path / "run.arrow")
+    summary = summarize(open_log(path), ranks={1}, steps={2, 3})
+    assert [rank.rank for rank in summary.ranks] == [1]
+    assert [step.number for step in summary.steps] == [2, 3]
+    with pytest.raises(PhantoraError, match="steps 1 to 3"):
+        summarize(open_log(path), steps={9})
+    with pytest.raises(PhantoraError, match="2 ranks"):
+        summarize(open_log(path), ranks={7})
+
+
+def test_a_log_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "BATCH_ROWS", 10)
+    data = small_run(steps=6).write(tmp_path / "run.arrow").read_bytes()
+    (tmp_path / "cut.arrow").write_bytes(data[: 2 * len(data) // 3])
+    summary = summarize(open_log(tmp_path / "cut.arrow"))
+    assert not summary.complete
+    assert 1 <= len(summary.steps) < 6
+    assert summary.steps[0].times.compute == 400 * US
+
+
+Interval = tuple[int, int]
+
+
+def slow_union(intervals: Iterable[Interval], window: Interval) -> int:
+    return len({t for a, b in intervals for t in range(max(a, window[0]), min(b, window[1]))})
+
+
+spans = st.lists(
+    st.tuples(st.integers(0, 60), st.integers(0, 30)).map(lambda x: (x[0], x[0] + x[1])), max_size=25
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(spans, min_size=1, max_size=3), st.lists(st.integers(0, 90), max_size=4), st.integers(1, 9))
+def test_union_against_slow_reference(ranks: list[list[Interval]], cuts: list[int], piece: int) -> None:
+    axis = Axis(len(ranks), 100, [(rank, cut) for rank in range(len(ranks)) for cut in cuts])
+    union = Union(axis)
+    rows = sorted((end, rank, start) for rank, own in enumerate(ranks) for start, end in own)
+    pieces = [rows[i : i + piece] for i in range(0, len(rows), piece)]
+    for part in reversed(pieces):
+        part = sorted(part, key=lambda row: (row[1], row[0]))
+        end, rank, start = (np.array(column, np.int64) for column in zip(*part, strict=True))
+        union.add_before(rank, axis.at(rank, start), axis.at(rank, end))
+    bounds = sorted({0, 100, *cuts})
+    for rank, own in enumerate(ranks):
+        for a, b in pairwise(bounds):
+            assert union.length[axis.segment_between(rank, a, b)].sum() == slow_union(own, (a, b))
+
+
+@settings(max_examples=40, deadline=None)
+@given(spans, spans, spans, st.integers(1, 12))
+def test_summary_against_slow_reference(
+    compute: list[Interval], communication: list[Interval], copies: list[Interval], batch: int
+) -> None:
+    run = FakeRun()
+    run.add(Kind.ANNOTATION, 0, 0, 40, "ProfilerStep#0")
+    run.add(Kind.ANNOTATION, 0, 40, 100, "ProfilerStep#1")
+    for kind, own in ((Kind.KERNEL, compute), (Kind.COLLECTIVE, communication), (Kind.MEMCPY, copies)):
+        for start, end in own:
+            run.add(kind, 0, start, end, "ncclDevKernel_x")
+    with TemporaryDirectory() as place, mock.patch.object(writer, "BATCH_ROWS", batch):
+        summary = summary_of(run, Path(place))
+    for step in summary.steps:
+        window = (step.start, step.end)
+        times = step.times
+        every = [*compute, *communication, *copies]
+        assert times.compute == slow_union(compute, window)
+        assert times.communication == slow_union(communication, window)
+        assert times.exposed == slow_union([*compute, *communication], window) - slow_union(compute, window)
+        assert times.idle == window[1] - window[0] - slow_union(every, window)
+        assert times.compute + times.exposed + times.copy + times.idle == times.time
+
+
+@pytest.mark.parametrize("run", [small_run(), small_run(ranks=20, steps=15), small_run(profiler=False)])
+def test_tables_fit_the_terminal(tmp_path: Path, run: FakeRun) -> None:
+    out = io.StringIO()
+    render(summary_of(run, tmp_path), Console(file=out, width=100))
+    text = out.getvalue()
+    assert "40.0%" in text and "3.00 GiB" in text and "measured" in text and "wall_seconds" in text
+    table = [line for line in text.splitlines() if str(tmp_path) not in line]
+    assert max(len(line.rstrip()) for line in table) <= 100
+    assert "…" not in text
+
+
+def test_command(tmp_path: Path) -> None:
+    path = str(small_run().write(tmp_path / "run.arrow"))
+    done = CliRunner().invoke(analyze, [path])
+    assert done.exit_code == 0 and "Steps" in done.output
+    done = CliRunner().invoke(analyze, [path, "--json", "--ranks", "0", "--steps", "2-3"])
+    data = json.loads(done.output)
+    assert data == json.loads(to_json(summarize(open_log(path), {0}, {2, 3})))
+    assert data["steps"][0]["times"]["overlap"] == 0.5
+    assert data["ranks"][0]["gpu"]["overlap"] == 0.5

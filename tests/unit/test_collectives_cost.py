@@ -1,0 +1,161 @@
+"""The price of collectives: what physics and NCCL's rules demand of any constants."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phantora.errors import PhantoraError
+from phantora.hardware import load_cluster
+from phantora.sim.collectives import (
+    MIB,
+    CollectiveModel,
+    CollectivePrice,
+    kernel_name,
+    p2p_channels,
+    ring_steps,
+    wire_share,
+)
+from phantora.wire.layout import NCCL_DTYPE_NAMES, Coll
+
+BF16 = NCCL_DTYPE_NAMES.index("bfloat16")
+KINDS = [kind for kind, name in enumerate(Coll.names()) if name != "BARRIER"]
+SPECS = (
+    "1x8xH200", "1x8xH100", "1x8xA100-SXM-80GB", "1x4xL40S", "2x8xH100", "8x8xH100", "4x1xH100",
+    "1x8xB200-SXM",
+)  # fmt: skip
+MODELS = {spec: CollectiveModel(load_cluster(spec)) for spec in SPECS}
+
+# Device times in us on H200 (bf16, NVLS off): nccl_graph.py and nccl_bw.py, torch 2.11, NCCL 2.28.9.
+MEASURED = (
+    ("ALL_REDUCE", 4, 1 << 10, 14.4), ("ALL_REDUCE", 4, 1 << 20, 22.8), ("ALL_REDUCE", 4, 1 << 26, 323.4),
+    ("ALL_REDUCE", 2, 1 << 28, 885.6), ("ALL_GATHER", 4, 1 << 16, 14.0), ("ALL_GATHER", 4, 1 << 28, 658.5),
+    ("ALL_GATHER", 2, 1 << 26, 158.3), ("REDUCE_SCATTER", 4, 1 << 24, 58.8),
+    ("REDUCE_SCATTER", 2, 1 << 28, 583.5),
+    ("BROADCAST", 4, 1 << 28, 758.6), ("ALL_TO_ALL", 4, 1 << 20, 19.0), ("ALL_TO_ALL", 4, 1 << 28, 654.9),
+)  # fmt: skip
+
+
+def price(spec: str, kind: int, size: int, members: int | None = None) -> CollectivePrice:
+    model = MODELS[spec]
+    return model.collective(kind, tuple(range(members or model.cluster.world_size)), size, BF16)
+
+
+@pytest.mark.parametrize(("name", "members", "size", "us"), MEASURED)
+def test_agrees_with_h200(name: str, members: int, size: int, us: float) -> None:
+    predicted = price("1x8xH200", getattr(Coll, name), size, members)
+    assert predicted.duration_ns / 1e3 == pytest.approx(us, rel=0.15)
+    assert predicted.provenance == "measured"
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(SPECS), st.sampled_from(KINDS), st.integers(1, 1 << 30), st.integers(2, 8))
+def test_four_times_the_bytes_never_take_less(spec: str, kind: int, size: int, members: int) -> None:
+    members = min(members, MODELS[spec].cluster.world_size)
+    assert price(spec, kind, 4 * size, members).duration_ns >= price(spec, kind, size, members).duration_ns
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(SPECS), st.sampled_from(KINDS), st.integers(1, 1 << 32), st.booleans())
+def test_no_port_carries_more_than_its_rate(spec: str, kind: int, size: int, nvls: bool) -> None:
+    cluster = MODELS[spec].cluster
+    model = CollectiveModel(cluster, nvls=nvls)
+    paid = model.collective(kind, tuple(range(cluster.world_size)), size, BF16)
+    seconds = paid.duration_ns / 1e9
+    assert paid.intra_bytes / seconds <= cluster.intra.bandwidth
+    assert paid.inter_bytes / seconds <= cluster.inter.bandwidth
+    if size > 64 * cluster.world_size:
+        assert (paid.inter_bytes > 0) == (cluster.hosts > 1)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(KINDS), st.integers(1, 1 << 30))
+def test_spread_over_hosts_is_slower(kind: int, size: int) -> None:
+    model = MODELS["2x8xH100"]
+    inside = model.collective(kind, tuple(range(8)), size, BF16)
+    across = model.collective(kind, (0, 1, 2, 3, 8, 9, 10, 11), size, BF16)
+    assert across.duration_ns > inside.duration_ns
+    assert across.provenance == "roofline"
+
+
+def test_small_messages_use_ll_and_large_ones_simple() -> None:
+    for kind in (Coll.ALL_REDUCE, Coll.ALL_GATHER, Coll.REDUCE_SCATTER, Coll.BROADCAST):
+        assert price("1x8xH200", kind, 4096, 4).protocol == "LL"
+        assert price("1x8xH200", kind, 256 * MIB, 4).protocol == "SIMPLE"
+
+
+def test_ll128_needs_nvlink() -> None:
+    sizes = [1 << k for k in range(10, 31)]
+    assert any(price("1x8xH200", Coll.ALL_REDUCE, size).protocol == "LL128" for size in sizes)
+    assert all(price("1x4xL40S", Coll.ALL_REDUCE, size).protocol != "LL128" for size in sizes)
+
+
+def test_trees_win_small_all_reduces_on_many_hosts() -> None:
+    assert price("8x8xH100", Coll.ALL_REDUCE, 4096).algorithm == "TREE"
+    assert price("8x8xH100", Coll.ALL_GATHER, 4096).algorithm == "RING"
+    assert price("1x8xH100", Coll.ALL_REDUCE, 1 << 30).algorithm == "RING"
+
+
+def test_switch_reduction_is_an_option_that_pays_for_large_sizes() -> None:
+    cluster = MODELS["1x8xH100"].cluster
+    model = CollectiveModel(cluster, nvls=True)
+    with_switch = model.collective(Coll.ALL_REDUCE, tuple(range(8)), 1 << 30, BF16)
+    assert with_switch.algorithm == "NVLS"
+    bus = wire_share(Coll.ALL_REDUCE, 8) * (1 << 30) / with_switch.duration_ns
+    assert 450 < bus < 500
+    assert price("1x8xH100", Coll.ALL_REDUCE, 1 << 30).duration_ns > with_switch.duration_ns
+
+
+def test_send_and_receive_get_more_channels_above_16_mib_each() -> None:
+    assert [p2p_channels(4, size * MIB) for size in (1, 128, 129, 256, 257, 1024)] == [8, 8, 16, 16, 32, 32]
+    assert [p2p_channels(2, size * MIB) for size in (1, 256, 257)] == [16, 16, 32]
+    model = MODELS["1x8xH200"]
+    rates = [
+        size * MIB / model.transfer(0, 1, size * MIB, 1, members=4, duplex=True).duration_ns
+        for size in (64, 128, 256, 1024)
+    ]
+    assert rates == pytest.approx([157, 162, 304, 361], rel=0.05)  # measured, GB/s
+
+
+def test_transfers_that_share_a_port_share_its_rate() -> None:
+    model = MODELS["2x8xH100"]
+    near, far = model.transfer(0, 1, 64 * MIB, 1), model.transfer(0, 8, 64 * MIB, 1)
+    assert far.duration_ns > 5 * near.duration_ns
+    assert far.inter_bytes == near.intra_bytes == 64 * MIB
+    assert model.transfer(0, 8, 64 * MIB, 4).duration_ns > 3.5 * far.duration_ns
+    assert model.transfer(3, 3, MIB, 1).intra_bytes == 0
+
+
+def test_one_member_moves_nothing_between_gpus() -> None:
+    alone = price("1x8xH200", Coll.ALL_REDUCE, MIB, 1)
+    assert (alone.algorithm, alone.intra_bytes, alone.inter_bytes) == ("DIRECT", 0, 0)
+
+
+def test_shares_and_steps() -> None:
+    assert wire_share(Coll.ALL_REDUCE, 4) == 1.5
+    assert wire_share(Coll.ALL_GATHER, 4) == 0.75
+    assert wire_share(Coll.BROADCAST, 4) == 1.0
+    assert [ring_steps(kind, 4) for kind in (Coll.ALL_REDUCE, Coll.REDUCE_SCATTER)] == [6, 3]
+
+
+def test_kernel_names_are_those_of_nccl() -> None:
+    suffix = "(ncclDevKernelArgsStorage<4096ul>)"
+    names = {
+        (Coll.ALL_REDUCE, "bfloat16", "RING"): "AllReduce_Sum_bf16_RING_LL",
+        (Coll.ALL_REDUCE, "float32", "TREE"): "AllReduce_Sum_f32_TREE_LL",
+        (Coll.ALL_REDUCE, "int64", "RING"): "AllReduce_Sum_u64_RING_LL",
+        (Coll.ALL_GATHER, "int8", "RING"): "AllGather_RING_LL",
+        (Coll.REDUCE_SCATTER, "float32", "RING"): "ReduceScatter_Sum_f32_RING_LL",
+        (Coll.BROADCAST, "uint8", "RING"): "Broadcast_RING_LL",
+        (Coll.REDUCE, "float16", "RING"): "Reduce_Sum_f16_RING_LL",
+        (Coll.ALL_TO_ALL, "bfloat16", "P2P"): "SendRecv",
+    }
+    for (kind, dtype, algorithm), name in names.items():
+        made = kernel_name(kind, 2, NCCL_DTYPE_NAMES.index(dtype), algorithm, "SIMPLE")
+        assert made == f"ncclDevKernel_{name}{suffix}"
+
+
+def test_unknown_type_is_refused() -> None:
+    with pytest.raises(PhantoraError, match="data type 12"):
+        MODELS["1x8xH200"].collective(Coll.ALL_REDUCE, (0, 1), 4, 12)

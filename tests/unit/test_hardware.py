@@ -1,0 +1,207 @@
+"""Data files of GPUs, hosts and clusters, and what is said about mistakes in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from phantora.cost.types import CLASSES
+from phantora.errors import PhantoraError
+from phantora.hardware import device_fields, gpu_names, load_cluster, load_gpu, load_host
+from phantora.hardware.gpus import DATA
+from phantora.wire.layout import Api, Device, dtype
+
+
+@pytest.mark.parametrize("name", gpu_names())
+def test_every_gpu_is_complete_and_plausible(name: str) -> None:
+    gpu = load_gpu(name)
+    assert gpu.sources
+    assert gpu.peak_flops["bfloat16"] >= gpu.peak_flops["tfloat32"] >= 30e12
+    assert 0 < gpu.context_bytes < gpu.memory_bytes // 10
+    assert gpu.smem_per_block_optin < gpu.smem_per_sm <= 256 * 1024
+    # Bus width and memory clock give the bandwidth: two transfers a clock.
+    computed = gpu.bus_width / 8 * gpu.memory_clock_khz * 1e3 * 2
+    assert computed == pytest.approx(gpu.hbm_bandwidth, rel=0.03)
+    # Dense bf16 per SM and clock is a power of two; boost clocks in data sheets differ a little.
+    per_clock = gpu.peak_flops["bfloat16"] / gpu.sms / (gpu.clock_khz * 1e3)
+    assert any(per_clock == pytest.approx(n, rel=0.16) for n in (512, 1024, 2048, 4096, 8192))
+    assert set(gpu.company) <= set(CLASSES)
+    assert all(factor >= 1.0 for factor in gpu.company.values())
+
+
+def test_each_data_file_is_one_gpu() -> None:
+    assert len(list((DATA / "gpus").glob("*.toml"))) == len(gpu_names())
+
+
+@pytest.mark.parametrize(
+    ("alias", "product"),
+    [
+        ("H100", "NVIDIA H100 80GB HBM3"),
+        ("h100-sxm", "NVIDIA H100 80GB HBM3"),
+        ("H100_PCIe", "NVIDIA H100 PCIe"),
+        ("NVIDIA H200", "NVIDIA H200"),
+        ("a100", "NVIDIA A100-SXM4-80GB"),
+        ("A100-40GB", "NVIDIA A100-SXM4-40GB"),
+        ("rtx3090", "NVIDIA GeForce RTX 3090"),
+        ("B200", "NVIDIA B200"),
+        ("L40S", "NVIDIA L40S"),
+    ],
+)
+def test_aliases(alias: str, product: str) -> None:
+    assert load_gpu(alias).product == product
+
+
+def test_aliases_are_unique() -> None:
+    seen: dict[str, str] = {}
+    for name in gpu_names():
+        for alias in (name, *load_gpu(name).aliases):
+            assert seen.setdefault(alias.upper(), name) == name
+
+
+def test_device_fields_fill_the_shared_struct() -> None:
+    values = device_fields(load_gpu("H200"))
+    assert set(values) == {field[1] for field in Device.fields}
+    struct = dtype(Device)
+    import numpy as np
+
+    record = np.zeros(1, struct)
+    for key, value in values.items():
+        record[0][key] = value
+        assert record[0][key] == value
+    assert values["memory_bytes"] == 150109880320
+
+
+def test_unknown_gpu_names_near_ones() -> None:
+    with pytest.raises(PhantoraError, match=r"unknown GPU 'H2000'.*H200-SXM"):
+        load_gpu("H2000")
+    with pytest.raises(PhantoraError, match=r"Known: .*A100-SXM-40GB.*B200-SXM"):
+        load_gpu("qqqq")
+
+
+@pytest.mark.parametrize(
+    ("spec", "hosts", "gpus", "name"),
+    [
+        ("2x8xH100", 2, 8, "H100-SXM"),
+        ("8xH100", 1, 8, "H100-SXM"),
+        ("1x4xH200", 1, 4, "H200-SXM"),
+        ("16 x 8 x a100-80gb", 16, 8, "A100-SXM-80GB"),
+        ("4", 1, 4, "H100-SXM"),
+        ("B200", 1, 1, "B200-SXM"),
+        ("RTX3090", 1, 1, "RTX3090"),
+        ("2xRTX3090", 1, 2, "RTX3090"),
+    ],
+)
+def test_cluster_shorthands(spec: str, hosts: int, gpus: int, name: str) -> None:
+    cluster = load_cluster(spec)
+    assert (cluster.hosts, cluster.gpus_per_host, cluster.gpu.name) == (hosts, gpus, name)
+    assert cluster.world_size == hosts * gpus
+    assert cluster.intra.bandwidth > 0 and cluster.inter.bandwidth > 0
+
+
+def test_gpus_without_nvlink_use_pcie() -> None:
+    cluster = load_cluster("8xL40S")
+    assert cluster.gpu.nvlink_bandwidth == 0
+    assert cluster.intra.bandwidth < cluster.gpu.pcie_bandwidth
+    assert device_fields(cluster.gpu)["nvlink"] == 0
+
+
+@pytest.mark.parametrize(
+    "spec", ["", "2x", "x8xH100", "2x8x", "2x8xH100x3x", "0x8xH100", "3x4", "8xH900", "-1xH100"]
+)
+def test_malformed_clusters(spec: str) -> None:
+    with pytest.raises(PhantoraError) as caught:
+        load_cluster(spec)
+    assert "H100" in str(caught.value)
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+def test_cluster_file(tmp_path: Path) -> None:
+    spec = write(
+        tmp_path / "lab.toml",
+        'hosts = 4\ngpus_per_host = 2\ngpu = "H100-PCIe"\n'
+        "[inter]\nbandwidth = 1.25e10\n[intra]\nlatency_ns = 9\n",
+    )
+    cluster = load_cluster(spec)
+    assert (cluster.name, cluster.world_size, cluster.gpu.name) == ("lab", 8, "H100-PCIe")
+    assert cluster.inter.bandwidth == 1.25e10
+    assert cluster.intra.latency_ns == 9
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("gpus_per_host = 2", "gpu must be"),
+        ('gpu = "H100"', "gpus_per_host must be"),
+        ('gpu = "H100"\ngpus_per_host = 0', "at least 1"),
+        ('gpu = "H100"\ngpus_per_host = 1\nnodes = 2', "unknown key 'nodes'"),
+        ('gpu = "H100"\ngpus_per_host = 1\n[intra]\nspeed = 2', "unknown key 'speed'"),
+        ('gpu = "H100"\ngpus_per_host = 1\n[intra]\nbandwidth = "fast"', "bandwidth must be a number"),
+        ('gpu = "H100"\ngpus_per_host = 1\n[inter]\nbandwidth = 0', "must be positive"),
+        ("gpu = ", "not valid TOML"),
+    ],
+)
+def test_mistakes_in_cluster_files(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(PhantoraError, match=message):
+        load_cluster(write(tmp_path / "bad.toml", text))
+
+
+def test_missing_file() -> None:
+    with pytest.raises(PhantoraError, match=r"cannot read nowhere\.toml"):
+        load_cluster("nowhere.toml")
+
+
+def test_own_gpu_file(tmp_path: Path) -> None:
+    text = (DATA / "gpus" / "h100-sxm.toml").read_text()
+    path = write(tmp_path / "mine.toml", text.replace('name = "H100-SXM"', 'name = "MINE"'))
+    gpu = load_gpu(path)
+    assert gpu.name == "MINE" and gpu.calibrated_on == "H200-SXM"
+    broken = write(tmp_path / "broken.toml", text.replace("sms = 132", ""))
+    with pytest.raises(PhantoraError, match="'sms' is missing"):
+        load_gpu(broken)
+    typed = write(tmp_path / "typed.toml", text.replace("sms = 132", "sms = 1.5"))
+    with pytest.raises(PhantoraError, match="sms must be a whole number"):
+        load_gpu(typed)
+    reference = write(
+        tmp_path / "ref.toml", text.replace('calibration = "H200-SXM"', 'calibration = "H100-SXM"')
+    )
+    with pytest.raises(PhantoraError, match="calibration must be"):
+        load_gpu(reference)
+
+
+def test_host_profile_has_every_call() -> None:
+    host = load_host("default")
+    assert set(host.api_ns) == set(Api.names())
+    assert all(isinstance(ns, int) for ns in host.api_ns.values())
+
+
+# Measured with host_overhead.py (ns), and what the operator dispatches. Modules' own Python is not charged.
+@pytest.mark.parametrize(
+    ("measured", "calls", "tolerance"),
+    [
+        (5077, ["OP_TOP", "LAUNCH"], 0.02),
+        (1357, ["OP_ALLOC"], 0.02),
+        (873, ["OP_VIEW"], 0.02),
+        (6863, ["OP_TOP", "GEMM"], 0.02),
+        (12519, ["OP_TOP", *["OP_NESTED"] * 5, "CUDNN_EXECUTE"], 0.05),
+        (12448, ["OP_TOP", *["OP_VIEW_NESTED"] * 3, *["OP_NESTED"] * 2, "GEMM"], 0.20),
+        (9819, ["OP_TOP", *["OP_NESTED"] * 3, "LAUNCH"], 0.20),
+    ],
+)
+def test_host_costs_add_up(measured: int, calls: list[str], tolerance: float) -> None:
+    api_ns = load_host("default").api_ns
+    assert sum(api_ns[call] for call in calls) == pytest.approx(measured, rel=tolerance)
+
+
+def test_host_file_mistakes(tmp_path: Path) -> None:
+    text = (DATA / "hosts" / "default.toml").read_text()
+    with pytest.raises(PhantoraError, match=r"api_ns\.LAUNCH is missing"):
+        load_host(write(tmp_path / "a.toml", text.replace("\nLAUNCH = ", "\nLAUNCHES = ")))
+    with pytest.raises(PhantoraError, match="must not be negative"):
+        load_host(write(tmp_path / "b.toml", text.replace("MEMSET = 2300", "MEMSET = -1")))
+    with pytest.raises(PhantoraError, match="unknown host profile 'laptop'"):
+        load_host("laptop")
