@@ -1076,7 +1076,7 @@ void annotation_end(const at::RecordFunction &fn, at::ObserverContext *context) 
 }  // namespace
 
 // Called once in the fork server, after `import torch`. Returns 0.
-extern "C" int phantora_tracer_install(void) {
+extern "C" __attribute__((visibility("default"))) int phantora_tracer_install(void) {
   using at::RecordFunctionCallback;
   using at::RecordScope;
   at::addGlobalCallback(

@@ -93,12 +93,14 @@ def assemble(
             **metadata,
         )
         simulated = replace(cluster, hosts=settings.hosts, gpus_per_host=settings.ranks_per_host)
-        log = LogWriter(log_path, described, Tables())
+        tables = Tables()
+        log = LogWriter(log_path, described, tables)
         simulator = Simulator(
             session,
             simulated,
             cost,
             log,
+            tables,
             progress,
             library=stubs.ensure().core,
             hang_timeout=settings.hang_timeout,

@@ -225,6 +225,8 @@ class Request:
             options["hang_timeout"],
         )
         log, timeline = (Path(os.devnull), None) if settings.null else output_paths(options["output"])
+        if not is_command:
+            check_target(Plan(target[0], module=options["module"]))
         log_dir = options["log_dir"]
         if log_dir is None and (options["tee"], options["redirects"]) != ("0", "0"):
             log_dir = Path(tempfile.mkdtemp(prefix="phantora-logs-"))
@@ -247,8 +249,6 @@ class Request:
             quiet=options["quiet"],
             **more,
         )
-        if not is_command:
-            check_target(plan)
         return cls(options, cluster, settings, plan, target if is_command else (), log, timeline)
 
     # ------------------------------------------------------------------ running
@@ -269,9 +269,9 @@ class Request:
         simulation.close(report)
         if outcome.message:
             console.message(f"phantora: {outcome.message}")
-        elif self.timeline is not None:
+        if self.timeline is not None and report.get("rows"):
             report["timeline"] = self._export()
-        self._print(report, outcome)
+        self._print(report)
         return outcome.status
 
     def _say_what_is_ignored(self, console: Console) -> None:
@@ -310,9 +310,7 @@ class Request:
         session = simulation.session
         environment = command_environment(os.environ, session.path, self.cluster.gpus_per_host)
 
-        outcome = run_command(
-            self.command, environment, session, simulation.simulator, lambda: list(range(session.world_size))
-        )
+        outcome = run_command(self.command, environment, session, simulation.simulator)
         joined = sum(1 for pid in session.control["pid"] if pid)
         if not joined and not outcome.status:
             outcome.status = 1
@@ -362,7 +360,7 @@ class Request:
             }
         return report
 
-    def _print(self, report: dict[str, Any], outcome: Outcome) -> None:
+    def _print(self, report: dict[str, Any]) -> None:
         analysis: Any = None
         wanted = self.options["as_json"] or (self.options["summary"] and not self.plan.quiet)
         if wanted and report.get("rows"):
@@ -370,7 +368,7 @@ class Request:
             from phantora.trace.reader import open_log
 
             analysis = summarize(open_log(self.log))
-        if self.options["summary"] and not self.plan.quiet:
+        if self.options["summary"] and not self.plan.quiet and (report.get("rows") or not report.get("error")):
             _print_summary(report, analysis)
         if self.options["as_json"]:
             if analysis is not None:
@@ -477,10 +475,11 @@ def _print_summary(report: dict[str, Any], analysis: Any) -> None:
         from phantora.trace.analysis.render import render
 
         render(analysis, terminal)
-    line = f"{report['ranks']} ranks ran for {report['wall_seconds']:.1f} s"
-    if "simulated_seconds" in report:
+    count = report["ranks"]
+    line = f"{count} rank{'s' if count > 1 else ''} ran for {report['wall_seconds']:.1f} s"
+    if "log" in report:
         line += f" and simulated {report['simulated_seconds']:.3f} s ({report['rows']:,} rows)"
         line += f"; log {report['log']}"
-    if "timeline" in report:
-        line += f"; timeline {', '.join(report['timeline'])}"
+        line += f"; timeline {', '.join(report['timeline'])}" if "timeline" in report else ""
+        line += "" if report["rows"] else "; nothing ran on a GPU, so there is no timeline"
     terminal.print(f"phantora: {line}", markup=False)

@@ -7,7 +7,7 @@ import selectors
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from phantora.errors import PhantoraError
@@ -33,18 +33,11 @@ def _wait_for(child: subprocess.Popen[bytes], signals: Signals) -> None:
 def run_command(
     command: Sequence[str],
     environment: Mapping[str, str],
-    session: SharedArea | None,
+    session: SharedArea,
     simulator: RunningSimulator | None,
-    ranks_unseen: Callable[[], list[int]],
 ) -> Outcome:
-    """Runs a launcher (``torchrun ...``) whose ranks join by themselves (`phantora.launch.hook`).
-
-    `ranks_unseen` tells which ranks have not joined, or have left without a word, once the command
-    has ended.
-    """
+    """Runs a launcher (``torchrun ...``) until it and the simulator have ended."""
     begin = time.monotonic()
-    outcome = Outcome()
-    ending = Ending()
     parent = os.getpid()
     process.adopt_orphans()
     try:
@@ -53,56 +46,83 @@ def run_command(
             stdin=subprocess.DEVNULL,
             start_new_session=True,
             env=dict(environment),
-            preexec_fn=lambda: process.die_with_parent(parent),
+            preexec_fn=lambda: process.die_with_parent(parent),  # no thread is running yet
         )
     except OSError as error:
         raise PhantoraError(f"cannot run {command[0]!r}: {error.strerror}; check the path") from error
-    thread: SimulatorThread | None = None
+    run = _Run(child, session)
     try:
         with signals_received() as signals:
-            if simulator is not None:
-                thread = SimulatorThread(simulator, signals.wake)
-                thread.start()
-            waiter = threading.Thread(target=_wait_for, args=(child, signals), daemon=True)
-            waiter.start()
-            selector = selectors.DefaultSelector()
+            run.watch(signals, simulator)
+    finally:
+        run.close()
+    run.outcome.wall_seconds = time.monotonic() - begin
+    return run.outcome
+
+
+class _Run:
+    """A running command and its simulator."""
+
+    def __init__(self, child: subprocess.Popen[bytes], session: SharedArea) -> None:
+        self.outcome = Outcome()
+        self._child = child
+        self._session = session
+        self._ending = Ending()
+        self._simulator: SimulatorThread | None = None
+        self._reported = False
+
+    def watch(self, signals: Signals, simulator: RunningSimulator | None) -> None:
+        if simulator is not None:
+            self._simulator = SimulatorThread(simulator, signals.wake)
+            self._simulator.start()
+        threading.Thread(target=_wait_for, args=(self._child, signals), daemon=True).start()
+        with selectors.DefaultSelector() as selector:
             selector.register(signals.read, selectors.EVENT_READ)
-            reported = False
-            while child.poll() is None or (thread is not None and not thread.done):
-                selector.select(ending.timeout() if child.returncode is None else 0.2)
+            while self._child.poll() is None or not (self._simulator is None or self._simulator.done):
+                selector.select(self._ending.timeout())
                 drain(signals.read)
                 while signals.received:
                     number = signals.received.pop(0)
-                    outcome.interrupted = outcome.interrupted or number
-                    if not outcome.status:
-                        outcome.status = 128 + number
-                        outcome.message = f"interrupted by {process.signal_name(number)}"
-                    ending.begin(0.0)
-                if thread is not None and thread.done and thread.error is not None and not outcome.status:
-                    outcome.status = getattr(thread.error, "exit_status", 1)
-                    outcome.message = error_message(thread.error)
-                    ending.begin(0.0)
-                number = ending.due()
-                if number:
-                    if session is not None:
-                        session.abort()
-                    for pid in process.descendants(parent):
-                        with suppress(ProcessLookupError):
-                            os.kill(pid, number)
-                if child.returncode is not None and thread is not None and not reported:
-                    reported = True
-                    if not outcome.status and child.returncode:
-                        outcome.status = process.shell_status(child.returncode)
-                    for rank in ranks_unseen():
-                        thread.simulator.rank_died(rank, outcome.status)
-            waiter.join()
-            selector.close()
-    finally:
-        if outcome.status and session is not None:
-            session.abort()
-        if thread is not None:
-            thread.finish(stop=True)
+                    self.outcome.interrupted = self.outcome.interrupted or number
+                    self._fail(128 + number, f"interrupted by {process.signal_name(number)}")
+                self._look_at_simulator()
+                self._look_at_child()
+                self._end_if_due()
+        self._look_at_simulator()
+        self._look_at_child()
+
+    def _fail(self, status: int, message: str) -> None:
+        if not self.outcome.status:
+            self.outcome.status, self.outcome.message = status, message
+        self._ending.begin(0.0)
+
+    def _look_at_simulator(self) -> None:
+        thread = self._simulator
+        if thread is not None and thread.done and thread.error is not None and not self.outcome.status:
+            self._fail(getattr(thread.error, "exit_status", 1), error_message(thread.error))
+
+    def _look_at_child(self) -> None:
+        if self._child.poll() is None or self._reported:
+            return
+        self._reported = True
+        self.outcome.status = self.outcome.status or process.shell_status(self._child.returncode)
+        if self._simulator is not None:  # ranks that never joined, or left without a word
+            for rank in range(self._session.world_size):
+                self._simulator.simulator.rank_died(rank, self.outcome.status)
+
+    def _end_if_due(self) -> None:
+        number = self._ending.due()
+        if not number:
+            return
+        self._session.abort()
+        for pid in process.descendants(os.getpid()):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def close(self) -> None:
+        if self.outcome.status or self._child.poll() is None:
+            self._session.abort()
+        if self._simulator is not None:
+            self._simulator.finish(stop=True)
         process.kill_descendants()
-    outcome.status = outcome.status or process.shell_status(child.returncode)
-    outcome.wall_seconds = time.monotonic() - begin
-    return outcome
+        self._child.wait()

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -117,6 +118,7 @@ class RankSupervisor:
                 self._selector.register(signals.read, selectors.EVENT_READ, lambda: drain(signals.read))
                 while not self._finished():
                     self._step(signals)
+                self._look_at_simulator()
         except BrokenPipeError:  # the reader of our output has gone, as with `| head`
             self._outcome.status = self._outcome.status or 128 + signal.SIGPIPE
         finally:
@@ -138,24 +140,21 @@ class RankSupervisor:
             number = signals.received.pop(0)
             self._outcome.interrupted = self._outcome.interrupted or number
             self._fail(128 + number, f"interrupted by {process.signal_name(number)}", grace=0.0)
-        simulator = self._simulator
-        if (
-            simulator is not None
-            and simulator.done
-            and simulator.error is not None
-            and not self._outcome.status
-        ):
-            if os.environ.get("PHANTORA_DEBUG"):
-                import traceback
-
-                self._console.message("".join(traceback.format_exception(simulator.error)).rstrip())
-            self._fail(getattr(simulator.error, "exit_status", 1), error_message(simulator.error), grace=0.0)
+        self._look_at_simulator()
         number = self._ending.due()
         if number:
             self._signal_ranks(number)
         self._close_orphaned_pipes()
         if self._status_line is not None:
             self._console.draw(self._status_line(len(self._alive)))
+
+    def _look_at_simulator(self) -> None:
+        simulator = self._simulator
+        if simulator is None or not simulator.done or simulator.error is None or self._outcome.status:
+            return
+        if os.environ.get("PHANTORA_DEBUG"):
+            self._console.message("".join(traceback.format_exception(simulator.error)).rstrip())
+        self._fail(getattr(simulator.error, "exit_status", 1), error_message(simulator.error), grace=0.0)
 
     def _timeout(self) -> float | None:
         timeouts = [t for t in (self._ending.timeout(),) if t is not None]
@@ -178,7 +177,7 @@ class RankSupervisor:
             self._session.abort()
         if not self._started or self._server_gone:
             self._server.kill()
-        for pid in self._alive.values():
+        for pid in filter(None, self._alive.values()):  # 0: not forked yet, see _when_started
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 

@@ -16,6 +16,7 @@ from phantora.sim import core as native
 from phantora.sim.pricing import Pricing
 from phantora.sim.timing import LAUNCH_LATENCY_NS
 from phantora.sim.sleep import Activity, snapshot
+from phantora.trace.schema import Tables
 from phantora.trace.writer import LogWriter
 from phantora.wire import layout
 from phantora.wire.session import Session
@@ -54,6 +55,7 @@ class Simulator:
         cluster: Cluster,
         cost: CostModel,
         log: LogWriter,
+        tables: Tables,
         progress: Callable[[Stats], None] | None = None,
         *,
         library: Path,
@@ -65,7 +67,7 @@ class Simulator:
         self._progress = progress
         self._hang_timeout = hang_timeout
         self._core = native.Core(library, session)
-        self._pricing = Pricing(self._core, cluster, cost, log.tables)
+        self._pricing = Pricing(self._core, cluster, cost, tables)
         self._core.set_timing(launch_latency_ns, round(cluster.gpu.calibration.kernel_gap_ns))
         for name, factor in cluster.gpu.company.items():
             self._core.set_company(CLASSES.index(name), factor)

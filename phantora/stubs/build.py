@@ -243,7 +243,7 @@ def _defines(torch: Torch) -> list[str]:
 
 
 def _cxx11_abi(torch: Torch) -> bool:
-    return any("__cxx11" in name for name in elf.read(torch.libraries / "libc10.so").exports)
+    return any("__cxx11" in item.name for item in elf.read_dynamic(torch.libraries / "libc10.so").defined)
 
 
 def _stub(
@@ -256,7 +256,7 @@ def _stub(
     if source.exists():
         obj = work / f"{library.soname}.o"
         _run([*_C, *defines, *include, "-c", "-o", str(obj), str(source)])
-        defined = set(elf.read(obj).exports)
+        defined = set(elf.object_exports(obj))
         objects.append(str(obj))
     trapped = sorted(set(library.symbols) - defined)
     traps = work / f"{library.soname}.traps.c"

@@ -80,11 +80,11 @@ def nvidia_libraries(torch: Torch) -> list[Library]:
     symbols: dict[str, dict[str, str | None]] = {}
     unversioned: set[str] = set()
     for path in sorted(torch.libraries.glob("lib*.so")):
-        file = elf.read(path)
+        file = elf.read_dynamic(path)
         for soname in file.needed:
             if stem(soname) in NVIDIA:
                 symbols.setdefault(soname, {})
-        for item in file.imports:
+        for item in file.undefined:
             if item.library is None:
                 unversioned.add(item.name)
             elif stem(item.library) in NVIDIA:
