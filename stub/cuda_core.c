@@ -573,6 +573,11 @@ cudaError_t phc_host_function(void *handle, bool per_thread, cudaHostFn_t functi
   call->function = function;
   call->data = data;
   call->gate = ph_event_create(stream->device, cudaEventDisableTiming);
+  if (!call->gate) {
+    free(call);
+    return cudaErrorMemoryAllocation;
+  }
+  call->gate->recorded = true;
   ph_record gate = {.kind = PH_EVENT_RECORD, .stream = stream->id, .id = call->gate->id};
   ph_emit(&gate);
   ph_record record = {.kind = PH_HOST_FUNC, .stream = stream->id};
@@ -1091,12 +1096,6 @@ static cudaError_t copy_emit(const void *dst, const void *src, size_t bytes, ph_
   if (!wait) {
     ph_launch(&record);
     return 0;
-  }
-  ph_frame *frame = ph_top_frame();
-  if (frame) {  // what ph_launch does for records that are not requests
-    if (!frame->instance && frame->begin) frame->begin(frame);
-    frame->launches++;
-    record.op = frame->instance;
   }
   record.flags = PH_F_SYNC | (uint8_t)helper_flag();
   if (ph_request(&record, NULL, 0).status < 0) return request_failed();

@@ -368,7 +368,11 @@ class Request:
             from phantora.trace.reader import open_log
 
             analysis = summarize(open_log(self.log))
-        if self.options["summary"] and not self.plan.quiet and (report.get("rows") or not report.get("error")):
+        if (
+            self.options["summary"]
+            and not self.plan.quiet
+            and (report.get("rows") or not report.get("error"))
+        ):
             _print_summary(report, analysis)
         if self.options["as_json"]:
             if analysis is not None:
@@ -470,7 +474,9 @@ def _status_line(plan: Plan, stats: Sequence[Stats]) -> Callable[[int], str]:
 def _print_summary(report: dict[str, Any], analysis: Any) -> None:
     from rich.console import Console as RichConsole
 
-    terminal = RichConsole(stderr=True, highlight=False, soft_wrap=True)
+    terminal = RichConsole(
+        stderr=True, highlight=False, width=None if sys.stderr.isatty() else 100, soft_wrap=True
+    )
     if analysis is not None:
         from phantora.trace.analysis.render import render
 

@@ -89,6 +89,15 @@ def source_directory() -> Path:
     raise PhantoraError("the sources of the stub libraries are missing from the installation; install phantora again")
 
 
+def file_name(soname: str) -> str:
+    """The file that holds a stub; a link of the name `soname` points to it.
+
+    torch preloads NVIDIA's own libraries, over 100 MB per process, when it finds ``libcudart.so``
+    in /proc/self/maps, where links appear resolved. So that one file is named otherwise.
+    """
+    return soname.replace("libcudart.so.", "libcudart-") + ".so" if soname.startswith("libcudart.so.") else soname
+
+
 def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "phantora"
 
@@ -277,10 +286,13 @@ def _stub(
         script.write_text("".join(f"{node} {{ global: {'; '.join(names)}; }};\n" for node, names in sorted(nodes.items())))
     else:
         script.write_text("{ global: " + "; ".join(sorted(defined | set(trapped)) or ["phantora_nothing"]) + "; local: *; };\n")
+    target = work / file_name(library.soname)
     _run([
         *_C, *include, "-shared", f"-Wl,-soname,{library.soname}", f"-Wl,--version-script={script}",
-        "-o", str(work / library.soname), *objects, str(traps), *link_rank, "-lpthread", "-ldl", "-lm",
+        "-o", str(target), *objects, str(traps), *link_rank, "-lpthread", "-ldl", "-lm",
     ])  # fmt: skip
+    if target.name != library.soname:
+        (work / library.soname).symlink_to(target.name)
     for leftover in (traps, script, work / f"{library.soname}.o"):
         leftover.unlink(missing_ok=True)
     implemented = tuple(sorted(set(library.symbols) & defined))

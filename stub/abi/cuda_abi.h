@@ -13,8 +13,12 @@
 #error "the stubs know the interfaces of CUDA 12 and CUDA 13"
 #endif
 // What the runtime reports; the driver is at least as new, as a real installation's must be.
+#ifdef PH_CUDA_VERSION
+#define PH_CUDA_RUNTIME_VERSION PH_CUDA_VERSION
+#else
 #define PH_CUDA_RUNTIME_VERSION (PH_CUDA_MAJOR == 13 ? 13000 : 12080)
-#define PH_CUDA_DRIVER_VERSION 13000
+#endif
+#define PH_CUDA_DRIVER_VERSION (PH_CUDA_RUNTIME_VERSION > 13000 ? PH_CUDA_RUNTIME_VERSION : 13000)
 #define PH_DRIVER_VERSION_TEXT "580.95.05"
 
 // Codes that the stubs return. The runtime and the driver share the numbers (see cuda_errors.h).
