@@ -376,7 +376,7 @@ typedef struct work {
   int type;
   bool invalid;            // an argument is out of its range
   const char *trans;       // or NULL
-  int64_t m, n, k, batch;  // -1: the call has no such dimension; batch 0 means 1
+  int64_t m, n, k, nrhs, batch;  // m, k: -1 if the call has no such dimension; nrhs, batch: 0 if not
   double multiply_adds;    // in elements of `type`
   double elements;         // read and written
   void *out;
@@ -403,6 +403,7 @@ static int run(const work *w) {
     if (w->m >= 0) ph_call_number(&call, "m", w->m, true);
     if (w->n >= 0) ph_call_number(&call, "n", w->n, true);
     if (w->k >= 0) ph_call_number(&call, "k", w->k, true);
+    if (w->nrhs) ph_call_number(&call, "nrhs", w->nrhs, true);
     ph_call_number(&call, "batch", batch, batch > 1);
     call.flops = (type->complex_number ? 8.0 : 2.0) * w->multiply_adds * (double)batch;
     call.bytes = w->elements * ph_dtype_bytes(type) * (double)batch;
@@ -738,7 +739,7 @@ static int factorise(work *w, int *host_info, void *device_info, void *pivots, i
   PH_EXPORT int cublas##T##getrsBatched(HANDLE handle, int trans, int n, int nrhs, const void *a, int lda, const int *pivots, void *b, \
                                         int ldb, int *info, int batch) {                    \
     HIDE(a), HIDE(pivots);                                                                  \
-    FACTORISE(info, NULL, NULL, 0, .name = "getrs", .type = TYPE, .trans = trans_word(trans), .n = n, .k = nrhs, \
+    FACTORISE(info, NULL, NULL, 0, .name = "getrs", .type = TYPE, .trans = trans_word(trans), .n = n, .nrhs = nrhs, \
               .invalid = trans < 0 || trans > CUBLAS_OP_C || n < 0 || nrhs < 0 || lda < at_least_1(n) || ldb < at_least_1(n) || !b, \
               .multiply_adds = (double)n * (double)n * (double)nrhs, .elements = (double)n * ((double)n + 2.0 * nrhs)); \
   }                                                                                         \
@@ -749,7 +750,7 @@ static int factorise(work *w, int *host_info, void *device_info, void *pivots, i
   }                                                                                         \
   PH_EXPORT int cublas##T##gelsBatched(HANDLE handle, int trans, int m, int n, int nrhs, void *a, int lda, void *c, int ldc, int *info, \
                                        int *device_info, int batch) {                       \
-    FACTORISE(info, device_info, NULL, 0, .name = "gels", .type = TYPE, .trans = trans_word(trans), .m = m, .n = n, .k = nrhs, \
+    FACTORISE(info, device_info, NULL, 0, .name = "gels", .type = TYPE, .trans = trans_word(trans), .m = m, .n = n, .nrhs = nrhs, \
               .invalid = m < n || n < 0 || nrhs < 0 || lda < at_least_1(m) || ldc < at_least_1(m) || !a || !c, \
               .multiply_adds = (double)n * (double)n * (double)m + 2.0 * (double)m * (double)n * nrhs, \
               .elements = 2.0 * (double)m * ((double)n + nrhs));                            \

@@ -547,7 +547,7 @@ PH_EXPORT int cudnnGetRNNWeightSpaceSize(handle *self, rnn_descriptor *r, size_t
 PH_EXPORT int cudnnGetRNNWeightParams(handle *self, rnn_descriptor *r, int32_t pseudo_layer, size_t bytes, const void *space, int32_t matrix,
                                       tensor_descriptor *md, void **m, tensor_descriptor *bd, void **b) {
   CHECK_HANDLE(self);
-  NEED(r && md && m && bd && b && pseudo_layer >= 0 && pseudo_layer < r->layers * directions(r));
+  NEED(r && space && pseudo_layer >= 0 && pseudo_layer < r->layers * directions(r));
   bool is_projection = projected(r) && matrix == 2 * gates(r);
   NEED(matrix >= 0 && (matrix < 2 * gates(r) || is_projection));
   if (bytes < (size_t)all_weights(r) * rnn_element(r)) return fail(CUDNN_STATUS_INVALID_VALUE, "cudnnGetRNNWeightParams: the weight space is too small");
@@ -563,18 +563,20 @@ PH_EXPORT int cudnnGetRNNWeightParams(handle *self, rnn_descriptor *r, int32_t p
   int rows = is_projection ? r->projection : r->hidden;
   int64_t columns = is_projection ? r->hidden : on_input ? input : state;
   char *base = (char *)(uintptr_t)space;
-  *m = NULL, *b = NULL;
-  md->dims = bd->dims = 0;
-  if (columns) {
+  // A caller may leave out what it does not want to know.
+  if (m) *m = columns ? base + (size_t)offset * rnn_element(r) : NULL;
+  if (md) md->dims = 0;
+  if (md && columns) {
     int status = set_dims(md, r->type, CUDNN_TENSOR_NCHW, 3, (const int[]){1, rows, (int)columns}, NULL);
     if (status != CUDNN_STATUS_SUCCESS) return status;
-    *m = base + (size_t)offset * rnn_element(r);
   }
+  if (b) *b = NULL;
+  if (bd) bd->dims = 0;
   int vectors = bias_vectors(r);
   if (!vectors || is_projection || (vectors == 1 && !on_input)) return CUDNN_STATUS_SUCCESS;
   int64_t bias = matrices + pseudo_layer * layer_biases(r) + ((int64_t)(on_input ? 0 : gates(r)) + index) * r->hidden;
-  *b = base + (size_t)bias * rnn_element(r);
-  return set_dims(bd, r->type, CUDNN_TENSOR_NCHW, 3, (const int[]){1, r->hidden, 1}, NULL);
+  if (b) *b = base + (size_t)bias * rnn_element(r);
+  return !bd ? CUDNN_STATUS_SUCCESS : set_dims(bd, r->type, CUDNN_TENSOR_NCHW, 3, (const int[]){1, r->hidden, 1}, NULL);
 }
 
 PH_EXPORT int cudnnSetRNNDataDescriptor(rnn_data_descriptor *d, int type, int layout, int length, int batch, int vector, const int *lengths, void *padding) {

@@ -78,7 +78,7 @@ typedef struct work {
   const char *name;
   int type;
   bool invalid;
-  int64_t m, n, k, batch;
+  int64_t m, n, inner, batch;  // inner: right-hand sides, reflectors or rank
   double multiply_adds, elements;  // of one matrix
   int *info;                       // one code per matrix, device memory
   void *out;
@@ -88,7 +88,7 @@ typedef struct work {
 static int run(const work *w) {
   if (!alive(w->handle)) return NOT_INITIALIZED;
   const ph_dtype *type = ph_dtype_of(w->type);
-  if (w->invalid || w->m < 0 || w->n < 0 || w->k < 0 || w->batch < 0) return INVALID_VALUE;
+  if (w->invalid || w->m < 0 || w->n < 0 || w->inner < 0 || w->batch < 0) return INVALID_VALUE;
   if (!type) return NOT_SUPPORTED;
   const ph_stream *stream = ph_stream_of(w->handle->stream, false);
   if (!stream) return EXECUTION_FAILED;
@@ -97,7 +97,7 @@ static int run(const work *w) {
   ph_call_text(&call, "a", type->name, true);
   if (w->m) ph_call_number(&call, "m", w->m, true);
   ph_call_number(&call, "n", w->n, true);
-  if (w->k) ph_call_number(&call, "k", w->k, true);
+  if (w->inner) ph_call_number(&call, "inner", w->inner, true);
   ph_call_number(&call, "batch", w->batch, w->batch > 1);
   call.flops = (type->complex_number ? 8.0 : 2.0) * w->multiply_adds * (double)w->batch;
   call.bytes = w->elements * ph_dtype_bytes(type) * (double)w->batch;
@@ -143,7 +143,7 @@ static double qr_cost(double m, double n) { double k = smaller(m, n); return k *
   }                                                                                          \
   PH_EXPORT int cusolverDn##T##potrs(HANDLE h, int uplo, int n, int nrhs, const void *a, int lda, void *b, int ldb, int *info) { \
     HIDE(uplo), HIDE(a);                                                                     \
-    RUN(.name = "potrs", .type = TYPE, .invalid = lda < n || ldb < n || !b, .n = n, .k = nrhs, .multiply_adds = square(n) * nrhs, \
+    RUN(.name = "potrs", .type = TYPE, .invalid = lda < n || ldb < n || !b, .n = n, .inner = nrhs, .multiply_adds = square(n) * nrhs, \
         .elements = square(n) + 2.0 * n * nrhs, .info = info, .out = b, .out_elements = (double)ldb * nrhs); \
   }                                                                                          \
   PH_EXPORT int cusolverDn##T##potrfBatched(HANDLE h, int uplo, int n, void *a, int lda, int *info, int batch) { \
@@ -153,7 +153,7 @@ static double qr_cost(double m, double n) { double k = smaller(m, n); return k *
   }                                                                                          \
   PH_EXPORT int cusolverDn##T##potrsBatched(HANDLE h, int uplo, int n, int nrhs, void *a, int lda, void *b, int ldb, int *info, int batch) { \
     HIDE(uplo), HIDE(a);                                                                     \
-    work w = {.handle = h, .name = "potrs", .type = TYPE, .invalid = lda < n || ldb < n || !b, .n = n, .k = nrhs, .batch = batch, \
+    work w = {.handle = h, .name = "potrs", .type = TYPE, .invalid = lda < n || ldb < n || !b, .n = n, .inner = nrhs, .batch = batch, \
               .multiply_adds = square(n) * nrhs, .elements = square(n) + 2.0 * n * nrhs};    \
     int status = PH_BRACKET(run(&w));                                                        \
     if (status == SUCCESS) ph_wrote_zero(info, sizeof *info); /* one code for all */         \
@@ -171,7 +171,7 @@ static double qr_cost(double m, double n) { double k = smaller(m, n); return k *
   }                                                                                          \
   PH_EXPORT int cusolverDn##T##getrs(HANDLE h, int trans, int n, int nrhs, const void *a, int lda, const int *pivots, void *b, int ldb, int *info) { \
     HIDE(a), HIDE(pivots);                                                                   \
-    RUN(.name = "getrs", .type = TYPE, .invalid = trans < 0 || trans > 2 || lda < n || ldb < n || !b, .n = n, .k = nrhs, \
+    RUN(.name = "getrs", .type = TYPE, .invalid = trans < 0 || trans > 2 || lda < n || ldb < n || !b, .n = n, .inner = nrhs, \
         .multiply_adds = square(n) * nrhs, .elements = square(n) + 2.0 * n * nrhs, .info = info, .out = b, .out_elements = (double)ldb * nrhs); \
   }                                                                                          \
   PH_EXPORT int cusolverDn##T##geqrf_bufferSize(HANDLE h, int m, int n, void *a, int lda, int *size) { \
@@ -233,7 +233,7 @@ static double qr_cost(double m, double n) { double k = smaller(m, n); return k *
                                                     int size, int *info, double *residuals, int batch) { \
     HIDE(job), HIDE(sa), HIDE(s), HIDE(ss), HIDE(u), HIDE(ldu), HIDE(su), HIDE(v), HIDE(ldv), HIDE(sv), HIDE(space), HIDE(size); \
     if (residuals && batch > 0) memset(residuals, 0, (size_t)batch * sizeof *residuals);     \
-    RUN(.name = "gesvda", .type = TYPE, .invalid = lda < m || !a, .m = m, .n = n, .k = rank, .batch = batch, \
+    RUN(.name = "gesvda", .type = TYPE, .invalid = lda < m || !a, .m = m, .n = n, .inner = rank, .batch = batch, \
         .multiply_adds = 7 * qr_cost(m, n), .elements = 4.0 * m * n, .info = info);          \
   }
 SOLVE(S, PH_R_32F) SOLVE(D, PH_R_64F) SOLVE(C, PH_C_32F) SOLVE(Z, PH_C_64F)
@@ -247,7 +247,7 @@ SOLVE(S, PH_R_32F) SOLVE(D, PH_R_64F) SOLVE(C, PH_C_32F) SOLVE(Z, PH_C_64F)
   }                                                                                          \
   PH_EXPORT int cusolverDn##T##G(HANDLE h, int m, int n, int k, void *a, int lda, const void *tau, void *space, int size, int *info) { \
     HIDE(tau), HIDE(space), HIDE(size);                                                      \
-    RUN(.name = "orgqr", .type = TYPE, .invalid = m < n || n < k || lda < m || !a, .m = m, .n = n, .k = k, \
+    RUN(.name = "orgqr", .type = TYPE, .invalid = m < n || n < k || lda < m || !a, .m = m, .n = n, .inner = k, \
         .multiply_adds = 2.0 * m * n * k - (double)(m + n) * k * k + 2.0 / 3 * cube(k), .elements = 2.0 * m * n, .info = info, .out = a, \
         .out_elements = (double)lda * n);                                                    \
   }                                                                                          \
@@ -259,7 +259,7 @@ SOLVE(S, PH_R_32F) SOLVE(D, PH_R_64F) SOLVE(C, PH_C_32F) SOLVE(Z, PH_C_64F)
   PH_EXPORT int cusolverDn##T##M(HANDLE h, int side, int trans, int m, int n, int k, const void *a, int lda, const void *tau, void *c, int ldc, \
                                  void *space, int size, int *info) {                         \
     HIDE(side), HIDE(a), HIDE(lda), HIDE(tau), HIDE(space), HIDE(size);                      \
-    RUN(.name = "ormqr", .type = TYPE, .invalid = trans < 0 || trans > 2 || ldc < m || !c, .m = m, .n = n, .k = k, \
+    RUN(.name = "ormqr", .type = TYPE, .invalid = trans < 0 || trans > 2 || ldc < m || !c, .m = m, .n = n, .inner = k, \
         .multiply_adds = 2.0 * m * n * k, .elements = 2.0 * m * n, .info = info, .out = c, .out_elements = (double)ldc * n); \
   }                                                                                          \
   PH_EXPORT int cusolverDn##T##E##_bufferSize(HANDLE h, int job, int uplo, int n, const void *a, int lda, const void *v, int *size) { \
@@ -307,7 +307,7 @@ PH_EXPORT int cusolverDnXpotrf(HANDLE h, parameters *p, int uplo, int64_t n, int
 PH_EXPORT int cusolverDnXpotrs(HANDLE h, parameters *p, int uplo, int64_t n, int64_t nrhs, int type, const void *a, int64_t lda, int type_b, void *b,
                                int64_t ldb, int *info) {
   HIDE(p), HIDE(uplo), HIDE(a), HIDE(type_b);
-  RUN(.name = "potrs", .type = type, .invalid = lda < n || ldb < n || !b, .n = n, .k = nrhs, .multiply_adds = square((double)n) * (double)nrhs,
+  RUN(.name = "potrs", .type = type, .invalid = lda < n || ldb < n || !b, .n = n, .inner = nrhs, .multiply_adds = square((double)n) * (double)nrhs,
       .elements = square((double)n) + 2.0 * (double)n * (double)nrhs, .info = info, .out = b, .out_elements = (double)ldb * (double)nrhs);
 }
 PH_EXPORT int cusolverDnXgeqrf_bufferSize(HANDLE h, parameters *p, int64_t m, int64_t n, int type, const void *a, int64_t lda, int tau_type,
@@ -351,7 +351,7 @@ PH_EXPORT int cusolverDnXsytrs_bufferSize(HANDLE h, int uplo, int64_t n, int64_t
 PH_EXPORT int cusolverDnXsytrs(HANDLE h, int uplo, int64_t n, int64_t nrhs, int type, const void *a, int64_t lda, const int64_t *pivots, int type_b,
                                void *b, int64_t ldb, void *space, size_t bytes, void *host, size_t host_bytes, int *info) {
   HIDE(uplo), HIDE(a), HIDE(pivots), HIDE(type_b), HIDE(space), HIDE(bytes), HIDE(host), HIDE(host_bytes);
-  RUN(.name = "sytrs", .type = type, .invalid = lda < n || ldb < n || !b, .n = n, .k = nrhs, .multiply_adds = square((double)n) * (double)nrhs,
+  RUN(.name = "sytrs", .type = type, .invalid = lda < n || ldb < n || !b, .n = n, .inner = nrhs, .multiply_adds = square((double)n) * (double)nrhs,
       .elements = square((double)n) + 2.0 * (double)n * (double)nrhs, .info = info, .out = b, .out_elements = (double)ldb * (double)nrhs);
 }
 PH_EXPORT int cusolverDnXgeev_bufferSize(HANDLE h, parameters *p, int left, int right, int64_t n, int type, const void *a, int64_t lda, int type_w,

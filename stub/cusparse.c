@@ -192,7 +192,7 @@ typedef struct work {
   const char *name;
   int type;
   bool invalid;
-  int64_t m, n, k, nnz, batch;
+  int64_t m, n, inner, nnz, batch;
   double multiply_adds, elements, indices;  // elements and indices moved
   void *out;
   double out_elements;
@@ -200,7 +200,7 @@ typedef struct work {
 static int run(const work *w) {
   if (!alive(w->handle)) return NOT_INITIALIZED;
   const ph_dtype *type = ph_dtype_of(w->type);
-  if (w->invalid || w->m < 0 || w->n < 0 || w->k < 0 || w->nnz < 0) return INVALID_VALUE;
+  if (w->invalid || w->m < 0 || w->n < 0 || w->inner < 0 || w->nnz < 0) return INVALID_VALUE;
   if (!type) return NOT_SUPPORTED;
   const ph_stream *stream = ph_stream_of(w->handle->stream, false);
   if (!stream) return EXECUTION_FAILED;
@@ -209,7 +209,7 @@ static int run(const work *w) {
   ph_call_text(&call, "a", type->name, true);
   ph_call_number(&call, "m", w->m, true);
   ph_call_number(&call, "n", w->n, true);
-  if (w->k) ph_call_number(&call, "k", w->k, true);
+  if (w->inner) ph_call_number(&call, "inner", w->inner, true);
   ph_call_number(&call, "nnz", w->nnz, true);
   ph_call_number(&call, "batch", w->batch, w->batch > 1);
   double batch = (double)w->batch;
@@ -231,7 +231,7 @@ static double spread(const dense *d) { return d ? (double)d->rows * (double)d->c
 // Sparse times dense. The analysis of solves costs a pass over the structure.
 static int product(HANDLE handle, const char *name, const sparse *a, const dense *b, const dense *c) {
   if (!a || !b || !c) return INVALID_VALUE;
-  work w = {.handle = handle, .name = name, .type = a->type, .m = c->rows, .n = c->columns, .k = a->columns, .nnz = a->nnz, .batch = c->batch,
+  work w = {.handle = handle, .name = name, .type = a->type, .m = c->rows, .n = c->columns, .inner = a->columns, .nnz = a->nnz, .batch = c->batch,
             .multiply_adds = (double)a->nnz * (double)c->columns, .elements = (double)a->nnz + spread(b) + spread(c),
             .indices = (double)a->nnz + (double)a->rows, .out = c->values, .out_elements = spread(c)};
   return run(&w);
@@ -265,7 +265,7 @@ PH_EXPORT int cusparseSpMM(HANDLE h, int opa, int opb, const void *alpha, const 
 static int sampled_product(HANDLE handle, const dense *a, const dense *b, const sparse *c, int op) {
   if (!a || !b || !c) return INVALID_VALUE;
   int64_t k = op == 0 ? a->columns : a->rows;
-  work w = {.handle = handle, .name = "sddmm", .type = c->type, .m = c->rows, .n = c->columns, .k = k, .nnz = c->nnz, .batch = a->batch,
+  work w = {.handle = handle, .name = "sddmm", .type = c->type, .m = c->rows, .n = c->columns, .inner = k, .nnz = c->nnz, .batch = a->batch,
             .multiply_adds = (double)c->nnz * (double)k, .elements = spread(a) + spread(b) + 2.0 * (double)c->nnz,
             .indices = (double)c->nnz + (double)c->rows, .out = c->values, .out_elements = (double)c->nnz};
   return run(&w);
@@ -328,7 +328,7 @@ PH_EXPORT int cusparseSpSM_solve(HANDLE h, int opa, int opb, const void *alpha, 
                                    const int *offsets, const int *indices, int block, const void *x, const void *beta, void *y) { \
     (void)dir, (void)op, (void)alpha, (void)values, (void)offsets, (void)indices, (void)x, (void)beta; \
     double stored = (double)nnzb * block * block;                                             \
-    work w = {.handle = h, .name = "bsrmv", .type = TYPE, .invalid = !d || block < 1, .m = (int64_t)mb * block, .n = 1, .k = (int64_t)nb * block, \
+    work w = {.handle = h, .name = "bsrmv", .type = TYPE, .invalid = !d || block < 1, .m = (int64_t)mb * block, .n = 1, .inner = (int64_t)nb * block, \
               .nnz = (int64_t)stored, .batch = 1, .multiply_adds = stored, .elements = stored + (double)(mb + nb) * block, .indices = (double)nnzb + mb, \
               .out = y, .out_elements = (double)mb * block};                                  \
     return PH_BRACKET(run(&w));                                                               \
@@ -338,7 +338,7 @@ PH_EXPORT int cusparseSpSM_solve(HANDLE h, int opa, int opb, const void *alpha, 
                                    void *c, int ldc) {                                        \
     (void)dir, (void)opa, (void)opb, (void)alpha, (void)values, (void)offsets, (void)indices, (void)b, (void)ldb, (void)beta; \
     double stored = (double)nnzb * block * block;                                             \
-    work w = {.handle = h, .name = "bsrmm", .type = TYPE, .invalid = !d || block < 1, .m = (int64_t)mb * block, .n = n, .k = (int64_t)kb * block, \
+    work w = {.handle = h, .name = "bsrmm", .type = TYPE, .invalid = !d || block < 1, .m = (int64_t)mb * block, .n = n, .inner = (int64_t)kb * block, \
               .nnz = (int64_t)stored, .batch = 1, .multiply_adds = stored * n, .elements = stored + (double)(mb + kb) * block * n, \
               .indices = (double)nnzb + mb, .out = c, .out_elements = (double)ldc * n};       \
     return PH_BRACKET(run(&w));                                                               \

@@ -1,5 +1,6 @@
 // libnvrtc: run-time compilation. No code is generated: the result is a text in the form of PTX that
 // lists the kernels of the source, which is all that cuModuleLoadData and a launch need here.
+#define _GNU_SOURCE
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>

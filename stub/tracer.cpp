@@ -23,6 +23,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "abi/export.h"
 #include "rank.h"
 
 namespace {

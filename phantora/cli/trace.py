@@ -49,23 +49,50 @@ def ignored_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+# Options that may also stand behind the script.
+TRAILING = {"cluster": ("--cluster",), "output": ("-o", "--output")}
+
+
 class TraceCommand(click.Command):
     """Remembers whether the command line had a ``--`` before the script."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         whole = list(args)
         rest = super().parse_args(ctx, args)
+        if "--" not in whole:
+            self._take_trailing(ctx)
         target: tuple[str, ...] = ctx.params.get("target") or ()
         before = whole[: len(whole) - len(target)]
         ctx.meta["phantora.command"] = bool(target) and bool(before) and before[-1] == "--"
         return rest
+
+    def _take_trailing(self, ctx: click.Context) -> None:
+        """Takes ``--cluster`` and ``-o`` from behind the script, unless they stand before it as well.
+
+        People write them last. A script that has such options of its own gets them when ours stand
+        before it, or after ``--``.
+        """
+        script, *arguments = ctx.params.get("target") or ("",)
+        for name, flags in TRAILING.items():
+            if ctx.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
+                continue
+            for index, argument in enumerate(arguments):
+                flag, equals, value = argument.partition("=")
+                if flag not in flags:
+                    continue
+                if not equals and index + 1 == len(arguments):
+                    raise click.UsageError(f"{flag} needs a value", ctx)
+                ctx.params[name] = value if equals else arguments[index + 1]
+                del arguments[index : index + (1 if equals else 2)]
+                break
+        ctx.params["target"] = (script, *arguments) if script else ()
 
 
 @click.command(
     cls=TraceCommand,
     options_metavar="[OPTIONS]",
     context_settings={"allow_interspersed_args": False},
-    epilog="Arguments after SCRIPT belong to it. torchrun's rendezvous options are accepted and ignored.",
+    epilog="Arguments after SCRIPT belong to it, but for --cluster and -o where they do not stand before it. torchrun's rendezvous options are accepted and ignored.",
 )
 @click.option(
     "-c",

@@ -99,9 +99,9 @@ class Stream:
         lines = _LINE.findall(text)
         self.tail = text[sum(map(len, lines)) :]
         if lines:
-            # torch.distributed prefixes tracebacks itself, in the same way.
+            # torch.distributed prefixes tracebacks and warnings itself, in the same way.
             self.after_return = text.endswith(b"\r")
-            shown = (line if line.startswith(self.prefix) else self.prefix + line for line in lines)
+            shown = (line if line.startswith(self.prefix.rstrip()) else self.prefix + line for line in lines)
             console.write(self.number, b"".join(shown))
 
     def _log(self, data: bytes, console: Console) -> None:

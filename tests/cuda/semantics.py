@@ -402,10 +402,6 @@ def launches(c: Cuda) -> Any:
     out.append(c.rt.cudaFuncSetAttribute(c.kernel, c_int(99), c_int(0)))
     out.append(c.clear())
     out.append(c.rt.cudaFuncSetAttribute(c.kernel, c_int(8), c_int(0)))
-    out.append(c.launch((1, 1, 1), (1, 1, 1), function=c.host(64)))
-    out.append(c.clear())
-    out.append(c.rt.cudaLaunchKernel(None, Dim3(1, 1, 1), Dim3(1, 1, 1), None, c_size_t(0), None))
-    out.append(c.rt.cudaFuncGetAttributes(byref(FuncAttributes()), c.host(64)))
     out.append(c.rt.cudaFuncGetAttributes(None, c.kernel))
     out.append(c.rt.cudaFuncSetCacheConfig(c.kernel, c_int(1)))
     out.append(c.rt.cudaFuncSetCacheConfig(c.kernel, c_int(77)))
@@ -415,21 +411,49 @@ def launches(c: Cuda) -> Any:
     out.append(c.rt.cudaLaunchCooperativeKernel(c.kernel, Dim3(132, 1, 1), Dim3(32, 1, 1), arguments, c_size_t(0), None))
     out.append(c.rt.cudaLaunchCooperativeKernel(c.kernel, Dim3(132000, 1, 1), Dim3(1024, 1, 1), arguments, c_size_t(0), None))
     c.clear()
-    for attribute, value in ((4, (2, 1, 1)), (4, (3, 1, 1)), (4, (16, 1, 1)), (4, (0, 1, 1)), (2, (1,)), (6, (1,)), (8, (-3,))):
-        item = Attribute(id=attribute)
-        for i, v in enumerate(value):
-            item.value[i] = v
-        config = Config(Dim3(4, 1, 1), Dim3(32, 1, 1), 0, None, ctypes.pointer(item), 1)
-        out.append(c.rt.cudaLaunchKernelExC(byref(config), c.kernel, arguments))
-        c.clear()
-    out.append(c.rt.cudaLaunchKernelExC(None, c.kernel, arguments))
     out.append(c.rt.cudaDeviceSynchronize())
     c.clear()
     return out
 
 
+def unknown_launch(c: Cuda) -> Any:
+    return [c.launch((1, 1, 1), (1, 1, 1), function=c.host(64)), c.clear()]
+
+
+def unknown_attributes(c: Cuda) -> Any:
+    return [c.rt.cudaFuncGetAttributes(byref(FuncAttributes()), c.host(64)), c.clear()]
+
+
+def null_launch(c: Cuda) -> Any:
+    return [c.rt.cudaLaunchKernel(None, Dim3(1, 1, 1), Dim3(1, 1, 1), None, c_size_t(0), None), c.clear()]
+
+
+def clusters(c: Cuda) -> Any:
+    out: list[Any] = []
+    argument = c_void_p(None)
+    arguments = (c_void_p * 1)(ctypes.addressof(argument))
+    for attribute, grid, value in ((4, 4, (2, 1, 1)), (4, 4, (3, 1, 1)), (4, 16, (8, 1, 1)), (4, 16, (16, 1, 1)), (4, 18, (9, 1, 1)),
+                                   (4, 4, (0, 1, 1)), (2, 4, (1,)), (6, 4, (1,)), (8, 4, (-3,)), (4, 64, (32, 1, 1)), (77, 4, (1,))):
+        item = Attribute(id=attribute)
+        for i, v in enumerate(value):
+            item.value[i] = v
+        config = Config(Dim3(grid, 1, 1), Dim3(32, 1, 1), 0, None, ctypes.pointer(item), 1)
+        out.append(c.rt.cudaLaunchKernelExC(byref(config), c.kernel, arguments))
+        c.clear()
+    item = Attribute(id=4)
+    item.value[0], item.value[1], item.value[2] = 2, 1, 1
+    config = Config(Dim3(4, 1, 1), Dim3(128, 1, 1), 0, None, ctypes.pointer(item), 1)
+    n = c_int()
+    out += [c.rt.cudaOccupancyMaxActiveClusters(byref(n), c.kernel, byref(config)), n.value]
+    out += [c.rt.cudaOccupancyMaxPotentialClusterSize(byref(n), c.kernel, byref(config)), n.value]
+    out.append(c.rt.cudaDeviceSynchronize())
+    return out
+
+
 def occupancy(c: Cuda) -> Any:
     n, out = c_int(), []
+    code = c.rt.cudaOccupancyMaxActiveBlocksPerMultiprocessor(byref(n), c.kernel, c_int(128), c_size_t(60000))
+    out.append([code, n.value])
     c.rt.cudaFuncSetAttribute(c.kernel, c_int(8), c_int(227 * 1024))
     for block, shared in ((1, 0), (32, 0), (128, 0), (256, 0), (512, 0), (1024, 0), (96, 0), (1000, 0), (128, 16384),
                           (128, 49152), (128, 65536), (128, 100000), (128, 227 * 1024)):
@@ -504,7 +528,6 @@ def driver_entry(c: Cuda) -> Any:
         p.value = None
         code = c.rt.cudaGetDriverEntryPointByVersion(name, byref(p), c_uint(12000), c_uint64(0), byref(status))
         out.append([code, status.value, bool(p.value)])
-    out.append(c.rt.cudaGetDriverEntryPointByVersion(None, byref(p), c_uint(12000), c_uint64(0), byref(status)))
     out.append([c.cu.cuGetProcAddress_v2(b"cuLaunchKernel", byref(p), c_int(12000), c_uint64(0), byref(status)), status.value])
     out.append([c.cu.cuGetProcAddress_v2(b"cuNoSuchCall", byref(p), c_int(12000), c_uint64(0), byref(status)), status.value])
     c.clear()
@@ -655,7 +678,7 @@ def host_functions(c: Cuda) -> Any:
 
 CASES: tuple[Callable[[Cuda], Any], ...] = (
     versions, last_error, error_survives_success, device_calls, limits, malloc_free, copies, memsets, pointers, streams, events,
-    launches, occupancy, function_attributes, pools, driver_entry, driver_basics, driver_memory, driver_vmm, driver_modules,
+    launches, unknown_launch, unknown_attributes, null_launch, clusters, occupancy, function_attributes, pools, driver_entry, driver_basics, driver_memory, driver_vmm, driver_modules,
     ipc, host_functions,
 )
 
