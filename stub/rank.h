@@ -81,8 +81,8 @@ typedef struct ph_frame {
   void (*begin)(struct ph_frame *frame);  // sends OP_BEGIN (and DEFINE_SIGNATURE), sets instance
   void *data;
   uint32_t kernels;         // of the launches, those that are kernels (ph_launch counts both)
-  uint32_t readback;        // 1: the operator reads a count back (the size of nonzero's result), so
-  int64_t readback_value;   // ph_memory_copy() of 4 or 8 bytes from device to host, in this frame or
+  uint32_t readback;        // 1: the operator reads an answer back (the size of nonzero's result), so
+  int64_t readback_value;   // ph_memory_copy() of up to 8 bytes from device to host, in this frame or
                             // one below it, stores this value
 } ph_frame;
 void ph_push_frame(ph_frame *frame);

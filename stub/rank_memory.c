@@ -45,6 +45,8 @@ static chunk *chunks;
 static int64_t accounts[PH_MAX_DEVICES];  // bytes taken: allocations and charges
 static _Atomic size_t marked_pages;       // over all ranges; 0: nothing true lies anywhere
 
+static void clear_in(range *r, uintptr_t from, uintptr_t to);
+
 // Index of the first range that ends after `address`.
 static size_t first_after(uintptr_t address) {
   size_t low = 0, high = range_count;
@@ -237,21 +239,21 @@ static void release_chunk(chunk *dead) {
 }
 
 int ph_memory_free(void *pointer) {
-  ph_range found;
-  if (!ph_memory_find(pointer, &found) || found.base != (uintptr_t)pointer) return -1;
-  ph_touch_drop(pointer, found.size);
-  ph_memory_clear(pointer, found.size);  // a small allocation's memory stays mapped
   pthread_mutex_lock(&lock);
   range *r = take(pointer, 1U << PH_SPACE_DEVICE, true);
   if (r && r->small) {
+    clear_in(r, r->is.base, r->is.base + r->is.size);  // the chunk stays mapped
     if (--r->chunk->live == 0) release_chunk(r->chunk);
   } else if (r) {
     charge(r->is.device, -(int64_t)r->charged);
     munmap(pointer, r->charged);
   }
+  size_t size = r ? r->is.size : 0;
   if (r) discard(r);
   pthread_mutex_unlock(&lock);
-  return r ? 0 : -1;
+  if (!size) return -1;
+  ph_touch_drop(pointer, size);  // bytes on their way would be stored into memory that is gone
+  return 0;
 }
 
 void *ph_pinned_alloc(size_t bytes) {
@@ -516,10 +518,10 @@ static bool has_true_bytes(const void *pointer, size_t bytes) {
 
 // The operator knows the number that it will read back from the device (see ph_frame).
 static bool answer_readback(void *dst, size_t bytes) {
-  if (bytes != 4 && bytes != 8) return false;
+  if (bytes > 8) return false;
   for (ph_frame *frame = ph_top_frame(); frame; frame = frame->parent) {
     if (!frame->readback) continue;
-    memcpy(dst, &frame->readback_value, bytes);  // little endian: 4 bytes are the lower half
+    memcpy(dst, &frame->readback_value, bytes);  // little endian: the lower bytes
     return true;
   }
   return false;

@@ -44,7 +44,7 @@ bool active() { return ph_connected() && !ph_null_mode(); }
 
 enum class Cost : uint8_t { COMPUTE, VIEW, ALLOC, FREE_OF_CHARGE };
 enum class Role : uint8_t { PLAIN, NUMBER, DTYPE, LAYOUT, MEMORY_FORMAT, GENERATOR };
-enum class Count : uint8_t { NONE, NONZERO, UNIQUE };
+enum class Count : uint8_t { NONE, NONZERO, UNIQUE, EQUAL };  // operators that read an answer back
 
 struct Argument {
   Role role = Role::PLAIN;
@@ -149,6 +149,7 @@ Operator *describe(const c10::OperatorHandle &handle) {
   if (is_one_of(op->text, {"aten::_unique", "aten::_unique2", "aten::unique_dim", "aten::unique_consecutive",
                            "aten::unique_dim_consecutive"}))
     op->count = Count::UNIQUE;
+  if (op->text == "aten::equal") op->count = Count::EQUAL;
   // found_inf: an infinity seen earlier stays, and zeros are finite.
   if (op->name == "aten::_amp_foreach_non_finite_check_and_unscale_") op->keeps = 1;
   op->cost = cost_of(*op, schema);
@@ -643,30 +644,28 @@ IValue translate(const IValue &v, const Argument &argument, const at::Generator 
   return v;
 }
 
-bool store(const Tensor &result, const Tensor &real) {
-  if (!real.defined() || !result.defined()) return real.defined() == result.defined();
-  if (!real.is_cuda()) return true;
-  if (!on_device(real) || result.sizes() != real.sizes() || result.scalar_type() != real.scalar_type()) return false;
+// What the CPU operator returned becomes the CUDA operator's result. A result that only one of the
+// two has (an optional one that was not asked for) stays zero.
+void store(const Tensor &result, const Tensor &real) {
+  if (!on_device(real) || !real.numel()) return;
+  if (!result.defined() || result.sizes() != real.sizes()) return clear(real);
   char *to = bytes_of(real);
   size_t extent = extent_of(real);
-  if (!extent || result.const_data_ptr() == to) return true;
-  if (real.is_contiguous() && result.is_contiguous()) {
+  if (result.const_data_ptr() == to) return;
+  if (result.scalar_type() == real.scalar_type() && real.is_contiguous() && result.is_contiguous()) {
     ph_touch_drop(to, extent);
     memcpy(to, result.const_data_ptr(), extent);
   } else {
     alias(real).copy_(result);
   }
   ph_memory_wrote(to, extent);
-  return true;
 }
 
-bool store(const IValue &result, const IValue &real) {
-  if (real.isTensor()) return result.isTensor() && store(result.toTensor(), real.toTensor());
-  if (!real.isTensorList()) return true;
-  if (!result.isTensorList() || result.toListRef().size() != real.toListRef().size()) return false;
-  for (size_t i = 0; i < real.toListRef().size(); ++i)
-    if (!store(result.toListRef()[i].toTensor(), real.toListRef()[i].toTensor())) return false;
-  return true;
+void store(const IValue &result, const IValue &real) {
+  if (real.isTensor() && result.isTensor()) return store(result.toTensor(), real.toTensor());
+  if (!real.isTensorList() || !result.isTensorList()) return;
+  c10::ArrayRef<IValue> from = result.toListRef(), to = real.toListRef();
+  for (size_t i = 0; i < to.size(); ++i) store(i < from.size() ? from[i].toTensor() : Tensor(), to[i].toTensor());
 }
 
 // Numbers of an operator come from the generator's seed and offset at its start, through a CPU
@@ -725,13 +724,12 @@ bool compute(const Frame &f, Values outputs) {
   Silence silence;
   c10::WarningUtils::WarningHandlerGuard quiet(&silence);
   torch::jit::Stack stack;
-  bool done = call_on_host(f, stack) && stack.size() == outputs.size();
-  for (size_t i = 0; done && i < outputs.size(); ++i) done = store(stack[i], outputs[i]);
-  if (!done) {
+  if (!call_on_host(f, stack) || stack.size() != outputs.size()) {
     std::lock_guard<std::mutex> guard(failed_lock);
     failed->insert(f.signature);
     return false;
   }
+  for (size_t i = 0; i < outputs.size(); ++i) store(stack[i], outputs[i]);
   for (size_t i = 0; i < f.args.size(); ++i)
     if (f.op->arguments[i].mutated)
       each_tensor(f.args[i], [](const Tensor &t) {
@@ -761,41 +759,39 @@ void take_snapshots(Frame &f) {
   }
 }
 
-// Before the operator: how many results it will find. Its CUDA form reads that number back from
-// the device in the middle (docs/values.md).
-void note_count(Frame &f) {
+// What the CUDA form of a data-dependent operator reads back from the device in the middle, to size
+// its result or as its result (docs/values.md). Large tensors count as zeros.
+int64_t answer_of(const Frame &f, const Tensor &input, bool small) {
+  bool boolean = input.scalar_type() == at::kBool && is_one_of(f.op->name, {"aten::_unique", "aten::_unique2"});
+  if (f.op->count == Count::EQUAL) {
+    if (!small) return 1;
+    torch::jit::Stack stack{alias(input), on_host(f.args[1].toTensor())};
+    f.op->handle.callBoxed(stack);
+    return stack[0].toBool();
+  }
+  if (!small) return f.op->count == Count::UNIQUE && !boolean && input.numel() ? 1 : 0;
+  Tensor host = alias(input);
+  if (boolean) return host.sum().item<int64_t>();  // these read the number of true elements
+  if (f.op->count == Count::NONZERO) return host.count_nonzero().item<int64_t>();
+  torch::jit::Stack stack{host};
+  for (size_t i = 1; i < f.args.size(); ++i) stack.push_back(f.args[i]);
+  f.op->handle.callBoxed(stack);
+  bool by_dim = is_one_of(f.op->name, {"aten::unique_dim", "aten::unique_dim_consecutive"});
+  return stack[0].toTensor().size(by_dim ? f.args[1].toInt() : 0);
+}
+
+void note_answer(Frame &f) {
   Size size = Size::NO_TENSORS;
   measure(f.args[0], &size);
-  if (size == Size::NO_TENSORS) return;
-  const Tensor &input = f.args[0].toTensor();
-  int64_t value = f.op->count == Count::UNIQUE && input.defined() && input.is_cuda() && has_sizes(input) && input.numel() ? 1 : 0;
-  bool boolean = input.scalar_type() == at::kBool && is_one_of(f.op->name, {"aten::_unique", "aten::_unique2"});
-  if (boolean) value = 0;
-  if (size == Size::SMALL) {
-    PlainCalls plain;
-    try {
-      Tensor host = alias(input);
-      if (boolean) {
-        value = host.sum().item<int64_t>();
-      } else {
-        torch::jit::Stack stack;
-        stack.emplace_back(host);
-        bool out = f.op->text == "aten::nonzero.out";
-        for (size_t i = 1; i < f.args.size() && !out; ++i) stack.push_back(f.args[i]);
-        if (out) value = host.count_nonzero().item<int64_t>();
-        else f.op->handle.callBoxed(stack);
-        if (!out) {
-          const Tensor &result = stack[0].toTensor();
-          int64_t dim = f.op->name == "aten::unique_dim" || f.op->name == "aten::unique_dim_consecutive" ? f.args[1].toInt() : 0;
-          value = result.size(dim);
-        }
-      }
-    } catch (const std::exception &) {
-      return;
-    }
+  if (f.op->count == Count::EQUAL) measure(f.args[1], &size);
+  if (size == Size::NO_TENSORS || !on_device(f.args[0].toTensor())) return;
+  PlainCalls plain;
+  try {
+    f.ph.readback_value = answer_of(f, f.args[0].toTensor(), size == Size::SMALL);
+    f.ph.readback = 1;
+  } catch (const std::exception &) {
+    // The CUDA operator will refuse the same arguments.
   }
-  f.ph.readback = 1;
-  f.ph.readback_value = value;
 }
 
 // After an operator that launched kernels itself.
@@ -974,7 +970,7 @@ void start_operator(const at::RecordFunction &fn) {
   if (count == op->arguments.size()) {
     if (op->random) note_seed(f);
     if (op->in_place) take_snapshots(f);
-    if (op->count != Count::NONE) note_count(f);
+    if (op->count != Count::NONE) note_answer(f);
   }
   f.pushed = true;
   ph_push_frame(&f.ph);

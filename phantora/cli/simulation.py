@@ -68,13 +68,14 @@ def assemble(
     log_path: Path,
     metadata: dict[str, Any],
     progress: Callable[[Stats], None] | None,
+    core: Path,
 ) -> Simulation:
-    """`metadata` holds fields of ``RunMetadata`` that the cluster does not tell."""
+    """`metadata` holds fields of ``RunMetadata`` that the cluster does not tell; `core` is the library
+    of ``stub/core.cpp``."""
     session = create_session(cluster, settings)
     if settings.null:
         return Simulation(session)
     try:
-        from phantora import stubs
         from phantora.cost import model_for
         from phantora.sim.simulator import Simulator
         from phantora.trace.schema import RunMetadata, Tables
@@ -102,7 +103,7 @@ def assemble(
             log,
             tables,
             progress,
-            library=stubs.ensure().core,
+            library=core,
             hang_timeout=settings.hang_timeout,
         )
     except (PhantoraError, OSError):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from phantora.cli.simulation import Settings, Simulation
     from phantora.hardware import Cluster
     from phantora.sim.simulator import Stats
+    from phantora.stubs import StubSet
 
 # Options of torchrun that a simulated cluster has no use for: (name, takes a value).
 IGNORED = (
@@ -312,18 +313,18 @@ class Request:
         if self.plan.world_size > 1:
             # What nearly every distributed run imports: 1 s and 70 MB that the ranks then share.
             imports += ["torch.distributed.fsdp", "torch.distributed.tensor", "torch._dynamo"]
-        _prepare_stubs(console)
+        stub_set = _prepare_stubs(console)
         supervisor = RankSupervisor(
             self.plan,
             console,
-            stubs=True,
+            stubs=stub_set.directory,
             imports=[*imports, *self.plan.preload],
             status_line=None
             if not sys.stderr.isatty() or self.plan.quiet
             else _status_line(self.plan, stats),
         )
         try:
-            simulation = self._assemble(stats)
+            simulation = self._assemble(stats, stub_set)
         except BaseException:
             supervisor.close()
             raise
@@ -332,10 +333,12 @@ class Request:
     def _run_command(self, console: Console, stats: list[Stats]) -> tuple[Outcome, Simulation]:
         from phantora.launch.hook import command_environment
 
-        _prepare_stubs(console)
-        simulation = self._assemble(stats)
+        stub_set = _prepare_stubs(console)
+        simulation = self._assemble(stats, stub_set)
         session = simulation.session
-        environment = command_environment(os.environ, session.path, self.cluster.gpus_per_host)
+        environment = command_environment(
+            os.environ, session.path, self.cluster.gpus_per_host, stub_set.directory
+        )
 
         outcome = run_command(self.command, environment, session, simulation.simulator)
         joined = sum(1 for pid in session.control["pid"] if pid)
@@ -347,16 +350,22 @@ class Request:
             )
         return outcome, simulation
 
-    def _assemble(self, stats: list[Stats]) -> Simulation:
+    def _assemble(self, stats: list[Stats], stub_set: StubSet) -> Simulation:
         from phantora.cli.main import version
         from phantora.cli.simulation import assemble
 
         metadata = {
             "phantora": version(),
             "command": list(self.command or (self.plan.target, *self.plan.arguments)),
+            "torch": stub_set.torch_version,
         }
         return assemble(
-            self.cluster, self.settings, self.log, metadata, lambda now: stats.__setitem__(slice(None), [now])
+            self.cluster,
+            self.settings,
+            self.log,
+            metadata,
+            lambda now: stats.__setitem__(slice(None), [now]),
+            stub_set.core,
         )
 
     # ------------------------------------------------------------------ afterwards
@@ -470,11 +479,11 @@ def _filter(text: str | None, ranks: int) -> tuple[int, ...] | None:
     return chosen
 
 
-def _prepare_stubs(console: Console) -> None:
+def _prepare_stubs(console: Console) -> StubSet:
     """Builds the stub libraries if this torch is new to us."""
     from phantora import stubs
 
-    stubs.ensure(progress=lambda text: console.message(f"phantora: {text}"))
+    return stubs.ensure(progress=lambda text: console.message(f"phantora: {text}"))
 
 
 def _status_line(plan: Plan, stats: Sequence[Stats]) -> Callable[[int], str]:

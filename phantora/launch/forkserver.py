@@ -4,7 +4,7 @@ A rank forked from here shares all of torch with its siblings (a few MB of its o
 hundreds) and starts in milliseconds. The server speaks JSON over a socket with its parent, one
 message per packet; descriptors travel beside the message.
 
-parent -> server   {"do": "load", "stubs": bool, "imports": [...]}
+parent -> server   {"do": "load", "stubs": DIR or null, "imports": [...]}
                    {"do": "store", "port": N}            hosts the TCPStore of the job
                    {"do": "rank", ...RankTask}           with descriptors [stdout, stderr, session?]
 server -> parent   {"is": "loaded", "seconds": s, "threads": n}
@@ -89,14 +89,15 @@ class ForkServer:
         else:
             self._fork_rank(RankTask(**{**message, "arguments": tuple(message["arguments"])}), fds)
 
-    def _load(self, stubs: bool, imports: list[str]) -> None:
+    def _load(self, stubs: str | None, imports: list[str]) -> None:
         begin = time.perf_counter()
         process.single_arena()
         gc.disable()
         if stubs:
-            from phantora.launch.stubbed import load_stubs
+            from phantora.launch.stubbed import find_stubs, install_tracer, load_stubs
 
-            self._library = load_stubs()
+            stub_set = find_stubs(stubs)
+            self._library = load_stubs(stub_set)
         for name in imports:
             try:
                 importlib.import_module(name)
@@ -106,9 +107,7 @@ class ForkServer:
                     "`phantora doctor`"
                 ) from error
         if stubs:
-            from phantora.launch.stubbed import install_tracer
-
-            install_tracer()
+            install_tracer(stub_set)
         gc.enable()
         gc.collect()
         gc.freeze()

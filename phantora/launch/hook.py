@@ -6,8 +6,6 @@ Python process of the command. Processes without RANK (torchrun's agent) are lef
 
 from __future__ import annotations
 
-import atexit
-import ctypes
 import os
 import sys
 from collections.abc import Mapping
@@ -18,14 +16,17 @@ from phantora.launch import process
 from phantora.launch.plan import server_environment
 
 SITE = Path(__file__).with_name("site")
-SESSION, DEVICES = "PHANTORA_SESSION", "PHANTORA_DEVICES"
+SESSION, DEVICES, STUBS = "PHANTORA_SESSION", "PHANTORA_DEVICES", "PHANTORA_STUBS"
 
 
-def command_environment(inherited: Mapping[str, str], session: str, devices: int) -> dict[str, str]:
+def command_environment(
+    inherited: Mapping[str, str], session: str, devices: int, stubs: Path
+) -> dict[str, str]:
     """The environment for a launcher whose ranks shall join `session`, each seeing `devices` GPUs."""
     environment = server_environment(inherited)
     environment[SESSION] = session
     environment[DEVICES] = str(devices)
+    environment[STUBS] = str(stubs)
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(SITE), inherited.get("PYTHONPATH"))))
     return environment
 
@@ -44,7 +45,7 @@ def join() -> None:
 
 def _join(path: str) -> None:
     from phantora.launch.rank import connect, tie_children
-    from phantora.launch.stubbed import install_tracer, load_stubs
+    from phantora.launch.stubbed import find_stubs, install_tracer, load_stubs
 
     try:
         session = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -52,12 +53,13 @@ def _join(path: str) -> None:
         raise PhantoraError(
             f"cannot open the simulation at {path}: {error.strerror}; is it still running?"
         ) from error
-    library = load_stubs()
+    stub_set = find_stubs(os.environ.get(STUBS))
+    library = load_stubs(stub_set)
     try:
         import torch  # noqa: F401  (on the stubs; the script imports it anyway)
     except ImportError as error:
         raise PhantoraError(f"cannot import torch with {sys.executable}: {error}") from error
-    install_tracer()
+    install_tracer(stub_set)
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     expected = _world_size(session)
     if world != expected:
@@ -67,7 +69,7 @@ def _join(path: str) -> None:
         )
     tie_children()
     connect(library, session, rank, int(os.environ.get("LOCAL_RANK", "0")), int(os.environ[DEVICES]))
-    atexit.register(_leave, library, os.getpid())  # first registered, last called
+    process.at_exit(library.ph_exit)  # after the interpreter's teardown, which may still use CUDA
 
 
 def _world_size(session: int) -> int:
@@ -77,8 +79,3 @@ def _world_size(session: int) -> int:
 
     header = layout.dtype(layout.Header)
     return int(np.frombuffer(os.pread(session, header.itemsize, 0), header)["world_size"][0])
-
-
-def _leave(library: ctypes.CDLL, pid: int) -> None:
-    if os.getpid() == pid:
-        library.ph_exit(1 if hasattr(sys, "last_type") else 0)

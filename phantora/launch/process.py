@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 from contextlib import suppress
+from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -42,6 +43,11 @@ def release_free_memory() -> None:
 def flush_c_streams() -> None:
     """What ``exit(3)`` does for stdio; needed because ranks end with ``_exit``."""
     _libc.fflush(None)
+
+
+def at_exit(function: Any) -> None:
+    """Has ``exit(3)`` call the C function `function` with the exit status, before libraries are torn down."""
+    _libc.on_exit(ctypes.cast(function, ctypes.c_void_p), None)
 
 
 def thread_count() -> int:

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 
 from phantora import stubs
 from phantora.errors import PhantoraError
 from phantora.launch import clock
+from phantora.stubs.build import StubSet, read_set
 
 
-def load_stubs() -> ctypes.CDLL:
+def find_stubs(directory: str | None) -> StubSet:
+    """The stubs that the parent process found, unless this interpreter has another torch."""
+    found = read_set(Path(directory)) if directory else None
+    if found is None or found.torch_version != stubs.find_torch().version:
+        found = stubs.ensure()
+    return found
+
+
+def load_stubs(stub_set: StubSet) -> ctypes.CDLL:
     """Before torch is imported: the stubs and the clock. Returns the rank runtime."""
-    stub_set = stubs.ensure()
     library = stubs.load(stub_set)
     clock.install(stub_set.directory / clock.LIBRARY, library)
     return library
 
 
-def install_tracer() -> None:
+def install_tracer(stub_set: StubSet) -> None:
     """After torch was imported: the operator tracer."""
-    path = stubs.ensure().tracer
     try:
-        tracer = ctypes.CDLL(str(path))
-    except OSError as error:
+        install = ctypes.CDLL(str(stub_set.tracer)).phantora_tracer_install
+    except (OSError, AttributeError) as error:
         raise PhantoraError(f"cannot load the operator tracer: {error}; run `phantora doctor`") from error
-    if tracer.phantora_tracer_install() != 0:
+    if install() != 0:
         raise PhantoraError("the operator tracer does not work with this torch; run `phantora doctor`")

@@ -52,7 +52,7 @@ class RankSupervisor:
         plan: Plan,
         console: Console,
         *,
-        stubs: bool,
+        stubs: Path | None,
         imports: Sequence[str],
         status_line: Callable[[int], str] | None = None,
     ) -> None:
@@ -93,7 +93,9 @@ class RankSupervisor:
         theirs.close()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         self._selector.register(ours, selectors.EVENT_READ, self._on_server)
-        self._send(ours, {"do": "load", "stubs": self._stubs, "imports": self._imports})
+        self._send(
+            ours, {"do": "load", "stubs": str(self._stubs) if self._stubs else None, "imports": self._imports}
+        )
         return ours, server
 
     def _send(self, link: socket.socket, message: Mapping[str, Any], fds: Sequence[int] = ()) -> None:

@@ -38,7 +38,8 @@ _NOT_SUPPORTED = {
     "libcufft": 16, "libcurand": 999, "libcusparse": 10, "libcusparseLt": 10, "libcusolver": 9, "libcupti": 35,
     "libnvrtc": 11, "libnvidia-ml": 3,
 }  # fmt: skip
-_C = ("gcc", "-std=gnu11", "-O2", "-g1", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror")
+# Warnings are not errors here: a compiler newer than ours may have new ones. The tests forbid them.
+_C = ("gcc", "-std=gnu11", "-O2", "-g1", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")
 _CXX = ("g++", "-std=c++17", "-O2", "-g1", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")
 
 
@@ -218,7 +219,7 @@ def _build(torch: Torch, work: Path) -> None:
 
     def core() -> None:
         files = [str(sources / name) for name in CORE_SOURCES]
-        _run([*_CXX, "-Werror", *include, "-shared", "-o", str(work / "libphantora_core.so"), *files])
+        _run([*_CXX, *include, "-shared", "-o", str(work / "libphantora_core.so"), *files])
 
     runtime = {path.name for pattern in RUNTIME_PATTERNS for path in sources.glob(pattern)} - set(SOURCES.values())
     c_library(tuple(sorted(runtime)), "libphantora_rank.so", "-Wl,-soname,libphantora_rank.so")

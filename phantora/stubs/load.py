@@ -4,9 +4,26 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from pathlib import Path
 
 from phantora.errors import PhantoraError
 from phantora.stubs.build import StubSet
+
+
+_loaded: dict[Path, ctypes.CDLL] = {}
+_RTLD_NOLOAD = 4  # dlfcn.h of Linux
+
+
+def _refuse_real(soname: str) -> None:
+    """A library of that name that came first would serve torch instead of the stub."""
+    try:
+        ctypes.CDLL(soname, mode=_RTLD_NOLOAD)
+    except OSError:
+        return
+    raise PhantoraError(
+        f"{soname} is already loaded in this process, so its stub cannot take its place; "
+        "don't preload CUDA libraries (LD_PRELOAD) and import nothing that uses CUDA before"
+    )
 
 
 def load(stub_set: StubSet) -> ctypes.CDLL:
@@ -15,12 +32,17 @@ def load(stub_set: StubSet) -> ctypes.CDLL:
     A library that is already loaded under a name satisfies every later request for that name, so
     torch links to the stubs even where NVIDIA's own wheels are installed beside it.
     """
+    if stub_set.directory in _loaded:
+        return _loaded[stub_set.directory]
     if "torch" in sys.modules:
         raise PhantoraError("torch was imported before the stub libraries were loaded; import phantora's launcher first")
+    for path in stub_set.libraries:
+        _refuse_real(path.name)
     try:
         rank = ctypes.CDLL(str(stub_set.rank), mode=ctypes.RTLD_GLOBAL)
         for path in stub_set.libraries:
             ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
         raise PhantoraError(f"cannot load a stub library: {error}; remove {stub_set.directory} and try again") from error
+    _loaded[stub_set.directory] = rank
     return rank

@@ -1,9 +1,9 @@
 """What CUDA's C interface answers, call by call, written once and run twice.
 
 Every case makes calls through ctypes and returns codes and numbers that do not depend on addresses.
-Run on a machine with a GPU (``python semantics.py cudart.so libcuda.so kernel.so > h200.json``) it
-writes down what NVIDIA's libraries answer; the test runs the same cases against the stubs and compares.
-``kernel.so`` exports ``void *kernel_address(void)``: the host function of ``__global__ void probe(int *)``.
+Run on a machine with a GPU (``python semantics.py cudart.so libcuda.so probe.fatbin > h200_cuda13.json``)
+it writes down what NVIDIA's libraries answer; the test runs the same cases against the stubs and compares.
+``probe.fatbin`` is ``nvcc -fatbin -arch=sm_90`` of ``__global__ void probe(int *p) { if (p) *p = 1; }``.
 """
 
 from __future__ import annotations
@@ -712,10 +712,31 @@ def attributes(c: Cuda) -> Any:
     return out
 
 
+def register(runtime: ctypes.CDLL, image: bytes) -> int:
+    """Registers the kernel of a fat binary as compiled programs do; returns its host function's address."""
+
+    class Wrapper(ctypes.Structure):
+        _fields_ = [("magic", c_int), ("version", c_int), ("data", c_void_p), ("names", c_void_p)]
+
+    data = ctypes.create_string_buffer(image, len(image) + 64)
+    wrapper = Wrapper(0x466243B1, 1, ctypes.addressof(data), None)
+    host = ctypes.create_string_buffer(64)
+    runtime.__getattr__("__cudaRegisterFatBinary").restype = c_void_p
+    handle = c_void_p(runtime.__getattr__("__cudaRegisterFatBinary")(byref(wrapper)))
+    name = c_char_p(b"_Z5probePi")
+    runtime.__getattr__("__cudaRegisterFunction")(handle, host, name, name, c_int(-1), None, None, None, None, None)
+    runtime.__getattr__("__cudaRegisterFatBinaryEnd")(handle)
+    _registered.append((data, wrapper, host, name))
+    return ctypes.addressof(host)
+
+
+_registered: list[Any] = []
+
+
 def main() -> None:
-    runtime, driver, kernel = (ctypes.CDLL(path) for path in sys.argv[1:4])
-    kernel.kernel_address.restype = c_void_p
-    cuda = Cuda(runtime, driver, kernel.kernel_address())
+    runtime, driver = (ctypes.CDLL(path) for path in sys.argv[1:3])
+    with open(sys.argv[3], "rb") as file:
+        cuda = Cuda(runtime, driver, register(runtime, file.read()))
     report = {case.__name__: run(cuda, case) for case in (*CASES, attributes)}
     json.dump(report, sys.stdout, indent=1)
 

@@ -108,6 +108,7 @@ def reductions() -> None:
     both(lambda d: data(d, 3, 9).logsumexp(1))
     both(lambda d: torch.allclose(data(d, 9), data(d, 9)))
     both(lambda d: torch.equal(data(d, 9), data(d, 9, seed=1)))
+    both(lambda d: torch.equal(data(d, 9), data(d, 9)))
 
 
 @check
@@ -345,6 +346,7 @@ def sizes_from_large_data() -> None:
     same(tuple(x.nonzero().shape), (0, 1))
     same(x[x > 0].numel(), 0)
     same(x.unique().numel(), 1)
+    assert torch.equal(x, torch.zeros_like(x))
     same(torch.bincount(x.long(), minlength=8).cpu(), torch.zeros(8, dtype=torch.long))
 
 
@@ -360,9 +362,9 @@ def inside_modes() -> None:
             return func(*args, **(kwargs or {}))
 
     with Counting() as mode:
-        same((torch.arange(4, device="cuda") + 1).cpu(), torch.arange(1, 5))
-    expected = 3  # arange, add, copy to the host
-    same(mode.seen, expected)
+        on_host = (torch.arange(4, device="cuda") + 1).cpu()
+    same(on_host, torch.arange(1, 5))
+    same(mode.seen, 3)  # arange, add, copy to the host
     with torch.autocast("cuda", dtype=torch.bfloat16):
         same((data("cuda", 4, 4) @ data("cuda", 4, 4)).dtype, torch.bfloat16)
     with torch.inference_mode():

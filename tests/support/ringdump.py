@@ -57,7 +57,7 @@ class Reader:
     """The simulator's end of one rank's ring."""
 
     session: Session
-    payloads: Mapping[int, bytes] = field(default_factory=dict)
+    payloads: dict[int, bytes] = field(default_factory=dict)
     records: list[dict[str, Any]] = field(default_factory=list)
     blob: bytes = b""
 
@@ -100,12 +100,16 @@ class Reader:
     def answer(self, record: dict[str, Any]) -> None:
         reply = self.replies[record["slot"] : record["slot"] + 1]
         data, value, status = b"", 0, 0
+        if record["kind"] == "EXCHANGE":  # as if every member had sent what this one sends
+            part = len(record["blob"]).to_bytes(4, "little") + record["blob"]
+            whole = self.payloads[record["d"]] = part * record["c"]
+            data, value = whole[: layout.REPLY_BYTES], len(whole)
         if record["kind"] == "PAYLOAD":
-            whole = self.payloads.get(record["a"])
-            if whole is None:
+            known = self.payloads.get(record["a"])
+            if known is None:
                 status = -1
             else:
-                data, value = whole[record["b"] : record["b"] + layout.REPLY_BYTES], len(whole)
+                data, value = known[record["b"] : record["b"] + layout.REPLY_BYTES], len(known)
         reply["status"], reply["time"], reply["value"], reply["length"] = status, record["time"], value, len(data)
         reply["data"][0, : len(data)] = np.frombuffer(data, np.uint8)
         reply["futex"] = 1
@@ -185,17 +189,17 @@ def run(
     rank: Path,
     *,
     payloads: Mapping[int, bytes] | None = None,
-    read: bool = True,
+    before: Callable[[ctypes.CDLL], Any] | None = None,
     devices: int = 1,
     **settings: Any,
 ) -> Dump:
     """Calls `function` with the rank runtime in a forked child that is connected as rank 0.
 
-    `read` = False leaves the ring alone until the child has ended. The value comes back pickled;
-    an exception in the child makes its status 1.
+    `before` is called before the connection. The value comes back pickled; an exception in the
+    child is raised here as an AssertionError.
     """
     session = make_session(**settings)
-    reader = Reader(session, payloads or {})
+    reader = Reader(session, dict(payloads or {}))
     results, errors = os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -203,6 +207,8 @@ def run(
         status = 1
         try:
             library = rank_library(rank)
+            if before:
+                before(library)
             assert library.ph_connect(session.fd, 0, 0, devices) == 0
             os.write(results[1], pickle.dumps(function(library)))
             library.ph_exit(0)
@@ -214,20 +220,17 @@ def run(
     os.close(errors[1])
     ended = threading.Event()
     follower = threading.Thread(target=_follow, args=(reader, ended))
-    if read:
-        follower.start()
+    follower.start()
     with os.fdopen(results[0], "rb") as values, os.fdopen(errors[0], "rb") as messages:
         value, stderr = values.read(), messages.read().decode()
     _, wait_status = os.waitpid(pid, 0)
     ended.set()
-    if read:
-        follower.join()
-    else:
-        reader.drain()
+    follower.join()
     session.close()
-    return Dump(
-        reader.records, os.waitstatus_to_exitcode(wait_status), pickle.loads(value) if value else None, stderr
-    )
+    status = os.waitstatus_to_exitcode(wait_status)
+    if status == 1:
+        raise AssertionError(stderr)
+    return Dump(reader.records, status, pickle.loads(value) if value else None, stderr)
 
 
 _PROLOGUE = """
@@ -245,7 +248,7 @@ def run_script(text: str, *, devices: int = 1, payloads: Mapping[int, bytes] | N
     `library` is the rank runtime. What the script prints is the dump's ``value``.
     """
     session = make_session(**settings)
-    reader = Reader(session, payloads or {})
+    reader = Reader(session, dict(payloads or {}))
     ended = threading.Event()
     follower = threading.Thread(target=_follow, args=(reader, ended))
     follower.start()

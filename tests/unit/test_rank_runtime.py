@@ -245,8 +245,7 @@ def test_equal_keys_give_equal_ids_and_one_definition(rank: Any) -> None:
 
 
 def test_names_from_before_the_connection_are_sent_with_it(rank: Any) -> None:
-    rank_library(rank).ph_name(77, b"early", 5)
-    dump = run(lambda library: library.ph_name(77, b"", 0), rank)
+    dump = run(lambda library: library.ph_name(77, b"", 0), rank, before=lambda library: library.ph_name(77, b"early", 5))
     assert dump.value == 1
     assert dump.of("DEFINE_NAME")[0]["blob"] == b"early"
 
@@ -438,6 +437,32 @@ def test_dropped_payload_is_not_fetched(rank: Any) -> None:
         library.ph_touch(base, 8)
 
     assert run(body, rank).of("PAYLOAD") == []
+
+
+@pytest.mark.parametrize(("members", "size"), [(1, 5), (3, 0), (3, 5), (4, 50_000)])
+def test_exchange_returns_every_member(rank: Any, members: int, size: int) -> None:
+    mine = bytes(i % 249 for i in range(size))
+
+    def body(library: CDLL) -> bytes:
+        out, length = ctypes.c_void_p(), ctypes.c_size_t()
+        arguments = (ctypes.c_uint64(1), ctypes.c_uint64(2), members, 0, mine, ctypes.c_size_t(size))
+        assert library.ph_exchange(*arguments, ctypes.byref(out), ctypes.byref(length)) == 0
+        return read(out.value or 0, length.value)
+
+    dump = run(body, rank)
+    assert dump.value == (size.to_bytes(4, "little") + mine) * members
+    assert len(dump.of("EXCHANGE")) == (members > 1)
+
+
+def test_exchange_without_peers_fails_clearly_in_null_mode(rank: Any) -> None:
+    def body(library: CDLL) -> int:
+        out, length = ctypes.c_void_p(), ctypes.c_size_t()
+        arguments = (ctypes.c_uint64(1), ctypes.c_uint64(2), 2, 0, b"", ctypes.c_size_t(0))
+        return int(library.ph_exchange(*arguments, ctypes.byref(out), ctypes.byref(length)))
+
+    dump = run(body, rank, null_mode=True)
+    assert dump.value == -1
+    assert dump.stderr.startswith("phantora: rank 0 cannot exchange data with 1 others: nothing is simulated")
 
 
 # ---------------------------------------------------------------- streams, events, failure

@@ -1,0 +1,278 @@
+"""NCCL's C interface against the real runtime and the real core: codes, records, bytes. No torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phantora.hardware import device_fields, load_cluster
+from phantora.sim import core as native
+from phantora.stubs import StubSet, ensure
+from phantora.wire import layout
+from phantora.wire.session import Session
+
+PROGRAM = Path(__file__).with_name("nccl_program.py")
+OK, CUDA_ERROR, INVALID_ARGUMENT, INVALID_USAGE = 0, 1, 4, 5
+API_NS = {"NCCL_ENQUEUE": 1000, "NCCL_GROUP": 10_000, "COMM_INIT": 1_000_000}
+CONNECTION = 12 << 20
+
+
+@dataclass
+class Outcome:
+    """What the ranks printed, and what they wrote into their rings."""
+
+    results: list[dict[str, Any]]
+    records: list[list[dict[str, int]]]
+    blobs: list[list[bytes]] = field(default_factory=list)
+
+
+def decode(session: Session, rank: int) -> tuple[list[dict[str, int]], list[bytes]]:
+    """The records of a rank in order, and what each of them carried. The ring must not have wrapped."""
+    dtype = layout.dtype(layout.Record)
+    head = int(session.control["head"][rank])
+    assert head <= layout.RING_RECORDS, "the ring has wrapped: give the scenario less to do"
+    offset = int(session.header["ring_offset"]) + rank * layout.RING_RECORDS * dtype.itemsize
+    ring = np.ndarray((layout.RING_RECORDS,), dtype, buffer=session.area, offset=offset)
+    kinds = layout.Kind.names()
+    records: list[dict[str, int]] = []
+    blobs: list[bytes] = []
+    carried = b""
+    for record in ring[:head]:
+        kind = kinds[record["kind"]]
+        if kind == "BLOB":
+            carried += record.tobytes()[8 : 8 + int(record["id"])]
+            continue
+        records.append(
+            {"kind": kind, **{name: int(record[name]) for name in dtype.names or () if name != "kind"}}
+        )
+        blobs.append(carried)
+        carried = b""
+    return records, blobs
+
+
+def simulate(core: native.Core, session: Session, stop: threading.Event) -> None:
+    """Prices everything at 1000 ns and goes on until all ranks have exited."""
+    session.header["sim_state"] = layout.SimState.RUNNING
+    while not stop.is_set():
+        reason = core.run(2000)
+        if reason & native.ERROR:
+            return
+        while (request := core.next_price()) is not None:
+            core.set_price(request.id, (1000,) * max(1, request.kernels), 1000, 0)
+            reason |= native.MOVED
+        if reason & native.DONE and not reason & native.PRICES:
+            return
+
+
+@pytest.fixture(scope="module")
+def stubs() -> StubSet:
+    return ensure()
+
+
+def run(
+    stubs: StubSet,
+    tmp_path: Path,
+    scenario: str,
+    world: int,
+    devices: int | None = None,
+    decoded: bool = True,
+) -> Outcome:
+    cluster = load_cluster(f"1x{devices or world}xH200")
+    session = Session.create(world, devices or world, device_fields(cluster.gpu), API_NS)
+    core = native.Core(stubs.core, session)
+    stop = threading.Event()
+    simulator = threading.Thread(target=simulate, args=(core, session, stop), daemon=True)
+    simulator.start()
+    environment = {**os.environ, "TEST_DEVICES": str(devices or world)}
+    command = [sys.executable, str(PROGRAM), str(stubs.directory), str(session.fd)]
+    ranks = [
+        subprocess.Popen(
+            [*command, str(rank), str(world), str(tmp_path / "id"), scenario],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, pass_fds=(session.fd,), env=environment,
+        )
+        for rank in range(world)
+    ]  # fmt: skip
+    try:
+        outputs = [rank.communicate(timeout=60) for rank in ranks]
+    except subprocess.TimeoutExpired:
+        pytest.fail(f"the ranks hang: {core.diagnose()} {core.error()}")
+    finally:
+        for rank in ranks:
+            rank.kill()
+        simulator.join(timeout=10)
+        stop.set()
+        simulator.join()
+    for rank, (out, err) in zip(ranks, outputs, strict=True):
+        assert rank.returncode == 0, f"{out}{err}{core.error()}"
+    outcome = Outcome([json.loads(out) for out, _ in outputs], [])
+    for rank in range(world) if decoded else ():
+        records, blobs = decode(session, rank)
+        outcome.records.append(records)
+        outcome.blobs.append(blobs)
+    core.close()
+    session.close()
+    return outcome
+
+
+def test_error_codes_and_texts(stubs: StubSet, tmp_path: Path) -> None:
+    outcome = run(stubs, tmp_path, "errors", 1)
+    result = outcome.results[0]
+    expected = {
+        "rank_too_large": (INVALID_ARGUMENT, "Invalid rank requested : 2/2"),
+        "no_ranks": (INVALID_ARGUMENT, "Invalid rank requested : 0/0"),
+        "foreign_id": (INVALID_ARGUMENT, "ncclGetUniqueId"),
+        "bad_config": (INVALID_ARGUMENT, "maxCTAs attribute value 0"),
+        "unset_config": (INVALID_ARGUMENT, "NCCL_CONFIG_INITIALIZER"),
+        "old_config": (OK, ""),
+        "null_comm": (INVALID_ARGUMENT, "comm argument is NULL"),
+        "null_buffer": (INVALID_ARGUMENT, "AllReduce : sendbuff argument is NULL"),
+        "host_buffer": (INVALID_ARGUMENT, "is not a valid pointer"),
+        "bad_type": (INVALID_ARGUMENT, "invalid type 12"),
+        "bad_op": (INVALID_ARGUMENT, "reduction operation 5 unknown"),
+        "overflow": (INVALID_ARGUMENT, "overflows"),
+        "bad_stream": (CUDA_ERROR, "invalid resource handle"),
+        "bad_root": (INVALID_ARGUMENT, "Broadcast : invalid root 1"),
+        "bad_peer": (INVALID_ARGUMENT, "Send : invalid peer -1"),
+        "group_end": (INVALID_USAGE, "not in a group call"),
+        "null_count": (INVALID_ARGUMENT, "argument is NULL"),
+        "shrink_to_none": (INVALID_ARGUMENT, "cannot exclude 1 of 1"),
+        "device_interface": (INVALID_USAGE, "device interface"),
+        "no_count_is_nothing": (OK, ""),
+        "count": (OK, ""),
+        "destroy": (OK, ""),
+        "dead_comm": (INVALID_ARGUMENT, "destroyed or aborted"),
+        "destroy_twice": (INVALID_ARGUMENT, "destroyed or aborted"),
+    }
+    assert set(result["cases"]) == set(expected)
+    for name, (status, text) in expected.items():
+        assert result["cases"][name][0] == status, (name, result["cases"][name])
+        assert text in result["cases"][name][1], name
+    assert result["count"] == 1
+    assert result["texts"][0] == "no error"
+    assert result["texts"][4].startswith("invalid argument")
+    assert result["texts"][8] == "unknown result code"
+    assert 22000 < result["version"] < 30000
+    assert not [r for r in outcome.records[0] if r["kind"] in ("COLLECTIVE", "SEND", "KERNEL", "MEMCPY")]
+
+
+def test_small_results_are_true(stubs: StubSet, tmp_path: Path) -> None:
+    results = run(stubs, tmp_path, "values", 4, decoded=False).results
+    for rank, got in enumerate(results):
+        assert got["sum"] == [10.0, 60.0]
+        assert got["max"] == [3.0, 0.0]
+        assert got["avg"] == [1.5, 1.5]
+        assert got["int64"] == [4 * 2**40 + 6]
+        assert got["half"] == [3.0]
+        assert got["premul"] == [6.0]
+        assert got["premul_device"] == [8.0]
+        assert got["destroyed"] == [OK, INVALID_ARGUMENT]
+        assert got["all_gather"] == [7.0, 8.0, 9.0, 10.0]
+        assert got["reduce_scatter"] == [4 * (7.0 + rank)]
+        assert got["all_to_all"] == [100.0 * k + rank for k in range(4)]
+        assert got["scatter"] == [200.0 + rank]
+        assert got["gather"] == ([0.0, 100.0, 200.0, 300.0] if rank == 1 else None)
+        assert got["reduce"] == ([600.0, 604.0] if rank == 1 else None)
+        assert got["broadcast"] == [300.0, 301.0]
+        assert got["objects"] is True
+        assert got["large"] == [0.0] * 8
+        assert got["ring"] == [float((rank - 1) % 4)]
+
+
+def test_groups_become_one_launch_per_communicator_and_stream(stubs: StubSet, tmp_path: Path) -> None:
+    outcome = run(stubs, tmp_path, "groups", 2)
+    for rank in range(2):
+        statuses = outcome.results[rank]["statuses"]
+        assert statuses == [OK] * 16 + [INVALID_ARGUMENT, INVALID_ARGUMENT, OK]
+        records, blobs = outcome.records[rank], outcome.blobs[rank]
+        made = [k for k, r in enumerate(records) if r["kind"] == "COMM_CREATE"]
+        assert [blobs[k] for k in made] == [b"first", b""]
+        first, second = (records[k]["id"] for k in made)
+        assert all(records[k]["c"] == 2 and records[k]["d"] == rank for k in made)
+        kinds = ("GROUP_BEGIN", "COLLECTIVE", "SEND", "RECV")
+        launches = [(k, r) for k, r in enumerate(records) if r["kind"] in kinds]
+        s0, s1 = sorted({r["stream"] for _, r in launches})
+        assert [
+            (r["kind"], r["id"], r["stream"], r["a"] if r["kind"] == "GROUP_BEGIN" else r["c"])
+            for _, r in launches
+        ] == [
+            ("GROUP_BEGIN", first, s0, 2),
+            ("COLLECTIVE", first, s0, 16),
+            ("COLLECTIVE", first, s0, 1 << 20),
+            ("COLLECTIVE", second, s0, 32),
+            ("COLLECTIVE", first, s1, 64),
+            ("GROUP_BEGIN", first, s1, 2),
+            ("RECV", first, s1, 1 << 18),
+            ("SEND", first, s1, 1 << 18),
+            ("COLLECTIVE", first, s0, 1 << 17),  # all-gather counts its output: 2 x 32768 x 2 bytes
+        ]
+        carried = [(len(blobs[k]), r["d"] != 0) for k, r in launches if r["kind"] != "GROUP_BEGIN"]
+        assert carried == [(16, True), (0, False), (32, True), (64, True), (0, False), (0, False), (0, False)]
+        send, gather = launches[7][1], launches[8][1]
+        assert send["a"] == (1 - rank) | layout.NCCL_DTYPE_NAMES.index("bfloat16") << 32
+        assert send["b"] == 1 << 17
+        assert gather["a"] == layout.Coll.ALL_GATHER | 9 << 8
+        assert records[-2]["kind"] == "COMM_DESTROY"
+    keys = [[(r["a"], r["b"]) for r in records if r["kind"] == "COMM_CREATE"] for records in outcome.records]
+    assert keys[0] == keys[1]
+    assert len(set(keys[0])) == 2
+
+
+def test_keys_and_records_repeat(stubs: StubSet, tmp_path: Path) -> None:
+    def trace(folder: str) -> list[list[tuple[int, ...]]]:
+        (tmp_path / folder).mkdir()
+        outcome = run(stubs, tmp_path / folder, "groups", 2)
+        names = ("id", "time", "stream", "a", "b", "c", "d")
+        skip = ("RANK_START", "EXCHANGE", "CLOCK")
+        return [
+            [tuple(r[n] for n in names) for r in records if r["kind"] not in skip]
+            for records in outcome.records
+        ]
+
+    assert trace("one") == trace("two")
+
+
+def test_splitting_and_shrinking(stubs: StubSet, tmp_path: Path) -> None:
+    results = run(stubs, tmp_path, "splits", 4).results
+    for rank, got in enumerate(results):
+        base = rank // 2 * 2
+        assert got["half"] == [2, rank % 2, rank, [base, base + 1]]
+        assert got["reverse"] == [4, 3 - rank, rank, [3, 2, 1, 0]]
+        assert got["odd"] == ([2, rank // 2, rank, [1, 3]] if rank % 2 else None)
+        if rank != 1:
+            assert got["shrunk"] == [3, max(0, rank - 1), rank, [0, 2, 3]]
+
+
+def test_device_memory_of_communicators(stubs: StubSet, tmp_path: Path) -> None:
+    for got in run(stubs, tmp_path, "memory", 2).results:
+        assert got["init"] == 0
+        assert got["ring"] == 24 * CONNECTION
+        assert got["pairs"] == 16 * CONNECTION
+        assert got["own"] == 2 << 20
+        assert got["left"] == 0
+
+
+def test_two_members_on_one_gpu_are_refused(stubs: StubSet, tmp_path: Path) -> None:
+    for got in run(stubs, tmp_path, "same_device", 2).results:
+        assert got["status"] == INVALID_USAGE
+        assert "Duplicate GPU detected : rank 0 and rank 1" in got["error"]
+        assert got["comm"] is None
+
+
+def test_all_devices_of_one_process(stubs: StubSet, tmp_path: Path) -> None:
+    outcome = run(stubs, tmp_path, "one_process", 1, devices=2)
+    got = outcome.results[0]
+    assert got["status"] == OK
+    assert got["ranks"] == [[0, 0], [1, 1]]
+    assert got["twice"][0] == INVALID_USAGE
+    made = [r for r in outcome.records[0] if r["kind"] == "COMM_CREATE"]
+    assert [(r["d"], r["stream"]) for r in made] == [(0, 0), (1, 1)]
+    assert not [r for r in outcome.records[0] if r["kind"] == "EXCHANGE"]

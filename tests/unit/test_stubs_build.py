@@ -1,0 +1,220 @@
+"""Finding torch, reading ELF files, building, caching and loading the stubs."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from phantora import stubs
+from phantora.errors import PhantoraError
+from phantora.stubs import build, elf, find
+from phantora.wire import layout
+
+REPOSITORY = Path(__file__).parent.parent.parent
+
+
+def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH"))))
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": path, **environment},
+    )
+
+
+@pytest.fixture
+def quick_build(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty cache and a build that takes no compiler: it counts its runs in a file."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def fake(torch: find.Torch, work: Path) -> None:
+        with open(tmp_path / "runs", "a") as runs:
+            runs.write("x")
+        (work / "build.json").write_text('{"torch": "t", "cuda": "c", "libraries": []}')
+
+    monkeypatch.setattr(build, "_build", fake)
+    return tmp_path
+
+
+def test_second_build_comes_from_the_cache(quick_build: Path) -> None:
+    said: list[str] = []
+    first = stubs.ensure(said.append)
+    assert stubs.ensure(said.append) == first
+    assert (quick_build / "runs").read_text() == "x"
+    assert len(said) == 1 and said[0].startswith("building the stub libraries for torch ")
+
+
+def test_concurrent_builds_happen_once(quick_build: Path) -> None:
+    children = []
+    for _ in range(4):
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                stubs.ensure()
+                status = 0
+            finally:
+                os._exit(status)
+        children.append(pid)
+    assert [os.waitpid(pid, 0)[1] for pid in children] == [0] * 4
+    assert (quick_build / "runs").read_text() == "x"
+
+
+def test_failed_build_leaves_nothing(quick_build: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(torch: find.Torch, work: Path) -> None:
+        (work / "half").write_text("")
+        raise PhantoraError("no")
+
+    monkeypatch.setattr(build, "_build", fail)
+    with pytest.raises(PhantoraError, match="no"):
+        stubs.ensure()
+    assert [path.name for path in (quick_build / "phantora").iterdir()] == ["build.lock"]
+
+
+def test_missing_compiler_is_named_with_its_package(
+    quick_build: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(PhantoraError, match=r"no gcc and no g\+\+ on the PATH.*apt install gcc g\+\+.*dnf install"):
+        stubs.ensure()
+
+
+def test_changed_source_changes_the_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    torch = find.find_torch()
+    before = build.cache_key(torch)
+    copy = tmp_path / "stub"
+    shutil.copytree(build.source_directory(), copy)
+    monkeypatch.setattr(build, "source_directory", lambda: copy)
+    assert build.cache_key(torch) == before
+    with open(copy / "rank.c", "a") as file:
+        file.write("// changed\n")
+    assert build.cache_key(torch) != before
+
+
+@pytest.mark.parametrize(("text", "cuda"), [("'13.0'", "13.0"), ("None", None)])
+def test_torch_is_found_without_importing_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, cuda: str | None
+) -> None:
+    package = tmp_path / "torch"
+    (package / "lib").mkdir(parents=True)
+    (package / "__init__.py").write_text("raise SystemExit('imported')")
+    (package / "version.py").write_text(f"__version__ = '2.11.0'\ncuda: Optional[str] = {text}\n")
+    (package / "lib" / "libtorch_cuda.so").write_text("")
+    code = "from phantora.stubs import find_torch; print(find_torch().cuda)"
+    result = python(code, PYTHONPATH=os.pathsep.join((str(tmp_path), str(REPOSITORY))))
+    if cuda:
+        assert result.stdout.strip() == cuda, result.stderr
+    else:
+        assert "built without CUDA" in result.stderr and "pip install torch==2.11.0" in result.stderr
+
+
+# ---------------------------------------------------------------- ELF
+
+
+def nm(path: Path, *options: str) -> list[tuple[str, str]]:
+    """(name with version, type letter) as binutils' nm sees it."""
+    text = subprocess.run(["nm", "-D", *options, path], capture_output=True, text=True, check=True).stdout
+    return [(line.split()[-1], line.split()[-2]) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("library", ["libc10.so", "libc10_cuda.so", "libtorch_cuda.so", "libtorch_global_deps.so"])
+def test_elf_reader_agrees_with_nm(library: str) -> None:
+    path = find.find_torch().libraries / library
+    read = elf.read_dynamic(path)
+    ours = {s.name + (f"@{s.version}" if s.version else "") for s in read.undefined}
+    assert ours == {name for name, _ in nm(path, "--undefined-only")}
+    exported = {name.split("@")[0] for name, letter in nm(path, "--defined-only") if letter not in "ta"}
+    assert {s.name for s in read.defined} == exported
+    assert read.soname == library
+
+
+def test_elf_reader_refuses_other_files(tmp_path: Path) -> None:
+    for content in (b"", b"#!/bin/sh\n" * 20):
+        (tmp_path / "file").write_bytes(content)
+        with pytest.raises(PhantoraError, match="ELF file; reinstall"):
+            elf.read_dynamic(tmp_path / "file")
+
+
+# ---------------------------------------------------------------- the real build
+
+
+def test_every_import_of_torch_is_served_with_its_version(stub_set: stubs.StubSet) -> None:
+    torch = find.find_torch()
+    libraries = find.nvidia_libraries(torch)
+    assert {"libcuda.so.1", "libnvidia-ml.so.1", "libnccl.so.2", "libcudnn.so.9"} <= {lib.soname for lib in libraries}
+    for library in libraries:
+        read = elf.read_dynamic(stub_set.directory / library.soname)
+        assert read.soname == library.soname
+        offered = {symbol.name: symbol.version for symbol in read.defined}
+        for name, version in library.symbols.items():
+            assert offered.get(name, "missing") == version, f"{name} of {library.soname}"
+
+
+def test_coverage_adds_up(stub_set: stubs.StubSet) -> None:
+    wanted = {library.soname: set(library.symbols) for library in find.nvidia_libraries(find.find_torch())}
+    for item in stub_set.coverage:
+        assert not set(item.implemented) & set(item.trapped)
+        assert set(item.implemented) | set(item.trapped) == wanted.pop(item.soname)
+    assert not wanted
+
+
+def test_torch_runs_on_the_stubs_alone(stub_set: stubs.StubSet) -> None:
+    result = python(
+        "from phantora import stubs\n"
+        "s = stubs.ensure(); first = stubs.load(s); assert stubs.load(s) is first\n"
+        "import torch\n"
+        "files = {line.split()[-1] for line in open('/proc/self/maps') if '.so' in line}\n"
+        "names = ('libcu', 'libnccl', 'libnv')\n"
+        "print(*sorted(f for f in files if f.rpartition('/')[2].startswith(names)), sep='\\n')"
+    )
+    assert result.returncode == 0, result.stderr
+    loaded = result.stdout.split()
+    assert {Path(path).parent for path in loaded} == {stub_set.directory}
+    assert len(loaded) == len(stub_set.libraries)
+
+
+def test_loading_after_torch_is_refused(stub_set: stubs.StubSet) -> None:
+    result = python("import sys, types; sys.modules['torch'] = types.ModuleType('torch')\n"
+                    "from phantora.stubs import build, load\n"
+                    f"load(build.read_set(build.Path({str(stub_set.directory)!r})))")  # fmt: skip
+    assert "PhantoraError: torch was imported before" in result.stderr
+
+
+def test_library_that_came_first_is_refused(stub_set: stubs.StubSet) -> None:
+    soname = stub_set.coverage[0].soname
+    result = python("import ctypes; from phantora.stubs import build, load\n"
+                    f"s = build.read_set(build.Path({str(stub_set.directory)!r}))\n"
+                    f"ctypes.CDLL(str(s.directory / {soname!r})); load(s)")  # fmt: skip
+    assert f"PhantoraError: {soname} is already loaded" in result.stderr
+
+
+def test_trap_names_itself(stub_set: stubs.StubSet) -> None:
+    item = next((item for item in stub_set.coverage if item.trapped), None)
+    if item is None:
+        pytest.skip("every symbol that this torch imports is implemented")
+    library = ctypes.CDLL(str(stub_set.directory / item.soname))
+    pid = os.fork()
+    if pid == 0:  # not connected: the call is reported and fails
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        os._exit(0 if getattr(library, item.trapped[0])() != 0 else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+@pytest.mark.parametrize("source", sorted(path.name for path in build.source_directory().glob("*.c")))
+def test_sources_compile_without_a_warning(source: str, tmp_path: Path) -> None:
+    (tmp_path / "phantora_wire.h").write_text(layout.c_header())
+    sources = build.source_directory()
+    command = [*build._C, "-Werror", *build._defines(find.find_torch()), "-fsyntax-only"]
+    result = subprocess.run(
+        [*command, "-I", str(tmp_path), "-I", str(sources), str(sources / source)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
