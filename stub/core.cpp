@@ -26,6 +26,7 @@
 #include <queue>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "payload.h"
@@ -141,6 +142,7 @@ struct Rank {
   std::unordered_map<uint32_t, OpenOp> ops;
   std::vector<Request> requests;
   std::unordered_map<uint64_t, std::string> payloads;  // ticket -> bytes ready
+  std::unordered_set<uint64_t> unwanted;               // tickets given up before their bytes were there
   std::shared_ptr<Launch> group;
   int group_left = 0;
   std::deque<ph_row> gpu_rows, host_rows;
@@ -685,7 +687,8 @@ struct Core {
   }
 
   void reply(Rank &rank, const ph_record &record, int status, int64_t time, int64_t value, const char *data, size_t length) {
-    progressed = true;
+    // A helper thread that polls moves nothing, however often it asks.
+    if (!(record.flags & PH_F_HELPER)) progressed = true;
     if (record.slot >= PH_REPLY_SLOTS) return;
     ph_reply &r = rank.replies[record.slot];
     r.status = status;
@@ -890,9 +893,7 @@ struct Core {
       memcpy(&scale, &m.record.e, sizeof scale);
       std::string result = phc::collective_result(m.record, static_cast<int>(i), parts, scale);
       Rank &to = ranks[comm.ranks[i]];
-      if (!m.record.d) continue;
-      to.payloads[m.record.d] = std::move(result);
-      serve_payloads(to);
+      if (m.record.d) arrived(to, m.record.d, std::move(result));
     }
     for (Member &m : c.members) m.data.clear();
   }
@@ -937,9 +938,7 @@ struct Core {
                   std::to_string(pair->send.bytes) + " bytes, rank " + std::to_string(pair->recv.rank) + " receives " +
                   std::to_string(pair->recv.bytes) + "; sizes and order of sends and receives must agree");
     if (pair->recv.ticket) {
-      Rank &to = ranks[pair->recv.rank];
-      to.payloads[pair->recv.ticket] = std::move(pair->send.data);
-      serve_payloads(to);
+      arrived(ranks[pair->recv.rank], pair->recv.ticket, std::move(pair->send.data));
     }
     paired.push_back(pair);
   }
@@ -958,15 +957,19 @@ struct Core {
       put<uint8_t>(key, PHC_TRANSFER);
       put(key, pair->send.rank);
       put(key, pair->recv.rank);
+      int duplex = pair->send.launch->recvs > 0 && pair->recv.launch->sends > 0;
+      int32_t comm = pair->send.launch->comm;
+      put(key, comm);
+      put(key, duplex);
       put(key, concurrent);
       put(key, pair->send.bytes);
-      int32_t comm = pair->send.launch->comm;
       pair->price = price_of(key, [&](Price &p) {
         p.request.kind = PHC_TRANSFER;
         p.request.comm = comm;
         p.request.src = pair->send.rank;
         p.request.dst = pair->recv.rank;
         p.request.concurrent = concurrent;
+        p.request.duplex = duplex;
         p.request.bytes = pair->send.bytes;
         p.request.dtype = pair->send.dtype;
       });
@@ -979,6 +982,12 @@ struct Core {
   }
 
   // ------------------------------------------------------------------ payloads and exchanges
+  void arrived(Rank &to, uint64_t ticket, std::string data) {
+    if (to.unwanted.erase(ticket)) return;
+    to.payloads[ticket] = std::move(data);
+    serve_payloads(to);
+  }
+
   void serve_payloads(Rank &rank) {
     for (size_t i = 0; i < rank.requests.size();) {
       Request &q = rank.requests[i];
@@ -1050,16 +1059,21 @@ struct Core {
       return false;
     }
     uint64_t end = std::min(head, rank.tail + MAX_PASS);
-    rank.asleep = false;
-    for (; rank.tail != end && error.empty(); ++rank.tail) take(rank, rank.ring[rank.tail & (PH_RING_RECORDS - 1)]);
+    bool moved = false;
+    for (; rank.tail != end && error.empty(); ++rank.tail) {
+      const ph_record &record = rank.ring[rank.tail & (PH_RING_RECORDS - 1)];
+      moved = moved || !(record.flags & PH_F_HELPER);
+      take(rank, record);
+    }
     store(&rank.control->tail, rank.tail);
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);  // the rank sets its flag, then looks at the tail
     if (load(&rank.control->producer_waiting)) {
       __atomic_fetch_add(&rank.control->tail_futex, 1, __ATOMIC_SEQ_CST);
       futex(&rank.control->tail_futex, FUTEX_WAKE, 1, nullptr);
     }
     if (end == head && clock > rank.host) rank.host = clock;
     for (auto &g : rank.gpus) g->dirty = true;
-    return true;
+    return moved;
   }
 
   template <typename T>
@@ -1333,7 +1347,9 @@ struct Core {
         break;
       }
       case PH_PAYLOAD:
-        if (!serve_payload(rank, r)) {
+        if (r.slot == PH_NO_SLOT) {
+          if (!rank.payloads.erase(r.a)) rank.unwanted.insert(r.a);
+        } else if (!serve_payload(rank, r)) {
           Request q;
           q.record = r;
           q.data = true;
@@ -1889,8 +1905,7 @@ PHC int phc_rank_state(void *core, int rank) {
 PHC void phc_rank_died(void *core, int rank, int status) {
   Core &c = *static_cast<Core *>(core);
   Rank &r = c.ranks[rank];
-  while (!r.exited && c.consume(r)) {
-  }
+  while (!r.exited && r.tail != load(&r.control->head) && c.error.empty()) c.consume(r);
   if (r.exited) return;
   r.exited = r.died = true;
   r.status = status;

@@ -25,7 +25,7 @@ typedef struct phc_price_request {
   int32_t dtype, redop, root;
   int32_t src, dst;    // TRANSFER: global ranks
   int32_t concurrent;  // TRANSFER: transfers that share the sender's or the receiver's port
-  int32_t pad;
+  int32_t duplex;      // TRANSFER: both sides also move data the other way in the same launch
   int64_t bytes;
 } phc_price_request;
 

@@ -80,16 +80,26 @@ void phc_table_each(ph_table *const *table, void (*visit)(uintptr_t, void *, voi
 }
 
 // ---------------------------------------------------------------- state
-static bool was_connected;             // a forked child inherits it and finds itself detached
+static pid_t connected_process;        // a forked child inherits it and finds that it is another
+static int device_count;
 static _Atomic cudaError_t sticky;     // the error that ended the context
 static _Atomic bool primary_active[MAX_DEVICES];
 static __thread int context_device = -1;
 
 cudaError_t phc_ready(void) {
-  if (!ph_connected()) return was_connected ? cudaErrorInitializationError : cudaErrorNoDevice;
-  was_connected = true;
+  if (!ph_connected()) {
+    if (!connected_process) return cudaErrorNoDevice;
+    // A rank that has said its last goes on without being recorded: objects are destroyed at exit.
+    return connected_process == getpid() ? 0 : cudaErrorInitializationError;
+  }
+  if (!connected_process) {
+    device_count = ph_devices();
+    connected_process = getpid();
+  }
   return atomic_load_explicit(&sticky, memory_order_relaxed);
 }
+
+int phc_devices(void) { return device_count; }
 
 cudaError_t phc_context(void) {
   cudaError_t error = phc_ready();
@@ -101,7 +111,7 @@ cudaError_t phc_context(void) {
 
 cudaError_t phc_device_check(int device) {
   cudaError_t error = phc_ready();
-  return error ? error : device >= 0 && device < ph_devices() ? 0 : cudaErrorInvalidDevice;
+  return error ? error : device >= 0 && device < phc_devices() ? 0 : cudaErrorInvalidDevice;
 }
 
 bool phc_is_sticky(cudaError_t code) {
@@ -209,8 +219,7 @@ bool phc_attribute(int attribute, int device, int *value) {
 static size_t limits[7];  // 0 = the default
 
 cudaError_t phc_limit(int limit, size_t *value) {
-  if (limit < 0 || limit > 6) return cudaErrorUnsupportedLimit;
-  if (!value) return cudaErrorInvalidValue;
+  if (limit < 0 || limit > 6 || !value) return cudaErrorInvalidValue;
   // Defaults of an H200; the persisting L2 set-aside is three tenths of its maximum.
   const size_t defaults[7] = {1024, 8650752, 8388608, 2, 2048, 64, (size_t)ph_gpu()->persisting_l2_bytes * 3 / 10};
   *value = limits[limit] ? limits[limit] : defaults[limit];
@@ -218,7 +227,7 @@ cudaError_t phc_limit(int limit, size_t *value) {
 }
 
 cudaError_t phc_set_limit(int limit, size_t value) {
-  if (limit < 0 || limit > 6) return cudaErrorUnsupportedLimit;
+  if (limit < 0 || limit > 6) return cudaErrorInvalidValue;
   if (limit == 6 && value > (size_t)ph_gpu()->persisting_l2_bytes) value = (size_t)ph_gpu()->persisting_l2_bytes;
   limits[limit] = value;
   return 0;
@@ -261,33 +270,44 @@ cudaError_t phc_p2p_attribute(int *value, int attribute, int source, int destina
 static ph_table *kernels;  // by handle and by host function
 static ph_table *symbols;
 
-ph_kernel *phc_kernel_create(const char *symbol, void *owner) {
+typedef struct ph_symbol {
+  struct ph_symbol *next;  // of the owner
+  const void *host;
+  size_t size;
+  void *address[MAX_DEVICES];
+} ph_symbol;
+
+ph_kernel *phc_kernel_create(const char *symbol, const void *host, ph_owner *owner) {
   ph_kernel *kernel = calloc(1, sizeof *kernel);
   if (!kernel) abort();
   kernel->magic = KERNEL_MAGIC;
-  kernel->symbol = strdup(symbol);
+  kernel->symbol = symbol;
+  kernel->host = host;
   kernel->max_threads = 1024;
   kernel->registers = 32;  // what ptxas gives a typical elementwise kernel; modules say their own
   kernel->max_dynamic_shared = SHARED_DEFAULT;
   kernel->carveout = -1;
   kernel->owner = owner;
+  kernel->next = owner->kernels;
+  owner->kernels = kernel;
   phc_table_set(&kernels, (uintptr_t)kernel, kernel);
+  if (host) phc_table_set(&kernels, (uintptr_t)host, kernel);
   return kernel;
-}
-
-void phc_kernel_alias(const void *host_function, ph_kernel *kernel) {
-  phc_table_set(&kernels, (uintptr_t)host_function, kernel);
 }
 
 ph_kernel *phc_kernel(const void *function) { return phc_table_get(&kernels, (uintptr_t)function); }
 
-static void kernel_drop(uintptr_t key, void *value, void *owner) {
-  ph_kernel *kernel = value;
-  if (kernel->owner != owner) return;
-  phc_table_set(&kernels, key, NULL);  // the object stays: a launch on another thread may hold it
+// The objects stay: a launch on another thread may hold one.
+void phc_owner_drop(ph_owner *owner) {
+  for (ph_kernel *kernel = owner->kernels; kernel; kernel = kernel->next) {
+    phc_table_set(&kernels, (uintptr_t)kernel, NULL);
+    if (kernel->host) phc_table_set(&kernels, (uintptr_t)kernel->host, NULL);
+  }
+  for (ph_symbol *symbol = owner->symbols; symbol; symbol = symbol->next)
+    phc_table_set(&symbols, (uintptr_t)symbol->host, NULL);
+  owner->kernels = NULL;
+  owner->symbols = NULL;
 }
-
-void phc_kernels_drop(void *owner) { phc_table_each(&kernels, kernel_drop, owner); }
 
 typedef char *demangler(const char *mangled, char *buffer, size_t *length, int *status);
 
@@ -368,7 +388,7 @@ cudaError_t phc_occupancy(int *blocks, const ph_kernel *kernel, int threads, siz
   if (!blocks || threads <= 0) return cudaErrorInvalidValue;
   *blocks = 0;
   size_t wanted = shared + (size_t)kernel->static_shared;
-  if (threads > kernel->max_threads || wanted > (size_t)gpu->smem_per_block_optin) return 0;
+  if (threads > kernel->max_threads || shared > (size_t)kernel->max_dynamic_shared) return 0;
   int warps = (threads + 31) / 32;
   int limit = gpu->max_threads_per_sm / 32 / warps;
   int warp_registers = (int)phc_round_up((size_t)kernel->registers * 32, 256);
@@ -380,38 +400,39 @@ cudaError_t phc_occupancy(int *blocks, const ph_kernel *kernel, int threads, siz
   return 0;
 }
 
-// The cluster size that launch attributes ask for: 1 when none do, 0 when they ask for nonsense.
-static unsigned cluster_size(const cudaLaunchAttribute *attributes, unsigned count, dim3 grid) {
+// The cluster size that launch attributes ask for: 1 when none do, 0 when it does not divide the grid.
+static uint64_t cluster_size(const cudaLaunchAttribute *attributes, unsigned count, const dim3 *grid) {
   for (unsigned i = 0; i < count; i++) {
     if (attributes[i].id != PH_LAUNCH_CLUSTER_DIMENSION) continue;
     const unsigned *dim = attributes[i].val.dim;
     if (!dim[0] || !dim[1] || !dim[2]) return 0;
-    if (grid.x % dim[0] || grid.y % dim[1] || grid.z % dim[2]) return 0;
-    return dim[0] * dim[1] * dim[2];
+    if (grid && (grid->x % dim[0] || grid->y % dim[1] || grid->z % dim[2])) return 0;
+    return (uint64_t)dim[0] * dim[1] * dim[2];
   }
   return 1;
 }
 
+// Of an H200's 132 multiprocessors about a sixteenth cannot take part in clusters larger than two
+// (processing clusters differ in size), and at most 8 clustered blocks share a multiprocessor.
 cudaError_t phc_max_active_clusters(int *clusters, const ph_kernel *kernel, int threads, size_t shared,
                                     const cudaLaunchAttribute *attributes, unsigned count) {
   int blocks = 0;
   cudaError_t error = clusters ? phc_occupancy(&blocks, kernel, threads, shared) : cudaErrorInvalidValue;
   if (error) return error;
-  unsigned size = 1;
-  for (unsigned i = 0; i < count; i++)
-    if (attributes[i].id == PH_LAUNCH_CLUSTER_DIMENSION)
-      size = attributes[i].val.dim[0] * attributes[i].val.dim[1] * attributes[i].val.dim[2];
-  if (!size) return cudaErrorInvalidValue;
-  // A cluster lives in one processing cluster of at most 16 to 18 multiprocessors.
-  int group = 16, groups = ph_gpu()->sms / group;
-  *clusters = groups * (group * blocks / (int)size);
+  uint64_t size = cluster_size(attributes, count, NULL);
+  if (!size) return cudaErrorInvalidClusterSize;
+  int sms = ph_gpu()->sms;
+  if (size > 2) sms -= sms / 16;
+  *clusters = (int)((uint64_t)sms * (uint64_t)(blocks < 8 ? blocks : 8) / size);
   return 0;
 }
 
 cudaError_t phc_launch(ph_kernel *kernel, dim3 grid, dim3 block, size_t shared, void *handle, int flags,
                        const cudaLaunchAttribute *attributes, unsigned count) {
-  if (!kernel) return flags & PH_LAUNCH_DRIVER ? cudaErrorInvalidResourceHandle : cudaErrorInvalidDeviceFunction;
-  cudaError_t bad_shape = flags & PH_LAUNCH_DRIVER ? cudaErrorInvalidValue : cudaErrorInvalidConfiguration;
+  if (!kernel) return cudaErrorInvalidResourceHandle;
+  // The runtime of CUDA 12 has a code of its own for this; since CUDA 13 it passes on the driver's.
+  bool own_code = PH_CUDA_MAJOR == 12 && !(flags & PH_LAUNCH_DRIVER);
+  cudaError_t bad_shape = own_code ? cudaErrorInvalidConfiguration : cudaErrorInvalidValue;
   if (!grid.x || !grid.y || !grid.z || !block.x || !block.y || !block.z) return bad_shape;
   if (grid.x > 2147483647u || grid.y > 65535 || grid.z > 65535) return bad_shape;
   if (block.x > 1024 || block.y > 1024 || block.z > 64) return bad_shape;
@@ -419,11 +440,13 @@ cudaError_t phc_launch(ph_kernel *kernel, dim3 grid, dim3 block, size_t shared, 
   if (threads > 1024) return bad_shape;
   if (threads > (uint64_t)kernel->max_threads) return cudaErrorInvalidValue;
   if (shared > (size_t)kernel->max_dynamic_shared) return cudaErrorInvalidValue;
-  for (unsigned i = 0; i < count; i++)
+  for (unsigned i = 0; i < count; i++) {
+    if (attributes[i].id < 0 || attributes[i].id > PH_LAUNCH_LAST) return cudaErrorInvalidValue;
     if (attributes[i].id == PH_LAUNCH_COOPERATIVE && attributes[i].val.cooperative) flags |= PH_LAUNCH_COOP;
-  unsigned cluster = cluster_size(attributes, count, grid);
-  if (!cluster) return cudaErrorInvalidValue;
-  if (cluster > (kernel->non_portable ? 16u : 8u) || (cluster > 1 && ph_gpu()->major < 9)) return cudaErrorInvalidClusterSize;
+  }
+  uint64_t cluster = cluster_size(attributes, count, &grid);
+  if (!cluster || cluster > (kernel->non_portable ? 16u : 8u)) return cudaErrorInvalidClusterSize;
+  if (cluster > 1 && ph_gpu()->major < 9) return cudaErrorInvalidClusterSize;
   ph_stream *stream = NULL;
   cudaError_t error = phc_stream_find(handle, flags & PH_LAUNCH_PER_THREAD, &stream);
   if (error) return error;
@@ -435,6 +458,7 @@ cudaError_t phc_launch(ph_kernel *kernel, dim3 grid, dim3 block, size_t shared, 
       return cudaErrorCooperativeLaunchTooLarge;
   }
   if (!kernel->name) {
+    ph_charge(PH_API_KERNEL_LOAD);
     const char *text = phc_kernel_display(kernel);
     size_t length = strlen(text);
     kernel->name = ph_name(ph_hash(text, length, 0), text, length);
@@ -452,36 +476,29 @@ cudaError_t phc_launch(ph_kernel *kernel, dim3 grid, dim3 block, size_t shared, 
 }
 
 // ---------------------------------------------------------------- device variables
-typedef struct ph_symbol {
-  char *name;
-  size_t size;
-  void *owner;
-  void *address[MAX_DEVICES];
-} ph_symbol;
-
-void phc_symbol_register(const void *host, const char *name, size_t size, void *owner) {
+void phc_symbol_register(const void *host, size_t size, ph_owner *owner) {
   ph_symbol *symbol = calloc(1, sizeof *symbol);
   if (!symbol) abort();
-  symbol->name = strdup(name ? name : "");
+  symbol->host = host;
   symbol->size = size;
-  symbol->owner = owner;
+  symbol->next = owner->symbols;
+  owner->symbols = symbol;
   phc_table_set(&symbols, (uintptr_t)host, symbol);
 }
 
-static void symbol_drop(uintptr_t key, void *value, void *owner) {
-  if (((ph_symbol *)value)->owner == owner) phc_table_set(&symbols, key, NULL);
-}
-
-void phc_symbols_drop(void *owner) { phc_table_each(&symbols, symbol_drop, owner); }
-
-// Address space that the GPU knows but that is not charged: variables belong to the context.
-static void *map_device(size_t bytes, int device) {
-  void *address = mmap(NULL, phc_round_up(bytes ? bytes : 1, 4096), PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+// Address space that CUDA knows but that is not charged: variables belong to the context.
+static void *map_space(size_t bytes, enum ph_space space, int device) {
+  size_t pages = phc_round_up(bytes ? bytes : 1, 4096);
+  void *address = mmap(NULL, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (address == MAP_FAILED) return NULL;
-  if (!ph_register(address, bytes ? bytes : 1, PH_SPACE_DEVICE, device)) return address;
-  munmap(address, phc_round_up(bytes ? bytes : 1, 4096));
+  if (!ph_register(address, bytes ? bytes : 1, space, device)) return address;
+  munmap(address, pages);
   return NULL;
+}
+static void *map_device(size_t bytes, int device) { return map_space(bytes, PH_SPACE_DEVICE, device); }
+static void unmap_device(void *address, size_t bytes) {
+  ph_unregister(address);
+  munmap(address, phc_round_up(bytes ? bytes : 1, 4096));
 }
 
 cudaError_t phc_symbol(const void *host, void **address, size_t *size) {
@@ -779,10 +796,11 @@ cudaError_t phc_malloc(void **pointer, size_t bytes) {
   if (!bytes) return 0;
   if (bytes > (size_t)ph_gpu()->memory_bytes) return cudaErrorMemoryAllocation;
   *pointer = ph_memory_alloc(ph_current_device(), bytes);
+  if (*pointer) ph_charge_bytes(PH_API_MALLOC_GIB, bytes);
   return *pointer ? 0 : cudaErrorMemoryAllocation;
 }
 
-static void pool_returned(ph_block *block);
+static void pool_release(void *pointer, ph_block *block);
 
 cudaError_t phc_free(void *pointer) {
   if (!pointer) return 0;
@@ -794,20 +812,20 @@ cudaError_t phc_free(void *pointer) {
     cudaError_t error = phc_device_sync();
     if (error) return error;
     phc_table_set(&managed_blocks, range.base, NULL);
-    ph_unregister(pointer);
-    munmap(pointer, phc_round_up(size, 4096));
+    unmap_device(pointer, size);
     return 0;
   }
   if (range.space != PH_SPACE_DEVICE) return cudaErrorInvalidValue;
+  ph_charge_bytes(PH_API_FREE_GIB, range.size);
   // cudaFree waits for the device: work in flight may still use the memory.
   cudaError_t error = phc_device_sync();
   if (error) return error;
   ph_block *block = phc_table_get(&pool_blocks, range.base);
-  if (ph_memory_free(pointer)) return cudaErrorInvalidValue;
-  if (block) pool_returned(block);
-  phc_table_set(&pool_blocks, range.base, NULL);
-  free(block);
-  return 0;
+  if (block) {
+    pool_release(pointer, block);
+    return 0;
+  }
+  return ph_memory_free(pointer) ? cudaErrorInvalidValue : 0;
 }
 
 cudaError_t phc_pinned_alloc(void **pointer, size_t bytes, unsigned flags) {
@@ -815,6 +833,7 @@ cudaError_t phc_pinned_alloc(void **pointer, size_t bytes, unsigned flags) {
   *pointer = NULL;
   if (!bytes) return 0;
   *pointer = ph_pinned_alloc(bytes);
+  ph_charge_bytes(PH_API_HOST_ALLOC_GIB, bytes);
   return *pointer ? 0 : cudaErrorMemoryAllocation;
 }
 
@@ -832,13 +851,8 @@ cudaError_t phc_managed_alloc(void **pointer, size_t bytes, unsigned flags) {
   if (!pointer || flags < 1 || flags > 2) return cudaErrorInvalidValue;
   *pointer = NULL;
   if (!bytes) return 0;
-  void *address = mmap(NULL, phc_round_up(bytes, 4096), PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (address == MAP_FAILED) return cudaErrorMemoryAllocation;
-  if (ph_register(address, bytes, PH_SPACE_MANAGED, ph_current_device())) {
-    munmap(address, phc_round_up(bytes, 4096));
-    return cudaErrorMemoryAllocation;
-  }
+  void *address = map_space(bytes, PH_SPACE_MANAGED, ph_current_device());
+  if (!address) return cudaErrorMemoryAllocation;
   phc_table_set(&managed_blocks, (uintptr_t)address, (void *)(uintptr_t)bytes);
   *pointer = address;
   return 0;
@@ -875,7 +889,7 @@ cudaError_t phc_host_device_pointer(void **device, void *host, unsigned flags) {
 
 // ---------------------------------------------------------------- pools
 // A pool takes memory from the device in steps of 32 MiB (as an H200's does) and returns what its
-// release threshold lets go. What is reserved and unused is charged without an address.
+// release threshold lets go. The pool's reserve is what is charged; its blocks are address space.
 #define POOL_STEP ((uint64_t)32 << 20)
 static ph_pool default_pools[MAX_DEVICES];
 static ph_pool *current_pools[MAX_DEVICES];
@@ -905,11 +919,9 @@ ph_pool *phc_pool_create(int device) {
   return pool;
 }
 
-// Brings the reserve to `target` (at least what is used, in whole steps).
+// Brings the reserve to `target` bytes, at least what is used.
 static bool pool_resize(ph_pool *pool, uint64_t target) {
-  int64_t spare = (int64_t)(pool->reserved - pool->used);
-  int64_t wanted = (int64_t)(target - pool->used);
-  if (spare != wanted && !ph_memory_charge(pool->device, wanted - spare)) return false;
+  if (target != pool->reserved && !ph_memory_charge(pool->device, (int64_t)target - (int64_t)pool->reserved)) return false;
   pool->reserved = target;
   if (target > pool->reserved_high) pool->reserved_high = target;
   return true;
@@ -921,13 +933,15 @@ static uint64_t pool_floor(const ph_pool *pool, uint64_t keep) {
   return used > kept ? used : kept / POOL_STEP * POOL_STEP;
 }
 
-static void pool_returned(ph_block *block) {
-  pthread_mutex_lock(&pool_lock);
+static void pool_release(void *pointer, ph_block *block) {
   ph_pool *pool = block->pool;
+  phc_table_set(&pool_blocks, (uintptr_t)pointer, NULL);
+  unmap_device(pointer, block->size);
+  pthread_mutex_lock(&pool_lock);
   pool->used -= block->size;
-  ph_memory_charge(pool->device, (int64_t)block->size);  // it stays in the pool until let go
   pool_resize(pool, pool_floor(pool, pool->threshold));
   pthread_mutex_unlock(&pool_lock);
+  free(block);
 }
 
 cudaError_t phc_pool_destroy(ph_pool *pool) {
@@ -951,23 +965,20 @@ cudaError_t phc_pool_alloc(void **pointer, size_t bytes, ph_pool *pool, void *st
   if (!bytes) return 0;
   if (bytes > (size_t)ph_gpu()->memory_bytes) return cudaErrorMemoryAllocation;
   ph_block *block = calloc(1, sizeof *block);
-  if (!block) return cudaErrorMemoryAllocation;
+  void *address = block ? map_device(phc_round_up(bytes, 512), pool->device) : NULL;
+  if (!address) {
+    free(block);
+    return cudaErrorMemoryAllocation;
+  }
   *block = (ph_block){pool, phc_round_up(bytes, 512)};
   pthread_mutex_lock(&pool_lock);
-  uint64_t spare = pool->reserved - pool->used, taken = spare < block->size ? spare : block->size;
-  ph_memory_charge(pool->device, -(int64_t)taken);
-  void *address = ph_memory_alloc(pool->device, block->size);
-  if (address) {
-    pool->used += block->size;
-    if (pool->used > pool->used_high) pool->used_high = pool->used;
-    if (pool->used > pool->reserved) pool->reserved = pool->used;
-    if (!pool_resize(pool, phc_round_up(pool->reserved, POOL_STEP)) && pool->reserved > pool->reserved_high)
-      pool->reserved_high = pool->reserved;  // the device is nearly full: a smaller step
-  } else {
-    ph_memory_charge(pool->device, (int64_t)taken);
-  }
+  uint64_t needed = pool->used + block->size;
+  bool fits = needed <= pool->reserved || pool_resize(pool, phc_round_up(needed, POOL_STEP)) || pool_resize(pool, needed);
+  if (fits) pool->used = needed;
+  if (pool->used > pool->used_high) pool->used_high = pool->used;
   pthread_mutex_unlock(&pool_lock);
-  if (!address) {
+  if (!fits) {
+    unmap_device(address, block->size);
     free(block);
     return cudaErrorMemoryAllocation;
   }
@@ -982,14 +993,14 @@ cudaError_t phc_pool_free(void *pointer, void *stream_handle, bool per_thread) {
   cudaError_t error = phc_stream_find(stream_handle, per_thread, &stream);
   if (error || !pointer) return error;
   ph_block *block = phc_table_get(&pool_blocks, (uintptr_t)pointer);
-  ph_range range;
+  if (block) {
+    pool_release(pointer, block);
+    return 0;
+  }
+  ph_range range;  // memory of cudaMalloc may be freed in stream order too
   if (!ph_memory_find(pointer, &range) || range.base != (uintptr_t)pointer || range.space != PH_SPACE_DEVICE)
     return cudaErrorInvalidValue;
-  if (ph_memory_free(pointer)) return cudaErrorInvalidValue;
-  if (block) pool_returned(block);
-  phc_table_set(&pool_blocks, (uintptr_t)pointer, NULL);
-  free(block);
-  return 0;
+  return ph_memory_free(pointer) ? cudaErrorInvalidValue : 0;
 }
 
 cudaError_t phc_pool_attribute(ph_pool *pool, int attribute, void *value, bool set) {
@@ -1024,14 +1035,18 @@ cudaError_t phc_pool_trim(ph_pool *pool, size_t keep) {
 }
 
 // ---------------------------------------------------------------- copies
+ph_table *phc_mappings;
+
 bool phc_covered(const void *pointer, size_t bytes) {
   uintptr_t at = (uintptr_t)pointer;
   if (at + bytes < at) return false;
-  for (size_t left = bytes; left;) {  // neighbouring virtual-memory mappings may be copied across
+  for (size_t left = bytes; left;) {
     ph_range range;
     if (!ph_memory_find((void *)at, &range)) return false;
+    if (left != bytes && !phc_table_get(&phc_mappings, range.base)) return false;  // another allocation begins
     size_t inside = range.base + range.size - at;
     if (inside >= left) return true;
+    if (!phc_table_get(&phc_mappings, range.base)) return false;
     left -= inside;
     at += inside;
   }
@@ -1267,8 +1282,7 @@ cudaError_t phc_ipc_close(void *pointer) {
   ph_mapping *mapping = phc_table_get(&ipc_mappings, (uintptr_t)pointer);
   if (mapping && --mapping->opens == 0) {
     phc_table_set(&ipc_mappings, (uintptr_t)pointer, NULL);
-    ph_unregister(pointer);
-    munmap(pointer, phc_round_up(mapping->from.size, 4096));
+    unmap_device(pointer, mapping->from.size);
     free(mapping);
   }
   pthread_mutex_unlock(&ipc_lock);

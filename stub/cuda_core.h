@@ -17,6 +17,7 @@ cudaError_t phc_ready(void);
 // current in this thread.
 cudaError_t phc_context(void);
 cudaError_t phc_device_check(int device);       // cudaErrorInvalidDevice for a bad ordinal
+int phc_devices(void);                          // once phc_ready() has been 0
 bool phc_is_sticky(cudaError_t code);
 int phc_context_device(void);                   // device of this thread's current context, -1 none
 void phc_context_set(int device);               // -1: no context is current
@@ -36,20 +37,25 @@ cudaError_t phc_peer_access(int device, int peer, bool enable);
 cudaError_t phc_p2p_attribute(int *value, int attribute, int source, int destination);
 
 // ---------------------------------------------------------------- kernels
+typedef struct ph_owner {  // a module, or what a program registered in one go
+  struct ph_kernel *kernels;
+  struct ph_symbol *symbols;
+} ph_owner;
 typedef struct ph_kernel {
   uint64_t magic;
-  char *symbol;             // as the compiler named it (mangled)
+  const char *symbol;       // as the compiler named it (mangled); not copied, lives as long as the owner
   char *display;            // demangled, as profilers show it; made at the first launch
   uint32_t name;            // wire id of `display`, 0 before the first launch
   int max_threads, registers, static_shared, local_bytes, const_bytes;
   int max_dynamic_shared;   // 48 KiB less `static_shared` until raised
   int carveout, cluster[3], non_portable, policy;
-  void *owner;              // module
+  ph_owner *owner;
+  struct ph_kernel *next;   // of the owner
+  const void *host;         // address of the host function, NULL for a module's kernel
 } ph_kernel;
-ph_kernel *phc_kernel_create(const char *symbol, void *owner);
-void phc_kernel_alias(const void *host_function, ph_kernel *kernel);  // the address stands for the kernel
+ph_kernel *phc_kernel_create(const char *symbol, const void *host, ph_owner *owner);
 ph_kernel *phc_kernel(const void *function);    // a host function's address or a handle; NULL: neither
-void phc_kernels_drop(void *owner);
+void phc_owner_drop(ph_owner *owner);           // its kernels and variables are no longer found
 const char *phc_kernel_display(ph_kernel *kernel);
 cudaError_t phc_kernel_attribute(const ph_kernel *kernel, int attribute, int *value);
 cudaError_t phc_kernel_set_attribute(ph_kernel *kernel, int attribute, int value);
@@ -61,9 +67,8 @@ cudaError_t phc_max_active_clusters(int *clusters, const ph_kernel *kernel, int 
                                     const cudaLaunchAttribute *attributes, unsigned count);
 
 // Device variables of modules (__constant__, __device__): made when first asked for.
-void phc_symbol_register(const void *host, const char *name, size_t size, void *owner);
+void phc_symbol_register(const void *host, size_t size, ph_owner *owner);
 cudaError_t phc_symbol(const void *host, void **address, size_t *size);
-void phc_symbols_drop(void *owner);
 
 // ---------------------------------------------------------------- streams and events
 cudaError_t phc_stream_create(void **stream, unsigned flags, int priority);
@@ -92,7 +97,7 @@ cudaError_t phc_pitch_alloc(void **pointer, size_t *pitch, size_t width, size_t 
 cudaError_t phc_host_register(void *pointer, size_t bytes, unsigned flags);
 cudaError_t phc_host_unregister(void *pointer);
 cudaError_t phc_host_device_pointer(void **device, void *host, unsigned flags);
-bool phc_covered(const void *pointer, size_t bytes);  // inside memory that CUDA knows, adjacent mappings joined
+bool phc_covered(const void *pointer, size_t bytes);  // inside one allocation, or virtual-memory mappings side by side
 size_t phc_round_up(size_t value, size_t unit);
 enum { PHC_ASYNC = 1, PHC_PER_THREAD = 2 };
 cudaError_t phc_copy(void *dst, const void *src, size_t bytes, int kind, void *stream, int flags);
@@ -131,6 +136,7 @@ cudaError_t phc_ipc_event_open(void **event, const cudaIpcHandle *handle);
 typedef struct ph_table ph_table;
 void phc_table_set(ph_table **table, uintptr_t key, void *value);  // NULL value removes
 void *phc_table_get(ph_table *const *table, uintptr_t key);
+extern ph_table *phc_mappings;  // virtual-memory mappings by address: cuda_driver.c keeps them
 void phc_table_each(ph_table *const *table, void (*visit)(uintptr_t key, void *value, void *data), void *data);
 
 #pragma GCC visibility pop

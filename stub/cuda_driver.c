@@ -123,7 +123,7 @@ static cudaError_t device_pci(char *text, int length, int device) {
 static cudaError_t device_by_pci(int *device, const char *text) {
   unsigned domain = 0, bus = 0, slot = 0;
   if (!device || !text || sscanf(text, "%x:%x:%x", &domain, &bus, &slot) != 3) return cudaErrorInvalidValue;
-  for (int i = 0; i < ph_devices(); i++)
+  for (int i = 0; i < phc_devices(); i++)
     if (!domain && !slot && (int)bus == phc_pci_bus(i)) return *device = i, 0;
   return cudaErrorInvalidDevice;
 }
@@ -132,7 +132,7 @@ static cudaError_t capability(int *major, int *minor, int device) {
   if (!error) error = GIVE(major, int, ph_gpu()->major);
   return error ? error : GIVE(minor, int, ph_gpu()->minor);
 }
-ENTRY(cuDeviceGetCount, GET_DEVICE, phc_ready, (int *count), GIVE(count, int, ph_devices()))
+ENTRY(cuDeviceGetCount, GET_DEVICE, phc_ready, (int *count), GIVE(count, int, phc_devices()))
 ENTRY(cuDeviceGet, GET_DEVICE, phc_ready, (int *device, int ordinal), device_get(device, ordinal))
 ENTRY(cuDeviceGetName, GET_DEVICE, phc_ready, (char *text, int length, int device), device_name(text, length, device))
 ENTRY(cuDeviceGetAttribute, GET_DEVICE, phc_ready, (int *value, int attribute, int device),
@@ -282,23 +282,19 @@ ENTRY(cuProfilerStop, OTHER, context, (void), 0)
 // shared memory and launch bounds. An image whose contents are compressed (a fat binary) takes any
 // kernel name.
 typedef struct ph_module {
+  ph_owner owned;   // the kernels, the last one first
   bool any_name;
   char *image;      // own copy of a CUBIN, for its variables; NULL otherwise
   size_t size;
-  int count;
-  ph_kernel **kernels;
+  unsigned count;
 } ph_module;
 static ph_table *modules;
 
 static ph_kernel *module_add(ph_module *module, const char *name, size_t length) {
-  char *text = strndup(name, length);
-  ph_kernel **grown = realloc(module->kernels, (size_t)(module->count + 1) * sizeof *grown);
-  if (!text || !grown) abort();
-  module->kernels = grown;
-  ph_kernel *kernel = phc_kernel_create(text, module);
-  module->kernels[module->count++] = kernel;
-  free(text);
-  return kernel;
+  char *text = strndup(name, length);  // kept for good, as the kernel is
+  if (!text) abort();
+  module->count++;
+  return phc_kernel_create(text, NULL, &module->owned);
 }
 
 // PTX: `.entry name(`; NVRTC's stand-in (nvrtc.c) writes names that are not identifiers in quotes.
@@ -458,9 +454,7 @@ static bool module_alive(const ph_module *module) { return phc_table_get(&module
 static cudaError_t module_unload(ph_module *module) {
   if (!module_alive(module)) return cudaErrorInvalidResourceHandle;
   phc_table_set(&modules, (uintptr_t)module, NULL);
-  phc_kernels_drop(module);
-  phc_symbols_drop(module);
-  free(module->kernels);
+  phc_owner_drop(&module->owned);
   free(module->image);
   free(module);
   return 0;
@@ -469,8 +463,8 @@ static cudaError_t module_unload(ph_module *module) {
 static cudaError_t module_function(ph_kernel **kernel, ph_module *module, const char *name) {
   if (!kernel || !name) return cudaErrorInvalidValue;
   if (!module_alive(module)) return cudaErrorInvalidResourceHandle;
-  for (int i = 0; i < module->count; i++)
-    if (!strcmp(module->kernels[i]->symbol, name)) return *kernel = module->kernels[i], 0;
+  for (ph_kernel *at = module->owned.kernels; at; at = at->next)
+    if (!strcmp(at->symbol, name)) return *kernel = at, 0;
   if (!module->any_name) return cudaErrorSymbolNotFound;
   *kernel = module_add(module, name, strlen(name));
   return 0;
@@ -484,7 +478,7 @@ static cudaError_t module_variable(CUdeviceptr *address, size_t *bytes, ph_modul
     const Elf64_Sym *symbol = &elf.symbols[i];
     if (ELF64_ST_TYPE(symbol->st_info) != STT_OBJECT || strcmp(elf.symbol_names + symbol->st_name, name)) continue;
     void *memory = NULL;
-    if (phc_symbol(symbol, NULL, NULL)) phc_symbol_register(symbol, name, symbol->st_size, module);
+    if (phc_symbol(symbol, NULL, NULL)) phc_symbol_register(symbol, symbol->st_size, &module->owned);
     cudaError_t error = phc_symbol(symbol, &memory, bytes);
     if (address) *address = (CUdeviceptr)memory;
     return error;
@@ -495,11 +489,12 @@ static cudaError_t module_variable(CUdeviceptr *address, size_t *bytes, ph_modul
 static cudaError_t module_list(ph_kernel **kernels, unsigned room, ph_module *module) {
   if (!kernels || !room) return cudaErrorInvalidValue;
   if (!module_alive(module)) return cudaErrorInvalidResourceHandle;
-  for (unsigned i = 0; i < room && i < (unsigned)module->count; i++) kernels[i] = module->kernels[i];
+  ph_kernel *at = module->owned.kernels;
+  for (unsigned i = 0; i < room && at; i++, at = at->next) kernels[i] = at;
   return 0;
 }
 static cudaError_t module_count(unsigned *count, ph_module *module) {
-  return module_alive(module) ? GIVE(count, unsigned, (unsigned)module->count) : cudaErrorInvalidResourceHandle;
+  return module_alive(module) ? GIVE(count, unsigned, module->count) : cudaErrorInvalidResourceHandle;
 }
 
 ENTRY(cuModuleLoadData, OTHER, context, (ph_module **module, const void *image), module_load(module, image))
@@ -547,7 +542,8 @@ static cudaError_t kernel_name(const char **name, ph_kernel *kernel) {
 }
 static cudaError_t kernel_owner(ph_module **module, ph_kernel *kernel) {
   if (!phc_kernel(kernel)) return cudaErrorInvalidResourceHandle;
-  return module_alive(kernel->owner) ? GIVE(module, ph_module *, kernel->owner) : cudaErrorSymbolNotFound;
+  ph_module *owner = (ph_module *)(void *)kernel->owner;  // `owned` is the first field
+  return module_alive(owner) ? GIVE(module, ph_module *, owner) : cudaErrorSymbolNotFound;
 }
 static cudaError_t kernel_attribute(int *value, int attribute, ph_kernel *kernel) {
   return phc_kernel(kernel) ? phc_kernel_attribute(kernel, attribute, value) : cudaErrorInvalidResourceHandle;
@@ -1057,9 +1053,8 @@ typedef struct ph_mapped {
   size_t size;
   bool accessible;
 } ph_mapped;
-static ph_table *reservations;  // base -> size
+static ph_table *reservations;  // base -> size; phc_mappings: base -> ph_mapped
 static ph_table *physicals;
-static ph_table *mappings;      // base -> ph_mapped
 static pthread_mutex_t vmm_lock = PTHREAD_MUTEX_INITIALIZER;
 
 typedef struct ph_search {
@@ -1100,7 +1095,7 @@ static cudaError_t address_reserve(CUdeviceptr *address, size_t size, size_t ali
 static cudaError_t address_free(CUdeviceptr address, size_t size) {
   if (!size || (size_t)phc_table_get(&reservations, address) != size) return cudaErrorInvalidValue;
   for (uintptr_t at = address; at < address + size; at += GRANULE)
-    if (phc_table_get(&mappings, at)) return cudaErrorInvalidValue;  // still mapped
+    if (phc_table_get(&phc_mappings, at)) return cudaErrorInvalidValue;  // still mapped
   phc_table_set(&reservations, address, NULL);
   munmap((void *)address, size);
   return 0;
@@ -1153,13 +1148,13 @@ static cudaError_t memory_map(CUdeviceptr address, size_t size, size_t offset, p
   if (!size || address % GRANULE || offset || size != physical->size) return cudaErrorInvalidValue;
   if (!reserved(address, size) || ph_memory_find((void *)address, &range)) return cudaErrorInvalidValue;
   for (uintptr_t at = address; at < address + size; at += GRANULE)
-    if (phc_table_get(&mappings, at)) return cudaErrorInvalidValue;
+    if (phc_table_get(&phc_mappings, at)) return cudaErrorInvalidValue;
   ph_mapped *mapped = calloc(1, sizeof *mapped);
   if (!mapped) return cudaErrorMemoryAllocation;
   pthread_mutex_lock(&vmm_lock);
   *mapped = (ph_mapped){.physical = physical, .size = size};
   physical->mappings++;
-  phc_table_set(&mappings, address, mapped);
+  phc_table_set(&phc_mappings, address, mapped);
   pthread_mutex_unlock(&vmm_lock);
   return 0;
 }
@@ -1172,12 +1167,12 @@ static cudaError_t set_access(CUdeviceptr address, size_t size, const cudaMemAcc
     if (list[i].flags != 0 && list[i].flags != 1 && list[i].flags != 3) return cudaErrorInvalidValue;
   }
   for (uintptr_t at = address; at < address + size;) {
-    ph_mapped *mapped = phc_table_get(&mappings, at);
+    ph_mapped *mapped = phc_table_get(&phc_mappings, at);
     if (!mapped) return cudaErrorInvalidValue;
     at += mapped->size;
   }
   for (uintptr_t at = address; at < address + size;) {
-    ph_mapped *mapped = phc_table_get(&mappings, at);
+    ph_mapped *mapped = phc_table_get(&phc_mappings, at);
     if (!mapped->accessible) {
       if (mprotect((void *)at, mapped->size, PROT_READ | PROT_WRITE)) return cudaErrorMemoryAllocation;
       if (ph_register((void *)at, mapped->size, PH_SPACE_DEVICE, mapped->physical->prop.location.id)) return cudaErrorInvalidValue;
@@ -1192,7 +1187,7 @@ static cudaError_t memory_unmap(CUdeviceptr address, size_t size) {
   if (!size || size % GRANULE || !reserved(address, size)) return cudaErrorInvalidValue;
   pthread_mutex_lock(&vmm_lock);
   for (uintptr_t at = address; at < address + size;) {
-    ph_mapped *mapped = phc_table_get(&mappings, at);
+    ph_mapped *mapped = phc_table_get(&phc_mappings, at);
     if (!mapped) {
       at += GRANULE;
       continue;
@@ -1202,7 +1197,7 @@ static cudaError_t memory_unmap(CUdeviceptr address, size_t size) {
       // Fresh pages: what is mapped here next must read as zero.
       mmap((void *)at, mapped->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     }
-    phc_table_set(&mappings, at, NULL);
+    phc_table_set(&phc_mappings, at, NULL);
     at += mapped->size;
     mapped->physical->mappings--;
     physical_settle(mapped->physical);
@@ -1214,7 +1209,7 @@ static cudaError_t memory_unmap(CUdeviceptr address, size_t size) {
 
 static cudaError_t memory_retain(ph_physical **handle, void *address) {
   ph_range range;
-  ph_mapped *mapped = ph_memory_find(address, &range) ? phc_table_get(&mappings, range.base) : NULL;
+  ph_mapped *mapped = ph_memory_find(address, &range) ? phc_table_get(&phc_mappings, range.base) : NULL;
   if (!handle || !mapped) return cudaErrorInvalidValue;
   pthread_mutex_lock(&vmm_lock);
   if (!mapped->physical->references++) phc_table_set(&physicals, (uintptr_t)mapped->physical, mapped->physical);

@@ -74,7 +74,7 @@ PH_EXPORT const char *cudaGetErrorString(cudaError_t error) {
 static cudaError_t device_count(int *count) {
   if (!count) return cudaErrorInvalidValue;
   cudaError_t error = phc_ready();
-  *count = error ? 0 : ph_devices();
+  *count = error ? 0 : phc_devices();
   return error;
 }
 static cudaError_t set_device(int device) {
@@ -98,7 +98,7 @@ static cudaError_t by_pci_bus_id(int *device, const char *text) {
   unsigned domain = 0, bus = 0, slot = 0;
   if (!device || !text) return cudaErrorInvalidValue;
   if (sscanf(text, "%x:%x:%x", &domain, &bus, &slot) != 3) return cudaErrorInvalidValue;
-  for (int i = 0; i < ph_devices(); i++)
+  for (int i = 0; i < phc_devices(); i++)
     if (!domain && !slot && (int)bus == phc_pci_bus(i)) return *device = i, 0;
   return cudaErrorInvalidDevice;
 }
@@ -214,39 +214,36 @@ ENTRY(cudaProfilerStop, OTHER, phc_ready, (void), 0)
 // ---------------------------------------------------------------- modules and kernels
 // A compilation unit registers itself when its library is loaded, before any rank is connected:
 // nothing here may need a device.
-PH_EXPORT void **__cudaRegisterFatBinary(void *binary) {
-  void **handle = malloc(sizeof *handle);
+PH_EXPORT ph_owner *__cudaRegisterFatBinary(void *binary) {
+  (void)binary;
+  ph_owner *handle = calloc(1, sizeof *handle);
   if (!handle) abort();
-  *handle = binary;
   return handle;
 }
-PH_EXPORT void __cudaRegisterFatBinaryEnd(void **handle) { (void)handle; }
-PH_EXPORT void __cudaUnregisterFatBinary(void **handle) {
-  phc_kernels_drop(handle);
-  phc_symbols_drop(handle);
-}
-PH_EXPORT char __cudaInitModule(void **handle) { return handle != NULL; }
-PH_EXPORT void __cudaRegisterFunction(void **handle, const char *host, char *device_function, const char *device_name,
+PH_EXPORT void __cudaRegisterFatBinaryEnd(ph_owner *handle) { (void)handle; }
+PH_EXPORT void __cudaUnregisterFatBinary(ph_owner *handle) { phc_owner_drop(handle); }
+PH_EXPORT char __cudaInitModule(ph_owner *handle) { return handle != NULL; }
+PH_EXPORT void __cudaRegisterFunction(ph_owner *handle, const char *host, char *device_function, const char *device_name,
                                       int thread_limit, void *tid, void *bid, void *block, void *grid, int *warp_size) {
   (void)device_function, (void)tid, (void)bid, (void)block, (void)grid, (void)warp_size;
-  ph_kernel *kernel = phc_kernel_create(device_name, handle);
+  ph_kernel *kernel = phc_kernel_create(device_name, host, handle);
   if (thread_limit > 0) kernel->max_threads = thread_limit;
-  phc_kernel_alias(host, kernel);
 }
-PH_EXPORT void __cudaRegisterVar(void **handle, char *host, char *address, const char *name, int external, size_t size,
+PH_EXPORT void __cudaRegisterVar(ph_owner *handle, char *host, char *address, const char *name, int external, size_t size,
                                  int constant, int global) {
-  (void)address, (void)external, (void)constant, (void)global;
-  phc_symbol_register(host, name, size, handle);
+  (void)address, (void)name, (void)external, (void)constant, (void)global;
+  phc_symbol_register(host, size, handle);
 }
-PH_EXPORT void __cudaRegisterHostVar(void **handle, const char *name, char *host, size_t size) {
-  phc_symbol_register(host, name, size, handle);
+PH_EXPORT void __cudaRegisterHostVar(ph_owner *handle, const char *name, char *host, size_t size) {
+  (void)name;
+  phc_symbol_register(host, size, handle);
 }
 // A managed variable is a pointer that the host follows too.
-PH_EXPORT void __cudaRegisterManagedVar(void **handle, void **host, char *address, const char *name, int external,
+PH_EXPORT void __cudaRegisterManagedVar(ph_owner *handle, void **host, char *address, const char *name, int external,
                                         size_t size, int constant, int global) {
-  (void)address, (void)external, (void)constant, (void)global;
+  (void)address, (void)name, (void)external, (void)constant, (void)global;
   *host = calloc(1, size ? size : 1);
-  phc_symbol_register(host, name, size, handle);
+  phc_symbol_register(host, size, handle);
 }
 
 typedef struct ph_configuration {
@@ -272,30 +269,37 @@ PH_EXPORT cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t
   return 0;
 }
 
+// What a kernel that is none answers: a null pointer is no function, any other is taken for a handle.
+static cudaError_t no_kernel(const void *function) {
+  return function ? cudaErrorInvalidResourceHandle : cudaErrorInvalidDeviceFunction;
+}
 static cudaError_t get_kernel(void **kernel, const void *function) {
   if (!kernel) return cudaErrorInvalidValue;
   *kernel = phc_kernel(function);
-  return *kernel ? 0 : cudaErrorInvalidDeviceFunction;
+  return *kernel ? 0 : no_kernel(function);
 }
 // Called once per launch site, also before a device exists: it costs nothing and needs none.
 PH_EXPORT cudaError_t __cudaGetKernel(void **kernel, const void *function) { return get_kernel(kernel, function); }
 ENTRY(cudaGetKernel, GET_DEVICE, nothing, (void **kernel, const void *function), get_kernel(kernel, function))
 ENTRY(cudaGetFuncBySymbol, GET_DEVICE, phc_context, (void **function, const void *symbol), get_kernel(function, symbol))
 
-static int launch_flags(bool per_thread, int more) { return more | (per_thread ? PH_LAUNCH_PER_THREAD : 0); }
+static cudaError_t launch(const void *function, dim3 grid, dim3 block, size_t shared, void *stream, bool per_thread, int flags,
+                          const cudaLaunchAttribute *attributes, unsigned count) {
+  ph_kernel *kernel = phc_kernel(function);
+  if (!kernel) return no_kernel(function);
+  return phc_launch(kernel, grid, block, shared, stream, flags | (per_thread ? PH_LAUNCH_PER_THREAD : 0), attributes, count);
+}
 #define LAUNCH_PARAMETERS (const void *function, dim3 grid, dim3 block, void **arguments, size_t shared, void *stream)
 #define LAUNCH_ARGUMENTS (function, grid, block, arguments, shared, stream)
 STREAM(cudaLaunchKernel, _ptsz, LAUNCH, LAUNCH_PARAMETERS, LAUNCH_ARGUMENTS,
-       ((void)arguments, phc_launch(phc_kernel(function), grid, block, shared, stream, launch_flags(per_thread, 0), NULL, 0)))
+       ((void)arguments, launch(function, grid, block, shared, stream, per_thread, 0, NULL, 0)))
 STREAM(__cudaLaunchKernel, _ptsz, LAUNCH, LAUNCH_PARAMETERS, LAUNCH_ARGUMENTS,
-       ((void)arguments, phc_launch(phc_kernel(function), grid, block, shared, stream, launch_flags(per_thread, 0), NULL, 0)))
+       ((void)arguments, launch(function, grid, block, shared, stream, per_thread, 0, NULL, 0)))
 STREAM(cudaLaunchCooperativeKernel, _ptsz, LAUNCH, LAUNCH_PARAMETERS, LAUNCH_ARGUMENTS,
-       ((void)arguments, phc_launch(phc_kernel(function), grid, block, shared, stream,
-                                    launch_flags(per_thread, PH_LAUNCH_COOP), NULL, 0)))
+       ((void)arguments, launch(function, grid, block, shared, stream, per_thread, PH_LAUNCH_COOP, NULL, 0)))
 static cudaError_t launch_config(const cudaLaunchConfig_t *c, const void *function, bool per_thread) {
   if (!c || (c->numAttrs && !c->attrs)) return cudaErrorInvalidValue;
-  return phc_launch(phc_kernel(function), c->gridDim, c->blockDim, c->dynamicSmemBytes, c->stream,
-                    launch_flags(per_thread, 0), c->attrs, c->numAttrs);
+  return launch(function, c->gridDim, c->blockDim, c->dynamicSmemBytes, c->stream, per_thread, 0, c->attrs, c->numAttrs);
 }
 STREAM(cudaLaunchKernelExC, _ptsz, LAUNCH, (const cudaLaunchConfig_t *config, const void *function, void **arguments),
        (config, function, arguments), ((void)arguments, launch_config(config, function, per_thread)))
@@ -303,7 +307,7 @@ STREAM(cudaLaunchKernelExC, _ptsz, LAUNCH, (const cudaLaunchConfig_t *config, co
 static cudaError_t function_attributes(cudaFuncAttributes *a, const void *function) {
   ph_kernel *kernel = phc_kernel(function);
   if (!a) return cudaErrorInvalidValue;
-  if (!kernel) return cudaErrorInvalidDeviceFunction;
+  if (!kernel) return no_kernel(function);
   memset(a, 0, sizeof *a);
   a->sharedSizeBytes = (size_t)kernel->static_shared;
   a->constSizeBytes = (size_t)kernel->const_bytes;
@@ -318,13 +322,13 @@ static cudaError_t function_attributes(cudaFuncAttributes *a, const void *functi
 }
 static cudaError_t set_function_attribute(const void *function, int attribute, int value) {
   ph_kernel *kernel = phc_kernel(function);
-  return kernel ? phc_kernel_set_attribute(kernel, attribute, value) : cudaErrorInvalidDeviceFunction;
+  return kernel ? phc_kernel_set_attribute(kernel, attribute, value) : no_kernel(function);
 }
-static cudaError_t check_function(const void *function) { return phc_kernel(function) ? 0 : cudaErrorInvalidDeviceFunction; }
+static cudaError_t check_function(const void *function) { return phc_kernel(function) ? 0 : no_kernel(function); }
 static cudaError_t function_name(const char **name, const void *function) {
   ph_kernel *kernel = phc_kernel(function);
   if (!name) return cudaErrorInvalidValue;
-  return kernel ? (*name = kernel->symbol, 0) : cudaErrorInvalidDeviceFunction;
+  return kernel ? (*name = kernel->symbol, 0) : no_kernel(function);
 }
 ENTRY(cudaFuncGetAttributes, GET_DEVICE, phc_context, (cudaFuncAttributes *a, const void *function),
       function_attributes(a, function))
@@ -340,11 +344,11 @@ ENTRY(cudaFuncGetName, GET_DEVICE, phc_context, (const char **name, const void *
 
 static cudaError_t occupancy(int *blocks, const void *function, int threads, size_t shared) {
   ph_kernel *kernel = phc_kernel(function);
-  return kernel ? phc_occupancy(blocks, kernel, threads, shared) : cudaErrorInvalidDeviceFunction;
+  return kernel ? phc_occupancy(blocks, kernel, threads, shared) : no_kernel(function);
 }
 static cudaError_t available_shared(size_t *bytes, const void *function, int blocks, int threads) {
   ph_kernel *kernel = phc_kernel(function);
-  if (!kernel) return cudaErrorInvalidDeviceFunction;
+  if (!kernel) return no_kernel(function);
   if (!bytes || blocks <= 0 || threads <= 0) return cudaErrorInvalidValue;
   size_t share = (size_t)ph_gpu()->smem_per_sm / (size_t)blocks, most = (size_t)ph_gpu()->smem_per_block_optin;
   share = share < most ? share : most;
@@ -354,14 +358,14 @@ static cudaError_t available_shared(size_t *bytes, const void *function, int blo
 }
 static cudaError_t active_clusters(int *clusters, const void *function, const cudaLaunchConfig_t *c) {
   ph_kernel *kernel = phc_kernel(function);
-  if (!kernel) return cudaErrorInvalidDeviceFunction;
+  if (!kernel) return no_kernel(function);
   if (!c) return cudaErrorInvalidValue;
   return phc_max_active_clusters(clusters, kernel, (int)(c->blockDim.x * c->blockDim.y * c->blockDim.z),
                                  c->dynamicSmemBytes, c->attrs, c->numAttrs);
 }
 static cudaError_t potential_cluster(int *size, const void *function, const cudaLaunchConfig_t *c) {
   ph_kernel *kernel = phc_kernel(function);
-  if (!kernel) return cudaErrorInvalidDeviceFunction;
+  if (!kernel) return no_kernel(function);
   return c ? GIVE(size, int, ph_gpu()->major < 9 ? 1 : kernel->non_portable ? 16 : 8) : cudaErrorInvalidValue;
 }
 ENTRY(cudaOccupancyMaxActiveBlocksPerMultiprocessor, GET_DEVICE, phc_context,

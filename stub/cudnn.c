@@ -34,12 +34,14 @@ PH_EXPORT size_t cudnnGetMaxDeviceVersion(void) { return 1210; }
 PH_EXPORT size_t cudnnGetCudartVersion(void) { return PH_CUDA_MAJOR * 1000; }
 PH_EXPORT int cudnnGetProperty(int property, int *value) {
   const int parts[] = {PH_CUDNN_VERSION / 10000, PH_CUDNN_VERSION / 100 % 100, PH_CUDNN_VERSION % 100};
-  if (!value || property < 0 || property > 2) return fail(CUDNN_STATUS_INVALID_VALUE, "cudnnGetProperty: property %d", property);
+  if (!value || property < 0 || property > 2)
+    return fail(CUDNN_STATUS_INVALID_VALUE, "cudnnGetProperty: property %d", property);
   *value = parts[property];
   return CUDNN_STATUS_SUCCESS;
 }
 PH_EXPORT const char *cudnnGetErrorString(int status) {
-#define NAME(STATUS, VALUE) case VALUE: return "CUDNN_STATUS_" #STATUS;
+#define NAME(STATUS, VALUE) \
+  case VALUE: return "CUDNN_STATUS_" #STATUS;
   switch (status) { CUDNN_STATUSES(NAME) }
   return "CUDNN_STATUS_UNKNOWN";
 }
@@ -55,7 +57,8 @@ PH_EXPORT int cudnnQueryRuntimeError(handle *self, int *status, int mode, void *
   return CUDNN_STATUS_SUCCESS;
 }
 #define VERSION_CHECKS(X) X(Graph) X(Ops) X(Cnn) X(Adv)
-#define VERSION_CHECK(NAME) PH_EXPORT int cudnn##NAME##VersionCheck(void) { return CUDNN_STATUS_SUCCESS; }
+#define VERSION_CHECK(NAME) \
+  PH_EXPORT int cudnn##NAME##VersionCheck(void) { return CUDNN_STATUS_SUCCESS; }
 VERSION_CHECKS(VERSION_CHECK)
 
 PH_EXPORT int cudnnCreate(handle **out) {
@@ -64,6 +67,8 @@ PH_EXPORT int cudnnCreate(handle **out) {
   handle *created = calloc(1, sizeof *created);
   if (!created) return fail(CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED, "cudnnCreate");
   created->magic = HANDLE_MAGIC;
+  static int first = 1;
+  if (__atomic_exchange_n(&first, 0, __ATOMIC_RELAXED)) ph_charge(PH_API_CUDNN_CREATE);
   *out = created;
   return CUDNN_STATUS_SUCCESS;
 }
@@ -85,7 +90,9 @@ PH_EXPORT int cudnnGetStream(handle *self, void **stream) {
   return CUDNN_STATUS_SUCCESS;
 }
 // cuDNN's own logging has nothing to say here: the simulator's log holds every call.
-PH_EXPORT int cudnnSetCallback(unsigned mask, void *user, void *callback) { return (void)mask, (void)user, (void)callback, CUDNN_STATUS_SUCCESS; }
+PH_EXPORT int cudnnSetCallback(unsigned mask, void *user, void *callback) {
+  return (void)mask, (void)user, (void)callback, CUDNN_STATUS_SUCCESS;
+}
 PH_EXPORT int cudnnGetCallback(unsigned *mask, void **user, void **callback) {
   if (mask) *mask = 0;
   if (user) *user = NULL;
@@ -96,7 +103,8 @@ PH_EXPORT int cudnnGetCallback(unsigned *mask, void **user, void **callback) {
 // Ends every executing call: one kernel on the handle's stream.
 static int launch(const handle *self, const ph_call *call) {
   const ph_stream *stream = ph_stream_of(self->stream, false);
-  if (!stream) return fail(CUDNN_STATUS_EXECUTION_FAILED, "%s: the handle's stream has been destroyed", call->call);
+  if (!stream)
+    return fail(CUDNN_STATUS_EXECUTION_FAILED, "%s: the handle's stream has been destroyed", call->call);
   ph_call_launch(call, stream);
   ph_charge(PH_API_CUDNN_EXECUTE);
   return CUDNN_STATUS_SUCCESS;
@@ -145,7 +153,8 @@ static const kind *kind_of(int type) {
   return type >= 0 && type < (int)(sizeof kinds / sizeof *kinds) ? &kinds[type] : NULL;
 }
 static size_t element_size(int type) {
-#define SIZE(NAME, NUMBER, BYTES) case NUMBER: return BYTES;
+#define SIZE(NAME, NUMBER, BYTES) \
+  case NUMBER: return BYTES;
   switch (type) { CUDNN_ATTRIBUTE_TYPES(SIZE) }
   return 0;
 }
@@ -205,7 +214,8 @@ static bool copy_into(descriptor *to, const descriptor *from) {
   clear(to);
   to->finalised = from->finalised;
   for (int i = 0; i < from->entries; i++)
-    if (!store(to, from->entry[i].name, from->entry[i].type, from->entry[i].count, from->entry[i].data)) return false;
+    if (!store(to, from->entry[i].name, from->entry[i].type, from->entry[i].count, from->entry[i].data))
+      return false;
   return true;
 }
 
@@ -243,7 +253,8 @@ static tensor tensor_of(const descriptor *self) {
   tensor t = {.self = self, .elements = 1};
   if (!self || self->type != CUDNN_BACKEND_TENSOR) return (tensor){0};
   const int64_t *dims, *strides;
-  int64_t count = list(self, CUDNN_ATTR_TENSOR_DIMENSIONS, &dims), stride_count = list(self, CUDNN_ATTR_TENSOR_STRIDES, &strides);
+  int64_t count = list(self, CUDNN_ATTR_TENSOR_DIMENSIONS, &dims),
+          stride_count = list(self, CUDNN_ATTR_TENSOR_STRIDES, &strides);
   t.dims = count > CUDNN_DIM_MAX ? CUDNN_DIM_MAX : (int)count;
   for (int i = 0; i < t.dims; i++) {
     t.dim[i] = dims[i];
@@ -271,7 +282,8 @@ typedef struct graph {
 } graph;
 static graph graph_of(const descriptor *self) {
   const entry *e = find(self, CUDNN_ATTR_OPERATIONGRAPH_OPS);
-  return e && e->type == CUDNN_TYPE_BACKEND_DESCRIPTOR ? (graph){self, e->count, e->data} : (graph){self, 0, NULL};
+  return e && e->type == CUDNN_TYPE_BACKEND_DESCRIPTOR ? (graph){self, e->count, e->data}
+                                                       : (graph){self, 0, NULL};
 }
 static int64_t count_operations(const graph *g, int type) {
   int64_t count = 0;
@@ -287,7 +299,8 @@ static bool has_pointwise(const graph *g, int mode) {
   for (int64_t i = 0; i < g->operations; i++) {
     const descriptor *operation = g->operation[i];
     if (operation->type == CUDNN_BACKEND_OPERATION_POINTWISE &&
-        integer(child(operation, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR), CUDNN_ATTR_POINTWISE_MODE) == mode)
+        integer(child(operation, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR), CUDNN_ATTR_POINTWISE_MODE) ==
+            mode)
       return true;
   }
   return false;
@@ -312,7 +325,8 @@ static void survey_tensors(const graph *g, summary *out) {
           seen[count++] = uid;
           out->call.bytes += t.bytes;
         }
-        if (is_output(e->name) && out->outputs < MAX_OUTPUTS) out->output[out->outputs++] = (output){uid, t.bytes};
+        if (is_output(e->name) && out->outputs < MAX_OUTPUTS)
+          out->output[out->outputs++] = (output){uid, t.bytes};
       }
     }
   }
@@ -351,8 +365,10 @@ static const convolution convolutions[] = {
     {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER, "conv_wgrad", 716, 715, 717, 714},
 };
 
-static void describe_convolution(const graph *g, const convolution *form, const descriptor *operation, int64_t engine, ph_call *call) {
-  tensor x = tensor_at(operation, form->x), w = tensor_at(operation, form->w), y = tensor_at(operation, form->y);
+static void describe_convolution(const graph *g, const convolution *form, const descriptor *operation,
+                                 int64_t engine, ph_call *call) {
+  tensor x = tensor_at(operation, form->x), w = tensor_at(operation, form->w),
+         y = tensor_at(operation, form->y);
   const descriptor *parameters = child(operation, form->convolution);
   ph_call_begin(call, "cudnn", form->call);
   const char *compute = compute_word(&x, engine);
@@ -376,13 +392,15 @@ static double matmul_flops(const graph *g) {
   double flops = 0;
   for (int64_t i = 0; i < g->operations; i++) {
     if (g->operation[i]->type != CUDNN_BACKEND_OPERATION_MATMUL) continue;
-    tensor a = tensor_at(g->operation[i], CUDNN_ATTR_OPERATION_MATMUL_ADESC), c = tensor_at(g->operation[i], CUDNN_ATTR_OPERATION_MATMUL_CDESC);
+    tensor a = tensor_at(g->operation[i], CUDNN_ATTR_OPERATION_MATMUL_ADESC),
+           c = tensor_at(g->operation[i], CUDNN_ATTR_OPERATION_MATMUL_CDESC);
     if (a.dims) flops += 2 * c.elements * (double)a.dim[a.dims - 1];
   }
   return flops;
 }
 
-static void describe_attention(ph_call *call, bool backward, const tensor *q, int64_t kv_heads, int64_t kv_length, int64_t v_dim) {
+static void describe_attention(ph_call *call, bool backward, const tensor *q, int64_t kv_heads,
+                               int64_t kv_length, int64_t v_dim) {
   int64_t heads = q->dim[1], length = q->dim[2], dim = q->dim[3];
   ph_call_begin(call, "cudnn", backward ? "sdpa_bwd" : "sdpa_fwd");
   ph_call_text(call, "a", ph_dtype_name(q->type), true);
@@ -395,42 +413,51 @@ static void describe_attention(ph_call *call, bool backward, const tensor *q, in
   ph_call_number(call, "dv", v_dim, v_dim != dim);
   // Two products forward; backward five: the scores again, dV, dP, dQ, dK.
   double square = 2.0 * (double)q->dim[0] * (double)heads * (double)length * (double)kv_length;
-  call->flops = backward ? square * (3.0 * (double)dim + 2.0 * (double)v_dim) : square * ((double)dim + (double)v_dim);
+  call->flops =
+      backward ? square * (3.0 * (double)dim + 2.0 * (double)v_dim) : square * ((double)dim + (double)v_dim);
 }
 
 // Attention written out: queries times transposed keys, softmax, times values.
 static void describe_written_attention(const graph *g, bool backward, ph_call *call) {
   const descriptor *scores = first_operation(g, CUDNN_BACKEND_OPERATION_MATMUL);
-  tensor q = tensor_at(scores, CUDNN_ATTR_OPERATION_MATMUL_ADESC), k = tensor_at(scores, CUDNN_ATTR_OPERATION_MATMUL_BDESC);
+  tensor q = tensor_at(scores, CUDNN_ATTR_OPERATION_MATMUL_ADESC),
+         k = tensor_at(scores, CUDNN_ATTR_OPERATION_MATMUL_BDESC);
   int64_t v_dim = q.dim[3];
   for (int64_t i = 0; i < g->operations; i++) {
     const descriptor *operation = g->operation[i];
     if (operation->type != CUDNN_BACKEND_OPERATION_MATMUL || operation == scores) continue;
-    tensor a = tensor_at(operation, CUDNN_ATTR_OPERATION_MATMUL_ADESC), b = tensor_at(operation, CUDNN_ATTR_OPERATION_MATMUL_BDESC);
+    tensor a = tensor_at(operation, CUDNN_ATTR_OPERATION_MATMUL_ADESC),
+           b = tensor_at(operation, CUDNN_ATTR_OPERATION_MATMUL_BDESC);
     // Forward: P times V. Backward: dO times transposed V.
     if (!backward && b.dims == 4) v_dim = b.dim[3];
     if (backward && a.resident && a.dims == 4 && a.dim[2] == q.dim[2]) v_dim = a.dim[3];
   }
   describe_attention(call, backward, &q, k.dim[1], k.dim[3], v_dim);
   bool masked_by_index = has_pointwise(g, CUDNN_POINTWISE_GEN_INDEX);
-  bool causal = masked_by_index && (has_pointwise(g, CUDNN_POINTWISE_CMP_GE) || has_pointwise(g, CUDNN_POINTWISE_CMP_LE));
+  bool causal = masked_by_index &&
+                (has_pointwise(g, CUDNN_POINTWISE_CMP_GE) || has_pointwise(g, CUDNN_POINTWISE_CMP_LE));
   ph_call_number(call, "causal", causal, causal);
   ph_call_number(call, "dropout", first_operation(g, CUDNN_BACKEND_OPERATION_RNG) != NULL, false);
 }
 
 static void describe_fused_attention(const descriptor *operation, bool backward, ph_call *call) {
-  tensor q = tensor_at(operation, backward ? CUDNN_ATTR_OPERATION_SDPA_BWD_QDESC : CUDNN_ATTR_OPERATION_SDPA_FWD_QDESC);
-  tensor k = tensor_at(operation, backward ? CUDNN_ATTR_OPERATION_SDPA_BWD_KDESC : CUDNN_ATTR_OPERATION_SDPA_FWD_KDESC);
-  tensor v = tensor_at(operation, backward ? CUDNN_ATTR_OPERATION_SDPA_BWD_VDESC : CUDNN_ATTR_OPERATION_SDPA_FWD_VDESC);
+  tensor q = tensor_at(operation,
+                       backward ? CUDNN_ATTR_OPERATION_SDPA_BWD_QDESC : CUDNN_ATTR_OPERATION_SDPA_FWD_QDESC);
+  tensor k = tensor_at(operation,
+                       backward ? CUDNN_ATTR_OPERATION_SDPA_BWD_KDESC : CUDNN_ATTR_OPERATION_SDPA_FWD_KDESC);
+  tensor v = tensor_at(operation,
+                       backward ? CUDNN_ATTR_OPERATION_SDPA_BWD_VDESC : CUDNN_ATTR_OPERATION_SDPA_FWD_VDESC);
   // Keys may be given transposed: the dimension that is not the queries' is the length.
   int64_t length = k.dim[2] == q.dim[3] && k.dim[3] != q.dim[3] ? k.dim[3] : k.dim[2];
   describe_attention(call, backward, &q, k.dim[1], length, v.dim[3]);
 }
 
 static void describe_matmul(const graph *g, const descriptor *operation, int64_t engine, ph_call *call) {
-  tensor a = tensor_at(operation, CUDNN_ATTR_OPERATION_MATMUL_ADESC), b = tensor_at(operation, CUDNN_ATTR_OPERATION_MATMUL_BDESC);
+  tensor a = tensor_at(operation, CUDNN_ATTR_OPERATION_MATMUL_ADESC),
+         b = tensor_at(operation, CUDNN_ATTR_OPERATION_MATMUL_BDESC);
   tensor c = tensor_at(operation, CUDNN_ATTR_OPERATION_MATMUL_CDESC);
-  int64_t m = c.dims > 1 ? c.dim[c.dims - 2] : 1, n = c.dims ? c.dim[c.dims - 1] : 1, k = a.dims ? a.dim[a.dims - 1] : 1;
+  int64_t m = c.dims > 1 ? c.dim[c.dims - 2] : 1, n = c.dims ? c.dim[c.dims - 1] : 1,
+          k = a.dims ? a.dim[a.dims - 1] : 1;
   ph_call_begin(call, "cudnn", "matmul");
   ph_call_text(call, "a", ph_dtype_name(a.type), true);
   ph_call_text(call, "b", ph_dtype_name(b.type), false);
@@ -447,10 +474,16 @@ static void describe_matmul(const graph *g, const descriptor *operation, int64_t
 
 // Anything else: its kind by the leading operation, and the tensors in device memory.
 static void describe_rest(const graph *g, ph_call *call) {
-  static const struct { int operation; const char *call; } kinds[] = {
-      {CUDNN_BACKEND_OPERATION_NORM_FORWARD, "norm_fwd"},       {CUDNN_BACKEND_OPERATION_NORM_BACKWARD, "norm_bwd"},
-      {CUDNN_BACKEND_OPERATION_RESAMPLE_FWD, "pool_fwd"},       {CUDNN_BACKEND_OPERATION_RESAMPLE_BWD, "pool_bwd"},
-      {CUDNN_BACKEND_OPERATION_MOE_GROUPED_MATMUL, "moe_gemm"}, {CUDNN_BACKEND_OPERATION_REDUCTION, "reduction"},
+  static const struct {
+    int operation;
+    const char *call;
+  } kinds[] = {
+      {CUDNN_BACKEND_OPERATION_NORM_FORWARD, "norm_fwd"},
+      {CUDNN_BACKEND_OPERATION_NORM_BACKWARD, "norm_bwd"},
+      {CUDNN_BACKEND_OPERATION_RESAMPLE_FWD, "pool_fwd"},
+      {CUDNN_BACKEND_OPERATION_RESAMPLE_BWD, "pool_bwd"},
+      {CUDNN_BACKEND_OPERATION_MOE_GROUPED_MATMUL, "moe_gemm"},
+      {CUDNN_BACKEND_OPERATION_REDUCTION, "reduction"},
       {CUDNN_BACKEND_OPERATION_POINTWISE, "pointwise"},
   };
   const char *name = "graph";
@@ -471,7 +504,8 @@ static void describe_rest(const graph *g, ph_call *call) {
       tensor t = tensor_of(((descriptor **)e->data)[0]);
       if (!t.self || !t.resident) continue;
       if (!listed) ph_call_text(call, "a", ph_dtype_name(t.type), true);
-      if (listed < sizeof keys / sizeof *keys) ph_call_list(call, keys[listed], t.dim, t.dims, !listed), listed++;
+      if (listed < sizeof keys / sizeof *keys)
+        ph_call_list(call, keys[listed], t.dim, t.dims, !listed), listed++;
       if (t.elements > largest) largest = t.elements;
     }
   }
@@ -485,10 +519,12 @@ static void describe(const graph *g, int64_t engine, summary *out) {
     const descriptor *operation = first_operation(g, convolutions[i].operation);
     if (operation) describe_convolution(g, &convolutions[i], operation, engine, call), done = true;
   }
-  const descriptor *forward = first_operation(g, CUDNN_BACKEND_OPERATION_SDPA_FWD), *backward = first_operation(g, CUDNN_BACKEND_OPERATION_SDPA_BWD);
+  const descriptor *forward = first_operation(g, CUDNN_BACKEND_OPERATION_SDPA_FWD),
+                   *backward = first_operation(g, CUDNN_BACKEND_OPERATION_SDPA_BWD);
   int64_t products = count_operations(g, CUDNN_BACKEND_OPERATION_MATMUL);
   const descriptor *first = first_operation(g, CUDNN_BACKEND_OPERATION_MATMUL);
-  bool four = first && tensor_at(first, CUDNN_ATTR_OPERATION_MATMUL_ADESC).dims == 4 && tensor_at(first, CUDNN_ATTR_OPERATION_MATMUL_BDESC).dims == 4;
+  bool four = first && tensor_at(first, CUDNN_ATTR_OPERATION_MATMUL_ADESC).dims == 4 &&
+              tensor_at(first, CUDNN_ATTR_OPERATION_MATMUL_BDESC).dims == 4;
   if (done) {
   } else if (forward || backward) {
     describe_fused_attention(forward ? forward : backward, !forward, call);
@@ -507,10 +543,16 @@ static int64_t engines_of(const descriptor *operation_graph) {
   graph g = graph_of(operation_graph);
   for (size_t i = 0; i < sizeof convolutions / sizeof *convolutions; i++) {
     const descriptor *operation = first_operation(&g, convolutions[i].operation);
-    if (operation) return integer(child(operation, convolutions[i].x), CUDNN_ATTR_TENSOR_DATA_TYPE) == CUDNN_DATA_FLOAT ? 2 : 1;
+    if (operation)
+      return integer(child(operation, convolutions[i].x), CUDNN_ATTR_TENSOR_DATA_TYPE) == CUDNN_DATA_FLOAT
+                 ? 2
+                 : 1;
   }
   const descriptor *matmul = first_operation(&g, CUDNN_BACKEND_OPERATION_MATMUL);
-  return matmul && integer(child(matmul, CUDNN_ATTR_OPERATION_MATMUL_ADESC), CUDNN_ATTR_TENSOR_DATA_TYPE) == CUDNN_DATA_FLOAT ? 2 : 1;
+  return matmul && integer(child(matmul, CUDNN_ATTR_OPERATION_MATMUL_ADESC), CUDNN_ATTR_TENSOR_DATA_TYPE) ==
+                       CUDNN_DATA_FLOAT
+             ? 2
+             : 1;
 }
 
 // ---------------------------------------------------------------- the backend calls
@@ -526,12 +568,16 @@ static descriptor *new_descriptor(int type) {
 PH_EXPORT int cudnnBackendCreateDescriptor(int type, descriptor **out) {
   if (!out) return fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "cudnnBackendCreateDescriptor: descriptor");
   *out = NULL;
-  if (!kind_of(type)) return fail(CUDNN_STATUS_NOT_SUPPORTED, "cudnnBackendCreateDescriptor: descriptor type %d is not known to the simulated cuDNN", type);
+  if (!kind_of(type))
+    return fail(CUDNN_STATUS_NOT_SUPPORTED,
+                "cudnnBackendCreateDescriptor: descriptor type %d is not known to the simulated cuDNN", type);
   *out = new_descriptor(type);
-  return *out ? CUDNN_STATUS_SUCCESS : fail(CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED, "cudnnBackendCreateDescriptor");
+  return *out ? CUDNN_STATUS_SUCCESS
+              : fail(CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED, "cudnnBackendCreateDescriptor");
 }
 PH_EXPORT int cudnnBackendDestroyDescriptor(descriptor *self) {
-  if (self && !is_descriptor(self)) return fail(CUDNN_STATUS_BAD_PARAM, "cudnnBackendDestroyDescriptor: not a descriptor");
+  if (self && !is_descriptor(self))
+    return fail(CUDNN_STATUS_BAD_PARAM, "cudnnBackendDestroyDescriptor: not a descriptor");
   release(self);
   return CUDNN_STATUS_SUCCESS;
 }
@@ -545,31 +591,46 @@ PH_EXPORT int cudnnBackendInitialize(descriptor *self) {
 static int set_attribute(descriptor *self, int name, int type, int64_t count, const void *elements) {
   if (!is_descriptor(self)) return fail(CUDNN_STATUS_BAD_PARAM, "cudnnBackendSetAttribute: not a descriptor");
   const kind *k = kind_of(self->type);
-  if (self->finalised) return fail(CUDNN_STATUS_NOT_INITIALIZED, "cudnnBackendSetAttribute: %s is finalised", k->name);
-  if (name < k->low || name > k->high) return fail(CUDNN_STATUS_BAD_PARAM, "cudnnBackendSetAttribute: %s has no attribute %d", k->name, name);
-  if (!element_size(type)) return fail(CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE, "cudnnBackendSetAttribute: attribute type %d of %d", type, name);
-  if (count < 0 || (count && !elements)) return fail(CUDNN_STATUS_BAD_PARAM, "cudnnBackendSetAttribute: %lld elements of attribute %d", (long long)count, name);
+  if (self->finalised)
+    return fail(CUDNN_STATUS_NOT_INITIALIZED, "cudnnBackendSetAttribute: %s is finalised", k->name);
+  if (name < k->low || name > k->high)
+    return fail(CUDNN_STATUS_BAD_PARAM, "cudnnBackendSetAttribute: %s has no attribute %d", k->name, name);
+  if (!element_size(type))
+    return fail(CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE, "cudnnBackendSetAttribute: attribute type %d of %d",
+                type, name);
+  if (count < 0 || (count && !elements))
+    return fail(CUDNN_STATUS_BAD_PARAM, "cudnnBackendSetAttribute: %lld elements of attribute %d",
+                (long long)count, name);
   if (type == CUDNN_TYPE_BACKEND_DESCRIPTOR) {
     for (int64_t i = 0; i < count; i++) {
       const descriptor *given = ((descriptor *const *)elements)[i];
-      if (given && !is_descriptor(given)) return fail(CUDNN_STATUS_BAD_PARAM, "cudnnBackendSetAttribute: element %lld of %d is not a descriptor", (long long)i, name);
+      if (given && !is_descriptor(given))
+        return fail(CUDNN_STATUS_BAD_PARAM,
+                    "cudnnBackendSetAttribute: element %lld of %d is not a descriptor", (long long)i, name);
       if (given && !given->finalised)
-        return fail(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "cudnnBackendSetAttribute: element %lld of %d is not finalised", (long long)i, name);
+        return fail(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED,
+                    "cudnnBackendSetAttribute: element %lld of %d is not finalised", (long long)i, name);
     }
   }
-  return store(self, name, type, count, elements) ? CUDNN_STATUS_SUCCESS
-                                                  : fail(CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED, "cudnnBackendSetAttribute");
+  return store(self, name, type, count, elements)
+             ? CUDNN_STATUS_SUCCESS
+             : fail(CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED, "cudnnBackendSetAttribute");
 }
-PH_EXPORT int cudnnBackendSetAttribute(descriptor *self, int name, int type, int64_t count, const void *elements) {
+PH_EXPORT int cudnnBackendSetAttribute(descriptor *self, int name, int type, int64_t count,
+                                       const void *elements) {
   return PH_BRACKET(set_attribute(self, name, type, count, elements));
 }
 
 static int finalise_plan(descriptor *self) {
-  const descriptor *engine = child(child(self, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG), CUDNN_ATTR_ENGINECFG_ENGINE);
+  const descriptor *engine =
+      child(child(self, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG), CUDNN_ATTR_ENGINECFG_ENGINE);
   const descriptor *operation_graph = child(engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH);
-  if (!operation_graph) return fail(CUDNN_STATUS_BAD_PARAM, "cudnnBackendFinalize: EXECUTION_PLAN's engine has no operation graph");
+  if (!operation_graph)
+    return fail(CUDNN_STATUS_BAD_PARAM,
+                "cudnnBackendFinalize: EXECUTION_PLAN's engine has no operation graph");
   self->plan = calloc(1, sizeof *self->plan);
   if (!self->plan) return fail(CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED, "cudnnBackendFinalize");
+  ph_charge(PH_API_CUDNN_PLAN);
   graph g = graph_of(operation_graph);
   describe(&g, integer(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX), self->plan);
   return CUDNN_STATUS_SUCCESS;
@@ -580,14 +641,19 @@ static int finalise(descriptor *self) {
   const kind *k = kind_of(self->type);
   for (int i = 0; i < 4; i++)
     if (k->needed[i] >= 0 && !find(self, k->needed[i]))
-      return fail(CUDNN_STATUS_BAD_PARAM, "cudnnBackendFinalize: %s lacks attribute %d", k->name, k->needed[i]);
+      return fail(CUDNN_STATUS_BAD_PARAM, "cudnnBackendFinalize: %s lacks attribute %d", k->name,
+                  k->needed[i]);
   int status = CUDNN_STATUS_SUCCESS;
   if (self->type == CUDNN_BACKEND_VARIANT_PACK &&
-      find(self, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS)->count != find(self, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS)->count)
-    status = fail(CUDNN_STATUS_BAD_PARAM, "cudnnBackendFinalize: VARIANT_PACK has unequal numbers of ids and pointers");
+      find(self, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS)->count !=
+          find(self, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS)->count)
+    status = fail(CUDNN_STATUS_BAD_PARAM,
+                  "cudnnBackendFinalize: VARIANT_PACK has unequal numbers of ids and pointers");
   if (self->type == CUDNN_BACKEND_ENGINE && (integer(self, CUDNN_ATTR_ENGINE_GLOBAL_INDEX) < 0 ||
-      integer(self, CUDNN_ATTR_ENGINE_GLOBAL_INDEX) >= engines_of(child(self, CUDNN_ATTR_ENGINE_OPERATION_GRAPH))))
-    status = fail(CUDNN_STATUS_NOT_SUPPORTED, "cudnnBackendFinalize: no engine %lld for this graph", (long long)integer(self, CUDNN_ATTR_ENGINE_GLOBAL_INDEX));
+                                             integer(self, CUDNN_ATTR_ENGINE_GLOBAL_INDEX) >=
+                                                 engines_of(child(self, CUDNN_ATTR_ENGINE_OPERATION_GRAPH))))
+    status = fail(CUDNN_STATUS_NOT_SUPPORTED, "cudnnBackendFinalize: no engine %lld for this graph",
+                  (long long)integer(self, CUDNN_ATTR_ENGINE_GLOBAL_INDEX));
   if (self->type == CUDNN_BACKEND_EXECUTION_PLAN) status = finalise_plan(self);
   if (status != CUDNN_STATUS_SUCCESS) return status;
   self->finalised = true;
@@ -599,18 +665,21 @@ PH_EXPORT int cudnnBackendFinalize(descriptor *self) { return PH_BRACKET(finalis
 // Makes `config` the configuration of engine `index` for the heuristics' graph.
 static int fill_configuration(descriptor *config, const descriptor *heuristics, int64_t index) {
   if (!is_descriptor(config) || config->type != CUDNN_BACKEND_ENGINECFG)
-    return fail(CUDNN_STATUS_BAD_PARAM, "cudnnBackendGetAttribute: results of ENGINEHEUR need ENGINECFG descriptors");
+    return fail(CUDNN_STATUS_BAD_PARAM,
+                "cudnnBackendGetAttribute: results of ENGINEHEUR need ENGINECFG descriptors");
   const entry *operation_graph = find(heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
   descriptor *engine = new_descriptor(CUDNN_BACKEND_ENGINE);
   if (!engine) return fail(CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED, "cudnnBackendGetAttribute");
   clear(config);
-  bool stored = store(engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, operation_graph->data) &&
+  bool stored = store(engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+                      operation_graph->data) &&
                 store(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &index);
   engine->finalised = true;
   stored = stored && store(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &engine);
   config->finalised = true;
   release(engine);  // the configuration holds it now
-  return stored ? CUDNN_STATUS_SUCCESS : fail(CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED, "cudnnBackendGetAttribute");
+  return stored ? CUDNN_STATUS_SUCCESS
+                : fail(CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED, "cudnnBackendGetAttribute");
 }
 
 // Answers that are not stored: `value` is the only element, or the list is empty.
@@ -636,7 +705,8 @@ static const answer *computed_answer(const descriptor *self, int name, answer *s
     return scratch;
   }
   if (name == CUDNN_ATTR_ENGINE_NUMERICAL_NOTE) {
-    *scratch = (answer){name, CUDNN_TYPE_NUMERICAL_NOTE, integer(self, CUDNN_ATTR_ENGINE_GLOBAL_INDEX) == 0, CUDNN_NUMERICAL_NOTE_TENSOR_CORE};
+    *scratch = (answer){name, CUDNN_TYPE_NUMERICAL_NOTE, integer(self, CUDNN_ATTR_ENGINE_GLOBAL_INDEX) == 0,
+                        CUDNN_NUMERICAL_NOTE_TENSOR_CORE};
     return scratch;
   }
   for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
@@ -644,14 +714,21 @@ static const answer *computed_answer(const descriptor *self, int name, answer *s
   return NULL;
 }
 
-static int get_attribute(const descriptor *self, int name, int type, int64_t requested, int64_t *count, void *elements) {
+static int get_attribute(const descriptor *self, int name, int type, int64_t requested, int64_t *count,
+                         void *elements) {
   if (!is_descriptor(self)) return fail(CUDNN_STATUS_BAD_PARAM, "cudnnBackendGetAttribute: not a descriptor");
   const kind *k = kind_of(self->type);
-  if (!self->finalised) return fail(CUDNN_STATUS_NOT_INITIALIZED, "cudnnBackendGetAttribute: %s is not finalised", k->name);
-  if (name < k->low || name > k->high) return fail(CUDNN_STATUS_BAD_PARAM, "cudnnBackendGetAttribute: %s has no attribute %d", k->name, name);
-  if (requested < 0) return fail(CUDNN_STATUS_BAD_PARAM, "cudnnBackendGetAttribute: %lld elements asked for", (long long)requested);
+  if (!self->finalised)
+    return fail(CUDNN_STATUS_NOT_INITIALIZED, "cudnnBackendGetAttribute: %s is not finalised", k->name);
+  if (name < k->low || name > k->high)
+    return fail(CUDNN_STATUS_BAD_PARAM, "cudnnBackendGetAttribute: %s has no attribute %d", k->name, name);
+  if (requested < 0)
+    return fail(CUDNN_STATUS_BAD_PARAM, "cudnnBackendGetAttribute: %lld elements asked for",
+                (long long)requested);
   if (self->type == CUDNN_BACKEND_ENGINEHEUR && name == CUDNN_ATTR_ENGINEHEUR_RESULTS) {
-    if (type != CUDNN_TYPE_BACKEND_DESCRIPTOR) return fail(CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE, "cudnnBackendGetAttribute: type %d of %d", type, name);
+    if (type != CUDNN_TYPE_BACKEND_DESCRIPTOR)
+      return fail(CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE, "cudnnBackendGetAttribute: type %d of %d", type,
+                  name);
     int64_t engines = engines_of(child(self, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH));
     if (count) *count = elements && requested < engines ? requested : engines;
     for (int64_t i = 0; elements && i < requested && i < engines; i++) {
@@ -664,13 +741,18 @@ static int get_attribute(const descriptor *self, int name, int type, int64_t req
   if (!e) {
     answer scratch;
     const answer *computed = computed_answer(self, name, &scratch);
-    if (!computed) return fail(CUDNN_STATUS_NOT_SUPPORTED, "cudnnBackendGetAttribute: attribute %d of %s is not set", name, k->name);
-    if (computed->type != type) return fail(CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE, "cudnnBackendGetAttribute: type %d of %d", type, name);
+    if (!computed)
+      return fail(CUDNN_STATUS_NOT_SUPPORTED, "cudnnBackendGetAttribute: attribute %d of %s is not set", name,
+                  k->name);
+    if (computed->type != type)
+      return fail(CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE, "cudnnBackendGetAttribute: type %d of %d", type,
+                  name);
     if (count) *count = computed->count;
     if (elements && requested > 0 && computed->count) memcpy(elements, &computed->value, element_size(type));
     return CUDNN_STATUS_SUCCESS;
   }
-  if (e->type != type) return fail(CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE, "cudnnBackendGetAttribute: type %d of %d", type, name);
+  if (e->type != type)
+    return fail(CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE, "cudnnBackendGetAttribute: type %d of %d", type, name);
   if (count) *count = e->count;
   int64_t copied = requested < e->count ? requested : e->count;
   if (!elements) return CUDNN_STATUS_SUCCESS;
@@ -682,33 +764,45 @@ static int get_attribute(const descriptor *self, int name, int type, int64_t req
     descriptor *to = ((descriptor **)elements)[i];
     const descriptor *from = ((descriptor **)e->data)[i];
     if (!is_descriptor(to) || !from || to->type != from->type)
-      return fail(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, "cudnnBackendGetAttribute: element %lld of %d does not take a descriptor", (long long)i, name);
-    if (to != from && !copy_into(to, from)) return fail(CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED, "cudnnBackendGetAttribute");
+      return fail(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE,
+                  "cudnnBackendGetAttribute: element %lld of %d does not take a descriptor", (long long)i,
+                  name);
+    if (to != from && !copy_into(to, from))
+      return fail(CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED, "cudnnBackendGetAttribute");
   }
   return CUDNN_STATUS_SUCCESS;
 }
-PH_EXPORT int cudnnBackendGetAttribute(const descriptor *self, int name, int type, int64_t requested, int64_t *count, void *elements) {
+PH_EXPORT int cudnnBackendGetAttribute(const descriptor *self, int name, int type, int64_t requested,
+                                       int64_t *count, void *elements) {
   return PH_BRACKET(get_attribute(self, name, type, requested, count, elements));
 }
 
 static int execute(const handle *self, const descriptor *plan, const descriptor *pack) {
   CHECK_HANDLE(self);
-  if (!is_descriptor(plan) || plan->type != CUDNN_BACKEND_EXECUTION_PLAN || !is_descriptor(pack) || pack->type != CUDNN_BACKEND_VARIANT_PACK)
+  if (!is_descriptor(plan) || plan->type != CUDNN_BACKEND_EXECUTION_PLAN || !is_descriptor(pack) ||
+      pack->type != CUDNN_BACKEND_VARIANT_PACK)
     return fail(CUDNN_STATUS_BAD_PARAM, "cudnnBackendExecute: needs an EXECUTION_PLAN and a VARIANT_PACK");
-  if (!plan->finalised || !pack->finalised) return fail(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "cudnnBackendExecute: plan or pack is not finalised");
-  const entry *uids = find(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS), *pointers = find(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
+  if (!plan->finalised || !pack->finalised)
+    return fail(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "cudnnBackendExecute: plan or pack is not finalised");
+  const entry *uids = find(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS),
+              *pointers = find(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
   for (int i = 0; i < plan->plan->outputs; i++) {
     int64_t at = 0;
     while (at < uids->count && ((const int64_t *)uids->data)[at] != plan->plan->output[i].uid) at++;
     if (at == uids->count)
-      return fail(CUDNN_STATUS_BAD_PARAM, "cudnnBackendExecute: no pointer for tensor %lld, which the plan writes", (long long)plan->plan->output[i].uid);
+      return fail(CUDNN_STATUS_BAD_PARAM,
+                  "cudnnBackendExecute: no pointer for tensor %lld, which the plan writes",
+                  (long long)plan->plan->output[i].uid);
   }
   int status = launch(self, &plan->plan->call);
   for (int i = 0; status == CUDNN_STATUS_SUCCESS && i < plan->plan->outputs; i++)
     for (int64_t at = 0; at < uids->count; at++)
-      if (((const int64_t *)uids->data)[at] == plan->plan->output[i].uid) ph_wrote_output(((void **)pointers->data)[at], plan->plan->output[i].bytes);
+      if (((const int64_t *)uids->data)[at] == plan->plan->output[i].uid)
+        ph_wrote_output(((void **)pointers->data)[at], plan->plan->output[i].bytes);
   return status;
 }
-PH_EXPORT int cudnnBackendExecute(handle *self, descriptor *plan, descriptor *pack) { return PH_BRACKET(execute(self, plan, pack)); }
+PH_EXPORT int cudnnBackendExecute(handle *self, descriptor *plan, descriptor *pack) {
+  return PH_BRACKET(execute(self, plan, pack));
+}
 
 #include "cudnn_legacy.h"

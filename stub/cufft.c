@@ -3,10 +3,24 @@
 #include <pthread.h>
 
 enum {
-  CUFFT_SUCCESS = 0, CUFFT_INVALID_PLAN = 1, CUFFT_ALLOC_FAILED = 2, CUFFT_INVALID_TYPE = 3, CUFFT_INVALID_VALUE = 4,
-  CUFFT_EXEC_FAILED = 6, CUFFT_SETUP_FAILED = 7, CUFFT_INVALID_SIZE = 8, CUFFT_NOT_SUPPORTED = 16,
+  CUFFT_SUCCESS = 0,
+  CUFFT_INVALID_PLAN = 1,
+  CUFFT_ALLOC_FAILED = 2,
+  CUFFT_INVALID_TYPE = 3,
+  CUFFT_INVALID_VALUE = 4,
+  CUFFT_EXEC_FAILED = 6,
+  CUFFT_SETUP_FAILED = 7,
+  CUFFT_INVALID_SIZE = 8,
+  CUFFT_NOT_SUPPORTED = 16,
 };
-enum { CUFFT_C2C = 0x29, CUFFT_R2C = 0x2a, CUFFT_C2R = 0x2c, CUFFT_Z2Z = 0x69, CUFFT_D2Z = 0x6a, CUFFT_Z2D = 0x6c };
+enum {
+  CUFFT_C2C = 0x29,
+  CUFFT_R2C = 0x2a,
+  CUFFT_C2R = 0x2c,
+  CUFFT_Z2Z = 0x69,
+  CUFFT_D2Z = 0x6a,
+  CUFFT_Z2D = 0x6c
+};
 enum { MAX_RANK = 3, MAX_PLANS = 65536 };
 
 typedef struct plan {
@@ -113,8 +127,8 @@ static bool in_place(int64_t n) {
   return n == 1;
 }
 
-static int make_plan(int handle, int rank, const int64_t *n, int in, int out, int execution, int64_t batch, int64_t in_distance, int64_t out_distance,
-                     size_t *size) {
+static int make_plan(int handle, int rank, const int64_t *n, int in, int out, int execution, int64_t batch,
+                     int64_t in_distance, int64_t out_distance, size_t *size) {
   plan p;
   if (!get(handle, &p) || p.made) return CUFFT_INVALID_PLAN;
   if (rank < 1 || rank > MAX_RANK || !n) return CUFFT_INVALID_VALUE;
@@ -132,15 +146,17 @@ static int make_plan(int handle, int rank, const int64_t *n, int in, int out, in
   }
   if (batch < 1) return CUFFT_INVALID_SIZE;
   p.workspace = direct ? 0 : (size_t)(points(&p) * ph_dtype_bytes(type));
-  if (p.allocates && p.workspace && !(p.area = ph_memory_alloc(ph_current_device(), p.workspace))) return CUFFT_ALLOC_FAILED;
+  if (p.allocates && p.workspace && !(p.area = ph_memory_alloc(ph_current_device(), p.workspace)))
+    return CUFFT_ALLOC_FAILED;
   p.made = true;
   put(handle, &p);
   if (size) *size = p.workspace;
   ph_charge(PH_API_OTHER);
   return CUFFT_SUCCESS;
 }
-PH_EXPORT int cufftXtMakePlanMany(int handle, int rank, long long *n, long long *inembed, long long istride, long long idist, int in, long long *onembed,
-                                  long long ostride, long long odist, int out, long long batch, size_t *size, int execution) {
+PH_EXPORT int cufftXtMakePlanMany(int handle, int rank, long long *n, long long *inembed, long long istride,
+                                  long long idist, int in, long long *onembed, long long ostride,
+                                  long long odist, int out, long long batch, size_t *size, int execution) {
   (void)inembed, (void)istride, (void)onembed, (void)ostride;
   int64_t wide[MAX_RANK] = {0};
   for (int i = 0; n && i < rank && i < MAX_RANK; i++) wide[i] = n[i];
@@ -149,9 +165,12 @@ PH_EXPORT int cufftXtMakePlanMany(int handle, int rank, long long *n, long long 
 
 // The classic transform types: input, output and execution type.
 static bool types_of(int transform, int *in, int *out, int *execution) {
-  static const struct { int transform, in, out, execution; } kinds[] = {
-      {CUFFT_C2C, PH_C_32F, PH_C_32F, PH_C_32F}, {CUFFT_R2C, PH_R_32F, PH_C_32F, PH_C_32F}, {CUFFT_C2R, PH_C_32F, PH_R_32F, PH_C_32F},
-      {CUFFT_Z2Z, PH_C_64F, PH_C_64F, PH_C_64F}, {CUFFT_D2Z, PH_R_64F, PH_C_64F, PH_C_64F}, {CUFFT_Z2D, PH_C_64F, PH_R_64F, PH_C_64F},
+  static const struct {
+    int transform, in, out, execution;
+  } kinds[] = {
+      {CUFFT_C2C, PH_C_32F, PH_C_32F, PH_C_32F}, {CUFFT_R2C, PH_R_32F, PH_C_32F, PH_C_32F},
+      {CUFFT_C2R, PH_C_32F, PH_R_32F, PH_C_32F}, {CUFFT_Z2Z, PH_C_64F, PH_C_64F, PH_C_64F},
+      {CUFFT_D2Z, PH_R_64F, PH_C_64F, PH_C_64F}, {CUFFT_Z2D, PH_C_64F, PH_R_64F, PH_C_64F},
   };
   for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
     if (kinds[i].transform != transform) continue;
@@ -160,33 +179,40 @@ static bool types_of(int transform, int *in, int *out, int *execution) {
   }
   return false;
 }
-static int make_classic(int handle, int rank, const int64_t *n, int transform, int64_t batch, int64_t idist, int64_t odist, size_t *size) {
+static int make_classic(int handle, int rank, const int64_t *n, int transform, int64_t batch, int64_t idist,
+                        int64_t odist, size_t *size) {
   int in, out, execution;
   if (!types_of(transform, &in, &out, &execution)) return CUFFT_INVALID_TYPE;
   return make_plan(handle, rank, n, in, out, execution, batch, idist, odist, size);
 }
-PH_EXPORT int cufftMakePlanMany(int handle, int rank, int *n, int *inembed, int istride, int idist, int *onembed, int ostride, int odist, int transform,
-                                int batch, size_t *size) {
+PH_EXPORT int cufftMakePlanMany(int handle, int rank, int *n, int *inembed, int istride, int idist,
+                                int *onembed, int ostride, int odist, int transform, int batch,
+                                size_t *size) {
   (void)inembed, (void)istride, (void)onembed, (void)ostride;
   int64_t wide[MAX_RANK] = {0};
   for (int i = 0; n && i < rank && i < MAX_RANK; i++) wide[i] = n[i];
   return PH_BRACKET(make_classic(handle, rank, n ? wide : NULL, transform, batch, idist, odist, size));
 }
 // cufftPlan* create and make in one call; a plan that cannot be made is not kept.
-static int create_and_make(int *handle, int rank, const int64_t *n, int transform, int64_t batch, int64_t idist, int64_t odist) {
+static int create_and_make(int *handle, int rank, const int64_t *n, int transform, int64_t batch,
+                           int64_t idist, int64_t odist) {
   int status = cufftCreate(handle);
   if (status != CUFFT_SUCCESS) return status;
   status = make_classic(*handle, rank, n, transform, batch, idist, odist, NULL);
   if (status != CUFFT_SUCCESS) cufftDestroy(*handle);
   return status;
 }
-PH_EXPORT int cufftPlan1d(int *handle, int n, int transform, int batch) { return PH_BRACKET(create_and_make(handle, 1, (int64_t[]){n}, transform, batch, 0, 0)); }
-PH_EXPORT int cufftPlan2d(int *handle, int nx, int ny, int transform) { return PH_BRACKET(create_and_make(handle, 2, (int64_t[]){nx, ny}, transform, 1, 0, 0)); }
+PH_EXPORT int cufftPlan1d(int *handle, int n, int transform, int batch) {
+  return PH_BRACKET(create_and_make(handle, 1, (int64_t[]){n}, transform, batch, 0, 0));
+}
+PH_EXPORT int cufftPlan2d(int *handle, int nx, int ny, int transform) {
+  return PH_BRACKET(create_and_make(handle, 2, (int64_t[]){nx, ny}, transform, 1, 0, 0));
+}
 PH_EXPORT int cufftPlan3d(int *handle, int nx, int ny, int nz, int transform) {
   return PH_BRACKET(create_and_make(handle, 3, (int64_t[]){nx, ny, nz}, transform, 1, 0, 0));
 }
-PH_EXPORT int cufftPlanMany(int *handle, int rank, int *n, int *inembed, int istride, int idist, int *onembed, int ostride, int odist, int transform,
-                            int batch) {
+PH_EXPORT int cufftPlanMany(int *handle, int rank, int *n, int *inembed, int istride, int idist, int *onembed,
+                            int ostride, int odist, int transform, int batch) {
   (void)inembed, (void)istride, (void)onembed, (void)ostride;
   int64_t wide[MAX_RANK] = {0};
   for (int i = 0; n && i < rank && i < MAX_RANK; i++) wide[i] = n[i];
@@ -220,7 +246,8 @@ static int execute(int handle, void *input, void *output) {
   call.bytes = stored * p.rank;
   ph_call_launch(&call, stream);
   ph_charge(PH_API_LAUNCH);
-  ph_wrote_output(output, p.out_distance > 0 ? (double)p.out_distance * (double)p.batch * ph_dtype_bytes(out) : 0);
+  ph_wrote_output(output,
+                  p.out_distance > 0 ? (double)p.out_distance * (double)p.batch * ph_dtype_bytes(out) : 0);
   return CUFFT_SUCCESS;
 }
 PH_EXPORT int cufftXtExec(int handle, void *input, void *output, int direction) {
@@ -229,8 +256,12 @@ PH_EXPORT int cufftXtExec(int handle, void *input, void *output, int direction) 
 }
 #define COMPLEX_EXECUTE(X) X(C2C) X(Z2Z)
 #define REAL_EXECUTE(X) X(R2C) X(C2R) X(D2Z) X(Z2D)
-#define EXECUTE_COMPLEX(KIND) \
-  PH_EXPORT int cufftExec##KIND(int handle, void *input, void *output, int direction) { return (void)direction, PH_BRACKET(execute(handle, input, output)); }
-#define EXECUTE_REAL(KIND) \
-  PH_EXPORT int cufftExec##KIND(int handle, void *input, void *output) { return PH_BRACKET(execute(handle, input, output)); }
+#define EXECUTE_COMPLEX(KIND)                                                           \
+  PH_EXPORT int cufftExec##KIND(int handle, void *input, void *output, int direction) { \
+    return (void)direction, PH_BRACKET(execute(handle, input, output));                 \
+  }
+#define EXECUTE_REAL(KIND)                                               \
+  PH_EXPORT int cufftExec##KIND(int handle, void *input, void *output) { \
+    return PH_BRACKET(execute(handle, input, output));                   \
+  }
 COMPLEX_EXECUTE(EXECUTE_COMPLEX) REAL_EXECUTE(EXECUTE_REAL)

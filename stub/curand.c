@@ -3,7 +3,14 @@
 #include "library.h"
 
 #define GENERATOR_MAGIC 0x7068636e64303031ULL
-enum { SUCCESS = 0, NOT_INITIALIZED = 101, ALLOCATION_FAILED = 102, TYPE_ERROR = 103, OUT_OF_RANGE = 104, LAUNCH_FAILURE = 201 };
+enum {
+  SUCCESS = 0,
+  NOT_INITIALIZED = 101,
+  ALLOCATION_FAILED = 102,
+  TYPE_ERROR = 103,
+  OUT_OF_RANGE = 104,
+  LAUNCH_FAILURE = 201
+};
 enum { FIRST_TYPE = 100, LAST_TYPE = 204 };
 
 typedef struct generator {
@@ -31,15 +38,15 @@ PH_EXPORT int curandDestroyGenerator(generator *self) {
   free(self);
   return SUCCESS;
 }
-#define STATES(X)                                                                             \
-  X(Stream, void *, stream) X(PseudoRandomGeneratorSeed, unsigned long long, seed)            \
-  X(GeneratorOffset, unsigned long long, offset) X(GeneratorOrdering, int, order)             \
+#define STATES(X)                                                                  \
+  X(Stream, void *, stream) X(PseudoRandomGeneratorSeed, unsigned long long, seed) \
+  X(GeneratorOffset, unsigned long long, offset) X(GeneratorOrdering, int, order)  \
   X(QuasiRandomGeneratorDimensions, unsigned, dimensions)
-#define STATE(NAME, TYPE, FIELD)                                                              \
-  PH_EXPORT int curandSet##NAME(generator *self, TYPE value) {                                \
-    if (!alive(self)) return NOT_INITIALIZED;                                                 \
-    self->FIELD = value;                                                                      \
-    return SUCCESS;                                                                           \
+#define STATE(NAME, TYPE, FIELD)                               \
+  PH_EXPORT int curandSet##NAME(generator *self, TYPE value) { \
+    if (!alive(self)) return NOT_INITIALIZED;                  \
+    self->FIELD = value;                                       \
+    return SUCCESS;                                            \
   }
 STATES(STATE)
 PH_EXPORT int curandGenerateSeeds(generator *self) { return alive(self) ? SUCCESS : NOT_INITIALIZED; }
@@ -68,16 +75,19 @@ static int generate(const generator *self, const char *kind, void *out, size_t c
   return SUCCESS;
 }
 // Name, further arguments, kind, bytes of one number.
-#define GENERATE(X)                                                                           \
-  X(Generate, (generator *self, unsigned *out, size_t n), "bits", 4)                          \
-  X(GenerateLongLong, (generator *self, unsigned long long *out, size_t n), "bits", 8)        \
-  X(GenerateUniform, (generator *self, float *out, size_t n), "uniform", 4)                   \
-  X(GenerateUniformDouble, (generator *self, double *out, size_t n), "uniform", 8)            \
-  X(GenerateNormal, (generator *self, float *out, size_t n, float mean, float deviation), "normal", 4)                  \
-  X(GenerateNormalDouble, (generator *self, double *out, size_t n, double mean, double deviation), "normal", 8)         \
-  X(GenerateLogNormal, (generator *self, float *out, size_t n, float mean, float deviation), "lognormal", 4)            \
-  X(GenerateLogNormalDouble, (generator *self, double *out, size_t n, double mean, double deviation), "lognormal", 8)   \
-  X(GeneratePoisson, (generator *self, unsigned *out, size_t n, double lambda), "poisson", 4)
+#define GENERATE(X)                                                                                          \
+  X(Generate, (generator * self, unsigned *out, size_t n), "bits", 4)                                        \
+  X(GenerateLongLong, (generator * self, unsigned long long *out, size_t n), "bits", 8)                      \
+  X(GenerateUniform, (generator * self, float *out, size_t n), "uniform", 4)                                 \
+  X(GenerateUniformDouble, (generator * self, double *out, size_t n), "uniform", 8)                          \
+  X(GenerateNormal, (generator * self, float *out, size_t n, float mean, float deviation), "normal", 4)      \
+  X(GenerateNormalDouble, (generator * self, double *out, size_t n, double mean, double deviation),  \
+    "normal", 8)                                                                                     \
+  X(GenerateLogNormal, (generator * self, float *out, size_t n, float mean, float deviation),        \
+    "lognormal", 4)                                                                                  \
+  X(GenerateLogNormalDouble, (generator * self, double *out, size_t n, double mean, double deviation), \
+    "lognormal", 8)                                                                                  \
+  X(GeneratePoisson, (generator * self, unsigned *out, size_t n, double lambda), "poisson", 4)
 #pragma GCC diagnostic ignored "-Wunused-parameter"  // mean, deviation, lambda: they do not change the cost
 #define GENERATOR(NAME, ARGUMENTS, KIND, BYTES) \
   PH_EXPORT int curand##NAME ARGUMENTS { return PH_BRACKET(generate(self, KIND, out, n, BYTES)); }

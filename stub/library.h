@@ -20,9 +20,23 @@ static inline int ph_bracket_end(int status) {
 
 // ---------------------------------------------------------------- data types (cudaDataType_t)
 enum {
-  PH_R_32F = 0, PH_R_64F = 1, PH_R_16F = 2, PH_R_8I = 3, PH_C_32F = 4, PH_C_64F = 5, PH_C_16F = 6, PH_C_8I = 7,
-  PH_R_8U = 8, PH_R_32I = 10, PH_R_16BF = 14, PH_C_16BF = 15, PH_R_64I = 24, PH_R_8F_E4M3 = 28,
-  PH_R_8F_E5M2 = 29, PH_R_8F_UE8M0 = 30, PH_R_4F_E2M1 = 33,
+  PH_R_32F = 0,
+  PH_R_64F = 1,
+  PH_R_16F = 2,
+  PH_R_8I = 3,
+  PH_C_32F = 4,
+  PH_C_64F = 5,
+  PH_C_16F = 6,
+  PH_C_8I = 7,
+  PH_R_8U = 8,
+  PH_R_32I = 10,
+  PH_R_16BF = 14,
+  PH_C_16BF = 15,
+  PH_R_64I = 24,
+  PH_R_8F_E4M3 = 28,
+  PH_R_8F_E5M2 = 29,
+  PH_R_8F_UE8M0 = 30,
+  PH_R_4F_E2M1 = 33,
 };
 
 typedef struct ph_dtype {
@@ -56,11 +70,11 @@ static inline const char *ph_dtype_name(const ph_dtype *type) { return type ? ty
 
 typedef struct ph_field {
   const char *key;
-  const char *text;      // a string constant, or NULL
-  int64_t number;        // value, or index of the first of `count` values
-  uint16_t count;        // > 0: a list
-  uint16_t named;        // appears in the kernel's name
-  uint32_t unused;       // keeps the hashed bytes defined
+  const char *text;  // a string constant, or NULL
+  int64_t number;    // value, or index of the first of `count` values
+  uint16_t count;    // > 0: a list
+  uint16_t named;    // appears in the kernel's name
+  uint32_t unused;   // keeps the hashed bytes defined
 } ph_field;
 
 typedef struct ph_call {
@@ -92,7 +106,8 @@ static inline void ph_call_number(ph_call *call, const char *key, int64_t number
   ph_field *field = ph_call_field(call, key, named);
   if (field) field->number = number;
 }
-static inline void ph_call_list(ph_call *call, const char *key, const int64_t *values, int count, bool named) {
+static inline void ph_call_list(ph_call *call, const char *key, const int64_t *values, int count,
+                                bool named) {
   if (count <= 0 || call->values + count > PH_CALL_VALUES) return;
   ph_field *field = ph_call_field(call, key, named);
   if (!field) return;
@@ -109,7 +124,10 @@ static inline void ph_call_list32(ph_call *call, const char *key, const int *val
 }
 
 static inline uint64_t ph_call_key(const ph_call *call) {
-  const struct { const char *library, *call; double flops, bytes; } head = {call->library, call->call, call->flops, call->bytes};
+  const struct {
+    const char *library, *call;
+    double flops, bytes;
+  } head = {call->library, call->call, call->flops, call->bytes};
   uint64_t key = ph_hash(&head, sizeof head, 0x6d6174686c696273ULL);
   key = ph_hash(call->field, (size_t)call->fields * sizeof *call->field, key);
   return call->values ? ph_hash(call->value, (size_t)call->values * sizeof *call->value, key) : key;
@@ -183,8 +201,10 @@ static inline void ph_wrote_output(void *pointer, double bytes) {
 static inline void ph_wrote_zero(void *pointer, size_t bytes) {
   if (!pointer || !bytes) return;
   ph_range range;
-  if (ph_memory_find(pointer, &range)) ph_memory_set(pointer, 0, bytes);
-  else memset(pointer, 0, bytes);
+  if (ph_memory_find(pointer, &range))
+    ph_memory_set(pointer, 0, bytes);
+  else
+    memset(pointer, 0, bytes);
 }
 // Waits until `stream` is empty: library calls that return a result in host memory.
 static inline void ph_wait_stream(const ph_stream *stream) {

@@ -96,7 +96,7 @@ typedef struct job {
   ncclComm_t comm, parent, *out;
   int color, key;
   uint32_t child;  // number of a split among the parent's
-  bool local;  // every member is in this process
+  bool local;      // every member is in this process
   ncclResult_t result;
 } job;
 
@@ -567,8 +567,13 @@ NCCL_API(ncclResult_t, ncclCommSplit, ncclComm_t comm, int color, int key, ncclC
   if (result != ncclSuccess) return leave(group_failed(result));
   ncclComm_t child = new_comm(config, comm);
   if (!child) return leave(group_failed(fail(ncclSystemError, "out of host memory")));
-  return leave(submit_job(
-      (job){.kind = JOB_SPLIT, .comm = child, .parent = comm, .out = newcomm, .color = color, .key = key, .child = comm->splits++}));
+  return leave(submit_job((job){.kind = JOB_SPLIT,
+                                .comm = child,
+                                .parent = comm,
+                                .out = newcomm,
+                                .color = color,
+                                .key = key,
+                                .child = comm->splits++}));
 }
 
 NCCL_API(ncclResult_t, ncclCommShrink, ncclComm_t comm, int *excludeRanksList, int excludeRanksCount,
@@ -1116,74 +1121,50 @@ static ncclResult_t enqueue(operation op, cudaStream_t stream) {
   return leave(ncclSuccess);
 }
 
-NCCL_API(ncclResult_t, ncclAllReduce, const void *sendbuff, void *recvbuff, size_t count,
-         ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
-  return enqueue((operation){.name = "AllReduce",
+static ncclResult_t collective(const char *name, enum ph_coll coll, ncclDataType_t dtype, int redop, int root,
+                               const void *send, void *recv, size_t count, ncclComm_t comm,
+                               cudaStream_t stream) {
+  return enqueue((operation){.name = name,
                              .comm = comm,
                              .kind = PH_COLLECTIVE,
-                             .coll = PH_COLL_ALL_REDUCE,
-                             .dtype = datatype,
-                             .redop = (int)op,
-                             .send = sendbuff,
-                             .recv = recvbuff,
+                             .coll = (uint8_t)coll,
+                             .dtype = dtype,
+                             .redop = redop,
+                             .peer = root,
+                             .send = send,
+                             .recv = recv,
                              .count = count},
                  stream);
+}
+
+NCCL_API(ncclResult_t, ncclAllReduce, const void *sendbuff, void *recvbuff, size_t count,
+         ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  return collective("AllReduce", PH_COLL_ALL_REDUCE, datatype, (int)op, 0, sendbuff, recvbuff, count, comm,
+                    stream);
 }
 
 NCCL_API(ncclResult_t, ncclReduce, const void *sendbuff, void *recvbuff, size_t count,
          ncclDataType_t datatype, ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream) {
-  return enqueue((operation){.name = "Reduce",
-                             .comm = comm,
-                             .kind = PH_COLLECTIVE,
-                             .coll = PH_COLL_REDUCE,
-                             .dtype = datatype,
-                             .redop = (int)op,
-                             .peer = root,
-                             .send = sendbuff,
-                             .recv = recvbuff,
-                             .count = count},
-                 stream);
+  return collective("Reduce", PH_COLL_REDUCE, datatype, (int)op, root, sendbuff, recvbuff, count, comm,
+                    stream);
 }
 
 NCCL_API(ncclResult_t, ncclReduceScatter, const void *sendbuff, void *recvbuff, size_t recvcount,
          ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
-  return enqueue((operation){.name = "ReduceScatter",
-                             .comm = comm,
-                             .kind = PH_COLLECTIVE,
-                             .coll = PH_COLL_REDUCE_SCATTER,
-                             .dtype = datatype,
-                             .redop = (int)op,
-                             .send = sendbuff,
-                             .recv = recvbuff,
-                             .count = recvcount},
-                 stream);
+  return collective("ReduceScatter", PH_COLL_REDUCE_SCATTER, datatype, (int)op, 0, sendbuff, recvbuff,
+                    recvcount, comm, stream);
 }
 
 NCCL_API(ncclResult_t, ncclAllGather, const void *sendbuff, void *recvbuff, size_t sendcount,
          ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream) {
-  return enqueue((operation){.name = "AllGather",
-                             .comm = comm,
-                             .kind = PH_COLLECTIVE,
-                             .coll = PH_COLL_ALL_GATHER,
-                             .dtype = datatype,
-                             .send = sendbuff,
-                             .recv = recvbuff,
-                             .count = sendcount},
-                 stream);
+  return collective("AllGather", PH_COLL_ALL_GATHER, datatype, 0, 0, sendbuff, recvbuff, sendcount, comm,
+                    stream);
 }
 
 NCCL_API(ncclResult_t, ncclBroadcast, const void *sendbuff, void *recvbuff, size_t count,
          ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream) {
-  return enqueue((operation){.name = "Broadcast",
-                             .comm = comm,
-                             .kind = PH_COLLECTIVE,
-                             .coll = PH_COLL_BROADCAST,
-                             .dtype = datatype,
-                             .peer = root,
-                             .send = sendbuff,
-                             .recv = recvbuff,
-                             .count = count},
-                 stream);
+  return collective("Broadcast", PH_COLL_BROADCAST, datatype, 0, root, sendbuff, recvbuff, count, comm,
+                    stream);
 }
 
 NCCL_API(ncclResult_t, ncclBcast, void *buff, size_t count, ncclDataType_t datatype, int root,
@@ -1193,43 +1174,17 @@ NCCL_API(ncclResult_t, ncclBcast, void *buff, size_t count, ncclDataType_t datat
 
 NCCL_API(ncclResult_t, ncclAlltoAll, const void *sendbuff, void *recvbuff, size_t count,
          ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream) {
-  return enqueue((operation){.name = "AlltoAll",
-                             .comm = comm,
-                             .kind = PH_COLLECTIVE,
-                             .coll = PH_COLL_ALL_TO_ALL,
-                             .dtype = datatype,
-                             .send = sendbuff,
-                             .recv = recvbuff,
-                             .count = count},
-                 stream);
+  return collective("AlltoAll", PH_COLL_ALL_TO_ALL, datatype, 0, 0, sendbuff, recvbuff, count, comm, stream);
 }
 
 NCCL_API(ncclResult_t, ncclGather, const void *sendbuff, void *recvbuff, size_t count,
          ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream) {
-  return enqueue((operation){.name = "Gather",
-                             .comm = comm,
-                             .kind = PH_COLLECTIVE,
-                             .coll = PH_COLL_GATHER,
-                             .dtype = datatype,
-                             .peer = root,
-                             .send = sendbuff,
-                             .recv = recvbuff,
-                             .count = count},
-                 stream);
+  return collective("Gather", PH_COLL_GATHER, datatype, 0, root, sendbuff, recvbuff, count, comm, stream);
 }
 
 NCCL_API(ncclResult_t, ncclScatter, const void *sendbuff, void *recvbuff, size_t count,
          ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream) {
-  return enqueue((operation){.name = "Scatter",
-                             .comm = comm,
-                             .kind = PH_COLLECTIVE,
-                             .coll = PH_COLL_SCATTER,
-                             .dtype = datatype,
-                             .peer = root,
-                             .send = sendbuff,
-                             .recv = recvbuff,
-                             .count = count},
-                 stream);
+  return collective("Scatter", PH_COLL_SCATTER, datatype, 0, root, sendbuff, recvbuff, count, comm, stream);
 }
 
 NCCL_API(ncclResult_t, ncclSend, const void *sendbuff, size_t count, ncclDataType_t datatype, int peer,

@@ -38,7 +38,7 @@ static int initialised;
 #define ON_DEVICE(name, parameters, expression) CALL(name, parameters, !alive(device) ? (nvmlReturn_t)NVML_INVALID_ARGUMENT : (expression))
 #define ALSO(name, other) PH_EXPORT extern __typeof__(name) other __attribute__((alias(#name)));
 
-static bool alive(nvmlDevice_t device) { return device >= devices && device < devices + ph_devices(); }
+static bool alive(nvmlDevice_t device) { return device >= devices && device < devices + phc_devices(); }
 
 static nvmlReturn_t give(void *to, const void *value, size_t size) {
   if (!to) return NVML_INVALID_ARGUMENT;
@@ -56,7 +56,7 @@ static nvmlReturn_t text(char *to, unsigned room, const char *value) {
 
 // ---------------------------------------------------------------- the library
 static nvmlReturn_t start(void) {
-  if (!ph_connected()) return NVML_DRIVER_NOT_LOADED;
+  if (phc_ready()) return NVML_DRIVER_NOT_LOADED;
   for (int i = 0; i < 64; i++) devices[i].index = i;
   initialised++;
   return NVML_SUCCESS;
@@ -85,18 +85,18 @@ CALL(nvmlSystemGetDriverVersion, (char *to, unsigned room), text(to, room, PH_DR
 CALL(nvmlSystemGetNVMLVersion, (char *to, unsigned room), text(to, room, "13." PH_DRIVER_VERSION_TEXT))
 CALL(nvmlSystemGetCudaDriverVersion_v2, (int *version), GIVE(version, int, PH_CUDA_DRIVER_VERSION))
 ALSO(nvmlSystemGetCudaDriverVersion_v2, nvmlSystemGetCudaDriverVersion)
-CALL(nvmlDeviceGetCount_v2, (unsigned *count), GIVE(count, unsigned, (unsigned)ph_devices()))
+CALL(nvmlDeviceGetCount_v2, (unsigned *count), GIVE(count, unsigned, (unsigned)phc_devices()))
 ALSO(nvmlDeviceGetCount_v2, nvmlDeviceGetCount)
 
 // ---------------------------------------------------------------- finding a device
 static nvmlReturn_t by_index(unsigned index, nvmlDevice_t *device) {
-  if (index >= (unsigned)ph_devices()) return NVML_INVALID_ARGUMENT;
+  if (index >= (unsigned)phc_devices()) return NVML_INVALID_ARGUMENT;
   return GIVE(device, nvmlDevice_t, &devices[index]);
 }
 static nvmlReturn_t by_pci(const char *id, nvmlDevice_t *device) {
   unsigned domain = 0, bus = 0, slot = 0;
   if (!id || sscanf(id, "%x:%x:%x", &domain, &bus, &slot) != 3) return NVML_INVALID_ARGUMENT;
-  for (int i = 0; i < ph_devices(); i++)
+  for (int i = 0; i < phc_devices(); i++)
     if (!domain && !slot && (int)bus == phc_pci_bus(i)) return by_index((unsigned)i, device);
   return NVML_NOT_FOUND;
 }
@@ -109,7 +109,7 @@ static void uuid_text(int index, char out[64]) {
 static nvmlReturn_t by_uuid(const char *uuid, nvmlDevice_t *device) {
   char own[64];
   if (!uuid) return NVML_INVALID_ARGUMENT;
-  for (int i = 0; i < ph_devices(); i++) {
+  for (int i = 0; i < phc_devices(); i++) {
     uuid_text(i, own);
     if (!strcmp(own, uuid)) return by_index((unsigned)i, device);
   }

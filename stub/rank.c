@@ -145,6 +145,7 @@ int ph_connect(int fd, int rank, int local_rank, int devices) {
   ph_ring_reset();
   ph_handles_reset(devices);
   ph_payload_reset();
+  ph_watchdogs_reset();
   ph_rt.control->pid = getpid();
   atomic_store(&ph_rt.connected, true);
   ph_record record = {.kind = PH_RANK_START, .a = (uint64_t)getpid(), .b = (uint64_t)local_rank, .c = (uint64_t)devices};
@@ -208,18 +209,22 @@ static void move_clock(int64_t ns) {
 }
 
 void ph_advance(int64_t ns) {
-  if (ns > 0 && !ph_rt.null_mode && ph_this_thread()->moves_clock) move_clock(ns);
+  if (ns > 0 && !ph_rt.null_mode && ph_this_thread()->moves_clock && !ph_self.borrows_clock) move_clock(ns);
 }
 
 void ph_charge(enum ph_api api) {
-  if (!ph_rt.modelled || !ph_live() || !ph_this_thread()->moves_clock) return;
+  if (!ph_rt.modelled || !ph_live() || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
   int64_t ns = ph_rt.header->api_ns[api];
   if (ns > 0) move_clock(ns);
 }
 
+void ph_charge_bytes(enum ph_api api, size_t bytes) {
+  if (ph_rt.modelled && ph_live()) ph_advance((int64_t)((double)ph_rt.header->api_ns[api] * (double)bytes / 1073741824.0));
+}
+
 void ph_enter(void) {
   if (!ph_rt.measured || ph_self.bracket_depth++ || !ph_live()) return;
-  if (ph_self.cpu_mark < 0 || !ph_this_thread()->moves_clock) return;
+  if (ph_self.cpu_mark < 0 || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
   int64_t spent = thread_cpu_ns() - ph_self.cpu_mark;
   if (spent > 0) move_clock((int64_t)((double)spent * ph_rt.header->host_scale));
 }
@@ -250,6 +255,8 @@ void ph_attribute(ph_record *record) {
 }
 
 void ph_launch(ph_record *record) {
+  // A launch is made outside the allocator's locks, which a watchdog's round may want.
+  if (record->kind == PH_KERNEL && ph_recording()) ph_watchdog_rounds();
   ph_attribute(record);
   ph_emit(record);
 }
@@ -261,7 +268,10 @@ void ph_launch_blob(ph_record *record, const void *data, size_t length) {
 
 void ph_library_kernel(uint32_t stream, uint64_t key, const char *json, size_t length) {
   ph_record record = {.kind = PH_KERNEL, .flags = PH_F_LIBRARY, .stream = stream};
-  record.id = ph_name(key, json, length);
+  if (!ph_name_known(key, &record.id)) {
+    ph_charge(PH_API_LIBRARY_LOAD);
+    record.id = ph_name(key, json, length);
+  }
   record.a = record.b = 1 | 1ULL << 32;
   record.a |= 1ULL << 48;
   record.b |= 1ULL << 16;

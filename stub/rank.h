@@ -38,6 +38,7 @@ void ph_set_current_device(int device);
 int64_t ph_now(void);                 // ns
 void ph_charge(enum ph_api api);      // advance by the modelled cost of a call (0 in other modes)
 void ph_advance(int64_t ns);          // advance by ns (time.sleep, host functions)
+void ph_charge_bytes(enum ph_api api, size_t bytes);  // api's cost is per GiB
 bool ph_moves_clock(void);            // does this thread move it?
 // Measured mode: every stub entry point is bracketed; CPU time between brackets is the program's.
 void ph_enter(void);
@@ -162,6 +163,11 @@ void ph_expect(void *pointer, size_t bytes, uint64_t ticket);
 void ph_touch(const void *pointer, size_t bytes);
 void ph_touch_drop(void *pointer, size_t bytes);  // the range is overwritten: forget its payload
 uint64_t ph_next_ticket(void);
+
+// ---------------------------------------------------------------- torch's helper threads
+// NCCL's watchdog threads make their rounds in virtual time from now on. Called once, after torch
+// has been imported and before ranks are forked.
+void ph_tame_watchdogs(void);
 
 // ---------------------------------------------------------------- loud failure
 // Reports a call that is not supported: prints one line naming library and call and the remedy

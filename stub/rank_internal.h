@@ -30,6 +30,7 @@ extern ph_runtime ph_rt;
 typedef struct ph_thread {
   uint32_t generation;  // of ph_rt when the fields below were found out
   bool moves_clock;
+  bool borrows_clock;   // speaks for the thread that moves the clock, and charges nothing
   uint8_t index;
   int device;
   int lock_depth;       // of the emit lock
@@ -65,5 +66,8 @@ void ph_handles_reset(int devices);
 void ph_memory_store(void *pointer, const void *data, size_t bytes);  // payload bytes: marks, drops nothing
 // rank_payload.c
 void ph_payload_reset(void);
+// rank_watchdog.c
+void ph_watchdog_rounds(void);  // lets NCCL's watchdogs make their round when 100 ms have passed
+void ph_watchdogs_reset(void);
 
 #pragma GCC visibility pop

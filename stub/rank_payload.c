@@ -61,17 +61,37 @@ static void cut(uintptr_t from, uintptr_t to) {
   }
 }
 
+static bool awaited(uint64_t ticket) {
+  for (size_t i = 0; i < atomic_load(&count); i++)
+    if (waiting[i].ticket == ticket) return true;
+  return false;
+}
+
+// With the lock held: cuts, and tells the simulator of a payload that nobody awaits any longer.
+static void forget(uintptr_t from, uintptr_t to) {
+  uint64_t tickets[16];
+  size_t n = 0;
+  for (size_t i = 0; i < atomic_load(&count) && n < 16; i++)
+    if (overlaps(&waiting[i], from, to)) tickets[n++] = waiting[i].ticket;
+  cut(from, to);
+  for (size_t i = 0; i < n; i++) {
+    if (awaited(tickets[i])) continue;
+    ph_record record = {.kind = PH_PAYLOAD, .a = tickets[i]};
+    ph_emit(&record);
+  }
+}
+
 void ph_touch_drop(void *pointer, size_t bytes) {
   if (!atomic_load_explicit(&count, memory_order_relaxed) || !bytes) return;
   pthread_mutex_lock(&lock);
-  cut((uintptr_t)pointer, (uintptr_t)pointer + bytes);
+  forget((uintptr_t)pointer, (uintptr_t)pointer + bytes);
   pthread_mutex_unlock(&lock);
 }
 
 void ph_expect(void *pointer, size_t bytes, uint64_t ticket) {
   if (!bytes || !ticket || !ph_recording()) return;
   pthread_mutex_lock(&lock);
-  cut((uintptr_t)pointer, (uintptr_t)pointer + bytes);
+  forget((uintptr_t)pointer, (uintptr_t)pointer + bytes);
   append((pending){(uintptr_t)pointer, bytes, 0, ticket});
   pthread_mutex_unlock(&lock);
 }

@@ -946,7 +946,10 @@ void charge(const Thread &thread, Cost cost) {
 void start_operator(const at::RecordFunction &fn) {
   Thread &thread = this_thread();
   Operator *op = operator_of(thread, fn);
-  if (!op) return;
+  if (!op) {
+    if (strcmp(fn.name(), "PythonSubclass") == 0) ph_charge(PH_API_OP_PYTHON);
+    return;
+  }
   if (C10_UNLIKELY(!attached.load(std::memory_order_relaxed))) attach();
   if (thread.depth == thread.frames.size()) thread.frames.push_back(std::make_unique<Frame>());
   Frame &f = *thread.frames[thread.depth];
@@ -1080,5 +1083,6 @@ extern "C" __attribute__((visibility("default"))) int phantora_tracer_install(vo
       RecordFunctionCallback(op_start, op_end).needsInputs(true).needsOutputs(true).scopes({RecordScope::FUNCTION}));
   at::addGlobalCallback(RecordFunctionCallback(node_start, node_end).scopes({RecordScope::BACKWARD_FUNCTION}));
   at::addGlobalCallback(RecordFunctionCallback(annotation_start, annotation_end).scopes({RecordScope::USER_SCOPE}));
+  ph_tame_watchdogs();
   return 0;
 }

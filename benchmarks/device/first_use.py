@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import time
@@ -46,6 +47,8 @@ def per_call(name: str, fn: object, n: int = 300) -> None:
 
 
 def used() -> int:
+    if shutil.which("nvidia-smi") is None:
+        return -1
     text = subprocess.run(
         ["nvidia-smi", "--query-gpu=memory.used,name,memory.total", "--format=csv,noheader,nounits"],
         capture_output=True, text=True, check=False,
@@ -85,7 +88,8 @@ def main() -> None:
     once("conv (creates cuDNN)", lambda: conv(im))
     once("conv again", lambda: conv(im))
     say(name="memory", what="cudnn", free=torch.cuda.mem_get_info()[0])
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29511", RANK="0", WORLD_SIZE="1")
+    for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511", "RANK": "0", "WORLD_SIZE": "1"}.items():
+        os.environ.setdefault(name, value)
     begin = time.perf_counter()
     dist.init_process_group("nccl")
     say(name="first_use", what="init_process_group", host_us=(time.perf_counter() - begin) * 1e6)

@@ -93,7 +93,8 @@ class TraceCommand(click.Command):
     cls=TraceCommand,
     options_metavar="[OPTIONS]",
     context_settings={"allow_interspersed_args": False},
-    epilog="Arguments after SCRIPT belong to it, but for --cluster and -o where they do not stand before it. torchrun's rendezvous options are accepted and ignored.",
+    epilog="Arguments after SCRIPT belong to it, but for --cluster and -o where they do not stand before it. "
+    "torchrun's rendezvous options are accepted and ignored.",
 )
 @click.option(
     "-c",
@@ -293,14 +294,23 @@ class Request:
             outcome, simulation = self._run_command(console, stats)
         else:
             outcome, simulation = self._run_ranks(console, stats)
-        report = self._report(outcome, simulation)
-        simulation.close(report)
         if outcome.message:
             console.message(f"phantora: {outcome.message}")
-        if self.timeline is not None and report.get("rows"):
+        try:
+            self._finish(self._report(outcome, simulation), simulation)
+        except PhantoraError as error:
+            if not outcome.status:
+                raise
+            console.message(f"phantora: {error}")  # what the script ended with counts more
+        return outcome.status
+
+    def _finish(self, report: dict[str, Any], simulation: Simulation) -> None:
+        simulation.close(report)
+        if simulation.log is not None:
+            report["rows"] = simulation.log.rows
+        if self.timeline is not None and report["rows"]:
             report["timeline"] = self._export()
         self._print(report)
-        return outcome.status
 
     def _say_what_is_ignored(self, console: Console) -> None:
         given = [name for name, _ in IGNORED if self.options["ignored_" + name.replace("-", "_")]]
@@ -390,7 +400,6 @@ class Request:
             report |= {
                 "log": str(self.log),
                 "simulated_seconds": now.virtual_ns * 1e-9,
-                "rows": now.rows,
                 "records": now.records,
                 "simulator_cpu_seconds": round(now.cpu_seconds, 3),
             }
@@ -404,11 +413,8 @@ class Request:
             from phantora.trace.reader import open_log
 
             analysis = summarize(open_log(self.log))
-        if (
-            self.options["summary"]
-            and not self.plan.quiet
-            and (report.get("rows") or not report.get("error"))
-        ):
+        ran = report.get("rows") or "error" not in report
+        if self.options["summary"] and not self.plan.quiet and ran:
             _print_summary(report, analysis)
         if self.options["as_json"]:
             if analysis is not None:

@@ -26,7 +26,7 @@ class PriceRequest(ctypes.Structure):
         (name, ctypes.c_int32)
         for name in (
             "id", "kind", "sig", "kernels", "sub", "part", "comm", "dtype", "redop", "root", "src", "dst",
-            "concurrent", "pad",
+            "concurrent", "duplex",
         )
     ] + [("bytes", ctypes.c_int64)]  # fmt: skip
     id: int
@@ -42,6 +42,7 @@ class PriceRequest(ctypes.Structure):
     src: int
     dst: int
     concurrent: int
+    duplex: int
     bytes: int
 
 

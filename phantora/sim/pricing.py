@@ -10,7 +10,7 @@ from phantora.cost.parse import parse_signature
 from phantora.cost.types import CLASSES, CostModel, KernelLaunch, OperatorSignature, Price, TensorSpec
 from phantora.hardware import Cluster
 from phantora.sim import core as native
-from phantora.sim.collectives import CollectiveModel, kernel_name
+from phantora.sim.collectives import SEND_RECV_KERNEL, CollectiveModel, kernel_name
 from phantora.trace.schema import PriceRow, Tables
 from phantora.wire import layout
 
@@ -109,8 +109,11 @@ class Pricing:
             price = self._collectives.collective(request.sub, ranks, request.bytes, request.dtype)
             name = kernel_name(request.sub, request.redop, request.dtype, price.algorithm, price.protocol)
         else:
-            price = self._collectives.transfer(request.src, request.dst, request.bytes, request.concurrent)
-            name = "ncclDevKernel_SendRecv"
+            price = self._collectives.transfer(
+                request.src, request.dst, request.bytes, request.concurrent,
+                members=len(self._core.comm_ranks(request.comm)), duplex=bool(request.duplex),
+            )  # fmt: skip
+            name = SEND_RECV_KERNEL
         self._core.set_price(
             request.id, (price.duration_ns,), price.duration_ns, _COMMUNICATION, self._core.intern(native.NAMES, name)
         )

@@ -23,7 +23,8 @@ from phantora.wire.session import Session
 
 _NAP_US = 2000  # longest sleep while a rank waits for an answer
 _REST_US = 50_000  # and while none does
-_SLEEP_CHECK_S = 0.004  # between two looks at ranks that seem asleep outside CUDA
+_SLEEP_CHECK_S = 0.004  # nothing has moved for so long: are ranks asleep outside CUDA?
+_LONG_SLEEP_S = 0.02  # the same when nobody waits for an answer: a thread may poll for one
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ class Simulator:
                 seen.clear()
                 continue
             idle_since = idle_since or now
-            if waiting and now - idle_since > _SLEEP_CHECK_S:
+            if now - idle_since > (_SLEEP_CHECK_S if waiting else _LONG_SLEEP_S):
                 self._look_at_sleepers(seen, now - idle_since)
 
     def _look_at_sleepers(self, seen: dict[int, Activity], idle: float) -> None:

@@ -29,13 +29,15 @@ TRACER_SOURCES = ("tracer.cpp",)
 SOURCES = {
     "libcudart": "cudart.c", "libcuda": "cuda_driver.c", "libnvidia-ml": "nvml.c", "libnvrtc": "nvrtc.c",
     "libcupti": "cupti.c", "libcublas": "cublas.c", "libcublasLt": "cublaslt.c", "libcudnn": "cudnn.c",
-    "libnccl": "nccl.c", "libcusolver": "cusolver.c", "libcusparse": "cusparse.c", "libcusparseLt": "cusparselt.c",
+    "libnccl": "nccl.c", "libcusolver": "cusolver.c", "libcusparse": "cusparse.c",
+    "libcusparseLt": "cusparselt.c",
     "libcufft": "cufft.c", "libcurand": "curand.c", "libcufile": "cufile.c", "libnvshmem_host": "nvshmem.c",
 }  # fmt: skip
 # What a trapped call returns under `--unsupported warn`: the library's own "not supported".
 _NOT_SUPPORTED = {
     "libcudart": 801, "libcuda": 801, "libcublas": 15, "libcublasLt": 15, "libcudnn": 3000, "libnccl": 5,
-    "libcufft": 16, "libcurand": 999, "libcusparse": 10, "libcusparseLt": 10, "libcusolver": 9, "libcupti": 35,
+    "libcufft": 16, "libcurand": 999, "libcusparse": 10, "libcusparseLt": 10, "libcusolver": 9,
+    "libcupti": 27,
     "libnvrtc": 11, "libnvidia-ml": 3,
 }  # fmt: skip
 # Warnings are not errors here: a compiler newer than ours may have new ones. The tests forbid them.
@@ -87,7 +89,9 @@ def source_directory() -> Path:
     for location in (spec.submodule_search_locations or ()) if spec else ():
         if (Path(location) / "rank.h").exists():
             return Path(location)
-    raise PhantoraError("the sources of the stub libraries are missing from the installation; install phantora again")
+    raise PhantoraError(
+        "the sources of the stub libraries are missing from the installation; install phantora again"
+    )
 
 
 def file_name(soname: str) -> str:
@@ -96,7 +100,11 @@ def file_name(soname: str) -> str:
     torch preloads NVIDIA's own libraries, over 100 MB per process, when it finds ``libcudart.so``
     in /proc/self/maps, where links appear resolved. So that one file is named otherwise.
     """
-    return soname.replace("libcudart.so.", "libcudart-") + ".so" if soname.startswith("libcudart.so.") else soname
+    return (
+        soname.replace("libcudart.so.", "libcudart-") + ".so"
+        if soname.startswith("libcudart.so.")
+        else soname
+    )
 
 
 def cache_directory() -> Path:
@@ -138,7 +146,8 @@ def read_set(directory: Path) -> StubSet | None:
     except (OSError, ValueError):
         return None
     coverage = tuple(
-        Coverage(item["soname"], tuple(item["implemented"]), tuple(item["trapped"])) for item in data["libraries"]
+        Coverage(item["soname"], tuple(item["implemented"]), tuple(item["trapped"]))
+        for item in data["libraries"]
     )
     return StubSet(directory, data["torch"], data["cuda"], coverage)
 
@@ -157,8 +166,8 @@ def ensure(progress: Callable[[str], None] | None = None) -> StubSet:
     missing = [name for name, version in compilers().items() if version is None]
     if missing:
         raise PhantoraError(
-            f"no {' and no '.join(missing)} on the PATH: the stub libraries are compiled once; install a compiler "
-            "(Debian, Ubuntu: apt install gcc g++; Fedora: dnf install gcc gcc-c++)"
+            f"no {' and no '.join(missing)} on the PATH: the stub libraries are compiled once; "
+            "install a compiler (Debian, Ubuntu: apt install gcc g++; Fedora: dnf install gcc gcc-c++)"
         )
     try:
         cache.mkdir(parents=True, exist_ok=True)
@@ -176,7 +185,8 @@ def ensure(progress: Callable[[str], None] | None = None) -> StubSet:
                 shutil.rmtree(work, ignore_errors=True)
     except OSError as error:
         raise PhantoraError(
-            f"cannot build the stub libraries in {cache}: {error.strerror}; make it writable or set XDG_CACHE_HOME"
+            f"cannot build the stub libraries in {cache}: {error.strerror}; "
+            "make it writable or set XDG_CACHE_HOME"
         ) from error
     found = read_set(target)
     assert found is not None
@@ -203,7 +213,21 @@ def _build(torch: Torch, work: Path) -> None:
 
     def c_library(names: tuple[str, ...], target: str, *extra: str) -> None:
         files = [str(sources / name) for name in names if (sources / name).exists()]
-        _run([*_C, *defines, *include, "-shared", *extra, "-o", str(work / target), *files, "-lpthread", "-ldl", "-lm"])
+        _run(
+            [
+                *_C,
+                *defines,
+                *include,
+                "-shared",
+                *extra,
+                "-o",
+                str(work / target),
+                *files,
+                "-lpthread",
+                "-ldl",
+                "-lm",
+            ]
+        )
 
     def tracer() -> None:
         headers = torch.directory / "include"
@@ -212,22 +236,39 @@ def _build(torch: Torch, work: Path) -> None:
             "-I", str(sources / "abi" / "torch_shim"), "-isystem", str(headers),
             "-isystem", str(headers / "torch" / "csrc" / "api" / "include"),
         ]  # fmt: skip
-        torch_libs = ["-L", str(torch.libraries), "-Wl,--no-as-needed", "-lc10", "-ltorch_cpu", "-lc10_cuda", "-ltorch_cuda",
-                      "-Wl,--allow-shlib-undefined", "-Wl,--unresolved-symbols=ignore-in-shared-libs"]  # fmt: skip
+        torch_libs = ["-L", str(torch.libraries), "-Wl,--no-as-needed",
+                      "-lc10", "-ltorch_cpu", "-lc10_cuda", "-ltorch_cuda", "-Wl,--allow-shlib-undefined",
+                      "-Wl,--unresolved-symbols=ignore-in-shared-libs"]  # fmt: skip
         files = [str(sources / name) for name in TRACER_SOURCES]
-        _run([*_CXX, *torch_flags, *include, "-shared", "-o", str(work / "libphantora_tracer.so"), *files, *link_rank, *torch_libs])
+        _run(
+            [
+                *_CXX,
+                *torch_flags,
+                *include,
+                "-shared",
+                "-o",
+                str(work / "libphantora_tracer.so"),
+                *files,
+                *link_rank,
+                *torch_libs,
+            ]
+        )
 
     def core() -> None:
         files = [str(sources / name) for name in CORE_SOURCES]
         _run([*_CXX, *include, "-shared", "-o", str(work / "libphantora_core.so"), *files])
 
-    runtime = {path.name for pattern in RUNTIME_PATTERNS for path in sources.glob(pattern)} - set(SOURCES.values())
+    runtime = {path.name for pattern in RUNTIME_PATTERNS for path in sources.glob(pattern)} - set(
+        SOURCES.values()
+    )
     c_library(tuple(sorted(runtime)), "libphantora_rank.so", "-Wl,-soname,libphantora_rank.so")
     libraries = nvidia_libraries(torch)
     with ThreadPoolExecutor(max(2, os.cpu_count() or 2)) as pool:
         slow = [pool.submit(tracer), pool.submit(core)]
         slow.append(pool.submit(c_library, CLOCK_SOURCES, "libphantora_clock.so", *link_rank))
-        coverage = list(pool.map(lambda library: _stub(library, sources, work, defines, include, link_rank), libraries))
+        coverage = list(
+            pool.map(lambda library: _stub(library, sources, work, defines, include, link_rank), libraries)
+        )
         for task in slow:
             task.result()
     (work / "build.json").write_text(
@@ -247,8 +288,12 @@ def _defines(torch: Torch) -> list[str]:
         defines.append(f"-DPH_NCCL_VERSION={version[0]}")
     elif version := header_version(torch, "*", "nccl.h", ("NCCL_MAJOR", "NCCL_MINOR", "NCCL_PATCH")):
         defines.append(f"-DPH_NCCL_VERSION={version[0] * 10000 + version[1] * 100 + version[2]}")
-    if version := header_version(torch, "*", "cudnn_version.h", ("CUDNN_MAJOR", "CUDNN_MINOR", "CUDNN_PATCHLEVEL")):
+    if version := header_version(
+        torch, "*", "cudnn_version.h", ("CUDNN_MAJOR", "CUDNN_MINOR", "CUDNN_PATCHLEVEL")
+    ):
         defines.append(f"-DPH_CUDNN_VERSION={version[0] * 10000 + version[1] * 100 + version[2]}")
+    if version := header_version(torch, "*", "cublas_api.h", ("CUBLAS_VER_MAJOR", "CUBLAS_VER_MINOR", "CUBLAS_VER_PATCH")):
+        defines.append(f"-DPH_CUBLAS_VERSION={version[0] * 10000 + version[1] * 100 + version[2]}")
     return defines
 
 
@@ -273,7 +318,8 @@ def _stub(
     status = _NOT_SUPPORTED.get(library.stem, 1)
     lines = ['#include "abi/export.h"', '#include "rank.h"']
     lines += [
-        f'PH_EXPORT int {name}(void);\nint {name}(void) {{ ph_unsupported("{library.stem}", "{name}", false); return {status}; }}'
+        f"PH_EXPORT int {name}(void);\nint {name}(void) {{ "
+        f'ph_unsupported("{library.stem}", "{name}", false); return {status}; }}'
         for name in trapped
     ]
     traps.write_text("\n".join(lines) + "\n")
@@ -284,9 +330,15 @@ def _stub(
         nodes.setdefault(library.symbols.get(name) or default, []).append(name)
     script = work / f"{library.soname}.map"
     if versions:
-        script.write_text("".join(f"{node} {{ global: {'; '.join(names)}; }};\n" for node, names in sorted(nodes.items())))
+        script.write_text(
+            "".join(f"{node} {{ global: {'; '.join(names)}; }};\n" for node, names in sorted(nodes.items()))
+        )
     else:
-        script.write_text("{ global: " + "; ".join(sorted(defined | set(trapped)) or ["phantora_nothing"]) + "; local: *; };\n")
+        script.write_text(
+            "{ global: "
+            + "; ".join(sorted(defined | set(trapped)) or ["phantora_nothing"])
+            + "; local: *; };\n"
+        )
     target = work / file_name(library.soname)
     _run([
         *_C, *include, "-shared", f"-Wl,-soname,{library.soname}", f"-Wl,--version-script={script}",

@@ -43,11 +43,14 @@ class Report:
             lines.append("coverage   library                 imported  implemented  trapped")
         for item in self.libraries:
             total = len(item.implemented) + len(item.trapped)
-            lines.append(f"           {item.soname:<24}{total:>8}{len(item.implemented):>13}{len(item.trapped):>9}")
+            lines.append(
+                f"           {item.soname:<24}{total:>8}{len(item.implemented):>13}{len(item.trapped):>9}"
+            )
         if self.libraries:
             lines.append("           a trapped call names itself and ends the rank; --json lists them all")
         lines.append(
-            f"memory     {self.memory_free / 2**30:.1f} GiB available (the ranks' shared memory is taken from it), "
+            f"memory     {self.memory_free / 2**30:.1f} GiB available "
+            "(the ranks' shared memory is taken from it), "
             f"/dev/shm {self.shared_memory_free / 2**30:.1f} GiB free (only for torch's DataLoader workers)"
         )
         lines += [f"problem    {problem}" for problem in self.problems]
@@ -83,5 +86,6 @@ def doctor() -> Report:
         free = 0
     return Report(
         found, torch.version if torch else None, torch.cuda if torch else None,
-        str(torch.directory) if torch else None, str(cache), built, libraries, free, _available_memory(), tuple(problems),
+        str(torch.directory) if torch else None, str(cache), built, libraries, free,
+        _available_memory(), tuple(problems),
     )  # fmt: skip

@@ -18,7 +18,8 @@ from phantora.errors import PhantoraError
 SHT_SYMTAB, SHT_DYNAMIC, SHT_DYNSYM = 2, 6, 11
 SHT_GNU_VERDEF, SHT_GNU_VERNEED, SHT_GNU_VERSYM = 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF
 DT_NEEDED, DT_SONAME = 1, 14
-STB_GLOBAL, STB_WEAK = 1, 2
+STB_GLOBAL, STB_WEAK, STB_GNU_UNIQUE = 1, 2, 10
+EXPORTED = (STB_GLOBAL, STB_WEAK, STB_GNU_UNIQUE)
 STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_TLS, STT_GNU_IFUNC = 0, 1, 2, 6, 10
 STV_DEFAULT, STV_PROTECTED = 0, 3
 SHN_UNDEF = 0
@@ -32,12 +33,16 @@ _SECTION = struct.Struct("<IIQQQQIIQQ")  # Elf64_Shdr
 
 @dataclass(frozen=True)
 class Symbol:
-    """`version` and `library` (the SONAME that shall provide it) are None for unversioned symbols."""
+    """`version` and `library` (the SONAME that shall provide it) are None for unversioned symbols.
+
+    A `weak` import is optional: the code that has it asks whether its address is null.
+    """
 
     name: str
     version: str | None
     library: str | None
     type: int
+    weak: bool
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,9 @@ class _File:
             try:
                 self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             except ValueError as error:  # an empty file
-                raise PhantoraError(f"{path} is not an ELF file; reinstall the package it belongs to") from error
+                raise PhantoraError(
+                    f"{path} is not an ELF file; reinstall the package it belongs to"
+                ) from error
         header = self.data[:64]
         if header[:6] != b"\x7fELF\x02\x01":
             raise PhantoraError(f"{path} is not a 64-bit little-endian ELF file; reinstall its package")
@@ -75,7 +82,9 @@ class _File:
         )
         self.sections = []
         for i in range(count):
-            _, kind, _, _, start, length, link, info, _, _ = _SECTION.unpack_from(self.data, offset + i * size)
+            _, kind, _, _, start, length, link, info, _, _ = _SECTION.unpack_from(
+                self.data, offset + i * size
+            )
             self.sections.append(_Section(kind, start, length, link, info))
 
     def section(self, kind: int) -> _Section | None:
@@ -152,15 +161,15 @@ def read_dynamic(path: Path) -> Dynamic:
     for i in np.flatnonzero((symbols["section"] == SHN_UNDEF) & (symbols["name"] != 0)):
         version, library = needs.get(int(versions[i]) & ~HIDDEN_VERSION, (None, None))
         name = file.text(names, int(symbols[i]["name"]))
-        undefined.append(Symbol(name, version, library, int(symbols[i]["info"]) & 15))
-    bindings = symbols["info"] >> 4
-    visible = (symbols["section"] != SHN_UNDEF) & ((bindings == STB_GLOBAL) | (bindings == STB_WEAK))
-    if sonames:  # of a large library only the exports of NVIDIA's are ever looked at
-        visible &= (versions & HIDDEN_VERSION) == 0
+        info = int(symbols[i]["info"])
+        undefined.append(Symbol(name, version, library, info & 15, info >> 4 == STB_WEAK))
+    visible = (symbols["section"] != SHN_UNDEF) & np.isin(symbols["info"] >> 4, EXPORTED)
+    visible &= (versions & HIDDEN_VERSION) == 0  # older versions of a name are not linked against
     for i in np.flatnonzero(visible):
         version = defines.get(int(versions[i]))
         name = file.text(names, int(symbols[i]["name"]))
-        defined.append(Symbol(name, version, None, int(symbols[i]["info"]) & 15))
+        info = int(symbols[i]["info"])
+        defined.append(Symbol(name, version, None, info & 15, info >> 4 == STB_WEAK))
     return Dynamic(sonames[0] if sonames else None, needed, tuple(undefined), tuple(defined))
 
 
@@ -171,10 +180,9 @@ def object_exports(path: Path) -> frozenset[str]:
     if loaded is None:
         return frozenset()
     symbols, names = loaded
-    bindings = symbols["info"] >> 4
     chosen = (
         (symbols["section"] != SHN_UNDEF)
-        & ((bindings == STB_GLOBAL) | (bindings == STB_WEAK))
+        & np.isin(symbols["info"] >> 4, EXPORTED)
         & np.isin(symbols["other"] & 3, (STV_DEFAULT, STV_PROTECTED))
     )
     return frozenset(file.text(names, int(s["name"])) for s in symbols[chosen])

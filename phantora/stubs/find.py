@@ -1,4 +1,4 @@
-"""Which torch would this interpreter import, and which NVIDIA libraries does it link? Torch is not imported."""
+"""Which torch would this interpreter import, and what of NVIDIA does it link? Nothing is imported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from phantora.stubs import elf
 # Libraries that a stub takes the place of, by the name before `.so`; unversioned symbols are
 # assigned by prefix. In the order in which they are loaded.
 NVIDIA = (
-    "libcuda", "libnvidia-ml", "libcudart", "libnvrtc", "libcublasLt", "libcublas", "libcudnn", "libnccl", "libcufft",
+    "libcuda", "libnvidia-ml", "libcudart", "libnvrtc", "libcublasLt", "libcublas", "libcudnn", "libnccl",
+    "libcufft",
     "libcurand", "libcusparse", "libcusparseLt", "libcusolver", "libcupti", "libcufile", "libnvshmem_host",
     "libnvJitLink", "libnvToolsExt", "libnvtx3interop",
 )  # fmt: skip
@@ -21,7 +22,8 @@ _PREFIXES = (
     ("nccl", "libnccl"), ("nvml", "libnvidia-ml"), ("nvshmem", "libnvshmem_host"), ("nvrtc", "libnvrtc"),
     ("cuFile", "libcufile"), ("cuda", "libcudart"), ("cudnn", "libcudnn"), ("cublasLt", "libcublasLt"),
     ("cublas", "libcublas"), ("cufft", "libcufft"), ("curand", "libcurand"), ("cusparseLt", "libcusparseLt"),
-    ("cusparse", "libcusparse"), ("cusolver", "libcusolver"), ("cupti", "libcupti"), ("nvtx", "libnvToolsExt"),
+    ("cusparse", "libcusparse"), ("cusolver", "libcusolver"), ("cupti", "libcupti"),
+    ("nvtx", "libnvToolsExt"),
 )  # fmt: skip
 
 
@@ -58,19 +60,23 @@ def find_torch() -> Torch:
     """Raises PhantoraError if torch is absent or built without CUDA."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
-        raise PhantoraError("torch is not installed in this environment; install it: pip install torch==2.11.0")
+        raise PhantoraError(
+            "torch is not installed in this environment; install it: pip install torch==2.11.0"
+        )
     directory = Path(spec.origin).parent
     try:
         text = (directory / "version.py").read_text()
     except OSError as error:
-        raise PhantoraError(f"torch in {directory} has no version.py; install it again: pip install torch==2.11.0") from error
+        raise PhantoraError(
+            f"torch in {directory} has no version.py; install it again: pip install torch==2.11.0"
+        ) from error
     version = re.search(r"__version__\s*=\s*'([^']+)'", text)
     cuda = re.search(r"^cuda[^=\n]*=\s*'([^']+)'", text, re.MULTILINE)
     found = Torch(version.group(1) if version else "unknown", cuda.group(1) if cuda else None, directory)
     if found.cuda is None or not (found.libraries / "libtorch_cuda.so").exists():
         raise PhantoraError(
-            f"torch {found.version} is built without CUDA, so it has no GPU code to run; install the CUDA build "
-            "(no GPU or driver is needed): pip install torch==2.11.0"
+            f"torch {found.version} is built without CUDA, so it has no GPU code to run; "
+            "install the CUDA build (no GPU or driver is needed): pip install torch==2.11.0"
         )
     return found
 
@@ -86,7 +92,8 @@ def nvidia_libraries(torch: Torch) -> list[Library]:
                 symbols.setdefault(soname, {})
         for item in file.undefined:
             if item.library is None:
-                unversioned.add(item.name)
+                if not item.weak:  # an optional symbol that the real library may lack, as nvshmem_init
+                    unversioned.add(item.name)
             elif stem(item.library) in NVIDIA:
                 symbols.setdefault(item.library, {})[item.name] = item.version
     major = torch.cuda.split(".")[0] if torch.cuda else ""

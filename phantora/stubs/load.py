@@ -9,7 +9,6 @@ from pathlib import Path
 from phantora.errors import PhantoraError
 from phantora.stubs.build import StubSet
 
-
 _loaded: dict[Path, ctypes.CDLL] = {}
 _RTLD_NOLOAD = 4  # dlfcn.h of Linux
 
@@ -35,7 +34,9 @@ def load(stub_set: StubSet) -> ctypes.CDLL:
     if stub_set.directory in _loaded:
         return _loaded[stub_set.directory]
     if "torch" in sys.modules:
-        raise PhantoraError("torch was imported before the stub libraries were loaded; import phantora's launcher first")
+        raise PhantoraError(
+            "torch was imported before the stub libraries were loaded; import phantora's launcher first"
+        )
     for path in stub_set.libraries:
         _refuse_real(path.name)
     try:
@@ -43,6 +44,8 @@ def load(stub_set: StubSet) -> ctypes.CDLL:
         for path in stub_set.libraries:
             ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
-        raise PhantoraError(f"cannot load a stub library: {error}; remove {stub_set.directory} and try again") from error
+        raise PhantoraError(
+            f"cannot load a stub library: {error}; remove {stub_set.directory} and try again"
+        ) from error
     _loaded[stub_set.directory] = rank
     return rank

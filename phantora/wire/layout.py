@@ -88,12 +88,12 @@ Kind = Enum(
         ("EVENT_TIME", "request: reply.time = completion time of event id (it has completed)"),
         ("COMM_CREATE", "id = new comm; a, b = key shared by all members, c = members, d = own rank in it; blob = name"),
         ("COMM_DESTROY", "id = comm"),
-        ("EXCHANGE", "request: a, b = key, c = members, d = own index; blob = own bytes; reply = all blobs in index order, each preceded by its uint32 length"),
+        ("EXCHANGE", "request: a, b = key, c = members, d = ticket for further pieces, e = own index; blob = own bytes; reply = all blobs in index order, each preceded by its uint32 length"),
         ("GROUP_BEGIN", "a = number of COLLECTIVE, SEND and RECV records that follow and form one launch"),
         ("COLLECTIVE", "stream, id = comm, op; a = enum ph_coll | dtype<<8 | redop<<16 | root<<32, b = count, c = bytes that the collective moves in this rank's view (see docs/collectives.md), d = payload ticket or 0; blob = own contribution if d; e = float64 bits of a PreMulSum scalar"),
         ("SEND", "stream, id = comm, op; a = peer | dtype<<32, b = count, c = bytes, d = ticket or 0; blob = payload if d"),
         ("RECV", "stream, id = comm, op; a = peer | dtype<<32, b = count, c = bytes, d = ticket or 0"),
-        ("PAYLOAD", "request: a = ticket, b = offset; reply = bytes of the result from offset on, value = total"),
+        ("PAYLOAD", "request: a = ticket, b = offset; reply = bytes of the result from offset on, value = total; without a slot: nobody will ask for this ticket"),
         ("MEMORY", "a = bytes allocated by the framework, b = bytes reserved, c = signed change, d = address, id = enum ph_mem"),
         ("UNSUPPORTED", "id = name of a call that was let through under --unsupported warn"),
         ("CLOCK", "nothing but `time`: the host clock has reached it"),
@@ -145,12 +145,17 @@ Api = Enum("ph_api", "PH_API_", (
     ("OP_VIEW", "an operator that only makes a view, from Python"), ("OP_VIEW_NESTED", ""),
     ("OP_BACKWARD", "a node of the autograd graph"), ("OP_ALLOC", "an operator that only allocates, from Python"),
     ("ANNOTATION", "a user annotation"),
+    ("KERNEL_LOAD", "the first launch of a kernel: its module is loaded"),
+    ("LIBRARY_LOAD", "the first call of a library with new sizes: its kernel is chosen and loaded"),
+    ("CUBLAS_CREATE", "the first cuBLAS handle of a process"), ("CUDNN_CREATE", "the first cuDNN handle of a process"),
+    ("CUDNN_PLAN", "finalize of an execution plan"), ("OP_PYTHON", "an operator that is dispatched to Python"),
+    ("MALLOC_GIB", "cudaMalloc, per GiB on top of MALLOC"), ("FREE_GIB", "cudaFree, per GiB on top of FREE"),
+    ("HOST_ALLOC_GIB", "pinned memory, per GiB on top of HOST_ALLOC"),
 ))
 HostMode = Enum("ph_host_mode", "PH_HOST_", (("MODELLED", ""), ("MEASURED", ""), ("NONE", "")))
 Unsupported = Enum("ph_unsupported", "PH_UNSUPPORTED_", (("ERROR", ""), ("WARN", "")))
 SimState = Enum("ph_sim_state", "PH_SIM_", (("STARTING", ""), ("RUNNING", ""), ("ABORTED", "ranks exit at their next call")))
 
-ENUMS = (Kind, Copy, Coll, Mem, Api, HostMode, Unsupported, SimState)
 
 Record = Struct("ph_record", (
     ("uint8_t", "kind", 1, "enum ph_kind"),
@@ -232,7 +237,7 @@ Row = Struct("ph_row", (
     ("int64_t", "seq", 1, "of a collective in its communicator, or -1"), ("int64_t", "bytes", 1, ""), ("int64_t", "value", 1, ""),
     ("int64_t", "value2", 1, ""),
 ))
-ENUMS = (*ENUMS, RowKind)
+ENUMS = (Kind, Copy, Coll, Mem, Api, HostMode, Unsupported, SimState, RowKind)
 STRUCTS = (Record, Device, Header, Control, Reply, Row)
 
 _NUMPY = {

@@ -61,18 +61,20 @@ enum { LIBRARY_MAJOR = 0, LIBRARY_MINOR = 1, LIBRARY_PATCH = 2 };  // libraryPro
 // this word while they are alive.
 #define PH_CUBLAS_MAGIC 0x7068626c61733031ULL
 
-#define CUBLAS_STATUSES(X)                                                                    \
-  X(SUCCESS, "success") X(NOT_INITIALIZED, "the library was not initialized")                 \
-  X(ALLOC_FAILED, "the resource allocation failed")                                           \
-  X(INVALID_VALUE, "an unsupported value or parameter was passed to the function")            \
-  X(ARCH_MISMATCH, "the device lacks a required feature")                                     \
-  X(MAPPING_ERROR, "an access to GPU memory space failed")                                    \
-  X(EXECUTION_FAILED, "the function failed to launch on the GPU")                             \
-  X(INTERNAL_ERROR, "an internal operation failed")                                           \
-  X(NOT_SUPPORTED, "the functionality requested is not supported")                            \
+#define CUBLAS_STATUSES(X)                                                         \
+  X(SUCCESS, "success") X(NOT_INITIALIZED, "the library was not initialized")      \
+  X(ALLOC_FAILED, "the resource allocation failed")                                \
+  X(INVALID_VALUE, "an unsupported value or parameter was passed to the function") \
+  X(ARCH_MISMATCH, "the device lacks a required feature")                          \
+  X(MAPPING_ERROR, "an access to GPU memory space failed")                         \
+  X(EXECUTION_FAILED, "the function failed to launch on the GPU")                  \
+  X(INTERNAL_ERROR, "an internal operation failed")                                \
+  X(NOT_SUPPORTED, "the functionality requested is not supported")                 \
   X(LICENSE_ERROR, "the functionality requested requires a license")
-#define CUBLAS_STATUS_NAME(STATUS, TEXT) if (status == CUBLAS_STATUS_##STATUS) return "CUBLAS_STATUS_" #STATUS;
-#define CUBLAS_STATUS_TEXT(STATUS, TEXT) if (status == CUBLAS_STATUS_##STATUS) return TEXT;
+#define CUBLAS_STATUS_NAME(STATUS, TEXT) \
+  if (status == CUBLAS_STATUS_##STATUS) return "CUBLAS_STATUS_" #STATUS;
+#define CUBLAS_STATUS_TEXT(STATUS, TEXT) \
+  if (status == CUBLAS_STATUS_##STATUS) return TEXT;
 
 // "nn", "tn", ...: how the operands of a product are stored; "c" for a conjugate transpose.
 static inline const char *cublas_trans(int a, int b) {
@@ -80,20 +82,26 @@ static inline const char *cublas_trans(int a, int b) {
       {"nn", "nt", "nc", "nr"}, {"tn", "tt", "tc", "tr"}, {"cn", "ct", "cc", "cr"}, {"rn", "rt", "rc", "rr"}};
   return names[a & 3][b & 3];
 }
-static inline int cublas_operation_valid(int operation) { return operation >= CUBLAS_OP_N && operation <= CUBLAS_OP_CONJG; }
+static inline int cublas_operation_valid(int operation) {
+  return operation >= CUBLAS_OP_N && operation <= CUBLAS_OP_CONJG;
+}
 
 // What the multiply-add units work in, as a word: NULL for an unknown type.
 static inline const char *cublas_compute_name(int compute) {
   switch (compute) {
-    case CUBLAS_COMPUTE_16F: case CUBLAS_COMPUTE_16F_PEDANTIC: return "f16";
-    case CUBLAS_COMPUTE_32F: case CUBLAS_COMPUTE_32F_PEDANTIC: return "f32";
+    case CUBLAS_COMPUTE_16F:
+    case CUBLAS_COMPUTE_16F_PEDANTIC: return "f16";
+    case CUBLAS_COMPUTE_32F:
+    case CUBLAS_COMPUTE_32F_PEDANTIC: return "f32";
     case CUBLAS_COMPUTE_32F_FAST_16F: return "f16_fast";
     case CUBLAS_COMPUTE_32F_FAST_16BF: return "bf16_fast";
     case CUBLAS_COMPUTE_32F_FAST_TF32: return "tf32";
     case CUBLAS_COMPUTE_32F_EMULATED_16BFX9: return "bf16x9";
-    case CUBLAS_COMPUTE_64F: case CUBLAS_COMPUTE_64F_PEDANTIC: return "f64";
+    case CUBLAS_COMPUTE_64F:
+    case CUBLAS_COMPUTE_64F_PEDANTIC: return "f64";
     case CUBLAS_COMPUTE_64F_EMULATED_FIXEDPOINT: return "f64_fixed";
-    case CUBLAS_COMPUTE_32I: case CUBLAS_COMPUTE_32I_PEDANTIC: return "i32";
+    case CUBLAS_COMPUTE_32I:
+    case CUBLAS_COMPUTE_32I_PEDANTIC: return "i32";
     default: return NULL;
   }
 }
@@ -102,17 +110,22 @@ static inline const char *cublas_compute_name(int compute) {
 static inline int cublas_types_supported(int compute, int a, int b, int c) {
   if (a != b) return 0;
   switch (compute) {
-    case CUBLAS_COMPUTE_16F: case CUBLAS_COMPUTE_16F_PEDANTIC: return a == PH_R_16F && c == PH_R_16F;
-    case CUBLAS_COMPUTE_32I: case CUBLAS_COMPUTE_32I_PEDANTIC: return a == PH_R_8I && c == PH_R_32I;
-    case CUBLAS_COMPUTE_32F: case CUBLAS_COMPUTE_32F_PEDANTIC:
+    case CUBLAS_COMPUTE_16F:
+    case CUBLAS_COMPUTE_16F_PEDANTIC: return a == PH_R_16F && c == PH_R_16F;
+    case CUBLAS_COMPUTE_32I:
+    case CUBLAS_COMPUTE_32I_PEDANTIC: return a == PH_R_8I && c == PH_R_32I;
+    case CUBLAS_COMPUTE_32F:
+    case CUBLAS_COMPUTE_32F_PEDANTIC:
       if (a == PH_R_16BF || a == PH_R_16F) return c == a || c == PH_R_32F;
       if (a == PH_R_8I || a == PH_R_32F) return c == PH_R_32F;
       return (a == PH_C_8I || a == PH_C_32F) && c == PH_C_32F;
-    case CUBLAS_COMPUTE_32F_FAST_16F: case CUBLAS_COMPUTE_32F_FAST_16BF: case CUBLAS_COMPUTE_32F_FAST_TF32:
-    case CUBLAS_COMPUTE_32F_EMULATED_16BFX9:
-      return (a == PH_R_32F || a == PH_C_32F) && c == a;
-    case CUBLAS_COMPUTE_64F: case CUBLAS_COMPUTE_64F_PEDANTIC: case CUBLAS_COMPUTE_64F_EMULATED_FIXEDPOINT:
-      return (a == PH_R_64F || a == PH_C_64F) && c == a;
+    case CUBLAS_COMPUTE_32F_FAST_16F:
+    case CUBLAS_COMPUTE_32F_FAST_16BF:
+    case CUBLAS_COMPUTE_32F_FAST_TF32:
+    case CUBLAS_COMPUTE_32F_EMULATED_16BFX9: return (a == PH_R_32F || a == PH_C_32F) && c == a;
+    case CUBLAS_COMPUTE_64F:
+    case CUBLAS_COMPUTE_64F_PEDANTIC:
+    case CUBLAS_COMPUTE_64F_EMULATED_FIXEDPOINT: return (a == PH_R_64F || a == PH_C_64F) && c == a;
     default: return 0;
   }
 }

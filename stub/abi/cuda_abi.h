@@ -39,7 +39,6 @@ enum {
   cudaErrorInvalidDevice = 101,
   cudaErrorInvalidKernelImage = 200,
   cudaErrorDeviceUninitialized = 201,
-  cudaErrorUnsupportedLimit = 215,
   cudaErrorPeerAccessUnsupported = 217,
   cudaErrorFileNotFound = 301,
   cudaErrorInvalidResourceHandle = 400,
@@ -101,7 +100,7 @@ enum {
   PH_LAUNCH_COOPERATIVE = 2,
   PH_LAUNCH_CLUSTER_DIMENSION = 4,
   PH_LAUNCH_PRIORITY = 8,
-  PH_LAUNCH_PREFERRED_CLUSTER = 11,
+  PH_LAUNCH_LAST = 16,
 };
 typedef struct cudaLaunchAttribute {
   int id;

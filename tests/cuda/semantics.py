@@ -25,8 +25,13 @@ class Dim3(ctypes.Structure):
 
 
 class Pointer(ctypes.Structure):
-    _fields_ = [("type", c_int), ("device", c_int), ("device_pointer", c_void_p), ("host_pointer", c_void_p),
-                ("reserved", ctypes.c_long * 8)]
+    _fields_ = [
+        ("type", c_int),
+        ("device", c_int),
+        ("device_pointer", c_void_p),
+        ("host_pointer", c_void_p),
+        ("reserved", ctypes.c_long * 8),
+    ]
 
 
 class Location(ctypes.Structure):
@@ -34,8 +39,13 @@ class Location(ctypes.Structure):
 
 
 class AllocationProp(ctypes.Structure):
-    _fields_ = [("type", c_int), ("handles", c_int), ("location", Location), ("win32", c_void_p),
-                ("flags", ctypes.c_ubyte * 8)]
+    _fields_ = [
+        ("type", c_int),
+        ("handles", c_int),
+        ("location", Location),
+        ("win32", c_void_p),
+        ("flags", ctypes.c_ubyte * 8),
+    ]
 
 
 class AccessDesc(ctypes.Structure):
@@ -47,10 +57,28 @@ class IpcHandle(ctypes.Structure):
 
 
 class FuncAttributes(ctypes.Structure):
-    _fields_ = [("shared", c_size_t), ("const", c_size_t), ("local", c_size_t)] + [
-        (name, c_int) for name in ("max_threads", "regs", "ptx", "binary", "cache", "max_dynamic", "carveout",
-                                   "cluster_must", "cw", "ch", "cd", "policy", "nonportable")
-    ] + [("reserved", c_int * 16)]
+    _fields_ = (
+        [("shared", c_size_t), ("const", c_size_t), ("local", c_size_t)]
+        + [
+            (name, c_int)
+            for name in (
+                "max_threads",
+                "regs",
+                "ptx",
+                "binary",
+                "cache",
+                "max_dynamic",
+                "carveout",
+                "cluster_must",
+                "cw",
+                "ch",
+                "cd",
+                "policy",
+                "nonportable",
+            )
+        ]
+        + [("reserved", c_int * 16)]
+    )
 
 
 class Attribute(ctypes.Structure):
@@ -58,8 +86,14 @@ class Attribute(ctypes.Structure):
 
 
 class Config(ctypes.Structure):
-    _fields_ = [("grid", Dim3), ("block", Dim3), ("shared", c_size_t), ("stream", c_void_p),
-                ("attributes", ctypes.POINTER(Attribute)), ("count", c_uint)]
+    _fields_ = [
+        ("grid", Dim3),
+        ("block", Dim3),
+        ("shared", c_size_t),
+        ("stream", c_void_p),
+        ("attributes", ctypes.POINTER(Attribute)),
+        ("count", c_uint),
+    ]
 
 
 class Cuda:
@@ -99,12 +133,21 @@ class Cuda:
         assert self.rt.cudaEventCreateWithFlags(byref(handle), c_uint(flags)) == 0
         return handle
 
-    def launch(self, grid: tuple[int, int, int], block: tuple[int, int, int], shared: int = 0,
-               function: c_void_p | None = None, stream: c_void_p | None = None) -> int:
+    def launch(
+        self,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        shared: int = 0,
+        function: c_void_p | None = None,
+        stream: c_void_p | None = None,
+    ) -> int:
         argument = c_void_p(None)
         arguments = (c_void_p * 1)(ctypes.addressof(argument))
-        return int(self.rt.cudaLaunchKernel(function or self.kernel, Dim3(*grid), Dim3(*block), arguments,
-                                            c_size_t(shared), stream))
+        return int(
+            self.rt.cudaLaunchKernel(
+                function or self.kernel, Dim3(*grid), Dim3(*block), arguments, c_size_t(shared), stream
+            )
+        )
 
     def copy(self, dst: c_void_p, src: c_void_p, size: int, kind: int) -> int:
         return int(self.rt.cudaMemcpy(dst, src, c_size_t(size), c_int(kind)))
@@ -199,7 +242,7 @@ def malloc_free(c: Cuda) -> Any:
     out.append(c.rt.cudaFreeHost(h))
     out.append(c.rt.cudaHostAlloc(byref(h), c_size_t(0), c_uint(0)))
     out.append(h.value)
-    out.append(c.rt.cudaHostAlloc(byref(h), c_size_t(16), c_uint(0xff00)))
+    out.append(c.rt.cudaHostAlloc(byref(h), c_size_t(16), c_uint(0xFF00)))
     out.append(c.rt.cudaMallocManaged(byref(p), c_size_t(4096), c_uint(1)))
     out.append(c.rt.cudaFree(p))
     out.append(c.rt.cudaMallocManaged(byref(p), c_size_t(0), c_uint(1)))
@@ -300,7 +343,7 @@ def pointers(c: Cuda) -> Any:
     out.append(c.rt.cudaHostRegister(c_void_p(base), c_size_t(4096), c_uint(0)))
     out.append(c.rt.cudaHostRegister(c_void_p(None), c_size_t(4096), c_uint(0)))
     out.append(c.rt.cudaHostRegister(c_void_p(base + 4096), c_size_t(0), c_uint(0)))
-    out.append(c.rt.cudaHostRegister(c_void_p(base + 4096), c_size_t(64), c_uint(0xf000)))
+    out.append(c.rt.cudaHostRegister(c_void_p(base + 4096), c_size_t(64), c_uint(0xF000)))
     a = Pointer()
     out.append([c.rt.cudaPointerGetAttributes(byref(a), c_void_p(base)), a.type, a.device])
     p, flags = c_void_p(), c_uint()
@@ -308,7 +351,11 @@ def pointers(c: Cuda) -> Any:
     out.append(p.value == base)
     out.append(c.rt.cudaHostGetDevicePointer(byref(p), c.host(16), c_uint(0)))
     out.append(c.rt.cudaHostGetDevicePointer(byref(p), pin, c_uint(5)))
-    out += [c.rt.cudaHostGetFlags(byref(flags), pin), flags.value, c.rt.cudaHostGetFlags(byref(flags), c.host(16))]
+    out += [
+        c.rt.cudaHostGetFlags(byref(flags), pin),
+        flags.value,
+        c.rt.cudaHostGetFlags(byref(flags), c.host(16)),
+    ]
     out.append(c.rt.cudaHostUnregister(c_void_p(base)))
     out.append(c.rt.cudaHostUnregister(c_void_p(base)))
     out.append(c.rt.cudaHostUnregister(pin))
@@ -329,14 +376,32 @@ def streams(c: Cuda) -> Any:
     out.append(c.rt.cudaStreamCreateWithFlags(byref(s), c_uint(7)))
     for priority in (-5, -99, 3):
         out.append(c.rt.cudaStreamCreateWithPriority(byref(s), c_uint(1), c_int(priority)))
-        out += [c.rt.cudaStreamGetPriority(s, byref(n)), n.value, c.rt.cudaStreamGetFlags(s, byref(u)), u.value]
+        out += [
+            c.rt.cudaStreamGetPriority(s, byref(n)),
+            n.value,
+            c.rt.cudaStreamGetFlags(s, byref(u)),
+            u.value,
+        ]
         out.append(c.rt.cudaStreamDestroy(s))
     out.append(c.rt.cudaStreamDestroy(None))
     out.append(c.rt.cudaStreamDestroy(c_void_p(LEGACY)))
-    out += [c.rt.cudaStreamQuery(None), c.rt.cudaStreamSynchronize(None), c.rt.cudaStreamSynchronize(c_void_p(2))]
-    out += [c.rt.cudaStreamGetPriority(None, byref(n)), n.value, c.rt.cudaStreamGetFlags(None, byref(u)), u.value]
+    out += [
+        c.rt.cudaStreamQuery(None),
+        c.rt.cudaStreamSynchronize(None),
+        c.rt.cudaStreamSynchronize(c_void_p(2)),
+    ]
+    out += [
+        c.rt.cudaStreamGetPriority(None, byref(n)),
+        n.value,
+        c.rt.cudaStreamGetFlags(None, byref(u)),
+        u.value,
+    ]
     status = c_int(9)
-    out += [c.rt.cudaStreamIsCapturing(None, byref(status)), status.value, c.rt.cudaStreamIsCapturing(None, None)]
+    out += [
+        c.rt.cudaStreamIsCapturing(None, byref(status)),
+        status.value,
+        c.rt.cudaStreamIsCapturing(None, None),
+    ]
     out += [c.rt.cudaStreamGetDevice(None, byref(n)), n.value]
     out.append(c.rt.cudaStreamEndCapture(c.stream(), byref(c_void_p())))
     out.append(c.rt.cudaStreamWaitEvent(None, c.event(), c_uint(77)))
@@ -383,10 +448,20 @@ def events(c: Cuda) -> Any:
 
 def launches(c: Cuda) -> Any:
     out: list[Any] = [c.launch((1, 1, 1), (1, 1, 1))]
-    for grid, block in (((0, 1, 1), (1, 1, 1)), ((1, 1, 1), (0, 1, 1)), ((1, 1, 1), (1, 1, 0)),
-                        ((1, 65536, 1), (1, 1, 1)), ((1, 65535, 1), (1, 1, 1)), ((1, 1, 65536), (1, 1, 1)),
-                        ((1 << 31, 1, 1), (1, 1, 1)), ((1, 1, 1), (1025, 1, 1)), ((1, 1, 1), (1, 1, 65)),
-                        ((1, 1, 1), (32, 33, 1)), ((1, 1, 1), (1024, 1, 1)), ((1, 1, 1), (1, 1025, 1))):
+    for grid, block in (
+        ((0, 1, 1), (1, 1, 1)),
+        ((1, 1, 1), (0, 1, 1)),
+        ((1, 1, 1), (1, 1, 0)),
+        ((1, 65536, 1), (1, 1, 1)),
+        ((1, 65535, 1), (1, 1, 1)),
+        ((1, 1, 65536), (1, 1, 1)),
+        ((1 << 31, 1, 1), (1, 1, 1)),
+        ((1, 1, 1), (1025, 1, 1)),
+        ((1, 1, 1), (1, 1, 65)),
+        ((1, 1, 1), (32, 33, 1)),
+        ((1, 1, 1), (1024, 1, 1)),
+        ((1, 1, 1), (1, 1025, 1)),
+    ):
         out.append(c.launch(grid, block))
         c.clear()
     out.append(c.launch((1, 1, 1), (1, 1, 1), 48 * 1024))
@@ -408,8 +483,16 @@ def launches(c: Cuda) -> Any:
     c.clear()
     argument = c_void_p(None)
     arguments = (c_void_p * 1)(ctypes.addressof(argument))
-    out.append(c.rt.cudaLaunchCooperativeKernel(c.kernel, Dim3(132, 1, 1), Dim3(32, 1, 1), arguments, c_size_t(0), None))
-    out.append(c.rt.cudaLaunchCooperativeKernel(c.kernel, Dim3(132000, 1, 1), Dim3(1024, 1, 1), arguments, c_size_t(0), None))
+    out.append(
+        c.rt.cudaLaunchCooperativeKernel(
+            c.kernel, Dim3(132, 1, 1), Dim3(32, 1, 1), arguments, c_size_t(0), None
+        )
+    )
+    out.append(
+        c.rt.cudaLaunchCooperativeKernel(
+            c.kernel, Dim3(132000, 1, 1), Dim3(1024, 1, 1), arguments, c_size_t(0), None
+        )
+    )
     c.clear()
     out.append(c.rt.cudaDeviceSynchronize())
     c.clear()
@@ -432,8 +515,19 @@ def clusters(c: Cuda) -> Any:
     out: list[Any] = []
     argument = c_void_p(None)
     arguments = (c_void_p * 1)(ctypes.addressof(argument))
-    for attribute, grid, value in ((4, 4, (2, 1, 1)), (4, 4, (3, 1, 1)), (4, 16, (8, 1, 1)), (4, 16, (16, 1, 1)), (4, 18, (9, 1, 1)),
-                                   (4, 4, (0, 1, 1)), (2, 4, (1,)), (6, 4, (1,)), (8, 4, (-3,)), (4, 64, (32, 1, 1)), (77, 4, (1,))):
+    for attribute, grid, value in (
+        (4, 4, (2, 1, 1)),
+        (4, 4, (3, 1, 1)),
+        (4, 16, (8, 1, 1)),
+        (4, 16, (16, 1, 1)),
+        (4, 18, (9, 1, 1)),
+        (4, 4, (0, 1, 1)),
+        (2, 4, (1,)),
+        (6, 4, (1,)),
+        (8, 4, (-3,)),
+        (4, 64, (32, 1, 1)),
+        (77, 4, (1,)),
+    ):
         item = Attribute(id=attribute)
         for i, v in enumerate(value):
             item.value[i] = v
@@ -455,20 +549,42 @@ def occupancy(c: Cuda) -> Any:
     code = c.rt.cudaOccupancyMaxActiveBlocksPerMultiprocessor(byref(n), c.kernel, c_int(128), c_size_t(60000))
     out.append([code, n.value])
     c.rt.cudaFuncSetAttribute(c.kernel, c_int(8), c_int(227 * 1024))
-    for block, shared in ((1, 0), (32, 0), (128, 0), (256, 0), (512, 0), (1024, 0), (96, 0), (1000, 0), (128, 16384),
-                          (128, 49152), (128, 65536), (128, 100000), (128, 227 * 1024)):
+    for block, shared in (
+        (1, 0),
+        (32, 0),
+        (128, 0),
+        (256, 0),
+        (512, 0),
+        (1024, 0),
+        (96, 0),
+        (1000, 0),
+        (128, 16384),
+        (128, 49152),
+        (128, 65536),
+        (128, 100000),
+        (128, 227 * 1024),
+    ):
         code = c.rt.cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
-            byref(n), c.kernel, c_int(block), c_size_t(shared), c_uint(0))
+            byref(n), c.kernel, c_int(block), c_size_t(shared), c_uint(0)
+        )
         out.append([code, n.value])
     for block, shared in ((1025, 0), (0, 0), (-1, 0), (128, 228 * 1024)):
         n.value = -7
-        code = c.rt.cudaOccupancyMaxActiveBlocksPerMultiprocessor(byref(n), c.kernel, c_int(block), c_size_t(shared))
+        code = c.rt.cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+            byref(n), c.kernel, c_int(block), c_size_t(shared)
+        )
         out.append([code, n.value])
     out.append(c.rt.cudaOccupancyMaxActiveBlocksPerMultiprocessor(None, c.kernel, c_int(32), c_size_t(0)))
     size = c_size_t()
     for blocks, threads in ((1, 128), (2, 128), (4, 256)):
-        out.append([c.rt.cudaOccupancyAvailableDynamicSMemPerBlock(byref(size), c.kernel, c_int(blocks), c_int(threads)),
-                    size.value])
+        out.append(
+            [
+                c.rt.cudaOccupancyAvailableDynamicSMemPerBlock(
+                    byref(size), c.kernel, c_int(blocks), c_int(threads)
+                ),
+                size.value,
+            ]
+        )
     c.rt.cudaFuncSetAttribute(c.kernel, c_int(8), c_int(0))
     c.clear()
     return out
@@ -477,8 +593,21 @@ def occupancy(c: Cuda) -> Any:
 def function_attributes(c: Cuda) -> Any:
     a = FuncAttributes()
     code = c.rt.cudaFuncGetAttributes(byref(a), c.kernel)
-    return [code, a.shared, a.local, a.max_threads, a.cache, a.max_dynamic, a.carveout, a.cluster_must, a.cw, a.policy,
-            a.nonportable, 8 <= a.regs <= 255, a.binary]
+    return [
+        code,
+        a.shared,
+        a.local,
+        a.max_threads,
+        a.cache,
+        a.max_dynamic,
+        a.carveout,
+        a.cluster_must,
+        a.cw,
+        a.policy,
+        a.nonportable,
+        8 <= a.regs <= 255,
+        a.binary,
+    ]
 
 
 def pools(c: Cuda) -> Any:
@@ -526,19 +655,45 @@ def driver_entry(c: Cuda) -> Any:
     p, status, out = c_void_p(), c_int(9), []
     for name in (b"cuMemCreate", b"cuGetErrorString", b"cuNoSuchCall"):
         p.value = None
-        code = c.rt.cudaGetDriverEntryPointByVersion(name, byref(p), c_uint(12000), c_uint64(0), byref(status))
+        code = c.rt.cudaGetDriverEntryPointByVersion(
+            name, byref(p), c_uint(12000), c_uint64(0), byref(status)
+        )
         out.append([code, status.value, bool(p.value)])
-    out.append([c.cu.cuGetProcAddress_v2(b"cuLaunchKernel", byref(p), c_int(12000), c_uint64(0), byref(status)), status.value])
-    out.append([c.cu.cuGetProcAddress_v2(b"cuNoSuchCall", byref(p), c_int(12000), c_uint64(0), byref(status)), status.value])
+    out.append(
+        [
+            c.cu.cuGetProcAddress_v2(b"cuLaunchKernel", byref(p), c_int(12000), c_uint64(0), byref(status)),
+            status.value,
+        ]
+    )
+    out.append(
+        [
+            c.cu.cuGetProcAddress_v2(b"cuNoSuchCall", byref(p), c_int(12000), c_uint64(0), byref(status)),
+            status.value,
+        ]
+    )
     c.clear()
     return out
 
 
 def driver_basics(c: Cuda) -> Any:
     n, out, text = c_int(), [], ctypes.create_string_buffer(100)
-    out += [c.cu.cuInit(c_uint(0)), c.cu.cuInit(c_uint(1)), c.cu.cuDeviceGetCount(byref(n)), c.cu.cuDeviceGet(byref(n), c_int(0)), n.value]
-    out += [c.cu.cuDeviceGet(byref(n), c_int(99)), c.cu.cuDeviceGetName(text, c_int(100), c_int(0)), c.cu.cuDeviceGetName(text, c_int(100), c_int(99))]
-    out += [c.cu.cuDeviceGetAttribute(byref(n), c_int(75), c_int(0)), n.value, c.cu.cuDeviceGetAttribute(byref(n), c_int(9999), c_int(0))]
+    out += [
+        c.cu.cuInit(c_uint(0)),
+        c.cu.cuInit(c_uint(1)),
+        c.cu.cuDeviceGetCount(byref(n)),
+        c.cu.cuDeviceGet(byref(n), c_int(0)),
+        n.value,
+    ]
+    out += [
+        c.cu.cuDeviceGet(byref(n), c_int(99)),
+        c.cu.cuDeviceGetName(text, c_int(100), c_int(0)),
+        c.cu.cuDeviceGetName(text, c_int(100), c_int(99)),
+    ]
+    out += [
+        c.cu.cuDeviceGetAttribute(byref(n), c_int(75), c_int(0)),
+        n.value,
+        c.cu.cuDeviceGetAttribute(byref(n), c_int(9999), c_int(0)),
+    ]
     out.append(c.cu.cuDeviceGetAttribute(byref(n), c_int(1), c_int(99)))
     context, flags, active = c_void_p(), c_uint(), c_int()
     out += [c.cu.cuCtxGetCurrent(byref(context)), bool(context.value)]
@@ -546,7 +701,11 @@ def driver_basics(c: Cuda) -> Any:
     primary = c_void_p()
     out += [c.cu.cuDevicePrimaryCtxRetain(byref(primary), c_int(0)), primary.value == context.value]
     out += [c.cu.cuDevicePrimaryCtxRetain(byref(primary), c_int(99))]
-    out += [c.cu.cuCtxPushCurrent_v2(context), c.cu.cuCtxPopCurrent_v2(byref(primary)), primary.value == context.value]
+    out += [
+        c.cu.cuCtxPushCurrent_v2(context),
+        c.cu.cuCtxPopCurrent_v2(byref(primary)),
+        primary.value == context.value,
+    ]
     out += [c.cu.cuCtxGetDevice(byref(n)), n.value, c.cu.cuCtxSetCurrent(context), c.cu.cuCtxSynchronize()]
     out += [c.cu.cuDevicePrimaryCtxRelease_v2(c_int(0)), c.cu.cuDevicePrimaryCtxRelease_v2(c_int(99))]
     message = c_char_p()
@@ -560,17 +719,37 @@ def driver_basics(c: Cuda) -> Any:
 
 def driver_memory(c: Cuda) -> Any:
     p, out, n = c_uint64(), [], c_uint()
-    out += [c.cu.cuMemAlloc_v2(byref(p), c_size_t(0)), c.cu.cuMemAlloc_v2(byref(p), c_size_t(1 << 50)), c.cu.cuMemAlloc_v2(byref(p), c_size_t(4096))]
-    out += [c.cu.cuMemsetD32_v2(p, c_uint(7), c_size_t(4)), c.cu.cuMemsetD32_v2(p, c_uint(7), c_size_t(4096)), c.cu.cuMemcpyDtoH_v2(byref(n), p, c_size_t(4)), n.value]
-    out += [c.cu.cuMemsetD16_v2(p, ctypes.c_ushort(0x102), c_size_t(4)), c.cu.cuMemcpyDtoH_v2(byref(n), p, c_size_t(4)), n.value]
+    out += [
+        c.cu.cuMemAlloc_v2(byref(p), c_size_t(0)),
+        c.cu.cuMemAlloc_v2(byref(p), c_size_t(1 << 50)),
+        c.cu.cuMemAlloc_v2(byref(p), c_size_t(4096)),
+    ]
+    out += [
+        c.cu.cuMemsetD32_v2(p, c_uint(7), c_size_t(4)),
+        c.cu.cuMemsetD32_v2(p, c_uint(7), c_size_t(4096)),
+        c.cu.cuMemcpyDtoH_v2(byref(n), p, c_size_t(4)),
+        n.value,
+    ]
+    out += [
+        c.cu.cuMemsetD16_v2(p, ctypes.c_ushort(0x102), c_size_t(4)),
+        c.cu.cuMemcpyDtoH_v2(byref(n), p, c_size_t(4)),
+        n.value,
+    ]
     base, size = c_uint64(), c_size_t()
-    out += [c.cu.cuMemGetAddressRange_v2(byref(base), byref(size), c_uint64(p.value + 8)), base.value == p.value, size.value]
+    out += [
+        c.cu.cuMemGetAddressRange_v2(byref(base), byref(size), c_uint64(p.value + 8)),
+        base.value == p.value,
+        size.value,
+    ]
     out += [c.cu.cuMemGetAddressRange_v2(byref(base), byref(size), c_uint64(16))]
     kind = c_uint(99)
     out += [c.cu.cuPointerGetAttribute(byref(kind), c_int(2), p), kind.value]
     ordinal = c_int(-3)
     out += [c.cu.cuPointerGetAttribute(byref(ordinal), c_int(9), p), ordinal.value]
-    out += [c.cu.cuPointerGetAttribute(byref(kind), c_int(2), c.host(16)), c.cu.cuPointerGetAttribute(byref(kind), c_int(999), p)]
+    out += [
+        c.cu.cuPointerGetAttribute(byref(kind), c_int(2), c.host(16)),
+        c.cu.cuPointerGetAttribute(byref(kind), c_int(999), p),
+    ]
     out += [c.cu.cuMemFree_v2(p), c.cu.cuMemFree_v2(p), c.cu.cuMemFree_v2(c_uint64(0))]
     return out
 
@@ -582,18 +761,28 @@ def driver_vmm(c: Cuda) -> Any:
     for flag in (0, 1):
         out.append([c.cu.cuMemGetAllocationGranularity(byref(size), byref(prop), c_int(flag)), size.value])
     mib = 1 << 20
-    out.append(c.cu.cuMemAddressReserve(byref(address), c_size_t(8 * mib), c_size_t(0), c_uint64(0), c_uint64(0)))
-    out.append(c.cu.cuMemAddressReserve(byref(c_uint64()), c_size_t(1000), c_size_t(0), c_uint64(0), c_uint64(0)))
-    out.append(c.cu.cuMemAddressReserve(byref(c_uint64()), c_size_t(0), c_size_t(0), c_uint64(0), c_uint64(0)))
+    out.append(
+        c.cu.cuMemAddressReserve(byref(address), c_size_t(8 * mib), c_size_t(0), c_uint64(0), c_uint64(0))
+    )
+    out.append(
+        c.cu.cuMemAddressReserve(byref(c_uint64()), c_size_t(1000), c_size_t(0), c_uint64(0), c_uint64(0))
+    )
+    out.append(
+        c.cu.cuMemAddressReserve(byref(c_uint64()), c_size_t(0), c_size_t(0), c_uint64(0), c_uint64(0))
+    )
     out.append(c.cu.cuMemCreate(byref(handle), c_size_t(2 * mib), byref(prop), c_uint64(0)))
     out.append(c.cu.cuMemCreate(byref(c_uint64()), c_size_t(1000), byref(prop), c_uint64(0)))
     out.append(c.cu.cuMemCreate(byref(c_uint64()), c_size_t(1 << 50), byref(prop), c_uint64(0)))
     out.append(c.cu.cuMemMap(address, c_size_t(2 * mib), c_size_t(0), handle, c_uint64(0)))
     out.append(c.cu.cuMemMap(address, c_size_t(2 * mib), c_size_t(0), handle, c_uint64(0)))
-    out.append(c.cu.cuMemMap(c_uint64(address.value + 2 * mib), c_size_t(1000), c_size_t(0), handle, c_uint64(0)))
+    out.append(
+        c.cu.cuMemMap(c_uint64(address.value + 2 * mib), c_size_t(1000), c_size_t(0), handle, c_uint64(0))
+    )
     access = AccessDesc(Location(1, 0), 3)
     out.append(c.cu.cuMemSetAccess(address, c_size_t(2 * mib), byref(access), c_size_t(1)))
-    out.append(c.cu.cuMemSetAccess(c_uint64(address.value + 4 * mib), c_size_t(2 * mib), byref(access), c_size_t(1)))
+    out.append(
+        c.cu.cuMemSetAccess(c_uint64(address.value + 4 * mib), c_size_t(2 * mib), byref(access), c_size_t(1))
+    )
     out.append(c.cu.cuMemsetD32_v2(address, c_uint(9), c_size_t(4)))
     out.append(c.rt.cudaMemcpy(c.host(64), c_void_p(address.value + 2 * mib - 8), c_size_t(16), c_int(D2H)))
     a = Pointer()
@@ -603,7 +792,14 @@ def driver_vmm(c: Cuda) -> Any:
     out.append(retained.value == handle.value)
     out.append(c.cu.cuMemRelease(retained))
     read = AllocationProp()
-    out.append([c.cu.cuMemGetAllocationPropertiesFromHandle(byref(read), handle), read.type, read.location.type, read.location.id])
+    out.append(
+        [
+            c.cu.cuMemGetAllocationPropertiesFromHandle(byref(read), handle),
+            read.type,
+            read.location.type,
+            read.location.id,
+        ]
+    )
     out.append(c.cu.cuMemRelease(handle))
     out.append(c.cu.cuMemUnmap(address, c_size_t(2 * mib)))
     out.append(c.cu.cuMemUnmap(address, c_size_t(2 * mib)))
@@ -617,7 +813,8 @@ def driver_vmm(c: Cuda) -> Any:
 def driver_modules(c: Cuda) -> Any:
     out: list[Any] = []
     module, function = c_void_p(), c_void_p()
-    ptx = b".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry probe2(.param .u64 p)\n{\nret;\n}\n\0"
+    head = b".version 8.0\n.target sm_90\n.address_size 64\n"
+    ptx = head + b".visible .entry probe2(.param .u64 p)\n{\nret;\n}\n\0"
     out.append(c.cu.cuModuleLoadData(byref(module), ptx))
     out.append(c.cu.cuModuleGetFunction(byref(function), module, b"probe2"))
     out.append(c.cu.cuModuleGetFunction(byref(c_void_p()), module, b"absent"))
@@ -625,21 +822,51 @@ def driver_modules(c: Cuda) -> Any:
     arguments = (c_void_p * 1)(ctypes.addressof(argument))
 
     def launch(grid: tuple[int, int, int], block: tuple[int, int, int], shared: int = 0) -> int:
-        return int(c.cu.cuLaunchKernel(function, *(c_uint(v) for v in grid), *(c_uint(v) for v in block), c_uint(shared),
-                                       c_void_p(None), arguments, c_void_p(None)))
+        return int(
+            c.cu.cuLaunchKernel(
+                function,
+                *(c_uint(v) for v in grid),
+                *(c_uint(v) for v in block),
+                c_uint(shared),
+                c_void_p(None),
+                arguments,
+                c_void_p(None),
+            )
+        )
 
-    out += [launch((1, 1, 1), (1, 1, 1)), launch((0, 1, 1), (1, 1, 1)), launch((1, 1, 1), (0, 1, 1)), launch((1, 1, 1), (1025, 1, 1)),
-            launch((1, 70000, 1), (1, 1, 1)), launch((1, 1, 1), (1, 1, 1), 50000)]
+    out += [
+        launch((1, 1, 1), (1, 1, 1)),
+        launch((0, 1, 1), (1, 1, 1)),
+        launch((1, 1, 1), (0, 1, 1)),
+        launch((1, 1, 1), (1025, 1, 1)),
+        launch((1, 70000, 1), (1, 1, 1)),
+        launch((1, 1, 1), (1, 1, 1), 50000),
+    ]
     n = c_int()
     for attribute in (0, 1, 7, 8, 9):
         out.append([c.cu.cuFuncGetAttribute(byref(n), c_int(attribute), function), n.value])
     out += [c.cu.cuFuncSetAttribute(function, c_int(8), c_int(100000)), launch((1, 1, 1), (1, 1, 1), 100000)]
-    out += [c.cu.cuFuncSetAttribute(function, c_int(8), c_int(300000)), c.cu.cuFuncSetAttribute(function, c_int(0), c_int(3))]
-    out += [c.cu.cuFuncGetAttribute(byref(n), c_int(99), function), c.cu.cuFuncSetCacheConfig(function, c_int(2))]
-    out.append([c.cu.cuOccupancyMaxActiveBlocksPerMultiprocessor(byref(n), function, c_int(256), c_size_t(0)), n.value])
+    out += [
+        c.cu.cuFuncSetAttribute(function, c_int(8), c_int(300000)),
+        c.cu.cuFuncSetAttribute(function, c_int(0), c_int(3)),
+    ]
+    out += [
+        c.cu.cuFuncGetAttribute(byref(n), c_int(99), function),
+        c.cu.cuFuncSetCacheConfig(function, c_int(2)),
+    ]
+    out.append(
+        [
+            c.cu.cuOccupancyMaxActiveBlocksPerMultiprocessor(byref(n), function, c_int(256), c_size_t(0)),
+            n.value,
+        ]
+    )
     name = c_char_p()
     out.append([c.cu.cuFuncGetName(byref(name), function), (name.value or b"").decode()])
-    out += [c.cu.cuModuleUnload(module), c.cu.cuModuleLoadData(byref(module), None), c.cu.cuModuleLoad(byref(module), b"/nonexistent.cubin")]
+    out += [
+        c.cu.cuModuleUnload(module),
+        c.cu.cuModuleLoadData(byref(module), None),
+        c.cu.cuModuleLoad(byref(module), b"/nonexistent.cubin"),
+    ]
     out.append(c.cu.cuCtxSynchronize())
     return out
 
@@ -662,7 +889,9 @@ def ipc(c: Cuda) -> Any:
 def host_functions(c: Cuda) -> Any:
     seen: list[int] = []
     host = ctypes.CFUNCTYPE(None, c_void_p)(lambda data: seen.append(data or 0))
-    callback = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_void_p)(lambda stream, status, data: seen.append(100 + status + (data or 0)))
+    callback = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_void_p)(
+        lambda stream, status, data: seen.append(100 + status + (data or 0))
+    )
     c.keep += [host, callback]
     s, out = c.stream(), []
     out.append(c.rt.cudaLaunchHostFunc(s, host, c_void_p(1)))
@@ -677,9 +906,32 @@ def host_functions(c: Cuda) -> Any:
 
 
 CASES: tuple[Callable[[Cuda], Any], ...] = (
-    versions, last_error, error_survives_success, device_calls, limits, malloc_free, copies, memsets, pointers, streams, events,
-    launches, unknown_launch, unknown_attributes, null_launch, clusters, occupancy, function_attributes, pools, driver_entry, driver_basics, driver_memory, driver_vmm, driver_modules,
-    ipc, host_functions,
+    versions,
+    last_error,
+    error_survives_success,
+    device_calls,
+    limits,
+    malloc_free,
+    copies,
+    memsets,
+    pointers,
+    streams,
+    events,
+    launches,
+    unknown_launch,
+    unknown_attributes,
+    null_launch,
+    clusters,
+    occupancy,
+    function_attributes,
+    pools,
+    driver_entry,
+    driver_basics,
+    driver_memory,
+    driver_vmm,
+    driver_modules,
+    ipc,
+    host_functions,
 )
 
 
@@ -691,7 +943,7 @@ def run(cuda: Cuda, case: Callable[[Cuda], Any]) -> Any:
         try:
             assert cuda.cu.cuInit(c_uint(0)) == 0 and cuda.rt.cudaFree(None) == 0
             result = case(cuda)
-        except Exception as error:  # noqa: BLE001 - the report must go on
+        except Exception as error:
             result = f"{type(error).__name__}: {error}"
         os.write(writer, json.dumps(result).encode())
         os._exit(0)
@@ -721,11 +973,14 @@ def register(runtime: ctypes.CDLL, image: bytes) -> int:
     data = ctypes.create_string_buffer(image, len(image) + 64)
     wrapper = Wrapper(0x466243B1, 1, ctypes.addressof(data), None)
     host = ctypes.create_string_buffer(64)
-    runtime.__getattr__("__cudaRegisterFatBinary").restype = c_void_p
-    handle = c_void_p(runtime.__getattr__("__cudaRegisterFatBinary")(byref(wrapper)))
+    begin, function, end = (
+        runtime[f"__cudaRegister{what}"] for what in ("FatBinary", "Function", "FatBinaryEnd")
+    )
+    begin.restype = c_void_p
+    handle = c_void_p(begin(byref(wrapper)))
     name = c_char_p(b"_Z5probePi")
-    runtime.__getattr__("__cudaRegisterFunction")(handle, host, name, name, c_int(-1), None, None, None, None, None)
-    runtime.__getattr__("__cudaRegisterFatBinaryEnd")(handle)
+    function(handle, host, name, name, c_int(-1), None, None, None, None, None)
+    end(handle)
     _registered.append((data, wrapper, host, name))
     return ctypes.addressof(host)
 

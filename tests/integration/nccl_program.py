@@ -27,21 +27,24 @@ class UniqueId(ctypes.Structure):
 class Config(ctypes.Structure):
     """ncclConfig_t of NCCL 2.28; older layouts are prefixes of it."""
 
-    _fields_ = [
-        ("size", ctypes.c_size_t), ("magic", ctypes.c_uint), ("version", ctypes.c_uint), ("blocking", ctypes.c_int),
-        ("cga", ctypes.c_int), ("min_ctas", ctypes.c_int), ("max_ctas", ctypes.c_int), ("net", ctypes.c_char_p),
-        ("split_share", ctypes.c_int), ("traffic", ctypes.c_int), ("name", ctypes.c_char_p),
-        ("collnet", ctypes.c_int), ("policy", ctypes.c_int), ("shrink_share", ctypes.c_int), ("nvls", ctypes.c_int),
+    _fields_ = (
+        ("size", ctypes.c_size_t), ("magic", ctypes.c_uint), ("version", ctypes.c_uint),
+        ("blocking", ctypes.c_int), ("cga", ctypes.c_int),
+        ("min_ctas", ctypes.c_int), ("max_ctas", ctypes.c_int),
+        ("net", ctypes.c_char_p), ("split_share", ctypes.c_int), ("traffic", ctypes.c_int),
+        ("name", ctypes.c_char_p), ("collnet", ctypes.c_int), ("policy", ctypes.c_int),
+        ("shrink_share", ctypes.c_int), ("nvls", ctypes.c_int),
         ("per_peer", ctypes.c_int), ("sched", ctypes.c_int),
-    ]  # fmt: skip
+    )  # fmt: skip
+    _unset = (
+        "blocking", "cga", "min_ctas", "max_ctas", "split_share", "traffic", "collnet", "policy",
+        "shrink_share", "nvls", "per_peer", "sched",
+    )  # fmt: skip
 
     @classmethod
     def make(cls, **values: Any) -> Config:
         config = cls(size=ctypes.sizeof(cls), magic=0xCAFEBEEF, version=22809)
-        for name, kind in cls._fields_[3:]:
-            if kind is ctypes.c_int:
-                setattr(config, name, UNDEFINED)
-        for name, value in values.items():
+        for name, value in {**dict.fromkeys(cls._unset, UNDEFINED), **values}.items():
             setattr(config, name, value)
         return config
 
@@ -249,7 +252,7 @@ def values(r: Rank) -> dict[str, Any]:
 
     inbox, outbox = r.malloc(4), r.put([float(me)])
     r.call("ncclGroupStart")
-    parts = [
+    parts: list[Callable[[], int]] = [
         lambda: r.call("ncclSend", at(outbox), size(1), FLOAT32, (me + 1) % n, comm, none),
         lambda: r.call("ncclRecv", at(inbox), size(1), FLOAT32, (me - 1) % n, comm, none),
     ]
@@ -377,9 +380,23 @@ def one_process(r: Rank) -> dict[str, Any]:
     return {"status": status, "ranks": ranks, "twice": [twice, r.error()]}
 
 
+def pretended(r: Rank) -> dict[str, Any]:
+    """Null mode: nobody answers, yet exchanged sizes must look plausible."""
+    comm, half = r.communicator(), ctypes.c_void_p()
+    count = ctypes.c_int()
+    assert r.call("ncclCommSplit", comm, 0, 0, ctypes.byref(half), None) == 0
+    r.call("ncclCommCount", half, ctypes.byref(count))
+    send, gathered, inbox = r.put([5, 6], "q"), r.put([9] * 4, "q"), r.put([9], "q")
+    assert r.call("ncclAllGather", at(send), at(gathered), size(2), INT64, comm, None) == 0
+    out = {"count": count.value, "all_gather": r.get(gathered, 4, "q")}
+    assert r.call("ncclRecv", at(inbox), size(1), INT64, 1 - r.rank, comm, None) == 0
+    out["received"] = r.get(inbox, 1, "q")
+    return out
+
+
 SCENARIOS: dict[str, Callable[[Rank], dict[str, Any]]] = {
     "errors": errors, "values": values, "groups": groups, "splits": splits, "memory": memory,
-    "same_device": same_device, "one_process": one_process,
+    "same_device": same_device, "one_process": one_process, "pretended": pretended,
 }  # fmt: skip
 
 

@@ -113,7 +113,19 @@ def by_rank(output: str) -> dict[int, str]:
 def test_environment_of_torchrun(work: Workplace) -> None:
     work.script(REPORT, "sub/train.py")
     done = work.trace(
-        "--null", "--cluster", "2x2xH100", "--rdzv-id", "job", "sub/train.py", "--lr", "1", "-o", "x", "--"
+        "--null",
+        "--cluster",
+        "2x2xH100",
+        "-o",
+        "r.arrow",
+        "--rdzv-id",
+        "job",
+        "sub/train.py",
+        "--lr",
+        "1",
+        "-o",
+        "x",
+        "--",
     )
     assert done.returncode == 0, done.stderr
     reports = {rank: json.loads(text) for rank, text in by_rank(done.stdout).items()}

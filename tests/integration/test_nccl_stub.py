@@ -31,11 +31,11 @@ class Outcome:
     """What the ranks printed, and what they wrote into their rings."""
 
     results: list[dict[str, Any]]
-    records: list[list[dict[str, int]]]
+    records: list[list[dict[str, Any]]]
     blobs: list[list[bytes]] = field(default_factory=list)
 
 
-def decode(session: Session, rank: int) -> tuple[list[dict[str, int]], list[bytes]]:
+def decode(session: Session, rank: int) -> tuple[list[dict[str, Any]], list[bytes]]:
     """The records of a rank in order, and what each of them carried. The ring must not have wrapped."""
     dtype = layout.dtype(layout.Record)
     head = int(session.control["head"][rank])
@@ -43,7 +43,7 @@ def decode(session: Session, rank: int) -> tuple[list[dict[str, int]], list[byte
     offset = int(session.header["ring_offset"]) + rank * layout.RING_RECORDS * dtype.itemsize
     ring = np.ndarray((layout.RING_RECORDS,), dtype, buffer=session.area, offset=offset)
     kinds = layout.Kind.names()
-    records: list[dict[str, int]] = []
+    records: list[dict[str, Any]] = []
     blobs: list[bytes] = []
     carried = b""
     for record in ring[:head]:
@@ -85,19 +85,21 @@ def run(
     world: int,
     devices: int | None = None,
     decoded: bool = True,
+    null_mode: bool = False,
 ) -> Outcome:
     cluster = load_cluster(f"1x{devices or world}xH200")
-    session = Session.create(world, devices or world, device_fields(cluster.gpu), API_NS)
+    session = Session.create(world, devices or world, device_fields(cluster.gpu), API_NS, null_mode=null_mode)
     core = native.Core(stubs.core, session)
     stop = threading.Event()
     simulator = threading.Thread(target=simulate, args=(core, session, stop), daemon=True)
     simulator.start()
     environment = {**os.environ, "TEST_DEVICES": str(devices or world)}
     command = [sys.executable, str(PROGRAM), str(stubs.directory), str(session.fd)]
-    ranks = [
+    ranks = [  # each in a new interpreter: the test's own may have loaded real libraries
         subprocess.Popen(
             [*command, str(rank), str(world), str(tmp_path / "id"), scenario],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, pass_fds=(session.fd,), env=environment,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+            pass_fds=(session.fd,),
         )
         for rank in range(world)
     ]  # fmt: skip
@@ -108,14 +110,15 @@ def run(
     finally:
         for rank in ranks:
             rank.kill()
-        simulator.join(timeout=10)
+        if not null_mode:
+            simulator.join(timeout=10)
         stop.set()
         simulator.join()
     for rank, (out, err) in zip(ranks, outputs, strict=True):
         assert rank.returncode == 0, f"{out}{err}{core.error()}"
     outcome = Outcome([json.loads(out) for out, _ in outputs], [])
-    for rank in range(world) if decoded else ():
-        records, blobs = decode(session, rank)
+    for index in range(world) if decoded else ():
+        records, blobs = decode(session, index)
         outcome.records.append(records)
         outcome.blobs.append(blobs)
     core.close()
@@ -276,3 +279,9 @@ def test_all_devices_of_one_process(stubs: StubSet, tmp_path: Path) -> None:
     made = [r for r in outcome.records[0] if r["kind"] == "COMM_CREATE"]
     assert [(r["d"], r["stream"]) for r in made] == [(0, 0), (1, 1)]
     assert not [r for r in outcome.records[0] if r["kind"] == "EXCHANGE"]
+
+
+def test_null_mode_pretends_that_all_members_are_alike(stubs: StubSet, tmp_path: Path) -> None:
+    outcome = run(stubs, tmp_path, "pretended", 2, null_mode=True)
+    assert outcome.results == [{"count": 2, "all_gather": [5, 6, 5, 6], "received": [0]}] * 2
+    assert outcome.records == [[], []]

@@ -110,7 +110,12 @@ class Reader:
                 status = -1
             else:
                 data, value = known[record["b"] : record["b"] + layout.REPLY_BYTES], len(known)
-        reply["status"], reply["time"], reply["value"], reply["length"] = status, record["time"], value, len(data)
+        reply["status"], reply["time"], reply["value"], reply["length"] = (
+            status,
+            record["time"],
+            value,
+            len(data),
+        )
         reply["data"][0, : len(data)] = np.frombuffer(data, np.uint8)
         reply["futex"] = 1
         self.wake(reply["futex"])
@@ -242,7 +247,9 @@ assert library.ph_connect({fd}, 0, 0, {devices}) == 0
 """
 
 
-def run_script(text: str, *, devices: int = 1, payloads: Mapping[int, bytes] | None = None, **settings: Any) -> Dump:
+def run_script(
+    text: str, *, devices: int = 1, payloads: Mapping[int, bytes] | None = None, **settings: Any
+) -> Dump:
     """Runs `text` in a new interpreter: stubs loaded, torch imported, connected as rank 0.
 
     `library` is the rank runtime. What the script prints is the dump's ``value``.
@@ -254,12 +261,19 @@ def run_script(text: str, *, devices: int = 1, payloads: Mapping[int, bytes] | N
     follower.start()
     try:
         result = subprocess.run(
-            [sys.executable, "-c", _PROLOGUE.format(fd=session.fd, devices=devices) + text + "\nlibrary.ph_exit(0)\n"],
+            [
+                sys.executable,
+                "-c",
+                _PROLOGUE.format(fd=session.fd, devices=devices) + text + "\nlibrary.ph_exit(0)\n",
+            ],
             pass_fds=(session.fd,),
             capture_output=True,
             text=True,
             timeout=300,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH"))))},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH")))),
+            },
         )
     finally:
         ended.set()

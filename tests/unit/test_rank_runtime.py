@@ -234,18 +234,29 @@ def test_null_mode_records_nothing(rank: Any) -> None:
 
 def test_equal_keys_give_equal_ids_and_one_definition(rank: Any) -> None:
     def body(library: CDLL) -> list[int]:
-        ids = [library.ph_name(library.ph_hash(b"%d" % i, len(b"%d" % i), 0), b"name %d" % i, len(b"name %d" % i)) for i in range(3000)]
+        ids = [
+            library.ph_name(
+                library.ph_hash(b"%d" % i, len(b"%d" % i), 0), b"name %d" % i, len(b"name %d" % i)
+            )
+            for i in range(3000)
+        ]
         again = [library.ph_name(library.ph_hash(b"%d" % i, len(b"%d" % i), 0), b"", 0) for i in range(3000)]
         assert ids == again
         return ids
 
     dump = run(body, rank)
     assert dump.value == list(range(1, 3001))
-    assert [(r["id"], r["blob"]) for r in dump.of("DEFINE_NAME")] == [(i + 1, b"name %d" % i) for i in range(3000)]
+    assert [(r["id"], r["blob"]) for r in dump.of("DEFINE_NAME")] == [
+        (i + 1, b"name %d" % i) for i in range(3000)
+    ]
 
 
 def test_names_from_before_the_connection_are_sent_with_it(rank: Any) -> None:
-    dump = run(lambda library: library.ph_name(77, b"", 0), rank, before=lambda library: library.ph_name(77, b"early", 5))
+    dump = run(
+        lambda library: library.ph_name(77, b"", 0),
+        rank,
+        before=lambda library: library.ph_name(77, b"early", 5),
+    )
     assert dump.value == 1
     assert dump.of("DEFINE_NAME")[0]["blob"] == b"early"
 
@@ -282,7 +293,8 @@ def test_accounting_is_by_2_mib_against_the_gpu(rank: Any) -> None:
 def test_pinned_and_device_memory_are_told_apart(rank: Any) -> None:
     class Range(ctypes.Structure):
         _fields_ = (
-            ("base", ctypes.c_size_t), ("size", ctypes.c_size_t), ("space", ctypes.c_int), ("device", ctypes.c_int),
+            ("base", ctypes.c_size_t), ("size", ctypes.c_size_t),
+            ("space", ctypes.c_int), ("device", ctypes.c_int),
         )  # fmt: skip
 
     def body(library: CDLL) -> None:
@@ -472,7 +484,11 @@ def test_streams_and_events(rank: Any) -> None:
     def body(library: CDLL) -> None:
         stream = library.ph_stream_create(0, 1, -2)
         assert library.ph_stream_of(stream, False) == stream
-        assert library.ph_stream_of(None, False) == library.ph_stream_of(1, False) != library.ph_stream_of(2, False)
+        assert (
+            library.ph_stream_of(None, False)
+            == library.ph_stream_of(1, False)
+            != library.ph_stream_of(2, False)
+        )
         assert library.ph_stream_of(None, True) == library.ph_stream_of(2, False)
         assert library.ph_stream_destroy(stream) == 0 and library.ph_stream_destroy(stream) == -1
         assert library.ph_stream_of(stream, False) is None
@@ -484,15 +500,19 @@ def test_streams_and_events(rank: Any) -> None:
     assert dump.status == 0, dump.stderr
     assert dump.kinds() == ["RANK_START", "STREAM_CREATE", "STREAM_CREATE", "STREAM_DESTROY", "RANK_EXIT"]
     created = dump.of("STREAM_CREATE")[0]
-    assert (created["stream"], created["flags"], created["a"]) == (1, layout.Flag["PH_F_NONBLOCKING"], 2**64 - 2)
+    assert (created["stream"], created["flags"], created["a"]) == (
+        1,
+        layout.Flag["PH_F_NONBLOCKING"],
+        2**64 - 2,
+    )
 
 
 def test_unsupported_call_ends_the_rank_by_name(rank: Any) -> None:
     dump = run(lambda library: library.ph_unsupported(b"libcublas", b"cublasSgelsBatched", False), rank)
     assert dump.status == 78 and dump.of("RANK_EXIT")[0]["a"] == 78
     assert dump.stderr == (
-        "phantora: cublasSgelsBatched (libcublas) is not supported by the simulator; run with --unsupported warn to "
-        "let it pass as a no-op, or avoid the call\n"
+        "phantora: cublasSgelsBatched (libcublas) is not supported by the simulator; run with --unsupported "
+        "warn to let it pass as a no-op, or avoid the call\n"
     )
 
 

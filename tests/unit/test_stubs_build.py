@@ -83,7 +83,9 @@ def test_missing_compiler_is_named_with_its_package(
     quick_build: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(PhantoraError, match=r"no gcc and no g\+\+ on the PATH.*apt install gcc g\+\+.*dnf install"):
+    with pytest.raises(
+        PhantoraError, match=r"no gcc and no g\+\+ on the PATH.*apt install gcc g\+\+.*dnf install"
+    ):
         stubs.ensure()
 
 
@@ -125,7 +127,9 @@ def nm(path: Path, *options: str) -> list[tuple[str, str]]:
     return [(line.split()[-1], line.split()[-2]) for line in text.splitlines()]
 
 
-@pytest.mark.parametrize("library", ["libc10.so", "libc10_cuda.so", "libtorch_cuda.so", "libtorch_global_deps.so"])
+@pytest.mark.parametrize(
+    "library", ["libc10.so", "libc10_cuda.so", "libtorch_cuda.so", "libtorch_global_deps.so"]
+)
 def test_elf_reader_agrees_with_nm(library: str) -> None:
     path = find.find_torch().libraries / library
     read = elf.read_dynamic(path)
@@ -149,13 +153,27 @@ def test_elf_reader_refuses_other_files(tmp_path: Path) -> None:
 def test_every_import_of_torch_is_served_with_its_version(stub_set: stubs.StubSet) -> None:
     torch = find.find_torch()
     libraries = find.nvidia_libraries(torch)
-    assert {"libcuda.so.1", "libnvidia-ml.so.1", "libnccl.so.2", "libcudnn.so.9"} <= {lib.soname for lib in libraries}
+    assert {"libcuda.so.1", "libnvidia-ml.so.1", "libnccl.so.2", "libcudnn.so.9"} <= {
+        lib.soname for lib in libraries
+    }
     for library in libraries:
         read = elf.read_dynamic(stub_set.directory / library.soname)
         assert read.soname == library.soname
         offered = {symbol.name: symbol.version for symbol in read.defined}
         for name, version in library.symbols.items():
             assert offered.get(name, "missing") == version, f"{name} of {library.soname}"
+
+
+def test_optional_imports_get_no_trap(stub_set: stubs.StubSet) -> None:
+    """torch asks whether the address of a weak import is null; a trap would answer for it."""
+    torch = find.find_torch()
+    offered = {s.name for path in stub_set.libraries for s in elf.read_dynamic(path).defined}
+    implemented = {name for item in stub_set.coverage for name in item.implemented}
+    weak, strong = set(), set()
+    for path in torch.libraries.glob("lib*.so"):
+        for symbol in elf.read_dynamic(path).undefined:
+            (weak if symbol.weak and symbol.version is None else strong).add(symbol.name)
+    assert not (weak - strong - implemented) & offered
 
 
 def test_coverage_adds_up(stub_set: stubs.StubSet) -> None:
@@ -169,7 +187,9 @@ def test_coverage_adds_up(stub_set: stubs.StubSet) -> None:
 def test_torch_runs_on_the_stubs_alone(stub_set: stubs.StubSet) -> None:
     result = python(
         "from phantora import stubs\n"
-        "s = stubs.ensure(); first = stubs.load(s); assert stubs.load(s) is first\n"
+        "from phantora.stubs import build\n"
+        f"s = build.read_set(build.Path({str(stub_set.directory)!r}))\n"
+        "first = stubs.load(s); assert stubs.load(s) is first\n"
         "import torch\n"
         "files = {line.split()[-1] for line in open('/proc/self/maps') if '.so' in line}\n"
         "names = ('libcu', 'libnccl', 'libnv')\n"

@@ -1,0 +1,183 @@
+// NCCL's watchdog threads in virtual time.
+//
+// torch's ProcessGroupNCCL looks at its collectives every 100 ms from a thread of its own and lets
+// go of the tensors of those that are done. In real time that moment would fall anywhere in a
+// simulated run, and with it the peak of the allocated memory. So the thread's wait is taken over
+// (the entry for pthread_cond_timedwait in libtorch_cuda's own table of imports): it sleeps until
+// the rank's host clock has moved by 100 ms of virtual time, then makes one round while the thread
+// that moves the clock waits for it. What it asks about events is asked at that moment.
+#define _GNU_SOURCE
+#include "rank_internal.h"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <errno.h>
+#include <link.h>
+#include <linux/futex.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define WATCHDOG_NAME "pt_nccl_watchdg"
+#define PERIOD_NS 100000000    // kWatchdogThreadSleepMillis of torch's ProcessGroupNCCL.cpp
+#define BLIND_ROUND_S 30       // a round in real time now and then: torch's heartbeat monitor wants a pulse
+#define PATIENCE_NS 1000000000 // a round that takes longer is not waited for
+#define MAX_WATCHDOGS 64       // process groups of one rank; more go on in real time
+
+typedef struct watchdog {
+  _Atomic uint32_t kicked;  // 1: asked to make a round; cleared when it is back
+  atomic_bool idle;
+  bool used, in_round;
+  pthread_cond_t *cond;
+  pthread_mutex_t *mutex;
+} watchdog;
+
+static watchdog dogs[MAX_WATCHDOGS];
+static pthread_mutex_t dogs_lock = PTHREAD_MUTEX_INITIALIZER;
+static atomic_int dog_count;
+static _Atomic int64_t next_round = PERIOD_NS;
+static __thread watchdog *own;
+static int (*real_timedwait)(pthread_cond_t *, pthread_mutex_t *, const struct timespec *);
+static int (*real_clockwait)(pthread_cond_t *, pthread_mutex_t *, clockid_t, const struct timespec *);
+
+static bool is_watchdog(void) {
+  char name[16] = "";
+  prctl(PR_GET_NAME, name);
+  return !strcmp(name, WATCHDOG_NAME);
+}
+
+static watchdog *adopt(void) {
+  pthread_mutex_lock(&dogs_lock);
+  for (int i = 0; i < MAX_WATCHDOGS && !own; i++)
+    if (!dogs[i].used) {
+      own = &dogs[i];
+      own->used = true;
+      if (i >= atomic_load(&dog_count)) atomic_store(&dog_count, i + 1);
+    }
+  pthread_mutex_unlock(&dogs_lock);
+  return own;
+}
+
+static void end_round(watchdog *dog) {
+  if (!dog->in_round) return;
+  dog->in_round = false;
+  ph_self.moves_clock = ph_self.borrows_clock = false;
+  atomic_store(&dog->kicked, 0);
+  syscall(SYS_futex, &dog->kicked, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+// The watchdog's wait: 0 when it was notified (its group ends), ETIMEDOUT when a round is due.
+static int watchdog_wait(watchdog *dog, pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t clock) {
+  end_round(dog);
+  dog->cond = cond;
+  dog->mutex = mutex;
+  atomic_store(&dog->idle, true);
+  int result = 0;
+  struct timespec deadline;
+  clock_gettime(clock, &deadline);
+  deadline.tv_sec += BLIND_ROUND_S;
+  while (!atomic_load(&dog->kicked) && !result)
+    result = real_clockwait ? real_clockwait(cond, mutex, clock, &deadline) : real_timedwait(cond, mutex, &deadline),
+    result = !result && !atomic_load(&dog->kicked) ? -1 : result;
+  atomic_store(&dog->idle, false);
+  if (atomic_load(&dog->kicked)) {
+    dog->in_round = true;
+    ph_this_thread();
+    ph_self.moves_clock = ph_self.borrows_clock = true;  // asks in the name of the thread that waits for it
+    return ETIMEDOUT;
+  }
+  return result < 0 ? 0 : result;
+}
+
+static int timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex, const struct timespec *deadline) {
+  watchdog *dog = ph_recording() && is_watchdog() ? (own ? own : adopt()) : NULL;
+  return dog ? watchdog_wait(dog, cond, mutex, CLOCK_REALTIME) : real_timedwait(cond, mutex, deadline);
+}
+
+static int clockwait(pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t clock, const struct timespec *deadline) {
+  watchdog *dog = ph_recording() && is_watchdog() ? (own ? own : adopt()) : NULL;
+  return dog ? watchdog_wait(dog, cond, mutex, clock) : real_clockwait(cond, mutex, clock, deadline);
+}
+
+static void round_of(watchdog *dog) {
+  if (!atomic_load(&dog->idle)) return;
+  pthread_mutex_lock(dog->mutex);
+  bool idle = atomic_load(&dog->idle);
+  if (idle) {
+    atomic_store(&dog->kicked, 1);
+    pthread_cond_broadcast(dog->cond);
+  }
+  pthread_mutex_unlock(dog->mutex);
+  for (int64_t waited = 0; idle && atomic_load(&dog->kicked) && waited < PATIENCE_NS; waited += PATIENCE_NS / 20) {
+    struct timespec slice = {0, PATIENCE_NS / 20};
+    syscall(SYS_futex, &dog->kicked, FUTEX_WAIT_PRIVATE, 1, &slice, NULL, 0);
+  }
+}
+
+void ph_watchdog_rounds(void) {
+  int64_t due = atomic_load_explicit(&next_round, memory_order_relaxed);
+  int64_t now = ph_now();
+  if (now < due || !atomic_load_explicit(&dog_count, memory_order_relaxed) || !ph_this_thread()->moves_clock) return;
+  if (ph_self.borrows_clock || !atomic_compare_exchange_strong(&next_round, &due, now + PERIOD_NS)) return;
+  for (int i = 0; i < atomic_load(&dog_count); i++) round_of(&dogs[i]);
+}
+
+// ---------------------------------------------------------------- the table of imports
+static void patch_slot(void **slot, void *function) {
+  uintptr_t page = (uintptr_t)slot & ~(uintptr_t)4095;
+  if (mprotect((void *)page, 4096, PROT_READ | PROT_WRITE) == 0) *slot = function;
+}
+
+static void patch_relocations(const ElfW(Rela) * table, size_t count, const ElfW(Sym) * symbols, const char *strings,
+                              ElfW(Addr) base) {
+  for (size_t i = 0; i < count; i++) {
+    unsigned type = ELF64_R_TYPE(table[i].r_info);
+    if (type != R_X86_64_JUMP_SLOT && type != R_X86_64_GLOB_DAT) continue;
+    const char *name = strings + symbols[ELF64_R_SYM(table[i].r_info)].st_name;
+    void **slot = (void **)(base + table[i].r_offset);
+    if (!strcmp(name, "pthread_cond_timedwait")) patch_slot(slot, (void *)timedwait);
+    if (!strcmp(name, "pthread_cond_clockwait")) patch_slot(slot, (void *)clockwait);
+  }
+}
+
+static int patch_object(struct dl_phdr_info *info, size_t size, void *unused) {
+  (void)size;
+  (void)unused;
+  const char *file = strrchr(info->dlpi_name, '/');
+  if (!file || strcmp(file, "/libtorch_cuda.so")) return 0;
+  const ElfW(Sym) *symbols = NULL;
+  const char *strings = NULL;
+  const ElfW(Rela) *plt = NULL, *rela = NULL;
+  size_t plt_bytes = 0, rela_bytes = 0;
+  for (int i = 0; i < info->dlpi_phnum; i++) {
+    if (info->dlpi_phdr[i].p_type != PT_DYNAMIC) continue;
+    for (const ElfW(Dyn) *d = (void *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr); d->d_tag != DT_NULL; d++) {
+      if (d->d_tag == DT_SYMTAB) symbols = (void *)d->d_un.d_ptr;
+      if (d->d_tag == DT_STRTAB) strings = (void *)d->d_un.d_ptr;
+      if (d->d_tag == DT_JMPREL) plt = (void *)d->d_un.d_ptr;
+      if (d->d_tag == DT_PLTRELSZ) plt_bytes = d->d_un.d_val;
+      if (d->d_tag == DT_RELA) rela = (void *)d->d_un.d_ptr;
+      if (d->d_tag == DT_RELASZ) rela_bytes = d->d_un.d_val;
+    }
+  }
+  if (!symbols || !strings) return 1;
+  if (plt) patch_relocations(plt, plt_bytes / sizeof *plt, symbols, strings, info->dlpi_addr);
+  if (rela) patch_relocations(rela, rela_bytes / sizeof *rela, symbols, strings, info->dlpi_addr);
+  return 1;
+}
+
+void ph_tame_watchdogs(void) {
+  *(void **)&real_timedwait = dlsym(RTLD_DEFAULT, "pthread_cond_timedwait");
+  *(void **)&real_clockwait = dlsym(RTLD_DEFAULT, "pthread_cond_clockwait");
+  dl_iterate_phdr(patch_object, NULL);
+}
+
+void ph_watchdogs_reset(void) {
+  memset(dogs, 0, sizeof dogs);
+  atomic_store(&dog_count, 0);
+  atomic_store(&next_round, PERIOD_NS);
+  own = NULL;
+}

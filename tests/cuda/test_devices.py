@@ -1,0 +1,367 @@
+"""Several devices, capacity, processes, and the libraries beside the runtime and the driver."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from typing import Any
+
+import pytest
+from semantics import AccessDesc, AllocationProp, Attribute, IpcHandle, Location
+from stublib import Stubs, connected
+from support import ringdump
+
+from phantora.stubs import StubSet
+
+MIB = 1 << 20
+LIBRARIES = ("libcuda.so", "libcudart.so", "libnvidia-ml.so", "libnvrtc.so", "libcupti.so")
+
+
+@pytest.mark.parametrize("stem", LIBRARIES)
+def test_everything_torch_imports_is_implemented(stub_set: StubSet, stem: str) -> None:
+    coverage = next(item for item in stub_set.coverage if item.soname.startswith(stem))
+    assert coverage.trapped == ()
+
+
+def test_devices_are_per_thread_and_streams_belong_to_one(stub_set: StubSet) -> None:
+    def program(c: Stubs) -> Any:
+        import threading
+
+        n, out = c_int(), []
+        out.append(c.rt.cudaGetDeviceCount(byref(n)))
+        out.append(n.value)
+        s0 = c.stream()
+        e0 = c.event()
+        c.set_device(1)
+        seen: list[int] = []
+
+        def look() -> None:
+            here = c_int()
+            c.rt.cudaGetDevice(byref(here))
+            seen.append(here.value)
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
+        out += seen
+        out.append(c.launch((1, 1, 1), (1, 1, 1), stream=s0))  # a stream of device 0
+        out.append(c.rt.cudaEventRecord(e0, None))  # an event of device 0
+        s1 = c.stream()
+        out += [c.rt.cudaStreamGetDevice(s0, byref(n)), n.value, c.rt.cudaStreamWaitEvent(s1, e0, c_uint(0))]
+        out += [c.rt.cudaSetDevice(c_int(2)), c.rt.cudaGetDevice(byref(n)), n.value]
+        return out
+
+    dump = connected(stub_set, program, devices=2)
+    assert dump.value == [0, 2, 0, 400, 400, 0, 0, 0, 101, 0, 1]
+    assert [r["b"] for r in dump.of("STREAM_CREATE")] == [0, 1]
+
+
+def test_peer_access(stub_set: StubSet) -> None:
+    def program(c: Stubs) -> list[int]:
+        n = c_int(9)
+        out = [c.rt.cudaDeviceCanAccessPeer(byref(n), c_int(0), c_int(1)), n.value]
+        out += [
+            c.rt.cudaDeviceEnablePeerAccess(c_int(1), c_uint(0)),
+            c.rt.cudaDeviceEnablePeerAccess(c_int(1), c_uint(0)),
+        ]
+        out += [
+            c.rt.cudaDeviceEnablePeerAccess(c_int(1), c_uint(1)),
+            c.rt.cudaDeviceDisablePeerAccess(c_int(1)),
+        ]
+        out += [
+            c.rt.cudaDeviceDisablePeerAccess(c_int(1)),
+            c.rt.cudaDeviceGetP2PAttribute(byref(n), c_int(2), c_int(0), c_int(1)),
+        ]
+        return [*out, n.value]
+
+    assert connected(stub_set, program, devices=2).value == [0, 1, 0, 704, 1, 0, 705, 0, 1]
+    without = connected(stub_set, program, devices=2, device={"nvlink": 0}).value
+    assert without[:4] == [0, 0, 217, 217]
+
+
+def test_capacity_is_one_account_for_all_kinds_of_memory(stub_set: StubSet) -> None:
+    def program(c: Stubs) -> list[int]:
+        start, out, p, handle = c.free_bytes(), [], c_void_p(), c_uint64()
+        prop = AllocationProp(type=1, location=Location(1, 0))
+        d = c.malloc(100 * MIB)
+        out.append((start - c.free_bytes()) // MIB)
+        assert c.cu.cuMemCreate(byref(handle), c_size_t(50 * MIB), byref(prop), c_uint64(0)) == 0
+        out.append((start - c.free_bytes()) // MIB)
+        assert c.rt.cudaMallocAsync(byref(p), c_size_t(MIB), None) == 0
+        out.append((start - c.free_bytes()) // MIB)  # a pool grows by 32 MiB
+        out.append(c.cu.cuMemCreate(byref(c_uint64()), c_size_t(2048 * MIB), byref(prop), c_uint64(0)))
+        out.append(c.rt.cudaMalloc(byref(c_void_p()), c_size_t(start - 150 * MIB)))
+        assert c.rt.cudaFreeAsync(p, None) == 0 and c.rt.cudaFree(d) == 0 and c.cu.cuMemRelease(handle) == 0
+        out.append((start - c.free_bytes()) // MIB)
+        return out
+
+    assert connected(stub_set, program).value == [100, 150, 182, 2, 2, 0]
+
+
+def test_a_pool_keeps_what_its_threshold_says(stub_set: StubSet) -> None:
+    def program(c: Stubs) -> list[int]:
+        start, pool, p, out = c.free_bytes(), c_void_p(), c_void_p(), []
+        assert c.rt.cudaDeviceGetDefaultMemPool(byref(pool), c_int(0)) == 0
+        assert c.rt.cudaMemPoolSetAttribute(pool, c_int(4), byref(c_uint64(2**64 - 1))) == 0
+        for _ in range(2):
+            assert c.rt.cudaMallocAsync(byref(p), c_size_t(40 * MIB), None) == 0
+            out.append((start - c.free_bytes()) // MIB)
+            assert c.rt.cudaFreeAsync(p, None) == 0
+            out.append((start - c.free_bytes()) // MIB)
+        assert c.rt.cudaMemPoolTrimTo(pool, c_size_t(0)) == 0
+        out.append((start - c.free_bytes()) // MIB)
+        return out
+
+    assert connected(stub_set, program).value == [64, 64, 64, 64, 0]
+
+
+def test_a_mapping_outlives_its_handle_and_reads_as_zero_when_remapped(stub_set: StubSet) -> None:
+    def program(c: Stubs) -> list[int]:
+        start, address, handle, word, out = c.free_bytes(), c_uint64(), c_uint64(), c_uint(), []
+        prop = AllocationProp(type=1, location=Location(1, 0))
+        access = AccessDesc(Location(1, 0), 3)
+        assert (
+            c.cu.cuMemAddressReserve(
+                byref(address), c_size_t(64 * MIB), c_size_t(0), c_uint64(0), c_uint64(0)
+            )
+            == 0
+        )
+        out.append(c.free_bytes() - start)  # address space costs nothing
+        for _ in range(2):
+            assert c.cu.cuMemCreate(byref(handle), c_size_t(4 * MIB), byref(prop), c_uint64(0)) == 0
+            assert c.cu.cuMemMap(address, c_size_t(4 * MIB), c_size_t(0), handle, c_uint64(0)) == 0
+            assert c.cu.cuMemSetAccess(address, c_size_t(4 * MIB), byref(access), c_size_t(1)) == 0
+            assert c.cu.cuMemRelease(handle) == 0
+            out.append((start - c.free_bytes()) // MIB)
+            assert c.cu.cuMemcpyDtoH_v2(byref(word), address, c_size_t(4)) == 0
+            out.append(word.value)
+            assert c.cu.cuMemsetD32_v2(address, c_uint(77), c_size_t(4)) == 0
+            assert c.cu.cuMemUnmap(address, c_size_t(4 * MIB)) == 0
+            out.append((start - c.free_bytes()) // MIB)
+        return out
+
+    assert connected(stub_set, program).value == [0, 4, 0, 0, 4, 0, 0]
+
+
+def test_no_device_before_connecting_and_none_in_a_forked_child(stub_set: StubSet) -> None:
+    def look(runtime: ctypes.CDLL) -> list[int]:
+        n, p = c_int(7), c_void_p()
+        out = [runtime.cudaGetDeviceCount(byref(n)), n.value, runtime.cudaMalloc(byref(p), c_size_t(16))]
+        return [*out, runtime.cudaGetLastError(), runtime.cudaRuntimeGetVersion(byref(n))]
+
+    before: list[list[int]] = []
+    runtime = next(str(path) for path in stub_set.libraries if path.name.startswith("libcudart"))
+
+    def program(rank: ctypes.CDLL) -> Any:
+        c = Stubs(stub_set, rank)
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.write(writer, pickle.dumps(look(c.rt)))
+            os._exit(0)
+        child = pickle.loads(os.read(reader, 4096))
+        os.waitpid(pid, 0)
+        still = c.launch((1, 1, 1), (1, 1, 1))
+        rank.ph_exit(0)
+        return before, child, still, c.rt.cudaDeviceSynchronize(), c.launch((1, 1, 1), (1, 1, 1))
+
+    dump = ringdump.run(program, stub_set.rank, before=lambda _: before.append(look(ctypes.CDLL(runtime))))
+    assert dump.value == ([[100, 0, 100, 100, 0]], [3, 0, 3, 3, 0], 0, 0, 0)
+    assert len(dump.of("KERNEL")) == 1  # neither the child's nor what follows the end is recorded
+
+
+def test_memory_of_another_process_opens_as_zeros_and_costs_nothing(stub_set: StubSet) -> None:
+    def export(c: Stubs) -> bytes:
+        handle, d = IpcHandle(), c.malloc(3 * MIB)
+        assert c.rt.cudaIpcGetMemHandle(byref(handle), c_void_p((d.value or 0) + 512)) == 0
+        return bytes(handle)
+
+    handle = connected(stub_set, export).value
+
+    def use(c: Stubs) -> list[int]:
+        start, p, q, word, out = c.free_bytes(), c_void_p(), c_void_p(), c_uint(5), []
+        copy = IpcHandle.from_buffer_copy(handle)
+        out += [
+            c.rt.cudaIpcOpenMemHandle(byref(p), copy, c_uint(1)),
+            c.rt.cudaIpcOpenMemHandle(byref(q), copy, c_uint(1)),
+        ]
+        out += [
+            p.value == q.value,
+            start - c.free_bytes(),
+            c.copy(ctypes.cast(byref(word), c_void_p), p, 4, 2),
+            word.value,
+        ]
+        out += [
+            c.rt.cudaFree(p),
+            c.rt.cudaIpcCloseMemHandle(q),
+            c.copy(ctypes.cast(byref(word), c_void_p), p, 4, 2),
+        ]
+        out += [c.rt.cudaIpcCloseMemHandle(p), c.rt.cudaIpcCloseMemHandle(p)]
+        return out
+
+    assert connected(stub_set, use).value == [0, 0, True, 0, 0, 0, 1, 0, 0, 0, 1]
+
+
+def test_null_mode_answers_without_recording(stub_set: StubSet) -> None:
+    def program(c: Stubs) -> list[int]:
+        e, d = c.event(), c.malloc(64)
+        out = [c.launch((1, 1, 1), (1, 1, 1)), c.rt.cudaEventRecord(e, None), c.rt.cudaEventSynchronize(e)]
+        return [*out, c.rt.cudaEventQuery(e), c.copy(c.host(64), d, 64, 2), c.rt.cudaDeviceSynchronize()]
+
+    dump = connected(stub_set, program, null_mode=True)
+    assert dump.value == [0] * 6 and dump.of("KERNEL") == []
+
+
+def test_capture_fails_by_name(stub_set: StubSet) -> None:
+    def program(c: Stubs) -> list[int]:
+        s, status = c.stream(1), c_int(7)
+        out = [
+            c.rt.cudaStreamBeginCapture(s, c_int(0)),
+            c.rt.cudaStreamIsCapturing(s, byref(status)),
+            status.value,
+        ]
+        return [*out, c.rt.cudaGraphLaunch(None, s)]
+
+    dump = connected(stub_set, program)
+    assert dump.value == [900, 0, 0, 801]
+    assert "cudaStreamBeginCapture" in dump.stderr and "cudaGraphLaunch" in dump.stderr
+    assert dump.of("UNSUPPORTED")
+
+
+def test_per_thread_default_stream(stub_set: StubSet) -> None:
+    def program(c: Stubs) -> int:
+        call = c.rt.cudaMemsetAsync_ptsz
+        d = c.malloc(64)
+        assert call(d, c_int(0), c_size_t(64), None) == 0
+        assert c.rt.cudaMemsetAsync(d, c_int(0), c_size_t(64), None) == 0
+        return 0
+
+    own, legacy = connected(stub_set, program).of("MEMSET")
+    assert legacy["stream"] == 0 and own["stream"] != 0
+
+
+def test_runtime_compilation_to_launch(stub_set: StubSet) -> None:
+    source = b"""
+    // __global__ void commented(int);
+    template <typename T> __global__ void __launch_bounds__(128, 2) scaled(T *p, T by) { *p *= by; }
+    extern "C" __global__ void __launch_bounds__ (256) plain(float *p) {}
+    """
+
+    def program(c: Stubs) -> Any:
+        p, size, out = c_void_p(), c_size_t(), []
+        out.append(c.nvrtc.nvrtcCreateProgram(byref(p), c_char_p(source), None, c_int(0), None, None))
+        out.append(c.nvrtc.nvrtcAddNameExpression(p, b"&scaled<float>"))
+        lowered = c_char_p()
+        out.append(c.nvrtc.nvrtcGetLoweredName(p, b"&scaled<float>", byref(lowered)))
+        out.append(c.nvrtc.nvrtcCompileProgram(p, c_int(0), None))
+        out.append(c.nvrtc.nvrtcGetLoweredName(p, b"&scaled<float>", byref(lowered)))
+        out.append(c.nvrtc.nvrtcGetLoweredName(p, b"other", byref(lowered)))
+        out.append(c.nvrtc.nvrtcGetCUBINSize(p, byref(size)))
+        image = ctypes.create_string_buffer(size.value)
+        out.append(c.nvrtc.nvrtcGetCUBIN(p, image))
+        module, kernel = c_void_p(), c_void_p()
+        out.append(c.cu.cuModuleLoadData(byref(module), image))
+        out.append(c.cu.cuModuleGetFunction(byref(kernel), module, b"absent"))
+        shape = [c_uint(1)] * 6
+        for name in (b"plain", lowered):
+            out.append(c.cu.cuModuleGetFunction(byref(kernel), module, name))
+            out.append(c.cu.cuLaunchKernel(kernel, *shape, c_uint(0), None, None, None))
+        out.append(c.nvrtc.nvrtcDestroyProgram(byref(p)))
+        out.append(c.cu.cuModuleLoadData(byref(module), b"not an image"))
+        return out
+
+    dump = connected(stub_set, program)
+    assert dump.value == [0, 0, 9, 0, 0, 10, 0, 0, 0, 500, 0, 0, 0, 0, 0, 200]
+    assert [r["blob"] for r in dump.of("DEFINE_NAME")] == [b"plain", b"scaled<float>"]
+
+
+def test_management_library(stub_set: StubSet) -> None:
+    def program(c: Stubs) -> Any:
+        m, n, device, out = c.nvml, c_uint(), c_void_p(), []
+        out.append(m.nvmlDeviceGetCount_v2(byref(n)))  # before nvmlInit
+        out += [m.nvmlInit_v2(), m.nvmlDeviceGetCount_v2(byref(n)), n.value]
+        out += [
+            m.nvmlDeviceGetHandleByIndex_v2(c_uint(2), byref(device)),
+            m.nvmlDeviceGetHandleByIndex_v2(c_uint(1), byref(device)),
+        ]
+        name = ctypes.create_string_buffer(64)
+        out += [
+            m.nvmlDeviceGetName(device, name, c_uint(64)),
+            name.value,
+            m.nvmlDeviceGetName(device, name, c_uint(3)),
+        ]
+        pci = ctypes.create_string_buffer(16)
+        c.rt.cudaDeviceGetPCIBusId(pci, c_int(16), c_int(1))
+        same = c_void_p()
+        out += [m.nvmlDeviceGetHandleByPciBusId_v2(pci, byref(same)), same.value == device.value]
+        uuid = ctypes.create_string_buffer(96)
+        out += [
+            m.nvmlDeviceGetUUID(device, uuid, c_uint(96)),
+            m.nvmlDeviceGetHandleByUUID(uuid, byref(same)),
+            same.value == device.value,
+        ]
+        memory = (ctypes.c_ulonglong * 3)()
+        c.set_device(1)
+        free = c.free_bytes()
+        out += [
+            m.nvmlDeviceGetMemoryInfo(device, memory),
+            memory[1] == free,
+            memory[0] - memory[1] == memory[2],
+        ]
+        out += [
+            m.nvmlDeviceGetNvLinkState(device, c_uint(17), byref(n)),
+            n.value,
+            m.nvmlDeviceGetNvLinkState(device, c_uint(18), byref(n)),
+        ]
+        out += [
+            m.nvmlDeviceGetTemperature(device, c_int(0), byref(n)),
+            m.nvmlDeviceGetName(c_void_p(64), name, c_uint(64)),
+        ]
+        m.nvmlErrorString.restype = c_char_p
+        out += [m.nvmlErrorString(c_int(3)), m.nvmlShutdown(), m.nvmlShutdown()]
+        return out
+
+    assert connected(stub_set, program, devices=2).value == [
+        1, 0, 0, 2, 2, 0, 0, b"NVIDIA H100 80GB HBM3", 7, 0, True, 0, 0, True, 0, True, True, 0, 1, 2, 3, 2,
+        b"Not Supported", 0, 1,
+    ]  # fmt: skip
+
+
+def test_profiling_interface_delivers_nothing(stub_set: StubSet) -> None:
+    def program(c: Stubs) -> list[int]:
+        version, ident, subscriber = c_uint(), c_uint64(), c_void_p()
+        callback = ctypes.CFUNCTYPE(None)(lambda: None)
+        out = [
+            c.cupti.cuptiGetVersion(byref(version)),
+            c.cupti.cuptiSubscribe(byref(subscriber), callback, None),
+        ]
+        out += [c.cupti.cuptiActivityEnable(c_int(3)), c.cupti.cuptiActivityFlushAll(c_uint(1))]
+        out += [
+            c.cupti.cuptiActivityGetNextRecord(ctypes.create_string_buffer(8), c_size_t(8), byref(c_void_p()))
+        ]
+        for value in (5, 6):
+            out.append(c.cupti.cuptiActivityPushExternalCorrelationId(c_int(3), c_uint64(value)))
+        for _ in range(3):
+            out += [c.cupti.cuptiActivityPopExternalCorrelationId(c_int(3), byref(ident)), ident.value]
+        return out
+
+    assert connected(stub_set, program).value == [0, 0, 0, 0, 12, 0, 0, 0, 6, 0, 5, 18, 5]
+
+
+def test_cluster_occupancy_is_near_an_h200s(stub_set: StubSet) -> None:
+    """Measured on an H200 (132 multiprocessors): size -> clusters of 128 threads without shared memory."""
+    from semantics import Config, Dim3
+
+    def program(c: Stubs) -> list[int]:
+        out = []
+        for size in (1, 2, 4, 8):
+            item, n = Attribute(id=4), c_int()
+            item.value[0], item.value[1], item.value[2] = size, 1, 1
+            config = Config(Dim3(64, 1, 1), Dim3(128, 1, 1), 0, None, ctypes.pointer(item), 1)
+            assert c.rt.cudaOccupancyMaxActiveClusters(byref(n), c.kernel, byref(config)) == 0
+            out.append(n.value)
+        return out
+
+    assert connected(stub_set, program).value == [1056, 528, 248, 124]

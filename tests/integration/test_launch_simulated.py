@@ -1,0 +1,155 @@
+"""Launching together with a simulation: virtual time in scripts, errors of the simulation, the log."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from phantora.trace.reader import open_log
+
+ROOT = Path(__file__).resolve().parents[2]
+SETUP = """
+import os, signal, sys, threading, time
+import torch, torch.distributed as dist
+rank = int(os.environ["RANK"])
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl")
+x = torch.ones(1 << 20, device="cuda")
+"""
+
+
+def trace(
+    directory: Path, script: str, *options: str, before: Callable[[], None] | None = None
+) -> subprocess.CompletedProcess[str]:
+    (directory / "train.py").write_text(script)
+    return subprocess.run(
+        [sys.executable, "-m", "phantora", "trace", *options, "train.py"],
+        cwd=directory,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        preexec_fn=before,
+    )
+
+
+def test_scripts_see_virtual_time(tmp_path: Path) -> None:
+    script = (
+        SETUP
+        + """
+begin, wall, real = time.perf_counter(), time.time(), time.process_time()
+time.sleep(100)
+first, second = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+x.add_(1)  # the first launch of a kernel loads it
+first.record()
+for _ in range(50): x.add_(1)
+second.record()
+torch.cuda.synchronize()
+dist.barrier()
+print(time.perf_counter() - begin, time.time() - wall, first.elapsed_time(second))
+"""
+    )
+    begin = time.monotonic()
+    done = trace(tmp_path, script, "--cluster", "2", "--json", "-q")
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - begin < 60
+    *lines, report = done.stdout.splitlines()
+    for line in lines:
+        monotonic, wall, kernels = (float(word) for word in line.partition(": ")[2].split())
+        # 50 additions on 4 MiB take at least their launches and at most a few microseconds each.
+        assert 100 < monotonic < 101 and 100 < wall < 101 and 0.05 < kernels < 5
+    summary = json.loads(report)
+    assert 100 < summary["simulated_seconds"] < 102 and summary["rows"] >= 100
+    assert open_log(tmp_path / "run.arrow").metadata.world_size == 2
+
+
+def test_hang_is_told_and_ends_the_run(tmp_path: Path) -> None:
+    script = (
+        SETUP
+        + """
+if rank == 0:
+    dist.all_reduce(x)
+    torch.cuda.synchronize()
+threading.Event().wait(100)
+"""
+    )
+    done = trace(tmp_path, script, "--cluster", "2", "--hang-timeout", "2")
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "phantora: the ranks wait for each other" in done.stderr and "rank 0" in done.stderr
+    assert open_log(tmp_path / "run.arrow").complete
+
+
+def test_death_in_a_collective_is_the_reason_given(tmp_path: Path) -> None:
+    script = (
+        SETUP
+        + """
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+dist.all_reduce(x)
+torch.cuda.synchronize()
+"""
+    )
+    done = trace(tmp_path, script, "--cluster", "2")
+    assert done.returncode == 137
+    assert "phantora: rank 1 (host 0, GPU 1) was killed by SIGKILL" in done.stderr
+
+
+def test_interrupted_run_leaves_a_readable_log(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SETUP + "while True: dist.all_reduce(x); torch.cuda.synchronize()\n")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "phantora", "trace", "--cluster", "2", "train.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    log = tmp_path / "run.arrow"
+    deadline = time.monotonic() + 60
+    while not (log.exists() and log.stat().st_size > 100_000):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130 and "interrupted by SIGINT" in err and "Traceback" not in err
+    assert open_log(log).complete
+
+
+def test_full_disk_is_told(tmp_path: Path) -> None:
+    limit = 6 << 20  # bytes per file; the ranks' shared memory counts as a file, too
+
+    def full() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    script = "import torch\nx = torch.ones(4, device='cuda')\nfor i in range(400):\n"
+    script += "  print('x' * 20000)\n  x.add_(i)\n"
+    done = trace(tmp_path, script, "--log-dir", "logs", "--rdzv-id", "a", before=full)
+    assert done.returncode == 0
+    assert "cannot write logs/a/attempt_0/0/stdout.log: File too large" in done.stderr
+    written = (tmp_path / "logs/a/attempt_0/0/stdout.log").stat().st_size
+    assert written == limit and len(done.stdout) == 400 * 20001
+
+
+def test_launcher_with_cuda(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        SETUP + "dist.all_reduce(x); torch.cuda.synchronize()\nprint(x.shape)\n"
+    )
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [sys.executable, "-m", "phantora", "trace", "--cluster", "2", "--", *launcher, "train.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("torch.Size([1048576])") == 2
+    log = open_log(tmp_path / "run.arrow")
+    assert log.complete and log.metadata.command[-1] == "train.py"
