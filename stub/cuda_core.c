@@ -80,9 +80,9 @@ void phc_table_each(ph_table *const *table, void (*visit)(uintptr_t, void *, voi
 }
 
 // ---------------------------------------------------------------- state
-static pid_t connected_process;        // a forked child inherits it and finds that it is another
+static pid_t connected_process;  // a forked child inherits it and finds that it is another
 static int device_count;
-static _Atomic cudaError_t sticky;     // the error that ended the context
+static _Atomic cudaError_t sticky;  // the error that ended the context
 static _Atomic bool primary_active[MAX_DEVICES];
 static __thread int context_device = -1;
 
@@ -150,7 +150,9 @@ const char *phc_error_name(int code, bool driver) {
   return *name ? name : NULL;
 }
 
-const char *phc_error_text(int code, bool driver) { return phc_error_name(code, driver) ? error_find(code)->text : NULL; }
+const char *phc_error_text(int code, bool driver) {
+  return phc_error_name(code, driver) ? error_find(code)->text : NULL;
+}
 
 // A request's negative status means that the simulation cannot go on: the context is lost, as after
 // a device fault.
@@ -176,18 +178,32 @@ void phc_device_uuid(int device, unsigned char uuid[16]) {
 // H200 (driver 580, CUDA 13.0) with cuDeviceGetAttribute. Of the virtual-memory features, exporting
 // handles (103, 104, 105, 128) and multicast (132) are answered by what the stubs support.
 static const int fixed[148] = {
-    [1] = 1024, [2] = 1024, [3] = 1024, [4] = 64, [5] = 2147483647, [6] = 65535, [7] = 65535, [8] = SHARED_DEFAULT,
-    [9] = 65536, [10] = 32, [11] = 2147483647, [12] = 65536, [14] = 512, [15] = 1, [19] = 1, [21] = 131072,
-    [22] = 131072, [23] = 65536, [24] = 16384, [25] = 16384, [26] = 16384, [27] = 32768, [28] = 32768, [29] = 2048,
-    [30] = 512, [31] = 1, [32] = 1, [40] = 3, [41] = 1, [42] = 32768, [43] = 2048, [44] = 1, [45] = 32768,
-    [46] = 32768, [47] = 8192, [48] = 8192, [49] = 32768, [51] = 32, [52] = 32768, [53] = 32768, [54] = 2046,
-    [55] = 32768, [56] = 131072, [57] = 65536, [58] = 16384, [59] = 16384, [60] = 16384, [61] = 32768, [62] = 2048,
-    [63] = 32768, [64] = 32768, [65] = 2048, [66] = 32768, [67] = 32768, [68] = 2046, [69] = 268435456,
-    [70] = 131072, [71] = 65000, [72] = 2097120, [73] = 32768, [74] = 32768, [77] = 32768, [78] = 1, [79] = 1,
-    [80] = 1, [83] = 1, [87] = 2, [89] = 1, [90] = 1, [91] = 1, [95] = 1, [96] = 1, [99] = 1, [102] = 1, [103] = 0,
-    [107] = 1, [109] = 134217728, [110] = 1, [111] = 1024, [112] = 1, [113] = 1, [114] = 1, [115] = 1, [116] = 1,
-    [117] = 1, [118] = 100, [119] = 0, [121] = 1, [122] = 1, [123] = 1, [124] = 0, [125] = 1, [126] = 4, [128] = 0,
-    [129] = 1, [131] = -1, [132] = 0, [141] = 0, [142] = 0, [144] = 0, [145] = 0, [147] = 0,
+    [1] = 1024,        [2] = 1024,   [3] = 1024,        [4] = 64,
+    [5] = 2147483647,  [6] = 65535,  [7] = 65535,       [8] = SHARED_DEFAULT,
+    [9] = 65536,       [10] = 32,    [11] = 2147483647, [12] = 65536,
+    [14] = 512,        [15] = 1,     [19] = 1,          [21] = 131072,
+    [22] = 131072,     [23] = 65536, [24] = 16384,      [25] = 16384,
+    [26] = 16384,      [27] = 32768, [28] = 32768,      [29] = 2048,
+    [30] = 512,        [31] = 1,     [32] = 1,          [40] = 3,
+    [41] = 1,          [42] = 32768, [43] = 2048,       [44] = 1,
+    [45] = 32768,      [46] = 32768, [47] = 8192,       [48] = 8192,
+    [49] = 32768,      [51] = 32,    [52] = 32768,      [53] = 32768,
+    [54] = 2046,       [55] = 32768, [56] = 131072,     [57] = 65536,
+    [58] = 16384,      [59] = 16384, [60] = 16384,      [61] = 32768,
+    [62] = 2048,       [63] = 32768, [64] = 32768,      [65] = 2048,
+    [66] = 32768,      [67] = 32768, [68] = 2046,       [69] = 268435456,
+    [70] = 131072,     [71] = 65000, [72] = 2097120,    [73] = 32768,
+    [74] = 32768,      [77] = 32768, [78] = 1,          [79] = 1,
+    [80] = 1,          [83] = 1,     [87] = 2,          [89] = 1,
+    [90] = 1,          [91] = 1,     [95] = 1,          [96] = 1,
+    [99] = 1,          [102] = 1,    [103] = 0,         [107] = 1,
+    [109] = 134217728, [110] = 1,    [111] = 1024,      [112] = 1,
+    [113] = 1,         [114] = 1,    [115] = 1,         [116] = 1,
+    [117] = 1,         [118] = 100,  [119] = 0,         [121] = 1,
+    [122] = 1,         [123] = 1,    [124] = 0,         [125] = 1,
+    [126] = 4,         [128] = 0,    [129] = 1,         [131] = -1,
+    [132] = 0,         [141] = 0,    [142] = 0,         [144] = 0,
+    [145] = 0,         [147] = 0,
 };
 
 bool phc_attribute(int attribute, int device, int *value) {
@@ -221,14 +237,16 @@ static size_t limits[7];  // 0 = the default
 cudaError_t phc_limit(int limit, size_t *value) {
   if (limit < 0 || limit > 6 || !value) return cudaErrorInvalidValue;
   // Defaults of an H200; the persisting L2 set-aside is three tenths of its maximum.
-  const size_t defaults[7] = {1024, 8650752, 8388608, 2, 2048, 64, (size_t)ph_gpu()->persisting_l2_bytes * 3 / 10};
+  const size_t defaults[7] = {
+      1024, 8650752, 8388608, 2, 2048, 64, (size_t)ph_gpu()->persisting_l2_bytes * 3 / 10};
   *value = limits[limit] ? limits[limit] : defaults[limit];
   return 0;
 }
 
 cudaError_t phc_set_limit(int limit, size_t value) {
   if (limit < 0 || limit > 6) return cudaErrorInvalidValue;
-  if (limit == 6 && value > (size_t)ph_gpu()->persisting_l2_bytes) value = (size_t)ph_gpu()->persisting_l2_bytes;
+  if (limit == 6 && value > (size_t)ph_gpu()->persisting_l2_bytes)
+    value = (size_t)ph_gpu()->persisting_l2_bytes;
   limits[limit] = value;
   return 0;
 }
@@ -319,7 +337,8 @@ static char *demangle(const char *symbol) {
     if (library) function = (demangler *)dlsym(library, "__cxa_demangle");
   }
   int status = -1;
-  char *text = function && symbol[0] == '_' && symbol[1] == 'Z' ? function(symbol, NULL, NULL, &status) : NULL;
+  char *text =
+      function && symbol[0] == '_' && symbol[1] == 'Z' ? function(symbol, NULL, NULL, &status) : NULL;
   return text ? text : strdup(symbol);
 }
 
@@ -327,7 +346,8 @@ const char *phc_kernel_display(ph_kernel *kernel) {
   char *known = __atomic_load_n(&kernel->display, __ATOMIC_ACQUIRE);
   if (known) return known;
   char *made = demangle(kernel->symbol);
-  if (!__atomic_compare_exchange_n(&kernel->display, &known, made, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+  if (!__atomic_compare_exchange_n(&kernel->display, &known, made, false, __ATOMIC_ACQ_REL,
+                                   __ATOMIC_ACQUIRE)) {
     free(made);
     return known;
   }
@@ -360,7 +380,8 @@ cudaError_t phc_kernel_attribute(const ph_kernel *kernel, int attribute, int *va
 cudaError_t phc_kernel_set_attribute(ph_kernel *kernel, int attribute, int value) {
   switch (attribute) {
     case PH_FUNC_MAX_DYNAMIC:
-      if (value < 0 || value > ph_gpu()->smem_per_block_optin - kernel->static_shared) return cudaErrorInvalidValue;
+      if (value < 0 || value > ph_gpu()->smem_per_block_optin - kernel->static_shared)
+        return cudaErrorInvalidValue;
       kernel->max_dynamic_shared = value;
       return 0;
     case PH_FUNC_CARVEOUT:
@@ -489,7 +510,8 @@ void phc_symbol_register(const void *host, size_t size, ph_owner *owner) {
 // Address space that CUDA knows but that is not charged: variables belong to the context.
 static void *map_space(size_t bytes, enum ph_space space, int device) {
   size_t pages = phc_round_up(bytes ? bytes : 1, 4096);
-  void *address = mmap(NULL, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void *address =
+      mmap(NULL, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (address == MAP_FAILED) return NULL;
   if (!ph_register(address, bytes ? bytes : 1, space, device)) return address;
   munmap(address, pages);
@@ -533,7 +555,7 @@ typedef struct ph_worker {
 static ph_worker workers[WORKERS];
 static pthread_mutex_t worker_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t worker_wake = PTHREAD_COND_INITIALIZER, worker_done = PTHREAD_COND_INITIALIZER;
-static _Atomic int host_calls;           // queued and not yet finished
+static _Atomic int host_calls;  // queued and not yet finished
 static __thread bool in_host_function;
 
 static int helper_flag(void) { return ph_moves_clock() ? 0 : PH_F_HELPER; }
@@ -625,7 +647,7 @@ cudaError_t phc_host_function(void *handle, bool per_thread, cudaHostFn_t functi
 // ---------------------------------------------------------------- streams and events
 cudaError_t phc_stream_create(void **stream, unsigned flags, int priority) {
   if (!stream || flags & ~(unsigned)cudaStreamNonBlocking) return cudaErrorInvalidValue;
-  if (priority > 0) priority = 0;    // the range is 0 to -5 and CUDA clamps
+  if (priority > 0) priority = 0;  // the range is 0 to -5 and CUDA clamps
   if (priority < -5) priority = -5;
   *stream = ph_stream_create(ph_current_device(), flags, priority);
   return *stream ? 0 : cudaErrorMemoryAllocation;
@@ -676,7 +698,8 @@ cudaError_t phc_stream_wait(void *handle, void *event, unsigned flags, bool per_
 }
 
 cudaError_t phc_device_sync(void) {
-  ph_record record = {.kind = PH_DEVICE_SYNC, .a = (uint64_t)ph_current_device(), .flags = (uint8_t)helper_flag()};
+  ph_record record = {
+      .kind = PH_DEVICE_SYNC, .a = (uint64_t)ph_current_device(), .flags = (uint8_t)helper_flag()};
   if (ph_request(&record, NULL, 0).status < 0) return request_failed();
   finish_host_calls();
   return 0;
@@ -771,7 +794,8 @@ static cudaError_t event_time(ph_event *event, int64_t *time) {
 cudaError_t phc_event_elapsed(float *ms, void *start_handle, void *end_handle) {
   ph_event *start = start_handle, *end = end_handle;
   if (!ms) return cudaErrorInvalidValue;
-  if (!ph_event_alive(start) || !ph_event_alive(end) || start->device != end->device) return cudaErrorInvalidResourceHandle;
+  if (!ph_event_alive(start) || !ph_event_alive(end) || start->device != end->device)
+    return cudaErrorInvalidResourceHandle;
   if ((start->flags | end->flags) & cudaEventDisableTiming) return cudaErrorInvalidResourceHandle;
   if (!start->recorded || !end->recorded) return cudaErrorInvalidResourceHandle;
   int64_t begin = 0, finish = 0;
@@ -870,7 +894,9 @@ cudaError_t phc_host_register(void *pointer, size_t bytes, unsigned flags) {
   ph_range range;
   if (ph_memory_find(pointer, &range) || ph_memory_find((char *)pointer + bytes - 1, &range))
     return cudaErrorHostMemoryAlreadyRegistered;
-  return ph_register(pointer, bytes, PH_SPACE_REGISTERED, ph_current_device()) ? cudaErrorHostMemoryAlreadyRegistered : 0;
+  return ph_register(pointer, bytes, PH_SPACE_REGISTERED, ph_current_device())
+             ? cudaErrorHostMemoryAlreadyRegistered
+             : 0;
 }
 
 cudaError_t phc_host_unregister(void *pointer) {
@@ -882,7 +908,8 @@ cudaError_t phc_host_unregister(void *pointer) {
 
 cudaError_t phc_host_device_pointer(void **device, void *host, unsigned flags) {
   ph_range range;
-  if (!device || flags || !ph_memory_find(host, &range) || range.space == PH_SPACE_DEVICE) return cudaErrorInvalidValue;
+  if (!device || flags || !ph_memory_find(host, &range) || range.space == PH_SPACE_DEVICE)
+    return cudaErrorInvalidValue;
   *device = host;
   return 0;
 }
@@ -921,7 +948,8 @@ ph_pool *phc_pool_create(int device) {
 
 // Brings the reserve to `target` bytes, at least what is used.
 static bool pool_resize(ph_pool *pool, uint64_t target) {
-  if (target != pool->reserved && !ph_memory_charge(pool->device, (int64_t)target - (int64_t)pool->reserved)) return false;
+  if (target != pool->reserved && !ph_memory_charge(pool->device, (int64_t)target - (int64_t)pool->reserved))
+    return false;
   pool->reserved = target;
   if (target > pool->reserved_high) pool->reserved_high = target;
   return true;
@@ -956,7 +984,8 @@ cudaError_t phc_pool_destroy(ph_pool *pool) {
   return 0;
 }
 
-cudaError_t phc_pool_alloc(void **pointer, size_t bytes, ph_pool *pool, void *stream_handle, bool per_thread) {
+cudaError_t phc_pool_alloc(void **pointer, size_t bytes, ph_pool *pool, void *stream_handle,
+                           bool per_thread) {
   ph_stream *stream = NULL;
   if (!pointer || !phc_pool_alive(pool)) return cudaErrorInvalidValue;
   cudaError_t error = phc_stream_find(stream_handle, per_thread, &stream);
@@ -973,7 +1002,8 @@ cudaError_t phc_pool_alloc(void **pointer, size_t bytes, ph_pool *pool, void *st
   *block = (ph_block){pool, phc_round_up(bytes, 512)};
   pthread_mutex_lock(&pool_lock);
   uint64_t needed = pool->used + block->size;
-  bool fits = needed <= pool->reserved || pool_resize(pool, phc_round_up(needed, POOL_STEP)) || pool_resize(pool, needed);
+  bool fits = needed <= pool->reserved || pool_resize(pool, phc_round_up(needed, POOL_STEP)) ||
+              pool_resize(pool, needed);
   if (fits) pool->used = needed;
   if (pool->used > pool->used_high) pool->used_high = pool->used;
   pthread_mutex_unlock(&pool_lock);
@@ -1011,14 +1041,15 @@ cudaError_t phc_pool_attribute(ph_pool *pool, int attribute, void *value, bool s
     else *(int *)value = *field;
     return 0;
   }
-  uint64_t *fields[] = {&pool->threshold, &pool->reserved, &pool->reserved_high, &pool->used, &pool->used_high};
+  uint64_t *fields[] = {&pool->threshold, &pool->reserved, &pool->reserved_high, &pool->used,
+                        &pool->used_high};
   if (attribute < 4 || attribute > 8) return cudaErrorInvalidValue;
   uint64_t *field = fields[attribute - 4];
   if (!set) {
     *(uint64_t *)value = *field;
     return 0;
   }
-  if (attribute == 5 || attribute == 7) return cudaErrorInvalidValue;  // current values can only be read
+  if (attribute == 5 || attribute == 7) return cudaErrorInvalidValue;      // current values can only be read
   if (attribute != 4 && *(uint64_t *)value) return cudaErrorInvalidValue;  // high marks can only be reset
   pthread_mutex_lock(&pool_lock);
   *field = attribute == 4 ? *(uint64_t *)value : attribute == 6 ? pool->reserved : pool->used;
@@ -1043,7 +1074,8 @@ bool phc_covered(const void *pointer, size_t bytes) {
   for (size_t left = bytes; left;) {
     ph_range range;
     if (!ph_memory_find((void *)at, &range)) return false;
-    if (left != bytes && !phc_table_get(&phc_mappings, range.base)) return false;  // another allocation begins
+    if (left != bytes && !phc_table_get(&phc_mappings, range.base))
+      return false;  // another allocation begins
     size_t inside = range.base + range.size - at;
     if (inside >= left) return true;
     if (!phc_table_get(&phc_mappings, range.base)) return false;
@@ -1063,7 +1095,9 @@ static ph_side side_of(const void *pointer) {
   if (!ph_memory_find(pointer, &range)) return (ph_side){PH_SPACE_NONE, -1};
   return (ph_side){range.space, range.device};
 }
-static bool on_device(ph_side side) { return side.space == PH_SPACE_DEVICE || side.space == PH_SPACE_MANAGED; }
+static bool on_device(ph_side side) {
+  return side.space == PH_SPACE_DEVICE || side.space == PH_SPACE_MANAGED;
+}
 static bool pageable(ph_side side) { return side.space == PH_SPACE_NONE; }
 
 // CUDA trusts addresses more than `kind`: with unified addressing it only insists that what the
@@ -1073,8 +1107,10 @@ static cudaError_t copy_check(const void *dst, size_t dst_span, const void *src,
   if (!dst_span || !src_span) return 0;
   if (!dst || !src || dst_span > SIZE_MAX / 4 || src_span > SIZE_MAX / 4) return cudaErrorInvalidValue;
   bool dst_known = side_of(dst).space != PH_SPACE_NONE, src_known = side_of(src).space != PH_SPACE_NONE;
-  if ((kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice) && !dst_known) return cudaErrorInvalidValue;
-  if ((kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice) && !src_known) return cudaErrorInvalidValue;
+  if ((kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice) && !dst_known)
+    return cudaErrorInvalidValue;
+  if ((kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice) && !src_known)
+    return cudaErrorInvalidValue;
   if (dst_known && !phc_covered(dst, dst_span)) return cudaErrorInvalidValue;
   if (src_known && !phc_covered(src, src_span)) return cudaErrorInvalidValue;
   return 0;
@@ -1106,7 +1142,8 @@ static cudaError_t copy_emit(const void *dst, const void *src, size_t bytes, ph_
       .stream = stream->id,
       .id = kind,
       .a = bytes,
-      .b = kind == PH_COPY_P2P ? (uint64_t)(stream->device == to.device ? from.device : to.device) : (uint64_t)-1,
+      .b = kind == PH_COPY_P2P ? (uint64_t)(stream->device == to.device ? from.device : to.device)
+                               : (uint64_t)-1,
   };
   if (!wait) {
     ph_launch(&record);
@@ -1129,8 +1166,8 @@ cudaError_t phc_copy(void *dst, const void *src, size_t bytes, int kind, void *h
 }
 
 // Rows of one copy: the payload rule looks at the whole, so many small rows are not all carried.
-static void copy_rows(char *dst, size_t dst_pitch, const char *src, size_t src_pitch, size_t width, size_t height,
-                      size_t total) {
+static void copy_rows(char *dst, size_t dst_pitch, const char *src, size_t src_pitch, size_t width,
+                      size_t height, size_t total) {
   bool carried = total <= PH_TRUE_COPY_BYTES || !on_device(side_of(dst));
   for (size_t row = 0; row < height; row++, dst += dst_pitch, src += src_pitch) {
     if (carried) ph_memory_copy(dst, src, width);
@@ -1138,8 +1175,8 @@ static void copy_rows(char *dst, size_t dst_pitch, const char *src, size_t src_p
   }
 }
 
-cudaError_t phc_copy_2d(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t height,
-                        int kind, void *handle, int flags) {
+cudaError_t phc_copy_2d(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width,
+                        size_t height, int kind, void *handle, int flags) {
   ph_stream *stream = NULL;
   cudaError_t error = phc_stream_find(handle, flags & PHC_PER_THREAD, &stream);
   if (error) return error;
@@ -1147,8 +1184,8 @@ cudaError_t phc_copy_2d(void *dst, size_t dst_pitch, const void *src, size_t src
   size_t widest = dst_pitch > src_pitch ? dst_pitch : src_pitch;
   if (height && widest > SIZE_MAX / 8 / height) return cudaErrorInvalidValue;
   bool empty = !width || !height;
-  error = copy_check(dst, empty ? 0 : dst_pitch * (height - 1) + width, src, empty ? 0 : src_pitch * (height - 1) + width,
-                     kind);
+  error = copy_check(dst, empty ? 0 : dst_pitch * (height - 1) + width, src,
+                     empty ? 0 : src_pitch * (height - 1) + width, kind);
   if (error || empty) return error;
   error = copy_emit(dst, src, width * height, stream, flags & PHC_ASYNC);
   if (!error) copy_rows(dst, dst_pitch, src, src_pitch, width, height, width * height);
@@ -1196,15 +1233,17 @@ static void set_row(char *at, uint32_t pattern, int width, size_t count) {
   ph_memory_wrote(at, bytes);
 }
 
-cudaError_t phc_set(void *pointer, size_t pitch, uint32_t pattern, int width, size_t columns, size_t rows, void *handle,
-                    int flags) {
+cudaError_t phc_set(void *pointer, size_t pitch, uint32_t pattern, int width, size_t columns, size_t rows,
+                    void *handle, int flags) {
   ph_stream *stream = NULL;
   cudaError_t error = phc_stream_find(handle, flags & PHC_PER_THREAD, &stream);
   if (error || !columns || !rows) return error;
-  if (columns > SIZE_MAX / 16 || (rows > 1 && (columns * (size_t)width > pitch || pitch > SIZE_MAX / 8 / rows)))
+  if (columns > SIZE_MAX / 16 ||
+      (rows > 1 && (columns * (size_t)width > pitch || pitch > SIZE_MAX / 8 / rows)))
     return cudaErrorInvalidValue;
   size_t bytes = columns * (size_t)width, span = rows > 1 ? pitch * (rows - 1) + bytes : bytes;
-  if (!pointer || (uintptr_t)pointer % (unsigned)width || !phc_covered(pointer, span)) return cudaErrorInvalidValue;
+  if (!pointer || (uintptr_t)pointer % (unsigned)width || !phc_covered(pointer, span))
+    return cudaErrorInvalidValue;
   ph_record record = {.kind = PH_MEMSET, .stream = stream->id, .a = bytes * rows};
   ph_launch(&record);
   for (size_t row = 0; row < rows; row++) set_row((char *)pointer + row * pitch, pattern, width, columns);
@@ -1232,8 +1271,10 @@ static pthread_mutex_t ipc_lock = PTHREAD_MUTEX_INITIALIZER;
 
 cudaError_t phc_ipc_handle(cudaIpcHandle *handle, void *pointer) {
   ph_range range;
-  if (!handle || !ph_memory_find(pointer, &range) || range.space != PH_SPACE_DEVICE) return cudaErrorInvalidValue;
-  ph_ipc ipc = {.magic = IPC_MAGIC, .pid = getpid(), .address = range.base, .size = range.size, .device = range.device};
+  if (!handle || !ph_memory_find(pointer, &range) || range.space != PH_SPACE_DEVICE)
+    return cudaErrorInvalidValue;
+  ph_ipc ipc = {
+      .magic = IPC_MAGIC, .pid = getpid(), .address = range.base, .size = range.size, .device = range.device};
   memcpy(handle, &ipc, sizeof ipc);
   return 0;
 }
@@ -1291,7 +1332,8 @@ cudaError_t phc_ipc_close(void *pointer) {
 
 cudaError_t phc_ipc_event_handle(cudaIpcHandle *handle, void *event) {
   if (!handle) return cudaErrorInvalidValue;
-  if (!ph_event_alive(event) || !(((ph_event *)event)->flags & cudaEventInterprocess)) return cudaErrorInvalidResourceHandle;
+  if (!ph_event_alive(event) || !(((ph_event *)event)->flags & cudaEventInterprocess))
+    return cudaErrorInvalidResourceHandle;
   ph_ipc ipc = {.magic = IPC_MAGIC, .pid = getpid(), .event = ((ph_event *)event)->id};
   memcpy(handle, &ipc, sizeof ipc);
   return 0;

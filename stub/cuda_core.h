@@ -16,11 +16,11 @@ cudaError_t phc_ready(void);
 // The same for calls that create or need a context: makes the current device's primary context
 // current in this thread.
 cudaError_t phc_context(void);
-cudaError_t phc_device_check(int device);       // cudaErrorInvalidDevice for a bad ordinal
-int phc_devices(void);                          // once phc_ready() has been 0
+cudaError_t phc_device_check(int device);  // cudaErrorInvalidDevice for a bad ordinal
+int phc_devices(void);                     // once phc_ready() has been 0
 bool phc_is_sticky(cudaError_t code);
-int phc_context_device(void);                   // device of this thread's current context, -1 none
-void phc_context_set(int device);               // -1: no context is current
+int phc_context_device(void);      // device of this thread's current context, -1 none
+void phc_context_set(int device);  // -1: no context is current
 bool phc_primary_active(int device);
 const char *phc_error_name(int code, bool driver);  // NULL when unknown
 const char *phc_error_text(int code, bool driver);
@@ -29,7 +29,7 @@ const char *phc_error_text(int code, bool driver);
 // CUdevice_attribute and cudaDeviceAttr share their numbers. false: no such attribute.
 bool phc_attribute(int attribute, int device, int *value);
 void phc_device_uuid(int device, unsigned char uuid[16]);
-int phc_pci_bus(int device);                    // bus number; domain 0, device 0, function 0
+int phc_pci_bus(int device);  // bus number; domain 0, device 0, function 0
 cudaError_t phc_limit(int limit, size_t *value);
 cudaError_t phc_set_limit(int limit, size_t value);
 cudaError_t phc_can_access_peer(int *can, int device, int peer);
@@ -43,19 +43,19 @@ typedef struct ph_owner {  // a module, or what a program registered in one go
 } ph_owner;
 typedef struct ph_kernel {
   uint64_t magic;
-  const char *symbol;       // as the compiler named it (mangled); not copied, lives as long as the owner
-  char *display;            // demangled, as profilers show it; made at the first launch
-  uint32_t name;            // wire id of `display`, 0 before the first launch
+  const char *symbol;  // as the compiler named it (mangled); not copied, lives as long as the owner
+  char *display;       // demangled, as profilers show it; made at the first launch
+  uint32_t name;       // wire id of `display`, 0 before the first launch
   int max_threads, registers, static_shared, local_bytes, const_bytes;
-  int max_dynamic_shared;   // 48 KiB less `static_shared` until raised
+  int max_dynamic_shared;  // 48 KiB less `static_shared` until raised
   int carveout, cluster[3], non_portable, policy;
   ph_owner *owner;
-  struct ph_kernel *next;   // of the owner
-  const void *host;         // address of the host function, NULL for a module's kernel
+  struct ph_kernel *next;  // of the owner
+  const void *host;        // address of the host function, NULL for a module's kernel
 } ph_kernel;
 ph_kernel *phc_kernel_create(const char *symbol, const void *host, ph_owner *owner);
-ph_kernel *phc_kernel(const void *function);    // a host function's address or a handle; NULL: neither
-void phc_owner_drop(ph_owner *owner);           // its kernels and variables are no longer found
+ph_kernel *phc_kernel(const void *function);  // a host function's address or a handle; NULL: neither
+void phc_owner_drop(ph_owner *owner);         // its kernels and variables are no longer found
 const char *phc_kernel_display(ph_kernel *kernel);
 cudaError_t phc_kernel_attribute(const ph_kernel *kernel, int attribute, int *value);
 cudaError_t phc_kernel_set_attribute(ph_kernel *kernel, int attribute, int value);
@@ -97,7 +97,8 @@ cudaError_t phc_pitch_alloc(void **pointer, size_t *pitch, size_t width, size_t 
 cudaError_t phc_host_register(void *pointer, size_t bytes, unsigned flags);
 cudaError_t phc_host_unregister(void *pointer);
 cudaError_t phc_host_device_pointer(void **device, void *host, unsigned flags);
-bool phc_covered(const void *pointer, size_t bytes);  // inside one allocation, or virtual-memory mappings side by side
+bool phc_covered(const void *pointer,
+                 size_t bytes);  // inside one allocation, or virtual-memory mappings side by side
 size_t phc_round_up(size_t value, size_t unit);
 enum { PHC_ASYNC = 1, PHC_PER_THREAD = 2 };
 cudaError_t phc_copy(void *dst, const void *src, size_t bytes, int kind, void *stream, int flags);
@@ -112,7 +113,7 @@ typedef struct ph_pool {
   uint64_t magic;
   int device;
   bool is_default;
-  int reuse[3];             // cudaMemPoolReuse*: kept and reported
+  int reuse[3];  // cudaMemPoolReuse*: kept and reported
   uint64_t threshold, used, used_high, reserved, reserved_high;
 } ph_pool;
 ph_pool *phc_default_pool(int device);
@@ -137,6 +138,7 @@ typedef struct ph_table ph_table;
 void phc_table_set(ph_table **table, uintptr_t key, void *value);  // NULL value removes
 void *phc_table_get(ph_table *const *table, uintptr_t key);
 extern ph_table *phc_mappings;  // virtual-memory mappings by address: cuda_driver.c keeps them
-void phc_table_each(ph_table *const *table, void (*visit)(uintptr_t key, void *value, void *data), void *data);
+void phc_table_each(ph_table *const *table, void (*visit)(uintptr_t key, void *value, void *data),
+                    void *data);
 
 #pragma GCC visibility pop

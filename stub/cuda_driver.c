@@ -47,14 +47,14 @@ static cudaError_t context(void) {
     return finish(error ? error : (expression), PH_API_##api); \
   }
 // With a twin for per-thread default streams: `per_thread` tells which was called.
-#define STREAM(name, suffix, api, parameters, arguments, expression)                              \
-  static CUresult name##_any(bool per_thread, UNPACK parameters) {                                \
-    (void)per_thread;                                                                             \
-    ph_enter();                                                                                   \
-    cudaError_t error = context();                                                                \
-    return finish(error ? error : (expression), PH_API_##api);                                    \
-  }                                                                                               \
-  PH_EXPORT CUresult name(UNPACK parameters) { return name##_any(false, UNPACK arguments); }      \
+#define STREAM(name, suffix, api, parameters, arguments, expression)                         \
+  static CUresult name##_any(bool per_thread, UNPACK parameters) {                           \
+    (void)per_thread;                                                                        \
+    ph_enter();                                                                              \
+    cudaError_t error = context();                                                           \
+    return finish(error ? error : (expression), PH_API_##api);                               \
+  }                                                                                          \
+  PH_EXPORT CUresult name(UNPACK parameters) { return name##_any(false, UNPACK arguments); } \
   PH_EXPORT CUresult name##suffix(UNPACK parameters) { return name##_any(true, UNPACK arguments); }
 // An older or newer name with the same interface.
 #define ALSO(name, other) PH_EXPORT extern __typeof__(name) other __attribute__((alias(#name)));
@@ -81,7 +81,9 @@ static CUresult error_text(int code, const char **text, bool name) {
   *text = name ? phc_error_name(code, true) : phc_error_text(code, true);
   return *text ? 0 : cudaErrorInvalidValue;
 }
-PH_EXPORT CUresult cuGetErrorString(CUresult code, const char **text) { return error_text(code, text, false); }
+PH_EXPORT CUresult cuGetErrorString(CUresult code, const char **text) {
+  return error_text(code, text, false);
+}
 PH_EXPORT CUresult cuGetErrorName(CUresult code, const char **text) { return error_text(code, text, true); }
 
 // ---------------------------------------------------------------- devices
@@ -134,18 +136,24 @@ static cudaError_t capability(int *major, int *minor, int device) {
 }
 ENTRY(cuDeviceGetCount, GET_DEVICE, phc_ready, (int *count), GIVE(count, int, phc_devices()))
 ENTRY(cuDeviceGet, GET_DEVICE, phc_ready, (int *device, int ordinal), device_get(device, ordinal))
-ENTRY(cuDeviceGetName, GET_DEVICE, phc_ready, (char *text, int length, int device), device_name(text, length, device))
+ENTRY(cuDeviceGetName, GET_DEVICE, phc_ready, (char *text, int length, int device),
+      device_name(text, length, device))
 ENTRY(cuDeviceGetAttribute, GET_DEVICE, phc_ready, (int *value, int attribute, int device),
       device_attribute(value, attribute, device))
 ENTRY(cuDeviceTotalMem_v2, GET_DEVICE, phc_ready, (size_t *bytes, int device), device_memory(bytes, device))
 ALSO(cuDeviceTotalMem_v2, cuDeviceTotalMem)
 ENTRY(cuDeviceGetUuid, GET_DEVICE, phc_ready, (unsigned char *uuid, int device), device_uuid(uuid, device))
 ALSO(cuDeviceGetUuid, cuDeviceGetUuid_v2)
-ENTRY(cuDeviceGetPCIBusId, GET_DEVICE, phc_ready, (char *text, int length, int device), device_pci(text, length, device))
-ENTRY(cuDeviceGetByPCIBusId, GET_DEVICE, phc_ready, (int *device, const char *text), device_by_pci(device, text))
-ENTRY(cuDeviceComputeCapability, GET_DEVICE, phc_ready, (int *major, int *minor, int device), capability(major, minor, device))
-ENTRY(cuDeviceCanAccessPeer, GET_DEVICE, phc_ready, (int *can, int device, int peer), phc_can_access_peer(can, device, peer))
-ENTRY(cuDeviceGetP2PAttribute, GET_DEVICE, phc_ready, (int *value, int attribute, int source, int destination),
+ENTRY(cuDeviceGetPCIBusId, GET_DEVICE, phc_ready, (char *text, int length, int device),
+      device_pci(text, length, device))
+ENTRY(cuDeviceGetByPCIBusId, GET_DEVICE, phc_ready, (int *device, const char *text),
+      device_by_pci(device, text))
+ENTRY(cuDeviceComputeCapability, GET_DEVICE, phc_ready, (int *major, int *minor, int device),
+      capability(major, minor, device))
+ENTRY(cuDeviceCanAccessPeer, GET_DEVICE, phc_ready, (int *can, int device, int peer),
+      phc_can_access_peer(can, device, peer))
+ENTRY(cuDeviceGetP2PAttribute, GET_DEVICE, phc_ready,
+      (int *value, int attribute, int source, int destination),
       phc_p2p_attribute(value, attribute, source, destination))
 
 // ---------------------------------------------------------------- contexts
@@ -171,7 +179,8 @@ static ph_context *primary_of(int device) {
 static ph_context *current(void) {
   int device = phc_context_device();
   if (device < 0) return NULL;
-  return depth && stack[depth - 1] && stack[depth - 1]->device == device ? stack[depth - 1] : primary_of(device);
+  return depth && stack[depth - 1] && stack[depth - 1]->device == device ? stack[depth - 1]
+                                                                         : primary_of(device);
 }
 static cudaError_t set_current(ph_context *c) {
   if (c && !phc_table_get(&contexts, (uintptr_t)c)) return cudaErrorDeviceUninitialized;
@@ -235,36 +244,41 @@ static cudaError_t stream_context(void *handle, bool per_thread, ph_context **c)
   *c = primary_of(stream->device);
   return 0;
 }
-ENTRY(cuCtxGetCurrent, GET_DEVICE, phc_ready, (ph_context **c), c ? (*c = current(), 0) : cudaErrorInvalidValue)
-ENTRY(cuCtxSetCurrent, GET_DEVICE, phc_ready, (ph_context *c), set_current(c))
-ENTRY(cuCtxPushCurrent_v2, GET_DEVICE, phc_ready, (ph_context *c), push(c))
+ENTRY(cuCtxGetCurrent, GET_DEVICE, phc_ready, (ph_context * *c),
+      c ? (*c = current(), 0) : cudaErrorInvalidValue)
+ENTRY(cuCtxSetCurrent, GET_DEVICE, phc_ready, (ph_context * c), set_current(c))
+ENTRY(cuCtxPushCurrent_v2, GET_DEVICE, phc_ready, (ph_context * c), push(c))
 ALSO(cuCtxPushCurrent_v2, cuCtxPushCurrent)
-ENTRY(cuCtxPopCurrent_v2, GET_DEVICE, phc_ready, (ph_context **c), pop(c))
+ENTRY(cuCtxPopCurrent_v2, GET_DEVICE, phc_ready, (ph_context * *c), pop(c))
 ALSO(cuCtxPopCurrent_v2, cuCtxPopCurrent)
-ENTRY(cuCtxCreate_v2, OTHER, phc_ready, (ph_context **c, unsigned flags, int device), create(c, flags, device))
+ENTRY(cuCtxCreate_v2, OTHER, phc_ready, (ph_context * *c, unsigned flags, int device),
+      create(c, flags, device))
 ALSO(cuCtxCreate_v2, cuCtxCreate)
-ENTRY(cuCtxCreate_v4, OTHER, phc_ready, (ph_context **c, void *parameters, unsigned flags, int device),
+ENTRY(cuCtxCreate_v4, OTHER, phc_ready, (ph_context * *c, void *parameters, unsigned flags, int device),
       parameters ? unsupported("cuCtxCreate_v4 with parameters") : create(c, flags, device))
-ENTRY(cuCtxDestroy_v2, OTHER, phc_ready, (ph_context *c), destroy(c))
+ENTRY(cuCtxDestroy_v2, OTHER, phc_ready, (ph_context * c), destroy(c))
 ALSO(cuCtxDestroy_v2, cuCtxDestroy)
 ENTRY(cuCtxGetDevice, GET_DEVICE, context, (int *device), GIVE(device, int, phc_context_device()))
 ENTRY(cuCtxGetFlags, GET_DEVICE, context, (unsigned *flags), GIVE(flags, unsigned, 0))
-ENTRY(cuCtxGetApiVersion, GET_DEVICE, phc_ready, (ph_context *c, unsigned *version), ((void)c, GIVE(version, unsigned, 3020)))
-ENTRY(cuCtxGetId, GET_DEVICE, phc_ready, (ph_context *c, unsigned long long *id),
-      !c && !current() ? cudaErrorDeviceUninitialized : GIVE(id, unsigned long long, (uintptr_t)(c ? c : current())))
+ENTRY(cuCtxGetApiVersion, GET_DEVICE, phc_ready, (ph_context * c, unsigned *version),
+      ((void)c, GIVE(version, unsigned, 3020)))
+ENTRY(cuCtxGetId, GET_DEVICE, phc_ready, (ph_context * c, unsigned long long *id),
+      !c && !current() ? cudaErrorDeviceUninitialized
+                       : GIVE(id, unsigned long long, (uintptr_t)(c ? c : current())))
 ENTRY(cuCtxSynchronize, STREAM_SYNC, context, (void), phc_device_sync())
 ENTRY(cuCtxGetLimit, GET_DEVICE, context, (size_t *value, int limit), phc_limit(limit, value))
 ENTRY(cuCtxSetLimit, OTHER, context, (int limit, size_t value), phc_set_limit(limit, value))
 ENTRY(cuCtxGetCacheConfig, GET_DEVICE, context, (int *config), GIVE(config, int, 0))
-ENTRY(cuCtxSetCacheConfig, GET_DEVICE, context, (int config), config < 0 || config > 3 ? cudaErrorInvalidValue : 0)
+ENTRY(cuCtxSetCacheConfig, GET_DEVICE, context, (int config),
+      config < 0 || config > 3 ? cudaErrorInvalidValue : 0)
 ENTRY(cuCtxGetStreamPriorityRange, GET_DEVICE, context, (int *least, int *greatest),
       (least ? *least = 0 : 0, greatest ? *greatest = -5 : 0, 0))
 ENTRY(cuCtxResetPersistingL2Cache, OTHER, context, (void), 0)
-ENTRY(cuCtxEnablePeerAccess, OTHER, context, (ph_context *peer, unsigned flags),
+ENTRY(cuCtxEnablePeerAccess, OTHER, context, (ph_context * peer, unsigned flags),
       flags || !peer ? cudaErrorInvalidValue : phc_peer_access(ph_current_device(), peer->device, true))
-ENTRY(cuCtxDisablePeerAccess, OTHER, context, (ph_context *peer),
+ENTRY(cuCtxDisablePeerAccess, OTHER, context, (ph_context * peer),
       !peer ? cudaErrorInvalidValue : phc_peer_access(ph_current_device(), peer->device, false))
-ENTRY(cuDevicePrimaryCtxRetain, OTHER, phc_ready, (ph_context **c, int device), retain(c, device))
+ENTRY(cuDevicePrimaryCtxRetain, OTHER, phc_ready, (ph_context * *c, int device), retain(c, device))
 ENTRY(cuDevicePrimaryCtxRelease_v2, OTHER, phc_ready, (int device), phc_device_check(device))
 ALSO(cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxRelease)
 ENTRY(cuDevicePrimaryCtxReset_v2, OTHER, phc_ready, (int device), phc_device_check(device))
@@ -282,9 +296,9 @@ ENTRY(cuProfilerStop, OTHER, context, (void), 0)
 // shared memory and launch bounds. An image whose contents are compressed (a fat binary) takes any
 // kernel name.
 typedef struct ph_module {
-  ph_owner owned;   // the kernels, the last one first
+  ph_owner owned;  // the kernels, the last one first
   bool any_name;
-  char *image;      // own copy of a CUBIN, for its variables; NULL otherwise
+  char *image;  // own copy of a CUBIN, for its variables; NULL otherwise
   size_t size;
   unsigned count;
 } ph_module;
@@ -307,7 +321,8 @@ static bool read_ptx(ph_module *module, const char *text) {
     ph_kernel *kernel = module_add(module, *at == '"' ? at + 1 : at, length);
     const char *body = at + strcspn(at, "{"), *bound = strstr(at, ".maxntid");
     unsigned x = 1, y = 1, z = 1;
-    if (bound && bound < body && sscanf(bound, ".maxntid %u , %u , %u", &x, &y, &z) >= 1) kernel->max_threads = (int)(x * y * z);
+    if (bound && bound < body && sscanf(bound, ".maxntid %u , %u , %u", &x, &y, &z) >= 1)
+      kernel->max_threads = (int)(x * y * z);
     at = body;
   }
   return true;
@@ -338,7 +353,8 @@ static size_t elf_size(const char *image) {
 static bool elf_open(ph_elf *elf, const char *image) {
   *elf = (ph_elf){.image = image, .header = (const Elf64_Ehdr *)image};
   const Elf64_Ehdr *header = elf->header;
-  if (header->e_ident[EI_CLASS] != ELFCLASS64 || header->e_machine != EM_CUDA || !header->e_shnum) return false;
+  if (header->e_ident[EI_CLASS] != ELFCLASS64 || header->e_machine != EM_CUDA || !header->e_shnum)
+    return false;
   elf->size = elf_size(image);
   elf->sections = (const Elf64_Shdr *)(image + header->e_shoff);
   elf->names = image + elf->sections[header->e_shstrndx].sh_offset;
@@ -361,9 +377,11 @@ static const Elf64_Shdr *elf_section(const ph_elf *elf, const char *prefix, cons
 
 // Attribute records of .nv.info sections: format, attribute, and for format 4 a size and payload.
 enum { NV_MAX_THREADS = 0x05, NV_FRAME_SIZE = 0x11, NV_REGISTERS = 0x2f };
-static bool nv_info(const ph_elf *elf, const Elf64_Shdr *section, int attribute, int64_t symbol, uint32_t *words, int count) {
+static bool nv_info(const ph_elf *elf, const Elf64_Shdr *section, int attribute, int64_t symbol,
+                    uint32_t *words, int count) {
   if (!section) return false;
-  const unsigned char *at = (const unsigned char *)elf->image + section->sh_offset, *end = at + section->sh_size;
+  const unsigned char *at = (const unsigned char *)elf->image + section->sh_offset,
+                      *end = at + section->sh_size;
   while (at + 4 <= end) {
     size_t size = at[0] == 4 ? (size_t)at[2] | (size_t)at[3] << 8 : 0;
     const unsigned char *payload = at + 4;
@@ -394,10 +412,13 @@ static bool read_cubin(ph_module *module, const char *image) {
     if (elf.sections[i].sh_info >> 24) kernel->registers = (int)(elf.sections[i].sh_info >> 24);
     int64_t symbol = -1;
     for (size_t s = 0; s < elf.symbol_count; s++)
-      if (elf.symbols[s].st_shndx == i && ELF64_ST_TYPE(elf.symbols[s].st_info) == STT_FUNC) symbol = (int64_t)s;
+      if (elf.symbols[s].st_shndx == i && ELF64_ST_TYPE(elf.symbols[s].st_info) == STT_FUNC)
+        symbol = (int64_t)s;
     const Elf64_Shdr *common = elf_section(&elf, ".nv.info", "");
-    if (symbol >= 0 && nv_info(&elf, common, NV_REGISTERS, symbol, words, 1)) kernel->registers = (int)words[0];
-    if (symbol >= 0 && nv_info(&elf, common, NV_FRAME_SIZE, symbol, words, 1)) kernel->local_bytes = (int)words[0];
+    if (symbol >= 0 && nv_info(&elf, common, NV_REGISTERS, symbol, words, 1))
+      kernel->registers = (int)words[0];
+    if (symbol >= 0 && nv_info(&elf, common, NV_FRAME_SIZE, symbol, words, 1))
+      kernel->local_bytes = (int)words[0];
     if (nv_info(&elf, elf_section(&elf, ".nv.info.", name), NV_MAX_THREADS, -1, words, 3))
       kernel->max_threads = (int)(words[0] * words[1] * words[2]);
     const Elf64_Shdr *shared = elf_section(&elf, ".nv.shared.", name);
@@ -449,7 +470,9 @@ static cudaError_t module_load_file(ph_module **out, const char *path) {
   return error;
 }
 
-static bool module_alive(const ph_module *module) { return phc_table_get(&modules, (uintptr_t)module) != NULL; }
+static bool module_alive(const ph_module *module) {
+  return phc_table_get(&modules, (uintptr_t)module) != NULL;
+}
 
 static cudaError_t module_unload(ph_module *module) {
   if (!module_alive(module)) return cudaErrorInvalidResourceHandle;
@@ -476,7 +499,8 @@ static cudaError_t module_variable(CUdeviceptr *address, size_t *bytes, ph_modul
   if (!module->image || !elf_open(&elf, module->image)) return cudaErrorSymbolNotFound;
   for (size_t i = 0; i < elf.symbol_count; i++) {
     const Elf64_Sym *symbol = &elf.symbols[i];
-    if (ELF64_ST_TYPE(symbol->st_info) != STT_OBJECT || strcmp(elf.symbol_names + symbol->st_name, name)) continue;
+    if (ELF64_ST_TYPE(symbol->st_info) != STT_OBJECT || strcmp(elf.symbol_names + symbol->st_name, name))
+      continue;
     void *memory = NULL;
     if (phc_symbol(symbol, NULL, NULL)) phc_symbol_register(symbol, symbol->st_size, &module->owned);
     cudaError_t error = phc_symbol(symbol, &memory, bytes);
@@ -497,41 +521,47 @@ static cudaError_t module_count(unsigned *count, ph_module *module) {
   return module_alive(module) ? GIVE(count, unsigned, module->count) : cudaErrorInvalidResourceHandle;
 }
 
-ENTRY(cuModuleLoadData, OTHER, context, (ph_module **module, const void *image), module_load(module, image))
-ENTRY(cuModuleLoadDataEx, OTHER, context, (ph_module **module, const void *image, unsigned count, int *options, void **values),
+ENTRY(cuModuleLoadData, OTHER, context, (ph_module * *module, const void *image), module_load(module, image))
+ENTRY(cuModuleLoadDataEx, OTHER, context,
+      (ph_module * *module, const void *image, unsigned count, int *options, void **values),
       ((void)count, (void)options, (void)values, module_load(module, image)))
-ENTRY(cuModuleLoadFatBinary, OTHER, context, (ph_module **module, const void *image), module_load(module, image))
-ENTRY(cuModuleLoad, OTHER, context, (ph_module **module, const char *path), module_load_file(module, path))
-ENTRY(cuModuleUnload, OTHER, context, (ph_module *module), module_unload(module))
-ENTRY(cuModuleGetFunction, OTHER, context, (ph_kernel **kernel, ph_module *module, const char *name),
+ENTRY(cuModuleLoadFatBinary, OTHER, context, (ph_module * *module, const void *image),
+      module_load(module, image))
+ENTRY(cuModuleLoad, OTHER, context, (ph_module * *module, const char *path), module_load_file(module, path))
+ENTRY(cuModuleUnload, OTHER, context, (ph_module * module), module_unload(module))
+ENTRY(cuModuleGetFunction, OTHER, context, (ph_kernel * *kernel, ph_module *module, const char *name),
       module_function(kernel, module, name))
-ENTRY(cuModuleGetFunctionCount, GET_DEVICE, context, (unsigned *count, ph_module *module), module_count(count, module))
-ENTRY(cuModuleEnumerateFunctions, GET_DEVICE, context, (ph_kernel **kernels, unsigned room, ph_module *module),
-      module_list(kernels, room, module))
-ENTRY(cuModuleGetGlobal_v2, OTHER, context, (CUdeviceptr *address, size_t *bytes, ph_module *module, const char *name),
+ENTRY(cuModuleGetFunctionCount, GET_DEVICE, context, (unsigned *count, ph_module *module),
+      module_count(count, module))
+ENTRY(cuModuleEnumerateFunctions, GET_DEVICE, context,
+      (ph_kernel * *kernels, unsigned room, ph_module *module), module_list(kernels, room, module))
+ENTRY(cuModuleGetGlobal_v2, OTHER, context,
+      (CUdeviceptr * address, size_t *bytes, ph_module *module, const char *name),
       module_variable(address, bytes, module, name))
 ALSO(cuModuleGetGlobal_v2, cuModuleGetGlobal)
 ENTRY(cuModuleGetLoadingMode, GET_DEVICE, phc_ready, (int *mode), GIVE(mode, int, 2))  // lazy
 // A library is a module that needs no context.
 ENTRY(cuLibraryLoadData, OTHER, phc_ready,
-      (ph_module **library, const void *image, int *options, void **values, unsigned count, int *library_options,
-       void **library_values, unsigned library_count),
-      ((void)options, (void)values, (void)count, (void)library_options, (void)library_values, (void)library_count,
-       module_load(library, image)))
+      (ph_module * *library, const void *image, int *options, void **values, unsigned count,
+       int *library_options, void **library_values, unsigned library_count),
+      ((void)options, (void)values, (void)count, (void)library_options, (void)library_values,
+       (void)library_count, module_load(library, image)))
 ENTRY(cuLibraryLoadFromFile, OTHER, phc_ready,
-      (ph_module **library, const char *path, int *options, void **values, unsigned count, int *library_options,
-       void **library_values, unsigned library_count),
-      ((void)options, (void)values, (void)count, (void)library_options, (void)library_values, (void)library_count,
-       module_load_file(library, path)))
-ENTRY(cuLibraryUnload, OTHER, phc_ready, (ph_module *library), module_unload(library))
-ENTRY(cuLibraryGetKernel, OTHER, phc_ready, (ph_kernel **kernel, ph_module *library, const char *name),
+      (ph_module * *library, const char *path, int *options, void **values, unsigned count,
+       int *library_options, void **library_values, unsigned library_count),
+      ((void)options, (void)values, (void)count, (void)library_options, (void)library_values,
+       (void)library_count, module_load_file(library, path)))
+ENTRY(cuLibraryUnload, OTHER, phc_ready, (ph_module * library), module_unload(library))
+ENTRY(cuLibraryGetKernel, OTHER, phc_ready, (ph_kernel * *kernel, ph_module *library, const char *name),
       module_function(kernel, library, name))
-ENTRY(cuLibraryGetKernelCount, GET_DEVICE, phc_ready, (unsigned *count, ph_module *library), module_count(count, library))
-ENTRY(cuLibraryEnumerateKernels, GET_DEVICE, phc_ready, (ph_kernel **kernels, unsigned room, ph_module *library),
-      module_list(kernels, room, library))
-ENTRY(cuLibraryGetModule, OTHER, context, (ph_module **module, ph_module *library),
+ENTRY(cuLibraryGetKernelCount, GET_DEVICE, phc_ready, (unsigned *count, ph_module *library),
+      module_count(count, library))
+ENTRY(cuLibraryEnumerateKernels, GET_DEVICE, phc_ready,
+      (ph_kernel * *kernels, unsigned room, ph_module *library), module_list(kernels, room, library))
+ENTRY(cuLibraryGetModule, OTHER, context, (ph_module * *module, ph_module *library),
       module_alive(library) ? GIVE(module, ph_module *, library) : cudaErrorInvalidResourceHandle)
-ENTRY(cuLibraryGetGlobal, OTHER, context, (CUdeviceptr *address, size_t *bytes, ph_module *library, const char *name),
+ENTRY(cuLibraryGetGlobal, OTHER, context,
+      (CUdeviceptr * address, size_t *bytes, ph_module *library, const char *name),
       module_variable(address, bytes, library, name))
 
 static cudaError_t kernel_get(void *to, ph_kernel *kernel) {
@@ -549,31 +579,38 @@ static cudaError_t kernel_attribute(int *value, int attribute, ph_kernel *kernel
   return phc_kernel(kernel) ? phc_kernel_attribute(kernel, attribute, value) : cudaErrorInvalidResourceHandle;
 }
 static cudaError_t kernel_set_attribute(ph_kernel *kernel, int attribute, int value) {
-  return phc_kernel(kernel) ? phc_kernel_set_attribute(kernel, attribute, value) : cudaErrorInvalidResourceHandle;
+  return phc_kernel(kernel) ? phc_kernel_set_attribute(kernel, attribute, value)
+                            : cudaErrorInvalidResourceHandle;
 }
 static cudaError_t kernel_check(ph_kernel *kernel, int config) {
   if (!phc_kernel(kernel)) return cudaErrorInvalidResourceHandle;
   return config < 0 || config > 3 ? cudaErrorInvalidValue : 0;
 }
-ENTRY(cuKernelGetFunction, GET_DEVICE, context, (ph_kernel **function, ph_kernel *kernel), kernel_get(function, kernel))
-ENTRY(cuKernelGetName, GET_DEVICE, phc_ready, (const char **name, ph_kernel *kernel), kernel_name(name, kernel))
-ENTRY(cuKernelGetLibrary, GET_DEVICE, phc_ready, (ph_module **library, ph_kernel *kernel), kernel_owner(library, kernel))
+ENTRY(cuKernelGetFunction, GET_DEVICE, context, (ph_kernel * *function, ph_kernel *kernel),
+      kernel_get(function, kernel))
+ENTRY(cuKernelGetName, GET_DEVICE, phc_ready, (const char **name, ph_kernel *kernel),
+      kernel_name(name, kernel))
+ENTRY(cuKernelGetLibrary, GET_DEVICE, phc_ready, (ph_module * *library, ph_kernel *kernel),
+      kernel_owner(library, kernel))
 ENTRY(cuKernelGetAttribute, GET_DEVICE, phc_ready, (int *value, int attribute, ph_kernel *kernel, int device),
       phc_device_check(device) ? cudaErrorInvalidDevice : kernel_attribute(value, attribute, kernel))
 ENTRY(cuKernelSetAttribute, GET_DEVICE, phc_ready, (int attribute, int value, ph_kernel *kernel, int device),
       phc_device_check(device) ? cudaErrorInvalidDevice : kernel_set_attribute(kernel, attribute, value))
-ENTRY(cuKernelSetCacheConfig, GET_DEVICE, phc_ready, (ph_kernel *kernel, int config, int device),
+ENTRY(cuKernelSetCacheConfig, GET_DEVICE, phc_ready, (ph_kernel * kernel, int config, int device),
       phc_device_check(device) ? cudaErrorInvalidDevice : kernel_check(kernel, config))
-ENTRY(cuFuncGetName, GET_DEVICE, context, (const char **name, ph_kernel *function), kernel_name(name, function))
-ENTRY(cuFuncGetModule, GET_DEVICE, context, (ph_module **module, ph_kernel *function), kernel_owner(module, function))
+ENTRY(cuFuncGetName, GET_DEVICE, context, (const char **name, ph_kernel *function),
+      kernel_name(name, function))
+ENTRY(cuFuncGetModule, GET_DEVICE, context, (ph_module * *module, ph_kernel *function),
+      kernel_owner(module, function))
 ENTRY(cuFuncGetAttribute, GET_DEVICE, context, (int *value, int attribute, ph_kernel *function),
       kernel_attribute(value, attribute, function))
-ENTRY(cuFuncSetAttribute, GET_DEVICE, context, (ph_kernel *function, int attribute, int value),
+ENTRY(cuFuncSetAttribute, GET_DEVICE, context, (ph_kernel * function, int attribute, int value),
       kernel_set_attribute(function, attribute, value))
-ENTRY(cuFuncSetCacheConfig, GET_DEVICE, context, (ph_kernel *function, int config), kernel_check(function, config))
-ENTRY(cuFuncSetSharedMemConfig, GET_DEVICE, context, (ph_kernel *function, int config),
+ENTRY(cuFuncSetCacheConfig, GET_DEVICE, context, (ph_kernel * function, int config),
+      kernel_check(function, config))
+ENTRY(cuFuncSetSharedMemConfig, GET_DEVICE, context, (ph_kernel * function, int config),
       config > 2 ? cudaErrorInvalidValue : kernel_check(function, config))
-ENTRY(cuFuncLoad, OTHER, context, (ph_kernel *function), kernel_check(function, 0))
+ENTRY(cuFuncLoad, OTHER, context, (ph_kernel * function), kernel_check(function, 0))
 ENTRY(cuFuncIsLoaded, GET_DEVICE, context, (int *state, ph_kernel *function),
       kernel_check(function, 0) ? cudaErrorInvalidResourceHandle : GIVE(state, int, 1))
 
@@ -614,42 +651,53 @@ ENTRY(cuLinkCreate_v2, OTHER, context, (unsigned count, int *options, void **val
       ((void)count, (void)options, (void)values, link_create(link)))
 ALSO(cuLinkCreate_v2, cuLinkCreate)
 ENTRY(cuLinkAddData_v2, OTHER, context,
-      (ph_link *link, int type, void *data, size_t size, const char *name, unsigned count, int *options, void **values),
+      (ph_link * link, int type, void *data, size_t size, const char *name, unsigned count, int *options,
+       void **values),
       ((void)type, (void)name, (void)count, (void)options, (void)values, link_add(link, data, size)))
 ALSO(cuLinkAddData_v2, cuLinkAddData)
-ENTRY(cuLinkComplete, OTHER, context, (ph_link *link, void **image, size_t *size), link_complete(link, image, size))
-ENTRY(cuLinkDestroy, OTHER, context, (ph_link *link), link_destroy(link))
+ENTRY(cuLinkComplete, OTHER, context, (ph_link * link, void **image, size_t *size),
+      link_complete(link, image, size))
+ENTRY(cuLinkDestroy, OTHER, context, (ph_link * link), link_destroy(link))
 
 // ---------------------------------------------------------------- launches and occupancy
-static int driver_flags(bool per_thread, int more) { return PH_LAUNCH_DRIVER | more | (per_thread ? PH_LAUNCH_PER_THREAD : 0); }
+static int driver_flags(bool per_thread, int more) {
+  return PH_LAUNCH_DRIVER | more | (per_thread ? PH_LAUNCH_PER_THREAD : 0);
+}
 #define SHAPE unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared
 #define SHAPE_ARGUMENTS gx, gy, gz, bx, by, bz, shared
-STREAM(cuLaunchKernel, _ptsz, LAUNCH, (ph_kernel *function, SHAPE, void *stream, void **arguments, void **extra),
+STREAM(cuLaunchKernel, _ptsz, LAUNCH,
+       (ph_kernel * function, SHAPE, void *stream, void **arguments, void **extra),
        (function, SHAPE_ARGUMENTS, stream, arguments, extra),
        ((void)arguments, (void)extra,
-        phc_launch(phc_kernel(function), (dim3){gx, gy, gz}, (dim3){bx, by, bz}, shared, stream, driver_flags(per_thread, 0),
-                   NULL, 0)))
-STREAM(cuLaunchCooperativeKernel, _ptsz, LAUNCH, (ph_kernel *function, SHAPE, void *stream, void **arguments),
+        phc_launch(phc_kernel(function), (dim3){gx, gy, gz}, (dim3){bx, by, bz}, shared, stream,
+                   driver_flags(per_thread, 0), NULL, 0)))
+STREAM(cuLaunchCooperativeKernel, _ptsz, LAUNCH,
+       (ph_kernel * function, SHAPE, void *stream, void **arguments),
        (function, SHAPE_ARGUMENTS, stream, arguments),
-       ((void)arguments, phc_launch(phc_kernel(function), (dim3){gx, gy, gz}, (dim3){bx, by, bz}, shared, stream,
-                                    driver_flags(per_thread, PH_LAUNCH_COOP), NULL, 0)))
+       ((void)arguments, phc_launch(phc_kernel(function), (dim3){gx, gy, gz}, (dim3){bx, by, bz}, shared,
+                                    stream, driver_flags(per_thread, PH_LAUNCH_COOP), NULL, 0)))
 static cudaError_t launch_config(const CUlaunchConfig *c, ph_kernel *function, bool per_thread) {
   if (!c || (c->numAttrs && !c->attrs)) return cudaErrorInvalidValue;
   return phc_launch(phc_kernel(function), (dim3){c->gridDimX, c->gridDimY, c->gridDimZ},
                     (dim3){c->blockDimX, c->blockDimY, c->blockDimZ}, c->sharedMemBytes, c->hStream,
                     driver_flags(per_thread, 0), c->attrs, c->numAttrs);
 }
-STREAM(cuLaunchKernelEx, _ptsz, LAUNCH, (const CUlaunchConfig *config, ph_kernel *function, void **arguments, void **extra),
-       (config, function, arguments, extra), ((void)arguments, (void)extra, launch_config(config, function, per_thread)))
+STREAM(cuLaunchKernelEx, _ptsz, LAUNCH,
+       (const CUlaunchConfig *config, ph_kernel *function, void **arguments, void **extra),
+       (config, function, arguments, extra),
+       ((void)arguments, (void)extra, launch_config(config, function, per_thread)))
 
 static cudaError_t occupancy(int *blocks, ph_kernel *function, int threads, size_t shared) {
-  return phc_kernel(function) ? phc_occupancy(blocks, function, threads, shared) : cudaErrorInvalidResourceHandle;
+  return phc_kernel(function) ? phc_occupancy(blocks, function, threads, shared)
+                              : cudaErrorInvalidResourceHandle;
 }
 // The block size with the most resident threads; among equals the largest.
-static cudaError_t best_block(int *grid, int *block, ph_kernel *function, size_t (*shared_of)(int), size_t shared, int limit) {
+static cudaError_t best_block(int *grid, int *block, ph_kernel *function, size_t (*shared_of)(int),
+                              size_t shared, int limit) {
   if (!phc_kernel(function)) return cudaErrorInvalidResourceHandle;
   if (!grid || !block || limit < 0) return cudaErrorInvalidValue;
-  int most = limit && limit < function->max_threads ? limit : function->max_threads, best = 0, best_blocks = 0;
+  int most = limit && limit < function->max_threads ? limit : function->max_threads, best = 0,
+      best_blocks = 0;
   for (int threads = most; threads > 0; threads = threads % 32 ? threads / 32 * 32 : threads - 32) {
     int blocks = 0;
     phc_occupancy(&blocks, function, threads, shared_of ? shared_of(threads) : shared);
@@ -662,7 +710,8 @@ static cudaError_t best_block(int *grid, int *block, ph_kernel *function, size_t
 static cudaError_t available_shared(size_t *bytes, ph_kernel *kernel, int blocks, int threads) {
   if (!phc_kernel(kernel)) return cudaErrorInvalidResourceHandle;
   if (!bytes || blocks <= 0 || threads <= 0) return cudaErrorInvalidValue;
-  size_t share = (size_t)ph_gpu()->smem_per_sm / (size_t)blocks, most = (size_t)ph_gpu()->smem_per_block_optin;
+  size_t share = (size_t)ph_gpu()->smem_per_sm / (size_t)blocks,
+         most = (size_t)ph_gpu()->smem_per_block_optin;
   share = share < most ? share : most;
   *bytes = share > (size_t)kernel->static_shared ? share - (size_t)kernel->static_shared : 0;
   return 0;
@@ -670,42 +719,53 @@ static cudaError_t available_shared(size_t *bytes, ph_kernel *kernel, int blocks
 static cudaError_t active_clusters(int *clusters, ph_kernel *kernel, const CUlaunchConfig *c) {
   if (!phc_kernel(kernel)) return cudaErrorInvalidResourceHandle;
   if (!c) return cudaErrorInvalidValue;
-  return phc_max_active_clusters(clusters, kernel, (int)(c->blockDimX * c->blockDimY * c->blockDimZ), c->sharedMemBytes,
-                                 c->attrs, c->numAttrs);
+  return phc_max_active_clusters(clusters, kernel, (int)(c->blockDimX * c->blockDimY * c->blockDimZ),
+                                 c->sharedMemBytes, c->attrs, c->numAttrs);
 }
 ENTRY(cuOccupancyMaxActiveBlocksPerMultiprocessor, GET_DEVICE, context,
-      (int *blocks, ph_kernel *function, int threads, size_t shared), occupancy(blocks, function, threads, shared))
+      (int *blocks, ph_kernel *function, int threads, size_t shared),
+      occupancy(blocks, function, threads, shared))
 ENTRY(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, GET_DEVICE, context,
       (int *blocks, ph_kernel *function, int threads, size_t shared, unsigned flags),
       flags > 1 ? cudaErrorInvalidValue : occupancy(blocks, function, threads, shared))
 ENTRY(cuOccupancyMaxPotentialBlockSize, GET_DEVICE, context,
       (int *grid, int *block, ph_kernel *function, size_t (*shared_of)(int), size_t shared, int limit),
       best_block(grid, block, function, shared_of, shared, limit))
-ENTRY(cuOccupancyAvailableDynamicSMemPerBlock, GET_DEVICE, context, (size_t *bytes, ph_kernel *function, int blocks, int threads),
+ENTRY(cuOccupancyAvailableDynamicSMemPerBlock, GET_DEVICE, context,
+      (size_t *bytes, ph_kernel *function, int blocks, int threads),
       available_shared(bytes, function, blocks, threads))
-ENTRY(cuOccupancyMaxActiveClusters, GET_DEVICE, context, (int *clusters, ph_kernel *function, const CUlaunchConfig *config),
+ENTRY(cuOccupancyMaxActiveClusters, GET_DEVICE, context,
+      (int *clusters, ph_kernel *function, const CUlaunchConfig *config),
       active_clusters(clusters, function, config))
-ENTRY(cuOccupancyMaxPotentialClusterSize, GET_DEVICE, context, (int *size, ph_kernel *function, const CUlaunchConfig *config),
-      !config               ? cudaErrorInvalidValue
+ENTRY(cuOccupancyMaxPotentialClusterSize, GET_DEVICE, context,
+      (int *size, ph_kernel *function, const CUlaunchConfig *config),
+      !config                 ? cudaErrorInvalidValue
       : !phc_kernel(function) ? cudaErrorInvalidResourceHandle
-                            : GIVE(size, int, ph_gpu()->major < 9 ? 1 : function->non_portable ? 16 : 8))
+                              : GIVE(size, int,
+                                     ph_gpu()->major < 9      ? 1
+                                     : function->non_portable ? 16
+                                                              : 8))
 
 // A tensor map describes a tensor to the copy engine inside kernels, which do not run here.
 static cudaError_t tensor_map(void *map, unsigned rank, const void *address) {
-  if (!map || (uintptr_t)map % 64 || !rank || rank > 5 || (uintptr_t)address % 16) return cudaErrorInvalidValue;
+  if (!map || (uintptr_t)map % 64 || !rank || rank > 5 || (uintptr_t)address % 16)
+    return cudaErrorInvalidValue;
   memset(map, 0, 128);
   return 0;
 }
-#define TENSOR_MAP_HEAD void *map, int type, unsigned rank, void *address, const uint64_t *sizes, const uint64_t *strides
+#define TENSOR_MAP_HEAD \
+  void *map, int type, unsigned rank, void *address, const uint64_t *sizes, const uint64_t *strides
 ENTRY(cuTensorMapEncodeTiled, OTHER, nothing,
-      (TENSOR_MAP_HEAD, const uint32_t *box, const uint32_t *steps, int interleave, int swizzle, int promotion, int fill),
-      ((void)type, (void)sizes, (void)strides, (void)box, (void)steps, (void)interleave, (void)swizzle, (void)promotion,
-       (void)fill, tensor_map(map, rank, address)))
+      (TENSOR_MAP_HEAD, const uint32_t *box, const uint32_t *steps, int interleave, int swizzle,
+       int promotion, int fill),
+      ((void)type, (void)sizes, (void)strides, (void)box, (void)steps, (void)interleave, (void)swizzle,
+       (void)promotion, (void)fill, tensor_map(map, rank, address)))
 ENTRY(cuTensorMapEncodeIm2col, OTHER, nothing,
-      (TENSOR_MAP_HEAD, const int *lower, const int *upper, unsigned channels, unsigned pixels, const uint32_t *steps,
-       int interleave, int swizzle, int promotion, int fill),
-      ((void)type, (void)sizes, (void)strides, (void)lower, (void)upper, (void)channels, (void)pixels, (void)steps,
-       (void)interleave, (void)swizzle, (void)promotion, (void)fill, tensor_map(map, rank, address)))
+      (TENSOR_MAP_HEAD, const int *lower, const int *upper, unsigned channels, unsigned pixels,
+       const uint32_t *steps, int interleave, int swizzle, int promotion, int fill),
+      ((void)type, (void)sizes, (void)strides, (void)lower, (void)upper, (void)channels, (void)pixels,
+       (void)steps, (void)interleave, (void)swizzle, (void)promotion, (void)fill,
+       tensor_map(map, rank, address)))
 ENTRY(cuTensorMapReplaceAddress, OTHER, nothing, (void *map, void *address),
       !map || (uintptr_t)address % 16 ? cudaErrorInvalidValue : 0)
 
@@ -744,29 +804,33 @@ static cudaError_t exchange_mode(int *mode) {
   *mode = old;
   return 0;
 }
-ENTRY(cuStreamCreate, STREAM_CREATE, context, (void **stream, unsigned flags), phc_stream_create(stream, flags, 0))
+ENTRY(cuStreamCreate, STREAM_CREATE, context, (void **stream, unsigned flags),
+      phc_stream_create(stream, flags, 0))
 ENTRY(cuStreamCreateWithPriority, STREAM_CREATE, context, (void **stream, unsigned flags, int priority),
       phc_stream_create(stream, flags, priority))
 ENTRY(cuStreamDestroy_v2, OTHER, context, (void *stream), phc_stream_destroy(stream))
 ALSO(cuStreamDestroy_v2, cuStreamDestroy)
 STREAM(cuStreamSynchronize, _ptsz, STREAM_SYNC, (void *stream), (stream), phc_stream_sync(stream, per_thread))
 STREAM(cuStreamQuery, _ptsz, STREAM_QUERY, (void *stream), (stream), phc_stream_query(stream, per_thread))
-STREAM(cuStreamWaitEvent, _ptsz, STREAM_WAIT, (void *stream, void *event, unsigned flags), (stream, event, flags),
-       phc_stream_wait(stream, event, flags, per_thread))
+STREAM(cuStreamWaitEvent, _ptsz, STREAM_WAIT, (void *stream, void *event, unsigned flags),
+       (stream, event, flags), phc_stream_wait(stream, event, flags, per_thread))
 STREAM(cuStreamGetPriority, _ptsz, GET_DEVICE, (void *stream, int *value), (stream, value),
        stream_int(stream, per_thread, value, true))
 STREAM(cuStreamGetFlags, _ptsz, GET_DEVICE, (void *stream, unsigned *value), (stream, value),
        stream_int(stream, per_thread, (int *)value, false))
-STREAM(cuStreamGetId, _ptsz, GET_DEVICE, (void *stream, unsigned long long *id), (stream, id), stream_id(stream, per_thread, id))
+STREAM(cuStreamGetId, _ptsz, GET_DEVICE, (void *stream, unsigned long long *id), (stream, id),
+       stream_id(stream, per_thread, id))
 STREAM(cuStreamGetDevice, _ptsz, GET_DEVICE, (void *stream, int *device), (stream, device),
        stream_device(stream, per_thread, device))
-STREAM(cuStreamGetCtx, _ptsz, GET_DEVICE, (void *stream, ph_context **c), (stream, c), stream_context(stream, per_thread, c))
-STREAM(cuStreamAttachMemAsync, _ptsz, OTHER, (void *stream, CUdeviceptr address, size_t bytes, unsigned flags),
-       (stream, address, bytes, flags),
+STREAM(cuStreamGetCtx, _ptsz, GET_DEVICE, (void *stream, ph_context **c), (stream, c),
+       stream_context(stream, per_thread, c))
+STREAM(cuStreamAttachMemAsync, _ptsz, OTHER,
+       (void *stream, CUdeviceptr address, size_t bytes, unsigned flags), (stream, address, bytes, flags),
        (flags != 1 && flags != 2 && flags != 4) || !phc_covered((void *)address, bytes ? bytes : 1)
-           ? cudaErrorInvalidValue : stream_check(stream, per_thread))
-STREAM(cuLaunchHostFunc, _ptsz, HOST_FUNC, (void *stream, cudaHostFn_t function, void *data), (stream, function, data),
-       phc_host_function(stream, per_thread, function, data))
+           ? cudaErrorInvalidValue
+           : stream_check(stream, per_thread))
+STREAM(cuLaunchHostFunc, _ptsz, HOST_FUNC, (void *stream, cudaHostFn_t function, void *data),
+       (stream, function, data), phc_host_function(stream, per_thread, function, data))
 typedef struct ph_callback {
   cudaStreamCallback_t function;
   void *stream, *data;
@@ -776,7 +840,8 @@ static void run_callback(void *data) {
   free(data);
   call.function(call.stream, 0, call.data);
 }
-static cudaError_t add_callback(void *stream, bool per_thread, cudaStreamCallback_t function, void *data, unsigned flags) {
+static cudaError_t add_callback(void *stream, bool per_thread, cudaStreamCallback_t function, void *data,
+                                unsigned flags) {
   ph_callback *call = function && !flags ? malloc(sizeof *call) : NULL;
   if (!call) return cudaErrorInvalidValue;
   *call = (ph_callback){function, stream, data};
@@ -784,12 +849,14 @@ static cudaError_t add_callback(void *stream, bool per_thread, cudaStreamCallbac
   if (error) free(call);
   return error;
 }
-STREAM(cuStreamAddCallback, _ptsz, HOST_FUNC, (void *stream, cudaStreamCallback_t function, void *data, unsigned flags),
+STREAM(cuStreamAddCallback, _ptsz, HOST_FUNC,
+       (void *stream, cudaStreamCallback_t function, void *data, unsigned flags),
        (stream, function, data, flags), add_callback(stream, per_thread, function, data, flags))
 STREAM(cuStreamIsCapturing, _ptsz, GET_DEVICE, (void *stream, int *status), (stream, status),
        not_capturing(stream, per_thread, status, NULL))
 STREAM(cuStreamGetCaptureInfo_v2, _ptsz, GET_DEVICE,
-       (void *stream, int *status, uint64_t *id, void *graph, void *nodes, void *count), (stream, status, id, graph, nodes, count),
+       (void *stream, int *status, uint64_t *id, void *graph, void *nodes, void *count),
+       (stream, status, id, graph, nodes, count),
        ((void)graph, (void)nodes, (void)count, not_capturing(stream, per_thread, status, id)))
 STREAM(cuStreamGetCaptureInfo_v3, _ptsz, GET_DEVICE,
        (void *stream, int *status, uint64_t *id, void *graph, void *nodes, void *edges, void *count),
@@ -798,7 +865,8 @@ STREAM(cuStreamGetCaptureInfo_v3, _ptsz, GET_DEVICE,
 STREAM(cuStreamBeginCapture_v2, _ptsz, OTHER, (void *stream, int mode), (stream, mode),
        ((void)stream, (void)mode, unsupported("cuStreamBeginCapture"), cudaErrorStreamCaptureUnsupported))
 STREAM(cuStreamEndCapture, _ptsz, OTHER, (void *stream, void **graph), (stream, graph),
-       ((void)graph, stream_check(stream, per_thread) ? cudaErrorInvalidResourceHandle : cudaErrorIllegalState))
+       ((void)graph,
+        stream_check(stream, per_thread) ? cudaErrorInvalidResourceHandle : cudaErrorIllegalState))
 ENTRY(cuThreadExchangeStreamCaptureMode, GET_DEVICE, nothing, (int *mode), exchange_mode(mode))
 
 ENTRY(cuEventCreate, EVENT_CREATE, context, (void **event, unsigned flags), phc_event_create(event, flags))
@@ -806,33 +874,40 @@ ENTRY(cuEventDestroy_v2, OTHER, phc_ready, (void *event), phc_event_destroy(even
 ALSO(cuEventDestroy_v2, cuEventDestroy)
 ENTRY(cuEventQuery, EVENT_QUERY, phc_ready, (void *event), phc_event_query(event))
 ENTRY(cuEventSynchronize, STREAM_SYNC, phc_ready, (void *event), phc_event_sync(event))
-ENTRY(cuEventElapsedTime, EVENT_QUERY, phc_ready, (float *ms, void *start, void *end), phc_event_elapsed(ms, start, end))
+ENTRY(cuEventElapsedTime, EVENT_QUERY, phc_ready, (float *ms, void *start, void *end),
+      phc_event_elapsed(ms, start, end))
 ALSO(cuEventElapsedTime, cuEventElapsedTime_v2)
 STREAM(cuEventRecord, _ptsz, EVENT_RECORD, (void *event, void *stream), (event, stream),
        phc_event_record(event, stream, 0, per_thread))
-STREAM(cuEventRecordWithFlags, _ptsz, EVENT_RECORD, (void *event, void *stream, unsigned flags), (event, stream, flags),
-       phc_event_record(event, stream, flags, per_thread))
+STREAM(cuEventRecordWithFlags, _ptsz, EVENT_RECORD, (void *event, void *stream, unsigned flags),
+       (event, stream, flags), phc_event_record(event, stream, flags, per_thread))
 
 // Writing a word is a small memset. Waiting for one that another device will write cannot be
 // followed: only a condition that already holds passes.
 static cudaError_t write_word(void *stream, bool per_thread, CUdeviceptr address, uint32_t value) {
   return phc_set((void *)address, 0, value, 4, 1, 1, stream, async_flag(per_thread));
 }
-static cudaError_t wait_word(void *stream, bool per_thread, CUdeviceptr address, uint32_t wanted, unsigned flags) {
+static cudaError_t wait_word(void *stream, bool per_thread, CUdeviceptr address, uint32_t wanted,
+                             unsigned flags) {
   cudaError_t error = stream_check(stream, per_thread);
   if (error) return error;
   if (address % 4 || !phc_covered((void *)address, 4)) return cudaErrorInvalidValue;
   ph_touch((void *)address, 4);
   uint32_t value = *(volatile uint32_t *)address;
   unsigned how = flags & 3;
-  bool holds = how == 0 ? (int32_t)(value - wanted) >= 0 : how == 1 ? value == wanted : how == 2 ? value & wanted : ~(value | wanted);
+  bool holds = how == 0   ? (int32_t)(value - wanted) >= 0
+               : how == 1 ? value == wanted
+               : how == 2 ? value & wanted
+                          : ~(value | wanted);
   return holds ? 0 : unsupported("cuStreamWaitValue32 on a value that is yet to come");
 }
-STREAM(cuStreamWriteValue32_v2, _ptsz, MEMSET, (void *stream, CUdeviceptr address, uint32_t value, unsigned flags),
-       (stream, address, value, flags), ((void)flags, write_word(stream, per_thread, address, value)))
+STREAM(cuStreamWriteValue32_v2, _ptsz, MEMSET,
+       (void *stream, CUdeviceptr address, uint32_t value, unsigned flags), (stream, address, value, flags),
+       ((void)flags, write_word(stream, per_thread, address, value)))
 ALSO(cuStreamWriteValue32_v2, cuStreamWriteValue32)
-STREAM(cuStreamWaitValue32_v2, _ptsz, STREAM_WAIT, (void *stream, CUdeviceptr address, uint32_t value, unsigned flags),
-       (stream, address, value, flags), wait_word(stream, per_thread, address, value, flags))
+STREAM(cuStreamWaitValue32_v2, _ptsz, STREAM_WAIT,
+       (void *stream, CUdeviceptr address, uint32_t value, unsigned flags), (stream, address, value, flags),
+       wait_word(stream, per_thread, address, value, flags))
 ALSO(cuStreamWaitValue32_v2, cuStreamWaitValue32)
 
 // ---------------------------------------------------------------- memory
@@ -851,50 +926,60 @@ static cudaError_t address_range(CUdeviceptr *base, size_t *size, CUdeviceptr ad
   if (size) *size = range.size;
   return 0;
 }
-static cudaError_t pitch_alloc(CUdeviceptr *address, size_t *pitch, size_t width, size_t height, unsigned element) {
+static cudaError_t pitch_alloc(CUdeviceptr *address, size_t *pitch, size_t width, size_t height,
+                               unsigned element) {
   if ((element != 4 && element != 8 && element != 16) || !width || !height) return cudaErrorInvalidValue;
   return phc_pitch_alloc((void **)address, pitch, width, height);
 }
-ENTRY(cuMemGetInfo_v2, OTHER, context, (size_t *free_bytes, size_t *total_bytes), memory_info(free_bytes, total_bytes))
+ENTRY(cuMemGetInfo_v2, OTHER, context, (size_t *free_bytes, size_t *total_bytes),
+      memory_info(free_bytes, total_bytes))
 ALSO(cuMemGetInfo_v2, cuMemGetInfo)
-ENTRY(cuMemAlloc_v2, MALLOC, context, (CUdeviceptr *address, size_t bytes), allocate(address, bytes))
+ENTRY(cuMemAlloc_v2, MALLOC, context, (CUdeviceptr * address, size_t bytes), allocate(address, bytes))
 ALSO(cuMemAlloc_v2, cuMemAlloc)
 ENTRY(cuMemFree_v2, FREE, context, (CUdeviceptr address), phc_free((void *)address))
 ALSO(cuMemFree_v2, cuMemFree)
-ENTRY(cuMemAllocPitch_v2, MALLOC, context, (CUdeviceptr *address, size_t *pitch, size_t width, size_t height, unsigned element),
+ENTRY(cuMemAllocPitch_v2, MALLOC, context,
+      (CUdeviceptr * address, size_t *pitch, size_t width, size_t height, unsigned element),
       pitch_alloc(address, pitch, width, height, element))
 ALSO(cuMemAllocPitch_v2, cuMemAllocPitch)
-ENTRY(cuMemGetAddressRange_v2, GET_DEVICE, context, (CUdeviceptr *base, size_t *size, CUdeviceptr address),
+ENTRY(cuMemGetAddressRange_v2, GET_DEVICE, context, (CUdeviceptr * base, size_t *size, CUdeviceptr address),
       address_range(base, size, address))
 ALSO(cuMemGetAddressRange_v2, cuMemGetAddressRange)
-ENTRY(cuMemAllocHost_v2, HOST_ALLOC, context, (void **pointer, size_t bytes), phc_pinned_alloc(pointer, bytes, 0))
+ENTRY(cuMemAllocHost_v2, HOST_ALLOC, context, (void **pointer, size_t bytes),
+      phc_pinned_alloc(pointer, bytes, 0))
 ALSO(cuMemAllocHost_v2, cuMemAllocHost)
-ENTRY(cuMemHostAlloc, HOST_ALLOC, context, (void **pointer, size_t bytes, unsigned flags), phc_pinned_alloc(pointer, bytes, flags))
+ENTRY(cuMemHostAlloc, HOST_ALLOC, context, (void **pointer, size_t bytes, unsigned flags),
+      phc_pinned_alloc(pointer, bytes, flags))
 ENTRY(cuMemFreeHost, HOST_FREE, context, (void *pointer), phc_pinned_free(pointer))
 ENTRY(cuMemHostRegister_v2, HOST_ALLOC, context, (void *pointer, size_t bytes, unsigned flags),
       phc_host_register(pointer, bytes, flags))
 ALSO(cuMemHostRegister_v2, cuMemHostRegister)
 ENTRY(cuMemHostUnregister, HOST_FREE, context, (void *pointer), phc_host_unregister(pointer))
-ENTRY(cuMemHostGetDevicePointer_v2, GET_DEVICE, context, (CUdeviceptr *device, void *host, unsigned flags),
+ENTRY(cuMemHostGetDevicePointer_v2, GET_DEVICE, context, (CUdeviceptr * device, void *host, unsigned flags),
       phc_host_device_pointer((void **)device, host, flags))
 ALSO(cuMemHostGetDevicePointer_v2, cuMemHostGetDevicePointer)
-ENTRY(cuMemAllocManaged, MALLOC, context, (CUdeviceptr *address, size_t bytes, unsigned flags),
+ENTRY(cuMemAllocManaged, MALLOC, context, (CUdeviceptr * address, size_t bytes, unsigned flags),
       bytes ? phc_managed_alloc((void **)address, bytes, flags) : cudaErrorInvalidValue)
 
-#define COPY(name, twin, api, direction, to, from, stream_parameter, stream, flag)                                     \
-  STREAM(name, twin, api, (to dst, from src, size_t bytes UNPACK stream_parameter),                                    \
-         (dst, src, bytes UNPACK stream),                                                                              \
-         phc_copy((void *)dst, (const void *)src, bytes, direction, flag##_handle stream, flag##_flag(per_thread)))
+#define COPY(name, twin, api, direction, to, from, stream_parameter, stream, flag)        \
+  STREAM(name, twin, api, (to dst, from src, size_t bytes UNPACK stream_parameter),       \
+         (dst, src, bytes UNPACK stream),                                                 \
+         phc_copy((void *)dst, (const void *)src, bytes, direction, flag##_handle stream, \
+                  flag##_flag(per_thread)))
 #define async_handle(unused, handle) handle
 #define sync_handle() NULL
 COPY(cuMemcpyHtoD_v2, _ptds, MEMCPY_SYNC, cudaMemcpyHostToDevice, CUdeviceptr, const void *, (), (), sync)
 COPY(cuMemcpyDtoH_v2, _ptds, MEMCPY_SYNC, cudaMemcpyDeviceToHost, void *, CUdeviceptr, (), (), sync)
 COPY(cuMemcpyDtoD_v2, _ptds, MEMCPY_SYNC, cudaMemcpyDeviceToDevice, CUdeviceptr, CUdeviceptr, (), (), sync)
 COPY(cuMemcpy, _ptds, MEMCPY_SYNC, cudaMemcpyDefault, CUdeviceptr, CUdeviceptr, (), (), sync)
-COPY(cuMemcpyHtoDAsync_v2, _ptsz, MEMCPY_ASYNC, cudaMemcpyHostToDevice, CUdeviceptr, const void *, (, void *stream), (, stream), async)
-COPY(cuMemcpyDtoHAsync_v2, _ptsz, MEMCPY_ASYNC, cudaMemcpyDeviceToHost, void *, CUdeviceptr, (, void *stream), (, stream), async)
-COPY(cuMemcpyDtoDAsync_v2, _ptsz, MEMCPY_ASYNC, cudaMemcpyDeviceToDevice, CUdeviceptr, CUdeviceptr, (, void *stream), (, stream), async)
-COPY(cuMemcpyAsync, _ptsz, MEMCPY_ASYNC, cudaMemcpyDefault, CUdeviceptr, CUdeviceptr, (, void *stream), (, stream), async)
+COPY(cuMemcpyHtoDAsync_v2, _ptsz, MEMCPY_ASYNC, cudaMemcpyHostToDevice, CUdeviceptr, const void *,
+     (, void *stream), (, stream), async)
+COPY(cuMemcpyDtoHAsync_v2, _ptsz, MEMCPY_ASYNC, cudaMemcpyDeviceToHost, void *, CUdeviceptr, (, void *stream),
+     (, stream), async)
+COPY(cuMemcpyDtoDAsync_v2, _ptsz, MEMCPY_ASYNC, cudaMemcpyDeviceToDevice, CUdeviceptr, CUdeviceptr,
+     (, void *stream), (, stream), async)
+COPY(cuMemcpyAsync, _ptsz, MEMCPY_ASYNC, cudaMemcpyDefault, CUdeviceptr, CUdeviceptr, (, void *stream),
+     (, stream), async)
 ALSO(cuMemcpyHtoD_v2, cuMemcpyHtoD)
 ALSO(cuMemcpyDtoH_v2, cuMemcpyDtoH)
 ALSO(cuMemcpyDtoD_v2, cuMemcpyDtoD)
@@ -903,40 +988,48 @@ ALSO(cuMemcpyDtoHAsync_v2, cuMemcpyDtoHAsync)
 ALSO(cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync)
 #define PEER CUdeviceptr dst, ph_context *to, CUdeviceptr src, ph_context *from, size_t bytes
 STREAM(cuMemcpyPeer, _ptds, MEMCPY_SYNC, (PEER), (dst, to, src, from, bytes),
-       ((void)to, (void)from, phc_copy((void *)dst, (void *)src, bytes, cudaMemcpyDefault, NULL, sync_flag(per_thread))))
+       ((void)to, (void)from,
+        phc_copy((void *)dst, (void *)src, bytes, cudaMemcpyDefault, NULL, sync_flag(per_thread))))
 STREAM(cuMemcpyPeerAsync, _ptsz, MEMCPY_ASYNC, (PEER, void *stream), (dst, to, src, from, bytes, stream),
-       ((void)to, (void)from, phc_copy((void *)dst, (void *)src, bytes, cudaMemcpyDefault, stream, async_flag(per_thread))))
+       ((void)to, (void)from,
+        phc_copy((void *)dst, (void *)src, bytes, cudaMemcpyDefault, stream, async_flag(per_thread))))
 
 static cudaError_t copy_2d(const CUDA_MEMCPY2D *p, void *stream, int flags) {
   if (!p) return cudaErrorInvalidValue;
   if (p->srcMemoryType == 3 || p->dstMemoryType == 3) return unsupported("cuMemcpy2D of an array");
   const char *src = p->srcMemoryType == 1 ? (const char *)p->srcHost : (const char *)p->srcDevice;
   char *dst = p->dstMemoryType == 1 ? (char *)p->dstHost : (char *)p->dstDevice;
-  size_t src_pitch = p->srcPitch ? p->srcPitch : p->WidthInBytes, dst_pitch = p->dstPitch ? p->dstPitch : p->WidthInBytes;
-  return phc_copy_2d(dst + p->dstY * dst_pitch + p->dstXInBytes, dst_pitch, src + p->srcY * src_pitch + p->srcXInBytes,
-                     src_pitch, p->WidthInBytes, p->Height, cudaMemcpyDefault, stream, flags);
+  size_t src_pitch = p->srcPitch ? p->srcPitch : p->WidthInBytes,
+         dst_pitch = p->dstPitch ? p->dstPitch : p->WidthInBytes;
+  return phc_copy_2d(dst + p->dstY * dst_pitch + p->dstXInBytes, dst_pitch,
+                     src + p->srcY * src_pitch + p->srcXInBytes, src_pitch, p->WidthInBytes, p->Height,
+                     cudaMemcpyDefault, stream, flags);
 }
-STREAM(cuMemcpy2D_v2, _ptds, MEMCPY_SYNC, (const CUDA_MEMCPY2D *p), (p), copy_2d(p, NULL, sync_flag(per_thread)))
-STREAM(cuMemcpy2DUnaligned_v2, _ptds, MEMCPY_SYNC, (const CUDA_MEMCPY2D *p), (p), copy_2d(p, NULL, sync_flag(per_thread)))
+STREAM(cuMemcpy2D_v2, _ptds, MEMCPY_SYNC, (const CUDA_MEMCPY2D *p), (p),
+       copy_2d(p, NULL, sync_flag(per_thread)))
+STREAM(cuMemcpy2DUnaligned_v2, _ptds, MEMCPY_SYNC, (const CUDA_MEMCPY2D *p), (p),
+       copy_2d(p, NULL, sync_flag(per_thread)))
 STREAM(cuMemcpy2DAsync_v2, _ptsz, MEMCPY_ASYNC, (const CUDA_MEMCPY2D *p, void *stream), (p, stream),
        copy_2d(p, stream, async_flag(per_thread)))
 ALSO(cuMemcpy2D_v2, cuMemcpy2D)
 ALSO(cuMemcpy2DAsync_v2, cuMemcpy2DAsync)
 
-#define SETS(bits, type)                                                                                                 \
-  STREAM(cuMemsetD##bits##_v2, _ptds, MEMSET, (CUdeviceptr address, type value, size_t count), (address, value, count),  \
-         phc_set((void *)address, 0, value, bits / 8, count, 1, NULL, sync_flag(per_thread)))                            \
-  ALSO(cuMemsetD##bits##_v2, cuMemsetD##bits)                                                                            \
-  STREAM(cuMemsetD##bits##Async, _ptsz, MEMSET, (CUdeviceptr address, type value, size_t count, void *stream),           \
-         (address, value, count, stream),                                                                                \
-         phc_set((void *)address, 0, value, bits / 8, count, 1, stream, async_flag(per_thread)))                         \
-  STREAM(cuMemsetD2D##bits##_v2, _ptds, MEMSET, (CUdeviceptr address, size_t pitch, type value, size_t width, size_t rows), \
-         (address, pitch, value, width, rows),                                                                           \
-         phc_set((void *)address, pitch, value, bits / 8, width, rows, NULL, sync_flag(per_thread)))                     \
-  ALSO(cuMemsetD2D##bits##_v2, cuMemsetD2D##bits)                                                                        \
-  STREAM(cuMemsetD2D##bits##Async, _ptsz, MEMSET,                                                                        \
-         (CUdeviceptr address, size_t pitch, type value, size_t width, size_t rows, void *stream),                       \
-         (address, pitch, value, width, rows, stream),                                                                   \
+#define SETS(bits, type)                                                                                 \
+  STREAM(cuMemsetD##bits##_v2, _ptds, MEMSET, (CUdeviceptr address, type value, size_t count),           \
+         (address, value, count),                                                                        \
+         phc_set((void *)address, 0, value, bits / 8, count, 1, NULL, sync_flag(per_thread)))            \
+  ALSO(cuMemsetD##bits##_v2, cuMemsetD##bits)                                                            \
+  STREAM(cuMemsetD##bits##Async, _ptsz, MEMSET,                                                          \
+         (CUdeviceptr address, type value, size_t count, void *stream), (address, value, count, stream), \
+         phc_set((void *)address, 0, value, bits / 8, count, 1, stream, async_flag(per_thread)))         \
+  STREAM(cuMemsetD2D##bits##_v2, _ptds, MEMSET,                                                          \
+         (CUdeviceptr address, size_t pitch, type value, size_t width, size_t rows),                     \
+         (address, pitch, value, width, rows),                                                           \
+         phc_set((void *)address, pitch, value, bits / 8, width, rows, NULL, sync_flag(per_thread)))     \
+  ALSO(cuMemsetD2D##bits##_v2, cuMemsetD2D##bits)                                                        \
+  STREAM(cuMemsetD2D##bits##Async, _ptsz, MEMSET,                                                        \
+         (CUdeviceptr address, size_t pitch, type value, size_t width, size_t rows, void *stream),       \
+         (address, pitch, value, width, rows, stream),                                                   \
          phc_set((void *)address, pitch, value, bits / 8, width, rows, stream, async_flag(per_thread)))
 SETS(8, unsigned char)
 SETS(16, unsigned short)
@@ -973,7 +1066,8 @@ static cudaError_t pointer_attribute(void *data, int attribute, CUdeviceptr addr
   }
 }
 // The plural form takes unknown pointers: their attributes read as zero.
-static cudaError_t pointer_attributes(unsigned count, const int *attributes, void **data, CUdeviceptr address) {
+static cudaError_t pointer_attributes(unsigned count, const int *attributes, void **data,
+                                      CUdeviceptr address) {
   static const unsigned char sizes[21] = {0, 8, 4, 8, 8, 0, 4, 8, 4, 4, 4, 8, 8, 4, 8, 4, 4, 8, 8, 8, 8};
   if (!attributes || !data || !count) return cudaErrorInvalidValue;
   ph_range range;
@@ -988,7 +1082,8 @@ static cudaError_t pointer_attributes(unsigned count, const int *attributes, voi
 }
 ENTRY(cuPointerGetAttribute, GET_DEVICE, phc_ready, (void *data, int attribute, CUdeviceptr address),
       pointer_attribute(data, attribute, address))
-ENTRY(cuPointerGetAttributes, GET_DEVICE, phc_ready, (unsigned count, int *attributes, void **data, CUdeviceptr address),
+ENTRY(cuPointerGetAttributes, GET_DEVICE, phc_ready,
+      (unsigned count, int *attributes, void **data, CUdeviceptr address),
       pointer_attributes(count, attributes, data, address))
 ENTRY(cuPointerSetAttribute, GET_DEVICE, phc_ready, (const void *value, int attribute, CUdeviceptr address),
       !value || attribute != 6 || !phc_covered((void *)address, 1) ? cudaErrorInvalidValue : 0)
@@ -997,7 +1092,8 @@ ENTRY(cuPointerSetAttribute, GET_DEVICE, phc_ready, (const void *value, int attr
 static cudaError_t pool_of(ph_pool **pool, int device, bool now) {
   cudaError_t error = phc_device_check(device);
   if (error) return error;
-  return pool ? (*pool = now ? phc_current_pool(device) : phc_default_pool(device), 0) : cudaErrorInvalidValue;
+  return pool ? (*pool = now ? phc_current_pool(device) : phc_default_pool(device), 0)
+              : cudaErrorInvalidValue;
 }
 static cudaError_t pool_set(int device, ph_pool *pool) {
   cudaError_t error = phc_device_check(device);
@@ -1012,32 +1108,39 @@ static cudaError_t pool_create(ph_pool **pool, const cudaMemPoolProps *props) {
   if (props->handleTypes) return unsupported("cuMemPoolCreate with shareable handles");
   return (*pool = phc_pool_create(props->location.id)) ? 0 : cudaErrorMemoryAllocation;
 }
-ENTRY(cuDeviceGetDefaultMemPool, GET_DEVICE, phc_ready, (ph_pool **pool, int device), pool_of(pool, device, false))
-ENTRY(cuDeviceGetMemPool, GET_DEVICE, phc_ready, (ph_pool **pool, int device), pool_of(pool, device, true))
+ENTRY(cuDeviceGetDefaultMemPool, GET_DEVICE, phc_ready, (ph_pool * *pool, int device),
+      pool_of(pool, device, false))
+ENTRY(cuDeviceGetMemPool, GET_DEVICE, phc_ready, (ph_pool * *pool, int device), pool_of(pool, device, true))
 ENTRY(cuDeviceSetMemPool, GET_DEVICE, phc_ready, (int device, ph_pool *pool), pool_set(device, pool))
-ENTRY(cuMemPoolCreate, OTHER, phc_ready, (ph_pool **pool, const cudaMemPoolProps *props), pool_create(pool, props))
-ENTRY(cuMemPoolDestroy, OTHER, phc_ready, (ph_pool *pool), phc_pool_destroy(pool))
-ENTRY(cuMemPoolGetAttribute, GET_DEVICE, phc_ready, (ph_pool *pool, int attribute, void *value),
+ENTRY(cuMemPoolCreate, OTHER, phc_ready, (ph_pool * *pool, const cudaMemPoolProps *props),
+      pool_create(pool, props))
+ENTRY(cuMemPoolDestroy, OTHER, phc_ready, (ph_pool * pool), phc_pool_destroy(pool))
+ENTRY(cuMemPoolGetAttribute, GET_DEVICE, phc_ready, (ph_pool * pool, int attribute, void *value),
       phc_pool_attribute(pool, attribute, value, false))
-ENTRY(cuMemPoolSetAttribute, GET_DEVICE, phc_ready, (ph_pool *pool, int attribute, void *value),
+ENTRY(cuMemPoolSetAttribute, GET_DEVICE, phc_ready, (ph_pool * pool, int attribute, void *value),
       phc_pool_attribute(pool, attribute, value, true))
-ENTRY(cuMemPoolTrimTo, OTHER, phc_ready, (ph_pool *pool, size_t keep), phc_pool_trim(pool, keep))
-ENTRY(cuMemPoolSetAccess, OTHER, phc_ready, (ph_pool *pool, const cudaMemAccessDesc *list, size_t count),
+ENTRY(cuMemPoolTrimTo, OTHER, phc_ready, (ph_pool * pool, size_t keep), phc_pool_trim(pool, keep))
+ENTRY(cuMemPoolSetAccess, OTHER, phc_ready, (ph_pool * pool, const cudaMemAccessDesc *list, size_t count),
       !phc_pool_alive(pool) || (count && !list) ? cudaErrorInvalidValue : 0)
-STREAM(cuMemAllocAsync, _ptsz, MALLOC, (CUdeviceptr *address, size_t bytes, void *stream), (address, bytes, stream),
+STREAM(cuMemAllocAsync, _ptsz, MALLOC, (CUdeviceptr * address, size_t bytes, void *stream),
+       (address, bytes, stream),
        phc_pool_alloc((void **)address, bytes, phc_current_pool(ph_current_device()), stream, per_thread))
-STREAM(cuMemAllocFromPoolAsync, _ptsz, MALLOC, (CUdeviceptr *address, size_t bytes, ph_pool *pool, void *stream),
-       (address, bytes, pool, stream), phc_pool_alloc((void **)address, bytes, pool, stream, per_thread))
+STREAM(cuMemAllocFromPoolAsync, _ptsz, MALLOC,
+       (CUdeviceptr * address, size_t bytes, ph_pool *pool, void *stream), (address, bytes, pool, stream),
+       phc_pool_alloc((void **)address, bytes, pool, stream, per_thread))
 STREAM(cuMemFreeAsync, _ptsz, FREE, (CUdeviceptr address, void *stream), (address, stream),
        phc_pool_free((void *)address, stream, per_thread))
 
-ENTRY(cuIpcGetMemHandle, OTHER, context, (cudaIpcHandle *handle, CUdeviceptr address), phc_ipc_handle(handle, (void *)address))
-ENTRY(cuIpcOpenMemHandle_v2, OTHER, context, (CUdeviceptr *address, cudaIpcHandle handle, unsigned flags),
+ENTRY(cuIpcGetMemHandle, OTHER, context, (cudaIpcHandle * handle, CUdeviceptr address),
+      phc_ipc_handle(handle, (void *)address))
+ENTRY(cuIpcOpenMemHandle_v2, OTHER, context, (CUdeviceptr * address, cudaIpcHandle handle, unsigned flags),
       flags > 1 ? cudaErrorInvalidValue : phc_ipc_open((void **)address, &handle))
 ALSO(cuIpcOpenMemHandle_v2, cuIpcOpenMemHandle)
 ENTRY(cuIpcCloseMemHandle, OTHER, context, (CUdeviceptr address), phc_ipc_close((void *)address))
-ENTRY(cuIpcGetEventHandle, OTHER, context, (cudaIpcHandle *handle, void *event), phc_ipc_event_handle(handle, event))
-ENTRY(cuIpcOpenEventHandle, OTHER, context, (void **event, cudaIpcHandle handle), phc_ipc_event_open(event, &handle))
+ENTRY(cuIpcGetEventHandle, OTHER, context, (cudaIpcHandle * handle, void *event),
+      phc_ipc_event_handle(handle, event))
+ENTRY(cuIpcOpenEventHandle, OTHER, context, (void **event, cudaIpcHandle handle),
+      phc_ipc_event_open(event, &handle))
 
 // ---------------------------------------------------------------- virtual memory management
 // A reservation is address space, a handle is charged memory, a mapping joins the two.
@@ -1064,7 +1167,8 @@ typedef struct ph_search {
 } ph_search;
 static void search_reservation(uintptr_t base, void *size, void *data) {
   ph_search *search = data;
-  if (search->address >= base && search->address + search->size <= base + (uintptr_t)size) search->found = true;
+  if (search->address >= base && search->address + search->size <= base + (uintptr_t)size)
+    search->found = true;
 }
 static bool reserved(uintptr_t address, size_t size) {
   ph_search search = {address, size, false};
@@ -1084,7 +1188,8 @@ static void *reserve(size_t size, size_t alignment) {
 }
 
 static cudaError_t address_reserve(CUdeviceptr *address, size_t size, size_t alignment, uint64_t flags) {
-  if (!address || !size || size % GRANULE || flags || (alignment & (alignment - 1))) return cudaErrorInvalidValue;
+  if (!address || !size || size % GRANULE || flags || (alignment & (alignment - 1)))
+    return cudaErrorInvalidValue;
   void *start = reserve(size, alignment > GRANULE ? alignment : GRANULE);
   if (!start) return cudaErrorMemoryAllocation;
   phc_table_set(&reservations, (uintptr_t)start, (void *)size);
@@ -1103,11 +1208,14 @@ static cudaError_t address_free(CUdeviceptr address, size_t size) {
 
 static cudaError_t prop_check(const CUmemAllocationProp *prop) {
   if (!prop || prop->type != 1) return cudaErrorInvalidValue;
-  if (prop->location.type != 1) return prop->location.type == 2 || prop->location.type == 3 ? cudaErrorNotSupported : cudaErrorInvalidValue;
+  if (prop->location.type != 1)
+    return prop->location.type == 2 || prop->location.type == 3 ? cudaErrorNotSupported
+                                                                : cudaErrorInvalidValue;
   return phc_device_check(prop->location.id);
 }
 
-static cudaError_t memory_create(ph_physical **handle, size_t size, const CUmemAllocationProp *prop, uint64_t flags) {
+static cudaError_t memory_create(ph_physical **handle, size_t size, const CUmemAllocationProp *prop,
+                                 uint64_t flags) {
   if (!handle || !size || size % GRANULE || flags) return cudaErrorInvalidValue;
   cudaError_t error = prop_check(prop);
   if (error) return error;
@@ -1141,7 +1249,8 @@ static cudaError_t memory_release(ph_physical *physical) {
   return alive ? 0 : cudaErrorInvalidValue;
 }
 
-static cudaError_t memory_map(CUdeviceptr address, size_t size, size_t offset, ph_physical *physical, uint64_t flags) {
+static cudaError_t memory_map(CUdeviceptr address, size_t size, size_t offset, ph_physical *physical,
+                              uint64_t flags) {
   ph_range range;
   if (!phc_table_get(&physicals, (uintptr_t)physical) || flags) return cudaErrorInvalidValue;
   if (size % GRANULE) return cudaErrorNotSupported;
@@ -1175,7 +1284,8 @@ static cudaError_t set_access(CUdeviceptr address, size_t size, const cudaMemAcc
     ph_mapped *mapped = phc_table_get(&phc_mappings, at);
     if (!mapped->accessible) {
       if (mprotect((void *)at, mapped->size, PROT_READ | PROT_WRITE)) return cudaErrorMemoryAllocation;
-      if (ph_register((void *)at, mapped->size, PH_SPACE_DEVICE, mapped->physical->prop.location.id)) return cudaErrorInvalidValue;
+      if (ph_register((void *)at, mapped->size, PH_SPACE_DEVICE, mapped->physical->prop.location.id))
+        return cudaErrorInvalidValue;
       mapped->accessible = true;
     }
     at += mapped->size;
@@ -1195,7 +1305,8 @@ static cudaError_t memory_unmap(CUdeviceptr address, size_t size) {
     if (mapped->accessible) {
       ph_unregister((void *)at);
       // Fresh pages: what is mapped here next must read as zero.
-      mmap((void *)at, mapped->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+      mmap((void *)at, mapped->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+           0);
     }
     phc_table_set(&phc_mappings, at, NULL);
     at += mapped->size;
@@ -1212,56 +1323,63 @@ static cudaError_t memory_retain(ph_physical **handle, void *address) {
   ph_mapped *mapped = ph_memory_find(address, &range) ? phc_table_get(&phc_mappings, range.base) : NULL;
   if (!handle || !mapped) return cudaErrorInvalidValue;
   pthread_mutex_lock(&vmm_lock);
-  if (!mapped->physical->references++) phc_table_set(&physicals, (uintptr_t)mapped->physical, mapped->physical);
+  if (!mapped->physical->references++)
+    phc_table_set(&physicals, (uintptr_t)mapped->physical, mapped->physical);
   *handle = mapped->physical;
   pthread_mutex_unlock(&vmm_lock);
   return 0;
 }
 static cudaError_t memory_props(CUmemAllocationProp *prop, ph_physical *physical) {
-  return phc_table_get(&physicals, (uintptr_t)physical) ? give(prop, &physical->prop, sizeof *prop) : cudaErrorInvalidValue;
+  return phc_table_get(&physicals, (uintptr_t)physical) ? give(prop, &physical->prop, sizeof *prop)
+                                                        : cudaErrorInvalidValue;
 }
 static cudaError_t granularity(size_t *size, const CUmemAllocationProp *prop, int option) {
   cudaError_t error = prop_check(prop);
   return error ? error : option < 0 || option > 1 ? cudaErrorInvalidValue : GIVE(size, size_t, GRANULE);
 }
-static cudaError_t get_access(unsigned long long *flags, const cudaMemLocation *location, CUdeviceptr address) {
+static cudaError_t get_access(unsigned long long *flags, const cudaMemLocation *location,
+                              CUdeviceptr address) {
   if (!location || !phc_covered((void *)address, 1)) return cudaErrorInvalidValue;
   return GIVE(flags, unsigned long long, 3);
 }
 ENTRY(cuMemAddressReserve, MEM_MAP, context,
-      (CUdeviceptr *address, size_t size, size_t alignment, CUdeviceptr hint, unsigned long long flags),
+      (CUdeviceptr * address, size_t size, size_t alignment, CUdeviceptr hint, unsigned long long flags),
       ((void)hint, address_reserve(address, size, alignment, flags)))
 ENTRY(cuMemAddressFree, MEM_MAP, context, (CUdeviceptr address, size_t size), address_free(address, size))
 ENTRY(cuMemCreate, MEM_MAP, context,
-      (ph_physical **handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags),
+      (ph_physical * *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags),
       memory_create(handle, size, prop, flags))
-ENTRY(cuMemRelease, MEM_MAP, context, (ph_physical *handle), memory_release(handle))
+ENTRY(cuMemRelease, MEM_MAP, context, (ph_physical * handle), memory_release(handle))
 ENTRY(cuMemMap, MEM_MAP, context,
       (CUdeviceptr address, size_t size, size_t offset, ph_physical *handle, unsigned long long flags),
       memory_map(address, size, offset, handle, flags))
 ENTRY(cuMemUnmap, MEM_MAP, context, (CUdeviceptr address, size_t size), memory_unmap(address, size))
-ENTRY(cuMemSetAccess, MEM_MAP, context, (CUdeviceptr address, size_t size, const cudaMemAccessDesc *list, size_t count),
+ENTRY(cuMemSetAccess, MEM_MAP, context,
+      (CUdeviceptr address, size_t size, const cudaMemAccessDesc *list, size_t count),
       set_access(address, size, list, count))
 ENTRY(cuMemGetAccess, GET_DEVICE, context,
-      (unsigned long long *flags, const cudaMemLocation *location, CUdeviceptr address), get_access(flags, location, address))
-ENTRY(cuMemGetAllocationGranularity, GET_DEVICE, phc_ready, (size_t *size, const CUmemAllocationProp *prop, int option),
-      granularity(size, prop, option))
-ENTRY(cuMemGetAllocationPropertiesFromHandle, GET_DEVICE, phc_ready, (CUmemAllocationProp *prop, ph_physical *handle),
-      memory_props(prop, handle))
-ENTRY(cuMemRetainAllocationHandle, GET_DEVICE, context, (ph_physical **handle, void *address), memory_retain(handle, address))
+      (unsigned long long *flags, const cudaMemLocation *location, CUdeviceptr address),
+      get_access(flags, location, address))
+ENTRY(cuMemGetAllocationGranularity, GET_DEVICE, phc_ready,
+      (size_t *size, const CUmemAllocationProp *prop, int option), granularity(size, prop, option))
+ENTRY(cuMemGetAllocationPropertiesFromHandle, GET_DEVICE, phc_ready,
+      (CUmemAllocationProp * prop, ph_physical *handle), memory_props(prop, handle))
+ENTRY(cuMemRetainAllocationHandle, GET_DEVICE, context, (ph_physical * *handle, void *address),
+      memory_retain(handle, address))
 
 // ---------------------------------------------------------------- what is not simulated
 // Answers CUDA_ERROR_NOT_SUPPORTED, which programs that probe for a feature understand, and says so.
-#define UNSUPPORTED_CALLS(X)                                                                                   \
-  X(cuMemExportToShareableHandle) X(cuMemImportFromShareableHandle) X(cuMemGetHandleForAddressRange)           \
-  X(cuMulticastCreate) X(cuMulticastAddDevice) X(cuMulticastBindMem) X(cuMulticastBindAddr)                    \
-  X(cuMulticastUnbind) X(cuMulticastGetGranularity) X(cuDeviceGetDevResource) X(cuDevSmResourceSplitByCount)   \
-  X(cuDevResourceGenerateDesc) X(cuGreenCtxCreate) X(cuGreenCtxDestroy) X(cuGreenCtxStreamCreate)              \
-  X(cuCtxFromGreenCtx) X(cuGraphCreate) X(cuGraphInstantiateWithFlags) X(cuGraphLaunch) X(cuGraphDestroy)      \
-  X(cuGraphExecDestroy) X(cuGraphAddKernelNode_v2) X(cuGraphExecUpdate_v2) X(cuGraphGetNodes)                  \
-  X(cuStreamBatchMemOp_v2) X(cuStreamWriteValue64_v2) X(cuStreamWaitValue64_v2) X(cuDeviceGetLuid)             \
-  X(cuGetExportTable) X(cuArrayCreate_v2) X(cuTexObjectCreate) X(cuSurfObjectCreate)                           \
-  X(cuMemPoolExportToShareableHandle) X(cuMemPoolImportFromShareableHandle)
+#define UNSUPPORTED_CALLS(X)                                                                           \
+  X(cuMemExportToShareableHandle) X(cuMemImportFromShareableHandle) X(cuMemGetHandleForAddressRange)   \
+  X(cuMulticastCreate) X(cuMulticastAddDevice) X(cuMulticastBindMem) X(cuMulticastBindAddr)            \
+  X(cuMulticastUnbind) X(cuMulticastGetGranularity) X(cuDeviceGetDevResource)                          \
+  X(cuDevSmResourceSplitByCount) X(cuDevResourceGenerateDesc) X(cuGreenCtxCreate) X(cuGreenCtxDestroy) \
+  X(cuGreenCtxStreamCreate) X(cuCtxFromGreenCtx) X(cuGraphCreate) X(cuGraphInstantiateWithFlags)       \
+  X(cuGraphLaunch) X(cuGraphDestroy) X(cuGraphExecDestroy) X(cuGraphAddKernelNode_v2)                  \
+  X(cuGraphExecUpdate_v2) X(cuGraphGetNodes) X(cuStreamBatchMemOp_v2) X(cuStreamWriteValue64_v2)       \
+  X(cuStreamWaitValue64_v2) X(cuDeviceGetLuid) X(cuGetExportTable) X(cuArrayCreate_v2)                 \
+  X(cuTexObjectCreate) X(cuSurfObjectCreate) X(cuMemPoolExportToShareableHandle)                       \
+  X(cuMemPoolImportFromShareableHandle)
 #define UNSUPPORTED_CALL(name) ENTRY(name, OTHER, phc_ready, (void), unsupported(#name))
 UNSUPPORTED_CALLS(UNSUPPORTED_CALL)
 
@@ -1288,7 +1406,8 @@ static void *find_call(const char *name, int version, uint64_t flags) {
     if (!self) return NULL;
   }
   for (size_t i = 0; i < sizeof versions / sizeof *versions; i++)
-    if (!strcmp(versions[i].name, name) && version >= versions[i].since) return dlsym(self, versions[i].symbol);
+    if (!strcmp(versions[i].name, name) && version >= versions[i].since)
+      return dlsym(self, versions[i].symbol);
   static const char *const tails[] = {"_v2", "", "_v3"};
   for (int twin = flags & 2 ? 0 : 2; twin < 3; twin++) {
     for (size_t i = 0; i < sizeof tails / sizeof *tails; i++) {
@@ -1300,7 +1419,8 @@ static void *find_call(const char *name, int version, uint64_t flags) {
   return NULL;
 }
 
-PH_EXPORT CUresult cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status) {
+PH_EXPORT CUresult cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags,
+                                       int *status) {
   if (!name || !function || flags > 2) return cudaErrorInvalidValue;
   *function = find_call(name, version, flags);
   if (status) *status = *function ? 0 : 1;  // CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND

@@ -15,12 +15,12 @@ static CUptiResult give(void *to, const void *value, size_t size) {
   return CUPTI_SUCCESS;
 }
 #define GIVE(to, type, value) give((to), &(type){value}, sizeof(type))
-#define CALL(name, parameters, expression)   \
-  PH_EXPORT CUptiResult name parameters {    \
-    ph_enter();                              \
-    CUptiResult code = (expression);         \
-    ph_leave();                              \
-    return code;                             \
+#define CALL(name, parameters, expression) \
+  PH_EXPORT CUptiResult name parameters {  \
+    ph_enter();                            \
+    CUptiResult code = (expression);       \
+    ph_leave();                            \
+    return code;                           \
   }
 
 PH_EXPORT CUptiResult cuptiGetResultString(CUptiResult code, const char **text) {
@@ -38,17 +38,17 @@ PH_EXPORT CUptiResult cuptiGetResultString(CUptiResult code, const char **text) 
 }
 
 // Subscribing, enabling and flushing: accepted.
-#define ACCEPTED(X)                                                                                             \
-  X(cuptiActivityEnable, (int kind)) X(cuptiActivityDisable, (int kind))                                        \
-  X(cuptiActivityFlushAll, (uint32_t flag)) X(cuptiActivityFlushPeriod, (uint32_t ms))                          \
-  X(cuptiActivityEnableLatencyTimestamps, (uint8_t on)) X(cuptiActivityEnableLaunchAttributes, (uint8_t on))    \
-  X(cuptiActivityEnableDeviceGraph, (uint8_t on)) X(cuptiActivityEnableHWTrace, (uint8_t on))                   \
-  X(cuptiActivityEnableAllSyncRecords, (uint8_t on)) X(cuptiActivityEnableCudaEventDeviceTimestamps, (uint8_t on)) \
-  X(cuptiEnableAllDomains, (uint32_t on)) X(cuptiFinalize, (void)) X(cuptiSetThreadIdType, (int type))
-#define ACCEPT(name, parameters)                                  \
-  _Pragma("GCC diagnostic push")                                  \
-  _Pragma("GCC diagnostic ignored \"-Wunused-parameter\"")        \
-  CALL(name, parameters, CUPTI_SUCCESS)                           \
+#define ACCEPTED(X)                                                                                     \
+  X(cuptiActivityEnable, (int kind)) X(cuptiActivityDisable, (int kind))                                \
+  X(cuptiActivityFlushAll, (uint32_t flag)) X(cuptiActivityFlushPeriod, (uint32_t ms))                  \
+  X(cuptiActivityEnableLatencyTimestamps, (uint8_t on))                                                 \
+  X(cuptiActivityEnableLaunchAttributes, (uint8_t on)) X(cuptiActivityEnableDeviceGraph, (uint8_t on))  \
+  X(cuptiActivityEnableHWTrace, (uint8_t on)) X(cuptiActivityEnableAllSyncRecords, (uint8_t on))        \
+  X(cuptiActivityEnableCudaEventDeviceTimestamps, (uint8_t on)) X(cuptiEnableAllDomains, (uint32_t on)) \
+  X(cuptiFinalize, (void)) X(cuptiSetThreadIdType, (int type))
+#define ACCEPT(name, parameters)                                                          \
+  _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wunused-parameter\"") \
+      CALL(name, parameters, CUPTI_SUCCESS)                                               \
   _Pragma("GCC diagnostic pop")
 ACCEPTED(ACCEPT)
 ACCEPT(cuptiActivityEnableContext, (void *context, int kind))
@@ -64,15 +64,18 @@ static CUptiResult subscribe(void **subscriber, void *callback) {
   static char the_one;
   return callback ? GIVE(subscriber, void *, &the_one) : CUPTI_INVALID_PARAMETER;
 }
-CALL(cuptiSubscribe, (void **subscriber, void *callback, void *data), ((void)data, subscribe(subscriber, callback)))
-CALL(cuptiActivityRegisterCallbacks, (void *request, void *complete), request && complete ? CUPTI_SUCCESS : CUPTI_INVALID_PARAMETER)
-CALL(cuptiActivityRegisterTimestampCallback, (void *callback), callback ? CUPTI_SUCCESS : CUPTI_INVALID_PARAMETER)
+CALL(cuptiSubscribe, (void **subscriber, void *callback, void *data),
+     ((void)data, subscribe(subscriber, callback)))
+CALL(cuptiActivityRegisterCallbacks, (void *request, void *complete),
+     request &&complete ? CUPTI_SUCCESS : CUPTI_INVALID_PARAMETER)
+CALL(cuptiActivityRegisterTimestampCallback, (void *callback),
+     callback ? CUPTI_SUCCESS : CUPTI_INVALID_PARAMETER)
 CALL(cuptiActivityGetNextRecord, (uint8_t *buffer, size_t bytes, void **record),
-     ((void)bytes, buffer && record ? CUPTI_MAX_LIMIT_REACHED : CUPTI_INVALID_PARAMETER))
+     ((void)bytes, buffer &&record ? CUPTI_MAX_LIMIT_REACHED : CUPTI_INVALID_PARAMETER))
 CALL(cuptiActivityGetNumDroppedRecords, (void *context, uint32_t stream, size_t *dropped),
      ((void)context, (void)stream, GIVE(dropped, size_t, 0)))
 CALL(cuptiActivityGetAttribute, (int attribute, size_t *size, void *value),
-     ((void)attribute, size && value ? (memset(value, 0, *size), CUPTI_SUCCESS) : CUPTI_INVALID_PARAMETER))
+     ((void)attribute, size &&value ? (memset(value, 0, *size), CUPTI_SUCCESS) : CUPTI_INVALID_PARAMETER))
 
 // External correlation ids: a stack per thread and kind, as the real library keeps.
 enum { KINDS = 8, DEPTH = 1024 };
@@ -82,7 +85,8 @@ static __thread struct {
 } correlations[KINDS];
 static CUptiResult push(int kind, uint64_t id) {
   if (kind < 0 || kind >= KINDS) return CUPTI_INVALID_PARAMETER;
-  if (!correlations[kind].ids && !(correlations[kind].ids = malloc(DEPTH * sizeof(uint64_t)))) return CUPTI_INVALID_PARAMETER;
+  if (!correlations[kind].ids && !(correlations[kind].ids = malloc(DEPTH * sizeof(uint64_t))))
+    return CUPTI_INVALID_PARAMETER;
   uint32_t at = correlations[kind].used++;
   if (at < DEPTH) correlations[kind].ids[at] = id;  // deeper ones are counted, so that pops match
   return CUPTI_SUCCESS;
@@ -103,13 +107,15 @@ static int64_t timestamp(void) {
 }
 CALL(cuptiGetVersion, (uint32_t *version), GIVE(version, uint32_t, PH_CUPTI_VERSION))
 CALL(cuptiGetTimestamp, (uint64_t *time), GIVE(time, uint64_t, (uint64_t)timestamp()))
-CALL(cuptiGetDeviceId, (void *context, uint32_t *device), ((void)context, GIVE(device, uint32_t, (uint32_t)ph_current_device())))
+CALL(cuptiGetDeviceId, (void *context, uint32_t *device),
+     ((void)context, GIVE(device, uint32_t, (uint32_t)ph_current_device())))
 CALL(cuptiGetContextId, (void *context, uint32_t *id), ((void)context, GIVE(id, uint32_t, 1)))
 static CUptiResult stream_id(void *handle, bool per_thread, uint32_t *id) {
   ph_stream *stream = ph_stream_of(handle, per_thread);
   return stream ? GIVE(id, uint32_t, stream->id) : CUPTI_INVALID_PARAMETER;
 }
-CALL(cuptiGetStreamId, (void *context, void *stream, uint32_t *id), ((void)context, stream_id(stream, false, id)))
+CALL(cuptiGetStreamId, (void *context, void *stream, uint32_t *id),
+     ((void)context, stream_id(stream, false, id)))
 CALL(cuptiGetStreamIdEx, (void *context, void *stream, uint8_t per_thread, uint32_t *id),
      ((void)context, stream_id(stream, per_thread, id)))
 CALL(cuptiGetLastError, (void), CUPTI_SUCCESS)

@@ -28,14 +28,15 @@ static struct ph_nvml_device devices[64];
 static int initialised;
 
 // An entry point that needs nvmlInit, and one that also takes a device.
-#define CALL(name, parameters, expression)                                                 \
-  PH_EXPORT nvmlReturn_t name parameters {                                                 \
-    ph_enter();                                                                            \
-    nvmlReturn_t code = !initialised ? (nvmlReturn_t)NVML_UNINITIALIZED : (expression);    \
-    ph_leave();                                                                            \
-    return code;                                                                           \
+#define CALL(name, parameters, expression)                                              \
+  PH_EXPORT nvmlReturn_t name parameters {                                              \
+    ph_enter();                                                                         \
+    nvmlReturn_t code = !initialised ? (nvmlReturn_t)NVML_UNINITIALIZED : (expression); \
+    ph_leave();                                                                         \
+    return code;                                                                        \
   }
-#define ON_DEVICE(name, parameters, expression) CALL(name, parameters, !alive(device) ? (nvmlReturn_t)NVML_INVALID_ARGUMENT : (expression))
+#define ON_DEVICE(name, parameters, expression) \
+  CALL(name, parameters, !alive(device) ? (nvmlReturn_t)NVML_INVALID_ARGUMENT : (expression))
 #define ALSO(name, other) PH_EXPORT extern __typeof__(name) other __attribute__((alias(#name)));
 
 static bool alive(nvmlDevice_t device) { return device >= devices && device < devices + phc_devices(); }
@@ -63,19 +64,44 @@ static nvmlReturn_t start(void) {
 }
 PH_EXPORT nvmlReturn_t nvmlInit_v2(void) { return start(); }
 ALSO(nvmlInit_v2, nvmlInit)
-PH_EXPORT nvmlReturn_t nvmlInitWithFlags(unsigned flags) { return flags > 3 ? (nvmlReturn_t)NVML_INVALID_ARGUMENT : start(); }
+PH_EXPORT nvmlReturn_t nvmlInitWithFlags(unsigned flags) {
+  return flags > 3 ? (nvmlReturn_t)NVML_INVALID_ARGUMENT : start();
+}
 CALL(nvmlShutdown, (void), (initialised--, (nvmlReturn_t)NVML_SUCCESS))
 
 PH_EXPORT const char *nvmlErrorString(nvmlReturn_t code) {
   static const char *const texts[] = {
-      "Success", "Uninitialized", "Invalid Argument", "Not Supported", "Insufficient Permissions", "Already Initialized",
-      "Not Found", "Insufficient Size", "Insufficient External Power", "Driver Not Loaded", "Timeout",
-      "Interrupt Request Issue", "NVML Shared Library Not Found", "Function Not Found", "Corrupted infoROM", "GPU is lost",
-      "GPU requires reset", "GPU access blocked by the operating system", "Driver/library version mismatch",
-      "In use by another client", "Insufficient Memory", "No data", "vGPU ECC not supported", "Insufficient Resources",
-      "Invalid Frequency", "Argument version mismatch", "Requested functionality has been deprecated",
-      "System is not in ready state", "No supported GPUs were found",
-      "Resource not in correct state to perform requested operation", "Reset type is not supported for given device",
+      "Success",
+      "Uninitialized",
+      "Invalid Argument",
+      "Not Supported",
+      "Insufficient Permissions",
+      "Already Initialized",
+      "Not Found",
+      "Insufficient Size",
+      "Insufficient External Power",
+      "Driver Not Loaded",
+      "Timeout",
+      "Interrupt Request Issue",
+      "NVML Shared Library Not Found",
+      "Function Not Found",
+      "Corrupted infoROM",
+      "GPU is lost",
+      "GPU requires reset",
+      "GPU access blocked by the operating system",
+      "Driver/library version mismatch",
+      "In use by another client",
+      "Insufficient Memory",
+      "No data",
+      "vGPU ECC not supported",
+      "Insufficient Resources",
+      "Invalid Frequency",
+      "Argument version mismatch",
+      "Requested functionality has been deprecated",
+      "System is not in ready state",
+      "No supported GPUs were found",
+      "Resource not in correct state to perform requested operation",
+      "Reset type is not supported for given device",
   };
   bool known = code >= 0 && code < (int)(sizeof texts / sizeof *texts);
   return known ? texts[code] : "Unknown Error";
@@ -103,8 +129,8 @@ static nvmlReturn_t by_pci(const char *id, nvmlDevice_t *device) {
 static void uuid_text(int index, char out[64]) {
   unsigned char u[16];
   phc_device_uuid(index, u);
-  snprintf(out, 64, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1], u[2], u[3], u[4],
-           u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
+  snprintf(out, 64, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1],
+           u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
 }
 static nvmlReturn_t by_uuid(const char *uuid, nvmlDevice_t *device) {
   char own[64];
@@ -153,24 +179,29 @@ static nvmlReturn_t uuid_of(nvmlDevice_t device, char *to, unsigned room) {
 }
 ON_DEVICE(nvmlDeviceGetName, (nvmlDevice_t device, char *to, unsigned room), name_of(to, room))
 ON_DEVICE(nvmlDeviceGetUUID, (nvmlDevice_t device, char *to, unsigned room), uuid_of(device, to, room))
-ON_DEVICE(nvmlDeviceGetIndex, (nvmlDevice_t device, unsigned *index), GIVE(index, unsigned, (unsigned)device->index))
-ON_DEVICE(nvmlDeviceGetMinorNumber, (nvmlDevice_t device, unsigned *minor), GIVE(minor, unsigned, (unsigned)device->index))
+ON_DEVICE(nvmlDeviceGetIndex, (nvmlDevice_t device, unsigned *index),
+          GIVE(index, unsigned, (unsigned)device->index))
+ON_DEVICE(nvmlDeviceGetMinorNumber, (nvmlDevice_t device, unsigned *minor),
+          GIVE(minor, unsigned, (unsigned)device->index))
 ON_DEVICE(nvmlDeviceGetPciInfo_v3, (nvmlDevice_t device, nvmlPciInfo_t *to),
           pci_info(to, phc_pci_bus(device->index), attribute(device, 139)))
 ALSO(nvmlDeviceGetPciInfo_v3, nvmlDeviceGetPciInfo_v2)
 ALSO(nvmlDeviceGetPciInfo_v3, nvmlDeviceGetPciInfo)
 ON_DEVICE(nvmlDeviceGetCudaComputeCapability, (nvmlDevice_t device, int *major, int *minor),
-          !major || !minor ? NVML_INVALID_ARGUMENT : (*major = ph_gpu()->major, *minor = ph_gpu()->minor, NVML_SUCCESS))
+          !major || !minor ? NVML_INVALID_ARGUMENT
+                           : (*major = ph_gpu()->major, *minor = ph_gpu()->minor, NVML_SUCCESS))
 // nvmlDeviceArchitecture: Volta 5, Turing 6, Ampere 7, Ada 8, Hopper 9, Blackwell 10.
 static unsigned architecture(void) {
   int major = ph_gpu()->major, minor = ph_gpu()->minor;
   return major >= 9 ? (major == 9 ? 9u : 10u) : major == 8 ? (minor == 9 ? 8u : 7u) : minor >= 5 ? 6u : 5u;
 }
-ON_DEVICE(nvmlDeviceGetArchitecture, (nvmlDevice_t device, unsigned *value), GIVE(value, unsigned, architecture()))
+ON_DEVICE(nvmlDeviceGetArchitecture, (nvmlDevice_t device, unsigned *value),
+          GIVE(value, unsigned, architecture()))
 ON_DEVICE(nvmlDeviceGetPersistenceMode, (nvmlDevice_t device, unsigned *mode), GIVE(mode, unsigned, 1))
 ON_DEVICE(nvmlDeviceGetComputeMode, (nvmlDevice_t device, unsigned *mode), GIVE(mode, unsigned, 0))
 ON_DEVICE(nvmlDeviceGetMultiGpuBoard, (nvmlDevice_t device, unsigned *value), GIVE(value, unsigned, 0))
-ON_DEVICE(nvmlDeviceGetMemoryBusWidth, (nvmlDevice_t device, unsigned *bits), GIVE(bits, unsigned, (unsigned)ph_gpu()->bus_width))
+ON_DEVICE(nvmlDeviceGetMemoryBusWidth, (nvmlDevice_t device, unsigned *bits),
+          GIVE(bits, unsigned, (unsigned)ph_gpu()->bus_width))
 ON_DEVICE(nvmlDeviceGetPerformanceState, (nvmlDevice_t device, unsigned *state), GIVE(state, unsigned, 0))
 ON_DEVICE(nvmlDeviceGetMigMode, (nvmlDevice_t device, unsigned *now, unsigned *pending),
           !now || !pending ? NVML_INVALID_ARGUMENT : (*now = 0, *pending = 0, NVML_SUCCESS))
@@ -240,7 +271,8 @@ static nvmlReturn_t clock_mhz(int type, unsigned *mhz) {  // graphics, SM, memor
 }
 ON_DEVICE(nvmlDeviceGetClockInfo, (nvmlDevice_t device, int type, unsigned *mhz), clock_mhz(type, mhz))
 ON_DEVICE(nvmlDeviceGetMaxClockInfo, (nvmlDevice_t device, int type, unsigned *mhz), clock_mhz(type, mhz))
-ON_DEVICE(nvmlDeviceGetApplicationsClock, (nvmlDevice_t device, int type, unsigned *mhz), clock_mhz(type, mhz))
+ON_DEVICE(nvmlDeviceGetApplicationsClock, (nvmlDevice_t device, int type, unsigned *mhz),
+          clock_mhz(type, mhz))
 ON_DEVICE(nvmlDeviceGetCurrentClocksThrottleReasons, (nvmlDevice_t device, unsigned long long *reasons),
           GIVE(reasons, unsigned long long, 0))
 
@@ -254,39 +286,53 @@ static nvmlReturn_t on_link(unsigned link, unsigned *to, unsigned value) {
   if (link >= 18) return NVML_INVALID_ARGUMENT;
   return link < link_count() ? GIVE(to, unsigned, value) : (nvmlReturn_t)NVML_NOT_SUPPORTED;
 }
-static unsigned link_generation(void) { return ph_gpu()->major <= 7 ? 2u : ph_gpu()->major == 8 ? 3u : ph_gpu()->major == 9 ? 4u : 5u; }
+static unsigned link_generation(void) {
+  return ph_gpu()->major <= 7 ? 2u : ph_gpu()->major == 8 ? 3u : ph_gpu()->major == 9 ? 4u : 5u;
+}
 enum { NVML_REMOTE_SWITCH = 2, SWITCHES = 4, SWITCH_BUS = 0x05 };
-ON_DEVICE(nvmlDeviceGetNvLinkState, (nvmlDevice_t device, unsigned link, unsigned *active), on_link(link, active, 1))
+ON_DEVICE(nvmlDeviceGetNvLinkState, (nvmlDevice_t device, unsigned link, unsigned *active),
+          on_link(link, active, 1))
 ON_DEVICE(nvmlDeviceGetNvLinkVersion, (nvmlDevice_t device, unsigned link, unsigned *version),
           on_link(link, version, link_generation()))
-ON_DEVICE(nvmlDeviceGetNvLinkCapability, (nvmlDevice_t device, unsigned link, int capability, unsigned *value),
-          capability < 0 || capability > 5 ? NVML_INVALID_ARGUMENT : on_link(link, value, capability == 0 || capability == 2))
+ON_DEVICE(nvmlDeviceGetNvLinkCapability,
+          (nvmlDevice_t device, unsigned link, int capability, unsigned *value),
+          capability < 0 || capability > 5 ? NVML_INVALID_ARGUMENT
+                                           : on_link(link, value, capability == 0 || capability == 2))
 ON_DEVICE(nvmlDeviceGetNvLinkRemoteDeviceType, (nvmlDevice_t device, unsigned link, unsigned *type),
           on_link(link, type, NVML_REMOTE_SWITCH))
 ON_DEVICE(nvmlDeviceGetNvLinkRemotePciInfo_v2, (nvmlDevice_t device, unsigned link, nvmlPciInfo_t *to),
-          link >= link_count() ? NVML_NOT_SUPPORTED : pci_info(to, SWITCH_BUS + (int)(link % SWITCHES), 0x22a310de))
+          link >= link_count() ? NVML_NOT_SUPPORTED
+                               : pci_info(to, SWITCH_BUS + (int)(link % SWITCHES), 0x22a310de))
 ALSO(nvmlDeviceGetNvLinkRemotePciInfo_v2, nvmlDeviceGetNvLinkRemotePciInfo)
 static nvmlReturn_t pair(nvmlDevice_t device, nvmlDevice_t other, int *to, int near, int far) {
   if (!alive(other)) return NVML_INVALID_ARGUMENT;
   return GIVE(to, int, device == other ? near : far);
 }
 ON_DEVICE(nvmlDeviceGetP2PStatus, (nvmlDevice_t device, nvmlDevice_t other, int index, int *status),
-          index < 0 || index > 5 ? NVML_INVALID_ARGUMENT : pair(device, other, status, 0, ph_gpu()->nvlink ? 0 : 5))
+          index < 0 || index > 5 ? NVML_INVALID_ARGUMENT
+                                 : pair(device, other, status, 0, ph_gpu()->nvlink ? 0 : 5))
 ON_DEVICE(nvmlDeviceGetTopologyCommonAncestor, (nvmlDevice_t device, nvmlDevice_t other, int *level),
           pair(device, other, level, 0, 50))  // internal; or the system's own interconnect
 ON_DEVICE(nvmlDeviceGetMaxPcieLinkGeneration, (nvmlDevice_t device, unsigned *value),
-          GIVE(value, unsigned, ph_gpu()->major >= 9 ? 5 : ph_gpu()->major == 8 ? 4 : 3))
+          GIVE(value, unsigned,
+               ph_gpu()->major >= 9   ? 5
+               : ph_gpu()->major == 8 ? 4
+                                      : 3))
 ON_DEVICE(nvmlDeviceGetCurrPcieLinkGeneration, (nvmlDevice_t device, unsigned *value),
-          GIVE(value, unsigned, ph_gpu()->major >= 9 ? 5 : ph_gpu()->major == 8 ? 4 : 3))
+          GIVE(value, unsigned,
+               ph_gpu()->major >= 9   ? 5
+               : ph_gpu()->major == 8 ? 4
+                                      : 3))
 ON_DEVICE(nvmlDeviceGetMaxPcieLinkWidth, (nvmlDevice_t device, unsigned *value), GIVE(value, unsigned, 16))
 ON_DEVICE(nvmlDeviceGetCurrPcieLinkWidth, (nvmlDevice_t device, unsigned *value), GIVE(value, unsigned, 16))
 
 // ---------------------------------------------------------------- no model of these
-#define UNKNOWN_TO_THE_SIMULATION(X)                                                                                       \
-  X(nvmlDeviceGetTemperature) X(nvmlDeviceGetPowerUsage) X(nvmlDeviceGetPowerManagementLimit)                              \
-  X(nvmlDeviceGetEnforcedPowerLimit) X(nvmlDeviceGetTotalEnergyConsumption) X(nvmlDeviceGetFanSpeed)                       \
-  X(nvmlDeviceGetUtilizationRates) X(nvmlDeviceGetEncoderUtilization) X(nvmlDeviceGetDecoderUtilization)                   \
-  X(nvmlDeviceGetPcieThroughput) X(nvmlDeviceGetSerial) X(nvmlDeviceGetVbiosVersion) X(nvmlDeviceGetGpuFabricInfoV)        \
-  X(nvmlDeviceGetGpuFabricInfo) X(nvmlDeviceGetFieldValues) X(nvmlDeviceGetTotalEccErrors) X(nvmlDeviceGetSamples)
+#define UNKNOWN_TO_THE_SIMULATION(X)                                                                     \
+  X(nvmlDeviceGetTemperature) X(nvmlDeviceGetPowerUsage) X(nvmlDeviceGetPowerManagementLimit)            \
+  X(nvmlDeviceGetEnforcedPowerLimit) X(nvmlDeviceGetTotalEnergyConsumption) X(nvmlDeviceGetFanSpeed)     \
+  X(nvmlDeviceGetUtilizationRates) X(nvmlDeviceGetEncoderUtilization) X(nvmlDeviceGetDecoderUtilization) \
+  X(nvmlDeviceGetPcieThroughput) X(nvmlDeviceGetSerial) X(nvmlDeviceGetVbiosVersion)                     \
+  X(nvmlDeviceGetGpuFabricInfoV) X(nvmlDeviceGetGpuFabricInfo) X(nvmlDeviceGetFieldValues)               \
+  X(nvmlDeviceGetTotalEccErrors) X(nvmlDeviceGetSamples)
 #define UNKNOWN(name) ON_DEVICE(name, (nvmlDevice_t device), NVML_NOT_SUPPORTED)
 UNKNOWN_TO_THE_SIMULATION(UNKNOWN)

@@ -30,7 +30,7 @@ typedef struct ph_program {
   bool compiled;
   ph_expression *expressions;
   char *image;
-  size_t size;    // of the image, its end included
+  size_t size;  // of the image, its end included
 } *nvrtcProgram;
 #define PROGRAM_MAGIC 0x70686e7672746331ULL
 
@@ -38,10 +38,10 @@ static nvrtcResult leave(nvrtcResult code) {
   ph_leave();
   return code;
 }
-#define CALL(name, parameters, expression)    \
-  PH_EXPORT nvrtcResult name parameters {     \
-    ph_enter();                               \
-    return leave(expression);                 \
+#define CALL(name, parameters, expression) \
+  PH_EXPORT nvrtcResult name parameters {  \
+    ph_enter();                            \
+    return leave(expression);              \
   }
 #define ON_PROGRAM(name, parameters, expression) \
   CALL(name, parameters, !program || program->magic != PROGRAM_MAGIC ? NVRTC_INVALID_PROGRAM : (expression))
@@ -54,11 +54,19 @@ static nvrtcResult give(void *to, const void *value, size_t size) {
 
 PH_EXPORT const char *nvrtcGetErrorString(nvrtcResult code) {
   static const char *const names[] = {
-      "NVRTC_SUCCESS", "NVRTC_ERROR_OUT_OF_MEMORY", "NVRTC_ERROR_PROGRAM_CREATION_FAILURE", "NVRTC_ERROR_INVALID_INPUT",
-      "NVRTC_ERROR_INVALID_PROGRAM", "NVRTC_ERROR_INVALID_OPTION", "NVRTC_ERROR_COMPILATION",
-      "NVRTC_ERROR_BUILTIN_OPERATION_FAILURE", "NVRTC_ERROR_NO_NAME_EXPRESSIONS_AFTER_COMPILATION",
-      "NVRTC_ERROR_NO_LOWERED_NAMES_BEFORE_COMPILATION", "NVRTC_ERROR_NAME_EXPRESSION_NOT_VALID",
-      "NVRTC_ERROR_INTERNAL_ERROR", "NVRTC_ERROR_TIME_FILE_WRITE_FAILED",
+      "NVRTC_SUCCESS",
+      "NVRTC_ERROR_OUT_OF_MEMORY",
+      "NVRTC_ERROR_PROGRAM_CREATION_FAILURE",
+      "NVRTC_ERROR_INVALID_INPUT",
+      "NVRTC_ERROR_INVALID_PROGRAM",
+      "NVRTC_ERROR_INVALID_OPTION",
+      "NVRTC_ERROR_COMPILATION",
+      "NVRTC_ERROR_BUILTIN_OPERATION_FAILURE",
+      "NVRTC_ERROR_NO_NAME_EXPRESSIONS_AFTER_COMPILATION",
+      "NVRTC_ERROR_NO_LOWERED_NAMES_BEFORE_COMPILATION",
+      "NVRTC_ERROR_NAME_EXPRESSION_NOT_VALID",
+      "NVRTC_ERROR_INTERNAL_ERROR",
+      "NVRTC_ERROR_TIME_FILE_WRITE_FAILED",
   };
   bool known = code >= 0 && code < (int)(sizeof names / sizeof *names);
   return known ? names[code] : "NVRTC_ERROR unknown";
@@ -72,7 +80,8 @@ static nvrtcResult version(int *major, int *minor) {
 }
 CALL(nvrtcVersion, (int *major, int *minor), version(major, minor))
 static const int architectures[] = {75, 80, 86, 87, 89, 90, 100, 103, 120};
-CALL(nvrtcGetNumSupportedArchs, (int *count), give(count, &(int){sizeof architectures / sizeof *architectures}, sizeof(int)))
+CALL(nvrtcGetNumSupportedArchs, (int *count),
+     give(count, &(int){sizeof architectures / sizeof *architectures}, sizeof(int)))
 CALL(nvrtcGetSupportedArchs, (int *list), give(list, architectures, sizeof architectures))
 
 static nvrtcResult create(nvrtcProgram *program, const char *source) {
@@ -102,9 +111,10 @@ static nvrtcResult destroy(nvrtcProgram *program) {
   return NVRTC_SUCCESS;
 }
 CALL(nvrtcCreateProgram,
-     (nvrtcProgram *program, const char *source, const char *name, int count, const char *const *headers, const char *const *names),
+     (nvrtcProgram * program, const char *source, const char *name, int count, const char *const *headers,
+      const char *const *names),
      ((void)name, (void)headers, (void)names, count < 0 ? NVRTC_INVALID_INPUT : create(program, source)))
-CALL(nvrtcDestroyProgram, (nvrtcProgram *program), destroy(program))
+CALL(nvrtcDestroyProgram, (nvrtcProgram * program), destroy(program))
 
 static nvrtcResult add_expression(nvrtcProgram program, const char *text) {
   if (!text || !*text) return NVRTC_INVALID_INPUT;
@@ -134,15 +144,18 @@ ON_PROGRAM(nvrtcGetLoweredName, (nvrtcProgram program, const char *text, const c
 // ---------------------------------------------------------------- the stand-in for a compiler
 static bool in_word(char c) { return isalnum((unsigned char)c) || c == '_'; }
 
-// Skips blanks, comments and, where a word such as __launch_bounds__ has them, parentheses.
-static const char *skip_blanks(const char *at) {
-  for (;;) {
-    at += strspn(at, " \t\r\n\\");
-    if (at[0] == '/' && at[1] == '/') at += strcspn(at, "\n");
-    else if (at[0] == '/' && at[1] == '*') at = strstr(at, "*/") ? strstr(at, "*/") + 2 : at + strlen(at);
-    else return at;
+// Comments become blanks: they may mention kernels.
+static void blank_comments(char *at) {
+  while ((at = strchr(at, '/'))) {
+    size_t length = 0;
+    const char *end = at[1] == '*' ? strstr(at + 2, "*/") : NULL;
+    if (at[1] == '/') length = strcspn(at, "\n");
+    if (at[1] == '*') length = end ? (size_t)(end + 2 - at) : strlen(at);
+    memset(at, ' ', length);
+    at += length ? length : 1;
   }
 }
+static const char *skip_blanks(const char *at) { return at + strspn(at, " \t\r\n\\"); }
 static const char *skip_parentheses(const char *at) {
   for (int depth = 0; *at; at++) {
     if (*at == '(') depth++;
@@ -175,13 +188,18 @@ static nvrtcResult compile(nvrtcProgram program) {
   FILE *out = open_memstream(&program->image, &program->size);
   if (!out) return NVRTC_OUT_OF_MEMORY;
   int arch = ph_connected() ? ph_gpu()->major * 10 + ph_gpu()->minor : 90;
-  fprintf(out, "// Kernels are simulated: this text lists them and holds no code.\n.version 8.0\n.target sm_%d\n.address_size 64\n", arch);
+  fprintf(out,
+          "// Kernels are simulated: this text lists them and holds no code.\n.version 8.0\n.target "
+          "sm_%d\n.address_size 64\n",
+          arch);
+  blank_comments(program->source);
   for (const char *at = program->source; (at = strstr(at, marker));) {
     size_t length = 0;
     const char *name = kernel_name(at += strlen(marker), &length);
     if (name) fprintf(out, ".visible .entry %.*s()\n{\nret;\n}\n", (int)length, name);
   }
-  for (ph_expression *e = program->expressions; e; e = e->next) fprintf(out, ".visible .entry \"%s\"()\n{\nret;\n}\n", e->lowered);
+  for (ph_expression *e = program->expressions; e; e = e->next)
+    fprintf(out, ".visible .entry \"%s\"()\n{\nret;\n}\n", e->lowered);
   fclose(out);
   if (!program->image) return NVRTC_OUT_OF_MEMORY;
   program->size++;
@@ -196,13 +214,14 @@ static nvrtcResult compile_charged(nvrtcProgram program) {
 ON_PROGRAM(nvrtcCompileProgram, (nvrtcProgram program, int count, const char *const *options),
            count < 0 || (count && !options) ? NVRTC_INVALID_INPUT : compile_charged(program))
 
-#define IMAGE(kind)                                                                                    \
-  ON_PROGRAM(nvrtcGet##kind##Size, (nvrtcProgram program, size_t *size),                               \
-             !program->compiled ? NVRTC_INVALID_PROGRAM : give(size, &program->size, sizeof *size))    \
-  ON_PROGRAM(nvrtcGet##kind, (nvrtcProgram program, char *to),                                         \
+#define IMAGE(kind)                                                                                 \
+  ON_PROGRAM(nvrtcGet##kind##Size, (nvrtcProgram program, size_t *size),                            \
+             !program->compiled ? NVRTC_INVALID_PROGRAM : give(size, &program->size, sizeof *size)) \
+  ON_PROGRAM(nvrtcGet##kind, (nvrtcProgram program, char *to),                                      \
              !program->compiled ? NVRTC_INVALID_PROGRAM : give(to, program->image, program->size))
 IMAGE(PTX)
 IMAGE(CUBIN)
 IMAGE(LTOIR)
-ON_PROGRAM(nvrtcGetProgramLogSize, (nvrtcProgram program, size_t *size), give(size, &(size_t){1}, sizeof *size))
+ON_PROGRAM(nvrtcGetProgramLogSize, (nvrtcProgram program, size_t *size),
+           give(size, &(size_t){1}, sizeof *size))
 ON_PROGRAM(nvrtcGetProgramLog, (nvrtcProgram program, char *to), give(to, "", 1))

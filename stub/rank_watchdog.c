@@ -4,7 +4,7 @@
 // go of the tensors of those that are done. In real time that moment would fall anywhere in a
 // simulated run, and with it the peak of the allocated memory. So the thread's wait is taken over
 // (the entry for pthread_cond_timedwait in libtorch_cuda's own table of imports): it sleeps until
-// the rank's host clock has moved by 100 ms of virtual time, then makes one round while the thread
+// the rank's host clock has moved by PERIOD_NS of virtual time, then makes one round while the thread
 // that moves the clock waits for it. What it asks about events is asked at that moment.
 #define _GNU_SOURCE
 #include "rank_internal.h"
@@ -22,7 +22,10 @@
 #include <unistd.h>
 
 #define WATCHDOG_NAME "pt_nccl_watchdg"
-#define PERIOD_NS 100000000    // kWatchdogThreadSleepMillis of torch's ProcessGroupNCCL.cpp
+// kWatchdogThreadSleepMillis of torch's ProcessGroupNCCL.cpp is 100 ms. A quarter of it, because a
+// simulated first step is several times shorter than a real one, in which modules are loaded and
+// kernels compiled, and so fewer rounds would fall into it.
+#define PERIOD_NS 25000000
 #define BLIND_ROUND_S 30       // a round in real time now and then: torch's heartbeat monitor wants a pulse
 #define PATIENCE_NS 1000000000 // a round that takes longer is not waited for
 #define MAX_WATCHDOGS 64       // process groups of one rank; more go on in real time
@@ -69,8 +72,13 @@ static void end_round(watchdog *dog) {
   syscall(SYS_futex, &dog->kicked, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
+static int wait_until(pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t clock, const struct timespec *deadline) {
+  return real_clockwait ? real_clockwait(cond, mutex, clock, deadline) : real_timedwait(cond, mutex, deadline);
+}
+
 // The watchdog's wait: 0 when it was notified (its group ends), ETIMEDOUT when a round is due.
-static int watchdog_wait(watchdog *dog, pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t clock) {
+static int watchdog_wait(watchdog *dog, pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t clock,
+                         const struct timespec *asked) {
   end_round(dog);
   dog->cond = cond;
   dog->mutex = mutex;
@@ -79,11 +87,16 @@ static int watchdog_wait(watchdog *dog, pthread_cond_t *cond, pthread_mutex_t *m
   struct timespec deadline;
   clock_gettime(clock, &deadline);
   deadline.tv_sec += BLIND_ROUND_S;
-  while (!atomic_load(&dog->kicked) && !result)
-    result = real_clockwait ? real_clockwait(cond, mutex, clock, &deadline) : real_timedwait(cond, mutex, &deadline),
-    result = !result && !atomic_load(&dog->kicked) ? -1 : result;
+  while (!atomic_load(&dog->kicked) && !result) {
+    result = wait_until(cond, mutex, clock, &deadline);
+    if (!result && !atomic_load(&dog->kicked)) result = -1;
+  }
   atomic_store(&dog->idle, false);
   if (atomic_load(&dog->kicked)) {
+    // The C++ library looks at the real clock too: before the time that was asked for, a wait that
+    // ends counts as a false alarm and no round is made.
+    while (wait_until(cond, mutex, clock, asked) == 0) {
+    }
     dog->in_round = true;
     ph_this_thread();
     ph_self.moves_clock = ph_self.borrows_clock = true;  // asks in the name of the thread that waits for it
@@ -94,12 +107,12 @@ static int watchdog_wait(watchdog *dog, pthread_cond_t *cond, pthread_mutex_t *m
 
 static int timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex, const struct timespec *deadline) {
   watchdog *dog = ph_recording() && is_watchdog() ? (own ? own : adopt()) : NULL;
-  return dog ? watchdog_wait(dog, cond, mutex, CLOCK_REALTIME) : real_timedwait(cond, mutex, deadline);
+  return dog ? watchdog_wait(dog, cond, mutex, CLOCK_REALTIME, deadline) : real_timedwait(cond, mutex, deadline);
 }
 
 static int clockwait(pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t clock, const struct timespec *deadline) {
   watchdog *dog = ph_recording() && is_watchdog() ? (own ? own : adopt()) : NULL;
-  return dog ? watchdog_wait(dog, cond, mutex, clock) : real_clockwait(cond, mutex, clock, deadline);
+  return dog ? watchdog_wait(dog, cond, mutex, clock, deadline) : real_clockwait(cond, mutex, clock, deadline);
 }
 
 static void round_of(watchdog *dog) {

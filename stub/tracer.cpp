@@ -192,7 +192,8 @@ struct Thread {
   size_t depth = 0;
   int nodes = 0;         // autograd nodes being applied
   int native_nodes = 0;  // of them, those written in C++: their operators have no Python between
-  bool allocated = false;  // the allocator's last event in this thread awaits its record
+  int allocated = -1;    // device on which this thread's last allocation awaits its record
+  int silent = 0;        // operators that are called to compute values are not the program's
   OperatorSlot operators[512];
   SignatureSlot signatures[1024];
 };
@@ -601,7 +602,6 @@ void measure(const IValue &v, Size *size) {
 
 // Everything that stands between a boxed call on CPU tensors and its plain CPU kernel is off.
 struct PlainCalls {
-  at::DisableRecordFunctionGuard record;
   at::AutoDispatchBelowADInplaceOrView autograd;
   c10::impl::ExcludeDispatchKeyGuard modes;
   PlainCalls()
@@ -609,8 +609,18 @@ struct PlainCalls {
               c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot,
                                    c10::DispatchKey::PreDispatch, c10::DispatchKey::Functionalize,
                                    c10::DispatchKey::PythonDispatcher, c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
-                                   c10::DispatchKey::FuncTorchDynamicLayerBackMode})) {}
+                                   c10::DispatchKey::FuncTorchDynamicLayerBackMode})) {
+    ++this_thread().silent;
+  }
+  ~PlainCalls() { --this_thread().silent; }
 };
+
+// Straight to the CPU kernel: no observer sees the operator itself.
+void call_cpu_kernel(const Operator &op, torch::jit::Stack &stack) {
+  // torch's boxing of several out= results refers to arguments that it has already dropped.
+  torch::jit::Stack alive(stack);
+  op.handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+}
 
 struct Silence : c10::WarningHandler {
   void process(const c10::Warning &) override {}
@@ -700,7 +710,7 @@ bool call_on_host(const Frame &f, torch::jit::Stack &stack) {
   bool done = true;
   try {
     for (size_t i = 0; i < f.args.size(); ++i) stack.push_back(translate(f.args[i], f.op->arguments[i], generator));
-    f.op->handle.callBoxed(stack);
+    call_cpu_kernel(*f.op, stack);
   } catch (const std::exception &) {
     done = false;
   }
@@ -766,7 +776,7 @@ int64_t answer_of(const Frame &f, const Tensor &input, bool small) {
   if (f.op->count == Count::EQUAL) {
     if (!small) return 1;
     torch::jit::Stack stack{alias(input), on_host(f.args[1].toTensor())};
-    f.op->handle.callBoxed(stack);
+    call_cpu_kernel(*f.op, stack);
     return stack[0].toBool();
   }
   if (!small) return f.op->count == Count::UNIQUE && !boolean && input.numel() ? 1 : 0;
@@ -775,7 +785,7 @@ int64_t answer_of(const Frame &f, const Tensor &input, bool small) {
   if (f.op->count == Count::NONZERO) return host.count_nonzero().item<int64_t>();
   torch::jit::Stack stack{host};
   for (size_t i = 1; i < f.args.size(); ++i) stack.push_back(f.args[i]);
-  f.op->handle.callBoxed(stack);
+  call_cpu_kernel(*f.op, stack);
   bool by_dim = is_one_of(f.op->name, {"aten::unique_dim", "aten::unique_dim_consecutive"});
   return stack[0].toTensor().size(by_dim ? f.args[1].toInt() : 0);
 }
@@ -869,7 +879,7 @@ void on_trace(const cca::TraceEntry &entry) {
         a.pending = true;
         a.address = entry.addr_;
         a.requested = size;
-        this_thread().allocated = true;
+        this_thread().allocated = device;
         break;
       case cca::TraceEntry::FREE_REQUESTED: {
         if (a.pending) emit_pending(device, a, a.allocated + (a.requested + 511) / 512 * 512);
@@ -899,20 +909,19 @@ void on_trace(const cca::TraceEntry &entry) {
   ph_leave();
 }
 
-void flush_pending() {
-  this_thread().allocated = false;
-  for (int device = 0; device < ph_devices() && device < 64; ++device) {
-    Allocator &a = allocators[device];
-    uint64_t events;
-    {
-      std::lock_guard<std::mutex> guard(a.lock);
-      if (!a.pending) continue;
-      events = a.events;
-    }
-    int64_t now = allocated_bytes(device);  // takes the allocator's lock: never under ours
+void flush_pending(Thread &thread) {
+  int device = thread.allocated;
+  thread.allocated = -1;
+  Allocator &a = allocators[device];
+  uint64_t events;
+  {
     std::lock_guard<std::mutex> guard(a.lock);
-    if (a.pending && a.events == events) emit_pending(device, a, now);
+    if (!a.pending) return;
+    events = a.events;
   }
+  int64_t now = allocated_bytes(device);  // takes the allocator's lock: never under ours
+  std::lock_guard<std::mutex> guard(a.lock);
+  if (a.pending && a.events == events) emit_pending(device, a, now);
 }
 
 // torch initialises its allocator with CUDA; a rank attaches at its first operator after that.
@@ -943,8 +952,7 @@ void charge(const Thread &thread, Cost cost) {
   }
 }
 
-void start_operator(const at::RecordFunction &fn) {
-  Thread &thread = this_thread();
+void start_operator(Thread &thread, const at::RecordFunction &fn) {
   Operator *op = operator_of(thread, fn);
   if (!op) {
     if (strcmp(fn.name(), "PythonSubclass") == 0) ph_charge(PH_API_OP_PYTHON);
@@ -979,8 +987,7 @@ void start_operator(const at::RecordFunction &fn) {
   ph_push_frame(&f.ph);
 }
 
-void end_operator(const at::RecordFunction &fn) {
-  Thread &thread = this_thread();
+void end_operator(Thread &thread, const at::RecordFunction &fn) {
   if (!thread.depth || thread.frames[thread.depth - 1]->owner != &fn) return;  // began before the rank did
   Frame &f = *thread.frames[--thread.depth];
   bool launched = f.below_launched;
@@ -1001,23 +1008,27 @@ void end_operator(const at::RecordFunction &fn) {
     f.args.clear();
   }
   if (launched && thread.depth) thread.frames[thread.depth - 1]->below_launched = true;
-  if (thread.allocated) flush_pending();
+  if (thread.allocated >= 0) flush_pending(thread);
 }
 
 // Observers must not throw into torch: it would print a warning per operator. What can fail
 // (a CPU form of an operator) is caught where it is called.
 std::unique_ptr<at::ObserverContext> op_start(const at::RecordFunction &fn) {
   if (!active()) return nullptr;
+  Thread &thread = this_thread();
+  if (thread.silent) return nullptr;
   ph_enter();
-  start_operator(fn);
+  start_operator(thread, fn);
   ph_leave();
   return nullptr;
 }
 
 void op_end(const at::RecordFunction &fn, at::ObserverContext *) {
   if (!active()) return;
+  Thread &thread = this_thread();
+  if (thread.silent) return;
   ph_enter();
-  end_operator(fn);
+  end_operator(thread, fn);
   ph_leave();
 }
 

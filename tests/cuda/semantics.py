@@ -964,6 +964,15 @@ def attributes(c: Cuda) -> Any:
     return out
 
 
+def properties(c: Cuda) -> Any:
+    """cudaDeviceProp behind the memory size, as 32-bit words up to the reserved ones."""
+    version, words = c_int(), (c_int * 512)()
+    c.rt.cudaRuntimeGetVersion(byref(version))
+    old = version.value < 13000
+    code = (c.rt.cudaGetDeviceProperties_v2 if old else c.rt.cudaGetDeviceProperties)(words, c_int(0))
+    return [code, *words[296 // 4 : (780 if old else 784) // 4]]
+
+
 def register(runtime: ctypes.CDLL, image: bytes) -> int:
     """Registers the kernel of a fat binary as compiled programs do; returns its host function's address."""
 
@@ -992,7 +1001,7 @@ def main() -> None:
     runtime, driver = (ctypes.CDLL(path) for path in sys.argv[1:3])
     with open(sys.argv[3], "rb") as file:
         cuda = Cuda(runtime, driver, register(runtime, file.read()))
-    report = {case.__name__: run(cuda, case) for case in (*CASES, attributes)}
+    report = {case.__name__: run(cuda, case) for case in (*CASES, attributes, properties)}
     json.dump(report, sys.stdout, indent=1)
 
 

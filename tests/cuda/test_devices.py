@@ -268,12 +268,20 @@ def test_runtime_compilation_to_launch(stub_set: StubSet) -> None:
         for name in (b"plain", lowered):
             out.append(c.cu.cuModuleGetFunction(byref(kernel), module, name))
             out.append(c.cu.cuLaunchKernel(kernel, *shape, c_uint(0), None, None, None))
+        library, count = c_void_p(), c_uint()
+        nothing: list[Any] = [None, None, c_uint(0), None, None, c_uint(0)]
+        out.append(c.rt.cudaLibraryLoadData(byref(library), image, *nothing))
+        out += [c.rt.cudaLibraryGetKernelCount(byref(count), library), count.value]
+        out.append(c.rt.cudaLibraryGetKernel(byref(kernel), library, b"plain"))
+        out.append(c.launch((1, 1, 1), (1, 1, 1), function=kernel))
+        out += [c.rt.cudaLibraryUnload(library), c.launch((1, 1, 1), (1, 1, 1), function=kernel), c.clear()]
         out.append(c.nvrtc.nvrtcDestroyProgram(byref(p)))
         out.append(c.cu.cuModuleLoadData(byref(module), b"not an image"))
         return out
 
     dump = connected(stub_set, program)
-    assert dump.value == [0, 0, 9, 0, 0, 10, 0, 0, 0, 500, 0, 0, 0, 0, 0, 200]
+    by_library = [0, 0, 3, 0, 0, 0, 400, 400]
+    assert dump.value == [0, 0, 9, 0, 0, 10, 0, 0, 0, 500, 0, 0, 0, 0, *by_library, 0, 200]
     assert [r["blob"] for r in dump.of("DEFINE_NAME")] == [b"plain", b"scaled<float>"]
 
 

@@ -231,10 +231,11 @@ def test_memory_rows_agree_with_torch(stub_set: Any) -> None:
         "c = torch.empty(40 << 20, dtype=torch.uint8, device='cuda')\n"
         "torch.zeros(5000, device='cuda').add(1)\n"
         "del a\n"
-        "print(torch.cuda.memory_allocated(), torch.cuda.memory_reserved(), torch.cuda.max_memory_allocated())\n"
+        "now, reserved = torch.cuda.memory_allocated, torch.cuda.memory_reserved\n"
+        "print(now(), reserved(), torch.cuda.max_memory_allocated())\n"
         "del c\n"
         "torch.cuda.empty_cache()\n"
-        "print(torch.cuda.memory_allocated(), torch.cuda.memory_reserved())\n"
+        "print(now(), reserved())\n"
         "try: torch.empty(10 << 30, dtype=torch.uint8, device='cuda')\n"
         "except torch.OutOfMemoryError: print('full')\n"
     )
@@ -247,7 +248,5 @@ def test_memory_rows_agree_with_torch(stub_set: Any) -> None:
     assert max(allocated for allocated, _ in totals) == int(first[2])
     assert totals[-1] == (int(last[0]), int(last[1]))
     assert kinds[0] == "SEGMENT_ALLOC" and kinds[-1] == "OOM" and "SEGMENT_FREE" in kinds
-    change = sum(
-        record["c"] - (1 << 64) * (record["c"] >> 63) for record, kind in zip(rows, kinds) if kind in ("ALLOC", "FREE")
-    )
-    assert change == int(last[0])
+    blocks = [record["c"] for record, kind in zip(rows, kinds, strict=True) if kind in ("ALLOC", "FREE")]
+    assert sum(change - (1 << 64) * (change >> 63) for change in blocks) == int(last[0])

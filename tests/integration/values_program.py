@@ -24,7 +24,7 @@ def same(got: Any, expected: Any) -> None:
     """Equal in values, shape and dtype; floats up to rounding."""
     if isinstance(expected, (tuple, list)):
         assert len(got) == len(expected), f"{len(got)} results for {len(expected)}"
-        for g, e in zip(got, expected):
+        for g, e in zip(got, expected, strict=True):
             same(g, e)
     elif isinstance(expected, Tensor):
         torch.testing.assert_close(got.cpu(), expected, equal_nan=True)
@@ -167,6 +167,21 @@ def products() -> None:
     both(lambda d: data(d, 5).dot(data(d, 5, seed=1)))
     both(lambda d: torch.outer(data(d, 5), data(d, 3)))
     both(lambda d: torch.einsum("ij,kj->ik", data(d, 2, 5), data(d, 3, 5)))
+
+
+@check
+def linear_algebra() -> None:
+    both(lambda d: torch.linalg.inv(torch.eye(3, device=d) * 2))
+    both(lambda d: torch.linalg.solve(torch.eye(3, device=d) * 4, data(d, 3)))
+
+
+@check
+def under_a_profiler() -> None:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        result = (torch.arange(4, device="cuda") * 2).sum()
+    same(result.item(), 12)
+    names = [event.name for event in profile.events() or ()]
+    assert names.count("aten::mul") == 1, names
 
 
 @check
