@@ -10,8 +10,9 @@ import os
 
 import torch
 import torch.distributed as dist
-from llama import Llama, add_arguments, cross_entropy, random_batch, shape_of, train
 from torch.nn.parallel import DistributedDataParallel
+
+from llama import Llama, add_arguments, cross_entropy, random_batch, shape_of, train
 
 
 def main() -> None:

@@ -10,10 +10,11 @@ import os
 
 import torch
 import torch.distributed as dist
-from llama import Llama, add_arguments, cross_entropy, random_batch, shape_of, train
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+from llama import Llama, add_arguments, cross_entropy, random_batch, shape_of, train
 
 
 def main() -> None:

@@ -10,8 +10,9 @@ import os
 
 import torch
 import torch.distributed as dist
-from llama import Llama, add_arguments, cross_entropy, random_batch, shape_of, train
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+
+from llama import Llama, add_arguments, cross_entropy, random_batch, shape_of, train
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 
 import torch
+
 from llama import Llama, add_arguments, cross_entropy, random_batch, shape_of, train
 
 

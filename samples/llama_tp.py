@@ -10,7 +10,6 @@ import os
 
 import torch
 import torch.distributed as dist
-from llama import Llama, add_arguments, cross_entropy, random_batch, shape_of, train
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
@@ -20,6 +19,8 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
     parallelize_module,
 )
+
+from llama import Llama, add_arguments, cross_entropy, random_batch, shape_of, train
 
 
 def main() -> None:

@@ -14,8 +14,8 @@ from phantora.errors import PhantoraError
 from phantora.hardware import Cluster
 from phantora.sim import core as native
 from phantora.sim.pricing import Pricing
-from phantora.sim.timing import LAUNCH_LATENCY_NS
 from phantora.sim.sleep import Activity, snapshot
+from phantora.sim.timing import LAUNCH_LATENCY_NS
 from phantora.trace.schema import Tables
 from phantora.trace.writer import LogWriter
 from phantora.wire import layout

@@ -292,7 +292,8 @@ def _defines(torch: Torch) -> list[str]:
         torch, "*", "cudnn_version.h", ("CUDNN_MAJOR", "CUDNN_MINOR", "CUDNN_PATCHLEVEL")
     ):
         defines.append(f"-DPH_CUDNN_VERSION={version[0] * 10000 + version[1] * 100 + version[2]}")
-    if version := header_version(torch, "*", "cublas_api.h", ("CUBLAS_VER_MAJOR", "CUBLAS_VER_MINOR", "CUBLAS_VER_PATCH")):
+    numbers = ("CUBLAS_VER_MAJOR", "CUBLAS_VER_MINOR", "CUBLAS_VER_PATCH")
+    if version := header_version(torch, "*", "cublas_api.h", numbers):
         defines.append(f"-DPH_CUBLAS_VERSION={version[0] * 10000 + version[1] * 100 + version[2]}")
     return defines
 

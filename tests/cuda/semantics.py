@@ -484,14 +484,10 @@ def launches(c: Cuda) -> Any:
     argument = c_void_p(None)
     arguments = (c_void_p * 1)(ctypes.addressof(argument))
     out.append(
-        c.rt.cudaLaunchCooperativeKernel(
-            c.kernel, Dim3(132, 1, 1), Dim3(32, 1, 1), arguments, c_size_t(0), None
-        )
+        c.rt.cudaLaunchCooperativeKernel(c.kernel, Dim3(132, 1, 1), Dim3(32, 1, 1), arguments, c_size_t(0), None)
     )
     out.append(
-        c.rt.cudaLaunchCooperativeKernel(
-            c.kernel, Dim3(132000, 1, 1), Dim3(1024, 1, 1), arguments, c_size_t(0), None
-        )
+        c.rt.cudaLaunchCooperativeKernel(c.kernel, Dim3(132000, 1, 1), Dim3(1024, 1, 1), arguments, c_size_t(0), None)
     )
     c.clear()
     out.append(c.rt.cudaDeviceSynchronize())
@@ -570,18 +566,14 @@ def occupancy(c: Cuda) -> Any:
         out.append([code, n.value])
     for block, shared in ((1025, 0), (0, 0), (-1, 0), (128, 228 * 1024)):
         n.value = -7
-        code = c.rt.cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-            byref(n), c.kernel, c_int(block), c_size_t(shared)
-        )
+        code = c.rt.cudaOccupancyMaxActiveBlocksPerMultiprocessor(byref(n), c.kernel, c_int(block), c_size_t(shared))
         out.append([code, n.value])
     out.append(c.rt.cudaOccupancyMaxActiveBlocksPerMultiprocessor(None, c.kernel, c_int(32), c_size_t(0)))
     size = c_size_t()
     for blocks, threads in ((1, 128), (2, 128), (4, 256)):
         out.append(
             [
-                c.rt.cudaOccupancyAvailableDynamicSMemPerBlock(
-                    byref(size), c.kernel, c_int(blocks), c_int(threads)
-                ),
+                c.rt.cudaOccupancyAvailableDynamicSMemPerBlock(byref(size), c.kernel, c_int(blocks), c_int(threads)),
                 size.value,
             ]
         )
@@ -655,9 +647,7 @@ def driver_entry(c: Cuda) -> Any:
     p, status, out = c_void_p(), c_int(9), []
     for name in (b"cuMemCreate", b"cuGetErrorString", b"cuNoSuchCall"):
         p.value = None
-        code = c.rt.cudaGetDriverEntryPointByVersion(
-            name, byref(p), c_uint(12000), c_uint64(0), byref(status)
-        )
+        code = c.rt.cudaGetDriverEntryPointByVersion(name, byref(p), c_uint(12000), c_uint64(0), byref(status))
         out.append([code, status.value, bool(p.value)])
     out.append(
         [
@@ -761,28 +751,18 @@ def driver_vmm(c: Cuda) -> Any:
     for flag in (0, 1):
         out.append([c.cu.cuMemGetAllocationGranularity(byref(size), byref(prop), c_int(flag)), size.value])
     mib = 1 << 20
-    out.append(
-        c.cu.cuMemAddressReserve(byref(address), c_size_t(8 * mib), c_size_t(0), c_uint64(0), c_uint64(0))
-    )
-    out.append(
-        c.cu.cuMemAddressReserve(byref(c_uint64()), c_size_t(1000), c_size_t(0), c_uint64(0), c_uint64(0))
-    )
-    out.append(
-        c.cu.cuMemAddressReserve(byref(c_uint64()), c_size_t(0), c_size_t(0), c_uint64(0), c_uint64(0))
-    )
+    out.append(c.cu.cuMemAddressReserve(byref(address), c_size_t(8 * mib), c_size_t(0), c_uint64(0), c_uint64(0)))
+    out.append(c.cu.cuMemAddressReserve(byref(c_uint64()), c_size_t(1000), c_size_t(0), c_uint64(0), c_uint64(0)))
+    out.append(c.cu.cuMemAddressReserve(byref(c_uint64()), c_size_t(0), c_size_t(0), c_uint64(0), c_uint64(0)))
     out.append(c.cu.cuMemCreate(byref(handle), c_size_t(2 * mib), byref(prop), c_uint64(0)))
     out.append(c.cu.cuMemCreate(byref(c_uint64()), c_size_t(1000), byref(prop), c_uint64(0)))
     out.append(c.cu.cuMemCreate(byref(c_uint64()), c_size_t(1 << 50), byref(prop), c_uint64(0)))
     out.append(c.cu.cuMemMap(address, c_size_t(2 * mib), c_size_t(0), handle, c_uint64(0)))
     out.append(c.cu.cuMemMap(address, c_size_t(2 * mib), c_size_t(0), handle, c_uint64(0)))
-    out.append(
-        c.cu.cuMemMap(c_uint64(address.value + 2 * mib), c_size_t(1000), c_size_t(0), handle, c_uint64(0))
-    )
+    out.append(c.cu.cuMemMap(c_uint64(address.value + 2 * mib), c_size_t(1000), c_size_t(0), handle, c_uint64(0)))
     access = AccessDesc(Location(1, 0), 3)
     out.append(c.cu.cuMemSetAccess(address, c_size_t(2 * mib), byref(access), c_size_t(1)))
-    out.append(
-        c.cu.cuMemSetAccess(c_uint64(address.value + 4 * mib), c_size_t(2 * mib), byref(access), c_size_t(1))
-    )
+    out.append(c.cu.cuMemSetAccess(c_uint64(address.value + 4 * mib), c_size_t(2 * mib), byref(access), c_size_t(1)))
     out.append(c.cu.cuMemsetD32_v2(address, c_uint(9), c_size_t(4)))
     out.append(c.rt.cudaMemcpy(c.host(64), c_void_p(address.value + 2 * mib - 8), c_size_t(16), c_int(D2H)))
     a = Pointer()
@@ -982,9 +962,7 @@ def register(runtime: ctypes.CDLL, image: bytes) -> int:
     data = ctypes.create_string_buffer(image, len(image) + 64)
     wrapper = Wrapper(0x466243B1, 1, ctypes.addressof(data), None)
     host = ctypes.create_string_buffer(64)
-    begin, function, end = (
-        runtime[f"__cudaRegister{what}"] for what in ("FatBinary", "Function", "FatBinaryEnd")
-    )
+    begin, function, end = (runtime[f"__cudaRegister{what}"] for what in ("FatBinary", "Function", "FatBinaryEnd"))
     begin.restype = c_void_p
     handle = c_void_p(begin(byref(wrapper)))
     name = c_char_p(b"_Z5probePi")

@@ -122,12 +122,7 @@ def test_a_mapping_outlives_its_handle_and_reads_as_zero_when_remapped(stub_set:
         start, address, handle, word, out = c.free_bytes(), c_uint64(), c_uint64(), c_uint(), []
         prop = AllocationProp(type=1, location=Location(1, 0))
         access = AccessDesc(Location(1, 0), 3)
-        assert (
-            c.cu.cuMemAddressReserve(
-                byref(address), c_size_t(64 * MIB), c_size_t(0), c_uint64(0), c_uint64(0)
-            )
-            == 0
-        )
+        assert c.cu.cuMemAddressReserve(byref(address), c_size_t(64 * MIB), c_size_t(0), c_uint64(0), c_uint64(0)) == 0
         out.append(c.free_bytes() - start)  # address space costs nothing
         for _ in range(2):
             assert c.cu.cuMemCreate(byref(handle), c_size_t(4 * MIB), byref(prop), c_uint64(0)) == 0
@@ -346,9 +341,7 @@ def test_profiling_interface_delivers_nothing(stub_set: StubSet) -> None:
             c.cupti.cuptiSubscribe(byref(subscriber), callback, None),
         ]
         out += [c.cupti.cuptiActivityEnable(c_int(3)), c.cupti.cuptiActivityFlushAll(c_uint(1))]
-        out += [
-            c.cupti.cuptiActivityGetNextRecord(ctypes.create_string_buffer(8), c_size_t(8), byref(c_void_p()))
-        ]
+        out += [c.cupti.cuptiActivityGetNextRecord(ctypes.create_string_buffer(8), c_size_t(8), byref(c_void_p()))]
         for value in (5, 6):
             out.append(c.cupti.cuptiActivityPushExternalCorrelationId(c_int(3), c_uint64(value)))
         for _ in range(3):

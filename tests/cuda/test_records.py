@@ -117,12 +117,7 @@ def test_large_copies_read_as_zero_and_small_ones_are_true(stub_set: StubSet) ->
         for count in (1000, size):
             assert c.copy(d, h, count, H2D) == 0 and c.copy(back, d, count, D2H) == 0
             out.append(ctypes.string_at(back, 1)[0])
-        assert (
-            c.rt.cudaMemcpy2D(
-                d, c_size_t(64), h, c_size_t(64), c_size_t(64), c_size_t(size // 64), c_int(H2D)
-            )
-            == 0
-        )
+        assert c.rt.cudaMemcpy2D(d, c_size_t(64), h, c_size_t(64), c_size_t(64), c_size_t(size // 64), c_int(H2D)) == 0
         assert c.copy(back, d, 64, D2H) == 0
         return [*out, ctypes.string_at(back, 1)[0]]
 

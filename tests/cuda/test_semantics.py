@@ -28,9 +28,7 @@ NOT_OFFERED = {"103", "119", "124", "128", "141", "142", "144", "145"}
 
 
 def major(stub_set: StubSet) -> int:
-    return int(
-        next(path.name for path in stub_set.libraries if path.name.startswith("libcudart")).split(".")[-1]
-    )
+    return int(next(path.name for path in stub_set.libraries if path.name.startswith("libcudart")).split(".")[-1])
 
 
 def load(stub_set: StubSet) -> semantics.Cuda:
@@ -65,3 +63,13 @@ def test_same_device_attributes_as_an_h200(stub_set: StubSet) -> None:
         del want[number], got[number]
     assert {number for number in want if got[number] != want[number]} == NOT_OFFERED
     assert all(got[number] == [0, 0] for number in NOT_OFFERED)
+
+
+def test_same_device_properties_as_an_h200(stub_set: StubSet) -> None:
+    got = ringdump.run(lambda _: semantics.properties(load(stub_set)), stub_set.rank, device=H200).value
+    want = expected(stub_set)["properties"]
+    assert len(got) == len(want)
+    # PCI place (bus, device), and at the end what NOT_OFFERED and PLACE_AND_BOARD name.
+    differing = [(w, g) for w, g in zip(want, got, strict=True) if w != g]
+    board = [(590680286, 0), (415174878, 0)] if major(stub_set) >= 13 else []
+    assert differing == [(0, 25), (6, 0), (9, 0), *board]
