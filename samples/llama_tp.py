@@ -25,7 +25,7 @@ from llama import Llama, add_arguments, cross_entropy, random_batch, shape_of, t
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    add_arguments(parser, layers=16, kv_heads=8, ffn=14336)
+    add_arguments(parser, layers=16)
     parser.add_argument("--sp", action="store_true", help="shard norms and residuals along the sequence")
     args = parser.parse_args()
     shape = shape_of(args)

@@ -570,7 +570,13 @@ struct Core {
           continue;
         }
       }
-      if (t < when || (t == when && best && order < rank_of_best)) {
+      // At equal times the order is that of the program, not that in which streams came to be busy.
+      bool earlier = t < when;
+      if (t == when && best) {
+        int64_t other = best->queue.front().id;
+        earlier = order != rank_of_best ? order < rank_of_best : item.id != other ? item.id < other : s->id < best->id;
+      }
+      if (earlier) {
         when = t;
         best = s;
         rank_of_best = order;

@@ -166,7 +166,9 @@ ph_answer ph_ask(ph_record *record, const void *blob, size_t length, uint8_t *da
 }
 
 ph_answer ph_request(ph_record *record, const void *blob, size_t length) {
-  return ph_ask(record, blob, length, NULL, NULL);
+  ph_answer answer = ph_ask(record, blob, length, NULL, NULL);
+  if (answer.status == 1 && ph_self.borrows_clock) ph_watchdog_work();
+  return answer;
 }
 
 int ph_fetch(uint64_t ticket, uint8_t *data, size_t total, size_t offset) {

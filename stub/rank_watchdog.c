@@ -27,7 +27,8 @@
 // kernels compiled, and so fewer rounds would fall into it.
 #define PERIOD_NS 25000000
 #define BLIND_ROUND_S 30       // a round in real time now and then: torch's heartbeat monitor wants a pulse
-#define PATIENCE_NS 1000000000 // a round that takes longer is not waited for
+#define PATIENCE_NS 5000000000 // a round that takes longer is not waited for
+#define NAP_NS 1000000
 #define MAX_WATCHDOGS 64       // process groups of one rank; more go on in real time
 
 typedef struct watchdog {
@@ -42,6 +43,9 @@ static watchdog dogs[MAX_WATCHDOGS];
 static pthread_mutex_t dogs_lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_int dog_count;
 static _Atomic int64_t next_round = PERIOD_NS;
+static atomic_bool work;  // is there something that a round could find done?
+
+void ph_watchdog_work(void) { atomic_store_explicit(&work, true, memory_order_relaxed); }
 static __thread watchdog *own;
 static int (*real_timedwait)(pthread_cond_t *, pthread_mutex_t *, const struct timespec *);
 static int (*real_clockwait)(pthread_cond_t *, pthread_mutex_t *, clockid_t, const struct timespec *);
@@ -124,8 +128,9 @@ static void round_of(watchdog *dog) {
     pthread_cond_broadcast(dog->cond);
   }
   pthread_mutex_unlock(dog->mutex);
-  for (int64_t waited = 0; idle && atomic_load(&dog->kicked) && waited < PATIENCE_NS; waited += PATIENCE_NS / 20) {
-    struct timespec slice = {0, PATIENCE_NS / 20};
+  // In short naps: a thread that wakes is not taken for one that sleeps outside CUDA.
+  for (int64_t waited = 0; idle && atomic_load(&dog->kicked) && waited < PATIENCE_NS; waited += NAP_NS) {
+    struct timespec slice = {0, NAP_NS};
     syscall(SYS_futex, &dog->kicked, FUTEX_WAIT_PRIVATE, 1, &slice, NULL, 0);
   }
 }
@@ -135,6 +140,7 @@ void ph_watchdog_rounds(void) {
   int64_t now = ph_now();
   if (now < due || !atomic_load_explicit(&dog_count, memory_order_relaxed) || !ph_this_thread()->moves_clock) return;
   if (ph_self.borrows_clock || !atomic_compare_exchange_strong(&next_round, &due, now + PERIOD_NS)) return;
+  if (!atomic_exchange(&work, false)) return;
   for (int i = 0; i < atomic_load(&dog_count); i++) round_of(&dogs[i]);
 }
 

@@ -42,6 +42,8 @@ class RunningSimulator(Protocol):
 
     def rank_died(self, rank: int, status: int) -> None: ...
 
+    def watch(self, pid: int) -> None: ...
+
 
 @dataclass
 class Outcome:

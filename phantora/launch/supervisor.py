@@ -222,6 +222,8 @@ class RankSupervisor:
     def _when_store(self, port: int, pid: int) -> None:
         self._store_port = port
         self.store_pid = pid
+        if self._simulator is not None:
+            self._simulator.simulator.watch(pid)
         self._outcome.startup_seconds = time.monotonic() - self._begin
         if self._ending.stage:
             return

@@ -76,7 +76,7 @@ class Simulator:
         self._deaths: list[tuple[int, int]] = []
         self._lock = threading.Lock()
         self._rows = 0
-        self._cpu = 0.0
+        self._bystanders: tuple[int, ...] = ()
         self._stats = Stats(0, 0, 0, 0, 0, 0, 0, 0, 0.0)
 
     def rank_died(self, rank: int, status: int) -> None:
@@ -84,6 +84,10 @@ class Simulator:
         with self._lock:
             self._deaths.append((rank, status))
         self._wake()
+
+    def watch(self, pid: int) -> None:
+        """A process that ranks may wait for (the TCPStore's): while it works, they do not sleep."""
+        self._bystanders = (*self._bystanders, pid)
 
     def stop(self) -> None:
         """Ends :meth:`run` early; what is final is in the log."""
@@ -144,6 +148,11 @@ class Simulator:
         """Nothing moves and somebody waits: release an answer, or diagnose."""
         states = [self._core.rank_state(rank) for rank in range(self._session.world_size)]
         running = [rank for rank, state in enumerate(states) if state in (native.NOT_STARTED, native.RUNS)]
+        for pid in self._bystanders:
+            activity = snapshot(pid, only_clock_threads=False)
+            if activity is not None and (not activity.asleep or seen.get(-pid) != activity):
+                seen[-pid] = activity
+                return
         asleep = []
         for rank in running:
             activity = snapshot(int(self._session.control["pid"][rank])) if states[rank] == native.RUNS else None
