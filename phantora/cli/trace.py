@@ -402,6 +402,8 @@ class Request:
                 "simulated_seconds": now.virtual_ns * 1e-9,
                 "records": now.records,
                 "simulator_cpu_seconds": round(now.cpu_seconds, 3),
+                "sleepers_overtaken": now.overtakes,
+                "late_launches": now.late,
             }
         return report
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import resource
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -107,6 +107,10 @@ class Simulator:
         try:
             self._loop(began)
             self._drain(everything=True)
+        except PhantoraError:
+            with contextlib.suppress(PhantoraError):  # the log itself may be what failed
+                self._drain()
+            raise
         finally:
             self._refresh(began)
             self._core.close()
@@ -114,7 +118,7 @@ class Simulator:
     def _loop(self, began: float) -> None:
         idle_since: float | None = None
         last_progress = 0.0
-        seen: dict[int, Activity] = {}
+        seen: dict[int, tuple[float, Activity]] = {}
         while not self._stop.is_set():
             with self._lock:
                 deaths, self._deaths = self._deaths, []
@@ -144,27 +148,28 @@ class Simulator:
             if now - idle_since > (_SLEEP_CHECK_S if waiting else _LONG_SLEEP_S):
                 self._look_at_sleepers(seen, now - idle_since)
 
-    def _look_at_sleepers(self, seen: dict[int, Activity], idle: float) -> None:
+    def _look_at_sleepers(self, seen: dict[int, tuple[float, Activity]], idle: float) -> None:
         """Nothing moves and somebody waits: release an answer, or diagnose."""
         states = [self._core.rank_state(rank) for rank in range(self._session.world_size)]
         running = [rank for rank, state in enumerate(states) if state in (native.NOT_STARTED, native.RUNS)]
-        for pid in self._bystanders:
-            activity = snapshot(pid, only_clock_threads=False)
-            if activity is not None and (not activity.asleep or seen.get(-pid) != activity):
-                seen[-pid] = activity
-                return
-        asleep = []
-        for rank in running:
-            activity = snapshot(int(self._session.control["pid"][rank])) if states[rank] == native.RUNS else None
-            if activity is None or not activity.asleep or seen.get(rank) != activity:
-                if activity is not None:
-                    seen[rank] = activity
-                if states[rank] == native.NOT_STARTED and idle < self._hang_timeout:
-                    return
-                if activity is not None:
-                    return
-                continue
-            asleep.append(rank)
+
+        def sleeps(pid: int) -> bool:
+            """Has `pid` done nothing since a look that lies long enough back?"""
+            activity = snapshot(pid, only_clock_threads=pid not in self._bystanders)
+            if activity is None:
+                return True  # it is gone; whoever started it will say so
+            then, before = seen.get(pid, (0.0, None))
+            if not activity.asleep or before != activity:
+                seen[pid] = (time.monotonic(), activity)
+                return False
+            return time.monotonic() - then >= _SLEEP_CHECK_S
+
+        pids = {rank: int(self._session.control["pid"][rank]) for rank in running if states[rank] == native.RUNS}
+        if not all([sleeps(pid) for pid in (*self._bystanders, *pids.values())]):
+            return
+        if len(pids) < len(running) and idle < self._hang_timeout:
+            return  # some rank has not started yet
+        asleep = list(pids)
         if self._core.overtake(asleep):
             seen.clear()
             return
@@ -189,8 +194,3 @@ class Simulator:
             status.final_time, status.records, self._rows + status.rows, status.alive, status.exited, status.steps,
             status.late, status.overtakes, time.thread_time() - began,
         )  # fmt: skip
-
-
-def peak_memory_bytes() -> int:
-    """Peak resident memory of this process, in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

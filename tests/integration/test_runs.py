@@ -1,0 +1,267 @@
+"""The main job: samples on clusters, what their numbers respond to, equal logs, exports, memory, errors."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import re
+import resource
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import trace_processor
+from support.runs import SAMPLES, Run, command, rows, trace
+
+from phantora.trace.analysis.summary import summarize
+from phantora.trace.export import export
+from phantora.trace.reader import open_log
+
+TINY = ["--dim", "256", "--layers", "16", "--heads", "16", "--kv-heads", "16", "--ffn", "512", "--vocab", "1000"]
+TINY += ["--seq", "128", "--steps", "2", "--warmup", "1"]
+LLAMAS = {
+    "llama_fsdp2.py": [], "llama_ddp.py": [], "llama_tp.py": ["--sp"],
+    "llama_pp.py": ["--batch", "16", "--microbatches", "16"],
+}  # fmt: skip
+
+
+def sample(directory: Path, cluster: str, script: str, *arguments: str) -> Run:
+    return trace(directory, "--cluster", cluster, str(SAMPLES / script), *arguments)
+
+
+def finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value) and value > 0
+
+
+@pytest.mark.parametrize("cluster", ["1x1xH100", "1x4xH100", "2x8xH100"])
+@pytest.mark.parametrize("script", LLAMAS)
+def test_llama_samples(tmp_path: Path, script: str, cluster: str) -> None:
+    run = sample(tmp_path, cluster, script, *TINY, *LLAMAS[script])
+    report = run.report()
+    assert report["world_size"] == math.prod(int(n) for n in cluster.split("x")[:2])
+    assert all(finite(report[key]) for key in ("median_step_s", "tokens_per_s", "mfu", "max_memory_allocated"))
+    losses = re.findall(r"loss (\S+)", run.out)
+    assert len(losses) == 3 and all(math.isfinite(float(loss)) for loss in losses)
+    log = open_log(run.log)
+    assert log.complete
+    assert set(rows(run.log, "rank")["rank"]) == set(range(report["world_size"]))
+
+
+@pytest.mark.parametrize("cluster", ["1x1xH100", "1x4xH100", "2x8xH100"])
+def test_resnet_sample(tmp_path: Path, cluster: str) -> None:
+    run = sample(tmp_path, cluster, "resnet_ddp.py", "--batch", "4", "--steps", "2", "--warmup", "1")
+    assert finite(run.report()["images_per_s"])
+
+
+@pytest.mark.parametrize("flags", [[], ["--amp"]])
+def test_single_gpu_sample(tmp_path: Path, flags: list[str]) -> None:
+    run = sample(tmp_path, "1x1xH100", "llama_single.py", *TINY, *flags)
+    assert finite(run.report()["tokens_per_s"])
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """FSDP2 on 4 ranks, with layers large enough that the GPU sets the pace."""
+    return sample(tmp_path_factory.mktemp("reference"), "1x4xH100", "llama_fsdp2.py", *FSDP)
+
+
+FSDP = ["--layers", "4", "--seq", "2048", "--steps", "2", "--warmup", "1"]
+
+
+def test_numbers_respond(tmp_path: Path, reference: Run) -> None:
+    """To the GPU, the cluster, the batch and the host-cost mode."""
+    base = reference.report()["median_step_s"]
+
+    def step(cluster: str, *options: str, extra: tuple[str, ...] = ()) -> float:
+        run = trace(tmp_path, "--cluster", cluster, *options, str(SAMPLES / "llama_fsdp2.py"), *FSDP, *extra)
+        return float(run.report()["median_step_s"])
+
+    assert step("1x4xA100-80GB") > 1.5 * base
+    assert step("1x4xH100", extra=("--batch", "2")) > 1.3 * base
+    assert step("2x4xH100") > base  # two hosts: the network carries half of the ring
+    assert step("1x4xH100", "--host-time", "none") <= base
+    assert step("1x4xH100", "--host-time", "measured") > 0.9 * base
+
+
+def test_summary_agrees_with_the_script(reference: Run) -> None:
+    summary = summarize(open_log(reference.log))
+    peak = next(rank.gpu.peak_allocated for rank in summary.ranks if rank.rank == 0)
+    assert peak == reference.report()["max_memory_allocated"]
+
+
+def children(pid: int) -> list[int]:
+    found = []
+    for task in os.listdir(f"/proc/{pid}/task"):
+        for child in Path(f"/proc/{pid}/task/{task}/children").read_text().split():
+            found += [int(child), *children(int(child))]
+    return found
+
+
+def run_with_stops(directory: Path, seed: int) -> Path:
+    """Ranks are stopped and continued at random moments."""
+    chooser = random.Random(seed)
+    arguments = ["--cluster", "1x4xH100", str(SAMPLES / "llama_fsdp2.py"), *TINY]
+    process = subprocess.Popen(
+        command("-o", "run.arrow", "--no-summary", *arguments), cwd=directory,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    while process.poll() is None:
+        try:
+            victim = chooser.choice(children(process.pid)[1:])
+            os.kill(victim, signal.SIGSTOP)
+            time.sleep(chooser.random() * 0.1)
+            os.kill(victim, signal.SIGCONT)
+        except (OSError, IndexError):
+            pass  # it has ended, or nothing has started
+        time.sleep(chooser.random() * 0.1)
+    assert process.returncode == 0
+    return directory / "run.arrow"
+
+
+def test_equal_logs_however_ranks_are_scheduled(tmp_path: Path) -> None:
+    logs = []
+    for seed in range(5):
+        directory = tmp_path / str(seed)
+        directory.mkdir()
+        logs.append(run_with_stops(directory, seed))
+    columns = ["kind", "rank", "stream", "start", "end", "launch", "ready", "id", "link", "bytes", "flops", "value"]
+    first = rows(logs[0], *columns)
+    assert len(first["id"]) > 10_000
+    for log in logs[1:]:
+        other = rows(log, *columns)
+        assert {name: int((first[name] != other[name]).sum()) for name in columns} == dict.fromkeys(columns, 0)
+
+
+def test_real_run_in_perfetto(tmp_path: Path, reference: Run) -> None:
+    """Counts and durations in Perfetto's own engine are those of the log."""
+    log = rows(reference.log, "start", "end", "rank", kinds=("kernel",))
+    for name in ("run.perfetto", "run.json.gz"):
+        export(str(reference.log), str(tmp_path / name))
+        answers = trace_processor.ask(
+            tmp_path / name,
+            "select count(*), sum(dur) from slice where category = 'kernel' and dur > 0",
+            "select count(distinct pid) from process where name like 'rank%' or pid is not null",
+        )
+        count, duration = answers[0][0]
+        communication = rows(reference.log, "start", "end", kinds=("collective", "sendrecv"))
+        allowed = {len(log["start"]), len(log["start"]) + len(communication["start"])}
+        assert count in allowed, name
+        total = int((log["end"] - log["start"]).sum())
+        if count != len(log["start"]):
+            total += int((communication["end"] - communication["start"]).sum())
+        assert abs(duration - total) <= count, name  # JSON holds thousandths of a microsecond
+
+
+def test_real_run_in_hta(tmp_path: Path, reference: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    analysis_module = pytest.importorskip("hta.trace_analysis", reason="HolisticTraceAnalysis is not installed")
+    monkeypatch.setenv("HTA_DISABLE_NS_ROUNDING", "1")
+    out = tmp_path / "chrome"
+    export(str(reference.log), str(out) + "/")
+    analysis = analysis_module.TraceAnalysis(trace_dir=str(out), include_last_profiler_step=True)
+    overlap = analysis.get_comm_comp_overlap(visualize=False)
+    summary = summarize(open_log(reference.log))
+    for _, row in overlap.iterrows():
+        rank = next(rank for rank in summary.ranks if rank.rank == row["rank"])
+        ours = 100 * rank.gpu.overlapped / rank.gpu.communication
+        assert abs(ours - row["comp_comm_overlap_pctg"]) < 0.1
+
+
+def test_out_of_memory_at_the_capacity_of_the_gpu(tmp_path: Path) -> None:
+    script = tmp_path / "fill.py"
+    script.write_text(
+        "import torch\nheld = []\n"
+        "try:\n    while True: held.append(torch.empty(1 << 30, dtype=torch.uint8, device='cuda'))\n"
+        "except torch.OutOfMemoryError as error: print(len(held), error)\n"
+    )
+    for gpu, gib, capacity in (("H100", 78, "79.18 GiB"), ("H200", 139, "139.80 GiB")):
+        run = trace(tmp_path, "--cluster", f"1x1x{gpu}", str(script))
+        assert run.out.startswith(f"{gib} CUDA out of memory.")
+        assert f"total capacity of {capacity}" in run.out
+
+
+PROLOGUE = """
+import os, torch, torch.distributed as dist
+rank = int(os.environ["RANK"])
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl")
+x = torch.ones(8, device="cuda")
+dist.all_reduce(x)
+torch.cuda.synchronize()
+"""
+
+
+def broken(directory: Path, body: str, *options: str, before: Any = None) -> Run:
+    (directory / "broken.py").write_text(PROLOGUE + body)
+    run = trace(directory, "--cluster", "1x3xH100", *options, "broken.py", check=False, before=before)
+    assert run.status != 0
+    assert "Traceback" not in run.err
+    return run
+
+
+def test_collective_that_one_rank_never_joins(tmp_path: Path) -> None:
+    run = broken(tmp_path, "if rank != 2: dist.all_reduce(x); torch.cuda.synchronize()\n")
+    assert "rank 0 waits in all_reduce of 8 float32, sequence number 1 of group (ranks 0-2); not there: rank 2" in run.err
+    assert "rank 2 has exited with status 0" in run.err
+    assert open_log(run.log).num_rows > 0
+
+
+def test_rank_that_sleeps_for_ever_is_diagnosed(tmp_path: Path) -> None:
+    body = "if rank == 2: import threading; threading.Event().wait()\ndist.all_reduce(x); torch.cuda.synchronize()\n"
+    run = broken(tmp_path, body, "--hang-timeout", "3")
+    assert "not there: rank 2" in run.err
+    assert "rank 2 runs or sleeps outside CUDA" in run.err
+
+
+def test_mismatched_collectives(tmp_path: Path) -> None:
+    run = broken(tmp_path, "dist.all_reduce(x[: 8 - rank]); torch.cuda.synchronize()\n")
+    assert "mismatched collectives in group (ranks 0-2), sequence number 1" in run.err
+    run = broken(tmp_path, "(dist.all_reduce if rank else dist.broadcast)(x, *([] if rank else [0]))\ntorch.cuda.synchronize()\n")
+    assert "calls broadcast of 8 float32, root 0" in run.err
+
+
+def test_log_that_does_not_fit_the_disk(tmp_path: Path) -> None:
+    """The limit lies above the shared memory (a file, to the kernel) and below the log."""
+    limit = 7 << 20
+
+    def full() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    body = "y = torch.ones(4096, device='cuda')\nfor i in range(400_000): y.add_(1)\n"
+    run = broken(tmp_path, body, before=full)
+    assert "run.arrow" in run.err and "File too large" in run.err
+    assert open_log(run.log).num_rows > 0
+
+
+def test_shared_memory_does_not_need_dev_shm(tmp_path: Path) -> None:
+    """/dev/shm of 64 KiB, as in a small container: the run takes nothing from it."""
+    wrapped = ["unshare", "--mount", "--map-root-user", "sh", "-c", "mount -t tmpfs -o size=64k tmpfs /dev/shm && exec \"$@\"", "sh"]
+    if subprocess.run([*wrapped, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this kernel allows no mount namespace here")
+    script = tmp_path / "ok.py"
+    script.write_text(PROLOGUE + "print('fine')\n")
+    done = subprocess.run(
+        [*wrapped, *command("--no-summary", "--cluster", "1x4xH100", str(script))],
+        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0 and done.stdout.count("fine") == 4
+
+
+def test_readme_commands(tmp_path: Path) -> None:
+    """The README's first command (with fewer layers) and the readers that it names."""
+    readme = (SAMPLES.parent / "README.md").read_text()
+    assert "phantora trace samples/llama_fsdp2.py --cluster 1x4xH100 -o run.perfetto" in readme
+    done = subprocess.run(
+        [*command(str(SAMPLES / "llama_fsdp2.py"), "--cluster", "1x4xH100", "-o", "run.perfetto"), *TINY],
+        cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "What the durations rest on" in done.stdout + done.stderr
+    assert (tmp_path / "run.perfetto").stat().st_size > 0
+    verb = command()[:-1]
+    for arguments in (["analyze", "run.arrow", "--json"], ["export", "run.arrow", "-o", "run.json.gz", "--ranks", "0-3"], ["doctor"]):
+        subprocess.run([*verb, *arguments], cwd=tmp_path, capture_output=True, check=True, timeout=120)
+    assert (tmp_path / "run.json.gz").exists()

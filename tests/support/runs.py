@@ -1,0 +1,62 @@
+"""Runs `phantora trace` as a user does and reads what it leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from phantora.trace.reader import open_log
+
+SAMPLES = Path(__file__).resolve().parents[2] / "samples"
+
+
+@dataclass
+class Run:
+    status: int
+    out: str
+    err: str
+    directory: Path
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "run.arrow"
+
+    def report(self) -> dict[str, Any]:
+        """The JSON line that a sample prints last."""
+        lines = [re.sub(r"^\[rank\d+\]: ", "", line) for line in self.out.splitlines()]
+        return dict(json.loads([line for line in lines if line.startswith("{")][-1]))
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "phantora", "trace", *arguments]
+
+
+def trace(
+    directory: Path, *arguments: str, check: bool = True, before: Callable[[], None] | None = None, timeout: float = 240
+) -> Run:
+    done = subprocess.run(
+        command("-o", "run.arrow", "--no-summary", *arguments),
+        cwd=directory, env=dict(os.environ), capture_output=True, text=True, timeout=timeout, preexec_fn=before, check=False,
+    )  # fmt: skip
+    if check:
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return Run(done.returncode, done.stdout, done.stderr, directory)
+
+
+def rows(log: Path, *columns: str, kinds: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Columns of a log as arrays; texts as indices into the log's words."""
+    opened = open_log(log)
+    parts: dict[str, list[Any]] = {name: [] for name in columns}
+    for batch in opened.batches(list(columns), kinds=list(kinds) or None):
+        for name in columns:
+            parts[name].append(batch[name])
+    return {name: np.concatenate(pieces) if pieces else np.array([]) for name, pieces in parts.items()}
