@@ -165,7 +165,8 @@ class Simulator:
             return time.monotonic() - then >= _SLEEP_CHECK_S
 
         pids = {rank: int(self._session.control["pid"][rank]) for rank in running if states[rank] == native.RUNS}
-        if not all([sleeps(pid) for pid in (*self._bystanders, *pids.values())]):
+        looks = [sleeps(pid) for pid in (*self._bystanders, *pids.values())]  # each must be looked at
+        if not all(looks):
             return
         if len(pids) < len(running) and idle < self._hang_timeout:
             return  # some rank has not started yet

@@ -204,7 +204,8 @@ def broken(directory: Path, body: str, *options: str, before: Any = None) -> Run
 
 def test_collective_that_one_rank_never_joins(tmp_path: Path) -> None:
     run = broken(tmp_path, "if rank != 2: dist.all_reduce(x); torch.cuda.synchronize()\n")
-    assert "rank 0 waits in all_reduce of 8 float32, sequence number 1 of group (ranks 0-2); not there: rank 2" in run.err
+    told = "rank 0 waits in all_reduce of 8 float32, sequence number 1 of group (ranks 0-2); not there: rank 2"
+    assert told in run.err
     assert "rank 2 has exited with status 0" in run.err
     assert open_log(run.log).num_rows > 0
 
@@ -219,7 +220,8 @@ def test_rank_that_sleeps_for_ever_is_diagnosed(tmp_path: Path) -> None:
 def test_mismatched_collectives(tmp_path: Path) -> None:
     run = broken(tmp_path, "dist.all_reduce(x[: 8 - rank]); torch.cuda.synchronize()\n")
     assert "mismatched collectives in group (ranks 0-2), sequence number 1" in run.err
-    run = broken(tmp_path, "(dist.all_reduce if rank else dist.broadcast)(x, *([] if rank else [0]))\ntorch.cuda.synchronize()\n")
+    body = "(dist.all_reduce if rank else dist.broadcast)(x, *([] if rank else [0]))\n"
+    run = broken(tmp_path, body + "torch.cuda.synchronize()\n")
     assert "calls broadcast of 8 float32, root 0" in run.err
 
 
@@ -238,7 +240,8 @@ def test_log_that_does_not_fit_the_disk(tmp_path: Path) -> None:
 
 def test_shared_memory_does_not_need_dev_shm(tmp_path: Path) -> None:
     """/dev/shm of 64 KiB, as in a small container: the run takes nothing from it."""
-    wrapped = ["unshare", "--mount", "--map-root-user", "sh", "-c", "mount -t tmpfs -o size=64k tmpfs /dev/shm && exec \"$@\"", "sh"]
+    mount = 'mount -t tmpfs -o size=64k tmpfs /dev/shm && exec "$@"'
+    wrapped = ["unshare", "--mount", "--map-root-user", "sh", "-c", mount, "sh"]
     if subprocess.run([*wrapped, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this kernel allows no mount namespace here")
     script = tmp_path / "ok.py"
@@ -262,6 +265,8 @@ def test_readme_commands(tmp_path: Path) -> None:
     assert "What the durations rest on" in done.stdout + done.stderr
     assert (tmp_path / "run.perfetto").stat().st_size > 0
     verb = command()[:-1]
-    for arguments in (["analyze", "run.arrow", "--json"], ["export", "run.arrow", "-o", "run.json.gz", "--ranks", "0-3"], ["doctor"]):
+    export_some = ["export", "run.arrow", "-o", "run.json.gz", "--ranks", "0-3"]
+    readers = (["analyze", "run.arrow", "--json"], export_some, ["doctor"])
+    for arguments in readers:
         subprocess.run([*verb, *arguments], cwd=tmp_path, capture_output=True, check=True, timeout=120)
     assert (tmp_path / "run.json.gz").exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -45,7 +44,7 @@ def trace(
 ) -> Run:
     done = subprocess.run(
         command("-o", "run.arrow", "--no-summary", *arguments),
-        cwd=directory, env=dict(os.environ), capture_output=True, text=True, timeout=timeout, preexec_fn=before, check=False,
+        cwd=directory, capture_output=True, text=True, timeout=timeout, preexec_fn=before, check=False,
     )  # fmt: skip
     if check:
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]

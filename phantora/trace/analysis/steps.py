@@ -1,9 +1,10 @@
-"""Where the steps of a run lie on each rank's host clock.
+"""Where the steps of a run lie on each rank.
 
 Three ways, the first that all ranks of the log offer:
 - ``ProfilerStep#k`` annotations, which torch.profiler makes;
-- the ends of ``Optimizer.step#...`` annotations, which every torch optimizer makes; optimizers in a
-  row with no kernel launched between them count as one;
+- ``Optimizer.step#...`` annotations, which every torch optimizer makes; a step ends when the GPU has
+  done all that was launched until the annotation's end, since the host runs ahead of it by a
+  changing distance; optimizers in a row with no kernel launched between them count as one;
 - the whole run as one step.
 """
 
@@ -24,7 +25,7 @@ _OPTIMIZER = "Optimizer.step#"
 
 @dataclass(frozen=True)
 class Step:
-    """One step of one rank: host times in ns."""
+    """One step of one rank: times in ns."""
 
     number: int
     name: str
@@ -62,8 +63,9 @@ def find_steps(log: Log, ranks: Collection[int] | None = None) -> Steps:
         return Steps("profiler", {rank: _from_profiler(spans) for rank, spans in profiled.items()})
     if extent and all(optimized.values()):
         busy = _launches_between(log, optimized)
+        done = _completions(log, optimized)
         found = {
-            rank: _from_optimizer(extent[rank][0], sorted(optimized[rank]), busy[rank]) for rank in extent
+            rank: _from_optimizer(extent[rank][0], done[rank], busy[rank]) for rank in extent
         }
         if all(found.values()):
             return Steps("optimizer", found)
@@ -120,9 +122,25 @@ def _launches_between(log: Log, spans: dict[int, list[Span]]) -> dict[int, npt.N
     return busy
 
 
-def _from_optimizer(begin: int, spans: list[Span], busy: npt.NDArray[np.bool_]) -> list[Step]:
+_DEVICE = ("kernel", "memcpy", "memset", "collective", "sendrecv")
+
+
+def _completions(log: Log, spans: dict[int, list[Span]]) -> dict[int, list[int]]:
+    """For each rank and span, in order of start: when all that was launched until its end was done."""
+    ends = {rank: np.array([end for _, end, _ in sorted(own)], np.int64) for rank, own in spans.items()}
+    latest = {rank: np.zeros(len(own) + 1, np.int64) for rank, own in ends.items()}
+    for batch in log.batches(("rank", "launch", "end"), kinds=_DEVICE, ranks=spans):
+        for rank in np.unique(batch["rank"]).tolist():
+            own = batch["rank"] == rank
+            np.maximum.at(latest[rank], np.searchsorted(ends[rank], batch["launch"][own]), batch["end"][own])
+    return {
+        rank: np.maximum(own, np.maximum.accumulate(latest[rank])[:-1]).tolist() for rank, own in ends.items()
+    }
+
+
+def _from_optimizer(begin: int, ends: list[int], busy: npt.NDArray[np.bool_]) -> list[Step]:
     steps: list[Step] = []
-    for i, (_, end, _) in enumerate(spans):
+    for i, end in enumerate(ends):
         if i < len(busy) and not busy[i]:
             continue
         if end > begin:
