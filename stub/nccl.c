@@ -1112,6 +1112,7 @@ static ncclResult_t enqueue(operation op, cudaStream_t stream) {
   ncclResult_t result = check_operation(&op, stream);
   if (result != ncclSuccess) return leave(group_failed(result));
   ph_charge(PH_API_NCCL_ENQUEUE);
+  ph_watchdog_work();
   if (op.count == 0) return leave(ncclSuccess);
   if (group.depth == 0) return leave(launch(&op, 1));
   operation *larger = grown(group.ops, group.op_count, &group.op_capacity, sizeof op);

@@ -168,6 +168,7 @@ uint64_t ph_next_ticket(void);
 // NCCL's watchdog threads make their rounds in virtual time from now on. Called once, after torch
 // has been imported and before ranks are forked.
 void ph_tame_watchdogs(void);
+void ph_watchdog_work(void);       // a collective was issued, or a round found one that is not done
 
 // ---------------------------------------------------------------- loud failure
 // Reports a call that is not supported: prints one line naming library and call and the remedy

@@ -68,7 +68,6 @@ void ph_memory_store(void *pointer, const void *data, size_t bytes);  // payload
 void ph_payload_reset(void);
 // rank_watchdog.c
 void ph_watchdog_rounds(void);  // lets NCCL's watchdogs make their round when 100 ms have passed
-void ph_watchdog_work(void);    // a collective was launched, or a round found one that is not done
 void ph_watchdogs_reset(void);
 
 #pragma GCC visibility pop

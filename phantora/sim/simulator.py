@@ -108,7 +108,7 @@ class Simulator:
             self._loop(began)
             self._drain(everything=True)
         except PhantoraError:
-            with contextlib.suppress(PhantoraError):  # the log itself may be what failed
+            with contextlib.suppress(PhantoraError, ValueError):  # the log itself may be what failed
                 self._drain()
             raise
         finally:
