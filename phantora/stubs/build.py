@@ -198,8 +198,9 @@ def _run(command: list[str]) -> None:
     if result.returncode:
         lines = result.stderr.strip().splitlines()
         errors = [line for line in lines if "error" in line or "undefined" in line] or lines[-1:]
+        target = Path(command[command.index("-o") + 1]).name
         raise PhantoraError(
-            f"{command[0]} cannot make {Path(command[command.index('-o') + 1]).name}: {errors[0] if errors else 'no message'}; "
+            f"{command[0]} cannot make {target}: {errors[0] if errors else 'no message'}; "
             "this compiler or torch version may be unsupported: see `phantora doctor`"
         )
 
