@@ -60,20 +60,23 @@ class TraceCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         whole = list(args)
         rest = super().parse_args(ctx, args)
-        if "--" not in whole:
-            self._take_trailing(ctx)
         target: tuple[str, ...] = ctx.params.get("target") or ()
         before = whole[: len(whole) - len(target)]
         ctx.meta["phantora.command"] = bool(target) and bool(before) and before[-1] == "--"
+        if not ctx.meta["phantora.command"]:
+            self._take_trailing(ctx)
         return rest
 
     def _take_trailing(self, ctx: click.Context) -> None:
         """Takes ``--cluster`` and ``-o`` from behind the script, unless they stand before it as well.
 
         People write them last. A script that has such options of its own gets them when ours stand
-        before it, or after ``--``.
+        before it, or after the first ``--``, which is passed on unless it ended options of ours.
         """
-        script, *arguments = ctx.params.get("target") or ("",)
+        target: tuple[str, ...] = ctx.params.get("target") or ()
+        script, behind = target[:1], list(target[1:])
+        cut = behind.index("--") if "--" in behind else len(behind)
+        arguments, theirs = behind[:cut], behind[cut:]
         for name, flags in TRAILING.items():
             if ctx.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
                 continue
@@ -86,7 +89,9 @@ class TraceCommand(click.Command):
                 ctx.params[name] = value if equals else arguments[index + 1]
                 del arguments[index : index + (1 if equals else 2)]
                 break
-        ctx.params["target"] = (script, *arguments) if script else ()
+        if len(arguments) < cut:
+            theirs = theirs[1:]  # it stood between our options and the script's
+        ctx.params["target"] = (*script, *arguments, *theirs)
 
 
 @click.command(

@@ -270,3 +270,21 @@ def test_readme_commands(tmp_path: Path) -> None:
     for arguments in readers:
         subprocess.run([*verb, *arguments], cwd=tmp_path, capture_output=True, check=True, timeout=120)
     assert (tmp_path / "run.json.gz").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "seen"),
+    [
+        (["-m", "trainer", "--cluster", "2xH200", "--", "--batch", "4"], ["--batch", "4"]),
+        (["trainer.py", "--batch", "4", "--cluster=2xH200"], ["--batch", "4"]),
+        (["--cluster", "2xH200", "trainer.py", "--cluster", "mine"], ["--cluster", "mine"]),
+        (["trainer.py", "--cluster", "2xH200", "--", "-o", "mine"], ["-o", "mine"]),
+    ],
+)
+def test_whose_arguments_are_whose(tmp_path: Path, arguments: list[str], seen: list[str]) -> None:
+    """--cluster and -o may stand behind the script; what follows ``--`` is the script's alone."""
+    (tmp_path / "trainer.py").write_text("import os, sys\nprint(os.environ['WORLD_SIZE'], sys.argv[1:])\n")
+    verb = command("--null")
+    done = subprocess.run([*verb, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(f"2 {seen}") == 2
