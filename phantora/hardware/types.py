@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from phantora.hardware.topology import Topology
 
 
 @dataclass(frozen=True)
@@ -120,3 +125,10 @@ class Cluster:
     @property
     def world_size(self) -> int:
         return self.hosts * self.gpus_per_host
+
+    @cached_property
+    def topology(self) -> Topology:
+        """Its links and the routes over them."""
+        from phantora.hardware.builders import build
+
+        return build(self)
