@@ -1,8 +1,9 @@
 """Operator signatures and library calls: from the tracer's JSON to data classes.
 
 A tensor is ``{"t": dtype, "s": shape, "st": strides}`` (``"d": "cpu"`` when it is not on the GPU), a
-tensor list ``{"l": [...]}``. A list longer than 64 carries its first tensors and ``n``, ``numel`` and
-``bytes`` of all: the rest is rebuilt as equal tensors of the same total.
+tensor list ``{"l": [...]}``. A list longer than 64 carries its first elements and ``n``, and if they
+are tensors ``numel`` and ``bytes`` of all: the rest is rebuilt as equal tensors of the same total. Of
+long lists of numbers only the first are known, which no price depends on.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def kernel_launch(
 def _argument(value: Any) -> Any:
     if isinstance(value, dict):
         if "l" in value:
-            return _tensor_list(value)
+            return _long_list(value)
         return _tensor(value)
     if isinstance(value, list):
         return tuple(_argument(item) for item in value)
@@ -75,10 +76,10 @@ def _tensor(table: dict[str, Any]) -> TensorSpec:
     return TensorSpec(dtype=str(table["t"]), shape=shape, stride=stride, device=str(table.get("d", "cuda")))
 
 
-def _tensor_list(table: dict[str, Any]) -> tuple[Any, ...]:
+def _long_list(table: dict[str, Any]) -> tuple[Any, ...]:
     listed = tuple(_argument(item) for item in table["l"])
     missing = int(table.get("n", len(listed))) - len(listed)
-    if missing <= 0:
+    if missing <= 0 or "numel" not in table:
         return listed
     shown = [t for t in listed if isinstance(t, TensorSpec)]
     size = max(0, int(table["numel"]) - sum(numel(t.shape) for t in shown))

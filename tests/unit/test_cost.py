@@ -496,6 +496,11 @@ def test_long_lists_keep_their_size() -> None:
     assert sum(nbytes(t) for t in tensors(rebuilt)) == 4 * 1777
 
 
+def test_long_lists_of_numbers() -> None:
+    text = json.dumps({"op": "aten::_foreach_div_.ScalarList", "args": [{"l": [0.1] * 8, "n": 196}]})
+    assert parse_signature(text).args == ((0.1,) * 8,)
+
+
 @pytest.mark.parametrize(
     "text",
     [
