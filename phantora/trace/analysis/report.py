@@ -1,0 +1,292 @@
+"""The report of a run: the data that the terminal, JSON, CSV and the pages are all made from.
+
+Times are integer or mean nanoseconds, sizes bytes, bandwidths bytes/s, shares 0 to 1, unless a field
+says otherwise. ``docs/analysis.md`` says what each number means and where it comes from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import orjson
+
+REPORT_FORMAT = 1
+
+# Why no compute ran. Together with `Times.compute` the causes make up the whole of a stretch.
+CAUSES = {
+    "transfer": "communication that moves data, not hidden by compute",
+    "late rank": "a collective's kernel waits for its last rank",
+    "pipeline bubble": "a send or receive waits for its partner",
+    "copy": "memory copies and sets alone",
+    "host": "the host had not launched the next kernel yet",
+    "synchronisation": "the same, because the host had waited for the GPU",
+    "dependency": "the next kernel waits for an event of another stream",
+    "launch gap": "between a kernel's end, or its launch, and the start of a kernel long launched",
+    "end": "nothing more to run in this stretch",
+}
+IDLE_CAUSES = ("host", "synchronisation", "dependency", "launch gap", "end")
+
+
+@dataclass
+class Times:
+    """Where the time of a stretch went; means over ranks where it stands for several.
+
+    Terms are HolisticTraceAnalysis': *compute* is the time in which at least one kernel that is not
+    communication runs; *communication* that of NCCL kernels, their wait for peers included;
+    *overlapped* the time of both; *exposed* communication without compute; *copy* copies beside
+    neither; *idle* nothing at all. compute + exposed + copy + idle == time.
+    """
+
+    time: float = 0
+    compute: float = 0
+    communication: float = 0
+    overlapped: float = 0
+    exposed: float = 0
+    copy: float = 0
+    idle: float = 0
+    waiting: float = 0
+    """Part of the NCCL kernels' time that passed before the last peer had arrived; sum over kernels."""
+    stalls: dict[str, float] = field(default_factory=dict)
+    """Time without compute by cause (:data:`CAUSES`); its sum is time - compute."""
+    flops: float = 0
+    mfu: float | None = None
+    peak_allocated: int = 0
+    """Bytes the framework had allocated at most; the largest rank's."""
+    peak_reserved: int = 0
+
+    @property
+    def overlap(self) -> float | None:
+        """Share of communication that compute hides."""
+        return self.overlapped / self.communication if self.communication else None
+
+
+@dataclass
+class StepTimes:
+    """One step, of one rank or over ranks."""
+
+    number: int
+    name: str
+    start: int
+    end: int
+    times: Times
+
+
+@dataclass
+class RankReport:
+    rank: int
+    gpu: Times
+    """From the rank's first device activity to its last, or what the filters leave of it."""
+    steps: list[StepTimes] = field(default_factory=list)
+    by_class: dict[str, float] = field(default_factory=dict)
+    """Sum of device time by class of work, waits for peers left out."""
+    by_provenance: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Exposure:
+    """Exposed communication of one kind, and what waited for it. Mean per rank and step."""
+
+    comm: int
+    group: str
+    collective: str
+    """Name of the NCCL kernel."""
+    waited_by: str
+    """Operator of the first kernel that computes afterwards; empty when there is none."""
+    exposed: float
+    late_rank: float
+    """Part of it in which the last rank had not arrived."""
+
+
+@dataclass
+class Work:
+    """Device time of one kind of work. Sums over the ranks and steps reported on."""
+
+    name: str
+    cls: str
+    count: int
+    time: float
+    """Waits for peers left out."""
+    share: float
+    """Of all device time."""
+    flops: float
+    bytes: float
+    provenance: str
+    """What most of its time rests on."""
+
+
+@dataclass
+class CollectiveReport:
+    """Collectives of one kind and size class on one communicator, per rank and call."""
+
+    comm: int
+    group: str
+    name: str
+    algorithm: str
+    ranks: int
+    count: int
+    """Calls of one rank, summed over ranks."""
+    bytes: float
+    """Mean bytes of a call, in the rank's own view (docs/collectives.md)."""
+    wait: float
+    """Mean time from the kernel's start to the last rank's arrival."""
+    transfer: float
+    algorithm_bandwidth: float | None
+    """bytes / transfer."""
+    bus_bandwidth: float | None
+    """The algorithm's, times the factor that nccl-tests use for this collective."""
+    skew: float
+    """Mean time between the first and the last rank's arrival."""
+    skew_max: float
+    last: int
+    """The rank that most often arrives last."""
+    last_share: float
+
+
+@dataclass
+class Straggler:
+    """How long others waited in collectives for this rank: each call's wait is charged to its last arrival."""
+
+    rank: int
+    caused: float
+    """Sum over calls of the longest wait of a peer, per step."""
+    waited: float
+    """Mean per step that this rank itself waited for others."""
+    last: int
+    """Calls in which it came last by more than a microsecond."""
+
+
+@dataclass
+class LinkReport:
+    """A link of the network, from flow rows."""
+
+    name: str
+    bytes: float
+    busy: float
+    """Time in which at least one flow used it."""
+    utilisation: float | None
+    """Bytes over what the link could have moved in the time reported on."""
+
+
+@dataclass
+class MemoryReport:
+    """A rank's memory: the framework's own account of it."""
+
+    rank: int
+    peak_time: int
+    peak_step: int | None
+    peak_allocated: int
+    peak_reserved: int
+    capacity: int
+    by_category: dict[str, int]
+    """Bytes alive at the peak: parameters, gradients, optimizer, activations, communication, workspaces,
+    other; and, reserved by the allocator without being allocated then, fragmentation."""
+    timeline: list[tuple[int, int, int]]
+    """(time, allocated, reserved): the highest of each of at most 500 stretches of time."""
+
+
+@dataclass
+class PathSegment:
+    """A stretch of the critical path. Segments of a path follow each other without gap."""
+
+    start: int
+    end: int
+    rank: int
+    stream: int
+    """-1 on the host."""
+    cls: str
+    name: str
+
+
+@dataclass
+class CriticalPath:
+    """What a step's end rests on, walked backwards through the recorded dependencies.
+
+    It leads from the end of the rank that ends last to the beginning of the step; `length` is the sum
+    of its segments and equals `time`.
+    """
+
+    step: int
+    time: int
+    length: int
+    start_rank: int
+    end_rank: int
+    by_class: dict[str, int]
+    by_rank: dict[int, int]
+    by_collective: dict[str, int]
+    by_host: dict[str, int]
+    """Host time on the path by the operator or annotation that ran."""
+    gain: dict[str, int] | None
+    """By how much the step were shorter if the class took no time: the longest path is computed anew, all
+    other durations and recorded dependencies kept. None for steps for which it was not asked."""
+    segments: list[PathSegment]
+
+
+@dataclass
+class Throughput:
+    """Tokens, if the log shows them: the elements of the indices of ``aten::embedding``."""
+
+    tokens_per_step: float
+    """Of one rank: the largest embedding of a step; ranks that share a batch see the same tokens."""
+    tokens_per_second: float
+    """Of one rank."""
+    source: str
+
+
+@dataclass
+class Report:
+    path: str
+    complete: bool
+    metadata: dict[str, Any]
+    trailer: dict[str, Any]
+    rows: int
+    step_source: str
+    """``profiler``, ``optimizer``, ``run`` or ``time``."""
+    ranks: list[RankReport]
+    steps: list[StepTimes]
+    """Over ranks: times are means, memory is the largest rank's."""
+    steady: Times
+    """Mean over steps without the first, which pays for start-up (over all if there is one)."""
+    by_class: dict[str, float]
+    """Shares of device time, summing to 1."""
+    by_provenance: dict[str, float]
+    details: Details | None = None
+    """None in the short form that ends a run."""
+    format: int = REPORT_FORMAT
+
+
+@dataclass
+class Details:
+    """What `phantora analyze` adds to the times."""
+
+    exposure: list[Exposure]
+    kernels: list[Work]
+    operators: list[Work]
+    classes: list[Work]
+    modules: list[Work]
+    """By innermost annotation that was open at the launch; torch records no module of its own accord."""
+    collectives: list[CollectiveReport]
+    stragglers: list[Straggler]
+    links: list[LinkReport]
+    """Empty when the log has no flow rows."""
+    memory: list[MemoryReport]
+    critical_paths: list[CriticalPath]
+    throughput: Throughput | None
+
+
+def to_json(report: Report) -> str:
+    """`report` as JSON, with the derived `overlap` beside the times it comes from."""
+    return orjson.dumps(as_data(report), option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode()
+
+
+def as_data(report: Report) -> dict[str, Any]:
+    """`report` as dicts and lists, of JSON's types but for integer keys."""
+    data = asdict(report)
+    data["steady"]["overlap"] = report.steady.overlap
+    for step, row in zip(report.steps, data["steps"], strict=True):
+        row["times"]["overlap"] = step.times.overlap
+    for rank, entry in zip(report.ranks, data["ranks"], strict=True):
+        entry["gpu"]["overlap"] = rank.gpu.overlap
+        for step, row in zip(rank.steps, entry["steps"], strict=True):
+            row["times"]["overlap"] = step.times.overlap
+    return data
