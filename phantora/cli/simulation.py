@@ -71,7 +71,7 @@ def assemble(
     core: Path,
 ) -> Simulation:
     """`metadata` holds fields of ``RunMetadata`` that the cluster does not tell; `core` is the library
-    of ``stub/core.cpp``."""
+    of ``stub/core*.cpp``."""
     session = create_session(cluster, settings)
     if settings.null:
         return Simulation(session)

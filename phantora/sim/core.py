@@ -1,4 +1,4 @@
-"""The C++ core (``stub/core.cpp``) as a typed Python object."""
+"""The C++ core (``stub/core*.cpp``) as a typed Python object."""
 
 from __future__ import annotations
 

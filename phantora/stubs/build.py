@@ -23,7 +23,7 @@ from phantora.wire import layout
 
 RUNTIME_PATTERNS = ("rank*.c", "cuda_*.c")  # libphantora_rank.so; the driver is a library of its own
 CLOCK_SOURCES = ("clock.c",)
-CORE_SOURCES = ("core.cpp",)
+CORE_PATTERN = "core*.cpp"
 TRACER_SOURCES = ("tracer.cpp",)
 # Source of the stub of each NVIDIA library; one without source is all traps.
 SOURCES = {
@@ -256,8 +256,11 @@ def _build(torch: Torch, work: Path) -> None:
         )
 
     def core() -> None:
-        files = [str(sources / name) for name in CORE_SOURCES]
-        _run([*_CXX, *include, "-shared", "-o", str(work / "libphantora_core.so"), *files])
+        # One translation unit: calls between the core's files are inlined, and its headers are read once.
+        whole = work / "core_all.cpp"
+        files = sorted(sources.glob(CORE_PATTERN))
+        whole.write_text("".join(f'#include "{path.name}"\n' for path in files))
+        _run([*_CXX, *include, "-shared", "-o", str(work / "libphantora_core.so"), str(whole)])
 
     runtime = {path.name for pattern in RUNTIME_PATTERNS for path in sources.glob(pattern)} - set(
         SOURCES.values()

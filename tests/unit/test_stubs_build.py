@@ -228,11 +228,16 @@ def test_trap_names_itself(stub_set: stubs.StubSet) -> None:
     assert os.waitpid(pid, 0)[1] == 0
 
 
-@pytest.mark.parametrize("source", sorted(path.name for path in build.source_directory().glob("*.c")))
+C_SOURCES = [path.name for path in build.source_directory().glob("*.c")]
+CORE_SOURCES = [path.name for path in build.source_directory().glob(build.CORE_PATTERN)]
+
+
+@pytest.mark.parametrize("source", sorted(C_SOURCES + CORE_SOURCES))
 def test_sources_compile_without_a_warning(source: str, tmp_path: Path) -> None:
     (tmp_path / "phantora_wire.h").write_text(layout.c_header())
     sources = build.source_directory()
-    command = [*build._C, "-Werror", *build._defines(find.find_torch()), "-fsyntax-only"]
+    compiler = build._C if source.endswith(".c") else build._CXX
+    command = [*compiler, "-Werror", *build._defines(find.find_torch()), "-fsyntax-only"]
     result = subprocess.run(
         [*command, "-I", str(tmp_path), "-I", str(sources), str(sources / source)],
         capture_output=True, text=True, check=False,

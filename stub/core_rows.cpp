@@ -1,0 +1,74 @@
+// Finished work as rows of the log, in the order of the log.
+#include "core_state.h"
+
+namespace phc {
+
+ph_row Core::row(ph_row_kind kind, const Rank &rank, int64_t start, int64_t end) {
+  ph_row r{};
+  r.kind = kind;
+  r.rank = rank.index;
+  r.stream = r.name = r.sig = r.price = r.comm = -1;
+  r.start = start;
+  r.end = end;
+  r.launch = r.link = r.seq = r.ready = -1;
+  r.id = -1;
+  return r;
+}
+
+void Core::emit(std::deque<ph_row> &lane, const ph_row &r) {
+  lane.push_back(r);
+  ++row_count;
+}
+
+int64_t Core::take_rows(ph_row *out, int64_t capacity, bool everything) {
+  if (ready_rows.empty()) {
+    int64_t until = everything ? NEVER : frontier();
+    struct Key {
+      int64_t end;
+      int32_t rank, lane;
+      size_t seq;
+    };
+    std::vector<Key> keys;
+    std::vector<ph_row> picked;
+    auto pick = [&](std::deque<ph_row> &lane, int32_t rank, int32_t which) {
+      while (!lane.empty() && (everything || lane.front().end < until)) {
+        keys.push_back({lane.front().end, rank, which, keys.size()});
+        picked.push_back(lane.front());
+        lane.pop_front();
+      }
+    };
+    std::vector<ph_row> keep;
+    for (ph_row &r : pending_comm_rows) {
+      if (everything || r.end < until) {
+        keys.push_back({r.end, r.rank, 0, keys.size()});
+        picked.push_back(r);
+      } else {
+        keep.push_back(r);
+      }
+    }
+    pending_comm_rows.swap(keep);
+    for (Rank &rank : ranks) {
+      pick(rank.host_rows, rank.index, 1);
+      pick(rank.gpu_rows, rank.index, 2);
+    }
+    // Communicator rows of one rank and time may come in any real order: their number decides.
+    std::sort(keys.begin(), keys.end(), [&](const Key &a, const Key &b) {
+      if (a.end != b.end) return a.end < b.end;
+      if (a.rank != b.rank) return a.rank < b.rank;
+      if (a.lane != b.lane) return a.lane < b.lane;
+      if (a.lane == 0) return picked[a.seq].comm < picked[b.seq].comm;
+      return a.seq < b.seq;
+    });
+    ready_rows.reserve(keys.size());
+    for (auto it = keys.rbegin(); it != keys.rend(); ++it) ready_rows.push_back(picked[it->seq]);
+  }
+  int64_t n = 0;
+  while (n < capacity && !ready_rows.empty()) {
+    out[n++] = ready_rows.back();
+    ready_rows.pop_back();
+  }
+  row_count -= n;
+  return n;
+}
+
+}  // namespace phc

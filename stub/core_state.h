@@ -1,0 +1,371 @@
+// What the simulator's core knows: ranks, GPUs, streams, collectives; and the class that moves them.
+#pragma once
+#include "core.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+namespace phc {
+
+constexpr int64_t NEVER = INT64_MAX;
+constexpr int64_t ROWS_WANTED = 1 << 17;  // rows that make it worth calling Python
+constexpr int64_t ONE_SLOT_BYTES = 8192;  // of NCCL's LL protocol, the one for small messages
+constexpr int MAX_PASS = 4096;            // records of one rank consumed before the next has its turn
+
+enum Table { NAMES, SIGNATURES };
+enum ItemType : uint8_t { KERNEL, COPY, MEMSET, COMM, RECORD, WAIT, HOSTFUNC };
+
+struct Gpu;
+struct Rank;
+struct Stream;
+struct Launch;
+
+struct Dep {
+  Stream *stream = nullptr;  // nullptr: none
+  uint64_t seq = 0;          // done when stream->completed >= seq
+};
+
+struct Item {
+  ItemType type = KERNEL;
+  uint8_t sub = 0, flags = 0;
+  bool priced = true;
+  bool running = false;
+  bool begun = false;  // has had a rate above zero
+  int32_t name = -1, sig = -1, price = -1, part = 0;
+  uint32_t event = 0;
+  int64_t launch = 0, ready = 0, start = 0, updated = 0;
+  double work = 0, rate = 0;  // ns of work left, ns per ns
+  float demand = 0;           // share of the SMs
+  uint8_t cls = 0;
+  int64_t id = 0, link = -1, bytes = 0, peer = -1;
+  int priority = 0;       // of the stream; lower is served first
+  uint64_t admitted = 0;  // order of admission
+  Dep dep;
+  std::shared_ptr<Launch> comm;
+};
+
+struct Stream {
+  Gpu *gpu = nullptr;
+  uint32_t id = 0;
+  int priority = 0;
+  bool blocking = true;  // synchronises with the legacy default stream
+  bool legacy = false;
+  uint64_t enqueued = 0, completed = 0;
+  int64_t free_at = 0;      // when the last item ended
+  bool after_kernel = false;
+  int64_t last_id = -1;     // id of the last item enqueued
+  std::deque<Item> queue;
+};
+
+struct Gpu {
+  Rank *rank = nullptr;
+  int device = 0;
+  int64_t now = 0;
+  int64_t comm_bound = 0;      // before this no collective that runs here can end
+  int64_t hold = NEVER;        // a kernel without a price yet may start then
+  int nccl = 0;                // communication kernels on the GPU
+  int kernels = 0;             // kernels, copies admitted
+  uint64_t admissions = 0;
+  bool dirty = true;
+  Stream *default_stream = nullptr;
+  std::vector<Stream *> busy;  // streams with items
+};
+
+struct Event {
+  Dep dep;
+  int64_t done = -1;  // completion time of the last record, -1 while pending
+  int64_t id = -1;    // row id of the record
+  bool recorded = false;
+};
+
+struct Request {
+  ph_record record;
+  std::vector<Dep> deps;
+  bool query = false;
+  bool data = false;  // waits for bytes, not for virtual time
+  int64_t link = -1;
+  uint32_t event = 0;
+};
+
+struct OpenOp {
+  uint32_t instance = 0;
+  int32_t sig = -1;
+  int64_t start = 0, row = -1;
+  int pieces = 0;
+  uint8_t flags = 0, thread = 0;
+  std::vector<std::pair<Stream *, uint64_t>> kernels;  // unpriced: stream, seq
+};
+
+struct Rank {
+  int index = 0;
+  ph_control *control = nullptr;
+  const ph_record *ring = nullptr;
+  ph_reply *replies = nullptr;
+  uint64_t tail = 0;
+  bool started = false, exited = false, died = false;
+  int status = 0;
+  int64_t host = 0;    // lower bound of the host clock
+  int64_t next_id = 0;
+  bool asleep = false; // outside CUDA, found by the caller; until the next record
+  std::string blob;
+  std::vector<std::unique_ptr<Gpu>> gpus;
+  std::unordered_map<uint32_t, std::unique_ptr<Stream>> streams;
+  std::vector<std::unique_ptr<Stream>> retired;
+  std::unordered_map<uint32_t, Event> events;
+  std::vector<int32_t> names, signatures;  // local id -> global
+  std::unordered_map<uint32_t, int32_t> comms;
+  std::unordered_map<uint32_t, OpenOp> ops;
+  std::vector<Request> requests;
+  std::unordered_map<uint64_t, std::string> payloads;  // ticket -> bytes ready
+  std::unordered_set<uint64_t> unwanted;               // tickets given up before their bytes were there
+  std::shared_ptr<Launch> group;
+  int group_left = 0;
+  std::deque<ph_row> gpu_rows, host_rows;
+  int64_t last_op_time = 0;
+};
+
+struct Post {  // one side of a send/receive
+  std::shared_ptr<Launch> launch;
+  int rank = 0;
+  int64_t bytes = 0;
+  uint64_t ticket = 0;
+  std::string data;
+  int concurrent = 1;
+  int dtype = 0;
+};
+
+struct Pair {
+  Post send, recv;
+  int32_t price = -1;
+  bool resolved = false;
+};
+
+struct Collective;
+
+struct Launch {  // one communication kernel on one rank
+  Gpu *gpu = nullptr;
+  int32_t comm = -1;
+  int64_t seq = -1;
+  int64_t arrival = -1;  // -1: the stream has not reached it
+  int64_t ready = -1, end = -1;
+  int64_t part_end = 0;  // latest end among the parts settled so far
+  int waiting = 0;       // parts that have no end yet
+  int sends = 0, recvs = 0;
+  bool p2p = false;
+  int64_t bytes = 0, peer = -1;
+  int32_t name = -1, price = -1;
+  uint8_t sub = 0;
+  std::vector<std::shared_ptr<Collective>> collectives;
+  std::vector<std::shared_ptr<Pair>> pairs;
+};
+
+struct Member {
+  std::shared_ptr<Launch> launch;
+  ph_record record{};
+  std::string data;
+};
+
+struct Collective {
+  int32_t comm = -1;
+  int64_t seq = 0;
+  std::vector<Member> members;  // by rank in the communicator
+  int joined = 0, arrived = 0;
+  int64_t latest = 0;
+  int32_t price = -1;
+  bool resolved = false;
+  int missing = 0;       // scratch of the bound computation
+  int64_t bound = 0;
+};
+
+struct Comm {
+  uint64_t hi = 0, lo = 0;
+  int members = 0, created = 0;
+  std::vector<int> ranks;            // global rank by comm rank, -1 unknown
+  std::vector<uint32_t> local;       // local ids
+  std::vector<int64_t> sequence;     // next sequence number by comm rank
+  std::string label;
+  std::vector<std::pair<int, int64_t>> waiting_rows;
+  int32_t number = -1;               // what the log shows: independent of real time
+  std::map<int64_t, std::shared_ptr<Collective>> open;
+  std::map<std::pair<int, int>, std::deque<std::shared_ptr<Pair>>> sends, recvs;  // unmatched, (src, dst)
+  std::map<std::pair<int, int>, int64_t> p2p_sequence;
+};
+
+struct Price {
+  bool known = false;
+  phc_price_request request{};
+  std::vector<phc_price_kernel> kernels;
+  std::vector<int64_t> durations;
+  int64_t least = 0;      // lower bound of the duration (lookahead)
+  uint8_t cls = 0;
+  int32_t name = -1;
+  std::vector<std::pair<Stream *, uint64_t>> waiting;  // kernels that await this price
+  std::vector<int> part;
+  std::vector<std::shared_ptr<Collective>> collectives;
+  std::vector<std::shared_ptr<Pair>> pairs;
+};
+
+struct Exchange {
+  int members = 0, joined = 0;
+  std::vector<std::string> data;
+  std::vector<std::pair<Rank *, ph_record>> waiting;
+  int64_t latest = 0;
+};
+
+inline long futex(const uint32_t *address, int op, uint32_t value, const timespec *timeout) {
+  return syscall(SYS_futex, address, op, value, timeout, nullptr, 0);
+}
+
+template <typename T>
+T load(const T *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+template <typename T>
+void store(T *p, T v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+
+// One file of definitions per group of functions, named above it.
+struct Core {
+  char *base = nullptr;
+  ph_header *header = nullptr;
+  std::vector<Rank> ranks;
+  std::vector<std::string> texts[2];
+  std::unordered_map<std::string, int32_t> index[2];
+  std::vector<std::unique_ptr<Price>> prices;
+  std::unordered_map<std::string, int32_t> price_index;
+  std::deque<int32_t> wanted;  // prices to ask for
+  std::vector<std::unique_ptr<Comm>> comms;
+  std::map<std::pair<uint64_t, uint64_t>, int32_t> comm_index;
+  std::map<std::pair<uint64_t, uint64_t>, Exchange> exchanges;
+  std::string error;
+  std::string diagnosis;
+  int64_t launch_latency = 0, kernel_gap = 0;
+  double company[256];
+  int64_t records = 0, late = 0, overtakes = 0, row_count = 0;
+  int steps = 0;
+  bool progressed = false;
+  int32_t api_names[PH_COUNT_PH_KIND];
+  std::vector<ph_row> ready_rows;
+  std::vector<ph_row> pending_comm_rows;
+  std::vector<std::shared_ptr<Pair>> paired;  // matched, not yet priced: groups must be whole first
+  struct StreamSeqHash {
+    size_t operator()(const std::pair<Stream *, uint64_t> &p) const {
+      return reinterpret_cast<size_t>(p.first) * 31 + p.second * 0x9e3779b97f4a7c15ULL;
+    }
+  };
+  std::unordered_map<std::pair<Stream *, uint64_t>, phc_price_kernel, StreamSeqHash> launches;  // of open operators
+
+  // A price is found by the bytes of its key; `make` fills the request of a new one.
+  template <typename Make>
+  int32_t price_of(const std::string &key, Make make) {
+    auto [it, fresh] = price_index.try_emplace(key, static_cast<int32_t>(prices.size()));
+    if (fresh) {
+      prices.push_back(std::make_unique<Price>());
+      prices.back()->request.id = it->second;
+      make(*prices.back());
+      wanted.push_back(it->second);
+    }
+    return it->second;
+  }
+  static void put(std::string &key, const void *data, size_t size) { key.append(static_cast<const char *>(data), size); }
+  template <typename T>
+  static void put(std::string &key, T value) { put(key, &value, sizeof value); }
+  template <typename T>
+  static T &at(std::vector<T> &v, size_t i, T fill) {
+    if (v.size() <= i) v.resize(std::max(i + 1, v.size() * 2), fill);
+    return v[i];
+  }
+
+  // core.cpp
+  explicit Core(void *area);
+  int32_t intern(Table table, const std::string &text);
+  void fail(std::string text);
+  void advance();
+  static bool unresolved(const Gpu &g);
+  bool all_done() const;
+  int64_t frontier();
+  int run_once(int timeout_us);
+  bool overtake(const int32_t *sleepers, int count);
+  size_t waiting_hosts() const;
+
+  // core_records.cpp
+  bool consume(Rank &rank);
+  static int32_t global(const std::vector<int32_t> &map, uint32_t local);
+  void take(Rank &rank, const ph_record &r);
+  int32_t copy_name(uint8_t sub);
+  int32_t memset_name();
+
+  // core_gpu.cpp
+  Gpu *gpu_of(Rank &rank, int device);
+  Stream *stream_of(Rank &rank, uint32_t id, int device = -1);
+  void enqueue_wait(Stream *s, Dep dep, int64_t launch);
+  Item &push(Stream *s, Item &&item);
+  Item &enqueue(Rank &rank, Stream *s, Item &&item);
+  float demand_of(uint64_t grid, uint64_t block) const;
+  int64_t host_limit(const Rank &rank) const;
+  void update_rates(Gpu &gpu);
+  static bool before(const Item &a, const Item &b);
+  void run(Gpu &gpu);
+  int64_t next_local(Gpu &gpu, Stream **which);
+  void admit(Gpu &gpu, Stream &s);
+  void complete(Gpu &gpu, Stream &s);
+
+  // core_waits.cpp
+  void answer(Rank &rank, size_t i, int status, int64_t time, int64_t value);
+  void reply(Rank &rank, const ph_record &record, int status, int64_t time, int64_t value, const char *data, size_t length);
+  void check_requests(Rank &rank);
+  int64_t completion(Rank &rank, const Request &q);
+  void request(Rank &rank, const ph_record &r, std::vector<Dep> deps, int64_t link);
+
+  // core_prices.cpp
+  Item *item_at(Stream *s, uint64_t seq);
+  void apply_price(Item &item, const Price &price, int part);
+  void want(Stream *s, uint64_t seq, int32_t id, int part);
+  void close_piece(OpenOp &op);
+  void close_pieces(Rank &rank);
+
+  // core_collectives.cpp
+  void arrive(Launch &launch, int64_t time);
+  void settle(Collective &c);
+  void settle(Pair &p);
+  void finish_part(Launch &l, int64_t begin, int64_t end, int32_t price);
+  int comm_rank(const Comm &comm, int rank) const;
+  void join_collective(Rank &rank, const ph_record &r, std::shared_ptr<Launch> launch);
+  void deliver(Comm &comm, Collective &c);
+  void join_pair(Rank &rank, const ph_record &r, std::shared_ptr<Launch> launch);
+  void price_pairs();
+  void create_comm(Rank &rank, const ph_record &r);
+
+  // core_exchange.cpp
+  void arrived(Rank &to, uint64_t ticket, std::string data);
+  void serve_payloads(Rank &rank);
+  bool serve_payload(Rank &rank, const ph_record &r);
+  void exchange(Rank &rank, const ph_record &r);
+
+  // core_bounds.cpp
+  bool bound_collectives();
+  Gpu *busy_gpu(Rank &rank);  // the device that the rank works on
+  int64_t least_duration(const Launch &l) const;
+
+  // core_rows.cpp
+  ph_row row(ph_row_kind kind, const Rank &rank, int64_t start, int64_t end);
+  void emit(std::deque<ph_row> &lane, const ph_row &r);
+  int64_t take_rows(ph_row *out, int64_t capacity, bool everything);
+
+  // core_diagnosis.cpp
+  static const char *kind_name(int kind);
+  std::string describe(const ph_record &r) const;
+  std::string comm_text(const Comm &comm) const;
+  const std::string &diagnose();
+};
+
+}  // namespace phc

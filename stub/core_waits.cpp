@@ -1,0 +1,101 @@
+// Requests of a host that waits for its GPU, and their answers.
+#include "core_state.h"
+
+#include <string.h>
+
+namespace phc {
+
+void Core::answer(Rank &rank, size_t i, int status, int64_t time, int64_t value) {
+  Request q = std::move(rank.requests[i]);
+  rank.requests.erase(rank.requests.begin() + static_cast<long>(i));
+  int64_t at = std::max(q.record.time, time);
+  if (!(q.record.flags & PH_F_HELPER)) rank.host = std::max(rank.host, std::max(at, rank.control->floor));
+  if (!q.query && q.record.kind != PH_EVENT_TIME && !q.data && api_names[q.record.kind] >= 0) {
+    ph_row r = row(PH_ROW_SYNC, rank, q.record.time, at);
+    r.name = api_names[q.record.kind];
+    r.sub = q.record.kind;
+    r.stream = q.record.thread;
+    r.flags = q.record.flags;
+    r.id = ++rank.next_id;
+    r.link = q.link;
+    emit(rank.host_rows, r);
+  }
+  reply(rank, q.record, status, q.query || q.record.kind == PH_EVENT_TIME ? time : at, value, nullptr, 0);
+}
+
+void Core::reply(Rank &rank, const ph_record &record, int status, int64_t time, int64_t value, const char *data, size_t length) {
+  // A helper thread that polls moves nothing, however often it asks.
+  if (!(record.flags & PH_F_HELPER)) progressed = true;
+  if (record.slot >= PH_REPLY_SLOTS) return;
+  ph_reply &r = rank.replies[record.slot];
+  r.status = status;
+  r.time = time;
+  r.value = value;
+  r.length = length;
+  if (length) memcpy(r.data, data, length);
+  store<uint32_t>(&r.futex, 1);
+  futex(&r.futex, FUTEX_WAKE, 1, nullptr);
+}
+
+void Core::check_requests(Rank &rank) {
+  for (size_t i = 0; i < rank.requests.size();) {
+    Request &q = rank.requests[i];
+    if (q.data) {
+      ++i;
+      continue;
+    }
+    Gpu *gpu = q.deps.empty() ? nullptr : q.deps[0].stream->gpu;
+    bool helper = q.record.flags & PH_F_HELPER;
+    bool ready = true;
+    for (const Dep &d : q.deps) ready = ready && d.stream->completed >= d.seq;
+    if (!q.query) {
+      if (!ready) {
+        ++i;
+        continue;
+      }
+      answer(rank, i, 0, gpu ? gpu->now : 0, 0);  // met this instant: completions are checked one by one
+      continue;
+    }
+    if (ready) {
+      int64_t at = completion(rank, q);
+      answer(rank, i, 0, at, 1);
+    } else if (helper || (gpu && gpu->now >= q.record.time && next_local(*gpu, nullptr) > q.record.time)) {
+      answer(rank, i, 1, -1, 0);
+    } else {
+      ++i;
+    }
+  }
+}
+
+int64_t Core::completion(Rank &rank, const Request &q) {
+  if (q.event) {
+    auto it = rank.events.find(q.event);
+    if (it != rank.events.end() && it->second.done >= 0) return it->second.done;
+  }
+  int64_t latest = 0;
+  for (const Dep &d : q.deps) latest = std::max(latest, std::min(d.stream->free_at, q.record.time));
+  return latest;
+}
+
+void Core::request(Rank &rank, const ph_record &r, std::vector<Dep> deps, int64_t link) {
+  Request q;
+  q.record = r;
+  q.link = link;
+  q.query = r.kind == PH_STREAM_QUERY || r.kind == PH_EVENT_QUERY || r.kind == PH_EVENT_TIME;
+  if (r.kind == PH_EVENT_QUERY || r.kind == PH_EVENT_TIME || r.kind == PH_EVENT_SYNC) q.event = r.id;
+  // Work already done does not delay the host.
+  bool done_before = true;
+  int64_t latest = 0;
+  for (const Dep &d : deps) {
+    if (d.stream->completed < d.seq) done_before = false;
+  }
+  q.deps = std::move(deps);
+  rank.requests.push_back(std::move(q));
+  if (done_before && !rank.requests.back().query) {
+    // The GPU may be ahead of a request only within what was already final.
+    for (const Dep &d : rank.requests.back().deps) latest = std::max(latest, d.stream->free_at);
+    answer(rank, rank.requests.size() - 1, 0, rank.requests.back().event ? completion(rank, rank.requests.back()) : latest, 0);
+  }
+}
+
+}  // namespace phc
