@@ -315,6 +315,15 @@ void Core::take(Rank &rank, const ph_record &r) {
       o.value2 = static_cast<int64_t>(r.c);
       o.stream = r.thread;
       o.id = ++rank.next_id;
+      if (r.id == PH_MEM_ALLOC) {
+        rank.blocks[r.d] = o.id;
+      } else if (r.id == PH_MEM_FREE) {
+        auto block = rank.blocks.find(r.d);
+        if (block != rank.blocks.end()) {
+          o.link = block->second;
+          rank.blocks.erase(block);
+        }
+      }
       emit(rank.host_rows, o);
       break;
     }

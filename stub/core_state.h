@@ -124,6 +124,7 @@ struct Rank {
   std::unordered_map<uint32_t, std::unique_ptr<Stream>> streams;
   std::vector<std::unique_ptr<Stream>> retired;
   std::unordered_map<uint32_t, Event> events;
+  std::unordered_map<uint64_t, int64_t> blocks;  // of the framework's allocator: address -> row that allocated it
   std::vector<int32_t> names, signatures;  // local id -> global
   std::unordered_map<uint32_t, int32_t> comms;
   std::unordered_map<uint32_t, OpenOp> ops;

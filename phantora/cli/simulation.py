@@ -78,6 +78,7 @@ def assemble(
     try:
         from phantora.cost import model_for
         from phantora.sim.simulator import Simulator
+        from phantora.sim.timing import LAUNCH_LATENCY_NS
         from phantora.trace.schema import RunMetadata, Tables
         from phantora.trace.writer import LogWriter
 
@@ -90,6 +91,8 @@ def assemble(
             peak_flops=dict(cluster.gpu.peak_flops),
             memory_bytes=cluster.gpu.memory_bytes,
             host_mode=settings.host_time,
+            launch_latency_ns=LAUNCH_LATENCY_NS,
+            kernel_gap_ns=round(cluster.gpu.calibration.kernel_gap_ns),
             cost_tables=list(getattr(cost, "tables", ())),
             **metadata,
         )

@@ -87,6 +87,10 @@ class RunMetadata:
     """Memory of one GPU."""
     torch: str = ""
     host_mode: str = "modelled"
+    launch_latency_ns: int = 0
+    """From a launch on the host to its earliest start on an idle GPU."""
+    kernel_gap_ns: int = 0
+    """Between two kernels back to back on a stream."""
     cost_tables: list[str] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
     """Anything else worth keeping, JSON types only."""
