@@ -1,36 +1,42 @@
-"""Clusters: the short form ``2x8xH100``, or a TOML file for everything else."""
+"""Clusters: the short form ``2x8xH100``, one that ships (``dgx-h100:16``), or a TOML file."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from phantora.errors import PhantoraError
-from phantora.hardware import toml
+from phantora.hardware import builders, toml
 from phantora.hardware.gpus import DATA, gpu_names, load_gpu
-from phantora.hardware.types import Cluster, Gpu, HostProfile, Link
+from phantora.hardware.topology import Topology, is_nic
+from phantora.hardware.types import Cluster, Gpu, HostProfile, Link, Wiring
 from phantora.wire.layout import Api
 
 FORMS = (
     "a cluster is HOSTSxGPUSxMODEL (2x8xH100), GPUSxMODEL for one host (8xH100), a number of GPUs (4, H100), "
-    "a model (H200, one GPU), or the path of a .toml file"
+    "a model (H200, one GPU), NAME:HOSTS of a known system (dgx-h100:16), or the path of a .toml file"
 )
 DEFAULT_GPU = "H100"
 # One way through a switch: NVSwitch and PCIe by GPU-to-GPU copies, InfiniBand by ib_send_lat.
 NVLINK_LATENCY_NS = 1000
 PCIE_LATENCY_NS = 2500
 NETWORK_LATENCY_NS = 2500
-# PCIe packets carry 256 bytes of payload with 24 to 28 of headers; measured 55.5 of 63 GB/s on H200.
-PCIE_EFFICIENCY = 0.88
+SOCKET_BANDWIDTH = 40e9  # between two CPUs, bytes/s: NCCL's figure for Sapphire and Emerald Rapids (topo.h)
+WIRINGS = ("nvswitch", "nvlink-pairs", "pcie")
+ROUTINGS = ("ecmp", "adaptive")
 
 _SPEC = re.compile(r"(?:(?P<hosts>\d+)\s*[xX*]\s*)?(?P<gpus>\d+)\s*[xX*]\s*(?P<model>[A-Za-z0-9].*)")
+_SYSTEM = re.compile(r"(?P<name>[A-Za-z][\w.-]*)(?::(?P<hosts>\d+))?")
 
 
 def load_cluster(spec: str) -> Cluster:
-    """The cluster that `spec` describes."""
+    """The cluster that `spec` describes.
+
+    Raises PhantoraError for one that cannot be, naming the line of the file.
+    """
     text = spec.strip()
     if text.endswith(".toml"):
         return _from_file(Path(text))
@@ -42,72 +48,171 @@ def load_cluster(spec: str) -> Cluster:
         if re.fullmatch(r"\d+", model):
             raise PhantoraError(f"cluster {spec!r} names no GPU model: write {text}x{DEFAULT_GPU}; {FORMS}")
         return _make(int(match["hosts"] or 1), int(match["gpus"]), load_gpu(model), text)
+    system = _SYSTEM.fullmatch(text)
+    if system and (system["name"].lower() in system_names() or system["hosts"]):
+        return _system(system["name"], system["hosts"], text)
     if re.fullmatch(r"[A-Za-z][A-Za-z0-9 _-]*", text):
         return _make(1, 1, load_gpu(text), text)
     raise PhantoraError(f"cannot read the cluster {spec!r}: {FORMS}. GPUs: {', '.join(gpu_names())}")
 
 
+def system_names() -> list[str]:
+    """Systems that ship with the package: names before the colon of ``dgx-h100:16``."""
+    return sorted(path.stem for path in (DATA / "clusters").glob("*.toml"))
+
+
+def _system(name: str, hosts: str | None, text: str) -> Cluster:
+    if name.lower() not in system_names():
+        raise PhantoraError(
+            f"cluster {text!r}: unknown system {name!r}; known: {', '.join(system_names())}; else {FORMS} "
+            f"with a GPU such as {DEFAULT_GPU}"
+        )
+    cluster = _from_file(DATA / "clusters" / f"{name.lower()}.toml")
+    if hosts == "0":
+        raise PhantoraError(f"cluster {text!r} has no host")
+    return replace(cluster, name=text, hosts=int(hosts or cluster.hosts))
+
+
 def _make(hosts: int, gpus: int, gpu: Gpu, name: str) -> Cluster:
     if hosts < 1 or gpus < 1:
         raise PhantoraError(f"cluster {name!r} has no GPU: hosts and GPUs per host must be at least 1")
-    if gpu.nvlink_bandwidth > 0:
+    nvlink = gpu.nvlink_bandwidth > 0
+    if nvlink:
         intra = Link(gpu.nvlink_bandwidth, NVLINK_LATENCY_NS)
     else:
-        intra = Link(gpu.pcie_bandwidth * PCIE_EFFICIENCY, PCIE_LATENCY_NS)
-    return Cluster(
-        name, hosts, gpus, gpu, intra, Link(gpu.nic_bandwidth, NETWORK_LATENCY_NS), load_host("default")
-    )
+        intra = Link(gpu.pcie_bandwidth * builders.PCIE_SHARE, PCIE_LATENCY_NS)
+    wiring = Wiring("nvswitch" if nvlink else "pcie", gpus, 1 if nvlink else 4, 2, SOCKET_BANDWIDTH)
+    inter = Link(gpu.nic_bandwidth, NETWORK_LATENCY_NS)
+    return Cluster(name, hosts, gpus, gpu, intra, inter, load_host("default"), wiring)
+
+
+# ---------------------------------------------------------------------- cluster files
+
+_KEYS = {"name", "hosts", "gpus_per_host", "gpu", "host", "intra", "inter", "wiring", "fabric"}
 
 
 def _from_file(path: Path) -> Cluster:
-    """A file with hosts, gpus_per_host, gpu, and optionally name, host, [intra] and [inter]."""
-    table = toml.read(path)
-    unknown = sorted(set(table) - {"name", "hosts", "gpus_per_host", "gpu", "host", "intra", "inter"})
+    """A file with hosts, gpus_per_host, gpu, and optionally name, host, [intra], [inter], [wiring] and
+    [fabric]; what it leaves out is as in the short form."""
+    table, place = toml.read(path), toml.Place(path)
+    unknown = sorted(set(table) - _KEYS)
     if unknown:
         raise PhantoraError(
-            f"{path}: unknown key {unknown[0]!r}; a cluster has hosts, gpus_per_host, gpu, and may have "
-            "name, host, [intra] and [inter]"
+            f"{place / unknown[0]}: unknown key {unknown[0]!r}; a cluster has hosts, gpus_per_host, gpu, and may "
+            "have name, host, [intra], [inter], [wiring] and [fabric]"
         )
-    gpu = table.get("gpu")
-    if not isinstance(gpu, str):
-        raise PhantoraError(f"{path}: gpu must be the name of a GPU or the path of its .toml file")
     cluster = _make(
-        _count(table, "hosts", 1, path),
-        _count(table, "gpus_per_host", None, path),
-        load_gpu(_beside(path, gpu)),
+        _count(table, "hosts", 1, place),
+        _count(table, "gpus_per_host", None, place),
+        load_gpu(_text(table, "gpu", None, place, "GPU")),
         str(table.get("name", path.stem)),
     )
-    host = table.get("host", "default")
-    if not isinstance(host, str):
-        raise PhantoraError(f"{path}: host must be the name of a host profile or the path of its .toml file")
-    return replace(
+    cluster = replace(
         cluster,
-        host=load_host(_beside(path, host)),
-        intra=_link(table, "intra", cluster.intra, path),
-        inter=_link(table, "inter", cluster.inter, path),
+        host=load_host(_text(table, "host", "default", place, "host profile")),
+        wiring=_section(cluster.wiring, table, "wiring", place),
     )
+    if cluster.wiring.kind == "pcie" and cluster.gpu.nvlink_bandwidth > 0:
+        cluster = replace(cluster, intra=Link(cluster.gpu.pcie_bandwidth * builders.PCIE_SHARE, PCIE_LATENCY_NS))
+    cluster = replace(
+        cluster,
+        intra=_section(cluster.intra, table, "intra", place),
+        inter=_section(cluster.inter, table, "inter", place),
+        fabric=_section(cluster.fabric, table, "fabric", place),
+    )
+    _check(cluster, place, "bandwidth" in table.get("intra", {}))
+    return cluster
 
 
-def _beside(path: Path, name: str) -> str:
-    return str(path.parent / name) if name.endswith(".toml") else name
+def _text(table: dict[str, Any], key: str, default: str | None, place: toml.Place, what: str) -> str:
+    """A name, or the path of a .toml file beside the cluster's."""
+    value = table.get(key, default)
+    if not isinstance(value, str):
+        raise PhantoraError(f"{place / key} must be the name of a {what} or the path of its .toml file")
+    return str(place.path.parent / value) if value.endswith(".toml") else value
 
 
-def _count(table: dict[str, Any], key: str, default: int | None, path: Path) -> int:
+def _count(table: dict[str, Any], key: str, default: int | None, place: toml.Place) -> int:
     value = table.get(key, default)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise PhantoraError(f"{path}: {key} must be a whole number of at least 1, not {value!r}")
+        raise PhantoraError(f"{place / key} must be a whole number of at least 1, not {value!r}")
     return value
 
 
-def _link(table: dict[str, Any], key: str, default: Link, path: Path) -> Link:
+def _section(default: Any, table: dict[str, Any], key: str, place: toml.Place) -> Any:
+    """`default`, a dataclass, with what section `key` of the file says otherwise."""
     given = table.get(key, {})
     if not isinstance(given, dict):
-        raise PhantoraError(f"{path}: [{key}] must be a table with bandwidth (bytes/s) and latency_ns")
-    merged = {"bandwidth": default.bandwidth, "latency_ns": default.latency_ns, **given}
-    link = toml.build(Link, merged, f"{path}: {key}")
-    if link.bandwidth <= 0:
-        raise PhantoraError(f"{path}: {key}.bandwidth must be positive, in bytes/s per direction")
-    return link
+        raise PhantoraError(f"{place / key} must be a table: [{key}]")
+    unsaid = {field.name: getattr(default, field.name) for field in fields(default)}
+    return toml.build(type(default), {**unsaid, **given}, place / key)
+
+
+def _check(cluster: Cluster, place: toml.Place, nvlink_given: bool) -> None:
+    """Refuses what cannot be, by the line that says it. `nvlink_given`: the file gives intra.bandwidth."""
+    wiring, fabric = cluster.wiring, cluster.fabric
+    for section, key, value, known in (
+        ("wiring", "kind", wiring.kind, WIRINGS),
+        ("fabric", "kind", fabric.kind, tuple(builders.FABRICS)),
+        ("fabric", "routing", fabric.routing, ROUTINGS),
+    ):
+        if value not in known:
+            raise PhantoraError(f"{place / section / key} is {value!r}; known: {', '.join(known)}")
+    for section, key, number in (
+        ("intra", "bandwidth", cluster.intra.bandwidth),
+        ("inter", "bandwidth", cluster.inter.bandwidth),
+        ("wiring", "socket_bandwidth", wiring.socket_bandwidth),
+    ):
+        if number <= 0:
+            raise PhantoraError(f"{place / section / key} must be positive, in bytes/s per direction")
+    for section, key, least in (
+        ("wiring", "nics", 1), ("wiring", "gpus_per_pcie_switch", 1), ("wiring", "sockets", 1),
+        ("fabric", "leaves_per_pod", 1), ("fabric", "oversubscription", 1),
+    ):  # fmt: skip
+        if getattr(wiring if section == "wiring" else fabric, key) < least:
+            raise PhantoraError(f"{place / section / key} must be at least {least}")
+    if wiring.nics > cluster.gpus_per_host:
+        raise PhantoraError(
+            f"{place / 'wiring' / 'nics'}: {wiring.nics} NICs for {cluster.gpus_per_host} GPUs; NICs of one GPU "
+            "count as one, with the sum of their rates as inter.bandwidth"
+        )
+    if wiring.kind != "pcie" and cluster.gpu.nvlink_bandwidth <= 0 and not nvlink_given:
+        raise PhantoraError(
+            f"{place / 'wiring' / 'kind'} is {wiring.kind!r} but {cluster.gpu.name} has no NVLink of its own: "
+            "give intra.bandwidth, bytes/s per direction of a GPU's NVLink"
+        )
+    if (fabric.kind == "graph") != bool(fabric.links):
+        raise PhantoraError(f"{place / 'fabric' / 'links'}: a fabric has links if, and only if, its kind is 'graph'")
+    for index, link in enumerate(fabric.links):
+        here = place / "fabric" / "links" / index
+        if link.bandwidth <= 0:
+            raise PhantoraError(f"{here / 'bandwidth'} must be positive, in bytes/s per direction")
+        for end in link.ends:
+            host, _, nic = end.partition(".nic")
+            known_nic = host[1:].isdigit() and nic.isdigit()
+            if is_nic(end) and (not known_nic or int(host[1:]) >= cluster.hosts or int(nic) >= wiring.nics):
+                raise PhantoraError(
+                    f"{here / 'ends'}: there is no {end}; NICs are h0.nic0 to h{cluster.hosts - 1}.nic{wiring.nics - 1}"
+                )
+    try:
+        check_reachable(builders.build(cluster))
+    except PhantoraError as error:
+        raise PhantoraError(f"{place / 'fabric'}: {error}") from None
+
+
+def check_reachable(topology: Topology) -> None:
+    """Raises PhantoraError unless every GPU reaches every other, by way of one GPU per NIC."""
+    first = {topology.nic_of.index(nic) for nic in topology.nic_of}
+    width = len(topology.nic_of)
+    for gpu in range(1, width):
+        topology.route(0, gpu)
+        topology.route(gpu, 0)
+    if topology.hosts > 1:
+        for gpu in range(len(topology.gpus)):
+            if gpu % width in first:
+                far = gpu % width + (width if gpu < width else 0)  # the same rail, where it crosses hosts
+                topology.route(gpu, far)
+                topology.route(far, gpu)
 
 
 @cache
@@ -116,10 +221,8 @@ def load_host(name: str) -> HostProfile:
     path = Path(name) if name.endswith(".toml") else DATA / "hosts" / f"{name}.toml"
     if not path.exists():
         known = sorted(p.stem for p in (DATA / "hosts").glob("*.toml"))
-        raise PhantoraError(
-            f"unknown host profile {name!r}; known: {', '.join(known)}, or the path of a .toml file"
-        )
-    profile = toml.build(HostProfile, toml.read(path), str(path))
+        raise PhantoraError(f"unknown host profile {name!r}; known: {', '.join(known)}, or the path of a .toml file")
+    profile = toml.build(HostProfile, toml.read(path), toml.Place(path))
     wanted = set(Api.names())
     missing, unknown = sorted(wanted - set(profile.api_ns)), sorted(set(profile.api_ns) - wanted)
     if missing or unknown:

@@ -70,15 +70,15 @@ def _build(path: Path, table: dict[str, Any]) -> Gpu:
         table["calibration"] = reference["calibration"]
         table["calibrated_on"] = reference["name"]
         table.setdefault("company", reference["company"])
-    where = str(path)
+    where = toml.Place(path)
     if not isinstance(table["calibration"], dict):
         raise PhantoraError(f"{where}: calibration must be a table or the name of a GPU that has one")
-    built = toml.build(Calibration, table["calibration"], f"{where}: calibration")
+    built = toml.build(Calibration, table["calibration"], where / "calibration")
     gpu = toml.build(Gpu, {**table, "calibration": built}, where)
     for required in ("bfloat16", "float16", "float32", "float64"):
         if gpu.peak_flops.get(required, 0.0) <= 0:
             raise PhantoraError(
-                f"{where}: peak_flops.{required} is missing; give the dense FLOP/s of the datasheet"
+                f"{where / 'peak_flops'}.{required} is missing; give the dense FLOP/s of the datasheet"
             )
     return gpu
 

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from phantora.hardware.topology import Topology
 
 
 @dataclass(frozen=True)
@@ -111,6 +106,59 @@ class HostProfile:
 
 
 @dataclass(frozen=True)
+class Wiring:
+    """What is inside a host. Hosts of a cluster are alike."""
+
+    kind: str
+    """How GPUs meet: ``nvswitch`` (each has a port to it), ``nvlink-pairs`` (bridges join 0 and 1, 2 and
+    3 ...; all else over PCIe) or ``pcie``."""
+    nics: int
+    """NICs, dealt out to the GPUs in order; a GPU's NIC is its rail."""
+    gpus_per_pcie_switch: int
+    """GPUs, with their NICs, below one PCIe switch."""
+    sockets: int
+    """CPUs, among which the PCIe switches are dealt out."""
+    socket_bandwidth: float
+    """Bytes/s per direction between two CPUs."""
+
+
+@dataclass(frozen=True)
+class FabricLink:
+    """A cable of a fabric of kind ``graph``, between NICs (``h0.nic3``) and switches (any other name)."""
+
+    ends: tuple[str, str]
+    bandwidth: float
+    """Payload and headers, bytes/s per direction."""
+    latency_ns: int = 500
+    one_way: bool = False
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """What is between hosts. docs/clusters.md draws each kind."""
+
+    kind: str = "switch"
+    """``switch`` (one that blocks nothing), ``rail``, ``leaf-spine``, ``fat-tree``, ``dragonfly`` or ``graph``."""
+    hosts_per_leaf: int = 0
+    """Hosts below a leaf switch (``rail``: below each rail's leaf; ``dragonfly``: per router); 0: 32 in
+    ``rail``, else 4."""
+    spines: int = 0
+    """Switches above the leaves (``fat-tree``: in each pod); 0: as many as a leaf has ports to share out."""
+    leaves_per_pod: int = 4
+    """``fat-tree``: leaf switches in a pod; ``dragonfly``: routers in a group."""
+    oversubscription: float = 1.0
+    """Rate into a leaf from below over the rate of its links upwards."""
+    hop_latency_ns: int = 500
+    """One way over a link between switches, with the switch."""
+    routing: str = "ecmp"
+    """``ecmp`` (hash of the flow) or ``adaptive`` (the link with the fewest flows)."""
+    seed: int = 0
+    """Of the hash."""
+    links: tuple[FabricLink, ...] = ()
+    """``graph``: its cables."""
+
+
+@dataclass(frozen=True)
 class Cluster:
     """`hosts` equal hosts of `gpus_per_host` equal GPUs."""
 
@@ -119,16 +167,13 @@ class Cluster:
     gpus_per_host: int
     gpu: Gpu
     intra: Link
+    """A GPU's port inside the host."""
     inter: Link
+    """A NIC's port; the latency is from GPU to GPU through one switch."""
     host: HostProfile
+    wiring: Wiring
+    fabric: Fabric = Fabric()
 
     @property
     def world_size(self) -> int:
         return self.hosts * self.gpus_per_host
-
-    @cached_property
-    def topology(self) -> Topology:
-        """Its links and the routes over them."""
-        from phantora.hardware.builders import build
-
-        return build(self)
