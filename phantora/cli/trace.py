@@ -18,6 +18,7 @@ from phantora.launch.command import run_command
 from phantora.launch.ending import Outcome
 from phantora.launch.output import Console
 from phantora.launch.plan import Plan, check_target
+from phantora.launch.routing import BALANCED, OPTION, parse_routing
 from phantora.launch.supervisor import RankSupervisor
 
 if TYPE_CHECKING:
@@ -136,6 +137,14 @@ class TraceCommand(click.Command):
     default=1.0,
     metavar="X",
     help="Factor on the CPU time of --host-time measured.",
+)
+@click.option(
+    OPTION,
+    default=BALANCED,
+    show_default=True,
+    metavar="R",
+    help="Tokens per expert of a mixture of experts: balanced, zipf:S, a .json file with shares per layer, or "
+    "framework (its own, by values that are zeros).",
 )
 @click.option(
     "--unsupported",
@@ -274,6 +283,7 @@ class Request:
             cluster.gpus_per_host,
             options["seed"],
             tuple(options["preload"]),
+            parse_routing(options["moe_routing"]).spec,
             options["role"],
             master_port=options["master_port"],
             log_dir=log_dir,
@@ -352,7 +362,11 @@ class Request:
         simulation = self._assemble(stats, stub_set)
         session = simulation.session
         environment = command_environment(
-            os.environ, session.path, self.cluster.gpus_per_host, stub_set.directory
+            os.environ,
+            session.path,
+            self.cluster.gpus_per_host,
+            stub_set.directory,
+            self.plan.moe_routing,
         )
 
         outcome = run_command(self.command, environment, session, simulation.simulator)
@@ -373,6 +387,7 @@ class Request:
             "phantora": version(),
             "command": list(self.command or (self.plan.target, *self.plan.arguments)),
             "torch": stub_set.torch_version,
+            "extra": {"moe_routing": self.plan.moe_routing},
         }
         return assemble(
             self.cluster,

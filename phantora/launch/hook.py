@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from phantora.errors import PhantoraError
-from phantora.launch import process
+from phantora.launch import process, shims
 from phantora.launch.plan import server_environment
 
 SITE = Path(__file__).with_name("site")
@@ -20,13 +20,14 @@ SESSION, DEVICES, STUBS = "PHANTORA_SESSION", "PHANTORA_DEVICES", "PHANTORA_STUB
 
 
 def command_environment(
-    inherited: Mapping[str, str], session: str, devices: int, stubs: Path
+    inherited: Mapping[str, str], session: str, devices: int, stubs: Path, moe_routing: str
 ) -> dict[str, str]:
     """The environment for a launcher whose ranks shall join `session`, each seeing `devices` GPUs."""
     environment = server_environment(inherited)
     environment[SESSION] = session
     environment[DEVICES] = str(devices)
     environment[STUBS] = str(stubs)
+    environment[shims.VARIABLE] = moe_routing
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(SITE), inherited.get("PYTHONPATH"))))
     return environment
 
@@ -44,7 +45,7 @@ def join() -> None:
 
 
 def _join(path: str) -> None:
-    from phantora.launch.rank import connect, tie_children
+    from phantora.launch.rank import connect, report_plainly, tie_children
     from phantora.launch.stubbed import find_stubs, install_tracer, load_stubs
 
     try:
@@ -68,6 +69,8 @@ def _join(path: str) -> None:
             "number (`phantora trace --nnodes N --nproc-per-node N` or --cluster)"
         )
     tie_children()
+    report_plainly(rank)
+    shims.install()
     connect(library, session, rank, int(os.environ.get("LOCAL_RANK", "0")), int(os.environ[DEVICES]))
     process.at_exit(library.ph_exit)  # after the interpreter's teardown, which may still use CUDA
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from phantora.errors import PhantoraError
+from phantora.launch import shims
+from phantora.launch.routing import BALANCED
 
 STDOUT, STDERR = 1, 2  # bits of torchrun's --redirects and --tee
 
@@ -28,6 +30,8 @@ class Plan:
     """Seeds `random` and NumPy of rank r with seed + r, so that runs repeat."""
     preload: tuple[str, ...] = ()
     """Modules that are imported once, before the ranks are forked."""
+    moe_routing: str = BALANCED
+    """How many tokens each expert gets, as ``phantora.launch.routing`` reads it."""
     role: str = "default"
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     master_address: str = "127.0.0.1"
@@ -73,6 +77,7 @@ def rank_environment(plan: Plan, rank: int, store_port: int) -> dict[str, str]:
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_RUN_ID": plan.run_id,
+        shims.VARIABLE: plan.moe_routing,
         # The store is hosted by a process beside the ranks, as torchrun's agent does.
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),

@@ -19,7 +19,7 @@ from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
 from phantora.errors import PhantoraError
-from phantora.launch import process
+from phantora.launch import process, shims
 
 _RESET_SIGNALS = (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE)
 
@@ -50,6 +50,8 @@ def become_rank(task: RankTask, library: ctypes.CDLL | None, session: int, out: 
         tie_children()
         os.environ.update(task.environment)
         _seed(task.seed + task.rank)
+        report_plainly(task.rank)
+        shims.install()
         if library is not None:
             connect(library, session, task.rank, task.local_rank, task.devices)
     except PhantoraError as error:
@@ -95,6 +97,19 @@ def _note_forking_thread() -> None:
 def _tie_child() -> None:
     if _forked_by_main:  # to the kernel the forking thread is the parent, and others may end early
         process.die_with_parent(_forking_pid)
+
+
+def report_plainly(rank: int) -> None:
+    """Has an error of ours that ends the script end it with one line."""
+    excepthook = sys.excepthook
+
+    def report(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        if isinstance(error, PhantoraError) and not os.environ.get("PHANTORA_DEBUG"):
+            print(f"phantora: rank {rank}: {error}", file=sys.stderr, flush=True)
+        else:
+            excepthook(kind, error, traceback)
+
+    sys.excepthook = report
 
 
 def _own_streams(out: int, err: int) -> None:

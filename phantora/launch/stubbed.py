@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from pathlib import Path
 
 from phantora import stubs
@@ -22,6 +23,7 @@ def find_stubs(directory: str | None) -> StubSet:
 def load_stubs(stub_set: StubSet) -> ctypes.CDLL:
     """Before torch is imported: the stubs and the clock. Returns the rank runtime."""
     library = stubs.load(stub_set)
+    os.environ["TRITON_LIBCUDA_PATH"] = str(stub_set.directory)  # Triton links its launchers to this driver
     clock.install(stub_set.directory / clock.LIBRARY, library)
     return library
 
