@@ -100,6 +100,7 @@ class Runtime:
 class Installed:
     """What was replaced, so that it can be put back (tests) and handed to `REAL_TIME` modules."""
 
+    library: ctypes.PyDLL
     originals: dict[str, Any] = field(default_factory=dict)  # name in time -> real function
     replaced: dict[int, Any] = field(default_factory=dict)  # id of our function -> real function
     real: ModuleType = field(default_factory=lambda: ModuleType("time"))
@@ -128,7 +129,7 @@ def install(clock_library: Path, rank: ctypes.CDLL) -> None:
     except OSError as error:
         raise PhantoraError(f"cannot load {clock_library}: {error}; run `phantora doctor`") from error
     runtime = Runtime.of(rank)
-    state = Installed()
+    state = Installed(library)
     state.real.__dict__.update({k: v for k, v in vars(time).items() if k != "__spec__"})
     new: dict[str, Any] = {}
     for name, symbol in (
@@ -153,6 +154,19 @@ def install(clock_library: Path, rank: ctypes.CDLL) -> None:
             _give_real_time(module, state)
     state.hook = after_import(_keeps_real_time, lambda module: _give_real_time(module, state))
     _installed = state
+
+
+def count_frames() -> None:
+    """Charges the Python frames of a connected rank to its host clock (``stub/frames.c``)."""
+    if _installed is None:
+        return
+    count = _installed.library.ph_count_frames
+    count.restype = ctypes.c_bool
+    if not count():
+        raise PhantoraError(
+            f"Python {sys.version.split()[0]} has no hook that counts frames: use CPython 3.10 or newer, or "
+            "--host-time measured"
+        )
 
 
 def uninstall() -> None:

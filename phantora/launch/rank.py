@@ -19,7 +19,7 @@ from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
 from phantora.errors import PhantoraError
-from phantora.launch import process, shims
+from phantora.launch import clock, process, shims
 
 _RESET_SIGNALS = (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE)
 
@@ -77,6 +77,7 @@ def connect(library: ctypes.CDLL, session: int, rank: int, local_rank: int, devi
     if library.ph_connect(session, rank, local_rank, devices) != 0:
         reason = os.strerror(ctypes.get_errno()) if ctypes.get_errno() else "refused"
         raise PhantoraError(f"cannot join the simulation: {reason}; run `phantora doctor`")
+    clock.count_frames()
 
 
 def tie_children() -> None:

@@ -22,7 +22,7 @@ from phantora.stubs.find import Library, Torch, find_torch, header_version, nvid
 from phantora.wire import layout
 
 RUNTIME_PATTERNS = ("rank*.c", "cuda_*.c")  # libphantora_rank.so; the driver is a library of its own
-CLOCK_SOURCES = ("clock.c",)
+CLOCK_SOURCES = ("clock.c", "frames.c")
 CORE_PATTERN = "core*.cpp"
 TRACER_SOURCES = ("tracer.cpp",)
 # Source of the stub of each NVIDIA library; one without source is all traps.

@@ -151,6 +151,7 @@ Api = Enum("ph_api", "PH_API_", (
     ("CUDNN_PLAN", "finalize of an execution plan"), ("OP_PYTHON", "an operator that is dispatched to Python"),
     ("MALLOC_GIB", "cudaMalloc, per GiB on top of MALLOC"), ("FREE_GIB", "cudaFree, per GiB on top of FREE"),
     ("HOST_ALLOC_GIB", "pinned memory, per GiB on top of HOST_ALLOC"),
+    ("PY_FRAME", "a Python frame that is entered"), ("PY_CODE", "1,000 units of code in the frames entered"),
 ))
 HostMode = Enum("ph_host_mode", "PH_HOST_", (("MODELLED", ""), ("MEASURED", ""), ("NONE", "")))
 Unsupported = Enum("ph_unsupported", "PH_UNSUPPORTED_", (("ERROR", ""), ("WARN", "")))
