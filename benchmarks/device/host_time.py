@@ -22,9 +22,7 @@ import torch.nn.functional as F
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel, PrepareModuleInput, RowwiseParallel, SequenceParallel, parallelize_module,
-)  # fmt: skip
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
@@ -162,7 +160,7 @@ def lists() -> None:
         measure(f"foreach_copy {n}", lambda p=p, g=g: torch._foreach_copy_(p, g), many)  # type: ignore[misc]
         measure(f"stack {n}", lambda p=p: torch.stack(p), many)  # type: ignore[misc]
         params = [nn.Parameter(t) for t in p]
-        for t, grad in zip(params, g):
+        for t, grad in zip(params, g, strict=True):
             t.grad = grad
         for kind, flags in {"foreach": {"foreach": True}, "fused": {"fused": True}, "loop": {"foreach": False}}.items():
             optimizer = torch.optim.AdamW(params, **flags)  # type: ignore[arg-type]
@@ -306,25 +304,15 @@ def parallel_steps() -> None:
     measure("8 blocks: FSDP2 forward", lambda: model(x), 5)
     measure("8 blocks: FSDP2 step", step(model, x, torch.optim.AdamW(model.parameters(), fused=True)), 5)
     mesh = init_device_mesh("cuda", (world,))
-    for sequence in (False, True):
-        model = stack(8)
-        near = [Shard(1)] if sequence else [Replicate()]
-        for block in model:
-            plan = {
-                "wq": ColwiseParallel(), "wk": ColwiseParallel(), "wv": ColwiseParallel(), "w1": ColwiseParallel(), "w3": ColwiseParallel(),
-                "wo": RowwiseParallel(output_layouts=near[0]), "w2": RowwiseParallel(output_layouts=near[0]),
-            }  # fmt: skip
-            if sequence:
-                plan |= {"n1": SequenceParallel(), "n2": SequenceParallel()}
-                plan |= {"": PrepareModuleInput(input_layouts=near[0], desired_input_layouts=near[0])}
-            parallelize_module(block, mesh, plan)
-        name = "sequence parallel" if sequence else "tensor parallel"
-        try:
-            measure(f"8 blocks: {name} forward", lambda m=model: m(x), 5)  # type: ignore[misc]
-            measure(f"8 blocks: {name} step", step(model, x, torch.optim.AdamW(model.parameters(), fused=True)), 5)
-        except Exception as error:  # a part of the suite that this torch cannot run
-            if RANK == 0:
-                print(json.dumps({"name": name, "error": str(error)[:200]}), flush=True)
+    model = stack(8)
+    near, far = ColwiseParallel, RowwiseParallel
+    for block in model:
+        parallelize_module(
+            block, mesh,
+            {"wq": near(), "wk": near(), "wv": near(), "w1": near(), "w3": near(), "wo": far(), "w2": far()},
+        )  # fmt: skip
+    measure("8 blocks: tensor parallel forward", lambda: model(x), 5)
+    measure("8 blocks: tensor parallel forward backward", lambda: model(x).sum().backward(), 5)
 
 
 def main() -> None:
