@@ -43,7 +43,11 @@ def dtype_of(settings: Settings) -> torch.dtype:
 
 
 def train(
-    engine: deepspeed.DeepSpeedEngine, args: argparse.Namespace, loss_of: Callable[[], torch.Tensor], unit: str, each: int
+    engine: deepspeed.DeepSpeedEngine,
+    args: argparse.Namespace,
+    loss_of: Callable[[], torch.Tensor],
+    unit: str,
+    each: int,
 ) -> None:
     """Trains with `loss_of` (the loss of one micro-batch) and prints one JSON line; `each` sample is
     so many `unit`s (tokens, images)."""
