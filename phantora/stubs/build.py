@@ -23,7 +23,7 @@ from phantora.wire import layout
 
 RUNTIME_PATTERNS = ("rank*.c", "cuda_*.c")  # libphantora_rank.so; the driver is a library of its own
 CLOCK_SOURCES = ("clock.c", "frames.c")
-CORE_PATTERN = "core*.cpp"
+CORE_PATTERNS = ("core*.cpp", "network.cpp")
 TRACER_SOURCES = ("tracer.cpp",)
 # Source of the stub of each NVIDIA library; one without source is all traps.
 SOURCES = {
@@ -92,6 +92,11 @@ def source_directory() -> Path:
     raise PhantoraError(
         "the sources of the stub libraries are missing from the installation; install phantora again"
     )
+
+
+def core_sources() -> list[Path]:
+    """The files of the simulator's core, which are compiled as one."""
+    return sorted(path for pattern in CORE_PATTERNS for path in source_directory().glob(pattern))
 
 
 def file_name(soname: str) -> str:
@@ -258,7 +263,7 @@ def _build(torch: Torch, work: Path) -> None:
     def core() -> None:
         # One translation unit: calls between the core's files are inlined, and its headers are read once.
         whole = work / "core_all.cpp"
-        files = sorted(sources.glob(CORE_PATTERN))
+        files = core_sources()
         whole.write_text("".join(f'#include "{path.name}"\n' for path in files))
         _run([*_CXX, *include, "-shared", "-o", str(work / "libphantora_core.so"), str(whole)])
 

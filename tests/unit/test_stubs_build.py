@@ -229,7 +229,7 @@ def test_trap_names_itself(stub_set: stubs.StubSet) -> None:
 
 
 C_SOURCES = [path.name for path in build.source_directory().glob("*.c")]
-CORE_SOURCES = [path.name for path in build.source_directory().glob(build.CORE_PATTERN)]
+CORE_SOURCES = [path.name for path in build.core_sources()]
 
 
 @pytest.mark.parametrize("source", sorted(C_SOURCES + CORE_SOURCES))
