@@ -29,6 +29,7 @@ Core::Core(void *area) : base(static_cast<char *>(area)), header(static_cast<ph_
   api_names[PH_MEMSET] = intern(NAMES, "cudaMemset");
   api_names[PH_EVENT_RECORD] = intern(NAMES, "cudaEventRecord");
   api_names[PH_STREAM_WAIT] = intern(NAMES, "cudaStreamWaitEvent");
+  api_names[PH_EXCHANGE] = intern(NAMES, "ncclCommInit");
   api_names[PH_HOST_FUNC] = intern(NAMES, "cudaLaunchHostFunc");
 }
 
@@ -157,6 +158,9 @@ bool Core::overtake(const int32_t *sleepers, int count) {
   for (Rank *r : held) {
     r->asleep = false;
     if (moved && earliest != NEVER && earliest > r->host) {
+      if (r->nap.since < 0) r->nap.since = r->host;
+      r->nap.until = earliest;
+      r->nap.by = waiting_hosts() < before ? released : -1;
       r->host = earliest;
       store(&r->control->floor, earliest);
     }

@@ -22,10 +22,10 @@ void Core::settle(Collective &c) {
   if (c.resolved || c.arrived < static_cast<int>(c.members.size()) || c.price < 0 || !prices[c.price]->known) return;
   c.resolved = true;
   int64_t duration = prices[c.price]->durations[0];
-  for (Member &m : c.members) {
-    std::shared_ptr<Launch> launch = std::move(m.launch);  // breaks the cycle of owners
-    finish_part(*launch, c.latest, c.latest + duration, c.price);
-  }
+  auto last = std::find_if(c.members.begin(), c.members.end(), [&](const Member &m) { return m.launch->arrival == c.latest; });
+  for (Member &m : c.members)
+    finish_part(*m.launch, m.launch->arrival == c.latest ? *m.launch : *last->launch, c.latest, c.latest + duration, c.price);
+  for (Member &m : c.members) m.launch.reset();  // breaks the cycle of owners
   comms[c.comm]->open.erase(c.seq);
 }
 
@@ -36,14 +36,20 @@ void Core::settle(Pair &p) {
   int64_t begin = std::max(p.send.launch->arrival, p.recv.launch->arrival);
   int64_t end = begin + prices[p.price]->durations[0];
   std::shared_ptr<Launch> from = std::move(p.send.launch), to = std::move(p.recv.launch);  // breaks the cycle of owners
-  finish_part(*from, begin, end, p.price);
-  finish_part(*to, begin, end, p.price);
+  finish_part(*from, from->arrival == begin ? *from : *to, begin, end, p.price);
+  finish_part(*to, to->arrival == begin ? *to : *from, begin, end, p.price);
 }
 
 // Parts of one launch run one after the other if they are collectives (one fused kernel), side
 // by side if they are sends and receives (their ports are shared in the price).
-void Core::finish_part(Launch &l, int64_t begin, int64_t end, int32_t price) {
+void Core::finish_part(Launch &l, const Launch &last, int64_t begin, int64_t end, int32_t price) {
   progressed = true;
+  int64_t at = l.p2p ? end : begin;
+  if (at > l.last_at || (at == l.last_at && std::make_pair(last.gpu->rank->index, last.id) < std::make_pair(l.last_rank, l.last_id))) {
+    l.last_at = at;
+    l.last_rank = last.gpu->rank->index;
+    l.last_id = last.id;
+  }
   l.ready = std::max(l.ready, begin);
   if (l.p2p) {
     l.part_end = std::max(l.part_end, end);

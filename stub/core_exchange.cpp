@@ -41,6 +41,7 @@ void Core::exchange(Rank &rank, const ph_record &r) {
   }
   x.data[r.e] = std::move(rank.blob);
   rank.blob.clear();
+  if (r.time > x.latest || (r.time == x.latest && rank.index < x.last_rank)) x.last_rank = rank.index;
   x.latest = std::max(x.latest, r.time);
   x.waiting.emplace_back(&rank, r);
   if (++x.joined < x.members) {
@@ -60,9 +61,11 @@ void Core::exchange(Rank &rank, const ph_record &r) {
     auto &requests = to->requests;
     requests.erase(std::remove_if(requests.begin(), requests.end(), [&](const Request &q) { return q.record.kind == PH_EXCHANGE && q.record.slot == record.slot; }), requests.end());
     if (!(record.flags & PH_F_HELPER)) to->host = std::max(to->host, x.latest);
+    int64_t at = std::max(x.latest, to->control->floor);
+    if (!(record.flags & PH_F_HELPER)) host_wait(*to, record, api_names[PH_EXCHANGE], record.time, at, x.last_rank);
     size_t length = std::min<size_t>(PH_REPLY_BYTES, all.size());
     if (all.size() > length) to->payloads[record.d] = all;
-    reply(*to, record, 0, std::max(x.latest, to->control->floor), static_cast<int64_t>(all.size()), all.data(), length);
+    reply(*to, record, 0, at, static_cast<int64_t>(all.size()), all.data(), length);
   }
   exchanges.erase({r.a, r.b});
 }

@@ -30,7 +30,9 @@ void Core::enqueue_wait(Stream *s, Dep dep, int64_t launch) {
   if (!dep.stream || dep.stream == s || dep.stream->completed >= dep.seq) return;
   Item item;
   item.type = WAIT;
-  item.flags = PH_F_HELPER;  // implicit: no row
+  item.id = -1;
+  item.name = api_names[PH_STREAM_WAIT];
+  item.link = dep.stream->last_id;
   item.launch = item.ready = launch;
   item.dep = dep;
   push(s, std::move(item));
@@ -222,6 +224,7 @@ void Core::complete(Gpu &gpu, Stream &s) {
   ++s.completed;
   int64_t reached = std::min(gpu.now, std::max(s.free_at, item.ready));
   s.free_at = gpu.now;
+  if (item.id > 0) s.done_id = item.id;
   s.after_kernel = item.type == KERNEL;
   if (s.queue.empty()) gpu.busy.erase(std::find(gpu.busy.begin(), gpu.busy.end(), &s));
   ph_row r{};
@@ -241,6 +244,8 @@ void Core::complete(Gpu &gpu, Stream &s) {
       Launch &l = *item.comm;
       r = row(l.p2p ? PH_ROW_SENDRECV : PH_ROW_COLLECTIVE, rank, item.start, gpu.now);
       r.ready = l.ready;
+      r.last_rank = l.last_rank;
+      r.last_id = l.last_id;
       r.seq = l.seq;
       r.comm = comms[l.comm]->number;
       item.name = l.name;
@@ -257,7 +262,7 @@ void Core::complete(Gpu &gpu, Stream &s) {
       break;
     }
     case WAIT:
-      write = !(item.flags & PH_F_HELPER);
+      write = item.id > 0 || gpu.now > reached;  // one that the default stream's rules imply, if it delayed anything
       r = row(PH_ROW_WAIT, rank, reached, gpu.now);
       break;
     case HOSTFUNC:

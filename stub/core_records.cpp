@@ -43,6 +43,7 @@ void Core::take(Rank &rank, const ph_record &r) {
     return;
   }
   if (r.time > rank.host && !(r.flags & PH_F_HELPER)) rank.host = r.time;
+  if (rank.nap.since >= 0 && r.time >= rank.nap.until && !(r.flags & PH_F_HELPER)) wake(rank, r);
   switch (r.kind) {
     case PH_RANK_START:
       rank.started = true;
@@ -232,12 +233,8 @@ void Core::take(Rank &rank, const ph_record &r) {
       close_pieces(rank);
       Gpu *gpu = gpu_of(rank, static_cast<int>(r.a));
       std::vector<Dep> deps;
-      int64_t link = -1;
-      for (Stream *s : gpu->busy) {
-        deps.push_back({s, s->enqueued});
-        link = std::max(link, s->last_id);
-      }
-      request(rank, r, std::move(deps), link);
+      for (Stream *s : gpu->busy) deps.push_back({s, s->enqueued});
+      request(rank, r, std::move(deps), -1, gpu);
       break;
     }
     case PH_EVENT_SYNC:
@@ -286,6 +283,7 @@ void Core::take(Rank &rank, const ph_record &r) {
       rank.group.reset();
       Stream *s = stream_of(rank, r.stream);
       launch->gpu = s->gpu;
+      launch->id = rank.next_id + 1;
       Item item;
       item.type = COMM;
       item.flags = r.flags;

@@ -11,7 +11,8 @@ ph_row Core::row(ph_row_kind kind, const Rank &rank, int64_t start, int64_t end)
   r.start = start;
   r.end = end;
   r.launch = r.link = r.seq = r.ready = -1;
-  r.id = -1;
+  r.id = r.last_id = -1;
+  r.last_rank = -1;
   return r;
 }
 

@@ -66,6 +66,7 @@ struct Stream {
   int64_t free_at = 0;      // when the last item ended
   bool after_kernel = false;
   int64_t last_id = -1;     // id of the last item enqueued
+  int64_t done_id = -1;     // and of the last one completed
   std::deque<Item> queue;
 };
 
@@ -93,6 +94,7 @@ struct Event {
 struct Request {
   ph_record record;
   std::vector<Dep> deps;
+  Gpu *whole = nullptr;  // waits for all streams of it
   bool query = false;
   bool data = false;  // waits for bytes, not for virtual time
   int64_t link = -1;
@@ -108,6 +110,11 @@ struct OpenOp {
   std::vector<std::pair<Stream *, uint64_t>> kernels;  // unpriced: stream, seq
 };
 
+struct Nap {  // a sleep outside CUDA out of which the host was moved forward
+  int64_t since = -1, until = -1;  // host clock; since -1: none
+  int by = -1;                     // rank whose host was released at `until`
+};
+
 struct Rank {
   int index = 0;
   ph_control *control = nullptr;
@@ -119,6 +126,7 @@ struct Rank {
   int64_t host = 0;    // lower bound of the host clock
   int64_t next_id = 0;
   bool asleep = false; // outside CUDA, found by the caller; until the next record
+  Nap nap;
   std::string blob;
   std::vector<std::unique_ptr<Gpu>> gpus;
   std::unordered_map<uint32_t, std::unique_ptr<Stream>> streams;
@@ -160,8 +168,12 @@ struct Launch {  // one communication kernel on one rank
   int32_t comm = -1;
   int64_t seq = -1;
   int64_t arrival = -1;  // -1: the stream has not reached it
+  int64_t id = -1;       // of its row
   int64_t ready = -1, end = -1;
   int64_t part_end = 0;  // latest end among the parts settled so far
+  int64_t last_at = -1;  // when the launch that holds this one up longest came, or was through
+  int last_rank = -1;    // whose that is
+  int64_t last_id = -1;
   int waiting = 0;       // parts that have no end yet
   int sends = 0, recvs = 0;
   bool p2p = false;
@@ -222,7 +234,8 @@ struct Exchange {
   int members = 0, joined = 0;
   std::vector<std::string> data;
   std::vector<std::pair<Rank *, ph_record>> waiting;
-  int64_t latest = 0;
+  int64_t latest = -1;
+  int last_rank = -1;  // who came then
 };
 
 inline long futex(const uint32_t *address, int op, uint32_t value, const timespec *timeout) {
@@ -253,6 +266,7 @@ struct Core {
   double company[256];
   int64_t records = 0, late = 0, overtakes = 0, row_count = 0;
   int steps = 0;
+  int released = -1;  // rank whose host was answered last
   bool progressed = false;
   int32_t api_names[PH_COUNT_PH_KIND];
   std::vector<ph_row> ready_rows;
@@ -325,7 +339,10 @@ struct Core {
   void reply(Rank &rank, const ph_record &record, int status, int64_t time, int64_t value, const char *data, size_t length);
   void check_requests(Rank &rank);
   int64_t completion(Rank &rank, const Request &q);
-  void request(Rank &rank, const ph_record &r, std::vector<Dep> deps, int64_t link);
+  static int64_t released_by(const Rank &rank, const Request &q);
+  void host_wait(Rank &rank, const ph_record &r, int32_t name, int64_t start, int64_t end, int last_rank);
+  void wake(Rank &rank, const ph_record &r);
+  void request(Rank &rank, const ph_record &r, std::vector<Dep> deps, int64_t link, Gpu *whole = nullptr);
 
   // core_prices.cpp
   Item *item_at(Stream *s, uint64_t seq);
@@ -338,7 +355,7 @@ struct Core {
   void arrive(Launch &launch, int64_t time);
   void settle(Collective &c);
   void settle(Pair &p);
-  void finish_part(Launch &l, int64_t begin, int64_t end, int32_t price);
+  void finish_part(Launch &l, const Launch &last, int64_t begin, int64_t end, int32_t price);
   int comm_rank(const Comm &comm, int rank) const;
   void join_collective(Rank &rank, const ph_record &r, std::shared_ptr<Launch> launch);
   void deliver(Comm &comm, Collective &c);

@@ -9,15 +9,16 @@ void Core::answer(Rank &rank, size_t i, int status, int64_t time, int64_t value)
   Request q = std::move(rank.requests[i]);
   rank.requests.erase(rank.requests.begin() + static_cast<long>(i));
   int64_t at = std::max(q.record.time, time);
+  if (!(q.record.flags & PH_F_HELPER)) released = rank.index;
   if (!(q.record.flags & PH_F_HELPER)) rank.host = std::max(rank.host, std::max(at, rank.control->floor));
-  if (!q.query && q.record.kind != PH_EVENT_TIME && !q.data && api_names[q.record.kind] >= 0) {
+  if (!q.query && !q.data && !(q.record.flags & PH_F_HELPER) && api_names[q.record.kind] >= 0) {
     ph_row r = row(PH_ROW_SYNC, rank, q.record.time, at);
     r.name = api_names[q.record.kind];
     r.sub = q.record.kind;
     r.stream = q.record.thread;
     r.flags = q.record.flags;
     r.id = ++rank.next_id;
-    r.link = q.link;
+    r.link = released_by(rank, q);
     emit(rank.host_rows, r);
   }
   reply(rank, q.record, status, q.query || q.record.kind == PH_EVENT_TIME ? time : at, value, nullptr, 0);
@@ -67,6 +68,39 @@ void Core::check_requests(Rank &rank) {
   }
 }
 
+// The row whose end let the host go on: of the streams it waited for, the one that was done last.
+int64_t Core::released_by(const Rank &rank, const Request &q) {
+  if (!q.whole && q.deps.size() == 1) return q.link;
+  const Stream *last = nullptr;
+  auto look = [&](const Stream *s) {
+    if (s->done_id < 0) return;
+    if (!last || s->free_at > last->free_at || (s->free_at == last->free_at && s->id < last->id)) last = s;
+  };
+  for (const Dep &d : q.deps) look(d.stream);
+  if (q.whole)
+    for (auto &[id, s] : rank.streams)
+      if (s->gpu == q.whole) look(s.get());
+  return last ? last->done_id : -1;
+}
+
+// The row of a wait for another rank's host.
+void Core::host_wait(Rank &rank, const ph_record &record, int32_t name, int64_t start, int64_t end, int last_rank) {
+  ph_row r = row(PH_ROW_SYNC, rank, start, end);
+  r.name = name;
+  r.sub = record.kind;
+  r.stream = record.thread;
+  r.flags = record.flags;
+  r.id = ++rank.next_id;
+  r.last_rank = last_rank;
+  emit(rank.host_rows, r);
+}
+
+// `r` is the first record after a sleep outside CUDA.
+void Core::wake(Rank &rank, const ph_record &r) {
+  host_wait(rank, r, intern(NAMES, "outside CUDA"), rank.nap.since, rank.nap.until, rank.nap.by);
+  rank.nap = {};
+}
+
 int64_t Core::completion(Rank &rank, const Request &q) {
   if (q.event) {
     auto it = rank.events.find(q.event);
@@ -77,10 +111,11 @@ int64_t Core::completion(Rank &rank, const Request &q) {
   return latest;
 }
 
-void Core::request(Rank &rank, const ph_record &r, std::vector<Dep> deps, int64_t link) {
+void Core::request(Rank &rank, const ph_record &r, std::vector<Dep> deps, int64_t link, Gpu *whole) {
   Request q;
   q.record = r;
   q.link = link;
+  q.whole = whole;
   q.query = r.kind == PH_STREAM_QUERY || r.kind == PH_EVENT_QUERY || r.kind == PH_EVENT_TIME;
   if (r.kind == PH_EVENT_QUERY || r.kind == PH_EVENT_TIME || r.kind == PH_EVENT_SYNC) q.event = r.id;
   // Work already done does not delay the host.

@@ -252,8 +252,12 @@ def open_log(path: str | os.PathLike[str]) -> Log:
     version = json.loads(metadata).get("format", 0)
     if version > LOG_FORMAT:
         raise PhantoraError(
-            f"{path}: the log has format {version}, this Phantora reads up to {LOG_FORMAT}; "
+            f"{path}: the log has format {version}, this Phantora reads format {LOG_FORMAT}; "
             "upgrade Phantora (pip install -U phantora)"
+        )
+    if version < LOG_FORMAT:
+        raise PhantoraError(
+            f"{path}: the log has format {version}, this Phantora reads format {LOG_FORMAT}; run `phantora trace` again"
         )
     if tuple(data.schema.names) != COLUMNS:
         raise _not_a_log(path)

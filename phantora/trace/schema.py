@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from phantora.wire import layout
 
-LOG_FORMAT = 1
+LOG_FORMAT = 2
 BATCH_ROWS = 65_536
 METADATA_KEY = b"phantora"
 TRAILER_KEY = b"phantora.trailer"
@@ -50,6 +50,8 @@ _FIELDS: tuple[tuple[str, pa.DataType], ...] = (
     ("bytes", pa.int64()),
     ("flops", pa.float64()),
     ("value", pa.int64()),
+    ("last_rank", pa.int32()),
+    ("last_id", pa.int64()),
 )
 COLUMNS = tuple(name for name, _ in _FIELDS)
 TEXT_COLUMNS = tuple(name for name, kind in _FIELDS if pa.types.is_dictionary(kind))

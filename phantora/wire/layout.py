@@ -237,6 +237,8 @@ Row = Struct("ph_row", (
     ("int64_t", "id", 1, "unique in the rank"), ("int64_t", "link", 1, "id of the row that caused it, or -1"),
     ("int64_t", "seq", 1, "of a collective in its communicator, or -1"), ("int64_t", "bytes", 1, ""), ("int64_t", "value", 1, ""),
     ("int64_t", "value2", 1, ""),
+    ("int32_t", "last_rank", 1, "whoever was waited for: the rank that came last, or -1"), ("int32_t", "pad1", 1, ""),
+    ("int64_t", "last_id", 1, "and its row"),
 ))
 ENUMS = (Kind, Copy, Coll, Mem, Api, HostMode, Unsupported, SimState, RowKind)
 STRUCTS = (Record, Device, Header, Control, Reply, Row)

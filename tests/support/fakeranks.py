@@ -165,6 +165,8 @@ class Bench:
                 "kind": kinds[row["kind"]], "rank": int(row["rank"]), "stream": int(row["stream"]),
                 "name": self.core.text(native.NAMES, int(row["name"])) if row["name"] >= 0 else "",
                 "start": int(row["start"]), "end": int(row["end"]), "ready": int(row["ready"]),
+                "id": int(row["id"]), "link": int(row["link"]), "last_rank": int(row["last_rank"]),
+                "last_id": int(row["last_id"]),
             }
             for row in rows
         ]  # fmt: skip

@@ -7,6 +7,7 @@ import random
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.fakeranks import Bench
@@ -373,6 +374,88 @@ def test_asleep_ranks_are_overtaken_and_moved_forward(make: Callable[[int], Benc
     assert bench.core.overtake([1])
     assert zero.answer("sync") == (0, 100)
     assert int(one_.control["floor"][0]) == 100
+    one_.kernel("k:1", at=130)
+    for rank in bench.ranks:
+        rank.exit()
+    bench.run()
+    (row,) = (row for row in bench.rows() if row["name"] == "outside CUDA")
+    assert (row["rank"], row["start"], row["end"], row["last_rank"]) == (1, 0, 100, 0)
+
+
+def by_name(bench: Bench) -> dict[str, dict[str, Any]]:
+    """The last row of each name."""
+    return {row["name"]: row for row in bench.rows()}
+
+
+def test_rows_name_what_the_host_waited_for(make: Callable[[int], Bench]) -> None:
+    bench = make(1)
+    rank = bench.ranks[0]
+    for stream in (8, 9):
+        rank.stream(stream)
+    rank.kernel("a:10", stream=9, blocks=1, at=0)
+    rank.kernel("b:300", stream=8, blocks=1)
+    rank.kernel("c:100", blocks=1)
+    rank.ask("device", "DEVICE_SYNC", at=40)
+    bench.run()
+    rank.kernel("d:50", blocks=1, at=400)
+    rank.emit("EVENT_RECORD", id=1)
+    rank.kernel("e:10", blocks=1)
+    rank.ask("event", "EVENT_SYNC", id=1)
+    bench.run()
+    rank.exit()
+    bench.run()
+    rows = by_name(bench)
+    assert rows["cudaDeviceSynchronize"]["link"] == rows["b:300"]["id"]
+    assert rows["cudaDeviceSynchronize"]["end"] == rows["b:300"]["end"] == 300
+    assert rows["cudaEventSynchronize"]["link"] == rows["cudaEventRecord"]["id"]
+    assert rows["cudaEventSynchronize"]["end"] == rows["cudaEventRecord"]["end"] == rows["d:50"]["end"]
+
+
+def test_rows_name_the_member_that_came_last(make: Callable[[int], Bench]) -> None:
+    bench = make(3)
+    for index, rank in enumerate(bench.ranks):
+        rank.communicator(1, 3, index)
+        rank.kernel(f"own:{(100, 500, 50)[index]}", at=0)
+        rank.collective(1, 40)
+    for index in (0, 1):
+        bench.ranks[index].transfer(("SEND", "RECV")[index], 1, 1 - index, 60, at=1000 * (2 - index))
+    for rank in bench.ranks:
+        rank.exit()
+    bench.run()
+    rows = bench.rows()
+    last = next(row for row in rows if row["kind"] == "COLLECTIVE" and row["rank"] == 1)
+    for row in rows:
+        if row["kind"] == "COLLECTIVE":
+            assert (row["ready"], row["last_rank"], row["last_id"]) == (500, 1, last["id"])
+    sender = next(row for row in rows if row["kind"] == "SENDRECV" and row["rank"] == 0)
+    for row in rows:
+        if row["kind"] == "SENDRECV":
+            assert (row["ready"], row["last_rank"], row["last_id"]) == (2000, 0, sender["id"])
+
+
+def test_waits_for_the_default_stream_have_a_row_if_they_delay(make: Callable[[int], Bench]) -> None:
+    bench = make(1)
+    rank = bench.ranks[0]
+    rank.stream(8, blocking=True)
+    rank.kernel("a:100", stream=8, blocks=1, at=0)
+    rank.kernel("b:10", stream=0, blocks=1, at=1)
+    rank.kernel("c:10", stream=8, blocks=1, at=500)
+    rank.exit()
+    bench.run()
+    rows = bench.rows()
+    a = next(row for row in rows if row["name"] == "a:100")
+    (wait,) = (row for row in rows if row["kind"] == "WAIT")
+    assert (wait["stream"], wait["start"], wait["end"], wait["id"], wait["link"]) == (0, 1, 100, -1, a["id"])
+
+
+def test_an_exchange_names_the_host_that_came_last(make: Callable[[int], Bench]) -> None:
+    bench = make(2)
+    for index, rank in enumerate(bench.ranks):
+        rank.ask("all", "EXCHANGE", a=1, b=2, c=2, d=9, e=index, at=100 * (index + 1))
+    bench.run()
+    assert [(row["rank"], row["start"], row["end"], row["last_rank"]) for row in bench.rows()] == [
+        (0, 100, 200, 1), (1, 200, 200, 1)
+    ]  # fmt: skip
 
 
 def test_log_order_does_not_depend_on_who_ran_first(make: Callable[[int], Bench]) -> None:
