@@ -29,6 +29,8 @@ METADATA = RunMetadata(
     torch="2.11.0",
     cost_tables=["h100.parquet"],
 )
+# Columns that are -1 where they say nothing.
+ABSENT = ("name", "sig", "price", "comm", "launch", "ready", "link", "seq", "last_rank", "last_id")
 
 
 @dataclass
@@ -59,7 +61,7 @@ class FakeRun:
         """Adds a row and returns its id."""
         row_id = self._ids.get(rank, 0)
         self._ids[rank] = row_id + 1
-        row = dict.fromkeys(("name", "sig", "price", "comm", "launch", "ready", "link", "seq", "last_rank", "last_id"), -1)
+        row = dict.fromkeys(ABSENT, -1)
         row.update(kind=kind, rank=rank, start=start, end=end, id=row_id)
         if name is not None:
             row["name"] = self.name(name)
@@ -178,7 +180,7 @@ def large_rows(count: int, ranks: int = 8, seed: int = 0) -> tuple[Tables, Rows]
         op, kernel, comm, memory, second = (np.zeros(each, ROW) for _ in range(5))
         for i, part in enumerate((op, kernel, comm, memory, second)):
             part["rank"], part["id"] = rank, np.arange(each) * 5 + i
-            for column in ("name", "sig", "price", "comm", "launch", "ready", "link", "seq", "last_rank", "last_id"):
+            for column in ABSENT:
                 part[column] = -1
         sig = rng.integers(0, 400, each)
         op["kind"], op["start"], op["end"], op["sig"] = Kind.OPERATOR, step, step + 4_000, sig
