@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +96,7 @@ def assemble(
             cost_tables=list(getattr(cost, "tables", ())),
             **metadata,
         )
-        simulated = replace(cluster, hosts=settings.hosts, gpus_per_host=settings.ranks_per_host)
+        simulated = cluster.part(settings.hosts, settings.ranks_per_host)
         tables = Tables()
         log = LogWriter(log_path, described, tables)
         simulator = Simulator(

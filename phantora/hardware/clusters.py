@@ -26,6 +26,7 @@ PCIE_LATENCY_NS = 2500
 NETWORK_LATENCY_NS = 2500
 SOCKET_BANDWIDTH = 40e9  # between two CPUs, bytes/s: NCCL's figure for Sapphire and Emerald Rapids (topo.h)
 WIRINGS = ("nvswitch", "nvlink-pairs", "pcie")
+CPUS = ("intel", "amd")
 ROUTINGS = ("ecmp", "adaptive")
 
 _SPEC = re.compile(r"(?:(?P<hosts>\d+)\s*[xX*]\s*)?(?P<gpus>\d+)\s*[xX*]\s*(?P<model>[A-Za-z0-9].*)")
@@ -81,9 +82,18 @@ def _make(hosts: int, gpus: int, gpu: Gpu, name: str) -> Cluster:
         intra = Link(gpu.nvlink_bandwidth, NVLINK_LATENCY_NS)
     else:
         intra = Link(gpu.pcie_bandwidth * builders.PCIE_SHARE, PCIE_LATENCY_NS)
-    wiring = Wiring("nvswitch" if nvlink else "pcie", gpus, 1 if nvlink else 4, 2, SOCKET_BANDWIDTH)
+    wiring = Wiring("nvswitch" if nvlink else "pcie", gpus, 1 if nvlink else 2, 2, SOCKET_BANDWIDTH)
     inter = Link(gpu.nic_bandwidth, NETWORK_LATENCY_NS)
     return Cluster(name, hosts, gpus, gpu, intra, inter, load_host("default"), wiring)
+
+
+def over_pcie(cluster: Cluster) -> Cluster:
+    """The same without NVLink: GPUs of a host meet over PCIe."""
+    return replace(
+        cluster,
+        wiring=replace(cluster.wiring, kind="pcie"),
+        intra=Link(cluster.gpu.pcie_bandwidth * builders.PCIE_SHARE, PCIE_LATENCY_NS),
+    )
 
 
 # ---------------------------------------------------------------------- cluster files
@@ -153,6 +163,7 @@ def _check(cluster: Cluster, place: toml.Place, nvlink_given: bool) -> None:
     wiring, fabric = cluster.wiring, cluster.fabric
     for section, key, value, known in (
         ("wiring", "kind", wiring.kind, WIRINGS),
+        ("wiring", "cpu", wiring.cpu, CPUS),
         ("fabric", "kind", fabric.kind, tuple(builders.FABRICS)),
         ("fabric", "routing", fabric.routing, ROUTINGS),
     ):

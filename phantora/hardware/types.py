@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,8 @@ class Wiring:
     """CPUs, among which the PCIe switches are dealt out."""
     socket_bandwidth: float
     """Bytes/s per direction between two CPUs."""
+    cpu: str = "intel"
+    """``intel`` or ``amd``: NCCL's latencies and LL rates between hosts depend on it."""
 
 
 @dataclass(frozen=True)
@@ -177,3 +180,8 @@ class Cluster:
     @property
     def world_size(self) -> int:
         return self.hosts * self.gpus_per_host
+
+    def part(self, hosts: int, gpus_per_host: int) -> Cluster:
+        """The first GPUs of its first hosts, with the NICs that belong to them."""
+        nics = math.ceil(self.wiring.nics * gpus_per_host / self.gpus_per_host)
+        return replace(self, hosts=hosts, gpus_per_host=gpus_per_host, wiring=replace(self.wiring, nics=nics))

@@ -106,7 +106,7 @@ class Pricing:
     def _serve_communication(self, request: native.PriceRequest) -> None:
         if request.kind == native.COLLECTIVE:
             ranks = self._core.comm_ranks(request.comm)
-            price = self._collectives.collective(request.sub, ranks, request.bytes, request.dtype)
+            price = self._collectives.collective(request.sub, ranks, request.bytes, request.dtype, request.root)
             name = kernel_name(request.sub, request.redop, request.dtype, price.algorithm, price.protocol)
         else:
             price = self._collectives.transfer(

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phantora.errors import PhantoraError
 from phantora.hardware import load_cluster
-from phantora.sim.collectives import (
-    MIB,
-    CollectiveModel,
-    CollectivePrice,
-    kernel_name,
-    p2p_channels,
-    ring_steps,
-    wire_share,
-)
+from phantora.sim.collectives import CollectiveModel, CollectivePrice, NcclEnvironment, kernel_name
+from phantora.sim.collectives.timing import MIB, p2p_channels
+from phantora.sim.collectives.tuner import ring_steps, wire_share
 from phantora.wire.layout import NCCL_DTYPE_NAMES, Coll
 
 BF16 = NCCL_DTYPE_NAMES.index("bfloat16")
@@ -26,6 +22,7 @@ SPECS = (
     "1x8xB200-SXM",
 )  # fmt: skip
 MODELS = {spec: CollectiveModel(load_cluster(spec)) for spec in SPECS}
+WITHOUT_NVLS = {spec: CollectiveModel(load_cluster(spec), NcclEnvironment(nvls=False)) for spec in SPECS}
 
 # Device times in us on H200 (bf16, NVLS off): nccl_graph.py and nccl_bw.py, torch 2.11, NCCL 2.28.9.
 MEASURED = (
@@ -53,18 +50,27 @@ def test_agrees_with_h200(name: str, members: int, size: int, us: float) -> None
 @given(st.sampled_from(SPECS), st.sampled_from(KINDS), st.integers(1, 1 << 30), st.integers(2, 8))
 def test_four_times_the_bytes_never_take_less(spec: str, kind: int, size: int, members: int) -> None:
     members = min(members, MODELS[spec].cluster.world_size)
-    assert price(spec, kind, 4 * size, members).duration_ns >= price(spec, kind, size, members).duration_ns
+    less, more = price(spec, kind, size, members), price(spec, kind, 4 * size, members)
+    same = (less.algorithm, less.protocol) == (more.algorithm, more.protocol)
+    # NCCL chooses by an estimate, so not always what is fastest.
+    assert more.duration_ns >= less.duration_ns * (1.0 if same else 0.75)
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(SPECS), st.sampled_from(KINDS), st.integers(1, 1 << 32), st.booleans())
-def test_no_port_carries_more_than_its_rate(spec: str, kind: int, size: int, nvls: bool) -> None:
-    cluster = MODELS[spec].cluster
-    model = CollectiveModel(cluster, nvls=nvls)
+def test_no_link_carries_more_than_its_rate(spec: str, kind: int, size: int, nvls: bool) -> None:
+    model = MODELS[spec] if nvls else WITHOUT_NVLS[spec]
+    cluster = model.cluster
     paid = model.collective(kind, tuple(range(cluster.world_size)), size, BF16)
-    seconds = paid.duration_ns / 1e9
-    assert paid.intra_bytes / seconds <= cluster.intra.bandwidth
-    assert paid.inter_bytes / seconds <= cluster.inter.bandwidth
+    rates = Counter[int]()
+    for flow in paid.flows:
+        for link in flow.links:
+            rates[link] += flow.rate * flow.count  # type: ignore[assignment]
+    for link, rate in rates.items():
+        assert rate <= model.topology.links[link].bandwidth * (1 + 1e-3)
+    assert paid.flows
+    longest = max(flow.bytes / flow.rate for flow in paid.flows)
+    assert paid.duration_ns == round(paid.latency_ns + longest * 1e9)
     if size > 64 * cluster.world_size:
         assert (paid.inter_bytes > 0) == (cluster.hosts > 1)
 
@@ -87,24 +93,30 @@ def test_small_messages_use_ll_and_large_ones_simple() -> None:
 
 def test_ll128_needs_nvlink() -> None:
     sizes = [1 << k for k in range(10, 31)]
-    assert any(price("1x8xH200", Coll.ALL_REDUCE, size).protocol == "LL128" for size in sizes)
+    assert any(price("1x8xH200", Coll.ALL_REDUCE, size, 4).protocol == "LL128" for size in sizes)
     assert all(price("1x4xL40S", Coll.ALL_REDUCE, size).protocol != "LL128" for size in sizes)
 
 
 def test_trees_win_small_all_reduces_on_many_hosts() -> None:
     assert price("8x8xH100", Coll.ALL_REDUCE, 4096).algorithm == "TREE"
     assert price("8x8xH100", Coll.ALL_GATHER, 4096).algorithm == "RING"
-    assert price("1x8xH100", Coll.ALL_REDUCE, 1 << 30).algorithm == "RING"
+    assert price("1x8xA100-SXM-80GB", Coll.ALL_REDUCE, 1 << 30).algorithm == "RING"
 
 
-def test_switch_reduction_is_an_option_that_pays_for_large_sizes() -> None:
-    cluster = MODELS["1x8xH100"].cluster
-    model = CollectiveModel(cluster, nvls=True)
-    with_switch = model.collective(Coll.ALL_REDUCE, tuple(range(8)), 1 << 30, BF16)
+def test_switch_reduction_from_five_gpus_on() -> None:
+    """NCCL's own estimate: with 4 GPUs rings stay ahead, with 2 it does not even try."""
+    sizes = [1 << k for k in range(10, 33)]
+    assert {price("1x8xH200", Coll.ALL_REDUCE, size, 4).algorithm for size in sizes} == {"RING"}
+    assert {price("1x8xH200", Coll.ALL_REDUCE, size, 2).algorithm for size in sizes} == {"RING"}
+    with_switch = price("1x8xH100", Coll.ALL_REDUCE, 1 << 30)
     assert with_switch.algorithm == "NVLS"
     bus = wire_share(Coll.ALL_REDUCE, 8) * (1 << 30) / with_switch.duration_ns
     assert 450 < bus < 500
-    assert price("1x8xH100", Coll.ALL_REDUCE, 1 << 30).duration_ns > with_switch.duration_ns
+    assert price("1x8xH100", Coll.ALL_GATHER, 1 << 30).algorithm == "RING"
+    assert price("8x8xH100", Coll.ALL_REDUCE, 1 << 30).algorithm == "NVLS_TREE"
+    without = WITHOUT_NVLS["1x8xH100"].collective(Coll.ALL_REDUCE, tuple(range(8)), 1 << 30, BF16)
+    assert without.algorithm == "RING"
+    assert without.duration_ns > with_switch.duration_ns
 
 
 def test_send_and_receive_get_more_channels_above_16_mib_each() -> None:

@@ -1,0 +1,13 @@
+"""What a collective, or a send and its receive, costs on a cluster, and which links it loads.
+
+`tuner` decides as NCCL does, `timing` says how long that takes with the links to itself, `patterns` who
+sends how much to whom. docs/collectives.md derives the formulas and lists the errors.
+
+Units inside: microseconds, bytes, bytes per microsecond (1 GB/s = 1000).
+"""
+
+from phantora.sim.collectives.environment import NcclEnvironment
+from phantora.sim.collectives.model import CollectiveModel, CollectivePrice
+from phantora.sim.collectives.names import SEND_RECV_KERNEL, kernel_name
+
+__all__ = ["SEND_RECV_KERNEL", "CollectiveModel", "CollectivePrice", "NcclEnvironment", "kernel_name"]

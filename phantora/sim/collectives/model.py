@@ -1,0 +1,256 @@
+"""Prices the communication of one cluster."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+
+from phantora.errors import PhantoraError
+from phantora.hardware import Cluster, Flow, Topology, build, over_pcie
+from phantora.hardware.builders import NETWORK_SHARE, NVLINK_SHARE, PCIE_SHARE
+from phantora.sim.collectives import patterns
+from phantora.sim.collectives.environment import NcclEnvironment
+from phantora.sim.collectives.patterns import Groups, Pattern, Share
+from phantora.sim.collectives.timing import PCIE_CHANNELS, Constants, Timing
+from phantora.sim.collectives.tuner import (
+    DIRECT,
+    GBPS,
+    NVLS,
+    NVLS_TREE,
+    P2P,
+    SIMPLE,
+    TREE,
+    Choice,
+    Placement,
+    Tuner,
+    wire_share,
+)
+from phantora.wire.layout import NCCL_DTYPE_NAMES, Coll
+
+REFERENCE_GPU, REFERENCE_MEMBERS = "H200-SXM", 4
+REFERENCE_NVLINK_NS, REFERENCE_PCIE_NS, REFERENCE_NETWORK_NS = 1000, 2500, 2500
+NVLINK_CHANNELS = 24  # what NCCL 2.28 takes on 4 H200
+CHANNELS_PER_RAIL = 2  # rings between hosts: NCCL finds one per NIC and doubles it
+MAX_CHANNELS = 64
+NVLS_CHANNELS = 16
+
+
+@dataclass(frozen=True)
+class CollectivePrice:
+    """How long an operation occupies each member's stream once all have arrived, and why.
+
+    With the links to itself it takes `duration_ns` = `latency_ns` + the longest of bytes / rate of `flows`.
+    """
+
+    duration_ns: int
+    latency_ns: int
+    flows: tuple[Flow, ...]
+    """What it puts on the links, from `latency_ns` on; ids are those of `CollectiveModel.topology`."""
+    algorithm: str
+    """RING, TREE, NVLS, NVLS_TREE, P2P (send, receive and what is built from them) or DIRECT (nothing
+    to move)."""
+    protocol: str
+    """LL, LL128 or SIMPLE."""
+    channels: int
+    intra_bytes: int
+    """Bytes that the busiest member puts on its NVLink or PCIe port."""
+    inter_bytes: int
+    """Bytes that the busiest member's network port carries one way."""
+    provenance: str
+    """``measured`` GPU and links, ``scaled`` from them, or ``roofline`` (network, PCIe)."""
+
+
+class CollectiveModel:
+    """Prices the communication of `cluster`, as NCCL does it with `environment`.
+
+    Rank r is GPU r of the cluster.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        environment: NcclEnvironment | None = None,
+        constants: Constants | None = None,
+    ) -> None:
+        self.environment = environment or NcclEnvironment()
+        if self.environment.p2p_disabled:
+            cluster = over_pcie(cluster)
+        if self.environment.nics:
+            cluster = replace(cluster, wiring=replace(cluster.wiring, nics=len(self.environment.nics)))
+        self.cluster = cluster
+        self.topology: Topology = build(cluster, self.environment.pxn)
+        gpu, intra = cluster.gpu, cluster.intra
+        constants = constants or Constants()
+        nvlink = cluster.wiring.kind != "pcie"
+        link = intra.bandwidth * NVLINK_SHARE / 1e6
+        pcie_port = gpu.pcie_bandwidth * PCIE_SHARE if nvlink else intra.bandwidth
+        pcie = pcie_port * constants.pcie_share / 1e6
+        nic = cluster.inter.bandwidth * NETWORK_SHARE / 1e6
+        tuner = Tuner(
+            min(max(gpu.compute_capability[0], 7), 10),
+            link if nvlink else pcie,
+            cluster.inter.bandwidth / 1e6,
+            cluster.wiring.kind == "nvswitch" and gpu.compute_capability[0] >= 9,
+            cluster.wiring.cpu,
+            self.environment,
+        )
+        reference = REFERENCE_NVLINK_NS if nvlink else REFERENCE_PCIE_NS
+        self._timing = Timing(tuner, link, pcie, nic, intra.latency_ns / reference, NVLINK_CHANNELS, constants)
+        self._groups = lru_cache(maxsize=4096)(self._group)
+        self._patterns = lru_cache(maxsize=1024)(self._pattern)
+        self._prices = lru_cache(maxsize=4096)(self._price)
+
+    # ------------------------------------------------------------------ public
+
+    def collective(self, kind: int, ranks: tuple[int, ...], bytes: int, dtype: int, root: int = 0) -> CollectivePrice:
+        """A collective of `kind` (``wire.layout.Coll``) over global `ranks`; `bytes` as nccl-tests
+        counts; `root` is an index into `ranks`."""
+        if not 0 <= dtype < len(NCCL_DTYPE_NAMES):
+            last = len(NCCL_DTYPE_NAMES) - 1
+            raise PhantoraError(f"collective with unknown NCCL data type {dtype}: types are 0 to {last}")
+        return self._prices(kind, ranks, bytes, ranks[root])
+
+    def transfer(
+        self, src: int, dst: int, bytes: int, concurrent: int, members: int = 2, duplex: bool = False
+    ) -> CollectivePrice:
+        """A send of `bytes` from global rank `src` and its receive on `dst`.
+
+        `concurrent` transfers share the sender's or the receiver's port; `members` is the size of the
+        communicator (it decides the channels); `duplex`: both ends also move data the other way.
+        """
+        constants = self._timing.constants
+        if src == dst:
+            place, _ = self._groups((src,))
+            time = constants.p2p_ll_base, bytes / (2000 * GBPS)
+            return self._finish(time, Choice(P2P, SIMPLE), 1, place, None, bytes, 0, 0)
+        place, _ = self._groups((src, dst))
+        pattern = patterns.seal(self.topology, [Share(src, dst, self.topology.route(src, dst), 1.0, 1)])
+        duplex = duplex or concurrent > 1
+        far = self._extra(pattern) if place.hosts > 1 else None
+        time, protocol, channels = self._timing.p2p(bytes, concurrent, max(members, 2), duplex, place.nvlink, far)
+        near_bytes, far_bytes = (0, bytes) if place.hosts > 1 else (bytes, 0)
+        return self._finish(time, Choice(P2P, protocol), channels, place, pattern, bytes, near_bytes, far_bytes)
+
+    # ------------------------------------------------------------------ members, channels, flows
+
+    def _group(self, ranks: tuple[int, ...]) -> tuple[Placement, Groups]:
+        groups = patterns.group(self.topology, ranks)
+        nvlink = self.cluster.wiring.kind != "pcie" and all(
+            self.topology.by_nvlink(src, dst)
+            for members in groups.hosts[:1]
+            for src, dst in pairwise(members)
+        )
+        most = max(map(len, groups.hosts))
+        return Placement(len(ranks), len(groups.hosts), groups.rails, most, nvlink), groups
+
+    def _channels(self, place: Placement) -> int:
+        own = NVLINK_CHANNELS if place.nvlink else PCIE_CHANNELS
+        if place.hosts > 1:
+            own = min(own, CHANNELS_PER_RAIL * place.rails)
+        own = max(own, self.environment.min_channels)
+        return max(1, min(own, self.environment.max_channels or MAX_CHANNELS, MAX_CHANNELS))
+
+    def _pattern(self, kind: int, ranks: tuple[int, ...], algorithm: str, root: int) -> Pattern:
+        place, groups = self._groups(ranks)
+        return patterns.make(self.topology, groups, kind, algorithm, self._channels(place), root)
+
+    def _extra(self, pattern: Pattern) -> float:
+        """What the way between hosts takes on top of the one that NCCL's latencies were made for, us."""
+        return (pattern.hop_ns - REFERENCE_NETWORK_NS) / 1e3 if pattern.hop_ns else 0.0
+
+    def _finish(
+        self,
+        time: tuple[float, float],
+        choice: Choice,
+        channels: int,
+        place: Placement,
+        pattern: Pattern | None,
+        bytes: int,
+        intra: float,
+        inter: float,
+    ) -> CollectivePrice:
+        latency, transfer = time
+        provenance = "roofline"
+        if place.nvlink and place.hosts == 1:
+            on_reference = self.cluster.gpu.name == REFERENCE_GPU and place.members <= REFERENCE_MEMBERS
+            provenance = "measured" if on_reference and choice.algorithm != NVLS else "scaled"
+        if pattern is not None:
+            transfer = max(transfer, bytes * pattern.floor * 1e6)
+        if pattern is None or bytes == 0:
+            duration_ns = latency_ns = max(1, round((latency + transfer) * 1e3))
+            flows: tuple[Flow, ...] = ()
+        else:
+            latency_ns = round(latency * 1e3)
+            duration_ns = latency_ns + math.ceil(transfer * 1e3)  # up: no rate above a link's
+            per_second = 1e9 / (duration_ns - latency_ns)
+            flows = tuple(
+                Flow(each.src, each.dst, each.links, each.share * bytes, each.share * bytes * per_second, each.count)
+                for each in pattern.shares
+            )
+        return CollectivePrice(
+            duration_ns,
+            latency_ns,
+            flows,
+            choice.algorithm,
+            choice.protocol,
+            channels,
+            round(intra),
+            round(inter),
+            provenance,
+        )
+
+    # ------------------------------------------------------------------ prices
+
+    def _price(self, kind: int, ranks: tuple[int, ...], bytes: int, root: int) -> CollectivePrice:
+        name = Coll.names()[kind]
+        place, _ = self._groups(ranks)
+        if place.members == 1:
+            copied = bytes / (self.cluster.gpu.hbm_bandwidth / 2e6)
+            return self._finish((1.5, copied), Choice(DIRECT, SIMPLE), 1, place, None, bytes, 0, 0)
+        if name in ("ALL_TO_ALL", "GATHER", "SCATTER"):
+            return self._exchange(kind, ranks, bytes, root)
+        channels = self._channels(place)
+        choice = self._timing.tuner.choose(kind, place, channels, bytes)
+        pattern = self._patterns(kind, ranks, choice.algorithm, root)
+        extra = self._extra(pattern)
+        wire = wire_share(kind, place.members) * bytes
+        # A ring enters and leaves each host once per channel, spread over the host's ports.
+        inter = wire / place.rails if place.hosts > 1 else 0.0
+        intra = wire if place.hosts == 1 or place.most_local > 1 else 0.0
+        if choice.algorithm in (NVLS, NVLS_TREE):
+            channels = NVLS_CHANNELS
+            time = self._timing.nvls(kind, place, bytes, choice.algorithm, extra)
+            intra = bytes * (1 + 1 / place.most_local)
+        elif choice.algorithm == TREE:
+            time = self._timing.tree(kind, place, channels, bytes, choice.protocol, extra)
+        else:
+            chunk = self.environment.buffer_bytes / 2  # a channel's buffer holds two slices
+            time = self._timing.ring(kind, place, channels, bytes, choice.protocol, extra, chunk)
+        return self._finish(time, choice, channels, place, pattern, bytes, intra, inter)
+
+    def _exchange(self, kind: int, ranks: tuple[int, ...], bytes: int, root: int) -> CollectivePrice:
+        """All-to-all; and gather and scatter, in which everything passes the root's ports."""
+        place, groups = self._groups(ranks)
+        pattern = self._patterns(kind, ranks, P2P, root)
+        everyone = Coll.names()[kind] == "ALL_TO_ALL"
+        local = _local(groups.hosts, root, everyone)
+        part = bytes / place.members
+        near_peers, far_peers = local - 1, place.members - local
+        times = []
+        if near_peers:
+            times.append(self._timing.p2p(part, near_peers, place.members, everyone, place.nvlink, None))
+        if far_peers:
+            far = self._extra(pattern)
+            times.append(self._timing.p2p(part, far_peers, place.members, everyone, place.nvlink, far))
+        time, protocol, channels = max(times, key=lambda way: sum(way[0]))
+        return self._finish(
+            time, Choice(P2P, protocol), channels, place, pattern, bytes, part * near_peers, part * far_peers
+        )
+
+
+def _local(hosts: Sequence[Sequence[int]], root: int, everyone: bool) -> int:
+    """Members on the host whose ports carry most between hosts: the root's, or the smallest."""
+    return min(map(len, hosts)) if everyone else next(len(members) for members in hosts if root in members)

@@ -1,0 +1,236 @@
+"""How long a collective takes with the links to itself: (latency, transfer) in us.
+
+Latency is what passes before data flow at full rate, whatever their number; transfer is what the data
+take. Constants are measured on 2 and 4 H200 with torch 2.11 and NCCL 2.28.9 (device time in CUDA graphs);
+between hosts they are NCCL's own, ``tuner``'s.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from phantora.sim.collectives.tuner import (
+    GBPS,
+    LL,
+    LL128,
+    NVLS_TREE,
+    NVLS_TREE_CHANNEL,
+    NVLS_TREE_NETWORK_LATENCY,
+    PROTOCOLS,
+    RING,
+    SIMPLE,
+    STEP,
+    TREE,
+    Placement,
+    Tuner,
+    reduces_all,
+    ring_steps,
+    wire_share,
+)
+from phantora.wire.layout import Coll
+
+KIB, MIB = 1 << 10, 1 << 20
+REFERENCE_LINK = 370.8 * GBPS  # payload of the H200's NVLink, one way
+LL_THREAD_BYTES = 8 * KIB  # data with which LL uses a further channel
+P2P_CHANNELS = 32  # power of two above the ring's channels
+P2P_LL_BYTES = 16 * KIB  # a channel's part up to which send and receive use LL
+P2P_PART_BYTES = 16 * MIB  # parts above this get more channels
+P2P_CHUNK_BYTES = 512 * KIB
+PCIE_CHANNELS = 4
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Measured constants. Times in us, rates in GB/s, of H200 at 370.8 GB/s of payload per direction."""
+
+    fanout_share: float = 0.93
+    """Of the link when a GPU exchanges with several peers at once through the switch."""
+    pcie_share: float = 0.75
+    """Of a PCIe link when every GPU sends and receives through the host bridge (not measured)."""
+    ll_base: float = 9.9
+    ll_step: float = 0.83
+    """Launch, first flag and last flag of a ring in protocol LL, and each further step."""
+    ll_spread: float = 0.37
+    """Cost of bringing all channels in, as data grow from one channel's share to all channels'."""
+    ll_rate: float = 230.0
+    """Rate at which the SMs pass LL's data on: what a rank sends, and its own n-th."""
+    reduce_base: float = 16.4
+    gather_base: float = 18.3
+    scatter_base: float = 14.4
+    """The same for protocol Simple: all-reduce, all-gather, reduce-scatter."""
+    simple_step: float = 2.83
+    ll128_step: float = 1.45
+    copy_rate: float = 985.0
+    """Rate at which a rank's own share, 1/n of the data, goes to its output in the same kernel."""
+    reduce_copy_rate: float = 1620.0
+    ramp: float = 66.5
+    """Time lost, at most, before both directions of the links are full; half of it at `ramp_half`
+    of the data that one round of all channels moves."""
+    ramp_half: float = 2.2
+    chain_base: float = 16.0
+    chain_step: float = 0.57
+    """Broadcast and reduce: chains that fill one direction only and have no ramp."""
+    p2p_ll_base: float = 13.1
+    p2p_ll_rate: float = 122.0
+    p2p_base: float = 17.5
+    p2p_ramp: float = 67.0
+    p2p_ramp_half: float = 2.6
+    one_way_channel: float = 22.8
+    duplex_channel: float = 20.7
+    """Rate of a channel that only sends, and of one that sends and receives."""
+    nvls_base: float = 25.0
+    nvls_share: float = 0.827
+    """Of a GPU's port, both ways: 8 H100 with NVLS reach about 480 GB/s of bus bandwidth, which is
+    (1 + 1/8) x 274 GB/s through each port."""
+
+
+def p2p_channels(members: int, part: float) -> int:
+    """Channels that serve one peer: 32 shared by the members, more when each would carry over 16 MiB.
+
+    This is the step of ring send/recv on 4 GPUs: 8 channels (168 GB/s) up to 128 MiB, 16 at 256 MiB.
+    """
+    channels = P2P_CHANNELS
+    while channels * members > P2P_CHANNELS and channels > 1:
+        channels //= 2
+    while part / channels > P2P_PART_BYTES and channels < P2P_CHANNELS:
+        channels *= 2
+    return channels
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Times on one cluster.
+
+    `link`, `pcie`, `nic`: payload of a GPU's NVLink port, PCIe port and of a NIC, bytes/us.
+    `link_latency`: of the way through a host, as a multiple of the reference's. `ring_channels`: NCCL's
+    own number on one host with NVLink.
+    """
+
+    tuner: Tuner
+    link: float
+    pcie: float
+    nic: float
+    link_latency: float
+    ring_channels: int
+    constants: Constants = field(default_factory=Constants)
+
+    def _near(self, place: Placement) -> float:
+        return self.link if place.nvlink else self.pcie
+
+    def _speed(self, place: Placement) -> float:
+        """Rates of SMs and protocols follow the link's generation."""
+        return self._near(place) / REFERENCE_LINK
+
+    def bus(self, place: Placement, channels: int) -> float:
+        """Rate at which each member passes data on around the ring, bytes per us."""
+        near = self._near(place)
+        if place.nvlink and channels < self.ring_channels:  # fewer than fill the link
+            per_channel = max(self.constants.duplex_channel * GBPS * self._speed(place), near / self.ring_channels)
+            near = min(near, channels * per_channel)
+        if place.hosts == 1:
+            return near
+        ports = self.nic * place.rails
+        local = place.most_local  # of a host's members one per ring sends to its NIC instead
+        return ports if local == 1 else min(near * local / (local - 1), ports)
+
+    def network_steps(self, kind: int, place: Placement, protocol: str, algorithm: str, extra: float) -> float:
+        """Time of the hops between hosts; `extra` us each on top of NCCL's."""
+        if place.hosts == 1:
+            return 0.0
+        step = STEP["network", TREE if place.most_local == 1 else algorithm][PROTOCOLS.index(protocol)] + extra
+        if algorithm == TREE:
+            return 2 * math.ceil(math.log2(place.hosts)) * step
+        return ring_steps(kind, place.hosts) * step
+
+    def ring(
+        self, kind: int, place: Placement, channels: int, bytes: int, protocol: str, extra: float, chunk: float
+    ) -> tuple[float, float]:
+        """A ring, or the chain of a broadcast or reduce. `chunk`: bytes of a channel's slice in Simple."""
+        c, n, bus = self.constants, place.members, self.bus(place, channels)
+        name = Coll.names()[kind]
+        wire = wire_share(kind, n) * bytes
+        between = ring_steps(kind, place.hosts)
+        steps = ring_steps(kind, n) - between
+        far = self.network_steps(kind, place, protocol, RING, extra)
+        chain = name in ("BROADCAST", "REDUCE")
+
+        def near(step: float) -> float:
+            step *= self.link_latency
+            if place.hosts > 1 and not chain:
+                step = max(step, self.tuner.overhead(PROTOCOLS.index(protocol)))
+            return steps * step
+
+        if protocol == LL:
+            used = min(channels, max(1.0, bytes / LL_THREAD_BYTES))
+            spread = c.ll_spread * math.log(used) / math.log(max(channels, 2))
+            rate = bus / 2  # every 8-byte word carries 4 bytes of data
+            if place.hosts > 1:
+                rate = min(rate, self.tuner.ll_rate(place))
+            handled = wire if chain else wire + bytes / n
+            transfer = max(wire / rate, handled / (c.ll_rate * GBPS * (self._speed(place) if place.nvlink else 1.0)))
+            return c.ll_base + near(c.chain_step if chain else c.ll_step) + far + spread, transfer
+        bus *= 0.92 if protocol == LL128 and place.hosts > 1 else 1.0  # 120 of 128 bytes are data
+        if chain:
+            return c.chain_base + near(c.chain_step) + far, wire / bus
+        reduces = reduces_all(kind)
+        base = c.reduce_base if reduces else c.gather_base if name == "ALL_GATHER" else c.scatter_base
+        copy = (c.reduce_copy_rate if reduces else c.copy_rate) * GBPS * (self._speed(place) if place.nvlink else 1.0)
+        slow = self._near(place) / bus  # a ring that waits for the network fills its links as slowly
+        half = c.ramp_half * n * channels * chunk
+        latency = base + near(c.ll128_step if protocol == LL128 else c.simple_step) + far
+        return latency, wire / bus + bytes / n / copy + slow * c.ramp * bytes / (bytes + half)
+
+    def tree(
+        self, kind: int, place: Placement, channels: int, bytes: int, protocol: str, extra: float
+    ) -> tuple[float, float]:
+        """All-reduce up and down a tree of hosts with a chain inside each."""
+        c, index = self.constants, PROTOCOLS.index(protocol)
+        step = (c.ll_step, c.ll128_step, c.simple_step)[index]
+        near = 2 * (place.most_local - 1) * self.link_latency * step
+        base = c.ll_base if protocol == LL else c.reduce_base
+        far = self.network_steps(kind, place, protocol, TREE, extra)
+        return base + near + far, bytes / self.tuner.tree_rate(place, channels, bytes, index)
+
+    def nvls(self, kind: int, place: Placement, bytes: int, algorithm: str, extra: float) -> tuple[float, float]:
+        """Reduction in the switch, with a tree of hosts above it for NVLS_TREE."""
+        c, local = self.constants, place.most_local
+        through = 1 + 1 / local if reduces_all(kind) else 1.0
+        transfer = through * bytes / (c.nvls_share * self.link)
+        latency = c.nvls_base * self.link_latency
+        if algorithm == NVLS_TREE:
+            latency += 2 * int(math.log2(place.hosts)) * (NVLS_TREE_NETWORK_LATENCY + extra)
+            limit = NVLS_TREE_CHANNEL[min(max(self.tuner.generation, 9), 10)][place.scale]
+            rate = min(local, place.rails) * limit * GBPS * place.members / (2 * (place.members - 1))
+            transfer = max(transfer, bytes / rate)
+        return latency, transfer
+
+    def p2p(
+        self, part: float, peers: int, members: int, duplex: bool, nvlink: bool, far: float | None
+    ) -> tuple[tuple[float, float], str, int]:
+        """`peers` transfers of `part` bytes through one port: time, protocol, channels. `far`: between
+        hosts, with so many us on top of NCCL's latency; None: inside one."""
+        c = self.constants
+        channels = p2p_channels(members, part)
+        if not nvlink:
+            channels = min(PCIE_CHANNELS, channels)
+        used = min(P2P_CHANNELS, channels * peers)
+        total = part * peers
+        if far is not None:
+            return (c.p2p_base + STEP["network", RING][2] + far, total / self.nic), SIMPLE, used
+        near = (self.link_latency - 1) * (c.simple_step if nvlink else STEP["pcie", RING][2])
+        port = self.link if nvlink else self.pcie
+        speed = port / REFERENCE_LINK
+        if part / channels <= P2P_LL_BYTES:
+            return (c.p2p_ll_base + near, total / (c.p2p_ll_rate * GBPS * speed)), LL, used
+        link = port * (c.fanout_share if peers > 1 else 1.0)
+
+        def limit(rate: float) -> float:
+            return min(link, used * rate * GBPS * speed) if nvlink else link  # channels never limit PCIe
+
+        if not duplex:
+            return (c.p2p_base - 2.0 + near, total / limit(c.one_way_channel)), SIMPLE, used
+        rate = limit(c.duplex_channel)
+        ramp = c.p2p_ramp * (rate / port) ** 2
+        half = c.p2p_ramp_half * used * 2 * P2P_CHUNK_BYTES
+        return (c.p2p_base + near, total / rate + ramp * total / (total + half)), SIMPLE, used
