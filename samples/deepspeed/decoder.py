@@ -64,7 +64,7 @@ def main() -> None:
     config.vocab_size = args.vocab or config.vocab_size
     if args.layers:
         config.num_hidden_layers = args.layers
-        if config.layer_types:
+        if getattr(config, "layer_types", None):
             config.layer_types = config.layer_types[: args.layers]
 
     deepspeed.init_distributed()

@@ -1,7 +1,9 @@
-"""What is changed in a framework at run time, so that it meets the values which a simulation lacks.
+"""What is changed in a framework at run time, so that it meets the values which a simulation lacks
+and needs no operators of its own compiled for a GPU.
 
-One module per framework, each with one :class:`Shim`. It is applied in the rank, right after the
-framework's own module has run, and only changes what a kernel would have computed: see `values`.
+One module per framework with its :class:`Shim`. It is applied in the rank, right after the
+framework's own module has run, and only changes what a kernel would have computed (see `values`) or
+which kernel computes it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ VARIABLE = "PHANTORA_MOE_ROUTING"
 
 @dataclass(frozen=True)
 class Shim:
-    """Routing for one framework."""
+    """One change of one framework."""
 
     distribution: str
     """Its name on PyPI."""
@@ -33,8 +35,12 @@ class Shim:
     module: str
     """The module after whose import `apply` is called."""
     guarded: str
-    """The class of `module` without which no expert is routed: in an unknown version it cannot be made."""
+    """The function of `module` without which the change does not matter: it fails in an unknown version."""
     apply: Callable[[ModuleType, Routing], None]
+    does: str = "routes tokens to experts"
+    remedy: str = f"leave its routing as it is, by zeros, with {OPTION} {FRAMEWORK}"
+    routes: bool = True
+    """Only applied when the routing is simulated."""
 
     def meet(self, module: ModuleType, routing: Routing) -> None:
         """Applies the shim, or sees to it that a version it does not know says so when it routes."""
@@ -49,24 +55,24 @@ class Shim:
 
     def _refuse(self, module: ModuleType, found: str) -> None:
         message = (
-            f"{self.distribution} {found} routes tokens to experts in a way that is not known here "
-            f"(known: {', '.join(self.versions)}); install {self.distribution}=={self.versions[-1]}, or leave "
-            f"its routing as it is, by zeros, with {OPTION} {FRAMEWORK}"
+            f"{self.distribution} {found} {self.does} in a way that is not known here (known: "
+            f"{', '.join(self.versions)}); install {self.distribution}=={self.versions[-1]}, or {self.remedy}"
         )
 
         def refuse(*_: Any, **__: Any) -> None:
             raise PhantoraError(message)
 
+        owner, _, function = self.guarded.partition(".")
         try:
-            getattr(module, self.guarded).__init__ = refuse
+            setattr(getattr(module, owner), function, refuse)
         except AttributeError:
             raise PhantoraError(message) from None
 
 
 def shims() -> tuple[Shim, ...]:
-    from phantora.launch.shims import torchtitan
+    from phantora.launch.shims import deepspeed, torchtitan, transformers
 
-    return (torchtitan.SHIM,)
+    return (deepspeed.FUSED_ADAM, deepspeed.CPU_ADAM, torchtitan.SHIM, transformers.SHIM)
 
 
 @cache
@@ -79,9 +85,7 @@ def announce(routing: Routing) -> None:
 def install() -> None:
     """Applies each shim as soon as its framework is imported in this rank; the variable has the routing."""
     routing = parse_routing(os.environ.get(VARIABLE, FRAMEWORK))
-    if not routing.simulated:
-        return
-    known = {shim.module: shim for shim in shims()}
+    known = {shim.module: shim for shim in shims() if routing.simulated or not shim.routes}
     after_import(known.__contains__, lambda module: known[module.__name__].meet(module, routing))
     for name, shim in known.items():
         if name in sys.modules:  # --preload

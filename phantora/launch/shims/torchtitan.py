@@ -66,4 +66,4 @@ def _count(counter: type, routing: Routing) -> None:
     counter.forward = forward_counted  # type: ignore[attr-defined]
 
 
-SHIM = Shim("torchtitan", ("0.2.2",), "torchtitan.models.moe.moe", "MoE", _apply)
+SHIM = Shim("torchtitan", ("0.2.2",), "torchtitan.models.moe.moe", "MoE.__init__", _apply)

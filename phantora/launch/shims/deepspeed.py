@@ -1,0 +1,84 @@
+"""DeepSpeed's compiled optimizers: FusedAdam on the GPU, DeepSpeedCPUAdam on the host.
+
+From PyPI they come as source and are compiled at their first use, which takes a whole CUDA toolkit.
+Here torch's fused kernel, which reads and writes the same bytes, stands in for the first; the second
+passes its time and leaves its tensors as they are (docs/values.md: what large tensors hold is zero).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from phantora.launch.routing import Routing
+from phantora.launch.shims import Shim
+from phantora.launch.shims.values import write
+
+CPU_ADAM_PER_S = 4e9
+"""Parameters a host updates per second: Ren et al. 2021 (ZeRO-Offload), table 4, two Xeon 8168: 1e9 in
+0.22 s, 10e9 in 2.57 s; 112 GB/s of its memory at 28 bytes each. The ranks of a host share it."""
+
+_steps: dict[Any, Any] = {}  # device -> the step number that torch's kernel wants in its memory
+
+
+class _FusedAdam:
+    """The extension ``fused_adam``."""
+
+    @staticmethod
+    def multi_tensor_adam(
+        _chunk: int, _overflow: Any, tensors: list[list[Any]], lr: float, beta1: float, beta2: float, eps: float,
+        step: int, decoupled: int, _bias_correction: int, weight_decay: float,
+    ) -> None:  # fmt: skip
+        import torch
+
+        gradients, parameters, averages, squares = tensors
+        device = gradients[0].device
+        if device not in _steps:
+            _steps[device] = torch.zeros((), device=device)
+        write(_steps[device], np.array([step]))
+        update = torch._fused_adamw_ if decoupled else torch._fused_adam_
+        update(
+            parameters, gradients, averages, squares, [], [_steps[device]] * len(parameters), lr=lr, beta1=beta1,
+            beta2=beta2, weight_decay=weight_decay, eps=eps, amsgrad=False, maximize=False,
+        )  # fmt: skip
+
+
+class _CPUAdam:
+    """The extension ``cpu_adam``."""
+
+    @staticmethod
+    def create_adam(*_: Any) -> int:
+        return 0
+
+    @staticmethod
+    def destroy_adam(*_: Any) -> int:
+        return 0
+
+    @staticmethod
+    def adam_update(*arguments: Any) -> int:
+        parameters = arguments[8]
+        time.sleep(parameters.numel() * int(os.environ.get("LOCAL_WORLD_SIZE", "1")) / CPU_ADAM_PER_S)
+        return 0
+
+
+def _load_fused(module: ModuleType, _: Routing) -> None:
+    module.FusedAdamBuilder._loaded_ops["fused_adam"] = _FusedAdam
+
+
+def _load_cpu(module: ModuleType, _: Routing) -> None:
+    module.CPUAdamBuilder._loaded_ops["cpu_adam"] = _CPUAdam
+
+
+REMEDY = 'add "torch_adam": true to the parameters of its optimizer'
+FUSED_ADAM = Shim(
+    "deepspeed", ("0.19",), "deepspeed.ops.adam.fused_adam", "FusedAdam.__init__", _load_fused, "loads FusedAdam",
+    REMEDY, routes=False,
+)  # fmt: skip
+CPU_ADAM = Shim(
+    "deepspeed", ("0.19",), "deepspeed.ops.adam.cpu_adam", "DeepSpeedCPUAdam.__init__", _load_cpu,
+    "loads DeepSpeedCPUAdam", f'{REMEDY} and "zero_force_ds_cpu_optimizer": false', routes=False,
+)  # fmt: skip

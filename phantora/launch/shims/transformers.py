@@ -1,0 +1,78 @@
+"""Mixtures of experts of transformers (integrations/moe): gpt-oss, Mixtral, Qwen3 and others.
+
+Their default way, grouped products, sorts the tokens by expert and needs one thing of the routers'
+decision: where each expert's tokens end. That is given; all kernels are the framework's own. The
+loop over experts (``experts_implementation="eager"``) would need each single decision.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import re
+from contextvars import ContextVar
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from phantora.errors import PhantoraError
+from phantora.launch.routing import FRAMEWORK, OPTION, Counts, Routing
+from phantora.launch.shims import Shim, announce
+from phantora.launch.shims.values import write
+
+LAYER = "phantora_layer"  # attribute of each experts module
+
+_counts: ContextVar[Counts] = ContextVar("tokens per expert of the layer that runs")
+
+
+def _apply(modeling: ModuleType, routing: Routing) -> None:
+    moe: Any = importlib.import_module("transformers.integrations.moe")
+    _number_layers(modeling.PreTrainedModel)
+    grouped, linear, choose = moe.grouped_mm_experts_forward, moe._grouped_linear, moe.ExpertsInterface.get_interface
+
+    @functools.wraps(grouped)
+    def grouped_counted(self: Any, hidden_states: Any, top_k_index: Any, *rest: Any) -> Any:
+        announce(routing)
+        tokens, top_k = top_k_index.shape
+        token = _counts.set(routing.counts(getattr(self, LAYER, 0), self.num_experts, tokens, top_k))
+        try:
+            return grouped(self, hidden_states, top_k_index, *rest)
+        finally:
+            _counts.reset(token)
+
+    @functools.wraps(linear)
+    def linear_counted(rows: Any, weight: Any, offs: Any, *rest: Any, **options: Any) -> Any:
+        write(offs, np.cumsum(_counts.get()))
+        return linear(rows, weight, offs, *rest, **options)
+
+    @functools.wraps(choose)
+    def choose_known(self: Any, experts_implementation: str, default: Any) -> Any:
+        if experts_implementation not in ("grouped_mm", "batched_mm"):
+            raise PhantoraError(
+                f'experts_implementation="{experts_implementation}" needs the expert of every single token; use '
+                f'"grouped_mm", or {OPTION} {FRAMEWORK} to route by zeros'
+            )
+        return choose(self, experts_implementation, default)
+
+    moe.ExpertsInterface._global_mapping["grouped_mm"] = grouped_counted
+    moe._grouped_linear = linear_counted
+    moe.ExpertsInterface.get_interface = choose_known
+
+
+def _number_layers(model: Any) -> None:
+    """Numbers the experts of each model when it is complete."""
+    post_init = model.post_init
+
+    @functools.wraps(post_init)
+    def post_init_numbered(self: Any) -> None:
+        post_init(self)
+        for name, module in self.named_modules():
+            number = re.search(r"layers\.(\d+)\.", name + ".")
+            if number and hasattr(module, "num_experts"):
+                setattr(module, LAYER, int(number[1]))
+
+    model.post_init = post_init_numbered
+
+
+SHIM = Shim("transformers", ("5.23",), "transformers.modeling_utils", "ALL_EXPERTS_FUNCTIONS.get_interface", _apply)
