@@ -87,6 +87,7 @@ static void detach(void) {
   ph_self.lock_depth = 0;
   ph_ring_reset();
   ph_payload_reset();
+  ph_known_reset();
 }
 
 static int refuse(int error) {

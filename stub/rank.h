@@ -153,6 +153,10 @@ bool ph_memory_charge(int device, int64_t bytes);
 #define PH_TRUE_COPY_BYTES (1 << 20)      // host-to-device and device-to-device copies up to this are carried
 void ph_memory_wrote(void *pointer, size_t bytes);      // true bytes were stored: mark dirty
 void ph_memory_clear(void *pointer, size_t bytes);      // a kernel "wrote" here: dirty bytes become zero
+// Bytes in place of a kernel's result: operators on them are computed whatever their size.
+void ph_memory_give(void *pointer, const void *data, size_t bytes);
+bool ph_memory_known(const void *pointer, size_t bytes);  // given, or computed from such
+void ph_memory_know(const void *pointer, size_t bytes);   // true bytes of any size were stored
 // Copies of memory by CUDA semantics for values: from/to any space, obeys the rule above and
 // pending payloads. dst and src may be host or device.
 void ph_memory_copy(void *dst, const void *src, size_t bytes);

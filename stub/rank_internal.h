@@ -1,5 +1,6 @@
 // What the files of the rank runtime share: rank.c (connection, clock, operators), rank_ring.c,
-// rank_names.c, rank_handles.c (streams, events), rank_memory.c and rank_payload.c.
+// rank_names.c, rank_handles.c (streams, events), rank_memory.c, rank_known.c
+// and rank_payload.c.
 #pragma once
 #pragma GCC visibility push(default)
 #include "rank.h"
@@ -66,6 +67,9 @@ void ph_handles_reset(int devices);
 void ph_memory_store(void *pointer, const void *data, size_t bytes);  // payload bytes: marks, drops nothing
 // rank_payload.c
 void ph_payload_reset(void);
+// rank_known.c
+void ph_known_reset(void);
+void ph_known_drop(const void *pointer, size_t bytes);  // it is overwritten
 // rank_watchdog.c
 void ph_watchdog_rounds(void);  // lets NCCL's watchdogs make their round when 100 ms have passed
 void ph_watchdogs_reset(void);

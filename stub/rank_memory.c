@@ -531,7 +531,8 @@ void ph_memory_copy(void *dst, const void *src, size_t bytes) {
   if (!bytes || dst == src) return;
   bool to_device = on_device(dst), from_device = on_device(src);
   if (from_device && !to_device && answer_readback(dst, bytes)) return;
-  if (to_device && bytes > PH_TRUE_COPY_BYTES) {
+  bool known = from_device && ph_memory_known(src, bytes);
+  if (to_device && bytes > PH_TRUE_COPY_BYTES && !known) {
     ph_memory_clear(dst, bytes);
     return;
   }
@@ -545,6 +546,7 @@ void ph_memory_copy(void *dst, const void *src, size_t bytes) {
   } else if (has_true_bytes(src, bytes)) {
     memmove(dst, src, bytes);
     ph_memory_wrote(dst, bytes);
+    if (known) ph_memory_know(dst, bytes);
   } else {
     ph_memory_clear(dst, bytes);
   }

@@ -82,6 +82,7 @@ static void forget(uintptr_t from, uintptr_t to) {
 }
 
 void ph_touch_drop(void *pointer, size_t bytes) {
+  ph_known_drop(pointer, bytes);
   if (!atomic_load_explicit(&count, memory_order_relaxed) || !bytes) return;
   pthread_mutex_lock(&lock);
   forget((uintptr_t)pointer, (uintptr_t)pointer + bytes);

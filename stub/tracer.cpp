@@ -49,7 +49,7 @@ enum class Count : uint8_t { NONE, NONZERO, UNIQUE, EQUAL };  // operators that 
 struct Argument {
   Role role = Role::PLAIN;
   bool mutated = false;
-  bool out = false;  // an out= argument: what it held before does not matter
+  bool out = false;  // an out= argument and copy_'s: what it held before does not matter
 };
 
 // What is known of an operator from its schema; made once, never freed.
@@ -137,7 +137,7 @@ Operator *describe(const c10::OperatorHandle &handle) {
     Argument a;
     a.role = role_of(argument);
     a.mutated = argument.alias_info() && argument.alias_info()->isWrite();
-    a.out = a.mutated && argument.kwarg_only();
+    a.out = a.mutated && (argument.kwarg_only() || op->name == "aten::copy_");
     generator |= a.role == Role::GENERATOR;
     op->in_place |= a.mutated && !a.out;
     op->arguments.push_back(a);
@@ -582,8 +582,13 @@ void clear(const Tensor &t) {
   }
 }
 
+// Large, yet its bytes are true: given in place of a kernel's result, or computed from such.
+bool is_known(const Tensor &t) {
+  return t.numel() > PH_SMALL_ELEMENTS && on_device(t) && ph_memory_known(bytes_of(t), extent_of(t));
+}
+
 bool fits(const Tensor &t) {
-  return on_device(t) && t.numel() <= PH_SMALL_ELEMENTS && !t.is_conj() && !t.is_neg() && !t._is_zerotensor() &&
+  return on_device(t) && (t.numel() <= PH_SMALL_ELEMENTS || is_known(t)) && !t.is_conj() && !t.is_neg() && !t._is_zerotensor() &&
          !t.unsafeGetTensorImpl()->is_wrapped_number();
 }
 
@@ -804,17 +809,41 @@ void note_answer(Frame &f) {
   }
 }
 
+void know(const Tensor &t) {
+  if (on_device(t) && t.numel() > PH_SMALL_ELEMENTS && t.is_non_overlapping_and_dense())
+    ph_memory_know(bytes_of(t), extent_of(t));
+}
+
 // After an operator that launched kernels itself.
 void settle(Frame &f, Values outputs) {
   Size size = Size::NO_TENSORS;
-  for (const IValue &v : f.args) measure(v, &size);
-  for (const IValue &v : outputs) measure(v, &size);
+  bool known = false;  // what comes of known tensors is known, however large
+  for (size_t i = 0; i < f.args.size(); ++i) {
+    const Argument &argument = f.op->arguments[i];
+    if (argument.out) continue;
+    measure(f.args[i], &size);
+    if (size == Size::LARGE) break;
+    each_tensor(f.args[i], [&](const Tensor &t) {
+      if (!t.defined() || !is_known(t)) return;
+      known = true;
+      if (argument.mutated) size = Size::LARGE;  // no snapshot was taken of it
+    });
+  }
+  if (!known) {
+    for (size_t i = 0; i < f.args.size(); ++i)
+      if (f.op->arguments[i].out) measure(f.args[i], &size);
+    for (const IValue &v : outputs) measure(v, &size);
+  }
   if (size == Size::NO_TENSORS) return;
   bool finished = outputs.size() == f.op->returns_view.size();  // no when it threw
   if (size == Size::SMALL && finished) {
     if (f.below_launched)
       for (const Snapshot &s : f.snapshots) memcpy(s.data, f.saved.data() + s.offset, s.bytes);
-    if (compute(f, outputs)) return;
+    if (compute(f, outputs)) {
+      if (known)
+        for (const IValue &v : outputs) each_tensor(v, know);
+      return;
+    }
   }
   for (size_t i = 0; i < f.args.size(); ++i)
     if (f.op->arguments[i].mutated && i != f.op->keeps) each_tensor(f.args[i], clear);

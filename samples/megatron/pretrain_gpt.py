@@ -35,8 +35,8 @@ from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.utils import get_batch_on_this_cp_rank
 
-from layers import local_spec
-from shapes import SHAPES, Shape
+from megatron_layers import local_spec
+from megatron_shapes import SHAPES, Shape
 
 Batch = dict[str, torch.Tensor]
 
@@ -103,17 +103,17 @@ def transformer_config(args: argparse.Namespace, shape: Shape, timers: Timers) -
     dtype = torch.float16 if args.fp16 else torch.bfloat16
     moe = {}
     if shape.experts:
-        moe = dict(
-            num_moe_experts=shape.experts, moe_router_topk=shape.top_k, moe_ffn_hidden_size=shape.ffn,
-            moe_token_dispatcher_type=args.moe_token_dispatcher_type,
-            moe_router_load_balancing_type="aux_loss", moe_aux_loss_coeff=1e-2,
-            expert_model_parallel_size=args.ep, expert_tensor_parallel_size=args.etp,
-        )  # fmt: skip
+        moe = {
+            "num_moe_experts": shape.experts, "moe_router_topk": shape.top_k, "moe_ffn_hidden_size": shape.ffn,
+            "moe_token_dispatcher_type": args.moe_token_dispatcher_type,
+            "moe_router_load_balancing_type": "aux_loss", "moe_aux_loss_coeff": 1e-2,
+            "expert_model_parallel_size": args.ep, "expert_tensor_parallel_size": args.etp,
+        }  # fmt: skip
     recompute = {}
     if args.recompute_granularity == "full":
-        recompute = dict(recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1)
+        recompute = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
     elif args.recompute_granularity == "selective":
-        recompute = dict(recompute_granularity="selective", recompute_modules=["core_attn"])
+        recompute = {"recompute_granularity": "selective", "recompute_modules": ["core_attn"]}
     return TransformerConfig(
         num_layers=shape.layers,
         hidden_size=shape.hidden,

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from phantora.launch.shims.values import write
+
 CHECKS: dict[str, Callable[[], None]] = {}
 
 
@@ -363,6 +365,27 @@ def sizes_from_large_data() -> None:
     same(x.unique().numel(), 1)
     assert torch.equal(x, torch.zeros_like(x))
     same(torch.bincount(x.long(), minlength=8).cpu(), torch.zeros(8, dtype=torch.long))
+
+
+@check
+def given_values_are_computed_with() -> None:
+    """What stands for a kernel's result stays true through operators of any size, until it meets what is not."""
+    expected = torch.rand(4096, 8, generator=torch.Generator().manual_seed(0)) < 0.25
+    chosen = torch.zeros(4096, 8, dtype=torch.bool, device="cuda")
+    write(chosen, expected.numpy())
+    both = {"cuda": chosen, "cpu": expected}
+
+    def compare(function: Callable[[Tensor], Any]) -> None:
+        same(function(both["cuda"]), function(both["cpu"]))
+
+    compare(lambda t: t.sum(dim=0))
+    compare(lambda t: t[:, 2:6].T.contiguous().long().sum(dim=1))
+    compare(lambda t: t.clone().nonzero())
+    columns = torch.arange(4096, device="cuda").unsqueeze(0).expand(8, -1)  # large: of unknown values
+    assert columns.masked_select(chosen.T).shape == (int(expected.sum()),)
+    assert (chosen.T * columns).count_nonzero().item() == 0
+    chosen.logical_or_(columns.T == 7)
+    assert chosen.sum().item() == 0
 
 
 @check

@@ -70,9 +70,9 @@ class Shim:
 
 
 def shims() -> tuple[Shim, ...]:
-    from phantora.launch.shims import deepspeed, torchtitan, transformers
+    from phantora.launch.shims import deepspeed, megatron, torchtitan, transformers
 
-    return (deepspeed.FUSED_ADAM, deepspeed.CPU_ADAM, torchtitan.SHIM, transformers.SHIM)
+    return (deepspeed.FUSED_ADAM, deepspeed.CPU_ADAM, megatron.SHIM, torchtitan.SHIM, transformers.SHIM)
 
 
 @cache

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
 from megatron.core.tensor_parallel.mappings import gather_from_sequence_parallel_region
+from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import TransformerConfig
@@ -82,6 +83,8 @@ def local_spec(config: TransformerConfig, vp_stage: int | None, sdpa: bool) -> T
         config, use_transformer_engine=False, normalization="RMSNorm", vp_stage=vp_stage
     )
     spec.layer_norm = RMSNorm
+    if config.num_moe_experts and not hasattr(moe_utils, "te_general_gemm"):
+        moe_utils.te_general_gemm = None  # Megatron-Core 0.16 forgets it where Transformer Engine is missing
     for layer in spec.layer_specs:
         _adapt(layer, config, sdpa)
     return spec

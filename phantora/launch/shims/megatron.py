@@ -1,0 +1,80 @@
+"""Megatron-Core's mixture of experts: any router made of TopKRouter, with the dispatchers of token_dispatcher.
+
+The router's decision is a map [tokens, experts] of booleans, from which the dispatchers count, permute
+and size what they exchange. The map is given; what is made of it is computed as the framework does. The
+same on every rank, so that gathering maps or counts means repeating them.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phantora.errors import PhantoraError
+from phantora.launch.routing import Routing
+from phantora.launch.shims import Shim, announce
+from phantora.launch.shims.values import read, write
+
+
+def _apply(module: ModuleType, routing: Routing) -> None:
+    from megatron.core.transformer.moe import token_dispatcher
+
+    _decide(module.TopKRouter, routing)
+    _repeat_gathered(token_dispatcher)
+
+
+def _decide(router: Any, routing: Routing) -> None:
+    decide = router.routing
+
+    @functools.wraps(decide)
+    def routing_given(self: Any, *args: Any, **kwargs: Any) -> Any:
+        probabilities, chosen = decide(self, *args, **kwargs)
+        config = self.config
+        if config.moe_pad_expert_input_to_capacity:  # every expert gets its capacity, whatever was chosen
+            return probabilities, chosen
+        if config.moe_expert_capacity_factor is not None:
+            raise PhantoraError(
+                "Megatron drops tokens here (moe_expert_capacity_factor), and how many depends on values; set "
+                "moe_pad_expert_input_to_capacity as well, or leave out the capacity factor"
+            )
+        announce(routing)
+        tokens, experts = chosen.shape
+        counts = routing.counts((self.layer_number or 1) - 1, experts, tokens, self.topk)
+        write(chosen, routing_map(tuple(counts.tolist()), tokens))
+        return probabilities, chosen
+
+    router.routing = routing_given
+
+
+@functools.lru_cache(maxsize=8)
+def routing_map(counts: tuple[int, ...], tokens: int) -> NDArray[np.bool_]:
+    """bool[tokens, experts] with `counts` chosen in the columns, and equally many in each row.
+
+    No count exceeds `tokens`, and `tokens` divides their sum. The choices of the experts follow each
+    other round and round the tokens: an expert's differ, and every token has its turn equally often.
+    """
+    chosen = np.zeros((tokens, len(counts)), bool)
+    expert = np.repeat(np.arange(len(counts)), counts)
+    chosen[np.arange(len(expert)) % tokens, expert] = True
+    return chosen
+
+
+def _repeat_gathered(dispatcher: Any) -> None:
+    gather = dispatcher.gather_from_sequence_parallel_region
+
+    @functools.wraps(gather)
+    def gather_repeated(input_: Any, *args: Any, **kwargs: Any) -> Any:
+        gathered = gather(input_, *args, **kwargs)
+        if not input_.is_floating_point():  # a map or counts
+            own = read(input_)
+            write(gathered, np.tile(own, gathered.numel() // own.size))
+        return gathered
+
+    dispatcher.gather_from_sequence_parallel_region = gather_repeated
+
+
+SHIM = Shim("megatron-core", ("0.16.1",), "megatron.core.transformer.moe.router", "TopKRouter.routing", _apply)
