@@ -17,6 +17,7 @@ VERBS = {
     "trace": "phantora.cli.trace",
     "analyze": "phantora.cli.analyze",
     "export": "phantora.cli.export",
+    "profile": "phantora.cli.profile",
     "doctor": "phantora.cli.doctor",
 }
 INTERNAL_ERROR = 70  # EX_SOFTWARE

@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -214,6 +214,12 @@ class TraceCommand(click.Command):
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the summary as one line of JSON on stdout at the end."
 )
+@click.option(
+    "--missing",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write the operators whose price is not measured to FILE, for `phantora profile`.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing of our own but errors.")
 @ignored_options
 @click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT|-m MODULE|-- COMMAND [ARGS]...")
@@ -312,6 +318,7 @@ class Request:
         if outcome.message:
             console.message(f"phantora: {outcome.message}")
         try:
+            self._write_missing(simulation)
             self._finish(self._report(outcome, simulation), simulation)
         except PhantoraError as error:
             if not outcome.status:
@@ -320,12 +327,22 @@ class Request:
         return outcome.status
 
     def _finish(self, report: dict[str, Any], simulation: Simulation) -> None:
-        simulation.close(report)
+        operators = simulation.simulator.operators() if simulation.simulator is not None else []
+        simulation.close({**report, "operators": [asdict(entry) for entry in operators]})
         if simulation.log is not None:
             report["rows"] = simulation.log.rows
         if self.timeline is not None and report["rows"]:
             report["timeline"] = self._export()
         self._print(report)
+
+    def _write_missing(self, simulation: Simulation) -> None:
+        from phantora.cost.wanted import write_wanted
+
+        path: Path | None = self.options["missing"]
+        if path is None or simulation.simulator is None:
+            return
+        guessed = [entry for entry in simulation.simulator.operators() if entry.provenance != "measured"]
+        write_wanted(path, guessed, gpu=self.cluster.gpu.name)
 
     def _say_what_is_ignored(self, console: Console) -> None:
         given = [name for name, _ in IGNORED if self.options["ignored_" + name.replace("-", "_")]]

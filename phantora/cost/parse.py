@@ -3,11 +3,12 @@
 A tensor is ``{"t": dtype, "s": shape, "st": strides}`` (``"d": "cpu"`` when it is not on the GPU), a
 tensor list ``{"l": [...]}``. A list longer than 64 carries its first elements and ``n``, and if they
 are tensors ``numel`` and ``bytes`` of all: the rest is rebuilt as equal tensors of the same total. Of
-long lists of numbers only the first are known, which no price depends on.
+long lists of numbers the rest is taken as equal to the last one given.
 """
 
 from __future__ import annotations
 
+from math import copysign, floor, log10
 from typing import Any
 
 import orjson
@@ -15,6 +16,8 @@ import orjson
 from phantora.cost.tensors import contiguous_strides, item_bytes, numel
 from phantora.cost.types import KernelLaunch, OperatorSignature, TensorSpec
 from phantora.errors import PhantoraError
+
+LONG_LIST, LIST_HEAD = 64, 8  # as in stub/tracer.cpp
 
 
 def parse_signature(text: str | bytes) -> OperatorSignature:
@@ -34,6 +37,12 @@ def parse_signature(text: str | bytes) -> OperatorSignature:
         ) from error
 
 
+def write_signature(signature: OperatorSignature) -> str:
+    """`signature` as the tracer writes it."""
+    args = [_written(value) for value in signature.args]
+    return orjson.dumps({"op": signature.name, "args": args, "bwd": signature.backward}).decode()
+
+
 def parse_library(text: str | bytes) -> dict[str, Any]:
     """The description of a library call; empty when `text` is a plain kernel name."""
     data = text.encode() if isinstance(text, str) else text
@@ -46,6 +55,14 @@ def parse_library(text: str | bytes) -> dict[str, Any]:
     return table if isinstance(table, dict) else {}
 
 
+def compute_of(kernels: tuple[KernelLaunch, ...]) -> str:
+    """``tf32`` if a library call among `kernels` multiplies float32 so, else empty.
+
+    What the operands' dtypes do not tell: the same operator is another kernel in TF32.
+    """
+    return "tf32" if any("tf32" in str(k.library.get("compute", "")) for k in kernels) else ""
+
+
 def kernel_launch(
     text: str,
     grid: tuple[int, int, int] = (1, 1, 1),
@@ -56,6 +73,36 @@ def kernel_launch(
     library = parse_library(text)
     name = str(library.get("name") or library.get("call") or "library") if library else text
     return KernelLaunch(name=name, grid=grid, block=block, shared_bytes=shared_bytes, library=library)
+
+
+def _rounded(value: float) -> float:
+    """Halves up to 16 as they are, other numbers by their first digit, as the tracer writes them."""
+    if abs(value) <= 16 and (2 * value).is_integer():
+        return value
+    exponent = floor(log10(abs(value)) + 1e-12)
+    digit = min(9, max(1, int(abs(value) / 10.0**exponent + 1e-9)))
+    return copysign(float(f"{digit}e{exponent}"), value)
+
+
+def _written(value: Any) -> Any:
+    if isinstance(value, TensorSpec):
+        table = {"t": value.dtype, "s": value.shape, "st": value.stride}
+        return table if value.device == "cuda" else {**table, "d": value.device}
+    if isinstance(value, float):
+        return _rounded(value)
+    if isinstance(value, (tuple, list)):
+        if not any(isinstance(item, TensorSpec) for item in value):
+            return [_written(item) for item in value]
+        if len(value) <= LONG_LIST:
+            return {"l": [_written(item) for item in value]}
+        shown = [item for item in value if isinstance(item, TensorSpec)]
+        return {
+            "l": [_written(item) for item in value[:LIST_HEAD]],
+            "n": len(value),
+            "numel": sum(numel(t.shape) for t in shown),
+            "bytes": sum(numel(t.shape) * item_bytes(t.dtype) for t in shown),
+        }
+    return value
 
 
 def _argument(value: Any) -> Any:
@@ -79,8 +126,10 @@ def _tensor(table: dict[str, Any]) -> TensorSpec:
 def _long_list(table: dict[str, Any]) -> tuple[Any, ...]:
     listed = tuple(_argument(item) for item in table["l"])
     missing = int(table.get("n", len(listed))) - len(listed)
-    if missing <= 0 or "numel" not in table:
+    if missing <= 0:
         return listed
+    if "numel" not in table:  # numbers
+        return listed + listed[-1:] * missing
     shown = [t for t in listed if isinstance(t, TensorSpec)]
     size = max(0, int(table["numel"]) - sum(numel(t.shape) for t in shown))
     total = max(0, int(table["bytes"]) - sum(numel(t.shape) * item_bytes(t.dtype) for t in shown))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import orjson
 
-from phantora.cost.parse import parse_signature
+from phantora.cost.parse import compute_of, parse_signature
 from phantora.cost.types import CLASSES, CostModel, KernelLaunch, OperatorSignature, Price, TensorSpec
+from phantora.cost.wanted import Wanted
 from phantora.hardware import Cluster
 from phantora.sim import core as native
 from phantora.sim.collectives import SEND_RECV_KERNEL, CollectiveModel, kernel_name
@@ -59,6 +63,9 @@ class Pricing:
         self._tables = tables
         self._signatures: dict[int, OperatorSignature] = {}
         self._prices: dict[int, PriceRow] = {}
+        self._operators: dict[int, Wanted] = {}  # by price
+        self._count = np.zeros(1024, np.int64)  # instances and ns of each price
+        self._ns = np.zeros(1024, np.int64)
 
     def serve(self) -> None:
         """Prices everything that the core waits for."""
@@ -93,7 +100,12 @@ class Pricing:
             return self._cost.memset(request.bytes)
         kernels = tuple(self._kernel(kernel) for kernel in self._core.price_kernels(request))
         if request.kind == native.OPERATOR and request.part == 0 and request.sig >= 0:
-            return self._cost.operator(self._signature(request.sig), kernels)
+            price = self._cost.operator(self._signature(request.sig), kernels)
+            self._operators[request.id] = Wanted(
+                self._core.text(native.SIGNATURES, request.sig), compute_of(kernels),
+                price.cls, price.provenance, price.error,
+            )  # fmt: skip
+            return price
         # A bare launch, or what an operator launched after it had waited for its first kernels:
         # the operator's price lies on the first piece.
         prices = [self._cost.kernel(kernel) for kernel in kernels]
@@ -119,6 +131,32 @@ class Pricing:
         )
         algorithm = f"{price.algorithm}/{price.protocol}/{price.channels}"
         self._prices[request.id] = PriceRow("communication", price.provenance, 0.0, float(request.bytes), 0, algorithm)
+
+    def count(self, rows: npt.NDArray[np.void]) -> None:
+        """Adds rows of the log to the time that each price stands for."""
+        priced = rows[rows["price"] >= 0]
+        if not len(priced):
+            return
+        price = priced["price"]
+        size = int(price.max()) + 1
+        if size > len(self._count):
+            grow = max(size, 2 * len(self._count)) - len(self._count)
+            self._count, self._ns = np.pad(self._count, (0, grow)), np.pad(self._ns, (0, grow))
+        ns = np.bincount(price, (priced["end"] - priced["start"]).astype(np.float64), size)
+        self._ns[:size] += ns.astype(np.int64)
+        self._count[:size] += np.bincount(price[priced["part"] == 0], minlength=size)
+
+    def operators(self) -> list[Wanted]:
+        """The operators priced so far, with their instances and time; the longest first."""
+        found: dict[tuple[str, str], Wanted] = {}
+        for index, entry in self._operators.items():
+            count, ns = (int(self._count[index]), int(self._ns[index])) if index < len(self._ns) else (0, 0)
+            key = (entry.signature, entry.compute)
+            before = found.get(key)
+            if before is not None:
+                count, ns = count + before.count, ns + before.ns
+            found[key] = replace(entry, count=count, ns=ns)
+        return sorted(found.values(), key=lambda entry: (-entry.ns, entry.signature, entry.compute))
 
     def sync_tables(self) -> None:
         """Appends what the core has interned and what has been priced since the last call."""

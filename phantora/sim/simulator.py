@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from phantora.cost.types import CLASSES, CostModel
+from phantora.cost.wanted import Wanted
 from phantora.errors import PhantoraError
 from phantora.hardware import Cluster
 from phantora.sim import core as native
@@ -100,6 +101,10 @@ class Simulator:
     def stats(self) -> Stats:
         return self._stats
 
+    def operators(self) -> list[Wanted]:
+        """The operators of the run and what their prices rest on, the longest first."""
+        return self._pricing.operators()
+
     def run(self) -> None:
         """Blocks until all ranks have exited. Run it in a thread of its own."""
         self._session.header["sim_state"] = layout.SimState.RUNNING
@@ -186,6 +191,7 @@ class Simulator:
             if not len(rows):
                 return
             self._pricing.sync_tables()
+            self._pricing.count(rows)
             self._log.append(rows)
             self._rows += len(rows)
 

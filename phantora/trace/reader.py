@@ -138,6 +138,7 @@ class Log:
         self.schema: pa.Schema = source.schema
         self.metadata = RunMetadata.from_json(source.schema.metadata[METADATA_KEY])
         self.trailer: dict[str, Any] = json.loads(source.trailer) if source.trailer else {}
+        self._operators: list[dict[str, Any]] | None = self.trailer.pop("operators", None)
         self.complete = bool(source.trailer)
         """False when the run was killed before it closed its log."""
         self.num_batches: int = source.count
@@ -145,6 +146,14 @@ class Log:
     @property
     def num_rows(self) -> int:
         return sum(len(self.batch(i, ("kind",))) for i in range(self.num_batches))
+
+    def operators(self) -> list[dict[str, Any]]:
+        """The operators of the run, the longest first: fields of ``phantora.cost.wanted.Wanted``."""
+        if self._operators is None:
+            raise PhantoraError(
+                f"{self.path} does not list its operators: the run was cut short or is old; run it again"
+            )
+        return self._operators
 
     def words(self, column: str) -> list[str]:
         """Every text that occurs in a text column, by index (after an empty one)."""

@@ -1,0 +1,79 @@
+"""Which operators a run used, as a file: what ``phantora profile`` measures.
+
+JSON lines. The first says what it is; each other one holds an operator's signature as the tracer
+wrote it, whether its library call multiplies float32 as ``tf32``, and what the run made
+of it: class, provenance, error bar, instances and ns in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from phantora.errors import PhantoraError
+
+KIND = "phantora operators"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One operator that a run used."""
+
+    signature: str
+    compute: str = ""
+    cls: str = ""
+    provenance: str = ""
+    error: float | None = None
+    """Relative error bar of its price."""
+    count: int = 0
+    ns: int = 0
+    """Time of all instances, of all ranks."""
+
+
+def write_wanted(path: Path, wanted: Iterable[Wanted], **about: Any) -> None:
+    """Writes `wanted` to `path`; `about` says where they are from (GPU, torch)."""
+    lines = [{"kind": KIND, "version": VERSION, **about}, *(asdict(entry) for entry in wanted)]
+    try:
+        path.write_bytes(b"\n".join(orjson.dumps(line) for line in lines) + b"\n")
+    except OSError as error:
+        raise PhantoraError(f"cannot write {path}: {error.strerror}; choose another file") from error
+
+
+def read_wanted(path: Path) -> list[Wanted]:
+    """The operators in `path`. Raises PhantoraError for a file of another kind or a broken line."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise PhantoraError(f"cannot read {path}: {error.strerror}") from error
+    head = _line(path, 1, lines[0]) if lines else {}
+    if head.get("kind") != KIND:
+        raise PhantoraError(f"{path} is no list of operators; `phantora trace --missing FILE` writes one")
+    if head.get("version") != VERSION:
+        raise PhantoraError(f"{path} has version {head.get('version')} of the format, and {VERSION} is known")
+    return [
+        wanted_from(_line(path, number, line), f"{path}, line {number}")
+        for number, line in enumerate(lines[1:], start=2)
+    ]
+
+
+def wanted_from(table: dict[str, Any], where: str) -> Wanted:
+    """An entry from its JSON object; `where` names it in errors."""
+    known = {f.name for f in fields(Wanted)}
+    if not isinstance(table.get("signature"), str):
+        raise PhantoraError(f"{where}: an operator without signature; write the file anew")
+    return Wanted(**{key: value for key, value in table.items() if key in known})
+
+
+def _line(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        table = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise PhantoraError(f"{path}, line {number} is not JSON ({error}); write the file anew") from error
+    if not isinstance(table, dict):
+        raise PhantoraError(f"{path}, line {number} holds no object; write the file anew")
+    return table

@@ -1,0 +1,248 @@
+"""Times of the kernels that operators launch, by torch.profiler (CUPTI), as they run in training.
+
+Each operator runs several times in pairs: *cold*, after other data went through L2, and *warm*, right
+again on the same operands. Pauses between long runs keep the GPU below its power cap, so that times
+are those of the highest clock. Kernels count for the operator that launched them itself; operators
+below it have signatures of their own.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from phantora.cost.parse import parse_signature
+from phantora.cost.wanted import Wanted
+from phantora.profile.rebuild import Arena, Call, Unbuildable, rebuild
+
+FLUSH_BYTES = 128 << 20  # more than any GPU's L2
+BURN_NS = 30_000_000  # of products before each chunk: clocks rise within it
+# (longest call in ns, cold runs, warm runs)
+REPETITIONS = ((60_000, 5, 5), (300_000, 4, 3), (2_000_000, 3, 1), (1 << 62, 3, 0))
+LONG_NS = 300_000  # runs longer than this are followed by a pause of
+PAUSE = 2.0  # times their duration
+TOO_LONG_NS = 400_000_000
+_MARK = "phantora"
+_KINDS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """One kernel of an operator. Times in ns are medians; `spread` is the cold times' interquartile
+    range over their median. Without warm runs, `warm` is `cold`."""
+
+    name: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    kind: str
+    cold: int
+    warm: int
+    spread: float
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What measuring one operator gave: kernels in launch order, or why there are none."""
+
+    signature: str
+    compute: str
+    kernels: tuple[KernelTime, ...] = ()
+    error: str = ""
+    clock_mhz: int = 0
+
+
+class Bench:
+    """The GPU, ready to measure: operands' memory, a buffer to flush L2 with, warm clocks."""
+
+    def __init__(self, memory: int | None = None) -> None:
+        """`memory` in bytes for operands; without, two fifths of what is free."""
+        torch.set_grad_enabled(False)
+        free, _ = torch.cuda.mem_get_info()
+        self.arena = Arena(memory or free * 2 // 5)
+        self._flush = torch.zeros(2, FLUSH_BYTES // 2, dtype=torch.uint8, device="cuda")
+        self._burn = torch.randn(4096, 4096, device="cuda").to(torch.bfloat16)
+
+    def measure(self, wanted: Sequence[Wanted], at: Callable[[int], None] | None = None) -> list[Measurement]:
+        """Measures `wanted`, in order, under one profile: some hundred at a time are best.
+
+        `at` is told the index of each entry before the GPU gets to see it. What makes the device
+        unusable is raised.
+        """
+        tell = at or (lambda index: None)
+        results: dict[int, Measurement] = {}
+        ready: list[tuple[int, Call, int]] = []
+        for index, entry in enumerate(wanted):
+            tell(index)
+            try:
+                call, ns = self._prepare(entry)
+                ready.append((index, call, ns))
+            except (Unbuildable, RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
+                reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+                results[index] = Measurement(entry.signature, entry.compute, error=reason)
+                torch.cuda.synchronize()  # raises what makes the device unusable
+        torch.cuda.empty_cache()
+        events = self._run(ready, wanted, tell)
+        clock = _clock_mhz()
+        times = _times(events, {index: call.name for index, call, _ in ready})
+        for index, _, _ in ready:
+            entry = wanted[index]
+            kernels = times.get(index, ())
+            reason = "" if kernels else "it launched nothing itself"
+            results[index] = Measurement(entry.signature, entry.compute, kernels, reason, clock)
+        return [results[index] for index in range(len(wanted))]
+
+    def _prepare(self, entry: Wanted) -> tuple[Call, int]:
+        """A warmed-up call and its duration in ns. Raises what the call raises."""
+        signature = parse_signature(entry.signature)
+        self.arena.reset()
+        call = rebuild(signature, self.arena)
+        _set_tf32(entry.compute == "tf32")
+        call.run()
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        start.record()
+        call.run()
+        end.record()
+        end.synchronize()
+        ns = round(start.elapsed_time(end) * 1e6)
+        if ns > TOO_LONG_NS:
+            raise Unbuildable(f"one call takes {ns / 1e6:.0f} ms")
+        return call, ns
+
+    def _run(
+        self, ready: Sequence[tuple[int, Call, int]], wanted: Sequence[Wanted], tell: Callable[[int], None]
+    ) -> list[dict[str, Any]]:
+        """Runs each call as often as its length allows; the profile's events."""
+        began = time.perf_counter_ns()
+        while time.perf_counter_ns() - began < BURN_NS:
+            torch.mm(self._burn, self._burn)
+            torch.cuda.synchronize()
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as prof:
+            for index, call, ns in ready:
+                tell(index)
+                _set_tf32(wanted[index].compute == "tf32")
+                _, cold, warm = next(row for row in REPETITIONS if ns < row[0])
+                for repetition in range(cold):
+                    self._flush[0].copy_(self._flush[1])
+                    torch.add(self._flush[1], 1, out=self._flush[0])
+                    with record_function(f"{_MARK} {index} cold {repetition}"):
+                        call.run()
+                    if repetition < warm:
+                        with record_function(f"{_MARK} {index} warm {repetition}"):
+                            call.run()
+                    if ns > LONG_NS:
+                        torch.cuda.synchronize()
+                        time.sleep(PAUSE * ns * 1e-9)
+                torch.cuda.synchronize()
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "trace.json"
+            prof.export_chrome_trace(str(path))
+            events: list[dict[str, Any]] = orjson.loads(path.read_bytes())["traceEvents"]
+        return events
+
+
+def _times(events: Sequence[dict[str, Any]], names: dict[int, str]) -> dict[int, tuple[KernelTime, ...]]:
+    """Kernels of each marked call; `names` holds each call's operator ("" for a copy)."""
+    marks = sorted(
+        (float(e["ts"]), float(e["ts"]) + float(e["dur"]), e["name"].split(" "))
+        for e in events
+        if e.get("cat") == "user_annotation" and str(e.get("name", "")).startswith(_MARK + " ")
+    )
+    operators: dict[int, str] = {}
+    launches: dict[int, float] = {}
+    for e in events:
+        category = e.get("cat")
+        if category == "cpu_op":
+            operators[e["args"].get("External id", -1)] = e["name"]
+        elif category in ("cuda_runtime", "cuda_driver") and "correlation" in e.get("args", {}):
+            launches[e["args"]["correlation"]] = float(e["ts"])
+    runs: dict[tuple[int, str, int], list[tuple[float, dict[str, Any]]]] = {}
+    starts = [start for start, _, _ in marks]
+    for e in events:
+        if e.get("cat") not in _KINDS:
+            continue
+        at = launches.get(e["args"].get("correlation", -1))
+        if at is None:
+            continue
+        slot = bisect_right(starts, at) - 1
+        if slot < 0 or at > marks[slot][1]:
+            continue
+        _, which, state, repetition = marks[slot][2]
+        expected = names.get(int(which))
+        if expected and operators.get(e["args"].get("External id", -1)) != expected:
+            continue
+        runs.setdefault((int(which), state, int(repetition)), []).append((at, e))
+    result: dict[int, tuple[KernelTime, ...]] = {}
+    for index in names:
+        cold = [run for key, run in runs.items() if key[:2] == (index, "cold")]
+        warm = [run for key, run in runs.items() if key[:2] == (index, "warm")]
+        if cold:
+            result[index] = _kernels(cold, warm)
+    return result
+
+
+def _kernels(
+    cold: list[list[tuple[float, dict[str, Any]]]], warm: list[list[tuple[float, dict[str, Any]]]]
+) -> tuple[KernelTime, ...]:
+    """Medians over repetitions, kernel by kernel; repetitions of another length are left out."""
+    count = round(statistics.median(len(run) for run in cold))
+    cold = [sorted(run, key=lambda item: item[0]) for run in cold if len(run) == count]
+    warm = [sorted(run, key=lambda item: item[0]) for run in warm if len(run) == count]
+    kernels = []
+    for position in range(count if cold else 0):
+        event = cold[0][position][1]
+        times = sorted(float(run[position][1]["dur"]) * 1e3 for run in cold)
+        again = [float(run[position][1]["dur"]) * 1e3 for run in warm] or times
+        middle = statistics.median(times)
+        spread = (times[(3 * len(times)) // 4] - times[len(times) // 4]) / max(middle, 1.0)
+        grid, block = event["args"].get("grid", (1, 1, 1)), event["args"].get("block", (1, 1, 1))
+        kernels.append(
+            KernelTime(
+                event["name"], (grid[0], grid[1], grid[2]), (block[0], block[1], block[2]),
+                _KINDS[event["cat"]], round(middle), round(statistics.median(again)), round(spread, 4),
+            )
+        )  # fmt: skip
+    return tuple(kernels)
+
+
+def _set_tf32(on: bool) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = on
+    torch.backends.cudnn.allow_tf32 = on
+
+
+def _clock_mhz() -> int:
+    """The SM clock, or 0 where NVML's Python package is missing."""
+    try:
+        return int(torch.cuda.clock_rate())
+    except (RuntimeError, ModuleNotFoundError, AttributeError):
+        return 0
+
+
+def environment() -> dict[str, str]:
+    """What a table of measurements must be tagged with."""
+    properties = torch.cuda.get_device_properties(0)
+    driver = "unknown"
+    try:
+        import pynvml  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+        pynvml.nvmlInit()
+        driver = str(pynvml.nvmlSystemGetDriverVersion())
+    except Exception:  # NVML is optional, and its errors are of no common type
+        pass
+    return {
+        "gpu": properties.name,
+        "driver": driver,
+        "torch": torch.__version__,
+        "cuda": str(torch.version.cuda),
+        "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
+        "sms": str(properties.multi_processor_count),
+    }
