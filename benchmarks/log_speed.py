@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from support.fakelog import METADATA, large_rows, write_rows
 
-from phantora.trace.analysis.summary import summarize
+from phantora.trace.analysis.analyze import analyze
 from phantora.trace.export import export
 from phantora.trace.reader import Log, open_log
 from phantora.trace.schema import DEVICE_KINDS
@@ -72,7 +72,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as place:
         path, trace = Path(place) / "run.arrow", Path(place) / "run.perfetto"
         measure("write", lambda: write_rows(path, METADATA, tables, rows, {}, 20_000), path)
-        measure("summary", lambda: summarize(open_log(path)))
+        measure("summary", lambda: analyze(open_log(path), details=False))
         measure("perfetto", lambda: export(path, str(trace)), trace)
         measure("perfetto package, slices only", lambda: naive(open_log(path), trace), trace)
         measure("chrome", lambda: export(path, str(Path(place) / "run.json")), Path(place) / "run.json")

@@ -2,30 +2,104 @@
 
 from __future__ import annotations
 
+import re
+import sys
+from typing import TYPE_CHECKING
+
 import click
 from rich.console import Console
+from rich.progress import Progress
 
-from phantora.trace.analysis.render import render
-from phantora.trace.analysis.summary import summarize, to_json
+from phantora.errors import PhantoraError
 from phantora.trace.export.selection import parse_numbers
-from phantora.trace.reader import open_log
+
+if TYPE_CHECKING:
+    from phantora.trace.analysis.analyze import Filters
+    from phantora.trace.analysis.report import Report
 
 
 @click.command("analyze")
 @click.argument("log", type=click.Path())
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (times in ns) instead of tables.")
 @click.option("--ranks", metavar="LIST", help="Only these ranks: 0-3,7.")
 @click.option("--steps", metavar="LIST", help="Only these steps: 2-4.")
-def analyze(log: str, as_json: bool, ranks: str | None, steps: str | None) -> None:
-    """Show step times, overlap, MFU and memory of a run's LOG.
+@click.option("--time", "stretch", metavar="FROM-TO", help="Only this stretch of time, as one step: 950ms-1.2s.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (times in ns, sizes in bytes) instead of tables.")
+@click.option("--csv", "csv_directory", metavar="DIRECTORY", help="Write each table to DIRECTORY as CSV.")
+@click.option("--html", "html_path", metavar="PATH", help="Write the report to PATH as one self-contained page.")
+def analyze(
+    log: str,
+    ranks: str | None,
+    steps: str | None,
+    stretch: str | None,
+    as_json: bool,
+    csv_directory: str | None,
+    html_path: str | None,
+) -> None:
+    """Show what a run's LOG spent its time and memory on.
+
+    Step times, overlap and MFU; what was exposed and who waited for it; why GPUs were idle; kernels,
+    operators, collectives; the peak of memory; the critical path and what each class on it costs.
 
     Terms are those of HolisticTraceAnalysis: exposed is communication that no compute hides,
     overlap the share of communication that it does.
     """
-    summary = summarize(
-        open_log(log), parse_numbers(ranks) if ranks else None, parse_numbers(steps) if steps else None
-    )
+    from phantora.trace.analysis.report import to_json
+
+    report = report_of(log, filters(ranks, steps, stretch))
+    if csv_directory:
+        from phantora.trace.analysis.tables import tables, write_csv
+
+        write_csv(tables(report), csv_directory)
+    if html_path:
+        from phantora.trace.analysis.tables import page, tables, write_page
+
+        assert report.details is not None
+        write_page(html_path, page(report.path, report.details.findings, tables(report)))
     if as_json:
-        click.echo(to_json(summary))
+        click.echo(to_json(report))
     else:
-        render(summary, Console(width=100))
+        from phantora.trace.analysis.render import render
+
+        render(report, Console(width=100))
+
+
+def filters(ranks: str | None, steps: str | None, stretch: str | None) -> Filters:
+    from phantora.trace.analysis.analyze import Filters
+
+    if stretch and steps:
+        raise PhantoraError("--time and --steps both say which time is meant; give one of them")
+    return Filters(
+        parse_numbers(ranks) if ranks else None,
+        parse_numbers(steps) if steps else None,
+        parse_stretch(stretch) if stretch else None,
+    )
+
+
+_UNITS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "": 1}
+
+
+def parse_stretch(text: str) -> tuple[int, int]:
+    """``"950ms-1.2s"`` in ns; a unit behind the second number goes for both."""
+    match = re.fullmatch(r"\s*([\d.]+)\s*(ns|us|ms|s)?\s*-\s*([\d.]+)\s*(ns|us|ms|s)?\s*", text)
+    try:
+        assert match is not None
+        last = _UNITS[match[4] or ""]
+        first = _UNITS[match[2]] if match[2] else last
+        begin, end = round(float(match[1]) * first), round(float(match[3]) * last)
+        assert begin < end
+    except (AssertionError, ValueError):
+        raise PhantoraError(f"{text!r} is no stretch of time; write it like 950ms-1.2s") from None
+    return begin, end
+
+
+def report_of(path: str, chosen: Filters) -> Report:
+    """The report of the log at `path`, with a bar on a terminal while it is made."""
+    from phantora.trace.analysis.analyze import analyze as analyze_log
+    from phantora.trace.reader import open_log
+
+    log = open_log(path)
+    if not sys.stderr.isatty():
+        return analyze_log(log, chosen)
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"reading {path}", total=None)
+        return analyze_log(log, chosen, progress=lambda done, of: bar.update(task, completed=done, total=of))

@@ -448,16 +448,16 @@ class Request:
         analysis: Any = None
         wanted = self.options["as_json"] or (self.options["summary"] and not self.plan.quiet)
         if wanted and report.get("rows"):
-            from phantora.trace.analysis.summary import summarize
+            from phantora.trace.analysis.analyze import analyze
             from phantora.trace.reader import open_log
 
-            analysis = summarize(open_log(self.log))
+            analysis = analyze(open_log(self.log), details=False)
         ran = report.get("rows") or "error" not in report
         if self.options["summary"] and not self.plan.quiet and ran:
             _print_summary(report, analysis)
         if self.options["as_json"]:
             if analysis is not None:
-                from phantora.trace.analysis.summary import to_json
+                from phantora.trace.analysis.report import to_json
 
                 report["analysis"] = json.loads(to_json(analysis))
             print(json.dumps(report), flush=True)

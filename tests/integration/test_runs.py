@@ -17,7 +17,7 @@ import pytest
 from support import trace_processor
 from support.runs import SAMPLES, Run, command, rows, trace
 
-from phantora.trace.analysis.summary import summarize
+from phantora.trace.analysis.analyze import analyze
 from phantora.trace.export import export
 from phantora.trace.reader import open_log
 
@@ -88,7 +88,7 @@ def test_numbers_respond(tmp_path: Path, reference: Run) -> None:
 
 
 def test_summary_agrees_with_the_script(reference: Run) -> None:
-    summary = summarize(open_log(reference.log))
+    summary = analyze(open_log(reference.log), details=False)
     peak = next(rank.gpu.peak_allocated for rank in summary.ranks if rank.rank == 0)
     assert peak == reference.report()["max_memory_allocated"]
 
@@ -163,7 +163,7 @@ def test_real_run_in_hta(tmp_path: Path, reference: Run, monkeypatch: pytest.Mon
     export(str(reference.log), str(out) + "/")
     analysis = analysis_module.TraceAnalysis(trace_dir=str(out), include_last_profiler_step=True)
     overlap = analysis.get_comm_comp_overlap(visualize=False)
-    summary = summarize(open_log(reference.log))
+    summary = analyze(open_log(reference.log), details=False)
     for _, row in overlap.iterrows():
         rank = next(rank for rank in summary.ranks if rank.rank == row["rank"])
         ours = 100 * rank.gpu.overlapped / rank.gpu.communication

@@ -14,7 +14,7 @@ from support.fakelog import METADATA, FakeRun, Kind, large_rows, small_run, writ
 from support.trace_processor import ask
 
 from phantora.trace import writer
-from phantora.trace.analysis.summary import summarize
+from phantora.trace.analysis.analyze import analyze
 from phantora.trace.export import export
 from phantora.trace.reader import open_log
 
@@ -91,7 +91,7 @@ def hta(directory: Path, monkeypatch: pytest.MonkeyPatch, exact: bool = True) ->
 
 def same_as_hta(log: Path, analysis: Any) -> None:
     """Overlap and the split of time equal ours within 0.1 points on every rank."""
-    ours = {rank.rank: rank.gpu for rank in summarize(open_log(log)).ranks}
+    ours = {rank.rank: rank.gpu for rank in analyze(open_log(log), details=False).ranks}
     overlap = analysis.get_comm_comp_overlap(visualize=False)
     breakdown = analysis.get_temporal_breakdown(visualize=False)
     assert sorted(overlap["rank"]) == sorted(breakdown["rank"]) == sorted(ours)

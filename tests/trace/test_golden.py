@@ -17,7 +17,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from support.fakelog import small_run
 
-from phantora.trace.analysis.summary import summarize, to_json
+from phantora.trace.analysis.analyze import analyze
+from phantora.trace.analysis.report import to_json
 from phantora.trace.export import export
 from phantora.trace.reader import open_log
 
@@ -37,7 +38,7 @@ def products(directory: Path) -> dict[str, str]:
     log = open_log(GOLDEN / "small.arrow")
     export(log, str(directory / "small.perfetto"))
     export(log, str(directory / "small.json"))
-    summary = json.loads(to_json(summarize(log)))
+    summary = json.loads(to_json(analyze(log)))
     summary["path"] = "small.arrow"
     return {
         "small.perfetto.txt": decoded_perfetto(directory / "small.perfetto"),

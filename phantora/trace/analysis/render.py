@@ -1,114 +1,215 @@
-"""A summary as tables for the terminal, at most 100 columns wide."""
+"""A report as tables for the terminal, at most 100 columns wide."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
 
-from phantora.trace.analysis.summary import Summary, Times
+from phantora.trace.analysis.communicators import collective_kind
+from phantora.trace.analysis.findings import memory_finding
+from phantora.trace.analysis.report import CAUSES, CriticalPath, Details, Report, Times, Work
+from phantora.trace.analysis.units import duration, percent, rate, short_name, size
 
 _MOST_RANKS = 16  # ranks shown one by one; more are only summed up
 _MOST_STEPS = 12
+_MOST_ROWS = 8  # of any other table
 
 
-def render(summary: Summary, console: Console) -> None:
-    """Prints `summary`."""
-    meta = summary.metadata
+def render(report: Report, console: Console) -> None:
+    """Prints `report`."""
+    meta = report.metadata
     head = [
         meta["cluster"] or meta["gpu"] or "cluster unknown",
-        f"{len(summary.ranks)} ranks",
-        f"{summary.rows:,} rows",
+        f"{len(report.ranks)} ranks",
+        f"{report.rows:,} rows",
     ]
-    console.print(f"[bold]{summary.path}[/bold]  " + ", ".join(head), highlight=False)
-    if not summary.complete:
+    console.print(f"[bold]{report.path}[/bold]  " + ", ".join(head), highlight=False)
+    if not report.complete:
         console.print("[yellow]The run was cut short: the log ends where its last whole batch does.[/yellow]")
-    _steps(summary, console)
-    _ranks(summary, console)
-    _shares(summary, console)
-    _cost(summary, console)
+    if report.details is not None:
+        _findings(report, console)
+    _steps(report, console)
+    _ranks(report, console)
+    if report.details is not None:
+        _details(report, report.details, console)
+    _shares(report, console)
+    _cost(report, console)
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(
-        title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
-    )
+def _table(title: str, *columns: str, left: int = 1) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for i, column in enumerate(columns):
-        table.add_column(column, justify="left" if i == 0 else "right", no_wrap=True)
+        table.add_column(column, justify="left" if i < left else "right", no_wrap=True)
     return table
+
+
+def _findings(report: Report, console: Console) -> None:
+    assert report.details is not None
+    lines = [*report.details.findings]
+    memory = memory_finding(report)
+    if memory:
+        lines.append(memory)
+    if lines:
+        console.print("\n[bold]Findings[/bold]")
+    for line in lines:
+        console.print(f"- {line}", highlight=False, markup=False)
 
 
 _COLUMNS = ("time", "compute", "comm", "exposed", "overlap", "copy", "idle", "MFU", "allocated", "reserved")
 
 
 def _row(times: Times) -> list[str]:
-    def share(part: float) -> str:
-        return f"{100 * part / times.time:.1f}%" if times.time else "-"
-
     return [
         duration(times.time),
-        share(times.compute),
-        share(times.communication),
-        share(times.exposed),
+        percent(times.compute, times.time),
+        percent(times.communication, times.time),
+        percent(times.exposed, times.time),
         "-" if times.overlap is None else f"{100 * times.overlap:.1f}%",
-        share(times.copy),
-        share(times.idle),
+        percent(times.copy, times.time),
+        percent(times.idle, times.time),
         "-" if times.mfu is None else f"{100 * times.mfu:.1f}%",
         size(times.peak_allocated),
         size(times.peak_reserved),
     ]
 
 
-def _steps(summary: Summary, console: Console) -> None:
+def _steps(report: Report, console: Console) -> None:
     source = {
         "profiler": "by ProfilerStep annotations",
         "optimizer": "each ends with its optimizer; the first holds start-up",
         "run": "the whole run as one",
-    }[summary.step_source]
+        "time": "the stretch asked for as one",
+    }[report.step_source]
     table = _table(f"\nSteps ({source}; mean over ranks)", "step", *_COLUMNS)
-    for step in summary.steps[:_MOST_STEPS]:
+    for step in report.steps[:_MOST_STEPS]:
         table.add_row(str(step.number), *_row(step.times))
-    if len(summary.steps) > _MOST_STEPS:
-        table.add_row(f"+{len(summary.steps) - _MOST_STEPS}", *["" for _ in _COLUMNS])
-    if len(summary.steps) > 1:
-        table.add_row("mean*", *_row(summary.steady), style="bold")
+    if len(report.steps) > _MOST_STEPS:
+        table.add_row(f"+{len(report.steps) - _MOST_STEPS}", *["" for _ in _COLUMNS])
+    if len(report.steps) > 1:
+        table.add_row("mean*", *_row(report.steady), style="bold")
     console.print(table)
-    if len(summary.steps) > 1:
+    if len(report.steps) > 1:
         console.print("* without the first step", style="dim")
 
 
-def _ranks(summary: Summary, console: Console) -> None:
+def _ranks(report: Report, console: Console) -> None:
     table = _table("\nRanks (first to last GPU activity)", "rank", *_COLUMNS)
-    for rank in summary.ranks[:_MOST_RANKS]:
+    for rank in report.ranks[:_MOST_RANKS]:
         table.add_row(str(rank.rank), *_row(rank.gpu))
-    if len(summary.ranks) > _MOST_RANKS:
-        table.add_row(f"+{len(summary.ranks) - _MOST_RANKS}", *["" for _ in _COLUMNS])
+    if len(report.ranks) > _MOST_RANKS:
+        table.add_row(f"+{len(report.ranks) - _MOST_RANKS}", *["" for _ in _COLUMNS])
     console.print(table)
 
 
-def _shares(summary: Summary, console: Console) -> None:
+def _details(report: Report, details: Details, console: Console) -> None:
+    _stalls(report.steady, console)
+    _exposure(report, details, console)
+    _collectives(details, console)
+    for path in details.critical_paths:
+        if path.gain is not None:
+            _path(path, console)
+    for title, rows in (("Kernels", details.kernels), ("Operators", details.operators), ("Modules", details.modules)):
+        _work(title, rows, console)
+    _memory(details, console)
+    if details.throughput is not None:
+        t = details.throughput
+        text = f"{t.tokens_per_second:,.0f} per second, {t.tokens_per_step:,.0f} a step ({t.source})"
+        console.print(f"\n[bold]Tokens[/bold]: {text}", highlight=False)
+
+
+def _stalls(steady: Times, console: Console) -> None:
+    rows = sorted(((cause, time) for cause, time in steady.stalls.items() if time), key=lambda row: -row[1])
+    if not rows:
+        return
+    table = _table("\nTime without compute, per step", "cause", "time", "share", "what it is")
+    table.columns[-1].justify = "left"
+    for cause, time in rows:
+        table.add_row(cause, duration(time), percent(time, steady.time), CAUSES[cause])
+    console.print(table)
+
+
+def _exposure(report: Report, details: Details, console: Console) -> None:
+    if not details.exposure:
+        return
+    table = _table(
+        "\nExposed communication, per rank and step",
+        "collective", "of", "awaited by", "exposed", "late rank", "share", left=3,
+    )  # fmt: skip
+    for e in details.exposure[:_MOST_ROWS]:
+        table.add_row(
+            collective_kind(e.collective)[:14], _cut(e.group, 22), _cut(e.waited_by or "-", 20),
+            duration(e.exposed), duration(e.late_rank), percent(e.exposed, report.steady.time),
+        )  # fmt: skip
+    console.print(table)
+
+
+def _collectives(details: Details, console: Console) -> None:
+    if not details.collectives:
+        return
+    table = _table(
+        "\nCollectives (mean of a call)",
+        "collective", "of", "calls", "size", "wait", "transfer", "bus", "last", left=2,
+    )  # fmt: skip
+    for c in details.collectives[:_MOST_ROWS]:
+        table.add_row(
+            collective_kind(c.name)[:14], _cut(c.group, 22), str(c.count), size(c.bytes), duration(c.wait),
+            duration(c.transfer), rate(c.bus_bandwidth), f"{c.last}" if c.last >= 0 else "-",
+        )  # fmt: skip
+    console.print(table)
+
+
+def _path(path: CriticalPath, console: Console) -> None:
+    console.print(
+        f"\n[bold]Critical path of step {path.step}[/bold]: {duration(path.length)}, ends on rank {path.end_rank}",
+        highlight=False,
+    )
+    table = _table("", "class", "on the path", "share", "gain if free")
+    gain = path.gain or {}
+    for cls, time in list(path.by_class.items())[:12]:
+        table.add_row(cls, duration(time), percent(time, path.length), duration(gain[cls]) if cls in gain else "-")
+    console.print(table)
+
+
+def _work(title: str, rows: Sequence[Work], console: Console) -> None:
+    shown = [row for row in rows if row.name != "(none)"][:_MOST_ROWS]
+    if not shown:
+        return
+    table = _table(f"\n{title} by device time", "name", "class", "count", "time", "share", "rests on", left=2)
+    for row in shown:
+        name = row.name if len(row.name) <= 44 else short_name(row.name, 44)
+        table.add_row(
+            name, row.cls[:13], str(row.count), duration(row.time), f"{100 * row.share:.1f}%",
+            row.provenance,
+        )  # fmt: skip
+    console.print(table)
+
+
+def _memory(details: Details, console: Console) -> None:
+    if not details.memory:
+        return
+    fullest = sorted(details.memory, key=lambda m: (-m.peak_allocated, m.rank))[0]
+    text = ", ".join(f"{name} {size(value)}" for name, value in fullest.by_category.items())
+    where = f" in step {fullest.peak_step}" if fullest.peak_step is not None else ""
+    console.print(f"\n[bold]Memory at the peak[/bold] of rank {fullest.rank}{where}: {text}", highlight=False)
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _shares(report: Report, console: Console) -> None:
     for title, shares in (
-        ("What the durations rest on", summary.by_provenance),
-        ("Device time by class", summary.by_class),
+        ("What the durations rest on", report.by_provenance),
+        ("Device time by class", report.by_class),
     ):
         text = ", ".join(f"{name} {100 * share:.1f}%" for name, share in shares.items())
         console.print(f"\n[bold]{title}[/bold]: {text or '-'}", highlight=False)
 
 
-def _cost(summary: Summary, console: Console) -> None:
-    numbers = {k: v for k, v in summary.trailer.items() if isinstance(v, int | float) and k != "rows"}
+def _cost(report: Report, console: Console) -> None:
+    numbers = {k: v for k, v in report.trailer.items() if isinstance(v, int | float) and k != "rows"}
     if numbers:
         text = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
         console.print(f"\n[bold]The simulation itself[/bold]: {text}", highlight=False)
-
-
-def duration(ns: float) -> str:
-    """A time in a unit that fits: ``12.34 ms``."""
-    for unit, scale in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
-        if abs(ns) >= scale:
-            return f"{ns / scale:.2f} {unit}"
-    return f"{ns:.0f} ns"
-
-
-def size(count: int) -> str:
-    """Bytes as GiB or MiB, as torch prints memory."""
-    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"

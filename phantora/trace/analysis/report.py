@@ -15,14 +15,14 @@ REPORT_FORMAT = 1
 
 # Why no compute ran. Together with `Times.compute` the causes make up the whole of a stretch.
 CAUSES = {
-    "transfer": "communication that moves data, not hidden by compute",
+    "transfer": "communication moves data and nothing computes",
     "late rank": "a collective's kernel waits for its last rank",
     "pipeline bubble": "a send or receive waits for its partner",
     "copy": "memory copies and sets alone",
     "host": "the host had not launched the next kernel yet",
-    "synchronisation": "the same, because the host had waited for the GPU",
+    "synchronisation": "the same, as the host had waited for the GPU",
     "dependency": "the next kernel waits for an event of another stream",
-    "launch gap": "between a kernel's end, or its launch, and the start of a kernel long launched",
+    "launch gap": "between two kernels, or a launch and its kernel, as the GPU needs it",
     "end": "nothing more to run in this stretch",
 }
 IDLE_CAUSES = ("host", "synchronisation", "dependency", "launch gap", "end")
@@ -259,6 +259,8 @@ class Report:
 class Details:
     """What `phantora analyze` adds to the times."""
 
+    findings: list[str]
+    """What holds the steps up, in words, largest first."""
     exposure: list[Exposure]
     kernels: list[Work]
     operators: list[Work]

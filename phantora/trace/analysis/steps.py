@@ -64,9 +64,7 @@ def find_steps(log: Log, ranks: Collection[int] | None = None) -> Steps:
     if extent and all(optimized.values()):
         busy = _launches_between(log, optimized)
         done = _completions(log, optimized)
-        found = {
-            rank: _from_optimizer(extent[rank][0], done[rank], busy[rank]) for rank in extent
-        }
+        found = {rank: _from_optimizer(extent[rank][0], done[rank], busy[rank]) for rank in extent}
         if all(found.values()):
             return Steps("optimizer", found)
     return Steps("run", {rank: [Step(1, "run", start, end)] for rank, (start, end) in extent.items()})
@@ -133,9 +131,7 @@ def _completions(log: Log, spans: dict[int, list[Span]]) -> dict[int, list[int]]
         for rank in np.unique(batch["rank"]).tolist():
             own = batch["rank"] == rank
             np.maximum.at(latest[rank], np.searchsorted(ends[rank], batch["launch"][own]), batch["end"][own])
-    return {
-        rank: np.maximum(own, np.maximum.accumulate(latest[rank])[:-1]).tolist() for rank, own in ends.items()
-    }
+    return {rank: np.maximum(own, np.maximum.accumulate(latest[rank])[:-1]).tolist() for rank, own in ends.items()}
 
 
 def _from_optimizer(begin: int, ends: list[int], busy: npt.NDArray[np.bool_]) -> list[Step]:

@@ -1,11 +1,10 @@
-"""Numbers of the summary: by head, against a slow reference, and as they are shown."""
+"""Times of the report: by head, against a slow reference, and as they are shown."""
 
 from __future__ import annotations
 
 import io
 import json
 from collections.abc import Iterable
-from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest import mock
@@ -21,25 +20,27 @@ from support.fakelog import PEAK, FakeRun, Kind, small_run
 from phantora.cli.analyze import analyze
 from phantora.errors import PhantoraError
 from phantora.trace import writer
-from phantora.trace.analysis.intervals import Axis, Union
+from phantora.trace.analysis.analyze import Filters
+from phantora.trace.analysis.analyze import analyze as analyze_log
 from phantora.trace.analysis.render import render
-from phantora.trace.analysis.summary import Summary, summarize, to_json
+from phantora.trace.analysis.report import Report, to_json
+from phantora.trace.analysis.sweep import sweep
 from phantora.trace.reader import open_log
 
 US = 1000
 
 
-def summary_of(run: FakeRun, path: Path, **options: object) -> Summary:
-    return summarize(open_log(run.write(path / "run.arrow")), **options)  # type: ignore[arg-type]
+def report_of(run: FakeRun, path: Path, **options: object) -> Report:
+    return analyze_log(open_log(run.write(path / "run.arrow")), **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("rows", [5, 1000])
 def test_small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     monkeypatch.setattr(writer, "BATCH_ROWS", rows)
-    summary = summary_of(small_run(), tmp_path)
-    assert summary.step_source == "profiler"
-    assert [step.number for step in summary.steps] == [1, 2, 3]
-    for rank in summary.ranks:
+    report = report_of(small_run(), tmp_path)
+    assert report.step_source == "profiler"
+    assert [step.number for step in report.steps] == [1, 2, 3]
+    for rank in report.ranks:
         late = 50 * US * (rank.rank > 0)
         for step in rank.steps:
             times = step.times
@@ -56,21 +57,21 @@ def test_small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -
             assert (times.peak_allocated, times.peak_reserved) == (3 << 30, 4 << 30)
         assert rank.gpu.time == 2600 * US
         assert rank.gpu.idle == (2600 - 3 * 550) * US + 3 * late
-    assert summary.steady.time == 1000 * US
-    assert summary.steps[0].times.overlap == pytest.approx(100 / 175)
-    assert summary.by_class == pytest.approx(
+    assert report.steady.time == 1000 * US
+    assert report.steps[0].times.overlap == pytest.approx(100 / 175)
+    assert report.by_class == pytest.approx(
         {"gemm": 800 / 1200, "communication": 300 / 1200, "unknown": 100 / 1200}
     )
-    assert sum(summary.by_provenance.values()) == pytest.approx(1)
+    assert sum(report.by_provenance.values()) == pytest.approx(1)
 
 
 def test_steps_end_with_the_optimizer(tmp_path: Path) -> None:
-    summary = summary_of(small_run(profiler=False), tmp_path)
-    assert summary.step_source == "optimizer"
-    first, *later = summary.ranks[0].steps
+    report = report_of(small_run(profiler=False), tmp_path)
+    assert report.step_source == "optimizer"
+    first, *later = report.ranks[0].steps
     assert (first.start, first.end) == (5 * US, 10_990 * US)
     assert [step.times.time for step in later] == [1000 * US] * 2
-    assert summary.steady.time == 1000 * US and summary.steady.compute == 400 * US
+    assert report.steady.time == 1000 * US and report.steady.compute == 400 * US
 
 
 def test_optimizers_without_kernels_between_are_one(tmp_path: Path) -> None:
@@ -82,15 +83,15 @@ def test_optimizers_without_kernels_between_are_one(tmp_path: Path) -> None:
         run.add(Kind.KERNEL, 0, t + 320, t + 380, "adamw", launch=t + 310)
         run.add(Kind.ANNOTATION, 0, t + 420, t + 500, "Optimizer.step#Muon.step")
         run.add(Kind.KERNEL, 0, t + 440, t + 480, "muon", launch=t + 430)
-    summary = summary_of(run, tmp_path)
-    assert [(step.start, step.end) for step in summary.steps] == [(100, 500), (500, 1500), (1500, 2500)]
+    report = report_of(run, tmp_path)
+    assert [(step.start, step.end) for step in report.steps] == [(100, 500), (500, 1500), (1500, 2500)]
 
 
 def test_without_marks_the_run_is_one_step(tmp_path: Path) -> None:
-    summary = summary_of(small_run(profiler=False, optimizer=False), tmp_path)
-    assert summary.step_source == "run"
-    assert len(summary.steps) == 1
-    assert summary.steps[0].times.compute == 3 * 400 * US
+    report = report_of(small_run(profiler=False, optimizer=False), tmp_path)
+    assert report.step_source == "run"
+    assert len(report.steps) == 1
+    assert report.steps[0].times.compute == 3 * 400 * US
 
 
 def test_memory_stays_allocated_between_steps(tmp_path: Path) -> None:
@@ -99,29 +100,29 @@ def test_memory_stays_allocated_between_steps(tmp_path: Path) -> None:
     for k in range(3):
         run.add(Kind.ANNOTATION, 0, 100 * k, 100 * k + 100, f"ProfilerStep#{k}")
     run.add(Kind.MEMORY, 0, 250, 250, value=200, bytes=2000)
-    steps = summary_of(run, tmp_path).steps
+    steps = report_of(run, tmp_path).steps
     assert [(s.times.peak_allocated, s.times.peak_reserved) for s in steps] == [(1000, 5000)] * 3
 
 
 def test_selection(tmp_path: Path) -> None:
     path = small_run().write(tmp_path / "run.arrow")
-    summary = summarize(open_log(path), ranks={1}, steps={2, 3})
-    assert [rank.rank for rank in summary.ranks] == [1]
-    assert [step.number for step in summary.steps] == [2, 3]
+    report = analyze_log(open_log(path), Filters(ranks=frozenset({1}), steps=frozenset({2, 3})))
+    assert [rank.rank for rank in report.ranks] == [1]
+    assert [step.number for step in report.steps] == [2, 3]
     with pytest.raises(PhantoraError, match="steps 1 to 3"):
-        summarize(open_log(path), steps={9})
+        analyze_log(open_log(path), Filters(steps=frozenset({9})))
     with pytest.raises(PhantoraError, match="2 ranks"):
-        summarize(open_log(path), ranks={7})
+        analyze_log(open_log(path), Filters(ranks=frozenset({7})))
 
 
 def test_a_log_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "BATCH_ROWS", 10)
     data = small_run(steps=6).write(tmp_path / "run.arrow").read_bytes()
     (tmp_path / "cut.arrow").write_bytes(data[: 2 * len(data) // 3])
-    summary = summarize(open_log(tmp_path / "cut.arrow"))
-    assert not summary.complete
-    assert 1 <= len(summary.steps) < 6
-    assert summary.steps[0].times.compute == 400 * US
+    report = analyze_log(open_log(tmp_path / "cut.arrow"))
+    assert not report.complete
+    assert 1 <= len(report.steps) < 6
+    assert report.steps[0].times.compute == 400 * US
 
 
 Interval = tuple[int, int]
@@ -136,27 +137,21 @@ spans = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.lists(spans, min_size=1, max_size=3), st.lists(st.integers(0, 90), max_size=4), st.integers(1, 9))
-def test_union_against_slow_reference(ranks: list[list[Interval]], cuts: list[int], piece: int) -> None:
-    axis = Axis(len(ranks), 100, [(rank, cut) for rank in range(len(ranks)) for cut in cuts])
-    union = Union(axis)
-    rows = sorted((end, rank, start) for rank, own in enumerate(ranks) for start, end in own)
-    pieces = [rows[i : i + piece] for i in range(0, len(rows), piece)]
-    for part in reversed(pieces):
-        part = sorted(part, key=lambda row: (row[1], row[0]))
-        end, rank, start = (np.array(column, np.int64) for column in zip(*part, strict=True))
-        union.add_before(rank, axis.at(rank, start), axis.at(rank, end))
-    bounds = sorted({0, 100, *cuts})
-    for rank, own in enumerate(ranks):
-        for a, b in pairwise(bounds):
-            assert union.length[axis.segment_between(rank, a, b)].sum() == slow_union(own, (a, b))
+@settings(max_examples=100, deadline=None)
+@given(st.lists(spans, min_size=1, max_size=3), st.integers(0, 40), st.integers(0, 50))
+def test_sweep_against_slow_reference(layers: list[list[Interval]], begin: int, length: int) -> None:
+    arrays = [(np.array([a for a, _ in own], np.int64), np.array([b for _, b in own], np.int64)) for own in layers]
+    window = (begin, begin + length)
+    cut = sweep(arrays, *window)
+    assert (cut.length > 0).all() and int(cut.length.sum()) == length
+    for own, active in zip(layers, cut.active, strict=True):
+        assert cut.time(active) == slow_union(own, window)
 
 
 @settings(max_examples=40, deadline=None)
-@given(spans, spans, spans, st.integers(1, 12))
+@given(spans, spans, spans, st.integers(1, 12), st.booleans())
 def test_summary_against_slow_reference(
-    compute: list[Interval], communication: list[Interval], copies: list[Interval], batch: int
+    compute: list[Interval], communication: list[Interval], copies: list[Interval], batch: int, details: bool
 ) -> None:
     run = FakeRun()
     run.add(Kind.ANNOTATION, 0, 0, 40, "ProfilerStep#0")
@@ -165,8 +160,8 @@ def test_summary_against_slow_reference(
         for start, end in own:
             run.add(kind, 0, start, end, "ncclDevKernel_x")
     with TemporaryDirectory() as place, mock.patch.object(writer, "BATCH_ROWS", batch):
-        summary = summary_of(run, Path(place))
-    for step in summary.steps:
+        report = report_of(run, Path(place), details=details)
+    for step in report.steps:
         window = (step.start, step.end)
         times = step.times
         every = [*compute, *communication, *copies]
@@ -175,12 +170,13 @@ def test_summary_against_slow_reference(
         assert times.exposed == slow_union([*compute, *communication], window) - slow_union(compute, window)
         assert times.idle == window[1] - window[0] - slow_union(every, window)
         assert times.compute + times.exposed + times.copy + times.idle == times.time
+        assert sum(times.stalls.values()) == times.time - times.compute
 
 
 @pytest.mark.parametrize("run", [small_run(), small_run(ranks=20, steps=15), small_run(profiler=False)])
 def test_tables_fit_the_terminal(tmp_path: Path, run: FakeRun) -> None:
     out = io.StringIO()
-    render(summary_of(run, tmp_path), Console(file=out, width=100))
+    render(report_of(run, tmp_path), Console(file=out, width=100))
     text = out.getvalue()
     assert "40.0%" in text and "3.00 GiB" in text and "measured" in text and "wall_seconds" in text
     table = [line for line in text.splitlines() if str(tmp_path) not in line]
@@ -194,6 +190,6 @@ def test_command(tmp_path: Path) -> None:
     assert done.exit_code == 0 and "Steps" in done.output
     done = CliRunner().invoke(analyze, [path, "--json", "--ranks", "0", "--steps", "2-3"])
     data = json.loads(done.output)
-    assert data == json.loads(to_json(summarize(open_log(path), {0}, {2, 3})))
+    assert data == json.loads(to_json(analyze_log(open_log(path), Filters(frozenset({0}), frozenset({2, 3})))))
     assert data["steps"][0]["times"]["overlap"] == 0.5
     assert data["ranks"][0]["gpu"]["overlap"] == 0.5

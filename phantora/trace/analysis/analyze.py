@@ -1,0 +1,309 @@
+"""Makes the report of a log: one pass, backwards, a window of time at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from phantora.errors import PhantoraError
+from phantora.trace.analysis.annotations import Annotations
+from phantora.trace.analysis.collectives import Collectives
+from phantora.trace.analysis.communicators import groups
+from phantora.trace.analysis.critical_path import CriticalPaths
+from phantora.trace.analysis.exposure import Exposures
+from phantora.trace.analysis.findings import findings
+from phantora.trace.analysis.memory import memory
+from phantora.trace.analysis.occupancy import NextRow, first_row, occupancy, times
+from phantora.trace.analysis.report import CAUSES, Details, RankReport, Report, StepTimes, Times
+from phantora.trace.analysis.steps import Step, Steps, find_steps
+from phantora.trace.analysis.throughput import Tokens
+from phantora.trace.analysis.windows import Span, Window, code, spans_of, windows
+from phantora.trace.analysis.work import WorkSums
+from phantora.trace.reader import Log
+from phantora.trace.schema import DEVICE_KINDS
+
+Ints = npt.NDArray[np.int64]
+
+_SHORT_COLUMNS = (
+    "kind", "rank", "name", "op", "start", "end", "launch", "ready", "cls", "provenance", "flops", "bytes", "value",
+)  # fmt: skip
+_COLUMNS = (*_SHORT_COLUMNS, "stream", "id", "link", "shape", "algorithm", "comm", "seq")
+_SHORT_KINDS = (*DEVICE_KINDS, "memory", "sync")
+_MEMORY = code("memory")
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Filters:
+    """What to report on; None means all. `time` in ns: that stretch counts as the one step."""
+
+    ranks: frozenset[int] | None = None
+    steps: frozenset[int] | None = None
+    time: tuple[int, int] | None = None
+
+
+def analyze(log: Log, filters: Filters = Filters(), details: bool = True, progress: Progress | None = None) -> Report:
+    """The report of `log`. Without `details` the times alone, which cost half.
+
+    `progress` is called with the number of windows done and of all. Raises PhantoraError for filters
+    that leave nothing."""
+    log.require_rows()
+    steps = _steps(log, filters)
+    ranks = sorted(steps.of_rank)
+    # Rows are in order of end, so the last row is the latest.
+    end = int(log.batch(log.num_batches - 1, ("end",))["end"][-1])
+    outside = filters.time is None and filters.steps is None
+    spans = spans_of(steps, ranks, -1, end, outside)
+    passed = _Pass(log, ranks, steps, spans, details)
+    columns, kinds = (_COLUMNS, None) if details else (_SHORT_COLUMNS, _SHORT_KINDS)
+    for window in windows(log, ranks, spans, columns, kinds):
+        passed.add(window)
+        if progress:
+            progress(len(spans) - window.index, len(spans))
+    return passed.report()
+
+
+def _steps(log: Log, filters: Filters) -> Steps:
+    found = find_steps(log, filters.ranks)
+    if not found.of_rank:
+        raise PhantoraError(f"{log.path}: no row of the ranks asked for; the run had {log.metadata.world_size} ranks")
+    if filters.time is not None:
+        begin, end = filters.time
+        name = f"{begin / 1e6:g} to {end / 1e6:g} ms"
+        return Steps("time", {rank: [Step(1, name, begin, end)] for rank in found.of_rank})
+    if filters.steps is not None:
+        kept = {r: [s for s in own if s.number in filters.steps] for r, own in found.of_rank.items()}
+        if not any(kept.values()):
+            have = found.numbers()
+            raise PhantoraError(f"{log.path}: no such steps; the log has steps {_ranges(have)}")
+        return Steps(found.source, kept)
+    return found
+
+
+class _Pass:
+    """What is gathered while the windows go by."""
+
+    def __init__(self, log: Log, ranks: list[int], steps: Steps, spans: list[Span], details: bool) -> None:
+        self.log, self.ranks, self.steps, self.spans, self.details = log, ranks, steps, spans, details
+        self.meta = log.metadata
+        self.times: dict[tuple[int, int], Times] = {}  # (span, rank position)
+        self.following: list[NextRow | None] = [None] * len(ranks)
+        self.first: Ints = np.full(len(ranks), np.iinfo(np.int64).max)
+        self.last: Ints = np.zeros(len(ranks), np.int64)
+        shape = (len(spans), len(ranks))
+        self.flops = np.zeros(shape)
+        self.peak = [np.zeros(shape, np.int64) for _ in range(2)]  # allocated, reserved
+        self.level = [np.full(shape, -1, np.int64) for _ in range(2)]  # at the span's end
+        self.rows = 0
+        self.annotations = Annotations(log, ranks)
+        self.work = WorkSums(log, self.annotations, len(ranks))
+        if details:
+            self.groups = groups(log)
+            self.exposures = Exposures()
+            self.collectives = Collectives(ranks)
+            self.tokens = Tokens(log)
+            self.paths = CriticalPaths(log, ranks, self.groups, _typical(spans))
+
+    def add(self, window: Window) -> None:
+        own = window.own()
+        self.rows += int(own.sum())
+        self._add_flops(window, own)
+        span = window.span
+        for position in range(len(self.ranks)):
+            if span.present[position]:
+                self._add_rank(window, position)
+        self.work.add(window)
+        if self.details:
+            before = self.spans[window.index - 1].last if window.index else -1
+            if span.step is not None:
+                self.collectives.add(window, before)
+                self.tokens.add(window)
+                self.paths.add(window)
+
+    def _add_rank(self, window: Window, position: int) -> None:
+        begin, end = int(window.span.start[position]), int(window.span.end[position])
+        rows = window.of_rank(position)
+        o = occupancy(rows, max(begin, 0), end)
+        following = self.following[position]
+        self.times[window.index, position] = times(o, self.meta.launch_latency_ns, self.meta.kernel_gap_ns, following)
+        self.following[position] = first_row(o) or following
+        if len(o.device["end"]):
+            inside = (o.device["end"] > begin) & (o.device["start"] < end)
+            if bool(inside.any()):
+                self.first[position] = min(self.first[position], max(begin, int(o.device["start"][inside].min())))
+                self.last[position] = max(self.last[position], min(end, int(o.device["end"][inside].max())))
+        if self.details and window.span.step is not None:
+            self.exposures.add(o)
+        memory_rows = np.flatnonzero((rows["kind"] == _MEMORY) & (rows["end"] > begin) & (rows["end"] <= end))
+        if len(memory_rows):
+            place = window.index, position
+            for column, peak, level in zip(("value", "bytes"), self.peak, self.level, strict=True):
+                peak[place] = rows[column][memory_rows].max()
+                level[place] = rows[column][memory_rows[-1]]
+
+    def _add_flops(self, window: Window, own: npt.NDArray[np.bool_]) -> None:
+        """Flops count in the span in which their host launched them."""
+        rows = np.flatnonzero(own & (window["flops"] > 0))
+        rank, launch = window["rank"][rows], window["launch"][rows]
+        launch = np.where(launch >= 0, launch, window["start"][rows])
+        for index in range(window.index, -1, -1):
+            if not len(rows):
+                return
+            here = (launch >= self.spans[index].start[rank]) | np.array(index == 0)
+            self.flops[index] += np.bincount(rank[here], window["flops"][rows[here]], len(self.ranks))
+            rows, rank, launch = rows[~here], rank[~here], launch[~here]
+
+    # ------------------------------------------------------------------ report
+
+    def report(self) -> Report:
+        self._carry_memory()
+        peak = self.meta.peak()
+        ranks = [self._rank(position, peak) for position in range(len(self.ranks))]
+        totals = _totals(ranks, peak)
+        report = Report(
+            path=self.log.path,
+            complete=self.log.complete,
+            metadata=asdict(self.meta),
+            trailer=self.log.trailer,
+            rows=self.rows,
+            step_source=self.steps.source,
+            ranks=ranks,
+            steps=totals,
+            steady=mean_times([s.times for s in (totals[1:] or totals)], peak),
+            by_class=_shares([rank.by_class for rank in ranks]),
+            by_provenance=_shares([rank.by_provenance for rank in ranks]),
+        )
+        if self.details:
+            report.details = self._details(report)
+        return report
+
+    def _carry_memory(self) -> None:
+        """A span's memory begins at the level that the one before left."""
+        for peak, levels in zip(self.peak, self.level, strict=True):
+            level = np.zeros(len(self.ranks), np.int64)
+            for index in range(len(self.spans)):
+                np.maximum(peak[index], level, out=peak[index])
+                level = np.where(levels[index] >= 0, levels[index], level)
+
+    def _rank(self, position: int, peak: float | None) -> RankReport:
+        parts: list[Times] = []
+        steps: list[StepTimes] = []
+        for index, span in enumerate(self.spans):
+            part = self.times.get((index, position))
+            if not span.present[position]:
+                continue
+            start, end = int(span.start[position]), int(span.end[position])
+            if part is None:
+                part = Times(time=end - max(start, 0), idle=end - max(start, 0))
+                part.stalls = {**dict.fromkeys(CAUSES, 0.0), "end": part.idle}
+            part.flops = float(self.flops[index, position])
+            part.mfu = _mfu(part, peak)
+            part.peak_allocated = int(self.peak[0][index, position])
+            part.peak_reserved = int(self.peak[1][index, position])
+            parts.append(part)
+            if span.step is not None:
+                steps.append(StepTimes(span.step, span.name, start, end, part))
+        by_class, by_provenance = self.work.of_rank(position)
+        return RankReport(self.ranks[position], self._gpu(position, parts, peak), steps, by_class, by_provenance)
+
+    def _gpu(self, position: int, parts: list[Times], peak: float | None) -> Times:
+        """The sum of the parts from the first device row to the last."""
+        gpu = _sum(parts)
+        around = gpu.time - max(0, int(self.last[position] - self.first[position]))
+        gpu.time -= around
+        gpu.idle -= around
+        # What lies around the device's rows is idle: before the first, the host had launched nothing.
+        for cause in ("end", "host", "synchronisation", "launch gap", "dependency"):
+            cut = min(around, gpu.stalls.get(cause, 0.0))
+            gpu.stalls[cause] = gpu.stalls.get(cause, 0.0) - cut
+            around -= cut
+        gpu.mfu = _mfu(gpu, peak)
+        return gpu
+
+    def _details(self, report: Report) -> Details:
+        counted = sum(1 for (index, _) in self.times if self.spans[index].step is not None)
+        details = Details(
+            findings=[],
+            exposure=self.exposures.report(self.log, self.groups, max(1, counted)),
+            kernels=self.work.kernels(),
+            operators=self.work.operators(),
+            classes=self.work.classes(),
+            modules=self.work.modules(),
+            collectives=self.collectives.report(self.log, self.groups),
+            stragglers=self.collectives.stragglers(max(1, len(report.steps))),
+            links=[],
+            memory=memory(self.log, self.ranks, self.steps, self.annotations),
+            critical_paths=self.paths.report(),
+            throughput=self.tokens.report(report.steady.time),
+        )
+        details.findings = findings(report.steady, details)
+        return details
+
+
+_SUMMED = ("time", "compute", "communication", "overlapped", "exposed", "copy", "idle", "waiting", "flops")
+
+
+def _sum(parts: list[Times]) -> Times:
+    total = Times()
+    for name in _SUMMED:
+        setattr(total, name, sum(getattr(part, name) for part in parts))
+    for part in parts:
+        for cause, value in part.stalls.items():
+            total.stalls[cause] = total.stalls.get(cause, 0.0) + value
+    total.peak_allocated = max((part.peak_allocated for part in parts), default=0)
+    total.peak_reserved = max((part.peak_reserved for part in parts), default=0)
+    return total
+
+
+def mean_times(parts: list[Times], peak: float | None) -> Times:
+    """The mean of `parts`; memory is the largest."""
+    total = _sum(parts)
+    for name in _SUMMED:
+        setattr(total, name, getattr(total, name) / max(1, len(parts)))
+    total.stalls = {cause: value / max(1, len(parts)) for cause, value in total.stalls.items()}
+    total.mfu = _mfu(total, peak)
+    return total
+
+
+def _mfu(part: Times, peak: float | None) -> float | None:
+    return part.flops / (part.time * 1e-9 * peak) if peak and part.time else None
+
+
+def _totals(ranks: list[RankReport], peak: float | None) -> list[StepTimes]:
+    steps: dict[int, list[StepTimes]] = {}
+    for rank in ranks:
+        for step in rank.steps:
+            steps.setdefault(step.number, []).append(step)
+    return [
+        StepTimes(
+            number,
+            own[0].name,
+            min(s.start for s in own),
+            max(s.end for s in own),
+            mean_times([step.times for step in own], peak),
+        )
+        for number, own in sorted(steps.items())
+    ]
+
+
+def _shares(parts: list[dict[str, float]]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for part in parts:
+        for name, value in part.items():
+            total[name] = total.get(name, 0.0) + value
+    whole = sum(total.values())
+    return {name: value / whole for name, value in sorted(total.items(), key=lambda item: (-item[1], item[0]))}
+
+
+def _typical(spans: list[Span]) -> int | None:
+    """The step of median length, the first left out as it pays for start-up."""
+    steps = [span for span in spans if span.step is not None]
+    steps = sorted(steps[1:] or steps, key=lambda span: (span.last - span.first, span.step))
+    return steps[(len(steps) - 1) // 2].step if steps else None
+
+
+def _ranges(numbers: list[int]) -> str:
+    return f"{numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else str(numbers[0])

@@ -1,0 +1,62 @@
+"""What a report says, in words: what holds a step up, largest first."""
+
+from __future__ import annotations
+
+from phantora.trace.analysis.communicators import collective_kind
+from phantora.trace.analysis.report import Details, Report, Times
+from phantora.trace.analysis.units import duration, percent, size
+
+_WORTH_SAYING = 0.01  # of a step
+
+
+def findings(steady: Times, details: Details) -> list[str]:
+    """Sentences about the steps reported on, for the causes that take at least one per cent of them."""
+    whole, stalls = steady.time, steady.stalls
+    if not whole:
+        return []
+    found: list[tuple[float, str]] = []
+
+    def say(time: float, text: str) -> None:
+        if time >= _WORTH_SAYING * whole:
+            found.append((time, text.format(time=duration(time), share=percent(time, whole))))
+
+    say(stalls["host"], "Host-bound: for {time} of a step ({share}) the GPU waits for the host to launch.")
+    say(
+        stalls["synchronisation"],
+        "Synchronisation: for {time} of a step ({share}) the GPU is idle because the host had waited for it.",
+    )
+    say(stalls["pipeline bubble"], "Pipeline bubble: for {time} of a step ({share}) ranks wait for their partners.")
+    say(stalls["copy"], "Copies: for {time} of a step ({share}) the GPU only copies.")
+    say(
+        stalls["dependency"],
+        "Dependencies: for {time} of a step ({share}) launched kernels wait for other streams' events.",
+    )
+    worst = details.stragglers[0] if details.stragglers else None
+    late = "Late ranks: for {time} of a step ({share}) collectives wait, unhidden, for their last rank"
+    if worst and worst.caused >= _WORTH_SAYING * whole:
+        part = percent(worst.caused, sum(s.caused for s in details.stragglers))
+        late = (
+            f"Straggler: rank {worst.rank} comes last in {worst.last} collectives ({part} of all lateness); "
+            "waiting for late ranks costs {time} of a step ({share})"
+        )
+    say(stalls["late rank"], late + ".")
+    if details.exposure:
+        transfers = [(e.exposed - e.late_rank, e) for e in details.exposure]
+        most, e = max(transfers, key=lambda pair: pair[0])
+        by = f", awaited by {e.waited_by}" if e.waited_by else ""
+        say(
+            stalls["transfer"],
+            "Exposed communication: transfers that no compute hides take {time} of a step ({share}), most in "
+            f"{collective_kind(e.collective)} of {e.group} ({duration(most)}{by}).",
+        )
+    return [text for _, text in sorted(found, key=lambda item: -item[0])]
+
+
+def memory_finding(report: Report) -> str | None:
+    """The fullest rank's peak and what it is made of."""
+    if report.details is None or not report.details.memory:
+        return None
+    fullest = max(report.details.memory, key=lambda m: (m.peak_allocated, -m.rank))
+    parts = sorted(fullest.by_category.items(), key=lambda item: -item[1])
+    made_of = ", ".join(f"{name} {size(value)}" for name, value in parts if name != "fragmentation")
+    return f"Memory: rank {fullest.rank} peaks at {size(fullest.peak_allocated)} allocated: {made_of}."

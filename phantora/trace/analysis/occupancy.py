@@ -1,0 +1,150 @@
+"""What occupies one GPU during one stretch of time, and why nothing does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from phantora.trace.analysis.report import Times
+from phantora.trace.analysis.sweep import Sweep, sweep
+from phantora.trace.analysis.windows import Columns, code, kind_mask
+from phantora.trace.schema import COMMUNICATION_KINDS, COPY_KINDS, DEVICE_KINDS
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+_DEVICE, _COMMUNICATION, _COPY = (kind_mask(k) for k in (DEVICE_KINDS, COMMUNICATION_KINDS, COPY_KINDS))
+_KERNEL, _COLLECTIVE, _SYNC = code("kernel"), code("collective"), code("sync")
+
+
+@dataclass(frozen=True)
+class NextRow:
+    """The first row that starts after a stretch; launch -1 when unknown."""
+
+    start: int
+    launch: int
+
+
+@dataclass
+class Occupancy:
+    """Device rows of one rank, and the layers of work that they make in [begin, end)."""
+
+    begin: int
+    end: int
+    device: Columns
+    syncs: Columns
+    sweep: Sweep
+    compute: Mask
+    transfer: Mask
+    late: Mask
+    """A collective's kernel waits for its last rank."""
+    bubble: Mask
+    """A send or receive waits for its partner."""
+    copy: Mask
+
+    @property
+    def communication(self) -> Mask:
+        return self.transfer | self.late | self.bubble
+
+
+def occupancy(rows: Columns, begin: int, end: int) -> Occupancy:
+    """Of one rank's `rows`, which may reach beyond [begin, end)."""
+    mask = _DEVICE[rows["kind"]]
+    device = {name: values[mask] for name, values in rows.items()}
+    mask = rows["kind"] == _SYNC
+    syncs = {name: values[mask] for name, values in rows.items()}
+    kind, start, stop = device["kind"], device["start"], device["end"]
+    ready = np.clip(device["ready"], start, stop)
+    kernel, copies, communication = kind == _KERNEL, _COPY[kind], _COMMUNICATION[kind]
+    collective = kind == _COLLECTIVE
+    other = communication & ~collective
+    cut = sweep(
+        [
+            (start[kernel], stop[kernel]),
+            (ready[communication], stop[communication]),
+            (start[collective], ready[collective]),
+            (start[other], ready[other]),
+            (start[copies], stop[copies]),
+        ],
+        begin,
+        end,
+    )
+    return Occupancy(begin, end, device, syncs, cut, *cut.active)
+
+
+def times(o: Occupancy, latency: int, gap: int, following: NextRow | None) -> Times:
+    """The split of the stretch's time; flops and memory are left to others. `latency` and `gap` are the
+    run's launch latency and kernel gap."""
+    cut, communication = o.sweep, o.communication
+    either = o.compute | communication
+    nothing = ~(either | o.copy)
+    result = Times(
+        time=o.end - o.begin,
+        compute=cut.time(o.compute),
+        communication=cut.time(communication),
+        overlapped=cut.time(o.compute & communication),
+        exposed=cut.time(communication & ~o.compute),
+        copy=cut.time(o.copy & ~either),
+        idle=cut.time(nothing),
+        waiting=float(_waits(o).sum()),
+    )
+    late = o.late & ~o.transfer & ~o.compute
+    result.stalls = {
+        "transfer": cut.time(o.transfer & ~o.compute),
+        "late rank": cut.time(late),
+        "pipeline bubble": cut.time(o.bubble & ~(o.late | o.transfer | o.compute)),
+        "copy": result.copy,
+        **_idle_causes(o, nothing, latency, gap, following),
+    }
+    return result
+
+
+def _waits(o: Occupancy) -> Ints:
+    device = o.device
+    mask = _COMMUNICATION[device["kind"]]
+    start, end = device["start"][mask], device["end"][mask]
+    ready = np.clip(device["ready"][mask], start, end)
+    wait: Ints = np.clip(ready, o.begin, o.end) - np.clip(start, o.begin, o.end)
+    return wait
+
+
+def _idle_causes(o: Occupancy, nothing: Mask, latency: int, gap: int, following: NextRow | None) -> dict[str, float]:
+    """Idle time by what kept the next row from starting earlier."""
+    a, b = o.sweep.start[nothing], o.sweep.end[nothing]
+    filled = np.flatnonzero(o.device["end"] > o.device["start"])
+    order = filled[np.argsort(o.device["start"][filled], kind="stable")]
+    starts, launches = o.device["start"][order], o.device["launch"][order]
+    if following is not None:
+        starts, launches = np.append(starts, following.start), np.append(launches, following.launch)
+    found = np.searchsorted(starts, b)
+    last = found == len(starts)
+    launch = np.append(launches, -1)[found]
+    start = np.append(starts, 0)[found]
+    late = ~last & (launch > a)
+    synced = np.zeros(len(a), bool)
+    waited = o.syncs["end"] > o.syncs["start"]
+    if bool(waited.any()):
+        ends = np.append(np.sort(o.syncs["end"][waited]), np.iinfo(np.int64).min)
+        before = np.searchsorted(ends[:-1], launch, "right") - 1  # -1 finds the sentinel
+        synced = late & (ends[before] >= a)
+    brief = ~last & ~late & ((launch + latency > a) | (start - a <= gap))
+    length = (b - a).astype(np.float64)
+    causes = {
+        "host": late & ~synced,
+        "synchronisation": synced,
+        "launch gap": brief,
+        "dependency": ~(last | late | brief),
+        "end": last,
+    }
+    return {cause: float(length[mask].sum()) for cause, mask in causes.items()}
+
+
+def first_row(o: Occupancy) -> NextRow | None:
+    """The earliest device row of the stretch."""
+    inside = o.device["start"] >= o.begin
+    if not bool(inside.any()):
+        return None
+    at = int(np.flatnonzero(inside)[np.argmin(o.device["start"][inside])])
+    return NextRow(int(o.device["start"][at]), int(o.device["launch"][at]))

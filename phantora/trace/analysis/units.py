@@ -1,0 +1,42 @@
+"""Numbers as text."""
+
+from __future__ import annotations
+
+import re
+
+
+def duration(ns: float) -> str:
+    """A time in a unit that fits: ``12.34 ms``."""
+    for unit, scale in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
+        if abs(ns) >= scale:
+            return f"{ns / scale:.2f} {unit}"
+    return f"{ns:.0f} ns"
+
+
+def size(count: float) -> str:
+    """Bytes as GiB or MiB, as torch prints memory."""
+    return f"{count / 2**30:.2f} GiB" if abs(count) >= 2**30 else f"{count / 2**20:.1f} MiB"
+
+
+def percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.1f}%" if whole else "-"
+
+
+def rate(bytes_per_second: float | None) -> str:
+    """GB/s, decimal as vendors and nccl-tests count."""
+    return "-" if bytes_per_second is None else f"{bytes_per_second / 1e9:.1f} GB/s"
+
+
+_TEMPLATE = re.compile(r"<[^<>]*>|\([^()]*\)")
+
+
+def short_name(name: str, width: int) -> str:
+    """A kernel's name without return type, template and call arguments, cut to `width`."""
+    text = name.removeprefix("void ").replace("(anonymous namespace)::", "")
+    while (stripped := _TEMPLATE.sub("", text)) != text:
+        text = stripped
+    inner = re.search(r"(\w+(?:Functor|Op|_impl|_kernel)\w*)", name[len(text) :]) if "elementwise" in text else None
+    text = text.replace("at::native::", "").strip() or name
+    if inner:
+        text = f"{text} {inner[1]}"
+    return text if len(text) <= width else text[: width - 1] + "…"

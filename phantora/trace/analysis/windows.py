@@ -1,0 +1,161 @@
+"""The log cut into windows of time, one per step, each with all rows that touch it, sorted by rank.
+
+The log is ordered by end and is read backwards: when its beginning is reached, a window has seen every
+row that ends in it or later, so a row that reaches over the border, however long, is in all windows
+that it touches. Memory holds one window at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from phantora.errors import PhantoraError
+from phantora.trace.analysis.steps import Step, Steps
+from phantora.trace.reader import Log
+from phantora.trace.schema import KIND_CODE, KINDS
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+Columns = dict[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Span:
+    """Borders of a window on every rank; positions are those of `Windows.ranks`."""
+
+    step: int | None
+    """Number of the step, None for what lies outside of steps."""
+    name: str
+    present: Mask
+    """Ranks that have this step."""
+    start: Ints
+    end: Ints
+
+    @property
+    def first(self) -> int:
+        return int(self.start[self.present].min())
+
+    @property
+    def last(self) -> int:
+        return int(self.end[self.present].max())
+
+
+@dataclass
+class Window:
+    span: Span
+    index: int
+    """Position of the span, 0 for the earliest."""
+    columns: Columns
+    """Rows that touch the time from `span.first` to `span.last`, sorted by (rank position, end); the
+    column ``rank`` holds positions. All ranks of the log share the longest stretch, so that a path
+    from rank to rank finds its rows."""
+    bounds: Ints
+    """Rows of rank position i are bounds[i] to bounds[i + 1]."""
+
+    def __getitem__(self, column: str) -> npt.NDArray[Any]:
+        return self.columns[column]
+
+    def of_rank(self, position: int) -> Columns:
+        part = slice(int(self.bounds[position]), int(self.bounds[position + 1]))
+        return {name: values[part] for name, values in self.columns.items()}
+
+    def own(self) -> Mask:
+        """Rows that end inside the rank's own span: each row of the log is own in one window at most."""
+        rank, end = self.columns["rank"], self.columns["end"]
+        inside: Mask = (end > self.span.start[rank]) & (end <= self.span.end[rank]) & self.span.present[rank]
+        return inside
+
+
+def kind_mask(kinds: Collection[str]) -> Mask:
+    """By kind code, whether the kind is among `kinds`."""
+    return np.array([kind in kinds for kind in KINDS])
+
+
+def code(kind: str) -> int:
+    return KIND_CODE[kind]
+
+
+def spans_of(steps: Steps, ranks: Sequence[int], begin: int, end: int, outside: bool) -> list[Span]:
+    """The spans of `steps`, ascending, with what lies outside of them between, from `begin` to `end`
+    (in ns; rows that end at `begin` are left out, so it lies before the first row). Without
+    `outside` the steps only."""
+    numbers = steps.numbers()
+    by_number: list[list[Step | None]] = []
+    for number in numbers:
+        found = {rank: next((s for s in steps.of_rank[rank] if s.number == number), None) for rank in ranks}
+        by_number.append([found[rank] for rank in ranks])
+    spans: list[Span] = []
+    at = np.full(len(ranks), begin, np.int64)
+
+    def rest(until: Ints) -> None:
+        if outside and bool((until > at).any()):
+            spans.append(Span(None, "outside of steps", until > at, at.copy(), until.copy()))
+
+    for number, own in zip(numbers, by_number, strict=True):
+        present = np.array([step is not None for step in own])
+        start = np.array([step.start if step else at[i] for i, step in enumerate(own)], np.int64)
+        stop = np.array([step.end if step else at[i] for i, step in enumerate(own)], np.int64)
+        rest(start)
+        name = next(step.name for step in own if step)
+        spans.append(Span(number, name, present, start, stop))
+        at = np.maximum(at, stop)
+    rest(np.full(len(ranks), end, np.int64))
+    return spans
+
+
+def windows(
+    log: Log,
+    ranks: Sequence[int],
+    spans: Sequence[Span],
+    columns: Sequence[str],
+    kinds: Collection[str] | None = None,
+) -> Iterator[Window]:
+    """The windows of `spans` from the last to the first.
+
+    `columns` must hold rank, start and end. Raises PhantoraError when the rows are out of order."""
+    position = np.full(max(ranks, default=0) + 1, -1, np.int32)
+    position[list(ranks)] = np.arange(len(ranks), dtype=np.int32)
+    source = log.batches(columns, kinds, ranks, reverse=True)
+    carried: list[Columns] = []  # chronological
+    reached = np.iinfo(np.int64).max  # every row that ends later has been read
+    for index in range(len(spans) - 1, -1, -1):
+        span = spans[index]
+        fresh: list[Columns] = []
+        while reached > span.first:
+            batch = next(source, None)
+            if batch is None:
+                break
+            _check_order(batch["end"], reached)
+            reached = int(batch["end"][0])
+            part = {name: batch[name] for name in columns}
+            part["rank"] = position[part["rank"]]
+            if reached > span.last:  # beyond all windows that are still to come
+                keep = part["start"] <= span.last
+                part = {name: values[keep] for name, values in part.items()}
+            fresh.append(part)
+        pieces = fresh[::-1] + carried
+        if not pieces:
+            continue
+        rows = {name: np.concatenate([piece[name] for piece in pieces]) for name in columns}
+        del pieces, fresh
+        touches = (rows["end"] >= span.first) & (rows["start"] <= span.last)
+        if index:
+            later = rows["start"] <= spans[index - 1].last
+            carried = [{name: values[later] for name, values in rows.items()}]
+        order = np.flatnonzero(touches)
+        rank = rows["rank"][order]
+        small = rank.astype(np.int16) if len(ranks) < 1 << 15 else rank  # NumPy sorts 16 bits by radix
+        order = order[np.argsort(small, kind="stable")]
+        rows = {name: values[order] for name, values in rows.items()}
+        bounds = np.searchsorted(rows["rank"], np.arange(len(ranks) + 1)).astype(np.int64)
+        yield Window(span, index, rows, bounds)
+
+
+def _check_order(end: Ints, reached: int) -> None:
+    if int(end[-1]) > reached or bool(np.any(end[1:] < end[:-1])):
+        raise PhantoraError("the log's rows are not in order of their end; it was not written by Phantora")

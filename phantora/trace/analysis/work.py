@@ -1,0 +1,116 @@
+"""Device time by kernel, operator, class of work and annotation."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from phantora.trace.analysis.annotations import Annotations
+from phantora.trace.analysis.report import Work
+from phantora.trace.analysis.windows import Window, kind_mask
+from phantora.trace.reader import Log
+from phantora.trace.schema import COMMUNICATION_KINDS, DEVICE_KINDS
+
+Floats = npt.NDArray[np.float64]
+
+_DEVICE, _COMMUNICATION = kind_mask(DEVICE_KINDS), kind_mask(COMMUNICATION_KINDS)
+TOP = 20
+
+
+class _By:
+    """Sums per word of one column; slot 0 holds what has none."""
+
+    def __init__(self, words: list[str], classes: int, provenances: int) -> None:
+        self.words = ["", *words]
+        size = len(self.words)
+        self.count: Floats = np.zeros(size)
+        self.time: Floats = np.zeros(size)
+        self.flops: Floats = np.zeros(size)
+        self.bytes: Floats = np.zeros(size)
+        self.by_class: Floats = np.zeros((size, 1 + classes))
+        self.by_provenance: Floats = np.zeros((size, 1 + provenances))
+
+    def add(self, word: npt.NDArray[np.int64], time: Floats, rows: dict[str, npt.NDArray[np.generic]]) -> None:
+        slot, size = word + 1, len(self.words)
+        self.count += np.bincount(slot, minlength=size)
+        self.time += np.bincount(slot, time, size)
+        self.flops += np.bincount(slot, rows["flops"], size)
+        self.bytes += np.bincount(slot, rows["bytes"], size)
+        for column, table in (("cls", self.by_class), ("provenance", self.by_provenance)):
+            key = slot * table.shape[1] + rows[column].astype(np.int64) + 1
+            table += np.bincount(key, time, table.size).reshape(table.shape)
+
+
+class WorkSums:
+    """Sums over the rows that each window owns."""
+
+    def __init__(self, log: Log, annotations: Annotations, ranks: int) -> None:
+        self._classes, self._provenances = log.words("cls"), log.words("provenance")
+        sizes = len(self._classes), len(self._provenances)
+        self._kernels = _By(log.words("name"), *sizes)
+        self._operators = _By(log.words("op"), *sizes)
+        self._by_class = _By(self._classes, *sizes)
+        self._modules = _By(annotations.names, *sizes)
+        self._annotations = annotations
+        self.rank_class: Floats = np.zeros((ranks, 1 + sizes[0]))
+        self.rank_provenance: Floats = np.zeros((ranks, 1 + sizes[1]))
+
+    def add(self, window: Window) -> None:
+        mask = _DEVICE[window["kind"]] & window.own()
+        rows = {name: values[mask] for name, values in window.columns.items()}
+        start, end = rows["start"], rows["end"]
+        ready = np.clip(rows["ready"], start, end)
+        time = (end - np.where(_COMMUNICATION[rows["kind"]], ready, start)).astype(np.float64)
+        self._kernels.add(rows["name"].astype(np.int64), time, rows)
+        self._operators.add(rows["op"].astype(np.int64), time, rows)
+        self._by_class.add(rows["cls"].astype(np.int64), time, rows)
+        self._modules.add(self._annotations.at(rows["rank"], rows["launch"]), time, rows)
+        rank = rows["rank"].astype(np.int64)
+        for column, table in (("cls", self.rank_class), ("provenance", self.rank_provenance)):
+            key = rank * table.shape[1] + rows[column] + 1
+            table += np.bincount(key, time, table.size).reshape(table.shape)
+
+    def of_rank(self, position: int) -> tuple[dict[str, float], dict[str, float]]:
+        """Device time by class and by provenance."""
+        return (
+            _named(self._classes, self.rank_class[position]),
+            _named(self._provenances, self.rank_provenance[position]),
+        )
+
+    def kernels(self) -> list[Work]:
+        return self._report(self._kernels, TOP)
+
+    def operators(self) -> list[Work]:
+        return self._report(self._operators, TOP)
+
+    def classes(self) -> list[Work]:
+        return self._report(self._by_class, None)
+
+    def modules(self) -> list[Work]:
+        return self._report(self._modules, TOP)
+
+    def _report(self, sums: _By, top: int | None) -> list[Work]:
+        total = float(sums.time.sum()) or 1.0
+        order = sorted(np.flatnonzero(sums.count).tolist(), key=lambda i: (-sums.time[i], sums.words[i]))
+        return [
+            Work(
+                name=sums.words[i] or "(none)",
+                cls=_largest(self._classes, sums.by_class[i]),
+                count=int(sums.count[i]),
+                time=float(sums.time[i]),
+                share=float(sums.time[i]) / total,
+                flops=float(sums.flops[i]),
+                bytes=float(sums.bytes[i]),
+                provenance=_largest(self._provenances, sums.by_provenance[i]),
+            )
+            for i in order[:top]
+        ]
+
+
+def _named(words: list[str], values: Floats) -> dict[str, float]:
+    named = zip(["unknown", *words], values.tolist(), strict=True)
+    return {name: value for name, value in named if value}
+
+
+def _largest(words: list[str], values: Floats) -> str:
+    return ["unknown", *words][int(np.argmax(values))]
