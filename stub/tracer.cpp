@@ -166,7 +166,7 @@ struct Snapshot {
 struct Frame {
   ph_frame ph{};
   const at::RecordFunction *owner = nullptr;
-  Operator *op = nullptr;
+  Operator *op = nullptr;      // null: a kernel of torch.compile, whose signature is given
   bool pushed = false;         // known to the runtime: it may launch
   bool below_launched = false; // an operator below it launched something
   bool backward = false;
@@ -503,7 +503,7 @@ uint32_t signature_of(Thread &thread, const Frame &f) {
 // First launch in a frame (called by the runtime).
 void begin_frame(ph_frame *ph) {
   auto &f = *static_cast<Frame *>(ph->data);
-  f.signature = signature_of(this_thread(), f);
+  if (f.op) f.signature = signature_of(this_thread(), f);
   ph->instance = ph_next_instance();
   ph_record record{};
   record.kind = PH_OP_BEGIN;
@@ -981,29 +981,35 @@ void charge(const Thread &thread, Cost cost) {
   }
 }
 
-void start_operator(Thread &thread, const at::RecordFunction &fn) {
-  Operator *op = operator_of(thread, fn);
-  if (!op) {
-    if (strcmp(fn.name(), "PythonSubclass") == 0) ph_charge(PH_API_OP_PYTHON);
-    return;
-  }
+// A frame for the thread's next operator; not known to the runtime until it is pushed.
+Frame &open_frame(Thread &thread, const at::RecordFunction *owner, Operator *op, Cost cost) {
   if (C10_UNLIKELY(!attached.load(std::memory_order_relaxed))) attach();
   if (thread.depth == thread.frames.size()) thread.frames.push_back(std::make_unique<Frame>());
   Frame &f = *thread.frames[thread.depth];
-  f.owner = &fn;
+  f.owner = owner;
   f.op = op;
   f.pushed = false;
   f.below_launched = false;
   f.start = ph_now();
-  charge(thread, op->cost);
+  charge(thread, cost);
   ++thread.depth;
-  if (op->cost != Cost::COMPUTE) return;
   f.backward = thread.nodes > 0;
   f.seed = 0;
   f.snapshots.clear();
   f.ph = ph_frame{};
   f.ph.begin = begin_frame;
   f.ph.data = &f;
+  return f;
+}
+
+void start_operator(Thread &thread, const at::RecordFunction &fn) {
+  Operator *op = operator_of(thread, fn);
+  if (!op) {
+    if (strcmp(fn.name(), "PythonSubclass") == 0) ph_charge(PH_API_OP_PYTHON);
+    return;
+  }
+  Frame &f = open_frame(thread, &fn, op, op->cost);
+  if (op->cost != Cost::COMPUTE) return;
   Values inputs = fn.inputs();  // a boxed call shows its whole stack: the arguments are its end
   size_t count = std::min(inputs.size(), op->arguments.size());
   f.args.assign(inputs.end() - count, inputs.end());
@@ -1016,8 +1022,8 @@ void start_operator(Thread &thread, const at::RecordFunction &fn) {
   ph_push_frame(&f.ph);
 }
 
-void end_operator(Thread &thread, const at::RecordFunction &fn) {
-  if (!thread.depth || thread.frames[thread.depth - 1]->owner != &fn) return;  // began before the rank did
+// Ends the innermost frame; `outputs` are the operator's.
+void close_frame(Thread &thread, c10::ArrayRef<IValue> outputs) {
   Frame &f = *thread.frames[--thread.depth];
   bool launched = f.below_launched;
   if (f.pushed) {
@@ -1029,8 +1035,7 @@ void end_operator(Thread &thread, const at::RecordFunction &fn) {
       ph_emit(&record);
     }
     ph_pop_frame(&f.ph);
-    if (f.ph.kernels && f.op->values) {
-      c10::ArrayRef<IValue> outputs = fn.outputs();
+    if (f.ph.kernels && f.op && f.op->values) {
       size_t count = std::min(outputs.size(), f.op->returns_view.size());
       settle(f, Values(outputs.end() - count, count));
     }
@@ -1038,6 +1043,11 @@ void end_operator(Thread &thread, const at::RecordFunction &fn) {
   }
   if (launched && thread.depth) thread.frames[thread.depth - 1]->below_launched = true;
   if (thread.allocated >= 0) flush_pending(thread);
+}
+
+void end_operator(Thread &thread, const at::RecordFunction &fn) {
+  if (!thread.depth || thread.frames[thread.depth - 1]->owner != &fn) return;  // began before the rank did
+  close_frame(thread, fn.outputs());
 }
 
 // Observers must not throw into torch: it would print a warning per operator. What can fail
@@ -1116,6 +1126,29 @@ void annotation_end(const at::RecordFunction &fn, at::ObserverContext *context) 
 }  // namespace
 
 // Called once in the fork server, after `import torch`. Returns 0.
+// A kernel that torch.compile generated, for which torch has no operator: what is launched until
+// phantora_fused_end is the operator that `text` describes as signature_text does. Returns whether it began.
+extern "C" __attribute__((visibility("default"))) int phantora_fused_begin(const char *text, size_t length) {
+  if (!active()) return 0;
+  Thread &thread = this_thread();
+  if (thread.silent) return 0;
+  ph_enter();
+  Frame &f = open_frame(thread, nullptr, nullptr, Cost::COMPUTE);
+  uint64_t hash = ph_hash(text, length, 0);
+  if (!ph_name_known(hash, &f.signature)) f.signature = ph_define(hash, PH_DEFINE_SIGNATURE, text, length);
+  f.pushed = true;
+  ph_push_frame(&f.ph);
+  ph_leave();
+  return 1;
+}
+
+extern "C" __attribute__((visibility("default"))) void phantora_fused_end(void) {
+  Thread &thread = this_thread();
+  ph_enter();
+  close_frame(thread, {});
+  ph_leave();
+}
+
 extern "C" __attribute__((visibility("default"))) int phantora_tracer_install(void) {
   using at::RecordFunctionCallback;
   using at::RecordScope;

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
+from typing import Any
 
 from phantora.cost import flops
 from phantora.cost.machine import Machine
@@ -58,7 +59,12 @@ def matches(name: str) -> bool:
             "_flash_attention",
             "_fused_sdp_choice_attention",
         )
-    )
+    ) or _is_flex(name)
+
+
+def _is_flex(name: str) -> bool:
+    """The kernel of FlexAttention that torch.compile generates; others prepare for it."""
+    return name.startswith("triton_tem") and "flex_attention" in name
 
 
 def _causal_index(name: str, backward: bool) -> int:
@@ -76,6 +82,8 @@ def from_signature(signature: OperatorSignature, name: str) -> Attention | None:
     """The attention that operator `name` computes; None when its arguments are not as expected."""
     args = signature.args
     backward = "backward" in name
+    if _is_flex(name):
+        return _flex(args, backward)
     kind = "cudnn" if "cudnn" in name else "efficient" if "efficient" in name else "flash"
     first = 1 if backward else 0
     q, k, v = (tensor_at(args, first + i) for i in range(3))
@@ -95,6 +103,16 @@ def from_signature(signature: OperatorSignature, name: str) -> Attention | None:
     return Attention(
         kind, backward, batch, heads, kv_heads, queries, keys, q.shape[-1], v.shape[-1], causal, q.dtype
     )
+
+
+def _flex(args: tuple[Any, ...], backward: bool) -> Attention | None:
+    """Queries, keys and values come first, as (batch, heads, sequence, head). Which blocks a mask leaves out
+    is in the values of later arguments, so the mask counts as causal."""
+    q, k, v = (tensor_at(args, i) for i in range(3))
+    if q is None or k is None or v is None or len(q.shape) != 4:
+        return None
+    (batch, heads, queries, head), (_, kv_heads, keys, _) = q.shape, k.shape
+    return Attention("flash", backward, batch, heads, kv_heads, queries, keys, head, v.shape[-1], True, q.dtype)
 
 
 def _sizes(tensor: TensorSpec, heads_second: bool) -> tuple[int, int, int]:

@@ -162,6 +162,13 @@ _COPY = (
 )
 
 
+def _classify_fused(name: str) -> tuple[str, Model]:
+    """Inductor names a kernel by its kind (pointwise, reduction, template) and what was fused into it."""
+    if attention.matches(name):
+        return "attention", memory.fused
+    return ("elementwise" if name.startswith("triton_poi") else "reduction"), memory.fused
+
+
 def base_name(name: str) -> str:
     """``aten::add_.Tensor`` -> ``add_``; other namespaces lose theirs too."""
     return name.rpartition("::")[2].partition(".")[0]
@@ -173,6 +180,8 @@ def classify(name: str) -> tuple[str, Model]:
 
     For gemm, attention and convolution the model is what is used when arguments are not as expected.
     """
+    if name.startswith("triton_"):
+        return _classify_fused(name)
     stem = name.rstrip("_")
     if name in GEMM:
         return "gemm", memory.elementwise

@@ -58,6 +58,12 @@ def elementwise(machine: Machine, signature: OperatorSignature, name: str, kerne
     return machine.memory_ns(moved, MATH if _mathematical(name) else 1.0), moved
 
 
+def fused(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
+    """A generated kernel: each tensor among its arguments, results included, passes memory once."""
+    moved = float(sum(traffic(t) for t in on_gpu(signature.args)))
+    return machine.memory_ns(moved), moved
+
+
 def operands(signature: OperatorSignature, name: str) -> tuple[list[TensorSpec], TensorSpec]:
     """What is read, and what is written."""
     given = on_gpu(signature.args)

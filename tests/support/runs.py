@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from phantora.trace.reader import open_log
 
@@ -59,3 +61,9 @@ def rows(log: Path, *columns: str, kinds: tuple[str, ...] = ()) -> dict[str, Any
         for name in columns:
             parts[name].append(batch[name])
     return {name: np.concatenate(pieces) if pieces else np.array([]) for name, pieces in parts.items()}
+
+
+def records(log: Path, kind: str, *columns: str) -> list[dict[str, Any]]:
+    """The rows of one kind, texts as texts."""
+    table = pa.ipc.open_file(log).read_all()
+    return list(table.filter(pc.equal(table["kind"], kind)).select(list(columns)).to_pylist())
