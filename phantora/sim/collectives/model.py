@@ -91,7 +91,8 @@ class CollectiveModel:
         nic = cluster.inter.bandwidth * NETWORK_SHARE / 1e6
         tuner = Tuner(
             min(max(gpu.compute_capability[0], 7), 10),
-            link if nvlink else pcie,
+            link,
+            pcie,
             cluster.inter.bandwidth / 1e6,
             cluster.wiring.kind == "nvswitch" and gpu.compute_capability[0] >= 9,
             cluster.wiring.cpu,
@@ -139,9 +140,7 @@ class CollectiveModel:
     def _group(self, ranks: tuple[int, ...]) -> tuple[Placement, Groups]:
         groups = patterns.group(self.topology, ranks)
         nvlink = self.cluster.wiring.kind != "pcie" and all(
-            self.topology.by_nvlink(src, dst)
-            for members in groups.hosts[:1]
-            for src, dst in pairwise(members)
+            self.topology.by_nvlink(src, dst) for members in groups.hosts[:1] for src, dst in pairwise(members)
         )
         most = max(map(len, groups.hosts))
         return Placement(len(ranks), len(groups.hosts), groups.rails, most, nvlink), groups

@@ -80,9 +80,19 @@ class Constants:
     duplex_channel: float = 20.7
     """Rate of a channel that only sends, and of one that sends and receives."""
     nvls_base: float = 25.0
-    nvls_share: float = 0.827
-    """Of a GPU's port, both ways: 8 H100 with NVLS reach about 480 GB/s of bus bandwidth, which is
-    (1 + 1/8) x 274 GB/s through each port."""
+    nvls_ramp: float = 70.0
+    nvls_ramp_half: float = 16.0
+    """Reduction in the switch, from published curves: time lost, at most, before it runs at full rate, half
+    of it at so many MiB; with a tree of hosts above twice as much."""
+    network_ll: float = 2.4
+    """What a hop between hosts takes in LL, as a multiple of NCCL's latency for it (published: 45 us for
+    1 KiB on 2 x 8 H200 with 400 GbE)."""
+
+
+# What a GPU's port carries with reduction in the switch, of its one-way payload, by compute capability:
+# S (1 + 1/n) both ways. H100: algorithm bandwidths of 258, 265, 270 and 273 GB/s with 5, 6, 7 and 8 GPUs,
+# github.com/NVIDIA/nccl/issues/1455; Blackwell: 477 GB/s with 8 B300, Oracle's guide for BM.GPU.B300.
+NVLS_SHARE = {9: 0.832, 10: 0.77}
 
 
 def p2p_channels(members: int, part: float) -> int:
@@ -138,7 +148,8 @@ class Timing:
         """Time of the hops between hosts; `extra` us each on top of NCCL's."""
         if place.hosts == 1:
             return 0.0
-        step = STEP["network", TREE if place.most_local == 1 else algorithm][PROTOCOLS.index(protocol)] + extra
+        step = STEP["network", TREE if place.most_local == 1 else algorithm][PROTOCOLS.index(protocol)]
+        step = step * (self.constants.network_ll if protocol == LL else 1.0) + extra
         if algorithm == TREE:
             return 2 * math.ceil(math.log2(place.hosts)) * step
         return ring_steps(kind, place.hosts) * step
@@ -194,16 +205,18 @@ class Timing:
 
     def nvls(self, kind: int, place: Placement, bytes: int, algorithm: str, extra: float) -> tuple[float, float]:
         """Reduction in the switch, with a tree of hosts above it for NVLS_TREE."""
-        c, local = self.constants, place.most_local
+        c, local, generation = self.constants, place.most_local, self.tuner.generation
         through = 1 + 1 / local if reduces_all(kind) else 1.0
-        transfer = through * bytes / (c.nvls_share * self.link)
+        transfer = through * bytes / (NVLS_SHARE[generation] * self.link)
         latency = c.nvls_base * self.link_latency
+        ramp = c.nvls_ramp * bytes / (bytes + c.nvls_ramp_half * MIB)
         if algorithm == NVLS_TREE:
             latency += 2 * int(math.log2(place.hosts)) * (NVLS_TREE_NETWORK_LATENCY + extra)
-            limit = NVLS_TREE_CHANNEL[min(max(self.tuner.generation, 9), 10)][place.scale]
+            limit = NVLS_TREE_CHANNEL[generation][place.scale]
             rate = min(local, place.rails) * limit * GBPS * place.members / (2 * (place.members - 1))
             transfer = max(transfer, bytes / rate)
-        return latency, transfer
+            ramp *= 2
+        return latency, transfer + ramp
 
     def p2p(
         self, part: float, peers: int, members: int, duplex: bool, nvlink: bool, far: float | None

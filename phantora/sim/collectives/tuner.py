@@ -125,14 +125,12 @@ class Choice:
 
 @dataclass(frozen=True)
 class Tuner:
-    """Chooses for one cluster.
-
-    `link`: a GPU's port inside its host, `nic`: a NIC's, bytes/us of payload.
-    """
+    """Chooses for one cluster. `link`, `pcie`, `nic`: a GPU's NVLink port, its PCIe port and a NIC, bytes/us."""
 
     generation: int
     """Major compute capability, 7 to 10."""
     link: float
+    pcie: float
     nic: float
     switch: bool
     """GPUs meet in an NVSwitch that reduces (sm_90 and later)."""
@@ -201,13 +199,24 @@ class Tuner:
 
     def bus(self, place: Placement) -> float:
         """What NCCL takes for the bandwidth of all its channels."""
-        row = min(max(self.generation, 8), 10)
         if place.hosts == 1:
-            whole = self.link / GBPS
-            return max(math.floor(whole / speed) * speed for speed in SPEEDS_NEAR[row]) * GBPS or self.link
-        ports = place.rails * _highest(SPEEDS_FAR[row], self.nic / GBPS) * GBPS
+            return self.near_bus(place)
+        ports = place.rails * _highest(SPEEDS_FAR[self._row], self.nic / GBPS) * GBPS
         local = place.most_local
-        return ports if local == 1 else min(self.link * local / (local - 1), ports)
+        return ports if local == 1 else min(self._near(place) * local / (local - 1), ports)
+
+    def near_bus(self, place: Placement) -> float:
+        """The same inside a host: as many channels of one of the speeds as the link holds."""
+        whole = self._near(place) / GBPS
+        return max(math.floor(whole / speed) * speed for speed in SPEEDS_NEAR[self._row]) * GBPS or whole * GBPS
+
+    def _near(self, place: Placement) -> float:
+        return self.link if place.nvlink else self.pcie
+
+    @property
+    def _row(self) -> int:
+        """Of the tables of speeds, which begin with sm_80."""
+        return max(self.generation, 8)
 
     def rate(self, kind: int, place: Placement, channels: int, bytes: int, algorithm: str, protocol: int) -> float:
         """NCCL's estimate of bytes of the collective per us."""
@@ -225,25 +234,27 @@ class Tuner:
     def tree_rate(self, place: Placement, channels: int, bytes: int, protocol: int) -> float:
         """Data that a tree reduces and spreads per us."""
         scale, name = place.scale, PROTOCOLS[protocol]
-        rate = min(self.bus(place) * 0.92, channels * TREE_CHANNEL[self.generation][scale] * GBPS)
+        # Between two hosts a tree sends half of what a ring does: there NCCL counts on NVLink alone.
+        bus = self.bus(place) if place.hosts > 2 else self.near_bus(place)
+        rate = min(bus * 0.92, channels * TREE_CHANNEL[self.generation][scale] * GBPS)
         if name == LL:
             rate = min(rate / 3.8, self.ll_rate(place))
         elif name == LL128:
             limit = channels * LL128_TREE_CHANNEL[self.generation][scale] * GBPS
             rate = min(rate * (7 / 9 if place.hosts == 1 else 120 / 128), limit)
         rate *= HOPPER_TREE if self.generation >= 9 else 1.0
-        return rate / 2 * TREE_CORRECTION[protocol][min(max(bytes >> 6, 1).bit_length() - 1, 22)]
+        power = max(bytes >> 6, 1).bit_length() - 1
+        return rate / 2 * (TREE_CORRECTION[protocol][power] if power < len(TREE_CORRECTION[protocol]) else 1.0)
 
     def nvls_rate(self, kind: int, place: Placement, algorithm: str) -> float:
         """Reduction in the NVSwitch: each GPU heads one channel; trees join hosts."""
         heads = min(place.most_local, place.rails) if algorithm == NVLS_TREE else place.most_local
-        row = min(max(self.generation, 9), 10)
-        near = _highest(SPEEDS_NEAR[row], self.link / GBPS / heads)
-        near *= NVLS_EFFICIENCY[row] * (heads - 1) / heads
+        near = _highest(SPEEDS_NEAR[self.generation], self.link / GBPS / heads)
+        near *= NVLS_EFFICIENCY[self.generation] * (heads - 1) / heads
         near *= 2 if reduces_all(kind) else (place.most_local - 1) / place.most_local
         if algorithm == NVLS_TREE:
-            far = _highest(SPEEDS_FAR[row], self.nic / GBPS) * (2 if place.hosts == 2 else 1)
-            near = min(near, far, NVLS_TREE_CHANNEL[row][place.scale])
+            far = _highest(SPEEDS_FAR[self.generation], self.nic / GBPS) * (2 if place.hosts == 2 else 1)
+            near = min(near, far, NVLS_TREE_CHANNEL[self.generation][place.scale])
         ratio = place.members / ring_steps(kind, place.members) if reduces_all(kind) else 1.0
         return max(heads * near * GBPS * ratio, 1e-9)
 

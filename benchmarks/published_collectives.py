@@ -1,0 +1,95 @@
+"""Published nccl-tests results of systems with several hosts, beside the model.
+
+    python benchmarks/published_collectives.py [--all]
+
+``data/published_nccl.json`` holds the results with their sources. None of them was measured by us. The time
+that reduction in the switch takes to run at full rate, its rate, and the latency of LL between hosts were
+set with three of them (docs/accuracy.md); nothing is known of the fabrics, which count as one switch that blocks
+nothing. `bytes` counts as nccl-tests does; bandwidths are bus bandwidths in GB/s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from phantora.hardware import Link, load_cluster
+from phantora.sim.collectives import CollectiveModel, CollectivePrice, NcclEnvironment
+from phantora.sim.collectives.tuner import wire_share
+from phantora.wire.layout import NCCL_DTYPE_NAMES, Coll
+
+DATA = Path(__file__).parent / "data" / "published_nccl.json"
+FLOAT32 = NCCL_DTYPE_NAMES.index("float32")
+LARGE = 256 << 20
+
+
+@dataclass(frozen=True)
+class Published:
+    system: str
+    op: str
+    hosts: int
+    gpus_per_host: int
+    gpu: str
+    nic_gbps: float
+    samples: list[tuple[int, float]]
+    """Bytes and microseconds."""
+    source: str
+    nics: int = 0
+    pcie_gbps: float = 0.0
+    """Where the GPU's PCIe link is not the GPU file's."""
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def members(self) -> int:
+        return self.hosts * self.gpus_per_host
+
+    def model(self) -> CollectiveModel:
+        cluster = load_cluster(f"{self.hosts}x{self.gpus_per_host}x{self.gpu}")
+        if self.pcie_gbps:
+            cluster = replace(cluster, gpu=replace(cluster.gpu, pcie_bandwidth=self.pcie_gbps / 8 * 1e9))
+        cluster = replace(
+            cluster,
+            inter=Link(self.nic_gbps / 8 * 1e9, cluster.inter.latency_ns),
+            wiring=replace(cluster.wiring, nics=self.nics or cluster.wiring.nics),
+        )
+        return CollectiveModel(cluster, NcclEnvironment.read(self.environment))
+
+    def predict(self, model: CollectiveModel, bytes: int) -> CollectivePrice:
+        return model.collective(getattr(Coll, self.op.upper()), tuple(range(self.members)), bytes, FLOAT32)
+
+
+def read() -> list[Published]:
+    return [Published(**entry) for entry in json.loads(DATA.read_text())]
+
+
+def main() -> None:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    parser.add_argument("--all", action="store_true", help="every size, not only the largest")
+    arguments = parser.parse_args()
+    large: list[float] = []
+    print("| system | operation | size | published | ours | difference | ours by |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for entry in read():
+        model = entry.model()
+        factor = wire_share(getattr(Coll, entry.op.upper()), entry.members)
+        for bytes, us in entry.samples:
+            price = entry.predict(model, bytes)
+            bus = factor * bytes / us / 1e3
+            ours = factor * bytes / price.duration_ns
+            if bytes >= LARGE:
+                large.append(abs(ours / bus - 1))
+            if arguments.all or bytes == entry.samples[-1][0]:
+                size = f"{bytes / (1 << 20):.0f} MiB" if bytes >= 1 << 20 else f"{bytes / 1024:.0f} KiB"
+                print(
+                    f"| {entry.system} | {entry.op} | {size} | {bus:.1f} | {ours:.1f} | {ours / bus - 1:+.0%} "
+                    f"| {price.algorithm} {price.protocol} |"
+                )
+    print(f"\nfrom 256 MiB on: {len(large)} samples, median {statistics.median(large):.0%}, largest {max(large):.0%}")
+
+
+if __name__ == "__main__":
+    main()
