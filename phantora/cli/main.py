@@ -18,6 +18,7 @@ VERBS = {
     "analyze": "phantora.cli.analyze",
     "export": "phantora.cli.export",
     "profile": "phantora.cli.profile",
+    "cluster": "phantora.cli.cluster",
     "doctor": "phantora.cli.doctor",
 }
 INTERNAL_ERROR = 70  # EX_SOFTWARE
