@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -77,12 +78,16 @@ def assemble(
         return Simulation(session)
     try:
         from phantora.cost import model_for
+        from phantora.sim.collectives import NcclEnvironment
         from phantora.sim.simulator import Simulator
         from phantora.sim.timing import LAUNCH_LATENCY_NS
         from phantora.trace.schema import RunMetadata, Tables
         from phantora.trace.writer import LogWriter
 
         cost = model_for(cluster.gpu)
+        simulated = cluster.part(settings.hosts, settings.ranks_per_host)
+        nccl = NcclEnvironment.read(os.environ, simulated.wiring.nics)  # the ranks inherit it
+        heard = {"nccl": {"honoured": nccl.honoured, "ignored": nccl.ignored}}
         described = RunMetadata(
             cluster=cluster.name,
             gpu=cluster.gpu.name,
@@ -94,9 +99,8 @@ def assemble(
             launch_latency_ns=LAUNCH_LATENCY_NS,
             kernel_gap_ns=round(cluster.gpu.calibration.kernel_gap_ns),
             cost_tables=list(getattr(cost, "tables", ())),
-            **metadata,
+            **{**metadata, "extra": {**metadata.get("extra", {}), **heard}},
         )
-        simulated = cluster.part(settings.hosts, settings.ranks_per_host)
         tables = Tables()
         log = LogWriter(log_path, described, tables)
         simulator = Simulator(
@@ -108,6 +112,7 @@ def assemble(
             progress,
             library=core,
             hang_timeout=settings.hang_timeout,
+            nccl=nccl,
         )
     except (PhantoraError, OSError):
         session.close()

@@ -14,7 +14,7 @@ from phantora.cost.types import CLASSES, CostModel, KernelLaunch, OperatorSignat
 from phantora.cost.wanted import Wanted
 from phantora.hardware import Cluster
 from phantora.sim import core as native
-from phantora.sim.collectives import SEND_RECV_KERNEL, CollectiveModel, kernel_name
+from phantora.sim.collectives import SEND_RECV_KERNEL, CollectiveModel, NcclEnvironment, kernel_name
 from phantora.trace.schema import PriceRow, Tables
 from phantora.wire import layout
 
@@ -56,10 +56,17 @@ def signature_text(signature: OperatorSignature) -> str:
 class Pricing:
     """Serves price requests from the cost model and the model of collectives."""
 
-    def __init__(self, core: native.Core, cluster: Cluster, cost: CostModel, tables: Tables) -> None:
+    def __init__(
+        self,
+        core: native.Core,
+        cluster: Cluster,
+        cost: CostModel,
+        tables: Tables,
+        nccl: NcclEnvironment | None = None,
+    ) -> None:
         self._core = core
         self._cost = cost
-        self._collectives = CollectiveModel(cluster)
+        self._collectives = CollectiveModel(cluster, nccl)
         self._tables = tables
         self._signatures: dict[int, OperatorSignature] = {}
         self._prices: dict[int, PriceRow] = {}

@@ -14,6 +14,7 @@ from phantora.cost.wanted import Wanted
 from phantora.errors import PhantoraError
 from phantora.hardware import Cluster
 from phantora.sim import core as native
+from phantora.sim.collectives import NcclEnvironment
 from phantora.sim.pricing import Pricing
 from phantora.sim.sleep import Activity, snapshot
 from phantora.sim.timing import LAUNCH_LATENCY_NS
@@ -63,13 +64,14 @@ class Simulator:
         library: Path,
         hang_timeout: float = 30.0,
         launch_latency_ns: int = LAUNCH_LATENCY_NS,
+        nccl: NcclEnvironment | None = None,
     ) -> None:
         self._session = session
         self._log = log
         self._progress = progress
         self._hang_timeout = hang_timeout
         self._core = native.Core(library, session)
-        self._pricing = Pricing(self._core, cluster, cost, tables)
+        self._pricing = Pricing(self._core, cluster, cost, tables, nccl)
         self._core.set_timing(launch_latency_ns, round(cluster.gpu.calibration.kernel_gap_ns))
         for name, factor in cluster.gpu.company.items():
             self._core.set_company(CLASSES.index(name), factor)

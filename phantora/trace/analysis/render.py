@@ -28,6 +28,7 @@ def render(report: Report, console: Console) -> None:
     console.print(f"[bold]{report.path}[/bold]  " + ", ".join(head), highlight=False)
     if not report.complete:
         console.print("[yellow]The run was cut short: the log ends where its last whole batch does.[/yellow]")
+    _nccl(meta.get("extra", {}).get("nccl", {}), console)
     if report.details is not None:
         _findings(report, console)
     _steps(report, console)
@@ -36,6 +37,15 @@ def render(report: Report, console: Console) -> None:
         _details(report, report.details, console)
     _shares(report, console)
     _cost(report, console)
+
+
+def _nccl(variables: dict[str, dict[str, str]], console: Console) -> None:
+    """The NCCL_* variables of the run: what they asked for, and which were not heard."""
+    honoured = ", ".join(f"{name}={value}" for name, value in variables.get("honoured", {}).items())
+    if honoured:
+        console.print(f"NCCL with {honoured}", highlight=False, markup=False)
+    for name, reason in variables.get("ignored", {}).items():
+        console.print(f"{name} ignored: {reason}", highlight=False, markup=False)
 
 
 def _table(title: str, *columns: str, left: int = 1) -> Table:
