@@ -48,12 +48,13 @@ class Published:
 
     def model(self) -> CollectiveModel:
         cluster = load_cluster(f"{self.hosts}x{self.gpus_per_host}x{self.gpu}")
+        nics = self.nics or self.gpus_per_host
         if self.pcie_gbps:
             cluster = replace(cluster, gpu=replace(cluster.gpu, pcie_bandwidth=self.pcie_gbps / 8 * 1e9))
         cluster = replace(
             cluster,
             inter=Link(self.nic_gbps / 8 * 1e9, cluster.inter.latency_ns),
-            wiring=replace(cluster.wiring, nics=self.nics or cluster.wiring.nics),
+            wiring=replace(cluster.wiring, nics=nics, gpus_per_pcie_switch=self.gpus_per_host // nics),
         )
         return CollectiveModel(cluster, NcclEnvironment.read(self.environment))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import fields, replace
 from functools import cache
@@ -122,8 +123,11 @@ def _from_file(path: Path) -> Cluster:
         host=load_host(_text(table, "host", "default", place, "host profile")),
         wiring=_section(cluster.wiring, table, "wiring", place),
     )
-    if cluster.wiring.kind == "pcie" and cluster.gpu.nvlink_bandwidth > 0:
-        cluster = replace(cluster, intra=Link(cluster.gpu.pcie_bandwidth * builders.PCIE_SHARE, PCIE_LATENCY_NS))
+    if "gpus_per_pcie_switch" not in table.get("wiring", {}) and cluster.wiring.kind == "nvswitch":
+        shared = math.ceil(cluster.gpus_per_host / max(cluster.wiring.nics, 1))  # GPUs sit beside their NIC
+        cluster = replace(cluster, wiring=replace(cluster.wiring, gpus_per_pcie_switch=shared))
+    if cluster.wiring.kind == "pcie":
+        cluster = over_pcie(cluster)
     cluster = replace(
         cluster,
         intra=_section(cluster.intra, table, "intra", place),

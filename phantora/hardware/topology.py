@@ -110,7 +110,7 @@ class Topology:
         self._hops: dict[frozenset[str], dict[str, int]] = {}
         self._ways: dict[tuple[str, frozenset[str]], list[tuple[int, str]]] = {}
         self._given = [0] * len(links)
-        self._routes: dict[tuple[int, int, int], tuple[int, ...]] = {}
+        self._routes: dict[tuple[int, int, int, bool], tuple[int, ...]] = {}
 
     @property
     def graph(self) -> nx.DiGraph:
@@ -124,14 +124,15 @@ class Topology:
         """Number of the NIC, on its host, that GPU number `gpu` uses."""
         return self.nic_of[gpu % len(self.nic_of)]
 
-    def route(self, src_gpu: int, dst_gpu: int, key: int = 0) -> tuple[int, ...]:
+    def route(self, src_gpu: int, dst_gpu: int, key: int = 0, direct: bool = False) -> tuple[int, ...]:
         """Ids of the links from one GPU to another, for the flow `key` (a channel, say) between them.
 
-        Raises PhantoraError if there is no way.
+        `direct`: without PXN, as rings and trees go. Raises PhantoraError if there is no way.
         """
-        found = self._routes.get((src_gpu, dst_gpu, key))
+        found = self._routes.get((src_gpu, dst_gpu, key, direct))
         if found is None:
-            found = self._routes[src_gpu, dst_gpu, key] = self._find(src_gpu, dst_gpu, key)
+            found = self._find(src_gpu, dst_gpu, key, direct)
+            self._routes[src_gpu, dst_gpu, key, direct] = found
         return found
 
     def latency_ns(self, route: tuple[int, ...]) -> int:
@@ -146,7 +147,7 @@ class Topology:
 
     # ------------------------------------------------------------------ how routes are found
 
-    def _find(self, src: int, dst: int, key: int) -> tuple[int, ...]:
+    def _find(self, src: int, dst: int, key: int, direct: bool) -> tuple[int, ...]:
         width = len(self.nic_of)
         (here, source), (there, target) = divmod(src, width), divmod(dst, width)
         if here == there:
@@ -154,7 +155,7 @@ class Topology:
         to_rail: tuple[int, ...] = ()
         rail = self.nic_of[target]
         if self.nic_of[source] != rail:
-            door = self._door(source, rail)
+            door = None if direct else self._door(source, rail)
             if door is None:
                 rail = self.nic_of[source]
             else:

@@ -173,7 +173,7 @@ def _routed(topology: Topology, edges: Iterable[_Edge], channels: int) -> list[S
         if topology.host_of(src) == topology.host_of(dst):
             shares.append(Share(src, dst, topology.route(src, dst), share, 1))
             continue
-        ways = Counter(topology.route(src, dst, lane) for lane in range(lanes))
+        ways = Counter(topology.route(src, dst, lane, direct=True) for lane in range(lanes))
         shares += [Share(src, dst, way, share / lanes, count) for way, count in ways.items()]
     return shares
 
