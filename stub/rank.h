@@ -37,6 +37,9 @@ void ph_set_current_device(int device);
 // other threads (NCCL watchdog, pin-memory threads) see it and do not move it.
 int64_t ph_now(void);                 // ns
 void ph_charge(enum ph_api api);      // advance by the modelled cost of a call (0 in other modes)
+void ph_charge_times(enum ph_api api, size_t times);
+void ph_charge_frame(size_t code_units);  // a Python frame: PY_FRAME, and PY_CODE per 1,000 units
+const uint64_t *ph_charges(void);     // times that each cost was charged, by enum ph_api
 void ph_advance(int64_t ns);          // advance by ns (time.sleep, host functions)
 void ph_charge_bytes(enum ph_api api, size_t bytes);  // api's cost is per GiB
 bool ph_moves_clock(void);            // does this thread move it?

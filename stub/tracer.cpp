@@ -17,6 +17,7 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <map>
 #include <mutex>
 #include <string>
 #include <unordered_map>
@@ -42,7 +43,7 @@ bool active() { return ph_connected() && !ph_null_mode(); }
 
 // ---------------------------------------------------------------- operators
 
-enum class Cost : uint8_t { COMPUTE, VIEW, ALLOC, FREE_OF_CHARGE };
+enum class Cost : uint8_t { COMPUTE, VIEW, ALLOC, ANNOTATION };
 enum class Role : uint8_t { PLAIN, NUMBER, DTYPE, LAYOUT, MEMORY_FORMAT, GENERATOR };
 enum class Count : uint8_t { NONE, NONZERO, UNIQUE, EQUAL };  // operators that read an answer back
 
@@ -66,10 +67,15 @@ struct Operator {
   bool random = false;
   bool random_hidden = false;  // random without a generator argument
   bool on_cpu = false;
+  bool lists = false;          // takes or returns lists of tensors
   size_t keeps = SIZE_MAX;     // mutated argument that zeros elsewhere leave as it is
   std::vector<Argument> arguments;
   std::vector<bool> returns_view;
 };
+
+bool is_tensor_list(const c10::Type &type) {
+  return type.kind() == c10::TypeKind::ListType && type.containedType(0)->kind() == c10::TypeKind::TensorType;
+}
 
 const c10::Type &inner(const c10::Type &type) {
   if (type.kind() == c10::TypeKind::OptionalType || type.kind() == c10::TypeKind::ListType)
@@ -98,7 +104,7 @@ bool is_one_of(const std::string &text, std::initializer_list<const char *> name
 }
 
 Cost cost_of(const Operator &op, const c10::FunctionSchema &schema) {
-  if (starts_with(op.name, "profiler::")) return Cost::FREE_OF_CHARGE;
+  if (starts_with(op.name, "profiler::")) return Cost::ANNOTATION;
   if (starts_with(op.name, "aten::empty") || starts_with(op.name, "aten::new_empty")) return Cost::ALLOC;
   if (op.handle.hasTag(at::Tag::inplace_view) ||
       is_one_of(op.name, {"aten::record_stream", "aten::resize_", "aten::set_", "aten::requires_grad_",
@@ -140,11 +146,14 @@ Operator *describe(const c10::OperatorHandle &handle) {
     a.out = a.mutated && (argument.kwarg_only() || op->name == "aten::copy_");
     generator |= a.role == Role::GENERATOR;
     op->in_place |= a.mutated && !a.out;
+    op->lists |= is_tensor_list(*argument.type());
     op->arguments.push_back(a);
   }
   op->random_hidden = op->random && !generator;
-  for (const c10::Argument &result : schema.returns())
+  for (const c10::Argument &result : schema.returns()) {
+    op->lists |= is_tensor_list(*result.type());
     op->returns_view.push_back(result.alias_info() && !result.alias_info()->isWrite());
+  }
   if (is_one_of(op->text, {"aten::nonzero", "aten::nonzero.out"})) op->count = Count::NONZERO;
   if (is_one_of(op->text, {"aten::_unique", "aten::_unique2", "aten::unique_dim", "aten::unique_consecutive",
                            "aten::unique_dim_consecutive"}))
@@ -193,6 +202,8 @@ struct Thread {
   int nodes = 0;         // autograd nodes being applied
   int native_nodes = 0;  // of them, those written in C++: their operators have no Python between
   int allocated = -1;    // device on which this thread's last allocation awaits its record
+  bool optimizing = false;                   // inside an optimizer's step
+  std::map<const Operator *, size_t> lists;  // first lists that its operators took
   int silent = 0;        // operators that are called to compute values are not the program's
   OperatorSlot operators[512];
   SignatureSlot signatures[1024];
@@ -971,18 +982,31 @@ void attach() {
 
 // ---------------------------------------------------------------- callbacks
 
-void charge(const Thread &thread, Cost cost) {
+// The host time of an operator (docs/costs.md): by what it does, who calls it, how many tensors it
+// takes in lists, and whether autograd notes it.
+void charge(Thread &thread, const Operator *op, Values inputs) {
   bool nested = thread.depth > 0 || thread.native_nodes > 0;
-  switch (cost) {
-    case Cost::COMPUTE: ph_charge(nested ? PH_API_OP_NESTED : PH_API_OP_TOP); break;
+  switch (op ? op->cost : Cost::COMPUTE) {
+    case Cost::COMPUTE: ph_charge(thread.depth > 0 ? PH_API_OP_NESTED : thread.native_nodes > 0 ? PH_API_OP_NODE : PH_API_OP_TOP); break;
     case Cost::VIEW: ph_charge(nested ? PH_API_OP_VIEW_NESTED : PH_API_OP_VIEW); break;
-    case Cost::ALLOC: ph_charge(nested ? PH_API_OP_NESTED : PH_API_OP_ALLOC); break;
-    case Cost::FREE_OF_CHARGE: break;
+    case Cost::ALLOC: ph_charge(nested ? PH_API_OP_ALLOC_NESTED : PH_API_OP_ALLOC); break;
+    case Cost::ANNOTATION: return ph_charge(PH_API_OP_TOP);
   }
+  if (op && op->lists) {
+    size_t tensors = 0;
+    for (const IValue &value : inputs)
+      if (value.isTensorList()) tensors += value.toListRef().size();
+    if (tensors) ph_charge_times(PH_API_OP_LIST, tensors);
+    if (thread.optimizing && !nested && !inputs.empty() && inputs[0].isTensorList())
+      thread.lists[op] += inputs[0].toListRef().size();
+  }
+  if (!at::GradMode::is_enabled() || c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutogradCUDA)) return;
+  for (const IValue &value : inputs)
+    if (value.isTensor() && value.toTensor().defined() && value.toTensor().requires_grad()) return ph_charge(PH_API_OP_GRAD);
 }
 
 // A frame for the thread's next operator; not known to the runtime until it is pushed.
-Frame &open_frame(Thread &thread, const at::RecordFunction *owner, Operator *op, Cost cost) {
+Frame &open_frame(Thread &thread, const at::RecordFunction *owner, Operator *op, Values inputs) {
   if (C10_UNLIKELY(!attached.load(std::memory_order_relaxed))) attach();
   if (thread.depth == thread.frames.size()) thread.frames.push_back(std::make_unique<Frame>());
   Frame &f = *thread.frames[thread.depth];
@@ -991,7 +1015,7 @@ Frame &open_frame(Thread &thread, const at::RecordFunction *owner, Operator *op,
   f.pushed = false;
   f.below_launched = false;
   f.start = ph_now();
-  charge(thread, cost);
+  charge(thread, op, inputs);
   ++thread.depth;
   f.backward = thread.nodes > 0;
   f.seed = 0;
@@ -1008,11 +1032,12 @@ void start_operator(Thread &thread, const at::RecordFunction &fn) {
     if (strcmp(fn.name(), "PythonSubclass") == 0) ph_charge(PH_API_OP_PYTHON);
     return;
   }
-  Frame &f = open_frame(thread, &fn, op, op->cost);
-  if (op->cost != Cost::COMPUTE) return;
   Values inputs = fn.inputs();  // a boxed call shows its whole stack: the arguments are its end
   size_t count = std::min(inputs.size(), op->arguments.size());
-  f.args.assign(inputs.end() - count, inputs.end());
+  inputs = Values(inputs.end() - count, count);
+  Frame &f = open_frame(thread, &fn, op, inputs);
+  if (op->cost != Cost::COMPUTE) return;
+  f.args.assign(inputs.begin(), inputs.end());
   if (count == op->arguments.size()) {
     if (op->random) note_seed(f);
     if (op->in_place) take_snapshots(f);
@@ -1040,6 +1065,12 @@ void close_frame(Thread &thread, c10::ArrayRef<IValue> outputs) {
       settle(f, Values(outputs.end() - count, count));
     }
     f.args.clear();
+  }
+  if (f.op && f.op->lists) {
+    size_t tensors = 0;
+    for (const IValue &value : outputs)
+      if (value.isTensorList()) tensors += value.toListRef().size();
+    if (tensors) ph_charge_times(PH_API_OP_LIST_OUT, tensors);
   }
   if (launched && thread.depth) thread.frames[thread.depth - 1]->below_launched = true;
   if (thread.allocated >= 0) flush_pending(thread);
@@ -1082,9 +1113,10 @@ std::unique_ptr<at::ObserverContext> node_start(const at::RecordFunction &fn) {
   if (!active()) return nullptr;
   ph_enter();
   Thread &thread = this_thread();
-  ph_charge(PH_API_OP_BACKWARD);
+  bool native = is_native_node(fn.name()), leaf = !strcmp(fn.name(), "torch::autograd::AccumulateGrad");
+  ph_charge(leaf ? PH_API_OP_ACCUMULATE : native ? PH_API_OP_BACKWARD : PH_API_OP_BACKWARD_PYTHON);
   ++thread.nodes;
-  if (is_native_node(fn.name())) ++thread.native_nodes;
+  if (native) ++thread.native_nodes;
   ph_leave();
   return nullptr;
 }
@@ -1098,14 +1130,30 @@ void node_end(const at::RecordFunction &fn, at::ObserverContext *) {
 
 struct Annotation : at::ObserverContext {
   int64_t start;
+  std::map<const Operator *, size_t> outer;  // the lists of an optimizer step around this one
   explicit Annotation(int64_t at) : start(at) {}
 };
 
-std::unique_ptr<at::ObserverContext> annotation_start(const at::RecordFunction &) {
+bool is_optimizer_step(const char *name) { return !strncmp(name, "Optimizer.step#", 15); }
+
+// The Python of an optimizer's step runs through its parameters before it hands them over in lists.
+// Every list operator sees them all, some more than once: the least is their number.
+size_t parameters_of(const std::map<const Operator *, size_t> &lists) {
+  size_t least = 0;
+  for (auto &[op, tensors] : lists)
+    if (!least || tensors < least) least = tensors;
+  return least;
+}
+
+std::unique_ptr<at::ObserverContext> annotation_start(const at::RecordFunction &fn) {
   if (!active()) return nullptr;
   ph_enter();
   auto context = std::make_unique<Annotation>(ph_now());
   ph_charge(PH_API_ANNOTATION);
+  if (is_optimizer_step(fn.name())) {
+    context->outer.swap(this_thread().lists);
+    this_thread().optimizing = true;
+  }
   ph_leave();
   return context;
 }
@@ -1115,6 +1163,12 @@ void annotation_end(const at::RecordFunction &fn, at::ObserverContext *context) 
   ph_enter();
   const char *name = fn.name();
   size_t length = strlen(name);
+  if (is_optimizer_step(name)) {
+    Thread &thread = this_thread();
+    if (size_t parameters = parameters_of(thread.lists)) ph_charge_times(PH_API_OPTIMIZER_PARAM, parameters);
+    thread.lists.swap(static_cast<Annotation *>(context)->outer);
+    thread.optimizing = false;
+  }
   ph_record record{};
   record.kind = PH_ANNOTATION;
   record.id = ph_name(ph_hash(name, length, 0), name, length);
@@ -1133,7 +1187,7 @@ extern "C" __attribute__((visibility("default"))) int phantora_fused_begin(const
   Thread &thread = this_thread();
   if (thread.silent) return 0;
   ph_enter();
-  Frame &f = open_frame(thread, nullptr, nullptr, Cost::COMPUTE);
+  Frame &f = open_frame(thread, nullptr, nullptr, {});
   uint64_t hash = ph_hash(text, length, 0);
   if (!ph_name_known(hash, &f.signature)) f.signature = ph_define(hash, PH_DEFINE_SIGNATURE, text, length);
   f.pushed = true;

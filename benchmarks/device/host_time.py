@@ -8,6 +8,7 @@ Runs on a real GPU and in the simulator, alone or under torchrun (then with coll
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import statistics
@@ -28,6 +29,12 @@ from torch.utils.checkpoint import checkpoint
 
 RANK = int(os.environ.get("RANK", "0"))
 ROUNDS = 7
+API_COUNT = 64
+CHARGES = None
+PROCESS = ctypes.CDLL(None)
+if hasattr(PROCESS, "ph_charges"):
+    PROCESS.ph_charges.restype = ctypes.POINTER(ctypes.c_uint64)
+    CHARGES = PROCESS.ph_charges()
 
 
 def measure(name: str, call: Callable[[], object], count: int = 100) -> None:
@@ -43,7 +50,14 @@ def measure(name: str, call: Callable[[], object], count: int = 100) -> None:
         times.append((time.perf_counter() - begin) / count)
     torch.cuda.synchronize()
     if RANK == 0:
-        print(json.dumps({"name": name, "us": statistics.median(times) * 1e6, "min_us": min(times) * 1e6}), flush=True)
+        row = {"name": name, "us": statistics.median(times) * 1e6, "min_us": min(times) * 1e6}
+        if CHARGES is not None:  # in the simulator: what the call was charged for
+            before = CHARGES[:API_COUNT]
+            call()
+            row["charges"] = {i: b - a for i, (a, b) in enumerate(zip(before, CHARGES[:API_COUNT], strict=True)) if b > a}
+        print(json.dumps(row), flush=True)
+    elif CHARGES is not None:
+        call()
 
 
 class Block(nn.Module):
