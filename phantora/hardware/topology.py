@@ -120,6 +120,14 @@ class Topology:
     def host_of(self, gpu: int) -> int:
         return gpu // len(self.nic_of)
 
+    def host_of_link(self, link: int) -> int | None:
+        """The host whose GPUs alone use `link`: inside it, or at one of its NICs; None in the fabric."""
+        if link < self.hosts * self._host_links:
+            return link // self._host_links
+        ends = (self.links[link].source, self.links[link].target)
+        nic = next((end for end in ends if is_nic(end)), None)
+        return int(nic[1:].partition(".")[0]) if nic else None
+
     def rail_of(self, gpu: int) -> int:
         """Number of the NIC, on its host, that GPU number `gpu` uses."""
         return self.nic_of[gpu % len(self.nic_of)]

@@ -139,6 +139,16 @@ def test_transfers_that_share_a_port_share_its_rate() -> None:
     assert model.transfer(3, 3, MIB, 1).intra_bytes == 0
 
 
+def test_grouped_transfers_of_different_sizes_share_a_port_as_they_come_and_go() -> None:
+    """Their duration counts on equal ones; their flows are only held to what one channel set reaches."""
+    model = MODELS["1x8xH200"]
+    alone = model.transfer(0, 1, 64 * MIB, 1, members=4, duplex=True)
+    shared = model.transfer(0, 1, 64 * MIB, 3, members=4)
+    assert shared.duration_ns > 1.3 * alone.duration_ns
+    assert shared.flows[0].rate == pytest.approx(alone.flows[0].rate, rel=1e-4)
+    assert shared.flows[0].links == alone.flows[0].links == model.topology.route(0, 1)
+
+
 def test_one_member_moves_nothing_between_gpus() -> None:
     alone = price("1x8xH200", Coll.ALL_REDUCE, MIB, 1)
     assert (alone.algorithm, alone.intra_bytes, alone.inter_bytes) == ("DIRECT", 0, 0)

@@ -86,6 +86,15 @@ def test_rails() -> None:
     assert crossing[:3] == ["h0.pcie0", "h0.nic0", "leaf0.0"] and crossing[3].startswith("spine")
 
 
+def test_links_of_a_host_are_used_by_its_gpus_alone() -> None:
+    topology = build(fabric("3x4xH100", kind="leaf-spine", hosts_per_leaf=1))
+    for src in range(12):
+        for dst in range(12):
+            for link in topology.route(src, dst):
+                assert topology.host_of_link(link) in (None, topology.host_of(src), topology.host_of(dst))
+    assert {topology.host_of_link(link) for link in range(len(topology.links))} == {None, 0, 1, 2}
+
+
 def test_gpus_that_share_a_nic() -> None:
     topology = build(load_cluster("aws-p4d:2"))
     assert [topology.rail_of(gpu) for gpu in range(8)] == [0, 0, 1, 1, 2, 2, 3, 3]

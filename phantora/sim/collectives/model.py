@@ -121,6 +121,8 @@ class CollectiveModel:
 
         `concurrent` transfers share the sender's or the receiver's port; `members` is the size of the
         communicator (it decides the channels); `duplex`: both ends also move data the other way.
+        `duration_ns` is that of `concurrent` equal transfers; the flow's rate is what this one reaches when
+        it has the port to itself, so that transfers of different sizes share it as they come and go.
         """
         constants = self._timing.constants
         if src == dst:
@@ -131,9 +133,15 @@ class CollectiveModel:
         pattern = patterns.seal(self.topology, [Share(src, dst, self.topology.route(src, dst), 1.0, 1)])
         duplex = duplex or concurrent > 1
         far = self._extra(pattern) if place.hosts > 1 else None
-        time, protocol, channels = self._timing.p2p(bytes, concurrent, max(members, 2), duplex, place.nvlink, far)
+        members = max(members, 2)
+        time, protocol, channels = self._timing.p2p(bytes, concurrent, members, duplex, place.nvlink, far)
         near_bytes, far_bytes = (0, bytes) if place.hosts > 1 else (bytes, 0)
-        return self._finish(time, Choice(P2P, protocol), channels, place, pattern, bytes, near_bytes, far_bytes)
+        price = self._finish(time, Choice(P2P, protocol), channels, place, pattern, bytes, near_bytes, far_bytes)
+        if concurrent == 1 or not price.flows:
+            return price
+        (_, alone), _, _ = self._timing.p2p(bytes, 1, members, duplex, place.nvlink, far)
+        seconds = max(alone / 1e6, bytes * pattern.floor)
+        return replace(price, flows=tuple(replace(flow, rate=flow.bytes / seconds) for flow in price.flows))
 
     # ------------------------------------------------------------------ members, channels, flows
 
