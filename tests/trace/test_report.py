@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest import mock
@@ -171,6 +172,16 @@ def test_summary_against_slow_reference(
         assert times.idle == window[1] - window[0] - slow_union(every, window)
         assert times.compute + times.exposed + times.copy + times.idle == times.time
         assert sum(times.stalls.values()) == times.time - times.compute
+
+
+def test_nccl_variables_are_named_once(tmp_path: Path) -> None:
+    heard = {"honoured": {"NCCL_ALGO": "Ring"}, "ignored": {"NCCL_DEBUG": "the simulated NCCL prints nothing"}}
+    run = small_run()
+    run.metadata = replace(run.metadata, extra={"nccl": heard})
+    out = io.StringIO()
+    render(report_of(run, tmp_path), Console(file=out, width=100))
+    lines = "NCCL with NCCL_ALGO=Ring\nNCCL_DEBUG ignored: the simulated NCCL prints nothing\n"
+    assert out.getvalue().count(lines) == 1
 
 
 @pytest.mark.parametrize("run", [small_run(), small_run(ranks=20, steps=15), small_run(profiler=False)])
