@@ -22,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser, config: str) -> None:
     parser.add_argument("--batch", type=int, help="samples per GPU and micro-batch, in place of the file's")
     parser.add_argument("--accumulate", type=int, help="micro-batches per step, in place of the file's")
     parser.add_argument("--steps", type=int, default=5, help="timed optimizer steps, after one that is not timed")
+    parser.add_argument("--local_rank", type=int, help="DeepSpeed's launcher gives it")
     parser.add_argument("--save", type=Path, help="write a checkpoint into this folder at the end")
 
 

@@ -1,0 +1,73 @@
+"""The Trainer of transformers and Lightning: what they print is virtual time, and the log's."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from support.runs import SAMPLES, Run, trace
+
+from phantora.trace.analysis.steps import find_steps
+from phantora.trace.reader import open_log
+
+TINY = ("--layers", "2", "--hidden", "256", "--seq", "256", "--steps", "3")
+
+
+def trainer(directory: Path, *arguments: str) -> Run:
+    pytest.importorskip("transformers", reason="transformers is not installed: pip install '.[frameworks]'")
+    return trace(directory, "--cluster", "1x2xH100", str(SAMPLES / "huggingface/trainer.py"), *TINY, *arguments)
+
+
+def seconds_of(run: Run) -> list[float]:
+    """Each step, by the log."""
+    return [(step.end - step.start) / 1e9 for step in find_steps(open_log(run.log)).of_rank[0]]
+
+
+def check_trainer(run: Run, batch: int, steps: int = 3) -> None:
+    final = re.findall(r"\[rank0\]: ({'train_runtime'.*})", run.out)[-1]
+    numbers = {key: float(value) for key, value in re.findall(r"'(\w+)': '([^']+)'", final)}
+    assert numbers["train_samples_per_second"] == pytest.approx(steps * batch / numbers["train_runtime"], rel=0.01)
+    assert numbers["train_steps_per_second"] == pytest.approx(steps / numbers["train_runtime"], rel=0.01)
+    moments = [float(value) for value in re.findall(r"\[rank0\]: {'loss'.*'train_runtime': '([^']+)'", run.out)]
+    assert len(moments) == steps
+    # Four digits are printed, and the first step, which holds all first uses, has most of them.
+    assert moments[-1] - moments[-2] == pytest.approx(seconds_of(run)[-1], abs=2e-3)
+    assert moments[-1] <= sum(seconds_of(run))
+
+
+def test_trainer_ddp_fp16(tmp_path: Path) -> None:
+    """With a loss scaler, accumulation and worker processes that load data."""
+    run = trainer(tmp_path, "--fp16", "--accumulate", "2", "--workers", "1", "--batch", "2")
+    check_trainer(run, batch=2 * 2 * 2)
+
+
+def test_trainer_deepspeed_offload(tmp_path: Path) -> None:
+    """ZeRO-3 with the optimizer on the host: its time is that of DeepSpeed's CPU Adam, shared by the ranks."""
+    pytest.importorskip("deepspeed", reason="DeepSpeed is not installed: pip install '.[frameworks]'")
+    settings = json.loads((SAMPLES / "huggingface/zero3.json").read_text())
+    settings["zero_optimization"]["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+    settings["optimizer"] = {"type": "AdamW", "params": {"lr": "auto"}}
+    (tmp_path / "offload.json").write_text(json.dumps(settings))
+    run = trainer(tmp_path, "--deepspeed", "offload.json", "--checkpointing")
+    check_trainer(run, batch=4 * 2)
+    hidden, layers = 256, 2
+    parameters = 128256 * hidden + layers * (2 * hidden**2 + 2 * hidden * 64 + 3 * hidden * 4 * hidden)
+    seconds = seconds_of(run)[-1]
+    assert parameters / 4e9 < seconds < 4 * parameters / 4e9
+
+
+def test_lightning(tmp_path: Path) -> None:
+    pytest.importorskip("lightning", reason="Lightning is not installed: pip install '.[frameworks]'")
+    run = trace(
+        tmp_path, "--cluster", "1x2xH100", str(SAMPLES / "lightning/gpt.py"), "--layers", "2", "--width", "256",
+        "--seq", "256", "--steps", "3",
+    )  # fmt: skip
+    row = re.search(r"run_training_batch\s*\|\s*(\S+)\s*\|\s*(\d+)\s*\|\s*(\S+)", run.out + run.err)
+    assert row is not None and int(row[2]) == 3
+    assert float(row[3]) == pytest.approx(3 * float(row[1]), rel=0.01)
+    steps = seconds_of(run)
+    assert sum(steps[1:]) < float(row[3]) < sum(steps)
+    finished = re.findall(r"\[rank0\]: .*step_ms: ([\d.]+)", run.out + run.err)
+    assert float(finished[-1]) / 1e3 == pytest.approx(steps[-1], rel=0.1)
