@@ -121,9 +121,11 @@ int Core::run_once(int timeout_us) {
 bool Core::overtake(const int32_t *sleepers, int count) {
   std::vector<Rank *> held;
   for (int i = 0; i < count; ++i) held.push_back(&ranks[sleepers[i]]);
-  for (Rank &rank : ranks)
+  for (Rank &rank : ranks) {
     for (const Request &q : rank.requests)
       if (q.data && !(q.record.flags & PH_F_HELPER)) held.push_back(&rank);
+    if (rank.player && rank.player->sleeps) held.push_back(&rank);
+  }
   if (held.empty()) return false;
   int64_t earliest = NEVER;
   std::vector<int64_t> old;
@@ -161,6 +163,7 @@ bool Core::overtake(const int32_t *sleepers, int count) {
       if (r->nap.since < 0) r->nap.since = r->host;
       r->nap.until = earliest;
       r->nap.by = waiting_hosts() < before ? released : -1;
+      r->nap.answers = r->nap.by < 0 ? 0 : ranks[r->nap.by].answered;
       r->host = earliest;
       store(&r->control->floor, earliest);
     }

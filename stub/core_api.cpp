@@ -14,6 +14,19 @@ PHC void phc_timing(void *core, int64_t launch_latency_ns, int64_t kernel_gap_ns
   static_cast<Core *>(core)->kernel_gap = kernel_gap_ns;
 }
 PHC void phc_company(void *core, int cls, double slowdown) { static_cast<Core *>(core)->company[cls & 255] = slowdown; }
+PHC void phc_record(void *core) {
+  for (Rank &rank : static_cast<Core *>(core)->ranks) rank.recorder = std::make_unique<Recorder>();
+}
+PHC void phc_play(void *core, double scale) {
+  for (Rank &rank : static_cast<Core *>(core)->ranks) {
+    rank.player = std::make_unique<Player>();
+    rank.player->scale = scale;
+  }
+}
+PHC int64_t phc_take_records(void *core, int rank, ph_record *out, int64_t capacity, int everything) {
+  Core &c = *static_cast<Core *>(core);
+  return c.take_records(c.ranks[rank], out, capacity, everything != 0);
+}
 PHC int phc_run(void *core, int timeout_us) { return static_cast<Core *>(core)->run_once(timeout_us); }
 PHC int phc_next_price(void *core, phc_price_request *out) {
   Core &c = *static_cast<Core *>(core);

@@ -161,7 +161,7 @@ void Core::join_pair(Rank &rank, const ph_record &r, std::shared_ptr<Launch> lau
   launch->comm = found->second;
   launch->p2p = true;
   launch->bytes += post.bytes;
-  launch->peer = launch->pairs.empty() ? comm.ranks[peer] : -1;
+  launch->peer = launch->pairs.empty() ? peer : -1;
   ++(send ? launch->sends : launch->recvs);
   ++launch->waiting;
   std::shared_ptr<Pair> pair;
@@ -237,14 +237,17 @@ void Core::create_comm(Rank &rank, const ph_record &r) {
     c.local.assign(c.members, 0);
     c.sequence.assign(c.members, 0);
     c.label = rank.blob;
+    ++unnumbered;
   }
   Comm &c = *comms[it->second];
   if (r.d >= c.ranks.size()) return fail("rank " + std::to_string(rank.index) + " joined a communicator beyond its size");
+  if (c.ranks[r.d] >= 0) return fail("ranks " + std::to_string(c.ranks[r.d]) + " and " + std::to_string(rank.index) + " are the same member of a communicator");
   c.ranks[r.d] = rank.index;
   c.local[r.d] = r.id;
   rank.comms[r.id] = it->second;
   c.waiting_rows.emplace_back(rank.index, r.time);
   if (++c.created < c.members) return;
+  --unnumbered;
   // A number that depends on the program alone: the lowest member's count of communicators.
   size_t lowest = static_cast<size_t>(std::min_element(c.ranks.begin(), c.ranks.end()) - c.ranks.begin());
   c.number = static_cast<int32_t>(c.local[lowest] * ranks.size() + static_cast<size_t>(c.ranks[lowest]));

@@ -39,6 +39,7 @@ void Core::exchange(Rank &rank, const ph_record &r) {
     x.members = static_cast<int>(r.c);
     x.data.resize(r.c);
   }
+  if (r.e >= x.data.size()) return fail("rank " + std::to_string(rank.index) + " takes part in an exchange beyond its size");
   x.data[r.e] = std::move(rank.blob);
   rank.blob.clear();
   if (r.time > x.latest || (r.time == x.latest && rank.index < x.last_rank)) x.last_rank = rank.index;

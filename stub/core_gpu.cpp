@@ -247,7 +247,7 @@ void Core::complete(Gpu &gpu, Stream &s) {
       r.last_rank = l.last_rank;
       r.last_id = l.last_id;
       r.seq = l.seq;
-      r.comm = comms[l.comm]->number;
+      r.comm = l.comm;  // until take_rows
       item.name = l.name;
       item.price = l.price;
       item.bytes = l.bytes;

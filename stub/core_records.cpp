@@ -14,13 +14,15 @@ bool Core::consume(Rank &rank) {
     }
     return false;
   }
-  uint64_t end = std::min(head, rank.tail + MAX_PASS);
+  uint64_t begin = rank.tail, end = std::min(head, rank.tail + MAX_PASS);
   bool moved = false;
   for (; rank.tail != end && error.empty(); ++rank.tail) {
-    const ph_record &record = rank.ring[rank.tail & (PH_RING_RECORDS - 1)];
+    ph_record record = rank.ring[rank.tail & (PH_RING_RECORDS - 1)];
+    if (rank.player && !play(rank, record)) break;
     moved = moved || !(record.flags & PH_F_HELPER);
-    take(rank, record);
+    if (record.kind != PH_MOVED) take(rank, record);
   }
+  if (rank.tail == begin) return false;
   store(&rank.control->tail, rank.tail);
   __atomic_thread_fence(__ATOMIC_SEQ_CST);  // the rank sets its flag, then looks at the tail
   if (load(&rank.control->producer_waiting)) {
@@ -36,14 +38,21 @@ int32_t Core::global(const std::vector<int32_t> &map, uint32_t local) {
   return local < map.size() ? map[local] : -1;
 }
 
+// A helper thread that looks in passing waits for nothing, so it changes nothing.
+static bool polls(const ph_record &r) {
+  return (r.flags & PH_F_HELPER) && (r.kind == PH_STREAM_QUERY || r.kind == PH_EVENT_QUERY || r.kind == PH_EVENT_TIME);
+}
+
 void Core::take(Rank &rank, const ph_record &r) {
   ++records;
   if (r.kind == PH_BLOB) {
+    if (rank.recorder) remember(rank, r);
     rank.blob.append(reinterpret_cast<const char *>(&r) + 8, std::min<uint32_t>(r.id, PH_BLOB_BYTES));
     return;
   }
   if (r.time > rank.host && !(r.flags & PH_F_HELPER)) rank.host = r.time;
   if (rank.nap.since >= 0 && r.time >= rank.nap.until && !(r.flags & PH_F_HELPER)) wake(rank, r);
+  if (rank.recorder) remember(rank, r);
   switch (r.kind) {
     case PH_RANK_START:
       rank.started = true;
@@ -220,7 +229,7 @@ void Core::take(Rank &rank, const ph_record &r) {
     }
     case PH_STREAM_SYNC:
     case PH_STREAM_QUERY: {
-      close_pieces(rank);
+      if (!polls(r)) close_pieces(rank);
       Stream *s = stream_of(rank, r.stream);
       std::vector<Dep> deps{{s, s->enqueued}};
       if (s->legacy)  // the legacy stream's work includes what blocking streams owe it
@@ -240,7 +249,7 @@ void Core::take(Rank &rank, const ph_record &r) {
     case PH_EVENT_SYNC:
     case PH_EVENT_QUERY:
     case PH_EVENT_TIME: {
-      close_pieces(rank);
+      if (!polls(r)) close_pieces(rank);
       auto it = rank.events.find(r.id);
       if (it == rank.events.end() || !it->second.recorded) {
         reply(rank, r, 0, r.time, 0, nullptr, 0);

@@ -24,6 +24,10 @@ void Core::emit(std::deque<ph_row> &lane, const ph_row &r) {
 int64_t Core::take_rows(ph_row *out, int64_t capacity, bool everything) {
   if (ready_rows.empty()) {
     int64_t until = everything ? NEVER : frontier();
+    // A communicator is numbered, and has its rows, when all have joined: nothing later goes before.
+    if (unnumbered && !everything)
+      for (const auto &comm : comms)
+        for (auto &[rank, joined] : comm->waiting_rows) until = std::min(until, joined);
     struct Key {
       int64_t end;
       int32_t rank, lane;
@@ -36,6 +40,11 @@ int64_t Core::take_rows(ph_row *out, int64_t capacity, bool everything) {
         keys.push_back({lane.front().end, rank, which, keys.size()});
         picked.push_back(lane.front());
         lane.pop_front();
+        ph_row &r = picked.back();
+        if (r.kind != PH_ROW_COLLECTIVE && r.kind != PH_ROW_SENDRECV) continue;
+        const Comm &comm = *comms[r.comm];
+        r.comm = comm.number;
+        if (r.kind == PH_ROW_SENDRECV && r.value >= 0) r.value = comm.ranks[r.value];
       }
     };
     std::vector<ph_row> keep;

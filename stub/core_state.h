@@ -113,6 +113,27 @@ struct OpenOp {
 struct Nap {  // a sleep outside CUDA out of which the host was moved forward
   int64_t since = -1, until = -1;  // host clock; since -1: none
   int by = -1;                     // rank whose host was released at `until`
+  uint64_t answers = 0;            // that this rank had then
+};
+
+struct Recorder {  // what one rank said, on its way to the log (core_replay.cpp)
+  std::deque<ph_record> kept;
+  uint64_t taken = 0;             // records that went before `kept`
+  std::vector<ph_record> pieces;  // of a blob whose taker is still to come
+  uint64_t asked[PH_REPLY_SLOTS] = {};  // position of the request that holds the slot, plus one; 0: none
+};
+
+struct Player {  // one rank of a recorded run, in place of a process (core_replay.cpp)
+  double scale = 1;           // of host time
+  bool waits = false;         // a request is not answered
+  bool sleeps = false;        // a MOVED record is not due
+  int64_t resumes = 0;        // recorded clock after that request
+  int64_t then = 0, now = 0;  // recorded clock and ours, at the last moment that shifted them
+  std::vector<std::pair<int64_t, int64_t>> shifts;  // those moments, as far as they changed anything
+  std::vector<int64_t> answers;                     // our clock after each answer
+
+  int64_t clock(int64_t recorded) const;
+  void shift(int64_t recorded, int64_t ours);
 };
 
 struct Rank {
@@ -127,6 +148,9 @@ struct Rank {
   int64_t next_id = 0;
   bool asleep = false; // outside CUDA, found by the caller; until the next record
   Nap nap;
+  std::unique_ptr<Recorder> recorder;
+  std::unique_ptr<Player> player;
+  uint64_t answered = 0;  // requests of the host
   std::string blob;
   std::vector<std::unique_ptr<Gpu>> gpus;
   std::unordered_map<uint32_t, std::unique_ptr<Stream>> streams;
@@ -177,7 +201,7 @@ struct Launch {  // one communication kernel on one rank
   int waiting = 0;       // parts that have no end yet
   int sends = 0, recvs = 0;
   bool p2p = false;
-  int64_t bytes = 0, peer = -1;
+  int64_t bytes = 0, peer = -1;  // peer: rank in the communicator, -1: several
   int32_t name = -1, price = -1;
   uint8_t sub = 0;
   std::vector<std::shared_ptr<Collective>> collectives;
@@ -265,6 +289,7 @@ struct Core {
   int64_t launch_latency = 0, kernel_gap = 0;
   double company[256];
   int64_t records = 0, late = 0, overtakes = 0, row_count = 0;
+  int unnumbered = 0;  // communicators that some member has not joined
   int steps = 0;
   int released = -1;  // rank whose host was answered last
   bool progressed = false;
@@ -318,6 +343,14 @@ struct Core {
   void take(Rank &rank, const ph_record &r);
   int32_t copy_name(uint8_t sub);
   int32_t memset_name();
+
+  // core_replay.cpp
+  void remember(Rank &rank, const ph_record &r);
+  void answered(Rank &rank, const ph_record &r, int64_t clock);
+  int64_t take_records(Rank &rank, ph_record *out, int64_t capacity, bool everything);
+  bool play(Rank &rank, ph_record &r);
+  bool wakes(Rank &rank, const ph_record &moved);
+  bool credible(const Rank &rank, const ph_record &r) const;
 
   // core_gpu.cpp
   Gpu *gpu_of(Rank &rank, int device);

@@ -27,7 +27,8 @@ void Core::answer(Rank &rank, size_t i, int status, int64_t time, int64_t value)
 void Core::reply(Rank &rank, const ph_record &record, int status, int64_t time, int64_t value, const char *data, size_t length) {
   // A helper thread that polls moves nothing, however often it asks.
   if (!(record.flags & PH_F_HELPER)) progressed = true;
-  if (record.slot >= PH_REPLY_SLOTS) return;
+  answered(rank, record, std::max(record.time, time));
+  if (record.slot >= PH_REPLY_SLOTS || rank.player) return;
   ph_reply &r = rank.replies[record.slot];
   r.status = status;
   r.time = time;
@@ -98,6 +99,16 @@ void Core::host_wait(Rank &rank, const ph_record &record, int32_t name, int64_t 
 // `r` is the first record after a sleep outside CUDA.
 void Core::wake(Rank &rank, const ph_record &r) {
   host_wait(rank, r, intern(NAMES, "outside CUDA"), rank.nap.since, rank.nap.until, rank.nap.by);
+  if (rank.recorder) {
+    ph_record moved{};
+    moved.kind = PH_MOVED;
+    moved.slot = PH_NO_SLOT;
+    moved.time = rank.nap.until;
+    moved.a = static_cast<uint64_t>(rank.nap.since);
+    moved.b = rank.nap.by < 0 ? 0 : static_cast<uint64_t>(rank.nap.by);
+    moved.c = rank.nap.by < 0 ? 0 : rank.nap.answers;
+    rank.recorder->kept.push_back(moved);
+  }
   rank.nap = {};
 }
 

@@ -17,6 +17,7 @@ VERBS = {
     "trace": "phantora.cli.trace",
     "analyze": "phantora.cli.analyze",
     "export": "phantora.cli.export",
+    "replay": "phantora.cli.replay",
     "profile": "phantora.cli.profile",
     "cluster": "phantora.cli.cluster",
     "doctor": "phantora.cli.doctor",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from phantora.wire.session import Session
 
 if TYPE_CHECKING:
     from phantora.sim.simulator import Simulator, Stats
+    from phantora.trace.recording import Chunk
     from phantora.trace.writer import LogWriter
 
 
@@ -31,6 +32,18 @@ class Settings:
     null: bool = False
     hang_timeout: float = 30.0
     """Seconds in which nothing moves before the ranks count as hung."""
+    record: bool = True
+    """Keep in the log what the ranks said, for `phantora replay`."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A recorded run, in place of ranks."""
+
+    chunks: Sequence[Chunk]
+    host_scale: float
+    nccl: dict[str, Any]
+    """NCCL's variables then, as the metadata tell them; those of the environment now come first."""
 
 
 def create_session(cluster: Cluster, settings: Settings) -> Session:
@@ -70,15 +83,17 @@ def assemble(
     metadata: dict[str, Any],
     progress: Callable[[Stats], None] | None,
     core: Path,
+    recorded: Recorded | None = None,
 ) -> Simulation:
     """`metadata` holds fields of ``RunMetadata`` that the cluster does not tell; `core` is the library
-    of ``stub/core*.cpp``."""
+    of ``stub/core*.cpp``; with `recorded` no ranks are needed."""
     session = create_session(cluster, settings)
     if settings.null:
         return Simulation(session)
     try:
         from phantora.cost import model_for
         from phantora.sim.collectives import NcclEnvironment
+        from phantora.sim.replay import Replayer
         from phantora.sim.simulator import Simulator
         from phantora.sim.timing import LAUNCH_LATENCY_NS
         from phantora.trace.schema import RunMetadata, Tables
@@ -86,8 +101,11 @@ def assemble(
 
         cost = model_for(cluster.gpu)
         simulated = cluster.part(settings.hosts, settings.ranks_per_host)
-        nccl = NcclEnvironment.read(os.environ, simulated.wiring.nics)  # the ranks inherit it
-        heard = {"nccl": {"honoured": nccl.honoured, "ignored": nccl.ignored}}
+        before: dict[str, Any] = recorded.nccl if recorded else {}
+        variables = {**before.get("honoured", {}), **os.environ}  # the ranks inherit them
+        nccl = NcclEnvironment.read(variables, simulated.wiring.nics)
+        ignored = {**before.get("ignored", {}), **nccl.ignored}
+        heard = {"nccl": {"honoured": nccl.honoured, "ignored": ignored}}
         described = RunMetadata(
             cluster=cluster.name,
             gpu=cluster.gpu.name,
@@ -103,17 +121,20 @@ def assemble(
         )
         tables = Tables()
         log = LogWriter(log_path, described, tables)
-        simulator = Simulator(
-            session,
-            simulated,
-            cost,
-            log,
-            tables,
-            progress,
-            library=core,
-            hang_timeout=settings.hang_timeout,
-            nccl=nccl,
-        )
+        parts = (session, simulated, cost, log, tables, progress)
+        if recorded is None:
+            simulator = Simulator(
+                *parts, library=core, hang_timeout=settings.hang_timeout, nccl=nccl, record=settings.record
+            )
+        else:
+            simulator = Replayer(
+                *parts,
+                library=core,
+                nccl=nccl,
+                record=settings.record,
+                chunks=recorded.chunks,
+                host_scale=recorded.host_scale,
+            )
     except (PhantoraError, OSError):
         session.close()
         raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import tempfile
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from phantora.cli.report import print_report, simulation_report
 from phantora.errors import PhantoraError
 from phantora.launch.command import run_command
 from phantora.launch.ending import Outcome
@@ -209,6 +209,12 @@ class TraceCommand(click.Command):
     help="Run on the stubs without simulating: the floor for benchmarks. Writes no log.",
 )
 @click.option(
+    "--recording/--no-recording",
+    default=True,
+    show_default=True,
+    help="Keep in the log what `phantora replay` needs.",
+)
+@click.option(
     "--summary/--no-summary", default=True, show_default=True, help="Print a summary on stderr at the end."
 )
 @click.option(
@@ -272,6 +278,7 @@ class Request:
             options["unsupported"],
             options["null"],
             options["hang_timeout"],
+            options["recording"],
         )
         log, timeline = (Path(os.devnull), None) if settings.null else output_paths(options["output"])
         if not is_command:
@@ -333,7 +340,7 @@ class Request:
             report["rows"] = simulation.log.rows
         if self.timeline is not None and report["rows"]:
             report["timeline"] = self._export()
-        self._print(report)
+        print_report(report, summary=self.options["summary"] and not self.plan.quiet, as_json=self.options["as_json"])
 
     def _write_missing(self, simulation: Simulation) -> None:
         from phantora.cost.wanted import write_wanted
@@ -433,34 +440,8 @@ class Request:
         if outcome.message:
             report["error"] = outcome.message
         if simulation.simulator is not None:
-            now = simulation.simulator.stats()
-            report |= {
-                "log": str(self.log),
-                "simulated_seconds": now.virtual_ns * 1e-9,
-                "records": now.records,
-                "simulator_cpu_seconds": round(now.cpu_seconds, 3),
-                "sleepers_overtaken": now.overtakes,
-                "late_launches": now.late,
-            }
+            report |= simulation_report(simulation.simulator.stats(), self.plan.world_size, self.log)
         return report
-
-    def _print(self, report: dict[str, Any]) -> None:
-        analysis: Any = None
-        wanted = self.options["as_json"] or (self.options["summary"] and not self.plan.quiet)
-        if wanted and report.get("rows"):
-            from phantora.trace.analysis.analyze import analyze
-            from phantora.trace.reader import open_log
-
-            analysis = analyze(open_log(self.log), details=False)
-        ran = report.get("rows") or "error" not in report
-        if self.options["summary"] and not self.plan.quiet and ran:
-            _print_summary(report, analysis)
-        if self.options["as_json"]:
-            if analysis is not None:
-                from phantora.trace.analysis.report import to_json
-
-                report["analysis"] = json.loads(to_json(analysis))
-            print(json.dumps(report), flush=True)
 
 
 def output_paths(output: str) -> tuple[Path, Path | None]:
@@ -550,23 +531,3 @@ def _status_line(plan: Plan, stats: Sequence[Stats]) -> Callable[[int], str]:
         return "phantora: " + ", ".join(parts)
 
     return line
-
-
-def _print_summary(report: dict[str, Any], analysis: Any) -> None:
-    from rich.console import Console as RichConsole
-
-    terminal = RichConsole(
-        stderr=True, highlight=False, width=None if sys.stderr.isatty() else 100, soft_wrap=True
-    )
-    if analysis is not None:
-        from phantora.trace.analysis.render import render
-
-        render(analysis, terminal)
-    count = report["ranks"]
-    line = f"{count} rank{'s' if count > 1 else ''} ran for {report['wall_seconds']:.1f} s"
-    if "log" in report:
-        line += f" and simulated {report['simulated_seconds']:.3f} s ({report['rows']:,} rows)"
-        line += f"; log {report['log']}"
-        line += f"; timeline {', '.join(report['timeline'])}" if "timeline" in report else ""
-        line += "" if report["rows"] else "; nothing ran on a GPU, so there is no timeline"
-    terminal.print(f"phantora: {line}", markup=False)

@@ -17,6 +17,7 @@ NAMES, SIGNATURES = 0, 1
 NOT_STARTED, RUNS, WAITS, WAITS_FOR_BYTES, EXITED = range(5)  # phc_rank_state
 
 ROW = layout.dtype(layout.Row)
+RECORD = layout.dtype(layout.Record)
 
 
 class PriceRequest(ctypes.Structure):
@@ -90,6 +91,9 @@ class Core:
             "phc_close": (None, [handle]),
             "phc_timing": (None, [handle, i64, i64]),
             "phc_company": (None, [handle, ctypes.c_int, ctypes.c_double]),
+            "phc_record": (None, [handle]),
+            "phc_play": (None, [handle, ctypes.c_double]),
+            "phc_take_records": (i64, [handle, ctypes.c_int, ctypes.c_void_p, i64, ctypes.c_int]),
             "phc_run": (ctypes.c_int, [handle, ctypes.c_int]),
             "phc_next_price": (ctypes.c_int, [handle, ctypes.POINTER(PriceRequest)]),
             "phc_price_kernels": (None, [handle, i32, ctypes.POINTER(PriceKernel)]),
@@ -124,6 +128,14 @@ class Core:
     def set_company(self, cls: int, slowdown: float) -> None:
         """Kernels of class `cls` take `slowdown` times as long beside a communication kernel."""
         self._lib.phc_company(self._handle, cls, slowdown)
+
+    def record(self) -> None:
+        """Keeps what the ranks say, for :meth:`take_records`."""
+        self._lib.phc_record(self._handle)
+
+    def play(self, host_scale: float) -> None:
+        """The rings hold recordings: the core keeps the ranks' clocks. Host time is scaled."""
+        self._lib.phc_play(self._handle, host_scale)
 
     def run(self, timeout_us: int) -> int:
         """Consumes, advances, answers; sleeps up to `timeout_us` if nothing moved. Bits of reasons."""
@@ -166,6 +178,13 @@ class Core:
         rows = np.empty(capacity, ROW)
         count = self._lib.phc_take_rows(self._handle, rows.ctypes.data, capacity, int(everything))
         return rows[:count]
+
+    def take_records(self, rank: int, everything: bool, capacity: int = 1 << 16) -> np.ndarray[Any, np.dtype[np.void]]:
+        """Up to `capacity` of the records that `rank` has said; without `everything`, only those that are final."""
+        records = np.empty(capacity, RECORD)
+        count = self._lib.phc_take_records(self._handle, rank, records.ctypes.data, capacity, int(everything))
+        taken: np.ndarray[Any, np.dtype[np.void]] = records[:count].copy()
+        return taken
 
     def error(self) -> str:
         return str(self._lib.phc_error(self._handle).decode())

@@ -65,6 +65,7 @@ class Simulator:
         hang_timeout: float = 30.0,
         launch_latency_ns: int = LAUNCH_LATENCY_NS,
         nccl: NcclEnvironment | None = None,
+        record: bool = True,
     ) -> None:
         self._session = session
         self._log = log
@@ -75,6 +76,10 @@ class Simulator:
         self._core.set_timing(launch_latency_ns, round(cluster.gpu.calibration.kernel_gap_ns))
         for name, factor in cluster.gpu.company.items():
             self._core.set_company(CLASSES.index(name), factor)
+        self._record = record
+        if record:
+            self._core.record()
+        self._began = self._last_progress = 0.0
         self._stop = threading.Event()
         self._deaths: list[tuple[int, int]] = []
         self._lock = threading.Lock()
@@ -110,21 +115,37 @@ class Simulator:
     def run(self) -> None:
         """Blocks until all ranks have exited. Run it in a thread of its own."""
         self._session.header["sim_state"] = layout.SimState.RUNNING
-        began = time.thread_time()
+        self._began = time.thread_time()
         try:
-            self._loop(began)
+            self._loop()
             self._drain(everything=True)
         except PhantoraError:
             with contextlib.suppress(PhantoraError, ValueError):  # the log itself may be what failed
                 self._drain()
             raise
         finally:
-            self._refresh(began)
+            self._refresh()
             self._core.close()
 
-    def _loop(self, began: float) -> None:
+    def _turn(self, timeout_us: int) -> int:
+        """Lets the core go on once and answers its questions; bits of reasons."""
+        reason = self._core.run(timeout_us)
+        if reason & native.ERROR:
+            raise PhantoraError(self._core.error())
+        if reason & native.PRICES:
+            self._pricing.serve()
+        if reason & native.ROWS:
+            self._drain()
+        now = time.monotonic()
+        if now - self._last_progress > 0.25:
+            self._last_progress = now
+            self._refresh()
+            if self._progress:
+                self._progress(self._stats)
+        return reason
+
+    def _loop(self) -> None:
         idle_since: float | None = None
-        last_progress = 0.0
         seen: dict[int, tuple[float, Activity]] = {}
         while not self._stop.is_set():
             with self._lock:
@@ -132,25 +153,14 @@ class Simulator:
             for rank, status in deaths:
                 self._core.rank_died(rank, status)
             waiting = int(self._session.control["waiting"].sum()) > 0
-            reason = self._core.run(_NAP_US if waiting else _REST_US)
-            if reason & native.ERROR:
-                raise PhantoraError(self._core.error())
-            if reason & native.PRICES:
-                self._pricing.serve()
-            if reason & native.ROWS:
-                self._drain()
+            reason = self._turn(_NAP_US if waiting else _REST_US)
             if reason & native.DONE and not reason & native.PRICES:
                 return
-            now = time.monotonic()
-            if now - last_progress > 0.25:
-                last_progress = now
-                self._refresh(began)
-                if self._progress:
-                    self._progress(self._stats)
             if reason != native.IDLE:
                 idle_since = None
                 seen.clear()
                 continue
+            now = time.monotonic()
             idle_since = idle_since or now
             if now - idle_since > (_SLEEP_CHECK_S if waiting else _LONG_SLEEP_S):
                 self._look_at_sleepers(seen, now - idle_since)
@@ -191,15 +201,18 @@ class Simulator:
         while True:
             rows = self._core.take_rows(everything)
             if not len(rows):
-                return
+                break
             self._pricing.sync_tables()
             self._pricing.count(rows)
             self._log.append(rows)
             self._rows += len(rows)
+        for rank in range(self._session.world_size if self._record else 0):
+            while len(records := self._core.take_records(rank, everything)):
+                self._log.record(rank, records)
 
-    def _refresh(self, began: float) -> None:
+    def _refresh(self) -> None:
         status = self._core.status()
         self._stats = Stats(
             status.final_time, status.records, self._rows + status.rows, status.alive, status.exited, status.steps,
-            status.late, status.overtakes, time.thread_time() - began,
+            status.late, status.overtakes, time.thread_time() - self._began,
         )  # fmt: skip

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from phantora.errors import PhantoraError
+from phantora.trace.recording import Chunk
 from phantora.trace.schema import (
     COLUMNS,
     KIND_CODE,
@@ -64,6 +65,10 @@ class _WholeFile:
             if found:
                 self.trailer = found
                 self.count -= 1
+
+    def metadata(self, index: int) -> dict[bytes, bytes]:
+        reader = pa.ipc.open_file(self._source, options=pa.ipc.IpcReadOptions(included_fields=[0]))
+        return dict(reader.get_batch_with_custom_metadata(index).custom_metadata or {})
 
     def batch(self, index: int, fields: tuple[int, ...]) -> pa.RecordBatch:
         reader = self._readers.get(fields)
@@ -124,6 +129,9 @@ class _CutFile:
             pa.py_buffer(data), options=pa.ipc.IpcReadOptions(included_fields=list(fields))
         )
 
+    def metadata(self, index: int) -> dict[bytes, bytes]:
+        return dict(self._open(index, (0,)).read_next_batch_with_custom_metadata().custom_metadata or {})
+
     def batch(self, index: int, fields: tuple[int, ...]) -> pa.RecordBatch:
         return self._open(index, fields).read_next_batch()
 
@@ -141,7 +149,8 @@ class Log:
         self._operators: list[dict[str, Any]] | None = self.trailer.pop("operators", None)
         self.complete = bool(source.trailer)
         """False when the run was killed before it closed its log."""
-        self.num_batches: int = source.count
+        self._recorded = int(self.trailer.get("recording_batches", 0))
+        self.num_batches: int = source.count - self._recorded
 
     @property
     def num_rows(self) -> int:
@@ -220,6 +229,11 @@ class Log:
             batch = self.batch(index, columns, kinds, ranks)
             if len(batch):
                 yield batch
+
+    def recording(self) -> list[Chunk]:
+        """What the ranks said, by rank; empty if it was not kept or the run was killed."""
+        first = self.num_batches
+        return [Chunk.from_metadata(self._source.metadata(first + i)) for i in range(self._recorded)]
 
     def require_rows(self) -> None:
         """Raises when there is nothing to report on."""

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from phantora.errors import PhantoraError
+from phantora.trace.recording import RecordingWriter
 from phantora.trace.schema import (
     BATCH_ROWS,
     COPY_NAMES,
@@ -88,6 +89,7 @@ class LogWriter:
         self._written = 0
         self._last_end = np.iinfo(np.int64).min
         self._closed = False
+        self._recording = RecordingWriter()
         self._kinds = pa.array(KINDS, pa.utf8())
         self._text = {
             column: _Dictionary() for column in ("name", "op", "shape", "cls", "provenance", "algorithm")
@@ -133,6 +135,10 @@ class LogWriter:
                 self._write(self._pending)
                 self._filled = 0
 
+    def record(self, rank: int, records: Rows) -> None:
+        """Adds `records` (``wire.layout.Record``) to what `rank` said; it lies behind the last row."""
+        self._recording.add(rank, records)
+
     def flush(self) -> None:
         """Hands all whole batches to the operating system; rows of a batch in making stay here."""
         self._guard(self._sink.flush)
@@ -144,9 +150,17 @@ class LogWriter:
         if self._filled:
             self._write(self._pending[: self._filled])
             self._filled = 0
-        text = json.dumps({**trailer, "rows": self.rows}, sort_keys=True)
-        last = self._encode(self._pending[:0])
-        self._guard(lambda: self._file.write_batch(last, custom_metadata={TRAILER_KEY: text.encode()}))
+        empty = self._encode(self._pending[:0])
+
+        def write_metadata(metadata: dict[bytes, bytes]) -> None:
+            self._guard(lambda: self._file.write_batch(empty, custom_metadata=metadata))
+
+        chunks = 0
+        for chunk in self._recording.finish():
+            write_metadata(chunk.metadata())
+            chunks += 1
+        text = json.dumps({**trailer, "rows": self.rows, "recording_batches": chunks}, sort_keys=True)
+        write_metadata({TRAILER_KEY: text.encode()})
         self._guard(self._file.close)
         self._guard(self._sink.close)
         self._closed = True

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 MAGIC = 0x314152544E414850  # "PHANTRA1"
 
 RING_RECORDS = 8192  # records per rank, a power of two: 512 KiB
@@ -98,6 +98,7 @@ Kind = Enum(
         ("UNSUPPORTED", "id = name of a call that was let through under --unsupported warn"),
         ("CLOCK", "nothing but `time`: the host clock has reached it"),
         ("HOST_SPAN", "id = name, a = start, time = end: host operator that launched nothing but is worth a row"),
+        ("MOVED", "in recordings only: the host slept outside CUDA since a; it was moved to `time` when rank b had its c-th answer"),
     ),
 )
 

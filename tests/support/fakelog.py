@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,8 @@ class FakeRun:
     tables: Tables = field(default_factory=Tables)
     rows: list[dict[str, Any]] = field(default_factory=list)
     trailer: dict[str, Any] = field(default_factory=lambda: {"wall_seconds": 1.5})
+    records: dict[int, Rows] = field(default_factory=dict)
+    """What each rank said."""
     _ids: dict[int, int] = field(default_factory=dict)
 
     def name(self, text: str) -> int:
@@ -78,7 +81,7 @@ class FakeRun:
         return out
 
     def write(self, path: Path, chunks: int | None = None) -> Path:
-        return write_rows(path, self.metadata, self.tables, self.array(), self.trailer, chunks)
+        return write_rows(path, self.metadata, self.tables, self.array(), self.trailer, chunks, self.records)
 
 
 def write_rows(
@@ -88,8 +91,11 @@ def write_rows(
     rows: Rows,
     trailer: dict[str, Any],
     chunk: int | None = None,
+    records: Mapping[int, Rows] | None = None,
 ) -> Path:
     writer = LogWriter(path, metadata, tables)
+    for rank, said in (records or {}).items():
+        writer.record(rank, said)
     for begin in range(0, len(rows), chunk or max(1, len(rows))):
         writer.append(rows[begin : begin + (chunk or len(rows))])
     writer.close(trailer)

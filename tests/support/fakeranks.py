@@ -38,7 +38,10 @@ class FakeRank:
         replies = int(header["reply_offset"]) + self.index * layout.REPLY_SLOTS * REPLY.itemsize
         self.replies = np.ndarray((layout.REPLY_SLOTS,), REPLY, buffer=self.session.area, offset=replies)
         self.control = self.session.control[self.index : self.index + 1]
+
+    def start(self) -> FakeRank:
         self.emit("RANK_START", a=1, c=1)
+        return self
 
     def emit(self, kind: str, *, at: int | None = None, **fields: int) -> None:
         if at is not None:
@@ -130,13 +133,21 @@ class Bench:
     session: Session
     core: native.Core
     ranks: list[FakeRank]
+    durations: dict[str, int] = field(default_factory=dict)
+    """Of kernels, by name, where they are not what the name says."""
 
     @classmethod
-    def create(cls, library: Path, world: int = 1, sms: int = 100) -> Bench:
+    def create(
+        cls, library: Path, world: int = 1, sms: int = 100, *, record: bool = False, speak: bool = True
+    ) -> Bench:
+        """`record`: the core keeps what ranks say; without `speak` they have not started."""
         device: dict[str, Any] = {"name": b"test", "sms": sms, "max_threads_per_sm": 2048, "max_blocks_per_sm": 32}
         session = Session.create(world, world, device, {})
         core = native.Core(library, session)
-        return cls(session, core, [FakeRank(index, session) for index in range(world)])
+        if record:
+            core.record()
+        ranks = [FakeRank(index, session) for index in range(world)]
+        return cls(session, core, [rank.start() for rank in ranks] if speak else ranks)
 
     def run(self) -> int:
         """Runs until nothing moves; answers prices. Returns the last reasons."""
@@ -149,7 +160,7 @@ class Bench:
             while (request := self.core.next_price()) is not None:
                 if request.kind in (native.OPERATOR, native.KERNEL):
                     names = [self.core.text(native.NAMES, k.name) for k in self.core.price_kernels(request)]
-                    durations = tuple(int(name.split(":")[1]) for name in names)
+                    durations = tuple(self.durations.get(name, int(name.split(":")[1])) for name in names)
                 else:
                     durations = (request.bytes,)
                 self.core.set_price(request.id, durations, min(durations), 0)

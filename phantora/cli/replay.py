@@ -1,0 +1,139 @@
+"""phantora replay: simulate a recorded run again, on another cluster."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from phantora.cli.report import print_report, simulation_report
+from phantora.cli.simulation import Recorded, Settings, assemble
+from phantora.cli.trace import output_paths
+from phantora.errors import PhantoraError
+
+if TYPE_CHECKING:
+    from phantora.hardware import Cluster
+    from phantora.trace.reader import Log
+    from phantora.trace.recording import Chunk
+
+
+@click.command(options_metavar="[OPTIONS]")
+@click.argument("run", metavar="RUN.ARROW", type=click.Path(path_type=Path))
+@click.option(
+    "-c", "--cluster", metavar="SPEC",
+    help="HOSTSxGPUSxMODEL or the path of a .toml file, with as many GPUs as the run had ranks  [default: the run's]",
+)
+@click.option("--gpu", metavar="MODEL", help="Another GPU in the same hosts, with its own links.")
+@click.option(
+    "--host-scale", type=click.FloatRange(min=0), default=1.0, show_default=True, metavar="X",
+    help="Factor on the recorded host time; 0: the host costs nothing.",
+)
+@click.option(
+    "-o", "--output", default="replay.arrow", show_default=True, metavar="PATH",
+    help="Where the timeline goes, as for trace.",
+)
+@click.option("--recording/--no-recording", default=True, help="Keep the recording in the new log as well.")
+@click.option(
+    "--summary/--no-summary", default=True, show_default=True, help="Print a summary on stderr at the end."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as one line of JSON on stdout at the end.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing of our own but errors.")
+def replay(run: Path, output: str, quiet: bool, **options: Any) -> None:
+    """Simulate RUN.ARROW again on another cluster, network or GPU, in seconds, without its framework.
+
+    What the framework did stays as it was recorded: kernels, sizes, collectives, and the host's time between
+    waits (docs/replay.md).
+    """  # fmt: skip
+    from phantora.trace.reader import open_log
+
+    log = open_log(run)
+    cluster = chosen_cluster(log, options["cluster"], options["gpu"])
+    chunks = whole_recording(log)
+    target, timeline = output_paths(output)
+    if target.resolve() == run.resolve():
+        raise PhantoraError(f"{run}: a replay cannot write over the log it reads; name another place with -o")
+    recorded = Recorded(chunks, options["host_scale"], log.metadata.extra.get("nccl", {}))
+    report = simulate(log, cluster, recorded, target, options["recording"])
+    if timeline is not None and report["rows"]:
+        from phantora.trace.export.registry import export
+
+        report["timeline"] = export(target, str(timeline))
+    print_report(report, summary=options["summary"] and not quiet, as_json=options["as_json"])
+
+
+def chosen_cluster(log: Log, spec: str | None, gpu: str | None) -> Cluster:
+    """The cluster that was asked for, or the run's own. Raises if the run does not fit on it."""
+    from phantora.hardware import load_cluster
+
+    run = log.metadata
+    if spec is None:
+        try:
+            cluster = load_cluster(run.cluster)
+        except PhantoraError:
+            raise PhantoraError(
+                f"{log.path}: the run's cluster {run.cluster!r} came from a file; name it again with --cluster"
+            ) from None
+    else:
+        cluster = load_cluster(spec)
+    if gpu is not None:
+        if spec is not None and spec.endswith(".toml"):
+            raise PhantoraError(f"--gpu and {spec}: set the GPU in the file")
+        cluster = load_cluster(f"{cluster.hosts}x{cluster.gpus_per_host}x{gpu}")
+    if spec is None and run.world_size <= cluster.world_size:
+        return cluster
+    if cluster.world_size != run.world_size:
+        raise PhantoraError(
+            f"{log.path}: the run had {run.world_size} ranks, one a GPU, and {cluster.name} has {cluster.world_size} "
+            "GPUs; what each rank does depends on their number: run `phantora trace` on that cluster"
+        )
+    return cluster
+
+
+def whole_recording(log: Log) -> list[Chunk]:
+    """The recording of every rank to its end. Raises if there is none."""
+    try:
+        chunks = log.recording()
+    except PhantoraError as error:
+        raise PhantoraError(f"{log.path}: {error}") from error
+    why = ""
+    if not log.complete:
+        why = "the run was killed"
+    elif not chunks:
+        why = "the run kept no recording (--no-recording)"
+    elif log.trailer.get("status"):
+        why = f"the run failed (status {log.trailer['status']})"
+    if why:
+        raise PhantoraError(f"{log.path}: cannot be replayed: {why}; run `phantora trace` again")
+    return chunks
+
+
+def simulate(log: Log, cluster: Cluster, recorded: Recorded, target: Path, record: bool) -> dict[str, Any]:
+    """Writes the new log; the report of the simulation, seconds."""
+    from phantora import stubs
+    from phantora.cli.main import version
+
+    run = log.metadata
+    part_of_it = run.world_size < cluster.world_size
+    ranks_per_host = run.ranks_per_host if part_of_it else cluster.gpus_per_host
+    settings = Settings(run.world_size // ranks_per_host, ranks_per_host, run.host_mode, record=record)
+    extra = run.extra if recorded.host_scale == 1 else {**run.extra, "host_scale": recorded.host_scale}
+    metadata = {"phantora": version(), "command": run.command, "torch": run.torch, "extra": extra}
+    core = stubs.ensure(lambda line: print(f"phantora: {line}", file=sys.stderr)).core
+    began = time.monotonic()
+    simulation = assemble(cluster, settings, target, metadata, None, core, recorded)
+    simulator = simulation.simulator
+    assert simulator is not None and simulation.log is not None
+    report: dict[str, Any] = {"status": 1}
+    try:
+        simulator.run()
+        report = simulation_report(simulator.stats(), run.world_size, target)
+        report["wall_seconds"] = round(time.monotonic() - began, 3)
+    finally:
+        operators = [asdict(entry) for entry in simulator.operators()]
+        simulation.close({**report, "replayed": str(log.path), "operators": operators})
+    report["rows"] = simulation.log.rows
+    return report

@@ -1,0 +1,62 @@
+"""What a simulation prints at its end."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from phantora.sim.simulator import Stats
+
+
+def simulation_report(now: Stats, ranks: int, log: Path) -> dict[str, Any]:
+    """What a simulator knows at its end. Seconds."""
+    return {
+        "ranks": ranks,
+        "log": str(log),
+        "simulated_seconds": now.virtual_ns * 1e-9,
+        "records": now.records,
+        "simulator_cpu_seconds": round(now.cpu_seconds, 3),
+        "sleepers_overtaken": now.overtakes,
+        "late_launches": now.late,
+    }
+
+
+def print_report(report: dict[str, Any], *, summary: bool, as_json: bool) -> None:
+    """Prints `report` and the analysis of its log, if that has rows: a summary on stderr, JSON on stdout."""
+    analysis: Any = None
+    if (as_json or summary) and report.get("rows"):
+        from phantora.trace.analysis.analyze import analyze
+        from phantora.trace.reader import open_log
+
+        analysis = analyze(open_log(report["log"]), details=False)
+    if summary and (report.get("rows") or "error" not in report):
+        _print_summary(report, analysis)
+    if as_json:
+        if analysis is not None:
+            from phantora.trace.analysis.report import to_json
+
+            report["analysis"] = json.loads(to_json(analysis))
+        print(json.dumps(report), flush=True)
+
+
+def _print_summary(report: dict[str, Any], analysis: Any) -> None:
+    from rich.console import Console as RichConsole
+
+    terminal = RichConsole(
+        stderr=True, highlight=False, width=None if sys.stderr.isatty() else 100, soft_wrap=True
+    )
+    if analysis is not None:
+        from phantora.trace.analysis.render import render
+
+        render(analysis, terminal)
+    count = report["ranks"]
+    line = f"{count} rank{'s' if count > 1 else ''} ran for {report['wall_seconds']:.1f} s"
+    if "log" in report:
+        line += f" and simulated {report['simulated_seconds']:.3f} s ({report['rows']:,} rows)"
+        line += f"; log {report['log']}"
+        line += f"; timeline {', '.join(report['timeline'])}" if "timeline" in report else ""
+        line += "" if report["rows"] else "; nothing ran on a GPU, so there is no timeline"
+    terminal.print(f"phantora: {line}", markup=False)

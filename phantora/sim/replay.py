@@ -1,0 +1,76 @@
+"""Simulates a recorded run again, without its framework."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from phantora.errors import PhantoraError
+from phantora.sim import core as native
+from phantora.sim.simulator import Simulator
+from phantora.trace.recording import RECORD, Chunk, Records, decode
+from phantora.wire import layout
+from phantora.wire.session import Session
+
+
+class _Voice:
+    """Feeds one rank's recording to its ring, as far as there is room."""
+
+    def __init__(self, session: Session, rank: int, chunks: Sequence[Chunk]) -> None:
+        offset = int(session.header["ring_offset"]) + rank * layout.RING_RECORDS * RECORD.itemsize
+        self._ring: Records = np.ndarray((layout.RING_RECORDS,), RECORD, buffer=session.area, offset=offset)
+        self._control = session.control[rank : rank + 1]
+        self._rest: Iterator[Chunk] = iter(chunks)
+        self._records = np.empty(0, RECORD)
+        self.done = False
+
+    def feed(self) -> None:
+        """Fills the ring if at least half of it is empty."""
+        head, tail = int(self._control["head"][0]), int(self._control["tail"][0])
+        room = layout.RING_RECORDS - (head - tail)
+        if self.done or room < layout.RING_RECORDS // 2:
+            return
+        while room:
+            if not len(self._records):
+                chunk = next(self._rest, None)
+                if chunk is None:
+                    self.done = True
+                    break
+                self._records = decode(chunk)
+            at = head % layout.RING_RECORDS
+            count = min(room, len(self._records), layout.RING_RECORDS - at)
+            self._ring[at : at + count] = self._records[:count]
+            self._records = self._records[count:]
+            head += count
+            room -= count
+        self._control["head"] = head
+
+
+class Replayer(Simulator):
+    """A simulator whose ranks are recordings. `chunks` are those of ``Log.recording``."""
+
+    def __init__(self, session: Session, *args: Any, chunks: Sequence[Chunk], host_scale: float = 1.0, **options: Any):
+        super().__init__(session, *args, **options)
+        self._core.play(host_scale)
+        by_rank: dict[int, list[Chunk]] = {rank: [] for rank in range(session.world_size)}
+        for chunk in chunks:
+            by_rank[chunk.rank].append(chunk)
+        self._voices = [_Voice(session, rank, by_rank[rank]) for rank in by_rank]
+
+    def _loop(self) -> None:
+        while not self._stop.is_set():
+            try:
+                for voice in self._voices:
+                    voice.feed()
+            except (ValueError, OSError) as error:
+                raise PhantoraError(f"the recording is damaged ({error}); run `phantora trace` again") from error
+            reason = self._turn(0)
+            if reason & native.DONE and not reason & native.PRICES and all(voice.done for voice in self._voices):
+                return
+            # Nobody is asleep but those whose recording says so.
+            if reason == native.IDLE and not self._core.overtake([]):
+                raise PhantoraError(
+                    "the recorded ranks wait for each other and none can go on:\n" + self._core.diagnose().rstrip("\n")
+                )

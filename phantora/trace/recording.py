@@ -1,0 +1,137 @@
+"""What the ranks of a run said, kept in its log so that the run can be simulated again.
+
+A chunk holds up to :data:`CHUNK_RECORDS` records (``wire.layout.Record``) of one rank in one zstd frame:
+the kinds and the times in order, then every other column sorted by kind, all but the kinds as
+differences, then the texts (BLOB records) as they are, but for their kind. Chunks lie behind the last row,
+ordered by rank, each as the metadata of a batch without rows, so that readers of rows pass over them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from phantora.errors import PhantoraError
+from phantora.wire import layout
+
+CHUNK_RECORDS = 1 << 16
+HEADER_KEY = b"phantora.recording"
+DATA_KEY = b"phantora.recording.data"
+RECORD = layout.dtype(layout.Record)
+
+Records = npt.NDArray[np.void]
+
+_CODEC = pa.Codec("zstd", compression_level=3)
+_BLOB = layout.Kind.BLOB
+_SORTED = tuple(name for name in RECORD.names or () if name not in ("kind", "time"))
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """`records` records of `rank`, compressed."""
+
+    rank: int
+    records: int
+    data: bytes
+
+    def metadata(self) -> dict[bytes, bytes]:
+        header = {"rank": self.rank, "records": self.records, "wire": layout.WIRE_VERSION}
+        return {HEADER_KEY: json.dumps(header).encode(), DATA_KEY: self.data}
+
+    @classmethod
+    def from_metadata(cls, metadata: dict[bytes, bytes]) -> Chunk:
+        """Raises PhantoraError for a recording of another Phantora."""
+        header = json.loads(metadata[HEADER_KEY])
+        if header["wire"] != layout.WIRE_VERSION:
+            raise PhantoraError(
+                f"its recording has wire version {header['wire']}, this Phantora replays version "
+                f"{layout.WIRE_VERSION}; run `phantora trace` again"
+            )
+        return cls(int(header["rank"]), int(header["records"]), metadata[DATA_KEY])
+
+
+def _order(kinds: npt.NDArray[np.uint8]) -> npt.NDArray[np.intp]:
+    """Positions of the records that are no text, sorted by kind."""
+    order: npt.NDArray[np.intp] = np.argsort(kinds, kind="stable")
+    numbers: npt.NDArray[np.intp] = order[kinds[order] != _BLOB]
+    return numbers
+
+
+def _differences(column: npt.NDArray[Any]) -> bytes:
+    return np.diff(column, prepend=column.dtype.type(0)).tobytes()
+
+
+def encode(rank: int, records: Records) -> Chunk:
+    kinds = np.ascontiguousarray(records["kind"])
+    numbers, texts = records[_order(kinds)], records[kinds == _BLOB]
+    parts = [kinds.tobytes(), _differences(records["time"][kinds != _BLOB])]
+    parts += [_differences(numbers[name]) for name in _SORTED]
+    parts.append(texts.view(np.uint8).reshape(-1, RECORD.itemsize)[:, 1:].tobytes())
+    return Chunk(rank, len(records), _CODEC.compress(b"".join(parts), asbytes=True))
+
+
+def decode(chunk: Chunk) -> Records:
+    """The records of `chunk`. Raises ValueError or OSError if it is damaged."""
+    if not 0 <= chunk.records <= CHUNK_RECORDS:
+        raise ValueError(f"a chunk of {chunk.records} records")
+    raw = _CODEC.decompress(chunk.data, decompressed_size=chunk.records * RECORD.itemsize, asbytes=True)
+    at = 0
+
+    def take(kind: npt.DTypeLike, count: int) -> npt.NDArray[Any]:
+        nonlocal at
+        column = np.frombuffer(raw, kind, count, at)
+        at += column.nbytes
+        return column
+
+    kinds = take(np.uint8, chunk.records)
+    order = _order(kinds)
+    count = len(order)
+    records = np.empty(chunk.records, RECORD)
+    numbers = np.empty(count, RECORD)
+    times = np.cumsum(take(RECORD["time"], count), dtype=RECORD["time"])
+    for name in _SORTED:
+        numbers[name] = np.cumsum(take(RECORD[name], count), dtype=RECORD[name])
+    records[order] = numbers
+    records["kind"] = kinds
+    records["time"][kinds != _BLOB] = times
+    texts = np.full((chunk.records - count, RECORD.itemsize), _BLOB, np.uint8)
+    texts[:, 1:] = take(np.uint8, len(texts) * (RECORD.itemsize - 1)).reshape(len(texts), RECORD.itemsize - 1)
+    records[kinds == _BLOB] = texts.view(RECORD)[:, 0]
+    return records
+
+
+class RecordingWriter:
+    """Gathers records of all ranks, which come in pieces of any size, into chunks."""
+
+    def __init__(self) -> None:
+        self._pending: dict[int, list[Records]] = {}
+        self._waiting: dict[int, int] = {}
+        self._chunks: dict[int, list[Chunk]] = {}
+
+    def add(self, rank: int, records: Records) -> None:
+        if not len(records):
+            return
+        self._pending.setdefault(rank, []).append(records)
+        self._waiting[rank] = self._waiting.get(rank, 0) + len(records)
+        if self._waiting[rank] >= CHUNK_RECORDS:
+            self._encode(rank, whole=True)
+
+    def _encode(self, rank: int, whole: bool) -> None:
+        records = np.concatenate(self._pending[rank])
+        while len(records) >= CHUNK_RECORDS or (len(records) and not whole):
+            self._chunks.setdefault(rank, []).append(encode(rank, records[:CHUNK_RECORDS]))
+            records = records[CHUNK_RECORDS:]
+        self._pending[rank] = [records]
+        self._waiting[rank] = len(records)
+
+    def finish(self) -> Iterator[Chunk]:
+        """All chunks, by rank."""
+        for rank in sorted(self._pending):
+            self._encode(rank, whole=False)
+            yield from self._chunks.pop(rank, ())
