@@ -16,6 +16,7 @@ from phantora.errors import PhantoraError
 VERBS = {
     "trace": "phantora.cli.trace",
     "analyze": "phantora.cli.analyze",
+    "diff": "phantora.cli.diff",
     "export": "phantora.cli.export",
     "replay": "phantora.cli.replay",
     "profile": "phantora.cli.profile",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +37,12 @@ _MEMORY = code("memory")
 Progress = Callable[[int, int], None]
 
 
+class Gatherer(Protocol):
+    """Adds up what windows hold; they come from the last to the first."""
+
+    def add(self, window: Window) -> None: ...
+
+
 @dataclass(frozen=True)
 class Filters:
     """What to report on; None means all. `time` in ns: that stretch counts as the one step."""
@@ -45,11 +52,17 @@ class Filters:
     time: tuple[int, int] | None = None
 
 
-def analyze(log: Log, filters: Filters = Filters(), details: bool = True, progress: Progress | None = None) -> Report:
+def analyze(
+    log: Log,
+    filters: Filters = Filters(),
+    details: bool = True,
+    progress: Progress | None = None,
+    also: Sequence[Gatherer] = (),
+) -> Report:
     """The report of `log`. Without `details` the times alone, which cost half.
 
-    `progress` is called with the number of windows done and of all. Raises PhantoraError for filters
-    that leave nothing."""
+    `progress` is called with the number of windows done and of all; `also` sees every window too.
+    Raises PhantoraError for filters that leave nothing."""
     log.require_rows()
     steps = _steps(log, filters)
     ranks = sorted(steps.of_rank)
@@ -61,6 +74,8 @@ def analyze(log: Log, filters: Filters = Filters(), details: bool = True, progre
     columns, kinds = (_COLUMNS, None) if details else (_SHORT_COLUMNS, _SHORT_KINDS)
     for window in windows(log, ranks, spans, columns, kinds):
         passed.add(window)
+        for gatherer in also:
+            gatherer.add(window)
         if progress:
             progress(len(spans) - window.index, len(spans))
     return passed.report()

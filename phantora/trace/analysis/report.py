@@ -224,7 +224,7 @@ class CriticalPath:
 
 @dataclass
 class Throughput:
-    """Tokens, if the log shows them: the elements of the indices of ``aten::embedding``."""
+    """Tokens, if the log shows them: the elements of the indices that embeddings look up."""
 
     tokens_per_step: float
     """Of one rank: the largest embedding of a step; ranks that share a batch see the same tokens."""

@@ -1,4 +1,7 @@
-"""Tokens per second, if the log shows tokens: the indices that embedding tables were asked for."""
+"""Tokens per second, if the log shows tokens: the indices that embedding tables were asked for.
+
+The forward operator is logged as the index_select that it becomes; the backward one names the indices.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from phantora.trace.analysis.report import Throughput
 from phantora.trace.analysis.windows import Window, code
 from phantora.trace.reader import Log
 
-_EMBEDDING = "aten::embedding"
-_TENSOR = re.compile(r"\w+\[([\d,]*)\]")
+EMBEDDING = "aten::embedding_dense_backward"
+_ARGUMENTS = re.compile(r"\w+\[[\d,]*\], \w+\[([\d,]+)\], (\d+)")
 _KERNEL = code("kernel")
 
 
@@ -19,20 +22,20 @@ class Tokens:
     """Adds up, by embedding table, the indices of each rank and step."""
 
     def __init__(self, log: Log) -> None:
-        self._operator = np.array([word == _EMBEDDING for word in log.words("op")] + [False])
-        self._shapes = [_table_and_indices(word) for word in log.words("shape")]
+        self._operator = np.array([word == EMBEDDING for word in log.words("op")] + [False])
+        self._shapes = [embedding(word) for word in log.words("shape")]
         self._largest: list[int] = []
 
     def add(self, window: Window) -> None:
         """Windows of steps only."""
         mask = (window["kind"] == _KERNEL) & self._operator[window["op"]] & window.own()
         rank, link, shape = (window[c][mask] for c in ("rank", "link", "shape"))
-        seen: dict[tuple[int, str], int] = {}
+        seen: dict[tuple[int, int], int] = {}
         _, first = np.unique(np.stack([rank, link]), axis=1, return_index=True)  # an operator may launch several
         for r, s in zip(rank[first].tolist(), shape[first].tolist(), strict=True):
             found = self._shapes[s] if s >= 0 else None
             if found:
-                table, count = found
+                table, count = found[0], int(np.prod(found[1]))
                 seen[r, table] = seen.get((r, table), 0) + count
         if seen:
             self._largest.append(max(seen.values()))
@@ -41,12 +44,11 @@ class Tokens:
         if not self._largest or not step_time:
             return None
         tokens = float(np.median(self._largest))
-        return Throughput(tokens, tokens / step_time * 1e9, "indices of aten::embedding, of one rank")
+        return Throughput(tokens, tokens / step_time * 1e9, f"indices of {EMBEDDING}, of one rank")
 
 
-def _table_and_indices(shape: str) -> tuple[str, int] | None:
-    """The table's shape and the number of indices from ``bf16[32000,4096], i64[1,2048], ...``."""
-    tensors = _TENSOR.findall(shape)
-    if len(tensors) < 2 or not tensors[1]:
-        return None
-    return tensors[0], int(np.prod([int(n) for n in tensors[1].split(",")]))
+def embedding(shape: str) -> tuple[int, list[int]] | None:
+    """Rows of the table and shape of the indices, from the arguments of :data:`EMBEDDING`:
+    ``bf16[1,2048,4096], i64[1,2048], 32000, ...``."""
+    match = _ARGUMENTS.match(shape)
+    return (int(match[2]), [int(n) for n in match[1].split(",")]) if match else None

@@ -14,6 +14,7 @@ the host's wait for it, and between the two sides of a send. All that hangs on o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import IO, Any
 
 import numpy as np
@@ -46,8 +47,6 @@ _CATEGORY, _ANNOTATION, _TYPE, _NAME, _TRACK, _COUNTER, _FLOWS = 3, 4, 9, 10, 11
 _BEGIN, _END, _INSTANT, _COUNT = 1, 2, 3, 4
 _STATE_CLEARED, _NEEDS_STATE = 1, 2
 _EXPLICIT_ORDER, _UNIT_BYTES = 3, 3
-_HEAD = proto.number(_SEQUENCE, 1) + proto.number(_FLAGS, _NEEDS_STATE)
-
 FIRST_PID = 10_000  # rank r is process FIRST_PID + r; process 0 has a meaning of its own
 NETWORK_PID = 9_999
 _LAUNCH_NAMES = {
@@ -79,6 +78,36 @@ def write(log: Log, path: str, selection: Selection) -> list[str]:
     return [path]
 
 
+def write_both(a: Log, b: Log, path: str) -> None:
+    """Writes both runs to one trace at `path`, the processes of a and b apart, the later one moved so
+    that their last steps begin together."""
+    selectors = [Selector(log, Selection()) for log in (a, b)]
+    begins = [max(own[-1].start for own in selector.steps.of_rank.values()) for selector in selectors]
+    with replacing(path) as file:
+        for i, (selector, label) in enumerate(zip(selectors, ("a: ", "b: "), strict=True)):
+            side = _Side(label, i, max(begins) - begins[i])
+            _Writer(selector, make_plan(selector), file, side).write()
+
+
+@dataclass(frozen=True)
+class _Side:
+    """Keeps a run apart from another in the same trace: ids of processes, tracks, flows and sequences."""
+
+    label: str = ""
+    index: int = 0
+    shift: int = 0
+    """Added to all times."""
+
+    @property
+    def sequence(self) -> int:
+        return 1 + self.index
+
+    @property
+    def ranks(self) -> int:
+        """Added to ranks where they make ids."""
+        return self.index << 16
+
+
 class _Names:
     """Interned event names: the log's, then our own."""
 
@@ -95,8 +124,10 @@ class _Names:
 
 
 class _Writer:
-    def __init__(self, selector: Selector, plan: Plan, file: IO[bytes]) -> None:
+    def __init__(self, selector: Selector, plan: Plan, file: IO[bytes], side: _Side = _Side()) -> None:
         self.selector, self.plan, self.file, self.log = selector, plan, file, selector.log
+        self.side = side
+        self.head = proto.number(_SEQUENCE, side.sequence) + proto.number(_FLAGS, _NEEDS_STATE)
         self.names = _Names(self.log.words("name"))
         self.unnamed = self.names.own("(unnamed)")
         self.launch_name = np.array([self.names.own(_LAUNCH_NAMES.get(k, "cudaLaunchKernel")) for k in KINDS])
@@ -113,7 +144,7 @@ class _Writer:
         for rank in selector.ranks:
             plan.tracks[THREAD].add((rank, 0, 0))
         self.uuids: dict[str, tuple[Ints, Ints]] = {}  # layer -> sorted keys, uuids
-        self.next_uuid = 1
+        self.next_uuid = 1 + (side.index << 32)
 
     def write(self) -> None:
         self._dictionaries()
@@ -133,7 +164,7 @@ class _Writer:
                 yield proto.blob(field, proto.number(1, i + 1), proto.blob(text_field, word))
 
         texts = [word for column in _TEXT_ARGS for word in self.log.words(column)]
-        flags = proto.number(_SEQUENCE, 1) + proto.number(_FLAGS, _STATE_CLEARED | _NEEDS_STATE)
+        flags = proto.number(_SEQUENCE, self.side.sequence) + proto.number(_FLAGS, _STATE_CLEARED | _NEEDS_STATE)
         interned = proto.blob(
             _INTERNED,
             *entries(1, 2, _CATEGORIES),
@@ -149,8 +180,10 @@ class _Writer:
         for rank in self.selector.ranks:
             host = rank // max(1, meta.ranks_per_host)
             label = f"rank {rank} (host {host}, {meta.gpu})" if meta.gpu else f"rank {rank} (host {host})"
-            self.process[rank] = self._process(FIRST_PID + rank, label, rank)
-        network = self._process(NETWORK_PID, "network", 1 << 20) if self.plan.tracks[LINK] else 0
+            self.process[rank] = self._process(self._pid(rank), self.side.label + label, self.side.ranks + rank)
+        network = 0
+        if self.plan.tracks[LINK]:
+            network = self._process(NETWORK_PID + self.side.ranks, self.side.label + "network", 1 << 20)
         self.step_track = {}
         self.counters: dict[str, Array] = {}
         top = max(self.selector.ranks) + 1
@@ -183,13 +216,13 @@ class _Writer:
                 unit = proto.blob(8, proto.number(3, _UNIT_BYTES))
                 self.counters[name][rank] = self._track(self.process[rank], name, 10 + order, unit)
 
+    def _pid(self, rank: int) -> int:
+        return FIRST_PID + self.side.ranks + rank
+
     def _describe(self, *content: bytes) -> int:
         uuid, self.next_uuid = self.next_uuid, self.next_uuid + 1
-        self.file.write(
-            proto.blob(
-                _PACKET, proto.number(_SEQUENCE, 1), proto.blob(_DESCRIPTOR, proto.number(1, uuid), *content)
-            )
-        )
+        descriptor = proto.blob(_DESCRIPTOR, proto.number(1, uuid), *content)
+        self.file.write(proto.blob(_PACKET, proto.number(_SEQUENCE, self.side.sequence), descriptor))
         return uuid
 
     def _process(self, pid: int, name: str, order: int) -> int:
@@ -199,8 +232,8 @@ class _Writer:
     def _thread(self, rank: int, index: int, lane: int, name: str) -> int:
         if lane:  # no thread of its own: a plain track beside it
             return self._track(self.process[rank], name, 100 + index)
-        pid = FIRST_PID + rank
-        tid = pid if index == 0 else (1 << 24) + rank * 256 + index
+        pid = self._pid(rank)
+        tid = pid if index == 0 else (1 << 24) + (self.side.ranks + rank) * 256 + index
         thread = proto.blob(4, proto.number(1, pid), proto.number(2, tid), proto.blob(5, name))
         return self._describe(proto.number(5, self.process[rank]), thread, proto.number(12, 100 + index))
 
@@ -218,7 +251,18 @@ class _Writer:
 
     def _event(self, time: Ints, kind: int, track: Ints, *content: Piece) -> None:
         if len(time):
-            self.file.write(_event_rows(time, kind, track, *content).data)
+            self.file.write(self._rows(time, kind, track, *content).data)
+
+    def _rows(self, time: Ints, kind: int, track: Ints, *content: Piece) -> proto.Bytes:
+        event = proto.message(_TRACK_EVENT, proto.number(_TYPE, kind), *proto.numbers(_TRACK, track), *content)
+        moved = time + self.side.shift
+        return proto.rows(len(time), proto.message(_PACKET, *proto.numbers(_TIMESTAMP, moved), self.head, *event))
+
+    def _flow(self, rank: Array, row_id: Array) -> npt.NDArray[np.uint64]:
+        """The flow of a row: unique in the trace, never 0, apart from the flows of sends."""
+        own = rank.astype(np.int64) + self.side.ranks
+        flow: Array = (np.int64(1) << 62) | (own << 44) | row_id
+        return flow.astype(np.uint64)
 
     def _steps(self) -> None:
         if not self.step_track:
@@ -282,7 +326,7 @@ class _Writer:
             track,
             *self._category("launch"),
             *proto.numbers(_NAME, self.launch_name[batch["kind"][rows]]),
-            *proto.fixed(_FLOWS, _flow(rank, batch["id"][rows])),
+            *proto.fixed(_FLOWS, self._flow(rank, batch["id"][rows])),
         )
 
     def _releases(self, batch: Batch, rows: Ints, track: Ints) -> None:
@@ -299,7 +343,7 @@ class _Writer:
             track,
             *self._category("release"),
             *proto.numbers(_NAME, name),
-            *proto.fixed(_FLOWS, _flow(batch["rank"][rows], batch["link"][rows])),
+            *proto.fixed(_FLOWS, self._flow(batch["rank"][rows], batch["link"][rows])),
         )
 
     def _slices(
@@ -363,7 +407,7 @@ class _Writer:
             peer, seq = batch["value"][rows], batch["seq"][rows]
             pair = (kind == KIND_CODE["sendrecv"]) & (peer >= 0) & (seq >= 0)
             low, high = np.minimum(rank, peer).astype(np.uint64), np.maximum(rank, peer).astype(np.uint64)
-            mixed = low
+            mixed = low + np.uint64(self.side.ranks)
             for part in (high, batch["comm"][rows].astype(np.uint64), seq.astype(np.uint64)):
                 mixed = (mixed * np.uint64(0x9E3779B97F4A7C15)) ^ part  # wraps: a hash
             return mixed | np.uint64(1 << 63), pair
@@ -371,7 +415,7 @@ class _Writer:
         own |= kind == KIND_CODE["record"]
         waits = ((kind == KIND_CODE["wait"]) | (kind == KIND_CODE["sync"])) & (link >= 0)
         waits &= batch["end"][rows] == batch["start"][rows]  # longer ones have it at their release
-        return _flow(rank, np.where(waits, link, batch["id"][rows])), own | waits
+        return self._flow(rank, np.where(waits, link, batch["id"][rows])), own | waits
 
     def _thread_begins(self, batch: Batch) -> None:
         for layer, rows, (rank, index), start in layers(batch):
@@ -388,7 +432,7 @@ class _Writer:
             order = np.lexsort((batch["id"][rows], -batch["end"][rows], start))
             rows, start, track = rows[order], start[order], track[order]
             groups = [
-                (chosen, _event_rows(start[chosen], _BEGIN, track[chosen], *content))
+                (chosen, self._rows(start[chosen], _BEGIN, track[chosen], *content))
                 for chosen, content in self._contents(batch, rows)
             ]
             self.file.write(_in_order(len(rows), groups).data)
@@ -411,11 +455,6 @@ class _Writer:
             )
 
 
-def _event_rows(time: Ints, kind: int, track: Ints, *content: Piece) -> proto.Bytes:
-    event = proto.message(_TRACK_EVENT, proto.number(_TYPE, kind), *proto.numbers(_TRACK, track), *content)
-    return proto.rows(len(time), proto.message(_PACKET, *proto.numbers(_TIMESTAMP, time), _HEAD, *event))
-
-
 def _in_order(count: int, groups: list[tuple[Ints, proto.Bytes]]) -> proto.Bytes:
     """Records of several shapes, each at its place: `groups` are (positions, records)."""
     if len(groups) == 1 and len(groups[0][0]) == count:
@@ -432,9 +471,3 @@ def _in_order(count: int, groups: list[tuple[Ints, proto.Bytes]]) -> proto.Bytes
 
 def _track(rank: Array | int, index: Array | int, lane: Array | int) -> Any:
     return (rank << 40) | (index << 8) | lane
-
-
-def _flow(rank: Array, row_id: Array) -> npt.NDArray[np.uint64]:
-    """The flow of a row: unique in the trace, never 0, apart from the flows of sends."""
-    flow: Array = (np.int64(1) << 62) | (rank.astype(np.int64) << 44) | row_id
-    return flow.astype(np.uint64)

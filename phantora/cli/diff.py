@@ -1,0 +1,89 @@
+"""``phantora diff``: what made one run slower or faster than another."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import asdict
+
+import click
+from rich.console import Console
+
+from phantora.cli.analyze import filters
+from phantora.errors import PhantoraError
+
+
+@click.command("diff")
+@click.argument("a", type=click.Path())
+@click.argument("b", type=click.Path())
+@click.option("--ranks", metavar="LIST", help="Only these ranks of both: 0-3,7.")
+@click.option("--steps", metavar="LIST", help="Only these steps of both: 2-4.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (times in ns per step) instead of text.")
+@click.option("--html", "html_path", metavar="PATH", help="Write the difference to PATH as one self-contained page.")
+@click.option("--timeline", metavar="PATH", help="Write both runs side by side to PATH (.perfetto, .pftrace).")
+@click.option("--fail-above", metavar="SHARE", help="End with status 1 when b's steps are slower by more: 2%.")
+def diff(
+    a: str,
+    b: str,
+    ranks: str | None,
+    steps: str | None,
+    as_json: bool,
+    html_path: str | None,
+    timeline: str | None,
+    fail_above: str | None,
+) -> int:
+    """Say what makes the steps of run B slower or faster than those of run A.
+
+    The first line names the cause. Ranks, steps and operators are aligned also when the runs'
+    clusters and parallel layouts differ. Equal runs give "No difference." and status 0.
+    """
+    from phantora.trace.diff.causes import find_causes
+    from phantora.trace.diff.compare import compare, gather, to_json
+    from phantora.trace.diff.render import headline, render
+    from phantora.trace.reader import open_log
+
+    limit = _share(fail_above) if fail_above else None
+    chosen = filters(ranks, steps, None)
+    log_a, log_b = open_log(a), open_log(b)
+    sides = gather(log_a, chosen), gather(log_b, chosen)
+    difference = compare(*sides)
+    difference.causes = find_causes(*sides, difference)
+    if html_path:
+        from phantora.trace.analysis.tables import page, write_page
+
+        names = ("times", "classes", "operators", "collectives", "exposure", "ranks", "steps")
+        named = {name: [_row(asdict(change), change.change) for change in getattr(difference, name)] for name in names}
+        lines = [headline(difference), *(cause.text for cause in difference.causes[1:])]
+        write_page(html_path, page(f"{a} and {b}", lines, named))
+    if timeline:
+        from phantora.trace.export.perfetto import write_both
+
+        write_both(log_a, log_b, timeline)
+    if as_json:
+        click.echo(to_json(difference))
+    else:
+        render(difference, Console(width=100))
+    slower = difference.step.change / difference.step.a if difference.step.a else 0.0
+    if limit is not None and slower > limit:
+        print(f"phantora: {b} is {100 * slower:.2f}% slower a step than {a}, more than {fail_above}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _row(data: dict[str, object], change: float) -> dict[str, object]:
+    """One flat row: counts and times of both sides, then the change."""
+    flat: dict[str, object] = {}
+    for name, value in data.items():
+        if isinstance(value, dict):
+            flat |= {f"{key} {name}": part for key, part in value.items()}
+        else:
+            flat[name] = value
+    return {**flat, "change": change}
+
+
+def _share(text: str) -> float:
+    """``"2%"`` or ``"0.02"`` as 0.02."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%?)\s*", text)
+    if match is None:
+        raise PhantoraError(f"--fail-above {text!r} is no share; write it like 2%")
+    return float(match[1]) / (100 if match[2] else 1)

@@ -1,0 +1,213 @@
+"""What differs between two runs, as data. Times are ns per step, means over ranks; b is compared with a."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import orjson
+
+from phantora.trace.analysis.analyze import Filters, Progress, analyze
+from phantora.trace.analysis.communicators import collective_kind, groups
+from phantora.trace.analysis.report import Report
+from phantora.trace.diff.inventory import Amount, Inventory, Operation, Transfer
+from phantora.trace.reader import Log
+
+DIFF_FORMAT = 1
+
+
+@dataclass
+class Change:
+    """One quantity in both runs."""
+
+    name: str
+    a: float
+    b: float
+
+    @property
+    def change(self) -> float:
+        return self.b - self.a
+
+
+@dataclass
+class WorkChange:
+    """One operator (all its shapes) or one kind of collective."""
+
+    name: str
+    a: Amount
+    b: Amount
+    by_count: float
+    """Part of the change of time that comes from running the same shapes more or less often."""
+    by_shape: float
+    """From shapes that only one of the runs has."""
+    by_duration: float
+    """From the same shapes taking longer or shorter."""
+
+    @property
+    def change(self) -> float:
+        return self.b.time - self.a.time
+
+
+@dataclass
+class Cause:
+    """What made the difference, most decisive first."""
+
+    kind: str
+    """gpu, network, straggler, batch, recompute, layout, model, count, code, kernels, host or other."""
+    text: str
+    effect: float
+    """ns per step of device or idle time that it accounts for; not additive."""
+
+
+@dataclass
+class Difference:
+    path_a: str
+    path_b: str
+    equal: bool
+    step: Change
+    """Mean step, without the first."""
+    causes: list[Cause] = field(default_factory=list)
+    settings: list[tuple[str, Any, Any]] = field(default_factory=list)
+    """(name, a, b) of what the runs' metadata say differently."""
+    times: list[Change] = field(default_factory=list)
+    """Compute and each cause of time without it: their changes sum to the step's."""
+    steps: list[Change] = field(default_factory=list)
+    """Step times by number, of steps that both have."""
+    ranks: list[Change] = field(default_factory=list)
+    """Compute by rank, of ranks that both have."""
+    classes: list[Change] = field(default_factory=list)
+    """Device time by class of work."""
+    operators: list[WorkChange] = field(default_factory=list)
+    collectives: list[WorkChange] = field(default_factory=list)
+    exposure: list[Change] = field(default_factory=list)
+    """Exposed communication by collective."""
+    memory: list[Change] = field(default_factory=list)
+    """Bytes at the peak of the fullest rank, by use."""
+    added: list[str] = field(default_factory=list)
+    """Operators that only b runs."""
+    removed: list[str] = field(default_factory=list)
+    format: int = DIFF_FORMAT
+
+
+@dataclass
+class Side:
+    """One run, as far as it is compared."""
+
+    log: Log
+    report: Report
+    operations: dict[Operation, Amount]
+    transfers: dict[Transfer, Amount]
+    groups: list[int]
+    """Sizes of the communicators that steps use."""
+
+
+def gather(log: Log, filters: Filters, progress: Progress | None = None) -> Side:
+    inventory = Inventory(log)
+    report = analyze(log, filters, progress=progress, also=[inventory])
+    operations, transfers = inventory.result()
+    used = {c.comm for c in report.details.collectives} if report.details else set()
+    sizes = sorted({len(g.ranks) for comm, g in groups(log).items() if comm in used})
+    return Side(log, report, operations, transfers, sizes)
+
+
+def compare(a: Side, b: Side) -> Difference:
+    """The difference of two runs; its causes are found by ``causes.find_causes``."""
+    ra, rb = a.report, b.report
+    difference = Difference(
+        path_a=ra.path, path_b=rb.path, equal=False, step=Change("step", ra.steady.time, rb.steady.time)
+    )
+    difference.settings = _settings(ra.metadata, rb.metadata)
+    difference.times = _changes(
+        {"compute": ra.steady.compute, **ra.steady.stalls}, {"compute": rb.steady.compute, **rb.steady.stalls}
+    )
+    step_a, step_b = ({step.number: step.times.time for step in r.steps} for r in (ra, rb))
+    difference.steps = [Change(str(n), step_a[n], step_b[n]) for n in step_a if n in step_b and step_a[n] != step_b[n]]
+    rank_a, rank_b = rank_compute(ra), rank_compute(rb)
+    difference.ranks = [Change(str(n), rank_a[n], rank_b[n]) for n in rank_a if n in rank_b and rank_a[n] != rank_b[n]]
+    difference.classes = _changes(_by_class(a), _by_class(b))
+    difference.operators = _work(a.operations, b.operations)
+    difference.collectives = _work(a.transfers, b.transfers)
+    difference.exposure = _changes(_exposure(ra), _exposure(rb))
+    difference.memory = _changes(_memory(ra), _memory(rb))
+    names_a, names_b = ({o.name for o in s.operations} for s in (a, b))
+    difference.added, difference.removed = sorted(names_b - names_a), sorted(names_a - names_b)
+    difference.equal = not any(
+        getattr(difference, name)
+        for name in (
+            "settings", "times", "steps", "ranks", "classes", "operators", "collectives", "exposure", "memory",
+            "added", "removed",
+        )
+    ) and ra.rows == rb.rows  # fmt: skip
+    return difference
+
+
+_RUN_ONLY = frozenset(("command",))  # says how the run was started, not what it was
+
+
+def _settings(a: dict[str, Any], b: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    return [(name, a[name], b[name]) for name in a if name not in _RUN_ONLY and a[name] != b.get(name)]
+
+
+def _changes(a: dict[str, float], b: dict[str, float]) -> list[Change]:
+    """What differs, largest first."""
+    names = sorted({*a, *b})
+    found = [Change(name, a.get(name, 0.0), b.get(name, 0.0)) for name in names]
+    return sorted((c for c in found if c.change), key=lambda c: (-abs(c.change), c.name))
+
+
+def rank_compute(report: Report) -> dict[int, float]:
+    """Mean compute time of a step by rank, without the first."""
+    found = {}
+    for rank in report.ranks:
+        steps = rank.steps[1:] or rank.steps
+        if steps:
+            found[rank.rank] = sum(step.times.compute for step in steps) / len(steps)
+    return found
+
+
+def _by_class(side: Side) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for operation, amount in side.operations.items():
+        found[operation.cls or "unknown"] = found.get(operation.cls or "unknown", 0.0) + amount.time
+    found["communication"] = sum(amount.time for amount in side.transfers.values())
+    return found
+
+
+def _exposure(report: Report) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for e in report.details.exposure if report.details else ():
+        name = f"{collective_kind(e.collective)} of {e.group}"
+        found[name] = found.get(name, 0.0) + e.exposed
+    return found
+
+
+def _memory(report: Report) -> dict[str, float]:
+    if not report.details or not report.details.memory:
+        return {}
+    fullest = max(report.details.memory, key=lambda m: (m.peak_allocated, -m.rank))
+    return {"allocated": fullest.peak_allocated, **fullest.by_category}
+
+
+def _work(a: dict[Any, Amount], b: dict[Any, Amount]) -> list[WorkChange]:
+    """By name, the change of each key split into count, shape and duration; largest first."""
+    found: dict[str, WorkChange] = {}
+    for key in {**a, **b}:
+        change = found.setdefault(key.name, WorkChange(key.name, Amount(), Amount(), 0.0, 0.0, 0.0))
+        x, y = a.get(key), b.get(key)
+        for total, part in ((change.a, x), (change.b, y)):
+            if part is not None:
+                total.count += part.count
+                total.time += part.time
+        if x is None or y is None or not x.count or not y.count:
+            change.by_shape += (y.time if y else 0.0) - (x.time if x else 0.0)
+        else:
+            change.by_count += (y.count - x.count) * x.time / x.count
+            change.by_duration += (y.time / y.count - x.time / x.count) * y.count
+    differing = [c for c in found.values() if c.by_count or c.by_shape or c.by_duration or c.change]
+    return sorted(differing, key=lambda c: (-abs(c.change), c.name))
+
+
+def to_json(difference: Difference) -> str:
+    data = asdict(difference)
+    data["ratio"] = difference.step.b / difference.step.a if difference.step.a else None
+    return orjson.dumps(data, option=orjson.OPT_INDENT_2).decode()

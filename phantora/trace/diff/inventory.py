@@ -1,0 +1,127 @@
+"""The work of an average step of an average rank: what two runs are compared by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from phantora.trace.analysis.communicators import collective_kind, groups
+from phantora.trace.analysis.windows import Window, kind_mask
+from phantora.trace.reader import Log
+from phantora.trace.schema import COMMUNICATION_KINDS, COPY_KINDS
+
+Mask = npt.NDArray[np.bool_]
+Sums = dict[tuple[int, ...], list[float]]
+_Key = TypeVar("_Key")
+
+_COMMUNICATION = kind_mask(COMMUNICATION_KINDS)
+_COMPUTE = kind_mask(("kernel", *COPY_KINDS))
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operator with its arguments; kernels that none launched go by their own name."""
+
+    name: str
+    shape: str
+    cls: str
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A collective of one size among so many ranks (0: unknown)."""
+
+    name: str
+    ranks: int
+    bytes: int
+
+
+@dataclass
+class Amount:
+    """Per rank and step."""
+
+    count: float = 0
+    """Kernels."""
+    time: float = 0
+    """ns on the GPU; of communication from the last arrival on."""
+
+
+class Inventory:
+    """Sums over the windows of steps, without the first when there are several."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._parts: list[tuple[Sums, Sums, int]] = []  # compute, communication, ranks; by step, backwards
+
+    def add(self, window: Window) -> None:
+        if window.span.step is None:
+            return
+        own = window.own()
+        self._parts.append(
+            (self._compute(window, own), self._communication(window, own), int(window.span.present.sum()))
+        )
+
+    @staticmethod
+    def _compute(window: Window, own: Mask) -> Sums:
+        rows = np.flatnonzero(own & _COMPUTE[window["kind"]])
+        op = window["op"][rows].astype(np.int64)
+        name = np.where(op >= 0, -1, window["name"][rows])
+        return _sums((op, window["shape"][rows], window["cls"][rows], name), (window["end"] - window["start"])[rows])
+
+    @staticmethod
+    def _communication(window: Window, own: Mask) -> Sums:
+        rows = np.flatnonzero(own & _COMMUNICATION[window["kind"]])
+        ready = np.clip(window["ready"][rows], window["start"][rows], window["end"][rows])
+        return _sums((window["name"][rows], window["comm"][rows], window["bytes"][rows]), window["end"][rows] - ready)
+
+    def result(self) -> tuple[dict[Operation, Amount], dict[Transfer, Amount]]:
+        """Means per rank and step."""
+        parts = self._parts[:-1] or self._parts  # windows came backwards: the last part is the first step
+        share = sum(ranks for _, _, ranks in parts) or 1
+        names, operators, shapes, classes = (self._log.words(c) for c in ("name", "op", "shape", "cls"))
+        known = groups(self._log)
+
+        def word(words: list[str], index: int) -> str:
+            return words[index] if index >= 0 else ""
+
+        operations: dict[Operation, Amount] = {}
+        transfers: dict[Transfer, Amount] = {}
+        for compute, communication, _ in parts:
+            for (op, shape, cls, name), (count, time) in compute.items():
+                label = word(operators, op) or word(names, name)
+                _add(operations, Operation(label, word(shapes, shape), word(classes, cls)), count / share, time / share)
+            for (name, comm, size), (count, time) in communication.items():
+                ranks = len(known[comm].ranks) if comm in known else 0
+                _add(transfers, Transfer(collective_kind(word(names, name)), ranks, size), count / share, time / share)
+        return operations, transfers
+
+
+def _sums(keys: tuple[npt.NDArray[np.integer], ...], time: npt.NDArray[np.int64]) -> Sums:
+    """Count and time by combination of `keys`."""
+    if not len(time):
+        return {}
+    # Mixed into one number: sorting that is far cheaper than sorting columns.
+    mixed = np.zeros(len(time), np.int64)
+    tables = []
+    for key in keys:
+        values, place = np.unique(key, return_inverse=True)
+        tables.append(values)
+        mixed = mixed * len(values) + place.reshape(-1)
+    found, place = np.unique(mixed, return_inverse=True)
+    count, total = np.bincount(place), np.bincount(place, time)
+    columns = []
+    rest = found
+    for values in reversed(tables):
+        columns.append(values[rest % len(values)].tolist())
+        rest = rest // len(values)
+    combined = zip(*reversed(columns), strict=True)
+    return {key: [float(n), float(t)] for key, n, t in zip(combined, count, total, strict=True)}
+
+
+def _add(table: dict[_Key, Amount], key: _Key, count: float, time: float) -> None:
+    amount = table.setdefault(key, Amount())
+    amount.count += count
+    amount.time += time

@@ -1,0 +1,91 @@
+"""A difference as text, at most 100 columns wide; its first line names the cause."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from phantora.trace.analysis.units import duration, size
+from phantora.trace.diff.compare import Change, Difference, WorkChange
+
+_MOST = 8
+
+
+def headline(d: Difference) -> str:
+    """``Slower by 12.3 ms a step (+5.2%): another GPU: H100 -> A100``."""
+    if d.equal:
+        return "No difference."
+    change, whole = d.step.change, d.step.a
+    cause = d.causes[0].text if d.causes else "no cause found"
+    if abs(change) < 1e-4 * whole:
+        return f"Same step time ({duration(d.step.b)}): {cause}"
+    verb = "Slower" if change > 0 else "Faster"
+    share = f"{100 * change / whole:+.1f}%" if whole else "new"
+    return f"{verb} by {duration(abs(change))} a step ({share}): {cause}"
+
+
+def render(d: Difference, console: Console) -> None:
+    console.print(headline(d), highlight=False, markup=False, style="bold", soft_wrap=True)
+    if d.equal:
+        return
+    console.print(f"a {d.path_a}: {duration(d.step.a)} a step", highlight=False, markup=False)
+    console.print(f"b {d.path_b}: {duration(d.step.b)} a step", highlight=False, markup=False)
+    for cause in d.causes[1:]:
+        console.print(f"- also {cause.text} ({_signed(cause.effect)})", highlight=False, markup=False)
+    for name, a, b in d.settings:
+        if not isinstance(a, dict | list) and name != "phantora":
+            console.print(f"- {name}: {a} -> {b}", highlight=False, markup=False)
+    _changes("Where the step's time changed", d.times, console)
+    _changes("Device time by class", d.classes, console)
+    _work("Operators", d.operators, console)
+    _work("Collectives", d.collectives, console)
+    _changes("Exposed communication", d.exposure, console)
+    _changes("Compute by rank", sorted(d.ranks, key=lambda c: -abs(c.change)), console)
+    _changes("Memory at the peak", d.memory, console, memory=True)
+    for title, names in (("Only in b", d.added), ("Only in a", d.removed)):
+        if names:
+            more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+            console.print(f"\n[bold]{title}[/bold]: {', '.join(names[:_MOST])}{more}", highlight=False)
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(
+        title=f"\n{title}", title_justify="left", title_style="bold", box=None, pad_edge=False,
+        padding=(0, 2, 0, 0),
+    )  # fmt: skip
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="left" if i == 0 else "right", no_wrap=True)
+    return table
+
+
+def _changes(title: str, changes: Sequence[Change], console: Console, memory: bool = False) -> None:
+    if not changes:
+        return
+    show = size if memory else duration
+    table = _table(title, "", "a", "b", "change")
+    for c in changes[:_MOST]:
+        sign = "+" if c.change > 0 else "-"
+        table.add_row(_cut(c.name, 50), show(c.a), show(c.b), sign + show(abs(c.change)))
+    console.print(table)
+
+
+def _work(title: str, changes: Sequence[WorkChange], console: Console) -> None:
+    if not changes:
+        return
+    table = _table(title, "", "calls a", "calls b", "change", "by count", "by shape", "by duration")
+    for c in changes[:_MOST]:
+        table.add_row(
+            _cut(c.name, 32), f"{c.a.count:g}"[:7], f"{c.b.count:g}"[:7], _signed(c.change), _signed(c.by_count),
+            _signed(c.by_shape), _signed(c.by_duration),
+        )  # fmt: skip
+    console.print(table)
+
+
+def _signed(ns: float) -> str:
+    return ("+" if ns > 0 else "-" if ns < 0 else "") + duration(abs(ns))
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
