@@ -25,7 +25,7 @@ from phantora.trace.schema import PriceRow, RunMetadata, Tables
 from phantora.trace.writer import ROW
 
 US = 1000
-LAYER = 130 * US  # on the GPU
+LAYER = 115 * US  # on the GPU: the transfer, which waits for rank 1, ends last
 HOST_LAYER = 60 * US
 _PER_LAYER = (
     Kind.OPERATOR, Kind.MEMORY, Kind.KERNEL, Kind.RECORD, Kind.WAIT, Kind.COLLECTIVE, Kind.RECORD, Kind.KERNEL,
@@ -58,7 +58,7 @@ def _layers(count: int, scale: float, ready: npt.NDArray[np.int64] | None) -> np
     ids = layer * len(_PER_LAYER)
     rows["id"] = ids[:, None] + np.arange(len(_PER_LAYER))
     mid = gpu + first
-    begin = gpu + LAYER - 70 * US  # of the second kernel and, at the latest, of the transfer
+    begin = mid
     put(0, host, host + 40 * US, sig=sig)
     put(1, host + 1 * US, host + 1 * US, value=(8 << 30) + (layer << 20), bytes=64 << 30)
     put(2, gpu, mid, name=layer % 200, sig=sig, price=sig, launch=host + 2 * US, link=ids, stream=0)

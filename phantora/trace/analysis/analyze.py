@@ -34,6 +34,7 @@ _SHORT_COLUMNS = (
 _COLUMNS = (*_SHORT_COLUMNS, "stream", "id", "link", "shape", "algorithm", "comm", "seq")
 _SHORT_KINDS = (*DEVICE_KINDS, "memory", "sync")
 _MEMORY = code("memory")
+MOST_JOINS = 100_000  # for which gains are computed unasked: about a second
 Progress = Callable[[int, int], None]
 
 
@@ -120,7 +121,7 @@ class _Pass:
             self.exposures = Exposures()
             self.collectives = Collectives(ranks)
             self.tokens = Tokens(log)
-            self.paths = CriticalPaths(log, ranks, self.groups, _typical(spans))
+            self.paths = CriticalPaths(log, ranks, self.groups, _typical(spans), MOST_JOINS if len(spans) > 1 else None)
 
     def add(self, window: Window) -> None:
         own = window.own()

@@ -25,14 +25,18 @@ _HOST_ROWS = kind_mask(("operator", "annotation"))
 class CriticalPaths:
     """Walks one path per window of a step."""
 
-    def __init__(self, log: Log, ranks: list[int], known: dict[int, Group], gains_for: int | None) -> None:
-        """`gains_for`: number of the step whose gains are computed; the others' are left out."""
-        self._log, self._ranks, self._groups, self._gains_for = log, ranks, known, gains_for
+    def __init__(
+        self, log: Log, ranks: list[int], known: dict[int, Group], gains_for: int | None, most_joins: int | None
+    ) -> None:
+        """`gains_for`: number of the step whose gains are computed, unless it has more than `most_joins`
+        places where streams or ranks join; the others' are left out."""
+        self._log, self._ranks, self._groups = log, ranks, known
+        self._gains_for, self._most_joins = gains_for, most_joins
         self._found: list[CriticalPath] = []
 
     def add(self, window: Window) -> None:
         walk = _Walk(self._log, window, self._ranks, self._groups)
-        self._found.append(walk.path(with_gains=window.span.step == self._gains_for))
+        self._found.append(walk.path(window.span.step == self._gains_for, self._most_joins))
 
     def report(self) -> list[CriticalPath]:
         return sorted(self._found, key=lambda path: path.step)
@@ -51,7 +55,7 @@ class _Walk:
         self.begin, self.end = max(0, int(span.start[self.end_rank])), int(span.end[self.end_rank])
         self._host: dict[int, tuple[Ints, Ints]] = {}
 
-    def path(self, with_gains: bool) -> CriticalPath:
+    def path(self, with_gains: bool, most_joins: int | None = None) -> CriticalPath:
         self._run()
         self.segments.reverse()
         by_class: Counter[str] = Counter()
@@ -64,7 +68,7 @@ class _Walk:
         assert step is not None
         gain = None
         if with_gains:
-            gain = free_class_gains(self.d, self.meta, self.classes, list(by_class), self.begin)
+            gain = free_class_gains(self.d, self.classes, list(by_class), self.begin, most_joins)
         return CriticalPath(
             step=step,
             time=self.end - self.begin,

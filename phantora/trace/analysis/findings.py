@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from phantora.trace.analysis.communicators import collective_kind
 from phantora.trace.analysis.report import Details, Report, Times
 from phantora.trace.analysis.units import duration, percent, size
@@ -41,13 +43,19 @@ def findings(steady: Times, details: Details) -> list[str]:
         )
     say(stalls["late rank"], late + ".")
     if details.exposure:
-        transfers = [(e.exposed - e.late_rank, e) for e in details.exposure]
-        most, e = max(transfers, key=lambda pair: pair[0])
-        by = f", awaited by {e.waited_by}" if e.waited_by else ""
+        by_collective: dict[tuple[str, str], float] = defaultdict(float)
+        waiters: dict[tuple[str, str], dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        for e in details.exposure:
+            key = collective_kind(e.collective), e.group
+            by_collective[key] += e.exposed - e.late_rank
+            waiters[key][e.waited_by] += e.exposed - e.late_rank
+        (kind, group), most = max(by_collective.items(), key=lambda item: item[1])
+        waiter = max(waiters[kind, group].items(), key=lambda item: item[1])[0]
+        by = f", awaited most by {waiter}" if waiter else ""
         say(
             stalls["transfer"],
             "Exposed communication: transfers that no compute hides take {time} of a step ({share}), most in "
-            f"{collective_kind(e.collective)} of {e.group} ({duration(most)}{by}).",
+            f"{kind} of {group} ({duration(most)}{by}).",
         )
     return [text for _, text in sorted(found, key=lambda item: -item[0])]
 

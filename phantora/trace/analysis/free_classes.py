@@ -18,19 +18,21 @@ import numpy as np
 import numpy.typing as npt
 
 from phantora.trace.analysis.dependencies import COLLECTIVE, COMMUNICATION, NEVER, ON_STREAM, WAIT, WORK, Dependencies
-from phantora.trace.schema import RunMetadata
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 
 def free_class_gains(
-    d: Dependencies, meta: RunMetadata, classes: list[str], free: Sequence[str], begin: int
-) -> dict[str, int]:
+    d: Dependencies, classes: list[str], free: Sequence[str], begin: int, most: int | None = None
+) -> dict[str, int] | None:
     """Nanoseconds by which the window's step were shorter with each class of `free` taking no time;
-    classes that are no durations (gaps, latencies, waits) are left out. `begin`: the step's start."""
+    classes that are no durations (gaps, latencies, waits) are left out. `begin`: the step's start.
+    None when more than `most` places where streams or ranks join would have to be visited."""
     chosen = [name for name in free if name in ("host", "communication") or name in classes or name == "unknown"]
-    graph = _Graph(d, meta, classes, chosen, begin)
+    graph = _Graph(d, classes, chosen, begin)
+    if most is not None and len(graph.first) > most:
+        return None
     ends = graph.solve()
     return {name: int(ends[0] - ends[k + 1]) for k, name in enumerate(chosen)}
 
@@ -38,7 +40,7 @@ def free_class_gains(
 class _Graph:
     """Vectors have one entry for nothing free and one per free class."""
 
-    def __init__(self, d: Dependencies, meta: RunMetadata, classes: list[str], free: list[str], begin: int) -> None:
+    def __init__(self, d: Dependencies, classes: list[str], free: list[str], begin: int) -> None:
         self.d, self.begin = d, begin
         self.size = 1 + len(free)
         span = d.window.span
@@ -160,7 +162,7 @@ class _Graph:
         self.value: dict[int, Ints] = {}
         self.arrival: dict[int, Ints] = {}
         self.chain_of = {int(r): i for i, r in enumerate(queue[self.first])}
-        self._group_members()
+        self._group_calls()
         for position in order.tolist():
             if which[position]:
                 self._solve_sync(int(index[position]))
@@ -179,15 +181,9 @@ class _Graph:
             waited = self.value.get(record, np.full(self.size, d.end[record]))
             state = np.maximum(np.maximum(self.state[lane] + self.a[i], host + self.b[i]), waited + self.rest[row])
         else:
-            arrived = self._arrive(row)
-            ready = arrived
-            members = self.members.get(row, ())
-            for member in members:
-                ready = np.maximum(ready, self._arrive(member))
-            known = max([int(d.start[row]), *(int(d.start[m]) for m in members)])
-            transfer = int(d.end[row] - d.ready[row])
-            stays = int(d.ready[row]) - known
-            state = ready + stays + np.where(self.communication_free, 0, transfer)
+            began, recorded = self._begin(row)
+            stays, transfer = int(d.ready[row]) - recorded, int(d.end[row] - d.ready[row])
+            state = began + stays + np.where(self.communication_free, 0, transfer)
         self.state[lane] = state
         self.value[int(self.queue[self.last[i]])] = state
 
@@ -203,21 +199,34 @@ class _Graph:
             self.arrival[row] = found
         return found
 
-    def _group_members(self) -> None:
-        """Of each communication row, the other rows whose arrival it waits for."""
+    def _begin(self, row: int) -> tuple[Ints, int]:
+        """When the last of those that a communication row waits for has arrived; the same as recorded."""
+        call = self.call.get(row)
+        if call is None:  # a send or receive: the partner that it waited for is all that the log names
+            rows = [row, int(self.d.partner[row])] if self.d.partner[row] >= 0 else [row]
+        elif call in self.begun:
+            return self.begun[call]
+        else:
+            rows = self.calls[call]
+        arrivals = self._arrive(rows[0])
+        for other in rows[1:]:
+            arrivals = np.maximum(arrivals, self._arrive(other))
+        found = arrivals, int(self.d.start[rows].max())
+        if call is not None:
+            self.begun[call] = found
+        return found
+
+    def _group_calls(self) -> None:
+        """The rows of each collective: same communicator, sequence number and end."""
         d = self.d
-        rows = np.flatnonzero(COMMUNICATION[d.kind] & self.inside)
-        self.members: dict[int, tuple[int, ...]] = {}
         comm, seq = d.window["comm"], d.window["seq"]
-        calls: dict[tuple[int, int, int], list[int]] = {}
-        for row in rows.tolist():
-            if seq[row] >= 0 and d.kind[row] == COLLECTIVE:
-                calls.setdefault((int(comm[row]), int(seq[row]), int(d.end[row])), []).append(row)
-            elif d.partner[row] >= 0:
-                self.members[row] = (int(d.partner[row]),)
-        for members in calls.values():
-            for row in members:
-                self.members[row] = tuple(m for m in members if m != row)
+        rows = np.flatnonzero((d.kind == COLLECTIVE) & self.inside & (seq >= 0))
+        self.begun: dict[int, tuple[Ints, int]] = {}
+        rows = rows[np.lexsort((d.end[rows], seq[rows], comm[rows]))]
+        keys = np.stack([comm[rows], seq[rows], d.end[rows]])
+        fresh = np.flatnonzero(np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0))) if len(rows) else rows
+        self.calls: list[list[int]] = [part.tolist() for part in np.split(rows, fresh[1:])]
+        self.call = {row: i for i, part in enumerate(self.calls) for row in part}
 
     def _solve_sync(self, place: int) -> None:
         d = self.d

@@ -117,9 +117,10 @@ def _details(report: Report, details: Details, console: Console) -> None:
     _stalls(report.steady, console)
     _exposure(report, details, console)
     _collectives(details, console)
-    for path in details.critical_paths:
-        if path.gain is not None:
-            _path(path, console)
+    paths = sorted(details.critical_paths, key=lambda path: path.time)
+    shown = next((path for path in paths if path.gain is not None), paths[len(paths) // 2] if paths else None)
+    if shown is not None:
+        _path(shown, console)
     for title, rows in (("Kernels", details.kernels), ("Operators", details.operators), ("Modules", details.modules)):
         _work(title, rows, console)
     _memory(details, console)
@@ -177,6 +178,8 @@ def _path(path: CriticalPath, console: Console) -> None:
     )
     table = _table("", "class", "on the path", "share", "gain if free")
     gain = path.gain or {}
+    if path.gain is None:
+        console.print(f"(gains take long here: ask for them with --steps {path.step})", style="dim")
     for cls, time in list(path.by_class.items())[:12]:
         table.add_row(cls, duration(time), percent(time, path.length), duration(gain[cls]) if cls in gain else "-")
     console.print(table)

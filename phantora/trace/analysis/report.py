@@ -218,7 +218,8 @@ class CriticalPath:
     """Host time on the path by the operator or annotation that ran."""
     gain: dict[str, int] | None
     """By how much the step were shorter if the class took no time: the longest path is computed anew, all
-    other durations and recorded dependencies kept. None for steps for which it was not asked."""
+    other durations and recorded dependencies kept. Computed for the step of median length and for a step
+    asked for alone, None for others."""
     segments: list[PathSegment]
 
 
