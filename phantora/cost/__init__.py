@@ -1,19 +1,28 @@
 """How long an operator or a kernel takes, and how we know."""
 
+from pathlib import Path
+
+from phantora.cost.measured import DATA, Live, Measured, tables_for
 from phantora.cost.parse import kernel_launch, parse_library, parse_signature
 from phantora.cost.roofline import Roofline
 from phantora.cost.types import CostModel, KernelLaunch, OperatorSignature, Price, TensorSpec
 from phantora.hardware.types import Gpu
 
 
-def model_for(gpu: Gpu) -> CostModel:
-    """The cost model of `gpu`."""
-    return Roofline(gpu)
+def model_for(gpu: Gpu, cache: Path | None = None, live: Live | None = None) -> Measured:
+    """The cost model of `gpu`: the tables that ship with the package, after those in the folder `cache`.
+
+    `live` measures operators that no table of this GPU knows.
+    """
+    folders = [cache, DATA] if cache is not None else [DATA]
+    own, foreign = tables_for(gpu, folders)
+    return Measured(gpu, own, foreign, live)
 
 
 __all__ = [
     "CostModel",
     "KernelLaunch",
+    "Measured",
     "OperatorSignature",
     "Price",
     "Roofline",

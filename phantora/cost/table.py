@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from phantora.cost.parse import parse_signature
@@ -26,6 +27,7 @@ SUFFIX = ".parquet"
 _KEY = b"phantora.kernel_times"
 _TEXT = pa.dictionary(pa.int32(), pa.utf8())
 _SCHEMA = pa.schema([
+    ("key", _TEXT),
     ("signature", _TEXT),
     ("compute", _TEXT),
     ("position", pa.int16()),
@@ -69,19 +71,84 @@ class Entry:
         return _parsed(self.signature)
 
 
-@dataclass(frozen=True)
 class Table:
-    """All entries of a file by :func:`signature_key`, and what they were measured with."""
+    """Entries by :func:`signature_key`, and what they were measured with. Entries are made when asked for."""
 
-    about: Mapping[str, str]
-    entries: Mapping[str, Entry]
-    path: str = ""
+    def __init__(self, about: Mapping[str, str], entries: Iterable[Entry] = (), path: str = "") -> None:
+        self.about = dict(about)
+        self.path = path
+        self._made = {signature_key(e.parsed, e.compute): e for e in entries}
+        self._rows: dict[str, tuple[int, int]] = {}  # key -> first row and the one after the last
+        self._words: dict[str, tuple[list[int], list[str]]] = {}  # text columns: indices and words
+        self._numbers: dict[str, Any] = {}
+        self._by_operator: dict[str, list[str]] | None = None
 
-    def __iter__(self) -> Iterator[Entry]:
-        return iter(self.entries.values())
+    @classmethod
+    def of_rows(cls, about: Mapping[str, str], rows: pa.Table, path: str) -> Table:
+        """From the rows of a file, those of an entry together and in order."""
+        table = cls(about, (), path)
+        for field in _SCHEMA:
+            column = rows.column(field.name).combine_chunks()
+            if field.type == _TEXT:
+                table._words[field.name] = (column.indices.to_numpy().tolist(), column.dictionary.to_pylist())
+            elif pa.types.is_fixed_size_list(field.type):
+                flat = column.flatten().to_numpy().tolist()
+                table._numbers[field.name] = list(zip(flat[::3], flat[1::3], flat[2::3], strict=True))
+            else:
+                table._numbers[field.name] = column.to_numpy().tolist()
+        first = [row for row, position in enumerate(table._numbers["position"]) if position == 0]
+        if len(rows) and (not first or first[0] != 0):
+            raise ValueError("its rows are not in order")
+        indices, words = table._words["key"]
+        for begin, end in zip(first, [*first[1:], len(rows)], strict=True):
+            table._rows[words[indices[begin]]] = (begin, end)
+        return table
 
     def __len__(self) -> int:
-        return len(self.entries)
+        return len(self._rows.keys() | self._made.keys())
+
+    def __iter__(self) -> Iterator[Entry]:
+        for key in self.keys():
+            entry = self.get(key)
+            assert entry is not None
+            yield entry
+
+    def keys(self) -> list[str]:
+        return list(dict.fromkeys((*self._rows, *self._made)))
+
+    def get(self, key: str) -> Entry | None:
+        """The entry of this very signature."""
+        if key not in self._made:
+            rows = self._rows.get(key)
+            if rows is None:
+                return None
+            self._made[key] = self._entry(*rows)
+        return self._made[key]
+
+    def of_operator(self, name: str) -> list[Entry]:
+        """Entries of the operator with base name `name`, whatever its overload."""
+        if self._by_operator is None:
+            self._by_operator = {}
+            for key in self.keys():
+                base = key.partition("(")[0].rpartition("::")[2].partition(".")[0]
+                self._by_operator.setdefault(base, []).append(key)
+        found = (self.get(key) for key in self._by_operator.get(name, ()))
+        return [entry for entry in found if entry is not None]
+
+    def _entry(self, first: int, end: int) -> Entry:
+        def word(column: str, row: int) -> str:
+            indices, words = self._words[column]
+            return words[indices[row]]
+
+        n = self._numbers
+        kernels = tuple(
+            TimedKernel(
+                word("name", row), word("kind", row), n["grid"][row], n["block"][row],
+                n["cold"][row], n["warm"][row], n["spread"][row],
+            )
+            for row in range(first, end)
+        )  # fmt: skip
+        return Entry(word("signature", first), word("compute", first), kernels, n["clock_mhz"][first])
 
 
 @lru_cache(maxsize=1 << 16)
@@ -129,9 +196,10 @@ def write_table(path: Path, about: Mapping[str, str], entries: Iterable[Entry]) 
     """Writes a table in one move: a reader sees the old file or the new one."""
     columns: dict[str, list[Any]] = {name: [] for name in _SCHEMA.names}
     for entry in entries:
+        key = signature_key(entry.parsed, entry.compute)
         for position, kernel in enumerate(entry.kernels):
             values = (
-                entry.signature, entry.compute, position, kernel.name, kernel.kind, kernel.grid, kernel.block,
+                key, entry.signature, entry.compute, position, kernel.name, kernel.kind, kernel.grid, kernel.block,
                 kernel.cold, kernel.warm, kernel.spread, entry.clock_mhz,
             )  # fmt: skip
             for name, value in zip(_SCHEMA.names, values, strict=True):
@@ -144,6 +212,14 @@ def write_table(path: Path, about: Mapping[str, str], entries: Iterable[Entry]) 
         part.replace(path)
     except OSError as error:
         raise PhantoraError(f"cannot write {path}: {error}; choose another file") from error
+
+
+def table_gpu(path: Path) -> str:
+    """The product name of the GPU that the table in `path` was measured on. Raises as :func:`read_table`."""
+    try:
+        return _about(path, pq.read_schema(path)).get("gpu", "")
+    except (OSError, pa.ArrowException) as error:
+        raise PhantoraError(f"{path} is no table of kernel times: {_first_line(error)}") from error
 
 
 def read_table(path: Path) -> Table:
@@ -159,9 +235,11 @@ def read_table(path: Path) -> Table:
     if wrong:
         raise PhantoraError(f"{path}: the table lacks the columns {', '.join(wrong)}; measure it anew")
     try:
-        rows = table.select(_SCHEMA.names).cast(_SCHEMA).to_pylist()
-        return Table(about, _entries(rows), str(path))
-    except (pa.ArrowException, PhantoraError, TypeError, ValueError, IndexError, AttributeError) as error:
+        rows = table.select(_SCHEMA.names).cast(_SCHEMA)
+        if pc.min(rows["cold"]).as_py() < 0 or pc.min(rows["warm"]).as_py() < 0:
+            raise ValueError("a negative time")
+        return Table.of_rows(about, rows, str(path))
+    except (pa.ArrowException, TypeError, ValueError) as error:
         raise PhantoraError(f"{path}: broken contents ({_first_line(error)}); measure it anew") from error
 
 
@@ -177,24 +255,6 @@ def _about(path: Path, schema: pa.Schema) -> dict[str, str]:
     if version != FORMAT:
         raise PhantoraError(f"{path} has version {version} of the format, and {FORMAT} is known; measure it anew")
     return {str(key): str(value) for key, value in about.items()}
-
-
-def _entries(rows: list[dict[str, Any]]) -> dict[str, Entry]:
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in rows:
-        if row["cold"] < 0 or row["warm"] < 0:
-            raise ValueError("a negative time")
-        found.setdefault((row["signature"], row["compute"]), []).append(row)
-    entries: dict[str, Entry] = {}
-    for (signature, compute), kernels in found.items():
-        kernels.sort(key=lambda row: row["position"])
-        timed = tuple(
-            TimedKernel(r["name"], r["kind"], tuple(r["grid"]), tuple(r["block"]), r["cold"], r["warm"], r["spread"])  # type: ignore[arg-type, unused-ignore]
-            for r in kernels
-        )
-        entry = Entry(signature, compute, timed, kernels[0]["clock_mhz"])
-        entries[signature_key(parse_signature(signature), compute)] = entry
-    return entries
 
 
 def _first_line(error: Exception) -> str:

@@ -156,7 +156,8 @@ class Book:
         self.failures: dict[str, str] = {}
         if path.exists():
             table = read_table(path)
-            self.about, self.entries = dict(table.about), dict(table.entries)
+            self.about = table.about
+            self.entries = {signature_key(entry.parsed, entry.compute): entry for entry in table}
         self._journal = path.with_name(path.name + JOURNAL)
         if self._journal.exists():
             self._replay()
@@ -206,4 +207,4 @@ class Book:
         if self.entries:
             write_table(self.path, self.about, self.entries.values())
             self._journal.unlink(missing_ok=True)
-        return Table(self.about, self.entries, str(self.path))
+        return Table(self.about, self.entries.values(), str(self.path))

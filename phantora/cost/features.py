@@ -1,0 +1,168 @@
+"""What makes two operators comparable: a family, and the logarithms of their sizes within it.
+
+Within a family the same kernels run, or kernels that differ in how they cut the work; between two
+members whose sizes are near, the analytic model's error is nearly the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log2, prod
+from typing import Any
+
+from phantora.cost import attention, gemm
+from phantora.cost.catalogue import base_name, classify
+from phantora.cost.tensors import dense, layout, nbytes, on_gpu, tensors
+from phantora.cost.types import OperatorSignature, TensorSpec
+
+CHUNK = 65536  # elements of a block of torch's multi-tensor kernels (ATen/native/cuda/MultiTensorApply.cuh)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an operator stands: `families` from the narrowest to the widest, and its coordinates,
+    base-2 logarithms of sizes."""
+
+    cls: str
+    families: tuple[str, ...]
+    at: tuple[float, ...]
+
+
+def place(signature: OperatorSignature, compute: str = "", launches: int = 1) -> Place | None:
+    """The place of `signature`, or None for what has no sizes to compare. `launches` are its kernels."""
+    name = base_name(signature.name)
+    cls, _ = classify(name)
+    if cls == "gemm":
+        return _gemm(signature, name, compute)
+    if cls == "attention":
+        return _attention(signature, name)
+    if cls == "convolution":
+        return _convolution(signature, name, compute)
+    return _memory(signature, name, cls, launches)
+
+
+def _log(value: float) -> float:
+    return log2(max(1.0, value))
+
+
+def _gemm(signature: OperatorSignature, name: str, compute: str) -> Place | None:
+    products = gemm.from_signature(signature, name)
+    operands = [t for t in tensors(signature.args) if len(t.shape) >= 2]
+    if len(products) != 1 or len(operands) < 2:
+        return None
+    p = products[0]
+    a, b = operands[-2:] if name.startswith(("addmm", "baddbmm")) else operands[:2]
+    form = f"{_transposed(a)}{_transposed(b)}"
+    kind = "grouped" if "grouped" in name else "batched" if p.batch > 1 or len(a.shape) > 2 else "plain"
+    dtypes = f"{p.dtype} {compute} {kind}"
+    at = (_log(p.m), _log(p.n), _log(p.k), *((_log(p.batch),) if kind != "plain" else ()))
+    return Place("gemm", (f"{dtypes} {form}", dtypes), at)
+
+
+def _transposed(t: TensorSpec) -> str:
+    """How a product reads an operand: along its rows or its columns."""
+    return "t" if len(t.stride) >= 2 and t.stride[-1] != 1 and t.stride[-2] == 1 else "n"
+
+
+def _attention(signature: OperatorSignature, name: str) -> Place | None:
+    found = attention.from_signature(signature, name)
+    if found is None:
+        return None
+    a = found
+    kind = f"{name} {a.causal} {a.head}"
+    # A short last wave matters as little as many blocks there are.
+    at = (_log(a.batch * a.heads), _log(a.queries), _log(a.keys), 0.3 * _log(a.heads / max(1, a.kv_heads)))
+    return Place("attention", (kind,), at)
+
+
+def _convolution(signature: OperatorSignature, name: str, compute: str) -> Place | None:
+    given = [t for t in on_gpu(signature.args) if len(t.shape) >= 3]
+    if len(given) < 2:
+        return None
+    x, w = (given[1], given[2]) if "backward" in name and len(given) > 2 else (given[0], given[1])
+    geometry = [v for v in signature.args if isinstance(v, tuple) and not any(isinstance(i, TensorSpec) for i in v)]
+    last = len(x.stride) > 1 and x.stride[1] == 1
+    kind = f"{name} {x.dtype} {compute} {'nhwc' if last else 'nchw'} {w.shape[2:]} {geometry}"
+    at = (_log(x.shape[0]), _log(x.shape[1]), _log(w.shape[0]), _log(prod(x.shape[2:])))
+    return Place("convolution", (kind,), at)
+
+
+def _memory(signature: OperatorSignature, name: str, cls: str, launches: int) -> Place | None:
+    lists = [a for a in signature.args if isinstance(a, tuple) and any(isinstance(t, TensorSpec) for t in a)]
+    given = on_gpu(signature.args)
+    if not given:
+        return None
+    stem = name.rstrip("_")
+    if lists:
+        return _lists(name, cls, lists, given, launches)
+    largest = max(given, key=lambda t: (prod(t.shape), nbytes(t)))
+    dtypes = " ".join(t.dtype for t in given if t.shape)
+    shapes = {layout(t) + t.shape for t in given if prod(t.shape) > 1}
+    flat = len(shapes) <= 1 and all(dense(t) for t in given)
+    form = "flat" if flat else " ".join(_form(t, largest) for t in given)
+    words = " ".join(str(v) for v in signature.args if isinstance(v, (bool, str)) and v not in (False, ""))
+    if cls in _BY_ROWS or name.startswith(("gather", "index", "scatter")):
+        dims = _reduced(signature)
+        rows, inner = prod(largest.shape[:-1]), largest.shape[-1] if largest.shape else 1
+        if len(largest.shape) == 4 and "norm" in name:  # images
+            rows, inner = largest.shape[0] * prod(largest.shape[2:]), largest.shape[1]
+        channels_last = len(largest.stride) == 4 and largest.stride[1] == 1
+        kind = f"{name} {dtypes} {dims} {len(largest.shape) == 4} {channels_last} {words}"
+        return Place(cls, (kind,), (_log(rows), _log(inner)))
+    size = sum(nbytes(t) for t in given if prod(t.shape) > 1) or nbytes(largest)
+    run = 0.0 if flat else 0.3 * _inner(largest)
+    return Place(cls, (f"{name} {dtypes} {form} {words}", f"{stem} {dtypes} {flat}"), (_log(size), run))
+
+
+def _lists(
+    name: str, cls: str, lists: list[tuple[Any, ...]], given: list[TensorSpec], launches: int
+) -> Place:
+    """Multi-tensor kernels give each block a chunk of one tensor: small tensors leave blocks half empty."""
+    total = sum(nbytes(t) for a in lists for t in tensors(a))
+    dtypes = " ".join(dict.fromkeys(t.dtype for t in given))
+    first = list(tensors(lists[0]))
+    if name.rstrip("_") in ("cat", "stack", "_chunk_cat", "split_with_sizes_copy"):
+        widest = max(first, key=nbytes)
+        even = all(dense(t) for t in given)
+        at = (_log(total), 0.5 * _log(len(first)), 0.3 * _inner(widest))
+        return Place(cls, (f"{name} {dtypes} {even}", f"{name} {dtypes}"), at)
+    elements = [prod(t.shape) for t in first]
+    chunks = sum(-(-n // CHUNK) for n in elements)
+    at = (_log(total), _log(chunks), _log(launches))
+    return Place(cls, (f"{name} {dtypes} {len(lists)}", f"{name} {dtypes}"), at)
+
+
+_BY_ROWS = frozenset(("normalization", "loss", "reduction", "sort", "embedding"))
+
+
+def _reduced(signature: OperatorSignature) -> str:
+    """Which dimensions are reduced, counted from the last."""
+    first = next((t for t in signature.args if isinstance(t, TensorSpec)), None)
+    rank = len(first.shape) if first else 0
+    for value in signature.args[1:]:
+        if isinstance(value, tuple) and value and all(isinstance(v, int) for v in value):
+            return str(sorted(v - rank if v >= 0 else v for v in value))
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value - rank if value >= 0 else value)
+    return "all"
+
+
+def _inner(t: TensorSpec) -> float:
+    """Elements that lie side by side, as a logarithm."""
+    run = 1
+    for extent, stride in zip(reversed(t.shape), reversed(t.stride), strict=True):
+        if extent != 1 and stride != run:
+            break
+        run *= extent
+    return _log(run)
+
+
+def _form(t: TensorSpec, largest: TensorSpec) -> str:
+    """How `t` lies beside the largest operand."""
+    if prod(t.shape) == 1:
+        return "one"
+    if t.shape == largest.shape and t.stride == largest.stride:
+        return "dense" if dense(t) else f"gaps{t.stride[-1] if t.stride else 1 == 1}"
+    if prod(t.shape) < prod(largest.shape):
+        return "broadcast"
+    return "other" + "".join(map(str, layout(t)))

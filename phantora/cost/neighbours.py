@@ -1,0 +1,136 @@
+"""Predicting an operator from measured neighbours.
+
+The analytic model is right in how times change with size, and wrong by a factor that changes slowly. So
+the logarithm of measured over modelled time is interpolated: a plane is fitted to the nearest members of
+the operator's family, nearer ones counting more, and read at the operator's place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import exp, inf, log
+
+import numpy as np
+import numpy.typing as npt
+
+from phantora.cost.catalogue import base_name
+from phantora.cost.features import Place, place
+from phantora.cost.table import Entry, Table, TimedKernel
+from phantora.cost.types import KernelLaunch, OperatorSignature
+
+NEAREST = 12  # members that count
+REACH = 3.0  # octaves: what is further away says nothing
+NEAR = 0.5  # octaves: a single neighbour so near is enough
+_SOFTENING = 0.05  # octaves within which neighbours count alike
+_DECAY = 3  # weights fall with this power of the distance
+_RIDGE = 0.03  # pulls the plane flat, relative to the weights
+_BEYOND = 0.1  # how far a prediction may leave the range of its neighbours' logarithms
+
+Floats = npt.NDArray[np.float64]
+Model = Callable[[OperatorSignature, str, tuple[KernelLaunch, ...]], float]
+"""The analytic time in ns of an operator with its compute mode and kernels."""
+
+# Classes whose operands are old when they run (parameters, gradients, states): their times are those
+# out of memory. Others follow the kernel that wrote their input, part of which is still in L2: on real
+# steps the mean of the cold and the warm time is right at every size (docs/costs.md).
+COLD_CLASSES = frozenset(("copy", "optimizer", "fill"))
+
+
+def kernel_ns(kernel: TimedKernel, cls: str) -> float:
+    """The time of a measured kernel as it runs in a step."""
+    return float(kernel.cold) if cls in COLD_CLASSES else (kernel.cold + kernel.warm) / 2.0
+
+
+def own_kernels(entry: Entry) -> list[TimedKernel]:
+    """The kernels proper: copies and memsets of an operator are recorded, and priced, on their own."""
+    return [kernel for kernel in entry.kernels if kernel.kind == "kernel"]
+
+
+@dataclass(frozen=True)
+class Family:
+    """Places (a row each) and logarithms of measured over modelled time."""
+
+    at: Floats
+    ratio: Floats
+
+
+class Neighbours:
+    """The entries of a table as families, modelled by the analytic model of the table's own GPU."""
+
+    def __init__(self, table: Table, model: Model) -> None:
+        self._table = table
+        self._model = model
+        self._families: dict[str, dict[str, Family]] = {}  # by operator
+
+    def ratio(self, signature: OperatorSignature, compute: str, launches: int) -> tuple[float, float] | None:
+        """Measured over modelled time at the place of `signature`, and the distance in octaves of the
+        nearest neighbour; None without neighbours."""
+        where = place(signature, compute, launches)
+        if where is None:
+            return None
+        families = self._of(base_name(signature.name))
+        for family in where.families:
+            found = families.get(family)
+            if found is None or found.at.shape[1] != len(where.at):
+                continue
+            predicted, distance = _read(found, np.array(where.at))
+            enough = len(found.ratio) > 1 or distance <= NEAR
+            if distance <= REACH and (enough or family == where.families[-1]):
+                return exp(predicted), distance
+        return None
+
+    def _of(self, name: str) -> dict[str, Family]:
+        if name not in self._families:
+            names = _SAME_PRODUCTS if name in _SAME_PRODUCTS else (name,)
+            entries = [entry for other in names for entry in self._table.of_operator(other)]
+            self._families.update(dict.fromkeys(names, families_of(entries, self._model)))
+        return self._families[name]
+
+
+_SAME_PRODUCTS = ("mm", "addmm")
+
+
+def families_of(entries: Iterable[Entry], model: Model) -> dict[str, Family]:
+    """The families that `entries` form."""
+    members: dict[str, list[tuple[Place, float]]] = {}
+    for entry in entries:
+        kernels = own_kernels(entry)
+        where = place(entry.parsed, entry.compute, len(kernels)) if kernels else None
+        if where is None:
+            continue
+        measured = sum(kernel_ns(kernel, where.cls) for kernel in kernels)
+        modelled = model(entry.parsed, entry.compute, launches_of(kernels))
+        if measured > 0 and modelled > 0:
+            for family in where.families:
+                members.setdefault(family, []).append((where, log(measured / modelled)))
+    return {name: _family(found) for name, found in members.items()}
+
+
+def launches_of(kernels: Sequence[TimedKernel]) -> tuple[KernelLaunch, ...]:
+    return tuple(KernelLaunch(kernel.name, kernel.grid, kernel.block) for kernel in kernels)
+
+
+def _family(members: list[tuple[Place, float]]) -> Family:
+    width = len(members[0][0].at)
+    members = [(where, ratio) for where, ratio in members if len(where.at) == width]
+    return Family(np.array([where.at for where, _ in members], float), np.array([ratio for _, ratio in members]))
+
+
+def _read(family: Family, at: Floats) -> tuple[float, float]:
+    """The logarithm at `at`, and the distance of the nearest member."""
+    away = family.at - at
+    distance = np.sqrt((away * away).sum(axis=1))
+    nearest = np.argsort(distance, kind="stable")[:NEAREST]
+    if not len(nearest):
+        return 0.0, inf
+    away, ratio, near = away[nearest], family.ratio[nearest], distance[nearest]
+    weight = (near + _SOFTENING) ** -_DECAY
+    weight /= weight.sum()
+    if len(nearest) < 4:
+        return float(weight @ ratio), float(near[0])
+    plane = np.column_stack([np.ones(len(nearest)), away])
+    flat = np.diag([1e-9, *[_RIDGE] * away.shape[1]])
+    normal = plane.T @ (plane * weight[:, None]) + flat
+    value = float(np.linalg.solve(normal, plane.T @ (weight * ratio))[0])
+    return min(max(value, float(ratio.min()) - _BEYOND), float(ratio.max()) + _BEYOND), float(near[0])
