@@ -15,6 +15,7 @@ from phantora.wire import layout
 from phantora.wire.session import Session
 
 if TYPE_CHECKING:
+    from phantora.profile.live import LiveProfiler
     from phantora.sim.simulator import Simulator, Stats
     from phantora.trace.recording import Chunk
     from phantora.trace.writer import LogWriter
@@ -30,6 +31,8 @@ class Settings:
     host_scale: float = 1.0
     unsupported: str = "error"
     null: bool = False
+    live: bool = False
+    """Measure operators that no table knows on this machine's GPU."""
     hang_timeout: float = 30.0
     """Seconds in which nothing moves before the ranks count as hung."""
     record: bool = True
@@ -67,13 +70,24 @@ class Simulation:
     session: Session
     simulator: Simulator | None = None
     log: LogWriter | None = None
+    live: LiveProfiler | None = None
 
     def close(self, trailer: dict[str, Any]) -> None:
         try:
+            if self.live is not None:
+                self.live.close()
             if self.log is not None:
                 self.log.close(trailer)
         finally:
             self.session.close()
+
+
+def _live_profiler(cluster: Cluster, settings: Settings) -> LiveProfiler | None:
+    if not settings.live:
+        return None
+    from phantora.profile.live import LiveProfiler
+
+    return LiveProfiler(cluster.gpu)
 
 
 def assemble(
@@ -92,6 +106,7 @@ def assemble(
         return Simulation(session)
     try:
         from phantora.cost import model_for
+        from phantora.cost.measured import cache_folder
         from phantora.sim.collectives import NcclEnvironment
         from phantora.sim.replay import Replayer
         from phantora.sim.simulator import Simulator
@@ -99,7 +114,8 @@ def assemble(
         from phantora.trace.schema import RunMetadata, Tables
         from phantora.trace.writer import LogWriter
 
-        cost = model_for(cluster.gpu)
+        live = _live_profiler(cluster, settings)
+        cost = model_for(cluster.gpu, cache_folder(), live)
         simulated = cluster.part(settings.hosts, settings.ranks_per_host)
         before: dict[str, Any] = recorded.nccl if recorded else {}
         variables = {**before.get("honoured", {}), **os.environ}  # the ranks inherit them
@@ -138,4 +154,4 @@ def assemble(
     except (PhantoraError, OSError):
         session.close()
         raise
-    return Simulation(session, simulator, log)
+    return Simulation(session, simulator, log, live)

@@ -221,6 +221,14 @@ class TraceCommand(click.Command):
     "--json", "as_json", is_flag=True, help="Print the summary as one line of JSON on stdout at the end."
 )
 @click.option(
+    "--profile",
+    type=click.Choice(["tables", "live"]),
+    default="tables",
+    show_default=True,
+    help="Where kernel times come from: tables and the model, or also this machine's GPU, which then "
+    "measures each operator that no table has, once.",
+)
+@click.option(
     "--missing",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
@@ -277,6 +285,7 @@ class Request:
             options["host_scale"],
             options["unsupported"],
             options["null"],
+            options["profile"] == "live",
             options["hang_timeout"],
             options["recording"],
         )

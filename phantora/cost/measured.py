@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import log2
@@ -202,6 +203,11 @@ def _scale(durations: tuple[int, ...], ns: float) -> tuple[int, ...]:
 
 
 # ---------------------------------------------------------------------- which tables
+
+
+def cache_folder() -> Path:
+    """Where tables of this machine's own measurements lie."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "phantora" / "kernel-times"
 
 
 def tables_for(gpu: Gpu, folders: Sequence[Path]) -> tuple[list[Table], list[tuple[Table, Gpu]]]:

@@ -65,10 +65,10 @@ class Bench:
     """The GPU, ready to measure: operands' memory, a buffer to flush L2 with, warm clocks."""
 
     def __init__(self, memory: int | None = None) -> None:
-        """`memory` in bytes for operands; without, two fifths of what is free."""
+        """`memory` in bytes for operands; without, three fifths of what is free."""
         torch.set_grad_enabled(False)
         free, _ = torch.cuda.mem_get_info()
-        self.arena = Arena(memory or free * 2 // 5)
+        self.arena = Arena(memory or free * 3 // 5)
         self._flush = torch.zeros(2, FLUSH_BYTES // 2, dtype=torch.uint8, device="cuda")
         self._burn = torch.randn(4096, 4096, device="cuda").to(torch.bfloat16)
 

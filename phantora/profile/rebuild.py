@@ -43,24 +43,25 @@ class Unbuildable(Exception):
 
 
 class Arena:
-    """Device memory that operands are cut from: a half that is only read, and one that may be written."""
+    """Device memory that operands are cut from: a third that is only read, and the rest, which may be written."""
 
     def __init__(self, size: int, device: str = "cuda") -> None:
-        """`size` in bytes, of both halves together."""
-        half = size // 2 // ALIGNMENT * ALIGNMENT
+        """`size` in bytes, of both parts together."""
+        third = size // 3 // ALIGNMENT * ALIGNMENT
         self.device = device
-        self._memory = torch.empty(2 * half, dtype=torch.uint8, device=device)
-        piece = self._memory.view(torch.bfloat16)[: min(half, 1 << 30) // 2]
+        self._memory = torch.empty(3 * third, dtype=torch.uint8, device=device)
+        piece = self._memory.view(torch.bfloat16)[: min(third, 1 << 30) // 2]
         piece.normal_()
-        for start in range(0, 2 * half, 2 * len(piece)):  # the same numbers, again and again
+        for start in range(0, 3 * third, 2 * len(piece)):  # the same numbers, again and again
             rest = self._memory[start : start + 2 * len(piece)]
             rest.copy_(piece.view(torch.uint8)[: len(rest)])
-        self._half = half
-        self._used = [0, half]
+        self._starts = (0, third)
+        self._ends = (third, 3 * third)
+        self._used = list(self._starts)
 
     def reset(self) -> None:
         """Forgets what was cut: the next operands take the same place."""
-        self._used = [0, self._half]
+        self._used = list(self._starts)
 
     def cut(self, spec: TensorSpec, written: bool) -> torch.Tensor:
         """A tensor as `spec` says. Raises Unbuildable when it does not fit."""
@@ -68,8 +69,9 @@ class Arena:
         elements = 1 + sum((n - 1) * s for n, s in zip(spec.shape, spec.stride, strict=True)) if prod(spec.shape) else 0
         size = -(-elements * dtype.itemsize // ALIGNMENT) * ALIGNMENT
         start = self._used[written]
-        if start + size > self._half * (1 + written):
-            raise Unbuildable(f"its operands take more than the {self._half >> 30} GiB set aside for them")
+        if start + size > self._ends[written]:
+            room = self._ends[written] - self._starts[written]
+            raise Unbuildable(f"its operands take more than the {room >> 30} GiB set aside for them")
         self._used[written] = start + size
         flat = self._memory[start : start + elements * dtype.itemsize].view(dtype)
         return flat.as_strided(spec.shape, spec.stride)

@@ -11,16 +11,16 @@ import random
 from collections.abc import Iterator
 from itertools import zip_longest
 from math import prod
-from typing import Any
 
-from phantora.cost.parse import write_signature
-from phantora.cost.tensors import contiguous_strides
-from phantora.cost.types import OperatorSignature, TensorSpec
+from phantora.cost.types import TensorSpec
 from phantora.cost.wanted import Wanted
-from phantora.profile.rebuild import COPY, MEMSET, schema
+from phantora.profile import forms
+from phantora.profile.forms import tensor, wanted
+from phantora.profile.rebuild import COPY, MEMSET
 
 MOST_BYTES = 6 << 30  # of one operator's operands
 MOST_FLOPS = 4e12
+MOST_ELEMENTS = 1 << 28
 
 _TOKENS = (256, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 32768)
 _WIDTHS = (
@@ -36,27 +36,10 @@ def sweep() -> list[Wanted]:
     groups = [list(group) for group in (
         _gemm("bfloat16", 900, 1), _gemm("float32", 130, 3, "tf32"), _gemm("float16", 60, 2), _gemm("float32", 60, 4),
         _batched(), _scaled(), _grouped(), _flash(), _cudnn(), _efficient(), _elementwise(), _norms(), _softmax(),
-        _losses(), _lookups(), _lists(), _convolutions(), _images(), _moves(), _transfers(), _rest(),
+        _losses(), _lookups(), _lists(), _convolutions(), _images(), _moves(), _transfers(), _rest(), _scattered(),
     )]  # fmt: skip
     merged = [entry for row in zip_longest(*groups) for entry in row if entry is not None]
     return list(dict.fromkeys(merged))
-
-
-def tensor(*shape: int, dtype: str = "bfloat16", order: tuple[int, ...] | None = None) -> TensorSpec:
-    """A dense tensor; `order` lists its dimensions from the slowest to the fastest."""
-    if order is None:
-        return TensorSpec(dtype, shape, contiguous_strides(shape))
-    dense = contiguous_strides(tuple(shape[d] for d in order))
-    stride = [0] * len(shape)
-    for dim, step in zip(order, dense, strict=True):
-        stride[dim] = step
-    return TensorSpec(dtype, shape, tuple(stride))
-
-
-def _wanted(name: str, *args: Any, compute: str = "", backward: bool = False) -> Wanted:
-    """An operator; arguments that are left out have their defaults, as in a signature of a run."""
-    rest = () if name in (COPY, MEMSET) else tuple(a.default_value for a in schema(name).arguments[len(args) :])
-    return Wanted(write_signature(OperatorSignature(name, args + rest, backward=backward)), compute)
 
 
 def _gemm(dtype: str, count: int, seed: int, compute: str = "") -> Iterator[Wanted]:
@@ -79,9 +62,9 @@ def _gemm(dtype: str, count: int, seed: int, compute: str = "") -> Iterator[Want
         if layout == "tn2":  # a transposed, written (B, A) by torch when the result is transposed
             a, b = tensor(m, k, dtype=dtype, order=(1, 0)), tensor(k, n, dtype=dtype)
         if layout == "nt" and generator.random() < 0.15:
-            yield _wanted("aten::addmm", tensor(n, dtype=dtype), a, b, 1, 1, compute=compute)
+            yield wanted("aten::addmm", tensor(n, dtype=dtype), a, b, 1, 1, compute=compute)
         else:
-            yield _wanted("aten::mm", a, b, compute=compute)
+            yield wanted("aten::mm", a, b, compute=compute)
 
 
 def _batched() -> Iterator[Wanted]:
@@ -89,10 +72,10 @@ def _batched() -> Iterator[Wanted]:
         for s in (512, 1024, 2048, 4096):
             for d in (64, 128):
                 if batch * s * s * 2 <= 1 << 30:
-                    yield _wanted("aten::bmm", tensor(batch, s, d), tensor(batch, d, s, order=(0, 2, 1)))
-                    yield _wanted("aten::bmm", tensor(batch, s, s), tensor(batch, s, d))
-                    yield _wanted("aten::bmm", tensor(batch, s, s, order=(0, 2, 1)), tensor(batch, s, d))
-                    yield _wanted("aten::baddbmm", tensor(batch, s, s), tensor(batch, s, d),
+                    yield wanted("aten::bmm", tensor(batch, s, d), tensor(batch, d, s, order=(0, 2, 1)))
+                    yield wanted("aten::bmm", tensor(batch, s, s), tensor(batch, s, d))
+                    yield wanted("aten::bmm", tensor(batch, s, s, order=(0, 2, 1)), tensor(batch, s, d))
+                    yield wanted("aten::baddbmm", tensor(batch, s, s), tensor(batch, s, d),
                                   tensor(batch, d, s, order=(0, 2, 1)), 0, 0.1)  # fmt: skip
 
 
@@ -106,7 +89,7 @@ def _scaled() -> Iterator[Wanted]:
             continue
         a = tensor(m, k, dtype="float8_e4m3fn")
         b = tensor(k, n, dtype="float8_e4m3fn", order=(1, 0))
-        yield _wanted("aten::_scaled_mm", a, b, one, one, None, None, "bfloat16", True)
+        yield wanted("aten::_scaled_mm", a, b, one, one, None, None, "bfloat16", True)
 
 
 def _grouped() -> Iterator[Wanted]:
@@ -116,11 +99,11 @@ def _grouped() -> Iterator[Wanted]:
                 if groups * k * n * 2 > 4 << 30:
                     continue
                 ends = tensor(groups, dtype="int32")
-                yield _wanted("aten::_grouped_mm", tensor(tokens, k), tensor(groups, k, n), ends, None, None)
-                yield _wanted(
+                yield wanted("aten::_grouped_mm", tensor(tokens, k), tensor(groups, k, n), ends, None, None)
+                yield wanted(
                     "aten::_grouped_mm", tensor(tokens, k), tensor(groups, k, n, order=(0, 2, 1)), ends, None, None
                 )
-                yield _wanted("aten::_grouped_mm", tensor(k, tokens, order=(1, 0)), tensor(tokens, n), ends, None, None)
+                yield wanted("aten::_grouped_mm", tensor(k, tokens, order=(1, 0)), tensor(tokens, n), ends, None, None)
 
 
 # (batch, sequence, heads, kv heads, head size)
@@ -135,38 +118,21 @@ _ATTENTION = tuple(
 )  # fmt: skip
 
 
-def _heads(b: int, s: int, h: int, d: int) -> TensorSpec:
-    """(batch, heads, sequence, size), as a view of a projection."""
-    return tensor(b, h, s, d, order=(0, 2, 1, 3))
-
-
 def _flash() -> Iterator[Wanted]:
-    for i, (b, s, h, kv, d) in enumerate(_ATTENTION):
-        causal = i % 5 != 4
-        q, k = tensor(b, s, h, d), tensor(b, s, kv, d)
-        lse = tensor(b, h, s, dtype="float32")
-        yield _wanted("aten::_flash_attention_forward", q, k, k, None, None, s, s, 0.0, causal, False, d**-0.5,
-                      None, None, None, None)  # fmt: skip
-        yield _wanted("aten::_flash_attention_backward", q, q, k, k, q, lse, None, None, s, s, 0.0, causal,
-                      tensor(2, dtype="uint64"), tensor(dtype="uint64"), d**-0.5, None, None, backward=True)  # fmt: skip
+    for i, sizes in enumerate(_ATTENTION):
+        yield from forms.flash(*sizes, i % 5 != 4)
 
 
 def _cudnn() -> Iterator[Wanted]:
-    seed = tensor(dtype="int64")
-    for i, (b, s, h, kv, d) in enumerate(_ATTENTION):
-        causal = i % 5 != 4
-        q, k = _heads(b, s, h, d), _heads(b, s, kv, d)
-        lse = tensor(b, h, s, 1, dtype="float32")
-        yield _wanted("aten::_cudnn_attention_forward", q, k, k, None, None, None, s, s, True, 0.0, causal, False)
-        yield _wanted("aten::_cudnn_attention_backward", q, q, k, k, q, lse, seed, seed, None, None, None, s, s,
-                      0.0, causal, backward=True)  # fmt: skip
+    for i, sizes in enumerate(_ATTENTION):
+        yield from forms.cudnn(*sizes, i % 5 != 4)
 
 
 def _efficient() -> Iterator[Wanted]:
     for b, s, h, d in ((1, 2048, 32, 128), (2, 1024, 16, 64), (4, 4096, 16, 64), (1, 4096, 32, 128), (8, 512, 12, 64)):
         for causal in (0, 1):
             q = tensor(b, s, h, d)
-            yield _wanted("aten::_efficient_attention_forward", q, q, q, None, None, None, s, s, 0.0, causal, True)
+            yield wanted("aten::_efficient_attention_forward", q, q, q, None, None, None, s, s, 0.0, causal, True)
 
 
 def _elementwise() -> Iterator[Wanted]:
@@ -183,89 +149,65 @@ def _elementwise() -> Iterator[Wanted]:
     )
     for n in _MAGNITUDES:
         flat, wide = tensor(n), tensor(n, dtype="float32")
-        yield _wanted("aten::add.Tensor", flat, flat, 1)
-        yield _wanted("aten::mul.Tensor", flat, flat)
-        yield _wanted("aten::copy_", flat, wide, False)
-        yield _wanted("aten::copy_", wide, flat, False)
-        yield _wanted("aten::add_.Tensor", flat, flat, 1)
-        yield _wanted("aten::add_.Tensor", wide, wide, 1)
-        yield _wanted("aten::mul.Tensor", wide, wide)
-        yield _wanted("aten::fill_.Scalar", wide, 0)
-        yield _wanted("aten::fill_.Scalar", flat, 0)
-        yield _wanted("aten::silu", flat)
-        yield _wanted("aten::silu_backward", flat, flat, backward=True)
-        yield _wanted("aten::mul_.Tensor", wide, tensor(dtype="float32"))
-        yield _wanted("aten::div_.Tensor", wide, tensor(dtype="float32"))
-        yield _wanted("aten::sum.dim_IntList", wide, ())
-        yield _wanted("aten::normal_", wide, 0.0, 0.02, None)
-        yield _wanted("aten::native_dropout", flat, 0.1, True)
-        yield _wanted("aten::threshold_backward", flat, flat, 0, backward=True)
-        yield _wanted("aten::clamp_min_", wide, 0)
-        yield _wanted("aten::copy_", tensor(n, dtype="float16"), wide, False)
-        yield _wanted("aten::add.Tensor", tensor(n, dtype="int64"), tensor(n, dtype="int64"), 1)
-        yield _wanted("aten::div_.Tensor", flat, TensorSpec("float32", (), (), "cpu"))
-        yield _wanted("aten::where.self", tensor(n, dtype="bool"), flat, flat)
-        yield _wanted("aten::linalg_vector_norm", flat, 2.0, None, False, "float32")
+        yield wanted("aten::add.Tensor", flat, flat, 1)
+        yield wanted("aten::mul.Tensor", flat, flat)
+        yield wanted("aten::copy_", flat, wide, False)
+        yield wanted("aten::copy_", wide, flat, False)
+        yield wanted("aten::add_.Tensor", flat, flat, 1)
+        yield wanted("aten::add_.Tensor", wide, wide, 1)
+        yield wanted("aten::mul.Tensor", wide, wide)
+        yield wanted("aten::fill_.Scalar", wide, 0)
+        yield wanted("aten::fill_.Scalar", flat, 0)
+        yield wanted("aten::silu", flat)
+        yield wanted("aten::silu_backward", flat, flat, backward=True)
+        yield wanted("aten::mul_.Tensor", wide, tensor(dtype="float32"))
+        yield wanted("aten::div_.Tensor", wide, tensor(dtype="float32"))
+        yield wanted("aten::sum.dim_IntList", wide, ())
+        yield wanted("aten::normal_", wide, 0.0, 0.02, None)
+        yield wanted("aten::native_dropout", flat, 0.1, True)
+        yield wanted("aten::threshold_backward", flat, flat, 0, backward=True)
+        yield wanted("aten::clamp_min_", wide, 0)
+        yield wanted("aten::copy_", tensor(n, dtype="float16"), wide, False)
+        yield wanted("aten::add.Tensor", tensor(n, dtype="int64"), tensor(n, dtype="int64"), 1)
+        yield wanted("aten::div_.Tensor", flat, TensorSpec("float32", (), (), "cpu"))
+        yield wanted("aten::where.self", tensor(n, dtype="bool"), flat, flat)
+        yield wanted("aten::linalg_vector_norm", flat, 2.0, None, False, "float32")
     for n in (1 << 14, 1 << 20, 1 << 24, 1 << 26):
         for name in unary:
             extra = {"aten::gelu": ("none",), "aten::clamp_min": (0,)}.get(name, ())
-            yield _wanted(name, tensor(n), *extra)
-            yield _wanted(name, tensor(n, dtype="float32"), *extra)
-        yield _wanted("aten::pow.Tensor_Scalar", tensor(n, dtype="float32"), 2)
-        yield _wanted("aten::addcmul", *(tensor(n, dtype="float32"),) * 3, 1)
-        yield _wanted("aten::lerp_.Scalar", *(tensor(n, dtype="float32"),) * 2, 0.1)
-        yield _wanted("aten::eq.Tensor", tensor(n, dtype="int64"), tensor(n, dtype="int64"))
-        yield _wanted("aten::gelu_backward", tensor(n), tensor(n), "none", backward=True)
-        yield _wanted("aten::bernoulli_.float", tensor(n, dtype="float32"), 0.5, None)
-        yield _wanted("aten::uniform_", tensor(n, dtype="float32"), 0.0, 1.0, None)
-    for b, s, h, d in ((1, 512, 8, 128), (1, 2048, 16, 128), (1, 4096, 8, 128), (1, 4096, 32, 128), (2, 4096, 32, 128),
-                       (4, 2048, 32, 64), (1, 8192, 32, 128), (8, 4096, 8, 128), (1, 16384, 32, 128)):  # fmt: skip
-        heads, whole, table = _heads(b, s, h, d), tensor(b, h, s, d), tensor(s, d)
-        half = TensorSpec("bfloat16", (b, h, s, d // 2), heads.stride)
-        dense_half = TensorSpec("bfloat16", (b, h, s, d // 2), tuple(x // 2 if x > 1 else x for x in heads.stride))
-        yield _wanted("aten::mul.Tensor", heads, table)
-        yield _wanted("aten::mul.Tensor", whole, table)
-        yield _wanted("aten::add.Tensor", heads, whole, 1)
-        yield _wanted("aten::add.Tensor", heads, heads, 1)
-        yield _wanted("aten::add_.Tensor", whole, heads, 1)
-        yield _wanted("aten::neg", half)
-        yield _wanted("aten::cat", (dense_half, half), -1)
-        yield _wanted("aten::cat", (half, dense_half), 3, backward=True)
-        yield _wanted("aten::copy_", whole, heads, False)
-        yield _wanted("aten::copy_", tensor(b, s, h, d), TensorSpec("bfloat16", (b, s, h, d), (*tensor(b, h, s, d, order=(0, 1, 2, 3)).stride[:1], d, s * d, 1)), False)  # fmt: skip
-        yield _wanted("aten::mul.Tensor", tensor(b, s, h, d, dtype="float32"), tensor(1, s, 1, d, dtype="float32"))
-        yield _wanted(
-            "aten::mul.Tensor", tensor(b, s, h, d // 2, dtype="complex64"), tensor(1, s, 1, d // 2, dtype="complex64")
-        )
+            yield wanted(name, tensor(n), *extra)
+            yield wanted(name, tensor(n, dtype="float32"), *extra)
+        yield wanted("aten::pow.Tensor_Scalar", tensor(n, dtype="float32"), 2)
+        yield wanted("aten::addcmul", *(tensor(n, dtype="float32"),) * 3, 1)
+        yield wanted("aten::lerp_.Scalar", *(tensor(n, dtype="float32"),) * 2, 0.1)
+        yield wanted("aten::eq.Tensor", tensor(n, dtype="int64"), tensor(n, dtype="int64"))
+        yield wanted("aten::gelu_backward", tensor(n), tensor(n), "none", backward=True)
+        yield wanted("aten::bernoulli_.float", tensor(n, dtype="float32"), 0.5, None)
+        yield wanted("aten::uniform_", tensor(n, dtype="float32"), 0.0, 1.0, None)
+    for sizes in ((1, 512, 8, 128), (1, 2048, 16, 128), (1, 4096, 8, 128), (1, 4096, 32, 128), (2, 4096, 32, 128),
+                  (4, 2048, 32, 64), (1, 8192, 32, 128), (8, 4096, 8, 128), (1, 16384, 32, 128)):  # fmt: skip
+        yield from forms.rotary(*sizes)
     for rows in (512, 2048, 4096, 8192, 16384):
         for width in (1024, 4096, 8192, 14336):
             x = tensor(1, rows, width)
             part = TensorSpec("bfloat16", (1, rows, width // 2), (rows * width, width, 1))
-            yield _wanted("aten::mul.Tensor", part, part)
-            yield _wanted("aten::copy_", tensor(rows, width, dtype="float32"), tensor(rows, width), False)
-            yield _wanted("aten::mul.Tensor", x, tensor(width))
-            yield _wanted("aten::add.Tensor", x, tensor(width), 1)
-            yield _wanted("aten::sum.dim_IntList", x, (0, 1), True)
-            yield _wanted("aten::sum.dim_IntList", tensor(rows, width), (0,), True)
-            yield _wanted("aten::mean.dim", tensor(rows, width, dtype="float32"), (-1,), True)
-            yield _wanted("aten::amax", tensor(rows, width), (-1,), True)
-            yield _wanted("aten::copy_", tensor(rows, width), tensor(rows, width, order=(1, 0)), False)
+            yield wanted("aten::mul.Tensor", part, part)
+            yield wanted("aten::copy_", tensor(rows, width, dtype="float32"), tensor(rows, width), False)
+            yield wanted("aten::mul.Tensor", x, tensor(width))
+            yield wanted("aten::add.Tensor", x, tensor(width), 1)
+            yield wanted("aten::sum.dim_IntList", x, (0, 1), True)
+            yield wanted("aten::sum.dim_IntList", tensor(rows, width), (0,), True)
+            yield wanted("aten::mean.dim", tensor(rows, width, dtype="float32"), (-1,), True)
+            yield wanted("aten::amax", tensor(rows, width), (-1,), True)
+            yield wanted("aten::copy_", tensor(rows, width), tensor(rows, width, order=(1, 0)), False)
 
 
 def _norms() -> Iterator[Wanted]:
     for rows in (512, 1024, 2048, 4096, 8192, 16384, 32768):
         for width in (768, 1024, 2048, 3072, 4096, 5120, 8192):
-            if rows * width > 1 << 28:
-                continue
             for dtype in ("bfloat16", "float32") if width in (2048, 4096) else ("bfloat16",):
-                x, w = tensor(1, rows, width, dtype=dtype), tensor(width, dtype=dtype)
-                stat = tensor(1, rows, 1, dtype="float32")
-                yield _wanted("aten::_fused_rms_norm", x, (width,), w, 1e-5)
-                yield _wanted("aten::_fused_rms_norm_backward", x, x, (width,), stat, w, (True, True), backward=True)
-                yield _wanted("aten::native_layer_norm", x, (width,), w, w, 1e-5)
-                yield _wanted(
-                    "aten::native_layer_norm_backward", x, x, (width,), stat, stat, w, w, (True,) * 3, backward=True
-                )
+                if rows * width <= MOST_ELEMENTS:
+                    yield from forms.norms(rows, width, dtype)
 
 
 def _softmax() -> Iterator[Wanted]:
@@ -281,10 +223,10 @@ def _softmax() -> Iterator[Wanted]:
         (32768, 8192),
     ):
         x = tensor(rows, width)
-        yield _wanted("aten::_softmax", x, -1, False)
-        yield _wanted("aten::_softmax_backward_data", x, x, -1, "bfloat16", backward=True)
+        yield wanted("aten::_softmax", x, -1, False)
+        yield wanted("aten::_softmax_backward_data", x, x, -1, "bfloat16", backward=True)
         y = tensor(rows, width, dtype="float32")
-        yield _wanted("aten::_softmax", y, -1, False)
+        yield wanted("aten::_softmax", y, -1, False)
 
 
 def _losses() -> Iterator[Wanted]:
@@ -297,14 +239,14 @@ def _losses() -> Iterator[Wanted]:
                 tensor(rows, dtype="int64"),
                 tensor(dtype="float32"),
             )
-            yield _wanted("aten::_log_softmax", x, 1, False)
-            yield _wanted("aten::_log_softmax_backward_data", x, x, 1, "float32", backward=True)
-            yield _wanted("aten::nll_loss_forward", x, target, None, 1, -100)
-            yield _wanted("aten::nll_loss_backward", one, x, target, None, 1, -100, one, backward=True)
-            yield _wanted("aten::_log_softmax", tensor(rows, vocabulary), 1, False)
-            yield _wanted("aten::max.dim", x, -1, False)
-            yield _wanted("aten::exp", x)
-            yield _wanted("aten::sum.dim_IntList", x, (-1,), False)
+            yield wanted("aten::_log_softmax", x, 1, False)
+            yield wanted("aten::_log_softmax_backward_data", x, x, 1, "float32", backward=True)
+            yield wanted("aten::nll_loss_forward", x, target, None, 1, -100)
+            yield wanted("aten::nll_loss_backward", one, x, target, None, 1, -100, one, backward=True)
+            yield wanted("aten::_log_softmax", tensor(rows, vocabulary), 1, False)
+            yield wanted("aten::max.dim", x, -1, False)
+            yield wanted("aten::exp", x)
+            yield wanted("aten::sum.dim_IntList", x, (-1,), False)
 
 
 def _lookups() -> Iterator[Wanted]:
@@ -312,7 +254,7 @@ def _lookups() -> Iterator[Wanted]:
         for width in (1024, 2048, 4096, 8192):
             for vocabulary in (32000, 128256):
                 index = tensor(1, tokens, dtype="int64")
-                yield _wanted(
+                yield wanted(
                     "aten::embedding_dense_backward",
                     tensor(1, tokens, width),
                     index,
@@ -322,7 +264,7 @@ def _lookups() -> Iterator[Wanted]:
                     backward=True,
                 )
                 spread = TensorSpec("int64", (tokens, width), (1, 0))
-                yield _wanted("aten::gather.out", tensor(vocabulary, width), 0, spread, False, tensor(tokens, width))
+                yield wanted("aten::gather.out", tensor(vocabulary, width), 0, spread, False, tensor(tokens, width))
 
 
 # A layer's parameters, cut over ranks: what optimizers and FSDP's copies work on.
@@ -337,44 +279,13 @@ def _lists() -> Iterator[Wanted]:
             for layers in (1, 4, 16):
                 shapes = _layer(dim, ffn, kv, ranks) * layers
                 total = sum(prod(shape) for shape in shapes)
-                for dtype in ("float32", "bfloat16"):
-                    items = tuple(tensor(*shape, dtype=dtype) for shape in shapes)
-                    size = total * (2 if dtype == "bfloat16" else 4)
-                    steps = tuple(tensor(dtype="float32") for _ in shapes)
-                    if 4 * size <= MOST_BYTES:
-                        yield _wanted("aten::_fused_adamw_", items, items, items, items, (), steps, 1e-4, 0.9, 0.95, 0.1,
-                                      1e-8, False, False, None, None)  # fmt: skip
-                        yield _wanted("aten::_foreach_addcdiv_.ScalarList", items, items, items, (-0.1,) * len(items))
-                        yield _wanted("aten::_foreach_addcmul_.Scalar", items, items, items, 0.05)
-                    if size <= MOST_BYTES:
-                        yield _wanted("aten::_foreach_mul_.Tensor", items, tensor(dtype="float32"))
-                        yield _wanted("aten::_foreach_norm.Scalar", items, 2, None)
-                        yield _wanted("aten::_foreach_mul_.Scalar", items, 0.9)
-                        yield _wanted("aten::_foreach_sqrt", items)
-                        yield _wanted("aten::_foreach_lerp_.Scalar", items, items, 0.1)
-                        yield _wanted("aten::_foreach_add_.Scalar", items, 0.1)
-                        yield _wanted("aten::_foreach_div_.ScalarList", items, (0.3,) * len(items))
-                wide = tuple(tensor(prod(shape), dtype="float32") for shape in shapes)
-                flat = tuple(tensor(prod(shape)) for shape in shapes)
+                for dtype, width in (("float32", 4), ("bfloat16", 2)):
+                    if total * width <= MOST_BYTES:
+                        yield from forms.optimizers(shapes, dtype, states=4 * total * width <= MOST_BYTES)
                 if total * 6 <= MOST_BYTES:
-                    yield _wanted("aten::_foreach_copy_", flat, wide, False)
-                    yield _wanted("aten::_foreach_copy_", wide, wide, False)
-                    yield _wanted("aten::_foreach_copy_", flat, flat, False)
-                    yield _wanted("aten::cat", flat, 0)
-                if layers == 1 and ranks == 1:
-                    yield from _fsdp(shapes)
-
-
-def _fsdp(shapes: list[tuple[int, int]]) -> Iterator[Wanted]:
-    """Copies into and out of FSDP's buffers: gathered parameters, gradients to scatter."""
-    for ranks in (2, 4, 8, 16, 64):
-        shards = [-(-n // ranks) * k for n, k in shapes]
-        whole = tuple(tensor(*shape) for shape in shapes)
-        gathered = tensor(ranks, sum(shards))
-        outputs = tuple(tensor(ranks, shard) for shard in shards)
-        yield _wanted("aten::split_with_sizes_copy.out", gathered, tuple(shards), 1, outputs)
-        yield _wanted("aten::_chunk_cat.out", whole, 0, ranks, tensor(ranks, sum(shards), dtype="float32"))
-        yield _wanted("aten::_chunk_cat.out", whole, 0, ranks, gathered)
+                    yield from forms.list_copies(shapes)
+        for ranks in (2, 4, 8, 16, 64):
+            yield from forms.fsdp(_layer(dim, ffn, kv, 1), ranks)
 
 
 def _convolutions() -> Iterator[Wanted]:
@@ -388,44 +299,8 @@ def _convolutions() -> Iterator[Wanted]:
     )  # fmt: skip
     for batch in (64, 192, 16, 512):
         for dtype, last in (("bfloat16", True), ("float32", False), ("float32", True), ("bfloat16", False)):
-            for c, k, size, tap, stride in layers:
-                pad, out = tap // 2, (size + 2 * (tap // 2) - tap) // stride + 1
-                order = (0, 2, 3, 1) if last else None
-                x, w = (
-                    tensor(batch, c, size, size, dtype=dtype, order=order),
-                    tensor(k, c, tap, tap, dtype=dtype, order=order),
-                )
-                y = tensor(batch, k, out, out, dtype=dtype, order=order)
-                compute = "tf32" if dtype == "float32" else ""
-                geometry = ((stride,) * 2, (pad,) * 2, (1, 1))
-                yield _wanted(
-                    "aten::cudnn_convolution",
-                    x,
-                    w,
-                    geometry[1],
-                    geometry[0],
-                    (1, 1),
-                    1,
-                    False,
-                    False,
-                    True,
-                    compute=compute,
-                )
-                mask = (c != 3, True, False)
-                yield _wanted(
-                    "aten::convolution_backward",
-                    y,
-                    x,
-                    w,
-                    (0,),
-                    *geometry,
-                    False,
-                    (0, 0),
-                    1,
-                    mask,
-                    compute=compute,
-                    backward=True,
-                )
+            for layer in layers:
+                yield from forms.convolution(batch, *layer, dtype, last)
 
 
 def _images() -> Iterator[Wanted]:
@@ -444,22 +319,15 @@ def _images() -> Iterator[Wanted]:
                 (512, 7),
                 (2048, 7),
             ):
-                x, w = tensor(batch, c, size, size, dtype=dtype, order=order), tensor(c, dtype="float32")
-                if dtype == "float32":
-                    yield _wanted("aten::cudnn_batch_norm", x, w, w, w, w, True, 0.1, 1e-5)
-                    yield _wanted("aten::cudnn_batch_norm_backward", x, x, w, w, w, w, w, 1e-5, tensor(0, dtype="uint8"),
-                                  backward=True)  # fmt: skip
-                else:
-                    yield _wanted("aten::native_batch_norm", x, w, w, w, w, True, 0.1, 1e-5)
-                    yield _wanted("aten::native_batch_norm_backward", x, x, w, w, w, w, w, True, 1e-5, (True,) * 3,
-                                  backward=True)  # fmt: skip
-                yield _wanted("aten::threshold_backward", x, x, 0, backward=True)
-                yield _wanted("aten::add_.Tensor", x, x, 1)
+                yield from forms.batch_norms(batch, c, size, dtype, last)
+                x = tensor(batch, c, size, size, dtype=dtype, order=order)
+                yield wanted("aten::threshold_backward", x, x, 0, backward=True)
+                yield wanted("aten::add_.Tensor", x, x, 1)
             x = tensor(batch, 64, 112, 112, dtype=dtype, order=order)
             y = tensor(batch, 64, 56, 56, dtype=dtype, order=order)
             index = tensor(batch, 64, 56, 56, dtype="int64", order=order)
-            yield _wanted("aten::max_pool2d_with_indices", x, (3, 3), (2, 2), (1, 1), (1, 1), False)
-            yield _wanted(
+            yield wanted("aten::max_pool2d_with_indices", x, (3, 3), (2, 2), (1, 1), (1, 1), False)
+            yield wanted(
                 "aten::max_pool2d_with_indices_backward",
                 y,
                 x,
@@ -471,39 +339,129 @@ def _images() -> Iterator[Wanted]:
                 index,
                 backward=True,
             )
-            yield _wanted("aten::mean.dim", tensor(batch, 2048, 7, 7, dtype=dtype, order=order), (-1, -2), True)
+            yield wanted("aten::mean.dim", tensor(batch, 2048, 7, 7, dtype=dtype, order=order), (-1, -2), True)
 
 
 def _moves() -> Iterator[Wanted]:
     for rows in (1024, 4096, 16384):
         for width in (1024, 4096):
             x = tensor(rows, width)
-            yield _wanted("aten::cat", (x, x), 0)
-            yield _wanted("aten::cat", (x, x), 1)
-            yield _wanted("aten::cat", (x,) * 4, 0)
-            yield _wanted("aten::index.Tensor", x, (tensor(rows, dtype="int64"),))
-            yield _wanted("aten::_index_put_impl_", x, (tensor(rows, dtype="int64"),), x, False, False)
-            yield _wanted("aten::cumsum", x, 0, None)
-            yield _wanted("aten::topk", tensor(rows, 64, dtype="float32"), 6, -1, True, True)
-            yield _wanted("aten::sort.stable", tensor(rows * 8, dtype="int64"), False, 0, False)
-            yield _wanted("aten::scatter_add", tensor(rows, width), 0, TensorSpec("int64", (rows, width), (1, 0)), x)
-            yield _wanted("aten::argmax", x, -1, False)
-            yield _wanted("aten::masked_fill_.Scalar", x, tensor(rows, 1, dtype="bool"), 0)
-            yield _wanted("aten::tril", tensor(width, width), 0)
+            yield wanted("aten::cat", (x, x), 0)
+            yield wanted("aten::cat", (x, x), 1)
+            yield wanted("aten::cat", (x,) * 4, 0)
+            yield wanted("aten::index.Tensor", x, (tensor(rows, dtype="int64"),))
+            yield wanted("aten::_index_put_impl_", x, (tensor(rows, dtype="int64"),), x, False, False)
+            yield wanted("aten::cumsum", x, 0, None)
+            yield wanted("aten::topk", tensor(rows, 64, dtype="float32"), 6, -1, True, True)
+            yield wanted("aten::sort.stable", tensor(rows * 8, dtype="int64"), False, 0, False)
+            yield wanted("aten::scatter_add", tensor(rows, width), 0, TensorSpec("int64", (rows, width), (1, 0)), x)
+            yield wanted("aten::argmax", x, -1, False)
+            yield wanted("aten::masked_fill_.Scalar", x, tensor(rows, 1, dtype="bool"), 0)
+            yield wanted("aten::tril", tensor(width, width), 0)
 
 
 def _transfers() -> Iterator[Wanted]:
     for power in range(10, 31, 2):
         for kind in ("d2d", "h2d_pinned", "d2h_pinned", "h2d_pageable", "d2h_pageable"):
             if power <= 28 or kind == "d2d":
-                yield _wanted(COPY, kind, 1 << power)
-        yield _wanted(MEMSET, 1 << power)
+                yield wanted(COPY, kind, 1 << power)
+        yield wanted(MEMSET, 1 << power)
 
 
 def _rest() -> Iterator[Wanted]:
     for n in (1 << 10, 1 << 16, 1 << 20, 1 << 24):
-        yield _wanted("aten::random_.from", tensor(n, dtype="int64"), 0, 32000, None)
-        yield _wanted("aten::arange.start_out", 0, n, 1, tensor(n, dtype="int64"))
-        yield _wanted("aten::cumsum", tensor(n, dtype="int64"), 0, None)
-        yield _wanted("aten::_amp_foreach_non_finite_check_and_unscale_", (tensor(n, dtype="float32"),) * 8,
+        yield wanted("aten::random_.from", tensor(n, dtype="int64"), 0, 32000, None)
+        yield wanted("aten::arange.start_out", 0, n, 1, tensor(n, dtype="int64"))
+        yield wanted("aten::cumsum", tensor(n, dtype="int64"), 0, None)
+        yield wanted("aten::_amp_foreach_non_finite_check_and_unscale_", (tensor(n, dtype="float32"),) * 8,
                       tensor(dtype="float32"), tensor(dtype="float32"))  # fmt: skip
+
+
+# ---------------------------------------------------------------------- between the regular sizes
+
+
+def _scattered() -> Iterator[Wanted]:
+    generator = random.Random(7)
+    draws = (_attention, _norm, _batch_norm, _rows, _list, _convolution, _flat, _views)
+    for _ in range(150):
+        for draw in draws:
+            yield from draw(generator)
+
+
+def _attention(g: random.Random) -> Iterator[Wanted]:
+    b, d = g.choice((1, 1, 2, 3, 4, 8)), g.choice((64, 128, 128))
+    h = g.choice((2, 4, 6, 8, 10, 12, 16, 20, 24, 28, 32, 40, 48, 64))
+    kv = g.choice([n for n in (1, 2, 4, 8, h) if h % n == 0])
+    s = g.choice((512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288))
+    causal = g.random() < 0.75
+    if b * h * s * s <= 32 * 8192 * 8192:
+        yield from forms.flash(b, s, h, kv, d, causal)
+        yield from forms.cudnn(b, s, h, kv, d, causal)
+
+
+def _norm(g: random.Random) -> Iterator[Wanted]:
+    rows = g.choice((256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768))
+    width = g.choice((512, 768, 1024, 1280, 1536, 2048, 2560, 3072, 3584, 4096, 5120, 6144, 7168, 8192))
+    if rows * width <= MOST_ELEMENTS:
+        yield from forms.norms(rows, width, g.choice(("bfloat16", "bfloat16", "float32")))
+
+
+_IMAGE_TYPES = (("bfloat16", True), ("float32", False), ("float32", True), ("bfloat16", False))
+_BATCHES = (16, 24, 32, 48, 64, 96, 128, 192, 256)
+
+
+def _batch_norm(g: random.Random) -> Iterator[Wanted]:
+    batch, size = g.choice(_BATCHES), g.choice((7, 14, 28, 56, 112))
+    c = g.choice((64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048))
+    if batch * c * size * size <= MOST_ELEMENTS:
+        yield from forms.batch_norms(batch, c, size, *g.choice(_IMAGE_TYPES))
+
+
+def _convolution(g: random.Random) -> Iterator[Wanted]:
+    tap, stride = g.choice(((1, 1), (1, 1), (3, 1), (3, 1), (1, 2), (3, 2)))
+    c, k = (g.choice((64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048)) for _ in range(2))
+    batch, size = g.choice(_BATCHES), g.choice((7, 14, 28, 56))
+    if batch * max(c, k) * size * size <= MOST_ELEMENTS and c * k <= 1 << 20:
+        yield from forms.convolution(batch, c, k, size, tap, stride, *g.choice(_IMAGE_TYPES))
+
+
+def _rows(g: random.Random) -> Iterator[Wanted]:
+    rows = 1 << g.randrange(5, 17)
+    width = g.choice((128, 512, 768, 1000, 2048, 3072, 4096, 8000, 11008, 16032, 32000, 50304, 128256))
+    if rows * width <= MOST_ELEMENTS:
+        dtype = g.choice(("float32", "bfloat16"))
+        yield from forms.reductions(rows, width, dtype)
+        yield from forms.softmaxes(rows, width, dtype)
+
+
+def _list(g: random.Random) -> Iterator[Wanted]:
+    """A few matrices and vectors, or many, as optimizers see them."""
+    count, unit = g.choice((1, 4, 9, 12, 27, 40, 62, 100, 162, 290)), 1 << g.randrange(10, 25)
+    small = g.choice((64, 512, 1024, 2048, 4096))
+    shapes = [(unit if i >= 60 or g.random() < 0.7 else small,) for i in range(count)]
+    if 16 * sum(n for (n,) in shapes) <= MOST_BYTES:
+        yield from forms.optimizers(shapes, g.choice(("float32", "bfloat16")))
+        yield from forms.list_copies(shapes)
+
+
+def _flat(g: random.Random) -> Iterator[Wanted]:
+    n = round(2 ** g.uniform(10, 27)) // 8 * 8
+    flat, wide = tensor(n), tensor(n, dtype="float32")
+    yield wanted("aten::add_.Tensor", wide, flat, 1)
+    yield wanted("aten::mul.Tensor", flat, flat)
+    yield wanted("aten::add.Tensor", wide, wide, 1)
+    yield wanted("aten::sub.Tensor", wide, wide, 1)
+    yield wanted("aten::copy_", wide, flat, False)
+    yield wanted("aten::copy_", flat, wide, False)
+    yield wanted("aten::div.Tensor", wide, tensor(dtype="float32"))
+    yield wanted("aten::mul.Tensor", wide, TensorSpec("float64", (), (), "cpu"))
+
+
+def _views(g: random.Random) -> Iterator[Wanted]:
+    b, s = g.choice((1, 2, 4)), g.choice((512, 1024, 2048, 4096, 8192))
+    yield from forms.rotary(b, s, g.choice((2, 4, 8, 12, 16, 32)), g.choice((64, 128)))
+    rows, width = g.choice((512, 1024, 3072, 6144, 8192)), g.choice((768, 1536, 2752, 3584, 5504, 7168, 9472))
+    x, part = tensor(rows, width), TensorSpec("bfloat16", (rows, width), (2 * width, 1))
+    yield wanted("aten::silu", part)
+    yield wanted("aten::mul.Tensor", x, part)
+    yield wanted("aten::cat", (x,) * g.choice((2, 3, 4, 8)), g.choice((0, 1)))
