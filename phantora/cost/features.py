@@ -6,6 +6,8 @@ members whose sizes are near, the analytic model's error is nearly the same.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log2, prod
 from typing import Any
@@ -28,8 +30,9 @@ class Place:
     at: tuple[float, ...]
 
 
-def place(signature: OperatorSignature, compute: str = "", launches: int = 1) -> Place | None:
-    """The place of `signature`, or None for what has no sizes to compare. `launches` are its kernels."""
+def place(signature: OperatorSignature, compute: str = "", kernels: Sequence[str] = ()) -> Place | None:
+    """The place of `signature`, or None for what has no sizes to compare. `kernels` are the names, mangled
+    or not, of those it launches, if they are known."""
     name = base_name(signature.name)
     cls, _ = classify(name)
     if cls == "gemm":
@@ -38,7 +41,24 @@ def place(signature: OperatorSignature, compute: str = "", launches: int = 1) ->
         return _attention(signature, name)
     if cls == "convolution":
         return _convolution(signature, name, compute)
-    return _memory(signature, name, cls, launches)
+    found = _memory(signature, name, cls, max(1, len(kernels)))
+    if found is None or not kernels:
+        return found
+    stems = " ".join(dict.fromkeys(kernel_stem(kernel) for kernel in kernels))
+    return Place(found.cls, (f"{found.families[0]} {stems}", *found.families), found.at)
+
+
+def kernel_stem(name: str) -> str:
+    """The function's own name, without namespaces, template arguments and parameters: the same for a
+    mangled name and a readable one."""
+    if not name.startswith("_ZN"):
+        plain = name.removeprefix("void ").replace("(anonymous namespace)::", "")
+        return re.split(r"[<(]", plain, maxsplit=1)[0].rpartition("::")[2]
+    at, stem = 3, ""
+    while match := re.compile(r"\d+").match(name, at):
+        length = int(match.group())
+        stem, at = name[match.end() : match.end() + length], match.end() + length
+    return stem
 
 
 def _log(value: float) -> float:
@@ -83,7 +103,8 @@ def _convolution(signature: OperatorSignature, name: str, compute: str) -> Place
     geometry = [v for v in signature.args if isinstance(v, tuple) and not any(isinstance(i, TensorSpec) for i in v)]
     last = len(x.stride) > 1 and x.stride[1] == 1
     kind = f"{name} {x.dtype} {compute} {'nhwc' if last else 'nchw'} {w.shape[2:]} {geometry}"
-    at = (_log(x.shape[0]), _log(x.shape[1]), _log(w.shape[0]), _log(prod(x.shape[2:])))
+    pixels = prod(x.shape[2:])
+    at = (_log(x.shape[0] * pixels), _log(x.shape[1]), _log(w.shape[0]), 0.3 * _log(pixels))
     return Place("convolution", (kind,), at)
 
 
@@ -102,13 +123,13 @@ def _memory(signature: OperatorSignature, name: str, cls: str, launches: int) ->
     form = "flat" if flat else " ".join(_form(t, largest) for t in given)
     words = " ".join(str(v) for v in signature.args if isinstance(v, (bool, str)) and v not in (False, ""))
     if cls in _BY_ROWS or name.startswith(("gather", "index", "scatter")):
-        dims = _reduced(signature)
+        dims = _reduced(signature) if cls == "reduction" or "softmax" in name else ""
         rows, inner = prod(largest.shape[:-1]), largest.shape[-1] if largest.shape else 1
         if len(largest.shape) == 4 and "norm" in name:  # images
             rows, inner = largest.shape[0] * prod(largest.shape[2:]), largest.shape[1]
         channels_last = len(largest.stride) == 4 and largest.stride[1] == 1
         kind = f"{name} {dtypes} {dims} {len(largest.shape) == 4} {channels_last} {words}"
-        return Place(cls, (kind,), (_log(rows), _log(inner)))
+        return Place(cls, (kind,), (_log(rows), _log(inner), 0.3 * _evenness(inner)))
     size = sum(nbytes(t) for t in given if prod(t.shape) > 1) or nbytes(largest)
     run = 0.0 if flat else 0.3 * _inner(largest)
     return Place(cls, (f"{name} {dtypes} {form} {words}", f"{stem} {dtypes} {flat}"), (_log(size), run))
@@ -133,6 +154,11 @@ def _lists(
 
 
 _BY_ROWS = frozenset(("normalization", "loss", "reduction", "sort", "embedding"))
+
+
+def _evenness(extent: int) -> float:
+    """How often `extent` can be halved, up to 8 times: whether rows divide evenly over threads."""
+    return min(8.0, log2(extent & -extent)) if extent else 8.0
 
 
 def _reduced(signature: OperatorSignature) -> str:

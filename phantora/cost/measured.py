@@ -102,7 +102,7 @@ class Measured:
             if entry is not None and own_kernels(entry):
                 return self._exact(entry, kernels, base)
         for source in self._own:
-            near = source.neighbours.ratio(signature, compute, len(kernels))
+            near = source.neighbours.ratio(signature, compute, kernels)
             if near is not None:
                 ns = near[0] * source.model(signature, compute, kernels)
                 return _spread(ns, base, "interpolated", INTERPOLATED_ERRORS, near[1])
@@ -155,7 +155,7 @@ class Measured:
         if entry is not None and own_kernels(entry):
             there = sum(kernel_ns(kernel, base.cls) for kernel in own_kernels(entry)) + source_beside(entry, kernels)
             return _spread(there * here / source.model(signature, compute, kernels), base, "scaled", SCALED_ERRORS, 0.0)
-        near = source.neighbours.ratio(signature, compute, len(kernels))
+        near = source.neighbours.ratio(signature, compute, kernels)
         if near is None:
             return None
         return _spread(near[0] * here, base, "scaled", SCALED_ERRORS, near[1])

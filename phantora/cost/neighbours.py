@@ -63,10 +63,12 @@ class Neighbours:
         self._model = model
         self._families: dict[str, dict[str, Family]] = {}  # by operator
 
-    def ratio(self, signature: OperatorSignature, compute: str, launches: int) -> tuple[float, float] | None:
+    def ratio(
+        self, signature: OperatorSignature, compute: str, kernels: Sequence[KernelLaunch]
+    ) -> tuple[float, float] | None:
         """Measured over modelled time at the place of `signature`, and the distance in octaves of the
         nearest neighbour; None without neighbours."""
-        where = place(signature, compute, launches)
+        where = place(signature, compute, [kernel.name for kernel in kernels if not kernel.library])
         if where is None:
             return None
         families = self._of(base_name(signature.name))
@@ -96,7 +98,7 @@ def families_of(entries: Iterable[Entry], model: Model) -> dict[str, Family]:
     members: dict[str, list[tuple[Place, float]]] = {}
     for entry in entries:
         kernels = own_kernels(entry)
-        where = place(entry.parsed, entry.compute, len(kernels)) if kernels else None
+        where = place(entry.parsed, entry.compute, [kernel.name for kernel in kernels]) if kernels else None
         if where is None:
             continue
         measured = sum(kernel_ns(kernel, where.cls) for kernel in kernels)

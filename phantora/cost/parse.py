@@ -18,6 +18,7 @@ from phantora.cost.types import KernelLaunch, OperatorSignature, TensorSpec
 from phantora.errors import PhantoraError
 
 LONG_LIST, LIST_HEAD = 64, 8  # as in stub/tracer.cpp
+VECTOR = 16  # elements: sizes of rebuilt tensors are multiples, or kernels could not vectorise
 
 
 def parse_signature(text: str | bytes) -> OperatorSignature:
@@ -137,9 +138,10 @@ def _long_list(table: dict[str, Any]) -> tuple[Any, ...]:
     dtype = first.dtype if first else "float32"
     if size and total != size * item_bytes(dtype):
         dtype = _dtype_of_size(total / size, dtype)
-    even, rest = divmod(size, missing)
+    even = size // missing // VECTOR * VECTOR or size // missing
+    rest = size - even * (missing - 1)
     device = first.device if first else "cuda"
-    more = tuple(TensorSpec(dtype, (even + (i < rest),), (1,), device) for i in range(missing))
+    more = tuple(TensorSpec(dtype, (even if i else rest,), (1,), device) for i in range(missing))
     return listed + more
 
 

@@ -382,8 +382,8 @@ def _rest() -> Iterator[Wanted]:
 
 def _scattered() -> Iterator[Wanted]:
     generator = random.Random(7)
-    draws = (_attention, _norm, _batch_norm, _rows, _list, _convolution, _flat, _views)
-    for _ in range(150):
+    draws = (_attention, _norm, _batch_norm, _rows, _list, _convolution, _convolution, _convolution, _flat, _views)
+    for _ in range(200):
         for draw in draws:
             yield from draw(generator)
 

@@ -1,0 +1,123 @@
+"""How well operators are predicted that were not measured, from those that were.
+
+    python benchmarks/leave_out.py [--gpu H200] [--other H100] [--seed N] [--worst N] [--family WORD]
+
+First a random fifth of the shipped table of --gpu is hidden and predicted from the rest; then the whole
+table is predicted from that of --other. Each distinct operator counts once. Errors are of the operator's
+kernels together, relative to the measured time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from phantora.cost.catalogue import base_name, classify
+from phantora.cost.measured import DATA, Source, modelled_ns, tables_for
+from phantora.cost.neighbours import kernel_ns, launches_of, own_kernels
+from phantora.cost.table import Entry, Table, signature_key
+from phantora.hardware import load_gpu
+
+HIDDEN = 5  # one in so many
+
+
+@dataclass(frozen=True)
+class Guess:
+    """One predicted operator: class, measured and predicted ns, octaves to its nearest neighbour."""
+
+    cls: str
+    measured: float
+    predicted: float
+    distance: float | None
+    entry: Entry
+
+    @property
+    def error(self) -> float:
+        return abs(self.predicted / self.measured - 1.0)
+
+
+def usable(table: Table) -> list[Entry]:
+    """Entries of operators (copies and memsets are curves of their own)."""
+    return [e for e in table if own_kernels(e) and not e.parsed.name.startswith("phantora::")]
+
+
+def measured_ns(entry: Entry) -> tuple[str, float]:
+    cls, _ = classify(base_name(entry.parsed.name))
+    return cls, sum(kernel_ns(kernel, cls) for kernel in own_kernels(entry))
+
+
+def within(table: Table, gpu_name: str, seed: int) -> list[Guess]:
+    """Guesses at a hidden fifth of `table`."""
+    entries = sorted(usable(table), key=lambda e: (e.signature, e.compute))
+    random.Random(seed).shuffle(entries)
+    cut = len(entries) // HIDDEN
+    source = Source(Table(table.about, entries[cut:]), load_gpu(gpu_name))
+    guesses = []
+    for entry in entries[:cut]:
+        kernels = launches_of(own_kernels(entry))
+        model = source.model(entry.parsed, entry.compute, kernels)
+        near = source.neighbours.ratio(entry.parsed, entry.compute, kernels)
+        cls, ns = measured_ns(entry)
+        predicted = model * near[0] if near else model
+        guesses.append(Guess(cls, ns, predicted, near[1] if near else None, entry))
+    return guesses
+
+
+def across(table: Table, gpu_name: str, other: Table, other_name: str) -> list[Guess]:
+    """Guesses at all of `table` from `other`'s same signatures, scaled."""
+    source = Source(other, load_gpu(other_name))
+    here = Source(table, load_gpu(gpu_name)).roofline
+    guesses = []
+    for entry in usable(table):
+        twin = other.get(signature_key(entry.parsed, entry.compute))
+        if twin is None or not own_kernels(twin):
+            continue
+        kernels = launches_of(own_kernels(entry))
+        model = modelled_ns(here, entry.parsed, entry.compute, kernels)
+        there = source.model(entry.parsed, entry.compute, launches_of(own_kernels(twin)))
+        cls, ns = measured_ns(entry)
+        guesses.append(Guess(cls, ns, measured_ns(twin)[1] * model / there, 0.0, entry))
+    return guesses
+
+
+def rows(guesses: Iterable[Guess]) -> list[str]:
+    groups: dict[str, list[Guess]] = defaultdict(list)
+    for guess in guesses:
+        groups[guess.cls].append(guess)
+    lines = ["| class | operators | median error | 90th percentile | error by time |", "|---|---|---|---|---|"]
+    lines += [f"| {name} {_errors(group)}" for name, group in sorted(groups.items())]
+    return [*lines, f"| all {_errors([g for group in groups.values() for g in group])}"]
+
+
+def _errors(group: Sequence[Guess]) -> str:
+    errors = sorted(guess.error for guess in group)
+    high = errors[min(len(errors) - 1, int(0.9 * len(errors)))]
+    by_time = sum(abs(g.predicted - g.measured) for g in group) / sum(g.measured for g in group)
+    return f"| {len(group)} | {statistics.median(errors):.1%} | {high:.1%} | {by_time:.1%} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gpu", default="H200")
+    parser.add_argument("--other", default="H100")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--worst", type=int, default=0, help="list the N worst guesses of the hidden fifth")
+    parser.add_argument("--family", default="", help="of these only, whose signature holds WORD")
+    options = parser.parse_args()
+    table = tables_for(load_gpu(options.gpu), [DATA])[0][0]
+    other = tables_for(load_gpu(options.other), [DATA])[0][0]
+    hidden = within(table, options.gpu, options.seed)
+    print(f"A hidden fifth of {options.gpu}\n", *rows(hidden), sep="\n")
+    print(f"\n{options.gpu} from {options.other}\n", *rows(across(table, options.gpu, other, options.other)), sep="\n")
+    chosen = [g for g in hidden if options.family in g.entry.signature or options.family == g.cls]
+    for g in sorted(chosen, key=lambda g: -g.error)[: options.worst]:
+        near = "none" if g.distance is None else f"{g.distance:.2f}"
+        print(f"{g.predicted / g.measured - 1:+7.1%} {g.measured / 1e3:9.1f} us, near {near:>5}  {g.entry.signature[:150]}")
+
+
+if __name__ == "__main__":
+    main()
