@@ -367,16 +367,12 @@ class Request:
             console.message(f"phantora: note: {names}: ignored, since all ranks run on this machine")
 
     def _run_ranks(self, console: Console, stats: list[Stats]) -> tuple[Outcome, Simulation]:
-        imports = ["torch"]
-        if self.plan.world_size > 1:
-            # What nearly every distributed run imports: 1 s and 70 MB that the ranks then share.
-            imports += ["torch.distributed.fsdp", "torch.distributed.tensor", "torch._dynamo"]
         stub_set = _prepare_stubs(console)
         supervisor = RankSupervisor(
             self.plan,
             console,
             stubs=stub_set.directory,
-            imports=[*imports, *self.plan.preload],
+            imports=self.plan.imports,
             status_line=None
             if not sys.stderr.isatty() or self.plan.quiet
             else _status_line(self.plan, stats),

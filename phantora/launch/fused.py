@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -19,11 +20,14 @@ MODULE = "torch._inductor.runtime.triton_heuristics"
 
 
 def install(tracer: Path) -> None:
-    """Before Inductor is imported: its launches will be announced to the tracer's library."""
+    """Has Inductor's launches announced to the tracer's library."""
     library = ctypes.PyDLL(str(tracer))  # PyDLL: as short as these calls are, the GIL stays
     library.phantora_fused_begin.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
     library.phantora_fused_end.restype = None
-    after_import(MODULE.__eq__, lambda module: _wrap(module, library))
+    if MODULE in sys.modules:
+        _wrap(sys.modules[MODULE], library)
+    else:
+        after_import(MODULE.__eq__, lambda module: _wrap(module, library))
 
 
 def _wrap(module: ModuleType, library: ctypes.PyDLL) -> None:
