@@ -115,6 +115,8 @@ def server_environment(inherited: Mapping[str, str]) -> dict[str, str]:
         "PYTHONHASHSEED", "0"
     )  # the order of sets decides what some frameworks launch first
     environment.setdefault("MALLOC_ARENA_MAX", "1")
+    # A thread of pyarrow's allocator would not survive the fork.
+    environment.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
     # Inductor compiles in the rank: its worker processes would look for a real GPU.
     environment["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     # It names GPUs of this machine; the ranks see those of the simulated host.
