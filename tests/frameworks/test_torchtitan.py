@@ -26,7 +26,7 @@ if importlib.util.find_spec("torchtitan") is None:
 TITAN = SAMPLES / "torchtitan"
 PEAK = 989e12  # bf16 of an H100, which TorchTitan looks up by the device's name
 BF16, FP32 = 2, 4
-STEPS = 3
+STEPS = 4
 LINE = re.compile(
     r"step: +(\d+) +loss: +(\S+) +grad_norm: +(\S+) +memory: +([\d.]+)GiB.*"
     r"tps: +([\d,]+) +tflops: +([\d.,]+) +mfu: +([\d.]+)%"
@@ -80,7 +80,7 @@ def check_numbers(run: Run, tokens: int) -> None:
     zeroed = sorted(r["start"] for r in records(run.log, "annotation", "rank", "name", "start") if r["rank"] == 0
                     and r["name"] == "Optimizer.zero_grad#AdamW.zero_grad")  # fmt: skip
     begins = zeroed[:: len(zeroed) // STEPS]  # a step begins with it; with a pipeline, once per part of the model
-    # TorchTitan times from log line to log line; the next step begins right behind.
+    # TorchTitan times from log line to log line; the next step begins right behind (but for the second).
     assert printed[-2].tps == pytest.approx(tokens / (begins[-1] - begins[-2]) * 1e9, rel=0.01)
     peak = max(r["bytes"] for r in records(run.log, "memory", "rank", "bytes") if r["rank"] == 0)  # reserved
     assert max(line.memory for line in printed) == pytest.approx(peak / 2**30, abs=0.006)
@@ -175,9 +175,11 @@ def test_pipeline_tensor_and_data_parallel(place: Path) -> None:
     )  # fmt: skip
     check_numbers(run, micro * s // 4)  # tokens of a data-parallel rank, over the 4 GPUs that share them
     once = m.forward(s, s, 1)
-    layer = (steps * micro * (2 * once + m.backward(s, s, 1)) + once) / 2  # two tensor-parallel ranks; once for shapes
+    # Two tensor-parallel ranks share the work; each stage runs forward once more, to learn its shapes.
+    layer = (steps * micro * (2 * once + m.backward(s, s, 1)) + once) / 2
+    head = (steps * micro * m.output(s) + m.output(s) / 3) / 2
     assert flops(run, 0) == pytest.approx(layer, rel=0.01)
-    assert flops(run, 7) == pytest.approx(layer + steps * micro * m.output(s) / 2, rel=0.01)
+    assert flops(run, 7) == pytest.approx(layer + head, rel=0.01)
     seen = collectives(run)
     activation = s * m.dim * BF16
     # Each block gathers before attention and before the MLP and scatters behind them: forward, again in the
@@ -219,14 +221,16 @@ def test_pipeline_schedules_and_checkpoints(place: Path, schedule: str, stages: 
     )  # fmt: skip
     check_numbers(run, micro * s // 2)
     borders = {2: 1, 4: 2 if schedule.startswith("ZBV") else 3}[stages]  # a V has its middle on one rank
-    messages = 0
-    for r in records(run.log, "flow", "bytes", "value"):
-        messages += r["bytes"] == s * dim * FP32
-    if messages:
-        assert messages == 2 * 2 * micro * borders
+    message = s * dim * FP32
+    moved = sum(r["bytes"] for r in records(run.log, "sendrecv", "rank", "bytes")
+                if r["rank"] == 0 and r["bytes"] >= message)  # fmt: skip
+    assert moved == STEPS * 2 * micro * borders * message
     if schedule == "GPipe":
-        assert (out / "checkpoint/step-3/.metadata").stat().st_size > 0
-        assert sum(f.stat().st_size for f in (out / "checkpoint/step-3").glob("*.distcp")) > 50e6
+        assert (out / "checkpoint/step-4/.metadata").stat().st_size > 0
+        parameters = re.search(r"size: ([\d,]+) total parameters", re.sub(r"\x1b\[[\d;]*m", "", run.out + run.err))
+        assert parameters is not None  # the last checkpoint holds these and nothing else
+        written = sum(file.stat().st_size for file in (out / "checkpoint/step-4").glob("*.distcp"))
+        assert written == pytest.approx(FP32 * int(parameters[1].replace(",", "")), rel=0.02)
 
 
 @dataclass(frozen=True)
@@ -258,7 +262,7 @@ def test_experts_with_uneven_load(place: Path) -> None:
     sent = s * e.chosen
     bytes_of = all_to_alls(run, ranks)
     for rank in range(ranks):
-        rows = max(sent, int(received[rank]))
+        rows = sent + int(received[rank])
         assert bytes_of[rank][rows * e.dim * BF16] == steps * 4  # dispatch and combine, forward and backward
     m = Decoder(e.dim, 32, 4, 128, 0, 151936)
     dense = m.forward(s, s, 1) + m.backward(s, s, 1) + m.output(s) + 6.0 * s * e.dim * e.count  # and the router
@@ -273,14 +277,13 @@ def test_experts_with_uneven_load(place: Path) -> None:
      ("gpt_oss_20b.toml", "20b-1layers", Experts(32, 4, 2880, 2880))],
 )  # fmt: skip
 def test_balanced_experts_and_compiled_attention(place: Path, sample: str, flavor: str, experts: Experts) -> None:
-    """Models with FlexAttention, which torch.compile generates; experts over 2 GPUs."""
+    """Models with FlexAttention, which torch.compile generates."""
     s, steps = 512, STEPS
     run = titan(
-        place, "1x2xH100", sample, flavor, "--training.seq_len", str(s), "--training.local_batch_size", "1",
-        "--parallelism.expert_parallel_degree", "2", "--activation_checkpoint.mode", "none",
+        place, "1x1xH100", sample, flavor, "--training.seq_len", str(s), "--training.local_batch_size", "1",
+        "--parallelism.expert_parallel_degree", "1", "--activation_checkpoint.mode", "none",
     )  # fmt: skip
     check_numbers(run, s)
-    assert all_to_alls(run, 1)[0][s * experts.chosen * experts.dim * BF16] == steps * 4
     names = Counter(r["op"] for r in records(run.log, "kernel", "op") if r["op"])
     assert any("flex_attention_backward" in name for name in names)
     assert names["aten::_grouped_mm"] % steps == 0 and names["aten::_grouped_mm"] > 0
