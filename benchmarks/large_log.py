@@ -63,7 +63,7 @@ def _layers(count: int, scale: float, ready: npt.NDArray[np.int64] | None) -> np
     put(1, host + 1 * US, host + 1 * US, value=(8 << 30) + (layer << 20), bytes=64 << 30)
     put(2, gpu, mid, name=layer % 200, sig=sig, price=sig, launch=host + 2 * US, link=ids, stream=0)
     put(3, mid, mid, stream=0, launch=host + 8 * US)
-    put(4, gpu - 10 * US, mid, stream=7, launch=host + 10 * US, link=ids + 3)
+    put(4, gpu, mid, stream=7, launch=host + 10 * US, link=ids + 3)
     arrived = mid if ready is None else ready
     put(
         5, mid, arrived + 60 * US, name=_COLLECTIVE, stream=7, launch=host + 12 * US, ready=arrived,

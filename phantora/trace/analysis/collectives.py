@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from phantora.trace.analysis.communicators import Group, bus_factor, collective_kind, group_of
+from phantora.trace.analysis.grouping import group
 from phantora.trace.analysis.report import CollectiveReport, Straggler
 from phantora.trace.analysis.windows import Columns, Window, code, kind_mask
 from phantora.trace.reader import Log
@@ -48,12 +49,10 @@ class Collectives:
         ready = np.clip(rows["ready"], rows["start"], rows["end"])
         wait, transfer = ready - rows["start"], rows["end"] - ready
         np.add.at(self._waited, rows["rank"], wait)
-        keys = np.stack([rows["comm"], rows["name"], rows["algorithm"]]).astype(np.int64)
-        unique, place = np.unique(keys, axis=1, return_inverse=True)
-        place = place.reshape(-1)
-        size = unique.shape[1]
-        sums = [np.bincount(place, weights, size) for weights in (np.ones(len(place)), rows["bytes"], wait, transfer)]
-        for i, key in enumerate(unique.T.tolist()):
+        keys, place = group((rows["comm"], rows["name"], rows["algorithm"]))
+        weights = (np.ones(len(place)), rows["bytes"], wait, transfer)
+        sums = [np.bincount(place, weight) for weight in weights]
+        for i, key in enumerate(keys):
             entry = self._sums.setdefault((key[0], key[1], key[2]), _Sums())
             entry.count += int(sums[0][i])
             entry.bytes += float(sums[1][i])
@@ -93,18 +92,18 @@ class Collectives:
         names, algorithms = log.words("name"), log.words("algorithm")
         found = []
         for (comm, name, algorithm), s in self._sums.items():
-            group = group_of(known, comm)
+            of = group_of(known, comm)
             text = names[name] if name >= 0 else ""
-            factor = bus_factor(collective_kind(text), len(group.ranks))
+            factor = bus_factor(collective_kind(text), len(of.ranks))
             bandwidth = s.bytes / s.transfer * 1e9 if s.transfer else None
             last = min(s.last, key=lambda rank: (-s.last[rank], rank)) if s.last else -1
             found.append(
                 CollectiveReport(
                     comm=comm,
-                    group=group.label,
+                    group=of.label,
                     name=text,
                     algorithm=algorithms[algorithm] if algorithm >= 0 else "",
-                    ranks=len(group.ranks),
+                    ranks=len(of.ranks),
                     count=s.count,
                     bytes=s.bytes / s.count,
                     wait=s.wait / s.count,

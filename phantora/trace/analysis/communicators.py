@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from phantora.trace.reader import Log
 
@@ -15,7 +16,7 @@ class Group:
     name: str
     ranks: tuple[int, ...]
 
-    @property
+    @cached_property
     def label(self) -> str:
         """``dp_shard: ranks 0-7 (8)``, short enough for a table."""
         members = ranges(self.ranks)

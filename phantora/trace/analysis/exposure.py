@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phantora.trace.analysis.communicators import Group, group_of
+from phantora.trace.analysis.grouping import group
 from phantora.trace.analysis.occupancy import Occupancy
 from phantora.trace.analysis.report import Exposure
 from phantora.trace.analysis.windows import code, kind_mask
@@ -45,11 +46,9 @@ class Exposures:
         operators = np.where(device["op"][kernels] >= 0, device["op"][kernels], -1)
         by = np.where(waited, np.append(operators, -1)[following], -1).astype(np.int64)
         name, comm = device["name"][owner].astype(np.int64), device["comm"][owner].astype(np.int64)
-        keys, place = np.unique(np.stack([comm, name, by]), axis=1, return_inverse=True)
-        place = place.reshape(-1)
-        total = np.bincount(place, length, keys.shape[1])
-        late = np.bincount(place, length * waiting, keys.shape[1])
-        for (c, n, w), time, wait in zip(keys.T.tolist(), total.tolist(), late.tolist(), strict=True):
+        keys, place = group((comm, name, by))
+        total, late = np.bincount(place, length), np.bincount(place, length * waiting)
+        for (c, n, w), time, wait in zip(keys, total.tolist(), late.tolist(), strict=True):
             sums = self._sums.setdefault((c, n, w), [0.0, 0.0])
             sums[0] += time
             sums[1] += wait

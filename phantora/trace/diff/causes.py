@@ -128,15 +128,10 @@ def _layout(a: Side, b: Side) -> str:
         groups = "/".join(map(str, side.groups)) or "none"
         return f"{groups} ({len(side.report.ranks)} ranks)"
 
-    gemms_a, gemms_b = (_gemm_flops(side) for side in (a, b))
-    split = "tensor-parallel" if gemms_a and gemms_b and abs(gemms_b / gemms_a - 1) > 0.05 else "parallel"
+    # Sharding parameters alone leave the products of matrices as they were.
+    products_a, products_b = ({o.shape for o in side.operations if o.cls == "gemm"} for side in (a, b))
+    split = "parallel" if products_a == products_b else "tensor-parallel"
     return f"{split} layout: sizes of the groups that communicate {sizes(a)} -> {sizes(b)}"
-
-
-def _gemm_flops(side: Side) -> float:
-    """Of one rank and step, by the report's sums."""
-    details = side.report.details
-    return sum(w.flops for w in details.classes if w.name == "gemm") / len(side.report.ranks) if details else 0.0
 
 
 def _batch(a: Side, b: Side) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phantora.trace.analysis.communicators import collective_kind, groups
+from phantora.trace.analysis.grouping import group
 from phantora.trace.analysis.windows import Window, kind_mask
 from phantora.trace.reader import Log
 from phantora.trace.schema import COMMUNICATION_KINDS, COPY_KINDS
@@ -103,22 +104,9 @@ def _sums(keys: tuple[npt.NDArray[np.integer], ...], time: npt.NDArray[np.int64]
     """Count and time by combination of `keys`."""
     if not len(time):
         return {}
-    # Mixed into one number: sorting that is far cheaper than sorting columns.
-    mixed = np.zeros(len(time), np.int64)
-    tables = []
-    for key in keys:
-        values, place = np.unique(key, return_inverse=True)
-        tables.append(values)
-        mixed = mixed * len(values) + place.reshape(-1)
-    found, place = np.unique(mixed, return_inverse=True)
+    found, place = group(keys)
     count, total = np.bincount(place), np.bincount(place, time)
-    columns = []
-    rest = found
-    for values in reversed(tables):
-        columns.append(values[rest % len(values)].tolist())
-        rest = rest // len(values)
-    combined = zip(*reversed(columns), strict=True)
-    return {key: [float(n), float(t)] for key, n, t in zip(combined, count, total, strict=True)}
+    return {key: [float(n), float(t)] for key, n, t in zip(found, count, total, strict=True)}
 
 
 def _add(table: dict[_Key, Amount], key: _Key, count: float, time: float) -> None:

@@ -1,0 +1,248 @@
+"""Logs made by hand with known answers: the report gives exactly these, in words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.fakelog import METADATA, FakeRun, Kind
+
+from phantora.trace.analysis.analyze import Filters, analyze
+from phantora.trace.analysis.report import CriticalPath, Report
+from phantora.trace.reader import open_log
+
+US = 1000
+STEP = 1000 * US
+EVERYTHING = Filters()
+
+
+class Drawn(FakeRun):
+    """Two steps of 1 ms on each of `ranks` ranks, drawn in microseconds from the step's begin."""
+
+    def __init__(self, ranks: int = 2) -> None:
+        super().__init__(metadata=replace(METADATA, world_size=ranks, ranks_per_host=ranks))
+        self.gemm = self.price("gemm", "measured", 1e9)
+        self.transfer = self.price("communication", "measured", algorithm="RING/SIMPLE/2")
+        for rank in range(ranks):
+            for step in range(2):
+                self.add(Kind.ANNOTATION, rank, step * STEP, (step + 1) * STEP, f"ProfilerStep#{step + 1}")
+
+    def group(self, comm: int, name: str, ranks: tuple[int, ...]) -> None:
+        shape = ",".join(map(str, ranks))
+        for rank in ranks:
+            self.add(Kind.COMMUNICATOR, rank, 0, 0, name, comm=comm, sig=self.signature("ranks", shape))
+
+    def kernel(self, rank: int, start: int, end: int, launch: int, op: str = "aten::mm", stream: int = 0) -> None:
+        for step in range(2):
+            t = step * STEP
+            self.add(
+                Kind.KERNEL, rank, t + start * US, t + end * US, "gemm", launch=t + launch * US, stream=stream,
+                price=self.gemm, sig=self.signature(op, "bf16[64,64]"),
+            )  # fmt: skip
+
+    def collective(
+        self, comm: int, arrivals: dict[int, int], end: int, name: str = "AllGather", kind: int = Kind.COLLECTIVE
+    ) -> None:
+        ready = max(arrivals.values())
+        for step in range(2):
+            for rank, start in arrivals.items():
+                t = step * STEP
+                self.add(
+                    kind, rank, t + start * US, t + end * US, f"ncclDevKernel_{name}_RING_LL", stream=7, comm=comm,
+                    launch=t, ready=t + ready * US, seq=step * 100 + end, bytes=1 << 20, price=self.transfer,
+                )  # fmt: skip
+
+    def report(self, directory: Path, filters: Filters = EVERYTHING) -> Report:
+        return analyze(open_log(self.write(directory / "run.arrow")), filters)
+
+
+def words(report: Report) -> list[str]:
+    assert report.details is not None
+    return report.details.findings
+
+
+def test_exposed_all_gather(tmp_path: Path) -> None:
+    run = Drawn()
+    run.group(0, "fsdp", (0, 1))
+    for rank in (0, 1):
+        run.kernel(rank, 0, 400, 0)
+        run.kernel(rank, 700, 1000, 0, "aten::addmm")
+    run.collective(0, {0: 300, 1: 300}, 700)
+    assert words(run.report(tmp_path)) == [
+        "Exposed communication: transfers that no compute hides take 300.00 us of a step (30.0%), most in "
+        "all_gather of fsdp: ranks 0-1 (300.00 us, awaited most by aten::addmm)."
+    ]
+
+
+def test_straggler(tmp_path: Path) -> None:
+    run = Drawn(4)
+    run.group(0, "dp", (0, 1, 2, 3))
+    for rank in range(4):
+        run.kernel(rank, 0, 900 if rank == 2 else 500, 0)
+    run.collective(0, {rank: 900 if rank == 2 else 500 for rank in range(4)}, 1000, "AllReduce")
+    report = run.report(tmp_path)
+    assert words(report) == [
+        "Straggler: rank 2 comes last in 2 collectives (100.0% of all lateness); waiting for late ranks costs "
+        "300.00 us of a step (30.0%).",
+        "Exposed communication: transfers that no compute hides take 100.00 us of a step (10.0%), most in "
+        "all_reduce of dp: ranks 0-3 (100.00 us).",
+    ]
+    assert report.details is not None
+    (collective,) = report.details.collectives
+    assert (collective.last, collective.last_share, collective.skew) == (2, 1.0, 400 * US)
+    assert (collective.wait, collective.transfer) == (300 * US, 100 * US)
+    assert collective.bus_bandwidth == pytest.approx((1 << 20) / 100e-6 * 2 * 3 / 4)
+    first, *others = report.details.stragglers
+    assert (first.rank, first.caused, first.waited) == (2, 400 * US, 0) and {s.waited for s in others} == {400 * US}
+    # Beyond the straggler's work nothing matters: the path is its kernel, then the transfer.
+    path = report.details.critical_paths[0]
+    assert path.by_class == {"gemm": 900 * US, "communication": 100 * US} and path.length == path.time == STEP
+
+
+def test_pipeline_bubble(tmp_path: Path) -> None:
+    run = Drawn()
+    run.group(0, "pp", (0, 1))
+    run.kernel(0, 0, 400, 0)
+    run.collective(0, {0: 400, 1: 0}, 420, "SendRecv", Kind.SENDRECV)
+    run.kernel(1, 420, 1000, 0)
+    run.kernel(0, 420, 1000, 0)
+    report = run.report(tmp_path)
+    assert words(report)[0] == "Pipeline bubble: for 200.00 us of a step (20.0%) ranks wait for their partners."
+    assert report.steady.stalls["pipeline bubble"] == 200 * US  # 400 on rank 1, none on rank 0
+    assert report.ranks[1].steps[1].times.stalls["pipeline bubble"] == 400 * US
+
+
+def test_host_bound_step(tmp_path: Path) -> None:
+    run = Drawn(1)
+    for i in range(10):
+        run.kernel(0, 100 * i + 60, 100 * i + 100, 100 * i + 60)
+    report = run.report(tmp_path)
+    assert words(report) == ["Host-bound: for 600.00 us of a step (60.0%) the GPU waits for the host to launch."]
+    assert report.details is not None
+    path = report.details.critical_paths[1]
+    assert path.by_class == {"host": 960 * US, "gemm": 40 * US}  # the last launch, and its kernel
+    assert path.gain == {"host": 600 * US, "gemm": 40 * US}  # without host time 400 us of kernels remain
+
+
+def test_synchronisation(tmp_path: Path) -> None:
+    run = Drawn(1)
+    run.kernel(0, 0, 500, 0)
+    run.kernel(0, 700, 1000, 700)
+    for step in range(2):
+        mm = [row["id"] for row in run.rows if row["kind"] == Kind.KERNEL and row["end"] == step * STEP + 500 * US]
+        run.add(
+            Kind.SYNC, 0, step * STEP + 100 * US, step * STEP + 500 * US, "cudaStreamSynchronize", link=mm[0]
+        )
+    report = run.report(tmp_path)
+    assert words(report) == [
+        "Synchronisation: for 200.00 us of a step (20.0%) the GPU is idle because the host had waited for it."
+    ]
+    assert report.details is not None
+    path = report.details.critical_paths[1]
+    assert path.by_class == {"gemm": 800 * US, "host": 200 * US} and path.gain == {"gemm": 700 * US, "host": 200 * US}
+
+
+def test_two_communicators(tmp_path: Path) -> None:
+    run = Drawn(4)
+    run.group(0, "tp", (0, 1))
+    run.group(1, "tp", (2, 3))
+    run.group(2, "dp", (0, 2))
+    for rank in range(4):
+        run.kernel(rank, 0, 300, 0)
+        run.kernel(rank, 400, 800, 0)
+    run.collective(0, {0: 300, 1: 300}, 400, "AllReduce")
+    run.collective(1, {2: 300, 3: 300}, 400, "AllReduce")
+    run.collective(2, {0: 700, 2: 700}, 1000, "ReduceScatter")
+    report = run.report(tmp_path)
+    assert report.details is not None
+    exposed = {(e.group, e.waited_by): e.exposed * 4 for e in report.details.exposure}  # means over four ranks
+    assert exposed == {
+        ("tp: ranks 0-1", "aten::mm"): 200 * US,
+        ("tp: ranks 2-3", "aten::mm"): 200 * US,
+        ("dp: ranks 0,2", "aten::mm"): 200 * US,  # of the next step
+        ("dp: ranks 0,2", ""): 200 * US,
+    }
+    assert "most in reduce_scatter of dp: ranks 0,2 (100.00 us)" in words(report)[0]
+    assert [(c.group, c.ranks, c.count) for c in report.details.collectives] == [
+        ("dp: ranks 0,2", 2, 4), ("tp: ranks 0-1", 2, 4), ("tp: ranks 2-3", 2, 4),
+    ]  # fmt: skip
+    only = run.report(tmp_path, Filters(ranks=frozenset({3}), steps=frozenset({2})))
+    assert only.details is not None
+    assert {e.group for e in only.details.exposure} == {"tp: ranks 2-3"}
+
+
+def test_a_stretch_of_time(tmp_path: Path) -> None:
+    run = Drawn(1)
+    run.kernel(0, 0, 500, 0)
+    report = run.report(tmp_path, Filters(time=(250 * US, 750 * US)))
+    assert report.step_source == "time" and report.steady.time == 500 * US and report.steady.compute == 250 * US
+
+
+def test_memory_by_use(tmp_path: Path) -> None:
+    """Two steps of a model with one of everything."""
+    run = FakeRun()
+    level, blocks = 0, {}
+
+    def block(name: str, size: int, time: int, thread: int = 0) -> None:
+        nonlocal level
+        level += size
+        blocks[name] = (run.add(Kind.MEMORY, 0, time, time, value=level, bytes=5000, stream=thread, sub=0), size)
+
+    def free(name: str, time: int, thread: int = 0) -> None:
+        nonlocal level
+        row, size = blocks.pop(name)
+        level -= size
+        run.add(Kind.MEMORY, 0, time, time, value=level, bytes=5000, stream=thread, sub=1, link=row)
+
+    block("parameter", 100, 5)
+    for t in (1000, 2000):
+        run.add(Kind.KERNEL, 0, t + 30, t + 60, "forward", launch=t + 12)
+        block("activation", 200, t + 10)
+        block("gathered", 40, t + 20)
+        block("gradient", 100, t + 200, thread=1)
+        if t == 2000:  # the peak, in the backward pass
+            run.add(Kind.OPERATOR, 0, t + 210, t + 230, "aten::mm", stream=1)
+            block("workspace", 50, t + 220, thread=1)
+            free("workspace", t + 225, thread=1)
+        free("activation", t + 300, thread=1)
+        free("gathered", t + 301, thread=1)
+        if t == 1000:
+            block("optimizer", 600, t + 420)
+        free("gradient", t + 600)
+        run.add(Kind.ANNOTATION, 0, t + 15, t + 25, "FSDP::all_gather (layers.0)")
+        run.add(Kind.ANNOTATION, 0, t + 400, t + 500, "Optimizer.step#AdamW.step")
+        run.add(Kind.KERNEL, 0, t + 450, t + 490, "adamw", launch=t + 440)
+    report = analyze(open_log(run.write(tmp_path / "run.arrow")))
+    assert report.details is not None
+    (memory,) = report.details.memory
+    assert memory.peak_allocated == 1090 and memory.peak_time == 2220 and memory.peak_step == 2
+    assert memory.by_category == {
+        "parameters": 100, "gradients": 100, "optimizer": 600, "activations": 200, "communication": 40,
+        "workspaces": 50, "fragmentation": 5000 - 1090,
+    }  # fmt: skip
+    assert max(allocated for _, allocated, _ in memory.timeline) == 1090
+
+
+def test_paths_cross_ranks_and_streams(tmp_path: Path) -> None:
+    """Rank 1's work, through a collective, decides when rank 0's other stream may go on."""
+    run = Drawn()
+    run.group(0, "dp", (0, 1))
+    run.kernel(0, 0, 100, 0)
+    run.kernel(1, 0, 500, 0)
+    run.collective(0, {0: 100, 1: 500}, 600, "AllReduce")
+    for rank, reached in ((0, 100), (1, 500)):
+        for t in (0, STEP):
+            mark = run.add(Kind.RECORD, rank, t + reached * US, t + reached * US, stream=0, launch=t)
+            run.add(Kind.WAIT, rank, t, t + reached * US, stream=7, launch=t, link=mark)
+            mark = run.add(Kind.RECORD, rank, t + 600 * US, t + 600 * US, stream=7, launch=t)
+            run.add(Kind.WAIT, rank, t + reached * US, t + 600 * US, stream=0, launch=t, link=mark)
+        run.kernel(rank, 600, 1000, 0, "aten::addmm")
+    report = run.report(tmp_path)
+    assert report.details is not None
+    path: CriticalPath = report.details.critical_paths[1]
+    assert [(s.start // US - 1000, s.end // US - 1000, s.rank, s.cls) for s in path.segments] == [
+        (0, 500, 1, "gemm"), (500, 600, 0, "communication"), (600, 1000, 0, "gemm"),
+    ]  # fmt: skip
+    assert path.by_rank == {0: 500 * US, 1: 500 * US} and (path.start_rank, path.end_rank) == (1, 0)
+    assert path.gain == {"gemm": 900 * US, "communication": 100 * US}
