@@ -159,7 +159,8 @@ class LogWriter:
         for chunk in self._recording.finish():
             write_metadata(chunk.metadata())
             chunks += 1
-        text = json.dumps({**trailer, "rows": self.rows, "recording_batches": chunks}, sort_keys=True)
+        counts = {"rows": self.rows} | ({"recording_batches": chunks} if chunks else {})
+        text = json.dumps({**trailer, **counts}, sort_keys=True)
         write_metadata({TRAILER_KEY: text.encode()})
         self._guard(self._file.close)
         self._guard(self._sink.close)
