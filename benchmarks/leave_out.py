@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from phantora.cost.catalogue import base_name, classify
-from phantora.cost.measured import DATA, Source, modelled_ns, tables_for
+from phantora.cost.measured import DATA, Source, tables_for, transfer_ns
 from phantora.cost.neighbours import kernel_ns, launches_of, own_kernels
 from phantora.cost.table import Entry, Table, signature_key
 from phantora.hardware import load_gpu
@@ -77,10 +77,9 @@ def across(table: Table, gpu_name: str, other: Table, other_name: str) -> list[G
         if twin is None or not own_kernels(twin):
             continue
         kernels = launches_of(own_kernels(entry))
-        model = modelled_ns(here, entry.parsed, entry.compute, kernels)
-        there = source.model(entry.parsed, entry.compute, launches_of(own_kernels(twin)))
         cls, ns = measured_ns(entry)
-        guesses.append(Guess(cls, ns, measured_ns(twin)[1] * model / there, 0.0, entry))
+        predicted = transfer_ns(measured_ns(twin)[1], source, here, entry.parsed, entry.compute, kernels)
+        guesses.append(Guess(cls, ns, predicted, 0.0, entry))
     return guesses
 
 

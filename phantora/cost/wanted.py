@@ -26,6 +26,9 @@ class Wanted:
 
     signature: str
     compute: str = ""
+    operator: str = ""
+    """Its name and, in `shape`, its arguments as people read them."""
+    shape: str = ""
     cls: str = ""
     provenance: str = ""
     error: float | None = None

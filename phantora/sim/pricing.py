@@ -107,10 +107,11 @@ class Pricing:
             return self._cost.memset(request.bytes)
         kernels = tuple(self._kernel(kernel) for kernel in self._core.price_kernels(request))
         if request.kind == native.OPERATOR and request.part == 0 and request.sig >= 0:
-            price = self._cost.operator(self._signature(request.sig), kernels)
+            signature = self._signature(request.sig)
+            price = self._cost.operator(signature, kernels)
             self._operators[request.id] = Wanted(
-                self._core.text(native.SIGNATURES, request.sig), compute_of(kernels),
-                price.cls, price.provenance, price.error,
+                self._core.text(native.SIGNATURES, request.sig), compute_of(kernels), signature.name,
+                signature_text(signature), price.cls, price.provenance, price.error,
             )  # fmt: skip
             return price
         # A bare launch, or what an operator launched after it had waited for its first kernels:
