@@ -60,7 +60,8 @@ def see(directory: Path, cluster: str, settings: dict[str, Any] | None, script: 
     if settings is not None:
         (directory / "config.json").write_text(json.dumps({**COMMON, **settings}))
         arguments = ("--config", "config.json", *arguments)
-    run = trace(directory, "--cluster", cluster, str(SAMPLES / script), "--steps", "2", *arguments)
+    options = ("--hang-timeout", "120", "--cluster", cluster)
+    run = trace(directory, *options, str(SAMPLES / script), "--steps", "2", *arguments)
     log = open_log(run.log)
     timed = find_steps(log).of_rank[0][-2:]
     step = timed[-1]
@@ -79,11 +80,13 @@ def see(directory: Path, cluster: str, settings: dict[str, Any] | None, script: 
 def check_numbers(seen: Seen, samples: int) -> None:
     """The script's clock, DeepSpeed's timers and the log agree; so does the memory."""
     report = seen.run.report()
-    assert report["step_s"] == pytest.approx(seen.mean_seconds, rel=0.05)
-    phases = [seen.printed(rf"time \(ms\) \|.* {name}: ([\d.]+)")[-1] for name in ("fwd", "bwd", "step")]
+    # The log ends a step with its optimizer, the script with all that follows, which costs more at first.
+    assert report["step_s"] == pytest.approx(seen.mean_seconds, rel=0.1)
+    phases = sum(seen.printed(rf"time \(ms\) \|.* {name}: ([\d.]+)")[-1] for name in ("fwd", "bwd", "step")) / 1e3
+    assert 0.75 * seen.seconds < phases < 1.01 * seen.seconds
+    # Its throughput leaves out what lies between a step and the next forward pass, its phases all between them.
     throughput = seen.printed(r"CurrSamplesPerSec=([\d.]+)")[-1]
-    assert throughput == pytest.approx(samples / sum(phases) * 1e3, rel=0.03)
-    assert sum(phases) / 1e3 == pytest.approx(seen.seconds, rel=0.08)  # less what lies between the phases
+    assert 0.99 * samples / seen.seconds < throughput < 1.02 * samples / phases
     summary = analyze(open_log(seen.run.log), details=False)
     assert summary.ranks[0].gpu.peak_allocated == report["max_memory_allocated"]
 

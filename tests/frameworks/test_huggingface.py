@@ -17,7 +17,8 @@ TINY = ("--layers", "2", "--hidden", "256", "--seq", "256", "--steps", "3")
 
 def trainer(directory: Path, *arguments: str) -> Run:
     pytest.importorskip("transformers", reason="transformers is not installed: pip install '.[frameworks]'")
-    return trace(directory, "--cluster", "1x2xH100", str(SAMPLES / "huggingface/trainer.py"), *TINY, *arguments)
+    options = ("--hang-timeout", "120", "--cluster", "1x2xH100")
+    return trace(directory, *options, str(SAMPLES / "huggingface/trainer.py"), *TINY, *arguments)
 
 
 def seconds_of(run: Run) -> list[float]:
@@ -61,8 +62,8 @@ def test_trainer_deepspeed_offload(tmp_path: Path) -> None:
 def test_lightning(tmp_path: Path) -> None:
     pytest.importorskip("lightning", reason="Lightning is not installed: pip install '.[frameworks]'")
     run = trace(
-        tmp_path, "--cluster", "1x2xH100", str(SAMPLES / "lightning/gpt.py"), "--layers", "2", "--width", "256",
-        "--seq", "256", "--steps", "3",
+        tmp_path, "--hang-timeout", "120", "--cluster", "1x2xH100", str(SAMPLES / "lightning/gpt.py"),
+        "--layers", "2", "--width", "256", "--seq", "256", "--steps", "3",
     )  # fmt: skip
     row = re.search(r"run_training_batch\s*\|\s*(\S+)\s*\|\s*(\d+)\s*\|\s*(\S+)", run.out + run.err)
     assert row is not None and int(row[2]) == 3
