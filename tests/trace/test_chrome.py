@@ -108,6 +108,21 @@ def same_as_hta(log: Path, analysis: Any) -> None:
         assert row["non_compute_time_pctg"] == pytest.approx(100 * rest / times.time, abs=0.1)
 
 
+def same_kinds_as_hta(log: Path, analysis: Any) -> None:
+    """Its split by kind of kernel; it cuts every stretch to whole microseconds, so for logs of such only."""
+    ours = {rank.rank: rank.gpu for rank in analyze(open_log(log), details=False).ranks}
+    kinds, _ = analysis.get_gpu_kernel_breakdown(visualize=False, include_memory_kernels=False)
+    split = {row["kernel_type"]: row["sum"] for _, row in kinds.iterrows()}
+    sums = {
+        "COMPUTATION": sum(t.compute - t.overlapped for t in ours.values()),
+        "COMMUNICATION": sum(t.exposed for t in ours.values()),
+        "COMPUTATION overlapping COMMUNICATION": sum(t.overlapped for t in ours.values()),
+    }
+    whole = sum(sums.values())
+    for kind, time in sums.items():
+        assert 100 * 1000 * split.get(kind, 0) / whole == pytest.approx(100 * time / whole, abs=0.1)
+
+
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("exact", [True, False])
 def test_hta_agrees_on_the_small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exact: bool) -> None:
@@ -115,6 +130,7 @@ def test_hta_agrees_on_the_small_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     export(log, str(tmp_path / "out") + "/")
     analysis = hta(tmp_path / "out", monkeypatch, exact)
     same_as_hta(log, analysis)
+    same_kinds_as_hta(log, analysis)
     idle, _ = analysis.get_idle_time_breakdown(ranks=[0], visualize=False)
     assert "host_wait" in set(idle["idle_category"])
     launches = analysis.get_cuda_kernel_launch_stats(ranks=[0], visualize=False)[0]
