@@ -66,7 +66,7 @@ def titan(place: Path, cluster: str, sample: str, flavor: str, *arguments: str, 
 
 def lines(run: Run, rank: int = 0) -> list[Line]:
     text = re.sub(r"\x1b\[[\d;]*m", "", run.out + run.err)
-    found = [LINE.search(line) for line in text.splitlines() if line.startswith(f"[rank{rank}]")]
+    found = [LINE.search(line) for line in text.splitlines() if line.startswith((f"[rank{rank}]", "[titan]"))]
     return [Line(int(m[1]), *(float(m[i].replace(",", "")) for i in (2, 4, 5, 6, 7))) for m in found if m]
 
 
