@@ -115,7 +115,8 @@ def main() -> None:
     chosen = [g for g in hidden if options.family in g.entry.signature or options.family == g.cls]
     for g in sorted(chosen, key=lambda g: -g.error)[: options.worst]:
         near = "none" if g.distance is None else f"{g.distance:.2f}"
-        print(f"{g.predicted / g.measured - 1:+7.1%} {g.measured / 1e3:9.1f} us, near {near:>5}  {g.entry.signature[:150]}")
+        relative = g.predicted / g.measured - 1
+        print(f"{relative:+7.1%} {g.measured / 1e3:9.1f} us, near {near:>5}  {g.entry.signature[:150]}")
 
 
 if __name__ == "__main__":

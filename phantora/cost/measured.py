@@ -204,7 +204,7 @@ def transfer_ns(
     reached = min(1.0, price.bytes / there.stream_rate / max(ns, 1.0))
     memory = reached * there.stream_rate / target.stream_rate
     cores = (1.0 - reached**_SHARPNESS) ** (1 / _SHARPNESS) * target.cycles_ns(1.0) / there.cycles_ns(1.0)
-    return ns * (memory**_SHARPNESS + cores**_SHARPNESS) ** (1 / _SHARPNESS)
+    return float(ns * (memory**_SHARPNESS + cores**_SHARPNESS) ** (1 / _SHARPNESS))
 
 
 _BY_MODEL = frozenset(("gemm", "attention", "convolution"))

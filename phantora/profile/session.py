@@ -163,12 +163,15 @@ class Book:
             self._replay()
 
     def _replay(self) -> None:
-        for line in self._journal.read_bytes().splitlines():
+        whole = 0
+        for line in self._journal.read_bytes().splitlines(keepends=True):
             try:
                 record = orjson.loads(line)
-            except orjson.JSONDecodeError:
+                self._accept(record["about"], record["results"])
+            except (orjson.JSONDecodeError, KeyError, TypeError):
                 break  # the line that was being written when it was killed
-            self._accept(record["about"], record["results"])
+            whole += len(line)
+        os.truncate(self._journal, whole)
 
     def _accept(self, about: dict[str, str], results: list[dict[str, Any]]) -> None:
         if self.about and self.about.get("gpu") != about.get("gpu"):

@@ -156,6 +156,10 @@ class Log:
     def num_rows(self) -> int:
         return sum(len(self.batch(i, ("kind",))) for i in range(self.num_batches))
 
+    @property
+    def lists_operators(self) -> bool:
+        return self._operators is not None
+
     def operators(self) -> list[dict[str, Any]]:
         """The operators of the run, the longest first: fields of ``phantora.cost.wanted.Wanted``."""
         if self._operators is None:

@@ -16,6 +16,7 @@ from phantora.trace.analysis.communicators import groups
 from phantora.trace.analysis.critical_path import CriticalPaths
 from phantora.trace.analysis.exposure import Exposures
 from phantora.trace.analysis.findings import findings
+from phantora.trace.analysis.guesses import costliest_guesses
 from phantora.trace.analysis.memory import memory
 from phantora.trace.analysis.occupancy import NextRow, first_row, occupancy, times
 from phantora.trace.analysis.report import CAUSES, Details, RankReport, Report, StepTimes, Times
@@ -191,6 +192,7 @@ class _Pass:
             steady=mean_times([s.times for s in (totals[1:] or totals)], peak),
             by_class=_shares([rank.by_class for rank in ranks]),
             by_provenance=_shares([rank.by_provenance for rank in ranks]),
+            guesses=costliest_guesses(self.log),
         )
         if self.details:
             report.details = self._details(report)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from phantora.trace.analysis.communicators import collective_kind
@@ -36,6 +37,7 @@ def render(report: Report, console: Console) -> None:
     if report.details is not None:
         _details(report, report.details, console)
     _shares(report, console)
+    _guesses(report, console)
     _cost(report, console)
 
 
@@ -219,6 +221,22 @@ def _shares(report: Report, console: Console) -> None:
     ):
         text = ", ".join(f"{name} {100 * share:.1f}%" for name, share in shares.items())
         console.print(f"\n[bold]{title}[/bold]: {text or '-'}", highlight=False)
+
+
+def _guesses(report: Report, console: Console) -> None:
+    if not report.guesses:
+        return
+    title = "\nCostliest guesses (`--missing FILE` lists all)"
+    table = _table(title, "operator", "rests on", "+-", "time", "share", left=2)
+    for guess in report.guesses:
+        table.add_row(
+            escape(_cut(f"{guess.operator.removeprefix('aten::')}({guess.shape})", 58)),
+            guess.provenance,
+            "?" if guess.error is None else f"{100 * guess.error:.0f}%",
+            duration(guess.time),
+            f"{100 * guess.share:.1f}%",
+        )
+    console.print(table)
 
 
 def _cost(report: Report, console: Console) -> None:

@@ -84,6 +84,20 @@ class RankReport:
 
 
 @dataclass
+class Guess:
+    """An operator whose price is not measured. Sums over the whole run and all ranks."""
+
+    operator: str
+    shape: str
+    provenance: str
+    error: float | None
+    """Relative error bar of its price."""
+    time: float
+    share: float
+    """Of the time of all operators."""
+
+
+@dataclass
 class Exposure:
     """Exposed communication of one kind, and what waited for it. Mean per rank and step."""
 
@@ -251,6 +265,8 @@ class Report:
     by_class: dict[str, float]
     """Shares of device time, summing to 1."""
     by_provenance: dict[str, float]
+    guesses: list[Guess] = field(default_factory=list)
+    """The costliest operators that are not measured; empty when the log does not list its operators."""
     details: Details | None = None
     """None in the short form that ends a run."""
     format: int = REPORT_FORMAT

@@ -1,0 +1,147 @@
+"""Prices that rest on tables: exact, interpolated, scaled; tables that are refused; a book that is interrupted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from phantora.cost import KernelLaunch, OperatorSignature, TensorSpec, model_for
+from phantora.cost.features import kernel_stem
+from phantora.cost.measured import DATA, Measured
+from phantora.cost.parse import write_signature
+from phantora.cost.table import Entry, Table, TimedKernel, read_table, signature_key, write_table
+from phantora.cost.wanted import Wanted
+from phantora.errors import PhantoraError
+from phantora.hardware import load_gpu
+from phantora.profile.session import JOURNAL, Book
+
+H200, H100, A100 = load_gpu("H200"), load_gpu("H100"), load_gpu("A100")
+ABOUT = {"gpu": "NVIDIA H200", "torch": "2.11.0", "cuda": "13.0", "driver": "580"}
+
+
+def mm(m: int, n: int, k: int) -> OperatorSignature:
+    a, b = TensorSpec("bfloat16", (m, k), (k, 1)), TensorSpec("bfloat16", (k, n), (n, 1))
+    return OperatorSignature("aten::mm", (a, b))
+
+
+def entry(signature: OperatorSignature, *times: tuple[int, int], kind: str = "kernel") -> Entry:
+    kernels = tuple(TimedKernel("k", kind, (1, 1, 1), (128, 1, 1), cold, warm, 0.01) for cold, warm in times)
+    return Entry(write_signature(signature), "", kernels, 1980)
+
+
+def result(signature: OperatorSignature, ns: int) -> dict[str, object]:
+    kernel = {"name": "k", "kind": "kernel", "grid": [1] * 3, "block": [1] * 3, "cold": ns, "warm": ns, "spread": 0.0}
+    return {"signature": write_signature(signature), "compute": "", "kernels": [kernel], "error": ""}
+
+
+def test_an_exact_entry_is_measured() -> None:
+    model = Measured(H200, [Table(ABOUT, [entry(mm(512, 512, 512), (5000, 4000))])])
+    price = model.operator(mm(512, 512, 512), (KernelLaunch("k"),))
+    assert (price.provenance, price.durations) == ("measured", (4500,))
+    assert price.flops == 2 * 512**3
+
+
+def test_a_librarys_hidden_memset_counts() -> None:
+    signature = mm(512, 512, 512)
+    memset = TimedKernel("Memset", "memset", (1, 1, 1), (1, 1, 1), 700, 700, 0.0)
+    kernels = (memset, *entry(signature, (5000, 5000)).kernels)
+    model = Measured(H200, [Table(ABOUT, [Entry(write_signature(signature), "", kernels)])])
+    library = {"lib": "cublas", "a": "bf16", "c": "bf16", "m": 512, "n": 512, "k": 512}
+    (bare,), (called,) = (
+        model.operator(signature, (KernelLaunch("k", library=lib),)).durations for lib in ({}, library)
+    )
+    assert (bare, called) == (5000, 5000 + 700 + round(H200.calibration.kernel_gap_ns))
+
+
+def test_neighbours_correct_the_model() -> None:
+    plain = Measured(H200)
+    sizes = [(m, n, 4096) for m in (2048, 4096, 8192) for n in (2048, 4096, 8192)]
+    slow = [
+        entry(mm(*size), (2 * (ns := plain.operator(mm(*size), ()).durations[0]), 2 * ns)) for size in sizes
+    ]
+    price = Measured(H200, [Table(ABOUT, slow)]).operator(mm(3072, 5120, 4096), ())
+    assert price.provenance == "interpolated"
+    assert price.durations[0] == pytest.approx(2 * plain.operator(mm(3072, 5120, 4096), ()).durations[0], rel=0.02)
+
+
+def test_another_gpu_is_scaled_by_the_limit_that_is_met() -> None:
+    big = TensorSpec("float32", (1 << 28,), (1,))
+    add = OperatorSignature("aten::add.Tensor", (big, big, 1))
+    here, there = model_for(H100).operator(add, ()), model_for(A100).operator(add, ())
+    assert (here.provenance, there.provenance) == ("interpolated", "scaled")
+    ratio = H100.hbm_bandwidth / A100.hbm_bandwidth
+    assert sum(there.durations) / sum(here.durations) == pytest.approx(ratio, rel=0.1)
+
+
+def test_shipped_tables_are_of_their_gpus() -> None:
+    for gpu in (H100, H200):
+        model = model_for(gpu)
+        assert len(model.tables) == 1 and gpu.product in model.tables[0]
+        assert model.operator(mm(4096, 4096, 4096), ()).provenance == "measured"
+        assert model.copy("h2d_pinned", 1 << 24).provenance == "measured"
+        assert model.copy("d2d", 5 << 20).provenance == "interpolated"
+
+
+@pytest.mark.parametrize(
+    ("mangled", "readable", "stem"),
+    [
+        ("_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEEEEviT0_",
+         "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float> >(int, float)",
+         "vectorized_elementwise_kernel"),
+        ("_ZN2at6native12_GLOBAL__N_114softmax_kernelIfEEvPT_",
+         "void at::native::(anonymous namespace)::softmax_kernel<float>(float*)", "softmax_kernel"),
+    ],
+)  # fmt: skip
+def test_kernels_are_known_by_either_name(mangled: str, readable: str, stem: str) -> None:
+    assert kernel_stem(mangled) == kernel_stem(readable) == stem
+
+
+def test_a_table_survives_its_file(tmp_path: Path) -> None:
+    entries = [entry(mm(64, 64, 64), (1000, 900), (2000, 1900)), entry(mm(128, 64, 64), (3000, 2900))]
+    write_table(tmp_path / "t.parquet", ABOUT, entries)
+    table = read_table(tmp_path / "t.parquet")
+    assert table.about == ABOUT and len(table) == 2
+    for expected in entries:
+        found = table.get(signature_key(expected.parsed))
+        assert found is not None and [k.cold for k in found.kernels] == [k.cold for k in expected.kernels]
+
+
+def test_foreign_and_corrupt_tables_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+
+    def refused(reason: str) -> None:
+        with pytest.raises(PhantoraError, match=reason) as caught:
+            read_table(path)
+        assert str(path) in str(caught.value)
+
+    refused("no such table")
+    path.write_bytes(b"PAR1 or not")
+    refused("no table of kernel times")
+    pq.write_table(pa.table({"a": [1]}), path)
+    refused("no table of kernel times")
+    whole = (DATA / "h200-sxm.parquet").read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    refused("no table of kernel times")
+    write_table(path, ABOUT, [entry(mm(64, 64, 64), (-5, 900))])
+    refused("negative time")
+
+
+def test_an_interrupted_book_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    wanted = [Wanted(write_signature(mm(64 * i, 64, 64))) for i in (1, 2, 3)]
+    first = Book(path)
+    first.add(ABOUT, [result(mm(64, 64, 64), 1000)])
+    with open(path.with_name(path.name + JOURNAL), "ab") as journal:
+        journal.write(b'{"about": {"gpu"')  # killed while it wrote
+    second = Book(path)
+    assert second.lacks(wanted) == wanted[1:]
+    second.add(ABOUT, [result(mm(128, 64, 64), 2000)])
+    second.finish()
+    assert not path.with_name(path.name + JOURNAL).exists()
+    third = Book(path)
+    assert third.lacks(wanted) == wanted[2:] and len(read_table(path)) == 2
+    with pytest.raises(PhantoraError, match="holds times of NVIDIA H200"):
+        third.add({**ABOUT, "gpu": "NVIDIA B200"}, [])
