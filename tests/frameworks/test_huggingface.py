@@ -15,9 +15,9 @@ from phantora.trace.reader import open_log
 TINY = ("--layers", "2", "--hidden", "256", "--seq", "256", "--steps", "3")
 
 
-def trainer(directory: Path, *arguments: str) -> Run:
+def trainer(directory: Path, *arguments: str, host_time: str = "modelled") -> Run:
     pytest.importorskip("transformers", reason="transformers is not installed: pip install '.[frameworks]'")
-    options = ("--hang-timeout", "120", "--cluster", "1x2xH100")
+    options = ("--hang-timeout", "120", "--host-time", host_time, "--cluster", "1x2xH100")
     return trace(directory, *options, str(SAMPLES / "huggingface/trainer.py"), *TINY, *arguments)
 
 
@@ -51,12 +51,12 @@ def test_trainer_deepspeed_offload(tmp_path: Path) -> None:
     settings["zero_optimization"]["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     settings["optimizer"] = {"type": "AdamW", "params": {"lr": "auto"}}
     (tmp_path / "offload.json").write_text(json.dumps(settings))
-    run = trainer(tmp_path, "--deepspeed", "offload.json", "--checkpointing")
+    run = trainer(tmp_path, "--deepspeed", "offload.json", "--checkpointing", host_time="none")
     check_trainer(run, batch=4 * 2)
     hidden, layers = 256, 2
     parameters = 128256 * hidden + layers * (2 * hidden**2 + 2 * hidden * 64 + 3 * hidden * 4 * hidden)
     seconds = seconds_of(run)[-1]
-    assert parameters / 4e9 < seconds < 4 * parameters / 4e9
+    assert parameters / 4e9 < seconds < 3 * parameters / 4e9  # the rest is the GPU's and the copies'
 
 
 def test_lightning(tmp_path: Path) -> None:
@@ -71,4 +71,4 @@ def test_lightning(tmp_path: Path) -> None:
     steps = seconds_of(run)
     assert sum(steps[1:]) < float(row[3]) < sum(steps)
     finished = re.findall(r"\[rank0\]: .*step_ms: ([\d.]+)", run.out + run.err)
-    assert float(finished[-1]) / 1e3 == pytest.approx(steps[-1], rel=0.1)
+    assert 0.75 * steps[-1] < float(finished[-1]) / 1e3 < 1.01 * steps[-1]  # less what lies between batches
