@@ -103,8 +103,10 @@ bool Core::bound_collectives() {
   };
   for (size_t n = 0; n < nodes.size(); ++n)
     relax(n, std::max(nodes[n].gpu->now, std::min(std::min(next_local(*nodes[n].gpu, nullptr), nodes[n].gpu->hold), host_limit(*nodes[n].gpu->rank))));
-  for (Wait &w : waits)
+  for (Wait &w : waits) {
     if (!w.missing) finish_wait(w);
+    if (w.open_members) relax(node_of(w.launch->gpu), w.launch->gpu->comm_bound);  // and so for those that wait for it
+  }
   while (!queue.empty()) {
     auto [bound, n] = queue.top();
     queue.pop();

@@ -133,7 +133,7 @@ void Core::run(Gpu &gpu) {
   gpu.dirty = false;
   for (;;) {
     int64_t limit = host_limit(*gpu.rank);
-    if (gpu.nccl && limit >= gpu.comm_bound && unresolved(gpu)) limit = std::max(gpu.now, gpu.comm_bound - 1);
+    if (gpu.nccl && gpu.comm_bound != NEVER && limit >= gpu.comm_bound && unresolved(gpu)) limit = std::max(gpu.now, gpu.comm_bound - 1);
     Stream *best = nullptr;
     int64_t when = next_local(gpu, &best);
     if (gpu.hold != NEVER) limit = std::min(limit, gpu.hold - 1);

@@ -27,7 +27,8 @@ import socket
 import sys
 import time
 import traceback
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -100,7 +101,8 @@ class ForkServer:
             self._library = load_stubs(stub_set)
         for name in imports:
             try:
-                importlib.import_module(name)
+                with _gpu_assumed():
+                    importlib.import_module(name)
             except ImportError as error:
                 raise PhantoraError(
                     f"cannot import {name} with {sys.executable}: {error}; install it there, or run "
@@ -181,6 +183,24 @@ class ForkServer:
     def _tell(self, message: dict[str, Any]) -> None:
         with suppress(BrokenPipeError):  # the parent is gone: serve() sees the end of the link next
             self._link.sendall(json.dumps(message).encode())
+
+
+@contextmanager
+def _gpu_assumed() -> Iterator[None]:
+    """Modules that ask torch for a GPU while they are imported hear of one, as they would in a rank.
+
+    The real answer would be none, and torch forbids CUDA to processes that are forked after it was given.
+    """
+    torch: Any = sys.modules.get("torch")
+    ask = getattr(torch, "_C", None) and getattr(torch._C, "_cuda_getDeviceCount", None)
+    if ask is None:
+        yield
+        return
+    torch._C._cuda_getDeviceCount = lambda: 1
+    try:
+        yield
+    finally:
+        torch._C._cuda_getDeviceCount = ask
 
 
 def _kill_group(pid: int) -> None:
