@@ -185,8 +185,9 @@ class Simulator:
         looks = [sleeps(pid) for pid in (*self._bystanders, *pids.values())]  # each must be looked at
         if not all(looks):
             return
-        if len(pids) < len(running) and idle < self._hang_timeout:
-            return  # some rank has not started yet
+        starting = len(pids) < len(running)
+        if starting and (idle < self._hang_timeout or not looks):
+            return  # with nobody to look at, the server still imports what is to be preloaded
         asleep = list(pids)
         if self._core.overtake(asleep):
             seen.clear()

@@ -7,6 +7,7 @@ activations, fp32 gradients), from the layout's arithmetic alone.
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import sys
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 sys.path.insert(0, str(SAMPLES / "megatron"))
 from megatron_shapes import SHAPES, Shape  # noqa: E402
 
-PRELOAD = ("--preload", "megatron.core.models.gpt.gpt_model")
+PRELOAD = ("--preload", "megatron.core.models.gpt.gpt_model", "--hang-timeout", "300")
 ITERATIONS = 2
 
 
@@ -62,8 +63,9 @@ def check_log_lines(result: Result) -> None:
     """What Megatron prints agrees with the log."""
     elapsed = result.printed("elapsed time per iteration (ms)")
     assert len(elapsed) == ITERATIONS
-    start, end = barriers(result.run.log, result.world - 1)[-3:-1]  # the last one is at the end of the script
-    assert elapsed[-1] == pytest.approx((end - start) / 1e6, abs=0.15)
+    ends = barriers(result.run.log, result.world - 1)  # an iteration lies between two of them
+    between = [(end - start) / 1e6 for i, start in enumerate(ends) for end in ends[i + 1 :]]
+    assert min(abs(elapsed[-1] - time) for time in between) < 0.1
     tflops = result.shape.flops(result.sequences) / (elapsed[-1] / 1000) / result.world / 1e12
     assert result.printed("throughput per GPU (TFLOP/s/GPU)")[-1] == pytest.approx(tflops, rel=0.01, abs=0.1)
     assert result.printed("lm loss")[-1] == 0 and result.printed("number of skipped iterations")[-1] == 0
@@ -191,29 +193,29 @@ def test_context_parallel(tmp_path: Path) -> None:
 
 
 def test_experts(tmp_path: Path) -> None:
-    """Mixtral 8x7B, EP4: each rank's tokens go to all ranks in equal parts, there and back, twice."""
+    """Mixtral 8x7B, EP4: each rank's tokens go to all ranks in equal parts, there and back, and so do gradients."""
     result = pretrain(tmp_path, "1x4xH100", "mixtral-8x7b", "--ep", "4", sequences=4)
     shape, found = result.shape, result.messages(2)
     routed = 2 * shape.seq * shape.top_k * shape.hidden  # bytes of one rank's (token, choice) pairs
     assert "tokens per expert: balanced" in result.run.err + result.run.out
-    exchanged = sum(n * m.bytes for m, n in found.items() if m.kind == "SendRecv" and m.bytes > 100_000)
-    assert exchanged == pytest.approx(4 * shape.layers * 2 * routed * 3 / 4, rel=0.01)
+    exchanged = {m: n for m, n in found.items() if m.kind == "SendRecv" and m.bytes > 100_000}
+    assert exchanged == {Message("SendRecv", 4, 2 * routed): 4 * shape.layers}  # sent and received
     assert result.flops(2) == pytest.approx(model_flops(shape, 1), rel=0.01)
 
 
 def test_uneven_experts(tmp_path: Path) -> None:
-    """Qwen3 30B-A3B, TP2 x EP2: uneven routing shows as uneven work, none of it lost."""
+    """Qwen3 30B-A3B, TP2 x EP2: the experts of one rank are wanted three times as much."""
+    (tmp_path / "routing.json").write_text(json.dumps({"0": [3] * 64 + [1] * 64}))
     result = pretrain(
         tmp_path, "1x2xH100", "qwen3-30b-a3b", "--tp", "2", "--ep", "2", "--etp", "1", "--sequence-parallel",
-        layers=1, sequences=1, options=("--moe-routing", "zipf:1.0"),
+        layers=1, sequences=1, options=("--moe-routing", "routing.json"),
     )  # fmt: skip
     shape = result.shape
     dense = replace(shape, top_k=0, ffn=0, experts=0)
     router = 6 * shape.hidden * shape.experts * shape.seq / 2
     rest = [result.flops(rank) - model_flops(dense, 1) / 2 - router for rank in range(2)]
     experts = 6 * 3 * shape.hidden * shape.ffn * shape.top_k * shape.seq
-    assert sum(rest) == pytest.approx(experts, rel=0.01)
-    assert abs(rest[0] - rest[1]) > 0.02 * experts
+    assert rest == [pytest.approx(experts * share, rel=0.01) for share in (0.75, 0.25)]
 
 
 def test_checkpoint_local_attention(tmp_path: Path) -> None:

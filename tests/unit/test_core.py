@@ -310,6 +310,31 @@ def test_sends_match_receives_in_order(make: Callable[[int], Bench]) -> None:
     assert ends == [(0, 0, 50), (1, 10, 50), (0, 50, 130), (1, 50, 130)]
 
 
+def test_behind_a_group_that_is_not_whole_nobody_runs_ahead(make: Callable[[int], Bench]) -> None:
+    """1 waits for what 0 sends after a collective with 2, of which nobody knows yet that it is 2."""
+    bench = make(3)
+    first, second, late = bench.ranks
+    first.communicator(1, 2, 0, key=1)
+    first.communicator(2, 2, 0, key=2)
+    second.communicator(2, 2, 1, key=2)
+    first.collective(1, 10, at=0)
+    first.ask("sync", "DEVICE_SYNC")
+    second.transfer("RECV", 2, 0, 40, at=0)
+    second.ask("sync", "DEVICE_SYNC")
+    bench.run()
+    assert first.answer("sync") is None and second.answer("sync") is None
+    late.communicator(1, 2, 1, key=1)
+    late.collective(1, 10, at=500)
+    late.exit()
+    bench.run()
+    assert first.answer("sync") == (0, 510)
+    first.transfer("SEND", 2, 1, 40)
+    first.exit()
+    bench.run()
+    assert second.answer("sync") == (0, 550)
+    assert bench.core.status().late == 0
+
+
 def test_mismatched_sizes_name_both_ranks(make: Callable[[int], Bench]) -> None:
     bench = make(2)
     for index, rank in enumerate(bench.ranks):
