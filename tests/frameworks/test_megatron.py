@@ -108,7 +108,7 @@ def test_tensor_and_sequence_parallel(tmp_path: Path) -> None:
     timers = dict(re.findall(r"(\S+) \.+: \((\S+), \S+\)", result.run.out))
     elapsed = result.printed("elapsed time per iteration (ms)")[-1]
     parts = [float(timers[name]) for name in ("forward-backward", "optimizer")]
-    assert 0.97 * elapsed < sum(parts) < elapsed
+    assert 0.95 * elapsed < sum(parts) < elapsed
     assert float(timers["forward-compute"]) + float(timers["backward-compute"]) < parts[0]
 
 
