@@ -5,8 +5,8 @@
 // past, and completes when its work is done. Kernels share the GPU: each demands a part of the
 // SMs, streams of higher priority and earlier admission go first, the rest waits; beside a NCCL
 // kernel every class of kernels is slower by its factor. A GPU never passes the moment at which
-// its host, or a missing peer of a collective that runs on it, could still change what happens
-// (conservative advance; docs/virtual-time.md). Costs are asked from Python once per distinct
+// its host, a missing peer of a collective that runs on it, or other traffic on the wires could
+// still change what happens (conservative advance; docs/virtual-time.md). Costs are asked from Python once per distinct
 // piece of work and kept.
 #include "core_state.h"
 
@@ -20,6 +20,7 @@ Core::Core(void *area) : base(static_cast<char *>(area)), header(static_cast<ph_
     ranks[r].index = static_cast<int>(r);
     ranks[r].control = reinterpret_cast<ph_control *>(base + header->control_offset) + r;
     ranks[r].ring = reinterpret_cast<ph_record *>(base + header->ring_offset) + r * PH_RING_RECORDS;
+    gpu_of(ranks[r], 0);
     ranks[r].replies = reinterpret_cast<ph_reply *>(base + header->reply_offset) + r * PH_REPLY_SLOTS;
   }
   api_names[PH_STREAM_SYNC] = intern(NAMES, "cudaStreamSynchronize");
@@ -58,14 +59,6 @@ void Core::advance() {
   }
 }
 
-bool Core::unresolved(const Gpu &g) {
-  for (const Stream *s : g.busy) {
-    const Item &item = s->queue.front();
-    if (item.type == COMM && item.running && item.comm->end < 0) return true;
-  }
-  return false;
-}
-
 bool Core::all_done() const {
   for (const Rank &rank : ranks) {
     if (!rank.exited) return false;
@@ -88,7 +81,7 @@ int64_t Core::frontier() {
     for (auto &g : rank.gpus)
       if (!g->busy.empty()) least = std::min(least, g->now);
   }
-  return least;
+  return std::min(least, network.next());
 }
 
 int Core::run_once(int timeout_us) {
@@ -96,12 +89,13 @@ int Core::run_once(int timeout_us) {
   bool any = false;
   for (Rank &rank : ranks) any |= consume(rank);
   if (error.empty()) advance();
-  while (error.empty() && !progressed && !any && bound_collectives()) advance();
+  news = news || any || progressed;
+  while (error.empty() && !progressed && !any && sweep()) advance();
   if (!error.empty()) return PHC_ERROR;
   int reason = any || progressed ? PHC_MOVED : PHC_IDLE;
   if (!wanted.empty()) reason |= PHC_PRICES;
   if (row_count >= ROWS_WANTED) reason |= PHC_ROWS;
-  if (all_done()) reason |= PHC_DONE;
+  if (reason == PHC_IDLE && all_done()) reason |= PHC_DONE;
   if (reason != PHC_IDLE || timeout_us <= 0) return reason;
   store<uint32_t>(&header->sim_sleeping, 1);
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
@@ -127,56 +121,23 @@ bool Core::overtake(const int32_t *sleepers, int count) {
     if (rank.player && rank.player->sleeps) held.push_back(&rank);
   }
   if (held.empty()) return false;
-  int64_t earliest = NEVER;
-  std::vector<int64_t> old;
   for (Rank *r : held) r->asleep = true;
-  // Step all GPUs in global order until one host gets its answer.
-  size_t before = waiting_hosts();
-  bool moved = false;
-  for (int guard = 0; guard < 100000000; ++guard) {
-    Gpu *next = nullptr;
-    int64_t when = NEVER;
-    for (Rank &rank : ranks)
-      for (auto &g : rank.gpus) {
-        int64_t t = next_local(*g, nullptr);
-        if (t < when && t < g->hold && t <= host_limit(rank)) {
-          when = t;
-          next = g.get();
-        }
-      }
-    if (!next) break;
-    moved = true;
-    Stream *s = nullptr;
-    next_local(*next, &s);
-    next->now = std::max(next->now, when);
-    earliest = next->now;
-    Item &item = s->queue.front();
-    if (item.running || item.type == RECORD || item.type == WAIT)
-      complete(*next, *s);
-    else
-      admit(*next, *s);
-    if (waiting_hosts() < before || !wanted.empty()) break;
-  }
+  released = -1;
+  news = true;
+  bool moved = sweep(true);
   for (Rank *r : held) {
     r->asleep = false;
-    if (moved && earliest != NEVER && earliest > r->host) {
+    if (moved && swept > r->host) {
       if (r->nap.since < 0) r->nap.since = r->host;
-      r->nap.until = earliest;
-      r->nap.by = waiting_hosts() < before ? released : -1;
-      r->nap.answers = r->nap.by < 0 ? 0 : ranks[r->nap.by].answered;
-      r->host = earliest;
-      store(&r->control->floor, earliest);
+      r->nap.until = swept;
+      r->nap.by = released;
+      r->nap.answers = released < 0 ? 0 : ranks[released].answered;
+      r->host = swept;
+      store(&r->control->floor, swept);
     }
   }
   if (moved) ++overtakes;
   return moved;
-}
-
-size_t Core::waiting_hosts() const {
-  size_t n = 0;
-  for (const Rank &rank : ranks)
-    for (const Request &q : rank.requests) n += !q.data && !(q.record.flags & PH_F_HELPER);
-  return n;
 }
 
 }  // namespace phc

@@ -35,6 +35,14 @@ typedef struct phc_price_kernel {
   uint64_t grid, block, smem;
 } phc_price_kernel;
 
+typedef struct phc_flow {  // `count` equal flows of a collective or transfer
+  int32_t src, dst;        // GPUs (ranks), -1: several
+  int32_t hops, count;     // links on the way
+  int32_t name;            // global name of the way
+  int32_t pad;
+  double bytes, rate;      // of each flow; bytes/s that it never exceeds
+} phc_flow;
+
 typedef struct phc_status {
   int64_t final_time;  // nothing earlier can change
   int64_t records;     // consumed so far

@@ -1,6 +1,7 @@
 // The C interface of the core (core.h), for phantora/sim/core.py.
 #include "core_state.h"
 
+#include <math.h>
 #include <string.h>
 
 using namespace phc;
@@ -39,18 +40,32 @@ PHC void phc_price_kernels(void *core, int32_t id, phc_price_kernel *out) {
   auto &kernels = static_cast<Core *>(core)->prices[id]->kernels;
   std::copy(kernels.begin(), kernels.end(), out);
 }
-PHC void phc_set_price(void *core, int32_t id, const int64_t *durations, int count, int64_t least, int cls, int32_t name) {
+// Before phc_set_price. `links` holds the links of all flows, one flow after the other.
+PHC void phc_set_flows(void *core, int32_t id, int64_t latency_ns, const phc_flow *flows, int count, const int32_t *links, int link_count) {
+  Price &p = *static_cast<Core *>(core)->prices[id];
+  p.latency = latency_ns;
+  p.links.assign(links, links + link_count);
+  const int32_t *way = p.links.data();
+  for (int i = 0; i < count; ++i) {
+    p.flows.push_back({flows[i].src, flows[i].dst, way, flows[i].hops, flows[i].count, flows[i].bytes, flows[i].rate});
+    p.routes.push_back(flows[i].name);
+    way += flows[i].hops;
+  }
+}
+PHC void phc_set_price(void *core, int32_t id, const int64_t *durations, int count, int cls, int32_t name) {
   Core &c = *static_cast<Core *>(core);
   Price &p = *c.prices[id];
+  c.unpriced_comm -= !p.known && Core::is_communication(p);
+  c.news = true;
   p.durations.assign(durations, durations + count);
   p.known = true;
-  p.least = least;
+  p.least = p.flows.empty() ? durations[0] : p.latency + phn::alone(p.flows);
   p.cls = static_cast<uint8_t>(cls);
   p.name = name;
   p.kernels.clear();
   for (size_t i = 0; i < p.waiting.size(); ++i) {
     auto [stream, seq] = p.waiting[i];
-    if (Item *item = c.item_at(stream, seq)) c.apply_price(*item, p, p.part[i]);
+    if (Item *item = c.item_at(stream, seq)) c.apply_price(*stream, *item, p, p.part[i]);
     stream->gpu->dirty = true;
   }
   p.waiting.clear();
@@ -73,6 +88,27 @@ PHC int phc_comm_ranks(void *core, int32_t comm, int32_t *out, int capacity) {
   const auto &ranks = static_cast<Core *>(core)->comms[comm]->ranks;
   for (size_t i = 0; i < ranks.size() && static_cast<int>(i) < capacity; ++i) out[i] = ranks[i];
   return static_cast<int>(ranks.size());
+}
+// `members`: ranks that can put traffic on it; none: all. Links are numbered from 0.
+PHC int phc_add_link(void *core, double bandwidth, int32_t name, const int32_t *members, int count) {
+  return static_cast<Core *>(core)->add_link(bandwidth, name, members, count);
+}
+PHC void phc_change_link(void *core, int link, int64_t time, double bandwidth) {
+  static_cast<Core *>(core)->network.change(link, time, bandwidth);
+}
+PHC void phc_change_link_at_step(void *core, int link, int step, double bandwidth) {
+  static_cast<Core *>(core)->step_changes.push_back({link, step, bandwidth});
+}
+PHC void phc_background(void *core, const int32_t *links, int hops, double rate) {
+  Core &c = *static_cast<Core *>(core);
+  c.background.emplace_back(links, links + hops);
+  phn::FlowClass flow{-1, -1, c.background.back().data(), hops, 1, INFINITY, rate};
+  c.network.begin(0, &flow, 1, -1);
+}
+PHC void phc_straggler(void *core, int rank, double factor) { static_cast<Core *>(core)->ranks[rank].slowness = factor; }
+PHC void phc_log_flows(void *core) {
+  static_cast<Core *>(core)->flow_rows = true;
+  static_cast<Core *>(core)->network.watch_links();
 }
 PHC int64_t phc_take_rows(void *core, ph_row *out, int64_t capacity, int everything) {
   return static_cast<Core *>(core)->take_rows(out, capacity, everything != 0);
@@ -103,6 +139,7 @@ PHC void phc_rank_died(void *core, int rank, int status) {
   r.exited = r.died = true;
   r.status = status;
   r.requests.clear();
+  c.news = true;
   for (auto &g : r.gpus) g->dirty = true;
 }
 PHC void phc_get_status(void *core, phc_status *out) {

@@ -8,58 +8,117 @@
 namespace phc {
 
 void Core::arrive(Launch &launch, int64_t time) {
+  auto open = [&](const std::shared_ptr<Operation> &o) {
+    if (o->open >= 0) return;
+    o->open = static_cast<int32_t>(open_operations.size());
+    open_operations.push_back(o);
+  };
   launch.arrival = time;
+  launch.least_end = time + 1;
   for (auto &c : launch.collectives) {
     ++c->arrived;
     c->latest = std::max(c->latest, time);
+    open(c);
     settle(*c);
   }
-  for (auto &p : launch.pairs) settle(*p);
+  for (auto &p : launch.pairs) {
+    open(p);
+    settle(*p);
+  }
   if (launch.collectives.empty() && launch.pairs.empty()) launch.end = time;
 }
 
 void Core::settle(Collective &c) {
-  if (c.resolved || c.arrived < static_cast<int>(c.members.size()) || c.price < 0 || !prices[c.price]->known) return;
-  c.resolved = true;
-  int64_t duration = prices[c.price]->durations[0];
-  auto last = std::find_if(c.members.begin(), c.members.end(), [&](const Member &m) { return m.launch->arrival == c.latest; });
-  for (Member &m : c.members)
-    finish_part(*m.launch, m.launch->arrival == c.latest ? *m.launch : *last->launch, c.latest, c.latest + duration, c.price);
-  for (Member &m : c.members) m.launch.reset();  // breaks the cycle of owners
+  if (c.begun || c.held || c.arrived < static_cast<int>(c.members.size()) || c.price < 0 || !prices[c.price]->known) return;
+  Activity activity;
+  for (Member &m : c.members) activity.launches.push_back(std::move(m.launch));  // breaks the cycle of owners
+  int64_t arrival = c.latest, time = std::max(c.latest, c.begin);
   comms[c.comm]->open.erase(c.seq);
+  begin(c, std::move(activity), arrival, time);
 }
 
 void Core::settle(Pair &p) {
-  if (p.resolved || !p.send.launch || !p.recv.launch || p.send.launch->arrival < 0 || p.recv.launch->arrival < 0) return;
+  if (p.begun || !p.send.launch || !p.recv.launch || p.send.launch->arrival < 0 || p.recv.launch->arrival < 0) return;
   if (p.price < 0 || !prices[p.price]->known) return;
-  p.resolved = true;
-  int64_t begin = std::max(p.send.launch->arrival, p.recv.launch->arrival);
-  int64_t end = begin + prices[p.price]->durations[0];
-  std::shared_ptr<Launch> from = std::move(p.send.launch), to = std::move(p.recv.launch);  // breaks the cycle of owners
-  finish_part(*from, from->arrival == begin ? *from : *to, begin, end, p.price);
-  finish_part(*to, to->arrival == begin ? *to : *from, begin, end, p.price);
+  int64_t time = std::max(p.send.launch->arrival, p.recv.launch->arrival);
+  Activity activity;
+  activity.launches = {std::move(p.send.launch), std::move(p.recv.launch)};  // breaks the cycle of owners
+  begin(p, std::move(activity), time, time);
 }
 
-// Parts of one launch run one after the other if they are collectives (one fused kernel), side
-// by side if they are sends and receives (their ports are shared in the price).
-void Core::finish_part(Launch &l, const Launch &last, int64_t begin, int64_t end, int32_t price) {
+// All members are there since `arrival`; the work begins at `time`, its flows after the latency.
+void Core::begin(Operation &o, Activity activity, int64_t arrival, int64_t time) {
   progressed = true;
-  int64_t at = l.p2p ? end : begin;
+  o.begun = true;
+  activity.comm = o.comm;
+  activity.seq = o.seq;
+  activity.price = o.price;
+  std::shared_ptr<Operation> last = std::move(open_operations.back());
+  open_operations.pop_back();
+  if (last.get() != &o) {
+    last->open = o.open;
+    open_operations[last->open].swap(last);
+  }
+  Price &price = *prices[activity.price];
+  int32_t tag;
+  if (free_activities.empty()) {
+    tag = static_cast<int32_t>(activities.size());
+    activities.emplace_back();
+  } else {
+    tag = free_activities.back();
+    free_activities.pop_back();
+  }
+  for (auto &l : activity.launches) {
+    l->ready = std::max(l->ready, arrival);
+    l->least_end = std::max(l->least_end, time + price.least);
+    l->gpu->dirty = true;
+  }
+  activities[tag] = std::move(activity);
+  if (price.flows.empty()) return finish(tag, time + price.durations[0]);
+  int64_t start = time + price.latency, possible = network.earliest(price.flows.data(), static_cast<int>(price.flows.size()));
+  if (start < possible) {
+    ++late;
+    start = possible;
+  }
+  network.begin(start, price.flows.data(), static_cast<int>(price.flows.size()), tag);
+}
+
+void Core::finish(int32_t tag, int64_t time) {
+  Activity activity = std::move(activities[tag]);
+  free_activities.push_back(tag);
+  auto earlier = [](auto &a, auto &b) { return a->arrival < b->arrival; };
+  const Launch &last = **std::max_element(activity.launches.begin(), activity.launches.end(), earlier);
+  for (auto &l : activity.launches) finish_part(*l, l->arrival == last.arrival ? *l : last, last.arrival, time);
+  auto &open = comms[activity.comm]->open;
+  auto next = open.find(activity.seq + 1);
+  if (next == open.end() || !next->second->held || activity.launches[0]->p2p) return;
+  auto c = next->second;
+  c->held = false;
+  c->begin = time;
+  settle(*c);
+}
+
+// Collectives of one communicator in one launch run one after the other (a fused kernel); sends and
+// receives side by side. All of this part's members were there at `arrival`, when `last` came.
+void Core::finish_part(Launch &l, const Launch &last, int64_t arrival, int64_t end) {
+  progressed = true;
+  int64_t at = l.p2p ? end : arrival;
   if (at > l.last_at || (at == l.last_at && std::make_pair(last.gpu->rank->index, last.id) < std::make_pair(l.last_rank, l.last_id))) {
     l.last_at = at;
     l.last_rank = last.gpu->rank->index;
     l.last_id = last.id;
   }
-  l.ready = std::max(l.ready, begin);
-  if (l.p2p) {
-    l.part_end = std::max(l.part_end, end);
-  } else {
-    l.part_end = std::max(l.part_end, begin) + (end - begin);
-  }
-  if (l.price < 0 || prices[price]->durations[0] > prices[l.price]->durations[0]) l.price = price;
-  if (l.name < 0) l.name = prices[price]->name;
-  if (--l.waiting == 0) l.end = l.part_end;
+  l.part_end = std::max(l.part_end, end);
   l.gpu->dirty = true;
+  touched.push_back(l.gpu);
+  if (--l.waiting) return;
+  l.end = l.part_end;
+  auto longer = [&](int32_t price) {  // the launch is called by its longest part
+    if (l.price < 0 || prices[price]->durations[0] > prices[l.price]->durations[0]) l.price = price;
+  };
+  for (auto &c : l.collectives) longer(c->price);
+  for (auto &p : l.pairs) longer(p->price);
+  l.name = prices[l.collectives.empty() ? l.pairs[0]->price : l.collectives[0]->price]->name;
 }
 
 int Core::comm_rank(const Comm &comm, int rank) const {
@@ -105,6 +164,7 @@ void Core::join_collective(Rank &rank, const ph_record &r, std::shared_ptr<Launc
   launch->sub = static_cast<uint8_t>(r.a);
   launch->bytes += static_cast<int64_t>(r.c);
   ++launch->waiting;
+  c->held = c->held || (!launch->collectives.empty() && launch->collectives.back()->comm == c->comm && !launch->collectives.back()->begun);
   launch->collectives.push_back(c);
   if (c->joined == comm.members) {
     if (r.d) deliver(comm, *c);
@@ -170,6 +230,11 @@ void Core::join_pair(Rank &rank, const ph_record &r, std::shared_ptr<Launch> lau
     theirs.pop_front();
   } else {
     pair = std::make_shared<Pair>();
+    pair->transfer = true;
+    pair->comm = found->second;
+    pair->src = way.first;
+    pair->dst = way.second;
+    pair->seq = comm.p2p_sequence[way]++;
     mine.push_back(pair);
   }
   (send ? pair->send : pair->recv) = std::move(post);

@@ -46,7 +46,7 @@ const std::string &Core::diagnose() {
           const Item &item = s->queue.front();
           if (item.type != COMM || !item.running || item.comm->end >= 0) continue;
           for (auto &c : item.comm->collectives) {
-            if (c->resolved) continue;
+            if (c->begun) continue;
             const Comm &comm = *comms[c->comm];
             int me = comm_rank(comm, rank.index);
             line += "waits in " + describe(c->members[me].record) + ", sequence number " + std::to_string(c->seq) + " of " + comm_text(comm) + "; not there: rank ";
@@ -59,7 +59,7 @@ const std::string &Core::diagnose() {
             line += ". ";
           }
           for (auto &p : item.comm->pairs) {
-            if (p->resolved) continue;
+            if (p->begun) continue;
             bool sending = p->send.launch.get() == item.comm.get();
             const Comm &comm = *comms[item.comm->comm];
             line += std::string("waits to ") + (sending ? "send" : "receive") + " " + std::to_string(sending ? p->send.bytes : p->recv.bytes) + " bytes in " + comm_text(comm);

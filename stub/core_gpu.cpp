@@ -10,6 +10,7 @@ Gpu *Core::gpu_of(Rank &rank, int device) {
     auto gpu = std::make_unique<Gpu>();
     gpu->rank = &rank;
     gpu->device = static_cast<int>(rank.gpus.size());
+    gpus.push_back(gpu.get());
     rank.gpus.push_back(std::move(gpu));
   }
   return rank.gpus[device].get();
@@ -133,23 +134,28 @@ void Core::run(Gpu &gpu) {
   gpu.dirty = false;
   for (;;) {
     int64_t limit = host_limit(*gpu.rank);
-    if (gpu.nccl && gpu.comm_bound != NEVER && limit >= gpu.comm_bound && unresolved(gpu)) limit = std::max(gpu.now, gpu.comm_bound - 1);
     Stream *best = nullptr;
     int64_t when = next_local(gpu, &best);
     if (gpu.hold != NEVER) limit = std::min(limit, gpu.hold - 1);
+    if (gpu.comm_end != NEVER) limit = std::min(limit, gpu.comm_end - 1);
     if (!best || when > limit) {
       if (limit != NEVER && limit > gpu.now) gpu.now = limit;
       break;
     }
-    progressed = true;
-    gpu.now = when;
-    Item &item = best->queue.front();
-    if (item.running || item.type == RECORD || item.type == WAIT)
-      complete(gpu, *best);
-    else
-      admit(gpu, *best);
+    happen(gpu, *best, when);
   }
   if (!gpu.rank->requests.empty()) check_requests(*gpu.rank);
+}
+
+// What next_local() found.
+void Core::happen(Gpu &gpu, Stream &s, int64_t when) {
+  progressed = true;
+  gpu.now = when;
+  Item &item = s.queue.front();
+  if (item.running || item.type == RECORD || item.type == WAIT)
+    complete(gpu, s);
+  else
+    admit(gpu, s);
 }
 
 // The earliest moment at which something happens on this GPU by what is known.
@@ -157,7 +163,7 @@ int64_t Core::next_local(Gpu &gpu, Stream **which) {
   Stream *best = nullptr;
   int64_t when = NEVER;
   int rank_of_best = 0;
-  gpu.hold = NEVER;
+  gpu.hold = gpu.comm_end = NEVER;
   for (Stream *s : gpu.busy) {
     Item &item = s->queue.front();
     int64_t t = NEVER;
@@ -165,7 +171,11 @@ int64_t Core::next_local(Gpu &gpu, Stream **which) {
     if (item.running) {
       order = 0;
       if (item.type == COMM) {
-        if (item.comm->end >= 0) t = item.comm->end;
+        if (item.comm->end < 0) {
+          gpu.comm_end = std::min(gpu.comm_end, item.comm->least_end);
+          continue;
+        }
+        t = item.comm->end;
       } else if (item.type == HOSTFUNC) {
         t = item.start + static_cast<int64_t>(item.work);
       } else if (item.rate > 0) {
@@ -204,7 +214,6 @@ void Core::admit(Gpu &gpu, Stream &s) {
   if (item.type == COMM) {
     ++gpu.nccl;
     if (gpu.kernels) update_rates(gpu);
-    gpu.comm_bound = gpu.now + 1;
     arrive(*item.comm, gpu.now);
   } else if (item.type != HOSTFUNC) {
     ++gpu.kernels;

@@ -8,18 +8,19 @@ Item *Core::item_at(Stream *s, uint64_t seq) {
   return seq < first || seq > s->enqueued ? nullptr : &s->queue[seq - first];
 }
 
-void Core::apply_price(Item &item, const Price &price, int part) {
+void Core::apply_price(const Stream &s, Item &item, const Price &price, int part) {
   item.price = price.request.id;
   item.part = part;
   item.priced = true;
   item.cls = price.cls;
   item.work = static_cast<double>(price.durations[std::min<size_t>(part, price.durations.size() - 1)]);
+  if (item.type == KERNEL) item.work *= s.gpu->rank->slowness;
 }
 
 void Core::want(Stream *s, uint64_t seq, int32_t id, int part) {
   Price &price = *prices[id];
   if (price.known) {
-    if (Item *item = item_at(s, seq)) apply_price(*item, price, part);
+    if (Item *item = item_at(s, seq)) apply_price(*s, *item, price, part);
     s->gpu->dirty = true;
   } else {
     price.waiting.emplace_back(s, seq);

@@ -10,6 +10,7 @@ bool Core::consume(Rank &rank) {
   if (head == rank.tail) {
     if (rank.started && clock > rank.host) {
       rank.host = clock;
+      news = true;
       for (auto &g : rank.gpus) g->dirty = true;
     }
     return false;
@@ -98,7 +99,7 @@ void Core::take(Rank &rank, const ph_record &r) {
       o.stream = r.thread;
       o.flags = r.flags;
       o.id = ++rank.next_id;
-      if (rank.index == 0 && o.name >= 0 && texts[NAMES][o.name].compare(0, 15, "Optimizer.step#") == 0) ++steps;
+      if (rank.index == 0 && o.name >= 0 && texts[NAMES][o.name].compare(0, 15, "Optimizer.step#") == 0) step_ended(r.time);
       emit(rank.host_rows, o);
       break;
     }

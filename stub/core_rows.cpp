@@ -1,6 +1,8 @@
 // Finished work as rows of the log, in the order of the log.
 #include "core_state.h"
 
+#include <tuple>
+
 namespace phc {
 
 ph_row Core::row(ph_row_kind kind, const Rank &rank, int64_t start, int64_t end) {
@@ -19,6 +21,11 @@ ph_row Core::row(ph_row_kind kind, const Rank &rank, int64_t start, int64_t end)
 void Core::emit(std::deque<ph_row> &lane, const ph_row &r) {
   lane.push_back(r);
   ++row_count;
+}
+
+// Of flows (and stretches of links, told by their name) that end together at one rank.
+static auto network_order(const ph_row &r) {
+  return std::make_tuple(r.kind, r.kind == PH_ROW_LINK ? r.name : r.comm, r.seq, r.value, r.part, r.start);
 }
 
 int64_t Core::take_rows(ph_row *out, int64_t capacity, bool everything) {
@@ -47,26 +54,33 @@ int64_t Core::take_rows(ph_row *out, int64_t capacity, bool everything) {
         if (r.kind == PH_ROW_SENDRECV && r.value >= 0) r.value = comm.ranks[r.value];
       }
     };
-    std::vector<ph_row> keep;
-    for (ph_row &r : pending_comm_rows) {
-      if (everything || r.end < until) {
-        keys.push_back({r.end, r.rank, 0, keys.size()});
-        picked.push_back(r);
-      } else {
-        keep.push_back(r);
+    auto pick_unordered = [&](std::vector<ph_row> &list, int32_t which) {
+      std::vector<ph_row> keep;
+      for (ph_row &r : list) {
+        if (everything || r.end < until) {
+          keys.push_back({r.end, r.rank, which, keys.size()});
+          picked.push_back(r);
+        } else {
+          keep.push_back(r);
+        }
       }
-    }
-    pending_comm_rows.swap(keep);
+      list.swap(keep);
+    };
+    if (flow_rows) busy_rows(until);
+    pick_unordered(pending_comm_rows, 0);
+    pick_unordered(network_rows, 3);
     for (Rank &rank : ranks) {
       pick(rank.host_rows, rank.index, 1);
       pick(rank.gpu_rows, rank.index, 2);
     }
-    // Communicator rows of one rank and time may come in any real order: their number decides.
+    // Rows of communicators and of the network may come in any real order.
     std::sort(keys.begin(), keys.end(), [&](const Key &a, const Key &b) {
       if (a.end != b.end) return a.end < b.end;
       if (a.rank != b.rank) return a.rank < b.rank;
       if (a.lane != b.lane) return a.lane < b.lane;
-      if (a.lane == 0) return picked[a.seq].comm < picked[b.seq].comm;
+      const ph_row &x = picked[a.seq], &y = picked[b.seq];
+      if (a.lane == 0) return x.comm < y.comm;
+      if (a.lane == 3) return network_order(x) < network_order(y);
       return a.seq < b.seq;
     });
     ready_rows.reserve(keys.size());

@@ -1,6 +1,7 @@
 // What the simulator's core knows: ranks, GPUs, streams, collectives; and the class that moves them.
 #pragma once
 #include "core.h"
+#include "network.h"
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -31,6 +32,7 @@ struct Gpu;
 struct Rank;
 struct Stream;
 struct Launch;
+struct Operation;
 
 struct Dep {
   Stream *stream = nullptr;  // nullptr: none
@@ -74,12 +76,16 @@ struct Gpu {
   Rank *rank = nullptr;
   int device = 0;
   int64_t now = 0;
-  int64_t comm_bound = 0;      // before this no collective that runs here can end
   int64_t hold = NEVER;        // a kernel without a price yet may start then
+  int64_t comm_end = NEVER;    // the earliest end, by its own bound, of a communication kernel that runs and has no end yet
   int nccl = 0;                // communication kernels on the GPU
   int kernels = 0;             // kernels, copies admitted
   uint64_t admissions = 0;
   bool dirty = true;
+  // Scratch of sweep():
+  int64_t turn = NEVER;        // when it is looked at next
+  int64_t closed = NEVER;      // from then on a communication kernel may end that has no end yet
+  bool stopped = false;        // nothing more is known about it
   Stream *default_stream = nullptr;
   std::vector<Stream *> busy;  // streams with items
 };
@@ -167,6 +173,11 @@ struct Rank {
   int group_left = 0;
   std::deque<ph_row> gpu_rows, host_rows;
   int64_t last_op_time = 0;
+  double slowness = 1.0;               // its kernels take so many times as long
+  std::vector<int32_t> scopes;         // of the links that it can put traffic on
+  // Scratch of sweep():
+  bool stopped = false;
+  std::vector<Operation *> missed;     // open operations that wait for it
 };
 
 struct Post {  // one side of a send/receive
@@ -179,10 +190,21 @@ struct Post {  // one side of a send/receive
   int dtype = 0;
 };
 
-struct Pair {
+// What members do together: a collective, or a pair of a send and a receive.
+struct Operation {
+  bool transfer = false;
+  int32_t comm = -1, price = -1;
+  int64_t seq = 0;       // of a collective in its communicator, of a transfer among those of its way
+  bool begun = false;    // all members are there and it has a price
+  int32_t open = -1;     // place in Core::open_operations
+  // Scratch of sweep():
+  uint64_t sweep = 0;    // the last that knew it
+  int missing = 0;       // members that have not reached it and may still say when
+};
+
+struct Pair : Operation {
+  int src = 0, dst = 0;  // ranks in the communicator
   Post send, recv;
-  int32_t price = -1;
-  bool resolved = false;
 };
 
 struct Collective;
@@ -194,7 +216,8 @@ struct Launch {  // one communication kernel on one rank
   int64_t arrival = -1;  // -1: the stream has not reached it
   int64_t id = -1;       // of its row
   int64_t ready = -1, end = -1;
-  int64_t part_end = 0;  // latest end among the parts settled so far
+  int64_t least_end = 0; // it ends no earlier
+  int64_t part_end = 0;  // latest end among the parts that have ended
   int64_t last_at = -1;  // when the launch that holds this one up longest came, or was through
   int last_rank = -1;    // whose that is
   int64_t last_id = -1;
@@ -214,16 +237,19 @@ struct Member {
   std::string data;
 };
 
-struct Collective {
-  int32_t comm = -1;
-  int64_t seq = 0;
+struct Collective : Operation {
   std::vector<Member> members;  // by rank in the communicator
   int joined = 0, arrived = 0;
-  int64_t latest = 0;
-  int32_t price = -1;
-  bool resolved = false;
-  int missing = 0;       // scratch of the bound computation
-  int64_t bound = 0;
+  int64_t latest = 0;    // arrival
+  int64_t begin = 0;     // and end of the collective before it in the same kernel
+  bool held = false;     // that one has not ended
+};
+
+// An operation that is under way.
+struct Activity {
+  int32_t comm = -1, price = -1;
+  int64_t seq = -1;
+  std::vector<std::shared_ptr<Launch>> launches;
 };
 
 struct Comm {
@@ -245,7 +271,11 @@ struct Price {
   phc_price_request request{};
   std::vector<phc_price_kernel> kernels;
   std::vector<int64_t> durations;
-  int64_t least = 0;      // lower bound of the duration (lookahead)
+  int64_t latency = 0;    // communication: from its beginning to that of its flows
+  int64_t least = 0;      // and the duration when it has the links to itself
+  std::vector<phn::FlowClass> flows;
+  std::vector<int32_t> links;   // of the flows
+  std::vector<int32_t> routes;  // and what to call them, global names
   uint8_t cls = 0;
   int32_t name = -1;
   std::vector<std::pair<Stream *, uint64_t>> waiting;  // kernels that await this price
@@ -290,9 +320,30 @@ struct Core {
   double company[256];
   int64_t records = 0, late = 0, overtakes = 0, row_count = 0;
   int unnumbered = 0;  // communicators that some member has not joined
+  int unpriced_comm = 0;    // collectives and transfers whose price has been asked for
   int steps = 0;
-  int released = -1;  // rank whose host was answered last
+  int released = -1;        // rank whose host was answered last
   bool progressed = false;
+  bool news = true;         // something has come in since the last sweep
+  int64_t swept = 0;        // the moment of the last thing that a sweep did
+  phn::Network network;
+  bool flow_rows = false;
+  std::vector<int32_t> link_names;
+  std::deque<std::vector<int32_t>> background;     // links of endless flows
+  std::map<std::vector<int32_t>, int32_t> scopes;  // ranks -> scope
+  std::vector<Activity> activities;                // by tag
+  std::vector<int32_t> free_activities;
+  std::vector<std::shared_ptr<Operation>> open_operations;  // some member is there, they have not begun
+  uint64_t sweeps = 0;
+  std::vector<Gpu *> gpus;                         // all
+  std::vector<Gpu *> touched;                      // whose communication has ended, for sweep()
+  std::vector<ph_row> network_rows;                // in no order
+  struct StepChange {
+    int32_t link;
+    int step;
+    double bandwidth;
+  };
+  std::vector<StepChange> step_changes;            // of links, to come
   int32_t api_names[PH_COUNT_PH_KIND];
   std::vector<ph_row> ready_rows;
   std::vector<ph_row> pending_comm_rows;
@@ -312,10 +363,12 @@ struct Core {
       prices.push_back(std::make_unique<Price>());
       prices.back()->request.id = it->second;
       make(*prices.back());
+      unpriced_comm += is_communication(*prices.back());
       wanted.push_back(it->second);
     }
     return it->second;
   }
+  static bool is_communication(const Price &p) { return p.request.kind == PHC_COLLECTIVE || p.request.kind == PHC_TRANSFER; }
   static void put(std::string &key, const void *data, size_t size) { key.append(static_cast<const char *>(data), size); }
   template <typename T>
   static void put(std::string &key, T value) { put(key, &value, sizeof value); }
@@ -330,12 +383,10 @@ struct Core {
   int32_t intern(Table table, const std::string &text);
   void fail(std::string text);
   void advance();
-  static bool unresolved(const Gpu &g);
   bool all_done() const;
   int64_t frontier();
   int run_once(int timeout_us);
   bool overtake(const int32_t *sleepers, int count);
-  size_t waiting_hosts() const;
 
   // core_records.cpp
   bool consume(Rank &rank);
@@ -363,6 +414,7 @@ struct Core {
   void update_rates(Gpu &gpu);
   static bool before(const Item &a, const Item &b);
   void run(Gpu &gpu);
+  void happen(Gpu &gpu, Stream &s, int64_t when);
   int64_t next_local(Gpu &gpu, Stream **which);
   void admit(Gpu &gpu, Stream &s);
   void complete(Gpu &gpu, Stream &s);
@@ -379,7 +431,7 @@ struct Core {
 
   // core_prices.cpp
   Item *item_at(Stream *s, uint64_t seq);
-  void apply_price(Item &item, const Price &price, int part);
+  void apply_price(const Stream &s, Item &item, const Price &price, int part);
   void want(Stream *s, uint64_t seq, int32_t id, int part);
   void close_piece(OpenOp &op);
   void close_pieces(Rank &rank);
@@ -388,7 +440,9 @@ struct Core {
   void arrive(Launch &launch, int64_t time);
   void settle(Collective &c);
   void settle(Pair &p);
-  void finish_part(Launch &l, const Launch &last, int64_t begin, int64_t end, int32_t price);
+  void begin(Operation &o, Activity activity, int64_t arrival, int64_t time);
+  void finish(int32_t tag, int64_t time);
+  void finish_part(Launch &l, const Launch &last, int64_t arrival, int64_t end);
   int comm_rank(const Comm &comm, int rank) const;
   void join_collective(Rank &rank, const ph_record &r, std::shared_ptr<Launch> launch);
   void deliver(Comm &comm, Collective &c);
@@ -402,10 +456,14 @@ struct Core {
   bool serve_payload(Rank &rank, const ph_record &r);
   void exchange(Rank &rank, const ph_record &r);
 
-  // core_bounds.cpp
-  bool bound_collectives();
-  Gpu *busy_gpu(Rank &rank);  // the device that the rank works on
-  int64_t least_duration(const Launch &l) const;
+  // core_network.cpp
+  int32_t add_link(double bandwidth, int32_t name, const int32_t *members, int count);
+  void step_ended(int64_t time);
+  void flow_ended(const phn::Ended &e);
+  void busy_rows(int64_t until);
+
+  // core_sweep.cpp
+  bool sweep(bool until_answer = false);
 
   // core_rows.cpp
   ph_row row(ph_row_kind kind, const Rank &rank, int64_t start, int64_t end);

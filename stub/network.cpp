@@ -255,10 +255,20 @@ void Network::solve(Component &k, int64_t time) {
 }
 
 // ------------------------------------------------------------------ activities
-int Network::begin(int64_t start, const FlowClass *classes, int count, int64_t tag) {
+int64_t alone(const std::vector<FlowClass> &classes) {
+  int64_t longest = 0;
+  for (const FlowClass &c : classes) longest = std::max(longest, duration(static_cast<Wide>(c.bytes * UNIT), to_rate(c.rate)));
+  return longest;
+}
+
+int64_t Network::earliest(const FlowClass *classes, int count) const {
+  int64_t time = 0;
   for (int i = 0; i < count; ++i)
-    for (int32_t h = 0; h < classes[i].hops; ++h)
-      if (links_[classes[i].links[h]].now > start) return -1;
+    for (int32_t h = 0; h < classes[i].hops; ++h) time = std::max(time, links_[classes[i].links[h]].now);
+  return time;
+}
+
+int Network::begin(int64_t start, const FlowClass *classes, int count, int64_t tag) {
   int number;
   if (free_activities_.empty()) {
     number = static_cast<int>(activities_.size());
@@ -413,7 +423,7 @@ void Network::close(int scope, int64_t time, std::vector<int64_t> &tags) {
     components_[c].horizon = time;
     for (int32_t f : components_[c].flows) {
       Activity &a = activities_[flows_[f].activity];
-      if (a.closed) continue;
+      if (a.closed || a.tag < 0) continue;
       a.closed = true;
       tags.push_back(a.tag);
     }
@@ -447,6 +457,10 @@ void Network::settle(int32_t index, std::vector<Busy> &out) {
   if (l.carried > 0) out.push_back({index, l.from, l.since, to_bytes(l.carried)});
   l.from = l.since;
   l.carried = 0;
+}
+
+void Network::stop(int64_t time) {
+  for (Link &link : links_) carries(link, std::max(time, link.since), 0);
 }
 
 void Network::take_busy(int64_t until, std::vector<Busy> &out) {
@@ -490,6 +504,10 @@ PHN int phn_begin(void *bench, int64_t start, int classes, const int32_t *links,
     list.push_back({-1, -1, own[i].data(), static_cast<int32_t>(own[i].size()), counts[i], bytes[i], rates[i]});
   }
   return b.network.begin(start, list.data(), classes, tag);
+}
+PHN int64_t phn_earliest(void *bench, int link) {
+  phn::FlowClass one{-1, -1, &link, 1, 1, 0, 0};
+  return static_cast<Bench *>(bench)->network.earliest(&one, 1);
 }
 PHN int64_t phn_next(void *bench) { return static_cast<Bench *>(bench)->network.next(); }
 // Does all that happens at the next moment, in every component; returns how many classes ended since the last phn_ended.

@@ -35,6 +35,9 @@ struct FlowClass {
   double bytes, rate;    // of each of the `count` flows; rate in bytes/s. Infinite bytes: never ends
 };
 
+// ns that they take when they have their links to themselves.
+int64_t alone(const std::vector<FlowClass> &classes);
+
 struct Ended {  // a flow class that is over
   int64_t tag;
   int32_t index;  // among the classes of its activity
@@ -59,8 +62,10 @@ class Network {
   // Keep what links carry over time, for take_busy().
   void watch_links() { watched_ = true; }
 
-  // Flows from `start` on; `tag` comes back with each class that ends. Returns the activity's number,
-  // which is reused after its end, or -1 if one of its links is already past `start`.
+  // No flow over these links can start before: what happened on them until then is settled.
+  int64_t earliest(const FlowClass *classes, int count) const;
+  // Flows from `start` on, which must not be before earliest(). `tag` comes back with each class that ends (a
+  // negative one does not). Returns the activity's number, which is reused after its end.
   int begin(int64_t start, const FlowClass *classes, int count, int64_t tag);
 
   // Components are numbered from 0; some numbers are free and have no next event.
@@ -83,6 +88,8 @@ class Network {
   int component(int activity, int index) const;
   bool component_has(int component, int64_t tag) const;
 
+  // Nothing happens on any link from `time` on.
+  void stop(int64_t time);
   // Stretches of watched links that lie before `until`; nothing can change there any more.
   void take_busy(int64_t until, std::vector<Busy> &out);
 

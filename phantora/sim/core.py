@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from phantora.hardware.topology import Flow
 from phantora.wire import layout
 from phantora.wire.session import Session
 
@@ -80,12 +82,21 @@ class Status(ctypes.Structure):
     overtakes: int
 
 
+class FlowClass(ctypes.Structure):
+    """``phc_flow``: equal flows of a collective or transfer."""
+
+    _fields_ = [(name, ctypes.c_int32) for name in ("src", "dst", "hops", "count", "name", "pad")] + [
+        ("bytes", ctypes.c_double),
+        ("rate", ctypes.c_double),
+    ]
+
+
 class Core:
     """Owns one core over one session. Not thread safe; every call but `run` returns at once."""
 
     def __init__(self, library: Path, session: Session) -> None:
         self._lib = lib = ctypes.CDLL(str(library))
-        handle, i32, i64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
+        handle, i32, i64, f64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_double
         signatures: dict[str, tuple[Any, list[Any]]] = {
             "phc_open": (handle, [handle]),
             "phc_close": (None, [handle]),
@@ -97,7 +108,17 @@ class Core:
             "phc_run": (ctypes.c_int, [handle, ctypes.c_int]),
             "phc_next_price": (ctypes.c_int, [handle, ctypes.POINTER(PriceRequest)]),
             "phc_price_kernels": (None, [handle, i32, ctypes.POINTER(PriceKernel)]),
-            "phc_set_price": (None, [handle, i32, ctypes.POINTER(i64), ctypes.c_int, i64, ctypes.c_int, i32]),
+            "phc_set_flows": (
+                None,
+                [handle, i32, i64, ctypes.POINTER(FlowClass), ctypes.c_int, ctypes.POINTER(i32), ctypes.c_int],
+            ),
+            "phc_set_price": (None, [handle, i32, ctypes.POINTER(i64), ctypes.c_int, ctypes.c_int, i32]),
+            "phc_add_link": (ctypes.c_int, [handle, f64, i32, ctypes.POINTER(i32), ctypes.c_int]),
+            "phc_change_link": (None, [handle, ctypes.c_int, i64, f64]),
+            "phc_change_link_at_step": (None, [handle, ctypes.c_int, ctypes.c_int, f64]),
+            "phc_background": (None, [handle, ctypes.POINTER(i32), ctypes.c_int, f64]),
+            "phc_straggler": (None, [handle, ctypes.c_int, f64]),
+            "phc_log_flows": (None, [handle]),
             "phc_intern": (i32, [handle, ctypes.c_int, ctypes.c_char_p, i64]),
             "phc_text_count": (i64, [handle, ctypes.c_int]),
             "phc_text": (ctypes.c_void_p, [handle, ctypes.c_int, i32, ctypes.POINTER(i64)]),
@@ -150,10 +171,50 @@ class Core:
         self._lib.phc_price_kernels(self._handle, request.id, kernels)
         return list(kernels[: request.kernels])
 
-    def set_price(self, price: int, durations: tuple[int, ...], least: int, cls: int, name: int = -1) -> None:
-        """Durations in ns, one per kernel; `least` is a lower bound that is safe as lookahead."""
+    def set_price(self, price: int, durations: tuple[int, ...], cls: int, name: int = -1) -> None:
+        """Durations in ns, one per kernel."""
         array = (ctypes.c_int64 * len(durations))(*durations)
-        self._lib.phc_set_price(self._handle, price, array, len(durations), least, cls, name)
+        self._lib.phc_set_price(self._handle, price, array, len(durations), cls, name)
+
+    def set_flows(self, price: int, latency_ns: int, flows: Sequence[Flow], names: Sequence[int]) -> None:
+        """Before :meth:`set_price`: the operation is `latency_ns`, then these flows, whose routes have `names`."""
+        classes = (FlowClass * len(flows))(
+            *(
+                FlowClass(flow.src, flow.dst, len(flow.links), flow.count, name, 0, flow.bytes, flow.rate)
+                for flow, name in zip(flows, names, strict=True)
+            )
+        )
+        links = [link for flow in flows for link in flow.links]
+        self._lib.phc_set_flows(
+            self._handle, price, latency_ns, classes, len(flows), (ctypes.c_int32 * len(links))(*links), len(links)
+        )
+
+    def add_link(self, bandwidth: float, name: int, members: Sequence[int]) -> int:
+        """A directed link of `bandwidth` bytes/s. Only operations that one of the ranks `members` takes part in
+        can use it; none: any may. Links are numbered from 0."""
+        array = (ctypes.c_int32 * len(members))(*members)
+        return int(self._lib.phc_add_link(self._handle, bandwidth, name, array, len(members)))
+
+    def change_link(self, link: int, time: int, bandwidth: float) -> None:
+        """The link carries `bandwidth` bytes/s from `time` (ns) on."""
+        self._lib.phc_change_link(self._handle, link, time, bandwidth)
+
+    def change_link_at_step(self, link: int, step: int, bandwidth: float) -> None:
+        """The same, from the moment at which rank 0 goes on to its `step`-th step (counted from 1). Rank 0
+        must be one of the link's members."""
+        self._lib.phc_change_link_at_step(self._handle, link, step, bandwidth)
+
+    def background(self, links: Sequence[int], rate: float) -> None:
+        """Endless traffic over `links`, of at most `rate` bytes/s."""
+        self._lib.phc_background(self._handle, (ctypes.c_int32 * len(links))(*links), len(links), rate)
+
+    def straggler(self, rank: int, factor: float) -> None:
+        """Kernels of `rank` take `factor` times as long."""
+        self._lib.phc_straggler(self._handle, rank, factor)
+
+    def log_flows(self) -> None:
+        """Rows for every flow, and for what every link carries over time."""
+        self._lib.phc_log_flows(self._handle)
 
     def intern(self, table: int, text: str) -> int:
         data = text.encode()

@@ -15,6 +15,8 @@ from phantora.cost.wanted import Wanted
 from phantora.hardware import Cluster
 from phantora.sim import core as native
 from phantora.sim.collectives import SEND_RECV_KERNEL, CollectiveModel, NcclEnvironment, kernel_name
+from phantora.sim.whatif import WhatIf
+from phantora.sim.wires import Wires
 from phantora.trace.schema import PriceRow, Tables
 from phantora.wire import layout
 
@@ -63,10 +65,13 @@ class Pricing:
         cost: CostModel,
         tables: Tables,
         nccl: NcclEnvironment | None = None,
+        what_if: WhatIf | None = None,
+        world_size: int | None = None,
     ) -> None:
         self._core = core
         self._cost = cost
         self._collectives = CollectiveModel(cluster, nccl)
+        self._wires = Wires(core, self._collectives.topology, world_size or cluster.world_size, what_if or WhatIf())
         self._tables = tables
         self._signatures: dict[int, OperatorSignature] = {}
         self._prices: dict[int, PriceRow] = {}
@@ -81,9 +86,7 @@ class Pricing:
                 self._serve_communication(request)
             else:
                 price = self._price(request)
-                self._core.set_price(
-                    request.id, price.durations, min(price.durations), CLASSES.index(price.cls)
-                )
+                self._core.set_price(request.id, price.durations, CLASSES.index(price.cls))
                 main = max(range(len(price.durations)), key=price.durations.__getitem__)
                 self._prices[request.id] = PriceRow(price.cls, price.provenance, price.flops, price.bytes, main, "")
 
@@ -134,8 +137,9 @@ class Pricing:
                 members=len(self._core.comm_ranks(request.comm)), duplex=bool(request.duplex),
             )  # fmt: skip
             name = SEND_RECV_KERNEL
+        self._core.set_flows(request.id, price.latency_ns, price.flows, self._wires.names(price.flows))
         self._core.set_price(
-            request.id, (price.duration_ns,), price.duration_ns, _COMMUNICATION, self._core.intern(native.NAMES, name)
+            request.id, (price.duration_ns,), _COMMUNICATION, self._core.intern(native.NAMES, name)
         )
         algorithm = f"{price.algorithm}/{price.protocol}/{price.channels}"
         self._prices[request.id] = PriceRow("communication", price.provenance, 0.0, float(request.bytes), 0, algorithm)

@@ -18,6 +18,7 @@ from phantora.sim.collectives import NcclEnvironment
 from phantora.sim.pricing import Pricing
 from phantora.sim.sleep import Activity, snapshot
 from phantora.sim.timing import LAUNCH_LATENCY_NS
+from phantora.sim.whatif import WhatIf
 from phantora.trace.schema import Tables
 from phantora.trace.writer import LogWriter
 from phantora.wire import layout
@@ -66,13 +67,17 @@ class Simulator:
         launch_latency_ns: int = LAUNCH_LATENCY_NS,
         nccl: NcclEnvironment | None = None,
         record: bool = True,
+        what_if: WhatIf | None = None,
+        log_flows: bool = False,
     ) -> None:
         self._session = session
         self._log = log
         self._progress = progress
         self._hang_timeout = hang_timeout
         self._core = native.Core(library, session)
-        self._pricing = Pricing(self._core, cluster, cost, tables, nccl)
+        if log_flows:
+            self._core.log_flows()
+        self._pricing = Pricing(self._core, cluster, cost, tables, nccl, what_if, session.world_size)
         self._core.set_timing(launch_latency_ns, round(cluster.gpu.calibration.kernel_gap_ns))
         for name, factor in cluster.gpu.company.items():
             self._core.set_company(CLASSES.index(name), factor)

@@ -228,8 +228,9 @@ Reply = Struct("ph_reply", (
 # A finished piece of simulated work, from the core to the log writer. Ids are global here.
 RowKind = Enum("ph_row_kind", "PH_ROW_", (
     ("KERNEL", ""), ("MEMCPY", ""), ("MEMSET", ""), ("COLLECTIVE", "per rank"), ("SENDRECV", "per rank, a p2p group"),
-    ("FLOW", ""), ("RECORD", "event record"), ("WAIT", "stream wait"), ("SYNC", "host waits"), ("OPERATOR", "host"),
+    ("FLOW", "a class of equal flows of the network"), ("RECORD", "event record"), ("WAIT", "stream wait"), ("SYNC", "host waits"), ("OPERATOR", "host"),
     ("ANNOTATION", "host"), ("MEMORY", "framework's allocator"), ("COMMUNICATOR", ""), ("HOST_FUNC", ""),
+    ("LINK", "what a link of the network carried over a stretch of time"),
 ))
 Row = Struct("ph_row", (
     ("uint8_t", "kind", 1, "enum ph_row_kind"), ("uint8_t", "sub", 1, "ph_copy, ph_coll, ph_mem or record kind of a sync"),

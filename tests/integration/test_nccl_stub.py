@@ -67,7 +67,7 @@ def simulate(core: native.Core, session: Session, stop: threading.Event) -> None
         if reason & native.ERROR:
             return
         while (request := core.next_price()) is not None:
-            core.set_price(request.id, (1000,) * max(1, request.kernels), 1000, 0)
+            core.set_price(request.id, (1000,) * max(1, request.kernels), 0)
             reason |= native.MOVED
         if reason & native.DONE and not reason & native.PRICES:
             return

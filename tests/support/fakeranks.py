@@ -1,16 +1,19 @@
 """Ranks without processes: records are written straight into the rings, prices come from kernel names.
 
-A kernel named ``k:1000`` takes 1000 ns, a collective ``bytes`` ns, a copy its bytes in ns.
+A kernel named ``k:1000`` takes 1000 ns, a copy its bytes in ns. So does a collective or a transfer,
+unless the bench is given `flows`: then it is those flows, after a latency.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from phantora.hardware.topology import Flow
 from phantora.sim import core as native
 from phantora.wire import layout
 from phantora.wire.session import Session
@@ -135,6 +138,8 @@ class Bench:
     ranks: list[FakeRank]
     durations: dict[str, int] = field(default_factory=dict)
     """Of kernels, by name, where they are not what the name says."""
+    flows: Callable[[native.PriceRequest], tuple[int, Sequence[Flow]]] | None = None
+    """Latency in ns and flows of a collective or transfer."""
 
     @classmethod
     def create(
@@ -163,7 +168,10 @@ class Bench:
                     durations = tuple(self.durations.get(name, int(name.split(":")[1])) for name in names)
                 else:
                     durations = (request.bytes,)
-                self.core.set_price(request.id, durations, min(durations), 0)
+                    if self.flows and request.kind in (native.COLLECTIVE, native.TRANSFER):
+                        latency, flows = self.flows(request)
+                        self.core.set_flows(request.id, latency, flows, [-1] * len(flows))
+                self.core.set_price(request.id, durations, 0)
                 reason |= native.MOVED
             idle = idle + 1 if reason in (native.IDLE, native.DONE) else 0
         return reason

@@ -31,7 +31,8 @@ class Network:
         p, i32, i64, f64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_double
         for name, result, arguments in (
             ("open", p, []), ("close", None, [p]), ("link", i32, [p, f64]), ("change", None, [p, i32, i64, f64]),
-            ("watch", None, [p]), ("begin", i32, [p, i64, i32, p, p, p, p, p, i64]), ("next", i64, [p]),
+            ("watch", None, [p]), ("begin", i32, [p, i64, i32, p, p, p, p, p, i64]), 
+            ("earliest", i64, [p, i32]), ("next", i64, [p]),
             ("step", i32, [p]), ("run", i32, [p]), ("ended", None, [p, p, p, p]), ("rate", f64, [p, i32, i32]),
             ("component", i32, [p, i32, i32]), ("busy", i32, [p, i64]), ("take_busy", None, [p, p, p, p, p]),
         ):  # fmt: skip
@@ -60,6 +61,10 @@ class Network:
             self._handle, start, len(classes), links.ctypes.data, offsets.ctypes.data, amounts.ctypes.data,
             rates.ctypes.data, counts.ctypes.data, tag,
         ))  # fmt: skip
+
+    def earliest(self, link: int) -> int:
+        """No flow over `link` can start before."""
+        return int(self._lib.phn_earliest(self._handle, link))
 
     def next(self) -> int:
         return int(self._lib.phn_next(self._handle))

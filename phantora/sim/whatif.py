@@ -1,0 +1,110 @@
+"""What if a link were slow, a GPU lagged, or somebody else used the network? Parsed here, for every verb."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from phantora.errors import PhantoraError
+
+_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_BYTES = {"B": 1.0, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "Kb": 125.0, "Mb": 125e3, "Gb": 125e6, "Tb": 125e9}
+
+
+@dataclass(frozen=True)
+class Degrade:
+    """Links whose names match the glob `links` carry `factor` of their bandwidth, from `time_ns` on, or
+    from rank 0's `step`-th step on (counted from 1)."""
+
+    links: str
+    factor: float
+    time_ns: int = 0
+    step: int | None = None
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """Kernels of `rank` take `factor` times as long."""
+
+    rank: int
+    factor: float
+
+
+@dataclass(frozen=True)
+class Background:
+    """Traffic that is not ours, without end: up to `rate` bytes/s from GPU `src` to GPU `dst`."""
+
+    src: int
+    dst: int
+    rate: float
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """Changes to a cluster that a run is simulated with. Its fields are JSON types and lists of such."""
+
+    degrade: tuple[Degrade, ...] = ()
+    straggler: tuple[Straggler, ...] = ()
+    background: tuple[Background, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.degrade or self.straggler or self.background)
+
+
+def parse_what_if(degrade: Sequence[str] = (), straggler: Sequence[str] = (), background: Sequence[str] = ()) -> WhatIf:
+    """The texts of the options --degrade, --straggler and --background. Raises PhantoraError."""
+    return WhatIf(tuple(map(_degrade, degrade)), tuple(map(_straggler, straggler)), tuple(map(_background, background)))
+
+
+def _degrade(text: str) -> Degrade:
+    links, equals, value = text.rpartition("=")
+    amount, at, moment = value.partition("@")
+    factor = _number(amount)
+    if not equals or not links or factor is None or not 0 < factor <= 1 or bool(at) != bool(moment):
+        raise PhantoraError(
+            f"--degrade {text}: write LINK=FACTOR, LINK=FACTOR@TIME or LINK=FACTOR@stepN; LINK is a name or a glob "
+            "(`phantora cluster show` lists them), FACTOR above 0 and at most 1, for example 'h0.nic0>*=0.5@step3'. "
+            "A link that carries nothing hangs the job: give it a small factor"
+        )
+    if not moment:
+        return Degrade(links, factor)
+    if match := re.fullmatch(r"step(\d+)", moment):
+        return Degrade(links, factor, step=int(match[1]))
+    return Degrade(links, factor, time_ns=_time(moment, f"--degrade {text}"))
+
+
+def _straggler(text: str) -> Straggler:
+    match = re.fullmatch(r"rank=(\d+):([^:]+)", text)
+    factor = _number(match[2]) if match else None
+    if not match or factor is None or factor <= 0:
+        raise PhantoraError(
+            f"--straggler {text}: write rank=RANK:FACTOR, as rank=3:1.2 for kernels that take 1.2 times as long"
+        )
+    return Straggler(int(match[1]), factor)
+
+
+def _background(text: str) -> Background:
+    match = re.fullmatch(r"(\d+)->(\d+)=([0-9.eE+]+)\s*([KMGT]?[Bb])(?:/s|ps|it/s)", text)
+    rate = _number(match[3]) if match else None
+    if not match or rate is None or rate <= 0 or match[4] not in _BYTES:
+        raise PhantoraError(
+            f"--background {text}: write SRC->DST=RATE with two GPUs of the cluster, counted host by host, and a "
+            "rate such as 10GB/s or 80Gb/s; quote it for the shell: '0->8=10GB/s'"
+        )
+    return Background(int(match[1]), int(match[2]), rate * _BYTES[match[4]])
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _time(text: str, where: str) -> int:
+    match = re.fullmatch(r"([0-9.]+)(ns|us|ms|s)", text)
+    value = _number(match[1]) if match else None
+    if not match or value is None:
+        raise PhantoraError(f"{where}: {text!r} is no time; write stepN, or a time of the run such as 250ms")
+    return round(value * _NS[match[2]])
