@@ -15,6 +15,7 @@ bool Core::consume(Rank &rank) {
     }
     return false;
   }
+  news = true;
   uint64_t begin = rank.tail, end = std::min(head, rank.tail + MAX_PASS);
   bool moved = false;
   for (; rank.tail != end && error.empty(); ++rank.tail) {

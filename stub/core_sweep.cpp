@@ -66,8 +66,8 @@ bool Core::sweep(bool until_answer) {
         if (m.launch && m.launch->arrival >= 0) close_launch(*m.launch, time);
   };
   auto close_links = [&](Rank &rank, int64_t time) {
-    tags.clear();
-    for (int32_t scope : rank.scopes) network.close(scope, time, tags);
+    for (int32_t scope : rank.scopes) network.close(scope, time);
+    network.take_closed(tags);
     for (int64_t tag : tags) close_activity(tag, time);
   };
   // Calls f(launch or nullptr, rank or -1) for every member.
@@ -172,6 +172,8 @@ bool Core::sweep(bool until_answer) {
         }
       }
     }
+    network.take_closed(tags);  // what has begun on closed links, or met them
+    for (int64_t tag : tags) close_activity(tag, turn.time);
     for (Gpu *g : touched) look(*g);
     touched.clear();
     network.take_changed(changed);

@@ -336,6 +336,7 @@ int Network::begin(int64_t start, const FlowClass *classes, int count, int64_t t
   for (int c : parts_) {
     schedule(components_[c]);
     changed_.push_back(c);
+    if (components_[c].horizon != NEVER) close_flows(components_[c]);
   }
   return number;
 }
@@ -414,19 +415,23 @@ int Network::component(int activity, int index) const {
 }
 
 // ------------------------------------------------------------------ horizons
-void Network::close(int scope, int64_t time, std::vector<int64_t> &tags) {
+void Network::close(int scope, int64_t time) {
   if (horizons_[scope] <= time) return;
   horizons_[scope] = time;
   for (int32_t link : scopes_[scope]) {
     int c = links_[link].component;
     if (c < 0 || components_[c].horizon <= time) continue;
     components_[c].horizon = time;
-    for (int32_t f : components_[c].flows) {
-      Activity &a = activities_[flows_[f].activity];
-      if (a.closed || a.tag < 0) continue;
-      a.closed = true;
-      tags.push_back(a.tag);
-    }
+    close_flows(components_[c]);
+  }
+}
+
+void Network::close_flows(const Component &k) {
+  for (int32_t f : k.flows) {
+    Activity &a = activities_[flows_[f].activity];
+    if (a.closed || a.tag < 0) continue;
+    a.closed = true;
+    closed_.push_back(a.tag);
   }
 }
 
@@ -434,6 +439,7 @@ void Network::open() {
   std::fill(horizons_.begin(), horizons_.end(), NEVER);
   for (Component &k : components_) k.horizon = NEVER;
   for (Activity &a : activities_) a.closed = false;
+  closed_.clear();
 }
 
 // ------------------------------------------------------------------ what links carry

@@ -78,11 +78,12 @@ class Network {
   void take_changed(std::vector<int> &out) { out.clear(); std::swap(out, changed_); }
 
   // What a component does after its horizon is unknown: somebody may add traffic from then on.
-  // close() says so of all links of a scope; open() forgets all of it. `tags` gets the activities
-  // that are touched for the first time since open().
+  // close() says so of all links of a scope; open() forgets all of it. take_closed() tells the
+  // activities that have come to be in a component with a horizon since open().
   int64_t horizon(int component) const { return components_[component].horizon; }
-  void close(int scope, int64_t time, std::vector<int64_t> &tags);
+  void close(int scope, int64_t time);
   void open();
+  void take_closed(std::vector<int64_t> &tags) { tags.clear(); std::swap(tags, closed_); }
 
   double rate(int activity, int index) const;  // bytes/s now, of each flow of the class
   int component(int activity, int index) const;
@@ -149,6 +150,7 @@ class Network {
   void schedule(Component &k);
   void split(int component, int64_t time);  // its parts in parts_
   void dissolve(int component);
+  void close_flows(const Component &k);
   void carries(Link &link, int64_t time, int64_t flow);
   void settle(int32_t link, std::vector<Busy> &out);
 
@@ -159,6 +161,7 @@ class Network {
   std::vector<Activity> activities_;
   std::vector<Component> components_;
   std::vector<int> changed_;
+  std::vector<int64_t> closed_;
   std::vector<std::vector<int32_t>> scopes_;  // links by scope
   std::vector<int64_t> horizons_;             // by scope
   std::vector<std::pair<int64_t, int32_t>> heap_;  // scratch of solve(): share, link
