@@ -13,6 +13,7 @@ import click
 from phantora.cli.report import print_report, simulation_report
 from phantora.cli.simulation import Recorded, Settings, assemble
 from phantora.cli.trace import output_paths
+from phantora.cli.whatif import take_what_if, what_if_options
 from phantora.errors import PhantoraError
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one line of JSON on stdout at the end.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing of our own but errors.")
+@what_if_options
+@click.option("--flows", is_flag=True, help="Log every flow of the network, and what its links carry.")
 def replay(run: Path, output: str, quiet: bool, **options: Any) -> None:
     """Simulate RUN.ARROW again on another cluster, network or GPU, in seconds, without its framework.
 
@@ -57,7 +60,8 @@ def replay(run: Path, output: str, quiet: bool, **options: Any) -> None:
     if target.resolve() == run.resolve():
         raise PhantoraError(f"{run}: a replay cannot write over the log it reads; name another place with -o")
     recorded = Recorded(chunks, options["host_scale"], log.metadata.extra.get("nccl", {}))
-    report = simulate(log, cluster, recorded, target, options["recording"])
+    changes = {"record": options["recording"], "what_if": take_what_if(options), "flows": options["flows"]}
+    report = simulate(log, cluster, recorded, target, changes)
     if timeline is not None and report["rows"]:
         from phantora.trace.export.registry import export
 
@@ -111,15 +115,15 @@ def whole_recording(log: Log) -> list[Chunk]:
     return chunks
 
 
-def simulate(log: Log, cluster: Cluster, recorded: Recorded, target: Path, record: bool) -> dict[str, Any]:
-    """Writes the new log; the report of the simulation, seconds."""
+def simulate(log: Log, cluster: Cluster, recorded: Recorded, target: Path, changes: dict[str, Any]) -> dict[str, Any]:
+    """Writes the new log; the report of the simulation, seconds. `changes`: further fields of `Settings`."""
     from phantora import stubs
     from phantora.cli.main import version
 
     run = log.metadata
     part_of_it = run.world_size < cluster.world_size
     ranks_per_host = run.ranks_per_host if part_of_it else cluster.gpus_per_host
-    settings = Settings(run.world_size // ranks_per_host, ranks_per_host, run.host_mode, record=record)
+    settings = Settings(run.world_size // ranks_per_host, ranks_per_host, run.host_mode, **changes)
     extra = run.extra if recorded.host_scale == 1 else {**run.extra, "host_scale": recorded.host_scale}
     metadata = {"phantora": version(), "command": run.command, "torch": run.torch, "extra": extra}
     core = stubs.ensure(lambda line: print(f"phantora: {line}", file=sys.stderr)).core

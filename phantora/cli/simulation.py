@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phantora.errors import PhantoraError
 from phantora.hardware import Cluster, device_fields
+from phantora.sim.whatif import WhatIf
 from phantora.wire import layout
 from phantora.wire.session import Session
 
@@ -37,6 +38,9 @@ class Settings:
     """Seconds in which nothing moves before the ranks count as hung."""
     record: bool = True
     """Keep in the log what the ranks said, for `phantora replay`."""
+    what_if: WhatIf = field(default_factory=WhatIf)
+    flows: bool = False
+    """Log the network's flows, and what its links carry."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,9 @@ def assemble(
         variables = {**before.get("honoured", {}), **os.environ}  # the ranks inherit them
         nccl = NcclEnvironment.read(variables, simulated.wiring.nics)
         ignored = {**before.get("ignored", {}), **nccl.ignored}
-        heard = {"nccl": {"honoured": nccl.honoured, "ignored": ignored}}
+        heard: dict[str, Any] = {"nccl": {"honoured": nccl.honoured, "ignored": ignored}}
+        if settings.what_if:
+            heard["what_if"] = asdict(settings.what_if)
         described = RunMetadata(
             cluster=cluster.name,
             gpu=cluster.gpu.name,
@@ -138,19 +144,22 @@ def assemble(
         tables = Tables()
         log = LogWriter(log_path, described, tables)
         parts = (session, simulated, cost, log, tables, progress)
-        if recorded is None:
-            simulator = Simulator(
-                *parts, library=core, hang_timeout=settings.hang_timeout, nccl=nccl, record=settings.record
-            )
-        else:
-            simulator = Replayer(
-                *parts,
-                library=core,
-                nccl=nccl,
-                record=settings.record,
-                chunks=recorded.chunks,
-                host_scale=recorded.host_scale,
-            )
+        options: dict[str, Any] = {
+            "library": core,
+            "nccl": nccl,
+            "record": settings.record,
+            "what_if": settings.what_if,
+            "log_flows": settings.flows,
+        }
+        try:
+            if recorded is None:
+                simulator = Simulator(*parts, hang_timeout=settings.hang_timeout, **options)
+            else:
+                simulator = Replayer(*parts, chunks=recorded.chunks, host_scale=recorded.host_scale, **options)
+        except PhantoraError:
+            log.close({})
+            log_path.unlink()
+            raise
     except (PhantoraError, OSError):
         session.close()
         raise

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from phantora.cli.report import print_report, simulation_report
+from phantora.cli.whatif import take_what_if, what_if_options
 from phantora.errors import PhantoraError
 from phantora.launch.command import run_command
 from phantora.launch.ending import Outcome
@@ -235,6 +236,8 @@ class TraceCommand(click.Command):
     help="Write the operators whose price is not measured to FILE, for `phantora profile`.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing of our own but errors.")
+@what_if_options
+@click.option("--flows", is_flag=True, help="Log every flow of the network, and what its links carry.")
 @ignored_options
 @click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT|-m MODULE|-- COMMAND [ARGS]...")
 @click.pass_context
@@ -288,6 +291,8 @@ class Request:
             options["profile"] == "live",
             options["hang_timeout"],
             options["recording"],
+            take_what_if(options),
+            options["flows"],
         )
         log, timeline = (Path(os.devnull), None) if settings.null else output_paths(options["output"])
         if not is_command:

@@ -333,15 +333,17 @@ def test_contention_does_not_depend_on_who_ran_first(core_library: Path, seed: i
         bench = Net(links, ways).bench(core_library, world)
         steps: list[list[Callable[[], object]]] = [[] for _ in range(world)]
         for key, members in enumerate(groups, 1):
+            n = len(members)
             for own, rank in enumerate(members):
                 r = bench.ranks[rank]
-                steps[rank].append(lambda r=r, key=key, n=len(members), own=own: r.communicator(key, n, own, key))
+                steps[rank].append(lambda r=r, key=key, n=n, own=own: r.communicator(key, n, own, key))
                 steps[rank].append(lambda r=r, key=key: r.stream(8 * key))
         for which, size, gap in plan:
             for rank in groups[which]:
                 r = bench.ranks[rank]
-                steps[rank].append(lambda r=r, gap=gap, w=which: r.kernel(f"k:{gap + 10}", 8 * (w + 1), 1, r.clock + gap))
-                steps[rank].append(lambda r=r, k=which + 1, size=size: r.collective(k, size, stream=8 * k))
+                k = which + 1
+                steps[rank].append(lambda r=r, gap=gap, k=k: r.kernel(f"k:{gap + 10}", 8 * k, 1, r.clock + gap))
+                steps[rank].append(lambda r=r, k=k, size=size: r.collective(k, size, stream=8 * k))
         for rank, r in enumerate(bench.ranks):
             steps[rank].append(r.exit)
         chooser = random.Random(seed + order)
