@@ -28,6 +28,7 @@ _NAP_US = 2000  # longest sleep while a rank waits for an answer
 _REST_US = 50_000  # and while none does
 _SLEEP_CHECK_S = 0.004  # nothing has moved for so long: are ranks asleep outside CUDA?
 _LONG_SLEEP_S = 0.02  # the same when nobody waits for an answer: a thread may poll for one
+_START_FACTOR = 10  # a rank's start (imports, a cold disk, a busy machine) may take so many hang timeouts
 
 
 @dataclass(frozen=True)
@@ -190,14 +191,15 @@ class Simulator:
         looks = [sleeps(pid) for pid in (*self._bystanders, *pids.values())]  # each must be looked at
         if not all(looks):
             return
-        starting = len(pids) < len(running)
-        if starting and (idle < self._hang_timeout or not looks):
+        # Of a rank that has not joined we know nothing but that its process has not ended.
+        patience = self._hang_timeout * (_START_FACTOR if len(pids) < len(running) else 1)
+        if len(pids) < len(running) and (idle < patience or not looks):
             return  # with nobody to look at, the server still imports what is to be preloaded
         asleep = list(pids)
         if self._core.overtake(asleep):
             seen.clear()
             return
-        if not running or idle > self._hang_timeout:
+        if not running or idle > patience:
             raise PhantoraError(
                 "the ranks wait for each other and none can go on:\n" + self._core.diagnose().rstrip("\n")
                 + "\nevery member of a group must call the same collectives in the same order"
