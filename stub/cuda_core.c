@@ -354,6 +354,41 @@ const char *phc_kernel_display(ph_kernel *kernel) {
   return made;
 }
 
+// The architectures for which the driver takes a kernel from its fat binary: the machine code for the
+// nearest GPU of the same generation, else the newest PTX that the GPU can run, translated for it.
+// CUB selects its tuning by them and launches nothing for one that it was not compiled for.
+static void architectures(const void *image, int gpu, int *ptx, int *binary) {
+  struct {
+    uint32_t magic;
+    uint16_t version, header;
+    uint64_t size;
+  } fat;
+  struct {
+    uint16_t kind, version;  // 1 PTX, 2 machine code
+    uint32_t header;
+    uint64_t size;
+    uint32_t packed, options;
+    uint16_t minor, major;
+    uint32_t architecture;
+  } entry;
+  *ptx = *binary = gpu;
+  if (!image) return;
+  memcpy(&fat, image, sizeof fat);
+  if (fat.magic != 0xba55ed50) return;
+  int code = 0, text = 0;
+  const char *at = (const char *)image + fat.header, *end = at + fat.size;
+  for (; at + sizeof entry <= end; at += entry.header + entry.size) {
+    memcpy(&entry, at, sizeof entry);
+    if (!entry.header) break;
+    int made_for = (int)entry.architecture;
+    if (made_for > gpu) continue;
+    if (entry.kind == 2 && made_for / 10 == gpu / 10 && made_for > code) code = made_for;
+    if (entry.kind == 1 && made_for > text) text = made_for;
+  }
+  if (code) *ptx = *binary = code;
+  else if (text) *ptx = text;
+}
+
 cudaError_t phc_kernel_attribute(const ph_kernel *kernel, int attribute, int *value) {
   if (!value || attribute < 0 || attribute >= PH_FUNC_COUNT) return cudaErrorInvalidValue;
   const ph_device *gpu = ph_gpu();
@@ -364,7 +399,12 @@ cudaError_t phc_kernel_attribute(const ph_kernel *kernel, int attribute, int *va
     case PH_FUNC_LOCAL: *value = kernel->local_bytes; break;
     case PH_FUNC_REGS: *value = kernel->registers; break;
     case PH_FUNC_PTX:
-    case PH_FUNC_BINARY: *value = gpu->major * 10 + gpu->minor; break;
+    case PH_FUNC_BINARY: {
+      int ptx, binary;
+      architectures(kernel->owner->image, gpu->major * 10 + gpu->minor, &ptx, &binary);
+      *value = attribute == PH_FUNC_PTX ? ptx : binary;
+      break;
+    }
     case PH_FUNC_MAX_DYNAMIC: *value = kernel->max_dynamic_shared; break;
     case PH_FUNC_CARVEOUT: *value = kernel->carveout; break;
     case PH_FUNC_CLUSTER_WIDTH:

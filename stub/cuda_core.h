@@ -40,6 +40,7 @@ cudaError_t phc_p2p_attribute(int *value, int attribute, int source, int destina
 typedef struct ph_owner {  // a module, or what a program registered in one go
   struct ph_kernel *kernels;
   struct ph_symbol *symbols;
+  const void *image;  // the fat binary of a program, NULL for a module
 } ph_owner;
 typedef struct ph_kernel {
   uint64_t magic;

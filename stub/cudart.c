@@ -228,9 +228,13 @@ ENTRY(cudaProfilerStop, OTHER, phc_ready, (void), 0)
 // A compilation unit registers itself when its library is loaded, before any rank is connected:
 // nothing here may need a device.
 PH_EXPORT ph_owner *__cudaRegisterFatBinary(void *binary) {
-  (void)binary;
+  const struct {
+    uint32_t magic, version;
+    const void *image;
+  } *wrapper = binary;
   ph_owner *handle = calloc(1, sizeof *handle);
   if (!handle) abort();
+  if (wrapper && wrapper->magic == 0x466243b1) handle->image = wrapper->image;
   return handle;
 }
 PH_EXPORT void __cudaRegisterFatBinaryEnd(ph_owner *handle) { (void)handle; }

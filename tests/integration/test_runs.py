@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from support import trace_processor
-from support.runs import SAMPLES, Run, command, rows, trace
+from support.runs import SAMPLES, Run, command, records, rows, trace
 
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.export import export
@@ -200,6 +200,16 @@ def broken(directory: Path, body: str, *options: str, before: Any = None) -> Run
     assert run.status != 0
     assert "Traceback" not in run.err
     return run
+
+
+@pytest.mark.parametrize("gpu", ["L40S", "RTX3090", "B200"])
+def test_cub_takes_kernels_of_the_nearest_architecture(tmp_path: Path, gpu: str) -> None:
+    """The wheel has none made for an L40S (8.9): a GPU runs those for 8.6, and CUB asks which they are."""
+    (tmp_path / "sort.py").write_text(
+        "import torch\nx = torch.randn(100000, device='cuda').sort()\ntorch.cuda.synchronize()\n"
+    )
+    run = trace(tmp_path, "--cluster", f"1x1x{gpu}", "sort.py")
+    assert any("RadixSort" in row["name"] for row in records(run.log, "kernel", "name"))
 
 
 def test_collective_that_one_rank_never_joins(tmp_path: Path) -> None:
