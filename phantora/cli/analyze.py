@@ -51,10 +51,9 @@ def analyze(
 
         write_csv(tables(report), csv_directory)
     if html_path:
-        from phantora.trace.analysis.tables import page, tables, write_page
+        from phantora.view.pages import report_page, write_page
 
-        assert report.details is not None
-        write_page(html_path, page(report.path, report.details.findings, tables(report)))
+        write_page(html_path, report_page(report))
     if as_json:
         click.echo(to_json(report))
     else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import asdict
 
 import click
 from rich.console import Console
@@ -39,7 +38,7 @@ def diff(
     """
     from phantora.trace.diff.causes import find_causes
     from phantora.trace.diff.compare import compare, gather, to_json
-    from phantora.trace.diff.render import headline, render
+    from phantora.trace.diff.render import render
     from phantora.trace.reader import open_log
 
     limit = _share(fail_above) if fail_above else None
@@ -49,12 +48,9 @@ def diff(
     difference = compare(*sides)
     difference.causes = find_causes(*sides, difference)
     if html_path:
-        from phantora.trace.analysis.tables import page, write_page
+        from phantora.view.pages import diff_page, write_page
 
-        names = ("times", "classes", "operators", "collectives", "exposure", "ranks", "steps")
-        named = {name: [_row(asdict(change), change.change) for change in getattr(difference, name)] for name in names}
-        lines = [headline(difference), *(cause.text for cause in difference.causes[1:])]
-        write_page(html_path, page(f"{a} and {b}", lines, named))
+        write_page(html_path, diff_page(difference))
     if timeline:
         from phantora.trace.export.perfetto import write_both
 
@@ -68,17 +64,6 @@ def diff(
         print(f"phantora: {b} is {100 * slower:.2f}% slower a step than {a}, more than {fail_above}", file=sys.stderr)
         return 1
     return 0
-
-
-def _row(data: dict[str, object], change: float) -> dict[str, object]:
-    """One flat row: counts and times of both sides, then the change."""
-    flat: dict[str, object] = {}
-    for name, value in data.items():
-        if isinstance(value, dict):
-            flat |= {f"{key} {name}": part for key, part in value.items()}
-        else:
-            flat[name] = value
-    return {**flat, "change": change}
 
 
 def _share(text: str) -> float:

@@ -17,6 +17,7 @@ VERBS = {
     "trace": "phantora.cli.trace",
     "analyze": "phantora.cli.analyze",
     "diff": "phantora.cli.diff",
+    "view": "phantora.cli.view",
     "export": "phantora.cli.export",
     "replay": "phantora.cli.replay",
     "profile": "phantora.cli.profile",

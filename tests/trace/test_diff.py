@@ -144,7 +144,9 @@ def test_page_and_timeline(tmp_path: Path, base: Path) -> None:
     a, b = (small_run(steps=n).write(tmp_path / f"{n}.arrow") for n in (2, 3))
     done = invoke(a, b, "--html", tmp_path / "diff.html", "--timeline", tmp_path / "both.perfetto")
     assert done.exit_code == 0
-    assert "<h1>" in (tmp_path / "diff.html").read_text()
+    page = (tmp_path / "diff.html").read_text()
+    data = json.loads(page.split('id="data">')[1].split("</script>")[0])
+    assert data["headline"] == done.output.splitlines()[0] and data["difference"]["path_b"] == str(b)
     processes, kernels, steps = ask(
         tmp_path / "both.perfetto",
         "select name from process where name is not null order by name",

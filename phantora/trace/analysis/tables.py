@@ -1,18 +1,16 @@
-"""A report as flat tables: CSV files, and the plain page that shows them."""
+"""A report as flat tables: CSV files."""
 
 from __future__ import annotations
 
 import csv
-import html
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from phantora.errors import PhantoraError
 from phantora.trace.analysis.report import CAUSES, Report, StepTimes
-from phantora.trace.analysis.units import duration, size
 
 Row = dict[str, Any]
 
@@ -80,56 +78,3 @@ def _csv(rows: list[Row]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return out.getvalue()
-
-
-_STYLE = (
-    ":root{color-scheme:light dark}body{font:14px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:72rem;"
-    "padding:0 1rem}table{border-collapse:collapse;margin-bottom:1.5rem;display:block;overflow-x:auto}"
-    "th,td{padding:.15rem .7rem .15rem 0;text-align:right;white-space:nowrap}th{border-bottom:1px solid #8888}"
-    "td:first-child,th:first-child{text-align:left}"
-)
-_BYTES = frozenset(("peak_allocated", "peak_reserved", "bytes", "allocated", "reserved"))
-_PLAIN = frozenset(("step", "number", "rank", "count", "ranks", "comm", "last", "stream", "flops", "peak_step"))
-_MOST = 200
-
-
-def page(title: str, lines: Iterable[str], named: Mapping[str, list[Row]]) -> str:
-    """One self-contained HTML page: `lines`, then the tables (the long ones' first rows)."""
-    parts = [f"<!doctype html><html lang=en><meta charset=utf-8><title>{html.escape(title)}</title>"]
-    parts.append('<meta name=viewport content="width=device-width">')
-    parts.append(f"<style>{_STYLE}</style><h1>{html.escape(title)}</h1><ul>")
-    parts += [f"<li>{html.escape(line)}</li>" for line in lines]
-    parts.append("</ul>")
-    for name, rows in named.items():
-        if not rows or name in ("memory_timeline", "critical_path_segments"):
-            continue
-        cut = f" (first {_MOST} of {len(rows)})" if len(rows) > _MOST else ""
-        parts.append(f"<h2>{html.escape(name.replace('_', ' '))}{cut}</h2><table><tr>")
-        parts += [f"<th>{html.escape(column.replace('_', ' '))}</th>" for column in rows[0]]
-        for row in rows[:_MOST]:
-            parts.append("<tr>" + "".join(f"<td>{html.escape(_text(c, v))}</td>" for c, v in row.items()))
-        parts.append("</table>")
-    return "".join(parts) + "</html>\n"
-
-
-def _text(column: str, value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, str):
-        return value
-    if column in _BYTES:
-        return size(value)
-    if column in ("mfu", "overlap", "share", "last_share", "utilisation"):
-        return f"{100 * value:.1f}%"
-    if column.endswith("bandwidth"):
-        return f"{value / 1e9:.1f} GB/s"
-    if column in _PLAIN:
-        return f"{value:,.0f}"
-    return duration(value)
-
-
-def write_page(path: str, text: str) -> None:
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise PhantoraError(f"{path}: cannot write the page: {error.strerror}; name another path") from error

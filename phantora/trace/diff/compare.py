@@ -208,6 +208,11 @@ def _work(a: dict[Any, Amount], b: dict[Any, Amount]) -> list[WorkChange]:
 
 
 def to_json(difference: Difference) -> str:
+    return orjson.dumps(as_data(difference), option=orjson.OPT_INDENT_2).decode()
+
+
+def as_data(difference: Difference) -> dict[str, Any]:
+    """`difference` as dicts and lists, with the ratio of the steps."""
     data = asdict(difference)
     data["ratio"] = difference.step.b / difference.step.a if difference.step.a else None
-    return orjson.dumps(data, option=orjson.OPT_INDENT_2).decode()
+    return data

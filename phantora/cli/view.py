@@ -1,0 +1,60 @@
+"""``phantora view``: a run in the browser."""
+
+from __future__ import annotations
+
+import sys
+import webbrowser
+from typing import TYPE_CHECKING
+
+import click
+
+from phantora.cli.analyze import filters, report_of
+from phantora.trace.export.selection import Selection
+
+if TYPE_CHECKING:
+    from phantora.trace.analysis.analyze import Filters
+    from phantora.view.server import Site
+
+
+@click.command("view")
+@click.argument("log", type=click.Path())
+@click.argument("other", type=click.Path(), required=False)
+@click.option("--ranks", metavar="LIST", help="Only these ranks: 0-3,7.")
+@click.option("--steps", metavar="LIST", help="Only these steps: 2-4.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Listen here, not on a free port.")
+@click.option("--no-browser", is_flag=True, help="Print the address and open nothing.")
+def view(log: str, other: str | None, ranks: str | None, steps: str | None, port: int, no_browser: bool) -> int:
+    """Look at a run's LOG in the browser: its report, a timeline, Perfetto's UI; with OTHER, the difference.
+
+    The server answers this machine only, and only to who knows the address printed. Ctrl-C ends it.
+    """
+    from phantora.view.server import Server
+
+    site = site_of(log, other, filters(ranks, steps, None))
+    try:
+        with Server(site, port) as server:
+            print(f"phantora: {server.url}\nphantora: Ctrl-C ends it", file=sys.stderr)
+            if not no_browser:
+                webbrowser.open(server.url)
+            server.serve_forever()
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+    finally:
+        site.close()
+    return 0
+
+
+def site_of(log: str, other: str | None, chosen: Filters) -> Site:
+    """The site of one run, or of two and their difference."""
+    from phantora.trace.diff.causes import find_causes
+    from phantora.trace.diff.compare import compare, gather
+    from phantora.trace.reader import open_log
+    from phantora.view.server import Run, Site
+
+    selection = Selection(ranks=chosen.ranks, steps=chosen.steps)
+    if other is None:
+        return Site({"a": Run(open_log(log), report_of(log, chosen))}, selection=selection)
+    a, b = gather(open_log(log), chosen), gather(open_log(other), chosen)
+    difference = compare(a, b)
+    difference.causes = find_causes(a, b, difference)
+    return Site({"a": Run(a.log, a.report), "b": Run(b.log, b.report)}, difference, selection)

@@ -1,0 +1,60 @@
+"""Assembles pages of ``viewers/`` and data into one self-contained file each."""
+
+from __future__ import annotations
+
+import html
+import importlib.util
+import re
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from phantora.errors import PhantoraError
+from phantora.trace.analysis.report import CAUSES, Report, as_data
+from phantora.trace.diff.compare import Difference
+from phantora.trace.diff.compare import as_data as difference_data
+from phantora.trace.diff.render import headline
+
+_PART = re.compile(r"/\*\{\{([\w.]+)\}\}\*/")
+
+
+def viewers() -> Path:
+    """Where the sources of the pages are: in the wheel, or in the checkout."""
+    spec = importlib.util.find_spec("phantora._viewers")
+    found = list(spec.submodule_search_locations or ()) if spec else []
+    for folder in (*map(Path, found), Path(__file__).parents[2] / "viewers"):
+        if (folder / "report.html").is_file():
+            return folder
+    raise PhantoraError("the pages are missing from this installation; install Phantora again")
+
+
+def report_page(report: Report, served: dict[str, Any] | None = None) -> str:
+    """The report as a page. `served` says what the server behind it offers; None: there is none."""
+    return _assemble("report.html", report.path, {"report": as_data(report), "causes": CAUSES, "served": served})
+
+
+def diff_page(difference: Difference, served: dict[str, Any] | None = None) -> str:
+    data = {"difference": difference_data(difference), "headline": headline(difference), "served": served}
+    return _assemble("diff.html", f"{difference.path_a} and {difference.path_b}", data)
+
+
+def perfetto_page(title: str, served: dict[str, Any]) -> str:
+    """Perfetto's UI in a frame, with the run handed over; or what to install."""
+    return _assemble("perfetto.html", title, {"title": title, "served": served})
+
+
+def write_page(path: str, text: str) -> None:
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise PhantoraError(f"{path}: cannot write the page: {error.strerror}; name another path") from error
+
+
+def _assemble(name: str, title: str, data: dict[str, Any]) -> str:
+    folder = viewers()
+    text = (folder / name).read_text(encoding="utf-8")
+    text = _PART.sub(lambda part: (folder / part[1]).read_text(encoding="utf-8"), text)
+    # `<` would end the script element that holds the data.
+    packed = orjson.dumps(data, option=orjson.OPT_NON_STR_KEYS).decode().replace("<", "\\u003c")
+    return text.replace("{{title}}", html.escape(title)).replace("{{data}}", packed)

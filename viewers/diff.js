@@ -1,0 +1,49 @@
+"use strict";
+// The difference of two runs: times are ns per step, means over ranks; b is compared with a.
+
+const difference = data.difference;
+
+function changes(title, rows, show = duration) {
+  if (!rows.length) return;
+  const most = Math.max(...rows.map((c) => Math.abs(c.b - c.a)), 1);
+  const drawn = rows.slice(0, 20).map((c) => {
+    const grown = c.b > c.a;
+    return [c.name, { [grown ? "more" : "less"]: Math.abs(c.b - c.a) }, signed(show)(c.b - c.a)];
+  });
+  section(title, legend(["more", "less"], SIGNS), bars(drawn, SIGNS, show), table(rows, [
+    ["", (c) => c.name, text], ["a", (c) => c.a, show], ["b", (c) => c.b, show], ["change", (c) => c.b - c.a, signed(show)]]));
+}
+
+const SIGNS = { more: "var(--late)", less: "var(--compute)" };
+
+function work(title, rows) {
+  if (!rows.length) return;
+  section(title, table(rows, [
+    ["", (w) => w.name, text], ["calls a", (w) => w.a.count, count], ["calls b", (w) => w.b.count, count], ["time a", (w) => w.a.time, duration],
+    ["time b", (w) => w.b.time, duration], ["change", (w) => w.b.time - w.a.time, signed(duration)], ["by count", (w) => w.by_count, signed(duration)],
+    ["by shape", (w) => w.by_shape, signed(duration)], ["by duration", (w) => w.by_duration, signed(duration)]]));
+}
+
+function section(title, ...content) {
+  document.getElementById("parts").append(element("section", {}, element("h2", { textContent: title }), ...content));
+}
+
+document.getElementById("headline").textContent = data.headline;
+fill("runs", element("div", { textContent: `a ${difference.path_a}: ${duration(difference.step.a)} a step` }),
+  element("div", { textContent: `b ${difference.path_b}: ${duration(difference.step.b)} a step` }));
+navigation("diff");
+if (!difference.equal) {
+  const simple = difference.settings.filter(([, a]) => a === null || typeof a !== "object");
+  section("Causes", element("ul", {}, ...difference.causes.map((c) => element("li", { textContent: `${c.kind}: ${c.text} (${signed(duration)(c.effect)})` }))));
+  if (simple.length) section("Settings", table(simple, [["", ([n]) => n, text], ["a", ([, a]) => a, text], ["b", ([, , b]) => b, text]]));
+  changes("Where the step's time changed", difference.times);
+  changes("Device time by class", difference.classes);
+  work("Operators", difference.operators);
+  work("Collectives", difference.collectives);
+  changes("Exposed communication", difference.exposure);
+  changes("Memory at the peak", difference.memory, size);
+  changes("Compute by rank", difference.ranks);
+  changes("Steps", difference.steps);
+  for (const [title, names] of [["Only in b", difference.added], ["Only in a", difference.removed]])
+    if (names.length) section(title, element("p", { textContent: names.join(", ") }));
+}

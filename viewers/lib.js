@@ -1,0 +1,117 @@
+"use strict";
+// Small helpers that all pages share: numbers as text, elements, tables, stacked bars.
+
+const data = JSON.parse(document.getElementById("data").textContent);
+
+function duration(ns) {
+  for (const [unit, scale] of [["s", 1e9], ["ms", 1e6], ["us", 1e3]])
+    if (Math.abs(ns) >= scale) return `${(ns / scale).toFixed(2)} ${unit}`;
+  return `${Math.round(ns)} ns`;
+}
+const size = (n) => (Math.abs(n) >= 2 ** 30 ? `${(n / 2 ** 30).toFixed(2)} GiB` : `${(n / 2 ** 20).toFixed(1)} MiB`);
+const percent = (x) => (x === null || x === undefined ? "-" : `${(100 * x).toFixed(1)}%`);
+const rate = (x) => (x === null ? "-" : `${(x / 1e9).toFixed(1)} GB/s`);
+const count = (x) => Math.round(x).toLocaleString("en");
+const signed = (show) => (x) => (x > 0 ? "+" : x < 0 ? "-" : "") + show(Math.abs(x));
+const text = (x) => (x === "" || x === null ? "-" : String(x));
+
+function element(tag, properties = {}, ...children) {
+  const made = Object.assign(document.createElement(tag), properties);
+  made.append(...children);
+  return made;
+}
+
+function fill(id, ...children) {
+  document.getElementById(id).replaceChildren(...children);
+}
+
+// `columns`: [title, row => value, show]; text is aligned to the left.
+function table(rows, columns, most = 100) {
+  const head = element("tr", {}, ...columns.map(([title, , show]) =>
+    element("th", { textContent: title, className: show === text ? "text" : "" })));
+  const lines = rows.slice(0, most).map((row) => element("tr", {}, ...columns.map(([, value, show]) => {
+    const shown = show(value(row));
+    return element("td", { textContent: shown, className: show === text ? "text" : "", title: show === text ? shown : "" });
+  })));
+  const parts = [element("div", { className: "scroll" }, element("table", {}, element("thead", {}, head), element("tbody", {}, ...lines)))];
+  if (rows.length > most) parts.push(element("p", { className: "soft", textContent: `The first ${most} of ${rows.length}.` }));
+  return rows.length ? element("div", {}, ...parts) : element("p", { className: "soft", textContent: "None." });
+}
+
+// `rows`: [label, {part: value}, note]; all on one scale. `colors`: part -> CSS color.
+function bars(rows, colors, show) {
+  const whole = Math.max(1, ...rows.map(([, parts]) => Object.values(parts).reduce((a, b) => a + b, 0)));
+  const box = element("div", { className: "bars" });
+  for (const [label, parts, note] of rows) {
+    const bar = element("div", { className: "bar" });
+    for (const [part, value] of Object.entries(parts)) {
+      if (value <= 0) continue;
+      const piece = element("i", { title: `${part}: ${show(value)}` });
+      piece.style.width = `${(100 * value) / whole}%`;
+      piece.style.background = colors[part];
+      bar.append(piece);
+    }
+    box.append(element("span", { className: "number", textContent: label }), bar, element("span", { className: "number soft", textContent: note }));
+  }
+  return element("div", { className: "scroll" }, box);
+}
+
+function legend(parts, colors, titles = {}) {
+  return element("div", { className: "legend" }, ...parts.map((part) => {
+    const swatch = element("i");
+    swatch.style.background = colors[part];
+    return element("span", { title: titles[part] || "" }, swatch, part);
+  }));
+}
+
+function options(select, pairs) {
+  select.replaceChildren(...pairs.map(([value, label]) => element("option", { value, textContent: label })));
+}
+
+// Links to what the server behind the page offers.
+function navigation(here) {
+  const served = data.served;
+  if (!served) return;
+  const links = [];
+  const link = (href, label, current) => {
+    const made = element("a", { href, textContent: label });
+    if (current) made.setAttribute("aria-current", "page");
+    links.push(made);
+  };
+  const several = Object.keys(served.runs).length > 1;
+  for (const [name, path] of Object.entries(served.runs))
+    link(`/?run=${name}`, several ? `Report ${name}` : "Report", here === "report" && served.run === name);
+  if (several) link("/diff", "Difference", here === "diff");
+  if (here !== "diff") {
+    link(`/perfetto?run=${served.run}`, "Perfetto UI", here === "perfetto");
+    const online = element("a", { href: "https://ui.perfetto.dev", textContent: "Open in ui.perfetto.dev", id: "online" });
+    online.addEventListener("click", (event) => { event.preventDefault(); handOver(window.open("https://ui.perfetto.dev"), "https://ui.perfetto.dev"); });
+    links.push(online);
+  }
+  fill("nav", ...links);
+  // The cookie that came with the page holds the token from here on.
+  const url = new URL(location.href);
+  if (url.searchParams.has("token")) {
+    url.searchParams.delete("token");
+    history.replaceState(null, "", url);
+  }
+}
+
+// Perfetto's protocol: ask PING until PONG says that it listens, then post the trace.
+async function handOver(target, origin, title = data.title || data.report.path) {
+  if (!target) throw new Error("The browser did not open a window: allow pop-ups for this page.");
+  const ready = new Promise((resolve) => {
+    const ask = setInterval(() => target.postMessage("PING", origin), 200);
+    addEventListener("message", function listen(event) {
+      if (event.source !== target || event.origin !== origin || event.data !== "PONG") return;
+      clearInterval(ask);
+      removeEventListener("message", listen);
+      resolve();
+    });
+  });
+  const answer = await fetch(`/run.perfetto?run=${data.served.run}`);
+  if (!answer.ok) throw new Error(await answer.text());
+  const buffer = await answer.arrayBuffer();
+  await ready;
+  target.postMessage({ perfetto: { buffer, title, keepApiOpen: false } }, origin);
+}
