@@ -307,7 +307,7 @@ class Request:
             options["module"],
             hosts,
             ranks,
-            cluster.gpus_per_host,
+            ranks if hosts > 1 else cluster.gpus_per_host,
             options["seed"],
             tuple(options["preload"]),
             parse_routing(options["moe_routing"]).spec,
@@ -398,7 +398,7 @@ class Request:
         environment = command_environment(
             os.environ,
             session.path,
-            self.cluster.gpus_per_host,
+            self.plan.devices,
             stub_set.directory,
             self.plan.moe_routing,
         )

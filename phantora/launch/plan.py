@@ -35,7 +35,8 @@ class Plan:
     hosts: int = 1
     ranks_per_host: int = 1
     devices: int = 1
-    """GPUs that each rank sees, as on its simulated host."""
+    """GPUs that each rank sees: its host's, or, of several hosts, those that the job has there, as a
+    scheduler would have it (DTensor takes GPU rank % count, which is a rank's own only then)."""
     seed: int = 0
     """Seeds `random` and NumPy of rank r with seed + r, so that runs repeat."""
     preload: tuple[str, ...] = ()

@@ -111,6 +111,26 @@ sys.exit(max(worker.wait() for worker in workers))
     assert "2 ranks ran" in done.stderr
 
 
+def test_part_of_each_host(tmp_path: Path) -> None:
+    """Two of four GPUs of each host: rank % device_count, which DTensor draws random numbers on, is the rank's own."""
+    script = (
+        SETUP
+        + """
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, randn
+mesh = init_device_mesh("cuda", (4,))
+value = randn(64, device_mesh=mesh, placements=[Shard(0)])
+assert value.to_local().device.index == int(os.environ["LOCAL_RANK"])
+dist.all_reduce(x)
+torch.cuda.synchronize()
+os.write(1, f"{rank} {torch.cuda.device_count()}\\n".encode())  # whole, beside another's
+"""
+    )
+    done = trace(tmp_path, script, "--cluster", "2x4xH100", "--nproc-per-node", "2", "--hang-timeout", "5")
+    assert done.returncode == 0, done.stderr
+    assert sorted(line.split(": ")[-1] for line in done.stdout.splitlines()) == [f"{rank} 2" for rank in range(4)]
+
+
 def test_death_in_a_collective_is_the_reason_given(tmp_path: Path) -> None:
     script = (
         SETUP
