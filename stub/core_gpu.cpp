@@ -152,7 +152,7 @@ void Core::happen(Gpu &gpu, Stream &s, int64_t when) {
   progressed = true;
   gpu.now = when;
   Item &item = s.queue.front();
-  if (item.running || item.type == RECORD || item.type == WAIT)
+  if (item.running || item.type == RECORD || item.type == WAIT || item.type == STEP)
     complete(gpu, s);
   else
     admit(gpu, s);
@@ -234,7 +234,7 @@ void Core::complete(Gpu &gpu, Stream &s) {
   int64_t reached = std::min(gpu.now, std::max(s.free_at, item.ready));
   s.free_at = gpu.now;
   if (item.id > 0) s.done_id = item.id;
-  s.after_kernel = item.type == KERNEL;
+  if (item.type != STEP) s.after_kernel = item.type == KERNEL;
   if (s.queue.empty()) gpu.busy.erase(std::find(gpu.busy.begin(), gpu.busy.end(), &s));
   ph_row r{};
   bool write = true;
@@ -273,6 +273,10 @@ void Core::complete(Gpu &gpu, Stream &s) {
     case WAIT:
       write = item.id > 0 || gpu.now > reached;  // one that the default stream's rules imply, if it delayed anything
       r = row(PH_ROW_WAIT, rank, reached, gpu.now);
+      break;
+    case STEP:
+      write = false;
+      step_begins(item.part, gpu.now);
       break;
     case HOSTFUNC:
       r = row(PH_ROW_HOST_FUNC, rank, item.start, gpu.now);

@@ -17,17 +17,27 @@ int32_t Core::add_link(double bandwidth, int32_t name, const int32_t *members, i
   return network.add_link(bandwidth, it->second);
 }
 
-// Rank 0 has ended a step; the first kernel of the next reaches its GPU no earlier than the changes take effect.
+// Rank 0's host has ended a step. If links change with the next, they do when its GPU gets there: behind
+// what was launched last.
 void Core::step_ended(int64_t time) {
   ++steps;
-  for (auto it = step_changes.begin(); it != step_changes.end();) {
-    if (it->step != steps + 1) {
-      ++it;
-      continue;
-    }
-    network.change(it->link, time + launch_latency, it->bandwidth);
-    it = step_changes.erase(it);
-  }
+  auto next = [&](const StepChange &c) { return c.step == steps + 1; };
+  if (std::none_of(step_changes.begin(), step_changes.end(), next)) return;
+  Stream *last = nullptr;
+  for (auto &[id, s] : ranks[0].streams)
+    if (!last || s->last_id > last->last_id) last = s.get();
+  if (!last) return step_begins(steps + 1, time);
+  Item item;
+  item.type = STEP;
+  item.id = -1;
+  item.part = steps + 1;
+  item.launch = item.ready = time;
+  push(last, std::move(item));
+}
+
+void Core::step_begins(int step, int64_t time) {
+  for (const StepChange &c : step_changes)
+    if (c.step == step) network.change(c.link, time, c.bandwidth);
 }
 
 void Core::flow_ended(const phn::Ended &e) {

@@ -26,7 +26,7 @@ constexpr int64_t ONE_SLOT_BYTES = 8192;  // of NCCL's LL protocol, the one for 
 constexpr int MAX_PASS = 4096;            // records of one rank consumed before the next has its turn
 
 enum Table { NAMES, SIGNATURES };
-enum ItemType : uint8_t { KERNEL, COPY, MEMSET, COMM, RECORD, WAIT, HOSTFUNC };
+enum ItemType : uint8_t { KERNEL, COPY, MEMSET, COMM, RECORD, WAIT, HOSTFUNC, STEP };  // STEP: all before belongs to a step
 
 struct Gpu;
 struct Rank;
@@ -459,6 +459,7 @@ struct Core {
   // core_network.cpp
   int32_t add_link(double bandwidth, int32_t name, const int32_t *members, int count);
   void step_ended(int64_t time);
+  void step_begins(int step, int64_t time);
   void flow_ended(const phn::Ended &e);
   void busy_rows(int64_t until);
 

@@ -200,8 +200,8 @@ class Core:
         self._lib.phc_change_link(self._handle, link, time, bandwidth)
 
     def change_link_at_step(self, link: int, step: int, bandwidth: float) -> None:
-        """The same, from the moment at which rank 0 goes on to its `step`-th step (counted from 1). Rank 0
-        must be one of the link's members."""
+        """The same, from the moment at which rank 0's GPU has done the step before the `step`-th (counted
+        from 1). Rank 0 must be one of the link's members."""
         self._lib.phc_change_link_at_step(self._handle, link, step, bandwidth)
 
     def background(self, links: Sequence[int], rate: float) -> None:

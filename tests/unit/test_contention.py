@@ -277,14 +277,16 @@ def test_sleepers_are_overtaken_with_traffic_on_shared_links(core_library: Path)
     assert int(bench.ranks[2].control["floor"][0]) == 200
 
 
-def test_a_link_degrades_at_a_step_of_rank_0(core_library: Path) -> None:
-    """The step ends at 150: 500 bytes by then, the other 500 at 5."""
+def test_a_link_degrades_when_the_gpu_of_rank_0_reaches_the_step(core_library: Path) -> None:
+    """The host ends step 1 at 20, the GPU the kernel of step 1 at 150. The transfer has moved 500 bytes by then,
+    the other 500 go at 5."""
     bench = Net({"spine": (CAP, ())}, transfers={(0, 1): ("spine",)}).bench(core_library, 2)
     bench.core.change_link_at_step(0, 2, CAP / 2)
     join(bench, (0, 1), 1)
     send(bench, 0, 1, 1, 1000, 0)
     name = bench.ranks[0].name("Optimizer.step#AdamW.step")
-    bench.ranks[0].emit("ANNOTATION", id=name, a=0, at=150)
+    bench.ranks[0].kernel("k:150", at=0)
+    bench.ranks[0].emit("ANNOTATION", id=name, a=0, at=20)
     assert ends(bench) == {(0, 1): 250, (1, 1): 250}
 
 
