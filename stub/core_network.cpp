@@ -14,6 +14,7 @@ int32_t Core::add_link(double bandwidth, int32_t name, const int32_t *members, i
       for (int32_t r : it->first) ranks[r].scopes.push_back(it->second);
   }
   link_names.push_back(name);
+  link_ranks.push_back(count ? *std::min_element(members, members + count) : 0);
   return network.add_link(bandwidth, it->second);
 }
 
@@ -45,7 +46,7 @@ void Core::flow_ended(const phn::Ended &e) {
   const Price &price = *prices[a.price];
   const phn::FlowClass &f = price.flows[e.index];
   ph_row r = row(PH_ROW_FLOW, ranks[0], e.start, e.end);
-  r.rank = f.src;
+  r.rank = f.src < 0 ? a.launches[0]->gpu->rank->index : f.src;
   r.name = price.routes[e.index];
   r.price = a.price;
   r.part = e.index;
@@ -67,7 +68,7 @@ void Core::busy_rows(int64_t until) {
   network.take_busy(until, busy);
   for (const phn::Busy &b : busy) {
     ph_row r = row(PH_ROW_LINK, ranks[0], b.start, b.end);
-    r.rank = -1;
+    r.rank = link_ranks[b.link];
     r.name = link_names[b.link];
     r.bytes = static_cast<int64_t>(b.bytes + 0.5);
     r.value = static_cast<int64_t>(network.bandwidth(b.link) + 0.5);

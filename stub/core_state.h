@@ -329,6 +329,7 @@ struct Core {
   phn::Network network;
   bool flow_rows = false;
   std::vector<int32_t> link_names;
+  std::vector<int32_t> link_ranks;                 // the lowest that can use it
   std::deque<std::vector<int32_t>> background;     // links of endless flows
   std::map<std::vector<int32_t>, int32_t> scopes;  // ranks -> scope
   std::vector<Activity> activities;                // by tag

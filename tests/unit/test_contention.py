@@ -313,7 +313,7 @@ def test_flows_and_links_in_the_log(core_library: Path) -> None:
     bench.run()
     rows = [row for row in bench.rows() if row["kind"] in ("FLOW", "LINK")]
     assert [(row["kind"], row["start"], row["end"]) for row in rows] == [
-        ("FLOW", 100, 200), ("FLOW", 100, 250), ("LINK", 100, 250),
+        ("FLOW", 100, 200), ("LINK", 100, 250), ("FLOW", 100, 250),
     ]  # fmt: skip
 
 

@@ -31,6 +31,7 @@ from phantora.trace.schema import COMMUNICATION_KINDS, KIND_CODE, KINDS, TEXT_CO
 Array = npt.NDArray[Any]
 
 FIRST_PID = 10_000  # rank r's host is process FIRST_PID + r, its GPU process r
+NETWORK_PID = 9_999
 STREAM_OFFSET = 7
 _CATEGORY = {
     "kernel": "kernel", "collective": "kernel", "sendrecv": "kernel", "memcpy": "gpu_memcpy",
@@ -162,10 +163,27 @@ def _batch(batch: Batch, texts: _Texts, plan: Plan, files: dict[int, _File]) -> 
                 f'{{"ph":"C","name":"memory","pid":{FIRST_PID + rank},"tid":0,"ts":{row["end"] / 1000},'
                 f'"args":{{"allocated":{row["value"]},"reserved":{row["bytes"]}}}}}'
             )
+        elif kind == "link":
+            _link(add, row, texts)
         elif kind not in ("flow", "communicator"):
             _device(add, kind, row, texts)
     for file in files.values():
         file.flush()
+
+
+Add = Callable[[str], None]
+Row = dict[str, Any]
+
+
+def _link(add: Add, row: Row, texts: _Texts) -> None:
+    """The share of a link's bandwidth in use, as a counter."""
+    length = max(1, row["end"] - row["start"])
+    used = 100e9 * row["bytes"] / length / max(1, row["value"])
+    for time, value in ((row["start"], round(used, 1)), (row["end"], 0)):
+        add(
+            f'{{"ph":"C","name":{texts.name[row["name"]]},"pid":{NETWORK_PID},"tid":0,"ts":{time / 1000},'
+            f'"args":{{"used %":{value}}}}}'
+        )
 
 
 def _slice(category: str, name: str, pid: int, tid: int, start: int, end: int, args: str) -> str:
@@ -173,10 +191,6 @@ def _slice(category: str, name: str, pid: int, tid: int, start: int, end: int, a
         f'{{"ph":"X","cat":"{category}","name":{name},"pid":{pid},"tid":{tid},'
         f'"ts":{start / 1000},"dur":{(end - start) / 1000},"args":{{{args}}}}}'
     )
-
-
-Add = Callable[[str], None]
-Row = dict[str, Any]
 
 
 def _host(add: Add, kind: str, row: Row, texts: _Texts) -> None:

@@ -182,7 +182,7 @@ class _Writer:
             label = f"rank {rank} (host {host}, {meta.gpu})" if meta.gpu else f"rank {rank} (host {host})"
             self.process[rank] = self._process(self._pid(rank), self.side.label + label, self.side.ranks + rank)
         network = 0
-        if self.plan.tracks[LINK]:
+        if self.plan.tracks[LINK] or self.plan.links:
             network = self._process(NETWORK_PID + self.side.ranks, self.side.label + "network", 1 << 20)
         self.step_track = {}
         self.counters: dict[str, Array] = {}
@@ -210,6 +210,10 @@ class _Writer:
                 keys.append(_track(rank, index, lane))
                 uuids.append(uuid)
             self.uuids[layer] = np.array(keys, np.int64), np.array(uuids, np.int64)
+        self.links = np.zeros(max(self.plan.links, default=-1) + 1, np.int64)
+        for order, index in enumerate(sorted(self.plan.links, key=words.__getitem__)):
+            unit = proto.blob(8, proto.blob(6, "%"))
+            self.links[index] = self._track(network, words[index] + " used", 1_000_000 + order, unit)
         for order, name in enumerate(("memory allocated", "memory reserved")):
             self.counters[name] = np.zeros(top, np.int64)
             for rank in self.selector.ranks:
@@ -310,6 +314,7 @@ class _Writer:
                     batch, rows[begins], _BEGIN, start[begins], track[begins], transfer=layer == COMM
                 )
         self._memory(batch)
+        self._links(batch)
 
     def _launches(self, batch: Batch) -> None:
         """A mark on the host thread where the work was launched; the arrow to it begins there."""
@@ -436,6 +441,18 @@ class _Writer:
                 for chosen, content in self._contents(batch, rows)
             ]
             self.file.write(_in_order(len(rows), groups).data)
+
+    def _links(self, batch: Batch) -> None:
+        """The share of each link's bandwidth in use: what a stretch carried, and zero from its end on."""
+        rows = np.flatnonzero(batch["kind"] == KIND_CODE["link"])
+        if not len(rows):
+            return
+        start, end, track = batch["start"][rows], batch["end"][rows], self.links[batch["name"][rows]]
+        used = 100e9 * batch["bytes"][rows] / np.maximum(end - start, 1) / np.maximum(batch["value"][rows], 1)
+        # A stretch that follows at once comes later in the log, so its start counts.
+        time = np.stack([start, end], 1).ravel()
+        value = np.stack([np.rint(used).astype(np.int64), np.zeros(len(rows), np.int64)], 1).ravel()
+        self._event(time, _COUNT, np.repeat(track, 2), *proto.numbers(_COUNTER, value))
 
     def _memory(self, batch: Batch) -> None:
         rows = np.flatnonzero(batch["kind"] == KIND_CODE["memory"])

@@ -46,6 +46,8 @@ class Plan:
     """Stream by event record."""
     active: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Rank -> first start and last end of its work on the GPU."""
+    links: set[int] = field(default_factory=set)
+    """Names of the links whose load is known."""
     moved: dict[tuple[str, int], tuple[Ints, Ints]] = field(default_factory=dict)
     """(layer, batch) -> positions in the batch and their lanes, for the few rows not on lane 0."""
 
@@ -190,6 +192,7 @@ def make_plan(selector: Selector) -> Plan:
         if records.any():
             plan.record_streams.add(batch["rank"][records], batch["id"][records], batch["stream"][records])
         _extend(plan.active, batch)
+        plan.links.update(np.unique(batch["name"][kind == KINDS.index("link")]).tolist())
         for layer, rows, index, start in layers(batch):
             key = track_key(index[0], index[1])
             long = batch["end"][rows] > start
