@@ -1,0 +1,105 @@
+"""What-if options; and the wires of real clusters under the prices of real collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from support.fakeranks import Bench
+
+from phantora.errors import PhantoraError
+from phantora.hardware import load_cluster
+from phantora.hardware.topology import Flow
+from phantora.sim import core as native
+from phantora.sim.collectives import CollectiveModel
+from phantora.sim.whatif import Background, Degrade, Straggler, WhatIf, parse_what_if
+from phantora.sim.wires import Wires
+from phantora.wire.layout import Coll
+
+
+def test_texts_become_changes() -> None:
+    assert parse_what_if(
+        ["h0.nic0>*=0.5", "a>b=0.25@step3", "a>b=1@250ms"], ["rank=3:1.2"], ["0->8=10GB/s", "1->2=80Gb/s"]
+    ) == WhatIf(
+        (Degrade("h0.nic0>*", 0.5), Degrade("a>b", 0.25, step=3), Degrade("a>b", 1.0, time_ns=250_000_000)),
+        (Straggler(3, 1.2),),
+        (Background(0, 8, 10e9), Background(1, 2, 10e9)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [(0, text) for text in ("x", "=0.5", "x=0", "x=2", "x=fast", "x=0.5@", "x=0.5@soon", "x=0.5@step")]
+    + [(1, text) for text in ("3:1.2", "rank=x:1", "rank=1:0", "rank=1")]
+    + [(2, text) for text in ("0-8=1GB/s", "0->8", "0->8=0GB/s", "0->8=fast", "a->b=1GB/s")],
+)
+def test_what_cannot_be_read_is_named(option: int, text: str) -> None:
+    texts: list[list[str]] = [[], [], []]
+    texts[option] = [text]
+    with pytest.raises(PhantoraError, match=r"write|is no time") as caught:
+        parse_what_if(*texts)
+    assert text in str(caught.value)
+
+
+def bench_of(library: Path, cluster: str, changes: WhatIf) -> tuple[Bench, CollectiveModel]:
+    """Fake ranks over the wires of a cluster, with the model's own prices."""
+    model = CollectiveModel(load_cluster(cluster))
+    world = load_cluster(cluster).world_size
+    bench = Bench.create(library, world)
+    Wires(bench.core, model.topology, world, changes)
+
+    def flows(request: native.PriceRequest) -> tuple[int, Sequence[Flow]]:
+        ranks = bench.core.comm_ranks(request.comm)
+        price = model.collective(request.sub, ranks, request.bytes, request.dtype, request.root)
+        return price.latency_ns, price.flows
+
+    bench.flows = flows
+    return bench, model
+
+
+@pytest.mark.parametrize("cluster", ["1x4xH200", "2x8xH100", "1x4xL40S", "4x8xA100-80GB"])
+def test_alone_on_the_wires_a_collective_takes_what_the_model_says(core_library: Path, cluster: str) -> None:
+    bench, model = bench_of(core_library, cluster, WhatIf())
+    world = len(bench.ranks)
+    calls = [
+        (getattr(Coll, k), 1 << s)
+        for k in ("ALL_REDUCE", "ALL_GATHER", "ALL_TO_ALL", "BROADCAST")
+        for s in (10, 21, 28)
+    ]
+    for own, rank in enumerate(bench.ranks):
+        rank.communicator(1, world, own)
+        for kind, nbytes in calls:
+            rank.collective(1, nbytes, kind=kind)
+        rank.exit()
+    assert not bench.run() & native.ERROR
+    rows = [row for row in bench.rows() if row["kind"] == "COLLECTIVE" and row["rank"] == 0]
+    took = [row["end"] - row["ready"] for row in rows]
+    assert took == [model.collective(kind, tuple(range(world)), nbytes, 7, 0).duration_ns for kind, nbytes in calls]
+
+
+def test_a_degraded_port_slows_its_collective(core_library: Path) -> None:
+    bench, model = bench_of(core_library, "1x4xH200", WhatIf((Degrade("h0.gpu2>*", 0.5),)))
+    for own, rank in enumerate(bench.ranks):
+        rank.communicator(1, 4, own)
+        rank.collective(1, 1 << 28, kind=Coll.ALL_GATHER)
+        rank.exit()
+    bench.run()
+    (end,) = {row["end"] for row in bench.rows() if row["kind"] == "COLLECTIVE"}
+    price = model.collective(Coll.ALL_GATHER, (0, 1, 2, 3), 1 << 28, 7)
+    port = max(link.bandwidth for link in model.topology.links if link.name.startswith("h0.gpu2>"))
+    through = sum(flow.bytes * flow.count for flow in price.flows if flow.src == 2)
+    assert end == pytest.approx(price.latency_ns + through / (port / 2) * 1e9, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (WhatIf((Degrade("nix", 0.5),)), "no link of this name"),
+        (WhatIf(straggler=(Straggler(4, 2.0),)), "ranks 0 to 3"),
+        (WhatIf(background=(Background(0, 4, 1e9),)), "two different GPUs of 0 to 3"),
+    ],
+)
+def test_unknown_names_are_refused(core_library: Path, changes: WhatIf, message: str) -> None:
+    with pytest.raises(PhantoraError, match=message):
+        bench_of(core_library, "1x4xH200", changes)
