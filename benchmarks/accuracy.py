@@ -105,7 +105,7 @@ def replay(name: str, row: dict[str, Any], truth: Path, gpu: str, log: Path, tim
     if "--profile" in words:
         at = words.index("--profile")
         del words[at : at + 2]
-    target = ["-m", words[1], "--", *words[2:]] if words[0] == "-m" else [words[0], "--", *words[1:]]
+    target = ["-m", words[1], "--", *words[2:]] if words[0] == "-m" else words
     cluster = f"1x{row['world_size']}x{gpu}"
     command = [sys.executable, "-m", "phantora", "trace", "-q", "--no-summary", "--cluster", cluster, "-o", str(log)]
     command += target
@@ -148,8 +148,8 @@ def simulated_step(log: Path) -> Spent:
 
 CLASSES = (
     ("communication", re.compile("nccl")),
-    ("gemm", re.compile("nvjet|gemm|cutlass|splitK|xmma", re.IGNORECASE)),
     ("attention", re.compile("flash_|fmha|sdpa|attention", re.IGNORECASE)),
+    ("gemm", re.compile("nvjet|gemm|cutlass|splitK|xmma", re.IGNORECASE)),
 )
 
 

@@ -147,6 +147,22 @@ void Core::run(Gpu &gpu) {
   if (!gpu.rank->requests.empty()) check_requests(*gpu.rank);
 }
 
+// A communication kernel of ordinary priority needs SMs that a running product does not give up
+// before its end: its blocks stay on their SMs. Sets the moment from which there is room.
+bool Core::await_room(Gpu &gpu, Item &item) {
+  if (item.waited || !gpu.kernels || item.priority < 0) return false;
+  item.waited = true;
+  double longest = 0;
+  for (const Stream *s : gpu.busy) {
+    const Item &other = s->queue.front();
+    if (!other.running || other.type != KERNEL || other.demand < 1 || !(other.flags & PH_F_LIBRARY) || other.rate <= 0) continue;
+    longest = std::max(longest, other.work / other.rate - static_cast<double>(gpu.now - other.updated));
+  }
+  if (longest < 1) return false;
+  item.ready = gpu.now + static_cast<int64_t>(longest);
+  return true;
+}
+
 // What next_local() found.
 void Core::happen(Gpu &gpu, Stream &s, int64_t when) {
   progressed = true;
@@ -154,7 +170,7 @@ void Core::happen(Gpu &gpu, Stream &s, int64_t when) {
   Item &item = s.queue.front();
   if (item.running || item.type == RECORD || item.type == WAIT || item.type == STEP)
     complete(gpu, s);
-  else
+  else if (item.type != COMM || !await_room(gpu, item))
     admit(gpu, s);
 }
 

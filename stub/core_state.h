@@ -45,6 +45,7 @@ struct Item {
   bool priced = true;
   bool running = false;
   bool begun = false;  // has had a rate above zero
+  bool waited = false; // communication: for room on the GPU
   int32_t name = -1, sig = -1, price = -1, part = 0;
   uint32_t event = 0;
   int64_t launch = 0, ready = 0, start = 0, updated = 0;
@@ -417,6 +418,7 @@ struct Core {
   void run(Gpu &gpu);
   void happen(Gpu &gpu, Stream &s, int64_t when);
   int64_t next_local(Gpu &gpu, Stream **which);
+  bool await_room(Gpu &gpu, Item &item);
   void admit(Gpu &gpu, Stream &s);
   void complete(Gpu &gpu, Stream &s);
 

@@ -11,7 +11,8 @@
 // (PEP 523) that costs about 10 ns a frame and slows nothing else down; a profiler would switch off
 // the interpreter's specialisation. The length of a function's code stands for the work in one call
 // of it: C functions that it calls, attribute look-ups, arithmetic. The code of the import system is
-// free of charge, because what it does depends on compiled files that an earlier run may have left.
+// free of charge, because what it does depends on compiled files that an earlier run may have left; so is
+// what __eq__ does, because a dict calls it when hashes collide, and many hashes are made of addresses.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -40,6 +41,7 @@ static long extra_index = -1;
 
 #define F_CODE_311 4  // words before f_code in 3.11's _PyInterpreterFrame, which has no accessor
 #define UNIT_BYTES 2
+#define MAX_UNITS 64   // of a call that count: a long function mostly returns early or takes one of many ways
 #define COLD_LEVEL 11  // 2,048 frames
 
 static bool is_free(const char *file) {
@@ -49,6 +51,7 @@ static bool is_free(const char *file) {
 
 typedef struct ph_code {  // what is kept with a code object
   bool free;              // of charge
+  bool compares;          // an __eq__
   bool enters_autograd;
   size_t units;
   uint64_t last;          // frames entered by this process when it ran last
@@ -71,6 +74,8 @@ static ph_code *look_at(ph_pyobject *code) {
   facts->free = !path || !function || !bytes || is_free(path);
   if (!facts->free) {
     facts->units = (size_t)PyObject_Size(bytes) / UNIT_BYTES;
+    if (facts->units > MAX_UNITS) facts->units = MAX_UNITS;
+    facts->compares = !strcmp(function, "__eq__");
     facts->enters_autograd = !strcmp(function, "_engine_run_backward") && ends_with(path, "torch/autograd/graph.py");
   }
   if (file) Py_DecRef(file);
@@ -81,29 +86,38 @@ static ph_code *look_at(ph_pyobject *code) {
   return facts;
 }
 
-// 1 to COLD_LEVEL: the power of two of the frames since the code's last call.
+// The square of the power of two of the frames since the code's last call: 1 to COLD_LEVEL squared.
 static size_t coldness(uint64_t distance) {
   size_t level = (size_t)(64 - __builtin_clzll(distance | 1));
-  return level < COLD_LEVEL ? level : COLD_LEVEL;
+  if (level > COLD_LEVEL) level = COLD_LEVEL;
+  return level * level;
 }
 
 static void charge(ph_code *code) {
   if (code->free) return;
   uint64_t distance = code->last ? ++entered - code->last : ++entered;
   code->last = entered;
-  ph_charge_frame(code->units * coldness(distance) / COLD_LEVEL);
+  ph_charge_frame(code->units * coldness(distance) / (COLD_LEVEL * COLD_LEVEL));
   if (code->enters_autograd) ph_charge(PH_API_BACKWARD_CALL);
 }
 
+static _Thread_local int comparing;
+
 static ph_pyobject *counted(void *thread, void *frame, int exception) {
+  ph_code *facts = NULL;
   if (!exception && ph_moves_clock()) {
     ph_pyobject *code = frame_code ? frame_code(frame) : ((ph_pyobject **)frame)[F_CODE_311];
-    void *facts = NULL;
-    if (get_extra(code, extra_index, &facts)) PyErr_Clear();
-    if (facts || (facts = look_at(code))) charge(facts);
+    void *extra = NULL;
+    if (get_extra(code, extra_index, &extra)) PyErr_Clear();
+    facts = extra ? extra : look_at(code);
     if (frame_code) Py_DecRef(code);
+    if (facts && !facts->compares && !comparing) charge(facts);
   }
-  return evaluate(thread, frame, exception);
+  if (!facts || !facts->compares) return evaluate(thread, frame, exception);
+  comparing++;
+  ph_pyobject *result = evaluate(thread, frame, exception);
+  comparing--;
+  return result;
 }
 
 static void *either(const char *now, const char *before) {

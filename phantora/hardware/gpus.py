@@ -70,6 +70,7 @@ def _build(path: Path, table: dict[str, Any]) -> Gpu:
         table["calibration"] = reference["calibration"]
         table["calibrated_on"] = reference["name"]
         table.setdefault("company", reference["company"])
+        table.setdefault("sustained", reference["sustained"])
     where = toml.Place(path)
     if not isinstance(table["calibration"], dict):
         raise PhantoraError(f"{where}: calibration must be a table or the name of a GPU that has one")

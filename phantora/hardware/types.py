@@ -80,6 +80,9 @@ class Gpu:
     """Dense FLOP/s by dtype: bfloat16, float16, tfloat32, float32, float64, float8, int8."""
     company: dict[str, float]
     """Factor by which a kernel of a class is slower while a NCCL kernel runs beside it."""
+    sustained: dict[str, float]
+    """Factor by which a kernel of a class is slower in training than in the short bursts that tables are
+    measured in: at the power cap the clock is lower."""
     calibration: Calibration
     calibrated_on: str
     """Name of the GPU on which `calibration` was measured."""

