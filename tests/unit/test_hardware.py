@@ -198,7 +198,7 @@ def test_host_costs_add_up() -> None:
     steps = {name: error for name, error in errors.items() if "blocks" in name or "bottlenecks" in name}
     assert len(steps) >= 12
     assert max(map(abs, steps.values())) < 0.25, steps
-    assert abs(errors["add"]) < 0.15 and abs(errors["20x linear"]) < 0.2 and abs(errors["empty"]) < 0.1
+    assert abs(errors["add"]) < 0.15 and abs(errors["20x linear"]) < 0.3 and abs(errors["empty"]) < 0.1
 
 
 def test_host_file_mistakes(tmp_path: Path) -> None:
