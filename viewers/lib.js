@@ -85,7 +85,10 @@ function navigation(here) {
   if (here !== "diff") {
     link(`/perfetto?run=${served.run}`, "Perfetto UI", here === "perfetto");
     const online = element("a", { href: "https://ui.perfetto.dev", textContent: "Open in ui.perfetto.dev", id: "online" });
-    online.addEventListener("click", (event) => { event.preventDefault(); handOver(window.open("https://ui.perfetto.dev"), "https://ui.perfetto.dev"); });
+    online.addEventListener("click", (event) => {
+      event.preventDefault();
+      handOver(window.open("https://ui.perfetto.dev"), "https://ui.perfetto.dev").catch((error) => alert(error.message));
+    });
     links.push(online);
   }
   fill("nav", ...links);

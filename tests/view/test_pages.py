@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from collections.abc import Iterator
@@ -118,3 +119,20 @@ def test_perfetto_opens_the_run(server: Server, browser: Any) -> None:
     assert frame.get_by_text("Oops").count() == 0 and frame.locator(".pf-modal-dialog").count() == 0
     assert any("/run.perfetto" in url for url in asked)
     page.close()
+
+
+def test_hands_the_run_over_to_the_site(server: Server, browser: Any) -> None:
+    """Against a page in its place that keeps to its protocol."""
+    context = browser.new_context()
+    listens = """<script>addEventListener("message", (event) => {
+      if (event.data === "PING") event.source.postMessage("PONG", event.origin);
+      else document.title = `${event.data.perfetto.title} ${event.data.perfetto.buffer.byteLength}`;
+    })</script>"""
+    context.route("https://ui.perfetto.dev/**", lambda route: route.fulfill(body=listens, content_type="text/html"))
+    page = context.new_page()
+    page.goto(server.url)
+    with context.expect_page() as opened:
+        page.locator("#online").click()
+    length = os.fstat(server.site.trace("a").fileno()).st_size
+    playwright.expect(opened.value).to_have_title(f"{server.site.runs['a'].log.path} {length}")
+    context.close()
