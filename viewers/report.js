@@ -159,7 +159,7 @@ function showPath(step) {
   const classes = Object.entries(path.by_class).sort((a, b) => b[1] - a[1]);
   const own = Object.fromEntries(classes.map(([n]) => [n, classColors[n] || (n === "host" ? css("host") : n === "delay" ? css("late") : css("dependency"))]));
   fill("path",
-    element("p", { textContent: `${duration(path.length)}, from rank ${path.start_rank} to rank ${path.end_rank}; ${path.segments.length} segments.` }),
+    element("p", { textContent: `${duration(path.length)}, from rank ${path.start_rank} to rank ${path.end_rank}; ${count(path.segments)} segments.` }),
     legend(classes.map(([n]) => n), own), bars([["", path.by_class, duration(path.length)]], own, duration),
     table(classes, [["class", ([n]) => n, text], ["on the path", ([, v]) => v, duration], ["share", ([, v]) => v / path.length, percent],
       ["gain if free", ([n]) => (path.gain && n in path.gain ? path.gain[n] : null), (x) => (x === null ? "-" : duration(x))]]),

@@ -32,7 +32,6 @@ async function showTimeline(step, rank, cls) {
     if (!view.rows) return;
     view.from = 0;
     view.to = view.rows.length / view.rows.unit;
-    view.path = (details.critical_paths.find((p) => p.step === step)?.segments || []).filter((s) => s.stream >= 0);
   }
   if (!view.rows) return;
   view.tracks = view.rows.tracks.filter((t) => view.rank === null || t.rank === view.rank);
@@ -117,10 +116,10 @@ function draw() {
 function drawPath(pen, x, top, rows) {
   const place = new Map(view.tracks.map((track, i) => [`${track.rank}:${track.stream}`, i]));
   pen.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--late");
-  for (const segment of view.path) {
-    const t = place.get(`${segment.rank}:${segment.stream}`);
+  for (const [rank, stream, start, end] of rows.path) {
+    const t = place.get(`${rank}:${stream}`);
     if (t === undefined) continue;
-    const a = x((segment.start - rows.origin) / rows.unit), b = x((segment.end - rows.origin) / rows.unit);
+    const a = x((start - rows.origin) / rows.unit), b = x((end - rows.origin) / rows.unit);
     pen.fillRect(a, MARGIN + (t + 1) * HEIGHT - top - 2, Math.max(0.7, b - a), 2);
   }
 }

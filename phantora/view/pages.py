@@ -30,8 +30,13 @@ def viewers() -> Path:
 
 
 def report_page(report: Report, served: dict[str, Any] | None = None) -> str:
-    """The report as a page. `served` says what the server behind it offers; None: there is none."""
-    return _assemble("report.html", report.path, {"report": as_data(report), "causes": CAUSES, "served": served})
+    """The report as a page. `served` says what the server behind it offers; None: there is none.
+
+    Of the critical paths' segments it holds the number only: they outweigh all else."""
+    data = as_data(report)
+    for path in data["details"]["critical_paths"]:
+        path["segments"] = len(path["segments"])
+    return _assemble("report.html", report.path, {"report": data, "causes": CAUSES, "served": served})
 
 
 def diff_page(difference: Difference, served: dict[str, Any] | None = None) -> str:

@@ -1,8 +1,9 @@
-"""The device's rows of one step, packed for the canvas: a header and typed arrays.
+"""The device's rows of one step and the critical path through them, packed for the canvas.
 
 Little-endian: uint32 length of the header; the header as JSON, padded with blanks to a multiple of 4; then
 uint32 arrays `start`, `end`, `ready` and `name`, and uint8 `cls`, each as long as the header's `rows`.
-Rows are ordered by track and start. Times are in the header's `unit` (ns) from its `origin` (ns).
+Rows are ordered by track and start. Their times are in the header's `unit` (ns) from its `origin` (ns); those of
+its `path` (rank, stream, start, end) in ns.
 """
 
 from __future__ import annotations
@@ -48,18 +49,24 @@ def step_rows(log: Log, report: Report, number: int) -> bytes:
     if not any(len(part["end"]) for part in parts):
         raise PhantoraError(f"{report.path}: no GPU did anything in step {number}")
     rows = {column: np.concatenate([part[column] for part in parts]) for column in _COLUMNS}
-    return _pack(log, rows, origin, whole, number, bounds)
+    paths = report.details.critical_paths if report.details else []
+    segments = [segment for path in paths if path.step == number for segment in path.segments if segment.stream >= 0]
+    header = {
+        "step": number,
+        "origin": origin,
+        "length": whole - origin,
+        "path": [(s.rank, s.stream, s.start, s.end) for s in segments],
+    }
+    return _pack(log, rows, header, bounds)
 
 
 def _pack(
     log: Log,
     rows: dict[str, npt.NDArray[Any]],
-    origin: int,
-    whole: int,
-    number: int,
+    header: dict[str, Any],
     bounds: dict[int, tuple[int, int]],
 ) -> bytes:
-    unit = 1 + (whole - origin >> 32)  # times shall fit 32 bits
+    origin, unit = header["origin"], 1 + (header["length"] >> 32)  # times shall fit 32 bits
     key = track_key(rows["rank"], rows["stream"])
     order = np.lexsort((rows["start"], key))
     rows = {column: values[order] for column, values in rows.items()}
@@ -70,10 +77,7 @@ def _pack(
     pair = (rows["name"].astype(np.int64) + 1 << 32) | (rows["op"].astype(np.int64) + 1)
     pairs, name = np.unique(pair, return_inverse=True)
     classes, cls = np.unique(words["cls"][rows["cls"]].astype(str), return_inverse=True)
-    header = {
-        "step": number,
-        "origin": origin,
-        "length": whole - origin,
+    header |= {
         "unit": unit,
         "rows": len(order),
         "tracks": [
