@@ -197,9 +197,9 @@ def test_annotations(stub_set: Any) -> None:
 
 
 def test_host_cost(stub_set: Any) -> None:
-    """Per operator: from Python, from another operator, views, allocations, autograd nodes."""
+    """Per operator: from Python, from another operator or node, views, allocations, autograd nodes."""
     prices = {"OP_TOP": 10**9, "OP_NESTED": 10**6, "OP_VIEW": 10**3, "OP_VIEW_NESTED": 1, "OP_ALLOC": 10**12}
-    prices["OP_BACKWARD"] = 10**15
+    prices |= {"OP_ALLOC_NESTED": 10**6, "OP_NODE": 10**6, "OP_BACKWARD": 10**15, "OP_ACCUMULATE": 10**15}
     dump = run(
         "library.ph_now.restype = ctypes.c_int64\n"
         "a = torch.empty(64, 64, device='cuda', requires_grad=True)\n"
