@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,7 +39,7 @@ ABSENT = ("name", "sig", "price", "comm", "launch", "ready", "link", "seq", "las
 class FakeRun:
     """Collects rows by hand and writes them in order of end."""
 
-    metadata: RunMetadata = field(default_factory=lambda: METADATA)
+    metadata: RunMetadata = field(default_factory=lambda: copy.deepcopy(METADATA))
     tables: Tables = field(default_factory=Tables)
     rows: list[dict[str, Any]] = field(default_factory=list)
     trailer: dict[str, Any] = field(default_factory=lambda: {"wall_seconds": 1.5})
