@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,8 @@ from phantora.errors import PhantoraError
 
 if TYPE_CHECKING:
     from phantora.cost.wanted import Wanted
+
+SHOWN = 20  # refused operators that are listed
 
 
 @click.command()
@@ -38,7 +39,7 @@ def profile(source: Path | None, out: Path, budget: float | None, quiet: bool) -
         raise PhantoraError(f"--out {out}: a table's name ends in .parquet")
     book = Book(out)
     wanted = book.lacks(_wanted(source))
-    known = len(book.entries)
+    known, interrupted = len(book.entries), False
     try:
         if wanted:
             with click.progressbar(
@@ -46,15 +47,24 @@ def profile(source: Path | None, out: Path, budget: float | None, quiet: bool) -
             ) as bar:
                 measure_all(wanted, book.add, budget, bar.update)
     except KeyboardInterrupt:
+        interrupted = True
         click.echo("\ninterrupted; the same command goes on where it stopped", err=True)
     finally:
         table = book.finish()
     left = len(book.lacks(wanted))
     click.echo(f"{out}: {len(table)} operators on {table.about.get('gpu', 'no GPU')}, {len(table) - known} of them new")
-    for reason, count in Counter(book.failures.values()).most_common(5):
-        click.echo(f"  {count} could not be measured: {reason}")
+    if book.refused:
+        click.echo(f"{len(book.refused)} could not be measured, and keep their estimates:")
+        for text, reason in book.refused[:SHOWN]:
+            click.echo(f"  {text[:60]}: {reason}")
+        if len(book.refused) > SHOWN:
+            click.echo(f"  and {len(book.refused) - SHOWN} more")
     if left:
-        click.echo(f"  {left} are left; run the same command again")
+        click.echo(f"{left} are left; run the same command again")
+    if interrupted:
+        sys.exit(130)
+    if wanted and len(book.refused) == len(wanted):
+        raise PhantoraError(f"none of the {len(wanted)} operators could be measured; the reasons are above")
 
 
 def _wanted(source: Path | None) -> list[Wanted]:

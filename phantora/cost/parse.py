@@ -151,3 +151,26 @@ def _dtype_of_size(size: float, default: str) -> str:
         if abs(size - width) < 0.5 * width:
             return dtype
     return default
+
+
+_SHORT = {
+    "bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64", "int64": "i64", "int32": "i32",
+    "int16": "i16", "int8": "i8", "uint8": "u8", "bool": "bool",
+}  # fmt: skip
+
+
+def _argument_text(value: Any) -> str:
+    if isinstance(value, TensorSpec):
+        where = "" if value.device.startswith("cuda") else f"@{value.device}"
+        return f"{_SHORT.get(value.dtype, value.dtype)}[{','.join(map(str, value.shape))}]{where}"
+    if isinstance(value, (tuple, list)):
+        texts = [_argument_text(item) for item in value[:4]]
+        return "(" + ", ".join(texts) + (f", … {len(value)} in all" if len(value) > 4 else "") + ")"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)
+
+
+def signature_text(signature: OperatorSignature) -> str:
+    """An operator's arguments as people read them: ``bf16[4096,4096], bf16[4096,14336]``."""
+    return ", ".join(_argument_text(value) for value in signature.args if value is not None)

@@ -86,8 +86,14 @@ class Bench:
             try:
                 call, ns = self._prepare(entry)
                 ready.append((index, call, ns))
-            except (Unbuildable, RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
-                reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+            except Unbuildable as error:
+                results[index] = Measurement(entry.signature, entry.compute, error=str(error))
+                torch.cuda.synchronize()
+            except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
+                # What operators raise for operands they do not take. It is named with its type and reported
+                # for each operator, since a fault of the rebuilding would look the same.
+                first = (str(error).splitlines() or [""])[0][:200]
+                reason = f"the call ended in {type(error).__name__}: {first}"
                 results[index] = Measurement(entry.signature, entry.compute, error=reason)
                 torch.cuda.synchronize()  # raises what makes the device unusable
         torch.cuda.empty_cache()

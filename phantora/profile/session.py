@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from phantora.cost.parse import parse_signature
+from phantora.cost.parse import parse_signature, signature_text
 from phantora.cost.table import Entry, Table, TimedKernel, read_table, signature_key, write_table
 from phantora.cost.wanted import Wanted
 from phantora.errors import PhantoraError
@@ -145,6 +145,12 @@ def entry_of(result: dict[str, Any]) -> Entry:
     return Entry(result["signature"], result["compute"], kernels, result.get("clock_mhz", 0))
 
 
+def _text(signature: str) -> str:
+    """An operator as people read it: ``aten::mm bf16[64,64], bf16[64,64]``."""
+    parsed = parse_signature(signature)
+    return f"{parsed.name} {signature_text(parsed)}".strip()
+
+
 class Book:
     """A table that grows: what is measured lies in a journal beside it until the table is written anew."""
 
@@ -154,6 +160,9 @@ class Book:
         self.about: dict[str, str] = {}
         self.entries: dict[str, Entry] = {}
         self.failures: dict[str, str] = {}
+        """Why an operator could not be measured, by its key."""
+        self.refused: list[tuple[str, str]] = []
+        """Operators that could not be measured (name and arguments) with the reason."""
         if path.exists():
             table = read_table(path)
             self.about = table.about
@@ -183,6 +192,8 @@ class Book:
         for result in results:
             key = signature_key(parse_signature(result["signature"]), result["compute"])
             if result.get("error"):
+                if key not in self.failures:
+                    self.refused.append((_text(result["signature"]), result["error"]))
                 self.failures[key] = result["error"]
             else:
                 self.entries[key] = entry_of(result)

@@ -19,7 +19,6 @@ from phantora.trace.analysis.communicators import collective_kind, groups
 from phantora.trace.analysis.steps import Step, find_steps
 from phantora.trace.reader import open_log
 
-pytest.importorskip("deepspeed", reason="DeepSpeed is not installed: pip install '.[frameworks]'")
 DEEPSPEED = SAMPLES / "deepspeed"
 BF16 = {"bf16": {"enabled": True}}
 COMMON = {
@@ -248,7 +247,6 @@ def test_resnet(tmp_path: Path) -> None:
 
 
 def test_unet(tmp_path: Path) -> None:
-    pytest.importorskip("diffusers")
     from diffusers import UNet2DConditionModel
 
     def build() -> Any:
@@ -269,7 +267,6 @@ def test_unet(tmp_path: Path) -> None:
 
 
 def test_gat_and_checkpoint(tmp_path: Path) -> None:
-    pytest.importorskip("torch_geometric")
     import torch
 
     nodes, layers, heads, width = 20_000, 2, 8, 1024

@@ -16,7 +16,6 @@ TINY = ("--layers", "2", "--hidden", "256", "--seq", "256", "--steps", "3")
 
 
 def trainer(directory: Path, *arguments: str, host_time: str = "modelled") -> Run:
-    pytest.importorskip("transformers", reason="transformers is not installed: pip install '.[frameworks]'")
     options = ("--hang-timeout", "120", "--host-time", host_time, "--cluster", "1x2xH100")
     return trace(directory, *options, str(SAMPLES / "huggingface/trainer.py"), *TINY, *arguments)
 
@@ -46,7 +45,6 @@ def test_trainer_ddp_fp16(tmp_path: Path) -> None:
 
 def test_trainer_deepspeed_offload(tmp_path: Path) -> None:
     """ZeRO-3 with the optimizer on the host: its time is that of DeepSpeed's CPU Adam, shared by the ranks."""
-    pytest.importorskip("deepspeed", reason="DeepSpeed is not installed: pip install '.[frameworks]'")
     settings = json.loads((SAMPLES / "huggingface/zero3.json").read_text())
     settings["zero_optimization"]["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     settings["optimizer"] = {"type": "AdamW", "params": {"lr": "auto"}}
@@ -60,7 +58,6 @@ def test_trainer_deepspeed_offload(tmp_path: Path) -> None:
 
 
 def test_lightning(tmp_path: Path) -> None:
-    pytest.importorskip("lightning", reason="Lightning is not installed: pip install '.[frameworks]'")
     run = trace(
         tmp_path, "--hang-timeout", "120", "--cluster", "1x2xH100", str(SAMPLES / "lightning/gpt.py"),
         "--layers", "2", "--width", "256", "--seq", "256", "--steps", "3",

@@ -6,7 +6,6 @@ activations, fp32 gradients), from the layout's arithmetic alone.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import sys
@@ -17,11 +16,8 @@ import pytest
 from support.communication import Message, barriers, flops, messages, peak_allocated
 from support.runs import SAMPLES, Run, trace
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("megatron") is None, reason="needs megatron-core (pip install '.[frameworks]')"
-)
 sys.path.insert(0, str(SAMPLES / "megatron"))
-from megatron_shapes import SHAPES, Shape  # noqa: E402
+from megatron_shapes import SHAPES, Shape
 
 PRELOAD = ("--preload", "megatron.core.models.gpt.gpt_model", "--hang-timeout", "300")
 ITERATIONS = 2

@@ -5,7 +5,6 @@ Few layers of true size on few GPUs. What is expected comes from the model's dim
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import re
 import subprocess
@@ -19,9 +18,6 @@ import pytest
 from support.runs import SAMPLES, Run, records, trace
 
 from phantora.launch.routing import parse_routing
-
-if importlib.util.find_spec("torchtitan") is None:
-    pytest.skip("torchtitan is not installed (pip install '.[frameworks]')", allow_module_level=True)
 
 TITAN = SAMPLES / "torchtitan"
 PEAK = 989e12  # bf16 of an H100, which TorchTitan looks up by the device's name

@@ -197,8 +197,10 @@ def test_host_costs_add_up() -> None:
         errors[row["name"]] = total / 1e3 / real[row["name"]] - 1
     steps = {name: error for name, error in errors.items() if "blocks" in name or "bottlenecks" in name}
     assert len(steps) >= 12
-    assert max(map(abs, steps.values())) < 0.25, steps
-    assert abs(errors["add"]) < 0.15 and abs(errors["20x linear"]) < 0.3 and abs(errors["empty"]) < 0.1
+    fsdp2 = {name: error for name, error in steps.items() if "FSDP2" in name}  # known to come out short
+    assert len(fsdp2) == 2 and all(-0.25 < error < 0 for error in fsdp2.values()), fsdp2
+    assert all(abs(error) < 0.10 for name, error in steps.items() if name not in fsdp2), steps
+    assert abs(errors["add"]) < 0.12 and abs(errors["20x linear"]) < 0.25 and abs(errors["empty"]) < 0.02
 
 
 def test_host_file_mistakes(tmp_path: Path) -> None:

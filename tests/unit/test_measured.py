@@ -145,3 +145,11 @@ def test_an_interrupted_book_goes_on(tmp_path: Path) -> None:
     assert third.lacks(wanted) == wanted[2:] and len(read_table(path)) == 2
     with pytest.raises(PhantoraError, match="holds times of NVIDIA H200"):
         third.add({**ABOUT, "gpu": "NVIDIA B200"}, [])
+
+
+def test_refused_operators_are_named_with_their_reason(tmp_path: Path) -> None:
+    book = Book(tmp_path / "t.parquet")
+    result = {"signature": '{"op":"aten::mm","args":[]}', "compute": "", "kernels": [], "error": "why"}
+    book.add({"gpu": "X"}, [result])
+    book.add({"gpu": "X"}, [result])
+    assert book.refused == [("aten::mm", "why")] and not book.entries
