@@ -19,8 +19,8 @@ from phantora.launch.shims import Shim
 from phantora.launch.shims.values import write
 
 CPU_ADAM_PER_S = 4e9
-"""Parameters a host updates per second: Ren et al. 2021 (ZeRO-Offload), table 4, two Xeon 8168: 1e9 in
-0.22 s, 10e9 in 2.57 s; 112 GB/s of its memory at 28 bytes each. The ranks of a host share it."""
+"""Parameters a host updates per second. An assumption, not a measurement: 28 bytes of each parameter and its
+states pass the host's memory at 112 GB/s, what two sockets of a 2018 server reach. The ranks of a host share it."""
 
 _steps: dict[Any, Any] = {}  # device -> the step number that torch's kernel wants in its memory
 
