@@ -1,0 +1,219 @@
+"""What takes device memory beside tensors, on real GPUs: context, modules, library workspaces, communicators.
+
+    python benchmarks/device/memory.py --out FILE.jsonl [--seconds N]
+
+Prints JSON lines to FILE. Workspaces of cuDNN (convolutions, attention, batch norm) come from one GPU, what
+communicators take from all GPUs of the host (up to 4).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from phantora.cost.parse import parse_signature, write_signature
+from phantora.profile import forms
+from phantora.profile.rebuild import Arena, Unbuildable, rebuild
+from phantora.profile.sweep import sweep
+
+PORT = 29533
+SECONDS = 55.0  # for workspaces
+LAYOUTS = (("bfloat16", True), ("bfloat16", False), ("float32", False), ("float32", True), ("float16", False))
+
+
+def free() -> int:
+    torch.cuda.synchronize()
+    return int(torch.cuda.mem_get_info()[0])
+
+
+def used_by(fn: Callable[[], object]) -> int:
+    """Bytes of the device that `fn` leaves taken, outside torch's allocator."""
+    before = free() + torch.cuda.memory_reserved()
+    kept = fn()
+    after = free() + torch.cuda.memory_reserved()
+    del kept
+    return before - after
+
+
+def context(out: TextIO) -> None:
+    say = _sayer(out, "context")
+    torch.cuda.init()
+    before = free()
+    total = torch.cuda.mem_get_info()[1]
+    say(what="init", bytes=total - before, total=total, gpu=torch.cuda.get_device_name())
+    x = torch.ones(4096, device="cuda")
+    bf = torch.randn(1024, 1024, device="cuda").bfloat16()
+    q = torch.randn(1, 8, 512, 128, device="cuda", dtype=torch.bfloat16)
+    image = torch.randn(8, 64, 56, 56, device="cuda")
+    weight = torch.randn(64, 64, 3, 3, device="cuda")
+    steps: tuple[tuple[str, Callable[[], object]], ...] = (
+        ("tensors made", lambda: None),
+        ("add", lambda: x + x),
+        ("sum, exp, cat, softmax", lambda: (x.sum(), x.exp(), torch.cat((x, x)), x.softmax(0))),
+        ("cublas mm", lambda: bf @ bf),
+        ("cublas mm float32", lambda: x.view(64, 64) @ x.view(64, 64)),
+        ("cublasLt addmm", lambda: F.linear(bf, bf, bf[0])),
+        ("flash attention", lambda: torch.ops.aten._scaled_dot_product_flash_attention(q, q, q)),
+        ("cudnn convolution", lambda: F.conv2d(image, weight, padding=1)),
+        ("cudnn convolution bf16", lambda: F.conv2d(image.bfloat16(), weight.bfloat16(), padding=1)),
+        ("cudnn attention", lambda: torch.ops.aten._scaled_dot_product_cudnn_attention(q, q, q, None, True)),
+        ("fused adamw", lambda: torch.optim.AdamW([x.requires_grad_()], fused=True)),
+    )
+    for what, step in steps:
+        say(what=what, bytes=used_by(step), reserved=torch.cuda.memory_reserved())
+
+
+def workspaces(out: TextIO, seconds: float) -> None:
+    """Bytes that a call asks of torch's allocator and gives back before it returns."""
+    say = _sayer(out, "workspace")
+    torch.set_grad_enabled(False)
+    arena = Arena(24 << 30)
+    began = time.monotonic()
+    for text, tf32 in _signatures():
+        if time.monotonic() - began > seconds:
+            say(signature="", error=f"stopped after {seconds:.0f} s")
+            return
+        arena.reset()
+        torch.backends.cudnn.allow_tf32 = tf32
+        try:
+            call = rebuild(parse_signature(text), arena)
+            before = _requested("current")
+            torch.cuda.reset_peak_memory_stats()
+            result = call.run()
+            torch.cuda.synchronize()
+            peak, after = _requested("peak"), _requested("current")
+        except (Unbuildable, RuntimeError) as error:
+            say(signature=text, error=str(error).splitlines()[0][:200])
+            continue
+        say(signature=text, bytes=peak - after, results=after - before, compute="tf32" if tf32 else "")
+        del result, call
+
+
+def _requested(which: str) -> int:
+    return int(torch.cuda.memory_stats()[f"requested_bytes.all.{which}"])
+
+
+def _signatures() -> Iterator[tuple[str, bool]]:
+    """ResNet's convolutions, others drawn from the sweep, batch norms and attention; gradients one at a time."""
+    layers = (
+        (3, 64, 224, 7, 2), (64, 64, 56, 1, 1), (64, 64, 56, 3, 1), (256, 64, 56, 1, 1), (128, 128, 56, 3, 2), (256, 512, 56, 1, 2),
+        (128, 128, 28, 3, 1), (512, 1024, 28, 1, 2), (256, 256, 14, 3, 1), (1024, 512, 14, 1, 1), (512, 2048, 7, 1, 1), (512, 512, 7, 3, 1),
+        (3, 768, 224, 16, 16), (3, 64, 224, 3, 1), (64, 128, 112, 3, 1), (512, 512, 14, 3, 1),
+    )  # fmt: skip
+    found = []
+    for batch in (8, 32, 128, 256):
+        for dtype, last in LAYOUTS:
+            for c, k, size, tap, stride in layers:
+                found += [e.signature for e in forms.convolution(batch, c, k, size, tap, stride, dtype, last)]
+    for batch, c, size in ((32, 64, 112), (128, 256, 56), (64, 2048, 7)):
+        for dtype, last in LAYOUTS[:4]:
+            found += [e.signature for e in forms.batch_norms(batch, c, size, dtype, last)]
+    for sizes in ((1, 4096, 32, 8, 128), (2, 2048, 16, 16, 64), (4, 1024, 12, 12, 64), (1, 8192, 8, 2, 128)):
+        for causal in (True, False):
+            found += [e.signature for e in forms.cudnn(*sizes, causal)]
+    drawn = [e.signature for e in sweep() if "convolution" in e.signature]
+    generator = random.Random(1)
+    generator.shuffle(found)
+    generator.shuffle(drawn)
+    for text in found + drawn:
+        signature = parse_signature(text)
+        if signature.name != "aten::convolution_backward":
+            yield text, True
+            continue
+        for mask in ((True, False, False), (False, True, False)):
+            yield write_signature(replace(signature, args=(*signature.args[:-1], mask))), True
+
+
+def communicators(rank: int, world: int, path: str) -> None:
+    """What communicators take, operation by operation; rank 0 and the last one write."""
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(PORT + world), RANK=str(rank), WORLD_SIZE=str(world))
+    os.environ.update(LOCAL_RANK=str(rank))
+    torch.cuda.set_device(rank)
+    torch.ones(8, device="cuda").add_(1)
+    big = torch.zeros(world, 16 << 20, dtype=torch.bfloat16, device="cuda")
+    part = torch.zeros(16 << 20, dtype=torch.bfloat16, device="cuda")
+    small = torch.zeros(8, device="cuda")
+    before = free() + torch.cuda.memory_reserved()
+    dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
+    with open(path, "a", buffering=1) as out:
+        writes = rank in (0, world - 1)
+        say = _sayer(out, "communicator")
+        nvls = os.environ.get("NCCL_NVLS_ENABLE", "")
+
+        def step(what: str, fn: Callable[[], object]) -> None:
+            used = used_by(fn)
+            if writes:
+                say(what=what, bytes=used, rank=rank, world=world, nvls=nvls)
+
+        if writes:
+            taken = before - free() - torch.cuda.memory_reserved()
+            say(what="init", bytes=taken, rank=rank, world=world, nvls=nvls, nccl=torch.cuda.nccl.version())
+        for name, tensor in (("8", small), ("32 Mi", part)):
+            step(f"all_reduce {name}", lambda tensor=tensor: dist.all_reduce(tensor))
+        step("all_reduce 1 Mi", lambda: dist.all_reduce(part[: 1 << 19]))
+        step("all_gather", lambda: dist.all_gather_into_tensor(big, part))
+        step("reduce_scatter", lambda: dist.reduce_scatter_tensor(part, big))
+        step("broadcast", lambda: dist.broadcast(part, 0))
+        step("all_to_all", lambda: dist.all_to_all_single(part, part.clone()))
+        if world > 1:
+            ahead, behind = (rank + 1) % world, (rank - 1) % world
+            step("send to the next", lambda: [
+                work.wait() for work in dist.batch_isend_irecv(
+                    [dist.P2POp(dist.isend, part, ahead), dist.P2POp(dist.irecv, big[0], behind)]
+                )
+            ])  # fmt: skip
+            if rank < 2:
+                step("send 0 to 1", lambda: dist.send(part, 1) if rank == 0 else dist.recv(big[0], 0))
+        group = dist.new_group(list(range(world)))
+        step("second group, all_reduce", lambda: dist.all_reduce(part, group=group))
+        step("second group, all_gather", lambda: dist.all_gather_into_tensor(big, part, group=group))
+        if world == 4:
+            pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+            step("group of 2, all_reduce", lambda: dist.all_reduce(part, group=pairs[rank // 2]))
+        alone = [dist.new_group([r]) for r in range(world)][rank]
+        step("group of 1, all_reduce", lambda: dist.all_reduce(part, group=alone))
+        dist.barrier()
+    dist.destroy_process_group()
+
+
+def _sayer(out: TextIO, name: str) -> Callable[..., None]:
+    def say(**fields: Any) -> None:
+        print(json.dumps({"name": name, **fields}), file=out, flush=True)
+
+    return say
+
+
+def _alone(_: int, path: str, what: str, seconds: float) -> None:
+    with open(path, "a", buffering=1) as out:
+        context(out) if what == "context" else workspaces(out, seconds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="for workspaces")
+    options = parser.parse_args()
+    spawn = torch.multiprocessing.spawn  # type: ignore[attr-defined]
+    count = torch.cuda.device_count()
+    for nvls in ("0", "1"):
+        os.environ["NCCL_NVLS_ENABLE"] = nvls
+        for world in (1, 2, 4) if nvls == "0" else (min(count, 4),):
+            if world <= count:
+                spawn(communicators, (world, str(options.out)), nprocs=world)
+    spawn(_alone, (str(options.out), "context", 0.0))
+    spawn(_alone, (str(options.out), "workspaces", options.seconds))
+
+
+if __name__ == "__main__":
+    main()
