@@ -106,9 +106,13 @@ function showCommunication() {
     ["last", (c) => (c.last < 0 ? "-" : `rank ${c.last}`), String]]));
   fill("stragglers", table(details.stragglers, [
     ["rank", (s) => s.rank, String], ["caused a step", (s) => s.caused, duration], ["waited itself", (s) => s.waited, duration], ["came last", (s) => s.last, count]]));
-  fill("links", details.links.length ? table(details.links, [
-    ["link", (l) => l.name, text], ["bytes", (l) => l.bytes, size], ["busy", (l) => l.busy, duration], ["utilisation", (l) => l.utilisation, percent]])
-    : element("p", { className: "soft", textContent: "The log has no flow rows." }));
+  fill("links", ...(details.links.length ? [
+    bars(details.links.slice(0, 12).map((l) => [l.name, { used: l.utilisation, "used at most": l.peak - l.utilisation }, percent(l.utilisation)]),
+      { used: css("transfer"), "used at most": css("end") }, percent),
+    table(details.links, [
+      ["link", (l) => l.name, text], ["bandwidth", (l) => l.bandwidth, rate], ["bytes a step", (l) => l.bytes, size], ["busy a step", (l) => l.busy, duration],
+      ["used", (l) => l.utilisation, percent], ["used at most", (l) => l.peak, percent]])]
+    : [element("p", { className: "soft", textContent: "The log does not say what links carried: phantora trace --flows and phantora replay --flows write it." })]));
 }
 
 const SVG = "http://www.w3.org/2000/svg";

@@ -99,10 +99,7 @@ def chosen_cluster(log: Log, spec: str | None, gpu: str | None) -> Cluster:
 
 def whole_recording(log: Log) -> list[Chunk]:
     """The recording of every rank to its end. Raises if there is none."""
-    try:
-        chunks = log.recording()
-    except PhantoraError as error:
-        raise PhantoraError(f"{log.path}: {error}") from error
+    chunks = log.recording()
     why = ""
     if not log.complete:
         why = "the run was killed"

@@ -30,6 +30,9 @@ from phantora.trace.schema import (
 )
 
 _MAGIC = b"ARROW1\x00\x00"
+_OPERATOR = frozenset(("signature", "operator", "shape", "provenance", "error", "ns"))  # of phantora.cost.wanted.Wanted
+_BROKEN = (pa.ArrowException, OSError, ValueError, IndexError, KeyError)  # what Arrow says of damaged data
+_MOST_RANKS = 1 << 24  # tables of ranks shall not take all memory
 Array = npt.NDArray[Any]
 
 
@@ -95,7 +98,7 @@ class _CutFile:
         while begin < size:
             try:
                 message = pa.ipc.read_message(source)
-            except (pa.ArrowInvalid, EOFError, OSError):
+            except (*_BROKEN, EOFError):
                 break
             end = source.tell()
             if message.type == "record batch":
@@ -147,6 +150,11 @@ class Log:
         self.metadata = RunMetadata.from_json(source.schema.metadata[METADATA_KEY])
         self.trailer: dict[str, Any] = json.loads(source.trailer) if source.trailer else {}
         self._operators: list[dict[str, Any]] | None = self.trailer.pop("operators", None)
+        if any(not entry.keys() >= _OPERATOR for entry in self._operators or ()):
+            raise PhantoraError(
+                f"{path}: another version of Phantora ({self.metadata.phantora or 'unknown'}) wrote the log, and this "
+                "one cannot read it; run `phantora trace` again"
+            )
         self.complete = bool(source.trailer)
         """False when the run was killed before it closed its log."""
         self._recorded = int(self.trailer.get("recording_batches", 0))
@@ -175,7 +183,7 @@ class Log:
         if column not in self._words:
             self._words[column] = []
             if self.num_batches:
-                batch = self._source.batch(self.num_batches - 1, (COLUMNS.index(column),))
+                batch = self._batch(self.num_batches - 1, (COLUMNS.index(column),))
                 self._words[column] = batch.column(0).dictionary.to_pylist()
         return self._words[column]
 
@@ -183,7 +191,17 @@ class Log:
         """The batches as Arrow data, for tools that speak it."""
         fields = tuple(sorted(COLUMNS.index(column) for column in columns))
         for index in range(self.num_batches):
-            yield self._source.batch(index, fields)
+            yield self._batch(index, fields)
+
+    def _batch(self, index: int, fields: tuple[int, ...]) -> pa.RecordBatch:
+        try:
+            batch = self._source.batch(index, fields)
+            batch.validate(full=True)  # an index beyond its dictionary would read foreign memory
+            if not len(batch):
+                raise ValueError("rows are missing")
+        except _BROKEN as error:
+            raise _damaged(self.path, f"batch {index + 1} of {self.num_batches} cannot be read") from error
+        return batch
 
     def batch(
         self,
@@ -199,13 +217,15 @@ class Log:
         if ranks is not None:
             wanted.add("rank")
         order = tuple(sorted(COLUMNS.index(column) for column in wanted))
-        arrow = self._source.batch(index, order)
+        arrow = self._batch(index, order)
         data: dict[str, Array] = {}
         for position, number in enumerate(order):
             column = arrow.column(position)
             if pa.types.is_dictionary(column.type):
                 column = column.indices.fill_null(-1)
             data[COLUMNS[number]] = column.to_numpy(zero_copy_only=False)
+        if "rank" in data and not 0 <= data["rank"].min() <= data["rank"].max() < _MOST_RANKS:
+            raise _damaged(self.path, f"batch {index + 1} of {self.num_batches} names ranks that cannot be")
         mask: Array | None = None
         if kinds is not None:
             chosen = np.zeros(len(KINDS), bool)
@@ -237,7 +257,12 @@ class Log:
     def recording(self) -> list[Chunk]:
         """What the ranks said, by rank; empty if it was not kept or the run was killed."""
         first = self.num_batches
-        return [Chunk.from_metadata(self._source.metadata(first + i)) for i in range(self._recorded)]
+        try:
+            return [Chunk.from_metadata(self._source.metadata(first + i)) for i in range(self._recorded)]
+        except PhantoraError as error:
+            raise PhantoraError(f"{self.path}: {error}") from error
+        except _BROKEN as error:
+            raise _damaged(self.path, "the recording cannot be read") from error
 
     def require_rows(self) -> None:
         """Raises when there is nothing to report on."""
@@ -268,27 +293,32 @@ def open_log(path: str | os.PathLike[str]) -> Log:
     data: _WholeFile | _CutFile
     try:
         data = _WholeFile(source, pa.ipc.open_file(source))
-    except (pa.ArrowInvalid, OSError):
+    except _BROKEN:
         try:
             data = _CutFile(source, size)
-        except (pa.ArrowInvalid, OSError) as error:
+        except _BROKEN as error:
             raise _not_a_log(path) from error
     metadata = (data.schema.metadata or {}).get(METADATA_KEY)
     if metadata is None:
         raise _not_a_log(path)
-    version = json.loads(metadata).get("format", 0)
-    if version > LOG_FORMAT:
-        raise PhantoraError(
-            f"{path}: the log has format {version}, this Phantora reads format {LOG_FORMAT}; "
-            "upgrade Phantora (pip install -U phantora)"
-        )
-    if version < LOG_FORMAT:
-        raise PhantoraError(
-            f"{path}: the log has format {version}, this Phantora reads format {LOG_FORMAT}; run `phantora trace` again"
-        )
-    if tuple(data.schema.names) != COLUMNS:
+    try:
+        columns = tuple(data.schema.names)
+        version = int(json.loads(metadata).get("format", 0))
+    except (ValueError, AttributeError, TypeError) as error:
+        raise _damaged(path, "it does not say what run it is of") from error
+    if version != LOG_FORMAT:
+        remedy = "upgrade Phantora (pip install -U phantora)" if version > LOG_FORMAT else "run `phantora trace` again"
+        raise PhantoraError(f"{path}: the log has format {version}, this Phantora reads format {LOG_FORMAT}; {remedy}")
+    if columns != COLUMNS:
         raise _not_a_log(path)
-    return Log(path, data)
+    try:
+        return Log(path, data)
+    except (ValueError, AttributeError, TypeError) as error:
+        raise _damaged(path, "its first or last part cannot be read") from error
+
+
+def _damaged(path: str, what: str) -> PhantoraError:
+    return PhantoraError(f"{path}: the log is damaged: {what}; copy it anew, or run `phantora trace` again")
 
 
 def _not_a_log(path: str) -> PhantoraError:

@@ -16,6 +16,9 @@ import pytest
 from support.communication import Message, barriers, flops, messages, peak_allocated
 from support.runs import SAMPLES, Run, trace
 
+from phantora.trace.analysis.analyze import analyze
+from phantora.trace.reader import open_log
+
 sys.path.insert(0, str(SAMPLES / "megatron"))
 from megatron_shapes import SHAPES, Shape
 
@@ -197,6 +200,8 @@ def test_experts(tmp_path: Path) -> None:
     exchanged = {m: n for m, n in found.items() if m.kind == "SendRecv" and m.bytes > 100_000}
     assert exchanged == {Message("SendRecv", 4, 2 * routed): 4 * shape.layers}  # sent and received
     assert result.flops(2) == pytest.approx(model_flops(shape, 1), rel=0.01)
+    # Dense and expert parameters have an optimizer each: its two steps are one of the run.
+    assert len(analyze(open_log(result.run.log), details=False).steps) == ITERATIONS
 
 
 def test_uneven_experts(tmp_path: Path) -> None:

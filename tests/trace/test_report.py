@@ -204,3 +204,61 @@ def test_command(tmp_path: Path) -> None:
     assert data == json.loads(to_json(analyze_log(open_log(path), Filters(frozenset({0}), frozenset({2, 3})))))
     assert data["steps"][0]["times"]["overlap"] == 0.5
     assert data["ranks"][0]["gpu"]["overlap"] == 0.5
+
+
+def chained(backward: int) -> FakeRun:
+    """Steps that end with two optimizers with a kernel between them; backward passes run in thread `backward`."""
+    run = FakeRun()
+    for k in range(3):
+        t = 1000 * k
+        mm = run.add(Kind.OPERATOR, 0, t + 50, t + 60, "aten::mm", stream=backward)
+        run.add(Kind.KERNEL, 0, t + 100, t + 200, "backward", launch=t + 55, link=mm)
+        for name, at in (("dense", 300), ("experts", 420)):
+            run.add(Kind.ANNOTATION, 0, t + at, t + at + 80, f"Optimizer.step#{name}")
+            run.add(Kind.OPERATOR, 0, t + at + 5, t + at + 9, "aten::_fused_adamw_", stream=0)
+            run.add(Kind.KERNEL, 0, t + at + 20, t + at + 60, "adamw", launch=t + at + 8)
+        run.add(Kind.KERNEL, 0, t + 400, t + 410, "parameters from the optimizer's copy", launch=t + 395)
+    return run
+
+
+def test_optimizers_without_a_backward_pass_between_are_one(tmp_path: Path) -> None:
+    """Megatron's mixture of experts copies parameters between its two."""
+    steps = report_of(chained(backward=1), tmp_path).steps
+    assert [(step.start, step.end) for step in steps] == [(50, 500), (500, 1500), (1500, 2500)]
+    # Without a thread of autograd's own, kernels are all there is to go by.
+    assert len(report_of(chained(backward=0), tmp_path).steps) == 6
+
+
+def test_links(tmp_path: Path) -> None:
+    """Two steps of 100 us after the first; a stretch of 40 us reaches over a border, one is empty."""
+    run = FakeRun()
+    us = 1000
+    for k in range(3):
+        run.add(Kind.ANNOTATION, 0, k * 100 * us, (k + 1) * 100 * us, f"ProfilerStep#{k}")
+    wide, narrow = 100_000_000_000, 25_000_000_000  # bytes/s
+    for start, end, name, share, bandwidth in (
+        (0, 100, "gpu0>switch", 1.0, wide),  # of the first step, which does not count
+        (120, 160, "gpu0>switch", 0.5, wide), (180, 220, "gpu0>switch", 0.25, wide),
+        (110, 120, "nic0>switch", 1.0, narrow), (210, 230, "nic0>switch", 0.75, narrow),
+        (230, 290, "nic0>switch", 0.0, narrow),
+        (0, 90, "idle>switch", 1.0, narrow),
+    ):  # fmt: skip
+        moved = round((end - start) * us * share * bandwidth / 1e9)
+        run.add(Kind.LINK, 0, start * us, end * us, name, value=bandwidth, bytes=moved)
+    report = report_of(run, tmp_path)
+    assert report.details is not None
+    gpu, nic, idle = report.details.links
+    assert (gpu.name, gpu.bandwidth, gpu.bytes, gpu.busy) == ("gpu0>switch", wide, 1_500_000, 40 * us)
+    assert gpu.utilisation == pytest.approx(0.15) and gpu.peak == 0.5
+    assert (nic.name, nic.bytes, nic.busy) == ("nic0>switch", 312_500, 15 * us)
+    assert nic.utilisation == pytest.approx(0.125) and nic.peak == 1
+    assert (idle.name, idle.bytes, idle.utilisation, idle.peak) == ("idle>switch", 0, 0, 0)
+    out = io.StringIO()
+    render(report, Console(file=out, width=100))
+    line = next(line for line in out.getvalue().splitlines() if line.startswith("gpu*>switch"))
+    assert " ".join(line.split()) == "gpu*>switch 1 100.0 GB/s 1.4 MiB 40.0% 15.0% 15.0% gpu0>switch 50.0%"
+    alone = report_of(run, tmp_path, filters=Filters(steps=frozenset({1})))
+    assert alone.details is not None
+    assert [(link.bytes, link.busy) for link in alone.details.links if link.name == "gpu0>switch"] == [
+        (2_500_000, 60 * us)
+    ]

@@ -17,6 +17,7 @@ from phantora.trace.analysis.critical_path import CriticalPaths
 from phantora.trace.analysis.exposure import Exposures
 from phantora.trace.analysis.findings import findings
 from phantora.trace.analysis.guesses import costliest_guesses
+from phantora.trace.analysis.links import Links
 from phantora.trace.analysis.memory import memory
 from phantora.trace.analysis.occupancy import NextRow, first_row, occupancy, times
 from phantora.trace.analysis.report import CAUSES, Details, RankReport, Report, StepTimes, Times
@@ -122,6 +123,7 @@ class _Pass:
             self.exposures = Exposures()
             self.collectives = Collectives(ranks)
             self.tokens = Tokens(log)
+            self.links = Links(log)
             self.paths = CriticalPaths(log, ranks, self.groups, _typical(spans), MOST_JOINS if len(spans) > 1 else None)
 
     def add(self, window: Window) -> None:
@@ -138,6 +140,7 @@ class _Pass:
             if span.step is not None:
                 self.collectives.add(window, before)
                 self.tokens.add(window)
+                self.links.add(window)
                 self.paths.add(window)
 
     def _add_rank(self, window: Window, position: int) -> None:
@@ -252,7 +255,7 @@ class _Pass:
             modules=self.work.modules(),
             collectives=self.collectives.report(self.log, self.groups),
             stragglers=self.collectives.stragglers(max(1, len(report.steps))),
-            links=[],
+            links=self.links.report(),
             memory=memory(self.log, self.ranks, self.steps, self.annotations),
             critical_paths=self.paths.report(),
             throughput=self.tokens.report(report.steady.time),

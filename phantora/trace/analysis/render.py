@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -10,7 +11,7 @@ from rich.table import Table
 
 from phantora.trace.analysis.communicators import collective_kind
 from phantora.trace.analysis.findings import memory_finding
-from phantora.trace.analysis.report import CAUSES, CriticalPath, Details, Report, Times, Work
+from phantora.trace.analysis.report import CAUSES, CriticalPath, Details, LinkReport, Report, Times, Work
 from phantora.trace.analysis.units import duration, percent, rate, short_name, size
 
 _MOST_RANKS = 16  # ranks shown one by one; more are only summed up
@@ -119,6 +120,7 @@ def _details(report: Report, details: Details, console: Console) -> None:
     _stalls(report.steady, console)
     _exposure(report, details, console)
     _collectives(details, console)
+    _links(report, details, console)
     paths = sorted(details.critical_paths, key=lambda path: path.time)
     shown = next((path for path in paths if path.gain is not None), paths[len(paths) // 2] if paths else None)
     if shown is not None:
@@ -169,6 +171,28 @@ def _collectives(details: Details, console: Console) -> None:
         table.add_row(
             collective_kind(c.name)[:14], _cut(c.group, 22), str(c.count), size(c.bytes), duration(c.wait),
             duration(c.transfer), rate(c.bus_bandwidth), f"{c.last}" if c.last >= 0 else "-",
+        )  # fmt: skip
+    console.print(table)
+
+
+def _links(report: Report, details: Details, console: Console) -> None:
+    """Links alike (of every host, every GPU) are one line: a cluster has thousands."""
+    alike: dict[tuple[str, float], list[LinkReport]] = {}
+    for link in details.links:
+        alike.setdefault((re.sub(r"\d+", "*", link.name), link.bandwidth), []).append(link)
+    if not alike:
+        return
+    table = _table(
+        "\nLinks, per step",
+        "links", "number", "bandwidth", "bytes of one", "busy", "used", "most used", "peak",
+    )  # fmt: skip
+    for (name, bandwidth), links in list(alike.items())[:_MOST_ROWS]:
+        number, most = len(links), links[0]
+        table.add_row(
+            _cut(name, 24), str(number), rate(bandwidth), size(sum(link.bytes for link in links) / number),
+            percent(sum(link.busy for link in links) / number, report.steady.time),
+            percent(sum(link.utilisation for link in links), number),
+            f"{percent(most.utilisation, 1)} {_cut(most.name, 16)}", percent(most.peak, 1),
         )  # fmt: skip
     console.print(table)
 

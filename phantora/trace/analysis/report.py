@@ -22,7 +22,7 @@ CAUSES = {
     "host": "the host had not launched the next kernel yet",
     "synchronisation": "the same, as the host had waited for the GPU",
     "dependency": "the next kernel waits for an event of another stream",
-    "launch gap": "between two kernels, or a launch and its kernel, as the GPU needs it",
+    "launch gap": "between two kernels, or from a launch to its kernel",
     "end": "nothing more to run in this stretch",
 }
 IDLE_CAUSES = ("host", "synchronisation", "dependency", "launch gap", "end")
@@ -172,14 +172,18 @@ class Straggler:
 
 @dataclass
 class LinkReport:
-    """A link of the network, from flow rows."""
+    """A directed link of the network, from link rows. Means per step, without the first when there are several."""
 
     name: str
+    bandwidth: float
+    """What it could carry; the highest, if it changed."""
     bytes: float
     busy: float
-    """Time in which at least one flow used it."""
-    utilisation: float | None
-    """Bytes over what the link could have moved in the time reported on."""
+    """Time in which it carried anything."""
+    utilisation: float
+    """Bytes over what the link could have carried in a step."""
+    peak: float
+    """Highest share of its bandwidth in use at any time."""
 
 
 @dataclass
@@ -287,7 +291,7 @@ class Details:
     collectives: list[CollectiveReport]
     stragglers: list[Straggler]
     links: list[LinkReport]
-    """Empty when the log has no flow rows."""
+    """The most used first; empty when the log has no link rows (`phantora trace --flows` writes them)."""
     memory: list[MemoryReport]
     critical_paths: list[CriticalPath]
     throughput: Throughput | None
