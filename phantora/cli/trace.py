@@ -378,6 +378,7 @@ class Request:
             console,
             stubs=stub_set.directory,
             imports=self.plan.imports,
+            shared=self.plan.shared,
             status_line=None
             if not sys.stderr.isatty() or self.plan.quiet
             else _status_line(self.plan, stats),

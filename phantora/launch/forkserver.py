@@ -4,7 +4,7 @@ A rank forked from here shares all of torch with its siblings (a few MB of its o
 hundreds) and starts in milliseconds. The server speaks JSON over a socket with its parent, one
 message per packet; descriptors travel beside the message.
 
-parent -> server   {"do": "load", "stubs": DIR or null, "imports": [...]}
+parent -> server   {"do": "load", "stubs": DIR or null, "imports": [...], "shared": [...]}
                    {"do": "store", "port": N}            hosts the TCPStore of the job
                    {"do": "rank", ...RankTask}           with descriptors [stdout, stderr, session?]
 server -> parent   {"is": "loaded", "seconds": s, "threads": n}
@@ -84,13 +84,13 @@ class ForkServer:
     def _obey(self, message: dict[str, Any], fds: list[int]) -> None:
         verb = message.pop("do")
         if verb == "load":
-            self._load(message["stubs"], message["imports"])
+            self._load(message["stubs"], message["imports"], message["shared"])
         elif verb == "store":
             self._host_store(message["port"])
         else:
             self._fork_rank(RankTask(**{**message, "arguments": tuple(message["arguments"])}), fds)
 
-    def _load(self, stubs: str | None, imports: list[str]) -> None:
+    def _load(self, stubs: str | None, imports: list[str], shared: list[str]) -> None:
         begin = time.perf_counter()
         process.single_arena()
         gc.disable()
@@ -108,6 +108,8 @@ class ForkServer:
                     f"cannot import {name} with {sys.executable}: {error}; install it there, or run "
                     "`phantora doctor`"
                 ) from error
+        for entry in shared:
+            _import_early(entry)
         if stubs:
             install_tracer(stub_set)
         gc.enable()
@@ -185,6 +187,15 @@ class ForkServer:
             self._link.sendall(json.dumps(message).encode())
 
 
+def _import_early(entry: str) -> None:
+    """Imports ``module`` or ``module:name``, which the ranks will; what fails here fails there, with its message."""
+    module, _, name = entry.partition(":")
+    with _gpu_assumed(), suppress(Exception):
+        found = importlib.import_module(module)
+        if name and not hasattr(found, name):  # packages that import their parts when these are asked for do so now
+            importlib.import_module(f"{module}.{name}")
+
+
 @contextmanager
 def _gpu_assumed() -> Iterator[None]:
     """Modules that ask torch for a GPU while they are imported hear of one, as they would in a rank.
@@ -196,11 +207,12 @@ def _gpu_assumed() -> Iterator[None]:
     if ask is None:
         yield
         return
-    torch._C._cuda_getDeviceCount = lambda: 1
+    count = torch.cuda.device_count
+    torch._C._cuda_getDeviceCount = torch.cuda.device_count = lambda: 1
     try:
         yield
     finally:
-        torch._C._cuda_getDeviceCount = ask
+        torch._C._cuda_getDeviceCount, torch.cuda.device_count = ask, count
 
 
 def _kill_group(pid: int) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from phantora.errors import PhantoraError
 from phantora.launch import shims
 from phantora.launch.routing import BALANCED
+from phantora.launch.shared import shared_imports
 
 STDOUT, STDERR = 1, 2  # bits of torchrun's --redirects and --tee
 
@@ -67,6 +68,11 @@ class Plan:
             always += ("torch.distributed.fsdp", "torch.distributed.tensor", "torch._dynamo")
         known = PRELOADS.get(self.target.partition(".")[0], ()) if self.module else ()
         return (*always, *known, *self.preload)
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """The script's own imports that the fork server can make for all ranks."""
+        return () if self.module else shared_imports(self.target)
 
 
 def check_target(plan: Plan) -> None:

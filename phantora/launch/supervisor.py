@@ -54,12 +54,14 @@ class RankSupervisor:
         *,
         stubs: Path | None,
         imports: Sequence[str],
+        shared: Sequence[str] = (),
         status_line: Callable[[int], str] | None = None,
     ) -> None:
         self._plan = plan
         self._console = console
-        self._stubs = stubs
-        self._imports = list(imports)
+        self._load = {
+            "do": "load", "stubs": str(stubs) if stubs else None, "imports": list(imports), "shared": list(shared),
+        }  # fmt: skip
         self._status_line = status_line
         self._outputs = Outputs(plan)
         self._outputs.check()
@@ -93,9 +95,7 @@ class RankSupervisor:
         theirs.close()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         self._selector.register(ours, selectors.EVENT_READ, self._on_server)
-        self._send(
-            ours, {"do": "load", "stubs": str(self._stubs) if self._stubs else None, "imports": self._imports}
-        )
+        self._send(ours, self._load)
         return ours, server
 
     def _send(self, link: socket.socket, message: Mapping[str, Any], fds: Sequence[int] = ()) -> None:

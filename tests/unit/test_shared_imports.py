@@ -1,0 +1,31 @@
+"""Which imports of a script are made once for all ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from phantora.launch.shared import shared_imports
+
+
+@pytest.mark.parametrize(
+    ("script", "shared"),
+    [
+        ('"""Doc."""\nfrom __future__ import annotations\nimport os, torch\nimport deepspeed\n', ("deepspeed",)),
+        ("from transformers import Trainer, LlamaConfig as C\n", ("transformers:Trainer", "transformers:LlamaConfig")),
+        ("import megatron.core as m\nimport megatron.core\n", ("megatron.core",)),
+        ("import os\nos.environ['DS_X'] = '1'\nimport deepspeed\n", ()),  # what it reads may differ
+        ("import patches\nimport transformers\n", ()),  # and so after a package that is not known
+        ("import deepspeed\nif True:\n    import transformers\n", ("deepspeed",)),
+        ("from .deepspeed import x\nimport transformers\n", ()),
+        ("import deepspeed\nthis is no Python\n", ()),
+    ],
+)
+def test_only_what_nothing_can_change(tmp_path: Path, script: str, shared: tuple[str, ...]) -> None:
+    (tmp_path / "train.py").write_text(script)
+    assert shared_imports(str(tmp_path / "train.py")) == shared
+
+
+def test_no_script() -> None:
+    assert shared_imports("/nowhere/train.py") == ()
