@@ -17,9 +17,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from phantora.cost.catalogue import base_name, classify
-from phantora.cost.measured import DATA, Source, tables_for, transfer_ns
+from phantora.cost.measured import DATA, Source, tables_for
 from phantora.cost.neighbours import kernel_ns, launches_of, own_kernels
 from phantora.cost.table import Entry, Table, signature_key
+from phantora.cost.transfer import transfer_ns
 from phantora.hardware import load_gpu
 
 HIDDEN = 5  # one in so many
@@ -78,7 +79,7 @@ def across(table: Table, gpu_name: str, other: Table, other_name: str) -> list[G
             continue
         kernels = launches_of(own_kernels(entry))
         cls, ns = measured_ns(entry)
-        predicted = transfer_ns(measured_ns(twin)[1], source, here, entry.parsed, entry.compute, kernels)
+        predicted = transfer_ns(measured_ns(twin)[1], source.roofline, here, entry.parsed, entry.compute, kernels)
         guesses.append(Guess(cls, ns, predicted, 0.0, entry))
     return guesses
 

@@ -20,6 +20,11 @@ class Machine:
     def fit(self) -> Calibration:
         return self.gpu.calibration
 
+    @property
+    def launch_ns(self) -> float:
+        """The part of a kernel's time that is not its work."""
+        return self.gpu.launch_ns or self.fit.floor_ns
+
     @cached_property
     def stream_rate(self) -> float:
         """Bytes/ns of a vectorised kernel out of memory."""
@@ -59,8 +64,12 @@ class Machine:
         Small working sets come out of L2. Beyond its reach, the part that a least-recently-used cache
         still holds shrinks until nothing of it is left at three times the reach.
         """
-        hits = min(moved, self.reach, max(0.0, (3.0 * self.reach - moved) / 2.0))
-        return self.fit.floor_ns + (hits / self.cache_rate + (moved - hits) / self.stream_rate) / share
+        misses = self.misses(moved)
+        return self.fit.floor_ns + ((moved - misses) / self.cache_rate + misses / self.stream_rate) / share
+
+    def misses(self, moved: float) -> float:
+        """Those of `moved` bytes that come from memory."""
+        return moved - min(moved, self.reach, max(0.0, (3.0 * self.reach - moved) / 2.0))
 
     def cycles_ns(self, cycles: float) -> float:
         """`cycles` of work in all, spread over the SMs."""

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from phantora.cost import gemm
-from phantora.cost.catalogue import base_name
 from phantora.cost.neighbours import Neighbours, kernel_ns, own_kernels
 from phantora.cost.parse import compute_of
 from phantora.cost.roofline import DEFAULT_ERROR, Roofline
 from phantora.cost.table import Entry, Table, TimedKernel, read_table, signature_key, table_gpu
+from phantora.cost.transfer import modelled_ns, transfer_ns
 from phantora.cost.types import KernelLaunch, OperatorSignature, Price
 from phantora.errors import PhantoraError
 from phantora.hardware import load_gpu
@@ -29,9 +28,9 @@ INTERPOLATED_ERRORS = {
     "gemm": 0.11, "loss": 0.11, "normalization": 0.14, "optimizer": 0.19, "random": 0.06, "reduction": 0.33,
 }  # fmt: skip
 SCALED_ERRORS = {
-    "attention": 0.06, "convolution": 0.20, "copy": 0.16, "elementwise": 0.17, "embedding": 0.05, "fill": 0.36,
-    "gemm": 0.09, "loss": 0.23, "normalization": 0.24, "optimizer": 0.15, "random": 0.16, "reduction": 0.17,
-    "sort": 0.05,
+    "attention": 0.07, "convolution": 0.13, "copy": 0.08, "elementwise": 0.09, "embedding": 0.04, "fill": 0.15,
+    "gemm": 0.10, "loss": 0.14, "normalization": 0.13, "optimizer": 0.07, "random": 0.07, "reduction": 0.10,
+    "sort": 0.03,
 }  # fmt: skip
 
 Live = Callable[[OperatorSignature, str], Entry | None]
@@ -49,23 +48,6 @@ class Source:
 
     def model(self, signature: OperatorSignature, compute: str, kernels: tuple[KernelLaunch, ...]) -> float:
         return modelled_ns(self.roofline, signature, compute, kernels)
-
-
-def modelled_ns(
-    roofline: Roofline, signature: OperatorSignature, compute: str, kernels: tuple[KernelLaunch, ...]
-) -> float:
-    """The analytic time of an operator from its arguments, whatever its library was called for."""
-    name = base_name(signature.name)
-    products = gemm.from_signature(signature, name)
-    if products and name in _PRODUCTS:
-        if compute == "tf32":
-            products = [replace(p, dtype="tfloat32") for p in products]
-        return sum(gemm.product_ns(roofline.machine, p) for p in products)
-    bare = tuple(k for k in kernels if not k.library)
-    return float(sum(roofline.operator(signature, bare).durations))
-
-
-_PRODUCTS = frozenset(("mm", "addmm", "bmm", "baddbmm", "linear", "_scaled_mm", "_grouped_mm"))
 
 
 class Measured:
@@ -166,7 +148,7 @@ class Measured:
             if near is None:
                 return None
             there, distance = near[0] * source.model(signature, compute, kernels), near[1]
-        ns = transfer_ns(there, source, self._roofline, signature, compute, kernels)
+        ns = transfer_ns(there, source.roofline, self._roofline, signature, compute, kernels)
         return _spread(ns, base, "scaled", SCALED_ERRORS, distance)
 
     def _moved(self, base: Price, name: str, first: tuple[str, ...], size: int) -> Price:
@@ -186,29 +168,6 @@ class Measured:
             provenance = "measured" if place in at else "interpolated"
             return replace(base, durations=(max(1, round(value)),), provenance=provenance, error=0.1)
         return base
-
-
-def transfer_ns(
-    ns: float, source: Source, here: Roofline, signature: OperatorSignature, compute: str,
-    kernels: tuple[KernelLaunch, ...],
-) -> float:  # fmt: skip
-    """What takes `ns` on the GPU of `source`, on that of `here`, by the ratio of the limits it meets.
-
-    Products, attention and convolutions follow the analytic model. Others meet two limits: memory, by the
-    share of its bandwidth that they reach, and the SMs with the rest.
-    """
-    price = source.roofline.operator(signature, tuple(k for k in kernels if not k.library))
-    if price.cls in _BY_MODEL:
-        return ns * modelled_ns(here, signature, compute, kernels) / source.model(signature, compute, kernels)
-    there, target = source.roofline.machine, here.machine
-    reached = min(1.0, price.bytes / there.stream_rate / max(ns, 1.0))
-    memory = reached * there.stream_rate / target.stream_rate
-    cores = (1.0 - reached**_SHARPNESS) ** (1 / _SHARPNESS) * target.cycles_ns(1.0) / there.cycles_ns(1.0)
-    return float(ns * (memory**_SHARPNESS + cores**_SHARPNESS) ** (1 / _SHARPNESS))
-
-
-_BY_MODEL = frozenset(("gemm", "attention", "convolution"))
-_SHARPNESS = 3.0  # how abruptly one limit takes over from the other: the norm of their times
 
 
 def _doubt(kernel: TimedKernel) -> float:

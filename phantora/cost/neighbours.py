@@ -17,6 +17,7 @@ import numpy.typing as npt
 from phantora.cost.catalogue import base_name
 from phantora.cost.features import Place, place
 from phantora.cost.table import Entry, Table, TimedKernel
+from phantora.cost.transfer import COLD_CLASSES
 from phantora.cost.types import KernelLaunch, OperatorSignature
 
 NEAREST = 12  # members that count
@@ -30,11 +31,6 @@ _BEYOND = 0.1  # how far a prediction may leave the range of its neighbours' log
 Floats = npt.NDArray[np.float64]
 Model = Callable[[OperatorSignature, str, tuple[KernelLaunch, ...]], float]
 """The analytic time in ns of an operator with its compute mode and kernels."""
-
-# Classes whose operands are old when they run (parameters, gradients, states): their times are those
-# out of memory. Others follow the kernel that wrote their input, part of which is still in L2: on real
-# steps the mean of the cold and the warm time is right at every size (docs/costs.md).
-COLD_CLASSES = frozenset(("copy", "optimizer", "fill"))
 
 
 def kernel_ns(kernel: TimedKernel, cls: str) -> float:

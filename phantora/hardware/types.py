@@ -86,6 +86,8 @@ class Gpu:
     calibration: Calibration
     calibrated_on: str
     """Name of the GPU on which `calibration` was measured."""
+    launch_ns: float = 0.0
+    """Duration of a kernel that does nothing, measured; 0: not known, the calibration's `floor_ns` then."""
 
     @property
     def reference_clock(self) -> float:
