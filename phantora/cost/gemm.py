@@ -56,6 +56,9 @@ def product_ns(machine: Machine, p: Product, sustained: bool = False) -> float:
     gpu, fit = machine.gpu, machine.fit
     if min(p.m, p.n, p.k, p.batch) <= 0:
         return fit.floor_ns
+    memory = machine.memory_ns(p.moved) - fit.floor_ns
+    if min(p.m, p.n, p.k) == 1:  # a vector, or rank one: the library's kernels for these stream and pad no tile
+        return fit.gemm_prologue_ns + memory
     speed = machine.peak(p.dtype) * fit.gemm_peak / gpu.sms * (fit.sustained_gemm if sustained else 1.0)
     store = gpu.hbm_bandwidth / 1e9 * fit.gemm_store / gpu.sms
     depth = max(1, STEP_BYTES // p.in_bytes)
@@ -75,7 +78,6 @@ def product_ns(machine: Machine, p: Product, sustained: bool = False) -> float:
                 partial = p.batch * p.m * p.n * (4 * split + p.out_bytes)
                 ns += fit.kernel_gap_ns + fit.floor_ns + partial / machine.cache_rate
             best = min(best, ns)
-    memory = machine.memory_ns(p.moved) - fit.floor_ns
     return fit.gemm_prologue_ns + max(best, memory)
 
 

@@ -214,6 +214,13 @@ def test_waves_matter() -> None:
     assert over > 1.2 * full
 
 
+@pytest.mark.parametrize("a, b", [((8192, 1, 8), (8192, 8, 2048)), ((8192, 8, 1), (8192, 1, 2048))])
+def test_vectors_and_rank_one_stream(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    """How a mixture of experts weighs its experts' answers, and the gradient: no tile is filled up with nothing."""
+    streamed = 8192 * 8 * 2048 * 4 / MODEL.machine.stream_rate
+    assert streamed < duration("bmm", tensor(*a, dtype="float32"), tensor(*b, dtype="float32")) < 1.5 * streamed
+
+
 def test_tf32_and_layout() -> None:
     fp32 = duration("mm", *[tensor(4096, 4096, dtype="float32")] * 2)
     call = {"lib": "cublas", "m": 4096, "n": 4096, "k": 4096, "a": "f32", "c": "f32", "compute": "f32_tf32"}
