@@ -16,7 +16,7 @@ from phantora.trace.diff.compare import Difference
 from phantora.trace.diff.compare import as_data as difference_data
 from phantora.trace.diff.render import headline
 
-_PART = re.compile(r"/\*\{\{([\w.]+)\}\}\*/")
+_PART = re.compile(r"/\*\{\{([\w.]+)\}\}\*/|<!--\{\{([\w.]+)\}\}-->")
 
 
 def viewers() -> Path:
@@ -57,9 +57,13 @@ def write_page(path: str, text: str) -> None:
 
 
 def _assemble(name: str, title: str, data: dict[str, Any]) -> str:
-    folder = viewers()
-    text = (folder / name).read_text(encoding="utf-8")
-    text = _PART.sub(lambda part: (folder / part[1]).read_text(encoding="utf-8"), text)
+    text = _read(viewers(), name)
     # `<` would end the script element that holds the data.
     packed = orjson.dumps(data, option=orjson.OPT_NON_STR_KEYS).decode().replace("<", "\\u003c")
     return text.replace("{{title}}", html.escape(title)).replace("{{data}}", packed)
+
+
+def _read(folder: Path, name: str) -> str:
+    """The file with the parts that it names."""
+    text = (folder / name).read_text(encoding="utf-8")
+    return _PART.sub(lambda part: _read(folder, part[1] or part[2]), text)

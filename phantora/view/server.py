@@ -44,11 +44,13 @@ _TYPES = {
     ".woff2": "font/woff2",
 }
 _BINARY = "application/octet-stream"
-# Own pages hold all they need; Perfetto's UI makes workers and compiles WebAssembly. Neither may ask the network,
-# so the UI's console tells of a script of its makers and of a local trace processor that it may not ask for.
+_ARROW = "application/vnd.apache.arrow.stream"
+# Own pages hold all they need but for Arrow's library, which the server has; Perfetto's UI makes workers and compiles
+# WebAssembly. Neither may ask the network, so the UI's console tells of a script of its makers and of a local trace
+# processor that it may not ask for.
 _POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; "
-    "frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
+    "connect-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _UI_POLICY = (
     "default-src 'self' data: blob:; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; "
@@ -193,7 +195,10 @@ class _Handler(BaseHTTPRequestHandler):
         step = query.get("step", "")
         if not step.isdecimal():
             raise PhantoraError("say which step: step=2")
-        self._send(self.server.site.rows(run, int(step)), _BINARY)
+        self._send(self.server.site.rows(run, int(step)), _ARROW)
+
+    def _arrow(self, run: str, query: dict[str, str]) -> None:
+        self._send((pages.viewers() / "arrow.js").read_bytes(), _TYPES[".js"])
 
     def _perfetto(self, run: str, query: dict[str, str]) -> None:
         site = self.server.site
@@ -251,7 +256,8 @@ _PATHS: dict[str, Callable[[_Handler, str, dict[str, str]], None]] = {
     "/report.json": _Handler._report_json,
     "/diff": _Handler._diff,
     "/diff.json": _Handler._diff_json,
-    "/rows": _Handler._rows,
+    "/rows.arrow": _Handler._rows,
+    "/arrow.js": _Handler._arrow,
     "/perfetto": _Handler._perfetto,
     "/run.perfetto": _Handler._trace,
 }

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from support.fakelog import small_run
@@ -62,7 +62,8 @@ def test_only_this_machine(server: Server) -> None:
 def test_token(server: Server) -> None:
     token = server.site.token
     assert len(token) >= 32
-    paths = ("/", "/report.json", "/rows?step=1", "/diff", "/perfetto", "/perfetto/ui/", "/run.perfetto", "/nothing")
+    paths = ["/", "/report.json", "/rows.arrow?step=1", "/arrow.js", "/diff", "/perfetto", "/perfetto/ui/"]
+    paths += ["/run.perfetto", "/nothing"]
     for path in paths:
         assert get(server, path)[0] == 403
         assert get(server, path, Cookie=f"phantora-{server.server_port}={token[:-1]}")[0] == 403
@@ -100,7 +101,7 @@ def test_other_paths(server: Server, path: str) -> None:
 
 
 def test_other_runs_and_steps(server: Server) -> None:
-    for path in ("/?run=c", "/?run=../a", "/rows?step=9", "/rows?step=x", "/rows"):
+    for path in ("/?run=c", "/?run=../a", "/rows.arrow?step=9", "/rows.arrow?step=x", "/rows.arrow"):
         status, _, body = get(server, f"{path}{'&' if '?' in path else '?'}token={server.site.token}")
         assert status == 404 and b"Traceback" not in body
 
@@ -126,25 +127,22 @@ def data_of(page: bytes) -> Any:
 
 
 def test_rows_of_a_step(server: Server) -> None:
-    body = get(server, f"/rows?step=2&token={server.site.token}")[2]
-    length = int.from_bytes(body[:4], "little")
-    header = json.loads(body[4 : 4 + length])
-    count = header["rows"]
-    times = np.frombuffer(body, "<u4", 4 * count, 4 + length).reshape(4, count)
-    assert (4 + length) % 4 == 0 and len(body) == 4 + length + 17 * count
-    assert (header["length"], header["unit"]) == (1000 * US, 1)
-    path = header["path"]
-    assert path and all(stream in (0, 1) and start < end for _, stream, start, end in path)
-    assert [(t["rank"], t["stream"], t["first"], t["communication"]) for t in header["tracks"]] == [
-        (0, 0, 0, False), (0, 1, 3, True), (1, 0, 4, False), (1, 1, 7, True),
+    stream = pa.ipc.open_stream(get(server, f"/rows.arrow?step=2&token={server.site.token}")[2])
+    about = json.loads(stream.schema.metadata[b"phantora.step"])
+    (batch,) = stream  # the page counts on one
+    rows = batch.to_pydict()
+    t = about["origin"]
+    assert (about["step"], t, about["length"]) == (2, 11_000 * US, 1000 * US)
+    assert about["path"] and all(stream in (0, 1) and start < end for _, stream, start, end in about["path"])
+    assert list(zip(rows["rank"], rows["stream"], strict=True)) == [
+        *[(0, 0)] * 3, (0, 1), *[(1, 0)] * 3, (1, 1)
     ]  # fmt: skip
-    start, end, ready, name = (times // [[US], [US], [US], [1]]).tolist()
+    start, end, ready = ([(time - t) // US for time in rows[column]] for column in ("start", "end", "ready"))
     assert start == [100, 400, 650, 300, 100, 400, 650, 350]
     assert end == [300, 600, 700, 500, 300, 600, 700, 500]
     assert ready[3] == ready[7] == 350 and ready[:3] == start[:3]
-    assert header["names"][name[0]][1] == "aten::mm" and header["names"][name[3]][0].startswith("ncclDevKernel")
-    classes = [header["classes"][cls] for cls in body[-count:]]
-    assert classes[:2] == ["gemm", "gemm"] and classes[3] == "communication"
+    assert rows["op"][0] == "aten::mm" and rows["name"][3].startswith("ncclDevKernel")
+    assert rows["cls"][:4] == ["gemm", "gemm", "", "communication"]
 
 
 def test_trace_is_the_export(server: Server, logs: tuple[Path, Path], tmp_path: Path) -> None:

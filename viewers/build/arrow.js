@@ -1,0 +1,1 @@
+export { tableFromIPC } from "apache-arrow";
