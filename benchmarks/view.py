@@ -61,7 +61,8 @@ def measure(page: Any, url: str) -> None:
     begin = time.perf_counter()
     page.goto(url)
     page.locator("#timeline-text", has_text="rows").wait_for(timeout=120_000)
-    print(f"page with its timeline   {time.perf_counter() - begin:5.1f} s, " + page.locator("#timeline-text").inner_text())
+    rows = page.locator("#timeline-text").inner_text()
+    print(f"page with its timeline   {time.perf_counter() - begin:5.1f} s, {rows}")
     print(f"streams                  {page.evaluate('view.tracks.length'):5}")
     for height, name in (("all", "all in view"), ("5", "flat"), ("14", "tall")):
         drawn, between = page.evaluate(MOVES, height)

@@ -1,45 +1,35 @@
-"""The pages of ``phantora view`` in Chromium. Skipped where it or playwright is missing."""
+"""The pages of ``phantora view`` in Chromium. Where it is missing, test_page_code.py checks what they do."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fakelog import small_run
 
-from phantora.cli.analyze import filters
-from phantora.cli.view import site_of
 from phantora.view.pages import report_page
 from phantora.view.server import Server
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install playwright")
+REMEDY = "no Chromium: install the system's package `chromium`, or run `playwright install chromium`"
+LOOKS = [(width, scheme) for width in (1280, 400) for scheme in ("light", "dark")]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("pages")
-    a, b = small_run().write(folder / "a.arrow"), small_run(steps=4).write(folder / "b.arrow")
-    site = site_of(str(a), str(b), filters(None, None, None))
-    with Server(site) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
-    site.close()
+def chromium(tools: Any) -> str:
+    """The system's, or playwright's own."""
+    for found in (shutil.which("chromium"), shutil.which("chromium-browser"), tools.chromium.executable_path):
+        if found and Path(found).exists():
+            return str(found)
+    pytest.skip(REMEDY)
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with playwright.sync_playwright() as tools:
-        browser = tools.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = tools.chromium.launch(executable_path=chromium(tools), args=["--no-sandbox"])
         yield browser
         browser.close()
 
@@ -54,7 +44,7 @@ def open_page(browser: Any, width: int = 1280, scheme: str = "light") -> tuple[A
     return page, complaints
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), LOOKS)
 def test_report(server: Server, browser: Any, width: int, scheme: str) -> None:
     page, complaints = open_page(browser, width, scheme)
     page.goto(server.url)
@@ -84,12 +74,14 @@ def test_report(server: Server, browser: Any, width: int, scheme: str) -> None:
     page.close()
 
 
-def test_difference(server: Server, browser: Any) -> None:
-    page, complaints = open_page(browser, 400)
+@pytest.mark.parametrize(("width", "scheme"), LOOKS)
+def test_difference(server: Server, browser: Any, width: int, scheme: str) -> None:
+    page, complaints = open_page(browser, width, scheme)
     page.goto(server.url)
     page.get_by_role("link", name="Difference").click()
+    page.locator("#parts", has_text="GPUs wait 50.00 us more a step for launches").wait_for()
     assert page.locator("#headline").inner_text()
-    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.get_by_role("link", name="Report b").click()
     page.locator("#timeline-text", has_text="rows").wait_for()
     assert page.locator("#step option").count() == 5

@@ -7,8 +7,6 @@ import json
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,25 +23,6 @@ from phantora.errors import PhantoraError
 from phantora.view.server import Server
 
 US = 1000
-
-
-@pytest.fixture(scope="module")
-def logs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("view")
-    (folder / "secret.txt").write_text("beside the run")
-    return small_run().write(folder / "a.arrow"), small_run(steps=4).write(folder / "b.arrow")
-
-
-@pytest.fixture(scope="module")
-def server(logs: tuple[Path, Path]) -> Iterator[Server]:
-    site = site_of(str(logs[0]), str(logs[1]), filters(None, None, None))
-    with Server(site) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
-    site.close()
 
 
 def get(server: Server, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:

@@ -1,0 +1,108 @@
+"""The pages' own code on real answers of the server, under Node.js: what a machine without a browser can check."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phantora.view.server import Server
+
+SCRIPT = Path(__file__).parents[1] / "support" / "page.mjs"
+if shutil.which("node") is None:
+    pytest.skip("the pages' code runs in Node.js, and there is no `node` on PATH", allow_module_level=True)
+
+
+def visit(server: Server, path: str, *actions: tuple[Any, ...], width: int = 1092) -> list[Any]:
+    url = f"http://127.0.0.1:{server.server_port}{path}{'&' if '?' in path else '?'}token={server.site.token}"
+    done = subprocess.run(
+        ["node", str(SCRIPT), url, str(width)],
+        input=json.dumps(actions), capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    answers: list[Any] = json.loads(done.stdout)
+    return answers
+
+
+GEMM, COMMUNICATION, CARD = "#4c8fd0", "#e08a1e", "#ffffff"  # report.js, style.css
+LEFT, TOP = 92, 22  # of the first track; with 1092 pixels a microsecond is one
+
+
+def test_report_of_means_and_of_a_rank(server: Server) -> None:
+    tiles = ("tile-time", "tile-compute", "tile-overlap", "tile-peak")
+    *mean, rows, _, alone, _, title = visit(
+        server, "/", *(("text", tile) for tile in tiles), ("wait", "timeline-text", "8 rows"), ("choose", "rank", "1"),
+        ("text", "tile-overlap"), ("choose", "step", "2"), ("text", "tiles-title"),
+    )  # fmt: skip
+    assert [value.split()[0] for value in mean] == ["1.00", "40.0%", "57.1%", "3.00"]
+    assert rows == "8 rows" and alone.startswith("66.7%") and title == "Step 2, rank 1"
+
+
+def test_breakdown_of_a_class(server: Server) -> None:
+    every, _, one = visit(server, "/", ("text", "works"), ("choose", "class", "communication"), ("text", "works"))
+    assert "nvjet" in every and "ncclDevKernel_AllReduce" in every
+    assert "nvjet" not in one and "ncclDevKernel_AllReduce" in one
+
+
+def test_timeline_shows_the_rows_where_they_are(server: Server) -> None:
+    """Rank 0: gemms from 100 to 300 and 400 to 600 us, an all-reduce from 300 that waits until 350."""
+    first = TOP + 5
+    second, third = first + 14, first + 28
+    asked = [(50, first), (200, first), (350, first), (450, first), (320, second), (400, second), (510, second)]
+    asked += [(320, third + 14), (360, third + 14)]
+    answers = visit(
+        server, "/", ("wait", "timeline-text", "8 rows"), ("choose", "height", "14"),
+        *(("pixel", LEFT + x, y) for x, y in asked), ("point", LEFT + 450, first), ("text", "timeline-text"),
+        ("point", LEFT + 400, second), ("text", "timeline-text"), ("written",),
+        ("choose", "class", "communication"), ("pixel", LEFT + 200, first), ("pixel", LEFT + 400, second),
+    )  # fmt: skip
+    colors = answers[2 : 2 + len(asked)]
+    pale = colors[4]
+    assert colors == [CARD, GEMM, CARD, GEMM, pale, COMMUNICATION, CARD, CARD, COMMUNICATION]
+    assert pale not in (CARD, COMMUNICATION)  # it waits for rank 1, which comes last and waits for nobody
+    _, gemm, _, reduce, words, _, dimmed, kept = answers[2 + len(asked) :]
+    assert gemm.startswith("rank 0 stream 0 · aten::mm · gemm · 200.00 us · at 400.00 us · nvjet_tn")
+    assert "communication · 200.00 us, waits 50.00 us · at 300.00 us · ncclDevKernel_AllReduce" in reduce
+    assert words.startswith("rank 0 : 0|rank 0 : 1|rank 1 : 0|rank 1 : 1|0 ns|")
+    assert dimmed not in (GEMM, CARD) and kept == COMMUNICATION
+
+
+def test_timeline_of_one_rank_and_of_all_in_view(server: Server) -> None:
+    _, _, _, own, _, _, thin = visit(
+        server, "/", ("wait", "timeline-text", "8 rows"), ("choose", "height", "5"), ("choose", "rank", "1"),
+        ("written",), ("choose", "rank", ""), ("choose", "height", "all"), ("pixel", 44 + 80, TOP + 5), width=444,
+    )  # fmt: skip
+    assert own.startswith("1:0|") and "0:0" not in own  # narrow: short labels; streams too flat for all of theirs
+    assert thin == GEMM
+
+
+def test_links(server: Server) -> None:
+    without, used = visit(server, "/", ("text", "links")) + visit(server, "/?run=b", ("text", "links"))
+    assert "phantora trace --flows" in without
+    shown = "h0.gpu0>h0.nvswitch 200.0 GB/s 47.7 MiB 500.00 us 25.0% 50.0%"
+    assert shown in " ".join(used.split())
+
+
+def test_difference(server: Server) -> None:
+    headline, runs, nav, parts = visit(
+        server, "/diff", ("text", "headline"), ("text", "runs"), ("text", "nav"), ("text", "parts")
+    )
+    assert headline and "1.00 ms a step" in runs and "Difference" in nav
+    assert "a.arrow" in runs and "b.arrow" in runs
+    shown = " ".join(parts.split())
+    assert "host: GPUs wait 50.00 us more a step for launches (+50.00 us)" in shown
+    assert "synchronisation 150.00 us 200.00 us +50.00 us" in shown
+
+
+def test_a_step_that_the_run_does_not_have(server: Server) -> None:
+    """The server's words are shown, not an old picture."""
+    _, _, told, tiles = visit(
+        server, "/?run=b", ("wait", "timeline-text", "8 rows"), ("choose", "step", "9"),
+        ("wait", "timeline-text", "no step"), ("text", "tiles"),
+    )  # fmt: skip
+    assert told.endswith("b.arrow: no step 9\n") and tiles == "This rank has no such step."
