@@ -15,7 +15,7 @@ from typing import Any
 from phantora.cost import attention, gemm
 from phantora.cost.catalogue import base_name, classify
 from phantora.cost.tensors import dense, layout, nbytes, on_gpu, tensors
-from phantora.cost.types import OperatorSignature, TensorSpec
+from phantora.cost.types import KernelLaunch, OperatorSignature, TensorSpec
 
 CHUNK = 65536  # elements of a block of torch's multi-tensor kernels (ATen/native/cuda/MultiTensorApply.cuh)
 
@@ -30,9 +30,11 @@ class Place:
     at: tuple[float, ...]
 
 
-def place(signature: OperatorSignature, compute: str = "", kernels: Sequence[str] = ()) -> Place | None:
-    """The place of `signature`, or None for what has no sizes to compare. `kernels` are the names, mangled
-    or not, of those it launches, if they are known."""
+def place(
+    signature: OperatorSignature, compute: str = "", kernels: Sequence[KernelLaunch] = ()
+) -> Place | None:
+    """The place of `signature`, or None for what has no sizes to compare. `kernels` are those that it
+    launches, their names mangled or not, if they are known."""
     name = base_name(signature.name)
     cls, _ = classify(name)
     if cls == "gemm":
@@ -44,8 +46,19 @@ def place(signature: OperatorSignature, compute: str = "", kernels: Sequence[str
     found = _memory(signature, name, cls, max(1, len(kernels)))
     if found is None or not kernels:
         return found
-    stems = " ".join(dict.fromkeys(kernel_stem(kernel) for kernel in kernels))
-    return Place(found.cls, (f"{found.families[0]} {stems}", *found.families), found.at)
+    stems = " ".join(dict.fromkeys(kernel_stem(kernel.name) for kernel in kernels))
+    stemmed = f"{found.families[0]} {stems}"
+    blocks = " ".join(dict.fromkeys(str(kernel.block) for kernel in kernels))
+    if stems == "reduce_kernel" and len(kernels) == 1:
+        return _reduce(signature, f"{name} {found.families[0]} {kernels[0].block}", found, stemmed, kernels[0])
+    return Place(found.cls, (f"{stemmed} {blocks}", stemmed, *found.families), found.at)
+
+
+def _reduce(signature, family, found, stemmed, kernel):
+    n = prod(next(iter(tensors(signature.args))).shape)
+    each = n / max(1, prod(kernel.grid) * prod(kernel.block))
+    at = (_log(kernel.grid[0]), _log(kernel.grid[1]), log2(max(each, 1 / 64)))
+    return Place(found.cls, (f"{family}", *found.families), at)
 
 
 def kernel_stem(name: str) -> str:

@@ -64,7 +64,7 @@ class Neighbours:
     ) -> tuple[float, float] | None:
         """Measured over modelled time at the place of `signature`, and the distance in octaves of the
         nearest neighbour; None without neighbours."""
-        where = place(signature, compute, [kernel.name for kernel in kernels if not kernel.library])
+        where = place(signature, compute, [kernel for kernel in kernels if not kernel.library])
         if where is None:
             return None
         families = self._of(base_name(signature.name))
@@ -94,7 +94,7 @@ def families_of(entries: Iterable[Entry], model: Model) -> dict[str, Family]:
     members: dict[str, list[tuple[Place, float]]] = {}
     for entry in entries:
         kernels = own_kernels(entry)
-        where = place(entry.parsed, entry.compute, [kernel.name for kernel in kernels]) if kernels else None
+        where = place(entry.parsed, entry.compute, launches_of(kernels)) if kernels else None
         if where is None:
             continue
         measured = sum(kernel_ns(kernel, where.cls) for kernel in kernels)
