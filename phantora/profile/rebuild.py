@@ -1,7 +1,9 @@
 """From an operator's signature to a call of it, with operands of the same shapes, strides and dtypes.
 
 Floating-point operands are cut from an :class:`Arena` of random numbers, so that building them costs
-nothing and none shares memory with another. Integers are made so that they are valid where they mean
+little and none shares memory with another. Values matter: divisions and roots take a slower path for what
+is infinite, subnormal or no number. So what an operator writes is fresh for each operator, and optimizers
+get positive numbers, as their second moments are. Integers are made so that they are valid where they mean
 something: indices lie inside what they index, offsets rise to the number of rows.
 """
 
@@ -18,6 +20,7 @@ from phantora.cost.tensors import item_bytes
 from phantora.cost.types import OperatorSignature, TensorSpec
 
 ALIGNMENT = 512  # of operands, as torch's allocator gives them
+SMALLEST = 0.25  # of positive operands
 COPY = "phantora::copy"
 MEMSET = "phantora::memset"
 
@@ -63,7 +66,7 @@ class Arena:
         """Forgets what was cut: the next operands take the same place."""
         self._used = list(self._starts)
 
-    def cut(self, spec: TensorSpec, written: bool) -> torch.Tensor:
+    def cut(self, spec: TensorSpec, written: bool, positive: bool = False) -> torch.Tensor:
         """A tensor as `spec` says. Raises Unbuildable when it does not fit."""
         dtype = dtype_of(spec.dtype)
         elements = 1 + sum((n - 1) * s for n, s in zip(spec.shape, spec.stride, strict=True)) if prod(spec.shape) else 0
@@ -73,7 +76,15 @@ class Arena:
             room = self._ends[written] - self._starts[written]
             raise Unbuildable(f"its operands take more than the {room >> 30} GiB set aside for them")
         self._used[written] = start + size
-        flat = self._memory[start : start + elements * dtype.itemsize].view(dtype)
+        used = self._memory[start : start + elements * dtype.itemsize]
+        flat = used.view(dtype)
+        if written:
+            whole = self._starts[1]  # earlier operators have left their results here
+            for at in range(0, len(used), whole or 1):
+                piece = used[at : at + whole]
+                piece.copy_(self._memory[: len(piece)])
+            if positive and dtype.is_floating_point:
+                flat.abs_().clamp_(min=SMALLEST)
         return flat.as_strided(spec.shape, spec.stride)
 
 
@@ -106,7 +117,8 @@ def rebuild(signature: OperatorSignature, arena: Arena) -> Call:
     positional: list[Any] = []
     named: dict[str, Any] = {}
     for index, (value, argument) in enumerate(zip(values, arguments, strict=False)):
-        built = _value(_Place(base, argument.name, index, values, _is_written(argument)), value, arena)
+        written = _is_written(argument) or _takes_roots(base)
+        built = _value(_Place(base, argument.name, index, values, written), value, arena)
         if argument.kwarg_only:
             named[argument.name] = built
         else:
@@ -139,6 +151,12 @@ def _operator(name: str) -> Any:
         return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
     except (AttributeError, RuntimeError) as error:
         raise Unbuildable(f"{name} is not known to this torch; an extension's operator cannot be rebuilt") from error
+
+
+def _takes_roots(operator: str) -> bool:
+    """Does it expect positive numbers?"""
+    fused = ("_fused_adam", "_fused_sgd", "_fused_adagrad", "_foreach_", "_amp_foreach")
+    return operator.startswith((*fused, "addcdiv")) or operator.rstrip("_") in ("sqrt", "rsqrt", "log", "pow")
 
 
 def _is_written(argument: Any) -> bool:
@@ -190,7 +208,7 @@ def _tensor(place: _Place, spec: TensorSpec, arena: Arena, position: int) -> tor
     if len(spec.stride) != len(spec.shape):
         raise Unbuildable("it has an operand that is not strided")
     if dtype.is_floating_point or dtype.is_complex:
-        return arena.cut(spec, place.written)
+        return arena.cut(spec, place.written, _takes_roots(place.operator))
     tensor = torch.empty_strided(spec.shape, spec.stride, dtype=dtype, device=arena.device)
     rows = _rising_to(place)
     if rows is not None and spec.shape:

@@ -16,6 +16,7 @@ from phantora.cost.table import Entry, Table, TimedKernel, read_table, signature
 from phantora.cost.wanted import Wanted
 from phantora.errors import PhantoraError
 from phantora.hardware import load_gpu
+from phantora.profile.rebuild import SMALLEST, Arena, rebuild
 from phantora.profile.session import JOURNAL, Book
 
 H200, H100, A100 = load_gpu("H200"), load_gpu("H100"), load_gpu("A100")
@@ -145,6 +146,20 @@ def test_an_interrupted_book_goes_on(tmp_path: Path) -> None:
     assert third.lacks(wanted) == wanted[2:] and len(read_table(path)) == 2
     with pytest.raises(PhantoraError, match="holds times of NVIDIA H200"):
         third.add({**ABOUT, "gpu": "NVIDIA B200"}, [])
+
+
+def test_operands_that_are_written_are_fresh_and_those_of_optimizers_positive() -> None:
+    """Else a table's times are those of infinities, that earlier operators left, and of roots of negative numbers."""
+    arena = Arena(3 << 20, "cpu")
+    flat = TensorSpec("float32", (400_000,), (1,))  # more than the part that is only read
+    arena.cut(flat, written=True).fill_(float("nan"))
+    arena.reset()
+    fresh = arena.cut(flat, written=True)
+    assert fresh.isfinite().all() and (fresh < 0).any()
+    arena.reset()
+    moments = (TensorSpec("float32", (1000,), (1,)),) * 2
+    roots = rebuild(OperatorSignature("aten::_foreach_sqrt", (moments,)), arena).run()
+    assert all(root.min() >= SMALLEST**0.5 for root in roots)
 
 
 def test_refused_operators_are_named_with_their_reason(tmp_path: Path) -> None:
