@@ -162,7 +162,8 @@ def _lists(
         return Place(cls, (f"{name} {dtypes} {even}", f"{name} {dtypes}"), at)
     elements = [prod(t.shape) for t in first]
     chunks = sum(-(-n // CHUNK) for n in elements)
-    at = (_log(total), _log(chunks), _log(launches))
+    largest = min(CHUNK, max(elements, default=1))  # a launch lasts at least as long as its longest block
+    at = (_log(total), _log(chunks), _log(launches), _log(largest))
     return Place(cls, (f"{name} {dtypes} {len(lists)}", f"{name} {dtypes}"), at)
 
 
