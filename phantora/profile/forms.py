@@ -88,7 +88,7 @@ def convolution(
     batch: int, c: int, k: int, size: int, tap: int, stride: int, dtype: str, last: bool
 ) -> Iterator[Wanted]:
     """A square convolution of `c` to `k` channels, both directions; float32 counts as TF32."""
-    pad, order = tap // 2, NHWC if last else None
+    pad, order = tap // 2 if tap % 2 else 0, NHWC if last else None  # even taps cut an image into patches
     out = (size + 2 * pad - tap) // stride + 1
     x = tensor(batch, c, size, size, dtype=dtype, order=order)
     w = tensor(k, c, tap, tap, dtype=dtype, order=order)

@@ -36,7 +36,7 @@ def sweep() -> list[Wanted]:
     groups = [list(group) for group in (
         _gemm("bfloat16", 900, 1), _gemm("float32", 130, 3, "tf32"), _gemm("float16", 60, 2), _gemm("float32", 60, 4),
         _batched(), _scaled(), _grouped(), _flash(), _cudnn(), _efficient(), _elementwise(), _norms(), _softmax(),
-        _losses(), _lookups(), _lists(), _convolutions(), _images(), _moves(), _transfers(), _rest(), _scattered(),
+        _losses(), _lookups(), _lists(), _convolutions(), _networks(), _images(), _moves(), _transfers(), _rest(), _scattered(),
     )]  # fmt: skip
     merged = [entry for row in zip_longest(*groups) for entry in row if entry is not None]
     return list(dict.fromkeys(merged))
@@ -301,6 +301,33 @@ def _convolutions() -> Iterator[Wanted]:
         for dtype, last in (("bfloat16", True), ("float32", False), ("float32", True), ("bfloat16", False)):
             for layer in layers:
                 yield from forms.convolution(batch, *layer, dtype, last)
+
+
+# (channels in, out, image, taps, stride) of ResNet-18 and 34, Wide ResNet-50-2, VGG-16, a U-Net's levels, ViT's patches.
+_NETWORKS = (
+    (64, 128, 56, 3, 2), (64, 128, 56, 1, 2), (128, 256, 28, 3, 2), (128, 256, 28, 1, 2), (256, 512, 14, 3, 2), (256, 512, 14, 1, 2),
+    (64, 128, 56, 1, 1), (128, 256, 56, 1, 1), (128, 128, 56, 3, 1), (256, 256, 56, 3, 2), (256, 256, 28, 3, 1),
+    (256, 512, 28, 1, 1), (512, 256, 28, 1, 1), (512, 512, 28, 3, 2), (512, 512, 14, 3, 1), (512, 1024, 14, 1, 1),
+    (1024, 1024, 14, 3, 2), (1024, 1024, 7, 3, 1), (1024, 2048, 7, 1, 1), (2048, 1024, 7, 1, 1), (1024, 512, 28, 1, 1),
+    (3, 64, 224, 3, 1), (64, 64, 224, 3, 1), (64, 128, 112, 3, 1), (128, 128, 112, 3, 1), (128, 256, 56, 3, 1), (256, 256, 56, 3, 1),
+    (256, 512, 28, 3, 1), (512, 512, 28, 3, 1), (320, 320, 64, 3, 1), (320, 640, 32, 3, 1), (640, 640, 32, 3, 1),
+    (640, 1280, 16, 3, 1), (1280, 1280, 16, 3, 1), (1280, 1280, 8, 3, 1), (3, 768, 224, 16, 16), (3, 1024, 224, 16, 16), (3, 96, 224, 4, 4),
+)  # fmt: skip
+
+
+def _networks() -> Iterator[Wanted]:
+    """Those of other networks, and ResNet's between its regular batches: cuDNN's choice of a kernel jumps."""
+    resnet = (
+        (64, 64, 56, 1, 1), (64, 64, 56, 3, 1), (64, 256, 56, 1, 1), (256, 64, 56, 1, 1), (128, 128, 28, 3, 1), (128, 512, 28, 1, 1),
+        (512, 128, 28, 1, 1), (256, 256, 14, 3, 1), (256, 1024, 14, 1, 1), (1024, 256, 14, 1, 1), (512, 512, 7, 3, 1),
+        (512, 2048, 7, 1, 1), (2048, 512, 7, 1, 1), (128, 128, 56, 3, 2), (256, 512, 56, 1, 2), (512, 1024, 28, 1, 2),
+    )  # fmt: skip
+    for layers, batches in ((_NETWORKS, (32, 128, 64, 256)), (resnet, (32, 128, 256, 48, 96))):
+        for batch in batches:
+            for dtype, last in (("bfloat16", True), ("float32", False), ("bfloat16", False), ("float32", True)):
+                for c, k, size, tap, stride in layers:
+                    if batch * max(c, k) * size * size <= MOST_ELEMENTS:
+                        yield from forms.convolution(batch, c, k, size, tap, stride, dtype, last)
 
 
 def _images() -> Iterator[Wanted]:
