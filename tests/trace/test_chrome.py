@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import gzip
 import json
-import logging
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.agreement import holistic, paths_fill_steps, same_as_hta, same_in_sql
 from support.fakelog import METADATA, FakeRun, Kind, large_rows, small_run, write_rows
 from support.trace_processor import ask
 
 from phantora.trace import writer
-from phantora.trace.analysis.analyze import analyze
 from phantora.trace.export import export
-from phantora.trace.reader import open_log
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import large_log
 
 
 def events(path: str) -> list[dict[str, Any]]:
@@ -82,60 +84,19 @@ def test_awkward_names(tmp_path: Path) -> None:
     assert found == {name, "(unnamed)", "ncclDevKernel_all_reduce"}
 
 
-def hta(directory: Path, monkeypatch: pytest.MonkeyPatch, exact: bool = True) -> Any:
-    module = pytest.importorskip("hta.trace_analysis", reason="HolisticTraceAnalysis is not installed")
-    monkeypatch.setenv("HTA_DISABLE_NS_ROUNDING", "1" if exact else "0")
-    logging.getLogger("hta").setLevel(logging.ERROR)
-    return module.TraceAnalysis(trace_dir=str(directory), include_last_profiler_step=True)
-
-
-def same_as_hta(log: Path, analysis: Any) -> None:
-    """Overlap and the split of time equal ours within 0.1 points on every rank."""
-    ours = {rank.rank: rank.gpu for rank in analyze(open_log(log), details=False).ranks}
-    overlap = analysis.get_comm_comp_overlap(visualize=False)
-    breakdown = analysis.get_temporal_breakdown(visualize=False)
-    assert sorted(overlap["rank"]) == sorted(breakdown["rank"]) == sorted(ours)
-    for _, row in overlap.iterrows():
-        share = ours[int(row["rank"])].overlap
-        assert share is not None
-        assert row["comp_comm_overlap_pctg"] == pytest.approx(100 * share, abs=0.1)
-    for _, row in breakdown.iterrows():
-        times = ours[int(row["rank"])]
-        assert row["kernel_time(us)"] == pytest.approx(times.time / 1000, rel=1e-3)
-        assert row["idle_time_pctg"] == pytest.approx(100 * times.idle / times.time, abs=0.1)
-        assert row["compute_time_pctg"] == pytest.approx(100 * times.compute / times.time, abs=0.1)
-        rest = times.exposed + times.copy
-        assert row["non_compute_time_pctg"] == pytest.approx(100 * rest / times.time, abs=0.1)
-
-
-def same_kinds_as_hta(log: Path, analysis: Any) -> None:
-    """Its split by kind of kernel; it cuts every stretch to whole microseconds, so for logs of such only."""
-    ours = {rank.rank: rank.gpu for rank in analyze(open_log(log), details=False).ranks}
-    kinds, _ = analysis.get_gpu_kernel_breakdown(visualize=False, include_memory_kernels=False)
-    split = {row["kernel_type"]: row["sum"] for _, row in kinds.iterrows()}
-    sums = {
-        "COMPUTATION": sum(t.compute - t.overlapped for t in ours.values()),
-        "COMMUNICATION": sum(t.exposed for t in ours.values()),
-        "COMPUTATION overlapping COMMUNICATION": sum(t.overlapped for t in ours.values()),
-    }
-    whole = sum(sums.values())
-    for kind, time in sums.items():
-        assert 100 * 1000 * split.get(kind, 0) / whole == pytest.approx(100 * time / whole, abs=0.1)
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.parametrize("exact", [True, False])
-def test_hta_agrees_on_the_small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exact: bool) -> None:
+@pytest.mark.parametrize("finer", [1000, 1])
+def test_hta_agrees_on_the_small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finer: int) -> None:
     log = small_run().write(tmp_path / "run.arrow")
-    export(log, str(tmp_path / "out") + "/")
-    analysis = hta(tmp_path / "out", monkeypatch, exact)
-    same_as_hta(log, analysis)
-    same_kinds_as_hta(log, analysis)
-    idle, _ = analysis.get_idle_time_breakdown(ranks=[0], visualize=False)
-    assert "host_wait" in set(idle["idle_category"])
+    analysis = holistic(log, tmp_path / "out", monkeypatch, finer)
+    report = same_as_hta(log, analysis, finer)
+    assert report.details is not None
+    streams = {(s.rank, s.stream): (s.busy, s.host_wait, s.kernel_wait, s.other) for s in report.details.streams}
+    us = 1000
+    assert streams[0, 0] == (3 * 450 * us, 2 * 400 * us, 0, 3 * (100 + 50) * us)
+    assert streams[0, 1] == (3 * 200 * us, 2 * 800 * us, 0, 0)
     launches = analysis.get_cuda_kernel_launch_stats(ranks=[0], visualize=False)[0]
     assert len(launches) == 12  # nine kernels, three copies
-    assert sorted(launches["launch_delay"])[:1] == [86.0]
+    assert min(launches["launch_delay"]) == 86.0 * finer
     graph, fine = analysis.critical_path_analysis(rank=0, annotation="ProfilerStep", instance_id=1)
     assert fine and len(graph.critical_path_nodes) > 2
 
@@ -143,5 +104,12 @@ def test_hta_agrees_on_the_small_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_hta_agrees_on_a_random_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tables, rows = large_rows(10_000, ranks=2)
     log = write_rows(tmp_path / "run.arrow", METADATA, tables, rows, {})
-    export(log, str(tmp_path / "out") + "/")
-    same_as_hta(log, hta(tmp_path / "out", monkeypatch))
+    same_as_hta(log, holistic(log, tmp_path / "out", monkeypatch))
+
+
+def test_others_agree_on_64_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "run.arrow"
+    large_log.write(log, 20_000, ranks=64, steps=3)
+    report = same_as_hta(log, holistic(log, tmp_path / "out", monkeypatch))
+    same_in_sql(log, tmp_path, report)
+    paths_fill_steps(report)

@@ -22,6 +22,7 @@ from phantora.trace.analysis.memory import memory
 from phantora.trace.analysis.occupancy import NextRow, first_row, occupancy, times
 from phantora.trace.analysis.report import CAUSES, Details, RankReport, Report, StepTimes, Times
 from phantora.trace.analysis.steps import Step, Steps, find_steps
+from phantora.trace.analysis.streams import Streams
 from phantora.trace.analysis.throughput import Tokens
 from phantora.trace.analysis.windows import Span, Window, code, spans_of, windows
 from phantora.trace.analysis.work import WorkSums
@@ -124,6 +125,7 @@ class _Pass:
             self.collectives = Collectives(ranks)
             self.tokens = Tokens(log)
             self.links = Links(log)
+            self.streams = Streams(ranks)
             self.paths = CriticalPaths(log, ranks, self.groups, _typical(spans), MOST_JOINS if len(spans) > 1 else None)
 
     def add(self, window: Window) -> None:
@@ -136,6 +138,7 @@ class _Pass:
                 self._add_rank(window, position)
         self.work.add(window)
         if self.details:
+            self.streams.add(window)
             before = self.spans[window.index - 1].last if window.index else -1
             if span.step is not None:
                 self.collectives.add(window, before)
@@ -255,6 +258,7 @@ class _Pass:
             modules=self.work.modules(),
             collectives=self.collectives.report(self.log, self.groups),
             stragglers=self.collectives.stragglers(max(1, len(report.steps))),
+            streams=self.streams.report(),
             links=self.links.report(),
             memory=memory(self.log, self.ranks, self.steps, self.annotations),
             critical_paths=self.paths.report(),

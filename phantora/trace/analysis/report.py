@@ -171,6 +171,21 @@ class Straggler:
 
 
 @dataclass
+class StreamReport:
+    """A stream's gaps between two rows, by HolisticTraceAnalysis' definition. Sums over all that is reported on."""
+
+    rank: int
+    stream: int
+    busy: int
+    host_wait: int
+    """The next row was launched after the one before had ended."""
+    kernel_wait: int
+    """Other gaps below 30 us."""
+    other: int
+    """The stream waited for another, as a rule."""
+
+
+@dataclass
 class LinkReport:
     """A directed link of the network, from link rows. Means per step, without the first when there are several."""
 
@@ -290,6 +305,7 @@ class Details:
     """By innermost annotation that was open at the launch; torch records no module of its own accord."""
     collectives: list[CollectiveReport]
     stragglers: list[Straggler]
+    streams: list[StreamReport]
     links: list[LinkReport]
     """The most used first; empty when the log has no link rows (`phantora trace --flows` writes them)."""
     memory: list[MemoryReport]

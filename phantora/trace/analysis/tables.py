@@ -13,6 +13,10 @@ from phantora.errors import PhantoraError
 from phantora.trace.analysis.report import CAUSES, Report, StepTimes
 
 Row = dict[str, Any]
+# Of `Details`: each a table as it is.
+_LISTS = (
+    "exposure", "collectives", "stragglers", "kernels", "operators", "classes", "modules", "streams", "links",
+)  # fmt: skip
 
 
 def tables(report: Report) -> dict[str, list[Row]]:
@@ -24,7 +28,7 @@ def tables(report: Report) -> dict[str, list[Row]]:
     details = report.details
     if details is None:
         return found
-    for name in ("exposure", "collectives", "stragglers", "kernels", "operators", "classes", "modules", "links"):
+    for name in _LISTS:
         found[name] = [asdict(row) for row in getattr(details, name)]
     found["memory"] = [
         {"rank": m.rank, "step": m.peak_step, "time": m.peak_time, "category": category, "bytes": value}
