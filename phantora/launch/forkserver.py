@@ -108,6 +108,10 @@ class ForkServer:
                     f"cannot import {name} with {sys.executable}: {error}; install it there, or run "
                     "`phantora doctor`"
                 ) from error
+            except _GpuWanted:
+                raise PhantoraError(
+                    f"{name} asks for its GPU while it is imported, which only a rank has: leave out --preload {name}"
+                ) from None
         for entry in shared:
             _import_early(entry)
         if stubs:
@@ -187,10 +191,15 @@ class ForkServer:
             self._link.sendall(json.dumps(message).encode())
 
 
+class _GpuWanted(BaseException):
+    """A module asked for more than whether there is a GPU. No handler of its own may take another way for it."""
+
+
 def _import_early(entry: str) -> None:
-    """Imports ``module`` or ``module:name``, which the ranks will; what fails here fails there, with its message."""
+    """Imports ``module`` or ``module:name``, which the ranks will; what fails here fails there, with its message,
+    and what needs its GPU finds it there."""
     module, _, name = entry.partition(":")
-    with _gpu_assumed(), suppress(Exception):
+    with _gpu_assumed(), suppress(Exception, _GpuWanted):
         found = importlib.import_module(module)
         if name and not hasattr(found, name):  # packages that import their parts when these are asked for do so now
             importlib.import_module(f"{module}.{name}")
@@ -201,18 +210,24 @@ def _gpu_assumed() -> Iterator[None]:
     """Modules that ask torch for a GPU while they are imported hear of one, as they would in a rank.
 
     The real answer would be none, and torch forbids CUDA to processes that are forked after it was given.
+    What modules may keep (``torch.cuda.device_count``) stays; what it calls is replaced.
     """
     torch: Any = sys.modules.get("torch")
-    ask = getattr(torch, "_C", None) and getattr(torch._C, "_cuda_getDeviceCount", None)
-    if ask is None:
+    if getattr(getattr(torch, "_C", None), "_cuda_getDeviceCount", None) is None:
         yield
         return
-    count = torch.cuda.device_count
-    torch._C._cuda_getDeviceCount = torch.cuda.device_count = lambda: 1
+    cuda = torch.cuda
+    kept = torch._C._cuda_getDeviceCount, cuda._device_count_nvml, cuda._lazy_init
+    torch._C._cuda_getDeviceCount = cuda._device_count_nvml = lambda: 1
+    cuda._lazy_init = _want_gpu
     try:
         yield
     finally:
-        torch._C._cuda_getDeviceCount, torch.cuda.device_count = ask, count
+        torch._C._cuda_getDeviceCount, cuda._device_count_nvml, cuda._lazy_init = kept
+
+
+def _want_gpu() -> NoReturn:
+    raise _GpuWanted
 
 
 def _kill_group(pid: int) -> None:

@@ -17,11 +17,11 @@ STDOUT, STDERR = 1, 2  # bits of torchrun's --redirects and --tee
 
 
 # By top package of a module that is run: what it imports from elsewhere that costs much and does nothing.
-# What looks for its GPU when it is imported (torchtitan itself, torch._inductor) is left to the rank.
+# What asks for its GPU's properties when it is imported (torchtitan itself) is left to the rank.
 PRELOADS = {
     "torchtitan": (
-        "datasets", "sympy", "torch.distributed.checkpoint", "torch.distributed.pipelining",
-        "torchdata.stateful_dataloader", "tyro",
+        "datasets", "sympy", "torch._inductor.compile_fx", "torch.distributed.checkpoint",
+        "torch.distributed.pipelining", "torch.utils.tensorboard", "torchdata.stateful_dataloader", "tyro",
     ),
 }  # fmt: skip
 

@@ -7,8 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
+from support.communication import flops, messages
 from support.runs import SAMPLES, Run, trace
 
+from phantora.launch.shims.deepspeed import CPU_ADAM_PER_S
 from phantora.trace.analysis.steps import find_steps
 from phantora.trace.reader import open_log
 
@@ -51,10 +53,17 @@ def test_trainer_deepspeed_offload(tmp_path: Path) -> None:
     (tmp_path / "offload.json").write_text(json.dumps(settings))
     run = trainer(tmp_path, "--deepspeed", "offload.json", "--checkpointing", host_time="none")
     check_trainer(run, batch=4 * 2)
-    hidden, layers = 256, 2
-    parameters = 128256 * hidden + layers * (2 * hidden**2 + 2 * hidden * 64 + 3 * hidden * 4 * hidden)
+    hidden, layers, seq, vocab = 256, 2, 256, 128256
+    layer = 2 * hidden**2 + 2 * hidden * 64 + 3 * hidden * 4 * hidden
+    parameters = vocab * hidden + layers * layer
     seconds = seconds_of(run)[-1]
-    assert parameters / 4e9 < seconds < 3 * parameters / 4e9  # the rest is the GPU's and the copies'
+    assert parameters / CPU_ADAM_PER_S < seconds < 3 * parameters / CPU_ADAM_PER_S  # the rest: the GPU's and copies'
+    reduced = {m: n for m, n in messages(run.log, 0).items() if m.kind == "ReduceScatter"}
+    assert {m.group for m in reduced} == {2}
+    assert sum(m.bytes * n for m, n in reduced.items()) == pytest.approx(3 * 2 * parameters, rel=0.01)
+    repeated = layer - 4 * hidden**2  # all but the last product of a layer
+    of_layer = (6 * layer + 2 * repeated) * seq + 18 * seq**2 * hidden  # attention as in test_deepspeed
+    assert flops(run.log, 0) == pytest.approx(3 * 4 * (layers * of_layer + 6 * vocab * hidden * seq), rel=0.01)
 
 
 def test_lightning(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from phantora.trace.reader import open_log
 sys.path.insert(0, str(SAMPLES / "megatron"))
 from megatron_shapes import SHAPES, Shape
 
-PRELOAD = ("--preload", "megatron.core.models.gpt.gpt_model", "--hang-timeout", "300")
+OPTIONS = ("--hang-timeout", "300")
 ITERATIONS = 2
 
 
@@ -47,7 +47,7 @@ class Result:
 def pretrain(directory: Path, cluster: str, model: str, *arguments: str, layers: int = 2, seq: int = 2048,
              sequences: int, options: tuple[str, ...] = ()) -> Result:  # fmt: skip
     run = trace(
-        directory, "--cluster", cluster, *PRELOAD, *options, str(SAMPLES / "megatron" / "pretrain_gpt.py"),
+        directory, "--cluster", cluster, *OPTIONS, *options, str(SAMPLES / "megatron" / "pretrain_gpt.py"),
         "--model", model, "--num-layers", str(layers), "--seq-length", str(seq), "--train-iters", str(ITERATIONS),
         "--global-batch-size", str(sequences), *arguments,
     )  # fmt: skip
@@ -157,6 +157,7 @@ def test_interleaved_pipeline(tmp_path: Path) -> None:
     for rank in range(2):
         sent_or_received = {m: n for m, n in result.messages(rank).items() if m.kind == "SendRecv"}
         assert sum(m.bytes * n for m, n in sent_or_received.items()) == 2 * 4 * 3 * size
+    assert result.flops(0) + result.flops(1) == pytest.approx(model_flops(result.shape, 4), rel=0.01)
 
 
 def test_three_dimensions_recompute_fp16(tmp_path: Path) -> None:
@@ -172,6 +173,11 @@ def test_three_dimensions_recompute_fp16(tmp_path: Path) -> None:
     assert found[Message("AllGather", 2, activations)] == 2 * (8 + 1)  # and the embedding's backward
     assert found[Message("ReduceScatter", 2, activations)] == 2 * (6 + 1)
     own = matmul_parameters(shape, output=False) / 2
+    data_parallel = {m: n for m, n in found.items() if m.bytes != activations and m.bytes > 1_000_000}
+    of_stage = (own + shape.vocab * shape.hidden) / 2 + 2 * shape.hidden
+    for kind, width in (("ReduceScatter", 4), ("AllGather", 2)):
+        moved = sum(m.bytes * n for m, n in data_parallel.items() if m.kind == kind and m.group == 2)
+        assert moved == pytest.approx(width * of_stage, rel=1e-3)
     expected = 8 * own * shape.seq * 2 + attention_flops(shape, 2, passes=4.5) / 2
     assert result.flops(0) == pytest.approx(expected / 2, rel=0.01)
 
@@ -192,8 +198,9 @@ def test_context_parallel(tmp_path: Path) -> None:
 
 
 def test_experts(tmp_path: Path) -> None:
-    """Mixtral 8x7B, EP4: each rank's tokens go to all ranks in equal parts, there and back, and so do gradients."""
-    result = pretrain(tmp_path, "1x4xH100", "mixtral-8x7b", "--ep", "4", sequences=4)
+    """Mixtral 8x7B, EP4 in DP4: each rank's tokens go to all ranks in equal parts, there and back, and so do
+    gradients; what is no expert's is summed over the replicas beside the backward pass."""
+    result = pretrain(tmp_path, "1x4xH100", "mixtral-8x7b", "--ep", "4", "--overlap-grad-reduce", sequences=4)
     shape, found = result.shape, result.messages(2)
     routed = 2 * shape.seq * shape.top_k * shape.hidden  # bytes of one rank's (token, choice) pairs
     assert "tokens per expert: balanced" in result.run.err + result.run.out
@@ -205,7 +212,7 @@ def test_experts(tmp_path: Path) -> None:
 
 
 def test_uneven_experts(tmp_path: Path) -> None:
-    """Qwen3 30B-A3B, TP2 x EP2: the experts of one rank are wanted three times as much."""
+    """Qwen3 30B-A3B, TP2 and EP2 on the same ranks: the experts of one are wanted three times as much."""
     (tmp_path / "routing.json").write_text(json.dumps({"0": [3] * 64 + [1] * 64}))
     result = pretrain(
         tmp_path, "1x2xH100", "qwen3-30b-a3b", "--tp", "2", "--ep", "2", "--etp", "1", "--sequence-parallel",
@@ -217,6 +224,13 @@ def test_uneven_experts(tmp_path: Path) -> None:
     rest = [result.flops(rank) - model_flops(dense, 1) / 2 - router for rank in range(2)]
     experts = 6 * 3 * shape.hidden * shape.ffn * shape.top_k * shape.seq
     assert rest == [pytest.approx(experts * share, rel=0.01) for share in (0.75, 0.25)]
+    activations = 2 * shape.seq * shape.hidden
+    sent = activations // 2 * shape.top_k
+    for rank, received in enumerate((3 * sent // 2, sent // 2)):
+        found = result.messages(rank)
+        assert found[Message("SendRecv", 2, sent + received)] == 4 * shape.layers
+        assert found[Message("AllGather", 2, activations)] == 3 * shape.layers + 3  # of attention, as above
+        assert found[Message("ReduceScatter", 2, activations)] == 2 * shape.layers + 2
 
 
 def test_checkpoint_local_attention(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -138,6 +138,7 @@ class Decoder:
 
 LLAMA8 = Decoder(4096, 32, 8, 128, 14336, 128256)
 LLAMA70 = Decoder(8192, 64, 8, 128, 28672, 128256)
+DEBUG = Decoder(256, 16, 16, 16, 768, 2048)  # TorchTitan's debugmodel
 
 
 def test_hsdp_accumulation_and_clipping(place: Path) -> None:
@@ -155,6 +156,10 @@ def test_hsdp_accumulation_and_clipping(place: Path) -> None:
     formula = 6 * (m.layer + m.table + m.dim + 2 * s * m.dim)
     assert printed.tflops == pytest.approx(printed.tps * formula / 1e12, rel=0.01)
     seen, rounds = collectives(run), 2 * steps
+    parameters = 12
+    assert seen["AllReduce", 2, parameters * FP32] == steps  # the norms of their gradients, over the shards
+    clipping = Counter(r["op"] for r in records(run.log, "kernel", "rank", "op") if r["rank"] == 0)
+    assert clipping["aten::_foreach_norm.Scalar"] >= steps and clipping["aten::_foreach_mul_.Tensor"] >= steps
     for unit, gathers in ((m.layer, 2), (m.table, 2), (m.table + m.dim, 1)):
         assert seen["AllGather", 2, unit * BF16] == gathers * rounds  # the last unit stays between passes
         assert seen["ReduceScatter", 2, unit * FP32] == rounds
@@ -188,6 +193,7 @@ def test_pipeline_tensor_and_data_parallel(place: Path) -> None:
 
 
 def test_context_parallel_with_selective_checkpointing(place: Path) -> None:
+    """Ring attention: keys and values are gathered forward and backward, their gradients go round."""
     s, m, steps = 2048, LLAMA8, STEPS
     run = titan(
         place, "1x2xH100", "llama3_8b.toml", "8B-1layers", "--training.seq_len", str(s), "--training.local_batch_size",
@@ -197,8 +203,14 @@ def test_context_parallel_with_selective_checkpointing(place: Path) -> None:
     seen = collectives(run)
     for unit, gathers in ((m.layer, 2), (m.table, 2), (m.table + m.dim, 1)):
         assert seen["AllGather", 2, unit * BF16] == gathers * steps
-    keys_and_values = 2 * (s // 2) * m.kv_heads * m.head * BF16 * 2
-    assert seen["AllGather", 2, keys_and_values] or seen["SendRecv", 2, keys_and_values]
+    keys_and_values = 2 * s * m.kv_heads * m.head
+    assert seen["AllGather", 2, keys_and_values * BF16] == 2 * steps
+    assert seen["SendRecv", 2, keys_and_values * FP32] == 2 * steps  # half of them sent, half received
+    local = s // 2
+    products = m.forward(local, 0, 1) + m.backward(local, 0, 1) + m.output(local)
+    recomputed = 2 * local * m.dim * (m.kv_heads * m.head + m.heads * m.head + m.hidden)  # every second: wk, wo, w3
+    attention = 3.5 * 4 * m.heads * m.head * 1.5 * local**2  # its own part, and half of the other's
+    assert flops(run) == pytest.approx(steps * (products + recomputed + attention), rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -221,6 +233,9 @@ def test_pipeline_schedules_and_checkpoints(place: Path, schedule: str, stages: 
     moved = sum(r["bytes"] for r in records(run.log, "sendrecv", "rank", "bytes")
                 if r["rank"] == 0 and r["bytes"] >= message)  # fmt: skip
     assert moved == STEPS * 2 * micro * borders * message
+    m, layers = DEBUG, 6
+    forward = m.forward(s, s, layers) + m.output(s) / 3  # in fp32 attention is products, too: backward is twice this
+    assert flops(run, 0) + flops(run, 1) == pytest.approx((3 * STEPS * micro + 1) * forward, rel=0.01)  # 1: shapes
     if schedule == "GPipe":
         assert (out / "checkpoint/step-4/.metadata").stat().st_size > 0
         parameters = re.search(r"size: ([\d,]+) total parameters", re.sub(r"\x1b\[[\d;]*m", "", run.out + run.err))
@@ -278,22 +293,75 @@ FlexAttentionWrapper._compiled_flex_attn = torch.compile(flex_attention)
 """
 
 
+GPT_OSS = Decoder(2880, 64, 8, 64, 0, 201088)
+OSS_EXPERTS, DEEPSEEK_EXPERTS = Experts(32, 4, 2880, 2880), Experts(64, 6, 1408, 2048)
+
+
+def gpt_oss(s: int, _: int) -> float:
+    """Products of a token's dense part, forward; attention, forward and backward."""
+    return 3 * 2 * s * GPT_OSS.attention + 3.5 * 4 * s**2 * GPT_OSS.heads * GPT_OSS.head
+
+
+def deepseek(s: int, layers: int) -> float:
+    """The same of DeepSeek-V3 16B: compressed keys and values, a dense layer first, two shared experts."""
+    dim, heads, own, turned, value, rank = 2048, 16, 128, 64, 128, 512
+    keys = dim * (rank + turned) + rank * heads * (own + value)
+    weights = layers * (dim * heads * (own + turned) + keys + heads * value * dim)
+    weights += 3 * dim * 10944 + (layers - 1) * 3 * dim * 2 * 1408
+    scores, values = 2 * s**2 * heads * (own + turned), 2 * s**2 * heads * value
+    return 6 * s * weights + layers * (4 * scores + 3 * values)
+
+
 @pytest.mark.parametrize(
-    "sample, flavor", [("deepseek_v3_16b.toml", "16B-2layers"), ("gpt_oss_20b.toml", "20b-1layers")]
+    "sample, flavor, layers, experts, dense, vocabulary",
+    [
+        ("deepseek_v3_16b.toml", "16B-2layers", 2, DEEPSEEK_EXPERTS, deepseek, 102400),
+        ("gpt_oss_20b.toml", "20b-1layers", 1, OSS_EXPERTS, gpt_oss, 201088),
+    ],
 )
-def test_balanced_experts_and_compiled_attention(place: Path, sample: str, flavor: str) -> None:
-    """Models with FlexAttention, which torch.compile generates."""
-    s, steps = 512, STEPS
+def test_balanced_experts_and_compiled_attention(
+    place: Path, sample: str, flavor: str, layers: int, experts: Experts, dense: Callable[[int, int], float],
+    vocabulary: int,
+) -> None:  # fmt: skip
+    """Models with FlexAttention, which torch.compile generates; experts over 2 GPUs, the other's tokens beside one's
+    own."""
+    s, e, steps = 512, experts, STEPS
     (place / "untuned.py").write_text(UNTUNED)
     run = titan(
-        place, "1x1xH100", sample, flavor, "--training.seq_len", str(s), "--training.local_batch_size", "1",
-        "--parallelism.expert_parallel_degree", "1", "--activation_checkpoint.mode", "none",
+        place, "1x2xH100", sample, flavor, "--training.seq_len", str(s), "--training.local_batch_size", "1",
+        "--parallelism.expert_parallel_degree", "2", "--activation_checkpoint.mode", "none",
         "--experimental.custom_import", "untuned",
     )  # fmt: skip
     check_numbers(run, s)
+    pairs = s * e.chosen
+    padded = pairs + e.count // 2 * 8
+    expected = dense(s, layers) + 6.0 * s * e.dim * (vocabulary + e.count) + 6.0 * padded * 3 * e.dim * e.hidden
+    assert flops(run) == pytest.approx(steps * expected, rel=0.01)
+    seen = collectives(run)
+    assert seen["SendRecv", 2, 2 * pairs * e.dim * BF16] == steps * 4  # dispatch and combine, forward and backward
+    tables = [n for (kind, _, size), n in seen.items() if kind == "ReduceScatter" and size >= vocabulary * e.dim * FP32]
+    assert tables == [steps, steps]  # the embedding; the output and the last norm
     names = Counter(r["op"] for r in records(run.log, "kernel", "op") if r["op"])
     assert any("flex_attention_backward" in name for name in names)
-    assert names["aten::_grouped_mm"] % steps == 0 and names["aten::_grouped_mm"] > 0
+
+
+def test_float8(place: Path) -> None:
+    """torchao's Float8 products, gathered as float8: a byte per weight of a layer's matrices."""
+    s, m, steps = 1024, LLAMA8, STEPS
+    run = titan(
+        place, "1x2xH100", "llama3_8b.toml", "8B-1layers", "--training.seq_len", str(s), "--training.local_batch_size",
+        "1", "--activation_checkpoint.mode", "none", "--model.converters", "quantize.linear.float8",
+        "--quantize.linear.float8.enable_fsdp_float8_all_gather", "--quantize.linear.float8.filter_fqns", "output",
+    )  # fmt: skip
+    check_numbers(run, s)
+    assert "Float8 tensorwise scaled training active" in run.out + run.err
+    scaled = sum(r["flops"] for r in records(run.log, "kernel", "rank", "op", "flops")
+                 if r["rank"] == 0 and r["op"] == "aten::_scaled_mm")  # fmt: skip
+    assert scaled == pytest.approx(steps * (m.forward(s, 0, 1) + m.backward(s, 0, 1)), rel=0.01)
+    assert flops(run) == pytest.approx(steps * (m.forward(s, s, 1) + m.backward(s, s, 1) + m.output(s)), rel=0.01)
+    seen = collectives(run)
+    assert seen["AllGather", 2, m.layer - 2 * m.dim + 2 * m.dim * BF16] == 2 * steps
+    assert seen["ReduceScatter", 2, m.layer * FP32] == steps
 
 
 def test_a_file_for_another_model_ends_in_one_line(place: Path) -> None:

@@ -229,6 +229,16 @@ def test_optimizers_without_a_backward_pass_between_are_one(tmp_path: Path) -> N
     assert len(report_of(chained(backward=0), tmp_path).steps) == 6
 
 
+def test_optimizers_that_call_the_backward_pass_are_steps(tmp_path: Path) -> None:
+    """Lightning gives the optimizer a closure with both passes, and launches nothing between two steps."""
+    run = FakeRun()
+    for t in (0, 1000, 2000):
+        run.add(Kind.ANNOTATION, 0, t + 100, t + 900, "Optimizer.step#AdamW")
+        mm = run.add(Kind.OPERATOR, 0, t + 200, t + 210, "aten::mm", stream=1)
+        run.add(Kind.KERNEL, 0, t + 220, t + 300, "backward", launch=t + 205, link=mm)
+    assert [step.end for step in report_of(run, tmp_path).steps] == [900, 1900, 2900]
+
+
 def test_links(tmp_path: Path) -> None:
     """Two steps of 100 us after the first; a stretch of 40 us reaches over a border, one is empty."""
     run = FakeRun()

@@ -107,26 +107,29 @@ def _from_profiler(spans: list[Mark]) -> list[Step]:
 
 
 def _passes_between(log: Log, spans: dict[int, list[Mark]]) -> dict[int, Mask]:
-    """For each rank, whether a backward pass ran between one optimizer's end and the next's start: operators of
-    another thread than the optimizer's, as autograd has its own. Of a rank whose operators all ran in
-    one thread, whether a kernel was launched between."""
+    """For each rank, whether a backward pass ran between one optimizer's end and the next's (Lightning has the
+    optimizer call it): operators of another thread than the optimizer's, as autograd has its own. Of a rank
+    whose operators all ran in one thread, whether a kernel was launched before the next began."""
     busy: dict[int, Mask] = {}
-    gaps: dict[int, tuple[Ints, Ints]] = {}
+    gaps: dict[int, tuple[Ints, Ints, Ints]] = {}
     thread: dict[int, int] = {}
     for rank, own in spans.items():
         ordered = sorted(own)
         gaps[rank] = (
             np.array([mark.end for mark in ordered[:-1]], np.int64),
             np.array([mark.start for mark in ordered[1:]], np.int64),
+            np.array([mark.end for mark in ordered[1:]], np.int64),
         )
         thread[rank] = ordered[0].thread
         busy[rank] = np.zeros(len(ordered) - 1, bool)
     single = {rank for rank, own in busy.items() if len(own)}
     for rank, moments in _moments(log, "start", ("operator",), sorted(single), thread):
-        busy[rank] |= _any_between(moments, *gaps[rank])
+        ended, _, end = gaps[rank]
+        busy[rank] |= _any_between(moments, ended, end)
         single.discard(rank)
     for rank, moments in _moments(log, "launch", ("kernel", "collective", "sendrecv"), sorted(single)):
-        busy[rank] |= _any_between(moments, *gaps[rank])
+        ended, start, _ = gaps[rank]
+        busy[rank] |= _any_between(moments, ended, start)
     return busy
 
 
