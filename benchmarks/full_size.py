@@ -73,7 +73,7 @@ RUNS = {
     **{
         f"qwen3-8b-seq{sequence}": deepspeed(
             "1x4xH100", "qwen3-8b", "--config", str(SAMPLES / "deepspeed/qwen3_study.json"), "--checkpointing",
-            "--seq", str(sequence), "--steps", "2",
+            "--seq", str(sequence), "--steps", "1",
         )
         for sequence in (512, 1024, 2048, 4096)
     },
