@@ -31,7 +31,7 @@ class Shim:
     distribution: str
     """Its name on PyPI."""
     versions: tuple[str, ...]
-    """Known ones; ``0.16`` covers ``0.16.1``."""
+    """Known ones; ``0.16`` covers ``0.16.1``. None named: any."""
     module: str
     """The module after whose import `apply` is called."""
     guarded: str
@@ -48,7 +48,7 @@ class Shim:
             found = version(self.distribution)
         except PackageNotFoundError:
             found = "of unknown version"
-        if any(found == known or found.startswith(known + ".") for known in self.versions):
+        if not self.versions or any(found == known or found.startswith(known + ".") for known in self.versions):
             self.apply(module, routing)
         else:
             self._refuse(module, found)
@@ -72,7 +72,10 @@ class Shim:
 def shims() -> tuple[Shim, ...]:
     from phantora.launch.shims import deepspeed, megatron, torchtitan, transformers
 
-    return (deepspeed.FUSED_ADAM, deepspeed.CPU_ADAM, megatron.SHIM, torchtitan.SHIM, transformers.SHIM)
+    return (
+        deepspeed.FUSED_ADAM, deepspeed.CPU_ADAM, megatron.SHIM, torchtitan.SHIM, torchtitan.ASYNC_TP,
+        transformers.SHIM,
+    )  # fmt: skip
 
 
 @cache

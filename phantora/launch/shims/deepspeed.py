@@ -18,9 +18,9 @@ from phantora.launch.routing import Routing
 from phantora.launch.shims import Shim
 from phantora.launch.shims.values import write
 
-CPU_ADAM_PER_S = 4e9
-"""Parameters a host updates per second. An assumption, not a measurement: 28 bytes of each parameter and its
-states pass the host's memory at 112 GB/s, what two sockets of a 2018 server reach. The ranks of a host share it."""
+CPU_ADAM_PER_S = 10e9 / 2.57
+"""Parameters a host updates per second, shared by its ranks: 10e9 in 2.57 s, of a DGX-2 (two sockets of 2017), in
+table 4 of the paper of ZeRO-Offload (arXiv 2101.06840; 1e9 in 0.22 s, 4e9 in 1.03 s). Others differ by a few times."""
 
 _steps: dict[Any, Any] = {}  # device -> the step number that torch's kernel wants in its memory
 

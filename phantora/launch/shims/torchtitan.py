@@ -1,4 +1,4 @@
-"""TorchTitan's mixture of experts (models/moe): DeepSeek-V3, Qwen3, gpt-oss, Llama 4.
+"""TorchTitan's mixture of experts (models/moe: DeepSeek-V3, Qwen3, gpt-oss, Llama 4), and no asynchronous TP.
 
 The framework needs one thing of the routers' decision: how many tokens each expert gets. All split
 sizes, offsets and permutations come from that. Both places that count are wrapped; everything else,
@@ -66,4 +66,30 @@ def _count(counter: type, routing: Routing) -> None:
     counter.forward = forward_counted  # type: ignore[attr-defined]
 
 
+def _refuse_async_tp(module: Any, _: Routing) -> None:
+    """Has ``parallelism.enable_async_tensor_parallel`` end in a message.
+
+    TorchTitan only tells Inductor to fuse; torch 2.11's Inductor fuses in groups that were registered for
+    symmetric memory, and nobody registers one. So on GPUs such a run is plain tensor parallelism
+    under another name, without a word; here it must not be taken for the other thing.
+    """
+    enable = getattr(module, "maybe_enable_async_tp", None)
+    if enable is None:
+        return
+
+    @functools.wraps(enable)
+    def enable_refused(job_config: Any, *rest: Any) -> Any:
+        if job_config.parallelism.enable_async_tensor_parallel:
+            raise PhantoraError(
+                "parallelism.enable_async_tensor_parallel needs symmetric memory, which is not simulated (TorchTitan "
+                "0.2.2 with torch 2.11 fuses nothing on GPUs either); leave it out for plain tensor parallelism"
+            )
+        return enable(job_config, *rest)
+
+    module.maybe_enable_async_tp = enable_refused
+
+
 SHIM = Shim("torchtitan", ("0.2.2",), "torchtitan.models.moe.moe", "MoE.__init__", _apply)
+ASYNC_TP = Shim(
+    "torchtitan", (), "torchtitan.distributed.tensor_parallel", "maybe_enable_async_tp", _refuse_async_tp, routes=False
+)
