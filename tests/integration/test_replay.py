@@ -1,4 +1,4 @@
-"""A recorded run on other clusters, beside runs of the script there."""
+"""A recorded run on other clusters, beside runs of the script there; and what diff makes of each single change."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 from support.runs import SAMPLES, Run, trace
 
+from phantora.cli.diff import diff
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.reader import open_log
 from phantora.trace.schema import METADATA_KEY
@@ -77,3 +79,57 @@ def test_what_cannot_be_replayed_is_said_in_one_line(run: Run, tmp_path: Path) -
         assert done.returncode == 1 and said in done.stderr, done.stderr
         assert len(done.stderr.splitlines()) == 1 and not done.stdout
     assert json.loads(replay(str(run.log), "--json", "--no-summary", directory=tmp_path).stdout)["rows"] > 0
+
+
+def first_lines(a: Path, b: Path) -> list[str]:
+    """What diff says first, there and back."""
+    told = [CliRunner().invoke(diff, [str(x), str(y)], catch_exceptions=False).output for x, y in ((a, b), (b, a))]
+    return [text.splitlines()[0] for text in told]
+
+
+def kind_of(line: str) -> str:
+    """``network`` of ``Slower by 2 ms a step (+3%): network: ...``."""
+    return line.partition("): ")[2].partition(":")[0].replace("faster", "slower")
+
+
+SIMULATED = {
+    ("--degrade", "*nvswitch*=0.25"): ("Slower", "network: the same collectives take"),
+    ("--straggler", "rank=1:1.3"): ("Slower", "rank 1 alone is slower"),
+    ("--gpu", "A100-80GB"): ("Slower", "another GPU: H100-SXM -> A100-SXM-80GB"),
+    ("--gpu", "H200"): ("Faster", "another GPU: H100-SXM -> H200-SXM"),
+}
+
+
+@pytest.mark.parametrize("change", SIMULATED, ids=lambda change: change[1])
+def test_diff_names_a_change_of_the_cluster(run: Run, tmp_path: Path, change: tuple[str, str]) -> None:
+    there, back = first_lines(run.log, again(run, tmp_path, *change))
+    slower, cause = SIMULATED[change]
+    assert there.startswith(slower) and cause in there
+    assert back.startswith("Faster" if slower == "Slower" else "Slower")
+    assert kind_of(back) == kind_of(there)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "there", "back"),
+    [
+        ("--batch", "2", "batch 1 -> 2: the same parameters", "batch 2 -> 1: the same parameters"),
+        ("--ac", "full", "activation checkpointing on", "activation checkpointing off"),
+    ],
+)
+def test_diff_names_a_change_of_the_script(
+    run: Run, tmp_path: Path, option: str, value: str, there: str, back: str
+) -> None:
+    lines = first_lines(run.log, trace(tmp_path, "--cluster", "1x2xH100", *SCRIPT, option, value).log)
+    assert lines[0].startswith("Slower") and there in lines[0]
+    assert lines[1].startswith("Faster") and back in lines[1]
+
+
+def test_diff_names_another_tensor_parallel_size(tmp_path: Path) -> None:
+    script = [str(SAMPLES / "llama_tp.py"), "--sp", *SCRIPT[1:], "--layers", "1"]
+    logs = []
+    for ranks in (2, 4):
+        (tmp_path / str(ranks)).mkdir()
+        logs.append(trace(tmp_path / str(ranks), "--cluster", f"1x{ranks}xH100", *script).log)
+    there, back = first_lines(*logs)
+    told = "tensor-parallel layout: sizes of the groups that communicate"
+    assert f"{told} 2 (2 ranks) -> 4 (4 ranks)" in there and f"{told} 4 (4 ranks) -> 2 (2 ranks)" in back

@@ -44,7 +44,9 @@ def find_causes(a: Side, b: Side, d: Difference) -> list[Cause]:
 
 
 def _straggler(a: Side, b: Side) -> list[Cause]:
-    """One rank computes longer (or no longer does) while the others stay as they were."""
+    """One rank computes longer (or no longer does) while the others stay as they were, or nearly: beside kernels of
+    collectives that wait for a late rank, others' own kernels slow down a little. Then it must be the one
+    that the collectives wait for."""
     x, y = rank_compute(a.report), rank_compute(b.report)
     if set(x) != set(y) or len(x) < 2:
         return []
@@ -53,11 +55,23 @@ def _straggler(a: Side, b: Side) -> list[Cause]:
         return []
     share, rank = max(changes, key=lambda change: abs(change[0]))
     others = [abs(s) for s, r in changes if r != rank]
-    if abs(share) < 0.01 or abs(share) < 3 * max(others):
+    alone = 1.5 if _waited_for(a, b, rank, y[rank] - x[rank]) else 3.0
+    if abs(share) < 0.01 or abs(share) < alone * max(others):
         return []
     slower = "slower" if share > 0 else "faster"
     text = f"rank {rank} alone is {slower}: it computes {100 * abs(share):.1f} % {'longer' if share > 0 else 'less'}"
     return [Cause("straggler", text, y[rank] - x[rank])]
+
+
+def _waited_for(a: Side, b: Side, rank: int, change: float) -> bool:
+    """Whether the waits that `rank` causes grew (or shrank) with its compute's `change`, and no other's did."""
+    if a.report.details is None or b.report.details is None:
+        return False
+    x, y = ({s.rank: s.caused for s in details.stragglers} for details in (a.report.details, b.report.details))
+    caused = {r: y[r] - x[r] for r in x if r in y}
+    others = max((abs(value) for r, value in caused.items() if r != rank), default=0.0)
+    own = caused.get(rank, 0.0)
+    return own * change > 0 and abs(own) > 0.5 * abs(change) and abs(own) > 3 * others
 
 
 # ---------------------------------------------------------------------- network and host
