@@ -2,9 +2,10 @@
 
     torchrun --standalone --nproc-per-node 4 benchmarks/device/company.py > company.jsonl
 
-Each kernel runs back to back for a while, alone and beside NCCL kernels that follow each other on another stream
-(every rank does the same); then CUPTI times a chunk of it. Reported: medians of kernels wholly beside NCCL kernels and
-wholly without, of the NCCL kernels, SM clock and power of GPU 0. `burst` is a short run after a pause, at full clock.
+Each kernel runs back to back, alone and beside NCCL kernels that follow each other on another stream (every rank does
+the same), timed by CUPTI: some milliseconds after a pause, at full clock (mode `burst`), and after a while of the same
+(mode `heated`). Reported: medians of kernels wholly beside NCCL kernels and wholly without, of the NCCL kernels, SM clock
+and power of GPU 0.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ import torch.nn.functional as F
 
 RANK = int(os.environ["RANK"])
 SECONDS = float(os.environ.get("COMPANY_SECONDS", "0.6"))  # of heating
+MEBIBYTES = int(os.environ.get("COMPANY_MIB", "512"))  # of the collectives' large buffer: longer than any kernel
 CHUNK = 0.04  # seconds of kernels between two synchronisations
+BURST = 0.006  # seconds of kernels after a pause: before the power cap lowers the clock
 
 
 class Sensors:
@@ -83,6 +86,9 @@ def kernels() -> dict[str, tuple[Callable[[], object], float]]:
     gemm(4096, 32000, 4096)
     gemm(8192, 14336, 4096)
     gemm(2048, 8192, 2048)
+    gemm(2048, 2048, 2048)
+    gemm(8192, 2048, 8192, "nn")
+    gemm(8192, 2048, 2048)
     gemm(8192, 8192, 2048)
     q = torch.randn(1, 32, 4096, 128, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     k = torch.randn(1, 32, 4096, 128, device="cuda", dtype=torch.bfloat16, requires_grad=True)
@@ -111,7 +117,7 @@ def main() -> None:
     world = dist.get_world_size()
     sensors = Sensors()
     side = torch.cuda.Stream(priority=-1)
-    elements = 64 << 20  # 128 MiB of bf16 in the large buffer
+    elements = MEBIBYTES << 19  # of bf16 in the large buffer
     large = torch.randn(elements, device="cuda", dtype=torch.bfloat16)
     small = torch.randn(elements // world, device="cuda", dtype=torch.bfloat16)
     companies: dict[str, Callable[[], object] | None] = {
@@ -122,7 +128,7 @@ def main() -> None:
     }
     for name, (call, flops) in kernels().items():
         for company, collective in companies.items():
-            if company == "all_reduce" and "4096 4096 4096" not in name and "add" not in name:
+            if company == "all_reduce" and "4096 4096 4096" not in name:
                 continue
             with torch.no_grad():
                 one = duration(call, 5)
@@ -130,8 +136,12 @@ def main() -> None:
                 calls = agreed(max(4, int(CHUNK / one)))
                 collectives = agreed(int(calls * one * 1.5 / together) + 1) if collective else 0
 
-                time.sleep(0.1)
-                burst = duration(call, max(5, int(0.01 / one))) if not collective else 0.0
+                few = max(3, int(calls * BURST / CHUNK))
+                few_collectives = agreed(int(few * one * 1.5 / together) + 1) if collective else 0
+                time.sleep(0.4)
+                with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+                    chunk(call, few, collective, few_collectives, side)
+                burst = split(profiler)
                 begin = time.perf_counter()
                 for _ in range(agreed(int((SECONDS if flops else SECONDS / 3) / CHUNK) + 1)):
                     chunk(call, calls, collective, collectives, side)
@@ -139,12 +149,14 @@ def main() -> None:
                 with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
                     chunk(call, calls, collective, collectives, side)
             if RANK == 0:
-                covered, alone, nccl, kernel = split(profiler)
-                print(json.dumps({
-                    "kernel": name, "company": company, "world": world, "burst_us": burst * 1e6, "together": len(covered),
-                    "together_us": middle(covered), "alone": len(alone), "alone_us": middle(alone), "nccl_us": middle(nccl),
-                    "nccl_alone_us": together * 1e6, "flops": flops, "cuda_kernel": kernel, **sensors.median((begin + heated) / 2),
-                }), flush=True)  # fmt: skip
+                for mode, found in (("burst", burst), ("heated", split(profiler))):
+                    covered, alone, nccl, kernel = found
+                    print(json.dumps({
+                        "kernel": name, "company": company, "world": world, "mode": mode, "together": len(covered),
+                        "together_us": middle(covered), "alone": len(alone), "alone_us": middle(alone), "nccl_us": middle(nccl),
+                        "nccl_alone_us": together * 1e6, "flops": flops, "cuda_kernel": kernel,
+                        **(sensors.median((begin + heated) / 2) if mode == "heated" else {}),
+                    }), flush=True)  # fmt: skip
     dist.destroy_process_group()
 
 
@@ -163,17 +175,21 @@ def chunk(
 
 
 def split(profiler: torch.profiler.profile) -> tuple[list[float], list[float], list[float], str]:
-    """Durations (us) of kernels wholly beside NCCL kernels, of those wholly without, and of the NCCL kernels."""
+    """Durations (us) of the main kernel wholly beside NCCL kernels and wholly without, of the NCCL kernels, its name."""
     events = [
         (e.start_ns(), e.start_ns() + e.duration_ns(), e.name()) for e in profiler.profiler.kineto_results.events()  # type: ignore[union-attr]
         if e.device_type() == torch.autograd.DeviceType.CUDA and "Mem" not in e.name()
     ]  # fmt: skip
     nccl = sorted((a, b) for a, b, name in events if "nccl" in name)
-    covered, alone, kernel = [], [], ""
+    time_of: dict[str, int] = {}
     for a, b, name in events:
-        if "nccl" in name or "FillFunctor" in name:
+        if "nccl" not in name:
+            time_of[name] = time_of.get(name, 0) + b - a
+    kernel = max(time_of, key=time_of.__getitem__, default="")
+    covered, alone = [], []
+    for a, b, name in events:
+        if name != kernel:
             continue
-        kernel = name
         beside = sum(max(0, min(b, d) - max(a, c)) for c, d in nccl)
         if beside >= 0.98 * (b - a):
             covered.append((b - a) * 1e-3)
