@@ -13,7 +13,6 @@
 namespace phc {
 
 Core::Core(void *area) : base(static_cast<char *>(area)), header(static_cast<ph_header *>(area)) {
-  std::fill(std::begin(company), std::end(company), 1.0);
   std::fill(std::begin(api_names), std::end(api_names), -1);
   ranks = std::vector<Rank>(header->world_size);
   for (size_t r = 0; r < ranks.size(); ++r) {

@@ -43,6 +43,14 @@ typedef struct phc_flow {  // `count` equal flows of a collective or transfer
   double bytes, rate;      // of each flow; bytes/s that it never exceeds
 } phc_flow;
 
+typedef struct phc_nature {  // what a kernel does to the GPU, and the GPU to it
+  double company;  // it takes so many times as long beside a communication kernel
+  double dynamic;  // W drawn at full clock that fall with the clock
+  double steady;   // and that do not
+  double clock;    // share of the full clock that the duration holds for
+  double bound;    // share of the duration that goes with the clock
+} phc_nature;
+
 typedef struct phc_status {
   int64_t final_time;  // nothing earlier can change
   int64_t records;     // consumed so far

@@ -14,7 +14,10 @@ PHC void phc_timing(void *core, int64_t launch_latency_ns, int64_t kernel_gap_ns
   static_cast<Core *>(core)->launch_latency = launch_latency_ns;
   static_cast<Core *>(core)->kernel_gap = kernel_gap_ns;
 }
-PHC void phc_company(void *core, int cls, double slowdown) { static_cast<Core *>(core)->company[cls & 255] = slowdown; }
+PHC void phc_power(void *core, double budget_watts, double exponent, double communication_watts, double response_ns) {
+  static_cast<Core *>(core)->power = {budget_watts, exponent, communication_watts, response_ns};
+}
+PHC void phc_appetite(void *core, int rank, double factor) { static_cast<Core *>(core)->ranks[rank].appetite = factor; }
 PHC void phc_record(void *core) {
   for (Rank &rank : static_cast<Core *>(core)->ranks) rank.recorder = std::make_unique<Recorder>();
 }
@@ -51,6 +54,10 @@ PHC void phc_set_flows(void *core, int32_t id, int64_t latency_ns, const phc_flo
     p.routes.push_back(flows[i].name);
     way += flows[i].hops;
   }
+}
+// Before phc_set_price.
+PHC void phc_set_nature(void *core, int32_t id, const phc_nature *nature) {
+  static_cast<Core *>(core)->prices[id]->nature = *nature;
 }
 PHC void phc_set_price(void *core, int32_t id, const int64_t *durations, int count, int cls, int32_t name) {
   Core &c = *static_cast<Core *>(core);

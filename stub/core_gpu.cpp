@@ -116,7 +116,7 @@ void Core::update_rates(Gpu &gpu) {
       double share = std::min(want_share, free_share);
       rate = share < 1e-9 ? 0.0 : share / want_share;
       free_share = std::max(0.0, free_share - share);
-      if (gpu.nccl > 0) rate /= company[item.cls];
+      if (gpu.nccl > 0) rate /= item.nature.company;
     }
     item.rate = rate;
     if (rate > 0 && !item.begun) {
@@ -124,6 +124,7 @@ void Core::update_rates(Gpu &gpu) {
       item.start = gpu.now;
     }
   }
+  draw(gpu);
 }
 
 bool Core::before(const Item &a, const Item &b) {
@@ -167,6 +168,7 @@ bool Core::await_room(Gpu &gpu, Item &item) {
 void Core::happen(Gpu &gpu, Stream &s, int64_t when) {
   progressed = true;
   gpu.now = when;
+  feel(gpu);
   Item &item = s.queue.front();
   if (item.running || item.type == RECORD || item.type == WAIT || item.type == STEP)
     complete(gpu, s);
@@ -229,13 +231,17 @@ void Core::admit(Gpu &gpu, Stream &s) {
   item.admitted = ++gpu.admissions;
   if (item.type == COMM) {
     ++gpu.nccl;
-    if (gpu.kernels) update_rates(gpu);
+    update_rates(gpu);
     arrive(*item.comm, gpu.now);
   } else if (item.type != HOSTFUNC) {
     ++gpu.kernels;
+    double clock = item.nature.bound > 0 ? clock_of(gpu) : 1.0;
+    if (clock < item.nature.clock) item.work *= 1.0 + item.nature.bound * (item.nature.clock / clock - 1.0);
     if (gpu.kernels == 1 && !gpu.nccl) {
       item.rate = 1.0;
       item.begun = true;
+      gpu.dynamic = item.nature.dynamic;
+      gpu.steady = item.nature.steady;
     } else {
       update_rates(gpu);
     }
@@ -261,11 +267,11 @@ void Core::complete(Gpu &gpu, Stream &s) {
       --gpu.kernels;
       r = row(item.type == KERNEL ? PH_ROW_KERNEL : item.type == COPY ? PH_ROW_MEMCPY : PH_ROW_MEMSET, rank, item.start, gpu.now);
       r.sig = item.sig;
-      if (gpu.kernels) update_rates(gpu);
+      update_rates(gpu);
       break;
     case COMM: {
       --gpu.nccl;
-      if (gpu.kernels) update_rates(gpu);
+      update_rates(gpu);
       Launch &l = *item.comm;
       r = row(l.p2p ? PH_ROW_SENDRECV : PH_ROW_COLLECTIVE, rank, item.start, gpu.now);
       r.ready = l.ready;

@@ -13,6 +13,7 @@ void Core::apply_price(const Stream &s, Item &item, const Price &price, int part
   item.part = part;
   item.priced = true;
   item.cls = price.cls;
+  item.nature = price.nature;
   item.work = static_cast<double>(price.durations[std::min<size_t>(part, price.durations.size() - 1)]);
   if (item.type == KERNEL) item.work *= s.gpu->rank->slowness;
 }

@@ -52,6 +52,7 @@ struct Item {
   double work = 0, rate = 0;  // ns of work left, ns per ns
   float demand = 0;           // share of the SMs
   uint8_t cls = 0;
+  phc_nature nature = {1, 0, 0, 1, 0};
   int64_t id = 0, link = -1, bytes = 0, peer = -1;
   int priority = 0;       // of the stream; lower is served first
   uint64_t admitted = 0;  // order of admission
@@ -82,6 +83,9 @@ struct Gpu {
   int nccl = 0;                // communication kernels on the GPU
   int kernels = 0;             // kernels, copies admitted
   uint64_t admissions = 0;
+  double dynamic = 0, steady = 0;            // W that what runs draws at full clock (core_power.cpp)
+  double mean_dynamic = 0, mean_steady = 0;  // and has drawn of late
+  int64_t felt = 0;                          // when that was brought up to date
   bool dirty = true;
   // Scratch of sweep():
   int64_t turn = NEVER;        // when it is looked at next
@@ -175,6 +179,7 @@ struct Rank {
   std::deque<ph_row> gpu_rows, host_rows;
   int64_t last_op_time = 0;
   double slowness = 1.0;               // its kernels take so many times as long
+  double appetite = 1.0;               // its GPUs draw so many times the dynamic power
   std::vector<int32_t> scopes;         // of the links that it can put traffic on
   // Scratch of sweep():
   bool stopped = false;
@@ -278,11 +283,19 @@ struct Price {
   std::vector<int32_t> links;   // of the flows
   std::vector<int32_t> routes;  // and what to call them, global names
   uint8_t cls = 0;
+  phc_nature nature = {1, 0, 0, 1, 0};
   int32_t name = -1;
   std::vector<std::pair<Stream *, uint64_t>> waiting;  // kernels that await this price
   std::vector<int> part;
   std::vector<std::shared_ptr<Collective>> collectives;
   std::vector<std::shared_ptr<Pair>> pairs;
+};
+
+struct PowerLimit {
+  double budget = 0;         // W of dynamic power in the long run; 0: no limit
+  double exponent = 1;       // of dynamic power over the clock
+  double communication = 0;  // W that a communication kernel draws
+  double response = 1;       // ns over which the limiter averages
 };
 
 struct Exchange {
@@ -318,7 +331,7 @@ struct Core {
   std::string error;
   std::string diagnosis;
   int64_t launch_latency = 0, kernel_gap = 0;
-  double company[256];
+  PowerLimit power;
   int64_t records = 0, late = 0, overtakes = 0, row_count = 0;
   int unnumbered = 0;  // communicators that some member has not joined
   int unpriced_comm = 0;    // collectives and transfers whose price has been asked for
@@ -414,6 +427,9 @@ struct Core {
   float demand_of(uint64_t grid, uint64_t block) const;
   int64_t host_limit(const Rank &rank) const;
   void update_rates(Gpu &gpu);
+  void feel(Gpu &gpu);
+  void draw(Gpu &gpu);
+  double clock_of(const Gpu &gpu) const;
   static bool before(const Item &a, const Item &b);
   void run(Gpu &gpu);
   void happen(Gpu &gpu, Stream &s, int64_t when);

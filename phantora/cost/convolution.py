@@ -93,14 +93,18 @@ def _backward(machine: Machine, signature: OperatorSignature) -> tuple[float, fl
     return max(ns, machine.fit.floor_ns), count, moved
 
 
+def arithmetic(x: TensorSpec) -> str:
+    """What the tensor cores multiply: torch lets cuDNN use TF32 by default."""
+    return "tfloat32" if x.dtype == "float32" else x.dtype
+
+
 def _product(
     machine: Machine, x: TensorSpec, m: int, n: int, k: int, groups: int, split: bool = False
 ) -> float:
     """An implicit product in whole waves of tiles. `split`: the inner dimension is cut to fill all SMs."""
     size = item_bytes(x.dtype)
-    dtype = "tfloat32" if x.dtype == "float32" else x.dtype  # torch lets cuDNN use TF32 by default
     sms = machine.gpu.sms
-    speed = machine.peak(dtype) * machine.fit.conv_peak / sms
+    speed = machine.peak(arithmetic(x)) * machine.fit.conv_peak / sms
     depth = max(1, STEP_BYTES // size)
     n = ceil(n / groups)
     best = float("inf")

@@ -7,6 +7,7 @@ between one shape and the next. The library's heuristic is taken to find the bes
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -50,21 +51,35 @@ class Product:
         return float(self.batch * (inputs + self.m * self.n * self.out_bytes))
 
 
-@lru_cache(maxsize=65536)
 def product_ns(machine: Machine, p: Product, sustained: bool = False) -> float:
     """Duration in ns. `sustained`: nothing but products runs for long, the power cap holds."""
+    return plan(machine, p, sustained)[0]
+
+
+_TILE = re.compile(r"_(?:tilesize)?(\d{2,3})x(\d{2,3})(?:x\d+)?_")
+
+
+def tiles_of(kernel: str, p: Product) -> int:
+    """Tiles into which the library's `kernel` cuts `p`, read off its name; 0 if that does not tell."""
+    found = _TILE.search(kernel)
+    return ceil(p.m / int(found[1])) * ceil(p.n / int(found[2])) * p.batch if found else 0
+
+
+@lru_cache(maxsize=65536)
+def plan(machine: Machine, p: Product, sustained: bool = False) -> tuple[float, int]:
+    """Duration in ns, and the number of tiles of the fastest way."""
     gpu, fit = machine.gpu, machine.fit
     if min(p.m, p.n, p.k, p.batch) <= 0:
-        return fit.floor_ns
+        return fit.floor_ns, 1
     memory = machine.memory_ns(p.moved) - fit.floor_ns
     if min(p.m, p.n, p.k) == 1:  # a vector, or rank one: the library's kernels for these stream and pad no tile
-        return fit.gemm_prologue_ns + memory
+        return fit.gemm_prologue_ns + memory, 1
     speed = machine.peak(p.dtype) * fit.gemm_peak / gpu.sms * (fit.sustained_gemm if sustained else 1.0)
     store = gpu.hbm_bandwidth / 1e9 * fit.gemm_store / gpu.sms
     depth = max(1, STEP_BYTES // p.in_bytes)
     steps = ceil(p.k / depth)
     tiles = _LARGE + _SMALL + (_HOPPER if gpu.compute_capability >= (9, 0) else ())
-    best = float("inf")
+    best = (float("inf"), 0)
     for tm, tn, ease in tiles:
         step = 2.0 * tm * tn * depth / (speed * ease)
         end = tm * tn * p.out_bytes / store
@@ -77,8 +92,8 @@ def product_ns(machine: Machine, p: Product, sustained: bool = False) -> float:
             if split > 1:  # partial sums in float32, added up by a second kernel
                 partial = p.batch * p.m * p.n * (4 * split + p.out_bytes)
                 ns += fit.kernel_gap_ns + fit.floor_ns + partial / machine.cache_rate
-            best = min(best, ns)
-    return fit.gemm_prologue_ns + max(best, memory)
+            best = min(best, (ns, count * split))
+    return fit.gemm_prologue_ns + max(best[0], memory), best[1]
 
 
 _LIBRARY_DTYPES = {

@@ -120,6 +120,8 @@ class Measured:
         total = sum(times) + beside
         doubt = sum(_doubt(kernel) * ns for kernel, ns in zip(own, times, strict=True))
         error = max(0.01, doubt / max(1.0, sum(times)))
+        if base.tiles:
+            base = replace(base, tiles=_measured_tiles(entry, kernels) or base.tiles)
         if len(times) == len(base.durations):
             scale = total / max(1.0, sum(times))
             durations = tuple(max(1, round(t * scale)) for t in times)
@@ -168,6 +170,15 @@ class Measured:
             provenance = "measured" if place in at else "interpolated"
             return replace(base, durations=(max(1, round(value)),), provenance=provenance, error=0.1)
         return base
+
+
+def _measured_tiles(entry: Entry, kernels: tuple[KernelLaunch, ...]) -> int:
+    """Tiles of the largest product, by the name of the kernel that was measured; 0 if it does not tell."""
+    called = [p for p in (gemm.from_library(kernel.library) for kernel in kernels) if p is not None]
+    if not called:
+        return 0
+    largest = max(called, key=lambda p: p.flops)
+    return max(gemm.tiles_of(kernel.name, largest) for kernel in own_kernels(entry))
 
 
 def _doubt(kernel: TimedKernel) -> float:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from phantora.cost import attention, convolution, copies, gemm
 from phantora.cost.catalogue import base_name, classify
 from phantora.cost.machine import Machine
-from phantora.cost.tensors import on_gpu
+from phantora.cost.tensors import on_gpu, tensor_at
 from phantora.cost.types import KernelLaunch, OperatorSignature, Price
 from phantora.hardware.types import Gpu
 
@@ -54,15 +55,18 @@ class Roofline:
             if expected:
                 ns = sum(gemm.product_ns(self.machine, p, self.sustained) for p in expected)
                 moved = sum(p.moved for p in expected)
-                return self._price(ns, kernels, cls, sum(p.flops for p in expected), moved)
+                price = self._price(ns, kernels, cls, sum(p.flops for p in expected), moved)
+                return self._tiled(price, expected)
         if cls == "attention":
             found = attention.from_signature(signature, name)
             if found is not None:
-                return self._attention(found, kernels)
+                return replace(self._attention(found, kernels), format=found.dtype)
         if cls == "convolution":
             estimate = convolution.estimate(self.machine, signature, name)
             if estimate is not None:
-                return self._price(estimate[0], kernels, cls, estimate[1], estimate[2])
+                price = self._price(estimate[0], kernels, cls, estimate[1], estimate[2])
+                image = tensor_at(signature.args, 0)
+                return replace(price, format=convolution.arithmetic(image) if image else "")
         if cls == "elementwise" and kernels and not on_gpu(signature.args):
             # A frame that says nothing about its work (an extension's, an autograd function's).
             parts = tuple(_whole(self._bare_ns(k)) for k in kernels)
@@ -74,7 +78,7 @@ class Roofline:
         product = gemm.from_library(kernel.library)
         if product is not None:
             ns = gemm.product_ns(self.machine, product, self.sustained)
-            return self._price(ns, (kernel,), "gemm", product.flops, product.moved)
+            return self._tiled(self._price(ns, (kernel,), "gemm", product.flops, product.moved), [product])
         return self._price(self._bare_ns(kernel), (kernel,), "other", 0.0, 0.0)
 
     def copy(self, kind: str, size: int) -> Price:
@@ -102,7 +106,13 @@ class Roofline:
             else []
         )
         flops = sum(p.flops for p in (expected or products))
-        return Price(durations, "gemm", PROVENANCE, flops, sum(p.moved for p in products), ERRORS["gemm"])
+        price = Price(durations, "gemm", PROVENANCE, flops, sum(p.moved for p in products), ERRORS["gemm"])
+        return self._tiled(price, products)
+
+    def _tiled(self, price: Price, products: list[gemm.Product]) -> Price:
+        largest = max(products, key=lambda p: p.flops)
+        tiles = gemm.plan(self.machine, largest, self.sustained)[1]
+        return replace(price, format=largest.dtype, tiles=tiles)
 
     def _attention(self, a: attention.Attention, kernels: tuple[KernelLaunch, ...]) -> Price:
         ns = attention.attention_ns(self.machine, a)

@@ -55,6 +55,8 @@ class Price:
 
     `flops` and `bytes` are totals of the operator: floating-point operations by torch's own
     conventions, and bytes that must move to and from memory. `error` is the relative error bar.
+    `format` is that of its arithmetic on tensor cores (a dtype, empty: none); a product is cut into
+    `tiles`, one per SM at a time (0: no product).
     """
 
     durations: tuple[int, ...]
@@ -63,6 +65,8 @@ class Price:
     flops: float
     bytes: float
     error: float | None = None
+    format: str = ""
+    tiles: int = 0
 
 
 class CostModel(Protocol):

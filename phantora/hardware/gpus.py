@@ -9,7 +9,7 @@ from typing import Any
 
 from phantora.errors import PhantoraError
 from phantora.hardware import toml
-from phantora.hardware.types import Calibration, Gpu
+from phantora.hardware.types import Calibration, Gpu, Power
 
 DATA = Path(__file__).parent / "data"
 
@@ -70,12 +70,15 @@ def _build(path: Path, table: dict[str, Any]) -> Gpu:
         table["calibration"] = reference["calibration"]
         table["calibrated_on"] = reference["name"]
         table.setdefault("company", reference["company"])
-        table.setdefault("sustained", reference["sustained"])
+        table.setdefault("power", reference["power"])
     where = toml.Place(path)
     if not isinstance(table["calibration"], dict):
         raise PhantoraError(f"{where}: calibration must be a table or the name of a GPU that has one")
-    built = toml.build(Calibration, table["calibration"], where / "calibration")
-    gpu = toml.build(Gpu, {**table, "calibration": built}, where)
+    built = {
+        "calibration": toml.build(Calibration, table["calibration"], where / "calibration"),
+        "power": toml.build(Power, table["power"], where / "power"),
+    }
+    gpu = toml.build(Gpu, {**table, **built}, where)
     for required in ("bfloat16", "float16", "float32", "float64"):
         if gpu.peak_flops.get(required, 0.0) <= 0:
             raise PhantoraError(

@@ -42,6 +42,30 @@ class Calibration:
 
 
 @dataclass(frozen=True)
+class Power:
+    """What draws power, as shares of the cap (``power_watts``), and how the limiter acts. docs/costs.md explains it."""
+
+    idle: float
+    """Whatever runs: leakage, memory refresh, links."""
+    tensor: float
+    """Arithmetic at the peak rate of its format and full clock. Falls with the clock."""
+    active: float
+    """Kernels without tensor arithmetic, besides their traffic."""
+    memory: float
+    """Traffic at the memory's full bandwidth."""
+    communication: float
+    """A NCCL kernel."""
+    exponent: float
+    """Of a kernel's dynamic power over the SM clock."""
+    burst: float
+    """What the GPU draws at most in an instant, also below the cap on average."""
+    response_ns: float
+    """The limiter averages over so long."""
+    spread: float
+    """Standard deviation of dynamic power between GPUs of the same model."""
+
+
+@dataclass(frozen=True)
 class Gpu:
     """One GPU model."""
 
@@ -80,9 +104,7 @@ class Gpu:
     """Dense FLOP/s by dtype: bfloat16, float16, tfloat32, float32, float64, float8, int8."""
     company: dict[str, float]
     """Factor by which a kernel of a class is slower while a NCCL kernel runs beside it."""
-    sustained: dict[str, float]
-    """Factor by which a kernel of a class is slower in training than in the short bursts that tables are
-    measured in: at the power cap the clock is lower."""
+    power: Power
     calibration: Calibration
     calibrated_on: str
     """Name of the GPU on which `calibration` was measured."""

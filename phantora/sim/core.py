@@ -91,6 +91,13 @@ class FlowClass(ctypes.Structure):
     ]
 
 
+class KernelNature(ctypes.Structure):
+    """``phc_nature``: `company`, how many times as long it takes beside communication; `dynamic` and `steady` W at full
+    clock; `clock`, the share of the full clock that its duration holds for; `bound`, the share of it that goes with the clock."""
+
+    _fields_ = [(name, ctypes.c_double) for name in ("company", "dynamic", "steady", "clock", "bound")]
+
+
 class Core:
     """Owns one core over one session. Not thread safe; every call but `run` returns at once."""
 
@@ -101,7 +108,8 @@ class Core:
             "phc_open": (handle, [handle]),
             "phc_close": (None, [handle]),
             "phc_timing": (None, [handle, i64, i64]),
-            "phc_company": (None, [handle, ctypes.c_int, ctypes.c_double]),
+            "phc_power": (None, [handle, f64, f64, f64, f64]),
+            "phc_appetite": (None, [handle, ctypes.c_int, f64]),
             "phc_record": (None, [handle]),
             "phc_play": (None, [handle, ctypes.c_double]),
             "phc_take_records": (i64, [handle, ctypes.c_int, ctypes.c_void_p, i64, ctypes.c_int]),
@@ -112,6 +120,7 @@ class Core:
                 None,
                 [handle, i32, i64, ctypes.POINTER(FlowClass), ctypes.c_int, ctypes.POINTER(i32), ctypes.c_int],
             ),
+            "phc_set_nature": (None, [handle, i32, ctypes.POINTER(KernelNature)]),
             "phc_set_price": (None, [handle, i32, ctypes.POINTER(i64), ctypes.c_int, ctypes.c_int, i32]),
             "phc_add_link": (ctypes.c_int, [handle, f64, i32, ctypes.POINTER(i32), ctypes.c_int]),
             "phc_change_link": (None, [handle, ctypes.c_int, i64, f64]),
@@ -146,9 +155,14 @@ class Core:
         """From the call to the earliest start on the GPU; between kernels back to back on a stream."""
         self._lib.phc_timing(self._handle, launch_latency_ns, kernel_gap_ns)
 
-    def set_company(self, cls: int, slowdown: float) -> None:
-        """Kernels of class `cls` take `slowdown` times as long beside a communication kernel."""
-        self._lib.phc_company(self._handle, cls, slowdown)
+    def set_power(self, budget: float, exponent: float, communication: float, response_ns: float) -> None:
+        """The clock falls while kernels draw more than `budget` W of dynamic power, averaged over `response_ns`.
+        Dynamic power goes with the clock to the `exponent`; a communication kernel draws `communication` W."""
+        self._lib.phc_power(self._handle, budget, exponent, communication, response_ns)
+
+    def set_appetite(self, rank: int, factor: float) -> None:
+        """The GPUs of `rank` draw `factor` times the dynamic power of the usual one."""
+        self._lib.phc_appetite(self._handle, rank, factor)
 
     def record(self) -> None:
         """Keeps what the ranks say, for :meth:`take_records`."""
@@ -170,6 +184,10 @@ class Core:
         kernels = (PriceKernel * max(1, request.kernels))()
         self._lib.phc_price_kernels(self._handle, request.id, kernels)
         return list(kernels[: request.kernels])
+
+    def set_nature(self, price: int, nature: KernelNature) -> None:
+        """Before :meth:`set_price`."""
+        self._lib.phc_set_nature(self._handle, price, ctypes.byref(nature))
 
     def set_price(self, price: int, durations: tuple[int, ...], cls: int, name: int = -1) -> None:
         """Durations in ns, one per kernel."""

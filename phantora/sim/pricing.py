@@ -9,12 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
+from phantora.cost.machine import Machine
 from phantora.cost.parse import compute_of, parse_signature, signature_text
 from phantora.cost.types import CLASSES, CostModel, KernelLaunch, OperatorSignature, Price
 from phantora.cost.wanted import Wanted
 from phantora.hardware import Cluster
 from phantora.sim import core as native
 from phantora.sim.collectives import SEND_RECV_KERNEL, CollectiveModel, NcclEnvironment, kernel_name
+from phantora.sim.nature import nature_of
 from phantora.sim.whatif import WhatIf
 from phantora.sim.wires import Wires
 from phantora.trace.schema import PriceRow, Tables
@@ -47,7 +49,7 @@ class Pricing:
     ) -> None:
         self._core = core
         self._cost = cost
-        self._gpu = cluster.gpu
+        self._machine = Machine(cluster.gpu)
         self._collectives = CollectiveModel(cluster, nccl)
         self._wires = Wires(core, self._collectives.topology, world_size or cluster.world_size, what_if or WhatIf())
         self._tables = tables
@@ -63,17 +65,11 @@ class Pricing:
             if request.kind in (native.COLLECTIVE, native.TRANSFER):
                 self._serve_communication(request)
             else:
-                price = self._sustained(self._price(request))
+                price = self._price(request)
+                self._core.set_nature(request.id, nature_of(self._machine, price))
                 self._core.set_price(request.id, price.durations, CLASSES.index(price.cls))
                 main = max(range(len(price.durations)), key=price.durations.__getitem__)
                 self._prices[request.id] = PriceRow(price.cls, price.provenance, price.flops, price.bytes, main, "")
-
-    def _sustained(self, price: Price) -> Price:
-        """Tables are measured in bursts; the analytic model was fitted to training steps."""
-        factor = self._gpu.sustained.get(price.cls, 1.0)
-        if factor == 1.0 or price.provenance == "roofline":
-            return price
-        return replace(price, durations=tuple(round(duration * factor) for duration in price.durations))
 
     def _signature(self, index: int) -> OperatorSignature:
         if index not in self._signatures:

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from phantora.cost.types import CLASSES, CostModel
+from phantora.cost.types import CostModel
 from phantora.cost.wanted import Wanted
 from phantora.errors import PhantoraError
 from phantora.hardware import Cluster
 from phantora.sim import core as native
 from phantora.sim.collectives import NcclEnvironment
+from phantora.sim.nature import limit_power
 from phantora.sim.pricing import Pricing
 from phantora.sim.sleep import Activity, snapshot
 from phantora.sim.timing import LAUNCH_LATENCY_NS
@@ -80,8 +81,7 @@ class Simulator:
             self._core.log_flows()
         self._pricing = Pricing(self._core, cluster, cost, tables, nccl, what_if, session.world_size)
         self._core.set_timing(launch_latency_ns, round(cluster.gpu.calibration.kernel_gap_ns))
-        for name, factor in cluster.gpu.company.items():
-            self._core.set_company(CLASSES.index(name), factor)
+        limit_power(self._core, cluster.gpu, session.world_size)
         self._record = record
         if record:
             self._core.record()

@@ -140,6 +140,8 @@ class Bench:
     """Of kernels, by name, where they are not what the name says."""
     flows: Callable[[native.PriceRequest], tuple[int, Sequence[Flow]]] | None = None
     """Latency in ns and flows of a collective or transfer."""
+    nature: native.KernelNature | None = None
+    """Of all kernels."""
 
     @classmethod
     def create(
@@ -171,6 +173,8 @@ class Bench:
                     if self.flows and request.kind in (native.COLLECTIVE, native.TRANSFER):
                         latency, flows = self.flows(request)
                         self.core.set_flows(request.id, latency, flows, [-1] * len(flows))
+                if self.nature and request.kind in (native.OPERATOR, native.KERNEL):
+                    self.core.set_nature(request.id, self.nature)
                 self.core.set_price(request.id, durations, 0)
                 reason |= native.MOVED
             idle = idle + 1 if reason in (native.IDLE, native.DONE) else 0

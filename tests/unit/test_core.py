@@ -228,7 +228,7 @@ def test_collective_starts_when_the_last_rank_arrives(make: Callable[[int], Benc
 
 def test_kernels_beside_a_collective_are_slower(make: Callable[[int], Bench]) -> None:
     bench = make(2)
-    bench.core.set_company(0, 2.0)
+    bench.nature = native.KernelNature(2.0, 0.0, 0.0, 1.0, 0.0)
     for index, rank in enumerate(bench.ranks):
         rank.communicator(1, 2, index)
         rank.stream(8)

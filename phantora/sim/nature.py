@@ -1,0 +1,59 @@
+"""What kernels do to a GPU: the power they draw, and what they lose beside communication."""
+
+from __future__ import annotations
+
+import random
+from math import ceil
+from statistics import NormalDist
+
+from phantora.cost.machine import Machine
+from phantora.cost.types import Price
+from phantora.hardware.types import Gpu
+from phantora.sim.core import Core, KernelNature
+
+CHANNEL_SMS = 1.25
+"""SMs that a NCCL channel keeps from products: its own, and a neighbour every fourth time, because products run in
+clusters of two SMs of one part of the chip. 24 channels slow products of 128, 512, 1456 and 1664 tiles by the 2/1,
+6/4, 15/11 and 17/13 waves that 102 SMs give (benchmarks/device/company.py on 4 H200)."""
+CHANNELS = 24  # of NCCL on NVLink of Hopper
+WAVES = 0.92
+"""Share of a product's time that comes in waves. Same measurement: 1.50, 1.97, 1.33, 1.27."""
+
+
+def limit_power(core: Core, gpu: Gpu, world_size: int) -> None:
+    """Tells the core of the power limit, and how thirsty each rank's GPU is.
+
+    GPUs of a model differ. A job is taken to have the quantiles of their distribution, dealt out to the ranks in an
+    order that depends on nothing but their number; a single GPU is the median.
+    """
+    power, cap = gpu.power, float(gpu.power_watts)
+    core.set_power((1.0 - power.idle) * cap, power.exponent, power.communication * cap, power.response_ns)
+    order = list(range(world_size))
+    random.Random(world_size).shuffle(order)
+    for place, rank in enumerate(order):
+        core.set_appetite(rank, 1.0 + power.spread * NormalDist().inv_cdf((place + 0.5) / world_size))
+
+
+def nature_of(machine: Machine, price: Price) -> KernelNature:
+    """What the core wants to know of the kernels of `price`."""
+    gpu, power = machine.gpu, machine.gpu.power
+    ns = max(1, sum(price.durations))
+    cap = float(gpu.power_watts)
+    traffic = min(1.0, price.bytes / ns * 1e9 / gpu.hbm_bandwidth)
+    steady = cap * power.memory * traffic
+    if not price.format:
+        return KernelNature(beside_communication(gpu, price), 0.0, cap * power.active + steady, 1.0, 1.0 - traffic)
+    # Drawn at the clock that the duration holds for: the full one, or the one at which a burst meets its own limit.
+    rate = cap * power.tensor * price.flops / ns / machine.peak(price.format)
+    burst = (power.burst - power.idle) * cap - steady
+    clock = min(1.0, (burst / rate) ** (1.0 / (power.exponent - 1.0))) if rate > 0 else 1.0
+    return KernelNature(beside_communication(gpu, price), rate / clock, steady, clock, 1.0)
+
+
+def beside_communication(gpu: Gpu, price: Price) -> float:
+    """How many times as long kernels of `price` take while a NCCL kernel runs."""
+    usual = gpu.company.get(price.cls, 1.0)
+    if not price.tiles or usual == 1.0:
+        return usual
+    left = max(1, int(gpu.sms - CHANNELS * CHANNEL_SMS))
+    return 1.0 + WAVES * (ceil(price.tiles / left) / ceil(price.tiles / gpu.sms) - 1.0)
