@@ -50,9 +50,7 @@ class Power:
     tensor: float
     """Arithmetic at the peak rate of its format and full clock. Falls with the clock."""
     active: float
-    """Kernels without tensor arithmetic, besides their traffic."""
-    memory: float
-    """Traffic at the memory's full bandwidth."""
+    """Kernels that fill the GPU and do not use tensor cores: mostly memory traffic."""
     communication: float
     """A NCCL kernel."""
     exponent: float

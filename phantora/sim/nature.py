@@ -18,8 +18,6 @@ clusters of two SMs of one part of the chip. 24 channels slow products of 128, 5
 CHANNELS = 24  # of NCCL on NVLink of Hopper
 WAVES = 0.92
 """Share of a product's time that comes in waves. Same measurement: 1.50, 1.97, 1.33, 1.27."""
-
-
 def limit_power(core: Core, gpu: Gpu, world_size: int) -> None:
     """Tells the core of the power limit, and how thirsty each rank's GPU is.
 
@@ -40,14 +38,13 @@ def nature_of(machine: Machine, price: Price) -> KernelNature:
     ns = max(1, sum(price.durations))
     cap = float(gpu.power_watts)
     traffic = min(1.0, price.bytes / ns * 1e9 / gpu.hbm_bandwidth)
-    steady = cap * power.memory * traffic
     if not price.format:
-        return KernelNature(beside_communication(gpu, price), 0.0, cap * power.active + steady, 1.0, 1.0 - traffic)
+        return KernelNature(beside_communication(gpu, price), 0.0, cap * power.active, 1.0, 1.0 - traffic)
     # Drawn at the clock that the duration holds for: the full one, or the one at which a burst meets its own limit.
     rate = cap * power.tensor * price.flops / ns / machine.peak(price.format)
-    burst = (power.burst - power.idle) * cap - steady
+    burst = (power.burst - power.idle) * cap
     clock = min(1.0, (burst / rate) ** (1.0 / (power.exponent - 1.0))) if rate > 0 else 1.0
-    return KernelNature(beside_communication(gpu, price), rate / clock, steady, clock, 1.0)
+    return KernelNature(beside_communication(gpu, price), rate / clock, 0.0, clock, 1.0)
 
 
 def beside_communication(gpu: Gpu, price: Price) -> float:
