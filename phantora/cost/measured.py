@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from phantora.cost import gemm
 from phantora.cost.neighbours import Neighbours, kernel_ns, own_kernels
 from phantora.cost.parse import compute_of
 from phantora.cost.roofline import DEFAULT_ERROR, Roofline

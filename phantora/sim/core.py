@@ -92,8 +92,9 @@ class FlowClass(ctypes.Structure):
 
 
 class KernelNature(ctypes.Structure):
-    """``phc_nature``: `company`, how many times as long it takes beside communication; `dynamic` and `steady` W at full
-    clock; `clock`, the share of the full clock that its duration holds for; `bound`, the share of it that goes with the clock."""
+    """``phc_nature``: `company`, how many times as long it takes beside communication; `dynamic` and `steady` W at
+    full clock; `clock`, the share of the full clock that its duration holds for; `bound`, the share of the duration
+    that goes with the clock."""
 
     _fields_ = [(name, ctypes.c_double) for name in ("company", "dynamic", "steady", "clock", "bound")]
 
