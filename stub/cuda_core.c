@@ -81,7 +81,6 @@ void phc_table_each(ph_table *const *table, void (*visit)(uintptr_t, void *, voi
 
 // ---------------------------------------------------------------- state
 static pid_t connected_process;  // a forked child inherits it and finds that it is another
-static int device_count;
 static _Atomic cudaError_t sticky;  // the error that ended the context
 static _Atomic bool primary_active[MAX_DEVICES];
 static __thread int context_device = -1;
@@ -93,13 +92,11 @@ cudaError_t phc_ready(void) {
     return connected_process == getpid() ? 0 : cudaErrorInitializationError;
   }
   if (!connected_process) {
-    device_count = ph_devices();
+    phc_see(ph_devices());
     connected_process = getpid();
   }
-  return atomic_load_explicit(&sticky, memory_order_relaxed);
+  return phc_devices() ? atomic_load_explicit(&sticky, memory_order_relaxed) : cudaErrorNoDevice;
 }
-
-int phc_devices(void) { return device_count; }
 
 cudaError_t phc_context(void) {
   cudaError_t error = phc_ready();
@@ -212,7 +209,7 @@ bool phc_attribute(int attribute, int device, int *value) {
   switch (attribute) {
     case 13: *value = gpu->clock_khz; break;
     case 16: *value = gpu->sms; break;
-    case 33: *value = phc_pci_bus(device); break;
+    case 33: *value = phc_pci_bus(phc_physical(device)); break;
     case 36: *value = gpu->memory_clock_khz; break;
     case 37: *value = gpu->bus_width; break;
     case 38: *value = gpu->l2_bytes; break;
@@ -789,6 +786,7 @@ cudaError_t phc_event_query(void *handle) {
   ph_event *event = handle;
   if (!ph_event_alive(event)) return cudaErrorInvalidResourceHandle;
   if (!event->recorded) return 0;
+  if (ph_watchdog_blind(event)) return cudaErrorNotReady;
   if (event->done_at < 0) {
     ph_record record = {.kind = PH_EVENT_QUERY, .id = event->id, .flags = (uint8_t)helper_flag()};
     ph_answer answer = ph_request(&record, NULL, 0);

@@ -5,6 +5,7 @@
 // handle of one face is valid in the other, as with the real libraries.
 #pragma once
 #include "abi/cuda_abi.h"
+#include "cuda_visible.h"
 #include "rank.h"
 
 #pragma GCC visibility push(default)
@@ -17,7 +18,6 @@ cudaError_t phc_ready(void);
 // current in this thread.
 cudaError_t phc_context(void);
 cudaError_t phc_device_check(int device);  // cudaErrorInvalidDevice for a bad ordinal
-int phc_devices(void);                     // once phc_ready() has been 0
 bool phc_is_sticky(cudaError_t code);
 int phc_context_device(void);      // device of this thread's current context, -1 none
 void phc_context_set(int device);  // -1: no context is current
@@ -28,7 +28,10 @@ const char *phc_error_text(int code, bool driver);
 // ---------------------------------------------------------------- devices
 // CUdevice_attribute and cudaDeviceAttr share their numbers. false: no such attribute.
 bool phc_attribute(int attribute, int device, int *value);
+// The next three take the host's number of a GPU.
 void phc_device_uuid(int device, unsigned char uuid[16]);
+#define PHC_UUID_TEXT 41
+void phc_uuid_text(int device, char text[PHC_UUID_TEXT]);  // GPU-xxxxxxxx-...
 int phc_pci_bus(int device);  // bus number; domain 0, device 0, function 0
 cudaError_t phc_limit(int limit, size_t *value);
 cudaError_t phc_set_limit(int limit, size_t value);

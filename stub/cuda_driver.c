@@ -112,21 +112,21 @@ static cudaError_t device_uuid(unsigned char *uuid, int device) {
   cudaError_t error = phc_device_check(device);
   if (error) return error;
   if (!uuid) return cudaErrorInvalidValue;
-  phc_device_uuid(device, uuid);
+  phc_device_uuid(phc_physical(device), uuid);
   return 0;
 }
 static cudaError_t device_pci(char *text, int length, int device) {
   cudaError_t error = phc_device_check(device);
   if (error) return error;
   if (!text || length < 13) return cudaErrorInvalidValue;
-  snprintf(text, (size_t)length, "0000:%02X:00.0", phc_pci_bus(device));
+  snprintf(text, (size_t)length, "0000:%02X:00.0", phc_pci_bus(phc_physical(device)));
   return 0;
 }
 static cudaError_t device_by_pci(int *device, const char *text) {
   unsigned domain = 0, bus = 0, slot = 0;
   if (!device || !text || sscanf(text, "%x:%x:%x", &domain, &bus, &slot) != 3) return cudaErrorInvalidValue;
   for (int i = 0; i < phc_devices(); i++)
-    if (!domain && !slot && (int)bus == phc_pci_bus(i)) return *device = i, 0;
+    if (!domain && !slot && (int)bus == phc_pci_bus(phc_physical(i))) return *device = i, 0;
   return cudaErrorInvalidDevice;
 }
 static cudaError_t capability(int *major, int *minor, int device) {

@@ -91,7 +91,7 @@ static cudaError_t pci_bus_id(char *text, int length, int device) {
   cudaError_t error = phc_device_check(device);
   if (error) return error;
   if (!text || length < 13) return cudaErrorInvalidValue;
-  snprintf(text, (size_t)length, "0000:%02X:00.0", phc_pci_bus(device));
+  snprintf(text, (size_t)length, "0000:%02X:00.0", phc_pci_bus(phc_physical(device)));
   return 0;
 }
 static cudaError_t by_pci_bus_id(int *device, const char *text) {
@@ -99,7 +99,7 @@ static cudaError_t by_pci_bus_id(int *device, const char *text) {
   if (!device || !text) return cudaErrorInvalidValue;
   if (sscanf(text, "%x:%x:%x", &domain, &bus, &slot) != 3) return cudaErrorInvalidValue;
   for (int i = 0; i < phc_devices(); i++)
-    if (!domain && !slot && (int)bus == phc_pci_bus(i)) return *device = i, 0;
+    if (!domain && !slot && (int)bus == phc_pci_bus(phc_physical(i))) return *device = i, 0;
   return cudaErrorInvalidDevice;
 }
 
@@ -111,7 +111,7 @@ static cudaError_t properties(cudaDeviceProp *p, int device) {
   memset(p, 0, sizeof *p);
   memcpy(p->name, gpu->name, sizeof gpu->name);
   p->name[sizeof gpu->name - 1] = 0;
-  phc_device_uuid(device, (unsigned char *)p->uuid.bytes);
+  phc_device_uuid(phc_physical(device), (unsigned char *)p->uuid.bytes);
   p->totalGlobalMem = gpu->memory_bytes;
   p->luidDeviceNodeMask = 0;
   // Fields that an attribute answers too: {field, number of elements, first attribute}.

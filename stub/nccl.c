@@ -16,6 +16,7 @@
 
 #include "abi/export.h"
 #include "abi/nccl_abi.h"
+#include "cuda_visible.h"
 #include "rank.h"
 
 #ifndef PH_NCCL_VERSION
@@ -261,7 +262,7 @@ static member describe(ncclComm_t comm, int first, int second) {
   return (member){.rank = first,
                   .nranks = second,
                   .host = sees_host ? ph_rank() / per_host : -1,
-                  .device = comm->device,
+                  .device = phc_physical(comm->device),
                   .world = ph_rank()};
 }
 
@@ -534,7 +535,7 @@ NCCL_API(ncclResult_t, ncclCommInitAll, ncclComm_t *comm, int ndev, const int *d
     result = fail(ncclInvalidArgument, "Invalid device count requested : %d", ndev);
   for (int i = 0; result == ncclSuccess && i < ndev; i++) {
     int device = devlist ? devlist[i] : i;
-    if (device < 0 || device >= ph_devices())
+    if (device < 0 || device >= phc_devices())
       result = fail(ncclUnhandledCudaError, "Cuda failure 101 'invalid device ordinal' (device %d)", device);
     for (int j = 0; result == ncclSuccess && devlist && j < i; j++)
       if (devlist[j] == device)

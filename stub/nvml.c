@@ -26,6 +26,7 @@ typedef struct ph_nvml_device {
 
 static struct ph_nvml_device devices[64];
 static int initialised;
+static int present;  // devices of the host
 
 // An entry point that needs nvmlInit, and one that also takes a device.
 #define CALL(name, parameters, expression)                                              \
@@ -39,7 +40,7 @@ static int initialised;
   CALL(name, parameters, !alive(device) ? (nvmlReturn_t)NVML_INVALID_ARGUMENT : (expression))
 #define ALSO(name, other) PH_EXPORT extern __typeof__(name) other __attribute__((alias(#name)));
 
-static bool alive(nvmlDevice_t device) { return device >= devices && device < devices + phc_devices(); }
+static bool alive(nvmlDevice_t device) { return device >= devices && device < devices + present; }
 
 static nvmlReturn_t give(void *to, const void *value, size_t size) {
   if (!to) return NVML_INVALID_ARGUMENT;
@@ -57,7 +58,8 @@ static nvmlReturn_t text(char *to, unsigned room, const char *value) {
 
 // ---------------------------------------------------------------- the library
 static nvmlReturn_t start(void) {
-  if (phc_ready()) return NVML_DRIVER_NOT_LOADED;
+  if (!initialised) present = ph_devices();  // all of the host's, whatever CUDA_VISIBLE_DEVICES says
+  if (!present) return NVML_DRIVER_NOT_LOADED;
   for (int i = 0; i < 64; i++) devices[i].index = i;
   initialised++;
   return NVML_SUCCESS;
@@ -111,32 +113,26 @@ CALL(nvmlSystemGetDriverVersion, (char *to, unsigned room), text(to, room, PH_DR
 CALL(nvmlSystemGetNVMLVersion, (char *to, unsigned room), text(to, room, "13." PH_DRIVER_VERSION_TEXT))
 CALL(nvmlSystemGetCudaDriverVersion_v2, (int *version), GIVE(version, int, PH_CUDA_DRIVER_VERSION))
 ALSO(nvmlSystemGetCudaDriverVersion_v2, nvmlSystemGetCudaDriverVersion)
-CALL(nvmlDeviceGetCount_v2, (unsigned *count), GIVE(count, unsigned, (unsigned)phc_devices()))
+CALL(nvmlDeviceGetCount_v2, (unsigned *count), GIVE(count, unsigned, (unsigned)present))
 ALSO(nvmlDeviceGetCount_v2, nvmlDeviceGetCount)
 
 // ---------------------------------------------------------------- finding a device
 static nvmlReturn_t by_index(unsigned index, nvmlDevice_t *device) {
-  if (index >= (unsigned)phc_devices()) return NVML_INVALID_ARGUMENT;
+  if (index >= (unsigned)present) return NVML_INVALID_ARGUMENT;
   return GIVE(device, nvmlDevice_t, &devices[index]);
 }
 static nvmlReturn_t by_pci(const char *id, nvmlDevice_t *device) {
   unsigned domain = 0, bus = 0, slot = 0;
   if (!id || sscanf(id, "%x:%x:%x", &domain, &bus, &slot) != 3) return NVML_INVALID_ARGUMENT;
-  for (int i = 0; i < phc_devices(); i++)
+  for (int i = 0; i < present; i++)
     if (!domain && !slot && (int)bus == phc_pci_bus(i)) return by_index((unsigned)i, device);
   return NVML_NOT_FOUND;
 }
-static void uuid_text(int index, char out[64]) {
-  unsigned char u[16];
-  phc_device_uuid(index, u);
-  snprintf(out, 64, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1],
-           u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
-}
 static nvmlReturn_t by_uuid(const char *uuid, nvmlDevice_t *device) {
-  char own[64];
+  char own[PHC_UUID_TEXT];
   if (!uuid) return NVML_INVALID_ARGUMENT;
-  for (int i = 0; i < phc_devices(); i++) {
-    uuid_text(i, own);
+  for (int i = 0; i < present; i++) {
+    phc_uuid_text(i, own);
     if (!strcmp(own, uuid)) return by_index((unsigned)i, device);
   }
   return NVML_NOT_FOUND;
@@ -173,8 +169,8 @@ static nvmlReturn_t name_of(char *to, unsigned room) {
   return text(to, room, name);
 }
 static nvmlReturn_t uuid_of(nvmlDevice_t device, char *to, unsigned room) {
-  char own[64];
-  uuid_text(device->index, own);
+  char own[PHC_UUID_TEXT];
+  phc_uuid_text(device->index, own);
   return text(to, room, own);
 }
 ON_DEVICE(nvmlDeviceGetName, (nvmlDevice_t device, char *to, unsigned room), name_of(to, room))

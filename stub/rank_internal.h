@@ -73,5 +73,6 @@ void ph_known_drop(const void *pointer, size_t bytes);  // it is overwritten
 // rank_watchdog.c
 void ph_watchdog_rounds(void);  // lets NCCL's watchdogs make their round when 100 ms have passed
 void ph_watchdogs_reset(void);
+void ph_watchdog_asks(bool asks);  // the watchdog that calls waits for an answer, or has it
 
 #pragma GCC visibility pop

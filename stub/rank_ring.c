@@ -166,8 +166,11 @@ ph_answer ph_ask(ph_record *record, const void *blob, size_t length, uint8_t *da
 }
 
 ph_answer ph_request(ph_record *record, const void *blob, size_t length) {
+  bool watchdog = ph_self.borrows_clock;
+  if (watchdog) ph_watchdog_asks(true);
   ph_answer answer = ph_ask(record, blob, length, NULL, NULL);
-  if (answer.status == 1 && ph_self.borrows_clock) ph_watchdog_work();
+  if (watchdog) ph_watchdog_asks(false);
+  if (answer.status == 1 && watchdog) ph_watchdog_work();
   return answer;
 }
 

@@ -6,12 +6,18 @@
 // (the entry for pthread_cond_timedwait in libtorch_cuda's own table of imports): it sleeps until
 // the rank's host clock has moved by PERIOD_NS of virtual time, then makes one round while the thread
 // that moves the clock waits for it. What it asks about events is asked at that moment.
+//
+// Nothing that a watchdog lets go of may depend on real time, or equal runs differ. So
+// - a new watchdog is waited for until it waits itself, or it might miss a round or take another's turn;
+// - a round is waited for however long the simulator takes to answer it;
+// - the rounds in real time, which show torch's heartbeat monitor that the thread lives, find nothing done.
 #define _GNU_SOURCE
 #include "rank_internal.h"
 
 #include <dlfcn.h>
 #include <elf.h>
 #include <errno.h>
+#include <limits.h>
 #include <link.h>
 #include <linux/futex.h>
 #include <string.h>
@@ -22,21 +28,26 @@
 #include <unistd.h>
 
 #define WATCHDOG_NAME "pt_nccl_watchdg"
+#define GROUP_THREADS "pt_nccl_"  // a process group's: its watchdog and its heartbeat monitor
 // kWatchdogThreadSleepMillis of torch's ProcessGroupNCCL.cpp is 100 ms. Half of it, because a
 // simulated first step is shorter than a real one, in which modules are loaded and kernels compiled,
 // and so fewer rounds would fall into it. Where a round falls in the first steps is chance in
 // reality, and DDP's peak depends on it (its first buckets are freed a step earlier or later). Of 25,
 // 50 and 100 ms tried, 50 gives the peaks of five real DDP runs on H200; it is fitted to them.
 #define PERIOD_NS 50000000
-#define BLIND_ROUND_S 30       // a round in real time now and then: torch's heartbeat monitor wants a pulse
-#define PATIENCE_NS 5000000000 // a round that takes longer is not waited for
+#define PULSE_NS 30000000000   // a blind round in real time now and then: torch's heartbeat monitor wants a pulse
+#define PATIENCE_NS 5000000000 // a watchdog that takes longer by itself is not waited for
 #define NAP_NS 1000000
+#define START_THREAD "_ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_deleteIS1_EEPFvvE"
 #define MAX_WATCHDOGS 64       // process groups of one rank; more go on in real time
 
 typedef struct watchdog {
   _Atomic uint32_t kicked;  // 1: asked to make a round; cleared when it is back
   atomic_bool idle;
+  atomic_bool asks;         // waits for the simulator's answer
   bool used, in_round;
+  bool blind;               // makes a round in real time
+  const ph_event *first;    // that it asked about in this round
   pthread_cond_t *cond;
   pthread_mutex_t *mutex;
 } watchdog;
@@ -47,15 +58,23 @@ static atomic_int dog_count;
 static _Atomic int64_t next_round = PERIOD_NS;
 static atomic_bool work;  // is there something that a round could find done?
 
+static _Atomic int64_t pulse = PULSE_NS;
+
+void ph_watchdog_pulse(int64_t ns) { atomic_store(&pulse, ns); }
+
 void ph_watchdog_work(void) { atomic_store_explicit(&work, true, memory_order_relaxed); }
 static __thread watchdog *own;
 static int (*real_timedwait)(pthread_cond_t *, pthread_mutex_t *, const struct timespec *);
 static int (*real_clockwait)(pthread_cond_t *, pthread_mutex_t *, clockid_t, const struct timespec *);
+static void (*real_start_thread)(void *, void *, void *);
+// Threads that libtorch_cuda has started, and those of process groups that have come to a timed wait.
+static _Atomic unsigned threads_started, threads_settled;
+static __thread bool settled;
 
-static bool is_watchdog(void) {
+static bool is_called(const char *start) {
   char name[16] = "";
   prctl(PR_GET_NAME, name);
-  return !strcmp(name, WATCHDOG_NAME);
+  return !strncmp(name, start, strlen(start));
 }
 
 static watchdog *adopt(void) {
@@ -70,12 +89,38 @@ static watchdog *adopt(void) {
   return own;
 }
 
+static void nap(_Atomic uint32_t *word, uint32_t value) {
+  struct timespec slice = {0, NAP_NS};
+  syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, &slice, NULL, 0);
+}
+
+// A blind round ends with the wait after it, or when the same event is asked about again: a group that
+// ends goes round without waiting.
+bool ph_watchdog_blind(const ph_event *event) {
+  if (!own || !own->blind) return false;
+  if (own->first == event) own->blind = false;
+  if (!own->first) own->first = event;
+  return own->blind;
+}
+
+void ph_watchdog_asks(bool asks) {
+  if (own) atomic_store(&own->asks, asks);
+}
+
 static void end_round(watchdog *dog) {
   if (!dog->in_round) return;
   dog->in_round = false;
   ph_self.moves_clock = ph_self.borrows_clock = false;
   atomic_store(&dog->kicked, 0);
   syscall(SYS_futex, &dog->kicked, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+static void settle(void) {
+  if (settled) return;
+  settled = true;
+  if (!is_called(GROUP_THREADS)) return;
+  atomic_fetch_add(&threads_settled, 1);
+  syscall(SYS_futex, &threads_settled, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
 static int wait_until(pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t clock, const struct timespec *deadline) {
@@ -85,14 +130,19 @@ static int wait_until(pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t cl
 // The watchdog's wait: 0 when it was notified (its group ends), ETIMEDOUT when a round is due.
 static int watchdog_wait(watchdog *dog, pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t clock,
                          const struct timespec *asked) {
-  end_round(dog);
   dog->cond = cond;
   dog->mutex = mutex;
-  atomic_store(&dog->idle, true);
+  dog->blind = false;
+  dog->first = NULL;
+  atomic_store(&dog->idle, true);  // before the round is over: the next may be due at once
+  end_round(dog);
+  settle();
   int result = 0;
   struct timespec deadline;
   clock_gettime(clock, &deadline);
-  deadline.tv_sec += BLIND_ROUND_S;
+  int64_t to = deadline.tv_nsec + atomic_load(&pulse);
+  deadline.tv_sec += to / 1000000000;
+  deadline.tv_nsec = to % 1000000000;
   while (!atomic_load(&dog->kicked) && !result) {
     result = wait_until(cond, mutex, clock, &deadline);
     if (!result && !atomic_load(&dog->kicked)) result = -1;
@@ -108,17 +158,35 @@ static int watchdog_wait(watchdog *dog, pthread_cond_t *cond, pthread_mutex_t *m
     ph_self.moves_clock = ph_self.borrows_clock = true;  // asks in the name of the thread that waits for it
     return ETIMEDOUT;
   }
+  dog->blind = result == ETIMEDOUT;
   return result < 0 ? 0 : result;
 }
 
 static int timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex, const struct timespec *deadline) {
-  watchdog *dog = ph_recording() && is_watchdog() ? (own ? own : adopt()) : NULL;
-  return dog ? watchdog_wait(dog, cond, mutex, CLOCK_REALTIME, deadline) : real_timedwait(cond, mutex, deadline);
+  watchdog *dog = ph_recording() && is_called(WATCHDOG_NAME) ? (own ? own : adopt()) : NULL;
+  if (dog) return watchdog_wait(dog, cond, mutex, CLOCK_REALTIME, deadline);
+  settle();
+  return real_timedwait(cond, mutex, deadline);
 }
 
 static int clockwait(pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t clock, const struct timespec *deadline) {
-  watchdog *dog = ph_recording() && is_watchdog() ? (own ? own : adopt()) : NULL;
-  return dog ? watchdog_wait(dog, cond, mutex, clock, deadline) : real_clockwait(cond, mutex, clock, deadline);
+  watchdog *dog = ph_recording() && is_called(WATCHDOG_NAME) ? (own ? own : adopt()) : NULL;
+  if (dog) return watchdog_wait(dog, cond, mutex, clock, deadline);
+  settle();
+  return real_clockwait(cond, mutex, clock, deadline);
+}
+
+// std::thread's way to start one. Watchdogs take part in the order in which their groups were made.
+static void start_thread(void *thread, void *state, void *depend) {
+  unsigned all = atomic_fetch_add(&threads_started, 1) + 1;
+  real_start_thread(thread, state, depend);
+  if (!ph_recording()) return;
+  for (int64_t waited = 0; waited < PATIENCE_NS; waited += NAP_NS) {
+    unsigned there = atomic_load(&threads_settled);
+    if ((int)(there - all) >= 0) return;
+    nap(&threads_settled, there);
+  }
+  atomic_store(&threads_settled, all);  // it never waits with a limit: not to be waited for again
 }
 
 static void round_of(watchdog *dog) {
@@ -131,9 +199,9 @@ static void round_of(watchdog *dog) {
   }
   pthread_mutex_unlock(dog->mutex);
   // In short naps: a thread that wakes is not taken for one that sleeps outside CUDA.
-  for (int64_t waited = 0; idle && atomic_load(&dog->kicked) && waited < PATIENCE_NS; waited += NAP_NS) {
-    struct timespec slice = {0, NAP_NS};
-    syscall(SYS_futex, &dog->kicked, FUTEX_WAIT_PRIVATE, 1, &slice, NULL, 0);
+  for (int64_t waited = 0; idle && atomic_load(&dog->kicked) && waited < PATIENCE_NS;) {
+    nap(&dog->kicked, 1);
+    if (!atomic_load(&dog->asks)) waited += NAP_NS;
   }
 }
 
@@ -161,6 +229,7 @@ static void patch_relocations(const ElfW(Rela) * table, size_t count, const ElfW
     void **slot = (void **)(base + table[i].r_offset);
     if (!strcmp(name, "pthread_cond_timedwait")) patch_slot(slot, (void *)timedwait);
     if (!strcmp(name, "pthread_cond_clockwait")) patch_slot(slot, (void *)clockwait);
+    if (!strcmp(name, START_THREAD)) patch_slot(slot, (void *)start_thread);
   }
 }
 
@@ -193,6 +262,7 @@ static int patch_object(struct dl_phdr_info *info, size_t size, void *unused) {
 void ph_tame_watchdogs(void) {
   *(void **)&real_timedwait = dlsym(RTLD_DEFAULT, "pthread_cond_timedwait");
   *(void **)&real_clockwait = dlsym(RTLD_DEFAULT, "pthread_cond_clockwait");
+  *(void **)&real_start_thread = dlsym(RTLD_DEFAULT, START_THREAD);
   dl_iterate_phdr(patch_object, NULL);
 }
 
@@ -200,5 +270,7 @@ void ph_watchdogs_reset(void) {
   memset(dogs, 0, sizeof dogs);
   atomic_store(&dog_count, 0);
   atomic_store(&next_round, PERIOD_NS);
+  atomic_store(&threads_started, 0);
+  atomic_store(&threads_settled, 0);
   own = NULL;
 }

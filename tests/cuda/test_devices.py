@@ -366,3 +366,41 @@ def test_cluster_occupancy_is_near_an_h200s(stub_set: StubSet) -> None:
         return out
 
     assert connected(stub_set, program).value == [1056, 528, 248, 124]
+
+
+@pytest.mark.parametrize(
+    ("listed", "seen"),
+    [
+        (None, [0, 1, 2, 3]), ("2", [2]), ("3, 1", [3, 1]), ("1,7,2", [1]), ("GPU-", []), ("", []), ("1,1", []),
+        ("-1", []),
+    ],
+)  # fmt: skip
+def test_visible_devices(
+    stub_set: StubSet, monkeypatch: pytest.MonkeyPatch, listed: str | None, seen: list[int]
+) -> None:
+    """Device n of a process is the n-th that CUDA_VISIBLE_DEVICES names; NVML shows all of them."""
+    if listed is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", listed)
+
+    def program(c: Stubs) -> Any:
+        n, all_of_host, text = c_int(), c_uint(), ctypes.create_string_buffer(96)
+        code, buses, uuids = c.rt.cudaGetDeviceCount(byref(n)), [], []
+        for device in range(n.value):
+            c.rt.cudaDeviceGetPCIBusId(text, c_int(16), c_int(device))
+            buses.append(text.value)
+        c.nvml.nvmlInit_v2()
+        c.nvml.nvmlDeviceGetCount_v2(byref(all_of_host))
+        for device in range(all_of_host.value):
+            handle = c_void_p()
+            c.nvml.nvmlDeviceGetHandleByIndex_v2(c_uint(device), byref(handle))
+            c.nvml.nvmlDeviceGetUUID(handle, text, c_uint(96))
+            uuids.append(text.value.decode())
+        return code, buses, c.rt.cudaSetDevice(c_int(n.value)), uuids
+
+    code, buses, beyond, uuids = connected(stub_set, program, devices=4).value
+    assert len(set(uuids)) == 4
+    assert [int(bus.split(b":")[1], 16) for bus in buses] == [0x19 + 0x11 * device for device in seen]
+    assert (code, beyond) == ((0, 101) if seen else (100, 100))
+    if listed is None:  # the same by the beginning of an UUID
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"{uuids[3][:12]},{uuids[0]}")
+        assert connected(stub_set, program, devices=4).value[1] == [buses[3], buses[0]]
