@@ -28,7 +28,8 @@
 #include <unistd.h>
 
 #define WATCHDOG_NAME "pt_nccl_watchdg"
-#define GROUP_THREADS "pt_nccl_"  // a process group's: its watchdog and its heartbeat monitor
+#define GROUP_THREADS "pt_nccl_"  // a process group's
+#define MONITOR_NAME "pt_nccl_heartbt"  // which the watchdog starts
 // kWatchdogThreadSleepMillis of torch's ProcessGroupNCCL.cpp is 100 ms. Half of it, because a
 // simulated first step is shorter than a real one, in which modules are loaded and kernels compiled,
 // and so fewer rounds would fall into it. Where a round falls in the first steps is chance in
@@ -43,9 +44,10 @@
 
 typedef struct watchdog {
   _Atomic uint32_t kicked;  // 1: asked to make a round; cleared when it is back
-  atomic_bool idle;
+  _Atomic uint32_t idle;    // 1: waits for its next round
   atomic_bool asks;         // waits for the simulator's answer
-  bool used, in_round;
+  atomic_bool used;
+  bool in_round;
   bool blind;               // makes a round in real time
   const ph_event *first;    // that it asked about in this round
   pthread_cond_t *cond;
@@ -59,16 +61,12 @@ static _Atomic int64_t next_round = PERIOD_NS;
 static atomic_bool work;  // is there something that a round could find done?
 
 static _Atomic int64_t pulse = PULSE_NS;
-
-void ph_watchdog_pulse(int64_t ns) { atomic_store(&pulse, ns); }
-
-void ph_watchdog_work(void) { atomic_store_explicit(&work, true, memory_order_relaxed); }
 static __thread watchdog *own;
 static int (*real_timedwait)(pthread_cond_t *, pthread_mutex_t *, const struct timespec *);
 static int (*real_clockwait)(pthread_cond_t *, pthread_mutex_t *, clockid_t, const struct timespec *);
 static void (*real_start_thread)(void *, void *, void *);
-// Threads that libtorch_cuda has started, and those of process groups that have come to a timed wait.
-static _Atomic unsigned threads_started, threads_settled;
+// Threads that the clock-moving threads had libtorch_cuda start, and those of them that have come to a timed wait.
+static _Atomic uint32_t threads_started, threads_settled;
 static __thread bool settled;
 
 static bool is_called(const char *start) {
@@ -77,21 +75,35 @@ static bool is_called(const char *start) {
   return !strncmp(name, start, strlen(start));
 }
 
+static pthread_key_t ends;  // has leave() called at the end of a watchdog's thread
+
+static void leave(void *dog) { atomic_store(&((watchdog *)dog)->used, false); }
+
 static watchdog *adopt(void) {
   pthread_mutex_lock(&dogs_lock);
   for (int i = 0; i < MAX_WATCHDOGS && !own; i++)
-    if (!dogs[i].used) {
+    if (!atomic_load(&dogs[i].used)) {
       own = &dogs[i];
-      own->used = true;
+      atomic_store(&own->used, true);
+      pthread_setspecific(ends, own);
       if (i >= atomic_load(&dog_count)) atomic_store(&dog_count, i + 1);
     }
   pthread_mutex_unlock(&dogs_lock);
   return own;
 }
 
+void ph_watchdog_work(void) { atomic_store_explicit(&work, true, memory_order_relaxed); }
+
+void ph_watchdog_pulse(int64_t ns) { atomic_store(&pulse, ns); }
+
 static void nap(_Atomic uint32_t *word, uint32_t value) {
   struct timespec slice = {0, NAP_NS};
   syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, &slice, NULL, 0);
+}
+
+static void set(_Atomic uint32_t *word, uint32_t value) {
+  atomic_store(word, value);
+  syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
 // A blind round ends with the wait after it, or when the same event is asked about again: a group that
@@ -111,16 +123,15 @@ static void end_round(watchdog *dog) {
   if (!dog->in_round) return;
   dog->in_round = false;
   ph_self.moves_clock = ph_self.borrows_clock = false;
-  atomic_store(&dog->kicked, 0);
-  syscall(SYS_futex, &dog->kicked, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+  set(&dog->kicked, 0);
 }
 
+// One at a time comes here: who started it waits for it.
 static void settle(void) {
   if (settled) return;
   settled = true;
-  if (!is_called(GROUP_THREADS)) return;
-  atomic_fetch_add(&threads_settled, 1);
-  syscall(SYS_futex, &threads_settled, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+  if (!is_called(GROUP_THREADS) || is_called(MONITOR_NAME)) return;
+  set(&threads_settled, atomic_load(&threads_settled) + 1);
 }
 
 static int wait_until(pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t clock, const struct timespec *deadline) {
@@ -134,7 +145,7 @@ static int watchdog_wait(watchdog *dog, pthread_cond_t *cond, pthread_mutex_t *m
   dog->mutex = mutex;
   dog->blind = false;
   dog->first = NULL;
-  atomic_store(&dog->idle, true);  // before the round is over: the next may be due at once
+  set(&dog->idle, 1);  // before the round is over: the next may be due at once
   end_round(dog);
   settle();
   int result = 0;
@@ -147,7 +158,7 @@ static int watchdog_wait(watchdog *dog, pthread_cond_t *cond, pthread_mutex_t *m
     result = wait_until(cond, mutex, clock, &deadline);
     if (!result && !atomic_load(&dog->kicked)) result = -1;
   }
-  atomic_store(&dog->idle, false);
+  atomic_store(&dog->idle, 0);
   if (atomic_load(&dog->kicked)) {
     // The C++ library looks at the real clock too: before the time that was asked for, a wait that
     // ends counts as a false alarm and no round is made.
@@ -178,19 +189,20 @@ static int clockwait(pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t clo
 
 // std::thread's way to start one. Watchdogs take part in the order in which their groups were made.
 static void start_thread(void *thread, void *state, void *depend) {
-  unsigned all = atomic_fetch_add(&threads_started, 1) + 1;
   real_start_thread(thread, state, depend);
-  if (!ph_recording()) return;
+  if (!ph_recording() || !ph_moves_clock()) return;
+  uint32_t all = atomic_fetch_add(&threads_started, 1) + 1;
   for (int64_t waited = 0; waited < PATIENCE_NS; waited += NAP_NS) {
-    unsigned there = atomic_load(&threads_settled);
-    if ((int)(there - all) >= 0) return;
+    uint32_t there = atomic_load(&threads_settled);
+    if ((int32_t)(there - all) >= 0) return;
     nap(&threads_settled, there);
   }
   atomic_store(&threads_settled, all);  // it never waits with a limit: not to be waited for again
 }
 
-static void round_of(watchdog *dog) {
-  if (!atomic_load(&dog->idle)) return;
+// Sends it on a round, if it waits for one.
+static bool kick(watchdog *dog) {
+  if (!atomic_load(&dog->idle)) return false;
   pthread_mutex_lock(dog->mutex);
   bool idle = atomic_load(&dog->idle);
   if (idle) {
@@ -198,8 +210,17 @@ static void round_of(watchdog *dog) {
     pthread_cond_broadcast(dog->cond);
   }
   pthread_mutex_unlock(dog->mutex);
-  // In short naps: a thread that wakes is not taken for one that sleeps outside CUDA.
-  for (int64_t waited = 0; idle && atomic_load(&dog->kicked) && waited < PATIENCE_NS;) {
+  return idle;
+}
+
+// All waiting is in short naps: a thread that wakes is not taken for one that sleeps outside CUDA.
+static void round_of(watchdog *dog) {
+  int64_t waited = 0;
+  for (; !kick(dog); waited += NAP_NS) {  // it is on a blind round
+    if (!atomic_load(&dog->used) || waited >= PATIENCE_NS) return;
+    nap(&dog->idle, 0);
+  }
+  while (atomic_load(&dog->kicked) && waited < PATIENCE_NS) {
     nap(&dog->kicked, 1);
     if (!atomic_load(&dog->asks)) waited += NAP_NS;
   }
@@ -262,6 +283,7 @@ static int patch_object(struct dl_phdr_info *info, size_t size, void *unused) {
 void ph_tame_watchdogs(void) {
   *(void **)&real_timedwait = dlsym(RTLD_DEFAULT, "pthread_cond_timedwait");
   *(void **)&real_clockwait = dlsym(RTLD_DEFAULT, "pthread_cond_clockwait");
+  pthread_key_create(&ends, leave);
   *(void **)&real_start_thread = dlsym(RTLD_DEFAULT, START_THREAD);
   dl_iterate_phdr(patch_object, NULL);
 }

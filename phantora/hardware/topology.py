@@ -12,6 +12,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 import networkx as nx
+import numpy as np
 
 from phantora.errors import PhantoraError
 
@@ -29,7 +30,7 @@ class NetworkLink:
     latency_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: a large collective makes thousands, and a frozen one takes four times as long
 class Flow:
     """`count` equal flows of one collective or transfer over the same links."""
 
@@ -66,7 +67,7 @@ class Topology:
     through a NIC of the target's rail: the source's own, or, with `pxn`, the one of a neighbour that
     NVLink reaches; otherwise through its own. The fabric's ways with fewest hops are equal: at
     every switch the hash of (`seed`, both NICs, key) decides, as ECMP does, or with `adaptive` the
-    link that has been given the fewest flows so far.
+    link that has been given the fewest flows since :meth:`begin`; of equal ones the source's turn decides.
     """
 
     def __init__(
@@ -89,6 +90,8 @@ class Topology:
             if not wire.one_way:
                 links.append(NetworkLink(f"{wire.b}>{wire.a}", wire.b, wire.a, wire.bandwidth, wire.latency_ns))
         self.links = tuple(links)
+        self.bandwidths = np.array([link.bandwidth for link in links])
+        """Of `links`, bytes/s."""
         self.hosts = hosts
         self.nic_of = tuple(nic_of)
         self.gpus = tuple(f"h{host}.gpu{gpu}" for host in range(hosts) for gpu in range(len(self.nic_of)))
@@ -97,19 +100,22 @@ class Topology:
         self._host_links = 2 * len(inside)
         self._host = _graph(links[: self._host_links])
         self._local: dict[tuple[str, str], tuple[int, ...]] = {}
+        self._shifted: dict[tuple[int, str, str], tuple[int, ...]] = {}
         self._out: dict[str, list[tuple[int, str]]] = {}
         self._last: dict[str, dict[str, int]] = {}
-        self._switches = nx.DiGraph()
+        self._before: dict[str, list[str]] = {}  # switches with a link to this one
         for number, link in enumerate(links[hosts * self._host_links :], hosts * self._host_links):
             if is_nic(link.target):
                 self._last.setdefault(link.target, {})[link.source] = number
             else:
                 self._out.setdefault(link.source, []).append((number, link.target))
                 if not is_nic(link.source):
-                    self._switches.add_edge(link.target, link.source)  # reversed: distances from a target
+                    self._before.setdefault(link.target, []).append(link.source)
         self._hops: dict[frozenset[str], dict[str, int]] = {}
         self._ways: dict[tuple[str, frozenset[str]], list[tuple[int, str]]] = {}
-        self._given = [0] * len(links)
+        self._only: dict[tuple[str, str], tuple[int, ...]] = {}
+        self._turn = {nic: turn for turn, nic in enumerate(self._last)}
+        self._given: dict[int, int] = {}
         self._routes: dict[tuple[int, int, int, bool], tuple[int, ...]] = {}
 
     @property
@@ -132,6 +138,24 @@ class Topology:
         """Number of the NIC, on its host, that GPU number `gpu` uses."""
         return self.nic_of[gpu % len(self.nic_of)]
 
+    def begin(self) -> None:
+        """The routes asked for from now on are one collective's. Adaptive routing spreads them among themselves,
+        whatever went before: the order in which collectives are priced is chance."""
+        if self._adaptive:
+            self._given.clear()
+            self._routes.clear()
+
+    def lanes(self, src_gpu: int, dst_gpu: int, count: int) -> dict[tuple[int, ...], int]:
+        """The ways that `count` flows between GPUs of two hosts take, without PXN, and how many take each."""
+        head, source, target, tail = self._ends(src_gpu, dst_gpu, direct=True)
+        ways: dict[tuple[int, ...], int] = {}
+        for key in range(count):
+            way = self._across(source, target, key)
+            if (source, target) in self._only:
+                return {(*head, *way, *tail): count}
+            ways[way] = ways.get(way, 0) + 1
+        return {(*head, *way, *tail): flows for way, flows in ways.items()}
+
     def route(self, src_gpu: int, dst_gpu: int, key: int = 0, direct: bool = False) -> tuple[int, ...]:
         """Ids of the links from one GPU to another, for the flow `key` (a channel, say) between them.
 
@@ -145,7 +169,7 @@ class Topology:
 
     def latency_ns(self, route: tuple[int, ...]) -> int:
         """One way along `route`, ns."""
-        return sum(self.links[link].latency_ns for link in route)
+        return sum([self.links[link].latency_ns for link in route])
 
     def by_nvlink(self, src_gpu: int, dst_gpu: int) -> bool:
         """Does NVLink join two GPUs of one host, without PCIe?"""
@@ -157,9 +181,15 @@ class Topology:
 
     def _find(self, src: int, dst: int, key: int, direct: bool) -> tuple[int, ...]:
         width = len(self.nic_of)
+        if src // width == dst // width:
+            return self._inside(src // width, f"gpu{src % width}", f"gpu{dst % width}")
+        head, source, target, tail = self._ends(src, dst, direct)
+        return (*head, *self._across(source, target, key), *tail)
+
+    def _ends(self, src: int, dst: int, direct: bool) -> tuple[tuple[int, ...], str, str, tuple[int, ...]]:
+        """Between GPUs of two hosts: the way to a NIC of the source's host, both NICs, the way from the other."""
+        width = len(self.nic_of)
         (here, source), (there, target) = divmod(src, width), divmod(dst, width)
-        if here == there:
-            return self._inside(here, f"gpu{source}", f"gpu{target}")
         to_rail: tuple[int, ...] = ()
         rail = self.nic_of[target]
         if self.nic_of[source] != rail:
@@ -169,12 +199,9 @@ class Topology:
             else:
                 to_rail = self._inside(here, f"gpu{source}", f"gpu{door}")
                 source = door
-        return (
-            *to_rail,
-            *self._inside(here, f"gpu{source}", f"nic{rail}"),
-            *self._across(f"h{here}.nic{rail}", f"h{there}.nic{self.nic_of[target]}", key),
-            *self._inside(there, f"nic{self.nic_of[target]}", f"gpu{target}"),
-        )
+        own, far = f"nic{rail}", f"nic{self.nic_of[target]}"
+        head = self._inside(here, f"gpu{source}", own)
+        return (*to_rail, *head), f"h{here}.{own}", f"h{there}.{far}", self._inside(there, far, f"gpu{target}")
 
     def _door(self, source: int, rail: int) -> int | None:
         """The GPU beside `source` that owns `rail` and that NVLink reaches, if PXN is on."""
@@ -186,6 +213,9 @@ class Topology:
 
     def _inside(self, host: int, source: str, target: str) -> tuple[int, ...]:
         """The fastest way inside a host; hosts are alike, so host 0's, shifted."""
+        shifted = self._shifted.get((host, source, target))
+        if shifted is not None:
+            return shifted
         found = self._local.get((source, target))
         if found is None:
             ends = {f"h0.{source}", f"h0.{target}"}
@@ -197,25 +227,37 @@ class Topology:
             found = tuple(self._host.edges[edge]["link"] for edge in nx.utils.pairwise(path))
             self._local[source, target] = found
         shift = host * self._host_links
-        return tuple(link + shift for link in found)
+        shifted = self._shifted[host, source, target] = tuple([link + shift for link in found])
+        return shifted
 
     def _across(self, source: str, target: str, key: int) -> tuple[int, ...]:
         """From NIC to NIC through the fabric, hop by hop."""
+        only = self._only.get((source, target))
+        if only is not None:
+            return only
         last = self._last.get(target, {})
         ends = frozenset(last)
         route: list[int] = []
+        chosen = False
         node = source
         while node not in last:
             equal = self._nearer(node, ends)
             if not equal:
                 raise PhantoraError(f"no way from {source} to {target} in the cluster's fabric")
-            if self._adaptive:
-                link, node = min(equal, key=lambda way: self._given[way[0]])
+            if len(equal) == 1:
+                link, node = equal[0]
+            elif self._adaptive:
+                turn = self._turn.get(source, 0) % len(equal)
+                link, node = min(equal[turn:] + equal[:turn], key=lambda way: self._given.get(way[0], 0))
             else:
                 link, node = equal[_hash(self._seed, source, target, key, len(route)) % len(equal)]
-            self._given[link] += 1
+            chosen = chosen or len(equal) > 1
+            self._given[link] = self._given.get(link, 0) + 1
             route.append(link)
-        return (*route, last[node])
+        way = (*route, last[node])
+        if not chosen and not self._adaptive:  # the same for every flow
+            self._only[source, target] = way
+        return way
 
     def _nearer(self, node: str, ends: frozenset[str]) -> list[tuple[int, str]]:
         """Links out of `node`, and where they lead, that begin a way of fewest hops to one of `ends`."""
@@ -229,11 +271,16 @@ class Topology:
 
     def _distances(self, ends: frozenset[str]) -> dict[str, int]:
         """Hops from every switch that reaches one of `ends` to the nearest of them."""
-        if ends not in self._hops:
-            known = [end for end in sorted(ends) if end in self._switches]
-            hops = nx.multi_source_dijkstra_path_length(self._switches, known) if known else {}
-            self._hops[ends] = {**dict.fromkeys(sorted(ends), 0), **hops}
-        return self._hops[ends]
+        hops = self._hops.get(ends)
+        if hops is None:
+            hops = self._hops[ends] = dict.fromkeys(sorted(ends), 0)
+            reached = list(hops)
+            for node in reached:  # which grows: breadth first
+                for before in self._before.get(node, ()):
+                    if before not in hops:
+                        hops[before] = hops[node] + 1
+                        reached.append(before)
+        return hops
 
 
 def is_nic(node: str) -> bool:

@@ -157,9 +157,11 @@ def test_full_disk_is_told(tmp_path: Path) -> None:
 
 
 def test_launcher_with_cuda(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(
-        SETUP + "dist.all_reduce(x); torch.cuda.synchronize()\nprint(x.shape)\n"
-    )
+    """A launcher that shows every rank its own GPU only, as many schedulers do."""
+    own = "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = os.environ['LOCAL_RANK']\n"
+    script = own + SETUP.replace('int(os.environ["LOCAL_RANK"])', "0")
+    script += "assert torch.cuda.device_count() == 1\ndist.all_reduce(x); torch.cuda.synchronize()\nprint(x.shape)\n"
+    (tmp_path / "train.py").write_text(script)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
         [sys.executable, "-m", "phantora", "trace", "--cluster", "2", "--", *launcher, "train.py"],

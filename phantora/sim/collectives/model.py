@@ -130,6 +130,7 @@ class CollectiveModel:
             time = constants.p2p_ll_base, bytes / (2000 * GBPS)
             return self._finish(time, Choice(P2P, SIMPLE), 1, place, None, bytes, 0, 0)
         place, _ = self._groups((src, dst))
+        self.topology.begin()
         pattern = patterns.seal(self.topology, [Share(src, dst, self.topology.route(src, dst), 1.0, 1)])
         duplex = duplex or concurrent > 1
         far = self._extra(pattern) if place.hosts > 1 else None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
+
+import numpy as np
 
 from phantora.hardware import Topology
 from phantora.sim.collectives.tuner import NVLS, NVLS_TREE, TREE, reduces_all, wire_share
@@ -15,7 +16,7 @@ from phantora.wire.layout import Coll
 ALL_PAIRS = 64  # members up to which an exchange of all with all has a flow for each pair
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # as `Flow`
 class Share:
     """Of `count` equal flows over `links`; each moves `share` of the collective's bytes."""
 
@@ -82,6 +83,7 @@ def group(topology: Topology, gpus: Sequence[int]) -> Groups:
 
 def make(topology: Topology, groups: Groups, kind: int, algorithm: str, channels: int, root: int) -> Pattern:
     """The pattern of `algorithm`; `root` is a GPU, for kinds that have one."""
+    topology.begin()
     name = Coll.names()[kind]
     if name in ("ALL_TO_ALL", "GATHER", "SCATTER"):
         shares = _exchange(topology, groups, name, root)
@@ -98,17 +100,17 @@ def make(topology: Topology, groups: Groups, kind: int, algorithm: str, channels
 
 def seal(topology: Topology, shares: Iterable[Share]) -> Pattern:
     kept = tuple(shares)
-    loads: dict[int, float] = {}
+    counts = np.fromiter((len(share.links) for share in kept), np.int64, len(kept))
+    links = np.fromiter((link for share in kept for link in share.links), np.int64, int(counts.sum()))
+    amounts = np.fromiter((share.share * share.count for share in kept), np.float64, len(kept))
+    loads = np.bincount(links, np.repeat(amounts, counts), len(topology.links))
+    width = len(topology.nic_of)
+    way, hop_ns = None, 0
     for share in kept:
-        for link in share.links:
-            loads[link] = loads.get(link, 0.0) + share.share * share.count
-    floor = max((load / topology.links[link].bandwidth for link, load in loads.items()), default=0.0)
-    between = {
-        share.links
-        for share in kept
-        if min(share.src, share.dst) >= 0 and topology.host_of(share.src) != topology.host_of(share.dst)
-    }
-    return Pattern(kept, floor, max(map(topology.latency_ns, between), default=0))
+        if share.src // width != share.dst // width and share.src >= 0 and share.dst >= 0 and share.links is not way:
+            way = share.links
+            hop_ns = max(hop_ns, topology.latency_ns(way))
+    return Pattern(kept, float((loads / topology.bandwidths).max(initial=0.0)), hop_ns)
 
 
 class _Edge(NamedTuple):
@@ -169,12 +171,13 @@ def _routed(topology: Topology, edges: Iterable[_Edge], channels: int) -> list[S
         total[src, dst] = total.get((src, dst), 0.0) + share
     lanes = max(1, channels // max(1, len(set(topology.nic_of))))
     shares: list[Share] = []
+    width = len(topology.nic_of)
     for (src, dst), share in total.items():
-        if topology.host_of(src) == topology.host_of(dst):
+        if src // width == dst // width:
             shares.append(Share(src, dst, topology.route(src, dst), share, 1))
             continue
-        ways = Counter(topology.route(src, dst, lane, direct=True) for lane in range(lanes))
-        shares += [Share(src, dst, way, share / lanes, count) for way, count in ways.items()]
+        for way, count in topology.lanes(src, dst, lanes).items():
+            shares.append(Share(src, dst, way, share / lanes, count))
     return shares
 
 
