@@ -17,13 +17,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from phantora.cost.catalogue import base_name, classify
-from phantora.cost.measured import DATA, Source, tables_for
+from phantora.cost.measured import DATA, Source, curve, read_curve, tables_for
 from phantora.cost.neighbours import kernel_ns, launches_of, own_kernels
 from phantora.cost.table import Entry, Table, signature_key
 from phantora.cost.transfer import transfer_ns
+from phantora.cost.types import KernelLaunch
 from phantora.hardware import load_gpu
 
 HIDDEN = 5  # one in so many
+COPIES = ("d2d", "h2d_pinned", "d2h_pinned", "h2d_pageable", "d2h_pageable")
 
 
 @dataclass(frozen=True)
@@ -59,12 +61,30 @@ def within(table: Table, gpu_name: str, seed: int) -> list[Guess]:
     source = Source(Table(table.about, entries[cut:]), load_gpu(gpu_name))
     guesses = []
     for entry in entries[:cut]:
-        kernels = launches_of(own_kernels(entry))
+        kernels = launches_seen(entry)
         model = source.model(entry.parsed, entry.compute, kernels)
         near = source.neighbours.ratio(entry.parsed, entry.compute, kernels)
         cls, ns = measured_ns(entry)
         predicted = model * near[0] if near else model
         guesses.append(Guess(cls, ns, predicted, near[1] if near else None, entry))
+    return guesses
+
+
+def launches_seen(entry: Entry) -> tuple[KernelLaunch, ...]:
+    """What a simulated run sees of an operator's kernels: not which of its own a library chooses."""
+    library = base_name(entry.parsed.name).startswith("cudnn_")
+    return () if library else launches_of(own_kernels(entry))
+
+
+def transfers(table: Table) -> list[Guess]:
+    """Copies and memsets, each from those of its kind that are left when it is hidden."""
+    guesses = []
+    for name, kind in (("memset", ()), *(("copy", (word,)) for word in COPIES)):
+        points = curve(table, name, kind)
+        for size in list(points)[1:-1]:
+            predicted = read_curve({s: ns for s, ns in points.items() if s != size}, size)
+            entry = Entry(f"{name} {' '.join(kind)} {size}", "", ())
+            guesses.append(Guess(f"transfer {' '.join(kind) or name}", points[size], predicted, None, entry))
     return guesses
 
 
@@ -77,7 +97,7 @@ def across(table: Table, gpu_name: str, other: Table, other_name: str) -> list[G
         twin = other.get(signature_key(entry.parsed, entry.compute))
         if twin is None or not own_kernels(twin):
             continue
-        kernels = launches_of(own_kernels(entry))
+        kernels = launches_seen(entry)
         cls, ns = measured_ns(entry)
         predicted = transfer_ns(measured_ns(twin)[1], source.roofline, here, entry.parsed, entry.compute, kernels)
         guesses.append(Guess(cls, ns, predicted, 0.0, entry))
@@ -112,6 +132,7 @@ def main() -> None:
     other = tables_for(load_gpu(options.other), [DATA])[0][0]
     hidden = within(table, options.gpu, options.seed)
     print(f"A hidden fifth of {options.gpu}\n", *rows(hidden), sep="\n")
+    print("\nCopies and memsets, one hidden at a time\n", *rows(transfers(table)), sep="\n")
     print(f"\n{options.gpu} from {options.other}\n", *rows(across(table, options.gpu, other, options.other)), sep="\n")
     chosen = [g for g in hidden if options.family in g.entry.signature or options.family == g.cls]
     for g in sorted(chosen, key=lambda g: -g.error)[: options.worst]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log2, prod
 from typing import Any
 
@@ -22,19 +22,18 @@ CHUNK = 65536  # elements of a block of torch's multi-tensor kernels (ATen/nativ
 
 @dataclass(frozen=True)
 class Place:
-    """Where an operator stands: `families` from the narrowest to the widest, and its coordinates,
-    base-2 logarithms of sizes."""
+    """Where an operator stands in a family: its coordinates there, base-2 logarithms of sizes."""
 
     cls: str
-    families: tuple[str, ...]
+    family: str
     at: tuple[float, ...]
 
 
-def place(
+def places(
     signature: OperatorSignature, compute: str = "", kernels: Sequence[KernelLaunch] = ()
-) -> Place | None:
-    """The place of `signature`, or None for what has no sizes to compare. `kernels` are those that it
-    launches, their names mangled or not, if they are known."""
+) -> tuple[Place, ...]:
+    """The places of `signature`, from its narrowest family to the widest; none for what has no sizes to
+    compare. `kernels` are those that it launches, their names mangled or not, if they are known."""
     name = base_name(signature.name)
     cls, _ = classify(name)
     if cls == "gemm":
@@ -44,21 +43,39 @@ def place(
     if cls == "convolution":
         return _convolution(signature, name, compute)
     found = _memory(signature, name, cls, max(1, len(kernels)))
-    if found is None or not kernels:
+    if not found or not kernels:
         return found
+    first = found[0]
     stems = " ".join(dict.fromkeys(kernel_stem(kernel.name) for kernel in kernels))
-    stemmed = f"{found.families[0]} {stems}"
     blocks = " ".join(dict.fromkeys(str(kernel.block) for kernel in kernels))
     if stems == "reduce_kernel" and len(kernels) == 1:
-        return _reduce(signature, f"{name} {found.families[0]} {kernels[0].block}", found, stemmed, kernels[0])
-    return Place(found.cls, (f"{stemmed} {blocks}", stemmed, *found.families), found.at)
+        return (*_reduction(signature, first, kernels[0]), *found)
+    return (
+        Place(cls, f"{first.family} {stems} {blocks}", first.at),
+        Place(cls, f"{first.family} {stems}", first.at),
+        *found,
+    )
 
 
-def _reduce(signature, family, found, stemmed, kernel):
-    n = prod(next(iter(tensors(signature.args))).shape)
-    each = n / max(1, prod(kernel.grid) * prod(kernel.block))
+def _reduction(signature: OperatorSignature, first: Place, kernel: KernelLaunch) -> tuple[Place, ...]:
+    """torch's reductions: a thread adds up its elements one after the other, so what counts are the blocks, those
+    that share a result, and the elements of a thread."""
+    elements = prod(next(iter(tensors(signature.args))).shape)
+    each = elements / max(1, prod(kernel.grid) * prod(kernel.block))
     at = (_log(kernel.grid[0]), _log(kernel.grid[1]), log2(max(each, 1 / 64)))
-    return Place(found.cls, (f"{family}", *found.families), at)
+    return (Place(first.cls, f"{first.family} in blocks of {kernel.block}", at),)
+
+
+def bfloat16_for_float16(signature: OperatorSignature) -> OperatorSignature | None:
+    """The same operator of bfloat16, which runs in the same kernels; None if it has no float16."""
+
+    def other(value: Any) -> Any:
+        if isinstance(value, TensorSpec):
+            return replace(value, dtype="bfloat16") if value.dtype == "float16" else value
+        return tuple(other(item) for item in value) if isinstance(value, tuple) else value
+
+    twin = replace(signature, args=other(signature.args))
+    return twin if twin.args != signature.args else None
 
 
 def kernel_stem(name: str) -> str:
@@ -78,18 +95,18 @@ def _log(value: float) -> float:
     return log2(max(1.0, value))
 
 
-def _gemm(signature: OperatorSignature, name: str, compute: str) -> Place | None:
+def _gemm(signature: OperatorSignature, name: str, compute: str) -> tuple[Place, ...]:
     products = gemm.from_signature(signature, name)
     operands = [t for t in tensors(signature.args) if len(t.shape) >= 2]
     if len(products) != 1 or len(operands) < 2:
-        return None
+        return ()
     p = products[0]
     a, b = operands[-2:] if name.startswith(("addmm", "baddbmm")) else operands[:2]
     form = f"{_transposed(a)}{_transposed(b)}"
     kind = "grouped" if "grouped" in name else "batched" if p.batch > 1 or len(a.shape) > 2 else "plain"
     dtypes = f"{p.dtype} {compute} {kind}"
     at = (_log(p.m), _log(p.n), _log(p.k), *((_log(p.batch),) if kind != "plain" else ()))
-    return Place("gemm", (f"{dtypes} {form}", dtypes), at)
+    return Place("gemm", f"{dtypes} {form}", at), Place("gemm", dtypes, at)
 
 
 def _transposed(t: TensorSpec) -> str:
@@ -97,35 +114,35 @@ def _transposed(t: TensorSpec) -> str:
     return "t" if len(t.stride) >= 2 and t.stride[-1] != 1 and t.stride[-2] == 1 else "n"
 
 
-def _attention(signature: OperatorSignature, name: str) -> Place | None:
+def _attention(signature: OperatorSignature, name: str) -> tuple[Place, ...]:
     found = attention.from_signature(signature, name)
     if found is None:
-        return None
+        return ()
     a = found
     kind = f"{name} {a.causal} {a.head}"
     # A short last wave matters as little as many blocks there are.
     at = (_log(a.batch * a.heads), _log(a.queries), _log(a.keys), 0.3 * _log(a.heads / max(1, a.kv_heads)))
-    return Place("attention", (kind,), at)
+    return (Place("attention", kind, at),)
 
 
-def _convolution(signature: OperatorSignature, name: str, compute: str) -> Place | None:
+def _convolution(signature: OperatorSignature, name: str, compute: str) -> tuple[Place, ...]:
     given = [t for t in on_gpu(signature.args) if len(t.shape) >= 3]
     if len(given) < 2:
-        return None
+        return ()
     x, w = (given[1], given[2]) if "backward" in name and len(given) > 2 else (given[0], given[1])
     geometry = [v for v in signature.args if isinstance(v, tuple) and not any(isinstance(i, TensorSpec) for i in v)]
     last = len(x.stride) > 1 and x.stride[1] == 1
     kind = f"{name} {x.dtype} {compute} {'nhwc' if last else 'nchw'} {w.shape[2:]} {geometry}"
     pixels = prod(x.shape[2:])
     at = (_log(x.shape[0] * pixels), _log(x.shape[1]), _log(w.shape[0]), 0.3 * _log(pixels))
-    return Place("convolution", (kind,), at)
+    return (Place("convolution", kind, at),)
 
 
-def _memory(signature: OperatorSignature, name: str, cls: str, launches: int) -> Place | None:
+def _memory(signature: OperatorSignature, name: str, cls: str, launches: int) -> tuple[Place, ...]:
     lists = [a for a in signature.args if isinstance(a, tuple) and any(isinstance(t, TensorSpec) for t in a)]
     given = on_gpu(signature.args)
     if not given:
-        return None
+        return ()
     stem = name.rstrip("_")
     if lists:
         return _lists(name, cls, lists, given, launches)
@@ -142,15 +159,16 @@ def _memory(signature: OperatorSignature, name: str, cls: str, launches: int) ->
             rows, inner = largest.shape[0] * prod(largest.shape[2:]), largest.shape[1]
         channels_last = len(largest.stride) == 4 and largest.stride[1] == 1
         kind = f"{name} {dtypes} {dims} {len(largest.shape) == 4} {channels_last} {words}"
-        return Place(cls, (kind,), (_log(rows), _log(inner), 0.3 * _evenness(inner)))
+        return (Place(cls, kind, (_log(rows), _log(inner), 0.3 * _evenness(inner))),)
     size = sum(nbytes(t) for t in given if prod(t.shape) > 1) or nbytes(largest)
     run = 0.0 if flat else 0.3 * _inner(largest)
-    return Place(cls, (f"{name} {dtypes} {form} {words}", f"{stem} {dtypes} {flat}"), (_log(size), run))
+    at = (_log(size), run)
+    return Place(cls, f"{name} {dtypes} {form} {words}", at), Place(cls, f"{stem} {dtypes} {flat}", at)
 
 
 def _lists(
     name: str, cls: str, lists: list[tuple[Any, ...]], given: list[TensorSpec], launches: int
-) -> Place:
+) -> tuple[Place, ...]:
     """Multi-tensor kernels give each block a chunk of one tensor: small tensors leave blocks half empty."""
     total = sum(nbytes(t) for a in lists for t in tensors(a))
     dtypes = " ".join(dict.fromkeys(t.dtype for t in given))
@@ -158,13 +176,13 @@ def _lists(
     if name.rstrip("_") in ("cat", "stack", "_chunk_cat", "split_with_sizes_copy"):
         widest = max(first, key=nbytes)
         even = all(dense(t) for t in given)
-        at = (_log(total), 0.5 * _log(len(first)), 0.3 * _inner(widest))
-        return Place(cls, (f"{name} {dtypes} {even}", f"{name} {dtypes}"), at)
+        at: tuple[float, ...] = (_log(total), 0.5 * _log(len(first)), 0.3 * _inner(widest))
+        return Place(cls, f"{name} {dtypes} {even}", at), Place(cls, f"{name} {dtypes}", at)
     elements = [prod(t.shape) for t in first]
     chunks = sum(-(-n // CHUNK) for n in elements)
     largest = min(CHUNK, max(elements, default=1))  # a launch lasts at least as long as its longest block
     at = (_log(total), _log(chunks), _log(launches), _log(largest))
-    return Place(cls, (f"{name} {dtypes} {len(lists)}", f"{name} {dtypes}"), at)
+    return Place(cls, f"{name} {dtypes} {len(lists)}", at), Place(cls, f"{name} {dtypes}", at)
 
 
 _BY_ROWS = frozenset(("normalization", "loss", "reduction", "sort", "embedding"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import log2
 from pathlib import Path
@@ -33,6 +33,9 @@ SCALED_ERRORS = {
     "gemm": 0.10, "loss": 0.14, "normalization": 0.13, "optimizer": 0.07, "random": 0.07, "reduction": 0.10,
     "sort": 0.03,
 }  # fmt: skip
+
+CURVE_ERROR = 0.37  # of copies and memsets between two measured sizes, likewise
+REPEATED_ERROR = 0.02  # of copies of a measured size: what repetitions differ by
 
 Live = Callable[[OperatorSignature, str], Entry | None]
 """Measures an operator now; None when that cannot be done."""
@@ -157,19 +160,17 @@ class Measured:
     def _moved(self, base: Price, name: str, first: tuple[str, ...], size: int) -> Price:
         """A copy or memset read off the curve of its kind."""
         for source in self._own:
-            points = sorted(
-                (log2(max(1, int(entry.parsed.args[-1]))), sum(k.cold for k in entry.kernels))
-                for entry in source.table.of_operator(name)
-                if entry.parsed.name.startswith("phantora::") and entry.parsed.args[:-1] == first
-            )
+            points = curve(source.table, name, first)
             if len(points) < 2 or size <= 0:
                 continue
-            at, ns = np.array(points, float).T
-            place = log2(size)
-            beyond = max(1.0, size / 2.0 ** at[-1])
-            value = beyond * float(np.exp(np.interp(place, at, np.log(ns))))
-            provenance = "measured" if place in at else "interpolated"
-            return replace(base, durations=(max(1, round(value)),), provenance=provenance, error=0.1)
+            value = read_curve(points, size)
+            measured = size in points
+            return replace(
+                base,
+                durations=(max(1, round(value)),),
+                provenance="measured" if measured else "interpolated",
+                error=REPEATED_ERROR if measured else CURVE_ERROR,
+            )
         return base
 
 
@@ -180,6 +181,23 @@ def _measured_tiles(entry: Entry, kernels: tuple[KernelLaunch, ...]) -> int:
         return 0
     largest = max(called, key=lambda p: p.flops)
     return max(gemm.tiles_of(kernel.name, largest) for kernel in own_kernels(entry))
+
+
+def curve(table: Table, name: str, first: tuple[str, ...]) -> dict[int, float]:
+    """Measured ns of copies of one kind (or memsets) by their bytes, in ascending order."""
+    found = {
+        int(entry.parsed.args[-1]): float(sum(kernel.cold for kernel in entry.kernels))
+        for entry in table.of_operator(name)
+        if entry.parsed.name.startswith("phantora::") and entry.parsed.args[:-1] == first
+    }
+    return dict(sorted(found.items()))
+
+
+def read_curve(points: Mapping[int, float], size: int) -> float:
+    """ns of `size` bytes: a straight line between logarithms, the last rate beyond the largest."""
+    at, ns = np.log2(np.maximum(1, list(points))), np.log(list(points.values()))
+    beyond = max(1.0, size / 2.0 ** at[-1])
+    return float(beyond * np.exp(np.interp(log2(size), at, ns)))
 
 
 def _doubt(kernel: TimedKernel) -> float:

@@ -15,13 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from phantora.cost.catalogue import base_name
-from phantora.cost.features import Place, place
+from phantora.cost.features import Place, bfloat16_for_float16, places
 from phantora.cost.table import Entry, Table, TimedKernel
 from phantora.cost.transfer import COLD_CLASSES
 from phantora.cost.types import KernelLaunch, OperatorSignature
 
 NEAREST = 12  # members that count
-REACH = 3.0  # octaves: what is further away says nothing
+REACH = 3.0  # octaves: beyond, the ratio of the nearest holds, whatever its slope
+OTHER_DTYPE = 1.0  # octaves by which the same operator of the other 16-bit type counts as further away
 NEAR = 0.5  # octaves: a single neighbour so near is enough
 _SOFTENING = 0.05  # octaves within which neighbours count alike
 _DECAY = 3  # weights fall with this power of the distance
@@ -64,19 +65,14 @@ class Neighbours:
     ) -> tuple[float, float] | None:
         """Measured over modelled time at the place of `signature`, and the distance in octaves of the
         nearest neighbour; None without neighbours."""
-        where = place(signature, compute, [kernel for kernel in kernels if not kernel.library])
-        if where is None:
-            return None
+        launched = [kernel for kernel in kernels if not kernel.library]
         families = self._of(base_name(signature.name))
-        for family in where.families:
-            found = families.get(family)
-            if found is None or found.at.shape[1] != len(where.at):
-                continue
-            predicted, distance = _read(found, np.array(where.at))
-            enough = len(found.ratio) > 1 or distance <= NEAR
-            if distance <= REACH and (enough or family == where.families[-1]):
-                return exp(predicted), distance
-        return None
+        own = _nearest(families, places(signature, compute, launched))
+        twin = bfloat16_for_float16(signature)
+        if twin is None or (own is not None and own[1] <= OTHER_DTYPE):
+            return own
+        other = _nearest(families, places(twin, compute, launched))
+        return other if own is None or (other is not None and other[1] + OTHER_DTYPE < own[1]) else own
 
     def _of(self, name: str) -> dict[str, Family]:
         if name not in self._families:
@@ -89,19 +85,35 @@ class Neighbours:
 _SAME_PRODUCTS = ("mm", "addmm")
 
 
+def _nearest(families: dict[str, Family], found: Sequence[Place]) -> tuple[float, float] | None:
+    """The ratio in the narrowest of the families within reach, else in that with the nearest member."""
+    outside: tuple[float, float] | None = None
+    for where in found:
+        family = families.get(where.family)
+        if family is None or family.at.shape[1] != len(where.at):
+            continue
+        predicted, distance = _read(family, np.array(where.at))
+        enough = len(family.ratio) > 1 or distance <= NEAR
+        if distance <= REACH and (enough or where == found[-1]):
+            return exp(predicted), distance
+        if outside is None or distance < outside[1]:
+            outside = exp(predicted), distance
+    return outside
+
+
 def families_of(entries: Iterable[Entry], model: Model) -> dict[str, Family]:
     """The families that `entries` form."""
     members: dict[str, list[tuple[Place, float]]] = {}
     for entry in entries:
         kernels = own_kernels(entry)
-        where = place(entry.parsed, entry.compute, launches_of(kernels)) if kernels else None
-        if where is None:
+        found = places(entry.parsed, entry.compute, launches_of(kernels)) if kernels else ()
+        if not found:
             continue
-        measured = sum(kernel_ns(kernel, where.cls) for kernel in kernels)
+        measured = sum(kernel_ns(kernel, found[0].cls) for kernel in kernels)
         modelled = model(entry.parsed, entry.compute, launches_of(kernels))
         if measured > 0 and modelled > 0:
-            for family in where.families:
-                members.setdefault(family, []).append((where, log(measured / modelled)))
+            for where in found:
+                members.setdefault(where.family, []).append((where, log(measured / modelled)))
     return {name: _family(found) for name, found in members.items()}
 
 
@@ -125,7 +137,7 @@ def _read(family: Family, at: Floats) -> tuple[float, float]:
     away, ratio, near = away[nearest], family.ratio[nearest], distance[nearest]
     weight = (near + _SOFTENING) ** -_DECAY
     weight /= weight.sum()
-    if len(nearest) < 4:
+    if len(nearest) < 4 or near[0] > REACH:
         return float(weight @ ratio), float(near[0])
     plane = np.column_stack([np.ones(len(nearest)), away])
     flat = np.diag([1e-9, *[_RIDGE] * away.shape[1]])
