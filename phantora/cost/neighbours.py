@@ -142,5 +142,7 @@ def _read(family: Family, at: Floats) -> tuple[float, float]:
     plane = np.column_stack([np.ones(len(nearest)), away])
     flat = np.diag([1e-9, *[_RIDGE] * away.shape[1]])
     normal = plane.T @ (plane * weight[:, None]) + flat
-    value = float(np.linalg.solve(normal, plane.T @ (weight * ratio))[0])
+    # Outside the range of its neighbours the plane is read at their edge: slopes do not go on for ever.
+    edge = np.concatenate([[1.0], np.clip(0.0, away.min(axis=0), away.max(axis=0))])
+    value = float(np.linalg.solve(normal, plane.T @ (weight * ratio)) @ edge)
     return min(max(value, float(ratio.min()) - _BEYOND), float(ratio.max()) + _BEYOND), float(near[0])

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from phantora.cost import KernelLaunch, OperatorSignature, TensorSpec, model_for
 from phantora.cost.features import kernel_stem
 from phantora.cost.measured import DATA, Measured
 from phantora.cost.parse import write_signature
+from phantora.cost.roofline import Roofline
 from phantora.cost.table import Entry, Table, TimedKernel, read_table, signature_key, write_table
+from phantora.cost.transfer import transfer_ns
 from phantora.cost.wanted import Wanted
 from phantora.errors import PhantoraError
 from phantora.hardware import load_gpu
+from phantora.profile.forms import tensor
 from phantora.profile.rebuild import SMALLEST, Arena, rebuild
 from phantora.profile.session import JOURNAL, Book
 
@@ -75,6 +82,69 @@ def test_another_gpu_is_scaled_by_the_limit_that_is_met() -> None:
     assert (here.provenance, there.provenance) == ("interpolated", "scaled")
     ratio = H100.hbm_bandwidth / A100.hbm_bandwidth
     assert sum(there.durations) / sum(here.durations) == pytest.approx(ratio, rel=0.1)
+
+
+OUTSIDE: dict[str, Any] = {
+    "aten::mm": lambda r, c, d: (tensor(r, c, dtype=d), tensor(c, 4096, dtype=d)),
+    "aten::add.Tensor": lambda r, c, d: (tensor(r, c, dtype=d), tensor(r, c, dtype=d), 1),
+    "aten::copy_": lambda r, c, d: (tensor(r, c, dtype="float32"), tensor(r, c, dtype=d), False),
+    "aten::native_layer_norm": lambda r, c, d: (tensor(1, r, c, dtype=d), (c,), *[tensor(c, dtype=d)] * 2, 1e-5),
+    "aten::_softmax": lambda r, c, d: (tensor(r, c, dtype=d), 1, False),
+    "aten::sum.dim_IntList": lambda r, c, d: (tensor(r, c, dtype=d), (-1,), False, None),
+    "aten::_foreach_mul_.Scalar": lambda r, c, d: ((tensor(r, c, dtype=d),) * 8, 0.9),
+    "aten::fill_.Scalar": lambda r, c, d: (tensor(r, c, dtype=d), 0),
+    "aten::_flash_attention_forward": lambda r, c, d: (
+        *(tensor(1, r, 16, 128),) * 3, None, None, r, r, 0.0, True, False, 0.1,
+    ),
+    "aten::cudnn_convolution": lambda r, c, d: (
+        tensor(r, c, 14, 14, dtype=d), tensor(256, c, 3, 3, dtype=d), *((1, 1),) * 3, 1, False, False, True,
+    ),
+}  # fmt: skip
+
+
+@cache
+def shipped(gpu: str) -> Measured:
+    return model_for(load_gpu(gpu))
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.sampled_from(sorted(OUTSIDE)), st.integers(2, 16), st.integers(1, 160),
+    st.sampled_from(("bfloat16", "float16", "float32")), st.sampled_from((H100.name, H200.name, A100.name)),
+)  # fmt: skip
+def test_guesses_grow_and_keep_to_the_limits(name: str, octave: int, width: int, dtype: str, gpu_name: str) -> None:
+    """Inside the tables and far outside: more rows take no less time, within the error bars and a launch's
+    microsecond, and nothing is faster than the GPU can."""
+    gpu = load_gpu(gpu_name)
+    few, many = (
+        shipped(gpu_name).operator(OperatorSignature(name, OUTSIDE[name](n, 64 * width, dtype)), ())
+        for n in (1 << octave, 8 << octave)
+    )
+    doubt = min(0.5, (few.error or 0.0) + (many.error or 0.0))
+    assert sum(many.durations) >= (1 - doubt) * sum(few.durations) - 1000
+    peak = gpu.peak_flops["float32" if dtype == "float32" and name == "aten::mm" else "bfloat16"]
+    memory = many.bytes / gpu.hbm_bandwidth if many.bytes > 8 * gpu.l2_bytes else 0.0
+    flops = many.flops / (2 if many.cls == "attention" else 1)  # the whole square counts, causal kernels do half
+    assert sum(many.durations) >= 0.98e9 * max(memory, flops / peak)
+
+
+def test_half_precision_is_as_fast_as_bfloat16_where_only_that_was_measured() -> None:
+    name = "aten::native_layer_norm"
+    half, brain = (
+        shipped(H200.name).operator(OperatorSignature(name, OUTSIDE[name](8192, 1024, dtype)), ())
+        for dtype in ("float16", "bfloat16")
+    )
+    assert (half.provenance, brain.provenance) == ("interpolated", "measured")
+    assert sum(half.durations) == pytest.approx(sum(brain.durations), rel=0.02)
+
+
+def test_a_launch_carries_over_between_gpus() -> None:
+    """A kernel that does next to nothing takes the other GPU's launch, whatever the ratio of their limits."""
+    fill = OperatorSignature("aten::fill_.Scalar", (TensorSpec("float32", (64,), (1,)), 0))
+    there, here = Roofline(H100), Roofline(H200)
+    assert transfer_ns(960.0, there, here, fill, "", (KernelLaunch("k"),)) == pytest.approx(H200.launch_ns, rel=0.1)
+    product = mm(4096, 4096, 4096)
+    assert transfer_ns(1e6, there, here, product, "", ()) == pytest.approx(1e6, rel=0.02)
 
 
 def test_shipped_tables_are_of_their_gpus() -> None:
