@@ -73,6 +73,10 @@ const ph_device *ph_gpu(void) { return ph_rt.header ? &ph_rt.header->device : NU
 int ph_rank(void) { return ph_rt.rank; }
 int ph_devices(void) { return ph_live() ? ph_rt.devices : 0; }
 
+static int assumed_devices;
+void ph_assume_devices(int devices) { assumed_devices = devices; }
+int ph_assumed_devices(void) { return assumed_devices; }
+
 // A forked child (a DataLoader worker) must not speak on its parent's ring. It keeps the parent's
 // memory, copy on write, and sees no device.
 static void detach(void) {

@@ -22,6 +22,7 @@ extern "C" {
 // fork, by phantora.launch. Returns 0, or -1 with errno. Installs an atfork handler: a forked
 // child (a DataLoader worker) is detached and sees no device.
 int ph_connect(int fd, int rank, int local_rank, int devices);
+void ph_assume_devices(int devices); // what a process that will only fork ranks says they see
 void ph_exit(int status);          // sends RANK_EXIT; called by phantora.launch as the rank ends
 bool ph_connected(void);
 bool ph_null_mode(void);           // record nothing, answer at once
@@ -29,6 +30,7 @@ const ph_header *ph_shared(void);  // NULL when not connected
 const ph_device *ph_gpu(void);     // the simulated GPU
 int ph_rank(void);
 int ph_devices(void);              // devices visible to this process
+int ph_assumed_devices(void);      // 0 unless assumed
 int ph_current_device(void);       // of this thread
 void ph_set_current_device(int device);
 

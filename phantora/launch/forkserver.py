@@ -4,7 +4,8 @@ A rank forked from here shares all of torch with its siblings (a few MB of its o
 hundreds) and starts in milliseconds. The server speaks JSON over a socket with its parent, one
 message per packet; descriptors travel beside the message.
 
-parent -> server   {"do": "load", "stubs": DIR or null, "imports": [...], "shared": [...]}
+parent -> server   {"do": "load", "stubs": DIR or null, "devices": N, "imports": [...],
+                    "shared": [...]}
                    {"do": "store", "port": N}            hosts the TCPStore of the job
                    {"do": "rank", ...RankTask}           with descriptors [stdout, stderr, session?]
 server -> parent   {"is": "loaded", "seconds": s, "threads": n}
@@ -84,13 +85,13 @@ class ForkServer:
     def _obey(self, message: dict[str, Any], fds: list[int]) -> None:
         verb = message.pop("do")
         if verb == "load":
-            self._load(message["stubs"], message["imports"], message["shared"])
+            self._load(**message)
         elif verb == "store":
             self._host_store(message["port"])
         else:
             self._fork_rank(RankTask(**{**message, "arguments": tuple(message["arguments"])}), fds)
 
-    def _load(self, stubs: str | None, imports: list[str], shared: list[str]) -> None:
+    def _load(self, stubs: str | None, devices: int, imports: list[str], shared: list[str]) -> None:
         begin = time.perf_counter()
         process.single_arena()
         gc.disable()
@@ -99,9 +100,10 @@ class ForkServer:
 
             stub_set = find_stubs(stubs)
             self._library = load_stubs(stub_set)
+            self._library.ph_assume_devices(devices)
         for name in imports:
             try:
-                with _gpu_assumed():
+                with _gpus_assumed(devices):
                     importlib.import_module(name)
             except ImportError as error:
                 raise PhantoraError(
@@ -113,7 +115,8 @@ class ForkServer:
                     f"{name} asks for its GPU while it is imported, which only a rank has: leave out --preload {name}"
                 ) from None
         for entry in shared:
-            _import_early(entry)
+            with _gpus_assumed(devices):
+                _import_early(entry)
         if stubs:
             install_tracer(stub_set)
         gc.enable()
@@ -199,18 +202,18 @@ def _import_early(entry: str) -> None:
     """Imports ``module`` or ``module:name``, which the ranks will; what fails here fails there, with its message,
     and what needs its GPU finds it there."""
     module, _, name = entry.partition(":")
-    with _gpu_assumed(), suppress(Exception, _GpuWanted):
+    with suppress(Exception, _GpuWanted):
         found = importlib.import_module(module)
         if name and not hasattr(found, name):  # packages that import their parts when these are asked for do so now
             importlib.import_module(f"{module}.{name}")
 
 
 @contextmanager
-def _gpu_assumed() -> Iterator[None]:
-    """Modules that ask torch for a GPU while they are imported hear of one, as they would in a rank.
+def _gpus_assumed(devices: int) -> Iterator[None]:
+    """Modules that ask torch for GPUs while they are imported hear of those that a rank sees.
 
-    The real answer would be none, and torch forbids CUDA to processes that are forked after it was given.
-    What modules may keep (``torch.cuda.device_count``) stays; what it calls is replaced.
+    Torch forbids CUDA to processes that are forked after it was asked in earnest. What modules may keep
+    (``torch.cuda.device_count``) stays; what it calls is replaced.
     """
     torch: Any = sys.modules.get("torch")
     if getattr(getattr(torch, "_C", None), "_cuda_getDeviceCount", None) is None:
@@ -218,7 +221,7 @@ def _gpu_assumed() -> Iterator[None]:
         return
     cuda = torch.cuda
     kept = torch._C._cuda_getDeviceCount, cuda._device_count_nvml, cuda._lazy_init
-    torch._C._cuda_getDeviceCount = cuda._device_count_nvml = lambda: 1
+    torch._C._cuda_getDeviceCount = cuda._device_count_nvml = lambda: devices
     cuda._lazy_init = _want_gpu
     try:
         yield

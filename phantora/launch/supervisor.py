@@ -60,7 +60,8 @@ class RankSupervisor:
         self._plan = plan
         self._console = console
         self._load = {
-            "do": "load", "stubs": str(stubs) if stubs else None, "imports": list(imports), "shared": list(shared),
+            "do": "load", "stubs": str(stubs) if stubs else None, "devices": plan.devices, "imports": list(imports),
+            "shared": list(shared),
         }  # fmt: skip
         self._status_line = status_line
         self._outputs = Outputs(plan)
