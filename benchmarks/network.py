@@ -1,24 +1,35 @@
 """What the network costs: python benchmarks/network.py
 
 The solver of stub/network.cpp on three workloads, beside a plain progressive filling in Python that
-solves everything anew at every event (on a smaller one of the same kind, since it takes so long).
+solves everything anew at every event (on a smaller one of the same kind, since it takes so long); the first
+price of an all-reduce of 1,024 ranks, with its routes; and what sharing the links adds to a training step of 256
+ranks (network_step.py), beside what the ranks themselves cost under stubs that do nothing.
 """
 
 from __future__ import annotations
 
 import random
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
+from network_step import LAYERS
+from network_step import simulate as simulate_step
+from resources import measure as measure_process
+from resources import phantora_trace
 from support.network import Class, Network, simulate
 
 from phantora import stubs
+from phantora.hardware import load_cluster
+from phantora.sim.collectives import CollectiveModel
+from phantora.wire.layout import Coll
 
 PORT = 370e9
+SAMPLE = Path(__file__).resolve().parents[1] / "samples" / "llama_fsdp2.py"
 
 
 def all_to_all(ranks: int) -> tuple[list[float], list[Class]]:
@@ -65,6 +76,36 @@ def main() -> None:
         small = make(few)
         plain = measure(lambda small=small: simulate(small[0], [0] * len(small[1]), small[1]), 1)  # type: ignore[misc]
         print(f"{name:<28}{len(classes):>9}{measure(fast, 5):>10.4f}{few:>16}{plain:>10.4f}")
+
+
+    print()
+    everybody = tuple(range(1024))
+    for size in (1 << 20, 1 << 30):
+        first = []
+        for _ in range(5):
+            model = CollectiveModel(load_cluster("dgx-h100:128"))
+            began = time.process_time()
+            price = model.collective(Coll.ALL_REDUCE, everybody, size, 9)
+            first.append(time.process_time() - began)
+        what = f"first price, all-reduce of {size >> 20} MiB, 1,024 ranks of dgx-h100 ({price.algorithm})"
+        print(f"{what:<76}{1e3 * min(first):>7.1f} to {1e3 * max(first):.1f} ms of CPU")
+    shared, fixed = (min(simulate_step(library, 32, 2, fluid).cpu / 2 for _ in range(3)) for fluid in (True, False))
+    rank = rank_step()
+    run = 256 * rank + fixed
+    print(f"a step of 256 ranks, FSDP over 32 hosts x TP 8, {LAYERS} layers: CPU of the core {shared:.2f} s with shared")
+    print(f"links, {fixed:.2f} s with fixed times, of the ranks under stubs that do nothing 256 x {rank:.3f} s:", end=" ")
+    print(f"shared links add {(shared - fixed) / run:.1%} to the run")
+
+
+def rank_step() -> float:
+    """CPU seconds of one rank in one step under stubs that do nothing."""
+    spent = {}
+    with tempfile.TemporaryDirectory() as directory:
+        for steps in (1, 9):
+            script = [str(SAMPLE), "--layers", str(LAYERS), "--steps", str(steps), "--warmup", "0"]
+            command = phantora_trace("--null", "--cluster", "1x2xH100", *script)
+            spent[steps] = min(measure_process(command, directory).cpu for _ in range(2))
+    return (spent[9] - spent[1]) / 8 / 2
 
 
 if __name__ == "__main__":

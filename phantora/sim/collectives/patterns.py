@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 
@@ -113,10 +112,7 @@ def seal(topology: Topology, shares: Iterable[Share]) -> Pattern:
     return Pattern(kept, float((loads / topology.bandwidths).max(initial=0.0)), hop_ns)
 
 
-class _Edge(NamedTuple):
-    src: int
-    dst: int
-    share: float
+_Edge = tuple[int, int, float]  # source, target, share; a named tuple takes three times as long to make
 
 
 def _ring_edges(groups: Groups, kind: int, root: int) -> Iterator[_Edge]:
@@ -127,7 +123,7 @@ def _ring_edges(groups: Groups, kind: int, root: int) -> Iterator[_Edge]:
         for src, dst in zip(ring, [*ring[1:], ring[0]], strict=True):
             # A broadcast ends at the member before its root; a reduction begins at the one after it.
             if not (name == "BROADCAST" and dst == root) and not (name == "REDUCE" and src == root):
-                yield _Edge(src, dst, share)
+                yield src, dst, share
 
 
 def _tree_edges(groups: Groups, chains: bool) -> Iterator[_Edge]:
@@ -138,14 +134,14 @@ def _tree_edges(groups: Groups, chains: bool) -> Iterator[_Edge]:
         for tree in (0, 1):
             for child, parent in _double_tree(len(groups.hosts), tree):
                 ends = [groups.hosts[host][groups.entries[host][rail]] for host in (child, parent)]
-                yield _Edge(ends[0], ends[1], 0.5 / rails)
-                yield _Edge(ends[1], ends[0], 0.5 / rails)
+                yield ends[0], ends[1], 0.5 / rails
+                yield ends[1], ends[0], 0.5 / rails
         if chains:
             for members, entries in zip(groups.hosts, groups.entries, strict=True):
                 chain = [*members[entries[rail] :], *members[: entries[rail]]]
                 for upper, lower in pairwise(chain):
-                    yield _Edge(lower, upper, 1 / rails)
-                    yield _Edge(upper, lower, 1 / rails)
+                    yield lower, upper, 1 / rails
+                    yield upper, lower, 1 / rails
 
 
 def _double_tree(hosts: int, tree: int) -> Iterator[tuple[int, int]]:

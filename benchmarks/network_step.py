@@ -1,0 +1,153 @@
+"""A training step of many ranks with overlapping FSDP and TP groups, as records straight into the core's rings.
+
+Every rank has the program of a 32-layer Llama of 7B parameters: FSDP gathers a layer's parameters one layer ahead on a
+stream of its own and scatters its gradients, tensor parallelism sums twice a layer in each direction. Hosts launch 5 us
+apart, so that they run ahead of their GPUs as real ones do.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from support.fakeranks import RECORD, Bench
+
+from phantora.hardware import load_cluster
+from phantora.sim import core as native
+from phantora.sim.collectives import CollectiveModel
+from phantora.sim.whatif import WhatIf
+from phantora.sim.wires import Wires
+from phantora.wire import layout
+
+LAYERS, LAYER_BYTES, ACTIVATION_BYTES = 32, 2 * 202_000_000, 2 * 2048 * 4096
+KERNELS = 45  # of a layer, there and back
+COMPUTE, SHARD, TENSOR = 10, 11, 12  # streams
+LAUNCH_NS = 5_000
+CHUNK = 512  # records of a rank before the next has its turn
+
+
+@dataclass
+class Program:
+    """Records of one rank, the same for all."""
+
+    records: list[npt.NDArray[np.void]] = field(default_factory=list)
+    clock: int = 0
+    events: int = 0
+
+    def emit(self, kind: str, **fields: int) -> None:
+        record = np.zeros(1, RECORD)
+        record["kind"] = getattr(layout.Kind, kind)
+        record["slot"] = 0xFF
+        record["time"] = self.clock
+        for name, value in fields.items():
+            record[name] = value
+        self.records.append(record)
+
+    def launch(self, kind: str, **fields: int) -> None:
+        self.clock += LAUNCH_NS
+        self.emit(kind, **fields)
+
+    def kernels(self, count: int) -> None:
+        for _ in range(count):
+            self.launch("KERNEL", id=1, stream=COMPUTE, a=10**6 | 1 << 32 | 1 << 48, b=1024 | 1 << 16 | 1 << 32)
+
+    def follow(self, stream: int, other: int) -> None:
+        """What `stream` does from now on comes after what `other` has done so far."""
+        self.events += 1
+        self.emit("EVENT_RECORD", id=self.events, stream=other)
+        self.emit("STREAM_WAIT", id=self.events, stream=stream)
+        self.emit("EVENT_DESTROY", id=self.events)
+
+    def collective(self, comm: int, kind: int, nbytes: int, stream: int) -> None:
+        self.launch("COLLECTIVE", id=comm, stream=stream, a=kind | 7 << 8, b=nbytes // 4, c=nbytes)
+
+    def sum_activations(self) -> None:
+        self.follow(TENSOR, COMPUTE)
+        self.collective(2, layout.Coll.ALL_REDUCE, ACTIVATION_BYTES, TENSOR)
+        self.follow(COMPUTE, TENSOR)
+
+    def step(self, layer_bytes: int) -> None:
+        for backward in (False, True):
+            share = KERNELS * (2 if backward else 1) // 3
+            self.collective(1, layout.Coll.ALL_GATHER, layer_bytes, SHARD)
+            for layer in range(LAYERS):
+                self.follow(COMPUTE, SHARD)
+                if layer + 1 < LAYERS:
+                    self.collective(1, layout.Coll.ALL_GATHER, layer_bytes, SHARD)
+                self.kernels(share // 2)
+                self.sum_activations()
+                self.kernels(share - share // 2)
+                self.sum_activations()
+                if backward:
+                    self.follow(SHARD, COMPUTE)
+                    self.collective(1, layout.Coll.REDUCE_SCATTER, layer_bytes, SHARD)
+
+
+@dataclass
+class Cost:
+    """Of all steps together."""
+
+    cpu: float
+    """Seconds in the core."""
+    virtual_ns: int
+    operations: int
+
+
+def simulate(library: Path, hosts: int, steps: int, fluid: bool) -> Cost:
+    """Steps of `hosts` x 8 GPUs: TP inside hosts, FSDP across them. Without `fluid` collectives take fixed times."""
+    world = hosts * 8
+    cluster = load_cluster(f"{hosts}x8xH100")
+    model = CollectiveModel(cluster)
+    bench = Bench.create(library, world)
+    wires = Wires(bench.core, model.topology, world, WhatIf())
+    program = Program()
+    for stream in (COMPUTE, SHARD, TENSOR):
+        program.emit("STREAM_CREATE", stream=stream, flags=layout.Flag["PH_F_NONBLOCKING"])
+    for _ in range(steps):
+        program.step(LAYER_BYTES // 8)
+    program.emit("RANK_EXIT")
+    records = np.concatenate(program.records)
+    for rank in bench.ranks:
+        host, local = divmod(rank.index, 8)
+        rank.name("k:90000")
+        rank.communicator(1, hosts, host, key=100 + local)
+        rank.communicator(2, 8, local, key=1000 + host)
+    sent = np.zeros(world, np.int64)
+    spent = 0.0
+    reason = 0
+    while not reason & native.DONE:
+        for rank in bench.ranks:
+            head, tail = int(rank.control["head"][0]), int(rank.control["tail"][0])
+            begin = int(sent[rank.index])
+            count = min(CHUNK, len(records) - begin, layout.RING_RECORDS - (head - tail))
+            if not count:
+                continue
+            rank.ring[(head + np.arange(count)) % layout.RING_RECORDS] = records[begin : begin + count]
+            rank.control["clock"] = records["time"][begin + count - 1]
+            rank.control["head"] = head + count
+            sent[rank.index] += count
+        idle = False
+        while not idle:
+            began = time.process_time()
+            reason = bench.core.run(0)
+            spent += time.process_time() - began
+            assert not reason & native.ERROR, bench.core.error()
+            while (request := bench.core.next_price()) is not None:
+                durations = (90_000,)
+                if request.kind == native.COLLECTIVE:
+                    price = model.collective(request.sub, bench.core.comm_ranks(request.comm), request.bytes, 7)
+                    durations = (price.duration_ns,)
+                    if fluid:
+                        names = wires.names(price.flows)
+                        bench.core.set_flows(request.id, price.latency_ns, price.flows, names)
+                bench.core.set_price(request.id, durations, 0)
+            if reason & native.ROWS:
+                bench.core.take_rows(everything=False)
+            idle = reason in (native.IDLE, native.DONE)
+    status = bench.core.status()
+    operations = steps * LAYERS * (3 * 8 + 4 * hosts)
+    bench.core.close()
+    return Cost(spent, status.final_time, operations)
