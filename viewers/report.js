@@ -115,6 +115,13 @@ function showCommunication() {
     : [element("p", { className: "soft", textContent: "The log does not say what links carried: phantora trace --flows and phantora replay --flows write it." })]));
 }
 
+function showStreams(rank) {
+  const rows = details.streams.filter((s) => rank === null || s.rank === rank);
+  fill("streams", element("p", { className: "soft", textContent: "Idle time of each stream as HolisticTraceAnalysis splits it; sums over all that is reported on." }), table(rows, [
+    ["rank", (s) => s.rank, String], ["stream", (s) => s.stream, String], ["busy", (s) => s.busy, duration], ["host wait", (s) => s.host_wait, duration],
+    ["kernel wait", (s) => s.kernel_wait, duration], ["other", (s) => s.other, duration]]));
+}
+
 const SVG = "http://www.w3.org/2000/svg";
 function svg(tag, attributes, content = "") {
   const made = document.createElementNS(SVG, tag);
@@ -180,6 +187,7 @@ function show() {
   showBars(rank, step);
   showClasses(rank);
   showWork();
+  showStreams(rank);
   showMemory(rank);
   showPath(step);
   if (data.served) showTimeline(step ?? pathOf(null)?.step ?? report.steps.at(-1).number, rank, select("class").value);

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
 from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
-from rich.progress import Progress
 
+from phantora.cli.progress import progress
 from phantora.errors import PhantoraError
 from phantora.trace.export.selection import parse_numbers
 
@@ -96,9 +95,5 @@ def report_of(path: str, chosen: Filters) -> Report:
     from phantora.trace.analysis.analyze import analyze as analyze_log
     from phantora.trace.reader import open_log
 
-    log = open_log(path)
-    if not sys.stderr.isatty():
-        return analyze_log(log, chosen)
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"reading {path}", total=None)
-        return analyze_log(log, chosen, progress=lambda done, of: bar.update(task, completed=done, total=of))
+    with progress(f"reading {path}") as told:
+        return analyze_log(open_log(path), chosen, progress=told)

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import re
 import sys
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 
 from phantora.cli.analyze import filters
+from phantora.cli.progress import progress
 from phantora.errors import PhantoraError
+
+if TYPE_CHECKING:
+    from phantora.trace.analysis.analyze import Filters
+    from phantora.trace.analysis.report import Report
+    from phantora.trace.diff.compare import Difference
+    from phantora.trace.reader import Log
 
 
 @click.command("diff")
@@ -36,17 +44,14 @@ def diff(
     The first line names the cause. Ranks, steps and operators are aligned also when the runs'
     clusters and parallel layouts differ. Equal runs give "No difference." and status 0.
     """
-    from phantora.trace.diff.causes import find_causes
-    from phantora.trace.diff.compare import compare, gather, to_json
+    from phantora.trace.diff.compare import to_json
     from phantora.trace.diff.render import render
     from phantora.trace.reader import open_log
 
     limit = _share(fail_above) if fail_above else None
     chosen = filters(ranks, steps, None)
     log_a, log_b = open_log(a), open_log(b)
-    sides = gather(log_a, chosen), gather(log_b, chosen)
-    difference = compare(*sides)
-    difference.causes = find_causes(*sides, difference)
+    _, difference = difference_of(log_a, log_b, chosen)
     if html_path:
         from phantora.view.pages import diff_page, write_page
 
@@ -64,6 +69,20 @@ def diff(
         print(f"phantora: {b} is {100 * slower:.2f}% slower a step than {a}, more than {fail_above}", file=sys.stderr)
         return 1
     return 0
+
+
+def difference_of(a: Log, b: Log, chosen: Filters) -> tuple[list[Report], Difference]:
+    """The reports of both runs and what differs, with its causes."""
+    from phantora.trace.diff.causes import find_causes
+    from phantora.trace.diff.compare import compare, gather
+
+    sides = []
+    for log in (a, b):
+        with progress(f"reading {log.path}") as told:
+            sides.append(gather(log, chosen, told))
+    difference = compare(*sides)
+    difference.causes = find_causes(*sides, difference)
+    return [side.report for side in sides], difference
 
 
 def _share(text: str) -> float:

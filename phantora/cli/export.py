@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from phantora.cli.progress import progress
 from phantora.trace import export as timelines
 from phantora.trace.export.selection import Selection, parse_kinds, parse_numbers
 from phantora.trace.schema import KINDS
@@ -30,5 +31,7 @@ def export(log: str, output: str, ranks: str | None, steps: str | None, kinds: s
         steps=parse_numbers(steps) if steps else None,
         kinds=parse_kinds(kinds) if kinds else None,
     )
-    for path in timelines.export(log, output, selection):
+    with progress(f"writing {output}") as told:
+        paths = timelines.export(log, output, selection, told)
+    for path in paths:
         click.echo(path)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from phantora.cli.analyze import filters, report_of
+from phantora.cli.diff import difference_of
 from phantora.trace.export.selection import Selection
 
 if TYPE_CHECKING:
@@ -46,15 +47,13 @@ def view(log: str, other: str | None, ranks: str | None, steps: str | None, port
 
 def site_of(log: str, other: str | None, chosen: Filters) -> Site:
     """The site of one run, or of two and their difference."""
-    from phantora.trace.diff.causes import find_causes
-    from phantora.trace.diff.compare import compare, gather
     from phantora.trace.reader import open_log
     from phantora.view.server import Run, Site
 
     selection = Selection(ranks=chosen.ranks, steps=chosen.steps)
     if other is None:
         return Site({"a": Run(open_log(log), report_of(log, chosen))}, selection=selection)
-    a, b = gather(open_log(log), chosen), gather(open_log(other), chosen)
-    difference = compare(a, b)
-    difference.causes = find_causes(a, b, difference)
-    return Site({"a": Run(a.log, a.report), "b": Run(b.log, b.report)}, difference, selection)
+    logs = open_log(log), open_log(other)
+    reports, difference = difference_of(*logs, chosen)
+    runs = {name: Run(*run) for name, run in zip("ab", zip(logs, reports, strict=True), strict=True)}
+    return Site(runs, difference, selection)

@@ -81,6 +81,12 @@ def test_timeline_of_one_rank_and_of_all_in_view(server: Server) -> None:
     assert thin == GEMM
 
 
+def test_gaps_of_a_rank(server: Server) -> None:
+    every, _, one = visit(server, "/", ("text", "streams"), ("choose", "rank", "1"), ("text", "streams"))
+    row = "0 0 1.35 ms 800.00 us 0 ns 450.00 us"
+    assert row in " ".join(every.split()) and row not in " ".join(one.split())
+
+
 def test_links(server: Server) -> None:
     without, used = visit(server, "/", ("text", "links")) + visit(server, "/?run=b", ("text", "links"))
     assert "phantora trace --flows" in without

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from phantora.trace.export.files import replacing
 from phantora.trace.export.plan import STREAM, STREAM_KINDS, THREAD, THREAD_KINDS, Plan, make_plan
-from phantora.trace.export.selection import Selection, Selector
+from phantora.trace.export.selection import Progress, Selection, Selector
 from phantora.trace.reader import Batch, Log
 from phantora.trace.schema import COMMUNICATION_KINDS, KIND_CODE, KINDS, TEXT_COLUMNS
 
@@ -47,9 +47,12 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def write(log: Log, path: str, selection: Selection) -> list[str]:
+_PASSES = 2  # over the log: the plan, the rows
+
+
+def write(log: Log, path: str, selection: Selection, progress: Progress | None = None) -> list[str]:
     """Writes one file per rank when `path` ends with / or holds {rank}, else one for all."""
-    selector = Selector(log, selection)
+    selector = Selector(log, selection, progress, _PASSES)
     plan = make_plan(selector)
     if path.endswith("/") or os.path.isdir(path):
         path = os.path.join(path, "rank{rank}.json.gz")

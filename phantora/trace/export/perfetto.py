@@ -34,7 +34,7 @@ from phantora.trace.export.plan import (
     make_plan,
 )
 from phantora.trace.export.proto import Piece
-from phantora.trace.export.selection import Selection, Selector
+from phantora.trace.export.selection import Progress, Selection, Selector
 from phantora.trace.reader import Batch, Log
 from phantora.trace.schema import KIND_CODE, KINDS
 
@@ -69,9 +69,12 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def write(log: Log, path: str, selection: Selection) -> list[str]:
+_PASSES = 3  # over the log: the plan, what lies in order of end, what begins on host threads
+
+
+def write(log: Log, path: str, selection: Selection, progress: Progress | None = None) -> list[str]:
     """Writes the selected part of `log` to `path`."""
-    selector = Selector(log, selection)
+    selector = Selector(log, selection, progress, _PASSES)
     plan = make_plan(selector)
     with replacing(path) as file:
         _Writer(selector, plan, file).write()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from phantora.errors import PhantoraError
 from phantora.trace.export import chrome, perfetto
-from phantora.trace.export.selection import Selection
+from phantora.trace.export.selection import Progress, Selection
 from phantora.trace.reader import Log, open_log
 
 
@@ -17,7 +17,7 @@ class Format:
     name: str
     suffixes: tuple[str, ...]
     description: str
-    write: Callable[[Log, str, Selection], list[str]]
+    write: Callable[[Log, str, Selection, Progress | None], list[str]]
     """Writes the export and returns the paths of its files."""
 
 
@@ -51,14 +51,16 @@ def format_of(path: str) -> Format:
     )
 
 
-def export(log: str | os.PathLike[str] | Log, path: str, selection: Selection | None = None) -> list[str]:
+def export(
+    log: str | os.PathLike[str] | Log, path: str, selection: Selection | None = None, progress: Progress | None = None
+) -> list[str]:
     """Writes a timeline of `log` to `path` and returns the paths of the files made."""
     chosen = format_of(path)
     if not isinstance(log, Log):
         log = open_log(log)
     log.require_rows()
     try:
-        return chosen.write(log, path, selection or Selection())
+        return chosen.write(log, path, selection or Selection(), progress)
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
         raise PhantoraError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,9 @@ from phantora.errors import PhantoraError
 from phantora.trace.analysis.steps import Steps, find_steps
 from phantora.trace.reader import Batch, Log
 from phantora.trace.schema import KINDS
+
+
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -45,9 +48,11 @@ def parse_kinds(text: str) -> frozenset[str]:
 class Selector:
     """Reads the selected rows of a log."""
 
-    def __init__(self, log: Log, selection: Selection) -> None:
+    def __init__(self, log: Log, selection: Selection, progress: Progress | None = None, passes: int = 1) -> None:
+        """`progress` is called with the batches read and all that `passes` over the log will read."""
         self.log = log
         self.selection = selection
+        self._progress, self._passes, self._passed = progress, passes, 0
         found = find_steps(log, selection.ranks)
         if not found.of_rank:
             wanted = sorted(selection.ranks or ())
@@ -81,7 +86,11 @@ class Selector:
         named = set(columns) | {"kind", "rank"}
         if chosen.steps is not None:
             named |= {"start", "end"}
+        before, count = self._passed * self.log.num_batches, self.log.num_batches
+        self._passed += 1
         for batch in self.log.batches(sorted(named), set(wanted), chosen.ranks, reverse):
+            if self._progress is not None:
+                self._progress(before + (count - batch.index if reverse else batch.index + 1), self._passes * count)
             if chosen.steps is not None:
                 inside = (batch["end"] >= self._begin[batch["rank"]]) & (
                     batch["start"] < self._end[batch["rank"]]
