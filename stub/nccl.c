@@ -34,6 +34,9 @@
 // 512 KiB, LL128 4.7 MiB, Simple 4 MiB) and the sender's counters, each rounded up to 2 MiB by the
 // driver. Since NCCL 2.22 connections are made when an algorithm or a peer is first used.
 #define CONNECTION_BYTES (12LL << 20)
+// NCCL's kernels and the local memory they need, taken once by the first communicator of a process: what a
+// communicator of one rank takes on H200 (benchmarks/device/first_use.py; 562 MiB on H100).
+#define KERNEL_BYTES (558LL << 20)
 #define NVLINK_CHANNELS 24  // measured on 4 H200
 #define PCIE_CHANNELS 4
 #define P2P_CHANNELS 32  // shared by all peers
@@ -323,7 +326,12 @@ static ncclResult_t connect_peer(ncclComm_t comm, int peer) {
 
 // The communicator exists: account for it and tell the simulator.
 static ncclResult_t announce(ncclComm_t comm) {
+  static atomic_bool loaded;
   ncclResult_t result = charge(comm, (int64_t)ph_gpu()->nccl_bytes_per_comm);
+  if (result == ncclSuccess && !atomic_exchange(&loaded, true)) {
+    result = charge(comm, KERNEL_BYTES);
+    if (result == ncclSuccess) comm->charged -= KERNEL_BYTES;  // stays when the communicator goes
+  }
   if (result != ncclSuccess) return result;
   comm->id = atomic_fetch_add(&next_comm, 1);
   comm->magic = COMM_MAGIC;
