@@ -21,6 +21,7 @@ from phantora.cost.types import OperatorSignature, TensorSpec
 
 ALIGNMENT = 512  # of operands, as torch's allocator gives them
 SMALLEST = 0.25  # of positive operands
+STEP = 10  # of optimizers: a power of a whole number is computed faster than others
 COPY = "phantora::copy"
 MEMSET = "phantora::memset"
 
@@ -208,7 +209,8 @@ def _tensor(place: _Place, spec: TensorSpec, arena: Arena, position: int) -> tor
     if len(spec.stride) != len(spec.shape):
         raise Unbuildable("it has an operand that is not strided")
     if dtype.is_floating_point or dtype.is_complex:
-        return arena.cut(spec, place.written, _takes_roots(place.operator))
+        cut = arena.cut(spec, place.written, _takes_roots(place.operator))
+        return cut.fill_(STEP) if place.argument == "state_steps" else cut
     tensor = torch.empty_strided(spec.shape, spec.stride, dtype=dtype, device=arena.device)
     rows = _rising_to(place)
     if rows is not None and spec.shape:
