@@ -92,9 +92,10 @@ def main() -> None:
     shared, fixed = (min(simulate_step(library, 32, 2, fluid).cpu / 2 for _ in range(3)) for fluid in (True, False))
     rank = rank_step()
     run = 256 * rank + fixed
-    print(f"a step of 256 ranks, FSDP over 32 hosts x TP 8, {LAYERS} layers: CPU of the core {shared:.2f} s with shared")
-    print(f"links, {fixed:.2f} s with fixed times, of the ranks under stubs that do nothing 256 x {rank:.3f} s:", end=" ")
-    print(f"shared links add {(shared - fixed) / run:.1%} to the run")
+    print(f"a step of 256 ranks, FSDP over 32 hosts x TP 8, {LAYERS} layers, CPU:")
+    print(f"  the core {shared:.2f} s with shared links, {fixed:.2f} s with fixed times;")
+    print(f"  the ranks under stubs that do nothing 256 x {rank:.3f} s")
+    print(f"  shared links add {(shared - fixed) / run:.1%} to the run")
 
 
 def rank_step() -> float:

@@ -52,7 +52,8 @@ void Core::flow_ended(const phn::Ended &e) {
   r.part = e.index;
   r.comm = comms[a.comm]->number;
   r.seq = a.seq;
-  r.bytes = static_cast<int64_t>(f.bytes * f.count + 0.5);
+  bool transfer = price.request.kind == PHC_TRANSFER;  // whose flow may keep its links busy with more than it moves
+  r.bytes = transfer ? price.request.bytes : static_cast<int64_t>(f.bytes * f.count + 0.5);
   r.value = f.dst;
   network_rows.push_back(r);
   ++row_count;

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.network import Class, Network
 
 from phantora.errors import PhantoraError
 from phantora.hardware import load_cluster
@@ -139,14 +141,41 @@ def test_transfers_that_share_a_port_share_its_rate() -> None:
     assert model.transfer(3, 3, MIB, 1).intra_bytes == 0
 
 
-def test_grouped_transfers_of_different_sizes_share_a_port_as_they_come_and_go() -> None:
-    """Their duration counts on equal ones; their flows are only held to what one channel set reaches."""
+def ends(library: Path, model: CollectiveModel, prices: list[CollectivePrice]) -> list[int]:
+    """When transfers that begin together end, ns, as their flows share the links."""
+    network = Network(library, [link.bandwidth for link in model.topology.links])
+    for number, each in enumerate(prices):
+        flows = [Class(flow.links, flow.bytes, flow.rate, flow.count) for flow in each.flows]
+        network.begin(each.latency_ns, flows, number)
+    return [end for _, end in sorted(network.run().items())]
+
+
+@pytest.mark.parametrize("size", [4096, 65536, MIB, 16 * MIB, 256 * MIB])
+@pytest.mark.parametrize("gpus", [4, 8])
+def test_grouped_transfers_take_what_an_all_to_all_takes(core_library: Path, gpus: int, size: int) -> None:
+    """Neither does sharing count twice, by price and by links, nor does a port reach more than with several peers."""
+    model = MODELS["1x8xH200"]
+    pairs = [(src, dst) for src in range(gpus) for dst in range(gpus) if src != dst]
+    prices = [model.transfer(src, dst, size, gpus - 1, members=gpus, duplex=True) for src, dst in pairs]
+    whole = model.collective(Coll.ALL_TO_ALL, tuple(range(gpus)), size * gpus, 7)
+    assert ends(core_library, model, prices) == pytest.approx([whole.duration_ns] * len(pairs), abs=2)
+
+
+def test_grouped_transfers_of_different_sizes_share_a_port_as_they_come_and_go(core_library: Path) -> None:
+    """Two of 64 and 128 MiB: half of the port each until the first is through, in the time of two of its size; the
+    second has the port for the rest."""
     model = MODELS["1x8xH200"]
     alone = model.transfer(0, 1, 64 * MIB, 1, members=4, duplex=True)
-    shared = model.transfer(0, 1, 64 * MIB, 3, members=4)
-    assert shared.duration_ns > 1.3 * alone.duration_ns
-    assert shared.flows[0].rate == pytest.approx(alone.flows[0].rate, rel=1e-4)
-    assert shared.flows[0].links == alone.flows[0].links == model.topology.route(0, 1)
+    small, large = model.transfer(0, 1, 64 * MIB, 2, members=4), model.transfer(0, 2, 128 * MIB, 2, members=4)
+    assert small.flows[0].links == alone.flows[0].links == model.topology.route(0, 1)
+    assert small.flows[0].bytes / small.flows[0].rate == pytest.approx((alone.duration_ns - alone.latency_ns) / 1e9)
+    port = model.topology.links[small.flows[0].links[0]].bandwidth
+    first = small.duration_ns - small.latency_ns
+    left = (large.duration_ns - large.latency_ns - first) * port / 2
+    second = first + left / min(port, large.flows[0].rate)
+    assert ends(core_library, model, [small, large]) == pytest.approx(
+        [small.latency_ns + first, large.latency_ns + second], abs=2
+    )
 
 
 def test_one_member_moves_nothing_between_gpus() -> None:

@@ -121,8 +121,9 @@ class CollectiveModel:
 
         `concurrent` transfers share the sender's or the receiver's port; `members` is the size of the
         communicator (it decides the channels); `duplex`: both ends also move data the other way.
-        `duration_ns` is that of `concurrent` equal transfers; the flow's rate is what this one reaches when
-        it has the port to itself, so that transfers of different sizes share it as they come and go.
+        `duration_ns` is that of `concurrent` equal transfers. They share the port as they come and go, so the flow's
+        rate is what this one reaches when it has the port to itself; and because a port that serves several peers
+        does not reach its full rate, the flow keeps it busy with as many more bytes as that takes.
         """
         constants = self._timing.constants
         if src == dst:
@@ -142,7 +143,10 @@ class CollectiveModel:
             return price
         (_, alone), _, _ = self._timing.p2p(bytes, 1, members, duplex, place.nvlink, far)
         seconds = max(alone / 1e6, bytes * pattern.floor)
-        return replace(price, flows=tuple(replace(flow, rate=flow.bytes / seconds) for flow in price.flows))
+        together = (price.duration_ns - price.latency_ns) / 1e9
+        busy = max(float(bytes), together / concurrent / pattern.floor)
+        flows = tuple(replace(flow, bytes=busy, rate=busy / seconds) for flow in price.flows)
+        return replace(price, flows=flows)
 
     # ------------------------------------------------------------------ members, channels, flows
 
