@@ -106,9 +106,11 @@ function showCommunication() {
     ["last", (c) => (c.last < 0 ? "-" : `rank ${c.last}`), String]]));
   fill("stragglers", table(details.stragglers, [
     ["rank", (s) => s.rank, String], ["caused a step", (s) => s.caused, duration], ["waited itself", (s) => s.waited, duration], ["came last", (s) => s.last, count]]));
+  const shades = { "used, mean of a step": css("transfer"), "used at most": css("end") };
   fill("links", ...(details.links.length ? [
-    bars(details.links.slice(0, 12).map((l) => [l.name, { used: l.utilisation, "used at most": l.peak - l.utilisation }, percent(l.utilisation)]),
-      { used: css("transfer"), "used at most": css("end") }, percent),
+    element("p", { className: "soft", textContent: "Share of each link's bandwidth, the most used first." }), legend(Object.keys(shades), shades),
+    bars(details.links.slice(0, 12).map((l) => [l.name, { "used, mean of a step": l.utilisation, "used at most": l.peak - l.utilisation }, percent(l.utilisation)]),
+      shades, percent),
     table(details.links, [
       ["link", (l) => l.name, text], ["bandwidth", (l) => l.bandwidth, rate], ["bytes a step", (l) => l.bytes, size], ["busy a step", (l) => l.busy, duration],
       ["used", (l) => l.utilisation, percent], ["used at most", (l) => l.peak, percent]])]

@@ -78,6 +78,7 @@ function draw() {
   // The canvas covers what is seen; the margins around it make the box scroll over all tracks.
   const top = Math.min(box.scrollTop, Math.max(0, whole - visible));
   const [wide, high] = [Math.floor(width * ratio), Math.floor(visible * ratio)];
+  if (wide <= 0 || high <= 0) return; // not laid out: the page is on its way in or out
   if (canvas.width !== wide || canvas.height !== high) [canvas.width, canvas.height] = [wide, high];
   canvas.style.height = `${visible}px`;
   canvas.style.marginTop = `${top}px`;

@@ -16,7 +16,7 @@ from phantora.errors import PhantoraError
 if TYPE_CHECKING:
     from phantora.trace.analysis.analyze import Filters
     from phantora.trace.analysis.report import Report
-    from phantora.trace.diff.compare import Difference
+    from phantora.trace.diff.compare import Difference, Side
     from phantora.trace.reader import Log
 
 
@@ -76,13 +76,14 @@ def difference_of(a: Log, b: Log, chosen: Filters) -> tuple[list[Report], Differ
     from phantora.trace.diff.causes import find_causes
     from phantora.trace.diff.compare import compare, gather
 
-    sides = []
-    for log in (a, b):
+    def side(log: Log) -> Side:
         with progress(f"reading {log.path}") as told:
-            sides.append(gather(log, chosen, told))
-    difference = compare(*sides)
-    difference.causes = find_causes(*sides, difference)
-    return [side.report for side in sides], difference
+            return gather(log, chosen, told)
+
+    x, y = side(a), side(b)
+    difference = compare(x, y)
+    difference.causes = find_causes(x, y, difference)
+    return [x.report, y.report], difference
 
 
 def _share(text: str) -> float:

@@ -113,6 +113,7 @@ def test_diff_names_a_change_of_the_cluster(run: Run, tmp_path: Path, change: tu
     ("option", "value", "there", "back"),
     [
         ("--batch", "2", "batch 1 -> 2: the same parameters", "batch 2 -> 1: the same parameters"),
+        ("--ffn", "18432", "the model's shapes", "the model's shapes"),
         ("--ac", "full", "activation checkpointing on", "activation checkpointing off"),
     ],
 )
@@ -133,3 +134,11 @@ def test_diff_names_another_tensor_parallel_size(tmp_path: Path) -> None:
     there, back = first_lines(*logs)
     told = "tensor-parallel layout: sizes of the groups that communicate"
     assert f"{told} 2 (2 ranks) -> 4 (4 ranks)" in there and f"{told} 4 (4 ranks) -> 2 (2 ranks)" in back
+
+
+def test_diff_names_another_division_of_the_model(run: Run, tmp_path: Path) -> None:
+    """Sharded parameters against tensor parallelism over as many ranks."""
+    divided = trace(tmp_path, "--cluster", "1x2xH100", str(SAMPLES / "llama_tp.py"), "--sp", *SCRIPT[1:])
+    there, back = first_lines(run.log, divided.log)
+    assert "parallel layout: a rank does 1/2 of the work for each of its tokens" in there
+    assert "parallel layout: a rank does 2 times the work for each of its tokens" in back

@@ -132,9 +132,28 @@ def _shapes(a: Side, b: Side, effect: float) -> Cause:
     """Other shapes: another batch or sequence, another layout, another model."""
     if a.groups != b.groups or len(a.report.ranks) != len(b.report.ranks):
         return Cause("layout", _layout(a, b), effect)
-    if _weights(a) == _weights(b):
+    x, y = _indices(a), _indices(b)
+    # Of long lists of parameters only the first shapes are known: equal ones do not mean an equal model.
+    if _weights(a) == _weights(b) and not (x and x == y):
         return Cause("batch", _batch(a, b), effect)
+    share = _share_of_work(a, b)
+    if share is not None:
+        return Cause("layout", f"parallel layout: a rank does {share} work for each of its tokens", effect)
     return Cause("model", "the model's shapes: parameters of other sizes", effect)
+
+
+def _share_of_work(a: Side, b: Side) -> str | None:
+    """By which factor the work a token differs, if it is one of another division of the same model: 1, or the size of
+    a group that communicates."""
+    x, y = (side.report.details.throughput if side.report.details else None for side in (a, b))
+    if x is None or y is None or not a.report.steady.flops or not b.report.steady.flops:
+        return None
+    ratio = (b.report.steady.flops / y.tokens_per_step) / (a.report.steady.flops / x.tokens_per_step)
+    for size in (1, *a.groups):
+        for factor, text in ((size, f"{size} times the" if size > 1 else "the same"), (1 / size, f"1/{size} of the")):
+            if abs(ratio / factor - 1) < 0.01:
+                return text
+    return None
 
 
 def _layout(a: Side, b: Side) -> str:

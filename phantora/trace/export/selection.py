@@ -12,7 +12,6 @@ from phantora.trace.analysis.steps import Steps, find_steps
 from phantora.trace.reader import Batch, Log
 from phantora.trace.schema import KINDS
 
-
 Progress = Callable[[int, int], None]
 
 
