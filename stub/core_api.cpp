@@ -10,9 +10,10 @@ using namespace phc;
 
 PHC void *phc_open(void *area) { return new Core(area); }
 PHC void phc_close(void *core) { delete static_cast<Core *>(core); }
-PHC void phc_timing(void *core, int64_t launch_latency_ns, int64_t kernel_gap_ns) {
+PHC void phc_timing(void *core, int64_t launch_latency_ns, int64_t kernel_gap_ns, int64_t crowded_gap_ns) {
   static_cast<Core *>(core)->launch_latency = launch_latency_ns;
   static_cast<Core *>(core)->kernel_gap = kernel_gap_ns;
+  static_cast<Core *>(core)->crowded_gap = crowded_gap_ns;
 }
 PHC void phc_power(void *core, double budget_watts, double exponent, double communication_watts, double response_ns) {
   static_cast<Core *>(core)->power = {budget_watts, exponent, communication_watts, response_ns};

@@ -202,7 +202,7 @@ int64_t Core::next_local(Gpu &gpu, Stream **which) {
       if (t < gpu.now) t = gpu.now;
     } else {
       if (item.dep.stream && item.dep.stream->completed < item.dep.seq) continue;
-      t = std::max(std::max(s->free_at + (item.type == KERNEL && s->after_kernel ? kernel_gap : 0), item.ready), gpu.now);
+      t = std::max(std::max(s->free_at + (item.type == KERNEL && s->after_kernel ? s->gap : 0), item.ready), gpu.now);
       if (!item.priced) {
         gpu.hold = std::min(gpu.hold, t);
         continue;
@@ -248,6 +248,13 @@ void Core::admit(Gpu &gpu, Stream &s) {
   }
 }
 
+// The GPU takes longer to go on to a stream's next kernel while two other streams have work, even if that only waits.
+int64_t Core::gap_after(const Gpu &gpu, const Stream &s) const {
+  int others = 0;
+  for (const Stream *other : gpu.busy) others += other != &s && other->queue.front().launch <= gpu.now;
+  return others < 2 ? kernel_gap : crowded_gap;
+}
+
 void Core::complete(Gpu &gpu, Stream &s) {
   Rank &rank = *gpu.rank;
   Item item = std::move(s.queue.front());
@@ -257,6 +264,7 @@ void Core::complete(Gpu &gpu, Stream &s) {
   s.free_at = gpu.now;
   if (item.id > 0) s.done_id = item.id;
   if (item.type != STEP) s.after_kernel = item.type == KERNEL;
+  if (s.after_kernel) s.gap = gap_after(gpu, s);
   if (s.queue.empty()) gpu.busy.erase(std::find(gpu.busy.begin(), gpu.busy.end(), &s));
   ph_row r{};
   bool write = true;

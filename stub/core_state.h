@@ -69,6 +69,7 @@ struct Stream {
   uint64_t enqueued = 0, completed = 0;
   int64_t free_at = 0;      // when the last item ended
   bool after_kernel = false;
+  int64_t gap = 0;          // then: before the next kernel can start
   int64_t last_id = -1;     // id of the last item enqueued
   int64_t done_id = -1;     // and of the last one completed
   std::deque<Item> queue;
@@ -330,7 +331,7 @@ struct Core {
   std::map<std::pair<uint64_t, uint64_t>, Exchange> exchanges;
   std::string error;
   std::string diagnosis;
-  int64_t launch_latency = 0, kernel_gap = 0;
+  int64_t launch_latency = 0, kernel_gap = 0, crowded_gap = 0;
   PowerLimit power;
   int64_t records = 0, late = 0, overtakes = 0, row_count = 0;
   int unnumbered = 0;  // communicators that some member has not joined
@@ -430,6 +431,7 @@ struct Core {
   void feel(Gpu &gpu);
   void draw(Gpu &gpu);
   double clock_of(const Gpu &gpu) const;
+  int64_t gap_after(const Gpu &gpu, const Stream &s) const;
   static bool before(const Item &a, const Item &b);
   void run(Gpu &gpu);
   void happen(Gpu &gpu, Stream &s, int64_t when);

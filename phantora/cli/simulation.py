@@ -138,6 +138,7 @@ def assemble(
             host_mode=settings.host_time,
             launch_latency_ns=LAUNCH_LATENCY_NS,
             kernel_gap_ns=round(cluster.gpu.calibration.kernel_gap_ns),
+            crowded_gap_ns=round(cluster.gpu.calibration.crowded_gap_ns),
             cost_tables=list(getattr(cost, "tables", ())),
             **{**metadata, "extra": {**metadata.get("extra", {}), **heard}},
         )

@@ -108,7 +108,7 @@ class Core:
         signatures: dict[str, tuple[Any, list[Any]]] = {
             "phc_open": (handle, [handle]),
             "phc_close": (None, [handle]),
-            "phc_timing": (None, [handle, i64, i64]),
+            "phc_timing": (None, [handle, i64, i64, i64]),
             "phc_power": (None, [handle, f64, f64, f64, f64]),
             "phc_appetite": (None, [handle, ctypes.c_int, f64]),
             "phc_record": (None, [handle]),
@@ -152,9 +152,10 @@ class Core:
             self._lib.phc_close(self._handle)
             self._handle = None
 
-    def set_timing(self, launch_latency_ns: int, kernel_gap_ns: int) -> None:
-        """From the call to the earliest start on the GPU; between kernels back to back on a stream."""
-        self._lib.phc_timing(self._handle, launch_latency_ns, kernel_gap_ns)
+    def set_timing(self, launch_latency_ns: int, kernel_gap_ns: int, crowded_gap_ns: int) -> None:
+        """From the call to the earliest start on the GPU; between kernels back to back on a stream, and while two
+        or more other streams have work."""
+        self._lib.phc_timing(self._handle, launch_latency_ns, kernel_gap_ns, crowded_gap_ns)
 
     def set_power(self, budget: float, exponent: float, communication: float, response_ns: float) -> None:
         """The clock falls while kernels draw more than `budget` W of dynamic power, averaged over `response_ns`.

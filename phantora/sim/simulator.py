@@ -80,7 +80,8 @@ class Simulator:
         if log_flows:
             self._core.log_flows()
         self._pricing = Pricing(self._core, cluster, cost, tables, nccl, what_if, session.world_size)
-        self._core.set_timing(launch_latency_ns, round(cluster.gpu.calibration.kernel_gap_ns))
+        gaps = cluster.gpu.calibration
+        self._core.set_timing(launch_latency_ns, round(gaps.kernel_gap_ns), round(gaps.crowded_gap_ns))
         limit_power(self._core, cluster.gpu, session.world_size)
         self._record = record
         if record:

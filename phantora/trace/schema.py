@@ -93,6 +93,8 @@ class RunMetadata:
     """From a launch on the host to its earliest start on an idle GPU."""
     kernel_gap_ns: int = 0
     """Between two kernels back to back on a stream."""
+    crowded_gap_ns: int = 0
+    """The same while two or more other streams of the GPU have work."""
     cost_tables: list[str] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
     """Anything else worth keeping, JSON types only."""

@@ -49,11 +49,11 @@ class Dependencies:
         )
         """When the launch reached the GPU."""
         before = self.previous
-        self.freed: Ints = np.where(
-            before >= 0,
-            self.end[before] + np.where((self.kind == KERNEL) & (self.kind[before] == KERNEL), meta.kernel_gap_ns, 0),
-            NEVER,
-        )
+        since = self.start - self.end[before]
+        crowded = (since > meta.kernel_gap_ns) & (since <= meta.crowded_gap_ns) & (self.launched < self.start)
+        gap = np.where(crowded, since, meta.kernel_gap_ns)
+        kernels = (self.kind == KERNEL) & (self.kind[before] == KERNEL)
+        self.freed: Ints = np.where(before >= 0, self.end[before] + np.where(kernels, gap, 0), NEVER)
         """When the row before on the stream let it go on."""
         self.record: Ints = np.full(count, -1, np.int64)
         """Of waits and syncs: the row that they waited for."""
