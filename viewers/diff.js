@@ -34,7 +34,7 @@ fill("runs", element("div", { textContent: `a ${difference.path_a}: ${duration(d
 navigation("diff");
 if (!difference.equal) {
   const simple = difference.settings.filter(([, a]) => a === null || typeof a !== "object");
-  section("Causes", element("ul", {}, ...difference.causes.map((c) => element("li", { textContent: `${c.kind}: ${c.text} (${signed(duration)(c.effect)})` }))));
+  section("Causes", element("ul", {}, ...difference.causes.map((c) => element("li", { textContent: `${c.text} (${signed(duration)(c.effect)})` }))));
   if (simple.length) section("Settings", table(simple, [["", ([n]) => n, text], ["a", ([, a]) => a, text], ["b", ([, , b]) => b, text]]));
   changes("Where the step's time changed", difference.times);
   changes("Device time by class", difference.classes);

@@ -9,7 +9,7 @@ const COLORS = {
   copy: css("copy"), host: css("host"), synchronisation: css("synchronisation"), dependency: css("dependency"),
   "launch gap": css("gap"), end: css("end"),
 };
-const PALETTE = ["#4c8fd0", "#46a36c", "#a06cc0", "#c95f5f", "#3aa5b0", "#b5a03c", "#8c8f96", "#d078a8", "#7a6df0", "#6f9a3d", "#b5763d", "#5b7f95", "#c0b08a"];
+const PALETTE = ["#4c8fd0", "#46a36c", "#a06cc0", "#c95f5f", "#3aa5b0", "#b5a03c", "#8c8f96", "#d078a8", "#7a6df0", "#6f9a3d", "#b5763d", "#5b7f95", "#c0b08a", "#2f6f6a", "#9c4f7a", "#d6c24a", "#5560a8"];
 const COMMUNICATION = "#e08a1e";
 const classNames = [...new Set([...details.classes.map((c) => c.name), ...Object.keys(report.by_class)])];
 const classColors = Object.fromEntries(classNames.map((name, i) => [name, PALETTE[i % PALETTE.length]]));
