@@ -151,7 +151,8 @@ class _Pass:
         rows = window.of_rank(position)
         o = occupancy(rows, max(begin, 0), end)
         following = self.following[position]
-        self.times[window.index, position] = times(o, self.meta.launch_latency_ns, max(self.meta.kernel_gap_ns, self.meta.crowded_gap_ns), following)
+        gap = max(self.meta.kernel_gap_ns, self.meta.crowded_gap_ns)
+        self.times[window.index, position] = times(o, self.meta.launch_latency_ns, gap, following)
         self.following[position] = first_row(o) or following
         if len(o.device["end"]):
             inside = (o.device["end"] > begin) & (o.device["start"] < end)
