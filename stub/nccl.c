@@ -37,9 +37,13 @@
 // NCCL's kernels and the local memory they need, taken once by the first communicator of a process: what a
 // communicator of one rank takes on H200 (benchmarks/device/first_use.py; 562 MiB on H100).
 #define KERNEL_BYTES (558LL << 20)
+// What sends and receives take beside their connections, once: 442 MiB with one peer and 1,210 MiB with three, of
+// 384 MiB each (benchmarks/device/memory.py).
+#define P2P_KERNEL_BYTES (58LL << 20)
 #define NVLINK_CHANNELS 24  // measured on 4 H200
 #define PCIE_CHANNELS 4
-#define P2P_CHANNELS 32  // shared by all peers
+#define P2P_CHANNELS 32    // per peer,
+#define P2P_FULL_RANKS 4   // measured up to so many ranks; more share them
 
 // Every entry point exists under both of NCCL's names.
 #define NCCL_API(type, name, ...)                                    \
@@ -305,6 +309,15 @@ static ncclResult_t charge(ncclComm_t comm, int64_t bytes) {
   return ncclSuccess;
 }
 
+// Charges what the process keeps when the communicator goes.
+static atomic_bool kernels_loaded, sends_loaded;
+static ncclResult_t charge_once(ncclComm_t comm, atomic_bool *done, int64_t bytes) {
+  if (atomic_exchange(done, true)) return ncclSuccess;
+  ncclResult_t result = charge(comm, bytes);
+  if (result == ncclSuccess) comm->charged -= bytes;
+  return result;
+}
+
 // Charges the connections that an operation needs and that do not exist yet. A GPU description
 // that gives a communicator's bytes has them charged at once instead.
 static ncclResult_t connect_ring(ncclComm_t comm) {
@@ -320,18 +333,15 @@ static ncclResult_t connect_peer(ncclComm_t comm, int peer) {
   if (comm->peers[peer]) return ncclSuccess;
   comm->peers[peer] = 1;
   int channels = ph_gpu()->nvlink ? P2P_CHANNELS : PCIE_CHANNELS;
-  while (channels > 1 && channels * comm->nranks > P2P_CHANNELS) channels /= 2;
-  return charge(comm, CONNECTION_BYTES * channels);
+  while (channels > 1 && channels * comm->nranks > P2P_CHANNELS * P2P_FULL_RANKS) channels /= 2;
+  ncclResult_t result = charge_once(comm, &sends_loaded, P2P_KERNEL_BYTES);
+  return result == ncclSuccess ? charge(comm, CONNECTION_BYTES * channels) : result;
 }
 
 // The communicator exists: account for it and tell the simulator.
 static ncclResult_t announce(ncclComm_t comm) {
-  static atomic_bool loaded;
   ncclResult_t result = charge(comm, (int64_t)ph_gpu()->nccl_bytes_per_comm);
-  if (result == ncclSuccess && !atomic_exchange(&loaded, true)) {
-    result = charge(comm, KERNEL_BYTES);
-    if (result == ncclSuccess) comm->charged -= KERNEL_BYTES;  // stays when the communicator goes
-  }
+  if (result == ncclSuccess) result = charge_once(comm, &kernels_loaded, KERNEL_BYTES);
   if (result != ncclSuccess) return result;
   comm->id = atomic_fetch_add(&next_comm, 1);
   comm->magic = COMM_MAGIC;
