@@ -28,7 +28,7 @@ TINY = ["--dim", "256", "--layers", "2", "--heads", "16", "--kv-heads", "16", "-
 TINY += ["--seq", "128", "--steps", "2", "--warmup", "1"]
 LLAMAS = {
     "llama_fsdp2.py": [], "llama_ddp.py": [], "llama_tp.py": ["--sp"],
-    "llama_pp.py": ["--layers", "16", "--batch", "16", "--microbatches", "16"],  # a layer for each of 16 ranks
+    "llama_pp.py": ["--layers", "STAGES", "--batch", "STAGES", "--microbatches", "STAGES"],  # a layer for each rank
 }  # fmt: skip
 
 
@@ -43,7 +43,8 @@ def finite(value: Any) -> bool:
 @pytest.mark.parametrize("cluster", ["1x1xH100", "1x4xH100", "2x8xH100"])
 @pytest.mark.parametrize("script", LLAMAS)
 def test_llama_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, cluster: str) -> None:
-    run = sample(tmp_path, cluster, script, *TINY, *LLAMAS[script])
+    stages = str(max(4, math.prod(int(n) for n in cluster.split("x")[:2])))
+    run = sample(tmp_path, cluster, script, *TINY, *(word.replace("STAGES", stages) for word in LLAMAS[script]))
     report = run.report()
     assert report["world_size"] == math.prod(int(n) for n in cluster.split("x")[:2])
     assert all(finite(report[key]) for key in ("median_step_s", "tokens_per_s", "mfu", "max_memory_allocated"))
