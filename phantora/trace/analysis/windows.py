@@ -130,7 +130,7 @@ def windows(
             batch = next(source, None)
             if batch is None:
                 break
-            _check_order(batch["end"], reached)
+            _check_order(log, batch["end"], reached)
             reached = int(batch["end"][0])
             part = {name: batch[name] for name in columns}
             part["rank"] = position[part["rank"]]
@@ -156,6 +156,6 @@ def windows(
         yield Window(span, index, rows, bounds)
 
 
-def _check_order(end: Ints, reached: int) -> None:
+def _check_order(log: Log, end: Ints, reached: int) -> None:
     if int(end[-1]) > reached or bool(np.any(end[1:] < end[:-1])):
-        raise PhantoraError("the log's rows are not in order of their end; it was not written by Phantora")
+        raise PhantoraError(f"{log.path}: the rows are not in order of their end; Phantora did not write the log so")
