@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from itertools import pairwise
 
 import torch
 
@@ -48,7 +49,7 @@ def measure(size: int, others: int, priority: int, profiled: bool) -> tuple[floa
         for e in profiler.profiler.kineto_results.events()  # type: ignore[union-attr]
         if e.device_type() == torch.autograd.DeviceType.CUDA and "CUDAFunctor" in e.name()
     )
-    return each, [b - a for a, b in events], [y[0] - x[1] for x, y in zip(events, events[1:], strict=False)]
+    return each, [b - a for a, b in events], [y[0] - x[1] for x, y in pairwise(events)]
 
 
 def main() -> None:

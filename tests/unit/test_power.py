@@ -1,0 +1,179 @@
+"""The power limit, company and gaps: what kernels do to a GPU and to each other."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phantora.cost import gemm
+from phantora.cost.machine import Machine
+from phantora.cost.types import Price
+from phantora.hardware import load_gpu
+from phantora.sim import core as native
+from phantora.sim.nature import beside_communication, limit_power, nature_of
+from tests.support.fakeranks import Bench
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "device" / "results"
+H200 = load_gpu("H200")
+
+
+@pytest.fixture
+def make(core_library: Path) -> Callable[[int], Bench]:
+    return lambda world=1: Bench.create(core_library, world)
+
+
+def spans(bench: Bench) -> list[tuple[int, int]]:
+    return [(start, end) for _, start, end in bench.spans()]
+
+
+def hot(bench: Bench, *, clock: float = 1.0, bound: float = 1.0, dynamic: float = 200.0, steady: float = 0.0) -> None:
+    bench.nature = native.KernelNature(1.0, dynamic, steady, clock, bound)
+
+
+def two_kernels(bench: Bench, then: int = 0) -> list[tuple[int, int]]:
+    """A long kernel that fills the limiter's memory, and one of 100 ns behind it."""
+    (rank,) = bench.ranks
+    rank.kernel("warm:10000", at=0)
+    rank.kernel("k:100", at=then)
+    rank.exit()
+    bench.run()
+    return spans(bench)
+
+
+def test_the_clock_falls_with_the_power(make: Callable[[int], Bench]) -> None:
+    bench = make(1)
+    bench.core.set_power(100.0, 1.0, 0.0, 10.0)
+    hot(bench)
+    assert two_kernels(bench) == [(0, 10000), (10000, 10200)]  # twice the budget: half the clock
+
+
+def test_dynamic_power_goes_with_a_power_of_the_clock(make: Callable[[int], Bench]) -> None:
+    bench = make(1)
+    bench.core.set_power(50.0, 2.0, 0.0, 10.0)
+    hot(bench)
+    assert two_kernels(bench)[1] == (10000, 10200)  # four times the budget
+
+
+@pytest.mark.parametrize(
+    ("nature", "took"),
+    [
+        ({"bound": 0.0}, 100),  # does not depend on the clock
+        ({"bound": 0.5}, 150),
+        ({"clock": 0.5}, 100),  # was measured at that clock
+        ({"clock": 0.75}, 150),
+        ({"dynamic": 90.0}, 100),  # within the budget
+        ({"dynamic": 50.0, "steady": 75.0}, 200),  # what does not fall leaves less to what does
+    ],
+)
+def test_what_a_lower_clock_costs(make: Callable[[int], Bench], nature: dict[str, float], took: int) -> None:
+    bench = make(1)
+    bench.core.set_power(100.0, 1.0, 0.0, 10.0)
+    hot(bench, **nature)
+    start, end = two_kernels(bench)[1]
+    assert end - start == took
+
+
+def test_an_idle_gpu_gets_its_clock_back(make: Callable[[int], Bench]) -> None:
+    bench = make(1)
+    bench.core.set_power(100.0, 1.0, 0.0, 10.0)
+    hot(bench)
+    assert two_kernels(bench, then=11000)[1] == (11000, 11100)
+
+
+def test_a_thirstier_gpu_is_slower(make: Callable[[int], Bench]) -> None:
+    bench = make(1)
+    bench.core.set_power(100.0, 1.0, 0.0, 10.0)
+    bench.core.set_appetite(0, 1.25)
+    hot(bench)
+    assert two_kernels(bench)[1] == (10000, 10250)
+
+
+def test_communication_draws_too(make: Callable[[int], Bench]) -> None:
+    bench = make(2)
+    bench.core.set_power(100.0, 1.0, 60.0, 10.0)
+    hot(bench, dynamic=80.0)
+    for index, rank in enumerate(bench.ranks):
+        rank.communicator(1, 2, index)
+        rank.stream(8)
+        rank.collective(1, 30000, stream=8, at=0)
+        rank.kernel("warm:10000", at=0)
+        rank.kernel("k:100", at=0)
+        rank.exit()
+    bench.run()
+    assert spans(bench) == [(0, 10000)] * 2 + [(10000, 10200)] * 2  # 40 W are left for 80
+
+
+def test_gaps_grow_while_two_other_streams_have_work(make: Callable[[int], Bench]) -> None:
+    bench = make(1)
+    bench.core.set_timing(0, 10, 25)
+    (rank,) = bench.ranks
+    rank.kernel("a:100", at=0)
+    rank.kernel("b:100", at=0)
+    for stream in (8, 9):
+        rank.stream(stream)
+        rank.kernel(f"wide{stream}:1000", stream=stream, at=110)  # find no room, and wait
+    rank.kernel("c:100", at=110)
+    rank.exit()
+    bench.run()
+    starts = {name[0]: start for name, start, _ in bench.spans()}
+    assert (starts["b"], starts["c"]) == (110, 235)
+
+
+class Appetites:
+    """A core that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.factors: dict[int, float] = {}
+
+    def set_power(self, *_: float) -> None: ...
+
+    def set_appetite(self, rank: int, factor: float) -> None:
+        self.factors[rank] = factor
+
+
+@pytest.mark.parametrize("world", [1, 2, 4, 64])
+def test_gpus_of_a_job_have_the_quantiles_of_their_distribution(world: int) -> None:
+    core: Any = Appetites()
+    limit_power(core, H200, world)
+    factors = sorted(core.factors[rank] - 1.0 for rank in range(world))
+    assert math.isclose(sum(factors), 0.0, abs_tol=1e-9)
+    spread = math.sqrt(sum(f * f for f in factors) / world)
+    assert (spread == 0.0) if world == 1 else 0.5 * H200.power.spread < spread <= H200.power.spread
+
+
+def measured() -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in (RESULTS / "company_h200x4.jsonl").read_text().splitlines()]
+    return [row for row in rows if row["kernel"].startswith("mm") and row["mode"] == "burst"]
+
+
+def test_products_lose_the_waves_that_they_lose_on_a_real_gpu() -> None:
+    alone = {row["kernel"]: row["alone_us"] for row in measured() if row["company"] == "alone"}
+    checked = 0
+    for row in measured():
+        if row["together"] < 4:
+            continue
+        m, n, k = map(int, row["kernel"].split()[2:])
+        tiles = gemm.tiles_of(row["cuda_kernel"], gemm.Product(n, m, k))  # the library's m is torch's n
+        price = Price((1000,), "gemm", "measured", 0.0, 0.0, tiles=tiles)
+        assert beside_communication(H200, price) == pytest.approx(row["together_us"] / alone[row["kernel"]], rel=0.07), row
+        checked += 1
+    assert checked > 15
+
+
+def test_products_of_a_burst_do_not_run_at_full_clock() -> None:
+    """4096 x 14336 x 4096 take 596 us in a burst, and 692 us heated, at 1515 of 1980 MHz: 1760 MHz in the burst."""
+    flops = 2.0 * 4096 * 14336 * 4096
+    nature = nature_of(Machine(H200), Price((596_000,), "gemm", "measured", flops, 2.7e8, format="bfloat16", tiles=1440))
+    assert nature.clock == pytest.approx(1760 / 1980, abs=0.05)
+    assert nature.bound == 1.0
+
+
+def test_kernels_bound_by_memory_do_not_follow_the_clock() -> None:
+    nature = nature_of(Machine(H200), Price((1000,), "elementwise", "measured", 0.0, 4.5e6))
+    assert nature.bound == pytest.approx(1 - 4.5 / 4.8)
+    assert nature.dynamic == 0.0
