@@ -108,7 +108,7 @@ def main() -> None:
     start = np.array([1.5, 0.7, 0.2, 40.0, 0.0, 0.0, 0.0])
     low, high = [0.8, 0.1, 0.0, 5.0, -0.2, -0.2, -0.2], [2.2, 1.2, 0.6, 120.0, 0.2, 0.2, 0.2]
     p = least_squares(residuals, start, bounds=(low, high), diff_step=1e-3, max_nfev=25).x
-    print(f"of the dynamic budget: product {p[0]:.2f}, attention {ATTENTION} (given), other {p[1]:.2f}, NCCL {p[2]:.2f}")
+    print(f"share of the budget: product {p[0]:.2f}, attention {ATTENTION} (given), other {p[1]:.2f}, NCCL {p[2]:.2f}")
     print(f"averaged over {p[3]:.0f} ms; appetites of the GPUs: {np.exp(np.append(p[4:], -p[4:].sum())).round(3)}")
     for line in table(timelines, p):
         print(line)
