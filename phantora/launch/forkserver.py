@@ -9,6 +9,7 @@ parent -> server   {"do": "load", "stubs": DIR or null, "devices": N, "imports":
                    {"do": "store", "port": N}            hosts the TCPStore of the job
                    {"do": "rank", ...RankTask}           with descriptors [stdout, stderr, session?]
 server -> parent   {"is": "loaded", "seconds": s, "threads": n}
+                   {"is": "spoiled"}                     by what was shared; it begins anew and waits for "load"
                    {"is": "store", "port": N, "pid": N}
                    {"is": "started", "rank": r, "pid": N}
                    {"is": "ended", "rank": r, "code": c}   as os.waitstatus_to_exitcode
@@ -47,8 +48,9 @@ BOOTSTRAP = (
 
 
 class ForkServer:
-    def __init__(self, link: socket.socket) -> None:
+    def __init__(self, link: socket.socket, environment: dict[str, str]) -> None:
         self._link = link
+        self._environment = environment
         self._library: ctypes.CDLL | None = None
         self._session = -1
         self._ranks: dict[int, int] = {}  # pid -> rank
@@ -111,12 +113,14 @@ class ForkServer:
                     "`phantora doctor`"
                 ) from error
             except _GpuWanted:
-                raise PhantoraError(
-                    f"{name} asks for its GPU while it is imported, which only a rank has: leave out --preload {name}"
-                ) from None
+                raise _needs_rank(name) from None
+            if _cuda_is_lost():
+                raise _needs_rank(name)
         for entry in shared:
             with _gpus_assumed(devices):
                 _import_early(entry)
+        if shared and _cuda_is_lost():
+            self._begin_anew()
         if stubs:
             install_tracer(stub_set)
         gc.enable()
@@ -126,6 +130,12 @@ class ForkServer:
         self._tell(
             {"is": "loaded", "seconds": time.perf_counter() - begin, "threads": process.thread_count()}
         )
+
+    def _begin_anew(self) -> NoReturn:
+        """A fresh interpreter in this process: what an import did to torch cannot be undone."""
+        self._tell({"is": "spoiled"})
+        os.set_inheritable(self._link.fileno(), True)
+        os.execve(sys.executable, sys.orig_argv, self._environment)
 
     def _host_store(self, port: int) -> None:
         read, write = os.pipe()
@@ -213,24 +223,43 @@ def _gpus_assumed(devices: int) -> Iterator[None]:
     """Modules that ask torch for GPUs while they are imported hear of those that a rank sees.
 
     Torch forbids CUDA to processes that are forked after it was asked in earnest. What modules may keep
-    (``torch.cuda.device_count``) stays; what it calls is replaced.
+    (``torch.cuda.device_count``, ``_lazy_init``) stays; what it calls is replaced.
     """
     torch: Any = sys.modules.get("torch")
     if getattr(getattr(torch, "_C", None), "_cuda_getDeviceCount", None) is None:
         yield
         return
     cuda = torch.cuda
-    kept = torch._C._cuda_getDeviceCount, cuda._device_count_nvml, cuda._lazy_init
+    kept = torch._C._cuda_getDeviceCount, cuda._device_count_nvml, torch._C._cuda_init
     torch._C._cuda_getDeviceCount = cuda._device_count_nvml = lambda: devices
-    cuda._lazy_init = _want_gpu
+    torch._C._cuda_init = _want_gpu
     try:
         yield
     finally:
-        torch._C._cuda_getDeviceCount, cuda._device_count_nvml, cuda._lazy_init = kept
+        torch._C._cuda_getDeviceCount, cuda._device_count_nvml, torch._C._cuda_init = kept
 
 
 def _want_gpu() -> NoReturn:
     raise _GpuWanted
+
+
+def _needs_rank(name: str) -> PhantoraError:
+    return PhantoraError(
+        f"{name} asks for its GPU while it is imported, which only a rank has: leave out --preload {name}"
+    )
+
+
+def _cuda_is_lost() -> bool:
+    """Would torch refuse CUDA to a rank forked now? Some roads to CUDA lie below what can be replaced in Python,
+    and torch tells only a child."""
+    torch: Any = sys.modules.get("torch")
+    in_bad_fork = getattr(getattr(torch, "_C", None), "_cuda_isInBadFork", None)
+    if in_bad_fork is None:
+        return False
+    pid = os.fork()
+    if pid == 0:
+        os._exit(bool(in_bad_fork()))
+    return os.waitpid(pid, 0)[1] != 0
 
 
 def _kill_group(pid: int) -> None:
@@ -257,5 +286,6 @@ def _host_store(port: int, answer: int) -> NoReturn:
 
 def main(parent: int, fd: int) -> None:
     process.die_with_parent(parent)
+    environment = dict(os.environ)
     sys.argv = [str(Path(__file__))]
-    ForkServer(socket.socket(fileno=fd)).serve()
+    ForkServer(socket.socket(fileno=fd), environment).serve()

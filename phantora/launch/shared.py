@@ -3,13 +3,15 @@
 Transformers and DeepSpeed take 4 s of CPU and 150 MB in every rank; ranks forked behind them share both. The
 result is the same: only packages known to do nothing on import that a rank would do otherwise, and only
 as far as nothing but imports of such packages stands before them (a variable of the environment, a path or another
-package might change what they do).
+package might change what they do). Beside a script may lie a module with the name of such a package: then it is
+that one which is meant.
 """
 
 from __future__ import annotations
 
 import ast
 import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 PACKAGES = frozenset((
@@ -25,6 +27,8 @@ def shared_imports(script: str) -> tuple[str, ...]:
         body = ast.parse(Path(script).read_bytes()).body
     except (OSError, SyntaxError, ValueError):
         return ()  # no script, or an error that the rank reports better
+    if any(_lies_beside(script, package) for package in PACKAGES):
+        return ()
     found: list[str] = []
     for statement in body:
         match statement:
@@ -37,8 +41,13 @@ def shared_imports(script: str) -> tuple[str, ...]:
             case _:
                 break
         tops = {entry.partition(":")[0].partition(".")[0] for entry in imported}
-        if not tops <= PACKAGES | _HARMLESS:
+        if not tops <= PACKAGES | _HARMLESS or any(_lies_beside(script, top) for top in tops):
             break
         if tops & PACKAGES:
             found += imported
     return tuple(dict.fromkeys(found))
+
+
+def _lies_beside(script: str, name: str) -> bool:
+    spec = PathFinder.find_spec(name, [str(Path(script).resolve().parent)])
+    return spec is not None and spec.origin is not None  # a folder alone gives way to an installed package

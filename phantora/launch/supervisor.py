@@ -212,6 +212,10 @@ class RankSupervisor:
     def _when_failed(self, message: str) -> None:
         self._fail(1, message, grace=0.0)
 
+    def _when_spoiled(self) -> None:
+        """What the script imports at its top must not be imported once for all: each rank does it then."""
+        self._send(self._link, {**self._load, "shared": []})
+
     def _when_loaded(self, seconds: float, threads: int) -> None:
         if threads > 1:
             self._console.message(

@@ -17,7 +17,7 @@ from phantora.sim import core as native
 from phantora.sim.collectives import NcclEnvironment
 from phantora.sim.nature import limit_power
 from phantora.sim.pricing import Pricing
-from phantora.sim.sleep import Activity, snapshot
+from phantora.sim.sleep import Stillness
 from phantora.sim.timing import LAUNCH_LATENCY_NS
 from phantora.sim.whatif import WhatIf
 from phantora.trace.schema import Tables
@@ -30,6 +30,7 @@ _REST_US = 50_000  # and while none does
 _SLEEP_CHECK_S = 0.004  # nothing has moved for so long: are ranks asleep outside CUDA?
 _LONG_SLEEP_S = 0.02  # the same when nobody waits for an answer: a thread may poll for one
 _START_FACTOR = 10  # a rank's start (imports, a cold disk, a busy machine) may take so many hang timeouts
+_AWAKE_SHARE = 0.05  # of the hang timeout: who was awake for longer was not blocked
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ class Simulator:
 
     def _loop(self) -> None:
         idle_since: float | None = None
-        seen: dict[int, tuple[float, Activity]] = {}
+        still = Stillness()
         while not self._stop.is_set():
             with self._lock:
                 deaths, self._deaths = self._deaths, []
@@ -165,42 +166,34 @@ class Simulator:
                 return
             if reason != native.IDLE:
                 idle_since = None
-                seen.clear()
                 continue
             now = time.monotonic()
-            idle_since = idle_since or now
+            if idle_since is None:
+                idle_since = now
+                still.restart()
             if now - idle_since > (_SLEEP_CHECK_S if waiting else _LONG_SLEEP_S):
-                self._look_at_sleepers(seen, now - idle_since)
+                self._look_at_sleepers(still)
 
-    def _look_at_sleepers(self, seen: dict[int, tuple[float, Activity]], idle: float) -> None:
+    def _look_at_sleepers(self, still: Stillness) -> None:
         """Nothing moves and somebody waits: release an answer, or diagnose."""
         states = [self._core.rank_state(rank) for rank in range(self._session.world_size)]
         running = [rank for rank, state in enumerate(states) if state in (native.NOT_STARTED, native.RUNS)]
 
-        def sleeps(pid: int) -> bool:
-            """Has `pid` done nothing since a look that lies long enough back?"""
-            activity = snapshot(pid, only_clock_threads=pid not in self._bystanders)
-            if activity is None:
-                return True  # it is gone; whoever started it will say so
-            then, before = seen.get(pid, (0.0, None))
-            if not activity.asleep or before != activity:
-                seen[pid] = (time.monotonic(), activity)
-                return False
-            return time.monotonic() - then >= _SLEEP_CHECK_S
-
         pids = {rank: int(self._session.control["pid"][rank]) for rank in running if states[rank] == native.RUNS}
-        looks = [sleeps(pid) for pid in (*self._bystanders, *pids.values())]  # each must be looked at
+        looks = [still.asleep(pid, _SLEEP_CHECK_S, only_clock_threads=False) for pid in self._bystanders]
+        looks += [still.asleep(pid, _SLEEP_CHECK_S) for pid in pids.values()]  # each must be looked at
         if not all(looks):
             return
+        blocked = still.blocked(pids.values(), _AWAKE_SHARE * self._hang_timeout)
         # Of a rank that has not joined we know nothing but that its process has not ended.
         patience = self._hang_timeout * (_START_FACTOR if len(pids) < len(running) else 1)
-        if len(pids) < len(running) and (idle < patience or not looks):
+        if len(pids) < len(running) and (blocked < patience or not looks):
             return  # with nobody to look at, the server still imports what is to be preloaded
         asleep = list(pids)
         if self._core.overtake(asleep):
-            seen.clear()
+            still.restart()
             return
-        if not running or idle > patience:
+        if not running or blocked > patience:
             raise PhantoraError(
                 "the ranks wait for each other and none can go on:\n" + self._core.diagnose().rstrip("\n")
                 + "\nevery member of a group must call the same collectives in the same order"

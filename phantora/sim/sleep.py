@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -56,3 +58,51 @@ def snapshot(pid: int, only_clock_threads: bool = True) -> Activity | None:
             asleep = asleep and activity.asleep
             switches += activity.switches
     return Activity(asleep, tuple(switches))
+
+
+@dataclass
+class _Look:
+    when: float
+    activity: Activity | None
+    unchanged_since: float
+    awake: float = 0.0
+    """Seconds in which it ran, waited for a processor or the disk, or was stopped."""
+
+
+class Stillness:
+    """Watches processes from a moment on at which the simulation stood still."""
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        self._began = time.monotonic()
+        self._looks: dict[int, _Look] = {}
+
+    def asleep(self, pid: int, at_least: float, only_clock_threads: bool = True) -> bool:
+        """Has `pid` done nothing since a look that lies so many seconds back?"""
+        activity = snapshot(pid, only_clock_threads)
+        if activity is None:
+            return True  # it is gone; whoever started it will say so
+        now = time.monotonic()
+        look = self._looks.setdefault(pid, _Look(now, None, now))
+        if not activity.asleep:
+            look.awake += now - look.when
+        if not activity.asleep or activity != look.activity:
+            look.unchanged_since = now
+        look.when, look.activity = now, activity
+        return activity.asleep and now - look.unchanged_since >= at_least
+
+    def blocked(self, pids: Iterable[int], tolerance: float) -> float:
+        """Seconds for which none of `pids` was awake for longer than `tolerance`.
+
+        One look that finds all asleep proves little: on a crowded machine a rank that works is mostly a rank
+        that waits for a processor, and sleeps for moments between. Some tolerance there must be for threads that
+        look every few seconds whether their work has come.
+        """
+        looks = [self._looks[pid] for pid in pids if pid in self._looks]
+        if any(look.awake > tolerance for look in looks):
+            self._began = time.monotonic()
+            for look in looks:
+                look.awake = 0.0
+        return time.monotonic() - self._began

@@ -26,13 +26,13 @@ x = torch.ones(1 << 20, device="cuda")
 
 
 def trace(
-    directory: Path, script: str, *options: str, before: Callable[[], None] | None = None
+    directory: Path, script: str, *options: str, before: Callable[[], None] | None = None, packages: str = ""
 ) -> subprocess.CompletedProcess[str]:
     (directory / "train.py").write_text(script)
     return subprocess.run(
         [sys.executable, "-m", "phantora", "trace", *options, "train.py"],
         cwd=directory,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), packages))},
         capture_output=True,
         text=True,
         timeout=120,
@@ -68,6 +68,21 @@ print(time.perf_counter() - begin, time.time() - wall, first.elapsed_time(second
     summary = json.loads(report)
     assert 100 < summary["simulated_seconds"] < 102 and summary["rows"] >= 100
     assert open_log(tmp_path / "run.arrow").metadata.world_size == 2
+
+
+def test_imports_that_initialise_cuda_are_left_to_the_ranks(tmp_path: Path) -> None:
+    """`lightning` stands for any package that is imported before the ranks are forked."""
+    package = tmp_path / "packages" / "lightning"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("import os, torch\ntorch.cuda.get_arch_list()\nIMPORTED_BY = os.getpid()\n")
+    script = (
+        "import lightning\nimport os, torch\n"
+        "print(torch.ones(2, device='cuda').sum().item(), lightning.IMPORTED_BY == os.getpid())\n"
+    )
+    done = trace(tmp_path, script, "--cluster", "1", "--no-summary", packages=str(package.parent))
+    assert done.returncode == 0 and "2.0 True" in done.stdout, done.stdout + done.stderr
+    done = trace(tmp_path, script, "--cluster", "1", "--preload", "lightning", packages=str(package.parent))
+    assert done.returncode != 0 and "leave out --preload lightning" in done.stderr
 
 
 def test_hang_is_told_and_ends_the_run(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -106,3 +107,27 @@ def test_a_rank_that_has_started_and_sleeps_is_a_hang(trial: Trial, sleeper: int
     trial.ranks[1].start()
     assert trial.end(60) > HANG
     assert "rank 1 runs or sleeps outside CUDA" in str(trial.error[0])
+
+
+def test_a_rank_that_works_between_naps_is_no_hang(trial: Trial) -> None:
+    """So looks a rank on a crowded machine: asleep at many looks, though not for good."""
+    naps = """
+import time
+end = time.monotonic() + 5 * %f
+while time.monotonic() < end:
+    time.sleep(0.02)
+    begin = time.thread_time()
+    while time.thread_time() < begin + 0.01: pass
+time.sleep(60)
+"""
+    process = subprocess.Popen([sys.executable, "-S", "-c", naps % HANG])
+    try:
+        trial.session.control["pid"][1] = process.pid
+        trial.ranks[1].start()
+        time.sleep(3 * HANG)
+        assert trial.thread.is_alive()
+        assert trial.end(60) > 6 * HANG
+        assert "rank 1 runs or sleeps outside CUDA" in str(trial.error[0])
+    finally:
+        process.kill()
+        process.wait()

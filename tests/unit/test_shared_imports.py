@@ -29,3 +29,14 @@ def test_only_what_nothing_can_change(tmp_path: Path, script: str, shared: tuple
 
 def test_no_script() -> None:
     assert shared_imports("/nowhere/train.py") == ()
+
+
+def test_a_module_beside_the_script_is_the_one_meant(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import logging\nimport transformers\n")
+    (tmp_path / "transformers").mkdir()  # such a folder gives way to the package
+    assert shared_imports(str(script)) == ("transformers",)
+    (tmp_path / "datasets.py").touch()  # transformers itself would import it
+    assert shared_imports(str(script)) == ()
+    (tmp_path / "datasets.py").rename(tmp_path / "logging.py")
+    assert shared_imports(str(script)) == ()
