@@ -105,7 +105,7 @@ def replay(name: str, row: dict[str, Any], truth: Path, gpu: str, log: Path, tim
     if "--profile" in words:
         at = words.index("--profile")
         del words[at : at + 2]
-    target = ["-m", words[1], "--", *words[2:]] if words[0] == "-m" else words
+    target = ["-m", *words[1:]] if words[0] == "-m" else words
     cluster = f"1x{row['world_size']}x{gpu}"
     command = [sys.executable, "-m", "phantora", "trace", "-q", "--no-summary", "--cluster", cluster, "-o", str(log)]
     command += target
@@ -116,6 +116,8 @@ def replay(name: str, row: dict[str, Any], truth: Path, gpu: str, log: Path, tim
     found = parse(done.stdout + done.stderr)
     if done.returncode or found is None:
         return Outcome(name, row, None, (done.stderr.strip().splitlines() or ["printed no result"])[-1][:200])
+    if "tps_per_rank" in found:  # torchtitan: its step time follows from tokens/s
+        found["median_iter_s"] = row["median_iter_s"] * row["tokens_per_s"] / row["world_size"] / found["tps_per_rank"]
     trace = truth / "traces" / f"{name}.json.gz"
     spent = simulated_step(log) if trace.exists() else None
     return Outcome(name, row, found, "", real_step(trace) if trace.exists() else None, spent)
@@ -133,7 +135,7 @@ def parse(output: str) -> dict[str, Any] | None:
     if not steps:
         return None
     tps, mfu, memory = (statistics.median(column) for column in zip(*steps, strict=True))
-    return {"tps_per_rank": tps, "mfu": mfu, "max_memory_reserved": memory * 2**30, "titan": True}
+    return {"tps_per_rank": tps, "mfu": mfu, "max_memory_reserved": memory * 2**30}
 
 
 def simulated_step(log: Path) -> Spent:
@@ -194,10 +196,6 @@ def report(outcomes: list[Outcome]) -> None:
         if o.simulated is None:
             table.add_row(o.run, f"{o.real['median_iter_s'] * 1e3:.1f}", o.error[:60])
             continue
-        if o.simulated.get("titan"):  # its step time follows from tokens/s
-            o.simulated["median_iter_s"] = o.real["median_iter_s"] * (
-                o.real["tokens_per_s"] / o.real["world_size"] / o.simulated["tps_per_rank"]
-            )
         step = o.ratio("median_iter_s")
         assert step is not None
         errors.append(abs(step))
