@@ -72,11 +72,13 @@ def _build(path: Path, table: dict[str, Any]) -> Gpu:
         table.setdefault("company", reference["company"])
         table.setdefault("power", reference["power"])
     where = toml.Place(path)
+    if not isinstance(table.get("power", {}), dict):
+        raise PhantoraError(f"{where}: power must be a table like [power] of data/gpus/h200-sxm.toml")
     if not isinstance(table["calibration"], dict):
         raise PhantoraError(f"{where}: calibration must be a table or the name of a GPU that has one")
     built = {
         "calibration": toml.build(Calibration, table["calibration"], where / "calibration"),
-        "power": toml.build(Power, table["power"], where / "power"),
+        "power": toml.build(Power, table.get("power", {}), where / "power"),
     }
     gpu = toml.build(Gpu, {**table, **built}, where)
     for required in ("bfloat16", "float16", "float32", "float64"):
