@@ -4,8 +4,8 @@ A rank forked from here shares all of torch with its siblings (a few MB of its o
 hundreds) and starts in milliseconds. The server speaks JSON over a socket with its parent, one
 message per packet; descriptors travel beside the message.
 
-parent -> server   {"do": "load", "stubs": DIR or null, "devices": N, "imports": [...],
-                    "shared": [...]}
+parent -> server   {"do": "load", "stubs": DIR or null, "devices": N, "argv": [...],
+                    "imports": [...], "shared": [...]}
                    {"do": "store", "port": N}            hosts the TCPStore of the job
                    {"do": "rank", ...RankTask}           with descriptors [stdout, stderr, session?]
 server -> parent   {"is": "loaded", "seconds": s, "threads": n}
@@ -31,7 +31,6 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any, NoReturn
 
 from phantora.errors import PhantoraError
@@ -93,8 +92,11 @@ class ForkServer:
         else:
             self._fork_rank(RankTask(**{**message, "arguments": tuple(message["arguments"])}), fds)
 
-    def _load(self, stubs: str | None, devices: int, imports: list[str], shared: list[str]) -> None:
+    def _load(
+        self, stubs: str | None, devices: int, argv: list[str], imports: list[str], shared: list[str]
+    ) -> None:
         begin = time.perf_counter()
+        sys.argv = argv  # of the ranks: some modules keep it when they are imported
         process.single_arena()
         gc.disable()
         if stubs:
@@ -287,5 +289,4 @@ def _host_store(port: int, answer: int) -> NoReturn:
 def main(parent: int, fd: int) -> None:
     process.die_with_parent(parent)
     environment = dict(os.environ)
-    sys.argv = [str(Path(__file__))]
     ForkServer(socket.socket(fileno=fd), environment).serve()

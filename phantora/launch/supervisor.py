@@ -60,8 +60,8 @@ class RankSupervisor:
         self._plan = plan
         self._console = console
         self._load = {
-            "do": "load", "stubs": str(stubs) if stubs else None, "devices": plan.devices, "imports": list(imports),
-            "shared": list(shared),
+            "do": "load", "stubs": str(stubs) if stubs else None, "devices": plan.devices,
+            "argv": [plan.target, *plan.arguments], "imports": list(imports), "shared": list(shared),
         }  # fmt: skip
         self._status_line = status_line
         self._outputs = Outputs(plan)

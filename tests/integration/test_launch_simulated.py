@@ -25,19 +25,25 @@ x = torch.ones(1 << 20, device="cuda")
 """
 
 
-def trace(
-    directory: Path, script: str, *options: str, before: Callable[[], None] | None = None, packages: str = ""
+def run(
+    directory: Path, *arguments: str, before: Callable[[], None] | None = None, packages: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    (directory / "train.py").write_text(script)
     return subprocess.run(
-        [sys.executable, "-m", "phantora", "trace", *options, "train.py"],
+        [sys.executable, "-m", "phantora", "trace", *arguments],
         cwd=directory,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), packages))},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), packages)))},
         capture_output=True,
         text=True,
         timeout=120,
         preexec_fn=before,
     )
+
+
+def trace(
+    directory: Path, script: str, *options: str, before: Callable[[], None] | None = None
+) -> subprocess.CompletedProcess[str]:
+    (directory / "train.py").write_text(script)
+    return run(directory, *options, "train.py", before=before)
 
 
 def test_scripts_see_virtual_time(tmp_path: Path) -> None:
@@ -70,18 +76,22 @@ print(time.perf_counter() - begin, time.time() - wall, first.elapsed_time(second
     assert open_log(tmp_path / "run.arrow").metadata.world_size == 2
 
 
-def test_imports_that_initialise_cuda_are_left_to_the_ranks(tmp_path: Path) -> None:
-    """`lightning` stands for any package that is imported before the ranks are forked."""
-    package = tmp_path / "packages" / "lightning"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("import os, torch\ntorch.cuda.get_arch_list()\nIMPORTED_BY = os.getpid()\n")
-    script = (
-        "import lightning\nimport os, torch\n"
-        "print(torch.ones(2, device='cuda').sum().item(), lightning.IMPORTED_BY == os.getpid())\n"
+def test_modules_imported_for_all_ranks(tmp_path: Path) -> None:
+    """They see the script's arguments. If they initialise CUDA (`lightning` stands for any), the ranks import them."""
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    (packages / "early.py").write_text("import os, sys\nIMPORTED_BY = os.getpid()\nARGUMENTS = sys.argv[1:]\n")
+    (packages / "lightning.py").write_text("import os, torch\ntorch.cuda.get_arch_list()\nIMPORTED_BY = os.getpid()\n")
+    (tmp_path / "train.py").write_text(
+        "import lightning\nimport early, os, torch\n"
+        "print(early.IMPORTED_BY == os.getpid(), early.ARGUMENTS, lightning.IMPORTED_BY == os.getpid())\n"
+        "print(torch.ones(2, device='cuda').sum().item())\n"
     )
-    done = trace(tmp_path, script, "--cluster", "1", "--no-summary", packages=str(package.parent))
-    assert done.returncode == 0 and "2.0 True" in done.stdout, done.stdout + done.stderr
-    done = trace(tmp_path, script, "--cluster", "1", "--preload", "lightning", packages=str(package.parent))
+    options = ("--cluster", "1", "--no-summary", "--preload", "early")
+    done = run(tmp_path, *options, "train.py", "--lr", "3", packages=str(packages))
+    assert done.returncode == 0 and "False ['--lr', '3'] True" in done.stdout, done.stdout + done.stderr
+    assert "2.0" in done.stdout
+    done = run(tmp_path, *options, "--preload", "lightning", "train.py", packages=str(packages))
     assert done.returncode != 0 and "leave out --preload lightning" in done.stderr
 
 
