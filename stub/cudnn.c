@@ -130,7 +130,6 @@ typedef struct summary {
   ph_call call;
   int outputs;
   output output[MAX_OUTPUTS];
-  int64_t workspace;
 } summary;
 
 typedef struct descriptor {
@@ -366,16 +365,6 @@ static const convolution convolutions[] = {
     {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER, "conv_wgrad", 716, 715, 717, 714},
 };
 
-// Bytes that a plan asks for. Kernels want channels last: other tensors are converted into the workspace, all three of
-// them, except for the output and the input's gradient of one tap, which are plain products. Of 6,148 measured plans
-// (benchmarks/device/memory.py on H100) three quarters of the NCHW ones ask for just that, and of the NHWC ones for at
-// most a few percent of it, which is left out.
-static int64_t convolution_workspace(const convolution *form, const tensor *x, const tensor *w, const tensor *y) {
-  bool filter = form->operation == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER;
-  if (strcmp(layout_word(x), "nchw") || (!filter && product(w, 2) <= 1)) return 0;
-  return (int64_t)(x->bytes + w->bytes + y->bytes);
-}
-
 static void describe_convolution(const graph *g, const convolution *form, const descriptor *operation,
                                  int64_t engine, ph_call *call) {
   tensor x = tensor_at(operation, form->x), w = tensor_at(operation, form->w),
@@ -528,12 +517,7 @@ static void describe(const graph *g, int64_t engine, summary *out) {
   bool done = false;
   for (size_t i = 0; !done && i < sizeof convolutions / sizeof *convolutions; i++) {
     const descriptor *operation = first_operation(g, convolutions[i].operation);
-    if (!operation) continue;
-    const convolution *form = &convolutions[i];
-    describe_convolution(g, form, operation, engine, call);
-    tensor x = tensor_at(operation, form->x), w = tensor_at(operation, form->w), y = tensor_at(operation, form->y);
-    out->workspace = convolution_workspace(form, &x, &w, &y);
-    done = true;
+    if (operation) describe_convolution(g, &convolutions[i], operation, engine, call), done = true;
   }
   const descriptor *forward = first_operation(g, CUDNN_BACKEND_OPERATION_SDPA_FWD),
                    *backward = first_operation(g, CUDNN_BACKEND_OPERATION_SDPA_BWD);
@@ -709,6 +693,7 @@ static const answer *computed_answer(const descriptor *self, int name, answer *s
       {CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, 0},
       {CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, 0},
       {CUDNN_ATTR_ENGINECFG_SHARED_MEMORY_USED, CUDNN_TYPE_INT32, 1, 49152},
+      {CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, 0},
       {CUDNN_ATTR_EXECUTION_PLAN_COMPUTED_INTERMEDIATE_UIDS, CUDNN_TYPE_INT64, 0, 0},
       {CUDNN_ATTR_ENGINE_KNOB_INFO, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, 0},
       {CUDNN_ATTR_ENGINE_LAYOUT_INFO, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, 0},
@@ -722,10 +707,6 @@ static const answer *computed_answer(const descriptor *self, int name, answer *s
   if (name == CUDNN_ATTR_ENGINE_NUMERICAL_NOTE) {
     *scratch = (answer){name, CUDNN_TYPE_NUMERICAL_NOTE, integer(self, CUDNN_ATTR_ENGINE_GLOBAL_INDEX) == 0,
                         CUDNN_NUMERICAL_NOTE_TENSOR_CORE};
-    return scratch;
-  }
-  if (name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE) {
-    *scratch = (answer){name, CUDNN_TYPE_INT64, 1, self->plan ? self->plan->workspace : 0};
     return scratch;
   }
   for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)

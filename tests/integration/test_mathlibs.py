@@ -137,14 +137,6 @@ def test_convolutions(outcome: Outcome, dims: int, order: str, layout_word: str,
         assert forward[-1]["layout"] == layout_word
 
 
-def test_convolutions_convert_channels_first_in_a_workspace(outcome: Outcome) -> None:
-    """As measured (benchmarks/device/memory.py): all three tensors, none for one tap or channels last."""
-    image, filters = 4 * 8 * 64 * 32 * 32, 4 * 64 * 64 * 9
-    found = outcome.answers["workspaces"]
-    assert found["3 torch.contiguous_format"] == 2 * image + filters
-    assert {found[key] for key in found if key != "3 torch.contiguous_format"} == {0}
-
-
 def test_convolution_variants(outcome: Outcome) -> None:
     assert {call["groups"] for call in outcome.calls["grouped"]} == {4}
     # A transposed convolution is the gradient of the data forward, and the forward one backward.
