@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib
 import logging
 import re
 from collections import defaultdict
@@ -27,7 +28,7 @@ def holistic(
 ) -> Any:
     """HTA's analysis of the exported log, of all ranks or some. It cuts some stretches to whole units of the file's
     times, so it is given ns as if they were us; its threshold for brief gaps moves along (`same_as_hta`)."""
-    module = pytest.importorskip("hta.trace_analysis", reason="HolisticTraceAnalysis is not installed")
+    module = importlib.import_module("hta.trace_analysis")  # late: it takes seconds
     monkeypatch.setenv("HTA_DISABLE_NS_ROUNDING", "1")
     logging.getLogger("hta").setLevel(logging.ERROR)
     for path in export(log, str(directory) + "/", Selection(ranks=ranks)):

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
-import pytest
+from google.protobuf import text_format
+from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as trace_pb2
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for use as a script
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -27,9 +27,6 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 def decoded_perfetto(path: Path) -> str:
     """The packets as text, one a line."""
-    trace_pb2: Any = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
-    from google.protobuf import text_format
-
     trace = trace_pb2.Trace.FromString(path.read_bytes())
     return "".join(text_format.MessageToString(packet, as_one_line=True) + "\n" for packet in trace.packet)
 

