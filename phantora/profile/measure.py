@@ -12,7 +12,7 @@ import statistics
 import tempfile
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,12 +80,11 @@ class Bench:
         """
         tell = at or (lambda index: None)
         results: dict[int, Measurement] = {}
-        ready: list[tuple[int, Call, int]] = []
+        ready: dict[int, tuple[str, int]] = {}  # the operator's name and how long a call takes, ns
         for index, entry in enumerate(wanted):
             tell(index)
             try:
-                call, ns = self._prepare(entry)
-                ready.append((index, call, ns))
+                ready[index] = self._prepare(entry)
             except Unbuildable as error:
                 results[index] = Measurement(entry.signature, entry.compute, error=str(error))
                 torch.cuda.synchronize()
@@ -99,21 +98,24 @@ class Bench:
         torch.cuda.empty_cache()
         events = self._run(ready, wanted, tell)
         clock = _clock_mhz()
-        times = _times(events, {index: call.name for index, call, _ in ready})
-        for index, _, _ in ready:
+        times = _times(events, {index: name for index, (name, _) in ready.items()})
+        for index in ready:
             entry = wanted[index]
             kernels = times.get(index, ())
             reason = "" if kernels else "it launched nothing itself"
             results[index] = Measurement(entry.signature, entry.compute, kernels, reason, clock)
         return [results[index] for index in range(len(wanted))]
 
-    def _prepare(self, entry: Wanted) -> tuple[Call, int]:
-        """A warmed-up call and its duration in ns. Raises what the call raises."""
-        signature = parse_signature(entry.signature)
-        self.arena.reset()
-        call = rebuild(signature, self.arena)
+    def _rebuild(self, entry: Wanted) -> Call:
+        """A warmed-up call."""
+        call = rebuild(parse_signature(entry.signature), self.arena)
         _set_tf32(entry.compute == "tf32")
         call.run()
+        return call
+
+    def _prepare(self, entry: Wanted) -> tuple[str, int]:
+        """The operator's name and the duration of a call in ns. Raises what the call raises."""
+        call = self._rebuild(entry)
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         start.record()
         call.run()
@@ -122,20 +124,20 @@ class Bench:
         ns = round(start.elapsed_time(end) * 1e6)
         if ns > TOO_LONG_NS:
             raise Unbuildable(f"one call takes {ns / 1e6:.0f} ms")
-        return call, ns
+        return call.name, ns
 
     def _run(
-        self, ready: Sequence[tuple[int, Call, int]], wanted: Sequence[Wanted], tell: Callable[[int], None]
+        self, ready: Mapping[int, tuple[str, int]], wanted: Sequence[Wanted], tell: Callable[[int], None]
     ) -> list[dict[str, Any]]:
-        """Runs each call as often as its length allows; the profile's events."""
+        """Runs each operator as often as its length allows, with fresh operands; the profile's events."""
         began = time.perf_counter_ns()
         while time.perf_counter_ns() - began < BURN_NS:
             torch.mm(self._burn, self._burn)
             torch.cuda.synchronize()
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as prof:
-            for index, call, ns in ready:
+            for index, (_, ns) in ready.items():
                 tell(index)
-                _set_tf32(wanted[index].compute == "tf32")
+                call = self._rebuild(wanted[index])
                 _, cold, warm = next(row for row in REPETITIONS if ns < row[0])
                 for repetition in range(cold):
                     self._flush[0].copy_(self._flush[1])

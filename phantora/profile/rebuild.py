@@ -2,9 +2,10 @@
 
 Floating-point operands are cut from an :class:`Arena` of random numbers, so that building them costs
 little and none shares memory with another. Values matter: divisions and roots take a slower path for what
-is infinite, subnormal or no number. So what an operator writes is fresh for each operator, and optimizers
-get positive numbers, as their second moments are. Integers are made so that they are valid where they mean
-something: indices lie inside what they index, offsets rise to the number of rows.
+is infinite, subnormal or no number. So what an operator writes is fresh for each operator, optimizers get
+positive numbers, as their second moments are, and an arena holds the operands of one call at a time. Integers
+are made so that they are valid where they mean something: indices lie inside what they index, offsets rise to
+the number of rows.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ _WORDS: dict[str, Any] = {
 }
 # Operators whose kernels need a peer, or that wait for an answer of the GPU.
 _NAMESPACES = ("c10d", "_c10d_functional", "profiler")
+# Arguments that an operator writes although its schema does not say so.
+_UPDATED = ("running_mean", "running_var")
 
 
 class Unbuildable(Exception):
@@ -47,7 +50,10 @@ class Unbuildable(Exception):
 
 
 class Arena:
-    """Device memory that operands are cut from: a third that is only read, and the rest, which may be written."""
+    """Device memory that operands are cut from: a third that is only read, and the rest, which may be written.
+
+    It holds the operands of one call. The next takes the same place.
+    """
 
     def __init__(self, size: int, device: str = "cuda") -> None:
         """`size` in bytes, of both parts together."""
@@ -59,6 +65,9 @@ class Arena:
         for start in range(0, 3 * third, 2 * len(piece)):  # the same numbers, again and again
             rest = self._memory[start : start + 2 * len(piece)]
             rest.copy_(piece.view(torch.uint8)[: len(rest)])
+        # Pairs and quadruples of positive bfloat16 are positive in the other floating-point formats.
+        self._positive = piece.abs().clamp_(min=SMALLEST).view(torch.uint8)
+        self.call = 0  # the number of the call whose operands it holds
         self._starts = (0, third)
         self._ends = (third, 3 * third)
         self._used = list(self._starts)
@@ -66,6 +75,7 @@ class Arena:
     def reset(self) -> None:
         """Forgets what was cut: the next operands take the same place."""
         self._used = list(self._starts)
+        self.call += 1
 
     def cut(self, spec: TensorSpec, written: bool, positive: bool = False) -> torch.Tensor:
         """A tensor as `spec` says. Raises Unbuildable when it does not fit."""
@@ -79,19 +89,17 @@ class Arena:
         self._used[written] = start + size
         used = self._memory[start : start + elements * dtype.itemsize]
         flat = used.view(dtype)
-        if written:
-            whole = self._starts[1]  # earlier operators have left their results here
-            for at in range(0, len(used), whole or 1):
-                piece = used[at : at + whole]
-                piece.copy_(self._memory[: len(piece)])
-            if positive and dtype.is_floating_point:
-                flat.abs_().clamp_(min=SMALLEST)
+        if written:  # earlier operators have left their results here
+            source = self._positive if positive else self._memory[: self._starts[1]]
+            for at in range(0, len(used), len(source) or 1):
+                piece = used[at : at + len(source)]
+                piece.copy_(source[: len(piece)])
         return flat.as_strided(spec.shape, spec.stride)
 
 
 @dataclass(frozen=True)
 class Call:
-    """An operator with its operands."""
+    """An operator with its operands, until another is rebuilt in the same arena."""
 
     name: str
     """Without overload: what a profiler calls it."""
@@ -106,7 +114,9 @@ def dtype_of(name: str) -> torch.dtype:
 
 
 def rebuild(signature: OperatorSignature, arena: Arena) -> Call:
-    """The call that `signature` describes. Raises Unbuildable with the reason."""
+    """The call that `signature` describes, whose operands have the arena to themselves: calls rebuilt before can
+    no longer run. Raises Unbuildable with the reason."""
+    arena.reset()
     if signature.name in (COPY, MEMSET):
         return _transfer(signature, arena)
     operator = _operator(signature.name)
@@ -118,7 +128,7 @@ def rebuild(signature: OperatorSignature, arena: Arena) -> Call:
     positional: list[Any] = []
     named: dict[str, Any] = {}
     for index, (value, argument) in enumerate(zip(values, arguments, strict=False)):
-        written = _is_written(argument) or _takes_roots(base)
+        written = _is_written(argument) or _takes_roots(base) or argument.name in _UPDATED
         built = _value(_Place(base, argument.name, index, values, written), value, arena)
         if argument.kwarg_only:
             named[argument.name] = built
@@ -126,8 +136,14 @@ def rebuild(signature: OperatorSignature, arena: Arena) -> Call:
             positional.append(built)
     if base == "cudnn_batch_norm_backward":
         positional[-1] = _batch_norm_reserve(positional)
-    name = signature.name.partition(".")[0]
-    return Call(name, lambda: operator(*positional, **named))
+    mine = arena.call
+
+    def run() -> Any:
+        if arena.call != mine:
+            raise RuntimeError(f"the operands of {signature.name} gave way to those of another operator")
+        return operator(*positional, **named)
+
+    return Call(signature.name.partition(".")[0], run)
 
 
 def schema(name: str) -> Any:
@@ -282,7 +298,6 @@ def _bound(place: _Place, position: int) -> int:
 def _transfer(signature: OperatorSignature, arena: Arena) -> Call:
     """Copies and memsets are no operators of torch: ``phantora::copy(kind, bytes)``."""
     kind, size = (str(signature.args[0]), int(signature.args[1])) if len(signature.args) == 2 else ("", 0)
-    arena.reset()
     flat = TensorSpec("uint8", (size,), (1,))
     if signature.name == MEMSET:
         size = int(signature.args[0])

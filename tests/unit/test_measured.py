@@ -23,7 +23,7 @@ from phantora.cost.wanted import Wanted
 from phantora.errors import PhantoraError
 from phantora.hardware import load_gpu
 from phantora.profile.forms import tensor
-from phantora.profile.rebuild import SMALLEST, Arena, rebuild
+from phantora.profile.rebuild import Arena, rebuild
 from phantora.profile.session import JOURNAL, Book
 
 H200, H100, A100 = load_gpu("H200"), load_gpu("H100"), load_gpu("A100")
@@ -226,10 +226,20 @@ def test_operands_that_are_written_are_fresh_and_those_of_optimizers_positive() 
     arena.reset()
     fresh = arena.cut(flat, written=True)
     assert fresh.isfinite().all() and (fresh < 0).any()
-    arena.reset()
-    moments = (TensorSpec("float32", (1000,), (1,)),) * 2
-    roots = rebuild(OperatorSignature("aten::_foreach_sqrt", (moments,)), arena).run()
-    assert all(root.min() >= SMALLEST**0.5 for root in roots)
+    for dtype in ("float32", "bfloat16", "float16", "float64"):
+        moments = (TensorSpec(dtype, (1000,), (1,)),) * 2
+        roots = rebuild(OperatorSignature("aten::_foreach_sqrt", (moments,)), arena).run()
+        assert all(root.min() > 1e-5 and root.max() < 100 for root in roots)  # far from subnormal and infinite
+
+
+def test_a_call_whose_operands_were_cut_again_does_not_run() -> None:
+    """It would be timed on what another operator left, NaN among it."""
+    arena = Arena(3 << 20, "cpu")
+    x = TensorSpec("float32", (1000,), (1,))
+    first, second = (rebuild(OperatorSignature("aten::neg", (x,)), arena) for _ in range(2))
+    second.run()
+    with pytest.raises(RuntimeError, match="gave way"):
+        first.run()
 
 
 def test_refused_operators_are_named_with_their_reason(tmp_path: Path) -> None:
