@@ -41,7 +41,8 @@ _WORDS: dict[str, Any] = {
 }
 # Operators whose kernels need a peer, or that wait for an answer of the GPU.
 _NAMESPACES = ("c10d", "_c10d_functional", "profiler")
-# Arguments that an operator writes although its schema does not say so.
+# Arguments that an operator writes although its schema does not say so. What they left in memory that others read
+# would be NaN in another format.
 _UPDATED = ("running_mean", "running_var")
 
 
@@ -78,7 +79,9 @@ class Arena:
         self.call += 1
 
     def cut(self, spec: TensorSpec, written: bool, positive: bool = False) -> torch.Tensor:
-        """A tensor as `spec` says. Raises Unbuildable when it does not fit."""
+        """A tensor as `spec` says, from the part that may be `written` also if it must be `positive`. Raises
+        Unbuildable when it does not fit."""
+        written = written or positive
         dtype = dtype_of(spec.dtype)
         elements = 1 + sum((n - 1) * s for n, s in zip(spec.shape, spec.stride, strict=True)) if prod(spec.shape) else 0
         size = -(-elements * dtype.itemsize // ALIGNMENT) * ALIGNMENT
@@ -128,8 +131,8 @@ def rebuild(signature: OperatorSignature, arena: Arena) -> Call:
     positional: list[Any] = []
     named: dict[str, Any] = {}
     for index, (value, argument) in enumerate(zip(values, arguments, strict=False)):
-        written = _is_written(argument) or _takes_roots(base) or argument.name in _UPDATED
-        built = _value(_Place(base, argument.name, index, values, written), value, arena)
+        positive = _takes_roots(base) or argument.name in _UPDATED
+        built = _value(_Place(base, argument.name, index, values, _is_written(argument), positive), value, arena)
         if argument.kwarg_only:
             named[argument.name] = built
         else:
@@ -199,6 +202,7 @@ class _Place:
     index: int
     arguments: tuple[Any, ...]
     written: bool
+    positive: bool
 
 
 def _value(place: _Place, value: Any, arena: Arena) -> Any:
@@ -225,7 +229,7 @@ def _tensor(place: _Place, spec: TensorSpec, arena: Arena, position: int) -> tor
     if len(spec.stride) != len(spec.shape):
         raise Unbuildable("it has an operand that is not strided")
     if dtype.is_floating_point or dtype.is_complex:
-        cut = arena.cut(spec, place.written, _takes_roots(place.operator))
+        cut = arena.cut(spec, place.written, place.positive)
         return cut.fill_(STEP) if place.argument == "state_steps" else cut
     tensor = torch.empty_strided(spec.shape, spec.stride, dtype=dtype, device=arena.device)
     rows = _rising_to(place)
