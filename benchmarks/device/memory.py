@@ -1,9 +1,10 @@
 """What takes device memory beside tensors, on real GPUs: context, modules, library workspaces, communicators.
 
-    python benchmarks/device/memory.py --out FILE.jsonl [--seconds N]
+    python benchmarks/device/memory.py --out FILE.jsonl [--only PART ...] [--seconds N]
 
 Prints JSON lines to FILE. Workspaces of cuDNN (convolutions, attention, batch norm) come from one GPU, what
-communicators take from all GPUs of the host (up to 4).
+communicators take from all GPUs of the host (up to 4). The parts: communicators, context, workspaces, and choices
+(what convolutions ask for in true float32, and while cudnn.benchmark tries them).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -28,7 +29,8 @@ from phantora.profile.rebuild import Arena, Unbuildable, rebuild
 from phantora.profile.sweep import sweep
 
 PORT = 29533
-SECONDS = 55.0  # for workspaces
+SECONDS = 120.0  # for each part of workspaces
+PARTS = ("communicators", "context", "workspaces", "choices")
 LAYOUTS = (("bfloat16", True), ("bfloat16", False), ("float32", False), ("float32", True), ("float16", False))
 
 
@@ -74,48 +76,68 @@ def context(out: TextIO) -> None:
         say(what=what, bytes=used_by(step), reserved=torch.cuda.memory_reserved())
 
 
-def workspaces(out: TextIO, seconds: float) -> None:
-    """Bytes that a call asks of torch's allocator and gives back before it returns."""
+def workspaces(out: TextIO, seconds: float, calls: Iterable[Call]) -> None:
+    """Bytes that a call asks of torch's allocator and gives back before it returns; `first`: while it is first tried."""
     say = _sayer(out, "workspace")
     torch.set_grad_enabled(False)
     arena = Arena(24 << 30)
     began = time.monotonic()
-    for text, tf32 in _signatures():
+    for text, tf32, benchmark in calls:
         if time.monotonic() - began > seconds:
             say(signature="", error=f"stopped after {seconds:.0f} s")
             return
         arena.reset()
-        torch.backends.cudnn.allow_tf32 = tf32
+        torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = tf32, benchmark
         try:
             call = rebuild(parse_signature(text), arena)
-            before = _requested("current")
-            torch.cuda.reset_peak_memory_stats()
-            result = call.run()
-            torch.cuda.synchronize()
-            peak, after = _requested("peak"), _requested("current")
+            first, results = _taken(call.run)
+            again, results = _taken(call.run)
         except (Unbuildable, RuntimeError) as error:
             say(signature=text, error=str(error).splitlines()[0][:200])
             continue
-        say(signature=text, bytes=peak - after, results=after - before, compute="tf32" if tf32 else "")
-        del result, call
+        say(signature=text, bytes=again, first=first, results=results, compute="tf32" if tf32 else "f32", benchmark=benchmark)
+        del call
+
+
+def _taken(run: Callable[[], object]) -> tuple[int, int]:
+    """Bytes that `run` asks for beside its results, and the results'."""
+    before = _requested("current")
+    torch.cuda.reset_peak_memory_stats()
+    result = run()
+    torch.cuda.synchronize()
+    peak, after = _requested("peak"), _requested("current")
+    del result
+    return peak - after, after - before
 
 
 def _requested(which: str) -> int:
     return int(torch.cuda.memory_stats()[f"requested_bytes.all.{which}"])
 
 
-def _signatures() -> Iterator[tuple[str, bool]]:
+LAYERS = (  # channels, filters, size, tap, stride: ResNet's (50 and 18) and some of ViT and VGG
+    (3, 64, 224, 7, 2), (64, 64, 56, 1, 1), (64, 64, 56, 3, 1), (64, 256, 56, 1, 1), (256, 64, 56, 1, 1), (256, 128, 56, 1, 1),
+    (128, 128, 56, 3, 2), (128, 512, 28, 1, 1), (256, 512, 56, 1, 2), (512, 128, 28, 1, 1), (128, 128, 28, 3, 1), (512, 256, 28, 1, 1),
+    (256, 256, 28, 3, 2), (256, 1024, 14, 1, 1), (512, 1024, 28, 1, 2), (1024, 256, 14, 1, 1), (256, 256, 14, 3, 1), (1024, 512, 14, 1, 1),
+    (512, 512, 14, 3, 2), (512, 2048, 7, 1, 1), (1024, 2048, 14, 1, 2), (2048, 512, 7, 1, 1), (512, 512, 7, 3, 1),
+    (64, 128, 56, 3, 2), (64, 128, 56, 1, 2), (128, 256, 28, 3, 2), (128, 256, 28, 1, 2), (256, 512, 14, 3, 2), (256, 512, 14, 1, 2),
+    (3, 768, 224, 16, 16), (3, 64, 224, 3, 1), (64, 128, 112, 3, 1), (512, 512, 14, 3, 1),
+)  # fmt: skip
+Call = tuple[str, bool, bool]  # signature, TF32 allowed, cudnn.benchmark
+
+
+def _convolutions(batches: Sequence[int], layouts: Sequence[tuple[str, bool]]) -> list[str]:
+    return [
+        e.signature
+        for batch in batches
+        for dtype, last in layouts
+        for c, k, size, tap, stride in LAYERS
+        for e in forms.convolution(batch, c, k, size, tap, stride, dtype, last)
+    ]
+
+
+def swept() -> Iterator[Call]:
     """ResNet's convolutions, others drawn from the sweep, batch norms and attention; gradients one at a time."""
-    layers = (
-        (3, 64, 224, 7, 2), (64, 64, 56, 1, 1), (64, 64, 56, 3, 1), (256, 64, 56, 1, 1), (128, 128, 56, 3, 2), (256, 512, 56, 1, 2),
-        (128, 128, 28, 3, 1), (512, 1024, 28, 1, 2), (256, 256, 14, 3, 1), (1024, 512, 14, 1, 1), (512, 2048, 7, 1, 1), (512, 512, 7, 3, 1),
-        (3, 768, 224, 16, 16), (3, 64, 224, 3, 1), (64, 128, 112, 3, 1), (512, 512, 14, 3, 1),
-    )  # fmt: skip
-    found = []
-    for batch in (8, 32, 128, 256):
-        for dtype, last in LAYOUTS:
-            for c, k, size, tap, stride in layers:
-                found += [e.signature for e in forms.convolution(batch, c, k, size, tap, stride, dtype, last)]
+    found = _convolutions((8, 16, 32, 64, 96, 128, 256), LAYOUTS)
     for batch, c, size in ((32, 64, 112), (128, 256, 56), (64, 2048, 7)):
         for dtype, last in LAYOUTS[:4]:
             found += [e.signature for e in forms.batch_norms(batch, c, size, dtype, last)]
@@ -126,13 +148,26 @@ def _signatures() -> Iterator[tuple[str, bool]]:
     generator = random.Random(1)
     generator.shuffle(found)
     generator.shuffle(drawn)
-    for text in found + drawn:
+    for text in _one_by_one(found + drawn):
+        yield text, True, False
+
+
+def choices() -> Iterator[Call]:
+    for text in _one_by_one(_convolutions((16, 32, 64, 128, 256), (("float32", False),))):
+        yield text, False, False
+    for text in _one_by_one(_convolutions((64, 128), (("float32", False), ("bfloat16", True)))):
+        yield text, True, True
+
+
+def _one_by_one(texts: Iterable[str]) -> Iterator[str]:
+    """One gradient at a time, so that each one's workspace is seen."""
+    for text in texts:
         signature = parse_signature(text)
         if signature.name != "aten::convolution_backward":
-            yield text, True
+            yield text
             continue
         for mask in ((True, False, False), (False, True, False)):
-            yield write_signature(replace(signature, args=(*signature.args[:-1], mask))), True
+            yield write_signature(replace(signature, args=(*signature.args[:-1], mask)))
 
 
 def communicators(rank: int, world: int, path: str) -> None:
@@ -196,23 +231,31 @@ def _sayer(out: TextIO, name: str) -> Callable[..., None]:
 
 def _alone(_: int, path: str, what: str, seconds: float) -> None:
     with open(path, "a", buffering=1) as out:
-        context(out) if what == "context" else workspaces(out, seconds)
+        if what == "context":
+            context(out)
+        else:
+            workspaces(out, seconds, swept() if what == "workspaces" else choices())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="for workspaces")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="for each part of workspaces")
     options = parser.parse_args()
+    if len(options.only) == 1 and options.only != ["communicators"]:
+        return _alone(0, str(options.out), options.only[0], options.seconds)  # no process beside this one: also under simulation
     spawn = torch.multiprocessing.spawn  # type: ignore[attr-defined]
     count = torch.cuda.device_count()
-    for nvls in ("0", "1"):
-        os.environ["NCCL_NVLS_ENABLE"] = nvls
-        for world in (1, 2, 4) if nvls == "0" else (min(count, 4),):
-            if world <= count:
-                spawn(communicators, (world, str(options.out)), nprocs=world)
-    spawn(_alone, (str(options.out), "context", 0.0))
-    spawn(_alone, (str(options.out), "workspaces", options.seconds))
+    if "communicators" in options.only:
+        for nvls in ("0", "1"):
+            os.environ["NCCL_NVLS_ENABLE"] = nvls
+            for world in (1, 2, 4) if nvls == "0" else (min(count, 4),):
+                if world <= count:
+                    spawn(communicators, (world, str(options.out)), nprocs=world)
+    for part in PARTS[1:]:
+        if part in options.only:
+            spawn(_alone, (str(options.out), part, options.seconds))
 
 
 if __name__ == "__main__":
