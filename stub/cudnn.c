@@ -130,6 +130,7 @@ typedef struct summary {
   ph_call call;
   int outputs;
   output output[MAX_OUTPUTS];
+  int64_t workspace;
 } summary;
 
 typedef struct descriptor {
@@ -365,6 +366,38 @@ static const convolution convolutions[] = {
     {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER, "conv_wgrad", 716, 715, 717, 714},
 };
 
+#include "cudnn_workspace.h"
+
+static void copy_list(int64_t *to, const descriptor *self, int name) {
+  const int64_t *values;
+  int64_t count = list(self, name, &values);
+  if (count > 0 && count <= CUDNN_DIM_MAX) memcpy(to, values, (size_t)count * sizeof *to);
+}
+
+static convolution_problem problem_of(const convolution *form, const descriptor *operation, int64_t engine) {
+  tensor x = tensor_at(operation, form->x), w = tensor_at(operation, form->w), y = tensor_at(operation, form->y);
+  convolution_problem p = {.form = (int)(form - convolutions),  // listed in the order of FORM_
+                           .type = TYPE_other,
+                           .layout = strcmp(layout_word(&x), "nhwc") ? LAYOUT_nchw : LAYOUT_nhwc,
+                           .dims = x.dims,
+                           .x_bytes = (int64_t)x.bytes,
+                           .w_bytes = (int64_t)w.bytes,
+                           .y_bytes = (int64_t)y.bytes};
+  switch (x.type ? (int)x.type->id : -1) {
+    case PH_R_32F: p.type = engine == 0 ? TYPE_tf32 : TYPE_f32; break;
+    case PH_R_16BF: p.type = TYPE_bf16; break;
+    case PH_R_16F: p.type = TYPE_f16; break;
+  }
+  memcpy(p.x, x.dim, sizeof p.x);
+  memcpy(p.w, w.dim, sizeof p.w);
+  memcpy(p.y, y.dim, sizeof p.y);
+  const descriptor *parameters = child(operation, form->convolution);
+  copy_list(p.stride, parameters, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES);
+  copy_list(p.padding, parameters, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS);
+  copy_list(p.dilation, parameters, CUDNN_ATTR_CONVOLUTION_DILATIONS);
+  return p;
+}
+
 static void describe_convolution(const graph *g, const convolution *form, const descriptor *operation,
                                  int64_t engine, ph_call *call) {
   tensor x = tensor_at(operation, form->x), w = tensor_at(operation, form->w),
@@ -517,7 +550,11 @@ static void describe(const graph *g, int64_t engine, summary *out) {
   bool done = false;
   for (size_t i = 0; !done && i < sizeof convolutions / sizeof *convolutions; i++) {
     const descriptor *operation = first_operation(g, convolutions[i].operation);
-    if (operation) describe_convolution(g, &convolutions[i], operation, engine, call), done = true;
+    if (!operation) continue;
+    describe_convolution(g, &convolutions[i], operation, engine, call);
+    convolution_problem problem = problem_of(&convolutions[i], operation, engine);
+    if (problem.dims > 2 && problem.x_bytes && problem.y_bytes) out->workspace = convolution_workspace(&problem);
+    done = true;
   }
   const descriptor *forward = first_operation(g, CUDNN_BACKEND_OPERATION_SDPA_FWD),
                    *backward = first_operation(g, CUDNN_BACKEND_OPERATION_SDPA_BWD);
@@ -693,7 +730,6 @@ static const answer *computed_answer(const descriptor *self, int name, answer *s
       {CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, 0},
       {CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, 0},
       {CUDNN_ATTR_ENGINECFG_SHARED_MEMORY_USED, CUDNN_TYPE_INT32, 1, 49152},
-      {CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, 0},
       {CUDNN_ATTR_EXECUTION_PLAN_COMPUTED_INTERMEDIATE_UIDS, CUDNN_TYPE_INT64, 0, 0},
       {CUDNN_ATTR_ENGINE_KNOB_INFO, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, 0},
       {CUDNN_ATTR_ENGINE_LAYOUT_INFO, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, 0},
@@ -707,6 +743,10 @@ static const answer *computed_answer(const descriptor *self, int name, answer *s
   if (name == CUDNN_ATTR_ENGINE_NUMERICAL_NOTE) {
     *scratch = (answer){name, CUDNN_TYPE_NUMERICAL_NOTE, integer(self, CUDNN_ATTR_ENGINE_GLOBAL_INDEX) == 0,
                         CUDNN_NUMERICAL_NOTE_TENSOR_CORE};
+    return scratch;
+  }
+  if (name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE) {
+    *scratch = (answer){name, CUDNN_TYPE_INT64, 1, self->plan ? self->plan->workspace : 0};
     return scratch;
   }
   for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)

@@ -71,7 +71,7 @@ void ph_payload_reset(void);
 void ph_known_reset(void);
 void ph_known_drop(const void *pointer, size_t bytes);  // it is overwritten
 // rank_watchdog.c
-void ph_watchdog_rounds(void);  // lets NCCL's watchdogs make their round when 100 ms have passed
+void ph_watchdog_rounds(void);  // lets NCCL's watchdogs make their round if it is due
 void ph_watchdogs_reset(void);
 void ph_watchdog_asks(bool asks);  // the watchdog that calls waits for an answer, or has it
 

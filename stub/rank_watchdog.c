@@ -4,8 +4,12 @@
 // go of the tensors of those that are done. In real time that moment would fall anywhere in a
 // simulated run, and with it the peak of the allocated memory. So the thread's wait is taken over
 // (the entry for pthread_cond_timedwait in libtorch_cuda's own table of imports): it sleeps until
-// the rank's host clock has moved by PERIOD_NS of virtual time, then makes one round while the thread
-// that moves the clock waits for it. What it asks about events is asked at that moment.
+// a round is due by the rank's host clock, then makes one while the thread that moves the clock waits for it. What it
+// asks about events is asked at that moment.
+//
+// Where the rounds fall against a step is chance in reality, and DDP's peak may depend on it: the buffer of the first
+// step's gradients is freed after the first round that finds its all-reduce done, and if that comes later than the
+// next step's peak, both are in memory. Here a round comes as long after a collective as it does on average.
 //
 // Nothing that a watchdog lets go of may depend on real time, or equal runs differ. So
 // - a new watchdog is waited for until it waits itself, or it might miss a round or take another's turn;
@@ -30,12 +34,9 @@
 #define WATCHDOG_NAME "pt_nccl_watchdg"
 #define GROUP_THREADS "pt_nccl_"  // a process group's
 #define MONITOR_NAME "pt_nccl_heartbt"  // which the watchdog starts
-// kWatchdogThreadSleepMillis of torch's ProcessGroupNCCL.cpp is 100 ms. Half of it, because a
-// simulated first step is shorter than a real one, in which modules are loaded and kernels compiled,
-// and so fewer rounds would fall into it. Where a round falls in the first steps is chance in
-// reality, and DDP's peak depends on it (its first buckets are freed a step earlier or later). Of 25,
-// 50 and 100 ms tried, 50 gives the peaks of five real DDP runs on H200; it is fitted to them.
-#define PERIOD_NS 50000000
+// From a collective that no round has seen to the round that does: the mean, as torch sleeps 100 ms between rounds
+// (kWatchdogThreadSleepMillis of ProcessGroupNCCL.cpp).
+#define DELAY_NS 50000000
 #define PULSE_NS 30000000000   // a blind round in real time now and then: torch's heartbeat monitor wants a pulse
 #define PATIENCE_NS 5000000000 // a watchdog that takes longer by itself is not waited for
 #define NAP_NS 1000000
@@ -57,8 +58,8 @@ typedef struct watchdog {
 static watchdog dogs[MAX_WATCHDOGS];
 static pthread_mutex_t dogs_lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_int dog_count;
-static _Atomic int64_t next_round = PERIOD_NS;
-static atomic_bool work;  // is there something that a round could find done?
+static _Atomic int64_t next_round;
+static atomic_bool work;  // is there something that a round could find done? Then the next round is set
 
 static _Atomic int64_t pulse = PULSE_NS;
 static __thread watchdog *own;
@@ -92,7 +93,11 @@ static watchdog *adopt(void) {
   return own;
 }
 
-void ph_watchdog_work(void) { atomic_store_explicit(&work, true, memory_order_relaxed); }
+void ph_watchdog_work(void) {
+  if (atomic_load_explicit(&work, memory_order_relaxed)) return;
+  atomic_store(&next_round, ph_now() + DELAY_NS);
+  atomic_store(&work, true);
+}
 
 void ph_watchdog_pulse(int64_t ns) { atomic_store(&pulse, ns); }
 
@@ -227,10 +232,8 @@ static void round_of(watchdog *dog) {
 }
 
 void ph_watchdog_rounds(void) {
-  int64_t due = atomic_load_explicit(&next_round, memory_order_relaxed);
-  int64_t now = ph_now();
-  if (now < due || !atomic_load_explicit(&dog_count, memory_order_relaxed) || !ph_this_thread()->moves_clock) return;
-  if (ph_self.borrows_clock || !atomic_compare_exchange_strong(&next_round, &due, now + PERIOD_NS)) return;
+  if (!atomic_load_explicit(&work, memory_order_relaxed) || !atomic_load(&dog_count)) return;
+  if (ph_now() < atomic_load(&next_round) || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
   if (!atomic_exchange(&work, false)) return;
   for (int i = 0; i < atomic_load(&dog_count); i++) round_of(&dogs[i]);
 }
@@ -291,7 +294,7 @@ void ph_tame_watchdogs(void) {
 void ph_watchdogs_reset(void) {
   memset(dogs, 0, sizeof dogs);
   atomic_store(&dog_count, 0);
-  atomic_store(&next_round, PERIOD_NS);
+  atomic_store(&work, false);
   atomic_store(&threads_started, 0);
   atomic_store(&threads_settled, 0);
   own = NULL;

@@ -109,6 +109,26 @@ def convolutions() -> None:
     run("conv relu", lambda: torch.cudnn_convolution_relu(x, w, new(8), [1, 1], [1, 1], [1, 1], 1))
 
 
+def workspaces() -> dict[str, int]:
+    """Bytes that a convolution takes beside its operands and its result, at its peak."""
+    found = {}
+    sizes = ((64, 64, 56, 3), (80, 64, 56, 3), (64, 64, 56, 1), (4, 24, 20, 3), (4, 24, 7, 1))
+    for batch, channels, size, taps in sizes:
+        for order in (torch.contiguous_format, torch.channels_last):
+            shapes = ((batch, channels, size, size), (channels, channels, taps, taps))
+            x, w = (new(*shape).to(memory_format=order) for shape in shapes)
+            torch.cuda.reset_peak_memory_stats()
+            before = requested("current")
+            y = F.conv2d(x, w, padding=taps // 2)
+            taken = requested("peak") - before
+            found[f"{batch} {channels} {size} {taps} {order}"] = taken - y.numel() * y.element_size()
+    return found
+
+
+def requested(which: str) -> int:
+    return int(torch.cuda.memory_stats()[f"requested_bytes.all.{which}"])
+
+
 def attention() -> None:
     def attend(
         causal: bool = True,
@@ -220,6 +240,7 @@ def main(library: ctypes.CDLL, libraries: list[str]) -> None:
     for part in (products, convolutions, attention, layers, algebra):
         part()
     mark("answers")
-    print(json.dumps({"failures": failures, "answers": answers(libraries)}), flush=True)
+    found = answers(libraries) | {"workspaces": workspaces()}
+    print(json.dumps({"failures": failures, "answers": found}), flush=True)
     library.ph_exit(0)
     os._exit(0)  # as the launcher ends a rank: torch's own caches are not torn down

@@ -137,6 +137,23 @@ def test_convolutions(outcome: Outcome, dims: int, order: str, layout_word: str,
         assert forward[-1]["layout"] == layout_word
 
 
+def test_workspaces_of_convolutions(outcome: Outcome) -> None:
+    """As measured on an H100; from the nearest batch that was measured; by the rule, where nothing like it was."""
+    found = outcome.answers["workspaces"]
+    image, filters = 4 * 64 * 64 * 56 * 56, 4 * 64 * 64 * 9
+    small, small_filters, odd = 4 * 4 * 24 * 20 * 20, 4 * 24 * 24 * 9, 4 * 4 * 24 * 7 * 7
+    first = [found[key] for key in found if "contiguous" in key]
+    assert first == [
+        102_908_051,
+        102_908_051 + 2 * image // 4,  # 80 images instead of 64
+        400,  # a plain product
+        2 * small + small_filters + 16,
+        2 * odd + 16,  # a plain product of pixels that are not aligned
+    ]
+    assert first[0] == 2 * image + filters + 147  # all three tensors, converted and aligned
+    assert max(found[key] for key in found if "channels_last" in key) < 512
+
+
 def test_convolution_variants(outcome: Outcome) -> None:
     assert {call["groups"] for call in outcome.calls["grouped"]} == {4}
     # A transposed convolution is the gradient of the data forward, and the forward one backward.
