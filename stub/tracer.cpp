@@ -868,14 +868,15 @@ namespace cca = c10::cuda::CUDACachingAllocator;
 
 // Allocated bytes come from the allocator's own statistics, so that the log agrees with
 // torch.cuda.memory_allocated(). They already hold a free when it is reported but not yet an
-// allocation: that one is recorded at the next event or at the end of the operator.
+// allocation: that one is recorded at the next event or at the end of the operator. How large its block is (larger
+// than what was asked for, where a cached block was not worth splitting) tells the sum of all allocations ever made.
 struct Allocator {
   std::mutex lock;
   int64_t allocated = 0, reserved = 0;
+  int64_t made = 0;  // sum of all allocations that are recorded
   bool pending = false;
   uint64_t events = 0;
   uint64_t address = 0;
-  int64_t requested = 0;
 };
 Allocator allocators[64];
 std::atomic<bool> attached{false};
@@ -892,15 +893,16 @@ void emit_memory(int device, const Allocator &a, uint32_t what, int64_t change, 
   ph_emit(&record);
 }
 
-int64_t allocated_bytes(int device) {
-  return cca::getDeviceStats(static_cast<c10::DeviceIndex>(device)).allocated_bytes[0].current;
+c10::CachingAllocator::Stat statistics(int device) {
+  return cca::getDeviceStats(static_cast<c10::DeviceIndex>(device)).allocated_bytes[0];
 }
 
-// With a.lock held; `now` are the allocated bytes that include the pending allocation.
-void emit_pending(int device, Allocator &a, int64_t now) {
+// With a.lock held; `now` includes the pending allocation, and perhaps a free after it.
+void emit_pending(int device, Allocator &a, const c10::CachingAllocator::Stat &now) {
   a.pending = false;
-  int64_t change = now - a.allocated;
-  a.allocated = now;
+  int64_t change = now.allocated >= a.made ? now.allocated - a.made : now.allocated;  // else the program set it to 0
+  a.made = now.allocated;
+  a.allocated += change;
   emit_memory(device, a, PH_MEM_ALLOC, change, a.address);
 }
 
@@ -914,17 +916,17 @@ void on_trace(const cca::TraceEntry &entry) {
     std::lock_guard<std::mutex> guard(a.lock);
     switch (entry.action_) {
       case cca::TraceEntry::ALLOC:
-        if (a.pending) emit_pending(device, a, allocated_bytes(device));
+        if (a.pending) emit_pending(device, a, statistics(device));
         ph_memory_clear(reinterpret_cast<void *>(entry.addr_), entry.size_);
         a.pending = true;
         a.address = entry.addr_;
-        a.requested = size;
         this_thread().allocated = device;
         break;
       case cca::TraceEntry::FREE_REQUESTED: {
-        if (a.pending) emit_pending(device, a, a.allocated + (a.requested + 511) / 512 * 512);
-        int64_t now = allocated_bytes(device), change = now - a.allocated;
-        a.allocated = now;
+        c10::CachingAllocator::Stat now = statistics(device);
+        if (a.pending) emit_pending(device, a, now);
+        int64_t change = now.current - a.allocated;
+        a.allocated = now.current;
         emit_memory(device, a, PH_MEM_FREE, change, entry.addr_);
         break;
       }
@@ -932,7 +934,7 @@ void on_trace(const cca::TraceEntry &entry) {
       case cca::TraceEntry::SEGMENT_MAP:
       case cca::TraceEntry::SEGMENT_FREE:
       case cca::TraceEntry::SEGMENT_UNMAP: {
-        if (a.pending) emit_pending(device, a, allocated_bytes(device));
+        if (a.pending) emit_pending(device, a, statistics(device));
         bool grows = entry.action_ == cca::TraceEntry::SEGMENT_ALLOC || entry.action_ == cca::TraceEntry::SEGMENT_MAP;
         a.reserved += grows ? size : -size;
         emit_memory(device, a, grows ? PH_MEM_SEGMENT_ALLOC : PH_MEM_SEGMENT_FREE, grows ? size : -size, entry.addr_);
@@ -959,7 +961,7 @@ void flush_pending(Thread &thread) {
     if (!a.pending) return;
     events = a.events;
   }
-  int64_t now = allocated_bytes(device);  // takes the allocator's lock: never under ours
+  c10::CachingAllocator::Stat now = statistics(device);  // takes the allocator's lock: never under ours
   std::lock_guard<std::mutex> guard(a.lock);
   if (a.pending && a.events == events) emit_pending(device, a, now);
 }
@@ -972,6 +974,7 @@ void attach() {
     for (int device = 0; device < ph_devices() && device < 64; ++device) {
       c10::CachingDeviceAllocator::DeviceStats stats = cca::getDeviceStats(static_cast<c10::DeviceIndex>(device));
       allocators[device].allocated = stats.allocated_bytes[0].current;
+      allocators[device].made = stats.allocated_bytes[0].allocated;
       allocators[device].reserved = stats.reserved_bytes[0].current;
     }
     cca::attachAllocatorTraceTracker(on_trace);
