@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from phantora.cost import attention, convolution, memory
+from phantora.cost import attention, convolution, memory, reduction
 from phantora.cost.memory import Model
 
 GEMM = frozenset(
@@ -212,7 +212,7 @@ def classify(name: str) -> tuple[str, Model]:
     if "pool" in name:
         return "reduction", memory.pool
     if stem in _REDUCTIONS or stem.startswith("_cum"):
-        return "reduction", memory.reduction
+        return "reduction", reduction.estimate
     if stem in _RANDOM or (stem.endswith("_like") and stem.startswith("rand")):
         return "random", memory.random
     if stem in _FILL or stem.endswith("_like"):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import log2, prod
 from typing import Any
 
-from phantora.cost import attention, gemm
+from phantora.cost import attention, gemm, reduction
 from phantora.cost.catalogue import base_name, classify
 from phantora.cost.tensors import dense, layout, nbytes, on_gpu, tensors
 from phantora.cost.types import KernelLaunch, OperatorSignature, TensorSpec
@@ -46,10 +46,11 @@ def places(
     if not found or not kernels:
         return found
     first = found[0]
+    cut = reduction.cut_of(signature, kernels)
+    if cut is not None:
+        return (*_reduction(signature, cut, kernels[0].block), *found)
     stems = " ".join(dict.fromkeys(kernel_stem(kernel.name) for kernel in kernels))
     blocks = " ".join(dict.fromkeys(str(kernel.block) for kernel in kernels))
-    if stems == "reduce_kernel" and len(kernels) == 1:
-        return (*_reduction(signature, first, kernels[0]), *found)
     return (
         Place(cls, f"{first.family} {stems} {blocks}", first.at),
         Place(cls, f"{first.family} {stems}", first.at),
@@ -57,13 +58,11 @@ def places(
     )
 
 
-def _reduction(signature: OperatorSignature, first: Place, kernel: KernelLaunch) -> tuple[Place, ...]:
-    """torch's reductions: a thread adds up its elements one after the other, so what counts are the blocks, those
-    that share a result, and the elements of a thread."""
-    elements = prod(next(iter(tensors(signature.args))).shape)
-    each = elements / max(1, prod(kernel.grid) * prod(kernel.block))
-    at = (_log(kernel.grid[0]), _log(kernel.grid[1]), log2(max(each, 1 / 64)))
-    return (Place(first.cls, f"{first.family} in blocks of {kernel.block}", at),)
+def _reduction(signature: OperatorSignature, cut: reduction.Cut, block: tuple[int, int, int]) -> tuple[Place, ...]:
+    x = on_gpu(signature.args)[0]
+    at = (_log(cut.rounds), _log(cut.blocks), _log(cut.sharing), 0.5 * _log(nbytes(x)))
+    kind = f"{signature.name} {x.dtype} cut {cut.wide} {reduction.side_by_side(signature, x)}"
+    return Place("reduction", f"{kind} {block}", at), Place("reduction", kind, at)
 
 
 def bfloat16_for_float16(signature: OperatorSignature) -> OperatorSignature | None:

@@ -28,16 +28,12 @@ NORM_FORWARD = 0.74
 NORM_BACKWARD = 0.60
 SOFTMAX_FORWARD = 0.57
 SOFTMAX_BACKWARD = 0.65
-REDUCTION = 0.92
 FILL = 1.06
 OPTIMIZER_WIDE, OPTIMIZER_NARROW = 0.80, 0.64  # 4-byte and 2-byte state
 RANDOM = 0.80
 MATH = 0.93  # silu, gelu, exp and their like
 SCATTERED = 0.25  # rows picked or written one by one
 SORT = 0.35
-REDUCTION_FLOOR_NS = 3500.0  # a second stage across blocks, on top of the launch floor
-REDUCTION_CYCLES = 1.3  # SM cycles per result of a reduction with many results, or per element of short rows
-MANY_RESULTS, SHORT_REDUCTION, ONE_BLOCK_BYTES = 65536, 128, 65536
 NLL_FLOOR_NS = 1500.0
 RANDOM_FLOOR_NS = 800.0  # the generator's rounds before the first store
 FILL_CYCLES = 0.156  # per element: 2-byte fills are bound by their stores
@@ -192,29 +188,6 @@ def _indexed(inputs: list[TensorSpec], output: TensorSpec, kernels: Kernels) -> 
         return True
     # Widening casts and mixed inputs take the unrolled kernel; narrowing ones are vectorised.
     return any(item_bytes(t.dtype) < item_bytes(output.dtype) and t.dtype != "bool" for t in whole)
-
-
-def reduction(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
-    """Reads everything once; many short sums are bound by their results, one long one by its second stage."""
-    given = on_gpu(signature.args)[:1]
-    moved = float(sum(nbytes(t) for t in given))
-    results, row = _results(signature, given[0], 2 if "norm" in name else 1) if given else (1, 0)
-    if results >= MANY_RESULTS:
-        work = results * (row if 0 < row < SHORT_REDUCTION else 1)
-        cycles = machine.cycles_ns(work * REDUCTION_CYCLES)
-        return max(machine.fit.floor_ns + cycles, machine.memory_ns(moved, REDUCTION)), moved
-    second_stage = REDUCTION_FLOOR_NS if moved > ONE_BLOCK_BYTES else REDUCTION_FLOOR_NS / 4
-    return second_stage + machine.memory_ns(moved, REDUCTION), moved
-
-
-def _results(signature: OperatorSignature, x: TensorSpec, position: int) -> tuple[int, int]:
-    """Elements that a reduction leaves, and how many neighbours each adds up (0: none are neighbours)."""
-    rank = len(x.shape)
-    dims = {d % rank for d in ints_at(signature.args, position) if -rank <= d < rank} if rank else set()
-    if not dims:
-        return 1, 0
-    reduced = prod(x.shape[d] for d in dims)
-    return prod(x.shape) // max(1, reduced), reduced if rank - 1 in dims else 0
 
 
 def norm(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
