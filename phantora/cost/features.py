@@ -160,7 +160,10 @@ def _memory(signature: OperatorSignature, name: str, cls: str, launches: int) ->
             rows, inner = largest.shape[0] * prod(largest.shape[2:]), largest.shape[1]
         channels_last = len(largest.stride) == 4 and largest.stride[1] == 1
         kind = f"{name} {dtypes} {dims} {len(largest.shape) == 4} {channels_last} {words}"
-        return (Place(cls, kind, (_log(rows), _log(inner), 0.3 * _evenness(inner))),)
+        at: tuple[float, ...] = (_log(rows), _log(inner), 0.3 * _evenness(inner))
+        if cls == "embedding":
+            at += (0.5 * _log(max((v for v in signature.args if type(v) is int), default=1)),)  # words
+        return (Place(cls, kind, at),)
     size = sum(nbytes(t) for t in given if prod(t.shape) > 1) or nbytes(largest)
     run = 0.0 if flat else 0.3 * _inner(largest)
     at = (_log(size), run)

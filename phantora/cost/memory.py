@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
+from math import ceil, exp, prod
 
 from phantora.cost.machine import Machine
 from phantora.cost.tensors import (
@@ -41,7 +41,12 @@ CAT_CYCLES, CAT_SHORT_CYCLES = 0.80, 1.17  # per element of cat's kernel for inp
 SHORT_ROW = 1024
 BATCH_NORM_CYCLES = (1.20, 1.00)  # per element, channels last: forward, backward
 POOL_CYCLES = (1.05, 2.60)  # per element of the input: forward, backward
-EMBEDDING_GRAD_BYTES_PER_NS = 0.0144  # of memory bandwidth: segments are summed row by row
+BLOCK = 1024  # threads
+UNSORTED_ROWS, UNSORTED_ROW_NS = 3072, 50.0  # indices of an embedding's gradient that need no sorting
+EMBEDDING_SORT_NS = 84_000.0  # two dozen small kernels
+PART_ROWS, PART_NS, SEGMENT_NS = 10, 1720.0, 1990.0  # rows of a part; a block's time in the two kernels that sum
+SELECT_NS, SELECT_ROW_NS, SELECT_WARP_NS = 9800.0, 0.6, 1.35  # topk: two kernels, a row's share of the GPU, a warp's
+SORT_NS, SORT_PASS_NS = 6000.0, 5900.0  # histogram and prefix; the shortest pass over a byte of the keys
 
 
 def elementwise(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
@@ -243,18 +248,32 @@ def nll_loss(machine: Machine, signature: OperatorSignature, name: str, kernels:
 
 def embedding(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
     if "backward" in name:
-        grad = tensor_at(signature.args, 0)
-        size = nbytes(grad) if grad is not None else 0
-        rows = prod(grad.shape[:-1]) if grad is not None else 0
-        rate = EMBEDDING_GRAD_BYTES_PER_NS * machine.gpu.hbm_bandwidth / 1e9
-        elements = size / max(1, item_bytes(grad.dtype)) if grad is not None else 0
-        sort = 25 * machine.fit.floor_ns + rows * 0.05
-        return sort + elements / rate, float(2 * size)
+        return _embedding_backward(machine, signature)
     table, indices = tensor_at(signature.args, 0), tensor_at(signature.args, 1)
     if table is None or indices is None:
         return elementwise(machine, signature, name, kernels)
     moved = float(2 * prod(indices.shape) * prod(table.shape[1:]) * item_bytes(table.dtype) + nbytes(indices))
     return machine.memory_ns(moved, 0.8), moved
+
+
+def _embedding_backward(machine: Machine, signature: OperatorSignature) -> Estimate:
+    """Few indices are gone through one by one; more are sorted, and cut into segments of equal ones and these into
+    parts, each of which has threads for a whole row (ATen/native/cuda/EmbeddingBackwardKernel.cu)."""
+    grad = tensor_at(signature.args, 0)
+    if grad is None or not grad.shape:
+        return machine.fit.floor_ns, 0.0
+    rows, width = prod(grad.shape[:-1]), grad.shape[-1]
+    moved = float(2 * nbytes(grad))
+    if rows <= UNSORTED_ROWS:
+        return machine.fit.floor_ns + rows * UNSORTED_ROW_NS, moved
+    words = max(ints_at(signature.args, 2) or (rows,))
+    different = words * (1.0 - exp(-rows / max(1, words)))  # among random indices
+    segments = (different + min(rows, words)) / 2  # blocks are launched for as many as there could be
+    row_blocks = ceil(width / 32) * 32 / BLOCK
+    parts = segments + rows // PART_ROWS
+    held = machine.gpu.sms * (machine.gpu.max_threads_per_sm // BLOCK)
+    waves = (parts * PART_NS + segments * SEGMENT_NS) * row_blocks / held
+    return EMBEDDING_SORT_NS + waves, moved
 
 
 def optimizer(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
@@ -370,14 +389,18 @@ def _row(signature: OperatorSignature, source: TensorSpec) -> int:
 
 
 def sort(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
-    """Radix passes over keys and 8-byte indices; selection reads its input a few times."""
+    """Radix passes over keys and 8-byte indices; selection has a block for each row."""
     given = on_gpu(signature.args)
     elements = sum(prod(t.shape) for t in given[:1])
     width = item_bytes(given[0].dtype) if given else 4
-    passes = 3.0 if name.startswith(("topk", "kthvalue", "median")) else width + 1.0
-    moved = elements * (width + (0 if passes == 3.0 else 8)) * passes
-    extra = max(4, len(kernels)) * machine.fit.floor_ns
-    return extra + machine.memory_ns(moved, SORT), moved
+    if name.startswith(("topk", "kthvalue", "median")) and given and given[0].shape:
+        row = given[0].shape[-1]
+        rows = elements // max(1, row)
+        work = rows * (ceil(min(row, BLOCK) / 32) * ceil(row / BLOCK) * SELECT_WARP_NS + SELECT_ROW_NS)
+        moved = float(elements * width)
+        return max(SELECT_NS + work, machine.memory_ns(moved, SORT)), moved
+    moved = float(2 * elements * (width + 8) * width)
+    return SORT_NS + width * SORT_PASS_NS + machine.memory_ns(moved) - machine.fit.floor_ns, moved
 
 
 def pool(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:

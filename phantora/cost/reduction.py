@@ -1,0 +1,113 @@
+"""Reductions: from the way torch cuts them (ATen/native/cuda/Reduce.cuh), which grid and block tell, to a time.
+
+A thread adds up its elements in rounds of four (or four groups of neighbours, one for each of its results), and waits
+for memory in each round. Results that are shared by several blocks are added up by the last one that ends.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, prod
+
+from phantora.cost.machine import Machine
+from phantora.cost.tensors import ints_at, item_bytes, nbytes, on_gpu
+from phantora.cost.types import KernelLaunch, OperatorSignature, TensorSpec
+
+SHARE = 0.92  # of a vectorised stream's speed
+FLOOR_NS = 3500.0  # a second stage across blocks, on top of the launch floor
+CYCLES = 1.3  # SM cycles per result of a reduction with many results, or per element of short rows
+MANY_RESULTS, SHORT_ROW, ONE_BLOCK_BYTES = 65536, 128, 65536
+
+# Of kernels whose cut is known, fitted to 1,833 of them on H200 (the shipped table).
+UNROLLED = 4  # loads of a thread that are under way at once
+START_NS = 590.0  # on top of the launch: the block's indices
+HALVING_NS = 123.0  # adding up two halves of a block
+ROUND_NS, ROUND_NS_PER_BYTE = 193.0, 13.0  # a round's wait, by the bytes of a load
+ELEMENT_CYCLES, INDEX_CYCLES = 0.14, 0.28  # of an SM; when the place of the extremum is wanted
+SHARED_NS = 2750.0  # blocks that share a result
+OVERLAP = 1.76  # rounds, arithmetic and memory hide behind each other by this norm of their times
+WITH_INDEX = ("max.dim", "min.dim", "argmax", "argmin")
+
+_KERNEL = re.compile(r"reduce_kernel(?:<|ILi)\d+(?:, ?|ELi)(\d+)")
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a reduction is spread over threads."""
+
+    rounds: float
+    """Of a thread, one after the other."""
+    blocks: int
+    sharing: int
+    """Blocks that add up the same results."""
+    wide: int
+    """Neighbouring results of a thread."""
+
+
+def cut_of(signature: OperatorSignature, kernels: Sequence[KernelLaunch]) -> Cut | None:
+    """The cut of an operator that is one of torch's reductions, None for others."""
+    found = _KERNEL.search(kernels[0].name) if len(kernels) == 1 else None
+    given = on_gpu(signature.args)
+    if found is None or not given:
+        return None
+    grid, block, wide = kernels[0].grid, kernels[0].block, int(found[1])
+    each = prod(given[0].shape) / max(1, prod(grid) * prod(block))
+    return Cut(max(1.0, each / (UNROLLED * wide)), prod(grid), grid[1], wide)
+
+
+def estimate(
+    machine: Machine, signature: OperatorSignature, name: str, kernels: tuple[KernelLaunch, ...]
+) -> tuple[float, float]:
+    """ns of all kernels, bytes moved: everything is read once."""
+    given = on_gpu(signature.args)[:1]
+    moved = float(sum(nbytes(t) for t in given))
+    cut = cut_of(signature, kernels)
+    if cut is not None:
+        return _cut_ns(machine, signature, given[0], cut, prod(kernels[0].block)), moved
+    results, row = _results(signature, given[0]) if given else (1, 0)
+    if results >= MANY_RESULTS:
+        work = results * (row if 0 < row < SHORT_ROW else 1)
+        return max(machine.fit.floor_ns + machine.cycles_ns(work * CYCLES), machine.memory_ns(moved, SHARE)), moved
+    second_stage = FLOOR_NS if moved > ONE_BLOCK_BYTES else FLOOR_NS / 4
+    return second_stage + machine.memory_ns(moved, SHARE), moved
+
+
+def _cut_ns(machine: Machine, signature: OperatorSignature, x: TensorSpec, cut: Cut, threads: int) -> float:
+    gpu = machine.gpu
+    resident = max(1, min(gpu.max_blocks_per_sm, gpu.max_threads_per_sm // max(1, threads)))
+    load = item_bytes(x.dtype) * cut.wide
+    waits = ceil(cut.blocks / (gpu.sms * resident)) * cut.rounds * (ROUND_NS + ROUND_NS_PER_BYTE * load)
+    cycles = INDEX_CYCLES if signature.name.endswith(WITH_INDEX) else ELEMENT_CYCLES
+    arithmetic = machine.cycles_ns(prod(x.shape) * cycles) * max(1.0, gpu.sms / cut.blocks)
+    memory = machine.memory_ns(float(nbytes(x))) - machine.fit.floor_ns
+    work = float((waits**OVERLAP + arithmetic**OVERLAP + memory**OVERLAP) ** (1 / OVERLAP))
+    halvings = HALVING_NS * (threads.bit_length() - 1)
+    return machine.launch_ns + START_NS + halvings + work + (SHARED_NS if cut.sharing > 1 else 0.0)
+
+
+def _results(signature: OperatorSignature, x: TensorSpec) -> tuple[int, int]:
+    """Elements that a reduction leaves, and how many neighbours each adds up (0: none are neighbours)."""
+    dims = _reduced(signature, x)
+    if len(dims) == len(x.shape):
+        return 1, 0
+    count = prod(x.shape[d] for d in dims)
+    return prod(x.shape) // max(1, count), count if len(x.shape) - 1 in dims else 0
+
+
+def side_by_side(signature: OperatorSignature, x: TensorSpec) -> bool:
+    """Do the elements of a result lie side by side in `x`? Then a thread loads several at once."""
+    step = 1
+    for stride, extent in sorted((x.stride[d], x.shape[d]) for d in _reduced(signature, x) if x.shape[d] != 1):
+        if stride != step:
+            return False
+        step *= extent
+    return True
+
+
+def _reduced(signature: OperatorSignature, x: TensorSpec) -> set[int]:
+    """The dimensions that are reduced."""
+    rank = len(x.shape)
+    given = ints_at(signature.args, 2 if "norm" in signature.name else 1) if rank else ()
+    return {d % rank for d in given if -rank <= d < rank} or set(range(rank))
