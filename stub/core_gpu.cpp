@@ -176,6 +176,9 @@ void Core::happen(Gpu &gpu, Stream &s, int64_t when) {
     admit(gpu, s);
 }
 
+// Does a gap part it from the like before it on its stream? The times of collectives hold their own.
+static bool spaced(const Item &item) { return item.type == KERNEL || item.type == COPY || item.type == MEMSET; }
+
 // The earliest moment at which something happens on this GPU by what is known.
 int64_t Core::next_local(Gpu &gpu, Stream **which) {
   Stream *best = nullptr;
@@ -202,7 +205,7 @@ int64_t Core::next_local(Gpu &gpu, Stream **which) {
       if (t < gpu.now) t = gpu.now;
     } else {
       if (item.dep.stream && item.dep.stream->completed < item.dep.seq) continue;
-      t = std::max(std::max(s->free_at + (item.type == KERNEL && s->after_kernel ? s->gap : 0), item.ready), gpu.now);
+      t = std::max(std::max(s->free_at + (spaced(item) ? s->gap : 0), item.ready), gpu.now);
       if (!item.priced) {
         gpu.hold = std::min(gpu.hold, t);
         continue;
@@ -263,8 +266,8 @@ void Core::complete(Gpu &gpu, Stream &s) {
   int64_t reached = std::min(gpu.now, std::max(s.free_at, item.ready));
   s.free_at = gpu.now;
   if (item.id > 0) s.done_id = item.id;
-  if (item.type != STEP) s.after_kernel = item.type == KERNEL;
-  if (s.after_kernel) s.gap = gap_after(gpu, s);
+  if (spaced(item)) s.gap = gap_after(gpu, s);
+  if (item.type == COMM || item.type == HOSTFUNC || (item.type == WAIT && gpu.now > reached)) s.gap = 0;
   if (s.queue.empty()) gpu.busy.erase(std::find(gpu.busy.begin(), gpu.busy.end(), &s));
   ph_row r{};
   bool write = true;

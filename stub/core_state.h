@@ -68,8 +68,7 @@ struct Stream {
   bool legacy = false;
   uint64_t enqueued = 0, completed = 0;
   int64_t free_at = 0;      // when the last item ended
-  bool after_kernel = false;
-  int64_t gap = 0;          // then: before the next kernel can start
+  int64_t gap = 0;          // before the next kernel, copy or memset can start
   int64_t last_id = -1;     // id of the last item enqueued
   int64_t done_id = -1;     // and of the last one completed
   std::deque<Item> queue;

@@ -97,7 +97,7 @@ class Measured:
         for source in self._own:
             near = source.neighbours.ratio(signature, compute, kernels)
             if near is not None:
-                ns = near[0] * source.model(signature, compute, kernels)
+                ns = near[0] * source.model(signature, compute, kernels) + self._cleared(base, kernels)
                 return _spread(ns, base, "interpolated", INTERPOLATED_ERRORS, near[1])
         for source in self._foreign:
             price = self._scaled(source, signature, compute, key, kernels, base)
@@ -130,7 +130,7 @@ class Measured:
             scale = total / max(1.0, sum(times))
             durations = tuple(max(1, round(t * scale)) for t in times)
         else:
-            extra = max(0, len(times) - len(base.durations)) * self.gpu.calibration.kernel_gap_ns
+            extra = max(0, len(times) - len(base.durations)) * self.gpu.calibration.library_gap_ns
             durations = _scale(base.durations, total + extra)
         return replace(base, durations=durations, provenance="measured", error=error)
 
@@ -141,21 +141,29 @@ class Measured:
         hidden = [kernel for kernel in entry.kernels if kernel.kind == "memset"]
         return sum(kernel.cold + self.gpu.calibration.kernel_gap_ns for kernel in hidden)
 
+    def _cleared(self, base: Price, kernels: tuple[KernelLaunch, ...]) -> float:
+        """The same where it is not known: cuBLAS clears a counter of tiles before a product on tensor cores of Hopper
+        and later that takes more than one wave (traces of training on H200: every such kernel, and no other)."""
+        calls = sum(bool(kernel.library) for kernel in kernels)
+        waves = base.tiles > self.gpu.sms and base.format and self.gpu.compute_capability >= (9, 0)
+        return calls * (self.gpu.calibration.floor_ns + self.gpu.calibration.kernel_gap_ns) if waves else 0.0
+
     def _scaled(
         self, source: Source, signature: OperatorSignature, compute: str, key: str,
         kernels: tuple[KernelLaunch, ...], base: Price,
     ) -> Price | None:  # fmt: skip
         entry = source.table.get(key)
         if entry is not None and own_kernels(entry):
-            there = sum(kernel_ns(kernel, base.cls) for kernel in own_kernels(entry)) + source_beside(entry, kernels)
-            distance = 0.0
+            there, distance = sum(kernel_ns(kernel, base.cls) for kernel in own_kernels(entry)), 0.0
+            beside = self._beside(entry, kernels)
         else:
             near = source.neighbours.ratio(signature, compute, kernels)
             if near is None:
                 return None
             there, distance = near[0] * source.model(signature, compute, kernels), near[1]
+            beside = self._cleared(base, kernels)
         ns = transfer_ns(there, source.roofline, self._roofline, signature, compute, kernels)
-        return _spread(ns, base, "scaled", SCALED_ERRORS, distance)
+        return _spread(ns + beside, base, "scaled", SCALED_ERRORS, distance)
 
     def _moved(self, base: Price, name: str, first: tuple[str, ...], size: int) -> Price:
         """A copy or memset read off the curve of its kind."""
@@ -203,13 +211,6 @@ def read_curve(points: Mapping[int, float], size: int) -> float:
 def _doubt(kernel: TimedKernel) -> float:
     """Relative: how far repetitions differ, or half of what L2 makes out, whichever is more."""
     return max(kernel.spread, abs(kernel.cold - kernel.warm) / max(1, kernel.cold + kernel.warm))
-
-
-def source_beside(entry: Entry, kernels: tuple[KernelLaunch, ...]) -> float:
-    """Memsets inside a library's call, without their gaps."""
-    if not any(kernel.library for kernel in kernels):
-        return 0.0
-    return float(sum(kernel.cold for kernel in entry.kernels if kernel.kind == "memset"))
 
 
 def _spread(ns: float, base: Price, provenance: str, errors: dict[str, float], distance: float) -> Price:

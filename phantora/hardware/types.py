@@ -13,10 +13,12 @@ class Calibration:
     floor_ns: float
     """Shortest kernel, ns, from its start to its end."""
     kernel_gap_ns: float
-    """From the end of a kernel to the start of the next on the same stream when that is already queued.
+    """From the end of a kernel, copy or memset to the start of the next on the same stream when that is already queued.
     Not part of any price: the simulator's streams add it."""
     crowded_gap_ns: float
     """The same while two or more other streams have work, if only a wait."""
+    library_gap_ns: float
+    """The same between kernels of one library call, which often begin before the one before has ended."""
     sustained_gemm: float
     """Share of the usual speed at which GEMMs run when nothing else runs for more than 10 ms."""
     gemm_peak: float

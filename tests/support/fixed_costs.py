@@ -40,7 +40,7 @@ class FixedCosts:
 
 def main(world: int, script: str) -> int:
     cluster = load_cluster(f"1x{world}xH100")
-    calibration = replace(cluster.gpu.calibration, kernel_gap_ns=0.0, crowded_gap_ns=0.0)
+    calibration = replace(cluster.gpu.calibration, kernel_gap_ns=0.0, crowded_gap_ns=0.0, library_gap_ns=0.0)
     cluster = replace(cluster, gpu=replace(cluster.gpu, calibration=calibration, power_watts=0, company={}))
     stub_set = stubs.ensure()
     session = Session.create(world, world, device_fields(cluster.gpu), {})

@@ -124,6 +124,20 @@ def test_gaps_grow_while_two_other_streams_have_work(make: Callable[[int], Bench
     assert (starts["b"], starts["c"]) == (110, 235)
 
 
+def test_gaps_part_copies_and_memsets_too(make: Callable[[int], Bench]) -> None:
+    bench = make(1)
+    bench.core.set_timing(0, 10, 25)
+    (rank,) = bench.ranks
+    rank.kernel("a:100", at=0)
+    rank.emit("EVENT_RECORD", id=1, at=0)
+    rank.emit("MEMSET", a=500, at=0)
+    rank.kernel("b:100", at=0)
+    rank.exit()
+    bench.run()
+    (_, _, a_end), (_, start, end), (_, b_start, _) = sorted(bench.spans("KERNEL", "MEMSET"), key=lambda span: span[1])
+    assert (start - a_end, b_start - end) == (10, 10)
+
+
 class Appetites:
     """A core that notes what it is told."""
 

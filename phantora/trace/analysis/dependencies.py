@@ -18,8 +18,10 @@ Ints = npt.NDArray[np.int64]
 ON_STREAM = kind_mask((*DEVICE_KINDS, "record", "wait", "host_func"))
 COMMUNICATION = kind_mask(COMMUNICATION_KINDS)
 WORK = kind_mask((*DEVICE_KINDS, "host_func"))
+SPACED = kind_mask(("kernel", "memcpy", "memset"))  # kinds between which streams leave gaps
+UNSPACED = kind_mask((*COMMUNICATION_KINDS, "host_func"))  # whose ends leave none
 _DELAYED = kind_mask(DEVICE_KINDS)  # kinds whose launch takes the launch latency
-KERNEL, WAIT, SYNC, COLLECTIVE = code("kernel"), code("wait"), code("sync"), code("collective")
+WAIT, SYNC, COLLECTIVE = code("wait"), code("sync"), code("collective")
 NEVER = np.iinfo(np.int64).min // 2
 
 
@@ -50,10 +52,10 @@ class Dependencies:
         """When the launch reached the GPU."""
         before = self.previous
         since = self.start - self.end[before]
+        spaced = SPACED[self.kind] & ~UNSPACED[self.kind[before]] & (since >= meta.kernel_gap_ns)
         crowded = (since > meta.kernel_gap_ns) & (since <= meta.crowded_gap_ns) & (self.launched < self.start)
-        gap = np.where(crowded, since, meta.kernel_gap_ns)
-        kernels = (self.kind == KERNEL) & (self.kind[before] == KERNEL)
-        self.freed: Ints = np.where(before >= 0, self.end[before] + np.where(kernels, gap, 0), NEVER)
+        gap = np.where(spaced, np.where(crowded, since, meta.kernel_gap_ns), 0)
+        self.freed: Ints = np.where(before >= 0, self.end[before] + gap, NEVER)
         """When the row before on the stream let it go on."""
         self.record: Ints = np.full(count, -1, np.int64)
         """Of waits and syncs: the row that they waited for."""
