@@ -158,14 +158,15 @@ CLASSES = (
 def real_step(path: Path) -> Spent:
     with gzip.open(path) as file:
         events = json.load(file)["traceEvents"]
-    kernels = [e for e in events if e.get("cat") == "kernel"]
+    work = [e for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
     spans = {True: [], False: []}  # type: dict[bool, list[tuple[float, float]]]
     by_class: dict[str, float] = {}
-    for event in kernels:
+    for event in work:
         start, end = event["ts"] * 1e3, (event["ts"] + event["dur"]) * 1e3
         cls = next((c for c, pattern in CLASSES if pattern.search(event["name"])), "other")
         by_class[cls] = by_class.get(cls, 0) + end - start
-        spans[cls == "communication"].append((start, end))
+        if event["cat"] == "kernel":  # copies count by class, but are not compute, as in `phantora analyze`
+            spans[cls == "communication"].append((start, end))
     communication, compute = union(spans[True]), union(spans[False])
     both = union([*spans[True], *spans[False]])
     ends = [t for span in (*spans[True], *spans[False]) for t in span]

@@ -1,11 +1,9 @@
 // The host time of Python between operators: every Python frame that a clock-moving thread enters
 // costs the host profile's PY_FRAME, and PY_CODE for every 1,000 units of its code.
 //
-// Code that ran a moment ago runs faster: it and what it touches are in the processor's caches. So the
-// units of a frame count in full when two to COLD_LEVEL others were entered since the last call of the same
-// code, and less the fewer they are, by the logarithm (a loop over one small function: a tenth). On a
-// real host a frame of the same PyTorch code took 0.15 us in such a loop, 0.45 in a loop of 167 frames
-// and 1 us in FSDP2 and tensor-parallel steps (benchmarks/device/host_time.py).
+// Code that ran a moment ago runs faster: on a real host a frame of the same PyTorch code took 0.15 us in a loop
+// of 53 frames, 0.45 in one of 167 and 0.8 to 1 us in FSDP2's steps (benchmarks/device/host_time.py). So its units
+// count by ph_coldness.
 //
 // Frames are counted, not timed, so the clock stays deterministic. CPython offers a hook for it
 // (PEP 523) that costs about 10 ns a frame and slows nothing else down; a profiler would switch off
@@ -42,7 +40,6 @@ static long extra_index = -1;
 #define F_CODE_311 4  // words before f_code in 3.11's _PyInterpreterFrame, which has no accessor
 #define UNIT_BYTES 2
 #define MAX_UNITS 64   // of a call that count: a long function mostly returns early or takes one of many ways
-#define COLD_LEVEL 11  // 2,048 frames
 
 static bool is_free(const char *file) {
   return !strncmp(file, "<frozen importlib", 17) || !strncmp(file, "<frozen zipimport", 17) ||
@@ -54,10 +51,8 @@ typedef struct ph_code {  // what is kept with a code object
   bool compares;          // an __eq__
   bool enters_autograd;
   size_t units;
-  uint64_t last;          // frames entered by this process when it ran last
+  int64_t last;           // of ph_coldness
 } ph_code;
-
-static uint64_t entered;
 
 static bool ends_with(const char *text, const char *end) {
   size_t length = strlen(text), tail = strlen(end);
@@ -86,18 +81,9 @@ static ph_code *look_at(ph_pyobject *code) {
   return facts;
 }
 
-// The square of the power of two of the frames since the code's last call: 1 to COLD_LEVEL squared.
-static size_t coldness(uint64_t distance) {
-  size_t level = (size_t)(64 - __builtin_clzll(distance | 1));
-  if (level > COLD_LEVEL) level = COLD_LEVEL;
-  return level * level;
-}
-
 static void charge(ph_code *code) {
   if (code->free) return;
-  uint64_t distance = code->last ? ++entered - code->last : ++entered;
-  code->last = entered;
-  ph_charge_frame(code->units * coldness(distance) / (COLD_LEVEL * COLD_LEVEL));
+  ph_charge_frame(code->units * ph_coldness(&code->last));
   if (code->enters_autograd) ph_charge(PH_API_BACKWARD_CALL);
 }
 

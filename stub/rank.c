@@ -221,20 +221,49 @@ void ph_advance(int64_t ns) {
 static uint64_t charges[sizeof ((ph_header *)0)->api_ns / sizeof(int64_t)];
 const uint64_t *ph_charges(void) { return charges; }
 
+// The host's own time so far, without waits. A Python frame counts as FRAME_NS whatever it is charged,
+// since its price depends on this.
+#define FRAME_NS 500
+static int64_t worked;
+
+#define COLD_LEVEL 14  // 1 ms
+#define WARM_SHIFT 7   // below 128 ns
+
+// The sixth power of the logarithm follows from the fit: FSDP2's steps, tensor-parallel ones and tight loops at one
+// price of a unit of code (benchmarks/host_fit.py).
+size_t ph_coldness(int64_t *last) {
+  static const uint16_t share[COLD_LEVEL + 1] = {0, 0, 0, 0, 0, 2, 6, 15, 34, 70, 132, 235, 396, 641, 1000};
+  uint64_t distance = (uint64_t)(worked - *last) >> WARM_SHIFT;
+  size_t level = distance ? (size_t)(64 - __builtin_clzll(distance)) : 0;
+  *last = worked;
+  return share[level < COLD_LEVEL ? level : COLD_LEVEL];
+}
+
 void ph_charge(enum ph_api api) { ph_charge_times(api, 1); }
 
 void ph_charge_times(enum ph_api api, size_t times) {
   if (!ph_rt.modelled || !ph_live() || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
   charges[api] += times;  // two clock-moving threads never run at once
   int64_t ns = ph_rt.header->api_ns[api] * (int64_t)times;
+  worked += ns;
   if (ns > 0) move_clock(ns);
 }
 
-void ph_charge_frame(size_t code_units) {
+void ph_charge_cold(enum ph_api api, int64_t *last) {
+  if (!ph_rt.modelled || !ph_live() || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
+  size_t share = ph_coldness(last);
+  charges[api] += share;
+  int64_t ns = ph_rt.header->api_ns[api] * (int64_t)share / 1000;
+  worked += ns;
+  if (ns > 0) move_clock(ns);
+}
+
+void ph_charge_frame(size_t code) {
   if (!ph_rt.modelled || !ph_live() || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
   charges[PH_API_PY_FRAME]++;
-  charges[PH_API_PY_CODE] += code_units;
-  move_clock(ph_rt.header->api_ns[PH_API_PY_FRAME] + ph_rt.header->api_ns[PH_API_PY_CODE] * (int64_t)code_units / 1000);
+  charges[PH_API_PY_CODE] += code;
+  worked += FRAME_NS;
+  move_clock(ph_rt.header->api_ns[PH_API_PY_FRAME] + ph_rt.header->api_ns[PH_API_PY_CODE] * (int64_t)code / 1000000);
 }
 
 void ph_charge_bytes(enum ph_api api, size_t bytes) {

@@ -40,7 +40,12 @@ void ph_set_current_device(int device);
 int64_t ph_now(void);                 // ns
 void ph_charge(enum ph_api api);      // advance by the modelled cost of a call (0 in other modes)
 void ph_charge_times(enum ph_api api, size_t times);
-void ph_charge_frame(size_t code_units);  // a Python frame: PY_FRAME, and PY_CODE per 1,000 units
+void ph_charge_frame(size_t code);  // a Python frame: PY_FRAME, and PY_CODE per 1,000,000 of `code`
+void ph_charge_cold(enum ph_api api, int64_t *last);  // as much of it as ph_coldness(last) says
+// How cold code is, in thousandths: it and what it touches leave the processor's caches while other code runs.
+// 1000 when the host has worked for a millisecond since `last`, which becomes now; 400 after a quarter of
+// one, 133 after 64 us, next to nothing in a tight loop. Waits are not work.
+size_t ph_coldness(int64_t *last);
 const uint64_t *ph_charges(void);     // times that each cost was charged, by enum ph_api
 void ph_advance(int64_t ns);          // advance by ns (time.sleep, host functions)
 void ph_charge_bytes(enum ph_api api, size_t bytes);  // api's cost is per GiB

@@ -59,6 +59,7 @@ struct Operator {
   c10::OperatorHandle handle;
   std::string name, overload, text;  // text = "aten::add.Tensor"
   uint64_t key = 0;
+  int64_t last = 0;            // of ph_coldness
   Cost cost = Cost::COMPUTE;
   Count count = Count::NONE;
   bool permanent = false;      // of aten: its schema is never unregistered
@@ -923,6 +924,7 @@ void on_trace(const cca::TraceEntry &entry) {
         this_thread().allocated = device;
         break;
       case cca::TraceEntry::FREE_REQUESTED: {
+        ph_charge(PH_API_BLOCK_FREE);
         c10::CachingAllocator::Stat now = statistics(device);
         if (a.pending) emit_pending(device, a, now);
         int64_t change = now.current - a.allocated;
@@ -985,14 +987,29 @@ void attach() {
 
 // ---------------------------------------------------------------- callbacks
 
+// Pinned memory that aten::empty is asked for. An operator that allocates it for itself fills it: FSDP2's _chunk_cat
+// writes an index per block of its kernel, which takes a millisecond for a layer of 8 B on one GPU.
+size_t pinned_bytes(const Operator &op, Values inputs) {
+  enum { SIZE, DTYPE, LAYOUT, DEVICE, PINNED, ARGUMENTS };
+  if (op.text != "aten::empty.memory_format" || inputs.size() < ARGUMENTS) return 0;
+  if (!inputs[PINNED].isBool() || !inputs[PINNED].toBool() || !inputs[DTYPE].isInt()) return 0;
+  int64_t bytes = static_cast<int64_t>(c10::elementSize(inputs[DTYPE].toScalarType()));
+  for (int64_t n : inputs[SIZE].toIntVector()) bytes *= n;
+  return static_cast<size_t>(bytes);
+}
+
 // The host time of an operator (docs/costs.md): by what it does, who calls it, how many tensors it
 // takes in lists, and whether autograd notes it.
-void charge(Thread &thread, const Operator *op, Values inputs) {
+void charge(Thread &thread, Operator *op, Values inputs) {
   bool nested = thread.depth > 0 || thread.native_nodes > 0;
+  if (op && thread.depth == 0) ph_charge_cold(PH_API_OP_COLD, &op->last);
   switch (op ? op->cost : Cost::COMPUTE) {
     case Cost::COMPUTE: ph_charge(thread.depth > 0 ? PH_API_OP_NESTED : thread.native_nodes > 0 ? PH_API_OP_NODE : PH_API_OP_TOP); break;
     case Cost::VIEW: ph_charge(nested ? PH_API_OP_VIEW_NESTED : PH_API_OP_VIEW); break;
-    case Cost::ALLOC: ph_charge(nested ? PH_API_OP_ALLOC_NESTED : PH_API_OP_ALLOC); break;
+    case Cost::ALLOC:
+      ph_charge(nested ? PH_API_OP_ALLOC_NESTED : PH_API_OP_ALLOC);
+      if (nested) ph_charge_bytes(PH_API_HOST_FILL_GIB, pinned_bytes(*op, inputs));
+      break;
     case Cost::ANNOTATION: return ph_charge(PH_API_OP_TOP);
   }
   if (op && op->lists) {

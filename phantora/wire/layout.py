@@ -152,12 +152,15 @@ Api = Enum("ph_api", "PH_API_", (
     ("CUDNN_PLAN", "finalize of an execution plan"), ("OP_PYTHON", "an operator that is dispatched to Python"),
     ("MALLOC_GIB", "cudaMalloc, per GiB on top of MALLOC"), ("FREE_GIB", "cudaFree, per GiB on top of FREE"),
     ("HOST_ALLOC_GIB", "pinned memory, per GiB on top of HOST_ALLOC"),
-    ("PY_FRAME", "a Python frame that is entered"), ("PY_CODE", "1,000 units of code in the frames entered"),
+    ("PY_FRAME", "a Python frame that is entered"), ("PY_CODE", "1,000 units of cold code in the frames entered; charged in thousandths of a unit"),
     ("OP_GRAD", "an operator whose place in the autograd graph is noted"), ("OP_NODE", "an operator called by a native autograd node"),
     ("OP_ALLOC_NESTED", "an allocation by another operator"), ("OP_LIST", "a tensor in a list that an operator takes"),
     ("OP_LIST_OUT", "a tensor in a list that an operator returns"), ("OP_ACCUMULATE", "an AccumulateGrad node"),
     ("OP_BACKWARD_PYTHON", "an autograd node written in Python"), ("BACKWARD_CALL", "entering the autograd engine"),
     ("OPTIMIZER_PARAM", "a parameter in a step of an optimizer that works on lists"),
+    ("BLOCK_FREE", "a block that goes back to the framework's allocator"),
+    ("OP_COLD", "an operator, not called by another one, whose code is cold; charged in thousandths"),
+    ("HOST_FILL_GIB", "pinned memory that an operator fills for its kernels, per GiB"),
 ))
 HostMode = Enum("ph_host_mode", "PH_HOST_", (("MODELLED", ""), ("MEASURED", ""), ("NONE", "")))
 Unsupported = Enum("ph_unsupported", "PH_UNSUPPORTED_", (("ERROR", ""), ("WARN", "")))

@@ -183,23 +183,25 @@ def test_host_profile_has_every_call() -> None:
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "device" / "results"
 
 
+HOST_SPEED = 0.88  # of the profile's host by that of the host measured: data/hosts/default.toml
+
+
 def test_host_costs_add_up() -> None:
     """What steps were charged for in the simulator, at the profile's prices, against a real host."""
     apis, api_ns = Api.names(), load_host("default").api_ns
     lines = (RESULTS / "host_time_h200x4.jsonl").read_text().splitlines()
-    real = {row["name"]: row["us"] for row in map(json.loads, lines) if "us" in row}
+    real = {row["name"]: row["us"] * HOST_SPEED for row in map(json.loads, lines) if "us" in row}
+    shares = {"PY_CODE": 1_000_000, "OP_COLD": 1000}  # counted in these parts
     errors = {}
     for row in map(json.loads, (RESULTS / "host_time_charges.jsonl").read_text().splitlines()):
         total = sum(
-            api_ns[apis[int(api)]] * count / (1000 if apis[int(api)] == "PY_CODE" else 1)
+            api_ns[apis[int(api)]] * count / shares.get(apis[int(api)], 1)
             for api, count in row["charges"].items()
         )
         errors[row["name"]] = total / 1e3 / real[row["name"]] - 1
     steps = {name: error for name, error in errors.items() if "blocks" in name or "bottlenecks" in name}
     assert len(steps) >= 12
-    fsdp2 = {name: error for name, error in steps.items() if "FSDP2" in name}  # known to come out short
-    assert len(fsdp2) == 2 and all(-0.25 < error < 0 for error in fsdp2.values()), fsdp2
-    assert all(abs(error) < 0.10 for name, error in steps.items() if name not in fsdp2), steps
+    assert all(abs(error) < 0.10 for error in steps.values()), steps
     assert abs(errors["add"]) < 0.12 and abs(errors["20x linear"]) < 0.25 and abs(errors["empty"]) < 0.02
 
 
