@@ -3,9 +3,9 @@
 Both come from benchmarks/device/host_time.py, the first from a real machine, the second from `phantora trace` of the
 same script, which also prints how often each cost was charged. Host time is linear in the costs, so this is a
 least-squares fit of relative errors, bounded below by zero and drawn to the profile's present values. Training steps
-count more than calls in tight loops, whose code is always in the caches. SCALE is the speed of the host that the
-profile describes by that of the one measured: 0.88 for the profile that ships (data/hosts/default.toml). What is charged
-for a Python frame depends a little on the costs themselves, so simulate again after a fit, and fit once more. Needs SciPy.
+count more than calls in tight loops, whose code is always in the caches. SCALE is what the host that the profile
+describes takes, in parts of what the one measured takes: 0.88 for the profile that ships (data/hosts/default.toml).
+How cold code is depends a little on the costs themselves: simulate again after a fit, and fit once more. Needs SciPy.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from scipy.optimize import lsq_linear
 from phantora.hardware.clusters import load_host
 from phantora.wire.layout import Api
 
-MEASURED_DIRECTLY = {"LAUNCH", "GET_DEVICE", "EVENT_RECORD", "STREAM_WAIT", "STREAM_SYNC"}  # launch_overhead.cu: not fitted
+# By launch_overhead.cu: not fitted.
+MEASURED_DIRECTLY = {"LAUNCH", "GET_DEVICE", "EVENT_RECORD", "STREAM_WAIT", "STREAM_SYNC"}
 ONCE_NS = 1_000_000  # costs above are paid once a process, not in steps
 WAITS = ("item", "to cpu", "synchronize", "topk", "empty_cache")  # their time is not the host's alone
 STEPS = ("block", "bottleneck", "AdamW", "SGD", "clip")
 PARALLEL = ("FSDP2", "tensor parallel", "checkpointed")
 TIGHT = ("event record", "stream", "DTensor", "nn.", "custom")  # Python in tight loops
 PRIOR = 0.15
-LOOSE = {"PY_CODE", "PY_FRAME", "OP_PYTHON", "OP_TOP", "OP_NODE", "OP_GRAD", "BLOCK_FREE", "OP_COLD"}  # in most rows: the data decide
+# In most rows: the data decide.
+LOOSE = {"PY_CODE", "PY_FRAME", "OP_PYTHON", "OP_TOP", "OP_NODE", "OP_GRAD", "BLOCK_FREE", "OP_COLD"}
 
 
 def rows(path: str) -> dict[str, dict[str, object]]:
