@@ -998,6 +998,13 @@ size_t pinned_bytes(const Operator &op, Values inputs) {
   return static_cast<size_t>(bytes);
 }
 
+size_t tensors_in_lists(Values values) {
+  size_t tensors = 0;
+  for (const IValue &value : values)
+    if (value.isTensorList()) tensors += value.toListRef().size();
+  return tensors;
+}
+
 // The host time of an operator (docs/costs.md): by what it does, who calls it, how many tensors it
 // takes in lists, and whether autograd notes it.
 void charge(Thread &thread, Operator *op, Values inputs) {
@@ -1013,10 +1020,7 @@ void charge(Thread &thread, Operator *op, Values inputs) {
     case Cost::ANNOTATION: return ph_charge(PH_API_OP_TOP);
   }
   if (op && op->lists) {
-    size_t tensors = 0;
-    for (const IValue &value : inputs)
-      if (value.isTensorList()) tensors += value.toListRef().size();
-    if (tensors) ph_charge_times(PH_API_OP_LIST, tensors);
+    if (size_t tensors = tensors_in_lists(inputs)) ph_charge_times(PH_API_OP_LIST, tensors);
     if (thread.optimizing && !nested && !inputs.empty() && inputs[0].isTensorList())
       thread.lists[op] += inputs[0].toListRef().size();
   }
@@ -1049,7 +1053,10 @@ Frame &open_frame(Thread &thread, const at::RecordFunction *owner, Operator *op,
 void start_operator(Thread &thread, const at::RecordFunction &fn) {
   Operator *op = operator_of(thread, fn);
   if (!op) {
-    if (strcmp(fn.name(), "PythonSubclass") == 0) ph_charge(PH_API_OP_PYTHON);
+    if (strcmp(fn.name(), "PythonSubclass") == 0) {
+      ph_charge(PH_API_OP_PYTHON);
+      if (size_t tensors = tensors_in_lists(fn.inputs())) ph_charge_times(PH_API_OP_LIST_PYTHON, tensors);
+    }
     return;
   }
   Values inputs = fn.inputs();  // a boxed call shows its whole stack: the arguments are its end
@@ -1087,10 +1094,7 @@ void close_frame(Thread &thread, c10::ArrayRef<IValue> outputs) {
     f.args.clear();
   }
   if (f.op && f.op->lists) {
-    size_t tensors = 0;
-    for (const IValue &value : outputs)
-      if (value.isTensorList()) tensors += value.toListRef().size();
-    if (tensors) ph_charge_times(PH_API_OP_LIST_OUT, tensors);
+    if (size_t tensors = tensors_in_lists(outputs)) ph_charge_times(PH_API_OP_LIST_OUT, tensors);
   }
   if (launched && thread.depth) thread.frames[thread.depth - 1]->below_launched = true;
   if (thread.allocated >= 0) flush_pending(thread);

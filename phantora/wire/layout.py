@@ -160,6 +160,7 @@ Api = Enum("ph_api", "PH_API_", (
     ("OPTIMIZER_PARAM", "a parameter in a step of an optimizer that works on lists"),
     ("BLOCK_FREE", "a block that goes back to the framework's allocator"),
     ("OP_COLD", "an operator, not called by another one, whose code is cold; charged in thousandths"),
+    ("OP_LIST_PYTHON", "a tensor in a list that an operator dispatched to Python takes"),
     ("HOST_FILL_GIB", "pinned memory that an operator fills for its kernels, per GiB"),
 ))
 HostMode = Enum("ph_host_mode", "PH_HOST_", (("MODELLED", ""), ("MEASURED", ""), ("NONE", "")))
