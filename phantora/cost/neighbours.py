@@ -1,8 +1,8 @@
 """Predicting an operator from measured neighbours.
 
 The analytic model is right in how times change with size, and wrong by a factor that changes slowly. So
-the logarithm of measured over modelled time is interpolated: a plane is fitted to the nearest members of
-the operator's family, nearer ones counting more, and read at the operator's place.
+the logarithm of measured over modelled time is interpolated between the nearest members of the operator's
+family, nearer ones counting more.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from phantora.cost.table import Entry, Table, TimedKernel
 from phantora.cost.transfer import COLD_CLASSES
 from phantora.cost.types import KernelLaunch, OperatorSignature
 
-NEAREST = 12  # members that count
-REACH = 3.0  # octaves: beyond, the ratio of the nearest holds, whatever its slope
+NEAREST = 24  # members that count
+REACH = 3.0  # octaves: beyond, the mean of the nearest holds
 OTHER_DTYPE = 1.0  # octaves by which the same operator of the other 16-bit type counts as further away
 NEAR = 0.5  # octaves: a single neighbour so near is enough
-_SOFTENING = 0.05  # octaves within which neighbours count alike
-_DECAY = 3  # weights fall with this power of the distance
-_RIDGE = 0.03  # pulls the plane flat, relative to the weights
-_BEYOND = 0.1  # how far a prediction may leave the range of its neighbours' logarithms
+_SOFTENING = 0.05  # octaves within which neighbours count alike in the mean
+_SCALE = 3.0  # octaves over which logarithms lose sight of each other
+_NOISE = 0.1  # of a member, relative to how far logarithms spread
 
 Floats = npt.NDArray[np.float64]
 Model = Callable[[OperatorSignature, str, tuple[KernelLaunch, ...]], float]
@@ -128,21 +127,26 @@ def _family(members: list[tuple[Place, float]]) -> Family:
 
 
 def _read(family: Family, at: Floats) -> tuple[float, float]:
-    """The logarithm at `at`, and the distance of the nearest member."""
+    """The logarithm at `at`, and the distance of the nearest member.
+
+    Kriging: around a mean in which near members count more, logarithms are a random field whose
+    correlation is Matern's of order 3/2 (once differentiable), and `at` gets its expectation.
+    """
     away = family.at - at
     distance = np.sqrt((away * away).sum(axis=1))
     nearest = np.argsort(distance, kind="stable")[:NEAREST]
     if not len(nearest):
         return 0.0, inf
-    away, ratio, near = away[nearest], family.ratio[nearest], distance[nearest]
-    weight = (near + _SOFTENING) ** -_DECAY
-    weight /= weight.sum()
-    if len(nearest) < 4 or near[0] > REACH:
-        return float(weight @ ratio), float(near[0])
-    plane = np.column_stack([np.ones(len(nearest)), away])
-    flat = np.diag([1e-9, *[_RIDGE] * away.shape[1]])
-    normal = plane.T @ (plane * weight[:, None]) + flat
-    # Outside the range of its neighbours the plane is read at their edge: slopes do not go on for ever.
-    edge = np.concatenate([[1.0], np.clip(0.0, away.min(axis=0), away.max(axis=0))])
-    value = float(np.linalg.solve(normal, plane.T @ (weight * ratio)) @ edge)
-    return min(max(value, float(ratio.min()) - _BEYOND), float(ratio.max()) + _BEYOND), float(near[0])
+    members, ratio, near = family.at[nearest], family.ratio[nearest], distance[nearest]
+    weight = (near + _SOFTENING) ** -2.0
+    mean = float(weight @ ratio / weight.sum())
+    if near[0] > REACH:
+        return mean, float(near[0])
+    between = np.sqrt(((members[:, None] - members[None]) ** 2).sum(axis=2))
+    noisy = _correlation(between) + _NOISE**2 * np.eye(len(nearest))
+    return mean + float(_correlation(near) @ np.linalg.solve(noisy, ratio - mean)), float(near[0])
+
+
+def _correlation(octaves: Floats) -> Floats:
+    x = octaves / _SCALE
+    return (1.0 + x) * np.exp(-x)
