@@ -4,7 +4,7 @@ Both come from benchmarks/device/host_time.py, the first from a real machine, th
 same script, which also prints how often each cost was charged. Host time is linear in the costs, so this is a
 least-squares fit of relative errors, bounded below by zero and drawn to the profile's present values. Training steps
 count more than calls in tight loops, whose code is always in the caches. SCALE is what the host that the profile
-describes takes, in parts of what the one measured takes: 0.85 for the profile that ships (data/hosts/default.toml).
+describes takes, in parts of what the one measured takes: 0.88 for the profile that ships (data/hosts/default.toml).
 How cold code is depends a little on the costs themselves: simulate again after a fit, and fit once more. Needs SciPy.
 """
 
