@@ -58,4 +58,5 @@ typedef struct phc_status {
   int64_t late;        // launches that came after their GPU's time
   int32_t alive, blocked, exited, steps;
   int64_t overtakes;   // times that ranks asleep outside CUDA were moved forward
+  int64_t device_peak; // most bytes that a rank that has ended took of a device
 } phc_status;

@@ -168,4 +168,5 @@ PHC void phc_get_status(void *core, phc_status *out) {
   out->late = c.late;
   out->steps = c.steps;
   out->overtakes = c.overtakes;
+  out->device_peak = c.device_peak;
 }

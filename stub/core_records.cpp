@@ -63,6 +63,7 @@ void Core::take(Rank &rank, const ph_record &r) {
       close_pieces(rank);
       rank.exited = true;
       rank.status = static_cast<int>(r.a);
+      device_peak = std::max(device_peak, static_cast<int64_t>(r.b));
       break;
     case PH_DEFINE_NAME:
       at(rank.names, r.id, -1) = intern(NAMES, rank.blob);
@@ -248,6 +249,9 @@ void Core::take(Rank &rank, const ph_record &r) {
       request(rank, r, std::move(deps), -1, gpu);
       break;
     }
+    case PH_ROOM:
+      wait_for_room(rank, r);
+      break;
     case PH_EVENT_SYNC:
     case PH_EVENT_QUERY:
     case PH_EVENT_TIME: {

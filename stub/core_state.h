@@ -332,7 +332,7 @@ struct Core {
   std::string diagnosis;
   int64_t launch_latency = 0, kernel_gap = 0, crowded_gap = 0;
   PowerLimit power;
-  int64_t records = 0, late = 0, overtakes = 0, row_count = 0;
+  int64_t records = 0, late = 0, overtakes = 0, row_count = 0, device_peak = 0;
   int unnumbered = 0;  // communicators that some member has not joined
   int unpriced_comm = 0;    // collectives and transfers whose price has been asked for
   int steps = 0;
@@ -447,6 +447,7 @@ struct Core {
   static int64_t released_by(const Rank &rank, const Request &q);
   void host_wait(Rank &rank, const ph_record &r, int32_t name, int64_t start, int64_t end, int last_rank);
   void wake(Rank &rank, const ph_record &r);
+  void wait_for_room(Rank &rank, const ph_record &r);
   void request(Rank &rank, const ph_record &r, std::vector<Dep> deps, int64_t link, Gpu *whole = nullptr);
 
   // core_prices.cpp

@@ -20,6 +20,9 @@ static int64_t at_least_1(int64_t value) { return value > 1 ? value : 1; }
   if (!alive(handle)) return CUBLAS_STATUS_NOT_INITIALIZED
 
 // ---------------------------------------------------------------- handles and state
+// Device memory that the library's kernels take in a process, measured with its first product on H100 and H200
+// (benchmarks/device/memory.py).
+#define LIBRARY_BYTES (66LL << 20)
 PH_EXPORT int cublasCreate_v2(HANDLE *handle) {
   if (!handle) return CUBLAS_STATUS_INVALID_VALUE;
   *handle = NULL;
@@ -29,7 +32,10 @@ PH_EXPORT int cublasCreate_v2(HANDLE *handle) {
   created->magic = PH_CUBLAS_MAGIC;
   created->emulation_special_values = 0xFFFF;
   static int first = 1;
-  if (__atomic_exchange_n(&first, 0, __ATOMIC_RELAXED)) ph_charge(PH_API_CUBLAS_CREATE);
+  if (__atomic_exchange_n(&first, 0, __ATOMIC_RELAXED)) {
+    if (!ph_memory_charge(ph_current_device(), LIBRARY_BYTES)) return free(created), CUBLAS_STATUS_ALLOC_FAILED;
+    ph_charge(PH_API_CUBLAS_CREATE);
+  }
   *handle = created;
   ph_charge(PH_API_OTHER);
   return CUBLAS_STATUS_SUCCESS;

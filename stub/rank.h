@@ -157,6 +157,7 @@ void ph_memory_info(int device, size_t *free_bytes, size_t *total_bytes);
 // Charges or returns bytes that are not an allocation (communicator buffers, cuMemCreate handles).
 // Returns false (and charges nothing) when they don't fit.
 bool ph_memory_charge(int device, int64_t bytes);
+int64_t ph_memory_peak(void);  // most that was taken of any device, with the context: what nvidia-smi shows
 
 // The payload rule (docs/values.md). Small data are true, all else reads as zero.
 #define PH_SMALL_ELEMENTS 1024            // operators on tensors up to this size are computed

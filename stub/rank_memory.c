@@ -43,6 +43,7 @@ static size_t range_count, range_room;
 static size_t last_hit;
 static chunk *chunks;
 static int64_t accounts[PH_MAX_DEVICES];  // bytes taken: allocations and charges
+static int64_t most;                      // that any account ever held
 static _Atomic size_t marked_pages;       // over all ranges; 0: nothing true lies anywhere
 
 static void clear_in(range *r, uintptr_t from, uintptr_t to);
@@ -152,6 +153,7 @@ static int64_t capacity(void) {
 static bool charge(int device, int64_t bytes) {
   if (bytes > 0 && accounts[device] + bytes > capacity()) return false;
   accounts[device] += bytes;
+  if (accounts[device] > most) most = accounts[device];
   return true;
 }
 
@@ -163,6 +165,13 @@ bool ph_memory_charge(int device, int64_t bytes) {
   bool fits = charge(device, bytes);
   pthread_mutex_unlock(&lock);
   return fits;
+}
+
+int64_t ph_memory_peak(void) {
+  pthread_mutex_lock(&lock);
+  int64_t peak = most ? most + (int64_t)ph_gpu()->context_bytes : 0;
+  pthread_mutex_unlock(&lock);
+  return peak;
 }
 
 void ph_memory_info(int device, size_t *free_bytes, size_t *total_bytes) {

@@ -21,6 +21,7 @@ def simulation_report(now: Stats, ranks: int, log: Path) -> dict[str, Any]:
         "simulator_cpu_seconds": round(now.cpu_seconds, 3),
         "sleepers_overtaken": now.overtakes,
         "late_launches": now.late,
+        "device_memory_bytes": now.device_peak,
     }
 
 
@@ -56,6 +57,9 @@ def _print_summary(report: dict[str, Any], analysis: Any) -> None:
     line = f"{count} rank{'s' if count > 1 else ''} ran for {report['wall_seconds']:.1f} s"
     if "log" in report:
         line += f" and simulated {report['simulated_seconds']:.3f} s ({report['rows']:,} rows)"
+        if report["device_memory_bytes"]:
+            taken = report["device_memory_bytes"] / 2**30
+            line += f", at most {taken:.2f} GiB of a GPU taken (as nvidia-smi shows it)"
         line += f"; log {report['log']}"
         line += f"; timeline {', '.join(report['timeline'])}" if "timeline" in report else ""
         line += "" if report["rows"] else "; nothing ran on a GPU, so there is no timeline"

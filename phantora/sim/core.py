@@ -69,7 +69,7 @@ class Status(ctypes.Structure):
     _fields_ = [
         ("final_time", ctypes.c_int64), ("records", ctypes.c_int64), ("rows", ctypes.c_int64), ("late", ctypes.c_int64),
         ("alive", ctypes.c_int32), ("blocked", ctypes.c_int32), ("exited", ctypes.c_int32), ("steps", ctypes.c_int32),
-        ("overtakes", ctypes.c_int64),
+        ("overtakes", ctypes.c_int64), ("device_peak", ctypes.c_int64),
     ]  # fmt: skip
     final_time: int
     records: int
@@ -80,6 +80,7 @@ class Status(ctypes.Structure):
     exited: int
     steps: int
     overtakes: int
+    device_peak: int
 
 
 class FlowClass(ctypes.Structure):

@@ -45,6 +45,7 @@ class Stats:
     steps: int
     late: int
     overtakes: int
+    device_peak: int
     cpu_seconds: float
 
 
@@ -93,7 +94,7 @@ class Simulator:
         self._lock = threading.Lock()
         self._rows = 0
         self._bystanders: tuple[int, ...] = ()
-        self._stats = Stats(0, 0, 0, 0, 0, 0, 0, 0, 0.0)
+        self._stats = Stats(0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0)
 
     def rank_died(self, rank: int, status: int) -> None:
         """A rank process has ended without saying so; `status` is 128 + signal, or its exit status."""
@@ -216,5 +217,5 @@ class Simulator:
         status = self._core.status()
         self._stats = Stats(
             status.final_time, status.records, self._rows + status.rows, status.alive, status.exited, status.steps,
-            status.late, status.overtakes, time.thread_time() - self._began,
+            status.late, status.overtakes, status.device_peak, time.thread_time() - self._began,
         )  # fmt: skip

@@ -65,7 +65,7 @@ Kind = Enum(
         ("NOP", "nothing"),
         ("BLOB", "id = bytes used (1..56), data in the last 56 bytes; pieces join, the next other record takes them"),
         ("RANK_START", "a = pid, b = local rank, c = devices visible"),
-        ("RANK_EXIT", "a = exit status"),
+        ("RANK_EXIT", "a = exit status, b = most bytes that were taken of any device"),
         ("DEFINE_NAME", "id = new name id (kernel description, annotation, API); blob = UTF-8 text"),
         ("DEFINE_SIGNATURE", "id = new signature id; blob = JSON text of the operator signature"),
         ("OP_BEGIN", "op = instance, id = signature, a = host clock when the operator started; sent at its first launch"),
@@ -99,6 +99,7 @@ Kind = Enum(
         ("CLOCK", "nothing but `time`: the host clock has reached it"),
         ("HOST_SPAN", "id = name, a = start, time = end: host operator that launched nothing but is worth a row"),
         ("MOVED", "in recordings only: the host slept outside CUDA since a; it was moved to `time` when rank b had its c-th answer"),
+        ("ROOM", "request: until no stream has more than a commands that are not done"),
     ),
 )
 
