@@ -15,8 +15,9 @@ PHC void phc_timing(void *core, int64_t launch_latency_ns, int64_t kernel_gap_ns
   static_cast<Core *>(core)->kernel_gap = kernel_gap_ns;
   static_cast<Core *>(core)->crowded_gap = crowded_gap_ns;
 }
-PHC void phc_power(void *core, double budget_watts, double exponent, double communication_watts, double response_ns) {
-  static_cast<Core *>(core)->power = {budget_watts, exponent, communication_watts, response_ns};
+PHC void phc_power(void *core, double budget_watts, double exponent, double communication_watts, double response_ns,
+                   double reaction_ns) {
+  static_cast<Core *>(core)->power = {budget_watts, exponent, communication_watts, response_ns, reaction_ns};
 }
 PHC void phc_appetite(void *core, int rank, double factor) { static_cast<Core *>(core)->ranks[rank].appetite = factor; }
 PHC void phc_record(void *core) {

@@ -238,7 +238,7 @@ void Core::admit(Gpu &gpu, Stream &s) {
     arrive(*item.comm, gpu.now);
   } else if (item.type != HOSTFUNC) {
     ++gpu.kernels;
-    double clock = item.nature.bound > 0 ? clock_of(gpu) : 1.0;
+    double clock = item.nature.bound > 0 ? gpu.clock : 1.0;
     if (clock < item.nature.clock) item.work *= 1.0 + item.nature.bound * (item.nature.clock / clock - 1.0);
     if (gpu.kernels == 1 && !gpu.nccl) {
       item.rate = 1.0;

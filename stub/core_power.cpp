@@ -1,20 +1,37 @@
-// Power: what runs on a GPU draws watts, and a limiter lowers the clock while their mean is above the cap.
+// Power: what runs on a GPU draws watts, and a limiter moves the clock by how far their mean is from the cap.
 #include "core_state.h"
 
 #include <math.h>
 
 namespace phc {
 
-// Brings the means up to the GPU's time, before anything changes at it: running averages that forget at the limiter's rate.
+constexpr double FINE = 8;    // steps of the limiter within the shorter of its two times
+constexpr double REMEMBERED = 40;  // of the longer one, after which nothing is left of what was before
+constexpr double LOWEST_CLOCK = 0.3;
+
+// Brings the mean and the clock up to the GPU's time, before anything changes at it.
 void Core::feel(Gpu &gpu) {
   if (power.budget <= 0 || gpu.now == gpu.felt) return;
-  double kept = exp(-static_cast<double>(gpu.now - gpu.felt) / power.response);
-  gpu.mean_dynamic = gpu.dynamic + (gpu.mean_dynamic - gpu.dynamic) * kept;
-  gpu.mean_steady = gpu.steady + (gpu.mean_steady - gpu.steady) * kept;
+  double left = static_cast<double>(gpu.now - gpu.felt);
   gpu.felt = gpu.now;
+  double appetite = gpu.rank->appetite, full = appetite * (gpu.dynamic + gpu.steady);
+  if (gpu.clock == 1.0 && gpu.mean <= power.budget && full <= power.budget) {
+    gpu.mean = full + (gpu.mean - full) * exp(-left / power.response);
+    return;
+  }
+  left = std::min(left, REMEMBERED * std::max(power.response, power.reaction));
+  double fine = std::min(power.response, power.reaction) / FINE;
+  while (left > 0) {
+    double step = std::min(left, fine), kept = exp(-step / power.response);
+    double drawn = appetite * (gpu.dynamic * pow(gpu.clock, power.exponent) + gpu.steady);
+    double mean = drawn + (gpu.mean - drawn) * (1 - kept) * power.response / step;  // within the step
+    gpu.mean = drawn + (gpu.mean - drawn) * kept;
+    gpu.clock = std::clamp(gpu.clock + step / power.reaction * (1 - mean / power.budget), LOWEST_CLOCK, 1.0);
+    left -= step;
+  }
 }
 
-// What runs now draws, by the speed that each has.
+// What runs now draws at full clock, by the speed that each has.
 void Core::draw(Gpu &gpu) {
   gpu.dynamic = gpu.steady = 0;
   if (power.budget <= 0) return;
@@ -24,13 +41,6 @@ void Core::draw(Gpu &gpu) {
     gpu.dynamic += item.nature.dynamic * item.rate;
     gpu.steady += item.type == COMM ? power.communication : item.nature.steady * item.rate;
   }
-}
-
-// Share of the full clock that the limiter allows: dynamic power falls with a power of it.
-double Core::clock_of(const Gpu &gpu) const {
-  double appetite = gpu.rank->appetite;
-  double room = power.budget - appetite * gpu.mean_steady, wanted = appetite * gpu.mean_dynamic;
-  return power.budget <= 0 || wanted <= room ? 1.0 : std::max(0.3, pow(std::max(room, 0.0) / wanted, 1.0 / power.exponent));
 }
 
 }  // namespace phc

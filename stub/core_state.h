@@ -83,9 +83,10 @@ struct Gpu {
   int nccl = 0;                // communication kernels on the GPU
   int kernels = 0;             // kernels, copies admitted
   uint64_t admissions = 0;
-  double dynamic = 0, steady = 0;            // W that what runs draws at full clock (core_power.cpp)
-  double mean_dynamic = 0, mean_steady = 0;  // and has drawn of late
-  int64_t felt = 0;                          // when that was brought up to date
+  double dynamic = 0, steady = 0;  // W that what runs draws at full clock (core_power.cpp)
+  double mean = 0;                 // W drawn of late
+  double clock = 1.0;              // share of the full one
+  int64_t felt = 0;                // when these were brought up to date
   bool dirty = true;
   // Scratch of sweep():
   int64_t turn = NEVER;        // when it is looked at next
@@ -292,10 +293,11 @@ struct Price {
 };
 
 struct PowerLimit {
-  double budget = 0;         // W of dynamic power in the long run; 0: no limit
+  double budget = 0;         // W beside the idle GPU's in the long run; 0: no limit
   double exponent = 1;       // of dynamic power over the clock
   double communication = 0;  // W that a communication kernel draws
   double response = 1;       // ns over which the limiter averages
+  double reaction = 1;       // ns in which it would take the clock to nothing, at twice the budget
 };
 
 struct Exchange {
@@ -429,7 +431,6 @@ struct Core {
   void update_rates(Gpu &gpu);
   void feel(Gpu &gpu);
   void draw(Gpu &gpu);
-  double clock_of(const Gpu &gpu) const;
   int64_t gap_after(const Gpu &gpu, const Stream &s) const;
   static bool before(const Item &a, const Item &b);
   void run(Gpu &gpu);

@@ -53,6 +53,8 @@ class Power:
     """Whatever runs: leakage, memory refresh, links."""
     tensor: float
     """Arithmetic at the peak rate of its format and full clock. Falls with the clock."""
+    attention: float
+    """The same in attention, whose arithmetic is counted without a mask."""
     active: float
     """Kernels that fill the GPU and do not use tensor cores: mostly memory traffic."""
     communication: float
@@ -63,6 +65,8 @@ class Power:
     """What the GPU draws at most in an instant, also below the cap on average."""
     response_ns: float
     """The limiter averages over so long."""
+    reaction_ns: float
+    """In so long it moves the clock by the share of the cap that the mean is below or above it."""
     spread: float
     """Standard deviation of dynamic power between GPUs of the same model."""
 

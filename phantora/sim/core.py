@@ -110,7 +110,7 @@ class Core:
             "phc_open": (handle, [handle]),
             "phc_close": (None, [handle]),
             "phc_timing": (None, [handle, i64, i64, i64]),
-            "phc_power": (None, [handle, f64, f64, f64, f64]),
+            "phc_power": (None, [handle, f64, f64, f64, f64, f64]),
             "phc_appetite": (None, [handle, ctypes.c_int, f64]),
             "phc_record": (None, [handle]),
             "phc_play": (None, [handle, ctypes.c_double]),
@@ -158,10 +158,11 @@ class Core:
         or more other streams have work."""
         self._lib.phc_timing(self._handle, launch_latency_ns, kernel_gap_ns, crowded_gap_ns)
 
-    def set_power(self, budget: float, exponent: float, communication: float, response_ns: float) -> None:
-        """The clock falls while kernels draw more than `budget` W of dynamic power, averaged over `response_ns`.
-        Dynamic power goes with the clock to the `exponent`; a communication kernel draws `communication` W."""
-        self._lib.phc_power(self._handle, budget, exponent, communication, response_ns)
+    def set_power(self, budget: float, exponent: float, communication: float, response_ns: float, reaction_ns: float) -> None:
+        """The limiter averages what a GPU draws (W) over `response_ns` and moves the clock, in `reaction_ns`, by the share
+        of the `budget` that the mean is below or above it. Dynamic power goes with the clock to the `exponent`; a
+        communication kernel draws `communication` W."""
+        self._lib.phc_power(self._handle, budget, exponent, communication, response_ns, reaction_ns)
 
     def set_appetite(self, rank: int, factor: float) -> None:
         """The GPUs of `rank` draw `factor` times the dynamic power of the usual one."""

@@ -25,7 +25,9 @@ def limit_power(core: Core, gpu: Gpu, world_size: int) -> None:
     order that depends on nothing but their number; a single GPU is the median.
     """
     power, cap = gpu.power, float(gpu.power_watts)
-    core.set_power((1.0 - power.idle) * cap, power.exponent, power.communication * cap, power.response_ns)
+    core.set_power(
+        (1.0 - power.idle) * cap, power.exponent, power.communication * cap, power.response_ns, power.reaction_ns
+    )
     order = list(range(world_size))
     random.Random(world_size).shuffle(order)
     for place, rank in enumerate(order):
@@ -41,7 +43,8 @@ def nature_of(machine: Machine, price: Price) -> KernelNature:
     if not price.format:
         return KernelNature(beside_communication(gpu, price), 0.0, cap * power.active, 1.0, 1.0 - traffic)
     # Drawn at the clock that the duration holds for: the full one, or the one at which a burst meets its own limit.
-    rate = cap * power.tensor * price.flops / ns / machine.peak(price.format)
+    tensor = power.attention if price.cls == "attention" else power.tensor
+    rate = cap * tensor * price.flops / ns / machine.peak(price.format)
     burst = (power.burst - power.idle) * cap
     clock = min(1.0, (burst / rate) ** (1.0 / (power.exponent - 1.0))) if rate > 0 else 1.0
     return KernelNature(beside_communication(gpu, price), rate / clock, 0.0, clock, 1.0)

@@ -47,14 +47,14 @@ def two_kernels(bench: Bench, then: int = 0) -> list[tuple[int, int]]:
 
 def test_the_clock_falls_with_the_power(make: Callable[[int], Bench]) -> None:
     bench = make(1)
-    bench.core.set_power(100.0, 1.0, 0.0, 10.0)
+    bench.core.set_power(100.0, 1.0, 0.0, 10.0, 20.0)
     hot(bench)
     assert two_kernels(bench) == [(0, 10000), (10000, 10200)]  # twice the budget: half the clock
 
 
 def test_dynamic_power_goes_with_a_power_of_the_clock(make: Callable[[int], Bench]) -> None:
     bench = make(1)
-    bench.core.set_power(50.0, 2.0, 0.0, 10.0)
+    bench.core.set_power(50.0, 2.0, 0.0, 10.0, 20.0)
     hot(bench)
     assert two_kernels(bench)[1] == (10000, 10200)  # four times the budget
 
@@ -72,7 +72,7 @@ def test_dynamic_power_goes_with_a_power_of_the_clock(make: Callable[[int], Benc
 )
 def test_what_a_lower_clock_costs(make: Callable[[int], Bench], nature: dict[str, float], took: int) -> None:
     bench = make(1)
-    bench.core.set_power(100.0, 1.0, 0.0, 10.0)
+    bench.core.set_power(100.0, 1.0, 0.0, 10.0, 20.0)
     hot(bench, **nature)
     start, end = two_kernels(bench)[1]
     assert end - start == took
@@ -80,14 +80,14 @@ def test_what_a_lower_clock_costs(make: Callable[[int], Bench], nature: dict[str
 
 def test_an_idle_gpu_gets_its_clock_back(make: Callable[[int], Bench]) -> None:
     bench = make(1)
-    bench.core.set_power(100.0, 1.0, 0.0, 10.0)
+    bench.core.set_power(100.0, 1.0, 0.0, 10.0, 20.0)
     hot(bench)
     assert two_kernels(bench, then=11000)[1] == (11000, 11100)
 
 
 def test_a_thirstier_gpu_is_slower(make: Callable[[int], Bench]) -> None:
     bench = make(1)
-    bench.core.set_power(100.0, 1.0, 0.0, 10.0)
+    bench.core.set_power(100.0, 1.0, 0.0, 10.0, 20.0)
     bench.core.set_appetite(0, 1.25)
     hot(bench)
     assert two_kernels(bench)[1] == (10000, 10250)
@@ -95,7 +95,7 @@ def test_a_thirstier_gpu_is_slower(make: Callable[[int], Bench]) -> None:
 
 def test_communication_draws_too(make: Callable[[int], Bench]) -> None:
     bench = make(2)
-    bench.core.set_power(100.0, 1.0, 60.0, 10.0)
+    bench.core.set_power(100.0, 1.0, 60.0, 10.0, 20.0)
     hot(bench, dynamic=80.0)
     for index, rank in enumerate(bench.ranks):
         rank.communicator(1, 2, index)
