@@ -1,16 +1,21 @@
-"""Fits the model of power to the clocks of real GPUs in training steps.
+"""Fits the model of power to what real GPUs draw and to their clocks in training steps.
 
     python benchmarks/power_fit.py            # needs scipy
 
-The data are timelines of all ranks (`benchmarks/device/all_ranks.py` on 4 H200; `device/results/all_ranks`): FSDP2 on
-4, 2 and 4 times 1 GPU, DDP, tensor parallel. FlashAttention kernels without a NCCL kernel beside them tell the clock:
-they take their time at full clock over its share. Along each timeline the model of `stub/core_power.cpp` predicts that
-share from what ran before. Fitted: what products, other kernels and NCCL kernels draw, as shares of the dynamic budget
-(cap less idle), the time constant, and each GPU's appetite. The power of attention and the exponent are given.
+Products and attention back to back (`benchmarks/device/company.py` on H200; `device/results/company_h200x4.jsonl`)
+tell what they draw: heated, their clock is that at which they draw the cap; in a burst, that of the faster limit.
+
+The rest comes from timelines of all ranks (`benchmarks/device/all_ranks.py` on 4 H200; `device/results/all_ranks`):
+FSDP2 on 4, 2 and 4 times 1 GPU, DDP, tensor parallel. FlashAttention kernels without a NCCL kernel beside them tell
+the clock: they take their time at full clock over its share. Along each timeline the limiter of
+`stub/core_power.cpp` predicts that share from what ran before. Fitted: what products (here all alike), other kernels
+and NCCL kernels draw, as shares of the dynamic budget (cap less idle), the limiter's two times, and each GPU's
+appetite. Attention's power and the exponent are given.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,15 +26,18 @@ import numpy.typing as npt
 from scipy.optimize import least_squares
 
 RESULTS = Path(__file__).parent / "device" / "results" / "all_ranks"
+COMPANY = RESULTS.parent / "company_h200x4.jsonl"
 # Forward and backward kernel at full clock, us: bursts of benchmarks/device/company.py, scaled by tokens x heads x
 # length.
 FULL_CLOCK = {
     "alone": (498, 1257), "fsdp_L16": (498, 1257), "fsdp_L16_g2": (498, 1257), "fsdp_full": (995, 2510),
     "ddp4": (268, 676), "tp4": (504, 1262),
 }  # fmt: skip
+CAP, IDLE, PEAK, FULL_MHZ = 700.0, 0.21 * 700.0, 989e12, 1980.0
 ATTENTION = 0.9  # (654 - 150 W) / 553 W, from company.jsonl
-EXPONENT = 1.75
-PRODUCT_BESIDE_NCCL = 0.7  # of its power: it runs on fewer SMs
+EXPONENT = 2.0  # 1.75 to 2.7 fit nearly as well; with 2.0 the attention of the timelines draws what it draws alone
+PRODUCT_BESIDE_NCCL = 0.72  # of its power: it runs on fewer SMs
+ATTENTION_FLOPS = 4.0 * 32 * 128 * 4096**2  # forward, of company.py, without a mask
 KINDS = "product", "attention", "other", "nccl"
 _PATTERNS = (
     ("nccl", "nccl"), ("attention", "flash_fwd_kernel|flash_bwd_dq_dk"), ("product", "nvjet|gemm|cutlass|splitK"),
@@ -80,36 +88,62 @@ def read(path: Path) -> Timeline:
 
 
 def predicted(t: Timeline, p: Floats) -> Floats:
-    """Clocks at the moments of `t`. `p`: product, other, nccl, ms, logarithms of the first three GPUs' appetites."""
-    product, other, nccl, response = p[:4]
-    appetite = float(np.exp(np.append(p[4:7], -p[4:7].sum()))[t.gpu])
+    """Clocks at the moments of `t`. `p`: product, other, nccl, response and reaction in ms, logarithms of the first
+    three GPUs' appetites."""
+    product, other, nccl, response, reaction = p[:5]
+    appetite = float(np.exp(np.append(p[5:8], -p[5:8].sum()))[t.gpu])
     beside = np.where(t.running["nccl"] > 0, PRODUCT_BESIDE_NCCL, 1.0)
-    dynamic = product * beside * t.running["product"] + ATTENTION * t.running["attention"]
-    steady = other * t.running["other"] + nccl * t.running["nccl"]
-    kept = np.exp(-t.gaps / response)
-    means = np.zeros((2, len(t.gaps) + 1))
+    dynamic = appetite * (product * beside * t.running["product"] + ATTENTION * t.running["attention"])
+    steady = appetite * (other * t.running["other"] + nccl * t.running["nccl"])
+    kept = np.exp(-t.gaps / response).tolist()
+    rows = list(zip(dynamic.tolist(), steady.tolist(), kept, t.gaps.tolist(), strict=False))
+    clocks, mean, clock = [1.0] * (len(rows) + 1), 0.7, 1.0
     for _ in range(2):  # the steps before were alike
-        a, b = means[0, -1], means[1, -1]
-        for i, keep in enumerate(kept):
-            means[0, i], means[1, i] = a, b
-            a, b = dynamic[i] + (a - dynamic[i]) * keep, steady[i] + (b - steady[i]) * keep
-        means[0, -1], means[1, -1] = a, b
-    room = np.maximum(1.0 - appetite * means[1], 0.05)
-    clock: Floats = np.minimum(1.0, (room / np.maximum(appetite * means[0], 1e-9)) ** (1.0 / EXPONENT))
-    return clock[t.moments]
+        for i, (falls, stays, keep, gap) in enumerate(rows):
+            clocks[i] = clock
+            drawn = falls * clock**EXPONENT + stays
+            mean = drawn + (mean - drawn) * keep
+            clock = min(1.0, max(0.3, clock + gap / reaction * (1.0 - mean)))
+        clocks[-1] = clock
+    return np.array(clocks)[t.moments]
+
+
+def heated() -> Iterator[tuple[str, float, float, float]]:
+    """Of each kernel run back to back: (name, share of the peak at full clock, what it draws then beside the idle
+    GPU's, what the GPU draws in a burst), in shares of the cap."""
+    rows = [json.loads(line) for line in COMPANY.read_text().splitlines()]
+    alone = [row for row in rows if row["company"] == "alone" and re.match("mm|flash", row["kernel"])]
+    bursts = {row["kernel"]: row["alone_us"] for row in alone if row["mode"] == "burst"}
+    for row in alone:
+        if row["mode"] != "heated":
+            continue
+        clock = row["sm_mhz"] / FULL_MHZ
+        watts = (row["watts"] - IDLE) / CAP / clock**EXPONENT
+        burst = min(1.0, clock * row["alone_us"] / bursts[row["kernel"]])
+        words = row["kernel"].split()
+        if words[0] == "mm":
+            flops = 2.0 * float(np.prod([float(word) for word in words[2:]]))
+        else:
+            flops = ATTENTION_FLOPS * (2.5 if words[1] == "backward" else 1.0)
+        yield row["kernel"], flops / (row["alone_us"] * 1e-6) / clock / PEAK, watts, watts * burst**EXPONENT + IDLE / CAP
 
 
 def main() -> None:
+    found = list(heated())
+    for name, share, watts, burst in found:
+        print(f"{name:20s} {share:.2f} of the peak draws {watts:.2f} of the cap: {watts / share:.2f}; burst {burst:.2f}")
+    products = [(watts / share, burst) for name, share, watts, burst in found if name.startswith("mm")]
+    print("products, mean: tensor {:.2f}, burst {:.2f}".format(*np.mean(products, axis=0)))
     timelines = [read(path) for path in sorted(RESULTS.glob("*.npz"))]
 
     def residuals(p: Floats) -> Floats:
         return np.concatenate([(predicted(t, p) - t.clocks) / np.sqrt(len(t.clocks) + 1) for t in timelines])
 
-    start = np.array([1.5, 0.7, 0.2, 40.0, 0.0, 0.0, 0.0])
-    low, high = [0.8, 0.1, 0.0, 5.0, -0.2, -0.2, -0.2], [2.2, 1.2, 0.6, 120.0, 0.2, 0.2, 0.2]
-    p = least_squares(residuals, start, bounds=(low, high), diff_step=1e-3, max_nfev=25).x
+    start = np.array([1.5, 0.8, 0.2, 20.0, 60.0, 0.0, 0.0, 0.0])
+    low, high = [0.8, 0.1, 0.0, 2.0, 5.0, -0.2, -0.2, -0.2], [2.2, 1.2, 0.6, 120.0, 400.0, 0.2, 0.2, 0.2]
+    p = least_squares(residuals, start, bounds=(low, high), diff_step=1e-3, max_nfev=12).x
     print(f"share of the budget: product {p[0]:.2f}, attention {ATTENTION} (given), other {p[1]:.2f}, NCCL {p[2]:.2f}")
-    print(f"averaged over {p[3]:.0f} ms; appetites of the GPUs: {np.exp(np.append(p[4:], -p[4:].sum())).round(3)}")
+    print(f"averaged over {p[3]:.0f} ms, reacts in {p[4]:.0f} ms; appetites: {np.exp(np.append(p[5:], -p[5:].sum())).round(3)}")
     for line in table(timelines, p):
         print(line)
 
