@@ -125,13 +125,15 @@ def heated() -> Iterator[tuple[str, float, float, float]]:
             flops = 2.0 * float(np.prod([float(word) for word in words[2:]]))
         else:
             flops = ATTENTION_FLOPS * (2.5 if words[1] == "backward" else 1.0)
-        yield row["kernel"], flops / (row["alone_us"] * 1e-6) / clock / PEAK, watts, watts * burst**EXPONENT + IDLE / CAP
+        share = flops / (row["alone_us"] * 1e-6) / clock / PEAK
+        yield row["kernel"], share, watts, watts * burst**EXPONENT + IDLE / CAP
 
 
 def main() -> None:
     found = list(heated())
     for name, share, watts, burst in found:
-        print(f"{name:20s} {share:.2f} of the peak draws {watts:.2f} of the cap: {watts / share:.2f}; burst {burst:.2f}")
+        ratio = watts / share
+        print(f"{name:20s} {share:.2f} of the peak draws {watts:.2f} of the cap: {ratio:.2f}; burst {burst:.2f}")
     products = [(watts / share, burst) for name, share, watts, burst in found if name.startswith("mm")]
     print("products, mean: tensor {:.2f}, burst {:.2f}".format(*np.mean(products, axis=0)))
     timelines = [read(path) for path in sorted(RESULTS.glob("*.npz"))]
@@ -143,7 +145,8 @@ def main() -> None:
     low, high = [0.8, 0.1, 0.0, 2.0, 5.0, -0.2, -0.2, -0.2], [2.2, 1.2, 0.6, 120.0, 400.0, 0.2, 0.2, 0.2]
     p = least_squares(residuals, start, bounds=(low, high), diff_step=1e-3, max_nfev=12).x
     print(f"share of the budget: product {p[0]:.2f}, attention {ATTENTION} (given), other {p[1]:.2f}, NCCL {p[2]:.2f}")
-    print(f"averaged over {p[3]:.0f} ms, reacts in {p[4]:.0f} ms; appetites: {np.exp(np.append(p[5:], -p[5:].sum())).round(3)}")
+    appetites = np.exp(np.append(p[5:], -p[5:].sum())).round(3)
+    print(f"averaged over {p[3]:.0f} ms, reacts in {p[4]:.0f} ms; appetites of the GPUs: {appetites}")
     for line in table(timelines, p):
         print(line)
 

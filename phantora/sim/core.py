@@ -158,10 +158,12 @@ class Core:
         or more other streams have work."""
         self._lib.phc_timing(self._handle, launch_latency_ns, kernel_gap_ns, crowded_gap_ns)
 
-    def set_power(self, budget: float, exponent: float, communication: float, response_ns: float, reaction_ns: float) -> None:
-        """The limiter averages what a GPU draws (W) over `response_ns` and moves the clock, in `reaction_ns`, by the share
-        of the `budget` that the mean is below or above it. Dynamic power goes with the clock to the `exponent`; a
-        communication kernel draws `communication` W."""
+    def set_power(
+        self, budget: float, exponent: float, communication: float, response_ns: float, reaction_ns: float
+    ) -> None:
+        """The limiter averages what a GPU draws (W) over `response_ns` and moves the clock, in `reaction_ns`, by the
+        share of the `budget` that the mean is below or above it. Dynamic power goes with the clock to the `exponent`;
+        a communication kernel draws `communication` W."""
         self._lib.phc_power(self._handle, budget, exponent, communication, response_ns, reaction_ns)
 
     def set_appetite(self, rank: int, factor: float) -> None:
