@@ -75,6 +75,8 @@ class Simulation:
     simulator: Simulator | None = None
     log: LogWriter | None = None
     live: LiveProfiler | None = None
+    notes: tuple[str, ...] = ()
+    """What the user should know of its prices."""
 
     def close(self, trailer: dict[str, Any]) -> None:
         try:
@@ -164,4 +166,4 @@ def assemble(
     except (PhantoraError, OSError):
         session.close()
         raise
-    return Simulation(session, simulator, log, live)
+    return Simulation(session, simulator, log, live, tuple(cost.of_other_builds(described.torch)))

@@ -384,7 +384,7 @@ class Request:
             else _status_line(self.plan, stats),
         )
         try:
-            simulation = self._assemble(stats, stub_set)
+            simulation = self._assemble(console, stats, stub_set)
         except BaseException:
             supervisor.close()
             raise
@@ -394,7 +394,7 @@ class Request:
         from phantora.launch.hook import command_environment
 
         stub_set = _prepare_stubs(console)
-        simulation = self._assemble(stats, stub_set)
+        simulation = self._assemble(console, stats, stub_set)
         session = simulation.session
         environment = command_environment(
             os.environ,
@@ -414,7 +414,7 @@ class Request:
             )
         return outcome, simulation
 
-    def _assemble(self, stats: list[Stats], stub_set: StubSet) -> Simulation:
+    def _assemble(self, console: Console, stats: list[Stats], stub_set: StubSet) -> Simulation:
         from phantora.cli.main import version
         from phantora.cli.simulation import assemble
 
@@ -424,7 +424,7 @@ class Request:
             "torch": stub_set.torch_version,
             "extra": {"moe_routing": self.plan.moe_routing},
         }
-        return assemble(
+        simulation = assemble(
             self.cluster,
             self.settings,
             self.log,
@@ -432,6 +432,9 @@ class Request:
             lambda now: stats.__setitem__(slice(None), [now]),
             stub_set.core,
         )
+        for note in () if self.plan.quiet else simulation.notes:
+            console.message(f"phantora: note: {note}")
+        return simulation
 
     # ------------------------------------------------------------------ afterwards
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from dataclasses import replace
 from math import ceil, prod
+from typing import Protocol, TypeVar
 
 from phantora.cost import flops
 from phantora.cost.machine import Machine
@@ -10,6 +14,9 @@ from phantora.cost.tensors import ints_at, item_bytes, nbytes, tensor_at
 from phantora.cost.types import OperatorSignature, TensorSpec
 
 LAYOUT_SHARE = 0.83  # of a vectorised stream: nchwToNhwc and its inverse on H200
+LAYOUT_ROW, LAYOUT_CYCLES = 32, 0.37  # pixels of a channel fill rows of so many; SM cycles of an element of these
+PACKED = 64  # channels: narrower groups share tiles
+DEPTHWISE_CYCLES = (0.10, 0.04)  # SM cycles per tap and result: of outputs and inputs, of the weight's gradient
 FEW_CHANNELS, FEW_CHANNELS_SHARE = 8, 0.30  # an image's 3 channels are padded to 8, in slower kernels
 STEP_BYTES = 128
 ALIGNED_POSITIONS = 8
@@ -39,13 +46,30 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str) -> tuple
     big, small = (x.shape, out) if transposed else (out, x.shape)
     groups = max(1, small[1] // weight.shape[1]) if not transposed else 1
     taps = prod(weight.shape[2:])
-    share, channels = _channels(weight.shape[1])
-    ns = _product(machine, x, prod(big[2:]) * x.shape[0], weight.shape[0], channels * taps, groups) / share
+    if _depthwise(weight, groups):
+        ns = _depthwise_ns(machine, count, 0)
+    else:
+        groups, pack = _packed(weight, groups)
+        share, channels = _channels(weight.shape[1] * pack)
+        ns = _product(machine, x, prod(big[2:]) * x.shape[0], weight.shape[0], channels * taps, groups) / share
     pointwise = taps == 1 and big[2:] == small[2:]
-    ns = max(ns, machine.memory_ns(moved, MEMORY_SHARE)) + _layout_ns(
-        machine, x, [nbytes(x), prod(out) * size], pointwise
-    )
-    return ns, count, moved
+    ns = max(ns, machine.memory_ns(moved, MEMORY_SHARE))
+    return ns + _layout_ns(machine, x, (x.shape, out, weight.shape), pointwise), count, moved
+
+
+def _depthwise(weight: TensorSpec, groups: int) -> bool:
+    """One channel a group: direct kernels instead of products."""
+    return groups > 1 and weight.shape[1] == 1
+
+
+def _depthwise_ns(machine: Machine, flop: float, which: int) -> float:
+    return machine.fit.floor_ns + machine.cycles_ns(flop / 2.0 * DEPTHWISE_CYCLES[which])
+
+
+def _packed(weight: TensorSpec, groups: int) -> tuple[int, int]:
+    """Groups that are computed as one, as dense blocks with zeros between them: how many such, and of how many."""
+    pack = min(groups, max(1, PACKED // weight.shape[1]))
+    return ceil(groups / pack), pack
 
 
 def _channels(channels: int) -> tuple[float, int]:
@@ -66,31 +90,61 @@ def _backward(machine: Machine, signature: OperatorSignature) -> tuple[float, fl
     taps = prod(weight.shape[2:])
     groups = max(1, (grad if transposed else x).shape[1] // weight.shape[1])
     pointwise = taps == 1 and grad.shape[2:] == x.shape[2:]
+    depthwise = _depthwise(weight, groups)
+    groups, pack = _packed(weight, groups)
+    each = float(nbytes(grad) + nbytes(weight) + nbytes(x))
+    memory = machine.memory_ns(each, MEMORY_SHARE)
+    layout = _layout_ns(machine, x, (grad.shape, x.shape, weight.shape), pointwise)
     ns, moved = 0.0, 0.0
     if wants_x:
-        bytes_x = float(nbytes(grad) + nbytes(weight) + nbytes(x))
-        product = _product(
-            machine, x, prod(x.shape[2:]) * x.shape[0], x.shape[1], weight.shape[0] * taps, groups
-        )
-        # A stride leaves most taps of the input's gradient empty.
-        product *= min(1.0, positions / max(1, prod(x.shape[2:]) * x.shape[0])) if not transposed else 1.0
-        ns += max(product, machine.memory_ns(bytes_x, MEMORY_SHARE)) + _layout_ns(
-            machine, x, [nbytes(x)], pointwise
-        )
-        moved += bytes_x
+        if depthwise:
+            product = _depthwise_ns(machine, flops.convolution(x.shape, weight.shape, grad.shape, transposed), 0)
+        else:
+            inner = ceil(weight.shape[0] / groups) * taps
+            product = _product(machine, x, prod(x.shape[2:]) * x.shape[0], x.shape[1], inner, groups)
+            if not transposed:  # a stride leaves most taps of the input's gradient empty
+                product *= min(1.0, positions / max(1, prod(x.shape[2:]) * x.shape[0]))
+        ns, moved = ns + max(product, memory) + layout, moved + each
     if wants_w:
-        bytes_w = float(nbytes(grad) + nbytes(weight) + nbytes(x))
-        share, channels = _channels(weight.shape[1])
-        product = (
-            _product(machine, x, weight.shape[0], channels * taps * groups, positions, groups, split=True)
-            / share
-        )
-        ns += max(product, machine.memory_ns(bytes_w, MEMORY_SHARE)) + _layout_ns(
-            machine, x, [nbytes(x)], pointwise
-        )
-        moved += bytes_w
-    ns += _layout_ns(machine, x, [nbytes(grad)], pointwise)
+        if depthwise:
+            product = _depthwise_ns(machine, flops.convolution(x.shape, weight.shape, grad.shape, transposed), 1)
+        else:
+            share, channels = _channels(weight.shape[1] * pack)
+            n = channels * taps * groups
+            product = _product(machine, x, ceil(weight.shape[0] / groups), n, positions, groups, split=True) / share
+        ns, moved = ns + max(product, memory) + layout, moved + each
     return max(ns, machine.fit.floor_ns), count, moved
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+K = TypeVar("K", bound=_Named)
+
+_HELPER = re.compile("nchwToNhwc|nhwcToNchw|convertTensor|tensorTransform|Padding|init_device|scalePacked")
+_MORE_OF_INPUTS = re.compile("nhwcToNchw|dgrad|splitKreduce")
+
+
+def gradients(signature: OperatorSignature) -> tuple[OperatorSignature, ...]:
+    """A backward pass for inputs and weight as two, one for each; others as they are."""
+    mask = ints_at(signature.args, 10)
+    if "convolution_backward" not in signature.name or len(mask) < 2 or not (mask[0] and mask[1]):
+        return (signature,)
+
+    def only(*wanted: bool) -> OperatorSignature:
+        return replace(signature, args=(*signature.args[:10], wanted, *signature.args[11:]))
+
+    return only(True, False, False), only(False, True, False)
+
+
+def by_gradient(kernels: Sequence[K]) -> tuple[Sequence[K], Sequence[K]]:
+    """The kernels of a backward pass for inputs and weight: the inputs' come first."""
+    end = next((at for at, kernel in enumerate(kernels) if not _HELPER.search(kernel.name)), len(kernels) - 1) + 1
+    while end < len(kernels) and _MORE_OF_INPUTS.search(kernels[end].name):
+        end += 1
+    return kernels[:end], kernels[end:]
 
 
 def arithmetic(x: TensorSpec) -> str:
@@ -117,14 +171,21 @@ def _product(
     return machine.fit.gemm_prologue_ns + best
 
 
-def _layout_ns(machine: Machine, x: TensorSpec, sizes: list[int], pointwise: bool) -> float:
+def _layout_ns(machine: Machine, x: TensorSpec, shapes: Sequence[tuple[int, ...]], pointwise: bool) -> float:
     """cuDNN's tensor-core kernels want channels last; other layouts are changed before and after.
 
     Kernels of one tap and stride 1 are plain products in either layout if rows are aligned.
     """
     if len(x.shape) < 4 or x.stride[1] == 1 or (pointwise and prod(x.shape[2:]) % ALIGNED_POSITIONS == 0):
         return 0.0
-    return sum(machine.memory_ns(2.0 * size, LAYOUT_SHARE) for size in sizes)
+    total = 0.0
+    for shape in shapes:
+        pixels = prod(shape[2:])
+        if pixels > 1:
+            padded = prod(shape[:2]) * ceil(pixels / LAYOUT_ROW) * LAYOUT_ROW
+            issue = machine.fit.floor_ns + machine.cycles_ns(padded * LAYOUT_CYCLES)
+            total += max(machine.memory_ns(2.0 * prod(shape) * item_bytes(x.dtype), LAYOUT_SHARE), issue)
+    return total
 
 
 def _output(

@@ -129,13 +129,17 @@ def _convolution(signature: OperatorSignature, name: str, compute: str) -> tuple
     if len(given) < 2:
         return ()
     x, w = (given[1], given[2]) if "backward" in name and len(given) > 2 else (given[0], given[1])
-    numbers = [v for v in signature.args if isinstance(v, tuple) and not any(isinstance(i, TensorSpec) for i in v)]
+    if "backward" in name:  # bias gradients are sums of their own
+        geometry: tuple[object, ...] = (*signature.args[4:9], signature.args[10:11])
+    else:
+        geometry = tuple(v for v in signature.args if isinstance(v, tuple))
     last = len(x.stride) > 1 and x.stride[1] == 1
     groups = x.shape[1] // max(1, w.shape[1])
-    geometry = (*numbers, "depthwise" if groups == x.shape[1] > 1 else "grouped" if groups > 1 else "")
-    kind = f"{name} {x.dtype} {compute} {'nhwc' if last else 'nchw'} {w.shape[2:]} {geometry}"
+    sharing = "depthwise" if groups == x.shape[1] > 1 else "grouped" if groups > 1 else ""
+    kind = f"{name} {x.dtype} {compute} {'nhwc' if last else 'nchw'} {w.shape[2:]} {geometry} {sharing}"
     pixels = prod(x.shape[2:])
-    at = (_log(x.shape[0] * pixels), _log(x.shape[1]), _log(w.shape[0]), 0.3 * _log(pixels))
+    # cuDNN's choice among its kernels goes by the channels most of all.
+    at = (_log(x.shape[0] * pixels), 1.5 * _log(x.shape[1]), 1.5 * _log(w.shape[0]), _log(pixels))
     return (Place("convolution", kind, at),)
 
 

@@ -14,6 +14,7 @@ from math import exp, inf, log
 import numpy as np
 import numpy.typing as npt
 
+from phantora.cost import convolution
 from phantora.cost.catalogue import base_name
 from phantora.cost.features import Place, bfloat16_for_float16, places
 from phantora.cost.table import Entry, Table, TimedKernel
@@ -64,6 +65,9 @@ class Neighbours:
     ) -> tuple[float, float] | None:
         """Measured over modelled time at the place of `signature`, and the distance in octaves of the
         nearest neighbour; None without neighbours."""
+        parts = convolution.gradients(signature)
+        if len(parts) > 1:
+            return self._of_parts(signature, parts, compute)
         launched = [kernel for kernel in kernels if not kernel.library]
         families = self._of(base_name(signature.name))
         own = _nearest(families, places(signature, compute, launched))
@@ -72,6 +76,17 @@ class Neighbours:
             return own
         other = _nearest(families, places(twin, compute, launched))
         return other if own is None or (other is not None and other[1] + OTHER_DTYPE < own[1]) else own
+
+    def _of_parts(
+        self, signature: OperatorSignature, parts: Sequence[OperatorSignature], compute: str
+    ) -> tuple[float, float] | None:
+        """The ratio of an operator that is several others one after the other."""
+        found = [self.ratio(part, compute, ()) for part in parts]
+        near = [ratio for ratio in found if ratio is not None]
+        if len(near) < len(parts):
+            return None
+        ns = sum(ratio * self._model(part, compute, ()) for part, (ratio, _) in zip(parts, near, strict=True))
+        return ns / self._model(signature, compute, ()), max(distance for _, distance in near)
 
     def _of(self, name: str) -> dict[str, Family]:
         if name not in self._families:
@@ -104,16 +119,22 @@ def families_of(entries: Iterable[Entry], model: Model) -> dict[str, Family]:
     """The families that `entries` form."""
     members: dict[str, list[tuple[Place, float]]] = {}
     for entry in entries:
-        kernels = own_kernels(entry)
-        found = places(entry.parsed, entry.compute, launches_of(kernels)) if kernels else ()
-        if not found:
-            continue
-        measured = sum(kernel_ns(kernel, found[0].cls) for kernel in kernels)
-        modelled = model(entry.parsed, entry.compute, launches_of(kernels))
-        if measured > 0 and modelled > 0:
-            for where in found:
-                members.setdefault(where.family, []).append((where, log(measured / modelled)))
+        for signature, kernels in _parts(entry):
+            found = places(signature, entry.compute, launches_of(kernels)) if kernels else ()
+            if not found:
+                continue
+            measured = sum(kernel_ns(kernel, found[0].cls) for kernel in kernels)
+            modelled = model(signature, entry.compute, launches_of(kernels))
+            if measured > 0 and modelled > 0:
+                for where in found:
+                    members.setdefault(where.family, []).append((where, log(measured / modelled)))
     return {name: _family(found) for name, found in members.items()}
+
+
+def _parts(entry: Entry) -> list[tuple[OperatorSignature, Sequence[TimedKernel]]]:
+    """What is compared with others: the operator, or its halves, with their kernels."""
+    kernels, parts = own_kernels(entry), convolution.gradients(entry.parsed)
+    return list(zip(parts, convolution.by_gradient(kernels) if len(parts) > 1 else (kernels,), strict=True))
 
 
 def launches_of(kernels: Sequence[TimedKernel]) -> tuple[KernelLaunch, ...]:

@@ -32,7 +32,8 @@ class LiveProfiler:
             )
         folder = cache_folder()
         folder.mkdir(parents=True, exist_ok=True)
-        slug = re.sub(r"[^a-z0-9]+", "-", found.lower()).strip("-")
+        made_with = f"{found} torch {self._worker.about.get('torch', '')}".lower()  # one table holds one of each
+        slug = re.sub(r"[^a-z0-9.]+", "-", made_with).strip("-")
         self._book = Book(folder / f"{slug}.parquet")
         self.measured = 0
 

@@ -183,11 +183,12 @@ class Book:
         os.truncate(self._journal, whole)
 
     def _accept(self, about: dict[str, str], results: list[dict[str, Any]]) -> None:
-        if self.about and self.about.get("gpu") != about.get("gpu"):
-            raise PhantoraError(
-                f"{self.path} holds times of {self.about.get('gpu')}, and this GPU is {about.get('gpu')}; "
-                "choose another --out"
-            )
+        for key, word in (("gpu", "this GPU is"), ("torch", "this is torch"), ("cuda", "this is CUDA")):
+            if self.about and self.about.get(key) != about.get(key):
+                raise PhantoraError(
+                    f"{self.path} holds times of {self.about.get(key)}, and {word} {about.get(key)}; "
+                    "choose another --out"
+                )
         self.about = dict(about)
         for result in results:
             key = signature_key(parse_signature(result["signature"]), result["compute"])

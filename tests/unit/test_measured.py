@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phantora.cost import KernelLaunch, OperatorSignature, TensorSpec, model_for
+from phantora.cost.convolution import by_gradient, gradients
 from phantora.cost.features import kernel_stem
 from phantora.cost.measured import DATA, Measured
 from phantora.cost.parse import write_signature
@@ -198,6 +199,49 @@ def test_foreign_and_corrupt_tables_are_refused(tmp_path: Path) -> None:
     refused("no table of kernel times")
     write_table(path, ABOUT, [entry(mm(64, 64, 64), (-5, 900))])
     refused("negative time")
+    write_table(path, {**ABOUT, "format": "7"}, [])
+    refused("version 7 of the format, and 1 is known; measure it anew")
+    write_table(path, ABOUT, [entry(mm(64, 64, 64), (1000, 900))])
+    pq.write_table(pq.read_table(path).drop_columns(["warm"]), path)
+    refused("lacks the columns warm; measure it anew")
+
+
+def test_tables_of_an_unknown_gpu_are_refused(tmp_path: Path) -> None:
+    """Beside a table of the GPU itself they do not matter; to scale from, they do."""
+    path = tmp_path / "t.parquet"
+    write_table(path, {**ABOUT, "gpu": "NVIDIA X9000"}, [entry(mm(64, 64, 64), (1000, 900))])
+    assert model_for(H200, tmp_path).operator(mm(4096, 4096, 4096), ()).provenance == "measured"
+    with pytest.raises(PhantoraError, match="measured on 'NVIDIA X9000', which no GPU file describes") as caught:
+        model_for(A100, tmp_path)
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value) and ".toml" in str(caught.value)
+
+
+def test_tables_of_another_torch_are_named() -> None:
+    model = model_for(H200)
+    assert model.of_other_builds("2.11.7+cu130") == []
+    for other in ("2.9.1+cu130", "2.11.0+cu128"):
+        (line,) = model.of_other_builds(other)
+        assert "h200-sxm.parquet" in line and "2.11.0+cu130" in line and f"this run has {other}" in line
+        assert "phantora profile" in line and "\n" not in line
+
+
+def test_the_halves_of_a_backward_pass_are_its_whole() -> None:
+    """Kernels go to the gradient that they compute, and its halves are predicted from those of others."""
+    table = read_table(DATA / "h200-sxm.parquet")
+    seen = 0
+    for measured in table.of_operator("convolution_backward")[::20]:
+        parts = gradients(measured.parsed)
+        if len(parts) == 2:
+            kernels = [kernel for kernel in measured.kernels if kernel.kind == "kernel"]
+            inputs, weight = by_gradient(kernels)
+            assert [*inputs, *weight] == kernels and inputs and weight
+            assert not any("wgrad" in kernel.name for kernel in inputs)
+            assert not any("dgrad" in kernel.name for kernel in weight)
+            roofline = Roofline(H200)
+            whole, *halves = (sum(roofline.operator(s, ()).durations) for s in (measured.parsed, *parts))
+            assert sum(halves) == pytest.approx(whole, rel=0.01)
+            seen += 1
+    assert seen > 50
 
 
 def test_an_interrupted_book_goes_on(tmp_path: Path) -> None:
@@ -216,6 +260,8 @@ def test_an_interrupted_book_goes_on(tmp_path: Path) -> None:
     assert third.lacks(wanted) == wanted[2:] and len(read_table(path)) == 2
     with pytest.raises(PhantoraError, match="holds times of NVIDIA H200"):
         third.add({**ABOUT, "gpu": "NVIDIA B200"}, [])
+    with pytest.raises(PhantoraError, match=r"holds times of 2\.11\.0, and this is torch 2\.10\.0"):
+        third.add({**ABOUT, "torch": "2.10.0"}, [])
 
 
 def test_operands_that_are_written_are_fresh_and_those_of_optimizers_positive() -> None:
