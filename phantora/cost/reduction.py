@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, prod
+from math import prod
 
 from phantora.cost.machine import Machine
 from phantora.cost.tensors import ints_at, item_bytes, nbytes, on_gpu
@@ -22,12 +22,13 @@ MANY_RESULTS, SHORT_ROW, ONE_BLOCK_BYTES = 65536, 128, 65536
 
 # Of kernels whose cut is known, fitted to 1,833 of them on H200 (the shipped table).
 UNROLLED = 4  # loads of a thread that are under way at once
-START_NS = 590.0  # on top of the launch: the block's indices
-HALVING_NS = 123.0  # adding up two halves of a block
-ROUND_NS, ROUND_NS_PER_BYTE = 193.0, 13.0  # a round's wait, by the bytes of a load
-ELEMENT_CYCLES, INDEX_CYCLES = 0.14, 0.28  # of an SM; when the place of the extremum is wanted
-SHARED_NS = 2750.0  # blocks that share a result
-OVERLAP = 1.76  # rounds, arithmetic and memory hide behind each other by this norm of their times
+START_NS = 500.0  # of a wave of blocks: their indices
+HALVING_NS = 127.0  # adding up two halves of a block
+ROUND_NS, ROUND_NS_PER_BYTE = 230.0, 12.8  # a round's wait, by the bytes of a load
+ELEMENT_CYCLES, INDEX_CYCLES = 0.05, 0.25  # of an SM; when the place of the extremum is wanted
+SHARED_NS = 3050.0  # blocks that share a result
+OVERLAP = 1.46  # rounds, arithmetic and memory hide behind each other by this norm of their times
+WIDE_REGISTERS = 86  # of a thread with several results
 WITH_INDEX = ("max.dim", "min.dim", "argmax", "argmin")
 
 _KERNEL = re.compile(r"reduce_kernel(?:<|ILi)\d+(?:, ?|ELi)(\d+)")
@@ -76,15 +77,17 @@ def estimate(
 
 def _cut_ns(machine: Machine, signature: OperatorSignature, x: TensorSpec, cut: Cut, threads: int) -> float:
     gpu = machine.gpu
-    resident = max(1, min(gpu.max_blocks_per_sm, gpu.max_threads_per_sm // max(1, threads)))
+    held = min(gpu.max_threads_per_sm, gpu.regs_per_sm // WIDE_REGISTERS) if cut.wide > 1 else gpu.max_threads_per_sm
+    resident = max(1, min(gpu.max_blocks_per_sm, held // max(1, threads)))
+    waves = max(1.0, cut.blocks / (gpu.sms * resident))
     load = item_bytes(x.dtype) * cut.wide
-    waits = ceil(cut.blocks / (gpu.sms * resident)) * cut.rounds * (ROUND_NS + ROUND_NS_PER_BYTE * load)
+    ends = START_NS + HALVING_NS * (threads.bit_length() - 1)
+    waits = waves * cut.rounds * (ROUND_NS + ROUND_NS_PER_BYTE * load) + (waves - 1.0) * ends
     cycles = INDEX_CYCLES if signature.name.endswith(WITH_INDEX) else ELEMENT_CYCLES
     arithmetic = machine.cycles_ns(prod(x.shape) * cycles) * max(1.0, gpu.sms / cut.blocks)
     memory = machine.memory_ns(float(nbytes(x))) - machine.fit.floor_ns
     work = float((waits**OVERLAP + arithmetic**OVERLAP + memory**OVERLAP) ** (1 / OVERLAP))
-    halvings = HALVING_NS * (threads.bit_length() - 1)
-    return machine.launch_ns + START_NS + halvings + work + (SHARED_NS if cut.sharing > 1 else 0.0)
+    return machine.launch_ns + ends + work + (SHARED_NS if cut.sharing > 1 else 0.0)
 
 
 def _results(signature: OperatorSignature, x: TensorSpec) -> tuple[int, int]:

@@ -21,7 +21,7 @@ ERRORS = {
     "normalization": 0.20,
     "elementwise": 0.26,
     "copy": 0.55,
-    "reduction": 0.31,
+    "reduction": 0.18,
     "optimizer": 0.27,
     "embedding": 0.29,
     "fill": 0.36,
