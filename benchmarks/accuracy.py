@@ -1,8 +1,9 @@
 """Real runs beside simulated ones: step time, MFU, memory, and, where a trace exists, what the step was spent on.
 
-    python benchmarks/accuracy.py TRUTH_DIR [RUN_ID ...] [--out FILE.jsonl] [--keep DIRECTORY]
+    python benchmarks/accuracy.py TRUTH_DIR [RUN_ID ...] [--gpu H100] [--real FILE.jsonl] [--out FILE.jsonl] [--keep DIRECTORY]
 
-TRUTH_DIR holds training scripts, ``results/train.jsonl`` (a line per real run: its command, median step time, memory)
+TRUTH_DIR holds training scripts, ``results/train.jsonl`` (a line per real run: its command, median step time, memory;
+``--real`` names another such file, as those of ``benchmarks/device/results/runs_*.jsonl``)
 and ``traces/RUN_ID.json.gz`` (Chrome traces of torch.profiler of one step of rank 0). Every run is started by its own
 command, less profiling, as ``phantora trace --cluster 1xNxGPU -- script``, with default settings. Runs whose framework
 is not installed are named and left out. Scripts print one JSON line with their times; TorchTitan's are read from
@@ -73,11 +74,12 @@ def main() -> None:
     parser.add_argument("truth", type=Path)
     parser.add_argument("runs", nargs="*", help="ids of runs (default: all)")
     parser.add_argument("--gpu", default="H200")
+    parser.add_argument("--real", type=Path, help="the real runs (default: TRUTH_DIR/results/train.jsonl)")
     parser.add_argument("--out", type=Path, help="write a JSON line per run")
     parser.add_argument("--keep", type=Path, help="keep the logs here")
     parser.add_argument("--timeout", type=float, default=900)
     args = parser.parse_args()
-    lines = (args.truth / "results" / "train.jsonl").read_text().splitlines()
+    lines = (args.real or args.truth / "results" / "train.jsonl").read_text().splitlines()
     real = {row["run_id"]: row for row in map(json.loads, lines) if not row["name"].endswith(".rank")}
     outcomes = []
     with tempfile.TemporaryDirectory() as scratch:
