@@ -1,6 +1,6 @@
 """Real runs beside simulated ones: step time, MFU, memory, and, where a trace exists, what the step was spent on.
 
-    python benchmarks/accuracy.py TRUTH_DIR [RUN_ID ...] [--gpu H100] [--real FILE.jsonl] [--out FILE.jsonl] [--keep DIR]
+    python benchmarks/accuracy.py TRUTH_DIR [RUN_ID ...] [--gpu GPU] [--real FILE.jsonl] [--out FILE.jsonl] [--keep DIR]
 
 TRUTH_DIR holds training scripts, ``results/train.jsonl`` (a line per real run: its command, median step time, memory;
 ``--real`` names another such file, as those of ``benchmarks/device/results/runs_*.jsonl``)

@@ -134,7 +134,7 @@ class Bench:
         while time.perf_counter_ns() - began < BURN_NS:
             torch.mm(self._burn, self._burn)
             torch.cuda.synchronize()
-        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as prof:
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as prof:
             for index, (_, ns) in ready.items():
                 tell(index)
                 call = self._rebuild(wanted[index])
