@@ -18,6 +18,11 @@ clusters of two SMs of one part of the chip. 24 channels slow products of 128, 5
 CHANNELS = 24  # of NCCL on NVLink of Hopper
 WAVES = 0.92
 """Share of a product's time that comes in waves. Same measurement: 1.50, 1.97, 1.33, 1.27."""
+WITHOUT_TENSOR_CORES = ("float32", "float64")
+"""Formats of arithmetic that draw no more than other kernels do: a step of Llama 3 8B in float32 on 2 H200 runs at full
+clock (benchmarks/device/results/runs_h200x2.jsonl)."""
+
+
 def limit_power(core: Core, gpu: Gpu, world_size: int) -> None:
     """Tells the core of the power limit, and how thirsty each rank's GPU is.
 
@@ -42,6 +47,8 @@ def nature_of(machine: Machine, price: Price) -> KernelNature:
     traffic = min(1.0, price.bytes / ns * 1e9 / gpu.hbm_bandwidth)
     if not price.format:
         return KernelNature(beside_communication(gpu, price), 0.0, cap * power.active, 1.0, 1.0 - traffic)
+    if price.format in WITHOUT_TENSOR_CORES:
+        return KernelNature(beside_communication(gpu, price), cap * power.active, 0.0, 1.0, 1.0)
     # Drawn at the clock that the duration holds for: the full one, or the one at which a burst meets its own limit.
     tensor = power.attention if price.cls == "attention" else power.tensor
     rate = cap * tensor * price.flops / ns / machine.peak(price.format)

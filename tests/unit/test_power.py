@@ -192,3 +192,15 @@ def test_kernels_bound_by_memory_do_not_follow_the_clock() -> None:
     nature = nature_of(Machine(H200), Price((1000,), "elementwise", "measured", 0.0, 4.5e6))
     assert nature.bound == pytest.approx(1 - 4.5 / 4.8)
     assert nature.dynamic == 0.0
+
+
+def test_arithmetic_without_tensor_cores_goes_with_the_clock_and_draws_less() -> None:
+    simt, tensor = (
+        nature_of(
+            Machine(H200),
+            Price((1_000_000,), "gemm", "measured", 0.7 * H200.peak_flops[f] * 1e-3, 1e8, format=f, tiles=1440),
+        )
+        for f in ("float32", "bfloat16")
+    )
+    assert (simt.bound, tensor.bound) == (1.0, 1.0)
+    assert simt.dynamic == H200.power.active * H200.power_watts < 0.7 * tensor.dynamic
