@@ -48,7 +48,7 @@ def places(
     first = found[0]
     cut = reduction.cut_of(signature, kernels)
     if cut is not None:
-        return (*_reduction(signature, cut, kernels[0].block), *found)
+        return _reduction(signature, cut, kernels[0].block)
     stems = " ".join(dict.fromkeys(kernel_stem(kernel.name) for kernel in kernels))
     blocks = " ".join(dict.fromkeys(str(kernel.block) for kernel in kernels))
     return (

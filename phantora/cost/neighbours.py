@@ -14,8 +14,8 @@ from math import exp, inf, log
 import numpy as np
 import numpy.typing as npt
 
-from phantora.cost import convolution
-from phantora.cost.catalogue import base_name
+from phantora.cost import convolution, reduction
+from phantora.cost.catalogue import base_name, classify
 from phantora.cost.features import Place, bfloat16_for_float16, places
 from phantora.cost.table import Entry, Table, TimedKernel
 from phantora.cost.transfer import COLD_CLASSES
@@ -119,16 +119,21 @@ def families_of(entries: Iterable[Entry], model: Model) -> dict[str, Family]:
     """The families that `entries` form."""
     members: dict[str, list[tuple[Place, float]]] = {}
     for entry in entries:
+        entry_class, _ = classify(base_name(entry.parsed.name))
         for signature, kernels in _parts(entry):
-            found = places(signature, entry.compute, launches_of(kernels)) if kernels else ()
-            if not found:
-                continue
-            measured = sum(kernel_ns(kernel, found[0].cls) for kernel in kernels)
-            modelled = model(signature, entry.compute, launches_of(kernels))
-            if measured > 0 and modelled > 0:
-                for where in found:
-                    members.setdefault(where.family, []).append((where, log(measured / modelled)))
+            measured = sum(kernel_ns(kernel, entry_class) for kernel in kernels)
+            for launched in _known(signature, launches_of(kernels)):
+                found = places(signature, entry.compute, launched) if kernels else ()
+                modelled = model(signature, entry.compute, launched) if found else 0.0
+                if measured > 0 and modelled > 0:
+                    for where in found:
+                        members.setdefault(where.family, []).append((where, log(measured / modelled)))
     return {name: _family(found) for name, found in members.items()}
+
+
+def _known(signature: OperatorSignature, launched: tuple[KernelLaunch, ...]) -> list[tuple[KernelLaunch, ...]]:
+    """What may be known of an operator's kernels. The model of a reduction whose cut is known is another."""
+    return [launched] if reduction.cut_of(signature, launched) is None else [launched, ()]
 
 
 def _parts(entry: Entry) -> list[tuple[OperatorSignature, Sequence[TimedKernel]]]:
