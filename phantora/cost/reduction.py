@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from math import log2, prod
 
 from phantora.cost.machine import Machine
 from phantora.cost.tensors import ints_at, item_bytes, nbytes, on_gpu
@@ -71,8 +71,8 @@ def estimate(
     if results >= MANY_RESULTS:
         work = results * (row if 0 < row < SHORT_ROW else 1)
         return max(machine.fit.floor_ns + machine.cycles_ns(work * CYCLES), machine.memory_ns(moved, SHARE)), moved
-    second_stage = FLOOR_NS if moved > ONE_BLOCK_BYTES else FLOOR_NS / 4
-    return second_stage + machine.memory_ns(moved, SHARE), moved
+    octaves = log2(max(moved, 1.0) / ONE_BLOCK_BYTES)  # where blocks begin to share results is not known
+    return FLOOR_NS * min(1.0, max(0.25, 0.625 + 0.1875 * octaves)) + machine.memory_ns(moved, SHARE), moved
 
 
 def _cut_ns(machine: Machine, signature: OperatorSignature, x: TensorSpec, cut: Cut, threads: int) -> float:
