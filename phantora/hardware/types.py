@@ -47,7 +47,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Power:
-    """What draws power, as shares of the cap (``power_watts``), and how the limiter acts. docs/costs.md explains it."""
+    """What draws power, as shares of the usual cap (``power_watts``), and how the limiter acts (docs/costs.md)."""
 
     idle: float
     """Whatever runs: leakage, memory refresh, links."""
@@ -114,6 +114,8 @@ class Gpu:
     calibration: Calibration
     calibrated_on: str
     """Name of the GPU on which `calibration` was measured."""
+    limit_watts: float = 0.0
+    """The limit in force (``nvidia-smi -pl``), where it is not `power_watts`, to which the shares of `power` refer."""
     launch_ns: float = 0.0
     """Duration of a kernel that does nothing, measured; 0: not known, the calibration's `floor_ns` then."""
 

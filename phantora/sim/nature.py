@@ -31,7 +31,7 @@ def limit_power(core: Core, gpu: Gpu, world_size: int) -> None:
     """
     power, cap = gpu.power, float(gpu.power_watts)
     core.set_power(
-        (1.0 - power.idle) * cap, power.exponent, power.communication * cap, power.response_ns, power.reaction_ns
+        (gpu.limit_watts or cap) - power.idle * cap, power.exponent, power.communication * cap, power.response_ns, power.reaction_ns
     )
     order = list(range(world_size))
     random.Random(world_size).shuffle(order)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +145,8 @@ class Appetites:
     def __init__(self) -> None:
         self.factors: dict[int, float] = {}
 
-    def set_power(self, *_: float) -> None: ...
+    def set_power(self, budget: float, *_: float) -> None:
+        self.budget = budget
 
     def set_appetite(self, rank: int, factor: float) -> None:
         self.factors[rank] = factor
@@ -158,6 +160,15 @@ def test_gpus_of_a_job_have_the_quantiles_of_their_distribution(world: int) -> N
     assert math.isclose(sum(factors), 0.0, abs_tol=1e-9)
     spread = math.sqrt(sum(f * f for f in factors) / world)
     assert (spread == 0.0) if world == 1 else 0.5 * H200.power.spread < spread <= H200.power.spread
+
+
+def test_a_lower_limit_leaves_what_kernels_draw() -> None:
+    core: Any = Appetites()
+    limited = replace(H200, limit_watts=500.0)
+    limit_power(core, limited, 1)
+    assert core.budget == pytest.approx(500 - 0.21 * 700)
+    price = Price((1000,), "elementwise", "measured", 0.0, 4.5e6)
+    assert nature_of(Machine(limited), price).steady == nature_of(Machine(H200), price).steady > 0
 
 
 def measured() -> list[dict[str, Any]]:
