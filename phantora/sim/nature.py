@@ -30,9 +30,8 @@ def limit_power(core: Core, gpu: Gpu, world_size: int) -> None:
     order that depends on nothing but their number; a single GPU is the median.
     """
     power, cap = gpu.power, float(gpu.power_watts)
-    core.set_power(
-        (gpu.limit_watts or cap) - power.idle * cap, power.exponent, power.communication * cap, power.response_ns, power.reaction_ns
-    )
+    budget = (gpu.limit_watts or cap) - power.idle * cap
+    core.set_power(budget, power.exponent, power.communication * cap, power.response_ns, power.reaction_ns)
     order = list(range(world_size))
     random.Random(world_size).shuffle(order)
     for place, rank in enumerate(order):
