@@ -1,9 +1,10 @@
 """What plans of cuDNN ask for beside their tensors: the simulator's table of it, and how well the simulator answers.
 
-    python benchmarks/workspaces.py table --h100 FILE.jsonl ... --h200 FILE.jsonl ...   # writes stub/cudnn_workspaces.h
+    python benchmarks/workspaces.py table --h100 FILE.jsonl ... --h200 FILE.jsonl ...
     python benchmarks/workspaces.py compare MEASURED.jsonl SIMULATED.jsonl
 
-The files are those of benchmarks/device/memory.py, measured on a GPU, or simulated:
+`table` adds to stub/cudnn_workspaces.h and cudnn_tried.h. The files are those of benchmarks/device/memory.py,
+measured on a GPU, or simulated:
 
     phantora trace --cluster 1x1xH100 benchmarks/device/memory.py --only workspaces --seconds 600 --out SIMULATED.jsonl
 """
@@ -19,19 +20,28 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-TABLE = Path(__file__).parents[1] / "stub" / "cudnn_workspaces.h"
-HEAD = """// Bytes that plans of cuDNN 9.19 asked for on H100 and H200 under torch 2.11 (the other GPU's where one was
-// not measured): benchmarks/device/memory.py. Written by benchmarks/workspaces.py."""
+STUB = Path(__file__).parents[1] / "stub"
+USUAL, TRIED = STUB / "cudnn_workspaces.h", STUB / "cudnn_tried.h"
+HEADS = {
+    USUAL: """// Bytes that plans of cuDNN 9.19 asked for on H100 and H200 under torch 2.11 (the other GPU's where one
+// was not measured): benchmarks/device/memory.py. Written by benchmarks/workspaces.py.""",
+    TRIED: """// The most that any plan of cuDNN 9.19 asked for while cudnn.benchmark tried them, on H100 and H200
+// (the other GPU's where one was not measured): benchmarks/device/memory.py. Written by benchmarks/workspaces.py.""",
+}
 TYPES = {"bfloat16": "bf16", "float16": "f16"}
 Plan = tuple[str, str, str, int, int, int, int, int, int, int]  # as PLAN in cudnn_workspace.h
 
 
-def rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Measured calls with cuDNN's default choices, their signature read."""
+def rows(path: Path, benchmark: bool = False) -> Iterator[dict[str, Any]]:
+    """Measured calls with cuDNN's default choices, or with cudnn.benchmark, their signature read."""
     for line in path.read_text().splitlines():
         row = json.loads(line)
-        if row["name"] == "workspace" and "bytes" in row and not row.get("benchmark"):
-            yield row | {"call": json.loads(row["signature"])}
+        if row["name"] != "workspace" or "bytes" not in row or row.get("benchmark", False) != benchmark:
+            continue
+        call = json.loads(row["signature"])
+        if call["op"] == "aten::cudnn_convolution" and call["args"][6:9:2] != [benchmark, row["compute"] == "tf32"]:
+            continue  # the operator's own arguments say other than torch's settings
+        yield row | {"call": call}
 
 
 def plan_of(row: dict[str, Any]) -> Plan | None:
@@ -54,14 +64,32 @@ def plan_of(row: dict[str, Any]) -> Plan | None:
 
 
 def table(h100: list[Path], h200: list[Path]) -> None:
-    found: list[dict[Plan, int]] = [
-        {plan: row["bytes"] for path in paths for row in rows(path) if (plan := plan_of(row))} for paths in (h100, h200)
-    ]
-    with TABLE.open("w") as out:
-        print(HEAD, file=out)
-        for plan in sorted(found[0] | found[1]):
-            bytes_of = [one.get(plan, other.get(plan)) for one, other in (found, found[::-1])]
-            print(f"PLAN({', '.join(map(str, (*plan, *bytes_of)))})", file=out)
+    for path, benchmark in ((USUAL, False), (TRIED, True)):
+        found = written(path)
+        for plans, files in zip(found, (h100, h200), strict=True):
+            for file in files:
+                for row in rows(file, benchmark):
+                    if plan := plan_of(row):
+                        plans[plan] = row["first" if benchmark else "bytes"]
+        with path.open("w") as out:
+            print(HEADS[path], file=out)
+            for plan in sorted(found[0] | found[1]):
+                bytes_of = [one.get(plan, other.get(plan)) for one, other in (found, found[::-1])]
+                print(f"PLAN({', '.join(map(str, (*plan, *bytes_of)))})", file=out)
+
+
+def written(path: Path) -> tuple[dict[Plan, int], dict[Plan, int]]:
+    """What the table has already, on H100 and H200."""
+    found: tuple[dict[Plan, int], dict[Plan, int]] = {}, {}
+    for line in path.read_text().splitlines() if path.exists() else ():
+        if not line.startswith("PLAN("):
+            continue
+        form, kind, layout, *numbers = line[len("PLAN(") : -1].split(", ")
+        batch, channels, size, filters, taps, stride, padding, *bytes_of = map(int, numbers)
+        plan = (form, kind, layout, batch, channels, size, filters, taps, stride, padding)
+        for plans, value in zip(found, bytes_of, strict=True):
+            plans[plan] = value
+    return found
 
 
 def compare(measured: Path, simulated: Path) -> None:

@@ -140,6 +140,7 @@ typedef struct summary {
   int outputs;
   output output[MAX_OUTPUTS];
   int64_t workspace;
+  bool largest;  // of the plans that a caller may try
 } summary;
 
 typedef struct descriptor {
@@ -359,8 +360,8 @@ static void add_list(ph_call *call, const char *key, const descriptor *self, int
   if (count > 0 && count <= CUDNN_DIM_MAX) ph_call_list(call, key, values, (int)count, named);
 }
 // Single precision on tensor cores or not; other types name their accumulator.
-static const char *compute_word(const tensor *t, int64_t engine) {
-  if (t->type && t->type->id == PH_R_32F) return engine == 0 ? "tf32" : "f32";
+static const char *compute_word(const tensor *t, bool tensor_cores) {
+  if (t->type && t->type->id == PH_R_32F) return tensor_cores ? "tf32" : "f32";
   return t->type && t->type->id == PH_R_64F ? "f64" : t->type && t->type->id == PH_R_8I ? "i32" : "f32";
 }
 
@@ -383,7 +384,7 @@ static void copy_list(int64_t *to, const descriptor *self, int name) {
   if (count > 0 && count <= CUDNN_DIM_MAX) memcpy(to, values, (size_t)count * sizeof *to);
 }
 
-static convolution_problem problem_of(const convolution *form, const descriptor *operation, int64_t engine) {
+static convolution_problem problem_of(const convolution *form, const descriptor *operation, bool tensor_cores) {
   tensor x = tensor_at(operation, form->x), w = tensor_at(operation, form->w), y = tensor_at(operation, form->y);
   convolution_problem p = {.form = (int)(form - convolutions),  // listed in the order of FORM_
                            .type = TYPE_other,
@@ -393,7 +394,7 @@ static convolution_problem problem_of(const convolution *form, const descriptor 
                            .w_bytes = (int64_t)w.bytes,
                            .y_bytes = (int64_t)y.bytes};
   switch (x.type ? (int)x.type->id : -1) {
-    case PH_R_32F: p.type = engine == 0 ? TYPE_tf32 : TYPE_f32; break;
+    case PH_R_32F: p.type = tensor_cores ? TYPE_tf32 : TYPE_f32; break;
     case PH_R_16BF: p.type = TYPE_bf16; break;
     case PH_R_16F: p.type = TYPE_f16; break;
   }
@@ -408,12 +409,12 @@ static convolution_problem problem_of(const convolution *form, const descriptor 
 }
 
 static void describe_convolution(const graph *g, const convolution *form, const descriptor *operation,
-                                 int64_t engine, ph_call *call) {
+                                 bool tensor_cores, ph_call *call) {
   tensor x = tensor_at(operation, form->x), w = tensor_at(operation, form->w),
          y = tensor_at(operation, form->y);
   const descriptor *parameters = child(operation, form->convolution);
   ph_call_begin(call, "cudnn", form->call);
-  const char *compute = compute_word(&x, engine);
+  const char *compute = compute_word(&x, tensor_cores);
   ph_call_text(call, "a", ph_dtype_name(x.type), true);
   ph_call_text(call, "c", ph_dtype_name(y.type), false);
   ph_call_text(call, "compute", compute, !strcmp(compute, "tf32"));
@@ -494,7 +495,7 @@ static void describe_fused_attention(const descriptor *operation, bool backward,
   describe_attention(call, backward, &q, k.dim[1], length, v.dim[3]);
 }
 
-static void describe_matmul(const graph *g, const descriptor *operation, int64_t engine, ph_call *call) {
+static void describe_matmul(const graph *g, const descriptor *operation, bool tensor_cores, ph_call *call) {
   tensor a = tensor_at(operation, CUDNN_ATTR_OPERATION_MATMUL_ADESC),
          b = tensor_at(operation, CUDNN_ATTR_OPERATION_MATMUL_BDESC);
   tensor c = tensor_at(operation, CUDNN_ATTR_OPERATION_MATMUL_CDESC);
@@ -504,7 +505,7 @@ static void describe_matmul(const graph *g, const descriptor *operation, int64_t
   ph_call_text(call, "a", ph_dtype_name(a.type), true);
   ph_call_text(call, "b", ph_dtype_name(b.type), false);
   ph_call_text(call, "c", ph_dtype_name(c.type), false);
-  ph_call_text(call, "compute", compute_word(&a, engine), false);
+  ph_call_text(call, "compute", compute_word(&a, tensor_cores), false);
   ph_call_number(call, "m", m, true);
   ph_call_number(call, "n", n, true);
   ph_call_number(call, "k", k, true);
@@ -554,15 +555,46 @@ static void describe_rest(const graph *g, ph_call *call) {
   call->flops = largest * (double)g->operations + matmul_flops(g);
 }
 
+// What a graph's engines differ in: single precision has them with and without tensor cores. Convolutions have each
+// twice, as the heuristics would have it first and as the one that asks for most memory, which callers meet that time
+// them all (torch.backends.cudnn.benchmark): it is slower, and never kept.
+typedef struct engines {
+  int64_t precisions, ranks;
+} engines;
+static engines engines_of(const graph *g) {
+  engines result = {1, 1};
+  int type = -1;
+  const descriptor *matmul = first_operation(g, CUDNN_BACKEND_OPERATION_MATMUL);
+  if (matmul) type = (int)integer(child(matmul, CUDNN_ATTR_OPERATION_MATMUL_ADESC), CUDNN_ATTR_TENSOR_DATA_TYPE);
+  for (size_t i = 0; i < sizeof convolutions / sizeof *convolutions; i++) {
+    const descriptor *operation = first_operation(g, convolutions[i].operation);
+    if (!operation) continue;
+    type = (int)integer(child(operation, convolutions[i].x), CUDNN_ATTR_TENSOR_DATA_TYPE);
+    result.ranks = 2;
+    break;
+  }
+  if (type == CUDNN_DATA_FLOAT) result.precisions = 2;
+  return result;
+}
+static int64_t engine_count(const descriptor *operation_graph) {
+  graph g = graph_of(operation_graph);
+  engines offered = engines_of(&g);
+  return offered.precisions * offered.ranks;
+}
+static bool on_tensor_cores(const graph *g, int64_t engine) { return engine % engines_of(g).precisions == 0; }
+
 static void describe(const graph *g, int64_t engine, summary *out) {
   ph_call *call = &out->call;
+  bool tensor_cores = on_tensor_cores(g, engine);
+  out->largest = engine >= engines_of(g).precisions;
   bool done = false;
   for (size_t i = 0; !done && i < sizeof convolutions / sizeof *convolutions; i++) {
     const descriptor *operation = first_operation(g, convolutions[i].operation);
     if (!operation) continue;
-    describe_convolution(g, &convolutions[i], operation, engine, call);
-    convolution_problem problem = problem_of(&convolutions[i], operation, engine);
-    if (problem.dims > 2 && problem.x_bytes && problem.y_bytes) out->workspace = convolution_workspace(&problem);
+    describe_convolution(g, &convolutions[i], operation, tensor_cores, call);
+    convolution_problem problem = problem_of(&convolutions[i], operation, tensor_cores);
+    if (problem.dims > 2 && problem.x_bytes && problem.y_bytes)
+      out->workspace = convolution_workspace(&problem, out->largest);
     done = true;
   }
   const descriptor *forward = first_operation(g, CUDNN_BACKEND_OPERATION_SDPA_FWD),
@@ -577,28 +609,11 @@ static void describe(const graph *g, int64_t engine, summary *out) {
   } else if (four && (products == 2 || products >= 4)) {
     describe_written_attention(g, products >= 4, call);
   } else if (products == 1) {
-    describe_matmul(g, first, engine, call);
+    describe_matmul(g, first, tensor_cores, call);
   } else {
     describe_rest(g, call);
   }
   survey_tensors(g, out);
-}
-
-// Single precision graphs have an engine with and one without tensor cores.
-static int64_t engines_of(const descriptor *operation_graph) {
-  graph g = graph_of(operation_graph);
-  for (size_t i = 0; i < sizeof convolutions / sizeof *convolutions; i++) {
-    const descriptor *operation = first_operation(&g, convolutions[i].operation);
-    if (operation)
-      return integer(child(operation, convolutions[i].x), CUDNN_ATTR_TENSOR_DATA_TYPE) == CUDNN_DATA_FLOAT
-                 ? 2
-                 : 1;
-  }
-  const descriptor *matmul = first_operation(&g, CUDNN_BACKEND_OPERATION_MATMUL);
-  return matmul && integer(child(matmul, CUDNN_ATTR_OPERATION_MATMUL_ADESC), CUDNN_ATTR_TENSOR_DATA_TYPE) ==
-                       CUDNN_DATA_FLOAT
-             ? 2
-             : 1;
 }
 
 // ---------------------------------------------------------------- the backend calls
@@ -697,7 +712,7 @@ static int finalise(descriptor *self) {
                   "cudnnBackendFinalize: VARIANT_PACK has unequal numbers of ids and pointers");
   if (self->type == CUDNN_BACKEND_ENGINE && (integer(self, CUDNN_ATTR_ENGINE_GLOBAL_INDEX) < 0 ||
                                              integer(self, CUDNN_ATTR_ENGINE_GLOBAL_INDEX) >=
-                                                 engines_of(child(self, CUDNN_ATTR_ENGINE_OPERATION_GRAPH))))
+                                                 engine_count(child(self, CUDNN_ATTR_ENGINE_OPERATION_GRAPH))))
     status = fail(CUDNN_STATUS_NOT_SUPPORTED, "cudnnBackendFinalize: no engine %lld for this graph",
                   (long long)integer(self, CUDNN_ATTR_ENGINE_GLOBAL_INDEX));
   if (self->type == CUDNN_BACKEND_EXECUTION_PLAN) status = finalise_plan(self);
@@ -746,12 +761,13 @@ static const answer *computed_answer(const descriptor *self, int name, answer *s
       {CUDNN_ATTR_KERNEL_CACHE_IS_ENGINECFG_KERNEL_CACHED, CUDNN_TYPE_BOOLEAN, 1, 0},
   };
   if (name == CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT) {
-    *scratch = (answer){name, CUDNN_TYPE_INT64, 1, engines_of(self)};
+    *scratch = (answer){name, CUDNN_TYPE_INT64, 1, engine_count(self)};
     return scratch;
   }
   if (name == CUDNN_ATTR_ENGINE_NUMERICAL_NOTE) {
-    *scratch = (answer){name, CUDNN_TYPE_NUMERICAL_NOTE, integer(self, CUDNN_ATTR_ENGINE_GLOBAL_INDEX) == 0,
-                        CUDNN_NUMERICAL_NOTE_TENSOR_CORE};
+    graph g = graph_of(child(self, CUDNN_ATTR_ENGINE_OPERATION_GRAPH));
+    bool noted = on_tensor_cores(&g, integer(self, CUDNN_ATTR_ENGINE_GLOBAL_INDEX));
+    *scratch = (answer){name, CUDNN_TYPE_NUMERICAL_NOTE, noted, CUDNN_NUMERICAL_NOTE_TENSOR_CORE};
     return scratch;
   }
   if (name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE) {
@@ -778,9 +794,9 @@ static int get_attribute(const descriptor *self, int name, int type, int64_t req
     if (type != CUDNN_TYPE_BACKEND_DESCRIPTOR)
       return fail(CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE, "cudnnBackendGetAttribute: type %d of %d", type,
                   name);
-    int64_t engines = engines_of(child(self, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH));
-    if (count) *count = elements && requested < engines ? requested : engines;
-    for (int64_t i = 0; elements && i < requested && i < engines; i++) {
+    int64_t offered = engine_count(child(self, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH));
+    if (count) *count = elements && requested < offered ? requested : offered;
+    for (int64_t i = 0; elements && i < requested && i < offered; i++) {
       int status = fill_configuration(((descriptor **)elements)[i], self, i);
       if (status != CUDNN_STATUS_SUCCESS) return status;
     }
@@ -844,6 +860,7 @@ static int execute(const handle *self, const descriptor *plan, const descriptor 
                   (long long)plan->plan->output[i].uid);
   }
   int status = launch(self, &plan->plan->call);
+  if (status == CUDNN_STATUS_SUCCESS && plan->plan->largest) status = launch(self, &plan->plan->call);
   for (int i = 0; status == CUDNN_STATUS_SUCCESS && i < plan->plan->outputs; i++)
     for (int64_t at = 0; at < uids->count; at++)
       if (((const int64_t *)uids->data)[at] == plan->plan->output[i].uid)

@@ -20,6 +20,10 @@ typedef struct measured_plan {
 static const measured_plan measured_plans[] = {
 #include "cudnn_workspaces.h"
 };
+// The largest workspace of all plans that cudnn.benchmark tries.
+static const measured_plan largest_plans[] = {
+#include "cudnn_tried.h"
+};
 #undef PLAN
 
 typedef struct convolution_problem {
@@ -58,11 +62,11 @@ static int64_t for_batch(const convolution_problem *p, const measured_plan *m) {
   return bytes;
 }
 
-// Filters of one tap without stride are plain products of each image's pixels with the filters, for any layout, if
+// Most gradients without tensor cores take tensors as they lie. Filters of one tap without stride are plain products of each image's pixels with the filters, for any layout, if
 // rows of pixels are aligned to 16 bytes.
 static int64_t by_rule(const convolution_problem *p) {
   int spatial = p->dims - 2;
-  if (p->layout == LAYOUT_nhwc) return 0;
+  if (p->layout == LAYOUT_nhwc || (p->type == TYPE_f32 && p->form != FORM_fwd)) return 0;
   int64_t converted = p->x_bytes + p->y_bytes + ALIGNMENT_SLACK;
   if (!all_equal(p->w + 2, spatial, 1)) return converted + p->w_bytes;
   if (!all_equal(p->stride, spatial, 1)) return converted;
@@ -70,12 +74,33 @@ static int64_t by_rule(const convolution_problem *p) {
   return channel_bytes % 16 ? converted : 0;
 }
 
-static int64_t convolution_workspace(const convolution_problem *p) {
+// Of `count` measured plans the one with the batch nearest to the problem's, but for `except`.
+static const measured_plan *nearest_of(const measured_plan *plans, size_t count, const convolution_problem *p,
+                                       const measured_plan *except) {
   const measured_plan *nearest = NULL;
   bool hopper = ph_gpu()->major == 9, plain = p->dims == 4 && p->x[1] == p->w[1] && p->type != TYPE_other;
-  for (size_t i = 0; hopper && plain && i < sizeof measured_plans / sizeof *measured_plans; i++) {
-    const measured_plan *m = &measured_plans[i];
-    if (like(p, m) && (!nearest || apart(m->batch, p->x[0]) < apart(nearest->batch, p->x[0]))) nearest = m;
-  }
-  return nearest ? for_batch(p, nearest) : by_rule(p);
+  for (const measured_plan *m = plans; hopper && plain && m < plans + count; m++)
+    if (m != except && like(p, m) && (!nearest || apart(m->batch, p->x[0]) < apart(nearest->batch, p->x[0])))
+      nearest = m;
+  return nearest;
+}
+
+// The largest plans are general ones: those in single precision serve either layout, and use no tensor cores. They
+// keep something for each image and something for the filters, so two measured batches give any other.
+static int64_t largest_workspace(const convolution_problem *problem) {
+  enum { COUNT = sizeof largest_plans / sizeof *largest_plans };
+  convolution_problem p = *problem;
+  if (p.type == TYPE_f32 || p.type == TYPE_tf32) p.type = TYPE_tf32, p.layout = LAYOUT_nchw;
+  const measured_plan *one = nearest_of(largest_plans, COUNT, &p, NULL);
+  const measured_plan *other = one ? nearest_of(largest_plans, COUNT, &p, one) : NULL;
+  if (!other) return one ? one->h100 : 0;
+  double each = (double)(other->h100 - one->h100) / (double)(other->batch - one->batch);
+  return one->h100 + (int64_t)(each * (double)(p.x[0] - one->batch));
+}
+
+static int64_t convolution_workspace(const convolution_problem *p, bool largest) {
+  const measured_plan *nearest = nearest_of(measured_plans, sizeof measured_plans / sizeof *measured_plans, p, NULL);
+  int64_t usual = nearest ? for_batch(p, nearest) : by_rule(p);
+  int64_t most = largest ? largest_workspace(p) : 0;
+  return most > usual ? most : usual;
 }

@@ -154,9 +154,18 @@ def swept() -> Iterator[Call]:
 
 def choices() -> Iterator[Call]:
     for text in _one_by_one(_convolutions((16, 32, 64, 128, 256), (("float32", False),))):
-        yield text, False, False
-    for text in _one_by_one(_convolutions((64, 128), (("float32", False), ("bfloat16", True)))):
-        yield text, True, True
+        yield _told(text, tf32=False, benchmark=False), False, False
+    for text in _one_by_one(_convolutions((64, 128), LAYOUTS)):
+        yield _told(text, tf32=True, benchmark=True), True, True
+
+
+def _told(text: str, tf32: bool, benchmark: bool) -> str:
+    """Forward, the operator's own arguments say whether TF32 is allowed and plans are tried; backward, torch's settings."""
+    signature = parse_signature(text)
+    if signature.name != "aten::cudnn_convolution":
+        return text
+    *tensors_to_groups, _, deterministic, _ = signature.args
+    return write_signature(replace(signature, args=(*tensors_to_groups, benchmark, deterministic, tf32)))
 
 
 def _one_by_one(texts: Iterable[str]) -> Iterator[str]:

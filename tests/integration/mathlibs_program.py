@@ -125,6 +125,23 @@ def workspaces() -> dict[str, int]:
     return found
 
 
+def tried() -> list[int]:
+    """The same of a gradient while cudnn.benchmark tries plans of it, then afterwards; then of another batch."""
+    found = []
+    torch.backends.cudnn.benchmark = True
+    for batch in (64, 64, 96):
+        shapes = (batch, 64, 56, 56), (64, 64, 3, 3)
+        x, w = (new(*shape, dtype=BF16).to(memory_format=torch.channels_last) for shape in shapes)
+        torch.cuda.reset_peak_memory_stats()
+        grad, _, _ = torch.ops.aten.convolution_backward(
+            x, x, w, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, False, False]
+        )
+        found.append(requested("peak") - requested("current"))
+        del grad
+    torch.backends.cudnn.benchmark = False
+    return found
+
+
 def requested(which: str) -> int:
     return int(torch.cuda.memory_stats()[f"requested_bytes.all.{which}"])
 
@@ -240,7 +257,7 @@ def main(library: ctypes.CDLL, libraries: list[str]) -> None:
     for part in (products, convolutions, attention, layers, algebra):
         part()
     mark("answers")
-    found = answers(libraries) | {"workspaces": workspaces()}
+    found = answers(libraries) | {"workspaces": workspaces(), "tried": tried()}
     print(json.dumps({"failures": failures, "answers": found}), flush=True)
     library.ph_exit(0)
     os._exit(0)  # as the launcher ends a rank: torch's own caches are not torn down

@@ -154,6 +154,11 @@ def test_workspaces_of_convolutions(outcome: Outcome) -> None:
     assert max(found[key] for key in found if "channels_last" in key) < 512
 
 
+def test_workspaces_that_cudnn_benchmark_tries(outcome: Outcome) -> None:
+    """As measured while plans were tried; then the usual one's; on the line through two batches that were measured."""
+    assert outcome.answers["tried"] == [51_453_968, 131, (51_453_968 + 102_834_192) // 2]
+
+
 def test_convolution_variants(outcome: Outcome) -> None:
     assert {call["groups"] for call in outcome.calls["grouped"]} == {4}
     # A transposed convolution is the gradient of the data forward, and the forward one backward.
