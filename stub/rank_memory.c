@@ -43,7 +43,8 @@ static size_t range_count, range_room;
 static size_t last_hit;
 static chunk *chunks;
 static int64_t accounts[PH_MAX_DEVICES];  // bytes taken: allocations and charges
-static int64_t most;                      // that any account ever held
+static bool short_of[PH_MAX_DEVICES];     // memory ran out once: the context has given back what it can
+static int64_t most;                      // that any device ever had taken, its context with it
 static _Atomic size_t marked_pages;       // over all ranges; 0: nothing true lies anywhere
 
 static void clear_in(range *r, uintptr_t from, uintptr_t to);
@@ -145,15 +146,21 @@ static range *make(void *base, size_t bytes, enum ph_space space, int device, bo
 }
 
 // ---------------------------------------------------------------- accounting
-static int64_t capacity(void) {
-  const ph_device *gpu = ph_gpu();
-  return gpu ? (int64_t)(gpu->memory_bytes - gpu->context_bytes) : 0;
+static int64_t context_of(int device) {
+  return (int64_t)(ph_gpu()->context_bytes - (short_of[device] ? ph_gpu()->spare_bytes : 0));
+}
+
+static int64_t capacity(int device) {
+  return ph_gpu() ? (int64_t)ph_gpu()->memory_bytes - context_of(device) : 0;
 }
 
 static bool charge(int device, int64_t bytes) {
-  if (bytes > 0 && accounts[device] + bytes > capacity()) return false;
+  if (bytes > 0 && accounts[device] + bytes > capacity(device)) {
+    short_of[device] = true;
+    if (accounts[device] + bytes > capacity(device)) return false;
+  }
   accounts[device] += bytes;
-  if (accounts[device] > most) most = accounts[device];
+  if (ph_gpu() && accounts[device] + context_of(device) > most) most = accounts[device] + context_of(device);
   return true;
 }
 
@@ -169,7 +176,7 @@ bool ph_memory_charge(int device, int64_t bytes) {
 
 int64_t ph_memory_peak(void) {
   pthread_mutex_lock(&lock);
-  int64_t peak = most ? most + (int64_t)ph_gpu()->context_bytes : 0;
+  int64_t peak = most;
   pthread_mutex_unlock(&lock);
   return peak;
 }
@@ -179,7 +186,7 @@ void ph_memory_info(int device, size_t *free_bytes, size_t *total_bytes) {
   if (!is_device(device)) return;
   pthread_mutex_lock(&lock);
   *total_bytes = ph_gpu()->memory_bytes;
-  int64_t rest = capacity() - accounts[device];
+  int64_t rest = capacity(device) - accounts[device];
   *free_bytes = rest > 0 ? (size_t)rest : 0;
   pthread_mutex_unlock(&lock);
 }

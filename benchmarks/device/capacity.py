@@ -2,8 +2,9 @@
 
     python benchmarks/device/capacity.py
 
-Takes blocks until there is no room: of 1 GiB, then smaller ones. A line per stage (a context alone, cuBLAS, cuDNN used before): bytes
-that torch reserved at the end, what was free, and the error's text.
+Takes blocks until there is no room: of 1 GiB, then smaller ones. A line per stage (a context alone, a kernel, cuBLAS,
+cuDNN used before): bytes that torch reserved at the end, what was free, what was taken beside torch's before and
+afterwards, and the error's text.
 """
 
 from __future__ import annotations
@@ -33,6 +34,16 @@ def fill() -> dict[str, object]:
     return found | {"free": free, "total": total, "error": text}
 
 
+def taken() -> int:
+    """Bytes of the GPU that torch's allocator does not hold."""
+    free, total = torch.cuda.mem_get_info()
+    return total - free - torch.cuda.memory_reserved()
+
+
+def kernel() -> None:
+    torch.ones(1024, device="cuda").add_(1)
+
+
 def products() -> None:
     x = torch.randn(1024, 1024, device="cuda", dtype=torch.bfloat16)
     F.linear(x, x, x[0])
@@ -45,10 +56,12 @@ def convolution() -> None:
 
 
 def main() -> None:
-    for what, use in (("context", lambda: None), ("cuBLAS", products), ("cuDNN", convolution)):
+    for what, use in (("context", lambda: None), ("kernel", kernel), ("cuBLAS", products), ("cuDNN", convolution)):
         use()
         torch.cuda.synchronize()
-        print(json.dumps({"name": "capacity", "what": what, "gpu": torch.cuda.get_device_name(), **fill()}), flush=True)
+        beside = taken()
+        row = {"name": "capacity", "what": what, "gpu": torch.cuda.get_device_name(), "beside": beside, **fill()}
+        print(json.dumps(row | {"beside_afterwards": taken()}), flush=True)
 
 
 if __name__ == "__main__":

@@ -118,5 +118,6 @@ def device_fields(gpu: Gpu) -> dict[str, int | bytes]:
         "nvlink": int(gpu.nvlink_bandwidth > 0),
         "memory_bytes": gpu.memory_bytes,
         "context_bytes": gpu.context_bytes,
+        "spare_bytes": gpu.spare_bytes,
         "nccl_bytes_per_comm": gpu.nccl_bytes_per_comm,
     }

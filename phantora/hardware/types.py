@@ -96,7 +96,7 @@ class Gpu:
     memory_bytes: int
     """Total as ``cudaMemGetInfo`` reports it."""
     context_bytes: int
-    """Taken by a CUDA context before the first allocation."""
+    """Taken by a CUDA context and the first kernel, beside allocations."""
     nccl_bytes_per_comm: int
     hbm_bandwidth: float
     nvlink_bandwidth: float
@@ -116,6 +116,8 @@ class Gpu:
     """Name of the GPU on which `calibration` was measured."""
     limit_watts: float = 0.0
     """The limit in force (``nvidia-smi -pl``), where it is not `power_watts`, to which the shares of `power` refer."""
+    spare_bytes: int = 0
+    """Of `context_bytes`: what the first kernel adds, and the driver gives back when memory runs out."""
     launch_ns: float = 0.0
     """Duration of a kernel that does nothing, measured; 0: not known, the calibration's `floor_ns` then."""
 

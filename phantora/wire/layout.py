@@ -192,7 +192,8 @@ Device = Struct("ph_device", (
     ("int32_t", "bus_width", 1, "bits"), ("int32_t", "l2_bytes", 1, ""),
     ("int32_t", "persisting_l2_bytes", 1, ""), ("int32_t", "nvlink", 1, "1 if peers are reached by NVLink"),
     ("uint64_t", "memory_bytes", 1, "total, as cudaMemGetInfo reports it"),
-    ("uint64_t", "context_bytes", 1, "taken by a CUDA context before the first allocation"),
+    ("uint64_t", "context_bytes", 1, "taken by a CUDA context and the first kernel"),
+    ("uint64_t", "spare_bytes", 1, "of them given back when memory runs out"),
     ("uint64_t", "nccl_bytes_per_comm", 1, "device memory that a communicator takes"),
 ))
 
