@@ -11,8 +11,7 @@ void Core::answer(Rank &rank, size_t i, int status, int64_t time, int64_t value)
   int64_t at = std::max(q.record.time, time);
   if (!(q.record.flags & PH_F_HELPER)) released = rank.index;
   if (!(q.record.flags & PH_F_HELPER)) rank.host = std::max(rank.host, std::max(at, rank.control->floor));
-  bool waited = q.record.kind != PH_ROOM || at > q.record.time;  // a launch that finds room is no wait
-  if (!q.query && !q.data && !(q.record.flags & PH_F_HELPER) && api_names[q.record.kind] >= 0 && waited) {
+  if (!q.query && !q.data && !(q.record.flags & PH_F_HELPER) && api_names[q.record.kind] >= 0) {
     ph_row r = row(PH_ROW_SYNC, rank, q.record.time, at);
     r.name = api_names[q.record.kind];
     r.sub = q.record.kind;
@@ -83,28 +82,6 @@ int64_t Core::released_by(const Rank &rank, const Request &q) {
     for (auto &[id, s] : rank.streams)
       if (s->gpu == q.whole) look(s.get());
   return last ? last->done_id : -1;
-}
-
-// A host that launches waits while a stream has too much to do.
-void Core::wait_for_room(Rank &rank, const ph_record &r) {
-  std::vector<Dep> deps;
-  int64_t link = -1;
-  for (auto &[id, s] : rank.streams) {
-    if (s->enqueued <= r.a || s->completed >= s->enqueued - r.a) continue;
-    deps.push_back({s.get(), s->enqueued - r.a});
-    link = item_at(s.get(), s->enqueued - r.a)->id;
-  }
-  if (deps.empty()) {
-    reply(rank, r, 0, r.time, 0, nullptr, 0);
-    return;
-  }
-  for (auto &[instance, op] : rank.ops) {  // an operator that is still open gets its price when it ends, or here
-    auto awaited = [&](const auto &kernel) {
-      return std::any_of(deps.begin(), deps.end(), [&](const Dep &d) { return d.stream == kernel.first && kernel.second <= d.seq; });
-    };
-    if (std::any_of(op.kernels.begin(), op.kernels.end(), awaited)) close_piece(op);
-  }
-  request(rank, r, std::move(deps), link);
 }
 
 // The row of a wait for another rank's host.

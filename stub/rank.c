@@ -302,25 +302,9 @@ void ph_attribute(ph_record *record) {
   record->op = frame->instance;
 }
 
-// CUDA keeps about 1,000 commands of a stream; who launches more waits until the GPU has done some. So a program that
-// never synchronises is at most so far ahead, which is when its allocator can use again what other streams used.
-#define QUEUE_DEPTH 1024
-#define QUEUE_LOOK 128  // kernels between looks: each is a question to the simulator
-
-static void wait_for_room(void) {
-  static atomic_uint_fast64_t kernels;
-  uint64_t count = atomic_fetch_add_explicit(&kernels, 1, memory_order_relaxed) + 1;
-  if (count < QUEUE_DEPTH || count % QUEUE_LOOK || !ph_this_thread()->moves_clock) return;
-  ph_record record = {.kind = PH_ROOM, .a = QUEUE_DEPTH - QUEUE_LOOK / 2};
-  ph_request(&record, NULL, 0);
-}
-
 void ph_launch(ph_record *record) {
   // A launch is made outside the allocator's locks, which a watchdog's round may want.
-  if (record->kind == PH_KERNEL && ph_recording()) {
-    wait_for_room();
-    ph_watchdog_rounds();
-  }
+  if (record->kind == PH_KERNEL && ph_recording()) ph_watchdog_rounds();
   ph_attribute(record);
   ph_emit(record);
 }

@@ -76,7 +76,7 @@ def check_numbers(run: Run, tokens: int) -> None:
     zeroed = sorted(r["start"] for r in records(run.log, "annotation", "rank", "name", "start") if r["rank"] == 0
                     and r["name"] == "Optimizer.zero_grad#AdamW.zero_grad")  # fmt: skip
     begins = zeroed[:: len(zeroed) // STEPS]  # a step begins with it; with a pipeline, once per part of the model
-    # TorchTitan times from log line to log line, without writing them; the next step begins right behind (not the second).
+    # TorchTitan times from log line to log line, not writing them; the next step begins right behind (not the second).
     seconds, distance = tokens / printed[-2].tps, (begins[-1] - begins[-2]) / 1e9
     assert distance - 0.0004 < seconds < 1.001 * distance
     peak = max(r["bytes"] for r in records(run.log, "memory", "rank", "bytes") if r["rank"] == 0)  # reserved

@@ -162,22 +162,6 @@ def test_device_sync_returns_at_the_end_of_all_streams(make: Callable[[int], Ben
     assert rank.answer("again") == (0, 700)
 
 
-def test_who_launches_waits_for_room(make: Callable[[int], Bench]) -> None:
-    """Until no stream has more than two commands that are not done."""
-    bench = make(1)
-    rank = bench.ranks[0]
-    rank.stream(8)
-    for name in ("a:100", "b:200", "c:300", "d:400"):
-        rank.kernel(name, blocks=1, at=0)
-    rank.kernel("e:5000", stream=8, blocks=1, at=0)
-    rank.ask("room", "ROOM", at=40, a=2)
-    bench.run()
-    assert rank.answer("room") == (0, 300)  # a and b are done
-    rank.ask("more", "ROOM", at=700, a=2)
-    bench.run()
-    assert rank.answer("more") == (0, 700)
-
-
 def test_event_sync_waits_for_its_record_only(make: Callable[[int], Bench]) -> None:
     bench = make(1)
     rank = bench.ranks[0]
