@@ -86,6 +86,12 @@ def _build(path: Path, table: dict[str, Any]) -> Gpu:
             raise PhantoraError(
                 f"{where / 'peak_flops'}.{required} is missing; give the dense FLOP/s of the datasheet"
             )
+    idle = gpu.power.idle * gpu.power_watts
+    if gpu.limit_watts and gpu.limit_watts <= idle:
+        raise PhantoraError(
+            f"{where / 'limit_watts'} is {gpu.limit_watts:g}, and the GPU idles at {idle:.0f} W; "
+            "give a limit above that, or none"
+        )
     return gpu
 
 
