@@ -266,5 +266,5 @@ def _guesses(report: Report, console: Console) -> None:
 def _cost(report: Report, console: Console) -> None:
     numbers = {k: v for k, v in report.trailer.items() if isinstance(v, int | float) and k != "rows"}
     if numbers:
-        text = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
+        text = ", ".join(f"{k} {v:,}" if isinstance(v, int) else f"{k} {v:.4g}" for k, v in numbers.items())
         console.print(f"\n[bold]The simulation itself[/bold]: {text}", highlight=False)
