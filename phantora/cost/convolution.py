@@ -39,7 +39,7 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str) -> tuple
     transposed = "transpose" in name or (
         name in ("convolution", "_convolution") and signature.args[6:7] == (True,)
     )
-    out = _output(signature, name, x, weight, transposed)
+    out = output(signature, name, x, weight, transposed)
     count = flops.convolution(x.shape, weight.shape, out, transposed)
     size = item_bytes(x.dtype)
     moved = float(nbytes(x) + nbytes(weight) + prod(out) * size)
@@ -54,7 +54,7 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str) -> tuple
         ns = _product(machine, x, prod(big[2:]) * x.shape[0], weight.shape[0], channels * taps, groups) / share
     pointwise = taps == 1 and big[2:] == small[2:]
     ns = max(ns, machine.memory_ns(moved, MEMORY_SHARE))
-    return ns + _layout_ns(machine, x, (x.shape, out, weight.shape), pointwise), count, moved
+    return ns + _around(machine, x, (x.shape, out, weight.shape), pointwise), count, moved
 
 
 def _depthwise(weight: TensorSpec, groups: int) -> bool:
@@ -94,7 +94,7 @@ def _backward(machine: Machine, signature: OperatorSignature) -> tuple[float, fl
     groups, pack = _packed(weight, groups)
     each = float(nbytes(grad) + nbytes(weight) + nbytes(x))
     memory = machine.memory_ns(each, MEMORY_SHARE)
-    layout = _layout_ns(machine, x, (grad.shape, x.shape, weight.shape), pointwise)
+    layout = _around(machine, x, (grad.shape, x.shape, weight.shape), pointwise)
     ns, moved = 0.0, 0.0
     if wants_x:
         if depthwise:
@@ -139,6 +139,10 @@ def gradients(signature: OperatorSignature) -> tuple[OperatorSignature, ...]:
     return only(True, False, False), only(False, True, False)
 
 
+def changes_layout(kernel: _Named) -> bool:
+    return "nchwToNhwc" in kernel.name or "nhwcToNchw" in kernel.name
+
+
 def by_gradient(kernels: Sequence[K]) -> tuple[Sequence[K], Sequence[K]]:
     """The kernels of a backward pass for inputs and weight: the inputs' come first."""
     end = next((at for at, kernel in enumerate(kernels) if not _HELPER.search(kernel.name)), len(kernels) - 1) + 1
@@ -171,13 +175,18 @@ def _product(
     return machine.fit.gemm_prologue_ns + best
 
 
-def _layout_ns(machine: Machine, x: TensorSpec, shapes: Sequence[tuple[int, ...]], pointwise: bool) -> float:
+def _around(machine: Machine, x: TensorSpec, shapes: Sequence[tuple[int, ...]], pointwise: bool) -> float:
     """cuDNN's tensor-core kernels want channels last; other layouts are changed before and after.
 
     Kernels of one tap and stride 1 are plain products in either layout if rows are aligned.
     """
     if len(x.shape) < 4 or x.stride[1] == 1 or (pointwise and prod(x.shape[2:]) % ALIGNED_POSITIONS == 0):
         return 0.0
+    return layout_ns(machine, x, shapes)
+
+
+def layout_ns(machine: Machine, x: TensorSpec, shapes: Sequence[tuple[int, ...]]) -> float:
+    """Changing the layout of tensors of `shapes`, elements as those of `x`."""
     total = 0.0
     for shape in shapes:
         pixels = prod(shape[2:])
@@ -188,7 +197,7 @@ def _layout_ns(machine: Machine, x: TensorSpec, shapes: Sequence[tuple[int, ...]
     return total
 
 
-def _output(
+def output(
     signature: OperatorSignature,
     name: str,
     x: TensorSpec,

@@ -40,8 +40,6 @@ def places(
         return _gemm(signature, name, compute)
     if cls == "attention":
         return _attention(signature, name)
-    if cls == "convolution":
-        return _convolution(signature, name, compute)
     found = _memory(signature, name, cls, max(1, len(kernels)))
     if not found or not kernels:
         return found
@@ -122,25 +120,6 @@ def _attention(signature: OperatorSignature, name: str) -> tuple[Place, ...]:
     # A short last wave matters as little as many blocks there are.
     at = (_log(a.batch * a.heads), _log(a.queries), _log(a.keys), 0.3 * _log(a.heads / max(1, a.kv_heads)))
     return (Place("attention", kind, at),)
-
-
-def _convolution(signature: OperatorSignature, name: str, compute: str) -> tuple[Place, ...]:
-    given = [t for t in on_gpu(signature.args) if len(t.shape) >= 3]
-    if len(given) < 2:
-        return ()
-    x, w = (given[1], given[2]) if "backward" in name and len(given) > 2 else (given[0], given[1])
-    if "backward" in name:  # bias gradients are sums of their own
-        geometry: tuple[object, ...] = (*signature.args[4:9], signature.args[10:11])
-    else:
-        geometry = tuple(v for v in signature.args if isinstance(v, tuple))
-    last = len(x.stride) > 1 and x.stride[1] == 1
-    groups = x.shape[1] // max(1, w.shape[1])
-    sharing = "depthwise" if groups == x.shape[1] > 1 else "grouped" if groups > 1 else ""
-    kind = f"{name} {x.dtype} {compute} {'nhwc' if last else 'nchw'} {w.shape[2:]} {geometry} {sharing}"
-    pixels = prod(x.shape[2:])
-    # cuDNN's choice among its kernels goes by the channels most of all.
-    at = (_log(x.shape[0] * pixels), 1.5 * _log(x.shape[1]), 1.5 * _log(w.shape[0]), _log(pixels))
-    return (Place("convolution", kind, at),)
 
 
 def _memory(signature: OperatorSignature, name: str, cls: str, launches: int) -> tuple[Place, ...]:

@@ -48,7 +48,7 @@ class Source:
         self.table = table
         self.gpu = gpu
         self.roofline = Roofline(gpu)
-        self.neighbours = Neighbours(table, self.model)
+        self.neighbours = Neighbours(table, self.model, self.roofline.machine)
 
     def model(self, signature: OperatorSignature, compute: str, kernels: tuple[KernelLaunch, ...]) -> float:
         return modelled_ns(self.roofline, signature, compute, kernels)

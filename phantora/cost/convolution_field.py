@@ -1,0 +1,182 @@
+"""Predicting convolutions from measured ones.
+
+cuDNN chooses among dozens of kernels, no stub sees which, and the choice goes by what is equal rather than by what is
+near: the same channels, the same image, the same layout. So the product, the choice between converting tensors to
+channels-last or not, and the conversions are each read off a field (phantora.cost.field) of the measured ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from math import exp, hypot, inf, log, log2, prod
+
+import numpy as np
+
+from phantora.cost import convolution, flops
+from phantora.cost.catalogue import base_name
+from phantora.cost.field import Field, Floats, Tier
+from phantora.cost.machine import Machine
+from phantora.cost.tensors import item_bytes, on_gpu
+from phantora.cost.types import OperatorSignature, TensorSpec
+
+START_NS = 2000.0  # of a product before and after its main loop
+ELSEWHERE = 3.0  # octaves: as far counts a convolution of another geometry
+HALVES = ("bfloat16", "float16")
+AS_IT_IS, CONVERTED = "as it is", "converted"
+
+# Fitted to hidden fifths of the H200's table (benchmarks/leave_out.py, seeds 3 and 4). Coordinates are the logarithms
+# of positions, channels in, channels out and pixels; kinds as in `_kinds`.
+TIERS = (
+    Tier(2.0, (13.0, 120.0, 11.0, 1.0)),
+    Tier(0.15, (4.0, 3.0, 3.0, 7.0)),
+    Tier(0.007, (4.0, 3.0, 3.0, 7.0)),
+    Tier(0.015, (4.0, 3.0, 3.0, 7.0)),
+    Tier(0.009, (2.7, inf, inf, 7.5)),
+    Tier(0.003, (2.7, inf, inf, 7.5)),
+    Tier(0.007, (3.0, inf, inf, inf)),
+    Tier(0.004, (inf, inf, inf, inf)),
+)
+NOISE = 0.0006
+_GEOMETRY = 1  # the tier of those with the same taps, stride, padding and dilation
+
+
+@dataclass(frozen=True)
+class Case:
+    """A convolution's output or one of its gradients: what the kernels that compute it depend on."""
+
+    work: tuple[Hashable, ...]  # which, and what the tensor cores multiply
+    geometry: tuple[Hashable, ...]
+    dtype: str
+    last: bool  # channels
+    pointwise: bool
+    x: TensorSpec
+    w: TensorSpec
+    out: tuple[int, ...]
+    transposed: bool
+
+    @property
+    def at(self) -> tuple[float, ...]:
+        pixels = prod(self.x.shape[2:])
+        return tuple(log2(max(1, n)) for n in (self.x.shape[0] * pixels, self.x.shape[1], self.w.shape[0], pixels))
+
+    def kinds(self, path: str) -> tuple[Hashable, ...]:
+        """Those at each of `TIERS`, widest first, of what takes `path`."""
+        form = (path, self.geometry)
+        channels = (form, self.x.shape[1], self.w.shape[0])
+        image = (channels, self.x.shape[2:])
+        return (
+            path, form, (form, self.dtype), (form, self.last), channels, (channels, self.last), image,
+            (image, self.x.shape[0]),
+        )  # fmt: skip
+
+    def path(self, converted: bool) -> str:
+        """Which kernels may compute it. Those of one tap that are not converted are plain products."""
+        if self.last and not self.pointwise:
+            return CONVERTED  # the kernels that converted tensors run in
+        return CONVERTED if converted else f"{AS_IT_IS} {self.last}"
+
+
+def case_of(signature: OperatorSignature, compute: str) -> Case | None:
+    """What `signature` computes; None if it is no convolution of images."""
+    name = base_name(signature.name)
+    given = [t for t in on_gpu(signature.args) if len(t.shape) >= 3]
+    backward = "backward" in name
+    if len(given) < (3 if backward else 2):
+        return None
+    x, w = given[1:3] if backward else given[:2]
+    if backward:
+        out, transposed = given[0].shape, signature.args[7:8] == (True,)
+        geometry, wanted = signature.args[4:9], signature.args[10:11]
+    else:
+        transposed = "transpose" in name
+        out = convolution.output(signature, name, x, w, transposed)
+        geometry, wanted = tuple(v for v in signature.args if isinstance(v, tuple)), ()
+    groups = x.shape[1] // max(1, w.shape[1])
+    sharing = "depthwise" if groups == x.shape[1] > 1 else "grouped" if groups > 1 else ""
+    arithmetic = "half" if x.dtype in HALVES else compute or x.dtype
+    plain = prod(w.shape[2:]) == 1 and not sharing and out[2:] == x.shape[2:]
+    return Case(
+        (name, *wanted, arithmetic), (w.shape[2:], *geometry, sharing), x.dtype,
+        len(x.stride) > 1 and x.stride[1] == 1, plain, x, w, out, transposed,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A measured case: ns of its products, and of the changes of layout around them."""
+
+    case: Case
+    product: float
+    layout: float
+
+    @property
+    def path(self) -> str:
+        return self.case.path(self.layout > 0.0)
+
+
+class _Work:
+    """Measured cases of one kind of work."""
+
+    def __init__(self, machine: Machine, timed: Sequence[Timed]) -> None:
+        self._machine = machine
+        cases = [t.case for t in timed]
+        self._products = Field(TIERS, NOISE, [c.at for c in cases], [t.case.kinds(t.path) for t in timed])
+        self._product = np.array([log(t.product / product_ns(machine, t.case)) for t in timed])
+        first = [t for t in timed if not t.case.last]
+        self._choices = Field(TIERS, NOISE, [t.case.at for t in first], [t.case.kinds("") for t in first])
+        self._choice = np.array([float(t.layout > 0.0) for t in first])
+        changed = [t for t in first if t.layout > 0.0]
+        self._layouts = Field(TIERS, NOISE, [t.case.at for t in changed], [t.case.kinds("") for t in changed])
+        self._layout = np.array([log(t.layout / layout_ns(machine, t.case)) for t in changed])
+
+    def read(self, case: Case) -> tuple[float, float]:
+        """ns of `case`, and the octaves to the nearest of the same geometry."""
+        converted = not case.last and _expectation(self._choices, self._choice, case.at, case.kinds("")) > 0.5
+        kinds = case.kinds(case.path(converted))
+        ns = product_ns(self._machine, case) * exp(_expectation(self._products, self._product, case.at, kinds))
+        if converted:
+            ratio = _expectation(self._layouts, self._layout, case.at, case.kinds(""))
+            ns += layout_ns(self._machine, case) * exp(ratio)
+        near = self._products.distance(case.at, kinds[_GEOMETRY], _GEOMETRY)
+        if near is None:
+            anywhere = self._products.distance(case.at, kinds[0], 0)
+            near = ELSEWHERE + (anywhere or 0.0)
+        return ns, near
+
+
+def _expectation(field: Field, values: Floats, at: Sequence[float], kinds: Sequence[Hashable]) -> float:
+    members, weights = field.weights(at, kinds)
+    return float(weights @ values[members])
+
+
+class Convolutions:
+    """The measured convolutions of an operator."""
+
+    def __init__(self, machine: Machine, timed: Iterable[Timed]) -> None:
+        self._machine = machine
+        self._timed: dict[tuple[Hashable, ...], list[Timed]] = {}
+        for each in timed:
+            self._timed.setdefault(each.case.work, []).append(each)
+        self._works: dict[tuple[Hashable, ...], _Work] = {}
+
+    def read(self, case: Case) -> tuple[float, float] | None:
+        """ns of `case`, and the octaves to the nearest of the same geometry; None if nothing like it was measured."""
+        timed = self._timed.get(case.work)
+        if not timed:
+            return None
+        if case.work not in self._works:
+            self._works[case.work] = _Work(self._machine, timed)
+        return self._works[case.work].read(case)
+
+
+def product_ns(machine: Machine, case: Case) -> float:
+    """The product at usual speeds: arithmetic and memory, one hiding part of the other."""
+    flop = flops.convolution(case.x.shape, case.w.shape, case.out, case.transposed)
+    moved = (prod(case.x.shape) + prod(case.w.shape) + prod(case.out)) * item_bytes(case.dtype)
+    tensor_cores = "tfloat32" if case.work[-1] == "tf32" else case.dtype
+    return START_NS + hypot(flop / (machine.peak(tensor_cores) * machine.fit.conv_peak), moved / machine.stream_rate)
+
+
+def layout_ns(machine: Machine, case: Case) -> float:
+    return convolution.layout_ns(machine, case.x, (case.x.shape, case.out, case.w.shape))

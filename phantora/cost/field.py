@@ -1,0 +1,76 @@
+"""Reading a quantity off scattered members that resemble each other in several respects at once.
+
+The quantity is a sum of random fields, a tier each. In a tier, members of one kind share a field that changes over so
+many octaves, and members of different kinds know nothing of each other; a wide kind holds many members, a narrow one
+few that are nearly equal. The expectation at a place (kriging) is a weighted sum of what the members have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+MEMBERS = 160  # that count: those that resemble the place most
+
+
+@dataclass(frozen=True)
+class Tier:
+    """Variance of a tier's field, and the octaves over which it changes, for each coordinate."""
+
+    variance: float
+    octaves: tuple[float, ...]
+
+
+class Field:
+    """Members: a row of coordinates each, and a kind for each of `tiers`. What no tier tells has variance `noise`."""
+
+    def __init__(
+        self, tiers: Sequence[Tier], noise: float, at: Sequence[Sequence[float]], kinds: Sequence[Sequence[Hashable]]
+    ) -> None:
+        self._tiers = tiers
+        self._scales: dict[tuple[float, ...], list[int]] = {}
+        for number, tier in enumerate(tiers):
+            self._scales.setdefault(tier.octaves, []).append(number)
+        self._noise = noise
+        self._at = np.array(at, float).reshape(len(at), len(tiers[0].octaves))
+        self._numbers: list[dict[Hashable, int]] = [{} for _ in tiers]
+        self._kinds = np.array(
+            [[self._numbers[t].setdefault(kind, len(self._numbers[t])) for t, kind in enumerate(row)] for row in kinds],
+            int,
+        ).reshape(len(kinds), len(tiers))
+
+    def weights(self, at: Sequence[float], kinds: Sequence[Hashable]) -> tuple[Ints, Floats]:
+        """The members that count at a place, and the weight of each; none if nothing resembles it."""
+        if not len(self._at):
+            return np.empty(0, int), np.empty(0)
+        here = np.array([numbers.get(kind, -1) for numbers, kind in zip(self._numbers, kinds, strict=True)])
+        alike = self._covariance(np.array([at], float), here[None], self._at, self._kinds)[0]
+        members = np.argsort(-alike, kind="stable")[:MEMBERS]
+        members = members[alike[members] > 0.0]
+        places, named = self._at[members], self._kinds[members]
+        between = self._covariance(places, named, places, named) + self._noise * np.eye(len(members))
+        return members, np.linalg.solve(between, alike[members])
+
+    def distance(self, at: Sequence[float], kind: Hashable, tier: int) -> float | None:
+        """Octaves to the nearest member of the same kind in `tier`; None if there is none."""
+        near = self._at[self._kinds[:, tier] == self._numbers[tier].get(kind, -1)]
+        return float(np.sqrt(((near - np.array(at)) ** 2).sum(axis=1)).min()) if len(near) else None
+
+    def _covariance(self, at: Floats, kinds: Ints, other: Floats, others: Ints) -> Floats:
+        total = np.zeros((len(at), len(other)))
+        away = [(at[:, None, axis] - other[None, :, axis]) ** 2 for axis in range(at.shape[1])]
+        for octaves, tiers in self._scales.items():
+            square = sum((away[axis] / width**2 for axis, width in enumerate(octaves) if width != inf), np.zeros(1))
+            x = np.sqrt(square)
+            variance = np.zeros(total.shape)
+            for tier in tiers:
+                variance += (kinds[:, None, tier] == others[None, :, tier]) * self._tiers[tier].variance
+            total += variance * (1.0 + x) * np.exp(-x)  # Matern's of order 3/2: once differentiable
+        return total
