@@ -49,6 +49,7 @@ typedef struct phc_nature {  // what a kernel does to the GPU, and the GPU to it
   double steady;   // and that do not
   double clock;    // share of the full clock that the duration holds for
   double bound;    // share of the duration that goes with the clock
+  double takes;    // of a kernel: share of its pace that communication beside it loses; of communication: how much of that it feels
 } phc_nature;
 
 typedef struct phc_status {

@@ -53,6 +53,7 @@ void Core::begin(Operation &o, Activity activity, int64_t arrival, int64_t time)
   activity.comm = o.comm;
   activity.seq = o.seq;
   activity.price = o.price;
+  activity.since = time;
   std::shared_ptr<Operation> last = std::move(open_operations.back());
   open_operations.pop_back();
   if (last.get() != &o) {

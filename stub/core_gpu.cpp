@@ -125,6 +125,7 @@ void Core::update_rates(Gpu &gpu) {
     }
   }
   draw(gpu);
+  if (gpu.nccl > 0) take_pace(gpu);
 }
 
 bool Core::before(const Item &a, const Item &b) {
@@ -234,6 +235,7 @@ void Core::admit(Gpu &gpu, Stream &s) {
   item.admitted = ++gpu.admissions;
   if (item.type == COMM) {
     ++gpu.nccl;
+    gpu.rank->talking = &gpu;
     update_rates(gpu);
     arrive(*item.comm, gpu.now);
   } else if (item.type != HOSTFUNC) {
@@ -282,6 +284,7 @@ void Core::complete(Gpu &gpu, Stream &s) {
       break;
     case COMM: {
       --gpu.nccl;
+      forget_losses(gpu);
       update_rates(gpu);
       Launch &l = *item.comm;
       r = row(l.p2p ? PH_ROW_SENDRECV : PH_ROW_COLLECTIVE, rank, item.start, gpu.now);

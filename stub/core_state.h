@@ -52,7 +52,7 @@ struct Item {
   double work = 0, rate = 0;  // ns of work left, ns per ns
   float demand = 0;           // share of the SMs
   uint8_t cls = 0;
-  phc_nature nature = {1, 0, 0, 1, 0};
+  phc_nature nature = {1, 0, 0, 1, 0, 0};
   int64_t id = 0, link = -1, bytes = 0, peer = -1;
   int priority = 0;       // of the stream; lower is served first
   uint64_t admitted = 0;  // order of admission
@@ -74,6 +74,12 @@ struct Stream {
   std::deque<Item> queue;
 };
 
+struct Loss {  // of communication to the kernels beside it, from a moment on
+  int64_t since = 0;
+  double before = 0;  // ns lost until then
+  double share = 0;   // of the time, from then on
+};
+
 struct Gpu {
   Rank *rank = nullptr;
   int device = 0;
@@ -87,6 +93,7 @@ struct Gpu {
   double mean = 0;                 // W drawn of late
   double clock = 1.0;              // share of the full one
   int64_t felt = 0;                // when these were brought up to date
+  std::deque<Loss> losses;         // since the first communication kernel that still runs arrived
   bool dirty = true;
   // Scratch of sweep():
   int64_t turn = NEVER;        // when it is looked at next
@@ -181,6 +188,7 @@ struct Rank {
   int64_t last_op_time = 0;
   double slowness = 1.0;               // its kernels take so many times as long
   double appetite = 1.0;               // its GPUs draw so many times the dynamic power
+  Gpu *talking = nullptr;              // its GPU on which communication arrived last
   std::vector<int32_t> scopes;         // of the links that it can put traffic on
   // Scratch of sweep():
   bool stopped = false;
@@ -257,6 +265,8 @@ struct Activity {
   int32_t comm = -1, price = -1;
   int64_t seq = -1;
   std::vector<std::shared_ptr<Launch>> launches;
+  int64_t since = 0;       // when it began
+  int64_t slowed_end = 0;  // latest end of a flow that has ended, with what kernels at its ends cost it
 };
 
 struct Comm {
@@ -284,7 +294,7 @@ struct Price {
   std::vector<int32_t> links;   // of the flows
   std::vector<int32_t> routes;  // and what to call them, global names
   uint8_t cls = 0;
-  phc_nature nature = {1, 0, 0, 1, 0};
+  phc_nature nature = {1, 0, 0, 1, 0, 0};
   int32_t name = -1;
   std::vector<std::pair<Stream *, uint64_t>> waiting;  // kernels that await this price
   std::vector<int> part;
@@ -439,6 +449,12 @@ struct Core {
   bool await_room(Gpu &gpu, Item &item);
   void admit(Gpu &gpu, Stream &s);
   void complete(Gpu &gpu, Stream &s);
+
+  // core_company.cpp
+  static void take_pace(Gpu &gpu);
+  static void forget_losses(Gpu &gpu);
+  static double lost(const Gpu &gpu, int64_t from, int64_t until);
+  void slow_down(const phn::Ended &e);
 
   // core_waits.cpp
   void answer(Rank &rank, size_t i, int status, int64_t time, int64_t value);

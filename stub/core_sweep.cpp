@@ -144,7 +144,8 @@ bool Core::sweep(bool until_answer) {
       network.step(turn.number, ended);
       for (const phn::Ended &e : ended) {
         if (flow_rows) flow_ended(e);
-        if (e.last) finish(static_cast<int32_t>(e.tag), e.end);
+        slow_down(e);
+        if (e.last) finish(static_cast<int32_t>(e.tag), activities[e.tag].slowed_end);
       }
     } else {
       Gpu &g = *turn.gpu;

@@ -9,7 +9,7 @@ from typing import Any
 
 from phantora.errors import PhantoraError
 from phantora.hardware import toml
-from phantora.hardware.types import Calibration, Gpu, Power
+from phantora.hardware.types import Calibration, Gpu, Hindrance, Power
 
 DATA = Path(__file__).parent / "data"
 
@@ -71,14 +71,17 @@ def _build(path: Path, table: dict[str, Any]) -> Gpu:
         table["calibrated_on"] = reference["name"]
         table.setdefault("company", reference["company"])
         table.setdefault("power", reference["power"])
+        table.setdefault("hindrance", reference["hindrance"])
     where = toml.Place(path)
-    if not isinstance(table.get("power", {}), dict):
-        raise PhantoraError(f"{where}: power must be a table like [power] of data/gpus/h200-sxm.toml")
+    for key in ("power", "hindrance"):
+        if not isinstance(table.get(key, {}), dict):
+            raise PhantoraError(f"{where}: {key} must be a table like [{key}] of data/gpus/h200-sxm.toml")
     if not isinstance(table["calibration"], dict):
         raise PhantoraError(f"{where}: calibration must be a table or the name of a GPU that has one")
     built = {
         "calibration": toml.build(Calibration, table["calibration"], where / "calibration"),
         "power": toml.build(Power, table.get("power", {}), where / "power"),
+        "hindrance": toml.build(Hindrance, table.get("hindrance", {}), where / "hindrance"),
     }
     gpu = toml.build(Gpu, {**table, **built}, where)
     for required in ("bfloat16", "float16", "float32", "float64"):

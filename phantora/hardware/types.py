@@ -72,6 +72,17 @@ class Power:
 
 
 @dataclass(frozen=True)
+class Hindrance:
+    """How much longer communication takes while a kernel runs beside it, as a share of its time alone."""
+
+    products: float
+    """Beside products and convolutions."""
+    attention: float
+    memory: float
+    """Beside a kernel that takes all of the memory's bandwidth; it goes with the cube of that share."""
+
+
+@dataclass(frozen=True)
 class Gpu:
     """One GPU model."""
 
@@ -110,6 +121,7 @@ class Gpu:
     """Dense FLOP/s by dtype: bfloat16, float16, tfloat32, float32, float64, float8, int8."""
     company: dict[str, float]
     """Factor by which a kernel of a class is slower while a NCCL kernel runs beside it."""
+    hindrance: Hindrance
     power: Power
     calibration: Calibration
     calibrated_on: str

@@ -1,4 +1,4 @@
-"""What kernels do to a GPU: the power they draw, and what they lose beside communication."""
+"""What kernels do to a GPU: the power they draw, and what they and communication cost each other."""
 
 from __future__ import annotations
 
@@ -44,16 +44,35 @@ def nature_of(machine: Machine, price: Price) -> KernelNature:
     ns = max(1, sum(price.durations))
     cap = float(gpu.power_watts)
     traffic = min(1.0, price.bytes / ns * 1e9 / gpu.hbm_bandwidth)
+    company, takes = beside_communication(gpu, price), pace_taken(machine, price)
     if not price.format:
-        return KernelNature(beside_communication(gpu, price), 0.0, cap * power.active, 1.0, 1.0 - traffic)
+        return KernelNature(company, 0.0, cap * power.active, 1.0, 1.0 - traffic, takes)
     if price.format in WITHOUT_TENSOR_CORES:
-        return KernelNature(beside_communication(gpu, price), cap * power.active, 0.0, 1.0, 1.0)
+        return KernelNature(company, cap * power.active, 0.0, 1.0, 1.0, takes)
     # Drawn at the clock that the duration holds for: the full one, or the one at which a burst meets its own limit.
     tensor = power.attention if price.cls == "attention" else power.tensor
     rate = cap * tensor * price.flops / ns / machine.peak(price.format)
     burst = (power.burst - power.idle) * cap
     clock = min(1.0, (burst / rate) ** (1.0 / (power.exponent - 1.0))) if rate > 0 else 1.0
-    return KernelNature(beside_communication(gpu, price), rate / clock, 0.0, clock, 1.0)
+    return KernelNature(company, rate / clock, 0.0, clock, 1.0, takes)
+
+
+def pace_taken(machine: Machine, price: Price) -> float:
+    """The share of its pace that communication loses beside kernels of `price`.
+
+    It shares memory, whose latency grows with the traffic, and the ways from L2 to the SMs, which products fill. What
+    stays in L2 costs it nothing.
+    """
+    gpu = machine.gpu
+    usual = {"gemm": gpu.hindrance.products, "convolution": gpu.hindrance.products, "attention": gpu.hindrance.attention}
+    misses = machine.misses(price.bytes) / max(1, sum(price.durations)) * 1e9 / gpu.hbm_bandwidth
+    longer = max(usual.get(price.cls, 0.0), gpu.hindrance.memory * min(1.0, misses) ** 3)
+    return longer / (1.0 + longer)
+
+
+def feels_kernels(one_host: bool) -> KernelNature:
+    """Of communication. Between hosts NICs set the pace, and what kernels cost it there was not measured."""
+    return KernelNature(1.0, 0.0, 0.0, 1.0, 0.0, float(one_host))
 
 
 def beside_communication(gpu: Gpu, price: Price) -> float:

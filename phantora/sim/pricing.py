@@ -16,7 +16,7 @@ from phantora.cost.wanted import Wanted
 from phantora.hardware import Cluster
 from phantora.sim import core as native
 from phantora.sim.collectives import SEND_RECV_KERNEL, CollectiveModel, NcclEnvironment, kernel_name
-from phantora.sim.nature import nature_of
+from phantora.sim.nature import feels_kernels, nature_of
 from phantora.sim.whatif import WhatIf
 from phantora.sim.wires import Wires
 from phantora.trace.schema import PriceRow, Tables
@@ -118,6 +118,9 @@ class Pricing:
                 members=len(self._core.comm_ranks(request.comm)), duplex=bool(request.duplex),
             )  # fmt: skip
             name = SEND_RECV_KERNEL
+        topology = self._collectives.topology
+        ends = {end for flow in price.flows for end in (flow.src, flow.dst) if end >= 0}
+        self._core.set_nature(request.id, feels_kernels(len({topology.host_of(end) for end in ends}) == 1))
         self._core.set_flows(request.id, price.latency_ns, price.flows, self._wires.names(price.flows))
         self._core.set_price(
             request.id, (price.duration_ns,), _COMMUNICATION, self._core.intern(native.NAMES, name)

@@ -55,19 +55,23 @@ class Constants:
     """Cost of bringing all channels in, as data grow from one channel's share to all channels'."""
     ll_rate: float = 230.0
     """Rate at which the SMs pass LL's data on: what a rank sends, and its own n-th."""
-    reduce_base: float = 16.4
+    reduce_base: float = 21.9
     gather_base: float = 18.3
     scatter_base: float = 14.4
     """The same for protocol Simple: all-reduce, all-gather, reduce-scatter."""
+    reduce_step: float = 0.31
+    """A step of an all-reduce, also in LL128: its chunks shrink with the data, so that most of a step passes with them."""
     simple_step: float = 2.83
     ll128_step: float = 1.45
     copy_rate: float = 985.0
     """Rate at which a rank's own share, 1/n of the data, goes to its output in the same kernel."""
-    reduce_copy_rate: float = 1620.0
     ramp: float = 66.5
     """Time lost, at most, before both directions of the links are full; half of it at `ramp_half`
     of the data that one round of all channels moves."""
     ramp_half: float = 2.2
+    reduce_ramp: float = 772.0
+    reduce_ramp_half: float = 12.6
+    """The same of an all-reduce, what its sums take included."""
     chain_base: float = 16.0
     chain_step: float = 0.57
     """Broadcast and reduce: chains that fill one direction only and have no ramp."""
@@ -185,12 +189,18 @@ class Timing:
         if chain:
             return c.chain_base + near(c.chain_step) + far, wire / bus
         reduces = reduces_all(kind)
-        base = c.reduce_base if reduces else c.gather_base if name == "ALL_GATHER" else c.scatter_base
-        copy = (c.reduce_copy_rate if reduces else c.copy_rate) * GBPS * (self._speed(place) if place.nvlink else 1.0)
         slow = self._near(place) / bus  # a ring that waits for the network fills its links as slowly
-        half = c.ramp_half * n * channels * chunk
-        latency = base + near(c.ll128_step if protocol == LL128 else c.simple_step) + far
-        return latency, wire / bus + bytes / n / copy + slow * c.ramp * bytes / (bytes + half)
+        round = n * channels * chunk
+        if reduces:
+            base, step, copied = c.reduce_base, c.reduce_step, 0.0
+            ramp = c.reduce_ramp * bytes / (bytes + c.reduce_ramp_half * round)
+        else:
+            base = c.gather_base if name == "ALL_GATHER" else c.scatter_base
+            step = c.ll128_step if protocol == LL128 else c.simple_step
+            copied = bytes / n / (c.copy_rate * GBPS * (self._speed(place) if place.nvlink else 1.0))
+            ramp = c.ramp * bytes / (bytes + c.ramp_half * round)
+        latency = base + near(step) + far
+        return latency, wire / bus + copied + slow * ramp
 
     def tree(
         self, kind: int, place: Placement, channels: int, bytes: int, protocol: str, extra: float
