@@ -79,6 +79,8 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="keep the logs here")
     parser.add_argument("--timeout", type=float, default=900)
     args = parser.parse_args()
+    if args.keep:
+        args.keep.mkdir(parents=True, exist_ok=True)
     lines = (args.real or args.truth / "results" / "train.jsonl").read_text().splitlines()
     real = {row["run_id"]: row for row in map(json.loads, lines) if not row["name"].endswith(".rank")}
     outcomes = []

@@ -44,7 +44,8 @@ typedef struct phc_flow {  // `count` equal flows of a collective or transfer
 } phc_flow;
 
 typedef struct phc_nature {  // what a kernel does to the GPU, and the GPU to it
-  double company;  // it takes so many times as long beside a communication kernel
+  double company;  // it takes so many times as long beside a communication kernel,
+  double after;    // and beside one that was on the GPU first
   double dynamic;  // W drawn at full clock that fall with the clock
   double steady;   // and that do not
   double clock;    // share of the full clock that the duration holds for

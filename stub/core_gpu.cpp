@@ -105,6 +105,10 @@ void Core::update_rates(Gpu &gpu) {
     for (int j = i; j > 0 && before(*running[j], *running[j - 1]); --j) std::swap(running[j], running[j - 1]);
   double free_share = 1.0;
   int engines[8] = {0};
+  bool first = std::any_of(gpu.busy.begin(), gpu.busy.end(), [](const Stream *s) {
+    const Item &item = s->queue.front();
+    return item.running && item.type == COMM && item.first;
+  });
   for (int i = 0; i < n; ++i) {
     Item &item = *running[i];
     double rate;
@@ -116,7 +120,7 @@ void Core::update_rates(Gpu &gpu) {
       double share = std::min(want_share, free_share);
       rate = share < 1e-9 ? 0.0 : share / want_share;
       free_share = std::max(0.0, free_share - share);
-      if (gpu.nccl > 0) rate /= item.nature.company;
+      if (gpu.nccl > 0) rate /= first ? item.nature.after : item.nature.company;
     }
     item.rate = rate;
     if (rate > 0 && !item.begun) {
@@ -149,17 +153,24 @@ void Core::run(Gpu &gpu) {
   if (!gpu.rank->requests.empty()) check_requests(*gpu.rank);
 }
 
-// A communication kernel of ordinary priority needs SMs that a running product does not give up
-// before its end: its blocks stay on their SMs. Sets the moment from which there is room.
-bool Core::await_room(Gpu &gpu, Item &item) {
-  if (item.waited || !gpu.kernels || item.priority < 0) return false;
-  item.waited = true;
+// ns until the last of the kernels (or products only) that fill the GPU has ended.
+double Core::full(const Gpu &gpu, bool product) {
   double longest = 0;
   for (const Stream *s : gpu.busy) {
     const Item &other = s->queue.front();
-    if (!other.running || other.type != KERNEL || other.demand < 1 || !(other.flags & PH_F_LIBRARY) || other.rate <= 0) continue;
+    if (!other.running || other.type != KERNEL || other.demand < 1 || other.rate <= 0) continue;
+    if (product && !(other.flags & PH_F_LIBRARY)) continue;
     longest = std::max(longest, other.work / other.rate - static_cast<double>(gpu.now - other.updated));
   }
+  return longest;
+}
+
+// A communication kernel of ordinary priority comes after all blocks of the kernels that run: those that fill the GPU
+// leave no room before their end. Sets the moment from which there is some.
+bool Core::await_room(Gpu &gpu, Item &item) {
+  if (item.waited || !gpu.kernels || item.priority < 0) return false;
+  item.waited = true;
+  double longest = full(gpu, false);
   if (longest < 1) return false;
   item.ready = gpu.now + static_cast<int64_t>(longest);
   return true;
@@ -234,6 +245,7 @@ void Core::admit(Gpu &gpu, Stream &s) {
   item.start = item.updated = gpu.now;
   item.admitted = ++gpu.admissions;
   if (item.type == COMM) {
+    item.first = full(gpu, true) < 1;
     ++gpu.nccl;
     gpu.rank->talking = &gpu;
     update_rates(gpu);

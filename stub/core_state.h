@@ -46,13 +46,14 @@ struct Item {
   bool running = false;
   bool begun = false;  // has had a rate above zero
   bool waited = false; // communication: for room on the GPU
+  bool first = false;  // communication: came when no product filled the GPU
   int32_t name = -1, sig = -1, price = -1, part = 0;
   uint32_t event = 0;
   int64_t launch = 0, ready = 0, start = 0, updated = 0;
   double work = 0, rate = 0;  // ns of work left, ns per ns
   float demand = 0;           // share of the SMs
   uint8_t cls = 0;
-  phc_nature nature = {1, 0, 0, 1, 0, 0};
+  phc_nature nature = {1, 1, 0, 0, 1, 0, 0};
   int64_t id = 0, link = -1, bytes = 0, peer = -1;
   int priority = 0;       // of the stream; lower is served first
   uint64_t admitted = 0;  // order of admission
@@ -294,7 +295,7 @@ struct Price {
   std::vector<int32_t> links;   // of the flows
   std::vector<int32_t> routes;  // and what to call them, global names
   uint8_t cls = 0;
-  phc_nature nature = {1, 0, 0, 1, 0, 0};
+  phc_nature nature = {1, 1, 0, 0, 1, 0, 0};
   int32_t name = -1;
   std::vector<std::pair<Stream *, uint64_t>> waiting;  // kernels that await this price
   std::vector<int> part;
@@ -447,6 +448,7 @@ struct Core {
   void happen(Gpu &gpu, Stream &s, int64_t when);
   int64_t next_local(Gpu &gpu, Stream **which);
   bool await_room(Gpu &gpu, Item &item);
+  static double full(const Gpu &gpu, bool product);
   void admit(Gpu &gpu, Stream &s);
   void complete(Gpu &gpu, Stream &s);
 

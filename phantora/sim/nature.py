@@ -12,9 +12,12 @@ from phantora.hardware.types import Gpu
 from phantora.sim.core import Core, KernelNature
 
 CHANNEL_SMS = 1.25
-"""SMs that a NCCL channel keeps from products: its own, and a neighbour every fourth time, because products run in
-clusters of two SMs of one part of the chip. 24 channels slow products of 128, 512, 1456 and 1664 tiles by the 2/1,
+"""SMs that a NCCL channel keeps from products that ran when it came: its own, and a neighbour every fourth time, because
+products run in clusters of two SMs. 24 channels slow products of 128, 512, 1456 and 1664 tiles by the 2/1,
 6/4, 15/11 and 17/13 waves that 102 SMs give (benchmarks/device/company.py on 4 H200)."""
+FIRST_CHANNEL_SMS = 2.0
+"""The same when the channel was there first: a free GPU places each on a pair of SMs of its own, which is lost to clusters. A
+product of 384 tiles beside an all-reduce takes 5/3 of its waves in traces of Megatron on 4 H200."""
 CHANNELS = 24  # of NCCL on NVLink of Hopper
 WAVES = 0.92
 """Share of a product's time that comes in waves. Same measurement: 1.50, 1.97, 1.33, 1.27."""
@@ -44,17 +47,18 @@ def nature_of(machine: Machine, price: Price) -> KernelNature:
     ns = max(1, sum(price.durations))
     cap = float(gpu.power_watts)
     traffic = min(1.0, price.bytes / ns * 1e9 / gpu.hbm_bandwidth)
-    company, takes = beside_communication(gpu, price), pace_taken(machine, price)
+    company, after = (beside_communication(gpu, price, sms) for sms in (CHANNEL_SMS, FIRST_CHANNEL_SMS))
+    takes = pace_taken(machine, price)
     if not price.format:
-        return KernelNature(company, 0.0, cap * power.active, 1.0, 1.0 - traffic, takes)
+        return KernelNature(company, after, 0.0, cap * power.active, 1.0, 1.0 - traffic, takes)
     if price.format in WITHOUT_TENSOR_CORES:
-        return KernelNature(company, cap * power.active, 0.0, 1.0, 1.0, takes)
+        return KernelNature(company, after, cap * power.active, 0.0, 1.0, 1.0, takes)
     # Drawn at the clock that the duration holds for: the full one, or the one at which a burst meets its own limit.
     tensor = power.attention if price.cls == "attention" else power.tensor
     rate = cap * tensor * price.flops / ns / machine.peak(price.format)
     burst = (power.burst - power.idle) * cap
     clock = min(1.0, (burst / rate) ** (1.0 / (power.exponent - 1.0))) if rate > 0 else 1.0
-    return KernelNature(company, rate / clock, 0.0, clock, 1.0, takes)
+    return KernelNature(company, after, rate / clock, 0.0, clock, 1.0, takes)
 
 
 def pace_taken(machine: Machine, price: Price) -> float:
@@ -72,13 +76,13 @@ def pace_taken(machine: Machine, price: Price) -> float:
 
 def feels_kernels(one_host: bool) -> KernelNature:
     """Of communication. Between hosts NICs set the pace, and what kernels cost it there was not measured."""
-    return KernelNature(1.0, 0.0, 0.0, 1.0, 0.0, float(one_host))
+    return KernelNature(1.0, 1.0, 0.0, 0.0, 1.0, 0.0, float(one_host))
 
 
-def beside_communication(gpu: Gpu, price: Price) -> float:
-    """How many times as long kernels of `price` take while a NCCL kernel runs."""
+def beside_communication(gpu: Gpu, price: Price, channel_sms: float = CHANNEL_SMS) -> float:
+    """How many times as long kernels of `price` take while a NCCL kernel runs whose channels take so many SMs each."""
     usual = gpu.company.get(price.cls, 1.0)
     if not price.tiles or usual == 1.0:
         return usual
-    left = max(1, int(gpu.sms - CHANNELS * CHANNEL_SMS))
+    left = max(1, int(gpu.sms - CHANNELS * channel_sms))
     return 1.0 + WAVES * (ceil(price.tiles / left) / ceil(price.tiles / gpu.sms) - 1.0)

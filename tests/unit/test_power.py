@@ -33,7 +33,7 @@ def spans(bench: Bench) -> list[tuple[int, int]]:
 
 
 def hot(bench: Bench, *, clock: float = 1.0, bound: float = 1.0, dynamic: float = 200.0, steady: float = 0.0) -> None:
-    bench.nature = native.KernelNature(1.0, dynamic, steady, clock, bound)
+    bench.nature = native.KernelNature(1.0, 1.0, dynamic, steady, clock, bound)
 
 
 def two_kernels(bench: Bench, then: int = 0) -> list[tuple[int, int]]:
