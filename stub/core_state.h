@@ -448,7 +448,6 @@ struct Core {
   void happen(Gpu &gpu, Stream &s, int64_t when);
   int64_t next_local(Gpu &gpu, Stream **which);
   bool await_room(Gpu &gpu, Item &item);
-  static double full(const Gpu &gpu, bool product);
   void admit(Gpu &gpu, Stream &s);
   void complete(Gpu &gpu, Stream &s);
 

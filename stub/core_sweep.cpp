@@ -157,7 +157,7 @@ bool Core::sweep(bool until_answer) {
         swept = when;
         bool arrives = s->queue.front().type == COMM && !s->queue.front().running;
         happen(g, *s, when);
-        if (arrives) {
+        if (arrives && s->queue.front().running) {  // it may wait for room first
           std::shared_ptr<Launch> l = s->queue.front().comm;
           for (auto &c : l->collectives) reached(*g.rank, c, when);
           for (auto &p : l->pairs) reached(*g.rank, p, when);
