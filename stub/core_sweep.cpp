@@ -116,6 +116,15 @@ bool Core::sweep(bool until_answer) {
     if (--o->missing == 0 && lacks(*o)) may_begin(*o, time);
   };
 
+  // What a GPU that goes no further does up to there is known, which may answer its host. The host of a sleeper goes on
+  // from the moment of an answer, so its GPU stays behind that.
+  auto settle = [&](Gpu &g) {
+    if (g.rank->asleep) return;
+    int64_t limit = std::min(host_limit(*g.rank), std::min(g.closed, g.hold) - 1);
+    if (limit < NEVER - 1 && limit > g.now) g.now = limit;
+    if (!g.rank->requests.empty()) check_requests(*g.rank);
+  };
+
   ++sweeps;
   network.open();
   for (Rank &rank : ranks) {
@@ -171,6 +180,13 @@ bool Core::sweep(bool until_answer) {
           for (Operation *o : g.rank->missed)
             if (--o->missing == 0) may_begin(*o, turn.time);
         }
+        if (until_answer) {
+          settle(g);  // a query that finds nothing done is an answer too
+          if (released >= 0) {
+            moved = true;
+            swept = std::max(swept, ranks[released].host);
+          }
+        }
       }
     }
     network.take_closed(tags);  // what has begun on closed links, or met them
@@ -183,12 +199,7 @@ bool Core::sweep(bool until_answer) {
     if (until_answer && (released >= 0 || !wanted.empty())) return moved;
   }
   news = moved;
-  // What each GPU does up to here is known.
-  for (Gpu *g : gpus) {
-    int64_t limit = std::min(host_limit(*g->rank), std::min(g->closed, g->hold) - 1);
-    if (limit < NEVER - 1 && limit > g->now) g->now = limit;
-    if (!g->rank->requests.empty()) check_requests(*g->rank);
-  }
+  for (Gpu *g : gpus) settle(*g);
   return moved;
 }
 
