@@ -25,6 +25,7 @@ Core::Core(void *area) : base(static_cast<char *>(area)), header(static_cast<ph_
   api_names[PH_STREAM_SYNC] = intern(NAMES, "cudaStreamSynchronize");
   api_names[PH_DEVICE_SYNC] = intern(NAMES, "cudaDeviceSynchronize");
   api_names[PH_EVENT_SYNC] = intern(NAMES, "cudaEventSynchronize");
+  api_names[PH_ROOM] = intern(NAMES, "cudaLaunchKernel");
   api_names[PH_MEMCPY] = intern(NAMES, "cudaMemcpyAsync");
   api_names[PH_MEMSET] = intern(NAMES, "cudaMemset");
   api_names[PH_EVENT_RECORD] = intern(NAMES, "cudaEventRecord");

@@ -130,6 +130,7 @@ PHC int phc_overtake(void *core, const int32_t *ranks, int count) {
   c.advance();
   return moved;
 }
+PHC int phc_give_room(void *core) { return static_cast<Core *>(core)->give_room(); }
 // 0 not started, 1 runs, 2 waits for virtual time, 3 waits for bytes or an exchange, 4 exited
 PHC int phc_rank_state(void *core, int rank) {
   const Rank &r = static_cast<Core *>(core)->ranks[rank];

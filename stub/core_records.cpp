@@ -249,6 +249,9 @@ void Core::take(Rank &rank, const ph_record &r) {
       request(rank, r, std::move(deps), -1, gpu);
       break;
     }
+    case PH_ROOM:
+      wait_for_room(rank, r);
+      break;
     case PH_EVENT_SYNC:
     case PH_EVENT_QUERY:
     case PH_EVENT_TIME: {

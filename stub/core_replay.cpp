@@ -160,6 +160,7 @@ bool Core::credible(const Rank &rank, const ph_record &r) const {
     case PH_HOST_FUNC:
     case PH_STREAM_SYNC:
     case PH_STREAM_QUERY:
+    case PH_ROOM:
     case PH_COLLECTIVE:
       return known();
     case PH_SEND:

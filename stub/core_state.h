@@ -465,6 +465,8 @@ struct Core {
   static int64_t released_by(const Rank &rank, const Request &q);
   void host_wait(Rank &rank, const ph_record &r, int32_t name, int64_t start, int64_t end, int last_rank);
   void wake(Rank &rank, const ph_record &r);
+  void wait_for_room(Rank &rank, const ph_record &r);
+  bool give_room();
   void request(Rank &rank, const ph_record &r, std::vector<Dep> deps, int64_t link, Gpu *whole = nullptr);
 
   // core_prices.cpp

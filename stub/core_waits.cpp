@@ -11,7 +11,8 @@ void Core::answer(Rank &rank, size_t i, int status, int64_t time, int64_t value)
   int64_t at = std::max(q.record.time, time);
   if (!(q.record.flags & PH_F_HELPER)) released = rank.index;
   if (!(q.record.flags & PH_F_HELPER)) rank.host = std::max(rank.host, std::max(at, rank.control->floor));
-  if (!q.query && !q.data && !(q.record.flags & PH_F_HELPER) && api_names[q.record.kind] >= 0) {
+  bool waited = q.record.kind != PH_ROOM || at > q.record.time;  // a launch that finds room is no wait
+  if (!q.query && !q.data && !(q.record.flags & PH_F_HELPER) && api_names[q.record.kind] >= 0 && waited) {
     ph_row r = row(PH_ROW_SYNC, rank, q.record.time, at);
     r.name = api_names[q.record.kind];
     r.sub = q.record.kind;
@@ -82,6 +83,35 @@ int64_t Core::released_by(const Rank &rank, const Request &q) {
     for (auto &[id, s] : rank.streams)
       if (s->gpu == q.whole) look(s.get());
   return last ? last->done_id : -1;
+}
+
+// A host that launches waits while a stream has too much to do. All long streams count, done or not: how far the GPU has
+// been followed when the record comes is chance.
+void Core::wait_for_room(Rank &rank, const ph_record &r) {
+  const Gpu *gpu = stream_of(rank, r.stream)->gpu;
+  std::vector<Dep> deps;
+  int64_t link = -1;
+  for (auto &[id, s] : rank.streams) {
+    if (s->gpu != gpu || s->enqueued <= r.a) continue;
+    deps.push_back({s.get(), s->enqueued - r.a});
+    if (const Item *item = item_at(s.get(), s->enqueued - r.a)) link = item->id;
+  }
+  request(rank, r, std::move(deps), link);
+}
+
+// The ranks wait for each other: whoever asked for room first does without. False: nobody asks.
+bool Core::give_room() {
+  Rank *first = nullptr;
+  size_t place = 0;
+  for (Rank &rank : ranks)
+    for (size_t i = 0; i < rank.requests.size(); ++i) {
+      const ph_record &r = rank.requests[i].record;
+      if (r.kind != PH_ROOM || (first && r.time >= first->requests[place].record.time)) continue;
+      first = &rank;
+      place = i;
+    }
+  if (first) answer(*first, place, 0, 0, 0);
+  return first;
 }
 
 // The row of a wait for another rank's host.

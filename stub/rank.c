@@ -302,9 +302,32 @@ void ph_attribute(ph_record *record) {
   record->op = frame->instance;
 }
 
+// CUDA keeps about 1,000 commands of a stream; who launches more waits until the GPU has done some. So a program that
+// never synchronises is at most so far ahead, which is when its allocator can use again what other streams used.
+#define QUEUE_DEPTH 1024
+#define QUEUE_LOOK 128  // kernels between looks: each is a question to the simulator
+
+// Kernels of an operator that has begun have no price before it ends, and what has none holds up its GPU.
+static bool operator_open(void) {
+  for (const ph_frame *frame = ph_self.frame; frame; frame = frame->parent)
+    if (frame->instance) return true;
+  return false;
+}
+
+static void wait_for_room(uint32_t stream) {
+  static unsigned kernels;  // since the last look, by threads that move the clock: two of them never run at once
+  if (!ph_this_thread()->moves_clock || ++kernels < QUEUE_LOOK || operator_open()) return;
+  kernels = 0;
+  ph_record record = {.kind = PH_ROOM, .stream = stream, .a = QUEUE_DEPTH - QUEUE_LOOK / 2};
+  ph_request(&record, NULL, 0);
+}
+
 void ph_launch(ph_record *record) {
   // A launch is made outside the allocator's locks, which a watchdog's round may want.
-  if (record->kind == PH_KERNEL && ph_recording()) ph_watchdog_rounds();
+  if (record->kind == PH_KERNEL && ph_recording()) {
+    wait_for_room(record->stream);
+    ph_watchdog_rounds();
+  }
   ph_attribute(record);
   ph_emit(record);
 }

@@ -139,6 +139,7 @@ class Core:
             "phc_error": (ctypes.c_char_p, [handle]),
             "phc_diagnose": (ctypes.c_char_p, [handle]),
             "phc_overtake": (ctypes.c_int, [handle, ctypes.POINTER(i32), ctypes.c_int]),
+            "phc_give_room": (ctypes.c_int, [handle]),
             "phc_rank_state": (ctypes.c_int, [handle, ctypes.c_int]),
             "phc_rank_died": (None, [handle, ctypes.c_int, ctypes.c_int]),
             "phc_get_status": (None, [handle, ctypes.POINTER(Status)]),
@@ -281,6 +282,10 @@ class Core:
     def overtake(self, sleepers: list[int]) -> bool:
         array = (ctypes.c_int32 * max(1, len(sleepers)))(*sleepers)
         return bool(self._lib.phc_overtake(self._handle, array, len(sleepers)))
+
+    def give_room(self) -> bool:
+        """Lets the first of those that wait for room in a stream's queue do without; False: nobody does."""
+        return bool(self._lib.phc_give_room(self._handle))
 
     def rank_state(self, rank: int) -> int:
         return int(self._lib.phc_rank_state(self._handle, rank))

@@ -195,6 +195,9 @@ class Simulator:
             still.restart()
             return
         if not running or blocked > patience:
+            if self._core.give_room():
+                still.restart()
+                return
             raise PhantoraError(
                 "the ranks wait for each other and none can go on:\n" + self._core.diagnose().rstrip("\n")
                 + "\nevery member of a group must call the same collectives in the same order"

@@ -99,6 +99,7 @@ Kind = Enum(
         ("CLOCK", "nothing but `time`: the host clock has reached it"),
         ("HOST_SPAN", "id = name, a = start, time = end: host operator that launched nothing but is worth a row"),
         ("MOVED", "in recordings only: the host slept outside CUDA since a; it was moved to `time` when rank b had its c-th answer"),
+        ("ROOM", "request: until no stream of the GPU has more than a commands that are not done"),
     ),
 )
 

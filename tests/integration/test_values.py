@@ -246,6 +246,25 @@ def test_capacity(stub_set: Any) -> None:
     assert full.split() == ["full", str(rest)]
 
 
+def test_launches_look_for_room_between_operators(stub_set: Any) -> None:
+    """Every 128 kernels, before an operator's first: what an open one has launched has no price yet."""
+    dump = run(
+        "xs = [torch.ones(10, device='cuda') for _ in range(100)]\n"
+        "for _ in range(300): torch._foreach_norm(xs)\n"
+    )
+    since, open_, waits = 0, 0, []
+    for kind in dump.kinds():
+        since += kind == "KERNEL"
+        open_ += (kind == "OP_BEGIN") - (kind == "OP_END")
+        if kind == "ROOM":
+            assert not open_
+            waits.append(since)
+            since = 0
+    kernels = dump.kinds().count("KERNEL")
+    assert kernels > 300 and len(dump.of("OP_BEGIN")) < kernels  # some launch several
+    assert len(waits) == kernels // 128 > 2 and all(127 <= wait < 132 for wait in waits)
+
+
 def test_memory_rows_agree_with_torch(stub_set: Any) -> None:
     dump = run(
         "a = torch.empty(1000, 1000, device='cuda')\n"

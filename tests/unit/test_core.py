@@ -162,6 +162,22 @@ def test_device_sync_returns_at_the_end_of_all_streams(make: Callable[[int], Ben
     assert rank.answer("again") == (0, 700)
 
 
+def test_who_launches_waits_for_room(make: Callable[[int], Bench]) -> None:
+    """Until no stream has more than two commands that are not done."""
+    bench = make(1)
+    rank = bench.ranks[0]
+    rank.stream(8)
+    for name in ("a:100", "b:200", "c:300", "d:400"):
+        rank.kernel(name, blocks=1, at=0)
+    rank.kernel("e:5000", stream=8, blocks=1, at=0)
+    rank.ask("room", "ROOM", at=40, a=2)
+    bench.run()
+    assert rank.answer("room") == (0, 300)  # a and b are done
+    rank.ask("more", "ROOM", at=700, a=2)
+    bench.run()
+    assert rank.answer("more") == (0, 700)
+
+
 def test_event_sync_waits_for_its_record_only(make: Callable[[int], Bench]) -> None:
     bench = make(1)
     rank = bench.ranks[0]
@@ -405,6 +421,53 @@ def test_asleep_ranks_are_overtaken_and_moved_forward(make: Callable[[int], Benc
     bench.run()
     (row,) = (row for row in bench.rows() if row["name"] == "outside CUDA")
     assert (row["rank"], row["start"], row["end"], row["last_rank"]) == (1, 0, 100, 0)
+
+
+def test_a_query_that_finds_nothing_done_is_an_answer(make: Callable[[int], Bench]) -> None:
+    """Rank 1 waits for bytes at 10, which holds back the others; the first answer is that to rank 0's query."""
+    bench = make(3)
+    zero, one_, two = bench.ranks
+    for index, rank in enumerate(bench.ranks):
+        rank.communicator(1, 3, index)
+        rank.stream(8)
+    one_.ask("bytes", "PAYLOAD", a=5, at=10)
+    for rank in (zero, two):
+        rank.collective(1, 40, stream=8, at=0)
+        rank.kernel("k:800", blocks=1, at=0)
+        rank.emit("EVENT_RECORD", id=1)
+    zero.ask("query", "EVENT_QUERY", id=1, at=500)
+    two.ask("sync", "STREAM_SYNC", stream=0)
+    bench.run()
+    assert zero.answer("query") is None
+    assert bench.core.overtake([])
+    assert zero.answer("query") == (1, -1) and two.answer("sync") is None
+    assert int(one_.control["floor"][0]) == 500
+    zero.exit()
+    assert bench.core.overtake([])
+    assert two.answer("sync") == (0, 800)
+    two.exit()
+    one_.collective(1, 40, stream=8, at=900)
+    one_.exit()
+    bench.run()
+    assert bench.core.status().late == 0
+
+
+def test_who_waits_for_room_does_without_in_the_end(make: Callable[[int], Bench]) -> None:
+    """Rank 0's queue waits for rank 1, which waits for the bytes of what rank 0 would do next."""
+    bench = make(2)
+    zero, one_ = bench.ranks
+    for index, rank in enumerate(bench.ranks):
+        rank.communicator(1, 2, index, key=1)
+        rank.communicator(2, 2, index, key=2)
+    zero.collective(1, 40, at=0)
+    zero.kernel("k:100")
+    zero.ask("room", "ROOM", at=30, a=1)
+    one_.collective(2, 4, data=b"abcd", ticket=5, at=20)
+    one_.ask("bytes", "PAYLOAD", a=5)
+    bench.run()
+    assert not bench.core.overtake([]) and zero.answer("room") is None
+    assert bench.core.give_room() and zero.answer("room") == (0, 30)
+    assert not bench.core.give_room()
 
 
 def by_name(bench: Bench) -> dict[str, dict[str, Any]]:
