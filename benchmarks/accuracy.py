@@ -83,6 +83,8 @@ def main() -> None:
         args.keep.mkdir(parents=True, exist_ok=True)
     lines = (args.real or args.truth / "results" / "train.jsonl").read_text().splitlines()
     real = {row["run_id"]: row for row in map(json.loads, lines) if not row["name"].endswith(".rank")}
+    if unknown := [run for run in args.runs if run not in real]:
+        parser.error(f"no such run: {', '.join(unknown)}; there are {', '.join(real)}")
     outcomes = []
     with tempfile.TemporaryDirectory() as scratch:
         for name in args.runs or real:

@@ -82,7 +82,8 @@ class Roofline:
         return self._price(self._bare_ns(kernel), (kernel,), "other", 0.0, 0.0)
 
     def copy(self, kind: str, size: int) -> Price:
-        return self._price(copies.copy_ns(self.machine, kind, size), (), "copy", 0.0, float(size))
+        moved = 2.0 * size if kind == "d2d" else float(size)  # read and written
+        return self._price(copies.copy_ns(self.machine, kind, size), (), "copy", 0.0, moved)
 
     def memset(self, size: int) -> Price:
         return self._price(copies.memset_ns(self.machine, size), (), "memset", 0.0, float(size))
