@@ -142,6 +142,8 @@ class Bench:
     """Latency in ns and flows of a collective or transfer."""
     nature: native.KernelNature | None = None
     """Of all kernels."""
+    feels: float = 0.0
+    """How much of what kernels take from communication beside them it feels."""
 
     @classmethod
     def create(
@@ -171,6 +173,7 @@ class Bench:
                 else:
                     durations = (request.bytes,)
                     if self.flows and request.kind in (native.COLLECTIVE, native.TRANSFER):
+                        self.core.set_nature(request.id, native.KernelNature(takes=self.feels))
                         latency, flows = self.flows(request)
                         self.core.set_flows(request.id, latency, flows, [-1] * len(flows))
                 if self.nature and request.kind in (native.OPERATOR, native.KERNEL):

@@ -244,10 +244,10 @@ def test_collective_starts_when_the_last_rank_arrives(make: Callable[[int], Benc
 
 def test_kernels_beside_a_collective_are_slower(make: Callable[[int], Bench]) -> None:
     bench = make(2)
-    bench.nature = native.KernelNature(2.0, 0.0, 0.0, 1.0, 0.0)
+    bench.nature = native.KernelNature(company=1.0, after=2.0, clock=1.0)
     for index, rank in enumerate(bench.ranks):
         rank.communicator(1, 2, index)
-        rank.stream(8)
+        rank.stream(8, priority=-1)
         rank.collective(1, 100, stream=8, at=0)
         rank.kernel("k:100", at=0)
         rank.exit()
@@ -261,7 +261,7 @@ def test_blocked_host_resumes_while_a_collective_spins(make: Callable[[int], Ben
     zero, one_ = bench.ranks
     for index, rank in enumerate(bench.ranks):
         rank.communicator(1, 2, index)
-        rank.stream(8)
+        rank.stream(8, priority=-1)
     zero.collective(1, 40, stream=8, at=0)
     zero.kernel("k:100", at=0)
     zero.ask("sync", "STREAM_SYNC", stream=0)
@@ -406,7 +406,7 @@ def test_asleep_ranks_are_overtaken_and_moved_forward(make: Callable[[int], Benc
     zero, one_ = bench.ranks
     for index, rank in enumerate(bench.ranks):
         rank.communicator(1, 2, index)
-        rank.stream(8)
+        rank.stream(8, priority=-1)
     zero.collective(1, 40, stream=8, at=0)
     zero.kernel("k:100", at=0)
     zero.ask("sync", "STREAM_SYNC", stream=0)

@@ -1,0 +1,227 @@
+"""What kernels and communication cost each other on one GPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phantora.cost import gemm
+from phantora.cost.machine import Machine
+from phantora.cost.types import Price
+from phantora.hardware import load_cluster, load_gpu
+from phantora.hardware.topology import Flow
+from phantora.sim import core as native
+from phantora.sim.collectives import CollectiveModel
+from phantora.sim.nature import FIRST_CHANNEL_SMS, beside_communication, feels_kernels, nature_of, pace_taken
+from phantora.wire import layout
+from tests.support.fakeranks import Bench
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "device" / "results"
+H200 = load_gpu("H200")
+ALONE = 100  # ns of a collective of the bench's ranks
+
+
+@pytest.fixture
+def make(core_library: Path) -> Callable[..., Bench]:
+    def build(world: int = 2, feels: float = 1.0, **nature: float) -> Bench:
+        bench = Bench.create(core_library, world)
+        links = [bench.core.add_link(1e12, -1, [rank]) for rank in range(world)]
+        flows = [Flow(rank, (rank + 1) % world, (links[rank],), ALONE, 1e9) for rank in range(world)]
+        bench.flows = lambda request: (0, flows)
+        bench.nature = native.KernelNature(**{"company": 1.0, "after": 1.0, "clock": 1.0, **nature})
+        bench.feels = feels
+        for index, rank in enumerate(bench.ranks):
+            rank.communicator(1, world, index)
+            rank.stream(8)
+            rank.stream(9, priority=-1)
+        return bench
+
+    return build
+
+
+def finish(bench: Bench) -> dict[tuple[str, int], tuple[int, int]]:
+    """(kind, rank) -> start and end of the last such row."""
+    for rank in bench.ranks:
+        rank.exit()
+    bench.run()
+    return {(row["kind"], row["rank"]): (row["start"], row["end"]) for row in bench.rows()}
+
+
+@pytest.mark.parametrize(
+    ("takes", "feels", "kernel", "took"),
+    [
+        (0.5, 1.0, 1000, 200),  # all the time at half its pace
+        (0.5, 0.5, 1000, 133),
+        (0.5, 0.0, 1000, 100),
+        (0.0, 1.0, 1000, 100),
+        (0.5, 1.0, 40, 125),  # 20 ns are lost, and made up at the mean pace
+    ],
+)
+def test_a_collective_loses_pace_beside_kernels(
+    make: Callable[..., Bench], takes: float, feels: float, kernel: int, took: int
+) -> None:
+    bench = make(takes=takes, feels=feels)
+    for rank in bench.ranks:
+        rank.collective(1, 4, stream=9, at=0)
+        rank.kernel(f"k:{kernel}", at=0)
+    assert finish(bench)["COLLECTIVE", 0] == (0, took)
+
+
+def test_the_slowest_member_decides(make: Callable[..., Bench]) -> None:
+    bench = make(takes=0.5)
+    for rank in bench.ranks:
+        rank.collective(1, 4, stream=9, at=0)
+    bench.ranks[1].kernel("k:1000", at=0)
+    rows = finish(bench)
+    assert rows["COLLECTIVE", 0] == rows["COLLECTIVE", 1] == (0, 200)
+
+
+def test_what_was_lost_while_it_waited_for_members_does_not_count(make: Callable[..., Bench]) -> None:
+    bench = make(takes=0.5)
+    zero, one = bench.ranks
+    zero.collective(1, 4, stream=9, at=0)
+    zero.kernel("k:400", at=0)
+    one.collective(1, 4, stream=9, at=1000)
+    assert finish(bench)["COLLECTIVE", 0] == (0, 1100)
+
+
+def test_the_next_collective_begins_after_the_slowed_one(make: Callable[..., Bench]) -> None:
+    bench = make(takes=0.5)
+    for rank in bench.ranks:
+        rank.collective(1, 4, stream=9, at=0)
+        rank.kernel("k:200", at=0)
+        rank.collective(1, 4, stream=9, at=0)
+    for rank in bench.ranks:
+        rank.exit()
+    bench.run()
+    spans = [(row["start"], row["end"]) for row in bench.rows() if row["kind"] == "COLLECTIVE" and row["rank"] == 0]
+    assert spans == [(0, 200), (200, 300)]
+
+
+def test_communication_of_ordinary_priority_waits_for_what_fills_the_gpu(make: Callable[..., Bench]) -> None:
+    bench = make()
+    for rank in bench.ranks:
+        rank.kernel("k:50", at=0)
+        rank.collective(1, 4, stream=8, at=10)
+    assert finish(bench)["COLLECTIVE", 0] == (50, 150)
+
+
+@pytest.mark.parametrize(("priority_stream", "blocks", "began"), [(9, 10**6, 10), (8, 1, 10)])
+def test_communication_finds_room(make: Callable[..., Bench], priority_stream: int, blocks: int, began: int) -> None:
+    bench = make()
+    for rank in bench.ranks:
+        rank.kernel("k:50", at=0, blocks=blocks)
+        rank.collective(1, 4, stream=priority_stream, at=10)
+    assert finish(bench)["COLLECTIVE", 0][0] == began
+
+
+def test_communication_loses_to_a_kernel_that_is_queued(make: Callable[..., Bench]) -> None:
+    """An event lets the collective go at 50; the other stream goes on 10 ns later, but sooner than it can start."""
+    bench = make()
+    bench.core.set_timing(0, 10, 10)
+    for rank in bench.ranks:
+        rank.kernel("a:50", at=0)
+        rank.emit("EVENT_RECORD", id=1, at=0)
+        rank.emit("STREAM_WAIT", id=1, stream=8, at=0)
+        rank.collective(1, 4, stream=8, at=0)
+        rank.kernel("b:70", at=0)
+    assert finish(bench)["COLLECTIVE", 0][0] == 130
+
+
+def test_a_collective_that_waits_for_room_has_not_arrived(make: Callable[..., Bench]) -> None:
+    """Rank 0 waits for room; rank 1, which comes meanwhile, must not run past the end of what they do together."""
+    bench = make()
+    zero, one = bench.ranks
+    zero.kernel("k:500", at=0)
+    zero.collective(1, 4, stream=8, at=10)
+    zero.kernel("small:1", stream=9, blocks=1, at=20)
+    one.collective(1, 4, stream=8, at=50)
+    one.kernel("z:10", at=3000)
+    one.exit()
+    bench.run()
+    zero.exit(at=5000)
+    bench.run()
+    spans = {row["rank"]: (row["start"], row["end"]) for row in bench.rows() if row["kind"] == "COLLECTIVE"}
+    assert spans == {0: (500, 600), 1: (50, 600)}
+
+
+@pytest.mark.parametrize("product", [False, True])
+def test_communication_that_was_there_first_costs_more(make: Callable[..., Bench], product: bool) -> None:
+    """200 ns of a kernel, beside a collective of 100 ns that comes at 0 or, to a running product, at 10."""
+    bench = make(company=2.0, after=4.0)
+    for rank in bench.ranks:
+        if product:
+            rank.emit("KERNEL", id=rank.name("k:200"), a=10**6 | 1 << 32 | 1 << 48, b=1024 | 1 << 16 | 1 << 32,
+                      flags=layout.Flag["PH_F_LIBRARY"], at=0)  # fmt: skip
+            rank.collective(1, 4, stream=9, at=10)
+        else:
+            rank.collective(1, 4, stream=9, at=0)
+            rank.kernel("k:200", at=0)
+    assert finish(bench)["KERNEL", 0] == ((0, 250) if product else (0, 275))
+
+
+def measured() -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in (RESULTS / "company_h200x4.jsonl").read_text().splitlines()]
+    return [row for row in rows if row["kernel"].startswith("mm") and row["mode"] == "burst"]
+
+
+def test_products_lose_the_waves_that_they_lose_on_a_real_gpu() -> None:
+    alone = {row["kernel"]: row["alone_us"] for row in measured() if row["company"] == "alone"}
+    checked = 0
+    for row in measured():
+        if row["together"] < 4:
+            continue
+        m, n, k = map(int, row["kernel"].split()[2:])
+        tiles = gemm.tiles_of(row["cuda_kernel"], gemm.Product(n, m, k))  # the library's m is torch's n
+        price = Price((1000,), "gemm", "measured", 0.0, 0.0, tiles=tiles)
+        slower = row["together_us"] / alone[row["kernel"]]
+        assert beside_communication(H200, price) == pytest.approx(slower, rel=0.07), row
+        checked += 1
+    assert checked > 15
+
+
+def test_products_lose_pairs_of_sms_to_communication_that_was_there_first() -> None:
+    """384 tiles of 128 x 256: 127 us alone, 205 us behind an all-reduce of 202 us, in a trace of Megatron on 4 H200."""
+    price = Price((127_000,), "gemm", "measured", 0.0, 0.0, tiles=384)
+    assert beside_communication(H200, price, FIRST_CHANNEL_SMS) == pytest.approx(205 / 127, rel=0.03)
+    assert beside_communication(H200, price) < 1.4
+
+
+def beside() -> list[dict[str, Any]]:
+    """All-reduces of 128 MiB wholly beside one kind of kernel."""
+    rows = [json.loads(line) for line in (RESULTS / "beside_h200x2.jsonl").read_text().splitlines()]
+    return [row for row in rows if (row["operation"], row["mib"], row["where"]) == ("all_reduce", 128, "all")]
+
+
+@pytest.mark.parametrize(
+    ("company", "cls"),
+    [
+        ("mm 4096 4096 4096", "gemm"), ("mm 8192 8192 2048", "gemm"), ("mm 4096 14336 4096", "gemm"), ("flash", "attention"),
+        ("silu 112 MiB", "elementwise"), ("mul 128 MiB", "elementwise"), ("sin 64 MiB", "elementwise"), ("rms_norm 8 MiB again", "normalization"),
+    ],
+)  # fmt: skip
+def test_all_reduces_lose_what_they_lose_on_a_real_gpu(company: str, cls: str) -> None:
+    (alone,) = (row["transfer_us"][2] for row in beside() if row["company"] == "none")
+    rows = [row for row in beside() if row["company"] == company]
+    assert len(rows) == 2  # of either priority
+    for row in rows:
+        price = Price((round(row["alone_us"] * 1e3),), cls, "measured", 0.0, row["bytes"])
+        simulated = 1.0 / (1.0 - pace_taken(Machine(H200), price))
+        assert simulated == pytest.approx(row["transfer_us"][2] / alone, rel=0.1), row
+
+
+def test_small_and_remote_neighbours_cost_nothing() -> None:
+    small = Price((6_000,), "elementwise", "measured", 0.0, 16e6)
+    assert pace_taken(Machine(H200), small) < 0.01
+    assert nature_of(Machine(H200), small).takes == pace_taken(Machine(H200), small)
+    assert (feels_kernels(True).takes, feels_kernels(False).takes) == (1.0, 0.0)
+
+
+def test_flows_name_the_gpus_at_their_ends() -> None:
+    """What the core asks them for, to know whose kernels slow a flow down."""
+    price = CollectiveModel(load_cluster("1x4xH200")).collective(layout.Coll.ALL_REDUCE, (0, 1, 2, 3), 1 << 25, 9)
+    assert {flow.src for flow in price.flows} == {flow.dst for flow in price.flows} == {0, 1, 2, 3}
