@@ -93,12 +93,14 @@ class FlowClass(ctypes.Structure):
 
 
 class KernelNature(ctypes.Structure):
-    """``phc_nature``: `company`, how many times as long it takes beside communication, `after` if that was there first; `dynamic` and `steady` W at
-    full clock; `clock`, the share of the full clock that its duration holds for; `bound`, the share of the duration
-    that goes with the clock; `takes`, of a kernel the share of its pace that communication beside it loses, of
-    communication how much of that it feels."""
+    """``phc_nature``: `company`, how many times as long it takes beside communication, and `after` if that was there
+    first; `dynamic` and `steady` W at full clock; `clock`, the share of the full clock that its duration holds for;
+    `bound`, the share of the duration that goes with the clock; `takes`, of a kernel the share of its pace that
+    communication beside it loses, of communication how much of that it feels."""
 
-    _fields_ = [(name, ctypes.c_double) for name in ("company", "after", "dynamic", "steady", "clock", "bound", "takes")]
+    _fields_ = [
+        (name, ctypes.c_double) for name in ("company", "after", "dynamic", "steady", "clock", "bound", "takes")
+    ]
 
 
 class Core:

@@ -12,12 +12,12 @@ from phantora.hardware.types import Gpu
 from phantora.sim.core import Core, KernelNature
 
 CHANNEL_SMS = 1.25
-"""SMs that a NCCL channel keeps from products that ran when it came: its own, and a neighbour every fourth time, because
-products run in clusters of two SMs. 24 channels slow products of 128, 512, 1456 and 1664 tiles by the 2/1,
+"""SMs that a NCCL channel keeps from products that ran when it came: its own, and a neighbour every fourth time,
+because products run in clusters of two SMs. 24 channels slow products of 128, 512, 1456 and 1664 tiles by the 2/1,
 6/4, 15/11 and 17/13 waves that 102 SMs give (benchmarks/device/company.py on 4 H200)."""
 FIRST_CHANNEL_SMS = 2.0
-"""The same when the channel was there first: a free GPU places each on a pair of SMs of its own, which is lost to clusters. A
-product of 384 tiles beside an all-reduce takes 5/3 of its waves in traces of Megatron on 4 H200."""
+"""The same when the channel was there first: a free GPU places each on a pair of SMs of its own, which is lost to
+clusters. A product of 384 tiles beside an all-reduce takes 5/3 of its waves in traces of Megatron on 4 H200."""
 CHANNELS = 24  # of NCCL on NVLink of Hopper
 WAVES = 0.92
 """Share of a product's time that comes in waves. Same measurement: 1.50, 1.97, 1.33, 1.27."""
@@ -68,9 +68,10 @@ def pace_taken(machine: Machine, price: Price) -> float:
     stays in L2 costs it nothing.
     """
     gpu = machine.gpu
-    usual = {"gemm": gpu.hindrance.products, "convolution": gpu.hindrance.products, "attention": gpu.hindrance.attention}
+    cost = gpu.hindrance
+    usual = {"gemm": cost.products, "convolution": cost.products, "attention": cost.attention}
     misses = machine.misses(price.bytes) / max(1, sum(price.durations)) * 1e9 / gpu.hbm_bandwidth
-    longer = max(usual.get(price.cls, 0.0), gpu.hindrance.memory * min(1.0, misses) ** 3)
+    longer = max(usual.get(price.cls, 0.0), cost.memory * min(1.0, misses) ** 3)
     return longer / (1.0 + longer)
 
 

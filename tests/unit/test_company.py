@@ -200,10 +200,16 @@ def beside() -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("company", "cls"),
     [
-        ("mm 4096 4096 4096", "gemm"), ("mm 8192 8192 2048", "gemm"), ("mm 4096 14336 4096", "gemm"), ("flash", "attention"),
-        ("silu 112 MiB", "elementwise"), ("mul 128 MiB", "elementwise"), ("sin 64 MiB", "elementwise"), ("rms_norm 8 MiB again", "normalization"),
+        ("mm 4096 4096 4096", "gemm"),
+        ("mm 8192 8192 2048", "gemm"),
+        ("mm 4096 14336 4096", "gemm"),
+        ("flash", "attention"),
+        ("silu 112 MiB", "elementwise"),
+        ("mul 128 MiB", "elementwise"),
+        ("sin 64 MiB", "elementwise"),
+        ("rms_norm 8 MiB again", "normalization"),
     ],
-)  # fmt: skip
+)
 def test_all_reduces_lose_what_they_lose_on_a_real_gpu(company: str, cls: str) -> None:
     (alone,) = (row["transfer_us"][2] for row in beside() if row["company"] == "none")
     rows = [row for row in beside() if row["company"] == company]

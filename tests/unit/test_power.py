@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from phantora.cost import gemm
 from phantora.cost.machine import Machine
 from phantora.cost.types import Price
 from phantora.hardware import load_gpu
 from phantora.sim import core as native
-from phantora.sim.nature import beside_communication, limit_power, nature_of
+from phantora.sim.nature import limit_power, nature_of
 from tests.support.fakeranks import Bench
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "device" / "results"

@@ -60,7 +60,7 @@ class Constants:
     scatter_base: float = 14.4
     """The same for protocol Simple: all-reduce, all-gather, reduce-scatter."""
     reduce_step: float = 0.31
-    """A step of an all-reduce, also in LL128: its chunks shrink with the data, so that most of a step passes with them."""
+    """A step of an all-reduce, also in LL128: chunks shrink with the data, so that most of a step passes with them."""
     simple_step: float = 2.83
     ll128_step: float = 1.45
     copy_rate: float = 985.0
