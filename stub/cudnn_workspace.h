@@ -85,12 +85,14 @@ static const measured_plan *nearest_of(const measured_plan *plans, size_t count,
   return nearest;
 }
 
-// The largest plans are general ones: those in single precision serve either layout, and use no tensor cores. They
-// keep something for each image and something for the filters, so two measured batches give any other.
+// The largest plans in single precision use no tensor cores, so that they are the same with TF32 and without; float16,
+// channels last, was not measured and counts as bfloat16. They keep something for each image and something for the
+// filters, so two measured batches give any other.
 static int64_t largest_workspace(const convolution_problem *problem) {
   enum { COUNT = sizeof largest_plans / sizeof *largest_plans };
   convolution_problem p = *problem;
-  if (p.type == TYPE_f32 || p.type == TYPE_tf32) p.type = TYPE_tf32, p.layout = LAYOUT_nchw;
+  if (p.type == TYPE_f32) p.type = TYPE_tf32;
+  if (p.type == TYPE_f16 && p.layout == LAYOUT_nhwc) p.type = TYPE_bf16;
   const measured_plan *one = nearest_of(largest_plans, COUNT, &p, NULL);
   const measured_plan *other = one ? nearest_of(largest_plans, COUNT, &p, one) : NULL;
   if (!other) return one ? one->h100 : 0;
