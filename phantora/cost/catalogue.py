@@ -37,6 +37,8 @@ GEMM = frozenset(
         "ger",
         "_int_mm",
         "_addmm_activation",
+        "_cudnn_rnn",
+        "_cudnn_rnn_backward",
         "_weight_int8pack_mm",
         "_weight_int4pack_mm",
         "einsum",

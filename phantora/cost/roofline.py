@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from phantora.cost import attention, convolution, copies, gemm
+from phantora.cost import attention, convolution, copies, gemm, recurrent
 from phantora.cost.catalogue import base_name, classify
 from phantora.cost.machine import Machine
-from phantora.cost.tensors import on_gpu, tensor_at
+from phantora.cost.tensors import nbytes, on_gpu, tensor_at, tensors
 from phantora.cost.types import KernelLaunch, OperatorSignature, Price
 from phantora.hardware.types import Gpu
 
@@ -46,6 +46,9 @@ class Roofline:
     def operator(self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...]) -> Price:
         name = base_name(signature.name)
         cls, model = classify(name)
+        if (layers := recurrent.from_signature(signature, name)) is not None:
+            ns, count = recurrent.recurrent_ns(self.machine, layers), recurrent.flops(layers)
+            return self._price(ns, kernels, cls, count, float(sum(map(nbytes, tensors(signature.args)))))
         library = [gemm.from_library(k.library) for k in kernels]
         products = [p for p in library if p is not None]
         if products and cls != "convolution":

@@ -102,14 +102,17 @@ def on_gpu(args: Iterable[Any]) -> list[TensorSpec]:
 
 
 def broadcast(shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
-    """The shape that `shapes` broadcast to; where they don't, the larger extent."""
+    """The shape that `shapes` broadcast to; if they don't, that of most elements."""
     result: list[int] = []
+    shapes = list(shapes)
     for shape in shapes:
         if len(shape) > len(result):
             result = [1] * (len(shape) - len(result)) + result
         for i, extent in enumerate(reversed(shape), start=1):
             if extent != 1:
-                result[-i] = extent if result[-i] == 1 else max(result[-i], extent)
+                if result[-i] not in (1, extent):
+                    return max(shapes, key=prod)
+                result[-i] = extent
     return tuple(result)
 
 

@@ -1,0 +1,68 @@
+"""Recurrent layers, and operators nobody has heard of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from phantora.cost.recurrent import Recurrent, from_signature, recurrent_ns
+from phantora.cost.roofline import Roofline
+from phantora.cost.tensors import broadcast, contiguous_strides
+from phantora.cost.types import OperatorSignature, TensorSpec
+from phantora.hardware import load_gpu
+
+H100 = load_gpu("H100")
+
+
+def tensor(*shape: int, dtype: str = "float16") -> TensorSpec:
+    return TensorSpec(dtype, shape, contiguous_strides(shape))
+
+
+def lstm(
+    batch: int, steps: int, hidden: int, backward: bool = False, dtype: str = "float16", mode: int = 2, sizes: tuple[int, ...] = ()
+) -> OperatorSignature:  # fmt: skip
+    x = tensor(*((batch, steps, hidden) if not sizes else (sum(sizes), hidden)), dtype=dtype)
+    weights = tuple(tensor(4 * hidden, hidden, dtype=dtype) for _ in range(4))
+    state = tensor(2, batch, hidden, dtype=dtype)
+    rest: tuple[Any, ...] = (mode, hidden, 0, 2, True, 0.0, True, False, sizes, None)
+    common = (x, weights, 4, tensor(8, dtype=dtype), state, state)
+    if backward:
+        args = (*common, x, x, None, None, *rest, tensor(8, dtype="uint8"), (True, False, False, True))
+        return OperatorSignature("aten::_cudnn_rnn_backward", args, backward=True)
+    return OperatorSignature("aten::_cudnn_rnn", (*common, *rest))
+
+
+def test_what_a_call_says_of_its_layers() -> None:
+    assert from_signature(lstm(64, 256, 650), "_cudnn_rnn") == Recurrent(False, 256, 64, 650, 650, 2, 1, 4, "float16")
+    packed = from_signature(lstm(4, 3, 128, sizes=(4, 3, 2)), "_cudnn_rnn")
+    assert packed is not None and (packed.steps, packed.batch) == (3, 3)
+    gru = from_signature(lstm(8, 9, 128, backward=True, mode=3), "_cudnn_rnn_backward")
+    assert gru is not None and (gru.gates, gru.backward, gru.layers) == (3, True, 2)
+    assert from_signature(lstm(1, 1, 8), "mm") is None
+
+
+def test_steps_wait_for_each_other() -> None:
+    """Twice the steps, twice the time; twice the sequences cost far less."""
+    roofline = Roofline(H100)
+
+    def ns(batch: int, steps: int) -> int:
+        return sum(roofline.operator(lstm(batch, steps, 512), ()).durations)
+
+    assert ns(32, 256) == pytest.approx(2 * ns(32, 128), rel=0.05)
+    assert ns(64, 128) < 1.4 * ns(32, 128)
+
+
+def test_flops_are_those_of_the_products() -> None:
+    price = Roofline(H100).operator(lstm(32, 128, 512), ())
+    assert price.flops == 2.0 * 128 * 32 * (4 * 512) * (512 + 512) * 2
+    back = Roofline(H100).operator(lstm(32, 128, 512, backward=True), ())
+    assert back.flops == 2 * price.flops
+
+
+def test_shapes_that_do_not_broadcast_count_once() -> None:
+    """The arguments of an unknown operator may have nothing to do with each other."""
+    assert broadcast([(64, 256, 650), (1690000, 1), (6770400,)]) == (64, 256, 650)
+    assert broadcast([(8, 1, 4), (3, 4), (1,)]) == (8, 3, 4)
+    odd = OperatorSignature("aten::nobody_knows", (tensor(64, 256, 650), tensor(1690000, 1), tensor(6770400)))
+    assert sum(Roofline(H100).operator(odd, ()).durations) < 1_000_000
