@@ -61,6 +61,18 @@ def cudnn(b: int, s: int, h: int, kv: int, d: int, causal: bool) -> Iterator[Wan
     )
 
 
+def efficient(b: int, s: int, h: int, d: int, dtype: str, causal: bool) -> Iterator[Wanted]:
+    """Memory-efficient attention, both directions, without dropout."""
+    q, unused = tensor(b, s, h, d, dtype=dtype), TensorSpec("int64", (), (), "cpu")
+    lse = tensor(b, h, -(-s // 32) * 32, dtype="float32")
+    yield wanted("aten::_efficient_attention_forward", q, q, q, *(None,) * 5, 0.0, int(causal), True)
+    yield wanted(
+        "aten::_efficient_attention_backward",
+        *(q, q, q, q, None, q, None, None, h, h, lse, 0.0, unused, unused, int(causal), False),  # torch passes heads
+        backward=True,
+    )
+
+
 def norms(rows: int, width: int, dtype: str) -> Iterator[Wanted]:
     """RMS and layer norm, both directions."""
     x, w = tensor(1, rows, width, dtype=dtype), tensor(width, dtype=dtype)
@@ -84,6 +96,63 @@ def batch_norms(batch: int, c: int, size: int, dtype: str, last: bool) -> Iterat
         yield wanted("aten::native_batch_norm_backward", x, x, *(w,) * 5, True, 1e-5, (True,) * 3, backward=True)
 
 
+def group_norms(batch: int, c: int, size: int, groups: int, dtype: str) -> Iterator[Wanted]:
+    """On a GPU torch makes the images contiguous before."""
+    x, w, stat = (tensor(*shape, dtype=dtype) for shape in ((batch, c, size, size), (c,), (batch, groups)))
+    shape = (batch, c, size * size, groups)
+    yield wanted("aten::native_group_norm", x, w, w, *shape, 1e-5)
+    yield wanted("aten::native_group_norm_backward", x, x, stat, stat, w, *shape, (True,) * 3, backward=True)
+
+
+def resizings(batch: int, c: int, size: int, dtype: str, last: bool) -> Iterator[Wanted]:
+    """Images of twice the extent, both directions."""
+    order = NHWC if last else None
+    x = tensor(batch, c, size, size, dtype=dtype, order=order)
+    y = tensor(batch, c, 2 * size, 2 * size, dtype=dtype, order=order)
+    scales, smaller, larger = (2.0, 2.0), (batch, c, size, size), (2 * size,) * 2
+    yield wanted("aten::upsample_nearest2d", x, larger, *scales)
+    yield wanted("aten::upsample_nearest2d_backward", y, larger, smaller, *scales, backward=True)
+    yield wanted("aten::upsample_bilinear2d", x, larger, False, *scales)
+    yield wanted("aten::upsample_bilinear2d_backward", y, larger, smaller, False, *scales, backward=True)
+
+
+def average_pools(batch: int, c: int, size: int, dtype: str, last: bool) -> Iterator[Wanted]:
+    """To half the extent, both directions."""
+    order = NHWC if last else None
+    x = tensor(batch, c, size, size, dtype=dtype, order=order)
+    y = tensor(batch, c, size // 2, size // 2, dtype=dtype, order=order)
+    window = ((2, 2), (2, 2), (0, 0), False, True, None)
+    yield wanted("aten::avg_pool2d", x, *window)
+    yield wanted("aten::avg_pool2d_backward", y, x, *window, backward=True)
+    yield wanted("aten::_adaptive_avg_pool2d", x, (size // 2,) * 2)
+    yield wanted("aten::_adaptive_avg_pool2d_backward", y, x, backward=True)
+
+
+def bags(rows: int, width: int, batch: int, each: int) -> Iterator[Wanted]:
+    """Sums of `each` rows of a table, both directions."""
+    indices, offsets = tensor(batch * each, dtype="int64"), tensor(batch, dtype="int64")
+    table, sums = tensor(rows, width, dtype="float32"), tensor(batch, width, dtype="float32")
+    yield wanted("aten::_embedding_bag", table, indices, offsets)
+    yield wanted(
+        "aten::_embedding_bag_dense_backward",
+        *(sums, indices, indices, offsets, tensor(0, dtype="int64"), rows, False, 0, None),
+        backward=True,
+    )
+
+
+def graph(nodes: int, edges: int, width: int, dtype: str) -> Iterator[Wanted]:
+    """What layers of graphs do with nodes' and edges' features, both directions."""
+    x, message = tensor(nodes, width, dtype=dtype), tensor(edges, width, dtype=dtype)
+    index = tensor(edges, dtype="int64")
+    wide = TensorSpec("int64", (edges, width), (1, 0))
+    yield wanted("aten::index_select", x, 0, index)
+    yield wanted("aten::index_add_", x, 0, index, message, 1, backward=True)
+    yield wanted("aten::gather", x, 0, wide)
+    yield wanted("aten::scatter_add_", x, 0, wide, message)
+    yield wanted("aten::index.Tensor", x, (index,))
+    yield wanted("aten::_index_put_impl_", x, (index,), message, True, True, backward=True)
+
+
 def convolution(
     batch: int, c: int, k: int, size: int, tap: int, stride: int, dtype: str, last: bool
 ) -> Iterator[Wanted]:
@@ -95,13 +164,34 @@ def convolution(
     y = tensor(batch, k, out, out, dtype=dtype, order=order)
     compute = "tf32" if dtype == "float32" else ""
     strides, pads, dilations = (stride,) * 2, (pad,) * 2, (1, 1)
-    yield wanted(
-        "aten::cudnn_convolution", x, w, pads, strides, dilations, 1, False, False, True, compute=compute
-    )
+    yield wanted("aten::cudnn_convolution", x, w, pads, strides, dilations, 1, False, False, True, compute=compute)
     mask = (c != 3, True, False)
     yield wanted(
         "aten::convolution_backward",
         *(y, x, w, (0,), strides, pads, dilations, False, (0, 0), 1, mask),
+        compute=compute,
+        backward=True,
+    )
+
+
+def depthwise(batch: int, c: int, size: int, tap: int, stride: int, dtype: str, last: bool) -> Iterator[Wanted]:
+    """A convolution of each channel for itself, both directions: cuDNN's for channels-last images, else torch's own.
+    With a bias for 7 taps, as ConvNeXt has it; fewer are followed by a norm that has one."""
+    pad, order = tap // 2, NHWC if last else None
+    out = (size + 2 * pad - tap) // stride + 1
+    x = tensor(batch, c, size, size, dtype=dtype, order=order)
+    w = tensor(c, 1, tap, tap, dtype=dtype, order=order)
+    y = tensor(batch, c, out, out, dtype=dtype, order=order)
+    compute = "tf32" if last and dtype == "float32" else ""
+    strides, pads, dilations, biased = (stride,) * 2, (pad,) * 2, (1, 1), tap == 7
+    if last:
+        yield wanted("aten::cudnn_convolution", x, w, pads, strides, dilations, c, False, False, True, compute=compute)
+    else:
+        bias = tensor(c, dtype=dtype) if biased else None
+        yield wanted("aten::_conv_depthwise2d", x, w, (tap, tap), bias, strides, pads, dilations)
+    yield wanted(
+        "aten::convolution_backward",
+        *(y, x, w, (c if biased else 0,), strides, pads, dilations, False, (0, 0), c, (True, True, biased)),
         compute=compute,
         backward=True,
     )

@@ -225,6 +225,8 @@ def _tensor(place: _Place, spec: TensorSpec, arena: Arena, position: int) -> tor
     if spec.device != "cuda":
         if spec.device != "cpu":
             raise Unbuildable(f"it has an operand on {spec.device}")
+        if spec.shape and dtype == torch.int64 and place.operator.strip("_").startswith("index"):
+            return torch.randint(max(1, _bound(place, position)), spec.shape)  # one place for all would take longer
         return torch.ones(1, dtype=dtype).as_strided(spec.shape, (0,) * len(spec.shape))
     if len(spec.stride) != len(spec.shape):
         raise Unbuildable("it has an operand that is not strided")
@@ -235,7 +237,9 @@ def _tensor(place: _Place, spec: TensorSpec, arena: Arena, position: int) -> tor
     rows = _rising_to(place)
     if rows is not None and spec.shape:
         ends = torch.arange(spec.shape[0], device=arena.device)
-        first = 0 if "offs" not in place.argument else 1
+        if place.operator.startswith("_embedding_bag"):
+            return tensor.copy_(ends * rows // spec.shape[0])
+        first = 1 if place.argument == "offs" else 0
         count = max(1, spec.shape[0] - 1 + first)
         tensor.copy_((ends + first) * rows // count // (16 if first else 1) * (16 if first else 1))
         if first:
@@ -260,6 +264,10 @@ def _rising_to(place: _Place) -> int | None:
         if len(a.shape) == 2:
             return a.shape[1] if len(b.shape) == 2 else a.shape[0]
         return b.shape[-1]
+    if place.operator == "_embedding_bag" and place.argument == "offsets":
+        return _size(place, 1, 0)
+    if place.operator == "_embedding_bag_dense_backward" and place.argument == "offset2bag":
+        return _size(place, 0, 0)
     if place.argument.startswith(("cum_seq", "cu_seqlens", "seqstart")):
         query = "_k" not in place.argument
         shapes = [t.shape for t in tensors if len(t.shape) >= 3]
@@ -282,6 +290,10 @@ def _bound(place: _Place, position: int) -> int:
         return _size(place, 0, 0)
     if name == "embedding_dense_backward":
         return int(args[2])
+    if name == "_embedding_bag" and index == 1:
+        return _size(place, 0, 0)
+    if name == "_embedding_bag_dense_backward" and index == 1:
+        return int(args[5])
     if name.startswith("nll_loss"):
         return _size(place, 1 if "backward" in name else 0, 1)
     if name.startswith(("gather", "scatter", "index_select", "index_add", "index_copy", "index_fill")) and index == 2:

@@ -37,6 +37,7 @@ def sweep() -> list[Wanted]:
         _gemm("bfloat16", 900, 1), _gemm("float32", 130, 3, "tf32"), _gemm("float16", 60, 2), _gemm("float32", 60, 4),
         _batched(), _scaled(), _grouped(), _flash(), _cudnn(), _efficient(), _elementwise(), _norms(), _softmax(),
         _losses(), _lookups(), _lists(), _convolutions(), _networks(), _images(), _moves(), _transfers(), _rest(), _scattered(),
+        _depthwise(), _group_norms(), _extents(), _tables(),
     )]  # fmt: skip
     merged = [entry for row in zip_longest(*groups) for entry in row if entry is not None]
     return list(dict.fromkeys(merged))
@@ -129,10 +130,18 @@ def _cudnn() -> Iterator[Wanted]:
 
 
 def _efficient() -> Iterator[Wanted]:
-    for b, s, h, d in ((1, 2048, 32, 128), (2, 1024, 16, 64), (4, 4096, 16, 64), (1, 4096, 32, 128), (8, 512, 12, 64)):
-        for causal in (0, 1):
-            q = tensor(b, s, h, d)
-            yield wanted("aten::_efficient_attention_forward", q, q, q, None, None, None, s, s, 0.0, causal, True)
+    generator = random.Random(8)
+    cells = [
+        (b, s, h, d)
+        for b in (1, 2, 4, 8, 16, 32, 64)
+        for s in (128, 197, 256, 512, 1024, 2048, 4096)
+        for h in (8, 12, 16)
+        for d in (32, 64, 128)
+        if b * s * h * d <= 1 << 25 and b * h * s * s <= 1 << 30
+    ]
+    for b, s, h, d in generator.sample(cells, 75):
+        dtype = generator.choice(("float32", "float32", "bfloat16", "float16"))
+        yield from forms.efficient(b, s, h, d, dtype, generator.random() < 0.4)
 
 
 def _elementwise() -> Iterator[Wanted]:
@@ -367,6 +376,53 @@ def _images() -> Iterator[Wanted]:
                 backward=True,
             )
             yield wanted("aten::mean.dim", tensor(batch, 2048, 7, 7, dtype=dtype, order=order), (-1, -2), True)
+
+
+def _group_norms() -> Iterator[Wanted]:
+    generator = random.Random(9)
+    cells = [
+        (batch, c, size, groups)
+        for batch in (4, 8, 16, 32, 64)
+        for c in (64, 96, 128, 192, 256, 320, 512, 640, 960, 1280)
+        for size in (8, 16, 32, 56, 64, 128)
+        for groups in (32, 32, 1)
+        if c % groups == 0 and batch * c * size * size <= 1 << 27
+    ]
+    for cell in generator.sample(cells, 60):
+        yield from forms.group_norms(*cell, generator.choice(("float32", "bfloat16")))
+
+
+def _extents() -> Iterator[Wanted]:
+    """Images made larger and smaller."""
+    for batch, c, size in ((4, 128, 64), (8, 512, 8), (8, 320, 32), (16, 256, 16), (32, 64, 56)):
+        for dtype, last in (("float32", False), ("float32", True), ("bfloat16", True)):
+            yield from forms.resizings(batch, c, size, dtype, last)
+            yield from forms.average_pools(batch, c, size, dtype, last)
+
+
+def _tables() -> Iterator[Wanted]:
+    """Lookups of recommenders and graphs."""
+    for rows, width in ((10_000, 16), (100_000, 64), (1_000_000, 64), (1_000_000, 128), (100_000, 128)):
+        for batch, each in ((128, 8), (1024, 1), (2048, 8), (8192, 4), (16384, 32)):
+            yield from forms.bags(rows, width, batch, each)
+    for nodes, edges in ((2708, 10556), (10_000, 100_000), (100_000, 1_000_000), (169_343, 1_166_243)):
+        for width in (16, 64, 256):
+            yield from forms.graph(nodes, edges, width, "float32")
+        yield from forms.graph(nodes, edges, 128, "bfloat16")
+
+
+def _depthwise() -> Iterator[Wanted]:
+    generator = random.Random(10)
+    cells = [
+        (batch, c, size, tap, stride)
+        for batch in (16, 32, 64, 128)
+        for c in (32, 96, 144, 192, 240, 384, 480, 672, 768, 1152)
+        for size in (7, 14, 28, 56, 112)
+        for tap, stride in ((3, 1), (3, 2), (5, 1), (5, 2), (7, 1), (7, 2))
+        if batch * c * size * size <= 1 << 27 and (c <= 192 or size <= 28)
+    ]
+    for cell in generator.sample(cells, 160):
+        yield from forms.depthwise(*cell, *generator.choice(_IMAGE_TYPES))
 
 
 def _moves() -> Iterator[Wanted]:

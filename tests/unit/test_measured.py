@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,14 @@ from phantora.cost import KernelLaunch, OperatorSignature, TensorSpec, model_for
 from phantora.cost.convolution import by_gradient, gradients
 from phantora.cost.features import kernel_stem
 from phantora.cost.measured import DATA, Measured
-from phantora.cost.parse import write_signature
+from phantora.cost.parse import parse_signature, write_signature
 from phantora.cost.roofline import Roofline
 from phantora.cost.table import Entry, Table, TimedKernel, read_table, signature_key, write_table
 from phantora.cost.transfer import transfer_ns
 from phantora.cost.wanted import Wanted
 from phantora.errors import PhantoraError
 from phantora.hardware import load_gpu
-from phantora.profile.forms import tensor
+from phantora.profile.forms import bags, tensor
 from phantora.profile.rebuild import Arena, rebuild
 from phantora.profile.session import JOURNAL, Book
 
@@ -276,6 +277,20 @@ def test_operands_that_are_written_are_fresh_and_those_of_optimizers_positive() 
         moments = (TensorSpec(dtype, (1000,), (1,)),) * 2
         roots = rebuild(OperatorSignature("aten::_foreach_sqrt", (moments,)), arena).run()
         assert all(root.min() > 1e-5 and root.max() < 100 for root in roots)  # far from subnormal and infinite
+
+
+def test_bags_are_of_equal_size_in_both_directions() -> None:
+    rows, width, batch, each = 50, 4, 6, 8
+    arena = Arena(3 << 20, "cpu")
+    forward, backward = (parse_signature(w.signature) for w in bags(rows, width, batch, each))
+    mean = replace(forward, args=(*forward.args[:4], 1, *forward.args[5:]))  # for sums torch counts nothing on a CPU
+    _, _, sizes, _ = rebuild(mean, arena).run()
+    assert sizes.tolist() == [each] * batch
+    gradient = rebuild(backward, arena).run()
+    assert gradient.shape == (rows, width)
+    # The arena's numbers are the same for each call, so these are those of the bags.
+    total = OperatorSignature("aten::sum.dim_IntList", (backward.args[0], (0,)))
+    assert gradient.sum(0).tolist() == pytest.approx((each * rebuild(total, arena).run()).tolist(), rel=1e-3, abs=1e-3)
 
 
 def test_a_call_whose_operands_were_cut_again_does_not_run() -> None:
