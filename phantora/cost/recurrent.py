@@ -16,6 +16,10 @@ from phantora.cost.types import OperatorSignature
 
 GATES = {0: 1, 1: 1, 2: 4, 3: 3}  # by cudnnRNNMode_t: plain with ReLU or tanh, LSTM, GRU
 STEP_KERNELS = 3  # of a step: the product, its memset, the elementwise kernel
+# The products of steps against the analytic model's, from traces of LSTMs of width 512, 650 and 1024 on H100
+# (benchmarks/device/models.py lstm): in 16 bits 0.9 to 1.9, in TF32 2.3 to 3.2, and twice that where rows are not
+# aligned to 16 bytes.
+STEP_PRODUCT, STEP_TF32, UNALIGNED = 1.2, 2.5, 2.1
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,10 @@ def recurrent_ns(machine: Machine, r: Recurrent) -> float:
     step, at_once = r.products()
     moved = r.batch * r.hidden * (2.0 * r.gates + 3.0) * item_bytes(r.dtype)
     gap = machine.fit.library_gap_ns
-    waits = gemm.product_ns(machine, step) + machine.memory_ns(moved) + machine.fit.floor_ns + STEP_KERNELS * gap
+    slower = STEP_TF32 if r.dtype == "float32" else STEP_PRODUCT
+    slower *= UNALIGNED if r.hidden * item_bytes(r.dtype) % 16 else 1.0
+    product = gemm.product_ns(machine, step) * slower
+    waits = product + machine.memory_ns(moved) + machine.fit.floor_ns + STEP_KERNELS * gap
     rest = sum(gemm.product_ns(machine, p) + gap for p in at_once)
     return (r.steps + r.layers - 1) * waits + rest
 

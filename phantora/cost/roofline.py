@@ -48,7 +48,8 @@ class Roofline:
         cls, model = classify(name)
         if (layers := recurrent.from_signature(signature, name)) is not None:
             ns, count = recurrent.recurrent_ns(self.machine, layers), recurrent.flops(layers)
-            return self._price(ns, kernels, cls, count, float(sum(map(nbytes, tensors(signature.args)))))
+            price = self._price(ns, kernels, cls, count, float(sum(map(nbytes, tensors(signature.args)))))
+            return replace(price, error=DEFAULT_ERROR)
         library = [gemm.from_library(k.library) for k in kernels]
         products = [p for p in library if p is not None]
         if products and cls != "convolution":

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from phantora.cost.recurrent import Recurrent, from_signature, recurrent_ns
+from phantora.cost.recurrent import Recurrent, from_signature
 from phantora.cost.roofline import Roofline
 from phantora.cost.tensors import broadcast, contiguous_strides
 from phantora.cost.types import OperatorSignature, TensorSpec
@@ -20,13 +20,13 @@ def tensor(*shape: int, dtype: str = "float16") -> TensorSpec:
 
 
 def lstm(
-    batch: int, steps: int, hidden: int, backward: bool = False, dtype: str = "float16", mode: int = 2, sizes: tuple[int, ...] = ()
-) -> OperatorSignature:  # fmt: skip
-    x = tensor(*((batch, steps, hidden) if not sizes else (sum(sizes), hidden)), dtype=dtype)
-    weights = tuple(tensor(4 * hidden, hidden, dtype=dtype) for _ in range(4))
-    state = tensor(2, batch, hidden, dtype=dtype)
+    batch: int, steps: int, hidden: int, backward: bool = False, mode: int = 2, sizes: tuple[int, ...] = ()
+) -> OperatorSignature:
+    x = tensor(*((batch, steps, hidden) if not sizes else (sum(sizes), hidden)))
+    weights = tuple(tensor(4 * hidden, hidden) for _ in range(4))
+    state = tensor(2, batch, hidden)
     rest: tuple[Any, ...] = (mode, hidden, 0, 2, True, 0.0, True, False, sizes, None)
-    common = (x, weights, 4, tensor(8, dtype=dtype), state, state)
+    common = (x, weights, 4, tensor(8), state, state)
     if backward:
         args = (*common, x, x, None, None, *rest, tensor(8, dtype="uint8"), (True, False, False, True))
         return OperatorSignature("aten::_cudnn_rnn_backward", args, backward=True)
