@@ -103,7 +103,8 @@ def _gemm(signature: OperatorSignature, name: str, compute: str) -> tuple[Place,
     kind = "grouped" if "grouped" in name else "batched" if p.batch > 1 or len(a.shape) > 2 else "plain"
     dtypes = f"{p.dtype} {compute} {kind}"
     at = (_log(p.m), _log(p.n), _log(p.k), *((_log(p.batch),) if kind != "plain" else ()))
-    return Place("gemm", f"{dtypes} {form}", at), Place("gemm", dtypes, at)
+    rows = f"{dtypes} {p.alignment}"
+    return Place("gemm", f"{rows} {form}", at), Place("gemm", rows, at), Place("gemm", dtypes, at)
 
 
 def _transposed(t: TensorSpec) -> str:
@@ -116,7 +117,7 @@ def _attention(signature: OperatorSignature, name: str) -> tuple[Place, ...]:
     if found is None:
         return ()
     a = found
-    kind = f"{name} {a.causal} {a.head}"
+    kind = f"{name} {a.causal} {a.head} {32 if a.dtype == 'float32' else 16}"
     # A short last wave matters as little as many blocks there are.
     at = (_log(a.batch * a.heads), _log(a.queries), _log(a.keys), 0.3 * _log(a.heads / max(1, a.kv_heads)))
     return (Place("attention", kind, at),)

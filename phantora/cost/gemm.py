@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import ceil
+from math import ceil, gcd
 from typing import Any
 
 from phantora.cost.machine import Machine
@@ -20,6 +20,11 @@ from phantora.cost.types import OperatorSignature, TensorSpec
 
 STEP_BYTES = 128  # of the inner dimension that one step of the main loop consumes: 64 bf16
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
+ALIGNED = 16  # bytes that rows of operands must be multiples of for Hopper's kernels
+UNALIGNED_SHARE = {8: 0.5, 4: 0.5, 2: 0.2}
+"""Speed of the older kernels that serve other rows, as a share of the usual, by the bytes that rows are multiples of.
+Products of 30,522 x 16,384 x 1,024 in bfloat16 take 3.8 to 4.0 ms on an H100, 1.9 with aligned rows
+(benchmarks/device/models.py bert); one of 50,257 x 16,384 x 768 takes 13.2 ms on an H200, with 50,304 instead 1.7."""
 
 # Tile shape and speed of its main loop relative to 256x128: small tiles load more per product.
 # Fitted to cuBLAS kernels (names tell their tiles) in traces on H200.
@@ -39,6 +44,8 @@ class Product:
     dtype: str = "bfloat16"
     in_bytes: int = 2
     out_bytes: int = 2
+    alignment: int = ALIGNED
+    """Bytes, at most 16, of which rows of operands and result begin at multiples."""
 
     @property
     def flops(self) -> float:
@@ -78,7 +85,10 @@ def plan(machine: Machine, p: Product, sustained: bool = False) -> tuple[float, 
     store = gpu.hbm_bandwidth / 1e9 * fit.gemm_store / gpu.sms
     depth = max(1, STEP_BYTES // p.in_bytes)
     steps = ceil(p.k / depth)
-    tiles = _LARGE + _SMALL + (_HOPPER if gpu.compute_capability >= (9, 0) else ())
+    hopper = gpu.compute_capability >= (9, 0)
+    if hopper and p.alignment < ALIGNED and p.dtype in ("bfloat16", "float16", "tfloat32"):
+        speed, hopper = speed * UNALIGNED_SHARE.get(p.alignment, 1.0), False
+    tiles = _LARGE + _SMALL + (_HOPPER if hopper else ())
     best = (float("inf"), 0)
     for tm, tn, ease in tiles:
         step = 2.0 * tm * tn * depth / (speed * ease)
@@ -129,12 +139,16 @@ def from_library(call: Mapping[str, Any]) -> Product | None:
     a = library_dtype(str(call.get("a", "bf16")))
     c = library_dtype(str(call.get("c", call.get("d", a))))
     compute = str(call.get("compute", ""))
+    trans = str(call.get("trans", "")).ljust(2, "n")
     multiplier = a
     if a == "float32" and "tf32" in compute:
         multiplier = "tfloat32"
     elif a == "float32" and "16" in compute:
         multiplier = "bfloat16"
-    return Product(m, n, k, int(call.get("batch", 1) or 1), multiplier, item_bytes(a), item_bytes(c))
+    rows = (m if trans[0] == "n" else k, k if trans[1] == "n" else n)  # what lies together, in columns
+    alignment = gcd(ALIGNED, m * item_bytes(c), *(row * item_bytes(a) for row in rows))
+    batch = int(call.get("batch", 1) or 1)
+    return Product(m, n, k, batch, multiplier, item_bytes(a), item_bytes(c), alignment)
 
 
 def from_signature(signature: OperatorSignature, name: str) -> list[Product]:
@@ -166,8 +180,8 @@ def from_signature(signature: OperatorSignature, name: str) -> list[Product]:
         return [_product(a, _size(a.shape[:-1]), 1, k, 1)]
     n = b.shape[-2] if transposed else b.shape[-1]
     if len(a.shape) <= 2 or transposed or len(b.shape) == 2:
-        return [_product(a, _size(a.shape[:-1]), n, k, 1)]
-    return [_product(a, a.shape[-2], n, k, _size(a.shape[:-2]))]
+        return [_aligned(_product(a, _size(a.shape[:-1]), n, k, 1), a, b)]
+    return [_aligned(_product(a, a.shape[-2], n, k, _size(a.shape[:-2])), a, b)]
 
 
 def _size(shape: tuple[int, ...]) -> int:
@@ -180,6 +194,12 @@ def _size(shape: tuple[int, ...]) -> int:
 def _product(a: TensorSpec, m: int, n: int, k: int, batch: int) -> Product:
     width = item_bytes(a.dtype)
     return Product(m, n, k, batch, a.dtype, width, 2 if width == 1 else width)
+
+
+def _aligned(p: Product, a: TensorSpec, b: TensorSpec) -> Product:
+    """`p` of two tensors whose rows lie as their strides say; the result's are dense."""
+    steps = [s * p.in_bytes for t in (a, b) for s in t.stride[-2:] if s > 1]
+    return replace(p, alignment=gcd(ALIGNED, p.n * p.out_bytes, *steps))
 
 
 def _grouped(signature: OperatorSignature, a: TensorSpec, b: TensorSpec) -> Product:

@@ -108,12 +108,21 @@ def test_every_gpu_prices_every_aten_operator(gpu: str) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.integers(1, 6000), st.integers(1, 6000), st.integers(1, 6000), st.integers(1, 4))
-def test_products_grow(m: int, n: int, k: int, factor: int) -> None:
+@given(st.integers(1, 750), st.integers(1, 750), st.integers(1, 750), st.integers(1, 4), st.booleans())
+def test_products_grow(m: int, n: int, k: int, factor: int, aligned: bool) -> None:
+    """Of equal alignment: rows of 16 bytes are faster than shorter odd ones."""
+    m, n, k = (8 * m, 8 * n, 8 * k) if aligned else (2 * m + 1, 2 * n + 1, 2 * k + 1)
+    factor += not aligned and factor % 2 == 0
     assert duration("mm", tensor(m, k), tensor(k, n)) <= duration(
         "mm", tensor(m, k * factor), tensor(k * factor, n)
     )
     assert duration("mm", tensor(m, k), tensor(k, n)) <= duration("mm", tensor(m * factor, k), tensor(k, n))
+
+
+def test_rows_that_are_not_aligned_cost_more() -> None:
+    """The vocabulary of BERT against the next multiple of 8: 3.8 and 1.9 ms on an H100; GPT-2's: 13.2 and 1.7, H200."""
+    aligned, bert, gpt2 = (duration("mm", tensor(16384, 1024), tensor(1024, n)) for n in (30528, 30522, 30521))
+    assert 1.7 * aligned < bert < 2.3 * aligned < gpt2
 
 
 @settings(max_examples=200, deadline=None)
