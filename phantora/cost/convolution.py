@@ -124,6 +124,7 @@ class _Named(Protocol):
 K = TypeVar("K", bound=_Named)
 
 _HELPER = re.compile("nchwToNhwc|nhwcToNchw|convertTensor|tensorTransform|Padding|init_device|scalePacked")
+_WEIGHT_FIRST = "conv_depthwise2d_grad_weight_kernel"
 _MORE_OF_INPUTS = re.compile("nhwcToNchw|dgrad|splitKreduce")
 
 
@@ -144,7 +145,9 @@ def changes_layout(kernel: _Named) -> bool:
 
 
 def by_gradient(kernels: Sequence[K]) -> tuple[Sequence[K], Sequence[K]]:
-    """The kernels of a backward pass for inputs and weight: the inputs' come first."""
+    """The kernels of a backward pass for inputs and weight: the inputs' come first, but for torch's own depthwise."""
+    if kernels and _WEIGHT_FIRST in kernels[0].name:
+        return kernels[1:], kernels[:1]
     end = next((at for at, kernel in enumerate(kernels) if not _HELPER.search(kernel.name)), len(kernels) - 1) + 1
     while end < len(kernels) and _MORE_OF_INPUTS.search(kernels[end].name):
         end += 1

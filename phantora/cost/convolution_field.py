@@ -40,6 +40,19 @@ TIERS = (
 NOISE = 0.0006
 _GEOMETRY = 1  # the tier of those with the same taps, stride, padding and dilation
 
+# Of depthwise ones, by the likelihood of the H200's. Coordinates are the logarithms of positions, channels, pixels and
+# taps; kinds as in `_depthwise_kinds`.
+DEPTHWISE_TIERS = (
+    Tier(1.0, (10.0, 9.0, 18.0, 2.2)),
+    Tier(0.11, (1.9, 2.5, 1.9, 8.7)),
+    Tier(0.05, (6.2, 43.0, 9.5, inf)),
+    Tier(0.003, (12.0, inf, 0.6, inf)),
+    Tier(0.003, (11.0, 0.3, inf, inf)),
+    Tier(0.007, (16.0, inf, inf, inf)),
+)
+DEPTHWISE_NOISE = 0.0018
+_DEPTHWISE_GEOMETRY = 2
+
 
 @dataclass(frozen=True)
 class Case:
@@ -54,14 +67,25 @@ class Case:
     w: TensorSpec
     out: tuple[int, ...]
     transposed: bool
+    depthwise: bool
+    mixed: bool  # one tensor's channels are last, another's not
 
     @property
     def at(self) -> tuple[float, ...]:
         pixels = prod(self.x.shape[2:])
-        return tuple(log2(max(1, n)) for n in (self.x.shape[0] * pixels, self.x.shape[1], self.w.shape[0], pixels))
+        others = (pixels, prod(self.w.shape[2:])) if self.depthwise else (self.w.shape[0], pixels)
+        return tuple(log2(max(1, n)) for n in (self.x.shape[0] * pixels, self.x.shape[1], *others))
 
     def kinds(self, path: str) -> tuple[Hashable, ...]:
-        """Those at each of `TIERS`, widest first, of what takes `path`."""
+        """Those at each tier, widest first, of what takes `path`."""
+        return self._depthwise_kinds(path) if self.depthwise else self._kinds(path)
+
+    def _depthwise_kinds(self, path: str) -> tuple[Hashable, ...]:
+        step = tuple(round(whole / max(1, part)) for whole, part in zip(self.x.shape[2:], self.out[2:], strict=True))
+        form, channels, image = (path, self.geometry), self.x.shape[1], self.x.shape[2:]
+        return path, (path, step), form, (form, channels), (form, image), (form, channels, image)
+
+    def _kinds(self, path: str) -> tuple[Hashable, ...]:
         form = (path, self.geometry)
         channels = (form, self.x.shape[1], self.w.shape[0])
         image = (channels, self.x.shape[2:])
@@ -71,8 +95,9 @@ class Case:
         )  # fmt: skip
 
     def path(self, converted: bool) -> str:
-        """Which kernels may compute it. Those of one tap that are not converted are plain products."""
-        if self.last and not self.pointwise:
+        """Which kernels may compute it. Those of one tap that are not converted are plain products, and
+        depthwise ones have kernels of their own for either layout."""
+        if self.last and not self.pointwise and not self.depthwise:
             return CONVERTED  # the kernels that converted tensors run in
         return CONVERTED if converted else f"{AS_IT_IS} {self.last}"
 
@@ -87,19 +112,25 @@ def case_of(signature: OperatorSignature, compute: str) -> Case | None:
     x, w = given[1:3] if backward else given[:2]
     if backward:
         out, transposed = given[0].shape, signature.args[7:8] == (True,)
+        mixed = min(prod(t.shape[2:]) for t in (given[0], x)) > 1 and _last(given[0]) != _last(x)
         geometry, wanted = signature.args[4:9], signature.args[10:11]
     else:
         transposed = "transpose" in name
         out = convolution.output(signature, name, x, w, transposed)
-        geometry, wanted = tuple(v for v in signature.args if isinstance(v, tuple)), ()
+        geometry, wanted, mixed = tuple(v for v in signature.args if isinstance(v, tuple)), (), False
     groups = x.shape[1] // max(1, w.shape[1])
     sharing = "depthwise" if groups == x.shape[1] > 1 else "grouped" if groups > 1 else ""
     arithmetic = "half" if x.dtype in HALVES else compute or x.dtype
     plain = prod(w.shape[2:]) == 1 and not sharing and out[2:] == x.shape[2:]
     return Case(
-        (name, *wanted, arithmetic), (w.shape[2:], *geometry, sharing), x.dtype,
-        len(x.stride) > 1 and x.stride[1] == 1, plain, x, w, out, transposed,
+        (name, *wanted, sharing == "depthwise", arithmetic), (w.shape[2:], *geometry, mixed, sharing), x.dtype,
+        _last(x), plain, x, w, out, transposed,
+        sharing == "depthwise", mixed,
     )  # fmt: skip
+
+
+def _last(x: TensorSpec) -> bool:
+    return len(x.stride) > 1 and x.stride[1] == 1
 
 
 @dataclass(frozen=True)
@@ -121,24 +152,30 @@ class _Work:
     def __init__(self, machine: Machine, timed: Sequence[Timed]) -> None:
         self._machine = machine
         cases = [t.case for t in timed]
-        self._products = Field(TIERS, NOISE, [c.at for c in cases], [t.case.kinds(t.path) for t in timed])
+        depthwise = cases[0].depthwise  # all or none of them
+        tiers, noise = (DEPTHWISE_TIERS, DEPTHWISE_NOISE) if depthwise else (TIERS, NOISE)
+        self._geometry = _DEPTHWISE_GEOMETRY if depthwise else _GEOMETRY
+        self._products = Field(tiers, noise, [c.at for c in cases], [t.case.kinds(t.path) for t in timed])
         self._product = np.array([log(t.product / product_ns(machine, t.case)) for t in timed])
         first = [t for t in timed if not t.case.last]
-        self._choices = Field(TIERS, NOISE, [t.case.at for t in first], [t.case.kinds("") for t in first])
+        self._choices = Field(tiers, noise, [t.case.at for t in first], [t.case.kinds("") for t in first])
         self._choice = np.array([float(t.layout > 0.0) for t in first])
         changed = [t for t in first if t.layout > 0.0]
-        self._layouts = Field(TIERS, NOISE, [t.case.at for t in changed], [t.case.kinds("") for t in changed])
+        self._layouts = Field(tiers, noise, [t.case.at for t in changed], [t.case.kinds("") for t in changed])
         self._layout = np.array([log(t.layout / layout_ns(machine, t.case)) for t in changed])
 
     def read(self, case: Case) -> tuple[float, float]:
         """ns of `case`, and the octaves to the nearest of the same geometry."""
-        converted = not case.last and _expectation(self._choices, self._choice, case.at, case.kinds("")) > 0.5
+        converted = not case.last and (
+            (case.mixed and not case.pointwise)
+            or _expectation(self._choices, self._choice, case.at, case.kinds("")) > 0.5
+        )
         kinds = case.kinds(case.path(converted))
         ns = product_ns(self._machine, case) * exp(_expectation(self._products, self._product, case.at, kinds))
         if converted:
             ratio = _expectation(self._layouts, self._layout, case.at, case.kinds(""))
             ns += layout_ns(self._machine, case) * exp(ratio)
-        near = self._products.distance(case.at, kinds[_GEOMETRY], _GEOMETRY)
+        near = self._products.distance(case.at, kinds[self._geometry], self._geometry)
         if near is None:
             anywhere = self._products.distance(case.at, kinds[0], 0)
             near = ELSEWHERE + (anywhere or 0.0)
@@ -172,10 +209,20 @@ class Convolutions:
 
 def product_ns(machine: Machine, case: Case) -> float:
     """The product at usual speeds: arithmetic and memory, one hiding part of the other."""
+    if case.depthwise:
+        return _depthwise_ns(machine, case)
     flop = flops.convolution(case.x.shape, case.w.shape, case.out, case.transposed)
     moved = (prod(case.x.shape) + prod(case.w.shape) + prod(case.out)) * item_bytes(case.dtype)
     tensor_cores = "tfloat32" if case.work[-1] == "tf32" else case.dtype
     return START_NS + hypot(flop / (machine.peak(tensor_cores) * machine.fit.conv_peak), moved / machine.stream_rate)
+
+
+def _depthwise_ns(machine: Machine, case: Case) -> float:
+    """Every tap of every result, empty ones of a stride included."""
+    of_inputs = case.work[1] == (True, False, False)
+    taps = prod(case.x.shape if of_inputs else case.out) * prod(case.w.shape[2:])
+    moved = (prod(case.x.shape) + prod(case.out)) * item_bytes(case.dtype)
+    return START_NS + hypot(machine.cycles_ns(taps * convolution.DEPTHWISE_CYCLES[0]), moved / machine.stream_rate)
 
 
 def layout_ns(machine: Machine, case: Case) -> float:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-MEMBERS = 160  # that count: those that resemble the place most
+MEMBERS = 320  # that count: those that resemble the place most
 
 
 @dataclass(frozen=True)
