@@ -33,7 +33,6 @@ OPTIMIZER_WIDE, OPTIMIZER_NARROW = 0.80, 0.64  # 4-byte and 2-byte state
 RANDOM = 0.80
 MATH = 0.93  # silu, gelu, exp and their like
 SCATTERED = 0.25  # rows picked or written one by one
-SORT = 0.35
 NLL_FLOOR_NS = 1500.0
 RANDOM_FLOOR_NS = 800.0  # the generator's rounds before the first store
 FILL_CYCLES = 0.156  # per element: 2-byte fills are bound by their stores
@@ -45,7 +44,12 @@ BLOCK = 1024  # threads
 UNSORTED_ROWS, UNSORTED_ROW_NS = 3072, 50.0  # indices of an embedding's gradient that need no sorting
 EMBEDDING_SORT_NS = 84_000.0  # two dozen small kernels
 PART_ROWS, PART_NS, SEGMENT_NS = 10, 1720.0, 1990.0  # rows of a part; a block's time in the two kernels that sum
-SELECT_NS, SELECT_ROW_NS, SELECT_WARP_NS = 9800.0, 0.6, 1.35  # topk: two kernels, a row's share of the GPU, a warp's
+# topk, fitted to 240 operators of the H200's table. Short rows have a block each; longer ones share blocks, in a pass
+# for each byte of the keys, which take at least SELECT_SHARED_NS where rows are wide.
+SELECT_NS, SELECT_ROW_NS, SELECT_ELEMENT_NS = 9500.0, 1.5, 0.04
+SELECT_SHARED, SELECT_MANY = (3000, 800), 2000  # from so many elements on, of few and of many rows
+SELECT_WIDE, SELECT_SHARED_NS = 8192, 55000.0
+SELECT_PASS_ROW_NS, SELECT_PASS_ELEMENT_NS = 4.9, 0.003
 SORT_NS, SORT_PASS_NS = 6000.0, 5900.0  # histogram and prefix; the shortest pass over a byte of the keys
 
 
@@ -396,9 +400,11 @@ def sort(machine: Machine, signature: OperatorSignature, name: str, kernels: Ker
     if name.startswith(("topk", "kthvalue", "median")) and given and given[0].shape:
         row = given[0].shape[-1]
         rows = elements // max(1, row)
-        work = rows * (ceil(min(row, BLOCK) / 32) * ceil(row / BLOCK) * SELECT_WARP_NS + SELECT_ROW_NS)
+        alone = SELECT_NS + rows * (SELECT_ROW_NS + row * SELECT_ELEMENT_NS)
+        passes = width * (SELECT_PASS_ROW_NS + row * SELECT_PASS_ELEMENT_NS)
+        shared = SELECT_SHARED_NS * min(1.0, row / SELECT_WIDE) + rows * passes
         moved = float(elements * width)
-        return max(SELECT_NS + work, machine.memory_ns(moved, SORT)), moved
+        return shared if row >= SELECT_SHARED[rows > SELECT_MANY] else alone, moved
     moved = float(2 * elements * (width + 8) * width)
     return SORT_NS + width * SORT_PASS_NS + machine.memory_ns(moved) - machine.fit.floor_ns, moved
 
