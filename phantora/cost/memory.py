@@ -44,7 +44,7 @@ BLOCK = 1024  # threads
 UNSORTED_ROWS, UNSORTED_ROW_NS = 3072, 50.0  # indices of an embedding's gradient that need no sorting
 EMBEDDING_SORT_NS = 84_000.0  # two dozen small kernels
 PART_ROWS, PART_NS, SEGMENT_NS = 10, 1720.0, 1990.0  # rows of a part; a block's time in the two kernels that sum
-# topk, fitted to 240 operators of the H200's table. Short rows have a block each; longer ones share blocks, in a pass
+# topk, fitted to 210 operators of the H200's table. Short rows have a block each; longer ones share blocks, in a pass
 # for each byte of the keys, which take at least SELECT_SHARED_NS where rows are wide.
 SELECT_NS, SELECT_ROW_NS, SELECT_ELEMENT_NS = 9500.0, 1.5, 0.04
 SELECT_SHARED, SELECT_MANY = (3000, 800), 2000  # from so many elements on, of few and of many rows
@@ -404,7 +404,8 @@ def sort(machine: Machine, signature: OperatorSignature, name: str, kernels: Ker
         passes = width * (SELECT_PASS_ROW_NS + row * SELECT_PASS_ELEMENT_NS)
         shared = SELECT_SHARED_NS * min(1.0, row / SELECT_WIDE) + rows * passes
         moved = float(elements * width)
-        return shared if row >= SELECT_SHARED[rows > SELECT_MANY] else alone, moved
+        ns = shared if row >= SELECT_SHARED[rows > SELECT_MANY] else alone
+        return max(ns, machine.memory_ns(moved)), moved
     moved = float(2 * elements * (width + 8) * width)
     return SORT_NS + width * SORT_PASS_NS + machine.memory_ns(moved) - machine.fit.floor_ns, moved
 
