@@ -120,6 +120,7 @@ def case_of(signature: OperatorSignature, compute: str) -> Case | None:
         geometry, wanted, mixed = tuple(v for v in signature.args if isinstance(v, tuple)), (), False
     groups = x.shape[1] // max(1, w.shape[1])
     sharing = "depthwise" if groups == x.shape[1] > 1 else "grouped" if groups > 1 else ""
+    mixed = mixed and sharing != "depthwise"  # which have kernels for either layout of their input
     arithmetic = "half" if x.dtype in HALVES else compute or x.dtype
     plain = prod(w.shape[2:]) == 1 and not sharing and out[2:] == x.shape[2:]
     return Case(
