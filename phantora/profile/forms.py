@@ -37,38 +37,40 @@ def wanted(name: str, *args: Any, compute: str = "", backward: bool = False) -> 
     return Wanted(write_signature(OperatorSignature(name, args + rest, backward=backward)), compute)
 
 
-def flash(b: int, s: int, h: int, kv: int, d: int, causal: bool) -> Iterator[Wanted]:
+def flash(b: int, s: int, h: int, kv: int, d: int, causal: bool, dropout: float = 0.0) -> Iterator[Wanted]:
     q, k = tensor(b, s, h, d), tensor(b, s, kv, d)
     lse = tensor(b, h, s, dtype="float32")
     state, unused = tensor(2, dtype="uint64"), tensor(dtype="uint64")
-    yield wanted("aten::_flash_attention_forward", q, k, k, None, None, s, s, 0.0, causal, False, d**-0.5)
+    yield wanted("aten::_flash_attention_forward", q, k, k, None, None, s, s, dropout, causal, False, d**-0.5)
     yield wanted(
         "aten::_flash_attention_backward",
-        *(q, q, k, k, q, lse, None, None, s, s, 0.0, causal, state, unused, d**-0.5),
+        *(q, q, k, k, q, lse, None, None, s, s, dropout, causal, state, unused, d**-0.5),
         backward=True,
     )
 
 
-def cudnn(b: int, s: int, h: int, kv: int, d: int, causal: bool) -> Iterator[Wanted]:
+def cudnn(b: int, s: int, h: int, kv: int, d: int, causal: bool, dropout: float = 0.0) -> Iterator[Wanted]:
     seed = tensor(dtype="int64")
     q, k = heads(b, s, h, d), heads(b, s, kv, d)
     lse = tensor(b, h, s, 1, dtype="float32")
-    yield wanted("aten::_cudnn_attention_forward", q, k, k, None, None, None, s, s, True, 0.0, causal, False)
+    yield wanted("aten::_cudnn_attention_forward", q, k, k, None, None, None, s, s, True, dropout, causal, False)
     yield wanted(
         "aten::_cudnn_attention_backward",
-        *(q, q, k, k, q, lse, seed, seed, None, None, None, s, s, 0.0, causal),
+        *(q, q, k, k, q, lse, seed, seed, None, None, None, s, s, dropout, causal),
         backward=True,
     )
 
 
-def efficient(b: int, s: int, h: int, d: int, dtype: str, causal: bool) -> Iterator[Wanted]:
-    """Memory-efficient attention, both directions, without dropout."""
+def efficient(
+    b: int, s: int, h: int, d: int, dtype: str, causal: bool, dropout: float = 0.0
+) -> Iterator[Wanted]:
+    """Memory-efficient attention, both directions."""
     q, unused = tensor(b, s, h, d, dtype=dtype), TensorSpec("int64", (), (), "cpu")
     lse = tensor(b, h, -(-s // 32) * 32, dtype="float32")
-    yield wanted("aten::_efficient_attention_forward", q, q, q, *(None,) * 5, 0.0, int(causal), True)
+    yield wanted("aten::_efficient_attention_forward", q, q, q, *(None,) * 5, dropout, int(causal), True)
     yield wanted(
         "aten::_efficient_attention_backward",
-        *(q, q, q, q, None, q, None, None, h, h, lse, 0.0, unused, unused, int(causal), False),  # torch passes heads
+        *(q, q, q, q, None, q, None, None, h, h, lse, dropout, unused, unused, int(causal), False),  # torch passes heads
         backward=True,
     )
 

@@ -37,7 +37,7 @@ def sweep() -> list[Wanted]:
         _gemm("bfloat16", 900, 1), _gemm("float32", 130, 3, "tf32"), _gemm("float16", 60, 2), _gemm("float32", 60, 4),
         _batched(), _scaled(), _grouped(), _flash(), _cudnn(), _efficient(), _elementwise(), _norms(), _softmax(),
         _losses(), _lookups(), _lists(), _convolutions(), _networks(), _images(), _moves(), _transfers(), _rest(), _scattered(),
-        _depthwise(), _group_norms(), _extents(), _tables(),
+        _depthwise(), _group_norms(), _extents(), _tables(), _dropouts(),
     )]  # fmt: skip
     merged = [entry for row in zip_longest(*groups) for entry in row if entry is not None]
     return list(dict.fromkeys(merged))
@@ -142,6 +142,24 @@ def _efficient() -> Iterator[Wanted]:
     for b, s, h, d in generator.sample(cells, 75):
         dtype = generator.choice(("float32", "float32", "bfloat16", "float16"))
         yield from forms.efficient(b, s, h, d, dtype, generator.random() < 0.4)
+
+
+def _dropouts() -> Iterator[Wanted]:
+    """Attention that drops some of its weights, as GPT-2 and BERT were trained."""
+    generator = random.Random(11)
+    cells = [
+        (b, s, h, d)
+        for b in (1, 4, 8, 16, 32, 64)
+        for s in (128, 256, 512, 1024, 2048, 4096)
+        for h in (12, 16, 32)
+        for d in (64, 128)
+        if b * s * h * d <= 1 << 26
+    ]
+    for b, s, h, d in generator.sample(cells, 60):
+        causal = generator.random() < 0.5
+        yield from forms.flash(b, s, h, h, d, causal, 0.1)
+        yield from forms.cudnn(b, s, h, h, d, causal, 0.1)
+        yield from forms.efficient(b, s, h, d, generator.choice(("float32", "bfloat16")), causal, 0.1)
 
 
 def _elementwise() -> Iterator[Wanted]:
