@@ -712,6 +712,15 @@ PH_EXPORT int cudnnGetRNNTempSpaceSizes(handle *self, rnn_descriptor *r, int mod
   return CUDNN_STATUS_SUCCESS;
 }
 
+// The host launches kernels for every step of every layer, unless one kernel keeps the weights on chip: torch asks
+// for that, or the weights are few. Host times of LSTMs of 8 to 48 steps on H100 (benchmarks/device/recurrent.py).
+enum { STEP_LAUNCHES = 3, STEP_BACKWARD_LAUNCHES = 5, FUSED_WEIGHTS = 1 << 16 };
+static size_t step_launches(const rnn_descriptor *r, const rnn_data_descriptor *x, bool backward) {
+  if (r->algorithm != 0 || (int64_t)gates(r) * r->hidden * r->hidden <= FUSED_WEIGHTS) return 0;
+  size_t cells = (size_t)x->length * (size_t)r->layers * (size_t)directions(r);
+  return cells * (backward ? STEP_BACKWARD_LAUNCHES : STEP_LAUNCHES);
+}
+
 static int run_rnn(const handle *self, const char *name, const rnn_descriptor *r,
                    const rnn_data_descriptor *x, double passes, bool weights_only) {
   CHECK_HANDLE(self);
@@ -734,7 +743,9 @@ static int run_rnn(const handle *self, const char *name, const rnn_descriptor *r
   double states = (double)x->tokens * (double)r->hidden * directions(r) * r->layers * (gates(r) + 2);
   // Without a persistent kernel the recurrent weights are read again at every step.
   call.bytes = element * (weights * (weights_only ? 2 : (double)x->length) + passes * states);
-  return launch(self, &call);
+  int status = launch(self, &call);
+  if (!weights_only) ph_charge_times(PH_API_LAUNCH, step_launches(r, x, strcmp(name, "rnn_fwd") != 0));
+  return status;
 }
 // `shape` is the descriptor of the states, present where a state is.
 static void wrote_states(const tensor_descriptor *shape, void *state) {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from phantora.cost import attention, convolution, memory, reduction
+from phantora.cost import attention, convolution, lookup, memory, reduction, sorting
 from phantora.cost.memory import Model
 
 GEMM = frozenset(
@@ -202,7 +202,7 @@ def classify(name: str) -> tuple[str, Model]:
     if name.endswith(("_loss", "_loss_backward")) or "ctc_loss" in name:
         return "loss", memory.elementwise
     if name.startswith(("embedding", "_embedding_bag")):
-        return "embedding", memory.embedding
+        return "embedding", lookup.embedding
     if name.startswith(("_foreach_copy",)):
         return "copy", memory.optimizer
     if name.startswith(("_fused_adam", "_fused_sgd", "_fused_adagrad", "_foreach_", "_amp_")):
@@ -220,7 +220,7 @@ def classify(name: str) -> tuple[str, Model]:
     if stem in _FILL or stem.endswith("_like"):
         return "fill", memory.fill
     if stem in ("sort", "topk", "argsort", "msort", "kthvalue", "median", "nanmedian"):
-        return "sort", memory.sort
+        return "sort", sorting.sort
     if stem.startswith(_GATHER):
         return "embedding" if stem.startswith("index_select") else "copy", memory.gather
     return "elementwise", memory.elementwise

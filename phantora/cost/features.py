@@ -117,7 +117,7 @@ def _attention(signature: OperatorSignature, name: str) -> tuple[Place, ...]:
     if found is None:
         return ()
     a = found
-    kind = f"{name} {a.causal} {a.head} {32 if a.dtype == 'float32' else 16}"
+    kind = f"{name} {a.causal} {a.head} {32 if a.dtype == 'float32' else 16} {a.dropout}"
     # A short last wave matters as little as many blocks there are.
     at = (_log(a.batch * a.heads), _log(a.queries), _log(a.keys), 0.3 * _log(a.heads / max(1, a.kv_heads)))
     return (Place("attention", kind, at),)
@@ -145,6 +145,10 @@ def _memory(signature: OperatorSignature, name: str, cls: str, launches: int) ->
         channels_last = len(largest.stride) == 4 and largest.stride[1] == 1
         kind = f"{name} {dtypes} {dims} {len(largest.shape) == 4} {channels_last} {words}"
         at: tuple[float, ...] = (_log(rows), _log(inner), 0.3 * _evenness(inner))
+        if "bag" in name:  # bags, their indices, what is in a row
+            spans = [prod(t.shape) for t in given if t.dtype in ("int64", "int32")]
+            width = next(t.shape[-1] for t in given if t.dtype not in ("int64", "int32"))
+            at = (*sorted((_log(n) for n in spans), reverse=True)[:3], _log(width))
         if cls == "embedding":
             at += (0.5 * _log(max((v for v in signature.args if type(v) is int), default=1)),)  # words
         return (Place(cls, kind, at),)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import ceil, exp, prod
+from math import prod
 
 from phantora.cost.machine import Machine
 from phantora.cost.tensors import (
@@ -40,17 +40,6 @@ CAT_CYCLES, CAT_SHORT_CYCLES = 0.80, 1.17  # per element of cat's kernel for inp
 SHORT_ROW = 1024
 BATCH_NORM_CYCLES = (1.20, 1.00)  # per element, channels last: forward, backward
 POOL_CYCLES = (1.05, 2.60)  # per element of the input: forward, backward
-BLOCK = 1024  # threads
-UNSORTED_ROWS, UNSORTED_ROW_NS = 3072, 50.0  # indices of an embedding's gradient that need no sorting
-EMBEDDING_SORT_NS = 84_000.0  # two dozen small kernels
-PART_ROWS, PART_NS, SEGMENT_NS = 10, 1720.0, 1990.0  # rows of a part; a block's time in the two kernels that sum
-# topk, fitted to 210 operators of the H200's table. Short rows have a block each; longer ones share blocks, in a pass
-# for each byte of the keys, which take at least SELECT_SHARED_NS where rows are wide.
-SELECT_NS, SELECT_ROW_NS, SELECT_ELEMENT_NS = 9500.0, 1.5, 0.04
-SELECT_SHARED, SELECT_MANY = (3000, 800), 2000  # from so many elements on, of few and of many rows
-SELECT_WIDE, SELECT_SHARED_NS = 8192, 55000.0
-SELECT_PASS_ROW_NS, SELECT_PASS_ELEMENT_NS = 4.9, 0.003
-SORT_NS, SORT_PASS_NS = 6000.0, 5900.0  # histogram and prefix; the shortest pass over a byte of the keys
 
 
 def elementwise(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
@@ -250,36 +239,6 @@ def nll_loss(machine: Machine, signature: OperatorSignature, name: str, kernels:
     return machine.memory_ns(moved) + NLL_FLOOR_NS + rows * per_row, moved
 
 
-def embedding(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
-    if "backward" in name:
-        return _embedding_backward(machine, signature)
-    table, indices = tensor_at(signature.args, 0), tensor_at(signature.args, 1)
-    if table is None or indices is None:
-        return elementwise(machine, signature, name, kernels)
-    moved = float(2 * prod(indices.shape) * prod(table.shape[1:]) * item_bytes(table.dtype) + nbytes(indices))
-    return machine.memory_ns(moved, 0.8), moved
-
-
-def _embedding_backward(machine: Machine, signature: OperatorSignature) -> Estimate:
-    """Few indices are gone through one by one; more are sorted, and cut into segments of equal ones and these into
-    parts, each of which has threads for a whole row (ATen/native/cuda/EmbeddingBackwardKernel.cu)."""
-    grad = tensor_at(signature.args, 0)
-    if grad is None or not grad.shape:
-        return machine.fit.floor_ns, 0.0
-    rows, width = prod(grad.shape[:-1]), grad.shape[-1]
-    moved = float(2 * nbytes(grad))
-    if rows <= UNSORTED_ROWS:
-        return machine.fit.floor_ns + rows * UNSORTED_ROW_NS, moved
-    words = max(ints_at(signature.args, 2) or (rows,))
-    different = words * (1.0 - exp(-rows / max(1, words)))  # among random indices
-    segments = (different + min(rows, words)) / 2  # blocks are launched for as many as there could be
-    row_blocks = ceil(width / 32) * 32 / BLOCK
-    parts = segments + rows // PART_ROWS
-    held = machine.gpu.sms * (machine.gpu.max_threads_per_sm // BLOCK)
-    waves = (parts * PART_NS + segments * SEGMENT_NS) * row_blocks / held
-    return EMBEDDING_SORT_NS + waves, moved
-
-
 def optimizer(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
     """Multi-tensor kernels: lists are read, the first list (and the state) is written."""
     lists = [a for a in signature.args if isinstance(a, tuple) and any(isinstance(t, TensorSpec) for t in a)]
@@ -390,24 +349,6 @@ def _row(signature: OperatorSignature, source: TensorSpec) -> int:
     axis = dims[0] if dims else 0
     extent = source.shape[axis] if -len(source.shape) <= axis < len(source.shape) else 1
     return prod(source.shape) // max(1, extent)
-
-
-def sort(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
-    """Radix passes over keys and 8-byte indices; selection has a block for each row."""
-    given = on_gpu(signature.args)
-    elements = sum(prod(t.shape) for t in given[:1])
-    width = item_bytes(given[0].dtype) if given else 4
-    if name.startswith(("topk", "kthvalue", "median")) and given and given[0].shape:
-        row = given[0].shape[-1]
-        rows = elements // max(1, row)
-        alone = SELECT_NS + rows * (SELECT_ROW_NS + row * SELECT_ELEMENT_NS)
-        passes = width * (SELECT_PASS_ROW_NS + row * SELECT_PASS_ELEMENT_NS)
-        shared = SELECT_SHARED_NS * min(1.0, row / SELECT_WIDE) + rows * passes
-        moved = float(elements * width)
-        ns = shared if row >= SELECT_SHARED[rows > SELECT_MANY] else alone
-        return max(ns, machine.memory_ns(moved)), moved
-    moved = float(2 * elements * (width + 8) * width)
-    return SORT_NS + width * SORT_PASS_NS + machine.memory_ns(moved) - machine.fit.floor_ns, moved
 
 
 def pool(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:

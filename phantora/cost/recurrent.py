@@ -1,8 +1,9 @@
 """Recurrent layers of cuDNN: LSTM, GRU and plain ones.
 
 Each step of a layer is a product of its hidden state with the recurrent weights and an elementwise kernel, and
-waits for the step before; layers and directions run side by side, each a step behind the layer below. What does not
-depend on the step before, the products with a layer's input and the gradients of its weights, is done at once.
+waits for the step before; layers and directions run side by side, each a step behind the layer below, and get in each
+other's way. What does not depend on the step before, the products with a layer's input and the gradients of its
+weights, is done at once.
 """
 
 from __future__ import annotations
@@ -15,11 +16,39 @@ from phantora.cost.tensors import item_bytes, tensor_at
 from phantora.cost.types import OperatorSignature
 
 GATES = {0: 1, 1: 1, 2: 4, 3: 3}  # by cudnnRNNMode_t: plain with ReLU or tanh, LSTM, GRU
-STEP_KERNELS = 3  # of a step: the product, its memset, the elementwise kernel
-# The products of steps against the analytic model's, from traces of LSTMs of width 512, 650 and 1024 on H100
-# (benchmarks/device/models.py lstm): in 16 bits 0.9 to 1.9, in TF32 2.3 to 3.2, and twice that where rows are not
-# aligned to 16 bytes.
-STEP_PRODUCT, STEP_TF32, UNALIGNED = 1.2, 2.5, 2.1
+# All ns below are fitted to 300 layers timed on H100 and H200 (benchmarks/device/recurrent.py), half of them within 5 %
+# and nine tenths within 13 %.
+FUSED_WEIGHTS = 1 << 16  # so few elements stay in registers: a kernel goes through all steps
+# Of a step, by bytes of an element and direction.
+FUSED_NS = {(2, False): 3700.0, (2, True): 5400.0, (4, False): 7000.0, (4, True): 6000.0}
+FUSED_ROWS = 256  # from so many sequences on, steps of four-byte elements take twice as long
+KEPT_ROWS, KEPT_HIDDEN, KEPT_MULTIPLE = 128, 1024, 128  # torch lets cuDNN keep weights on chip (aten's cudnn/RNN.cpp)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of one layer: ns of its launches, of reading weights and of passing activations through memory (both
+    relative to a stream's), and of arithmetic (per GFLOP)."""
+
+    launches: float
+    weights: float
+    activations: float
+    gflop: float
+
+
+# By bytes of an element, whether rows are aligned to 16 bytes, and direction.
+STEPS = {
+    (2, True, False): Step(7650.0, 1.17, 1.45, 1530.0),
+    (2, True, True): Step(9160.0, 1.68, 5.44, 1530.0),
+    (2, False, False): Step(10250.0, 0.06, 1.55, 18700.0),
+    (2, False, True): Step(12540.0, 4.02, 0.0, 40000.0),
+    (4, True, False): Step(8370.0, 1.64, 5.34, 0.0),
+    (4, True, True): Step(13920.0, 2.40, 5.48, 3710.0),
+    (4, False, False): Step(9840.0, 3.59, 16.9, 0.0),
+    (4, False, True): Step(14830.0, 4.79, 0.0, 72000.0),
+}
+KEPT = {False: Step(5370.0, 0.0, 0.0, 3960.0), True: Step(7250.0, 0.09, 0.0, 10300.0)}
+BESIDE = 0.6  # of its time that a further layer or direction adds: their steps overlap in part
 
 
 @dataclass(frozen=True)
@@ -85,14 +114,22 @@ def from_signature(signature: OperatorSignature, name: str) -> Recurrent | None:
 def recurrent_ns(machine: Machine, r: Recurrent) -> float:
     """Duration of all kernels of the call, ns."""
     step, at_once = r.products()
-    moved = r.batch * r.hidden * (2.0 * r.gates + 3.0) * item_bytes(r.dtype)
-    gap = machine.fit.library_gap_ns
-    slower = STEP_TF32 if r.dtype == "float32" else STEP_PRODUCT
-    slower *= UNALIGNED if r.hidden * item_bytes(r.dtype) % 16 else 1.0
-    product = gemm.product_ns(machine, step) * slower
-    waits = product + machine.memory_ns(moved) + machine.fit.floor_ns + STEP_KERNELS * gap
-    rest = sum(gemm.product_ns(machine, p) + gap for p in at_once)
-    return (r.steps + r.layers - 1) * waits + rest
+    rest = sum(gemm.product_ns(machine, p) + machine.fit.library_gap_ns for p in at_once)
+    size, sides = item_bytes(r.dtype), r.layers * r.directions
+    weights = r.gates * r.hidden * r.hidden
+    if weights <= FUSED_WEIGHTS:
+        each = FUSED_NS[2 if size == 2 else 4, r.backward] / machine.clock_ratio
+        waves = 2 if size > 2 and r.batch >= FUSED_ROWS else 1
+        return (r.steps + sides - 1) * each * waves + rest
+    kept = size == 2 and sides == 1 and r.hidden <= KEPT_HIDDEN and r.batch <= KEPT_ROWS
+    if kept and r.hidden % KEPT_MULTIPLE == 0 and r.inputs % KEPT_MULTIPLE == 0:
+        costs = KEPT[r.backward]
+    else:
+        costs = STEPS[2 if size == 2 else 4, r.hidden * size % gemm.ALIGNED == 0, r.backward]
+    activations = r.batch * r.hidden * (2 * r.gates + 3)
+    each = costs.launches + step.flops / 1e9 * costs.gflop / machine.clock_ratio
+    each += (costs.weights * weights + costs.activations * activations) * size / machine.stream_rate
+    return r.steps * (1.0 + BESIDE * (sides - 1)) * each + rest
 
 
 def flops(r: Recurrent) -> float:

@@ -68,9 +68,9 @@ def efficient(
     q, unused = tensor(b, s, h, d, dtype=dtype), TensorSpec("int64", (), (), "cpu")
     lse = tensor(b, h, -(-s // 32) * 32, dtype="float32")
     yield wanted("aten::_efficient_attention_forward", q, q, q, *(None,) * 5, dropout, int(causal), True)
-    yield wanted(
+    yield wanted(  # torch passes heads as the longest sequences
         "aten::_efficient_attention_backward",
-        *(q, q, q, q, None, q, None, None, h, h, lse, dropout, unused, unused, int(causal), False),  # torch passes heads
+        *(q, q, q, q, None, q, None, None, h, h, lse, dropout, unused, unused, int(causal), False),
         backward=True,
     )
 

@@ -35,9 +35,9 @@ def sweep() -> list[Wanted]:
     """All of it, the groups interleaved."""
     groups = [list(group) for group in (
         _gemm("bfloat16", 900, 1), _gemm("float32", 130, 3, "tf32"), _gemm("float16", 60, 2), _gemm("float32", 60, 4),
-        _batched(), _scaled(), _grouped(), _flash(), _cudnn(), _efficient(), _elementwise(), _norms(), _softmax(),
+        _batched(), _scaled(), _grouped(), _flash(), _cudnn(), _efficient(), _heads(), _elementwise(), _norms(), _softmax(),
         _losses(), _lookups(), _lists(), _convolutions(), _networks(), _images(), _moves(), _transfers(), _rest(), _scattered(),
-        _depthwise(), _group_norms(), _extents(), _tables(), _dropouts(),
+        _depthwise(), _group_norms(), _extents(), _tables(), _sorts(), _dropouts(),
     )]  # fmt: skip
     merged = [entry for row in zip_longest(*groups) for entry in row if entry is not None]
     return list(dict.fromkeys(merged))
@@ -139,9 +139,23 @@ def _efficient() -> Iterator[Wanted]:
         for d in (32, 64, 128)
         if b * s * h * d <= 1 << 25 and b * h * s * s <= 1 << 30
     ]
-    for b, s, h, d in generator.sample(cells, 75):
+    for b, s, h, d in generator.sample(cells, min(200, len(cells))):
         dtype = generator.choice(("float32", "float32", "bfloat16", "float16"))
         yield from forms.efficient(b, s, h, d, dtype, generator.random() < 0.4)
+
+
+def _heads() -> Iterator[Wanted]:
+    """Attention of other head sizes, and over the words of a prompt, as diffusion models have it."""
+    generator = random.Random(14)
+    for _ in range(60):
+        b, h = generator.choice((1, 2, 4, 8, 16)), generator.choice((8, 10, 12, 16, 20, 32))
+        s, d = generator.choice((64, 256, 1024, 2048, 4096)), generator.choice((32, 40, 80, 96, 160, 192, 256))
+        if b * h * s * s <= 1 << 30:
+            causal = generator.random() < 0.3
+            if d % 8 == 0:
+                yield from forms.flash(b, s, h, h, d, causal)
+            if d <= 128:
+                yield from forms.cudnn(b, s, h, h, d, causal)
 
 
 def _dropouts() -> Iterator[Wanted]:
@@ -423,6 +437,16 @@ def _tables() -> Iterator[Wanted]:
     for rows, width in ((10_000, 16), (100_000, 64), (1_000_000, 64), (1_000_000, 128), (100_000, 128)):
         for batch, each in ((128, 8), (1024, 1), (2048, 8), (8192, 4), (16384, 32)):
             yield from forms.bags(rows, width, batch, each)
+    generator = random.Random(13)
+    for _ in range(50):
+        rows, width = generator.choice((10_000, 100_000, 1_000_000)), generator.choice((8, 16, 32, 64, 128, 256))
+        yield from forms.bags(rows, width, 1 << generator.randrange(5, 16), 1 << generator.randrange(0, 6))
+    for _ in range(80):
+        words = generator.choice((2, 512, 4096, 8000, 30522, 32000, 50257, 50304, 128256))
+        rows, width = 1 << generator.randrange(8, 16), generator.choice((256, 512, 768, 1024, 2048, 4096))
+        given = tensor(1, rows, width, dtype=generator.choice(("float32", "bfloat16")))
+        index = tensor(1, rows, dtype="int64")
+        yield wanted("aten::embedding_dense_backward", given, index, words, -1, False, backward=True)
     for nodes, edges in ((2708, 10556), (10_000, 100_000), (100_000, 1_000_000), (169_343, 1_166_243)):
         for width in (16, 64, 256):
             yield from forms.graph(nodes, edges, width, "float32")
@@ -462,11 +486,32 @@ def _moves() -> Iterator[Wanted]:
 
 
 def _transfers() -> Iterator[Wanted]:
-    for power in range(10, 31, 2):
+    for half in range(16, 61):  # two sizes an octave
+        size = round(2 ** (half / 2)) // 64 * 64
         for kind in ("d2d", "h2d_pinned", "d2h_pinned", "h2d_pageable", "d2h_pageable"):
-            if power <= 28 or kind == "d2d":
-                yield wanted(COPY, kind, 1 << power)
-        yield wanted(MEMSET, 1 << power)
+            if size <= 1 << 28 or kind == "d2d":
+                yield wanted(COPY, kind, size)
+        yield wanted(MEMSET, size)
+
+
+def _sorts() -> Iterator[Wanted]:
+    generator = random.Random(12)
+    for power in range(8, 25):
+        for dtype in ("bfloat16", "float32", "int32", "int64"):
+            yield wanted("aten::sort.stable", tensor(1 << power, dtype=dtype), False, 0, False)
+    cells = [
+        (rows, width, dtype)
+        for rows in (1, 8, 64, 512, 4096, 32768)
+        for width in (8, 16, 64, 256, 1024, 2048, 4096, 8192, 32000, 128256)
+        for dtype in ("float32", "bfloat16")
+        if rows * width <= 1 << 27
+    ]
+    for rows, width, dtype in cells:
+        x = tensor(rows, width, dtype=dtype)
+        for k in generator.sample([k for k in (1, 2, 4, 8, 50) if k <= width], 2):
+            yield wanted("aten::topk", x, k, -1, True, True)
+        if width <= 8192 and rows >= 8:
+            yield wanted("aten::sort.stable", x, False, -1, False)
 
 
 def _rest() -> Iterator[Wanted]:

@@ -1,0 +1,86 @@
+"""Rows of tables looked up, one by one or summed in bags, and the tables' gradients."""
+
+from __future__ import annotations
+
+from math import ceil, exp, prod
+
+from phantora.cost import sorting
+from phantora.cost.machine import Machine
+from phantora.cost.memory import Estimate, Kernels, elementwise
+from phantora.cost.tensors import ints_at, item_bytes, nbytes, tensor_at
+from phantora.cost.types import OperatorSignature, TensorSpec
+
+LOOKUP_SHARE = 0.8  # of a stream's speed
+BLOCK, WARP = 1024, 32  # threads
+UNSORTED_ROWS = 3072  # indices of a gradient that need no sorting
+UNSORTED_ROW_NS, UNSORTED_ELEMENT_NS = 32.0, 0.0045  # one by one: each, and per element of its row
+SORT_NS = 84_000.0  # two dozen small kernels
+PART_ROWS, PART_NS, SEGMENT_NS = 10, 1720.0, 1990.0  # rows of a part; a block's time in the two kernels that sum
+
+# Of bags, fitted to 148 operators of the H200's table: the longest chain of additions, the rows, the bags.
+BAG_WARPS = 8192  # that sum at a time
+BAG_NS, BAG_STEP_NS, BAG_BYTE_NS, BAG_EACH_NS, BAG_SUM_BYTE_NS = 2350.0, 156.0, 0.00027, 0.19, 0.0017
+# Of their gradients: a single block sorts few indices; the kernels between sorting and summing; summing.
+ONE_TILE, ONE_TILE_NS, SORT_SHARE = 2048, 15_500.0, 0.92
+BETWEEN_NS, BETWEEN_INDEX_NS = 11_000.0, 0.0092
+BAG_GRADIENT_NS, BAG_PART_NS, BAG_INDEX_NS = 3900.0, 3700.0, 130.0
+INDEX_BYTES = 8
+
+
+def embedding(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
+    first, indices = tensor_at(signature.args, 0), tensor_at(signature.args, 1)
+    if first is None or indices is None or not first.shape:
+        return elementwise(machine, signature, name, kernels)
+    if "bag" in name:
+        offsets = tensor_at(signature.args, 2)
+        bags = prod(offsets.shape) if offsets is not None else 1
+        return _bags_backward(machine, signature, first, indices) if "backward" in name else _bags(
+            machine, first, indices, bags
+        )
+    if "backward" in name:
+        return _backward(machine, signature, first)
+    moved = float(2 * prod(indices.shape) * prod(first.shape[1:]) * item_bytes(first.dtype) + nbytes(indices))
+    return machine.memory_ns(moved, LOOKUP_SHARE), moved
+
+
+def _backward(machine: Machine, signature: OperatorSignature, grad: TensorSpec) -> Estimate:
+    """Few indices are gone through one by one; more are sorted, and cut into segments of equal ones and these into
+    parts, each of which has threads for a whole row (ATen/native/cuda/EmbeddingBackwardKernel.cu)."""
+    rows, width = prod(grad.shape[:-1]), grad.shape[-1]
+    moved = float(2 * nbytes(grad))
+    if rows <= UNSORTED_ROWS:
+        return machine.fit.floor_ns + rows * (UNSORTED_ROW_NS + width * UNSORTED_ELEMENT_NS), moved
+    segments = _segments(rows, max(ints_at(signature.args, 2) or (rows,)))
+    row_blocks = ceil(width / WARP) * WARP / BLOCK
+    parts = segments + rows // PART_ROWS
+    held = machine.gpu.sms * (machine.gpu.max_threads_per_sm // BLOCK)
+    return SORT_NS + (parts * PART_NS + segments * SEGMENT_NS) * row_blocks / held, moved
+
+
+def _segments(rows: int, words: int) -> float:
+    """Of equal ones among `rows` random indices below `words`: blocks are launched for as many as there could be."""
+    different = words * (1.0 - exp(-rows / max(1, words)))
+    return (different + min(rows, words)) / 2
+
+
+def _bags(machine: Machine, table: TensorSpec, indices: TensorSpec, bags: int) -> Estimate:
+    """A warp adds up 32 columns of a bag."""
+    width, rows = table.shape[-1], prod(indices.shape)
+    chain = rows / max(1, bags) * ceil(bags * ceil(width / WARP) / BAG_WARPS)
+    read, written = rows * width * item_bytes(table.dtype), bags * width * item_bytes(table.dtype)
+    ns = BAG_NS + chain * BAG_STEP_NS + bags * BAG_EACH_NS + read * BAG_BYTE_NS + written * BAG_SUM_BYTE_NS
+    return ns / machine.clock_ratio, float(read + written)
+
+
+def _bags_backward(
+    machine: Machine, signature: OperatorSignature, grad: TensorSpec, indices: TensorSpec
+) -> Estimate:
+    """As an embedding's, always sorted, with a block for each part."""
+    width, rows = grad.shape[-1], prod(indices.shape)
+    slots = machine.gpu.sms * min(32, machine.gpu.max_threads_per_sm // (ceil(width / WARP) * WARP) or 1)
+    parts = _segments(rows, max(ints_at(signature.args, 5) or (rows,))) + rows // PART_ROWS
+    sort = ONE_TILE_NS if rows <= ONE_TILE else SORT_SHARE * sorting.passes_ns(rows, INDEX_BYTES)
+    between = BETWEEN_NS + rows * BETWEEN_INDEX_NS
+    summing = BAG_GRADIENT_NS + (parts * BAG_PART_NS + rows * BAG_INDEX_NS) / slots
+    moved = float(2 * rows * width * item_bytes(grad.dtype))
+    return (sort + between + summing) / machine.clock_ratio, moved
