@@ -10,14 +10,17 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.floating[Any]]
+Ints = npt.NDArray[np.signedinteger[Any]]
+Bools = npt.NDArray[np.bool_]
 
 MEMBERS = 320  # that count: those that resemble the place most
+ROWS = 32  # of their covariances at a time, which stay in the processor's cache
 
 
 @dataclass(frozen=True)
@@ -51,11 +54,15 @@ class Field:
         if not len(self._at):
             return np.empty(0, int), np.empty(0)
         here = np.array([numbers.get(kind, -1) for numbers, kind in zip(self._numbers, kinds, strict=True)])
-        alike = self._covariance(np.array([at], float), here[None], self._at, self._kinds)[0]
+        alike = self._covariance(self._at.T - np.array(at, float)[:, None], self._kinds.T == here[:, None])
         members = np.argsort(-alike, kind="stable")[:MEMBERS]
         members = members[alike[members] > 0.0]
-        places, named = self._at[members], self._kinds[members]
-        between = self._covariance(places, named, places, named) + self._noise * np.eye(len(members))
+        places, named = self._at[members].T, self._kinds[members].T
+        between = np.empty((len(members), len(members)))
+        for rows in (slice(start, start + ROWS) for start in range(0, len(members), ROWS)):
+            away, same = places[:, rows, None] - places[:, None], named[:, rows, None] == named[:, None]
+            between[rows] = self._covariance(away, same)
+        between[np.diag_indices(len(members))] += self._noise
         return members, np.linalg.solve(between, alike[members])
 
     def distance(self, at: Sequence[float], kind: Hashable, tier: int) -> float | None:
@@ -63,14 +70,19 @@ class Field:
         near = self._at[self._kinds[:, tier] == self._numbers[tier].get(kind, -1)]
         return float(np.sqrt(((near - np.array(at)) ** 2).sum(axis=1)).min()) if len(near) else None
 
-    def _covariance(self, at: Floats, kinds: Ints, other: Floats, others: Ints) -> Floats:
-        total = np.zeros((len(at), len(other)))
-        away = [(at[:, None, axis] - other[None, :, axis]) ** 2 for axis in range(at.shape[1])]
+    def _covariance(self, away: Floats, alike: Bools) -> Floats:
+        """Of pairs: a row of octaves between the two for each coordinate, and for each tier whether they are of one
+        kind."""
+        squares = away * away
+        total = np.zeros(away.shape[1:])
         for octaves, tiers in self._scales.items():
-            square = sum((away[axis] / width**2 for axis, width in enumerate(octaves) if width != inf), np.zeros(1))
-            x = np.sqrt(square)
+            x = np.zeros(total.shape)
+            for square, width in zip(squares, octaves, strict=True):
+                if width != inf:
+                    x += square * width**-2.0
+            np.sqrt(x, out=x)
             variance = np.zeros(total.shape)
             for tier in tiers:
-                variance += (kinds[:, None, tier] == others[None, :, tier]) * self._tiers[tier].variance
+                variance += alike[tier] * self._tiers[tier].variance
             total += variance * (1.0 + x) * np.exp(-x)  # Matern's of order 3/2: once differentiable
         return total
