@@ -18,6 +18,7 @@ from phantora.cost.types import OperatorSignature, TensorSpec
 
 BLOCK = 128
 STEP = 64
+FLASH_HEADS = (32, 64, 96, 128, 192, 256)  # flash_attn/src/static_switch.h
 # On one SM, for the random numbers of a step's 128 x 64 scores: 600 to 1,100 in cuDNN's and FlashAttention's kernels of
 # heads of 64 and 128 (medians of the tables' operators with and without dropout).
 DROPOUT_NS = 800.0
@@ -161,7 +162,7 @@ def attention_ns(machine: Machine, a: Attention) -> float:
         scale = 1.0 / machine.clock_ratio
         resident, tail, start = (1, 0.6, fit.floor_ns) if a.backward else (2, 0.5, fit.floor_ns)
     slow = 1.5 if a.kind == "efficient" else 1.0
-    width = (a.head + a.value_head) / 2 * max(1.0, item_bytes(a.dtype) / 2)
+    width = (_padded(a, a.head) + _padded(a, a.value_head)) / 2 * max(1.0, item_bytes(a.dtype) / 2)
     step = (base + per_head * width) * scale * slow
     if a.dropout:
         step += DROPOUT_NS / machine.clock_ratio * resident * slow
@@ -174,6 +175,11 @@ def attention_ns(machine: Machine, a: Attention) -> float:
     if a.backward and a.kind != "cudnn":
         compute += sum(helper_ns(machine, a))
     return max(compute, machine.memory_ns(a.moved))
+
+
+def _padded(a: Attention, head: int) -> int:
+    """Elements of a head that kernels compute: FlashAttention has kernels for some sizes."""
+    return next((size for size in FLASH_HEADS if size >= head), head) if a.kind == "flash" else head
 
 
 def helper_ns(machine: Machine, a: Attention) -> tuple[float, float]:

@@ -117,10 +117,11 @@ def _attention(signature: OperatorSignature, name: str) -> tuple[Place, ...]:
     if found is None:
         return ()
     a = found
-    kind = f"{name} {a.causal} {a.head} {32 if a.dtype == 'float32' else 16} {a.dropout}"
     # A short last wave matters as little as many blocks there are.
     at = (_log(a.batch * a.heads), _log(a.queries), _log(a.keys), 0.3 * _log(a.heads / max(1, a.kv_heads)))
-    return (Place("attention", kind, at),)
+    narrow = f"{name} {a.causal} {a.head} {32 if a.dtype == 'float32' else 16} {a.dropout}"
+    wide = f"{name} {32 if a.dtype == 'float32' else 16} {a.dropout}"
+    return Place("attention", narrow, at), Place("attention", wide, (*at, _log(a.head)))
 
 
 def _memory(signature: OperatorSignature, name: str, cls: str, launches: int) -> tuple[Place, ...]:
@@ -138,12 +139,12 @@ def _memory(signature: OperatorSignature, name: str, cls: str, launches: int) ->
     form = "flat" if flat else " ".join(_form(t, largest) for t in given)
     words = " ".join(str(v) for v in signature.args if isinstance(v, (bool, str)) and v not in (False, ""))
     if cls in _BY_ROWS or name.startswith(("gather", "index", "scatter")):
-        dims = _reduced(signature) if cls == "reduction" or "softmax" in name else ""
+        dims = _windows(signature) if "pool" in name else _reduced(signature) if _reduces(name, cls) else ""
         rows, inner = prod(largest.shape[:-1]), largest.shape[-1] if largest.shape else 1
         if len(largest.shape) == 4 and "norm" in name:  # images
             rows, inner = largest.shape[0] * prod(largest.shape[2:]), largest.shape[1]
         channels_last = len(largest.stride) == 4 and largest.stride[1] == 1
-        kind = f"{name} {dtypes} {dims} {len(largest.shape) == 4} {channels_last} {words}"
+        form = f"{len(largest.shape) == 4} {channels_last} {words}"
         at: tuple[float, ...] = (_log(rows), _log(inner), 0.3 * _evenness(inner))
         if "bag" in name:  # bags, their indices, what is in a row
             spans = [prod(t.shape) for t in given if t.dtype in ("int64", "int32")]
@@ -151,11 +152,16 @@ def _memory(signature: OperatorSignature, name: str, cls: str, launches: int) ->
             at = (*sorted((_log(n) for n in spans), reverse=True)[:3], _log(width))
         if cls == "embedding":
             at += (0.5 * _log(max((v for v in signature.args if type(v) is int), default=1)),)  # words
-        return (Place(cls, kind, at),)
+        narrow = Place(cls, f"{name} {dtypes} {dims} {form}", at)
+        return (narrow, Place(cls, f"{name} {dtypes} {form}", at)) if "pool" in name else (narrow,)
     size = sum(nbytes(t) for t in given if prod(t.shape) > 1) or nbytes(largest)
     run = 0.0 if flat else 0.3 * _inner(largest)
     at = (_log(size), run)
-    return Place(cls, f"{name} {dtypes} {form} {words}", at), Place(cls, f"{stem} {dtypes} {flat}", at)
+    return (
+        Place(cls, f"{name} {dtypes} {form} {words}", at),
+        Place(cls, f"{stem} {dtypes} {flat}", at),
+        Place(cls, f"{stem} {form}", at),
+    )
 
 
 def _lists(
@@ -183,6 +189,15 @@ _BY_ROWS = frozenset(("normalization", "loss", "reduction", "sort", "embedding")
 def _evenness(extent: int) -> float:
     """How often `extent` can be halved, up to 8 times: whether rows divide evenly over threads."""
     return min(8.0, log2(extent & -extent)) if extent else 8.0
+
+
+def _reduces(name: str, cls: str) -> bool:
+    return cls == "reduction" or "softmax" in name
+
+
+def _windows(signature: OperatorSignature) -> str:
+    """Extents and strides of a pool's windows."""
+    return str([v for v in signature.args if isinstance(v, tuple) and all(type(n) is int for n in v)][:2])
 
 
 def _reduced(signature: OperatorSignature) -> str:

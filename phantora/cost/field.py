@@ -54,7 +54,7 @@ class Field:
         if not len(self._at):
             return np.empty(0, int), np.empty(0)
         here = np.array([numbers.get(kind, -1) for numbers, kind in zip(self._numbers, kinds, strict=True)])
-        alike = self._covariance(self._at.T - np.array(at, float)[:, None], self._kinds.T == here[:, None])
+        alike = self._covariance(self._at.T - np.array(at, float)[:, None], here[:, None] == self._kinds.T)
         members = np.argsort(-alike, kind="stable")[:MEMBERS]
         members = members[alike[members] > 0.0]
         places, named = self._at[members].T, self._kinds[members].T
