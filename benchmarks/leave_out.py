@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from phantora.cost.catalogue import base_name, classify
+from phantora.cost.copies import in_pages
 from phantora.cost.measured import DATA, Source, curve, read_curve, tables_for
 from phantora.cost.neighbours import kernel_ns, launches_of, own_kernels
 from phantora.cost.table import Entry, Table, signature_key
@@ -80,11 +81,12 @@ def transfers(table: Table) -> list[Guess]:
     """Copies and memsets, each from those of its kind that are left when it is hidden."""
     guesses = []
     for name, kind in (("memset", ()), *(("copy", (word,)) for word in COPIES)):
-        points = curve(table, name, kind)
-        for size in list(points)[1:-1]:
-            predicted = read_curve({s: ns for s, ns in points.items() if s != size}, size)
-            entry = Entry(f"{name} {' '.join(kind)} {size}", "", ())
-            guesses.append(Guess(f"transfer {' '.join(kind) or name}", points[size], predicted, None, entry))
+        for whole in (True, False) if kind == ("d2d",) else (True,):
+            points = curve(table, name, kind, whole)
+            for size in [size for size in list(points)[1:-1] if whole or not in_pages(size)]:
+                predicted = read_curve({s: ns for s, ns in points.items() if s != size}, size)
+                entry = Entry(f"{name} {' '.join(kind)} {size}", "", ())
+                guesses.append(Guess(f"transfer {' '.join(kind) or name}", points[size], predicted, None, entry))
     return guesses
 
 

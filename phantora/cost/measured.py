@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from phantora.cost import gemm
+from phantora.cost import copies, gemm
 from phantora.cost.neighbours import Neighbours, kernel_ns, own_kernels
 from phantora.cost.parse import compute_of
 from phantora.cost.roofline import DEFAULT_ERROR, Roofline
@@ -177,7 +177,7 @@ class Measured:
     def _moved(self, base: Price, name: str, first: tuple[str, ...], size: int) -> Price:
         """A copy or memset read off the curve of its kind."""
         for source in self._own:
-            points = curve(source.table, name, first)
+            points = curve(source.table, name, first, copies.in_pages(size))
             if len(points) < 2 or size <= 0:
                 continue
             value = read_curve(points, size)
@@ -206,13 +206,16 @@ def _measured_tiles(entry: Entry, kernels: tuple[KernelLaunch, ...]) -> int:
     return max(gemm.tiles_of(kernel.name, largest) for kernel in own_kernels(entry))
 
 
-def curve(table: Table, name: str, first: tuple[str, ...]) -> dict[int, float]:
-    """Measured ns of copies of one kind (or memsets) by their bytes, in ascending order."""
+def curve(table: Table, name: str, first: tuple[str, ...], in_pages: bool) -> dict[int, float]:
+    """Measured ns of copies of one kind (or memsets) by their bytes, in ascending order. Of copies inside a GPU those
+    of sizes that are `in_pages` or those that are not."""
     found = {
         int(entry.parsed.args[-1]): float(sum(kernel.cold for kernel in entry.kernels))
         for entry in table.of_operator(name)
         if entry.parsed.name.startswith("phantora::") and entry.parsed.args[:-1] == first
     }
+    if first == ("d2d",):
+        found = {s: ns for s, ns in found.items() if s <= copies.SMALL or copies.in_pages(s) == in_pages}
     return dict(sorted(found.items()))
 
 
