@@ -19,7 +19,7 @@ import torch.nn as nn
 
 NAP_CYCLES = 60_000_000  # 30 ms, longer than the host takes for any of the calls
 REPEATS = 7
-CELLS: dict[str, type[nn.RNNBase]] = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
+CELLS: dict[str, Callable[..., nn.RNNBase]] = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
 Config = tuple[str, str, int, int, int, int, int, bool]  # cell, dtype, inputs, hidden, batch, steps, layers, both ways
 
 

@@ -149,6 +149,8 @@ def by_gradient(kernels: Sequence[K]) -> tuple[Sequence[K], Sequence[K]]:
     if kernels and _WEIGHT_FIRST in kernels[0].name:
         return kernels[1:], kernels[:1]
     end = next((at for at, kernel in enumerate(kernels) if not _HELPER.search(kernel.name)), len(kernels) - 1) + 1
+    # Some groups have a kernel each.
+    end = max((at + 1 for at, kernel in enumerate(kernels) if "dgrad" in kernel.name), default=end)
     while end < len(kernels) and _MORE_OF_INPUTS.search(kernels[end].name):
         end += 1
     return kernels[:end], kernels[end:]

@@ -103,6 +103,27 @@ def test_numbers_respond(tmp_path: Path, reference: Run) -> None:
     assert step("1x4xH100", "--host-time", "measured") > 0.9 * base
 
 
+RECURRENT = """
+import time, torch
+for hidden in (64, 512):
+    cell = torch.nn.LSTM(hidden, hidden, 2, device="cuda")
+    x = torch.zeros(100, 8, hidden, device="cuda")
+    cell(x)
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    cell(x)
+    print(f"host {(time.perf_counter() - began) * 1e6:.0f} us")
+"""
+
+
+def test_the_host_launches_every_step_of_a_recurrent_layer(tmp_path: Path) -> None:
+    """Three kernels for each of 100 steps of 2 layers, but for one kernel where the weights stay on chip."""
+    (tmp_path / "recurrent.py").write_text(RECURRENT)
+    run = trace(tmp_path, "--cluster", "1x1xH100", str(tmp_path / "recurrent.py"))
+    few, many = (int(us) for us in re.findall(r"host (\d+) us", run.out))
+    assert many - few == pytest.approx(100 * 2 * 3 * 2.73, rel=0.02)
+
+
 def test_summary_agrees_with_the_script(reference: Run) -> None:
     summary = analyze(open_log(reference.log), details=False)
     peak = next(rank.gpu.peak_allocated for rank in summary.ranks if rank.rank == 0)

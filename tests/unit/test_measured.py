@@ -155,7 +155,7 @@ def test_shipped_tables_are_of_their_gpus() -> None:
         assert len(model.tables) == 1 and gpu.product in model.tables[0]
         assert model.operator(mm(4096, 4096, 4096), ()).provenance == "measured"
         assert model.copy("h2d_pinned", 1 << 24).provenance == "measured"
-        assert model.copy("d2d", 5 << 20).provenance == "interpolated"
+        assert model.copy("d2d", 9 << 20).provenance == "interpolated"
 
 
 @pytest.mark.parametrize(
