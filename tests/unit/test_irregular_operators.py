@@ -55,7 +55,8 @@ def test_models_of_what_has_no_neighbours(gpu: str, operators: tuple[str, ...], 
 
 
 def test_recurrent_layers() -> None:
-    forward, backward = [], []
+    forward: list[float] = []
+    backward: list[float] = []
     for row in map(json.loads, LAYERS.read_text().splitlines()):
         machine = MACHINES["H100" if "H100" in row["gpu"] else "H200"]
         for back, ratios in ((False, forward), (True, backward)):
