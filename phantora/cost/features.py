@@ -157,11 +157,10 @@ def _memory(signature: OperatorSignature, name: str, cls: str, launches: int) ->
     size = sum(nbytes(t) for t in given if prod(t.shape) > 1) or nbytes(largest)
     run = 0.0 if flat else 0.3 * _inner(largest)
     at = (_log(size), run)
-    return (
-        Place(cls, f"{name} {dtypes} {form} {words}", at),
-        Place(cls, f"{stem} {dtypes} {flat}", at),
-        Place(cls, f"{stem} {form}", at),
-    )
+    # In place or not, of other formats, laid out otherwise.
+    wider = f"{stem} {dtypes} {form}", f"{stem} {form}", f"{stem} {dtypes} {flat}"
+    families = f"{name} {dtypes} {form} {words}", *wider
+    return tuple(Place(cls, family, at) for family in families)
 
 
 def _lists(

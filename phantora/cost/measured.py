@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from phantora.cost import copies, gemm
+from phantora.cost import convolution, copies, gemm
 from phantora.cost.neighbours import Neighbours, kernel_ns, own_kernels
 from phantora.cost.parse import compute_of
 from phantora.cost.roofline import DEFAULT_ERROR, Roofline
@@ -94,10 +94,10 @@ class Measured:
     def operator(self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...]) -> Price:
         base = self._roofline.operator(signature, kernels)
         compute = compute_of(kernels)
-        key = signature_key(signature, compute)
+        keys = _keys(signature, compute)
         for source in self._own:
-            entry = source.table.get(key)
-            if entry is not None and own_kernels(entry):
+            entry = _entry(source.table, keys)
+            if entry is not None:
                 return self._exact(entry, kernels, base)
         if self._live is not None:
             entry = self._live(signature, compute)
@@ -109,7 +109,7 @@ class Measured:
                 ns = near[0] * source.model(signature, compute, kernels) + self._cleared(base, kernels)
                 return _spread(ns, base, "interpolated", INTERPOLATED_ERRORS, near[1])
         for source in self._foreign:
-            price = self._scaled(source, signature, compute, key, kernels, base)
+            price = self._scaled(source, signature, compute, keys, kernels, base)
             if price is not None:
                 return price
         return base
@@ -158,11 +158,11 @@ class Measured:
         return calls * (self.gpu.calibration.floor_ns + self.gpu.calibration.kernel_gap_ns) if waves else 0.0
 
     def _scaled(
-        self, source: Source, signature: OperatorSignature, compute: str, key: str,
+        self, source: Source, signature: OperatorSignature, compute: str, keys: Sequence[str],
         kernels: tuple[KernelLaunch, ...], base: Price,
     ) -> Price | None:  # fmt: skip
-        entry = source.table.get(key)
-        if entry is not None and own_kernels(entry):
+        entry = _entry(source.table, keys)
+        if entry is not None:
             there, distance = sum(kernel_ns(kernel, base.cls) for kernel in own_kernels(entry)), 0.0
             beside = self._beside(entry, kernels)
         else:
@@ -189,6 +189,17 @@ class Measured:
                 error=REPEATED_ERROR if measured else CURVE_ERROR,
             )
         return base
+
+
+def _keys(signature: OperatorSignature, compute: str) -> list[str]:
+    """Of the operator, and of another that runs the same kernels."""
+    same = (signature, convolution.without_bias(signature))
+    return [signature_key(each, compute) for each in same if each is not None]
+
+
+def _entry(table: Table, keys: Sequence[str]) -> Entry | None:
+    found = (table.get(key) for key in keys)
+    return next((entry for entry in found if entry is not None and own_kernels(entry)), None)
 
 
 def _build(torch: str) -> tuple[str, str]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from phantora.cost import OperatorSignature, TensorSpec, attention, lookup, sorting
+from phantora.cost import OperatorSignature, TensorSpec, attention, lookup, model_for, sorting
 from phantora.cost.catalogue import base_name
 from phantora.cost.copies import copy_ns
 from phantora.cost.features import places
@@ -97,6 +98,18 @@ def test_attention_with_dropout() -> None:
     )
     found = attention.from_signature(backward, "_efficient_attention_backward")
     assert found is not None and found.dropout and found.causal
+
+
+def test_a_bias_adds_no_kernel_to_a_convolutions_gradient() -> None:
+    """torch sums the bias's gradient in an operator of its own, so both backward passes have the same measurement."""
+    model = model_for(load_gpu("H200"))
+    entries = TABLES["H200"].of_operator("convolution_backward")
+    bare = next(e for e in entries if e.parsed.args[10] == (True, True, False) and e.compute == "")
+    args, width = bare.parsed.args, bare.parsed.args[2].shape[0]
+    biased = replace(bare.parsed, args=(*args[:3], (width,), *args[4:10], (True, True, True)))
+    both = [model.operator(signature, ()) for signature in (bare.parsed, biased)]
+    assert {price.provenance for price in both} == {"measured"}
+    assert both[0].durations == both[1].durations
 
 
 def test_pools_are_told_apart_by_their_windows() -> None:
