@@ -1,8 +1,9 @@
 """Predicting convolutions from measured ones.
 
 cuDNN chooses among dozens of kernels, no stub sees which, and the choice goes by what is equal rather than by what is
-near: the same channels, the same image, the same layout. So the product, the choice between converting tensors to
-channels-last or not, and the conversions are each read off a field (phantora.cost.field) of the measured ones.
+near: the same channels, the same image, the same layout. So the product, the choice between converting tensors (to
+channels-last for tensor cores, to channels-first without) or not, and the conversions are each read off a field
+(phantora.cost.field) of the measured ones.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ class Case:
     transposed: bool
     depthwise: bool
     mixed: bool  # one tensor's channels are last, another's not
+    foreign: bool  # not in the layout of the kernels that converted tensors run in
 
     @property
     def at(self) -> tuple[float, ...]:
@@ -97,7 +99,7 @@ class Case:
     def path(self, converted: bool) -> str:
         """Which kernels may compute it. Those of one tap that are not converted are plain products, and
         depthwise ones have kernels of their own for either layout."""
-        if self.last and not self.pointwise and not self.depthwise:
+        if not (self.foreign or self.pointwise or self.depthwise):
             return CONVERTED  # the kernels that converted tensors run in
         return CONVERTED if converted else f"{AS_IT_IS} {self.last}"
 
@@ -123,10 +125,11 @@ def case_of(signature: OperatorSignature, compute: str) -> Case | None:
     mixed = mixed and sharing != "depthwise"  # which have kernels for either layout of their input
     arithmetic = "half" if x.dtype in HALVES else compute or x.dtype
     plain = prod(w.shape[2:]) == 1 and not sharing and out[2:] == x.shape[2:]
+    first = arithmetic == "float32" and sharing != "depthwise"  # the layout of kernels without tensor cores
     return Case(
         (name, *wanted, sharing == "depthwise", arithmetic), (w.shape[2:], *geometry, mixed, sharing), x.dtype,
         _last(x), plain, x, w, out, transposed,
-        sharing == "depthwise", mixed,
+        sharing == "depthwise", mixed, _last(x) == first,
     )  # fmt: skip
 
 
@@ -158,16 +161,16 @@ class _Work:
         self._geometry = _DEPTHWISE_GEOMETRY if depthwise else _GEOMETRY
         self._products = Field(tiers, noise, [c.at for c in cases], [t.case.kinds(t.path) for t in timed])
         self._product = np.array([log(t.product / product_ns(machine, t.case)) for t in timed])
-        first = [t for t in timed if not t.case.last]
-        self._choices = Field(tiers, noise, [t.case.at for t in first], [t.case.kinds("") for t in first])
-        self._choice = np.array([float(t.layout > 0.0) for t in first])
-        changed = [t for t in first if t.layout > 0.0]
+        foreign = [t for t in timed if t.case.foreign]
+        self._choices = Field(tiers, noise, [t.case.at for t in foreign], [t.case.kinds("") for t in foreign])
+        self._choice = np.array([float(t.layout > 0.0) for t in foreign])
+        changed = [t for t in foreign if t.layout > 0.0]
         self._layouts = Field(tiers, noise, [t.case.at for t in changed], [t.case.kinds("") for t in changed])
         self._layout = np.array([log(t.layout / layout_ns(machine, t.case)) for t in changed])
 
     def read(self, case: Case) -> tuple[float, float]:
         """ns of `case`, and the octaves to the nearest of the same geometry."""
-        converted = not case.last and (
+        converted = case.foreign and (
             (case.mixed and not case.pointwise)
             or _expectation(self._choices, self._choice, case.at, case.kinds("")) > 0.5
         )
