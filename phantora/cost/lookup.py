@@ -19,7 +19,8 @@ PART_ROWS, PART_NS, SEGMENT_NS = 10, 1720.0, 1990.0  # rows of a part; a block's
 
 # Of bags, fitted to 148 operators of the H200's table: the longest chain of additions, the rows, the bags.
 BAG_WARPS = 8192  # that sum at a time
-BAG_NS, BAG_STEP_NS, BAG_BYTE_NS, BAG_EACH_NS, BAG_SUM_BYTE_NS = 2350.0, 156.0, 0.00027, 0.19, 0.0017
+BAG_NS, BAG_STEP_NS, BAG_EACH_NS, BAG_SUM_BYTE_NS = 2320.0, 160.0, 0.2, 0.0017
+BAG_BYTE_NS = {True: 0.00016, False: 0.00031}  # of rows, by whether L2 holds the table
 # Of their gradients: a single block sorts few indices; the kernels between sorting and summing; summing.
 ONE_TILE, ONE_TILE_NS, SORT_SHARE = 2048, 15_500.0, 0.92
 BETWEEN_NS, BETWEEN_INDEX_NS = 11_000.0, 0.0092
@@ -68,7 +69,8 @@ def _bags(machine: Machine, table: TensorSpec, indices: TensorSpec, bags: int) -
     width, rows = table.shape[-1], prod(indices.shape)
     chain = rows / max(1, bags) * ceil(bags * ceil(width / WARP) / BAG_WARPS)
     read, written = rows * width * item_bytes(table.dtype), bags * width * item_bytes(table.dtype)
-    ns = BAG_NS + chain * BAG_STEP_NS + bags * BAG_EACH_NS + read * BAG_BYTE_NS + written * BAG_SUM_BYTE_NS
+    row = BAG_BYTE_NS[nbytes(table) <= machine.gpu.l2_bytes]
+    ns = BAG_NS + chain * BAG_STEP_NS + bags * BAG_EACH_NS + read * row + written * BAG_SUM_BYTE_NS
     return ns / machine.clock_ratio, float(read + written)
 
 
