@@ -148,7 +148,7 @@ def _memory(signature: OperatorSignature, name: str, cls: str, launches: int) ->
         at: tuple[float, ...] = (_log(rows), _log(inner), 0.3 * _evenness(inner))
         if "bag" in name:  # bags, their indices, what is in a row
             spans = [prod(t.shape) for t in given if t.dtype in ("int64", "int32")]
-            width = next(t.shape[-1] for t in given if t.dtype not in ("int64", "int32"))
+            width = next((t.shape[-1] for t in given if t.shape and t.dtype not in ("int64", "int32")), 1)
             at = (*sorted((_log(n) for n in spans), reverse=True)[:3], _log(width))
         if cls == "embedding":
             at += (0.5 * _log(max((v for v in signature.args if type(v) is int), default=1)),)  # words

@@ -32,22 +32,18 @@ def embedding(machine: Machine, signature: OperatorSignature, name: str, kernels
     first, indices = tensor_at(signature.args, 0), tensor_at(signature.args, 1)
     if first is None or indices is None or not first.shape:
         return elementwise(machine, signature, name, kernels)
-    if "bag" in name:
-        offsets = tensor_at(signature.args, 2)
-        bags = prod(offsets.shape) if offsets is not None else 1
-        return _bags_backward(machine, signature, first, indices) if "backward" in name else _bags(
-            machine, first, indices, bags
-        )
     if "backward" in name:
-        return _backward(machine, signature, first)
+        return (_bags_backward if "bag" in name else _backward)(machine, signature, first, indices)
+    if "bag" in name:
+        return _bags(machine, signature, first, indices)
     moved = float(2 * prod(indices.shape) * prod(first.shape[1:]) * item_bytes(first.dtype) + nbytes(indices))
     return machine.memory_ns(moved, LOOKUP_SHARE), moved
 
 
-def _backward(machine: Machine, signature: OperatorSignature, grad: TensorSpec) -> Estimate:
+def _backward(machine: Machine, signature: OperatorSignature, grad: TensorSpec, indices: TensorSpec) -> Estimate:
     """Few indices are gone through one by one; more are sorted, and cut into segments of equal ones and these into
     parts, each of which has threads for a whole row (ATen/native/cuda/EmbeddingBackwardKernel.cu)."""
-    rows, width = prod(grad.shape[:-1]), grad.shape[-1]
+    rows, width = prod(indices.shape), grad.shape[-1]
     moved = float(2 * nbytes(grad))
     if rows <= UNSORTED_ROWS:
         return machine.fit.floor_ns + rows * (UNSORTED_ROW_NS + width * UNSORTED_ELEMENT_NS), moved
@@ -64,8 +60,10 @@ def _segments(rows: int, words: int) -> float:
     return (different + min(rows, words)) / 2
 
 
-def _bags(machine: Machine, table: TensorSpec, indices: TensorSpec, bags: int) -> Estimate:
+def _bags(machine: Machine, signature: OperatorSignature, table: TensorSpec, indices: TensorSpec) -> Estimate:
     """A warp adds up 32 columns of a bag."""
+    offsets = tensor_at(signature.args, 2)
+    bags = prod(offsets.shape) if offsets is not None else 1
     width, rows = table.shape[-1], prod(indices.shape)
     chain = rows / max(1, bags) * ceil(bags * ceil(width / WARP) / BAG_WARPS)
     read, written = rows * width * item_bytes(table.dtype), bags * width * item_bytes(table.dtype)
