@@ -14,9 +14,10 @@ import random
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from phantora.cost.catalogue import base_name, classify
+from phantora.cost.convolution_field import case_of
 from phantora.cost.copies import in_pages
 from phantora.cost.measured import DATA, Source, curve, read_curve, tables_for
 from phantora.cost.neighbours import kernel_ns, launches_of, own_kernels
@@ -26,6 +27,7 @@ from phantora.cost.types import KernelLaunch
 from phantora.hardware import load_gpu
 
 HIDDEN = 5  # one in so many
+USUAL = frozenset(224 >> halved for halved in range(6))
 COPIES = ("d2d", "h2d_pinned", "d2h_pinned", "h2d_pageable", "d2h_pageable")
 
 
@@ -75,6 +77,20 @@ def launches_seen(entry: Entry) -> tuple[KernelLaunch, ...]:
     """What a simulated run sees of an operator's kernels: not which of its own a library chooses."""
     library = base_name(entry.parsed.name).startswith("cudnn_")
     return () if library else launches_of(own_kernels(entry))
+
+
+def by_kind(guesses: Iterable[Guess]) -> list[Guess]:
+    """Those of convolutions, with a kind as their class: what is shared by groups, and whether the image is of the
+    sizes that networks for 224 pixels have."""
+    found = []
+    for guess in guesses:
+        case = case_of(guess.entry.parsed, guess.entry.compute) if guess.cls == "convolution" else None
+        if case is not None:
+            groups = case.x.shape[1] // max(1, case.w.shape[1])
+            usual = "usual image" if set(case.x.shape[2:]) <= USUAL else "other image"
+            kind = "depthwise" if case.depthwise else "grouped" if groups > 1 else f"dense, {usual}"
+            found.append(replace(guess, cls=kind))
+    return found
 
 
 def transfers(table: Table) -> list[Guess]:
@@ -134,6 +150,7 @@ def main() -> None:
     other = tables_for(load_gpu(options.other), [DATA])[0][0]
     hidden = within(table, options.gpu, options.seed)
     print(f"A hidden fifth of {options.gpu}\n", *rows(hidden), sep="\n")
+    print("\nThe hidden convolutions by kind\n", *rows(by_kind(hidden)), sep="\n")
     print("\nCopies and memsets, one hidden at a time\n", *rows(transfers(table)), sep="\n")
     print(f"\n{options.gpu} from {options.other}\n", *rows(across(table, options.gpu, other, options.other)), sep="\n")
     chosen = [g for g in hidden if options.family in g.entry.signature or options.family == g.cls]

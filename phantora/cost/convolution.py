@@ -129,7 +129,8 @@ _MORE_OF_INPUTS = re.compile("nhwcToNchw|dgrad|splitKreduce")
 
 
 def gradients(signature: OperatorSignature) -> tuple[OperatorSignature, ...]:
-    """A backward pass for inputs and weight as two, one for each; others as they are."""
+    """A backward pass for inputs and weight as two, one for each; others as they are, less the bias's."""
+    signature = without_bias(signature) or signature
     mask = ints_at(signature.args, 10)
     if "convolution_backward" not in signature.name or len(mask) < 2 or not (mask[0] and mask[1]):
         return (signature,)

@@ -12,13 +12,15 @@ import pytest
 
 from phantora.cost import OperatorSignature, TensorSpec, attention, lookup, model_for, sorting
 from phantora.cost.catalogue import base_name
+from phantora.cost.convolution import gradients, without_bias
 from phantora.cost.copies import copy_ns
 from phantora.cost.features import places
 from phantora.cost.machine import Machine
 from phantora.cost.measured import DATA, curve, read_curve
+from phantora.cost.memory import Model
 from phantora.cost.neighbours import kernel_ns, own_kernels
 from phantora.cost.recurrent import GATES, Recurrent, recurrent_ns
-from phantora.cost.table import read_table
+from phantora.cost.table import read_table, signature_key
 from phantora.cost.tensors import contiguous_strides
 from phantora.hardware import load_gpu
 
@@ -45,9 +47,8 @@ def within(ratios: Iterable[float], median: float, ninth_decile: float) -> bool:
         (("_embedding_bag", "_embedding_bag_dense_backward"), lookup.embedding, "embedding"),
     ],
 )
-def test_models_of_what_has_no_neighbours(gpu: str, operators: tuple[str, ...], model: object, cls: str) -> None:
+def test_models_of_what_has_no_neighbours(gpu: str, operators: tuple[str, ...], model: Model, cls: str) -> None:
     """Without any correction by what was measured nearby."""
-    assert callable(model)
     ratios = []
     for entry in (entry for name in operators for entry in TABLES[gpu].of_operator(name)):
         real = sum(kernel_ns(kernel, cls) for kernel in own_kernels(entry))
@@ -110,6 +111,17 @@ def test_a_bias_adds_no_kernel_to_a_convolutions_gradient() -> None:
     both = [model.operator(signature, ()) for signature in (bare.parsed, biased)]
     assert {price.provenance for price in both} == {"measured"}
     assert both[0].durations == both[1].durations
+    alone = replace(bare.parsed, args=(*args[:3], (width,), *args[4:10], (False, True, True)))
+    assert [part.args[10] for part in gradients(alone)] == [(False, True, False)]
+    pairs = [
+        sum(kernel_ns(kernel, "convolution") for kernel in own_kernels(entry))
+        / sum(kernel_ns(kernel, "convolution") for kernel in own_kernels(twin))
+        for table in TABLES.values()
+        for entry in table.of_operator("convolution_backward")
+        if (same := without_bias(entry.parsed)) and (twin := table.get(signature_key(same, entry.compute)))
+    ]
+    assert len(pairs) > 40 and 0.9 < min(pairs) < max(pairs) < 1.1
+    assert statistics.median(pairs) == pytest.approx(1.0, abs=0.01)
 
 
 def test_pools_are_told_apart_by_their_windows() -> None:
