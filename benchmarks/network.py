@@ -1,6 +1,6 @@
 """What the network costs: python benchmarks/network.py
 
-The solver of stub/network.cpp on three workloads, beside a plain progressive filling in Python that
+The solver of sim/engine/network.cpp on three workloads, beside a plain progressive filling in Python that
 solves everything anew at every event (on a smaller one of the same kind, since it takes so long); the first
 price of an all-reduce of 1,024 ranks, with its routes; and what sharing the links adds to a training step of 256
 ranks (network_step.py), beside what the ranks themselves cost under stubs that do nothing.
@@ -59,7 +59,7 @@ def measure(action: Callable[[], object], times: int) -> float:
 
 
 def main() -> None:
-    library = stubs.ensure(print).core
+    library = stubs.ensure(print).engine
     print(f"{'workload':<28}{'classes':>9}{'seconds':>10}{'plain, ranks':>16}{'seconds':>10}")
     for name, make, ranks, few in (
         ("all-to-all, distinct sizes", all_to_all, 64, 24),
@@ -93,7 +93,7 @@ def main() -> None:
     rank = rank_step()
     run = 256 * rank + fixed
     print(f"a step of 256 ranks, FSDP over 32 hosts x TP 8, {LAYERS} layers, CPU:")
-    print(f"  the core {shared:.2f} s with shared links, {fixed:.2f} s with fixed times;")
+    print(f"  the engine {shared:.2f} s with shared links, {fixed:.2f} s with fixed times;")
     print(f"  the ranks under stubs that do nothing 256 x {rank:.3f} s")
     print(f"  shared links add {(shared - fixed) / run:.1%} to the run")
 

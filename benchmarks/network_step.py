@@ -1,4 +1,4 @@
-"""A training step of many ranks with overlapping FSDP and TP groups, as records straight into the core's rings.
+"""A training step of many ranks with overlapping FSDP and TP groups, as records straight into the engine's rings.
 
 Every rank has the program of a 32-layer Llama of 7B parameters: FSDP gathers a layer's parameters one layer ahead on a
 stream of its own and scatters its gradients, tensor parallelism sums twice a layer in each direction. Hosts launch 5 us
@@ -16,8 +16,8 @@ import numpy.typing as npt
 from support.fakeranks import RECORD, Bench
 
 from phantora.hardware import load_cluster
-from phantora.sim import core as native
 from phantora.sim.collectives import CollectiveModel
+from phantora.sim.engine import library as native
 from phantora.sim.whatif import WhatIf
 from phantora.sim.wires import Wires
 from phantora.wire import layout
@@ -91,7 +91,7 @@ class Cost:
     """Of all steps together."""
 
     cpu: float
-    """Seconds in the core."""
+    """Seconds in the engine."""
     virtual_ns: int
     operations: int
 
@@ -102,7 +102,7 @@ def simulate(library: Path, hosts: int, steps: int, fluid: bool) -> Cost:
     cluster = load_cluster(f"{hosts}x8xH100")
     model = CollectiveModel(cluster)
     bench = Bench.create(library, world)
-    wires = Wires(bench.core, model.topology, world, WhatIf())
+    wires = Wires(bench.engine, model.topology, world, WhatIf())
     program = Program()
     for stream in (COMPUTE, SHARD, TENSOR):
         program.emit("STREAM_CREATE", stream=stream, flags=layout.Flag["PH_F_NONBLOCKING"])
@@ -132,22 +132,22 @@ def simulate(library: Path, hosts: int, steps: int, fluid: bool) -> Cost:
         idle = False
         while not idle:
             began = time.process_time()
-            reason = bench.core.run(0)
+            reason = bench.engine.run(0)
             spent += time.process_time() - began
-            assert not reason & native.ERROR, bench.core.error()
-            while (request := bench.core.next_price()) is not None:
+            assert not reason & native.ERROR, bench.engine.error()
+            while (request := bench.engine.next_price()) is not None:
                 durations = (90_000,)
                 if request.kind == native.COLLECTIVE:
-                    price = model.collective(request.sub, bench.core.comm_ranks(request.comm), request.bytes, 7)
+                    price = model.collective(request.sub, bench.engine.comm_ranks(request.comm), request.bytes, 7)
                     durations = (price.duration_ns,)
                     if fluid:
                         names = wires.names(price.flows)
-                        bench.core.set_flows(request.id, price.latency_ns, price.flows, names)
-                bench.core.set_price(request.id, durations, 0)
+                        bench.engine.set_flows(request.id, price.latency_ns, price.flows, names)
+                bench.engine.set_price(request.id, durations, 0)
             if reason & native.ROWS:
-                bench.core.take_rows(everything=False)
+                bench.engine.take_rows(everything=False)
             idle = reason in (native.IDLE, native.DONE)
-    status = bench.core.status()
+    status = bench.engine.status()
     operations = steps * LAYERS * (3 * 8 + 4 * hosts)
-    bench.core.close()
+    bench.engine.close()
     return Cost(spent, status.final_time, operations)

@@ -8,8 +8,8 @@ tell what they draw: heated, their clock is that at which they draw the cap; in 
 The rest comes from timelines of all ranks (`benchmarks/device/all_ranks.py` on 4 H200; `device/results/all_ranks`):
 FSDP2 on 4, 2 and 4 times 1 GPU, DDP, tensor parallel. FlashAttention kernels without a NCCL kernel beside them tell
 the clock: they take their time at full clock over its share. Along each timeline the limiter of
-`stub/core_power.cpp` predicts that share from what ran before. Fitted: what products (here all alike), other kernels
-and NCCL kernels draw, as shares of the dynamic budget (cap less idle), the limiter's two times, and each GPU's
+`phantora/sim/engine/power.cpp` predicts that share from what ran before. Fitted: what products (here all alike), other
+kernels and NCCL kernels draw, as shares of the dynamic budget (cap less idle), the limiter's two times, and each GPU's
 appetite. Attention's power and the exponent are given.
 """
 

@@ -3,7 +3,7 @@
     python benchmarks/workspaces.py table --h100 FILE.jsonl ... --h200 FILE.jsonl ...
     python benchmarks/workspaces.py compare MEASURED.jsonl SIMULATED.jsonl
 
-`table` adds to stub/cudnn_workspaces.h and cudnn_tried.h. The files are those of benchmarks/device/memory.py,
+`table` adds to stub/cudnn/cudnn_workspaces.h and cudnn_tried.h. The files are those of benchmarks/device/memory.py,
 measured on a GPU, or simulated:
 
     phantora trace --cluster 1x1xH100 benchmarks/device/memory.py --only workspaces --seconds 600 --out SIMULATED.jsonl
@@ -20,7 +20,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-STUB = Path(__file__).parents[1] / "stub"
+STUB = Path(__file__).parents[1] / "stub" / "cudnn"
 USUAL, TRIED = STUB / "cudnn_workspaces.h", STUB / "cudnn_tried.h"
 HEADS = {
     USUAL: """// Bytes that plans of cuDNN 9.19 asked for on H100 and H200 under torch 2.11 (the other GPU's where one

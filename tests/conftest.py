@@ -18,5 +18,5 @@ def stub_set() -> stubs.StubSet:
 
 
 @pytest.fixture(scope="session")
-def core_library(stub_set: stubs.StubSet) -> Path:
-    return stub_set.core
+def engine_library(stub_set: stubs.StubSet) -> Path:
+    return stub_set.engine

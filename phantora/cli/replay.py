@@ -123,9 +123,9 @@ def simulate(log: Log, cluster: Cluster, recorded: Recorded, target: Path, chang
     settings = Settings(run.world_size // ranks_per_host, ranks_per_host, run.host_mode, **changes)
     extra = run.extra if recorded.host_scale == 1 else {**run.extra, "host_scale": recorded.host_scale}
     metadata = {"phantora": version(), "command": run.command, "torch": run.torch, "extra": extra}
-    core = stubs.ensure(lambda line: print(f"phantora: {line}", file=sys.stderr)).core
+    engine = stubs.ensure(lambda line: print(f"phantora: {line}", file=sys.stderr)).engine
     began = time.monotonic()
-    simulation = assemble(cluster, settings, target, metadata, None, core, recorded)
+    simulation = assemble(cluster, settings, target, metadata, None, engine, recorded)
     simulator = simulation.simulator
     assert simulator is not None and simulation.log is not None
     report: dict[str, Any] = {"status": 1}

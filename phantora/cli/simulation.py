@@ -102,11 +102,11 @@ def assemble(
     log_path: Path,
     metadata: dict[str, Any],
     progress: Callable[[Stats], None] | None,
-    core: Path,
+    engine: Path,
     recorded: Recorded | None = None,
 ) -> Simulation:
-    """`metadata` holds fields of ``RunMetadata`` that the cluster does not tell; `core` is the library
-    of ``stub/core*.cpp``; with `recorded` no ranks are needed."""
+    """`metadata` holds fields of ``RunMetadata`` that the cluster does not tell; `engine` is the library
+    of ``sim/engine``; with `recorded` no ranks are needed."""
     session = create_session(cluster, settings)
     if settings.null:
         return Simulation(session)
@@ -148,7 +148,7 @@ def assemble(
         log = LogWriter(log_path, described, tables)
         parts = (session, simulated, cost, log, tables, progress)
         options: dict[str, Any] = {
-            "library": core,
+            "library": engine,
             "nccl": nccl,
             "record": settings.record,
             "what_if": settings.what_if,

@@ -430,7 +430,7 @@ class Request:
             self.log,
             metadata,
             lambda now: stats.__setitem__(slice(None), [now]),
-            stub_set.core,
+            stub_set.engine,
         )
         for note in () if self.plan.quiet else simulation.notes:
             console.message(f"phantora: note: {note}")

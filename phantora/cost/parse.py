@@ -17,7 +17,7 @@ from phantora.cost.tensors import contiguous_strides, item_bytes, numel
 from phantora.cost.types import KernelLaunch, OperatorSignature, TensorSpec
 from phantora.errors import PhantoraError
 
-LONG_LIST, LIST_HEAD = 64, 8  # as in stub/tracer.cpp
+LONG_LIST, LIST_HEAD = 64, 8  # as in stub/tracer
 VECTOR = 16  # elements: sizes of rebuilt tensors are multiples, or kernels could not vectorise
 
 

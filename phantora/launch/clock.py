@@ -68,7 +68,7 @@ class _MethodDef(ctypes.Structure):
 
 @dataclass
 class Runtime:
-    """What the clock needs of the rank runtime (``stub/rank.h``)."""
+    """What the clock needs of the rank runtime (``stub/rank/rank.h``)."""
 
     connected: Callable[[], bool]
     null_mode: Callable[[], bool]
@@ -119,7 +119,7 @@ def installed() -> bool:
 def install(clock_library: Path, rank: ctypes.CDLL) -> None:
     """Replaces the functions of ``time`` and ``datetime``; call it before torch is imported.
 
-    `clock_library` is the built ``stub/clock.c``; `rank` the rank runtime, loaded globally.
+    `clock_library` is the built ``stub/clock/clock.c``; `rank` the rank runtime, loaded globally.
     """
     global _installed
     if _installed is not None:
@@ -157,7 +157,7 @@ def install(clock_library: Path, rank: ctypes.CDLL) -> None:
 
 
 def count_frames() -> None:
-    """Charges the Python frames of a connected rank to its host clock (``stub/frames.c``)."""
+    """Charges the Python frames of a connected rank to its host clock (``stub/clock/frames.c``)."""
     if _installed is None:
         return
     count = _installed.library.ph_count_frames

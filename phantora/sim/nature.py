@@ -9,7 +9,7 @@ from statistics import NormalDist
 from phantora.cost.machine import Machine
 from phantora.cost.types import Price
 from phantora.hardware.types import Gpu
-from phantora.sim.core import Core, KernelNature
+from phantora.sim.engine.library import Engine, KernelNature
 
 CHANNEL_SMS = 1.25
 """SMs that a NCCL channel keeps from products that ran when it came: its own, and a neighbour every fourth time,
@@ -26,23 +26,23 @@ WITHOUT_TENSOR_CORES = ("float32", "float64")
 clock (benchmarks/device/results/runs_h200x2.jsonl)."""
 
 
-def limit_power(core: Core, gpu: Gpu, world_size: int) -> None:
-    """Tells the core of the power limit, and how thirsty each rank's GPU is.
+def limit_power(engine: Engine, gpu: Gpu, world_size: int) -> None:
+    """Tells the engine of the power limit, and how thirsty each rank's GPU is.
 
     GPUs of a model differ. A job is taken to have the quantiles of their distribution, dealt out to the ranks in an
     order that depends on nothing but their number; a single GPU is the median.
     """
     power, cap = gpu.power, float(gpu.power_watts)
     budget = (gpu.limit_watts or cap) - power.idle * cap
-    core.set_power(budget, power.exponent, power.communication * cap, power.response_ns, power.reaction_ns)
+    engine.set_power(budget, power.exponent, power.communication * cap, power.response_ns, power.reaction_ns)
     order = list(range(world_size))
     random.Random(world_size).shuffle(order)
     for place, rank in enumerate(order):
-        core.set_appetite(rank, 1.0 + power.spread * NormalDist().inv_cdf((place + 0.5) / world_size))
+        engine.set_appetite(rank, 1.0 + power.spread * NormalDist().inv_cdf((place + 0.5) / world_size))
 
 
 def nature_of(machine: Machine, price: Price) -> KernelNature:
-    """What the core wants to know of the kernels of `price`."""
+    """What the engine wants to know of the kernels of `price`."""
     gpu, power = machine.gpu, machine.gpu.power
     ns = max(1, sum(price.durations))
     cap = float(gpu.power_watts)

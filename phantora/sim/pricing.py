@@ -1,4 +1,4 @@
-"""Answers the core's questions about cost and keeps the log's tables in step."""
+"""Answers the engine's questions about cost and keeps the log's tables in step."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from phantora.cost.parse import compute_of, parse_signature, signature_text
 from phantora.cost.types import CLASSES, CostModel, KernelLaunch, OperatorSignature, Price
 from phantora.cost.wanted import Wanted
 from phantora.hardware import Cluster
-from phantora.sim import core as native
 from phantora.sim.collectives import SEND_RECV_KERNEL, CollectiveModel, NcclEnvironment, kernel_name
+from phantora.sim.engine import library as native
 from phantora.sim.nature import feels_kernels, nature_of
 from phantora.sim.whatif import WhatIf
 from phantora.sim.wires import Wires
@@ -39,7 +39,7 @@ class Pricing:
 
     def __init__(
         self,
-        core: native.Core,
+        engine: native.Engine,
         cluster: Cluster,
         cost: CostModel,
         tables: Tables,
@@ -47,11 +47,11 @@ class Pricing:
         what_if: WhatIf | None = None,
         world_size: int | None = None,
     ) -> None:
-        self._core = core
+        self._engine = engine
         self._cost = cost
         self._machine = Machine(cluster.gpu)
         self._collectives = CollectiveModel(cluster, nccl)
-        self._wires = Wires(core, self._collectives.topology, world_size or cluster.world_size, what_if or WhatIf())
+        self._wires = Wires(engine, self._collectives.topology, world_size or cluster.world_size, what_if or WhatIf())
         self._tables = tables
         self._signatures: dict[int, OperatorSignature] = {}
         self._prices: dict[int, PriceRow] = {}
@@ -60,24 +60,24 @@ class Pricing:
         self._ns = np.zeros(1024, np.int64)
 
     def serve(self) -> None:
-        """Prices everything that the core waits for."""
-        while (request := self._core.next_price()) is not None:
+        """Prices everything that the engine waits for."""
+        while (request := self._engine.next_price()) is not None:
             if request.kind in (native.COLLECTIVE, native.TRANSFER):
                 self._serve_communication(request)
             else:
                 price = self._price(request)
-                self._core.set_nature(request.id, nature_of(self._machine, price))
-                self._core.set_price(request.id, price.durations, CLASSES.index(price.cls))
+                self._engine.set_nature(request.id, nature_of(self._machine, price))
+                self._engine.set_price(request.id, price.durations, CLASSES.index(price.cls))
                 main = max(range(len(price.durations)), key=price.durations.__getitem__)
                 self._prices[request.id] = PriceRow(price.cls, price.provenance, price.flops, price.bytes, main, "")
 
     def _signature(self, index: int) -> OperatorSignature:
         if index not in self._signatures:
-            self._signatures[index] = parse_signature(self._core.text(native.SIGNATURES, index))
+            self._signatures[index] = parse_signature(self._engine.text(native.SIGNATURES, index))
         return self._signatures[index]
 
     def _kernel(self, kernel: native.PriceKernel) -> KernelLaunch:
-        name = self._core.text(native.NAMES, kernel.name) if kernel.name >= 0 else "?"
+        name = self._engine.text(native.NAMES, kernel.name) if kernel.name >= 0 else "?"
         library: dict[str, Any] = {}
         if kernel.library:
             library = orjson.loads(name)
@@ -89,12 +89,12 @@ class Pricing:
             return self._cost.copy(_COPY_KINDS[request.sub], request.bytes)
         if request.kind == native.MEMSET:
             return self._cost.memset(request.bytes)
-        kernels = tuple(self._kernel(kernel) for kernel in self._core.price_kernels(request))
+        kernels = tuple(self._kernel(kernel) for kernel in self._engine.price_kernels(request))
         if request.kind == native.OPERATOR and request.part == 0 and request.sig >= 0:
             signature = self._signature(request.sig)
             price = self._cost.operator(signature, kernels)
             self._operators[request.id] = Wanted(
-                self._core.text(native.SIGNATURES, request.sig), compute_of(kernels), signature.name,
+                self._engine.text(native.SIGNATURES, request.sig), compute_of(kernels), signature.name,
                 signature_text(signature), price.cls, price.provenance, price.error,
             )  # fmt: skip
             return price
@@ -109,21 +109,21 @@ class Pricing:
 
     def _serve_communication(self, request: native.PriceRequest) -> None:
         if request.kind == native.COLLECTIVE:
-            ranks = self._core.comm_ranks(request.comm)
+            ranks = self._engine.comm_ranks(request.comm)
             price = self._collectives.collective(request.sub, ranks, request.bytes, request.dtype, request.root)
             name = kernel_name(request.sub, request.redop, request.dtype, price.algorithm, price.protocol)
         else:
             price = self._collectives.transfer(
                 request.src, request.dst, request.bytes, request.concurrent,
-                members=len(self._core.comm_ranks(request.comm)), duplex=bool(request.duplex),
+                members=len(self._engine.comm_ranks(request.comm)), duplex=bool(request.duplex),
             )  # fmt: skip
             name = SEND_RECV_KERNEL
         topology = self._collectives.topology
         ends = {end for flow in price.flows for end in (flow.src, flow.dst) if end >= 0}
-        self._core.set_nature(request.id, feels_kernels(len({topology.host_of(end) for end in ends}) == 1))
-        self._core.set_flows(request.id, price.latency_ns, price.flows, self._wires.names(price.flows))
-        self._core.set_price(
-            request.id, (price.duration_ns,), _COMMUNICATION, self._core.intern(native.NAMES, name)
+        self._engine.set_nature(request.id, feels_kernels(len({topology.host_of(end) for end in ends}) == 1))
+        self._engine.set_flows(request.id, price.latency_ns, price.flows, self._wires.names(price.flows))
+        self._engine.set_price(
+            request.id, (price.duration_ns,), _COMMUNICATION, self._engine.intern(native.NAMES, name)
         )
         algorithm = f"{price.algorithm}/{price.protocol}/{price.channels}"
         self._prices[request.id] = PriceRow("communication", price.provenance, 0.0, float(request.bytes), 0, algorithm)
@@ -155,11 +155,11 @@ class Pricing:
         return sorted(found.values(), key=lambda entry: (-entry.ns, entry.signature, entry.compute))
 
     def sync_tables(self) -> None:
-        """Appends what the core has interned and what has been priced since the last call."""
+        """Appends what the engine has interned and what has been priced since the last call."""
         names, signatures, prices = self._tables.names, self._tables.signatures, self._tables.prices
-        for index in range(len(names), self._core.text_count(native.NAMES)):
-            names.append(self._core.text(native.NAMES, index))
-        for index in range(len(signatures), self._core.text_count(native.SIGNATURES)):
+        for index in range(len(names), self._engine.text_count(native.NAMES)):
+            names.append(self._engine.text(native.NAMES, index))
+        for index in range(len(signatures), self._engine.text_count(native.SIGNATURES)):
             signature = self._signature(index)
             if signature.name == "communicator":
                 signatures.append(("ranks", ",".join(map(str, signature.args[0]))))

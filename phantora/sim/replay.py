@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from phantora.errors import PhantoraError
-from phantora.sim import core as native
+from phantora.sim.engine import library as native
 from phantora.sim.simulator import Simulator
 from phantora.trace.recording import RECORD, Chunk, Records, decode
 from phantora.wire import layout
@@ -53,7 +53,7 @@ class Replayer(Simulator):
 
     def __init__(self, session: Session, *args: Any, chunks: Sequence[Chunk], host_scale: float = 1.0, **options: Any):
         super().__init__(session, *args, **options)
-        self._core.play(host_scale)
+        self._engine.play(host_scale)
         by_rank: dict[int, list[Chunk]] = {rank: [] for rank in range(session.world_size)}
         for chunk in chunks:
             by_rank[chunk.rank].append(chunk)
@@ -70,7 +70,8 @@ class Replayer(Simulator):
             if reason & native.DONE and not reason & native.PRICES and all(voice.done for voice in self._voices):
                 return
             # Nobody is asleep but those whose recording says so.
-            if reason == native.IDLE and not self._core.overtake([]):
+            if reason == native.IDLE and not self._engine.overtake([]):
                 raise PhantoraError(
-                    "the recorded ranks wait for each other and none can go on:\n" + self._core.diagnose().rstrip("\n")
+                    "the recorded ranks wait for each other and none can go on:\n"
+                    + self._engine.diagnose().rstrip("\n")
                 )

@@ -1,4 +1,4 @@
-"""The loop around the core: prices for what is new, rows for the log, an eye on sleepers and hangs."""
+"""The loop around the engine: prices for what is new, rows for the log, an eye on sleepers and hangs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from phantora.cost.types import CostModel
 from phantora.cost.wanted import Wanted
 from phantora.errors import PhantoraError
 from phantora.hardware import Cluster
-from phantora.sim import core as native
 from phantora.sim.collectives import NcclEnvironment
+from phantora.sim.engine import library as native
 from phantora.sim.nature import limit_power
 from phantora.sim.pricing import Pricing
 from phantora.sim.sleep import Stillness
@@ -78,16 +78,16 @@ class Simulator:
         self._log = log
         self._progress = progress
         self._hang_timeout = hang_timeout
-        self._core = native.Core(library, session)
+        self._engine = native.Engine(library, session)
         if log_flows:
-            self._core.log_flows()
-        self._pricing = Pricing(self._core, cluster, cost, tables, nccl, what_if, session.world_size)
+            self._engine.log_flows()
+        self._pricing = Pricing(self._engine, cluster, cost, tables, nccl, what_if, session.world_size)
         gaps = cluster.gpu.calibration
-        self._core.set_timing(launch_latency_ns, round(gaps.kernel_gap_ns), round(gaps.crowded_gap_ns))
-        limit_power(self._core, cluster.gpu, session.world_size)
+        self._engine.set_timing(launch_latency_ns, round(gaps.kernel_gap_ns), round(gaps.crowded_gap_ns))
+        limit_power(self._engine, cluster.gpu, session.world_size)
         self._record = record
         if record:
-            self._core.record()
+            self._engine.record()
         self._began = self._last_progress = 0.0
         self._stop = threading.Event()
         self._deaths: list[tuple[int, int]] = []
@@ -134,13 +134,13 @@ class Simulator:
             raise
         finally:
             self._refresh()
-            self._core.close()
+            self._engine.close()
 
     def _turn(self, timeout_us: int) -> int:
-        """Lets the core go on once and answers its questions; bits of reasons."""
-        reason = self._core.run(timeout_us)
+        """Lets the engine go on once and answers its questions; bits of reasons."""
+        reason = self._engine.run(timeout_us)
         if reason & native.ERROR:
-            raise PhantoraError(self._core.error())
+            raise PhantoraError(self._engine.error())
         if reason & native.PRICES:
             self._pricing.serve()
         if reason & native.ROWS:
@@ -160,7 +160,7 @@ class Simulator:
             with self._lock:
                 deaths, self._deaths = self._deaths, []
             for rank, status in deaths:
-                self._core.rank_died(rank, status)
+                self._engine.rank_died(rank, status)
             waiting = int(self._session.control["waiting"].sum()) > 0
             reason = self._turn(_NAP_US if waiting else _REST_US)
             if reason & native.DONE and not reason & native.PRICES:
@@ -177,7 +177,7 @@ class Simulator:
 
     def _look_at_sleepers(self, still: Stillness) -> None:
         """Nothing moves and somebody waits: release an answer, or diagnose."""
-        states = [self._core.rank_state(rank) for rank in range(self._session.world_size)]
+        states = [self._engine.rank_state(rank) for rank in range(self._session.world_size)]
         running = [rank for rank, state in enumerate(states) if state in (native.NOT_STARTED, native.RUNS)]
 
         pids = {rank: int(self._session.control["pid"][rank]) for rank in running if states[rank] == native.RUNS}
@@ -191,21 +191,21 @@ class Simulator:
         if len(pids) < len(running) and (blocked < patience or not looks):
             return  # with nobody to look at, the server still imports what is to be preloaded
         asleep = list(pids)
-        if self._core.overtake(asleep):
+        if self._engine.overtake(asleep):
             still.restart()
             return
         if not running or blocked > patience:
-            if self._core.give_room():
+            if self._engine.give_room():
                 still.restart()
                 return
             raise PhantoraError(
-                "the ranks wait for each other and none can go on:\n" + self._core.diagnose().rstrip("\n")
+                "the ranks wait for each other and none can go on:\n" + self._engine.diagnose().rstrip("\n")
                 + "\nevery member of a group must call the same collectives in the same order"
             )
 
     def _drain(self, everything: bool = False) -> None:
         while True:
-            rows = self._core.take_rows(everything)
+            rows = self._engine.take_rows(everything)
             if not len(rows):
                 break
             self._pricing.sync_tables()
@@ -213,11 +213,11 @@ class Simulator:
             self._log.append(rows)
             self._rows += len(rows)
         for rank in range(self._session.world_size if self._record else 0):
-            while len(records := self._core.take_records(rank, everything)):
+            while len(records := self._engine.take_records(rank, everything)):
                 self._log.record(rank, records)
 
     def _refresh(self) -> None:
-        status = self._core.status()
+        status = self._engine.status()
         self._stats = Stats(
             status.final_time, status.records, self._rows + status.rows, status.alive, status.exited, status.steps,
             status.late, status.overtakes, status.device_peak, time.thread_time() - self._began,

@@ -1,4 +1,4 @@
-"""Tells the core which links there are, who can use them, and what happens to them."""
+"""Tells the engine which links there are, who can use them, and what happens to them."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from fnmatch import fnmatchcase
 
 from phantora.errors import PhantoraError
 from phantora.hardware.topology import Flow, NetworkLink, Topology
-from phantora.sim import core as native
+from phantora.sim.engine import library as native
 from phantora.sim.whatif import WhatIf
 
 
 class Wires:
-    """The links of `topology` in `core`, numbered alike. GPU g of the topology is rank g.
+    """The links of `topology` in `engine`, numbered alike. GPU g of the topology is rank g.
 
     Raises PhantoraError if `what_if` names what is not there.
     """
 
-    def __init__(self, core: native.Core, topology: Topology, world_size: int, what_if: WhatIf) -> None:
-        self._core = core
+    def __init__(self, engine: native.Engine, topology: Topology, world_size: int, what_if: WhatIf) -> None:
+        self._engine = engine
         self._links = topology.links
         self._names: dict[tuple[int, ...], int] = {}
         changes = [(change, _matching(topology, change.links)) for change in what_if.degrade]
@@ -30,34 +30,34 @@ class Wires:
                 members = sorted({0, *members})  # rank 0 says when
             # GPUs that no rank uses put nothing on any link; an empty list would mean everybody.
             present = [gpu for gpu in members if gpu < world_size] or [0] * bool(members)
-            core.add_link(link.bandwidth, core.intern(native.NAMES, link.name), present)
+            engine.add_link(link.bandwidth, engine.intern(native.NAMES, link.name), present)
         for change, links in changes:
             for number in links:
                 bandwidth = topology.links[number].bandwidth * change.factor
                 if change.step is None or change.step <= 1:
-                    core.change_link(number, change.time_ns, bandwidth)
+                    engine.change_link(number, change.time_ns, bandwidth)
                 else:
-                    core.change_link_at_step(number, change.step, bandwidth)
+                    engine.change_link_at_step(number, change.step, bandwidth)
         for straggler in what_if.straggler:
             if straggler.rank >= world_size:
                 raise PhantoraError(
                     f"--straggler rank={straggler.rank}:{straggler.factor:g}: the run has ranks 0 to {world_size - 1}"
                 )
-            core.straggler(straggler.rank, straggler.factor)
+            engine.straggler(straggler.rank, straggler.factor)
         for traffic in what_if.background:
             if max(traffic.src, traffic.dst) >= len(topology.gpus) or traffic.src == traffic.dst:
                 raise PhantoraError(
                     f"--background {traffic.src}->{traffic.dst}: name two different GPUs of 0 to "
                     f"{len(topology.gpus) - 1}"
                 )
-            core.background(topology.route(traffic.src, traffic.dst), traffic.rate)
+            engine.background(topology.route(traffic.src, traffic.dst), traffic.rate)
 
     def names(self, flows: Sequence[Flow]) -> list[int]:
-        """Ids in the core of the names of the flows' routes: ``h0.gpu0>h0.nvswitch>h0.gpu1``."""
+        """Ids in the engine of the names of the flows' routes: ``h0.gpu0>h0.nvswitch>h0.gpu1``."""
         for flow in flows:
             if flow.links not in self._names:
                 nodes = [self._links[flow.links[0]].source, *(self._links[link].target for link in flow.links)]
-                self._names[flow.links] = self._core.intern(native.NAMES, ">".join(nodes))
+                self._names[flow.links] = self._engine.intern(native.NAMES, ">".join(nodes))
         return [self._names[flow.links] for flow in flows]
 
 

@@ -21,17 +21,16 @@ from phantora.stubs import elf
 from phantora.stubs.find import Library, Torch, find_torch, header_version, nvidia_libraries
 from phantora.wire import layout
 
-RUNTIME_PATTERNS = ("rank*.c", "cuda_*.c")  # libphantora_rank.so; the driver is a library of its own
-CLOCK_SOURCES = ("clock.c", "frames.c")
-CORE_PATTERNS = ("core*.cpp", "network.cpp")
-TRACER_SOURCES = ("tracer.cpp",)
-# Source of the stub of each NVIDIA library; one without source is all traps.
-SOURCES = {
-    "libcudart": "cudart.c", "libcuda": "cuda_driver.c", "libnvidia-ml": "nvml.c", "libnvrtc": "nvrtc.c",
-    "libcupti": "cupti.c", "libcublas": "cublas.c", "libcublasLt": "cublaslt.c", "libcudnn": "cudnn.c",
-    "libnccl": "nccl.c", "libcusolver": "cusolver.c", "libcusparse": "cusparse.c",
-    "libcusparseLt": "cusparselt.c",
-    "libcufft": "cufft.c", "libcurand": "curand.c", "libcufile": "cufile.c", "libnvshmem_host": "nvshmem.c",
+# Folders of stub/ that make libphantora_rank.so: what every stub library of a rank links.
+RANK_FOLDERS = ("rank", "cuda/core")
+CLOCK_FOLDER = "clock"
+TRACER_FOLDER = "tracer"
+# Folder of the stub of each NVIDIA library; one without a folder is all traps.
+FOLDERS = {
+    "libcudart": "cuda/runtime", "libcuda": "cuda/driver", "libnvidia-ml": "cuda/nvml", "libnvrtc": "cuda/nvrtc",
+    "libcupti": "cuda/cupti", "libcublas": "cublas", "libcublasLt": "cublaslt", "libcudnn": "cudnn",
+    "libnccl": "nccl", "libcusolver": "cusolver", "libcusparse": "cusparse", "libcusparseLt": "cusparselt",
+    "libcufft": "cufft", "libcurand": "curand", "libcufile": "cufile", "libnvshmem_host": "nvshmem",
 }  # fmt: skip
 # What a trapped call returns under `--unsupported warn`: the library's own "not supported".
 _NOT_SUPPORTED = {
@@ -76,27 +75,32 @@ class StubSet:
         return self.directory / "libphantora_tracer.so"
 
     @property
-    def core(self) -> Path:
-        return self.directory / "libphantora_core.so"
+    def engine(self) -> Path:
+        return self.directory / "libphantora_engine.so"
 
 
 def source_directory() -> Path:
     """The folder with the C sources: of the checkout, or of the installed package."""
     beside = Path(phantora.__file__).parent.parent / "stub"
-    if (beside / "rank.h").exists():
+    if (beside / "rank" / "rank.h").exists():
         return beside
     spec = importlib.util.find_spec("phantora._stub")
     for location in (spec.submodule_search_locations or ()) if spec else ():
-        if (Path(location) / "rank.h").exists():
+        if (Path(location) / "rank" / "rank.h").exists():
             return Path(location)
     raise PhantoraError(
         "the sources of the stub libraries are missing from the installation; install phantora again"
     )
 
 
-def core_sources() -> list[Path]:
-    """The files of the simulator's core, which are compiled as one."""
-    return sorted(path for pattern in CORE_PATTERNS for path in source_directory().glob(pattern))
+def engine_directory() -> Path:
+    """The folder with the C++ sources of the simulator's engine."""
+    return Path(phantora.__file__).parent / "sim" / "engine"
+
+
+def sources_of(folder: Path) -> list[Path]:
+    """The files of a folder that are compiled, in the order of their names."""
+    return sorted(path for path in folder.iterdir() if path.suffix in (".c", ".cpp"))
 
 
 def file_name(soname: str) -> str:
@@ -116,8 +120,14 @@ def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "phantora"
 
 
-def _sources() -> list[Path]:
-    return sorted(path for path in source_directory().rglob("*") if path.suffix in (".c", ".cpp", ".h"))
+def _sources() -> list[tuple[str, Path]]:
+    """Every source with its path below the folder of the stubs or of the engine."""
+    return sorted(
+        (str(path.relative_to(root)), path)
+        for root in (source_directory(), engine_directory())
+        for path in root.rglob("*")
+        if path.suffix in (".c", ".cpp", ".h")
+    )
 
 
 def cache_key(torch: Torch) -> str:
@@ -125,8 +135,8 @@ def cache_key(torch: Torch) -> str:
     digest = hashlib.sha256()
     stamp = (torch.libraries / "libtorch_cuda.so").stat()
     digest.update(f"{torch.directory} {stamp.st_size} {stamp.st_mtime_ns}".encode())
-    for path in _sources():
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    for name, path in _sources():
+        digest.update(name.encode() + b"\0" + path.read_bytes())
     digest.update(layout.c_header().encode())
     digest.update(Path(__file__).read_bytes())
     return f"torch-{torch.version}-{digest.hexdigest()[:16]}"
@@ -217,23 +227,10 @@ def _build(torch: Torch, work: Path) -> None:
     defines = _defines(torch)
     link_rank = ["-L", str(work), "-lphantora_rank", "-Wl,-rpath,$ORIGIN", "-Wl,-z,now"]
 
-    def c_library(names: tuple[str, ...], target: str, *extra: str) -> None:
-        files = [str(sources / name) for name in names if (sources / name).exists()]
-        _run(
-            [
-                *_C,
-                *defines,
-                *include,
-                "-shared",
-                *extra,
-                "-o",
-                str(work / target),
-                *files,
-                "-lpthread",
-                "-ldl",
-                "-lm",
-            ]
-        )
+    def c_library(folders: tuple[str, ...], target: str, *extra: str) -> None:
+        files = [str(path) for folder in folders for path in sources_of(sources / folder)]
+        command = [*_C, *defines, *include, "-shared", *extra, "-o", str(work / target), *files]
+        _run([*command, "-lpthread", "-ldl", "-lm"])
 
     def tracer() -> None:
         headers = torch.directory / "include"
@@ -245,7 +242,7 @@ def _build(torch: Torch, work: Path) -> None:
         torch_libs = ["-L", str(torch.libraries), "-Wl,--no-as-needed",
                       "-lc10", "-ltorch_cpu", "-lc10_cuda", "-ltorch_cuda", "-Wl,--allow-shlib-undefined",
                       "-Wl,--unresolved-symbols=ignore-in-shared-libs"]  # fmt: skip
-        files = [str(sources / name) for name in TRACER_SOURCES]
+        files = [str(path) for path in sources_of(sources / TRACER_FOLDER)]
         _run(
             [
                 *_CXX,
@@ -260,21 +257,18 @@ def _build(torch: Torch, work: Path) -> None:
             ]
         )
 
-    def core() -> None:
-        # One translation unit: calls between the core's files are inlined, and its headers are read once.
-        whole = work / "core_all.cpp"
-        files = core_sources()
-        whole.write_text("".join(f'#include "{path.name}"\n' for path in files))
-        _run([*_CXX, *include, "-shared", "-o", str(work / "libphantora_core.so"), str(whole)])
+    def engine() -> None:
+        # One translation unit: calls between the engine's files are inlined, and its headers are read once.
+        whole = work / "engine_all.cpp"
+        whole.write_text("".join(f'#include "{path.name}"\n' for path in sources_of(engine_directory())))
+        target = str(work / "libphantora_engine.so")
+        _run([*_CXX, *include, "-I", str(engine_directory()), "-shared", "-o", target, str(whole)])
 
-    runtime = {path.name for pattern in RUNTIME_PATTERNS for path in sources.glob(pattern)} - set(
-        SOURCES.values()
-    )
-    c_library(tuple(sorted(runtime)), "libphantora_rank.so", "-Wl,-soname,libphantora_rank.so")
+    c_library(RANK_FOLDERS, "libphantora_rank.so", "-Wl,-soname,libphantora_rank.so")
     libraries = nvidia_libraries(torch)
     with ThreadPoolExecutor(max(2, os.cpu_count() or 2)) as pool:
-        slow = [pool.submit(tracer), pool.submit(core)]
-        slow.append(pool.submit(c_library, CLOCK_SOURCES, "libphantora_clock.so", *link_rank))
+        slow = [pool.submit(tracer), pool.submit(engine)]
+        slow.append(pool.submit(c_library, (CLOCK_FOLDER,), "libphantora_clock.so", *link_rank))
         coverage = list(
             pool.map(lambda library: _stub(library, sources, work, defines, include, link_rank), libraries)
         )
@@ -314,19 +308,19 @@ def _cxx11_abi(torch: Torch) -> bool:
 def _stub(
     library: Library, sources: Path, work: Path, defines: list[str], include: list[str], link_rank: list[str]
 ) -> Coverage:
-    """One stub library: its source, traps for the rest, under the real library's names and versions."""
-    source = sources / SOURCES.get(library.stem, "-")
+    """One stub library: its sources, traps for the rest, under the real library's names and versions."""
+    folder = FOLDERS.get(library.stem)
     objects: list[str] = []
     defined: set[str] = set()
-    if source.exists():
-        obj = work / f"{library.soname}.o"
+    for source in sources_of(sources / folder) if folder else ():
+        obj = work / f"{library.soname}.{source.stem}.o"
         _run([*_C, *defines, *include, "-c", "-o", str(obj), str(source)])
-        defined = set(elf.object_exports(obj))
+        defined |= set(elf.object_exports(obj))
         objects.append(str(obj))
     trapped = sorted(set(library.symbols) - defined)
     traps = work / f"{library.soname}.traps.c"
     status = _NOT_SUPPORTED.get(library.stem, 1)
-    lines = ['#include "abi/export.h"', '#include "rank.h"']
+    lines = ['#include "abi/export.h"', '#include "rank/rank.h"']
     lines += [
         f"PH_EXPORT int {name}(void);\nint {name}(void) {{ "
         f'ph_unsupported("{library.stem}", "{name}", false); return {status}; }}'
@@ -356,7 +350,7 @@ def _stub(
     ])  # fmt: skip
     if target.name != library.soname:
         (work / library.soname).symlink_to(target.name)
-    for leftover in (traps, script, work / f"{library.soname}.o"):
+    for leftover in (traps, script, *map(Path, objects)):
         leftover.unlink(missing_ok=True)
     implemented = tuple(sorted(set(library.symbols) & defined))
     return Coverage(library.soname, implemented, tuple(trapped))

@@ -1,4 +1,4 @@
-"""The event log's columns, its metadata, and the tables that turn the core's ids into text.
+"""The event log's columns, its metadata, and the tables that turn the engine's ids into text.
 
 One Arrow IPC file per run. Rows are ordered by `end`; record batches hold :data:`BATCH_ROWS` rows
 (the last may be shorter). The schema's metadata (key ``phantora``) is JSON of :class:`RunMetadata`,

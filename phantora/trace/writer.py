@@ -1,4 +1,4 @@
-"""Writes the event log: the core's rows in, Arrow record batches out, column by column."""
+"""Writes the event log: the engine's rows in, Arrow record batches out, column by column."""
 
 from __future__ import annotations
 

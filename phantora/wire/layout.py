@@ -1,6 +1,6 @@
 """The one definition of everything that crosses a process boundary in shared memory.
 
-Three parties read these layouts: the stub libraries inside each rank (C), the simulator's core
+Three parties read these layouts: the stub libraries inside each rank (C), the simulator's engine
 (C++) and Python. The C side includes ``phantora_wire.h``, which :func:`c_header` generates from
 the tables below; the Python side uses the NumPy dtypes that :func:`dtype` builds from the same
 tables. Change a table and both follow; ``WIRE_VERSION`` is checked when a rank connects.
@@ -231,7 +231,7 @@ Reply = Struct("ph_reply", (
     ("uint8_t", "data", REPLY_BYTES, ""),
 ))
 
-# A finished piece of simulated work, from the core to the log writer. Ids are global here.
+# A finished piece of simulated work, from the engine to the log writer. Ids are global here.
 RowKind = Enum("ph_row_kind", "PH_ROW_", (
     ("KERNEL", ""), ("MEMCPY", ""), ("MEMSET", ""), ("COLLECTIVE", "per rank"), ("SENDRECV", "per rank, a p2p group"),
     ("FLOW", "a class of equal flows of the network"), ("RECORD", "event record"), ("WAIT", "stream wait"), ("SYNC", "host waits"), ("OPERATOR", "host"),

@@ -1,9 +1,9 @@
-// The part of cuBLAS's binary interface that stub/cublas.c and stub/cublaslt.c share: values as in
+// The part of cuBLAS's binary interface that stub/cublas and stub/cublaslt share: values as in
 // the public cublas_api.h of CUDA 12 and 13, declared here so that no NVIDIA header is needed.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
-#include "../library.h"
+#include "rank/library.h"
 
 #ifndef PH_CUDA_MAJOR
 #error "PH_CUDA_MAJOR must be defined: the CUDA major version of the libraries to stand in for"

@@ -1,8 +1,8 @@
-// The part of cuDNN 9's binary interface that stub/cudnn.c implements: values as in the public
+// The part of cuDNN 9's binary interface that stub/cudnn implements: values as in the public
 // cudnn_graph.h, cudnn_ops.h, cudnn_cnn.h and cudnn_adv.h, declared here so that no NVIDIA header
 // is needed.
 #pragma once
-#include "../library.h"
+#include "rank/library.h"
 
 #ifndef PH_CUDA_MAJOR
 #error "PH_CUDA_MAJOR must be defined: the CUDA major version of the libraries to stand in for"

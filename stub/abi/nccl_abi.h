@@ -1,4 +1,4 @@
-// The part of NCCL's binary interface that stub/nccl.c implements: types and constants as in the
+// The part of NCCL's binary interface that stub/nccl implements: types and constants as in the
 // public nccl.h of versions 2.18 to 2.28, declared here so that no NVIDIA header is needed.
 #pragma once
 #include <limits.h>

@@ -1,4 +1,4 @@
-"""NCCL's C interface against the real runtime and the real core: codes, records, bytes. No torch."""
+"""NCCL's C interface against the real runtime and the real engine: codes, records, bytes. No torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from phantora.hardware import device_fields, load_cluster
-from phantora.sim import core as native
+from phantora.sim.engine import library as native
 from phantora.stubs import StubSet, ensure
 from phantora.wire import layout
 from phantora.wire.session import Session
@@ -60,15 +60,15 @@ def decode(session: Session, rank: int) -> tuple[list[dict[str, Any]], list[byte
     return records, blobs
 
 
-def simulate(core: native.Core, session: Session, stop: threading.Event) -> None:
+def simulate(engine: native.Engine, session: Session, stop: threading.Event) -> None:
     """Prices everything at 1000 ns and goes on until all ranks have exited."""
     session.header["sim_state"] = layout.SimState.RUNNING
     while not stop.is_set():
-        reason = core.run(2000)
+        reason = engine.run(2000)
         if reason & native.ERROR:
             return
-        while (request := core.next_price()) is not None:
-            core.set_price(request.id, (1000,) * max(1, request.kernels), 0)
+        while (request := engine.next_price()) is not None:
+            engine.set_price(request.id, (1000,) * max(1, request.kernels), 0)
             reason |= native.MOVED
         if reason & native.DONE and not reason & native.PRICES:
             return
@@ -90,9 +90,9 @@ def run(
 ) -> Outcome:
     cluster = load_cluster(f"1x{devices or world}xH200")
     session = Session.create(world, devices or world, device_fields(cluster.gpu), API_NS, null_mode=null_mode)
-    core = native.Core(stubs.core, session)
+    engine = native.Engine(stubs.engine, session)
     stop = threading.Event()
-    simulator = threading.Thread(target=simulate, args=(core, session, stop), daemon=True)
+    simulator = threading.Thread(target=simulate, args=(engine, session, stop), daemon=True)
     simulator.start()
     environment = {**os.environ, "TEST_DEVICES": str(devices or world)}
     command = [sys.executable, str(PROGRAM), str(stubs.directory), str(session.fd)]
@@ -107,7 +107,7 @@ def run(
     try:
         outputs = [rank.communicate(timeout=60) for rank in ranks]
     except subprocess.TimeoutExpired:
-        pytest.fail(f"the ranks hang: {core.diagnose()} {core.error()}")
+        pytest.fail(f"the ranks hang: {engine.diagnose()} {engine.error()}")
     finally:
         for rank in ranks:
             rank.kill()
@@ -116,13 +116,13 @@ def run(
         stop.set()
         simulator.join()
     for rank, (out, err) in zip(ranks, outputs, strict=True):
-        assert rank.returncode == 0, f"{out}{err}{core.error()}"
+        assert rank.returncode == 0, f"{out}{err}{engine.error()}"
     outcome = Outcome([json.loads(out) for out, _ in outputs], [])
     for index in range(world) if decoded else ():
         records, blobs = decode(session, index)
         outcome.records.append(records)
         outcome.blobs.append(blobs)
-    core.close()
+    engine.close()
     session.close()
     return outcome
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from phantora.hardware.topology import Flow
-from phantora.sim import core as native
+from phantora.sim.engine import library as native
 from phantora.wire import layout
 from phantora.wire.session import Session
 
@@ -131,10 +131,10 @@ class FakeRank:
 
 @dataclass
 class Bench:
-    """A core over fake ranks."""
+    """A engine over fake ranks."""
 
     session: Session
-    core: native.Core
+    engine: native.Engine
     ranks: list[FakeRank]
     durations: dict[str, int] = field(default_factory=dict)
     """Of kernels, by name, where they are not what the name says."""
@@ -149,47 +149,47 @@ class Bench:
     def create(
         cls, library: Path, world: int = 1, sms: int = 100, *, record: bool = False, speak: bool = True
     ) -> Bench:
-        """`record`: the core keeps what ranks say; without `speak` they have not started."""
+        """`record`: the engine keeps what ranks say; without `speak` they have not started."""
         device: dict[str, Any] = {"name": b"test", "sms": sms, "max_threads_per_sm": 2048, "max_blocks_per_sm": 32}
         session = Session.create(world, world, device, {})
-        core = native.Core(library, session)
+        engine = native.Engine(library, session)
         if record:
-            core.record()
+            engine.record()
         ranks = [FakeRank(index, session) for index in range(world)]
-        return cls(session, core, [rank.start() for rank in ranks] if speak else ranks)
+        return cls(session, engine, [rank.start() for rank in ranks] if speak else ranks)
 
     def run(self) -> int:
         """Runs until nothing moves; answers prices. Returns the last reasons."""
         idle = 0
         reason = 0
         while idle < 2:
-            reason = self.core.run(0)
+            reason = self.engine.run(0)
             if reason & native.ERROR:
                 return reason
-            while (request := self.core.next_price()) is not None:
+            while (request := self.engine.next_price()) is not None:
                 if request.kind in (native.OPERATOR, native.KERNEL):
-                    names = [self.core.text(native.NAMES, k.name) for k in self.core.price_kernels(request)]
+                    names = [self.engine.text(native.NAMES, k.name) for k in self.engine.price_kernels(request)]
                     durations = tuple(self.durations.get(name, int(name.split(":")[1])) for name in names)
                 else:
                     durations = (request.bytes,)
                     if self.flows and request.kind in (native.COLLECTIVE, native.TRANSFER):
-                        self.core.set_nature(request.id, native.KernelNature(takes=self.feels))
+                        self.engine.set_nature(request.id, native.KernelNature(takes=self.feels))
                         latency, flows = self.flows(request)
-                        self.core.set_flows(request.id, latency, flows, [-1] * len(flows))
+                        self.engine.set_flows(request.id, latency, flows, [-1] * len(flows))
                 if self.nature and request.kind in (native.OPERATOR, native.KERNEL):
-                    self.core.set_nature(request.id, self.nature)
-                self.core.set_price(request.id, durations, 0)
+                    self.engine.set_nature(request.id, self.nature)
+                self.engine.set_price(request.id, durations, 0)
                 reason |= native.MOVED
             idle = idle + 1 if reason in (native.IDLE, native.DONE) else 0
         return reason
 
     def rows(self, everything: bool = True) -> list[dict[str, Any]]:
-        rows = self.core.take_rows(everything)
+        rows = self.engine.take_rows(everything)
         kinds = layout.RowKind.names()
         return [
             {
                 "kind": kinds[row["kind"]], "rank": int(row["rank"]), "stream": int(row["stream"]),
-                "name": self.core.text(native.NAMES, int(row["name"])) if row["name"] >= 0 else "",
+                "name": self.engine.text(native.NAMES, int(row["name"])) if row["name"] >= 0 else "",
                 "start": int(row["start"]), "end": int(row["end"]), "ready": int(row["ready"]),
                 "id": int(row["id"]), "link": int(row["link"]), "last_rank": int(row["last_rank"]),
                 "last_id": int(row["last_id"]),

@@ -48,7 +48,7 @@ def main(world: int, script: str) -> int:
     with tempfile.TemporaryDirectory() as directory:
         log = LogWriter(Path(directory) / "run.arrow", RunMetadata(), tables)
         simulator = Simulator(
-            session, cluster, FixedCosts(), log, tables, library=stub_set.core, launch_latency_ns=0, hang_timeout=20
+            session, cluster, FixedCosts(), log, tables, library=stub_set.engine, launch_latency_ns=0, hang_timeout=20
         )
         plan = Plan(script, ranks_per_host=world, devices=world)
         console = Console(sys.stdout.buffer, sys.stderr.buffer, False)

@@ -1,4 +1,4 @@
-"""The network of the core's library, driven alone; and a plain reference of what it must compute."""
+"""The network of the engine's library, driven alone; and a plain reference of what it must compute."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Class:
 
 
 class Network:
-    """stub/network.cpp through its C interface."""
+    """sim/engine/network.cpp through its C interface."""
 
     def __init__(self, library: Path, bandwidths: Sequence[float]) -> None:
         self._lib = lib = ctypes.CDLL(str(library))

@@ -14,9 +14,9 @@ from phantora.wire import layout
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# What the clock uses of stub/rank.h; `fake` holds the state that a test sets.
+# What the clock uses of stub/rank/rank.h; `fake` holds the state that a test sets.
 RUNTIME = """
-#include "rank.h"
+#include "rank/rank.h"
 #include <pthread.h>
 ph_header fake_header;
 int64_t fake_now; int fake_connected; pthread_t fake_main;
@@ -56,7 +56,7 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (directory / "rank.c").write_text(RUNTIME)
     for source, library in (
         (directory / "rank.c", "librank.so"),
-        (ROOT / "stub/clock.c", "libphantora_clock.so"),
+        (ROOT / "stub/clock/clock.c", "libphantora_clock.so"),
     ):
         options = ["-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-shared", "-fPIC"]
         include = [f"-I{ROOT / 'stub'}", f"-I{directory}"]

@@ -152,16 +152,16 @@ def ends(library: Path, model: CollectiveModel, prices: list[CollectivePrice]) -
 
 @pytest.mark.parametrize("size", [4096, 65536, MIB, 16 * MIB, 256 * MIB])
 @pytest.mark.parametrize("gpus", [4, 8])
-def test_grouped_transfers_take_what_an_all_to_all_takes(core_library: Path, gpus: int, size: int) -> None:
+def test_grouped_transfers_take_what_an_all_to_all_takes(engine_library: Path, gpus: int, size: int) -> None:
     """Neither does sharing count twice, by price and by links, nor does a port reach more than with several peers."""
     model = MODELS["1x8xH200"]
     pairs = [(src, dst) for src in range(gpus) for dst in range(gpus) if src != dst]
     prices = [model.transfer(src, dst, size, gpus - 1, members=gpus, duplex=True) for src, dst in pairs]
     whole = model.collective(Coll.ALL_TO_ALL, tuple(range(gpus)), size * gpus, 7)
-    assert ends(core_library, model, prices) == pytest.approx([whole.duration_ns] * len(pairs), abs=2)
+    assert ends(engine_library, model, prices) == pytest.approx([whole.duration_ns] * len(pairs), abs=2)
 
 
-def test_grouped_transfers_of_different_sizes_share_a_port_as_they_come_and_go(core_library: Path) -> None:
+def test_grouped_transfers_of_different_sizes_share_a_port_as_they_come_and_go(engine_library: Path) -> None:
     """Two of 64 and 128 MiB: half of the port each until the first is through, in the time of two of its size; the
     second has the port for the rest."""
     model = MODELS["1x8xH200"]
@@ -173,7 +173,7 @@ def test_grouped_transfers_of_different_sizes_share_a_port_as_they_come_and_go(c
     first = small.duration_ns - small.latency_ns
     left = (large.duration_ns - large.latency_ns - first) * port / 2
     second = first + left / min(port, large.flows[0].rate)
-    assert ends(core_library, model, [small, large]) == pytest.approx(
+    assert ends(engine_library, model, [small, large]) == pytest.approx(
         [small.latency_ns + first, large.latency_ns + second], abs=2
     )
 

@@ -14,8 +14,8 @@ from phantora.cost.machine import Machine
 from phantora.cost.types import Price
 from phantora.hardware import load_cluster, load_gpu
 from phantora.hardware.topology import Flow
-from phantora.sim import core as native
 from phantora.sim.collectives import CollectiveModel
+from phantora.sim.engine import library as native
 from phantora.sim.nature import FIRST_CHANNEL_SMS, beside_communication, feels_kernels, nature_of, pace_taken
 from phantora.wire import layout
 from tests.support.fakeranks import Bench
@@ -26,10 +26,10 @@ ALONE = 100  # ns of a collective of the bench's ranks
 
 
 @pytest.fixture
-def make(core_library: Path) -> Callable[..., Bench]:
+def make(engine_library: Path) -> Callable[..., Bench]:
     def build(world: int = 2, feels: float = 1.0, **nature: float) -> Bench:
-        bench = Bench.create(core_library, world)
-        links = [bench.core.add_link(1e12, -1, [rank]) for rank in range(world)]
+        bench = Bench.create(engine_library, world)
+        links = [bench.engine.add_link(1e12, -1, [rank]) for rank in range(world)]
         flows = [Flow(rank, (rank + 1) % world, (links[rank],), ALONE, 1e9) for rank in range(world)]
         bench.flows = lambda request: (0, flows)
         bench.nature = native.KernelNature(**{"company": 1.0, "after": 1.0, "clock": 1.0, **nature})
@@ -122,7 +122,7 @@ def test_communication_finds_room(make: Callable[..., Bench], priority_stream: i
 def test_communication_loses_to_a_kernel_that_is_queued(make: Callable[..., Bench]) -> None:
     """An event lets the collective go at 50; the other stream goes on 10 ns later, but sooner than it can start."""
     bench = make()
-    bench.core.set_timing(0, 10, 10)
+    bench.engine.set_timing(0, 10, 10)
     for rank in bench.ranks:
         rank.kernel("a:50", at=0)
         rank.emit("EVENT_RECORD", id=1, at=0)
@@ -228,6 +228,6 @@ def test_small_and_remote_neighbours_cost_nothing() -> None:
 
 
 def test_flows_name_the_gpus_at_their_ends() -> None:
-    """What the core asks them for, to know whose kernels slow a flow down."""
+    """What the engine asks them for, to know whose kernels slow a flow down."""
     price = CollectiveModel(load_cluster("1x4xH200")).collective(layout.Coll.ALL_REDUCE, (0, 1, 2, 3), 1 << 25, 9)
     assert {flow.src for flow in price.flows} == {flow.dst for flow in price.flows} == {0, 1, 2, 3}

@@ -1,4 +1,4 @@
-"""Operations that share links, through the real core, against hand arithmetic.
+"""Operations that share links, through the real engine, against hand arithmetic.
 
 Links carry 10 bytes per ns unless a case says otherwise. A collective or transfer of B bytes is, after a
 latency of 100 ns, one flow class per entry of `PATHS`, with B bytes and a cap of 10 bytes per ns.
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from support.fakeranks import Bench
 
 from phantora.hardware.topology import Flow
-from phantora.sim import core as native
+from phantora.sim.engine import library as native
 
 GB = 1e9  # 1 GB/s is a byte per ns
 LATENCY = 100
@@ -36,7 +36,7 @@ class Net:
     def bench(self, library: Path, world: int) -> Bench:
         bench = Bench.create(library, world)
         numbers = {
-            name: bench.core.add_link(bandwidth, bench.core.intern(native.NAMES, name), members)
+            name: bench.engine.add_link(bandwidth, bench.engine.intern(native.NAMES, name), members)
             for name, (bandwidth, members) in self.links.items()
         }
 
@@ -44,7 +44,7 @@ class Net:
             if request.kind == native.TRANSFER:
                 ways = [self.transfers[request.src, request.dst]]
             else:
-                ways = self.collectives[bench.core.comm_ranks(request.comm)]
+                ways = self.collectives[bench.engine.comm_ranks(request.comm)]
             return LATENCY, [Flow(-1, -1, tuple(numbers[n] for n in way), request.bytes, CAP) for way in ways]
 
         bench.flows = flows
@@ -84,8 +84,8 @@ def ends(bench: Bench) -> dict[tuple[int, int], int]:
     for rank in bench.ranks:
         rank.exit()
     reason = bench.run()
-    assert not reason & native.ERROR, bench.core.error()
-    assert bench.core.status().late == 0
+    assert not reason & native.ERROR, bench.engine.error()
+    assert bench.engine.status().late == 0
     return {
         (row["rank"], row["stream"] // 8): row["end"]
         for row in bench.rows()
@@ -223,17 +223,17 @@ CASES: list[tuple[Program, int, Net, dict[tuple[int, int], int]]] = [
 
 @pytest.mark.parametrize(("program", "world", "net", "expected"), CASES, ids=[case[0].__name__ for case in CASES])
 def test_contended_operations_end_when_hand_arithmetic_says(
-    core_library: Path, program: Program, world: int, net: Net, expected: dict[tuple[int, int], int]
+    engine_library: Path, program: Program, world: int, net: Net, expected: dict[tuple[int, int], int]
 ) -> None:
-    bench = net.bench(core_library, world)
+    bench = net.bench(engine_library, world)
     program(bench)
     assert ends(bench) == expected
 
 
-def test_an_end_waits_for_whoever_could_still_share_the_link(core_library: Path) -> None:
+def test_an_end_waits_for_whoever_could_still_share_the_link(engine_library: Path) -> None:
     """0->1 could end at 200, and both their hosts wait for it; but rank 2's host is at 40 and may use the spine."""
     net = Net({"spine": (CAP, ())}, transfers={(0, 1): ("spine",), (2, 3): ("spine",)})
-    bench = net.bench(core_library, 4)
+    bench = net.bench(engine_library, 4)
     join(bench, (0, 1), 1)
     join(bench, (2, 3), 2)
     send(bench, 0, 1, 1, 1000, 0)
@@ -248,10 +248,10 @@ def test_an_end_waits_for_whoever_could_still_share_the_link(core_library: Path)
     assert bench.ranks[0].answer("sync") == (0, 200)
 
 
-def test_private_links_do_not_wait_for_the_world(core_library: Path) -> None:
+def test_private_links_do_not_wait_for_the_world(engine_library: Path) -> None:
     """The same over the ranks' own ports: rank 2 cannot reach them without rank 0 or 1."""
     net = Net(ports(4), transfers={(0, 1): ("up0", "down1")})
-    bench = net.bench(core_library, 4)
+    bench = net.bench(engine_library, 4)
     join(bench, (0, 1), 1)
     send(bench, 0, 1, 1, 1000, 0)
     bench.ranks[0].ask("sync", "STREAM_SYNC", stream=8)
@@ -260,10 +260,10 @@ def test_private_links_do_not_wait_for_the_world(core_library: Path) -> None:
     assert bench.ranks[0].answer("sync") == (0, 200)
 
 
-def test_sleepers_are_overtaken_with_traffic_on_shared_links(core_library: Path) -> None:
+def test_sleepers_are_overtaken_with_traffic_on_shared_links(engine_library: Path) -> None:
     """Rank 2 sleeps outside CUDA at 0; once it is overtaken it cannot begin anything before 200."""
     net = Net({"spine": (CAP, ())}, transfers={(0, 1): ("spine",), (2, 3): ("spine",)})
-    bench = net.bench(core_library, 4)
+    bench = net.bench(engine_library, 4)
     join(bench, (0, 1), 1)
     join(bench, (2, 3), 2)
     send(bench, 0, 1, 1, 1000, 0)
@@ -271,17 +271,17 @@ def test_sleepers_are_overtaken_with_traffic_on_shared_links(core_library: Path)
         rank.ask("sync", "STREAM_SYNC", stream=8)
     bench.run()
     assert bench.ranks[0].answer("sync") is None
-    assert bench.core.overtake([2, 3])
+    assert bench.engine.overtake([2, 3])
     bench.run()
     assert bench.ranks[0].answer("sync") == (0, 200)
     assert int(bench.ranks[2].control["floor"][0]) == 200
 
 
-def test_a_link_degrades_when_the_gpu_of_rank_0_reaches_the_step(core_library: Path) -> None:
+def test_a_link_degrades_when_the_gpu_of_rank_0_reaches_the_step(engine_library: Path) -> None:
     """The host ends step 1 at 20, the GPU the kernel of step 1 at 150. The transfer has moved 500 bytes by then,
     the other 500 go at 5."""
-    bench = Net({"spine": (CAP, ())}, transfers={(0, 1): ("spine",)}).bench(core_library, 2)
-    bench.core.change_link_at_step(0, 2, CAP / 2)
+    bench = Net({"spine": (CAP, ())}, transfers={(0, 1): ("spine",)}).bench(engine_library, 2)
+    bench.engine.change_link_at_step(0, 2, CAP / 2)
     join(bench, (0, 1), 1)
     send(bench, 0, 1, 1, 1000, 0)
     name = bench.ranks[0].name("Optimizer.step#AdamW.step")
@@ -290,10 +290,10 @@ def test_a_link_degrades_when_the_gpu_of_rank_0_reaches_the_step(core_library: P
     assert ends(bench) == {(0, 1): 250, (1, 1): 250}
 
 
-def test_background_and_straggler(core_library: Path) -> None:
-    bench = Net({"spine": (CAP, ())}, transfers={(0, 1): ("spine",)}).bench(core_library, 2)
-    bench.core.background([0], 2 * GB)
-    bench.core.straggler(1, 1.5)
+def test_background_and_straggler(engine_library: Path) -> None:
+    bench = Net({"spine": (CAP, ())}, transfers={(0, 1): ("spine",)}).bench(engine_library, 2)
+    bench.engine.background([0], 2 * GB)
+    bench.engine.straggler(1, 1.5)
     join(bench, (0, 1), 1)
     for rank in bench.ranks:
         rank.kernel("k:100", stream=8, at=0)
@@ -301,10 +301,10 @@ def test_background_and_straggler(core_library: Path) -> None:
     assert ends(bench) == {(0, 1): 350, (1, 1): 350}  # 150, latency 100, 800 bytes at 8
 
 
-def test_flows_and_links_in_the_log(core_library: Path) -> None:
+def test_flows_and_links_in_the_log(engine_library: Path) -> None:
     net = Net({"spine": (CAP, ())}, transfers={(0, 1): ("spine",), (2, 3): ("spine",)})
-    bench = net.bench(core_library, 4)
-    bench.core.log_flows()
+    bench = net.bench(engine_library, 4)
+    bench.engine.log_flows()
     for key, src, dst in ((1, 0, 1), (2, 2, 3)):
         join(bench, (src, dst), key)
         send(bench, src, dst, key, 500 * key, 0)
@@ -319,7 +319,7 @@ def test_flows_and_links_in_the_log(core_library: Path) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32))
-def test_contention_does_not_depend_on_who_ran_first(core_library: Path, seed: int) -> None:
+def test_contention_does_not_depend_on_who_ran_first(engine_library: Path, seed: int) -> None:
     """Random programs over ports and a spine, fed in two random orders: equal logs, nothing late."""
     draw = random.Random(seed)
     world = 4
@@ -332,7 +332,7 @@ def test_contention_does_not_depend_on_who_ran_first(core_library: Path, seed: i
     plan = [(draw.randrange(len(groups)), draw.randrange(1, 3000), draw.randrange(400)) for _ in range(12)]
     logs = []
     for order in (1, 2):
-        bench = Net(links, ways).bench(core_library, world)
+        bench = Net(links, ways).bench(engine_library, world)
         steps: list[list[Callable[[], object]]] = [[] for _ in range(world)]
         for key, members in enumerate(groups, 1):
             n = len(members)
@@ -354,8 +354,8 @@ def test_contention_does_not_depend_on_who_ran_first(core_library: Path, seed: i
             if chooser.random() < 0.3:
                 bench.run()
         reason = bench.run()
-        assert not reason & native.ERROR, bench.core.error()
-        assert bench.core.status().late == 0
+        assert not reason & native.ERROR, bench.engine.error()
+        assert bench.engine.status().late == 0
         logs.append(bench.rows())
     assert logs[0] == logs[1]
     assert len([row for row in logs[0] if row["kind"] == "COLLECTIVE"]) == sum(len(groups[w]) for w, _, _ in plan)

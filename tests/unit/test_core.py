@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.fakeranks import Bench
 
-from phantora.sim import core as native
+from phantora.sim.engine import library as native
 from phantora.wire import layout
 
 D2H_PAGEABLE = layout.Copy.D2H_PAGEABLE
@@ -20,8 +20,8 @@ H2D_PINNED = layout.Copy.H2D_PINNED
 
 
 @pytest.fixture
-def make(core_library: Path) -> Callable[[int], Bench]:
-    return lambda world=1: Bench.create(core_library, world)
+def make(engine_library: Path) -> Callable[[int], Bench]:
+    return lambda world=1: Bench.create(engine_library, world)
 
 
 Span = tuple[str, int, int]
@@ -348,7 +348,7 @@ def test_behind_a_group_that_is_not_whole_nobody_runs_ahead(make: Callable[[int]
     first.exit()
     bench.run()
     assert second.answer("sync") == (0, 550)
-    assert bench.core.status().late == 0
+    assert bench.engine.status().late == 0
 
 
 def test_mismatched_sizes_name_both_ranks(make: Callable[[int], Bench]) -> None:
@@ -357,7 +357,7 @@ def test_mismatched_sizes_name_both_ranks(make: Callable[[int], Bench]) -> None:
         rank.communicator(1, 2, index)
         rank.collective(1, 40 + 4 * index)
     assert bench.run() & native.ERROR
-    text = bench.core.error()
+    text = bench.engine.error()
     assert "rank 0 calls all_reduce of 10 float32" in text
     assert "rank 1 calls all_reduce of 11 float32" in text
 
@@ -371,7 +371,7 @@ def test_missing_rank_is_named(make: Callable[[int], Bench]) -> None:
             rank.ask("sync", "DEVICE_SYNC")
     bench.ranks[2].exit()
     bench.run()
-    text = bench.core.diagnose()
+    text = bench.engine.diagnose()
     assert "rank 0 waits in all_reduce of 10 float32, sequence number 0" in text
     assert "not there: rank 2" in text
     assert "rank 2 has exited with status 0" in text
@@ -412,7 +412,7 @@ def test_asleep_ranks_are_overtaken_and_moved_forward(make: Callable[[int], Benc
     zero.ask("sync", "STREAM_SYNC", stream=0)
     bench.run()
     assert zero.answer("sync") is None
-    assert bench.core.overtake([1])
+    assert bench.engine.overtake([1])
     assert zero.answer("sync") == (0, 100)
     assert int(one_.control["floor"][0]) == 100
     one_.kernel("k:1", at=130)
@@ -439,17 +439,17 @@ def test_a_query_that_finds_nothing_done_is_an_answer(make: Callable[[int], Benc
     two.ask("sync", "STREAM_SYNC", stream=0)
     bench.run()
     assert zero.answer("query") is None
-    assert bench.core.overtake([])
+    assert bench.engine.overtake([])
     assert zero.answer("query") == (1, -1) and two.answer("sync") is None
     assert int(one_.control["floor"][0]) == 500
     zero.exit()
-    assert bench.core.overtake([])
+    assert bench.engine.overtake([])
     assert two.answer("sync") == (0, 800)
     two.exit()
     one_.collective(1, 40, stream=8, at=900)
     one_.exit()
     bench.run()
-    assert bench.core.status().late == 0
+    assert bench.engine.status().late == 0
 
 
 def test_who_waits_for_room_does_without_in_the_end(make: Callable[[int], Bench]) -> None:
@@ -465,9 +465,9 @@ def test_who_waits_for_room_does_without_in_the_end(make: Callable[[int], Bench]
     one_.collective(2, 4, data=b"abcd", ticket=5, at=20)
     one_.ask("bytes", "PAYLOAD", a=5)
     bench.run()
-    assert not bench.core.overtake([]) and zero.answer("room") is None
-    assert bench.core.give_room() and zero.answer("room") == (0, 30)
-    assert not bench.core.give_room()
+    assert not bench.engine.overtake([]) and zero.answer("room") is None
+    assert bench.engine.give_room() and zero.answer("room") == (0, 30)
+    assert not bench.engine.give_room()
 
 
 def by_name(bench: Bench) -> dict[str, dict[str, Any]]:

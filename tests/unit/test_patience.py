@@ -70,12 +70,12 @@ class Trial:
 
 
 @pytest.fixture
-def trial(tmp_path: Path, core_library: Path, sleeper: int) -> Iterator[Trial]:
+def trial(tmp_path: Path, engine_library: Path, sleeper: int) -> Iterator[Trial]:
     cluster = load_cluster("1x2xH100")
     session = Session.create(2, 2, device_fields(cluster.gpu), {})
     tables = Tables()
     log = LogWriter(tmp_path / "run.arrow", RunMetadata(), tables)
-    simulator = Simulator(session, cluster, FixedCosts(), log, tables, library=core_library, hang_timeout=HANG)
+    simulator = Simulator(session, cluster, FixedCosts(), log, tables, library=engine_library, hang_timeout=HANG)
     simulator.watch(sleeper)  # as the TCPStore's process is
     made = Trial(session, simulator, [FakeRank(index, session) for index in range(2)])
     yield made

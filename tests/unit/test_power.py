@@ -13,7 +13,7 @@ import pytest
 from phantora.cost.machine import Machine
 from phantora.cost.types import Price
 from phantora.hardware import load_gpu
-from phantora.sim import core as native
+from phantora.sim.engine import library as native
 from phantora.sim.nature import limit_power, nature_of
 from tests.support.fakeranks import Bench
 
@@ -22,8 +22,8 @@ H200 = load_gpu("H200")
 
 
 @pytest.fixture
-def make(core_library: Path) -> Callable[[int], Bench]:
-    return lambda world=1: Bench.create(core_library, world)
+def make(engine_library: Path) -> Callable[[int], Bench]:
+    return lambda world=1: Bench.create(engine_library, world)
 
 
 def spans(bench: Bench) -> list[tuple[int, int]]:
@@ -46,14 +46,14 @@ def two_kernels(bench: Bench, then: int = 0) -> list[tuple[int, int]]:
 
 def test_the_clock_falls_with_the_power(make: Callable[[int], Bench]) -> None:
     bench = make(1)
-    bench.core.set_power(100.0, 1.0, 0.0, 10.0, 20.0)
+    bench.engine.set_power(100.0, 1.0, 0.0, 10.0, 20.0)
     hot(bench)
     assert two_kernels(bench) == [(0, 10000), (10000, 10200)]  # twice the budget: half the clock
 
 
 def test_dynamic_power_goes_with_a_power_of_the_clock(make: Callable[[int], Bench]) -> None:
     bench = make(1)
-    bench.core.set_power(50.0, 2.0, 0.0, 10.0, 20.0)
+    bench.engine.set_power(50.0, 2.0, 0.0, 10.0, 20.0)
     hot(bench)
     assert two_kernels(bench)[1] == (10000, 10200)  # four times the budget
 
@@ -71,7 +71,7 @@ def test_dynamic_power_goes_with_a_power_of_the_clock(make: Callable[[int], Benc
 )
 def test_what_a_lower_clock_costs(make: Callable[[int], Bench], nature: dict[str, float], took: int) -> None:
     bench = make(1)
-    bench.core.set_power(100.0, 1.0, 0.0, 10.0, 20.0)
+    bench.engine.set_power(100.0, 1.0, 0.0, 10.0, 20.0)
     hot(bench, **nature)
     start, end = two_kernels(bench)[1]
     assert end - start == took
@@ -79,22 +79,22 @@ def test_what_a_lower_clock_costs(make: Callable[[int], Bench], nature: dict[str
 
 def test_an_idle_gpu_gets_its_clock_back(make: Callable[[int], Bench]) -> None:
     bench = make(1)
-    bench.core.set_power(100.0, 1.0, 0.0, 10.0, 20.0)
+    bench.engine.set_power(100.0, 1.0, 0.0, 10.0, 20.0)
     hot(bench)
     assert two_kernels(bench, then=11000)[1] == (11000, 11100)
 
 
 def test_a_thirstier_gpu_is_slower(make: Callable[[int], Bench]) -> None:
     bench = make(1)
-    bench.core.set_power(100.0, 1.0, 0.0, 10.0, 20.0)
-    bench.core.set_appetite(0, 1.25)
+    bench.engine.set_power(100.0, 1.0, 0.0, 10.0, 20.0)
+    bench.engine.set_appetite(0, 1.25)
     hot(bench)
     assert two_kernels(bench)[1] == (10000, 10250)
 
 
 def test_communication_draws_too(make: Callable[[int], Bench]) -> None:
     bench = make(2)
-    bench.core.set_power(100.0, 1.0, 60.0, 10.0, 20.0)
+    bench.engine.set_power(100.0, 1.0, 60.0, 10.0, 20.0)
     hot(bench, dynamic=80.0)
     for index, rank in enumerate(bench.ranks):
         rank.communicator(1, 2, index)
@@ -109,7 +109,7 @@ def test_communication_draws_too(make: Callable[[int], Bench]) -> None:
 
 def test_gaps_grow_while_two_other_streams_have_work(make: Callable[[int], Bench]) -> None:
     bench = make(1)
-    bench.core.set_timing(0, 10, 25)
+    bench.engine.set_timing(0, 10, 25)
     (rank,) = bench.ranks
     for name in "ab":
         rank.kernel(f"{name}:100", blocks=1, at=0)
@@ -125,7 +125,7 @@ def test_gaps_grow_while_two_other_streams_have_work(make: Callable[[int], Bench
 
 def test_gaps_part_copies_and_memsets_too(make: Callable[[int], Bench]) -> None:
     bench = make(1)
-    bench.core.set_timing(0, 10, 25)
+    bench.engine.set_timing(0, 10, 25)
     (rank,) = bench.ranks
     rank.kernel("a:100", at=0)
     rank.emit("EVENT_RECORD", id=1, at=0)
@@ -138,7 +138,7 @@ def test_gaps_part_copies_and_memsets_too(make: Callable[[int], Bench]) -> None:
 
 
 class Appetites:
-    """A core that notes what it is told."""
+    """A engine that notes what it is told."""
 
     def __init__(self) -> None:
         self.factors: dict[int, float] = {}
@@ -152,19 +152,19 @@ class Appetites:
 
 @pytest.mark.parametrize("world", [1, 2, 4, 64])
 def test_gpus_of_a_job_have_the_quantiles_of_their_distribution(world: int) -> None:
-    core: Any = Appetites()
-    limit_power(core, H200, world)
-    factors = sorted(core.factors[rank] - 1.0 for rank in range(world))
+    engine: Any = Appetites()
+    limit_power(engine, H200, world)
+    factors = sorted(engine.factors[rank] - 1.0 for rank in range(world))
     assert math.isclose(sum(factors), 0.0, abs_tol=1e-9)
     spread = math.sqrt(sum(f * f for f in factors) / world)
     assert (spread == 0.0) if world == 1 else 0.5 * H200.power.spread < spread <= H200.power.spread
 
 
 def test_a_lower_limit_leaves_what_kernels_draw() -> None:
-    core: Any = Appetites()
+    engine: Any = Appetites()
     limited = replace(H200, limit_watts=500.0)
-    limit_power(core, limited, 1)
-    assert core.budget == pytest.approx(500 - 0.21 * 700)
+    limit_power(engine, limited, 1)
+    assert engine.budget == pytest.approx(500 - 0.21 * 700)
     price = Price((1000,), "elementwise", "measured", 0.0, 4.5e6)
     assert nature_of(Machine(limited), price).steady == nature_of(Machine(H200), price).steady > 0
 

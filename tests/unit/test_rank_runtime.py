@@ -1,4 +1,4 @@
-"""The rank runtime (stub/rank*.c), driven through ctypes in a forked child."""
+"""The rank runtime (stub/rank), driven through ctypes in a forked child."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from support.fakelog import small_run
 from support.fakeranks import Bench
 
 from phantora.errors import PhantoraError
-from phantora.sim import core as native
+from phantora.sim.engine import library as native
 from phantora.trace import recording
 from phantora.trace.reader import open_log
 from phantora.trace.recording import RECORD, RecordingWriter, decode, encode
@@ -78,17 +78,17 @@ def test_a_recording_of_another_wire_is_refused() -> None:
         recording.Chunk.from_metadata(metadata)
 
 
-# ------------------------------------------------------------------ the core, with fixed durations
+# ------------------------------------------------------------------ the engine, with fixed durations
 
 
 def recorded(bench: Bench) -> list[recording.Records]:
-    return [bench.core.take_records(rank, True) for rank in range(len(bench.ranks))]
+    return [bench.engine.take_records(rank, True) for rank in range(len(bench.ranks))]
 
 
-def replayed(core_library: Path, said: list[recording.Records], host_scale: float = 1.0) -> Bench:
+def replayed(engine_library: Path, said: list[recording.Records], host_scale: float = 1.0) -> Bench:
     """A bench whose ranks are recordings; not yet run."""
-    bench = Bench.create(core_library, len(said), speak=False)
-    bench.core.play(host_scale)
+    bench = Bench.create(engine_library, len(said), speak=False)
+    bench.engine.play(host_scale)
     for rank, records in zip(bench.ranks, said, strict=True):
         rank.ring[: len(records)] = records
         rank.control["head"] = len(records)
@@ -116,19 +116,19 @@ def wait_loop(bench: Bench) -> None:
     bench.run()
 
 
-def test_a_replay_is_the_run(core_library: Path) -> None:
-    bench = Bench.create(core_library, 2, record=True)
+def test_a_replay_is_the_run(engine_library: Path) -> None:
+    bench = Bench.create(engine_library, 2, record=True)
     wait_loop(bench)
-    again = replayed(core_library, recorded(bench))
+    again = replayed(engine_library, recorded(bench))
     assert again.run() & native.DONE
     assert again.rows() == bench.rows()
 
 
-def test_hosts_go_on_after_the_new_answer(core_library: Path) -> None:
+def test_hosts_go_on_after_the_new_answer(engine_library: Path) -> None:
     """Kernels that take 300 instead of 100 ns: the host's next call comes as much later."""
-    bench = Bench.create(core_library, 2, record=True)
+    bench = Bench.create(engine_library, 2, record=True)
     wait_loop(bench)
-    again = replayed(core_library, recorded(bench))
+    again = replayed(engine_library, recorded(bench))
     again.durations = {"k:100": 300}
     assert again.run() & native.DONE
     before, after = bench.rows(), again.rows()
@@ -142,18 +142,18 @@ def test_hosts_go_on_after_the_new_answer(core_library: Path) -> None:
         assert of(after, kind) == expected
 
 
-def test_host_time_scales_between_waits(core_library: Path) -> None:
-    bench = Bench.create(core_library, 2, record=True)
+def test_host_time_scales_between_waits(engine_library: Path) -> None:
+    bench = Bench.create(engine_library, 2, record=True)
     wait_loop(bench)
-    again = replayed(core_library, recorded(bench), host_scale=0.0)
+    again = replayed(engine_library, recorded(bench), host_scale=0.0)
     assert again.run() & native.DONE
     ends = [row["end"] for row in again.rows() if row["kind"] == "KERNEL"]
     assert ends == [100, 200, 300]
 
 
-def test_a_sleeper_goes_on_when_its_peer_is_released(core_library: Path) -> None:
+def test_a_sleeper_goes_on_when_its_peer_is_released(engine_library: Path) -> None:
     """Rank 1 slept outside CUDA until rank 0's wait ended; with slower kernels it sleeps longer."""
-    bench = Bench.create(core_library, 2, record=True)
+    bench = Bench.create(engine_library, 2, record=True)
     zero, one = bench.ranks
     for index, rank in enumerate(bench.ranks):
         rank.communicator(1, 2, index)
@@ -162,7 +162,7 @@ def test_a_sleeper_goes_on_when_its_peer_is_released(core_library: Path) -> None
     zero.kernel("k:100", blocks=1, at=0)
     zero.ask("sync", "STREAM_SYNC", stream=0)
     bench.run()
-    assert bench.core.overtake([1])
+    assert bench.engine.overtake([1])
     assert zero.answer("sync") == (0, 100)
     one.collective(1, 40, stream=8, at=130)
     for rank in bench.ranks:
@@ -170,24 +170,24 @@ def test_a_sleeper_goes_on_when_its_peer_is_released(core_library: Path) -> None
     bench.run()
     said = recorded(bench)
 
-    same = replayed(core_library, said)
+    same = replayed(engine_library, said)
     same.run()
-    assert same.core.overtake([])
+    assert same.engine.overtake([])
     assert same.run() & native.DONE
     assert same.rows() == bench.rows()
 
-    slower = replayed(core_library, said)
+    slower = replayed(engine_library, said)
     slower.durations = {"k:100": 300}
     slower.run()
-    assert slower.core.overtake([])
+    assert slower.engine.overtake([])
     assert slower.run() & native.DONE
     (arrival,) = (row["start"] for row in slower.rows() if row["kind"] == "COLLECTIVE" and row["rank"] == 1)
     assert arrival == 330
 
 
-def test_payloads_polls_and_addresses_are_not_kept(core_library: Path) -> None:
+def test_payloads_polls_and_addresses_are_not_kept(engine_library: Path) -> None:
     helper = layout.Flag["PH_F_HELPER"]
-    bench = Bench.create(core_library, 1, record=True)
+    bench = Bench.create(engine_library, 1, record=True)
     (rank,) = bench.ranks
     rank.communicator(1, 1, 0)
     rank.collective(1, 8, data=b"12345678", ticket=5)
@@ -215,8 +215,8 @@ def test_payloads_polls_and_addresses_are_not_kept(core_library: Path) -> None:
         {"kind": 250},
     ],
 )  # fmt: skip
-def test_impossible_records_are_refused(core_library: Path, fields: dict[str, int]) -> None:
-    bench = Bench.create(core_library, 1, record=True)
+def test_impossible_records_are_refused(engine_library: Path, fields: dict[str, int]) -> None:
+    bench = Bench.create(engine_library, 1, record=True)
     bench.ranks[0].exit()
     bench.run()
     (said,) = recorded(bench)
@@ -224,6 +224,6 @@ def test_impossible_records_are_refused(core_library: Path, fields: dict[str, in
     bad["slot"] = layout.CONSTANTS["PH_NO_SLOT"]
     for name, value in fields.items():
         bad[name] = value
-    again = replayed(core_library, [np.concatenate([said[:1], bad, said[1:]])])
+    again = replayed(engine_library, [np.concatenate([said[:1], bad, said[1:]])])
     assert again.run() & native.ERROR
-    assert "recording of rank 0 is damaged" in again.core.error()
+    assert "recording of rank 0 is damaged" in again.engine.error()

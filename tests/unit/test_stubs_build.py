@@ -228,18 +228,22 @@ def test_trap_names_itself(stub_set: stubs.StubSet) -> None:
     assert os.waitpid(pid, 0)[1] == 0
 
 
-C_SOURCES = [path.name for path in build.source_directory().glob("*.c")]
-CORE_SOURCES = [path.name for path in build.core_sources()]
+SOURCES = [
+    path
+    for root in (build.source_directory(), build.engine_directory())
+    for path in sorted(root.rglob("*"))
+    if path.suffix in (".c", ".cpp") and path.parent.name != build.TRACER_FOLDER
+]
 
 
-@pytest.mark.parametrize("source", sorted(C_SOURCES + CORE_SOURCES))
-def test_sources_compile_without_a_warning(source: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", SOURCES, ids=[f"{path.parent.name}/{path.name}" for path in SOURCES])
+def test_sources_compile_without_a_warning(source: Path, tmp_path: Path) -> None:
     (tmp_path / "phantora_wire.h").write_text(layout.c_header())
-    sources = build.source_directory()
-    compiler = build._C if source.endswith(".c") else build._CXX
+    include = ["-I", str(tmp_path), "-I", str(build.source_directory()), "-I", str(build.engine_directory())]
+    compiler = build._C if source.suffix == ".c" else build._CXX
     command = [*compiler, "-Werror", *build._defines(find.find_torch()), "-fsyntax-only"]
     result = subprocess.run(
-        [*command, "-I", str(tmp_path), "-I", str(sources), str(sources / source)],
+        [*command, *include, str(source)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr

@@ -121,7 +121,7 @@ def spread(topology: Topology, routes: list[tuple[int, ...]], library: Path) -> 
     return max(network.run().values())
 
 
-def test_two_flows_over_two_spines_finish_in_the_time_of_one(core_library: Path) -> None:
+def test_two_flows_over_two_spines_finish_in_the_time_of_one(engine_library: Path) -> None:
     """One spine's uplink is as fast as a NIC: two flows through it would take twice as long."""
     base = fabric("8x2xH100", kind="leaf-spine", hosts_per_leaf=1, spines=2, oversubscription=1.0)
     ways = {}
@@ -129,13 +129,13 @@ def test_two_flows_over_two_spines_finish_in_the_time_of_one(core_library: Path)
         topology = build(replace(base, fabric=replace(base.fabric, seed=seed)))
         pair = [topology.route(0, 2), topology.route(1, 3)]
         spines = {node for route in pair for node in nodes(topology, route) if node.startswith("spine")}
-        ways[len(spines)] = spread(topology, pair, core_library)
+        ways[len(spines)] = spread(topology, pair, engine_library)
     alone = GB / (base.inter.bandwidth * NETWORK_SHARE) * 1e9
     assert ways[2] == pytest.approx(alone, rel=1e-6)
     assert ways[1] == pytest.approx(2 * alone, rel=1e-6)
     # Adaptive routing gives the second flow the other spine, whatever the seed.
     adaptive = build(replace(base, fabric=replace(base.fabric, routing="adaptive")))
-    assert spread(adaptive, [adaptive.route(0, 2), adaptive.route(1, 3)], core_library) == ways[2]
+    assert spread(adaptive, [adaptive.route(0, 2), adaptive.route(1, 3)], engine_library) == ways[2]
 
 
 def test_ecmp_uses_all_equal_ways_about_alike() -> None:

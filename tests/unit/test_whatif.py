@@ -11,8 +11,8 @@ from support.fakeranks import Bench
 from phantora.errors import PhantoraError
 from phantora.hardware import load_cluster
 from phantora.hardware.topology import Flow
-from phantora.sim import core as native
 from phantora.sim.collectives import CollectiveModel
+from phantora.sim.engine import library as native
 from phantora.sim.whatif import Background, Degrade, Straggler, WhatIf, parse_what_if
 from phantora.sim.wires import Wires
 from phantora.wire.layout import Coll
@@ -47,10 +47,10 @@ def bench_of(library: Path, cluster: str, changes: WhatIf) -> tuple[Bench, Colle
     model = CollectiveModel(load_cluster(cluster))
     world = load_cluster(cluster).world_size
     bench = Bench.create(library, world)
-    Wires(bench.core, model.topology, world, changes)
+    Wires(bench.engine, model.topology, world, changes)
 
     def flows(request: native.PriceRequest) -> tuple[int, Sequence[Flow]]:
-        ranks = bench.core.comm_ranks(request.comm)
+        ranks = bench.engine.comm_ranks(request.comm)
         price = model.collective(request.sub, ranks, request.bytes, request.dtype, request.root)
         return price.latency_ns, price.flows
 
@@ -59,8 +59,8 @@ def bench_of(library: Path, cluster: str, changes: WhatIf) -> tuple[Bench, Colle
 
 
 @pytest.mark.parametrize("cluster", ["1x4xH200", "2x8xH100", "1x4xL40S", "4x8xA100-80GB"])
-def test_alone_on_the_wires_a_collective_takes_what_the_model_says(core_library: Path, cluster: str) -> None:
-    bench, model = bench_of(core_library, cluster, WhatIf())
+def test_alone_on_the_wires_a_collective_takes_what_the_model_says(engine_library: Path, cluster: str) -> None:
+    bench, model = bench_of(engine_library, cluster, WhatIf())
     world = len(bench.ranks)
     calls = [
         (getattr(Coll, k), 1 << s)
@@ -78,8 +78,8 @@ def test_alone_on_the_wires_a_collective_takes_what_the_model_says(core_library:
     assert took == [model.collective(kind, tuple(range(world)), nbytes, 7, 0).duration_ns for kind, nbytes in calls]
 
 
-def test_a_degraded_port_slows_its_collective(core_library: Path) -> None:
-    bench, model = bench_of(core_library, "1x4xH200", WhatIf((Degrade("h0.gpu2>*", 0.5),)))
+def test_a_degraded_port_slows_its_collective(engine_library: Path) -> None:
+    bench, model = bench_of(engine_library, "1x4xH200", WhatIf((Degrade("h0.gpu2>*", 0.5),)))
     for own, rank in enumerate(bench.ranks):
         rank.communicator(1, 4, own)
         rank.collective(1, 1 << 28, kind=Coll.ALL_GATHER)
@@ -100,6 +100,6 @@ def test_a_degraded_port_slows_its_collective(core_library: Path) -> None:
         (WhatIf(background=(Background(0, 4, 1e9),)), "two different GPUs of 0 to 3"),
     ],
 )
-def test_unknown_names_are_refused(core_library: Path, changes: WhatIf, message: str) -> None:
+def test_unknown_names_are_refused(engine_library: Path, changes: WhatIf, message: str) -> None:
     with pytest.raises(PhantoraError, match=message):
-        bench_of(core_library, "1x4xH200", changes)
+        bench_of(engine_library, "1x4xH200", changes)

@@ -102,7 +102,7 @@ class CollectiveModel:
         self._timing = Timing(tuner, link, pcie, nic, intra.latency_ns / reference, NVLINK_CHANNELS, constants)
         self._groups = lru_cache(maxsize=4096)(self._group)
         self._patterns = lru_cache(maxsize=256)(self._pattern)
-        self._prices = lru_cache(maxsize=64)(self._price)  # the core asks once; a large one has 5,000 flows
+        self._prices = lru_cache(maxsize=64)(self._price)  # the engine asks once; a large one has 5,000 flows
 
     # ------------------------------------------------------------------ public
 

@@ -1,0 +1,129 @@
+// The host time of Python between operators: every Python frame that a clock-moving thread enters
+// costs the host profile's PY_FRAME, and PY_CODE for every 1,000 units of its code.
+//
+// Code that ran a moment ago runs faster: on a real host a frame of the same PyTorch code took 0.15 us in a loop
+// of 53 frames, 0.45 in one of 167 and 0.8 to 1 us in FSDP2's steps (benchmarks/device/host_time.py). So its units
+// count by ph_coldness.
+//
+// Frames are counted, not timed, so the clock stays deterministic. CPython offers a hook for it
+// (PEP 523) that costs about 10 ns a frame and slows nothing else down; a profiler would switch off
+// the interpreter's specialisation. The length of a function's code stands for the work in one call
+// of it: C functions that it calls, attribute look-ups, arithmetic. The code of the import system is
+// free of charge, because what it does depends on compiled files that an earlier run may have left; so is
+// what __eq__ does, because a dict calls it when hashes collide, and many hashes are made of addresses.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "abi/export.h"
+#include "rank/rank.h"
+
+typedef struct ph_pyobject ph_pyobject;
+typedef ph_pyobject *(*eval_function)(void *thread, void *frame, int exception);
+
+extern const char *Py_GetVersion(void);
+extern void *PyInterpreterState_Get(void);
+extern void Py_DecRef(ph_pyobject *object);
+extern ph_pyobject *PyObject_GetAttrString(ph_pyobject *object, const char *name);
+extern const char *PyUnicode_AsUTF8AndSize(ph_pyobject *text, long *length);
+extern long PyObject_Size(ph_pyobject *object);
+extern void PyErr_Clear(void);
+
+// Not in the stable ABI, and under different names since 3.12: looked up when installed.
+static eval_function evaluate;
+static ph_pyobject *(*frame_code)(void *frame);  // 3.10 and 3.12 on; a new reference
+static int (*get_extra)(ph_pyobject *code, long index, void **extra);
+static int (*set_extra)(ph_pyobject *code, long index, void *extra);
+static long extra_index = -1;
+
+#define F_CODE_311 4  // words before f_code in 3.11's _PyInterpreterFrame, which has no accessor
+#define UNIT_BYTES 2
+#define MAX_UNITS 64   // of a call that count: a long function mostly returns early or takes one of many ways
+
+static bool is_free(const char *file) {
+  return !strncmp(file, "<frozen importlib", 17) || !strncmp(file, "<frozen zipimport", 17) ||
+         strstr(file, "/importlib/") || strstr(file, "/phantora/launch/");
+}
+
+typedef struct ph_code {  // what is kept with a code object
+  bool free;              // of charge
+  bool compares;          // an __eq__
+  bool enters_autograd;
+  size_t units;
+  int64_t last;           // of ph_coldness
+} ph_code;
+
+static bool ends_with(const char *text, const char *end) {
+  size_t length = strlen(text), tail = strlen(end);
+  return length >= tail && !strcmp(text + length - tail, end);
+}
+
+static ph_code *look_at(ph_pyobject *code) {
+  ph_code *facts = calloc(1, sizeof *facts);
+  if (!facts) return NULL;
+  ph_pyobject *file = PyObject_GetAttrString(code, "co_filename"), *name = PyObject_GetAttrString(code, "co_name");
+  ph_pyobject *bytes = PyObject_GetAttrString(code, "co_code");
+  const char *path = file ? PyUnicode_AsUTF8AndSize(file, NULL) : NULL;
+  const char *function = name ? PyUnicode_AsUTF8AndSize(name, NULL) : NULL;
+  facts->free = !path || !function || !bytes || is_free(path);
+  if (!facts->free) {
+    facts->units = (size_t)PyObject_Size(bytes) / UNIT_BYTES;
+    if (facts->units > MAX_UNITS) facts->units = MAX_UNITS;
+    facts->compares = !strcmp(function, "__eq__");
+    facts->enters_autograd = !strcmp(function, "_engine_run_backward") && ends_with(path, "torch/autograd/graph.py");
+  }
+  if (file) Py_DecRef(file);
+  if (name) Py_DecRef(name);
+  if (bytes) Py_DecRef(bytes);
+  PyErr_Clear();
+  if (set_extra(code, extra_index, facts)) PyErr_Clear();
+  return facts;
+}
+
+static void charge(ph_code *code) {
+  if (code->free) return;
+  ph_charge_frame(code->units * ph_coldness(&code->last));
+  if (code->enters_autograd) ph_charge(PH_API_BACKWARD_CALL);
+}
+
+static _Thread_local int comparing;
+
+static ph_pyobject *counted(void *thread, void *frame, int exception) {
+  ph_code *facts = NULL;
+  if (!exception && ph_moves_clock()) {
+    ph_pyobject *code = frame_code ? frame_code(frame) : ((ph_pyobject **)frame)[F_CODE_311];
+    void *extra = NULL;
+    if (get_extra(code, extra_index, &extra)) PyErr_Clear();
+    facts = extra ? extra : look_at(code);
+    if (frame_code) Py_DecRef(code);
+    if (facts && !facts->compares && !comparing) charge(facts);
+  }
+  if (!facts || !facts->compares) return evaluate(thread, frame, exception);
+  comparing++;
+  ph_pyobject *result = evaluate(thread, frame, exception);
+  comparing--;
+  return result;
+}
+
+static void *either(const char *now, const char *before) {
+  void *symbol = dlsym(RTLD_DEFAULT, now);
+  return symbol ? symbol : dlsym(RTLD_DEFAULT, before);
+}
+
+// Charges Python frames from now on. False when this interpreter has no such hook.
+PH_EXPORT bool ph_count_frames(void) {
+  if (!ph_connected() || ph_null_mode() || ph_shared()->host_mode != PH_HOST_MODELLED) return true;
+  int minor = atoi(Py_GetVersion() + 2);
+  void (*install)(void *, eval_function) = dlsym(RTLD_DEFAULT, "_PyInterpreterState_SetEvalFrameFunc");
+  long (*request)(void (*)(void *)) = either("PyUnstable_Eval_RequestCodeExtraIndex", "_PyEval_RequestCodeExtraIndex");
+  evaluate = dlsym(RTLD_DEFAULT, "_PyEval_EvalFrameDefault");
+  get_extra = either("PyUnstable_Code_GetExtra", "_PyCode_GetExtra");
+  set_extra = either("PyUnstable_Code_SetExtra", "_PyCode_SetExtra");
+  frame_code = minor == 11 ? NULL : either("PyUnstable_InterpreterFrame_GetCode", "PyFrame_GetCode");
+  if (!install || !request || !evaluate || !get_extra || !set_extra || (minor != 11 && !frame_code)) return false;
+  if (extra_index < 0) extra_index = request(free);
+  if (extra_index < 0) return false;
+  install(PyInterpreterState_Get(), counted);
+  return true;
+}

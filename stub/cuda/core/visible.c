@@ -1,0 +1,68 @@
+// CUDA_VISIBLE_DEVICES: which of its host's GPUs this process sees, and in what order.
+//
+// Read when CUDA is first used, as by the driver. The list ends at the first entry that names no GPU;
+// a GPU named twice, as an empty list, leaves none. NVML knows nothing of it and counts all GPUs.
+#include "cuda/core/cuda_core.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_VISIBLE 64
+
+static int host_devices, visible_devices;
+static int physical[MAX_VISIBLE];
+
+void phc_uuid_text(int device, char text[PHC_UUID_TEXT]) {
+  unsigned char u[16];
+  phc_device_uuid(device, u);
+  int at = snprintf(text, PHC_UUID_TEXT, "GPU-");
+  for (int i = 0; i < 16; i++)
+    at += snprintf(text + at, PHC_UUID_TEXT - (size_t)at, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", u[i]);
+}
+
+// The GPU that an entry names: its number, or "GPU-" and enough of its UUID to tell it. -1: none.
+static int named(const char *entry, size_t length) {
+  if (!strncmp(entry, "GPU-", 4)) {
+    int found = -1;
+    for (int i = 0; i < host_devices; i++) {
+      char uuid[PHC_UUID_TEXT];
+      phc_uuid_text(i, uuid);
+      if (length >= sizeof uuid || strncmp(uuid, entry, length)) continue;
+      if (found >= 0) return -1;
+      found = i;
+    }
+    return found;
+  }
+  char *end;
+  long number = strtol(entry, &end, 10);
+  return end == entry + length && length && number >= 0 && number < host_devices ? (int)number : -1;
+}
+
+void phc_see(int devices) {
+  host_devices = devices < MAX_VISIBLE ? devices : MAX_VISIBLE;
+  visible_devices = 0;
+  const char *list = getenv("CUDA_VISIBLE_DEVICES");
+  if (!list) {
+    for (int i = 0; i < host_devices; i++) physical[visible_devices++] = i;
+    return;
+  }
+  for (const char *entry = list;; entry++) {
+    entry += strspn(entry, " ");
+    size_t length = strcspn(entry, ", ");
+    int device = named(entry, length);
+    if (device < 0) return;
+    for (int i = 0; i < visible_devices; i++)
+      if (physical[i] == device) {
+        visible_devices = 0;
+        return;
+      }
+    physical[visible_devices++] = device;
+    entry += length;
+    entry += strspn(entry, " ");
+    if (*entry != ',') return;
+  }
+}
+
+int phc_devices(void) { return visible_devices; }
+int phc_physical(int device) { return device >= 0 && device < visible_devices ? physical[device] : device; }

@@ -1,0 +1,121 @@
+// libcupti: the profiling interface, so that torch.profiler runs. Calls succeed and no activity is
+// delivered: the timeline of a run is the simulator's own log, in virtual time.
+#include <stdlib.h>
+#include <string.h>
+#include "abi/export.h"
+#include "cuda/core/cuda_core.h"
+
+enum { CUPTI_SUCCESS = 0, CUPTI_INVALID_PARAMETER = 1, CUPTI_MAX_LIMIT_REACHED = 12, CUPTI_QUEUE_EMPTY = 18 };
+typedef int CUptiResult;
+#define PH_CUPTI_VERSION (PH_CUDA_MAJOR == 13 ? 130001 : 26)
+
+static CUptiResult give(void *to, const void *value, size_t size) {
+  if (!to) return CUPTI_INVALID_PARAMETER;
+  memcpy(to, value, size);
+  return CUPTI_SUCCESS;
+}
+#define GIVE(to, type, value) give((to), &(type){value}, sizeof(type))
+#define CALL(name, parameters, expression) \
+  PH_EXPORT CUptiResult name parameters {  \
+    ph_enter();                            \
+    CUptiResult code = (expression);       \
+    ph_leave();                            \
+    return code;                           \
+  }
+
+PH_EXPORT CUptiResult cuptiGetResultString(CUptiResult code, const char **text) {
+  static const struct {
+    int code;
+    const char *text;
+  } texts[] = {{CUPTI_SUCCESS, "CUPTI_SUCCESS"},
+               {CUPTI_INVALID_PARAMETER, "CUPTI_ERROR_INVALID_PARAMETER"},
+               {CUPTI_MAX_LIMIT_REACHED, "CUPTI_ERROR_MAX_LIMIT_REACHED"},
+               {CUPTI_QUEUE_EMPTY, "CUPTI_ERROR_QUEUE_EMPTY"}};
+  if (!text) return CUPTI_INVALID_PARAMETER;
+  for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+    if (texts[i].code == code) return *text = texts[i].text, CUPTI_SUCCESS;
+  return *text = "CUPTI_ERROR_UNKNOWN", CUPTI_INVALID_PARAMETER;
+}
+
+// Subscribing, enabling and flushing: accepted.
+#define ACCEPTED(X)                                                                                     \
+  X(cuptiActivityEnable, (int kind)) X(cuptiActivityDisable, (int kind))                                \
+  X(cuptiActivityFlushAll, (uint32_t flag)) X(cuptiActivityFlushPeriod, (uint32_t ms))                  \
+  X(cuptiActivityEnableLatencyTimestamps, (uint8_t on))                                                 \
+  X(cuptiActivityEnableLaunchAttributes, (uint8_t on)) X(cuptiActivityEnableDeviceGraph, (uint8_t on))  \
+  X(cuptiActivityEnableHWTrace, (uint8_t on)) X(cuptiActivityEnableAllSyncRecords, (uint8_t on))        \
+  X(cuptiActivityEnableCudaEventDeviceTimestamps, (uint8_t on)) X(cuptiEnableAllDomains, (uint32_t on)) \
+  X(cuptiFinalize, (void)) X(cuptiSetThreadIdType, (int type))
+#define ACCEPT(name, parameters)                                                          \
+  _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wunused-parameter\"") \
+      CALL(name, parameters, CUPTI_SUCCESS)                                               \
+  _Pragma("GCC diagnostic pop")
+ACCEPTED(ACCEPT)
+ACCEPT(cuptiActivityEnableContext, (void *context, int kind))
+ACCEPT(cuptiActivityDisableContext, (void *context, int kind))
+ACCEPT(cuptiActivityEnableDriverApi, (uint32_t id, uint8_t on))
+ACCEPT(cuptiActivityEnableRuntimeApi, (uint32_t id, uint8_t on))
+ACCEPT(cuptiEnableCallback, (uint32_t on, void *subscriber, int domain, uint32_t id))
+ACCEPT(cuptiEnableDomain, (uint32_t on, void *subscriber, int domain))
+ACCEPT(cuptiUnsubscribe, (void *subscriber))
+ACCEPT(cuptiActivitySetAttribute, (int attribute, size_t *size, void *value))
+
+static CUptiResult subscribe(void **subscriber, void *callback) {
+  static char the_one;
+  return callback ? GIVE(subscriber, void *, &the_one) : CUPTI_INVALID_PARAMETER;
+}
+CALL(cuptiSubscribe, (void **subscriber, void *callback, void *data),
+     ((void)data, subscribe(subscriber, callback)))
+CALL(cuptiActivityRegisterCallbacks, (void *request, void *complete),
+     request &&complete ? CUPTI_SUCCESS : CUPTI_INVALID_PARAMETER)
+CALL(cuptiActivityRegisterTimestampCallback, (void *callback),
+     callback ? CUPTI_SUCCESS : CUPTI_INVALID_PARAMETER)
+CALL(cuptiActivityGetNextRecord, (uint8_t *buffer, size_t bytes, void **record),
+     ((void)bytes, buffer &&record ? CUPTI_MAX_LIMIT_REACHED : CUPTI_INVALID_PARAMETER))
+CALL(cuptiActivityGetNumDroppedRecords, (void *context, uint32_t stream, size_t *dropped),
+     ((void)context, (void)stream, GIVE(dropped, size_t, 0)))
+CALL(cuptiActivityGetAttribute, (int attribute, size_t *size, void *value),
+     ((void)attribute, size &&value ? (memset(value, 0, *size), CUPTI_SUCCESS) : CUPTI_INVALID_PARAMETER))
+
+// External correlation ids: a stack per thread and kind, as the real library keeps.
+enum { KINDS = 8, DEPTH = 1024 };
+static __thread struct {
+  uint64_t *ids;
+  uint32_t used;
+} correlations[KINDS];
+static CUptiResult push(int kind, uint64_t id) {
+  if (kind < 0 || kind >= KINDS) return CUPTI_INVALID_PARAMETER;
+  if (!correlations[kind].ids && !(correlations[kind].ids = malloc(DEPTH * sizeof(uint64_t))))
+    return CUPTI_INVALID_PARAMETER;
+  uint32_t at = correlations[kind].used++;
+  if (at < DEPTH) correlations[kind].ids[at] = id;  // deeper ones are counted, so that pops match
+  return CUPTI_SUCCESS;
+}
+static CUptiResult pop(int kind, uint64_t *id) {
+  if (kind < 0 || kind >= KINDS) return CUPTI_INVALID_PARAMETER;
+  if (!correlations[kind].used) return CUPTI_QUEUE_EMPTY;
+  uint32_t at = --correlations[kind].used;
+  if (id) *id = at < DEPTH ? correlations[kind].ids[at] : 0;
+  return CUPTI_SUCCESS;
+}
+CALL(cuptiActivityPushExternalCorrelationId, (int kind, uint64_t id), push(kind, id))
+CALL(cuptiActivityPopExternalCorrelationId, (int kind, uint64_t *id), pop(kind, id))
+
+static int64_t timestamp(void) {
+  const ph_header *header = ph_shared();
+  return (header ? header->epoch_ns : 0) + (ph_connected() ? ph_now() : 0);
+}
+CALL(cuptiGetVersion, (uint32_t *version), GIVE(version, uint32_t, PH_CUPTI_VERSION))
+CALL(cuptiGetTimestamp, (uint64_t *time), GIVE(time, uint64_t, (uint64_t)timestamp()))
+CALL(cuptiGetDeviceId, (void *context, uint32_t *device),
+     ((void)context, GIVE(device, uint32_t, (uint32_t)ph_current_device())))
+CALL(cuptiGetContextId, (void *context, uint32_t *id), ((void)context, GIVE(id, uint32_t, 1)))
+static CUptiResult stream_id(void *handle, bool per_thread, uint32_t *id) {
+  ph_stream *stream = ph_stream_of(handle, per_thread);
+  return stream ? GIVE(id, uint32_t, stream->id) : CUPTI_INVALID_PARAMETER;
+}
+CALL(cuptiGetStreamId, (void *context, void *stream, uint32_t *id),
+     ((void)context, stream_id(stream, false, id)))
+CALL(cuptiGetStreamIdEx, (void *context, void *stream, uint8_t per_thread, uint32_t *id),
+     ((void)context, stream_id(stream, per_thread, id)))
+CALL(cuptiGetLastError, (void), CUPTI_SUCCESS)

@@ -1,0 +1,569 @@
+// Device memory: reserved address space, accounting against the simulated GPU, and the bytes in it.
+//
+// Memory reads as zero until true bytes are stored; the pages that hold such bytes are marked, so
+// that clearing what a kernel "wrote" costs nothing where nothing true lies (docs/values.md).
+#define _GNU_SOURCE
+#include "rank/internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define PAGE ((size_t)4096)
+#define CHUNK ((size_t)2 << 20)        // the driver hands out device memory in pieces of 2 MiB
+#define SMALL_ALLOCATION (CHUNK / 2)   // allocations up to this share a chunk
+#define SMALL_ALIGN ((size_t)512)      // alignment of cudaMalloc
+#define GROUP_PAGES ((size_t)4096)     // pages per bit of the upper bitmap: 16 MiB
+#define DROP_PAGES 16                  // runs of whole pages from here on are given back to the system
+
+// ---------------------------------------------------------------- ranges
+typedef struct range {
+  ph_range is;
+  bool owned;             // mapped by us, private: whole pages can be dropped
+  bool small;             // lies in a shared chunk
+  size_t charged;         // bytes on the device's account
+  uint64_t *pages;        // bit per 4 KiB page: holds true bytes; mapped at the first mark
+  uint64_t *groups;       // bit per GROUP_PAGES pages that may hold such a page
+  struct chunk *chunk;    // of a small allocation
+} range;
+
+// 2 MiB shared by small allocations; freed with the last of them.
+typedef struct chunk {
+  struct chunk *next;
+  char *base;
+  int device;
+  size_t used;
+  int live;
+} chunk;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static range **ranges;  // by address
+static size_t range_count, range_room;
+static size_t last_hit;
+static chunk *chunks;
+static int64_t accounts[PH_MAX_DEVICES];  // bytes taken: allocations and charges
+static bool short_of[PH_MAX_DEVICES];     // memory ran out once: the context has given back what it can
+static int64_t most;                      // that any device ever had taken, its context with it
+static _Atomic size_t marked_pages;       // over all ranges; 0: nothing true lies anywhere
+
+static void clear_in(range *r, uintptr_t from, uintptr_t to);
+
+// Index of the first range that ends after `address`.
+static size_t first_after(uintptr_t address) {
+  size_t low = 0, high = range_count;
+  if (last_hit < range_count) {
+    const ph_range *hit = &ranges[last_hit]->is;
+    if (address >= hit->base && address - hit->base < hit->size) return last_hit;
+  }
+  while (low < high) {
+    size_t middle = (low + high) / 2;
+    if (ranges[middle]->is.base + ranges[middle]->is.size <= address) low = middle + 1;
+    else high = middle;
+  }
+  last_hit = low;
+  return low;
+}
+
+static range *find(uintptr_t address) {
+  size_t i = first_after(address);
+  return i < range_count && ranges[i]->is.base <= address ? ranges[i] : NULL;
+}
+
+static int add(range *fresh) {
+  size_t at = first_after(fresh->is.base);
+  if (at < range_count && ranges[at]->is.base < fresh->is.base + fresh->is.size) return EEXIST;
+  if (range_count == range_room) {
+    size_t room = range_room ? range_room * 2 : 64;
+    range **grown = realloc(ranges, room * sizeof *grown);
+    if (!grown) return ENOMEM;
+    ranges = grown;
+    range_room = room;
+  }
+  memmove(ranges + at + 1, ranges + at, (range_count - at) * sizeof *ranges);
+  ranges[at] = fresh;
+  range_count++;
+  return 0;
+}
+
+static size_t page_count(const range *r) {
+  return (r->is.base % PAGE + r->is.size + PAGE - 1) / PAGE;
+}
+static size_t group_count(const range *r) { return (page_count(r) + GROUP_PAGES - 1) / GROUP_PAGES; }
+static size_t page_words(const range *r) { return group_count(r) * (GROUP_PAGES / 64); }
+static size_t group_words(const range *r) { return (group_count(r) + 63) / 64; }
+
+static void forget_pages(range *r) {
+  if (!r->pages) return;
+  size_t words = page_words(r), marked = 0;
+  for (size_t g = 0; g < group_count(r); g++) {
+    if (!(r->groups[g / 64] >> g % 64 & 1)) continue;
+    for (size_t w = g * (GROUP_PAGES / 64); w < (g + 1) * (GROUP_PAGES / 64); w++)
+      marked += (size_t)__builtin_popcountll(r->pages[w]);
+  }
+  atomic_fetch_sub(&marked_pages, marked);
+  munmap(r->pages, (words + group_words(r)) * sizeof *r->pages);
+  r->pages = NULL;
+}
+
+static void discard(range *r) {
+  forget_pages(r);
+  free(r);
+}
+
+// Takes the range that begins at `pointer` and is of one of `spaces` (bits) out of the table.
+static range *take(const void *pointer, unsigned spaces, bool owned) {
+  size_t at = first_after((uintptr_t)pointer);
+  if (at >= range_count) return NULL;
+  range *r = ranges[at];
+  if (r->is.base != (uintptr_t)pointer || r->owned != owned || !(spaces >> r->is.space & 1)) return NULL;
+  memmove(ranges + at, ranges + at + 1, (range_count - at - 1) * sizeof *ranges);
+  range_count--;
+  return r;
+}
+
+static void *reserve(size_t bytes) {
+  size_t align = bytes >= CHUNK ? CHUNK : PAGE;
+  size_t room = bytes + (align > PAGE ? align : 0);
+  char *area = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (area == MAP_FAILED) return NULL;
+  char *base = (char *)(((uintptr_t)area + align - 1) & ~(align - 1));
+  if (base > area) munmap(area, (size_t)(base - area));
+  size_t behind = (size_t)(area + room - (base + bytes));
+  if (behind) munmap(base + bytes, behind);
+  madvise(base, bytes, MADV_NOHUGEPAGE);  // a true byte shall cost 4 KiB, not 2 MiB
+  return base;
+}
+
+static size_t rounded(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
+
+static range *make(void *base, size_t bytes, enum ph_space space, int device, bool owned) {
+  range *r = calloc(1, sizeof *r);
+  if (!r) return NULL;
+  r->is = (ph_range){(uintptr_t)base, bytes, space, device};
+  r->owned = owned;
+  return r;
+}
+
+// ---------------------------------------------------------------- accounting
+static int64_t context_of(int device) {
+  return (int64_t)(ph_gpu()->context_bytes - (short_of[device] ? ph_gpu()->spare_bytes : 0));
+}
+
+static int64_t capacity(int device) {
+  return ph_gpu() ? (int64_t)ph_gpu()->memory_bytes - context_of(device) : 0;
+}
+
+static bool charge(int device, int64_t bytes) {
+  if (bytes > 0 && accounts[device] + bytes > capacity(device)) {
+    short_of[device] = true;
+    if (accounts[device] + bytes > capacity(device)) return false;
+  }
+  accounts[device] += bytes;
+  if (ph_gpu() && accounts[device] + context_of(device) > most) most = accounts[device] + context_of(device);
+  return true;
+}
+
+static bool is_device(int device) { return device >= 0 && device < ph_devices(); }
+
+bool ph_memory_charge(int device, int64_t bytes) {
+  if (!is_device(device)) return false;
+  pthread_mutex_lock(&lock);
+  bool fits = charge(device, bytes);
+  pthread_mutex_unlock(&lock);
+  return fits;
+}
+
+int64_t ph_memory_peak(void) {
+  pthread_mutex_lock(&lock);
+  int64_t peak = most;
+  pthread_mutex_unlock(&lock);
+  return peak;
+}
+
+void ph_memory_info(int device, size_t *free_bytes, size_t *total_bytes) {
+  *free_bytes = *total_bytes = 0;
+  if (!is_device(device)) return;
+  pthread_mutex_lock(&lock);
+  *total_bytes = ph_gpu()->memory_bytes;
+  int64_t rest = capacity(device) - accounts[device];
+  *free_bytes = rest > 0 ? (size_t)rest : 0;
+  pthread_mutex_unlock(&lock);
+}
+
+// ---------------------------------------------------------------- allocations
+static range *allocate_small(int device, size_t bytes) {
+  size_t size = rounded(bytes, SMALL_ALIGN);
+  chunk *in = chunks;
+  while (in && (in->device != device || CHUNK - in->used < size)) in = in->next;
+  bool fresh = !in;
+  if (fresh) {
+    if (!charge(device, (int64_t)CHUNK)) return NULL;
+    char *base = reserve(CHUNK);
+    in = base ? calloc(1, sizeof *in) : NULL;
+    if (!in) {
+      if (base) munmap(base, CHUNK);
+      charge(device, -(int64_t)CHUNK);
+      return NULL;
+    }
+    *in = (chunk){.next = chunks, .base = base, .device = device};
+    chunks = in;
+  }
+  range *r = make(in->base + in->used, bytes, PH_SPACE_DEVICE, device, true);
+  if (!r) return NULL;
+  r->small = true;
+  r->chunk = in;
+  if (add(r)) {
+    free(r);
+    return NULL;
+  }
+  in->used += size;
+  in->live++;
+  return r;
+}
+
+static range *allocate_large(int device, size_t bytes) {
+  size_t size = rounded(bytes, CHUNK);
+  if (size < bytes || !charge(device, (int64_t)size)) return NULL;
+  void *base = reserve(size);
+  range *r = base ? make(base, bytes, PH_SPACE_DEVICE, device, true) : NULL;
+  if (!r || add(r)) {
+    free(r);
+    if (base) munmap(base, size);
+    charge(device, -(int64_t)size);
+    return NULL;
+  }
+  r->charged = size;
+  return r;
+}
+
+void *ph_memory_alloc(int device, size_t bytes) {
+  if (!is_device(device) || !bytes || bytes > (size_t)INT64_MAX - CHUNK) return NULL;
+  pthread_mutex_lock(&lock);
+  range *r = bytes <= SMALL_ALLOCATION ? allocate_small(device, bytes) : allocate_large(device, bytes);
+  pthread_mutex_unlock(&lock);
+  return r ? (void *)r->is.base : NULL;
+}
+
+static void release_chunk(chunk *dead) {
+  chunk **at = &chunks;
+  while (*at != dead) at = &(*at)->next;
+  *at = dead->next;
+  charge(dead->device, -(int64_t)CHUNK);
+  munmap(dead->base, CHUNK);
+  free(dead);
+}
+
+int ph_memory_free(void *pointer) {
+  pthread_mutex_lock(&lock);
+  range *r = take(pointer, 1U << PH_SPACE_DEVICE, true);
+  if (r && r->small) {
+    clear_in(r, r->is.base, r->is.base + r->is.size);  // the chunk stays mapped
+    if (--r->chunk->live == 0) release_chunk(r->chunk);
+  } else if (r) {
+    charge(r->is.device, -(int64_t)r->charged);
+    munmap(pointer, r->charged);
+  }
+  size_t size = r ? r->is.size : 0;
+  if (r) discard(r);
+  pthread_mutex_unlock(&lock);
+  if (!size) return -1;
+  ph_touch_drop(pointer, size);  // bytes on their way would be stored into memory that is gone
+  return 0;
+}
+
+void *ph_pinned_alloc(size_t bytes) {
+  if (!bytes || bytes > (size_t)INT64_MAX - PAGE) return NULL;
+  size_t size = rounded(bytes, PAGE);
+  void *base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED) return NULL;
+  range *r = make(base, bytes, PH_SPACE_PINNED, -1, true);
+  pthread_mutex_lock(&lock);
+  if (!r || add(r)) {
+    free(r);
+    munmap(base, size);
+    base = NULL;
+  } else {
+    r->charged = size;
+  }
+  pthread_mutex_unlock(&lock);
+  return base;
+}
+
+int ph_pinned_free(void *pointer) {
+  pthread_mutex_lock(&lock);
+  range *r = take(pointer, 1U << PH_SPACE_PINNED, true);
+  if (r) {
+    munmap(pointer, r->charged);
+    discard(r);
+  }
+  pthread_mutex_unlock(&lock);
+  return r ? 0 : -1;
+}
+
+int ph_register(void *pointer, size_t bytes, enum ph_space space, int device) {
+  if (!pointer || !bytes || space == PH_SPACE_NONE) return -1;
+  range *r = make(pointer, bytes, space, device, false);
+  if (!r) return -1;
+  pthread_mutex_lock(&lock);
+  int error = add(r);
+  pthread_mutex_unlock(&lock);
+  if (!error) return 0;
+  free(r);
+  errno = error;
+  return -1;
+}
+
+int ph_unregister(void *pointer) {
+  pthread_mutex_lock(&lock);
+  range *r = take(pointer, ~0U, false);
+  if (r) discard(r);
+  pthread_mutex_unlock(&lock);
+  return r ? 0 : -1;
+}
+
+bool ph_memory_find(const void *pointer, ph_range *out) {
+  pthread_mutex_lock(&lock);
+  range *r = find((uintptr_t)pointer);
+  if (r) *out = r->is;
+  pthread_mutex_unlock(&lock);
+  return r != NULL;
+}
+
+// ---------------------------------------------------------------- true bytes
+static bool map_pages(range *r) {
+  if (r->pages) return true;
+  size_t words = page_words(r);
+  void *bits = mmap(NULL, (words + group_words(r)) * sizeof(uint64_t), PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (bits == MAP_FAILED) return false;
+  r->pages = bits;
+  r->groups = r->pages + words;
+  return true;
+}
+
+// Pages of `r` that [from, to) touches: first and one past the last.
+static void pages_of(const range *r, uintptr_t from, uintptr_t to, size_t *first, size_t *end) {
+  uintptr_t origin = r->is.base / PAGE * PAGE;
+  *first = (from - origin) / PAGE;
+  *end = (to - origin + PAGE - 1) / PAGE;
+}
+static uintptr_t page_address(const range *r, size_t page) { return r->is.base / PAGE * PAGE + page * PAGE; }
+
+static void mark(range *r, uintptr_t from, uintptr_t to) {
+  if (!map_pages(r)) abort();  // a few bytes of host memory are gone: nothing can go on
+  size_t first, end, added = 0;
+  pages_of(r, from, to, &first, &end);
+  for (size_t page = first; page < end; page++) {
+    uint64_t *word = &r->pages[page / 64], bit = 1ULL << page % 64;
+    added += !(*word & bit);
+    *word |= bit;
+    r->groups[page / GROUP_PAGES / 64] |= 1ULL << page / GROUP_PAGES % 64;
+  }
+  atomic_fetch_add(&marked_pages, added);
+}
+
+// The next marked page in [page, end), or `end`. Skips empty groups and forgets them.
+static size_t next_marked(range *r, size_t page, size_t end) {
+  while (page < end) {
+    size_t group = page / GROUP_PAGES;
+    if (!(r->groups[group / 64] >> group % 64)) {
+      page = (group / 64 + 1) * 64 * GROUP_PAGES;
+      continue;
+    }
+    if (!(r->groups[group / 64] >> group % 64 & 1)) {
+      page = (group + 1) * GROUP_PAGES;
+      continue;
+    }
+    uint64_t word = r->pages[page / 64] >> page % 64;
+    if (word) {
+      page += (size_t)__builtin_ctzll(word);
+      return page < end ? page : end;
+    }
+    page = (page / 64 + 1) * 64;
+  }
+  return end;
+}
+
+static void drop_empty_groups(range *r, size_t first, size_t end) {
+  // Only groups that lie in [first, end) wholly are known to be empty.
+  for (size_t g = (first + GROUP_PAGES - 1) / GROUP_PAGES; (g + 1) * GROUP_PAGES <= end; g++)
+    r->groups[g / 64] &= ~(1ULL << g % 64);
+}
+
+static void clear_in(range *r, uintptr_t from, uintptr_t to) {
+  if (!r->pages) return;
+  size_t first, end;
+  pages_of(r, from, to, &first, &end);
+  size_t page = next_marked(r, first, end), removed = 0;
+  if (page == end) return;
+  while (page < end) {
+    uintptr_t start = page_address(r, page);
+    if (start < from || start + PAGE > to) {  // in part: other bytes of the page stay
+      uintptr_t low = start < from ? from : start, high = start + PAGE > to ? to : start + PAGE;
+      memset((void *)low, 0, high - low);
+      page = next_marked(r, page + 1, end);
+      continue;
+    }
+    size_t run = page;
+    while (run < end && page_address(r, run) + PAGE <= to && (r->pages[run / 64] >> run % 64 & 1)) {
+      r->pages[run / 64] &= ~(1ULL << run % 64);
+      run++;
+    }
+    removed += run - page;
+    size_t bytes = (run - page) * PAGE;
+    if (run - page < DROP_PAGES || !r->owned || madvise((void *)start, bytes, MADV_DONTNEED))
+      memset((void *)start, 0, bytes);
+    page = next_marked(r, run, end);
+  }
+  atomic_fetch_sub(&marked_pages, removed);
+  drop_empty_groups(r, from > page_address(r, first) ? first + 1 : first, to < page_address(r, end) ? end - 1 : end);
+}
+
+// Calls `visit` for each piece of [pointer, pointer + bytes) that lies in device memory.
+static void each_piece(const void *pointer, size_t bytes, void (*visit)(range *, uintptr_t, uintptr_t)) {
+  uintptr_t at = (uintptr_t)pointer, end = at + bytes;
+  for (size_t i = first_after(at); i < range_count && ranges[i]->is.base < end; i++) {
+    range *r = ranges[i];
+    uintptr_t from = at > r->is.base ? at : r->is.base;
+    uintptr_t stop = r->is.base + r->is.size;
+    if (r->is.space == PH_SPACE_DEVICE) visit(r, from, end < stop ? end : stop);
+  }
+}
+
+void ph_memory_wrote(void *pointer, size_t bytes) {
+  if (!bytes) return;
+  pthread_mutex_lock(&lock);
+  each_piece(pointer, bytes, mark);
+  pthread_mutex_unlock(&lock);
+}
+
+static bool is_zero(const char *data, size_t bytes) {
+  return !bytes || (data[0] == 0 && !memcmp(data, data + 1, bytes - 1));
+}
+
+// Zeroes host memory. Pages that read as zero already are not written: large buffers that nobody
+// filled then cost no memory.
+static void zero_host(char *data, size_t bytes) {
+  while (bytes) {
+    size_t step = PAGE - (uintptr_t)data % PAGE;
+    if (step > bytes) step = bytes;
+    if (!is_zero(data, step)) memset(data, 0, step);
+    data += step;
+    bytes -= step;
+  }
+}
+
+static bool on_device(const void *pointer) {
+  pthread_mutex_lock(&lock);
+  range *r = find((uintptr_t)pointer);
+  bool device = r && r->is.space == PH_SPACE_DEVICE;
+  pthread_mutex_unlock(&lock);
+  return device;
+}
+
+void ph_memory_clear(void *pointer, size_t bytes) {
+  if (!bytes) return;
+  ph_touch_drop(pointer, bytes);
+  pthread_mutex_lock(&lock);
+  range *r = find((uintptr_t)pointer);
+  bool device = r && r->is.space == PH_SPACE_DEVICE;
+  if (device && atomic_load_explicit(&marked_pages, memory_order_relaxed)) each_piece(pointer, bytes, clear_in);
+  pthread_mutex_unlock(&lock);
+  if (r && !device) zero_host(pointer, bytes);  // memory of the host that a kernel wrote
+}
+
+void ph_memory_store(void *pointer, const void *data, size_t bytes) {
+  memcpy(pointer, data, bytes);
+  ph_memory_wrote(pointer, bytes);
+}
+
+void ph_memory_set(void *pointer, int value, size_t bytes) {
+  if (!bytes) return;
+  ph_touch_drop(pointer, bytes);
+  if ((unsigned char)value && bytes <= PH_TRUE_COPY_BYTES) {
+    memset(pointer, value, bytes);
+    ph_memory_wrote(pointer, bytes);
+  } else if (on_device(pointer)) {
+    ph_memory_clear(pointer, bytes);
+  } else {
+    memset(pointer, value, bytes);  // host memory: the device would have written it all
+  }
+}
+
+// Device bytes to the host: what is true is copied, all else is zero without being read.
+static void read_device(char *dst, const char *src, size_t bytes) {
+  uintptr_t at = (uintptr_t)src, end = at + bytes;
+  while (at < end) {
+    pthread_mutex_lock(&lock);
+    range *r = find(at);
+    uintptr_t stop = r && r->is.base + r->is.size < end ? r->is.base + r->is.size : end;
+    uintptr_t from = stop, to = stop;  // the next run of true bytes
+    if (r && r->pages) {
+      size_t first, last;
+      pages_of(r, at, stop, &first, &last);
+      size_t page = next_marked(r, first, last), run = page;
+      while (run < last && (r->pages[run / 64] >> run % 64 & 1)) run++;
+      if (page < last) {
+        from = page_address(r, page) < at ? at : page_address(r, page);
+        to = page_address(r, run) > stop ? stop : page_address(r, run);
+      }
+    }
+    pthread_mutex_unlock(&lock);
+    zero_host(dst + (at - (uintptr_t)src), from - at);
+    memcpy(dst + (from - (uintptr_t)src), (const void *)from, to - from);
+    at = to;
+  }
+}
+
+static bool has_true_bytes(const void *pointer, size_t bytes) {
+  uintptr_t at = (uintptr_t)pointer, end = at + bytes;
+  bool found = false;
+  pthread_mutex_lock(&lock);
+  for (size_t i = first_after(at); !found && i < range_count && ranges[i]->is.base < end; i++) {
+    range *r = ranges[i];
+    uintptr_t stop = r->is.base + r->is.size;
+    if (r->is.space != PH_SPACE_DEVICE || !r->pages) continue;
+    size_t first, last;
+    pages_of(r, at > r->is.base ? at : r->is.base, end < stop ? end : stop, &first, &last);
+    found = next_marked(r, first, last) < last;
+  }
+  pthread_mutex_unlock(&lock);
+  return found;
+}
+
+// The operator knows the number that it will read back from the device (see ph_frame).
+static bool answer_readback(void *dst, size_t bytes) {
+  if (bytes > 8) return false;
+  for (ph_frame *frame = ph_top_frame(); frame; frame = frame->parent) {
+    if (!frame->readback) continue;
+    memcpy(dst, &frame->readback_value, bytes);  // little endian: the lower bytes
+    return true;
+  }
+  return false;
+}
+
+void ph_memory_copy(void *dst, const void *src, size_t bytes) {
+  if (!bytes || dst == src) return;
+  bool to_device = on_device(dst), from_device = on_device(src);
+  if (from_device && !to_device && answer_readback(dst, bytes)) return;
+  bool known = from_device && ph_memory_known(src, bytes);
+  if (to_device && bytes > PH_TRUE_COPY_BYTES && !known) {
+    ph_memory_clear(dst, bytes);
+    return;
+  }
+  ph_touch(src, bytes);
+  ph_touch_drop(dst, bytes);
+  if (!from_device) {
+    memmove(dst, src, bytes);
+    if (to_device) ph_memory_wrote(dst, bytes);
+  } else if (!to_device) {
+    read_device(dst, src, bytes);
+  } else if (has_true_bytes(src, bytes)) {
+    memmove(dst, src, bytes);
+    ph_memory_wrote(dst, bytes);
+    if (known) ph_memory_know(dst, bytes);
+  } else {
+    ph_memory_clear(dst, bytes);
+  }
+}

@@ -1,0 +1,301 @@
+// NCCL's watchdog threads in virtual time.
+//
+// torch's ProcessGroupNCCL looks at its collectives every 100 ms from a thread of its own and lets
+// go of the tensors of those that are done. In real time that moment would fall anywhere in a
+// simulated run, and with it the peak of the allocated memory. So the thread's wait is taken over
+// (the entry for pthread_cond_timedwait in libtorch_cuda's own table of imports): it sleeps until
+// a round is due by the rank's host clock, then makes one while the thread that moves the clock waits for it. What it
+// asks about events is asked at that moment.
+//
+// Where the rounds fall against a step is chance in reality, and DDP's peak may depend on it: the buffer of the first
+// step's gradients is freed after the first round that finds its all-reduce done, and if that comes later than the
+// next step's peak, both are in memory. Here a round comes as long after a collective as it does on average.
+//
+// Nothing that a watchdog lets go of may depend on real time, or equal runs differ. So
+// - a new watchdog is waited for until it waits itself, or it might miss a round or take another's turn;
+// - a round is waited for however long the simulator takes to answer it;
+// - the rounds in real time, which show torch's heartbeat monitor that the thread lives, find nothing done.
+#define _GNU_SOURCE
+#include "rank/internal.h"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <errno.h>
+#include <limits.h>
+#include <link.h>
+#include <linux/futex.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define WATCHDOG_NAME "pt_nccl_watchdg"
+#define GROUP_THREADS "pt_nccl_"  // a process group's
+#define MONITOR_NAME "pt_nccl_heartbt"  // which the watchdog starts
+// From a collective that no round has seen to the round that does: the mean, as torch sleeps 100 ms between rounds
+// (kWatchdogThreadSleepMillis of ProcessGroupNCCL.cpp).
+#define DELAY_NS 50000000
+#define PULSE_NS 30000000000   // a blind round in real time now and then: torch's heartbeat monitor wants a pulse
+#define PATIENCE_NS 5000000000 // a watchdog that takes longer by itself is not waited for
+#define NAP_NS 1000000
+#define START_THREAD "_ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_deleteIS1_EEPFvvE"
+#define MAX_WATCHDOGS 64       // process groups of one rank; more go on in real time
+
+typedef struct watchdog {
+  _Atomic uint32_t kicked;  // 1: asked to make a round; cleared when it is back
+  _Atomic uint32_t idle;    // 1: waits for its next round
+  atomic_bool asks;         // waits for the simulator's answer
+  atomic_bool used;
+  bool in_round;
+  bool blind;               // makes a round in real time
+  const ph_event *first;    // that it asked about in this round
+  pthread_cond_t *cond;
+  pthread_mutex_t *mutex;
+} watchdog;
+
+static watchdog dogs[MAX_WATCHDOGS];
+static pthread_mutex_t dogs_lock = PTHREAD_MUTEX_INITIALIZER;
+static atomic_int dog_count;
+static _Atomic int64_t next_round;
+static atomic_bool work;  // is there something that a round could find done? Then the next round is set
+
+static _Atomic int64_t pulse = PULSE_NS;
+static __thread watchdog *own;
+static int (*real_timedwait)(pthread_cond_t *, pthread_mutex_t *, const struct timespec *);
+static int (*real_clockwait)(pthread_cond_t *, pthread_mutex_t *, clockid_t, const struct timespec *);
+static void (*real_start_thread)(void *, void *, void *);
+// Threads that the clock-moving threads had libtorch_cuda start, and those of them that have come to a timed wait.
+static _Atomic uint32_t threads_started, threads_settled;
+static __thread bool settled;
+
+static bool is_called(const char *start) {
+  char name[16] = "";
+  prctl(PR_GET_NAME, name);
+  return !strncmp(name, start, strlen(start));
+}
+
+static pthread_key_t ends;  // has leave() called at the end of a watchdog's thread
+
+static void leave(void *dog) { atomic_store(&((watchdog *)dog)->used, false); }
+
+static watchdog *adopt(void) {
+  pthread_mutex_lock(&dogs_lock);
+  for (int i = 0; i < MAX_WATCHDOGS && !own; i++)
+    if (!atomic_load(&dogs[i].used)) {
+      own = &dogs[i];
+      atomic_store(&own->used, true);
+      pthread_setspecific(ends, own);
+      if (i >= atomic_load(&dog_count)) atomic_store(&dog_count, i + 1);
+    }
+  pthread_mutex_unlock(&dogs_lock);
+  return own;
+}
+
+void ph_watchdog_work(void) {
+  if (atomic_load_explicit(&work, memory_order_relaxed)) return;
+  atomic_store(&next_round, ph_now() + DELAY_NS);
+  atomic_store(&work, true);
+}
+
+void ph_watchdog_pulse(int64_t ns) { atomic_store(&pulse, ns); }
+
+static void nap(_Atomic uint32_t *word, uint32_t value) {
+  struct timespec slice = {0, NAP_NS};
+  syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, &slice, NULL, 0);
+}
+
+static void set(_Atomic uint32_t *word, uint32_t value) {
+  atomic_store(word, value);
+  syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+// A blind round ends with the wait after it, or when the same event is asked about again: a group that
+// ends goes round without waiting.
+bool ph_watchdog_blind(const ph_event *event) {
+  if (!own || !own->blind) return false;
+  if (own->first == event) own->blind = false;
+  if (!own->first) own->first = event;
+  return own->blind;
+}
+
+void ph_watchdog_asks(bool asks) {
+  if (own) atomic_store(&own->asks, asks);
+}
+
+static void end_round(watchdog *dog) {
+  if (!dog->in_round) return;
+  dog->in_round = false;
+  ph_self.moves_clock = ph_self.borrows_clock = false;
+  set(&dog->kicked, 0);
+}
+
+// One at a time comes here: who started it waits for it.
+static void settle(void) {
+  if (settled) return;
+  settled = true;
+  if (!is_called(GROUP_THREADS) || is_called(MONITOR_NAME)) return;
+  set(&threads_settled, atomic_load(&threads_settled) + 1);
+}
+
+static int wait_until(pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t clock, const struct timespec *deadline) {
+  return real_clockwait ? real_clockwait(cond, mutex, clock, deadline) : real_timedwait(cond, mutex, deadline);
+}
+
+// The watchdog's wait: 0 when it was notified (its group ends), ETIMEDOUT when a round is due.
+static int watchdog_wait(watchdog *dog, pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t clock,
+                         const struct timespec *asked) {
+  dog->cond = cond;
+  dog->mutex = mutex;
+  dog->blind = false;
+  dog->first = NULL;
+  set(&dog->idle, 1);  // before the round is over: the next may be due at once
+  end_round(dog);
+  settle();
+  int result = 0;
+  struct timespec deadline;
+  clock_gettime(clock, &deadline);
+  int64_t to = deadline.tv_nsec + atomic_load(&pulse);
+  deadline.tv_sec += to / 1000000000;
+  deadline.tv_nsec = to % 1000000000;
+  while (!atomic_load(&dog->kicked) && !result) {
+    result = wait_until(cond, mutex, clock, &deadline);
+    if (!result && !atomic_load(&dog->kicked)) result = -1;
+  }
+  atomic_store(&dog->idle, 0);
+  if (atomic_load(&dog->kicked)) {
+    // The C++ library looks at the real clock too: before the time that was asked for, a wait that
+    // ends counts as a false alarm and no round is made.
+    while (wait_until(cond, mutex, clock, asked) == 0) {
+    }
+    dog->in_round = true;
+    ph_this_thread();
+    ph_self.moves_clock = ph_self.borrows_clock = true;  // asks in the name of the thread that waits for it
+    return ETIMEDOUT;
+  }
+  dog->blind = result == ETIMEDOUT;
+  return result < 0 ? 0 : result;
+}
+
+static int timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex, const struct timespec *deadline) {
+  watchdog *dog = ph_recording() && is_called(WATCHDOG_NAME) ? (own ? own : adopt()) : NULL;
+  if (dog) return watchdog_wait(dog, cond, mutex, CLOCK_REALTIME, deadline);
+  settle();
+  return real_timedwait(cond, mutex, deadline);
+}
+
+static int clockwait(pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t clock, const struct timespec *deadline) {
+  watchdog *dog = ph_recording() && is_called(WATCHDOG_NAME) ? (own ? own : adopt()) : NULL;
+  if (dog) return watchdog_wait(dog, cond, mutex, clock, deadline);
+  settle();
+  return real_clockwait(cond, mutex, clock, deadline);
+}
+
+// std::thread's way to start one. Watchdogs take part in the order in which their groups were made.
+static void start_thread(void *thread, void *state, void *depend) {
+  real_start_thread(thread, state, depend);
+  if (!ph_recording() || !ph_moves_clock()) return;
+  uint32_t all = atomic_fetch_add(&threads_started, 1) + 1;
+  for (int64_t waited = 0; waited < PATIENCE_NS; waited += NAP_NS) {
+    uint32_t there = atomic_load(&threads_settled);
+    if ((int32_t)(there - all) >= 0) return;
+    nap(&threads_settled, there);
+  }
+  atomic_store(&threads_settled, all);  // it never waits with a limit: not to be waited for again
+}
+
+// Sends it on a round, if it waits for one.
+static bool kick(watchdog *dog) {
+  if (!atomic_load(&dog->idle)) return false;
+  pthread_mutex_lock(dog->mutex);
+  bool idle = atomic_load(&dog->idle);
+  if (idle) {
+    atomic_store(&dog->kicked, 1);
+    pthread_cond_broadcast(dog->cond);
+  }
+  pthread_mutex_unlock(dog->mutex);
+  return idle;
+}
+
+// All waiting is in short naps: a thread that wakes is not taken for one that sleeps outside CUDA.
+static void round_of(watchdog *dog) {
+  int64_t waited = 0;
+  for (; !kick(dog); waited += NAP_NS) {  // it is on a blind round
+    if (!atomic_load(&dog->used) || waited >= PATIENCE_NS) return;
+    nap(&dog->idle, 0);
+  }
+  while (atomic_load(&dog->kicked) && waited < PATIENCE_NS) {
+    nap(&dog->kicked, 1);
+    if (!atomic_load(&dog->asks)) waited += NAP_NS;
+  }
+}
+
+void ph_watchdog_rounds(void) {
+  if (!atomic_load_explicit(&work, memory_order_relaxed) || !atomic_load(&dog_count)) return;
+  if (ph_now() < atomic_load(&next_round) || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
+  if (!atomic_exchange(&work, false)) return;
+  for (int i = 0; i < atomic_load(&dog_count); i++) round_of(&dogs[i]);
+}
+
+// ---------------------------------------------------------------- the table of imports
+static void patch_slot(void **slot, void *function) {
+  uintptr_t page = (uintptr_t)slot & ~(uintptr_t)4095;
+  if (mprotect((void *)page, 4096, PROT_READ | PROT_WRITE) == 0) *slot = function;
+}
+
+static void patch_relocations(const ElfW(Rela) * table, size_t count, const ElfW(Sym) * symbols, const char *strings,
+                              ElfW(Addr) base) {
+  for (size_t i = 0; i < count; i++) {
+    unsigned type = ELF64_R_TYPE(table[i].r_info);
+    if (type != R_X86_64_JUMP_SLOT && type != R_X86_64_GLOB_DAT) continue;
+    const char *name = strings + symbols[ELF64_R_SYM(table[i].r_info)].st_name;
+    void **slot = (void **)(base + table[i].r_offset);
+    if (!strcmp(name, "pthread_cond_timedwait")) patch_slot(slot, (void *)timedwait);
+    if (!strcmp(name, "pthread_cond_clockwait")) patch_slot(slot, (void *)clockwait);
+    if (!strcmp(name, START_THREAD)) patch_slot(slot, (void *)start_thread);
+  }
+}
+
+static int patch_object(struct dl_phdr_info *info, size_t size, void *unused) {
+  (void)size;
+  (void)unused;
+  const char *file = strrchr(info->dlpi_name, '/');
+  if (!file || strcmp(file, "/libtorch_cuda.so")) return 0;
+  const ElfW(Sym) *symbols = NULL;
+  const char *strings = NULL;
+  const ElfW(Rela) *plt = NULL, *rela = NULL;
+  size_t plt_bytes = 0, rela_bytes = 0;
+  for (int i = 0; i < info->dlpi_phnum; i++) {
+    if (info->dlpi_phdr[i].p_type != PT_DYNAMIC) continue;
+    for (const ElfW(Dyn) *d = (void *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr); d->d_tag != DT_NULL; d++) {
+      if (d->d_tag == DT_SYMTAB) symbols = (void *)d->d_un.d_ptr;
+      if (d->d_tag == DT_STRTAB) strings = (void *)d->d_un.d_ptr;
+      if (d->d_tag == DT_JMPREL) plt = (void *)d->d_un.d_ptr;
+      if (d->d_tag == DT_PLTRELSZ) plt_bytes = d->d_un.d_val;
+      if (d->d_tag == DT_RELA) rela = (void *)d->d_un.d_ptr;
+      if (d->d_tag == DT_RELASZ) rela_bytes = d->d_un.d_val;
+    }
+  }
+  if (!symbols || !strings) return 1;
+  if (plt) patch_relocations(plt, plt_bytes / sizeof *plt, symbols, strings, info->dlpi_addr);
+  if (rela) patch_relocations(rela, rela_bytes / sizeof *rela, symbols, strings, info->dlpi_addr);
+  return 1;
+}
+
+void ph_tame_watchdogs(void) {
+  *(void **)&real_timedwait = dlsym(RTLD_DEFAULT, "pthread_cond_timedwait");
+  *(void **)&real_clockwait = dlsym(RTLD_DEFAULT, "pthread_cond_clockwait");
+  pthread_key_create(&ends, leave);
+  *(void **)&real_start_thread = dlsym(RTLD_DEFAULT, START_THREAD);
+  dl_iterate_phdr(patch_object, NULL);
+}
+
+void ph_watchdogs_reset(void) {
+  memset(dogs, 0, sizeof dogs);
+  atomic_store(&dog_count, 0);
+  atomic_store(&work, false);
+  atomic_store(&threads_started, 0);
+  atomic_store(&threads_settled, 0);
+  own = NULL;
+}
