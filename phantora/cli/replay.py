@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from phantora.cli.options import output_options, report_options, take_what_if, what_if_options
+from phantora.cli.outputs import Outputs
 from phantora.cli.report import print_report, simulation_report
 from phantora.cli.simulation import Recorded, Settings, assemble
-from phantora.cli.trace import output_paths
-from phantora.cli.whatif import take_what_if, what_if_options
 from phantora.errors import PhantoraError
 
 if TYPE_CHECKING:
@@ -33,18 +33,9 @@ if TYPE_CHECKING:
     "--host-scale", type=click.FloatRange(min=0), default=1.0, show_default=True, metavar="X",
     help="Factor on the recorded host time; 0: the host costs nothing.",
 )
-@click.option(
-    "-o", "--output", default="replay.arrow", show_default=True, metavar="PATH",
-    help="Where the timeline goes, as for trace.",
-)
-@click.option("--recording/--no-recording", default=True, help="Keep the recording in the new log as well.")
-@click.option(
-    "--summary/--no-summary", default=True, show_default=True, help="Print a summary on stderr at the end."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as one line of JSON on stdout at the end.")
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing of our own but errors.")
+@output_options("replay.arrow")
+@report_options
 @what_if_options
-@click.option("--flows", is_flag=True, help="Log every flow of the network, and what its links carry.")
 def replay(run: Path, output: str, quiet: bool, **options: Any) -> None:
     """Simulate RUN.ARROW again on another cluster, network or GPU, in seconds, without its framework.
 
@@ -56,16 +47,18 @@ def replay(run: Path, output: str, quiet: bool, **options: Any) -> None:
     log = open_log(run)
     cluster = chosen_cluster(log, options["cluster"], options["gpu"])
     chunks = whole_recording(log)
-    target, timeline = output_paths(output)
-    if target.resolve() == run.resolve():
+    outputs = Outputs.of(output, options["force"])
+    if outputs.log.resolve() == run.resolve():
         raise PhantoraError(f"{run}: a replay cannot write over the log it reads; name another place with -o")
     recorded = Recorded(chunks, options["host_scale"], log.metadata.extra.get("nccl", {}))
     changes = {"record": options["recording"], "what_if": take_what_if(options), "flows": options["flows"]}
-    report = simulate(log, cluster, recorded, target, changes)
-    if timeline is not None and report["rows"]:
+    report = simulate(log, cluster, recorded, outputs.written, changes)
+    target = outputs.settle(succeeded=True)
+    report["log"] = str(target)
+    if outputs.timeline is not None and report["rows"]:
         from phantora.trace.export.registry import export
 
-        report["timeline"] = export(target, str(timeline))
+        report["timeline"] = export(target, str(outputs.timeline))
     print_report(report, summary=options["summary"] and not quiet, as_json=options["as_json"])
 
 

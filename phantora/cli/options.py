@@ -1,0 +1,125 @@
+"""Options that several verbs have, each defined once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from phantora.sim.whatif import WhatIf, parse_what_if
+
+Decorated = Callable[..., Any]
+WHAT_IF = (
+    ("degrade", "LINK=FACTOR[@TIME|@stepN]", "Links of this name (a glob) carry FACTOR of their bandwidth."),
+    ("straggler", "rank=R:FACTOR", "Kernels of rank R take FACTOR times as long."),
+    ("background", "SRC->DST=RATE", "Traffic of others from GPU SRC to GPU DST, as '0->8=10GB/s'."),
+)
+# Options of torchrun that a simulated cluster has no use for: (name, takes a value).
+IGNORED = (
+    ("rdzv-backend", True), ("rdzv-endpoint", True), ("rdzv-conf", True), ("standalone", False),
+    ("max-restarts", True), ("monitor-interval", True), ("start-method", True), ("node-rank", True),
+    ("master-addr", True), ("local-addr", True), ("event-log-handler", True), ("numa-binding", True),
+    ("signals-to-handle", True),
+)  # fmt: skip
+
+
+def what_if_options(function: Decorated) -> Decorated:
+    """What changes a cluster for one run."""
+    for name, form, text in reversed(WHAT_IF):
+        function = click.option(f"--{name}", multiple=True, metavar=form, help=f"{text} May be repeated.")(function)
+    return function
+
+
+def take_what_if(options: dict[str, Any]) -> WhatIf:
+    """What the options say. Raises PhantoraError."""
+    return parse_what_if(*(options[name] for name, _, _ in WHAT_IF))
+
+
+def output_options(default: str) -> Callable[[Decorated], Decorated]:
+    """Where the log and the timeline go, and what the log holds."""
+    return _all(
+        click.option(
+            "-o", "--output", default=default, show_default=True, metavar="PATH",
+            help="Where the timeline goes; the suffix decides: .perfetto, .pftrace, .json, .json.gz or .arrow. "
+            "The event log lies beside it with the suffix .arrow.",
+        ),
+        click.option(
+            "--force", is_flag=True,
+            help="Replace an existing log at once. Without it a run that fails leaves the log that was there, and "
+            "its own as NAME.partial.arrow.",
+        ),
+        click.option(
+            "--recording/--no-recording", default=True, show_default=True,
+            help="Keep in the log what `phantora replay` needs.",
+        ),
+        click.option("--flows", is_flag=True, help="Log every flow of the network, and what its links carry."),
+    )  # fmt: skip
+
+
+def report_options(function: Decorated) -> Decorated:
+    """What is printed at the end."""
+    return _all(
+        click.option(
+            "--summary/--no-summary", default=True, show_default=True, help="Print a summary on stderr at the end."
+        ),
+        click.option(
+            "--json", "as_json", is_flag=True, help="Print the summary as one line of JSON on stdout at the end."
+        ),
+        click.option("-q", "--quiet", is_flag=True, help="Print nothing of our own but errors."),
+    )(function)
+
+
+def _all(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:
+    def decorate(function: Decorated) -> Decorated:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+def both(name: str) -> tuple[str, ...]:
+    """torchrun takes ``--nproc-per-node`` and ``--nproc_per_node``."""
+    return tuple(dict.fromkeys((f"--{name}", f"--{name.replace('-', '_')}")))
+
+
+def torchrun_options(function: Decorated) -> Decorated:
+    """What torchrun has as well, and means alike."""
+    return _all(
+        click.option(
+            *both("nproc-per-node"), "nproc", default="auto", metavar="N", help="Ranks per host  [default: its GPUs]"
+        ),
+        click.option("--nnodes", default="auto", metavar="N", help="Hosts to use  [default: all of the cluster]"),
+        click.option(
+            *both("log-dir"), "log_dir", type=click.Path(path_type=Path), metavar="DIR",
+            help="Write the ranks' output to DIR/RUN_ID/attempt_0/RANK/.",
+        ),
+        click.option(
+            "-r", "--redirects", default="0", metavar="N",
+            help="Streams that go to files instead of the console (1 stdout, 2 stderr, 3 both, or RANK:N,...).",
+        ),
+        click.option("-t", "--tee", default="0", metavar="N", help="Streams that go to files as well."),
+        click.option(
+            *both("local-ranks-filter"), "ranks_filter", metavar="R,...",
+            help="Show the output of these local ranks only.",
+        ),
+        click.option(*both("rdzv-id"), "run_id", metavar="ID", help="The run's id (TORCHELASTIC_RUN_ID)."),
+        click.option("--role", default="default", hidden=True),
+        click.option(
+            *both("master-port"), "master_port", type=click.IntRange(0, 65535), default=0, metavar="PORT",
+            help="Port of the TCPStore  [default: any free one]",
+        ),
+        click.option(*both("no-python"), "no_python", is_flag=True, hidden=True),
+    )(function)  # fmt: skip
+
+
+def ignored_options(function: Decorated) -> Decorated:
+    """torchrun's options that are accepted and do nothing."""
+    for name, takes_value in reversed(IGNORED):
+        extra: dict[str, Any] = {} if takes_value else {"is_flag": True}
+        function = click.option(*both(name), f"ignored_{name.replace('-', '_')}", hidden=True, **extra)(
+            function
+        )
+    return function

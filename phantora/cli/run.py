@@ -1,0 +1,275 @@
+"""One run of `phantora trace`: checked, put together, run, reported."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from phantora.cli.options import IGNORED, take_what_if
+from phantora.cli.outputs import Outputs
+from phantora.cli.report import print_report, simulation_report
+from phantora.cli.simulation import Settings, Simulation, assemble
+from phantora.cli.status import status_line
+from phantora.errors import PhantoraError
+from phantora.hardware import Cluster, load_cluster
+from phantora.launch.command import run_command
+from phantora.launch.ending import Outcome
+from phantora.launch.output import Console
+from phantora.launch.plan import Plan, check_target
+from phantora.launch.routing import parse_routing
+from phantora.launch.supervisor import RankSupervisor
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from phantora.sim.simulator import Stats
+    from phantora.stubs import StubSet
+
+
+@dataclass
+class Request:
+    """A checked command line."""
+
+    options: dict[str, Any]
+    cluster: Cluster
+    settings: Settings
+    plan: Plan
+    command: tuple[str, ...]
+    outputs: Outputs
+
+    @classmethod
+    def of(cls, options: dict[str, Any], target: tuple[str, ...], is_command: bool) -> Request:
+        """Checks everything that can be checked before anything runs."""
+        if options["no_python"]:
+            raise PhantoraError(
+                "--no-python runs a program that is not Python; write `phantora trace -- PROGRAM` instead"
+            )
+        if is_command and target[0].endswith(".py"):
+            is_command = False  # nothing but a script can be meant
+        cluster = load_cluster(options["cluster"])
+        hosts = _count("--nnodes", options["nnodes"], cluster.hosts, "hosts", options["cluster"])
+        ranks = _count(
+            "--nproc-per-node", options["nproc"], cluster.gpus_per_host, "GPUs per host", options["cluster"]
+        )
+        settings = Settings(
+            hosts,
+            ranks,
+            options["host_time"],
+            options["host_scale"],
+            options["unsupported"],
+            options["null"],
+            options["profile"] == "live",
+            options["hang_timeout"],
+            options["recording"],
+            take_what_if(options),
+            options["flows"],
+        )
+        outputs = Outputs.nowhere() if settings.null else Outputs.of(options["output"], options["force"])
+        if not is_command:
+            check_target(Plan(target[0], module=options["module"]))
+        log_dir = options["log_dir"]
+        if log_dir is None and (options["tee"], options["redirects"]) != ("0", "0"):
+            log_dir = Path(tempfile.mkdtemp(prefix="phantora-logs-"))
+        more = {} if options["run_id"] is None else {"run_id": options["run_id"]}
+        plan = Plan(
+            target[0],
+            tuple(target[1:]),
+            options["module"],
+            hosts,
+            ranks,
+            ranks if hosts > 1 else cluster.gpus_per_host,
+            options["seed"],
+            tuple(options["preload"]),
+            parse_routing(options["moe_routing"]).spec,
+            options["role"],
+            master_port=options["master_port"],
+            log_dir=log_dir,
+            redirects=options["redirects"],
+            tee=options["tee"],
+            ranks_filter=_filter(options["ranks_filter"], ranks),
+            quiet=options["quiet"],
+            **more,
+        )
+        return cls(options, cluster, settings, plan, target if is_command else (), outputs)
+
+    # ------------------------------------------------------------------ running
+
+    def run(self) -> int:
+        """Runs it; the exit status."""
+        quiet = self.plan.quiet
+        stats: list[Stats] = []
+        console = Console(
+            sys.stdout.buffer, sys.stderr.buffer, not quiet and not self.command and sys.stderr.isatty()
+        )
+        self._say_what_is_ignored(console)
+        if self.command:
+            outcome, simulation = self._run_command(console, stats)
+        else:
+            outcome, simulation = self._run_ranks(console, stats)
+        if outcome.message:
+            console.message(f"phantora: {outcome.message}")
+        try:
+            self._write_missing(simulation)
+            self._finish(self._report(outcome, simulation), simulation)
+        except PhantoraError as error:
+            if not outcome.status:
+                raise
+            console.message(f"phantora: {error}")  # what the script ended with counts more
+        return outcome.status
+
+    def _finish(self, report: dict[str, Any], simulation: Simulation) -> None:
+        operators = simulation.simulator.operators() if simulation.simulator is not None else []
+        simulation.close({**report, "operators": [asdict(entry) for entry in operators]})
+        if simulation.log is not None:
+            report["rows"] = simulation.log.rows
+            log = self.outputs.settle(report["status"] == 0)
+            report["log"] = str(log)
+            if log != self.outputs.log and not self.plan.quiet:
+                print(f"phantora: note: {self.outputs.log} is kept; the log of this run is {log}", file=sys.stderr)
+            elif self.outputs.timeline is not None and report["rows"]:
+                report["timeline"] = self._export(log)
+        print_report(report, summary=self.options["summary"] and not self.plan.quiet, as_json=self.options["as_json"])
+
+    def _write_missing(self, simulation: Simulation) -> None:
+        from phantora.cost.wanted import write_wanted
+
+        path: Path | None = self.options["missing"]
+        if path is None or simulation.simulator is None:
+            return
+        guessed = [entry for entry in simulation.simulator.operators() if entry.provenance != "measured"]
+        write_wanted(path, guessed, gpu=self.cluster.gpu.name)
+
+    def _say_what_is_ignored(self, console: Console) -> None:
+        given = [name for name, _ in IGNORED if self.options["ignored_" + name.replace("-", "_")]]
+        if given and not self.plan.quiet:
+            names = ", ".join(f"--{name}" for name in given)
+            console.message(f"phantora: note: {names}: ignored, since all ranks run on this machine")
+
+    def _run_ranks(self, console: Console, stats: list[Stats]) -> tuple[Outcome, Simulation]:
+        stub_set = _prepare_stubs(console)
+        supervisor = RankSupervisor(
+            self.plan,
+            console,
+            stubs=stub_set.directory,
+            imports=self.plan.imports,
+            shared=self.plan.shared,
+            status_line=None
+            if not sys.stderr.isatty() or self.plan.quiet
+            else status_line(self.plan.world_size, stats),
+        )
+        try:
+            simulation = self._assemble(console, stats, stub_set)
+        except BaseException:
+            supervisor.close()
+            raise
+        return supervisor.run(simulation.session, simulation.simulator), simulation
+
+    def _run_command(self, console: Console, stats: list[Stats]) -> tuple[Outcome, Simulation]:
+        from phantora.launch.hook import command_environment
+
+        stub_set = _prepare_stubs(console)
+        simulation = self._assemble(console, stats, stub_set)
+        session = simulation.session
+        environment = command_environment(
+            os.environ,
+            session.path,
+            self.plan.devices,
+            stub_set.directory,
+            self.plan.moe_routing,
+        )
+
+        outcome = run_command(self.command, environment, session, simulation.simulator)
+        joined = sum(1 for pid in session.control["pid"] if pid)
+        if not joined and not outcome.status:
+            outcome.status = 1
+            outcome.message = (
+                f"{self.command[0]} started no rank that joined: a launcher written in Python is expected, "
+                "that sets RANK for its workers; run a script with `phantora trace SCRIPT`"
+            )
+        return outcome, simulation
+
+    def _assemble(self, console: Console, stats: list[Stats], stub_set: StubSet) -> Simulation:
+        from phantora.cli.main import version
+
+        metadata = {
+            "phantora": version(),
+            "command": list(self.command or (self.plan.target, *self.plan.arguments)),
+            "torch": stub_set.torch_version,
+            "extra": {"moe_routing": self.plan.moe_routing},
+        }
+        simulation = assemble(
+            self.cluster,
+            self.settings,
+            self.outputs.written,
+            metadata,
+            lambda now: stats.__setitem__(slice(None), [now]),
+            stub_set.engine,
+        )
+        for note in () if self.plan.quiet else simulation.notes:
+            console.message(f"phantora: note: {note}")
+        return simulation
+
+    # ------------------------------------------------------------------ afterwards
+
+    def _export(self, log: Path) -> list[str]:
+        from phantora.trace.export.registry import export
+
+        return export(log, str(self.outputs.timeline))
+
+    def _report(self, outcome: Outcome, simulation: Simulation) -> dict[str, Any]:
+        """What is known about the run without reading the log. Seconds."""
+        report: dict[str, Any] = {
+            "status": outcome.status,
+            "ranks": self.plan.world_size,
+            "startup_seconds": round(outcome.startup_seconds, 3),
+            "wall_seconds": round(outcome.wall_seconds, 3),
+        }
+        if outcome.message:
+            report["error"] = outcome.message
+        if simulation.simulator is not None:
+            report |= simulation_report(simulation.simulator.stats(), self.plan.world_size, self.outputs.written)
+        return report
+
+
+def _count(option: str, text: str, have: int, what: str, spec: str) -> int:
+    """A number of hosts or ranks, as torchrun writes it: N, MIN:MAX, auto or gpu."""
+    if text in ("auto", "gpu"):
+        return have
+    try:
+        low, _, high = text.partition(":")
+        least, most = int(low), int(high or low)
+    except ValueError:
+        raise PhantoraError(
+            f"{option} {text!r} is not a number; the cluster {spec} has {have} {what}"
+        ) from None
+    if not 1 <= least <= most:
+        raise PhantoraError(f"{option} {text!r} must be at least 1")
+    if least > have:
+        raise PhantoraError(
+            f"{option} {text}: the cluster {spec} has {have} {what}; simulate a larger one with --cluster"
+        )
+    return min(most, have)
+
+
+def _filter(text: str | None, ranks: int) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        chosen = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise PhantoraError(
+            f"--local-ranks-filter {text!r} is not a list of local ranks such as 0,1"
+        ) from None
+    if any(not 0 <= rank < ranks for rank in chosen):
+        raise PhantoraError(f"--local-ranks-filter {text}: local ranks go from 0 to {ranks - 1}")
+    return chosen
+
+
+def _prepare_stubs(console: Console) -> StubSet:
+    """Builds the stub libraries if this torch is new to us."""
+    from phantora import stubs
+
+    return stubs.ensure(progress=lambda text: console.message(f"phantora: {text}"))
