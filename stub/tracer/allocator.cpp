@@ -1,0 +1,133 @@
+#include "tracer/allocator.h"
+
+#include <c10/cuda/CUDACachingAllocator.h>
+
+#include <atomic>
+#include <mutex>
+
+namespace tracer {
+
+bool active() { return ph_connected() && !ph_null_mode(); }
+
+namespace cca = c10::cuda::CUDACachingAllocator;
+
+// Allocated bytes come from the allocator's own statistics, so that the log agrees with
+// torch.cuda.memory_allocated(). They already hold a free when it is reported but not yet an
+// allocation: that one is recorded at the next event or at the end of the operator. How large its block is (larger
+// than what was asked for, where a cached block was not worth splitting) tells the sum of all allocations ever made.
+struct Allocator {
+  std::mutex lock;
+  int64_t allocated = 0, reserved = 0;
+  int64_t made = 0;  // sum of all allocations that are recorded
+  bool pending = false;
+  uint64_t events = 0;
+  uint64_t address = 0;
+};
+static Allocator allocators[64];
+static std::atomic<bool> attached{false};
+
+static void emit_memory(int device, const Allocator &a, uint32_t what, int64_t change, uint64_t address) {
+  ph_record record{};
+  record.kind = PH_MEMORY;
+  record.id = what;
+  record.stream = static_cast<uint32_t>(device);
+  record.a = static_cast<uint64_t>(a.allocated);
+  record.b = static_cast<uint64_t>(a.reserved);
+  record.c = static_cast<uint64_t>(change);
+  record.d = address;
+  ph_emit(&record);
+}
+
+static c10::CachingAllocator::Stat statistics(int device) {
+  return cca::getDeviceStats(static_cast<c10::DeviceIndex>(device)).allocated_bytes[0];
+}
+
+// With a.lock held; `now` includes the pending allocation, and perhaps a free after it.
+static void emit_pending(int device, Allocator &a, const c10::CachingAllocator::Stat &now) {
+  a.pending = false;
+  int64_t change = now.allocated >= a.made ? now.allocated - a.made : now.allocated;  // else the program set it to 0
+  a.made = now.allocated;
+  a.allocated += change;
+  emit_memory(device, a, PH_MEM_ALLOC, change, a.address);
+}
+
+static void on_trace(const cca::TraceEntry &entry) {
+  if (entry.device_ < 0 || entry.device_ >= 64 || !active()) return;
+  ph_enter();
+  int device = entry.device_;
+  Allocator &a = allocators[device];
+  auto size = static_cast<int64_t>(entry.size_);
+  {
+    std::lock_guard<std::mutex> guard(a.lock);
+    switch (entry.action_) {
+      case cca::TraceEntry::ALLOC:
+        if (a.pending) emit_pending(device, a, statistics(device));
+        ph_memory_clear(reinterpret_cast<void *>(entry.addr_), entry.size_);
+        a.pending = true;
+        a.address = entry.addr_;
+        this_thread().allocated = device;
+        break;
+      case cca::TraceEntry::FREE_REQUESTED: {
+        ph_charge(PH_API_BLOCK_FREE);
+        c10::CachingAllocator::Stat now = statistics(device);
+        if (a.pending) emit_pending(device, a, now);
+        int64_t change = now.current - a.allocated;
+        a.allocated = now.current;
+        emit_memory(device, a, PH_MEM_FREE, change, entry.addr_);
+        break;
+      }
+      case cca::TraceEntry::SEGMENT_ALLOC:
+      case cca::TraceEntry::SEGMENT_MAP:
+      case cca::TraceEntry::SEGMENT_FREE:
+      case cca::TraceEntry::SEGMENT_UNMAP: {
+        if (a.pending) emit_pending(device, a, statistics(device));
+        bool grows = entry.action_ == cca::TraceEntry::SEGMENT_ALLOC || entry.action_ == cca::TraceEntry::SEGMENT_MAP;
+        a.reserved += grows ? size : -size;
+        emit_memory(device, a, grows ? PH_MEM_SEGMENT_ALLOC : PH_MEM_SEGMENT_FREE, grows ? size : -size, entry.addr_);
+        break;
+      }
+      case cca::TraceEntry::OOM:
+        emit_memory(device, a, PH_MEM_OOM, size, entry.addr_);
+        break;
+      default:
+        break;
+    }
+    ++a.events;
+  }
+  ph_leave();
+}
+
+void flush_pending(Thread &thread) {
+  int device = thread.allocated;
+  thread.allocated = -1;
+  Allocator &a = allocators[device];
+  uint64_t events;
+  {
+    std::lock_guard<std::mutex> guard(a.lock);
+    if (!a.pending) return;
+    events = a.events;
+  }
+  c10::CachingAllocator::Stat now = statistics(device);  // takes the allocator's lock: never under ours
+  std::lock_guard<std::mutex> guard(a.lock);
+  if (a.pending && a.events == events) emit_pending(device, a, now);
+}
+
+// torch initialises its allocator with CUDA; a rank attaches at its first operator after that.
+void attach_allocator() {
+  if (attached.load(std::memory_order_relaxed)) return;
+  cca::CUDAAllocator *allocator = cca::allocator.load();
+  if (!allocator || !allocator->initialized() || attached.exchange(true)) return;
+  try {
+    for (int device = 0; device < ph_devices() && device < 64; ++device) {
+      c10::CachingDeviceAllocator::DeviceStats stats = cca::getDeviceStats(static_cast<c10::DeviceIndex>(device));
+      allocators[device].allocated = stats.allocated_bytes[0].current;
+      allocators[device].made = stats.allocated_bytes[0].allocated;
+      allocators[device].reserved = stats.reserved_bytes[0].current;
+    }
+    cca::attachAllocatorTraceTracker(on_trace);
+  } catch (const std::exception &) {
+    // Another allocator backend (cudaMallocAsync, a pluggable one) reports no events.
+  }
+}
+
+}  // namespace tracer

@@ -1,0 +1,84 @@
+#include "tracer/annotations.h"
+
+#include <cstring>
+
+#include "tracer/allocator.h"
+
+namespace tracer {
+
+// Nodes of the autograd graph. Those written in C++ are named MulBackward0 (a digit at the end),
+// torch::autograd::AccumulateGrad and the like; Python's are named after their class.
+static bool is_native_node(const char *name) {
+  size_t length = strlen(name);
+  return length && ((name[length - 1] >= '0' && name[length - 1] <= '9') || !strncmp(name, "torch::", 7));
+}
+
+std::unique_ptr<at::ObserverContext> node_start(const at::RecordFunction &fn) {
+  if (!active()) return nullptr;
+  ph_enter();
+  Thread &thread = this_thread();
+  bool native = is_native_node(fn.name()), leaf = !strcmp(fn.name(), "torch::autograd::AccumulateGrad");
+  ph_charge(leaf ? PH_API_OP_ACCUMULATE : native ? PH_API_OP_BACKWARD : PH_API_OP_BACKWARD_PYTHON);
+  ++thread.nodes;
+  if (native) ++thread.native_nodes;
+  ph_leave();
+  return nullptr;
+}
+
+void node_end(const at::RecordFunction &fn, at::ObserverContext *) {
+  if (!active()) return;
+  Thread &thread = this_thread();
+  if (thread.nodes) --thread.nodes;
+  if (thread.native_nodes && is_native_node(fn.name())) --thread.native_nodes;
+}
+
+struct Annotation : at::ObserverContext {
+  int64_t start;
+  std::map<const Operator *, size_t> outer;  // the lists of an optimizer step around this one
+  explicit Annotation(int64_t at) : start(at) {}
+};
+
+static bool is_optimizer_step(const char *name) { return !strncmp(name, "Optimizer.step#", 15); }
+
+// The Python of an optimizer's step runs through its parameters before it hands them over in lists.
+// Every list operator sees them all, some more than once: the least is their number.
+static size_t parameters_of(const std::map<const Operator *, size_t> &lists) {
+  size_t least = 0;
+  for (auto &[op, tensors] : lists)
+    if (!least || tensors < least) least = tensors;
+  return least;
+}
+
+std::unique_ptr<at::ObserverContext> annotation_start(const at::RecordFunction &fn) {
+  if (!active()) return nullptr;
+  ph_enter();
+  auto context = std::make_unique<Annotation>(ph_now());
+  ph_charge(PH_API_ANNOTATION);
+  if (is_optimizer_step(fn.name())) {
+    context->outer.swap(this_thread().lists);
+    this_thread().optimizing = true;
+  }
+  ph_leave();
+  return context;
+}
+
+void annotation_end(const at::RecordFunction &fn, at::ObserverContext *context) {
+  if (!active() || !context) return;
+  ph_enter();
+  const char *name = fn.name();
+  size_t length = strlen(name);
+  if (is_optimizer_step(name)) {
+    Thread &thread = this_thread();
+    if (size_t parameters = parameters_of(thread.lists)) ph_charge_times(PH_API_OPTIMIZER_PARAM, parameters);
+    thread.lists.swap(static_cast<Annotation *>(context)->outer);
+    thread.optimizing = false;
+  }
+  ph_record record{};
+  record.kind = PH_ANNOTATION;
+  record.id = ph_name(ph_hash(name, length, 0), name, length);
+  record.a = static_cast<uint64_t>(static_cast<Annotation *>(context)->start);
+  ph_emit(&record);
+  ph_leave();
+}
+
+}  // namespace tracer

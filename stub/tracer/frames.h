@@ -1,0 +1,54 @@
+// The stack of operators that a thread is in, and what else the tracer keeps for a thread.
+#pragma once
+#include <map>
+#include <memory>
+
+#include "tracer/operators.h"
+
+namespace tracer {
+
+struct Snapshot {
+  char *data;
+  size_t offset, bytes;
+};
+
+struct Frame {
+  ph_frame ph{};
+  const at::RecordFunction *owner = nullptr;
+  Operator *op = nullptr;      // null: a kernel of torch.compile, whose signature is given
+  bool pushed = false;         // known to the runtime: it may launch
+  bool below_launched = false; // an operator below it launched something
+  bool backward = false;
+  uint32_t signature = 0;
+  int64_t start = 0;
+  uint64_t seed = 0;
+  std::vector<IValue> args;
+  std::vector<Snapshot> snapshots;
+  std::vector<char> saved;
+};
+
+struct OperatorSlot {
+  const char *name = nullptr, *overload = nullptr;
+  Operator *op = nullptr;
+};
+struct SignatureSlot {
+  uint64_t hash = 0;
+  uint32_t id = 0;
+};
+
+struct Thread {
+  std::vector<std::unique_ptr<Frame>> frames;  // a pool used as a stack
+  size_t depth = 0;
+  int nodes = 0;         // autograd nodes being applied
+  int native_nodes = 0;  // of them, those written in C++: their operators have no Python between
+  int allocated = -1;    // device on which this thread's last allocation awaits its record
+  bool optimizing = false;                   // inside an optimizer's step
+  std::map<const Operator *, size_t> lists;  // first lists that its operators took
+  int silent = 0;        // operators that are called to compute values are not the program's
+  OperatorSlot operators[512];
+  SignatureSlot signatures[1024];
+};
+
+Thread &this_thread();
+
+}  // namespace tracer

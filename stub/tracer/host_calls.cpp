@@ -1,0 +1,159 @@
+#include "tracer/host_calls.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/ops/from_blob.h>
+
+#include <cstring>
+#include <mutex>
+#include <unordered_set>
+
+#include "tracer/signatures.h"
+#include "tracer/tensors.h"
+
+namespace tracer {
+
+PlainCalls::PlainCalls()
+    : modes(c10::autocast_dispatch_keyset |
+            c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot,
+                                 c10::DispatchKey::PreDispatch, c10::DispatchKey::Functionalize,
+                                 c10::DispatchKey::PythonDispatcher, c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
+                                 c10::DispatchKey::FuncTorchDynamicLayerBackMode})) {
+  ++this_thread().silent;
+}
+PlainCalls::~PlainCalls() { --this_thread().silent; }
+
+// Straight to the CPU kernel: no observer sees the operator itself.
+void call_cpu_kernel(const Operator &op, torch::jit::Stack &stack) {
+  // torch's boxing of several out= results refers to arguments that it has already dropped.
+  torch::jit::Stack alive(stack);
+  op.handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+}
+
+struct Silence : c10::WarningHandler {
+  void process(const c10::Warning &) override {}
+};
+
+Tensor alias(const Tensor &t) {
+  char *data = bytes_of(t);
+  if (size_t extent = extent_of(t)) ph_touch(data, extent);
+  return at::from_blob(data, t.sizes(), t.strides(), at::TensorOptions().dtype(t.scalar_type()).device(at::kCPU));
+}
+
+Tensor on_host(const Tensor &t) { return t.defined() && t.is_cuda() ? alias(t) : t; }
+
+// The argument as the CPU operator takes it: tensors become aliases of the same bytes.
+static IValue translate(const IValue &v, const Argument &argument, const at::Generator &generator) {
+  if (v.isTensor()) return on_host(v.toTensor());
+  if (argument.role == Role::GENERATOR) return generator.defined() ? IValue(generator) : IValue();
+  if (v.isDevice()) return v.toDevice().is_cuda() ? IValue(c10::Device(at::kCPU)) : v;
+  if (v.isTensorList()) {
+    c10::List<Tensor> list;
+    list.reserve(v.toListRef().size());
+    for (const IValue &element : v.toListRef()) list.push_back(on_host(element.toTensor()));
+    return list;
+  }
+  if (v.isOptionalTensorList()) {
+    c10::List<std::optional<Tensor>> list;
+    for (const IValue &element : v.toListRef())
+      list.push_back(element.isNone() ? std::optional<Tensor>() : std::optional<Tensor>(on_host(element.toTensor())));
+    return list;
+  }
+  return v;
+}
+
+// What the CPU operator returned becomes the CUDA operator's result. A result that only one of the
+// two has (an optional one that was not asked for) stays zero.
+static void store(const Tensor &result, const Tensor &real) {
+  if (!on_device(real) || !real.numel()) return;
+  if (!result.defined() || result.sizes() != real.sizes()) return clear(real);
+  char *to = bytes_of(real);
+  size_t extent = extent_of(real);
+  if (result.const_data_ptr() == to) return;
+  if (result.scalar_type() == real.scalar_type() && real.is_contiguous() && result.is_contiguous()) {
+    ph_touch_drop(to, extent);
+    memcpy(to, result.const_data_ptr(), extent);
+  } else {
+    alias(real).copy_(result);
+  }
+  ph_memory_wrote(to, extent);
+}
+
+static void store(const IValue &result, const IValue &real) {
+  if (real.isTensor() && result.isTensor()) return store(result.toTensor(), real.toTensor());
+  if (!real.isTensorList() || !result.isTensorList()) return;
+  c10::ArrayRef<IValue> from = result.toListRef(), to = real.toListRef();
+  for (size_t i = 0; i < to.size(); ++i) store(i < from.size() ? from[i].toTensor() : Tensor(), to[i].toTensor());
+}
+
+// Numbers of an operator come from the generator's seed and offset at its start, through a CPU
+// generator of their own: the program's CPU stream stays as it is.
+void note_seed(Frame &f) {
+  try {
+    at::Generator generator;
+    for (size_t i = 0; i < f.args.size(); ++i)
+      if (f.op->arguments[i].role == Role::GENERATOR && f.args[i].isGenerator()) generator = f.args[i].toGenerator();
+    if (!generator.defined())
+      generator = at::globalContext().defaultGenerator(c10::Device(at::kCUDA, static_cast<c10::DeviceIndex>(ph_current_device())));
+    if (!generator.device().is_cuda()) return;
+    Hash hash{generator.current_seed()};
+    hash.add(generator.get_offset());
+    f.seed = hash.h;
+  } catch (const std::exception &) {
+    f.seed = 0;  // while a CUDA graph is captured the offset cannot be read
+  }
+}
+
+// Calls the operator on CPU aliases. False when there is no such CPU operator.
+static bool call_on_host(const Frame &f, torch::jit::Stack &stack) {
+  at::Generator generator, shared;
+  Tensor state;
+  if (f.op->random && !f.op->random_hidden) generator = at::detail::createCPUGenerator(f.seed);
+  if (f.op->random_hidden) {
+    shared = at::detail::getDefaultCPUGenerator();
+    std::lock_guard<std::mutex> guard(shared.mutex());
+    state = shared.get_state();
+    shared.set_current_seed(f.seed);
+  }
+  bool done = true;
+  try {
+    for (size_t i = 0; i < f.args.size(); ++i) stack.push_back(translate(f.args[i], f.op->arguments[i], generator));
+    call_cpu_kernel(*f.op, stack);
+  } catch (const std::exception &) {
+    done = false;
+  }
+  if (f.op->random_hidden) {
+    std::lock_guard<std::mutex> guard(shared.mutex());
+    shared.set_state(state);
+  }
+  return done;
+}
+
+static std::unordered_set<uint32_t> *failed = new std::unordered_set<uint32_t>();  // signatures without CPU form
+static std::mutex failed_lock;
+
+bool compute(const Frame &f, Values outputs) {
+  if (!f.op->on_cpu) return false;
+  {
+    std::lock_guard<std::mutex> guard(failed_lock);
+    if (!failed->empty() && failed->count(f.signature)) return false;
+  }
+  PlainCalls plain;
+  Silence silence;
+  c10::WarningUtils::WarningHandlerGuard quiet(&silence);
+  torch::jit::Stack stack;
+  if (!call_on_host(f, stack) || stack.size() != outputs.size()) {
+    std::lock_guard<std::mutex> guard(failed_lock);
+    failed->insert(f.signature);
+    return false;
+  }
+  for (size_t i = 0; i < outputs.size(); ++i) store(stack[i], outputs[i]);
+  for (size_t i = 0; i < f.args.size(); ++i)
+    if (f.op->arguments[i].mutated)
+      each_tensor(f.args[i], [](const Tensor &t) {
+        if (on_device(t) && t.numel()) ph_memory_wrote(bytes_of(t), extent_of(t));
+      });
+  return true;
+}
+
+}  // namespace tracer

@@ -1,0 +1,23 @@
+// Calls an operator's CPU form on tensors that alias simulated device memory.
+#pragma once
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include "tracer/frames.h"
+
+namespace tracer {
+
+// Everything that stands between a boxed call on CPU tensors and its plain CPU kernel is off.
+struct PlainCalls {
+  PlainCalls();
+  ~PlainCalls();
+  at::AutoDispatchBelowADInplaceOrView autograd;
+  c10::impl::ExcludeDispatchKeyGuard modes;
+};
+
+Tensor alias(const Tensor &t);    // the same bytes as a CPU tensor
+Tensor on_host(const Tensor &t);  // the same for a CUDA tensor; others as they are
+void call_cpu_kernel(const Operator &op, torch::jit::Stack &stack);
+void note_seed(Frame &f);         // which random numbers the operator will draw
+bool compute(const Frame &f, Values outputs);  // false: no CPU form takes these arguments
+
+}  // namespace tracer

@@ -1,0 +1,47 @@
+#include "tracer/host_cost.h"
+
+namespace tracer {
+
+// Pinned memory that aten::empty is asked for. An operator that allocates it for itself fills it: FSDP2's _chunk_cat
+// writes an index per block of its kernel, which takes a millisecond for a layer of 8 B on one GPU.
+static size_t pinned_bytes(const Operator &op, Values inputs) {
+  enum { SIZE, DTYPE, LAYOUT, DEVICE, PINNED, ARGUMENTS };
+  if (op.text != "aten::empty.memory_format" || inputs.size() < ARGUMENTS) return 0;
+  if (!inputs[PINNED].isBool() || !inputs[PINNED].toBool() || !inputs[DTYPE].isInt()) return 0;
+  int64_t bytes = static_cast<int64_t>(c10::elementSize(inputs[DTYPE].toScalarType()));
+  for (int64_t n : inputs[SIZE].toIntVector()) bytes *= n;
+  return static_cast<size_t>(bytes);
+}
+
+size_t tensors_in_lists(Values values) {
+  size_t tensors = 0;
+  for (const IValue &value : values)
+    if (value.isTensorList()) tensors += value.toListRef().size();
+  return tensors;
+}
+
+// The host time of an operator (docs/costs.md): by what it does, who calls it, how many tensors it
+// takes in lists, and whether autograd notes it.
+void charge(Thread &thread, Operator *op, Values inputs) {
+  bool nested = thread.depth > 0 || thread.native_nodes > 0;
+  if (op && thread.depth == 0) ph_charge_cold(PH_API_OP_COLD, &op->last);
+  switch (op ? op->cost : Cost::COMPUTE) {
+    case Cost::COMPUTE: ph_charge(thread.depth > 0 ? PH_API_OP_NESTED : thread.native_nodes > 0 ? PH_API_OP_NODE : PH_API_OP_TOP); break;
+    case Cost::VIEW: ph_charge(nested ? PH_API_OP_VIEW_NESTED : PH_API_OP_VIEW); break;
+    case Cost::ALLOC:
+      ph_charge(nested ? PH_API_OP_ALLOC_NESTED : PH_API_OP_ALLOC);
+      if (nested) ph_charge_bytes(PH_API_HOST_FILL_GIB, pinned_bytes(*op, inputs));
+      break;
+    case Cost::ANNOTATION: return ph_charge(PH_API_OP_TOP);
+  }
+  if (op && op->lists) {
+    if (size_t tensors = tensors_in_lists(inputs)) ph_charge_times(PH_API_OP_LIST, tensors);
+    if (thread.optimizing && !nested && !inputs.empty() && inputs[0].isTensorList())
+      thread.lists[op] += inputs[0].toListRef().size();
+  }
+  if (!at::GradMode::is_enabled() || c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutogradCUDA)) return;
+  for (const IValue &value : inputs)
+    if (value.isTensor() && value.toTensor().defined() && value.toTensor().requires_grad()) return ph_charge(PH_API_OP_GRAD);
+}
+
+}  // namespace tracer

@@ -1,0 +1,112 @@
+#include "tracer/operators.h"
+
+#include <mutex>
+#include <unordered_map>
+
+namespace tracer {
+
+static bool is_tensor_list(const c10::Type &type) {
+  return type.kind() == c10::TypeKind::ListType && type.containedType(0)->kind() == c10::TypeKind::TensorType;
+}
+
+static const c10::Type &inner(const c10::Type &type) {
+  if (type.kind() == c10::TypeKind::OptionalType || type.kind() == c10::TypeKind::ListType)
+    return inner(*type.containedType(0));
+  return type;
+}
+
+static Role role_of(const c10::Argument &argument) {
+  switch (inner(*argument.real_type()).kind()) {
+    case c10::TypeKind::NumberType:
+    case c10::TypeKind::FloatType: return Role::NUMBER;
+    case c10::TypeKind::ScalarTypeType: return Role::DTYPE;
+    case c10::TypeKind::LayoutType: return Role::LAYOUT;
+    case c10::TypeKind::MemoryFormatType: return Role::MEMORY_FORMAT;
+    case c10::TypeKind::GeneratorType: return Role::GENERATOR;
+    default: return Role::PLAIN;
+  }
+}
+
+bool starts_with(const std::string &text, const char *prefix) { return text.rfind(prefix, 0) == 0; }
+
+bool is_one_of(const std::string &text, std::initializer_list<const char *> names) {
+  for (const char *name : names)
+    if (text == name) return true;
+  return false;
+}
+
+static Cost cost_of(const Operator &op, const c10::FunctionSchema &schema) {
+  if (starts_with(op.name, "profiler::")) return Cost::ANNOTATION;
+  if (starts_with(op.name, "aten::empty") || starts_with(op.name, "aten::new_empty")) return Cost::ALLOC;
+  if (op.handle.hasTag(at::Tag::inplace_view) ||
+      is_one_of(op.name, {"aten::record_stream", "aten::resize_", "aten::set_", "aten::requires_grad_",
+                          "aten::detach_", "aten::retain_grad", "aten::_backward"}))
+    return Cost::VIEW;
+  bool tensors = false, view = false;
+  for (const c10::Argument &result : schema.returns()) {
+    if (inner(*result.type()).kind() == c10::TypeKind::TensorType) tensors = true;
+    if (result.alias_info() && !result.alias_info()->isWrite()) view = true;
+  }
+  if (view) return Cost::VIEW;
+  bool reads_tensors = false, mutates = false;
+  for (const c10::Argument &argument : schema.arguments()) {
+    if (inner(*argument.type()).kind() == c10::TypeKind::TensorType) reads_tensors = true;
+    if (argument.alias_info() && argument.alias_info()->isWrite()) mutates = true;
+  }
+  bool query = op.permanent && reads_tensors && !tensors && !mutates &&
+               !is_one_of(op.name, {"aten::_local_scalar_dense", "aten::item", "aten::is_nonzero", "aten::equal",
+                                    "aten::allclose", "aten::_assert_async"});
+  return query ? Cost::VIEW : Cost::COMPUTE;
+}
+
+static Operator *describe(const c10::OperatorHandle &handle) {
+  const c10::FunctionSchema &schema = handle.schema();
+  auto *op = new Operator(handle);
+  op->name = schema.name();
+  op->overload = schema.overload_name();
+  op->text = op->overload.empty() ? op->name : op->name + "." + op->overload;
+  op->key = ph_hash(op->text.data(), op->text.size(), 0);
+  op->permanent = starts_with(op->name, "aten::");
+  op->values = !starts_with(op->name, "c10d::") && !starts_with(op->name, "_c10d_functional::");
+  op->random = handle.hasTag(at::Tag::nondeterministic_seeded);
+  op->on_cpu = handle.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
+  bool generator = false;
+  for (const c10::Argument &argument : schema.arguments()) {
+    Argument a;
+    a.role = role_of(argument);
+    a.mutated = argument.alias_info() && argument.alias_info()->isWrite();
+    a.out = a.mutated && (argument.kwarg_only() || op->name == "aten::copy_");
+    generator |= a.role == Role::GENERATOR;
+    op->in_place |= a.mutated && !a.out;
+    op->lists |= is_tensor_list(*argument.type());
+    op->arguments.push_back(a);
+  }
+  op->random_hidden = op->random && !generator;
+  for (const c10::Argument &result : schema.returns()) {
+    op->lists |= is_tensor_list(*result.type());
+    op->returns_view.push_back(result.alias_info() && !result.alias_info()->isWrite());
+  }
+  if (is_one_of(op->text, {"aten::nonzero", "aten::nonzero.out"})) op->count = Count::NONZERO;
+  if (is_one_of(op->text, {"aten::_unique", "aten::_unique2", "aten::unique_dim", "aten::unique_consecutive",
+                           "aten::unique_dim_consecutive"}))
+    op->count = Count::UNIQUE;
+  if (op->text == "aten::equal") op->count = Count::EQUAL;
+  // found_inf: an infinity seen earlier stays, and zeros are finite.
+  if (op->name == "aten::_amp_foreach_non_finite_check_and_unscale_") op->keeps = 1;
+  op->cost = cost_of(*op, schema);
+  return op;
+}
+
+Operator *find_operator(const c10::OperatorName &name) {
+  static auto *table = new std::unordered_map<std::string, Operator *>();
+  static auto *lock = new std::mutex();
+  std::lock_guard<std::mutex> guard(*lock);
+  Operator *&op = (*table)[name.name + "." + name.overload_name];
+  if (!op) {
+    std::optional<c10::OperatorHandle> handle = c10::Dispatcher::singleton().findSchema(name);
+    if (handle) op = describe(*handle);
+  }
+  return op;
+}
+
+}  // namespace tracer

@@ -1,0 +1,52 @@
+// What is known of an operator from its schema.
+#pragma once
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/record_function.h>
+
+#include <string>
+#include <vector>
+
+#include "rank/rank.h"
+
+namespace tracer {
+
+using at::Tensor;
+using c10::IValue;
+using Values = c10::ArrayRef<const IValue>;
+
+enum class Cost : uint8_t { COMPUTE, VIEW, ALLOC, ANNOTATION };
+enum class Role : uint8_t { PLAIN, NUMBER, DTYPE, LAYOUT, MEMORY_FORMAT, GENERATOR };
+enum class Count : uint8_t { NONE, NONZERO, UNIQUE, EQUAL };  // operators that read an answer back
+
+struct Argument {
+  Role role = Role::PLAIN;
+  bool mutated = false;
+  bool out = false;  // an out= argument and copy_'s: what it held before does not matter
+};
+
+// What is known of an operator from its schema; made once, never freed.
+struct Operator {
+  explicit Operator(const c10::OperatorHandle &h) : handle(h) {}
+  c10::OperatorHandle handle;
+  std::string name, overload, text;  // text = "aten::add.Tensor"
+  uint64_t key = 0;
+  int64_t last = 0;            // of ph_coldness
+  Cost cost = Cost::COMPUTE;
+  Count count = Count::NONE;
+  bool permanent = false;      // of aten: its schema is never unregistered
+  bool values = true;          // its kernels' results are settled here (not c10d's: NCCL's stub does)
+  bool in_place = false;       // some argument is both read and written
+  bool random = false;
+  bool random_hidden = false;  // random without a generator argument
+  bool on_cpu = false;
+  bool lists = false;          // takes or returns lists of tensors
+  size_t keeps = SIZE_MAX;     // mutated argument that zeros elsewhere leave as it is
+  std::vector<Argument> arguments;
+  std::vector<bool> returns_view;
+};
+
+bool is_one_of(const std::string &text, std::initializer_list<const char *> names);
+bool starts_with(const std::string &text, const char *prefix);
+Operator *find_operator(const c10::OperatorName &name);  // null: no such operator
+
+}  // namespace tracer

@@ -1,0 +1,18 @@
+// Signatures: an operator with its arguments, as text that the cost models read (phantora/cost/parse.py).
+#pragma once
+#include "tracer/frames.h"
+
+namespace tracer {
+
+struct Hash {
+  uint64_t h;
+  void add(uint64_t v) {
+    __uint128_t m = static_cast<__uint128_t>(h ^ v ^ 0xa0761d6478bd642fULL) * 0xe7037ed1a0b428dbULL;
+    h = static_cast<uint64_t>(m) ^ static_cast<uint64_t>(m >> 64);
+  }
+};
+
+// The id of the frame's signature; sends DEFINE_SIGNATURE when it is new.
+uint32_t signature_of(Thread &thread, const Frame &f);
+
+}  // namespace tracer

@@ -1,0 +1,84 @@
+#include "tracer/tensors.h"
+
+namespace tracer {
+
+constexpr int64_t CLEAR_RUNS = 64;  // dense pieces of a gapped tensor that are cleared one by one
+
+bool is_python(const Tensor &t) { return t.unsafeGetTensorImpl()->is_python_dispatch(); }
+bool has_sizes(const Tensor &t) {
+  return !t.is_nested() && !is_python(t) && !t.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
+}
+
+bool on_device(const Tensor &t) {
+  return t.defined() && !is_python(t) && t.is_cuda() && t.layout() == at::kStrided && has_sizes(t) && t.has_storage() && !t.is_quantized();
+}
+
+char *bytes_of(const Tensor &t) {
+  auto *base = static_cast<char *>(const_cast<void *>(t.storage().data()));
+  return base ? base + t.storage_offset() * static_cast<int64_t>(t.itemsize()) : nullptr;
+}
+
+// From the tensor's first to its last byte.
+size_t extent_of(const Tensor &t) {
+  if (!t.numel()) return 0;
+  int64_t last = 0;
+  for (int64_t d = 0; d < t.dim(); ++d) last += (t.size(d) - 1) * t.stride(d);
+  return static_cast<size_t>(last + 1) * t.itemsize();
+}
+
+void clear(const Tensor &t) {
+  if (!on_device(t) || !t.numel()) return;
+  char *data = bytes_of(t);
+  if (!data) return;
+  if (t.is_non_overlapping_and_dense()) {
+    ph_memory_clear(data, static_cast<size_t>(t.numel()) * t.itemsize());
+    return;
+  }
+  // Gaps belong to others. Dense pieces: the innermost dimensions that lie without gap.
+  int64_t inner_dims = t.dim(), run = 1;
+  while (inner_dims > 0 && (t.size(inner_dims - 1) == 1 || t.stride(inner_dims - 1) == run)) run *= t.size(--inner_dims);
+  int64_t runs = 1;
+  for (int64_t d = 0; d < inner_dims; ++d) runs *= t.stride(d) ? t.size(d) : 1;
+  if (runs > CLEAR_RUNS) {
+    ph_memory_clear(data, extent_of(t));
+    return;
+  }
+  std::vector<int64_t> at(static_cast<size_t>(inner_dims), 0);
+  for (;;) {
+    int64_t offset = 0;
+    for (int64_t d = 0; d < inner_dims; ++d) offset += at[static_cast<size_t>(d)] * t.stride(d);
+    ph_memory_clear(data + offset * static_cast<int64_t>(t.itemsize()), static_cast<size_t>(run) * t.itemsize());
+    int64_t d = inner_dims - 1;
+    for (; d >= 0; --d) {
+      auto u = static_cast<size_t>(d);
+      if (t.stride(d) && ++at[u] < t.size(d)) break;
+      at[u] = 0;
+    }
+    if (d < 0) return;
+  }
+}
+
+bool is_known(const Tensor &t) {
+  return t.numel() > PH_SMALL_ELEMENTS && on_device(t) && ph_memory_known(bytes_of(t), extent_of(t));
+}
+
+bool fits(const Tensor &t) {
+  return on_device(t) && (t.numel() <= PH_SMALL_ELEMENTS || is_known(t)) && !t.is_conj() && !t.is_neg() && !t._is_zerotensor() &&
+         !t.unsafeGetTensorImpl()->is_wrapped_number();
+}
+
+void know(const Tensor &t) {
+  if (on_device(t) && t.numel() > PH_SMALL_ELEMENTS && t.is_non_overlapping_and_dense())
+    ph_memory_know(bytes_of(t), extent_of(t));
+}
+
+void measure(const IValue &v, Size *size) {
+  if (*size == Size::LARGE) return;
+  each_tensor(v, [&](const Tensor &t) {
+    if (*size == Size::LARGE || !t.defined()) return;
+    if (is_python(t)) *size = Size::LARGE;  // a wrapper: what it wraps is not ours to see
+    else if (t.is_cuda()) *size = fits(t) ? Size::SMALL : Size::LARGE;
+  });
+}
+
+}  // namespace tracer
