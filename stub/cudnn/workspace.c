@@ -1,12 +1,8 @@
-// Device memory that execution plans of convolutions ask for beside their tensors, which a framework takes from its
-// own allocator, so that its peak and its fragmentation depend on it. Part of cudnn.c.
-//
 // What was measured on H100 and H200 (cudnn_workspaces.h) is answered as it was; for another batch the nearest one's
 // bytes, where converted tensors grow with the batch and all else stays. Else a rule that holds for most of what was
 // measured: cuDNN's kernels want channels last, and convert what lies otherwise.
-enum { FORM_fwd, FORM_dgrad, FORM_wgrad };
-enum { TYPE_tf32, TYPE_f32, TYPE_bf16, TYPE_f16, TYPE_other };
-enum { LAYOUT_nchw, LAYOUT_nhwc };
+#include "cudnn/workspace.h"
+
 #define ALIGNMENT_SLACK 16  // plans that convert ask for so much, or 147 bytes, to align what they convert
 
 // A square convolution without dilation and groups.
@@ -25,13 +21,6 @@ static const measured_plan largest_plans[] = {
 #include "cudnn/cudnn_tried.h"
 };
 #undef PLAN
-
-typedef struct convolution_problem {
-  int form, type, layout, dims;
-  int64_t x[CUDNN_DIM_MAX], w[CUDNN_DIM_MAX], y[CUDNN_DIM_MAX];
-  int64_t stride[CUDNN_DIM_MAX], padding[CUDNN_DIM_MAX], dilation[CUDNN_DIM_MAX];
-  int64_t x_bytes, w_bytes, y_bytes;
-} convolution_problem;
 
 static bool all_equal(const int64_t *values, int count, int64_t value) {
   for (int i = 0; i < count; i++)
@@ -100,7 +89,7 @@ static int64_t largest_workspace(const convolution_problem *problem) {
   return one->h100 + (int64_t)(each * (double)(p.x[0] - one->batch));
 }
 
-static int64_t convolution_workspace(const convolution_problem *p, bool largest) {
+int64_t convolution_workspace(const convolution_problem *p, bool largest) {
   const measured_plan *nearest = nearest_of(measured_plans, sizeof measured_plans / sizeof *measured_plans, p, NULL);
   int64_t usual = nearest ? for_batch(p, nearest) : by_rule(p);
   int64_t most = largest ? largest_workspace(p) : 0;

@@ -1,0 +1,18 @@
+// Device memory that execution plans of convolutions ask for beside their tensors, which a framework takes from its
+// own allocator, so that its peak and its fragmentation depend on it.
+#pragma once
+#include "abi/cudnn_abi.h"
+
+enum { FORM_fwd, FORM_dgrad, FORM_wgrad };
+enum { TYPE_tf32, TYPE_f32, TYPE_bf16, TYPE_f16, TYPE_other };
+enum { LAYOUT_nchw, LAYOUT_nhwc };
+
+typedef struct convolution_problem {
+  int form, type, layout, dims;
+  int64_t x[CUDNN_DIM_MAX], w[CUDNN_DIM_MAX], y[CUDNN_DIM_MAX];
+  int64_t stride[CUDNN_DIM_MAX], padding[CUDNN_DIM_MAX], dilation[CUDNN_DIM_MAX];
+  int64_t x_bytes, w_bytes, y_bytes;
+} convolution_problem;
+
+// Bytes of the plan that the heuristics put first, or of the one that asks for most.
+int64_t convolution_workspace(const convolution_problem *p, bool largest);

@@ -1,0 +1,109 @@
+// What the files of libnccl.so.2 share: communicators, groups and collectives of the simulated cluster. The functions
+// declared here are private to the library.
+//
+// A call checks its arguments as NCCL does, turns into a record for the simulator and returns. Like NCCL, initialisation
+// blocks in real time until every member has called; everything else only enqueues.
+#pragma once
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "abi/export.h"
+#include "abi/nccl_abi.h"
+#include "rank/rank.h"
+
+#define COMM_MAGIC 0x7068636f6d6d3031ULL
+#define PREMULSUM 5  // redop in records; 0..4 are NCCL's own
+
+// Every entry point exists under both of NCCL's names.
+#define NCCL_API(type, name, ...)                                    \
+  PH_EXPORT type name(__VA_ARGS__);                                  \
+  PH_EXPORT type p##name(__VA_ARGS__) __attribute__((alias(#name))); \
+  type name(__VA_ARGS__)
+
+typedef struct user_op {
+  bool alive, on_device;
+  ncclDataType_t dtype;
+  double scalar;
+  const void *address;  // of a device-resident scalar
+} user_op;
+
+// Never freed, so that a stale handle is recognised by its magic; a run makes few of them.
+struct ncclComm {
+  uint64_t magic;
+  uint32_t id;
+  uint64_t key[2];
+  int nranks, rank, device;
+  uint32_t splits, shrinks;  // children made so far, equal on all members
+  bool finalized, revoked;
+  int64_t charged;  // device bytes
+  bool ring;        // the ring's connections exist
+  uint8_t *peers;   // by rank: connections for sends and receives exist
+  char name[64];
+  user_op *ops;
+  int op_count;
+};
+
+typedef struct operation {
+  const char *name;
+  ncclComm_t comm;
+  ph_stream *stream;
+  uint8_t kind;  // PH_COLLECTIVE, PH_SEND, PH_RECV
+  uint8_t coll;
+  ncclDataType_t dtype;
+  int redop, peer;  // peer: root or the other end
+  double scalar;
+  const void *scalar_address;
+  const void *send;
+  void *recv;  // NULL: this rank receives nothing
+  size_t count;
+  uint64_t bytes, send_bytes, recv_bytes;
+  bool carried, launched;
+  uint64_t ticket;
+} operation;
+
+typedef struct job {
+  enum { JOB_INIT, JOB_SPLIT, JOB_SHRINK } kind;
+  ncclComm_t comm, parent, *out;
+  int color, key;
+  uint32_t child;  // number of a split among the parent's
+  bool local;      // every member is in this process
+  ncclResult_t result;
+} job;
+
+extern const size_t dtype_bytes[ncclNumTypes];
+
+// ---------------------------------------------------------------- errors.c
+// Keeps the message for ncclGetLastError and returns `result`.
+__attribute__((format(printf, 2, 3))) ncclResult_t fail(ncclResult_t result, const char *format, ...);
+ncclResult_t leave(ncclResult_t result);  // ends what ph_enter began
+ncclResult_t check_pointer(const void *pointer, const char *call, const char *argument);
+ncclResult_t check_comm(const struct ncclComm *comm, const char *call);
+
+// ---------------------------------------------------------------- memory.c: what communicators take of the device's
+ncclResult_t charge_communicator(ncclComm_t comm);
+ncclResult_t connect_ring(ncclComm_t comm);
+ncclResult_t connect_peer(ncclComm_t comm, int peer);
+
+// ---------------------------------------------------------------- jobs.c: making communicators, alone or in a group
+ncclResult_t run_job(job *work);
+ncclResult_t run_jobs(job *jobs, size_t count);
+void derive_key(uint64_t key[2], const void *data, size_t length);
+
+// ---------------------------------------------------------------- reductions.c: factors made by the user
+double scalar_value(const void *address, ncclDataType_t dtype);
+ncclResult_t check_reduction(operation *op);  // exchanges a user's operation for its factor
+
+// ---------------------------------------------------------------- operations.c
+// Checks an operation and launches it, or keeps it for the end of the group that is open.
+ncclResult_t enqueue(operation op, cudaStream_t stream);
+// Launches what a group gathered: one launch per communicator and stream, in order of first use.
+ncclResult_t launch(operation *ops, size_t count);
+
+// ---------------------------------------------------------------- groups.c
+ncclResult_t ncclGroupStart(void);
+ncclResult_t ncclGroupEnd(void);
+bool group_open(void);
+ncclResult_t group_failed(ncclResult_t result);  // remembers the first failure of an open group
+ncclResult_t group_operation(operation op);      // for the end of the group
+ncclResult_t submit_job(job work);               // runs a job now, or at the end of the group that is open

@@ -1,0 +1,226 @@
+// One collective, send or receive: checked, turned into a record, launched.
+//
+// Nothing is transferred here. Small collectives carry their bytes (docs/collectives.md): the contribution travels with
+// the record and the result is awaited by whoever reads the receive buffer. Larger ones leave zeros.
+#include "nccl/internal.h"
+
+#define CARRIED_BYTES (64 << 10)        // a small collective's bytes are true
+#define CARRIED_OBJECT_BYTES (1 << 20)  // of int8/uint8: pickled objects
+
+const size_t dtype_bytes[ncclNumTypes] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+
+static bool sends(const operation *op) {
+  if (op->kind == PH_SEND) return true;
+  if (op->kind == PH_RECV) return false;
+  return (op->coll != PH_COLL_BROADCAST && op->coll != PH_COLL_SCATTER) || op->comm->rank == op->peer;
+}
+
+static bool receives(const operation *op) {
+  if (op->kind == PH_SEND) return false;
+  return (op->coll != PH_COLL_REDUCE && op->coll != PH_COLL_GATHER) || op->kind == PH_RECV ||
+         op->comm->rank == op->peer;
+}
+
+static ncclResult_t check_buffer(const operation *op, const void *pointer, const char *argument) {
+  ncclResult_t result = check_pointer(pointer, op->name, argument);
+  ph_range range;
+  if (result == ncclSuccess && !ph_memory_find(pointer, &range))
+    result = fail(ncclInvalidArgument, "%s : %s %p is not a valid pointer", op->name, argument, pointer);
+  return result;
+}
+
+// Sizes of what this rank gives and gets, and whether the bytes are carried. Every member must
+// come to the same answer, so it depends on the operation's shape alone.
+static void measure(operation *op) {
+  const uint64_t one = op->count * dtype_bytes[op->dtype], all = one * (uint64_t)op->comm->nranks;
+  uint64_t give = one, get = one;
+  op->bytes = one;
+  if (op->kind == PH_COLLECTIVE) {
+    switch (op->coll) {
+      case PH_COLL_ALL_GATHER:
+      case PH_COLL_GATHER: op->bytes = get = all; break;
+      case PH_COLL_REDUCE_SCATTER:
+      case PH_COLL_SCATTER: op->bytes = give = all; break;
+      case PH_COLL_ALL_TO_ALL: op->bytes = give = get = all; break;
+      default: break;
+    }
+  }
+  const uint64_t limit =
+      op->dtype == ncclInt8 || op->dtype == ncclUint8 ? CARRIED_OBJECT_BYTES : CARRIED_BYTES;
+  op->carried = give <= limit && get <= limit;
+  op->send_bytes = sends(op) ? give : 0;
+  op->recv_bytes = receives(op) ? get : 0;
+  if (!op->send_bytes) op->send = NULL;
+  if (!op->recv_bytes) op->recv = NULL;
+}
+
+static ncclResult_t connect_for(const operation *op) {
+  const bool pairs = op->kind != PH_COLLECTIVE || op->coll == PH_COLL_ALL_TO_ALL ||
+                     op->coll == PH_COLL_GATHER || op->coll == PH_COLL_SCATTER;
+  if (!pairs) return connect_ring(op->comm);
+  if (op->kind != PH_COLLECTIVE || (op->coll != PH_COLL_ALL_TO_ALL && op->comm->rank != op->peer))
+    return connect_peer(op->comm, op->peer);
+  ncclResult_t result = ncclSuccess;
+  for (int peer = 0; peer < op->comm->nranks && result == ncclSuccess; peer++)
+    result = connect_peer(op->comm, peer);
+  return result;
+}
+
+static ncclResult_t check_operation(operation *op, cudaStream_t stream) {
+  if (!ph_connected())
+    return fail(ncclUnhandledCudaError, "Cuda failure 100 'no CUDA-capable device is detected'");
+  ncclResult_t result = check_comm(op->comm, op->name);
+  if (result != ncclSuccess) return result;
+  if (op->comm->revoked || op->comm->finalized)
+    return fail(ncclInvalidUsage, "%s : the communicator has been %s", op->name,
+                op->comm->revoked ? "revoked" : "finalized");
+  if (op->peer < 0 || op->peer >= op->comm->nranks)
+    return fail(ncclInvalidArgument, "%s : invalid %s %d (should be in the 0..%d range)", op->name,
+                op->kind == PH_COLLECTIVE ? "root" : "peer", op->peer, op->comm->nranks - 1);
+  if ((unsigned)op->dtype >= ncclNumTypes)
+    return fail(ncclInvalidArgument, "%s : invalid type %d", op->name, (int)op->dtype);
+  result = check_reduction(op);
+  if (result != ncclSuccess || op->count == 0) return result;
+  if (op->count > SIZE_MAX / 2 / dtype_bytes[op->dtype] / (size_t)op->comm->nranks)
+    return fail(ncclInvalidArgument, "%s : count %zu overflows the address space", op->name, op->count);
+  measure(op);
+  if (op->send_bytes) result = check_buffer(op, op->send, op->kind == PH_COLLECTIVE ? "sendbuff" : "buff");
+  if (result == ncclSuccess && op->recv_bytes)
+    result = check_buffer(op, op->recv, op->kind == PH_COLLECTIVE ? "recvbuff" : "buff");
+  if (result != ncclSuccess) return result;
+  const int before = ph_current_device();
+  if (before != op->comm->device) ph_set_current_device(op->comm->device);
+  op->stream = ph_stream_of(stream, false);
+  if (before != op->comm->device) ph_set_current_device(before);
+  if (!op->stream)
+    return fail(ncclUnhandledCudaError, "Cuda failure 400 'invalid resource handle' (%s : stream %p)",
+                op->name, stream);
+  return connect_for(op);
+}
+
+// A communicator of one moves nothing between GPUs: NCCL copies on the stream, or runs a kernel if
+// a factor applies.
+static void launch_alone(operation *op) {
+  if (op->redop == PREMULSUM) {
+    static const char name[] = "oneRankReduce";
+    ph_record record = {.kind = PH_KERNEL,
+                        .stream = op->stream->id,
+                        .id = ph_name(ph_hash(name, sizeof name - 1, 1), name, sizeof name - 1),
+                        .a = 32 | 1ULL << 32 | 1ULL << 48,
+                        .b = 512 | 1ULL << 16 | 1ULL << 32};
+    ph_launch(&record);
+  } else if (op->send != op->recv) {
+    ph_record record = {
+        .kind = PH_MEMCPY, .stream = op->stream->id, .id = PH_COPY_D2D, .a = op->bytes, .b = UINT64_MAX};
+    ph_launch(&record);
+  }
+  if (op->send != op->recv) ph_memory_copy(op->recv, op->send, op->bytes);
+  if (op->redop == PREMULSUM) ph_memory_clear(op->recv, op->bytes);
+}
+
+static ph_record record_of(const operation *op) {
+  ph_record record = {.kind = op->kind,
+                      .stream = op->stream->id,
+                      .id = op->comm->id,
+                      .b = op->count,
+                      .c = op->bytes,
+                      .d = op->ticket};
+  if (op->kind == PH_COLLECTIVE) {
+    record.a = op->coll | (uint64_t)op->dtype << 8 | (uint64_t)op->redop << 16 | (uint64_t)op->peer << 32;
+    memcpy(&record.e, &op->scalar, sizeof op->scalar);
+  } else {
+    record.a = (uint64_t)op->peer | (uint64_t)op->dtype << 32;
+  }
+  return record;
+}
+
+// Waits for the true bytes of what is sent; must happen before the emit lock is taken.
+static void prepare(operation *op) {
+  if (!op->carried) return;
+  if (op->send) ph_touch(op->send, op->send_bytes);
+  if (op->scalar_address) {
+    ph_touch(op->scalar_address, dtype_bytes[op->dtype]);
+    op->scalar = scalar_value(op->scalar_address, op->dtype);
+  }
+  op->ticket = ph_next_ticket();
+}
+
+static void receive(operation *op) {
+  if (!op->recv) return;
+  if (op->kind == PH_COLLECTIVE && op->coll == PH_COLL_BROADCAST && op->comm->rank == op->peer) {
+    if (op->recv != op->send) ph_memory_copy(op->recv, op->send, op->recv_bytes);  // the root has the bytes
+  } else if (op->carried) {
+    ph_expect(op->recv, op->recv_bytes, op->ticket);
+  } else {
+    ph_touch_drop(op->recv, op->recv_bytes);
+    ph_memory_clear(op->recv, op->recv_bytes);
+  }
+}
+
+// Null mode has no peers: the bytes are as if every member had sent what this one sends, which
+// keeps exchanged sizes and counts plausible.
+static void pretend(operation *op) {
+  if (!op->recv) return;
+  if (!op->carried || !op->send) {
+    ph_memory_clear(op->recv, op->recv_bytes);
+    return;
+  }
+  const uint64_t block = op->send_bytes < op->recv_bytes ? op->send_bytes : op->recv_bytes;
+  for (uint64_t at = 0; at < op->recv_bytes; at += block)
+    if ((char *)op->recv + at != op->send) ph_memory_copy((char *)op->recv + at, op->send, block);
+}
+
+ncclResult_t launch(operation *ops, size_t count) {
+  operation **together = malloc(count * sizeof *together);
+  if (!together) return fail(ncclSystemError, "out of host memory");
+  ncclResult_t result = ncclSuccess;
+  for (size_t i = 0; i < count; i++) {
+    if (ops[i].launched) continue;
+    if (check_comm(ops[i].comm, ops[i].name) != ncclSuccess) {
+      result = ncclInvalidArgument;
+      continue;
+    }
+    if (ops[i].comm->nranks == 1 && ops[i].kind == PH_COLLECTIVE) {
+      launch_alone(&ops[i]);
+      continue;
+    }
+    size_t members = 0;
+    for (size_t j = i; j < count; j++) {
+      if (ops[j].launched || ops[j].comm != ops[i].comm || ops[j].stream != ops[i].stream) continue;
+      ops[j].launched = true;
+      together[members++] = &ops[j];
+    }
+    if (ph_null_mode()) {
+      for (size_t j = 0; j < members; j++) pretend(together[j]);
+      continue;
+    }
+    for (size_t j = 0; j < members; j++) prepare(together[j]);
+    ph_emit_lock();
+    if (members > 1) {
+      ph_record record = {
+          .kind = PH_GROUP_BEGIN, .stream = ops[i].stream->id, .id = ops[i].comm->id, .a = members};
+      ph_launch(&record);
+    }
+    for (size_t j = 0; j < members; j++) {
+      ph_record record = record_of(together[j]);
+      if (together[j]->ticket && together[j]->send)
+        ph_launch_blob(&record, together[j]->send, together[j]->send_bytes);
+      else
+        ph_launch(&record);
+    }
+    ph_emit_unlock();
+    for (size_t j = 0; j < members; j++) receive(together[j]);
+  }
+  free(together);
+  return result;
+}
+
+ncclResult_t enqueue(operation op, cudaStream_t stream) {
+  ph_enter();
+  ncclResult_t result = check_operation(&op, stream);
+  if (result != ncclSuccess) return leave(group_failed(result));
+  ph_charge(PH_API_NCCL_ENQUEUE);
+  ph_watchdog_work();
+  if (op.count == 0) return leave(ncclSuccess);
+  return leave(group_open() ? group_operation(op) : launch(&op, 1));
+}
