@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from phantora.cli.host import host_facts, host_option, with_host
 from phantora.cli.options import output_options, report_options, take_what_if, what_if_options
 from phantora.cli.outputs import Outputs
 from phantora.cli.report import print_report, simulation_report
@@ -17,7 +18,7 @@ from phantora.cli.simulation import Recorded, Settings, assemble
 from phantora.errors import PhantoraError
 
 if TYPE_CHECKING:
-    from phantora.hardware import Cluster
+    from phantora.hardware import Cluster, HostProfile
     from phantora.trace.reader import Log
     from phantora.trace.recording import Chunk
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     help="HOSTSxGPUSxMODEL or the path of a .toml file, with as many GPUs as the run had ranks  [default: the run's]",
 )
 @click.option("--gpu", metavar="MODEL", help="Another GPU in the same hosts, with its own links.")
+@host_option("as recorded")
 @click.option(
     "--host-scale", type=click.FloatRange(min=0), default=1.0, show_default=True, metavar="X",
     help="Factor on the recorded host time; 0: the host costs nothing.",
@@ -45,14 +47,16 @@ def replay(run: Path, output: str, quiet: bool, **options: Any) -> None:
     from phantora.trace.reader import open_log
 
     log = open_log(run)
-    cluster = chosen_cluster(log, options["cluster"], options["gpu"])
+    cluster = with_host(chosen_cluster(log, options["cluster"], options["gpu"]), options["host"])
     chunks = whole_recording(log)
     outputs = Outputs.of(output, options["force"])
     if outputs.log.resolve() == run.resolve():
         raise PhantoraError(f"{run}: a replay cannot write over the log it reads; name another place with -o")
-    recorded = Recorded(chunks, options["host_scale"], log.metadata.extra.get("nccl", {}))
+    ratio = host_ratio(log, cluster, options["host"])
+    recorded = Recorded(chunks, options["host_scale"] * ratio, log.metadata.extra.get("nccl", {}))
     changes = {"record": options["recording"], "what_if": take_what_if(options), "flows": options["flows"]}
-    report = simulate(log, cluster, recorded, outputs.written, changes)
+    host = cluster.host if options["host"] is not None else None
+    report = simulate(log, cluster, recorded, outputs.written, changes, host)
     target = outputs.settle(succeeded=True)
     report["log"] = str(target)
     if outputs.timeline is not None and report["rows"]:
@@ -90,6 +94,20 @@ def chosen_cluster(log: Log, spec: str | None, gpu: str | None) -> Cluster:
     return cluster
 
 
+def host_ratio(log: Log, cluster: Cluster, asked: str | None) -> float:
+    """What the host of `cluster` takes over the one that was recorded; 1 if none was `asked` for. Single costs that a
+    host file sets apart do not count: a recording holds the host's time between calls, not what it was spent on."""
+    if asked is None:
+        return 1.0
+    if log.metadata.host_mode != "modelled":
+        raise PhantoraError(
+            f"{log.path}: --host needs a run with --host-time modelled, and this one was {log.metadata.host_mode}; "
+            "scale its host time with --host-scale"
+        )
+    before = float(log.metadata.extra.get("host", {}).get("factor", 1.0))
+    return cluster.host.factor / before
+
+
 def whole_recording(log: Log) -> list[Chunk]:
     """The recording of every rank to its end. Raises if there is none."""
     chunks = log.recording()
@@ -105,8 +123,16 @@ def whole_recording(log: Log) -> list[Chunk]:
     return chunks
 
 
-def simulate(log: Log, cluster: Cluster, recorded: Recorded, target: Path, changes: dict[str, Any]) -> dict[str, Any]:
-    """Writes the new log; the report of the simulation, seconds. `changes`: further fields of `Settings`."""
+def simulate(
+    log: Log,
+    cluster: Cluster,
+    recorded: Recorded,
+    target: Path,
+    changes: dict[str, Any],
+    host: HostProfile | None = None,
+) -> dict[str, Any]:
+    """Writes the new log; the report of the simulation, seconds. `changes`: further fields of `Settings`; `host`: the
+    one that was chosen in place of the recorded one."""
     from phantora import stubs
     from phantora.cli.main import version
 
@@ -115,6 +141,8 @@ def simulate(log: Log, cluster: Cluster, recorded: Recorded, target: Path, chang
     ranks_per_host = run.ranks_per_host if part_of_it else cluster.gpus_per_host
     settings = Settings(run.world_size // ranks_per_host, ranks_per_host, run.host_mode, **changes)
     extra = run.extra if recorded.host_scale == 1 else {**run.extra, "host_scale": recorded.host_scale}
+    if host is not None:
+        extra = {**extra, "host": host_facts(host)}
     metadata = {"phantora": version(), "command": run.command, "torch": run.torch, "extra": extra}
     engine = stubs.ensure(lambda line: print(f"phantora: {line}", file=sys.stderr)).engine
     began = time.monotonic()

@@ -8,6 +8,7 @@ import tempfile
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from phantora.cli.host import host_facts, with_host
 from phantora.cli.options import IGNORED, take_what_if
 from phantora.cli.outputs import Outputs
 from phantora.cli.report import print_report, simulation_report
@@ -49,7 +50,7 @@ class Request:
             )
         if is_command and target[0].endswith(".py"):
             is_command = False  # nothing but a script can be meant
-        cluster = load_cluster(options["cluster"])
+        cluster = with_host(load_cluster(options["cluster"]), options["host"])
         hosts = _count("--nnodes", options["nnodes"], cluster.hosts, "hosts", options["cluster"])
         ranks = _count(
             "--nproc-per-node", options["nproc"], cluster.gpus_per_host, "GPUs per host", options["cluster"]
@@ -194,11 +195,14 @@ class Request:
     def _assemble(self, console: Console, stats: list[Stats], stub_set: StubSet) -> Simulation:
         from phantora.cli.main import version
 
+        extra: dict[str, Any] = {"moe_routing": self.plan.moe_routing}
+        if self.settings.host_time == "modelled":
+            extra["host"] = host_facts(self.cluster.host)
         metadata = {
             "phantora": version(),
             "command": list(self.command or (self.plan.target, *self.plan.arguments)),
             "torch": stub_set.torch_version,
-            "extra": {"moe_routing": self.plan.moe_routing},
+            "extra": extra,
         }
         simulation = assemble(
             self.cluster,

@@ -60,7 +60,7 @@ def create_session(cluster: Cluster, settings: Settings) -> Session:
         device_fields(cluster.gpu),
         cluster.host.api_ns,
         host_mode=getattr(layout.HostMode, settings.host_time.upper()),
-        host_scale=settings.host_scale,
+        host_scale=cluster.host.factor if settings.host_time == "modelled" else settings.host_scale,
         null_mode=settings.null,
         unsupported=getattr(layout.Unsupported, settings.unsupported.upper()),
         epoch_ns=int(time.time()) * 1_000_000_000,

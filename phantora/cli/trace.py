@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from phantora.cli.host import host_option
 from phantora.cli.options import (
     ignored_options,
     output_options,
@@ -73,6 +74,7 @@ class TraceCommand(click.Command):
 )
 @output_options("run.arrow")
 @click.option("-m", "--module", is_flag=True, help="SCRIPT is a module, as in python -m.")
+@host_option("the host of the cluster's file, else default")
 @click.option(
     "--host-time", type=click.Choice(["modelled", "measured", "none"]), default="modelled", show_default=True,
     help="What the host costs: by the host profile, this machine's CPU time, or nothing.",

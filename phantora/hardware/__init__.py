@@ -1,12 +1,14 @@
 """GPUs, hosts and clusters: data files and their loader."""
 
 from phantora.hardware.builders import build
-from phantora.hardware.clusters import load_cluster, load_host, over_pcie, system_names
+from phantora.hardware.clusters import load_cluster, over_pcie, system_names
 from phantora.hardware.gpus import device_fields, gpu_names, load_gpu
+from phantora.hardware.hosts import DEFAULT_HOST, host_names, load_host
 from phantora.hardware.topology import Flow, NetworkLink, Topology
 from phantora.hardware.types import Calibration, Cluster, Fabric, Gpu, HostProfile, Link, Wiring
 
 __all__ = [
+    "DEFAULT_HOST",
     "Calibration",
     "Cluster",
     "Fabric",
@@ -20,6 +22,7 @@ __all__ = [
     "build",
     "device_fields",
     "gpu_names",
+    "host_names",
     "load_cluster",
     "load_gpu",
     "load_host",

@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import fields, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from phantora.errors import PhantoraError
 from phantora.hardware import builders, toml
 from phantora.hardware.gpus import DATA, gpu_names, load_gpu
+from phantora.hardware.hosts import DEFAULT_HOST, HOST_FORMS, load_host
 from phantora.hardware.topology import Topology, is_nic
 from phantora.hardware.types import Cluster, Gpu, HostProfile, Link, Wiring
-from phantora.wire.layout import Api
 
 FORMS = (
     "a cluster is HOSTSxGPUSxMODEL (2x8xH100), GPUSxMODEL for one host (8xH100), a number of GPUs (4, H100), "
@@ -85,7 +84,7 @@ def _make(hosts: int, gpus: int, gpu: Gpu, name: str) -> Cluster:
         intra = Link(gpu.pcie_bandwidth * builders.PCIE_SHARE, PCIE_LATENCY_NS)
     wiring = Wiring("nvswitch" if nvlink else "pcie", gpus, 1 if nvlink else 2, 2, SOCKET_BANDWIDTH)
     inter = Link(gpu.nic_bandwidth, NETWORK_LATENCY_NS)
-    return Cluster(name, hosts, gpus, gpu, intra, inter, load_host("default"), wiring)
+    return Cluster(name, hosts, gpus, gpu, intra, inter, load_host(DEFAULT_HOST), wiring)
 
 
 def over_pcie(cluster: Cluster) -> Cluster:
@@ -120,7 +119,7 @@ def _from_file(path: Path) -> Cluster:
     )
     cluster = replace(
         cluster,
-        host=load_host(_text(table, "host", "default", place, "host profile")),
+        host=_host(table, place),
         wiring=_section(cluster.wiring, table, "wiring", place),
     )
     if "gpus_per_pcie_switch" not in table.get("wiring", {}) and cluster.wiring.kind == "nvswitch":
@@ -144,6 +143,15 @@ def _text(table: dict[str, Any], key: str, default: str | None, place: toml.Plac
     if not isinstance(value, str):
         raise PhantoraError(f"{place / key} must be the name of a {what} or the path of its .toml file")
     return str(place.path.parent / value) if value.endswith(".toml") else value
+
+
+def _host(table: dict[str, Any], place: toml.Place) -> HostProfile:
+    value = table.get("host", DEFAULT_HOST)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str):
+        raise PhantoraError(f"{place / 'host'} must be {HOST_FORMS}, not {value!r}")
+    return load_host(str(place.path.parent / value) if value.endswith(".toml") else value)
 
 
 def _count(table: dict[str, Any], key: str, default: int | None, place: toml.Place) -> int:
@@ -228,19 +236,3 @@ def check_reachable(topology: Topology) -> None:
                 far = gpu % width + (width if gpu < width else 0)  # the same rail, where it crosses hosts
                 topology.route(gpu, far)
                 topology.route(far, gpu)
-
-
-@cache
-def load_host(name: str) -> HostProfile:
-    """The host profile called `name`, or at a ``.toml`` path. Every API has a cost."""
-    path = Path(name) if name.endswith(".toml") else DATA / "hosts" / f"{name}.toml"
-    if not path.exists():
-        known = sorted(p.stem for p in (DATA / "hosts").glob("*.toml"))
-        raise PhantoraError(f"unknown host profile {name!r}; known: {', '.join(known)}, or the path of a .toml file")
-    profile = toml.build(HostProfile, toml.read(path), toml.Place(path))
-    wanted = set(Api.names())
-    missing, unknown = sorted(wanted - set(profile.api_ns)), sorted(set(profile.api_ns) - wanted)
-    if missing or unknown:
-        what = f"api_ns.{missing[0]} is missing" if missing else f"api_ns.{unknown[0]} is not a known call"
-        raise PhantoraError(f"{path}: {what}; give each of {', '.join(Api.names())}")
-    return profile

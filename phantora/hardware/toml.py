@@ -89,7 +89,7 @@ def build(cls: type[T], table: dict[str, Any], where: Place) -> T:
         )
     for field in fields(cast(Any, cls)):
         if field.name not in table:
-            if field.default is not MISSING:
+            if field.default is not MISSING or field.default_factory is not MISSING:
                 continue
             raise PhantoraError(f"{where}: key {field.name!r} is missing")
         values[field.name] = _convert(table[field.name], hints[field.name], where / field.name)

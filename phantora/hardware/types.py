@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -149,10 +149,28 @@ class Link:
 
 @dataclass(frozen=True)
 class HostProfile:
-    """Host costs: ns by member name of ``wire.layout.Api``."""
+    """A host: what its CPU takes for CUDA calls, operators and Python."""
 
     name: str
     api_ns: dict[str, int]
+    """ns by member name of ``wire.layout.Api``."""
+    factor: float = 1.0
+    """Host time on it over that on the host called ``default``."""
+    spread: tuple[float, float] = (1.0, 1.0)
+    """Hosts that pass for this one take from so many to so many times as long: measured ones (`phantora profile host`)
+    repeat closely, one that is only assumed does not."""
+    cpu: str = ""
+    """Model and clock, as /proc/cpuinfo tells them."""
+    sources: tuple[str, ...] = ()
+    probe_ns: dict[str, float] = field(default_factory=dict)
+    """What rows of ``profile/host_probe.py`` took there under the stub libraries, ns: what hosts are compared by."""
+    measured: bool = False
+    """By `phantora profile host`: a host of the user's, not one that is assumed."""
+
+    def slower(self, factor: float) -> HostProfile:
+        """The same host, `factor` times as slow in everything."""
+        scaled = {name: round(ns * factor) for name, ns in self.api_ns.items()}
+        return replace(self, api_ns=scaled, factor=self.factor * factor, probe_ns={})
 
 
 @dataclass(frozen=True)

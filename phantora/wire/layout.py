@@ -203,7 +203,7 @@ Header = Struct("ph_header", (
     ("int32_t", "sim_pid", 1, ""), ("uint32_t", "doorbell", 1, "futex: ranks ring, the simulator sleeps on it"),
     ("uint32_t", "sim_sleeping", 1, "1 while a ring needs a wake-up"), ("uint32_t", "host_mode", 1, "enum ph_host_mode"),
     ("uint32_t", "null_mode", 1, "1: record nothing, answer at once"), ("uint32_t", "unsupported", 1, "enum ph_unsupported"),
-    ("double", "host_scale", 1, "measured mode: CPU time is multiplied by this"),
+    ("double", "host_scale", 1, "measured mode: CPU time is multiplied by this; modelled mode: what the host takes over the host called default"),
     ("int64_t", "epoch_ns", 1, "wall clock at virtual time 0, for time.time()"),
     ("uint64_t", "size", 1, "bytes of the whole area"),
     ("uint64_t", "control_offset", 1, "of ph_control[world_size]"), ("uint64_t", "ring_offset", 1, "of the rings"),

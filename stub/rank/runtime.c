@@ -226,6 +226,9 @@ const uint64_t *ph_charges(void) { return charges; }
 #define FRAME_NS 500
 static int64_t worked;
 
+// What leaves the caches depends on the work that is done, however long a slow host takes for it.
+static void work(int64_t ns) { worked += (int64_t)((double)ns / ph_rt.header->host_scale); }
+
 #define COLD_LEVEL 14  // 1 ms
 #define WARM_SHIFT 7   // below 128 ns
 
@@ -245,7 +248,7 @@ void ph_charge_times(enum ph_api api, size_t times) {
   if (!ph_rt.modelled || !ph_live() || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
   charges[api] += times;  // two clock-moving threads never run at once
   int64_t ns = ph_rt.header->api_ns[api] * (int64_t)times;
-  worked += ns;
+  work(ns);
   if (ns > 0) move_clock(ns);
 }
 
@@ -254,7 +257,7 @@ void ph_charge_cold(enum ph_api api, int64_t *last) {
   size_t share = ph_coldness(last);
   charges[api] += share;
   int64_t ns = ph_rt.header->api_ns[api] * (int64_t)share / 1000;
-  worked += ns;
+  work(ns);
   if (ns > 0) move_clock(ns);
 }
 

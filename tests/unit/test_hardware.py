@@ -211,11 +211,37 @@ def test_host_costs_add_up() -> None:
     assert statistics.median(map(abs, errors.values())) < 0.10
 
 
+def test_host_by_factor_and_base(tmp_path: Path) -> None:
+    host = load_host("default")
+    twice = load_host("2")
+    assert twice.factor == 2 and twice.api_ns == {name: 2 * ns for name, ns in host.api_ns.items()}
+    assert load_cluster("2x8xH100").host == host
+    text = 'name = "mine"\nbase = "default"\nfactor = 1.5\nspread = [0.9, 1.2]\n[api_ns]\nLAUNCH = 5000\n'
+    mine = load_host(write(tmp_path / "mine.toml", text))
+    assert (mine.factor, mine.spread, mine.measured) == (1.5, (0.9, 1.2), False)
+    assert mine.api_ns["LAUNCH"] == 5000 and mine.api_ns["OP_PYTHON"] == round(1.5 * host.api_ns["OP_PYTHON"])
+    cluster = 'gpu = "H100"\ngpus_per_host = 1\n'
+    assert load_cluster(write(tmp_path / "c.toml", cluster + 'host = "mine.toml"\n')).host == mine
+    assert load_cluster(write(tmp_path / "d.toml", cluster + "host = 2\n")).host.api_ns == twice.api_ns
+    for line, message in (("host = true", "must be the name of a host"), ("host = 99", "between 0.1 and 20")):
+        with pytest.raises(PhantoraError, match=message):
+            load_cluster(write(tmp_path / "e.toml", cluster + line))
+    for old, new, message in (
+        ('"default"', '"fast"', "f.toml:2: base must be one of default"),
+        ("1.5", "-1", "factor must be a positive number"),
+        ("0.9", "1.1", r"spread must be \[LOW, HIGH\]"),
+        ("LAUNCH", "LUNCH", "LUNCH is not a known call"),
+    ):
+        with pytest.raises(PhantoraError, match=message):
+            load_host(write(tmp_path / "f.toml", text.replace(old, new)))
+        load_host.__globals__["_from_file"].cache_clear()
+
+
 def test_host_file_mistakes(tmp_path: Path) -> None:
     text = (DATA / "hosts" / "default.toml").read_text()
     with pytest.raises(PhantoraError, match=r"api_ns\.LAUNCH is missing"):
         load_host(write(tmp_path / "a.toml", text.replace("\nLAUNCH = ", "\nLAUNCHES = ")))
     with pytest.raises(PhantoraError, match="must not be negative"):
         load_host(write(tmp_path / "b.toml", text.replace("MEMSET = 2300", "MEMSET = -1")))
-    with pytest.raises(PhantoraError, match="unknown host profile 'laptop'"):
+    with pytest.raises(PhantoraError, match="unknown host 'laptop'; known: default"):
         load_host("laptop")

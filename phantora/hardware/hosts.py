@@ -1,0 +1,91 @@
+"""Hosts: one that ships, by name; a file; or a factor on the one called ``default``."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from phantora.errors import PhantoraError
+from phantora.hardware import toml
+from phantora.hardware.gpus import DATA
+from phantora.hardware.types import HostProfile
+from phantora.wire.layout import Api
+
+DEFAULT_HOST = "default"
+HOST_FORMS = "the name of a host, the path of its .toml file, or a factor on the time of the host called default"
+# A factor that the user gives is what he knows of a host, not a measurement.
+GIVEN_SPREAD = (0.85, 1.15)
+FACTORS = (0.1, 20.0)
+
+
+def host_names() -> list[str]:
+    """Hosts that ship with the package, sorted."""
+    return sorted(path.stem for path in (DATA / "hosts").glob("*.toml"))
+
+
+def load_host(text: str) -> HostProfile:
+    """The host that `text` describes: a name, a ``.toml`` path, or a factor on the time of ``default`` (``1.5``).
+
+    Raises PhantoraError for one that is not known or a file that is not right, naming its line.
+    """
+    text = text.strip()
+    factor = _number(text)
+    if factor is not None:
+        if not FACTORS[0] <= factor <= FACTORS[1]:
+            raise PhantoraError(f"host {text}: a factor on host time lies between {FACTORS[0]:g} and {FACTORS[1]:g}")
+        return _times(load_host(DEFAULT_HOST), factor, text)
+    if text.endswith(".toml"):
+        return _from_file(Path(text))
+    path = DATA / "hosts" / f"{text.lower()}.toml"
+    if not path.exists():
+        raise PhantoraError(f"unknown host {text!r}; known: {', '.join(host_names())}; else give {HOST_FORMS}")
+    return _from_file(path)
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _times(host: HostProfile, factor: float, name: str) -> HostProfile:
+    sources = (f"{host.name} times {factor:g}",)
+    return replace(host.slower(factor), name=name, spread=GIVEN_SPREAD, cpu="", sources=sources)
+
+
+@cache
+def _from_file(path: Path) -> HostProfile:
+    """A file gives ``api_ns`` for every call, or ``base`` (another host, by name) and ``factor``, and then only the
+    costs that do not follow from them."""
+    table, place = toml.read(path), toml.Place(path)
+    base = table.pop("base", None)
+    if base is not None:
+        if not isinstance(base, str) or base.lower() not in host_names():
+            raise PhantoraError(f"{place / 'base'} must be one of {', '.join(host_names())}, not {base!r}")
+        table["api_ns"] = _based(load_host(base), table, place)
+    profile = toml.build(HostProfile, table, place)
+    wanted = set(Api.names())
+    missing, unknown = sorted(wanted - set(profile.api_ns)), sorted(set(profile.api_ns) - wanted)
+    if missing or unknown:
+        what = f"api_ns.{missing[0]} is missing" if missing else f"api_ns.{unknown[0]} is not a known call"
+        raise PhantoraError(f"{path}: {what}; give each of {', '.join(Api.names())}, or base and factor")
+    if not FACTORS[0] <= profile.factor <= FACTORS[1]:
+        raise PhantoraError(f"{place / 'factor'} must lie between {FACTORS[0]:g} and {FACTORS[1]:g}")
+    low, high = profile.spread
+    if not 0 < low <= 1 <= high:
+        raise PhantoraError(f"{place / 'spread'} must be [LOW, HIGH] with LOW at most 1 and HIGH at least 1")
+    return profile
+
+
+def _based(base: HostProfile, table: dict[str, Any], place: toml.Place) -> dict[str, Any]:
+    factor, own = table.get("factor", 1.0), table.get("api_ns", {})
+    if not isinstance(factor, (int, float)) or isinstance(factor, bool) or factor <= 0:
+        raise PhantoraError(f"{place / 'factor'} must be a positive number, not {factor!r}")
+    if not isinstance(own, dict):
+        raise PhantoraError(f"{place / 'api_ns'} must be a table: [api_ns]")
+    return {**base.slower(factor / base.factor).api_ns, **own}
