@@ -376,6 +376,8 @@ static const Elf64_Shdr *elf_section(const ph_elf *elf, const char *prefix, cons
 }
 
 // Attribute records of .nv.info sections: format, attribute, and for format 4 a size and payload.
+// Sections of shared memory begin with what the driver keeps of every block (sm_80 and later); attributes leave it out.
+enum { NV_RESERVED_SHARED = 1024 };
 enum { NV_MAX_THREADS = 0x05, NV_FRAME_SIZE = 0x11, NV_REGISTERS = 0x2f };
 static bool nv_info(const ph_elf *elf, const Elf64_Shdr *section, int attribute, int64_t symbol,
                     uint32_t *words, int count) {
@@ -423,6 +425,7 @@ static bool read_cubin(ph_module *module, const char *image) {
       kernel->max_threads = (int)(words[0] * words[1] * words[2]);
     const Elf64_Shdr *shared = elf_section(&elf, ".nv.shared.", name);
     if (shared) kernel->static_shared = (int)shared->sh_size;
+    if (kernel->static_shared >= NV_RESERVED_SHARED) kernel->static_shared -= NV_RESERVED_SHARED;
     kernel->max_dynamic_shared -= kernel->static_shared;
     if (kernel->max_dynamic_shared < 0) kernel->max_dynamic_shared = 0;
   }
