@@ -13,14 +13,14 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from support.fakeranks import RECORD, Bench
+from support.fakeranks import Bench
 
 from phantora.hardware import load_cluster
 from phantora.sim.collectives import CollectiveModel
 from phantora.sim.engine import library as native
 from phantora.sim.whatif import WhatIf
 from phantora.sim.wires import Wires
-from phantora.wire import layout
+from phantora.wire import layout, records
 
 LAYERS, LAYER_BYTES, ACTIVATION_BYTES = 32, 2 * 202_000_000, 2 * 2048 * 4096
 KERNELS = 45  # of a layer, there and back
@@ -38,13 +38,7 @@ class Program:
     events: int = 0
 
     def emit(self, kind: str, **fields: int) -> None:
-        record = np.zeros(1, RECORD)
-        record["kind"] = getattr(layout.Kind, kind)
-        record["slot"] = 0xFF
-        record["time"] = self.clock
-        for name, value in fields.items():
-            record[name] = value
-        self.records.append(record)
+        self.records.append(records.make(kind, slot=layout.CONSTANTS["PH_NO_SLOT"], time=self.clock, **fields))
 
     def launch(self, kind: str, **fields: int) -> None:
         self.clock += LAUNCH_NS
@@ -52,7 +46,8 @@ class Program:
 
     def kernels(self, count: int) -> None:
         for _ in range(count):
-            self.launch("KERNEL", id=1, stream=COMPUTE, a=10**6 | 1 << 32 | 1 << 48, b=1024 | 1 << 16 | 1 << 32)
+            self.launch("KERNEL", id=1, stream=COMPUTE, grid_x=10**6, grid_y=1, grid_z=1, block_x=1024,
+                        block_y=1, block_z=1)  # fmt: skip
 
     def follow(self, stream: int, other: int) -> None:
         """What `stream` does from now on comes after what `other` has done so far."""
@@ -62,7 +57,7 @@ class Program:
         self.emit("EVENT_DESTROY", id=self.events)
 
     def collective(self, comm: int, kind: int, nbytes: int, stream: int) -> None:
-        self.launch("COLLECTIVE", id=comm, stream=stream, a=kind | 7 << 8, b=nbytes // 4, c=nbytes)
+        self.launch("COLLECTIVE", id=comm, stream=stream, coll=kind, dtype=7, count=nbytes // 4, bytes=nbytes)
 
     def sum_activations(self) -> None:
         self.follow(TENSOR, COMPUTE)

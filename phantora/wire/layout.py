@@ -2,8 +2,9 @@
 
 Three parties read these layouts: the stub libraries inside each rank (C), the simulator's engine
 (C++) and Python. The C side includes ``phantora_wire.h``, which :func:`c_header` generates from
-the tables below; the Python side uses the NumPy dtypes that :func:`dtype` builds from the same
-tables. Change a table and both follow; ``WIRE_VERSION`` is checked when a rank connects.
+the tables here and in :mod:`phantora.wire.records`; the Python side uses the NumPy dtypes that :func:`dtype` and
+:func:`fields` build from the same tables. Change a table and both follow. The compiler checks the sizes;
+``WIRE_VERSION`` and a checksum of the header are checked when a rank connects.
 
 Conventions: little endian, every struct a multiple of 8 bytes, no implicit padding. Times are
 virtual nanoseconds since the start of the run (``int64``).
@@ -11,10 +12,51 @@ virtual nanoseconds since the start of the run (``int64``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import zlib
 
 import numpy as np
-import numpy.typing as npt
+
+from phantora.wire import schema
+from phantora.wire.records import Kind, Record, answered, c_record, fields
+from phantora.wire.schema import Enum, Struct
+
+__all__ = [
+    "BLOB_BYTES",
+    "CONSTANTS",
+    "ENUMS",
+    "MAGIC",
+    "NCCL_DTYPE_BYTES",
+    "NCCL_DTYPE_NAMES",
+    "REPLY_BYTES",
+    "REPLY_SLOTS",
+    "RING_RECORDS",
+    "STRUCTS",
+    "WIRE_VERSION",
+    "Api",
+    "Blob",
+    "Coll",
+    "Control",
+    "Copy",
+    "Device",
+    "Enum",
+    "Flag",
+    "Header",
+    "HostMode",
+    "Kind",
+    "Mem",
+    "Record",
+    "Reply",
+    "Row",
+    "RowKind",
+    "SimState",
+    "Struct",
+    "Unsupported",
+    "answered",
+    "c_header",
+    "checksum",
+    "dtype",
+    "fields",
+]  # fmt: skip
 
 WIRE_VERSION = 2
 MAGIC = 0x314152544E414850  # "PHANTRA1"
@@ -32,76 +74,6 @@ CONSTANTS = {
     "PH_NO_SLOT": 0xFF,
 }
 
-
-@dataclass(frozen=True)
-class Enum:
-    """A C enum: ``prefix`` + member; values count from 0 in order of listing."""
-
-    name: str
-    prefix: str
-    members: tuple[tuple[str, str], ...]  # (NAME, meaning)
-
-    def __getattr__(self, member: str) -> int:
-        for value, (name, _) in enumerate(self.members):
-            if name == member:
-                return value
-        raise AttributeError(f"{self.name} has no member {member}")
-
-    def names(self) -> list[str]:
-        return [name for name, _ in self.members]
-
-
-@dataclass(frozen=True)
-class Struct:
-    name: str
-    fields: tuple[tuple[str, str, int, str], ...]  # (type, name, count, meaning)
-
-
-# What a record in a rank's ring says. Field use is given per kind: stream, id, op, a..e.
-Kind = Enum(
-    "ph_kind",
-    "PH_",
-    (
-        ("NOP", "nothing"),
-        ("BLOB", "id = bytes used (1..56), data in the last 56 bytes; pieces join, the next other record takes them"),
-        ("RANK_START", "a = pid, b = local rank, c = devices visible"),
-        ("RANK_EXIT", "a = exit status, b = most bytes that were taken of any device"),
-        ("DEFINE_NAME", "id = new name id (kernel description, annotation, API); blob = UTF-8 text"),
-        ("DEFINE_SIGNATURE", "id = new signature id; blob = JSON text of the operator signature"),
-        ("OP_BEGIN", "op = instance, id = signature, a = host clock when the operator started; sent at its first launch"),
-        ("OP_END", "op = instance; every launch of the operator lies between the two"),
-        ("ANNOTATION", "id = name, a = start time, time = end time: a finished user annotation or span"),
-        ("STREAM_CREATE", "stream = new id, flags = PH_F_NONBLOCKING, a = priority (int64), b = device"),
-        ("STREAM_DESTROY", "stream"),
-        ("KERNEL", "stream, id = name, op; a = grid x | y<<32 | z<<48, b = block x | y<<16 | z<<32, c = smem bytes"),
-        ("MEMCPY", "stream, op; a = bytes, id = enum ph_copy, b = peer device or -1"),
-        ("MEMSET", "stream, op; a = bytes"),
-        ("EVENT_RECORD", "stream, id = event; flags = PH_F_TIMING"),
-        ("EVENT_DESTROY", "id = event"),
-        ("STREAM_WAIT", "stream waits for the last record of event id made before this"),
-        ("HOST_FUNC", "stream; a = modelled duration in ns"),
-        ("STREAM_SYNC", "request: until stream is empty"),
-        ("DEVICE_SYNC", "request: until all streams of device a are empty"),
-        ("EVENT_SYNC", "request: until event id has completed"),
-        ("STREAM_QUERY", "request: is stream empty at `time`?"),
-        ("EVENT_QUERY", "request: has event id completed at `time`?"),
-        ("EVENT_TIME", "request: reply.time = completion time of event id (it has completed)"),
-        ("COMM_CREATE", "id = new comm; a, b = key shared by all members, c = members, d = own rank in it; blob = name"),
-        ("COMM_DESTROY", "id = comm"),
-        ("EXCHANGE", "request: a, b = key, c = members, d = ticket for further pieces, e = own index; blob = own bytes; reply = all blobs in index order, each preceded by its uint32 length"),
-        ("GROUP_BEGIN", "a = number of COLLECTIVE, SEND and RECV records that follow and form one launch"),
-        ("COLLECTIVE", "stream, id = comm, op; a = enum ph_coll | dtype<<8 | redop<<16 | root<<32, b = count, c = bytes that the collective moves in this rank's view (see docs/collectives.md), d = payload ticket or 0; blob = own contribution if d; e = float64 bits of a PreMulSum scalar"),
-        ("SEND", "stream, id = comm, op; a = peer | dtype<<32, b = count, c = bytes, d = ticket or 0; blob = payload if d"),
-        ("RECV", "stream, id = comm, op; a = peer | dtype<<32, b = count, c = bytes, d = ticket or 0"),
-        ("PAYLOAD", "request: a = ticket, b = offset; reply = bytes of the result from offset on, value = total; without a slot: nobody will ask for this ticket"),
-        ("MEMORY", "a = bytes allocated by the framework, b = bytes reserved, c = signed change, d = address, id = enum ph_mem"),
-        ("UNSUPPORTED", "id = name of a call that was let through under --unsupported warn"),
-        ("CLOCK", "nothing but `time`: the host clock has reached it"),
-        ("HOST_SPAN", "id = name, a = start, time = end: host operator that launched nothing but is worth a row"),
-        ("MOVED", "in recordings only: the host slept outside CUDA since a; it was moved to `time` when rank b had its c-th answer"),
-        ("ROOM", "request: until no stream of the GPU has more than a commands that are not done"),
-    ),
-)
 
 Flag = {
     "PH_F_NONBLOCKING": 1,  # stream does not synchronise with the legacy default stream
@@ -169,18 +141,6 @@ Unsupported = Enum("ph_unsupported", "PH_UNSUPPORTED_", (("ERROR", ""), ("WARN",
 SimState = Enum("ph_sim_state", "PH_SIM_", (("STARTING", ""), ("RUNNING", ""), ("ABORTED", "ranks exit at their next call")))
 
 
-Record = Struct("ph_record", (
-    ("uint8_t", "kind", 1, "enum ph_kind"),
-    ("uint8_t", "flags", 1, "PH_F_*"),
-    ("uint8_t", "slot", 1, "reply slot of a request, PH_NO_SLOT otherwise"),
-    ("uint8_t", "thread", 1, "index of the issuing thread in the rank, 0 = main"),
-    ("uint32_t", "id", 1, ""),
-    ("int64_t", "time", 1, "host clock when the call was made (before its own cost)"),
-    ("uint32_t", "stream", 1, "stream id in the rank; 0..devices-1 are the legacy default streams"),
-    ("uint32_t", "op", 1, "operator instance that issued it, 0 = none"),
-    ("uint64_t", "a", 1, ""), ("uint64_t", "b", 1, ""), ("uint64_t", "c", 1, ""), ("uint64_t", "d", 1, ""), ("uint64_t", "e", 1, ""),
-))
-
 # The simulated GPU, as stubs must describe it.
 Device = Struct("ph_device", (
     ("char", "name", 64, "as cudaDeviceProp.name"),
@@ -205,6 +165,7 @@ Header = Struct("ph_header", (
     ("uint32_t", "null_mode", 1, "1: record nothing, answer at once"), ("uint32_t", "unsupported", 1, "enum ph_unsupported"),
     ("double", "host_scale", 1, "measured mode: CPU time is multiplied by this; modelled mode: what the host takes over the host called default"),
     ("int64_t", "epoch_ns", 1, "wall clock at virtual time 0, for time.time()"),
+    ("uint32_t", "layout", 1, "PH_LAYOUT"), ("uint32_t", "pad", 1, ""),
     ("uint64_t", "size", 1, "bytes of the whole area"),
     ("uint64_t", "control_offset", 1, "of ph_control[world_size]"), ("uint64_t", "ring_offset", 1, "of the rings"),
     ("uint64_t", "reply_offset", 1, "of ph_reply[world_size][PH_REPLY_SLOTS]"),
@@ -254,48 +215,45 @@ Row = Struct("ph_row", (
     ("int64_t", "last_id", 1, "and its row"),
 ))
 ENUMS = (Kind, Copy, Coll, Mem, Api, HostMode, Unsupported, SimState, RowKind)
-STRUCTS = (Record, Device, Header, Control, Reply, Row)
-
-_NUMPY = {
-    "uint8_t": "<u1", "uint16_t": "<u2", "uint32_t": "<u4", "int32_t": "<i4", "uint64_t": "<u8",
-    "int64_t": "<i8", "double": "<f8",
-}
+Blob = Struct("ph_blob", (
+    ("uint8_t", "kind", 1, "PH_BLOB"), ("uint8_t", "flags", 1, ""), ("uint8_t", "slot", 1, "PH_NO_SLOT"),
+    ("uint8_t", "thread", 1, ""), ("uint32_t", "used", 1, "bytes"), ("uint8_t", "data", BLOB_BYTES, ""),
+))
+STRUCTS = (Blob, Device, Header, Control, Reply, Row)
 
 
 def dtype(struct: Struct) -> np.dtype[np.void]:
     """The NumPy dtype of `struct`, packed exactly as the C compiler lays it out."""
-    fields: list[tuple[str, npt.DTypeLike] | tuple[str, npt.DTypeLike, tuple[int, ...]]] = []
-    for ctype, name, count, _ in struct.fields:
-        if ctype == "char":
-            fields.append((name, f"S{count}"))
-            continue
-        nested = next((s for s in STRUCTS if s.name == ctype), None)
-        base: npt.DTypeLike = dtype(nested) if nested else _NUMPY[ctype]
-        fields.append((name, base) if count == 1 else (name, base, (count,)))
-    return np.dtype(fields)
+    return schema.dtype(struct, STRUCTS)
 
 
 def c_header() -> str:
     """The text of ``phantora_wire.h``."""
-    lines = ["// Generated from phantora/wire/layout.py; do not edit.", "#pragma once", "#include <stdint.h>", ""]
-    lines += [f"#define {name} {value}" for name, value in CONSTANTS.items()]
+    lines = [f"#define {name} {value}" for name, value in CONSTANTS.items()]
     lines.append(f"#define PH_MAGIC 0x{MAGIC:x}ULL")
     lines += [f"#define {name} {value}" for name, value in Flag.items()]
     for enum in ENUMS:
-        lines += ["", f"enum {enum.name} {{"]
-        for value, (name, meaning) in enumerate(enum.members):
-            lines.append(f"  {enum.prefix}{name} = {value}," + (f"  // {meaning}" if meaning else ""))
-        lines += [f"  {enum.prefix}COUNT_{enum.name.upper()} = {len(enum.members)}", "};"]
+        lines += ["", *enum.c()]
+    lines += c_record()
     for struct in STRUCTS:
-        lines += ["", f"typedef struct {struct.name} {{"]
-        for ctype, name, count, meaning in struct.fields:
-            array = f"[{count}]" if count > 1 else ""
-            lines.append(f"  {ctype} {name}{array};" + (f"  // {meaning}" if meaning else ""))
-        lines.append(f"}} {struct.name};")
-        lines.append(f"_Static_assert(sizeof({struct.name}) == {dtype(struct).itemsize}, \"{struct.name}\");")
-    text = "\n".join(lines) + "\n"
-    return text.replace("_Static_assert", "PH_STATIC_ASSERT").replace(
-        "#include <stdint.h>",
-        "#include <stdint.h>\n#ifdef __cplusplus\n#define PH_STATIC_ASSERT static_assert\n#else\n"
-        "#define PH_STATIC_ASSERT _Static_assert\n#endif",
-    )
+        lines += ["", *schema.c_struct(struct, dtype(struct).itemsize)]
+    return "\n".join([*_PREFACE, f"#define PH_LAYOUT {zlib.crc32(chr(10).join(lines).encode())}U", *lines, ""])
+
+
+def checksum() -> int:
+    """``PH_LAYOUT``: differs wherever two layouts do."""
+    line = next(line for line in c_header().splitlines() if line.startswith("#define PH_LAYOUT "))
+    return int(line.split()[2].rstrip("U"))
+
+
+_PREFACE = (
+    "// Generated from phantora/wire/layout.py and records.py; do not edit.",
+    "#pragma once",
+    "#include <stdint.h>",
+    "#ifdef __cplusplus",
+    "#define PH_STATIC_ASSERT static_assert",
+    "#else",
+    "#define PH_STATIC_ASSERT _Static_assert",
+    "#endif",
+)
+

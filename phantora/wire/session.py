@@ -85,6 +85,7 @@ class Session:
         header = np.ndarray((), layout.dtype(layout.Header), buffer=area)
         control = np.ndarray((world_size,), layout.dtype(layout.Control), buffer=area, offset=control_offset)
         header["version"] = layout.WIRE_VERSION
+        header["layout"] = layout.checksum()
         header["world_size"] = world_size
         header["ranks_per_host"] = ranks_per_host
         header["sim_pid"] = os.getpid()

@@ -25,8 +25,7 @@ static int copy_matrix(const transfer *t) {
                       .slot = PH_NO_SLOT,
                       .stream = stream->id,
                       .id = kind,
-                      .a = line * (uint64_t)t->columns,
-                      .b = (uint64_t)-1};
+                      .copy = {.bytes = line * (uint64_t)t->columns, .peer = -1}};
   ph_launch(&record);
   ph_charge(t->synchronous ? PH_API_MEMCPY_SYNC : PH_API_MEMCPY_ASYNC);
   if (t->synchronous) ph_wait_stream(stream);

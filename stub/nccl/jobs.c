@@ -66,10 +66,8 @@ static ncclResult_t announce(ncclComm_t comm) {
   ph_record record = {.kind = PH_COMM_CREATE,
                       .id = comm->id,
                       .stream = (uint32_t)comm->device,
-                      .a = comm->key[0],
-                      .b = comm->key[1],
-                      .c = (uint64_t)comm->nranks,
-                      .d = (uint64_t)comm->rank};
+                      .comm = {.key_hi = comm->key[0], .key_lo = comm->key[1],
+                               .members = (uint64_t)comm->nranks, .rank = (uint64_t)comm->rank}};
   ph_emit_blob(&record, comm->name, strlen(comm->name));
   return ncclSuccess;
 }

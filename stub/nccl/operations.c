@@ -106,12 +106,11 @@ static void launch_alone(operation *op) {
     ph_record record = {.kind = PH_KERNEL,
                         .stream = op->stream->id,
                         .id = ph_name(ph_hash(name, sizeof name - 1, 1), name, sizeof name - 1),
-                        .a = 32 | 1ULL << 32 | 1ULL << 48,
-                        .b = 512 | 1ULL << 16 | 1ULL << 32};
+                        .kernel = {.grid_x = 32, .grid_y = 1, .grid_z = 1, .block_x = 512, .block_y = 1, .block_z = 1}};
     ph_launch(&record);
   } else if (op->send != op->recv) {
     ph_record record = {
-        .kind = PH_MEMCPY, .stream = op->stream->id, .id = PH_COPY_D2D, .a = op->bytes, .b = UINT64_MAX};
+        .kind = PH_MEMCPY, .stream = op->stream->id, .id = PH_COPY_D2D, .copy = {.bytes = op->bytes, .peer = -1}};
     ph_launch(&record);
   }
   if (op->send != op->recv) ph_memory_copy(op->recv, op->send, op->bytes);
@@ -119,18 +118,15 @@ static void launch_alone(operation *op) {
 }
 
 static ph_record record_of(const operation *op) {
-  ph_record record = {.kind = op->kind,
-                      .stream = op->stream->id,
-                      .id = op->comm->id,
-                      .b = op->count,
-                      .c = op->bytes,
-                      .d = op->ticket};
-  if (op->kind == PH_COLLECTIVE) {
-    record.a = op->coll | (uint64_t)op->dtype << 8 | (uint64_t)op->redop << 16 | (uint64_t)op->peer << 32;
-    memcpy(&record.e, &op->scalar, sizeof op->scalar);
-  } else {
-    record.a = (uint64_t)op->peer | (uint64_t)op->dtype << 32;
-  }
+  ph_record record = {.kind = op->kind, .stream = op->stream->id, .id = op->comm->id};
+  if (op->kind == PH_COLLECTIVE)
+    record.collective = (ph_collective_fields){.coll = (uint8_t)op->coll, .dtype = (uint8_t)op->dtype,
+                                               .redop = (uint8_t)op->redop, .root = op->peer, .count = op->count,
+                                               .bytes = (int64_t)op->bytes, .ticket = op->ticket,
+                                               .scalar = op->scalar};
+  else
+    record.transfer = (ph_transfer_fields){.peer = op->peer, .dtype = (uint32_t)op->dtype, .count = op->count,
+                                           .bytes = (int64_t)op->bytes, .ticket = op->ticket};
   return record;
 }
 
@@ -198,7 +194,7 @@ ncclResult_t launch(operation *ops, size_t count) {
     ph_emit_lock();
     if (members > 1) {
       ph_record record = {
-          .kind = PH_GROUP_BEGIN, .stream = ops[i].stream->id, .id = ops[i].comm->id, .a = members};
+          .kind = PH_GROUP_BEGIN, .stream = ops[i].stream->id, .id = ops[i].comm->id, .group.records = members};
       ph_launch(&record);
     }
     for (size_t j = 0; j < members; j++) {

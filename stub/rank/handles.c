@@ -41,8 +41,7 @@ ph_stream *ph_stream_create(int device, unsigned flags, int priority) {
   ph_record record = {.kind = PH_STREAM_CREATE,
                       .flags = flags & 1 ? PH_F_NONBLOCKING : 0,
                       .stream = stream->id,
-                      .a = (uint64_t)(int64_t)priority,
-                      .b = (uint64_t)device};
+                      .stream_create = {.priority = priority, .device = (uint64_t)device}};
   ph_emit(&record);
   return stream;
 }

@@ -76,7 +76,7 @@ static void forget(uintptr_t from, uintptr_t to) {
   cut(from, to);
   for (size_t i = 0; i < n; i++) {
     if (awaited(tickets[i])) continue;
-    ph_record record = {.kind = PH_PAYLOAD, .a = tickets[i]};
+    ph_record record = {.kind = PH_PAYLOAD, .payload.ticket = tickets[i]};
     ph_emit(&record);
   }
 }
@@ -101,7 +101,7 @@ void ph_expect(void *pointer, size_t bytes, uint64_t ticket) {
 static uint8_t *fetch(uint64_t ticket, size_t *total) {
   uint8_t *first = malloc(PH_REPLY_BYTES);
   if (!first) abort();
-  ph_record record = {.kind = PH_PAYLOAD, .a = ticket};
+  ph_record record = {.kind = PH_PAYLOAD, .payload.ticket = ticket};
   size_t got;
   ph_answer answer = ph_ask(&record, NULL, 0, first, &got);
   *total = answer.status < 0 || answer.value < 0 ? 0 : (size_t)answer.value;

@@ -80,12 +80,7 @@ static void put(const void *record) {
 }
 
 static void put_blob(const void *data, size_t length) {
-  struct {
-    uint8_t kind, flags, slot, thread;
-    uint32_t used;
-    uint8_t data[PH_BLOB_BYTES];
-  } piece = {.kind = PH_BLOB, .slot = PH_NO_SLOT};
-  PH_STATIC_ASSERT(sizeof piece == sizeof(ph_record), "a BLOB record");
+  ph_blob piece = {.kind = PH_BLOB, .slot = PH_NO_SLOT};
   for (size_t at = 0; at < length; at += PH_BLOB_BYTES) {
     piece.used = (uint32_t)(length - at < PH_BLOB_BYTES ? length - at : PH_BLOB_BYTES);
     memcpy(piece.data, (const char *)data + at, piece.used);
@@ -179,7 +174,7 @@ int ph_fetch(uint64_t ticket, uint8_t *data, size_t total, size_t offset) {
   if (!piece) return -ENOMEM;
   int status = 0;
   while (offset < total && status >= 0) {
-    ph_record record = {.kind = PH_PAYLOAD, .a = ticket, .b = offset};
+    ph_record record = {.kind = PH_PAYLOAD, .payload = {.ticket = ticket, .offset = offset}};
     size_t got;
     status = ph_ask(&record, NULL, 0, piece, &got).status;
     if (status < 0 || !got) break;
@@ -213,8 +208,9 @@ int ph_exchange(uint64_t key_hi, uint64_t key_lo, int members, int index, const 
     *out_length = sizeof size + length;
     return 0;
   }
-  ph_record record = {.kind = PH_EXCHANGE, .a = key_hi, .b = key_lo, .c = (uint64_t)members,
-                      .d = ph_next_ticket(), .e = (uint64_t)index};
+  ph_record record = {.kind = PH_EXCHANGE,
+                      .exchange = {.key_hi = key_hi, .key_lo = key_lo, .members = (uint64_t)members,
+                                   .ticket = ph_next_ticket(), .index = (uint64_t)index}};
   uint8_t *first = malloc(PH_REPLY_BYTES);
   if (!first) return -1;
   size_t got;
@@ -226,7 +222,7 @@ int ph_exchange(uint64_t key_hi, uint64_t key_lo, int members, int index, const 
     errno = EPROTO;
     return -1;
   }
-  if (got < total && ph_fetch(record.d, all, total, got)) {
+  if (got < total && ph_fetch(record.exchange.ticket, all, total, got)) {
     free(all);
     errno = EPROTO;
     return -1;

@@ -122,7 +122,8 @@ int ph_connect(int fd, int rank, int local_rank, int devices) {
   ph_header *header = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (header == MAP_FAILED) return -1;
   int error = 0;
-  if (header->magic != PH_MAGIC || header->version != PH_WIRE_VERSION || header->size > size) error = EPROTO;
+  bool ours = header->magic == PH_MAGIC && header->version == PH_WIRE_VERSION && header->layout == PH_LAYOUT;
+  if (!ours || header->size > size) error = EPROTO;
   else if (rank < 0 || (uint32_t)rank >= header->world_size) error = EINVAL;
   else if (!forks_watched && pthread_atfork(NULL, NULL, detach)) error = ENOMEM;
   if (error) {
@@ -153,7 +154,9 @@ int ph_connect(int fd, int rank, int local_rank, int devices) {
   ph_watchdogs_reset();
   ph_rt.control->pid = getpid();
   atomic_store(&ph_rt.connected, true);
-  ph_record record = {.kind = PH_RANK_START, .a = (uint64_t)getpid(), .b = (uint64_t)local_rank, .c = (uint64_t)devices};
+  ph_record record = {
+      .kind = PH_RANK_START,
+      .start = {.pid = (uint64_t)getpid(), .local_rank = (uint64_t)local_rank, .devices = (uint64_t)devices}};
   ph_emit(&record);
   ph_flush_names();
   return 0;
@@ -161,7 +164,7 @@ int ph_connect(int fd, int rank, int local_rank, int devices) {
 
 void ph_exit(int status) {
   if (!ph_recording()) return;
-  ph_record record = {.kind = PH_RANK_EXIT, .a = (uint64_t)status, .b = (uint64_t)ph_memory_peak()};
+  ph_record record = {.kind = PH_RANK_EXIT, .exit = {.status = status, .device_peak = ph_memory_peak()}};
   ph_emit(&record);
   atomic_store(&ph_rt.connected, false);  // nothing follows an exit; the mapping stays for other threads
   ph_rt.generation++;
@@ -321,7 +324,7 @@ static void wait_for_room(uint32_t stream) {
   static unsigned kernels;  // since the last look, by threads that move the clock: two of them never run at once
   if (!ph_this_thread()->moves_clock || ++kernels < QUEUE_LOOK || operator_open()) return;
   kernels = 0;
-  ph_record record = {.kind = PH_ROOM, .stream = stream, .a = QUEUE_DEPTH - QUEUE_LOOK / 2};
+  ph_record record = {.kind = PH_ROOM, .stream = stream, .room.depth = QUEUE_DEPTH - QUEUE_LOOK / 2};
   ph_request(&record, NULL, 0);
 }
 
@@ -341,14 +344,14 @@ void ph_launch_blob(ph_record *record, const void *data, size_t length) {
 }
 
 void ph_library_kernel(uint32_t stream, uint64_t key, const char *json, size_t length) {
-  ph_record record = {.kind = PH_KERNEL, .flags = PH_F_LIBRARY, .stream = stream};
+  ph_record record = {.kind = PH_KERNEL,
+                      .flags = PH_F_LIBRARY,
+                      .stream = stream,
+                      .kernel = {.grid_x = 1, .grid_y = 1, .grid_z = 1, .block_x = 1, .block_y = 1, .block_z = 1}};
   if (!ph_name_known(key, &record.id)) {
     ph_charge(PH_API_LIBRARY_LOAD);
     record.id = ph_name(key, json, length);
   }
-  record.a = record.b = 1 | 1ULL << 32;
-  record.a |= 1ULL << 48;
-  record.b |= 1ULL << 16;
   ph_launch(&record);
 }
 

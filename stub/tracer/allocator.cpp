@@ -31,10 +31,10 @@ static void emit_memory(int device, const Allocator &a, uint32_t what, int64_t c
   record.kind = PH_MEMORY;
   record.id = what;
   record.stream = static_cast<uint32_t>(device);
-  record.a = static_cast<uint64_t>(a.allocated);
-  record.b = static_cast<uint64_t>(a.reserved);
-  record.c = static_cast<uint64_t>(change);
-  record.d = address;
+  record.memory.allocated = a.allocated;
+  record.memory.reserved = a.reserved;
+  record.memory.change = change;
+  record.memory.address = address;
   ph_emit(&record);
 }
 

@@ -76,7 +76,7 @@ void annotation_end(const at::RecordFunction &fn, at::ObserverContext *context) 
   ph_record record{};
   record.kind = PH_ANNOTATION;
   record.id = ph_name(ph_hash(name, length, 0), name, length);
-  record.a = static_cast<uint64_t>(static_cast<Annotation *>(context)->start);
+  record.span.start = static_cast<Annotation *>(context)->start;
   ph_emit(&record);
   ph_leave();
 }

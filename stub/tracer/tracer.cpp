@@ -44,7 +44,7 @@ static void begin_frame(ph_frame *ph) {
   record.flags = f.backward ? PH_F_BACKWARD : 0;
   record.id = f.signature;
   record.op = ph->instance;
-  record.a = static_cast<uint64_t>(f.start);
+  record.op_begin.start = f.start;
   ph_emit(&record);
 }
 

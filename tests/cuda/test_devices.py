@@ -55,7 +55,7 @@ def test_devices_are_per_thread_and_streams_belong_to_one(stub_set: StubSet) -> 
 
     dump = connected(stub_set, program, devices=2)
     assert dump.value == [0, 2, 0, 400, 400, 0, 0, 0, 101, 0, 1]
-    assert [r["b"] for r in dump.of("STREAM_CREATE")] == [0, 1]
+    assert [r["device"] for r in dump.of("STREAM_CREATE")] == [0, 1]
 
 
 def test_peer_access(stub_set: StubSet) -> None:

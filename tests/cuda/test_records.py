@@ -34,9 +34,9 @@ def test_a_launch_carries_shape_and_demangled_name(stub_set: StubSet) -> None:
 
     dump = connected(stub_set, program)
     first, second = dump.of("KERNEL")
-    assert first["a"] == 70000 | 3 << 32 | 2 << 48
-    assert first["b"] == 32 | 4 << 16 | 8 << 32
-    assert first["c"] == 4096
+    assert [first[f"grid_{axis}"] for axis in "xyz"] == [70000, 3, 2]
+    assert [first[f"block_{axis}"] for axis in "xyz"] == [32, 4, 8]
+    assert first["shared_bytes"] == 4096
     assert first["stream"] == dump.of("STREAM_CREATE")[0]["stream"] and second["stream"] == 0
     (name,) = dump.of("DEFINE_NAME")  # once for both
     assert name["blob"] == b"probe(int*)" and first["id"] == second["id"] == name["id"]
@@ -86,9 +86,9 @@ def test_copies_wait_where_cuda_waits(stub_set: StubSet) -> None:
         return 0
 
     records = connected(stub_set, program, devices=2).of("MEMCPY")
-    got = [(COPIES[r["id"]], bool(r["flags"] & SYNC), r["a"]) for r in records]
+    got = [(COPIES[r["id"]], bool(r["flags"] & SYNC), r["bytes"]) for r in records]
     assert got == [(copy, waits, size) for _, _, size, _, _, copy, waits in COPY_TABLE]
-    assert [r["b"] for r in records if COPIES[r["id"]] == "P2P"] == [1]
+    assert [r["peer"] for r in records if COPIES[r["id"]] == "P2P"] == [1]
     assert all(r["slot"] != 0xFF for r in records if r["flags"] & SYNC)
     assert [r["stream"] for r in records] == [2 if row[4] else 0 for row in COPY_TABLE]
 
@@ -103,7 +103,7 @@ def test_memsets_and_rows(stub_set: StubSet) -> None:
 
     dump = connected(stub_set, program)
     assert dump.value == [4, 3, 2, 1] + [0] * 28 + [7, 7, 7] + [0] * 5
-    assert [r["a"] for r in dump.of("MEMSET")] == [6, 4]
+    assert [r["bytes"] for r in dump.of("MEMSET")] == [6, 4]
 
 
 def test_large_copies_read_as_zero_and_small_ones_are_true(stub_set: StubSet) -> None:
@@ -217,7 +217,7 @@ def test_launch_attributes(stub_set: StubSet) -> None:
 
     dump = connected(stub_set, program)
     assert dump.value == [0, 1, 0, 1]
-    assert [r["c"] for r in dump.of("KERNEL")] == [128, 128]
+    assert [r["shared_bytes"] for r in dump.of("KERNEL")] == [128, 128]
 
 
 def test_handles_are_shared_by_runtime_and_driver(stub_set: StubSet) -> None:

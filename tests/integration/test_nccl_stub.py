@@ -18,6 +18,7 @@ from phantora.hardware import device_fields, load_cluster
 from phantora.sim.engine import library as native
 from phantora.stubs import StubSet, ensure
 from phantora.wire import layout
+from phantora.wire.records import read
 from phantora.wire.session import Session
 
 PROGRAM = Path(__file__).with_name("nccl_program.py")
@@ -44,20 +45,20 @@ def decode(session: Session, rank: int) -> tuple[list[dict[str, Any]], list[byte
     offset = int(session.header["ring_offset"]) + rank * layout.RING_RECORDS * dtype.itemsize
     ring = np.ndarray((layout.RING_RECORDS,), dtype, buffer=session.area, offset=offset)
     kinds = layout.Kind.names()
-    records: list[dict[str, Any]] = []
+    said: list[dict[str, Any]] = []
     blobs: list[bytes] = []
     carried = b""
-    for record in ring[:head]:
-        kind = kinds[record["kind"]]
+    for place in range(head):
+        record = ring[place : place + 1]
+        kind = kinds[record["kind"][0]]
         if kind == "BLOB":
-            carried += record.tobytes()[8 : 8 + int(record["id"])]
+            blob = record.view(layout.dtype(layout.Blob))[0]
+            carried += blob["data"][: int(blob["used"])].tobytes()
             continue
-        records.append(
-            {"kind": kind, **{name: int(record[name]) for name in dtype.names or () if name != "kind"}}
-        )
+        said.append({**read(record), "kind": kind})
         blobs.append(carried)
         carried = b""
-    return records, blobs
+    return said, blobs
 
 
 def simulate(engine: native.Engine, session: Session, stop: threading.Event) -> None:
@@ -200,12 +201,12 @@ def test_groups_become_one_launch_per_communicator_and_stream(stubs: StubSet, tm
         made = [k for k, r in enumerate(records) if r["kind"] == "COMM_CREATE"]
         assert [blobs[k] for k in made] == [b"first", b""]
         first, second = (records[k]["id"] for k in made)
-        assert all(records[k]["c"] == 2 and records[k]["d"] == rank for k in made)
+        assert all(records[k]["members"] == 2 and records[k]["rank"] == rank for k in made)
         kinds = ("GROUP_BEGIN", "COLLECTIVE", "SEND", "RECV")
         launches = [(k, r) for k, r in enumerate(records) if r["kind"] in kinds]
         s0, s1 = sorted({r["stream"] for _, r in launches})
         assert [
-            (r["kind"], r["id"], r["stream"], r["a"] if r["kind"] == "GROUP_BEGIN" else r["c"])
+            (r["kind"], r["id"], r["stream"], r["records"] if r["kind"] == "GROUP_BEGIN" else r["bytes"])
             for _, r in launches
         ] == [
             ("GROUP_BEGIN", first, s0, 2),
@@ -218,26 +219,25 @@ def test_groups_become_one_launch_per_communicator_and_stream(stubs: StubSet, tm
             ("SEND", first, s1, 1 << 18),
             ("COLLECTIVE", first, s0, 1 << 17),  # all-gather counts its output: 2 x 32768 x 2 bytes
         ]
-        carried = [(len(blobs[k]), r["d"] != 0) for k, r in launches if r["kind"] != "GROUP_BEGIN"]
+        carried = [(len(blobs[k]), r["ticket"] != 0) for k, r in launches if r["kind"] != "GROUP_BEGIN"]
         assert carried == [(16, True), (0, False), (32, True), (64, True), (0, False), (0, False), (0, False)]
         send, gather = launches[7][1], launches[8][1]
-        assert send["a"] == (1 - rank) | layout.NCCL_DTYPE_NAMES.index("bfloat16") << 32
-        assert send["b"] == 1 << 17
-        assert gather["a"] == layout.Coll.ALL_GATHER | 9 << 8
+        bfloat16 = layout.NCCL_DTYPE_NAMES.index("bfloat16")
+        assert (send["peer"], send["dtype"], send["count"]) == (1 - rank, bfloat16, 1 << 17)
+        assert (gather["coll"], gather["dtype"], gather["redop"]) == (layout.Coll.ALL_GATHER, bfloat16, 0)
         assert records[-2]["kind"] == "COMM_DESTROY"
-    keys = [[(r["a"], r["b"]) for r in records if r["kind"] == "COMM_CREATE"] for records in outcome.records]
+    keys = [[(r["key_hi"], r["key_lo"]) for r in records if r["kind"] == "COMM_CREATE"] for records in outcome.records]
     assert keys[0] == keys[1]
     assert len(set(keys[0])) == 2
 
 
 def test_keys_and_records_repeat(stubs: StubSet, tmp_path: Path) -> None:
-    def trace(folder: str) -> list[list[tuple[int, ...]]]:
+    def trace(folder: str) -> list[list[tuple[Any, ...]]]:
         (tmp_path / folder).mkdir()
         outcome = run(stubs, tmp_path / folder, "groups", 2)
-        names = ("id", "time", "stream", "a", "b", "c", "d")
         skip = ("RANK_START", "EXCHANGE", "CLOCK")
         return [
-            [tuple(r[n] for n in names) for r in records if r["kind"] not in skip]
+            [tuple(r.values()) for r in records if r["kind"] not in skip]
             for records in outcome.records
         ]
 
@@ -278,7 +278,7 @@ def test_all_devices_of_one_process(stubs: StubSet, tmp_path: Path) -> None:
     assert got["ranks"] == [[0, 0], [1, 1]]
     assert got["twice"][0] == INVALID_USAGE
     made = [r for r in outcome.records[0] if r["kind"] == "COMM_CREATE"]
-    assert [(r["d"], r["stream"]) for r in made] == [(0, 0), (1, 1)]
+    assert [(r["rank"], r["stream"]) for r in made] == [(0, 0), (1, 1)]
     assert not [r for r in outcome.records[0] if r["kind"] == "EXCHANGE"]
 
 

@@ -170,7 +170,7 @@ def test_operators_enclose_their_launches(dump: ringdump.Dump) -> None:
     for record in dump.records:
         if record["kind"] == "OP_BEGIN":
             assert record["op"] not in open_operators
-            assert record["a"] <= record["time"]
+            assert record["start"] <= record["time"]
             open_operators.append(record["op"])
         elif record["kind"] == "OP_END":
             assert open_operators.pop() == record["op"]
@@ -193,7 +193,7 @@ def test_annotations(stub_set: Any) -> None:
     found = {names[record["id"]]: record for record in dump.of("ANNOTATION")}
     assert list(found) == ["Optimizer.step#AdamW.step", "ProfilerStep#3"]
     inner, outer = found.values()
-    assert outer["a"] < inner["a"] < inner["time"] <= outer["time"]
+    assert outer["start"] < inner["start"] < inner["time"] <= outer["time"]
 
 
 def test_host_cost(stub_set: Any) -> None:
@@ -287,10 +287,10 @@ def test_memory_rows_agree_with_torch(stub_set: Any) -> None:
     assert oom == ["full"]
     rows = dump.of("MEMORY")
     kinds = [layout.Mem.names()[record["id"]] for record in rows]
-    totals = [(record["a"], record["b"]) for record in rows]
+    totals = [(record["allocated"], record["reserved"]) for record in rows]
     assert (int(first[0]), int(first[1])) in totals
     assert max(allocated for allocated, _ in totals) == int(first[2])
     assert totals[-1] == (int(last[0]), int(last[1]))
     assert kinds[0] == "SEGMENT_ALLOC" and kinds[-1] == "OOM" and "SEGMENT_FREE" in kinds
-    blocks = [record["c"] for record, kind in zip(rows, kinds, strict=True) if kind in ("ALLOC", "FREE")]
-    assert sum(change - (1 << 64) * (change >> 63) for change in blocks) == int(last[0])
+    blocks = [record["change"] for record, kind in zip(rows, kinds, strict=True) if kind in ("ALLOC", "FREE")]
+    assert sum(blocks) == int(last[0])

@@ -15,12 +15,14 @@ import numpy as np
 
 from phantora.hardware.topology import Flow
 from phantora.sim.engine import library as native
-from phantora.wire import layout
+from phantora.wire import layout, records
 from phantora.wire.session import Session
 
 RECORD = layout.dtype(layout.Record)
+BLOB = layout.dtype(layout.Blob)
 CONTROL = layout.dtype(layout.Control)
 REPLY = layout.dtype(layout.Reply)
+GRID = {"grid_x": 1, "grid_y": 1, "grid_z": 1, "block_x": 1024, "block_y": 1, "block_z": 1}
 
 
 @dataclass
@@ -43,20 +45,16 @@ class FakeRank:
         self.control = self.session.control[self.index : self.index + 1]
 
     def start(self) -> FakeRank:
-        self.emit("RANK_START", a=1, c=1)
+        self.emit("RANK_START", pid=1, devices=1)
         return self
 
     def emit(self, kind: str, *, at: int | None = None, **fields: int) -> None:
         if at is not None:
             self.clock = max(self.clock, at)
         head = int(self.control["head"][0])
-        record = self.ring[head % layout.RING_RECORDS]
-        record["kind"] = getattr(layout.Kind, kind)
-        record["flags"] = fields.pop("flags", 0)
-        record["slot"] = fields.pop("slot", 0xFF)
-        record["time"] = self.clock
-        for name in ("id", "stream", "op", "a", "b", "c", "d", "e"):
-            record[name] = fields.get(name, 0)
+        fields.setdefault("slot", layout.CONSTANTS["PH_NO_SLOT"])
+        place = head % layout.RING_RECORDS
+        self.ring[place : place + 1] = records.make(kind, time=self.clock, **fields)
         self.control["head"] = head + 1
         self.control["clock"] = self.clock
 
@@ -64,11 +62,10 @@ class FakeRank:
         for start in range(0, len(data), layout.BLOB_BYTES):
             piece = data[start : start + layout.BLOB_BYTES]
             head = int(self.control["head"][0])
-            raw = np.zeros(RECORD.itemsize, np.uint8)
-            raw[0] = layout.Kind.BLOB
-            raw[4] = len(piece)
-            raw[8 : 8 + len(piece)] = np.frombuffer(piece, np.uint8)
-            self.ring[head % layout.RING_RECORDS] = raw.view(RECORD)[0]
+            blob = np.zeros(1, BLOB)
+            blob["kind"], blob["used"] = layout.Kind.BLOB, len(piece)
+            blob["data"][0, : len(piece)] = np.frombuffer(piece, np.uint8)
+            self.ring[head % layout.RING_RECORDS] = blob.view(RECORD)[0]
             self.control["head"] = head + 1
 
     def name(self, text: str) -> int:
@@ -80,12 +77,12 @@ class FakeRank:
 
     def stream(self, number: int, priority: int = 0, blocking: bool = False) -> int:
         flags = 0 if blocking else layout.Flag["PH_F_NONBLOCKING"]
-        self.emit("STREAM_CREATE", stream=number, a=priority % 2**64, flags=flags)
+        self.emit("STREAM_CREATE", stream=number, priority=priority, flags=flags)
         return number
 
     def kernel(self, text: str, stream: int = 0, blocks: int = 10**6, at: int | None = None) -> None:
         number = self.name(text)
-        self.emit("KERNEL", id=number, stream=stream, a=blocks | 1 << 32 | 1 << 48, b=1024 | 1 << 16 | 1 << 32, at=at)
+        self.emit("KERNEL", id=number, stream=stream, at=at, **GRID | {"grid_x": blocks})
 
     def ask(self, label: str, kind: str, *, at: int | None = None, **fields: int) -> None:
         """A request; the answer is read with :meth:`answer` under `label`."""
@@ -108,7 +105,7 @@ class FakeRank:
         return bytes(reply["data"][: int(reply["length"])])
 
     def communicator(self, number: int, members: int, own: int, key: int = 7) -> int:
-        self.emit("COMM_CREATE", id=number, a=key, b=key, c=members, d=own)
+        self.emit("COMM_CREATE", id=number, key_hi=key, key_lo=key, members=members, rank=own)
         return number
 
     def collective(
@@ -118,12 +115,12 @@ class FakeRank:
         if data is not None:
             self.blob(data)
         self.emit(
-            "COLLECTIVE", id=comm, stream=stream, a=kind | dtype << 8, b=nbytes // 4 if count is None else count,
-            c=nbytes, d=ticket, at=at,
+            "COLLECTIVE", id=comm, stream=stream, coll=kind, dtype=dtype,
+            count=nbytes // 4 if count is None else count, bytes=nbytes, ticket=ticket, at=at,
         )  # fmt: skip
 
     def transfer(self, kind: str, comm: int, peer: int, nbytes: int, *, stream: int = 0, at: int | None = None) -> None:
-        self.emit(kind, id=comm, stream=stream, a=peer | 7 << 32, b=nbytes // 4, c=nbytes, at=at)
+        self.emit(kind, id=comm, stream=stream, peer=peer, dtype=7, count=nbytes // 4, bytes=nbytes, at=at)
 
     def exit(self, at: int | None = None) -> None:
         self.emit("RANK_EXIT", at=at)

@@ -21,10 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from phantora.wire import layout
+from phantora.wire import layout, records
 from phantora.wire.session import Session
 
 RECORD = layout.dtype(layout.Record)
+BLOB = layout.dtype(layout.Blob)
 REPLY = layout.dtype(layout.Reply)
 REPOSITORY = Path(__file__).parent.parent.parent
 DEVICE: Mapping[str, Any] = {
@@ -76,7 +77,8 @@ class Reader:
         """Takes all records there are; True if there was one."""
         head, tail = int(self.control["head"][0]), int(self.control["tail"][0])
         for position in range(tail, head):
-            self.take(self.ring[position % layout.RING_RECORDS])
+            place = position % layout.RING_RECORDS
+            self.take(self.ring[place : place + 1])
         if head == tail:
             return False
         self.control["tail"] = head
@@ -85,13 +87,13 @@ class Reader:
             self.wake(self.control["tail_futex"])
         return True
 
-    def take(self, raw: np.void) -> None:
-        kind = layout.Kind.names()[raw["kind"]]
+    def take(self, raw: np.ndarray[Any, np.dtype[np.void]]) -> None:
+        kind = layout.Kind.names()[raw["kind"][0]]
         if kind == "BLOB":
-            self.blob += raw.tobytes()[8 : 8 + int(raw["id"])]
+            blob = raw.view(BLOB)[0]
+            self.blob += blob["data"][: int(blob["used"])].tobytes()
             return
-        record: dict[str, Any] = {name: int(raw[name]) for name in RECORD.names or ()}
-        record.update(kind=kind, blob=self.blob)
+        record: dict[str, Any] = {**records.read(raw), "kind": kind, "blob": self.blob}
         self.blob = b""
         self.records.append(record)
         if record["slot"] != layout.CONSTANTS["PH_NO_SLOT"]:
@@ -102,14 +104,14 @@ class Reader:
         data, value, status = b"", 0, 0
         if record["kind"] == "EXCHANGE":  # as if every member had sent what this one sends
             part = len(record["blob"]).to_bytes(4, "little") + record["blob"]
-            whole = self.payloads[record["d"]] = part * record["c"]
+            whole = self.payloads[record["ticket"]] = part * record["members"]
             data, value = whole[: layout.REPLY_BYTES], len(whole)
         if record["kind"] == "PAYLOAD":
-            known = self.payloads.get(record["a"])
+            known = self.payloads.get(record["ticket"])
             if known is None:
                 status = -1
             else:
-                data, value = known[record["b"] : record["b"] + layout.REPLY_BYTES], len(known)
+                data, value = known[record["offset"] : record["offset"] + layout.REPLY_BYTES], len(known)
         reply["status"], reply["time"], reply["value"], reply["length"] = (
             status,
             record["time"],
@@ -179,10 +181,7 @@ def rank_library(path: Path) -> ctypes.CDLL:
 
 
 def emit(library: ctypes.CDLL, kind: str, blob: bytes = b"", **fields: int) -> None:
-    record = np.zeros(1, RECORD)
-    record["kind"] = getattr(layout.Kind, kind)
-    for name, value in fields.items():
-        record[name] = value
+    record = records.make(kind, **fields)
     if blob:
         library.ph_emit_blob(record.ctypes.data, blob, len(blob))
     else:

@@ -18,7 +18,7 @@ from phantora.sim.collectives import CollectiveModel
 from phantora.sim.engine import library as native
 from phantora.sim.nature import FIRST_CHANNEL_SMS, beside_communication, feels_kernels, nature_of, pace_taken
 from phantora.wire import layout
-from tests.support.fakeranks import Bench
+from tests.support.fakeranks import GRID, Bench
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "device" / "results"
 H200 = load_gpu("H200")
@@ -155,7 +155,7 @@ def test_communication_that_was_there_first_costs_more(make: Callable[..., Bench
     bench = make(company=2.0, after=4.0)
     for rank in bench.ranks:
         if product:
-            rank.emit("KERNEL", id=rank.name("k:200"), a=10**6 | 1 << 32 | 1 << 48, b=1024 | 1 << 16 | 1 << 32,
+            rank.emit("KERNEL", id=rank.name("k:200"), **GRID | {"grid_x": 10**6},
                       flags=layout.Flag["PH_F_LIBRARY"], at=0)  # fmt: skip
             rank.collective(1, 4, stream=9, at=10)
         else:

@@ -286,7 +286,7 @@ def test_a_link_degrades_when_the_gpu_of_rank_0_reaches_the_step(engine_library:
     send(bench, 0, 1, 1, 1000, 0)
     name = bench.ranks[0].name("Optimizer.step#AdamW.step")
     bench.ranks[0].kernel("k:150", blocks=1, at=0)
-    bench.ranks[0].emit("ANNOTATION", id=name, a=0, at=20)
+    bench.ranks[0].emit("ANNOTATION", id=name, start=0, at=20)
     assert ends(bench) == {(0, 1): 250, (1, 1): 250}
 
 

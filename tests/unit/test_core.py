@@ -116,9 +116,9 @@ def copies_of_one_direction_take_turns(bench: Bench) -> None:
     rank = bench.ranks[0]
     rank.stream(8)
     rank.stream(9)
-    rank.emit("MEMCPY", id=H2D_PINNED, a=100, stream=8, at=0)
-    rank.emit("MEMCPY", id=H2D_PINNED, a=100, stream=9, at=0)
-    rank.emit("MEMCPY", id=D2H_PAGEABLE, a=100, stream=0, at=0)
+    rank.emit("MEMCPY", id=H2D_PINNED, bytes=100, stream=8, at=0)
+    rank.emit("MEMCPY", id=H2D_PINNED, bytes=100, stream=9, at=0)
+    rank.emit("MEMCPY", id=D2H_PAGEABLE, bytes=100, stream=0, at=0)
 
 
 H2D = "Memcpy HtoD (Pinned -> Device)"
@@ -170,10 +170,10 @@ def test_who_launches_waits_for_room(make: Callable[[int], Bench]) -> None:
     for name in ("a:100", "b:200", "c:300", "d:400"):
         rank.kernel(name, blocks=1, at=0)
     rank.kernel("e:5000", stream=8, blocks=1, at=0)
-    rank.ask("room", "ROOM", at=40, a=2)
+    rank.ask("room", "ROOM", at=40, depth=2)
     bench.run()
     assert rank.answer("room") == (0, 300)  # a and b are done
-    rank.ask("more", "ROOM", at=700, a=2)
+    rank.ask("more", "ROOM", at=700, depth=2)
     bench.run()
     assert rank.answer("more") == (0, 700)
 
@@ -210,7 +210,7 @@ def test_sync_copy_blocks_the_host_until_it_is_done(make: Callable[[int], Bench]
     bench = make(1)
     rank = bench.ranks[0]
     rank.kernel("a:100", at=0)
-    rank.ask("copy", "MEMCPY", id=D2H_PAGEABLE, a=20)
+    rank.ask("copy", "MEMCPY", id=D2H_PAGEABLE, bytes=20)
     bench.run()
     assert rank.answer("copy") == (0, 120)
 
@@ -300,7 +300,7 @@ def test_grouped_sends_and_receives_meet_in_either_order(make: Callable[[int], B
     bench = make(2)
     for index, rank in enumerate(bench.ranks):
         rank.communicator(1, 2, index)
-        rank.emit("GROUP_BEGIN", a=2, at=100 * index)
+        rank.emit("GROUP_BEGIN", records=2, at=100 * index)
         order = ("RECV", "SEND") if recv_first and index else ("SEND", "RECV")
         for kind in order:
             rank.transfer(kind, 1, 1 - index, 40)
@@ -382,7 +382,7 @@ def test_small_payloads_are_carried_and_reduced(make: Callable[[int], Bench]) ->
     for index, rank in enumerate(bench.ranks):
         rank.communicator(1, 3, index)
         rank.collective(1, 8, data=struct.pack("<2f", index, 10 * index), ticket=5)
-        rank.ask("bytes", "PAYLOAD", a=5)
+        rank.ask("bytes", "PAYLOAD", ticket=5)
     bench.run()
     for rank in bench.ranks:
         assert struct.unpack("<2f", rank.payload("bytes")) == (3.0, 30.0)
@@ -392,7 +392,7 @@ def test_exchange_returns_all_parts_in_order(make: Callable[[int], Bench]) -> No
     bench = make(2)
     for index, rank in enumerate(bench.ranks):
         rank.blob(b"x" * (index + 1))
-        rank.ask("all", "EXCHANGE", a=1, b=2, c=2, d=9, e=index, at=100 * (index + 1))
+        rank.ask("all", "EXCHANGE", key_hi=1, key_lo=2, members=2, ticket=9, index=index, at=100 * (index + 1))
         bench.run()
     expected = struct.pack("<I", 1) + b"x" + struct.pack("<I", 2) + b"xx"
     for rank in bench.ranks:
@@ -430,7 +430,7 @@ def test_a_query_that_finds_nothing_done_is_an_answer(make: Callable[[int], Benc
     for index, rank in enumerate(bench.ranks):
         rank.communicator(1, 3, index)
         rank.stream(8)
-    one_.ask("bytes", "PAYLOAD", a=5, at=10)
+    one_.ask("bytes", "PAYLOAD", ticket=5, at=10)
     for rank in (zero, two):
         rank.collective(1, 40, stream=8, at=0)
         rank.kernel("k:800", blocks=1, at=0)
@@ -461,9 +461,9 @@ def test_who_waits_for_room_does_without_in_the_end(make: Callable[[int], Bench]
         rank.communicator(2, 2, index, key=2)
     zero.collective(1, 40, at=0)
     zero.kernel("k:100")
-    zero.ask("room", "ROOM", at=30, a=1)
+    zero.ask("room", "ROOM", at=30, depth=1)
     one_.collective(2, 4, data=b"abcd", ticket=5, at=20)
-    one_.ask("bytes", "PAYLOAD", a=5)
+    one_.ask("bytes", "PAYLOAD", ticket=5)
     bench.run()
     assert not bench.engine.overtake([]) and zero.answer("room") is None
     assert bench.engine.give_room() and zero.answer("room") == (0, 30)
@@ -539,7 +539,7 @@ def test_waits_for_the_default_stream_have_a_row_if_they_delay(make: Callable[[i
 def test_an_exchange_names_the_host_that_came_last(make: Callable[[int], Bench]) -> None:
     bench = make(2)
     for index, rank in enumerate(bench.ranks):
-        rank.ask("all", "EXCHANGE", a=1, b=2, c=2, d=9, e=index, at=100 * (index + 1))
+        rank.ask("all", "EXCHANGE", key_hi=1, key_lo=2, members=2, ticket=9, index=index, at=100 * (index + 1))
     bench.run()
     assert [(row["rank"], row["start"], row["end"], row["last_rank"]) for row in bench.rows()] == [
         (0, 100, 200, 1), (1, 200, 200, 1)

@@ -112,10 +112,10 @@ def test_a_rank_that_has_started_and_sleeps_is_a_hang(trial: Trial, sleeper: int
 def test_who_waits_for_room_does_without_before_it_is_a_hang(trial: Trial) -> None:
     """Rank 0's queue waits for rank 1, which waits for the bytes of what rank 0 would do next."""
     zero, one = trial.ranks
-    zero.ask("room", "ROOM", a=0)
+    zero.ask("room", "ROOM", depth=0)
     one.start()
     one.communicator(1, 2, 1)
-    one.ask("bytes", "PAYLOAD", a=5)
+    one.ask("bytes", "PAYLOAD", ticket=5)
     assert trial.end(60) < 9 * HANG
     assert zero.answer("room") == (0, 0)
     assert "rank 1 waits for the bytes" in str(trial.error[0])

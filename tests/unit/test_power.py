@@ -129,7 +129,7 @@ def test_gaps_part_copies_and_memsets_too(make: Callable[[int], Bench]) -> None:
     (rank,) = bench.ranks
     rank.kernel("a:100", at=0)
     rank.emit("EVENT_RECORD", id=1, at=0)
-    rank.emit("MEMSET", a=500, at=0)
+    rank.emit("MEMSET", bytes=500, at=0)
     rank.kernel("b:100", at=0)
     rank.exit()
     bench.run()

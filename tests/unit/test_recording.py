@@ -17,6 +17,7 @@ from phantora.trace import recording
 from phantora.trace.reader import open_log
 from phantora.trace.recording import RECORD, RecordingWriter, decode, encode
 from phantora.wire import layout
+from phantora.wire.records import read
 
 
 def drawn(count: int, seed: int) -> recording.Records:
@@ -103,11 +104,11 @@ def wait_loop(bench: Bench) -> None:
         rank.stream(8)
     for _ in range(3):
         zero.kernel("k:100", at=zero.clock + 10)
-        zero.emit("ANNOTATION", id=zero.name("span"), a=zero.clock - 5)
+        zero.emit("ANNOTATION", id=zero.name("span"), start=zero.clock - 5)
         zero.ask("sync", "STREAM_SYNC")
         bench.run()
         zero.answer("sync")
-        zero.emit("OP_BEGIN", op=1, a=zero.clock + 1, at=zero.clock + 30)
+        zero.emit("OP_BEGIN", op=1, start=zero.clock + 1, at=zero.clock + 30)
         zero.emit("OP_END", op=1, at=zero.clock + 2)
         zero.collective(1, 40, stream=8)
         one.collective(1, 40, stream=8, at=one.clock + 500)
@@ -191,16 +192,17 @@ def test_payloads_polls_and_addresses_are_not_kept(engine_library: Path) -> None
     (rank,) = bench.ranks
     rank.communicator(1, 1, 0)
     rank.collective(1, 8, data=b"12345678", ticket=5)
-    rank.ask("bytes", "PAYLOAD", a=5)
+    rank.ask("bytes", "PAYLOAD", ticket=5)
     rank.emit("EVENT_RECORD", id=1)
     rank.ask("poll", "EVENT_QUERY", id=1, flags=helper)
-    rank.emit("MEMORY", a=512, b=512, c=512, d=0x7F1234567000)
+    rank.emit("MEMORY", allocated=512, reserved=512, change=512, address=0x7F1234567000)
     rank.exit()
     bench.run()
     (said,) = recorded(bench)
     kinds = [layout.Kind.names()[record["kind"]] for record in said]
     assert kinds == ["RANK_START", "COMM_CREATE", "COLLECTIVE", "EVENT_RECORD", "MEMORY", "RANK_EXIT"]
-    assert said[0]["a"] == 0 and said[2]["d"] == 0 and said[4]["d"] < 100
+    start, collective, memory = (read(said[n : n + 1]) for n in (0, 2, 4))
+    assert start["pid"] == 0 and collective["ticket"] == 0 and memory["address"] < 100
 
 
 @pytest.mark.parametrize(
@@ -208,10 +210,10 @@ def test_payloads_polls_and_addresses_are_not_kept(engine_library: Path) -> None
     [
         {"kind": layout.Kind.KERNEL, "stream": 4_000_000_000},
         {"kind": layout.Kind.DEFINE_NAME, "id": 4_000_000_000},
-        {"kind": layout.Kind.SEND, "id": 9, "a": 7},
-        {"kind": layout.Kind.EXCHANGE, "c": 1 << 60, "slot": 0},
-        {"kind": layout.Kind.COMM_CREATE, "c": 1 << 60},
-        {"kind": layout.Kind.MOVED, "b": 77},
+        {"kind": layout.Kind.SEND, "id": 9, "word0": 7},
+        {"kind": layout.Kind.EXCHANGE, "word2": 1 << 60, "slot": 0},
+        {"kind": layout.Kind.COMM_CREATE, "word2": 1 << 60},
+        {"kind": layout.Kind.MOVED, "word1": 77},
         {"kind": 250},
     ],
 )  # fmt: skip

@@ -525,9 +525,9 @@ cudaError_t phc_launch(ph_kernel *kernel, dim3 grid, dim3 block, size_t shared, 
       .kind = PH_KERNEL,
       .stream = stream->id,
       .id = kernel->name,
-      .a = (uint64_t)grid.x | (uint64_t)grid.y << 32 | (uint64_t)grid.z << 48,
-      .b = (uint64_t)block.x | (uint64_t)block.y << 16 | (uint64_t)block.z << 32,
-      .c = shared + (size_t)kernel->static_shared,
+      .kernel = {.grid_x = grid.x, .grid_y = (uint16_t)grid.y, .grid_z = (uint16_t)grid.z,
+                 .block_x = (uint16_t)block.x, .block_y = (uint16_t)block.y, .block_z = (uint16_t)block.z,
+                 .shared_bytes = shared + (size_t)kernel->static_shared},
   };
   ph_launch(&record);
   return 0;
@@ -658,7 +658,7 @@ cudaError_t phc_host_function(void *handle, bool per_thread, cudaHostFn_t functi
   ph_emit(&gate);
   ph_record record = {.kind = PH_HOST_FUNC, .stream = stream->id};
   const ph_header *header = ph_shared();
-  if (header && header->host_mode == PH_HOST_MODELLED) record.a = (uint64_t)header->api_ns[PH_API_HOST_FUNC];
+  if (header && header->host_mode == PH_HOST_MODELLED) record.host_func.duration = header->api_ns[PH_API_HOST_FUNC];
   ph_emit(&record);
   ph_worker *worker = &workers[stream->id % WORKERS];
   pthread_mutex_lock(&worker_lock);
@@ -736,7 +736,7 @@ cudaError_t phc_stream_wait(void *handle, void *event, unsigned flags, bool per_
 
 cudaError_t phc_device_sync(void) {
   ph_record record = {
-      .kind = PH_DEVICE_SYNC, .a = (uint64_t)ph_current_device(), .flags = (uint8_t)helper_flag()};
+      .kind = PH_DEVICE_SYNC, .device_sync.device = (uint64_t)ph_current_device(), .flags = (uint8_t)helper_flag()};
   if (ph_request(&record, NULL, 0).status < 0) return request_failed();
   finish_host_calls();
   return 0;
@@ -1179,9 +1179,8 @@ static cudaError_t copy_emit(const void *dst, const void *src, size_t bytes, ph_
       .kind = PH_MEMCPY,
       .stream = stream->id,
       .id = kind,
-      .a = bytes,
-      .b = kind == PH_COPY_P2P ? (uint64_t)(stream->device == to.device ? from.device : to.device)
-                               : (uint64_t)-1,
+      .copy = {.bytes = bytes,
+               .peer = kind != PH_COPY_P2P ? -1 : stream->device == to.device ? from.device : to.device},
   };
   if (!wait) {
     ph_launch(&record);
@@ -1282,7 +1281,7 @@ cudaError_t phc_set(void *pointer, size_t pitch, uint32_t pattern, int width, si
   size_t bytes = columns * (size_t)width, span = rows > 1 ? pitch * (rows - 1) + bytes : bytes;
   if (!pointer || (uintptr_t)pointer % (unsigned)width || !phc_covered(pointer, span))
     return cudaErrorInvalidValue;
-  ph_record record = {.kind = PH_MEMSET, .stream = stream->id, .a = bytes * rows};
+  ph_record record = {.kind = PH_MEMSET, .stream = stream->id, .fill.bytes = bytes * rows};
   ph_launch(&record);
   for (size_t row = 0; row < rows; row++) set_row((char *)pointer + row * pitch, pattern, width, columns);
   return 0;
