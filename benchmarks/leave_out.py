@@ -16,13 +16,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from phantora.cost.catalogue import base_name, classify
-from phantora.cost.convolution_field import case_of
 from phantora.cost.copies import in_pages
+from phantora.cost.families import base_name, class_of
+from phantora.cost.families.convolution.field import case_of
 from phantora.cost.measured import DATA, Source, curve, read_curve, tables_for
-from phantora.cost.neighbours import kernel_ns, launches_of, own_kernels
+from phantora.cost.scaling import scaled_ns
 from phantora.cost.table import Entry, Table, signature_key
-from phantora.cost.transfer import transfer_ns
+from phantora.cost.timing import kernel_ns, launches_of, own_kernels
 from phantora.cost.types import KernelLaunch
 from phantora.hardware import load_gpu
 
@@ -52,7 +52,7 @@ def usable(table: Table) -> list[Entry]:
 
 
 def measured_ns(entry: Entry) -> tuple[str, float]:
-    cls, _ = classify(base_name(entry.parsed.name))
+    cls = class_of(base_name(entry.parsed.name))
     return cls, sum(kernel_ns(kernel, cls) for kernel in own_kernels(entry))
 
 
@@ -117,7 +117,7 @@ def across(table: Table, gpu_name: str, other: Table, other_name: str) -> list[G
             continue
         kernels = launches_seen(entry)
         cls, ns = measured_ns(entry)
-        predicted = transfer_ns(measured_ns(twin)[1], source.roofline, here, entry.parsed, entry.compute, kernels)
+        predicted = scaled_ns(measured_ns(twin)[1], source.roofline, here, entry.parsed, entry.compute, kernels)
         guesses.append(Guess(cls, ns, predicted, 0.0, entry))
     return guesses
 

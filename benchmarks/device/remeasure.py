@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from phantora.cost.catalogue import base_name, classify
+from phantora.cost.families import base_name, class_of
 from phantora.cost.table import Entry, read_table, write_table
 from phantora.cost.wanted import Wanted
 from phantora.profile.session import Book, measure_all
@@ -28,7 +28,7 @@ def main() -> None:
     classes = frozenset(filter(None, options.classes.split(",")))
 
     def chosen(entry: Entry) -> bool:
-        return not classes or classify(base_name(entry.parsed.name))[0] in classes
+        return not classes or class_of(base_name(entry.parsed.name)) in classes
 
     table = read_table(options.table)
     wanted = [entry for entry in table if chosen(entry)]

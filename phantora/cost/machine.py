@@ -12,9 +12,13 @@ REFERENCE_FLOPS_PER_CLOCK = 2048  # bf16 per SM and clock of mma.sync on sm_80 a
 
 @dataclass(frozen=True, eq=False)  # compared and hashed by identity: a key of caches
 class Machine:
-    """`gpu` with the derived rates in bytes/ns and FLOP/ns."""
+    """`gpu` with the derived rates in bytes/ns and FLOP/ns.
+
+    `sustained`: nothing but products runs for long (a benchmark's loop), and the power cap holds.
+    """
 
     gpu: Gpu
+    sustained: bool = False
 
     @property
     def fit(self) -> Calibration:

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
-from phantora.cost import convolution, copies, gemm
-from phantora.cost.neighbours import Neighbours, kernel_ns, own_kernels
+from phantora.cost import copies
+from phantora.cost.families import base_name, family_of, gemm
+from phantora.cost.interpolation import Neighbours
 from phantora.cost.parse import compute_of
 from phantora.cost.roofline import DEFAULT_ERROR, Roofline
+from phantora.cost.scaling import modelled_ns, scaled_ns
 from phantora.cost.table import Entry, Table, TimedKernel, read_table, signature_key, table_gpu
-from phantora.cost.transfer import modelled_ns, transfer_ns
+from phantora.cost.timing import kernel_ns, own_kernels
 from phantora.cost.types import KernelLaunch, OperatorSignature, Price
 from phantora.errors import PhantoraError
 from phantora.hardware import load_gpu
@@ -171,7 +173,7 @@ class Measured:
                 return None
             there, distance = near[0] * source.model(signature, compute, kernels), near[1]
             beside = self._cleared(base, kernels)
-        ns = transfer_ns(there, source.roofline, self._roofline, signature, compute, kernels)
+        ns = scaled_ns(there, source.roofline, self._roofline, signature, compute, kernels)
         return _spread(ns + beside, base, "scaled", SCALED_ERRORS, distance)
 
     def _moved(self, base: Price, name: str, first: tuple[str, ...], size: int) -> Price:
@@ -193,7 +195,8 @@ class Measured:
 
 def _keys(signature: OperatorSignature, compute: str) -> list[str]:
     """Of the operator, and of another that runs the same kernels."""
-    same = (signature, convolution.without_bias(signature))
+    same_work = family_of(base_name(signature.name)).same_work
+    same = (signature, same_work(signature) if same_work else None)
     return [signature_key(each, compute) for each in same if each is not None]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from phantora.cost import gemm
+from phantora.cost.families import gemm
 from phantora.cost.machine import Machine
 from phantora.cost.types import Price
 from phantora.hardware import load_cluster, load_gpu

@@ -8,11 +8,11 @@ import statistics
 import pytest
 
 from phantora.cost import OperatorSignature, TensorSpec
-from phantora.cost.field import Field, Tier
 from phantora.cost.measured import DATA, Measured, Source
-from phantora.cost.neighbours import EARLY_NS, kernel_ns, own_kernels
 from phantora.cost.parse import write_signature
+from phantora.cost.random_field import Field, Tier
 from phantora.cost.table import Entry, Table, TimedKernel, read_table
+from phantora.cost.timing import EARLY_NS, kernel_ns, own_kernels
 from phantora.hardware import load_gpu
 
 H200 = load_gpu("H200")

@@ -21,8 +21,8 @@ from phantora.cost import (
     model_for,
     parse_signature,
 )
-from phantora.cost.catalogue import classify
-from phantora.cost.roofline import split
+from phantora.cost.families import class_of
+from phantora.cost.kernels import split
 from phantora.cost.tensors import contiguous_strides, nbytes, tensors
 from phantora.cost.types import CLASSES, PROVENANCES
 from phantora.errors import PhantoraError
@@ -469,7 +469,7 @@ def test_bare_kernels() -> None:
     ],
 )
 def test_classes(name: str, cls: str) -> None:
-    assert classify(name)[0] == cls
+    assert class_of(name) == cls
 
 
 @pytest.mark.parametrize(

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from phantora.cost import OperatorSignature, TensorSpec, attention, lookup, model_for, sorting
-from phantora.cost.catalogue import base_name
-from phantora.cost.convolution import gradients, without_bias
+from phantora.cost import OperatorSignature, TensorSpec, model_for
 from phantora.cost.copies import copy_ns
-from phantora.cost.features import places
+from phantora.cost.families import attention, base_name, embedding, sort
+from phantora.cost.families.convolution.model import gradients, without_bias
+from phantora.cost.families.recurrent import GATES, Recurrent, recurrent_ns
+from phantora.cost.family import Family
+from phantora.cost.interpolation import places
 from phantora.cost.machine import Machine
 from phantora.cost.measured import DATA, curve, read_curve
-from phantora.cost.memory import Model
-from phantora.cost.neighbours import kernel_ns, own_kernels
-from phantora.cost.recurrent import GATES, Recurrent, recurrent_ns
 from phantora.cost.table import read_table, signature_key
 from phantora.cost.tensors import contiguous_strides
+from phantora.cost.timing import kernel_ns, own_kernels
 from phantora.hardware import load_gpu
 
 TABLES = {gpu: read_table(DATA / f"{gpu.lower()}-sxm.parquet") for gpu in ("H100", "H200")}
@@ -41,18 +41,21 @@ def within(ratios: Iterable[float], median: float, ninth_decile: float) -> bool:
 
 @pytest.mark.parametrize("gpu", TABLES)
 @pytest.mark.parametrize(
-    ("operators", "model", "cls"),
+    ("operators", "family"),
     [
-        (("sort", "topk"), sorting.sort, "sort"),
-        (("_embedding_bag", "_embedding_bag_dense_backward"), lookup.embedding, "embedding"),
+        (("sort", "topk"), sort.FAMILY),
+        (("_embedding_bag", "_embedding_bag_dense_backward"), embedding.FAMILY),
     ],
 )
-def test_models_of_what_has_no_neighbours(gpu: str, operators: tuple[str, ...], model: Model, cls: str) -> None:
+def test_models_of_what_has_no_neighbours(gpu: str, operators: tuple[str, ...], family: Family) -> None:
     """Without any correction by what was measured nearby."""
     ratios = []
     for entry in (entry for name in operators for entry in TABLES[gpu].of_operator(name)):
+        name = base_name(entry.parsed.name)
+        cls = family.classify(name)
+        assert cls is not None
         real = sum(kernel_ns(kernel, cls) for kernel in own_kernels(entry))
-        ratios.append(model(MACHINES[gpu], entry.parsed, base_name(entry.parsed.name), ())[0] / real)
+        ratios.append(family.estimate(MACHINES[gpu], entry.parsed, name, ()).ns / real)
     assert len(ratios) > 100 and within(ratios, 0.13, 0.30)
 
 
@@ -72,11 +75,11 @@ def test_recurrent_layers() -> None:
 
 def test_long_rows_take_another_way_than_short_ones() -> None:
     """As torch's rules say: a block for each row, or passes over all of them."""
-    assert sorting.rows_ns(1, 4096, 4) < 25_000 < 30_000 < sorting.rows_ns(1, 8192, 4)
-    assert sorting.select_ns(64, 4096, 4, 2) < sorting.select_ns(64, 8192, 4, 2)
+    assert sort.rows_ns(1, 4096, 4) < 25_000 < 30_000 < sort.rows_ns(1, 8192, 4)
+    assert sort.select_ns(64, 4096, 4, 2) < sort.select_ns(64, 8192, 4, 2)
     # On the H200 64 and 512 rows of 8,192 took 77 and 348 us: sorted as one, and row by row.
-    assert sorting.rows_ns(64, 8192, 4) == pytest.approx(77_000, rel=0.2)
-    assert sorting.rows_ns(512, 8192, 4) == pytest.approx(348_000, rel=0.2)
+    assert sort.rows_ns(64, 8192, 4) == pytest.approx(77_000, rel=0.2)
+    assert sort.rows_ns(512, 8192, 4) == pytest.approx(348_000, rel=0.2)
 
 
 def test_attention_with_dropout() -> None:

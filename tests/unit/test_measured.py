@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phantora.cost import KernelLaunch, OperatorSignature, TensorSpec, model_for
-from phantora.cost.convolution import by_gradient, gradients
-from phantora.cost.features import kernel_stem
+from phantora.cost.coordinates import kernel_stem
+from phantora.cost.families.convolution.model import by_gradient, gradients
 from phantora.cost.measured import DATA, Measured
 from phantora.cost.parse import parse_signature, write_signature
 from phantora.cost.roofline import Roofline
+from phantora.cost.scaling import scaled_ns
 from phantora.cost.table import Entry, Table, TimedKernel, read_table, signature_key, write_table
-from phantora.cost.transfer import transfer_ns
 from phantora.cost.wanted import Wanted
 from phantora.errors import PhantoraError
 from phantora.hardware import load_gpu
@@ -144,9 +144,9 @@ def test_a_launch_carries_over_between_gpus() -> None:
     """A kernel that does next to nothing takes the other GPU's launch, whatever the ratio of their limits."""
     fill = OperatorSignature("aten::fill_.Scalar", (TensorSpec("float32", (64,), (1,)), 0))
     there, here = Roofline(H100), Roofline(H200)
-    assert transfer_ns(960.0, there, here, fill, "", (KernelLaunch("k"),)) == pytest.approx(H200.launch_ns, rel=0.1)
+    assert scaled_ns(960.0, there, here, fill, "", (KernelLaunch("k"),)) == pytest.approx(H200.launch_ns, rel=0.1)
     product = mm(4096, 4096, 4096)
-    assert transfer_ns(1e6, there, here, product, "", ()) == pytest.approx(1e6, rel=0.02)
+    assert scaled_ns(1e6, there, here, product, "", ()) == pytest.approx(1e6, rel=0.02)
 
 
 def test_shipped_tables_are_of_their_gpus() -> None:

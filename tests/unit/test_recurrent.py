@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from phantora.cost.recurrent import Recurrent, from_signature
+from phantora.cost.families.recurrent import Recurrent, from_signature
 from phantora.cost.roofline import Roofline
 from phantora.cost.tensors import broadcast, contiguous_strides
 from phantora.cost.types import OperatorSignature, TensorSpec

@@ -14,9 +14,25 @@ from functools import lru_cache
 from math import ceil, gcd
 from typing import Any
 
+from phantora.cost import coordinates
+from phantora.cost.coordinates import Place
+from phantora.cost.families.elementwise import passes_memory
+from phantora.cost.family import Estimate, Family, Kernels
+from phantora.cost.kernels import bare_ns
 from phantora.cost.machine import Machine
-from phantora.cost.tensors import item_bytes, tensor_at
+from phantora.cost.tensors import item_bytes, tensor_at, tensors
 from phantora.cost.types import OperatorSignature, TensorSpec
+
+NAMES = frozenset((
+    "mm", "addmm", "addmm_", "bmm", "baddbmm", "baddbmm_", "addbmm", "linear", "mkldnn_linear", "matmul", "_scaled_mm",
+    "_scaled_mm_v2", "_grouped_mm", "_scaled_grouped_mm", "_scaled_grouped_mm_v2", "addmv", "addmv_", "mv", "dot",
+    "vdot", "addr", "outer", "ger", "_int_mm", "_addmm_activation", "_weight_int8pack_mm", "_weight_int4pack_mm",
+    "einsum", "inner", "tensordot", "chain_matmul", "multi_dot",
+))  # fmt: skip
+COUNTED = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm")
+"""Those whose flops are counted from their arguments, as torch does, whatever the library was called for."""
+PLAIN = frozenset(("mm", "addmm", "bmm", "baddbmm", "linear", "_scaled_mm", "_grouped_mm"))
+"""Those whose arguments tell all of their product."""
 
 STEP_BYTES = 128  # of the inner dimension that one step of the main loop consumes: 64 bf16
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -58,9 +74,9 @@ class Product:
         return float(self.batch * (inputs + self.m * self.n * self.out_bytes))
 
 
-def product_ns(machine: Machine, p: Product, sustained: bool = False) -> float:
-    """Duration in ns. `sustained`: nothing but products runs for long, the power cap holds."""
-    return plan(machine, p, sustained)[0]
+def product_ns(machine: Machine, p: Product) -> float:
+    """Duration in ns."""
+    return plan(machine, p)[0]
 
 
 _TILE = re.compile(r"_(?:tilesize)?(\d{2,3})x(\d{2,3})(?:x\d+)?_")
@@ -73,7 +89,7 @@ def tiles_of(kernel: str, p: Product) -> int:
 
 
 @lru_cache(maxsize=65536)
-def plan(machine: Machine, p: Product, sustained: bool = False) -> tuple[float, int]:
+def plan(machine: Machine, p: Product) -> tuple[float, int]:
     """Duration in ns, and the number of tiles of the fastest way."""
     gpu, fit = machine.gpu, machine.fit
     if min(p.m, p.n, p.k, p.batch) <= 0:
@@ -81,7 +97,7 @@ def plan(machine: Machine, p: Product, sustained: bool = False) -> tuple[float, 
     memory = machine.memory_ns(p.moved) - fit.floor_ns
     if min(p.m, p.n, p.k) == 1:  # a vector, or rank one: the library's kernels for these stream and pad no tile
         return fit.gemm_prologue_ns + memory, 1
-    speed = machine.peak(p.dtype) * fit.gemm_peak / gpu.sms * (fit.sustained_gemm if sustained else 1.0)
+    speed = machine.peak(p.dtype) * fit.gemm_peak / gpu.sms * (fit.sustained_gemm if machine.sustained else 1.0)
     store = gpu.hbm_bandwidth / 1e9 * fit.gemm_store / gpu.sms
     depth = max(1, STEP_BYTES // p.in_bytes)
     steps = ceil(p.k / depth)
@@ -220,3 +236,81 @@ def _grouped(signature: OperatorSignature, a: TensorSpec, b: TensorSpec) -> Prod
     if len(a.shape) == 2 and len(b.shape) == 2:  # the weight's gradient: k is cut into groups
         return _product(a, a.shape[0], b.shape[1], ceil(a.shape[1] / groups), groups)
     return _product(a, a.shape[-2], b.shape[-1], a.shape[-1], a.shape[0] if len(a.shape) == 3 else 1)
+
+
+def classify(name: str) -> str | None:
+    """By name."""
+    return "gemm" if name in NAMES else None
+
+
+def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
+    """From the arguments; as a pass over memory where these are not as expected."""
+    return _of(machine, from_signature(signature, name)) or passes_memory(machine, signature, name, kernels)
+
+
+def of_calls(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate | None:
+    """From the products that libraries were called for, one by one, and kernels beside them (a bias) by their grids;
+    None without any."""
+    called = [from_library(kernel.library) for kernel in kernels]
+    products = [p for p in called if p is not None]
+    if not products:
+        return None
+    parts = tuple(
+        product_ns(machine, p) if p is not None else bare_ns(machine, kernel)
+        for p, kernel in zip(called, kernels, strict=True)
+    )
+    expected = from_signature(signature, name) if name in COUNTED else []
+    flops, moved = sum(p.flops for p in (expected or products)), sum(p.moved for p in products)
+    return _tiled(machine, products, Estimate(sum(parts), moved, flops, parts=parts, cls="gemm"))
+
+
+def of_call(machine: Machine, library: Mapping[str, Any]) -> Estimate | None:
+    """Of a bare library call; None if it is no product."""
+    product = from_library(library)
+    return None if product is None else replace(_of(machine, [product]) or Estimate(0.0, 0.0), cls="gemm")
+
+
+def _of(machine: Machine, products: list[Product]) -> Estimate | None:
+    if not products:
+        return None
+    ns = sum(product_ns(machine, p) for p in products)
+    return _tiled(machine, products, Estimate(ns, sum(p.moved for p in products), sum(p.flops for p in products)))
+
+
+def _tiled(machine: Machine, products: list[Product], found: Estimate) -> Estimate:
+    largest = max(products, key=lambda p: p.flops)
+    return replace(found, format=largest.dtype, tiles=plan(machine, largest)[1])
+
+
+def modelled(machine: Machine, signature: OperatorSignature, name: str, compute: str) -> float | None:
+    """ns from the arguments alone, in TF32 if `compute` says so; None where they do not tell all."""
+    products = from_signature(signature, name) if name in PLAIN else []
+    if compute == "tf32":
+        products = [replace(p, dtype="tfloat32") for p in products]
+    return sum(product_ns(machine, p) for p in products) if products else None
+
+
+def places(signature: OperatorSignature, name: str, compute: str, launches: int) -> tuple[Place, ...]:
+    """Rows, columns, what is summed over, and how many products; by how operands lie in memory."""
+    products = from_signature(signature, name)
+    operands = [t for t in tensors(signature.args) if len(t.shape) >= 2]
+    if len(products) != 1 or len(operands) < 2:
+        return ()
+    p, log = products[0], coordinates.log
+    a, b = operands[-2:] if name.startswith(("addmm", "baddbmm")) else operands[:2]
+    form = f"{_transposed(a)}{_transposed(b)}"
+    kind = "grouped" if "grouped" in name else "batched" if p.batch > 1 or len(a.shape) > 2 else "plain"
+    dtypes = f"{p.dtype} {compute} {kind}"
+    at = (log(p.m), log(p.n), log(p.k), *((log(p.batch),) if kind != "plain" else ()))
+    rows = f"{dtypes} {p.alignment}"
+    return Place(f"{rows} {form}", at), Place(rows, at), Place(dtypes, at)
+
+
+def _transposed(t: TensorSpec) -> str:
+    """How a product reads an operand: along its rows or its columns."""
+    return "t" if len(t.stride) >= 2 and t.stride[-1] != 1 and t.stride[-2] == 1 else "n"
+
+
+FAMILY = Family(
+    "products", classify, estimate, places=places, kernels_tell=False, together=("mm", "addmm"), modelled=modelled
+)

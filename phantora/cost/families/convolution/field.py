@@ -3,22 +3,26 @@
 cuDNN chooses among dozens of kernels, no stub sees which, and the choice goes by what is equal rather than by what is
 near: the same channels, the same image, the same layout. So the product, the choice between converting tensors (to
 channels-last for tensor cores, to channels-first without) or not, and the conversions are each read off a field
-(phantora.cost.field) of the measured ones.
+(phantora.cost.random_field) of the measured ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import exp, hypot, inf, log, log2, prod
 
 import numpy as np
 
-from phantora.cost import convolution, flops
-from phantora.cost.catalogue import base_name
-from phantora.cost.field import Field, Floats, Tier
+from phantora.cost import flops
+from phantora.cost.families import base_name
+from phantora.cost.families.convolution import model
+from phantora.cost.kriging import Floats
 from phantora.cost.machine import Machine
+from phantora.cost.random_field import Field, Tier
+from phantora.cost.table import Entry
 from phantora.cost.tensors import item_bytes, on_gpu
+from phantora.cost.timing import kernel_ns, own_kernels
 from phantora.cost.types import OperatorSignature, TensorSpec
 
 START_NS = 2000.0  # of a product before and after its main loop
@@ -118,7 +122,7 @@ def case_of(signature: OperatorSignature, compute: str) -> Case | None:
         geometry, wanted = signature.args[4:9], signature.args[10:11]
     else:
         transposed = "transpose" in name
-        out = convolution.output(signature, name, x, w, transposed)
+        out = model.output(signature, name, x, w, transposed)
         geometry, wanted, mixed = tuple(v for v in signature.args if isinstance(v, tuple)), (), False
     groups = x.shape[1] // max(1, w.shape[1])
     sharing = "depthwise" if groups == x.shape[1] > 1 else "grouped" if groups > 1 else ""
@@ -192,23 +196,44 @@ def _expectation(field: Field, values: Floats, at: Sequence[float], kinds: Seque
 
 
 class Convolutions:
-    """The measured convolutions of an operator."""
+    """Predicts an operator from its measured `entries` on the GPU of `machine`."""
 
-    def __init__(self, machine: Machine, timed: Iterable[Timed]) -> None:
+    def __init__(self, machine: Machine, entries: Iterable[Entry]) -> None:
         self._machine = machine
         self._timed: dict[tuple[Hashable, ...], list[Timed]] = {}
-        for each in timed:
+        for each in timed_cases(entries):
             self._timed.setdefault(each.case.work, []).append(each)
         self._works: dict[tuple[Hashable, ...], _Work] = {}
 
-    def read(self, case: Case) -> tuple[float, float] | None:
-        """ns of `case`, and the octaves to the nearest of the same geometry; None if nothing like it was measured."""
+    def read(self, signature: OperatorSignature, compute: str) -> tuple[float, float] | None:
+        """ns of a convolution, or of several gradients one after the other, and the octaves to the nearest of the same
+        geometry; None if nothing like it was measured."""
+        cases = [case_of(part, compute) for part in model.gradients(signature)]
+        found = [self._read(case) for case in cases if case is not None]
+        near = [each for each in found if each is not None]
+        if not near or len(near) < len(cases):
+            return None
+        return sum(ns for ns, _ in near), max(distance for _, distance in near)
+
+    def _read(self, case: Case) -> tuple[float, float] | None:
         timed = self._timed.get(case.work)
         if not timed:
             return None
         if case.work not in self._works:
             self._works[case.work] = _Work(self._machine, timed)
         return self._works[case.work].read(case)
+
+
+def timed_cases(entries: Iterable[Entry]) -> Iterator[Timed]:
+    """What `entries` tell of convolutions, gradients apart."""
+    for entry in entries:
+        kernels, parts = own_kernels(entry), model.gradients(entry.parsed)
+        for part, ran in zip(parts, model.by_gradient(kernels) if len(parts) > 1 else (kernels,), strict=True):
+            case = case_of(part, entry.compute)
+            layout = sum(kernel_ns(kernel, "convolution") for kernel in ran if model.changes_layout(kernel))
+            product = sum(kernel_ns(kernel, "convolution") for kernel in ran) - layout
+            if case is not None and product > 0.0:
+                yield Timed(case, product, layout)
 
 
 def product_ns(machine: Machine, case: Case) -> float:
@@ -226,8 +251,8 @@ def _depthwise_ns(machine: Machine, case: Case) -> float:
     of_inputs = case.work[1] == (True, False, False)
     taps = prod(case.x.shape if of_inputs else case.out) * prod(case.w.shape[2:])
     moved = (prod(case.x.shape) + prod(case.out)) * item_bytes(case.dtype)
-    return START_NS + hypot(machine.cycles_ns(taps * convolution.DEPTHWISE_CYCLES[0]), moved / machine.stream_rate)
+    return START_NS + hypot(machine.cycles_ns(taps * model.DEPTHWISE_CYCLES[0]), moved / machine.stream_rate)
 
 
 def layout_ns(machine: Machine, case: Case) -> float:
-    return convolution.layout_ns(machine, case.x, (case.x.shape, case.out, case.w.shape))
+    return model.layout_ns(machine, case.x, (case.x.shape, case.out, case.w.shape))

@@ -25,11 +25,7 @@ MEMORY_SHARE = 0.90  # of a vectorised stream, when bound by memory
 TILES = ((256, 128, 1.05), (128, 256, 1.05), (128, 128, 1.0), (128, 64, 0.75), (64, 128, 0.75), (64, 64, 0.6))
 
 
-def matches(name: str) -> bool:
-    return "convolution" in name or "conv2d" in name or "conv3d" in name or "conv_depthwise" in name
-
-
-def estimate(machine: Machine, signature: OperatorSignature, name: str) -> tuple[float, float, float] | None:
+def convolution_ns(machine: Machine, signature: OperatorSignature, name: str) -> tuple[float, float, float] | None:
     """Time in ns, flops and bytes; None when the arguments are not as expected."""
     if "backward" in name:
         return _backward(machine, signature)

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from math import ceil, hypot, log2, prod
 
+from phantora.cost import coordinates
+from phantora.cost.coordinates import Place
+from phantora.cost.family import Estimate, Family, Kernels
 from phantora.cost.machine import Machine
 from phantora.cost.tensors import item_bytes, on_gpu
-from phantora.cost.types import KernelLaunch, OperatorSignature
+from phantora.cost.types import OperatorSignature
 
+NAMES = ("sort", "topk", "argsort", "msort", "kthvalue", "median", "nanmedian")
 # All ns are fitted to 400 operators of the H200's table; they go with the clock.
 TILES = (32, 128, 1024, 2048, 4096)  # rows are filled up to the next of these
 # And per byte of a key.
@@ -31,13 +35,16 @@ COUNT_NS, COUNT_ROW_NS, COUNT_ELEMENT_NS = 4600.0, 3.4, 0.0019  # for each byte 
 COLLECT_NS, COLLECT_ELEMENT_NS = 16_000.0, 0.0035
 
 
-def sort(
-    machine: Machine, signature: OperatorSignature, name: str, kernels: tuple[KernelLaunch, ...]
-) -> tuple[float, float]:
-    """ns of all kernels, bytes of the keys."""
+def classify(name: str) -> str | None:
+    """By name, in place or not."""
+    return "sort" if name.rstrip("_") in NAMES else None
+
+
+def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
+    """Bytes are those of the keys."""
     given = on_gpu(signature.args)
     if not given or not given[0].shape:
-        return machine.fit.floor_ns, 0.0
+        return Estimate(machine.fit.floor_ns, 0.0)
     x = given[0]
     width, elements = item_bytes(x.dtype), prod(x.shape)
     row = max(1, x.shape[-1])
@@ -47,7 +54,7 @@ def sort(
         ns = select_ns(rows, row, width, chosen) + (rows_ns(rows, chosen, width) if chosen > 1 else 0.0)
     else:
         ns = rows_ns(rows, row, width)
-    return ns / machine.clock_ratio, float(elements * width)
+    return Estimate(ns / machine.clock_ratio, float(elements * width))
 
 
 def rows_ns(rows: int, row: int, width: int) -> float:
@@ -77,3 +84,11 @@ def select_ns(rows: int, row: int, width: int, chosen: int) -> float:
         return width * count + COLLECT_NS + rows * row * COLLECT_ELEMENT_NS
     block = SELECT_NS + SELECT_MORE_NS * (chosen > 1) + row * SELECT_LONG_NS + log2(rows + 1) * SELECT_DOUBLING_NS
     return block + rows * (SELECT_ROW_NS + row * SELECT_ELEMENT_NS)
+
+
+def places(signature: OperatorSignature, name: str, compute: str, launches: int) -> tuple[Place, ...]:
+    """Rows."""
+    return coordinates.by_rows(signature, name, launches)
+
+
+FAMILY = Family("sort", classify, estimate, 80, places=places)

@@ -7,11 +7,13 @@ longest one is exposed at the end.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
-from typing import Any
 
-from phantora.cost import flops
+from phantora.cost import coordinates, flops
+from phantora.cost.coordinates import Place
+from phantora.cost.families.elementwise import passes_memory
+from phantora.cost.family import Estimate, Family, Kernels
 from phantora.cost.machine import Machine
 from phantora.cost.tensors import item_bytes, tensor_at
 from phantora.cost.types import OperatorSignature, TensorSpec
@@ -54,22 +56,15 @@ class Attention:
         return float(once * 2.5 if self.backward else once)
 
 
-def matches(name: str) -> bool:
-    return name.startswith(
-        (
-            "_scaled_dot_product_",
-            "_flash_attention_",
-            "_efficient_attention_",
-            "_cudnn_attention_",
-            "_flash_attention",
-            "_fused_sdp_choice_attention",
-        )
-    ) or _is_flex(name)
+BEGINNINGS = (
+    "_scaled_dot_product_", "_flash_attention", "_efficient_attention_", "_cudnn_attention_",
+    "_fused_sdp_choice_attention",
+)  # fmt: skip
 
 
-def _is_flex(name: str) -> bool:
-    """The kernel of FlexAttention that torch.compile generates; others prepare for it."""
-    return name.startswith("triton_tem") and "flex_attention" in name
+def classify(name: str) -> str | None:
+    """Names begin so."""
+    return "attention" if name.startswith(BEGINNINGS) else None
 
 
 def _causal_index(name: str, backward: bool) -> int:
@@ -94,8 +89,6 @@ def from_signature(signature: OperatorSignature, name: str) -> Attention | None:
     """The attention that operator `name` computes; None when its arguments are not as expected."""
     args = signature.args
     backward = "backward" in name
-    if _is_flex(name):
-        return _flex(args, backward)
     kind = "cudnn" if "cudnn" in name else "efficient" if "efficient" in name else "flash"
     first = 1 if backward else 0
     q, k, v = (tensor_at(args, first + i) for i in range(3))
@@ -120,16 +113,6 @@ def from_signature(signature: OperatorSignature, name: str) -> Attention | None:
     )  # fmt: skip
 
 
-def _flex(args: tuple[Any, ...], backward: bool) -> Attention | None:
-    """Queries, keys and values come first, as (batch, heads, sequence, head). Which blocks a mask leaves out
-    is in the values of later arguments, so the mask counts as causal."""
-    q, k, v = (tensor_at(args, i) for i in range(3))
-    if q is None or k is None or v is None or len(q.shape) != 4:
-        return None
-    (batch, heads, queries, head), (_, kv_heads, keys, _) = q.shape, k.shape
-    return Attention("flash", backward, batch, heads, kv_heads, queries, keys, head, v.shape[-1], True, q.dtype)
-
-
 def _sizes(tensor: TensorSpec, heads_second: bool) -> tuple[int, int, int]:
     """Batch, heads, sequence."""
     shape = tensor.shape
@@ -138,6 +121,44 @@ def _sizes(tensor: TensorSpec, heads_second: bool) -> tuple[int, int, int]:
     if heads_second:
         return shape[0], shape[-3], shape[-2]
     return shape[0], shape[-2], shape[-3]
+
+
+def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
+    """From the arguments; as a pass over memory where these are not as expected."""
+    found = from_signature(signature, name)
+    if found is None:
+        return passes_memory(machine, signature, name, kernels)
+    return of(machine, found, kernels)
+
+
+def of(machine: Machine, a: Attention, kernels: Kernels) -> Estimate:
+    """Of all kernels; FlashAttention's helpers of the backward pass by themselves, the rest shared by the others."""
+    whole = Estimate(attention_ns(machine, a), a.moved, a.flops, a.dtype)
+    if not a.backward or a.kind != "flash" or len(kernels) < 2:
+        return whole
+    before, after = helper_ns(machine, a)
+    own = [before if "dot_do_o" in k.name else after if "convert_d" in k.name else 0.0 for k in kernels]
+    main = own.count(0.0)
+    if not main or main == len(kernels):
+        return whole
+    each = max(machine.fit.floor_ns, (whole.ns - sum(own)) / main)
+    return replace(whole, parts=tuple(share or each for share in own))
+
+
+def places(signature: OperatorSignature, name: str, compute: str, launches: int) -> tuple[Place, ...]:
+    """The coordinates of the attention among the arguments; none if these are not as expected."""
+    found = from_signature(signature, name)
+    return places_of(found, name) if found is not None else ()
+
+
+def places_of(a: Attention, name: str) -> tuple[Place, ...]:
+    """Sequences and heads, queries, keys; heads of one size, then of any."""
+    # A short last wave matters as little as many blocks there are.
+    log = coordinates.log
+    at = (log(a.batch * a.heads), log(a.queries), log(a.keys), 0.3 * log(a.heads / max(1, a.kv_heads)))
+    narrow = f"{name} {a.causal} {a.head} {32 if a.dtype == 'float32' else 16} {a.dropout}"
+    wide = f"{name} {32 if a.dtype == 'float32' else 16} {a.dropout}"
+    return Place(narrow, at), Place(wide, (*at, log(a.head)))
 
 
 def attention_ns(machine: Machine, a: Attention) -> float:
@@ -192,3 +213,6 @@ def helper_ns(machine: Machine, a: Attention) -> tuple[float, float]:
 def _tensor_scale(machine: Machine) -> float:
     """Time of tensor-core work on one SM, relative to the calibrated GPU's (7.5 TFLOP/s of bf16)."""
     return 989.4e12 / 132 / (machine.gpu.peak_flops["bfloat16"] / machine.gpu.sms)
+
+
+FAMILY = Family("attention", classify, estimate, 10, places=places, kernels_tell=False)

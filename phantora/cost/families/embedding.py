@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from math import ceil, exp, prod
 
-from phantora.cost import sorting
+from phantora.cost import coordinates
+from phantora.cost.coordinates import Place
+from phantora.cost.families import sort
+from phantora.cost.families.elementwise import passes_memory
+from phantora.cost.family import Estimate, Family, Kernels
 from phantora.cost.machine import Machine
-from phantora.cost.memory import Estimate, Kernels, elementwise
-from phantora.cost.tensors import ints_at, item_bytes, nbytes, tensor_at
+from phantora.cost.tensors import ints_at, item_bytes, nbytes, on_gpu, tensor_at
 from phantora.cost.types import OperatorSignature, TensorSpec
 
 LOOKUP_SHARE = 0.8  # of a stream's speed
@@ -28,16 +31,22 @@ BAG_GRADIENT_NS, BAG_PART_NS, BAG_INDEX_NS = 3900.0, 3700.0, 130.0
 INDEX_BYTES = 8
 
 
-def embedding(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
+def classify(name: str) -> str | None:
+    """Names begin so."""
+    return "embedding" if name.startswith(("embedding", "_embedding_bag")) else None
+
+
+def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
+    """A lookup, a sum of bags, or the gradient of either."""
     first, indices = tensor_at(signature.args, 0), tensor_at(signature.args, 1)
     if first is None or indices is None or not first.shape:
-        return elementwise(machine, signature, name, kernels)
+        return passes_memory(machine, signature, name, kernels)
     if "backward" in name:
         return (_bags_backward if "bag" in name else _backward)(machine, signature, first, indices)
     if "bag" in name:
         return _bags(machine, signature, first, indices)
     moved = float(2 * prod(indices.shape) * prod(first.shape[1:]) * item_bytes(first.dtype) + nbytes(indices))
-    return machine.memory_ns(moved, LOOKUP_SHARE), moved
+    return Estimate(machine.memory_ns(moved, LOOKUP_SHARE), moved)
 
 
 def _backward(machine: Machine, signature: OperatorSignature, grad: TensorSpec, indices: TensorSpec) -> Estimate:
@@ -46,12 +55,12 @@ def _backward(machine: Machine, signature: OperatorSignature, grad: TensorSpec, 
     rows, width = prod(indices.shape), grad.shape[-1]
     moved = float(2 * nbytes(grad))
     if rows <= UNSORTED_ROWS:
-        return machine.fit.floor_ns + rows * (UNSORTED_ROW_NS + width * UNSORTED_ELEMENT_NS), moved
+        return Estimate(machine.fit.floor_ns + rows * (UNSORTED_ROW_NS + width * UNSORTED_ELEMENT_NS), moved)
     segments = _segments(rows, max(ints_at(signature.args, 2) or (rows,)))
     row_blocks = ceil(width / WARP) * WARP / BLOCK
     parts = segments + rows // PART_ROWS
     held = machine.gpu.sms * (machine.gpu.max_threads_per_sm // BLOCK)
-    return SORT_NS + (parts * PART_NS + segments * SEGMENT_NS) * row_blocks / held, moved
+    return Estimate(SORT_NS + (parts * PART_NS + segments * SEGMENT_NS) * row_blocks / held, moved)
 
 
 def _segments(rows: int, words: int) -> float:
@@ -69,7 +78,7 @@ def _bags(machine: Machine, signature: OperatorSignature, table: TensorSpec, ind
     read, written = rows * width * item_bytes(table.dtype), bags * width * item_bytes(table.dtype)
     row = BAG_BYTE_NS[nbytes(table) <= machine.gpu.l2_bytes]
     ns = BAG_NS + chain * BAG_STEP_NS + bags * BAG_EACH_NS + read * row + written * BAG_SUM_BYTE_NS
-    return ns / machine.clock_ratio, float(read + written)
+    return Estimate(ns / machine.clock_ratio, float(read + written))
 
 
 def _bags_backward(
@@ -79,8 +88,23 @@ def _bags_backward(
     width, rows = grad.shape[-1], prod(indices.shape)
     slots = machine.gpu.sms * min(32, machine.gpu.max_threads_per_sm // (ceil(width / WARP) * WARP) or 1)
     parts = _segments(rows, max(ints_at(signature.args, 5) or (rows,))) + rows // PART_ROWS
-    sort = ONE_TILE_NS if rows <= ONE_TILE else SORT_SHARE * sorting.passes_ns(rows, INDEX_BYTES)
+    sorting = ONE_TILE_NS if rows <= ONE_TILE else SORT_SHARE * sort.passes_ns(rows, INDEX_BYTES)
     between = BETWEEN_NS + rows * BETWEEN_INDEX_NS
     summing = BAG_GRADIENT_NS + (parts * BAG_PART_NS + rows * BAG_INDEX_NS) / slots
     moved = float(2 * rows * width * item_bytes(grad.dtype))
-    return (sort + between + summing) / machine.clock_ratio, moved
+    return Estimate((sorting + between + summing) / machine.clock_ratio, moved)
+
+
+def places(signature: OperatorSignature, name: str, compute: str, launches: int) -> tuple[Place, ...]:
+    """Rows and how many there are to choose from; of bags, their number, that of their indices, what is in a row."""
+    at: tuple[float, ...] = ()
+    if "bag" in name:
+        given = on_gpu(signature.args)
+        spans = [prod(t.shape) for t in given if t.dtype in ("int64", "int32")]
+        width = next((t.shape[-1] for t in given if t.shape and t.dtype not in ("int64", "int32")), 1)
+        at = (*sorted((coordinates.log(n) for n in spans), reverse=True)[:3], coordinates.log(width))
+    more = (coordinates.words(signature),)
+    return coordinates.by_rows(signature, name, launches, images="norm" in name, at=at, more=more)
+
+
+FAMILY = Family("embedding", classify, estimate, 35, places=places)

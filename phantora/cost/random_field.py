@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.floating[Any]]
+from phantora.cost import kriging
+from phantora.cost.kriging import Floats
+
 Ints = npt.NDArray[np.signedinteger[Any]]
 Bools = npt.NDArray[np.bool_]
 
@@ -62,8 +64,7 @@ class Field:
         for rows in (slice(start, start + ROWS) for start in range(0, len(members), ROWS)):
             away, same = places[:, rows, None] - places[:, None], named[:, rows, None] == named[:, None]
             between[rows] = self._covariance(away, same)
-        between[np.diag_indices(len(members))] += self._noise
-        return members, np.linalg.solve(between, alike[members])
+        return members, kriging.solve(between, alike[members], self._noise)
 
     def distance(self, at: Sequence[float], kind: Hashable, tier: int) -> float | None:
         """Octaves to the nearest member of the same kind in `tier`; None if there is none."""
@@ -84,5 +85,5 @@ class Field:
             variance = np.zeros(total.shape)
             for tier in tiers:
                 variance += alike[tier] * self._tiers[tier].variance
-            total += variance * (1.0 + x) * np.exp(-x)  # Matern's of order 3/2: once differentiable
+            total += variance * kriging.matern(x)
         return total

@@ -10,11 +10,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from phantora.cost import gemm
+from phantora.cost.coordinates import Place
+from phantora.cost.families import gemm
+from phantora.cost.family import Estimate, Family, Kernels
 from phantora.cost.machine import Machine
-from phantora.cost.tensors import item_bytes, tensor_at
+from phantora.cost.tensors import item_bytes, nbytes, tensor_at, tensors
 from phantora.cost.types import OperatorSignature
 
+NAMES = ("_cudnn_rnn", "_cudnn_rnn_backward")
+ERROR = 0.50
 GATES = {0: 1, 1: 1, 2: 4, 3: 3}  # by cudnnRNNMode_t: plain with ReLU or tanh, LSTM, GRU
 # All ns below are fitted to 230 layers timed on H100 and H200 (benchmarks/device/recurrent.py), half of them within
 # 5 %, nine tenths within 12 % forward and 14 % backward; float32 counts as TF32, torch's default.
@@ -88,7 +92,7 @@ class Recurrent:
 
 def from_signature(signature: OperatorSignature, name: str) -> Recurrent | None:
     """The recurrent layers that `_cudnn_rnn` or `_cudnn_rnn_backward` computes; None for anything else."""
-    if name not in ("_cudnn_rnn", "_cudnn_rnn_backward"):
+    if name not in NAMES:
         return None
     args, backward = signature.args, name.endswith("backward")
     # From here on: cell, hidden, projected, layers, batch first, dropout, train, bidirectional, batch sizes.
@@ -136,3 +140,26 @@ def flops(r: Recurrent) -> float:
     """Of the products."""
     step, at_once = r.products()
     return step.flops * r.steps * r.layers * r.directions + sum(p.flops for p in at_once)
+
+
+def classify(name: str) -> str | None:
+    """By name. Most of the time goes into products."""
+    return "gemm" if name in NAMES else None
+
+
+def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
+    """All layers; where the arguments are not as expected, the products that the library was called for."""
+    layers = from_signature(signature, name)
+    if layers is None:
+        called = gemm.of_calls(machine, signature, name, kernels)
+        return called or gemm.estimate(machine, signature, name, kernels)
+    moved = float(sum(map(nbytes, tensors(signature.args))))
+    return Estimate(recurrent_ns(machine, layers), moved, flops(layers), error=ERROR)
+
+
+def places(signature: OperatorSignature, name: str, compute: str, launches: int) -> tuple[Place, ...]:
+    """None: layers are not read off others."""
+    return ()
+
+
+FAMILY = Family("recurrent", classify, estimate, takes_libraries=True, places=places)

@@ -11,10 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log2, prod
 
+from phantora.cost import coordinates
+from phantora.cost.coordinates import Place
+from phantora.cost.family import Estimate, Family, Kernels
 from phantora.cost.machine import Machine
 from phantora.cost.tensors import ints_at, item_bytes, nbytes, on_gpu
 from phantora.cost.types import KernelLaunch, OperatorSignature, TensorSpec
 
+NAMES = frozenset((
+    "sum", "mean", "amax", "amin", "max", "min", "argmax", "argmin", "any", "all", "prod", "norm", "linalg_vector_norm",
+    "var", "std", "var_mean", "std_mean", "logsumexp", "nansum", "count_nonzero", "cumsum", "cumprod", "logcumsumexp",
+    "aminmax", "_logcumsumexp", "cummax", "cummin", "histc", "bincount", "linalg_norm", "mode", "trace",
+))  # fmt: skip
 SHARE = 0.92  # of a vectorised stream's speed
 FLOOR_NS = 3500.0  # a second stage across blocks, on top of the launch floor
 CYCLES = 1.3  # SM cycles per result of a reduction with many results, or per element of short rows
@@ -58,21 +66,27 @@ def cut_of(signature: OperatorSignature, kernels: Sequence[KernelLaunch]) -> Cut
     return Cut(max(1.0, each / (UNROLLED * wide)), prod(grid), grid[1], wide)
 
 
-def estimate(
-    machine: Machine, signature: OperatorSignature, name: str, kernels: tuple[KernelLaunch, ...]
-) -> tuple[float, float]:
-    """ns of all kernels, bytes moved: everything is read once."""
+def classify(name: str) -> str | None:
+    """By name, in place or not."""
+    stem = name.rstrip("_")
+    return "reduction" if stem in NAMES or stem.startswith("_cum") else None
+
+
+def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
+    """Everything is read once."""
     given = on_gpu(signature.args)[:1]
     moved = float(sum(nbytes(t) for t in given))
     cut = cut_of(signature, kernels)
     if cut is not None:
-        return _cut_ns(machine, signature, given[0], cut, prod(kernels[0].block)), moved
+        return Estimate(_cut_ns(machine, signature, given[0], cut, prod(kernels[0].block)), moved)
     results, row = _results(signature, given[0]) if given else (1, 0)
     if results >= MANY_RESULTS:
         work = results * (row if 0 < row < SHORT_ROW else 1)
-        return max(machine.fit.floor_ns + machine.cycles_ns(work * CYCLES), machine.memory_ns(moved, SHARE)), moved
+        issue = machine.fit.floor_ns + machine.cycles_ns(work * CYCLES)
+        return Estimate(max(issue, machine.memory_ns(moved, SHARE)), moved)
     octaves = log2(max(moved, 1.0) / ONE_BLOCK_BYTES)  # where blocks begin to share results is not known
-    return FLOOR_NS * min(1.0, max(0.25, 0.625 + 0.1875 * octaves)) + machine.memory_ns(moved, SHARE), moved
+    start = FLOOR_NS * min(1.0, max(0.25, 0.625 + 0.1875 * octaves))
+    return Estimate(start + machine.memory_ns(moved, SHARE), moved)
 
 
 def _cut_ns(machine: Machine, signature: OperatorSignature, x: TensorSpec, cut: Cut, threads: int) -> float:
@@ -114,3 +128,19 @@ def _reduced(signature: OperatorSignature, x: TensorSpec) -> set[int]:
     rank = len(x.shape)
     given = ints_at(signature.args, 2 if "norm" in signature.name else 1) if rank else ()
     return {d % rank for d in given if -rank <= d < rank} or set(range(rank))
+
+
+def places(signature: OperatorSignature, name: str, compute: str, launches: int) -> tuple[Place, ...]:
+    """Rows along the dimensions that are reduced."""
+    return coordinates.by_rows(signature, name, launches, coordinates.reduced(signature), images="norm" in name)
+
+
+def places_of_cut(signature: OperatorSignature, cut: Cut, block: tuple[int, int, int]) -> tuple[Place, ...]:
+    """Rounds, blocks, blocks that share results, bytes: of an operator whose cut is known."""
+    x, log = on_gpu(signature.args)[0], coordinates.log
+    at = (log(cut.rounds), log(cut.blocks), log(cut.sharing), 0.5 * log(nbytes(x)))
+    kind = f"{signature.name} {x.dtype} cut {cut.wide} {side_by_side(signature, x)}"
+    return Place(f"{kind} {block}", at), Place(kind, at)
+
+
+FAMILY = Family("reduction", classify, estimate, 65, places=places)

@@ -1,0 +1,42 @@
+"""The families of operators: a module each, found by importing all modules of this package."""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+from importlib import import_module
+from pkgutil import iter_modules
+
+from phantora.cost.family import Family
+
+
+def base_name(name: str) -> str:
+    """``aten::add_.Tensor`` -> ``add_``; other namespaces lose theirs too."""
+    return name.rpartition("::")[2].partition(".")[0]
+
+
+@cache
+def families() -> tuple[Family, ...]:
+    """All families, in the order in which they are asked."""
+    modules = (import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__))
+    found: list[Family] = [module.FAMILY for module in modules]
+    return tuple(sorted(found, key=lambda family: (family.precedence, family.name)))
+
+
+@lru_cache(maxsize=8192)
+def identify(name: str) -> tuple[Family, str]:
+    """The family and the class (of ``types.CLASSES``) of the operator with base name `name`."""
+    for family in families():
+        cls = family.classify(name)
+        if cls is not None:
+            return family, cls
+    raise LookupError(f"no family takes {name}; elementwise takes all that is left")
+
+
+def family_of(name: str) -> Family:
+    """The family of the operator with base name `name`."""
+    return identify(name)[0]
+
+
+def class_of(name: str) -> str:
+    """The class of the operator with base name `name`."""
+    return identify(name)[1]

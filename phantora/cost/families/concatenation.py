@@ -1,0 +1,73 @@
+"""cat, stack, and copies into or out of several tensors at once."""
+
+from __future__ import annotations
+
+from math import prod
+
+from phantora.cost import coordinates
+from phantora.cost.coordinates import Place
+from phantora.cost.family import Estimate, Family, Kernels
+from phantora.cost.machine import Machine
+from phantora.cost.tensors import dense, ints_at, item_bytes, nbytes, on_gpu, tensors
+from phantora.cost.types import OperatorSignature, TensorSpec
+
+NAMES = frozenset(
+    ("cat", "_cat", "stack", "_chunk_cat", "split_with_sizes_copy", "split_copy", "unbind_copy", "hstack", "vstack")
+)
+CYCLES, SHORT_CYCLES = 0.80, 1.17  # per element of cat's kernel for inputs that it cannot vectorise
+SHORT_ROW = 1024
+
+
+def classify(name: str) -> str | None:
+    """By name, in place or not."""
+    return "copy" if name.rstrip("_") in NAMES else None
+
+
+def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
+    """cat, stack, split copies, chunk_cat."""
+    given = on_gpu(signature.args[:1])
+    size = sum(nbytes(t) for t in given)
+    elements = sum(prod(t.shape) for t in given)
+    out = next((t for t in on_gpu(signature.args[1:])), None)
+    written = max(size, nbytes(out)) if out is not None else size
+    moved = float(size + written)
+    if "chunk_cat" in name or "split_with_sizes_copy" in name:
+        casts = out is not None and given and item_bytes(out.dtype) != item_bytes(given[0].dtype)
+        if casts or "chunk_cat" in name:
+            return Estimate(max(machine.index_ns(elements, moved), machine.memory_ns(moved)), moved)
+        return Estimate(machine.memory_ns(moved, 0.85), moved)
+    slow = any("CatArrayBatchedCopy" in k.name and not any(s in k.name for s in _CAT_FAST) for k in kernels)
+    if not kernels:
+        slow = any(not dense(t) for t in given)
+    if slow:
+        short = any(_row_elements(signature, t) < SHORT_ROW for t in given)
+        cycles = machine.cycles_ns(elements * (SHORT_CYCLES if short else CYCLES))
+        return Estimate(max(machine.fit.floor_ns + cycles, machine.memory_ns(moved)), moved)
+    return Estimate(machine.memory_ns(moved, 0.92), moved)
+
+
+def _row_elements(signature: OperatorSignature, t: TensorSpec) -> int:
+    """Elements of `t` that lie side by side in the result of cat."""
+    dims = ints_at(signature.args, 1)
+    axis = dims[0] if dims else 0
+    return prod(t.shape[axis if axis >= 0 else max(0, len(t.shape) + axis) :])
+
+
+_CAT_FAST = ("vectorized", "aligned", "contig")
+
+
+def places(signature: OperatorSignature, name: str, compute: str, launches: int) -> tuple[Place, ...]:
+    """Bytes, tensors, and how much of the largest lies side by side."""
+    lists, given = coordinates.tensor_lists(signature), on_gpu(signature.args)
+    if not lists or not given or name.rstrip("_") not in ("cat", "stack", "_chunk_cat", "split_with_sizes_copy"):
+        return coordinates.by_size(signature, name, compute, launches)
+    first = list(tensors(lists[0]))
+    dtypes = " ".join(dict.fromkeys(t.dtype for t in given))
+    even = all(dense(t) for t in given)
+    total = sum(nbytes(t) for a in lists for t in tensors(a))
+    widest = max(first, key=nbytes)
+    at = (coordinates.log(total), 0.5 * coordinates.log(len(first)), 0.3 * coordinates.inner(widest))
+    return Place(f"{name} {dtypes} {even}", at), Place(f"{name} {dtypes}", at)
+
+
+FAMILY = Family("concatenation", classify, estimate, places=places)

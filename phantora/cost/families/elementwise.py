@@ -1,0 +1,151 @@
+"""Elementwise operators, and all that nobody else takes: operands are read once, the result is written once."""
+
+from __future__ import annotations
+
+from math import prod
+
+from phantora.cost.family import Estimate, Family, Kernels
+from phantora.cost.kernels import bare_ns
+from phantora.cost.machine import Machine
+from phantora.cost.tensors import broadcast, contiguous_strides, dense, item_bytes, layout, nbytes, on_gpu, traffic
+from phantora.cost.types import OperatorSignature, TensorSpec
+
+MATH_SHARE = 0.93  # of a vectorised stream's speed: silu, gelu, exp and their like, measured on H200
+UNKNOWN_ERROR = 0.50
+LARGEST = 1 << 40  # elements: what is larger is no size
+
+
+def classify(name: str) -> str:
+    """All operators: it is asked last."""
+    return "elementwise"
+
+
+def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
+    """As :func:`passes_memory`; what has no tensor on the GPU by its kernels' grids."""
+    return without_operands(machine, signature, kernels) or passes_memory(machine, signature, name, kernels)
+
+
+def without_operands(machine: Machine, signature: OperatorSignature, kernels: Kernels) -> Estimate | None:
+    """Of a frame that says nothing about its work (an extension's, an autograd function's); None for others."""
+    if not kernels or on_gpu(signature.args):
+        return None
+    parts = tuple(bare_ns(machine, kernel) for kernel in kernels)
+    return Estimate(sum(parts), 0.0, parts=parts, cls="other", error=UNKNOWN_ERROR)
+
+
+def passes_memory(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
+    """Read each GPU tensor once, write the result once."""
+    inputs, output = operands(signature, name)
+    moved = float(sum(traffic(t) for t in inputs) + nbytes(output))
+    count = prod(output.shape)
+    if _indexed(inputs, output, kernels):
+        return Estimate(max(machine.index_ns(count, moved), machine.memory_ns(moved)), moved)
+    return Estimate(machine.memory_ns(moved, MATH_SHARE if _mathematical(name) else 1.0), moved)
+
+
+def operands(signature: OperatorSignature, name: str) -> tuple[list[TensorSpec], TensorSpec]:
+    """What is read, and what is written."""
+    given = on_gpu(signature.args)
+    if signature.outputs:
+        return given, signature.outputs[0]
+    overwrites = name.rstrip("_") in (
+        "copy",
+        "fill",
+        "zero",
+        "uniform",
+        "normal",
+        "random",
+        "bernoulli",
+        "exponential",
+    )
+    if not given:
+        return [], created(signature)
+    if name.endswith("_") and not name.endswith("__"):
+        return (given[1:] if overwrites else given), given[0]
+    shape = broadcast(t.shape for t in given)
+    dtype = max(
+        given, key=lambda t: (t.dtype.startswith(("float", "bfloat", "complex")), item_bytes(t.dtype))
+    ).dtype
+    if name in _PREDICATES:
+        dtype = "bool"
+    model = next((t for t in given if t.shape == shape and dense(t)), None)
+    if model is not None:
+        return given, TensorSpec(dtype, shape, model.stride)
+    return given, TensorSpec(dtype, shape, contiguous_strides(shape))
+
+
+_PREDICATES = frozenset(
+    (
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "isnan",
+        "isinf",
+        "isfinite",
+        "logical_and",
+        "logical_or",
+        "logical_not",
+        "logical_xor",
+    )
+)
+_MATH = (
+    "silu", "gelu", "exp", "log", "sigmoid", "tanh", "softplus", "mish", "erf", "sin", "cos", "pow", "sqrt", "rsqrt",
+    "elu", "selu", "logit", "hardswish",
+)
+
+
+def _mathematical(name: str) -> bool:
+    return name.strip("_").startswith(_MATH)
+
+
+def created(signature: OperatorSignature) -> TensorSpec:
+    """The tensor that a factory makes, from the first list of sizes (or number) and the dtype."""
+    shape: tuple[int, ...] = ()
+    dtype = "float32"
+    for value in signature.args:
+        if not shape and isinstance(value, tuple) and value and all(isinstance(v, int) for v in value):
+            shape = tuple(max(0, int(v)) for v in value)
+        elif not shape and type(value) in (int, float) and 0 < value < LARGEST:
+            shape = (int(value),)
+        elif isinstance(value, str) and value.removeprefix("torch.") in _KNOWN_DTYPES:
+            dtype = value.removeprefix("torch.")
+    return TensorSpec(dtype, shape, contiguous_strides(shape))
+
+
+_KNOWN_DTYPES = frozenset(
+    (
+        "float64",
+        "float32",
+        "float16",
+        "bfloat16",
+        "int64",
+        "int32",
+        "int16",
+        "int8",
+        "uint8",
+        "bool",
+        "complex64",
+        "float8_e4m3fn",
+        "float8_e5m2",
+    )
+)
+
+
+def _indexed(inputs: list[TensorSpec], output: TensorSpec, kernels: Kernels) -> bool:
+    """Does the kernel compute an index (or cast) per element? Its name tells; else the operands do."""
+    for kernel in kernels:
+        if "vectorized_" in kernel.name:
+            return False
+        if "elementwise_kernel" in kernel.name:
+            return True
+    whole = [t for t in inputs if prod(t.shape) > 1]
+    if any(not dense(t) or t.shape != output.shape or layout(t) != layout(output) for t in whole):
+        return True
+    # Widening casts and mixed inputs take the unrolled kernel; narrowing ones are vectorised.
+    return any(item_bytes(t.dtype) < item_bytes(output.dtype) and t.dtype != "bool" for t in whole)
+
+
+FAMILY = Family("elementwise", classify, estimate, precedence=100)

@@ -1,0 +1,75 @@
+"""index, gather, scatter and their kin: rows or elements that an index picks."""
+
+from __future__ import annotations
+
+from math import prod
+
+from phantora.cost import coordinates
+from phantora.cost.coordinates import Place
+from phantora.cost.families.elementwise import passes_memory
+from phantora.cost.family import Estimate, Family, Kernels
+from phantora.cost.machine import Machine
+from phantora.cost.tensors import broadcast, ints_at, item_bytes, nbytes, on_gpu
+from phantora.cost.types import OperatorSignature, TensorSpec
+
+BEGINNINGS = (
+    "index", "gather", "scatter", "take", "put", "masked_select", "masked_scatter", "nonzero", "_index_put_impl",
+    "_unsafe_index", "unique", "_unique", "repeat_interleave", "searchsorted", "bucketize",
+)  # fmt: skip
+SCATTERED = 0.25  # of a stream's speed: rows picked or written one by one, measured on H200
+
+
+def classify(name: str) -> str | None:
+    """Names begin so."""
+    if not name.rstrip("_").startswith(BEGINNINGS):
+        return None
+    return "embedding" if name.startswith("index_select") else "copy"
+
+
+def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
+    """Indices, and as many elements as they address."""
+    given = on_gpu(signature.args)
+    if not given:
+        return passes_memory(machine, signature, name, kernels)
+    source = given[0]
+    indices = [t for t in given[1:] if t.dtype in ("int64", "int32", "bool", "uint8")]
+    values = [t for t in given[1:] if t not in indices and not name.startswith("gather")]
+    if values:
+        touched = sum(nbytes(t) for t in values) * 2
+    elif name.startswith(("index_select", "index")) and indices:
+        count = prod(broadcast(t.shape for t in indices))
+        row = (
+            prod(source.shape[len(indices) :])
+            if not name.startswith("index_select")
+            else _row(signature, source)
+        )
+        touched = 2 * count * row * item_bytes(source.dtype)
+    elif indices:
+        touched = 2 * prod(indices[0].shape) * item_bytes(source.dtype)
+        if name.startswith("gather") and indices[0].stride and indices[0].stride[-1] == 0:  # whole rows
+            return Estimate(machine.memory_ns(float(touched)), float(touched))
+    else:
+        touched = 2 * nbytes(source)
+    moved = float(min(touched, 64 * nbytes(source) + touched) + sum(nbytes(t) for t in indices))
+    wide = name.startswith("index_select") or (
+        bool(indices) and touched > 64 * sum(prod(t.shape) for t in indices)
+    )
+    return Estimate(machine.memory_ns(moved, 0.8 if wide else SCATTERED), moved)
+
+
+def _row(signature: OperatorSignature, source: TensorSpec) -> int:
+    dims = ints_at(signature.args, 1)
+    axis = dims[0] if dims else 0
+    extent = source.shape[axis] if -len(source.shape) <= axis < len(source.shape) else 1
+    return prod(source.shape) // max(1, extent)
+
+
+def places(signature: OperatorSignature, name: str, compute: str, launches: int) -> tuple[Place, ...]:
+    """Rows; of those that are looked up also how many there are to choose from."""
+    if not name.startswith(("gather", "index", "scatter")):
+        return coordinates.by_size(signature, name, compute, launches)
+    more = (coordinates.words(signature),) if name.startswith("index_select") else ()
+    return coordinates.by_rows(signature, name, launches, images="norm" in name, more=more)
+
+
+FAMILY = Family("gather", classify, estimate, 85, places=places)

@@ -1,0 +1,47 @@
+"""Losses."""
+
+from __future__ import annotations
+
+from phantora.cost import coordinates
+from phantora.cost.coordinates import Place
+from phantora.cost.families.elementwise import passes_memory
+from phantora.cost.family import Estimate, Family, Kernels
+from phantora.cost.machine import Machine
+from phantora.cost.tensors import on_gpu
+from phantora.cost.types import OperatorSignature
+
+NLL_FLOOR_NS = 1500.0
+
+
+def classify(name: str) -> str | None:
+    """Names end or begin so."""
+    named = name.endswith(("_loss", "_loss_backward")) or "ctc_loss" in name
+    return "loss" if named or _by_row(name) else None
+
+
+def _by_row(name: str) -> bool:
+    return "nll_loss" in name or "cross_entropy" in name
+
+
+def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
+    """Negative log-likelihood picks values; others go over their operands."""
+    return (nll_loss if _by_row(name) else passes_memory)(machine, signature, name, kernels)
+
+
+def nll_loss(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
+    """One value per row is read, or written: the zero fill is an operator of its own."""
+    given = on_gpu(signature.args)
+    logits = given[1] if "backward" in name and len(given) > 1 else given[0] if given else None
+    rows = logits.shape[0] if logits is not None and logits.shape else 1
+    moved = float(rows * (32 + 8))
+    # The forward reduction runs in a single block.
+    per_row = 0.0 if "backward" in name else 1.0
+    return Estimate(machine.memory_ns(moved) + NLL_FLOOR_NS + rows * per_row, moved)
+
+
+def places(signature: OperatorSignature, name: str, compute: str, launches: int) -> tuple[Place, ...]:
+    """Rows."""
+    return coordinates.by_rows(signature, name, launches, images="norm" in name)
+
+
+FAMILY = Family("loss", classify, estimate, 30, places=places)

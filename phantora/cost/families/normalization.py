@@ -1,0 +1,81 @@
+"""Layer, RMS, group and batch norm."""
+
+from __future__ import annotations
+
+from math import prod
+
+from phantora.cost import coordinates
+from phantora.cost.coordinates import Place
+from phantora.cost.families.elementwise import passes_memory
+from phantora.cost.family import Estimate, Family, Kernels
+from phantora.cost.machine import Machine
+from phantora.cost.tensors import nbytes, on_gpu, tensor_at
+from phantora.cost.types import OperatorSignature
+
+# Shares of a vectorised stream's speed, measured on H200 (docs/costs.md).
+FORWARD, BACKWARD = 0.74, 0.60
+BATCH_NORM_CYCLES = (1.20, 1.00)  # per element, channels last: forward, backward
+ROWS_PER_SM = 16  # in flight
+
+
+def classify(name: str) -> str | None:
+    """Names hold the kind of norm."""
+    of_rows = any(part in name for part in ("layer_norm", "rms_norm", "group_norm", "weight_norm"))
+    return "normalization" if of_rows or _of_channels(name) else None
+
+
+def _of_channels(name: str) -> bool:
+    return "batch_norm" in name or "instance_norm" in name
+
+
+def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
+    """Of channels, or of rows."""
+    return (batch_norm if _of_channels(name) else norm)(machine, signature, name, kernels)
+
+
+def norm(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
+    """Layer, RMS and group norm. The backward pass also reduces over rows, for the weights."""
+    if "backward" in name:
+        grad, x = tensor_at(signature.args, 0), tensor_at(signature.args, 1)
+        size = max((nbytes(t) for t in (grad, x) if t is not None), default=0)
+        moved = 5.0 * size  # grad and input twice, the input's gradient once
+        return Estimate(machine.fit.floor_ns + machine.memory_ns(moved, BACKWARD), moved)
+    given = on_gpu(signature.args)
+    moved = 2.0 * nbytes(given[0]) if given else 0.0
+    return Estimate(machine.memory_ns(moved, FORWARD), moved)
+
+
+def batch_norm(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
+    """One block per channel (NCHW) or rows of channels (channels last)."""
+    backward = "backward" in name
+    given = [t for t in on_gpu(signature.args) if len(t.shape) > 1]
+    if not given:
+        return passes_memory(machine, signature, name, kernels)
+    x = max(given, key=nbytes)
+    size, channels = nbytes(x), x.shape[1]
+    passes = 5.0 if backward else 3.0
+    moved = passes * size
+    if len(x.shape) > 2 and x.stride[1] == 1:  # channels last: torch's own kernels, bound by their loads
+        ns = machine.cycles_ns(prod(x.shape) * BATCH_NORM_CYCLES[backward])
+        return Estimate(max(2 * machine.fit.floor_ns + ns, machine.memory_ns(moved)), moved)
+    used = min(1.0, channels / (machine.gpu.sms * (1.75 if backward else 1.1)))
+    return Estimate(machine.fit.floor_ns + machine.memory_ns(moved, 0.72 * used), moved)
+
+
+def places(signature: OperatorSignature, name: str, compute: str, launches: int) -> tuple[Place, ...]:
+    """Rows, of images the pixels."""
+    return coordinates.by_rows(signature, name, launches, images=True)
+
+
+def read_again(machine: Machine, signature: OperatorSignature, name: str) -> float:
+    """The kernels of RMS and layer norm go over their rows twice, and three times backward."""
+    x = tensor_at(signature.args, 0)
+    if x is None or not x.shape or not name.startswith(("_fused_rms_norm", "native_layer_norm")):
+        return 0.0
+    size, backward = float(nbytes(x)), "backward" in name
+    row = size / max(1, prod(x.shape[:-1]))
+    flight = min(size, machine.gpu.sms * ROWS_PER_SM * row) * (3 if backward else 2)  # with what is written
+    return size * (2 if backward else 1) * machine.misses(flight) / max(1.0, flight)
+
+
+FAMILY = Family("normalization", classify, estimate, 20, places=places, read_again=read_again)

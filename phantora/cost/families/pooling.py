@@ -1,0 +1,41 @@
+"""Pools of images: largest, mean and adaptive ones."""
+
+from __future__ import annotations
+
+from math import prod
+
+from phantora.cost import coordinates
+from phantora.cost.coordinates import Place
+from phantora.cost.families.elementwise import passes_memory
+from phantora.cost.family import Estimate, Family, Kernels
+from phantora.cost.machine import Machine
+from phantora.cost.tensors import nbytes, on_gpu
+from phantora.cost.types import OperatorSignature
+
+CYCLES = (1.05, 2.60)  # per element of the input: forward, backward
+
+
+def classify(name: str) -> str | None:
+    """Names hold it."""
+    return "reduction" if "pool" in name else None
+
+
+def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
+    """Bound by its loads, or by memory."""
+    given = on_gpu(signature.args)
+    if not given:
+        return passes_memory(machine, signature, name, kernels)
+    backward = "backward" in name
+    x = given[1] if backward and len(given) > 1 else given[0]
+    moved = float(sum(nbytes(t) for t in given) + (nbytes(x) if backward else 0.75 * nbytes(x)))
+    cycles = machine.cycles_ns(prod(x.shape) * CYCLES[backward])
+    return Estimate(max(machine.fit.floor_ns + cycles, machine.memory_ns(moved)), moved)
+
+
+def places(signature: OperatorSignature, name: str, compute: str, launches: int) -> tuple[Place, ...]:
+    """Rows, by the extents and strides of windows."""
+    windows = [v for v in signature.args if isinstance(v, tuple) and all(type(n) is int for n in v)][:2]
+    return coordinates.by_rows(signature, name, launches, str(windows), wider=True, images="norm" in name)
+
+
+FAMILY = Family("pooling", classify, estimate, 60, places=places)

@@ -1,0 +1,55 @@
+"""Softmax and log-softmax, whose class is that of losses."""
+
+from __future__ import annotations
+
+from math import prod
+
+from phantora.cost import coordinates
+from phantora.cost.coordinates import Place
+from phantora.cost.family import Estimate, Family, Kernels
+from phantora.cost.machine import Machine
+from phantora.cost.tensors import nbytes, on_gpu, tensor_at
+from phantora.cost.types import OperatorSignature
+
+FORWARD, BACKWARD = 0.57, 0.65  # shares of a vectorised stream's speed, measured on H200 (docs/costs.md)
+LONG_ROW, ROWS_PER_SM = 1024, 2  # longer rows have a block each; so many are in flight
+
+
+def classify(name: str) -> str | None:
+    """Names hold it."""
+    if "softmax" not in name:
+        return None
+    return "loss" if "log_softmax" in name else "normalization"
+
+
+def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
+    """Read and written once; with `half_to_float` the result is twice as wide."""
+    given = on_gpu(signature.args)
+    if "backward" in name:
+        moved = sum(nbytes(t) for t in given[:2]) + (nbytes(given[0]) if given else 0)
+        return Estimate(machine.memory_ns(float(moved), BACKWARD), float(moved))
+    size = nbytes(given[0]) if given else 0
+    half_to_float = signature.args[2:3] == (True,)
+    moved = size + size * (2 if half_to_float else 1)
+    return Estimate(machine.memory_ns(float(moved), FORWARD), float(moved))
+
+
+def places(signature: OperatorSignature, name: str, compute: str, launches: int) -> tuple[Place, ...]:
+    """Rows along a dimension."""
+    return coordinates.by_rows(signature, name, launches, coordinates.reduced(signature), images="norm" in name)
+
+
+def read_again(machine: Machine, signature: OperatorSignature, name: str) -> float:
+    """Long rows are gone over three times."""
+    x = tensor_at(signature.args, 0)
+    if x is None or not x.shape or x.shape[-1] <= LONG_ROW or not name.lstrip("_").startswith(_OF_ROWS):
+        return 0.0
+    size = float(nbytes(x))
+    row = size / max(1, prod(x.shape[:-1]))
+    passes = 3 if "backward" in name else 2  # with what is written
+    flight = min(size, machine.gpu.sms * ROWS_PER_SM * row) * passes
+    return size * 2 * machine.misses(flight) / max(1.0, flight)
+
+
+_OF_ROWS = ("softmax", "log_softmax")
+FAMILY = Family("softmax", classify, estimate, 25, places=places, read_again=read_again)

@@ -1,0 +1,90 @@
+"""What a family of operators has to say: which operators are its own, how long they take, what makes two alike.
+
+A family is a module of ``phantora/cost/families`` with a constant ``FAMILY``; to write it is to add the family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from phantora.cost import coordinates
+from phantora.cost.coordinates import Place
+from phantora.cost.machine import Machine
+from phantora.cost.table import Entry
+from phantora.cost.types import KernelLaunch, OperatorSignature
+
+Kernels = tuple[KernelLaunch, ...]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What the analytic model makes of an operator: ns of all its kernels, bytes that move to and from memory, flops.
+
+    `format` and `tiles` as in :class:`phantora.cost.types.Price`. `parts` are ns of each kernel where the model tells
+    them apart; else the whole is spread by their threads. `cls` and `error` (relative) replace those of the family.
+    """
+
+    ns: float
+    moved: float
+    flops: float = 0.0
+    format: str = ""
+    tiles: int = 0
+    parts: tuple[float, ...] = ()
+    cls: str = ""
+    error: float | None = None
+
+
+Model = Callable[[Machine, OperatorSignature, str, Kernels], Estimate]
+"""The estimate of an operator with its base name and the kernels that it launches (none: they are not known)."""
+
+
+class Predictor(Protocol):
+    """Predicts operators from measured ones by other means than near places."""
+
+    def read(self, signature: OperatorSignature, compute: str) -> tuple[float, float] | None:
+        """ns, and the octaves to the nearest that is comparable; None if nothing is."""
+        ...
+
+
+def _not_more(machine: Machine, signature: OperatorSignature, name: str) -> float:
+    return 0.0
+
+
+def _cores(there: Machine, here: Machine, signature: OperatorSignature) -> float:
+    return here.cycles_ns(1.0) / there.cycles_ns(1.0)
+
+
+@dataclass(frozen=True)
+class Family:
+    """Operators that one model prices. All but the first three fields have defaults that most families keep."""
+
+    name: str
+    classify: Callable[[str], str | None]
+    """The class (of ``types.CLASSES``) of an operator by its base name; None if it is none of this family."""
+    estimate: Model
+    precedence: int = 0
+    """Families are asked in this order, and the first that claims an operator has it: those that go by whole names
+    before those that go by parts of names."""
+    takes_libraries: bool = False
+    """Does the estimate cover products that a library was called for? Others leave these to the products' family."""
+
+    places: Callable[[OperatorSignature, str, str, int], tuple[Place, ...]] = coordinates.by_size
+    """Where an operator stands among measured ones: from its signature, base name, compute mode and the number of its
+    kernels; the narrowest family of places first."""
+    kernels_tell: bool = True
+    """Do the names of kernels say which operators are comparable? Not where a library chooses them by size."""
+    together: tuple[str, ...] = ()
+    """Base names whose measurements count for each other."""
+    predictor: Callable[[Machine, Iterable[Entry]], Predictor] | None = None
+    """Instead of `places`: made from the measured entries of an operator and the GPU that they were measured on."""
+    same_work: Callable[[OperatorSignature], OperatorSignature | None] | None = None
+    """Another signature whose measurement holds for this one; None if there is none."""
+
+    modelled: Callable[[Machine, OperatorSignature, str, str], float | None] | None = None
+    """ns from the arguments and the compute mode alone, where the estimate would rest on the library's call."""
+    read_again: Callable[[Machine, OperatorSignature, str], float] = _not_more
+    """Bytes that kernels read from memory a second time, because what is under way does not fit into L2."""
+    cores: Callable[[Machine, Machine, OperatorSignature], float] = _cores
+    """What the SMs take on the second GPU over what they take on the first."""

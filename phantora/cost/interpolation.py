@@ -1,0 +1,166 @@
+"""Predicting an operator from measured ones near it.
+
+The analytic model is right in how times change with size, and wrong by a factor that changes slowly. So
+the logarithm of measured over modelled time is interpolated between the nearest members of the operator's
+family of places, nearer ones counting more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import exp, inf, log
+
+import numpy as np
+
+from phantora.cost import kriging
+from phantora.cost.coordinates import Place, bfloat16_for_float16, kernel_stem
+from phantora.cost.families import base_name, class_of, family_of, reduction
+from phantora.cost.family import Predictor
+from phantora.cost.kriging import Floats
+from phantora.cost.machine import Machine
+from phantora.cost.table import Entry, Table
+from phantora.cost.timing import kernel_ns, launches_of, own_kernels
+from phantora.cost.types import KernelLaunch, OperatorSignature
+
+NEAREST = 24  # members that count
+REACH = 3.0  # octaves: beyond, the mean of the nearest holds
+OTHER_DTYPE = 1.0  # octaves by which the same operator of the other 16-bit type counts as further away
+NEAR = 0.5  # octaves: a single neighbour so near is enough
+_SOFTENING = 0.05  # octaves within which neighbours count alike in the mean
+_SCALE = 3.0  # octaves over which logarithms lose sight of each other
+_NOISE = 0.1  # of a member, relative to how far logarithms spread
+
+Model = Callable[[OperatorSignature, str, tuple[KernelLaunch, ...]], float]
+"""The analytic time in ns of an operator with its compute mode and kernels."""
+
+
+def places(
+    signature: OperatorSignature, compute: str = "", kernels: Sequence[KernelLaunch] = ()
+) -> tuple[Place, ...]:
+    """The places of `signature`, from its narrowest family to the widest; none for what has no sizes to
+    compare. `kernels` are those that it launches, their names mangled or not, if they are known."""
+    name = base_name(signature.name)
+    family = family_of(name)
+    found = family.places(signature, name, compute, max(1, len(kernels)))
+    if not found or not kernels or not family.kernels_tell:
+        return found
+    first, cut = found[0], reduction.cut_of(signature, kernels)
+    if cut is not None:
+        return reduction.places_of_cut(signature, cut, kernels[0].block)
+    stems = " ".join(dict.fromkeys(kernel_stem(kernel.name) for kernel in kernels))
+    blocks = " ".join(dict.fromkeys(str(kernel.block) for kernel in kernels))
+    return (
+        Place(f"{first.family} {stems} {blocks}", first.at),
+        Place(f"{first.family} {stems}", first.at),
+        *found,
+    )
+
+
+@dataclass(frozen=True)
+class Members:
+    """Places (a row each) and logarithms of measured over modelled time."""
+
+    at: Floats
+    ratio: Floats
+
+
+class Neighbours:
+    """The entries of a table as families, modelled by the analytic model of the table's own GPU."""
+
+    def __init__(self, table: Table, model: Model, machine: Machine) -> None:
+        self._table = table
+        self._model = model
+        self._machine = machine
+        self._predictors: dict[str, Predictor] = {}  # by operator
+        self._families: dict[str, dict[str, Members]] = {}  # by operator
+
+    def ratio(
+        self, signature: OperatorSignature, compute: str, kernels: Sequence[KernelLaunch]
+    ) -> tuple[float, float] | None:
+        """Measured over modelled time at the place of `signature`, and the distance in octaves of the
+        nearest neighbour; None without neighbours."""
+        name = base_name(signature.name)
+        family = family_of(name)
+        if family.predictor is not None:
+            if name not in self._predictors:
+                self._predictors[name] = family.predictor(self._machine, self._table.of_operator(name))
+            found = self._predictors[name].read(signature, compute)
+            return (found[0] / self._model(signature, compute, ()), found[1]) if found is not None else None
+        launched = [kernel for kernel in kernels if not kernel.library]
+        families = self._of(name)
+        own = _nearest(families, places(signature, compute, launched))
+        twin = bfloat16_for_float16(signature)
+        if twin is None or (own is not None and own[1] <= OTHER_DTYPE):
+            return own
+        other = _nearest(families, places(twin, compute, launched))
+        return other if own is None or (other is not None and other[1] + OTHER_DTYPE < own[1]) else own
+
+    def _of(self, name: str) -> dict[str, Members]:
+        if name not in self._families:
+            together = family_of(name).together
+            names = together if name in together else (name,)
+            entries = [entry for other in names for entry in self._table.of_operator(other)]
+            self._families.update(dict.fromkeys(names, members_of(entries, self._model)))
+        return self._families[name]
+
+
+def _nearest(families: dict[str, Members], found: Sequence[Place]) -> tuple[float, float] | None:
+    """The ratio in the narrowest of the families within reach, else in that with the nearest member."""
+    outside: tuple[float, float] | None = None
+    for where in found:
+        family = families.get(where.family)
+        if family is None or family.at.shape[1] != len(where.at):
+            continue
+        predicted, distance = _read(family, np.array(where.at))
+        enough = len(family.ratio) > 1 or distance <= NEAR
+        if distance <= REACH and (enough or where == found[-1]):
+            return exp(predicted), distance
+        if outside is None or distance < outside[1]:
+            outside = exp(predicted), distance
+    return outside
+
+
+def members_of(entries: Iterable[Entry], model: Model) -> dict[str, Members]:
+    """The families that `entries` form."""
+    members: dict[str, list[tuple[Place, float]]] = {}
+    for entry in entries:
+        entry_class = class_of(base_name(entry.parsed.name))
+        kernels = own_kernels(entry)
+        measured = sum(kernel_ns(kernel, entry_class) for kernel in kernels)
+        for launched in _known(entry.parsed, launches_of(kernels)):
+            found = places(entry.parsed, entry.compute, launched) if kernels else ()
+            modelled = model(entry.parsed, entry.compute, launched) if found else 0.0
+            if measured > 0 and modelled > 0:
+                for where in found:
+                    members.setdefault(where.family, []).append((where, log(measured / modelled)))
+    return {name: _members(found) for name, found in members.items()}
+
+
+def _known(signature: OperatorSignature, launched: tuple[KernelLaunch, ...]) -> list[tuple[KernelLaunch, ...]]:
+    """What may be known of an operator's kernels. The model of a reduction whose cut is known is another."""
+    return [launched] if reduction.cut_of(signature, launched) is None else [launched, ()]
+
+
+def _members(found: list[tuple[Place, float]]) -> Members:
+    width = len(found[0][0].at)
+    found = [(where, ratio) for where, ratio in found if len(where.at) == width]
+    return Members(np.array([where.at for where, _ in found], float), np.array([ratio for _, ratio in found]))
+
+
+def _read(members: Members, at: Floats) -> tuple[float, float]:
+    """The logarithm at `at`, and the distance of the nearest member: around a mean in which near members count more,
+    logarithms are a random field."""
+    away = members.at - at
+    distance = np.sqrt((away * away).sum(axis=1))
+    nearest = np.argsort(distance, kind="stable")[:NEAREST]
+    if not len(nearest):
+        return 0.0, inf
+    places, ratio, near = members.at[nearest], members.ratio[nearest], distance[nearest]
+    weight = (near + _SOFTENING) ** -2.0
+    mean = float(weight @ ratio / weight.sum())
+    if near[0] > REACH:
+        return mean, float(near[0])
+    between = kriging.matern(np.sqrt(((places[:, None] - places[None]) ** 2).sum(axis=2)) / _SCALE)
+    solved = kriging.solve(between, ratio - mean, _NOISE**2)
+    return mean + float(kriging.matern(near / _SCALE) @ solved), float(near[0])

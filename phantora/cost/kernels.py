@@ -1,0 +1,45 @@
+"""Kernels as they were launched: what a bare one takes, and how an operator's time is spread over several."""
+
+from __future__ import annotations
+
+from math import prod
+
+from phantora.cost.machine import Machine
+from phantora.cost.types import KernelLaunch
+
+# A kernel of which nothing is known but its grid: each thread does about this much.
+THREAD_NS_PER_WAVE = 600.0
+
+
+def bare_ns(machine: Machine, kernel: KernelLaunch) -> float:
+    """A kernel without a model: waves of its blocks over the SMs' thread slots."""
+    gpu = machine.gpu
+    threads = max(1, prod(kernel.block))
+    per_sm = max(1, min(gpu.max_blocks_per_sm, gpu.max_threads_per_sm // min(threads, 1024)))
+    waves = prod(kernel.grid) / (per_sm * gpu.sms)
+    return machine.fit.floor_ns + waves * THREAD_NS_PER_WAVE
+
+
+def split(ns: float, kernels: tuple[KernelLaunch, ...], floor: float) -> tuple[int, ...]:
+    """`ns` over `kernels` by their threads; library kernels take what the floors of others leave."""
+    if len(kernels) <= 1:
+        return (whole(ns),)
+    libraries = [bool(k.library) for k in kernels]
+    if any(libraries):
+        rest = max(floor, ns - floor * libraries.count(False)) / libraries.count(True)
+        return tuple(whole(rest if is_library else floor) for is_library in libraries)
+    threads = [max(1, prod(k.grid) * prod(k.block)) for k in kernels]
+    floor = min(floor, ns / len(kernels))
+    spare = ns - floor * len(kernels)
+    total = sum(threads)
+    # Cumulative rounding: the parts add up to the whole.
+    ends, done = [], 0.0
+    for count in threads:
+        done += floor + spare * count / total
+        ends.append(whole(done))
+    return tuple(max(1, end - start) for start, end in zip([0, *ends[:-1]], ends, strict=True))
+
+
+def whole(ns: float) -> int:
+    """Whole nanoseconds, at least one."""
+    return max(1, round(ns))
