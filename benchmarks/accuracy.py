@@ -8,6 +8,10 @@ and ``traces/RUN_ID.json.gz`` (Chrome traces of torch.profiler of one step of ra
 command, less profiling, as ``phantora trace --cluster 1xNxGPU -- script``, with default settings. Runs whose framework
 is not installed are named and left out. Scripts print one JSON line with their times; TorchTitan's are read from
 its log.
+
+``--known FILE.jsonl`` takes runs that were simulated before from such a file as ``--out`` writes, for instance
+``benchmarks/device/results/simulated.jsonl``. Errors are given for all runs together, and apart for those whose real
+steps were steady, by a rule that knows nothing of the simulation (:data:`STEADY`).
 """
 
 from __future__ import annotations
@@ -36,6 +40,9 @@ from phantora.trace.reader import open_log
 
 TITAN_TPS = re.compile(r"step:\s*(\d+).*?memory:\s*([\d.]+)GiB.*?tps:\s*([\d,]+).*?mfu:\s*([\d.]+)%")
 TITAN_DROPPED = 5  # steps before the real runs' numbers begin
+STEADY = 0.10
+"""A run is steady if the middle four fifths of its real steps lie within this share of their median; else the host,
+which is what varies, counts as its limit. Runs that recorded no single steps count as steady."""
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -63,6 +70,19 @@ class Outcome:
     real_spent: Spent | None = None
     spent: Spent | None = None
 
+    @property
+    def spread(self) -> float | None:
+        """From the tenth to the ninetieth percentile of real steps, over their median."""
+        steps = self.real.get("iter_times")
+        if not steps:
+            return None
+        low, middle, high = np.percentile(steps, [10, 50, 90])
+        return float((high - low) / middle)
+
+    @property
+    def steady(self) -> bool:
+        return self.spread is None or self.spread <= STEADY
+
     def ratio(self, key: str) -> float | None:
         """Simulated over real, less one."""
         ours, theirs = (self.simulated or {}).get(key), self.real.get(key)
@@ -76,6 +96,7 @@ def main() -> None:
     parser.add_argument("--gpu", default="H200")
     parser.add_argument("--real", type=Path, help="the real runs (default: TRUTH_DIR/results/train.jsonl)")
     parser.add_argument("--out", type=Path, help="write a JSON line per run")
+    parser.add_argument("--known", type=Path, help="take runs from such a file instead of simulating them")
     parser.add_argument("--keep", type=Path, help="keep the logs here")
     parser.add_argument("--timeout", type=float, default=900)
     args = parser.parse_args()
@@ -85,9 +106,15 @@ def main() -> None:
     real = {row["run_id"]: row for row in map(json.loads, lines) if not row["name"].endswith(".rank")}
     if unknown := [run for run in args.runs if run not in real]:
         parser.error(f"no such run: {', '.join(unknown)}; there are {', '.join(real)}")
+    known = {}
+    if args.known:
+        known = {row["run"]: row["simulated"] for row in map(json.loads, args.known.read_text().splitlines())}
     outcomes = []
     with tempfile.TemporaryDirectory() as scratch:
         for name in args.runs or real:
+            if name in known:
+                outcomes.append(Outcome(name, real[name], known[name]))
+                continue
             log = (args.keep or Path(scratch)) / f"{name}.arrow"
             outcome = replay(name, real[name], args.truth, args.gpu, log, args.timeout)
             step = outcome.ratio("median_iter_s")
@@ -197,25 +224,31 @@ def length(intervals: np.ndarray[Any, np.dtype[np.float64]]) -> float:
 
 def report(outcomes: list[Outcome]) -> None:
     console = Console(width=120)
-    table = Table("run", "real ms", "simulated", "step", "MFU", "allocated", "reserved", box=None)
-    errors = []
+    table = Table("run", "real ms", "spread", "simulated", "step", "MFU", "allocated", "reserved", box=None)
+    errors: dict[str, list[float]] = {"all runs": [], "steady": [], "unsteady": []}
     for o in outcomes:
         if o.simulated is None:
-            table.add_row(o.run, f"{o.real['median_iter_s'] * 1e3:.1f}", o.error[:60])
+            table.add_row(o.run, f"{o.real['median_iter_s'] * 1e3:.1f}", "", o.error[:60])
             continue
         step = o.ratio("median_iter_s")
         assert step is not None
-        errors.append(abs(step))
+        for group in ("all runs", "steady" if o.steady else "unsteady"):
+            errors[group].append(step)
         memory = [o.ratio("max_memory_allocated"), o.ratio("max_memory_reserved")]
         table.add_row(
-            o.run, f"{o.real['median_iter_s'] * 1e3:.1f}", f"{o.simulated['median_iter_s'] * 1e3:.1f}", f"{step:+.1%}",
+            o.run, f"{o.real['median_iter_s'] * 1e3:.1f}", "-" if o.spread is None else f"{o.spread:.1%}",
+            f"{o.simulated['median_iter_s'] * 1e3:.1f}", f"{step:+.1%}",
             f"{o.real.get('mfu', 0):.3f} {o.simulated.get('mfu', 0):.3f}",
             *("-" if value is None else f"{value:+.2%}" for value in memory),
         )  # fmt: skip
     console.print(table)
-    if errors:
-        mean, worst = statistics.mean(errors), max(errors)
-        console.print(f"step time: mean error {mean:.1%}, largest {worst:.1%}, {len(errors)} runs")
+    for name, group in errors.items():
+        if group:
+            absolute = [abs(error) for error in group]
+            console.print(
+                f"step time, {name}: mean error {statistics.mean(absolute):.1%}, largest {max(absolute):.1%}, "
+                f"signed {statistics.mean(group):+.1%}, {len(group)} runs"
+            )
     columns = ("run", "", "gemm", "attention", "other", "communication", "exposed", "overlap")
     table = Table(*columns, title="ms of a step of rank 0", box=None)
     for o in outcomes:

@@ -7,7 +7,9 @@ from typing import Any, Protocol
 
 Scalar = int | float | bool | str | None
 
-PROVENANCES = ("measured", "interpolated", "scaled", "roofline")
+PROVENANCES = ("measured", "interpolated", "scaled", "modelled", "roofline")
+"""What a duration rests on: this very signature measured on this GPU; its measured neighbours; another GPU's
+measurements; a formula whose constants were fitted to measurements of this GPU; the GPU's limits."""
 CLASSES = (
     "gemm", "attention", "convolution", "normalization", "elementwise", "reduction", "embedding",
     "loss", "optimizer", "random", "sort", "fill", "copy", "memset", "communication", "other",

@@ -60,7 +60,8 @@ class CollectivePrice:
     inter_bytes: int
     """Bytes that the busiest member's network port carries one way."""
     provenance: str
-    """``measured`` GPU and links, ``scaled`` from them, or ``roofline`` (network, PCIe)."""
+    """``modelled``: by formulas fitted to measurements of this GPU and its links; ``scaled`` from these; or
+    ``roofline`` (network, PCIe)."""
 
 
 class CollectiveModel:
@@ -188,7 +189,7 @@ class CollectiveModel:
         provenance = "roofline"
         if place.nvlink and place.hosts == 1:
             on_reference = self.cluster.gpu.name == REFERENCE_GPU and place.members <= REFERENCE_MEMBERS
-            provenance = "measured" if on_reference and choice.algorithm != NVLS else "scaled"
+            provenance = "modelled" if on_reference and choice.algorithm != NVLS else "scaled"
         if pattern is not None:
             transfer = max(transfer, bytes * pattern.floor * 1e6)
         if pattern is None or bytes == 0:
