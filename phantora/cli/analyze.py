@@ -17,11 +17,18 @@ if TYPE_CHECKING:
     from phantora.trace.analysis.report import Report
 
 
+STEPS = (
+    "Only these steps: 2-4. Or what tells steps: optimizer, profiler, dataloader, annotation:NAME, pattern (what is "
+    "launched repeats), run. Or both: profiler/2-4."
+)
+
+
 @click.command("analyze")
 @click.argument("log", type=click.Path())
 @click.option("--ranks", metavar="LIST", help="Only these ranks: 0-3,7.")
-@click.option("--steps", metavar="LIST", help="Only these steps: 2-4.")
+@click.option("--steps", metavar="[BY/]LIST", help=STEPS)
 @click.option("--time", "stretch", metavar="FROM-TO", help="Only this stretch of time, as one step: 950ms-1.2s.")
+@click.option("-v", "--verbose", is_flag=True, help="Also what the simulation itself took.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (times in ns, sizes in bytes) instead of tables.")
 @click.option("--csv", "csv_directory", metavar="DIRECTORY", help="Write each table to DIRECTORY as CSV.")
 @click.option("--html", "html_path", metavar="PATH", help="Write the report to PATH as one self-contained page.")
@@ -30,6 +37,7 @@ def analyze(
     ranks: str | None,
     steps: str | None,
     stretch: str | None,
+    verbose: bool,
     as_json: bool,
     csv_directory: str | None,
     html_path: str | None,
@@ -58,7 +66,7 @@ def analyze(
     else:
         from phantora.trace.analysis.render import render
 
-        render(report, Console(width=100))
+        render(report, Console(width=100), verbose)
 
 
 def filters(ranks: str | None, steps: str | None, stretch: str | None) -> Filters:
@@ -66,11 +74,23 @@ def filters(ranks: str | None, steps: str | None, stretch: str | None) -> Filter
 
     if stretch and steps:
         raise PhantoraError("--time and --steps both say which time is meant; give one of them")
+    by, numbers = parse_steps(steps) if steps else (None, None)
     return Filters(
         parse_numbers(ranks) if ranks else None,
-        parse_numbers(steps) if steps else None,
+        numbers,
         parse_stretch(stretch) if stretch else None,
+        by,
     )
+
+
+def parse_steps(text: str) -> tuple[str | None, frozenset[int] | None]:
+    """What tells the steps and which of them: ``"2-4"``, ``"profiler"``, ``"annotation:train/2-4"``."""
+    if re.fullmatch(r"[\d,\s-]+", text):
+        return None, parse_numbers(text)
+    by, slash, numbers = text.rpartition("/")
+    if slash and re.fullmatch(r"[\d,\s-]+", numbers):
+        return by, parse_numbers(numbers)
+    return text, None
 
 
 _UNITS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "": 1}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
-from phantora.cli.analyze import filters
+from phantora.cli.analyze import STEPS, filters
 from phantora.cli.progress import progress
 from phantora.errors import PhantoraError
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.argument("a", type=click.Path())
 @click.argument("b", type=click.Path())
 @click.option("--ranks", metavar="LIST", help="Only these ranks of both: 0-3,7.")
-@click.option("--steps", metavar="LIST", help="Only these steps of both: 2-4.")
+@click.option("--steps", metavar="[BY/]LIST", help=STEPS)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (times in ns per step) instead of text.")
 @click.option("--html", "html_path", metavar="PATH", help="Write the difference to PATH as one self-contained page.")
 @click.option("--timeline", metavar="PATH", help="Write both runs side by side to PATH (.perfetto, .pftrace).")

@@ -69,7 +69,9 @@ class Pricing:
                 self._engine.set_nature(request.id, nature_of(self._machine, price))
                 self._engine.set_price(request.id, price.durations, CLASSES.index(price.cls))
                 main = max(range(len(price.durations)), key=price.durations.__getitem__)
-                self._prices[request.id] = PriceRow(price.cls, price.provenance, price.flops, price.bytes, main, "")
+                self._prices[request.id] = PriceRow(
+                    price.cls, price.provenance, price.flops, price.bytes, main, "", price.error
+                )  # fmt: skip
 
     def _signature(self, index: int) -> OperatorSignature:
         if index not in self._signatures:
@@ -104,7 +106,7 @@ class Pricing:
         return Price(
             tuple(duration for price in prices for duration in price.durations),
             prices[0].cls, prices[0].provenance,
-            sum(price.flops for price in prices), sum(price.bytes for price in prices),
+            sum(price.flops for price in prices), sum(price.bytes for price in prices), prices[0].error,
         )  # fmt: skip
 
     def _serve_communication(self, request: native.PriceRequest) -> None:
@@ -126,7 +128,9 @@ class Pricing:
             request.id, (price.duration_ns,), _COMMUNICATION, self._engine.intern(native.NAMES, name)
         )
         algorithm = f"{price.algorithm}/{price.protocol}/{price.channels}"
-        self._prices[request.id] = PriceRow("communication", price.provenance, 0.0, float(request.bytes), 0, algorithm)
+        self._prices[request.id] = PriceRow(
+            "communication", price.provenance, 0.0, float(request.bytes), 0, algorithm, price.error
+        )
 
     def count(self, rows: npt.NDArray[np.void]) -> None:
         """Adds rows of the log to the time that each price stands for."""

@@ -19,11 +19,13 @@ import pyarrow as pa
 from phantora.errors import PhantoraError
 from phantora.trace.recording import Chunk
 from phantora.trace.schema import (
+    ADDED,
     COLUMNS,
     KIND_CODE,
     KINDS,
     LOG_FORMAT,
     METADATA_KEY,
+    READABLE,
     TEXT_COLUMNS,
     TRAILER_KEY,
     RunMetadata,
@@ -162,6 +164,8 @@ class Log:
 
     @property
     def num_rows(self) -> int:
+        if "rows" in self.trailer:
+            return int(self.trailer["rows"])
         return sum(len(self.batch(i, ("kind",))) for i in range(self.num_batches))
 
     @property
@@ -189,7 +193,8 @@ class Log:
 
     def record_batches(self, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch]:
         """The batches as Arrow data, for tools that speak it."""
-        fields = tuple(sorted(COLUMNS.index(column) for column in columns))
+        known = self.schema.names  # of an earlier format: fewer
+        fields = tuple(sorted(COLUMNS.index(column) for column in columns if column in known))
         for index in range(self.num_batches):
             yield self._batch(index, fields)
 
@@ -216,9 +221,10 @@ class Log:
             wanted.add("kind")
         if ranks is not None:
             wanted.add("rank")
-        order = tuple(sorted(COLUMNS.index(column) for column in wanted))
+        known = self.schema.names
+        order = tuple(sorted(COLUMNS.index(column) for column in wanted if column in known))
         arrow = self._batch(index, order)
-        data: dict[str, Array] = {}
+        data: dict[str, Array] = {column: _unknown(arrow.num_rows) for column in wanted if column not in known}
         for position, number in enumerate(order):
             column = arrow.column(position)
             if pa.types.is_dictionary(column.type):
@@ -306,15 +312,20 @@ def open_log(path: str | os.PathLike[str]) -> Log:
         version = int(json.loads(metadata).get("format", 0))
     except (ValueError, AttributeError, TypeError) as error:
         raise _damaged(path, "it does not say what run it is of") from error
-    if version != LOG_FORMAT:
+    if version not in READABLE:
         remedy = "upgrade Phantora (pip install -U phantora)" if version > LOG_FORMAT else "run `phantora trace` again"
         raise PhantoraError(f"{path}: the log has format {version}, this Phantora reads format {LOG_FORMAT}; {remedy}")
-    if columns != COLUMNS:
+    if columns != tuple(column for column in COLUMNS if ADDED.get(column, 0) <= version):
         raise _not_a_log(path)
     try:
         return Log(path, data)
     except (ValueError, AttributeError, TypeError) as error:
         raise _damaged(path, "its first or last part cannot be read") from error
+
+
+def _unknown(rows: int) -> Array:
+    """A column that logs of an earlier format do not have."""
+    return np.full(rows, np.nan, np.float32)
 
 
 def _damaged(path: str, what: str) -> PhantoraError:

@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from phantora.wire import layout
 
-LOG_FORMAT = 2
+LOG_FORMAT = 3
+READABLE = (2, 3)
 BATCH_ROWS = 65_536
 METADATA_KEY = b"phantora"
 TRAILER_KEY = b"phantora.trailer"
@@ -52,8 +53,10 @@ _FIELDS: tuple[tuple[str, pa.DataType], ...] = (
     ("value", pa.int64()),
     ("last_rank", pa.int32()),
     ("last_id", pa.int64()),
+    ("error", pa.float32()),
 )
 COLUMNS = tuple(name for name, _ in _FIELDS)
+ADDED = {"error": 3}  # columns by the format that brought them; they stand last
 TEXT_COLUMNS = tuple(name for name, kind in _FIELDS if pa.types.is_dictionary(kind))
 
 # Names of copies as Kineto (and thus HolisticTraceAnalysis) spells them, by member of wire.layout.Copy.
@@ -124,6 +127,8 @@ class PriceRow:
     bytes: float = 0.0
     main_part: int = 0
     algorithm: str = ""
+    error: float | None = None
+    """Relative error bar of the durations: the true ones lie within it 9 times in 10; None when unknown."""
 
 
 @dataclass

@@ -69,7 +69,9 @@ class _Dictionary:
             indices[unseen] = self._of_key[keys[unseen]]
             if len(self._index) != len(self._array):
                 self._array = pa.array(list(self._index), pa.utf8())
-        return pa.DictionaryArray.from_arrays(pa.array(indices, mask=indices < 0), self._array, safe=False)
+        missing = indices < 0
+        indices[missing] = 0  # behind a null too, readers want an index that exists
+        return pa.DictionaryArray.from_arrays(pa.array(indices, mask=missing), self._array, safe=False)
 
 
 class LogWriter:
@@ -94,7 +96,7 @@ class LogWriter:
         self._text = {
             column: _Dictionary() for column in ("name", "op", "shape", "cls", "provenance", "algorithm")
         }
-        self._prices = np.empty(0, [("flops", "<f8"), ("bytes", "<i8"), ("main", "<i4")])
+        self._prices = np.empty(0, [("flops", "<f8"), ("bytes", "<i8"), ("main", "<i4"), ("error", "<f4")])
         options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True, compression="zstd")
         try:
             self._sink = pa.OSFile(self.path, "wb")
@@ -193,6 +195,8 @@ class LogWriter:
         signatures, prices = self._tables.signatures, self._tables.prices
         text = self._text
         main = price >= 0
+        error = np.full(len(rows), np.nan, np.float32)
+        error[main] = self._prices["error"][price[main]]
         flops, moved = np.zeros(len(rows)), rows["bytes"].copy()
         if main.any():
             main[main] = self._prices["main"][price[main]] == part[main]
@@ -209,6 +213,7 @@ class LogWriter:
             "algorithm": text["algorithm"].encode(price, lambda i: prices[i].algorithm),
             "bytes": pa.array(moved),
             "flops": pa.array(flops),
+            "error": pa.array(error, mask=np.isnan(error)),
         }
         for column in self._schema.names:
             if column not in columns:
@@ -218,7 +223,10 @@ class LogWriter:
     def _learn_prices(self) -> None:
         known, table = len(self._prices), self._tables.prices
         if len(table) > known:
-            new = [(row.flops, round(row.bytes), row.main_part) for row in table[known:]]
+            new = [
+                (row.flops, round(row.bytes), row.main_part, np.nan if row.error is None else row.error)
+                for row in table[known:]
+            ]
             self._prices = np.concatenate([self._prices, np.array(new, self._prices.dtype)])
 
     # A row's name is named by one key: 3 * name id; without a name 3 * (256 * kind + sub) + 1 if its

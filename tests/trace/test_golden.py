@@ -9,6 +9,7 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 from google.protobuf import text_format
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as trace_pb2
 
@@ -56,6 +57,18 @@ def test_the_log_holds_what_it_did(tmp_path: Path) -> None:
     assert new.metadata == old.metadata and new.trailer == old.trailer and new.schema.equals(old.schema)
     for a, b in zip(new.record_batches(), old.record_batches(), strict=True):
         assert a.to_pylist() == b.to_pylist()
+
+
+def test_a_log_of_the_format_before_is_read() -> None:
+    """It has no error bars; all else is the same."""
+    old, new = open_log(GOLDEN / "small.format2.arrow"), open_log(GOLDEN / "small.arrow")
+    assert (old.metadata.format, new.metadata.format) == (2, 3)
+    for a, b in zip(old.batches(), new.batches(), strict=True):
+        assert set(a.columns) == set(b.columns) and bool(np.isnan(a["error"]).all())
+        assert all(np.array_equal(a[c], b[c]) for c in a.columns if c != "error")
+    first, second = (analyze(log) for log in (old, new))
+    assert first.steps == second.steps and first.details == second.details
+    assert first.headline.error is not None
 
 
 if __name__ == "__main__":

@@ -31,6 +31,8 @@ def contents(log: Log) -> list[dict[str, object]]:
                     value = KINDS[value]
                 elif column in TEXT_COLUMNS:
                     value = log.words(column)[value] if value >= 0 else None
+                elif column == "error":
+                    value = None if np.isnan(value) else value
                 row[column] = value
             rows.append(row)
     return rows

@@ -51,23 +51,23 @@ def test_breakdown_of_a_class(server: Server) -> None:
 
 def test_timeline_shows_the_rows_where_they_are(server: Server) -> None:
     """Rank 0: gemms from 100 to 300 and 400 to 600 us, an all-reduce from 300 that waits until 350."""
-    first = TOP + 5
+    first, shift = TOP + 5, LEFT + 300  # a step begins where the last kernel of the one before ended, at 700
     second, third = first + 14, first + 28
     asked = [(50, first), (200, first), (350, first), (450, first), (320, second), (400, second), (510, second)]
     asked += [(320, third + 14), (360, third + 14)]
     answers = visit(
         server, "/", ("wait", "timeline-text", "8 rows"), ("choose", "height", "14"),
-        *(("pixel", LEFT + x, y) for x, y in asked), ("point", LEFT + 450, first), ("text", "timeline-text"),
-        ("point", LEFT + 400, second), ("text", "timeline-text"), ("written",),
-        ("choose", "class", "communication"), ("pixel", LEFT + 200, first), ("pixel", LEFT + 400, second),
+        *(("pixel", shift + x, y) for x, y in asked), ("point", shift + 450, first), ("text", "timeline-text"),
+        ("point", shift + 400, second), ("text", "timeline-text"), ("written",),
+        ("choose", "class", "communication"), ("pixel", shift + 200, first), ("pixel", shift + 400, second),
     )  # fmt: skip
     colors = answers[2 : 2 + len(asked)]
     pale = colors[4]
     assert colors == [CARD, GEMM, CARD, GEMM, pale, COMMUNICATION, CARD, CARD, COMMUNICATION]
     assert pale not in (CARD, COMMUNICATION)  # it waits for rank 1, which comes last and waits for nobody
     _, gemm, _, reduce, words, _, dimmed, kept = answers[2 + len(asked) :]
-    assert gemm.startswith("rank 0 stream 0 · aten::mm · gemm · 200.00 us · at 400.00 us · nvjet_tn")
-    assert "communication · 200.00 us, waits 50.00 us · at 300.00 us · ncclDevKernel_AllReduce" in reduce
+    assert gemm.startswith("rank 0 stream 0 · aten::mm · gemm · 200.00 us · at 700.00 us · nvjet_tn")
+    assert "communication · 200.00 us, waits 50.00 us · at 600.00 us · ncclDevKernel_AllReduce" in reduce
     assert words.startswith("rank 0 : 0|rank 0 : 1|rank 1 : 0|rank 1 : 1|0 ns|")
     assert dimmed not in (GEMM, CARD) and kept == COMMUNICATION
 
@@ -75,7 +75,7 @@ def test_timeline_shows_the_rows_where_they_are(server: Server) -> None:
 def test_timeline_of_one_rank_and_of_all_in_view(server: Server) -> None:
     _, _, _, own, _, _, thin = visit(
         server, "/", ("wait", "timeline-text", "8 rows"), ("choose", "height", "5"), ("choose", "rank", "1"),
-        ("written",), ("choose", "rank", ""), ("choose", "height", "all"), ("pixel", 44 + 80, TOP + 5), width=444,
+        ("written",), ("choose", "rank", ""), ("choose", "height", "all"), ("pixel", 44 + 200, TOP + 5), width=444,
     )  # fmt: skip
     assert own.startswith("1:0|") and "0:0" not in own  # narrow: short labels; streams too flat for all of theirs
     assert thin == GEMM
@@ -101,8 +101,7 @@ def test_difference(server: Server) -> None:
     assert headline and "1.00 ms a step" in runs and "Difference" in nav
     assert "a.arrow" in runs and "b.arrow" in runs
     shown = " ".join(parts.split())
-    assert "host: GPUs wait 50.00 us more a step for launches (+50.00 us)" in shown
-    assert "synchronisation 150.00 us 200.00 us +50.00 us" in shown
+    assert "no change of work, durations or waits large enough to name" in shown  # a step more, all alike
 
 
 def test_a_step_that_the_run_does_not_have(server: Server) -> None:

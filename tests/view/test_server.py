@@ -111,14 +111,14 @@ def test_rows_of_a_step(server: Server) -> None:
     (batch,) = stream  # the page counts on one
     rows = batch.to_pydict()
     t = about["origin"]
-    assert (about["step"], t, about["length"]) == (2, 11_000 * US, 1000 * US)
+    assert (about["step"], t, about["length"]) == (2, 10_700 * US, 1000 * US)
     assert about["path"] and all(stream in (0, 1) and start < end for _, stream, start, end in about["path"])
     assert list(zip(rows["rank"], rows["stream"], strict=True)) == [
         *[(0, 0)] * 3, (0, 1), *[(1, 0)] * 3, (1, 1)
     ]  # fmt: skip
     start, end, ready = ([(time - t) // US for time in rows[column]] for column in ("start", "end", "ready"))
-    assert start == [100, 400, 650, 300, 100, 400, 650, 350]
-    assert end == [300, 600, 700, 500, 300, 600, 700, 500]
+    assert start == [400, 700, 950, 600, 400, 700, 950, 650]
+    assert end == [600, 900, 1000, 800, 600, 900, 1000, 800]
     assert ready[3] == ready[7] == 350 and ready[:3] == start[:3]
     assert rows["op"][0] == "aten::mm" and rows["name"][3].startswith("ncclDevKernel")
     assert rows["cls"][:4] == ["gemm", "gemm", "", "communication"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Protocol
@@ -16,15 +17,17 @@ from phantora.trace.analysis.communicators import groups
 from phantora.trace.analysis.critical_path import CriticalPaths
 from phantora.trace.analysis.exposure import Exposures
 from phantora.trace.analysis.findings import findings
-from phantora.trace.analysis.guesses import costliest_guesses
+from phantora.trace.analysis.guesses import Guesses
+from phantora.trace.analysis.levels import memory_levels
 from phantora.trace.analysis.links import Links
 from phantora.trace.analysis.memory import memory
 from phantora.trace.analysis.occupancy import NextRow, first_row, occupancy, times
-from phantora.trace.analysis.report import CAUSES, Details, RankReport, Report, StepTimes, Times
+from phantora.trace.analysis.report import CAUSES, Details, Headline, RankReport, Report, StepTimes, Times
 from phantora.trace.analysis.steps import Step, Steps, find_steps
 from phantora.trace.analysis.streams import Streams
-from phantora.trace.analysis.throughput import Tokens
-from phantora.trace.analysis.windows import Span, Window, code, spans_of, windows
+from phantora.trace.analysis.throughput import Volume
+from phantora.trace.analysis.uncertainty import Uncertainty
+from phantora.trace.analysis.windows import Span, Window, spans_of, windows
 from phantora.trace.analysis.work import WorkSums
 from phantora.trace.reader import Log
 from phantora.trace.schema import DEVICE_KINDS
@@ -33,10 +36,10 @@ Ints = npt.NDArray[np.int64]
 
 _SHORT_COLUMNS = (
     "kind", "rank", "name", "op", "start", "end", "launch", "ready", "cls", "provenance", "flops", "bytes", "value",
+    "link", "shape", "comm", "error",
 )  # fmt: skip
-_COLUMNS = (*_SHORT_COLUMNS, "stream", "id", "link", "shape", "algorithm", "comm", "seq")
-_SHORT_KINDS = (*DEVICE_KINDS, "memory", "sync")
-_MEMORY = code("memory")
+_COLUMNS = (*_SHORT_COLUMNS, "stream", "id", "algorithm", "seq")
+_SHORT_KINDS = (*DEVICE_KINDS, "sync")
 MOST_JOINS = 100_000  # for which gains are computed unasked: about a second
 Progress = Callable[[int, int], None]
 
@@ -49,11 +52,13 @@ class Gatherer(Protocol):
 
 @dataclass(frozen=True)
 class Filters:
-    """What to report on; None means all. `time` in ns: that stretch counts as the one step."""
+    """What to report on; None means all. `time` in ns: that stretch counts as the one step. `by` is what tells the
+    steps (``steps.SOURCES``, ``annotation:NAME``)."""
 
     ranks: frozenset[int] | None = None
     steps: frozenset[int] | None = None
     time: tuple[int, int] | None = None
+    by: str | None = None
 
 
 def analyze(
@@ -74,7 +79,7 @@ def analyze(
     end = int(log.batch(log.num_batches - 1, ("end",))["end"][-1])
     outside = filters.time is None and filters.steps is None
     spans = spans_of(steps, ranks, -1, end, outside)
-    passed = _Pass(log, ranks, steps, spans, details)
+    passed = _Pass(log, ranks, steps, spans, details, filters == Filters(by=filters.by))
     columns, kinds = (_COLUMNS, None) if details else (_SHORT_COLUMNS, _SHORT_KINDS)
     for window in windows(log, ranks, spans, columns, kinds):
         passed.add(window)
@@ -86,7 +91,7 @@ def analyze(
 
 
 def _steps(log: Log, filters: Filters) -> Steps:
-    found = find_steps(log, filters.ranks)
+    found = find_steps(log, filters.ranks, filters.by)
     if not found.of_rank:
         raise PhantoraError(f"{log.path}: no row of the ranks asked for; the run had {log.metadata.world_size} ranks")
     if filters.time is not None:
@@ -98,15 +103,18 @@ def _steps(log: Log, filters: Filters) -> Steps:
         if not any(kept.values()):
             have = found.numbers()
             raise PhantoraError(f"{log.path}: no such steps; the log has steps {_ranges(have)}")
-        return Steps(found.source, kept)
+        return Steps(found.source, kept, found.covered)
     return found
 
 
 class _Pass:
     """What is gathered while the windows go by."""
 
-    def __init__(self, log: Log, ranks: list[int], steps: Steps, spans: list[Span], details: bool) -> None:
+    def __init__(
+        self, log: Log, ranks: list[int], steps: Steps, spans: list[Span], details: bool, whole: bool
+    ) -> None:
         self.log, self.ranks, self.steps, self.spans, self.details = log, ranks, steps, spans, details
+        self.whole = whole
         self.meta = log.metadata
         self.times: dict[tuple[int, int], Times] = {}  # (span, rank position)
         self.following: list[NextRow | None] = [None] * len(ranks)
@@ -114,16 +122,15 @@ class _Pass:
         self.last: Ints = np.zeros(len(ranks), np.int64)
         shape = (len(spans), len(ranks))
         self.flops = np.zeros(shape)
-        self.peak = [np.zeros(shape, np.int64) for _ in range(2)]  # allocated, reserved
-        self.level = [np.full(shape, -1, np.int64) for _ in range(2)]  # at the span's end
+        self.levels = memory_levels(log, ranks, steps)
         self.rows = 0
         self.annotations = Annotations(log, ranks)
         self.work = WorkSums(log, self.annotations, len(ranks))
+        self.groups = groups(log)
+        self.volume, self.uncertainty, self.guesses = Volume(log, self.groups), Uncertainty(log), Guesses(log)
         if details:
-            self.groups = groups(log)
             self.exposures = Exposures()
             self.collectives = Collectives(ranks)
-            self.tokens = Tokens(log)
             self.links = Links(log)
             self.streams = Streams(ranks)
             self.paths = CriticalPaths(log, ranks, self.groups, _typical(spans), MOST_JOINS if len(spans) > 1 else None)
@@ -136,15 +143,17 @@ class _Pass:
         for position in range(len(self.ranks)):
             if span.present[position]:
                 self._add_rank(window, position)
-        self.work.add(window)
+        if span.steady:
+            for gatherer in (self.work, self.volume, self.uncertainty, self.guesses):
+                gatherer.add(window)
         if self.details:
             self.streams.add(window)
             before = self.spans[window.index - 1].last if window.index else -1
             if span.step is not None:
-                self.collectives.add(window, before)
-                self.tokens.add(window)
-                self.links.add(window)
                 self.paths.add(window)
+            if span.steady:
+                self.collectives.add(window, before)
+                self.links.add(window)
 
     def _add_rank(self, window: Window, position: int) -> None:
         begin, end = int(window.span.start[position]), int(window.span.end[position])
@@ -159,59 +168,57 @@ class _Pass:
             if bool(inside.any()):
                 self.first[position] = min(self.first[position], max(begin, int(o.device["start"][inside].min())))
                 self.last[position] = max(self.last[position], min(end, int(o.device["end"][inside].max())))
-        if self.details and window.span.step is not None:
+        if self.details and window.span.steady:
             self.exposures.add(o)
-        memory_rows = np.flatnonzero((rows["kind"] == _MEMORY) & (rows["end"] > begin) & (rows["end"] <= end))
-        if len(memory_rows):
-            place = window.index, position
-            for column, peak, level in zip(("value", "bytes"), self.peak, self.level, strict=True):
-                peak[place] = rows[column][memory_rows].max()
-                level[place] = rows[column][memory_rows[-1]]
 
     def _add_flops(self, window: Window, own: npt.NDArray[np.bool_]) -> None:
-        """Flops count in the span in which their host launched them."""
-        rows = np.flatnonzero(own & (window["flops"] > 0))
-        rank, launch = window["rank"][rows], window["launch"][rows]
-        launch = np.where(launch >= 0, launch, window["start"][rows])
-        for index in range(window.index, -1, -1):
-            if not len(rows):
-                return
-            here = (launch >= self.spans[index].start[rank]) | np.array(index == 0)
-            self.flops[index] += np.bincount(rank[here], window["flops"][rows[here]], len(self.ranks))
-            rows, rank, launch = rows[~here], rank[~here], launch[~here]
+        """Flops count where their kernel ends: in the step that its iteration's work makes up."""
+        self.flops[window.index] = np.bincount(window["rank"][own], window["flops"][own], len(self.ranks))
 
     # ------------------------------------------------------------------ report
 
     def report(self) -> Report:
-        self._carry_memory()
         peak = self.meta.peak()
         ranks = [self._rank(position, peak) for position in range(len(self.ranks))]
         totals = _totals(ranks, peak)
+        steady = mean_times([s.times for s in _steady(totals)], peak)
         report = Report(
             path=self.log.path,
             complete=self.log.complete,
             metadata=asdict(self.meta),
             trailer=self.log.trailer,
-            rows=self.rows,
+            rows=self.log.num_rows if self.whole else self.rows,
             step_source=self.steps.source,
+            headline=self._headline(totals, steady),
             ranks=ranks,
             steps=totals,
-            steady=mean_times([s.times for s in (totals[1:] or totals)], peak),
+            steady=steady,
             by_class=_shares([rank.by_class for rank in ranks]),
             by_provenance=_shares([rank.by_provenance for rank in ranks]),
-            guesses=costliest_guesses(self.log),
+            guesses=self.guesses.report(),
         )
         if self.details:
             report.details = self._details(report)
         return report
 
-    def _carry_memory(self) -> None:
-        """A span's memory begins at the level that the one before left."""
-        for peak, levels in zip(self.peak, self.level, strict=True):
-            level = np.zeros(len(self.ranks), np.int64)
-            for index in range(len(self.spans)):
-                np.maximum(peak[index], level, out=peak[index])
-                level = np.where(levels[index] >= 0, levels[index], level)
+    def _headline(self, totals: list[StepTimes], steady: Times) -> Headline:
+        times = sorted(step.times.time for step in _steady(totals))
+        mfu = [step.times.mfu for step in _steady(totals) if step.times.mfu is not None]
+        apart: dict[str, list[int]] = {}
+        for step in totals:
+            if step.note:
+                apart.setdefault(step.note, []).append(step.number)
+        median = statistics.median(times)
+        return Headline(
+            step_time=median,
+            lowest=times[0],
+            highest=times[-1],
+            steps=len(times),
+            error=self.uncertainty.report(steady),
+            mfu=statistics.median(mfu) if mfu else None,
+            throughput=self.volume.report(median),
+            apart=apart,
+        )
 
     def _rank(self, position: int, peak: float | None) -> RankReport:
         parts: list[Times] = []
@@ -226,17 +233,18 @@ class _Pass:
                 part.stalls = {**dict.fromkeys(CAUSES, 0.0), "end": part.idle}
             part.flops = float(self.flops[index, position])
             part.mfu = _mfu(part, peak)
-            part.peak_allocated = int(self.peak[0][index, position])
-            part.peak_reserved = int(self.peak[1][index, position])
+            if span.step is not None:
+                part.peak_allocated, part.peak_reserved = self.levels.of_step(position, span.step)
             parts.append(part)
             if span.step is not None:
-                steps.append(StepTimes(span.step, span.name, start, end, part))
+                steps.append(StepTimes(span.step, span.name, start, end, part, span.note))
         by_class, by_provenance = self.work.of_rank(position)
         return RankReport(self.ranks[position], self._gpu(position, parts, peak), steps, by_class, by_provenance)
 
     def _gpu(self, position: int, parts: list[Times], peak: float | None) -> Times:
         """The sum of the parts from the first device row to the last."""
         gpu = _sum(parts)
+        gpu.peak_allocated, gpu.peak_reserved = self.levels.highest(position)
         around = gpu.time - max(0, int(self.last[position] - self.first[position]))
         gpu.time -= around
         gpu.idle -= around
@@ -249,7 +257,7 @@ class _Pass:
         return gpu
 
     def _details(self, report: Report) -> Details:
-        counted = sum(1 for (index, _) in self.times if self.spans[index].step is not None)
+        counted = sum(1 for (index, _) in self.times if self.spans[index].steady)
         details = Details(
             findings=[],
             exposure=self.exposures.report(self.log, self.groups, max(1, counted)),
@@ -258,12 +266,11 @@ class _Pass:
             classes=self.work.classes(),
             modules=self.work.modules(),
             collectives=self.collectives.report(self.log, self.groups),
-            stragglers=self.collectives.stragglers(max(1, len(report.steps))),
+            stragglers=self.collectives.stragglers(report.headline.steps),
             streams=self.streams.report(),
             links=self.links.report(),
             memory=memory(self.log, self.ranks, self.steps, self.annotations),
             critical_paths=self.paths.report(),
-            throughput=self.tokens.report(report.steady.time),
         )
         details.findings = findings(report.steady, details)
         return details
@@ -310,9 +317,14 @@ def _totals(ranks: list[RankReport], peak: float | None) -> list[StepTimes]:
             min(s.start for s in own),
             max(s.end for s in own),
             mean_times([step.times for step in own], peak),
+            own[0].note,
         )
         for number, own in sorted(steps.items())
     ]
+
+
+def _steady(totals: list[StepTimes]) -> list[StepTimes]:
+    return [step for step in totals if not step.note]
 
 
 def _shares(parts: list[dict[str, float]]) -> dict[str, float]:
@@ -325,9 +337,9 @@ def _shares(parts: list[dict[str, float]]) -> dict[str, float]:
 
 
 def _typical(spans: list[Span]) -> int | None:
-    """The step of median length, the first left out as it pays for start-up."""
-    steps = [span for span in spans if span.step is not None]
-    steps = sorted(steps[1:] or steps, key=lambda span: (span.last - span.first, span.step))
+    """The steady step of median length."""
+    steps = [span for span in spans if span.steady]
+    steps = sorted(steps, key=lambda span: (span.last - span.first, span.step))
     return steps[(len(steps) - 1) // 2].step if steps else None
 
 

@@ -1,21 +1,60 @@
-"""Which guesses a run's time rests on most."""
+"""Which guesses a run's steps rest on most."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+
+import numpy as np
+
+from phantora.trace.analysis.grouping import group
 from phantora.trace.analysis.report import Guess
+from phantora.trace.analysis.windows import Window, kind_mask
 from phantora.trace.reader import Log
 
 MOST = 10
+_KERNEL = kind_mask(("kernel",))
 
 
-def costliest_guesses(log: Log) -> list[Guess]:
-    """The operators with the most time among those whose price is not measured, longest first."""
-    operators = log.operators() if log.lists_operators else []
-    whole = sum(entry["ns"] for entry in operators) or 1
-    guessed = [entry for entry in operators if entry["provenance"] != "measured" and entry["ns"]]
-    return [
-        Guess(
-            entry["operator"], entry["shape"], entry["provenance"], entry["error"], entry["ns"], entry["ns"] / whole
-        )
-        for entry in guessed[:MOST]
-    ]
+class Guesses:
+    """Adds up the operators of steady steps whose price is not measured."""
+
+    def __init__(self, log: Log) -> None:
+        self._operators, self._shapes, self._provenances = (log.words(c) for c in ("op", "shape", "provenance"))
+        self._guessed = np.array([word != "measured" for word in self._provenances] + [False])
+        self._time: dict[tuple[int, ...], float] = defaultdict(float)
+        self._weighted: dict[tuple[int, ...], float] = defaultdict(float)  # error x time
+        self._whole = 0.0
+
+    def add(self, window: Window) -> None:
+        rows = np.flatnonzero(_KERNEL[window["kind"]] & window.own() & (window["op"] >= 0))
+        time = (window["end"][rows] - window["start"][rows]).astype(np.float64)
+        self._whole += float(time.sum())
+        guessed = self._guessed[window["provenance"][rows]]
+        rows, time = rows[guessed], time[guessed]
+        if not len(rows):
+            return
+        keys, place = group([window[c][rows] for c in ("op", "shape", "provenance")])
+        sums = np.bincount(place, time), np.bincount(place, time * window["error"][rows])
+        for key, total, weighted in zip(keys, *(values.tolist() for values in sums), strict=True):
+            self._time[key] += total
+            self._weighted[key] += weighted
+
+    def report(self) -> list[Guess]:
+        """The longest first."""
+        order = sorted(self._time, key=lambda key: (-self._time[key], key))[:MOST]
+        return [
+            Guess(
+                operator=self._operators[op],
+                shape=self._shapes[shape] if shape >= 0 else "",
+                provenance=self._provenances[provenance],
+                error=_known(self._weighted[op, shape, provenance] / self._time[op, shape, provenance]),
+                time=self._time[op, shape, provenance],
+                share=self._time[op, shape, provenance] / self._whole,
+            )
+            for op, shape, provenance in order
+            if self._time[op, shape, provenance]
+        ]
+
+
+def _known(error: float) -> float | None:
+    return None if np.isnan(error) else error

@@ -27,7 +27,7 @@ class _Step:
 
 
 class Links:
-    """Adds up windows of steps. A row's rate is constant, so what reaches over a step's border is shared
+    """Adds up windows of steady steps. A row's rate is constant, so what reaches over a step's border is shared
     by time."""
 
     def __init__(self, log: Log) -> None:
@@ -51,8 +51,8 @@ class Links:
         self._steps.append(step)
 
     def report(self) -> list[LinkReport]:
-        """Means per step, without the first when there are several; the most used link first."""
-        steps = self._steps[:-1] or self._steps
+        """Means per step; the most used link first."""
+        steps = self._steps
         time = sum(step.time for step in steps)
         found = []
         for i in np.flatnonzero(self._bandwidth).tolist():

@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from phantora.trace.analysis.communicators import collective_kind
+from phantora.trace.analysis.communicators import collective_kind, ranges
 from phantora.trace.analysis.findings import memory_finding
-from phantora.trace.analysis.report import CAUSES, CriticalPath, Details, LinkReport, Report, Times, Work
+from phantora.trace.analysis.report import CAUSES, CriticalPath, Details, LinkReport, Report, StepTimes, Times, Work
 from phantora.trace.analysis.units import duration, percent, rate, short_name, size
 
 _MOST_RANKS = 16  # ranks shown one by one; more are only summed up
@@ -19,18 +19,19 @@ _MOST_STEPS = 12
 _MOST_ROWS = 8  # of any other table
 
 
-def render(report: Report, console: Console) -> None:
-    """Prints `report`."""
+def render(report: Report, console: Console, verbose: bool = False) -> None:
+    """Prints `report`; `verbose` with what the simulation itself took."""
     meta = report.metadata
     head = [
         meta["cluster"] or meta["gpu"] or "cluster unknown",
-        f"{len(report.ranks)} ranks",
+        f"{len(report.ranks)} rank{'s' * (len(report.ranks) > 1)}",
         f"{report.rows:,} rows",
     ]
     console.print(f"[bold]{report.path}[/bold]  " + ", ".join(head), highlight=False)
     if not report.complete:
         console.print("[yellow]The run was cut short: the log ends where its last whole batch does.[/yellow]")
     _nccl(meta.get("extra", {}).get("nccl", {}), console)
+    _headline(report, console)
     if report.details is not None:
         _findings(report, console)
     _steps(report, console)
@@ -39,7 +40,8 @@ def render(report: Report, console: Console) -> None:
         _details(report, report.details, console)
     _shares(report, console)
     _guesses(report, console)
-    _cost(report, console)
+    if verbose:
+        _cost(report, console)
 
 
 def _nccl(variables: dict[str, dict[str, str]], console: Console) -> None:
@@ -88,23 +90,55 @@ def _row(times: Times) -> list[str]:
     ]
 
 
+_SOURCES = {
+    "optimizer": "each ends with its optimizer",
+    "profiler": "by ProfilerStep annotations",
+    "dataloader": "each begins with its batch",
+    "pattern": "by repetition of what is launched",
+    "run": "the whole run as one",
+    "time": "the stretch asked for as one",
+}
+
+
+def _headline(report: Report, console: Console) -> None:
+    """The numbers to read first."""
+    h = report.headline
+    many = h.steps > 1
+    bar = "" if h.error is None else f" +-{100 * h.error:.1f}%"
+    spread = f", {duration(h.lowest)} to {duration(h.highest)}" if many and h.highest > h.lowest else ""
+    of = f"median of {h.steps} steady steps{spread}" if many else ("one step" if report.step_source != "run" else "run")
+    parts = [f"[bold]{duration(h.step_time)}{bar}[/bold] a step ({of})"]
+    if h.mfu is not None:
+        swing = "" if h.error is None else f" +-{100 * h.mfu * h.error:.1f}"
+        parts.append(f"MFU [bold]{100 * h.mfu:.1f}%[/bold]{swing}")
+    if h.throughput is not None and h.throughput.tokens_per_second:
+        parts.append(f"[bold]{h.throughput.tokens_per_second:,.0f}[/bold] tokens/s")
+    if h.throughput is not None and h.throughput.samples_per_second:
+        parts.append(f"[bold]{h.throughput.samples_per_second:,.4g}[/bold] samples/s")
+    console.print(", ".join(parts), highlight=False)
+    if h.apart:
+        text = "; ".join(f"{note}: {ranges(tuple(numbers))}" for note, numbers in h.apart.items())
+        console.print(f"Steps set apart: {text}", highlight=False, markup=False)
+
+
 def _steps(report: Report, console: Console) -> None:
-    source = {
-        "profiler": "by ProfilerStep annotations",
-        "optimizer": "each ends with its optimizer; the first holds start-up",
-        "run": "the whole run as one",
-        "time": "the stretch asked for as one",
-    }[report.step_source]
+    source = _SOURCES.get(report.step_source) or f"each begins with the {report.step_source}"
     table = _table(f"\nSteps ({source}; mean over ranks)", "step", *_COLUMNS)
-    for step in report.steps[:_MOST_STEPS]:
-        table.add_row(str(step.number), *_row(step.times))
+    for step in _shown_steps(report.steps):
+        table.add_row(f"{step.number}{'*' * bool(step.note)}", *_row(step.times))
     if len(report.steps) > _MOST_STEPS:
         table.add_row(f"+{len(report.steps) - _MOST_STEPS}", *["" for _ in _COLUMNS])
     if len(report.steps) > 1:
-        table.add_row("mean*", *_row(report.steady), style="bold")
+        table.add_row("steady", *_row(report.steady), style="bold")
     console.print(table)
-    if len(report.steps) > 1:
-        console.print("* without the first step", style="dim")
+    if report.headline.apart:
+        console.print("* set apart: not in the mean of the steady steps", style="dim")
+
+
+def _shown_steps(steps: Sequence[StepTimes]) -> list[StepTimes]:
+    """The first, of a long run also the unusual ones behind."""
+    noted = [step for step in steps[_MOST_STEPS:] if step.note][: _MOST_STEPS // 2]
+    return [*steps[: _MOST_STEPS - len(noted)], *noted]
 
 
 def _ranks(report: Report, console: Console) -> None:
@@ -128,10 +162,6 @@ def _details(report: Report, details: Details, console: Console) -> None:
     for title, rows in (("Kernels", details.kernels), ("Operators", details.operators), ("Modules", details.modules)):
         _work(title, rows, console)
     _memory(details, console)
-    if details.throughput is not None:
-        t = details.throughput
-        text = f"{t.tokens_per_second:,.0f} per second, {t.tokens_per_step:,.0f} a step ({t.source})"
-        console.print(f"\n[bold]Tokens[/bold]: {text}", highlight=False)
 
 
 def _stalls(steady: Times, console: Console) -> None:
@@ -240,7 +270,7 @@ def _cut(text: str, width: int) -> str:
 
 def _shares(report: Report, console: Console) -> None:
     for title, shares in (
-        ("What the durations rest on", report.by_provenance),
+        ("What the steps rest on", report.by_provenance),
         ("Device time by class", report.by_class),
     ):
         text = ", ".join(f"{name} {100 * share:.1f}%" for name, share in shares.items())

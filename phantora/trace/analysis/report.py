@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-REPORT_FORMAT = 1
+REPORT_FORMAT = 2
 
 # Why no compute ran. Together with `Times.compute` the causes make up the whole of a stretch.
 CAUSES = {
@@ -70,6 +70,9 @@ class StepTimes:
     start: int
     end: int
     times: Times
+    note: str = ""
+    """Why the step does not stand for the others (start-up, evaluation, checkpoint, more work, less work, waits); empty
+    for a steady one."""
 
 
 @dataclass
@@ -79,13 +82,13 @@ class RankReport:
     """From the rank's first device activity to its last, or what the filters leave of it."""
     steps: list[StepTimes] = field(default_factory=list)
     by_class: dict[str, float] = field(default_factory=dict)
-    """Sum of device time by class of work, waits for peers left out."""
+    """Sum of device time by class of work in steady steps, waits for peers left out."""
     by_provenance: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
 class Guess:
-    """An operator whose price is not measured. Sums over the whole run and all ranks."""
+    """An operator whose price is not measured. Sums over the steady steps and all ranks."""
 
     operator: str
     shape: str
@@ -187,7 +190,7 @@ class StreamReport:
 
 @dataclass
 class LinkReport:
-    """A directed link of the network, from link rows. Means per step, without the first when there are several."""
+    """A directed link of the network, from link rows. Means per steady step."""
 
     name: str
     bandwidth: float
@@ -258,13 +261,33 @@ class CriticalPath:
 
 @dataclass
 class Throughput:
-    """Tokens, if the log shows them: the elements of the indices that embeddings look up."""
+    """What the job gets through, if the log shows it (``throughput.py``); 0 where it does not."""
 
     tokens_per_step: float
-    """Of one rank: the largest embedding of a step; ranks that share a batch see the same tokens."""
     tokens_per_second: float
-    """Of one rank."""
-    source: str
+    samples_per_step: float
+    samples_per_second: float
+    tokens_of_rank: float
+    """Tokens of a step of the rank that sees most."""
+
+
+@dataclass
+class Headline:
+    """The numbers that people read first. Of the steady steps; times in ns."""
+
+    step_time: float
+    """Median of the steps' times, each the mean over ranks."""
+    lowest: float
+    highest: float
+    steps: int
+    """How many steady steps there are."""
+    error: float | None
+    """Relative error bar of the step time and of what follows from it: the true one lies within it 9 times in 10."""
+    mfu: float | None
+    """Median, of the whole job."""
+    throughput: Throughput | None
+    apart: dict[str, list[int]]
+    """Steps that do not stand for the others, by what they contain."""
 
 
 @dataclass
@@ -275,17 +298,19 @@ class Report:
     trailer: dict[str, Any]
     rows: int
     step_source: str
-    """``profiler``, ``optimizer``, ``run`` or ``time``."""
+    """What told the steps: ``optimizer``, ``profiler``, ``dataloader``, ``annotation NAME``, ``pattern``, ``run`` or
+    ``time``."""
+    headline: Headline
     ranks: list[RankReport]
     steps: list[StepTimes]
     """Over ranks: times are means, memory is the largest rank's."""
     steady: Times
-    """Mean over steps without the first, which pays for start-up (over all if there is one)."""
+    """Mean over the steady steps: those without a note."""
     by_class: dict[str, float]
-    """Shares of device time, summing to 1."""
+    """Shares of device time in steady steps, summing to 1."""
     by_provenance: dict[str, float]
     guesses: list[Guess] = field(default_factory=list)
-    """The costliest operators that are not measured; empty when the log does not list its operators."""
+    """The costliest operators that are not measured."""
     details: Details | None = None
     """None in the short form that ends a run."""
     format: int = REPORT_FORMAT
@@ -310,7 +335,6 @@ class Details:
     """The most used first; empty when the log has no link rows (`phantora trace --flows` writes them)."""
     memory: list[MemoryReport]
     critical_paths: list[CriticalPath]
-    throughput: Throughput | None
 
 
 def to_json(report: Report) -> str:

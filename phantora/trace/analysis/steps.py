@@ -1,31 +1,43 @@
-"""Where the steps of a run lie on each rank.
+"""Where the steps of a run lie on each rank's GPU, and which of them stand for the rest.
 
-Three ways, the first that all ranks of the log offer:
-- ``ProfilerStep#k`` annotations, which torch.profiler makes;
-- ``Optimizer.step#...`` annotations, which every torch optimizer makes; a step ends when the GPU has
-  done all that was launched until the annotation's end, since the host runs ahead of it by a
-  changing distance; optimizers in a row with no backward pass between them count as one (Megatron's
-  for dense and expert parameters, DeepSpeed's sub-groups, Muon and AdamW);
-- the whole run as one step.
+A step is the GPU work that one iteration of the loop launched, whatever the host does meanwhile. It ends when the last
+of this work ends and begins where the step before ended, so that a step that follows another is as long as the loop
+takes for an iteration; the first, and one after other work, begin with their own first kernel.
+``iterations.py`` and ``repetition.py`` find the iterations.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from phantora.errors import PhantoraError
+from phantora.trace.analysis.iterations import (
+    Iteration,
+    Iterations,
+    Marks,
+    by_annotation,
+    by_dataloader,
+    by_optimizer,
+    by_profiler,
+    read_marks,
+    repeated_annotations,
+)
+from phantora.trace.analysis.repetition import by_repetition
+from phantora.trace.analysis.unusual import Content, notes
 from phantora.trace.reader import Log
+from phantora.trace.schema import DEVICE_KINDS, KIND_CODE
 
 Ints = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
-_PROFILER = re.compile(r"ProfilerStep\s*#\s*(\d+)")
-_OPTIMIZER = "Optimizer.step#"
+SOURCES = ("optimizer", "profiler", "dataloader", "annotation", "pattern", "run")
+_ENOUGH = 0.5  # of the GPUs' work must lie in steps, or other iterations are looked for
+_ANNOTATION = re.compile(r"annotation[ :=](.+)")
+_BACKWARD = re.compile(r"backward", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -36,49 +48,92 @@ class Step:
     name: str
     start: int
     end: int
+    note: str = ""
+    """Why it does not stand for the others (``unusual.py``); empty for a steady one."""
+    begin: int | None = None
+    """From when its iteration was on the host; None for the time of the GPU."""
+    until: int | None = None
+
+    @property
+    def host(self) -> tuple[int, int]:
+        """The stretch of the host's time, both ends included."""
+        return (
+            self.start if self.begin is None else self.begin,
+            self.end if self.until is None else self.until,
+        )
 
 
 @dataclass(frozen=True)
 class Steps:
     source: str
-    """``profiler``, ``optimizer`` or ``run``."""
+    """``optimizer``, ``profiler``, ``dataloader``, ``annotation NAME``, ``pattern``, ``run`` or ``time``."""
     of_rank: dict[int, list[Step]]
+    covered: float = 1.0
+    """Share of the GPUs' busy time that lies in steps."""
 
     def numbers(self) -> list[int]:
         return sorted({step.number for steps in self.of_rank.values() for step in steps})
 
+    def steady(self) -> set[int]:
+        """Numbers of the steps that stand for the run; all, if every one has a note."""
+        noted = {step.number for steps in self.of_rank.values() for step in steps if step.note}
+        return set(self.numbers()) - noted or set(self.numbers())
 
-class Mark(NamedTuple):
-    """An annotation that says where a step ends or lies."""
-
-    start: int
-    end: int
-    name: str
-    thread: int
+    def notes(self) -> dict[int, str]:
+        return {step.number: step.note for steps in self.of_rank.values() for step in steps if step.note}
 
 
-def find_steps(log: Log, ranks: Collection[int] | None = None) -> Steps:
-    """The steps of `ranks` (all without)."""
+def find_steps(log: Log, ranks: Collection[int] | None = None, by: str | None = None) -> Steps:
+    """The steps of `ranks` (all without), by what `by` names: one of :data:`SOURCES`, ``annotation:NAME``; without it
+    by the first of them that most of the GPUs' work belongs to. Raises PhantoraError if `by` finds none."""
     extent = _extents(log, ranks)
-    names = log.words("name")
-    profiler = np.array([_PROFILER.match(name) is not None for name in names] + [False])
-    optimizer = np.array([name.startswith(_OPTIMIZER) for name in names] + [False])
-    profiled: dict[int, list[Mark]] = {rank: [] for rank in extent}
-    optimized: dict[int, list[Mark]] = {rank: [] for rank in extent}
-    for batch in log.batches(("rank", "stream", "name", "start", "end"), kinds=("annotation",), ranks=ranks):
-        for marks, spans in ((profiler, profiled), (optimizer, optimized)):
-            for row in np.flatnonzero(marks[batch["name"]]):
-                start, end, thread = (int(batch[column][row]) for column in ("start", "end", "stream"))
-                spans[int(batch["rank"][row])].append(Mark(start, end, names[batch["name"][row]], thread))
-    if extent and all(profiled.values()):
-        return Steps("profiler", {rank: _from_profiler(spans) for rank, spans in profiled.items()})
-    if extent and all(optimized.values()):
-        busy = _passes_between(log, optimized)
-        done = _completions(log, optimized)
-        found = {rank: _from_optimizer(extent[rank][0], done[rank], busy[rank]) for rank in extent}
-        if all(found.values()):
-            return Steps("optimizer", found)
-    return Steps("run", {rank: [Step(1, "run", start, end)] for rank, (start, end) in extent.items()})
+    whole = Steps("run", {rank: [Step(1, "run", start, end)] for rank, (start, end) in extent.items()})
+    if not extent or by == "run":
+        return whole
+    marks = read_marks(log, extent)
+    if by is not None:
+        iterations = _asked(log, marks, by)()
+        found = _steps(log, iterations) if iterations else None
+        if found is None:
+            raise PhantoraError(f"{log.path}: no steps by {by}{_hint(marks)}")
+        return found
+    best = whole
+    for source in ("optimizer", "profiler", "dataloader", *_annotations(marks), "pattern"):
+        iterations = _asked(log, marks, source)()
+        found = _steps(log, iterations) if iterations else None
+        if found is None:
+            continue
+        if found.covered >= _ENOUGH:
+            return found
+        if best is whole or found.covered > best.covered:
+            best = found
+    return best
+
+
+def _annotations(marks: Marks) -> list[str]:
+    """Those worth trying: the rarest that repeat."""
+    return [f"annotation:{name}" for name in repeated_annotations(marks)[:3]]
+
+
+def _asked(log: Log, marks: Marks, by: str) -> Callable[[], Iterations | None]:
+    named = _ANNOTATION.fullmatch(by)
+    known: dict[str, Callable[[], Iterations | None]] = {
+        "optimizer": lambda: by_optimizer(log, marks),
+        "profiler": lambda: by_profiler(marks),
+        "dataloader": lambda: by_dataloader(marks),
+        "annotation": lambda: by_annotation(marks, next(iter(repeated_annotations(marks)), "")),
+        "pattern": lambda: by_repetition(log, marks),
+    }
+    if named:
+        return lambda: by_annotation(marks, named[1])
+    if by not in known:
+        raise PhantoraError(f"steps by {by!r}: there are {', '.join(SOURCES)} and annotation:NAME")
+    return known[by]
+
+
+def _hint(marks: Marks) -> str:
+    names = repeated_annotations(marks)[:5]
+    return f"; annotations that repeat: {', '.join(names)}" if names else ""
 
 
 def _extents(log: Log, ranks: Collection[int] | None) -> dict[int, tuple[int, int]]:
@@ -96,88 +151,103 @@ def _extents(log: Log, ranks: Collection[int] | None) -> dict[int, tuple[int, in
     return dict(sorted(extent.items()))
 
 
-def _from_profiler(spans: list[Mark]) -> list[Step]:
+# ---------------------------------------------------------------------- from the host's time to the GPU's
+
+
+@dataclass
+class _Launched:
+    """What a rank launched in each stretch of its host: even stretches lie between iterations, odd ones are them."""
+
+    edges: Ints
+    first: Ints
+    """Earliest start, ns."""
+    last: Ints
+    """Latest end."""
+    content: Content
+
+    @classmethod
+    def of(cls, iterations: Sequence[Iteration]) -> _Launched:
+        edges = np.array([edge for it in iterations for edge in (it.begin, _after(it.end))], np.int64)
+        size = len(edges) + 1
+        return cls(edges, np.full(size, np.iinfo(np.int64).max), np.zeros(size, np.int64), Content.empty(size))
+
+
+def _after(end: int) -> int:
+    return min(end, int(np.iinfo(np.int64).max) - 1) + 1
+
+
+def _steps(log: Log, iterations: Iterations) -> Steps | None:
+    """None if none of the iterations launched anything on the GPU of some rank."""
+    launched = {rank: _Launched.of(own) for rank, own in iterations.of_rank.items()}
+    _read(log, launched)
+    found: dict[int, list[Step]] = {}
+    contents: dict[int, list[Content]] = {}
+    busy = inside = optimizers = stepped = 0.0
+    for rank, own in iterations.of_rank.items():
+        work = launched[rank]
+        found[rank], contents[rank] = _of_rank(own, work)
+        busy += float(work.content.busy.sum())
+        inside += float(work.content.busy[1::2].sum())
+        optimizers += float(work.content.optimizer.sum())
+        stepped += float(work.content.optimizer[1::2].sum())
+    if not found or not all(found.values()):
+        return None
+    # A run may go on with other work (a long evaluation at its end); what counts is that no optimizer step is missed.
+    covered = stepped / optimizers if iterations.source == "optimizer" and optimizers else inside / (busy or 1.0)
+    timed = {rank: [(step.number, float(step.end - step.start)) for step in own] for rank, own in found.items()}
+    noted = notes(timed, contents)
+    of_rank = {rank: [replace(s, note=noted.get(s.number, "")) for s in own] for rank, own in found.items()}
+    return Steps(iterations.source, of_rank, covered)
+
+
+def _of_rank(iterations: Sequence[Iteration], work: _Launched) -> tuple[list[Step], list[Content]]:
+    done = np.maximum.accumulate(work.last)
     steps: list[Step] = []
-    for mark in sorted(spans):
-        match = _PROFILER.match(mark.name)
-        assert match is not None
-        if not steps or mark.start >= steps[-1].end:  # a nested second profiler adds nothing
-            steps.append(Step(int(match[1]), f"ProfilerStep#{match[1]}", mark.start, mark.end))
-    return steps
+    contents: list[Content] = []
+    begin: int | None = None
+    at = 1  # first stretch of the step in making
+    for i, iteration in enumerate(iterations):
+        slot = 2 * i + 1
+        begin = iteration.begin if begin is None else begin
+        before, end = int(done[at - 1]), int(done[slot])
+        first = int(work.first[at : slot + 1].min())
+        if end <= before or first == np.iinfo(np.int64).max:
+            continue  # nothing on the GPU: its time belongs to the next
+        follows = bool(steps) and not work.content.busy[at - 1]
+        steps.append(
+            Step(
+                iteration.number, iteration.name, before if follows else max(before, first), end,
+                begin=begin, until=iteration.end,
+            )
+        )  # fmt: skip
+        contents.append(work.content.part(at, slot + 1))
+        begin, at = None, slot + 2
+    return steps, contents
 
 
-def _passes_between(log: Log, spans: dict[int, list[Mark]]) -> dict[int, Mask]:
-    """For each rank, whether a backward pass ran between one optimizer's end and the next's (Lightning has the
-    optimizer call it): operators of another thread than the optimizer's, as autograd has its own. Of a rank
-    whose operators all ran in one thread, whether a kernel was launched before the next began."""
-    busy: dict[int, Mask] = {}
-    gaps: dict[int, tuple[Ints, Ints, Ints]] = {}
-    thread: dict[int, int] = {}
-    for rank, own in spans.items():
-        ordered = sorted(own)
-        gaps[rank] = (
-            np.array([mark.end for mark in ordered[:-1]], np.int64),
-            np.array([mark.start for mark in ordered[1:]], np.int64),
-            np.array([mark.end for mark in ordered[1:]], np.int64),
-        )
-        thread[rank] = ordered[0].thread
-        busy[rank] = np.zeros(len(ordered) - 1, bool)
-    single = {rank for rank, own in busy.items() if len(own)}
-    for rank, moments in _moments(log, "start", ("operator",), sorted(single), thread):
-        ended, _, end = gaps[rank]
-        busy[rank] |= _any_between(moments, ended, end)
-        single.discard(rank)
-    for rank, moments in _moments(log, "launch", ("kernel", "collective", "sendrecv"), sorted(single)):
-        ended, start, _ = gaps[rank]
-        busy[rank] |= _any_between(moments, ended, start)
-    return busy
+def _read(log: Log, launched: dict[int, _Launched]) -> None:
+    """Fills `launched` from the device rows."""
+    backward = np.array([bool(_BACKWARD.search(word)) for word in log.words("op")] + [False])
+    optimizer = np.array([word == "optimizer" for word in log.words("cls")] + [False])
+    to_host = np.array(["DtoH" in word for word in log.words("name")] + [False])
+    columns = ("kind", "rank", "launch", "start", "end", "op", "cls", "name", "bytes")
+    for batch in log.batches(columns, kinds=DEVICE_KINDS, ranks=launched):
+        small = batch["rank"].astype(np.int16) if int(batch["rank"].max()) < 1 << 15 else batch["rank"]
+        order = np.argsort(small, kind="stable")
+        present, begin = np.unique(small[order], return_index=True)
+        for rank, rows in zip(present.tolist(), np.split(order, begin[1:]), strict=True):
+            work = launched[rank]
+            launch, start, end = (batch[c][rows] for c in ("launch", "start", "end"))
+            slot = np.searchsorted(work.edges, np.where(launch >= 0, launch, start), "right")
+            np.minimum.at(work.first, slot, start)
+            np.maximum.at(work.last, slot, end)
+            content, size = work.content, len(work.last)
+            length = (end - start).astype(np.float64)
+            content.busy += np.bincount(slot, length, size)
+            kernel = batch["kind"][rows] == KIND_CODE["kernel"]
+            content.kernels += np.bincount(slot[kernel], minlength=size)
+            content.backward += np.bincount(slot[kernel & backward[batch["op"][rows]]], minlength=size)
+            content.optimizer += np.bincount(slot, length * optimizer[batch["cls"][rows]], size)
+            content.to_host += np.bincount(slot, batch["bytes"][rows] * to_host[batch["name"][rows]], size)
 
 
-def _moments(
-    log: Log, column: str, kinds: Collection[str], ranks: Collection[int], without: dict[int, int] | None = None
-) -> Iterator[tuple[int, Ints]]:
-    """By batch and rank the values of `column`, ascending; not of the thread that `without` names by rank."""
-    if not ranks:
-        return
-    own = np.full(max(ranks) + 1, -1)
-    for rank, thread in (without or {}).items():
-        if rank < len(own):
-            own[rank] = thread
-    for batch in log.batches(("rank", "stream", column), kinds=kinds, ranks=ranks):
-        kept = np.flatnonzero(batch["stream"] != own[batch["rank"]]) if without else np.arange(len(batch))
-        if not len(kept):
-            continue
-        order = kept[np.argsort(batch["rank"][kept], kind="stable")]
-        present, first = np.unique(batch["rank"][order], return_index=True)
-        for rank, moments in zip(present.tolist(), np.split(batch[column][order], first[1:]), strict=True):
-            yield rank, np.sort(moments)
-
-
-def _any_between(moments: Ints, lower: Ints, upper: Ints) -> Mask:
-    count = np.searchsorted(moments, upper, "right") - np.searchsorted(moments, lower, "left")
-    return np.asarray(count > 0)
-
-
-_DEVICE = ("kernel", "memcpy", "memset", "collective", "sendrecv")
-
-
-def _completions(log: Log, spans: dict[int, list[Mark]]) -> dict[int, list[int]]:
-    """For each rank and span, in order of start: when all that was launched until its end was done."""
-    ends = {rank: np.array([mark.end for mark in sorted(own)], np.int64) for rank, own in spans.items()}
-    latest = {rank: np.zeros(len(own) + 1, np.int64) for rank, own in ends.items()}
-    for batch in log.batches(("rank", "launch", "end"), kinds=_DEVICE, ranks=spans):
-        for rank in np.unique(batch["rank"]).tolist():
-            own = batch["rank"] == rank
-            np.maximum.at(latest[rank], np.searchsorted(ends[rank], batch["launch"][own]), batch["end"][own])
-    return {rank: np.maximum(own, np.maximum.accumulate(latest[rank])[:-1]).tolist() for rank, own in ends.items()}
-
-
-def _from_optimizer(begin: int, ends: list[int], busy: Mask) -> list[Step]:
-    steps: list[Step] = []
-    for i, end in enumerate(ends):
-        if i < len(busy) and not busy[i]:
-            continue
-        if end > begin:
-            steps.append(Step(len(steps) + 1, f"step {len(steps) + 1}", begin, end))
-            begin = end
-    return steps

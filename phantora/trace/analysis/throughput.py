@@ -1,50 +1,160 @@
-"""Tokens per second, if the log shows tokens: the indices that embedding tables were asked for.
+"""Tokens and samples of the job, if the log shows them.
 
-The forward operator is logged as the index_select that it becomes; the backward one names the indices.
+Tokens are the indices that the largest embedding table of a rank is asked for; the forward operator is logged as the
+index_select that it becomes, the backward one names the table, and is read where there is one. Samples are their
+first dimension, or that of the images of convolutions with at most four channels. Every rank's count, unless ranks
+share a batch: those of a group that exchanges activations of the embedding's size are tensor-parallel, and count once.
 """
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
 
+from phantora.trace.analysis.communicators import Group, collective_kind
 from phantora.trace.analysis.report import Throughput
-from phantora.trace.analysis.windows import Window, code
+from phantora.trace.analysis.windows import Window, kind_mask
 from phantora.trace.reader import Log
+from phantora.trace.schema import COMMUNICATION_KINDS
 
 EMBEDDING = "aten::embedding_dense_backward"
+_FORWARD = ("aten::index_select", "aten::embedding")
+_BACKWARD_CONVOLUTION = "aten::convolution_backward"
+_FORWARD_CONVOLUTIONS = ("aten::cudnn_convolution", "aten::convolution", "aten::_convolution")
 _ARGUMENTS = re.compile(r"\w+\[[\d,]*\], \w+\[([\d,]+)\], (\d+)")
-_KERNEL = code("kernel")
+_LOOKUP = re.compile(r"\w+\[(\d+),\d+\], (?:0, )?i(?:64|32)\[([\d,]+)\]")
+_IMAGES = re.compile(r"\w+\[(\d+),([1-4]),\d+,\d+\], \w+\[\d+,[1-4],\d+,\d+\]")
+_WIDTH = re.compile(r"\w+\[(?:[\d,]+,)?(\d+)\]")
+_LEAST_EXCHANGES = 2  # of activations in a step that make a group tensor-parallel
+
+_KERNEL, _COMMUNICATION = kind_mask(("kernel",)), kind_mask(COMMUNICATION_KINDS)
 
 
-class Tokens:
-    """Adds up, by embedding table, the indices of each rank and step."""
+@dataclass(frozen=True)
+class _Lookup:
+    """What one call of an operator says."""
 
-    def __init__(self, log: Log) -> None:
-        self._operator = np.array([word == EMBEDDING for word in log.words("op")] + [False])
-        self._shapes = [embedding(word) for word in log.words("shape")]
-        self._largest: list[int] = []
+    table: int
+    tokens: int
+    samples: int
+    backward: bool
+    elements: int = 0
+    """Of the activations that the embedding gives."""
+
+
+@dataclass
+class _Seen:
+    """Of one rank in one step."""
+
+    tokens: dict[tuple[bool, int], int] = field(default_factory=lambda: defaultdict(int))
+    samples: dict[tuple[bool, int], int] = field(default_factory=lambda: defaultdict(int))
+    elements: int = 0
+
+
+class Volume:
+    """Gathers windows of steady steps."""
+
+    def __init__(self, log: Log, known: dict[int, Group]) -> None:
+        self._known = known
+        operators, shapes = log.words("op"), log.words("shape")
+        readers = {EMBEDDING: _embedding, _BACKWARD_CONVOLUTION: _images}
+        readers.update(dict.fromkeys(_FORWARD, _lookup))
+        readers.update(dict.fromkeys(_FORWARD_CONVOLUTIONS, _images_forward))
+        self._readers = [readers.get(word) for word in operators]
+        self._wanted = np.array([reader is not None for reader in self._readers] + [False])
+        self._shapes = shapes
+        self._kinds = [collective_kind(word) for word in log.words("name")]
+        self._steps: list[tuple[float, float, float]] = []  # tokens, samples of the job; tokens of a rank
 
     def add(self, window: Window) -> None:
-        """Windows of steps only."""
-        mask = (window["kind"] == _KERNEL) & self._operator[window["op"]] & window.own()
-        rank, link, shape = (window[c][mask] for c in ("rank", "link", "shape"))
-        seen: dict[tuple[int, int], int] = {}
+        own = window.own()
+        mask = own & _KERNEL[window["kind"]] & self._wanted[window["op"]]
+        rank, link, op, shape = (window[c][mask] for c in ("rank", "link", "op", "shape"))
+        seen: dict[int, _Seen] = defaultdict(_Seen)
         _, first = np.unique(np.stack([rank, link]), axis=1, return_index=True)  # an operator may launch several
-        for r, s in zip(rank[first].tolist(), shape[first].tolist(), strict=True):
-            found = self._shapes[s] if s >= 0 else None
-            if found:
-                table, count = found[0], int(np.prod(found[1]))
-                seen[r, table] = seen.get((r, table), 0) + count
+        for r, o, s in zip(rank[first].tolist(), op[first].tolist(), shape[first].tolist(), strict=True):
+            reader = self._readers[o]
+            found = reader(self._shapes[s]) if reader and s >= 0 else None
+            if found is not None:
+                key = found.backward, found.table
+                seen[r].tokens[key] += found.tokens
+                seen[r].samples[key] += found.samples
+                seen[r].elements = max(seen[r].elements, found.elements)
         if seen:
-            self._largest.append(max(seen.values()))
+            shared = self._shared(window, {r: s.elements for r, s in seen.items()})
+            tokens = {r: _largest(s.tokens) for r, s in seen.items()}
+            samples = {r: _largest(s.samples) for r, s in seen.items()}
+            self._steps.append(
+                (
+                    sum(count / shared.get(r, 1) for r, count in tokens.items()),
+                    sum(count / shared.get(r, 1) for r, count in samples.items()),
+                    max(tokens.values()),
+                )
+            )
+
+    def _shared(self, window: Window, elements: dict[int, int]) -> dict[int, int]:
+        """By rank position how many ranks see the same batch."""
+        rows = np.flatnonzero(window.own() & _COMMUNICATION[window["kind"]])
+        columns = (window[c][rows].tolist() for c in ("rank", "comm", "name", "bytes"))
+        exchanged: dict[tuple[int, int], int] = defaultdict(int)
+        for rank, comm, name, moved in zip(*columns, strict=True):
+            size = elements.get(rank, 0)
+            if size and name >= 0 and self._kinds[name] in ("all_reduce", "all_gather", "reduce_scatter"):
+                exchanged[rank, comm] += moved in (2 * size, 4 * size)
+        found: dict[int, int] = defaultdict(lambda: 1)
+        for (rank, comm), count in exchanged.items():
+            if count >= _LEAST_EXCHANGES and comm in self._known:
+                found[rank] *= len(self._known[comm].ranks)
+        return found
 
     def report(self, step_time: float) -> Throughput | None:
-        if not self._largest or not step_time:
+        """`step_time` in ns."""
+        if not self._steps or not step_time:
             return None
-        tokens = float(np.median(self._largest))
-        return Throughput(tokens, tokens / step_time * 1e9, f"indices of {EMBEDDING}, of one rank")
+        tokens, samples, of_rank = np.median(np.array(self._steps), axis=0).tolist()
+        if not tokens and not samples:
+            return None
+        return Throughput(tokens, tokens / step_time * 1e9, samples, samples / step_time * 1e9, of_rank)
+
+
+def _largest(counts: dict[tuple[bool, int], int]) -> int:
+    """The most that any table was asked for, by backward operators if there are any."""
+    trained = [count for (backward, _), count in counts.items() if backward]
+    return max(trained or counts.values(), default=0)
+
+
+def _embedding(shape: str) -> _Lookup | None:
+    found = embedding(shape)
+    if found is None:
+        return None
+    table, indices = found
+    width = _WIDTH.match(shape)
+    tokens = prod(indices)
+    samples = indices[0] if len(indices) > 1 else 0
+    return _Lookup(table, tokens, samples, True, tokens * int(width[1]) if width else 0)
+
+
+def _lookup(shape: str) -> _Lookup | None:
+    match = _LOOKUP.match(shape)
+    return _Lookup(int(match[1]), prod(int(n) for n in match[2].split(",")), 0, False) if match else None
+
+
+def _images(shape: str) -> _Lookup | None:
+    """Of a convolution's backward: its gradient, its input, its weights."""
+    return _image(shape.split(", ", 1)[-1], True)
+
+
+def _images_forward(shape: str) -> _Lookup | None:
+    return _image(shape, False)
+
+
+def _image(shape: str, backward: bool) -> _Lookup | None:
+    match = _IMAGES.match(shape)
+    return _Lookup(-1, 0, int(match[1]), backward) if match else None
 
 
 def embedding(shape: str) -> tuple[int, list[int]] | None:

@@ -35,6 +35,13 @@ class Span:
     """Ranks that have this step."""
     start: Ints
     end: Ints
+    note: str = ""
+    """Why the step does not stand for the others; empty for a steady one."""
+
+    @property
+    def steady(self) -> bool:
+        """A step that stands for the run."""
+        return self.step is not None and not self.note
 
     @property
     def first(self) -> int:
@@ -85,6 +92,7 @@ def spans_of(steps: Steps, ranks: Sequence[int], begin: int, end: int, outside: 
     (in ns; rows that end at `begin` are left out, so it lies before the first row). Without
     `outside` the steps only."""
     numbers = steps.numbers()
+    steady, notes = steps.steady(), steps.notes()
     by_number: list[list[Step | None]] = []
     for number in numbers:
         found = {rank: next((s for s in steps.of_rank[rank] if s.number == number), None) for rank in ranks}
@@ -102,7 +110,7 @@ def spans_of(steps: Steps, ranks: Sequence[int], begin: int, end: int, outside: 
         stop = np.array([step.end if step else at[i] for i, step in enumerate(own)], np.int64)
         rest(start)
         name = next(step.name for step in own if step)
-        spans.append(Span(number, name, present, start, stop))
+        spans.append(Span(number, name, present, start, stop, "" if number in steady else notes[number]))
         at = np.maximum(at, stop)
     rest(np.full(len(ranks), end, np.int64))
     return spans

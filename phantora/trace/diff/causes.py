@@ -145,10 +145,12 @@ def _shapes(a: Side, b: Side, effect: float) -> Cause:
 def _share_of_work(a: Side, b: Side) -> str | None:
     """By which factor the work a token differs, if it is one of another division of the same model: 1, or the size of
     a group that communicates."""
-    x, y = (side.report.details.throughput if side.report.details else None for side in (a, b))
-    if x is None or y is None or not a.report.steady.flops or not b.report.steady.flops:
+    x, y = (side.report.headline.throughput for side in (a, b))
+    if x is None or y is None or not (x.tokens_of_rank and y.tokens_of_rank):
         return None
-    ratio = (b.report.steady.flops / y.tokens_per_step) / (a.report.steady.flops / x.tokens_per_step)
+    if not a.report.steady.flops or not b.report.steady.flops:
+        return None
+    ratio = (b.report.steady.flops / y.tokens_of_rank) / (a.report.steady.flops / x.tokens_of_rank)
     for size in (1, *a.groups):
         for factor, text in ((size, f"{size} times the" if size > 1 else "the same"), (1 / size, f"1/{size} of the")):
             if abs(ratio / factor - 1) < 0.01:

@@ -156,10 +156,10 @@ def _changes(a: dict[str, float], b: dict[str, float]) -> list[Change]:
 
 
 def rank_compute(report: Report) -> dict[int, float]:
-    """Mean compute time of a step by rank, without the first."""
+    """Mean compute time of a steady step by rank."""
     found = {}
     for rank in report.ranks:
-        steps = rank.steps[1:] or rank.steps
+        steps = [step for step in rank.steps if not step.note]
         if steps:
             found[rank.rank] = sum(step.times.compute for step in steps) / len(steps)
     return found

@@ -51,14 +51,14 @@ class Amount:
 
 
 class Inventory:
-    """Sums over the windows of steps, without the first when there are several."""
+    """Sums over the windows of steady steps."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._parts: list[tuple[Sums, Sums, int]] = []  # compute, communication, ranks; by step, backwards
 
     def add(self, window: Window) -> None:
-        if window.span.step is None:
+        if not window.span.steady:
             return
         own = window.own()
         self._parts.append(
@@ -80,7 +80,7 @@ class Inventory:
 
     def result(self) -> tuple[dict[Operation, Amount], dict[Transfer, Amount]]:
         """Means per rank and step."""
-        parts = self._parts[:-1] or self._parts  # windows came backwards: the last part is the first step
+        parts = self._parts
         share = sum(ranks for _, _, ranks in parts) or 1
         names, operators, shapes, classes = (self._log.words(c) for c in ("name", "op", "shape", "cls"))
         known = groups(self._log)

@@ -1,0 +1,144 @@
+"""Iterations found by repetition: loops without optimizer (inference, text generation, a replayed graph) launch the
+same sequence of work again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from phantora.trace.analysis.grouping import group
+from phantora.trace.analysis.iterations import Iteration, Iterations
+from phantora.trace.reader import Log
+from phantora.trace.schema import DEVICE_KINDS
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+_LEAST = 3  # repetitions that make a pattern
+_ALIKE = 0.7  # of the rows repeat after one period
+_MOST_OF = 0.5  # of all rows belong to the repetitions
+_MOST_PERIODS = 64  # looked at
+# What an iteration begins with: a batch copied to the GPU, tokens looked up.
+_INPUTS = ("Memcpy HtoD", "aten::embedding", "aten::index_select")
+
+
+def by_repetition(log: Log, ranks: Iterable[int]) -> Iterations | None:
+    """The iterations of every rank; None if a rank shows no pattern. Work is compared with its shapes, and if that
+    shows nothing (the cache of keys and values grows with every token) without."""
+    found: dict[int, list[Iteration]] = {}
+    for rank in ranks:
+        launched = _launches(log, rank)
+        own = _iterations(launched, launched.exact) or _iterations(launched, launched.loose)
+        if not own:
+            return None
+        found[rank] = own
+    return Iterations("pattern", found) if found else None
+
+
+@dataclass
+class _Launches:
+    """Of all that a rank launched, in order."""
+
+    time: Ints
+    exact: Ints
+    """A number per operator and its shapes."""
+    loose: Ints
+    """A number per operator."""
+    inputs: Mask
+    works: Mask
+    """Rows with flops: what only fills or copies makes no iteration."""
+
+
+_COLUMNS = ("launch", "id", "op", "shape", "name", "flops")
+
+
+def _launches(log: Log, rank: int) -> _Launches:
+    parts = [
+        [batch[column] for column in _COLUMNS] for batch in log.batches(_COLUMNS, kinds=DEVICE_KINDS, ranks=(rank,))
+    ]
+    columns = [np.concatenate(part) for part in zip(*parts, strict=True)] if parts else [np.zeros(0)] * len(_COLUMNS)
+    launch, row, op, shape, name = (column.astype(np.int64) for column in columns[:-1])
+    order = np.lexsort((row, launch))
+    launch, op, shape, name = launch[order], op[order], shape[order], name[order]
+    bare = np.where(op >= 0, -1, name)
+    _, exact = group((op, bare, shape))
+    _, loose = group((op, bare))
+    inputs = np.zeros(len(launch), bool)
+    for column, words in ((name, log.words("name")), (op, log.words("op"))):
+        inputs |= np.array([word.startswith(_INPUTS) for word in words] + [False])[column]
+    return _Launches(launch, exact, loose, inputs, columns[-1][order] > 0)
+
+
+def _iterations(launched: _Launches, symbols: Ints) -> list[Iteration]:
+    period = _period(symbols, launched)
+    if not period:
+        return []
+    begins = _anchors(symbols, launched.inputs, period)
+    end = int(begins[-1]) + period
+    if end > len(symbols):  # the last is not whole
+        begins, end = begins[:-1], int(begins[-1])
+    stop = int(launched.time[end]) - 1 if end < len(symbols) else int(np.iinfo(np.int64).max)
+    starts = launched.time[begins].tolist()
+    ends = [*(start - 1 for start in starts[1:]), stop]
+    return [
+        Iteration(i + 1, f"repetition {i + 1}", start, end)
+        for i, (start, end) in enumerate(zip(starts, ends, strict=True))
+    ]
+
+
+def _period(symbols: Ints, launched: _Launches) -> int:
+    """Rows of one iteration; 0 if nothing repeats. The shortest period with an input in it; else the one by which
+    most rows repeat, since a model's layers repeat inside of an iteration."""
+    best, most = 0, 0.0
+    for period in sorted(_gaps(symbols)):
+        same = symbols[:-period] == symbols[period:]
+        begin, end = _region(same, period)
+        if end - begin < (_LEAST - 1) * period or end + period - begin < _MOST_OF * len(symbols):
+            continue
+        share = float(same[begin:end].mean())
+        if share < _ALIKE or not bool(launched.works[begin : begin + period].any()):
+            continue
+        if bool(launched.inputs[begin : begin + period].any()) and share > 0.9:
+            return period
+        if share > most + 0.001:
+            best, most = period, share
+    return best
+
+
+def _gaps(symbols: Ints) -> list[int]:
+    """Periods worth a look: distances at which some symbol returns in most cases, the commonest first."""
+    order = np.argsort(symbols, kind="stable")
+    same = np.flatnonzero(symbols[order][1:] == symbols[order][:-1])
+    gap = order[same + 1] - order[same]
+    if not len(gap):
+        return []
+    lengths, counts = np.unique(gap, return_counts=True)
+    weight = lengths * counts
+    kept = np.argsort(-weight, kind="stable")[:_MOST_PERIODS]
+    return [int(length) for length in lengths[kept] if length * _LEAST <= len(symbols)]
+
+
+def _region(same: Mask, period: int) -> tuple[int, int]:
+    """From the first to the last stretch of a whole period that repeats."""
+    runs = np.concatenate([[0], np.cumsum(same)])
+    if len(same) < period:
+        return 0, 0
+    whole = np.flatnonzero(runs[period:] - runs[:-period] == period)
+    return (int(whole[0]), int(whole[-1]) + period) if len(whole) else (0, 0)
+
+
+def _anchors(symbols: Ints, inputs: Mask, period: int) -> Ints:
+    """Where iterations begin: positions of a symbol that occurs once in each, an input if there is one."""
+    begin, end = _region(symbols[:-period] == symbols[period:], period)
+    block = symbols[begin : begin + period]
+    values, counts = np.unique(block, return_counts=True)
+    once = np.isin(block, values[counts == 1])
+    if not bool(once.any()):
+        return np.arange(begin, end + period, period)
+    chosen = once & inputs[begin : begin + period]
+    symbol = block[int(np.argmax(chosen if bool(chosen.any()) else once))]
+    found = np.flatnonzero(symbols == symbol)
+    return found[(found >= begin) & (found < end + period)]

@@ -1,0 +1,72 @@
+"""How wrong a step's time may be: the error bars of its durations, added up.
+
+Durations of one class and one provenance are wrong together (a table that is off is off for all of its products), those
+of different ones independently; so errors add up within, and their squares between. Work that runs beside other work
+counts with the share of its time that the step is made of. Waits for other ranks are as wrong as the work of those.
+The host's part, and what is common to all (clocks, machines that differ), come on top.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from math import sqrt
+
+import numpy as np
+import numpy.typing as npt
+
+from phantora.trace.analysis.report import Times
+from phantora.trace.analysis.windows import Window, kind_mask
+from phantora.trace.reader import Log
+from phantora.trace.schema import COMMUNICATION_KINDS, COPY_KINDS, DEVICE_KINDS
+
+Floats = npt.NDArray[np.float64]
+
+# Of durations whose log does not say it (an earlier format, a price without).
+_DEFAULT = {"measured": 0.05, "modelled": 0.13, "interpolated": 0.2, "scaled": 0.2, "roofline": 0.4}
+_UNKNOWN = 0.4
+# Relative errors of a step that no price knows of (docs/accuracy.md, Error bars).
+_COMMON = 0.02
+_HOST = 0.25
+
+_DEVICE, _COMMUNICATION, _COPY = (kind_mask(kinds) for kinds in (DEVICE_KINDS, COMMUNICATION_KINDS, COPY_KINDS))
+_COMPUTE, _TRANSFER, _COPIES = range(3)
+
+
+class Uncertainty:
+    """Adds up windows of steady steps."""
+
+    def __init__(self, log: Log) -> None:
+        self._classes, self._provenances = log.words("cls"), log.words("provenance")
+        self._default = np.array([_DEFAULT.get(word, _UNKNOWN) for word in self._provenances] + [_UNKNOWN])
+        size = (len(self._classes) + 1) * (len(self._provenances) + 1)
+        self._errors: Floats = np.zeros((3, size))  # error x ns by kind of work, and class and provenance
+        self._time: Floats = np.zeros(3)
+        self._count = 0  # ranks and steps
+
+    def add(self, window: Window) -> None:
+        self._count += int(window.span.present.sum())
+        mask = _DEVICE[window["kind"]] & window.own()
+        kind, start, end, ready, cls, provenance, error = (
+            window[c][mask] for c in ("kind", "start", "end", "ready", "cls", "provenance", "error")
+        )
+        communication = _COMMUNICATION[kind]
+        time = (end - np.where(communication, np.clip(ready, start, end), start)).astype(np.float64)
+        error = np.where(np.isnan(error), self._default[provenance], error)
+        work = np.where(communication, _TRANSFER, np.where(_COPY[kind], _COPIES, _COMPUTE))
+        key = (cls.astype(np.int64) + 1) * (len(self._provenances) + 1) + provenance + 1
+        size = self._errors.shape[1]
+        self._errors += np.bincount(work * size + key, error * time, 3 * size).reshape(3, size)
+        self._time += np.bincount(work, time, 3)
+
+    def report(self, steady: Times) -> float | None:
+        """Relative error bar of the step that `steady` describes: the true one lies within it 9 times in 10."""
+        if not steady.time or not self._count:
+            return None
+        stalls: dict[str, float] = defaultdict(float, steady.stalls)
+        waits = stalls["late rank"] + stalls["pipeline bubble"]
+        in_step = np.array([steady.compute + waits, stalls["transfer"], stalls["copy"]])
+        busy = self._time / self._count
+        share = np.divide(in_step, busy, out=np.zeros(3), where=busy > 0)
+        parts = (self._errors / self._count * share[:, None]).sum(axis=0) / steady.time
+        host = _HOST * (stalls["host"] + stalls["synchronisation"]) / steady.time
+        return sqrt(float((parts**2).sum()) + host**2 + _COMMON**2)

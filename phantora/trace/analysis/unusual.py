@@ -1,0 +1,82 @@
+"""Which steps do not stand for the run: start-up, evaluations, checkpoints, work that others do not have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+_LONGER = 1.005  # than the typical step, or nothing in it is worth a note
+_MORE, _FEWER = 1.02, 0.9  # kernels than the typical step's
+_CHECKPOINT = 1 << 20  # bytes to the host beyond the typical step's
+_HICCUP = 1.5  # times as long with the same work
+
+
+@dataclass
+class Content:
+    """Sums over the device rows of one or several stretches of a rank's host."""
+
+    busy: Floats
+    """ns."""
+    kernels: Floats
+    backward: Floats
+    """Kernels of backward operators."""
+    optimizer: Floats
+    """ns of optimizers."""
+    to_host: Floats
+    """Bytes copied to the host."""
+
+    @classmethod
+    def empty(cls, size: int) -> Content:
+        return cls(*(np.zeros(size) for _ in fields(cls)))
+
+    def part(self, begin: int, end: int) -> Content:
+        """The sum over stretches `begin` to `end` (excluded)."""
+        return Content(*(getattr(self, f.name)[begin:end].sum(keepdims=True) for f in fields(self)))
+
+
+Timed = tuple[int, float]  # number of a step, ns
+
+
+def notes(steps: Mapping[int, Sequence[Timed]], contents: Mapping[int, Sequence[Content]]) -> dict[int, str]:
+    """By number of a step why it is unusual; both by rank. The first of several steps pays for start-up."""
+    numbers = sorted({number for own in steps.values() for number, _ in own})
+    if len(numbers) < 2:
+        return {}
+    place = {number: i for i, number in enumerate(numbers)}
+    table = np.zeros((5, len(numbers)))  # time, kernels, backward, bytes to the host; ranks
+    for rank, own in steps.items():
+        for (number, time), content in zip(own, contents[rank], strict=True):
+            values = (time, content.kernels[0], content.backward[0], content.to_host[0], 1)
+            table[:, place[number]] += values
+    means = table[:4] / np.maximum(table[4], 1)
+    typical = np.median(means[:, 1:], axis=1).tolist()
+    found = {numbers[0]: "start-up"}
+    for number, own_means in zip(numbers[1:], means[:, 1:].T.tolist(), strict=True):
+        note = _note(own_means, typical)
+        if note:
+            found[number] = note
+    if len(found) == len(numbers):  # then none of the notes means anything
+        return {numbers[0]: "start-up"}
+    return found
+
+
+def _note(own: Sequence[float], typical: Sequence[float]) -> str:
+    time, kernels, backward, to_host = own
+    if kernels < _FEWER * typical[1]:
+        return "less work"
+    if time < _LONGER * typical[0]:
+        return ""
+    said = []
+    if to_host > typical[3] + _CHECKPOINT:
+        said.append("checkpoint")
+    if kernels > _MORE * typical[1]:
+        trains = typical[2] > 0
+        said.append("evaluation" if trains and backward <= _MORE * typical[2] else "more work")
+    if not said and time > _HICCUP * typical[0]:
+        said.append("waits")
+    return ", ".join(said)
