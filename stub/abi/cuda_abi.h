@@ -58,8 +58,8 @@ enum {
 
 typedef struct ph_stream *cudaStream_t;
 typedef struct ph_event *cudaEvent_t;
-typedef struct ph_pool *cudaMemPool_t;
-typedef struct ph_kernel *cudaKernel_t;
+typedef struct phc_pool *cudaMemPool_t;
+typedef struct phc_kernel *cudaKernel_t;
 typedef void (*cudaHostFn_t)(void *data);
 typedef void (*cudaStreamCallback_t)(cudaStream_t stream, cudaError_t status, void *data);
 

@@ -1,6 +1,15 @@
-// What the files of the rank runtime share: rank.c (connection, clock, operators), rank_ring.c,
-// rank_names.c, rank_handles.c (streams, events), rank_memory.c, rank_known.c
-// and rank_payload.c.
+// What the files of the rank runtime share. Each uses only those above it:
+//   state    the connection's state, each thread's own
+//   clock    the host clock, and the lock under which records are written and it is published
+//   watchdog NCCL's watchdog threads in virtual time
+//   frames   operators, which launches belong to
+//   ring     records to the simulator, requests and their answers
+//   names, handles (streams, events), memory (ranges, accounts, true bytes), known
+//   payload  bytes that arrive later
+//   values   the payload rule: copies, sets, clears
+//   launch   what goes to a stream
+//   connect  begin and end of the connection
+//   unsupported
 #pragma once
 #pragma GCC visibility push(default)
 #include "rank/rank.h"
@@ -46,31 +55,41 @@ ph_thread *ph_this_thread(void);  // with the cached fields filled in
 static inline bool ph_live(void) { return atomic_load_explicit(&ph_rt.connected, memory_order_relaxed); }
 static inline bool ph_recording(void) { return ph_live() && !ph_rt.null_mode; }
 
-// rank.c
-void ph_check_simulator(void);         // ends the process when the simulator is gone or aborts
-static inline void ph_check_aborted(void) {
-  if (__atomic_load_n(&ph_rt.header->sim_state, __ATOMIC_RELAXED) == PH_SIM_ABORTED) ph_check_simulator();
-}
-void ph_raise_clock(int64_t time);     // clock = max(clock, time), by threads that move it
-void ph_publish_clock(void);
+// clock.c
+void ph_clock_reset(void);          // at the connection
+void ph_clock_detach(void);         // in a forked child
+void ph_raise_clock(int64_t time);  // clock = max(clock, time), by threads that move it
+void ph_publish_clock(void);        // with the emit lock held
+// frames.c
 void ph_attribute(ph_record *record);  // sets op from the frame and counts the launch
-// rank_ring.c
+// Is this thread in an operator that has begun? Its kernels have no price before it ends, and what has none
+// holds up its GPU.
+bool ph_operator_open(void);
+// ring.c
 void ph_ring_reset(void);
 // As ph_request; the reply's bytes go to `data` (PH_REPLY_BYTES of room) and their number to `got`.
 ph_answer ph_ask(ph_record *record, const void *blob, size_t length, uint8_t *data, size_t *got);
 // Fetches what is left of a payload from `offset` on. 0, or the negative status of the answer.
 int ph_fetch(uint64_t ticket, uint8_t *data, size_t total, size_t offset);
-void ph_flush_names(void);             // sends names that were defined before the connection
-// rank_handles.c
+// names.c
+void ph_flush_names(void);  // sends names that were defined before the connection
+// handles.c
 void ph_handles_reset(int devices);
-// rank_memory.c
+// memory.c
+size_t ph_memory_release(void *pointer);  // frees an allocation; its size, 0 for none
+bool ph_memory_on_device(const void *pointer);
+void ph_memory_zero(void *pointer, size_t bytes);  // what is true of the device's memory there becomes zero
 void ph_memory_store(void *pointer, const void *data, size_t bytes);  // payload bytes: marks, drops nothing
-// rank_payload.c
-void ph_payload_reset(void);
-// rank_known.c
+bool ph_memory_true(const void *pointer, size_t bytes);  // do true bytes lie there?
+// The first run of true bytes in a piece of memory: [from, to), empty where there is
+// none. It ends at most where the allocation at `pointer` ends: go on from there.
+void ph_memory_run(const void *pointer, size_t bytes, const char **from, const char **to);
+// known.c
 void ph_known_reset(void);
 void ph_known_drop(const void *pointer, size_t bytes);  // it is overwritten
-// rank_watchdog.c
+// payload.c
+void ph_payload_reset(void);
+// watchdog.c
 void ph_watchdog_rounds(void);  // lets NCCL's watchdogs make their round if it is due
 void ph_watchdogs_reset(void);
 void ph_watchdog_asks(bool asks);  // the watchdog that calls waits for an answer, or has it

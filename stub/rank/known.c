@@ -59,10 +59,3 @@ void ph_memory_know(const void *pointer, size_t bytes) {
   atomic_store(&count, n + 1);
   pthread_mutex_unlock(&lock);
 }
-
-void ph_memory_give(void *pointer, const void *data, size_t bytes) {
-  if (!bytes) return;
-  ph_touch_drop(pointer, bytes);
-  ph_memory_store(pointer, data, bytes);
-  ph_memory_know(pointer, bytes);
-}

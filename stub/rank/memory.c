@@ -254,7 +254,7 @@ static void release_chunk(chunk *dead) {
   free(dead);
 }
 
-int ph_memory_free(void *pointer) {
+size_t ph_memory_release(void *pointer) {
   pthread_mutex_lock(&lock);
   range *r = take(pointer, 1U << PH_SPACE_DEVICE, true);
   if (r && r->small) {
@@ -267,9 +267,7 @@ int ph_memory_free(void *pointer) {
   size_t size = r ? r->is.size : 0;
   if (r) discard(r);
   pthread_mutex_unlock(&lock);
-  if (!size) return -1;
-  ph_touch_drop(pointer, size);  // bytes on their way would be stored into memory that is gone
-  return 0;
+  return size;
 }
 
 void *ph_pinned_alloc(size_t bytes) {
@@ -438,23 +436,7 @@ void ph_memory_wrote(void *pointer, size_t bytes) {
   pthread_mutex_unlock(&lock);
 }
 
-static bool is_zero(const char *data, size_t bytes) {
-  return !bytes || (data[0] == 0 && !memcmp(data, data + 1, bytes - 1));
-}
-
-// Zeroes host memory. Pages that read as zero already are not written: large buffers that nobody
-// filled then cost no memory.
-static void zero_host(char *data, size_t bytes) {
-  while (bytes) {
-    size_t step = PAGE - (uintptr_t)data % PAGE;
-    if (step > bytes) step = bytes;
-    if (!is_zero(data, step)) memset(data, 0, step);
-    data += step;
-    bytes -= step;
-  }
-}
-
-static bool on_device(const void *pointer) {
+bool ph_memory_on_device(const void *pointer) {
   pthread_mutex_lock(&lock);
   range *r = find((uintptr_t)pointer);
   bool device = r && r->is.space == PH_SPACE_DEVICE;
@@ -462,15 +444,11 @@ static bool on_device(const void *pointer) {
   return device;
 }
 
-void ph_memory_clear(void *pointer, size_t bytes) {
-  if (!bytes) return;
-  ph_touch_drop(pointer, bytes);
+void ph_memory_zero(void *pointer, size_t bytes) {
+  if (!atomic_load_explicit(&marked_pages, memory_order_relaxed)) return;
   pthread_mutex_lock(&lock);
-  range *r = find((uintptr_t)pointer);
-  bool device = r && r->is.space == PH_SPACE_DEVICE;
-  if (device && atomic_load_explicit(&marked_pages, memory_order_relaxed)) each_piece(pointer, bytes, clear_in);
+  each_piece(pointer, bytes, clear_in);
   pthread_mutex_unlock(&lock);
-  if (r && !device) zero_host(pointer, bytes);  // memory of the host that a kernel wrote
 }
 
 void ph_memory_store(void *pointer, const void *data, size_t bytes) {
@@ -478,45 +456,7 @@ void ph_memory_store(void *pointer, const void *data, size_t bytes) {
   ph_memory_wrote(pointer, bytes);
 }
 
-void ph_memory_set(void *pointer, int value, size_t bytes) {
-  if (!bytes) return;
-  ph_touch_drop(pointer, bytes);
-  if ((unsigned char)value && bytes <= PH_TRUE_COPY_BYTES) {
-    memset(pointer, value, bytes);
-    ph_memory_wrote(pointer, bytes);
-  } else if (on_device(pointer)) {
-    ph_memory_clear(pointer, bytes);
-  } else {
-    memset(pointer, value, bytes);  // host memory: the device would have written it all
-  }
-}
-
-// Device bytes to the host: what is true is copied, all else is zero without being read.
-static void read_device(char *dst, const char *src, size_t bytes) {
-  uintptr_t at = (uintptr_t)src, end = at + bytes;
-  while (at < end) {
-    pthread_mutex_lock(&lock);
-    range *r = find(at);
-    uintptr_t stop = r && r->is.base + r->is.size < end ? r->is.base + r->is.size : end;
-    uintptr_t from = stop, to = stop;  // the next run of true bytes
-    if (r && r->pages) {
-      size_t first, last;
-      pages_of(r, at, stop, &first, &last);
-      size_t page = next_marked(r, first, last), run = page;
-      while (run < last && (r->pages[run / 64] >> run % 64 & 1)) run++;
-      if (page < last) {
-        from = page_address(r, page) < at ? at : page_address(r, page);
-        to = page_address(r, run) > stop ? stop : page_address(r, run);
-      }
-    }
-    pthread_mutex_unlock(&lock);
-    zero_host(dst + (at - (uintptr_t)src), from - at);
-    memcpy(dst + (from - (uintptr_t)src), (const void *)from, to - from);
-    at = to;
-  }
-}
-
-static bool has_true_bytes(const void *pointer, size_t bytes) {
+bool ph_memory_true(const void *pointer, size_t bytes) {
   uintptr_t at = (uintptr_t)pointer, end = at + bytes;
   bool found = false;
   pthread_mutex_lock(&lock);
@@ -532,38 +472,21 @@ static bool has_true_bytes(const void *pointer, size_t bytes) {
   return found;
 }
 
-// The operator knows the number that it will read back from the device (see ph_frame).
-static bool answer_readback(void *dst, size_t bytes) {
-  if (bytes > 8) return false;
-  for (ph_frame *frame = ph_top_frame(); frame; frame = frame->parent) {
-    if (!frame->readback) continue;
-    memcpy(dst, &frame->readback_value, bytes);  // little endian: the lower bytes
-    return true;
+void ph_memory_run(const void *pointer, size_t bytes, const char **from, const char **to) {
+  uintptr_t at = (uintptr_t)pointer, end = at + bytes;
+  pthread_mutex_lock(&lock);
+  range *r = find(at);
+  uintptr_t stop = r && r->is.base + r->is.size < end ? r->is.base + r->is.size : end;
+  *from = *to = (const char *)stop;
+  if (r && r->pages) {
+    size_t first, last;
+    pages_of(r, at, stop, &first, &last);
+    size_t page = next_marked(r, first, last), run = page;
+    while (run < last && (r->pages[run / 64] >> run % 64 & 1)) run++;
+    if (page < last) {
+      *from = (const char *)(page_address(r, page) < at ? at : page_address(r, page));
+      *to = (const char *)(page_address(r, run) > stop ? stop : page_address(r, run));
+    }
   }
-  return false;
-}
-
-void ph_memory_copy(void *dst, const void *src, size_t bytes) {
-  if (!bytes || dst == src) return;
-  bool to_device = on_device(dst), from_device = on_device(src);
-  if (from_device && !to_device && answer_readback(dst, bytes)) return;
-  bool known = from_device && ph_memory_known(src, bytes);
-  if (to_device && bytes > PH_TRUE_COPY_BYTES && !known) {
-    ph_memory_clear(dst, bytes);
-    return;
-  }
-  ph_touch(src, bytes);
-  ph_touch_drop(dst, bytes);
-  if (!from_device) {
-    memmove(dst, src, bytes);
-    if (to_device) ph_memory_wrote(dst, bytes);
-  } else if (!to_device) {
-    read_device(dst, src, bytes);
-  } else if (has_true_bytes(src, bytes)) {
-    memmove(dst, src, bytes);
-    ph_memory_wrote(dst, bytes);
-    if (known) ph_memory_know(dst, bytes);
-  } else {
-    ph_memory_clear(dst, bytes);
-  }
+  pthread_mutex_unlock(&lock);
 }

@@ -1,4 +1,4 @@
-// The rank runtime (rank.c): what every stub library shares inside one simulated rank.
+// The rank runtime: what every stub library shares inside one simulated rank.
 //
 // A stub translates a CUDA call into calls of this interface and returns what CUDA would return.
 // The runtime owns the host clock, device memory, the ring to the simulator, streams' and events'

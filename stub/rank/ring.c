@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,9 +16,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#define EXIT_SIMULATOR_GONE 70  // EX_SOFTWARE
 #define LIVENESS_MS 500  // how often a waiting thread looks whether the simulator is alive
 
-static pthread_mutex_t emit_mutex = PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP;
 static uint64_t head;       // what control->head says
 static uint64_t tail_seen;  // a value that control->tail has had
 static uint32_t slots_used; // bit per reply slot
@@ -25,12 +26,24 @@ static pthread_mutex_t slot_mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t slot_freed = PTHREAD_COND_INITIALIZER;
 
 void ph_ring_reset(void) {
-  emit_mutex = (pthread_mutex_t)PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP;
   slot_mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
   slot_freed = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
   slots_used = 0;
   head = ph_rt.control ? ph_rt.control->head : 0;
   tail_seen = ph_rt.control ? __atomic_load_n(&ph_rt.control->tail, __ATOMIC_ACQUIRE) : 0;
+}
+
+// Ends the process when the simulator is gone or aborts.
+static void check_simulator(void) {
+  if (!ph_live()) return;
+  if (__atomic_load_n(&ph_rt.header->sim_state, __ATOMIC_ACQUIRE) == PH_SIM_ABORTED) _exit(EXIT_SIMULATOR_GONE);
+  if (!kill(ph_rt.header->sim_pid, 0) || errno != ESRCH) return;
+  dprintf(STDERR_FILENO, "phantora: the simulator is gone; rank %d ends\n", ph_rt.rank);
+  _exit(EXIT_SIMULATOR_GONE);
+}
+
+static void check_aborted(void) {
+  if (__atomic_load_n(&ph_rt.header->sim_state, __ATOMIC_RELAXED) == PH_SIM_ABORTED) check_simulator();
 }
 
 static void futex_wait(uint32_t *word, uint32_t value, int ms) {
@@ -46,14 +59,6 @@ static void wake_simulator(void) {
   syscall(SYS_futex, &header->doorbell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-void ph_emit_lock(void) {
-  if (ph_self.lock_depth++ == 0) pthread_mutex_lock(&emit_mutex);
-}
-
-void ph_emit_unlock(void) {
-  if (--ph_self.lock_depth == 0) pthread_mutex_unlock(&emit_mutex);
-}
-
 static void wait_for_room(void) {
   ph_control *control = ph_rt.control;
   int ms = 1;  // short at first: the simulator may have missed the flag while we set it
@@ -63,7 +68,7 @@ static void wait_for_room(void) {
     wake_simulator();
     tail_seen = __atomic_load_n(&control->tail, __ATOMIC_ACQUIRE);
     if (head - tail_seen < PH_RING_RECORDS) break;
-    ph_check_simulator();
+    check_simulator();
     futex_wait(&control->tail_futex, bell, ms);
     ms = ms * 2 < LIVENESS_MS ? ms * 2 : LIVENESS_MS;
   }
@@ -103,7 +108,7 @@ static void emit(ph_record *record, const void *blob, size_t length) {
 
 void ph_emit_blob(ph_record *record, const void *data, size_t length) {
   if (!ph_recording()) return;
-  ph_check_aborted();
+  check_aborted();
   record->slot = PH_NO_SLOT;
   emit(record, data, length);
 }
@@ -136,7 +141,7 @@ ph_answer ph_ask(ph_record *record, const void *blob, size_t length, uint8_t *da
   if (got) *got = 0;
   if (is_launch(record->kind)) ph_attribute(record);
   if (!ph_recording()) return (ph_answer){.status = 0, .time = ph_now()};
-  ph_check_aborted();
+  check_aborted();
   bool moves = ph_this_thread()->moves_clock;
   unsigned slot = take_slot();
   ph_reply *reply = &ph_rt.replies[slot];
@@ -147,7 +152,7 @@ ph_answer ph_ask(ph_record *record, const void *blob, size_t length, uint8_t *da
   emit(record, blob, length);
   while (!__atomic_load_n(&reply->futex, __ATOMIC_ACQUIRE)) {
     futex_wait(&reply->futex, 0, LIVENESS_MS);
-    if (!__atomic_load_n(&reply->futex, __ATOMIC_ACQUIRE)) ph_check_simulator();
+    if (!__atomic_load_n(&reply->futex, __ATOMIC_ACQUIRE)) check_simulator();
   }
   ph_answer answer = {reply->status, reply->time, reply->value};
   if (data && got) {

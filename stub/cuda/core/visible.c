@@ -2,7 +2,8 @@
 //
 // Read when CUDA is first used, as by the driver. The list ends at the first entry that names no GPU;
 // a GPU named twice, as an empty list, leaves none. NVML knows nothing of it and counts all GPUs.
-#include "cuda/core/cuda_core.h"
+#include "cuda/core/visible.h"
+#include "cuda/core/identity.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,14 +13,6 @@
 
 static int host_devices, visible_devices;
 static int physical[MAX_VISIBLE];
-
-void phc_uuid_text(int device, char text[PHC_UUID_TEXT]) {
-  unsigned char u[16];
-  phc_device_uuid(device, u);
-  int at = snprintf(text, PHC_UUID_TEXT, "GPU-");
-  for (int i = 0; i < 16; i++)
-    at += snprintf(text + at, PHC_UUID_TEXT - (size_t)at, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", u[i]);
-}
 
 // The GPU that an entry names: its number, or "GPU-" and enough of its UUID to tell it. -1: none.
 static int named(const char *entry, size_t length) {

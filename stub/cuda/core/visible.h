@@ -1,4 +1,4 @@
-// Which of its host's GPUs a process sees (cuda_visible.c).
+// Which of its host's GPUs a process sees.
 #pragma once
 
 #pragma GCC visibility push(default)

@@ -3,7 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include "abi/export.h"
-#include "cuda/core/cuda_core.h"
+#include "abi/cuda_abi.h"
+#include "rank/rank.h"
 
 enum { CUPTI_SUCCESS = 0, CUPTI_INVALID_PARAMETER = 1, CUPTI_MAX_LIMIT_REACHED = 12, CUPTI_QUEUE_EMPTY = 18 };
 typedef int CUptiResult;

@@ -7,7 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 #include "abi/export.h"
-#include "cuda/core/cuda_core.h"
+#include "cuda/core/context.h"
+#include "cuda/core/device.h"
+#include "cuda/core/identity.h"
 
 enum {
   NVML_SUCCESS = 0,

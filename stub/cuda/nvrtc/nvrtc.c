@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include "abi/export.h"
-#include "cuda/core/cuda_core.h"
+#include "abi/cuda_abi.h"
+#include "rank/rank.h"
 
 enum {
   NVRTC_SUCCESS = 0,

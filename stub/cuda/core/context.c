@@ -1,0 +1,55 @@
+// Whether CUDA can be used in this process and thread: connection, current context, sticky error.
+#include "cuda/core/context.h"
+#include "cuda/core/visible.h"
+
+#include <stdatomic.h>
+#include <unistd.h>
+
+static pid_t connected_process;  // a forked child inherits it and finds that it is another
+static _Atomic cudaError_t sticky;  // the error that ended the context
+static _Atomic bool primary_active[PHC_MAX_DEVICES];
+static __thread int context_device = -1;
+
+cudaError_t phc_ready(void) {
+  if (!ph_connected()) {
+    if (!connected_process) return cudaErrorNoDevice;
+    // A rank that has said its last goes on without being recorded: objects are destroyed at exit.
+    return connected_process == getpid() ? 0 : cudaErrorInitializationError;
+  }
+  if (!connected_process) {
+    phc_see(ph_devices());
+    connected_process = getpid();
+  }
+  return phc_devices() ? atomic_load_explicit(&sticky, memory_order_relaxed) : cudaErrorNoDevice;
+}
+
+cudaError_t phc_context(void) {
+  cudaError_t error = phc_ready();
+  if (error) return error;
+  int device = ph_current_device();
+  if (context_device != device) phc_context_set(device);
+  return 0;
+}
+
+cudaError_t phc_device_check(int device) {
+  cudaError_t error = phc_ready();
+  return error ? error : device >= 0 && device < phc_devices() ? 0 : cudaErrorInvalidDevice;
+}
+
+int phc_context_device(void) { return context_device; }
+
+void phc_context_set(int device) {
+  context_device = device;
+  if (device < 0) return;
+  if (device < PHC_MAX_DEVICES) atomic_store(&primary_active[device], true);
+  ph_set_current_device(device);
+}
+
+bool phc_primary_active(int device) { return device >= 0 && device < PHC_MAX_DEVICES && primary_active[device]; }
+
+cudaError_t phc_request_failed(void) {
+  atomic_store(&sticky, cudaErrorLaunchFailure);
+  return cudaErrorLaunchFailure;
+}
+
+uint8_t phc_helper_flag(void) { return ph_moves_clock() ? 0 : PH_F_HELPER; }

@@ -1,0 +1,136 @@
+// Copies of memory.
+#include "cuda/core/copy.h"
+#include "cuda/core/context.h"
+#include "cuda/core/host_function.h"
+#include "cuda/core/space.h"
+#include "cuda/core/stream.h"
+
+typedef struct copy_side {
+  enum ph_space space;
+  int device;
+} copy_side;
+
+static copy_side side_of(const void *pointer) {
+  ph_range range;
+  if (!ph_memory_find(pointer, &range)) return (copy_side){PH_SPACE_NONE, -1};
+  return (copy_side){range.space, range.device};
+}
+static bool on_device(copy_side side) {
+  return side.space == PH_SPACE_DEVICE || side.space == PH_SPACE_MANAGED;
+}
+static bool pageable(copy_side side) { return side.space == PH_SPACE_NONE; }
+
+// CUDA trusts addresses more than `kind`: with unified addressing it only insists that what the
+// kind calls device memory is memory it knows, up to the last byte (as measured on an H200).
+static cudaError_t copy_check(const void *dst, size_t dst_span, const void *src, size_t src_span, int kind) {
+  if (kind < cudaMemcpyHostToHost || kind > cudaMemcpyDefault) return cudaErrorInvalidMemcpyDirection;
+  if (!dst_span || !src_span) return 0;
+  if (!dst || !src || dst_span > SIZE_MAX / 4 || src_span > SIZE_MAX / 4) return cudaErrorInvalidValue;
+  bool dst_known = side_of(dst).space != PH_SPACE_NONE, src_known = side_of(src).space != PH_SPACE_NONE;
+  if ((kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice) && !dst_known)
+    return cudaErrorInvalidValue;
+  if ((kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice) && !src_known)
+    return cudaErrorInvalidValue;
+  if (dst_known && !phc_covered(dst, dst_span)) return cudaErrorInvalidValue;
+  if (src_known && !phc_covered(src, src_span)) return cudaErrorInvalidValue;
+  return 0;
+}
+
+// Puts the copy on the stream and waits where CUDA does ("API synchronization behavior" in the
+// runtime's manual): all but device-to-device for synchronous calls; for asynchronous ones what
+// reads from or writes to pageable memory, except that a block of up to 64 KiB is staged and the
+// call returns.
+static cudaError_t copy_emit(const void *dst, const void *src, size_t bytes, ph_stream *stream, bool async) {
+  copy_side to = side_of(dst), from = side_of(src);
+  enum ph_copy kind;
+  bool wait = !async;
+  if (on_device(to) && on_device(from)) {
+    kind = to.device == from.device ? PH_COPY_D2D : PH_COPY_P2P;
+    wait = false;
+  } else if (on_device(to)) {
+    kind = pageable(from) ? PH_COPY_H2D_PAGEABLE : PH_COPY_H2D_PINNED;
+    if (pageable(from) && bytes > 64 * 1024) wait = true;
+  } else if (on_device(from)) {
+    kind = pageable(to) ? PH_COPY_D2H_PAGEABLE : PH_COPY_D2H_PINNED;
+    if (pageable(to)) wait = true;
+  } else {
+    kind = PH_COPY_H2H;
+    wait = true;
+  }
+  ph_record record = {
+      .kind = PH_MEMCPY,
+      .stream = stream->id,
+      .id = kind,
+      .copy = {.bytes = bytes,
+               .peer = kind != PH_COPY_P2P ? -1 : stream->device == to.device ? from.device : to.device},
+  };
+  if (!wait) {
+    ph_launch(&record);
+    return 0;
+  }
+  record.flags = PH_F_SYNC | phc_helper_flag();
+  if (ph_request(&record, NULL, 0).status < 0) return phc_request_failed();
+  phc_finish_host_calls();
+  return 0;
+}
+
+cudaError_t phc_copy(void *dst, const void *src, size_t bytes, int kind, void *handle, int flags) {
+  ph_stream *stream = NULL;
+  cudaError_t error = phc_stream_find(handle, flags & PHC_PER_THREAD, &stream);
+  if (!error) error = copy_check(dst, bytes, src, bytes, kind);
+  if (error || !bytes) return error;
+  error = copy_emit(dst, src, bytes, stream, flags & PHC_ASYNC);
+  if (!error) ph_memory_copy(dst, src, bytes);
+  return error;
+}
+
+// Rows of one copy: the payload rule looks at the whole, so many small rows are not all carried.
+static void copy_rows(char *dst, size_t dst_pitch, const char *src, size_t src_pitch, size_t width,
+                      size_t height, size_t total) {
+  bool carried = total <= PH_TRUE_COPY_BYTES || !on_device(side_of(dst));
+  for (size_t row = 0; row < height; row++, dst += dst_pitch, src += src_pitch) {
+    if (carried) ph_memory_copy(dst, src, width);
+    else ph_memory_clear(dst, width);
+  }
+}
+
+cudaError_t phc_copy_2d(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width,
+                        size_t height, int kind, void *handle, int flags) {
+  ph_stream *stream = NULL;
+  cudaError_t error = phc_stream_find(handle, flags & PHC_PER_THREAD, &stream);
+  if (error) return error;
+  if (width > dst_pitch || width > src_pitch) return cudaErrorInvalidPitchValue;
+  size_t widest = dst_pitch > src_pitch ? dst_pitch : src_pitch;
+  if (height && widest > SIZE_MAX / 8 / height) return cudaErrorInvalidValue;
+  bool empty = !width || !height;
+  error = copy_check(dst, empty ? 0 : dst_pitch * (height - 1) + width, src,
+                     empty ? 0 : src_pitch * (height - 1) + width, kind);
+  if (error || empty) return error;
+  error = copy_emit(dst, src, width * height, stream, flags & PHC_ASYNC);
+  if (!error) copy_rows(dst, dst_pitch, src, src_pitch, width, height, width * height);
+  return error;
+}
+
+cudaError_t phc_copy_3d(const cudaMemcpy3DParms *p, void *handle, int flags) {
+  if (!p) return cudaErrorInvalidValue;
+  if (p->srcArray || p->dstArray) {
+    ph_unsupported("libcudart", "cudaMemcpy3D of a cudaArray", true);
+    return cudaErrorNotSupported;
+  }
+  ph_stream *stream = NULL;
+  cudaError_t error = phc_stream_find(handle, flags & PHC_PER_THREAD, &stream);
+  if (error) return error;
+  size_t width = p->extent.width, height = p->extent.height, depth = p->extent.depth;
+  if (!width || !height || !depth) return 0;
+  if (width > p->dstPtr.pitch || width > p->srcPtr.pitch) return cudaErrorInvalidPitchValue;
+  size_t dst_slice = p->dstPtr.pitch * p->dstPtr.ysize, src_slice = p->srcPtr.pitch * p->srcPtr.ysize;
+  char *dst = (char *)p->dstPtr.ptr + p->dstPos.z * dst_slice + p->dstPos.y * p->dstPtr.pitch + p->dstPos.x;
+  char *src = (char *)p->srcPtr.ptr + p->srcPos.z * src_slice + p->srcPos.y * p->srcPtr.pitch + p->srcPos.x;
+  error = copy_check(dst, (depth - 1) * dst_slice + (height - 1) * p->dstPtr.pitch + width, src,
+                     (depth - 1) * src_slice + (height - 1) * p->srcPtr.pitch + width, p->kind);
+  if (!error) error = copy_emit(dst, src, width * height * depth, stream, flags & PHC_ASYNC);
+  for (size_t z = 0; !error && z < depth; z++)
+    copy_rows(dst + z * dst_slice, p->dstPtr.pitch, src + z * src_slice, p->srcPtr.pitch, width, height,
+              width * height * depth);
+  return error;
+}

@@ -1,0 +1,107 @@
+// Events.
+#include "cuda/core/event.h"
+#include "cuda/core/context.h"
+#include "cuda/core/host_function.h"
+#include "cuda/core/stream.h"
+
+cudaError_t phc_event_create(void **event, unsigned flags) {
+  unsigned known = cudaEventBlockingSync | cudaEventDisableTiming | cudaEventInterprocess;
+  if (!event || flags & ~known) return cudaErrorInvalidValue;
+  if (flags & cudaEventInterprocess && !(flags & cudaEventDisableTiming)) return cudaErrorInvalidValue;
+  *event = ph_event_create(ph_current_device(), flags);
+  return *event ? 0 : cudaErrorMemoryAllocation;
+}
+
+cudaError_t phc_event_destroy(void *event) {
+  return ph_event_alive(event) && !ph_event_destroy(event) ? 0 : cudaErrorInvalidResourceHandle;
+}
+
+cudaError_t phc_event_record(void *handle, void *stream_handle, unsigned flags, bool per_thread) {
+  ph_event *event = handle;
+  ph_stream *stream = NULL;
+  if (flags > 1) return cudaErrorInvalidValue;
+  if (!ph_event_alive(event)) return cudaErrorInvalidResourceHandle;
+  cudaError_t error = phc_stream_find(stream_handle, per_thread, &stream);
+  if (error) return error;
+  if (stream->device != event->device) return cudaErrorInvalidResourceHandle;
+  ph_record record = {.kind = PH_EVENT_RECORD, .stream = stream->id, .id = event->id};
+  if (!(event->flags & cudaEventDisableTiming)) record.flags = PH_F_TIMING;
+  event->recorded = true;
+  event->done_at = -1;
+  ph_emit(&record);
+  return 0;
+}
+
+// A loop that polls must end even where calls cost no virtual time: a second "not ready" at the
+// same instant moves the clock to the known completion.
+static void poll_moves_on(const ph_event *event) {
+  static __thread uint32_t last_event;
+  static __thread int64_t last_time = -1;
+  int64_t now = ph_now();
+  if (last_event == event->id && last_time == now && event->done_at > now && ph_moves_clock())
+    ph_advance(event->done_at - now);
+  last_event = event->id;
+  last_time = now;
+}
+
+cudaError_t phc_event_query(void *handle) {
+  ph_event *event = handle;
+  if (!ph_event_alive(event)) return cudaErrorInvalidResourceHandle;
+  if (!event->recorded) return 0;
+  if (ph_watchdog_blind(event)) return cudaErrorNotReady;
+  if (event->done_at < 0) {
+    ph_record record = {.kind = PH_EVENT_QUERY, .id = event->id, .flags = phc_helper_flag()};
+    ph_answer answer = ph_request(&record, NULL, 0);
+    if (answer.status < 0) return phc_request_failed();
+    if (answer.time >= 0 && (answer.status == 0 || answer.value == 1)) event->done_at = answer.time;
+    if (answer.status) {
+      poll_moves_on(event);
+      return cudaErrorNotReady;
+    }
+  } else if (event->done_at > ph_now()) {
+    poll_moves_on(event);
+    return cudaErrorNotReady;
+  }
+  phc_finish_host_calls();
+  return 0;
+}
+
+cudaError_t phc_event_sync(void *handle) {
+  ph_event *event = handle;
+  if (!ph_event_alive(event)) return cudaErrorInvalidResourceHandle;
+  if (!event->recorded) return 0;
+  if (event->done_at < 0 || event->done_at > ph_now()) {
+    ph_record record = {.kind = PH_EVENT_SYNC, .id = event->id, .flags = phc_helper_flag()};
+    if (ph_request(&record, NULL, 0).status < 0) return phc_request_failed();
+  }
+  phc_finish_host_calls();
+  return 0;
+}
+
+static cudaError_t event_time(ph_event *event, int64_t *time) {
+  cudaError_t error = phc_event_query(event);
+  if (error) return error;
+  if (event->done_at < 0) {
+    ph_record record = {.kind = PH_EVENT_TIME, .id = event->id, .flags = phc_helper_flag()};
+    ph_answer answer = ph_request(&record, NULL, 0);
+    if (answer.status < 0) return phc_request_failed();
+    event->done_at = answer.time;
+  }
+  *time = event->done_at;
+  return 0;
+}
+
+cudaError_t phc_event_elapsed(float *ms, void *start_handle, void *end_handle) {
+  ph_event *start = start_handle, *end = end_handle;
+  if (!ms) return cudaErrorInvalidValue;
+  if (!ph_event_alive(start) || !ph_event_alive(end) || start->device != end->device)
+    return cudaErrorInvalidResourceHandle;
+  if ((start->flags | end->flags) & cudaEventDisableTiming) return cudaErrorInvalidResourceHandle;
+  if (!start->recorded || !end->recorded) return cudaErrorInvalidResourceHandle;
+  int64_t begin = 0, finish = 0;
+  cudaError_t error = event_time(start, &begin);
+  if (!error) error = event_time(end, &finish);
+  if (error) return error;
+  *ms = (float)((double)(finish - begin) * 1e-6);
+  return 0;
+}

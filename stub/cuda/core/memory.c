@@ -1,0 +1,102 @@
+// Allocation of device, page-locked and managed memory.
+#include "cuda/core/memory.h"
+#include "cuda/core/pool.h"
+#include "cuda/core/space.h"
+#include "cuda/core/synchronize.h"
+#include "cuda/core/table.h"
+
+static phc_table *managed_blocks;  // address -> size + 1
+
+cudaError_t phc_malloc(void **pointer, size_t bytes) {
+  if (!pointer) return cudaErrorInvalidValue;
+  *pointer = NULL;
+  if (!bytes) return 0;
+  if (bytes > (size_t)ph_gpu()->memory_bytes) return cudaErrorMemoryAllocation;
+  *pointer = ph_memory_alloc(ph_current_device(), bytes);
+  if (*pointer) ph_charge_bytes(PH_API_MALLOC_GIB, bytes);
+  return *pointer ? 0 : cudaErrorMemoryAllocation;
+}
+
+cudaError_t phc_free(void *pointer) {
+  if (!pointer) return 0;
+  ph_range range;
+  if (!ph_memory_find(pointer, &range) || range.base != (uintptr_t)pointer) return cudaErrorInvalidValue;
+  if (range.space == PH_SPACE_MANAGED) {
+    size_t size = (size_t)(uintptr_t)phc_table_get(&managed_blocks, range.base);
+    if (!size) return cudaErrorInvalidValue;
+    cudaError_t error = phc_device_sync();
+    if (error) return error;
+    phc_table_set(&managed_blocks, range.base, NULL);
+    phc_unmap(pointer, size);
+    return 0;
+  }
+  if (range.space != PH_SPACE_DEVICE) return cudaErrorInvalidValue;
+  ph_charge_bytes(PH_API_FREE_GIB, range.size);
+  // cudaFree waits for the device: work in flight may still use the memory.
+  cudaError_t error = phc_device_sync();
+  if (error) return error;
+  if (phc_pool_release(pointer)) return 0;
+  return ph_memory_free(pointer) ? cudaErrorInvalidValue : 0;
+}
+
+cudaError_t phc_pinned_alloc(void **pointer, size_t bytes, unsigned flags) {
+  if (!pointer || flags & ~15u) return cudaErrorInvalidValue;
+  *pointer = NULL;
+  if (!bytes) return 0;
+  *pointer = ph_pinned_alloc(bytes);
+  ph_charge_bytes(PH_API_HOST_ALLOC_GIB, bytes);
+  return *pointer ? 0 : cudaErrorMemoryAllocation;
+}
+
+cudaError_t phc_pinned_free(void *pointer) {
+  if (!pointer) return 0;
+  ph_range range;
+  if (!ph_memory_find(pointer, &range) || range.space != PH_SPACE_PINNED || range.base != (uintptr_t)pointer)
+    return cudaErrorInvalidValue;
+  return ph_pinned_free(pointer) ? cudaErrorInvalidValue : 0;
+}
+
+// Managed memory is host memory until a kernel touches it, which the stubs cannot see: it is not
+// charged to the GPU, as memory that the host uses alone would not be.
+cudaError_t phc_managed_alloc(void **pointer, size_t bytes, unsigned flags) {
+  if (!pointer || flags < 1 || flags > 2) return cudaErrorInvalidValue;
+  *pointer = NULL;
+  if (!bytes) return 0;
+  void *address = phc_map(bytes, PH_SPACE_MANAGED, ph_current_device());
+  if (!address) return cudaErrorMemoryAllocation;
+  phc_table_set(&managed_blocks, (uintptr_t)address, (void *)(uintptr_t)bytes);
+  *pointer = address;
+  return 0;
+}
+
+cudaError_t phc_pitch_alloc(void **pointer, size_t *pitch, size_t width, size_t height) {
+  if (!pointer || !pitch) return cudaErrorInvalidValue;
+  *pitch = phc_round_up(width, 512);
+  if (height && *pitch > SIZE_MAX / height) return cudaErrorMemoryAllocation;
+  return phc_malloc(pointer, *pitch * height);
+}
+
+cudaError_t phc_host_register(void *pointer, size_t bytes, unsigned flags) {
+  if (!pointer || !bytes || flags & ~15u) return cudaErrorInvalidValue;
+  ph_range range;
+  if (ph_memory_find(pointer, &range) || ph_memory_find((char *)pointer + bytes - 1, &range))
+    return cudaErrorHostMemoryAlreadyRegistered;
+  return ph_register(pointer, bytes, PH_SPACE_REGISTERED, ph_current_device())
+             ? cudaErrorHostMemoryAlreadyRegistered
+             : 0;
+}
+
+cudaError_t phc_host_unregister(void *pointer) {
+  ph_range range;
+  if (!ph_memory_find(pointer, &range)) return cudaErrorHostMemoryNotRegistered;
+  if (range.space != PH_SPACE_REGISTERED || range.base != (uintptr_t)pointer) return cudaErrorInvalidValue;
+  return ph_unregister(pointer) ? cudaErrorHostMemoryNotRegistered : 0;
+}
+
+cudaError_t phc_host_device_pointer(void **device, void *host, unsigned flags) {
+  ph_range range;
+  if (!device || flags || !ph_memory_find(host, &range) || range.space == PH_SPACE_DEVICE)
+    return cudaErrorInvalidValue;
+  *device = host;
+  return 0;
+}

@@ -1,0 +1,42 @@
+// Address space that CUDA knows.
+#define _GNU_SOURCE
+#include "cuda/core/space.h"
+#include "cuda/core/table.h"
+
+#include <sys/mman.h>
+
+size_t phc_round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
+
+void *phc_map(size_t bytes, enum ph_space space, int device) {
+  size_t pages = phc_round_up(bytes ? bytes : 1, 4096);
+  void *address =
+      mmap(NULL, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (address == MAP_FAILED) return NULL;
+  if (!ph_register(address, bytes ? bytes : 1, space, device)) return address;
+  munmap(address, pages);
+  return NULL;
+}
+void *phc_map_device(size_t bytes, int device) { return phc_map(bytes, PH_SPACE_DEVICE, device); }
+void phc_unmap(void *address, size_t bytes) {
+  ph_unregister(address);
+  munmap(address, phc_round_up(bytes ? bytes : 1, 4096));
+}
+
+phc_table *phc_mappings;
+
+bool phc_covered(const void *pointer, size_t bytes) {
+  uintptr_t at = (uintptr_t)pointer;
+  if (at + bytes < at) return false;
+  for (size_t left = bytes; left;) {
+    ph_range range;
+    if (!ph_memory_find((void *)at, &range)) return false;
+    if (left != bytes && !phc_table_get(&phc_mappings, range.base))
+      return false;  // another allocation begins
+    size_t inside = range.base + range.size - at;
+    if (inside >= left) return true;
+    if (!phc_table_get(&phc_mappings, range.base)) return false;
+    left -= inside;
+    at += inside;
+  }
+  return true;
+}

@@ -1,0 +1,18 @@
+// Address space that CUDA knows.
+#pragma once
+#include "abi/cuda_abi.h"
+#include "cuda/core/table.h"
+#include "rank/rank.h"
+
+#pragma GCC visibility push(default)
+
+size_t phc_round_up(size_t value, size_t unit);
+// Address space that is not charged to the GPU; NULL when there is none.
+void *phc_map(size_t bytes, enum ph_space space, int device);
+void *phc_map_device(size_t bytes, int device);
+void phc_unmap(void *address, size_t bytes);
+// Inside one allocation, or virtual-memory mappings side by side.
+bool phc_covered(const void *pointer, size_t bytes);
+extern phc_table *phc_mappings;  // virtual-memory mappings by address: driver/virtual_memory.c keeps them
+
+#pragma GCC visibility pop

@@ -1,0 +1,155 @@
+// The host clock of a rank, and the lock under which it is published.
+#define _GNU_SOURCE
+#include "rank/internal.h"
+
+#include <time.h>
+
+#define PUBLISH_NS 20000  // the clock is published when it moved so far without a record
+
+static _Atomic int64_t host_clock;
+static _Atomic int64_t published;
+static int64_t null_base;
+static pthread_mutex_t emit_mutex = PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP;
+
+static int64_t monotonic_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static int64_t thread_cpu_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+void ph_clock_reset(void) {
+  emit_mutex = (pthread_mutex_t)PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP;
+  ph_self.lock_depth = ph_self.bracket_depth = 0;
+  ph_self.cpu_mark = thread_cpu_ns();
+  atomic_store(&host_clock, 0);
+  atomic_store(&published, 0);
+  null_base = monotonic_ns();
+}
+
+void ph_clock_detach(void) {
+  emit_mutex = (pthread_mutex_t)PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP;
+  ph_self.lock_depth = 0;
+}
+
+void ph_emit_lock(void) {
+  if (ph_self.lock_depth++ == 0) pthread_mutex_lock(&emit_mutex);
+}
+
+void ph_emit_unlock(void) {
+  if (--ph_self.lock_depth == 0) pthread_mutex_unlock(&emit_mutex);
+}
+
+// The simulator may move a sleeping rank's clock forward by raising its floor.
+static int64_t floored(int64_t clock) {
+  if (!ph_live()) return clock;
+  int64_t floor = __atomic_load_n(&ph_rt.control->floor, __ATOMIC_RELAXED);
+  return floor > clock ? floor : clock;
+}
+
+int64_t ph_now(void) {
+  if (ph_rt.null_mode && ph_live()) return monotonic_ns() - null_base;
+  return floored(atomic_load_explicit(&host_clock, memory_order_relaxed));
+}
+
+void ph_publish_clock(void) {
+  int64_t now = floored(atomic_load_explicit(&host_clock, memory_order_relaxed));
+  atomic_store_explicit(&published, now, memory_order_relaxed);
+  __atomic_store_n(&ph_rt.control->clock, now, __ATOMIC_RELEASE);
+}
+
+void ph_raise_clock(int64_t time) {
+  int64_t old = atomic_load_explicit(&host_clock, memory_order_relaxed);
+  while (old < time && !atomic_compare_exchange_weak(&host_clock, &old, time)) {
+  }
+}
+
+static void move_clock(int64_t ns) {
+  int64_t old = atomic_load_explicit(&host_clock, memory_order_relaxed);
+  int64_t to;
+  do to = floored(old) + ns;
+  while (!atomic_compare_exchange_weak_explicit(&host_clock, &old, to, memory_order_relaxed, memory_order_relaxed));
+  if (to - atomic_load_explicit(&published, memory_order_relaxed) >= PUBLISH_NS && ph_recording()) {
+    // Under the emit lock: a record that another thread is writing must not lie before it.
+    ph_emit_lock();
+    ph_publish_clock();
+    ph_emit_unlock();
+  }
+}
+
+void ph_advance(int64_t ns) {
+  if (ns > 0 && !ph_rt.null_mode && ph_this_thread()->moves_clock && !ph_self.borrows_clock) move_clock(ns);
+}
+
+// How often each cost was charged, for benchmarks: host_time.py fits the host profile with it.
+static uint64_t charges[sizeof ((ph_header *)0)->api_ns / sizeof(int64_t)];
+const uint64_t *ph_charges(void) { return charges; }
+
+// The host's own time so far, without waits. A Python frame counts as FRAME_NS whatever it is charged,
+// since its price depends on this.
+#define FRAME_NS 500
+static int64_t worked;
+
+// What leaves the caches depends on the work that is done, however long a slow host takes for it.
+static void work(int64_t ns) { worked += (int64_t)((double)ns / ph_rt.header->host_scale); }
+
+#define COLD_LEVEL 14  // 1 ms
+#define WARM_SHIFT 7   // below 128 ns
+
+// The sixth power of the logarithm follows from the fit: FSDP2's steps, tensor-parallel ones and tight loops at one
+// price of a unit of code (benchmarks/host_fit.py).
+size_t ph_coldness(int64_t *last) {
+  static const uint16_t share[COLD_LEVEL + 1] = {0, 0, 0, 0, 0, 2, 6, 15, 34, 70, 132, 235, 396, 641, 1000};
+  uint64_t distance = (uint64_t)(worked - *last) >> WARM_SHIFT;
+  size_t level = distance ? (size_t)(64 - __builtin_clzll(distance)) : 0;
+  *last = worked;
+  return share[level < COLD_LEVEL ? level : COLD_LEVEL];
+}
+
+void ph_charge(enum ph_api api) { ph_charge_times(api, 1); }
+
+void ph_charge_times(enum ph_api api, size_t times) {
+  if (!ph_rt.modelled || !ph_live() || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
+  charges[api] += times;  // two clock-moving threads never run at once
+  int64_t ns = ph_rt.header->api_ns[api] * (int64_t)times;
+  work(ns);
+  if (ns > 0) move_clock(ns);
+}
+
+void ph_charge_cold(enum ph_api api, int64_t *last) {
+  if (!ph_rt.modelled || !ph_live() || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
+  size_t share = ph_coldness(last);
+  charges[api] += share;
+  int64_t ns = ph_rt.header->api_ns[api] * (int64_t)share / 1000;
+  work(ns);
+  if (ns > 0) move_clock(ns);
+}
+
+void ph_charge_frame(size_t code) {
+  if (!ph_rt.modelled || !ph_live() || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
+  charges[PH_API_PY_FRAME]++;
+  charges[PH_API_PY_CODE] += code;
+  worked += FRAME_NS;
+  move_clock(ph_rt.header->api_ns[PH_API_PY_FRAME] + ph_rt.header->api_ns[PH_API_PY_CODE] * (int64_t)code / 1000000);
+}
+
+void ph_charge_bytes(enum ph_api api, size_t bytes) {
+  if (ph_rt.modelled && ph_live()) ph_advance((int64_t)((double)ph_rt.header->api_ns[api] * (double)bytes / 1073741824.0));
+}
+
+void ph_enter(void) {
+  if (!ph_rt.measured || ph_self.bracket_depth++ || !ph_live()) return;
+  if (ph_self.cpu_mark < 0 || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
+  int64_t spent = thread_cpu_ns() - ph_self.cpu_mark;
+  if (spent > 0) move_clock((int64_t)((double)spent * ph_rt.header->host_scale));
+}
+
+void ph_leave(void) {
+  if (!ph_rt.measured || !ph_self.bracket_depth || --ph_self.bracket_depth) return;
+  ph_self.cpu_mark = thread_cpu_ns();
+}

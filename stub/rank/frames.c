@@ -1,0 +1,30 @@
+// Operators: the frames that the tracer keeps, and which of them a record belongs to.
+#define _GNU_SOURCE
+#include "rank/internal.h"
+
+static _Atomic uint32_t last_instance;
+
+void ph_push_frame(ph_frame *frame) {
+  frame->parent = ph_self.frame;
+  ph_self.frame = frame;
+}
+
+void ph_pop_frame(ph_frame *frame) { ph_self.frame = frame->parent; }
+ph_frame *ph_top_frame(void) { return ph_self.frame; }
+uint32_t ph_next_instance(void) { return atomic_fetch_add(&last_instance, 1) + 1; }
+
+void ph_attribute(ph_record *record) {
+  ph_frame *frame = ph_self.frame;
+  record->op = 0;
+  if (!frame) return;
+  frame->launches++;
+  if (record->kind == PH_KERNEL) frame->kernels++;
+  if (!frame->instance && frame->begin && ph_recording()) frame->begin(frame);
+  record->op = frame->instance;
+}
+
+bool ph_operator_open(void) {
+  for (const ph_frame *frame = ph_self.frame; frame; frame = frame->parent)
+    if (frame->instance) return true;
+  return false;
+}

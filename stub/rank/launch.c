@@ -1,0 +1,43 @@
+// What goes to a stream.
+#define _GNU_SOURCE
+#include "rank/internal.h"
+
+// CUDA keeps about 1,000 commands of a stream; who launches more waits until the GPU has done some. So a program that
+// never synchronises is at most so far ahead, which is when its allocator can use again what other streams used.
+#define QUEUE_DEPTH 1024
+#define QUEUE_LOOK 128  // kernels between looks: each is a question to the simulator
+
+static void wait_for_room(uint32_t stream) {
+  static unsigned kernels;  // since the last look, by threads that move the clock: two of them never run at once
+  if (!ph_this_thread()->moves_clock || ++kernels < QUEUE_LOOK || ph_operator_open()) return;
+  kernels = 0;
+  ph_record record = {.kind = PH_ROOM, .stream = stream, .room.depth = QUEUE_DEPTH - QUEUE_LOOK / 2};
+  ph_request(&record, NULL, 0);
+}
+
+void ph_launch(ph_record *record) {
+  // A launch is made outside the allocator's locks, which a watchdog's round may want.
+  if (record->kind == PH_KERNEL && ph_recording()) {
+    wait_for_room(record->stream);
+    ph_watchdog_rounds();
+  }
+  ph_attribute(record);
+  ph_emit(record);
+}
+
+void ph_launch_blob(ph_record *record, const void *data, size_t length) {
+  ph_attribute(record);
+  ph_emit_blob(record, data, length);
+}
+
+void ph_library_kernel(uint32_t stream, uint64_t key, const char *json, size_t length) {
+  ph_record record = {.kind = PH_KERNEL,
+                      .flags = PH_F_LIBRARY,
+                      .stream = stream,
+                      .kernel = {.grid_x = 1, .grid_y = 1, .grid_z = 1, .block_x = 1, .block_y = 1, .block_z = 1}};
+  if (!ph_name_known(key, &record.id)) {
+    ph_charge(PH_API_LIBRARY_LOAD);
+    record.id = ph_name(key, json, length);
+  }
+  ph_launch(&record);
+}

@@ -1,0 +1,63 @@
+// What every file of the rank runtime reads: the connection's state and each thread's own.
+#define _GNU_SOURCE
+#include "rank/internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define AUTOGRAD_NAME "pt_autograd"
+#define FIRST_OTHER_THREAD 64  // indices below: main thread and autograd threads by their number
+
+ph_runtime ph_rt;
+_Thread_local ph_thread ph_self __attribute__((tls_model("initial-exec"))) = {.cpu_mark = -1};
+
+static atomic_int last_thread;
+
+static int autograd_index(const char *name) {
+  const char *digits = name + strlen(AUTOGRAD_NAME);
+  while (*digits && (*digits < '0' || *digits > '9')) digits++;
+  int index = 1 + atoi(digits);
+  return index < FIRST_OTHER_THREAD ? index : FIRST_OTHER_THREAD - 1;
+}
+
+static void identify(ph_thread *self) {
+  self->generation = ph_rt.generation;
+  self->own_streams = NULL;
+  if (syscall(SYS_gettid) == getpid()) {
+    self->moves_clock = true;
+    self->index = 0;
+    return;
+  }
+  char name[16] = "";
+  prctl(PR_GET_NAME, name);
+  self->moves_clock = !strncmp(name, AUTOGRAD_NAME, strlen(AUTOGRAD_NAME));
+  if (self->moves_clock) {
+    self->index = (uint8_t)autograd_index(name);
+  } else {
+    int index = FIRST_OTHER_THREAD + atomic_fetch_add(&last_thread, 1);
+    self->index = (uint8_t)(index < 255 ? index : 255);
+  }
+}
+
+ph_thread *ph_this_thread(void) {
+  if (ph_self.generation != ph_rt.generation) identify(&ph_self);
+  return &ph_self;
+}
+
+bool ph_moves_clock(void) { return ph_this_thread()->moves_clock; }
+int ph_current_device(void) { return ph_self.device; }
+void ph_set_current_device(int device) { ph_self.device = device; }
+
+bool ph_connected(void) { return ph_live(); }
+bool ph_null_mode(void) { return ph_rt.null_mode; }
+const ph_header *ph_shared(void) { return ph_rt.header; }
+const ph_device *ph_gpu(void) { return ph_rt.header ? &ph_rt.header->device : NULL; }
+int ph_rank(void) { return ph_rt.rank; }
+int ph_devices(void) { return ph_live() ? ph_rt.devices : 0; }
+
+static int assumed_devices;
+void ph_assume_devices(int devices) { assumed_devices = devices; }
+int ph_assumed_devices(void) { return assumed_devices; }

@@ -1,0 +1,47 @@
+// Loud failure.
+#define _GNU_SOURCE
+#include "rank/internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define EXIT_UNSUPPORTED 78  // EX_CONFIG
+
+static bool first_report(uint64_t key) {
+  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+  static uint64_t *seen;
+  static size_t count;
+  bool first = true;
+  pthread_mutex_lock(&lock);
+  for (size_t i = 0; i < count && first; i++) first = seen[i] != key;
+  if (first) {
+    uint64_t *grown = realloc(seen, (count + 1) * sizeof *seen);
+    if (grown) {
+      seen = grown;
+      seen[count++] = key;
+    }
+  }
+  pthread_mutex_unlock(&lock);
+  return first;
+}
+
+void ph_unsupported(const char *library, const char *call, bool soft) {
+  bool fatal = !soft && ph_live() && ph_rt.header->unsupported == PH_UNSUPPORTED_ERROR;
+  uint64_t key = ph_hash(call, strlen(call), ph_hash(library, strlen(library), 0));
+  if (fatal) {
+    dprintf(STDERR_FILENO,
+            "phantora: %s (%s) is not supported by the simulator; run with --unsupported warn to let it pass as a "
+            "no-op, or avoid the call\n",
+            call, library);
+    ph_exit(EXIT_UNSUPPORTED);
+    _exit(EXIT_UNSUPPORTED);
+  }
+  if (!first_report(key)) return;
+  dprintf(STDERR_FILENO, "phantora: %s (%s) is not supported by the simulator; %s\n", call, library,
+          soft ? "the caller is told so" : "the call does nothing");
+  if (!ph_recording()) return;
+  ph_record record = {.kind = PH_UNSUPPORTED, .id = ph_name(key, call, strlen(call))};
+  ph_emit(&record);
+}

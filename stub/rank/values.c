@@ -1,0 +1,104 @@
+// What memory holds: the payload rule (docs/values.md). Small data are true, all else reads as zero.
+#define _GNU_SOURCE
+#include "rank/internal.h"
+
+#include <string.h>
+
+#define PAGE ((size_t)4096)
+
+int ph_memory_free(void *pointer) {
+  size_t size = ph_memory_release(pointer);
+  if (!size) return -1;
+  ph_touch_drop(pointer, size);  // bytes on their way would be stored into memory that is gone
+  return 0;
+}
+
+static bool is_zero(const char *data, size_t bytes) {
+  return !bytes || (data[0] == 0 && !memcmp(data, data + 1, bytes - 1));
+}
+
+// Zeroes host memory. Pages that read as zero already are not written: large buffers that nobody
+// filled then cost no memory.
+static void zero_host(char *data, size_t bytes) {
+  while (bytes) {
+    size_t step = PAGE - (uintptr_t)data % PAGE;
+    if (step > bytes) step = bytes;
+    if (!is_zero(data, step)) memset(data, 0, step);
+    data += step;
+    bytes -= step;
+  }
+}
+
+void ph_memory_clear(void *pointer, size_t bytes) {
+  ph_range range;
+  if (!bytes) return;
+  ph_touch_drop(pointer, bytes);
+  if (!ph_memory_find(pointer, &range)) return;
+  if (range.space == PH_SPACE_DEVICE) ph_memory_zero(pointer, bytes);
+  else zero_host(pointer, bytes);  // memory of the host that a kernel wrote
+}
+
+void ph_memory_give(void *pointer, const void *data, size_t bytes) {
+  if (!bytes) return;
+  ph_touch_drop(pointer, bytes);
+  ph_memory_store(pointer, data, bytes);
+  ph_memory_know(pointer, bytes);
+}
+
+void ph_memory_set(void *pointer, int value, size_t bytes) {
+  if (!bytes) return;
+  ph_touch_drop(pointer, bytes);
+  if ((unsigned char)value && bytes <= PH_TRUE_COPY_BYTES) {
+    memset(pointer, value, bytes);
+    ph_memory_wrote(pointer, bytes);
+  } else if (ph_memory_on_device(pointer)) {
+    ph_memory_clear(pointer, bytes);
+  } else {
+    memset(pointer, value, bytes);  // host memory: the device would have written it all
+  }
+}
+
+// Device bytes to the host: what is true is copied, all else is zero without being read.
+static void read_device(char *dst, const char *src, size_t bytes) {
+  for (const char *at = src, *end = src + bytes, *from, *to; at < end; at = to) {
+    ph_memory_run(at, (size_t)(end - at), &from, &to);
+    zero_host(dst + (at - src), (size_t)(from - at));
+    memcpy(dst + (from - src), from, (size_t)(to - from));
+  }
+}
+
+// The operator knows the number that it will read back from the device (see ph_frame).
+static bool answer_readback(void *dst, size_t bytes) {
+  if (bytes > 8) return false;
+  for (ph_frame *frame = ph_top_frame(); frame; frame = frame->parent) {
+    if (!frame->readback) continue;
+    memcpy(dst, &frame->readback_value, bytes);  // little endian: the lower bytes
+    return true;
+  }
+  return false;
+}
+
+void ph_memory_copy(void *dst, const void *src, size_t bytes) {
+  if (!bytes || dst == src) return;
+  bool to_device = ph_memory_on_device(dst), from_device = ph_memory_on_device(src);
+  if (from_device && !to_device && answer_readback(dst, bytes)) return;
+  bool known = from_device && ph_memory_known(src, bytes);
+  if (to_device && bytes > PH_TRUE_COPY_BYTES && !known) {
+    ph_memory_clear(dst, bytes);
+    return;
+  }
+  ph_touch(src, bytes);
+  ph_touch_drop(dst, bytes);
+  if (!from_device) {
+    memmove(dst, src, bytes);
+    if (to_device) ph_memory_wrote(dst, bytes);
+  } else if (!to_device) {
+    read_device(dst, src, bytes);
+  } else if (ph_memory_true(src, bytes)) {
+    memmove(dst, src, bytes);
+    ph_memory_wrote(dst, bytes);
+    if (known) ph_memory_know(dst, bytes);
+  } else {
+    ph_memory_clear(dst, bytes);
+  }
+}
