@@ -1,4 +1,4 @@
-"""phantora profile: measure operators on the GPU of this machine."""
+"""phantora profile: measure operators on the GPU of this machine, or its host."""
 
 from __future__ import annotations
 
@@ -14,9 +14,22 @@ if TYPE_CHECKING:
     from phantora.cost.wanted import Wanted
 
 SHOWN = 20  # refused operators that are listed
+OPERATORS = "operators"
 
 
-@click.command()
+class Profile(click.Group):
+    """What is measured stands first; a file, an option or nothing means operators."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, args if args and args[0] in self.commands else [OPERATORS, *args])
+
+
+@click.group(cls=Profile)
+def profile() -> None:
+    """Measure the operators of a run on this machine's GPU, or (`phantora profile host`) its host."""
+
+
+@profile.command(OPERATORS, epilog="`phantora profile host` measures this machine's host instead.")
 @click.argument("source", required=False, type=click.Path(path_type=Path, dir_okay=False))
 @click.option(
     "--out",
@@ -27,7 +40,7 @@ SHOWN = 20  # refused operators that are listed
 )
 @click.option("--budget", type=click.FloatRange(min=0), metavar="SECONDS", help="Stop after so long.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress bar.")
-def profile(source: Path | None, out: Path, budget: float | None, quiet: bool) -> None:
+def operators(source: Path | None, out: Path, budget: float | None, quiet: bool) -> None:
     """Measure the operators of SOURCE on this machine's GPU, with the torch that is installed.
 
     SOURCE is a file of `phantora trace --missing`, or a run's log (.arrow). Without it a built-in
@@ -65,6 +78,60 @@ def profile(source: Path | None, out: Path, budget: float | None, quiet: bool) -
         sys.exit(130)
     if wanted and len(book.refused) == len(wanted):
         raise PhantoraError(f"none of the {len(wanted)} operators could be measured; the reasons are above")
+
+
+@profile.command("host")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("host.toml"),
+    show_default=True,
+    metavar="HOST.toml",
+    help="The host file that `phantora trace --host` reads.",
+)
+@click.option("--name", default="measured", show_default=True, help="What the host is called in reports.")
+@click.option("--rounds", type=click.IntRange(min=3), default=15, show_default=True, help="Rounds of the measurement.")
+@click.option("--gpu/--no-gpu", default=True, help="Measure CUDA calls on this machine's GPU, if it has one.")
+@click.option(
+    "--keep",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Keep every round's times as DIR/host_probe_stubs.jsonl and DIR/host_probe_gpu.jsonl.",
+)
+def host(out: Path, name: str, rounds: int, gpu: bool, keep: Path | None) -> None:
+    """Measure how fast this machine's host works under PyTorch, and write a host file.
+
+    Python, operators, autograd and the allocator are measured under the stub libraries, with or without a GPU alike;
+    what CUDA calls cost on the GPU, if there is one. About a minute. Best on a machine that does nothing else.
+    """
+    from phantora.hardware import DEFAULT_HOST, host_names, load_host
+    from phantora.profile import host as measuring
+
+    if out.suffix != ".toml":
+        raise PhantoraError(f"--out {out}: the name of a host file ends in .toml")
+    click.echo("phantora: measuring the host under the stub libraries", err=True)
+    stubbed = measuring.run_probe(True, rounds, keep)
+    assert stubbed is not None
+    real = None
+    if gpu:
+        click.echo("phantora: measuring CUDA calls on this machine's GPU", err=True)
+        real = measuring.run_probe(False, rounds, keep)
+    found = measuring.profile_of(name, stubbed, real, load_host(DEFAULT_HOST))
+    out.write_text(measuring.to_toml(found), encoding="utf-8")
+    click.echo(f"{found.cpu}")
+    if stubbed.contended:
+        click.echo("others used this CPU meanwhile: CPU times of quieter rounds count; measure again when it is idle")
+    for other in (load_host(known) for known in host_names()):
+        compared = measuring.compare(stubbed, other)
+        if compared is not None:
+            parts = ", ".join(f"{kind} {ratio:.2f}" for kind, ratio in compared.by_kind.items())
+            click.echo(
+                f"{compared.factor:.2f} times as slow as {other.name} ({compared.low:.2f} to {compared.high:.2f}; "
+                f"{parts}): {other.cpu}"
+            )
+    if gpu and real is None:
+        click.echo("no GPU: CUDA calls are scaled like the rest")
+    click.echo(f"{out}: use it with `phantora trace --host {out}`")
 
 
 def _wanted(source: Path | None) -> list[Wanted]:

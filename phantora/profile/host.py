@@ -1,0 +1,192 @@
+"""How fast this machine's host is: the probe's rows, the factor to other hosts, a host file."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from phantora.errors import PhantoraError
+from phantora.hardware import HostProfile
+from phantora.profile import host_probe
+
+CONTENDED = 1.15  # elapsed over CPU time in one thread: others take the processor away
+QUIET_QUANTILE = 0.25  # of the rounds, where others disturb
+MODEL_SPREAD = 0.08  # what scripts differ by from what a factor tells, at least
+# Rows of the probe whose time on the GPU's machine less that under the stubs is a CUDA call's.
+DRIVER_ROWS = {
+    "LAUNCH": "launch", "EVENT_RECORD": "event record", "EVENT_QUERY": "event query",
+    "STREAM_WAIT": "stream wait_event", "MEMSET": "zero_", "MEMCPY_ASYNC": "h2d pinned", "GEMM": "mm",
+}  # fmt: skip
+ONE_THREAD = ("python", "nn.Identity", "view", "add")
+
+
+@dataclass(frozen=True)
+class Row:
+    kind: str
+    elapsed: Sequence[float]
+    """ns per call, by round."""
+    cpu: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What host_probe.py found."""
+
+    machine: Mapping[str, Any]
+    rows: Mapping[str, Row]
+
+    @property
+    def contended(self) -> bool:
+        """Others ran on its processors at the same time."""
+        shares = [
+            statistics.median(self.rows[name].elapsed) / statistics.median(self.rows[name].cpu)
+            for name in ONE_THREAD
+            if name in self.rows
+        ]
+        return bool(shares) and statistics.median(shares) > CONTENDED
+
+    def typical(self) -> dict[str, float]:
+        """ns per call: the median round; where others disturb, the CPU time of a quiet round."""
+        if self.contended:
+            return {name: _quantile(row.cpu, QUIET_QUANTILE) for name, row in self.rows.items()}
+        return {name: statistics.median(row.elapsed) for name, row in self.rows.items()}
+
+    def rounds(self) -> list[dict[str, float]]:
+        """ns per call, round by round."""
+        times = {name: row.cpu if self.contended else row.elapsed for name, row in self.rows.items()}
+        return [dict(zip(times, turn, strict=True)) for turn in zip(*times.values(), strict=True)]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A probe beside a host's."""
+
+    host: str
+    factor: float
+    """Time here over time there."""
+    by_kind: Mapping[str, float]
+    """The same for calls (``cpu``) and training steps (``step``)."""
+    low: float
+    high: float
+    """Of the factor: the 10th and 90th percentile of the rounds."""
+
+
+def run_probe(stubbed: bool, rounds: int = host_probe.ROUNDS, keep: Path | None = None) -> Probe | None:
+    """Runs the probe under the stub libraries or with the real ones, in a process of its own. None: the real ones find
+    no GPU. `keep`: a folder for what it printed. Raises PhantoraError when it fails."""
+    script = str(Path(host_probe.__file__))
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "rows.jsonl"
+        launcher = ["-m", "phantora", "trace", "--null", "-q", "--cluster", "1x1xH100"] if stubbed else []
+        command = [sys.executable, *launcher, script, str(out), str(rounds)]
+        root = str(Path(__file__).parents[2])
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
+        if stubbed:
+            environment.pop("CUDA_VISIBLE_DEVICES", None)
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        if not stubbed and done.returncode == host_probe.NO_GPU:
+            return None
+        if done.returncode or not out.exists():
+            said = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
+            where = "under the stub libraries" if stubbed else "on this machine's GPU"
+            raise PhantoraError(f"the probe of the host failed {where} (status {done.returncode}): {said[:300]}")
+        text = out.read_text(encoding="utf-8")
+        if keep is not None:
+            keep.mkdir(parents=True, exist_ok=True)
+            (keep / f"host_probe_{'stubs' if stubbed else 'gpu'}.jsonl").write_text(text, encoding="utf-8")
+        return read_probe(text)
+
+
+def read_probe(text: str) -> Probe:
+    lines = [json.loads(line) for line in text.splitlines()]
+    machine = next(line["machine"] for line in lines if "machine" in line)
+    return Probe(machine, {row["name"]: Row(row["kind"], row["ns"], row["cpu_ns"]) for row in lines if "ns" in row})
+
+
+def compare(probe: Probe, host: HostProfile) -> Comparison | None:
+    """None where the host file tells no rows of the probe."""
+    kinds = {name: row.kind for name, row in probe.rows.items()}
+    found = _factor(probe.typical(), host.probe_ns, kinds)
+    if found is None:
+        return None
+    each = sorted(pair[0] for turn in probe.rounds() if (pair := _factor(turn, host.probe_ns, kinds)))
+    middle = statistics.median(each)
+    low, high = (_quantile(each, q) / middle * found[0] for q in (0.1, 0.9))
+    return Comparison(host.name, found[0], found[1], low, high)
+
+
+def _factor(
+    here: Mapping[str, float], there: Mapping[str, float], kinds: Mapping[str, str]
+) -> tuple[float, dict[str, float]] | None:
+    """Calls and steps count alike; of each the median row."""
+    by_kind: dict[str, list[float]] = {}
+    for name, ns in here.items():
+        if name in there and kinds[name] != "driver":
+            by_kind.setdefault(kinds[name], []).append(ns / there[name])
+    if not by_kind:
+        return None
+    medians = {kind: statistics.median(ratios) for kind, ratios in by_kind.items()}
+    return math.exp(statistics.mean(math.log(ratio) for ratio in medians.values())), medians
+
+
+def _quantile(values: Iterable[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[round(share * (len(ordered) - 1))]
+
+
+def profile_of(name: str, stubbed: Probe, real: Probe | None, base: HostProfile) -> HostProfile:
+    """The host that the probes tell: `base` times the factor, and what CUDA calls cost where there is a GPU."""
+    found = compare(stubbed, base)
+    if found is None:
+        raise PhantoraError(f"the host {base.name} has no rows of the probe to compare with")
+    costs = dict(base.slower(found.factor / base.factor).api_ns)
+    about = stubbed.machine
+    sources = [f"phantora profile host: torch {about['torch']}, Python {about['python']}, stub libraries"]
+    if real is not None:
+        costs |= driver_costs(stubbed, real)
+        sources.append(f"CUDA calls on {real.machine['gpu']}")
+    spread = (
+        round(min(found.low / found.factor, 1 - MODEL_SPREAD), 3),
+        round(max(found.high / found.factor, 1 + MODEL_SPREAD), 3),
+    )
+    rows = {row: round(ns, 1) for row, ns in stubbed.typical().items()}
+    factor = round(found.factor * base.factor, 4)
+    return HostProfile(name, costs, factor, spread, cpu_of(about), tuple(sources), rows, measured=True)
+
+
+def driver_costs(stubbed: Probe, real: Probe) -> dict[str, int]:
+    """ns of CUDA calls: a row's time with the real libraries less that under the stubs."""
+    ours, theirs = stubbed.typical(), real.typical()
+    return {
+        api: max(round(theirs[row] - ours[row]), 0)
+        for api, row in DRIVER_ROWS.items()
+        if row in ours and row in theirs
+    }
+
+
+def cpu_of(machine: Mapping[str, Any]) -> str:
+    clock = f", {machine['mhz'][-1] / 1e3:.2f} GHz" if machine.get("mhz") else ""
+    return f"{machine['cpu']}{clock}, {machine['cores']} cores"
+
+
+def to_toml(host: HostProfile) -> str:
+    """The text of a host file."""
+    lines = [
+        f"name = {json.dumps(host.name)}", f"cpu = {json.dumps(host.cpu)}",
+        f"sources = {json.dumps(list(host.sources))}", f"factor = {host.factor}",
+        f"spread = [{host.spread[0]}, {host.spread[1]}]", f"measured = {str(host.measured).lower()}",
+        "", "[api_ns]", *(f"{name} = {ns}" for name, ns in host.api_ns.items()),
+        "", "[probe_ns]", *(f"{json.dumps(name)} = {ns}" for name, ns in host.probe_ns.items()), "",
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
