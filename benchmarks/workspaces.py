@@ -1,12 +1,14 @@
-"""What plans of cuDNN ask for beside their tensors: the simulator's table of it, and how well the simulator answers.
+"""What plans of cuDNN ask for beside their tensors: the shipped tables of it, and how well the simulator answers.
 
-    python benchmarks/workspaces.py table --h100 FILE.jsonl ... --h200 FILE.jsonl ...
+    python benchmarks/workspaces.py table h100-sxm FILE.jsonl ...
     python benchmarks/workspaces.py compare MEASURED.jsonl SIMULATED.jsonl
 
-`table` adds to stub/cudnn/cudnn_workspaces.h and cudnn_tried.h. The files are those of benchmarks/device/memory.py,
-measured on a GPU, or simulated:
+`table` adds to phantora/cost/data/workspaces/h100-sxm.parquet. The files are those of benchmarks/device/memory.py,
+measured on that GPU, or simulated:
 
     phantora trace --cluster 1x1xH100 benchmarks/device/memory.py --only workspaces --seconds 600 --out SIMULATED.jsonl
+
+A user's own GPU gets its table by `phantora profile`.
 """
 
 from __future__ import annotations
@@ -20,16 +22,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-STUB = Path(__file__).parents[1] / "stub" / "cudnn"
-USUAL, TRIED = STUB / "cudnn_workspaces.h", STUB / "cudnn_tried.h"
-HEADS = {
-    USUAL: """// Bytes that plans of cuDNN 9.19 asked for on H100 and H200 under torch 2.11 (the other GPU's where one
-// was not measured): benchmarks/device/memory.py. Written by benchmarks/workspaces.py.""",
-    TRIED: """// The most that any plan of cuDNN 9.19 asked for while cudnn.benchmark tried them, on H100 and H200
-// (the other GPU's where one was not measured): benchmarks/device/memory.py. Written by benchmarks/workspaces.py.""",
-}
-TYPES = {"bfloat16": "bf16", "float16": "f16"}
-Plan = tuple[str, str, str, int, int, int, int, int, int, int]  # as PLAN in cudnn_workspace.h
+from phantora.cost.measured import DATA
+from phantora.cost.parse import parse_signature
+from phantora.cost.workspaces import FOLDER, Bytes, Convolution, convolution_of, read_workspaces, write_workspaces
 
 
 def rows(path: Path, benchmark: bool = False) -> Iterator[dict[str, Any]]:
@@ -44,52 +39,26 @@ def rows(path: Path, benchmark: bool = False) -> Iterator[dict[str, Any]]:
         yield row | {"call": call}
 
 
-def plan_of(row: dict[str, Any]) -> Plan | None:
-    """None: not a convolution of the table's kind (square, without groups and dilation)."""
-    args = row["call"]["args"]
-    if row["call"]["op"] == "aten::cudnn_convolution":
-        form, x, w, padding, stride, dilation, groups = "fwd", *args[:6]
-    elif row["call"]["op"] == "aten::convolution_backward":
-        x, w, stride, padding, dilation, groups = args[1], args[2], args[4], args[5], args[6], args[9]
-        form = "dgrad" if args[10][0] else "wgrad"
-    else:
-        return None
-    square = all(len(set(sizes)) == 1 for sizes in (x["s"][2:], w["s"][2:], stride, padding))
-    if not square or len(x["s"]) != 4 or groups != 1 or dilation != [1, 1]:
-        return None
-    last = x["st"][1] == 1 and x["s"][2] > 1
-    kind = TYPES.get(x["t"]) or row["compute"]
-    layout = "nhwc" if last else "nchw"
-    return (form, kind, layout, x["s"][0], x["s"][1], x["s"][2], w["s"][0], w["s"][2], stride[0], padding[0])
+def kind_of(row: dict[str, Any]) -> Convolution | None:
+    return convolution_of(parse_signature(row["signature"]), row["compute"])
 
 
-def table(h100: list[Path], h200: list[Path]) -> None:
-    for path, benchmark in ((USUAL, False), (TRIED, True)):
-        found = written(path)
-        for plans, files in zip(found, (h100, h200), strict=True):
-            for file in files:
-                for row in rows(file, benchmark):
-                    if plan := plan_of(row):
-                        plans[plan] = row["first" if benchmark else "bytes"]
-        with path.open("w") as out:
-            print(HEADS[path], file=out)
-            for plan in sorted(found[0] | found[1]):
-                bytes_of = [one.get(plan, other.get(plan)) for one, other in (found, found[::-1])]
-                print(f"PLAN({', '.join(map(str, (*plan, *bytes_of)))})", file=out)
-
-
-def written(path: Path) -> tuple[dict[Plan, int], dict[Plan, int]]:
-    """What the table has already, on H100 and H200."""
-    found: tuple[dict[Plan, int], dict[Plan, int]] = {}, {}
-    for line in path.read_text().splitlines() if path.exists() else ():
-        if not line.startswith("PLAN("):
-            continue
-        form, kind, layout, *numbers = line[len("PLAN(") : -1].split(", ")
-        batch, channels, size, filters, taps, stride, padding, *bytes_of = map(int, numbers)
-        plan = (form, kind, layout, batch, channels, size, filters, taps, stride, padding)
-        for plans, value in zip(found, bytes_of, strict=True):
-            plans[plan] = value
-    return found
+def table(name: str, files: list[Path]) -> None:
+    path = DATA / FOLDER / f"{name}.parquet"
+    shipped = read_workspaces(path)
+    known = shipped.rows()
+    for file in files:
+        for benchmark in (False, True):
+            for row in rows(file, benchmark):
+                convolution = kind_of(row)
+                if convolution is None:
+                    continue
+                taken = known.setdefault(convolution, Bytes())
+                if benchmark:
+                    taken.largest = row["first"]
+                else:
+                    taken.usual = row["bytes"]
+    write_workspaces(path, shipped.about, known)
 
 
 def compare(measured: Path, simulated: Path) -> None:
@@ -100,8 +69,8 @@ def compare(measured: Path, simulated: Path) -> None:
         ours = answers.get((row["signature"], row["compute"]))
         if ours is None:
             continue
-        plan = plan_of(row)
-        kind = " ".join(plan[:3]) if plan else row["call"]["op"].removeprefix("aten::")
+        plan = kind_of(row)
+        kind = f"{plan.form} {plan.type} {plan.layout}" if plan else row["call"]["op"].removeprefix("aten::")
         kinds.setdefault(kind, []).append((abs(ours - row["bytes"]), row["bytes"] + row["results"]))
     shown = Table("kind", "calls", "equal", "within 2 %", "largest miss (MiB)")
     for kind, pairs in sorted(kinds.items()):
@@ -115,14 +84,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(dest="verb", required=True)
     make = verbs.add_parser("table")
-    make.add_argument("--h100", type=Path, nargs="+", default=[])
-    make.add_argument("--h200", type=Path, nargs="+", default=[])
+    make.add_argument("name", help="of the table, as h100-sxm")
+    make.add_argument("files", type=Path, nargs="+")
     check = verbs.add_parser("compare")
     check.add_argument("measured", type=Path)
     check.add_argument("simulated", type=Path)
     options = parser.parse_args()
     if options.verb == "table":
-        table(options.h100, options.h200)
+        table(options.name, options.files)
     else:
         compare(options.measured, options.simulated)
 

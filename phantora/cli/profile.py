@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,13 +46,19 @@ def operators(source: Path | None, out: Path, budget: float | None, quiet: bool)
 
     SOURCE is a file of `phantora trace --missing`, or a run's log (.arrow). Without it a built-in
     sweep is measured. Interrupt it when you like: what is measured stays, and the same command goes on.
+
+    What cuDNN's convolutions among them ask for beside their tensors is measured too, into a table of the
+    same name in the folder `workspaces` beside TABLE.
     """
     from phantora.profile.session import Book, measure_all
+    from phantora.profile.workspaces import table_beside
 
     if out.suffix != ".parquet":
         raise PhantoraError(f"--out {out}: a table's name ends in .parquet")
     book = Book(out)
-    wanted = book.lacks(_wanted(source))
+    began = time.monotonic()
+    operators = _wanted(source)
+    wanted = book.lacks(operators)
     known, interrupted = len(book.entries), False
     try:
         if wanted:
@@ -76,6 +83,8 @@ def operators(source: Path | None, out: Path, budget: float | None, quiet: bool)
         click.echo(f"{left} are left; run the same command again")
     if interrupted:
         sys.exit(130)
+    if budget is None or time.monotonic() - began < budget:
+        _workspaces(operators, table_beside(out), None if budget is None else budget - (time.monotonic() - began))
     if wanted and len(book.refused) == len(wanted):
         raise PhantoraError(f"none of the {len(wanted)} operators could be measured; the reasons are above")
 
@@ -132,6 +141,17 @@ def host(out: Path, name: str, rounds: int, gpu: bool, keep: Path | None) -> Non
     if gpu and real is None:
         click.echo("no GPU: CUDA calls are scaled like the rest")
     click.echo(f"{out}: use it with `phantora trace --host {out}`")
+
+
+def _workspaces(operators: list[Wanted], path: Path, budget: float | None) -> None:
+    from phantora.profile.workspaces import calls_of, measure_workspaces
+
+    if not calls_of(operators):
+        return
+    known, refused = measure_workspaces(operators, path, budget)
+    click.echo(f"{path}: the workspaces of {known} convolutions")
+    if refused:
+        click.echo(f"{len(refused)} could not be measured, the first: {refused[0]}")
 
 
 def _wanted(source: Path | None) -> list[Wanted]:

@@ -16,6 +16,9 @@ from phantora.wire import layout
 from phantora.wire.session import Session
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from phantora.cost.workspaces import Workspaces
     from phantora.profile.live import LiveProfiler
     from phantora.sim.simulator import Simulator, Stats
     from phantora.trace.recording import Chunk
@@ -53,7 +56,20 @@ class Recorded:
     """NCCL's variables then, as the metadata tell them; those of the environment now come first."""
 
 
-def create_session(cluster: Cluster, settings: Settings) -> Session:
+def _workspaces(cluster: Cluster) -> Workspaces | None:
+    from phantora.cost.measured import DATA, cache_folder
+    from phantora.cost.workspaces import workspaces_for
+
+    return workspaces_for(cluster.gpu, [cache_folder(), DATA])
+
+
+def _packed(workspaces: Workspaces) -> np.ndarray[Any, np.dtype[np.void]]:
+    from phantora.wire.workspaces import Block, pack
+
+    return pack([Block(**columns) for columns in workspaces.columns()])
+
+
+def create_session(cluster: Cluster, settings: Settings, workspaces: Workspaces | None) -> Session:
     return Session.create(
         settings.hosts * settings.ranks_per_host,
         settings.ranks_per_host,
@@ -64,6 +80,7 @@ def create_session(cluster: Cluster, settings: Settings) -> Session:
         null_mode=settings.null,
         unsupported=getattr(layout.Unsupported, settings.unsupported.upper()),
         epoch_ns=int(time.time()) * 1_000_000_000,
+        workspaces=_packed(workspaces) if workspaces else None,
     )
 
 
@@ -107,7 +124,8 @@ def assemble(
 ) -> Simulation:
     """`metadata` holds fields of ``RunMetadata`` that the cluster does not tell; `engine` is the library
     of ``sim/engine``; with `recorded` no ranks are needed."""
-    session = create_session(cluster, settings)
+    workspaces = _workspaces(cluster)
+    session = create_session(cluster, settings, workspaces)
     if settings.null:
         return Simulation(session)
     try:
@@ -128,6 +146,8 @@ def assemble(
         nccl = NcclEnvironment.read(variables, simulated.wiring.nics)
         ignored = {**before.get("ignored", {}), **nccl.ignored}
         heard: dict[str, Any] = {"nccl": {"honoured": nccl.honoured, "ignored": ignored}}
+        own = workspaces is not None and workspaces.about.get("gpu") == cluster.gpu.product
+        heard["workspaces"] = {"table": workspaces.described if workspaces else None, "own": own}
         if settings.what_if:
             heard["what_if"] = asdict(settings.what_if)
         described = RunMetadata(

@@ -36,6 +36,9 @@ __all__ = [
     "Blob",
     "Coll",
     "Control",
+    "ConvForm",
+    "ConvLayout",
+    "ConvType",
     "Copy",
     "Device",
     "Enum",
@@ -51,6 +54,7 @@ __all__ = [
     "SimState",
     "Struct",
     "Unsupported",
+    "Workspace",
     "answered",
     "c_header",
     "checksum",
@@ -58,7 +62,7 @@ __all__ = [
     "fields",
 ]  # fmt: skip
 
-WIRE_VERSION = 2
+WIRE_VERSION = 3
 MAGIC = 0x314152544E414850  # "PHANTRA1"
 
 RING_RECORDS = 8192  # records per rank, a power of two: 512 KiB
@@ -138,6 +142,10 @@ Api = Enum("ph_api", "PH_API_", (
 ))
 HostMode = Enum("ph_host_mode", "PH_HOST_", (("MODELLED", ""), ("MEASURED", ""), ("NONE", "")))
 Unsupported = Enum("ph_unsupported", "PH_UNSUPPORTED_", (("ERROR", ""), ("WARN", "")))
+# Convolutions, as tables of workspaces tell them apart.
+ConvForm = Enum("ph_conv_form", "PH_CONV_", (("FWD", ""), ("DGRAD", "gradient of the input"), ("WGRAD", "gradient of the filters")))
+ConvType = Enum("ph_conv_type", "PH_CONV_", (("TF32", "float32 on tensor cores"), ("F32", "and not"), ("BF16", ""), ("F16", "")))
+ConvLayout = Enum("ph_conv_layout", "PH_CONV_", (("NCHW", ""), ("NHWC", "channels last")))
 SimState = Enum("ph_sim_state", "PH_SIM_", (("STARTING", ""), ("RUNNING", ""), ("ABORTED", "ranks exit at their next call")))
 
 
@@ -169,6 +177,7 @@ Header = Struct("ph_header", (
     ("uint64_t", "size", 1, "bytes of the whole area"),
     ("uint64_t", "control_offset", 1, "of ph_control[world_size]"), ("uint64_t", "ring_offset", 1, "of the rings"),
     ("uint64_t", "reply_offset", 1, "of ph_reply[world_size][PH_REPLY_SLOTS]"),
+    ("uint64_t", "workspace_offset", 1, "of ph_workspace[workspace_count], by key and batch"), ("uint64_t", "workspace_count", 1, "0: not measured for this GPU"),
     ("int64_t", "api_ns", 64, "host cost by enum ph_api"),
     ("ph_device", "device", 1, "every GPU of the cluster is of this make"),
 ))
@@ -190,6 +199,14 @@ Reply = Struct("ph_reply", (
     ("int64_t", "time", 1, "virtual completion time; the host clock becomes max(clock, time)"),
     ("int64_t", "value", 1, ""), ("uint64_t", "length", 1, "bytes in data"),
     ("uint8_t", "data", REPLY_BYTES, ""),
+))
+
+# Device memory that cuDNN's plans of a convolution were seen to ask for.
+Workspace = Struct("ph_workspace", (
+    ("uint64_t", "key", 1, "all that describes the convolution but the batch: wire/workspaces.py"),
+    ("int64_t", "batch", 1, ""),
+    ("int64_t", "usual", 1, "bytes of the plan that the heuristics put first, -1 if not measured"),
+    ("int64_t", "largest", 1, "of the plan that asks for most of those that cudnn.benchmark tries, -1 if not measured"),
 ))
 
 # A finished piece of simulated work, from the engine to the log writer. Ids are global here.
@@ -214,12 +231,12 @@ Row = Struct("ph_row", (
     ("int32_t", "last_rank", 1, "whoever was waited for: the rank that came last, or -1"), ("int32_t", "pad1", 1, ""),
     ("int64_t", "last_id", 1, "and its row"),
 ))
-ENUMS = (Kind, Copy, Coll, Mem, Api, HostMode, Unsupported, SimState, RowKind)
+ENUMS = (Kind, Copy, Coll, Mem, Api, HostMode, Unsupported, ConvForm, ConvType, ConvLayout, SimState, RowKind)
 Blob = Struct("ph_blob", (
     ("uint8_t", "kind", 1, "PH_BLOB"), ("uint8_t", "flags", 1, ""), ("uint8_t", "slot", 1, "PH_NO_SLOT"),
     ("uint8_t", "thread", 1, ""), ("uint32_t", "used", 1, "bytes"), ("uint8_t", "data", BLOB_BYTES, ""),
 ))
-STRUCTS = (Blob, Device, Header, Control, Reply, Row)
+STRUCTS = (Blob, Device, Header, Control, Reply, Workspace, Row)
 
 
 def dtype(struct: Struct) -> np.dtype[np.void]:

@@ -60,18 +60,23 @@ class Session:
         null_mode: bool = False,
         unsupported: int = 0,
         epoch_ns: int = 0,
+        workspaces: np.ndarray[Any, np.dtype[np.void]] | None = None,
     ) -> Session:
         """Makes the area for `world_size` ranks.
 
         `device` holds the fields of ``layout.Device``; `api_ns` costs in ns by member name of
-        ``layout.Api``. Raises PhantoraError when the machine has no memory left for it.
+        ``layout.Api``; `workspaces` is what :func:`phantora.wire.workspaces.pack`
+        made. Raises PhantoraError when the machine has no memory left for it.
         """
         control_offset = _round_up(layout.dtype(layout.Header).itemsize)
         ring_offset = control_offset + _round_up(world_size * layout.dtype(layout.Control).itemsize)
         ring_bytes = layout.RING_RECORDS * layout.dtype(layout.Record).itemsize
         reply_offset = ring_offset + world_size * ring_bytes
         reply_bytes = layout.REPLY_SLOTS * layout.dtype(layout.Reply).itemsize
-        size = reply_offset + _round_up(world_size * reply_bytes)
+        workspace_offset = reply_offset + _round_up(world_size * reply_bytes)
+        if workspaces is None:
+            workspaces = np.empty(0, layout.dtype(layout.Workspace))
+        size = workspace_offset + _round_up(workspaces.nbytes)
         fd = os.memfd_create("phantora", os.MFD_CLOEXEC)
         try:
             os.ftruncate(fd, size)
@@ -98,6 +103,9 @@ class Session:
         header["control_offset"] = control_offset
         header["ring_offset"] = ring_offset
         header["reply_offset"] = reply_offset
+        header["workspace_offset"] = workspace_offset
+        header["workspace_count"] = len(workspaces)
+        area[workspace_offset : workspace_offset + workspaces.nbytes] = workspaces.tobytes()
         unknown = set(api_ns) - set(layout.Api.names())
         if unknown:
             raise PhantoraError(f"the host profile prices unknown calls: {', '.join(sorted(unknown))}")

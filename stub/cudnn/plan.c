@@ -16,13 +16,14 @@ static const char *compute_word(const tensor *t, bool tensor_cores) {
 
 typedef struct convolution {
   int operation;
+  enum ph_conv_form form;
   const char *call;
   int x, w, y, convolution;  // attributes of the operation
 } convolution;
 static const convolution convolutions[] = {
-    {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD, "conv_fwd", 704, 703, 705, 702},
-    {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA, "conv_dgrad", 710, 709, 711, 708},
-    {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER, "conv_wgrad", 716, 715, 717, 714},
+    {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD, PH_CONV_FWD, "conv_fwd", 704, 703, 705, 702},
+    {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA, PH_CONV_DGRAD, "conv_dgrad", 710, 709, 711, 708},
+    {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER, PH_CONV_WGRAD, "conv_wgrad", 716, 715, 717, 714},
 };
 
 static void copy_list(int64_t *to, const descriptor *self, int name) {
@@ -33,17 +34,17 @@ static void copy_list(int64_t *to, const descriptor *self, int name) {
 
 static convolution_problem problem_of(const convolution *form, const descriptor *operation, bool tensor_cores) {
   tensor x = tensor_at(operation, form->x), w = tensor_at(operation, form->w), y = tensor_at(operation, form->y);
-  convolution_problem p = {.form = (int)(form - convolutions),  // listed in the order of FORM_
-                           .type = TYPE_other,
-                           .layout = strcmp(layout_word(&x), "nhwc") ? LAYOUT_nchw : LAYOUT_nhwc,
+  convolution_problem p = {.form = form->form,
+                           .type = CONV_OTHER_TYPE,
+                           .layout = strcmp(layout_word(&x), "nhwc") ? PH_CONV_NCHW : PH_CONV_NHWC,
                            .dims = x.dims,
                            .x_bytes = (int64_t)x.bytes,
                            .w_bytes = (int64_t)w.bytes,
                            .y_bytes = (int64_t)y.bytes};
   switch (x.type ? (int)x.type->id : -1) {
-    case PH_R_32F: p.type = tensor_cores ? TYPE_tf32 : TYPE_f32; break;
-    case PH_R_16BF: p.type = TYPE_bf16; break;
-    case PH_R_16F: p.type = TYPE_f16; break;
+    case PH_R_32F: p.type = tensor_cores ? PH_CONV_TF32 : PH_CONV_F32; break;
+    case PH_R_16BF: p.type = PH_CONV_BF16; break;
+    case PH_R_16F: p.type = PH_CONV_F16; break;
   }
   memcpy(p.x, x.dim, sizeof p.x);
   memcpy(p.w, w.dim, sizeof p.w);

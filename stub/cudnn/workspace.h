@@ -3,12 +3,13 @@
 #pragma once
 #include "abi/cudnn_abi.h"
 
-enum { FORM_fwd, FORM_dgrad, FORM_wgrad };
-enum { TYPE_tf32, TYPE_f32, TYPE_bf16, TYPE_f16, TYPE_other };
-enum { LAYOUT_nchw, LAYOUT_nhwc };
+enum { CONV_OTHER_TYPE = -1 };  // a data type without measurements
 
 typedef struct convolution_problem {
-  int form, type, layout, dims;
+  enum ph_conv_form form;
+  int type;  // enum ph_conv_type or CONV_OTHER_TYPE
+  enum ph_conv_layout layout;
+  int dims;
   int64_t x[CUDNN_DIM_MAX], w[CUDNN_DIM_MAX], y[CUDNN_DIM_MAX];
   int64_t stride[CUDNN_DIM_MAX], padding[CUDNN_DIM_MAX], dilation[CUDNN_DIM_MAX];
   int64_t x_bytes, w_bytes, y_bytes;

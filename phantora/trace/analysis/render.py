@@ -36,6 +36,7 @@ def render(report: Report, console: Console, verbose: bool = False) -> None:
         _findings(report, console)
     _steps(report, console)
     _ranks(report, console)
+    _workspaces(report, console)
     if report.details is not None:
         _details(report, report.details, console)
     _shares(report, console)
@@ -148,6 +149,16 @@ def _ranks(report: Report, console: Console) -> None:
     if len(report.ranks) > _MOST_RANKS:
         table.add_row(f"+{len(report.ranks) - _MOST_RANKS}", *["" for _ in _COLUMNS])
     console.print(table)
+
+
+def _workspaces(report: Report, console: Console) -> None:
+    """What the memory of convolutions rests on, unless it was measured on this GPU."""
+    known = report.metadata.get("extra", {}).get("workspaces")
+    if known is None or known["own"] or "convolution" not in report.by_class:
+        return
+    source = f"another GPU's ({known['table']})" if known["table"] else "a rule (docs/costs.md)"
+    text = f"Memory: convolutions take workspaces by {source}, as there is no table of this GPU"
+    console.print(f"{text}; `phantora profile` measures one", highlight=False, markup=False)
 
 
 def _details(report: Report, details: Details, console: Console) -> None:

@@ -1,0 +1,76 @@
+"""What convolutions take beside their tensors: measured tables reach the ranks, a user's own ones too."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+from support.runs import trace
+
+from phantora import stubs
+from phantora.cost.measured import DATA
+from phantora.cost.parse import parse_signature
+from phantora.cost.wanted import Wanted, write_wanted
+from phantora.cost.workspaces import FOLDER, Bytes, Convolution, convolution_of, read_workspaces, write_workspaces
+from phantora.profile import forms
+from phantora.profile.workspaces import NO_PLANS_KEPT, calls_of, table_beside
+
+OBLONG = """
+import torch
+x, w = torch.empty(4, 8, 40, 24, device="cuda"), torch.empty(16, 4, 5, 3, device="cuda")
+torch.conv2d(x, w, None, (2, 1), (2, 1), (1, 1), 2)  # the first call takes more than the plan's
+torch.cuda.reset_peak_memory_stats()
+y = torch.conv2d(x, w, None, (2, 1), (2, 1), (1, 1), 2)
+counters = torch.cuda.memory_stats()
+print("bytes", counters["requested_bytes.all.peak"] - counters["requested_bytes.all.current"])
+"""
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of one's own with the stubs that are built."""
+    built = stubs.ensure().directory
+    mine = tmp_path / "cache" / "phantora"
+    mine.mkdir(parents=True)
+    (mine / built.name).symlink_to(built)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return mine
+
+
+def test_the_measuring_process_finds_in_the_simulated_gpu_what_its_table_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in NO_PLANS_KEPT.items():
+        monkeypatch.setenv(name, value)
+    wanted: list[Wanted] = []
+    for sizes in ((64, 64, 64, 56, 3, 1, "float32", False), (64, 128, 128, 28, 3, 1, "bfloat16", True)):
+        wanted += forms.convolution(*sizes)
+    write_wanted(tmp_path / "operators.jsonl", wanted)
+    trace(tmp_path, "--cluster", "1x1xH200", "-m", "phantora.profile.workspaces", "operators.jsonl", "results.jsonl")
+    about, *results = (orjson.loads(line) for line in (tmp_path / "results.jsonl").read_bytes().splitlines())
+    assert about["gpu"] == "NVIDIA H200"
+    shipped = read_workspaces(DATA / FOLDER / "h200-sxm.parquet").rows()
+    assert len(results) == len(calls_of(wanted)) == 6
+    for line in results:
+        convolution = convolution_of(parse_signature(line["signature"]), line["compute"])
+        assert convolution is not None and shipped[convolution] == Bytes(line["usual"], line["largest"])
+
+
+def test_a_users_table_of_another_gpu(tmp_path: Path, cache: Path) -> None:
+    """A100s have no shipped table: the rule and a note without one, the user's bytes and no note with one."""
+    (tmp_path / "oblong.py").write_text(OBLONG)
+    run = trace(tmp_path, "--cluster", "1x1xA100", "oblong.py")
+    (by_rule,) = (int(line.split()[-1]) for line in run.out.splitlines() if "bytes" in line)
+    assert by_rule == 4 * (4 * 8 * 40 * 24 + 16 * 4 * 5 * 3 + 4 * 16 * 20 * 24) + 16
+    note = "convolutions take workspaces by a rule"
+    analyze = [sys.executable, "-m", "phantora", "analyze", "run.arrow"]
+    assert note in subprocess.run(analyze, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    own = Convolution("fwd", "tf32", "nchw", (4, 8, 40, 24), (16, 4, 5, 3), (2, 1), (2, 1), (1, 1))
+    table = table_beside(cache / "kernel-times" / "mine.parquet")
+    write_workspaces(table, {"gpu": "NVIDIA A100-SXM4-80GB", "torch": "2.11.0", "cudnn": "91900"}, {own: Bytes(54321)})
+    run = trace(tmp_path, "--cluster", "1x1xA100", "oblong.py")
+    assert "bytes 54321" in run.out
+    assert note not in subprocess.run(analyze, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
