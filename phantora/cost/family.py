@@ -16,6 +16,7 @@ from phantora.cost.table import Entry
 from phantora.cost.types import KernelLaunch, OperatorSignature
 
 Kernels = tuple[KernelLaunch, ...]
+LAST = 100  # precedence of the families that take what is left
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,15 @@ class Measured:
         ]
 
     def operator(self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...]) -> Price:
+        """Of any signature: one whose arguments no family foresaw is priced by its kernels, with an error bar of 1."""
+        try:
+            return self._operator(signature, kernels)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            return self._roofline.by_kernels(kernels)
+
+    def _operator(self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...]) -> Price:
         base = self._roofline.operator(signature, kernels)
+        signature = replace(signature, outputs=())  # as tables know it
         compute = compute_of(kernels)
         keys = _keys(signature, compute)
         for source in self._own:

@@ -1,36 +1,44 @@
 """Operator signatures and library calls: from the tracer's JSON to data classes.
 
-A tensor is ``{"t": dtype, "s": shape, "st": strides}`` (``"d": "cpu"`` when it is not on the GPU), a
-tensor list ``{"l": [...]}``. A list longer than 64 carries its first elements and ``n``, and if they
-are tensors ``numel`` and ``bytes`` of all: the rest is rebuilt as equal tensors of the same total. Of
-long lists of numbers the rest is taken as equal to the last one given.
+A tensor is ``{"t": dtype, "s": shape, "st": strides}`` (``"d": "cpu"`` when it is not on the GPU; a sparse one has
+``"layout"``, no strides, and ``"nnz"`` where it is known), a tensor list ``{"l": [...]}``. A list longer than 64
+carries its first elements and ``n``, and if they are tensors ``numel`` and ``bytes`` of all: the rest is rebuilt as
+equal tensors of the same total. Of long lists of numbers the rest is taken as equal to the last one given. What an
+operator returned is in ``"out"``, a list like ``"args"``; it may be missing.
 """
 
 from __future__ import annotations
 
-from math import copysign, floor, log10
+from math import copysign, floor, log10, prod
 from typing import Any
 
 import orjson
 
-from phantora.cost.tensors import contiguous_strides, item_bytes, numel
+from phantora.cost.tensors import contiguous_strides, item_bytes, numel, tensors
 from phantora.cost.types import KernelLaunch, OperatorSignature, TensorSpec
 from phantora.errors import PhantoraError
 
 LONG_LIST, LIST_HEAD = 64, 8  # as in stub/tracer
+LARGEST = 1 << 50  # elements of a tensor
 VECTOR = 16  # elements: sizes of rebuilt tensors are multiples, or kernels could not vectorise
+
+UNREADABLE = "phantora::unreadable"
+"""The name of an operator whose signature tells nothing."""
 
 
 def parse_signature(text: str | bytes) -> OperatorSignature:
-    """The signature in `text`."""
+    """The signature in `text`. Raises PhantoraError if it is none."""
     try:
         table = orjson.loads(text)
+        if not isinstance(table["op"], str):
+            raise ValueError("its name is no text")
         return OperatorSignature(
             name=table["op"],
             args=tuple(_argument(a) for a in table.get("args", ())),
+            outputs=tuple(tensors(_argument(a) for a in table.get("out", ()))),
             backward=bool(table.get("bwd", False)),
         )
-    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         shown = text if isinstance(text, str) else text.decode(errors="replace")
         raise PhantoraError(
             f"cannot read the operator signature {shown[:200]!r} ({error}); "
@@ -38,10 +46,26 @@ def parse_signature(text: str | bytes) -> OperatorSignature:
         ) from error
 
 
+def read_signature(text: str | bytes) -> OperatorSignature:
+    """The same, and never an error: of a text that is no signature at most the name is kept. Such an operator is priced
+    by its kernels."""
+    try:
+        return parse_signature(text)
+    except PhantoraError:
+        try:
+            name = orjson.loads(text)["op"]
+        except (orjson.JSONDecodeError, KeyError, TypeError, IndexError):
+            name = None
+        return OperatorSignature(name if isinstance(name, str) and name else UNREADABLE, ())
+
+
 def write_signature(signature: OperatorSignature) -> str:
     """`signature` as the tracer writes it."""
     args = [_written(value) for value in signature.args]
-    return orjson.dumps({"op": signature.name, "args": args, "bwd": signature.backward}).decode()
+    table = {"op": signature.name, "args": args, "bwd": signature.backward}
+    if signature.outputs:
+        table["out"] = [_written(value) for value in signature.outputs]
+    return orjson.dumps(table).decode()
 
 
 def parse_library(text: str | bytes) -> dict[str, Any]:
@@ -87,7 +111,9 @@ def _rounded(value: float) -> float:
 
 def _written(value: Any) -> Any:
     if isinstance(value, TensorSpec):
-        table = {"t": value.dtype, "s": value.shape, "st": value.stride}
+        table: dict[str, Any] = {"t": value.dtype, "s": value.shape, "st": value.stride}
+        if value.layout:
+            table |= {"st": (), "layout": value.layout} | ({"nnz": value.stored} if value.stored >= 0 else {})
         return table if value.device == "cuda" else {**table, "d": value.device}
     if isinstance(value, float):
         return _rounded(value)
@@ -118,10 +144,14 @@ def _argument(value: Any) -> Any:
 
 def _tensor(table: dict[str, Any]) -> TensorSpec:
     shape = tuple(int(n) for n in table["s"])
-    stride = tuple(int(n) for n in table["st"]) if "st" in table else contiguous_strides(shape)
+    layout = str(table.get("layout", ""))
+    stride = tuple(int(n) for n in table["st"]) if "st" in table and not layout else contiguous_strides(shape)
     if len(stride) != len(shape):
         raise ValueError(f"{len(shape)} dimensions but {len(stride)} strides")
-    return TensorSpec(dtype=str(table["t"]), shape=shape, stride=stride, device=str(table.get("d", "cuda")))
+    if min(shape, default=0) < 0 or prod(shape) > LARGEST:
+        raise ValueError(f"no tensor has the shape {shape}")
+    stored = int(table.get("nnz", -1))
+    return TensorSpec(str(table["t"]), shape, stride, str(table.get("d", "cuda")), layout, stored)
 
 
 def _long_list(table: dict[str, Any]) -> tuple[Any, ...]:
@@ -162,7 +192,8 @@ _SHORT = {
 def _argument_text(value: Any) -> str:
     if isinstance(value, TensorSpec):
         where = "" if value.device.startswith("cuda") else f"@{value.device}"
-        return f"{_SHORT.get(value.dtype, value.dtype)}[{','.join(map(str, value.shape))}]{where}"
+        kind = f"{value.layout} " * bool(value.layout) + _SHORT.get(value.dtype, value.dtype)
+        return f"{kind}[{','.join(map(str, value.shape))}]{where}"
     if isinstance(value, (tuple, list)):
         texts = [_argument_text(item) for item in value[:4]]
         return "(" + ", ".join(texts) + (f", … {len(value)} in all" if len(value) > 4 else "") + ")"
@@ -172,5 +203,9 @@ def _argument_text(value: Any) -> str:
 
 
 def signature_text(signature: OperatorSignature) -> str:
-    """An operator's arguments as people read them: ``bf16[4096,4096], bf16[4096,14336]``."""
-    return ", ".join(_argument_text(value) for value in signature.args if value is not None)
+    """An operator's arguments as people read them, with what it returned if that is known:
+    ``bf16[4096,4096], bf16[4096,14336]``, ``u8[64,1], fp32[2] -> bf16[8,16]``."""
+    text = ", ".join(_argument_text(value) for value in signature.args if value is not None)
+    if not signature.outputs:
+        return text
+    return f"{text} -> {', '.join(_argument_text(value) for value in signature.outputs)}"

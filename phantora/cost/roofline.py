@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phantora.cost import copies
+from phantora.cost import copies, sparse
 from phantora.cost.families import base_name, gemm, identify
 from phantora.cost.family import Estimate
 from phantora.cost.kernels import bare_ns, split, whole
@@ -26,6 +26,7 @@ ERRORS = {
     "random": 0.18,
 }
 DEFAULT_ERROR = 0.50
+UNKNOWN_ERROR = 1.0
 
 
 class Roofline:
@@ -41,8 +42,14 @@ class Roofline:
     def operator(self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...]) -> Price:
         name = base_name(signature.name)
         family, cls = identify(name)
-        called = None if family.takes_libraries else gemm.of_calls(self.machine, signature, name, kernels)
-        return self._price(called or family.estimate(self.machine, signature, name, kernels), kernels, cls)
+        found = None if family.takes_libraries else gemm.of_calls(self.machine, signature, name, kernels)
+        found = found or sparse.estimate(self.machine, signature, kernels)
+        return self._price(found or family.estimate(self.machine, signature, name, kernels), kernels, cls)
+
+    def by_kernels(self, kernels: tuple[KernelLaunch, ...]) -> Price:
+        """An operator of which nothing is known but what it launched."""
+        parts = tuple(bare_ns(self.machine, kernel) for kernel in kernels)
+        return self._price(Estimate(sum(parts), 0.0, parts=parts, error=UNKNOWN_ERROR), kernels, "other")
 
     def kernel(self, kernel: KernelLaunch) -> Price:
         product = gemm.of_call(self.machine, kernel.library)

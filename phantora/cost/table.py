@@ -167,7 +167,8 @@ def signature_key(signature: OperatorSignature, compute: str = "") -> str:
 def _key(value: Any) -> str:
     if isinstance(value, TensorSpec):
         place = "" if value.device == "cuda" else f"@{value.device}"
-        return f"{value.dtype}[{','.join(map(str, value.shape))}]{_layout(value)}{place}"
+        sparse = f"{value.layout}{value.stored}" if value.layout else ""
+        return f"{sparse}{value.dtype}[{','.join(map(str, value.shape))}]{_layout(value)}{place}"
     if isinstance(value, tuple):
         return f"({';'.join(_runs([_key(item) for item in value]))})"
     if isinstance(value, float):

@@ -34,6 +34,9 @@ _BYTES = {
 }
 
 
+INDEX_BYTES = 8  # of an index of a sparse tensor
+
+
 def item_bytes(dtype: str) -> int:
     """Bytes of one element of a torch dtype; the 8-bit and smaller formats take one."""
     known = _BYTES.get(dtype)
@@ -49,12 +52,16 @@ def numel(shape: Iterable[int]) -> int:
 
 
 def nbytes(tensor: TensorSpec) -> int:
-    """Bytes of the elements (not of a storage with gaps)."""
+    """Bytes of the elements (not of a storage with gaps); of a sparse tensor those stored, indices included."""
+    if tensor.layout and tensor.stored >= 0:
+        return tensor.stored * (item_bytes(tensor.dtype) + INDEX_BYTES * (2 if tensor.layout == "sparse_coo" else 1))
     return prod(tensor.shape) * item_bytes(tensor.dtype)
 
 
 def traffic(tensor: TensorSpec) -> int:
     """Bytes that reading the tensor once moves: a dimension of stride 0 is one row."""
+    if tensor.layout:
+        return nbytes(tensor)
     size = item_bytes(tensor.dtype)
     for extent, stride in zip(tensor.shape, tensor.stride, strict=True):
         size *= 1 if stride == 0 else extent

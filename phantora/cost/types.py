@@ -18,12 +18,18 @@ CLASSES = (
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One tensor argument. `dtype` is torch's name without the prefix (``bfloat16``)."""
+    """One tensor argument. `dtype` is torch's name without the prefix (``bfloat16``).
+
+    `layout` is empty for strided tensors, else ``sparse_coo``, ``sparse_csr`` and so on; of those `shape` is the whole,
+    `stride` that of a contiguous one, and `stored` the number of elements that are there (-1: not known).
+    """
 
     dtype: str
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     device: str = "cuda"
+    layout: str = ""
+    stored: int = -1
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,7 @@ class OperatorSignature:
 
     `args` holds the arguments in order: a :class:`TensorSpec`, a tuple of them (a tensor list), a
     scalar, or a tuple of scalars. `name` is ``aten::mm`` or, with an overload, ``aten::add.Tensor``.
+    `outputs` are the tensors that it returned, where the tracer saw them.
     """
 
     name: str

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import orjson
 
 from phantora.cost.machine import Machine
-from phantora.cost.parse import compute_of, parse_signature, signature_text
+from phantora.cost.parse import compute_of, read_signature, signature_text
 from phantora.cost.types import CLASSES, CostModel, KernelLaunch, OperatorSignature, Price
 from phantora.cost.wanted import Wanted
 from phantora.hardware import Cluster
@@ -75,7 +75,7 @@ class Pricing:
 
     def _signature(self, index: int) -> OperatorSignature:
         if index not in self._signatures:
-            self._signatures[index] = parse_signature(self._engine.text(native.SIGNATURES, index))
+            self._signatures[index] = read_signature(self._engine.text(native.SIGNATURES, index))
         return self._signatures[index]
 
     def _kernel(self, kernel: native.PriceKernel) -> KernelLaunch:

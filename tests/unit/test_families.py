@@ -7,19 +7,40 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
+import orjson
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from phantora.cost import OperatorSignature, TensorSpec, model_for
+from phantora.cost import KernelLaunch, OperatorSignature, Price, TensorSpec, model_for, parse_signature
 from phantora.cost import families as package
 from phantora.cost.families import base_name, class_of, families, family_of, identify
 from phantora.cost.measured import DATA
+from phantora.cost.parse import read_signature, write_signature
 from phantora.cost.table import read_table
+from phantora.cost.tensors import contiguous_strides
 from phantora.cost.types import CLASSES
 from phantora.hardware import load_gpu
 
 RECIPE = Path(__file__).parents[2] / "docs" / "operator-families.md"
 ATEN = {base_name(str(s.name)) for s in torch._C._jit_get_all_schemas() if s.name.startswith("aten::")}
+
+
+MODEL = model_for(load_gpu("H100"))
+STREAM = 3350 * 0.915  # bytes/ns of an H100's memory
+
+
+def tensor(*shape: int, dtype: str = "bfloat16") -> TensorSpec:
+    return TensorSpec(dtype, shape, contiguous_strides(shape))
+
+
+def price(name: str, *args: object, out: tuple[TensorSpec, ...] = ()) -> Price:
+    return MODEL.operator(OperatorSignature(name, args, out), (KernelLaunch("k", (1024, 1, 1), (256, 1, 1)),))
+
+
+def ns(name: str, *args: object, out: tuple[TensorSpec, ...] = ()) -> int:
+    return sum(price(name, *args, out=out).durations)
 
 
 def forget() -> None:
@@ -35,20 +56,20 @@ def rope(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     (tmp_path / "rope.py").write_text(block[1])
     monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
     forget()
-    yield "rope_pair"
+    yield "mylib::rope_pair"
     forget()
 
 
 def test_the_recipe_adds_a_family_with_one_file(rope: str) -> None:
     assert family_of(rope).name == "rope" and class_of(rope) == "elementwise"
     x = TensorSpec("bfloat16", (1 << 14, 1 << 14), (1 << 14, 1))
-    price = model_for(load_gpu("H100")).operator(OperatorSignature(f"mylib::{rope}", (x, x)), ())
+    price = model_for(load_gpu("H100")).operator(OperatorSignature(rope, (x, x)), ())
     assert price.bytes == 2 * 2 * (1 << 28)
     assert price.durations[0] == pytest.approx(price.bytes / (3350 * 0.9 * 0.7), rel=0.1)
 
 
 def test_without_the_file_there_is_no_family() -> None:
-    assert family_of("rope_pair").name == "elementwise"
+    assert family_of("mylib::rope_pair").name == "unknown"
 
 
 def test_every_operator_has_one_family() -> None:
@@ -65,3 +86,126 @@ def test_every_module_is_in_the_documentation() -> None:
     modules = [path.name for path in Path(package.__file__).parent.iterdir() if not path.name.startswith("_")]
     missing = [name for name in modules if f"`{name.removesuffix('/')}" not in RECIPE.read_text()]
     assert len(modules) > 15 and not missing
+
+
+# ---------------------------------------------------------------- operators of extensions
+
+
+def test_namespaces_are_kept() -> None:
+    """An operator is no product because an extension calls it `mm`."""
+    assert class_of(base_name("aten::mm.out")) == "gemm" and base_name("mylib::mm.out") == "mylib::mm"
+    assert [class_of(name) for name in ("mylib::mm", "mylib::softmax", "mylib::conv2d", "mylib::sum")] == ["other"] * 4
+    x = tensor(8192, 8192)
+    assert ns("mylib::mm", x, x, out=(tensor(1),)) < 0.2 * ns("aten::mm", x, x)
+
+
+def test_shapes_that_do_not_broadcast_are_not() -> None:
+    """bitsandbytes: N packed bytes and M scales are no N x M result."""
+    n, block = 4096 * 4096 // 2, 64
+    packed, scales = tensor(n, 1, dtype="uint8"), tensor(2 * n // block, dtype="float32")
+    args = (packed, scales, block, "nf4", (4096, 4096), "bfloat16")
+    expected = (n + 8 * n / block + 4 * n) / STREAM
+    for out in ((), (tensor(4096, 4096),)):
+        found = price("bitsandbytes::dequantize_4bit", *args, out=out)
+        assert found.durations[0] == pytest.approx(expected, rel=0.25) and found.cls == "elementwise"
+    unnamed = price("mylib::unpack", *args[:2], out=(tensor(4096, 4096),))
+    assert unnamed.durations[0] == pytest.approx(expected, rel=0.25)
+    assert unnamed.error is not None and unnamed.error >= 0.5
+
+
+def test_rows_are_picked_from_tables() -> None:
+    """fbgemm's bags and vLLM's caches are not charged for what they do not touch."""
+    tables, width, bags, each = 26, 128, 2048, 20
+    indices = tensor(tables * bags * each, dtype="int64")
+    args = (
+        tensor(tables * 1_000_000 * width, dtype="float32"), tensor(0), tensor(0, 0), tensor(tables, dtype="int32"),
+        tensor(tables, dtype="int64"), tensor(tables + 1, dtype="int32"), tables * width, width, indices,
+        tensor(tables * bags + 1, dtype="int64"), 0, tensor(0), tensor(0, dtype="int32"), 0, False,
+    )  # fmt: skip
+    rows = tables * bags * each * width * 4
+    for out in ((), (tensor(bags, tables * width, dtype="float32"),)):
+        found = ns("fbgemm::split_embedding_codegen_forward_unweighted_cuda", *args, out=out)
+        assert rows / STREAM < found < 2.5 * rows / STREAM
+    key, cache, slots = tensor(4096, 8, 128), tensor(20_000, 16, 8, 128), tensor(4096, dtype="int64")
+    write = ("_C_cache_ops::reshape_and_cache_flash", key, key, cache, cache, slots, "auto", 1.0, 1.0)
+    assert ns(*write) < 60_000 < 0.2 * ns("aten::mul", cache, cache)
+    assert ns("mylib::write_cache", *write[1:6]) < 60_000
+    decode = (tensor(64, 32, 128), tensor(64, 32, 128), cache, cache, 8, 0.1, tensor(64, 128, dtype="int32"))
+    paged = price("_C::paged_attention_v1", *decode, tensor(64, dtype="int32"), 16, 2048, None, "auto", 1.0, 1.0)
+    assert paged.cls == "attention" and paged.bytes == pytest.approx(64 * 2048 * 8 * 128 * 2 * 2, rel=0.01)
+
+
+def test_tables_that_might_be_read_whole_have_a_long_error_bar() -> None:
+    table, indices, rows = tensor(1 << 20, 512), tensor(4096, dtype="int64"), tensor(4096, 512)
+    found = price("mylib::pick", table, indices, out=(rows,))
+    whole = ns("aten::clone", table)
+    assert found.durations[0] < 20_000 and found.error is not None
+    assert found.durations[0] * (1 + found.error) > 0.4 * whole
+
+
+def test_a_product_inside_an_operator_is_seen() -> None:
+    """By the shapes that fit: the real one takes as long as torch's."""
+    x, weight = tensor(8192, 4096), tensor(14336, 4096)
+    found = price("mylib::linear", x, weight, out=(tensor(8192, 14336),))
+    torchs = ns("aten::mm", x, TensorSpec("bfloat16", (4096, 14336), (1, 4096)))
+    assert found.durations[0] == pytest.approx(torchs, rel=0.15) and found.error == 1.0
+    assert ns("mylib::add", *[tensor(4096, 4096)] * 2, out=(tensor(4096, 4096),)) < 0.4 * ns(
+        "aten::mm", *[tensor(4096, 4096)] * 2
+    )
+
+
+def test_flash_attns_own_operators_are_attention() -> None:
+    q, kv = tensor(2, 4096, 32, 128), tensor(2, 4096, 8, 128)
+    torchs = ns("aten::_flash_attention_forward", q, kv, kv, None, None, 4096, 4096, 0.0, True, False)
+    own = price("flash_attn::_flash_attn_forward", q, kv, kv, 0.0, 0.09, True, -1, -1, 0.0, None, False)
+    assert own.cls == "attention" and own.durations[0] == pytest.approx(torchs, rel=0.25) and own.flops > 0
+    lengths = tensor(3, dtype="int32")
+    packed = [tensor(8192, heads, 128) for heads in (32, 8, 8)]
+    varlen = ("flash_attn::_flash_attn_varlen_forward", *packed, lengths, lengths, 4096, 4096, 0.0, 0.09)
+    assert ns(*varlen, True, -1, -1) == own.durations[0] < ns(*varlen, False, -1, -1)
+    window = ns("flash_attn::_flash_attn_forward", q, kv, kv, 0.0, 0.09, True, 511, 0, 0.0, None, False)
+    assert window < 0.4 * own.durations[0]
+
+
+# ---------------------------------------------------------------- no signature ends a run
+
+
+def test_sparse_tensors_have_a_price() -> None:
+    """SparseAdam, sampled products: of what is stored, if that is known; else by the kernels' grids."""
+    sparse = {"t": "float32", "s": [50_000_000, 128], "st": [], "layout": "sparse_coo"}
+    dense = {"t": "float32", "s": [128, 64], "st": [64, 1]}
+    text = orjson.dumps({"op": "aten::_sparse_addmm", "args": [sparse, dense], "bwd": False})
+    kernels = (KernelLaunch("k", (256, 1, 1), (256, 1, 1)),)
+    unknown = MODEL.operator(parse_signature(text), kernels)
+    assert sum(unknown.durations) < 10_000 and unknown.error == 1.0
+    known = orjson.dumps({"op": "aten::_sparse_addmm", "args": [{**sparse, "nnz": 4_000_000}, dense], "bwd": False})
+    found = MODEL.operator(parse_signature(known), kernels)
+    assert 4_000_000 * 20 / STREAM < sum(found.durations) < 1_000_000
+    assert parse_signature(write_signature(parse_signature(known))) == parse_signature(known)
+
+
+sizes = st.lists(st.integers(-2, 1 << 40), max_size=4)
+values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-(2**62), 2**62), st.floats(), st.text(max_size=6)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.fixed_dictionaries({"t": st.sampled_from(["float32", "int64", "x"]), "s": sizes}),
+        st.fixed_dictionaries({"t": inner, "s": inner, "st": inner, "layout": inner, "nnz": inner}),
+        st.fixed_dictionaries({"l": inner, "n": inner, "numel": inner, "bytes": inner}),
+    ),
+    max_leaves=12,
+)  # fmt: skip
+operators = st.one_of(values, st.sampled_from(sorted(ATEN)).map("aten::{}".format))
+texts = st.one_of(
+    st.text(max_size=40),
+    st.fixed_dictionaries({"op": operators, "args": values, "out": values}).map(lambda t: orjson.dumps(t).decode()),
+)
+
+
+@settings(max_examples=600, deadline=None)
+@given(texts, st.integers(0, 3))
+def test_any_text_is_priced(text: str, launched: int) -> None:
+    kernels = (KernelLaunch("k", (64, 1, 1), (128, 1, 1)),) * launched
+    found = MODEL.operator(read_signature(text), kernels)
+    assert len(found.durations) == max(1, launched) and all(each > 0 for each in found.durations)
+    assert found.cls in CLASSES and found.error is not None

@@ -6,12 +6,17 @@ from functools import cache, lru_cache
 from importlib import import_module
 from pkgutil import iter_modules
 
-from phantora.cost.family import Family
+from phantora.cost.family import LAST, Family
+
+OWN_NAMESPACES = frozenset(("", "aten", "prims", "inductor", "quantized", "phantora"))
+"""Of torch's operators, and of kernels that torch generates; other namespaces stay a part of the name."""
 
 
 def base_name(name: str) -> str:
-    """``aten::add_.Tensor`` -> ``add_``; other namespaces lose theirs too."""
-    return name.rpartition("::")[2].partition(".")[0]
+    """``aten::add_.Tensor`` -> ``add_``, ``mylib::mm.out`` -> ``mylib::mm``."""
+    namespace, _, base = name.rpartition("::")
+    base = base.partition(".")[0]
+    return base if namespace in OWN_NAMESPACES else f"{namespace}::{base}"
 
 
 @cache
@@ -24,12 +29,19 @@ def families() -> tuple[Family, ...]:
 
 @lru_cache(maxsize=8192)
 def identify(name: str) -> tuple[Family, str]:
-    """The family and the class (of ``types.CLASSES``) of the operator with base name `name`."""
+    """The family and the class (of ``types.CLASSES``) of the operator with base name `name`.
+
+    Of an extension's only families are asked that go by whole names, and :mod:`unknown` in the end: what part of its
+    name says need not be so.
+    """
+    foreign = "::" in name
     for family in families():
+        if foreign and 0 < family.precedence < LAST:
+            continue
         cls = family.classify(name)
         if cls is not None:
             return family, cls
-    raise LookupError(f"no family takes {name}; elementwise takes all that is left")
+    raise LookupError(f"no family takes {name}; elementwise and unknown take all that is left")
 
 
 def family_of(name: str) -> Family:

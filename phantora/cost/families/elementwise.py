@@ -1,10 +1,13 @@
-"""Elementwise operators, and all that nobody else takes: operands are read once, the result is written once."""
+"""Elementwise operators of torch, and all of its operators that nobody else takes.
+
+Operands are read once, the result is written once.
+"""
 
 from __future__ import annotations
 
 from math import prod
 
-from phantora.cost.family import Estimate, Family, Kernels
+from phantora.cost.family import LAST, Estimate, Family, Kernels
 from phantora.cost.kernels import bare_ns
 from phantora.cost.machine import Machine
 from phantora.cost.tensors import broadcast, contiguous_strides, dense, item_bytes, layout, nbytes, on_gpu, traffic
@@ -15,9 +18,9 @@ UNKNOWN_ERROR = 0.50
 LARGEST = 1 << 40  # elements: what is larger is no size
 
 
-def classify(name: str) -> str:
-    """All operators: it is asked last."""
-    return "elementwise"
+def classify(name: str) -> str | None:
+    """All of torch's: it is asked last."""
+    return None if "::" in name else "elementwise"
 
 
 def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
@@ -148,4 +151,4 @@ def _indexed(inputs: list[TensorSpec], output: TensorSpec, kernels: Kernels) -> 
     return any(item_bytes(t.dtype) < item_bytes(output.dtype) and t.dtype != "bool" for t in whole)
 
 
-FAMILY = Family("elementwise", classify, estimate, precedence=100)
+FAMILY = Family("elementwise", classify, estimate, LAST)
