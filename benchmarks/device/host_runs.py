@@ -372,14 +372,14 @@ def policy() -> Step:
 
 
 def retries() -> Step:
-    """Near the capacity: sizes alternate, so that the allocator gives back all it kept in every step."""
+    """Near the capacity: blocks grow from step to step, so that each step gives back what the one before left."""
     free, _ = torch.cuda.mem_get_info()
     ballast = torch.empty(free - 6 * GIB, dtype=torch.uint8, device="cuda")
     turn = [0]
 
     def step() -> None:
         turn[0] += 1
-        size = (300, 470)[turn[0] % 2] * MIB
+        size = (300 + 20 * turn[0]) * MIB
         held = [torch.empty(size, dtype=torch.uint8, device="cuda") for _ in range(5 * GIB // size)]
         for each in held:
             each.add_(1)

@@ -129,7 +129,7 @@ def host(out: Path, name: str, rounds: int, gpu: bool, keep: Path | None) -> Non
     out.write_text(measuring.to_toml(found), encoding="utf-8")
     click.echo(f"{found.cpu}")
     if stubbed.contended:
-        click.echo("others used this CPU meanwhile: CPU times of quieter rounds count; measure again when it is idle")
+        click.echo("others used this CPU meanwhile: CPU times of the quietest rounds count; measure again when idle")
     for other in (load_host(known) for known in host_names()):
         compared = measuring.compare(stubbed, other)
         if compared is not None:

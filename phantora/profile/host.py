@@ -19,7 +19,6 @@ from phantora.hardware import HostProfile
 from phantora.profile import host_probe
 
 CONTENDED = 1.15  # elapsed over CPU time in one thread: others take the processor away
-QUIET_QUANTILE = 0.25  # of the rounds, where others disturb
 MODEL_SPREAD = 0.08  # what scripts differ by from what a factor tells, at least
 # Rows of the probe whose time on the GPU's machine less that under the stubs is a CUDA call's.
 DRIVER_ROWS = {
@@ -55,9 +54,9 @@ class Probe:
         return bool(shares) and statistics.median(shares) > CONTENDED
 
     def typical(self) -> dict[str, float]:
-        """ns per call: the median round; where others disturb, the CPU time of a quiet round."""
+        """ns per call: the median round; where others disturb, the CPU time of the quietest round."""
         if self.contended:
-            return {name: _quantile(row.cpu, QUIET_QUANTILE) for name, row in self.rows.items()}
+            return {name: min(row.cpu) for name, row in self.rows.items()}
         return {name: statistics.median(row.elapsed) for name, row in self.rows.items()}
 
     def rounds(self) -> list[dict[str, float]]:
