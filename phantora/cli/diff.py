@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -21,17 +24,20 @@ if TYPE_CHECKING:
 
 
 @click.command("diff")
-@click.argument("a", type=click.Path())
-@click.argument("b", type=click.Path())
-@click.option("--ranks", metavar="LIST", help="Only these ranks of both: 0-3,7.")
+@click.argument("logs", nargs=-1, required=True, type=click.Path(), metavar="A B [C...]")
+@click.option("--ranks", metavar="LIST", help="Only these ranks of all: 0-3,7.")
 @click.option("--steps", metavar="[BY/]LIST", help=STEPS)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (times in ns per step) instead of text.")
 @click.option("--html", "html_path", metavar="PATH", help="Write the difference to PATH as one self-contained page.")
 @click.option("--timeline", metavar="PATH", help="Write both runs side by side to PATH (.perfetto, .pftrace).")
-@click.option("--fail-above", metavar="SHARE", help="End with status 1 when b's steps are slower by more: 2%.")
+@click.option(
+    "--fail-above",
+    metavar="[METRIC:]SHARE",
+    help="End with status 1 when a later run is worse than the first by more: 2%, tokens:2%. "
+    "METRIC: step (default), tokens, samples (per second), mfu, memory (peak allocated).",
+)
 def diff(
-    a: str,
-    b: str,
+    logs: tuple[str, ...],
     ranks: str | None,
     steps: str | None,
     as_json: bool,
@@ -43,52 +49,111 @@ def diff(
 
     The first line names the cause. Ranks, steps and operators are aligned also when the runs'
     clusters and parallel layouts differ. Equal runs give "No difference." and status 0.
+    More runs stand side by side, each compared with the first.
     """
-    from phantora.trace.diff.compare import to_json
-    from phantora.trace.diff.render import render
     from phantora.trace.reader import open_log
 
-    limit = _share(fail_above) if fail_above else None
+    if len(logs) < 2:
+        raise PhantoraError("one log is nothing to compare; give two or more")
+    limit = parse_limit(fail_above) if fail_above else None
     chosen = filters(ranks, steps, None)
-    log_a, log_b = open_log(a), open_log(b)
-    _, difference = difference_of(log_a, log_b, chosen)
+    opened = [open_log(path) for path in logs]
+    if len(opened) > 2 and (html_path or timeline):
+        raise PhantoraError("--html and --timeline show two runs; give two logs")
+    reports, differences = differences_of(opened, chosen)
     if html_path:
         from phantora.view.pages import diff_page, write_page
 
-        write_page(html_path, diff_page(difference))
+        write_page(html_path, diff_page(differences[0]))
     if timeline:
         from phantora.trace.export.perfetto import write_both
 
-        write_both(log_a, log_b, timeline)
-    if as_json:
-        click.echo(to_json(difference))
+        write_both(opened[0], opened[1], timeline)
+    _print(reports, differences, as_json)
+    return _gate(differences, limit) if limit else 0
+
+
+def _print(reports: list[Report], differences: list[Difference], as_json: bool) -> None:
+    from phantora.trace.diff.compare import to_json
+    from phantora.trace.diff.render import render
+    from phantora.trace.diff.side_by_side import as_list, render_many
+
+    if as_json and len(differences) == 1:
+        click.echo(to_json(differences[0]))
+    elif as_json:
+        click.echo(json.dumps(as_list(differences), indent=2))
+    elif len(differences) == 1:
+        render(differences[0], Console(width=100))
     else:
-        render(difference, Console(width=100))
-    slower = difference.step.change / difference.step.a if difference.step.a else 0.0
-    if limit is not None and slower > limit:
-        print(f"phantora: {b} is {100 * slower:.2f}% slower a step than {a}, more than {fail_above}", file=sys.stderr)
-        return 1
-    return 0
+        render_many(reports, differences, Console(width=max(100, 24 + 26 * len(reports))))
+
+
+def _gate(differences: list[Difference], limit: Limit) -> int:
+    """1 if any run is worse than the first by more than the limit."""
+    status = 0
+    for difference in differences:
+        worse = limit.worse(difference)
+        if worse > limit.share:
+            print(
+                f"phantora: {difference.path_b}: {limit.metric} is {100 * worse:.2f}% worse than that of "
+                f"{difference.path_a}, more than {100 * limit.share:g}%",
+                file=sys.stderr,
+            )
+            status = 1
+    return status
 
 
 def difference_of(a: Log, b: Log, chosen: Filters) -> tuple[list[Report], Difference]:
     """The reports of both runs and what differs, with its causes."""
+    reports, differences = differences_of([a, b], chosen)
+    return reports, differences[0]
+
+
+def differences_of(logs: Sequence[Log], chosen: Filters) -> tuple[list[Report], list[Difference]]:
+    """The reports of all runs, and what differs between the first and each other."""
     from phantora.trace.diff.causes import find_causes
     from phantora.trace.diff.compare import compare, gather
 
-    def side(log: Log) -> Side:
+    sides: list[Side] = []
+    for log in logs:
         with progress(f"reading {log.path}") as told:
-            return gather(log, chosen, told)
+            sides.append(gather(log, chosen, told))
+    differences = []
+    for side in sides[1:]:
+        difference = compare(sides[0], side)
+        difference.causes = find_causes(sides[0], side, difference)
+        differences.append(difference)
+    return [side.report for side in sides], differences
 
-    x, y = side(a), side(b)
-    difference = compare(x, y)
-    difference.causes = find_causes(x, y, difference)
-    return [x.report, y.report], difference
+
+METRICS = {"step": "step time", "tokens": "tokens/s", "samples": "samples/s", "mfu": "MFU", "memory": "peak memory"}
 
 
-def _share(text: str) -> float:
-    """``"2%"`` or ``"0.02"`` as 0.02."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%?)\s*", text)
-    if match is None:
-        raise PhantoraError(f"--fail-above {text!r} is no share; write it like 2%")
-    return float(match[1]) / (100 if match[2] else 1)
+@dataclass(frozen=True)
+class Limit:
+    """How much worse a run may be."""
+
+    metric: str
+    share: float
+
+    def worse(self, difference: Difference) -> float:
+        """By what share b is worse than a. Raises PhantoraError if the logs do not show the metric."""
+        if self.metric == "step time":
+            return difference.step.b / difference.step.a - 1 if difference.step.a else 0.0
+        if self.metric == "peak memory":
+            change = next((c for c in difference.memory if c.name == "allocated"), None)
+            return change.b / change.a - 1 if change and change.a else 0.0
+        rate = next((r for r in difference.rates if r.name == self.metric), None)
+        if rate is None:
+            raise PhantoraError(f"--fail-above: the logs do not show {self.metric}; choose another metric, as step:2%")
+        return rate.a / rate.b - 1
+
+
+def parse_limit(text: str) -> Limit:
+    """``"2%"``, ``"0.02"`` or ``"tokens:2%"``."""
+    match = re.fullmatch(r"\s*(?:(\w+):)?(\d+(?:\.\d+)?)\s*(%?)\s*", text)
+    if match is None or (match[1] or "step") not in METRICS:
+        raise PhantoraError(
+            f"--fail-above {text!r} is no share; write it like 2% or tokens:2%, of {', '.join(METRICS)}"
+        )
+    return Limit(METRICS[match[1] or "step"], float(match[2]) / (100 if match[3] else 1))

@@ -203,22 +203,33 @@ class _Pass:
 
     def _headline(self, totals: list[StepTimes], steady: Times) -> Headline:
         times = sorted(step.times.time for step in _steady(totals))
-        mfu = [step.times.mfu for step in _steady(totals) if step.times.mfu is not None]
+        peak, flops = self.meta.peak(), statistics.median(step.times.flops for step in _steady(totals))
         apart: dict[str, list[int]] = {}
         for step in totals:
             if step.note:
                 apart.setdefault(step.note, []).append(step.number)
         median = statistics.median(times)
+        bar = self.uncertainty.report(steady, self._host_time())
         return Headline(
             step_time=median,
             lowest=times[0],
             highest=times[-1],
             steps=len(times),
-            error=self.uncertainty.report(steady),
-            mfu=statistics.median(mfu) if mfu else None,
+            error=bar[0] if bar else None,
+            error_above=bar[1] if bar else None,
+            mfu=flops / (median * 1e-9 * peak) if peak and median else None,
             throughput=self.volume.report(median),
             apart=apart,
         )
+
+    def _host_time(self) -> float:
+        """ns that a host works for a steady step: the slowest rank's median."""
+        steady = self.steps.steady()
+        times = [
+            [step.host_time for step in own if step.number in steady and step.host_time is not None]
+            for own in self.steps.of_rank.values()
+        ]
+        return max((statistics.median(own) for own in times if own), default=0.0)
 
     def _rank(self, position: int, peak: float | None) -> RankReport:
         parts: list[Times] = []

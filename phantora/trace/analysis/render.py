@@ -105,12 +105,14 @@ def _headline(report: Report, console: Console) -> None:
     """The numbers to read first."""
     h = report.headline
     many = h.steps > 1
-    bar = "" if h.error is None else f" +-{100 * h.error:.1f}%"
+    bar = _bar(h.error, h.error_above)
     spread = f", {duration(h.lowest)} to {duration(h.highest)}" if many and h.highest > h.lowest else ""
     of = f"median of {h.steps} steady steps{spread}" if many else ("one step" if report.step_source != "run" else "run")
     parts = [f"[bold]{duration(h.step_time)}{bar}[/bold] a step ({of})"]
     if h.mfu is not None:
-        swing = "" if h.error is None else f" +-{100 * h.mfu * h.error:.1f}"
+        swing = ""
+        if h.error is not None and h.error_above is not None:  # a longer step has a lower MFU
+            swing = f" ({100 * h.mfu / (1 + h.error_above):.1f} to {100 * h.mfu / (1 - h.error):.1f})"
         parts.append(f"MFU [bold]{100 * h.mfu:.1f}%[/bold]{swing}")
     if h.throughput is not None and h.throughput.tokens_per_second:
         parts.append(f"[bold]{h.throughput.tokens_per_second:,.0f}[/bold] tokens/s")
@@ -120,6 +122,14 @@ def _headline(report: Report, console: Console) -> None:
     if h.apart:
         text = "; ".join(f"{note}: {ranges(tuple(numbers))}" for note, numbers in h.apart.items())
         console.print(f"Steps set apart: {text}", highlight=False, markup=False)
+
+
+def _bar(below: float | None, above: float | None) -> str:
+    if below is None or above is None:
+        return ""
+    if above < below + 0.001:
+        return f" +-{100 * below:.1f}%"
+    return f" -{100 * below:.1f}% +{100 * above:.1f}%"
 
 
 def _steps(report: Report, console: Console) -> None:

@@ -282,9 +282,12 @@ class Headline:
     steps: int
     """How many steady steps there are."""
     error: float | None
-    """Relative error bar of the step time and of what follows from it: the true one lies within it 9 times in 10."""
+    """Relative error bar of the step time, and of what follows from it: the true one lies between 1 - `error` and 1 +
+    `error_above` times it in 9 cases of 10."""
+    error_above: float | None
+    """Larger where a slower host would be the limit."""
     mfu: float | None
-    """Median, of the whole job."""
+    """Of the whole job: the median of the steps' flops over the step time and the GPUs' peak."""
     throughput: Throughput | None
     apart: dict[str, list[int]]
     """Steps that do not stand for the others, by what they contain."""

@@ -53,6 +53,8 @@ class Step:
     begin: int | None = None
     """From when its iteration was on the host; None for the time of the GPU."""
     until: int | None = None
+    host_time: int | None = None
+    """ns that the host worked for it, waits left out; None if its iteration has no end."""
 
     @property
     def host(self) -> tuple[int, int]:
@@ -217,7 +219,7 @@ def _of_rank(iterations: Sequence[Iteration], work: _Launched) -> tuple[list[Ste
         steps.append(
             Step(
                 iteration.number, iteration.name, before if follows else max(before, first), end,
-                begin=begin, until=iteration.end,
+                begin=begin, until=iteration.end, host_time=_host_time(begin, iteration.end, work.content, at, slot),
             )
         )  # fmt: skip
         contents.append(work.content.part(at, slot + 1))
@@ -225,18 +227,30 @@ def _of_rank(iterations: Sequence[Iteration], work: _Launched) -> tuple[list[Ste
     return steps, contents
 
 
+def _host_time(begin: int, end: int, content: Content, first: int, last: int) -> int | None:
+    if begin < 0 or end >= np.iinfo(np.int64).max - 1:
+        return None
+    return end - begin + 1 - int(content.waited[first : last + 1].sum())
+
+
 def _read(log: Log, launched: dict[int, _Launched]) -> None:
     """Fills `launched` from the device rows."""
     backward = np.array([bool(_BACKWARD.search(word)) for word in log.words("op")] + [False])
     optimizer = np.array([word == "optimizer" for word in log.words("cls")] + [False])
     to_host = np.array(["DtoH" in word for word in log.words("name")] + [False])
+    sync = KIND_CODE["sync"]
     columns = ("kind", "rank", "launch", "start", "end", "op", "cls", "name", "bytes")
-    for batch in log.batches(columns, kinds=DEVICE_KINDS, ranks=launched):
+    for batch in log.batches(columns, kinds=(*DEVICE_KINDS, "sync"), ranks=launched):
         small = batch["rank"].astype(np.int16) if int(batch["rank"].max()) < 1 << 15 else batch["rank"]
         order = np.argsort(small, kind="stable")
         present, begin = np.unique(small[order], return_index=True)
         for rank, rows in zip(present.tolist(), np.split(order, begin[1:]), strict=True):
             work = launched[rank]
+            waits = batch["kind"][rows] == sync
+            waited, rows = rows[waits], rows[~waits]
+            start, end = batch["start"][waited], batch["end"][waited]
+            slot = np.searchsorted(work.edges, start, "right")
+            work.content.waited += np.bincount(slot, end - start, len(work.last))
             launch, start, end = (batch[c][rows] for c in ("launch", "start", "end"))
             slot = np.searchsorted(work.edges, np.where(launch >= 0, launch, start), "right")
             np.minimum.at(work.first, slot, start)

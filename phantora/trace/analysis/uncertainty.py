@@ -3,7 +3,8 @@
 Durations of one class and one provenance are wrong together (a table that is off is off for all of its products), those
 of different ones independently; so errors add up within, and their squares between. Work that runs beside other work
 counts with the share of its time that the step is made of. Waits for other ranks are as wrong as the work of those.
-The host's part, and what is common to all (clocks, machines that differ), come on top.
+What is common to all (clocks, machines that differ) comes on top. Hosts differ most: upwards the bar reaches to what
+the step takes on one that is half as fast, where the host then is the limit.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ Floats = npt.NDArray[np.float64]
 _DEFAULT = {"measured": 0.05, "modelled": 0.13, "interpolated": 0.2, "scaled": 0.2, "roofline": 0.4}
 _UNKNOWN = 0.4
 # Relative errors of a step that no price knows of (docs/accuracy.md, Error bars).
-_COMMON = 0.02
-_HOST = 0.25
+_COMMON = 0.03
+_FASTER_HOST = 0.1  # of the time that a GPU waits for the host: another host may take so much less
+_SLOWER_HOST = 2.0  # hosts that run the same script in so many times the modelled time are common
 
 _DEVICE, _COMMUNICATION, _COPY = (kind_mask(kinds) for kinds in (DEVICE_KINDS, COMMUNICATION_KINDS, COPY_KINDS))
 _COMPUTE, _TRANSFER, _COPIES = range(3)
@@ -58,8 +60,9 @@ class Uncertainty:
         self._errors += np.bincount(work * size + key, error * time, 3 * size).reshape(3, size)
         self._time += np.bincount(work, time, 3)
 
-    def report(self, steady: Times) -> float | None:
-        """Relative error bar of the step that `steady` describes: the true one lies within it 9 times in 10."""
+    def report(self, steady: Times, host_time: float) -> tuple[float, float] | None:
+        """Relative error bar, downwards and upwards, of the step that `steady` describes: the true one lies within it 9
+        times in 10. `host_time` in ns: what the host works for a step."""
         if not steady.time or not self._count:
             return None
         stalls: dict[str, float] = defaultdict(float, steady.stalls)
@@ -68,5 +71,7 @@ class Uncertainty:
         busy = self._time / self._count
         share = np.divide(in_step, busy, out=np.zeros(3), where=busy > 0)
         parts = (self._errors / self._count * share[:, None]).sum(axis=0) / steady.time
-        host = _HOST * (stalls["host"] + stalls["synchronisation"]) / steady.time
-        return sqrt(float((parts**2).sum()) + host**2 + _COMMON**2)
+        error = sqrt(float((parts**2).sum()) + _COMMON**2)
+        idle = (stalls["host"] + stalls["synchronisation"]) / steady.time
+        bound = _SLOWER_HOST * host_time / steady.time - 1
+        return sqrt(error**2 + (_FASTER_HOST * idle) ** 2), max(error + (_SLOWER_HOST - 1) * idle, bound)

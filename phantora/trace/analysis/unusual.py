@@ -29,6 +29,8 @@ class Content:
     """ns of optimizers."""
     to_host: Floats
     """Bytes copied to the host."""
+    waited: Floats
+    """ns that the host itself waited for the GPU or for others."""
 
     @classmethod
     def empty(cls, size: int) -> Content:

@@ -1,28 +1,31 @@
 """What made one run slower or faster than another: the change that explains most comes first.
 
-Every rule looks at one kind of evidence: what differs in the log if just that was changed. A rule's effect is
-the time that its evidence accounts for; the ranking goes by it, but what can have one cause only comes
-before the rest: another GPU, which the logs name, and a single rank that changed alone.
+Every rule looks at one kind of evidence: what differs in the log if just that was changed. First come changes of what
+is run (the model, the batch, the layout, the code); each claims the kinds of evidence that it accounts for, and the
+first of several takes it. What remains is the same work that takes another time: network, kernels, host. The ranking
+goes by the time that a cause's evidence explains. What can have one cause only comes before the rest: another GPU,
+which the logs name, and a single rank that changed alone.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from math import prod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
-from phantora.trace.analysis.throughput import EMBEDDING, embedding
 from phantora.trace.analysis.units import duration
 from phantora.trace.diff.compare import Cause, Difference, Side, rank_compute
-from phantora.trace.diff.inventory import Operation
+from phantora.trace.diff.traits import Repeats, Traits, parameters, repeats, traits
 
 _WORTH_NAMING = 0.002  # of a step
+_SAME = 0.01  # relative
 
 
 def find_causes(a: Side, b: Side, d: Difference) -> list[Cause]:
     """The causes, first the one to name; empty for equal runs."""
     if d.equal:
         return []
-    found = [*_straggler(a, b), *_network(d), *_work(a, b, d), *_host(d)]
+    found = [*_straggler(a, b), *_structure(a, b, d), *_network(a, b, d), *_host(d)]
     found = [cause for cause in found if abs(cause.effect) >= _WORTH_NAMING * max(d.step.a, 1.0)]
     # That one rank alone changed explains, by itself, that operators took longer on average.
     alone = any(cause.kind == "straggler" for cause in found)
@@ -74,72 +77,105 @@ def _waited_for(a: Side, b: Side, rank: int, change: float) -> bool:
     return own * change > 0 and abs(own) > 0.5 * abs(change) and abs(own) > 3 * others
 
 
-# ---------------------------------------------------------------------- network and host
+# ---------------------------------------------------------------------- what is run
 
 
-def _network(d: Difference) -> list[Cause]:
-    """The same collectives, of the same size and ranks, take longer or shorter."""
-    effect = sum(c.by_duration for c in d.collectives)
-    same = [c for c in d.collectives if c.by_duration]
-    if not same:
-        return []
-    before = sum(c.a.time for c in same)
-    most = max(same, key=lambda c: abs(c.by_duration))
-    ratio = (before + effect) / before if before else 0.0
-    text = f"network: the same collectives take {ratio:.2f} times as long, most of it in {most.name}"
-    return [Cause("network", text, effect)]
+@dataclass(frozen=True)
+class _Change:
+    """A change of what is run, and the kinds of evidence that it accounts for."""
+
+    kind: str
+    text: str
+    claims: tuple[str, ...]
 
 
-def _host(d: Difference) -> list[Cause]:
-    effect = sum(c.change for c in d.times if c.name in ("host", "synchronisation"))
-    if not effect:
-        return []
-    more = "more" if effect > 0 else "less"
-    return [Cause("host", f"host: GPUs wait {duration(abs(effect))} {more} a step for launches", effect)]
-
-
-# ---------------------------------------------------------------------- work
-
-
-def _work(a: Side, b: Side, d: Difference) -> list[Cause]:
-    """Other shapes, other counts, other operators, other durations."""
-    work = [*d.operators, *d.collectives]
-    only = {*d.added, *d.removed}
-    code = sum(c.change for c in d.operators if c.name in only)
-    shape = sum(c.by_shape for c in work if c.name not in only)
-    moved = sum(abs(c.by_shape) for c in work if c.name not in only)
-    count = sum(c.by_count for c in work)
-    kernels = sum(c.by_duration for c in d.operators)
+def _structure(a: Side, b: Side, d: Difference) -> list[Cause]:
+    """What is run: other shapes, counts, operators, collectives. And operators that take another time."""
+    evidence = _evidence(d)
     found = []
-    if moved:
-        # Shapes that shrink and collectives that grow partly cancel; what moved is the evidence.
-        found.append(_shapes(a, b, shape if abs(shape) > 0.5 * moved else (moved if shape >= 0 else -moved)))
-    if count:
-        found.append(_counts(a, b, d, count))
-    if code:
-        names = ", ".join([f"+{name}" for name in d.added[:3]] + [f"-{name}" for name in d.removed[:3]])
-        found.append(Cause("code", f"other operators: {names}", code))
+    x, y = traits(a), traits(b)
+    for change in _changes(a, b, x, y, repeats(a, b, x, y), d):
+        effect = sum(evidence.pop(claim, 0.0) for claim in change.claims)
+        found.append(Cause(change.kind, change.text, effect))
+    for kind, text in (("code", _code(d)), ("count", "the same operators run more or less often")):
+        found.append(Cause(kind, text, evidence.pop(kind, 0.0)))
+    found.append(Cause("model", "the model's shapes: operators of other sizes", evidence.pop("shape", 0.0)))
+    same = [c for c in d.operators if c.by_duration]
+    kernels, before = sum(c.by_duration for c in same), sum(c.a.time for c in same)
     if kernels:
-        same = [c for c in d.operators if c.by_duration]
-        before = sum(c.a.time for c in same)
         ratio = (before + kernels) / before if before else 0.0
-        text = f"kernels: the same operators take {ratio:.3f} times as long"
-        found.append(Cause("kernels", text, kernels))
+        found.append(Cause("kernels", f"kernels: the same operators take {ratio:.3f} times as long", kernels))
+    return [cause for cause in found if cause.effect]
+
+
+def _evidence(d: Difference) -> dict[str, float]:
+    """ns a step by kind: operators that only one run has (code), run more often (count), with other shapes (shape), the
+    optimizer's (optimizer), and exposed communication of collectives that differ in number or size (comm)."""
+    only = {*d.added, *d.removed}
+    found = dict.fromkeys(("code", "count", "shape", "optimizer", "comm"), 0.0)
+    moved = 0.0
+    for work in d.operators:
+        if work.name in d.of_optimizer:
+            found["optimizer"] += work.by_count + work.by_shape
+        elif work.name in only:
+            found["code"] += work.change
+        else:
+            found["count"] += work.by_count
+            found["shape"] += work.by_shape
+            moved += abs(work.by_shape)
+    if moved and abs(found["shape"]) <= 0.5 * moved:
+        # Shapes that shrink and others that grow partly cancel; what moved is the evidence.
+        found["shape"] = moved if found["shape"] >= 0 else -moved
+    found["comm"] = _shown(d, sum(c.by_count + c.by_shape for c in d.collectives))
     return found
 
 
-def _shapes(a: Side, b: Side, effect: float) -> Cause:
-    """Other shapes: another batch or sequence, another layout, another model."""
-    if a.groups != b.groups or len(a.report.ranks) != len(b.report.ranks):
-        return Cause("layout", _layout(a, b), effect)
-    x, y = _indices(a), _indices(b)
-    # Of long lists of parameters only the first shapes are known: equal ones do not mean an equal model.
-    if _weights(a) == _weights(b) and not (x and x == y):
-        return Cause("batch", _batch(a, b), effect)
-    share = _share_of_work(a, b)
+def _shown(d: Difference, change: float) -> float:
+    """The part of a change of transfers that steps feel: no more than communication that nothing hides changed by."""
+    exposed = sum(c.change for c in d.times if c.name in ("transfer", "late rank", "pipeline bubble"))
+    if exposed * change <= 0:
+        return 0.0
+    return exposed if abs(exposed) < abs(change) else change
+
+
+def _changes(a: Side, b: Side, x: Traits, y: Traits, r: Repeats, d: Difference) -> Iterator[_Change]:
+    """In the order in which they claim evidence."""
+    if (x.triton > 0.02) != (y.triton > 0.02):
+        text = "compiled" if y.triton > x.triton else "no longer compiled"
+        yield _Change("compiled", f"{text}: kernels of torch.compile and eager operators change places", _WORK)
+    yield from _layout(a, b, x, y)
+    if x.dtype != y.dtype and x.dtype and y.dtype:
+        yield _Change("precision", f"precision of products {x.dtype} -> {y.dtype}", ("shape", "code", "optimizer"))
+    yield from _sizes(a, b, x, y)
+    yield from _depth(x, y, r, d)
+    if x.optimizer != y.optimizer and x.optimizer and y.optimizer:
+        yield _Change("optimizer", f"another optimizer: {x.optimizer} -> {y.optimizer}", ("optimizer", "code"))
+    if x.attention != y.attention and x.attention and y.attention:
+        names = (name.removeprefix("aten::") for name in (x.attention, y.attention))
+        yield _Change("attention", f"attention by another operator: {' -> '.join(names)}", ("code",))
+    yield from _collectives(x, y, d)
+
+
+_WORK = ("code", "count", "shape", "optimizer")
+
+
+def _layout(a: Side, b: Side, x: Traits, y: Traits) -> Iterator[_Change]:
+    """How the work is divided among ranks."""
+    everything = (*_WORK, "comm")
+    if x.spread and y.spread and x.spread != y.spread:
+        yield _Change("layout", f"{y.spread} instead of {x.spread}", ("comm", "optimizer", "code", "count"))
+    ranks = len(a.report.ranks), len(b.report.ranks)
+    products = [{o.shape for o in side.operations if o.cls == "gemm"} for side in (a, b)]
+    if a.groups != b.groups or ranks[0] != ranks[1]:
+        sizes = [f"{'/'.join(map(str, side.groups)) or 'none'} ({len(side.report.ranks)} ranks)" for side in (a, b)]
+        split = "parallel" if products[0] == products[1] or x.indices != y.indices else "tensor-parallel"
+        text = f"{split} layout: sizes of the groups that communicate {' -> '.join(sizes)}"
+        yield _Change("layout", text, everything)
+        return
+    batch = x.indices != y.indices and parameters(a) == parameters(b)
+    share = None if batch or products[0] == products[1] or x.table != y.table else _share_of_work(a, b)
     if share is not None:
-        return Cause("layout", f"parallel layout: a rank does {share} work for each of its tokens", effect)
-    return Cause("model", "the model's shapes: parameters of other sizes", effect)
+        yield _Change("layout", f"parallel layout: a rank does {share} work for each of its tokens", everything)
 
 
 def _share_of_work(a: Side, b: Side) -> str | None:
@@ -153,93 +189,119 @@ def _share_of_work(a: Side, b: Side) -> str | None:
     ratio = (b.report.steady.flops / y.tokens_of_rank) / (a.report.steady.flops / x.tokens_of_rank)
     for size in (1, *a.groups):
         for factor, text in ((size, f"{size} times the" if size > 1 else "the same"), (1 / size, f"1/{size} of the")):
-            if abs(ratio / factor - 1) < 0.01:
+            if abs(ratio / factor - 1) < _SAME:
                 return text
     return None
 
 
-def _layout(a: Side, b: Side) -> str:
-    def sizes(side: Side) -> str:
-        groups = "/".join(map(str, side.groups)) or "none"
-        return f"{groups} ({len(side.report.ranks)} ranks)"
-
-    # Sharding parameters alone leave the products of matrices as they were.
-    products_a, products_b = ({o.shape for o in side.operations if o.cls == "gemm"} for side in (a, b))
-    split = "parallel" if products_a == products_b else "tensor-parallel"
-    return f"{split} layout: sizes of the groups that communicate {sizes(a)} -> {sizes(b)}"
-
-
-def _batch(a: Side, b: Side) -> str:
-    x, y = _indices(a), _indices(b)
-    if x and y and x != y and len(x) == len(y):
-        names = ("batch", "sequence length") if len(x) == 2 else tuple(f"dimension {i}" for i in range(len(x)))
-        changed = [f"{name} {p} -> {q}" for name, p, q in zip(names, x, y, strict=True) if p != q]
-        return f"{' and '.join(changed)}: the same parameters, other sizes of activations"
-    return "batch: the same parameters, other sizes of activations"
+def _sizes(a: Side, b: Side, x: Traits, y: Traits) -> Iterator[_Change]:
+    """Other sizes: of the batch, or of the model."""
+    if x.table is not None and y.table is not None and x.table != y.table:
+        rows = zip(("vocabulary", "width"), x.table, y.table, strict=True)
+        changed = [f"{name} {p} -> {q}" for name, p, q in rows if p != q]
+        yield _Change("model", f"another model: {' and '.join(changed)}", ("shape", "optimizer", "comm"))
+    elif x.indices and y.indices and x.indices != y.indices and len(x.indices) == len(y.indices):
+        kinds = ("batch", "sequence length") if x.table else ("batch", "image size")
+        names = kinds if len(x.indices) == 2 else tuple(f"dimension {i}" for i in range(len(x.indices)))
+        changed = [f"{n} {p} -> {q}" for n, p, q in zip(names, x.indices, y.indices, strict=True) if p != q]
+        yield _Change("batch", f"{' and '.join(changed)}", ("shape",))
+    elif x.indices != y.indices or not x.indices:
+        same = parameters(a) == parameters(b)
+        if same and {o.shape for o in a.operations} != {o.shape for o in b.operations}:
+            yield _Change("batch", "batch: the same parameters, other sizes of activations", ("shape",))
 
 
-def _indices(side: Side) -> list[int]:
-    """Shape of the indices of the largest embedding."""
-    found: list[int] = []
-    for operation in side.operations:
-        arguments = embedding(operation.shape) if operation.name == EMBEDDING else None
-        if arguments and prod(arguments[1]) > prod(found or [0]):
-            found = arguments[1]
-    return found
-
-
-def _weights(side: Side) -> set[str]:
-    """Shapes of the optimizer's operators, or else of embedding tables: the parameters' own."""
-    shapes = {o.shape for o in side.operations if o.cls == "optimizer" and "[" in o.shape}
-    if not shapes:
-        tables = [embedding(o.shape) for o in side.operations if o.name == EMBEDDING]
-        shapes = {f"{table[0]} rows" for table in tables if table}
-    return shapes
-
-
-def _counts(a: Side, b: Side, d: Difference, effect: float) -> Cause:
-    """The same shapes, run more or less often: recomputation, micro-batches, layers."""
-    ratios: dict[str, list[float]] = defaultdict(list)
-    for key, x in a.operations.items():
-        y = b.operations.get(key)
-        if y is not None and x.count and key.shape:
-            ratios[_phase(key)].append(y.count / x.count)
-
-    def typical(phase: str) -> float:
-        values = sorted(ratios[phase])
-        return values[len(values) // 2] if values else 1.0
-
-    forward, backward, optimizer = typical("forward"), typical("backward"), typical("optimizer")
-    more = "more" if effect > 0 else "less"
-    again = _weighted_ratio(a, b, "forward")
-    if abs(backward - 1) < 0.01 and abs(again - 1) > 0.01:
-        what = "on" if again > 1 else "off"
+def _depth(x: Traits, y: Traits, r: Repeats, d: Difference) -> Iterator[_Change]:
+    """Passes, layers, recomputation: the same operators more or less often."""
+    passes = y.micro / x.micro
+    layers = r.backward / passes
+    if abs(layers - 1) > _SAME:
+        more = "more" if layers > 1 else "fewer"
+        counted = r.layers is not None and all(abs(n - round(n)) < 0.02 for n in r.layers)
+        told = f"{r.layers[0]:.0f} -> {r.layers[1]:.0f}" if counted and r.layers else f"{layers:.2f} times as many"
+        yield _Change("layers", f"{more} layers: {told}", ("count", "optimizer", "comm"))
+    if abs(passes - 1) > _SAME:
+        more = "more" if passes > 1 else "fewer"
+        yield _Change("count", f"{more} micro-batches: {x.micro:g} -> {y.micro:g} a step", ("count", "comm"))
+    again = r.forward / r.backward
+    if abs(again - 1) > _SAME:
         memory = {c.name: c.change for c in d.memory}.get("activations", 0.0)
         saved = f", and activations take {'less' if memory < 0 else 'more'} memory" if memory else ""
-        return Cause(
-            "recompute",
-            f"activation checkpointing {what}: forward operators run {again:.2f} times as often{saved}",
-            effect,
-        )
-    if abs(backward - 1) > 0.01 and abs(forward - backward) < 0.05 * backward:
-        if abs(optimizer - 1) < 0.01:
-            return Cause("count", f"micro-batches: forward and backward run {backward:.2f} times as often", effect)
-        return Cause("count", f"layers: the same operators run {backward:.2f} times as often", effect)
-    return Cause("count", f"the same operators run {more} often", effect)
+        on = "on" if again > 1 else "off"
+        text = f"activation checkpointing {on}: forward operators run {again:.2f} times as often{saved}"
+        yield _Change("recompute", text, ("count", "code"))
 
 
-def _weighted_ratio(a: Side, b: Side, phase: str) -> float:
-    """Time of the phase's operators that both have, at a's durations, by b's counts over a's."""
-    before = after = 0.0
-    for key, x in a.operations.items():
-        y = b.operations.get(key)
-        if y is not None and x.count and _phase(key) == phase:
-            before += x.time
-            after += x.time / x.count * y.count
-    return after / before if before else 1.0
+def _collectives(x: Traits, y: Traits, d: Difference) -> Iterator[_Change]:
+    """The same parameters, gathered more often or in other pieces."""
+    gathered = sum(x.gathered.values()), sum(y.gathered.values())
+    scattered = sum(x.scattered.values()), sum(y.scattered.values())
+    if all(gathered) and all(scattered) and abs(scattered[1] / scattered[0] - 1) < _SAME:
+        ratio = gathered[1] / gathered[0]
+        if ratio < 0.8:
+            text = "no resharding: parameters stay gathered for the backward pass"
+            yield _Change("reshard", text, ("comm", "code", "count", "shape"))
+        if ratio > 1.25:
+            text = "resharding: parameters are gathered again for the backward pass"
+            yield _Change("reshard", text, ("comm", "code", "count", "shape"))
+    for work in d.collectives:
+        if work.by_shape and work.a.bytes and abs(work.b.bytes / work.a.bytes - 1) < 0.05:
+            a, b = work.a.count, work.b.count
+            if abs(b / a - 1) > 0.1:
+                text = f"other buckets: the same bytes in {b:g} {work.name} instead of {a:g}"
+                yield _Change("buckets", text, ("comm",))
 
 
-def _phase(operation: Operation) -> str:
-    if operation.cls == "optimizer" or "_foreach" in operation.name or "_fused_" in operation.name:
-        return "optimizer"
-    return "backward" if "backward" in operation.name else "forward"
+def _code(d: Difference) -> str:
+    names = ", ".join([f"+{name}" for name in d.added[:3]] + [f"-{name}" for name in d.removed[:3]])
+    return f"other operators: {names}"
+
+
+# ---------------------------------------------------------------------- the same work, another time
+
+
+def _network(a: Side, b: Side, d: Difference) -> list[Cause]:
+    """The same collectives, of the same size and ranks, take longer or shorter."""
+    same = [c for c in d.collectives if c.by_duration]
+    change = sum(c.by_duration for c in same)
+    if not same:
+        return []
+    before = sum(c.a.time for c in same)
+    most = max(same, key=lambda c: abs(c.by_duration))
+    ratio = (before + change) / before if before else 0.0
+    links = _links(a, b)
+    where = f"{links}: " if links else ""
+    text = f"network: {where}the same collectives take {ratio:.2f} times as long, most of it in {most.name}"
+    return [Cause("network", text, _shown(d, change))]
+
+
+def _links(a: Side, b: Side) -> str:
+    """Which links changed: as the runs were told, or as their link rows show."""
+    x, y = (_degraded(side) for side in (a, b))
+    told = [f"links {links} carry {share:g} of their bandwidth" for links, share in y.items() if x.get(links) != share]
+    told += [f"links {links} carry all of their bandwidth again" for links in x if links not in y]
+    if told:
+        return ", ".join(told)
+    if not (a.report.details and b.report.details and a.report.details.links and b.report.details.links):
+        return ""
+    before = {link.name: link.peak * link.bandwidth for link in a.report.details.links}
+    changes = {
+        link.name: link.peak * link.bandwidth / before[link.name] - 1
+        for link in b.report.details.links
+        if before.get(link.name)
+    }
+    name = max(sorted(changes), key=lambda link: abs(changes[link]), default="")
+    return f"link {name} reaches {1 + changes[name]:.2f} of its rate" if name and abs(changes[name]) > 0.05 else ""
+
+
+def _degraded(side: Side) -> dict[str, float]:
+    what_if: dict[str, Any] = side.report.metadata.get("extra", {}).get("what_if") or {}
+    return {entry["links"]: float(entry["factor"]) for entry in what_if.get("degrade", ())}
+
+
+def _host(d: Difference) -> list[Cause]:
+    effect = sum(c.change for c in d.times if c.name in ("host", "synchronisation"))
+    if not effect:
+        return []
+    more = "more" if effect > 0 else "less"
+    return [Cause("host", f"host: GPUs wait {duration(abs(effect))} {more} a step for launches", effect)]

@@ -53,7 +53,8 @@ class Cause:
     """What made the difference, most decisive first."""
 
     kind: str
-    """gpu, network, straggler, batch, recompute, layout, model, count, code, kernels, host or other."""
+    """gpu, straggler, compiled, layout, precision, model, batch, layers, count, recompute, optimizer, attention,
+    reshard, buckets, code, network, kernels, host or other."""
     text: str
     effect: float
     """ns per step of device or idle time that it accounts for; not additive."""
@@ -65,7 +66,7 @@ class Difference:
     path_b: str
     equal: bool
     step: Change
-    """Mean step, without the first."""
+    """Median steady step."""
     causes: list[Cause] = field(default_factory=list)
     settings: list[tuple[str, Any, Any]] = field(default_factory=list)
     """(name, a, b) of what the runs' metadata say differently."""
@@ -86,6 +87,10 @@ class Difference:
     added: list[str] = field(default_factory=list)
     """Operators that only b runs."""
     removed: list[str] = field(default_factory=list)
+    of_optimizer: list[str] = field(default_factory=list)
+    """Operators that only the optimizer runs."""
+    rates: list[Change] = field(default_factory=list)
+    """What the jobs get through: tokens/s, samples/s, MFU; of what both logs show."""
     format: int = DIFF_FORMAT
 
 
@@ -114,7 +119,7 @@ def compare(a: Side, b: Side) -> Difference:
     """The difference of two runs; its causes are found by ``causes.find_causes``."""
     ra, rb = a.report, b.report
     difference = Difference(
-        path_a=ra.path, path_b=rb.path, equal=False, step=Change("step", ra.steady.time, rb.steady.time)
+        path_a=ra.path, path_b=rb.path, equal=False, step=Change("step", ra.headline.step_time, rb.headline.step_time)
     )
     difference.settings = _settings(ra.metadata, rb.metadata)
     difference.times = _changes(
@@ -129,6 +134,8 @@ def compare(a: Side, b: Side) -> Difference:
     difference.collectives = _work(a.transfers, b.transfers)
     difference.exposure = _changes(_exposure(ra), _exposure(rb))
     difference.memory = _changes(_memory(ra), _memory(rb))
+    difference.rates = _rates(ra, rb)
+    difference.of_optimizer = sorted(_of_optimizer(a) | _of_optimizer(b))
     names_a, names_b = ({o.name for o in s.operations} for s in (a, b))
     difference.added, difference.removed = sorted(names_b - names_a), sorted(names_a - names_b)
     difference.equal = not any(
@@ -139,6 +146,24 @@ def compare(a: Side, b: Side) -> Difference:
         )
     ) and ra.rows == rb.rows  # fmt: skip
     return difference
+
+
+def _of_optimizer(side: Side) -> set[str]:
+    return {o.name for o in side.operations if o.cls == "optimizer"} - {
+        o.name for o in side.operations if o.cls != "optimizer"
+    }
+
+
+def _rates(a: Report, b: Report) -> list[Change]:
+    x, y = a.headline, b.headline
+    found = []
+    if x.throughput is not None and y.throughput is not None:
+        for name in ("tokens", "samples"):
+            pair = (getattr(side.throughput, f"{name}_per_second") for side in (x, y))
+            found.append(Change(f"{name}/s", *pair))
+    if x.mfu is not None and y.mfu is not None:
+        found.append(Change("MFU", x.mfu, y.mfu))
+    return [rate for rate in found if rate.a and rate.b]
 
 
 _RUN_ONLY = frozenset(("command",))  # says how the run was started, not what it was
@@ -198,6 +223,7 @@ def _work(a: dict[Any, Amount], b: dict[Any, Amount]) -> list[WorkChange]:
             if part is not None:
                 total.count += part.count
                 total.time += part.time
+                total.bytes += part.bytes
         if x is None or y is None or not x.count or not y.count:
             change.by_shape += (y.time if y else 0.0) - (x.time if x else 0.0)
         else:

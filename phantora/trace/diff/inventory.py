@@ -45,9 +45,11 @@ class Amount:
     """Per rank and step."""
 
     count: float = 0
-    """Kernels."""
+    """Calls: kernels of one operator count once."""
     time: float = 0
     """ns on the GPU; of communication from the last arrival on."""
+    bytes: float = 0
+    """Of collectives."""
 
 
 class Inventory:
@@ -70,13 +72,16 @@ class Inventory:
         rows = np.flatnonzero(own & _COMPUTE[window["kind"]])
         op = window["op"][rows].astype(np.int64)
         name = np.where(op >= 0, -1, window["name"][rows])
-        return _sums((op, window["shape"][rows], window["cls"][rows], name), (window["end"] - window["start"])[rows])
+        calls = _first_of_call(window["rank"][rows], window["link"][rows])
+        keys = op, window["shape"][rows], window["cls"][rows], name
+        return _sums(keys, (window["end"] - window["start"])[rows], calls)
 
     @staticmethod
     def _communication(window: Window, own: Mask) -> Sums:
         rows = np.flatnonzero(own & _COMMUNICATION[window["kind"]])
         ready = np.clip(window["ready"][rows], window["start"][rows], window["end"][rows])
-        return _sums((window["name"][rows], window["comm"][rows], window["bytes"][rows]), window["end"][rows] - ready)
+        keys = tuple(window[column][rows] for column in ("name", "comm", "bytes"))
+        return _sums(keys, window["end"][rows] - ready, np.ones(len(rows)))
 
     def result(self) -> tuple[dict[Operation, Amount], dict[Transfer, Amount]]:
         """Means per rank and step."""
@@ -93,23 +98,37 @@ class Inventory:
         for compute, communication, _ in parts:
             for (op, shape, cls, name), (count, time) in compute.items():
                 label = word(operators, op) or word(names, name)
-                _add(operations, Operation(label, word(shapes, shape), word(classes, cls)), count / share, time / share)
+                operation = Operation(label, word(shapes, shape), word(classes, cls))
+                _add(operations, operation, count / share, time / share, 0)
             for (name, comm, size), (count, time) in communication.items():
                 ranks = len(known[comm].ranks) if comm in known else 0
-                _add(transfers, Transfer(collective_kind(word(names, name)), ranks, size), count / share, time / share)
+                transfer = Transfer(collective_kind(word(names, name)), ranks, size)
+                _add(transfers, transfer, count / share, time / share, count / share * size)
         return operations, transfers
 
 
-def _sums(keys: tuple[npt.NDArray[np.integer], ...], time: npt.NDArray[np.int64]) -> Sums:
-    """Count and time by combination of `keys`."""
+def _first_of_call(rank: npt.NDArray[np.integer], link: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """1 for the first row of each call of an operator, and for rows that none launched."""
+    first = (link < 0).astype(np.float64)
+    launched = np.flatnonzero(link >= 0)
+    _, place = np.unique(np.stack([rank[launched].astype(np.int64), link[launched]]), axis=1, return_index=True)
+    first[launched[place]] = 1
+    return first
+
+
+def _sums(
+    keys: tuple[npt.NDArray[np.integer], ...], time: npt.NDArray[np.int64], calls: npt.NDArray[np.float64]
+) -> Sums:
+    """Calls and time by combination of `keys`."""
     if not len(time):
         return {}
     found, place = group(keys)
-    count, total = np.bincount(place), np.bincount(place, time)
+    count, total = np.bincount(place, calls), np.bincount(place, time)
     return {key: [float(n), float(t)] for key, n, t in zip(found, count, total, strict=True)}
 
 
-def _add(table: dict[_Key, Amount], key: _Key, count: float, time: float) -> None:
+def _add(table: dict[_Key, Amount], key: _Key, count: float, time: float, size: float) -> None:
     amount = table.setdefault(key, Amount())
     amount.count += count
     amount.time += time
+    amount.bytes += size

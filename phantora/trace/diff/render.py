@@ -23,7 +23,15 @@ def headline(d: Difference) -> str:
         return f"Same step time ({duration(d.step.b)}): {cause}"
     verb = "Slower" if change > 0 else "Faster"
     share = f"{100 * change / whole:+.1f}%" if whole else "new"
-    return f"{verb} by {duration(abs(change))} a step ({share}): {cause}"
+    return f"{verb} by {duration(abs(change))} a step ({share}){_rate(d)}: {cause}"
+
+
+def _rate(d: Difference) -> str:
+    """Throughput, where a step's time does not say it: another batch."""
+    rate = next((r for r in d.rates if r.name != "MFU"), None)
+    if rate is None or abs(rate.b / rate.a * d.step.b / d.step.a - 1) < 0.002:
+        return ""
+    return f", {100 * (rate.b / rate.a - 1):+.1f}% {rate.name}"
 
 
 def render(d: Difference, console: Console) -> None:
@@ -32,6 +40,9 @@ def render(d: Difference, console: Console) -> None:
         return
     console.print(f"a {d.path_a}: {duration(d.step.a)} a step", highlight=False, markup=False)
     console.print(f"b {d.path_b}: {duration(d.step.b)} a step", highlight=False, markup=False)
+    for rate in d.rates:
+        values = f"{_quantity(rate, rate.a)} -> {_quantity(rate, rate.b)}"
+        console.print(f"- {rate.name} {values} ({_relative(rate)})", highlight=False, markup=False)
     for cause in d.causes[1:]:
         console.print(f"- also {cause.text} ({_signed(cause.effect)})", highlight=False, markup=False)
     for name, a, b in d.settings:
@@ -81,6 +92,14 @@ def _work(title: str, changes: Sequence[WorkChange], console: Console) -> None:
             _signed(c.by_shape), _signed(c.by_duration),
         )  # fmt: skip
     console.print(table)
+
+
+def _quantity(rate: Change, value: float) -> str:
+    return f"{100 * value:.1f}%" if rate.name == "MFU" else f"{value:,.4g}" if value < 1000 else f"{value:,.0f}"
+
+
+def _relative(change: Change) -> str:
+    return f"{100 * (change.b / change.a - 1):+.1f}%" if change.a else "new"
 
 
 def _signed(ns: float) -> str:

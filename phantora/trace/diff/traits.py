@@ -1,0 +1,160 @@
+"""What a run is, as far as its steps show: depth, micro-batches, batch, precision, how it is spread over its ranks."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+from phantora.trace.analysis.throughput import EMBEDDING, embedding
+from phantora.trace.diff.compare import Side
+from phantora.trace.diff.inventory import Amount, Operation, Transfer
+
+# Whose calls tell how often the layers of a model ran: the first class of which both runs have backward operators.
+_LAYERED = ("attention", "convolution", "normalization", "gemm", "")
+_PRODUCTS = ("gemm", "attention", "convolution")
+_DTYPE = re.compile(r"\(?(bf16|fp16|fp32|fp64|fp8\w*|tf32)\[")
+_IMAGES = re.compile(r"\w+\[(\d+),[1-4],(\d+),\d+\], \w+\[\d+,[1-4],\d+,\d+\]")
+_ALL = re.compile(r"… (\d+) in all")
+_LEAST_PARAMETERS = 1 << 18  # bytes: smaller collectives carry counts, norms and flags
+
+
+@dataclass(frozen=True)
+class Traits:
+    dtype: str
+    """Of most of the time of products."""
+    indices: tuple[int, ...]
+    """Shape of the indices of the largest embedding, or (batch, height) of images; empty if unknown."""
+    table: tuple[int, int] | None
+    """Rows and width of the largest embedding."""
+    micro: float
+    """Backward passes of a step: calls of the embedding's or the loss's backward operator."""
+    triton: float
+    """Share of compute in kernels that torch.compile made."""
+    attention: str
+    """Operator of most of attention's forward time."""
+    optimizer: str
+    """Operator of most of the optimizer's time."""
+    gathered: dict[int, float]
+    """Bytes of parameters gathered a step, by ranks of the group."""
+    scattered: dict[int, float]
+    reduced: dict[int, float]
+    activations: dict[int, float]
+    """Bytes of activations exchanged."""
+
+    @property
+    def spread(self) -> str:
+        """How parameters are spread."""
+        if sum(self.gathered.values()) and sum(self.scattered.values()):
+            return "FSDP"
+        return "data parallel" if sum(self.reduced.values()) else ""
+
+
+def traits(side: Side) -> Traits:
+    operations = side.operations
+    lookup = max(
+        (found for o in operations if o.name == EMBEDDING if (found := embedding(o.shape))),
+        key=lambda found: prod(found[1]), default=None,
+    )  # fmt: skip
+    width = max((int(m[1]) for o in operations if o.name == EMBEDDING and (m := _WIDTH.match(o.shape))), default=0)
+    images = next((m for o in operations if "convolution" in o.name if (m := _IMAGES.search(o.shape))), None)
+    indices = tuple(lookup[1]) if lookup else (int(images[1]), int(images[2])) if images else ()
+    passes = _calls(operations, lambda o: o.name == EMBEDDING) or _calls(
+        operations, lambda o: o.cls == "loss" and "backward" in o.name
+    )
+    whole = sum(amount.time for amount in operations.values()) or 1.0
+    gathered, scattered, reduced, activations = _traffic(side.transfers, prod(indices) * width if lookup else 0)
+    return Traits(
+        dtype=_most(operations, lambda o: o.cls in _PRODUCTS, _dtype),
+        indices=indices,
+        table=(lookup[0], width) if lookup else None,
+        micro=passes or 1.0,
+        triton=sum(amount.time for o, amount in operations.items() if "triton" in o.name) / whole,
+        attention=_most(operations, lambda o: o.cls == "attention" and "backward" not in o.name, lambda o: o.name),
+        optimizer=_most(operations, lambda o: o.cls == "optimizer", lambda o: _family(o.name)),
+        gathered=gathered,
+        scattered=scattered,
+        reduced=reduced,
+        activations=activations,
+    )
+
+
+_WIDTH = re.compile(r"\w+\[(?:[\d,]+,)?(\d+)\]")
+
+
+def _dtype(operation: Operation) -> str:
+    match = _DTYPE.match(operation.shape)
+    return match[1] if match else ""
+
+
+def _family(name: str) -> str:
+    """Fused, for each list of parameters, or for each parameter; and which, where the name says so."""
+    text = name.removeprefix("aten::")
+    return text if text.startswith("_fused") else "foreach" if text.startswith("_foreach") else "for each parameter"
+
+
+def _most(
+    operations: dict[Operation, Amount], wanted: Callable[[Operation], bool], named: Callable[[Operation], str]
+) -> str:
+    """The name of most time among the wanted."""
+    sums: dict[str, float] = defaultdict(float)
+    for operation, amount in operations.items():
+        if wanted(operation):
+            sums[named(operation)] += amount.time
+    return max(sorted(sums), key=sums.__getitem__, default="")
+
+
+def _calls(operations: dict[Operation, Amount], wanted: Callable[[Operation], bool]) -> float:
+    return sum(amount.count for operation, amount in operations.items() if wanted(operation))
+
+
+def _traffic(transfers: dict[Transfer, Amount], elements: int) -> tuple[dict[int, float], ...]:
+    """Bytes a step by size of the group: gathered, scattered and reduced parameters, and activations."""
+    found: tuple[dict[int, float], ...] = tuple(defaultdict(float) for _ in range(4))
+    kinds = {"all_gather": 0, "reduce_scatter": 1, "all_reduce": 2}
+    for transfer, amount in transfers.items():
+        if transfer.name in kinds and transfer.bytes >= _LEAST_PARAMETERS:
+            activation = elements and transfer.bytes in (2 * elements, 4 * elements)
+            found[3 if activation else kinds[transfer.name]][transfer.ranks] += amount.count * transfer.bytes
+    return tuple(dict(part) for part in found)
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """How often b runs what a runs: calls of b over those of a."""
+
+    forward: float
+    backward: float
+    layers: tuple[float, float] | None
+    """Of one pass; None where they cannot be counted."""
+
+
+def repeats(a: Side, b: Side, x: Traits, y: Traits) -> Repeats:
+    for cls in _LAYERED:
+
+        def counts(side: Side, backward: bool, cls: str = cls) -> float:
+            return _calls(
+                side.operations,
+                lambda o: (o.cls == cls if cls else o.cls not in ("optimizer", "loss", "embedding", "communication"))
+                and ("backward" in o.name) == backward
+                and not o.name.startswith("aten::_foreach"),
+            )
+
+        before, after = counts(a, True), counts(b, True)
+        if before and after:
+            forward = counts(a, False), counts(b, False)
+            ratio = forward[1] / forward[0] if all(forward) else after / before
+            layers = (before / x.micro, after / y.micro) if cls == "attention" else None
+            return Repeats(ratio, after / before, layers)
+    return Repeats(1.0, 1.0, None)
+
+
+def parameters(side: Side) -> set[str]:
+    """Shapes of the optimizer's operators, or else of embedding tables: the parameters' own."""
+    shapes = {o.shape for o in side.operations if o.cls == "optimizer" and "[" in o.shape}
+    if not shapes:
+        tables = [embedding(o.shape) for o in side.operations if o.name == EMBEDDING]
+        shapes = {f"{table[0]} rows" for table in tables if table}
+    return {_ALL.sub("", shape) for shape in shapes}

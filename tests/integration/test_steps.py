@@ -1,0 +1,83 @@
+"""Headline and MFU of loops as users write them, against what each loop measures itself in virtual time."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import loops
+from support.runs import trace
+
+from phantora.trace.analysis.analyze import Filters, analyze
+from phantora.trace.analysis.report import Report
+from phantora.trace.reader import Log, open_log
+
+CLOSE = 0.005
+# What tells the steps of each loop, and which notes its steps have besides start-up.
+EXPECTED: dict[str, tuple[str, set[str]]] = {
+    "sync_each_step": ("optimizer", set()),
+    "reads_the_loss": ("optimizer", set()),
+    "never_synced": ("optimizer", set()),
+    "bound_by_the_host": ("optimizer", set()),
+    "profiler": ("optimizer", set()),
+    "profiler_with_schedule": ("optimizer", set()),
+    "gradient_accumulation": ("optimizer", set()),
+    "evaluation_in_between": ("optimizer", {"evaluation"}),
+    "checkpoint": ("optimizer", {"checkpoint"}),
+    "inference": ("pattern", set()),
+    "inference_with_a_loader": ("dataloader", set()),
+    "inference_annotated": ("annotation request", set()),
+    "generate": ("pattern", set()),
+    "two_optimizers": ("optimizer", set()),
+    "gan": ("optimizer", set()),
+    "lbfgs": ("optimizer", set()),
+    "by_hand": ("pattern", set()),
+    "scaled_loss": ("optimizer", set()),
+}
+assert len(loops.LOOPS) % 6 == 0
+assert set(EXPECTED) == {loop.__name__ for loop in loops.LOOPS}
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Log, dict[str, dict[str, Any]]]:
+    """All loops at once, each a rank of its own: the log, and by name what the loop printed, with its rank."""
+    run = trace(
+        tmp_path_factory.mktemp("loops"), "--no-recording", "--cluster", f"{len(loops.LOOPS) // 6}x6xH100",
+        str(Path(loops.__file__)), timeout=590,
+    )  # fmt: skip
+    printed = {}
+    for rank, line in re.findall(r"^\[rank(\d+)\]: (\{\"loop.*)$", run.out, re.MULTILINE):
+        found = json.loads(line)
+        printed[found["loop"]] = {**found, "rank": int(rank)}
+    return open_log(run.log), printed
+
+
+def report_of(ran: tuple[Log, dict[str, dict[str, Any]]], loop: str, by: str | None = None) -> Report:
+    log, printed = ran
+    return analyze(log, Filters(ranks=frozenset({printed[loop]["rank"]}), by=by), details=False)
+
+
+@pytest.mark.parametrize("loop", EXPECTED)
+def test_headline(ran: tuple[Log, dict[str, dict[str, Any]]], loop: str) -> None:
+    report = report_of(ran, loop)
+    source, notes = EXPECTED[loop]
+    assert report.step_source == source
+    assert notes <= set(report.headline.apart) <= {*notes, "start-up", "waits", "more work", "less work"}
+    own = ran[1][loop]
+    assert report.headline.step_time * 1e-9 == pytest.approx(own["seconds"], rel=CLOSE)
+    peak = ran[0].metadata.peak()
+    assert peak is not None
+    assert report.headline.mfu == pytest.approx(own["flops"] / own["seconds"] / peak, rel=CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("loop", "by"),
+    [("never_synced", "pattern"), ("profiler_with_schedule", "profiler"), ("gan", "pattern")],
+)
+def test_other_marks_tell_the_same_steps(ran: tuple[Log, dict[str, dict[str, Any]]], loop: str, by: str) -> None:
+    report = report_of(ran, loop, by)
+    assert report.step_source == by
+    assert report.headline.step_time * 1e-9 == pytest.approx(ran[1][loop]["seconds"], rel=CLOSE)

@@ -1,0 +1,342 @@
+"""Training and inference loops as users write them, one per rank, each with a process of its own and no process group.
+
+Every loop measures its own step in virtual time and prints it with the flops of a step:
+``{"loop": "gan", "seconds": 0.0123, "flops": 1.5e12}``. `seconds` is the median of the loop's steady steps, by its
+clock where it synchronises and by events where it does not. Run by tests/integration/test_steps.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.flop_counter import FlopCounterMode
+
+WIDTH, ROWS, STEPS = 2048, 4096, 8
+Times = list[float]
+
+
+def network(layers: int = 2) -> nn.Module:
+    """Layers of two products each, in bfloat16."""
+    blocks = [nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)) for _ in range(layers)]
+    return nn.Sequential(*blocks).cuda().bfloat16()
+
+
+def batch(rows: int = ROWS) -> torch.Tensor:
+    return torch.ones(rows, WIDTH, device="cuda", dtype=torch.bfloat16)
+
+
+def now() -> float:
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def flops_of(step: Callable[[], object]) -> float:
+    """Of one more step, after the measured ones."""
+    with FlopCounterMode(display=False) as counter:
+        step()
+    return float(counter.get_total_flops())
+
+
+class Training:
+    """A model with its optimizer, and the step of a plain loop."""
+
+    def __init__(self, layers: int = 2) -> None:
+        self.model = network(layers)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, fused=True)
+        self.x = batch()
+
+    def backward(self) -> torch.Tensor:
+        loss = self.model(self.x).float().pow(2).mean()
+        loss.backward()
+        return loss
+
+    def step(self) -> torch.Tensor:
+        loss = self.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss
+
+
+def differences(moments: Times) -> float:
+    return statistics.median(b - a for a, b in pairwise(moments[1:]))  # less start-up
+
+
+def synced(step: Callable[[], object], steps: int = STEPS) -> float:
+    moments = [now()]
+    for _ in range(steps):
+        step()
+        moments.append(now())
+    return differences(moments)
+
+
+def free(step: Callable[[], object], steps: int = STEPS) -> float:
+    """Without a synchronisation; events say when the GPU had done each step."""
+    done = []
+    for _ in range(steps):
+        step()
+        done.append(torch.cuda.Event(enable_timing=True))
+        done[-1].record()
+    torch.cuda.synchronize()
+    return differences([done[0].elapsed_time(event) * 1e-3 for event in done])
+
+
+Result = tuple[float, Callable[[], object]]  # seconds, a step to count the flops of
+
+
+def sync_each_step() -> Result:
+    t = Training()
+    return synced(t.step), t.step
+
+
+def reads_the_loss() -> Result:
+    t = Training()
+    return synced(lambda: t.step().item()), t.step
+
+
+def never_synced() -> Result:
+    t = Training()
+    return free(t.step, 12), t.step
+
+
+def bound_by_the_host() -> Result:
+    t = Training()
+    t.x = batch(16)
+    return free(t.step, 12), t.step
+
+
+def profiler() -> Result:
+    t = Training()
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as p:
+
+        def step() -> None:
+            t.step()
+            p.step()
+
+        seconds = free(step, 10)
+    return seconds, t.step
+
+
+def profiler_with_schedule() -> Result:
+    t = Training()
+    plan = schedule(wait=1, warmup=1, active=3, repeat=1)
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], schedule=plan) as p:
+
+        def step() -> None:
+            t.step()
+            p.step()
+
+        seconds = free(step, 10)
+    return seconds, t.step
+
+
+def gradient_accumulation() -> Result:
+    t = Training()
+
+    def step() -> None:
+        for _ in range(3):
+            t.backward()
+        t.step()
+
+    return free(step, 6), step
+
+
+def evaluation_in_between() -> Result:
+    t = Training()
+    moments: list[Times] = []
+    for k in range(10):
+        start = now()
+        t.step()
+        moments.append([start, now()])
+        if k % 4 == 3:
+            t.model.eval()
+            with torch.no_grad():
+                for _ in range(6):
+                    t.model(t.x)
+            t.model.train()
+    return statistics.median(b - a for a, b in moments[1:]), t.step
+
+
+def checkpoint() -> Result:
+    t = Training()
+    moments = []
+    for k in range(10):
+        start = now()
+        t.step()
+        moments.append(now() - start)
+        if k == 4:
+            torch.save({"model": t.model.state_dict(), "optimizer": t.optimizer.state_dict()}, os.devnull)
+    return statistics.median(moments[1:]), t.step
+
+
+def inference() -> Result:
+    model, x = network(3), batch()
+
+    @torch.no_grad()
+    def step() -> None:
+        model(x).argmax(-1)
+
+    return synced(step), step
+
+
+def inference_with_a_loader() -> Result:
+    model = network(2)
+    data = TensorDataset(torch.ones(9 * 1024, WIDTH, dtype=torch.bfloat16))
+    moments = []
+    with torch.no_grad():
+        for (x,) in DataLoader(data, batch_size=1024):
+            moments.append(now())
+            model(x.cuda()).cpu()
+    return differences(moments), torch.no_grad()(lambda: model(batch(1024)))
+
+
+def inference_annotated() -> Result:
+    """Of other lengths at times: the shapes don't repeat."""
+    model = network(2)
+    moments = []
+
+    @torch.no_grad()
+    def step(k: int) -> None:
+        with record_function("request"):
+            model(batch(ROWS - 128 * (k % 4 == 3)))
+
+    for k in range(2 * STEPS):
+        moments.append(now())
+        step(k)
+    return differences(moments), lambda: step(0)
+
+
+class Attention(nn.Module):
+    """One layer with a cache of keys and values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor, cache: list[torch.Tensor]) -> torch.Tensor:
+        q, k, v = self.qkv(x).view(*x.shape[:2], 3, 16, WIDTH // 16).permute(2, 0, 3, 1, 4)
+        if cache:
+            k, v = torch.cat((cache[0], k), 2), torch.cat((cache[1], v), 2)
+        cache[:] = [k, v]
+        y = nn.functional.scaled_dot_product_attention(q, k, v)
+        return self.out(y.transpose(1, 2).reshape(x.shape))
+
+
+def generate() -> Result:
+    """Requests of 6 tokens each behind a prompt: a step is a request."""
+    table, layer = nn.Embedding(32000, WIDTH).cuda().bfloat16(), Attention().cuda().bfloat16()
+
+    @torch.no_grad()
+    def request() -> None:
+        cache: list[torch.Tensor] = []
+        tokens = torch.zeros(8, 512, dtype=torch.long).cuda()
+        for _ in range(6):
+            logits = layer(table(tokens), cache)[:, -1] @ table.weight.T
+            tokens = logits.argmax(-1, keepdim=True)
+
+    return synced(request, 6), request
+
+
+def two_optimizers() -> Result:
+    t = Training()
+    first, second = (list(block.parameters()) for block in t.model)
+    both = [torch.optim.AdamW(first, lr=1e-3, fused=True), torch.optim.SGD(second, lr=1e-3, momentum=0.9, fused=True)]
+
+    def step() -> None:
+        t.backward()
+        for optimizer in both:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return free(step), step
+
+
+def gan() -> Result:
+    generator, critic = network(1), nn.Sequential(network(1), nn.Linear(WIDTH, 1).cuda().bfloat16())
+    g, c = (torch.optim.Adam(model.parameters(), lr=1e-4, fused=True) for model in (generator, critic))
+    x = batch()
+
+    def step() -> None:
+        c.zero_grad()
+        (critic(x).mean() - critic(generator(x).detach()).mean()).backward()
+        c.step()
+        g.zero_grad()
+        (-critic(generator(x)).mean()).backward()
+        g.step()
+
+    return free(step), step
+
+
+def lbfgs() -> Result:
+    t = Training(1)
+    t.model.float()
+    t.x = batch(512).float()
+    optimizer = torch.optim.LBFGS(t.model.parameters(), max_iter=3, history_size=4)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        return t.backward()
+
+    return synced(lambda: optimizer.step(closure), 10), lambda: optimizer.step(closure)
+
+
+def by_hand() -> Result:
+    """Gradient descent without an optimizer."""
+    t = Training()
+
+    def step() -> None:
+        t.backward()
+        with torch.no_grad():
+            for p in t.model.parameters():
+                p.sub_(p.grad, alpha=1e-3)
+                p.grad = None
+
+    return free(step), step
+
+
+def scaled_loss() -> Result:
+    """Mixed precision with a scaler, which reads on the host whether gradients are finite."""
+    t = Training()
+    t.model.float()
+    t.optimizer = torch.optim.SGD(t.model.parameters(), lr=1e-3)
+    scaler, x = torch.amp.GradScaler(), batch().half()
+
+    def step() -> None:
+        with torch.autocast("cuda", torch.float16):
+            loss = t.model(x).float().pow(2).mean()
+        scaler.scale(loss).backward()
+        scaler.step(t.optimizer)
+        scaler.update()
+        t.optimizer.zero_grad()
+
+    return free(step), step
+
+
+LOOPS: tuple[Callable[[], Result], ...] = (
+    sync_each_step, reads_the_loss, never_synced, bound_by_the_host, profiler, profiler_with_schedule,
+    gradient_accumulation, evaluation_in_between, checkpoint, inference, inference_with_a_loader, inference_annotated,
+    generate, two_optimizers, gan, lbfgs, by_hand, scaled_loss,
+)  # fmt: skip
+
+
+def main(chosen: Iterator[str]) -> None:
+    torch.set_num_threads(1)
+    names = list(chosen) or [loop.__name__ for loop in LOOPS]
+    loop = {loop.__name__: loop for loop in LOOPS}[names[int(os.environ["RANK"])]]
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    seconds, step = loop()
+    torch.cuda.synchronize()
+    print(json.dumps({"loop": loop.__name__, "seconds": seconds, "flops": flops_of(step)}), flush=True)
+
+
+if __name__ == "__main__":
+    main(iter(sys.argv[1:]))
