@@ -17,6 +17,7 @@ import orjson
 from phantora.cost.tensors import contiguous_strides, item_bytes, numel, tensors
 from phantora.cost.types import KernelLaunch, OperatorSignature, TensorSpec
 from phantora.errors import PhantoraError
+from phantora.ttir.work import Work
 
 LONG_LIST, LIST_HEAD = 64, 8  # as in stub/tracer
 LARGEST = 1 << 50  # elements of a tensor
@@ -37,6 +38,7 @@ def parse_signature(text: str | bytes) -> OperatorSignature:
             args=tuple(_argument(a) for a in table.get("args", ())),
             outputs=tuple(tensors(_argument(a) for a in table.get("out", ()))),
             backward=bool(table.get("bwd", False)),
+            work=Work.of(table["work"]) if "work" in table else None,
         )
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         shown = text if isinstance(text, str) else text.decode(errors="replace")
@@ -62,9 +64,11 @@ def read_signature(text: str | bytes) -> OperatorSignature:
 def write_signature(signature: OperatorSignature) -> str:
     """`signature` as the tracer writes it."""
     args = [_written(value) for value in signature.args]
-    table = {"op": signature.name, "args": args, "bwd": signature.backward}
+    table: dict[str, Any] = {"op": signature.name, "args": args, "bwd": signature.backward}
     if signature.outputs:
         table["out"] = [_written(value) for value in signature.outputs]
+    if signature.work is not None:
+        table["work"] = signature.work.text()
     return orjson.dumps(table).decode()
 
 

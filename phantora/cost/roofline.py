@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phantora.cost import copies, sparse
+from phantora.cost import copies, sparse, triton_work
 from phantora.cost.families import base_name, gemm, identify
 from phantora.cost.family import Estimate
 from phantora.cost.kernels import bare_ns, split, whole
@@ -41,6 +41,9 @@ class Roofline:
 
     def operator(self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...]) -> Price:
         name = base_name(signature.name)
+        if signature.work is not None:
+            done = triton_work.estimate(self.machine, signature.work)
+            return self._price(done, kernels, triton_work.class_of(name, signature.work))
         family, cls = identify(name)
         found = None if family.takes_libraries else gemm.of_calls(self.machine, signature, name, kernels)
         found = found or sparse.estimate(self.machine, signature, kernels)

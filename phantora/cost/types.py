@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from phantora.ttir.work import Work
+
 Scalar = int | float | bool | str | None
 
 PROVENANCES = ("measured", "interpolated", "scaled", "modelled", "roofline")
@@ -45,6 +47,8 @@ class OperatorSignature:
     args: tuple[Any, ...]
     outputs: tuple[TensorSpec, ...] = ()
     backward: bool = False
+    work: Work | None = None
+    """What it does, where that is known: of Triton kernels, whose names and arguments tell little."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,242 @@
+"""Every launch of a Triton kernel, told to the operator tracer with its arguments and with what it does.
+
+Torch has no operator for them. Triton launches through `CudaLauncher`, whoever made the kernel (a program, a library,
+`triton.autotune`, Inductor), and Inductor also through a launcher of its own, `StaticallyLaunchedCudaKernel`. The
+compiled kernel's IR is followed with the launch's arguments (:mod:`phantora.ttir`), once for each kind of launch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import re
+import sys
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import orjson
+
+from phantora.launch.importhook import after_import
+from phantora.ttir.parse import Function, Unreadable, parse
+from phantora.ttir.slice import Deciding, deciding
+from phantora.ttir.walk import Argument, Descriptor, Launch, Memory, work_of
+
+DRIVER, COMPILER = "triton.backends.nvidia.driver", "triton.compiler.compiler"
+STATIC = "torch._inductor.runtime.static_triton_launcher"
+INDUCTOR = re.compile(r"triton_(poi|red|per|tem|for|spl|mm|bmm|convolution|flex|scaled)\w*|triton_$")
+READ_BYTES = 1 << 22  # integers of larger tensors do not tell launches apart
+
+
+@dataclass
+class Kernel:
+    """A compiled kernel: its IR, read when it is first launched, and how it runs."""
+
+    name: str
+    ir: str
+    warps: int
+    stages: int
+    shared: int
+    registers: int
+    functions: dict[str, Function] | None = None
+    deciding: Deciding | None = None
+    broken: str = ""
+
+    def understand(self) -> None:
+        if self.functions is not None or self.broken:
+            return
+        try:
+            self.functions = parse(self.ir)
+            self.deciding = deciding(self.functions)
+        except (Unreadable, LookupError, ValueError, TypeError) as error:
+            self.broken = str(error) or type(error).__name__
+
+
+class Launches:
+    """Describes launches, each kind once."""
+
+    def __init__(self, tracer: Path) -> None:
+        self._library = ctypes.PyDLL(str(tracer))  # PyDLL: as short as these calls are, the GIL stays
+        self._library.phantora_fused_begin.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+        self._library.phantora_fused_end.restype = None
+        self._runtime = ctypes.CDLL(None)
+        self._texts: dict[tuple[Any, ...], bytes] = {}
+
+    def around(
+        self, kernel: Kernel, grid: tuple[int, int, int], given: Sequence[Any], launch: Callable[[], Any]
+    ) -> Any:
+        """Calls `launch`, whose kernel gets the arguments `given` (those that the IR's function has)."""
+        text = self._text(kernel, grid, given)
+        if not self._library.phantora_fused_begin(text, len(text)):
+            return launch()
+        try:
+            return launch()
+        finally:
+            self._library.phantora_fused_end()
+
+    def _text(self, kernel: Kernel, grid: tuple[int, int, int], given: Sequence[Any]) -> bytes:
+        kernel.understand()
+        known = kernel.deciding
+        names = next(iter(kernel.functions.values())).arguments if kernel.functions else []
+        plain = len(names) == len(given)  # else descriptors take several places
+        parts: list[Any] = [id(kernel), grid]
+        for place, value in enumerate(given):
+            name = names[place] if plain else None
+            if hasattr(value, "data_ptr"):
+                parts.append((value.dtype, value.shape, value.stride(), value.is_cuda))
+                if known is not None and name in known.read and value.is_cuda:
+                    parts.append(self._sum(value))
+            elif hasattr(value, "block_shape"):
+                parts.append((value.base.dtype, tuple(value.shape), tuple(value.strides)))
+            elif isinstance(value, (int, bool)) and (known is None or name is None or name in known.direct):
+                parts.append(value)
+        key = tuple(parts)
+        text = self._texts.get(key)
+        if text is None:
+            text = self._texts[key] = self._describe(kernel, grid, given, names if plain else None)
+        return text
+
+    def _describe(
+        self, kernel: Kernel, grid: tuple[int, int, int], given: Sequence[Any], names: list[str] | None
+    ) -> bytes:
+        described = []
+        for place, value in enumerate(given):
+            decides = names is None or kernel.deciding is None or names[place] in kernel.deciding.direct
+            described.append(_described(value, decides))
+        space = "inductor" if INDUCTOR.match(kernel.name) else "triton"
+        table: dict[str, Any] = {"op": f"{space}::{kernel.name}", "args": described, "bwd": False}
+        if kernel.functions is not None:
+            launch = Launch(
+                grid,
+                tuple(self._argument(value) for value in given),
+                kernel.warps,
+                kernel.stages,
+                kernel.shared,
+                kernel.registers,
+            )
+            try:
+                table["work"] = work_of(kernel.functions, launch).text()
+            except (Unreadable, LookupError, ValueError, TypeError, OverflowError) as error:
+                table["unread"] = str(error)[:200]
+        else:
+            table["unread"] = kernel.broken[:200]
+        return orjson.dumps(table)
+
+    def _argument(self, value: Any) -> Argument:
+        if hasattr(value, "block_shape"):
+            return Descriptor(self._memory(value.base), tuple(value.shape), tuple(value.strides))
+        if hasattr(value, "data_ptr"):
+            return self._memory(value)
+        return value if isinstance(value, (int, float, bool)) else None
+
+    def _memory(self, tensor: Any) -> Memory:
+        size = tensor.element_size()
+        count = tensor.numel()
+        span = (1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))) * size if count else 0
+        whole = not (tensor.dtype.is_floating_point or tensor.dtype.is_complex)
+        address = tensor.data_ptr()
+        values = functools.partial(self._bytes, address, span) if whole and tensor.is_cuda else None
+        return Memory(address, min(count * size, span), span, values)
+
+    def _bytes(self, address: int, size: int) -> np.ndarray[Any, Any]:
+        """Simulated device memory is memory of this process; what is still on its way is waited for."""
+        self._runtime.ph_touch(ctypes.c_void_p(address), ctypes.c_size_t(size))
+        return np.frombuffer(ctypes.string_at(address, size), np.uint8)
+
+    def _sum(self, tensor: Any) -> int:
+        memory = self._memory(tensor)
+        if memory.values is None or memory.span > READ_BYTES:
+            return 0
+        return zlib.crc32(memory.values().data)
+
+
+def _described(value: Any, decides: bool) -> Any:
+    tensor = value.base if hasattr(value, "block_shape") else value
+    if hasattr(tensor, "data_ptr"):
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        table = {"t": dtype, "s": list(tensor.shape), "st": list(tensor.stride())}
+        return table if tensor.is_cuda else {**table, "d": "cpu"}
+    return value if isinstance(value, (int, bool)) and decides else None
+
+
+# ---------------------------------------------------------------------- where launches are seen
+
+
+def install(tracer: Path) -> None:
+    """Has launches announced to the tracer's library, from when Triton is imported."""
+    launches = Launches(tracer)
+    wraps = {DRIVER: _wrap_driver, COMPILER: _wrap_compiler, STATIC: _wrap_static}
+    after_import(wraps.__contains__, lambda module: wraps[module.__name__](module, launches))
+    for name, wrap in wraps.items():
+        if name in sys.modules:
+            wrap(sys.modules[name], launches)
+
+
+def _wrap_compiler(module: ModuleType, launches: Launches) -> None:
+    """The launcher of a compiled kernel knows the kernel."""
+    handles = module.CompiledKernel._init_handles
+
+    @functools.wraps(handles)
+    def init_handles(self: Any) -> None:
+        handles(self)
+        if not hasattr(self._run, "phantora_kernel"):
+            meta = self.metadata
+            self._run.phantora_kernel = Kernel(
+                self.name, self.asm.get("ttir", ""), meta.num_warps, meta.num_stages, meta.shared, self.n_regs or 0
+            )
+            kinds = list(self.src.signature.values())
+            self._run.phantora_places = [i for i, kind in enumerate(kinds) if kind != "constexpr"]
+
+    module.CompiledKernel._init_handles = init_handles
+
+
+def _wrap_driver(module: ModuleType, launches: Launches) -> None:
+    launch = module.CudaLauncher.__call__
+
+    @functools.wraps(launch)
+    def call(self: Any, x: int, y: int, z: int, stream: Any, function: Any, *rest: Any) -> Any:
+        kernel = getattr(self, "phantora_kernel", None)
+        if kernel is None or x * y * z <= 0:
+            return launch(self, x, y, z, stream, function, *rest)
+        given = [rest[4 + place] for place in self.phantora_places if 4 + place < len(rest)]
+        return launches.around(kernel, (x, y, z), given, lambda: launch(self, x, y, z, stream, function, *rest))
+
+    module.CudaLauncher.__call__ = call
+
+
+def _wrap_static(module: ModuleType, launches: Launches) -> None:
+    """Inductor's launcher keeps nothing of the kernel but its code, travels between processes and lies in caches."""
+    static = module.StaticallyLaunchedCudaKernel
+    made, run = static.__init__, static.run
+
+    @functools.wraps(made)
+    def init(self: Any, kernel: Any) -> None:
+        made(self, kernel)
+        self.phantora_ir = kernel.asm.get("ttir", "")
+        self.phantora_stages = kernel.metadata.num_stages
+
+    @functools.wraps(run)
+    def launch(self: Any, x: int, y: int, z: int, stream: Any, *args: Any) -> Any:
+        kernel = self.__dict__.get("phantora_kernel")
+        if kernel is None:
+            ir = getattr(self, "phantora_ir", "") or _from_cache(self.hash, self.name)
+            stages = getattr(self, "phantora_stages", 1)
+            kernel = Kernel(self.name, ir, self.num_warps, stages, self.shared, self.n_regs or 0)
+            self.phantora_kernel = kernel
+        if x * y * z <= 0:
+            return run(self, x, y, z, stream, *args)
+        return launches.around(kernel, (x, y, z), args, lambda: run(self, x, y, z, stream, *args))
+
+    static.__init__, static.run = init, launch
+
+
+def _from_cache(key: str, name: str) -> str:
+    """The IR that Triton's cache holds for a kernel that another process or run has compiled; empty: none."""
+    from triton.runtime.cache import get_cache_manager
+
+    path = get_cache_manager(key).get_file(f"{name}.ttir")
+    return Path(path).read_text() if path else ""

@@ -1,0 +1,185 @@
+"""Triton IR: from text to functions, blocks and operations.
+
+Only what :mod:`phantora.ttir.walk` asks for is kept: names, operands, attributes as text, types with shapes.
+The language is MLIR's, of the dialects ``tt``, ``arith``, ``math``, ``scf`` and ``cf``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+
+
+class Unreadable(Exception):
+    """The text is no Triton IR that is understood; the message has the line."""
+
+
+@dataclass(frozen=True)
+class Type:
+    """A scalar (`shape` empty) or a tensor. `element` is MLIR's name; `pointer`: elements are addresses of such."""
+
+    shape: tuple[int, ...]
+    element: str
+    pointer: bool = False
+    block: bool = False
+    """A pointer to, or a descriptor of, a whole tensor of this shape."""
+
+    @cached_property
+    def count(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def bits(self) -> int:
+        found = re.search(r"\d+", self.element)
+        return 8 if self.element.startswith("f8") else int(found[0]) if found else 32
+
+
+@dataclass
+class Block:
+    name: str
+    arguments: list[str]
+    operations: list[Operation] = field(default_factory=list)
+
+
+@dataclass
+class Operation:
+    """One line. `types` are those of its text from left to right; the last is usually the result's."""
+
+    name: str
+    results: list[str]
+    operands: list[str]
+    text: str
+    types: list[Type]
+    regions: list[list[Block]] = field(default_factory=list)
+
+    @cached_property
+    def count(self) -> int:
+        """Elements of the last type: of most operations the result's."""
+        return self.types[-1].count if self.types else 1
+
+    def attribute(self, name: str) -> int | None:
+        found = re.search(rf"\b{name} = (-?\d+)", self.text)
+        return int(found[1]) if found else None
+
+
+@dataclass
+class Function:
+    name: str
+    arguments: list[str]
+    types: list[Type]
+    blocks: list[Block]
+
+    def block(self, name: str) -> Block:
+        return next(block for block in self.blocks if block.name == name)
+
+
+_TYPE = re.compile(
+    r"!tt\.(?:ptr|tensordesc)<tensor<([\dx]+)x([\w.]+)>>|tensor<([\dx]+)x!tt\.ptr<([\w.]+)(?:, \d+)?>>|"
+    r"tensor<([\dx]+)x([\w.]+)>|!tt\.ptr<([\w.]+)(?:, \d+)?>|(?<![\w%.<])(index|i\d+|f\d+\w*|bf16|tf32)(?![\w.])|"
+    r"<tensor<([\dx]+)x([\w.]+)>>"
+)
+_OPERATION = re.compile(r'(?:(%[\w:$.-]+(?:, %[\w:$.-]+)*) = )?"?([a-z_]+\.[\w.]+)"?(.*)$')
+_LOCATION = re.compile(r" loc\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)")
+_OPERAND = re.compile(r"%[\w$.-]+(?:#\d+)?")
+
+
+def types_in(text: str) -> list[Type]:
+    """All types in `text`, in order."""
+    found = []
+    for m in _TYPE.finditer(text):
+        if m[1] or m[9]:
+            found.append(Type(_shape(m[1] or m[9]), m[2] or m[10], block=True))
+        elif m[3]:
+            found.append(Type(_shape(m[3]), m[4], pointer=True))
+        elif m[5]:
+            found.append(Type(_shape(m[5]), m[6]))
+        else:
+            found.append(Type((), m[7] or m[8], pointer=bool(m[7])))
+    return found
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in text.strip("x").split("x"))
+
+
+def _results(text: str | None) -> list[str]:
+    names: list[str] = []
+    for part in (text or "").split(", ") if text else []:
+        name, _, count = part.partition(":")
+        names += [f"{name}#{i}" for i in range(int(count))] if count else [name]
+    return names
+
+
+def parse(text: str) -> dict[str, Function]:
+    """The functions of a module by name; the kernel is the first. Raises Unreadable."""
+    bare = _LOCATION.sub("", text)
+    lines = [line.rstrip() for line in bare.splitlines() if line.strip() and not line.startswith("#")]
+    functions: dict[str, Function] = {}
+    at = 0
+    while at < len(lines):
+        line = lines[at].strip()
+        if line.startswith("tt.func"):
+            function, at = _function(lines, at)
+            functions[function.name] = function
+        else:
+            at += 1
+    if not functions:
+        raise Unreadable("no function in the IR")
+    return functions
+
+
+def _function(lines: list[str], at: int) -> tuple[Function, int]:
+    head = lines[at].strip()
+    named = re.search(r"@\"?([\w$.]+)\"?\(", head)
+    if not named:
+        raise Unreadable(head)
+    body = head[named.end() :]
+    arguments, types = [], []
+    for argument in re.finditer(r"(%[\w$.-]+): ((?:!tt\.)?[\w.]+(?:<[^{},]*(?:, \d+)?>+)?)", body):
+        arguments.append(argument[1])
+        types.append((types_in(argument[2]) or [Type((), "opaque")])[0])
+    if not head.endswith("{"):
+        return Function(named[1], arguments, types, []), at + 1
+    blocks, at = _region(lines, at + 1)
+    return Function(named[1], arguments, types, blocks), at + 1
+
+
+def _region(lines: list[str], at: int) -> tuple[list[Block], int]:
+    """Blocks up to the line that closes the region, and that line's index."""
+    blocks = [Block("", [])]
+    while at < len(lines):
+        line = lines[at].strip()
+        if line.startswith("}"):
+            return blocks, at
+        if line.startswith("^"):
+            name = re.match(r"\^(\w+)", line)
+            blocks.append(Block(name[1] if name else "", _OPERAND.findall(line.partition("//")[0])))
+            if not blocks[0].operations and not blocks[0].arguments and len(blocks) == 2 and not blocks[0].name:
+                blocks.pop(0)
+            at += 1
+            continue
+        operation, at = _operation(lines, at)
+        blocks[-1].operations.append(operation)
+    raise Unreadable("a region without end")
+
+
+def _operation(lines: list[str], at: int) -> tuple[Operation, int]:
+    line = lines[at].strip()
+    found = _OPERATION.match(line)
+    if not found:
+        raise Unreadable(line[:200])
+    results, name, rest = _results(found[1]), found[2], found[3]
+    head, _, tail = rest.rpartition(" : ") if " : " in rest else (rest, "", "")
+    if name in ("scf.for", "scf.while", "scf.if"):
+        head, tail = rest, ""
+    operation = Operation(name, results, _OPERAND.findall(head), rest, types_in(tail))
+    while line.endswith("{"):  # a region follows; `} else {` and `} do {` begin another
+        blocks, at = _region(lines, at + 1)
+        operation.regions.append(blocks)
+        line = lines[at].strip()
+        if line.startswith("})"):
+            operation.types = types_in(line.rpartition("->")[2] if "->" in line else line)
+            operation.text += line
+    return operation, at + 1

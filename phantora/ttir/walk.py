@@ -1,0 +1,553 @@
+"""Walking through a kernel's programs: which tiles each loads, stores and multiplies, and how often.
+
+A few programs of the launch are followed, each with its true program id: integers, masks and addresses are computed as
+the GPU would, reals are only counted. Of a loop whose iterations have become equal the rest is counted without being
+run. Integer tensors that decide where a kernel goes (offsets, block indices) are read where they lie.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from phantora.ttir.parse import Block, Function, Operation, Type, Unreadable
+from phantora.ttir.values import UNKNOWN, Tile, Value, constant, integers, plain
+from phantora.ttir.work import COUNTERS, Dot, Work
+
+FIRST, PAIRS = 4, 8  # programs, in pairs that lie symmetric in the grid: if the first do the same, all do
+MOST_PAIRS = 64  # else so many at a time, at most so many in all, while fewer operations than this were followed:
+OPERATIONS = 6_000
+SAME = 2  # iterations of a loop that count the same, after which the rest is taken to
+PROBES = 6  # times that an operation's addresses are looked at
+ADDRESS_SHARE = 0.125  # of address arithmetic that is left: an address per vector of elements
+SECTOR = 32
+
+Counts = dict[Any, float]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A tensor among a launch's arguments."""
+
+    address: int
+    bytes: int
+    """Of its elements."""
+    span: int
+    """From its first to its last byte."""
+    values: Callable[[], np.ndarray[Any, Any]] | None = None
+    """Its bytes in memory order, where integers shall be read."""
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """A tensor descriptor made by the host."""
+
+    memory: Memory
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+Argument = Memory | Descriptor | int | float | bool | None
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A launch as it is made: `arguments` are those that the IR's function has, in order."""
+
+    grid: tuple[int, int, int]
+    arguments: tuple[Argument, ...]
+    warps: int
+    stages: int
+    shared: int = 0
+    registers: int = 0
+
+
+_MUFU = {
+    "exp": 1.5, "exp2": 1.0, "log": 1.5, "log2": 1.0, "rsqrt": 1.0, "sqrt": 2.0, "sin": 3.0, "cos": 3.0,
+    "tanh": 1.0, "erf": 1.0,
+}  # fmt: skip
+_ALU_OF = {"erf": 20.0, "sin": 20.0, "cos": 20.0, "exp": 1.0, "log": 1.0, "sqrt": 4.0}
+_CONVERT = ("extf", "truncf", "sitofp", "uitofp", "fptosi", "fptoui", "fp_to_fp", "bitcast")
+_FREE = (
+    "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.reshape", "tt.trans", "tt.get_program_id", "tt.get_num_programs",
+    "arith.constant", "tt.make_range", "tt.return", "tt.assert", "tt.print", "gpu.barrier", "tt.unsplat", "tt.join",
+    "ub.poison", "tt.call", "tt.make_tensor_ptr", "tt.make_tensor_descriptor", "tt.advance", "tt.split",
+    "llvm.intr.assume",
+)  # fmt: skip
+_DTYPES = {
+    "bf16": "bfloat16", "f16": "float16", "f32": "tfloat32", "f64": "float64", "i8": "int8",
+    "f8E4M3FN": "float8_e4m3fn", "f8E5M2": "float8_e5m2", "f8E4M3": "float8_e4m3fn",
+}  # fmt: skip
+
+
+class Walker:
+    """Follows programs of one launch of `functions` (from :func:`phantora.ttir.parse.parse`)."""
+
+    def __init__(self, functions: dict[str, Function], launch: Launch) -> None:
+        self.functions = functions
+        self.kernel = next(iter(functions.values()))
+        self.launch = launch
+        self.memories = [
+            a if isinstance(a, Memory) else a.memory for a in launch.arguments if isinstance(a, (Memory, Descriptor))
+        ]
+        self.values: dict[int, np.ndarray[Any, Any]] = {}
+        self.counts: Counts = defaultdict(float)
+        self.pending = False
+        self.piped = False
+        self.program = (0, 0, 0)
+        self.followed = 0
+        self.probes: dict[int, list[float]] = defaultdict(list)
+        self.unknown: set[str] = set()
+
+    # ------------------------------------------------------------------ a program
+
+    def run(self, program: tuple[int, int, int]) -> Counts:
+        """The counts of one program."""
+        self.program, self.pending, self.piped = program, False, False
+        self.counts = defaultdict(float)
+        environment = self._bind(self.kernel)
+        self._blocks(self.kernel.blocks, environment)
+        return self.counts
+
+    def _bind(self, kernel: Function) -> dict[str, Value]:
+        given: list[Value] = []
+        for argument in self.launch.arguments:
+            if isinstance(argument, Memory):
+                given.append(argument.address)
+            elif isinstance(argument, Descriptor):
+                rank = len(argument.shape)
+                given.append(Tile(argument.memory.address, argument.shape))
+                given += [*argument.shape, *argument.strides][: 2 * rank]
+            else:
+                given.append(UNKNOWN if argument is None or isinstance(argument, float) else argument)
+        if len(given) != len(kernel.arguments):
+            raise Unreadable(f"{kernel.name} takes {len(kernel.arguments)} arguments, {len(given)} were given")
+        return dict(zip(kernel.arguments, given, strict=True))
+
+    def _blocks(self, blocks: list[Block], environment: dict[str, Value]) -> list[Value]:
+        """Runs blocks from the first on; returns what the last one's end gives back."""
+        block = blocks[0]
+        for _ in range(1000):
+            end = self._block(block, environment)
+            if end is None or not end.name.startswith("cf."):
+                return [] if end is None else [self._get(environment, o) for o in end.operands]
+            block = self._branch(blocks, end, environment)
+        return []
+
+    def _branch(self, blocks: list[Block], end: Operation, environment: dict[str, Value]) -> Block:
+        targets = end.text.split("^")[1:]
+        chosen = 0
+        if end.name == "cf.cond_br":
+            condition = self._get(environment, end.operands[0])
+            chosen = 0 if condition is not UNKNOWN and condition else 1
+        name = targets[chosen].split("(")[0].split(",")[0].split()[0].strip()
+        found = next(b for b in blocks if b.name == name)
+        passed = [
+            p.strip()
+            for p in targets[chosen].partition("(")[2].partition(")")[0].partition(":")[0].split(",")
+            if p.strip()
+        ]
+        environment.update(zip(found.arguments, (self._get(environment, p) for p in passed), strict=False))
+        return found
+
+    def _block(self, block: Block, environment: dict[str, Value]) -> Operation | None:
+        """Runs a block; returns the operation that ends it."""
+        for operation in block.operations:
+            self.followed += 1
+            name = operation.name
+            if name in (
+                "scf.yield",
+                "scf.condition",
+                "tt.return",
+                "tt.reduce.return",
+                "tt.scan.return",
+            ) or name.startswith("cf."):
+                return operation
+            found = self._operation(operation, environment)
+            if len(operation.results) == 1:
+                environment[operation.results[0]] = found
+            elif operation.results:
+                values = found if isinstance(found, list) else [found] * len(operation.results)
+                environment.update(zip(operation.results, values, strict=False))
+        return None
+
+    @staticmethod
+    def _get(environment: dict[str, Value], name: str) -> Value:
+        return environment.get(name, UNKNOWN)
+
+    # ------------------------------------------------------------------ control
+
+    def _for(self, operation: Operation, environment: dict[str, Value]) -> list[Value]:
+        index, low, high, step, *pairs = operation.operands
+        names, values = pairs[0::2], [self._get(environment, p) for p in pairs[1::2]]
+        first, last, by = (self._get(environment, n) for n in (low, high, step))
+        if not all(isinstance(v, (int, bool)) for v in (first, last, by)):
+            self.unknown.add("the bounds of a loop")
+            first, last, by = 0, 1, 1
+        trips = max(0, -((first - last) // by)) if by else 0
+        multiplies = any(o.name in ("tt.dot", "tt.dot_scaled") for o in operation.regions[0][0].operations)
+        outer, self.piped = self.piped, multiplies and self.launch.stages > 1
+        done, same, previous = 0, 0, values
+        before: Counts = {}
+        while done < trips:
+            if same >= SAME and trips - done > 1:
+                skipped = trips - done - 1
+                for key, value in before.items():
+                    self.counts[key] += value * skipped
+                values = [_ahead(a, b, skipped) for a, b in zip(previous, values, strict=True)]
+                done += skipped
+            start = dict(self.counts)
+            environment[index] = first + done * by
+            environment.update(zip(names, values, strict=False))
+            self.counts["steps"] += 1
+            self.pending = False
+            previous = values
+            values = self._blocks(operation.regions[0], environment)[: len(names)] or values
+            delta = {key: value - start.get(key, 0.0) for key, value in self.counts.items()}
+            delta = {key: value for key, value in delta.items() if value}
+            same = same + 1 if delta == before else 0
+            before = delta
+            done += 1
+        self.piped = outer
+        self.pending = False
+        return values
+
+    def _while(self, operation: Operation, environment: dict[str, Value]) -> list[Value]:
+        names, values = operation.operands[0::2], [self._get(environment, p) for p in operation.operands[1::2]]
+        head, body = operation.regions
+        for _ in range(100_000):
+            environment.update(zip(names, values, strict=False))
+            environment.update(zip(head[0].arguments, values, strict=False))
+            condition, *passed = self._blocks(head, environment)
+            if condition is UNKNOWN:
+                self.unknown.add("the condition of a loop")
+            if condition is UNKNOWN or not condition:
+                return passed
+            environment.update(zip(body[0].arguments, passed, strict=False))
+            self.counts["steps"] += 1
+            self.pending = False
+            values = self._blocks(body, environment)
+        raise Unreadable("a loop without end")
+
+    def _if(self, operation: Operation, environment: dict[str, Value]) -> list[Value]:
+        condition = self._get(environment, operation.operands[0])
+        if condition is UNKNOWN:
+            self.unknown.add("a condition")
+            condition = True
+        if condition:
+            return self._blocks(operation.regions[0], environment)
+        return self._blocks(operation.regions[1], environment) if len(operation.regions) > 1 else []
+
+    def _call(self, operation: Operation, environment: dict[str, Value]) -> list[Value]:
+        name = operation.text.partition("@")[2].partition("(")[0].strip('" ')
+        called = self.functions.get(name)
+        if called is None or not called.blocks:
+            self.unknown.add(f"the function {name}")
+            return []
+        given = [self._get(environment, o) for o in operation.operands]
+        return self._blocks(called.blocks, dict(zip(called.arguments, given, strict=False)))
+
+    # ------------------------------------------------------------------ operations
+
+    def _operation(self, operation: Operation, environment: dict[str, Value]) -> Value:
+        name = operation.name
+        control = {"scf.for": self._for, "scf.while": self._while, "scf.if": self._if, "tt.call": self._call}.get(name)
+        if control is not None:
+            found = control(operation, environment)
+            return found[0] if len(operation.results) == 1 and found else found
+        operands = [self._get(environment, o) for o in operation.operands]
+        if name in ("tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas"):
+            return self._access(operation, operands)
+        if name.startswith(("tt.descriptor_", "tt.experimental_descriptor")):
+            return self._descriptor(operation, operands)
+        if name == "tt.dot":
+            return self._dot(operation)
+        if name in ("tt.reduce", "tt.scan"):
+            return self._reduce(operation)
+        shaped = self._shape(operation, operands)
+        if shaped is not None:
+            return shaped
+        return self._arithmetic(operation, operands)
+
+    def _shape(self, operation: Operation, operands: list[Any]) -> Value | None:
+        """Operations that only move or make integers; None for others."""
+        name = operation.name
+        if name == "arith.constant":
+            return constant(operation)
+        if name in ("tt.get_program_id", "tt.get_num_programs"):
+            axis = "xyz".index(operation.text.split()[0].strip(":"))
+            return self.program[axis] if name.endswith("id") else self.launch.grid[axis]
+        if name == "tt.make_range":
+            return np.arange(operation.attribute("start") or 0, operation.attribute("end") or 0)
+        if name in ("tt.make_tensor_ptr", "tt.make_tensor_descriptor"):
+            rank = (len(operands) - 1) // (3 if name.endswith("ptr") else 2)
+            offsets = tuple(operands[1 + 2 * rank :]) if name.endswith("ptr") else ()
+            return Tile(operands[0], tuple(operands[1 : 1 + rank]), offsets)
+        if name not in _FREE and name != "tt.addptr":
+            return None
+        value: Any = operands[0] if operands else UNKNOWN
+        if name == "tt.advance" and isinstance(value, Tile):
+            moved = zip(value.offsets, operands[1:], strict=False)
+            return Tile(value.base, value.shape, tuple(integers_add(a, b) for a, b in moved))
+        if value is UNKNOWN or isinstance(value, Tile):
+            return UNKNOWN
+        if name == "tt.addptr":
+            return self._add_address(operation, operands)
+        shape = operation.types[-1].shape if operation.types else ()
+        if name == "tt.splat":
+            return np.full(shape, value) if shape else value
+        if name == "tt.expand_dims":
+            return np.expand_dims(value, operation.attribute("axis") or 0)
+        if name == "tt.broadcast":
+            return np.broadcast_to(value, shape)
+        if name == "tt.reshape":
+            return np.reshape(value, shape)
+        if name == "tt.trans":
+            order = operation.text.partition("array<i32: ")[2].partition(">")[0]
+            return np.transpose(value, [int(n) for n in order.split(",")])
+        return plain(np.reshape(value, ())) if name == "tt.unsplat" else UNKNOWN
+
+    def _add_address(self, operation: Operation, operands: list[Value]) -> Value:
+        pointer, offset = operands
+        if offset is UNKNOWN:
+            return UNKNOWN
+        kind = operation.types[0]
+        self.counts["integer"] += kind.count * ADDRESS_SHARE if kind.shape else 0.0
+        return plain(np.add(pointer, np.multiply(offset, max(1, kind.bits // 8))))
+
+    def _arithmetic(self, operation: Operation, operands: list[Value]) -> Value:
+        dialect, _, name = operation.name.partition(".")
+        kind = operation.types[-1] if operation.types else Type((), "f32")
+        count = float(kind.count) if kind.shape else 0.0
+        whole = dialect == "arith" and (kind.element.startswith("i") or kind.pointer) and not name.endswith("f")
+        if whole and name not in _CONVERT:
+            found = integers(operation, operands)
+            known = found is not UNKNOWN
+            self.counts["integer"] += count * (ADDRESS_SHARE if known else 1.0)
+            return found
+        if name == "select" and kind.pointer:
+            return integers(operation, operands)
+        if name in _CONVERT:
+            self.counts["convert"] += count
+        elif name in _MUFU:
+            self.counts["mufu"] += count * _MUFU[name]
+            self.counts["alu"] += count * _ALU_OF.get(name, 0.0)
+        elif name in ("divf", "precise_divf", "remf"):
+            self.counts["mufu"] += count
+            self.counts["alu"] += 4.0 * count
+        elif name == "extern_elementwise":
+            self.counts["mufu"] += count
+            self.counts["alu"] += 15.0 * count
+        elif name == "mulhiui":
+            self.counts["integer"] += 2.0 * count
+        else:
+            self.counts["alu"] += count
+            if dialect not in ("arith", "math"):
+                self.unknown.add(operation.name)
+        return UNKNOWN
+
+    def _dot(self, operation: Operation) -> Value:
+        a, b, c = operation.types[0], operation.types[1], operation.types[-1]
+        dtype = _DTYPES.get(a.element, "bfloat16")
+        if dtype == "tfloat32" and "ieee" in operation.text:
+            dtype = "float32"
+        times = prod(a.shape[:-2]) * (3 if "tf32x3" in operation.text else 1)
+        m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
+        self.counts["dot", m, n, k, dtype] += times
+        self.counts["dots"] += times
+        self.counts["flops"] += 2.0 * times * m * n * k
+        self.pending = False
+        del c
+        return UNKNOWN
+
+    def _reduce(self, operation: Operation) -> Value:
+        count = max((t.count for t in operation.types), default=1)
+        operations = max(1, sum(len(b.operations) for b in operation.regions[0]) - 1) if operation.regions else 1
+        self.counts["reduced"] += float(count) * operations * (3.0 if operation.name == "tt.scan" else 1.0)
+        self.counts["reductions"] += 1
+        self.pending = False
+        return [UNKNOWN] * len(operation.results) if len(operation.results) > 1 else UNKNOWN
+
+    # ------------------------------------------------------------------ memory
+
+    def _access(self, operation: Operation, operands: list[Value]) -> Value:
+        kind = operation.types[0]
+        atomic = operation.name.startswith("tt.atomic")
+        stores = operation.name == "tt.store"
+        pointer = operands[0]
+        if kind.block or isinstance(pointer, Tile):
+            return self._tile(pointer, pointer.offsets if isinstance(pointer, Tile) else (), kind, stores)
+        place = {"tt.load": 1, "tt.store": 2}.get(operation.name, 2)
+        mask = operands[place] if len(operands) > place else True
+        width = max(1, kind.bits // 8)
+        active = kind.count
+        if mask is not UNKNOWN and mask is not True:
+            active = int(np.count_nonzero(np.broadcast_to(mask, kind.shape)))
+        if atomic:
+            self.counts["atomics"] += active
+        memory, sectors = -1, float(active * width)
+        if pointer is UNKNOWN:
+            self.unknown.add("an address")
+        elif active:
+            known = None if mask is UNKNOWN or mask is True else np.broadcast_to(mask, kind.shape)
+            addresses = np.broadcast_to(pointer, kind.shape)
+            memory = self._owner(addresses, known)
+            sectors = self._sectors(operation, addresses, known, width) * active * width
+        self._moved(stores or atomic, active * width, sectors, memory)
+        if atomic:
+            self._moved(False, active * width, sectors, memory)
+            return UNKNOWN
+        if stores or not kind.element.startswith("i") or not active or memory < 0:
+            return UNKNOWN
+        return self._values(memory, pointer, mask, kind)
+
+    def _moved(self, stores: bool, size: float, sectors: float, memory: int) -> None:
+        side = "store" if stores else "load"
+        self.counts[f"{side}_bytes"] += size
+        self.counts[f"{side}_sectors"] += sectors
+        self.counts[f"{side}s"] += 1
+        self.counts["written" if stores else "read", memory] += sectors
+        if stores:
+            self.pending = False
+        elif self.piped:
+            self.counts["piped"] += 0.0 if self.pending else 1.0
+            self.pending = True
+        else:
+            self.counts["phases"] += 0.0 if self.pending else 1.0
+            self.pending = True
+
+    def _owner(self, addresses: np.ndarray[Any, Any], mask: np.ndarray[Any, Any] | None) -> int:
+        """The tensor that the first of the addresses lies in; -1: none."""
+        first = addresses.flat[0] if mask is None else addresses.flat[int(np.argmax(mask))]
+        return next((i for i, m in enumerate(self.memories) if m.address <= first < m.address + m.span), -1)
+
+    def _sectors(
+        self, operation: Operation, addresses: np.ndarray[Any, Any], mask: np.ndarray[Any, Any] | None, width: int
+    ) -> float:
+        """Bytes of the sectors touched per byte asked for; looked at a few times for each operation."""
+        seen = self.probes[id(operation)]
+        if len(seen) < PROBES:
+            active = addresses if mask is None else addresses[mask]
+            seen.append(len(np.unique(active // SECTOR)) * SECTOR / (active.size * width))
+        return sum(seen) / len(seen)
+
+    def _values(self, memory: int, pointer: Value, mask: Value, kind: Type) -> Value:
+        """What a load of integers finds."""
+        source = self.memories[memory]
+        if source.values is None:
+            return UNKNOWN
+        if memory not in self.values:
+            self.values[memory] = source.values()
+        width = max(1, kind.bits // 8)
+        held = self.values[memory]
+        held = held[: len(held) // width * width].view(f"<i{width}")
+        at = np.floor_divide(np.subtract(pointer, source.address), width)
+        good = (at >= 0) & (at < len(held))
+        if mask is not UNKNOWN and mask is not True:
+            good = good & mask
+        found = np.where(good, held[np.clip(at, 0, max(0, len(held) - 1))], 0).astype(np.int64)
+        self.pending = False  # what follows waits for it
+        return plain(np.broadcast_to(found, kind.shape) if kind.shape else found)
+
+    def _descriptor(self, operation: Operation, operands: list[Value]) -> Value:
+        tile = operands[0]
+        kind = operation.types[0]
+        stores = "load" not in operation.name and "gather" not in operation.name
+        if "reduce" in operation.name:
+            self.counts["atomics"] += kind.count
+        kind = Type(kind.shape, kind.element, block=True)
+        indices = operands[1 : 1 + len(kind.shape)]
+        self.counts["copied"] += kind.count
+        return self._tile(tile, tuple(indices), kind, stores)
+
+    def _tile(self, tile: Value, offsets: tuple[Value, ...], kind: Type, stores: bool) -> Value:
+        active = float(kind.count)
+        if isinstance(tile, Tile) and len(offsets) == len(tile.shape) == len(kind.shape):
+            active = 1.0
+            for block, extent, offset in zip(kind.shape, tile.shape, offsets, strict=True):
+                inside = isinstance(extent, int) and isinstance(offset, int)
+                active *= max(0, min(block, extent - offset)) if inside else block
+        size = active * max(1, kind.bits // 8)
+        base = tile.base if isinstance(tile, Tile) else UNKNOWN
+        memory = self._owner(np.asarray(base), None) if isinstance(base, int) else -1
+        self._moved(stores, size, size, memory)
+        return UNKNOWN
+
+
+def integers_add(a: Value, b: Value) -> Value:
+    return UNKNOWN if a is UNKNOWN or b is UNKNOWN else plain(np.add(a, b))
+
+
+def _ahead(before: Value, now: Value, times: int) -> Value:
+    """`now`, after `times` more steps like the one from `before`."""
+    if any(v is UNKNOWN for v in (before, now)):
+        return now
+    if isinstance(before, Tile) and isinstance(now, Tile):
+        offsets = zip(before.offsets, now.offsets, strict=False)
+        return Tile(now.base, now.shape, tuple(_ahead(a, b, times) for a, b in offsets))
+    if isinstance(before, Tile) or isinstance(now, (Tile, bool)):
+        return now
+    return plain(np.add(now, np.multiply(np.subtract(now, before), times)))
+
+
+# ---------------------------------------------------------------------- a launch
+
+
+def followed(grid: tuple[int, int, int], pairs: int) -> list[tuple[int, int, int]]:
+    """Programs that stand for all: spread evenly, each with the one that lies opposite, so that what grows or shrinks
+    along the grid has a true mean."""
+    total = prod(grid)
+    if total <= 2 * pairs:
+        return [(i % grid[0], i // grid[0] % grid[1], i // grid[0] // grid[1]) for i in range(total)]
+    chosen = []
+    for i in range(pairs):
+        # Additive recurrences of the plastic number's powers cover three dimensions evenly.
+        one = tuple(
+            int((0.5 + i * share) % 1.0 * n) for share, n in zip((0.8191725, 0.6710436, 0.5497005), grid, strict=True)
+        )
+        chosen += [one, tuple(n - 1 - p for n, p in zip(grid, one, strict=True))]
+    return chosen  # type: ignore[return-value]
+
+
+def _batches(grid: tuple[int, int, int]) -> Sequence[list[tuple[int, int, int]]]:
+    every = followed(grid, MOST_PAIRS)
+    if prod(grid) <= 2 * MOST_PAIRS and len(every) > 2 * PAIRS:
+        stride = len(every) // (2 * PAIRS) + 1
+        every = [p for start in range(stride) for p in every[start::stride]]
+    return [every[:FIRST], *(every[i : i + 2 * PAIRS] for i in range(FIRST, len(every), 2 * PAIRS))]
+
+
+def work_of(functions: dict[str, Function], launch: Launch) -> Work:
+    """What `launch` does. Raises Unreadable where the IR holds what is not understood."""
+    walker = Walker(functions, launch)
+    programs = prod(launch.grid)
+    if not programs:
+        return Work(0, launch.warps, launch.stages, launch.shared, launch.registers, {}, 1.0, 0.0, 0.0)
+    each: list[Counts] = []
+    for batch in _batches(launch.grid):
+        each += [walker.run(program) for program in batch]
+        if walker.followed > OPERATIONS or all(c == each[0] for c in each):
+            break
+    mean: Counts = defaultdict(float)
+    for counts in each:
+        for key, value in counts.items():
+            mean[key] += value / len(each)
+    weight = [c["flops"] + c["load_bytes"] + c["store_bytes"] for c in each]
+    longest = max(weight) * len(weight) / sum(weight) if sum(weight) else 1.0
+    moved = {"read": 0.0, "written": 0.0}
+    for key, value in mean.items():
+        if isinstance(key, tuple) and key[0] in moved:
+            limit = walker.memories[key[1]].bytes if key[1] >= 0 else float("inf")
+            moved[key[0]] += min(value * programs, limit)
+    products = [(key, n) for key, n in mean.items() if isinstance(key, tuple) and key[0] == "dot"]
+    dots = tuple(Dot(key[1], key[2], key[3], key[4], n) for key, n in products)
+    counted = {key: float(mean[key]) for key in COUNTERS if mean.get(key)}
+    return Work(
+        programs, launch.warps, launch.stages, launch.shared, launch.registers, counted, float(longest), moved["read"],
+        moved["written"], dots, bool(mean.get("copied")), tuple(sorted(walker.unknown)),
+    )  # fmt: skip

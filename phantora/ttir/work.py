@@ -1,0 +1,68 @@
+"""What one launch of a Triton kernel does, as numbers: what a price is made of."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+COUNTERS = (
+    "alu", "mufu", "integer", "convert", "load_bytes", "load_sectors", "loads", "store_bytes", "store_sectors",
+    "stores",
+    "atomics", "reduced", "reductions", "phases", "piped", "flops", "dots", "steps",
+)  # fmt: skip
+"""Of a program (one block of threads), means over programs. Elements: `alu` (additions, products, comparisons),
+`mufu` (exponentials, roots, quotients: the special function units' instructions), `integer`, `convert` (casts),
+`reduced` (inputs of reductions). Memory: bytes asked for, and bytes of the 32-byte sectors that they lie in; `loads`
+and `stores` are operations, `atomics` elements. `reductions`: those across threads. `phases`: loads one after the
+other, each waited for; `piped`: those of loops that multiply, which are in flight beforehand. `flops` of products on
+tiles, `dots` their number, `steps`: iterations of loops."""
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A product of m x k by k x n in one program. `dtype`: torch's name, ``tfloat32`` where float32 runs so."""
+
+    m: int
+    n: int
+    k: int
+    dtype: str
+    count: float
+    """Times a program runs it, mean over programs."""
+
+
+@dataclass(frozen=True, eq=False)  # compared and hashed by identity
+class Work:
+    """One launch. `programs` run in blocks of `warps` * 32 threads."""
+
+    programs: int
+    warps: int
+    stages: int
+    shared: int
+    """Bytes a block."""
+    registers: int
+    """A thread; 0: not known."""
+    counts: dict[str, float]
+    """Of `COUNTERS`, a program's mean."""
+    longest: float
+    """How many times as much as the mean program the longest one does."""
+    read: float
+    """Distinct bytes that all programs read."""
+    written: float
+    dots: tuple[Dot, ...] = ()
+    copy_engine: bool = False
+    """Operands come through descriptors (TMA)."""
+    unknown: tuple[str, ...] = field(default=())
+    """What was guessed: operations that are not known, loads of unknown places."""
+
+    def text(self) -> dict[str, Any]:
+        """As it travels in a signature."""
+        table = asdict(self)
+        table["counts"] = {key: round(value, 3) for key, value in self.counts.items() if value}
+        table["longest"] = round(self.longest, 4)
+        return table
+
+    @classmethod
+    def of(cls, table: dict[str, Any]) -> Work:
+        """From :meth:`text`."""
+        dots = tuple(Dot(**dot) for dot in table.get("dots", ()))
+        return cls(**{**table, "dots": dots, "unknown": tuple(table.get("unknown", ()))})
