@@ -1,16 +1,18 @@
-// Memory that holds true bytes whatever its size: what was given in place of a kernel's result
-// (the routing of tokens to experts), and what operators computed from that (docs/values.md).
+// What is known of device memory beyond the rule for small tensors (docs/values.md), by range of bytes:
+// PH_KNOWN, true bytes whatever their number, and PH_GUESSED, bytes that rest on values that nobody has.
 #define _GNU_SOURCE
 #include "rank/internal.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-typedef struct known {
+typedef struct span {
   uintptr_t from, to;
-} known;
+  unsigned flags;
+} span;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static known *table;  // in no order: few are alive at a time
+static span *spans;  // by address, disjoint; neighbours that touch differ in their flags
 static size_t room;
 static atomic_size_t count;
 
@@ -19,43 +21,74 @@ void ph_known_reset(void) {
   atomic_store(&count, 0);
 }
 
-static void forget(uintptr_t from, uintptr_t to) {
-  for (size_t i = 0; i < atomic_load(&count);) {
-    if (table[i].from < to && from < table[i].to) table[i] = table[atomic_fetch_sub(&count, 1) - 1];
-    else i++;
+static size_t spans_now(void) { return atomic_load_explicit(&count, memory_order_relaxed); }
+
+// Index of the first span that ends after `address`.
+static size_t first_after(uintptr_t address) {
+  size_t low = 0, high = spans_now();
+  while (low < high) {
+    size_t middle = (low + high) / 2;
+    if (spans[middle].to <= address) low = middle + 1;
+    else high = middle;
   }
+  return low;
 }
 
-void ph_known_drop(const void *pointer, size_t bytes) {
-  if (!atomic_load_explicit(&count, memory_order_relaxed) || !bytes) return;
-  pthread_mutex_lock(&lock);
-  forget((uintptr_t)pointer, (uintptr_t)pointer + bytes);
-  pthread_mutex_unlock(&lock);
-}
-
-bool ph_memory_known(const void *pointer, size_t bytes) {
-  if (!atomic_load_explicit(&count, memory_order_relaxed)) return false;
-  uintptr_t from = (uintptr_t)pointer, to = from + bytes;
-  bool found = false;
-  pthread_mutex_lock(&lock);
-  for (size_t i = 0; i < atomic_load(&count) && !found; i++) found = table[i].from <= from && to <= table[i].to;
-  pthread_mutex_unlock(&lock);
-  return found;
-}
-
-void ph_memory_know(const void *pointer, size_t bytes) {
-  if (!bytes) return;
-  pthread_mutex_lock(&lock);
-  forget((uintptr_t)pointer, (uintptr_t)pointer + bytes);
-  size_t n = atomic_load(&count);
-  if (n == room) {
-    size_t larger = room ? room * 2 : 16;
-    known *grown = realloc(table, larger * sizeof *grown);
-    if (!grown) abort();
-    table = grown;
-    room = larger;
+// Puts `n` spans in the place of those from `first` up to `end`.
+static void replace(size_t first, size_t end, const span *fresh, size_t n) {
+  size_t now = spans_now(), then = now - (end - first) + n;
+  if (then > room) {
+    room = then < 64 ? 64 : then * 2;
+    spans = realloc(spans, room * sizeof *spans);
+    if (!spans) abort();
   }
-  table[n] = (known){(uintptr_t)pointer, (uintptr_t)pointer + bytes};
-  atomic_store(&count, n + 1);
+  memmove(spans + first + n, spans + end, (now - end) * sizeof *spans);
+  memcpy(spans + first, fresh, n * sizeof *spans);
+  atomic_store(&count, then);
+}
+
+// With the lock held: [from, to) gets `flags`; what lies around it stays.
+static void assign(uintptr_t from, uintptr_t to, unsigned flags) {
+  size_t first = first_after(from), end = first, n = 0;
+  span fresh[3];
+  while (end < spans_now() && spans[end].from < to) end++;
+  if (first == end && !flags) return;
+  if (first < end && spans[first].from < from) fresh[n++] = (span){spans[first].from, from, spans[first].flags};
+  if (flags) fresh[n++] = (span){from, to, flags};
+  if (first < end && spans[end - 1].to > to) fresh[n++] = (span){to, spans[end - 1].to, spans[end - 1].flags};
+  for (size_t i = 1; i < n;) {  // join what touches
+    if (fresh[i - 1].to == fresh[i].from && fresh[i - 1].flags == fresh[i].flags) {
+      fresh[i - 1].to = fresh[i].to;
+      memmove(fresh + i, fresh + i + 1, (--n - i) * sizeof *fresh);
+    } else {
+      i++;
+    }
+  }
+  if (n && first > 0 && spans[first - 1].to == fresh[0].from && spans[first - 1].flags == fresh[0].flags)
+    fresh[0].from = spans[--first].from;
+  if (n && end < spans_now() && spans[end].from == fresh[n - 1].to && spans[end].flags == fresh[n - 1].flags)
+    fresh[n - 1].to = spans[end++].to;
+  replace(first, end, fresh, n);
+}
+
+void ph_memory_mark(const void *pointer, size_t bytes, unsigned flags) {
+  if (!bytes || (!flags && !spans_now())) return;
+  pthread_mutex_lock(&lock);
+  assign((uintptr_t)pointer, (uintptr_t)pointer + bytes, flags);
   pthread_mutex_unlock(&lock);
+}
+
+void ph_known_drop(const void *pointer, size_t bytes) { ph_memory_mark(pointer, bytes, 0); }
+
+unsigned ph_memory_flags(const void *pointer, size_t bytes) {
+  if (!bytes || !spans_now()) return 0;
+  uintptr_t from = (uintptr_t)pointer, to = from + bytes, reached = from;
+  unsigned guessed = 0;
+  pthread_mutex_lock(&lock);
+  for (size_t i = first_after(from); i < spans_now() && spans[i].from < to; i++) {
+    guessed |= spans[i].flags & PH_GUESSED;
+    if (spans[i].flags & PH_KNOWN && spans[i].from <= reached) reached = spans[i].to;
+  }
+  pthread_mutex_unlock(&lock);
+  return guessed | (reached >= to ? PH_KNOWN : 0);
 }

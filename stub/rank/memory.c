@@ -490,3 +490,5 @@ void ph_memory_run(const void *pointer, size_t bytes, const char **from, const c
   }
   pthread_mutex_unlock(&lock);
 }
+
+size_t ph_memory_held(void) { return atomic_load_explicit(&marked_pages, memory_order_relaxed) * PAGE; }

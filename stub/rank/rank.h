@@ -95,6 +95,7 @@ typedef struct ph_frame {
   uint32_t readback;        // 1: the operator reads an answer back (the size of nonzero's result), so
   int64_t readback_value;   // ph_memory_copy() of up to 8 bytes from device to host, in this frame or
                             // one below it, stores this value
+  uint32_t carries;         // 1: ph_memory_copy() to the device in this frame carries its bytes, however many
 } ph_frame;
 void ph_push_frame(ph_frame *frame);
 void ph_pop_frame(ph_frame *frame);
@@ -166,8 +167,12 @@ void ph_memory_wrote(void *pointer, size_t bytes);      // true bytes were store
 void ph_memory_clear(void *pointer, size_t bytes);      // a kernel "wrote" here: dirty bytes become zero
 // Bytes in place of a kernel's result: operators on them are computed whatever their size.
 void ph_memory_give(void *pointer, const void *data, size_t bytes);
-bool ph_memory_known(const void *pointer, size_t bytes);  // given, or computed from such
-void ph_memory_know(const void *pointer, size_t bytes);   // true bytes of any size were stored
+// What is known of a range beyond the rule for small tensors.
+#define PH_KNOWN 1U    // its bytes are true, however many they are
+#define PH_GUESSED 2U  // some rest on values that nobody has (a choice among unknown numbers)
+unsigned ph_memory_flags(const void *pointer, size_t bytes);  // PH_KNOWN: all of it; PH_GUESSED: some of it
+void ph_memory_mark(const void *pointer, size_t bytes, unsigned flags);
+size_t ph_memory_held(void);  // bytes of host memory that true bytes take
 // Copies of memory by CUDA semantics for values: from/to any space, obeys the rule above and
 // pending payloads. dst and src may be host or device.
 void ph_memory_copy(void *dst, const void *src, size_t bytes);

@@ -42,7 +42,7 @@ void ph_memory_give(void *pointer, const void *data, size_t bytes) {
   if (!bytes) return;
   ph_touch_drop(pointer, bytes);
   ph_memory_store(pointer, data, bytes);
-  ph_memory_know(pointer, bytes);
+  ph_memory_mark(pointer, bytes, PH_KNOWN);
 }
 
 void ph_memory_set(void *pointer, int value, size_t bytes) {
@@ -78,11 +78,18 @@ static bool answer_readback(void *dst, size_t bytes) {
   return false;
 }
 
+static bool carried_whole(void) {
+  for (ph_frame *frame = ph_top_frame(); frame; frame = frame->parent)
+    if (frame->carries) return true;
+  return false;
+}
+
 void ph_memory_copy(void *dst, const void *src, size_t bytes) {
   if (!bytes || dst == src) return;
   bool to_device = ph_memory_on_device(dst), from_device = ph_memory_on_device(src);
   if (from_device && !to_device && answer_readback(dst, bytes)) return;
-  bool known = from_device && ph_memory_known(src, bytes);
+  unsigned flags = from_device ? ph_memory_flags(src, bytes) : 0;
+  bool known = flags & PH_KNOWN || (!from_device && carried_whole());
   if (to_device && bytes > PH_TRUE_COPY_BYTES && !known) {
     ph_memory_clear(dst, bytes);
     return;
@@ -97,8 +104,9 @@ void ph_memory_copy(void *dst, const void *src, size_t bytes) {
   } else if (ph_memory_true(src, bytes)) {
     memmove(dst, src, bytes);
     ph_memory_wrote(dst, bytes);
-    if (known) ph_memory_know(dst, bytes);
+    ph_memory_mark(dst, bytes, flags);
   } else {
     ph_memory_clear(dst, bytes);
+    ph_memory_mark(dst, bytes, flags);
   }
 }

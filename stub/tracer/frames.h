@@ -18,6 +18,9 @@ struct Frame {
   Operator *op = nullptr;      // null: a kernel of torch.compile, whose signature is given
   bool pushed = false;         // known to the runtime: it may launch
   bool below_launched = false; // an operator below it launched something
+  bool unsettled = false;      // its tensors are true, but no CPU form took them: the operator around it may know
+  bool below_unsettled = false;
+  bool below_mutated = false;  // an operator below it changed a large tensor that it changes in place
   bool backward = false;
   uint32_t signature = 0;
   int64_t start = 0;
@@ -25,6 +28,7 @@ struct Frame {
   std::vector<IValue> args;
   std::vector<Snapshot> snapshots;
   std::vector<char> saved;
+  torch::jit::Stack early;     // results that were computed to answer what the operator reads back
 };
 
 struct OperatorSlot {

@@ -37,7 +37,10 @@ struct Silence : c10::WarningHandler {
 Tensor alias(const Tensor &t) {
   char *data = bytes_of(t);
   if (size_t extent = extent_of(t)) ph_touch(data, extent);
-  return at::from_blob(data, t.sizes(), t.strides(), at::TensorOptions().dtype(t.scalar_type()).device(at::kCPU));
+  Tensor host = at::from_blob(data, t.sizes(), t.strides(), at::TensorOptions().dtype(t.scalar_type()).device(at::kCPU));
+  // A number that was made a tensor has its own rule of type promotion.
+  if (t.unsafeGetTensorImpl()->is_wrapped_number()) host.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return host;
 }
 
 Tensor on_host(const Tensor &t) { return t.defined() && t.is_cuda() ? alias(t) : t; }
@@ -129,22 +132,24 @@ static bool call_on_host(const Frame &f, torch::jit::Stack &stack) {
   return done;
 }
 
-static std::unordered_set<uint32_t> *failed = new std::unordered_set<uint32_t>();  // signatures without CPU form
+static std::unordered_set<uint64_t> *failed = new std::unordered_set<uint64_t>();  // signatures without CPU form
 static std::mutex failed_lock;
 
-bool compute(const Frame &f, Values outputs) {
-  if (!f.op->on_cpu) return false;
-  {
-    std::lock_guard<std::mutex> guard(failed_lock);
-    if (!failed->empty() && failed->count(f.signature)) return false;
-  }
+static bool has_failed(const Frame &f) {
+  std::lock_guard<std::mutex> guard(failed_lock);
+  return !failed->empty() && failed->count(signature_hash(f));
+}
+
+bool compute(Frame &f, Values outputs) {
+  if (!f.op->on_cpu || has_failed(f)) return false;
   PlainCalls plain;
   Silence silence;
   c10::WarningUtils::WarningHandlerGuard quiet(&silence);
   torch::jit::Stack stack;
-  if (!call_on_host(f, stack) || stack.size() != outputs.size()) {
+  stack.swap(f.early);
+  if ((stack.empty() && !call_on_host(f, stack)) || stack.size() != outputs.size()) {
     std::lock_guard<std::mutex> guard(failed_lock);
-    failed->insert(f.signature);
+    failed->insert(signature_hash(f));
     return false;
   }
   for (size_t i = 0; i < outputs.size(); ++i) store(stack[i], outputs[i]);

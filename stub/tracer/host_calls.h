@@ -18,6 +18,6 @@ Tensor alias(const Tensor &t);    // the same bytes as a CPU tensor
 Tensor on_host(const Tensor &t);  // the same for a CUDA tensor; others as they are
 void call_cpu_kernel(const Operator &op, torch::jit::Stack &stack);
 void note_seed(Frame &f);         // which random numbers the operator will draw
-bool compute(const Frame &f, Values outputs);  // false: no CPU form takes these arguments
+bool compute(Frame &f, Values outputs);  // false: no CPU form takes these arguments
 
 }  // namespace tracer

@@ -71,11 +71,17 @@ static Operator *describe(const c10::OperatorHandle &handle) {
   op->random = handle.hasTag(at::Tag::nondeterministic_seeded);
   op->on_cpu = handle.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
   bool generator = false;
+  bool overwrites =
+      is_one_of(op->name, {"aten::copy_", "aten::fill_", "aten::zero_", "aten::_foreach_zero_", "aten::_foreach_copy_",
+                           "aten::random_", "aten::bernoulli_", "aten::uniform_", "aten::normal_", "aten::exponential_",
+                           "aten::geometric_", "aten::cauchy_", "aten::log_normal_"});
+  op->copies = op->name == "aten::copy_";
+  op->zeroes = is_one_of(op->text, {"aten::zero_", "aten::_foreach_zero_", "aten::fill_.Scalar"});
   for (const c10::Argument &argument : schema.arguments()) {
     Argument a;
     a.role = role_of(argument);
     a.mutated = argument.alias_info() && argument.alias_info()->isWrite();
-    a.out = a.mutated && (argument.kwarg_only() || op->name == "aten::copy_");
+    a.out = a.mutated && (argument.kwarg_only() || overwrites);
     generator |= a.role == Role::GENERATOR;
     op->in_place |= a.mutated && !a.out;
     op->lists |= is_tensor_list(*argument.type());

@@ -21,7 +21,7 @@ enum class Count : uint8_t { NONE, NONZERO, UNIQUE, EQUAL };  // operators that 
 struct Argument {
   Role role = Role::PLAIN;
   bool mutated = false;
-  bool out = false;  // an out= argument and copy_'s: what it held before does not matter
+  bool out = false;  // an out= argument, copy_'s and the like: what it held before does not matter
 };
 
 // What is known of an operator from its schema; made once, never freed.
@@ -39,6 +39,8 @@ struct Operator {
   bool random = false;
   bool random_hidden = false;  // random without a generator argument
   bool on_cpu = false;
+  bool copies = false;         // copy_: may bring bytes from the host
+  bool zeroes = false;         // writes the number that it is given, or zeros
   bool lists = false;          // takes or returns lists of tensors
   size_t keeps = SIZE_MAX;     // mutated argument that zeros elsewhere leave as it is
   std::vector<Argument> arguments;

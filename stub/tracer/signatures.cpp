@@ -245,17 +245,22 @@ static std::string signature_text(const Frame &f) {
   return out;
 }
 
-uint32_t signature_of(Thread &thread, const Frame &f) {
+uint64_t signature_hash(const Frame &f) {
   Hash hash{f.op->key ^ (f.backward ? 0x5bd1e995ULL : 0)};
   for (size_t i = 0; i < f.args.size(); ++i) hash_value(hash, f.args[i], f.op->arguments[i].role);
-  SignatureSlot &slot = thread.signatures[hash.h >> 54];
-  if (C10_LIKELY(slot.hash == hash.h && slot.id)) return slot.id;
+  return hash.h;
+}
+
+uint32_t signature_of(Thread &thread, const Frame &f) {
+  uint64_t hash = signature_hash(f);
+  SignatureSlot &slot = thread.signatures[hash >> 54];
+  if (C10_LIKELY(slot.hash == hash && slot.id)) return slot.id;
   uint32_t id;
-  if (!ph_name_known(hash.h, &id)) {
+  if (!ph_name_known(hash, &id)) {
     std::string text = signature_text(f);
-    id = ph_define(hash.h, PH_DEFINE_SIGNATURE, text.data(), text.size());
+    id = ph_define(hash, PH_DEFINE_SIGNATURE, text.data(), text.size());
   }
-  slot = {hash.h, id};
+  slot = {hash, id};
   return id;
 }
 

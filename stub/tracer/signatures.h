@@ -12,6 +12,7 @@ struct Hash {
   }
 };
 
+uint64_t signature_hash(const Frame &f);
 // The id of the frame's signature; sends DEFINE_SIGNATURE when it is new.
 uint32_t signature_of(Thread &thread, const Frame &f);
 

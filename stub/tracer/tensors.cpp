@@ -3,6 +3,7 @@
 namespace tracer {
 
 constexpr int64_t CLEAR_RUNS = 64;  // dense pieces of a gapped tensor that are cleared one by one
+constexpr size_t KNOWN_BYTES = size_t{1} << 30;  // of host memory that true bytes may take in a rank
 
 bool is_python(const Tensor &t) { return t.unsafeGetTensorImpl()->is_python_dispatch(); }
 bool has_sizes(const Tensor &t) {
@@ -58,26 +59,52 @@ void clear(const Tensor &t) {
   }
 }
 
-bool is_known(const Tensor &t) {
-  return t.numel() > PH_SMALL_ELEMENTS && on_device(t) && ph_memory_known(bytes_of(t), extent_of(t));
+bool is_large(const Tensor &t) { return t.numel() > PH_SMALL_ELEMENTS; }
+
+static unsigned flags_of(const Tensor &t) { return ph_memory_flags(bytes_of(t), extent_of(t)); }
+
+static int64_t most_elements(const Tensor &t) {
+  return c10::isIntegralType(t.scalar_type(), /*includeBool=*/true) ? KNOWN_INTEGERS : KNOWN_REALS;
+}
+
+bool has_room(const Tensor &t) {
+  return on_device(t) && t.numel() <= most_elements(t) && (!is_large(t) || ph_memory_held() < KNOWN_BYTES);
 }
 
 bool fits(const Tensor &t) {
-  return on_device(t) && (t.numel() <= PH_SMALL_ELEMENTS || is_known(t)) && !t.is_conj() && !t.is_neg() && !t._is_zerotensor() &&
-         !t.unsafeGetTensorImpl()->is_wrapped_number();
+  if (!on_device(t) || t.is_conj() || t.is_neg() || t._is_zerotensor()) return false;
+  if (!is_large(t)) return true;
+  if (t.numel() > most_elements(t)) return false;
+  return extent_of(t) <= PH_SMALL_ELEMENTS * t.itemsize() || flags_of(t) & PH_KNOWN;
 }
 
-void know(const Tensor &t) {
-  if (on_device(t) && t.numel() > PH_SMALL_ELEMENTS && t.is_non_overlapping_and_dense())
-    ph_memory_know(bytes_of(t), extent_of(t));
+// A small piece of a large tensor is guessed unless it is known.
+bool is_guessed(const Tensor &t) {
+  unsigned flags = flags_of(t);
+  if (flags & PH_GUESSED) return true;
+  return !(flags & PH_KNOWN) && t.storage().nbytes() > PH_SMALL_ELEMENTS * t.itemsize();
 }
 
-void measure(const IValue &v, Size *size) {
-  if (*size == Size::LARGE) return;
+void mark(const Tensor &t, bool guessed) {
+  if (!on_device(t) || !t.numel()) return;
+  char *data = bytes_of(t);
+  size_t extent = extent_of(t);
+  if (!t.is_non_overlapping_and_dense()) return guessed ? ph_memory_mark(data, extent, PH_GUESSED) : void();
+  bool known = is_large(t) || ph_memory_flags(data, extent) & PH_KNOWN;
+  ph_memory_mark(data, extent, (known ? PH_KNOWN : 0) | (guessed ? PH_GUESSED : 0));
+}
+
+void look(const IValue &v, Sight *sight) {
   each_tensor(v, [&](const Tensor &t) {
-    if (*size == Size::LARGE || !t.defined()) return;
-    if (is_python(t)) *size = Size::LARGE;  // a wrapper: what it wraps is not ours to see
-    else if (t.is_cuda()) *size = fits(t) ? Size::SMALL : Size::LARGE;
+    if (sight->unknown || !t.defined()) return;
+    if (!is_python(t) && !t.is_cuda()) return;
+    sight->tensors = true;
+    if (is_python(t) || !fits(t)) {
+      sight->unknown = true;
+    } else {
+      sight->large |= is_large(t);
+      sight->guessed |= is_guessed(t);
+    }
   });
 }
 

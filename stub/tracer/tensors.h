@@ -10,12 +10,21 @@ bool on_device(const Tensor &t);   // a CUDA tensor whose bytes can be looked at
 char *bytes_of(const Tensor &t);
 size_t extent_of(const Tensor &t); // from the tensor's first to its last byte
 void clear(const Tensor &t);       // a kernel that is not computed wrote it: its bytes become zero
-bool is_known(const Tensor &t);    // large, yet its bytes are true
-void know(const Tensor &t);        // from now on
-bool fits(const Tensor &t);        // operators on it can be computed
+bool is_large(const Tensor &t);    // its bytes are only true if they are known to be
+bool is_guessed(const Tensor &t);  // its bytes rest on values that nobody has
+bool fits(const Tensor &t);        // its bytes are true, and not too many to compute with
+bool has_room(const Tensor &t);    // it could hold true bytes
+void mark(const Tensor &t, bool guessed);  // its bytes are true from now on
+constexpr int64_t KNOWN_INTEGERS = 1 << 22;  // elements of integers or booleans that are computed (docs/values.md)
+constexpr int64_t KNOWN_REALS = 1 << 16;     // and of other numbers
 
-enum class Size { NO_TENSORS, SMALL, LARGE };
-void measure(const IValue &v, Size *size);  // of all tensors that it saw: LARGE when one does not fit
+// What an operator's tensors on the GPU say of its results.
+struct Sight {
+  bool tensors = false;  // there are some
+  bool unknown = false;  // some do not fit
+  bool guessed = false, large = false;
+};
+void look(const IValue &v, Sight *sight);
 
 template <typename F>
 void each_tensor(const IValue &v, F visit) {

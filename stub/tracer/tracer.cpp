@@ -56,7 +56,7 @@ static Frame &open_frame(Thread &thread, const at::RecordFunction *owner, Operat
   f.owner = owner;
   f.op = op;
   f.pushed = false;
-  f.below_launched = false;
+  f.below_launched = f.unsettled = f.below_unsettled = f.below_mutated = false;
   f.start = ph_now();
   charge(thread, op, inputs);
   ++thread.depth;
@@ -88,6 +88,7 @@ static void start_operator(Thread &thread, const at::RecordFunction &fn) {
     if (op->random) note_seed(f);
     if (op->in_place) take_snapshots(f);
     if (op->count != Count::NONE) note_answer(f);
+    if (op->copies) note_copy(f);
   }
   f.pushed = true;
   ph_push_frame(&f.ph);
@@ -106,16 +107,21 @@ static void close_frame(Thread &thread, c10::ArrayRef<IValue> outputs) {
       ph_emit(&record);
     }
     ph_pop_frame(&f.ph);
-    if (f.ph.kernels && f.op && f.op->values) {
+    if ((f.ph.kernels || f.below_unsettled) && f.op && f.op->values) {
       size_t count = std::min(outputs.size(), f.op->returns_view.size());
-      settle(f, Values(outputs.end() - count, count));
+      settle(thread, f, Values(outputs.end() - count, count));
+    } else if (f.ph.carries) {
+      settle_copy(f);
     }
     f.args.clear();
+  } else {
+    f.unsettled = f.below_unsettled;
   }
   if (f.op && f.op->lists) {
     if (size_t tensors = tensors_in_lists(outputs)) ph_charge_times(PH_API_OP_LIST_OUT, tensors);
   }
   if (launched && thread.depth) thread.frames[thread.depth - 1]->below_launched = true;
+  if (f.unsettled && thread.depth) thread.frames[thread.depth - 1]->below_unsettled = true;
   if (thread.allocated >= 0) flush_pending(thread);
 }
 

@@ -1,5 +1,6 @@
 #include "tracer/values.h"
 
+#include <cmath>
 #include <cstring>
 
 #include "tracer/host_calls.h"
@@ -18,7 +19,7 @@ void take_snapshots(Frame &f) {
     if (!f.op->arguments[i].mutated || f.op->arguments[i].out) continue;
     bool small = true;
     each_tensor(f.args[i], [&](const Tensor &t) {
-      small = small && fits(t);
+      small = small && on_device(t) && !is_large(t) && fits(t);
       if (!small || !t.numel()) return;
       size_t extent = extent_of(t), offset = f.saved.size();
       if (extent > SNAPSHOT_BYTES) return;
@@ -30,76 +31,168 @@ void take_snapshots(Frame &f) {
   }
 }
 
-// What the CUDA form of a data-dependent operator reads back from the device in the middle, to size
-// its result or as its result (docs/values.md). Large tensors count as zeros.
-static int64_t answer_of(const Frame &f, const Tensor &input, bool small) {
-  bool boolean = input.scalar_type() == at::kBool && is_one_of(f.op->name, {"aten::_unique", "aten::_unique2"});
-  if (f.op->count == Count::EQUAL) {
-    if (!small) return 1;
-    torch::jit::Stack stack{alias(input), on_host(f.args[1].toTensor())};
-    call_cpu_kernel(*f.op, stack);
-    return stack[0].toBool();
-  }
-  if (!small) return f.op->count == Count::UNIQUE && !boolean && input.numel() ? 1 : 0;
-  Tensor host = alias(input);
-  if (boolean) return host.sum().item<int64_t>();  // these read the number of true elements
-  if (f.op->count == Count::NONZERO) return host.count_nonzero().item<int64_t>();
-  torch::jit::Stack stack{host};
-  for (size_t i = 1; i < f.args.size(); ++i) stack.push_back(f.args[i]);
+// ---------------------------------------------------------------- answers
+static bool counts_true_elements(const Frame &f) {  // these read back how many elements of a mask are true
+  return is_one_of(f.op->name, {"aten::_unique", "aten::_unique2"}) && f.args[0].toTensor().scalar_type() == at::kBool;
+}
+
+// The operator's own results tell what its CUDA form reads back in the middle.
+static int64_t known_answer(Frame &f, const Tensor &input) {
+  torch::jit::Stack stack{alias(input)};
+  if (f.op->text == "aten::nonzero.out") return stack[0].toTensor().count_nonzero().item<int64_t>();
+  if (f.op->count == Count::EQUAL) stack.push_back(on_host(f.args[1].toTensor()));
+  else stack.insert(stack.end(), f.args.begin() + 1, f.args.end());
   call_cpu_kernel(*f.op, stack);
+  if (f.op->count == Count::EQUAL) return stack[0].toBool();
+  f.early = stack;
+  if (counts_true_elements(f)) return alias(input).sum().item<int64_t>();
   bool by_dim = is_one_of(f.op->name, {"aten::unique_dim", "aten::unique_dim_consecutive"});
   return stack[0].toTensor().size(by_dim ? f.args[1].toInt() : 0);
 }
 
+// What the CUDA form of a data-dependent operator reads back from the device in the middle, to size
+// its result or as its result (docs/values.md). Unknown tensors count as zeros.
+static int64_t unknown_answer(const Frame &f, const Tensor &input) {
+  if (f.op->count == Count::EQUAL) return 1;
+  return f.op->count == Count::UNIQUE && !counts_true_elements(f) && input.numel() ? 1 : 0;
+}
+
 void note_answer(Frame &f) {
-  Size size = Size::NO_TENSORS;
-  measure(f.args[0], &size);
-  if (f.op->count == Count::EQUAL) measure(f.args[1], &size);
-  if (size == Size::NO_TENSORS || !on_device(f.args[0].toTensor())) return;
+  f.early.clear();
+  Sight sight;
+  look(f.args[0], &sight);
+  if (f.op->count == Count::EQUAL) look(f.args[1], &sight);
+  if (!sight.tensors || !on_device(f.args[0].toTensor())) return;
   PlainCalls plain;
   try {
-    f.ph.readback_value = answer_of(f, f.args[0].toTensor(), size == Size::SMALL);
+    const Tensor &input = f.args[0].toTensor();
+    f.ph.readback_value = sight.unknown ? unknown_answer(f, input) : known_answer(f, input);
     f.ph.readback = 1;
   } catch (const std::exception &) {
     // The CUDA operator will refuse the same arguments.
   }
 }
 
-// After an operator that launched kernels itself.
-void settle(Frame &f, Values outputs) {
-  Size size = Size::NO_TENSORS;
-  bool known = false;  // what comes of known tensors is known, however large
-  for (size_t i = 0; i < f.args.size(); ++i) {
-    const Argument &argument = f.op->arguments[i];
-    if (argument.out) continue;
-    measure(f.args[i], &size);
-    if (size == Size::LARGE) break;
-    each_tensor(f.args[i], [&](const Tensor &t) {
-      if (!t.defined() || !is_known(t)) return;
-      known = true;
-      if (argument.mutated) size = Size::LARGE;  // no snapshot was taken of it
-    });
+// ---------------------------------------------------------------- copies from the host
+template <typename T>
+static bool all_whole(const Tensor &t) {
+  const T *at = t.const_data_ptr<T>(), *end = at + t.numel();
+  for (; at < end; ++at) {
+    auto x = static_cast<double>(*at);
+    if (std::nearbyint(x) != x) return false;
   }
-  if (!known) {
-    for (size_t i = 0; i < f.args.size(); ++i)
-      if (f.op->arguments[i].out) measure(f.args[i], &size);
-    for (const IValue &v : outputs) measure(v, &size);
+  return true;
+}
+
+// Masks and counts are often kept as real numbers.
+static bool holds_integers(const Tensor &t) {
+  if (c10::isIntegralType(t.scalar_type(), /*includeBool=*/true)) return true;
+  if (!t.is_contiguous()) return false;
+  switch (t.scalar_type()) {
+    case at::kFloat: return all_whole<float>(t);
+    case at::kDouble: return all_whole<double>(t);
+    case at::kHalf: return all_whole<at::Half>(t);
+    case at::kBFloat16: return all_whole<at::BFloat16>(t);
+    default: return false;
   }
-  if (size == Size::NO_TENSORS) return;
-  bool finished = outputs.size() == f.op->returns_view.size();  // no when it threw
-  if (size == Size::SMALL && finished) {
-    if (f.below_launched)
-      for (const Snapshot &s : f.snapshots) memcpy(s.data, f.saved.data() + s.offset, s.bytes);
-    if (compute(f, outputs)) {
-      if (known)
-        for (const IValue &v : outputs) each_tensor(v, know);
-      return;
-    }
+}
+
+static bool from_host(const Frame &f) {
+  if (!f.args[0].isTensor() || !f.args[1].isTensor() || !on_device(f.args[0].toTensor())) return false;
+  const Tensor &from = f.args[1].toTensor();
+  return !is_python(from) && from.is_cpu() && from.layout() == at::kStrided;
+}
+
+void note_copy(Frame &f) {
+  if (!from_host(f)) return;
+  const Tensor &to = f.args[0].toTensor(), &from = f.args[1].toTensor();
+  f.ph.carries = is_large(to) && has_room(to) && holds_integers(from);
+}
+
+void settle_copy(const Frame &f) { mark(f.args[0].toTensor(), false); }
+
+// ---------------------------------------------------------------- results
+// Whether the operator may give `t` true bytes: numbers that do not descend from integers are only
+// computed where they are few.
+static bool may_hold(const Operator &op, const Sight &inputs, const IValue &v) {
+  bool fine = true;
+  each_tensor(v, [&](const Tensor &t) {
+    if (!fine || !t.defined() || (!is_python(t) && !t.is_cuda())) return;
+    fine = !is_python(t) && has_room(t);
+    if (!fine || !is_large(t) || c10::isIntegralType(t.scalar_type(), /*includeBool=*/true)) return;
+    fine = inputs.large || (!inputs.tensors && !op.random);
+  });
+  return fine;
+}
+
+// Operators around this one that change the same tensor were given other bytes than it now holds.
+static void tell_outer(Thread &thread, const Tensor &t) {
+  for (size_t i = 0; i < thread.depth; ++i) {
+    Frame &outer = *thread.frames[i];
+    if (!outer.pushed || !outer.op || !outer.op->in_place) continue;
+    for (size_t j = 0; j < outer.args.size() && j < outer.op->arguments.size(); ++j)
+      if (outer.op->arguments[j].mutated)
+        each_tensor(outer.args[j], [&](const Tensor &o) {
+          if (on_device(o) && o.is_alias_of(t)) outer.below_mutated = true;
+        });
   }
+}
+
+// Zeros need no memory: what is cleared reads as zero.
+static bool writes_zeros(const Frame &f) {
+  return f.op->zeroes && (f.args.size() < 2 || (f.args[1].isScalar() && f.args[1].toScalar().equal(0)));
+}
+
+static void mark_results(Thread &thread, const Frame &f, Values outputs, bool guessed) {
+  for (const IValue &v : outputs) each_tensor(v, [&](const Tensor &t) { mark(t, guessed); });
   for (size_t i = 0; i < f.args.size(); ++i)
-    if (f.op->arguments[i].mutated && i != f.op->keeps) each_tensor(f.args[i], clear);
+    if (f.op->arguments[i].mutated)
+      each_tensor(f.args[i], [&](const Tensor &t) {
+        mark(t, guessed);
+        if (thread.depth && on_device(t) && is_large(t)) tell_outer(thread, t);
+      });
+}
+
+static bool changed_below(const Frame &f, size_t argument) {
+  if (!f.op->arguments[argument].mutated || f.op->arguments[argument].out || !f.below_mutated) return false;
+  bool large = false;  // no snapshot was taken of it
+  each_tensor(f.args[argument], [&](const Tensor &t) { large |= on_device(t) && is_large(t); });
+  return large;
+}
+
+// The operator's tensors are true: so become its results, if they are not too many and a CPU form takes them.
+static bool settle_known(Thread &thread, Frame &f, Values outputs, const Sight &inputs) {
+  for (size_t i = 0; i < f.args.size(); ++i)
+    if (f.op->arguments[i].mutated && (!may_hold(*f.op, inputs, f.args[i]) || changed_below(f, i))) return false;
+  for (const IValue &v : outputs)
+    if (!may_hold(*f.op, inputs, v)) return false;
+  if (writes_zeros(f)) {
+    each_tensor(f.args[0], clear);
+    mark_results(thread, f, outputs, false);
+    return true;
+  }
+  if (f.below_launched)
+    for (const Snapshot &s : f.snapshots) memcpy(s.data, f.saved.data() + s.offset, s.bytes);
+  f.unsettled = !compute(f, outputs);
+  if (!f.unsettled) mark_results(thread, f, outputs, inputs.guessed);
+  return !f.unsettled;
+}
+
+static void forget(const Tensor &t) {
+  clear(t);
+  if (on_device(t) && !is_large(t)) mark(t, true);
+}
+
+void settle(Thread &thread, Frame &f, Values outputs) {
+  Sight inputs;
+  for (size_t i = 0; i < f.args.size() && !inputs.unknown; ++i)
+    if (!f.op->arguments[i].out) look(f.args[i], &inputs);
+  bool finished = outputs.size() == f.op->returns_view.size();  // no when it threw
+  if (!inputs.unknown && finished && settle_known(thread, f, outputs, inputs)) return;
+  for (size_t i = 0; i < f.args.size(); ++i)
+    if (f.op->arguments[i].mutated && i != f.op->keeps) each_tensor(f.args[i], forget);
   for (size_t i = 0; i < outputs.size(); ++i)
-    if (i >= f.op->returns_view.size() || !f.op->returns_view[i]) each_tensor(outputs[i], clear);
+    if (i >= f.op->returns_view.size() || !f.op->returns_view[i]) each_tensor(outputs[i], forget);
 }
 
 }  // namespace tracer

@@ -6,6 +6,8 @@ namespace tracer {
 
 void take_snapshots(Frame &f);  // of what the operator will change in place
 void note_answer(Frame &f);     // what a data-dependent operator will read back from the device
-void settle(Frame &f, Values outputs);  // after an operator that launched kernels itself
+void note_copy(Frame &f);       // whether a copy to the device carries its bytes
+void settle(Thread &thread, Frame &f, Values outputs);  // after an operator that launched kernels itself
+void settle_copy(const Frame &f);                       // after a copy that took no kernel
 
 }  // namespace tracer

@@ -13,7 +13,7 @@ from support import ringdump
 from phantora.wire import layout
 
 PROGRAM = Path(__file__).parent / "values_program.py"
-CHECKS = re.findall(r"^@check\ndef (\w+)", PROGRAM.read_text(), re.MULTILINE)
+INTEGERS = Path(__file__).parent / "integers_program.py"
 INSTALL = "ctypes.CDLL(str(stubs.ensure().tracer)).phantora_tracer_install()\n"
 
 
@@ -50,16 +50,37 @@ def tensor(dtype: str, *shape: int, stride: list[int] | None = None) -> dict[str
 # ---------------------------------------------------------------- values
 
 
-@pytest.fixture(scope="module")
-def verdicts(stub_set: Any) -> dict[str, str]:
-    dump = run(f"import runpy\nrunpy.run_path({str(PROGRAM)!r}, run_name='__main__')\n")
+def checks_of(program: Path) -> list[str]:
+    return re.findall(r"^@check\ndef (\w+)", program.read_text(), re.MULTILINE)
+
+
+def verdicts_of(program: Path) -> dict[str, str]:
+    dump = run(
+        f"import runpy, sys\nsys.path.insert(0, {str(program.parent)!r})\n"
+        f"runpy.run_path({str(program)!r}, run_name='__main__')\n"
+    )
     lines = [line.split(" ", 1) for line in dump.value.splitlines()]
     return {rest.split(":")[0]: f"{word} {rest}" for word, rest in lines}
 
 
-@pytest.mark.parametrize("name", CHECKS)
+@pytest.fixture(scope="module")
+def verdicts(stub_set: Any) -> dict[str, str]:
+    return verdicts_of(PROGRAM)
+
+
+@pytest.fixture(scope="module")
+def integers(stub_set: Any) -> dict[str, str]:
+    return verdicts_of(INTEGERS)
+
+
+@pytest.mark.parametrize("name", checks_of(PROGRAM))
 def test_values(verdicts: dict[str, str], name: str) -> None:
     assert verdicts.get(name) == f"ok {name}"
+
+
+@pytest.mark.parametrize("name", checks_of(INTEGERS))
+def test_integers_are_true(integers: dict[str, str], name: str) -> None:
+    assert integers.get(name) == f"ok {name}"
 
 
 def test_without_the_tracer_nothing_is_true(stub_set: Any) -> None:

@@ -1,0 +1,153 @@
+"""A program for one simulated rank: what comes from integers is true, however large.
+
+Run by test_values.py inside a connected rank, like values_program.py. `labels`, `edges` and `lengths` are
+what a training script copies to the GPU; all that follows is computed there and must equal the CPU's.
+"""
+
+from __future__ import annotations
+
+import torch
+from values_program import CHECKS, both, check, main, same
+
+CHECKS.clear()
+
+_numbers = torch.Generator().manual_seed(0)
+edges = torch.randint(0, 10_000, (2, 1_000_000), generator=_numbers)
+labels = torch.randint(0, 50_000, (200_000,), generator=_numbers)
+labels[::3] = -100
+lengths = torch.randint(0, 20, (5_000,), generator=_numbers)
+
+
+@check
+def self_loops_of_a_million_edges() -> None:
+    def remove(device: str) -> torch.Tensor:
+        on = edges.to(device)
+        return on[:, on[0] != on[1]]
+
+    assert remove("cuda").shape[1] == int((edges[0] != edges[1]).sum()) > 900_000
+    both(remove)
+
+
+@check
+def counts_of_labels() -> None:
+    for count in (2_048, 200_000):
+        both(lambda d, n=count: (labels[:n].to(d) != -100).sum())  # type: ignore[misc]
+    both(lambda d: (labels.pin_memory().to(d, non_blocking=True) >= 0).sum(dtype=torch.int32))
+    both(lambda d: (labels[:40_000] != -100).float().to(d).sum())
+
+
+@check
+def jagged_lengths() -> None:
+    def offsets(device: str) -> list[torch.Tensor]:
+        on = lengths.to(device)
+        ends = torch.cumsum(on, 0)
+        bag = torch.repeat_interleave(torch.arange(len(on), device=device), on)
+        return [torch.nn.functional.pad(ends, (1, 0)), bag, torch.bincount(bag, minlength=len(on)), ends[-1]]
+
+    both(offsets)
+
+
+@check
+def padding_and_positions() -> None:
+    def unpad(device: str) -> list[torch.Tensor]:
+        tokens = labels.view(100, 2_000).to(device)
+        mask = tokens.ne(-100)
+        rows = mask.sum(-1, dtype=torch.int32)
+        boundaries = torch.nn.functional.pad(torch.cumsum(rows, 0, dtype=torch.int32), (1, 0))
+        positions = (mask.cumsum(1) - 1).masked_fill_(~mask, 1)
+        return [positions, mask.flatten().nonzero(), boundaries, tokens[mask], torch.where(mask, tokens, 0)]
+
+    both(unpad)
+
+
+@check
+def orders_and_tables() -> None:
+    def sorted_out(device: str) -> list[torch.Tensor]:
+        on = labels.to(device)
+        ordered, order = torch.sort(on, stable=True)
+        values, inverse, counts = torch.unique(on, return_inverse=True, return_counts=True)
+        table = torch.zeros(50_000, dtype=torch.long, device=device)
+        table.scatter_add_(0, on.clamp(min=0), torch.ones_like(on))
+        table[on[:9].clamp(min=0)] = 7
+        return [ordered, order, values, inverse, counts, table, table.gather(0, on.clamp(min=0))]
+
+    both(sorted_out)
+
+
+@check
+def blocks_of_masks() -> None:
+    def blocks(device: str) -> list[torch.Tensor]:
+        i = torch.arange(1_024, device=device)
+        window = (i[:, None] >= i[None, :]) & (i[:, None] - i[None, :] < 256)
+        documents = (labels[:1_024].to(device) % 97 == 0).cumsum(0)
+        same_document = documents[:, None] == documents[None, :]
+        return [(m.view(8, 128, 8, 128).sum((1, 3)) > 0).sum(-1) for m in (window, window & same_document)]
+
+    both(blocks)
+
+
+@check
+def flex_attention_block_masks() -> None:
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    documents = (torch.arange(2_048) // 300).tolist()
+
+    def sparsity(device: str) -> list[torch.Tensor]:
+        document = torch.tensor(documents, device=device)
+        masks = (
+            lambda b, h, q, k: (q >= k) & (q - k < 256),
+            lambda b, h, q, k: (q >= k) & (document[q] == document[k]),
+        )
+        made = [create_block_mask(m, None, None, 2_048, 2_048, device=device) for m in masks]
+        return [part for m in made for part in (m.kv_num_blocks, m.kv_indices, m.full_kv_num_blocks)]
+
+    both(sparsity)
+
+
+@check
+def nested_tensors() -> None:
+    rows = [torch.arange(n) for n in (700, 900, 4)]
+
+    def jagged(device: str) -> list[torch.Tensor]:
+        nested = torch.nested.nested_tensor(rows, layout=torch.jagged, device=device)
+        padded = torch.nested.to_padded_tensor(nested, -1) if device == "cpu" else None
+        return [nested.offsets(), nested.values(), nested.offsets().diff()] + ([] if padded is None else [])
+
+    both(jagged)
+
+
+@check
+def random_integers() -> None:
+    torch.manual_seed(3)
+    drawn = torch.randint(0, 1_000, (5_000,), device="cuda")
+    assert 0 <= int(drawn.min()) and int(drawn.max()) <= 999 and drawn.unique().numel() > 900
+    same(torch.randperm(5_000, device="cuda").sort().values, torch.arange(5_000))
+    torch.manual_seed(3)
+    assert torch.equal(torch.randint(0, 1_000, (5_000,), device="cuda"), drawn), "a seed does not repeat"
+
+
+@check
+def what_meets_the_unknown_is_unknown() -> None:
+    unknown = torch.rand(200_000, device="cuda")
+    on = labels.cuda()
+    assert int((on + unknown).count_nonzero()) == 0
+    on[5:9] = 1
+    assert int((on == 1).sum()) == int((labels == 1).sum()) + 4
+    on.copy_(unknown)
+    assert int(on.count_nonzero()) == 0 and on.nonzero().numel() == 0
+
+
+@check
+def in_place_on_large_integers() -> None:
+    def change(device: str) -> list[torch.Tensor]:
+        on = labels.to(device)
+        on.add_(1).clamp_(min=0).masked_fill_(on == 0, 5)
+        on[on > 40_000] = 2
+        on[::2] = on[1::2]
+        return [on, on.index_fill(0, lengths.to(device), 9), on.index_put((lengths.to(device),), on[:1])]
+
+    both(change)
+
+
+if __name__ == "__main__":
+    main()
