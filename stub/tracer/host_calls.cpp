@@ -43,7 +43,13 @@ Tensor alias(const Tensor &t) {
   return host;
 }
 
-Tensor on_host(const Tensor &t) { return t.defined() && t.is_cuda() ? alias(t) : t; }
+// Conjugates and negatives that were put off are made: CPU kernels below the dispatcher would not see them.
+Tensor on_host(const Tensor &t) {
+  if (!t.defined() || !t.is_cuda()) return t;
+  Tensor host = alias(t);
+  if (t.is_conj()) host = host.conj_physical();
+  return t.is_neg() ? host.neg() : host;
+}
 
 // The argument as the CPU operator takes it: tensors become aliases of the same bytes.
 static IValue translate(const IValue &v, const Argument &argument, const at::Generator &generator) {
@@ -67,11 +73,17 @@ static IValue translate(const IValue &v, const Argument &argument, const at::Gen
 
 // What the CPU operator returned becomes the CUDA operator's result. A result that only one of the
 // two has (an optional one that was not asked for) stays zero.
-static void store(const Tensor &result, const Tensor &real) {
+static void store(const Tensor &returned, const Tensor &real) {
   if (!on_device(real) || !real.numel()) return;
-  if (!result.defined() || result.sizes() != real.sizes()) return clear(real);
+  if (!returned.defined() || returned.sizes() != real.sizes()) return clear(real);
+  Tensor result = returned.resolve_conj().resolve_neg();
   char *to = bytes_of(real);
   size_t extent = extent_of(real);
+  if (real.is_conj() || real.is_neg()) {
+    Tensor stored = real.is_conj() ? result.conj_physical() : result;
+    alias(real).copy_(real.is_neg() ? stored.neg() : stored);
+    return ph_memory_wrote(to, extent);
+  }
   if (result.const_data_ptr() == to) return;
   if (result.scalar_type() == real.scalar_type() && real.is_contiguous() && result.is_contiguous()) {
     ph_touch_drop(to, extent);

@@ -83,7 +83,7 @@ static Operator *describe(const c10::OperatorHandle &handle) {
     a.mutated = argument.alias_info() && argument.alias_info()->isWrite();
     a.out = a.mutated && (argument.kwarg_only() || overwrites);
     generator |= a.role == Role::GENERATOR;
-    op->in_place |= a.mutated && !a.out;
+    op->in_place |= a.mutated && (!a.out || argument.kwarg_only());
     op->lists |= is_tensor_list(*argument.type());
     op->arguments.push_back(a);
   }

@@ -35,7 +35,7 @@ struct Operator {
   Count count = Count::NONE;
   bool permanent = false;      // of aten: its schema is never unregistered
   bool values = true;          // its kernels' results are settled here (not c10d's: NCCL's stub does)
-  bool in_place = false;       // some argument is both read and written
+  bool in_place = false;       // some argument is both read and written, or may be
   bool random = false;
   bool random_hidden = false;  // random without a generator argument
   bool on_cpu = false;

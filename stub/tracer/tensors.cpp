@@ -72,7 +72,7 @@ bool has_room(const Tensor &t) {
 }
 
 bool fits(const Tensor &t) {
-  if (!on_device(t) || t.is_conj() || t.is_neg() || t._is_zerotensor()) return false;
+  if (!on_device(t) || t._is_zerotensor()) return false;
   if (!is_large(t)) return true;
   if (t.numel() > most_elements(t)) return false;
   return extent_of(t) <= PH_SMALL_ELEMENTS * t.itemsize() || flags_of(t) & PH_KNOWN;

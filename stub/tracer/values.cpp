@@ -10,17 +10,26 @@ namespace tracer {
 
 constexpr size_t SNAPSHOT_BYTES = 1 << 16;
 
+// An out= argument that the operator reads as well, under another name.
+static bool is_read(const Frame &f, const Tensor &out) {
+  bool read = false;
+  for (size_t i = 0; i < f.args.size() && !read; ++i)
+    if (!f.op->arguments[i].mutated)
+      each_tensor(f.args[i], [&](const Tensor &t) { read |= on_device(t) && t.is_alias_of(out); });
+  return read;
+}
+
 // Keeps the bytes of small tensors that the operator will change in place: operators below it may
 // change them too, and the whole operator is computed from what it was given.
 void take_snapshots(Frame &f) {
   f.snapshots.clear();
   f.saved.clear();
   for (size_t i = 0; i < f.args.size(); ++i) {
-    if (!f.op->arguments[i].mutated || f.op->arguments[i].out) continue;
+    if (!f.op->arguments[i].mutated) continue;
     bool small = true;
     each_tensor(f.args[i], [&](const Tensor &t) {
       small = small && on_device(t) && !is_large(t) && fits(t);
-      if (!small || !t.numel()) return;
+      if (!small || !t.numel() || (f.op->arguments[i].out && !is_read(f, t))) return;
       size_t extent = extent_of(t), offset = f.saved.size();
       if (extent > SNAPSHOT_BYTES) return;
       char *data = bytes_of(t);
@@ -118,7 +127,7 @@ static bool may_hold(const Operator &op, const Sight &inputs, const IValue &v) {
   bool fine = true;
   each_tensor(v, [&](const Tensor &t) {
     if (!fine || !t.defined() || (!is_python(t) && !t.is_cuda())) return;
-    fine = !is_python(t) && has_room(t);
+    fine = !is_python(t) && has_room(t) && !t._is_zerotensor();
     if (!fine || !is_large(t) || c10::isIntegralType(t.scalar_type(), /*includeBool=*/true)) return;
     fine = inputs.large || (!inputs.tensors && !op.random);
   });
@@ -160,10 +169,17 @@ static bool changed_below(const Frame &f, size_t argument) {
   return large;
 }
 
+static bool is_put_off(const IValue &v) {  // a conjugate or negative that is not made yet cannot be written to
+  bool found = false;
+  each_tensor(v, [&](const Tensor &t) { found |= t.defined() && (t.is_conj() || t.is_neg()); });
+  return found;
+}
+
 // The operator's tensors are true: so become its results, if they are not too many and a CPU form takes them.
 static bool settle_known(Thread &thread, Frame &f, Values outputs, const Sight &inputs) {
   for (size_t i = 0; i < f.args.size(); ++i)
-    if (f.op->arguments[i].mutated && (!may_hold(*f.op, inputs, f.args[i]) || changed_below(f, i))) return false;
+    if (f.op->arguments[i].mutated && (!may_hold(*f.op, inputs, f.args[i]) || changed_below(f, i) || is_put_off(f.args[i])))
+      return false;
   for (const IValue &v : outputs)
     if (!may_hold(*f.op, inputs, v)) return false;
   if (writes_zeros(f)) {

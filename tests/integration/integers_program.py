@@ -110,8 +110,7 @@ def nested_tensors() -> None:
 
     def jagged(device: str) -> list[torch.Tensor]:
         nested = torch.nested.nested_tensor(rows, layout=torch.jagged, device=device)
-        padded = torch.nested.to_padded_tensor(nested, -1) if device == "cpu" else None
-        return [nested.offsets(), nested.values(), nested.offsets().diff()] + ([] if padded is None else [])
+        return [nested.offsets(), nested.values(), nested.offsets().diff()]
 
     both(jagged)
 
@@ -120,7 +119,7 @@ def nested_tensors() -> None:
 def random_integers() -> None:
     torch.manual_seed(3)
     drawn = torch.randint(0, 1_000, (5_000,), device="cuda")
-    assert 0 <= int(drawn.min()) and int(drawn.max()) <= 999 and drawn.unique().numel() > 900
+    assert int(drawn.min()) >= 0 and int(drawn.max()) <= 999 and drawn.unique().numel() > 900
     same(torch.randperm(5_000, device="cuda").sort().values, torch.arange(5_000))
     torch.manual_seed(3)
     assert torch.equal(torch.randint(0, 1_000, (5_000,), device="cuda"), drawn), "a seed does not repeat"
