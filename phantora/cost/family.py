@@ -12,6 +12,7 @@ from typing import Protocol
 from phantora.cost import coordinates
 from phantora.cost.coordinates import Place
 from phantora.cost.machine import Machine
+from phantora.cost.random_field import Field
 from phantora.cost.table import Entry
 from phantora.cost.types import KernelLaunch, OperatorSignature
 
@@ -46,6 +47,10 @@ class Predictor(Protocol):
 
     def read(self, signature: OperatorSignature, compute: str) -> tuple[float, float] | None:
         """ns, and the octaves to the nearest that is comparable; None if nothing is."""
+        ...
+
+    def fields(self) -> Iterable[Field]:
+        """What it reads predictions off."""
         ...
 
 

@@ -2,28 +2,29 @@
 
 The quantity is a sum of random fields, a tier each. In a tier, members of one kind share a field that changes over so
 many octaves, and members of different kinds know nothing of each other; a wide kind holds many members, a narrow one
-few that are nearly equal. The expectation at a place (kriging) is a weighted sum of what the members have.
+few that are nearly equal. The expectation at a place (kriging) is a sum over all members of their covariance with the
+place times a weight, which one system of equations gives for all places.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from math import inf
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from phantora.cost import kriging
+from phantora.cost import kriging, solutions
 from phantora.cost.kriging import Floats
 
 Ints = npt.NDArray[np.signedinteger[Any]]
 Bools = npt.NDArray[np.bool_]
 
-MEMBERS = 320  # that count: those that resemble the place most
-ROWS = 32  # of their covariances at a time, which stay in the processor's cache
-
+ROWS = 32  # of members' covariances at a time, which stay in the processor's cache
+DIGITS = 9  # of coordinates and values that tell two fields apart
 
 @dataclass(frozen=True)
 class Tier:
@@ -34,11 +35,13 @@ class Tier:
 
 
 class Field:
-    """Members: a row of coordinates each, and a kind for each of `tiers`. What no tier tells has variance `noise`."""
+    """Members: a row of coordinates, a kind for each of `tiers`, and a value each. What no tier tells has variance
+    `noise`."""
 
     def __init__(
-        self, tiers: Sequence[Tier], noise: float, at: Sequence[Sequence[float]], kinds: Sequence[Sequence[Hashable]]
-    ) -> None:
+        self, tiers: Sequence[Tier], noise: float, at: Sequence[Sequence[float]], kinds: Sequence[Sequence[Hashable]],
+        values: Sequence[float],
+    ) -> None:  # fmt: skip
         self._tiers = tiers
         self._scales: dict[tuple[float, ...], list[int]] = {}
         for number, tier in enumerate(tiers):
@@ -48,23 +51,64 @@ class Field:
         self._numbers: list[dict[Hashable, int]] = [{} for _ in tiers]
         self._kinds = np.array(
             [[self._numbers[t].setdefault(kind, len(self._numbers[t])) for t, kind in enumerate(row)] for row in kinds],
-            int,
+            np.int32,
         ).reshape(len(kinds), len(tiers))
+        self._values = np.array(values, float)
+        self._weights: Floats | None = None
+        self._sorted: list[Ints] = []  # by tier: members by kind, and where each kind begins
+        self._begins: list[Ints] = []
+        self._members: dict[tuple[int, int], tuple[Floats, Floats, list[int], Floats]] = {}  # by tier and kind
 
-    def weights(self, at: Sequence[float], kinds: Sequence[Hashable]) -> tuple[Ints, Floats]:
-        """The members that count at a place, and the weight of each; none if nothing resembles it."""
-        if not len(self._at):
-            return np.empty(0, int), np.empty(0)
-        here = np.array([numbers.get(kind, -1) for numbers, kind in zip(self._numbers, kinds, strict=True)])
-        alike = self._covariance(self._at.T - np.array(at, float)[:, None], here[:, None] == self._kinds.T)
-        members = np.argsort(-alike, kind="stable")[:MEMBERS]
-        members = members[alike[members] > 0.0]
-        places, named = self._at[members].T, self._kinds[members].T
-        between = np.empty((len(members), len(members)))
-        for rows in (slice(start, start + ROWS) for start in range(0, len(members), ROWS)):
+    def expectation(self, at: Sequence[float], kinds: Sequence[Hashable]) -> float:
+        """The value at a place; 0 if nothing resembles it."""
+        total = 0.0
+        for tier, kind in enumerate(kinds):
+            number = self._numbers[tier].get(kind)
+            if number is None:
+                continue
+            if (tier, number) not in self._members:
+                self._members[tier, number] = self._of_kind(tier, number)
+            places, counts, finite, octaves = self._members[tier, number]
+            away = places - (np.array([at[i] for i in finite]) / octaves)[:, None]
+            total += float(kriging.matern(np.sqrt(np.einsum("ij,ij->j", away, away))) @ counts)
+        return total
+
+    def _of_kind(self, tier: int, number: int) -> tuple[Floats, Floats, list[int], Floats]:
+        """Members of one kind: coordinates (a row each) in ranges of the tier's field, and what each counts; which
+        coordinates the tier knows, and its ranges."""
+        weights = self.solve()
+        members = self._sorted[tier][self._begins[tier][number] : self._begins[tier][number + 1]]
+        finite = [i for i, width in enumerate(self._tiers[tier].octaves) if width != inf]
+        octaves = np.array([self._tiers[tier].octaves[i] for i in finite], float)
+        places = np.ascontiguousarray((self._at[members][:, finite] / octaves).T)
+        return places, weights[members] * self._tiers[tier].variance, finite, octaves
+
+    def solve(self) -> Floats:
+        """What members' covariances with a place are to be multiplied by; found once."""
+        if self._weights is None:
+            self._weights = solutions.find(self._name(), self._solve)
+            kinds = self._kinds.T
+            self._sorted = [np.argsort(row, kind="stable") for row in kinds]
+            self._begins = [
+                np.searchsorted(row[order], np.arange(len(numbers) + 1))
+                for row, order, numbers in zip(kinds, self._sorted, self._numbers, strict=True)
+            ]
+        return self._weights
+
+    def _solve(self) -> Floats:
+        places, named = self._at.T, self._kinds.T
+        between = np.empty((len(self._at), len(self._at)))
+        for rows in (slice(start, start + ROWS) for start in range(0, len(between), ROWS)):
             away, same = places[:, rows, None] - places[:, None], named[:, rows, None] == named[:, None]
             between[rows] = self._covariance(away, same)
-        return members, kriging.solve(between, alike[members], self._noise)
+        return kriging.solve(between, self._values, self._noise)
+
+    def _name(self) -> str:
+        """The same for the same field, on any machine."""
+        digest = sha256(repr((self._tiers, self._noise)).encode())
+        for numbers in (np.round(self._at, DIGITS), self._kinds, np.round(self._values, DIGITS)):
+            digest.update(np.ascontiguousarray(numbers + 0).tobytes())
+        return digest.hexdigest()[:32]
 
     def distance(self, at: Sequence[float], kind: Hashable, tier: int) -> float | None:
         """Octaves to the nearest member of the same kind in `tier`; None if there is none."""

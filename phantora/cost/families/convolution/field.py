@@ -12,12 +12,9 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import exp, hypot, inf, log, log2, prod
 
-import numpy as np
-
 from phantora.cost import flops
 from phantora.cost.families import base_name
 from phantora.cost.families.convolution import model
-from phantora.cost.kriging import Floats
 from phantora.cost.machine import Machine
 from phantora.cost.random_field import Field, Tier
 from phantora.cost.table import Entry
@@ -159,30 +156,32 @@ class _Work:
 
     def __init__(self, machine: Machine, timed: Sequence[Timed]) -> None:
         self._machine = machine
-        cases = [t.case for t in timed]
-        depthwise = cases[0].depthwise  # all or none of them
+        depthwise = timed[0].case.depthwise  # all or none of them
         tiers, noise = (DEPTHWISE_TIERS, DEPTHWISE_NOISE) if depthwise else (TIERS, NOISE)
         self._geometry = _DEPTHWISE_GEOMETRY if depthwise else _GEOMETRY
-        self._products = Field(tiers, noise, [c.at for c in cases], [t.case.kinds(t.path) for t in timed])
-        self._product = np.array([log(t.product / product_ns(machine, t.case)) for t in timed])
+
+        def field(members: Sequence[Timed], values: Iterable[float], kinds: Iterable[tuple[Hashable, ...]]) -> Field:
+            return Field(tiers, noise, [t.case.at for t in members], list(kinds), list(values))
+
+        paths = (t.case.kinds(t.path) for t in timed)
+        self._products = field(timed, (log(t.product / product_ns(machine, t.case)) for t in timed), paths)
         foreign = [t for t in timed if t.case.foreign]
-        self._choices = Field(tiers, noise, [t.case.at for t in foreign], [t.case.kinds("") for t in foreign])
-        self._choice = np.array([float(t.layout > 0.0) for t in foreign])
+        self._choices = field(foreign, (float(t.layout > 0.0) for t in foreign), (t.case.kinds("") for t in foreign))
         changed = [t for t in foreign if t.layout > 0.0]
-        self._layouts = Field(tiers, noise, [t.case.at for t in changed], [t.case.kinds("") for t in changed])
-        self._layout = np.array([log(t.layout / layout_ns(machine, t.case)) for t in changed])
+        ratios = (log(t.layout / layout_ns(machine, t.case)) for t in changed)
+        self._layouts = field(changed, ratios, (t.case.kinds("") for t in changed))
+        self.fields = self._products, self._choices, self._layouts
 
     def read(self, case: Case) -> tuple[float, float]:
         """ns of `case`, and the octaves to the nearest of the same geometry."""
         converted = case.foreign and (
             (case.mixed and not case.pointwise)
-            or _expectation(self._choices, self._choice, case.at, case.kinds("")) > 0.5
+            or self._choices.expectation(case.at, case.kinds("")) > 0.5
         )
         kinds = case.kinds(case.path(converted))
-        ns = product_ns(self._machine, case) * exp(_expectation(self._products, self._product, case.at, kinds))
+        ns = product_ns(self._machine, case) * exp(self._products.expectation(case.at, kinds))
         if converted:
-            ratio = _expectation(self._layouts, self._layout, case.at, case.kinds(""))
-            ns += layout_ns(self._machine, case) * exp(ratio)
+            ns += layout_ns(self._machine, case) * exp(self._layouts.expectation(case.at, case.kinds("")))
         near = self._products.distance(case.at, kinds[self._geometry], self._geometry)
         if near is None:
             anywhere = self._products.distance(case.at, kinds[0], 0)
@@ -190,19 +189,15 @@ class _Work:
         return ns, near
 
 
-def _expectation(field: Field, values: Floats, at: Sequence[float], kinds: Sequence[Hashable]) -> float:
-    members, weights = field.weights(at, kinds)
-    return float(weights @ values[members])
-
-
 class Convolutions:
     """Predicts an operator from its measured `entries` on the GPU of `machine`."""
 
     def __init__(self, machine: Machine, entries: Iterable[Entry]) -> None:
         self._machine = machine
+        self._unread: dict[bool, list[Entry]] = {True: [], False: []}  # of halves or not, until they are asked for
+        for entry in entries:
+            self._unread[any(f'"{dtype}"' in entry.signature for dtype in HALVES)].append(entry)
         self._timed: dict[tuple[Hashable, ...], list[Timed]] = {}
-        for each in timed_cases(entries):
-            self._timed.setdefault(each.case.work, []).append(each)
         self._works: dict[tuple[Hashable, ...], _Work] = {}
 
     def read(self, signature: OperatorSignature, compute: str) -> tuple[float, float] | None:
@@ -215,13 +210,25 @@ class Convolutions:
             return None
         return sum(ns for ns, _ in near), max(distance for _, distance in near)
 
+    def fields(self) -> Iterator[Field]:
+        """All that predictions are read off."""
+        for halves in (True, False):
+            self._time(halves)
+        for kind in self._timed:
+            yield from self._work(kind).fields
+
     def _read(self, case: Case) -> tuple[float, float] | None:
-        timed = self._timed.get(case.work)
-        if not timed:
-            return None
-        if case.work not in self._works:
-            self._works[case.work] = _Work(self._machine, timed)
-        return self._works[case.work].read(case)
+        self._time(case.dtype in HALVES)
+        return self._work(case.work).read(case) if case.work in self._timed else None
+
+    def _time(self, halves: bool) -> None:
+        for each in timed_cases(self._unread.pop(halves, ())):
+            self._timed.setdefault(each.case.work, []).append(each)
+
+    def _work(self, kind: tuple[Hashable, ...]) -> _Work:
+        if kind not in self._works:
+            self._works[kind] = _Work(self._machine, self._timed[kind])
+        return self._works[kind]
 
 
 def timed_cases(entries: Iterable[Entry]) -> Iterator[Timed]:

@@ -1,0 +1,58 @@
+"""Solved systems of equations, kept on disk: one of thousands of members takes a second, and is always the same.
+
+Those of the shipped tables are shipped with them (``benchmarks/solve_fields.py`` writes them); others are kept in the
+cache of this machine.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from phantora.cost.kriging import Floats
+
+SHIPPED = Path(__file__).parent / "data" / "fields.npz"
+WORTH_KEEPING = 500  # unknowns: fewer are solved in less time than a file takes
+
+
+def folder() -> Path:
+    """Where this machine's solutions lie."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "phantora" / "fields"
+
+
+@cache
+def _shipped() -> dict[str, Floats]:
+    if not SHIPPED.exists():
+        return {}
+    with np.load(SHIPPED, allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+def write_shipped(solved: dict[str, Floats]) -> None:
+    """Writes the file of those that are shipped."""
+    np.savez_compressed(SHIPPED, **{name: solved[name] for name in sorted(solved)})  # type: ignore[arg-type]
+
+
+def find(name: str, solve: Callable[[], Floats]) -> Floats:
+    """The solution called `name`, from `solve` if no file has it."""
+    known = _shipped().get(name)
+    if known is not None:
+        return known
+    path = folder() / f"{name}.npy"
+    with suppress(OSError, ValueError):  # missing, or not written to the end
+        found: Floats = np.load(path, allow_pickle=False)
+        return found
+    solved = solve()
+    if len(solved) >= WORTH_KEEPING:
+        with suppress(OSError):  # a folder that cannot be written to costs time only
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part = path.with_suffix(f".{os.getpid()}.part")
+            with part.open("wb") as file:
+                np.save(file, solved)
+            part.replace(path)
+    return solved
