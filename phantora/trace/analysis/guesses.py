@@ -16,24 +16,27 @@ _KERNEL = kind_mask(("kernel",))
 
 
 class Guesses:
-    """Adds up the operators of steady steps whose price is not measured."""
+    """Adds up the operators of steady steps whose price is not measured, and kernels that no operator launched."""
 
     def __init__(self, log: Log) -> None:
-        self._operators, self._shapes, self._provenances = (log.words(c) for c in ("op", "shape", "provenance"))
+        self._operators, self._names, self._shapes, self._provenances = (
+            log.words(c) for c in ("op", "name", "shape", "provenance")
+        )
         self._guessed = np.array([word != "measured" for word in self._provenances] + [False])
         self._time: dict[tuple[int, ...], float] = defaultdict(float)
         self._weighted: dict[tuple[int, ...], float] = defaultdict(float)  # error x time
         self._whole = 0.0
 
     def add(self, window: Window) -> None:
-        rows = np.flatnonzero(_KERNEL[window["kind"]] & window.own() & (window["op"] >= 0))
+        rows = np.flatnonzero(_KERNEL[window["kind"]] & window.own())
         time = (window["end"][rows] - window["start"][rows]).astype(np.float64)
         self._whole += float(time.sum())
         guessed = self._guessed[window["provenance"][rows]]
         rows, time = rows[guessed], time[guessed]
         if not len(rows):
             return
-        keys, place = group([window[c][rows] for c in ("op", "shape", "provenance")])
+        bare = np.where(window["op"][rows] < 0, window["name"][rows], -1)
+        keys, place = group([bare, *(window[c][rows] for c in ("op", "shape", "provenance"))])
         sums = np.bincount(place, time), np.bincount(place, time * window["error"][rows])
         for key, total, weighted in zip(keys, *(values.tolist() for values in sums), strict=True):
             self._time[key] += total
@@ -44,15 +47,16 @@ class Guesses:
         order = sorted(self._time, key=lambda key: (-self._time[key], key))[:MOST]
         return [
             Guess(
-                operator=self._operators[op],
+                operator=self._operators[op] if op >= 0 else self._names[name],
                 shape=self._shapes[shape] if shape >= 0 else "",
                 provenance=self._provenances[provenance],
-                error=_known(self._weighted[op, shape, provenance] / self._time[op, shape, provenance]),
-                time=self._time[op, shape, provenance],
-                share=self._time[op, shape, provenance] / self._whole,
+                error=_known(self._weighted[key] / self._time[key]),
+                time=self._time[key],
+                share=self._time[key] / self._whole,
             )
-            for op, shape, provenance in order
-            if self._time[op, shape, provenance]
+            for key in order
+            for name, op, shape, provenance in (key,)
+            if self._time[key]
         ]
 
 

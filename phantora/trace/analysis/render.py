@@ -312,6 +312,14 @@ def _guesses(report: Report, console: Console) -> None:
             f"{100 * guess.share:.1f}%",
         )
     console.print(table)
+    for guess in report.guesses:
+        if guess.decides:
+            bar = "" if guess.error is None else f" (+- {100 * guess.error:.0f} %)"
+            console.print(
+                f"[bold]Steps rest on an unknown:[/bold] {100 * guess.share:.0f} % of kernel time is "
+                f"{escape(_cut(guess.operator, 60))}, of which little is known{bar}; docs/costs.md, Unknown operators",
+                highlight=False, soft_wrap=True,
+            )  # fmt: skip
 
 
 def _cost(report: Report, console: Console) -> None:

@@ -86,9 +86,13 @@ class RankReport:
     by_provenance: dict[str, float] = field(default_factory=dict)
 
 
+DECIDING_SHARE = 0.1
+UNKNOWN_ERROR = 0.5  # relative error bar of what is bounded rather than modelled
+
+
 @dataclass
 class Guess:
-    """An operator whose price is not measured. Sums over the steady steps and all ranks."""
+    """An operator, or a kernel of none, whose price is not measured. Sums over the steady steps and all ranks."""
 
     operator: str
     shape: str
@@ -97,7 +101,12 @@ class Guess:
     """Relative error bar of its price."""
     time: float
     share: float
-    """Of the time of all operators."""
+    """Of the time of all kernels."""
+
+    @property
+    def decides(self) -> bool:
+        """Does a step rest on it, though next to nothing is known of it?"""
+        return self.share > DECIDING_SHARE and (self.error is None or self.error >= UNKNOWN_ERROR)
 
 
 @dataclass
