@@ -12,6 +12,7 @@ from phantora.cli.host import host_facts, with_host
 from phantora.cli.options import IGNORED, take_what_if
 from phantora.cli.outputs import Outputs
 from phantora.cli.report import print_report, simulation_report
+from phantora.cli.sensitivity import host_sensitivity
 from phantora.cli.simulation import Settings, Simulation, assemble
 from phantora.cli.status import status_line
 from phantora.errors import PhantoraError
@@ -123,7 +124,10 @@ class Request:
 
     def _finish(self, report: dict[str, Any], simulation: Simulation) -> None:
         operators = simulation.simulator.operators() if simulation.simulator is not None else []
-        simulation.close({**report, "operators": [asdict(entry) for entry in operators]})
+        more: dict[str, Any] = {"operators": [asdict(entry) for entry in operators]}
+        if report["status"] == 0 and (found := host_sensitivity(simulation, self.cluster.host, self.settings)):
+            more["host_sensitivity"] = found
+        simulation.close({**report, **more})
         if simulation.log is not None:
             report["rows"] = simulation.log.rows
             log = self.outputs.settle(report["status"] == 0)

@@ -94,6 +94,8 @@ class Simulation:
     live: LiveProfiler | None = None
     notes: tuple[str, ...] = ()
     """What the user should know of its prices."""
+    again: Callable[[Path, Settings, Recorded], Simulation] | None = None
+    """The same run from its recording, with the same prices, into a log of its own."""
 
     def close(self, trailer: dict[str, Any]) -> None:
         try:
@@ -121,9 +123,10 @@ def assemble(
     progress: Callable[[Stats], None] | None,
     engine: Path,
     recorded: Recorded | None = None,
+    cost: Any = None,
 ) -> Simulation:
     """`metadata` holds fields of ``RunMetadata`` that the cluster does not tell; `engine` is the library
-    of ``sim/engine``; with `recorded` no ranks are needed."""
+    of ``sim/engine``; with `recorded` no ranks are needed; `cost` is a cost model that has prices already."""
     workspaces = _workspaces(cluster)
     session = create_session(cluster, settings, workspaces)
     if settings.null:
@@ -139,7 +142,7 @@ def assemble(
         from phantora.trace.writer import LogWriter
 
         live = _live_profiler(cluster, settings)
-        cost = model_for(cluster.gpu, cache_folder(), live)
+        cost = cost or model_for(cluster.gpu, cache_folder(), live)
         simulated = cluster.part(settings.hosts, settings.ranks_per_host)
         before: dict[str, Any] = recorded.nccl if recorded else {}
         variables = {**before.get("honoured", {}), **os.environ}  # the ranks inherit them
@@ -186,4 +189,8 @@ def assemble(
     except (PhantoraError, OSError):
         session.close()
         raise
-    return Simulation(session, simulator, log, live, tuple(cost.of_other_builds(described.torch)))
+
+    def again(path: Path, changed: Settings, records: Recorded) -> Simulation:
+        return assemble(cluster, changed, path, metadata, None, engine, records, cost)
+
+    return Simulation(session, simulator, log, live, tuple(cost.of_other_builds(described.torch)), again)

@@ -131,7 +131,7 @@ class RecordingWriter:
         self._waiting[rank] = len(records)
 
     def finish(self) -> Iterator[Chunk]:
-        """All chunks, by rank."""
+        """All chunks, by rank. Nothing is added afterwards; may be called again."""
         for rank in sorted(self._pending):
             self._encode(rank, whole=False)
-            yield from self._chunks.pop(rank, ())
+            yield from self._chunks.get(rank, ())

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from phantora.errors import PhantoraError
-from phantora.trace.recording import RecordingWriter
+from phantora.trace.recording import Chunk, RecordingWriter
 from phantora.trace.schema import (
     BATCH_ROWS,
     COPY_NAMES,
@@ -140,6 +140,10 @@ class LogWriter:
     def record(self, rank: int, records: Rows) -> None:
         """Adds `records` (``wire.layout.Record``) to what `rank` said; it lies behind the last row."""
         self._recording.add(rank, records)
+
+    def recording(self) -> list[Chunk]:
+        """What was recorded; nothing can be recorded afterwards."""
+        return list(self._recording.finish())
 
     def flush(self) -> None:
         """Hands all whole batches to the operating system; rows of a batch in making stay here."""

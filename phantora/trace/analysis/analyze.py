@@ -18,6 +18,7 @@ from phantora.trace.analysis.critical_path import CriticalPaths
 from phantora.trace.analysis.exposure import Exposures
 from phantora.trace.analysis.findings import findings
 from phantora.trace.analysis.guesses import Guesses
+from phantora.trace.analysis.hosts import other_hosts
 from phantora.trace.analysis.levels import memory_levels
 from phantora.trace.analysis.links import Links
 from phantora.trace.analysis.memory import memory
@@ -209,7 +210,8 @@ class _Pass:
             if step.note:
                 apart.setdefault(step.note, []).append(step.number)
         median = statistics.median(times)
-        bar = self.uncertainty.report(steady, self._host_time())
+        hosts = other_hosts(self.log.trailer, median) if self.whole else None
+        bar = self.uncertainty.report(steady, self._host_time(), hosts and hosts.relative(median))
         return Headline(
             step_time=median,
             lowest=times[0],
@@ -217,6 +219,7 @@ class _Pass:
             steps=len(times),
             error=bar[0] if bar else None,
             error_above=bar[1] if bar else None,
+            hosts=hosts,
             mfu=flops / (median * 1e-9 * peak) if peak and median else None,
             throughput=self.volume.report(median),
             apart=apart,

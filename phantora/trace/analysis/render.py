@@ -119,6 +119,7 @@ def _headline(report: Report, console: Console) -> None:
     if h.throughput is not None and h.throughput.samples_per_second:
         parts.append(f"[bold]{h.throughput.samples_per_second:,.4g}[/bold] samples/s")
     console.print(", ".join(parts), highlight=False)
+    _hosts(report, console)
     if h.apart:
         text = "; ".join(f"{note}: {ranges(tuple(numbers))}" for note, numbers in h.apart.items())
         console.print(f"Steps set apart: {text}", highlight=False, markup=False)
@@ -130,6 +131,25 @@ def _bar(below: float | None, above: float | None) -> str:
     if above < below + 0.001:
         return f" +-{100 * below:.1f}%"
     return f" -{100 * below:.1f}% +{100 * above:.1f}%"
+
+
+def _hosts(report: Report, console: Console) -> None:
+    """How much the step depends on the host's CPU."""
+    h, stalls = report.headline, report.steady.stalls
+    waits = stalls.get("host", 0.0) + stalls.get("synchronisation", 0.0)
+    parts = [f"the GPU waits for it {percent(waits, report.steady.time)} of the step"]
+    why = report.trailer.get("host_sensitivity", {}).get("skipped")
+    if h.hosts is not None:
+        slower, faster = duration(h.hosts.slower), duration(h.hosts.faster)
+        parts.append(f"1.5 times slower: {slower} a step, 1.5 times faster: {faster}")
+        if h.hosts.high > 1.02 * h.step_time and not h.hosts.measured:
+            parts.append(
+                f"on hosts met so far: {duration(h.hosts.low)} to {duration(h.hosts.high)} "
+                "(`phantora profile host` measures one)"
+            )
+    elif why:
+        parts.append(f"not simulated on other hosts: {why}")
+    console.print("Host: " + "; ".join(parts), highlight=False, markup=False)
 
 
 def _steps(report: Report, console: Console) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 
 import orjson
 
+from phantora.trace.analysis.hosts import OtherHosts
+
 REPORT_FORMAT = 2
 
 # Why no compute ran. Together with `Times.compute` the causes make up the whole of a stretch.
@@ -295,6 +297,8 @@ class Headline:
     `error_above` times it in 9 cases of 10."""
     error_above: float | None
     """Larger where a slower host would be the limit."""
+    hosts: OtherHosts | None
+    """The step time on other hosts."""
     mfu: float | None
     """Of the whole job: the median of the steps' flops over the step time and the GPUs' peak."""
     throughput: Throughput | None

@@ -3,14 +3,15 @@
 Durations of one class and one provenance are wrong together (a table that is off is off for all of its products), those
 of different ones independently; so errors add up within, and their squares between. Work that runs beside other work
 counts with the share of its time that the step is made of. Waits for other ranks are as wrong as the work of those.
-What is common to all (clocks, machines that differ) comes on top. Hosts differ most: upwards the bar reaches to what
-the step takes on one that is half as fast, where the host then is the limit.
+What is common to all (clocks, machines that differ) comes on top. Hosts differ most: where the run was simulated
+on others (``analysis/hosts.py``), their steps tell; else the bar reaches upwards to what the step takes on a host that
+is half as fast, where the host then is the limit.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from math import sqrt
+from math import hypot, sqrt
 
 import numpy as np
 import numpy.typing as npt
@@ -60,9 +61,12 @@ class Uncertainty:
         self._errors += np.bincount(work * size + key, error * time, 3 * size).reshape(3, size)
         self._time += np.bincount(work, time, 3)
 
-    def report(self, steady: Times, host_time: float) -> tuple[float, float] | None:
+    def report(
+        self, steady: Times, host_time: float, hosts: tuple[float, float] | None = None
+    ) -> tuple[float, float] | None:
         """Relative error bar, downwards and upwards, of the step that `steady` describes: the true one lies within it 9
-        times in 10. `host_time` in ns: what the host works for a step."""
+        times in 10. `host_time` in ns: what the host works for a step. `hosts`: how much shorter and longer it is on
+        other hosts, where the run was simulated on them."""
         if not steady.time or not self._count:
             return None
         stalls: dict[str, float] = defaultdict(float, steady.stalls)
@@ -72,6 +76,8 @@ class Uncertainty:
         share = np.divide(in_step, busy, out=np.zeros(3), where=busy > 0)
         parts = (self._errors / self._count * share[:, None]).sum(axis=0) / steady.time
         error = sqrt(float((parts**2).sum()) + _COMMON**2)
+        if hosts is not None:
+            return hypot(error, hosts[0]), hypot(error, hosts[1])
         idle = (stalls["host"] + stalls["synchronisation"]) / steady.time
         bound = _SLOWER_HOST * host_time / steady.time - 1
         return sqrt(error**2 + (_FASTER_HOST * idle) ** 2), max(error + (_SLOWER_HOST - 1) * idle, bound)

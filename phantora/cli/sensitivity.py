@@ -1,0 +1,57 @@
+"""What a run's steps would take on slower and faster hosts: its recording, simulated again with its prices."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from phantora.cli.simulation import Recorded, Settings, Simulation
+from phantora.errors import PhantoraError
+
+if TYPE_CHECKING:
+    from phantora.hardware import HostProfile
+
+SLOWER = 1.5
+MOST_RECORDS = 300_000  # of all ranks: each host then takes a few seconds at most
+
+
+def host_sensitivity(simulation: Simulation, host: HostProfile, settings: Settings) -> dict[str, Any] | None:
+    """For the log's trailer, before it is closed: median steps in ns by factor on the host's time, and the factors
+    between which hosts lie that pass for this one; or why there is none. None where there is nothing to scale."""
+    log = simulation.log
+    if log is None or not log.rows or not settings.record or settings.host_time != "modelled":
+        return None
+    chunks = log.recording()
+    records = sum(chunk.records for chunk in chunks)
+    about = {"spread": list(host.spread), "measured": host.measured}
+    if records > MOST_RECORDS:
+        return {**about, "skipped": f"{records:,} records are more than {MOST_RECORDS:,}"}
+    factors = sorted({1 / SLOWER, SLOWER, *(factor for factor in host.spread if not 1 / SLOWER <= factor <= SLOWER)})
+    again = replace(settings, record=False, flows=False, live=False)
+    steps = {}
+    with tempfile.TemporaryDirectory(prefix="phantora-hosts-") as folder:
+        for factor in factors:
+            recorded = Recorded(chunks, factor, {})
+            try:
+                steps[f"{factor:.4g}"] = _step(Path(folder), simulation, again, recorded)
+            except PhantoraError as error:  # what was recorded does not fit together at another pace
+                return {**about, "skipped": f"at {factor:.2f} times the host's time: {str(error).splitlines()[0]}"}
+    return {**about, "step_ns": steps}
+
+
+def _step(folder: Path, simulation: Simulation, settings: Settings, recorded: Recorded) -> float:
+    """Median steady step, ns."""
+    from phantora.trace.analysis.analyze import analyze
+    from phantora.trace.reader import open_log
+
+    path = folder / f"{recorded.host_scale:.4g}.arrow"
+    assert simulation.again is not None
+    again = simulation.again(path, settings, recorded)
+    assert again.simulator is not None
+    try:
+        again.simulator.run()
+    finally:
+        again.close({})
+    return analyze(open_log(path), details=False).headline.step_time

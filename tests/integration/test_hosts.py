@@ -1,0 +1,56 @@
+"""A run that waits for its host, on hosts of other speeds: simulated, replayed, and told by its own summary."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.runs import trace
+
+from phantora.trace.analysis.analyze import analyze
+from phantora.trace.reader import open_log
+
+SCRIPT = """
+import torch, torch.nn as nn
+m = nn.Sequential(*[nn.Sequential(nn.Linear(64, 64), nn.ReLU()) for _ in range(10)]).cuda()
+o, x = torch.optim.AdamW(m.parameters()), torch.randn(8, 64, device="cuda")
+for _ in range(5):
+    m(x).sum().backward(); o.step(); o.zero_grad(); torch.cuda.synchronize()
+"""
+
+
+def test_a_host_twice_as_slow(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    (tmp_path / "fast").mkdir()
+    (tmp_path / "slow").mkdir()
+    fast, slow = trace(tmp_path / "fast", str(script)), trace(tmp_path / "slow", "--host", "2", str(script))
+    steps = [analyze(open_log(run.log)).headline for run in (fast, slow)]
+    assert steps[1].step_time == pytest.approx(2 * steps[0].step_time, rel=0.02)  # it waits for its host
+    told = [headline.hosts for headline in steps]
+    assert told[0] is not None and told[1] is not None
+    assert told[0].slower == pytest.approx(1.5 * steps[0].step_time, rel=0.02)
+    assert told[0].faster == pytest.approx(steps[0].step_time / 1.5, rel=0.02)
+    assert told[0].high == pytest.approx(2.3 * steps[0].step_time, rel=0.02)
+    assert (steps[0].error_above or 0) > 1.2 > 0.3 > (steps[1].error_above or 1)
+    command = [sys.executable, "-m", "phantora", "replay", "--host", "2", "-q", "-o", "again.arrow", str(fast.log)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    log = open_log(tmp_path / "again.arrow")
+    assert analyze(log).headline.step_time == pytest.approx(steps[1].step_time, rel=0.005)
+    assert log.metadata.extra["host"]["factor"] == 2.0
+
+
+def test_the_probe_runs_under_the_stubs(tmp_path: Path) -> None:
+    out = tmp_path / "host.toml"
+    command = [sys.executable, "-m", "phantora", "profile", "host", "--no-gpu", "--rounds", "3", "--out", str(out)]
+    done = subprocess.run([*command, "--keep", str(tmp_path)], capture_output=True, text=True, timeout=500, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "times as slow as default" in done.stdout
+    lines = [json.loads(line) for line in (tmp_path / "host_probe_stubs.jsonl").read_text().splitlines()]
+    rows = {line["name"]: line for line in lines if "ns" in line}
+    assert all(min(row["ns"]) > 0 and len(row["ns"]) == 3 for row in rows.values())
+    assert rows["4 blocks FSDP2 step"]["kind"] == "step" and "machine" in lines[0]

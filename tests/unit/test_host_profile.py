@@ -1,0 +1,106 @@
+"""phantora profile host: probes that are made up, with known factors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from phantora.cli import profile as verb
+from phantora.errors import PhantoraError
+from phantora.hardware import load_host
+from phantora.profile import host
+from phantora.trace.analysis.hosts import other_hosts
+
+DEFAULT = load_host("default")
+ABOUT = {"cpu": "A CPU", "mhz": [2000.0, 3100.0], "cores": 8, "torch": "2.11.0", "python": "3.12", "gpu": "H100"}
+KINDS = {name: "step" if "blocks" in name else "cpu" for name in DEFAULT.probe_ns}
+DRIVER_NS = {"launch": 3000.0, "event record": 900.0, "mm": 7000.0}
+
+
+def probe(factor: float, *, busy: float = 1.0, driver: bool = False, rounds: int = 9) -> host.Probe:
+    """A host `factor` times as slow as the default, whose rounds wander by a tenth; `busy`: elapsed over CPU time."""
+    lines: list[dict[str, object]] = [{"machine": ABOUT}]
+    wander = [1 + 0.1 * (turn - rounds // 2) / rounds for turn in range(rounds)]
+    rows = {**{name: ns * factor for name, ns in DEFAULT.probe_ns.items()}, "python": 10_000.0 * factor}
+    for name, ns in rows.items():
+        cpu = [ns * w for w in wander]
+        elapsed = [value * busy for value in cpu]
+        lines.append({"name": name, "kind": KINDS.get(name, "cpu"), "ns": elapsed, "cpu_ns": cpu})
+    for name, ns in DRIVER_NS.items():
+        spent = [500.0 * factor + ns * driver] * rounds
+        lines.append({"name": name, "kind": "driver", "ns": spent, "cpu_ns": spent})
+    return host.read_probe("\n".join(map(json.dumps, lines)))
+
+
+@pytest.mark.parametrize("factor", [0.8, 1.0, 2.0, 2.6])
+def test_factor_from_the_cpu_alone(factor: float) -> None:
+    found = host.compare(probe(factor), DEFAULT)
+    assert found is not None and found.factor == pytest.approx(factor, rel=0.001)
+    assert found.low < found.factor < found.high and found.high / found.low < 1.12
+    assert found.by_kind == pytest.approx({"cpu": factor, "step": factor}, rel=0.001)
+    mine = host.profile_of("mine", probe(factor), None, DEFAULT)
+    assert mine.measured and mine.factor == pytest.approx(factor, rel=0.001)
+    assert mine.api_ns["OP_PYTHON"] == pytest.approx(factor * DEFAULT.api_ns["OP_PYTHON"], rel=0.001)
+    assert mine.spread[0] <= 0.92 and mine.spread[1] >= 1.08
+
+
+def test_a_busy_machine_is_measured_by_its_quietest_rounds() -> None:
+    quiet, busy = probe(2.0), probe(2.0, busy=2.5)
+    assert not quiet.contended and busy.contended
+    found = host.compare(busy, DEFAULT)
+    assert found is not None and 1.85 < found.factor < 2.0  # elapsed time would say 5
+
+
+def test_cuda_calls_are_what_the_real_libraries_add() -> None:
+    mine = host.profile_of("mine", probe(2.0), probe(2.0, driver=True), DEFAULT)
+    assert (mine.api_ns["LAUNCH"], mine.api_ns["EVENT_RECORD"], mine.api_ns["GEMM"]) == (3000, 900, 7000)
+    assert mine.api_ns["OP_TOP"] == 2 * DEFAULT.api_ns["OP_TOP"]
+
+
+def test_the_file_that_is_written_is_read(tmp_path: Path) -> None:
+    mine = host.profile_of('with "quotes"', probe(1.5), None, DEFAULT)
+    path = tmp_path / "host.toml"
+    path.write_text(host.to_toml(mine))
+    assert load_host(str(path)) == mine
+
+
+def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def run_probe(stubbed: bool, rounds: int, keep: Path | None) -> host.Probe | None:
+        asked.append((stubbed, rounds, keep))
+        return probe(2.0) if stubbed else None
+
+    monkeypatch.setattr(host, "run_probe", run_probe)
+    out = tmp_path / "mine.toml"
+    done = CliRunner().invoke(verb.profile, ["host", "--out", str(out), "--rounds", "5"], catch_exceptions=False)
+    assert done.exit_code == 0 and asked == [(True, 5, None), (False, 5, None)]
+    assert "2.00 times as slow as default" in done.output and "no GPU: CUDA calls are scaled" in done.output
+    assert "A CPU, 3.10 GHz, 8 cores" in done.output and load_host(str(out)).factor == pytest.approx(2.0)
+    with pytest.raises(PhantoraError, match=r"a host file ends in \.toml"):
+        CliRunner().invoke(verb.profile, ["host", "--out", "x.json"], catch_exceptions=False)
+    assert "SOURCE" in CliRunner().invoke(verb.profile, ["--help"]).output  # operators stay the default
+
+
+def test_a_probe_that_fails_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = tmp_path / "probe.py"
+    script.write_text("import sys; print('no such thing', file=sys.stderr); sys.exit(5)")
+    monkeypatch.setattr(host.host_probe, "__file__", str(script))
+    with pytest.raises(PhantoraError, match=r"failed on this machine's GPU \(status 5\): no such thing"):
+        host.run_probe(False)
+    script.write_text(f"import sys; sys.exit({host.host_probe.NO_GPU})")
+    assert host.run_probe(False) is None
+
+
+def test_steps_on_other_hosts() -> None:
+    told = {"spread": [0.9, 2.0], "measured": False, "step_ns": {"0.6667": 80.0, "1.5": 120.0, "2": 200.0}}
+    found = other_hosts({"host_sensitivity": told}, 100.0)
+    assert found is not None
+    assert (found.faster, found.slower, found.high) == pytest.approx((80, 120, 200), rel=0.001)
+    assert found.low == pytest.approx(94, rel=0.001)  # between the points at 0.667 and 1
+    assert found.relative(100.0) == pytest.approx((0.06, 1.0), rel=0.001)
+    assert other_hosts({"host_sensitivity": {"spread": [1, 1], "measured": True, "skipped": "long"}}, 1.0) is None
+    assert other_hosts({}, 1.0) is None
