@@ -211,7 +211,7 @@ class _Pass:
                 apart.setdefault(step.note, []).append(step.number)
         median = statistics.median(times)
         hosts = other_hosts(self.log.trailer, median) if self.whole else None
-        bar = self.uncertainty.report(steady, self._host_time(), hosts and hosts.relative(median))
+        bar = self.uncertainty.report(steady, self._host_time(), hosts.relative(median) if hosts else None)
         return Headline(
             step_time=median,
             lowest=times[0],
