@@ -22,6 +22,7 @@ from phantora.launch.ending import Outcome
 from phantora.launch.output import Console
 from phantora.launch.plan import Plan, check_target
 from phantora.launch.routing import parse_routing
+from phantora.launch.selfstart import starts_its_ranks
 from phantora.launch.supervisor import RankSupervisor
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ class Request:
     plan: Plan
     command: tuple[str, ...]
     outputs: Outputs
+    note: str
+    """What the user should know of how it is run."""
 
     @classmethod
     def of(cls, options: dict[str, Any], target: tuple[str, ...], is_command: bool) -> Request:
@@ -51,6 +54,10 @@ class Request:
             )
         if is_command and target[0].endswith(".py"):
             is_command = False  # nothing but a script can be meant
+        note = ""
+        if not is_command and not options["module"] and (line := starts_its_ranks(target[0])) is not None:
+            note = f"{target[0]} starts its ranks itself (line {line}), so it is run once, as `-- python {target[0]}`"
+            target, is_command = (sys.executable, *target), True
         cluster = with_host(load_cluster(options["cluster"]), options["host"])
         hosts = _count("--nnodes", options["nnodes"], cluster.hosts, "hosts", options["cluster"])
         ranks = _count(
@@ -95,7 +102,7 @@ class Request:
             quiet=options["quiet"],
             **more,
         )
-        return cls(options, cluster, settings, plan, target if is_command else (), outputs)
+        return cls(options, cluster, settings, plan, target if is_command else (), outputs, note)
 
     # ------------------------------------------------------------------ running
 
@@ -107,6 +114,8 @@ class Request:
             sys.stdout.buffer, sys.stderr.buffer, not quiet and not self.command and sys.stderr.isatty()
         )
         self._say_what_is_ignored(console)
+        if self.note and not quiet:
+            console.message(f"phantora: note: {self.note}")
         if self.command:
             outcome, simulation = self._run_command(console, stats)
         else:
@@ -191,8 +200,8 @@ class Request:
         if not joined and not outcome.status:
             outcome.status = 1
             outcome.message = (
-                f"{self.command[0]} started no rank that joined: a launcher written in Python is expected, "
-                "that sets RANK for its workers; run a script with `phantora trace SCRIPT`"
+                f"no process of {self.command[0]} used a GPU of the simulation: its processes must be Python and find "
+                "phantora in their environment; run a script with `phantora trace SCRIPT`"
             )
         return outcome, simulation
 

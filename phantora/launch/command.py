@@ -1,4 +1,4 @@
-"""Runs a launcher whose ranks join the simulation by themselves (see `phantora.launch.hook`)."""
+"""Runs a command whose processes join the simulation by themselves (see `phantora.launch.hook`)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run_command(
     session: SharedArea,
     simulator: RunningSimulator | None,
 ) -> Outcome:
-    """Runs a launcher (``torchrun ...``) until it and the simulator have ended."""
+    """Runs a command (``torchrun ...``, ``python spawn.py``) until it and the simulator have ended."""
     begin = time.monotonic()
     parent = os.getpid()
     process.adopt_orphans()
@@ -73,6 +73,7 @@ class _Run:
 
     def watch(self, signals: Signals, simulator: RunningSimulator | None) -> None:
         if simulator is not None:
+            simulator.follow(self._child.pid)
             self._simulator = SimulatorThread(simulator, signals.wake)
             self._simulator.start()
         threading.Thread(target=_wait_for, args=(self._child, signals), daemon=True).start()

@@ -44,6 +44,8 @@ class RunningSimulator(Protocol):
 
     def watch(self, pid: int) -> None: ...
 
+    def follow(self, pid: int) -> None: ...
+
 
 @dataclass
 class Outcome:

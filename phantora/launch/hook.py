@@ -1,59 +1,132 @@
-"""Ranks that a launcher of its own starts: ``phantora trace -- torchrun ...``.
+"""Python processes of a command: ``phantora trace -- torchrun ...``, ``-- python spawn.py``, and children of ranks.
 
-``launch/site`` goes to the front of PYTHONPATH; its ``sitecustomize`` calls :func:`join` in every
-Python process of the command. Processes without RANK (torchrun's agent) are left alone.
+``launch/site`` goes to the front of PYTHONPATH; its ``sitecustomize`` calls :func:`join` in a process that a launcher
+gave a RANK, and :func:`follow` in every other one. Such a process sees the simulated GPUs once it imports torch, and
+becomes the rank of a GPU when it first uses it (``stub/rank/guest.c``).
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 from phantora.errors import PhantoraError
 from phantora.launch import process, shims
+from phantora.launch.importhook import AfterImport, after_import
 from phantora.launch.plan import server_environment
+
+if TYPE_CHECKING:
+    from phantora.stubs import StubSet
 
 SITE = Path(__file__).with_name("site")
 SESSION, DEVICES, STUBS = "PHANTORA_SESSION", "PHANTORA_DEVICES", "PHANTORA_STUBS"
+GUEST = "PHANTORA_GUEST"
+"""Set for what a rank starts: such a process sees GPUs, and every GPU belongs to another one."""
 
 
 def command_environment(
     inherited: Mapping[str, str], session: str, devices: int, stubs: Path, moe_routing: str
 ) -> dict[str, str]:
-    """The environment for a launcher whose ranks shall join `session`, each seeing `devices` GPUs."""
+    """The environment for a command whose processes shall join `session`, each seeing `devices` GPUs."""
     environment = server_environment(inherited)
-    environment[SESSION] = session
-    environment[DEVICES] = str(devices)
-    environment[STUBS] = str(stubs)
+    environment |= follower_environment(inherited, session, devices, stubs)
     environment[shims.VARIABLE] = moe_routing
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(SITE), inherited.get("PYTHONPATH"))))
     return environment
 
 
+def follower_environment(inherited: Mapping[str, str], session: str, devices: int, stubs: Path) -> dict[str, str]:
+    """The variables by which a Python process finds `session`."""
+    paths = [path for path in inherited.get("PYTHONPATH", "").split(os.pathsep) if path and path != str(SITE)]
+    return {
+        SESSION: session,
+        DEVICES: str(devices),
+        STUBS: str(stubs),
+        "PYTHONPATH": os.pathsep.join((str(SITE), *paths)),
+    }
+
+
 def join() -> None:
-    """Makes this process a rank of the session that the environment names, before its script runs."""
+    """Makes this process the rank that its environment names, before its script runs."""
     process.die_with_parent(os.getppid())
     process.single_arena()
-    path = os.environ.pop(SESSION)  # processes that the rank starts are not ranks
+    os.environ[GUEST] = "1"  # processes that the rank starts are not ranks
     try:
-        _join(path)
+        _join()
     except PhantoraError as error:
-        print(f"phantora: rank {os.environ['RANK']}: {error}", file=sys.stderr, flush=True)
-        os._exit(error.exit_status)
+        _give_up(error)
 
 
-def _join(path: str) -> None:
-    from phantora.launch.rank import connect, report_plainly, tie_children
-    from phantora.launch.stubbed import find_stubs, install_tracer, load_stubs
-
+def follow() -> AfterImport:
+    """Lets this process, which is about to import torch, see the simulated GPUs; the finder that imports it."""
     try:
-        session = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        stub_set = _attach()
+    except PhantoraError as error:
+        _give_up(error)
+    from phantora.launch.stubbed import install_tracer
+
+    return after_import("torch".__eq__, lambda _: install_tracer(stub_set))
+
+
+def _give_up(error: PhantoraError) -> NoReturn:
+    who = f"rank {os.environ['RANK']}" if "RANK" in os.environ else f"process {os.getpid()}"
+    print(f"phantora: {who}: {error}", file=sys.stderr, flush=True)
+    os._exit(error.exit_status)
+
+
+def _open_session() -> int:
+    path = os.environ[SESSION]
+    try:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
         raise PhantoraError(
             f"cannot open the simulation at {path}: {error.strerror}; is it still running?"
         ) from error
+
+
+def _attach() -> StubSet:
+    from phantora.launch.rank import report_plainly, tie_children
+    from phantora.launch.stubbed import find_stubs, load_stubs
+
+    session = _open_session()
+    stub_set = find_stubs(os.environ.get(STUBS))
+    library = load_stubs(stub_set)
+    library.ph_attach.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_bool, _JOINED]
+    may_join = GUEST not in os.environ
+    if library.ph_attach(session, int(os.environ[DEVICES]), may_join, _joined) != 0:
+        raise PhantoraError("cannot see the simulated GPUs: is another version of phantora in the path?")
+    report_plainly(os.environ.get("RANK", "?"))
+    tie_children()
+    shims.install()
+    process.at_exit(library.ph_exit)  # says nothing unless the process has become a rank
+    return stub_set
+
+
+def _on_join() -> None:
+    """Called by the runtime, with the interpreter's lock, when this process has become a rank."""
+    import multiprocessing
+    from multiprocessing import util
+
+    from phantora.launch import clock
+
+    clock.count_frames()
+    library = ctypes.CDLL(None)
+    if multiprocessing.parent_process() is not None:  # it may end with _exit, which calls no exit functions
+        util.Finalize(None, library.ph_exit, args=(0,), exitpriority=-1000)
+
+
+_JOINED = ctypes.CFUNCTYPE(None)
+_joined = _JOINED(_on_join)  # kept alive: the runtime holds its address
+
+
+def _join() -> None:
+    from phantora.launch.rank import connect, report_plainly, tie_children
+    from phantora.launch.stubbed import find_stubs, install_tracer, load_stubs
+
+    session = _open_session()
     stub_set = find_stubs(os.environ.get(STUBS))
     library = load_stubs(stub_set)
     try:
@@ -69,7 +142,7 @@ def _join(path: str) -> None:
             "number (`phantora trace --nnodes N --nproc-per-node N` or --cluster)"
         )
     tie_children()
-    report_plainly(rank)
+    report_plainly(str(rank))
     shims.install()
     connect(library, session, rank, int(os.environ.get("LOCAL_RANK", "0")), int(os.environ[DEVICES]))
     process.at_exit(library.ph_exit)  # after the interpreter's teardown, which may still use CUDA

@@ -19,7 +19,7 @@ from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
 from phantora.errors import PhantoraError
-from phantora.launch import clock, process, shims
+from phantora.launch import clock, process, rendezvous, shims
 
 _RESET_SIGNALS = (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE)
 
@@ -50,8 +50,9 @@ def become_rank(task: RankTask, library: ctypes.CDLL | None, session: int, out: 
         tie_children()
         os.environ.update(task.environment)
         _seed(task.seed + task.rank)
-        report_plainly(task.rank)
+        report_plainly(str(task.rank))
         shims.install()
+        rendezvous.install(task.environment["MASTER_PORT"])
         if library is not None:
             connect(library, session, task.rank, task.local_rank, task.devices)
     except PhantoraError as error:
@@ -100,7 +101,7 @@ def _tie_child() -> None:
         process.die_with_parent(_forking_pid)
 
 
-def report_plainly(rank: int) -> None:
+def report_plainly(rank: str) -> None:
     """Has an error of ours that ends the script end it with one line."""
     excepthook = sys.excepthook
 

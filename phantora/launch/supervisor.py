@@ -35,6 +35,7 @@ from phantora.launch.ending import (
     signals_received,
 )
 from phantora.launch.forkserver import BOOTSTRAP, MESSAGE_BYTES
+from phantora.launch.hook import GUEST, follower_environment
 from phantora.launch.output import Console, Outputs, Stream
 from phantora.launch.plan import STDERR, Plan, rank_environment, server_environment
 
@@ -63,6 +64,7 @@ class RankSupervisor:
             "do": "load", "stubs": str(stubs) if stubs else None, "devices": plan.devices,
             "argv": [plan.target, *plan.arguments], "imports": list(imports), "shared": list(shared),
         }  # fmt: skip
+        self._stubs = stubs
         self._status_line = status_line
         self._outputs = Outputs(plan)
         self._outputs.check()
@@ -250,7 +252,7 @@ class RankSupervisor:
             "local_rank": rank % plan.ranks_per_host,
             "devices": plan.devices,
             "seed": plan.seed,
-            "environment": rank_environment(plan, rank, self._store_port),
+            "environment": rank_environment(plan, rank, self._store_port) | self._of_children(),
             "target": plan.target,
             "arguments": plan.arguments,
             "module": plan.module,
@@ -260,6 +262,12 @@ class RankSupervisor:
         for end in ends:
             os.close(end)
         self._alive[rank] = 0
+
+    def _of_children(self) -> dict[str, str]:
+        """By which Python processes that a rank starts see the simulated GPUs."""
+        if self._session is None or self._stubs is None:
+            return {}
+        return {**follower_environment(os.environ, self._session.path, self._plan.devices, self._stubs), GUEST: "1"}
 
     def _when_started(self, rank: int, pid: int) -> None:
         self._alive[rank] = pid

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from phantora.sim.collectives import NcclEnvironment
 from phantora.sim.engine import library as native
 from phantora.sim.nature import limit_power
 from phantora.sim.pricing import Pricing
-from phantora.sim.sleep import Stillness
+from phantora.sim.sleep import Stillness, descendants
 from phantora.sim.timing import LAUNCH_LATENCY_NS
 from phantora.sim.whatif import WhatIf
 from phantora.trace.schema import Tables
@@ -29,6 +30,7 @@ _NAP_US = 2000  # longest sleep while a rank waits for an answer
 _REST_US = 50_000  # and while none does
 _SLEEP_CHECK_S = 0.004  # nothing has moved for so long: are ranks asleep outside CUDA?
 _LONG_SLEEP_S = 0.02  # the same when nobody waits for an answer: a thread may poll for one
+_ABSENT_S = 1.0  # all processes of a command sleep for so long: none is about to become a rank
 _START_FACTOR = 10  # a rank's start (imports, a cold disk, a busy machine) may take so many hang timeouts
 _AWAKE_SHARE = 0.05  # of the hang timeout: who was awake for longer was not blocked
 
@@ -94,6 +96,7 @@ class Simulator:
         self._lock = threading.Lock()
         self._rows = 0
         self._bystanders: tuple[int, ...] = ()
+        self._root: int | None = None
         self._stats = Stats(0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0)
 
     def rank_died(self, rank: int, status: int) -> None:
@@ -105,6 +108,10 @@ class Simulator:
     def watch(self, pid: int) -> None:
         """A process that ranks may wait for (the TCPStore's): while it works, they do not sleep."""
         self._bystanders = (*self._bystanders, pid)
+
+    def follow(self, pid: int) -> None:
+        """The ranks are processes that `pid` starts, now or later, or none: a GPU may stay without one."""
+        self._root = pid
 
     def stop(self) -> None:
         """Ends :meth:`run` early; what is final is in the log."""
@@ -186,6 +193,9 @@ class Simulator:
         if not all(looks):
             return
         blocked = still.blocked(pids.values(), _AWAKE_SHARE * self._hang_timeout)
+        if self._root is not None and self._settle(self._root, states, blocked, still):
+            still.restart()
+            return
         # Of a rank that has not joined we know nothing but that its process has not ended.
         patience = self._hang_timeout * (_START_FACTOR if len(pids) < len(running) else 1)
         if len(pids) < len(running) and (blocked < patience or not looks):
@@ -202,6 +212,24 @@ class Simulator:
                 "the ranks wait for each other and none can go on:\n" + self._engine.diagnose().rstrip("\n")
                 + "\nevery member of a group must call the same collectives in the same order"
             )
+
+    def _settle(self, root: int, states: list[int], blocked: float, still: Stillness) -> bool:
+        """Ranks whose process has gone have ended; GPUs that no process of a command is about to use stay idle.
+
+        Called when no rank works. True if something was settled.
+        """
+        pids = {rank: pid for rank, pid in enumerate(self._session.control["pid"].tolist()) if pid > 0}
+        alive = {rank: pid for rank, pid in pids.items() if states[rank] in (native.RUNS, native.WAITS)}
+        gone = [rank for rank, pid in alive.items() if not os.path.exists(f"/proc/{pid}")]
+        absent = [rank for rank, state in enumerate(states) if state == native.NOT_STARTED and rank not in pids]
+        if absent and not gone and blocked >= _ABSENT_S and pids:
+            others = {root, *descendants(root)} - set(pids.values())
+            looks = [still.asleep(pid, _ABSENT_S, children=False) for pid in others]  # each must be looked at
+            if all(looks):
+                gone = [rank for rank in absent if self._session.close_place(rank)]
+        for rank in gone:
+            self._engine.rank_died(rank, 0)
+        return bool(gone)
 
     def _drain(self, everything: bool = False) -> None:
         while True:

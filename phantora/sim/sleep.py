@@ -27,11 +27,19 @@ def _children(pid: int) -> list[int]:
     return found
 
 
+def descendants(pid: int) -> list[int]:
+    """All living descendants of `pid`."""
+    found = _children(pid)
+    for child in found:
+        found += _children(child)
+    return found
+
+
 def _moves_clock(task: str, pid: int, name: str) -> bool:
     return task == str(pid) or name.startswith("pt_autograd")
 
 
-def snapshot(pid: int, only_clock_threads: bool = True) -> Activity | None:
+def snapshot(pid: int, only_clock_threads: bool = True, children: bool = True) -> Activity | None:
     """The activity of `pid`'s main and autograd threads and of all its children; None if it is gone.
 
     Watchdog and heartbeat threads of torch wake several times a second and decide nothing, so
@@ -52,7 +60,7 @@ def snapshot(pid: int, only_clock_threads: bool = True) -> Activity | None:
                 switches.append("".join(line for line in status if "ctxt_switches" in line))
     except OSError:
         return None
-    for child in _children(pid):
+    for child in _children(pid) if children else ():
         activity = snapshot(child, only_clock_threads=False)
         if activity is not None:
             asleep = asleep and activity.asleep
@@ -79,9 +87,9 @@ class Stillness:
         self._began = time.monotonic()
         self._looks: dict[int, _Look] = {}
 
-    def asleep(self, pid: int, at_least: float, only_clock_threads: bool = True) -> bool:
+    def asleep(self, pid: int, at_least: float, only_clock_threads: bool = True, children: bool = True) -> bool:
         """Has `pid` done nothing since a look that lies so many seconds back?"""
-        activity = snapshot(pid, only_clock_threads)
+        activity = snapshot(pid, only_clock_threads, children)
         if activity is None:
             return True  # it is gone; whoever started it will say so
         now = time.monotonic()

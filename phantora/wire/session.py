@@ -116,6 +116,13 @@ class Session:
         header["magic"] = layout.MAGIC
         return cls(fd, world_size, size, area, header, control)
 
+    def close_place(self, rank: int) -> bool:
+        """Lets no process become `rank` any more; False if one has."""
+        if int(self.control["pid"][rank]):
+            return False
+        self.control["pid"][rank] = -1
+        return True
+
     def ring(self) -> None:
         """Wakes the simulator."""
         self.header["doorbell"] += 1

@@ -16,6 +16,7 @@ NCCL_API(ncclResult_t, ncclGetUniqueId, ncclUniqueId *id) {
   if (result != ncclSuccess) return result;
   // Rank and counter tell ids of one run apart and repeat between runs, so that a communicator's
   // key does too. A process outside the run (a launcher) adds what it has.
+  phc_use();  // a process that is no rank yet becomes one, if it may
   uint64_t words[NCCL_UNIQUE_ID_BYTES / 8] = {0};
   words[0] = ID_MAGIC;
   words[1] = ph_connected() ? (uint64_t)(uint32_t)ph_rank() : UINT64_MAX;
@@ -83,6 +84,7 @@ static ncclResult_t init_rank(const char *call, ncclComm_t *out, int nranks, con
   ncclResult_t result = check_pointer(out, call, "newcomm");
   if (result != ncclSuccess) return group_failed(result);
   *out = NULL;
+  phc_use();
   if (!ph_connected())
     return group_failed(
         fail(ncclUnhandledCudaError, "Cuda failure 100 'no CUDA-capable device is detected'"));

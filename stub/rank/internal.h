@@ -65,6 +65,8 @@ void ph_attribute(ph_record *record);  // sets op from the frame and counts the 
 // Is this thread in an operator that has begun? Its kernels have no price before it ends, and what has none
 // holds up its GPU.
 bool ph_operator_open(void);
+// guest.c
+void ph_guest_detach(void);  // after a fork: the child of a rank is none
 // ring.c
 void ph_ring_reset(void);
 // As ph_request; the reply's bytes go to `data` (PH_REPLY_BYTES of room) and their number to `got`.

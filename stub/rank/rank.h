@@ -23,6 +23,11 @@ extern "C" {
 // child (a DataLoader worker) is detached and sees no device.
 int ph_connect(int fd, int rank, int local_rank, int devices);
 void ph_assume_devices(int devices); // what a process that will only fork ranks says they see
+// A process that is no rank yet: it sees `devices` GPUs of the session in `fd` (which stays open), and becomes the rank of
+// a GPU at ph_join() if it may `join`; `joined` is called then. 0, or -1 with errno.
+int ph_attach(int fd, int devices, bool join, void (*joined)(void));
+bool ph_attached(void);            // and not yet a rank
+int ph_join(int gpu);              // 0, or -1 when it may not; says why on stderr
 void ph_exit(int status);          // sends RANK_EXIT; called by phantora.launch as the rank ends
 bool ph_connected(void);
 bool ph_null_mode(void);           // record nothing, answer at once

@@ -1,5 +1,6 @@
-"""Runs at the start of every Python under ``phantora trace -- COMMAND``, before the script."""
+"""Runs at the start of every Python under ``phantora trace -- COMMAND``, and of those that ranks start."""
 
+import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
@@ -16,15 +17,34 @@ def _run_the_other() -> None:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
-def _join() -> None:
-    if not all(name in os.environ for name in ("PHANTORA_SESSION", "RANK", "WORLD_SIZE")):
-        return
-    root = os.path.dirname(os.path.dirname(os.path.dirname(_here)))
+def _find_phantora() -> None:
     if importlib.util.find_spec("phantora") is None:  # run from a checkout
-        sys.path.append(root)
-    from phantora.launch.hook import join
+        sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(_here))))
 
-    join()
+
+class _Torch(importlib.abc.MetaPathFinder):
+    """Puts the stubs in place when torch is imported; a process that does without it is left alone."""
+
+    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        _find_phantora()
+        from phantora.launch.hook import follow
+
+        return follow().find_spec(name, path, target)
+
+
+def _join() -> None:
+    if "PHANTORA_SESSION" not in os.environ:
+        return
+    if "PHANTORA_GUEST" not in os.environ and "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        _find_phantora()
+        from phantora.launch.hook import join
+
+        join()
+    else:
+        sys.meta_path.insert(0, _Torch())
 
 
 _run_the_other()

@@ -12,9 +12,11 @@ static __thread int context_device = -1;
 
 cudaError_t phc_ready(void) {
   if (!ph_connected()) {
-    if (!connected_process) return cudaErrorNoDevice;
     // A rank that has said its last goes on without being recorded: objects are destroyed at exit.
-    return connected_process == getpid() ? 0 : cudaErrorInitializationError;
+    if (connected_process) return connected_process == getpid() ? 0 : cudaErrorInitializationError;
+    if (!ph_attached()) return cudaErrorNoDevice;
+    phc_see(ph_devices());
+    return phc_devices() ? 0 : cudaErrorNoDevice;
   }
   if (!connected_process) {
     phc_see(ph_devices());
@@ -27,9 +29,16 @@ cudaError_t phc_context(void) {
   cudaError_t error = phc_ready();
   if (error) return error;
   int device = ph_current_device();
+  if (ph_attached()) {
+    if (ph_join(phc_physical(device))) return cudaErrorDevicesUnavailable;
+    error = phc_ready();
+    if (error) return error;
+  }
   if (context_device != device) phc_context_set(device);
   return 0;
 }
+
+bool phc_use(void) { return !phc_context(); }
 
 cudaError_t phc_device_check(int device) {
   cudaError_t error = phc_ready();

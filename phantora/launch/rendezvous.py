@@ -1,0 +1,40 @@
+"""A script that names a place of its own for the TCPStore (``init_method="tcp://..."``, another MASTER_PORT).
+
+torch takes TORCHELASTIC_USE_AGENT_STORE, which ranks get as under torchrun, to mean that somebody serves every store.
+That holds for the one that we serve; any other is served by its rank 0, as without torchrun.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import ModuleType
+from typing import Any
+
+from phantora.launch.importhook import after_import
+
+_MODULE = "torch.distributed.rendezvous"
+_VARIABLE = "TORCHELASTIC_USE_AGENT_STORE"
+
+
+def install(served_port: str) -> None:
+    """`served_port`: of the store that has a process of its own."""
+    def wrap(module: ModuleType) -> None:
+        create = module._create_c10d_store
+
+        def create_store(hostname: str, port: int, *args: Any, **kwargs: Any) -> Any:
+            before = os.environ.get(_VARIABLE)
+            if before is None or str(port) == served_port:
+                return create(hostname, port, *args, **kwargs)
+            os.environ[_VARIABLE] = "False"
+            try:
+                return create(hostname, port, *args, **kwargs)
+            finally:
+                os.environ[_VARIABLE] = before
+
+        module._create_c10d_store = create_store  # type: ignore[attr-defined]
+
+    if _MODULE in sys.modules:
+        wrap(sys.modules[_MODULE])
+    else:
+        after_import(_MODULE.__eq__, wrap)

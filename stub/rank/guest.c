@@ -1,0 +1,83 @@
+// A process that was not started as a rank (by mp.spawn, subprocess, a notebook) and may become one.
+//
+// It sees the simulated host's GPUs as soon as torch is imported, and asks for their properties without being
+// anything. When it first uses a GPU it takes the place of that GPU's rank: one process per GPU.
+#include "rank/internal.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static int session = -1;         // descriptor, -1: not attached
+static bool may_join;            // false: every place belongs to a rank that has its own process
+static void (*on_join)(void);
+static pthread_mutex_t joining = PTHREAD_MUTEX_INITIALIZER;
+
+int ph_attach(int fd, int devices, bool join, void (*joined)(void)) {
+  if (ph_live() || session >= 0) return errno = EISCONN, -1;
+  if (devices < 0 || devices > PH_MAX_DEVICES) return errno = EINVAL, -1;
+  struct stat file;
+  if (fstat(fd, &file)) return -1;
+  if ((size_t)file.st_size < sizeof(ph_header)) return errno = EPROTO, -1;
+  ph_header *header = mmap(NULL, (size_t)file.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (header == MAP_FAILED) return -1;
+  if (header->magic != PH_MAGIC || header->version != PH_WIRE_VERSION || header->layout != PH_LAYOUT) {
+    munmap(header, (size_t)file.st_size);
+    return errno = EPROTO, -1;
+  }
+  // ph_connect() maps the area once more; this mapping stays, since another thread may be reading it.
+  ph_rt.header = header;
+  ph_rt.map_size = (size_t)file.st_size;
+  ph_rt.devices = devices;
+  may_join = join;
+  on_join = joined;
+  session = fd;
+  return 0;
+}
+
+bool ph_attached(void) { return session >= 0 && !ph_live(); }
+
+static int refuse(int gpu, int64_t owner) {
+  if (may_join && owner > 0 && !kill((pid_t)owner, 0))
+    dprintf(STDERR_FILENO,
+            "phantora: process %d wants GPU %d, which process %lld uses: two processes on one GPU are not simulated; "
+            "let only one of them use it\n",
+            (int)getpid(), gpu, (long long)owner);
+  else if (may_join)
+    dprintf(STDERR_FILENO,
+            "phantora: process %d wants GPU %d, whose rank has ended: a GPU is simulated for one process of a run; "
+            "run the parts one after the other with `phantora trace`, or in one process\n",
+            (int)getpid(), gpu);
+  else
+    dprintf(STDERR_FILENO,
+            "phantora: process %d, started by a rank, wants GPU %d: every GPU of the run belongs to a rank; use it in "
+            "the rank itself, or let the script start its processes under `phantora trace -- python SCRIPT`\n",
+            (int)getpid(), gpu);
+  return -1;
+}
+
+int ph_join(int gpu) {
+  pthread_mutex_lock(&joining);
+  int result = 0;
+  if (!ph_live()) {
+    ph_header *header = ph_rt.header;
+    ph_control *control = (ph_control *)((char *)header + header->control_offset) + gpu;
+    int32_t free_place = 0;
+    if (gpu < 0 || (uint32_t)gpu >= header->world_size) result = refuse(gpu, 0);
+    else if (!may_join) result = refuse(gpu, 0);
+    else if (!__atomic_compare_exchange_n(&control->pid, &free_place, getpid(), false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+      result = refuse(gpu, free_place);
+    else if (ph_connect(session, gpu, gpu, ph_rt.devices)) result = -1;
+    else if (on_join) on_join();
+  }
+  pthread_mutex_unlock(&joining);
+  return result;
+}
+
+void ph_guest_detach(void) {
+  if (session >= 0) close(session);
+  session = -1;
+}
