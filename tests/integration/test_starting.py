@@ -1,0 +1,172 @@
+"""Every way in which people start their ranks: spawned, forked, by a launcher, as subprocesses, with own stores."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from phantora.launch.selfstart import starts_its_ranks
+from phantora.trace.reader import open_log
+
+ROOT = Path(__file__).parents[2]
+
+WORKER = """
+import os, sys, torch, torch.distributed as dist, torch.multiprocessing as mp
+def work(rank, world, port):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    dist.init_process_group("nccl", rank=rank, world_size=world)
+    torch.cuda.set_device(rank)
+    x = torch.full((4,), rank + 1.0, device="cuda")
+    dist.all_reduce(x)
+    print(f"<{rank} {x.tolist()[0]}>", flush=True)
+    if FAILS == rank:
+        raise ValueError("on purpose")
+    dist.destroy_process_group()
+FAILS = -1
+if __name__ == "__main__":
+    port = int(sys.argv[1])
+"""
+SPAWN = WORKER + "    mp.spawn(work, args=(torch.cuda.device_count(), port), nprocs=torch.cuda.device_count())\n"
+PROCESSES = WORKER + """
+    mp.set_start_method(sys.argv[2])
+    all = [mp.Process(target=work, args=(r, 2, port)) for r in range(2)]
+    [p.start() for p in all]; [p.join() for p in all]
+    sys.exit(max(p.exitcode for p in all))
+"""
+STORE = """
+import os, sys, torch, torch.distributed as dist
+r, w = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+dist.init_process_group("nccl", init_method=sys.argv[1], rank=r, world_size=w)
+torch.cuda.set_device(r); x = torch.ones(2, device="cuda"); dist.all_reduce(x); print(f"<{r} {x.tolist()[0]}>")
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def trace(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))}
+    return subprocess.run(
+        [sys.executable, "-m", "phantora", "trace", "--no-summary", *arguments],
+        cwd=directory, env=environment, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+
+
+def values(text: str) -> set[tuple[int, float]]:
+    return {(int(r), float(v)) for r, v in re.findall(r"<(\d+) ([\d.]+)>", text)}
+
+
+def kernels_of(log: Path) -> dict[int, int]:
+    """Rows of collectives by rank."""
+    found = [
+        row["rank"]
+        for batch in open_log(log).record_batches(["kind", "rank"])
+        for row in batch.to_pylist()
+        if row["kind"] == "collective"
+    ]
+    return {rank: found.count(rank) for rank in set(found)}
+
+
+@pytest.mark.parametrize("form", ["script", "command"])
+def test_spawned_ranks(tmp_path: Path, form: str) -> None:
+    (tmp_path / "spawn.py").write_text(SPAWN)
+    target = ["spawn.py"] if form == "script" else ["--", sys.executable, "spawn.py"]
+    done = trace(tmp_path, "--cluster", "1x2xH100", *target, str(free_port()))
+    assert done.returncode == 0, done.stderr
+    assert values(done.stdout) == {(0, 3.0), (1, 3.0)}
+    assert ("starts its ranks itself" in done.stderr) == (form == "script")
+    assert kernels_of(tmp_path / "run.arrow") == {0: 1, 1: 1}
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_processes_on_some_of_the_gpus(tmp_path: Path, method: str) -> None:
+    """Two of four GPUs are used; the other two hold nobody up."""
+    (tmp_path / "processes.py").write_text(PROCESSES)
+    done = trace(tmp_path, "--cluster", "1x4xH100", "processes.py", str(free_port()), method)
+    assert done.returncode == 0, done.stderr
+    assert values(done.stdout) == {(0, 3.0), (1, 3.0)}
+
+
+def test_a_failing_process_ends_the_run(tmp_path: Path) -> None:
+    (tmp_path / "spawn.py").write_text(SPAWN.replace("FAILS = -1", "FAILS = 1"))
+    done = trace(tmp_path, "--cluster", "1x2xH100", "spawn.py", str(free_port()))
+    assert done.returncode == 1
+    assert "on purpose" in done.stderr
+
+
+@pytest.mark.parametrize("place", ["tcp", "file"])
+def test_a_store_of_the_script(tmp_path: Path, place: str) -> None:
+    (tmp_path / "store.py").write_text(STORE)
+    method = f"tcp://127.0.0.1:{free_port()}" if place == "tcp" else f"file://{tmp_path}/store"
+    done = trace(tmp_path, "--cluster", "1x2xH100", "store.py", method)
+    assert done.returncode == 0, done.stderr
+    assert values(done.stdout) == {(0, 2.0), (1, 2.0)}
+
+
+def test_a_single_process_uses_one_gpu_of_many(tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text(
+        "import torch; x = torch.ones(1024, 1024, device='cuda:1'); y = x @ x; torch.cuda.synchronize(); print('done')"
+    )
+    done = trace(tmp_path, "--cluster", "1x4xL40S", "--", sys.executable, "one.py")
+    assert done.returncode == 0, done.stderr
+    assert "done" in done.stdout
+
+
+def test_a_child_of_a_rank_sees_gpus_and_is_told_that_they_are_taken(tmp_path: Path) -> None:
+    (tmp_path / "parent.py").write_text(
+        "import subprocess, sys, torch\n"
+        "see = 'import torch; print(torch.cuda.device_count(), torch.cuda.get_device_name(0))'\n"
+        "print(subprocess.run([sys.executable, '-c', see], capture_output=True, text=True).stdout)\n"
+        "use = 'import torch; torch.empty(1, device=\"cuda\")'\n"
+        "print(subprocess.run([sys.executable, '-c', use], capture_output=True, text=True).stderr)\n"
+    )
+    done = trace(tmp_path, "--cluster", "1x1xA100-80GB", "parent.py")
+    assert done.returncode == 0, done.stderr
+    assert "1 NVIDIA A100" in done.stdout
+    assert "every GPU of the run belongs to a rank" in done.stdout
+
+
+def test_accelerate_launch_of_one_process(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    (tmp_path / "one.py").write_text(
+        "from accelerate import Accelerator\nimport torch\na = Accelerator()\n"
+        "m = a.prepare(torch.nn.Linear(8, 8)); m(torch.ones(2, 8, device=a.device)).sum().backward()\n"
+        "print('device', a.device)\n"
+    )
+    command = ["-m", "accelerate.commands.launch", "--num_processes", "1", "--num_machines", "1",
+               "--mixed_precision", "no", "--dynamo_backend", "no", "one.py"]  # fmt: skip
+    done = trace(tmp_path, "--cluster", "1x1xH100", "--", sys.executable, *command)
+    assert done.returncode == 0, done.stderr
+    assert "device cuda" in done.stdout
+
+
+def test_a_command_that_uses_no_gpu_is_told(tmp_path: Path) -> None:
+    done = trace(tmp_path, "--cluster", "1x1xH100", "--", sys.executable, "-c", "print(1)")
+    assert done.returncode == 1
+    assert "used a GPU of the simulation" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("import torch.multiprocessing as mp\nmp.spawn(f)", 2),
+        ("from torch.multiprocessing import spawn as s\n\ns(f)", 3),
+        ("import torch\ntorch.multiprocessing.start_processes(f)", 2),
+        ("import torch.multiprocessing as mp\nmp.Process(target=f)\ndist.init_process_group('nccl', rank=0)", 2),
+        ("import multiprocessing as mp\nmp.Process(target=f)", None),  # something else than a rank
+        ("import torch.multiprocessing as mp\nimport os\nif 'LOCAL_RANK' in os.environ: f()\nelse: mp.spawn(f)", None),
+        ("def broken(", None),
+    ],
+)
+def test_which_scripts_start_their_ranks(tmp_path: Path, text: str, line: int | None) -> None:
+    (tmp_path / "s.py").write_text(text)
+    assert starts_its_ranks(str(tmp_path / "s.py")) == line
