@@ -338,7 +338,7 @@ def _guesses(report: Report, console: Console) -> None:
             console.print(
                 f"[bold]Steps rest on an unknown:[/bold] {100 * guess.share:.0f} % of kernel time is "
                 f"{escape(_cut(guess.operator, 60))}, of which little is known{bar}; docs/costs.md, Unknown operators",
-                highlight=False, soft_wrap=True,
+                highlight=False,
             )  # fmt: skip
 
 
