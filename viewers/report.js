@@ -18,9 +18,8 @@ classColors.communication = COMMUNICATION;
 const select = (id) => document.getElementById(id);
 const parts = (times) => ({ compute: times.compute, ...times.stalls });
 
-// Mean over a rank's steps but the first, as the report's own mean over ranks leaves it out.
-function mean(list) {
-  const steady = list.length > 1 ? list.slice(1) : list;
+// Mean over a rank's steady steps, as the report's own mean over ranks.
+function mean(steady) {
   const sum = (pick) => steady.reduce((total, times) => total + pick(times), 0) / steady.length;
   const times = {};
   for (const name of ["time", "compute", "communication", "overlapped", "exposed", "copy", "idle", "waiting", "flops"]) times[name] = sum((t) => t[name]);
@@ -34,7 +33,8 @@ function mean(list) {
 function timesOf(rank, step) {
   const steps = rank === null ? report.steps : report.ranks.find((r) => r.rank === rank).steps;
   if (step !== null) return steps.find((s) => s.number === step)?.times;
-  return rank === null ? report.steady : steps.length ? mean(steps.map((s) => s.times)) : undefined;
+  const steady = steps.filter((s) => !s.note);
+  return rank === null ? report.steady : steady.length ? mean(steady.map((s) => s.times)) : undefined;
 }
 
 function tile(label, value, id) {
@@ -44,7 +44,7 @@ function tile(label, value, id) {
 function showTimes(rank, step) {
   const times = timesOf(rank, step);
   const where = rank === null ? "mean over ranks" : `rank ${rank}`;
-  select("tiles-title").textContent = `${step === null ? (report.steps.length > 1 ? "Mean step without the first" : "The step") : `Step ${step}`}, ${where}`;
+  select("tiles-title").textContent = `${step === null ? (report.steps.length > 1 ? "Mean of the steady steps" : "The step") : `Step ${step}`}, ${where}`;
   if (!times) return fill("tiles", "This rank has no such step.");
   const tiles = [
     tile("step time", duration(times.time), "time"), tile("compute", percent(times.compute / times.time), "compute"),
@@ -52,8 +52,23 @@ function showTimes(rank, step) {
     tile("idle", percent(times.idle / times.time), "idle"), tile(`MFU (${report.metadata.mfu_dtype})`, percent(times.mfu), "mfu"),
     tile("peak allocated", size(times.peak_allocated), "peak"), tile("peak reserved", size(times.peak_reserved), "reserved"),
   ];
-  if (details.throughput && step === null) tiles.push(tile("tokens/s of one rank", count(details.throughput.tokens_per_second), "tokens"));
+  const { throughput } = report.headline;
+  if (throughput && step === null) {
+    if (throughput.tokens_per_second) tiles.push(tile("tokens/s of the job", count(throughput.tokens_per_second), "tokens"));
+    if (throughput.samples_per_second) tiles.push(tile("samples/s of the job", count(throughput.samples_per_second), "samples"));
+  }
   fill("tiles", ...tiles);
+  const note = report.steps.find((s) => s.number === step)?.note;
+  fill("headline", step === null ? headline() : note ? `Set apart from the steady steps: ${note}.` : "");
+}
+
+// What the steady steps say, with the error bar of the model.
+function headline() {
+  const h = report.headline;
+  const bar = h.error === null ? "" : ` (-${percent(h.error)} +${percent(h.error_above)})`;
+  const apart = Object.entries(h.apart).map(([note, steps]) => `${note}: ${steps.join(", ")}`).join("; ");
+  const of = h.steps > 1 ? `median of ${h.steps} steady steps, ${duration(h.lowest)} to ${duration(h.highest)}` : "one step";
+  return `${duration(h.step_time)}${bar} a step, ${of}.${apart ? ` Set apart: ${apart}.` : ""}`;
 }
 
 const causes = () => legend(Object.keys(COLORS), COLORS, { compute: "at least one kernel that is not communication runs", ...data.causes });
@@ -62,7 +77,7 @@ function showBars(rank, step) {
   const rows = report.ranks.map((r) => [r.rank, timesOf(r.rank, step)]).filter(([, t]) => t);
   fill("by-rank", causes(), bars(rows.map(([r, t]) => [`rank ${r}`, parts(t), duration(t.time)]), COLORS, duration));
   const steps = rank === null ? report.steps : report.ranks.find((r) => r.rank === rank).steps;
-  fill("by-step", causes(), bars(steps.map((s) => [`step ${s.number}`, parts(s.times), duration(s.times.time)]), COLORS, duration));
+  fill("by-step", causes(), bars(steps.map((s) => [`step ${s.number}${s.note ? "*" : ""}`, parts(s.times), duration(s.times.time)]), COLORS, duration));
   fill("overlap", table(rows, [
     ["rank", ([r]) => r, String], ["time", ([, t]) => t.time, duration], ["compute", ([, t]) => t.compute, duration],
     ["communication", ([, t]) => t.communication, duration], ["overlapped", ([, t]) => t.overlapped, duration],
@@ -144,18 +159,30 @@ function showMemory(rank) {
   const y = (v) => h - (h * v) / most;
   const line = (column) => points.map((p, i) => (i ? `H${x(p[0]).toFixed(1)}V` : `M${x(p[0]).toFixed(1)},`) + y(p[column]).toFixed(1)).join("");
   const chart = svg("svg", { viewBox: `0 0 ${w} ${h}`, preserveAspectRatio: "none", role: "img", "aria-label": "memory over time" });
+  const uses = Object.keys(own.timeline_by_category);
+  const names = [...new Set([...uses, ...Object.keys(own.by_category)])];
+  const colors = Object.fromEntries(names.map((n, i) => [n, PALETTE[i % PALETTE.length]]));
+  // Categories lie on each other: each is drawn from zero to the sum of itself and those below, the highest first.
+  const below = points.map(() => 0);
+  const areas = uses.map((name) => {
+    own.timeline_by_category[name].forEach((bytes, i) => (below[i] += bytes));
+    const top = points.map((p, i) => (i ? `H${x(p[0]).toFixed(1)}V` : `M${x(p[0]).toFixed(1)},`) + y(below[i]).toFixed(1)).join("");
+    return svg("path", { d: `${top}H${w}V${h}H0Z`, fill: colors[name] });
+  });
   chart.append(
+    ...areas.reverse(),
     svg("path", { d: line(2), fill: "none", stroke: "var(--dependency)", "vector-effect": "non-scaling-stroke" }),
-    svg("path", { d: `${line(1)}V${h}H0Z`, fill: "var(--compute)", opacity: 0.3 }),
-    svg("path", { d: line(1), fill: "none", stroke: "var(--compute)", "vector-effect": "non-scaling-stroke" }),
     svg("path", { d: `M${x(own.peak_time)},0V${h}`, stroke: "var(--late)", "stroke-dasharray": "4", "vector-effect": "non-scaling-stroke" }),
   );
-  const uses = Object.entries(own.by_category);
-  const colors = Object.fromEntries(uses.map(([n], i) => [n, PALETTE[i % PALETTE.length]]));
-  fill("memory", legend(["allocated", "reserved", "peak"], { allocated: css("compute"), reserved: css("dependency"), peak: css("late") }),
+  const marks = { reserved: css("dependency"), peak: css("late") };
+  fill("memory", legend([...uses, ...Object.keys(marks)], { ...colors, ...marks }),
     chart, element("p", { className: "soft", textContent: `${duration(from)} to ${duration(to)}; the top of the chart is ${size(most)} of ${size(own.capacity)}.` }),
     element("p", { textContent: `At the peak (${own.peak_step === null ? "outside the steps" : `step ${own.peak_step}`}, ${duration(own.peak_time)}): ${size(own.peak_allocated)} allocated, ${size(own.peak_reserved)} reserved.` }),
-    bars(uses.map(([name, bytes]) => [name, { [name]: bytes }, size(bytes)]), colors, size));
+    bars(Object.entries(own.by_category).map(([name, bytes]) => [name, { [name]: bytes }, size(bytes)]), colors, size),
+    table(own.largest, [
+      ["largest blocks at the peak", (b) => b.operator || "outside of operators", text], ["shapes", (b) => b.shape, text],
+      ["hold", (b) => b.category, text], ["blocks", (b) => b.count, String], ["bytes", (b) => b.bytes, size],
+    ], 20));
 }
 
 function pathOf(step) {

@@ -119,7 +119,7 @@ def test_rows_of_a_step(server: Server) -> None:
     start, end, ready = ([(time - t) // US for time in rows[column]] for column in ("start", "end", "ready"))
     assert start == [400, 700, 950, 600, 400, 700, 950, 650]
     assert end == [600, 900, 1000, 800, 600, 900, 1000, 800]
-    assert ready[3] == ready[7] == 350 and ready[:3] == start[:3]
+    assert ready[3] == ready[7] == 650 and ready[:3] == start[:3]
     assert rows["op"][0] == "aten::mm" and rows["name"][3].startswith("ncclDevKernel")
     assert rows["cls"][:4] == ["gemm", "gemm", "", "communication"]
 

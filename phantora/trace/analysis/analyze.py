@@ -17,6 +17,7 @@ from phantora.trace.analysis.communicators import groups
 from phantora.trace.analysis.critical_path import CriticalPaths
 from phantora.trace.analysis.exposure import Exposures
 from phantora.trace.analysis.findings import findings
+from phantora.trace.analysis.fit import fit
 from phantora.trace.analysis.guesses import Guesses
 from phantora.trace.analysis.hosts import other_hosts
 from phantora.trace.analysis.levels import memory_levels
@@ -284,8 +285,10 @@ class _Pass:
             streams=self.streams.report(),
             links=self.links.report(),
             memory=memory(self.log, self.ranks, self.steps, self.annotations),
+            fit=None,
             critical_paths=self.paths.report(),
         )
+        details.fit = fit(details.memory, int(self.log.trailer.get("device_memory_bytes", 0)))
         details.findings = findings(report.steady, details)
         return details
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phantora.trace.analysis.annotations import Annotations
-from phantora.trace.analysis.report import MemoryReport
+from phantora.trace.analysis.report import MemoryBlock, MemoryReport
 from phantora.trace.analysis.steps import Step, Steps
 from phantora.trace.reader import Log
 
@@ -22,7 +22,10 @@ Ints = npt.NDArray[np.int64]
 POINTS = 500  # of the timeline
 _NEVER = np.iinfo(np.int64).max
 _OPTIMIZER = "Optimizer.step#"
-_COMMUNICATION = ("FSDP::", "nccl:", "DistributedDataParallel.")
+_COMMUNICATION = ("FSDP::", "nccl:")
+_DDP = "DistributedDataParallel.forward"
+MOST_BLOCKS = 2_000  # whose operators are looked up
+MOST_SITES = 8
 CATEGORIES = (
     "parameters",
     "gradients",
@@ -33,6 +36,7 @@ CATEGORIES = (
     "other",
     "fragmentation",
 )
+_CODE = {name: code for code, name in enumerate(CATEGORIES)}
 
 
 @dataclass
@@ -47,6 +51,7 @@ class _Rows:
     thread: Ints
     free: npt.NDArray[np.bool_]
     alloc: npt.NDArray[np.bool_]
+    oom: npt.NDArray[np.bool_]
 
 
 def _read(log: Log, ranks: Sequence[int]) -> list[_Rows]:
@@ -62,12 +67,12 @@ def _read(log: Log, ranks: Sequence[int]) -> list[_Rows]:
         for i, place in enumerate(present.tolist()):
             parts[place].append(tuple(column[i] for column in values))
     words = log.words("name")
-    freed, made = (np.array([word == name for word in words] + [False]) for name in ("free", "alloc"))
+    freed, made, oom = (np.array([word == name for word in words] + [False]) for name in ("free", "alloc", "oom"))
     found = []
     for own in parts:
         joined = [np.concatenate(c) for c in zip(*own, strict=True)] if own else [np.zeros(0, np.int64)] * 7
         time, value, reserved, row, link, thread, name = (c.astype(np.int64) for c in joined)
-        found.append(_Rows(time, value, reserved, row, link, thread, freed[name], made[name]))
+        found.append(_Rows(time, value, reserved, row, link, thread, freed[name], made[name], oom[name]))
     return found
 
 
@@ -75,13 +80,18 @@ def memory(log: Log, ranks: Sequence[int], steps: Steps, annotations: Annotation
     """One report per rank that has memory rows; the peak is that of the steps reported on."""
     read = _read(log, ranks)
     peaks = [_peak(rows, steps.of_rank[rank]) for rank, rows in zip(ranks, read, strict=True)]
-    operators = _operators_at(log, ranks, [int(r.time[p]) if p >= 0 else -1 for r, p in zip(read, peaks, strict=True)])
+    blocks = [_blocks(rows) for rows in read]
+    moments = [_moments(rows, peak, own) for rows, peak, own in zip(read, peaks, blocks, strict=True)]
+    operators = _operators_at(log, ranks, moments)
     found = []
     for i, (rank, rows, peak) in enumerate(zip(ranks, read, peaks, strict=True)):
         if peak < 0:
             continue
         time = int(rows.time[peak])
-        step = next((s.number for s in steps.of_rank[rank] if s.start <= time <= s.end), None)
+        step = next((s.number for s in steps.of_rank[rank] if s.host[0] <= time <= s.host[1]), None)
+        kind = _kinds(rows, blocks[i], i, annotations)
+        by_time = _by_category(rows, blocks[i], kind)
+        by_category, alive = _at_peak(rows, peak, blocks[i], kind, operators[i].get(time))
         found.append(
             MemoryReport(
                 rank=rank,
@@ -90,11 +100,24 @@ def memory(log: Log, ranks: Sequence[int], steps: Steps, annotations: Annotation
                 peak_allocated=int(rows.allocated[peak]),
                 peak_reserved=int(rows.reserved.max()),
                 capacity=log.metadata.memory_bytes,
-                by_category=_categories(rows, peak, i, annotations, operators[i]),
+                by_category=by_category,
                 timeline=_timeline(rows),
+                timeline_by_category=by_time,
+                largest=_largest(blocks[i], kind, alive, operators[i]),
+                out_of_memory=bool(rows.oom.any()),
             )
         )
     return found
+
+
+def _moments(rows: _Rows, peak: int, blocks: _Blocks) -> Ints:
+    """When the peak and the largest blocks of it were made."""
+    if peak < 0:
+        return np.zeros(0, np.int64)
+    alive = np.flatnonzero((blocks.row <= peak) & ((blocks.freed < 0) | (blocks.freed > peak)))
+    largest = alive[np.argsort(-blocks.size[alive], kind="stable")][:MOST_BLOCKS]
+    moments: Ints = np.append(blocks.start[largest], rows.time[peak])
+    return moments
 
 
 def _peak(rows: _Rows, steps: Sequence[Step]) -> int:
@@ -103,33 +126,28 @@ def _peak(rows: _Rows, steps: Sequence[Step]) -> int:
         return -1
     inside = np.zeros(len(rows.time), bool)
     for step in steps:
-        inside |= (rows.time >= step.start) & (rows.time <= step.end)
+        inside |= (rows.time >= step.host[0]) & (rows.time <= step.host[1])
     if not bool(inside.any()):
         inside[:] = True
     return int(np.argmax(np.where(inside, rows.allocated, -1)))
 
 
-def _operators_at(log: Log, ranks: Sequence[int], moments: Sequence[int]) -> list[tuple[Ints, Ints, Ints]]:
-    """The operators (start, end, thread) that run on each rank at its moment."""
-    at = np.full(max(ranks) + 1, -1, np.int64)
-    at[list(ranks)] = moments
-    found: dict[int, list[tuple[int, int, int]]] = {rank: [] for rank in ranks}
-    for batch in log.batches(("rank", "start", "end", "stream"), kinds=("operator",), ranks=ranks):
-        moment = at[batch["rank"]]
-        hits = np.flatnonzero((batch["start"] <= moment) & (batch["end"] >= moment))
-        for row in hits.tolist():
-            found[int(batch["rank"][row])].append(
-                (int(batch["start"][row]), int(batch["end"][row]), int(batch["stream"][row]))
-            )
-    empty = np.zeros((0, 3), np.int64)
-    tables = [np.array(found[rank], np.int64) if found[rank] else empty for rank in ranks]
-    return [(table[:, 0], table[:, 1], table[:, 2]) for table in tables]
+@dataclass
+class _Blocks:
+    """Blocks of one rank, in order of their allocation."""
+
+    row: Ints
+    """Of the allocation."""
+    size: Ints
+    start: Ints
+    end: Ints
+    """ns; _NEVER of what is not freed."""
+    freed: Ints
+    """Row of the free, -1 of what is not freed."""
+    thread: Ints
 
 
-def _categories(
-    rows: _Rows, peak: int, position: int, annotations: Annotations, operators: tuple[Ints, Ints, Ints]
-) -> dict[str, int]:
-    """Bytes of the blocks alive at row `peak`, by what they hold."""
+def _blocks(rows: _Rows) -> _Blocks:
     size = np.diff(rows.allocated, prepend=0)
     made = np.flatnonzero(rows.alloc)
     freed = np.flatnonzero(rows.free & (rows.link >= 0))
@@ -139,50 +157,156 @@ def _categories(
         place = np.minimum(np.searchsorted(rows.id[order], rows.link[freed]), len(order) - 1)
         matched = rows.id[order][place] == rows.link[freed]
         ends[order[place[matched]]] = freed[matched]
-    alive = made[(made <= peak) & ((ends[made] < 0) | (ends[made] > peak))]
-    start = rows.time[alive]
-    end = np.where(ends[alive] < 0, _NEVER, rows.time[ends[alive]])
-    thread = rows.thread[alive]
-    kind = np.full(len(alive), CATEGORIES.index("activations"))
+    free = ends[made]
+    end = np.where(free < 0, _NEVER, rows.time[free])
+    return _Blocks(made, size[made], rows.time[made], end, free, rows.thread[made])
 
+
+def _kinds(rows: _Rows, blocks: _Blocks, position: int, annotations: Annotations) -> Ints:
+    """What each block holds, as index of CATEGORIES; workspaces of single operators are not told here."""
+    start, end, backward = blocks.start, blocks.end, blocks.thread != 0
     words = annotations.names
-    optimizers = [s for s in annotations.spans[position] if words[s[2]].startswith(_OPTIMIZER)]
-    backward = thread != 0
-    if optimizers:
-        begins = np.array([s[0] for s in optimizers], np.int64)
-        stops = np.array([s[1] for s in optimizers], np.int64)
-        following = np.searchsorted(begins, start, "right")
-        survives = end > np.append(begins, _NEVER - 1)[following]  # is there when the optimizer begins
-        last = int(stops[-1])
-        first_backward = int(rows.time[rows.thread != 0].min(initial=last))
-        kind[backward & survives & (following < len(begins))] = CATEGORIES.index("gradients")
-        kind[(start < max(int(begins[0]), first_backward)) & ~backward & (end >= last)] = CATEGORIES.index("parameters")
-        inside = (following > 0) & (start < np.append(stops, 0)[following - 1])
-        stays = inside & (end > np.append(stops, 0)[following - 1])
-        kind[stays] = CATEGORIES.index("optimizer")
-        kind[inside & ~stays] = CATEGORIES.index("workspaces")
-    else:
-        kind[:] = CATEGORIES.index("other")  # without optimizer there is no telling
+    spans = annotations.spans[position]
+    optimizers = [s for s in spans if words[s[2]].startswith(_OPTIMIZER)]
+    kind = np.full(len(start), _CODE["activations"])
+    if not optimizers:
+        return np.full(len(start), _CODE["other"])  # without optimizer there is no telling
+    begins = np.array([s[0] for s in optimizers], np.int64)
+    stops = np.array([s[1] for s in optimizers], np.int64)
+    following = np.searchsorted(begins, start, "right")
+    next_one = np.append(begins, _NEVER - 1)[following]
+    survives = end > next_one  # is there when the optimizer begins
+    last = int(stops[-1])
+    first_backward = int(rows.time[rows.thread != 0].min(initial=last))
+    # What a forward pass makes is gone when the optimizer has run, but for outputs that the script keeps.
+    outlives = end > np.append(stops, _NEVER)[following]
+    kind[~backward & survives & outlives & (following < len(begins))] = _CODE["other"]
+    kind[backward & survives & (following < len(begins))] = _CODE["gradients"]
+    kind[(start < max(int(begins[0]), first_backward)) & ~backward & (end >= last)] = _CODE["parameters"]
+    inside = (following > 0) & (start < np.append(stops, 0)[following - 1])
+    stays = inside & (end > np.append(stops, 0)[following - 1])
+    kind[stays] = _CODE["optimizer"]
+    kind[inside & ~stays] = _CODE["workspaces"]
+    settled = np.isin(kind, [_CODE[c] for c in ("parameters", "gradients", "optimizer")])
     named = np.array([word.startswith(_COMMUNICATION) for word in words] + [False])
     at = named[annotations.at(np.full(len(start), position), start)]
-    settled = np.isin(kind, [CATEGORIES.index(c) for c in ("parameters", "gradients", "optimizer")])
-    kind[at & ~settled] = CATEGORIES.index("communication")
-    for begin, stop, on in zip(*(column.tolist() for column in operators), strict=True):
-        kind[(start >= begin) & (end <= stop) & (thread == on)] = CATEGORIES.index("workspaces")
+    kind[at & ~settled] = _CODE["communication"]
+    kind[_buckets(blocks, [s for s in spans if words[s[2]] == _DDP], begins)] = _CODE["communication"]
+    return kind
 
-    sums = np.bincount(kind, size[alive], len(CATEGORIES)).astype(np.int64)
+
+def _buckets(blocks: _Blocks, forwards: Sequence[tuple[int, int, int]], optimizers: Ints) -> npt.NDArray[np.bool_]:
+    """Blocks of DistributedDataParallel's buckets: it makes them anew at the start of its second forward pass, where it
+    lets go of those that it was built with. All else that its forward passes allocate are activations."""
+    if len(forwards) < 2:
+        return np.zeros(len(blocks.start), bool)
+    (first, _, _), (begin, stop, _) = forwards[:2]
+    replaced = (blocks.start < first) & (blocks.end >= begin) & (blocks.end <= stop)
+    second = int(np.searchsorted(optimizers, begin))
+    later = int(optimizers[second + 1]) if second + 1 < len(optimizers) else _NEVER - 1
+    made = (blocks.start >= begin) & (blocks.start <= stop) & (blocks.end > later) & (blocks.thread == 0)
+    found: npt.NDArray[np.bool_] = replaced | made
+    return found
+
+
+def _operators_at(log: Log, ranks: Sequence[int], moments: Sequence[Ints]) -> list[dict[int, _Operator]]:
+    """By rank and moment the innermost operator that runs then, of the thread that runs it."""
+    found: list[dict[int, _Operator]] = [{} for _ in ranks]
+    position = {rank: i for i, rank in enumerate(ranks)}
+    shapes, names = log.words("shape"), log.words("op")
+    wanted = [np.unique(own) for own in moments]
+    for batch in log.batches(("rank", "start", "end", "stream", "op", "shape"), kinds=("operator",), ranks=ranks):
+        for rank in np.unique(batch["rank"]).tolist():
+            own = wanted[position[rank]]
+            rows = np.flatnonzero(batch["rank"] == rank)
+            start, end = batch["start"][rows], batch["end"][rows]
+            first, last = np.searchsorted(own, start, "left"), np.searchsorted(own, end, "right")
+            for i in np.flatnonzero(last > first).tolist():
+                row = rows[i]
+                op, shape = int(batch["op"][row]), int(batch["shape"][row])
+                text = names[op] if op >= 0 else "", shapes[shape] if shape >= 0 else ""
+                operator = _Operator(int(start[i]), int(end[i]), int(batch["stream"][row]), *text)
+                for moment in own[first[i] : last[i]].tolist():
+                    before = found[position[rank]].get(moment)
+                    if before is None or operator.start >= before.start:
+                        found[position[rank]][moment] = operator
+    return found
+
+
+@dataclass(frozen=True)
+class _Operator:
+    start: int
+    end: int
+    thread: int
+    name: str
+    shape: str
+
+
+def _at_peak(
+    rows: _Rows, peak: int, blocks: _Blocks, kind: Ints, running: _Operator | None
+) -> tuple[dict[str, int], Ints]:
+    """Bytes alive at row `peak` by category, and the blocks."""
+    alive = np.flatnonzero((blocks.row <= peak) & ((blocks.freed < 0) | (blocks.freed > peak)))
+    if running is not None:  # what it allocated and frees again is its workspace
+        inside = (blocks.start[alive] >= running.start) & (blocks.end[alive] <= running.end)
+        kind[alive[inside & (blocks.thread[alive] == running.thread)]] = _CODE["workspaces"]
+    sums = np.bincount(kind[alive], blocks.size[alive], len(CATEGORIES)).astype(np.int64)
     found = {name: int(value) for name, value in zip(CATEGORIES, sums, strict=True)}
     allocated = int(rows.allocated[peak])
     found["other"] += allocated - int(sums.sum())  # blocks from before the log's first memory row
     found["fragmentation"] = int(rows.reserved[peak]) - allocated
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in found.items() if value}, alive
+
+
+def _largest(blocks: _Blocks, kind: Ints, alive: Ints, operators: dict[int, _Operator]) -> list[MemoryBlock]:
+    """Of the blocks `alive` those that take most, alike ones together."""
+    sums: dict[tuple[int, str, str], list[int]] = {}
+    for i in alive[np.argsort(-blocks.size[alive], kind="stable")][:MOST_BLOCKS].tolist():
+        operator = operators.get(int(blocks.start[i]))
+        key = int(kind[i]), operator.name if operator else "", operator.shape if operator else ""
+        total = sums.setdefault(key, [0, 0])
+        total[0] += int(blocks.size[i])
+        total[1] += 1
+    order = sorted(sums.items(), key=lambda item: (-item[1][0], item[0]))
+    return [
+        MemoryBlock(CATEGORIES[code], operator, shape, size, count)
+        for (code, operator, shape), (size, count) in order[:MOST_SITES]
+    ]
+
+
+def _by_category(rows: _Rows, blocks: _Blocks, kind: Ints) -> dict[str, list[int]]:
+    """Bytes by category at the moments of the timeline: at the highest level of each stretch."""
+    at = _highest(rows)
+    found: dict[str, list[int]] = {}
+    for code, name in enumerate(CATEGORIES[:-1]):
+        own = kind == code
+        change = np.zeros(len(rows.time), np.int64)
+        np.add.at(change, blocks.row[own], blocks.size[own])
+        freed = own & (blocks.freed >= 0)
+        np.subtract.at(change, blocks.freed[freed], blocks.size[freed])
+        level = np.cumsum(change)[at]
+        if level.any():
+            found[name] = level.tolist()
+    return found
+
+
+def _slots(rows: _Rows) -> tuple[Ints, int, int]:
+    begin, end = int(rows.time[0]), int(rows.time[-1])
+    width = max(1, -(-(end - begin + 1) // POINTS))
+    return (rows.time - begin) // width, begin, width
+
+
+def _highest(rows: _Rows) -> Ints:
+    """The row of the highest level of each stretch of the timeline."""
+    slot, _, _ = _slots(rows)
+    order = np.lexsort((np.arange(len(slot)), -rows.allocated, slot))
+    found: Ints = order[np.flatnonzero(np.append(True, slot[order][1:] != slot[order][:-1]))]
+    return found
 
 
 def _timeline(rows: _Rows) -> list[tuple[int, int, int]]:
     """Highest level of each of at most POINTS stretches of equal length."""
-    begin, end = int(rows.time[0]), int(rows.time[-1])
-    width = max(1, -(-(end - begin + 1) // POINTS))
-    slot = (rows.time - begin) // width
+    slot, begin, width = _slots(rows)
     first = np.flatnonzero(np.append(True, slot[1:] != slot[:-1]))
     allocated = np.maximum.reduceat(rows.allocated, first)
     reserved = np.maximum.reduceat(rows.reserved, first)

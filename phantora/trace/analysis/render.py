@@ -11,6 +11,7 @@ from rich.table import Table
 
 from phantora.trace.analysis.communicators import collective_kind, ranges
 from phantora.trace.analysis.findings import memory_finding
+from phantora.trace.analysis.fit import remedy, verdict
 from phantora.trace.analysis.report import CAUSES, CriticalPath, Details, LinkReport, Report, StepTimes, Times, Work
 from phantora.trace.analysis.units import duration, percent, rate, short_name, size
 
@@ -31,6 +32,8 @@ def render(report: Report, console: Console, verbose: bool = False) -> None:
     if not report.complete:
         console.print("[yellow]The run was cut short: the log ends where its last whole batch does.[/yellow]")
     _nccl(meta.get("extra", {}).get("nccl", {}), console)
+    if report.details is not None:
+        _out_of_memory(report.details, console)
     _headline(report, console)
     if report.details is not None:
         _findings(report, console)
@@ -303,6 +306,23 @@ def _memory(details: Details, console: Console) -> None:
     text = ", ".join(f"{name} {size(value)}" for name, value in fullest.by_category.items())
     where = f" in step {fullest.peak_step}" if fullest.peak_step is not None else ""
     console.print(f"\n[bold]Memory at the peak[/bold] of rank {fullest.rank}{where}: {text}", highlight=False)
+    if details.fit is not None and details.fit.fits:
+        console.print(verdict(details.fit), highlight=False, markup=False)
+    table = _table("", "largest blocks at the peak", "hold", "blocks", "bytes", left=2)
+    for block in fullest.largest[:_MOST_ROWS]:
+        made = f"{block.operator.removeprefix('aten::')}({block.shape})" if block.operator else "outside of operators"
+        table.add_row(escape(_cut(made, 58)), block.category, str(block.count), size(block.bytes))
+    if fullest.largest:
+        console.print(table)
+
+
+def _out_of_memory(details: Details, console: Console) -> None:
+    """A run that did not fit begins with it."""
+    if details.fit is None or details.fit.fits:
+        return
+    fullest = next(m for m in details.memory if m.rank == details.fit.rank)
+    console.print(f"\n[bold red]{verdict(details.fit)}[/bold red]", highlight=False)
+    console.print(f"What would help: {remedy(fullest)}.", highlight=False, markup=False)
 
 
 def _cut(text: str, width: int) -> str:

@@ -216,6 +216,18 @@ class LinkReport:
 
 
 @dataclass
+class MemoryBlock:
+    """Blocks alike at the peak: what made them, and what they hold."""
+
+    category: str
+    operator: str
+    """That ran when they were allocated; empty outside of operators."""
+    shape: str
+    bytes: int
+    count: int
+
+
+@dataclass
 class MemoryReport:
     """A rank's memory: the framework's own account of it."""
 
@@ -230,6 +242,32 @@ class MemoryReport:
     other; and, reserved by the allocator without being allocated then, fragmentation."""
     timeline: list[tuple[int, int, int]]
     """(time, allocated, reserved): the highest of each of at most 500 stretches of time."""
+    timeline_by_category: dict[str, list[int]]
+    """Bytes of each category at the highest level of each of these stretches."""
+    largest: list[MemoryBlock]
+    """What takes most at the peak."""
+    out_of_memory: bool
+    """An allocation failed."""
+
+
+@dataclass
+class Fit:
+    """Whether the run fits into the GPUs' memory."""
+
+    fits: bool
+    rank: int
+    """With the least left."""
+    taken: int
+    """Bytes of its GPU at most, as nvidia-smi shows it."""
+    capacity: int
+    allocated: int
+    cached: int
+    """Reserved by the allocator beyond what was allocated at the peak: cache and fragmentation."""
+    outside: int
+    """Driver, libraries and NCCL's buffers."""
+    left: int
+    failed: list[int]
+    """Ranks of which an allocation failed."""
 
 
 @dataclass
@@ -350,6 +388,8 @@ class Details:
     links: list[LinkReport]
     """The most used first; empty when the log has no link rows (`phantora trace --flows` writes them)."""
     memory: list[MemoryReport]
+    fit: Fit | None
+    """None when the log tells no memory."""
     critical_paths: list[CriticalPath]
 
 

@@ -29,7 +29,7 @@ _UNKNOWN = 0.4
 # Relative errors of a step that no price knows of (docs/accuracy.md, Error bars).
 _COMMON = 0.03
 _FASTER_HOST = 0.1  # of the time that a GPU waits for the host: another host may take so much less
-_SLOWER_HOST = 2.0  # hosts that run the same script in so many times the modelled time are common
+_SLOWER_HOST = 2.5  # hosts that take twice the modelled time for the same script are common
 
 _DEVICE, _COMMUNICATION, _COPY = (kind_mask(kinds) for kinds in (DEVICE_KINDS, COMMUNICATION_KINDS, COPY_KINDS))
 _COMPUTE, _TRANSFER, _COPIES = range(3)

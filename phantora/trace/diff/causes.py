@@ -19,6 +19,7 @@ from phantora.trace.diff.traits import Repeats, Traits, parameters, repeats, tra
 
 _WORTH_NAMING = 0.002  # of a step
 _SAME = 0.01  # relative
+_ALONE = ("straggler", "compiled")  # causes of other differences too, of waits and of the host's work
 
 
 def find_causes(a: Side, b: Side, d: Difference) -> list[Cause]:
@@ -30,7 +31,7 @@ def find_causes(a: Side, b: Side, d: Difference) -> list[Cause]:
     # That one rank alone changed explains, by itself, that operators took longer on average.
     alone = any(cause.kind == "straggler" for cause in found)
     found = [cause for cause in found if not (alone and cause.kind == "kernels")]
-    found.sort(key=lambda cause: (cause.kind != "straggler", -abs(cause.effect)))
+    found.sort(key=lambda cause: (cause.kind not in _ALONE, -abs(cause.effect)))
     settings = {name: (x, y) for name, x, y in d.settings}
     if "gpu" in settings:
         x, y = settings["gpu"]
@@ -141,8 +142,10 @@ def _shown(d: Difference, change: float) -> float:
 def _changes(a: Side, b: Side, x: Traits, y: Traits, r: Repeats, d: Difference) -> Iterator[_Change]:
     """In the order in which they claim evidence."""
     if (x.triton > 0.02) != (y.triton > 0.02):
-        text = "compiled" if y.triton > x.triton else "no longer compiled"
-        yield _Change("compiled", f"{text}: kernels of torch.compile and eager operators change places", _WORK)
+        kernels, eager = "kernels of torch.compile", "eager operators"
+        compiled = f"compiled: {kernels} instead of {eager}"
+        text = compiled if y.triton > x.triton else f"no longer compiled: {eager} instead of {kernels}"
+        yield _Change("compiled", text, _WORK)
     yield from _layout(a, b, x, y)
     if x.dtype != y.dtype and x.dtype and y.dtype:
         yield _Change("precision", f"precision of products {x.dtype} -> {y.dtype}", ("shape", "code", "optimizer"))

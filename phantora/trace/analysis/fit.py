@@ -1,0 +1,66 @@
+"""Will it fit: the verdict on the fullest rank's memory, with what the framework does not count."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from phantora.trace.analysis.report import Fit, MemoryReport
+from phantora.trace.analysis.units import percent, size
+
+_TIGHT = 0.05  # of the GPU: less is gone with another batch's shapes or a longer run's fragmentation
+
+
+def fit(memory: Sequence[MemoryReport], device_peak: int) -> Fit | None:
+    """`device_peak`: the most bytes of any GPU that were taken at a time (0 if unknown), which is the fullest rank's;
+    what it is beyond the allocator's counts as driver, libraries and NCCL for all ranks."""
+    if not memory:
+        return None
+    fullest = max(memory, key=lambda m: (m.peak_reserved, -m.rank))
+    outside = max(0, device_peak - fullest.peak_reserved)
+    taken = fullest.peak_reserved + outside
+    failed = [m.rank for m in memory if m.out_of_memory]
+    return Fit(
+        fits=not failed,
+        rank=fullest.rank,
+        taken=taken,
+        capacity=fullest.capacity,
+        allocated=fullest.peak_allocated,
+        cached=fullest.peak_reserved - fullest.peak_allocated,
+        outside=outside,
+        left=fullest.capacity - taken,
+        failed=failed,
+    )
+
+
+def verdict(found: Fit) -> str:
+    """In a sentence."""
+    parts = f"{size(found.allocated)} allocated, {size(found.cached)} cached or fragmented"
+    if found.outside:
+        parts += f", {size(found.outside)} driver and NCCL"
+    of = f"rank {found.rank} takes {size(found.taken)} of {size(found.capacity)} ({parts})"
+    if not found.fits:
+        ranks = ", ".join(map(str, found.failed[:8])) + (" and more" if len(found.failed) > 8 else "")
+        return f"Does not fit: allocations of rank {ranks} failed; {of}."
+    left = f"{size(found.left)} ({percent(found.left, found.capacity)}) left"
+    if found.left < _TIGHT * found.capacity:
+        return f"Fits, barely: {of}, {left}; other shapes or a longer run may not."
+    return f"Fits: {of}, {left}."
+
+
+_REMEDIES = {
+    "activations": "activation checkpointing, a smaller batch or shorter sequences, or tensor or context parallelism",
+    "optimizer": "sharding (FSDP, ZeRO) over more ranks, or an optimizer with less state",
+    "parameters": "sharding (FSDP, ZeRO) over more ranks, or tensor or pipeline parallelism",
+    "gradients": "sharding of gradients (FSDP, ZeRO-2), or accumulating them in fewer bits",
+    "communication": "smaller buckets, or fewer layers gathered ahead",
+    "fragmentation": "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+}
+
+
+def remedy(memory: MemoryReport) -> str:
+    """What would make the rank fit, by what takes most of its memory."""
+    known = {name: taken for name, taken in memory.by_category.items() if name in _REMEDIES}
+    if not known or sum(known.values()) < 0.5 * memory.peak_allocated:
+        return "the run ended before an optimizer step told what its memory holds; the largest blocks are listed below"
+    most = max(known, key=lambda name: (known[name], name))
+    return f"most of it are {most} ({size(known[most])}): try {_REMEDIES[most]}"
