@@ -27,6 +27,7 @@ RECIPE = Path(__file__).parents[2] / "docs" / "operator-families.md"
 ATEN = {base_name(str(s.name)) for s in torch._C._jit_get_all_schemas() if s.name.startswith("aten::")}
 
 
+DEVICE = Path(__file__).parents[2] / "benchmarks" / "device" / "results"
 MODEL = model_for(load_gpu("H100"))
 STREAM = 3350 * 0.915  # bytes/ns of an H100's memory
 
@@ -165,6 +166,20 @@ def test_flash_attns_own_operators_are_attention() -> None:
     assert ns(*varlen, True, -1, -1) == own.durations[0] < ns(*varlen, False, -1, -1)
     window = ns("flash_attn::_flash_attn_forward", q, kv, kv, 0.0, 0.09, True, 511, 0, 0.0, None, False)
     assert window < 0.4 * own.durations[0]
+
+
+def test_flex_attention_is_not_flash_attention() -> None:
+    """Causal ones against an H100, where their code is not known."""
+    found = 0
+    for row in map(orjson.loads, (DEVICE / "triton_h100.jsonl").read_bytes().splitlines()):
+        for kernel in row.get("kernels", ()) if row.get("case", "").startswith("flex causal") else ():
+            if not kernel["name"].startswith("triton_tem"):
+                continue
+            operands = [tensor(*t["s"]) for t in kernel["launch"]["args"][:3]]
+            ours = ns(f"inductor::{kernel['name']}", *operands)
+            assert ours == pytest.approx((kernel["cold"] + kernel["warm"]) / 2, rel=0.15)
+            found += 1
+    assert found == 4
 
 
 # ---------------------------------------------------------------- no signature ends a run

@@ -28,7 +28,7 @@ DROPOUT_NS = 800.0
 
 @dataclass(frozen=True)
 class Attention:
-    kind: str  # flash, efficient, cudnn
+    kind: str  # flash, efficient, cudnn, flex
     backward: bool
     batch: int
     heads: int
@@ -40,6 +40,8 @@ class Attention:
     causal: bool
     dtype: str
     dropout: bool = False
+    step_ns: tuple[float, float] | None = None
+    """Of a step, if it is not as FlashAttention's: a fixed part, and a part per head element, at its clock."""
 
     @property
     def flops(self) -> float:
@@ -179,7 +181,7 @@ def attention_ns(machine: Machine, a: Attention) -> float:
         scale = _tensor_scale(machine)
         resident, tail, start = 1, (0.75 if a.backward else 1.05), (10000.0 if a.backward else 6000.0)
     else:
-        base, per_head = fit.flash_backward_ns if a.backward else fit.flash_forward_ns
+        base, per_head = a.step_ns or (fit.flash_backward_ns if a.backward else fit.flash_forward_ns)
         scale = 1.0 / machine.clock_ratio
         resident, tail, start = (1, 0.6, fit.floor_ns) if a.backward else (2, 0.5, fit.floor_ns)
     slow = 1.5 if a.kind == "efficient" else 1.0
@@ -193,7 +195,7 @@ def attention_ns(machine: Machine, a: Attention) -> float:
     work = steps / slots if a.causal else ceil(a.batch * a.heads * blocks / slots) * longest
     busy = max(work * step + exposed * longest * step, longest * step * (0.5 + 0.5 / resident))
     compute = start + busy
-    if a.backward and a.kind != "cudnn":
+    if a.backward and a.kind not in ("cudnn", "flex"):
         compute += sum(helper_ns(machine, a))
     return max(compute, machine.memory_ns(a.moved))
 
