@@ -113,7 +113,7 @@ def host(out: Path, name: str, rounds: int, gpu: bool, keep: Path | None) -> Non
     Python, operators, autograd and the allocator are measured under the stub libraries, with or without a GPU alike;
     what CUDA calls cost on the GPU, if there is one. About a minute. Best on a machine that does nothing else.
     """
-    from phantora.hardware import DEFAULT_HOST, host_names, load_host
+    from phantora.hardware import host_names, load_host
     from phantora.profile import host as measuring
 
     if out.suffix != ".toml":
@@ -125,7 +125,7 @@ def host(out: Path, name: str, rounds: int, gpu: bool, keep: Path | None) -> Non
     if gpu:
         click.echo("phantora: measuring CUDA calls on this machine's GPU", err=True)
         real = measuring.run_probe(False, rounds, keep)
-    found = measuring.profile_of(name, stubbed, real, load_host(DEFAULT_HOST))
+    found = measuring.profile_of(name, stubbed, real)
     out.write_text(measuring.to_toml(found), encoding="utf-8")
     click.echo(f"{found.cpu}")
     if stubbed.contended:

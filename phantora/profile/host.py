@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from phantora.errors import PhantoraError
-from phantora.hardware import HostProfile
+from phantora.hardware import DEFAULT_HOST, HostProfile, load_host
 from phantora.profile import host_probe
 
 CONTENDED = 1.15  # elapsed over CPU time in one thread: others take the processor away
@@ -142,12 +142,13 @@ def _quantile(values: Iterable[float], share: float) -> float:
     return ordered[round(share * (len(ordered) - 1))]
 
 
-def profile_of(name: str, stubbed: Probe, real: Probe | None, base: HostProfile) -> HostProfile:
-    """The host that the probes tell: `base` times the factor, and what CUDA calls cost where there is a GPU."""
+def profile_of(name: str, stubbed: Probe, real: Probe | None) -> HostProfile:
+    """The host that the probes tell: default times the factor, and what CUDA calls cost where there is a GPU."""
+    base = load_host(DEFAULT_HOST)
     found = compare(stubbed, base)
-    if found is None:
-        raise PhantoraError(f"the host {base.name} has no rows of the probe to compare with")
-    costs = dict(base.slower(found.factor / base.factor).api_ns)
+    assert found is not None, "the default host tells every row"
+    factor = round(found.factor, 4)
+    costs = dict(base.slower(factor).api_ns)
     about = stubbed.machine
     sources = [f"phantora profile host: torch {about['torch']}, Python {about['python']}, stub libraries"]
     if real is not None:
@@ -158,7 +159,6 @@ def profile_of(name: str, stubbed: Probe, real: Probe | None, base: HostProfile)
         round(max(found.high / found.factor, 1 + MODEL_SPREAD), 3),
     )
     rows = {row: round(ns, 1) for row, ns in stubbed.typical().items()}
-    factor = round(found.factor * base.factor, 4)
     return HostProfile(name, costs, factor, spread, cpu_of(about), tuple(sources), rows, measured=True)
 
 
@@ -178,12 +178,14 @@ def cpu_of(machine: Mapping[str, Any]) -> str:
 
 
 def to_toml(host: HostProfile) -> str:
-    """The text of a host file."""
+    """The text of a host file: what differs from the default host's costs times the factor."""
+    usual = load_host(DEFAULT_HOST).slower(host.factor).api_ns
+    own = {name: ns for name, ns in host.api_ns.items() if ns != usual[name]}
     lines = [
         f"name = {json.dumps(host.name)}", f"cpu = {json.dumps(host.cpu)}",
-        f"sources = {json.dumps(list(host.sources))}", f"factor = {host.factor}",
+        f"sources = {json.dumps(list(host.sources))}", f"base = {json.dumps(DEFAULT_HOST)}", f"factor = {host.factor}",
         f"spread = [{host.spread[0]}, {host.spread[1]}]", f"measured = {str(host.measured).lower()}",
-        "", "[api_ns]", *(f"{name} = {ns}" for name, ns in host.api_ns.items()),
+        "", "[api_ns]", *(f"{name} = {ns}" for name, ns in own.items()),
         "", "[probe_ns]", *(f"{json.dumps(name)} = {ns}" for name, ns in host.probe_ns.items()), "",
     ]  # fmt: skip
     return "\n".join(lines)

@@ -118,7 +118,7 @@ Api = Enum("ph_api", "PH_API_", (
     ("GEMM_LT", "cublasLt matmul, launch included"), ("GEMM_HEURISTIC", "cublasLtMatmulAlgoGetHeuristic"),
     ("CUDNN_EXECUTE", "cudnnBackendExecute and legacy executes"), ("CUDNN_BUILD", "finalize of a descriptor"),
     ("NCCL_ENQUEUE", "one collective or send/receive"), ("NCCL_GROUP", "ncclGroupEnd with work"),
-    ("COMM_INIT", ""), ("HOST_FUNC", ""), ("MEM_MAP", "one of the virtual-memory calls"), ("NVRTC_COMPILE", ""),
+    ("COMM_INIT", ""), ("HOST_FUNC", ""), ("MEM_MAP", "a call on virtual memory that is not listed"), ("NVRTC_COMPILE", ""),
     ("OP_TOP", "an operator called from Python"), ("OP_NESTED", "an operator called from another operator"),
     ("OP_VIEW", "an operator that only makes a view, from Python"), ("OP_VIEW_NESTED", ""),
     ("OP_BACKWARD", "a node of the autograd graph"), ("OP_ALLOC", "an operator that only allocates, from Python"),
@@ -139,6 +139,8 @@ Api = Enum("ph_api", "PH_API_", (
     ("OP_COLD", "an operator, not called by another one, whose code is cold; charged in thousandths"),
     ("OP_LIST_PYTHON", "a tensor in a list that an operator dispatched to Python takes"),
     ("HOST_FILL_GIB", "pinned memory that an operator fills for its kernels, per GiB"),
+    ("MALLOC_FAIL", "a cudaMalloc for which there is no room"), ("MEM_CREATE", "cuMemCreate and cuMemRelease, each"),
+    ("MEM_ACCESS", "cuMemSetAccess"), ("MEM_UNMAP", "cuMemUnmap"),
 ))
 HostMode = Enum("ph_host_mode", "PH_HOST_", (("MODELLED", ""), ("MEASURED", ""), ("NONE", "")))
 Unsupported = Enum("ph_unsupported", "PH_UNSUPPORTED_", (("ERROR", ""), ("WARN", "")))

@@ -227,7 +227,7 @@ def test_host_by_factor_and_base(tmp_path: Path) -> None:
         with pytest.raises(PhantoraError, match=message):
             load_cluster(write(tmp_path / "e.toml", cluster + line))
     for old, new, message in (
-        ('"default"', '"fast"', "f.toml:2: base must be one of default"),
+        ('"default"', '"fast"', "f.toml:2: base must be one of default, emerald"),
         ("1.5", "-1", "factor must be a positive number"),
         ("0.9", "1.1", r"spread must be \[LOW, HIGH\]"),
         ("LAUNCH", "LUNCH", "LUNCH is not a known call"),
@@ -243,5 +243,5 @@ def test_host_file_mistakes(tmp_path: Path) -> None:
         load_host(write(tmp_path / "a.toml", text.replace("\nLAUNCH = ", "\nLAUNCHES = ")))
     with pytest.raises(PhantoraError, match="must not be negative"):
         load_host(write(tmp_path / "b.toml", text.replace("MEMSET = 2300", "MEMSET = -1")))
-    with pytest.raises(PhantoraError, match="unknown host 'laptop'; known: default"):
+    with pytest.raises(PhantoraError, match="unknown host 'laptop'; known: default, emerald"):
         load_host("laptop")

@@ -11,10 +11,13 @@ cudaError_t phc_malloc(void **pointer, size_t bytes) {
   if (!pointer) return cudaErrorInvalidValue;
   *pointer = NULL;
   if (!bytes) return 0;
-  if (bytes > (size_t)ph_gpu()->memory_bytes) return cudaErrorMemoryAllocation;
-  *pointer = ph_memory_alloc(ph_current_device(), bytes);
-  if (*pointer) ph_charge_bytes(PH_API_MALLOC_GIB, bytes);
-  return *pointer ? 0 : cudaErrorMemoryAllocation;
+  if (bytes <= (size_t)ph_gpu()->memory_bytes) *pointer = ph_memory_alloc(ph_current_device(), bytes);
+  if (*pointer) {
+    ph_charge_bytes(PH_API_MALLOC_GIB, bytes);
+    return 0;
+  }
+  ph_charge(PH_API_MALLOC_FAIL);  // the driver looks everywhere before it gives up
+  return cudaErrorMemoryAllocation;
 }
 
 cudaError_t phc_free(void *pointer) {

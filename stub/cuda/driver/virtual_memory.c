@@ -212,15 +212,15 @@ ENTRY(cuMemAddressReserve, MEM_MAP, driver_current,
       (CUdeviceptr * address, size_t size, size_t alignment, CUdeviceptr hint, unsigned long long flags),
       ((void)hint, address_reserve(address, size, alignment, flags)))
 ENTRY(cuMemAddressFree, MEM_MAP, driver_current, (CUdeviceptr address, size_t size), address_free(address, size))
-ENTRY(cuMemCreate, MEM_MAP, driver_current,
+ENTRY(cuMemCreate, MEM_CREATE, driver_current,
       (vm_physical * *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags),
       memory_create(handle, size, prop, flags))
-ENTRY(cuMemRelease, MEM_MAP, driver_current, (vm_physical * handle), memory_release(handle))
+ENTRY(cuMemRelease, MEM_CREATE, driver_current, (vm_physical * handle), memory_release(handle))
 ENTRY(cuMemMap, MEM_MAP, driver_current,
       (CUdeviceptr address, size_t size, size_t offset, vm_physical *handle, unsigned long long flags),
       memory_map(address, size, offset, handle, flags))
-ENTRY(cuMemUnmap, MEM_MAP, driver_current, (CUdeviceptr address, size_t size), memory_unmap(address, size))
-ENTRY(cuMemSetAccess, MEM_MAP, driver_current,
+ENTRY(cuMemUnmap, MEM_UNMAP, driver_current, (CUdeviceptr address, size_t size), memory_unmap(address, size))
+ENTRY(cuMemSetAccess, MEM_ACCESS, driver_current,
       (CUdeviceptr address, size_t size, const cudaMemAccessDesc *list, size_t count),
       set_access(address, size, list, count))
 ENTRY(cuMemGetAccess, GET_DEVICE, driver_current,

@@ -1,0 +1,93 @@
+"""All real runs beside what was simulated for them, by what they were used for: python benchmarks/holdout.py
+
+Reads the ledger ``benchmarks/data/runs.toml``; simulates nothing. Simulated steps come from a file of
+``benchmarks/accuracy.py --out`` or from predictions of ``benchmarks/predict.py``, which give a step by the host's
+factor: there ``host`` of the ledger is the factor that was measured beside the runs. No run is left out; those whose
+steps were not steady (the rule of accuracy.py) are marked, and counted apart as well as together.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from accuracy import STEADY
+from rich.console import Console
+from rich.table import Table
+
+from phantora.hardware import load_host, toml
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "device" / "results"
+PREDICTIONS = HERE / "data" / "predictions"
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines() if line.startswith("{")]
+
+
+def real_runs(path: Path) -> list[dict[str, Any]]:
+    return [row for row in rows(path) if "median_iter_s" in row and not row.get("name", "").endswith(".rank")]
+
+
+def steady(run: dict[str, Any]) -> bool:
+    times = run.get("iter_times") or []
+    if len(times) < 2:
+        return True
+    low, high = np.quantile(times, (0.1, 0.9))
+    return bool(max(high - run["median_iter_s"], run["median_iter_s"] - low) <= STEADY * run["median_iter_s"])
+
+
+def at_host(by_host: dict[str, float], factor: float) -> float:
+    """Seconds of a step on a host of `factor`, between the points of the prediction and beyond the last ones."""
+    factors = sorted(map(float, by_host))
+    times = [by_host[key] for key in sorted(by_host, key=float)]
+    if factor > factors[-1]:
+        slope = (times[-1] - times[-2]) / (factors[-1] - factors[-2])
+        return times[-1] + slope * (factor - factors[-1])
+    return float(np.interp(factor, factors, times))
+
+
+def simulated_steps(entry: dict[str, Any]) -> dict[str, float]:
+    """Seconds of a step by run."""
+    if "predicted" not in entry:
+        found = rows(RESULTS / entry["simulated"])
+        return {row["run"]: row["simulated"]["median_iter_s"] for row in found if row.get("simulated")}
+    factor = load_host(str(RESULTS / entry["host"])).factor if "host" in entry else 1.0
+    return {row["run_id"]: at_host(row["by_host"], factor) for row in rows(PREDICTIONS / entry["predicted"])}
+
+
+def main() -> None:
+    console = Console(width=120)
+    errors: dict[str, list[float]] = {}
+    for entry in toml.read(HERE / "data" / "runs.toml")["file"]:
+        ours = simulated_steps(entry)
+        title = f"{entry['real']}: {entry['machine']}, {entry['date']}, {entry['use']}"
+        table = Table("run", "real ms", "simulated", "difference", "", title=title, title_justify="left", box=None)
+        for run in real_runs(RESULTS / entry["real"]):
+            name, real = run["run_id"], run["median_iter_s"]
+            if name not in ours:
+                table.add_row(name, f"{real * 1e3:.2f}", "-", "not simulated", "")
+                continue
+            error, calm = ours[name] / real - 1, steady(run)
+            kind = "steady" if calm else "not steady"
+            table.add_row(name, f"{real * 1e3:.2f}", f"{ours[name] * 1e3:.2f}", f"{error:+.1%}", "" if calm else kind)
+            for group in ("all", entry["use"], f"{entry['use']}, {kind}"):
+                errors.setdefault(group, []).append(error)
+        console.print(table)
+    table = Table("runs", "number", "mean error", "signed", "largest", "within 5 %", box=None)
+    for group, found in errors.items():
+        sizes = [abs(error) for error in found]
+        within = sum(size <= 0.05 for size in sizes)
+        table.add_row(
+            group, str(len(found)), f"{statistics.mean(sizes):.1%}", f"{statistics.mean(found):+.1%}",
+            f"{max(sizes):.1%}", str(within),
+        )  # fmt: skip
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()
