@@ -20,7 +20,7 @@ from phantora.errors import PhantoraError
 from phantora.ttir.work import Work
 
 LONG_LIST, LIST_HEAD = 64, 8  # as in stub/tracer
-LARGEST = 1 << 50  # elements of a tensor
+LARGEST, LONGEST = 1 << 50, 1 << 22  # elements of a tensor, and of a list
 VECTOR = 16  # elements: sizes of rebuilt tensors are multiples, or kernels could not vectorise
 
 UNREADABLE = "phantora::unreadable"
@@ -40,7 +40,7 @@ def parse_signature(text: str | bytes) -> OperatorSignature:
             backward=bool(table.get("bwd", False)),
             work=Work.of(table["work"]) if "work" in table else None,
         )
-    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         shown = text if isinstance(text, str) else text.decode(errors="replace")
         raise PhantoraError(
             f"cannot read the operator signature {shown[:200]!r} ({error}); "
@@ -56,7 +56,7 @@ def read_signature(text: str | bytes) -> OperatorSignature:
     except PhantoraError:
         try:
             name = orjson.loads(text)["op"]
-        except (orjson.JSONDecodeError, KeyError, TypeError, IndexError):
+        except (LookupError, TypeError, ValueError, RecursionError):
             name = None
         return OperatorSignature(name if isinstance(name, str) and name else UNREADABLE, ())
 
@@ -163,6 +163,8 @@ def _long_list(table: dict[str, Any]) -> tuple[Any, ...]:
     missing = int(table.get("n", len(listed))) - len(listed)
     if missing <= 0:
         return listed
+    if missing > LONGEST:
+        raise ValueError(f"no list has {missing} elements more")
     if "numel" not in table:  # numbers
         return listed + listed[-1:] * missing
     shown = [t for t in listed if isinstance(t, TensorSpec)]

@@ -224,3 +224,13 @@ def test_any_text_is_priced(text: str, launched: int) -> None:
     found = MODEL.operator(read_signature(text), kernels)
     assert len(found.durations) == max(1, launched) and all(each > 0 for each in found.durations)
     assert found.cls in CLASSES and found.error is not None
+
+
+@pytest.mark.parametrize("length", [1 << 30, 1 << 50])
+def test_lists_that_cannot_be_are_not_built(length: int) -> None:
+    tensors = {"l": [{"t": "float32", "s": [4]}], "n": length, "numel": 4 * length, "bytes": 16 * length}
+    for value in (tensors, {"l": [1, 2], "n": length}):
+        signature = read_signature(orjson.dumps({"op": "aten::cat", "args": [value]}))
+        assert signature == OperatorSignature("aten::cat", ())
+    deep = '{"op": "aten::cat", "args": ' + "[" * 900 + "]" * 900 + "}"
+    assert read_signature(deep).name == "aten::cat"
