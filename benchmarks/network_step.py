@@ -18,8 +18,8 @@ from support.fakeranks import Bench
 from phantora.hardware import load_cluster
 from phantora.sim.collectives import CollectiveModel
 from phantora.sim.engine import library as native
+from phantora.sim.links import Links
 from phantora.sim.whatif import WhatIf
-from phantora.sim.wires import Wires
 from phantora.wire import layout, records
 
 LAYERS, LAYER_BYTES, ACTIVATION_BYTES = 32, 2 * 202_000_000, 2 * 2048 * 4096
@@ -97,7 +97,7 @@ def simulate(library: Path, hosts: int, steps: int, fluid: bool) -> Cost:
     cluster = load_cluster(f"{hosts}x8xH100")
     model = CollectiveModel(cluster)
     bench = Bench.create(library, world)
-    wires = Wires(bench.engine, model.topology, world, WhatIf())
+    links = Links(bench.engine, model.topology, world, WhatIf())
     program = Program()
     for stream in (COMPUTE, SHARD, TENSOR):
         program.emit("STREAM_CREATE", stream=stream, flags=layout.Flag["PH_F_NONBLOCKING"])
@@ -136,9 +136,9 @@ def simulate(library: Path, hosts: int, steps: int, fluid: bool) -> Cost:
                     price = model.collective(request.sub, bench.engine.comm_ranks(request.comm), request.bytes, 7)
                     durations = (price.duration_ns,)
                     if fluid:
-                        names = wires.names(price.flows)
+                        names = links.names(price.flows)
                         bench.engine.set_flows(request.id, price.latency_ns, price.flows, names)
-                bench.engine.set_price(request.id, durations, 0)
+                bench.engine.set_price(request.id, durations)
             if reason & native.ROWS:
                 bench.engine.take_rows(everything=False)
             idle = reason in (native.IDLE, native.DONE)

@@ -19,7 +19,7 @@ def simulation_report(now: Stats, ranks: int, log: Path) -> dict[str, Any]:
         "simulated_seconds": now.virtual_ns * 1e-9,
         "records": now.records,
         "simulator_cpu_seconds": round(now.cpu_seconds, 3),
-        "sleepers_overtaken": now.overtakes,
+        "sleepers_released": now.releases,
         "late_launches": now.late,
         "device_memory_bytes": now.device_peak,
     }

@@ -137,7 +137,6 @@ def assemble(
         from phantora.sim.collectives import NcclEnvironment
         from phantora.sim.replay import Replayer
         from phantora.sim.simulator import Simulator
-        from phantora.sim.timing import LAUNCH_LATENCY_NS
         from phantora.trace.schema import RunMetadata, Tables
         from phantora.trace.writer import LogWriter
 
@@ -161,7 +160,7 @@ def assemble(
             peak_flops=dict(cluster.gpu.peak_flops),
             memory_bytes=cluster.gpu.memory_bytes,
             host_mode=settings.host_time,
-            launch_latency_ns=LAUNCH_LATENCY_NS,
+            launch_latency_ns=round(cluster.gpu.calibration.launch_latency_ns),
             kernel_gap_ns=round(cluster.gpu.calibration.kernel_gap_ns),
             crowded_gap_ns=round(cluster.gpu.calibration.crowded_gap_ns),
             cost_tables=list(getattr(cost, "tables", ())),

@@ -9,9 +9,13 @@ from typing import Any
 
 from phantora.errors import PhantoraError
 from phantora.hardware import toml
-from phantora.hardware.types import Calibration, Gpu, Hindrance, Power
+from phantora.hardware.types import Calibration, CommunicationSlowdown, Gpu, Interference, Power
 
 DATA = Path(__file__).parent / "data"
+# Tables that a GPU without a calibration of its own takes over with it.
+_MEASURED: dict[str, type[Any]] = {
+    "interference": Interference, "communication_slowdown": CommunicationSlowdown, "power": Power,
+}  # fmt: skip
 
 
 @cache
@@ -69,19 +73,17 @@ def _build(path: Path, table: dict[str, Any]) -> Gpu:
         reference = _calibration_source(path, calibration)
         table["calibration"] = reference["calibration"]
         table["calibrated_on"] = reference["name"]
-        table.setdefault("company", reference["company"])
-        table.setdefault("power", reference["power"])
-        table.setdefault("hindrance", reference["hindrance"])
+        for key in _MEASURED:
+            table.setdefault(key, reference[key])
     where = toml.Place(path)
-    for key in ("power", "hindrance"):
+    for key in _MEASURED:
         if not isinstance(table.get(key, {}), dict):
             raise PhantoraError(f"{where}: {key} must be a table like [{key}] of data/gpus/h200-sxm.toml")
     if not isinstance(table["calibration"], dict):
         raise PhantoraError(f"{where}: calibration must be a table or the name of a GPU that has one")
     built = {
         "calibration": toml.build(Calibration, table["calibration"], where / "calibration"),
-        "power": toml.build(Power, table.get("power", {}), where / "power"),
-        "hindrance": toml.build(Hindrance, table.get("hindrance", {}), where / "hindrance"),
+        **{key: toml.build(cls, table.get(key, {}), where / key) for key, cls in _MEASURED.items()},
     }
     gpu = toml.build(Gpu, {**table, **built}, where)
     for required in ("bfloat16", "float16", "float32", "float64"):

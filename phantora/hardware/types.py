@@ -17,6 +17,14 @@ class Calibration:
     Not part of any price: the simulator's streams add it."""
     crowded_gap_ns: float
     """The same while two or more other streams have work, if only a wait."""
+    launch_latency_ns: float
+    """From the call of cudaLaunchKernel to the start of the kernel on an idle GPU."""
+    communication_start_ns: float
+    """From the end of what a communication kernel waits for to its start."""
+    filling_copy_bytes: int
+    """A copy inside the GPU or a memset of so many bytes takes all of the GPU; a smaller one its share of it."""
+    nccl_channels: int
+    """Channels of a NCCL kernel over NVLink."""
     library_gap_ns: float
     """The same between kernels of one library call, which often begin before the one before has ended."""
     sustained_gemm: float
@@ -69,10 +77,28 @@ class Power:
     """In so long it moves the clock by the share of the cap that the mean is below or above it."""
     spread: float
     """Standard deviation of dynamic power between GPUs of the same model."""
+    lowest_clock: float
+    """Share of the full clock below which the limiter does not go."""
+    without_tensor_cores: tuple[str, ...]
+    """Formats of arithmetic that draw no more than other kernels do."""
 
 
 @dataclass(frozen=True)
-class Hindrance:
+class Interference:
+    """What kernels lose beside communication (docs/costs.md)."""
+
+    classes: dict[str, float]
+    """Factor by which a kernel of a class is slower while a NCCL kernel runs beside it; 1 for others."""
+    channel_sms: float
+    """SMs that a NCCL channel keeps from products that ran when it came."""
+    first_channel_sms: float
+    """And from products that came after it."""
+    waves: float
+    """Share of a product's time that comes in waves of tiles over the SMs."""
+
+
+@dataclass(frozen=True)
+class CommunicationSlowdown:
     """How much longer communication takes while a kernel runs beside it, as a share of its time alone."""
 
     products: float
@@ -119,9 +145,8 @@ class Gpu:
     power_watts: int
     peak_flops: dict[str, float]
     """Dense FLOP/s by dtype: bfloat16, float16, tfloat32, float32, float64, float8, int8."""
-    company: dict[str, float]
-    """Factor by which a kernel of a class is slower while a NCCL kernel runs beside it."""
-    hindrance: Hindrance
+    interference: Interference
+    communication_slowdown: CommunicationSlowdown
     power: Power
     calibration: Calibration
     calibrated_on: str

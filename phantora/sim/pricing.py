@@ -11,27 +11,18 @@ import orjson
 
 from phantora.cost.machine import Machine
 from phantora.cost.parse import compute_of, read_signature, signature_text
-from phantora.cost.types import CLASSES, CostModel, KernelLaunch, OperatorSignature, Price
+from phantora.cost.types import CostModel, KernelLaunch, OperatorSignature, Price
 from phantora.cost.wanted import Wanted
 from phantora.hardware import Cluster
 from phantora.sim.collectives import SEND_RECV_KERNEL, CollectiveModel, NcclEnvironment, kernel_name
 from phantora.sim.engine import library as native
-from phantora.sim.nature import feels_kernels, nature_of
+from phantora.sim.kernel_profile import communication_feels, profile_of
+from phantora.sim.links import Links
 from phantora.sim.whatif import WhatIf
-from phantora.sim.wires import Wires
 from phantora.trace.schema import PriceRow, Tables
 from phantora.wire import layout
 
 _COPY_KINDS = [name.lower() for name in layout.Copy.names()]
-_COMMUNICATION = CLASSES.index("communication")
-
-
-def _unpack_grid(packed: int) -> tuple[int, int, int]:
-    return packed & 0xFFFFFFFF, packed >> 32 & 0xFFFF, packed >> 48 & 0xFFFF
-
-
-def _unpack_block(packed: int) -> tuple[int, int, int]:
-    return packed & 0xFFFF, packed >> 16 & 0xFFFF, packed >> 32 & 0xFFFF
 
 
 class Pricing:
@@ -51,7 +42,7 @@ class Pricing:
         self._cost = cost
         self._machine = Machine(cluster.gpu)
         self._collectives = CollectiveModel(cluster, nccl)
-        self._wires = Wires(engine, self._collectives.topology, world_size or cluster.world_size, what_if or WhatIf())
+        self._links = Links(engine, self._collectives.topology, world_size or cluster.world_size, what_if or WhatIf())
         self._tables = tables
         self._signatures: dict[int, OperatorSignature] = {}
         self._prices: dict[int, PriceRow] = {}
@@ -66,8 +57,8 @@ class Pricing:
                 self._serve_communication(request)
             else:
                 price = self._price(request)
-                self._engine.set_nature(request.id, nature_of(self._machine, price))
-                self._engine.set_price(request.id, price.durations, CLASSES.index(price.cls))
+                self._engine.set_profile(request.id, profile_of(self._machine, price))
+                self._engine.set_price(request.id, price.durations)
                 main = max(range(len(price.durations)), key=price.durations.__getitem__)
                 self._prices[request.id] = PriceRow(
                     price.cls, price.provenance, price.flops, price.bytes, main, "", price.error
@@ -84,7 +75,9 @@ class Pricing:
         if kernel.library:
             library = orjson.loads(name)
             name = str(library.get("name", library.get("call", "library")))
-        return KernelLaunch(name, _unpack_grid(kernel.grid), _unpack_block(kernel.block), kernel.smem, library)
+        grid = (kernel.grid_x, kernel.grid_y, kernel.grid_z)
+        block = (kernel.block_x, kernel.block_y, kernel.block_z)
+        return KernelLaunch(name, grid, block, kernel.shared_bytes, library)
 
     def _price(self, request: native.PriceRequest) -> Price:
         if request.kind == native.COPY:
@@ -122,11 +115,9 @@ class Pricing:
             name = SEND_RECV_KERNEL
         topology = self._collectives.topology
         ends = {end for flow in price.flows for end in (flow.src, flow.dst) if end >= 0}
-        self._engine.set_nature(request.id, feels_kernels(len({topology.host_of(end) for end in ends}) == 1))
-        self._engine.set_flows(request.id, price.latency_ns, price.flows, self._wires.names(price.flows))
-        self._engine.set_price(
-            request.id, (price.duration_ns,), _COMMUNICATION, self._engine.intern(native.NAMES, name)
-        )
+        feels = communication_feels(len({topology.host_of(end) for end in ends}) == 1)
+        self._engine.set_flows(request.id, price.latency_ns, price.flows, self._links.names(price.flows), feels)
+        self._engine.set_price(request.id, (price.duration_ns,), self._engine.intern(native.NAMES, name))
         algorithm = f"{price.algorithm}/{price.protocol}/{price.channels}"
         self._prices[request.id] = PriceRow(
             "communication", price.provenance, 0.0, float(request.bytes), 0, algorithm, price.error

@@ -70,7 +70,7 @@ class Replayer(Simulator):
             if reason & native.DONE and not reason & native.PRICES and all(voice.done for voice in self._voices):
                 return
             # Nobody is asleep but those whose recording says so.
-            if reason == native.IDLE and not self._engine.overtake([]):
+            if reason == native.IDLE and not self._engine.release_sleepers([]):
                 raise PhantoraError(
                     "the recorded ranks wait for each other and none can go on:\n"
                     + self._engine.diagnose().rstrip("\n")

@@ -14,12 +14,12 @@ from phantora.cost.types import CostModel
 from phantora.cost.wanted import Wanted
 from phantora.errors import PhantoraError
 from phantora.hardware import Cluster
+from phantora.hardware.types import Gpu
 from phantora.sim.collectives import NcclEnvironment
 from phantora.sim.engine import library as native
-from phantora.sim.nature import limit_power
+from phantora.sim.idle import IdleDetector, descendants
+from phantora.sim.kernel_profile import limit_power
 from phantora.sim.pricing import Pricing
-from phantora.sim.sleep import Stillness, descendants
-from phantora.sim.timing import LAUNCH_LATENCY_NS
 from phantora.sim.whatif import WhatIf
 from phantora.trace.schema import Tables
 from phantora.trace.writer import LogWriter
@@ -46,9 +46,22 @@ class Stats:
     exited: int
     steps: int
     late: int
-    overtakes: int
+    releases: int
+    """Times that ranks asleep outside CUDA were moved forward."""
     device_peak: int
     cpu_seconds: float
+
+
+def timing_of(gpu: Gpu) -> native.Timing:
+    """What streams of `gpu` add to the durations of what runs on them."""
+    measured = gpu.calibration
+    return native.Timing(
+        launch_latency_ns=round(measured.launch_latency_ns),
+        kernel_gap_ns=round(measured.kernel_gap_ns),
+        crowded_gap_ns=round(measured.crowded_gap_ns),
+        communication_start_ns=round(measured.communication_start_ns),
+        filling_copy_bytes=measured.filling_copy_bytes,
+    )
 
 
 class Simulator:
@@ -70,7 +83,6 @@ class Simulator:
         *,
         library: Path,
         hang_timeout: float = 30.0,
-        launch_latency_ns: int = LAUNCH_LATENCY_NS,
         nccl: NcclEnvironment | None = None,
         record: bool = True,
         what_if: WhatIf | None = None,
@@ -84,8 +96,7 @@ class Simulator:
         if log_flows:
             self._engine.log_flows()
         self._pricing = Pricing(self._engine, cluster, cost, tables, nccl, what_if, session.world_size)
-        gaps = cluster.gpu.calibration
-        self._engine.set_timing(launch_latency_ns, round(gaps.kernel_gap_ns), round(gaps.crowded_gap_ns))
+        self._engine.set_timing(timing_of(cluster.gpu))
         limit_power(self._engine, cluster.gpu, session.world_size)
         self._record = record
         if record:
@@ -162,7 +173,7 @@ class Simulator:
 
     def _loop(self) -> None:
         idle_since: float | None = None
-        still = Stillness()
+        idle = IdleDetector()
         while not self._stop.is_set():
             with self._lock:
                 deaths, self._deaths = self._deaths, []
@@ -178,42 +189,42 @@ class Simulator:
             now = time.monotonic()
             if idle_since is None:
                 idle_since = now
-                still.restart()
+                idle.restart()
             if now - idle_since > (_SLEEP_CHECK_S if waiting else _LONG_SLEEP_S):
-                self._look_at_sleepers(still)
+                self._look_at_sleepers(idle)
 
-    def _look_at_sleepers(self, still: Stillness) -> None:
+    def _look_at_sleepers(self, idle: IdleDetector) -> None:
         """Nothing moves and somebody waits: release an answer, or diagnose."""
         states = [self._engine.rank_state(rank) for rank in range(self._session.world_size)]
         running = [rank for rank, state in enumerate(states) if state in (native.NOT_STARTED, native.RUNS)]
 
         pids = {rank: int(self._session.control["pid"][rank]) for rank in running if states[rank] == native.RUNS}
-        looks = [still.asleep(pid, _SLEEP_CHECK_S, only_clock_threads=False) for pid in self._bystanders]
-        looks += [still.asleep(pid, _SLEEP_CHECK_S) for pid in pids.values()]  # each must be looked at
+        looks = [idle.asleep(pid, _SLEEP_CHECK_S, only_clock_threads=False) for pid in self._bystanders]
+        looks += [idle.asleep(pid, _SLEEP_CHECK_S) for pid in pids.values()]  # each must be looked at
         if not all(looks):
             return
-        blocked = still.blocked(pids.values(), _AWAKE_SHARE * self._hang_timeout)
-        if self._root is not None and self._settle(self._root, states, blocked, still):
-            still.restart()
+        blocked = idle.blocked(pids.values(), _AWAKE_SHARE * self._hang_timeout)
+        if self._root is not None and self._settle(self._root, states, blocked, idle):
+            idle.restart()
             return
         # Of a rank that has not joined we know nothing but that its process has not ended.
         patience = self._hang_timeout * (_START_FACTOR if len(pids) < len(running) else 1)
         if len(pids) < len(running) and (blocked < patience or not looks):
             return  # with nobody to look at, the server still imports what is to be preloaded
         asleep = list(pids)
-        if self._engine.overtake(asleep):
-            still.restart()
+        if self._engine.release_sleepers(asleep):
+            idle.restart()
             return
         if not running or blocked > patience:
             if self._engine.give_room():
-                still.restart()
+                idle.restart()
                 return
             raise PhantoraError(
                 "the ranks wait for each other and none can go on:\n" + self._engine.diagnose().rstrip("\n")
                 + "\nevery member of a group must call the same collectives in the same order"
             )
 
-    def _settle(self, root: int, states: list[int], blocked: float, still: Stillness) -> bool:
+    def _settle(self, root: int, states: list[int], blocked: float, idle: IdleDetector) -> bool:
         """Ranks whose process has gone have ended; GPUs that no process of a command is about to use stay idle.
 
         Called when no rank works. True if something was settled.
@@ -224,7 +235,7 @@ class Simulator:
         absent = [rank for rank, state in enumerate(states) if state == native.NOT_STARTED and rank not in pids]
         if absent and not gone and blocked >= _ABSENT_S and pids:
             others = {root, *descendants(root)} - set(pids.values())
-            looks = [still.asleep(pid, _ABSENT_S, children=False) for pid in others]  # each must be looked at
+            looks = [idle.asleep(pid, _ABSENT_S, children=False) for pid in others]  # each must be looked at
             if all(looks):
                 gone = [rank for rank in absent if self._session.close_place(rank)]
         for rank in gone:
@@ -248,5 +259,5 @@ class Simulator:
         status = self._engine.status()
         self._stats = Stats(
             status.final_time, status.records, self._rows + status.rows, status.alive, status.exited, status.steps,
-            status.late, status.overtakes, status.device_peak, time.thread_time() - self._began,
+            status.late, status.releases, status.device_peak, time.thread_time() - self._began,
         )  # fmt: skip

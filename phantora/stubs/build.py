@@ -19,6 +19,7 @@ import phantora
 from phantora.errors import PhantoraError
 from phantora.stubs import elf
 from phantora.stubs.find import Library, Torch, find_torch, header_version, nvidia_libraries
+from phantora.wire import engine as engine_interface
 from phantora.wire import layout
 
 # Folders of stub/ that make libphantora_rank.so: what every stub library of a rank links.
@@ -137,7 +138,7 @@ def cache_key(torch: Torch) -> str:
     digest.update(f"{torch.directory} {stamp.st_size} {stamp.st_mtime_ns}".encode())
     for name, path in _sources():
         digest.update(name.encode() + b"\0" + path.read_bytes())
-    digest.update(layout.c_header().encode())
+    digest.update((layout.c_header() + engine_interface.c_header()).encode())
     digest.update(Path(__file__).read_bytes())
     return f"torch-{torch.version}-{digest.hexdigest()[:16]}"
 
@@ -258,8 +259,12 @@ def _build(torch: Torch, work: Path) -> None:
 
     def engine() -> None:
         whole = _together(engine_directory(), work)
+        interface = work / "interface"
+        interface.mkdir()
+        (interface / "phantora_engine.h").write_text(engine_interface.c_header())
         target = str(work / "libphantora_engine.so")
-        _run([*_CXX, *include, "-I", str(engine_directory()), "-shared", "-o", target, whole])
+        headers = ["-iquote", str(interface), "-I", str(engine_directory())]
+        _run([*_CXX, *include, *headers, "-shared", "-o", target, whole])
 
     c_library(RANK_FOLDERS, "libphantora_rank.so", "-Wl,-soname,libphantora_rank.so")
     libraries = nvidia_libraries(torch)

@@ -13,6 +13,7 @@ virtual nanoseconds since the start of the run (``int64``).
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -76,6 +77,7 @@ CONSTANTS = {
     "PH_REPLY_BYTES": REPLY_BYTES,
     "PH_BLOB_BYTES": BLOB_BYTES,
     "PH_NO_SLOT": 0xFF,
+    "PH_MAX_DEVICES": 64,  # of one rank
 }
 
 
@@ -253,10 +255,17 @@ def c_header() -> str:
     lines += [f"#define {name} {value}" for name, value in Flag.items()]
     for enum in ENUMS:
         lines += ["", *enum.c()]
+    lines.append(f"#define PH_COLL_NAMES {_c_list(name.lower() for name in Coll.names())}")
+    lines.append(f"#define PH_NCCL_DTYPE_NAMES {_c_list(NCCL_DTYPE_NAMES)}")
+    lines.append(f"#define PH_NCCL_DTYPE_BYTES {{{', '.join(map(str, NCCL_DTYPE_BYTES))}}}")
     lines += c_record()
     for struct in STRUCTS:
         lines += ["", *schema.c_struct(struct, dtype(struct).itemsize)]
     return "\n".join([*_PREFACE, f"#define PH_LAYOUT {zlib.crc32(chr(10).join(lines).encode())}U", *lines, ""])
+
+
+def _c_list(texts: Iterable[str]) -> str:
+    return "{" + ", ".join(f'"{text}"' for text in texts) + "}"
 
 
 def checksum() -> int:

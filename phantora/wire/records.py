@@ -201,7 +201,6 @@ def c_record() -> list[str]:
     lines += [f"  {c_field(*field)}" for field in HEAD.fields]
     users = {name: ", ".join(kind for kind, body, _ in KINDS if body == name) for name in BODIES}
     lines += ["  union {", f"    uint64_t words[{WORDS}];"]
-    lines.append("    struct { uint64_t a, b, c, d, e; };")
     lines += [f"    ph_{name}_fields {name};" + (f"  // {users[name]}" if users[name] else "") for name in BODIES]
     return [*lines, "  };", "} ph_record;", size_check("ph_record", dtype(Record).itemsize)]
 

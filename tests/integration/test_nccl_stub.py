@@ -69,7 +69,7 @@ def simulate(engine: native.Engine, session: Session, stop: threading.Event) -> 
         if reason & native.ERROR:
             return
         while (request := engine.next_price()) is not None:
-            engine.set_price(request.id, (1000,) * max(1, request.kernels), 0)
+            engine.set_price(request.id, (1000,) * max(1, request.kernels))
             reason |= native.MOVED
         if reason & native.DONE and not reason & native.PRICES:
             return

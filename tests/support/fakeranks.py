@@ -126,9 +126,16 @@ class FakeRank:
         self.emit("RANK_EXIT", at=at)
 
 
+def timing(kernel_gap: int = 0, crowded_gap: int = 0) -> native.Timing:
+    """Streams that add nothing but these gaps."""
+    return native.Timing(
+        kernel_gap_ns=kernel_gap, crowded_gap_ns=crowded_gap, communication_start_ns=2000, filling_copy_bytes=4 << 20
+    )
+
+
 @dataclass
 class Bench:
-    """A engine over fake ranks."""
+    """An engine over fake ranks."""
 
     session: Session
     engine: native.Engine
@@ -137,10 +144,10 @@ class Bench:
     """Of kernels, by name, where they are not what the name says."""
     flows: Callable[[native.PriceRequest], tuple[int, Sequence[Flow]]] | None = None
     """Latency in ns and flows of a collective or transfer."""
-    nature: native.KernelNature | None = None
+    profile: native.KernelProfile | None = None
     """Of all kernels."""
-    feels: float = 0.0
-    """How much of what kernels take from communication beside them it feels."""
+    slowed: float = 0.0
+    """How much of the communication slowdown by kernels beside it communication feels."""
 
     @classmethod
     def create(
@@ -152,6 +159,7 @@ class Bench:
         engine = native.Engine(library, session)
         if record:
             engine.record()
+        engine.set_timing(timing())
         ranks = [FakeRank(index, session) for index in range(world)]
         return cls(session, engine, [rank.start() for rank in ranks] if speak else ranks)
 
@@ -170,12 +178,11 @@ class Bench:
                 else:
                     durations = (request.bytes,)
                     if self.flows and request.kind in (native.COLLECTIVE, native.TRANSFER):
-                        self.engine.set_nature(request.id, native.KernelNature(takes=self.feels))
                         latency, flows = self.flows(request)
-                        self.engine.set_flows(request.id, latency, flows, [-1] * len(flows))
-                if self.nature and request.kind in (native.OPERATOR, native.KERNEL):
-                    self.engine.set_nature(request.id, self.nature)
-                self.engine.set_price(request.id, durations, 0)
+                        self.engine.set_flows(request.id, latency, flows, [-1] * len(flows), self.slowed)
+                if self.profile and request.kind in (native.OPERATOR, native.KERNEL):
+                    self.engine.set_profile(request.id, self.profile)
+                self.engine.set_price(request.id, durations)
                 reason |= native.MOVED
             idle = idle + 1 if reason in (native.IDLE, native.DONE) else 0
         return reason

@@ -40,15 +40,20 @@ class FixedCosts:
 
 def main(world: int, script: str) -> int:
     cluster = load_cluster(f"1x{world}xH100")
-    calibration = replace(cluster.gpu.calibration, kernel_gap_ns=0.0, crowded_gap_ns=0.0, library_gap_ns=0.0)
-    cluster = replace(cluster, gpu=replace(cluster.gpu, calibration=calibration, power_watts=0, company={}))
+    calibration = replace(
+        cluster.gpu.calibration, kernel_gap_ns=0.0, crowded_gap_ns=0.0, library_gap_ns=0.0,
+        launch_latency_ns=0.0,
+    )  # fmt: skip
+    alone = replace(cluster.gpu.interference, classes={})
+    gpu = replace(cluster.gpu, calibration=calibration, power_watts=0, interference=alone)
+    cluster = replace(cluster, gpu=gpu)
     stub_set = stubs.ensure()
     session = Session.create(world, world, device_fields(cluster.gpu), {})
     tables = Tables()
     with tempfile.TemporaryDirectory() as directory:
         log = LogWriter(Path(directory) / "run.arrow", RunMetadata(), tables)
         simulator = Simulator(
-            session, cluster, FixedCosts(), log, tables, library=stub_set.engine, launch_latency_ns=0, hang_timeout=20
+            session, cluster, FixedCosts(), log, tables, library=stub_set.engine, hang_timeout=20
         )
         plan = Plan(script, ranks_per_host=world, devices=world)
         console = Console(sys.stdout.buffer, sys.stderr.buffer, False)

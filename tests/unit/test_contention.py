@@ -260,8 +260,8 @@ def test_private_links_do_not_wait_for_the_world(engine_library: Path) -> None:
     assert bench.ranks[0].answer("sync") == (0, 200)
 
 
-def test_sleepers_are_overtaken_with_traffic_on_shared_links(engine_library: Path) -> None:
-    """Rank 2 sleeps outside CUDA at 0; once it is overtaken it cannot begin anything before 200."""
+def test_sleepers_are_released_with_traffic_on_shared_links(engine_library: Path) -> None:
+    """Rank 2 sleeps outside CUDA at 0; once it is released it cannot begin anything before 200."""
     net = Net({"spine": (CAP, ())}, transfers={(0, 1): ("spine",), (2, 3): ("spine",)})
     bench = net.bench(engine_library, 4)
     join(bench, (0, 1), 1)
@@ -271,7 +271,7 @@ def test_sleepers_are_overtaken_with_traffic_on_shared_links(engine_library: Pat
         rank.ask("sync", "STREAM_SYNC", stream=8)
     bench.run()
     assert bench.ranks[0].answer("sync") is None
-    assert bench.engine.overtake([2, 3])
+    assert bench.engine.release_sleepers([2, 3])
     bench.run()
     assert bench.ranks[0].answer("sync") == (0, 200)
     assert int(bench.ranks[2].control["floor"][0]) == 200

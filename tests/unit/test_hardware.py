@@ -28,8 +28,8 @@ def test_every_gpu_is_complete_and_plausible(name: str) -> None:
     # Dense bf16 per SM and clock is a power of two; boost clocks in data sheets differ a little.
     per_clock = gpu.peak_flops["bfloat16"] / gpu.sms / (gpu.clock_khz * 1e3)
     assert any(per_clock == pytest.approx(n, rel=0.16) for n in (512, 1024, 2048, 4096, 8192))
-    assert set(gpu.company) <= set(CLASSES)
-    assert all(factor >= 1.0 for factor in gpu.company.values())
+    assert set(gpu.interference.classes) <= set(CLASSES)
+    assert all(factor >= 1.0 for factor in gpu.interference.classes.values())
 
 
 def test_each_data_file_is_one_gpu() -> None:

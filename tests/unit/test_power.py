@@ -14,8 +14,8 @@ from phantora.cost.machine import Machine
 from phantora.cost.types import Price
 from phantora.hardware import load_gpu
 from phantora.sim.engine import library as native
-from phantora.sim.nature import limit_power, nature_of
-from tests.support.fakeranks import Bench
+from phantora.sim.kernel_profile import limit_power, profile_of
+from tests.support.fakeranks import Bench, timing
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "device" / "results"
 H200 = load_gpu("H200")
@@ -31,7 +31,10 @@ def spans(bench: Bench) -> list[tuple[int, int]]:
 
 
 def hot(bench: Bench, *, clock: float = 1.0, bound: float = 1.0, dynamic: float = 200.0, steady: float = 0.0) -> None:
-    bench.nature = native.KernelNature(company=1.0, after=1.0, dynamic=dynamic, steady=steady, clock=clock, bound=bound)
+    bench.profile = native.KernelProfile(
+        interference=1.0, interference_behind=1.0, dynamic_watts=dynamic, steady_watts=steady, clock=clock,
+        clock_bound=bound,
+    )  # fmt: skip
 
 
 def two_kernels(bench: Bench, then: int = 0) -> list[tuple[int, int]]:
@@ -46,20 +49,20 @@ def two_kernels(bench: Bench, then: int = 0) -> list[tuple[int, int]]:
 
 def test_the_clock_falls_with_the_power(make: Callable[[int], Bench]) -> None:
     bench = make(1)
-    bench.engine.set_power(100.0, 1.0, 0.0, 10.0, 20.0)
+    bench.engine.set_power(native.PowerLimit(100.0, 1.0, 0.0, 10.0, 20.0, 0.3))
     hot(bench)
     assert two_kernels(bench) == [(0, 10000), (10000, 10200)]  # twice the budget: half the clock
 
 
 def test_dynamic_power_goes_with_a_power_of_the_clock(make: Callable[[int], Bench]) -> None:
     bench = make(1)
-    bench.engine.set_power(50.0, 2.0, 0.0, 10.0, 20.0)
+    bench.engine.set_power(native.PowerLimit(50.0, 2.0, 0.0, 10.0, 20.0, 0.3))
     hot(bench)
     assert two_kernels(bench)[1] == (10000, 10200)  # four times the budget
 
 
 @pytest.mark.parametrize(
-    ("nature", "took"),
+    ("profile", "took"),
     [
         ({"bound": 0.0}, 100),  # does not depend on the clock
         ({"bound": 0.5}, 150),
@@ -69,32 +72,32 @@ def test_dynamic_power_goes_with_a_power_of_the_clock(make: Callable[[int], Benc
         ({"dynamic": 50.0, "steady": 75.0}, 200),  # what does not fall leaves less to what does
     ],
 )
-def test_what_a_lower_clock_costs(make: Callable[[int], Bench], nature: dict[str, float], took: int) -> None:
+def test_what_a_lower_clock_costs(make: Callable[[int], Bench], profile: dict[str, float], took: int) -> None:
     bench = make(1)
-    bench.engine.set_power(100.0, 1.0, 0.0, 10.0, 20.0)
-    hot(bench, **nature)
+    bench.engine.set_power(native.PowerLimit(100.0, 1.0, 0.0, 10.0, 20.0, 0.3))
+    hot(bench, **profile)
     start, end = two_kernels(bench)[1]
     assert end - start == took
 
 
 def test_an_idle_gpu_gets_its_clock_back(make: Callable[[int], Bench]) -> None:
     bench = make(1)
-    bench.engine.set_power(100.0, 1.0, 0.0, 10.0, 20.0)
+    bench.engine.set_power(native.PowerLimit(100.0, 1.0, 0.0, 10.0, 20.0, 0.3))
     hot(bench)
     assert two_kernels(bench, then=11000)[1] == (11000, 11100)
 
 
-def test_a_thirstier_gpu_is_slower(make: Callable[[int], Bench]) -> None:
+def test_a_gpu_that_draws_more_is_slower(make: Callable[[int], Bench]) -> None:
     bench = make(1)
-    bench.engine.set_power(100.0, 1.0, 0.0, 10.0, 20.0)
-    bench.engine.set_appetite(0, 1.25)
+    bench.engine.set_power(native.PowerLimit(100.0, 1.0, 0.0, 10.0, 20.0, 0.3))
+    bench.engine.set_power_factor(0, 1.25)
     hot(bench)
     assert two_kernels(bench)[1] == (10000, 10250)
 
 
 def test_communication_draws_too(make: Callable[[int], Bench]) -> None:
     bench = make(2)
-    bench.engine.set_power(100.0, 1.0, 60.0, 10.0, 20.0)
+    bench.engine.set_power(native.PowerLimit(100.0, 1.0, 60.0, 10.0, 20.0, 0.3))
     hot(bench, dynamic=80.0)
     for index, rank in enumerate(bench.ranks):
         rank.communicator(1, 2, index)
@@ -109,7 +112,7 @@ def test_communication_draws_too(make: Callable[[int], Bench]) -> None:
 
 def test_gaps_grow_while_two_other_streams_have_work(make: Callable[[int], Bench]) -> None:
     bench = make(1)
-    bench.engine.set_timing(0, 10, 25)
+    bench.engine.set_timing(timing(10, 25))
     (rank,) = bench.ranks
     for name in "ab":
         rank.kernel(f"{name}:100", blocks=1, at=0)
@@ -125,7 +128,7 @@ def test_gaps_grow_while_two_other_streams_have_work(make: Callable[[int], Bench
 
 def test_gaps_part_copies_and_memsets_too(make: Callable[[int], Bench]) -> None:
     bench = make(1)
-    bench.engine.set_timing(0, 10, 25)
+    bench.engine.set_timing(timing(10, 25))
     (rank,) = bench.ranks
     rank.kernel("a:100", at=0)
     rank.emit("EVENT_RECORD", id=1, at=0)
@@ -137,22 +140,22 @@ def test_gaps_part_copies_and_memsets_too(make: Callable[[int], Bench]) -> None:
     assert (start - a_end, b_start - end) == (10, 10)
 
 
-class Appetites:
-    """A engine that notes what it is told."""
+class PowerFactors:
+    """An engine that notes what it is told."""
 
     def __init__(self) -> None:
         self.factors: dict[int, float] = {}
 
-    def set_power(self, budget: float, *_: float) -> None:
-        self.budget = budget
+    def set_power(self, limit: native.PowerLimit) -> None:
+        self.budget = limit.budget_watts
 
-    def set_appetite(self, rank: int, factor: float) -> None:
+    def set_power_factor(self, rank: int, factor: float) -> None:
         self.factors[rank] = factor
 
 
 @pytest.mark.parametrize("world", [1, 2, 4, 64])
 def test_gpus_of_a_job_have_the_quantiles_of_their_distribution(world: int) -> None:
-    engine: Any = Appetites()
+    engine: Any = PowerFactors()
     limit_power(engine, H200, world)
     factors = sorted(engine.factors[rank] - 1.0 for rank in range(world))
     assert math.isclose(sum(factors), 0.0, abs_tol=1e-9)
@@ -161,35 +164,35 @@ def test_gpus_of_a_job_have_the_quantiles_of_their_distribution(world: int) -> N
 
 
 def test_a_lower_limit_leaves_what_kernels_draw() -> None:
-    engine: Any = Appetites()
+    engine: Any = PowerFactors()
     limited = replace(H200, limit_watts=500.0)
     limit_power(engine, limited, 1)
     assert engine.budget == pytest.approx(500 - 0.21 * 700)
     price = Price((1000,), "elementwise", "measured", 0.0, 4.5e6)
-    assert nature_of(Machine(limited), price).steady == nature_of(Machine(H200), price).steady > 0
+    assert profile_of(Machine(limited), price).steady_watts == profile_of(Machine(H200), price).steady_watts > 0
 
 
 def test_products_of_a_burst_do_not_run_at_full_clock() -> None:
     """4096 x 14336 x 4096 take 596 us in a burst, and 692 us heated, at 1515 of 1980 MHz: 1760 MHz in the burst."""
     price = Price((596_000,), "gemm", "measured", 2.0 * 4096 * 14336 * 4096, 2.7e8, format="bfloat16", tiles=1440)
-    nature = nature_of(Machine(H200), price)
-    assert nature.clock == pytest.approx(1760 / 1980, abs=0.05)
-    assert nature.bound == 1.0
+    profile = profile_of(Machine(H200), price)
+    assert profile.clock == pytest.approx(1760 / 1980, abs=0.05)
+    assert profile.clock_bound == 1.0
 
 
 def test_kernels_bound_by_memory_do_not_follow_the_clock() -> None:
-    nature = nature_of(Machine(H200), Price((1000,), "elementwise", "measured", 0.0, 4.5e6))
-    assert nature.bound == pytest.approx(1 - 4.5 / 4.8)
-    assert nature.dynamic == 0.0
+    profile = profile_of(Machine(H200), Price((1000,), "elementwise", "measured", 0.0, 4.5e6))
+    assert profile.clock_bound == pytest.approx(1 - 4.5 / 4.8)
+    assert profile.dynamic_watts == 0.0
 
 
 def test_arithmetic_without_tensor_cores_goes_with_the_clock_and_draws_less() -> None:
     simt, tensor = (
-        nature_of(
+        profile_of(
             Machine(H200),
             Price((1_000_000,), "gemm", "measured", 0.7 * H200.peak_flops[f] * 1e-3, 1e8, format=f, tiles=1440),
         )
         for f in ("float32", "bfloat16")
     )
-    assert (simt.bound, tensor.bound) == (1.0, 1.0)
-    assert simt.dynamic == H200.power.active * H200.power_watts < 0.7 * tensor.dynamic
+    assert (simt.clock_bound, tensor.clock_bound) == (1.0, 1.0)
+    assert simt.dynamic_watts == H200.power.active * H200.power_watts < 0.7 * tensor.dynamic_watts

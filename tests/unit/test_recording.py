@@ -163,7 +163,7 @@ def test_a_sleeper_goes_on_when_its_peer_is_released(engine_library: Path) -> No
     zero.kernel("k:100", blocks=1, at=0)
     zero.ask("sync", "STREAM_SYNC", stream=0)
     bench.run()
-    assert bench.engine.overtake([1])
+    assert bench.engine.release_sleepers([1])
     assert zero.answer("sync") == (0, 100)
     one.collective(1, 40, stream=8, at=130)
     for rank in bench.ranks:
@@ -173,14 +173,14 @@ def test_a_sleeper_goes_on_when_its_peer_is_released(engine_library: Path) -> No
 
     same = replayed(engine_library, said)
     same.run()
-    assert same.engine.overtake([])
+    assert same.engine.release_sleepers([])
     assert same.run() & native.DONE
     assert same.rows() == bench.rows()
 
     slower = replayed(engine_library, said)
     slower.durations = {"k:100": 300}
     slower.run()
-    assert slower.engine.overtake([])
+    assert slower.engine.release_sleepers([])
     assert slower.run() & native.DONE
     (arrival,) = (row["start"] for row in slower.rows() if row["kind"] == "COLLECTIVE" and row["rank"] == 1)
     assert arrival == 330

@@ -1,4 +1,4 @@
-"""What-if options; and the wires of real clusters under the prices of real collectives."""
+"""What-if options; and the links of real clusters under the prices of real collectives."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from phantora.hardware import load_cluster
 from phantora.hardware.topology import Flow
 from phantora.sim.collectives import CollectiveModel
 from phantora.sim.engine import library as native
+from phantora.sim.links import Links
 from phantora.sim.whatif import Background, Degrade, Straggler, WhatIf, parse_what_if
-from phantora.sim.wires import Wires
 from phantora.wire.layout import Coll
 
 
@@ -43,11 +43,11 @@ def test_what_cannot_be_read_is_named(option: int, text: str) -> None:
 
 
 def bench_of(library: Path, cluster: str, changes: WhatIf) -> tuple[Bench, CollectiveModel]:
-    """Fake ranks over the wires of a cluster, with the model's own prices."""
+    """Fake ranks over the links of a cluster, with the model's own prices."""
     model = CollectiveModel(load_cluster(cluster))
     world = load_cluster(cluster).world_size
     bench = Bench.create(library, world)
-    Wires(bench.engine, model.topology, world, changes)
+    Links(bench.engine, model.topology, world, changes)
 
     def flows(request: native.PriceRequest) -> tuple[int, Sequence[Flow]]:
         ranks = bench.engine.comm_ranks(request.comm)

@@ -32,7 +32,6 @@ from phantora.wire.layout import NCCL_DTYPE_NAMES, Coll
 
 REFERENCE_GPU, REFERENCE_MEMBERS = "H200-SXM", 4
 REFERENCE_NVLINK_NS, REFERENCE_PCIE_NS, REFERENCE_NETWORK_NS = 1000, 2500, 2500
-NVLINK_CHANNELS = 24  # what NCCL 2.28 takes on 4 H200
 CHANNELS_PER_RAIL = 2  # rings between hosts: NCCL finds one per NIC and doubles it
 MAX_CHANNELS = 64
 NVLS_CHANNELS = 16
@@ -107,8 +106,9 @@ class CollectiveModel:
             cluster.wiring.cpu,
             self.environment,
         )
+        self._nvlink_channels = gpu.calibration.nccl_channels
         reference = REFERENCE_NVLINK_NS if nvlink else REFERENCE_PCIE_NS
-        self._timing = Timing(tuner, link, pcie, nic, intra.latency_ns / reference, NVLINK_CHANNELS, constants)
+        self._timing = Timing(tuner, link, pcie, nic, intra.latency_ns / reference, self._nvlink_channels, constants)
         self._groups = lru_cache(maxsize=4096)(self._group)
         self._patterns = lru_cache(maxsize=256)(self._pattern)
         self._prices = lru_cache(maxsize=64)(self._price)  # the engine asks once; a large one has 5,000 flows
@@ -168,7 +168,7 @@ class CollectiveModel:
         return Placement(len(ranks), len(groups.hosts), groups.rails, most, nvlink), groups
 
     def _channels(self, place: Placement) -> int:
-        own = NVLINK_CHANNELS if place.nvlink else PCIE_CHANNELS
+        own = self._nvlink_channels if place.nvlink else PCIE_CHANNELS
         if place.hosts > 1:
             own = min(own, CHANNELS_PER_RAIL * place.rails)
         own = max(own, self.environment.min_channels)

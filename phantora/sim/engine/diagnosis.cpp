@@ -1,28 +1,21 @@
-// What the ranks wait for, in words.
-#include "state.h"
+#include "diagnosis.h"
 
-namespace phc {
+namespace phe {
 
-const char *Core::kind_name(int kind) {
-  static const char *names[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "gather", "scatter", "barrier"};
-  return kind >= 0 && kind < 9 ? names[kind] : "?";
-}
-
-std::string Core::describe(const ph_record &r) const {
-  static const char *dtypes[] = {"int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16", "fp8e4m3", "fp8e5m2"};
-  int dtype = static_cast<int>(r.a >> 8 & 0xff);
-  std::string text = kind_name(static_cast<int>(r.a & 0xff));
-  text += " of " + std::to_string(r.b) + " " + (dtype < 12 ? dtypes[dtype] : "?");
-  int kind = static_cast<int>(r.a & 0xff);
-  if (kind == PH_COLL_BROADCAST || kind == PH_COLL_REDUCE || kind == PH_COLL_GATHER || kind == PH_COLL_SCATTER)
-    text += ", root " + std::to_string(static_cast<int>(r.a >> 32));
+std::string Communication::describe(const ph_record &r) {
+  static const char *const kinds[] = PH_COLL_NAMES, *const dtypes[] = PH_NCCL_DTYPE_NAMES;
+  const ph_collective_fields &call = r.collective;
+  std::string text = call.coll < std::size(kinds) ? kinds[call.coll] : "?";
+  text += " of " + std::to_string(call.count) + " " + (call.dtype < std::size(dtypes) ? dtypes[call.dtype] : "?");
+  bool rooted = call.coll == PH_COLL_BROADCAST || call.coll == PH_COLL_REDUCE || call.coll == PH_COLL_GATHER || call.coll == PH_COLL_SCATTER;
+  if (rooted) text += ", root " + std::to_string(call.root);
   return text;
 }
 
-std::string Core::comm_text(const Comm &comm) const {
+std::string Communication::describe(const Communicator &comm) {
   std::string text = comm.label.empty() ? "group" : "group '" + comm.label + "'";
   text += " (ranks ";
-  std::vector<int> members = comm.ranks;
+  const std::vector<int> &members = comm.ranks;
   for (size_t i = 0; i < members.size(); ++i) {
     size_t j = i;
     while (j + 1 < members.size() && members[j + 1] == members[j] + 1) ++j;
@@ -34,52 +27,69 @@ std::string Core::comm_text(const Comm &comm) const {
   return text + ")";
 }
 
-const std::string &Core::diagnose() {
+namespace {
+
+std::string waits_in(const Collective &c, const Communicator &comm, const Rank &rank) {
+  const Member &me = c.members[static_cast<size_t>(comm.own_rank(rank.index))];
+  std::string text = "waits in " + Communication::describe(me.record) + ", sequence number " + std::to_string(c.seq) +
+                     " of " + Communication::describe(comm) + "; not there: rank ";
+  bool first = true;
+  for (size_t i = 0; i < c.members.size(); ++i) {
+    const auto &launch = c.members[i].launch;
+    if (launch && launch->arrival >= 0) continue;
+    text += (first ? "" : ", ") + std::to_string(comm.ranks[i]);
+    first = false;
+  }
+  return text + ". ";
+}
+
+std::string waits_in(const Transfer &t, const Communicator &comm, const Launch &mine) {
+  bool sending = t.send.launch.get() == &mine;
+  const Post &own = sending ? t.send : t.recv, &other = sending ? t.recv : t.send;
+  std::string text = std::string("waits to ") + (sending ? "send" : "receive") + " " + std::to_string(own.bytes) +
+                     " bytes in " + Communication::describe(comm);
+  text += other.launch ? ", rank " + std::to_string(other.rank) + " has not reached it" : ", its peer has not called it";
+  return text + ". ";
+}
+
+std::string waits_on_devices(const Rank &rank, const Communication &communication) {
   std::string text;
-  for (const Rank &rank : ranks) {
-    std::string line;
-    if (rank.exited) {
-      line = rank.died ? "died" : "has exited with status " + std::to_string(rank.status);
-    } else {
-      for (const auto &g : rank.gpus)
-        for (const Stream *s : g->busy) {
-          const Item &item = s->queue.front();
-          if (item.type != COMM || !item.running || item.comm->end >= 0) continue;
-          for (auto &c : item.comm->collectives) {
-            if (c->begun) continue;
-            const Comm &comm = *comms[c->comm];
-            int me = comm_rank(comm, rank.index);
-            line += "waits in " + describe(c->members[me].record) + ", sequence number " + std::to_string(c->seq) + " of " + comm_text(comm) + "; not there: rank ";
-            bool first = true;
-            for (size_t i = 0; i < c->members.size(); ++i)
-              if (!c->members[i].launch || c->members[i].launch->arrival < 0) {
-                line += (first ? "" : ", ") + std::to_string(comm.ranks[i]);
-                first = false;
-              }
-            line += ". ";
-          }
-          for (auto &p : item.comm->pairs) {
-            if (p->begun) continue;
-            bool sending = p->send.launch.get() == item.comm.get();
-            const Comm &comm = *comms[item.comm->comm];
-            line += std::string("waits to ") + (sending ? "send" : "receive") + " " + std::to_string(sending ? p->send.bytes : p->recv.bytes) + " bytes in " + comm_text(comm);
-            const Post &other = sending ? p->recv : p->send;
-            if (other.launch) line += ", rank " + std::to_string(other.rank) + " has not reached it";
-            else line += ", its peer has not called it";
-            line += ". ";
-          }
-        }
-      for (const Request &q : rank.requests) {
-        if (q.record.kind == PH_EXCHANGE) line += "waits in the creation of a communicator of " + std::to_string(q.record.c) + " ranks. ";
-        else if (q.record.kind == PH_PAYLOAD && line.empty()) line += "waits for the bytes of a small collective or receive. ";
-      }
-      if (line.empty()) line = rank.requests.empty() ? (rank.started ? "runs or sleeps outside CUDA" : "has not started") : "waits for its own GPU";
+  for (const auto &device : rank.devices)
+    for (const Stream *s : device->busy()) {
+      const Item &item = s->queue.front();
+      if (item.type != Item::COMM || !item.running || item.comm->end >= 0) continue;
+      for (auto &c : item.comm->collectives)
+        if (!c->begun) text += waits_in(*c, communication.communicator(c->comm), rank);
+      for (auto &t : item.comm->transfers)
+        if (!t->begun) text += waits_in(*t, communication.communicator(t->comm), *item.comm);
     }
+  return text;
+}
+
+std::string state_of(const Rank &rank, const Communication &communication) {
+  if (rank.exited) return rank.died ? "died" : "has exited with status " + std::to_string(rank.status);
+  std::string text = waits_on_devices(rank, communication);
+  for (const Request &q : rank.requests) {
+    if (q.record.kind == PH_EXCHANGE)
+      text += "waits in the creation of a communicator of " + std::to_string(q.record.exchange.members) + " ranks. ";
+    else if (q.record.kind == PH_PAYLOAD && text.empty())
+      text += "waits for the bytes of a small collective or receive. ";
+  }
+  if (!text.empty()) return text;
+  if (!rank.requests.empty()) return "waits for its own GPU";
+  return rank.started ? "runs or sleeps outside CUDA" : "has not started";
+}
+
+}  // namespace
+
+std::string diagnose(Stage &stage, const Communication &communication) {
+  std::string text;
+  for (const Rank &rank : stage.ranks()) {
+    std::string line = state_of(rank, communication);
     while (!line.empty() && line.back() == ' ') line.pop_back();
     text += "  rank " + std::to_string(rank.index) + " " + line + "\n";
   }
-  diagnosis = text;
-  return diagnosis;
+  return text;
 }
 
-}  // namespace phc
+}  // namespace phe

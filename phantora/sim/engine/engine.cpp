@@ -1,143 +1,198 @@
-// The simulator's core: consumes the ranks' rings and places their work in virtual time.
-//
-// Each rank has one or more GPUs; a GPU has streams, a stream is a queue of items. A GPU advances
-// event by event: an item is admitted when it heads its stream and its launch and dependencies are
-// past, and completes when its work is done. Kernels share the GPU: each demands a part of the
-// SMs, streams of higher priority and earlier admission go first, the rest waits; beside a NCCL
-// kernel every class of kernels is slower by its factor. A GPU never passes the moment at which
-// its host, a missing peer of a collective that runs on it, or other traffic on the wires could
-// still change what happens (conservative advance; docs/virtual-time.md). Costs are asked from Python once per distinct
-// piece of work and kept.
-#include "state.h"
+#include "engine.h"
 
-namespace phc {
+#include "diagnosis.h"
 
-Core::Core(void *area) : base(static_cast<char *>(area)), header(static_cast<ph_header *>(area)) {
-  std::fill(std::begin(api_names), std::end(api_names), -1);
-  ranks = std::vector<Rank>(header->world_size);
-  for (size_t r = 0; r < ranks.size(); ++r) {
-    ranks[r].index = static_cast<int>(r);
-    ranks[r].control = reinterpret_cast<ph_control *>(base + header->control_offset) + r;
-    ranks[r].ring = reinterpret_cast<ph_record *>(base + header->ring_offset) + r * PH_RING_RECORDS;
-    gpu_of(ranks[r], 0);
-    ranks[r].replies = reinterpret_cast<ph_reply *>(base + header->reply_offset) + r * PH_REPLY_SLOTS;
-  }
-  api_names[PH_STREAM_SYNC] = intern(NAMES, "cudaStreamSynchronize");
-  api_names[PH_DEVICE_SYNC] = intern(NAMES, "cudaDeviceSynchronize");
-  api_names[PH_EVENT_SYNC] = intern(NAMES, "cudaEventSynchronize");
-  api_names[PH_ROOM] = intern(NAMES, "cudaLaunchKernel");
-  api_names[PH_MEMCPY] = intern(NAMES, "cudaMemcpyAsync");
-  api_names[PH_MEMSET] = intern(NAMES, "cudaMemset");
-  api_names[PH_EVENT_RECORD] = intern(NAMES, "cudaEventRecord");
-  api_names[PH_STREAM_WAIT] = intern(NAMES, "cudaStreamWaitEvent");
-  api_names[PH_EXCHANGE] = intern(NAMES, "ncclCommInit");
-  api_names[PH_HOST_FUNC] = intern(NAMES, "cudaLaunchHostFunc");
+namespace phe {
+
+constexpr int64_t ROWS_WANTED = 1 << 17;  // rows that make it worth calling Python
+
+Engine::Engine(void *area)
+    : header_(static_cast<ph_header *>(area)), names_(texts_), stage_(static_cast<char *>(area)), rows_(stage_.size()),
+      devices_(*header_, progress_), launches_(prices_, rows_, stage_.size()),
+      waits_(stage_, devices_, rows_, names_, progress_), payloads_(stage_, waits_, names_, failure_),
+      links_(stage_, rows_), communication_(stage_, texts_, prices_, links_, payloads_, rows_, progress_, failure_),
+      completions_(communication_, links_, waits_, names_, rows_),
+      ingest_(stage_, devices_, texts_, names_, launches_, links_, communication_, payloads_, waits_, rows_, progress_,
+              failure_),
+      sweep_(stage_, devices_, links_, communication_, prices_, waits_, progress_, failure_) {
+  devices_.tell(completions_);
+  for (Rank &rank : stage_.ranks()) devices_.of(rank, 0);
 }
 
-int32_t Core::intern(Table table, const std::string &text) {
-  auto [it, fresh] = index[table].try_emplace(text, static_cast<int32_t>(texts[table].size()));
-  if (fresh) texts[table].push_back(text);
-  return it->second;
-}
-
-void Core::fail(std::string text) {
-  if (error.empty()) error = std::move(text);
-}
-
-void Core::advance() {
-  for (int round = 0; round < 1000000 && error.empty(); ++round) {
-    bool before = progressed;
-    progressed = false;
-    price_pairs();
-    for (Rank &rank : ranks)
-      for (auto &g : rank.gpus) {
-        if (g->dirty) run(*g);
-      }
-    bool again = progressed;
-    progressed = progressed || before;
+// Every GPU goes on by itself until none can.
+void Engine::advance() {
+  while (failure_.none()) {
+    bool before = progress_.moved;
+    progress_.moved = false;
+    communication_.price_transfers(ingest_.groups());
+    for (Rank &rank : stage_.ranks())
+      for (auto &device : rank.devices)
+        if (device->touched()) device->advance();
+    bool again = progress_.moved;
+    progress_.moved = again || before;
     if (!again) break;
   }
 }
 
-bool Core::all_done() const {
-  for (const Rank &rank : ranks) {
-    if (!rank.exited) return false;
-    if (rank.tail != load(&rank.control->head) && !rank.died) return false;
-  }
+bool Engine::all_done() {
+  for (const Rank &rank : stage_.ranks())
+    if (!rank.exited || (ingest_.behind(rank) && !rank.died)) return false;
   return true;
 }
 
-int64_t Core::frontier() {
-  int64_t least = NEVER;
-  for (Rank &rank : ranks) {
-    if (rank.exited) {
-      for (auto &g : rank.gpus)
-        if (!g->busy.empty()) least = std::min(least, g->now);
-      continue;
-    }
-    int64_t host = rank.requests.empty() ? rank.host : NEVER;
-    for (const Request &q : rank.requests) host = std::min(host, std::max(q.record.time, rank.host));
-    least = std::min(least, host);
-    for (auto &g : rank.gpus)
-      if (!g->busy.empty()) least = std::min(least, g->now);
-  }
-  return std::min(least, network.next());
+int Engine::run(int timeout_us) {
+  progress_.moved = false;
+  bool any = false;
+  for (Rank &rank : stage_.ranks()) any |= ingest_.consume(rank);
+  advance();
+  progress_.news = progress_.news || any || progress_.moved;
+  while (failure_.none() && !progress_.moved && !any && sweep_.run()) advance();
+  if (!failure_.none()) return PHE_ERROR;
+  int reason = any || progress_.moved ? PHE_MOVED : PHE_IDLE;
+  if (prices_.wanted()) reason |= PHE_PRICES;
+  if (rows_.waiting() >= ROWS_WANTED) reason |= PHE_ROWS;
+  if (reason == PHE_IDLE && all_done()) reason |= PHE_DONE;
+  if (reason != PHE_IDLE || timeout_us <= 0) return reason;
+  sleep(timeout_us);
+  return PHE_IDLE;
 }
 
-int Core::run_once(int timeout_us) {
-  progressed = false;
-  bool any = false;
-  for (Rank &rank : ranks) any |= consume(rank);
-  if (error.empty()) advance();
-  news = news || any || progressed;
-  while (error.empty() && !progressed && !any && sweep()) advance();
-  if (!error.empty()) return PHC_ERROR;
-  int reason = any || progressed ? PHC_MOVED : PHC_IDLE;
-  if (!wanted.empty()) reason |= PHC_PRICES;
-  if (row_count >= ROWS_WANTED) reason |= PHC_ROWS;
-  if (reason == PHC_IDLE && all_done()) reason |= PHC_DONE;
-  if (reason != PHC_IDLE || timeout_us <= 0) return reason;
-  store<uint32_t>(&header->sim_sleeping, 1);
+// Until a rank says something.
+void Engine::sleep(int timeout_us) {
+  store<uint32_t>(&header_->sim_sleeping, 1);
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
-  uint32_t bell = load(&header->doorbell);
+  uint32_t bell = load(&header_->doorbell);
   bool fresh = false;
-  for (Rank &rank : ranks) fresh = fresh || load(&rank.control->head) != rank.tail;
+  for (const Rank &rank : stage_.ranks()) fresh = fresh || ingest_.behind(rank);
   if (!fresh) {
     timespec t{timeout_us / 1000000, (timeout_us % 1000000) * 1000};
-    futex(&header->doorbell, FUTEX_WAIT, bell, &t);
+    futex(&header_->doorbell, FUTEX_WAIT, bell, &t);
   }
-  store<uint32_t>(&header->sim_sleeping, 0);
-  return PHC_IDLE;
+  store<uint32_t>(&header_->sim_sleeping, 0);
 }
 
-// Ranks asleep outside CUDA (and those that wait for bytes) hold nobody back any longer. The
-// earliest answer that this allows is given, and their clocks move to at least that moment.
-bool Core::overtake(const int32_t *sleepers, int count) {
+void Engine::price(int32_t id, const int64_t *durations, int count, int32_t name) {
+  Price &price = prices_.set(id, durations, count, name);
+  progress_.news = true;
+  launches_.priced(price);
+  auto operations = std::move(price.operations);
+  price.operations.clear();
+  for (auto &o : operations) communication_.settle(*o);
+}
+
+// ------------------------------------------------------------------ sleepers
+std::vector<Rank *> Engine::held(const int32_t *sleepers, int count) {
   std::vector<Rank *> held;
-  for (int i = 0; i < count; ++i) held.push_back(&ranks[sleepers[i]]);
-  for (Rank &rank : ranks) {
+  for (int i = 0; i < count; ++i) held.push_back(&stage_[static_cast<size_t>(sleepers[i])]);
+  for (Rank &rank : stage_.ranks()) {
     for (const Request &q : rank.requests)
-      if (q.data && !(q.record.flags & PH_F_HELPER)) held.push_back(&rank);
-    if (rank.player && rank.player->sleeps) held.push_back(&rank);
+      if (q.data && !q.helper()) held.push_back(&rank);
+    const Player *player = stage_.player(rank);
+    if (player && player->sleeps()) held.push_back(&rank);
   }
-  if (held.empty()) return false;
-  for (Rank *r : held) r->asleep = true;
-  released = -1;
-  news = true;
-  bool moved = sweep(true);
-  for (Rank *r : held) {
+  return held;
+}
+
+bool Engine::release_sleepers(const int32_t *sleepers, int count) {
+  std::vector<Rank *> ranks = held(sleepers, count);
+  if (ranks.empty()) {
+    advance();
+    return false;
+  }
+  for (Rank *r : ranks) r->asleep = true;
+  progress_.released = -1;
+  progress_.news = true;
+  bool moved = sweep_.run(true);
+  int by = progress_.released;
+  for (Rank *r : ranks) {
     r->asleep = false;
-    if (moved && swept > r->host) {
-      if (r->nap.since < 0) r->nap.since = r->host;
-      r->nap.until = swept;
-      r->nap.by = released;
-      r->nap.answers = released < 0 ? 0 : ranks[released].answered;
-      r->host = swept;
-      store(&r->control->floor, swept);
-    }
+    int64_t until = sweep_.reached();
+    if (!moved || until <= r->host) continue;
+    r->nap = {r->nap.since < 0 ? r->host : r->nap.since, until, by, by < 0 ? 0 : stage_[static_cast<size_t>(by)].answered};
+    r->host = until;
+    store(&r->control->floor, until);
   }
-  if (moved) ++overtakes;
+  releases_ += moved;
+  advance();
   return moved;
 }
 
-}  // namespace phc
+void Engine::rank_died(int index, int status) {
+  Rank &rank = stage_[static_cast<size_t>(index)];
+  while (!rank.exited && ingest_.behind(rank) && failure_.none()) ingest_.consume(rank);
+  if (rank.exited) return;
+  rank.exited = rank.died = true;
+  rank.status = status;
+  rank.requests.clear();
+  progress_.news = true;
+  for (auto &device : rank.devices) device->touch();
+}
+
+// ------------------------------------------------------------------ what it knows
+int64_t Engine::frontier() {
+  int64_t least = links_.network().next();
+  for (const Rank &rank : stage_.ranks()) {
+    for (auto &device : rank.devices)
+      if (!device->idle()) least = std::min(least, device->now());
+    if (rank.exited) continue;
+    int64_t host = rank.requests.empty() ? rank.host : NEVER;
+    for (const Request &q : rank.requests) host = std::min(host, std::max(q.record.time, rank.host));
+    least = std::min(least, host);
+  }
+  return least;
+}
+
+int64_t Engine::take_rows(ph_row *out, int64_t capacity, bool everything) {
+  int64_t until = NEVER;
+  if (rows_.must_gather()) {
+    // A communicator is numbered, and has its rows, when all have joined: nothing later goes before.
+    if (!everything) until = std::min(frontier(), communication_.first_unnumbered());
+    int64_t end = 0;
+    for (const Device *device : devices_.all()) end = std::max(end, device->now());
+    links_.write_carried(until, end);
+  }
+  return rows_.take(out, capacity, until, [&](ph_row &row) { communication_.rename(row); });
+}
+
+int64_t Engine::take_records(int rank, ph_record *out, int64_t capacity, bool everything) {
+  Recorder *from = stage_.recorder(stage_[static_cast<size_t>(rank)]);
+  return from ? from->take(out, capacity, everything) : 0;
+}
+
+const std::string &Engine::diagnosis() {
+  diagnosis_ = diagnose(stage_, communication_);
+  return diagnosis_;
+}
+
+phe_rank_state Engine::state_of(int rank) {
+  const Rank &r = stage_[static_cast<size_t>(rank)];
+  if (r.exited) return PHE_RANK_EXITED;
+  if (!r.started) return PHE_RANK_NOT_STARTED;
+  phe_rank_state state = PHE_RANK_RUNS;
+  for (const Request &q : r.requests)
+    if (!q.helper()) state = std::max(state, q.data ? PHE_RANK_WAITS_FOR_BYTES : PHE_RANK_WAITS);
+  return state;
+}
+
+phe_status Engine::status() {
+  phe_status out{};
+  int64_t latest = 0;
+  for (const Rank &r : stage_.ranks()) {
+    latest = std::max(latest, r.host);
+    for (auto &device : r.devices) latest = std::max(latest, device->now());
+    out.exited += r.exited;
+    out.alive += r.started && !r.exited;
+    out.blocked += !r.requests.empty();
+  }
+  int64_t least = frontier();
+  out.final_time = least == NEVER ? latest : least;
+  out.records = ingest_.records();
+  out.rows = rows_.waiting();
+  out.late = progress_.late;
+  out.steps = links_.steps();
+  out.releases = releases_;
+  out.device_peak = ingest_.device_peak();
+  return out;
+}
+
+}  // namespace phe

@@ -1,46 +1,59 @@
-// Power: what runs on a GPU draws watts, and a limiter moves the clock by how far their mean is from the cap.
-#include "state.h"
+#include "power.h"
 
 #include <math.h>
 
-namespace phc {
+#include <algorithm>
 
-constexpr double FINE = 8;    // steps of the limiter within the shorter of its two times
+namespace phe {
+
+constexpr double FINE = 8;         // steps of the integration within the shorter of the limiter's two times
 constexpr double REMEMBERED = 40;  // of the longer one, after which nothing is left of what was before
-constexpr double LOWEST_CLOCK = 0.3;
 
-// Brings the mean and the clock up to the GPU's time, before anything changes at it.
-void Core::feel(Gpu &gpu) {
-  if (power.budget <= 0 || gpu.now == gpu.felt) return;
-  double left = static_cast<double>(gpu.now - gpu.felt);
-  gpu.felt = gpu.now;
-  double appetite = gpu.rank->appetite, full = appetite * (gpu.dynamic + gpu.steady);
-  if (gpu.clock == 1.0 && gpu.mean <= power.budget && full <= power.budget) {
-    gpu.mean = full + (gpu.mean - full) * exp(-left / power.response);
-    return;
-  }
-  left = std::min(left, REMEMBERED * std::max(power.response, power.reaction));
-  double fine = std::min(power.response, power.reaction) / FINE;
+void Power::advance(int64_t now) {
+  if (limit_.budget_watts <= 0 || now == now_) return;
+  double left = static_cast<double>(now - now_);
+  now_ = now;
+  double full = factor_ * (dynamic_ + steady_);
+  if (clock_ == 1.0 && mean_ <= limit_.budget_watts && full <= limit_.budget_watts)
+    mean_ = full + (mean_ - full) * exp(-left / limit_.response_ns);
+  else
+    relax(left);
+}
+
+// The clock and the mean follow each other.
+void Power::relax(double left) {
+  left = std::min(left, REMEMBERED * std::max(limit_.response_ns, limit_.reaction_ns));
+  double fine = std::min(limit_.response_ns, limit_.reaction_ns) / FINE;
   while (left > 0) {
-    double step = std::min(left, fine), kept = exp(-step / power.response);
-    double drawn = appetite * (gpu.dynamic * pow(gpu.clock, power.exponent) + gpu.steady);
-    double mean = drawn + (gpu.mean - drawn) * (1 - kept) * power.response / step;  // within the step
-    gpu.mean = drawn + (gpu.mean - drawn) * kept;
-    gpu.clock = std::clamp(gpu.clock + step / power.reaction * (1 - mean / power.budget), LOWEST_CLOCK, 1.0);
+    double step = std::min(left, fine), kept = exp(-step / limit_.response_ns);
+    double drawn = factor_ * (dynamic_ * pow(clock_, limit_.exponent) + steady_);
+    double mean = drawn + (mean_ - drawn) * (1 - kept) * limit_.response_ns / step;  // within the step
+    mean_ = drawn + (mean_ - drawn) * kept;
+    clock_ = std::clamp(clock_ + step / limit_.reaction_ns * (1 - mean / limit_.budget_watts), limit_.lowest_clock, 1.0);
     left -= step;
   }
 }
 
-// What runs now draws at full clock, by the speed that each has.
-void Core::draw(Gpu &gpu) {
-  gpu.dynamic = gpu.steady = 0;
-  if (power.budget <= 0) return;
-  for (Stream *s : gpu.busy) {
+void Power::draw_alone(const Item &item) {
+  dynamic_ = item.profile.dynamic_watts;
+  steady_ = item.profile.steady_watts;
+}
+
+void Power::draw(const std::vector<Stream *> &busy) {
+  dynamic_ = steady_ = 0;
+  if (limit_.budget_watts <= 0) return;
+  for (const Stream *s : busy) {
     const Item &item = s->queue.front();
     if (!item.running) continue;
-    gpu.dynamic += item.nature.dynamic * item.rate;
-    gpu.steady += item.type == COMM ? power.communication : item.nature.steady * item.rate;
+    dynamic_ += item.profile.dynamic_watts * item.rate;
+    steady_ += item.type == Item::COMM ? limit_.communication_watts : item.profile.steady_watts * item.rate;
   }
 }
 
-}  // namespace phc
+double Power::stretch(const Item &item) const {
+  const phe_kernel_profile &p = item.profile;
+  double clock = p.clock_bound > 0 ? clock_ : 1.0;
+  return clock < p.clock ? 1.0 + p.clock_bound * (p.clock / clock - 1.0) : 1.0;
+}
+
+}  // namespace phe

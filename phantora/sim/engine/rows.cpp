@@ -1,14 +1,14 @@
-// Finished work as rows of the log, in the order of the log.
-#include "state.h"
+#include "rows.h"
 
+#include <algorithm>
 #include <tuple>
 
-namespace phc {
+namespace phe {
 
-ph_row Core::row(ph_row_kind kind, const Rank &rank, int64_t start, int64_t end) {
+ph_row RowLog::row(ph_row_kind kind, int rank, int64_t start, int64_t end) {
   ph_row r{};
-  r.kind = kind;
-  r.rank = rank.index;
+  r.kind = static_cast<uint8_t>(kind);
+  r.rank = rank;
   r.stream = r.name = r.sig = r.price = r.comm = -1;
   r.start = start;
   r.end = end;
@@ -18,9 +18,29 @@ ph_row Core::row(ph_row_kind kind, const Rank &rank, int64_t start, int64_t end)
   return r;
 }
 
-void Core::emit(std::deque<ph_row> &lane, const ph_row &r) {
-  lane.push_back(r);
-  ++row_count;
+void RowLog::add(const ph_row &r, Lane lane) {
+  places_.push_back({r.end, r.rank, lane, picked_.size()});
+  picked_.push_back(r);
+}
+
+void RowLog::pick(std::deque<ph_row> &list, Lane lane, int64_t until, const std::function<void(ph_row &)> &rename) {
+  while (!list.empty() && (until == NEVER || list.front().end < until)) {
+    add(list.front(), lane);
+    list.pop_front();
+    ph_row &r = picked_.back();
+    if (r.kind == PH_ROW_COLLECTIVE || r.kind == PH_ROW_SENDRECV) rename(r);
+  }
+}
+
+void RowLog::pick_unordered(std::vector<ph_row> &list, Lane lane, int64_t until) {
+  std::vector<ph_row> keep;
+  for (ph_row &r : list) {
+    if (until == NEVER || r.end < until)
+      add(r, lane);
+    else
+      keep.push_back(r);
+  }
+  list.swap(keep);
 }
 
 // Of flows (and stretches of links, told by their name) that end together at one rank.
@@ -28,71 +48,39 @@ static auto network_order(const ph_row &r) {
   return std::make_tuple(r.kind, r.kind == PH_ROW_LINK ? r.name : r.comm, r.seq, r.value, r.part, r.start);
 }
 
-int64_t Core::take_rows(ph_row *out, int64_t capacity, bool everything) {
-  if (ready_rows.empty()) {
-    int64_t until = everything ? NEVER : frontier();
-    // A communicator is numbered, and has its rows, when all have joined: nothing later goes before.
-    if (unnumbered && !everything)
-      for (const auto &comm : comms)
-        for (auto &[rank, joined] : comm->waiting_rows) until = std::min(until, joined);
-    struct Key {
-      int64_t end;
-      int32_t rank, lane;
-      size_t seq;
-    };
-    std::vector<Key> keys;
-    std::vector<ph_row> picked;
-    auto pick = [&](std::deque<ph_row> &lane, int32_t rank, int32_t which) {
-      while (!lane.empty() && (everything || lane.front().end < until)) {
-        keys.push_back({lane.front().end, rank, which, keys.size()});
-        picked.push_back(lane.front());
-        lane.pop_front();
-        ph_row &r = picked.back();
-        if (r.kind != PH_ROW_COLLECTIVE && r.kind != PH_ROW_SENDRECV) continue;
-        const Comm &comm = *comms[r.comm];
-        r.comm = comm.number;
-        if (r.kind == PH_ROW_SENDRECV && r.value >= 0) r.value = comm.ranks[r.value];
-      }
-    };
-    auto pick_unordered = [&](std::vector<ph_row> &list, int32_t which) {
-      std::vector<ph_row> keep;
-      for (ph_row &r : list) {
-        if (everything || r.end < until) {
-          keys.push_back({r.end, r.rank, which, keys.size()});
-          picked.push_back(r);
-        } else {
-          keep.push_back(r);
-        }
-      }
-      list.swap(keep);
-    };
-    if (flow_rows) busy_rows(until);
-    pick_unordered(pending_comm_rows, 0);
-    pick_unordered(network_rows, 3);
-    for (Rank &rank : ranks) {
-      pick(rank.host_rows, rank.index, 1);
-      pick(rank.gpu_rows, rank.index, 2);
-    }
-    // Rows of communicators and of the network may come in any real order.
-    std::sort(keys.begin(), keys.end(), [&](const Key &a, const Key &b) {
-      if (a.end != b.end) return a.end < b.end;
-      if (a.rank != b.rank) return a.rank < b.rank;
-      if (a.lane != b.lane) return a.lane < b.lane;
-      const ph_row &x = picked[a.seq], &y = picked[b.seq];
-      if (a.lane == 0) return x.comm < y.comm;
-      if (a.lane == 3) return network_order(x) < network_order(y);
-      return a.seq < b.seq;
-    });
-    ready_rows.reserve(keys.size());
-    for (auto it = keys.rbegin(); it != keys.rend(); ++it) ready_rows.push_back(picked[it->seq]);
+bool RowLog::before(const Place &a, const Place &b) const {
+  if (a.end != b.end) return a.end < b.end;
+  if (a.rank != b.rank) return a.rank < b.rank;
+  if (a.lane != b.lane) return a.lane < b.lane;
+  const ph_row &x = picked_[a.position], &y = picked_[b.position];
+  if (a.lane == COMMUNICATORS) return x.comm < y.comm;
+  if (a.lane == NETWORK) return network_order(x) < network_order(y);
+  return a.position < b.position;
+}
+
+void RowLog::gather(int64_t until, const std::function<void(ph_row &)> &rename) {
+  picked_.clear();
+  places_.clear();
+  pick_unordered(communicators_, COMMUNICATORS, until);
+  pick_unordered(network_, NETWORK, until);
+  for (size_t rank = 0; rank < host_.size(); ++rank) {
+    pick(host_[rank], HOST, until, rename);
+    pick(device_[rank], DEVICE, until, rename);
   }
+  std::sort(places_.begin(), places_.end(), [&](const Place &a, const Place &b) { return before(a, b); });
+  ready_.reserve(places_.size());
+  for (auto it = places_.rbegin(); it != places_.rend(); ++it) ready_.push_back(picked_[it->position]);
+}
+
+int64_t RowLog::take(ph_row *out, int64_t capacity, int64_t until, const std::function<void(ph_row &)> &rename) {
+  if (ready_.empty()) gather(until, rename);
   int64_t n = 0;
-  while (n < capacity && !ready_rows.empty()) {
-    out[n++] = ready_rows.back();
-    ready_rows.pop_back();
+  while (n < capacity && !ready_.empty()) {
+    out[n++] = ready_.back();
+    ready_.pop_back();
   }
-  row_count -= n;
+  count_ -= n;
   return n;
 }
 
-}  // namespace phc
+}  // namespace phe

@@ -77,7 +77,7 @@ class _Look:
     """Seconds in which it ran, waited for a processor or the disk, or was stopped."""
 
 
-class Stillness:
+class IdleDetector:
     """Watches processes from a moment on at which the simulation stood still."""
 
     def __init__(self) -> None:

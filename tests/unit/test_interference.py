@@ -16,9 +16,9 @@ from phantora.hardware import load_cluster, load_gpu
 from phantora.hardware.topology import Flow
 from phantora.sim.collectives import CollectiveModel
 from phantora.sim.engine import library as native
-from phantora.sim.nature import FIRST_CHANNEL_SMS, beside_communication, feels_kernels, nature_of, pace_taken
+from phantora.sim.kernel_profile import communication_feels, communication_slowdown, interference, profile_of
 from phantora.wire import layout
-from tests.support.fakeranks import GRID, Bench
+from tests.support.fakeranks import GRID, Bench, timing
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "device" / "results"
 H200 = load_gpu("H200")
@@ -27,13 +27,14 @@ ALONE = 100  # ns of a collective of the bench's ranks
 
 @pytest.fixture
 def make(engine_library: Path) -> Callable[..., Bench]:
-    def build(world: int = 2, feels: float = 1.0, **nature: float) -> Bench:
+    def build(world: int = 2, slowed: float = 1.0, **profile: float) -> Bench:
         bench = Bench.create(engine_library, world)
         links = [bench.engine.add_link(1e12, -1, [rank]) for rank in range(world)]
         flows = [Flow(rank, (rank + 1) % world, (links[rank],), ALONE, 1e9) for rank in range(world)]
         bench.flows = lambda request: (0, flows)
-        bench.nature = native.KernelNature(**{"company": 1.0, "after": 1.0, "clock": 1.0, **nature})
-        bench.feels = feels
+        usual = {"interference": 1.0, "interference_behind": 1.0, "clock": 1.0}
+        bench.profile = native.KernelProfile(**{**usual, **profile})
+        bench.slowed = slowed
         for index, rank in enumerate(bench.ranks):
             rank.communicator(1, world, index)
             rank.stream(8)
@@ -52,7 +53,7 @@ def finish(bench: Bench) -> dict[tuple[str, int], tuple[int, int]]:
 
 
 @pytest.mark.parametrize(
-    ("takes", "feels", "kernel", "took"),
+    ("slowdown", "slowed", "kernel", "took"),
     [
         (0.5, 1.0, 1000, 200),  # all the time at half its pace
         (0.5, 0.5, 1000, 133),
@@ -62,9 +63,9 @@ def finish(bench: Bench) -> dict[tuple[str, int], tuple[int, int]]:
     ],
 )
 def test_a_collective_loses_pace_beside_kernels(
-    make: Callable[..., Bench], takes: float, feels: float, kernel: int, took: int
+    make: Callable[..., Bench], slowdown: float, slowed: float, kernel: int, took: int
 ) -> None:
-    bench = make(takes=takes, feels=feels)
+    bench = make(communication_slowdown=slowdown, slowed=slowed)
     for rank in bench.ranks:
         rank.collective(1, 4, stream=9, at=0)
         rank.kernel(f"k:{kernel}", at=0)
@@ -72,7 +73,7 @@ def test_a_collective_loses_pace_beside_kernels(
 
 
 def test_the_slowest_member_decides(make: Callable[..., Bench]) -> None:
-    bench = make(takes=0.5)
+    bench = make(communication_slowdown=0.5)
     for rank in bench.ranks:
         rank.collective(1, 4, stream=9, at=0)
     bench.ranks[1].kernel("k:1000", at=0)
@@ -81,7 +82,7 @@ def test_the_slowest_member_decides(make: Callable[..., Bench]) -> None:
 
 
 def test_what_was_lost_while_it_waited_for_members_does_not_count(make: Callable[..., Bench]) -> None:
-    bench = make(takes=0.5)
+    bench = make(communication_slowdown=0.5)
     zero, one = bench.ranks
     zero.collective(1, 4, stream=9, at=0)
     zero.kernel("k:400", at=0)
@@ -90,7 +91,7 @@ def test_what_was_lost_while_it_waited_for_members_does_not_count(make: Callable
 
 
 def test_the_next_collective_begins_after_the_slowed_one(make: Callable[..., Bench]) -> None:
-    bench = make(takes=0.5)
+    bench = make(communication_slowdown=0.5)
     for rank in bench.ranks:
         rank.collective(1, 4, stream=9, at=0)
         rank.kernel("k:200", at=0)
@@ -122,7 +123,7 @@ def test_communication_finds_room(make: Callable[..., Bench], priority_stream: i
 def test_communication_loses_to_a_kernel_that_is_queued(make: Callable[..., Bench]) -> None:
     """An event lets the collective go at 50; the other stream goes on 10 ns later, but sooner than it can start."""
     bench = make()
-    bench.engine.set_timing(0, 10, 10)
+    bench.engine.set_timing(timing(10, 10))
     for rank in bench.ranks:
         rank.kernel("a:50", at=0)
         rank.emit("EVENT_RECORD", id=1, at=0)
@@ -152,7 +153,7 @@ def test_a_collective_that_waits_for_room_has_not_arrived(make: Callable[..., Be
 @pytest.mark.parametrize("product", [False, True])
 def test_communication_that_was_there_first_costs_more(make: Callable[..., Bench], product: bool) -> None:
     """200 ns of a kernel, beside a collective of 100 ns that comes at 0 or, to a running product, at 10."""
-    bench = make(company=2.0, after=4.0)
+    bench = make(interference=2.0, interference_behind=4.0)
     for rank in bench.ranks:
         if product:
             rank.emit("KERNEL", id=rank.name("k:200"), **GRID | {"grid_x": 10**6},
@@ -179,7 +180,7 @@ def test_products_lose_the_waves_that_they_lose_on_a_real_gpu() -> None:
         tiles = gemm.tiles_of(row["cuda_kernel"], gemm.Product(n, m, k))  # the library's m is torch's n
         price = Price((1000,), "gemm", "measured", 0.0, 0.0, tiles=tiles)
         slower = row["together_us"] / alone[row["kernel"]]
-        assert beside_communication(H200, price) == pytest.approx(slower, rel=0.07), row
+        assert interference(H200, price) == pytest.approx(slower, rel=0.07), row
         checked += 1
     assert checked > 15
 
@@ -187,8 +188,8 @@ def test_products_lose_the_waves_that_they_lose_on_a_real_gpu() -> None:
 def test_products_lose_pairs_of_sms_to_communication_that_was_there_first() -> None:
     """384 tiles of 128 x 256: 127 us alone, 205 us behind an all-reduce of 202 us, in a trace of Megatron on 4 H200."""
     price = Price((127_000,), "gemm", "measured", 0.0, 0.0, tiles=384)
-    assert beside_communication(H200, price, FIRST_CHANNEL_SMS) == pytest.approx(205 / 127, rel=0.03)
-    assert beside_communication(H200, price) < 1.4
+    assert interference(H200, price, behind=True) == pytest.approx(205 / 127, rel=0.03)
+    assert interference(H200, price) < 1.4
 
 
 def beside() -> list[dict[str, Any]]:
@@ -198,7 +199,7 @@ def beside() -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("company", "cls"),
+    ("beside_what", "cls"),
     [
         ("mm 4096 4096 4096", "gemm"),
         ("mm 8192 8192 2048", "gemm"),
@@ -210,21 +211,21 @@ def beside() -> list[dict[str, Any]]:
         ("rms_norm 8 MiB again", "normalization"),
     ],
 )
-def test_all_reduces_lose_what_they_lose_on_a_real_gpu(company: str, cls: str) -> None:
+def test_all_reduces_lose_what_they_lose_on_a_real_gpu(beside_what: str, cls: str) -> None:
     (alone,) = (row["transfer_us"][2] for row in beside() if row["company"] == "none")
-    rows = [row for row in beside() if row["company"] == company]
+    rows = [row for row in beside() if row["company"] == beside_what]
     assert len(rows) == 2  # of either priority
     for row in rows:
         price = Price((round(row["alone_us"] * 1e3),), cls, "measured", 0.0, row["bytes"])
-        simulated = 1.0 / (1.0 - pace_taken(Machine(H200), price))
+        simulated = 1.0 / (1.0 - communication_slowdown(Machine(H200), price))
         assert simulated == pytest.approx(row["transfer_us"][2] / alone, rel=0.1), row
 
 
 def test_small_and_remote_neighbours_cost_nothing() -> None:
     small = Price((6_000,), "elementwise", "measured", 0.0, 16e6)
-    assert pace_taken(Machine(H200), small) < 0.01
-    assert nature_of(Machine(H200), small).takes == pace_taken(Machine(H200), small)
-    assert (feels_kernels(True).takes, feels_kernels(False).takes) == (1.0, 0.0)
+    assert communication_slowdown(Machine(H200), small) < 0.01
+    assert profile_of(Machine(H200), small).communication_slowdown == communication_slowdown(Machine(H200), small)
+    assert (communication_feels(True), communication_feels(False)) == (1.0, 0.0)
 
 
 def test_flows_name_the_gpus_at_their_ends() -> None:

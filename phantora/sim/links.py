@@ -11,7 +11,7 @@ from phantora.sim.engine import library as native
 from phantora.sim.whatif import WhatIf
 
 
-class Wires:
+class Links:
     """The links of `topology` in `engine`, numbered alike. GPU g of the topology is rank g.
 
     Raises PhantoraError if `what_if` names what is not there.

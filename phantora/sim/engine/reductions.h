@@ -1,16 +1,15 @@
 // The bytes of small collectives, computed from every member's contribution.
 #pragma once
 #include <math.h>
-#include <stdint.h>
 #include <string.h>
 
 #include <algorithm>
 #include <string>
 #include <vector>
 
-#include "phantora_wire.h"
+#include "basics.h"
 
-namespace phc {
+namespace phe {
 
 inline float half_to_float(uint16_t h) {
   int exponent = h >> 10 & 31, mantissa = h & 1023;
@@ -81,22 +80,22 @@ std::string reduce_as(const std::vector<const std::string *> &parts, int op, dou
 }
 
 inline std::string reduce(const std::vector<const std::string *> &parts, int dtype, int op, double scale) {
-#define PHC_PLAIN(T) \
+#define PHE_PLAIN(T) \
   return reduce_as<T, T>(parts, op, scale, [](T v) { return v; }, [](T v) { return v; })
   switch (dtype) {
-    case 0: PHC_PLAIN(int8_t);
-    case 1: PHC_PLAIN(uint8_t);
-    case 2: PHC_PLAIN(int32_t);
-    case 3: PHC_PLAIN(uint32_t);
-    case 4: PHC_PLAIN(int64_t);
-    case 5: PHC_PLAIN(uint64_t);
+    case 0: PHE_PLAIN(int8_t);
+    case 1: PHE_PLAIN(uint8_t);
+    case 2: PHE_PLAIN(int32_t);
+    case 3: PHE_PLAIN(uint32_t);
+    case 4: PHE_PLAIN(int64_t);
+    case 5: PHE_PLAIN(uint64_t);
     case 6: return reduce_as<uint16_t, float>(parts, op, scale, half_to_float, float_to_half);
-    case 7: PHC_PLAIN(float);
-    case 8: PHC_PLAIN(double);
+    case 7: PHE_PLAIN(float);
+    case 8: PHE_PLAIN(double);
     case 9: return reduce_as<uint16_t, float>(parts, op, scale, bf16_to_float, float_to_bf16);
     default: return std::string(parts[0]->size(), '\0');  // fp8 sums are data of large tensors: zero
   }
-#undef PHC_PLAIN
+#undef PHE_PLAIN
 }
 
 inline std::string slice(const std::string &data, size_t index, size_t bytes) {
@@ -108,11 +107,11 @@ inline std::string slice(const std::string &data, size_t index, size_t bytes) {
 
 // What member `me` receives. `record` is its COLLECTIVE record.
 inline std::string collective_result(const ph_record &record, int me, const std::vector<const std::string *> &parts, double scale) {
-  static const size_t sizes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
-  int kind = static_cast<int>(record.a & 0xff), dtype = static_cast<int>(record.a >> 8 & 0xff);
-  int op = static_cast<int>(record.a >> 16 & 0xff);
-  size_t root = record.a >> 32;
-  size_t element = dtype < 12 ? sizes[dtype] : 1, chunk = record.b * element;
+  static const size_t sizes[] = PH_NCCL_DTYPE_BYTES;
+  const ph_collective_fields &call = record.collective;
+  int kind = call.coll, dtype = call.dtype, op = call.redop;
+  size_t root = static_cast<uint32_t>(call.root);
+  size_t element = static_cast<size_t>(dtype) < std::size(sizes) ? sizes[dtype] : 1, chunk = call.count * element;
   std::string out;
   switch (kind) {
     case PH_COLL_ALL_REDUCE:
@@ -138,4 +137,4 @@ inline std::string collective_result(const ph_record &record, int me, const std:
   }
 }
 
-}  // namespace phc
+}  // namespace phe

@@ -244,7 +244,7 @@ def test_collective_starts_when_the_last_rank_arrives(make: Callable[[int], Benc
 
 def test_kernels_beside_a_collective_are_slower(make: Callable[[int], Bench]) -> None:
     bench = make(2)
-    bench.nature = native.KernelNature(company=1.0, after=2.0, clock=1.0)
+    bench.profile = native.KernelProfile(interference=1.0, interference_behind=2.0, clock=1.0)
     for index, rank in enumerate(bench.ranks):
         rank.communicator(1, 2, index)
         rank.stream(8, priority=-1)
@@ -400,7 +400,7 @@ def test_exchange_returns_all_parts_in_order(make: Callable[[int], Bench]) -> No
         assert rank.payload("all") == expected
 
 
-def test_asleep_ranks_are_overtaken_and_moved_forward(make: Callable[[int], Bench]) -> None:
+def test_asleep_ranks_are_released_and_moved_forward(make: Callable[[int], Bench]) -> None:
     """Rank 1 sleeps outside CUDA for something that rank 0 does after its wait."""
     bench = make(2)
     zero, one_ = bench.ranks
@@ -412,7 +412,7 @@ def test_asleep_ranks_are_overtaken_and_moved_forward(make: Callable[[int], Benc
     zero.ask("sync", "STREAM_SYNC", stream=0)
     bench.run()
     assert zero.answer("sync") is None
-    assert bench.engine.overtake([1])
+    assert bench.engine.release_sleepers([1])
     assert zero.answer("sync") == (0, 100)
     assert int(one_.control["floor"][0]) == 100
     one_.kernel("k:1", at=130)
@@ -439,11 +439,11 @@ def test_a_query_that_finds_nothing_done_is_an_answer(make: Callable[[int], Benc
     two.ask("sync", "STREAM_SYNC", stream=0)
     bench.run()
     assert zero.answer("query") is None
-    assert bench.engine.overtake([])
+    assert bench.engine.release_sleepers([])
     assert zero.answer("query") == (1, -1) and two.answer("sync") is None
     assert int(one_.control["floor"][0]) == 500
     zero.exit()
-    assert bench.engine.overtake([])
+    assert bench.engine.release_sleepers([])
     assert two.answer("sync") == (0, 800)
     two.exit()
     one_.collective(1, 40, stream=8, at=900)
@@ -465,7 +465,7 @@ def test_who_waits_for_room_does_without_in_the_end(make: Callable[[int], Bench]
     one_.collective(2, 4, data=b"abcd", ticket=5, at=20)
     one_.ask("bytes", "PAYLOAD", ticket=5)
     bench.run()
-    assert not bench.engine.overtake([]) and zero.answer("room") is None
+    assert not bench.engine.release_sleepers([]) and zero.answer("room") is None
     assert bench.engine.give_room() and zero.answer("room") == (0, 30)
     assert not bench.engine.give_room()
 

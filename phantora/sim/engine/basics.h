@@ -1,0 +1,62 @@
+// What every part of the engine uses: constants, atomics, the state of a turn.
+#pragma once
+#include "phantora_engine.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <stdint.h>
+
+#include <string>
+#include <utility>
+
+namespace phe {
+
+constexpr int64_t NEVER = INT64_MAX;
+
+// What the engine has done since somebody last looked.
+struct Progress {
+  bool moved = false;  // something has happened or was answered
+  bool news = true;    // something has come in since the last sweep
+  int released = -1;   // rank whose host was answered last
+  int64_t late = 0;    // launches that came after their GPU's time
+};
+
+// The first thing that went wrong ends the run.
+class Failure {
+ public:
+  void set(std::string text) {
+    if (text_.empty()) text_ = std::move(text);
+  }
+  bool none() const { return text_.empty(); }
+  const std::string &text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+// The bytes by which a price is found.
+class Key {
+ public:
+  template <typename T>
+  Key &add(T value) {
+    bytes_.append(reinterpret_cast<const char *>(&value), sizeof value);
+    return *this;
+  }
+  const std::string &bytes() const { return bytes_; }
+
+ private:
+  std::string bytes_;
+};
+
+inline long futex(const uint32_t *address, int op, uint32_t value, const timespec *timeout) {
+  return syscall(SYS_futex, address, op, value, timeout, nullptr, 0);
+}
+template <typename T>
+T load(const T *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+template <typename T>
+void store(T *p, T v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+
+}  // namespace phe

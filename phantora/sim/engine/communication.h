@@ -1,0 +1,105 @@
+// Communicators, and what their members do together: who takes part, when it begins, when it has ended.
+#pragma once
+#include "links.h"
+#include "payloads.h"
+
+#include <map>
+
+namespace phe {
+
+class Communication {
+ public:
+  Communication(Stage &stage, Texts &texts, Prices &prices, Links &links, Payloads &payloads, RowLog &rows,
+                Progress &progress, Failure &failure)
+      : stage_(stage), texts_(texts), prices_(prices), links_(links), payloads_(payloads), rows_(rows),
+        progress_(progress), failure_(failure), local_(stage.size()) {}
+
+  // ---- communicators.cpp
+  void create(Rank &rank, const ph_record &r, const std::string &label);
+  void destroy(const Rank &rank, uint32_t id) { local_[static_cast<size_t>(rank.index)].erase(id); }
+  const Communicator &communicator(int32_t number) const { return *communicators_[static_cast<size_t>(number)]; }
+  // The communicator that `rank` calls `id`, nullptr if there is none.
+  const Communicator *find(const Rank &rank, uint32_t id) const;
+  // Makes a row's numbers those of the log.
+  void rename(ph_row &row) const;
+  // Rows before this moment may still come: of communicators that some member has not joined.
+  int64_t first_unnumbered() const;
+
+  // ---- collectives.cpp, transfers.cpp: members join
+  void join_collective(Rank &rank, const ph_record &r, std::string data, const std::shared_ptr<Launch> &launch);
+  void join_transfer(Rank &rank, const ph_record &r, std::string data, const std::shared_ptr<Launch> &launch);
+  // Prices the transfers whose sides are both known; not those of a group that is still being said.
+  void price_transfers(const std::vector<std::shared_ptr<Launch>> &groups);
+
+  // ---- activities.cpp: it happens
+  // The stream has reached the kernel.
+  void arrive(Launch &launch, int64_t time);
+  // Begins the operation, if all its members are there and its price is known.
+  void settle(Operation &o);
+  // A flow class has ended.
+  void flow_ended(const phn::Ended &ended);
+  const Activity &activity(int64_t tag) const { return activities_[static_cast<size_t>(tag)]; }
+  const std::vector<std::shared_ptr<Operation>> &open_operations() const { return open_operations_; }
+  // Devices some of whose communication has ended since the last call.
+  void take_ended(std::vector<Device *> &out) {
+    out.clear();
+    std::swap(out, ended_);
+  }
+  // Calls f(launch or nullptr, rank or -1) for every member.
+  template <typename F>
+  void members(Operation &o, F f) const;
+
+  // ---- in words (diagnosis.cpp)
+  static std::string describe(const ph_record &collective);
+  static std::string describe(const Communicator &comm);
+
+ private:
+  Communicator *used(const Rank &rank, uint32_t id, int32_t &number);
+  void write_rows(Communicator &comm);
+  bool agrees(const Communicator &comm, const Collective &c, const Rank &rank, const ph_record &r);
+  void deliver(const Communicator &comm, Collective &c);
+  void price(const std::shared_ptr<Collective> &c, const ph_collective_fields &call);
+  void price(const std::shared_ptr<Transfer> &t);
+  bool agrees(const Communicator &comm, const Transfer &t);
+  void open(const std::shared_ptr<Operation> &o);
+  void settle(Collective &c);
+  void settle(Transfer &t);
+  void begin(Operation &o, Activity activity, int64_t arrival, int64_t time);
+  int32_t fresh_tag();
+  void finish(int32_t tag, int64_t time);
+  void finish_part(Launch &l, const Launch &last, int64_t arrival, int64_t end);
+  void slow_down(const phn::Ended &ended);
+
+  Stage &stage_;
+  Texts &texts_;
+  Prices &prices_;
+  Links &links_;
+  Payloads &payloads_;
+  RowLog &rows_;
+  Progress &progress_;
+  Failure &failure_;
+  std::vector<std::unique_ptr<Communicator>> communicators_;
+  std::map<std::pair<uint64_t, uint64_t>, int32_t> by_key_;
+  std::vector<std::unordered_map<uint32_t, int32_t>> local_;  // by rank: its own id -> number
+  int unnumbered_ = 0;  // communicators that some member has not joined
+  std::vector<std::shared_ptr<Transfer>> matched_;          // not yet priced: groups must be whole first
+  std::vector<std::shared_ptr<Operation>> open_operations_;  // some member is there, they have not begun
+  std::vector<Activity> activities_;                        // by tag
+  std::vector<int32_t> free_activities_;
+  std::vector<Device *> ended_;
+};
+
+template <typename F>
+void Communication::members(Operation &o, F f) const {
+  const Communicator &comm = communicator(o.comm);
+  if (o.transfer) {
+    auto &t = static_cast<Transfer &>(o);
+    f(t.send.launch.get(), comm.ranks[static_cast<size_t>(t.src)]);
+    f(t.recv.launch.get(), comm.ranks[static_cast<size_t>(t.dst)]);
+  } else {
+    auto &all = static_cast<Collective &>(o).members;
+    for (size_t i = 0; i < all.size(); ++i) f(all[i].launch.get(), comm.ranks[i]);
+  }
+}
+
+}  // namespace phe

@@ -1,0 +1,84 @@
+// Communicators: who is a member, and what the log calls them.
+#include "communication.h"
+
+namespace phe {
+
+void Communication::create(Rank &rank, const ph_record &r, const std::string &label) {
+  const ph_comm_fields &call = r.comm;
+  auto [it, fresh] = by_key_.try_emplace({call.key_hi, call.key_lo}, static_cast<int32_t>(communicators_.size()));
+  if (fresh) {
+    communicators_.push_back(std::make_unique<Communicator>());
+    Communicator &c = *communicators_.back();
+    c.members = static_cast<int>(call.members);
+    c.ranks.assign(call.members, -1);
+    c.local.assign(call.members, 0);
+    c.sequence.assign(call.members, 0);
+    c.label = label;
+    ++unnumbered_;
+  }
+  Communicator &c = *communicators_[static_cast<size_t>(it->second)];
+  std::string who = std::to_string(rank.index);
+  if (call.rank >= c.ranks.size()) return failure_.set("rank " + who + " joined a communicator beyond its size");
+  if (c.ranks[call.rank] >= 0)
+    return failure_.set("ranks " + std::to_string(c.ranks[call.rank]) + " and " + who + " are the same member of a communicator");
+  c.ranks[call.rank] = rank.index;
+  c.local[call.rank] = r.id;
+  local_[static_cast<size_t>(rank.index)][r.id] = it->second;
+  c.waiting_rows.emplace_back(rank.index, r.time);
+  if (++c.created < c.members) return;
+  --unnumbered_;
+  write_rows(c);
+}
+
+void Communication::write_rows(Communicator &c) {
+  // A number that depends on the program alone: the lowest member's count of communicators.
+  size_t lowest = static_cast<size_t>(std::min_element(c.ranks.begin(), c.ranks.end()) - c.ranks.begin());
+  c.number = static_cast<int32_t>(c.local[lowest] * stage_.size() + static_cast<size_t>(c.ranks[lowest]));
+  std::string members;
+  for (size_t i = 0; i < c.ranks.size(); ++i) members += (i ? "," : "") + std::to_string(c.ranks[i]);
+  int32_t sig = texts_.intern(PHE_SIGNATURES, "{\"op\":\"communicator\",\"args\":[[" + members + "]]}");
+  int32_t name = texts_.name(c.label.empty() ? "communicator" : c.label);
+  for (auto &[index, time] : c.waiting_rows) {
+    ph_row row = RowLog::row(PH_ROW_COMMUNICATOR, index, time, time);
+    row.comm = c.number;
+    row.name = name;
+    row.sig = sig;
+    row.id = -static_cast<int64_t>(c.number) - 2;
+    rows_.communicator(row);
+  }
+  c.waiting_rows.clear();
+}
+
+const Communicator *Communication::find(const Rank &rank, uint32_t id) const {
+  const auto &mine = local_[static_cast<size_t>(rank.index)];
+  auto found = mine.find(id);
+  return found == mine.end() ? nullptr : &communicator(found->second);
+}
+
+// The same for a member that uses it: fails if there is none.
+Communicator *Communication::used(const Rank &rank, uint32_t id, int32_t &number) {
+  const auto &mine = local_[static_cast<size_t>(rank.index)];
+  auto found = mine.find(id);
+  if (found == mine.end()) {
+    failure_.set("rank " + std::to_string(rank.index) + " used a communicator that does not exist");
+    return nullptr;
+  }
+  number = found->second;
+  return communicators_[static_cast<size_t>(number)].get();
+}
+
+void Communication::rename(ph_row &row) const {
+  const Communicator &comm = communicator(row.comm);
+  row.comm = comm.number;
+  if (row.kind == PH_ROW_SENDRECV && row.value >= 0) row.value = comm.ranks[static_cast<size_t>(row.value)];
+}
+
+int64_t Communication::first_unnumbered() const {
+  int64_t first = NEVER;
+  if (!unnumbered_) return first;
+  for (const auto &comm : communicators_)
+    for (auto &[rank, joined] : comm->waiting_rows) first = std::min(first, joined);
+  return first;
+}
+
+}  // namespace phe

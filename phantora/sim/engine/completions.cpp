@@ -1,0 +1,68 @@
+#include "completions.h"
+
+namespace phe {
+namespace {
+
+ph_row_kind row_kind(const Item &item) {
+  switch (item.type) {
+    case Item::COPY: return PH_ROW_MEMCPY;
+    case Item::MEMSET: return PH_ROW_MEMSET;
+    case Item::COMM: return item.comm->p2p ? PH_ROW_SENDRECV : PH_ROW_COLLECTIVE;
+    case Item::RECORD: return PH_ROW_RECORD;
+    case Item::WAIT: return PH_ROW_WAIT;
+    case Item::HOSTFUNC: return PH_ROW_HOST_FUNC;
+    default: return PH_ROW_KERNEL;
+  }
+}
+
+int64_t row_start(const Item &item, int64_t reached, int64_t end) {
+  return item.type == Item::RECORD ? end : item.type == Item::WAIT ? reached : item.start;
+}
+
+}  // namespace
+
+void Completions::completed(Device &device, const Stream &s, Item &item, int64_t reached) {
+  Rank &rank = device.rank();
+  if (item.type == Item::RECORD) {
+    auto it = rank.events.find(item.event);
+    if (it != rank.events.end() && it->second.id == item.id) it->second.done = device.now();
+  }
+  if (item.type == Item::STEP)
+    links_.step_begins(item.part, device.now());
+  else if (item.type != Item::WAIT || item.id > 0 || device.now() > reached)  // a wait that is implied, if it delayed anything
+    write(device, s, item, reached);
+  if (!rank.requests.empty()) waits_.check(rank);
+}
+
+void Completions::write(const Device &device, const Stream &s, const Item &item, int64_t reached) {
+  int64_t end = device.now();
+  ph_row r = RowLog::row(row_kind(item), device.rank().index, row_start(item, reached, end), end);
+  r.sub = item.sub;
+  r.flags = item.flags;
+  r.stream = static_cast<int32_t>(s.id);
+  r.name = item.type == Item::WAIT ? names_.call(PH_STREAM_WAIT) : item.name;
+  r.price = item.price;
+  r.part = item.part;
+  r.launch = item.launch;
+  r.id = item.id;
+  r.link = item.link;
+  r.bytes = item.bytes;
+  if (item.shares()) r.sig = item.sig;
+  if (item.type == Item::COPY) r.value = item.peer;
+  if (item.type == Item::COMM) {
+    const Launch &l = *item.comm;
+    r.sub = l.sub;
+    r.name = l.name;
+    r.price = l.price;
+    r.bytes = l.bytes;
+    r.value = l.peer;
+    r.ready = l.ready;
+    r.last_rank = l.last_rank;
+    r.last_id = l.last_id;
+    r.seq = l.seq;
+    r.comm = l.comm;  // until it is taken
+  }
+  rows_.device(r);
+}
+
+}  // namespace phe

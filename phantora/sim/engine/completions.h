@@ -1,0 +1,28 @@
+// What follows when something on a GPU has ended: rows, events, answers.
+#pragma once
+#include "communication.h"
+
+namespace phe {
+
+class Completions : public DeviceListener {
+ public:
+  Completions(Communication &communication, Links &links, Waits &waits, CallNames &names, RowLog &rows)
+      : communication_(communication), links_(links), waits_(waits), names_(names), rows_(rows) {}
+
+  void arrived(Launch &launch, int64_t time) override { communication_.arrive(launch, time); }
+  void completed(Device &device, const Stream &s, Item &item, int64_t reached) override;
+  void went_on(Rank &rank) override {
+    if (!rank.requests.empty()) waits_.check(rank);
+  }
+
+ private:
+  void write(const Device &device, const Stream &s, const Item &item, int64_t reached);
+
+  Communication &communication_;
+  Links &links_;
+  Waits &waits_;
+  CallNames &names_;
+  RowLog &rows_;
+};
+
+}  // namespace phe

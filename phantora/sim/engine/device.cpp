@@ -1,0 +1,311 @@
+#include "device.h"
+
+#include <math.h>
+
+#include <algorithm>
+
+#include "operation.h"
+#include "prices.h"
+
+namespace phe {
+namespace {
+
+// A product of a library fills the GPU too, but begins with a memset.
+bool fills(const Item &item) { return item.type == Item::KERNEL && item.demand >= 1; }
+bool product(const Item &item) { return fills(item) && item.flags & PH_F_LIBRARY; }
+
+}  // namespace
+
+// ------------------------------------------------------------------ the model
+float DeviceModel::demand(const ph_kernel_fields &launch) const {
+  double blocks = static_cast<double>(launch.grid_x) * launch.grid_y * launch.grid_z;
+  int threads = std::max<int>(1, static_cast<int>(launch.block_x) * launch.block_y * launch.block_z);
+  int by_threads = (gpu->max_threads_per_sm ? gpu->max_threads_per_sm : 2048) / threads;
+  int per_sm = std::max(1, std::min(gpu->max_blocks_per_sm ? gpu->max_blocks_per_sm : 32, by_threads));
+  double capacity = static_cast<double>(std::max(1, gpu->sms)) * per_sm;
+  return static_cast<float>(std::min(1.0, std::max(blocks, 1.0) / capacity));
+}
+
+float DeviceModel::demand(uint64_t copied_bytes) const {
+  if (timing.filling_copy_bytes <= 0) return 1.0f;
+  return static_cast<float>(std::min(1.0, static_cast<double>(copied_bytes) / static_cast<double>(timing.filling_copy_bytes)));
+}
+
+// ------------------------------------------------------------------ all devices
+Device &Devices::of(Rank &rank, int number) {
+  while (static_cast<int>(rank.devices.size()) <= number) {
+    int next = static_cast<int>(rank.devices.size());
+    rank.devices.push_back(std::make_unique<Device>(rank, next, all_.size(), model_, *listener_, progress_));
+    all_.push_back(rank.devices.back().get());
+  }
+  return *rank.devices[static_cast<size_t>(number)];
+}
+
+Stream &Devices::stream(Rank &rank, uint32_t id, int device) {
+  auto it = rank.streams.find(id);
+  if (it != rank.streams.end()) return *it->second;
+  auto s = std::make_unique<Stream>();
+  s->id = id;
+  s->legacy = device < 0;
+  s->device = &of(rank, device < 0 ? static_cast<int>(id) : device);
+  if (s->legacy) s->device->set_default_stream(s.get());
+  return *(rank.streams[id] = std::move(s));
+}
+
+// ------------------------------------------------------------------ what is enqueued
+Item &Device::push(Stream &s, Item &&item) {
+  if (s.queue.empty()) busy_.push_back(&s);
+  ++s.enqueued;
+  if (item.id > 0) s.last_id = item.id;
+  item.priority = s.priority;
+  dirty_ = true;
+  s.queue.push_back(std::move(item));
+  return s.queue.back();
+}
+
+// A wait that the rules of the default stream imply.
+void Device::enqueue_wait(Stream &s, Dep dep, int64_t launch) {
+  if (Item::done(dep)) return;
+  Item item;
+  item.type = Item::WAIT;
+  item.id = -1;
+  item.link = dep.stream->last_id;
+  item.launch = item.ready = launch;
+  item.dep = dep;
+  push(s, std::move(item));
+}
+
+Item &Device::enqueue(Stream &s, Item &&item) {
+  if (item.launch < now_) {
+    ++progress_.late;
+    item.launch = now_;
+  }
+  item.ready = item.launch + (item.shares() || item.type == Item::COMM ? model_.timing.launch_latency_ns : 0);
+  if (s.legacy) {
+    for (auto &[id, other] : rank_.streams)
+      if (other.get() != &s && other->device == this && other->blocking && !other->queue.empty())
+        enqueue_wait(s, other->all(), item.launch);
+  } else if (s.blocking && default_stream_ && !default_stream_->queue.empty()) {
+    enqueue_wait(s, default_stream_->all(), item.launch);
+  }
+  return push(s, std::move(item));
+}
+
+void Device::apply(const Price &price, Item &item, int part) {
+  item.price = price.request.id;
+  item.part = part;
+  item.priced = true;
+  item.profile = price.profile;
+  item.work = static_cast<double>(price.durations[std::min(static_cast<size_t>(part), price.durations.size() - 1)]);
+  if (item.type == Item::KERNEL) item.work *= rank_.slowness;
+}
+
+// ------------------------------------------------------------------ time
+void Device::advance() {
+  dirty_ = false;
+  for (;;) {
+    int64_t limit = rank_.host_limit();
+    Next found = next();
+    if (hold_ != NEVER) limit = std::min(limit, hold_ - 1);
+    if (comm_end_ != NEVER) limit = std::min(limit, comm_end_ - 1);
+    if (!found.stream || found.time > limit) {
+      if (limit != NEVER && limit > now_) now_ = limit;
+      break;
+    }
+    happen(*found.stream, found.time);
+  }
+  listener_.went_on(rank_);
+}
+
+void Device::happen(Stream &s, int64_t when) {
+  progress_.moved = true;
+  now_ = when;
+  power_.advance(now_);
+  Item &item = s.queue.front();
+  bool passes = item.type == Item::RECORD || item.type == Item::WAIT || item.type == Item::STEP;
+  if (item.running || passes)
+    complete(s);
+  else if (item.type != Item::COMM || !await_room(item))
+    admit(s);
+}
+
+// Of what runs, by the rate that it has; NEVER: not known.
+int64_t Device::end_of(const Item &item) {
+  if (item.type == Item::COMM) return item.comm->end;
+  if (item.type == Item::HOSTFUNC) return item.start + static_cast<int64_t>(item.work);
+  if (item.rate <= 0) return NEVER;
+  return item.updated + static_cast<int64_t>(ceil(item.work / item.rate - 1e-6));
+}
+
+// When the head of a stream begins or ends; NEVER: that is not known. Notes what may begin or end without our knowing.
+int64_t Device::time_of(const Stream &s, const Item &item) {
+  if (item.running) {
+    if (item.type == Item::COMM && item.comm->end < 0) {
+      comm_end_ = std::min(comm_end_, item.comm->least_end);
+      return NEVER;
+    }
+    return std::max(end_of(item), now_);
+  }
+  if (item.waits()) return NEVER;
+  int64_t time = std::max(std::max(s.free_at + (item.shares() ? s.gap : 0), item.ready), now_);
+  if (item.priced) return time;
+  hold_ = std::min(hold_, time);
+  return NEVER;
+}
+
+Device::Next Device::next() {
+  Next best;
+  bool best_ends = false;
+  hold_ = comm_end_ = NEVER;
+  for (Stream *s : busy_) {
+    const Item &item = s->queue.front();
+    int64_t time = time_of(*s, item);
+    // At equal times ends come first; then the order is that of the program, not that in which streams came to be busy.
+    bool earlier = time < best.time;
+    if (time == best.time && best.stream) {
+      int64_t other = best.stream->queue.front().id;
+      earlier = item.running != best_ends ? item.running : item.id != other ? item.id < other : s->id < best.stream->id;
+    }
+    if (!earlier) continue;
+    best = {time, s};
+    best_ends = item.running;
+  }
+  return best;
+}
+
+// ------------------------------------------------------------------ admission
+// ns until the last of the kernels that run and count has ended.
+double Device::until_free(bool (*counts)(const Item &)) const {
+  double longest = 0;
+  for (const Stream *s : busy_) {
+    const Item &item = s->queue.front();
+    if (!item.running || item.rate <= 0 || !counts(item)) continue;
+    longest = std::max(longest, item.work / item.rate - static_cast<double>(now_ - item.updated));
+  }
+  return longest;
+}
+
+// And of one that starts sooner than a communication kernel does that has only now what it waited for. Products do not:
+// they begin with a memset.
+double Device::until_free_of_next() const {
+  double longest = 0;
+  for (const Stream *s : busy_) {
+    const Item &item = s->queue.front();
+    if (item.running || !item.priced || !fills(item) || product(item) || item.waits()) continue;
+    int64_t start = std::max(s->free_at + s->gap, item.ready);
+    if (start > now_ + model_.timing.communication_start_ns) continue;
+    longest = std::max(longest, static_cast<double>(start - now_) + item.work);
+  }
+  return longest;
+}
+
+// A communication kernel of ordinary priority comes after all blocks of the kernels that run: those that fill the GPU
+// leave no room before their end. Sets the moment from which there is some.
+bool Device::await_room(Item &item) {
+  if (item.waited || item.priority < 0) return false;
+  item.waited = true;
+  double longest = std::max(until_free(fills), until_free_of_next());
+  if (longest < 1) return false;
+  item.ready = now_ + static_cast<int64_t>(longest);
+  return true;
+}
+
+void Device::admit(Stream &s) {
+  Item &item = s.queue.front();
+  item.running = true;
+  item.start = item.updated = now_;
+  item.admitted = ++admissions_;
+  if (item.type == Item::COMM) {
+    item.first = until_free(product) < 1;
+    ++communications_;
+    rank_.communicating = this;
+    update_rates();
+    listener_.arrived(*item.comm, now_);
+  } else if (item.type != Item::HOSTFUNC) {
+    ++kernels_;
+    item.work *= power_.stretch(item);
+    if (kernels_ == 1 && !communications_) {
+      item.rate = 1.0;
+      item.begun = true;
+      power_.draw_alone(item);
+    } else {
+      update_rates();
+    }
+  }
+}
+
+// ------------------------------------------------------------------ completion
+// The GPU takes longer to go on to a stream's next kernel while two other streams have work, even if that only waits.
+int64_t Device::gap_after(const Stream &s) const {
+  int others = 0;
+  for (const Stream *other : busy_) others += other != &s && other->queue.front().launch <= now_;
+  return others < 2 ? model_.timing.kernel_gap_ns : model_.timing.crowded_gap_ns;
+}
+
+void Device::complete(Stream &s) {
+  Item item = std::move(s.queue.front());
+  s.queue.pop_front();
+  ++s.completed;
+  int64_t reached = std::min(now_, std::max(s.free_at, item.ready));
+  s.free_at = now_;
+  if (item.id > 0) s.done_id = item.id;
+  // The times of collectives hold their own gaps.
+  if (item.shares()) s.gap = gap_after(s);
+  if (item.type == Item::COMM || item.type == Item::HOSTFUNC || (item.type == Item::WAIT && now_ > reached)) s.gap = 0;
+  if (s.queue.empty()) busy_.erase(std::find(busy_.begin(), busy_.end(), &s));
+  if (item.shares()) {
+    --kernels_;
+    update_rates();
+  } else if (item.type == Item::COMM) {
+    --communications_;
+    interference_.forget(first_communication());
+    update_rates();
+  }
+  listener_.completed(*this, s, item, reached);
+}
+
+// When the first of the communication kernels that run arrived; NEVER: none does.
+int64_t Device::first_communication() const {
+  int64_t first = NEVER;
+  for (const Stream *s : busy_) {
+    const Item &item = s->queue.front();
+    if (item.running && item.type == Item::COMM) first = std::min(first, item.start);
+  }
+  return first;
+}
+
+// ------------------------------------------------------------------ what shares the GPU
+void Device::update_rates() {
+  running_.clear();
+  Beside beside = communications_ ? Beside::COMMUNICATION : Beside::NOTHING;
+  for (Stream *s : busy_) {
+    Item &item = s->queue.front();
+    if (!item.running) continue;
+    if (item.type == Item::COMM && item.first) beside = Beside::EARLIER_COMMUNICATION;
+    if (!item.shares()) continue;
+    if (item.rate > 0) item.work = std::max(0.0, item.work - static_cast<double>(now_ - item.updated) * item.rate);
+    item.updated = now_;
+    running_.push_back(&item);
+  }
+  share_device(running_, beside);
+  for (Item *item : running_) {
+    if (item->rate <= 0 || item->begun) continue;
+    item->begun = true;
+    item->start = now_;
+  }
+  power_.draw(busy_);
+  if (communications_) slow_communication();
+}
+
+// The greediest of the kernels that run counts.
+void Device::slow_communication() {
+  double share = 0;
+  for (const Stream *s : busy_) {
+    const Item &item = s->queue.front();
+    if (item.running && item.type != Item::COMM && item.rate > 0)
+      share = std::max(share, item.profile.communication_slowdown);
+  }
+  interference_.slow(now_, share);
+}
+
+}  // namespace phe

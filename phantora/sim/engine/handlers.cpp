@@ -1,0 +1,260 @@
+// What each kind of record does. phantora/wire/records.py says what each means.
+#include "ingest.h"
+
+namespace phe {
+namespace {
+
+int32_t global(const std::vector<int32_t> &map, uint32_t local) { return local < map.size() ? map[local] : -1; }
+
+void define(std::vector<int32_t> &map, uint32_t local, int32_t number) {
+  if (map.size() <= local) map.resize(std::max<size_t>(local + 1, map.size() * 2), -1);
+  map[local] = number;
+}
+
+// A helper thread that looks in passing waits for nothing, so it changes nothing.
+bool polls(const ph_record &r) {
+  return (r.flags & PH_F_HELPER) && (r.kind == PH_STREAM_QUERY || r.kind == PH_EVENT_QUERY || r.kind == PH_EVENT_TIME);
+}
+
+constexpr char STEP_ENDS[] = "Optimizer.step#";
+
+}  // namespace
+
+// ------------------------------------------------------------------ ranks and names
+void Ingest::rank_start(Rank &rank, const ph_record &) { rank.started = true; }
+
+void Ingest::rank_exit(Rank &rank, const ph_record &r) {
+  launches_.cut(rank);
+  rank.exited = true;
+  rank.status = static_cast<int>(r.exit.status);
+  device_peak_ = std::max(device_peak_, r.exit.device_peak);
+}
+
+void Ingest::define_name(Rank &rank, const ph_record &r) {
+  Speaker &from = speaker(rank);
+  define(from.names, r.id, texts_.name(from.blob));
+}
+
+void Ingest::define_signature(Rank &rank, const ph_record &r) {
+  Speaker &from = speaker(rank);
+  define(from.signatures, r.id, texts_.intern(PHE_SIGNATURES, from.blob));
+}
+
+// ------------------------------------------------------------------ the host
+void Ingest::op_begin(Rank &rank, const ph_record &r) {
+  launches_.begin_operator(rank, r, global(speaker(rank).signatures, r.id));
+}
+
+void Ingest::op_end(Rank &rank, const ph_record &r) { launches_.end_operator(rank, r); }
+
+void Ingest::span(Rank &rank, const ph_record &r) {
+  ph_row_kind kind = r.kind == PH_ANNOTATION ? PH_ROW_ANNOTATION : PH_ROW_OPERATOR;
+  ph_row row = RowLog::row(kind, rank.index, r.span.start, r.time);
+  row.name = global(speaker(rank).names, r.id);
+  row.stream = r.thread;
+  row.flags = r.flags;
+  row.id = rank.fresh_id();
+  bool step = rank.index == 0 && row.name >= 0 && texts_.text(PHE_NAMES, row.name).rfind(STEP_ENDS, 0) == 0;
+  if (step) links_.step_ended(r.time);
+  rows_.host(row);
+}
+
+void Ingest::memory(Rank &rank, const ph_record &r) {
+  ph_row row = RowLog::row(PH_ROW_MEMORY, rank.index, r.time, r.time);
+  row.sub = static_cast<uint8_t>(r.id);
+  row.value = r.memory.allocated;
+  row.bytes = r.memory.reserved;
+  row.value2 = r.memory.change;
+  row.stream = r.thread;
+  row.id = rank.fresh_id();
+  auto &blocks = speaker(rank).blocks;
+  if (r.id == PH_MEM_ALLOC) blocks[r.memory.address] = row.id;
+  auto block = r.id == PH_MEM_FREE ? blocks.find(r.memory.address) : blocks.end();
+  if (block != blocks.end()) {
+    row.link = block->second;
+    blocks.erase(block);
+  }
+  rows_.host(row);
+}
+
+void Ingest::unsupported(Rank &rank, const ph_record &r) {
+  ph_row row = RowLog::row(PH_ROW_ANNOTATION, rank.index, r.time, r.time);
+  int32_t name = global(speaker(rank).names, r.id);
+  row.name = texts_.name("unsupported: " + (name >= 0 ? texts_.text(PHE_NAMES, name) : std::string("?")));
+  row.stream = r.thread;
+  row.id = rank.fresh_id();
+  rows_.host(row);
+}
+
+// ------------------------------------------------------------------ streams and events
+void Ingest::stream_create(Rank &rank, const ph_record &r) {
+  Stream &s = devices_.stream(rank, r.stream, static_cast<int>(r.stream_create.device));
+  s.blocking = !(r.flags & PH_F_NONBLOCKING);
+  s.priority = static_cast<int>(r.stream_create.priority);
+}
+
+void Ingest::stream_destroy(Rank &rank, const ph_record &r) {
+  auto it = rank.streams.find(r.stream);
+  if (it == rank.streams.end() || it->second->legacy) return;
+  rank.retired.push_back(std::move(it->second));
+  rank.streams.erase(it);
+}
+
+Item Ingest::item_of(Rank &rank, const ph_record &r, Item::Type type) {
+  Item item;
+  item.type = type;
+  item.flags = r.flags;
+  item.launch = r.time;
+  item.id = rank.fresh_id();
+  return item;
+}
+
+void Ingest::event_record(Rank &rank, const ph_record &r) {
+  Stream &s = devices_.stream(rank, r.stream);
+  Item item = item_of(rank, r, Item::RECORD);
+  item.event = r.id;
+  item.name = names_.call(PH_EVENT_RECORD);
+  int64_t id = item.id;
+  s.device->enqueue(s, std::move(item));
+  rank.events[r.id] = {s.all(), -1, id, true};
+}
+
+void Ingest::event_destroy(Rank &rank, const ph_record &r) { rank.events.erase(r.id); }
+
+void Ingest::stream_wait(Rank &rank, const ph_record &r) {
+  auto it = rank.events.find(r.id);
+  if (it == rank.events.end() || !it->second.recorded) return;
+  Stream &s = devices_.stream(rank, r.stream);
+  Item item = item_of(rank, r, Item::WAIT);
+  item.flags = static_cast<uint8_t>(r.flags & ~PH_F_HELPER);
+  item.link = it->second.id;
+  if (it->second.dep.stream != &s) item.dep = it->second.dep;
+  s.device->enqueue(s, std::move(item));
+}
+
+void Ingest::host_func(Rank &rank, const ph_record &r) {
+  Item item = item_of(rank, r, Item::HOSTFUNC);
+  item.flags = 0;
+  item.work = static_cast<double>(r.host_func.duration);
+  item.name = names_.call(PH_HOST_FUNC);
+  Stream &s = devices_.stream(rank, r.stream);
+  s.device->enqueue(s, std::move(item));
+}
+
+// ------------------------------------------------------------------ kernels and copies
+void Ingest::kernel(Rank &rank, const ph_record &r) {
+  Stream &s = devices_.stream(rank, r.stream);
+  bool library = r.flags & PH_F_LIBRARY;
+  Item item = item_of(rank, r, Item::KERNEL);
+  item.name = global(speaker(rank).names, r.id);
+  item.priced = false;
+  item.demand = library ? 1.0f : devices_.model().demand(r.kernel);
+  launches_.attribute(rank, r.op, item);
+  const ph_kernel_fields &k = r.kernel;
+  phe_price_kernel launch{item.name, library, static_cast<int32_t>(k.grid_x), k.grid_y, k.grid_z,
+                          k.block_x, k.block_y, k.block_z, k.shared_bytes};
+  s.device->enqueue(s, std::move(item));
+  launches_.kernel(rank, r.op, s, launch);
+}
+
+void Ingest::memcpy(Rank &rank, const ph_record &r) {
+  Item item = item_of(rank, r, Item::COPY);
+  item.sub = static_cast<uint8_t>(r.id);
+  item.peer = r.copy.peer;
+  item.name = names_.copy(item.sub);
+  copy(rank, r, std::move(item), r.id, r.copy.bytes);
+}
+
+void Ingest::memset(Rank &rank, const ph_record &r) {
+  Item item = item_of(rank, r, Item::MEMSET);
+  item.name = names_.fill();
+  copy(rank, r, std::move(item), r.id, r.fill.bytes);
+}
+
+void Ingest::copy(Rank &rank, const ph_record &r, Item item, uint32_t sub, uint64_t bytes) {
+  Stream &s = devices_.stream(rank, r.stream);
+  phe_price_kind kind = item.type == Item::COPY ? PHE_COPY : PHE_MEMSET;
+  item.bytes = static_cast<int64_t>(bytes);
+  item.demand = devices_.model().demand(bytes);
+  item.priced = false;
+  launches_.attribute(rank, r.op, item);
+  bool waits = r.slot != PH_NO_SLOT;
+  if (waits) launches_.cut(rank);
+  s.device->enqueue(s, std::move(item));
+  launches_.copy(s, kind, sub, bytes);
+  if (waits) waits_.request(rank, r, {s.all()}, s.last_id);
+}
+
+// ------------------------------------------------------------------ requests
+// The legacy stream's work includes what blocking streams owe it.
+std::vector<Dep> Ingest::all_of_stream(const Rank &rank, Stream &s) {
+  std::vector<Dep> deps{s.all()};
+  if (!s.legacy) return deps;
+  for (auto &[id, other] : rank.streams)
+    if (other->device == s.device && other->blocking && !other->queue.empty()) deps.push_back(other->all());
+  return deps;
+}
+
+void Ingest::stream_request(Rank &rank, const ph_record &r) {
+  if (!polls(r)) launches_.cut(rank);
+  Stream &s = devices_.stream(rank, r.stream);
+  waits_.request(rank, r, all_of_stream(rank, s), s.last_id);
+}
+
+void Ingest::device_sync(Rank &rank, const ph_record &r) {
+  launches_.cut(rank);
+  Device &device = devices_.of(rank, static_cast<int>(r.device_sync.device));
+  std::vector<Dep> deps;
+  for (Stream *s : device.busy()) deps.push_back(s->all());
+  waits_.request(rank, r, std::move(deps), -1, &device);
+}
+
+void Ingest::event_request(Rank &rank, const ph_record &r) {
+  if (!polls(r)) launches_.cut(rank);
+  auto it = rank.events.find(r.id);
+  if (it == rank.events.end() || !it->second.recorded) return waits_.reply(rank, r, 0, r.time, 0);
+  const Event &event = it->second;
+  int64_t latest = r.kind == PH_EVENT_TIME ? std::max(r.time, rank.host) : r.time;
+  if (event.done >= 0 && event.done <= latest) return waits_.reply(rank, r, 0, event.done, 1);
+  waits_.request(rank, r, {event.dep}, event.id);
+}
+
+void Ingest::room(Rank &rank, const ph_record &r) { waits_.request_room(rank, r); }
+
+// ------------------------------------------------------------------ communication
+void Ingest::comm_create(Rank &rank, const ph_record &r) { communication_.create(rank, r, speaker(rank).blob); }
+void Ingest::comm_destroy(Rank &rank, const ph_record &r) { communication_.destroy(rank, r.id); }
+void Ingest::exchange(Rank &rank, const ph_record &r) { payloads_.exchange(rank, r, std::move(speaker(rank).blob)); }
+
+void Ingest::payload(Rank &rank, const ph_record &r) {
+  if (r.slot == PH_NO_SLOT)
+    payloads_.forget(rank, r.payload.ticket);
+  else
+    payloads_.ask(rank, r);
+}
+
+void Ingest::group_begin(Rank &rank, const ph_record &r) {
+  groups_[static_cast<size_t>(rank.index)] = std::make_shared<Launch>();
+  speaker(rank).group_left = static_cast<int64_t>(r.group.records);
+}
+
+void Ingest::communicate(Rank &rank, const ph_record &r) {
+  Speaker &from = speaker(rank);
+  std::shared_ptr<Launch> &group = groups_[static_cast<size_t>(rank.index)];
+  std::shared_ptr<Launch> launch = group ? group : std::make_shared<Launch>();
+  if (r.kind == PH_COLLECTIVE)
+    communication_.join_collective(rank, r, std::move(from.blob), launch);
+  else
+    communication_.join_transfer(rank, r, std::move(from.blob), launch);
+  if (!failure_.none() || (group && --from.group_left > 0)) return;
+  group.reset();
+  Stream &s = devices_.stream(rank, r.stream);
+  Item item = item_of(rank, r, Item::COMM);
+  launch->device = s.device;
+  launch->id = item.id;
+  launches_.attribute(rank, r.op, item);
+  item.comm = std::move(launch);
+  s.device->enqueue(s, std::move(item));
+}
+
+}  // namespace phe

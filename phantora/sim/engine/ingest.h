@@ -1,0 +1,90 @@
+// Consuming the ranks' rings: a handler for each kind of record.
+#pragma once
+#include "communication.h"
+
+namespace phe {
+
+class Ingest {
+ public:
+  Ingest(Stage &stage, Devices &devices, Texts &texts, CallNames &names, Launches &launches, Links &links,
+         Communication &communication, Payloads &payloads, Waits &waits, RowLog &rows, Progress &progress, Failure &failure);
+
+  // Takes what `rank` has said, up to a number of records. False: nothing that moves anything.
+  bool consume(Rank &rank);
+  // Has it said more?
+  bool behind(const Rank &rank) const { return speaker(rank).tail != load(&rank.control->head); }
+  // Launches of several records that are still being said, by rank.
+  const std::vector<std::shared_ptr<Launch>> &groups() const { return groups_; }
+  int64_t records() const { return records_; }
+  int64_t device_peak() const { return device_peak_; }
+
+ private:
+  struct Speaker {  // what the records of one rank refer to
+    uint64_t tail = 0;
+    std::string blob;
+    std::vector<int32_t> names, signatures;        // local id -> global
+    std::unordered_map<uint64_t, int64_t> blocks;  // of the framework's allocator: address -> row that allocated it
+    int64_t group_left = 0;
+  };
+  using Handler = void (Ingest::*)(Rank &, const ph_record &);
+
+  Speaker &speaker(const Rank &rank) { return speakers_[static_cast<size_t>(rank.index)]; }
+  const Speaker &speaker(const Rank &rank) const { return speakers_[static_cast<size_t>(rank.index)]; }
+  void take(Rank &rank, const ph_record &r);
+  void hand_back(Rank &rank);
+  void wake(Rank &rank, const ph_record &r);
+  bool play(Rank &rank, ph_record &r);
+  bool credible(const Rank &rank, const ph_record &r) const;
+  Item item_of(Rank &rank, const ph_record &r, Item::Type type);
+  std::vector<Dep> all_of_stream(const Rank &rank, Stream &s);
+
+  void ignore(Rank &, const ph_record &) {}
+  void rank_start(Rank &rank, const ph_record &r);
+  void rank_exit(Rank &rank, const ph_record &r);
+  void define_name(Rank &rank, const ph_record &r);
+  void define_signature(Rank &rank, const ph_record &r);
+  void op_begin(Rank &rank, const ph_record &r);
+  void op_end(Rank &rank, const ph_record &r);
+  void span(Rank &rank, const ph_record &r);
+  void stream_create(Rank &rank, const ph_record &r);
+  void stream_destroy(Rank &rank, const ph_record &r);
+  void kernel(Rank &rank, const ph_record &r);
+  void memcpy(Rank &rank, const ph_record &r);
+  void memset(Rank &rank, const ph_record &r);
+  void copy(Rank &rank, const ph_record &r, Item item, uint32_t sub, uint64_t bytes);
+  void event_record(Rank &rank, const ph_record &r);
+  void event_destroy(Rank &rank, const ph_record &r);
+  void stream_wait(Rank &rank, const ph_record &r);
+  void host_func(Rank &rank, const ph_record &r);
+  void stream_request(Rank &rank, const ph_record &r);
+  void device_sync(Rank &rank, const ph_record &r);
+  void event_request(Rank &rank, const ph_record &r);
+  void room(Rank &rank, const ph_record &r);
+  void comm_create(Rank &rank, const ph_record &r);
+  void comm_destroy(Rank &rank, const ph_record &r);
+  void exchange(Rank &rank, const ph_record &r);
+  void group_begin(Rank &rank, const ph_record &r);
+  void communicate(Rank &rank, const ph_record &r);
+  void payload(Rank &rank, const ph_record &r);
+  void memory(Rank &rank, const ph_record &r);
+  void unsupported(Rank &rank, const ph_record &r);
+
+  Stage &stage_;
+  Devices &devices_;
+  Texts &texts_;
+  CallNames &names_;
+  Launches &launches_;
+  Links &links_;
+  Communication &communication_;
+  Payloads &payloads_;
+  Waits &waits_;
+  RowLog &rows_;
+  Progress &progress_;
+  Failure &failure_;
+  Handler handlers_[PH_COUNT_PH_KIND];
+  std::vector<Speaker> speakers_;                // by rank
+  std::vector<std::shared_ptr<Launch>> groups_;  // by rank
+  int64_t records_ = 0, device_peak_ = 0;
+};
+
+}  // namespace phe

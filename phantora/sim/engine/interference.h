@@ -1,0 +1,36 @@
+// What kernels and communication on one GPU cost each other.
+//
+// Interference is what a kernel loses beside communication: a factor on its duration. Communication slowdown is what
+// communication loses beside kernels: a share of its pace, since they fill memory and caches that it passes through.
+#pragma once
+#include "work.h"
+
+#include <vector>
+
+namespace phe {
+
+class Interference {
+ public:
+  // How many times as long `item` takes beside communication; `behind`: beside one that was on the GPU first.
+  static double factor(const Item &item, bool behind) {
+    return behind ? item.profile.interference_behind : item.profile.interference;
+  }
+  // From `now` on communication loses `share` of its pace here.
+  void slow(int64_t now, double share);
+  // Nobody asks any longer for what was before `first`; NEVER: for anything.
+  void forget(int64_t first);
+  // ns that communication lost here between two moments of which the GPU has reached the later one.
+  double lost(int64_t from, int64_t until) const;
+
+ private:
+  struct Stretch {
+    int64_t since;
+    double before;  // ns lost until then
+    double share;   // of the time, from then on
+  };
+  double lost_until(int64_t time) const;
+
+  std::deque<Stretch> stretches_;  // since the first communication kernel that still runs arrived
+};
+
+}  // namespace phe

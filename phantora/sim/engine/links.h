@@ -1,0 +1,49 @@
+// The links of the cluster: who can use them, what happens to them, and what the log says of them.
+#pragma once
+#include "launches.h"
+
+namespace phe {
+
+class Links {
+ public:
+  Links(Stage &stage, RowLog &rows) : stage_(stage), rows_(rows) {}
+
+  phn::Network &network() { return network_; }
+  // `members` are the ranks that can put traffic on the link; none: all.
+  int add(double bandwidth, int32_t name, std::vector<int32_t> members);
+  void change_at_step(int link, int step, double bandwidth) { step_changes_.push_back({link, step, bandwidth}); }
+  void add_background(std::vector<int32_t> links, double rate);
+
+  // Rank 0's host has ended a step. If links change with the next, they do when its GPU gets there.
+  void step_ended(int64_t time);
+  void step_begins(int step, int64_t time);
+  int steps() const { return steps_; }
+
+  void log_flows() {
+    flow_rows_ = true;
+    network_.watch_links();
+  }
+  // A flow class of an operation has ended. `comm`: the log's number of its communicator.
+  void flow_ended(const phn::Ended &ended, const Activity &activity, const Price &price, int32_t comm);
+  // Rows of what links carried before `until`; NEVER: all, up to `end`.
+  void write_carried(int64_t until, int64_t end);
+
+ private:
+  struct StepChange {
+    int link, step;
+    double bandwidth;
+  };
+
+  Stage &stage_;
+  RowLog &rows_;
+  phn::Network network_;
+  bool flow_rows_ = false;
+  int steps_ = 0;
+  std::vector<int32_t> names_;
+  std::vector<int32_t> first_rank_;                 // the lowest that can use it
+  std::map<std::vector<int32_t>, int32_t> scopes_;  // ranks -> scope
+  std::deque<std::vector<int32_t>> background_;     // links of endless flows
+  std::vector<StepChange> step_changes_;            // to come
+};
+
+}  // namespace phe

@@ -1,0 +1,101 @@
+// What ranks do together: communicators, collectives, transfers, and the kernels in which they wait for each other.
+#pragma once
+#include "work.h"
+
+#include <map>
+#include <memory>
+#include <vector>
+
+namespace phe {
+
+struct Post {  // one side of a send and a receive
+  std::shared_ptr<Launch> launch;
+  int rank = 0;
+  int64_t bytes = 0;
+  uint64_t ticket = 0;
+  std::string data;
+  uint32_t dtype = 0;
+};
+
+// A collective, or a pair of a send and a receive.
+struct Operation {
+  bool transfer = false;
+  int32_t comm = -1, price = -1;
+  int64_t seq = 0;       // of a collective in its communicator, of a transfer among those of its way
+  bool begun = false;    // all members are there and it has a price
+  int32_t open = -1;     // place among the open operations
+  // What a sweep knows of it:
+  uint64_t sweep = 0;    // the last that saw it
+  int missing = 0;       // members that have not reached it and may still say when
+};
+
+struct Transfer : Operation {
+  int src = 0, dst = 0;  // ranks in the communicator
+  Post send, recv;
+};
+
+struct Member {
+  std::shared_ptr<Launch> launch;
+  ph_record record{};
+  std::string data;
+};
+
+struct Collective : Operation {
+  std::vector<Member> members;  // by rank in the communicator
+  int joined = 0, arrived = 0;
+  int64_t latest = 0;    // arrival
+  int64_t begin = 0;     // and end of the collective before it in the same kernel
+  bool held = false;     // that one has not ended
+};
+
+struct Launch {  // one communication kernel on one rank
+  Device *device = nullptr;
+  int32_t comm = -1;
+  int64_t seq = -1;
+  int64_t arrival = -1;  // -1: the stream has not reached it
+  int64_t id = -1;       // of its row
+  int64_t ready = -1, end = -1;
+  int64_t least_end = 0; // it ends no earlier
+  int64_t part_end = 0;  // latest end among the parts that have ended
+  int64_t last_at = -1;  // when the launch that holds this one up longest came, or was through
+  int last_rank = -1;    // whose that is
+  int64_t last_id = -1;
+  int waiting = 0;       // parts that have no end yet
+  int sends = 0, recvs = 0;
+  bool p2p = false;
+  int64_t bytes = 0, peer = -1;  // peer: rank in the communicator, -1: several
+  int32_t name = -1, price = -1;
+  uint8_t sub = 0;
+  std::vector<std::shared_ptr<Collective>> collectives;
+  std::vector<std::shared_ptr<Transfer>> transfers;
+};
+
+// An operation that is under way.
+struct Activity {
+  int32_t comm = -1, price = -1;
+  int64_t seq = -1;
+  std::vector<std::shared_ptr<Launch>> launches;
+  int64_t since = 0;       // when it began
+  int64_t slowed_end = 0;  // latest end of a flow that has ended, with what kernels at its ends cost it
+};
+
+struct Communicator {
+  int members = 0, created = 0;
+  std::vector<int> ranks;            // global rank by own rank, -1 unknown
+  std::vector<uint32_t> local;       // local ids
+  std::vector<int64_t> sequence;     // next sequence number by own rank
+  std::string label;
+  std::vector<std::pair<int, int64_t>> waiting_rows;  // (rank, time) of those that joined, until all have
+  int32_t number = -1;               // what the log shows: independent of real time
+  std::map<int64_t, std::shared_ptr<Collective>> open;
+  std::map<std::pair<int, int>, std::deque<std::shared_ptr<Transfer>>> sends, recvs;  // unmatched, (src, dst)
+  std::map<std::pair<int, int>, int64_t> transfers;                                   // so far, (src, dst)
+
+  int own_rank(int global) const {
+    for (size_t i = 0; i < ranks.size(); ++i)
+      if (ranks[i] == global) return static_cast<int>(i);
+    return -1;
+  }
+};
+
+}  // namespace phe

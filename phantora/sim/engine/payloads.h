@@ -1,0 +1,48 @@
+// Bytes between ranks: results of small collectives, by ticket, and exchanges outside any communicator.
+#pragma once
+#include "waits.h"
+
+#include <map>
+#include <unordered_set>
+
+namespace phe {
+
+class Payloads {
+ public:
+  Payloads(Stage &stage, Waits &waits, CallNames &names, Failure &failure)
+      : stage_(stage), waits_(waits), names_(names), failure_(failure), boxes_(stage.size()) {}
+
+  // The bytes that `rank` expects under `ticket`.
+  void arrived(Rank &rank, uint64_t ticket, std::string data);
+  // It asks for a piece of them.
+  void ask(Rank &rank, const ph_record &r);
+  // It will not.
+  void forget(const Rank &rank, uint64_t ticket);
+  // All members of an exchange get all bytes when the last of them has come.
+  void exchange(Rank &rank, const ph_record &r, std::string data);
+
+ private:
+  struct Box {
+    std::unordered_map<uint64_t, std::string> ready;  // by ticket
+    std::unordered_set<uint64_t> unwanted;            // tickets given up before their bytes were there
+  };
+  struct Exchange {
+    size_t joined = 0;
+    std::vector<std::string> data;
+    std::vector<std::pair<Rank *, ph_record>> waiting;
+    int64_t latest = -1;
+    int last_rank = -1;  // who came then
+  };
+  bool serve(Rank &rank, const ph_record &r);
+  void finish(const Exchange &exchange);
+  Box &box(const Rank &rank) { return boxes_[static_cast<size_t>(rank.index)]; }
+
+  Stage &stage_;
+  Waits &waits_;
+  CallNames &names_;
+  Failure &failure_;
+  std::vector<Box> boxes_;  // by rank
+  std::map<std::pair<uint64_t, uint64_t>, Exchange> exchanges_;
+};
+
+}  // namespace phe

@@ -1,0 +1,78 @@
+// One rank as the engine knows it: its end of the shared memory, its host's clock, its GPUs, streams and events.
+#pragma once
+#include "work.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <vector>
+
+namespace phe {
+
+struct Event {
+  Dep dep;
+  int64_t done = -1;  // completion time of the last record, -1 while pending
+  int64_t id = -1;    // row id of the record
+  bool recorded = false;
+};
+
+// A host waits for an answer, or asks in passing.
+struct Request {
+  ph_record record{};
+  std::vector<Dep> deps;
+  Device *whole = nullptr;  // waits for all streams of it
+  bool query = false;
+  bool data = false;        // waits for bytes, not for virtual time
+  int64_t link = -1;
+  uint32_t event = 0;
+
+  bool helper() const { return record.flags & PH_F_HELPER; }
+};
+
+struct Nap {  // a sleep outside CUDA out of which the host was moved forward
+  int64_t since = -1, until = -1;  // host clock; since -1: none
+  int by = -1;                     // rank whose host was released at `until`
+  uint64_t answers = 0;            // that this rank had then
+};
+
+struct Rank {
+  int index = 0;
+  ph_control *control = nullptr;
+  const ph_record *ring = nullptr;
+  ph_reply *replies = nullptr;
+  bool started = false, exited = false, died = false;
+  int status = 0;
+  int64_t host = 0;      // lower bound of the host clock
+  bool asleep = false;   // outside CUDA, found by the caller; until the next record
+  Nap nap;
+  uint64_t answered = 0; // requests of the host
+  double slowness = 1.0; // its kernels take so many times as long
+  double power_factor = 1.0;  // and draw so many times the dynamic power of the usual GPU's
+  std::vector<std::unique_ptr<Device>> devices;
+  std::unordered_map<uint32_t, std::unique_ptr<Stream>> streams;
+  std::vector<std::unique_ptr<Stream>> retired;  // destroyed; work in them goes on
+  std::unordered_map<uint32_t, Event> events;
+  std::vector<Request> requests;
+  Device *communicating = nullptr;  // its GPU on which communication arrived last
+  std::vector<int32_t> scopes;      // of the links that it can put traffic on
+
+  int64_t fresh_id() { return ++next_id_; }
+  int64_t next_id() const { return next_id_ + 1; }
+  // The host adds nothing to its GPUs up to there.
+  int64_t host_limit() const {
+    if (!started) return exited ? NEVER : 0;
+    int64_t limit = NEVER;
+    if (exited || asleep) return limit;
+    bool blocked = false;
+    for (const Request &q : requests) {
+      if (q.helper()) continue;
+      blocked = true;
+      if (q.query || (q.data && q.deps.empty())) limit = std::min(limit, q.record.time);
+    }
+    return blocked ? limit : host;
+  }
+
+ private:
+  int64_t next_id_ = 0;  // of rows
+};
+
+}  // namespace phe

@@ -1,0 +1,64 @@
+#include "recorder.h"
+
+namespace phe {
+namespace {
+
+bool forgotten(const ph_record &r) {
+  if (r.kind == PH_PAYLOAD || r.kind == PH_NOP || r.kind == PH_CLOCK) return true;
+  return r.slot != PH_NO_SLOT && (r.flags & PH_F_HELPER) && r.kind != PH_MEMCPY && r.kind != PH_MEMSET;
+}
+
+bool takes_text(const ph_record &r) {
+  return r.kind == PH_DEFINE_NAME || r.kind == PH_DEFINE_SIGNATURE || r.kind == PH_COMM_CREATE;
+}
+
+}  // namespace
+
+void Recorder::add(const ph_record &said, int64_t block) {
+  if (said.kind == PH_BLOB) {
+    pieces_.push_back(said);
+    return;
+  }
+  ph_record r = said;
+  if (takes_text(r)) kept_.insert(kept_.end(), pieces_.begin(), pieces_.end());
+  pieces_.clear();
+  if (forgotten(r)) return;
+  if (r.slot != PH_NO_SLOT) r.slot = 0;
+  if (r.kind == PH_RANK_START) r.start.pid = 0;
+  if (r.kind == PH_COLLECTIVE) r.collective.ticket = 0;
+  if (r.kind == PH_SEND || r.kind == PH_RECV) r.transfer.ticket = 0;
+  if (r.kind == PH_MEMORY) r.memory.address = static_cast<uint64_t>(block);  // addresses differ between runs
+  if (asks(r)) r.asked.resumes = -1;
+  kept_.push_back(r);
+  if (asks(r)) asked_[said.slot % PH_REPLY_SLOTS] = taken_ + kept_.size();
+}
+
+void Recorder::add_move(const Nap &nap) {
+  ph_record r{};
+  r.kind = PH_MOVED;
+  r.slot = PH_NO_SLOT;
+  r.time = nap.until;
+  r.moved.since = nap.since;
+  r.moved.by = nap.by < 0 ? 0 : static_cast<uint64_t>(nap.by);
+  r.moved.answer = nap.by < 0 ? 0 : nap.answers;
+  kept_.push_back(r);
+}
+
+void Recorder::answered(const ph_record &r, int64_t clock) {
+  uint64_t &position = asked_[r.slot % PH_REPLY_SLOTS];
+  if (position > taken_) kept_[position - 1 - taken_].asked.resumes = clock;
+  position = 0;
+}
+
+int64_t Recorder::take(ph_record *out, int64_t capacity, bool everything) {
+  uint64_t count = std::min<uint64_t>(static_cast<uint64_t>(capacity), kept_.size());
+  if (!everything)
+    for (uint64_t position : asked_)
+      if (position) count = std::min(count, position - 1 - taken_);
+  std::copy_n(kept_.begin(), count, out);
+  kept_.erase(kept_.begin(), kept_.begin() + static_cast<long>(count));
+  taken_ += count;
+  return static_cast<int64_t>(count);
+}
+
+}  // namespace phe

@@ -1,0 +1,56 @@
+// The row log: finished work, in the order of the log.
+#pragma once
+#include "basics.h"
+
+#include <deque>
+#include <functional>
+#include <vector>
+
+namespace phe {
+
+class RowLog {
+ public:
+  explicit RowLog(size_t ranks) : host_(ranks), device_(ranks) {}
+  // A row with nothing in it but what is given.
+  static ph_row row(ph_row_kind kind, int rank, int64_t start, int64_t end);
+
+  // Rows of a host come in the order of their ends, and so do those of its GPUs.
+  void host(const ph_row &r) { put(host_[static_cast<size_t>(r.rank)], r); }
+  void device(const ph_row &r) { put(device_[static_cast<size_t>(r.rank)], r); }
+  // Rows of communicators and of the network may come in any order.
+  void communicator(const ph_row &r) { put(communicators_, r); }
+  void network(const ph_row &r) { put(network_, r); }
+  int64_t waiting() const { return count_; }
+
+  // Up to `capacity` rows that end before `until`; `rename` makes a row's numbers those of the log.
+  int64_t take(ph_row *out, int64_t capacity, int64_t until, const std::function<void(ph_row &)> &rename);
+  bool must_gather() const { return ready_.empty(); }
+
+ private:
+  enum Lane : int32_t { COMMUNICATORS, HOST, DEVICE, NETWORK };
+  struct Place {
+    int64_t end;
+    int32_t rank;
+    Lane lane;
+    size_t position;
+  };
+  template <typename List>
+  void put(List &list, const ph_row &r) {
+    list.push_back(r);
+    ++count_;
+  }
+  void gather(int64_t until, const std::function<void(ph_row &)> &rename);
+  void pick(std::deque<ph_row> &list, Lane lane, int64_t until, const std::function<void(ph_row &)> &rename);
+  void pick_unordered(std::vector<ph_row> &list, Lane lane, int64_t until);
+  void add(const ph_row &r, Lane lane);
+  bool before(const Place &a, const Place &b) const;
+
+  std::vector<std::deque<ph_row>> host_, device_;  // by rank
+  std::vector<ph_row> communicators_, network_;
+  std::vector<ph_row> ready_;  // the last goes first
+  std::vector<ph_row> picked_;   // scratch of gather()
+  std::vector<Place> places_;
+  int64_t count_ = 0;
+};
+
+}  // namespace phe

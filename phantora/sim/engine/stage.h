@@ -1,0 +1,29 @@
+// The ranks, with their recorders and players, if the run is recorded or replayed.
+#pragma once
+#include "device.h"
+#include "player.h"
+#include "recorder.h"
+
+namespace phe {
+
+class Stage {
+ public:
+  explicit Stage(char *area);
+  std::vector<Rank> &ranks() { return ranks_; }
+  Rank &operator[](size_t index) { return ranks_[index]; }
+  size_t size() const { return ranks_.size(); }
+
+  void record();
+  void play(double scale);
+  Recorder *recorder(const Rank &rank) { return recorders_.empty() ? nullptr : &recorders_[static_cast<size_t>(rank.index)]; }
+  Player *player(const Rank &rank) { return players_.empty() ? nullptr : &players_[static_cast<size_t>(rank.index)]; }
+  // A request of the host has its answer; `clock`: of the host after it.
+  void answered(Rank &rank, const ph_record &r, int64_t clock);
+
+ private:
+  std::vector<Rank> ranks_;
+  std::vector<Recorder> recorders_;
+  std::vector<Player> players_;
+};
+
+}  // namespace phe

@@ -1,0 +1,89 @@
+// Sends and receives find each other and are priced.
+#include "communication.h"
+
+namespace phe {
+
+constexpr int64_t ONE_SLOT_BYTES = 8192;  // of NCCL's LL protocol, the one for small messages
+
+// NCCL does not compare sizes: what fits one slot arrives (torch 2.9's pipeline warm-up sends 8
+// bytes and receives 4), more than that hangs on a cluster.
+bool Communication::agrees(const Communicator &comm, const Transfer &t) {
+  if (t.send.bytes == t.recv.bytes || std::max(t.send.bytes, t.recv.bytes) <= ONE_SLOT_BYTES) return true;
+  failure_.set("mismatched send and receive in " + describe(comm) + ": rank " + std::to_string(t.send.rank) + " sends " +
+               std::to_string(t.send.bytes) + " bytes, rank " + std::to_string(t.recv.rank) + " receives " +
+               std::to_string(t.recv.bytes) + "; sizes and order of sends and receives must agree");
+  return false;
+}
+
+void Communication::join_transfer(Rank &rank, const ph_record &r, std::string data, const std::shared_ptr<Launch> &launch) {
+  int32_t number;
+  Communicator *comm = used(rank, r.id, number);
+  if (!comm) return;
+  int me = comm->own_rank(rank.index), peer = r.transfer.peer;
+  bool send = r.kind == PH_SEND;
+  std::pair<int, int> way = send ? std::make_pair(me, peer) : std::make_pair(peer, me);
+  auto &mine = send ? comm->sends[way] : comm->recvs[way];
+  auto &theirs = send ? comm->recvs[way] : comm->sends[way];
+  launch->comm = number;
+  launch->p2p = true;
+  launch->bytes += r.transfer.bytes;
+  launch->peer = launch->transfers.empty() ? peer : -1;
+  ++(send ? launch->sends : launch->recvs);
+  ++launch->waiting;
+  std::shared_ptr<Transfer> t;
+  if (!theirs.empty()) {
+    t = theirs.front();
+    theirs.pop_front();
+  } else {
+    t = std::make_shared<Transfer>();
+    t->transfer = true;
+    t->comm = number;
+    t->src = way.first;
+    t->dst = way.second;
+    t->seq = comm->transfers[way]++;
+    mine.push_back(t);
+  }
+  (send ? t->send : t->recv) = {launch, rank.index, r.transfer.bytes, r.transfer.ticket, std::move(data), r.transfer.dtype};
+  launch->transfers.push_back(t);
+  if (!t->send.launch || !t->recv.launch || !agrees(*comm, *t)) return;
+  if (t->recv.ticket) {
+    t->send.data.resize(static_cast<size_t>(t->recv.bytes), '\0');
+    payloads_.arrived(stage_[static_cast<size_t>(t->recv.rank)], t->recv.ticket, std::move(t->send.data));
+  }
+  matched_.push_back(t);
+}
+
+void Communication::price_transfers(const std::vector<std::shared_ptr<Launch>> &groups) {
+  if (matched_.empty()) return;
+  auto unfinished = [&](const Post &post) { return groups[static_cast<size_t>(post.rank)] == post.launch; };
+  std::vector<std::shared_ptr<Transfer>> later, now;
+  for (auto &t : matched_) (unfinished(t->send) || unfinished(t->recv) ? later : now).push_back(t);
+  matched_.swap(later);
+  for (auto &t : now) price(t);
+}
+
+void Communication::price(const std::shared_ptr<Transfer> &t) {
+  const Launch &send = *t->send.launch, &recv = *t->recv.launch;
+  phe_price_request request{};
+  request.kind = PHE_TRANSFER;
+  request.comm = send.comm;
+  request.src = t->send.rank;
+  request.dst = t->recv.rank;
+  request.concurrent = std::max(1, std::max(send.sends, recv.recvs));
+  request.duplex = send.recvs > 0 && recv.sends > 0;
+  request.bytes = t->send.bytes;
+  Key key;  // the format of the elements does not matter
+  key.add<uint8_t>(PHE_TRANSFER).add(request);
+  t->price = prices_.find(key, [&](Price &p) {
+    int32_t id = p.request.id;
+    p.request = request;
+    p.request.id = id;
+    p.request.dtype = static_cast<int32_t>(t->send.dtype);
+  });
+  if (prices_[t->price].known)
+    settle(*t);
+  else
+    prices_[t->price].operations.push_back(t);
+}
+
+}  // namespace phe

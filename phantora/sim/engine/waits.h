@@ -1,0 +1,40 @@
+// Requests of hosts that wait for their GPUs, and their answers.
+#pragma once
+#include "names.h"
+#include "rows.h"
+#include "stage.h"
+
+namespace phe {
+
+class Waits {
+ public:
+  Waits(Stage &stage, Devices &devices, RowLog &rows, CallNames &names, Progress &progress)
+      : stage_(stage), devices_(devices), rows_(rows), names_(names), progress_(progress) {}
+
+  // `r` asks until `deps` are done, or whether they are. `link`: the row it waits for. `whole`: it waits for all of it.
+  void request(Rank &rank, const ph_record &r, std::vector<Dep> deps, int64_t link, Device *whole = nullptr);
+  // A host that launches waits while a stream has too much to do.
+  void request_room(Rank &rank, const ph_record &r);
+  // The ranks wait for each other: whoever asked for room first does without. False: nobody asks.
+  bool give_room();
+  // Answers what has become clear.
+  void check(Rank &rank);
+  void reply(Rank &rank, const ph_record &record, int status, int64_t time, int64_t value, const char *data = nullptr,
+             size_t length = 0);
+  // The row of a wait for another rank's host.
+  void host_wait(Rank &rank, const ph_record &r, int32_t name, int64_t start, int64_t end, int last_rank);
+
+ private:
+  bool answered_in_passing(Rank &rank, size_t place);
+  void answer(Rank &rank, size_t place, int status, int64_t time, int64_t value);
+  static int64_t completion(const Rank &rank, const Request &q);
+  static int64_t released_by(const Rank &rank, const Request &q);
+
+  Stage &stage_;
+  Devices &devices_;
+  RowLog &rows_;
+  CallNames &names_;
+  Progress &progress_;
+};
+
+}  // namespace phe

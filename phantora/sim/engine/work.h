@@ -1,0 +1,70 @@
+// What streams hold: kernels, copies, waits and the rest, one item each.
+#pragma once
+#include "basics.h"
+
+#include <deque>
+#include <memory>
+
+namespace phe {
+
+class Device;
+struct Stream;
+struct Launch;
+
+struct Dep {
+  Stream *stream = nullptr;  // nullptr: none
+  uint64_t seq = 0;          // done when stream->completed >= seq
+};
+
+struct Item {
+  enum Type : uint8_t { KERNEL, COPY, MEMSET, COMM, RECORD, WAIT, HOSTFUNC, STEP };  // STEP: all before belongs to a step
+
+  Type type = KERNEL;
+  uint8_t sub = 0, flags = 0;
+  bool priced = true;
+  bool running = false;
+  bool begun = false;         // has had a rate above zero
+  bool waited = false;        // communication: for room on the GPU
+  bool first = false;         // communication: came when no product filled the GPU
+  int32_t name = -1, sig = -1, price = -1, part = 0;
+  uint32_t event = 0;
+  int64_t launch = 0, ready = 0, start = 0, updated = 0;
+  double work = 0, rate = 0;  // ns of work left, ns per ns
+  float demand = 0;           // share of the SMs
+  phe_kernel_profile profile = {1, 1, 0, 0, 1, 0, 0};
+  int64_t id = 0, link = -1, bytes = 0, peer = -1;
+  int priority = 0;           // of the stream; lower is served first
+  uint64_t admitted = 0;      // order of admission
+  Dep dep;
+  std::shared_ptr<Launch> comm;
+
+  // Kernels, copies and memsets: what shares the GPU's SMs and engines, and has gaps before it.
+  bool shares() const { return type <= MEMSET; }
+  bool waits() const { return dep.stream && !done(dep); }
+  static bool done(const Dep &dep);
+};
+
+struct Stream {
+  Device *device = nullptr;
+  uint32_t id = 0;
+  int priority = 0;
+  bool blocking = true;     // synchronises with the legacy default stream
+  bool legacy = false;
+  uint64_t enqueued = 0, completed = 0;
+  int64_t free_at = 0;      // when the last item ended
+  int64_t gap = 0;          // before the next kernel, copy or memset can start
+  int64_t last_id = -1;     // id of the last item enqueued
+  int64_t done_id = -1;     // and of the last one completed
+  std::deque<Item> queue;
+
+  // The `seq`-th item, nullptr if it is done or yet to come.
+  Item *at(uint64_t seq) {
+    uint64_t first = enqueued - queue.size() + 1;
+    return seq < first || seq > enqueued ? nullptr : &queue[seq - first];
+  }
+  Dep all() { return {this, enqueued}; }
+};
+
+inline bool Item::done(const Dep &dep) { return dep.stream->completed >= dep.seq; }
+
+}  // namespace phe

@@ -1,0 +1,99 @@
+"""What kernels do to a GPU: the power they draw, and what they and communication cost each other.
+
+Interference is what a kernel loses beside communication; communication slowdown is what communication loses beside
+kernels. Every number comes from the GPU's data file.
+"""
+
+from __future__ import annotations
+
+import random
+from math import ceil
+from statistics import NormalDist
+
+from phantora.cost.machine import Machine
+from phantora.cost.types import Price
+from phantora.hardware.types import Gpu
+from phantora.sim.engine.library import Engine, KernelProfile, PowerLimit
+
+
+def limit_power(engine: Engine, gpu: Gpu, world_size: int) -> None:
+    """Tells the engine of the power limit, and the power factor of each rank's GPU.
+
+    GPUs of a model differ. A job is taken to have the quantiles of their distribution, dealt out to the ranks in an
+    order that depends on nothing but their number; a single GPU is the median.
+    """
+    power, cap = gpu.power, float(gpu.power_watts)
+    engine.set_power(
+        PowerLimit(
+            budget_watts=(gpu.limit_watts or cap) - power.idle * cap,
+            exponent=power.exponent,
+            communication_watts=power.communication * cap,
+            response_ns=power.response_ns,
+            reaction_ns=power.reaction_ns,
+            lowest_clock=power.lowest_clock,
+        )
+    )
+    order = list(range(world_size))
+    random.Random(world_size).shuffle(order)
+    for place, rank in enumerate(order):
+        engine.set_power_factor(rank, 1.0 + power.spread * NormalDist().inv_cdf((place + 0.5) / world_size))
+
+
+def profile_of(machine: Machine, price: Price) -> KernelProfile:
+    """What the engine wants to know of the kernels of `price`."""
+    gpu, power = machine.gpu, machine.gpu.power
+    ns = max(1, sum(price.durations))
+    cap = float(gpu.power_watts)
+    traffic = min(1.0, price.bytes / ns * 1e9 / gpu.hbm_bandwidth)
+    profile = KernelProfile(
+        interference=interference(gpu, price),
+        interference_behind=interference(gpu, price, behind=True),
+        steady_watts=cap * power.active,
+        clock=1.0,
+        clock_bound=1.0 - traffic,
+        communication_slowdown=communication_slowdown(machine, price),
+    )
+    if not price.format:
+        return profile
+    profile.clock_bound, profile.steady_watts = 1.0, 0.0
+    if price.format in power.without_tensor_cores:
+        profile.dynamic_watts = cap * power.active
+        return profile
+    # Drawn at the clock that the duration holds for: the full one, or the one at which a burst meets its own limit.
+    tensor = power.attention if price.cls == "attention" else power.tensor
+    rate = cap * tensor * price.flops / ns / machine.peak(price.format)
+    burst = (power.burst - power.idle) * cap
+    profile.clock = min(1.0, (burst / rate) ** (1.0 / (power.exponent - 1.0))) if rate > 0 else 1.0
+    profile.dynamic_watts = rate / profile.clock
+    return profile
+
+
+def communication_slowdown(machine: Machine, price: Price) -> float:
+    """The share of its pace that communication loses beside kernels of `price`.
+
+    It shares memory, whose latency grows with the traffic, and the ways from L2 to the SMs, which products fill. What
+    stays in L2 costs it nothing.
+    """
+    gpu = machine.gpu
+    cost = gpu.communication_slowdown
+    usual = {"gemm": cost.products, "convolution": cost.products, "attention": cost.attention}
+    misses = machine.misses(price.bytes) / max(1, sum(price.durations)) * 1e9 / gpu.hbm_bandwidth
+    longer = max(usual.get(price.cls, 0.0), cost.memory * min(1.0, misses) ** 3)
+    return longer / (1.0 + longer)
+
+
+def communication_feels(one_host: bool) -> float:
+    """The share of the slowdown that communication feels. Between hosts NICs set the pace, and what kernels cost it
+    there was not measured."""
+    return float(one_host)
+
+
+def interference(gpu: Gpu, price: Price, *, behind: bool = False) -> float:
+    """How many times as long kernels of `price` take while a NCCL kernel runs; `behind`: one that was there first."""
+    loss = gpu.interference
+    usual = loss.classes.get(price.cls, 1.0)
+    if not price.tiles or usual == 1.0:
+        return usual
+    taken = gpu.calibration.nccl_channels * (loss.first_channel_sms if behind else loss.channel_sms)
+    left = max(1, int(gpu.sms - taken))
+    return 1.0 + loss.waves * (ceil(price.tiles / left) / ceil(price.tiles / gpu.sms) - 1.0)
