@@ -5,7 +5,7 @@
 TRUTH_DIR holds ``results/kernels.jsonl`` (single kernels, kernel_bench.py) and ``traces/*.json.gz``
 (Chrome traces of torch.profiler with record_shapes, one training step each). Every operator of a trace
 that launched kernels is priced from its recorded shapes; equal operators count once, by the median of
-their durations. Operators beside a NCCL kernel are listed apart, priced with the GPU's `company` factor.
+their durations. Operators beside a NCCL kernel are listed apart, priced with the GPU's interference factor.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Point:
     """One measured operator: class, whether NCCL ran beside it, measured and modelled us, what it is."""
 
     group: str
-    company: bool
+    beside: bool
     measured: float
     modelled: float
     count: int
@@ -148,7 +148,7 @@ def trace_points(gpu: Gpu, path: Path) -> list[Point]:
     priced: dict[Any, tuple[str, float]] = {}
     for signature, launched, beside in operators(path):
         if 0.15 < beside < 0.85:
-            continue  # neither alone nor in company
+            continue  # neither alone nor wholly beside NCCL
         launches = tuple(
             KernelLaunch(k["name"], tuple(k["args"]["grid"]), tuple(k["args"]["block"])) for k in launched
         )
@@ -156,7 +156,7 @@ def trace_points(gpu: Gpu, path: Path) -> list[Point]:
         measured[key].append(sum(k["dur"] for k in launched))
         if key not in priced:
             price = model.operator(signature, launches)
-            factor = gpu.company[price.cls] if beside > 0.5 else 1.0
+            factor = gpu.interference.classes[price.cls] if beside > 0.5 else 1.0
             priced[key] = (price.cls, sum(price.durations) * factor / 1e3)
     return [
         Point(
@@ -283,10 +283,10 @@ def table(points: list[Point]) -> list[str]:
     ]
     groups: dict[str, list[Point]] = defaultdict(list)
     for p in points:
-        groups[p.group + (" beside NCCL" if p.company else "")].append(p)
+        groups[p.group + (" beside NCCL" if p.beside else "")].append(p)
     for name, group in sorted(groups.items()):
         rows.append(f"| {name} {summary(group)}")
-    alone = [p for p in points if not p.company]
+    alone = [p for p in points if not p.beside]
     if len(groups) > 1 and alone:
         rows.append(f"| all, alone {summary(alone)}")
     return rows
@@ -301,12 +301,12 @@ def summary(group: list[Point]) -> str:
     return f"| {len(group)} | {statistics.median(errors):.1%} | {p90:.1%} | {weighted:.1%} | {ratio:.3f} |"
 
 
-def company_ratios(points: list[Point]) -> list[str]:
+def interference_ratios(points: list[Point]) -> list[str]:
     """Measured slowdown of equal operators beside NCCL, by class (time-weighted)."""
-    alone = {p.text: p for p in points if not p.company}
+    alone = {p.text: p for p in points if not p.beside}
     pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for p in points:
-        if p.company and p.text in alone:
+        if p.beside and p.text in alone:
             pairs[p.group].append((p.measured * p.count, alone[p.text].measured * p.count))
     return [
         f"| {name} | {len(found)} | {sum(a for a, _ in found) / sum(b for _, b in found):.2f} |"
@@ -333,7 +333,7 @@ def main() -> None:
         "\nSlower beside NCCL\n",
         "| class | operators | factor |",
         "|---|---|---|",
-        *company_ratios(traces),
+        *interference_ratios(traces),
         sep="\n",
     )
     for p in sorted((*bench, *traces), key=lambda p: -abs(p.modelled - p.measured) * p.count)[
@@ -341,7 +341,7 @@ def main() -> None:
     ]:
         print(
             f"{p.error:+7.1%} {p.measured:9.1f} us x {p.count:4d}  "
-            f"{'N ' if p.company else '  '}{p.group}: {p.text[:190]}"
+            f"{'N ' if p.beside else '  '}{p.group}: {p.text[:190]}"
         )
 
 

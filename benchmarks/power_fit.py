@@ -2,7 +2,7 @@
 
     python benchmarks/power_fit.py            # needs scipy
 
-Products and attention back to back (`benchmarks/device/company.py` on H200; `device/results/company_h200x4.jsonl`)
+Products and attention back to back (`benchmarks/device/interference.py` on H200; `device/results/company_h200x4.jsonl`)
 tell what they draw: heated, their clock is that at which they draw the cap; in a burst, that of the faster limit.
 
 The rest comes from timelines of all ranks (`benchmarks/device/all_ranks.py` on 4 H200; `device/results/all_ranks`):
@@ -10,7 +10,7 @@ FSDP2 on 4, 2 and 4 times 1 GPU, DDP, tensor parallel. FlashAttention kernels wi
 the clock: they take their time at full clock over its share. Along each timeline the limiter of
 `phantora/sim/engine/power.cpp` predicts that share from what ran before. Fitted: what products (here all alike), other
 kernels and NCCL kernels draw, as shares of the dynamic budget (cap less idle), the limiter's two times, and each GPU's
-appetite. Attention's power and the exponent are given.
+factor. Attention's power and the exponent are given.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ import numpy.typing as npt
 from scipy.optimize import least_squares
 
 RESULTS = Path(__file__).parent / "device" / "results" / "all_ranks"
-COMPANY = RESULTS.parent / "company_h200x4.jsonl"
-# Forward and backward kernel at full clock, us: bursts of benchmarks/device/company.py, scaled by tokens x heads x
+INTERFERENCE = RESULTS.parent / "company_h200x4.jsonl"
+# Forward and backward kernel at full clock, us: bursts of benchmarks/device/interference.py, scaled by tokens x heads x
 # length.
 FULL_CLOCK = {
     "alone": (498, 1257), "fsdp_L16": (498, 1257), "fsdp_L16_g2": (498, 1257), "fsdp_full": (995, 2510),
@@ -37,7 +37,7 @@ CAP, IDLE, PEAK, FULL_MHZ = 700.0, 0.21 * 700.0, 989e12, 1980.0
 ATTENTION = 0.9  # (654 - 150 W) / 553 W, from company.jsonl
 EXPONENT = 2.0  # 1.75 to 2.7 fit nearly as well; with 2.0 the attention of the timelines draws what it draws alone
 PRODUCT_BESIDE_NCCL = 0.72  # of its power: it runs on fewer SMs
-ATTENTION_FLOPS = 4.0 * 32 * 128 * 4096**2  # forward, of company.py, without a mask
+ATTENTION_FLOPS = 4.0 * 32 * 128 * 4096**2  # forward, of interference.py, without a mask
 KINDS = "product", "attention", "other", "nccl"
 _PATTERNS = (
     ("nccl", "nccl"), ("attention", "flash_fwd_kernel|flash_bwd_dq_dk"), ("product", "nvjet|gemm|cutlass|splitK"),
@@ -89,12 +89,12 @@ def read(path: Path) -> Timeline:
 
 def predicted(t: Timeline, p: Floats) -> Floats:
     """Clocks at the moments of `t`. `p`: product, other, nccl, response and reaction in ms, logarithms of the first
-    three GPUs' appetites."""
+    three GPUs' factors."""
     product, other, nccl, response, reaction = p[:5]
-    appetite = float(np.exp(np.append(p[5:8], -p[5:8].sum()))[t.gpu])
+    factor = float(np.exp(np.append(p[5:8], -p[5:8].sum()))[t.gpu])
     beside = np.where(t.running["nccl"] > 0, PRODUCT_BESIDE_NCCL, 1.0)
-    dynamic = appetite * (product * beside * t.running["product"] + ATTENTION * t.running["attention"])
-    steady = appetite * (other * t.running["other"] + nccl * t.running["nccl"])
+    dynamic = factor * (product * beside * t.running["product"] + ATTENTION * t.running["attention"])
+    steady = factor * (other * t.running["other"] + nccl * t.running["nccl"])
     kept = np.exp(-t.gaps / response).tolist()
     rows = list(zip(dynamic.tolist(), steady.tolist(), kept, t.gaps.tolist(), strict=False))
     clocks, mean, clock = [1.0] * (len(rows) + 1), 0.7, 1.0
@@ -111,7 +111,7 @@ def predicted(t: Timeline, p: Floats) -> Floats:
 def heated() -> Iterator[tuple[str, float, float, float]]:
     """Of each kernel run back to back: (name, share of the peak at full clock, what it draws then beside the idle
     GPU's, what the GPU draws in a burst), in shares of the cap."""
-    rows = [json.loads(line) for line in COMPANY.read_text().splitlines()]
+    rows = [json.loads(line) for line in INTERFERENCE.read_text().splitlines()]
     alone = [row for row in rows if row["company"] == "alone" and re.match("mm|flash", row["kernel"])]
     bursts = {row["kernel"]: row["alone_us"] for row in alone if row["mode"] == "burst"}
     for row in alone:
@@ -145,8 +145,8 @@ def main() -> None:
     low, high = [0.8, 0.1, 0.0, 2.0, 5.0, -0.2, -0.2, -0.2], [2.2, 1.2, 0.6, 120.0, 400.0, 0.2, 0.2, 0.2]
     p = least_squares(residuals, start, bounds=(low, high), diff_step=1e-3, max_nfev=12).x
     print(f"share of the budget: product {p[0]:.2f}, attention {ATTENTION} (given), other {p[1]:.2f}, NCCL {p[2]:.2f}")
-    appetites = np.exp(np.append(p[5:], -p[5:].sum())).round(3)
-    print(f"averaged over {p[3]:.0f} ms, reacts in {p[4]:.0f} ms; appetites of the GPUs: {appetites}")
+    factors = np.exp(np.append(p[5:], -p[5:].sum())).round(3)
+    print(f"averaged over {p[3]:.0f} ms, reacts in {p[4]:.0f} ms; power factors of the GPUs: {factors}")
     for line in table(timelines, p):
         print(line)
 

@@ -1,11 +1,11 @@
 """What collectives lose beside kernels, on real GPUs of one host. JSON lines.
 
-    torchrun --standalone --nproc-per-node 2 benchmarks/device/beside.py > beside.jsonl
+    torchrun --standalone --nproc-per-node 2 benchmarks/device/communication_slowdown.py > beside.jsonl
 
 Every rank runs one kernel back to back on its first stream, and from time to time a collective on another, which waits
 for an event of the first one as DDP's does. A collective's transfer lasts from the last rank's start to the first rank's
-end (CUPTI's times, on the host's clock). Reported for each collective, company and priority: quartiles of the transfers, the
-share of the time beside kernels, the kernel's time beside the collective and alone. `one` has company on rank 0 only.
+end (CUPTI's times, on the host's clock). Reported for each collective, kernel beside it and priority: quartiles of the transfers, the
+share of the time beside kernels, the kernel's time beside the collective and alone. `one` has kernels beside it on rank 0 only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SIZES = {"all_reduce": (16, 32, 56, 128), "all_gather": (128,), "reduce_scatter"
 
 
 @dataclass(frozen=True)
-class Company:
+class Neighbour:
     """A kernel to run beside collectives, and the bytes it moves if none stays in L2."""
 
     name: str
@@ -36,8 +36,8 @@ class Company:
     bytes: float
 
 
-def companies() -> list[Company]:
-    def product(m: int, n: int, k: int) -> Company:
+def neighbours() -> list[Neighbour]:
+    def product(m: int, n: int, k: int) -> Neighbour:
         sets = [
             (torch.randn(m, k, device="cuda", dtype=torch.bfloat16), torch.randn(n, k, device="cuda", dtype=torch.bfloat16).t(),
              torch.empty(m, n, device="cuda", dtype=torch.bfloat16)) for _ in range(3)
@@ -49,9 +49,9 @@ def companies() -> list[Company]:
             a, b, c = sets[turn[0]]
             torch.mm(a, b, out=c)
 
-        return Company(f"mm {m} {n} {k}", call, 2.0 * (m * n + m * k + n * k))
+        return Neighbour(f"mm {m} {n} {k}", call, 2.0 * (m * n + m * k + n * k))
 
-    def elements(name: str, mib: int, moved: int, call: Callable[[torch.Tensor, torch.Tensor], object]) -> Company:
+    def elements(name: str, mib: int, moved: int, call: Callable[[torch.Tensor, torch.Tensor], object]) -> Neighbour:
         """Out of buffers that take turns, so that nothing is in L2 unless it is small."""
         several = max(1, 512 // mib)
         x = [torch.randn(mib * MIB // 2, device="cuda", dtype=torch.bfloat16) for _ in range(several)]
@@ -62,20 +62,20 @@ def companies() -> list[Company]:
             turn[0] = (turn[0] + 1) % several
             call(x[turn[0]], y[turn[0]])
 
-        return Company(f"{name} {mib} MiB", run, float(moved * mib * MIB))
+        return Neighbour(f"{name} {mib} MiB", run, float(moved * mib * MIB))
 
     q = torch.randn(2, 16, 4096, 128, device="cuda", dtype=torch.bfloat16)
     row = torch.randn(4096, 1024, device="cuda", dtype=torch.bfloat16)
     into = torch.empty_like(row)
     flash = torch.ops.aten._scaled_dot_product_flash_attention
     return [
-        Company("none", lambda: None, 0.0),
+        Neighbour("none", lambda: None, 0.0),
         product(4096, 4096, 4096),
         product(8192, 2048, 2048),
         product(8192, 8192, 2048),
         product(8192, 2048, 8192),
         product(4096, 14336, 4096),
-        Company("flash", lambda: flash(q, q, q, 0.0, True), 4.0 * q.numel() * 2),
+        Neighbour("flash", lambda: flash(q, q, q, 0.0, True), 4.0 * q.numel() * 2),
         elements("silu", 112, 2, lambda x, y: torch.ops.aten.silu.out(x, out=y)),
         elements("mul", 128, 3, lambda x, y: torch.mul(x, y, out=y)),
         elements("copy", 64, 2, lambda x, y: y.copy_(x)),
@@ -84,8 +84,8 @@ def companies() -> list[Company]:
         elements("sin", 64, 2, lambda x, y: torch.sin(x, out=y)),
         elements("sum", 256, 1, lambda x, y: x.sum()),
         elements("fill", 256, 1, lambda x, y: y.fill_(1.0)),
-        Company("copy 8 MiB again", lambda: into.copy_(row), 2.0 * row.numel() * 2),
-        Company("rms_norm 8 MiB again", lambda: F.rms_norm(row, (1024,)), 2.0 * row.numel() * 2),
+        Neighbour("copy 8 MiB again", lambda: into.copy_(row), 2.0 * row.numel() * 2),
+        Neighbour("rms_norm 8 MiB again", lambda: F.rms_norm(row, (1024,)), 2.0 * row.numel() * 2),
     ]
 
 
@@ -117,13 +117,13 @@ def agreed(value: float) -> float:
     return float(t.item())
 
 
-def run(company: Company, collective: Callable[[], object], per: int, side: torch.cuda.Stream, alone: bool) -> list[tuple[int, int, bool]]:
+def run(neighbour: Neighbour, collective: Callable[[], object], per: int, side: torch.cuda.Stream, alone: bool) -> list[tuple[int, int, bool]]:
     """(start, end, is a collective) of every kernel."""
     main = torch.cuda.current_stream()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
         for _ in range(COUNT):
             for _ in range(per):
-                company.call()
+                neighbour.call()
             side.wait_event(main.record_event())
             with torch.cuda.stream(side):
                 collective()
@@ -167,29 +167,29 @@ def main() -> None:
     torch.cuda.set_device(RANK)
     dist.init_process_group("nccl", device_id=torch.device("cuda", RANK))
     world = dist.get_world_size()
-    idle = Company("none", lambda: None, 0.0)
+    idle = Neighbour("none", lambda: None, 0.0)
     sides = {priority: torch.cuda.Stream(priority=priority) for priority in (0, -1)}
     calls: dict[tuple[str, int], Callable[[], object]] = {}
     for operation, sizes in SIZES.items():
         for mib in sizes:
             calls[operation, mib] = collective_of(operation, mib * MIB // 2, world)
     alone = {key: agreed(timed(call, 10)) for key, call in calls.items()}
-    for company in companies():
-        one = agreed(timed(company.call, 10)) if company.bytes else 1.0
+    for neighbour in neighbours():
+        one = agreed(timed(neighbour.call, 10)) if neighbour.bytes else 1.0
         for (operation, mib), collective in calls.items():
-            modes = [(0, "all"), (-1, "all")] if company.bytes else [(0, "all")]
-            if company.bytes and operation == "all_reduce" and mib == 56:
+            modes = [(0, "all"), (-1, "all")] if neighbour.bytes else [(0, "all")]
+            if neighbour.bytes and operation == "all_reduce" and mib == 56:
                 modes.append((0, "one"))
             for priority, where in modes:
-                per = int(1.8 * alone[operation, mib] / one) + 1 if company.bytes else 0
-                mine = company if where == "all" or RANK == 0 else idle
+                per = int(1.8 * alone[operation, mib] / one) + 1 if neighbour.bytes else 0
+                mine = neighbour if where == "all" or RANK == 0 else idle
                 time.sleep(0.05)
-                events = run(mine, collective, per if mine.bytes else 0, sides[priority], not company.bytes)
+                events = run(mine, collective, per if mine.bytes else 0, sides[priority], not neighbour.bytes)
                 found: list[list[tuple[int, int, bool]]] = [[] for _ in range(world)]
                 dist.all_gather_object(found, events)
                 if RANK == 0:
                     print(json.dumps({
-                        "operation": operation, "mib": mib, "world": world, "company": company.name, "bytes": company.bytes, "priority": priority,
+                        "operation": operation, "mib": mib, "world": world, "company": neighbour.name, "bytes": neighbour.bytes, "priority": priority,
                         "where": where, "kernel_us": round(one * 1e6, 1), **report(found),
                     }), flush=True)  # fmt: skip
     dist.destroy_process_group()

@@ -1,6 +1,6 @@
-"""What kernels lose to company and to the power cap, on real GPUs of one host. JSON lines.
+"""What kernels lose to communication beside them and to the power cap, on real GPUs of one host. JSON lines.
 
-    torchrun --standalone --nproc-per-node 4 benchmarks/device/company.py > company.jsonl
+    torchrun --standalone --nproc-per-node 4 benchmarks/device/interference.py > interference.jsonl
 
 Each kernel runs back to back, alone and beside NCCL kernels that follow each other on another stream (every rank does
 the same), timed by CUPTI: some milliseconds after a pause, at full clock (mode `burst`), and after a while of the same
@@ -24,8 +24,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 RANK = int(os.environ["RANK"])
-SECONDS = float(os.environ.get("COMPANY_SECONDS", "0.6"))  # of heating
-MEBIBYTES = int(os.environ.get("COMPANY_MIB", "512"))  # of the collectives' large buffer: longer than any kernel
+SECONDS = float(os.environ.get("INTERFERENCE_SECONDS", "0.6"))  # of heating
+MEBIBYTES = int(os.environ.get("INTERFERENCE_MIB", "512"))  # of the collectives' large buffer: longer than any kernel
 CHUNK = 0.04  # seconds of kernels between two synchronisations
 BURST = 0.006  # seconds of kernels after a pause: before the power cap lowers the clock
 
@@ -120,15 +120,15 @@ def main() -> None:
     elements = MEBIBYTES << 19  # of bf16 in the large buffer
     large = torch.randn(elements, device="cuda", dtype=torch.bfloat16)
     small = torch.randn(elements // world, device="cuda", dtype=torch.bfloat16)
-    companies: dict[str, Callable[[], object] | None] = {
+    neighbours: dict[str, Callable[[], object] | None] = {
         "alone": None,
         "all_gather": lambda: dist.all_gather_into_tensor(large, small),
         "reduce_scatter": lambda: dist.reduce_scatter_tensor(small, large),
         "all_reduce": lambda: dist.all_reduce(large),
     }
     for name, (call, flops) in kernels().items():
-        for company, collective in companies.items():
-            if company == "all_reduce" and "4096 4096 4096" not in name:
+        for neighbour, collective in neighbours.items():
+            if neighbour == "all_reduce" and "4096 4096 4096" not in name:
                 continue
             with torch.no_grad():
                 one = duration(call, 5)
@@ -152,7 +152,7 @@ def main() -> None:
                 for mode, found in (("burst", burst), ("heated", split(profiler))):
                     covered, alone, nccl, kernel = found
                     print(json.dumps({
-                        "kernel": name, "company": company, "world": world, "mode": mode, "together": len(covered),
+                        "kernel": name, "company": neighbour, "world": world, "mode": mode, "together": len(covered),
                         "together_us": middle(covered), "alone": len(alone), "alone_us": middle(alone), "nccl_us": middle(nccl),
                         "nccl_alone_us": together * 1e6, "flops": flops, "cuda_kernel": kernel,
                         **(sensors.median((begin + heated) / 2) if mode == "heated" else {}),
