@@ -56,7 +56,8 @@ def used() -> int:
     return int(text.split(",")[0]) if text.strip() else -1
 
 
-def main() -> None:
+def first_calls() -> tuple[torch.Tensor, torch.Tensor]:
+    """What is slow, and takes memory, when it is used first. A small tensor, and queries of an attention."""
     before = used()
     begin = time.perf_counter()
     torch.cuda.init()
@@ -96,6 +97,10 @@ def main() -> None:
     free = torch.cuda.mem_get_info()[0]
     once("first all_reduce (creates the communicator)", lambda: dist.all_reduce(x))
     say(name="memory", what="communicator of one", bytes=free - torch.cuda.mem_get_info()[0])
+    return x, q
+
+
+def training() -> None:
     # a small training loop: host time of the first iterations, without synchronising
     model = nn.Sequential(*[nn.TransformerEncoderLayer(1024, 16, 4096, batch_first=True, norm_first=True) for _ in range(4)])
     model = model.to("cuda", torch.bfloat16)
@@ -114,6 +119,9 @@ def main() -> None:
         torch.cuda.synchronize()
         say(name="iteration", i=i, forward_us=(forward - begin) * 1e6, backward_us=(backward - forward) * 1e6,
             optimizer_us=(end - backward) * 1e6, done_us=(time.perf_counter() - begin) * 1e6)  # fmt: skip
+
+
+def allocations() -> None:
     rt = ctypes.CDLL("libcudart.so.13")
     p = ctypes.c_void_p()
     for size in (1 << 20, 2 << 20, 20 << 20, 256 << 20, 2 << 30, 8 << 30):
@@ -132,6 +140,10 @@ def main() -> None:
         t = torch.empty(size, dtype=torch.uint8).pin_memory()
         say(name="pin", bytes=size, us=(time.perf_counter() - begin) * 1e6)
         del t
+
+
+def calls(x: torch.Tensor, q: torch.Tensor) -> None:
+    """Host time of single calls in a loop."""
     s = torch.cuda.Stream()
     e = torch.cuda.Event()
     small = torch.randn(64, 64, device="cuda", dtype=torch.bfloat16)
@@ -180,6 +192,13 @@ def main() -> None:
     dwg = distribute_tensor(w.detach(), mesh, [Shard(0)]).requires_grad_()
     per_call("DTensor linear silu sum backward", lambda: F.silu(F.linear(dt, dwg)).to_local().sum().backward(), 50)
     dist.destroy_process_group()
+
+
+def main() -> None:
+    x, q = first_calls()
+    training()
+    allocations()
+    calls(x, q)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from support import ringdump
 from phantora.stubs import StubSet
 
 sys.path.insert(0, str(Path(__file__).parent))
-import semantics
+import calls
 
 STEMS = {
     "rt": "libcudart.so",
@@ -25,7 +25,7 @@ STEMS = {
 }
 
 
-class Stubs(semantics.Cuda):
+class Stubs(calls.Cuda):
     """As in the cases of semantics.py, with the other libraries and the rank runtime."""
 
     def __init__(self, stub_set: StubSet, rank: ctypes.CDLL) -> None:
@@ -36,7 +36,7 @@ class Stubs(semantics.Cuda):
             )
             for name, stem in STEMS.items()
         }
-        super().__init__(loaded["rt"], loaded["cu"], semantics.register(loaded["rt"], b"no code"))
+        super().__init__(loaded["rt"], loaded["cu"], calls.register(loaded["rt"], b"no code"))
         self.nvml, self.nvrtc, self.cupti, self.rank = loaded["nvml"], loaded["nvrtc"], loaded["cupti"], rank
         self.rt.cudaFree(None)
 

@@ -9,7 +9,7 @@ from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from typing import Any
 
 import pytest
-from semantics import AccessDesc, AllocationProp, Attribute, IpcHandle, Location
+from calls import AccessDesc, AllocationProp, Attribute, IpcHandle, Location
 from stublib import Stubs, connected
 from support import ringdump
 
@@ -353,7 +353,7 @@ def test_profiling_interface_delivers_nothing(stub_set: StubSet) -> None:
 
 def test_cluster_occupancy_is_near_an_h200s(stub_set: StubSet) -> None:
     """Measured on an H200 (132 multiprocessors): size -> clusters of 128 threads without shared memory."""
-    from semantics import Config, Dim3
+    from calls import Config, Dim3
 
     def program(c: Stubs) -> list[int]:
         out = []

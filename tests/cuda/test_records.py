@@ -8,7 +8,7 @@ from ctypes import byref, c_float, c_int, c_size_t, c_uint, c_void_p
 from typing import Any
 
 import pytest
-from semantics import D2D, D2H, DEFAULT, H2D, Attribute, Config, Dim3
+from calls import D2D, D2H, DEFAULT, H2D, Attribute, Config, Dim3
 from stublib import Stubs, connected
 from support import ringdump
 

@@ -1,0 +1,139 @@
+"""The rules of the house that a program can check: sizes, circles, the direction of imports."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import networkx as nx
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FILE_LINES, FUNCTION_LINES = 700, 100
+NATIVE = (".c", ".cpp", ".h")
+CODE = (*NATIVE, ".py", ".js")
+FOLDERS = ("phantora", "stub", "viewers", "samples", "tests", "benchmarks")
+BUNDLES = ("viewers/arrow.js",)  # written by a bundler
+
+# What the modules of a package may import at run time, besides their own.
+ALLOWED = {
+    "hardware": {"wire"},
+    "wire": set(),
+    "stubs": {"wire"},
+    "cost": {"hardware", "wire"},
+    "trace": {"wire"},
+    "sim": {"cost", "hardware", "trace", "wire"},
+    "profile": {"cost", "hardware", "wire"},
+    "launch": {"stubs", "wire"},
+    "view": {"trace"},
+}
+
+
+def sources(suffixes: tuple[str, ...]) -> list[Path]:
+    found = [p for folder in FOLDERS for p in (ROOT / folder).rglob("*") if p.suffix in suffixes and p.is_file()]
+    return sorted(p for p in found if str(p.relative_to(ROOT)) not in BUNDLES and "node_modules" not in p.parts)
+
+
+def test_no_file_is_long() -> None:
+    lengths = {str(p.relative_to(ROOT)): len(p.read_text().splitlines()) for p in sources(CODE)}
+    assert {name: n for name, n in lengths.items() if n > FILE_LINES} == {}
+
+
+def python_functions(path: Path) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def native_functions(path: Path) -> Iterator[tuple[str, int]]:
+    """Functions begin in the first column and end with a brace there; so do structures, which are left out."""
+    name, begin = "", 0
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        opens = re.match(r"[A-Za-z_].*\)\s*(?:const\s*)?(?:noexcept\s*)?\{\s*(?://.*)?$", line)
+        if opens and not line.startswith(("namespace", "struct", "enum", "union", "typedef", "extern")):
+            name, begin = line.split("(")[0].split()[-1], number
+        elif line.startswith("}") and name:
+            yield name, number - begin + 1
+            name = ""
+
+
+def test_no_function_is_long() -> None:
+    long: dict[str, int] = {}
+    for path in sources((*NATIVE, ".py")):
+        functions = python_functions(path) if path.suffix == ".py" else native_functions(path)
+        long |= {f"{path.relative_to(ROOT)}: {name}": n for name, n in functions if n > FUNCTION_LINES}
+    assert long == {}
+
+
+def test_functions_are_found_in_native_sources() -> None:
+    """The check above is worth something: it sees most of the functions."""
+    count = sum(1 for path in sources((".c", ".cpp")) for _ in native_functions(path))
+    assert count > 500
+
+
+def test_no_circle_of_includes() -> None:
+    graph = nx.DiGraph()
+    roots = (ROOT / "stub", ROOT / "phantora" / "sim" / "engine")
+    for path in sources(NATIVE):
+        for name in re.findall(r'^#include "([^"]+)"', path.read_text(), re.MULTILINE):
+            for target in (root / name for root in (path.parent, *roots)):
+                if target.exists():
+                    graph.add_edge(str(path.relative_to(ROOT)), str(target.resolve().relative_to(ROOT)))
+                    break
+    assert graph.number_of_edges() > 100
+    assert list(nx.simple_cycles(graph)) == []
+
+
+def imports(path: Path) -> Iterator[tuple[str, bool]]:
+    """Modules of phantora that a module imports, and whether at its top."""
+
+    def visit(node: ast.AST, top: bool) -> Iterator[tuple[str, bool]]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+                continue
+            if isinstance(child, ast.Import):
+                yield from ((alias.name, top) for alias in child.names)
+            elif isinstance(child, ast.ImportFrom) and child.module and not child.level:
+                yield from ((f"{child.module}.{alias.name}", top) for alias in child.names)
+            else:
+                yield from visit(child, top and not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef))
+
+    yield from ((name, top) for name, top in visit(ast.parse(path.read_text()), True) if name.startswith("phantora"))
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for path in (ROOT / "phantora").rglob("*.py"):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def module_of(name: str, known: dict[str, Path]) -> str:
+    return name if name in known else name.rpartition(".")[0]
+
+
+def test_no_circle_of_imports() -> None:
+    known = modules()
+    graph = nx.DiGraph()
+    for name, path in known.items():
+        for imported, top in imports(path):
+            if top and (target := module_of(imported, known)) != name and not name.startswith(target + "."):
+                graph.add_edge(name, target)
+    assert [circle for circle in nx.strongly_connected_components(graph) if len(circle) > 1] == []
+
+
+@pytest.mark.parametrize("package", sorted(ALLOWED))
+def test_imports_point_one_way(package: str) -> None:
+    known = modules()
+    wrong: list[str] = []
+    for name, path in known.items():
+        if not name.startswith(f"phantora.{package}"):
+            continue
+        for imported, _ in imports(path):
+            other = (module_of(imported, known) + "..").split(".")[1]
+            if other in ALLOWED and other != package and other not in ALLOWED[package]:
+                wrong.append(f"{name} imports {imported}")
+    assert wrong == []
