@@ -19,11 +19,29 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))  # also where it is run as a program on a GPU's machine
 
-from calls import (  # noqa: E402
-    D2D, D2H, DEFAULT, H2D, LEGACY, PER_THREAD, Attribute, Config, Cuda, Dim3, FuncAttributes, Pointer, register,
+from calls import (
+    D2D,
+    D2H,
+    DEFAULT,
+    H2D,
+    LEGACY,
+    PER_THREAD,
+    Attribute,
+    Config,
+    Cuda,
+    Dim3,
+    FuncAttributes,
+    Pointer,
+    register,
 )  # fmt: skip
-from driver_cases import (  # noqa: E402
-    driver_basics, driver_entry, driver_memory, driver_modules, driver_vmm, host_functions, ipc,
+from driver_cases import (
+    driver_basics,
+    driver_entry,
+    driver_memory,
+    driver_modules,
+    driver_vmm,
+    host_functions,
+    ipc,
 )  # fmt: skip
 
 
