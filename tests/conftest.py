@@ -1,4 +1,4 @@
-"""Shared fixtures: the libraries are built once per test session."""
+"""Shared fixtures: the libraries are built once per test session. Tiers: a marker for each folder."""
 
 from __future__ import annotations
 
@@ -10,6 +10,18 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from phantora import stubs
+
+TIERS = {
+    "unit": "unit", "trace": "unit", "view": "unit", "cuda": "ranks", "integration": "ranks", "frameworks": "frameworks",
+}  # fmt: skip
+"""By folder: `unit` needs no rank of torch, `ranks` runs some, `frameworks` runs Megatron, DeepSpeed and others."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here):
+            item.add_marker(TIERS[item.path.relative_to(here).parts[0]])
 
 
 @pytest.fixture(scope="session")
