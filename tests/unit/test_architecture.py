@@ -137,3 +137,11 @@ def test_imports_point_one_way(package: str) -> None:
             if other in ALLOWED and other != package and other not in ALLOWED[package]:
                 wrong.append(f"{name} imports {imported}")
     assert wrong == []
+
+
+def test_every_page_of_the_documents_is_listed() -> None:
+    """In the table of contents and in the site's navigation (`mkdocs build --strict` checks the links)."""
+    contents, site = (ROOT / "docs" / "index.md").read_text(), (ROOT / "mkdocs.yml").read_text()
+    pages = [str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")]
+    assert [page for page in pages if f"({page})" not in contents and page != "index.md"] == []
+    assert [page for page in pages if f": {page}\n" not in site] == []
