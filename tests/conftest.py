@@ -12,7 +12,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from phantora import stubs
 
 TIERS = {
-    "unit": "unit", "trace": "unit", "view": "unit", "cuda": "ranks", "integration": "ranks", "frameworks": "frameworks",
+    "unit": "unit", "trace": "unit", "view": "unit", "cuda": "ranks", "integration": "ranks",
+    "frameworks": "frameworks",
 }  # fmt: skip
 """By folder: `unit` needs no rank of torch, `ranks` runs some, `frameworks` runs Megatron, DeepSpeed and others."""
 
