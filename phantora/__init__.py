@@ -1,0 +1,25 @@
+"""Timelines and step times of distributed PyTorch training, for clusters that you do not have.
+
+``phantora.trace`` runs a script, ``phantora.open`` opens a run's log (``phantora/api.py``). They are imported when
+asked for: every rank of a simulated run imports this package too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from phantora.api import Run
+    from phantora.api import open_run as open
+
+__all__ = ["Run", "open"]
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name == "trace":
+        return importlib.import_module("phantora.trace")  # a package that can be called
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("phantora.api"), {"open": "open_run"}.get(name, name))

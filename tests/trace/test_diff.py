@@ -158,3 +158,195 @@ def test_page_and_timeline(tmp_path: Path, base: Path) -> None:
     assert len(names) == 4 and sum(name.startswith("a: rank") for name in names) == 2
     assert kernels == [[2 * 2 * 2 + 2 * 3 * 2]]
     assert len({row[0] for row in steps}) == 1  # the last steps begin together
+
+
+# ---------------------------------------------------------------------- what is run
+
+
+class Model:
+    """A decoder on two ranks, two steps beside the first, drawn from what a training script chooses."""
+
+    def __init__(self, **choices: object) -> None:
+        self.layers, self.passes, self.batch, self.sequence, self.vocabulary = 4, 1, 1, 1024, 32000
+        self.dtype, self.optimizer, self.attention, self.spread = "bf16", "_fused_adamw_", "_flash_attention", "FSDP"
+        self.reshard, self.recompute, self.compiled, self.buckets, self.ranks, self.gpu = (
+            True,
+            False,
+            False,
+            4,
+            2,
+            "H100",
+        )
+        self.slow, self.host, self.transfer, self.links = 1.0, 0, 1.0, {}
+        for name, value in choices.items():
+            assert hasattr(self, name), name
+            setattr(self, name, value)
+
+    def write(self, path: Path) -> Path:
+        extra = (
+            {"what_if": {"degrade": [{"links": k, "factor": v} for k, v in self.links.items()]}} if self.links else {}
+        )
+        run = FakeRun(
+            metadata=replace(
+                METADATA, world_size=self.ranks, ranks_per_host=self.ranks, gpu=self.gpu, extra=extra, peak_flops={}
+            )
+        )
+        for rank in range(self.ranks):
+            self._rank(run, rank)
+        return run.write(path)
+
+    def _rank(self, run: FakeRun, rank: int) -> None:
+        members = ",".join(map(str, range(self.ranks)))
+        run.add(Kind.COMMUNICATOR, rank, 0, 0, "dp", comm=0, sig=run.signature("ranks", members))
+        self._run, self._of, self._at, self._seq = run, rank, 5 * US, 0
+        for _ in range(3):
+            self._at += 10 * US
+            begin = self._step()
+            run.add(Kind.ANNOTATION, rank, begin - 1, self._at, "Optimizer.step#AdamW.step")
+
+    def _step(self) -> int:
+        tokens = self.batch * self.sequence
+        size, dtype = tokens / 1024, self.dtype
+        width = "bf16" if dtype == "bf16" else "fp32"
+        product = f"{dtype}[{tokens},512], {dtype}[512,512]"
+        hidden = f"{dtype}[{self.batch},{self.sequence},512]"
+        slow = 2.0 if dtype == "fp32" else 1.0
+        for _ in range(self.passes):
+            for backward in (False, True):
+                for _ in range(self.layers):
+                    if self.spread == "FSDP" and (self.reshard or not backward):
+                        self._transfer("AllGather", 3 << 20, 8)
+                    for again in range(1 + (backward and self.recompute)):
+                        name = f"aten::{self.attention}_{'backward' if backward and not again else 'forward'}"
+                        self._work(name, hidden, "attention", 40 * size * slow * (1 + backward))
+                        self._work("aten::mm", product, "gemm", 60 * size * slow * (1 + backward))
+                        point = "triton_poi_fused_0" if self.compiled else "aten::gelu"
+                        self._work(
+                            point, "" if self.compiled else hidden, "elementwise", (4 if self.compiled else 20) * size
+                        )
+                    if backward and self.spread == "FSDP":
+                        self._transfer("ReduceScatter", 3 << 20, 8)
+            indices = (
+                f"{width}[{self.batch},{self.sequence},512], i64[{self.batch},{self.sequence}], {self.vocabulary}, -1"
+            )
+            self._work("aten::embedding_dense_backward", indices, "embedding", 5)
+            head = f"{dtype}[{tokens},512], {dtype}[512,{self.vocabulary}]"
+            self._work("aten::mm", head, "gemm", 50 * size * slow * self.vocabulary / 32000)
+        if self.spread == "data parallel":
+            for _ in range(self.buckets):
+                self._transfer("AllReduce", self.layers * (3 << 20) // self.buckets, self.layers * 4 / self.buckets + 3)
+        begin = self._at
+        many = 4 * self.layers + 1
+        share = 2 if self.spread == "FSDP" else 1
+        shape = f"(fp32[{self.vocabulary // share},512], fp32[{512 // share},512], … {many} in all)"
+        kind = 1.0 if "fused" in self.optimizer else 3.0
+        self._work(f"aten::{self.optimizer}", shape, "optimizer", 12 * self.layers * kind / share)
+        return begin
+
+    def _work(self, op: str, shape: str, cls: str, time: float) -> None:
+        run, length = (
+            self._run,
+            round(time * US * (self.slow if self._of == 1 else 1.0) * (2 if self.gpu != "H100" else 1)),
+        )
+        sig = {} if op.startswith("triton") else {"sig": run.signature(op, shape)}
+        run.add(
+            Kind.KERNEL, self._of, self._at, self._at + length, op, launch=self._at - (1 if self.host else 5) * US,
+            stream=0, price=run.price(cls, "measured", 1e6), **sig,
+        )  # fmt: skip
+        self._at += length + self.host * US
+
+    def _transfer(self, name: str, size: int, time: float) -> None:
+        length = round(time * self.transfer * US)
+        self._run.add(
+            Kind.COLLECTIVE, self._of, self._at, self._at + length, f"ncclDevKernel_{name}_RING_LL", stream=7,
+            launch=self._at - 5 * US, ready=self._at, comm=0, seq=self._seq, bytes=size,
+            price=self._run.price("communication", "modelled"),
+        )  # fmt: skip
+        self._seq += 1
+        self._at += length
+
+
+def pair(told: str, *, base: dict[str, object] | None = None, **choices: object) -> tuple[dict, dict, str]:  # type: ignore[type-arg]
+    return base or {}, {**(base or {}), **choices}, told
+
+
+DP: dict[str, object] = {"spread": "data parallel"}
+# What differs, and what the first line must say; one or two changes, of which the larger is named.
+PAIRS = (
+    pair("more layers: 4 -> 6", layers=6),
+    pair("fewer layers: 4 -> 2", layers=2),
+    pair("more layers: 4 -> 5", base=DP, layers=5),
+    pair("more layers: 2 -> 8", base={"layers": 2, "recompute": True}, layers=8),
+    pair("batch 1 -> 2", batch=2),
+    pair("batch 1 -> 4", base=DP, batch=4),
+    pair("batch 4 -> 1", base={"batch": 4}, batch=1),
+    pair("sequence length 1024 -> 4096", sequence=4096),
+    pair("sequence length 1024 -> 512", base=DP, sequence=512),
+    pair("batch 1 -> 2 and sequence length 1024 -> 512", batch=2, sequence=512),
+    pair("more micro-batches: 1 -> 4 a step", passes=4),
+    pair("fewer micro-batches: 3 -> 1 a step", base={**DP, "passes": 3}, passes=1),
+    pair("activation checkpointing on", recompute=True),
+    pair("activation checkpointing off", base={"recompute": True, "layers": 6}, recompute=False),
+    pair("no resharding", reshard=False),
+    pair("resharding: parameters are gathered again", base={"reshard": False}, reshard=True),
+    pair("data parallel instead of FSDP", spread="data parallel"),
+    pair("FSDP instead of data parallel", base=DP, spread="FSDP"),
+    pair("compiled: kernels of torch.compile instead of eager operators", compiled=True),
+    pair("no longer compiled", base={"compiled": True}, compiled=False),
+    pair("precision of products bf16 -> fp32", dtype="fp32"),
+    pair("precision of products fp32 -> bf16", base={"dtype": "fp32"}, dtype="bf16"),
+    pair("another optimizer: _fused_adamw_ -> foreach", optimizer="_foreach_addcdiv_"),
+    pair("attention by another operator", attention="_efficient_attention"),
+    pair("another model: vocabulary 32000 -> 64000", vocabulary=64000),
+    pair("other buckets: the same bytes in 1 all_reduce instead of 8", base={**DP, "buckets": 8}, buckets=1),
+    pair("parallel layout: sizes of the groups that communicate 2 (2 ranks) -> 4 (4 ranks)", ranks=4),
+    pair("rank 1 alone is slower", slow=1.2),
+    pair("network: the same collectives take 2.00 times as long", transfer=2.0),
+    pair("network: links h0.gpu1>* carry 0.5 of their bandwidth", transfer=2.0, links={"h0.gpu1>*": 0.5}),
+    pair("host: GPUs wait", host=15),
+    pair("another GPU: H100 -> A100", gpu="A100"),
+    pair("more layers: 4 -> 8", layers=8, transfer=1.2),
+    pair("batch 1 -> 4", batch=4, host=3),
+    pair("compiled", compiled=True, transfer=1.05),
+)
+
+
+@pytest.mark.parametrize("number", range(len(PAIRS)))
+def test_what_changed_is_named_first(tmp_path: Path, number: int) -> None:
+    before, after, told = PAIRS[number]
+    a, b = Model(**before).write(tmp_path / "a.arrow"), Model(**after).write(tmp_path / "b.arrow")
+    done = invoke(a, b)
+    assert told in done.output.splitlines()[0], done.output
+
+
+@pytest.mark.parametrize("number", range(0, len(PAIRS), 3))
+def test_equal_runs_say_nothing(tmp_path: Path, number: int) -> None:
+    choices = PAIRS[number][1]
+    a, b = (Model(**choices).write(tmp_path / f"{name}.arrow") for name in "ab")
+    assert invoke(a, b).output == "No difference.\n"
+
+
+def test_throughput_and_other_metrics(tmp_path: Path) -> None:
+    a, b = Model().write(tmp_path / "a.arrow"), Model(batch=2).write(tmp_path / "b.arrow")
+    first = invoke(a, b).output.splitlines()[0]
+    assert "% tokens/s: batch 1 -> 2" in first and "+" in first.split("), ")[1]
+
+    def status(*arguments: object) -> object:
+        words = [str(argument) for argument in arguments]
+        return CliRunner().invoke(diff, words, standalone_mode=False).return_value
+
+    assert status(a, b, "--fail-above", "2%") == 1  # a step takes longer
+    assert status(a, b, "--fail-above", "tokens:2%") == 0  # but more tokens are done
+    assert status(b, a, "--fail-above", "tokens:2%") == 1
+    with pytest.raises(PhantoraError, match="do not show MFU"):
+        CliRunner().invoke(diff, [str(a), str(b), "--fail-above", "mfu:1%"], catch_exceptions=False)
+
+
+def test_runs_side_by_side(tmp_path: Path) -> None:
+    paths = [Model(layers=layers).write(tmp_path / f"layers{layers}.arrow") for layers in (2, 4, 6)]
+    shown = invoke(*paths).output
+    assert "b: Slower" in shown and "more layers: 2 -> 4" in shown and "more layers: 2 -> 6" in shown
+    row = next(line for line in shown.splitlines() if line.startswith("tokens/s"))
+    assert len(row.split()) == 4
+    data = json.loads(invoke(*paths, "--json").output)
+    assert [entry["causes"][0]["kind"] for entry in data] == ["layers", "layers"]

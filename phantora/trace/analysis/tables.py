@@ -55,7 +55,8 @@ def _step(step: StepTimes) -> Row:
     row = {"step": step.number, "name": step.name, "start": step.start, "end": step.end}
     row.update({key: value for key, value in asdict(step.times).items() if key != "stalls"})
     row["overlap"] = step.times.overlap
-    row.update({cause: step.times.stalls.get(cause, 0) for cause in CAUSES})
+    row.update({f"without_compute.{cause.replace(' ', '_')}": step.times.stalls.get(cause, 0) for cause in CAUSES})
+    row["note"] = step.note
     return row
 
 

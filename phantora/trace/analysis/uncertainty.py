@@ -27,7 +27,7 @@ Floats = npt.NDArray[np.float64]
 _DEFAULT = {"measured": 0.05, "modelled": 0.13, "interpolated": 0.2, "scaled": 0.2, "roofline": 0.4}
 _UNKNOWN = 0.4
 # Relative errors of a step that no price knows of (docs/accuracy.md, Error bars).
-_COMMON = 0.03
+_COMMON = 0.027
 _FASTER_HOST = 0.1  # of the time that a GPU waits for the host: another host may take so much less
 _SLOWER_HOST = 2.5  # hosts that take twice the modelled time for the same script are common
 

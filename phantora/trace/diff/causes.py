@@ -19,6 +19,7 @@ from phantora.trace.diff.traits import Repeats, Traits, parameters, repeats, tra
 
 _WORTH_NAMING = 0.002  # of a step
 _SAME = 0.01  # relative
+_REST = ("code", "calls", "shapes", "kernels")  # what no rule explains
 _ALONE = ("straggler", "compiled")  # causes of other differences too, of waits and of the host's work
 
 
@@ -26,8 +27,11 @@ def find_causes(a: Side, b: Side, d: Difference) -> list[Cause]:
     """The causes, first the one to name; empty for equal runs."""
     if d.equal:
         return []
-    found = [*_straggler(a, b), *_structure(a, b, d), *_network(a, b, d), *_host(d)]
+    structure = _structure(a, b, d)
+    found = [*_straggler(a, b), *structure, *_network(a, b, d), *_host(d)]
     found = [cause for cause in found if abs(cause.effect) >= _WORTH_NAMING * max(d.step.a, 1.0)]
+    if not found:  # what is run may change without taking longer
+        found = [cause for cause in structure if cause.kind not in _REST][:1]
     # That one rank alone changed explains, by itself, that operators took longer on average.
     alone = any(cause.kind == "straggler" for cause in found)
     found = [cause for cause in found if not (alone and cause.kind == "kernels")]
@@ -98,15 +102,15 @@ def _structure(a: Side, b: Side, d: Difference) -> list[Cause]:
     for change in _changes(a, b, x, y, repeats(a, b, x, y), d):
         effect = sum(evidence.pop(claim, 0.0) for claim in change.claims)
         found.append(Cause(change.kind, change.text, effect))
-    for kind, text in (("code", _code(d)), ("count", "the same operators run more or less often")):
-        found.append(Cause(kind, text, evidence.pop(kind, 0.0)))
-    found.append(Cause("model", "the model's shapes: operators of other sizes", evidence.pop("shape", 0.0)))
+    for kind, text in (("code", _code(d)), ("calls", "the same operators run more or less often")):
+        found.append(Cause(kind, text, evidence.pop("count" if kind == "calls" else kind, 0.0)))
+    found.append(Cause("shapes", "the model's shapes: operators of other sizes", evidence.pop("shape", 0.0)))
     same = [c for c in d.operators if c.by_duration]
     kernels, before = sum(c.by_duration for c in same), sum(c.a.time for c in same)
     if kernels:
         ratio = (before + kernels) / before if before else 0.0
         found.append(Cause("kernels", f"kernels: the same operators take {ratio:.3f} times as long", kernels))
-    return [cause for cause in found if cause.effect]
+    return [cause for cause in found if cause.effect or cause.kind not in _REST]
 
 
 def _evidence(d: Difference) -> dict[str, float]:
@@ -146,8 +150,9 @@ def _changes(a: Side, b: Side, x: Traits, y: Traits, r: Repeats, d: Difference) 
         compiled = f"compiled: {kernels} instead of {eager}"
         text = compiled if y.triton > x.triton else f"no longer compiled: {eager} instead of {kernels}"
         yield _Change("compiled", text, _WORK)
-    yield from _layout(a, b, x, y)
-    if x.dtype != y.dtype and x.dtype and y.dtype:
+    precision = x.dtype != y.dtype and bool(x.dtype and y.dtype)
+    yield from _layout(a, b, x, y, precision)
+    if precision:
         yield _Change("precision", f"precision of products {x.dtype} -> {y.dtype}", ("shape", "code", "optimizer"))
     yield from _sizes(a, b, x, y)
     yield from _depth(x, y, r, d)
@@ -162,8 +167,8 @@ def _changes(a: Side, b: Side, x: Traits, y: Traits, r: Repeats, d: Difference) 
 _WORK = ("code", "count", "shape", "optimizer")
 
 
-def _layout(a: Side, b: Side, x: Traits, y: Traits) -> Iterator[_Change]:
-    """How the work is divided among ranks."""
+def _layout(a: Side, b: Side, x: Traits, y: Traits, precision: bool) -> Iterator[_Change]:
+    """How the work is divided among ranks; shapes say nothing of it if `precision` changed them all."""
     everything = (*_WORK, "comm")
     if x.spread and y.spread and x.spread != y.spread:
         yield _Change("layout", f"{y.spread} instead of {x.spread}", ("comm", "optimizer", "code", "count"))
@@ -176,7 +181,8 @@ def _layout(a: Side, b: Side, x: Traits, y: Traits) -> Iterator[_Change]:
         yield _Change("layout", text, everything)
         return
     batch = x.indices != y.indices and parameters(a) == parameters(b)
-    share = None if batch or products[0] == products[1] or x.table != y.table else _share_of_work(a, b)
+    unlike = batch or precision or products[0] == products[1] or x.table != y.table
+    share = None if unlike else _share_of_work(a, b)
     if share is not None:
         yield _Change("layout", f"parallel layout: a rank does {share} work for each of its tokens", everything)
 

@@ -54,7 +54,7 @@ class Cause:
 
     kind: str
     """gpu, straggler, compiled, layout, precision, model, batch, layers, count, recompute, optimizer, attention,
-    reshard, buckets, code, network, kernels, host or other."""
+    reshard, buckets, code, calls, shapes, network, kernels, host or other."""
     text: str
     effect: float
     """ns per step of device or idle time that it accounts for; not additive."""
@@ -144,7 +144,9 @@ def compare(a: Side, b: Side) -> Difference:
             "settings", "times", "steps", "ranks", "classes", "operators", "collectives", "exposure", "memory",
             "added", "removed",
         )
-    ) and ra.rows == rb.rows  # fmt: skip
+    )  # fmt: skip
+    same_work = a.operations.keys() == b.operations.keys() and a.transfers.keys() == b.transfers.keys()
+    difference.equal &= same_work and ra.rows == rb.rows
     return difference
 
 

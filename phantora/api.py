@@ -1,0 +1,154 @@
+"""Runs from Python and notebooks.
+
+    import phantora
+
+    run = phantora.trace("train.py", cluster="1x8xH100", args=["--layers", "4"])
+    run = phantora.open("run.arrow")
+    run.summary()["step_time"], run.steps().to_pandas(), polars.from_arrow(run.kernels())
+
+Tables are Arrow's; times are in ns, sizes in bytes. Every row of the log is in `run.table()` (docs/architecture.md).
+"""
+
+from __future__ import annotations
+
+import html
+import os
+import subprocess
+import sys
+from collections.abc import Collection, Sequence
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from phantora.errors import PhantoraError
+from phantora.trace.analysis.analyze import analyze
+from phantora.trace.analysis.report import Report
+from phantora.trace.analysis.tables import tables
+from phantora.trace.analysis.units import duration, size
+from phantora.trace.reader import Log, open_log
+from phantora.trace.schema import COMMUNICATION_KINDS
+
+
+class Run:
+    """A simulated run: its event log, and what is said about it."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Raises PhantoraError for a file that is no log."""
+        self.path = Path(path)
+        self.log: Log = open_log(path)
+
+    @cached_property
+    def report(self) -> Report:
+        """All that ``phantora analyze`` says."""
+        return analyze(self.log)
+
+    def summary(self) -> dict[str, Any]:
+        """The headline: step time, its error bar and spread, MFU, throughput, steps set apart; peaks of memory."""
+        found = asdict(self.report.headline)
+        found["step_source"] = self.report.step_source
+        found["peak_allocated"] = max((rank.gpu.peak_allocated for rank in self.report.ranks), default=0)
+        found["peak_reserved"] = max((rank.gpu.peak_reserved for rank in self.report.ranks), default=0)
+        return found
+
+    def table(self, kinds: Collection[str] | None = None) -> pa.Table:
+        """The rows of the log, of `kinds` only, in order of their end; texts as dictionaries, null where there is
+        none."""
+        batches = list(self.log.record_batches())
+        whole = pa.Table.from_batches(batches, schema=batches[0].schema if batches else self.log.schema)
+        whole = whole.unify_dictionaries().replace_schema_metadata(None)
+        if kinds is None:
+            return whole
+        return whole.filter(pc.is_in(whole["kind"].cast(pa.utf8()), pa.array(sorted(kinds), pa.utf8())))
+
+    def steps(self) -> pa.Table:
+        """A row per rank and step: start, end, where its time went, flops, MFU, memory, and a note if it is set
+        apart."""
+        return pa.Table.from_pylist(tables(self.report)["ranks"])
+
+    def kernels(self) -> pa.Table:
+        """Every kernel."""
+        return self._with_duration(self.table(("kernel",)))
+
+    def collectives(self) -> pa.Table:
+        """Every collective, send and receive of every rank, with the time from the last arrival on as `transfer`."""
+        found = self._with_duration(self.table(COMMUNICATION_KINDS))
+        ready = np.maximum(found["ready"].to_numpy(), found["start"].to_numpy())
+        return found.append_column("transfer", pa.array(found["end"].to_numpy() - ready))
+
+    def memory(self) -> pa.Table:
+        """The allocator's level whenever it changed: rank, time, allocated, reserved."""
+        rows = self.table(("memory",)).select(["rank", "end", "name", "value", "bytes"])
+        return rows.rename_columns(["rank", "time", "event", "allocated", "reserved"])
+
+    @staticmethod
+    def _with_duration(rows: pa.Table) -> pa.Table:
+        return rows.append_column("duration", pc.subtract(rows["end"], rows["start"]))
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r}: {', '.join(f'{name} {value}' for name, value in self._facts())})"
+
+    def _facts(self) -> list[tuple[str, str]]:
+        h, found = self.report.headline, self.summary()
+        bar = "" if h.error is None or h.error_above is None else f" -{h.error:.1%} +{h.error_above:.1%}"
+        facts = [("step", f"{duration(h.step_time)}{bar}"), ("steady steps", str(h.steps))]
+        if h.mfu is not None:
+            facts.append(("MFU", f"{h.mfu:.1%}"))
+        if h.throughput is not None and h.throughput.tokens_per_second:
+            facts.append(("tokens/s", f"{h.throughput.tokens_per_second:,.0f}"))
+        if h.throughput is not None and h.throughput.samples_per_second:
+            facts.append(("samples/s", f"{h.throughput.samples_per_second:,.4g}"))
+        facts.append(("peak allocated", size(found["peak_allocated"])))
+        return facts
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the headline, and where a steady step's time goes as a bar."""
+        facts = "".join(f"<tr><th>{html.escape(n)}</th><td>{html.escape(v)}</td></tr>" for n, v in self._facts())
+        steady = self.report.steady
+        parts = {"compute": steady.compute, **{name: time for name, time in steady.stalls.items() if time}}
+        bars = "".join(
+            f'<span title="{html.escape(name)}: {duration(time)}" style="display:inline-block;height:1em;'
+            f'background:{_COLORS[i % len(_COLORS)]};width:{100 * time / steady.time:.2f}%"></span>'
+            for i, (name, time) in enumerate(parts.items())
+        )
+        causes = ", ".join(f"{html.escape(name)} {100 * time / steady.time:.1f}%" for name, time in parts.items())
+        title = f"<b>{html.escape(self.path.name)}</b> {html.escape(str(self.report.metadata['cluster']))}"
+        return f'{title}<table>{facts}</table><div style="width:100%;font-size:0">{bars}</div><small>{causes}</small>'
+
+
+_COLORS = ("#4c8fd0", "#e08a1e", "#b04a5a", "#7a6ab0", "#5aa05a", "#8a8a8a", "#c0a030", "#409090")
+
+
+def open_run(path: str | os.PathLike[str]) -> Run:
+    """The run whose event log lies at `path`."""
+    return Run(path)
+
+
+def trace(
+    script: str | os.PathLike[str],
+    cluster: str = "1x1xH100",
+    args: Sequence[str] = (),
+    output: str | os.PathLike[str] = "run.arrow",
+    quiet: bool = True,
+    **options: Any,
+) -> Run:
+    """Runs `script` as ``phantora trace`` does and opens its log. Options are those of the command line, with
+    underscores: ``host_time="none"``, ``flows=True``, ``degrade=["h0.nic0>*=0.5"]``. Raises PhantoraError when the run
+    fails; its log, as far as it came, can still be opened."""
+    command = [sys.executable, "-m", "phantora", "trace", "--cluster", cluster, "-o", os.fspath(output)]
+    command += ["--no-summary"]
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        for one in value if isinstance(value, list | tuple) else (value,):
+            if one is not False and one is not None:
+                command += [flag] if one is True else [flag, str(one)]
+    done = subprocess.run([*command, os.fspath(script), *args], capture_output=quiet, text=True, check=False)
+    if done.returncode:
+        told = (done.stderr or "").strip().splitlines()
+        last = told[-1] if told else "see above"
+        raise PhantoraError(f"{script}: the run ended with status {done.returncode}: {last}")
+    return Run(Path(output).with_suffix(".arrow"))
