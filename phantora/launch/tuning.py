@@ -1,0 +1,167 @@
+"""Autotuners take place on virtual time, without their repetitions, and compilation is shared by ranks.
+
+Prices do not scatter, so one run of a candidate tells what a hundred would. The time that the others would have taken
+passes on the host's clock. All of it lies in an annotation, `NAME`, by which analysis leaves it out. What tuning finds
+goes into no cache on disk: it holds for simulated GPUs, and each rank must log the same whichever came first.
+
+One rank compiles a kernel, in a thread that moves no clock; others wait and read the result from Triton's cache.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import functools
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from phantora.launch.importhook import after_import
+
+NAME = "phantora: tuning"
+TESTING, AUTOTUNER, COMPILER = "triton.testing", "triton.runtime.autotuner", "triton.compiler.compiler"
+INDUCTOR = "torch._inductor.runtime.benchmarking"
+ESTIMATES = 5  # runs by which Triton and Inductor first learn how long one takes
+
+
+def install() -> None:
+    """Replaces the benchmarks of Triton and Inductor as soon as these are imported."""
+    changes: dict[str, Callable[[ModuleType], None]] = {
+        TESTING: _testing, AUTOTUNER: _autotuner, COMPILER: _compiler, INDUCTOR: _inductor,
+    }  # fmt: skip
+    after_import(changes.__contains__, lambda module: changes[module.__name__](module))
+    for name, change in changes.items():
+        if name in sys.modules:
+            change(sys.modules[name])
+
+
+def bench(call: Callable[[], Any], warmup: float, rep: float, grad_to_none: Sequence[Any] | None = None) -> float:
+    """ms of one `call`, run twice: once to compile, once timed behind a kernel that hides its launch.
+
+    The host's clock then moves by the `warmup` and `rep` ms that repetitions would have taken.
+    """
+    import torch
+
+    with torch.profiler.record_function(NAME):
+        call()
+        torch.cuda.synchronize()
+        for tensor in grad_to_none or ():
+            tensor.grad = None
+        cache = torch.empty(_l2_bytes(), dtype=torch.int8, device="cuda")
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        cache.zero_()
+        start.record()
+        call()
+        end.record()
+        torch.cuda.synchronize()
+        ms = float(start.elapsed_time(end))
+        runs = ESTIMATES + max(1, int(warmup / max(ms, 1e-3))) + max(1, int(rep / max(ms, 1e-3)))
+        _advance(runs * ms)
+    return ms
+
+
+def _l2_bytes() -> int:
+    import torch
+
+    return 2 * int(torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size)
+
+
+def _advance(ms: float) -> None:
+    runtime = ctypes.CDLL(None)
+    runtime.ph_moves_clock.restype = ctypes.c_bool
+    if runtime.ph_moves_clock():
+        runtime.ph_advance.argtypes = [ctypes.c_int64]
+        runtime.ph_advance.restype = None
+        runtime.ph_advance(int(ms * 1e6))
+
+
+def _answer(ms: float, quantiles: Sequence[float] | None, mode: str) -> Any:
+    """In the form of ``triton.testing.do_bench``: all statistics of equal times are that time."""
+    if quantiles is not None:
+        return [ms] * len(quantiles) if len(quantiles) > 1 else ms
+    return [ms] if mode == "all" else ms
+
+
+def _testing(module: ModuleType) -> None:
+    @functools.wraps(module.do_bench)
+    def do_bench(
+        fn: Callable[[], Any], warmup: float = 25, rep: float = 100, grad_to_none: Any = None, quantiles: Any = None,
+        return_mode: str = "mean",
+    ) -> Any:  # fmt: skip
+        return _answer(bench(fn, warmup, rep, grad_to_none), quantiles, return_mode)
+
+    @functools.wraps(module.do_bench_cudagraph)
+    def do_bench_cudagraph(
+        fn: Callable[[], Any], rep: float = 20, grad_to_none: Any = None, quantiles: Any = None, return_mode: str = "mean"
+    ) -> Any:
+        return _answer(bench(fn, 0.0, rep, grad_to_none), quantiles, return_mode)
+
+    module.do_bench, module.do_bench_cudagraph = do_bench, do_bench_cudagraph
+
+
+def _autotuner(module: ModuleType) -> None:
+    def check_disk_cache(self: Any, key: Any, configs: Any, bench_fn: Callable[[], Any]) -> bool:
+        bench_fn()
+        return False
+
+    module.Autotuner.check_disk_cache = check_disk_cache
+
+
+def _inductor(module: ModuleType) -> None:
+    real = module.InductorBenchmarker.benchmark_gpu
+
+    @functools.wraps(real)
+    def benchmark_gpu(
+        self: Any, _callable: Callable[[], Any], max_benchmark_duration: int = 25, return_mode: str = "min",
+        grad_to_none: Any = None, **options: Any,
+    ) -> Any:  # fmt: skip
+        return _answer(bench(_callable, 0.0, max_benchmark_duration, grad_to_none), None, return_mode)
+
+    module.InductorBenchmarker.benchmark_gpu = benchmark_gpu
+
+
+# ---------------------------------------------------------------------- compilation
+
+
+@contextmanager
+def _alone(key: str) -> Iterator[None]:
+    """One process of this machine at a time."""
+    from triton import knobs
+
+    folder = Path(knobs.cache.dir) / "phantora-locks"
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / key, "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _compiler(module: ModuleType) -> None:
+    compile_one = module.compile
+
+    def under_lock(src: Any, target: Any, options: Any, rest: dict[str, Any]) -> Any:
+        text = f"{src.hash()} {target} {sorted((options or {}).items(), key=str)}"
+        with _alone(hashlib.sha256(text.encode()).hexdigest()[:24]):
+            return compile_one(src, target=target, options=options, **rest)
+
+    @functools.wraps(compile_one)
+    def compile_(src: Any, target: Any = None, options: Any = None, **rest: Any) -> Any:
+        if not hasattr(src, "hash") or int(os.environ.get("WORLD_SIZE", "1")) <= 1:
+            return _aside(lambda: compile_one(src, target=target, options=options, **rest))
+        return _aside(lambda: under_lock(src, target, options, rest))
+
+    module.compile = compile_
+    package = sys.modules.get("triton.compiler")
+    if package is not None and getattr(package, "compile", None) is compile_one:
+        package.compile = compile_  # type: ignore[attr-defined]
+
+
+def _aside(call: Callable[[], Any]) -> Any:
+    """Runs `call` in a thread of its own, whose work moves no clock."""
+    with ThreadPoolExecutor(1, thread_name_prefix="compile") as pool:
+        return pool.submit(call).result()
