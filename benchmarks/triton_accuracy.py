@@ -1,6 +1,6 @@
 """Prices of Triton kernels against measured times.
 
-    python benchmarks/triton_accuracy.py [benchmarks/device/results/triton_h100] [--list] [--fit]
+    python benchmarks/triton_accuracy.py [benchmarks/device/results] [--list] [--fit]
 
 The folder holds what ``benchmarks/device/triton_kernels.py`` wrote: launches with their times. Each launch is
 followed as a simulated rank follows it, and priced. Cases are split by a checksum of their names: constants are fitted
@@ -35,7 +35,7 @@ from phantora.ttir.parse import Function, Unreadable, parse
 from phantora.ttir.walk import Argument, Descriptor, Launch, Memory, work_of
 from phantora.ttir.work import Work
 
-FOLDER = Path(__file__).parent / "device/results/triton_h100"
+FOLDER = Path(__file__).parent / "device/results"
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,9 @@ class Point:
 
 def read(folder: Path) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """The lines of all cases, and the texts that they name."""
-    lines = (folder / "triton.jsonl").read_text().splitlines()
-    texts: dict[str, str] = json.loads(lzma.decompress((folder / "triton_ir.xz").read_bytes()))
+    times, ir = sorted(folder.glob("triton*.jsonl"))[0], sorted(folder.glob("triton_ir*.xz"))[0]
+    lines = times.read_text().splitlines()
+    texts: dict[str, str] = json.loads(lzma.decompress(ir.read_bytes()))
     return [json.loads(line) for line in lines[1:]], texts
 
 

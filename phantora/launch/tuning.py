@@ -98,8 +98,9 @@ def _testing(module: ModuleType) -> None:
 
     @functools.wraps(module.do_bench_cudagraph)
     def do_bench_cudagraph(
-        fn: Callable[[], Any], rep: float = 20, grad_to_none: Any = None, quantiles: Any = None, return_mode: str = "mean"
-    ) -> Any:
+        fn: Callable[[], Any], rep: float = 20, grad_to_none: Any = None, quantiles: Any = None,
+        return_mode: str = "mean",
+    ) -> Any:  # fmt: skip
         return _answer(bench(fn, 0.0, rep, grad_to_none), quantiles, return_mode)
 
     module.do_bench, module.do_bench_cudagraph = do_bench, do_bench_cudagraph

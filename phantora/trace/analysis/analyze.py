@@ -129,7 +129,8 @@ class _Pass:
         self.annotations = Annotations(log, ranks)
         self.work = WorkSums(log, self.annotations, len(ranks))
         self.groups = groups(log)
-        self.volume, self.uncertainty, self.guesses = Volume(log, self.groups), Uncertainty(log), Guesses(log)
+        self.volume, self.uncertainty = Volume(log, self.groups), Uncertainty(log)
+        self.guesses = Guesses(log, self.annotations)
         if details:
             self.exposures = Exposures()
             self.collectives = Collectives(ranks)

@@ -14,6 +14,8 @@ from phantora.trace.reader import Log
 
 Ints = npt.NDArray[np.int64]
 _IGNORED = ("nccl:", "ProfilerStep")  # names of single calls and of whole steps
+TUNING = "phantora: tuning"
+"""What an autotuner tries lies in annotations of this name (``phantora.launch.tuning``), no part of the program."""
 
 
 class Annotations:
@@ -33,6 +35,19 @@ class Annotations:
         self.spans: list[list[tuple[int, int, int]]] = [sorted(own, key=lambda r: (r[0], -r[1])) for own in rows]
         """By rank position (start, end, name), ordered by start."""
         self._changes = [innermost(own) for own in self.spans]
+
+    def tuning(self, rank: npt.NDArray[np.integer], time: Ints) -> npt.NDArray[np.bool_]:
+        """Whether an autotuner was at work on rank position `rank` at `time`."""
+        found = np.zeros(len(time), np.bool_)
+        if TUNING not in self.names:
+            return found
+        name = self.names.index(TUNING)
+        for i, own in enumerate(self.spans):
+            spans = np.array([(start, end) for start, end, n in own if n == name], np.int64).reshape(-1, 2)
+            mine = np.flatnonzero(rank == i)
+            place = np.searchsorted(spans[:, 0], time[mine], "right") - 1
+            found[mine] = (place >= 0) & (time[mine] < spans[place, 1]) if len(spans) else False
+        return found
 
     def at(self, rank: npt.NDArray[np.integer], time: Ints) -> Ints:
         """Name index of the innermost annotation open on rank position `rank` at `time`, -1 for none."""

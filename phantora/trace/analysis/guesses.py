@@ -6,6 +6,7 @@ from collections import defaultdict
 
 import numpy as np
 
+from phantora.trace.analysis.annotations import Annotations
 from phantora.trace.analysis.grouping import group
 from phantora.trace.analysis.report import Guess
 from phantora.trace.analysis.windows import Window, kind_mask
@@ -18,7 +19,8 @@ _KERNEL = kind_mask(("kernel",))
 class Guesses:
     """Adds up the operators of steady steps whose price is not measured, and kernels that no operator launched."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, annotations: Annotations) -> None:
+        self._annotations = annotations
         self._operators, self._names, self._shapes, self._provenances = (
             log.words(c) for c in ("op", "name", "shape", "provenance")
         )
@@ -28,7 +30,8 @@ class Guesses:
         self._whole = 0.0
 
     def add(self, window: Window) -> None:
-        rows = np.flatnonzero(_KERNEL[window["kind"]] & window.own())
+        own = window.own() & ~self._annotations.tuning(window["rank"], window["launch"])
+        rows = np.flatnonzero(_KERNEL[window["kind"]] & own)
         time = (window["end"][rows] - window["start"][rows]).astype(np.float64)
         self._whole += float(time.sum())
         guessed = self._guessed[window["provenance"][rows]]

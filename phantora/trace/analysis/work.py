@@ -56,7 +56,7 @@ class WorkSums:
         self.rank_provenance: Floats = np.zeros((ranks, 1 + sizes[1]))
 
     def add(self, window: Window) -> None:
-        mask = _DEVICE[window["kind"]] & window.own()
+        mask = _DEVICE[window["kind"]] & window.own() & ~self._annotations.tuning(window["rank"], window["launch"])
         rows = {name: values[mask] for name, values in window.columns.items()}
         start, end = rows["start"], rows["end"]
         ready = np.clip(rows["ready"], start, end)

@@ -1,0 +1,89 @@
+"""Triton kernels of a program's own: seen at every launch, priced by their work; autotuners on virtual time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.runs import records, trace
+
+KERNELS = """
+import torch, triton
+import triton.language as tl
+
+@triton.jit
+def softmax(y, x, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * n + tl.arange(0, BLOCK)
+    v = tl.load(x + at, mask=tl.arange(0, BLOCK) < n, other=-float("inf")).to(tl.float32)
+    e = tl.exp(v - tl.max(v, axis=0))
+    tl.store(y + at, e / tl.sum(e, axis=0), mask=tl.arange(0, BLOCK) < n)
+
+@triton.jit
+def matmul(c, a, b, n, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    i = tl.program_id(0) * BM + tl.arange(0, BM)
+    j = tl.program_id(1) * BN + tl.arange(0, BN)
+    total = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, n, BK):
+        at = k + tl.arange(0, BK)
+        total = tl.dot(tl.load(a + i[:, None] * n + at[None, :]), tl.load(b + at[:, None] * n + j[None, :]), total)
+    tl.store(c + i[:, None] * n + j[None, :], total.to(tl.bfloat16))
+
+@triton.jit
+def gather(y, x, offsets, n, BLOCK: tl.constexpr):
+    start, end = tl.load(offsets + tl.program_id(0)), tl.load(offsets + tl.program_id(0) + 1)
+    for at in range(start, end):
+        tl.store(y + at * n + tl.arange(0, BLOCK), tl.load(x + at * n + tl.arange(0, BLOCK)))
+"""
+PROGRAM = (
+    KERNELS
+    + """
+x = torch.zeros(8192, 8192, device="cuda", dtype=torch.bfloat16)
+y, z = torch.empty_like(x), torch.empty_like(x)
+softmax[(8192,)](y, x, 8192, BLOCK=8192, num_warps=8)
+matmul[(64, 32)](y, x, z, 8192, BM=128, BN=256, BK=64, num_warps=8, num_stages=3)
+matmul[(256, 256)](y, x, z, 8192, BM=32, BN=32, BK=32, num_warps=4, num_stages=2)
+offsets = torch.tensor([0, 100, 300, 1000], device="cuda", dtype=torch.int32)
+gather[(3,)](y, x, offsets, 8192, BLOCK=8192)
+torch.cuda.synchronize()
+"""
+)
+TUNED = (
+    KERNELS
+    + """
+import time
+configs = [triton.Config({"BM": m, "BN": n, "BK": 64}, num_warps=8) for m, n in ((128, 256), (128, 128), (64, 64))]
+tuned = triton.autotune(configs=configs, key=["n"])(matmul)
+x = torch.zeros(4096, 4096, device="cuda", dtype=torch.bfloat16)
+y = torch.empty_like(x)
+for _ in range(3):
+    tuned[lambda m: (4096 // m["BM"], 4096 // m["BN"])](y, x, x, 4096)
+torch.cuda.synchronize()
+print("chosen", tuned.best_config.kwargs["BM"], time.perf_counter() > 0.1)
+"""
+)
+
+
+def test_launches_are_priced_by_their_work(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    run = trace(tmp_path, "train.py")
+    seen = records(run.log, "kernel", "op", "start", "end", "bytes", "flops")
+    rows = [r for r in seen if "triton::" in (r["op"] or "")]
+    softmax, large, small, gather = rows
+    assert [r["op"] for r in rows] == ["triton::softmax", "triton::matmul", "triton::matmul", "triton::gather"]
+    assert softmax["bytes"] == 2 * 2 * 8192**2
+    assert 80_000 < softmax["end"] - softmax["start"] < 130_000  # 3.35 TB/s
+    assert large["flops"] == small["flops"] == 2 * 8192**3
+    assert 1_111_000 < large["end"] - large["start"] < 2_500_000  # 989 TFLOP/s
+    assert small["end"] - small["start"] > 2 * (large["end"] - large["start"])
+    assert gather["bytes"] == pytest.approx(2 * 2 * 1000 * 8192, rel=0.01)  # the offsets are true
+
+
+def test_autotuners_take_few_launches_and_virtual_time(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TUNED)
+    run = trace(tmp_path, "train.py")
+    assert "chosen 128 True" in run.out
+    kernels = [r for r in records(run.log, "kernel", "op", "launch") if r["op"] == "triton::matmul"]
+    assert len(kernels) == 2 * 3 + 3
+    tuning = [r for r in records(run.log, "annotation", "name", "start", "end") if r["name"] == "phantora: tuning"]
+    inside = [r for r in kernels if any(t["start"] <= r["launch"] <= t["end"] for t in tuning)]
+    assert (len(tuning), len(inside)) == (3, 6)

@@ -1,0 +1,148 @@
+"""Following Triton IR: what a launch reads, writes and multiplies, program by program."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from phantora.cost.machine import Machine
+from phantora.cost.parse import parse_signature, write_signature
+from phantora.cost.triton_work import estimate, resident
+from phantora.cost.types import OperatorSignature
+from phantora.hardware import load_gpu
+from phantora.ttir.parse import Unreadable, parse
+from phantora.ttir.slice import deciding
+from phantora.ttir.walk import Launch, Memory, work_of
+
+HEAD = "module {\n  tt.func public @kernel("
+ROWS = (
+    HEAD
+    + """%y: !tt.ptr<bf16> {tt.divisibility = 16 : i32} loc("y"(#loc)), %x: !tt.ptr<bf16>, %n: i32, %seed: i32) {
+    %row = tt.get_program_id x : i32 loc(#loc1)
+    %start = arith.muli %row, %n : i32
+    %at = tt.make_range {end = 1024 : i32, start = 0 : i32} : tensor<1024xi32>
+    %ns = tt.splat %n : i32 -> tensor<1024xi32>
+    %inside = arith.cmpi slt, %at, %ns : tensor<1024xi32>
+    %px = tt.addptr %x, %start : !tt.ptr<bf16>, i32
+    %pxs = tt.splat %px : !tt.ptr<bf16> -> tensor<1024x!tt.ptr<bf16>>
+    %pxa = tt.addptr %pxs, %at : tensor<1024x!tt.ptr<bf16>>, tensor<1024xi32>
+    %v = tt.load %pxa, %inside : tensor<1024x!tt.ptr<bf16>>
+    %w = arith.extf %v : tensor<1024xbf16> to tensor<1024xf32>
+    %sum = "tt.reduce"(%w) <{axis = 0 : i32}> ({
+    ^bb0(%a: f32, %b: f32):
+      %c = arith.addf %a, %b : f32
+      tt.reduce.return %c : f32
+    }) : (tensor<1024xf32>) -> f32
+    %noise = tt.splat %seed : i32 -> tensor<1024xi32>
+    %real = arith.sitofp %noise : tensor<1024xi32> to tensor<1024xf32>
+    %e = math.exp %real : tensor<1024xf32>
+    %r = arith.truncf %e : tensor<1024xf32> to tensor<1024xbf16>
+    %py = tt.addptr %y, %start : !tt.ptr<bf16>, i32
+    %pys = tt.splat %py : !tt.ptr<bf16> -> tensor<1024x!tt.ptr<bf16>>
+    %pya = tt.addptr %pys, %at : tensor<1024x!tt.ptr<bf16>>, tensor<1024xi32>
+    tt.store %pya, %r, %inside : tensor<1024x!tt.ptr<bf16>>
+    tt.return
+  }
+}
+"""
+)
+LOOP = (
+    HEAD
+    + """%a: !tt.ptr<bf16>, %lengths: !tt.ptr<i32>) {
+    %zero = arith.constant 0 : i32
+    %one = arith.constant 1 : i32
+    %cst = arith.constant dense<0.000000e+00> : tensor<64x128xf32>
+    %me = tt.get_program_id x : i32
+    %where = tt.addptr %lengths, %me : !tt.ptr<i32>, i32
+    %length = tt.load %where : !tt.ptr<i32>
+    %i = tt.make_range {end = 64 : i32, start = 0 : i32} : tensor<64xi32>
+    %column = tt.expand_dims %i {axis = 1 : i32} : tensor<64xi32> -> tensor<64x1xi32>
+    %j = tt.make_range {end = 32 : i32, start = 0 : i32} : tensor<32xi32>
+    %line = tt.expand_dims %j {axis = 0 : i32} : tensor<32xi32> -> tensor<1x32xi32>
+    %c32 = arith.constant dense<32> : tensor<64x1xi32>
+    %steps = arith.muli %column, %c32 : tensor<64x1xi32>
+    %wide = tt.broadcast %steps : tensor<64x1xi32> -> tensor<64x32xi32>
+    %lines = tt.broadcast %line : tensor<1x32xi32> -> tensor<64x32xi32>
+    %offset = arith.addi %wide, %lines : tensor<64x32xi32>
+    %base = tt.splat %a : !tt.ptr<bf16> -> tensor<64x32x!tt.ptr<bf16>>
+    %p = tt.addptr %base, %offset : tensor<64x32x!tt.ptr<bf16>>, tensor<64x32xi32>
+    %found = scf.for %k = %zero to %length step %one iter_args(%total = %cst) -> (tensor<64x128xf32>)  : i32 {
+      %x = tt.load %p : tensor<64x32x!tt.ptr<bf16>>
+      %unit = arith.constant dense<0.000000e+00> : tensor<32x128xbf16>
+      %next = tt.dot %x, %unit, %total : tensor<64x32xbf16> * tensor<32x128xbf16> -> tensor<64x128xf32>
+      scf.yield %next : tensor<64x128xf32>
+    }
+    tt.return
+  }
+}
+"""
+)
+
+
+def rows(n: int, programs: int, seed: int = 1) -> Launch:
+    size = 2 * n * programs
+    tensors = Memory(1 << 20, size, size), Memory(1 << 30, size, size)
+    return Launch((programs, 1, 1), (*tensors, n, seed), 4, 3)
+
+
+def test_rows_are_read_and_written_once() -> None:
+    work = work_of(parse(ROWS), rows(1000, 512))
+    once = pytest.approx(2 * 1000 * 512, rel=0.02)
+    assert (work.read, work.written) == (once, once)
+    assert work.counts["load_bytes"] == 2000
+    assert work.counts["reductions"] == 1
+    assert work.counts["mufu"] >= 1024
+    assert work.longest == 1.0
+
+
+def test_what_decides() -> None:
+    found = deciding(parse(ROWS))
+    assert found.direct == {"%y", "%x", "%n"}  # not the seed
+    assert not found.read
+    assert deciding(parse(LOOP)).read == {"%lengths"}
+
+
+def loop(lengths: list[int]) -> Launch:
+    held = np.array(lengths, np.int32)
+    memory = Memory(1 << 30, held.nbytes, held.nbytes, lambda: held.view(np.uint8))
+    return Launch((len(lengths), 1, 1), (Memory(1 << 20, 1 << 16, 1 << 16), memory), 4, 3, shared=50_000, registers=64)
+
+
+def test_loops_take_their_bounds_from_memory() -> None:
+    work = work_of(parse(LOOP), loop([0, 3, 1000, 21]))
+    each = 2.0 * 64 * 128 * 32
+    assert work.counts["flops"] * work.programs == each * 1024
+    assert work.dots[0].count * work.programs == 1024
+    assert (work.dots[0].m, work.dots[0].n, work.dots[0].k, work.dots[0].dtype) == (64, 128, 32, "bfloat16")
+    assert work.longest == pytest.approx(1000 / 256, rel=0.01)
+    assert work.read <= (1 << 16) + 16 * 32
+    assert not work.unknown
+
+
+def test_equal_iterations_are_counted_without_being_run() -> None:
+    long, short = work_of(parse(LOOP), loop([1_000_000])), work_of(parse(LOOP), loop([1000]))
+    assert long.counts["flops"] == 1000 * short.counts["flops"]
+
+
+def test_text_that_is_no_ir_says_so() -> None:
+    with pytest.raises(Unreadable):
+        parse("define void @kernel()")
+    with pytest.raises(Unreadable, match="takes 4 arguments, 1 were given"):
+        work_of(parse(ROWS), Launch((1, 1, 1), (1,), 4, 3))
+
+
+def test_work_travels_in_signatures() -> None:
+    work = work_of(parse(LOOP), loop([8, 8]))
+    text = write_signature(OperatorSignature("triton::kernel", (), work=work))
+    read = parse_signature(text).work
+    assert read is not None and read.text() == work.text()
+
+
+def test_price_is_bound_by_bytes_and_by_products() -> None:
+    machine = Machine(load_gpu("H100"))
+    copied = estimate(machine, work_of(parse(ROWS), rows(1000, 200_000)))
+    assert copied.ns > 2 * 2 * 1000 * 200_000 / machine.gpu.hbm_bandwidth * 1e9
+    multiplied = work_of(parse(LOOP), loop([4000] * 264))
+    flops = 2.0 * 64 * 128 * 32 * 4000 * 264
+    assert estimate(machine, multiplied).ns > flops / machine.peak("bfloat16")
+    assert resident(machine, multiplied) == 4  # by shared memory
