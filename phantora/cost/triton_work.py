@@ -9,12 +9,13 @@ and judged on the others (benchmarks/triton_accuracy.py, docs/costs.md).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
 from phantora.cost.family import Estimate
 from phantora.cost.machine import Machine
-from phantora.ttir.work import Dot, Work
+from phantora.ttir.work import COUNTERS, Dot, Work
 
 WARP = 32
 REGISTER_UNIT, SHARED_RESERVED = (
@@ -22,45 +23,68 @@ REGISTER_UNIT, SHARED_RESERVED = (
     1024,
 )  # registers are given in such units a thread; the driver keeps 1 KiB of each block's
 TENSOR_ROWS = 64  # of a warp group's instruction on Hopper; smaller tiles take the older ones
+QUARTERS = 4  # of an SM, each with tensor cores of its own
+FEW = 16  # programs an SM: so many end together, more even out
+CALIBRATED_CLOCK = 1.98  # GHz
 
 
 @dataclass(frozen=True)
 class Constants:
-    """What was fitted. Times in ns at the calibrated GPU's clock, cycles of an SM for 1,000 elements."""
+    """What was fitted. Times in ns at the calibrated GPU's clock; cycles of an SM for 1,000 elements (threads'
+    instructions, spilled registers of a warp)."""
 
-    error: float = 0.5
+    error: float = 0.33
     """90th percentile of the relative error of kernels that were not fitted to."""
     memory: float = 0.97
     """Share of a stream's speed."""
-    l2: float = 1.5
+    l2: float = 1.66
     """Share of the rate of hits."""
-    tensor: float = 0.70
+    sm_rate: float = 114.0
+    """Bytes/ns that one SM moves."""
+    tensor: float = 0.8
     """Share of the peak of large tiles by warp groups' instructions,"""
-    tensor_old: float = 0.45
-    """and by warps' instructions."""
+    tensor_old: float = 0.203
+    """and by warps' instructions,"""
+    tensor_wide: float = 0.18
+    """the same of tfloat32, whose operands must be rearranged first."""
     vector: float = 0.6
     """The same of formats that the tensor cores lack."""
-    narrow: float = 96.0
+    narrow: float = 26.2
     """Columns of a tile at which warp groups' instructions lose half."""
-    alu: float = 8.0
-    mufu: float = 64.0
-    integer: float = 12.0
-    convert: float = 12.0
-    reduced: float = 16.0
+    alu: float = 3.5
+    mufu: float = 56.8
+    integer: float = 5.36
+    convert: float = 20.7
+    reduced: float = 11.5
+    cubed: float = 162.0
+    access: float = 60.0
+    scattered: float = 977.0
     atomic: float = 60.0
-    start_ns: float = 900.0
-    """A program from its start to its end, without what follows."""
-    load_ns: float = 700.0
+    spill: float = 12630.0
+    warps: float = 4.0
+    """Warps on an SM at which it issues half of what it could."""
+    block_ns: float = 60.0
+    """Between the starts of two programs on an SM."""
+    start_ns: float = 697.0
+    """From the end of a program to the first instruction of the next in its place."""
+    serial: float = 0.143
+    """Of a program's own transfers and instructions: what is not hidden behind its waits,"""
+    serial_tensor: float = 0.352
+    """and of its products."""
+    load_ns: float = 404.0
     """A load that is waited for."""
-    piped_ns: float = 350.0
+    piped_ns: float = 248.0
     """A round of loads in a loop that multiplies, divided by the stages under way."""
-    reduction_ns: float = 120.0
-    step_ns: float = 20.0
-    sharpness: float = 4.0
-    """Of the maximum: the power of the mean that joins the five."""
-    mixed: float = 1.6
+    reduction_ns: float = 54.9
+    crossing_ns: float = 693.0
+    dot_ns: float = 150.0
+    step_ns: float = 140.0
+    """A round of a loop that fetches nothing ahead."""
+    sharpness: float = 8.47
+    """Of the maximum: the power of the mean that joins memory, L2, busy SMs and waiting programs."""
+    mixed: float = 4.35
     """The same for tensor cores and elements, which wait for each other within a program."""
-    tail: float = 0.5
+    tail: float = 0.452
     """Share of the longest program that runs when the others have ended."""
 
 
@@ -80,7 +104,7 @@ def class_of(name: str, work: Work) -> str:
         return "normalization"
     if "entropy" in lowered or "loss" in lowered:
         return "loss"
-    return "reduction" if work.counts.get("reductions") else "elementwise"
+    return "reduction" if work.counts.get("reductions") or work.counts.get("crossings") else "elementwise"
 
 
 def resident(machine: Machine, work: Work) -> int:
@@ -99,45 +123,77 @@ def _joined(parts: list[float], power: float) -> float:
     return top * sum((part / top) ** power for part in parts) ** (1.0 / power) if top > 0 else 0.0
 
 
-def _rate(machine: Machine, work: Work, dot: Dot, c: Constants) -> float:
-    """FLOP/ns that one SM reaches in products like `dot`."""
+def _rate(machine: Machine, work: Work, dot: Dot, there: float, c: Constants) -> float:
+    """FLOP/ns that one SM with `there` programs reaches in products like `dot`."""
     peak = machine.peak(dot.dtype) / machine.gpu.sms
     if dot.dtype in ("float32", "float64"):
         return peak * c.vector
+    if dot.dtype == "tfloat32":
+        return peak * c.tensor_wide
     hopper = machine.gpu.compute_capability >= (9, 0)
-    if hopper and dot.m >= TENSOR_ROWS and work.warps % 4 == 0:
+    if hopper and dot.m >= TENSOR_ROWS and work.warps % QUARTERS == 0:
         return peak * c.tensor * dot.n / (dot.n + c.narrow) * (1.0 + c.narrow / 256.0)
-    return peak * c.tensor_old * min(1.0, min(dot.m, dot.n) / 64.0) ** 0.5  # type: ignore[no-any-return]
+    fed = min(1.0, work.warps * there / QUARTERS)
+    tile = min(1.0, min(dot.m, dot.n) / TENSOR_ROWS)
+    return peak * c.tensor_old * float(tile**0.5) * fed
+
+
+def _products_ns(machine: Machine, work: Work, there: float, c: Constants) -> float:
+    """Of one program on the tensor cores, beside `there` - 1 others."""
+    return sum(d.count * 2.0 * d.m * d.n * d.k / _rate(machine, work, d, there, c) for d in work.dots)
+
+
+def _cycles(work: Work, n: Mapping[str, float], c: Constants) -> float:
+    """Cycles of an SM that issues the instructions of one program and nothing else."""
+    elements = (
+        n["alu"] * c.alu + n["mufu"] * c.mufu + n["integer"] * c.integer + n["convert"] * c.convert
+        + n["reduced"] * c.reduced + n["cubed"] * c.cubed
+    )  # fmt: skip
+    memory = n["accesses"] * c.access + n["scattered"] * c.scattered + n["atomics"] * c.atomic
+    spilled = work.spills * work.warps * max(1.0, n["steps"]) * c.spill
+    return (elements + memory + spilled) / 1e3
+
+
+def _latencies_ns(work: Work, n: Mapping[str, float], c: Constants) -> float:
+    """What one program waits for, one after the other."""
+    fetched = n["phases"] * c.load_ns + n["piped"] * c.piped_ns / max(1, work.stages - 1)
+    rounds = max(0.0, n["steps"] - n["piped"]) * c.step_ns
+    return fetched + rounds + n["reductions"] * c.reduction_ns + n["crossings"] * c.crossing_ns + n["dots"] * c.dot_ns
 
 
 def estimate(machine: Machine, work: Work, c: Constants = CONSTANTS) -> Estimate:
     """Of one launch: time, distinct bytes, flops; tiles of products are its programs."""
-    n = work.counts
+    n = {**dict.fromkeys(COUNTERS, 0.0), **work.counts}
     moved = work.read + work.written
-    flops = n.get("flops", 0.0) * work.programs
     if not work.programs:
         return Estimate(machine.launch_ns, 0.0, error=c.error)
     gpu = machine.gpu
+    clock = gpu.reference_clock / 1e9
     held = resident(machine, work)
-    share = work.programs / gpu.sms  # programs an SM runs in all
-    runs = max(ceil(share) if share < 16 else share, 1.0)
-    rounds = max(share / held, 1.0)
-    rounds = ceil(rounds) if rounds < 8 else rounds
-    tail = 1.0 + c.tail * (work.longest - 1.0) * held / max(runs, held)
-    memory = (machine.memory_ns(moved) - machine.fit.floor_ns) / c.memory
-    asked = (n.get("load_sectors", 0.0) + n.get("store_sectors", 0.0)) * work.programs
-    l2 = asked / (machine.cache_rate * c.l2)
-    tensor = sum(d.count * 2.0 * d.m * d.n * d.k / _rate(machine, work, d, c) for d in work.dots)
-    cycles = (
-        n.get("alu", 0.0) * c.alu + n.get("mufu", 0.0) * c.mufu + n.get("integer", 0.0) * c.integer
-        + n.get("convert", 0.0) * c.convert + n.get("reduced", 0.0) * c.reduced + n.get("atomics", 0.0) * c.atomic
-    ) / 1e3  # fmt: skip
-    issue = cycles / (gpu.reference_clock / 1e9)
-    waits = (
-        c.start_ns + n.get("phases", 0.0) * c.load_ns + n.get("piped", 0.0) * c.piped_ns / max(1, work.stages - 1)
-        + n.get("reductions", 0.0) * c.reduction_ns + n.get("steps", 0.0) * c.step_ns
-    ) * 1.98e9 / gpu.reference_clock  # fmt: skip
-    busy = _joined([tensor * runs, issue * runs], c.mixed) * tail
-    ns = machine.launch_ns + _joined([memory, l2, busy, waits * rounds * tail], c.sharpness)
+    share = work.programs / gpu.sms  # programs that an SM runs in all
+    runs = float(ceil(share)) if share < FEW else share
+    there = min(runs, held)
+    rounds = max(1.0, share / held)
+    rounds = float(ceil(rounds)) if rounds < FEW / 2 else rounds
+    tail = 1.0 + c.tail * (work.longest - 1.0) * there / runs
+
+    under_way = there * gpu.sms * moved / work.programs
+    lost = machine.misses(under_way) / under_way if under_way else 0.0  # of what a second pass finds in L2 no more
+    memory = (machine.memory_ns(moved + n["again"] * work.programs * lost) - machine.fit.floor_ns) / c.memory
+    sectors = n["load_sectors"] + n["store_sectors"]
+    l2 = max(sectors * work.programs / (machine.cache_rate * c.l2), sectors * runs / c.sm_rate)
+    issue = _cycles(work, n, c) / clock
+    active = work.warps * there
+    issued = issue * (active + c.warps) / active
+    busy = _joined([_products_ns(machine, work, there, c) * runs, issued * runs], c.mixed) * tail + c.block_ns * runs
+    own = sectors / c.sm_rate + issue * (work.warps + c.warps) / work.warps
+    waits = c.serial * own + c.serial_tensor * _products_ns(machine, work, 1.0, c)
+    waits += _latencies_ns(work, n, c) * CALIBRATED_CLOCK / clock
+    waiting = waits * rounds * tail + c.start_ns * (rounds - 1.0)
+
+    ns = machine.launch_ns + _joined([memory, l2, busy, waiting], c.sharpness)
     largest = max(work.dots, key=lambda d: d.count * d.m * d.n * d.k, default=None)
-    return Estimate(ns, moved, flops, largest.dtype if largest else "", work.programs if largest else 0, error=c.error)
+    flops = n["flops"] * work.programs
+    if largest is None:
+        return Estimate(ns, moved, flops, error=c.error)
+    return Estimate(ns, moved, flops, largest.dtype, work.programs, error=c.error)

@@ -42,6 +42,7 @@ class Kernel:
     stages: int
     shared: int
     registers: int
+    spills: int
     functions: dict[str, Function] | None = None
     deciding: Deciding | None = None
     broken: str = ""
@@ -117,6 +118,7 @@ class Launches:
                 kernel.stages,
                 kernel.shared,
                 kernel.registers,
+                kernel.spills,
             )
             try:
                 table["work"] = work_of(kernel.functions, launch).text()
@@ -186,8 +188,9 @@ def _wrap_compiler(module: ModuleType, launches: Launches) -> None:
         if not hasattr(self._run, "phantora_kernel"):
             meta = self.metadata
             self._run.phantora_kernel = Kernel(
-                self.name, self.asm.get("ttir", ""), meta.num_warps, meta.num_stages, meta.shared, self.n_regs or 0
-            )
+                self.name, self.asm.get("ttir", ""), meta.num_warps, meta.num_stages, meta.shared, self.n_regs or 0,
+                self.n_spills or 0,
+            )  # fmt: skip
             kinds = list(self.src.signature.values())
             self._run.phantora_places = [i for i, kind in enumerate(kinds) if kind != "constexpr"]
 
@@ -225,7 +228,7 @@ def _wrap_static(module: ModuleType, launches: Launches) -> None:
         if kernel is None:
             ir = getattr(self, "phantora_ir", "") or _from_cache(self.hash, self.name)
             stages = getattr(self, "phantora_stages", 1)
-            kernel = Kernel(self.name, ir, self.num_warps, stages, self.shared, self.n_regs or 0)
+            kernel = Kernel(self.name, ir, self.num_warps, stages, self.shared, self.n_regs or 0, self.n_spills or 0)
             self.phantora_kernel = kernel
         if x * y * z <= 0:
             return run(self, x, y, z, stream, *args)

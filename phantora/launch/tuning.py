@@ -54,7 +54,7 @@ def bench(call: Callable[[], Any], warmup: float, rep: float, grad_to_none: Sequ
         for tensor in grad_to_none or ():
             tensor.grad = None
         cache = torch.empty(_l2_bytes(), dtype=torch.int8, device="cuda")
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         cache.zero_()
         start.record()
         call()
@@ -88,7 +88,7 @@ def _answer(ms: float, quantiles: Sequence[float] | None, mode: str) -> Any:
     return [ms] if mode == "all" else ms
 
 
-def _testing(module: ModuleType) -> None:
+def _testing(module: Any) -> None:
     @functools.wraps(module.do_bench)
     def do_bench(
         fn: Callable[[], Any], warmup: float = 25, rep: float = 100, grad_to_none: Any = None, quantiles: Any = None,
@@ -106,7 +106,7 @@ def _testing(module: ModuleType) -> None:
     module.do_bench, module.do_bench_cudagraph = do_bench, do_bench_cudagraph
 
 
-def _autotuner(module: ModuleType) -> None:
+def _autotuner(module: Any) -> None:
     def check_disk_cache(self: Any, key: Any, configs: Any, bench_fn: Callable[[], Any]) -> bool:
         bench_fn()
         return False
@@ -114,7 +114,7 @@ def _autotuner(module: ModuleType) -> None:
     module.Autotuner.check_disk_cache = check_disk_cache
 
 
-def _inductor(module: ModuleType) -> None:
+def _inductor(module: Any) -> None:
     real = module.InductorBenchmarker.benchmark_gpu
 
     @functools.wraps(real)
@@ -142,7 +142,7 @@ def _alone(key: str) -> Iterator[None]:
         yield
 
 
-def _compiler(module: ModuleType) -> None:
+def _compiler(module: Any) -> None:
     compile_one = module.compile
 
     def under_lock(src: Any, target: Any, options: Any, rest: dict[str, Any]) -> Any:

@@ -70,6 +70,8 @@ class Function:
     arguments: list[str]
     types: list[Type]
     blocks: list[Block]
+    even: frozenset[str] = frozenset()
+    """Arguments that the compiler knew to be multiples of 16."""
 
     def block(self, name: str) -> Block:
         return next(block for block in self.blocks if block.name == name)
@@ -140,10 +142,11 @@ def _function(lines: list[str], at: int) -> tuple[Function, int]:
     for argument in re.finditer(r"(%[\w$.-]+): ((?:!tt\.)?[\w.]+(?:<[^{},]*(?:, \d+)?>+)?)", body):
         arguments.append(argument[1])
         types.append((types_in(argument[2]) or [Type((), "opaque")])[0])
+    even = frozenset(found[1] for found in re.finditer(r"(%[\w$.-]+): [^%]*?\{tt\.divisibility = 16", body))
     if not head.endswith("{"):
         return Function(named[1], arguments, types, []), at + 1
     blocks, at = _region(lines, at + 1)
-    return Function(named[1], arguments, types, blocks), at + 1
+    return Function(named[1], arguments, types, blocks, even), at + 1
 
 
 def _region(lines: list[str], at: int) -> tuple[list[Block], int]:
@@ -180,6 +183,6 @@ def _operation(lines: list[str], at: int) -> tuple[Operation, int]:
         operation.regions.append(blocks)
         line = lines[at].strip()
         if line.startswith("})"):
-            operation.types = types_in(line.rpartition("->")[2] if "->" in line else line)
+            operation.types = types_in(line)
             operation.text += line
     return operation, at + 1

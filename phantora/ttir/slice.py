@@ -59,6 +59,48 @@ def deciding(functions: dict[str, Function]) -> Deciding:
     return Deciding(frozenset(direct | read), frozenset(read))
 
 
+def scalar_accesses(functions: dict[str, Function]) -> frozenset[int]:
+    """Loads and stores (by ``id``) that go element by element, because an argument that the compiler did not know to
+    be a multiple of 16 is part of their addresses."""
+    kernel = next(iter(functions.values()))
+    odd = {name for name, kind in zip(kernel.arguments, kernel.types, strict=True) if not kind.pointer} - kernel.even
+    made: dict[str, list[tuple[Operation | None, list[str]]]] = defaultdict(list)
+    accesses: list[Operation] = []
+
+    def visit(blocks: list[Block]) -> None:
+        for block in blocks:
+            for operation in block.operations:
+                _sources(operation, made)
+                if operation.name in ("tt.load", "tt.store"):
+                    accesses.append(operation)
+                for region in operation.regions:
+                    visit(region)
+
+    for function in functions.values():
+        visit(function.blocks)
+    return frozenset(id(o) for o in accesses if _reaches(o.operands[0], odd, made))
+
+
+def _reaches(name: str, wanted: set[str], made: dict[str, list[tuple[Operation | None, list[str]]]]) -> bool:
+    """Through sums and products, not through quotients, comparisons or memory."""
+    seen: set[str] = set()
+    left = [name]
+    while left:
+        name = left.pop()
+        if name in wanted:
+            return True
+        if name in seen:
+            continue
+        seen.add(name)
+        for operation, sources in made.get(name, ()):
+            if operation is None or not operation.name.startswith(_SCALE):
+                left.extend(sources)
+    return False
+
+
+_SCALE = ("arith.div", "arith.rem", "arith.cmp", "arith.select", "arith.min", "arith.max", "tt.load", "arith.ceildiv")
+
+
 def _integers(operation: Operation) -> bool:
     return operation.types[0].element.startswith("i")
 

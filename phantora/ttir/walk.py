@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from phantora.ttir.parse import Block, Function, Operation, Type, Unreadable
+from phantora.ttir.slice import scalar_accesses
 from phantora.ttir.values import UNKNOWN, Tile, Value, constant, integers, plain
 from phantora.ttir.work import COUNTERS, Dot, Work
 
@@ -26,6 +27,7 @@ SAME = 2  # iterations of a loop that count the same, after which the rest is ta
 PROBES = 6  # times that an operation's addresses are looked at
 ADDRESS_SHARE = 0.125  # of address arithmetic that is left: an address per vector of elements
 SECTOR = 32
+VECTOR, ASYNCHRONOUS = 16, 4  # bytes a thread moves at once: at most; at least so that a loop fetches ahead
 
 Counts = dict[Any, float]
 
@@ -65,10 +67,11 @@ class Launch:
     stages: int
     shared: int = 0
     registers: int = 0
+    spills: int = 0
 
 
 _MUFU = {
-    "exp": 1.5, "exp2": 1.0, "log": 1.5, "log2": 1.0, "rsqrt": 1.0, "sqrt": 2.0, "sin": 3.0, "cos": 3.0,
+    "exp": 1.0, "exp2": 1.0, "log": 1.5, "log2": 1.0, "rsqrt": 1.0, "sqrt": 2.0, "sin": 3.0, "cos": 3.0,
     "tanh": 1.0, "erf": 1.0,
 }  # fmt: skip
 _ALU_OF = {"erf": 20.0, "sin": 20.0, "cos": 20.0, "exp": 1.0, "log": 1.0, "sqrt": 4.0}
@@ -103,6 +106,8 @@ class Walker:
         self.followed = 0
         self.probes: dict[int, list[float]] = defaultdict(list)
         self.unknown: set[str] = set()
+        self.scalar = scalar_accesses(functions)
+        self.vectors: dict[int, int] = {}
 
     # ------------------------------------------------------------------ a program
 
@@ -110,6 +115,8 @@ class Walker:
         """The counts of one program."""
         self.program, self.pending, self.piped = program, False, False
         self.counts = defaultdict(float)
+        self.starts: dict[tuple[int, int], int] = {}
+        self.again: dict[int, bool] = {}
         environment = self._bind(self.kernel)
         self._blocks(self.kernel.blocks, environment)
         return self.counts
@@ -369,7 +376,10 @@ class Walker:
         count = max((t.count for t in operation.types), default=1)
         operations = max(1, sum(len(b.operations) for b in operation.regions[0]) - 1) if operation.regions else 1
         self.counts["reduced"] += float(count) * operations * (3.0 if operation.name == "tt.scan" else 1.0)
-        self.counts["reductions"] += 1
+        if max((len(t.shape) for t in operation.types), default=0) > 2:
+            self.counts["cubed"] += float(count)
+        whole = len(operation.types[0].shape) <= 1 if operation.types else True
+        self.counts["crossings" if whole else "reductions"] += 1
         self.pending = False
         return [UNKNOWN] * len(operation.results) if len(operation.results) > 1 else UNKNOWN
 
@@ -390,15 +400,21 @@ class Walker:
             active = int(np.count_nonzero(np.broadcast_to(mask, kind.shape)))
         if atomic:
             self.counts["atomics"] += active
-        memory, sectors = -1, float(active * width)
+        memory, sectors, vector = -1, float(active * width), 1
         if pointer is UNKNOWN:
             self.unknown.add("an address")
         elif active:
             known = None if mask is UNKNOWN or mask is True else np.broadcast_to(mask, kind.shape)
             addresses = np.broadcast_to(pointer, kind.shape)
             memory = self._owner(addresses, known)
+            if self._returns(operation, memory, int(addresses.flat[0])):
+                self.counts["again"] += 0.0 if stores else active * width
             sectors = self._sectors(operation, addresses, known, width) * active * width
-        self._moved(stores or atomic, active * width, sectors, memory)
+            vector = self._vector(operation, addresses, width)
+        self.counts["accesses"] += max(1, active // max(1, vector))
+        if not vector:  # no neighbours: the compiler does not know which dimension's are near
+            self.counts["scattered"] += active
+        self._moved(stores or atomic, active * width, sectors, memory, max(1, vector) * width)
         if atomic:
             self._moved(False, active * width, sectors, memory)
             return UNKNOWN
@@ -406,7 +422,25 @@ class Walker:
             return UNKNOWN
         return self._values(memory, pointer, mask, kind)
 
-    def _moved(self, stores: bool, size: float, sectors: float, memory: int) -> None:
+    def _vector(self, operation: Operation, addresses: np.ndarray[Any, Any], width: int) -> int:
+        """Elements that a thread loads or stores at once: neighbours in memory along one dimension. 0: a tile of
+        several dimensions has none."""
+        found = self.vectors.get(id(operation))
+        if found is None:
+            longest = 1
+            for axis, extent in enumerate(addresses.shape):
+                apart = np.diff(addresses, axis=axis) != width
+                longest = max(longest, extent if not apart.any() else int(np.argmax(apart.any(tuple(
+                    i for i in range(addresses.ndim) if i != axis)))) + 1)  # fmt: skip
+            threads = 32 * self.launch.warps
+            most = min(VECTOR // width, longest, max(1, addresses.size // threads))
+            found = 1 if id(operation) in self.scalar else 1 << max(0, most.bit_length() - 1)
+            if longest == 1 and addresses.ndim > 1 and addresses.size > threads:
+                found = 0
+            self.vectors[id(operation)] = found
+        return found
+
+    def _moved(self, stores: bool, size: float, sectors: float, memory: int, together: int = VECTOR) -> None:
         side = "store" if stores else "load"
         self.counts[f"{side}_bytes"] += size
         self.counts[f"{side}_sectors"] += sectors
@@ -414,12 +448,20 @@ class Walker:
         self.counts["written" if stores else "read", memory] += sectors
         if stores:
             self.pending = False
-        elif self.piped:
+        elif self.piped and together >= ASYNCHRONOUS:
             self.counts["piped"] += 0.0 if self.pending else 1.0
             self.pending = True
         else:
             self.counts["phases"] += 0.0 if self.pending else 1.0
             self.pending = True
+
+    def _returns(self, operation: Operation, memory: int, first: int) -> bool:
+        """Whether an operation begins where another of the program began: a second pass over the same data."""
+        found = self.again.get(id(operation))
+        if found is None:
+            owner = self.starts.setdefault((memory, first), id(operation))
+            found = self.again[id(operation)] = owner != id(operation) and operation.types[0].count > 1
+        return found
 
     def _owner(self, addresses: np.ndarray[Any, Any], mask: np.ndarray[Any, Any] | None) -> int:
         """The tensor that the first of the addresses lies in; -1: none."""
@@ -527,7 +569,7 @@ def work_of(functions: dict[str, Function], launch: Launch) -> Work:
     walker = Walker(functions, launch)
     programs = prod(launch.grid)
     if not programs:
-        return Work(0, launch.warps, launch.stages, launch.shared, launch.registers, {}, 1.0, 0.0, 0.0)
+        return Work(0, launch.warps, launch.stages, launch.shared, launch.registers, launch.spills, {}, 1.0, 0.0, 0.0)
     each: list[Counts] = []
     for batch in _batches(launch.grid):
         each += [walker.run(program) for program in batch]
@@ -548,6 +590,6 @@ def work_of(functions: dict[str, Function], launch: Launch) -> Work:
     dots = tuple(Dot(key[1], key[2], key[3], key[4], n) for key, n in products)
     counted = {key: float(mean[key]) for key in COUNTERS if mean.get(key)}
     return Work(
-        programs, launch.warps, launch.stages, launch.shared, launch.registers, counted, float(longest), moved["read"],
-        moved["written"], dots, bool(mean.get("copied")), tuple(sorted(walker.unknown)),
+        programs, launch.warps, launch.stages, launch.shared, launch.registers, launch.spills, counted,
+        float(longest), moved["read"], moved["written"], dots, bool(mean.get("copied")), tuple(sorted(walker.unknown)),
     )  # fmt: skip

@@ -6,14 +6,17 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 COUNTERS = (
-    "alu", "mufu", "integer", "convert", "load_bytes", "load_sectors", "loads", "store_bytes", "store_sectors",
-    "stores",
-    "atomics", "reduced", "reductions", "phases", "piped", "flops", "dots", "steps",
+    "alu", "mufu", "integer", "convert", "again", "load_bytes", "load_sectors", "loads", "store_bytes", "store_sectors",
+    "stores", "atomics", "accesses", "scattered", "cubed", "reduced", "reductions", "crossings", "phases", "piped",
+    "flops", "dots", "steps",
 )  # fmt: skip
 """Of a program (one block of threads), means over programs. Elements: `alu` (additions, products, comparisons),
 `mufu` (exponentials, roots, quotients: the special function units' instructions), `integer`, `convert` (casts),
-`reduced` (inputs of reductions). Memory: bytes asked for, and bytes of the 32-byte sectors that they lie in; `loads`
-and `stores` are operations, `atomics` elements. `reductions`: those across threads. `phases`: loads one after the
+`reduced` (inputs of reductions), `cubed` (those of tensors of three dimensions and more). `again`: bytes read where the
+program has been before. Memory: bytes asked for, and bytes of the 32-byte sectors that they lie in; `loads`
+and `stores` are operations, `atomics` elements, `accesses` a
+thread's instructions that load or store, `scattered` elements without neighbours. `reductions`: of rows of a
+tile, `crossings`: of all that a program holds, which its warps must meet for. `phases`: loads one after the
 other, each waited for; `piped`: those of loops that multiply, which are in flight beforehand. `flops` of products on
 tiles, `dots` their number, `steps`: iterations of loops."""
 
@@ -41,6 +44,8 @@ class Work:
     """Bytes a block."""
     registers: int
     """A thread; 0: not known."""
+    spills: int
+    """Registers a thread that do not fit and lie in memory."""
     counts: dict[str, float]
     """Of `COUNTERS`, a program's mean."""
     longest: float

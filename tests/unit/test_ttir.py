@@ -90,7 +90,7 @@ def test_rows_are_read_and_written_once() -> None:
     once = pytest.approx(2 * 1000 * 512, rel=0.02)
     assert (work.read, work.written) == (once, once)
     assert work.counts["load_bytes"] == 2000
-    assert work.counts["reductions"] == 1
+    assert work.counts["crossings"] == 1
     assert work.counts["mufu"] >= 1024
     assert work.longest == 1.0
 
