@@ -17,6 +17,7 @@ from phantora.cli.simulation import Settings, Simulation, assemble
 from phantora.cli.status import status_line
 from phantora.errors import PhantoraError
 from phantora.hardware import Cluster, load_cluster
+from phantora.launch.assume import parse_assumptions
 from phantora.launch.command import run_command
 from phantora.launch.ending import Outcome
 from phantora.launch.output import Console
@@ -93,6 +94,7 @@ class Request:
             options["seed"],
             tuple(options["preload"]),
             parse_routing(options["moe_routing"]).spec,
+            parse_assumptions(options["assume"]),
             options["role"],
             master_port=options["master_port"],
             log_dir=log_dir,
@@ -193,6 +195,7 @@ class Request:
             self.plan.devices,
             stub_set.directory,
             self.plan.moe_routing,
+            self.plan.assume,
         )
 
         outcome = run_command(self.command, environment, session, simulation.simulator)
@@ -208,7 +211,7 @@ class Request:
     def _assemble(self, console: Console, stats: list[Stats], stub_set: StubSet) -> Simulation:
         from phantora.cli.main import version
 
-        extra: dict[str, Any] = {"moe_routing": self.plan.moe_routing}
+        extra: dict[str, Any] = {"moe_routing": self.plan.moe_routing, "assume": self.plan.assume}
         if self.settings.host_time == "modelled":
             extra["host"] = host_facts(self.cluster.host)
         metadata = {

@@ -15,6 +15,8 @@ from phantora.cli.options import (
     torchrun_options,
     what_if_options,
 )
+from phantora.launch.assume import KEYS
+from phantora.launch.assume import OPTION as ASSUME
 from phantora.launch.routing import BALANCED, OPTION
 
 # Options that may also stand behind the script.
@@ -86,6 +88,10 @@ class TraceCommand(click.Command):
     OPTION, default=BALANCED, show_default=True, metavar="R",
     help="Tokens per expert of a mixture of experts: balanced, zipf:S, a .json file with shares per layer, or "
     "framework (its own, by values that are zeros).",
+)
+@click.option(
+    ASSUME, multiple=True, metavar="KEY=VALUE",
+    help="What takes the place of unknown values: " + "; ".join(f"{key}={text}" for key, text in KEYS.items()) + ".",
 )
 @click.option(
     "--unsupported", type=click.Choice(["error", "warn"]), default="error", show_default=True,

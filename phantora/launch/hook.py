@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from phantora.errors import PhantoraError
-from phantora.launch import process, shims
+from phantora.launch import assume, process, shims
 from phantora.launch.importhook import AfterImport, after_import
 from phantora.launch.plan import server_environment
 
@@ -29,12 +29,13 @@ GUEST = "PHANTORA_GUEST"
 
 
 def command_environment(
-    inherited: Mapping[str, str], session: str, devices: int, stubs: Path, moe_routing: str
+    inherited: Mapping[str, str], session: str, devices: int, stubs: Path, moe_routing: str, assumed: str
 ) -> dict[str, str]:
     """The environment for a command whose processes shall join `session`, each seeing `devices` GPUs."""
     environment = server_environment(inherited)
     environment |= follower_environment(inherited, session, devices, stubs)
     environment[shims.VARIABLE] = moe_routing
+    environment[assume.VARIABLE] = assumed
     return environment
 
 

@@ -114,7 +114,7 @@ KINDS: tuple[tuple[str, str, str], ...] = (
     ("DEFINE_NAME", "", "id = new name id (kernel description, annotation, API); blob = UTF-8 text"),
     ("DEFINE_SIGNATURE", "", "id = new signature id; blob = JSON text of the operator signature"),
     ("OP_BEGIN", "op_begin", "op = instance, id = signature; sent at its first launch"),
-    ("OP_END", "", "op = instance; every launch of the operator lies between the two"),
+    ("OP_END", "", "op = instance, id = signature if it is now another; all launches lie between"),
     ("ANNOTATION", "span", "id = name: a finished user annotation or span"),
     ("STREAM_CREATE", "stream_create", "stream = new id, flags = PH_F_NONBLOCKING"),
     ("STREAM_DESTROY", "", "stream"),

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "tracer/allocator.h"
+#include "tracer/assumptions.h"
 
 namespace tracer {
 
@@ -72,6 +73,7 @@ void annotation_end(const at::RecordFunction &fn, at::ObserverContext *context) 
     if (size_t parameters = parameters_of(thread.lists)) ph_charge_times(PH_API_OPTIMIZER_PARAM, parameters);
     thread.lists.swap(static_cast<Annotation *>(context)->outer);
     thread.optimizing = false;
+    step_ended();
   }
   ph_record record{};
   record.kind = PH_ANNOTATION;

@@ -76,6 +76,7 @@ static Operator *describe(const c10::OperatorHandle &handle) {
                            "aten::random_", "aten::bernoulli_", "aten::uniform_", "aten::normal_", "aten::exponential_",
                            "aten::geometric_", "aten::cauchy_", "aten::log_normal_"});
   op->copies = op->name == "aten::copy_";
+  op->reads = op->copies || op->name == "aten::_local_scalar_dense";
   op->zeroes = is_one_of(op->text, {"aten::zero_", "aten::_foreach_zero_", "aten::fill_.Scalar"});
   for (const c10::Argument &argument : schema.arguments()) {
     Argument a;
@@ -96,7 +97,7 @@ static Operator *describe(const c10::OperatorHandle &handle) {
   if (is_one_of(op->text, {"aten::_unique", "aten::_unique2", "aten::unique_dim", "aten::unique_consecutive",
                            "aten::unique_dim_consecutive"}))
     op->count = Count::UNIQUE;
-  if (op->text == "aten::equal") op->count = Count::EQUAL;
+  if (is_one_of(op->text, {"aten::equal", "aten::allclose"})) op->count = Count::EQUAL;
   // found_inf: an infinity seen earlier stays, and zeros are finite.
   if (op->name == "aten::_amp_foreach_non_finite_check_and_unscale_") op->keeps = 1;
   op->cost = cost_of(*op, schema);

@@ -37,6 +37,7 @@ static void hash_tensor(Hash &hash, const Tensor &t) {
   if (!has_sizes(t)) return;
   hash.add(static_cast<uint64_t>(t.dim()));
   for (int64_t size : t.sizes()) hash.add(static_cast<uint64_t>(size));
+  if (t.layout() == at::kSparse) hash.add(static_cast<uint64_t>(t._nnz()));
   if (t.layout() == at::kStrided)
     for (int64_t stride : t.strides()) hash.add(static_cast<uint64_t>(stride));
 }
@@ -174,6 +175,7 @@ static void write_tensor(std::string &out, const Tensor &t) {
   write_ints(out, sizes ? t.sizes() : c10::IntArrayRef());
   out += ",\"st\":";
   write_ints(out, sizes && strided ? t.strides() : c10::IntArrayRef());
+  if (t.layout() == at::kSparse && !python) out += ",\"nnz\":" + std::to_string(t._nnz());
   if (!strided && !python) out += std::string(",\"layout\":\"") + layout_name(static_cast<int64_t>(t.layout())) + "\"";
   if (!python && !t.device().is_cuda()) out += ",\"d\":\"" + device_name(t.device().type()) + "\"";
   out += '}';
@@ -233,7 +235,7 @@ static void write_value(std::string &out, const IValue &v, Role role) {
   }
 }
 
-static std::string signature_text(const Frame &f) {
+static std::string signature_text(const Frame &f, const c10::ArrayRef<IValue> *outputs = nullptr) {
   std::string out = "{\"op\":";
   write_string(out, f.op->text);
   out += ",\"args\":[";
@@ -241,7 +243,16 @@ static std::string signature_text(const Frame &f) {
     if (i) out += ',';
     write_value(out, f.args[i], f.op->arguments[i].role);
   }
-  out += f.backward ? "],\"bwd\":true}" : "],\"bwd\":false}";
+  out += f.backward ? "],\"bwd\":true" : "],\"bwd\":false";
+  if (outputs) {
+    out += ",\"out\":[";
+    for (size_t i = 0; i < outputs->size(); ++i) {
+      if (i) out += ',';
+      write_value(out, (*outputs)[i], Role::PLAIN);
+    }
+    out += ']';
+  }
+  out += '}';
   return out;
 }
 
@@ -261,6 +272,19 @@ uint32_t signature_of(Thread &thread, const Frame &f) {
     id = ph_define(hash, PH_DEFINE_SIGNATURE, text.data(), text.size());
   }
   slot = {hash, id};
+  return id;
+}
+
+uint32_t signature_with(const Frame &f, c10::ArrayRef<IValue> outputs) {
+  size_t count = std::min(outputs.size(), f.op->returns_view.size());  // a boxed call shows its whole stack
+  c10::ArrayRef<IValue> own = outputs.slice(outputs.size() - count);
+  Hash hash{signature_hash(f) ^ 0x6f757470757473ULL};
+  for (const IValue &v : own) hash_value(hash, v, Role::PLAIN);
+  uint32_t id;
+  if (!ph_name_known(hash.h, &id)) {
+    std::string text = signature_text(f, &own);
+    id = ph_define(hash.h, PH_DEFINE_SIGNATURE, text.data(), text.size());
+  }
   return id;
 }
 

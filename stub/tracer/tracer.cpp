@@ -9,6 +9,7 @@
 
 #include "tracer/allocator.h"
 #include "tracer/annotations.h"
+#include "tracer/assumptions.h"
 #include "tracer/host_calls.h"
 #include "tracer/host_cost.h"
 #include "tracer/signatures.h"
@@ -89,6 +90,7 @@ static void start_operator(Thread &thread, const at::RecordFunction &fn) {
     if (op->in_place) take_snapshots(f);
     if (op->count != Count::NONE) note_answer(f);
     if (op->copies) note_copy(f);
+    if (op->reads) note_read(f);
   }
   f.pushed = true;
   ph_push_frame(&f.ph);
@@ -104,6 +106,7 @@ static void close_frame(Thread &thread, c10::ArrayRef<IValue> outputs) {
       ph_record record{};
       record.kind = PH_OP_END;
       record.op = f.ph.instance;
+      if (f.op && !f.op->permanent) record.id = signature_with(f, outputs);
       ph_emit(&record);
     }
     ph_pop_frame(&f.ph);

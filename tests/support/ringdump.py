@@ -247,7 +247,13 @@ assert library.ph_connect({fd}, 0, 0, {devices}) == 0
 
 
 def run_script(
-    text: str, *, devices: int = 1, payloads: Mapping[int, bytes] | None = None, **settings: Any
+    text: str,
+    *,
+    devices: int = 1,
+    payloads: Mapping[int, bytes] | None = None,
+    timeout: float = 300,
+    environment: Mapping[str, str] | None = None,
+    **settings: Any,
 ) -> Dump:
     """Runs `text` in a new interpreter: stubs loaded, torch imported, connected as rank 0.
 
@@ -268,9 +274,10 @@ def run_script(
             pass_fds=(session.fd,),
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=timeout,
             env={
                 **os.environ,
+                **(environment or {}),
                 "PYTHONPATH": os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH")))),
             },
         )

@@ -45,7 +45,9 @@ void Ingest::op_begin(Rank &rank, const ph_record &r) {
   launches_.begin_operator(rank, r, global(speaker(rank).signatures, r.id));
 }
 
-void Ingest::op_end(Rank &rank, const ph_record &r) { launches_.end_operator(rank, r); }
+void Ingest::op_end(Rank &rank, const ph_record &r) {
+  launches_.end_operator(rank, r, r.id ? global(speaker(rank).signatures, r.id) : -1);
+}
 
 void Ingest::span(Rank &rank, const ph_record &r) {
   ph_row_kind kind = r.kind == PH_ANNOTATION ? PH_ROW_ANNOTATION : PH_ROW_OPERATOR;

@@ -17,11 +17,12 @@ void Launches::begin_operator(Rank &rank, const ph_record &r, int32_t sig) {
   op.thread = r.thread;
 }
 
-void Launches::end_operator(Rank &rank, const ph_record &r) {
+void Launches::end_operator(Rank &rank, const ph_record &r, int32_t sig) {
   auto &open = open_[static_cast<size_t>(rank.index)];
   auto it = open.find(r.op);
   if (it == open.end()) return;
   Operator &op = it->second;
+  if (sig >= 0) op.sig = sig;
   close_piece(op);
   ph_row row = RowLog::row(PH_ROW_OPERATOR, rank.index, op.start, r.time);
   row.sig = op.sig;

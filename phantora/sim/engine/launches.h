@@ -11,7 +11,8 @@ class Launches {
   Launches(Prices &prices, RowLog &rows, size_t ranks) : prices_(prices), rows_(rows), open_(ranks) {}
 
   void begin_operator(Rank &rank, const ph_record &r, int32_t sig);
-  void end_operator(Rank &rank, const ph_record &r);
+  // `sig`: its signature now that it has returned, -1 if that is still the one it began with.
+  void end_operator(Rank &rank, const ph_record &r, int32_t sig);
   // Gives an item the operator that issued it, if one did.
   void attribute(const Rank &rank, uint32_t instance, Item &item) const;
   // The kernel that is last on `s`.

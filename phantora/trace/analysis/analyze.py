@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from phantora.errors import PhantoraError
 from phantora.trace.analysis.annotations import Annotations
+from phantora.trace.analysis.assumptions import assumptions
 from phantora.trace.analysis.collectives import Collectives
 from phantora.trace.analysis.communicators import groups
 from phantora.trace.analysis.critical_path import CriticalPaths
@@ -199,6 +200,7 @@ class _Pass:
             by_class=_shares([rank.by_class for rank in ranks]),
             by_provenance=_shares([rank.by_provenance for rank in ranks]),
             guesses=self.guesses.report(),
+            assumptions=assumptions(self.log),
         )
         if self.details:
             report.details = self._details(report)

@@ -20,6 +20,9 @@ _MOST_STEPS = 12
 _MOST_ROWS = 8  # of any other table
 
 
+MOST_ASSUMPTIONS = 8
+
+
 def render(report: Report, console: Console, verbose: bool = False) -> None:
     """Prints `report`; `verbose` with what the simulation itself took."""
     meta = report.metadata
@@ -44,6 +47,7 @@ def render(report: Report, console: Console, verbose: bool = False) -> None:
         _details(report, report.details, console)
     _shares(report, console)
     _guesses(report, console)
+    _assumptions(report, console)
     if verbose:
         _cost(report, console)
 
@@ -360,6 +364,18 @@ def _guesses(report: Report, console: Console) -> None:
                 f"{escape(_cut(guess.operator, 60))}, of which little is known{bar}; docs/costs.md, Unknown operators",
                 highlight=False,
             )  # fmt: skip
+
+
+def _assumptions(report: Report, console: Console) -> None:
+    if not report.assumptions:
+        return
+    shown = report.assumptions[:MOST_ASSUMPTIONS]
+    more = len(report.assumptions) - len(shown)
+    console.print("\n[bold]Assumed where values are unknown[/bold] (docs/values.md; `--assume` changes it):")
+    for item in shown:
+        console.print(f"  {item.what}, {item.times} time{'s' * (item.times > 1)}", highlight=False, markup=False)
+    if more:
+        console.print(f"  and {more} more", highlight=False)
 
 
 def _cost(report: Report, console: Console) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from phantora.trace.analysis.assumptions import Assumption
 from phantora.trace.analysis.hosts import OtherHosts
 
 REPORT_FORMAT = 2
@@ -365,6 +366,8 @@ class Report:
     by_provenance: dict[str, float]
     guesses: list[Guess] = field(default_factory=list)
     """The costliest operators that are not measured."""
+    assumptions: list[Assumption] = field(default_factory=list)
+    """Numbers that the program read though nobody has them."""
     details: Details | None = None
     """None in the short form that ends a run."""
     format: int = REPORT_FORMAT

@@ -1,0 +1,247 @@
+#include "tracer/assumptions.h"
+
+#include <ATen/ops/empty.h>
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+
+#include "tracer/host_calls.h"
+#include "tracer/tensors.h"
+
+namespace tracer {
+
+// ---------------------------------------------------------------- where the program is
+// The interpreter's functions; the tracer is loaded by Python and links no library of it.
+struct Python {
+  int (*ensure)();
+  void (*release)(int);
+  void *(*frame)();
+  void *(*back)(void *);
+  void *(*code)(void *);
+  int (*line)(void *);
+  void *(*attribute)(void *, const char *);
+  const char *(*text)(void *);
+  void (*drop)(void *);
+};
+
+static const Python *python() {
+  static Python *found = [] {
+    auto *p = new Python();
+    auto take = [](auto *to, const char *name) { *reinterpret_cast<void **>(to) = dlsym(RTLD_DEFAULT, name); return *to != nullptr; };
+    bool all = take(&p->ensure, "PyGILState_Ensure") && take(&p->release, "PyGILState_Release") &&
+               take(&p->frame, "PyEval_GetFrame") && take(&p->back, "PyFrame_GetBack") && take(&p->code, "PyFrame_GetCode") &&
+               take(&p->line, "PyFrame_GetLineNumber") && take(&p->attribute, "PyObject_GetAttrString") &&
+               take(&p->text, "PyUnicode_AsUTF8") && take(&p->drop, "Py_DecRef");
+    return all ? p : nullptr;
+  }();
+  return found;
+}
+
+static std::string file_of(const Python &p, void *frame) {
+  void *code = p.code(frame), *name = code ? p.attribute(code, "co_filename") : nullptr;
+  const char *text = name ? p.text(name) : nullptr;
+  std::string file = text ? text : "?";
+  if (name) p.drop(name);
+  if (code) p.drop(code);
+  return file;
+}
+
+// Below the working directory, else below the folder of packages, so that it reads the same on every machine.
+static std::string shortened(const std::string &file) {
+  static const char packages[] = "-packages/";
+  size_t in = file.rfind(packages);
+  if (in != std::string::npos) return file.substr(in + sizeof packages - 1);
+  std::unique_ptr<char, void (*)(void *)> here(getcwd(nullptr, 0), free);
+  if (here && starts_with(file, here.get()) && file[strlen(here.get())] == '/') return file.substr(strlen(here.get()) + 1);
+  return file;
+}
+
+// The innermost Python frame outside torch.
+static std::string place() {
+  const Python *p = python();
+  if (!p) return "?";
+  int state = p->ensure();
+  std::string found = "autograd";  // its threads have no Python frames
+  void *held = nullptr;
+  for (void *frame = p->frame(); frame;) {
+    std::string file = file_of(*p, frame);
+    found = shortened(file) + ":" + std::to_string(p->line(frame));
+    if (file.find("-packages/torch/") == std::string::npos && file[0] != '<') break;
+    void *outer = p->back(frame);
+    if (held) p->drop(held);
+    frame = held = outer;
+  }
+  if (held) p->drop(held);
+  p->release(state);
+  return found;
+}
+
+void note_assumption(const std::string &what) {
+  std::string text = "assumed: " + what + " at " + place();
+  ph_record record{};
+  record.kind = PH_HOST_SPAN;
+  record.id = ph_name(ph_hash(text.data(), text.size(), 0), text.data(), text.size());
+  record.span.start = ph_now();
+  ph_emit(&record);
+}
+
+std::string short_name(const Operator &op) { return op.name.substr(op.name.rfind(':') + 1); }
+
+// ---------------------------------------------------------------- what is assumed (phantora/launch/assume.py)
+struct Assumed {
+  bool spread = true;  // choices: different ones, in turn; else always the first
+  double mask = 0;     // share of true elements
+  double loss = 0, last_loss = 0, steps = 0;
+};
+
+static std::string setting(const std::string &all, const std::string &key) {
+  size_t at = ("," + all).find("," + key + "=");
+  if (at == std::string::npos) return "";
+  at += key.size() + 1;
+  return all.substr(at, all.find(',', at) - at);
+}
+
+static const Assumed &assumed() {
+  static const Assumed *found = [] {
+    auto *a = new Assumed();
+    const char *variable = getenv("PHANTORA_ASSUME");
+    std::string all = variable ? variable : "", loss = setting(all, "loss");
+    a->spread = setting(all, "choice") != "first";
+    a->mask = atof(setting(all, "mask").c_str());
+    a->loss = a->last_loss = atof(loss.c_str());
+    sscanf(loss.c_str(), "%lf:%lf:%lf", &a->loss, &a->last_loss, &a->steps);
+    return a;
+  }();
+  return *found;
+}
+
+static std::atomic<int64_t> steps_done{0};
+void step_ended() { ++steps_done; }
+
+int64_t assumed_count(const Tensor &mask) {
+  return mask.scalar_type() == at::kBool ? std::llround(assumed().mask * static_cast<double>(mask.numel())) : 0;
+}
+
+// ---------------------------------------------------------------- choices
+// Operators that choose among unknown numbers, and which of their results holds the choice.
+static int choice_result(const Operator &op) {
+  if (is_one_of(op.name, {"aten::argmax", "aten::argmin", "aten::multinomial", "aten::argsort"})) return 0;
+  if (op.name == "aten::topk" || op.name == "aten::sort") return 1;
+  return is_one_of(op.text, {"aten::max.dim", "aten::min.dim"}) ? 1 : -1;
+}
+
+// The dimension that is chosen along, and whether it is gone from the result.
+struct Along {
+  int64_t dim = -1;
+  bool kept = true;
+};
+static Along along(const Frame &f, const Tensor &result) {
+  const Tensor &input = f.args[0].toTensor();
+  Along a;
+  a.kept = result.dim() == input.dim();
+  if (f.op->name == "aten::multinomial") return {input.dim() - 1, true};
+  size_t place = f.op->text == "aten::sort.stable" || f.op->name == "aten::topk" ? 2 : 1;
+  bool given = f.args.size() > place && f.args[place].isInt();
+  if (!given && f.op->name != "aten::sort" && f.op->name != "aten::topk") return {-1, false};  // among all elements
+  a.dim = given ? f.args[place].toInt() : -1;
+  if (a.dim < 0) a.dim += input.dim();
+  return a;
+}
+
+// Row r of the result takes candidates N/2 + r * k, and the k - 1 that follow: every candidate as often as every other
+// over the rows (the experts of a router), and never the first or the last (an end-of-sequence token). What was to
+// be sorted is in order already.
+static void choose(const Frame &f, const Tensor &result) {
+  const Tensor &input = f.args[0].toTensor();
+  if (!input.defined() || !input.dim() || !has_room(result) || result.scalar_type() != at::kLong) return;
+  Along a = along(f, result);
+  int64_t candidates = a.dim < 0 ? input.numel() : input.size(a.dim);
+  int64_t chosen = a.dim >= 0 && a.kept ? result.size(a.dim) : 1;
+  if (!candidates || !result.numel()) return;
+  bool sorts = f.op->name == "aten::sort" || f.op->name == "aten::argsort";
+  Tensor host = at::empty({result.numel() / chosen, chosen}, at::TensorOptions().dtype(at::kLong).device(at::kCPU));
+  auto *to = host.data_ptr<int64_t>();
+  for (int64_t row = 0; row < host.size(0); ++row)
+    for (int64_t i = 0; i < chosen; ++i) *to++ = sorts ? i : (candidates / 2 + row * chosen + i) % candidates;
+  if (a.dim >= 0 && a.kept) {  // rows go over the other dimensions, in order
+    std::vector<int64_t> others = result.sizes().vec();
+    others.erase(others.begin() + a.dim);
+    others.push_back(chosen);
+    host = host.view(others).movedim(-1, a.dim);
+  } else {
+    host = host.view(result.sizes());
+  }
+  alias(result).copy_(host);
+  ph_memory_wrote(bytes_of(result), extent_of(result));
+  mark(result, true);
+}
+
+// ---------------------------------------------------------------- losses
+static bool is_loss(const Operator &op) {
+  return is_one_of(op.name, {"aten::nll_loss_forward", "aten::nll_loss2d_forward", "aten::mse_loss", "aten::l1_loss",
+                             "aten::smooth_l1_loss", "aten::huber_loss", "aten::binary_cross_entropy",
+                             "aten::_cudnn_ctc_loss", "aten::_ctc_loss", "aten::soft_margin_loss"});
+}
+
+// From the first value to the last by equal factors, then the last.
+static double loss_now() {
+  const Assumed &a = assumed();
+  if (a.steps <= 0) return a.loss;
+  double done = std::min(1.0, static_cast<double>(steps_done.load()) / a.steps);
+  return a.loss * std::pow(a.last_loss / a.loss, done);
+}
+
+static void give_loss(const Tensor &t) {
+  double value = loss_now();
+  if (!value || !on_device(t) || t.numel() != 1 || !c10::isFloatingType(t.scalar_type())) return;
+  alias(t).fill_(value);
+  ph_memory_wrote(bytes_of(t), extent_of(t));
+  mark(t, true);
+}
+
+void assume_results(const Frame &f, Values outputs) {
+  int choice = choice_result(*f.op);
+  bool loss = choice < 0 && is_loss(*f.op);
+  if (choice < 0 && !loss) return;
+  PlainCalls plain;
+  try {
+    if (loss && !outputs.empty() && outputs[0].isTensor()) give_loss(outputs[0].toTensor());
+    if (choice >= 0 && assumed().spread && static_cast<size_t>(choice) < outputs.size() && outputs[choice].isTensor() &&
+        f.args[0].isTensor())
+      choose(f, outputs[choice].toTensor());
+  } catch (const std::exception &) {
+    // A form with other arguments: its results stay zero.
+  }
+}
+
+// ---------------------------------------------------------------- numbers that the host reads
+static bool is_unknown(const Tensor &t) { return on_device(t) && t.numel() && (!fits(t) || is_guessed(t)); }
+
+static std::string number(const Tensor &t) {
+  ph_touch(bytes_of(t), t.itemsize());
+  int64_t value = 0;
+  memcpy(&value, bytes_of(t), t.itemsize());
+  if (t.scalar_type() == at::kBool) return value ? "True" : "False";
+  int unused = 64 - 8 * static_cast<int>(t.itemsize());
+  return std::to_string(static_cast<int64_t>(static_cast<uint64_t>(value) << unused) >> unused);
+}
+
+// Of integers and flags only: that reals are zero is no news.
+void note_read(const Frame &f) {
+  bool copies = f.op->copies;
+  const IValue &v = f.args[copies ? 1 : 0];
+  if (!v.isTensor() || !v.toTensor().defined() || is_python(v.toTensor())) return;
+  const Tensor &t = v.toTensor();
+  if (!t.is_cuda() || !c10::isIntegralType(t.scalar_type(), /*includeBool=*/true)) return;
+  if (copies && (!f.args[0].isTensor() || !f.args[0].toTensor().is_cpu())) return;
+  if (!is_unknown(t)) return;
+  for (ph_frame *frame = ph_top_frame(); frame; frame = frame->parent)
+    if (frame->readback) return;  // said already
+  note_assumption(t.numel() == 1 ? number(t) + " is read" : "unknown " + std::string(c10::toString(t.scalar_type())) + "s are read");
+}
+
+}  // namespace tracer

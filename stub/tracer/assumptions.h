@@ -1,0 +1,17 @@
+// What takes the place of values that nobody has (docs/values.md), and the rows that say where it mattered.
+#pragma once
+#include "tracer/frames.h"
+
+namespace tracer {
+
+// A row of the log: "assumed: WHAT at FILE:LINE", of the Python code that runs.
+void note_assumption(const std::string &what);
+std::string short_name(const Operator &op);  // nonzero, of aten::nonzero
+
+// The operator's unknown results are cleared: gives those that stand for a choice or a loss what is assumed of them.
+void assume_results(const Frame &f, Values outputs);
+int64_t assumed_count(const Tensor &mask);   // true elements of an unknown mask
+void step_ended();                           // an optimizer's: assumed losses move on
+void note_read(const Frame &f);              // an operator brings numbers to the host
+
+}  // namespace tracer

@@ -1,0 +1,118 @@
+"""What takes the place of unknown values, and the rows that say where the program read it."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from support import ringdump, runs
+
+from phantora.errors import PhantoraError
+from phantora.launch.assume import parse_assumptions
+from phantora.trace.analysis.analyze import analyze
+from phantora.trace.analysis.render import render
+from phantora.trace.reader import open_log
+
+INSTALL = "ctypes.CDLL(str(stubs.ensure().tracer)).phantora_tracer_install()\n"
+
+
+def run(text: str, assume: str = "") -> ringdump.Dump:
+    dump = ringdump.run_script(INSTALL + text, environment={"PHANTORA_ASSUME": assume})
+    assert dump.status == 0, dump.stderr
+    return dump
+
+
+def said(dump: ringdump.Dump) -> list[str]:
+    names = {record["id"]: record["blob"].decode() for record in dump.of("DEFINE_NAME")}
+    spans = [names[record["id"]] for record in dump.of("HOST_SPAN")]
+    return [name.removeprefix("assumed: ").rsplit(" at ", 1)[0] for name in spans if name.startswith("assumed: ")]
+
+
+def test_what_is_read_of_unknown_values_is_said(stub_set: Any) -> None:
+    dump = run(
+        "x = torch.rand(5000, device='cuda')\n"
+        "n = int((x > 0.5).sum())\n"
+        "if bool((x > 2).any()): pass\n"
+        "x[x > 0.5]\n"
+        "torch.equal(x, x + 1)\n"
+        "assert torch.allclose(x, x + 1)\n"
+        "x.argmax().tolist()\n"
+        "(x > 0.5).cpu()\n"
+        "x.sum().item()\n"  # reals are zero: no news
+        "known = torch.arange(5000, device='cuda')\n"
+        "int((known > 7).sum()); known[known > 7]; known.tolist(); torch.equal(known, known)\n"
+        "assert torch.allclose(known, known) and not torch.allclose(known, known + 1)\n"
+    )
+    assert said(dump) == [
+        "0 is read", "False is read", "nonzero finds 0 in 5000 elements", "equal is True", "allclose is True",
+        "2500 is read", "unknown Bools are read",
+    ]  # fmt: skip
+    texts = [record["blob"].decode() for record in dump.of("DEFINE_NAME")]
+    places = {text.rsplit(" at ", 1)[1] for text in texts if text.startswith("assumed: ")}
+    assert len(places) == 7, "not told apart by their lines"
+
+
+CHOICES = (
+    "logits = torch.randn(4096, 8, device='cuda')\n"
+    "weights, experts = logits.softmax(-1).topk(2, dim=-1)\n"
+    "print([(experts == e).nonzero().shape[0] for e in range(8)], experts[0].tolist())\n"
+    "sampled = torch.multinomial(torch.rand(3, 9000, device='cuda'), 1)\n"
+    "print(torch.randn(2, 50000, device='cuda').argmax(-1).tolist(), sampled.flatten().tolist())\n"
+    "print(torch.rand(4000, device='cuda').sort().indices.equal(torch.arange(4000, device='cuda')))\n"
+)
+
+
+def test_unknown_choices_are_spread(stub_set: Any) -> None:
+    """The experts of a router get equal shares, and a sampled token is neither the first nor the last."""
+    lines = run(CHOICES).value.strip().splitlines()
+    assert lines == [
+        "[1024, 1024, 1024, 1024, 1024, 1024, 1024, 1024] [4, 5]", "[25000, 25001] [4500, 4501, 4502]", "True",
+    ]  # fmt: skip
+
+
+def test_the_first_may_be_chosen(stub_set: Any) -> None:
+    assert run(CHOICES, "choice=first").value.splitlines()[1] == "[0, 0] [0, 0, 0]"
+
+
+def test_masks_and_losses(stub_set: Any) -> None:
+    text = (
+        "scores = torch.rand(10000, device='cuda')\n"
+        "print(scores[scores > 0.5].numel())\n"
+        "model = torch.nn.Linear(2000, 10, device='cuda')\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for _ in range(4):\n"
+        "    out = model(torch.randn(600, 2000, device='cuda'))\n"
+        "    loss = torch.nn.functional.cross_entropy(out, torch.randint(10, (600,), device='cuda'))\n"
+        "    loss.backward(); optimizer.step(); print(round(loss.item(), 3))\n"
+    )
+    assert run(text, "loss=8:1:3,mask=0.25").value.split() == ["2500", "8.0", "4.0", "2.0", "1.0"]
+    assert run(text).value.split() == ["0", "0.0", "0.0", "0.0", "0.0"]
+
+
+def test_a_run_reports_its_assumptions(tmp_path: Path, stub_set: Any) -> None:
+    (tmp_path / "guess.py").write_text(
+        "import torch\nx = torch.rand(5000, device='cuda')\n"
+        "for _ in range(3):\n    print((x > 0.5).nonzero().shape[0])\n"
+        "s = torch.eye(2000, device='cuda').to_sparse()\n"
+        "(s @ torch.rand(2000, 8, device='cuda'), s.to_sparse_csr() @ torch.rand(2000, 8, device='cuda'))\n"
+    )
+    run = runs.trace(tmp_path, "--assume", "mask=0.1", "--json", "guess.py")
+    analysis = json.loads(run.out.strip().splitlines()[-1])["analysis"]
+    told = {item["what"]: item["times"] for item in analysis["assumptions"]}
+    assert told["nonzero finds 500 in 5000 elements at guess.py:4"] == 3
+    assert analysis["metadata"]["extra"]["assume"] == "mask=0.1"
+    console = Console(width=100, file=io.StringIO(), force_terminal=False)
+    render(analyze(open_log(run.log)), console)
+    assert "nonzero finds 500 in 5000 elements at guess.py:4, 3 times" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_assumptions_are_checked() -> None:
+    assert parse_assumptions(("mask=0.5", "choice=first", "loss=10:2:500")) == "choice=first,loss=10:2:500,mask=0.5"
+    assert parse_assumptions(()) == ""
+    for wrong in ("mask", "mask=2", "choice=7", "loss=a", "loss=1:2", "loss=-1:2:3", "tokens=5", "loss=nan"):
+        with pytest.raises(PhantoraError, match=r"--assume"):
+            parse_assumptions((wrong,))
