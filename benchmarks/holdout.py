@@ -18,7 +18,7 @@ from accuracy import STEADY
 from rich.console import Console
 from rich.table import Table
 
-from phantora.hardware import load_host, toml
+from phantora.hardware import toml
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "device" / "results"
@@ -56,7 +56,7 @@ def simulated_steps(entry: dict[str, Any]) -> dict[str, float]:
     if "predicted" not in entry:
         found = rows(RESULTS / entry["simulated"])
         return {row["run"]: row["simulated"]["median_iter_s"] for row in found if row.get("simulated")}
-    factor = load_host(str(RESULTS / entry["host"])).factor if "host" in entry else 1.0
+    factor = float(entry["host"])
     return {row["run_id"]: at_host(row["by_host"], factor) for row in rows(PREDICTIONS / entry["predicted"])}
 
 

@@ -35,7 +35,10 @@ def main() -> None:
             sys.exit(f"{' '.join(run)}\n{done.stderr[-1000:]}")
         printed, told = json.loads(lines[-1]), open_log(log)
         step = analyze(told, details=False).headline.step_time
-        times = {float(factor): ns / step for factor, ns in told.trailer["host_sensitivity"]["step_ns"].items()}
+        hosts = told.trailer.get("host_sensitivity", {})
+        if "step_ns" not in hosts:
+            sys.exit(f"no steps on other hosts ({hosts.get('skipped', 'host not modelled')}): make fewer iterations")
+        times = {float(factor): ns / step for factor, ns in hosts["step_ns"].items()}
     median = printed["median_iter_s"]
     row = {
         "run_id": printed["run_id"], "cluster": args.cluster, "command": command, "phantora": told.metadata.phantora,

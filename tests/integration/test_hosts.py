@@ -64,7 +64,7 @@ def test_memory_that_is_not_there_costs_time(tmp_path: Path) -> None:
     """The driver looks everywhere before it refuses; torch gives back what it keeps and asks a second time."""
     script = tmp_path / "refused.py"
     script.write_text(REFUSED)
-    fits, refused = map(float, trace(tmp_path, str(script)).output.split())
+    fits, refused = map(float, trace(tmp_path, str(script)).out.split())
     each = load_host("default").api_ns["MALLOC_FAIL"] * 1e-9
     assert fits < 0.001 and 2 * each <= refused < 2.5 * each
 
