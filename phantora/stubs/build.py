@@ -18,7 +18,17 @@ from pathlib import Path
 import phantora
 from phantora.errors import PhantoraError
 from phantora.stubs import elf
-from phantora.stubs.find import Library, Torch, find_torch, header_version, nvidia_libraries
+from phantora.stubs.find import (
+    OWN_CXX,
+    TESTED,
+    Library,
+    Torch,
+    cuda_headers,
+    cxx_standard,
+    find_torch,
+    header_version,
+    nvidia_libraries,
+)
 from phantora.wire import engine as engine_interface
 from phantora.wire import layout
 
@@ -42,7 +52,7 @@ _NOT_SUPPORTED = {
 }  # fmt: skip
 # Warnings are not errors here: a compiler newer than ours may have new ones. The tests forbid them.
 _C = ("gcc", "-std=gnu11", "-O2", "-g1", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")
-_CXX = ("g++", "-std=c++17", "-O2", "-g1", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")
+_CXX = ("g++", "-O2", "-g1", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")
 
 
 @dataclass(frozen=True)
@@ -209,15 +219,14 @@ def ensure(progress: Callable[[str], None] | None = None) -> StubSet:
     return found
 
 
-def _run(command: list[str]) -> None:
+def _run(command: list[str], remedy: str = "this compiler may be too old: see `phantora doctor`") -> None:
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
         lines = result.stderr.strip().splitlines()
         errors = [line for line in lines if "error" in line or "undefined" in line] or lines[-1:]
         target = Path(command[command.index("-o") + 1]).name
         raise PhantoraError(
-            f"{command[0]} cannot make {target}: {errors[0] if errors else 'no message'}; "
-            "this compiler or torch version may be unsupported: see `phantora doctor`"
+            f"{command[0]} cannot make {target}: {errors[0] if errors else 'no message'}; {remedy}"
         )
 
 
@@ -247,7 +256,8 @@ def _build(torch: Torch, work: Path) -> None:
         headers = torch.directory / "include"
         torch_flags = [
             "-DNDEBUG", f"-D_GLIBCXX_USE_CXX11_ABI={int(_cxx11_abi(torch))}", "-Wno-unused-parameter",
-            "-I", str(sources / "abi" / "torch_shim"), "-isystem", str(headers),
+            f"-std=c++{cxx_standard(torch)}", "-I", str(sources / "abi" / "torch_shim"),
+            "-isystem", str(cuda_headers(torch)), "-isystem", str(headers),
             "-isystem", str(headers / "torch" / "csrc" / "api" / "include"),
         ]  # fmt: skip
         torch_libs = ["-L", str(torch.libraries), "-Wl,--no-as-needed",
@@ -255,7 +265,11 @@ def _build(torch: Torch, work: Path) -> None:
                       "-Wl,--unresolved-symbols=ignore-in-shared-libs"]  # fmt: skip
         whole = _together(sources / TRACER_FOLDER, work)
         target = str(work / "libphantora_tracer.so")
-        _run([*_CXX, *torch_flags, *include, "-shared", "-o", target, whole, *link_rank, *torch_libs])
+        _run(
+            [*_CXX, *torch_flags, *include, "-shared", "-o", target, whole, *link_rank, *torch_libs],
+            f"it is compiled against the headers of torch {torch.version}, in C++{cxx_standard(torch)}; where the compiler "
+            f"is too old for them take a newer one, where Phantora is: pip install torch=={TESTED}",
+        )
 
     def engine() -> None:
         whole = _together(engine_directory(), work)
@@ -264,7 +278,8 @@ def _build(torch: Torch, work: Path) -> None:
         (interface / "phantora_engine.h").write_text(engine_interface.c_header())
         target = str(work / "libphantora_engine.so")
         headers = ["-iquote", str(interface), "-I", str(engine_directory())]
-        _run([*_CXX, *include, *headers, "-shared", "-o", target, whole])
+        standard = f"-std=c++{OWN_CXX}"
+        _run([*_CXX, standard, *include, *headers, "-shared", "-o", target, whole])
 
     c_library(RANK_FOLDERS, "libphantora_rank.so", "-Wl,-soname,libphantora_rank.so")
     libraries = nvidia_libraries(torch)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +27,9 @@ _PREFIXES = (
     ("cusparse", "libcusparse"), ("cusolver", "libcusolver"), ("cupti", "libcupti"),
     ("nvtx", "libnvToolsExt"),
 )  # fmt: skip
+
+OWN_CXX = 17  # the C++ standard of our own sources
+OLDEST, TESTED = (2, 9), "2.11.0"  # torch
 
 
 @dataclass(frozen=True)
@@ -61,14 +66,14 @@ def find_torch() -> Torch:
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         raise PhantoraError(
-            "torch is not installed in this environment; install it: pip install torch==2.11.0"
+            f"torch is not installed in this environment; install it: pip install torch=={TESTED}"
         )
     directory = Path(spec.origin).parent
     try:
         text = (directory / "version.py").read_text()
     except OSError as error:
         raise PhantoraError(
-            f"torch in {directory} has no version.py; install it again: pip install torch==2.11.0"
+            f"torch in {directory} has no version.py; install it again: pip install torch=={TESTED}"
         ) from error
     version = re.search(r"__version__\s*=\s*'([^']+)'", text)
     cuda = re.search(r"^cuda[^=\n]*=\s*'([^']+)'", text, re.MULTILINE)
@@ -76,7 +81,13 @@ def find_torch() -> Torch:
     if found.cuda is None or not (found.libraries / "libtorch_cuda.so").exists():
         raise PhantoraError(
             f"torch {found.version} is built without CUDA, so it has no GPU code to run; "
-            "install the CUDA build (no GPU or driver is needed): pip install torch==2.11.0"
+            f"install the CUDA build (no GPU or driver is needed): pip install torch=={TESTED}"
+        )
+    numbers = re.match(r"(\d+)\.(\d+)", found.version)
+    if numbers and (int(numbers[1]), int(numbers[2])) < OLDEST:
+        raise PhantoraError(
+            f"torch {found.version} is older than {OLDEST[0]}.{OLDEST[1]}, the oldest that Phantora runs; "
+            f"pip install torch=={TESTED}"
         )
     return found
 
@@ -108,6 +119,38 @@ def nvidia_libraries(torch: Torch) -> list[Library]:
             symbols[by_stem[library]].setdefault(name, None)
     order = {name: index for index, name in enumerate(NVIDIA)}
     return [Library(soname, symbols[soname]) for soname in sorted(symbols, key=lambda s: order[stem(s)])]
+
+
+def cuda_headers(torch: Torch) -> Path:
+    """The folder with ``cuda_runtime_api.h``, which torch's headers include: of the NVIDIA package that torch depends
+    on, of the environment, or of a CUDA toolkit. Raises PhantoraError if there is none."""
+    places = [
+        *sorted(torch.directory.parent.glob("nvidia/*/include")),
+        *(Path(root) / "include" for root in (os.environ.get("CUDA_HOME"), sys.prefix, "/usr/local/cuda") if root),
+    ]
+    major = torch.cuda.split(".")[0] if torch.cuda else ""
+    for place in places:
+        header = place / "cuda_runtime_api.h"
+        if header.exists() and re.search(rf"define CUDART_VERSION\s+{major}0", header.read_text(errors="replace")):
+            return place
+    package = "nvidia-cuda-runtime" + ("-cu12" if major == "12" else "")
+    raise PhantoraError(
+        f"cuda_runtime_api.h of CUDA {torch.cuda}, which the headers of torch {torch.version} include, is not "
+        f"installed; pip install {package}"
+    )
+
+
+def cxx_standard(torch: Torch) -> int:
+    """The C++ standard that torch's own headers ask for: 17, 20, ..."""
+    try:
+        text = (torch.directory / "include" / "ATen" / "ATen.h").read_text()
+    except OSError as error:
+        raise PhantoraError(
+            f"torch {torch.version} in {torch.directory} has no headers ({error.strerror}: ATen/ATen.h); install the "
+            "wheel from PyPI"
+        ) from error
+    asked = re.search(r"__cplusplus\s*<\s*20(\d\d)\d\d", text)  # 201703, 202002
+    return max(OWN_CXX, int(asked.group(1)) if asked else 0)
 
 
 def header_version(torch: Torch, package: str, header: str, names: tuple[str, ...]) -> tuple[int, ...] | None:

@@ -52,7 +52,8 @@ enum { CUDNN_DIM_MAX = 8 };
   X(BN_FINALIZE_STATS_MODE, 17, 4) X(REDUCTION_OPERATOR_TYPE, 18, 4) X(BEHAVIOR_NOTE, 19, 4)            \
   X(TENSOR_REORDERING_MODE, 20, 4) X(RESAMPLE_MODE, 21, 4) X(PADDING_MODE, 22, 4) X(INT32, 23, 4)       \
   X(CHAR, 24, 1) X(SIGNAL_MODE, 25, 4) X(FRACTION, 26, 16) X(NORM_MODE, 27, 4) X(NORM_FWD_PHASE, 28, 4) \
-  X(RNG_DISTRIBUTION, 29, 4) X(MOE_GROUPED_MATMUL_MODE, 30, 4)
+  X(RNG_DISTRIBUTION, 29, 4) X(MOE_GROUPED_MATMUL_MODE, 30, 4) X(RESHAPE_MODE, 31, 4)                   \
+  X(OPERATIONGRAPH_MODE, 32, 4)
 #define CUDNN_TYPE(NAME, NUMBER, SIZE) CUDNN_TYPE_##NAME = NUMBER,
 enum { CUDNN_ATTRIBUTE_TYPES(CUDNN_TYPE) };
 #undef CUDNN_TYPE
@@ -93,7 +94,14 @@ enum { CUDNN_ATTRIBUTE_TYPES(CUDNN_TYPE) };
   X(40, OPERATION_CONTRACT_BAND_MATRIX, 2270, 2299, 2270, 2271, -1, -1)                                   \
   X(41, OPERATION_SDPA_FWD, 2800, 2850, 2800, 2801, 2802, 2803)                                           \
   X(42, OPERATION_MOE_GROUPED_MATMUL, 2900, 2949, 2902, 2903, 2905, -1)                                   \
-  X(43, OPERATION_SDPA_BWD, 2851, 2899, 2851, 2852, 2853, 2862)
+  X(43, OPERATION_SDPA_BWD, 2851, 2899, 2851, 2852, 2853, 2862)                                           \
+  X(44, OPERATION_DIAGONAL_BAND_MASK, 3000, 3099, 3000, 3006, -1, -1)                                     \
+  X(45, OPERATION_SOFTMAX, 3100, 3199, 3100, -1, -1, -1)                                                  \
+  X(46, OPERATION_TRANSPOSE, 3200, 3299, 3200, 3201, -1, -1)                                              \
+  X(47, OPERATION_SLICE, 3300, 3399, 3300, 3301, -1, -1)                                                  \
+  X(48, OPERATION_MOE_GROUPED_MATMUL_BWD, 2950, 2999, 2952, 2953, -1, -1)                                 \
+  X(49, OPERATION_ROPE_FWD, 3400, 3409, 3400, 3401, -1, -1)                                               \
+  X(50, OPERATION_ROPE_BWD, 3410, 3419, 3410, 3411, -1, -1)
 #define CUDNN_DESCRIPTOR(NUMBER, NAME, ...) CUDNN_BACKEND_##NAME = NUMBER,
 enum { CUDNN_DESCRIPTORS(CUDNN_DESCRIPTOR) };
 #undef CUDNN_DESCRIPTOR
@@ -155,7 +163,8 @@ enum {
 #define CUDNN_OUTPUT_ATTRIBUTES                                                                              \
   705, 710, 715, 753, 756, 773, 774, 788, 789, 790, 791, 792, 793, 1522, 1611, 1626, 1627, 1628, 1629, 1630, \
       1711, 1712, 1720, 1803, 1904, 1951, 2003, 2004, 2011, 2012, 2013, 2107, 2108, 2109, 2201, 2251, 2271,  \
-      2310, 2501, 2502, 2602, 2803, 2804, 2859, 2860, 2861, 2905
+      2310, 2501, 2502, 2602, 2803, 2804, 2817, 2859, 2860, 2861, 2864, 2905, 2953, 3006, 3101, 3102, 3103,  \
+      3104, 3201, 3301, 3401, 3411
 
 // Legacy interface.
 enum { CUDNN_TENSOR_NCHW = 0, CUDNN_TENSOR_NHWC = 1, CUDNN_TENSOR_NCHW_VECT_C = 2 };

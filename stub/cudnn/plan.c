@@ -125,8 +125,9 @@ static void describe_written_attention(const graph *g, bool backward, ph_call *c
   }
   describe_attention(call, backward, &q, k.dim[1], k.dim[3], v_dim);
   bool masked_by_index = has_pointwise(g, CUDNN_POINTWISE_GEN_INDEX);
-  bool causal = masked_by_index &&
-                (has_pointwise(g, CUDNN_POINTWISE_CMP_GE) || has_pointwise(g, CUDNN_POINTWISE_CMP_LE));
+  bool causal = first_operation(g, CUDNN_BACKEND_OPERATION_DIAGONAL_BAND_MASK) ||  // since cuDNN 9.20
+                (masked_by_index &&
+                 (has_pointwise(g, CUDNN_POINTWISE_CMP_GE) || has_pointwise(g, CUDNN_POINTWISE_CMP_LE)));
   ph_call_number(call, "causal", causal, causal);
   ph_call_number(call, "dropout", first_operation(g, CUDNN_BACKEND_OPERATION_RNG) != NULL, false);
 }
