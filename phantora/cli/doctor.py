@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import click
 
@@ -15,8 +16,40 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     from phantora import stubs
 
     report = stubs.doctor()
+    distances = table_distances(report.torch or "", report.cuda or "")
     if as_json:
-        click.echo(json.dumps(report.as_dict(), indent=1))
+        click.echo(json.dumps({**report.as_dict(), "tables": distances}, indent=1))
     else:
         click.echo(report.text())
+        for name, distance in distances.items():
+            click.echo(f"table      {name}: {distance}")
     ctx.exit(0 if report.ok else 1)
+
+
+def table_distances(torch: str, cuda: str) -> dict[str, str]:
+    """How far `torch` (2.14.1+cu130) and `cuda` (13.0) are from what each table of kernel times was measured with."""
+    from phantora.cost.measured import DATA, cache_folder
+    from phantora.cost.table import table_about
+
+    found = {}
+    for folder in (cache_folder(), DATA):
+        for path in sorted(folder.glob("*.parquet")):
+            about = table_about(path)
+            measured = f"{about.get('gpu')}, torch {about.get('torch')}, CUDA {about.get('cuda')}"
+            found[path.name] = f"{measured}; {_distance(about, torch, cuda)}"
+    return found
+
+
+def _distance(about: dict[str, str], torch: str, cuda: str) -> str:
+    apart = []
+    own, theirs = (re.match(r"(\d+)\.(\d+)", text) for text in (torch, about.get("torch", "")))
+    if own and theirs and own.groups() != theirs.groups():
+        minors = int(own[2]) - int(theirs[2])
+        same_major = own[1] == theirs[1]
+        how = f"{abs(minors)} minor version{'s' * (abs(minors) > 1)} {'newer' if minors > 0 else 'older'}"
+        apart.append(f"torch is {how}" if same_major else "torch is of another major version")
+    if cuda.partition(".")[0] != about.get("cuda", "").partition(".")[0]:
+        apart.append(f"CUDA is {cuda}")
+    if not apart:
+        return "as installed here"
+    return f"here {' and '.join(apart)}, so that kernels may differ (`phantora profile` measures them)"

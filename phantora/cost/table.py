@@ -217,8 +217,13 @@ def write_table(path: Path, about: Mapping[str, str], entries: Iterable[Entry]) 
 
 def table_gpu(path: Path) -> str:
     """The product name of the GPU that the table in `path` was measured on. Raises as :func:`read_table`."""
+    return table_about(path).get("gpu", "")
+
+
+def table_about(path: Path) -> dict[str, str]:
+    """What the table in `path` was measured with: gpu, driver, torch, cuda, cudnn. Raises as :func:`read_table`."""
     try:
-        return _about(path, pq.read_schema(path)).get("gpu", "")
+        return _about(path, pq.read_schema(path))
     except (OSError, pa.ArrowException) as error:
         raise PhantoraError(f"{path} is no table of kernel times: {_first_line(error)}") from error
 

@@ -34,8 +34,9 @@ class Shim:
     """Known ones; ``0.16`` covers ``0.16.1``. None named: any."""
     module: str
     """The module after whose import `apply` is called."""
-    guarded: str
-    """The function of `module` without which the change does not matter: it fails in an unknown version."""
+    guarded: str | Callable[[ModuleType, Callable[..., None]], None]
+    """The function of `module` without which the change does not matter: it fails in an unknown version. Or what
+    makes the given function, which fails, stand before each use of what the change is about."""
     apply: Callable[[ModuleType, Routing], None]
     does: str = "routes tokens to experts"
     remedy: str = f"leave its routing as it is, by zeros, with {OPTION} {FRAMEWORK}"
@@ -62,6 +63,9 @@ class Shim:
         def refuse(*_: Any, **__: Any) -> None:
             raise PhantoraError(message)
 
+        if callable(self.guarded):
+            self.guarded(module, refuse)
+            return
         owner, _, function = self.guarded.partition(".")
         try:
             setattr(getattr(module, owner), function, refuse)

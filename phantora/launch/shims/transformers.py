@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import re
+from collections.abc import Callable
 from contextvars import ContextVar
 from types import ModuleType
 from typing import Any
@@ -60,19 +61,36 @@ def _apply(modeling: ModuleType, routing: Routing) -> None:
     moe.ExpertsInterface.get_interface = choose_known
 
 
-def _number_layers(model: Any) -> None:
-    """Numbers the experts of each model when it is complete."""
+def _when_complete(model: Any, see: Callable[[str, Any], None]) -> None:
+    """Has `see` called with name and module of each part of each model that is complete."""
     post_init = model.post_init
 
     @functools.wraps(post_init)
-    def post_init_numbered(self: Any) -> None:
+    def post_init_seen(self: Any) -> None:
         post_init(self)
         for name, module in self.named_modules():
-            number = re.search(r"layers\.(\d+)\.", name + ".")
-            if number and hasattr(module, "num_experts"):
-                setattr(module, LAYER, int(number[1]))
+            see(name, module)
 
-    model.post_init = post_init_numbered
+    model.post_init = post_init_seen
 
 
-SHIM = Shim("transformers", ("5.23",), "transformers.modeling_utils", "ALL_EXPERTS_FUNCTIONS.get_interface", _apply)
+def _number_layers(model: Any) -> None:
+    def number(name: str, module: Any) -> None:
+        found = re.search(r"layers\.(\d+)\.", name + ".")
+        if found and hasattr(module, "num_experts"):
+            setattr(module, LAYER, int(found[1]))
+
+    _when_complete(model, number)
+
+
+def _guard(modeling: ModuleType, refuse: Callable[..., None]) -> None:
+    """Layers of experts of an unknown version fail when they are used; dense models are as good as in any other."""
+
+    def look(_: str, module: Any) -> None:
+        if hasattr(module, "num_experts") or hasattr(module, "experts"):
+            module.register_forward_pre_hook(refuse)
+
+    _when_complete(modeling.PreTrainedModel, look)
+
+
+SHIM = Shim("transformers", ("5.23",), "transformers.modeling_utils", _guard, _apply)
