@@ -267,8 +267,8 @@ def _build(torch: Torch, work: Path) -> None:
         target = str(work / "libphantora_tracer.so")
         _run(
             [*_CXX, *torch_flags, *include, "-shared", "-o", target, whole, *link_rank, *torch_libs],
-            f"it is compiled against the headers of torch {torch.version}, in C++{cxx_standard(torch)}; if the compiler "
-            f"is too old for them take a newer one, if Phantora is: pip install torch=={TESTED}",
+            f"it is compiled against the headers of torch {torch.version}, in C++{cxx_standard(torch)}; if the "
+            f"compiler is too old for them take a newer one, if Phantora is: pip install torch=={TESTED}",
         )
 
     def engine() -> None:

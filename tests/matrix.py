@@ -1,0 +1,164 @@
+"""Phantora under several versions of torch and Python, each in a virtual environment of its own.
+
+    python tests/matrix.py --torch 2.9.1 2.11.0 2.14.1 --tier samples
+    python tests/matrix.py --torch 2.14.1 --python python3.10 python3.13 --tier stubs --folder /tmp/matrix
+
+PyPI's wheels decide the CUDA version (torch 2.9 and 2.10: 12, later: 13); another one comes by `--pip-arguments`, as
+``--index-url https://download.pytorch.org/whl/cu126``. Tiers: `stubs` builds the libraries and runs their tests,
+`ranks` those of whole runs, `samples` runs samples on few simulated GPUs and prints step times and memory side by side.
+An environment takes about 6 GB and is kept if `--folder` names a place for it. Ends with status 1 if anything failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+NEEDED = ("pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6", "torchvision")
+TESTS = {
+    "stubs": (
+        "tests/unit/test_stubs_build.py", "tests/unit/test_rank_runtime.py", "tests/unit/test_workspaces.py",
+        "tests/integration/test_mathlibs.py", "tests/integration/test_nccl_stub.py", "tests/cuda",
+    ),
+    "ranks": (
+        "tests/integration/test_runs.py", "tests/integration/test_values.py", "tests/integration/test_compile.py",
+        "tests/integration/test_launch.py",
+    ),
+}  # fmt: skip
+# Name, cluster, what is run: all end with a line of JSON.
+SAMPLES = (
+    ("FSDP2", "1x4xH100", ("samples/llama_fsdp2.py", "--layers", "2", "--steps", "4")),
+    ("DDP", "1x2xH100", ("samples/llama_ddp.py", "--layers", "2", "--steps", "4")),
+    ("tensor parallel", "1x2xH100", ("samples/llama_tp.py", "--layers", "2", "--steps", "4")),
+    ("pipeline", "1x2xH100", ("samples/llama_pp.py", "--layers", "4", "--steps", "4")),
+    ("one GPU", "1x1xH100", ("samples/llama_single.py", "--layers", "2", "--steps", "4")),
+    ("ResNet-50, DDP", "1x2xH100", ("samples/resnet_ddp.py", "--steps", "3")),
+)
+
+
+@dataclass
+class Result:
+    """What one environment gave."""
+
+    torch: str
+    python: str
+    failures: list[str] = field(default_factory=list)
+    samples: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By sample: step_ms, allocated and reserved (GiB)."""
+    seconds: float = 0.0
+
+
+def run(command: Sequence[str], **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
+
+
+def environment(folder: Path, torch: str, python: str, pip_arguments: Sequence[str]) -> Path:
+    """The interpreter of the environment with `torch`, made if need be. Raises RuntimeError with pip's last line."""
+    made = folder / f"torch-{torch}-{Path(python).name}"
+    interpreter = made / "bin" / "python"
+    if not (made / "ready").exists():
+        for command in (
+            [python, "-m", "venv", "--clear", str(made)],
+            [str(interpreter), "-m", "pip", "install", "--quiet", f"torch=={torch}", *pip_arguments],
+            [str(interpreter), "-m", "pip", "install", "--quiet", f"torch=={torch}", *NEEDED, str(ROOT)],
+            [str(interpreter), "-m", "pip", "uninstall", "--quiet", "--yes", "phantora"],  # the checkout's counts
+        ):
+            done = run(command)
+            if done.returncode:
+                raise RuntimeError(f"{shlex.join(command)}: {(done.stderr.strip().splitlines() or ['failed'])[-1]}")
+        (made / "ready").touch()
+    return interpreter
+
+
+def tests(interpreter: Path, result: Result, files: Sequence[str]) -> None:
+    done = run([str(interpreter), "-m", "pytest", "-n", "0", "-q", *files], PYTHONPATH=str(ROOT))
+    result.failures += re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    if done.returncode and not result.failures:
+        result.failures.append((done.stdout + done.stderr).strip().splitlines()[-1])
+
+
+def samples(interpreter: Path, result: Result) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for name, cluster, command in SAMPLES:
+            trace = ("-m", "phantora", "trace", "--cluster", cluster, "--no-summary", "-o", f"{folder}/run.arrow")
+            done = run([str(interpreter), *trace, *command], PYTHONPATH=str(ROOT))
+            lines = [re.sub(r"^\[rank\d+\]: ", "", line) for line in done.stdout.splitlines()]
+            reports = [json.loads(line) for line in lines if line.startswith("{")]
+            if done.returncode or not reports:
+                result.failures.append(f"{name}: {(done.stderr.strip().splitlines() or ['no report'])[-1]}")
+                continue
+            last = reports[-1]
+            result.samples[name] = {
+                "step_ms": last["median_step_s"] * 1e3,
+                "allocated": last["max_memory_allocated"] / 2**30,
+                "reserved": last["max_memory_reserved"] / 2**30,
+            }
+
+
+def table(results: Sequence[Result]) -> list[str]:
+    """Markdown: samples by row, environments by column."""
+    kept = [result for result in results if result.samples]
+    if not kept:
+        return []
+    lines = ["| | " + " | ".join(f"torch {r.torch}, {Path(r.python).name}" for r in kept) + " |"]
+    lines.append("| --- |" + " ---: |" * len(kept))
+    for name, cluster, _ in SAMPLES:
+        cells = []
+        for result in kept:
+            found = result.samples.get(name)
+            text = "{step_ms:.1f} ms, {allocated:.2f} / {reserved:.2f} GiB".format(**found) if found else "failed"
+            cells.append(text)
+        lines.append(f"| {name}, {cluster} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--torch", nargs="+", default=["2.9.1", "2.11.0", "2.14.1"])
+    parser.add_argument("--python", nargs="+", default=[sys.executable], help="interpreters")
+    parser.add_argument("--tier", nargs="+", choices=(*TESTS, "samples"), default=["stubs", "samples"])
+    parser.add_argument("--folder", type=Path, help="where the environments are kept")
+    parser.add_argument("--pip-arguments", default="", help="for installing torch, in one word")
+    options = parser.parse_args()
+    results = []
+    with tempfile.TemporaryDirectory(prefix="phantora-matrix-") as temporary:
+        folder = (options.folder or Path(temporary)).resolve()
+        for torch in options.torch:
+            for python in options.python:
+                result = Result(torch, python)
+                results.append(result)
+                began = time.monotonic()
+                try:
+                    interpreter = environment(folder, torch, python, shlex.split(options.pip_arguments))
+                except RuntimeError as error:
+                    result.failures.append(str(error))
+                else:
+                    for tier in options.tier:
+                        if tier == "samples":
+                            samples(interpreter, result)
+                        else:
+                            tests(interpreter, result, TESTS[tier])
+                result.seconds = time.monotonic() - began
+                failed = f"{len(result.failures)} failures" if result.failures else "all passed"
+                print(f"torch {torch}, {python}: {failed}, {result.seconds:.0f} s", flush=True)
+                for failure in result.failures:
+                    print(f"  {failure}", flush=True)
+    print("\n".join(table(results)))
+    return any(result.failures for result in results)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
