@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from phantora import stubs
+from phantora.cli.doctor import table_distances
 from phantora.errors import PhantoraError
 from phantora.stubs import build, elf, find
 from phantora.wire import layout
@@ -247,3 +250,55 @@ def test_sources_compile_without_a_warning(source: Path, tmp_path: Path) -> None
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize(("line", "standard"), [("201703L", 17), ("202002L", 20), ("202302L", 23), ("199711L", 17)])
+def test_the_cxx_standard_is_what_torchs_headers_ask_for(tmp_path: Path, line: str, standard: int) -> None:
+    header = tmp_path / "torch" / "include" / "ATen" / "ATen.h"
+    header.parent.mkdir(parents=True)
+    header.write_text(f"#pragma once\n\n#if !defined(_MSC_VER) && __cplusplus < {line}\n#error no\n#endif\n")
+    assert find.cxx_standard(find.Torch("9.9", "13.0", tmp_path / "torch")) == standard
+    header.unlink()
+    with pytest.raises(PhantoraError, match=r"torch 9\.9 .* has no headers .*install the wheel"):
+        find.cxx_standard(find.Torch("9.9", "13.0", tmp_path / "torch"))
+
+
+def test_cuda_headers_are_those_of_torchs_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "nowhere"))
+    for name, version in (("cuda_runtime", 12080), ("cu13", 13000)):
+        header = tmp_path / "nvidia" / name / "include" / "cuda_runtime_api.h"
+        header.parent.mkdir(parents=True)
+        header.write_text(f"#define CUDART_VERSION  {version}\n")
+    for cuda, name in (("12.8", "cuda_runtime"), ("13.0", "cu13")):
+        torch = find.Torch("9.9", cuda, tmp_path / "torch")
+        assert find.cuda_headers(torch) == tmp_path / "nvidia" / name / "include"
+    with pytest.raises(PhantoraError, match=r"of CUDA 14\.1, .* pip install nvidia-cuda-runtime$"):
+        find.cuda_headers(find.Torch("9.9", "14.1", tmp_path / "torch"))
+
+
+def test_an_old_torch_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "torch"
+    (package / "lib").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "lib" / "libtorch_cuda.so").touch()
+    (package / "version.py").write_text("__version__ = '2.8.0+cu128'\ncuda: Optional[str] = '12.8'\n")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace(origin=str(package / "__init__.py")))
+    with pytest.raises(PhantoraError, match=r"torch 2\.8\.0\+cu128 is older than 2\.9"):
+        find.find_torch()
+
+
+@pytest.mark.parametrize(
+    ("torch", "cuda", "told"),
+    [
+        ("2.11.0+cu130", "13.0", "as installed here"),
+        ("2.14.1+cu130", "13.0", "here torch is 3 minor versions newer"),
+        ("2.10.0+cu128", "12.8", "here torch is 1 minor version older and CUDA is 12.8"),
+        ("3.0.0+cu140", "14.0", "here torch is of another major version and CUDA is 14.0"),
+    ],
+)
+def test_doctor_tells_how_far_the_tables_are(torch: str, cuda: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/nowhere")
+    distances = table_distances(torch, cuda)
+    assert list(distances) == ["h100-sxm.parquet", "h200-sxm.parquet"]
+    assert all(told in text and "torch 2.11.0+cu130, CUDA 13.0" in text for text in distances.values())
