@@ -243,7 +243,7 @@ SOURCES = [
 def test_sources_compile_without_a_warning(source: Path, tmp_path: Path) -> None:
     (tmp_path / "phantora_wire.h").write_text(layout.c_header())
     include = ["-I", str(tmp_path), "-I", str(build.source_directory()), "-I", str(build.engine_directory())]
-    compiler = build._C if source.suffix == ".c" else build._CXX
+    compiler = build._C if source.suffix == ".c" else (*build._CXX, f"-std=c++{find.OWN_CXX}")
     command = [*compiler, "-Werror", *build._defines(find.find_torch()), "-fsyntax-only"]
     result = subprocess.run(
         [*command, *include, str(source)],
