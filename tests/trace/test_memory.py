@@ -1,0 +1,104 @@
+"""What memory holds, whether it fits, and what a run that did not fit says first."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from rich.console import Console
+from support.fakelog import FakeRun, Kind
+
+from phantora.trace.analysis.analyze import analyze
+from phantora.trace.analysis.fit import verdict
+from phantora.trace.analysis.render import render
+from phantora.trace.analysis.report import Details
+from phantora.trace.reader import open_log
+
+MB = 1 << 20
+
+
+class Allocator:
+    """Rows of torch's allocator on rank 0; times in us."""
+
+    def __init__(self) -> None:
+        self.run, self.level = FakeRun(), 0
+
+    def take(self, at: int, size: int, thread: int = 0) -> int:
+        self.level += size * MB
+        return self._row(at, "alloc", thread)
+
+    def free(self, at: int, block: int, size: int) -> None:
+        self.level -= size * MB
+        self._row(at, "free", 0, link=block)
+
+    def fail(self, at: int) -> None:
+        self._row(at, "oom", 0)
+
+    def _row(self, at: int, name: str, thread: int, **columns: int) -> int:
+        value = {"value": self.level, "bytes": max(self.level, 600 * MB), "stream": thread}
+        return self.run.add(Kind.MEMORY, 0, at * 1000, at * 1000, name, **value, **columns)
+
+    def mark(self, name: str, start: int, end: int) -> None:
+        self.run.add(Kind.ANNOTATION, 0, start * 1000, end * 1000, name)
+
+    def details(self, path: Path) -> Details:
+        self.run.trailer["device_memory_bytes"] = 700 * MB
+        details = analyze(open_log(self.run.write(path / "run.arrow"))).details
+        assert details is not None
+        return details
+
+
+def data_parallel() -> Allocator:
+    """Four steps under DDP: parameters 100, built with buckets of 90 that the second forward pass makes anew,
+    activations 200, gradients 100, state of the optimizer 200 (MiB)."""
+    a = Allocator()
+    a.take(1, 100)
+    built = a.take(2, 90)
+    for step in range(4):
+        t = 1000 * (step + 1)
+        a.mark("DistributedDataParallel.forward", t, t + 100)
+        if step == 1:
+            a.free(t + 1, built, 90)
+            a.take(t + 2, 90)
+        activations = a.take(t + 50, 200)
+        gradients = a.take(t + 200, 100, thread=1)
+        a.free(t + 300, activations, 200)
+        a.mark("Optimizer.step#AdamW.step", t + 400, t + 500)
+        if not step:
+            a.take(t + 410, 200)
+        a.run.add(Kind.KERNEL, 0, (t + 450) * 1000, (t + 460) * 1000, "adamw", launch=(t + 420) * 1000)
+        a.free(t + 600, gradients, 100)
+    return a
+
+
+def test_activations_of_data_parallel_are_no_communication(tmp_path: Path) -> None:
+    (memory,) = data_parallel().details(tmp_path).memory
+    told = {name: value // MB for name, value in memory.by_category.items()}
+    assert told == {
+        "parameters": 100, "optimizer": 200, "activations": 200, "communication": 90, "gradients": 100,
+    }  # fmt: skip
+    over_time = {name: max(values) // MB for name, values in memory.timeline_by_category.items()}
+    assert over_time == told
+    levels = [sum(values) for values in zip(*memory.timeline_by_category.values(), strict=True)]
+    assert levels == [allocated for _, allocated, _ in memory.timeline]
+
+
+def test_it_fits(tmp_path: Path) -> None:
+    fit = data_parallel().details(tmp_path).fit
+    assert fit is not None and fit.fits and fit.outside == 10 * MB and fit.taken == 700 * MB
+    assert verdict(fit).startswith("Fits: rank 0 takes 700.0 MiB of 80.00 GiB (690.0 MiB allocated")
+    fit.left = fit.capacity // 50
+    assert "barely" in verdict(fit)
+
+
+def test_a_run_that_did_not_fit_begins_with_it(tmp_path: Path) -> None:
+    a = data_parallel()
+    a.take(9000, 900)
+    a.fail(9001)
+    a.run.trailer["device_memory_bytes"] = 1500 * MB
+    report = analyze(open_log(a.run.write(tmp_path / "run.arrow")))
+    out = io.StringIO()
+    render(report, Console(file=out, width=100))
+    lines = [line for line in out.getvalue().splitlines()[1:] if line.strip()]
+    assert lines[0].startswith("Does not fit: allocations of rank 0 failed")
+    assert any(line.startswith("What would help: ") for line in lines[:4])
