@@ -43,7 +43,13 @@ void Communication::join_transfer(Rank &rank, const ph_record &r, std::string da
     t->seq = comm->transfers[way]++;
     mine.push_back(t);
   }
-  (send ? t->send : t->recv) = {launch, rank.index, r.transfer.bytes, r.transfer.ticket, std::move(data), r.transfer.dtype};
+  Post &post = send ? t->send : t->recv;
+  post.launch = launch;
+  post.rank = rank.index;
+  post.bytes = static_cast<int64_t>(r.transfer.bytes);
+  post.ticket = r.transfer.ticket;
+  post.data = std::move(data);
+  post.dtype = static_cast<uint32_t>(r.transfer.dtype);
   launch->transfers.push_back(t);
   if (!t->send.launch || !t->recv.launch || !agrees(*comm, *t)) return;
   if (t->recv.ticket) {
