@@ -29,7 +29,7 @@ from torch.utils.checkpoint import checkpoint
 
 RANK = int(os.environ.get("RANK", "0"))
 ROUNDS = 7
-API_COUNT = 64
+API_COUNT = 96
 CHARGES = None
 PROCESS = ctypes.CDLL(None)
 if hasattr(PROCESS, "ph_charges"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from math import prod
 
 from phantora.cost.machine import Machine
@@ -9,11 +10,15 @@ from phantora.cost.types import KernelLaunch
 
 # A kernel of which nothing is known but its grid: each thread does about this much.
 THREAD_NS_PER_WAVE = 600.0
+# A kernel that spins for so many cycles of the SM clock (torch.cuda._sleep); stub/cuda/core/launch.c names it so.
+_CYCLES = re.compile(r"\[(\d+) cycles\]$")
 
 
 def bare_ns(machine: Machine, kernel: KernelLaunch) -> float:
-    """A kernel without a model: waves of its blocks over the SMs' thread slots."""
+    """A kernel without a model: waves of its blocks over the SMs' thread slots. One that spins: its cycles."""
     gpu = machine.gpu
+    if cycles := _CYCLES.search(kernel.name):
+        return machine.fit.floor_ns + int(cycles[1]) * 1e6 / gpu.clock_khz
     threads = max(1, prod(kernel.block))
     per_sm = max(1, min(gpu.max_blocks_per_sm, gpu.max_threads_per_sm // min(threads, 1024)))
     waves = prod(kernel.grid) / (per_sm * gpu.sms)

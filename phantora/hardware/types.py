@@ -25,6 +25,8 @@ class Calibration:
     """A copy inside the GPU or a memset of so many bytes takes all of the GPU; a smaller one its share of it."""
     nccl_channels: int
     """Channels of a NCCL kernel over NVLink."""
+    graph_gap_ns: float
+    """The same between kernels of a CUDA graph."""
     library_gap_ns: float
     """The same between kernels of one library call, which often begin before the one before has ended."""
     sustained_gemm: float

@@ -59,6 +59,7 @@ def timing_of(gpu: Gpu) -> native.Timing:
         launch_latency_ns=round(measured.launch_latency_ns),
         kernel_gap_ns=round(measured.kernel_gap_ns),
         crowded_gap_ns=round(measured.crowded_gap_ns),
+        graph_gap_ns=round(measured.graph_gap_ns),
         communication_start_ns=round(measured.communication_start_ns),
         filling_copy_bytes=measured.filling_copy_bytes,
     )

@@ -154,6 +154,8 @@ class Timing(ctypes.Structure):
     """Between kernels, copies and memsets back to back on a stream."""
     crowded_gap_ns: Int64
     """The same while two or more other streams have work."""
+    graph_gap_ns: Int64
+    """Between those of a graph."""
     communication_start_ns: Int64
     """From the end of what it waits for to the start of a communication kernel."""
     filling_copy_bytes: Int64

@@ -89,6 +89,7 @@ Flag = {
     "PH_F_HELPER": 16,  # issued by a thread that does not move the host clock
     "PH_F_BACKWARD": 32,  # the operator ran in an autograd thread
     "PH_F_BLOCKED": 64,  # request: the host clock stands still until the answer
+    "PH_F_GRAPH": 128,  # comes from the launch of a graph
 }
 
 Copy = Enum("ph_copy", "PH_COPY_", (
@@ -143,6 +144,9 @@ Api = Enum("ph_api", "PH_API_", (
     ("HOST_FILL_GIB", "pinned memory that an operator fills for its kernels, per GiB"),
     ("MALLOC_FAIL", "a cudaMalloc for which there is no room"), ("MEM_CREATE", "cuMemCreate and cuMemRelease, each"),
     ("MEM_ACCESS", "cuMemSetAccess"), ("MEM_UNMAP", "cuMemUnmap"),
+    ("GRAPH_LAUNCH", "cudaGraphLaunch"), ("GRAPH_LAUNCH_NODE", "and for each node of the graph"),
+    ("GRAPH_INSTANTIATE", "cudaGraphInstantiate"), ("GRAPH_INSTANTIATE_NODE", "and for each node of the graph"),
+    ("GRAPH_UPLOAD", "cudaGraphUpload, or the first launch without"), ("GRAPH_UPLOAD_NODE", "and for each node of the graph"),
 ))
 HostMode = Enum("ph_host_mode", "PH_HOST_", (("MODELLED", ""), ("MEASURED", ""), ("NONE", "")))
 Unsupported = Enum("ph_unsupported", "PH_UNSUPPORTED_", (("ERROR", ""), ("WARN", "")))
@@ -182,7 +186,7 @@ Header = Struct("ph_header", (
     ("uint64_t", "control_offset", 1, "of ph_control[world_size]"), ("uint64_t", "ring_offset", 1, "of the rings"),
     ("uint64_t", "reply_offset", 1, "of ph_reply[world_size][PH_REPLY_SLOTS]"),
     ("uint64_t", "workspace_offset", 1, "of ph_workspace[workspace_count], by key and batch"), ("uint64_t", "workspace_count", 1, "0: not measured for this GPU"),
-    ("int64_t", "api_ns", 64, "host cost by enum ph_api"),
+    ("int64_t", "api_ns", 96, "host cost by enum ph_api"),
     ("ph_device", "device", 1, "every GPU of the cluster is of this make"),
 ))
 

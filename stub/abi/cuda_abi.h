@@ -42,6 +42,7 @@ enum {
   cudaErrorDeviceUninitialized = 201,
   cudaErrorPeerAccessUnsupported = 217,
   cudaErrorFileNotFound = 301,
+  cudaErrorOperatingSystem = 304,
   cudaErrorInvalidResourceHandle = 400,
   cudaErrorIllegalState = 401,
   cudaErrorSymbolNotFound = 500,
@@ -54,6 +55,15 @@ enum {
   cudaErrorCooperativeLaunchTooLarge = 720,
   cudaErrorNotSupported = 801,
   cudaErrorStreamCaptureUnsupported = 900,
+  cudaErrorStreamCaptureInvalidated = 901,
+  cudaErrorStreamCaptureMerge = 902,
+  cudaErrorStreamCaptureUnmatched = 903,
+  cudaErrorStreamCaptureUnjoined = 904,
+  cudaErrorStreamCaptureIsolation = 905,
+  cudaErrorStreamCaptureImplicit = 906,
+  cudaErrorCapturedEvent = 907,
+  cudaErrorStreamCaptureWrongThread = 908,
+  cudaErrorGraphExecUpdateFailure = 910,
   cudaErrorInvalidClusterSize = 912,
 };
 
@@ -114,6 +124,12 @@ typedef struct cudaLaunchAttribute {
   } val;
 } cudaLaunchAttribute;
 _Static_assert(sizeof(cudaLaunchAttribute) == 72, "cudaLaunchAttribute");
+typedef struct cudaKernelNodeParams {
+  void *func;
+  dim3 gridDim, blockDim;
+  unsigned sharedMemBytes;
+  void **kernelParams, **extra;
+} cudaKernelNodeParams;
 typedef struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;
   size_t dynamicSmemBytes;

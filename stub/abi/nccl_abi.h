@@ -7,7 +7,7 @@
 
 typedef struct ncclComm *ncclComm_t;
 typedef struct ncclWindow *ncclWindow_t;
-typedef void *cudaStream_t;
+typedef struct ph_stream *cudaStream_t;
 
 #define NCCL_UNIQUE_ID_BYTES 128
 typedef struct ncclUniqueId {

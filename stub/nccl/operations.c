@@ -4,6 +4,8 @@
 // the record and the result is awaited by whoever reads the receive buffer. Larger ones leave zeros.
 #include "nccl/internal.h"
 
+#include "cuda/core/capture.h"
+
 #define CARRIED_BYTES (64 << 10)        // a small collective's bytes are true
 #define CARRIED_OBJECT_BYTES (1 << 20)  // of int8/uint8: pickled objects
 
@@ -166,6 +168,38 @@ static void pretend(operation *op) {
     if ((char *)op->recv + at != op->send) ph_memory_copy((char *)op->recv + at, op->send, block);
 }
 
+// A graph's part of a group: launched anew with each launch of the graph, so that each has bytes of its own.
+typedef struct captured_operations {
+  size_t count;
+  operation ops[];
+} captured_operations;
+
+static void launch_again(void *data, ph_stream *stream) {
+  captured_operations *kept = data;
+  for (size_t i = 0; i < kept->count; i++) {
+    kept->ops[i].stream = stream;
+    kept->ops[i].launched = false;
+  }
+  launch(kept->ops, kept->count);
+}
+
+// The operations of a captured stream become one node, as the one kernel that NCCL makes of them.
+static bool captured(const operation *ops, size_t count, size_t first) {
+  ph_stream *stream = ops[first].stream;
+  if (!phc_captured(stream)) return false;
+  captured_operations *kept = malloc(sizeof *kept + count * sizeof *ops);
+  phc_node *node = kept ? phc_capture_add(stream, PHC_NODE_KERNEL) : NULL;
+  if (!node) {
+    free(kept);
+    return true;  // the capture has become invalid
+  }
+  kept->count = 0;
+  for (size_t i = first; i < count; i++)
+    if (ops[i].stream == stream && ops[i].comm == ops[first].comm) kept->ops[kept->count++] = ops[i];
+  phc_node_action(node, (phc_action){launch_again, free, kept, 0});
+  return true;
+}
+
 ncclResult_t launch(operation *ops, size_t count) {
   operation **together = malloc(count * sizeof *together);
   if (!together) return fail(ncclSystemError, "out of host memory");
@@ -174,6 +208,11 @@ ncclResult_t launch(operation *ops, size_t count) {
     if (ops[i].launched) continue;
     if (check_comm(ops[i].comm, ops[i].name) != ncclSuccess) {
       result = ncclInvalidArgument;
+      continue;
+    }
+    if (captured(ops, count, i)) {
+      for (size_t j = i; j < count; j++)
+        if (ops[j].stream == ops[i].stream && ops[j].comm == ops[i].comm) ops[j].launched = true;
       continue;
     }
     if (ops[i].comm->nranks == 1 && ops[i].kind == PH_COLLECTIVE) {

@@ -62,9 +62,6 @@ void ph_raise_clock(int64_t time);  // clock = max(clock, time), by threads that
 void ph_publish_clock(void);        // with the emit lock held
 // frames.c
 void ph_attribute(ph_record *record);  // sets op from the frame and counts the launch
-// Is this thread in an operator that has begun? Its kernels have no price before it ends, and what has none
-// holds up its GPU.
-bool ph_operator_open(void);
 // guest.c
 void ph_guest_detach(void);  // after a fork: the child of a rank is none
 // ring.c

@@ -15,7 +15,21 @@ static void wait_for_room(uint32_t stream) {
   ph_request(&record, NULL, 0);
 }
 
+static ph_keep *keep;
+static atomic_int captures;
+void ph_capture_by(ph_keep *function) { keep = function; }
+void ph_capturing(bool more) { atomic_fetch_add(&captures, more ? 1 : -1); }
+
+// True when the record's stream is captured, or when it has been sent because another one is.
+static bool kept(ph_record *record, const void *data, size_t length) {
+  if (!atomic_load_explicit(&captures, memory_order_relaxed)) return false;
+  ph_attribute(record);
+  if (!keep(record, data, length)) ph_emit_blob(record, data, length);
+  return true;
+}
+
 void ph_launch(ph_record *record) {
+  if (kept(record, NULL, 0)) return;
   // A launch is made outside the allocator's locks, which a watchdog's round may want.
   if (record->kind == PH_KERNEL && ph_recording()) {
     wait_for_room(record->stream);
@@ -26,6 +40,7 @@ void ph_launch(ph_record *record) {
 }
 
 void ph_launch_blob(ph_record *record, const void *data, size_t length) {
+  if (kept(record, data, length)) return;
   ph_attribute(record);
   ph_emit_blob(record, data, length);
 }

@@ -101,14 +101,32 @@ typedef struct ph_frame {
   int64_t readback_value;   // ph_memory_copy() of up to 8 bytes from device to host, in this frame or
                             // one below it, stores this value
   uint32_t carries;         // 1: ph_memory_copy() to the device in this frame carries its bytes, however many
+  uint32_t signature;       // set by begin, with PH_F_BACKWARD or 0: what a graph's launches say again
+  uint8_t flags;
+  bool captured;            // what was launched went to a stream that is captured: nothing has been computed
 } ph_frame;
 void ph_push_frame(ph_frame *frame);
 void ph_pop_frame(ph_frame *frame);
 ph_frame *ph_top_frame(void);
 uint32_t ph_next_instance(void);
+// Is this thread in an operator that has begun? Its kernels have no price before it ends, and what has none
+// holds up its GPU.
+bool ph_operator_open(void);
 // Called by stubs for everything that goes to a stream. Sets record->op from the frame.
 void ph_launch(ph_record *record);
 void ph_launch_blob(ph_record *record, const void *data, size_t length);
+// Streams that are captured (stub/cuda/core/capture.c) keep what goes to them: ph_launch asks `keep` before it sends
+// a record while ph_capturing(true) outweighs ph_capturing(false).
+struct ph_stream;
+typedef bool ph_keep(ph_record *record, const void *blob, size_t length);
+void ph_capture_by(ph_keep *keep);
+void ph_capturing(bool more);
+// Values of small tensors are not computed while their stream is captured, but at each launch of the graph: `run` is
+// called then, after the launch that this thread made last. It takes the place of all that were kept since the mark,
+// by operators inside this one.
+uint64_t ph_capture_mark(void);
+void ph_capture_value(uint64_t since, void (*run)(void *data, struct ph_stream *stream), void (*drop)(void *data),
+                      void *data);
 // A kernel of a library (cuBLAS, cuDNN): `json` describes the call, e.g.
 // {"lib":"cublas","call":"gemm","m":..,"n":..,"k":..,"batch":1,"a":"bf16","b":"bf16","c":"bf16","compute":"f32","trans":"tn","name":"nvjet_..."}
 void ph_library_kernel(uint32_t stream, uint64_t key, const char *json, size_t length);
@@ -121,6 +139,7 @@ typedef struct ph_stream {
   int device, priority;
   unsigned flags;        // cudaStreamNonBlocking
   struct ph_stream *next;
+  struct phc_branch *branch;  // of the capture that the stream takes part in, NULL for none
 } ph_stream;
 typedef struct ph_event {
   uint64_t magic;        // PH_EVENT_MAGIC while alive
@@ -129,6 +148,7 @@ typedef struct ph_event {
   unsigned flags;        // cudaEventDisableTiming, cudaEventBlockingSync, cudaEventInterprocess
   bool recorded;
   int64_t done_at;       // completion time once known, -1 before (a cache: spares round trips)
+  struct phc_branch *captured;  // where it was recorded in a capture, NULL when it was not
 } ph_event;
 #define PH_STREAM_MAGIC 0x70687374726d3031ULL
 #define PH_EVENT_MAGIC 0x7068657665743031ULL

@@ -25,6 +25,7 @@ struct Frame {
   uint32_t signature = 0;
   int64_t start = 0;
   uint64_t seed = 0;
+  uint64_t mark = 0;           // values kept by captures before it began
   std::vector<IValue> args;
   std::vector<Snapshot> snapshots;
   std::vector<char> saved;

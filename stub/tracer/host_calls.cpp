@@ -4,6 +4,7 @@
 #include <ATen/Context.h>
 #include <ATen/ops/from_blob.h>
 
+#include <atomic>
 #include <cstring>
 #include <mutex>
 #include <unordered_set>
@@ -170,6 +171,134 @@ bool compute(Frame &f, Values outputs) {
       each_tensor(f.args[i], [](const Tensor &t) {
         if (on_device(t) && t.numel()) ph_memory_wrote(bytes_of(t), extent_of(t));
       });
+  return true;
+}
+
+// An operator of a graph. It holds no CUDA tensors, whose memory would then live longer than on a GPU, but CPU
+// tensors over the same bytes.
+using Ranges = std::vector<std::pair<char *, size_t>>;
+
+struct Repeated {
+  const Operator *op;
+  Ranges read, written;
+  torch::jit::Stack stack;
+  std::vector<IValue> outputs;
+  std::vector<size_t> generators;  // arguments that are one
+  at::Generator generator;         // of the GPU: its state at a launch gives the numbers
+  uint64_t place = 0;              // among the random operators: each draws numbers of its own
+  bool failed = false;
+};
+
+static char *host_bytes(const Tensor &t) { return static_cast<char *>(const_cast<void *>(t.const_data_ptr())); }
+
+// The bytes of the tensors on the GPU among `v`.
+static void add_ranges(const IValue &v, Ranges *ranges) {
+  each_tensor(v, [&](const Tensor &t) {
+    if (t.defined() && on_device(t) && t.numel()) ranges->emplace_back(bytes_of(t), extent_of(t));
+  });
+}
+
+static bool all_there(const Ranges &ranges) {
+  ph_range range;
+  for (auto [bytes, extent] : ranges)
+    if (!ph_memory_find(bytes, &range)) return false;
+  return true;
+}
+
+static uint64_t seed_now(const Repeated &r) {
+  at::Generator generator = r.generator;
+  if (!generator.defined())
+    generator = at::globalContext().defaultGenerator(c10::Device(at::kCUDA, static_cast<c10::DeviceIndex>(ph_current_device())));
+  Hash hash{generator.current_seed()};
+  hash.add(generator.get_offset());
+  hash.add(r.place);
+  return hash.h;
+}
+
+static void store_again(const Tensor &result, const Tensor &to) {
+  char *bytes = host_bytes(to);
+  if (!to.numel() || (result.defined() && result.const_data_ptr() == bytes)) return;
+  ph_touch_drop(bytes, extent_of(to));
+  if (result.defined() && result.sizes() == to.sizes()) const_cast<Tensor &>(to).copy_(result);
+  else const_cast<Tensor &>(to).zero_();
+}
+
+static void store_again(const IValue &result, const IValue &to) {
+  if (to.isTensor() && result.isTensor()) return store_again(result.toTensor(), to.toTensor());
+  if (!to.isTensorList() || !result.isTensorList()) return;
+  c10::ArrayRef<IValue> from = result.toListRef(), into = to.toListRef();
+  for (size_t i = 0; i < into.size(); ++i) store_again(i < from.size() ? from[i].toTensor() : Tensor(), into[i].toTensor());
+}
+
+static void repeat(Repeated &r) {
+  torch::jit::Stack stack(r.stack);
+  at::Generator shared = at::detail::getDefaultCPUGenerator();
+  Tensor state;
+  if (r.op->random) {
+    uint64_t seed = seed_now(r);
+    for (size_t i : r.generators) stack[i] = IValue(at::detail::createCPUGenerator(seed));
+    std::lock_guard<std::mutex> guard(shared.mutex());
+    state = shared.get_state();
+    if (r.op->random_hidden) shared.set_current_seed(seed);
+  }
+  try {
+    call_cpu_kernel(*r.op, stack);
+    r.failed = stack.size() != r.outputs.size();
+    for (size_t i = 0; i < r.outputs.size() && !r.failed; ++i) store_again(stack[i], r.outputs[i]);
+  } catch (const std::exception &) {
+    r.failed = true;
+  }
+  if (!r.op->random) return;
+  std::lock_guard<std::mutex> guard(shared.mutex());
+  shared.set_state(state);
+}
+
+static void compute_again(void *data, ph_stream *) {
+  auto &r = *static_cast<Repeated *>(data);
+  PlainCalls plain;
+  Silence silence;
+  c10::WarningUtils::WarningHandlerGuard quiet(&silence);
+  // Memory that has been freed since then is a mistake of the program, and on a GPU a fault.
+  if (!all_there(r.read) || !all_there(r.written)) return;
+  for (auto [bytes, extent] : r.read) ph_touch(bytes, extent);
+  if (!r.failed) repeat(r);
+  for (auto [bytes, extent] : r.written) {
+    if (r.failed) ph_memory_clear(bytes, extent);
+    else ph_memory_wrote(bytes, extent);
+  }
+}
+
+bool compute_later(const Frame &f, Values outputs) {
+  static std::atomic<uint64_t> places{0};
+  if (!f.op->on_cpu || f.args.size() != f.op->arguments.size()) return false;
+  PlainCalls plain;
+  auto r = std::make_unique<Repeated>();
+  r->op = f.op;
+  if (f.op->random) r->place = ++places;
+  try {
+    for (size_t i = 0; i < f.args.size(); ++i) {
+      const IValue &v = f.args[i];
+      add_ranges(v, &r->read);
+      if (f.op->arguments[i].mutated) add_ranges(v, &r->written);
+      if (f.op->arguments[i].role == Role::GENERATOR) {
+        r->generators.push_back(i);
+        if (v.isGenerator()) r->generator = v.toGenerator();
+        r->stack.emplace_back();
+      } else if (v.isTensor() && v.toTensor().defined() && v.toTensor().is_cpu()) {
+        r->stack.push_back(v.toTensor().clone());  // as it is now, like a kernel's argument
+      } else {
+        r->stack.push_back(translate(v, f.op->arguments[i], {}));
+      }
+    }
+    for (const IValue &v : outputs) {
+      add_ranges(v, &r->written);
+      r->outputs.push_back(translate(v, Argument(), {}));
+    }
+  } catch (const std::exception &) {
+    return false;
+  }
+  ph_capture_value(f.below_launched ? f.mark : UINT64_MAX, compute_again,
+                   [](void *data) { delete static_cast<Repeated *>(data); }, r.release());
   return true;
 }
 

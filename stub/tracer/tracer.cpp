@@ -40,9 +40,11 @@ static void begin_frame(ph_frame *ph) {
   auto &f = *static_cast<Frame *>(ph->data);
   if (f.op) f.signature = signature_of(this_thread(), f);
   ph->instance = ph_next_instance();
+  ph->signature = f.signature;
+  ph->flags = f.backward ? PH_F_BACKWARD : 0;
   ph_record record{};
   record.kind = PH_OP_BEGIN;
-  record.flags = f.backward ? PH_F_BACKWARD : 0;
+  record.flags = ph->flags;
   record.id = f.signature;
   record.op = ph->instance;
   record.op_begin.start = f.start;
@@ -63,6 +65,7 @@ static Frame &open_frame(Thread &thread, const at::RecordFunction *owner, Operat
   ++thread.depth;
   f.backward = thread.nodes > 0;
   f.seed = 0;
+  f.mark = ph_capture_mark();
   f.snapshots.clear();
   f.ph = ph_frame{};
   f.ph.begin = begin_frame;
@@ -112,8 +115,10 @@ static void close_frame(Thread &thread, c10::ArrayRef<IValue> outputs) {
     ph_pop_frame(&f.ph);
     if ((f.ph.kernels || f.below_unsettled) && f.op && f.op->values) {
       size_t count = std::min(outputs.size(), f.op->returns_view.size());
-      settle(thread, f, Values(outputs.end() - count, count));
-    } else if (f.ph.carries) {
+      Values results(outputs.end() - count, count);
+      if (f.ph.captured) settle_later(f, results);
+      else settle(thread, f, results);
+    } else if (f.ph.carries && !f.ph.captured) {
       settle_copy(f);
     }
     f.args.clear();

@@ -222,4 +222,42 @@ void settle(Thread &thread, Frame &f, Values outputs) {
   if (inputs.unknown && finished) assume_results(f, outputs);
 }
 
+// A large operator of a graph: what its results read as after each launch.
+struct Cleared {
+  std::vector<std::pair<char *, size_t>> ranges;
+};
+
+static void clear_again(void *data, ph_stream *) {
+  for (auto [pointer, bytes] : static_cast<Cleared *>(data)->ranges) ph_memory_clear(pointer, bytes);
+}
+
+// Of tensors with gaps, all from the first to the last byte: a graph's results lie in memory of its own.
+static void note_range(const Tensor &t, Cleared *cleared) {
+  if (on_device(t) && t.numel() && bytes_of(t)) cleared->ranges.emplace_back(bytes_of(t), extent_of(t));
+}
+
+static bool is_small(const IValue &v) {
+  bool small = true;
+  each_tensor(v, [&](const Tensor &t) {
+    if (!small || !t.defined() || (!is_python(t) && !t.is_cuda())) return;
+    small = on_device(t) && !is_large(t) && has_room(t) && !t.is_conj() && !t.is_neg() && !t._is_zerotensor();
+  });
+  return small;
+}
+
+void settle_later(const Frame &f, Values outputs) {
+  bool small = outputs.size() == f.op->returns_view.size();  // no when it threw
+  for (const IValue &v : f.args) small = small && is_small(v);
+  for (const IValue &v : outputs) small = small && is_small(v);
+  if (small && compute_later(f, outputs)) return;
+  auto *cleared = new Cleared();
+  for (size_t i = 0; i < f.args.size(); ++i)
+    if (f.op->arguments[i].mutated && i != f.op->keeps)
+      each_tensor(f.args[i], [&](const Tensor &t) { note_range(t, cleared); });
+  for (size_t i = 0; i < outputs.size(); ++i)
+    if (i >= f.op->returns_view.size() || !f.op->returns_view[i])
+      each_tensor(outputs[i], [&](const Tensor &t) { note_range(t, cleared); });
+  ph_capture_value(UINT64_MAX, clear_again, [](void *data) { delete static_cast<Cleared *>(data); }, cleared);
+}
+
 }  // namespace tracer

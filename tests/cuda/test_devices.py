@@ -209,19 +209,15 @@ def test_null_mode_answers_without_recording(stub_set: StubSet) -> None:
     assert dump.value == [0] * 6 and dump.of("KERNEL") == []
 
 
-def test_capture_fails_by_name(stub_set: StubSet) -> None:
+def test_graph_calls_without_a_model_fail_by_name(stub_set: StubSet) -> None:
     def program(c: Stubs) -> list[int]:
-        s, status = c.stream(1), c_int(7)
-        out = [
-            c.rt.cudaStreamBeginCapture(s, c_int(0)),
-            c.rt.cudaStreamIsCapturing(s, byref(status)),
-            status.value,
-        ]
-        return [*out, c.rt.cudaGraphLaunch(None, s)]
+        s, pointer = c.stream(1), c_void_p()
+        out = [c.rt.cudaStreamBeginCapture(s, c_int(0)), c.rt.cudaMallocAsync(byref(pointer), c_size_t(64), s)]
+        return [*out, c.rt.cudaGraphAddKernelNode(None, None, None, c_size_t(0), None), c.rt.cudaGraphLaunch(None, s)]
 
     dump = connected(stub_set, program)
-    assert dump.value == [900, 0, 0, 801]
-    assert "cudaStreamBeginCapture" in dump.stderr and "cudaGraphLaunch" in dump.stderr
+    assert dump.value == [0, 900, 801, 1]
+    assert "cudaMallocAsync on a stream that is captured" in dump.stderr and "cudaGraphAddKernelNode" in dump.stderr
     assert dump.of("UNSUPPORTED")
 
 

@@ -250,7 +250,7 @@ void Device::complete(Stream &s) {
   s.free_at = now_;
   if (item.id > 0) s.done_id = item.id;
   // The times of collectives hold their own gaps.
-  if (item.shares()) s.gap = gap_after(s);
+  if (item.shares()) s.gap = item.flags & PH_F_GRAPH ? model_.timing.graph_gap_ns : gap_after(s);
   if (item.type == Item::COMM || item.type == Item::HOSTFUNC || (item.type == Item::WAIT && now_ > reached)) s.gap = 0;
   if (s.queue.empty()) busy_.erase(std::find(busy_.begin(), busy_.end(), &s));
   if (item.shares()) {

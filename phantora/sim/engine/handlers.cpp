@@ -58,6 +58,7 @@ void Ingest::span(Rank &rank, const ph_record &r) {
   row.id = rank.fresh_id();
   bool step = rank.index == 0 && row.name >= 0 && texts_.text(PHE_NAMES, row.name).rfind(STEP_ENDS, 0) == 0;
   if (step) links_.step_ended(r.time);
+  if (r.flags & PH_F_GRAPH) rank.graph_row = row.id;
   rows_.host(row);
 }
 
@@ -108,6 +109,7 @@ Item Ingest::item_of(Rank &rank, const ph_record &r, Item::Type type) {
   item.flags = r.flags;
   item.launch = r.time;
   item.id = rank.fresh_id();
+  if (r.flags & PH_F_GRAPH) item.link = rank.graph_row;
   return item;
 }
 

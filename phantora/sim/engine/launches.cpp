@@ -12,7 +12,7 @@ void Launches::begin_operator(Rank &rank, const ph_record &r, int32_t sig) {
   Operator &op = open_[static_cast<size_t>(rank.index)][r.op];
   op.sig = sig;
   op.start = r.op_begin.start;
-  op.row = rank.fresh_id();
+  op.row = r.flags & PH_F_GRAPH ? rank.graph_row : rank.fresh_id();
   op.flags = r.flags;
   op.thread = r.thread;
 }
@@ -29,7 +29,7 @@ void Launches::end_operator(Rank &rank, const ph_record &r, int32_t sig) {
   row.flags = op.flags;
   row.stream = op.thread;
   row.id = op.row;
-  rows_.host(row);
+  if (!(op.flags & PH_F_GRAPH)) rows_.host(row);  // else it ran when it was captured
   open.erase(it);
 }
 

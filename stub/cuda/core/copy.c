@@ -1,9 +1,11 @@
 // Copies of memory.
 #include "cuda/core/copy.h"
+#include "cuda/core/capture.h"
 #include "cuda/core/context.h"
 #include "cuda/core/host_function.h"
 #include "cuda/core/space.h"
-#include "cuda/core/stream.h"
+
+#include <stdlib.h>
 
 typedef struct copy_side {
   enum ph_space space;
@@ -36,6 +38,11 @@ static cudaError_t copy_check(const void *dst, size_t dst_span, const void *src,
   return 0;
 }
 
+static cudaError_t stream_for(void *handle, int flags, ph_stream **stream) {
+  cudaError_t error = flags & PHC_ASYNC ? 0 : phc_capture_implicit();
+  return error ? error : phc_stream_use(handle, flags & PHC_PER_THREAD, stream);
+}
+
 // Puts the copy on the stream and waits where CUDA does ("API synchronization behavior" in the
 // runtime's manual): all but device-to-device for synchronous calls; for asynchronous ones what
 // reads from or writes to pageable memory, except that a block of up to 64 KiB is staged and the
@@ -64,7 +71,7 @@ static cudaError_t copy_emit(const void *dst, const void *src, size_t bytes, ph_
       .copy = {.bytes = bytes,
                .peer = kind != PH_COPY_P2P ? -1 : stream->device == to.device ? from.device : to.device},
   };
-  if (!wait) {
+  if (!wait || phc_captured(stream)) {
     ph_launch(&record);
     return 0;
   }
@@ -74,18 +81,8 @@ static cudaError_t copy_emit(const void *dst, const void *src, size_t bytes, ph_
   return 0;
 }
 
-cudaError_t phc_copy(void *dst, const void *src, size_t bytes, int kind, void *handle, int flags) {
-  ph_stream *stream = NULL;
-  cudaError_t error = phc_stream_find(handle, flags & PHC_PER_THREAD, &stream);
-  if (!error) error = copy_check(dst, bytes, src, bytes, kind);
-  if (error || !bytes) return error;
-  error = copy_emit(dst, src, bytes, stream, flags & PHC_ASYNC);
-  if (!error) ph_memory_copy(dst, src, bytes);
-  return error;
-}
-
 // Rows of one copy: the payload rule looks at the whole, so many small rows are not all carried.
-static void copy_rows(char *dst, size_t dst_pitch, const char *src, size_t src_pitch, size_t width,
+static void move_rows(char *dst, size_t dst_pitch, const char *src, size_t src_pitch, size_t width,
                       size_t height, size_t total) {
   bool carried = total <= PH_TRUE_COPY_BYTES || !on_device(side_of(dst));
   for (size_t row = 0; row < height; row++, dst += dst_pitch, src += src_pitch) {
@@ -94,10 +91,45 @@ static void copy_rows(char *dst, size_t dst_pitch, const char *src, size_t src_p
   }
 }
 
+typedef struct copied {  // what a graph copies again
+  char *dst;
+  const char *src;
+  size_t dst_pitch, src_pitch, width, height, total;
+} copied;
+
+static void copy_again(void *data, ph_stream *stream) {
+  (void)stream;
+  const copied *c = data;
+  move_rows(c->dst, c->dst_pitch, c->src, c->src_pitch, c->width, c->height, c->total);
+}
+
+static void copy_rows(ph_stream *stream, char *dst, size_t dst_pitch, const char *src, size_t src_pitch, size_t width,
+                      size_t height, size_t total) {
+  if (!phc_captured(stream)) {
+    move_rows(dst, dst_pitch, src, src_pitch, width, height, total);
+    return;
+  }
+  phc_node *node = phc_capture_latest();
+  copied *c = node ? malloc(sizeof *c) : NULL;
+  if (!c) return;
+  *c = (copied){dst, src, dst_pitch, src_pitch, width, height, total};
+  phc_node_action(node, (phc_action){copy_again, free, c, 0});
+}
+
+cudaError_t phc_copy(void *dst, const void *src, size_t bytes, int kind, void *handle, int flags) {
+  ph_stream *stream = NULL;
+  cudaError_t error = stream_for(handle, flags, &stream);
+  if (!error) error = copy_check(dst, bytes, src, bytes, kind);
+  if (error || !bytes) return error;
+  error = copy_emit(dst, src, bytes, stream, flags & PHC_ASYNC);
+  if (!error) copy_rows(stream, dst, 0, src, 0, bytes, 1, 0);
+  return error;
+}
+
 cudaError_t phc_copy_2d(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width,
                         size_t height, int kind, void *handle, int flags) {
   ph_stream *stream = NULL;
-  cudaError_t error = phc_stream_find(handle, flags & PHC_PER_THREAD, &stream);
+  cudaError_t error = stream_for(handle, flags, &stream);
   if (error) return error;
   if (width > dst_pitch || width > src_pitch) return cudaErrorInvalidPitchValue;
   size_t widest = dst_pitch > src_pitch ? dst_pitch : src_pitch;
@@ -107,7 +139,7 @@ cudaError_t phc_copy_2d(void *dst, size_t dst_pitch, const void *src, size_t src
                      empty ? 0 : src_pitch * (height - 1) + width, kind);
   if (error || empty) return error;
   error = copy_emit(dst, src, width * height, stream, flags & PHC_ASYNC);
-  if (!error) copy_rows(dst, dst_pitch, src, src_pitch, width, height, width * height);
+  if (!error) copy_rows(stream, dst, dst_pitch, src, src_pitch, width, height, width * height);
   return error;
 }
 
@@ -118,7 +150,7 @@ cudaError_t phc_copy_3d(const cudaMemcpy3DParms *p, void *handle, int flags) {
     return cudaErrorNotSupported;
   }
   ph_stream *stream = NULL;
-  cudaError_t error = phc_stream_find(handle, flags & PHC_PER_THREAD, &stream);
+  cudaError_t error = stream_for(handle, flags, &stream);
   if (error) return error;
   size_t width = p->extent.width, height = p->extent.height, depth = p->extent.depth;
   if (!width || !height || !depth) return 0;
@@ -130,7 +162,7 @@ cudaError_t phc_copy_3d(const cudaMemcpy3DParms *p, void *handle, int flags) {
                      (depth - 1) * src_slice + (height - 1) * p->srcPtr.pitch + width, p->kind);
   if (!error) error = copy_emit(dst, src, width * height * depth, stream, flags & PHC_ASYNC);
   for (size_t z = 0; !error && z < depth; z++)
-    copy_rows(dst + z * dst_slice, p->dstPtr.pitch, src + z * src_slice, p->srcPtr.pitch, width, height,
+    copy_rows(stream, dst + z * dst_slice, p->dstPtr.pitch, src + z * src_slice, p->srcPtr.pitch, width, height,
               width * height * depth);
   return error;
 }

@@ -1,8 +1,8 @@
 // Events.
 #include "cuda/core/event.h"
+#include "cuda/core/capture.h"
 #include "cuda/core/context.h"
 #include "cuda/core/host_function.h"
-#include "cuda/core/stream.h"
 
 cudaError_t phc_event_create(void **event, unsigned flags) {
   unsigned known = cudaEventBlockingSync | cudaEventDisableTiming | cudaEventInterprocess;
@@ -13,6 +13,7 @@ cudaError_t phc_event_create(void **event, unsigned flags) {
 }
 
 cudaError_t phc_event_destroy(void *event) {
+  if (ph_event_alive(event)) phc_capture_forget(event);
   return ph_event_alive(event) && !ph_event_destroy(event) ? 0 : cudaErrorInvalidResourceHandle;
 }
 
@@ -21,13 +22,29 @@ cudaError_t phc_event_record(void *handle, void *stream_handle, unsigned flags, 
   ph_stream *stream = NULL;
   if (flags > 1) return cudaErrorInvalidValue;
   if (!ph_event_alive(event)) return cudaErrorInvalidResourceHandle;
-  cudaError_t error = phc_stream_find(stream_handle, per_thread, &stream);
+  cudaError_t error = phc_stream_use(stream_handle, per_thread, &stream);
   if (error) return error;
   if (stream->device != event->device) return cudaErrorInvalidResourceHandle;
+  if (phc_captured(stream)) return phc_capture_record(stream, event, flags);
+  phc_capture_forget(event);
   ph_record record = {.kind = PH_EVENT_RECORD, .stream = stream->id, .id = event->id};
   if (!(event->flags & cudaEventDisableTiming)) record.flags = PH_F_TIMING;
   event->recorded = true;
   event->done_at = -1;
+  ph_emit(&record);
+  return 0;
+}
+
+cudaError_t phc_stream_wait(void *handle, void *event, unsigned flags, bool per_thread) {
+  ph_stream *stream = NULL;
+  if (flags > 1) return cudaErrorInvalidValue;  // 1: external, a node of its own in a capture
+  cudaError_t error = phc_stream_use(handle, per_thread, &stream);
+  if (error) return error;
+  if (!ph_event_alive(event)) return cudaErrorInvalidResourceHandle;
+  if (phc_captured(stream) || (((ph_event *)event)->captured && !flags))
+    return phc_capture_wait(stream, event, flags && phc_captured(stream));
+  if (!((ph_event *)event)->recorded) return 0;
+  ph_record record = {.kind = PH_STREAM_WAIT, .stream = stream->id, .id = ((ph_event *)event)->id};
   ph_emit(&record);
   return 0;
 }
@@ -47,8 +64,11 @@ static void poll_moves_on(const ph_event *event) {
 cudaError_t phc_event_query(void *handle) {
   ph_event *event = handle;
   if (!ph_event_alive(event)) return cudaErrorInvalidResourceHandle;
+  if (event->recorded && ph_watchdog_blind(event)) return cudaErrorNotReady;
+  cudaError_t error = phc_event_observe(event);
+  if (!error) error = phc_capture_unsafe();
+  if (error) return error;
   if (!event->recorded) return 0;
-  if (ph_watchdog_blind(event)) return cudaErrorNotReady;
   if (event->done_at < 0) {
     ph_record record = {.kind = PH_EVENT_QUERY, .id = event->id, .flags = phc_helper_flag()};
     ph_answer answer = ph_request(&record, NULL, 0);
@@ -69,6 +89,9 @@ cudaError_t phc_event_query(void *handle) {
 cudaError_t phc_event_sync(void *handle) {
   ph_event *event = handle;
   if (!ph_event_alive(event)) return cudaErrorInvalidResourceHandle;
+  cudaError_t error = phc_event_observe(event);
+  if (!error) error = phc_capture_unsafe();
+  if (error) return error;
   if (!event->recorded) return 0;
   if (event->done_at < 0 || event->done_at > ph_now()) {
     ph_record record = {.kind = PH_EVENT_SYNC, .id = event->id, .flags = phc_helper_flag()};

@@ -8,6 +8,7 @@
 cudaError_t phc_event_create(void **event, unsigned flags);
 cudaError_t phc_event_destroy(void *event);
 cudaError_t phc_event_record(void *event, void *stream, unsigned flags, bool per_thread);
+cudaError_t phc_stream_wait(void *stream, void *event, unsigned flags, bool per_thread);
 cudaError_t phc_event_query(void *event);
 cudaError_t phc_event_sync(void *event);
 cudaError_t phc_event_elapsed(float *ms, void *start, void *end);

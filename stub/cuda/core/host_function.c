@@ -1,6 +1,7 @@
 // Functions of the host that a stream calls.
 #define _GNU_SOURCE
 #include "cuda/core/host_function.h"
+#include "cuda/core/capture.h"
 #include "cuda/core/context.h"
 #include "cuda/core/stream.h"
 
@@ -72,8 +73,16 @@ void phc_finish_host_calls(void) {
 cudaError_t phc_host_function(void *handle, bool per_thread, cudaHostFn_t function, void *data) {
   ph_stream *stream = NULL;
   if (!function) return cudaErrorInvalidValue;
-  cudaError_t error = phc_stream_find(handle, per_thread, &stream);
+  cudaError_t error = phc_stream_use(handle, per_thread, &stream);
   if (error) return error;
+  if (phc_captured(stream)) {
+    phc_node *node = phc_capture_add(stream, PHC_NODE_HOST);
+    if (node) {
+      node->host = function;
+      node->host_data = data;
+    }
+    return 0;
+  }
   host_call *call = calloc(1, sizeof *call);
   if (!call) return cudaErrorMemoryAllocation;
   call->function = function;
@@ -124,7 +133,9 @@ static void run_callback(void *data) {
 
 cudaError_t phc_callback(void *stream, bool per_thread, cudaStreamCallback_t function, void *data,
                          unsigned flags) {
+  ph_stream *own = NULL;
   if (!function || flags) return cudaErrorInvalidValue;
+  if (!phc_stream_find(stream, per_thread, &own) && phc_captured(own)) return cudaErrorStreamCaptureUnsupported;
   callback *call = malloc(sizeof *call);
   if (!call) return cudaErrorMemoryAllocation;
   *call = (callback){function, stream, data};

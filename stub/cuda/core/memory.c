@@ -1,5 +1,6 @@
 // Allocation of device, page-locked and managed memory.
 #include "cuda/core/memory.h"
+#include "cuda/core/capture.h"
 #include "cuda/core/pool.h"
 #include "cuda/core/space.h"
 #include "cuda/core/synchronize.h"
@@ -11,6 +12,8 @@ cudaError_t phc_malloc(void **pointer, size_t bytes) {
   if (!pointer) return cudaErrorInvalidValue;
   *pointer = NULL;
   if (!bytes) return 0;
+  cudaError_t unsafe = phc_capture_unsafe();
+  if (unsafe) return unsafe;
   if (bytes <= (size_t)ph_gpu()->memory_bytes) *pointer = ph_memory_alloc(ph_current_device(), bytes);
   if (*pointer) {
     ph_charge_bytes(PH_API_MALLOC_GIB, bytes);
@@ -22,12 +25,14 @@ cudaError_t phc_malloc(void **pointer, size_t bytes) {
 
 cudaError_t phc_free(void *pointer) {
   if (!pointer) return 0;
+  cudaError_t unsafe = phc_capture_unsafe();
+  if (unsafe) return unsafe;
   ph_range range;
   if (!ph_memory_find(pointer, &range) || range.base != (uintptr_t)pointer) return cudaErrorInvalidValue;
   if (range.space == PH_SPACE_MANAGED) {
     size_t size = (size_t)(uintptr_t)phc_table_get(&managed_blocks, range.base);
     if (!size) return cudaErrorInvalidValue;
-    cudaError_t error = phc_device_sync();
+    cudaError_t error = phc_device_wait();
     if (error) return error;
     phc_table_set(&managed_blocks, range.base, NULL);
     phc_unmap(pointer, size);
@@ -36,7 +41,7 @@ cudaError_t phc_free(void *pointer) {
   if (range.space != PH_SPACE_DEVICE) return cudaErrorInvalidValue;
   ph_charge_bytes(PH_API_FREE_GIB, range.size);
   // cudaFree waits for the device: work in flight may still use the memory.
-  cudaError_t error = phc_device_sync();
+  cudaError_t error = phc_device_wait();
   if (error) return error;
   if (phc_pool_release(pointer)) return 0;
   return ph_memory_free(pointer) ? cudaErrorInvalidValue : 0;
@@ -46,6 +51,8 @@ cudaError_t phc_pinned_alloc(void **pointer, size_t bytes, unsigned flags) {
   if (!pointer || flags & ~15u) return cudaErrorInvalidValue;
   *pointer = NULL;
   if (!bytes) return 0;
+  cudaError_t unsafe = phc_capture_unsafe();
+  if (unsafe) return unsafe;
   *pointer = ph_pinned_alloc(bytes);
   ph_charge_bytes(PH_API_HOST_ALLOC_GIB, bytes);
   return *pointer ? 0 : cudaErrorMemoryAllocation;
@@ -53,6 +60,8 @@ cudaError_t phc_pinned_alloc(void **pointer, size_t bytes, unsigned flags) {
 
 cudaError_t phc_pinned_free(void *pointer) {
   if (!pointer) return 0;
+  cudaError_t unsafe = phc_capture_unsafe();
+  if (unsafe) return unsafe;
   ph_range range;
   if (!ph_memory_find(pointer, &range) || range.space != PH_SPACE_PINNED || range.base != (uintptr_t)pointer)
     return cudaErrorInvalidValue;
@@ -65,6 +74,8 @@ cudaError_t phc_managed_alloc(void **pointer, size_t bytes, unsigned flags) {
   if (!pointer || flags < 1 || flags > 2) return cudaErrorInvalidValue;
   *pointer = NULL;
   if (!bytes) return 0;
+  cudaError_t unsafe = phc_capture_unsafe();
+  if (unsafe) return unsafe;
   void *address = phc_map(bytes, PH_SPACE_MANAGED, ph_current_device());
   if (!address) return cudaErrorMemoryAllocation;
   phc_table_set(&managed_blocks, (uintptr_t)address, (void *)(uintptr_t)bytes);

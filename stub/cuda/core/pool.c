@@ -3,9 +3,9 @@
 // A pool takes memory from the device in steps of 32 MiB (as an H200's does) and returns what its
 // release threshold lets go. The pool's reserve is what is charged; its blocks are address space.
 #include "cuda/core/pool.h"
+#include "cuda/core/capture.h"
 #include "cuda/core/context.h"
 #include "cuda/core/space.h"
-#include "cuda/core/stream.h"
 #include "cuda/core/table.h"
 
 #include <pthread.h>
@@ -114,8 +114,12 @@ cudaError_t phc_pool_alloc(void **pointer, size_t bytes, phc_pool *pool, void *s
                            bool per_thread) {
   ph_stream *stream = NULL;
   if (!pointer || !phc_pool_alive(pool)) return cudaErrorInvalidValue;
-  cudaError_t error = phc_stream_find(stream_handle, per_thread, &stream);
+  cudaError_t error = phc_stream_use(stream_handle, per_thread, &stream);
   if (error) return error;
+  if (phc_captured(stream)) {
+    ph_unsupported("libcudart", "cudaMallocAsync on a stream that is captured", true);
+    return cudaErrorStreamCaptureUnsupported;
+  }
   *pointer = NULL;
   if (!bytes) return 0;
   if (bytes > (size_t)ph_gpu()->memory_bytes) return cudaErrorMemoryAllocation;
@@ -152,8 +156,12 @@ cudaError_t phc_alloc_async(void **pointer, size_t bytes, void *stream, bool per
 // The memory is free for reuse at once: streams order its users, and nothing reads it in between.
 cudaError_t phc_pool_free(void *pointer, void *stream_handle, bool per_thread) {
   ph_stream *stream = NULL;
-  cudaError_t error = phc_stream_find(stream_handle, per_thread, &stream);
+  cudaError_t error = phc_stream_use(stream_handle, per_thread, &stream);
   if (error || !pointer) return error;
+  if (phc_captured(stream)) {
+    ph_unsupported("libcudart", "cudaFreeAsync on a stream that is captured", true);
+    return cudaErrorStreamCaptureUnsupported;
+  }
   if (phc_pool_release(pointer)) return 0;
   ph_range range;  // memory of cudaMalloc may be freed in stream order too
   if (!ph_memory_find(pointer, &range) || range.base != (uintptr_t)pointer || range.space != PH_SPACE_DEVICE)

@@ -1,8 +1,9 @@
 // Filling memory with a pattern.
 #include "cuda/core/set.h"
+#include "cuda/core/capture.h"
 #include "cuda/core/space.h"
-#include "cuda/core/stream.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static void set_row(char *at, uint32_t pattern, int width, size_t count) {
@@ -22,10 +23,23 @@ static void set_row(char *at, uint32_t pattern, int width, size_t count) {
   ph_memory_wrote(at, bytes);
 }
 
+typedef struct filled {
+  char *pointer;
+  size_t pitch, columns, rows;
+  uint32_t pattern;
+  int width;
+} filled;
+
+static void fill(void *data, ph_stream *stream) {
+  (void)stream;
+  const filled *f = data;
+  for (size_t row = 0; row < f->rows; row++) set_row(f->pointer + row * f->pitch, f->pattern, f->width, f->columns);
+}
+
 cudaError_t phc_set(void *pointer, size_t pitch, uint32_t pattern, int width, size_t columns, size_t rows,
                     void *handle, int flags) {
   ph_stream *stream = NULL;
-  cudaError_t error = phc_stream_find(handle, flags & PHC_PER_THREAD, &stream);
+  cudaError_t error = phc_stream_use(handle, flags & PHC_PER_THREAD, &stream);
   if (error || !columns || !rows) return error;
   if (columns > SIZE_MAX / 16 ||
       (rows > 1 && (columns * (size_t)width > pitch || pitch > SIZE_MAX / 8 / rows)))
@@ -35,6 +49,15 @@ cudaError_t phc_set(void *pointer, size_t pitch, uint32_t pattern, int width, si
     return cudaErrorInvalidValue;
   ph_record record = {.kind = PH_MEMSET, .stream = stream->id, .fill.bytes = bytes * rows};
   ph_launch(&record);
-  for (size_t row = 0; row < rows; row++) set_row((char *)pointer + row * pitch, pattern, width, columns);
+  filled what = {pointer, pitch, columns, rows, pattern, width};
+  phc_node *node = phc_captured(stream) ? phc_capture_latest() : NULL;
+  if (!node) {
+    if (!phc_captured(stream)) fill(&what, stream);
+    return 0;
+  }
+  filled *again = malloc(sizeof *again);
+  if (!again) return cudaErrorMemoryAllocation;
+  *again = what;
+  phc_node_action(node, (phc_action){fill, free, again, 0});
   return 0;
 }

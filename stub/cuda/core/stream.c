@@ -18,15 +18,3 @@ cudaError_t phc_stream_find(void *handle, bool per_thread, ph_stream **stream) {
   *stream = ph_stream_of(handle, per_thread);
   return *stream ? 0 : cudaErrorInvalidResourceHandle;
 }
-
-cudaError_t phc_stream_wait(void *handle, void *event, unsigned flags, bool per_thread) {
-  ph_stream *stream = NULL;
-  if (flags > 1) return cudaErrorInvalidValue;  // 1: an external event, which only a capture tells apart
-  cudaError_t error = phc_stream_find(handle, per_thread, &stream);
-  if (error) return error;
-  if (!ph_event_alive(event)) return cudaErrorInvalidResourceHandle;
-  if (!((ph_event *)event)->recorded) return 0;
-  ph_record record = {.kind = PH_STREAM_WAIT, .stream = stream->id, .id = ((ph_event *)event)->id};
-  ph_emit(&record);
-  return 0;
-}

@@ -8,6 +8,5 @@
 cudaError_t phc_stream_create(void **stream, unsigned flags, int priority);
 cudaError_t phc_stream_destroy(void *stream);
 cudaError_t phc_stream_find(void *handle, bool per_thread, ph_stream **stream);
-cudaError_t phc_stream_wait(void *stream, void *event, unsigned flags, bool per_thread);
 
 #pragma GCC visibility pop

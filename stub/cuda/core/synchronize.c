@@ -1,12 +1,12 @@
 // Waits of the host for a stream and for a device.
 #include "cuda/core/synchronize.h"
+#include "cuda/core/capture.h"
 #include "cuda/core/context.h"
 #include "cuda/core/host_function.h"
-#include "cuda/core/stream.h"
 
 cudaError_t phc_stream_sync(void *handle, bool per_thread) {
   ph_stream *stream = NULL;
-  cudaError_t error = phc_stream_find(handle, per_thread, &stream);
+  cudaError_t error = phc_stream_observe(handle, per_thread, &stream);
   if (error) return error;
   ph_record record = {.kind = PH_STREAM_SYNC, .stream = stream->id, .flags = phc_helper_flag()};
   if (ph_request(&record, NULL, 0).status < 0) return phc_request_failed();
@@ -16,7 +16,7 @@ cudaError_t phc_stream_sync(void *handle, bool per_thread) {
 
 cudaError_t phc_stream_query(void *handle, bool per_thread) {
   ph_stream *stream = NULL;
-  cudaError_t error = phc_stream_find(handle, per_thread, &stream);
+  cudaError_t error = phc_stream_observe(handle, per_thread, &stream);
   if (error) return error;
   ph_record record = {.kind = PH_STREAM_QUERY, .stream = stream->id, .flags = phc_helper_flag()};
   ph_answer answer = ph_request(&record, NULL, 0);
@@ -27,6 +27,11 @@ cudaError_t phc_stream_query(void *handle, bool per_thread) {
 }
 
 cudaError_t phc_device_sync(void) {
+  cudaError_t error = phc_capture_whole_device();
+  return error ? error : phc_device_wait();
+}
+
+cudaError_t phc_device_wait(void) {
   ph_record record = {
       .kind = PH_DEVICE_SYNC, .device_sync.device = (uint64_t)ph_current_device(), .flags = phc_helper_flag()};
   if (ph_request(&record, NULL, 0).status < 0) return phc_request_failed();

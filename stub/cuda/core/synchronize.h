@@ -8,5 +8,6 @@
 cudaError_t phc_stream_sync(void *stream, bool per_thread);
 cudaError_t phc_stream_query(void *stream, bool per_thread);
 cudaError_t phc_device_sync(void);
+cudaError_t phc_device_wait(void);  // the same inside another call, whatever is captured
 
 #pragma GCC visibility pop

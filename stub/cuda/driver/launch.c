@@ -11,24 +11,25 @@ static int driver_flags(bool per_thread, int more) {
 STREAM(cuLaunchKernel, _ptsz, LAUNCH,
        (phc_kernel * function, SHAPE, void *stream, void **arguments, void **extra),
        (function, SHAPE_ARGUMENTS, stream, arguments, extra),
-       ((void)arguments, (void)extra,
+       ((void)extra,
         phc_launch(phc_kernel_find(function), (dim3){gx, gy, gz}, (dim3){bx, by, bz}, shared, stream,
-                   driver_flags(per_thread, 0), NULL, 0)))
+                   driver_flags(per_thread, 0), NULL, 0, arguments)))
 STREAM(cuLaunchCooperativeKernel, _ptsz, LAUNCH,
        (phc_kernel * function, SHAPE, void *stream, void **arguments),
        (function, SHAPE_ARGUMENTS, stream, arguments),
-       ((void)arguments, phc_launch(phc_kernel_find(function), (dim3){gx, gy, gz}, (dim3){bx, by, bz}, shared,
-                                    stream, driver_flags(per_thread, PHC_LAUNCH_COOP), NULL, 0)))
-static cudaError_t launch_config(const CUlaunchConfig *c, phc_kernel *function, bool per_thread) {
+       (phc_launch(phc_kernel_find(function), (dim3){gx, gy, gz}, (dim3){bx, by, bz}, shared,
+                                    stream, driver_flags(per_thread, PHC_LAUNCH_COOP), NULL, 0, arguments)))
+static cudaError_t launch_config(const CUlaunchConfig *c, phc_kernel *function, bool per_thread,
+                                 void **arguments) {
   if (!c || (c->numAttrs && !c->attrs)) return cudaErrorInvalidValue;
   return phc_launch(phc_kernel_find(function), (dim3){c->gridDimX, c->gridDimY, c->gridDimZ},
                     (dim3){c->blockDimX, c->blockDimY, c->blockDimZ}, c->sharedMemBytes, c->hStream,
-                    driver_flags(per_thread, 0), c->attrs, c->numAttrs);
+                    driver_flags(per_thread, 0), c->attrs, c->numAttrs, arguments);
 }
 STREAM(cuLaunchKernelEx, _ptsz, LAUNCH,
        (const CUlaunchConfig *config, phc_kernel *function, void **arguments, void **extra),
        (config, function, arguments, extra),
-       ((void)arguments, (void)extra, launch_config(config, function, per_thread)))
+       ((void)extra, launch_config(config, function, per_thread, arguments)))
 
 // A tensor map describes a tensor to the copy engine inside kernels, which do not run here.
 static cudaError_t tensor_map(void *map, unsigned rank, const void *address) {

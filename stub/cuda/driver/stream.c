@@ -1,5 +1,6 @@
 // Streams.
 #include "cuda/driver/entry.h"
+#include "cuda/core/event.h"
 #include "cuda/core/host_function.h"
 #include "cuda/core/set.h"
 #include "cuda/core/space.h"
@@ -26,21 +27,6 @@ static cudaError_t stream_device(void *handle, bool per_thread, int *device) {
 static cudaError_t driver_stream_check(void *handle, bool per_thread) {
   ph_stream *stream = NULL;
   return phc_stream_find(handle, per_thread, &stream);
-}
-static cudaError_t not_capturing(void *stream, bool per_thread, int *status, uint64_t *id) {
-  if (!status) return cudaErrorInvalidValue;
-  cudaError_t error = driver_stream_check(stream, per_thread);
-  if (!error) *status = 0;
-  if (!error && id) *id = 0;
-  return error;
-}
-static cudaError_t exchange_mode(int *mode) {
-  static __thread int now;
-  if (!mode || *mode < 0 || *mode > 2) return cudaErrorInvalidValue;
-  int old = now;
-  now = *mode;
-  *mode = old;
-  return 0;
 }
 static cudaError_t stream_context(void *handle, bool per_thread, driver_context **c) {
   ph_stream *stream = NULL;
@@ -79,22 +65,6 @@ STREAM(cuLaunchHostFunc, _ptsz, HOST_FUNC, (void *stream, cudaHostFn_t function,
 STREAM(cuStreamAddCallback, _ptsz, HOST_FUNC,
        (void *stream, cudaStreamCallback_t function, void *data, unsigned flags),
        (stream, function, data, flags), phc_callback(stream, per_thread, function, data, flags))
-STREAM(cuStreamIsCapturing, _ptsz, GET_DEVICE, (void *stream, int *status), (stream, status),
-       not_capturing(stream, per_thread, status, NULL))
-STREAM(cuStreamGetCaptureInfo_v2, _ptsz, GET_DEVICE,
-       (void *stream, int *status, uint64_t *id, void *graph, void *nodes, void *count),
-       (stream, status, id, graph, nodes, count),
-       ((void)graph, (void)nodes, (void)count, not_capturing(stream, per_thread, status, id)))
-STREAM(cuStreamGetCaptureInfo_v3, _ptsz, GET_DEVICE,
-       (void *stream, int *status, uint64_t *id, void *graph, void *nodes, void *edges, void *count),
-       (stream, status, id, graph, nodes, edges, count),
-       ((void)graph, (void)nodes, (void)edges, (void)count, not_capturing(stream, per_thread, status, id)))
-STREAM(cuStreamBeginCapture_v2, _ptsz, OTHER, (void *stream, int mode), (stream, mode),
-       ((void)stream, (void)mode, driver_unsupported("cuStreamBeginCapture"), cudaErrorStreamCaptureUnsupported))
-STREAM(cuStreamEndCapture, _ptsz, OTHER, (void *stream, void **graph), (stream, graph),
-       ((void)graph,
-        driver_stream_check(stream, per_thread) ? cudaErrorInvalidResourceHandle : cudaErrorIllegalState))
-ENTRY(cuThreadExchangeStreamCaptureMode, GET_DEVICE, nothing, (int *mode), exchange_mode(mode))
 
 // Writing a word is a small memset. Waiting for one that another device will write cannot be
 // followed: only a condition that already holds passes.

@@ -7,9 +7,9 @@
   X(cuMulticastCreate) X(cuMulticastAddDevice) X(cuMulticastBindMem) X(cuMulticastBindAddr)            \
   X(cuMulticastUnbind) X(cuMulticastGetGranularity) X(cuDeviceGetDevResource)                          \
   X(cuDevSmResourceSplitByCount) X(cuDevResourceGenerateDesc) X(cuGreenCtxCreate) X(cuGreenCtxDestroy) \
-  X(cuGreenCtxStreamCreate) X(cuCtxFromGreenCtx) X(cuGraphCreate) X(cuGraphInstantiateWithFlags)       \
-  X(cuGraphLaunch) X(cuGraphDestroy) X(cuGraphExecDestroy) X(cuGraphAddKernelNode_v2)                  \
-  X(cuGraphExecUpdate_v2) X(cuGraphGetNodes) X(cuStreamBatchMemOp_v2) X(cuStreamWriteValue64_v2)       \
+  X(cuGreenCtxStreamCreate) X(cuCtxFromGreenCtx) X(cuGraphClone)       \
+  X(cuGraphAddKernelNode_v2)                  \
+  X(cuGraphExecUpdate_v2) X(cuStreamBatchMemOp_v2) X(cuStreamWriteValue64_v2)       \
   X(cuStreamWaitValue64_v2) X(cuDeviceGetLuid) X(cuGetExportTable) X(cuArrayCreate_v2)                 \
   X(cuTexObjectCreate) X(cuSurfObjectCreate) X(cuMemPoolExportToShareableHandle)                       \
   X(cuMemPoolImportFromShareableHandle)

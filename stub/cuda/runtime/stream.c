@@ -1,5 +1,6 @@
 // Streams.
 #include "cuda/runtime/entry.h"
+#include "cuda/core/event.h"
 #include "cuda/core/host_function.h"
 #include "cuda/core/space.h"
 #include "cuda/core/stream.h"

@@ -1,0 +1,76 @@
+// Graphs: nodes with their dependencies, and what each puts on a stream when the graph is launched.
+#pragma once
+#include "abi/cuda_abi.h"
+#include "cuda/core/module.h"
+#include "rank/rank.h"
+
+#pragma GCC visibility push(default)
+
+// cudaGraphNodeType, as CUDA numbers it.
+enum {
+  PHC_NODE_KERNEL, PHC_NODE_MEMCPY, PHC_NODE_MEMSET, PHC_NODE_HOST, PHC_NODE_GRAPH, PHC_NODE_EMPTY, PHC_NODE_WAIT,
+  PHC_NODE_RECORD
+};
+
+// Something that happens each time a node's turn comes in a launch: a copy of true bytes, an operator on small
+// tensors that is computed again, a call of NCCL. `run` is given the stream that the node goes to.
+typedef struct phc_action {
+  void (*run)(void *data, ph_stream *stream);
+  void (*drop)(void *data);  // frees `data`
+  void *data;
+  uint64_t serial;  // 0, or its number among the computed values of the process
+} phc_action;
+
+typedef struct phc_node {
+  struct phc_graph *graph;
+  int type;
+  unsigned index;  // in its graph
+  unsigned *deps, dep_count;  // indices of nodes before it
+  ph_record record;           // kind 0: nothing is sent
+  uint32_t op, signature;     // the operator that launched it: its instance in the capture, 0 for none
+  uint8_t op_flags;
+  uint32_t stream;            // that was captured, plus one; 0 for a node that was added by a call
+  int priority;               // of that stream
+  phc_kernel *kernel;         // of a kernel node
+  dim3 grid, block;
+  unsigned shared;
+  cudaHostFn_t host;          // of a host node
+  void *host_data;
+  ph_event *event;            // of an external record or wait
+  phc_action *actions;
+  unsigned action_count;
+} phc_node;
+
+typedef struct phc_graph {
+  int references;
+  uint64_t id;
+  uint32_t origin;            // the stream whose capture made it, plus one; 0 for none
+  phc_node **nodes;
+  unsigned count, room;
+} phc_graph;
+
+phc_graph *phc_graph_create(void);
+bool phc_graph_alive(const phc_graph *graph);
+phc_graph *phc_graph_keep(phc_graph *graph);
+void phc_graph_drop(phc_graph *graph);  // the last one to drop it frees it
+cudaError_t phc_graph_destroy(phc_graph *graph);
+// Adds a node that comes after the nodes `deps`. Fills everything but what the type needs.
+phc_node *phc_graph_add(phc_graph *graph, int type, const unsigned *deps, unsigned count);
+void phc_node_action(phc_node *node, phc_action action);
+bool phc_node_alive(const phc_node *node);
+// A bit for each node: is it among `from` or before one of them?
+bool *phc_graph_before(const phc_graph *graph, const unsigned *from, unsigned count);
+cudaError_t phc_graph_dot(const phc_graph *graph, const char *path);
+
+// ---------------------------------------------------------------- executable graphs (graph_exec.c)
+typedef struct phc_exec phc_exec;
+cudaError_t phc_graph_instantiate(phc_exec **exec, phc_graph *graph);
+bool phc_exec_alive(const phc_exec *exec);
+cudaError_t phc_exec_destroy(phc_exec *exec);
+cudaError_t phc_exec_upload(phc_exec *exec, void *stream, bool per_thread);
+cudaError_t phc_exec_launch(phc_exec *exec, void *stream, bool per_thread);
+// Takes over the nodes of `graph`. `failed`: the first node that differs in more than its parameters; `why`: as
+// cudaGraphExecUpdateResult.
+cudaError_t phc_exec_update(phc_exec *exec, phc_graph *graph, phc_node **failed, int *why);
+
+#pragma GCC visibility pop
