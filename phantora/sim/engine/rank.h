@@ -52,10 +52,10 @@ struct Rank {
   std::vector<std::unique_ptr<Stream>> retired;  // destroyed; work in them goes on
   std::unordered_map<uint32_t, Event> events;
   std::vector<Request> requests;
+  int64_t graph_row = -1;  // of the graph launch whose nodes come now
   Device *communicating = nullptr;  // its GPU on which communication arrived last
   std::vector<int32_t> scopes;      // of the links that it can put traffic on
 
-  int64_t graph_row = -1;  // of the graph launch whose nodes come now
   int64_t fresh_id() { return ++next_id_; }
   int64_t next_id() const { return next_id_ + 1; }
   // The host adds nothing to its GPUs up to there.
