@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from phantora.cost import copies, sparse, triton_work
-from phantora.cost.families import base_name, gemm, identify
+from phantora.cost.families import base_name, fused, gemm, identify
 from phantora.cost.family import Estimate
 from phantora.cost.kernels import bare_ns, split, whole
 from phantora.cost.machine import Machine
@@ -44,6 +46,9 @@ class Roofline:
         if signature.work is not None:
             done = triton_work.estimate(self.machine, signature.work)
             return self._price(done, kernels, triton_work.class_of(name, signature.work))
+        if signature.name.startswith("triton::"):  # what it does could not be followed: its name tells nothing
+            passed = fused.passes_arguments(self.machine, signature)
+            return self._price(replace(passed, error=UNKNOWN_ERROR), kernels, "other")
         family, cls = identify(name)
         found = None if family.takes_libraries else gemm.of_calls(self.machine, signature, name, kernels)
         found = found or sparse.estimate(self.machine, signature, kernels)

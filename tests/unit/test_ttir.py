@@ -7,8 +7,9 @@ import pytest
 
 from phantora.cost.machine import Machine
 from phantora.cost.parse import parse_signature, write_signature
+from phantora.cost.roofline import Roofline
 from phantora.cost.triton_work import estimate, resident
-from phantora.cost.types import OperatorSignature
+from phantora.cost.types import KernelLaunch, OperatorSignature, TensorSpec
 from phantora.hardware import load_gpu
 from phantora.ttir.parse import Unreadable, parse
 from phantora.ttir.slice import deciding
@@ -146,3 +147,12 @@ def test_price_is_bound_by_bytes_and_by_products() -> None:
     flops = 2.0 * 64 * 128 * 32 * 4000 * 264
     assert estimate(machine, multiplied).ns > flops / machine.peak("bfloat16")
     assert resident(machine, multiplied) == 4  # by shared memory
+
+
+def test_kernels_that_cannot_be_followed_are_priced_by_their_tensors() -> None:
+    gpu = load_gpu("H100")
+    tensor = TensorSpec("bfloat16", (8192, 8192), (8192, 1))
+    price = Roofline(gpu).operator(OperatorSignature("triton::mm", (tensor, tensor, tensor)), (KernelLaunch("mm"),))
+    assert (price.cls, price.bytes) == ("other", 3 * 2 * 8192**2)
+    assert price.durations[0] > price.bytes / gpu.hbm_bandwidth * 1e9
+    assert price.error is not None and price.error >= 0.5
