@@ -9,6 +9,7 @@ One rank compiles a kernel, in a thread that moves no clock; others wait and rea
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import fcntl
 import functools
@@ -16,7 +17,6 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -26,6 +26,7 @@ from phantora.launch.importhook import after_import
 
 NAME = "phantora: tuning"
 TESTING, AUTOTUNER, COMPILER = "triton.testing", "triton.runtime.autotuner", "triton.compiler.compiler"
+DRIVER = "triton.backends.nvidia.driver"
 INDUCTOR = "torch._inductor.runtime.benchmarking"
 ESTIMATES = 5  # runs by which Triton and Inductor first learn how long one takes
 
@@ -33,7 +34,8 @@ ESTIMATES = 5  # runs by which Triton and Inductor first learn how long one take
 def install() -> None:
     """Replaces the benchmarks of Triton and Inductor as soon as these are imported."""
     changes: dict[str, Callable[[ModuleType], None]] = {
-        TESTING: _testing, AUTOTUNER: _autotuner, COMPILER: _compiler, INDUCTOR: _inductor,
+        TESTING: _testing, AUTOTUNER: _autotuner, COMPILER: _compiler, DRIVER: _driver,
+        INDUCTOR: _inductor,
     }  # fmt: skip
     after_import(changes.__contains__, lambda module: changes[module.__name__](module))
     for name, change in changes.items():
@@ -162,7 +164,37 @@ def _compiler(module: Any) -> None:
         package.compile = compile_  # type: ignore[attr-defined]
 
 
+def _driver(module: Any) -> None:
+    """Launchers are C, compiled when a signature is first met."""
+    build = module.compile_module_from_src
+
+    @functools.wraps(build)
+    def compile_module_from_src(*args: Any, **options: Any) -> Any:
+        return _aside(lambda: build(*args, **options))
+
+    module.compile_module_from_src = compile_module_from_src
+
+
 def _aside(call: Callable[[], Any]) -> Any:
-    """Runs `call` in a thread of its own, whose work moves no clock."""
-    with ThreadPoolExecutor(1, thread_name_prefix="compile") as pool:
-        return pool.submit(call).result()
+    """Runs `call` in a thread of its own, whose work moves no clock.
+
+    A bare thread and lock: those of ``threading`` run more or less Python here by how fast the thread is.
+    """
+    found: list[Any] = []
+    failed: list[BaseException] = []
+    done = _thread.allocate_lock()
+    done.acquire()
+
+    def work() -> None:
+        try:
+            found.append(call())
+        except BaseException as error:
+            failed.append(error)
+        finally:
+            done.release()
+
+    _thread.start_new_thread(work, ())
+    done.acquire()
+    if failed:
+        raise failed[0]
+    return found[0]

@@ -87,3 +87,16 @@ def test_autotuners_take_few_launches_and_virtual_time(tmp_path: Path) -> None:
     tuning = [r for r in records(run.log, "annotation", "name", "start", "end") if r["name"] == "phantora: tuning"]
     inside = [r for r in kernels if any(t["start"] <= r["launch"] <= t["end"] for t in tuning)]
     assert (len(tuning), len(inside)) == (3, 6)
+
+
+def test_ranks_share_compilation_and_log_the_same_with_a_full_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "train.py").write_text(TUNED)
+    columns = ("rank", "op", "start", "end", "launch")
+    first, second = (
+        records(trace(tmp_path, "--cluster", "1x2xH100", "train.py").log, "kernel", *columns) for _ in range(2)
+    )
+    assert first == second
+    assert len(list((tmp_path / "cache").glob("*/matmul.cubin"))) == 3  # of two ranks
