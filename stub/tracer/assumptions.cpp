@@ -237,6 +237,7 @@ void note_read(const Frame &f) {
   if (!v.isTensor() || !v.toTensor().defined() || is_python(v.toTensor())) return;
   const Tensor &t = v.toTensor();
   if (!t.is_cuda() || !c10::isIntegralType(t.scalar_type(), /*includeBool=*/true)) return;
+  if (copies && (t.itemsize() == 1 && t.scalar_type() != at::kBool)) return;  // storages are saved as bytes
   if (copies && (!f.args[0].isTensor() || !f.args[0].toTensor().is_cpu())) return;
   if (!is_unknown(t)) return;
   for (ph_frame *frame = ph_top_frame(); frame; frame = frame->parent)
