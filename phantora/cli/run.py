@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phantora.cli.host import host_facts, with_host
@@ -27,8 +28,6 @@ from phantora.launch.selfstart import starts_its_ranks
 from phantora.launch.supervisor import RankSupervisor
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from phantora.sim.simulator import Stats
     from phantora.stubs import StubSet
 

@@ -401,6 +401,6 @@ dist.destroy_process_group()
 
 def test_launcher_that_is_no_python_program(work: Workplace) -> None:
     done = work.trace("--null", "--", "true")
-    assert done.returncode == 1 and "no rank that joined" in done.stderr
+    assert done.returncode == 1 and "no process of true used a GPU" in done.stderr
     assert work.trace("--null", "--", "sh", "-c", "exit 3").returncode == 3
     assert "cannot run 'no-such-command'" in work.trace("--null", "--", "no-such-command").stderr
