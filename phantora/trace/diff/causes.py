@@ -35,6 +35,13 @@ def find_causes(a: Side, b: Side, d: Difference) -> list[Cause]:
     # That one rank alone changed explains, by itself, that operators took longer on average.
     alone = any(cause.kind == "straggler" for cause in found)
     found = [cause for cause in found if not (alone and cause.kind == "kernels")]
+    if _degraded(a) != _degraded(b):  # the longer collectives run beside more kernels, which they slow down
+        kernels = sum(cause.effect for cause in found if cause.kind == "kernels")
+        found = [
+            Cause(cause.kind, cause.text, cause.effect + kernels) if cause.kind == "network" else cause
+            for cause in found
+            if cause.kind != "kernels"
+        ]
     found.sort(key=lambda cause: (cause.kind not in _ALONE, -abs(cause.effect)))
     settings = {name: (x, y) for name, x, y in d.settings}
     if "gpu" in settings:
