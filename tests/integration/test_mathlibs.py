@@ -10,8 +10,12 @@ from typing import Any
 import pytest
 from support import ringdump
 
+from phantora.cost.measured import DATA
+from phantora.cost.workspaces import workspaces_for
+from phantora.hardware import load_gpu
 from phantora.stubs import StubSet
 from phantora.wire import layout
+from phantora.wire.workspaces import Block, pack
 
 PROGRAM = Path(__file__).with_name("mathlibs_program.py")
 Call = dict[str, Any]
@@ -31,10 +35,13 @@ class Outcome:
 @pytest.fixture(scope="module")
 def outcome(stub_set: StubSet) -> Outcome:
     by_stem = {path.name.split(".")[0]: str(path) for path in stub_set.libraries}
+    tables = workspaces_for(load_gpu("H100"), [DATA])
+    assert tables is not None
     libraries = [by_stem[stem] for stem in ("libcublas", "libcublasLt", "libcudnn")]
     dump = ringdump.run_script(
         f"import sys; sys.path.insert(0, {str(PROGRAM.parent)!r}); import {PROGRAM.stem} as program\n"
-        f"program.main(library, {libraries!r})"
+        f"program.main(library, {libraries!r})",
+        workspaces=pack([Block(**columns) for columns in tables.columns()]),
     )
     assert dump.status == 0, dump.stderr
     printed = json.loads(dump.value.splitlines()[-1])

@@ -17,7 +17,7 @@ from phantora import stubs
 from phantora.cli.doctor import table_distances
 from phantora.errors import PhantoraError
 from phantora.stubs import build, elf, find
-from phantora.wire import layout
+from phantora.wire import engine, layout
 
 REPOSITORY = Path(__file__).parent.parent.parent
 
@@ -242,6 +242,7 @@ SOURCES = [
 @pytest.mark.parametrize("source", SOURCES, ids=[f"{path.parent.name}/{path.name}" for path in SOURCES])
 def test_sources_compile_without_a_warning(source: Path, tmp_path: Path) -> None:
     (tmp_path / "phantora_wire.h").write_text(layout.c_header())
+    (tmp_path / "phantora_engine.h").write_text(engine.c_header())
     include = ["-I", str(tmp_path), "-I", str(build.source_directory()), "-I", str(build.engine_directory())]
     compiler = build._C if source.suffix == ".c" else (*build._CXX, f"-std=c++{find.OWN_CXX}")
     command = [*compiler, "-Werror", *build._defines(find.find_torch()), "-fsyntax-only"]

@@ -52,7 +52,7 @@ def batch_norm(machine: Machine, signature: OperatorSignature, name: str, kernel
     if not given:
         return passes_memory(machine, signature, name, kernels)
     x = max(given, key=nbytes)
-    size, channels = nbytes(x), x.shape[1]
+    size, channels = nbytes(x), max(1, x.shape[1])
     passes = 5.0 if backward else 3.0
     moved = passes * size
     if len(x.shape) > 2 and x.stride[1] == 1:  # channels last: torch's own kernels, bound by their loads
