@@ -22,13 +22,14 @@ import numpy as np
 import orjson
 
 from phantora.launch.importhook import after_import
-from phantora.ttir.parse import Function, parse
+from phantora.ttir.parse import Function, Unreadable, parse
 from phantora.ttir.slice import Deciding, deciding
 from phantora.ttir.walk import Argument, Descriptor, Launch, Memory, work_of
 
 DRIVER, COMPILER = "triton.backends.nvidia.driver", "triton.compiler.compiler"
 STATIC = "torch._inductor.runtime.static_triton_launcher"
 INDUCTOR = re.compile(r"triton_(poi|red|per|tem|for|spl|mm|bmm|convolution|flex|scaled)\w*|triton_$")
+KNOWN = 1  # PH_KNOWN of stub/rank/rank.h
 READ_BYTES = 1 << 22  # integers of larger tensors do not tell launches apart
 
 
@@ -145,15 +146,26 @@ class Launches:
         return Memory(address, min(count * size, span), span, values)
 
     def _bytes(self, address: int, size: int) -> np.ndarray[Any, Any]:
-        """Simulated device memory is memory of this process; what is still on its way is waited for."""
+        """Simulated device memory is memory of this process; what is still on its way is waited for.
+
+        Raises Unreadable for bytes that a kernel computed from what is not known: they read as zero, and a mask of
+        zeros would leave nothing to do.
+        """
         self._runtime.ph_touch(ctypes.c_void_p(address), ctypes.c_size_t(size))
-        return np.frombuffer(ctypes.string_at(address, size), np.uint8)
+        held = np.frombuffer(ctypes.string_at(address, size), np.uint8)
+        known = self._runtime.ph_memory_flags(ctypes.c_void_p(address), ctypes.c_size_t(size)) & KNOWN
+        if not known and not held.any():
+            raise Unreadable("integers that decide what the kernel does are not known")
+        return held
 
     def _sum(self, tensor: Any) -> int:
         memory = self._memory(tensor)
         if memory.values is None or memory.span > READ_BYTES:
             return 0
-        return zlib.crc32(memory.values().data)
+        try:
+            return zlib.crc32(memory.values().data)
+        except Unreadable:
+            return 0
 
 
 def _described(value: Any, decides: bool) -> Any:
