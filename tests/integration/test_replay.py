@@ -112,7 +112,7 @@ def test_diff_names_a_change_of_the_cluster(run: Run, tmp_path: Path, change: tu
 @pytest.mark.parametrize(
     ("option", "value", "there", "back"),
     [
-        ("--batch", "2", "batch 1 -> 2", "batch 2 -> 1"),
+        ("--batch", "2", ": batch 1 -> 2", ": batch 2 -> 1"),
         ("--ffn", "18432", "the model's shapes", "the model's shapes"),
         ("--ac", "full", "activation checkpointing on", "activation checkpointing off"),
     ],
