@@ -4,7 +4,7 @@
 
 `triton.jsonl`: a line per case with its kernels in order: name, ns with cold and with warm L2 (medians of CUPTI's times),
 and of each Triton kernel its launch: grid, warps, stages, registers, shared memory, arguments. In section `tune` a line per
-candidate of Inductor's max-autotune, with what its benchmark said. `triton_ir.xz`: JSON of the Triton IR by the key that
+candidate of Inductor's max-autotune: its kernels' ns, and what Inductor's benchmark, which waits for the host, said. `triton_ir.xz`: JSON of the Triton IR by the key that
 launches name (`ir`), and of the integer tensors that launches read (`data`, base64), compressed.
 
 Needs torch and Triton; sections `liger` and `fla` also the wheels liger-kernel 0.8.5, flash-linear-attention 0.6.0, fla-core 0.6.0
@@ -70,7 +70,12 @@ class Recorder:
             return {"block": list(a.block_shape), **self.describe(a.base), "s": list(a.shape), "st": list(a.strides)}
         if not hasattr(a, "data_ptr"):
             return a if isinstance(a, (int, float, bool)) else None
-        table = {"t": str(a.dtype).removeprefix("torch."), "s": list(a.shape), "st": list(a.stride()), "p": a.data_ptr()}
+        table = {
+            "t": str(a.dtype).removeprefix("torch."),
+            "s": list(a.shape),
+            "st": list(a.stride()),
+            "p": a.data_ptr(),
+        }
         if not a.dtype.is_floating_point and a.numel() <= DATA_ELEMENTS and a.dtype in (torch.int32, torch.int64):
             raw = a.detach().contiguous().cpu().numpy().tobytes()
             table["data"] = self.key("d", base64.b64encode(raw).decode())
@@ -230,42 +235,64 @@ def run_cases(section: str, cases: Iterator[Case], out: Any, until: float, only_
 
 
 def tune(out: Any, until: float) -> None:
-    """Each candidate of ten products: what it launches, and the ms that Inductor's own benchmark found."""
+    """Each candidate of ten products: what it launches, the ns of its kernels by CUPTI, the ms of Inductor's own benchmark."""
     import torch._inductor.config as config
     from torch._inductor import select_algorithm as selection
+    from torch._inductor.runtime.benchmarking import benchmarker
+
+    from triton_cases import tuned_products
 
     config.max_autotune_gemm_backends = "ATEN,TRITON"
     signal.signal(signal.SIGALRM, timed_out)
-    now: list[Any] = ["", None]
+    flush = torch.empty(256 << 20, dtype=torch.int8, device="cuda")
+    about: dict[str, Any] = {}
+    kind = type(benchmarker)
+    own = kind.benchmark_gpu
 
-    def keep(cls: type) -> None:
+    def benchmark_gpu(self: Any, call: Callable[[], Any], *args: Any, **kwargs: Any) -> Any:
+        ms = own(self, call, *args, **kwargs)
+        if "choice" not in about:
+            return ms
+        RECORDER.launches = launches = []
+        try:
+            call()
+            torch.cuda.synchronize()
+        finally:
+            RECORDER.launches = None
+        kernels = kernel_times(call, flush)
+        line = {
+            "section": "tune",
+            **about,
+            "ms": ms,
+            "cold": sum(k[1] for k in kernels),
+            "warm": sum(k[2] for k in kernels),
+        }
+        if launches:
+            line |= {"launch": launches[-1], "kernels_a_call": len({x["name"] for x in launches})}
+        print(json.dumps(line), file=out, flush=True)
+        return ms
+
+    kind.benchmark_gpu = benchmark_gpu  # type: ignore[method-assign]
+
+    def named(cls: type) -> None:
         real = cls.benchmark
 
-        def benchmark(self: Any, *args: Any, out: Any) -> float:
-            RECORDER.launches = launches = []
+        def benchmark(self: Any, *args: Any, **kwargs: Any) -> float:
+            about.update(choice=self.name, aten=cls is selection.ExternKernelCaller)
             try:
-                ms = real(self, *args, out=out)
+                return real(self, *args, **kwargs)
             finally:
-                RECORDER.launches = None
-            line = {"section": "tune", "case": now[0], "choice": self.name, "ms": ms, "aten": cls is selection.ExternKernelCaller}
-            if launches:
-                line["launch"] = launches[-1]
-                line["kernels_a_call"] = len({x["name"] for x in launches})
-            print(json.dumps(line), file=now[1], flush=True)
-            return ms
+                del about["choice"]
 
         cls.benchmark = benchmark
 
-    keep(selection.TritonTemplateCaller)
-    keep(selection.ExternKernelCaller)
-    now[1] = out
-    from triton_cases import tuned_products
-
+    named(selection.TritonTemplateCaller)
+    named(selection.ExternKernelCaller)
     for label, call in tuned_products():
         if time.time() > until:
             print("tune: out of time", file=sys.stderr)
             return
-        now[0] = label
+        about["case"] = label
         signal.alarm(60)
         try:
             torch._dynamo.reset()
@@ -294,7 +321,15 @@ def main() -> None:
     sections = options.sections.split(",")
     until = START + options.budget
     if not options.compile and not options.no_prepare:
-        command = [sys.executable, __file__, str(options.out), "--compile", "--budget", str(0.42 * options.budget), "--sections"]
+        command = [
+            sys.executable,
+            __file__,
+            str(options.out),
+            "--compile",
+            "--budget",
+            str(0.42 * options.budget),
+            "--sections",
+        ]
         parts = [(s, part) for s in sections if s != "tune" for part in range(triton_cases.PARTS.get(s, 1))]
         children = [subprocess.Popen([*command, s], env={**os.environ, "PART": str(part)}) for s, part in parts]
         for child in children:
@@ -309,7 +344,9 @@ def main() -> None:
         about = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__}
         print(json.dumps({"kind": "triton kernels", **about}), file=out)
         for section in sections:
-            share = until if options.compile else time.time() + (until - time.time()) * triton_cases.SHARE.get(section, 1.0)
+            share = (
+                until if options.compile else time.time() + (until - time.time()) * triton_cases.SHARE.get(section, 1.0)
+            )
             print(f"{section} at {time.time() - START:.0f} s", file=sys.stderr)
             if section == "tune":
                 tune(out, share)
