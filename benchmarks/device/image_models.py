@@ -1,0 +1,145 @@
+"""Training steps of image models, and the GPU time of each operator in them. JSON lines.
+
+    python benchmarks/device/image_models.py OUT.jsonl.gz [CASE ...]     # real, or under phantora trace
+
+On a real GPU a row also holds the kernels' time by operator and shapes (torch's profiler, two steps); a simulated run has
+it in its log, within the annotation that bears the case's name. Needs torchvision, whose weights are not loaded.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import gzip
+import json
+import statistics
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+import torchvision.models as zoo
+from host_runs import Unet
+
+SIMULATED = hasattr(ctypes.CDLL(None), "ph_charges")
+WARM, ITERS = (2, 3) if SIMULATED else (5, 10)
+
+
+@dataclass(frozen=True)
+class Case:
+    model: str
+    batch: int
+    last: bool
+    """channels_last"""
+    size: int = 224
+    amp: bool = True
+    """bfloat16 autocast; else float32 with TF32"""
+
+    @property
+    def name(self) -> str:
+        return f"{self.model}_bs{self.batch}{'_cl' if self.last else ''}{'' if self.amp else '_fp32'}"
+
+
+CASES = (
+    Case("convnext_tiny", 64, True), Case("convnext_small", 32, False), Case("convnext_base", 16, False, amp=False),
+    Case("swin_t", 64, False), Case("swin_v2_t", 32, False), Case("efficientnet_b0", 128, True),
+    Case("efficientnet_v2_s", 64, True), Case("regnet_y_8gf", 64, True), Case("regnet_x_3_2gf", 64, False),
+    Case("resnext50_32x4d", 64, True), Case("resnext101_64x4d", 32, False), Case("mobilenet_v2", 128, True),
+    Case("mobilenet_v3_large", 256, True), Case("densenet121", 64, True), Case("densenet161", 32, False),
+    Case("vit_b_16", 64, False), Case("vit_l_16", 32, False), Case("vit_b_32", 128, False, amp=False),
+    Case("wide_resnet50_2", 64, True), Case("shufflenet_v2_x1_0", 256, True), Case("mnasnet1_0", 128, False),
+    Case("inception_v3", 64, True, 299), Case("maxvit_t", 32, False), Case("deeplabv3_resnet50", 16, True, 256),
+    Case("unet", 16, True, 64), Case("unet", 16, False, 64, amp=False), Case("resnet50", 64, False, amp=False),
+)  # fmt: skip
+
+
+def build(case: Case) -> tuple[nn.Module, Any]:
+    """The model and its loss."""
+    batch, size = case.batch, case.size
+    form = torch.channels_last if case.last else torch.contiguous_format
+    with torch.device("cuda"):
+        if case.model == "unet":
+            model: nn.Module = Unet(128)
+            x, noise, t = torch.randn(batch, 4, size, size), torch.randn(batch, 4, size, size), torch.randn(batch, 256)
+            x = x.contiguous(memory_format=form)
+            return model.to(memory_format=form), lambda: F.mse_loss(model(x, t).float(), noise)  # type: ignore[call-overload]
+        x = torch.randn(batch, 3, size, size).contiguous(memory_format=form)
+        if case.model.startswith("deeplab"):
+            model = zoo.segmentation.deeplabv3_resnet50(weights=None, weights_backbone=None, num_classes=21)
+            y = torch.randint(21, (batch, size, size))
+            return model.to(memory_format=form), lambda: F.cross_entropy(model(x)["out"].float(), y)  # type: ignore[call-overload]
+        options = {"init_weights": True, "aux_logits": False} if case.model == "inception_v3" else {}
+        model = getattr(zoo, case.model)(weights=None, **options)
+        y = torch.randint(1000, (batch,))
+    return model.to(memory_format=form), lambda: F.cross_entropy(model(x).float(), y)  # type: ignore[call-overload]
+
+
+def profiled(step: Any) -> list[list[Any]]:
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True) as seen:
+        step()
+        step()
+        torch.cuda.synchronize()
+    rows = seen.key_averages(group_by_input_shape=True)
+    return [
+        [row.key, str(row.input_shapes), row.count / 2, round(row.self_device_time_total / 2, 2)]
+        for row in rows
+        if row.self_device_time_total > 0
+    ]
+
+
+def run(case: Case) -> dict[str, Any]:
+    torch.manual_seed(0)
+    model, loss_of = build(case)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3, momentum=0.9)
+
+    def step() -> None:
+        with torch.autocast("cuda", torch.bfloat16, enabled=case.amp):
+            loss = loss_of()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    times = []
+    for turn in range(WARM + ITERS):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        with torch.profiler.record_function(case.name if turn == WARM + ITERS - 1 else "step"):
+            step()
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - begin)
+    row: dict[str, Any] = {
+        "run_id": f"image_{case.name}", "name": "image_models", "iter_times": times[WARM:],
+        "median_iter_s": statistics.median(times[WARM:]), "max_memory_allocated": torch.cuda.max_memory_allocated(),
+        "torch": torch.__version__, "gpu": torch.cuda.get_device_name(),
+    }  # fmt: skip
+    if not SIMULATED:
+        row["kernels"] = profiled(step)
+    return row
+
+
+def main() -> None:
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    wanted = sys.argv[2:]
+    for case in CASES:
+        if wanted and case.name not in wanted:
+            continue
+        begin = time.monotonic()
+        try:
+            row = run(case)
+        except (RuntimeError, ValueError, TypeError) as error:
+            row = {"run_id": f"image_{case.name}", "error": f"{type(error).__name__}: {error}"[:300]}
+        with gzip.open(sys.argv[1], "at") as file:
+            print(json.dumps(row), file=file)
+        print(f"{case.name}: {row.get('median_iter_s', 0) * 1e3:.2f} ms {row.get('error', '')} ({time.monotonic() - begin:.1f} s)", flush=True)
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+if __name__ == "__main__":
+    main()
