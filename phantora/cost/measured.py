@@ -17,6 +17,7 @@ from phantora.cost.parse import compute_of
 from phantora.cost.roofline import DEFAULT_ERROR, Roofline
 from phantora.cost.scaling import modelled_ns, scaled_ns
 from phantora.cost.table import Entry, Table, TimedKernel, read_table, signature_key, table_gpu
+from phantora.cost.tensors import on_gpu
 from phantora.cost.timing import kernel_ns, own_kernels
 from phantora.cost.types import KernelLaunch, OperatorSignature, Price
 from phantora.errors import PhantoraError
@@ -114,6 +115,8 @@ class Measured:
             if entry is not None and own_kernels(entry):
                 return self._exact(entry, kernels, base)
         if signature.work is not None or signature.name.startswith("triton::"):  # equal names are not equal kernels
+            return base
+        if any(t.layout for t in on_gpu(signature.args)):  # dense neighbours say nothing of sparse operands
             return base
         for source in self._own:
             near = source.neighbours.ratio(signature, compute, kernels)

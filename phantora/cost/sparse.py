@@ -1,17 +1,40 @@
-"""Operators on sparse tensors: what is stored moves, not the whole matrix."""
+"""Operators on sparse tensors: what is stored moves, not the whole matrix.
+
+Constants follow from 16 products on an H100 (benchmarks/device/sparse.py, benchmarks/sparse_accuracy.py): of a CSR
+matrix with a dense one, of a COO one, and sampled ones. Other operators move what they touch.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 
 from phantora.cost.family import Estimate, Kernels
 from phantora.cost.kernels import bare_ns
 from phantora.cost.machine import Machine
 from phantora.cost.tensors import item_bytes, nbytes, on_gpu
-from phantora.cost.types import OperatorSignature
+from phantora.cost.types import OperatorSignature, TensorSpec
 
 SHARE = 0.25  # of a stream's speed: rows picked by index, as other gathers
-ERROR, UNKNOWN_ERROR = 0.7, 1.0
+ERROR, UNKNOWN_ERROR, PRODUCT_ERROR = 0.7, 1.0, 0.35
+SECTOR = 32  # bytes
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Of cuSPARSE's products: SM cycles for each stored element, and the share of L2's rate for rows it picks."""
+
+    csr_cycles: float = 31.8
+    csr_share: float = 1.40
+    coo_cycles: float = 80.4
+    coo_share: float = 0.177
+    sampled_hit: float = 0.80
+    """Sampled products pick single values: a sector each. Share of L2's rate,"""
+    sampled_miss: float = 0.41
+    """and of memory's."""
+
+
+CONSTANTS = Constants()
 
 
 def estimate(machine: Machine, signature: OperatorSignature, kernels: Kernels) -> Estimate | None:
@@ -27,10 +50,43 @@ def estimate(machine: Machine, signature: OperatorSignature, kernels: Kernels) -
     if any(t.stored < 0 for t in sparse):
         parts = tuple(bare_ns(machine, kernel) for kernel in kernels)
         return Estimate(sum(parts) or machine.fit.floor_ns, 0.0, parts=parts, error=UNKNOWN_ERROR)
+    product = product_ns(machine, signature)
     stored = max(t.stored for t in sparse)
     dense = [t for t in given if not t.layout]
     picked = sum(min(max(prod(t.shape), 1), stored * t.shape[-1]) * item_bytes(t.dtype) for t in dense if t.shape)
     moved = float(sum(map(nbytes, sparse)) + picked)
-    wide = max((t.shape[-1] for t in dense if t.shape), default=1)
     floors = max(0, len(kernels) - 1) * machine.fit.floor_ns
-    return Estimate(machine.memory_ns(moved, SHARE) + floors, moved, 2.0 * stored * wide * bool(dense), error=ERROR)
+    wide = max((t.shape[-1] for t in dense if t.shape), default=1)
+    flops = 2.0 * stored * wide * bool(dense)
+    if product is not None:
+        return Estimate(max(product, machine.memory_ns(moved)) + floors, moved, flops, error=PRODUCT_ERROR)
+    return Estimate(machine.memory_ns(moved, SHARE) + floors, moved, flops, error=ERROR)
+
+
+def product_ns(machine: Machine, signature: OperatorSignature, c: Constants = CONSTANTS) -> float | None:
+    """A sparse matrix by a dense one, or two dense ones where a sparse one has elements; None for other operators."""
+    given = on_gpu(signature.args)
+    sparse, dense = ([t for t in given if bool(t.layout) == kind and len(t.shape) == 2] for kind in (True, False))
+    name = signature.name.rpartition("::")[2].split(".")[0]
+    if len(sparse) != 1 or not dense or not name.endswith(("mm", "matmul")):
+        return None
+    if "sampled" in name:
+        return _sampled(machine, sparse[0].stored, dense, c)
+    stored, width = sparse[0].stored, dense[-1].shape[-1] * item_bytes(dense[-1].dtype)
+    coo = sparse[0].layout == "sparse_coo"
+    cycles, share = (c.coo_cycles, c.coo_share) if coo else (c.csr_cycles, c.csr_share)
+    return machine.fit.floor_ns + machine.cycles_ns(stored * cycles) + stored * width / (machine.cache_rate * share)
+
+
+def _sampled(machine: Machine, stored: int, dense: list[TensorSpec], c: Constants) -> float:
+    """Each element is the product of a row of one matrix and a column of the other. What lies along the sum is read as
+    it lies; otherwise each value costs a sector. What L2 does not hold comes from memory each time."""
+    ns = machine.fit.floor_ns
+    for position, t in enumerate(dense[-2:]):
+        depth, step = t.shape[1 - position], t.stride[1 - position]
+        asked = stored * depth * (item_bytes(t.dtype) if step == 1 else SECTOR)
+        hit = min(1.0, machine.reach / max(1, nbytes(t)))
+        ns += asked * (
+            hit / (machine.cache_rate * c.sampled_hit) + (1.0 - hit) / (machine.stream_rate * c.sampled_miss)
+        )
+    return ns

@@ -37,7 +37,7 @@ static void hash_tensor(Hash &hash, const Tensor &t) {
   if (!has_sizes(t)) return;
   hash.add(static_cast<uint64_t>(t.dim()));
   for (int64_t size : t.sizes()) hash.add(static_cast<uint64_t>(size));
-  if (t.layout() == at::kSparse) hash.add(static_cast<uint64_t>(t._nnz()));
+  if (t.layout() != at::kStrided) hash.add(static_cast<uint64_t>(stored_in(t)));
   if (t.layout() == at::kStrided)
     for (int64_t stride : t.strides()) hash.add(static_cast<uint64_t>(stride));
 }
@@ -175,7 +175,7 @@ static void write_tensor(std::string &out, const Tensor &t) {
   write_ints(out, sizes ? t.sizes() : c10::IntArrayRef());
   out += ",\"st\":";
   write_ints(out, sizes && strided ? t.strides() : c10::IntArrayRef());
-  if (t.layout() == at::kSparse && !python) out += ",\"nnz\":" + std::to_string(t._nnz());
+  if (int64_t stored = stored_in(t); stored >= 0) out += ",\"nnz\":" + std::to_string(stored);
   if (!strided && !python) out += std::string(",\"layout\":\"") + layout_name(static_cast<int64_t>(t.layout())) + "\"";
   if (!python && !t.device().is_cuda()) out += ",\"d\":\"" + device_name(t.device().type()) + "\"";
   out += '}';

@@ -1,5 +1,7 @@
 #include "tracer/tensors.h"
 
+#include <ATen/SparseCsrTensorImpl.h>
+
 namespace tracer {
 
 constexpr int64_t CLEAR_RUNS = 64;  // dense pieces of a gapped tensor that are cleared one by one
@@ -8,6 +10,13 @@ constexpr size_t KNOWN_BYTES = size_t{1} << 30;  // of host memory that true byt
 bool is_python(const Tensor &t) { return t.unsafeGetTensorImpl()->is_python_dispatch(); }
 bool has_sizes(const Tensor &t) {
   return !t.is_nested() && !is_python(t) && !t.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
+}
+
+int64_t stored_in(const Tensor &t) {
+  if (is_python(t)) return -1;
+  if (t.layout() == at::kSparse) return t._nnz();
+  if (t.layout() != at::kSparseCsr && t.layout() != at::kSparseCsc) return -1;
+  return static_cast<at::SparseCsrTensorImpl *>(t.unsafeGetTensorImpl())->nnz();
 }
 
 bool on_device(const Tensor &t) {

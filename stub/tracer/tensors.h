@@ -6,6 +6,7 @@ namespace tracer {
 
 bool is_python(const Tensor &t);   // a wrapper in Python: what it wraps is not ours to see
 bool has_sizes(const Tensor &t);
+int64_t stored_in(const Tensor &t);  // elements that a sparse tensor (COO, CSR, CSC) holds; -1 for others
 bool on_device(const Tensor &t);   // a CUDA tensor whose bytes can be looked at
 char *bytes_of(const Tensor &t);
 size_t extent_of(const Tensor &t); // from the tensor's first to its last byte
