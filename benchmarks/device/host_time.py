@@ -27,6 +27,8 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
+from phantora.profile.host_probe import Block, Double, step
+
 RANK = int(os.environ.get("RANK", "0"))
 ROUNDS = 7
 API_COUNT = 96
@@ -62,27 +64,6 @@ def measure(name: str, call: Callable[[], object], count: int = 100) -> None:
         call()
 
 
-class Block(nn.Module):
-    """A Llama decoder layer."""
-
-    def __init__(self, dim: int = 256, heads: int = 4, ffn: int = 512) -> None:
-        super().__init__()
-        self.heads = heads
-        self.wq, self.wk, self.wv, self.wo = (nn.Linear(dim, dim, bias=False) for _ in range(4))
-        self.w1, self.w3 = nn.Linear(dim, ffn, bias=False), nn.Linear(dim, ffn, bias=False)
-        self.w2 = nn.Linear(ffn, dim, bias=False)
-        self.n1, self.n2 = nn.RMSNorm(dim), nn.RMSNorm(dim)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = self.n1(x)
-        b, s, _ = h.shape
-        q, k, v = (w(h).view(b, s, -1, 64).transpose(1, 2) for w in (self.wq, self.wk, self.wv))
-        a = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.wo(a.transpose(1, 2).reshape(b, s, -1))
-        h = self.n2(x)
-        return x + self.w2(F.silu(self.w1(h)) * self.w3(h))
-
-
 class Bottleneck(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -94,16 +75,6 @@ class Bottleneck(nn.Module):
         y = self.relu(self.b1(self.c1(x)))
         y = self.relu(self.b2(self.c2(y)))
         return self.relu(self.b3(self.c3(y)) + x)
-
-
-class Double(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
-        return x * 2
-
-    @staticmethod
-    def backward(ctx: object, grad: torch.Tensor) -> torch.Tensor:
-        return grad * 2
 
 
 def stack(layers: int = 4) -> nn.Sequential:
@@ -294,15 +265,6 @@ def distributed_tensors() -> None:
     }  # fmt: skip
     for name, call in calls.items():
         measure(name, call, 30)
-
-
-def step(model: nn.Module, x: torch.Tensor, optimizer: torch.optim.Optimizer) -> Callable[[], None]:
-    def call() -> None:
-        model(x).float().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return call
 
 
 def parallel_steps() -> None:

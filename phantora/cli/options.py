@@ -12,7 +12,7 @@ from phantora.sim.whatif import WhatIf, parse_what_if
 
 Decorated = Callable[..., Any]
 WHAT_IF = (
-    ("degrade", "LINK=FACTOR[@TIME|@stepN]", "Links of this name (a glob) carry FACTOR of their bandwidth."),
+    ("degrade", "LINK=FACTOR[@TIME|@optimizerN]", "Links of this name (a glob) carry FACTOR of their bandwidth."),
     ("straggler", "rank=R:FACTOR", "Kernels of rank R take FACTOR times as long."),
     ("background", "SRC->DST=RATE", "Traffic of others from GPU SRC to GPU DST, as '0->8=10GB/s'."),
 )

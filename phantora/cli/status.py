@@ -19,7 +19,7 @@ def status_line(world_size: int, stats: Sequence[Stats]) -> Callable[[int], str]
         if stats:
             now, wall = stats[-1], max(time.monotonic() - begin, 1e-3)
             seconds = now.virtual_ns * 1e-9
-            parts += [f"step {now.steps}"] if now.steps else []
+            parts += [f"optimizer step {now.optimizer_steps}"] if now.optimizer_steps else []
             parts += [
                 f"{seconds:.3f} s simulated",
                 f"{now.records / wall:,.0f} events/s",

@@ -93,13 +93,18 @@ def _upwards(cluster: Cluster, ports: int) -> tuple[int, float]:
     return spines, ports * _nic_rate(cluster) / fabric.oversubscription / spines
 
 
+def _to_leaves(cluster: Cluster, below: int) -> Iterator[Wire]:
+    """All NICs of a host on the leaf of its group of `below` hosts."""
+    for host in range(cluster.hosts):
+        for nic in range(_nics(cluster)):
+            yield _port(cluster, host, nic, f"leaf{host // below}")
+
+
 def _leaf_spine(cluster: Cluster) -> Iterator[Wire]:
     """Hosts in groups, all NICs of a host on its group's leaf; every leaf joined to every spine."""
     below = cluster.fabric.hosts_per_leaf or 4
     leaves = math.ceil(cluster.hosts / below)
-    for host in range(cluster.hosts):
-        for nic in range(_nics(cluster)):
-            yield _port(cluster, host, nic, f"leaf{host // below}")
+    yield from _to_leaves(cluster, below)
     spines, rate = _upwards(cluster, below * _nics(cluster))
     for leaf in range(leaves):
         for spine in range(spines):
@@ -127,9 +132,7 @@ def _fat_tree(cluster: Cluster) -> Iterator[Wire]:
     fabric = cluster.fabric
     below = fabric.hosts_per_leaf or 4
     leaves = math.ceil(cluster.hosts / below)
-    for host in range(cluster.hosts):
-        for nic in range(_nics(cluster)):
-            yield _port(cluster, host, nic, f"leaf{host // below}")
+    yield from _to_leaves(cluster, below)
     spines, rate = _upwards(cluster, below * _nics(cluster))
     for leaf in range(leaves):
         for spine in range(spines):

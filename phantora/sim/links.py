@@ -9,6 +9,7 @@ from phantora.errors import PhantoraError
 from phantora.hardware.topology import Flow, NetworkLink, Topology
 from phantora.sim.engine import library as native
 from phantora.sim.whatif import WhatIf
+from phantora.trace.schema import OPTIMIZER_STEP
 
 
 class Links:
@@ -22,11 +23,12 @@ class Links:
         self._links = topology.links
         self._names: dict[tuple[int, ...], int] = {}
         changes = [(change, _matching(topology, change.links)) for change in what_if.degrade]
-        stepped = {number for change, numbers in changes if change.step is not None for number in numbers}
+        engine.set_mark(OPTIMIZER_STEP)
+        marked = {number for change, numbers in changes if change.optimizer_steps for number in numbers}
         numbers = {name: number for number, name in enumerate(topology.gpus)}
         for number, link in enumerate(topology.links):
             members = users(topology, numbers, link)
-            if members and number in stepped:
+            if members and number in marked:
                 members = sorted({0, *members})  # rank 0 says when
             # GPUs that no rank uses put nothing on any link; an empty list would mean everybody.
             present = [gpu for gpu in members if gpu < world_size] or [0] * bool(members)
@@ -34,10 +36,10 @@ class Links:
         for change, links in changes:
             for number in links:
                 bandwidth = topology.links[number].bandwidth * change.factor
-                if change.step is None or change.step <= 1:
-                    engine.change_link(number, change.time_ns, bandwidth)
+                if change.optimizer_steps:
+                    engine.change_link_at_mark(number, change.optimizer_steps, bandwidth)
                 else:
-                    engine.change_link_at_step(number, change.step, bandwidth)
+                    engine.change_link(number, change.time_ns, bandwidth)
         for straggler in what_if.straggler:
             if straggler.rank >= world_size:
                 raise PhantoraError(

@@ -44,7 +44,7 @@ class Stats:
     rows: int
     alive: int
     exited: int
-    steps: int
+    optimizer_steps: int
     late: int
     releases: int
     """Times that ranks asleep outside CUDA were moved forward."""
@@ -259,6 +259,6 @@ class Simulator:
     def _refresh(self) -> None:
         status = self._engine.status()
         self._stats = Stats(
-            status.final_time, status.records, self._rows + status.rows, status.alive, status.exited, status.steps,
+            status.final_time, status.records, self._rows + status.rows, status.alive, status.exited, status.marks,
             status.late, status.releases, status.device_peak, time.thread_time() - self._began,
         )  # fmt: skip

@@ -14,13 +14,13 @@ _BYTES = {"B": 1.0, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "Kb": 125.0, "M
 
 @dataclass(frozen=True)
 class Degrade:
-    """Links whose names match the glob `links` carry `factor` of their bandwidth, from `time_ns` on, or
-    from rank 0's `step`-th step on (counted from 1)."""
+    """Links whose names match the glob `links` carry `factor` of their bandwidth, from `time_ns` on, or from when rank
+    0's GPU has done so many `optimizer_steps` (0: the time counts). Steps of the loop are found when a run is over."""
 
     links: str
     factor: float
     time_ns: int = 0
-    step: int | None = None
+    optimizer_steps: int = 0
 
 
 @dataclass(frozen=True)
@@ -63,14 +63,14 @@ def _degrade(text: str) -> Degrade:
     factor = _number(amount)
     if not equals or not links or factor is None or not 0 < factor <= 1 or bool(at) != bool(moment):
         raise PhantoraError(
-            f"--degrade {text}: write LINK=FACTOR, LINK=FACTOR@TIME or LINK=FACTOR@stepN; LINK is a name or a glob "
-            "(`phantora cluster show` lists them), FACTOR above 0 and at most 1, for example 'h0.nic0>*=0.5@step3'. "
+            f"--degrade {text}: write LINK=FACTOR, LINK=FACTOR@TIME or LINK=FACTOR@optimizerN; LINK is a name or a glob "
+            "(`phantora cluster show` lists them), FACTOR above 0 and at most 1, for example 'h0.nic0>*=0.5@optimizer2'. "
             "A link that carries nothing hangs the job: give it a small factor"
         )
     if not moment:
         return Degrade(links, factor)
-    if match := re.fullmatch(r"step(\d+)", moment):
-        return Degrade(links, factor, step=int(match[1]))
+    if match := re.fullmatch(r"optimizer([1-9]\d*)", moment):
+        return Degrade(links, factor, optimizer_steps=int(match[1]))
     return Degrade(links, factor, time_ns=_time(moment, f"--degrade {text}"))
 
 
@@ -106,5 +106,5 @@ def _time(text: str, where: str) -> int:
     match = re.fullmatch(r"([0-9.]+)(ns|us|ms|s)", text)
     value = _number(match[1]) if match else None
     if not match or value is None:
-        raise PhantoraError(f"{where}: {text!r} is no time; write stepN, or a time of the run such as 250ms")
+        raise PhantoraError(f"{where}: {text!r} is no time; write optimizerN for when rank 0's GPU has done N optimizer steps, or a time of the run such as 250ms")
     return round(value * _NS[match[2]])

@@ -27,6 +27,7 @@ KINDS = tuple(name.lower() for name in layout.RowKind.names())
 KIND_CODE = {kind: code for code, kind in enumerate(KINDS)}
 COMMUNICATION_KINDS = ("collective", "sendrecv")
 COPY_KINDS = ("memcpy", "memset")
+OPTIMIZER_STEP = "Optimizer.step#"  # how names of the annotations of torch's optimizers begin
 DEVICE_KINDS = ("kernel", *COPY_KINDS, *COMMUNICATION_KINDS)  # rows that occupy a GPU
 
 _TEXT = pa.dictionary(pa.int32(), pa.utf8())

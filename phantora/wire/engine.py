@@ -195,7 +195,8 @@ class Status(ctypes.Structure):
     alive: Int32
     blocked: Int32
     exited: Int32
-    steps: Int32
+    marks: Int32
+    """That rank 0's host has passed (``phe_set_mark``)."""
     releases: Int64
     """Times that ranks asleep outside CUDA were moved forward."""
     device_peak: Int64
@@ -235,7 +236,8 @@ FUNCTIONS = (
         ("double", "bandwidth"), ("int32_t", "name"), (_INTS, "members"), ("int", "count"),
     ), "`members`: ranks that can put traffic on it; none: all. Links are numbered from 0"),
     Function("phe_change_link", "void", (("int", "link"), ("int64_t", "time"), ("double", "bandwidth"))),
-    Function("phe_change_link_at_step", "void", (("int", "link"), ("int", "step"), ("double", "bandwidth"))),
+    Function("phe_set_mark", "void", (("const char *", "prefix"),), "of names of rank 0's annotations whose ends count"),
+    Function("phe_change_link_at_mark", "void", (("int", "link"), ("int", "mark"), ("double", "bandwidth"))),
     Function("phe_background", "void", ((_INTS, "links"), ("int", "hops"), ("double", "rate")), "endless traffic"),
     Function("phe_straggler", "void", (_RANK, ("double", "factor")), "its kernels take so many times as long"),
     Function("phe_log_flows", "void", (), "rows of flows and of what links carry"),

@@ -1,8 +1,7 @@
 // cuSOLVER (dense): the calls that torch.linalg makes. Sizes of work buffers are those of a blocked
 // algorithm, a computing call is one kernel, and every code in device memory says "solved".
-#include "rank/library.h"
+#include "rank/library_handle.h"
 
-#define HANDLE_MAGIC 0x7068736f6c763031ULL
 enum {
   SUCCESS = 0,
   NOT_INITIALIZED = 1,
@@ -13,40 +12,9 @@ enum {
 };
 enum { BLOCK = 64 };  // columns of a panel
 
-typedef struct handle {
-  uint64_t magic;
-  void *stream;
-  int deterministic;
-} handle;
+PH_LIBRARY_HANDLE(cusolverDn, 0x7068736f6c763031ULL, int deterministic;)
 typedef handle *HANDLE;
-static bool alive(const handle *self) { return self && self->magic == HANDLE_MAGIC; }
 
-PH_EXPORT int cusolverDnCreate(HANDLE *out) {
-  if (!out) return INVALID_VALUE;
-  if (ph_devices() < 1) return NOT_INITIALIZED;
-  HANDLE created = calloc(1, sizeof *created);
-  if (!created) return ALLOC_FAILED;
-  created->magic = HANDLE_MAGIC;
-  *out = created;
-  return SUCCESS;
-}
-PH_EXPORT int cusolverDnDestroy(HANDLE self) {
-  if (!alive(self)) return NOT_INITIALIZED;
-  self->magic = 0;
-  free(self);
-  return SUCCESS;
-}
-PH_EXPORT int cusolverDnSetStream(HANDLE self, void *stream) {
-  if (!alive(self)) return NOT_INITIALIZED;
-  self->stream = stream;
-  return SUCCESS;
-}
-PH_EXPORT int cusolverDnGetStream(HANDLE self, void **stream) {
-  if (!alive(self)) return NOT_INITIALIZED;
-  if (!stream) return INVALID_VALUE;
-  *stream = self->stream;
-  return SUCCESS;
-}
 PH_EXPORT int cusolverDnSetDeterministicMode(HANDLE self, int mode) {
   if (!alive(self)) return NOT_INITIALIZED;
   self->deterministic = mode;

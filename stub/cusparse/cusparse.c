@@ -1,76 +1,30 @@
 // cuSPARSE: handles and descriptors with real storage, products and triangular solves as one kernel.
 // Calls whose results decide shapes (the number of non-zeros of a sparse product or sum) are left
 // to traps: the simulator does not know the values.
-#include "rank/library.h"
+#include "abi/cusparse_abi.h"
+#include "rank/library_handle.h"
 
-#define HANDLE_MAGIC 0x7068737072733031ULL
-enum {
-  SUCCESS = 0,
-  NOT_INITIALIZED = 1,
-  ALLOC_FAILED = 2,
-  INVALID_VALUE = 3,
-  EXECUTION_FAILED = 6,
-  NOT_SUPPORTED = 10
-};
 enum { COO = 3, CSR = 1 };
 
-typedef struct handle {
-  uint64_t magic;
-  void *stream;
-  int pointer_mode;
-} handle;
+PH_LIBRARY_HANDLE(cusparse, 0x7068737072733031ULL, int pointer_mode;)
 typedef handle *HANDLE;
-static bool alive(const handle *self) { return self && self->magic == HANDLE_MAGIC; }
 
-PH_EXPORT int cusparseCreate(HANDLE *out) {
-  if (!out) return INVALID_VALUE;
-  if (ph_devices() < 1) return NOT_INITIALIZED;
-  HANDLE created = calloc(1, sizeof *created);
-  if (!created) return ALLOC_FAILED;
-  created->magic = HANDLE_MAGIC;
-  *out = created;
-  return SUCCESS;
-}
-PH_EXPORT int cusparseDestroy(HANDLE self) {
-  if (!alive(self)) return NOT_INITIALIZED;
-  self->magic = 0;
-  free(self);
-  return SUCCESS;
-}
-PH_EXPORT int cusparseSetStream(HANDLE self, void *stream) {
-  if (!alive(self)) return NOT_INITIALIZED;
-  self->stream = stream;
-  return SUCCESS;
-}
-PH_EXPORT int cusparseGetStream(HANDLE self, void **stream) {
-  if (!alive(self)) return NOT_INITIALIZED;
-  if (!stream) return INVALID_VALUE;
-  *stream = self->stream;
-  return SUCCESS;
-}
 PH_EXPORT int cusparseSetPointerMode(HANDLE self, int mode) {
   if (!alive(self)) return NOT_INITIALIZED;
   if (mode < 0 || mode > 1) return INVALID_VALUE;
   self->pointer_mode = mode;
   return SUCCESS;
 }
-#define STATUSES(X)                                                                           \
-  X(SUCCESS, 0, "success") X(NOT_INITIALIZED, 1, "initialization error")                      \
-  X(ALLOC_FAILED, 2, "allocation failed") X(INVALID_VALUE, 3, "invalid value")                \
-  X(ARCH_MISMATCH, 4, "architecture mismatch") X(MAPPING_ERROR, 5, "mapping error")           \
-  X(EXECUTION_FAILED, 6, "execution failed") X(INTERNAL_ERROR, 7, "internal error")           \
-  X(MATRIX_TYPE_NOT_SUPPORTED, 8, "matrix type not supported") X(ZERO_PIVOT, 9, "zero pivot") \
-  X(NOT_SUPPORTED, 10, "not supported") X(INSUFFICIENT_RESOURCES, 11, "insufficient resources")
 PH_EXPORT const char *cusparseGetErrorString(int status) {
 #define TEXT(NAME, VALUE, WORDS) \
   case VALUE: return WORDS;
-  switch (status) { STATUSES(TEXT) }
+  switch (status) { CUSPARSE_STATUSES(TEXT) }
   return "unknown error";
 }
 PH_EXPORT const char *cusparseGetErrorName(int status) {
 #define NAME(NAME, VALUE, WORDS) \
   case VALUE: return "CUSPARSE_STATUS_" #NAME;
-  switch (status) { STATUSES(NAME) }
+  switch (status) { CUSPARSE_STATUSES(NAME) }
   return "CUSPARSE_STATUS_UNKNOWN";
 }
 

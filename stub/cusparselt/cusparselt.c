@@ -1,15 +1,8 @@
 // cuSPARSELt: products with 2:4 structured sparsity. Descriptors live in the callers' own opaque
 // structures (512 bytes or more in every version), which here hold the fields below.
+#include "abi/cusparse_abi.h"
 #include "rank/library.h"
 
-enum {
-  SUCCESS = 0,
-  NOT_INITIALIZED = 1,
-  ALLOC_FAILED = 2,
-  INVALID_VALUE = 3,
-  EXECUTION_FAILED = 6,
-  NOT_SUPPORTED = 10
-};
 enum {
   HANDLE_MAGIC = 0x63736c68,
   MATRIX_MAGIC = 0x63736c6d,

@@ -18,7 +18,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#define PH_MAX_DEVICES 64
 
 #pragma GCC visibility push(hidden)
 

@@ -17,7 +17,7 @@ from itertools import pairwise
 
 import torch
 from torch import nn
-from torch.profiler import ProfilerActivity, profile, record_function, schedule
+from torch.profiler import ProfilerAction, ProfilerActivity, profile, record_function, schedule
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -114,9 +114,9 @@ def bound_by_the_host() -> Result:
     return free(t.step, 12), t.step
 
 
-def profiler() -> Result:
+def profiler(plan: Callable[[int], ProfilerAction] | None = None) -> Result:
     t = Training()
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as p:
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], schedule=plan) as p:
 
         def step() -> None:
             t.step()
@@ -127,16 +127,7 @@ def profiler() -> Result:
 
 
 def profiler_with_schedule() -> Result:
-    t = Training()
-    plan = schedule(wait=1, warmup=1, active=3, repeat=1)
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], schedule=plan) as p:
-
-        def step() -> None:
-            t.step()
-            p.step()
-
-        seconds = free(step, 10)
-    return seconds, t.step
+    return profiler(schedule(wait=1, warmup=1, active=3, repeat=1))
 
 
 def gradient_accumulation() -> Result:

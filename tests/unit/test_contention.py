@@ -277,17 +277,19 @@ def test_sleepers_are_released_with_traffic_on_shared_links(engine_library: Path
     assert int(bench.ranks[2].control["floor"][0]) == 200
 
 
-def test_a_link_degrades_when_the_gpu_of_rank_0_reaches_the_step(engine_library: Path) -> None:
-    """The host ends step 1 at 20, the GPU the kernel of step 1 at 150. The transfer has moved 500 bytes by then,
+def test_a_link_degrades_when_the_gpu_of_rank_0_reaches_the_mark(engine_library: Path) -> None:
+    """The host is at the mark at 20, the GPU has done the kernel before it at 150. The transfer has moved 500 bytes by then,
     the other 500 go at 5."""
     bench = Net({"spine": (CAP, ())}, transfers={(0, 1): ("spine",)}).bench(engine_library, 2)
-    bench.engine.change_link_at_step(0, 2, CAP / 2)
+    bench.engine.set_mark("Optimizer.step#")
+    bench.engine.change_link_at_mark(0, 1, CAP / 2)
     join(bench, (0, 1), 1)
     send(bench, 0, 1, 1, 1000, 0)
     name = bench.ranks[0].name("Optimizer.step#AdamW.step")
     bench.ranks[0].kernel("k:150", blocks=1, at=0)
     bench.ranks[0].emit("ANNOTATION", id=name, start=0, at=20)
     assert ends(bench) == {(0, 1): 250, (1, 1): 250}
+    assert bench.engine.status().marks == 1
 
 
 def test_background_and_straggler(engine_library: Path) -> None:

@@ -37,6 +37,12 @@ def tensor(*shape: int, dtype: str = "bfloat16", stride: tuple[int, ...] | None 
     return TensorSpec(dtype, shape, stride or contiguous_strides(shape))
 
 
+FLASH_BACKWARD = (
+    *[tensor(1, 4096, 32, 128)] * 2, *[tensor(1, 4096, 8, 128)] * 2, tensor(1, 4096, 32, 128),
+    tensor(1, 32, 4096, dtype="float32"), None, None, 4096, 4096, 0.0, True,
+)  # fmt: skip
+
+
 def price(name: str, *args: Any, kernels: tuple[KernelLaunch, ...] = (), model: Roofline = MODEL) -> Any:
     return model.operator(OperatorSignature(f"aten::{name}", args), kernels)
 
@@ -196,18 +202,7 @@ def test_faster_gpus_are_faster() -> None:
             1505,
             0.08,
             "_flash_attention_backward",
-            (
-                *[tensor(1, 4096, 32, 128)] * 2,
-                *[tensor(1, 4096, 8, 128)] * 2,
-                tensor(1, 4096, 32, 128),
-                tensor(1, 32, 4096, dtype="float32"),
-                None,
-                None,
-                4096,
-                4096,
-                0.0,
-                True,
-            ),
+            FLASH_BACKWARD,
         ),
         (1096, 0.05, "_fused_adamw_", (*[tuple([tensor(1 << 24, dtype="float32")] * 8)] * 4, (), ())),
     ],
@@ -402,25 +397,13 @@ def test_library_kernel_takes_the_product() -> None:
 
 
 def test_flash_backward_helpers_are_short() -> None:
-    args = (
-        *[tensor(1, 4096, 32, 128)] * 2,
-        *[tensor(1, 4096, 8, 128)] * 2,
-        tensor(1, 4096, 32, 128),
-        tensor(1, 32, 4096, dtype="float32"),
-        None,
-        None,
-        4096,
-        4096,
-        0.0,
-        True,
-    )
     names = (
         "flash_bwd_dot_do_o_kernel",
         "flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel",
         "flash_bwd_convert_dq_kernel",
     )
     parts = price(
-        "_flash_attention_backward", *args, kernels=tuple(KernelLaunch(n, (64, 1, 32)) for n in names)
+        "_flash_attention_backward", *FLASH_BACKWARD, kernels=tuple(KernelLaunch(n, (64, 1, 32)) for n in names)
     ).durations
     assert parts[0] / 1e3 == pytest.approx(33.5, rel=0.25)
     assert parts[1] / 1e3 == pytest.approx(1400, rel=0.08)

@@ -136,6 +136,17 @@ def test_rows_are_picked_from_tables() -> None:
     assert paged.cls == "attention" and paged.bytes == pytest.approx(64 * 2048 * 8 * 128 * 2 * 2, rel=0.01)
 
 
+def test_a_mask_picks_at_most_what_there_is() -> None:
+    """``edges[:, mask]`` of a graph: a mask stands for its own dimensions, not for an index into them."""
+    edges, mask = tensor(2, 1_500_000, dtype="int64"), tensor(1_500_000, dtype="bool")
+    found = price("aten::index.Tensor", edges, (None, mask))
+    assert found.bytes == 2 * 2 * 1_500_000 * 8 + 1_500_000 and sum(found.durations) < 100_000
+    grid = tensor(64, 64, 1024)
+    assert price("aten::index.Tensor", grid, (tensor(64, 64, dtype="bool"),)).bytes == 2 * 2 * 64 * 64 * 1024 + 64 * 64
+    rows = tensor(100, dtype="int64")
+    assert price("aten::index.Tensor", grid, (None, rows)).bytes == 2 * 2 * 64 * 100 * 1024 + 100 * 8
+
+
 def test_tables_that_might_be_read_whole_have_a_long_error_bar() -> None:
     table, indices, rows = tensor(1 << 20, 512), tensor(4096, dtype="int64"), tensor(4096, 512)
     found = price("mylib::pick", table, indices, out=(rows,))

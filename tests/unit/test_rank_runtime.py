@@ -13,6 +13,7 @@ from support.ringdump import emit, make_session, rank_library, run
 
 from phantora import stubs
 from phantora.wire import layout
+from phantora.wire.session import Session
 
 PAGE = 4096
 MIB = 1 << 20
@@ -89,6 +90,24 @@ def test_blobs_of_two_threads_do_not_mix(rank: Any) -> None:
     assert sorted(blobs) == [letter * 500 for letter in (b"a", b"b", b"c") for _ in range(300)]
 
 
+def what_a_rank_says(rank: Any, session: Session, records: int) -> str:
+    """Its standard error, if it emits that many records; it must end with status 70."""
+    messages = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.dup2(messages[1], 2)
+        library = rank_library(rank)
+        library.ph_connect(session.fd, 0, 0, 1)
+        for i in range(records):
+            emit(library, "MEMSET", bytes=i)
+        os._exit(0)
+    os.close(messages[1])
+    with os.fdopen(messages[0]) as file:
+        text = file.read()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 70
+    return text
+
+
 def test_full_ring_without_simulator_ends_the_rank(rank: Any) -> None:
     session = make_session()
     gone = os.fork()
@@ -96,38 +115,14 @@ def test_full_ring_without_simulator_ends_the_rank(rank: Any) -> None:
         os._exit(0)
     os.waitpid(gone, 0)
     session.header["sim_pid"] = gone
-    messages = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.dup2(messages[1], 2)
-        library = rank_library(rank)
-        library.ph_connect(session.fd, 0, 0, 1)
-        for i in range(2 * layout.RING_RECORDS):
-            emit(library, "MEMSET", bytes=i)
-        os._exit(0)
-    os.close(messages[1])
-    with os.fdopen(messages[0]) as file:
-        text = file.read()
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 70
-    assert text == "phantora: the simulator is gone; rank 0 ends\n"
+    assert what_a_rank_says(rank, session, 2 * layout.RING_RECORDS) == "phantora: the simulator is gone; rank 0 ends\n"
     session.close()
 
 
 def test_abort_ends_the_rank_silently(rank: Any) -> None:
     session = make_session()
     session.header["sim_state"] = layout.SimState.ABORTED
-    messages = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.dup2(messages[1], 2)
-        library = rank_library(rank)
-        library.ph_connect(session.fd, 0, 0, 1)
-        emit(library, "MEMSET")
-        os._exit(0)
-    os.close(messages[1])
-    with os.fdopen(messages[0]) as file:
-        assert file.read() == ""
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 70
+    assert what_a_rank_says(rank, session, 1) == ""
     session.close()
 
 

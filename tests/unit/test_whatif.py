@@ -20,9 +20,9 @@ from phantora.wire.layout import Coll
 
 def test_texts_become_changes() -> None:
     assert parse_what_if(
-        ["h0.nic0>*=0.5", "a>b=0.25@step3", "a>b=1@250ms"], ["rank=3:1.2"], ["0->8=10GB/s", "1->2=80Gb/s"]
+        ["h0.nic0>*=0.5", "a>b=0.25@optimizer2", "a>b=1@250ms"], ["rank=3:1.2"], ["0->8=10GB/s", "1->2=80Gb/s"]
     ) == WhatIf(
-        (Degrade("h0.nic0>*", 0.5), Degrade("a>b", 0.25, step=3), Degrade("a>b", 1.0, time_ns=250_000_000)),
+        (Degrade("h0.nic0>*", 0.5), Degrade("a>b", 0.25, optimizer_steps=2), Degrade("a>b", 1.0, time_ns=250_000_000)),
         (Straggler(3, 1.2),),
         (Background(0, 8, 10e9), Background(1, 2, 10e9)),
     )
@@ -30,7 +30,7 @@ def test_texts_become_changes() -> None:
 
 @pytest.mark.parametrize(
     ("option", "text"),
-    [(0, text) for text in ("x", "=0.5", "x=0", "x=2", "x=fast", "x=0.5@", "x=0.5@soon", "x=0.5@step")]
+    [(0, text) for text in ("x", "=0.5", "x=0", "x=2", "x=fast", "x=0.5@", "x=0.5@soon", "x=0.5@step3", "x=0.5@optimizer0")]
     + [(1, text) for text in ("3:1.2", "rank=x:1", "rank=1:0", "rank=1")]
     + [(2, text) for text in ("0-8=1GB/s", "0->8", "0->8=0GB/s", "0->8=fast", "a->b=1GB/s")],
 )

@@ -37,13 +37,13 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
     if values:
         touched = sum(nbytes(t) for t in values) * 2
     elif name.startswith(("index_select", "index")) and indices:
-        count = prod(broadcast(t.shape for t in indices))
-        row = (
-            prod(source.shape[len(indices) :])
-            if not name.startswith("index_select")
-            else _row(signature, source)
-        )
-        touched = 2 * count * row * item_bytes(source.dtype)
+        picked = signature.args[1] if len(signature.args) > 1 else None
+        if isinstance(picked, tuple) and any(t in indices for t in picked):
+            elements = _picked(source, picked)
+        else:
+            count = prod(broadcast(t.shape for t in indices))
+            elements = count * _row(signature, source, len(indices) if not name.startswith("index_select") else 0)
+        touched = 2 * elements * item_bytes(source.dtype)
     elif indices:
         touched = 2 * prod(indices[0].shape) * item_bytes(source.dtype)
         if name.startswith("gather") and indices[0].stride and indices[0].stride[-1] == 0:  # whole rows
@@ -57,7 +57,26 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
     return Estimate(machine.memory_ns(moved, 0.8 if wide else SCATTERED), moved)
 
 
-def _row(signature: OperatorSignature, source: TensorSpec) -> int:
+def _picked(source: TensorSpec, positions: tuple[object, ...]) -> int:
+    """Elements of ``source[positions]``. A mask stands for as many dimensions as it has, and may pick all of them."""
+    axis, kept, shapes = 0, 1, []
+    for position in positions:
+        if not isinstance(position, TensorSpec):  # None: a whole dimension
+            kept *= prod(source.shape[axis : axis + 1])
+            axis += 1
+        elif position.dtype in ("bool", "uint8"):
+            shapes.append((prod(position.shape),))
+            axis += len(position.shape)
+        else:
+            shapes.append(position.shape)
+            axis += 1
+    return kept * prod(broadcast(shapes)) * prod(source.shape[axis:])
+
+
+def _row(signature: OperatorSignature, source: TensorSpec, leading: int) -> int:
+    """Elements that an index picks: behind `leading` dimensions, or, if 0, all but those of the operator's own."""
+    if leading:
+        return prod(source.shape[leading:])
     dims = ints_at(signature.args, 1)
     axis = dims[0] if dims else 0
     extent = source.shape[axis] if -len(source.shape) <= axis < len(source.shape) else 1

@@ -50,8 +50,9 @@ int phe_add_link(void *engine, double bandwidth, int32_t name, const int32_t *me
 void phe_change_link(void *engine, int link, int64_t time, double bandwidth) {
   of(engine).links().network().change(link, time, bandwidth);
 }
-void phe_change_link_at_step(void *engine, int link, int step, double bandwidth) {
-  of(engine).links().change_at_step(link, step, bandwidth);
+void phe_set_mark(void *engine, const char *prefix) { of(engine).links().mark(prefix); }
+void phe_change_link_at_mark(void *engine, int link, int mark, double bandwidth) {
+  of(engine).links().change_at_mark(link, mark, bandwidth);
 }
 void phe_background(void *engine, const int32_t *links, int hops, double rate) {
   of(engine).links().add_background({links, links + hops}, rate);

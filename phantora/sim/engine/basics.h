@@ -46,6 +46,7 @@ class Key {
     return *this;
   }
   const std::string &bytes() const { return bytes_; }
+  void clear() { bytes_.clear(); }
 
  private:
   std::string bytes_;

@@ -50,7 +50,7 @@ void Communication::join_collective(Rank &rank, const ph_record &r, std::string 
 }
 
 void Communication::price(const std::shared_ptr<Collective> &c, const ph_collective_fields &call) {
-  Key key;
+  Key &key = prices_.key();
   key.add<uint8_t>(PHE_COLLECTIVE).add(c->comm).add(call.coll).add(call.dtype).add(call.redop).add(call.root).add(call.bytes);
   c->price = prices_.find(key, [&](Price &p) {
     p.request.kind = PHE_COLLECTIVE;

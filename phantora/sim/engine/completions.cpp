@@ -27,8 +27,8 @@ void Completions::completed(Device &device, const Stream &s, Item &item, int64_t
     auto it = rank.events.find(item.event);
     if (it != rank.events.end() && it->second.id == item.id) it->second.done = device.now();
   }
-  if (item.type == Item::STEP)
-    links_.step_begins(item.part, device.now());
+  if (item.type == Item::MARK)
+    links_.gpu_at_mark(item.part, device.now());
   else if (item.type != Item::WAIT || item.id > 0 || device.now() > reached)  // a wait that is implied, if it delayed anything
     write(device, s, item, reached);
   if (!rank.requests.empty()) waits_.check(rank);

@@ -122,7 +122,7 @@ void Device::happen(Stream &s, int64_t when) {
   now_ = when;
   power_.advance(now_);
   Item &item = s.queue.front();
-  bool passes = item.type == Item::RECORD || item.type == Item::WAIT || item.type == Item::STEP;
+  bool passes = item.type == Item::RECORD || item.type == Item::WAIT || item.type == Item::MARK;
   if (item.running || passes)
     complete(s);
   else if (item.type != Item::COMM || !await_room(item))
@@ -130,7 +130,7 @@ void Device::happen(Stream &s, int64_t when) {
 }
 
 // Of what runs, by the rate that it has; NEVER: not known.
-int64_t Device::end_of(const Item &item) {
+inline int64_t Device::end_of(const Item &item) {
   if (item.type == Item::COMM) return item.comm->end;
   if (item.type == Item::HOSTFUNC) return item.start + static_cast<int64_t>(item.work);
   if (item.rate <= 0) return NEVER;
@@ -138,7 +138,7 @@ int64_t Device::end_of(const Item &item) {
 }
 
 // When the head of a stream begins or ends; NEVER: that is not known. Notes what may begin or end without our knowing.
-int64_t Device::time_of(const Stream &s, const Item &item) {
+inline int64_t Device::time_of(const Stream &s, const Item &item) {
   if (item.running) {
     if (item.type == Item::COMM && item.comm->end < 0) {
       comm_end_ = std::min(comm_end_, item.comm->least_end);

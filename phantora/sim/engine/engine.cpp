@@ -189,7 +189,7 @@ phe_status Engine::status() {
   out.records = ingest_.records();
   out.rows = rows_.waiting();
   out.late = progress_.late;
-  out.steps = links_.steps();
+  out.marks = links_.marks();
   out.releases = releases_;
   out.device_peak = ingest_.device_peak();
   return out;

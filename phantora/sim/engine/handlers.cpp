@@ -16,8 +16,6 @@ bool polls(const ph_record &r) {
   return (r.flags & PH_F_HELPER) && (r.kind == PH_STREAM_QUERY || r.kind == PH_EVENT_QUERY || r.kind == PH_EVENT_TIME);
 }
 
-constexpr char STEP_ENDS[] = "Optimizer.step#";
-
 }  // namespace
 
 // ------------------------------------------------------------------ ranks and names
@@ -56,8 +54,7 @@ void Ingest::span(Rank &rank, const ph_record &r) {
   row.stream = r.thread;
   row.flags = r.flags;
   row.id = rank.fresh_id();
-  bool step = rank.index == 0 && row.name >= 0 && texts_.text(PHE_NAMES, row.name).rfind(STEP_ENDS, 0) == 0;
-  if (step) links_.step_ended(r.time);
+  if (rank.index == 0 && row.name >= 0 && links_.marks(texts_.text(PHE_NAMES, row.name))) links_.host_at_mark(r.time);
   if (r.flags & PH_F_GRAPH) rank.graph_row = row.id;
   rows_.host(row);
 }

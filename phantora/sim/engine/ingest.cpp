@@ -133,17 +133,17 @@ bool Ingest::play(Rank &rank, ph_record &r) {
 
 // Nothing that would make the engine reach beyond its tables.
 bool Ingest::credible(const Rank &rank, const ph_record &r) const {
-  constexpr uint64_t DEVICES = PH_MAX_DEVICES, TEXTS = 1 << 24;
-  auto known = [&] { return r.stream < DEVICES || rank.streams.count(r.stream); };
+  constexpr uint64_t TEXTS = 1 << 24;
+  auto known = [&] { return r.stream < PH_MAX_DEVICES || rank.streams.count(r.stream); };
   auto members = [&](uint64_t count, uint64_t index) { return count >= 1 && count <= stage_.size() && index < count; };
   switch (r.kind) {
     case PH_DEFINE_NAME:
     case PH_DEFINE_SIGNATURE:
       return r.id < TEXTS;
     case PH_STREAM_CREATE:
-      return r.stream_create.device < DEVICES;
+      return r.stream_create.device < PH_MAX_DEVICES;
     case PH_DEVICE_SYNC:
-      return r.device_sync.device < DEVICES;
+      return r.device_sync.device < PH_MAX_DEVICES;
     case PH_KERNEL:
     case PH_MEMCPY:
     case PH_MEMSET:

@@ -45,7 +45,7 @@ void Launches::kernel(const Rank &rank, uint32_t instance, Stream &s, const phe_
     op->kernels.push_back({&s, s.enqueued, launch});
     return;
   }
-  int32_t price = prices_.find(Key().add<uint8_t>(PHE_KERNEL).add(launch), [&](Price &p) {
+  int32_t price = prices_.find(prices_.key().add<uint8_t>(PHE_KERNEL).add(launch), [&](Price &p) {
     p.request.kind = PHE_KERNEL;
     p.request.kernels = 1;
     p.kernels.push_back(launch);
@@ -54,7 +54,7 @@ void Launches::kernel(const Rank &rank, uint32_t instance, Stream &s, const phe_
 }
 
 void Launches::copy(Stream &s, phe_price_kind kind, uint32_t sub, uint64_t bytes) {
-  int32_t price = prices_.find(Key().add(static_cast<uint8_t>(kind)).add(sub).add(bytes), [&](Price &p) {
+  int32_t price = prices_.find(prices_.key().add(static_cast<uint8_t>(kind)).add(sub).add(bytes), [&](Price &p) {
     p.request.kind = kind;
     p.request.sub = static_cast<int32_t>(sub);
     p.request.bytes = static_cast<int64_t>(bytes);
@@ -80,7 +80,7 @@ void Launches::priced(Price &price) {
 // Prices the kernels that an operator has launched so far.
 void Launches::close_piece(Operator &op) {
   if (op.kernels.empty()) return;
-  Key key;
+  Key &key = prices_.key();
   key.add<uint8_t>(PHE_OPERATOR).add(op.sig).add(op.pieces);
   for (const Launched &l : op.kernels) key.add(l.kernel);
   int32_t id = prices_.find(key, [&](Price &price) {

@@ -108,10 +108,14 @@ class Engine:
         """The link carries `bandwidth` bytes/s from `time` (ns) on."""
         self._lib.phe_change_link(self._handle, link, time, bandwidth)
 
-    def change_link_at_step(self, link: int, step: int, bandwidth: float) -> None:
-        """The same, from the moment at which rank 0's GPU has done the step before the `step`-th (counted
-        from 1). Rank 0 must be one of the link's members."""
-        self._lib.phe_change_link_at_step(self._handle, link, step, bandwidth)
+    def set_mark(self, prefix: str) -> None:
+        """Ends of rank 0's annotations whose names begin with `prefix` are marks, counted from 1."""
+        self._lib.phe_set_mark(self._handle, prefix.encode())
+
+    def change_link_at_mark(self, link: int, mark: int, bandwidth: float) -> None:
+        """As :meth:`change_link`, from the moment at which rank 0's GPU has done what was launched before the
+        `mark`-th mark. Rank 0 must be one of the link's members."""
+        self._lib.phe_change_link_at_mark(self._handle, link, mark, bandwidth)
 
     def background(self, links: Sequence[int], rate: float) -> None:
         """Endless traffic over `links`, of at most `rate` bytes/s."""

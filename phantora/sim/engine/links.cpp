@@ -27,25 +27,25 @@ void Links::add_background(std::vector<int32_t> links, double rate) {
 }
 
 // The change comes behind what was launched last.
-void Links::step_ended(int64_t time) {
-  int step = ++steps_ + 1;
-  auto next = [&](const StepChange &c) { return c.step == step; };
-  if (std::none_of(step_changes_.begin(), step_changes_.end(), next)) return;
+void Links::host_at_mark(int64_t time) {
+  int mark = ++marks_;
+  auto here = [&](const Change &c) { return c.mark == mark; };
+  if (std::none_of(changes_.begin(), changes_.end(), here)) return;
   Stream *last = nullptr;
   for (auto &[id, s] : stage_[0].streams)
     if (!last || s->last_id > last->last_id) last = s.get();
-  if (!last) return step_begins(step, time);
+  if (!last) return gpu_at_mark(mark, time);
   Item item;
-  item.type = Item::STEP;
+  item.type = Item::MARK;
   item.id = -1;
-  item.part = step;
+  item.part = mark;
   item.launch = item.ready = time;
   last->device->push(*last, std::move(item));
 }
 
-void Links::step_begins(int step, int64_t time) {
-  for (const StepChange &c : step_changes_)
-    if (c.step == step) network_.change(c.link, time, c.bandwidth);
+void Links::gpu_at_mark(int mark, int64_t time) {
+  for (const Change &c : changes_)
+    if (c.mark == mark) network_.change(c.link, time, c.bandwidth);
 }
 
 void Links::flow_ended(const phn::Ended &ended, const Activity &activity, const Price &price, int32_t comm) {

@@ -11,13 +11,17 @@ class Links {
   phn::Network &network() { return network_; }
   // `members` are the ranks that can put traffic on the link; none: all.
   int add(double bandwidth, int32_t name, std::vector<int32_t> members);
-  void change_at_step(int link, int step, double bandwidth) { step_changes_.push_back({link, step, bandwidth}); }
+  // Ends of rank 0's annotations whose names begin with `prefix` are marks.
+  void mark(std::string prefix) { prefix_ = std::move(prefix); }
+  bool marks(const std::string &annotation) const { return !prefix_.empty() && annotation.rfind(prefix_, 0) == 0; }
+  // From the `mark`-th mark on, counted from 1.
+  void change_at_mark(int link, int mark, double bandwidth) { changes_.push_back({link, mark, bandwidth}); }
   void add_background(std::vector<int32_t> links, double rate);
 
-  // Rank 0's host has ended a step. If links change with the next, they do when its GPU gets there.
-  void step_ended(int64_t time);
-  void step_begins(int step, int64_t time);
-  int steps() const { return steps_; }
+  // Rank 0's host is at the next mark. If links change there, they do when its GPU gets there.
+  void host_at_mark(int64_t time);
+  void gpu_at_mark(int mark, int64_t time);
+  int marks() const { return marks_; }
 
   void log_flows() {
     flow_rows_ = true;
@@ -29,8 +33,8 @@ class Links {
   void write_carried(int64_t until, int64_t end);
 
  private:
-  struct StepChange {
-    int link, step;
+  struct Change {
+    int link, mark;
     double bandwidth;
   };
 
@@ -38,12 +42,13 @@ class Links {
   RowLog &rows_;
   phn::Network network_;
   bool flow_rows_ = false;
-  int steps_ = 0;
+  std::string prefix_;
+  int marks_ = 0;
   std::vector<int32_t> names_;
   std::vector<int32_t> first_rank_;                 // the lowest that can use it
   std::map<std::vector<int32_t>, int32_t> scopes_;  // ranks -> scope
   std::deque<std::vector<int32_t>> background_;     // links of endless flows
-  std::vector<StepChange> step_changes_;            // to come
+  std::vector<Change> changes_;                     // to come
 };
 
 }  // namespace phe

@@ -9,8 +9,8 @@ namespace phe {
 
 class Payloads {
  public:
-  Payloads(Stage &stage, Waits &waits, CallNames &names, Failure &failure)
-      : stage_(stage), waits_(waits), names_(names), failure_(failure), boxes_(stage.size()) {}
+  Payloads(const Stage &stage, Waits &waits, CallNames &names, Failure &failure)
+      : waits_(waits), names_(names), failure_(failure), boxes_(stage.size()) {}
 
   // The bytes that `rank` expects under `ticket`.
   void arrived(Rank &rank, uint64_t ticket, std::string data);
@@ -37,7 +37,6 @@ class Payloads {
   void finish(const Exchange &exchange);
   Box &box(const Rank &rank) { return boxes_[static_cast<size_t>(rank.index)]; }
 
-  Stage &stage_;
   Waits &waits_;
   CallNames &names_;
   Failure &failure_;

@@ -36,6 +36,11 @@ struct Price {
 
 class Prices {
  public:
+  // An empty key, to be filled and looked up at once: a launch allocates nothing.
+  Key &key() {
+    key_.clear();
+    return key_;
+  }
   // The price of what `key` tells; `make` fills the request of a new one.
   template <typename Make>
   int32_t find(const Key &key, Make make) {
@@ -63,6 +68,7 @@ class Prices {
  private:
   std::vector<std::unique_ptr<Price>> prices_;
   std::unordered_map<std::string, int32_t> index_;
+  Key key_;
   std::deque<int32_t> wanted_;
   int unpriced_communication_ = 0;
 };

@@ -78,7 +78,7 @@ void Communication::price(const std::shared_ptr<Transfer> &t) {
   request.concurrent = std::max(1, std::max(send.sends, recv.recvs));
   request.duplex = send.recvs > 0 && recv.sends > 0;
   request.bytes = t->send.bytes;
-  Key key;  // the format of the elements does not matter
+  Key &key = prices_.key();  // the format of the elements does not matter
   key.add<uint8_t>(PHE_TRANSFER).add(request);
   t->price = prices_.find(key, [&](Price &p) {
     int32_t id = p.request.id;

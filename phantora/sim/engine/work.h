@@ -17,7 +17,7 @@ struct Dep {
 };
 
 struct Item {
-  enum Type : uint8_t { KERNEL, COPY, MEMSET, COMM, RECORD, WAIT, HOSTFUNC, STEP };  // STEP: all before belongs to a step
+  enum Type : uint8_t { KERNEL, COPY, MEMSET, COMM, RECORD, WAIT, HOSTFUNC, MARK };  // MARK: all before lies before a mark
 
   Type type = KERNEL;
   uint8_t sub = 0, flags = 0;

@@ -21,12 +21,12 @@ import numpy as np
 import numpy.typing as npt
 
 from phantora.trace.reader import Log
+from phantora.trace.schema import OPTIMIZER_STEP
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 _PROFILER = re.compile(r"ProfilerStep\s*#\s*(\d+)")
-_OPTIMIZER = "Optimizer.step#"
 _DATALOADER = "enumerate(DataLoader)#"
 # Annotations of libraries, which mark parts of an iteration; the others are the user's own.
 _LIBRARIES = ("Optimizer.", "nccl:", "FSDP::", "ProfilerStep", "enumerate(", "autograd::", "c10d::", "phantora: ")
@@ -146,7 +146,7 @@ def repeated_annotations(marks: Marks) -> list[str]:
 
 
 def by_optimizer(log: Log, marks: Marks) -> Iterations | None:
-    chosen = _chosen(marks, _OPTIMIZER)
+    chosen = _chosen(marks, OPTIMIZER_STEP)
     if not chosen or not all(chosen.values()):
         return None
     busy = _passes_between(log, chosen)

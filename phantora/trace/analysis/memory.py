@@ -17,11 +17,11 @@ from phantora.trace.analysis.annotations import Annotations
 from phantora.trace.analysis.report import MemoryBlock, MemoryReport
 from phantora.trace.analysis.steps import Step, Steps
 from phantora.trace.reader import Log
+from phantora.trace.schema import OPTIMIZER_STEP
 
 Ints = npt.NDArray[np.int64]
 POINTS = 500  # of the timeline
 _NEVER = np.iinfo(np.int64).max
-_OPTIMIZER = "Optimizer.step#"
 _COMMUNICATION = ("FSDP::", "nccl:")
 _DDP = "DistributedDataParallel.forward"
 MOST_BLOCKS = 2_000  # whose operators are looked up
@@ -167,7 +167,7 @@ def _kinds(rows: _Rows, blocks: _Blocks, position: int, annotations: Annotations
     start, end, backward = blocks.start, blocks.end, blocks.thread != 0
     words = annotations.names
     spans = annotations.spans[position]
-    optimizers = [s for s in spans if words[s[2]].startswith(_OPTIMIZER)]
+    optimizers = [s for s in spans if words[s[2]].startswith(OPTIMIZER_STEP)]
     kind = np.full(len(start), _CODE["activations"])
     if not optimizers:
         return np.full(len(start), _CODE["other"])  # without optimizer there is no telling

@@ -12,6 +12,7 @@ and the state kept is the depth of the nesting, not the length of the run.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,6 +101,15 @@ def _id_key(rank: Array, row_id: Array) -> Ints:
     return (rank.astype(np.int64) << 44) | row_id
 
 
+def _by_track(track: Ints) -> Iterator[tuple[int, Ints]]:
+    """Every track with its slices, in their order."""
+    if not len(track):
+        return
+    order = np.argsort(track, kind="stable")
+    present, first = np.unique(track[order], return_index=True)
+    yield from zip(present.tolist(), np.split(order, first[1:]), strict=True)
+
+
 class _FlatLanes:
     """Places slices that may not touch each other; fed backwards."""
 
@@ -109,11 +119,7 @@ class _FlatLanes:
     def place(self, track: Ints, start: Ints, end: Ints) -> Ints:
         """Lanes of slices longer than 0, in order of end within the batch."""
         lanes = np.zeros(len(track), np.int64)
-        if not len(track):
-            return lanes
-        order = np.argsort(track, kind="stable")
-        present, first = np.unique(track[order], return_index=True)
-        for key, rows in zip(present.tolist(), np.split(order, first[1:]), strict=True):
+        for key, rows in _by_track(track):
             free = self._free.setdefault(key, [np.iinfo(np.int64).max])
             if end[rows[-1]] <= free[0] and bool(np.all(end[rows[:-1]] <= start[rows[1:]])):
                 free[0] = int(start[rows[0]])
@@ -134,11 +140,7 @@ class _NestedLanes:
 
     def place(self, track: Ints, start: Ints, end: Ints) -> Ints:
         lanes = np.zeros(len(track), np.int64)
-        if not len(track):
-            return lanes
-        order = np.argsort(track, kind="stable")
-        present, first = np.unique(track[order], return_index=True)
-        for key, rows in zip(present.tolist(), np.split(order, first[1:]), strict=True):
+        for key, rows in _by_track(track):
             stacks = self._open.setdefault(key, [[]])
             backwards = rows[::-1]
             for row, a, b in zip(

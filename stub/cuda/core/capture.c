@@ -284,6 +284,21 @@ cudaError_t phc_capture_status(void *handle, bool per_thread, phc_capture_info *
   return error;
 }
 
+cudaError_t phc_capture_ask(void *stream, bool per_thread, int *status, unsigned long long *id, phc_graph **graph,
+                            phc_node ***deps, size_t *count) {
+  if (!status) return cudaErrorInvalidValue;
+  phc_capture_info info;
+  cudaError_t error = phc_capture_status(stream, per_thread, &info);
+  if (error) return error;
+  *status = info.status;
+  if (info.status != PHC_CAPTURE_ACTIVE) return 0;
+  if (id) *id = info.id;
+  if (graph) *graph = info.graph;
+  if (deps) *deps = info.deps;
+  if (count) *count = info.count;
+  return 0;
+}
+
 cudaError_t phc_capture_depend(void *handle, bool per_thread, phc_node **nodes, size_t count, unsigned flags) {
   ph_stream *stream = NULL;
   cudaError_t error = phc_stream_find(handle, per_thread, &stream);

@@ -19,6 +19,10 @@ typedef struct phc_capture_info {
   size_t count;
 } phc_capture_info;
 cudaError_t phc_capture_status(void *stream, bool per_thread, phc_capture_info *info);
+// Status, id, graph and dependencies, each where it is asked for; but for the status only of an active capture.
+// `status` NULL: cudaErrorInvalidValue.
+cudaError_t phc_capture_ask(void *stream, bool per_thread, int *status, unsigned long long *id, phc_graph **graph,
+                            phc_node ***deps, size_t *count);
 // flags 0: adds the nodes to those after which the stream's next one comes; 1: puts them in their place.
 cudaError_t phc_capture_depend(void *stream, bool per_thread, phc_node **nodes, size_t count, unsigned flags);
 cudaError_t phc_capture_exchange_mode(int *mode);

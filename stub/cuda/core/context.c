@@ -7,7 +7,7 @@
 
 static pid_t connected_process;  // a forked child inherits it and finds that it is another
 static _Atomic cudaError_t sticky;  // the error that ended the context
-static _Atomic bool primary_active[PHC_MAX_DEVICES];
+static _Atomic bool primary_active[PH_MAX_DEVICES];
 static __thread int context_device = -1;
 
 cudaError_t phc_ready(void) {
@@ -50,11 +50,11 @@ int phc_context_device(void) { return context_device; }
 void phc_context_set(int device) {
   context_device = device;
   if (device < 0) return;
-  if (device < PHC_MAX_DEVICES) atomic_store(&primary_active[device], true);
+  if (device < PH_MAX_DEVICES) atomic_store(&primary_active[device], true);
   ph_set_current_device(device);
 }
 
-bool phc_primary_active(int device) { return device >= 0 && device < PHC_MAX_DEVICES && primary_active[device]; }
+bool phc_primary_active(int device) { return device >= 0 && device < PH_MAX_DEVICES && primary_active[device]; }
 
 cudaError_t phc_request_failed(void) {
   atomic_store(&sticky, cudaErrorLaunchFailure);

@@ -5,7 +5,6 @@
 
 #pragma GCC visibility push(default)
 
-#define PHC_MAX_DEVICES 64
 
 // Is there a device? 0, cudaErrorNoDevice (not connected), cudaErrorInitializationError (a child
 // forked by a rank that had used CUDA), or the sticky error that ended the context.

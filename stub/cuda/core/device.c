@@ -83,7 +83,7 @@ cudaError_t phc_set_limit(int limit, size_t value) {
   return 0;
 }
 
-static _Atomic uint64_t peer_access[PHC_MAX_DEVICES];  // bit p of [d]: enabled from d to p
+static _Atomic uint64_t peer_access[PH_MAX_DEVICES];  // bit p of [d]: enabled from d to p
 
 cudaError_t phc_can_access_peer(int *can, int device, int peer) {
   cudaError_t error = phc_device_check(device);

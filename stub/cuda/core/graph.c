@@ -17,6 +17,11 @@ phc_graph *phc_graph_create(void) {
   phc_table_set(&graphs, (uintptr_t)graph, graph);
   return graph;
 }
+cudaError_t phc_graph_make(phc_graph **graph, unsigned flags) {
+  if (!graph || flags) return cudaErrorInvalidValue;
+  *graph = phc_graph_create();
+  return *graph ? 0 : cudaErrorMemoryAllocation;
+}
 
 bool phc_graph_alive(const phc_graph *graph) { return phc_table_get(&graphs, (uintptr_t)graph) != NULL; }
 bool phc_node_alive(const phc_node *node) { return phc_table_get(&nodes, (uintptr_t)node) != NULL; }
@@ -72,6 +77,20 @@ void phc_node_action(phc_node *node, phc_action action) {
   node->actions = realloc(node->actions, (node->action_count + 1) * sizeof action);
   if (!node->actions) abort();
   node->actions[node->action_count++] = action;
+}
+
+cudaError_t phc_graph_list(phc_graph *graph, phc_node **list, size_t *count, bool roots) {
+  if (!phc_graph_alive(graph) || !count) return cudaErrorInvalidValue;
+  size_t found = 0;
+  for (unsigned i = 0; i < graph->count; i++) {
+    if (roots && graph->nodes[i]->dep_count) continue;
+    if (list && found < *count) list[found] = graph->nodes[i];
+    found++;
+  }
+  if (list)
+    for (size_t i = found; i < *count; i++) list[i] = NULL;
+  if (!list || found < *count) *count = found;
+  return 0;
 }
 
 bool *phc_graph_before(const phc_graph *graph, const unsigned *from, unsigned count) {

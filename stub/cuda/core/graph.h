@@ -50,6 +50,8 @@ typedef struct phc_graph {
 } phc_graph;
 
 phc_graph *phc_graph_create(void);
+// The same as a call of CUDA; there are no flags yet.
+cudaError_t phc_graph_make(phc_graph **graph, unsigned flags);
 bool phc_graph_alive(const phc_graph *graph);
 phc_graph *phc_graph_keep(phc_graph *graph);
 void phc_graph_drop(phc_graph *graph);  // the last one to drop it frees it
@@ -57,6 +59,9 @@ cudaError_t phc_graph_destroy(phc_graph *graph);
 // Adds a node that comes after the nodes `deps`. Fills everything but what the type needs.
 phc_node *phc_graph_add(phc_graph *graph, int type, const unsigned *deps, unsigned count);
 void phc_node_action(phc_node *node, phc_action action);
+// The graph's nodes, or only those without dependencies. As CUDA lists: `count` is the room on entry and what there is
+// on return; without a list only the latter.
+cudaError_t phc_graph_list(phc_graph *graph, phc_node **list, size_t *count, bool roots);
 bool phc_node_alive(const phc_node *node);
 // A bit for each node: is it among `from` or before one of them?
 bool *phc_graph_before(const phc_graph *graph, const unsigned *from, unsigned count);

@@ -18,7 +18,7 @@ typedef struct phc_symbol {
   struct phc_symbol *next;  // of the owner
   const void *host;
   size_t size;
-  void *address[PHC_MAX_DEVICES];
+  void *address[PH_MAX_DEVICES];
 } phc_symbol;
 
 phc_kernel *phc_kernel_create(const char *symbol, const void *host, phc_owner *owner) {
@@ -95,7 +95,7 @@ cudaError_t phc_symbol_find(const void *host, void **address, size_t *size) {
   if (!symbol) return cudaErrorInvalidSymbol;
   if (size) *size = symbol->size;
   if (!address) return 0;
-  int device = ph_current_device() % PHC_MAX_DEVICES;
+  int device = ph_current_device() % PH_MAX_DEVICES;
   pthread_mutex_lock(&lock);
   if (!symbol->address[device]) symbol->address[device] = phc_map_device(symbol->size, device);
   *address = symbol->address[device];

@@ -17,8 +17,8 @@ typedef struct pool_block {
 } pool_block;
 static phc_table *pool_blocks;     // address -> pool_block
 #define POOL_STEP ((uint64_t)32 << 20)
-static phc_pool default_pools[PHC_MAX_DEVICES];
-static phc_pool *current_pools[PHC_MAX_DEVICES];
+static phc_pool default_pools[PH_MAX_DEVICES];
+static phc_pool *current_pools[PH_MAX_DEVICES];
 static phc_table *pools;
 static pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -104,7 +104,7 @@ cudaError_t phc_pool_destroy(phc_pool *pool) {
   pool->threshold = 0;
   pool_resize(pool, pool_floor(pool, 0));
   pthread_mutex_unlock(&pool_lock);
-  for (int i = 0; i < PHC_MAX_DEVICES; i++)
+  for (int i = 0; i < PH_MAX_DEVICES; i++)
     if (current_pools[i] == pool) current_pools[i] = NULL;
   phc_table_set(&pools, (uintptr_t)pool, NULL);  // blocks still out keep the object alive
   return 0;
@@ -198,5 +198,14 @@ cudaError_t phc_pool_trim(phc_pool *pool, size_t keep) {
   pthread_mutex_lock(&pool_lock);
   pool_resize(pool, pool_floor(pool, keep));
   pthread_mutex_unlock(&pool_lock);
+  return 0;
+}
+
+cudaError_t phc_pool_access(const phc_pool *pool, const cudaMemAccessDesc *list, size_t count) {
+  if (!phc_pool_alive(pool) || (count && !list)) return cudaErrorInvalidValue;
+  for (size_t i = 0; i < count; i++) {
+    if (list[i].location.type != 1 || phc_device_check(list[i].location.id)) return cudaErrorInvalidDevice;
+    if (list[i].flags != 0 && list[i].flags != 3) return cudaErrorInvalidValue;
+  }
   return 0;
 }

@@ -25,5 +25,7 @@ cudaError_t phc_pool_free(void *pointer, void *stream, bool per_thread);
 bool phc_pool_release(void *pointer);  // false: no block of a pool
 cudaError_t phc_pool_attribute(phc_pool *pool, int attribute, void *value, bool set);
 cudaError_t phc_pool_trim(phc_pool *pool, size_t keep);
+// Checks a wish for access, which every device has anyway.
+cudaError_t phc_pool_access(const phc_pool *pool, const cudaMemAccessDesc *list, size_t count);
 
 #pragma GCC visibility pop

@@ -10,13 +10,13 @@
 #include <stdlib.h>
 
 // A created context is one more name for its device.
-static driver_context primaries[PHC_MAX_DEVICES];
+static driver_context primaries[PH_MAX_DEVICES];
 static phc_table *contexts;
 static __thread driver_context *stack[16];  // stack[depth - 1] is what the driver calls made current
 static __thread int depth;
 
 driver_context *driver_primary(int device) {
-  driver_context *c = &primaries[device % PHC_MAX_DEVICES];
+  driver_context *c = &primaries[device % PH_MAX_DEVICES];
   if (!c->primary) {
     *c = (driver_context){device, true};
     phc_table_set(&contexts, (uintptr_t)c, c);

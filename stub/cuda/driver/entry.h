@@ -1,10 +1,6 @@
 // What every file of libcuda begins with: how an entry point is written. The driver is the other face of cuda/core.
 #pragma once
-#include <string.h>
-#include "abi/cuda_abi.h"
-#include "abi/export.h"
-#include "cuda/core/context.h"
-#include "rank/rank.h"
+#include "cuda/core/entry.h"
 
 typedef uintptr_t CUdeviceptr;
 
@@ -14,10 +10,8 @@ CUresult driver_finish(cudaError_t error, enum ph_api api);
 cudaError_t driver_unsupported(const char *call);
 
 // What a call needs: nothing, a device (phc_ready), or a current context (driver_current).
-static inline cudaError_t nothing(void) { return 0; }
 cudaError_t driver_current(void);
 
-#define UNPACK(...) __VA_ARGS__
 #define ENTRY(name, api, needs, parameters, expression)        \
   PH_EXPORT CUresult name parameters {                         \
     ph_enter();                                                \
@@ -36,10 +30,3 @@ cudaError_t driver_current(void);
   PH_EXPORT CUresult name##suffix(UNPACK parameters) { return name##_any(true, UNPACK arguments); }
 // An older or newer name with the same interface.
 #define ALSO(name, other) PH_EXPORT extern __typeof__(name) other __attribute__((alias(#name)));
-
-static inline cudaError_t give(void *to, const void *value, size_t size) {
-  if (!to) return cudaErrorInvalidValue;
-  memcpy(to, value, size);
-  return 0;
-}
-#define GIVE(to, type, value) give((to), &(type){value}, sizeof(type))

@@ -16,7 +16,7 @@ ENTRY(cuMemPoolSetAttribute, GET_DEVICE, phc_ready, (phc_pool * pool, int attrib
       phc_pool_attribute(pool, attribute, value, true))
 ENTRY(cuMemPoolTrimTo, OTHER, phc_ready, (phc_pool * pool, size_t keep), phc_pool_trim(pool, keep))
 ENTRY(cuMemPoolSetAccess, OTHER, phc_ready, (phc_pool * pool, const cudaMemAccessDesc *list, size_t count),
-      !phc_pool_alive(pool) || (count && !list) ? cudaErrorInvalidValue : 0)
+      phc_pool_access(pool, list, count))
 STREAM(cuMemAllocAsync, _ptsz, MALLOC, (CUdeviceptr * address, size_t bytes, void *stream),
        (address, bytes, stream),
        phc_alloc_async((void **)address, bytes, stream, per_thread))

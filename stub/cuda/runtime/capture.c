@@ -4,29 +4,8 @@
 
 #include <stdlib.h>
 
-static cudaError_t is_capturing(void *stream, bool per_thread, int *status) {
-  phc_capture_info info;
-  if (!status) return cudaErrorInvalidValue;
-  cudaError_t error = phc_capture_status(stream, per_thread, &info);
-  if (!error) *status = info.status;
-  return error;
-}
-static cudaError_t capture_info(void *stream, bool per_thread, int *status, unsigned long long *id, phc_graph **graph,
-                                phc_node ***nodes, size_t *count) {
-  phc_capture_info info;
-  if (!status) return cudaErrorInvalidValue;
-  cudaError_t error = phc_capture_status(stream, per_thread, &info);
-  if (error) return error;
-  *status = info.status;
-  if (info.status != PHC_CAPTURE_ACTIVE) return 0;
-  if (id) *id = info.id;
-  if (graph) *graph = info.graph;
-  if (nodes) *nodes = info.deps;
-  if (count) *count = info.count;
-  return 0;
-}
 STREAM(cudaStreamIsCapturing, _ptsz, GET_DEVICE, (void *stream, int *status), (stream, status),
-       is_capturing(stream, per_thread, status))
+       phc_capture_ask(stream, per_thread, status, NULL, NULL, NULL, NULL))
 #define INFO                                                                                                     \
   (void *stream, int *status, unsigned long long *id, phc_graph **graph, phc_node ***nodes, size_t *count)
 #define INFO_EDGES                                                                                               \
@@ -36,14 +15,14 @@ STREAM(cudaStreamIsCapturing, _ptsz, GET_DEVICE, (void *stream, int *status), (s
 static cudaError_t no_edges(const void **edges) { return edges ? (*edges = NULL, 0) : 0; }
 #if PH_CUDA_MAJOR >= 13
 STREAM(cudaStreamGetCaptureInfo, _ptsz, GET_DEVICE, INFO_EDGES, WITH_EDGES,
-       (no_edges(edges), capture_info(stream, per_thread, status, id, graph, nodes, count)))
+       (no_edges(edges), phc_capture_ask(stream, per_thread, status, id, graph, nodes, count)))
 #else
 STREAM(cudaStreamGetCaptureInfo, _ptsz, GET_DEVICE, (void *stream, int *status, unsigned long long *id),
-       (stream, status, id), capture_info(stream, per_thread, status, id, NULL, NULL, NULL))
+       (stream, status, id), phc_capture_ask(stream, per_thread, status, id, NULL, NULL, NULL))
 STREAM(cudaStreamGetCaptureInfo_v2, _ptsz, GET_DEVICE, INFO, (stream, status, id, graph, nodes, count),
-       capture_info(stream, per_thread, status, id, graph, nodes, count))
+       phc_capture_ask(stream, per_thread, status, id, graph, nodes, count))
 STREAM(cudaStreamGetCaptureInfo_v3, _ptsz, GET_DEVICE, INFO_EDGES, WITH_EDGES,
-       (no_edges(edges), capture_info(stream, per_thread, status, id, graph, nodes, count)))
+       (no_edges(edges), phc_capture_ask(stream, per_thread, status, id, graph, nodes, count)))
 #endif
 ENTRY(cudaThreadExchangeStreamCaptureMode, GET_DEVICE, nothing, (int *mode), phc_capture_exchange_mode(mode))
 STREAM(cudaStreamBeginCapture, _ptsz, OTHER, (void *stream, int mode), (stream, mode),

@@ -5,11 +5,7 @@
 //
 // The numbers and codes follow NVIDIA's runtime as measured on an H200 (tests/cuda/semantics.py).
 #pragma once
-#include <string.h>
-#include "abi/cuda_abi.h"
-#include "abi/export.h"
-#include "cuda/core/context.h"
-#include "rank/rank.h"
+#include "cuda/core/entry.h"
 
 cudaError_t cudart_fail(cudaError_t error);  // keeps an error of a call that costs nothing
 // Charges the call and keeps its error for cudaGetLastError.
@@ -17,7 +13,6 @@ cudaError_t cudart_finish(cudaError_t error, enum ph_api api);
 // Tells the user that a call is not supported; returns `error`.
 cudaError_t cudart_unsupported(const char *call, cudaError_t error);
 
-#define UNPACK(...) __VA_ARGS__
 // An entry point that needs nothing (NEEDS_NOTHING), a device (phc_ready) or a context (phc_context).
 #define ENTRY(name, api, needs, parameters, expression)        \
   PH_EXPORT cudaError_t name parameters {                      \
@@ -39,11 +34,3 @@ cudaError_t cudart_unsupported(const char *call, cudaError_t error);
 #define STREAM(name, suffix, api, parameters, arguments, expression) \
   ENTRY2(name, suffix, api, parameters, expression)                  \
   TWINS(name, suffix, parameters, arguments)
-
-static inline cudaError_t nothing(void) { return 0; }
-static inline cudaError_t give(void *to, const void *value, size_t size) {
-  if (!to) return cudaErrorInvalidValue;
-  memcpy(to, value, size);
-  return 0;
-}
-#define GIVE(to, type, value) give((to), &(type){value}, sizeof(type))

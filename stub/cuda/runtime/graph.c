@@ -5,33 +5,14 @@
 
 #include <stdlib.h>
 
-static cudaError_t create(phc_graph **graph, unsigned flags) {
-  if (!graph || flags) return cudaErrorInvalidValue;
-  *graph = phc_graph_create();
-  return *graph ? 0 : cudaErrorMemoryAllocation;
-}
-ENTRY(cudaGraphCreate, OTHER, phc_ready, (phc_graph * *graph, unsigned flags), create(graph, flags))
+ENTRY(cudaGraphCreate, OTHER, phc_ready, (phc_graph * *graph, unsigned flags), phc_graph_make(graph, flags))
 ENTRY(cudaGraphDestroy, OTHER, phc_ready, (phc_graph * graph), phc_graph_destroy(graph))
 
 // ---------------------------------------------------------------- nodes
-// Lists of CUDA: `count` is the room on entry and what there is on return; without a list only the latter.
-static cudaError_t list_nodes(phc_graph *graph, phc_node **list, size_t *count, bool roots) {
-  if (!phc_graph_alive(graph) || !count) return cudaErrorInvalidValue;
-  size_t found = 0;
-  for (unsigned i = 0; i < graph->count; i++) {
-    if (roots && graph->nodes[i]->dep_count) continue;
-    if (list && found < *count) list[found] = graph->nodes[i];
-    found++;
-  }
-  if (list)
-    for (size_t i = found; i < *count; i++) list[i] = NULL;
-  if (!list || found < *count) *count = found;
-  return 0;
-}
 ENTRY(cudaGraphGetNodes, OTHER, phc_ready, (phc_graph * graph, phc_node **list, size_t *count),
-      list_nodes(graph, list, count, false))
+      phc_graph_list(graph, list, count, false))
 ENTRY(cudaGraphGetRootNodes, OTHER, phc_ready, (phc_graph * graph, phc_node **list, size_t *count),
-      list_nodes(graph, list, count, true))
+      phc_graph_list(graph, list, count, true))
 
 static cudaError_t list_deps(phc_node *node, phc_node **list, size_t *count) {
   if (!phc_node_alive(node) || !count) return cudaErrorInvalidValue;

@@ -3,14 +3,6 @@
 #include "cuda/core/context.h"
 #include "cuda/core/pool.h"
 
-static cudaError_t pool_access(phc_pool *pool, const cudaMemAccessDesc *list, size_t count) {
-  if (!phc_pool_alive(pool) || (count && !list)) return cudaErrorInvalidValue;
-  for (size_t i = 0; i < count; i++) {
-    if (list[i].location.type != 1 || phc_device_check(list[i].location.id)) return cudaErrorInvalidDevice;
-    if (list[i].flags != 0 && list[i].flags != 3) return cudaErrorInvalidValue;
-  }
-  return 0;
-}
 ENTRY(cudaDeviceGetDefaultMemPool, GET_DEVICE, phc_ready, (phc_pool * *pool, int device),
       phc_default_pool(pool, device))
 ENTRY(cudaDeviceGetMemPool, GET_DEVICE, phc_ready, (phc_pool * *pool, int device), phc_current_pool(pool, device))
@@ -24,7 +16,7 @@ ENTRY(cudaMemPoolSetAttribute, GET_DEVICE, phc_ready, (phc_pool * pool, int attr
       phc_pool_attribute(pool, attribute, value, true))
 ENTRY(cudaMemPoolTrimTo, OTHER, phc_context, (phc_pool * pool, size_t keep), phc_pool_trim(pool, keep))
 ENTRY(cudaMemPoolSetAccess, OTHER, phc_ready, (phc_pool * pool, const cudaMemAccessDesc *list, size_t count),
-      pool_access(pool, list, count))
+      phc_pool_access(pool, list, count))
 ENTRY(cudaMemPoolGetAccess, GET_DEVICE, phc_ready, (int *flags, phc_pool *pool, cudaMemLocation *location),
       phc_pool_alive(pool) && location ? GIVE(flags, int, 3) : cudaErrorInvalidValue)
 STREAM(cudaMallocAsync, _ptsz, MALLOC, (void **pointer, size_t bytes, void *stream), (pointer, bytes, stream),
