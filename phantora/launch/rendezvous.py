@@ -19,12 +19,15 @@ _VARIABLE = "TORCHELASTIC_USE_AGENT_STORE"
 
 def install(served_port: str) -> None:
     """`served_port`: of the store that has a process of its own."""
+
     def wrap(module: ModuleType) -> None:
         create = module._create_c10d_store
 
         def create_store(hostname: str, port: int, *args: Any, **kwargs: Any) -> Any:
+            if str(port) == served_port:  # first: a look at the environment would be charged as the script's own work
+                return create(hostname, port, *args, **kwargs)
             before = os.environ.get(_VARIABLE)
-            if before is None or str(port) == served_port:
+            if before is None:
                 return create(hostname, port, *args, **kwargs)
             os.environ[_VARIABLE] = "False"
             try:

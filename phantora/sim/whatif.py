@@ -63,9 +63,9 @@ def _degrade(text: str) -> Degrade:
     factor = _number(amount)
     if not equals or not links or factor is None or not 0 < factor <= 1 or bool(at) != bool(moment):
         raise PhantoraError(
-            f"--degrade {text}: write LINK=FACTOR, LINK=FACTOR@TIME or LINK=FACTOR@optimizerN; LINK is a name or a glob "
-            "(`phantora cluster show` lists them), FACTOR above 0 and at most 1, for example 'h0.nic0>*=0.5@optimizer2'. "
-            "A link that carries nothing hangs the job: give it a small factor"
+            f"--degrade {text}: write LINK=FACTOR, LINK=FACTOR@TIME or LINK=FACTOR@optimizerN; LINK is a name or a "
+            "glob (`phantora cluster show` lists them), FACTOR above 0 and at most 1, for example "
+            "'h0.nic0>*=0.5@optimizer2'. A link that carries nothing hangs the job: give it a small factor"
         )
     if not moment:
         return Degrade(links, factor)
@@ -106,5 +106,8 @@ def _time(text: str, where: str) -> int:
     match = re.fullmatch(r"([0-9.]+)(ns|us|ms|s)", text)
     value = _number(match[1]) if match else None
     if not match or value is None:
-        raise PhantoraError(f"{where}: {text!r} is no time; write optimizerN for when rank 0's GPU has done N optimizer steps, or a time of the run such as 250ms")
+        raise PhantoraError(
+            f"{where}: {text!r} is no time; write a time of the run such as 250ms, or optimizerN for when rank 0's GPU "
+            "has done N optimizer steps"
+        )
     return round(value * _NS[match[2]])

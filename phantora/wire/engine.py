@@ -236,7 +236,7 @@ FUNCTIONS = (
         ("double", "bandwidth"), ("int32_t", "name"), (_INTS, "members"), ("int", "count"),
     ), "`members`: ranks that can put traffic on it; none: all. Links are numbered from 0"),
     Function("phe_change_link", "void", (("int", "link"), ("int64_t", "time"), ("double", "bandwidth"))),
-    Function("phe_set_mark", "void", (("const char *", "prefix"),), "of names of rank 0's annotations whose ends count"),
+    Function("phe_set_mark", "void", (("const char *", "prefix"),), "rank 0's annotations of such names end at marks"),
     Function("phe_change_link_at_mark", "void", (("int", "link"), ("int", "mark"), ("double", "bandwidth"))),
     Function("phe_background", "void", ((_INTS, "links"), ("int", "hops"), ("double", "rate")), "endless traffic"),
     Function("phe_straggler", "void", (_RANK, ("double", "factor")), "its kernels take so many times as long"),

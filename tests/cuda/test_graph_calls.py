@@ -175,9 +175,14 @@ def test_the_graph_knows_nodes_and_dependencies(stub_set: StubSet, tmp_path: Pat
         count.value = 1
         arguments = (c_void_p(nodes[2]), one, *([None] if g.major >= 13 else []), byref(count))
         assert c.rt.cudaGraphNodeGetDependencies(*arguments) == 0
+        before = one[0]
+        arguments = (c_void_p(nodes[1]), one, *([None] if g.major >= 13 else []), byref(count))
+        assert c.rt.cudaGraphNodeGetDependentNodes(*arguments) == 0 and count.value == 1 and one[0] == nodes[2]
+        assert c.rt.cudaGraphNodeGetDependentNodes(c_void_p(nodes[2]), None, *arguments[2:]) == 0 and count.value == 0
+        assert c.rt.cudaGraphNodeGetDependentNodes(None, *arguments[1:]) == 1
         assert c.rt.cudaGraphDebugDotPrint(graph, str(dot).encode(), 0) == 0
         assert c.rt.cudaGraphDestroy(graph) == 0 and c.rt.cudaGraphDestroy(graph) != 0
-        return len(nodes), roots.value, one[0] == nodes[1]
+        return len(nodes), roots.value, before == nodes[1]
 
     assert connected(stub_set, program).value == (3, 1, True)
     assert dot.read_text().count("->") == 2 and "probe" in dot.read_text()

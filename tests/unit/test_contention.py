@@ -278,8 +278,8 @@ def test_sleepers_are_released_with_traffic_on_shared_links(engine_library: Path
 
 
 def test_a_link_degrades_when_the_gpu_of_rank_0_reaches_the_mark(engine_library: Path) -> None:
-    """The host is at the mark at 20, the GPU has done the kernel before it at 150. The transfer has moved 500 bytes by then,
-    the other 500 go at 5."""
+    """The host is at the mark at 20; the GPU has done the kernel before it at 150. The transfer has moved 500 bytes by
+    then, the other 500 go at 5."""
     bench = Net({"spine": (CAP, ())}, transfers={(0, 1): ("spine",)}).bench(engine_library, 2)
     bench.engine.set_mark("Optimizer.step#")
     bench.engine.change_link_at_mark(0, 1, CAP / 2)

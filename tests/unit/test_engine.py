@@ -255,10 +255,10 @@ def test_kernels_beside_a_collective_are_slower(make: Callable[[int], Bench]) ->
     assert [row["end"] for row in bench.rows() if row["kind"] == "KERNEL"] == [150, 150]  # 50 of it at half speed
 
 
-def test_blocked_host_resumes_while_a_collective_spins(make: Callable[[int], Bench]) -> None:
-    """Rank 0 waits for its compute stream; its collective waits for rank 1, which is far ahead in time."""
+def one_collective_waits(make: Callable[[int], Bench]) -> Bench:
+    """Rank 0 waits for its compute stream beside a collective that rank 1, which could still arrive, has not called."""
     bench = make(2)
-    zero, one_ = bench.ranks
+    zero = bench.ranks[0]
     for index, rank in enumerate(bench.ranks):
         rank.communicator(1, 2, index)
         rank.stream(8, priority=-1)
@@ -266,7 +266,14 @@ def test_blocked_host_resumes_while_a_collective_spins(make: Callable[[int], Ben
     zero.kernel("k:100", at=0)
     zero.ask("sync", "STREAM_SYNC", stream=0)
     bench.run()
-    assert zero.answer("sync") is None  # rank 1 could still arrive before 100
+    assert zero.answer("sync") is None
+    return bench
+
+
+def test_blocked_host_resumes_while_a_collective_spins(make: Callable[[int], Bench]) -> None:
+    """Rank 0 waits for its compute stream; its collective waits for rank 1, which is far ahead in time."""
+    bench = one_collective_waits(make)
+    zero, one_ = bench.ranks
     one_.kernel("z:1", at=5000)
     bench.run()
     assert zero.answer("sync") == (0, 100)
@@ -402,16 +409,8 @@ def test_exchange_returns_all_parts_in_order(make: Callable[[int], Bench]) -> No
 
 def test_asleep_ranks_are_released_and_moved_forward(make: Callable[[int], Bench]) -> None:
     """Rank 1 sleeps outside CUDA for something that rank 0 does after its wait."""
-    bench = make(2)
+    bench = one_collective_waits(make)
     zero, one_ = bench.ranks
-    for index, rank in enumerate(bench.ranks):
-        rank.communicator(1, 2, index)
-        rank.stream(8, priority=-1)
-    zero.collective(1, 40, stream=8, at=0)
-    zero.kernel("k:100", at=0)
-    zero.ask("sync", "STREAM_SYNC", stream=0)
-    bench.run()
-    assert zero.answer("sync") is None
     assert bench.engine.release_sleepers([1])
     assert zero.answer("sync") == (0, 100)
     assert int(one_.control["floor"][0]) == 100

@@ -30,7 +30,8 @@ def test_texts_become_changes() -> None:
 
 @pytest.mark.parametrize(
     ("option", "text"),
-    [(0, text) for text in ("x", "=0.5", "x=0", "x=2", "x=fast", "x=0.5@", "x=0.5@soon", "x=0.5@step3", "x=0.5@optimizer0")]
+    [(0, text) for text in ("x", "=0.5", "x=0", "x=2", "x=fast", "x=0.5@", "x=0.5@soon", "x=0.5@step3")]
+    + [(0, "x=0.5@optimizer0")]
     + [(1, text) for text in ("3:1.2", "rank=x:1", "rank=1:0", "rank=1")]
     + [(2, text) for text in ("0-8=1GB/s", "0->8", "0->8=0GB/s", "0->8=fast", "a->b=1GB/s")],
 )

@@ -35,8 +35,9 @@ class Shim:
     module: str
     """The module after whose import `apply` is called."""
     guarded: str | Callable[[ModuleType, Callable[..., None]], None]
-    """The function of `module` without which the change does not matter: it fails in an unknown version. Or what
-    makes the given function, which fails, stand before each use of what the change is about."""
+    """The function of `module`, or ``Class.method``, without which the change does not matter: it fails in an unknown
+    version, and so does the import where there is none of this name. Or what makes the given function, which fails,
+    stand before each use of what the change is about."""
     apply: Callable[[ModuleType, Routing], None]
     does: str = "routes tokens to experts"
     remedy: str = f"leave its routing as it is, by zeros, with {OPTION} {FRAMEWORK}"
@@ -66,9 +67,11 @@ class Shim:
         if callable(self.guarded):
             self.guarded(module, refuse)
             return
-        owner, _, function = self.guarded.partition(".")
+        owner, _, function = self.guarded.rpartition(".")
         try:
-            setattr(getattr(module, owner), function, refuse)
+            holder = getattr(module, owner) if owner else module
+            getattr(holder, function)
+            setattr(holder, function, refuse)
         except AttributeError:
             raise PhantoraError(message) from None
 

@@ -287,7 +287,7 @@ void Device::update_rates() {
     item.updated = now_;
     running_.push_back(&item);
   }
-  share_device(running_, beside);
+  if (!running_.empty()) share_device(running_, beside);
   for (Item *item : running_) {
     if (item->rate <= 0 || item->begun) continue;
     item->begun = true;

@@ -20,6 +20,24 @@ static cudaError_t list_deps(phc_node *node, phc_node **list, size_t *count) {
   if (!list || node->dep_count < *count) *count = node->dep_count;
   return 0;
 }
+// The nodes that come right after `node`.
+static cudaError_t list_dependents(phc_node *node, phc_node **list, size_t *count) {
+  if (!phc_node_alive(node) || !count) return cudaErrorInvalidValue;
+  size_t found = 0;
+  for (unsigned i = node->index + 1; i < node->graph->count; i++) {
+    phc_node *other = node->graph->nodes[i];
+    for (unsigned d = 0; d < other->dep_count; d++) {
+      if (other->deps[d] != node->index) continue;
+      if (list && found < *count) list[found] = other;
+      found++;
+      break;
+    }
+  }
+  if (list)
+    for (size_t i = found; i < *count; i++) list[i] = NULL;
+  if (!list || found < *count) *count = found;
+  return 0;
+}
 static cudaError_t list_edges(phc_graph *graph, phc_node **from, phc_node **to, size_t *count) {
   if (!phc_graph_alive(graph) || !count || !from != !to) return cudaErrorInvalidValue;
   size_t found = 0;
@@ -35,6 +53,8 @@ static cudaError_t list_edges(phc_graph *graph, phc_node **from, phc_node **to, 
 #if PH_CUDA_MAJOR >= 13
 ENTRY(cudaGraphNodeGetDependencies, OTHER, phc_ready, (phc_node * node, phc_node **list, void *edges, size_t *count),
       ((void)edges, list_deps(node, list, count)))
+ENTRY(cudaGraphNodeGetDependentNodes, OTHER, phc_ready, (phc_node * node, phc_node **list, void *edges, size_t *count),
+      ((void)edges, list_dependents(node, list, count)))
 ENTRY(cudaGraphGetEdges, OTHER, phc_ready,
       (phc_graph * graph, phc_node **from, phc_node **to, void *edges, size_t *count),
       ((void)edges, list_edges(graph, from, to, count)))
@@ -43,6 +63,11 @@ ENTRY(cudaGraphNodeGetDependencies, OTHER, phc_ready, (phc_node * node, phc_node
       list_deps(node, list, count))
 ENTRY(cudaGraphNodeGetDependencies_v2, OTHER, phc_ready,
       (phc_node * node, phc_node **list, void *edges, size_t *count), ((void)edges, list_deps(node, list, count)))
+ENTRY(cudaGraphNodeGetDependentNodes, OTHER, phc_ready, (phc_node * node, phc_node **list, size_t *count),
+      list_dependents(node, list, count))
+ENTRY(cudaGraphNodeGetDependentNodes_v2, OTHER, phc_ready,
+      (phc_node * node, phc_node **list, void *edges, size_t *count),
+      ((void)edges, list_dependents(node, list, count)))
 ENTRY(cudaGraphGetEdges, OTHER, phc_ready, (phc_graph * graph, phc_node **from, phc_node **to, size_t *count),
       list_edges(graph, from, to, count))
 ENTRY(cudaGraphGetEdges_v2, OTHER, phc_ready,

@@ -54,7 +54,7 @@ REFUSED_CALLS(REFUSED_CALL)
   X(cudaGraphMemcpyNodeGetParams) X(cudaGraphMemcpyNodeSetParams) X(cudaGraphMemcpyNodeSetParams1D) \
   X(cudaGraphMemcpyNodeSetParamsFromSymbol) X(cudaGraphMemcpyNodeSetParamsToSymbol) \
   X(cudaGraphMemsetNodeGetParams) X(cudaGraphMemsetNodeSetParams) X(cudaGraphNodeFindInClone) \
-  X(cudaGraphNodeGetDependentNodes) X(cudaGraphNodeGetDependentNodes_v2) X(cudaGraphNodeGetEnabled) \
+  X(cudaGraphNodeGetEnabled) \
   X(cudaGraphNodeSetEnabled) X(cudaGraphNodeSetParams) X(cudaGraphRemoveDependencies) \
   X(cudaGraphRemoveDependencies_v2) X(cudaLaunchCooperativeKernelMultiDevice) X(cudaLibraryGetManaged) \
   X(cudaLibraryGetUnifiedFunction) X(cudaLogsCurrent) X(cudaLogsDumpToFile) X(cudaLogsDumpToMemory) \

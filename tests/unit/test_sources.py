@@ -1,0 +1,78 @@
+"""What a comment names as its source is in the repository, or is named here as somebody else's."""
+
+from __future__ import annotations
+
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("phantora", "stub", "benchmarks", "samples", "tests", "docs")
+SUFFIXES = "py|c|cpp|cu|h|toml|jsonl|json|md|parquet|js|html|xz|npz|arrow|svg|png|txt|yml"
+NAMED = re.compile(rf"(?<![\w/{{}}<>.$*-])((?:[\w.*-]+/)*[\w*][\w.*-]*\.(?:{SUFFIXES}))(?![\w(*/])")
+
+# Files of other projects: torch, CUDA and its libraries, NCCL, FlashAttention.
+THEIRS = {
+    "ATen/ATen.h", "ATen/native/cuda/EmbeddingBackwardKernel.cu", "ATen/native/cuda/Sort.cu", "SortStable.cu",
+    "ATen/native/cuda/TensorTopK.cu", "PERFORMANCE.md", "ProcessGroupNCCL.cpp", "cublas_api.h", "cuda_runtime_api.h",
+    "cudnn/RNN.cpp", "cudnn_adv.h", "cudnn_cnn.h", "cudnn_graph.h", "cudnn_ops.h", "dlfcn.h", "nccl.h", "topo.h",
+    "flash_attn/src/static_switch.h", "Node.js",
+}  # fmt: skip
+# Files that a build makes, and those of examples, which a command shown beside them writes or a user has.
+MADE = {"phantora_wire.h", "phantora_engine.h", "triton.jsonl", "triton_ir.xz"}
+EXAMPLES = {
+    "a.arrow", "after.arrow", "b.arrow", "before.arrow", "beside.jsonl", "cluster.svg", "company.jsonl", "gaps.jsonl",
+    "graphs.jsonl", "h200.arrow", "host.toml", "interference.jsonl", "lab.toml", "mine.parquet", "mine.toml",
+    "missing.jsonl", "nccl4.jsonl", "other.arrow", "phantora/cost/families/rope.py", "real.jsonl", "run.arrow", "run.json",
+    "simulated.jsonl", "spawn.py", "train.py", "train.toml", "traces/*.json",
+}  # fmt: skip
+PLACEHOLDER = re.compile(r"\b[A-Z][A-Z_]{2,}\b")  # FILE.jsonl, benchmarks/data/predictions/NAME.jsonl
+
+
+def texts(path: Path) -> Iterator[tuple[int, str]]:
+    """Lines, and the comments and docstrings that begin there; of prose and data files every line."""
+    text = path.read_text()
+    if path.suffix in (".md", ".toml"):
+        yield from enumerate(text.splitlines(), 1)
+    elif path.suffix == ".py":
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and token.string.startswith('"""')):
+                yield token.start[0], token.string
+    else:
+        for found in re.finditer(r"//[^\n]*|/\*.*?\*/", text, re.DOTALL):
+            yield text.count("\n", 0, found.start()) + 1, found[0]
+
+
+def cited() -> Iterator[tuple[Path, int, str]]:
+    files = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.is_file()]
+    for path in [*files, *ROOT.glob("*.md")]:
+        if path.suffix in (".py", ".c", ".h", ".cpp", ".toml", ".md") and "node_modules" not in path.parts:
+            for line, text in texts(path):
+                yield from ((path, line, name) for name in NAMED.findall(text))
+
+
+def exists(name: str, beside: Path, known: list[str]) -> bool:
+    if name.startswith("../"):
+        return (beside.parent / name).resolve().exists()
+    return any(path == name or path.endswith("/" + name) or fnmatch(path, "*" + name) for path in known)
+
+
+def test_files_that_comments_cite_are_here() -> None:
+    known = [str(path.relative_to(ROOT)) for path in ROOT.rglob("*") if path.is_file() and ".git" not in path.parts]
+    others = THEIRS | MADE | EXAMPLES
+    found, missing = 0, []
+    for path, line, name in cited():
+        found += 1
+        if not (name in others or PLACEHOLDER.search(name) or exists(name, path, known)):
+            missing.append(f"{path.relative_to(ROOT)}:{line} {name}")
+    assert missing == [] and found > 500
+
+
+def test_the_names_of_others_are_cited() -> None:
+    """The lists above hold nothing that no comment names any more."""
+    names = {name for path, _, name in cited() if path != Path(__file__)}
+    assert sorted((THEIRS | MADE | EXAMPLES) - names) == []
+
