@@ -70,6 +70,7 @@ def analyze(
 
 
 def filters(ranks: str | None, steps: str | None, stretch: str | None) -> Filters:
+    """What the options ``--ranks``, ``--steps`` and ``--time`` ask for. Raises PhantoraError."""
     from phantora.trace.analysis.analyze import Filters
 
     if stretch and steps:

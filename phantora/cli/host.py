@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 
 def host_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The option ``--host``; `default` is said in its help."""
     return click.option(
         "--host",
         metavar="NAME|FILE|FACTOR",

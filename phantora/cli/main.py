@@ -28,6 +28,7 @@ INTERNAL_ERROR = 70  # EX_SOFTWARE
 
 
 def version() -> str:
+    """Of the installed package."""
     try:
         return metadata.version("phantora")
     except metadata.PackageNotFoundError:  # run from a checkout
@@ -35,6 +36,8 @@ def version() -> str:
 
 
 class Verbs(click.Group):
+    """The verbs, each loaded when it is used."""
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [verb for verb, module in VERBS.items() if importlib.util.find_spec(module)]
 

@@ -70,6 +70,7 @@ def _packed(workspaces: Workspaces) -> np.ndarray[Any, np.dtype[np.void]]:
 
 
 def create_session(cluster: Cluster, settings: Settings, workspaces: Workspaces | None) -> Session:
+    """The shared memory of a run, for all its ranks."""
     return Session.create(
         settings.hosts * settings.ranks_per_host,
         settings.ranks_per_host,

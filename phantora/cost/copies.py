@@ -22,6 +22,7 @@ HOST_BANDWIDTH = 12e9
 
 
 def copy_ns(machine: Machine, kind: str, size: int) -> float:
+    """ns of a copy of `size` bytes; `kind` is ``d2d``, ``p2p`` or ``h2d``/``d2h`` with ``_pinned`` or ``_pageable``."""
     gpu = machine.gpu
     if kind in ("h2d_pinned", "d2h_pinned"):
         return LATENCY_NS + size / (gpu.pcie_bandwidth * PCIE_SHARE) * 1e9
@@ -43,4 +44,5 @@ def in_pages(size: int) -> bool:
 
 
 def memset_ns(machine: Machine, size: int) -> float:
+    """ns of a fill of `size` bytes."""
     return machine.memory_ns(float(size), MEMSET_SHARE)

@@ -13,6 +13,7 @@ Shape = tuple[int, ...]
 
 
 def gemm(m: int, n: int, k: int, batch: int = 1) -> float:
+    """FLOPs of `batch` products of m x k by k x n."""
     return 2.0 * batch * m * n * k
 
 
@@ -48,6 +49,7 @@ def _swap(shape: Shape) -> Shape:
 
 
 def attention(batch: int, heads: int, queries: int, keys: int, head: int, value_head: int) -> float:
+    """FLOPs of the scores and of the sums of values; all lengths are elements, without a mask."""
     return gemm(queries, keys, head, batch * heads) + gemm(queries, value_head, keys, batch * heads)
 
 

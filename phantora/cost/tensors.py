@@ -48,6 +48,7 @@ def item_bytes(dtype: str) -> int:
 
 
 def numel(shape: Iterable[int]) -> int:
+    """Elements of a tensor of this shape."""
     return prod(shape)
 
 
@@ -69,6 +70,7 @@ def traffic(tensor: TensorSpec) -> int:
 
 
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides in elements, of a dense tensor."""
     strides: list[int] = []
     step = 1
     for extent in reversed(shape):
@@ -124,6 +126,7 @@ def broadcast(shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def tensor_at(args: tuple[Any, ...], index: int) -> TensorSpec | None:
+    """The argument at `index` if it is a tensor."""
     value = args[index] if 0 <= index < len(args) else None
     return value if isinstance(value, TensorSpec) else None
 

@@ -113,6 +113,7 @@ _installed: Installed | None = None
 
 
 def installed() -> bool:
+    """Does Python see virtual time in this process?"""
     return _installed is not None
 
 

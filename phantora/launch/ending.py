@@ -124,6 +124,7 @@ class Signals:
 
 @contextmanager
 def signals_received() -> Iterator[Signals]:
+    """Within it signals that end a run are noted instead; they wake who selects on `Signals`."""
     read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signals = Signals(read, write)
     old = {number: signal.signal(number, signals.handler) for number in _HANDLED}

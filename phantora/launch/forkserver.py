@@ -47,6 +47,8 @@ BOOTSTRAP = (
 
 
 class ForkServer:
+    """The process that imports torch once and forks the ranks; it does what comes over `link`."""
+
     def __init__(self, link: socket.socket, environment: dict[str, str]) -> None:
         self._link = link
         self._environment = environment
@@ -287,6 +289,7 @@ def _host_store(port: int, answer: int) -> NoReturn:
 
 
 def main(parent: int, fd: int) -> None:
+    """Serves what comes over socket `fd`, until it closes or the process `parent` ends."""
     process.die_with_parent(parent)
     environment = dict(os.environ)
     ForkServer(socket.socket(fileno=fd), environment).serve()

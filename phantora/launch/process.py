@@ -37,6 +37,7 @@ def single_arena() -> None:
 
 
 def release_free_memory() -> None:
+    """Gives what malloc keeps back to the system."""
     _libc.malloc_trim(0)
 
 
@@ -51,6 +52,7 @@ def at_exit(function: Any) -> None:
 
 
 def thread_count() -> int:
+    """Threads of this process."""
     return len(os.listdir("/proc/self/task"))
 
 
@@ -105,6 +107,7 @@ def kill_descendants() -> None:
 
 
 def signal_name(number: int) -> str:
+    """``SIGTERM``, or ``signal 99`` for one without a name."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -38,6 +38,7 @@ def wanted(name: str, *args: Any, compute: str = "", backward: bool = False) -> 
 
 
 def flash(b: int, s: int, h: int, kv: int, d: int, causal: bool, dropout: float = 0.0) -> Iterator[Wanted]:
+    """Forward and backward: batch, tokens, heads, heads of keys and values, elements of a head."""
     q, k = tensor(b, s, h, d), tensor(b, s, kv, d)
     lse = tensor(b, h, s, dtype="float32")
     state, unused = tensor(2, dtype="uint64"), tensor(dtype="uint64")
@@ -50,6 +51,7 @@ def flash(b: int, s: int, h: int, kv: int, d: int, causal: bool, dropout: float 
 
 
 def cudnn(b: int, s: int, h: int, kv: int, d: int, causal: bool, dropout: float = 0.0) -> Iterator[Wanted]:
+    """As :func:`flash`, of cuDNN."""
     seed = tensor(dtype="int64")
     q, k = heads(b, s, h, d), heads(b, s, kv, d)
     lse = tensor(b, h, s, 1, dtype="float32")
@@ -220,6 +222,7 @@ def optimizers(shapes: Sequence[tuple[int, ...]], dtype: str, states: bool = Tru
 
 
 def list_copies(shapes: Sequence[tuple[int, ...]]) -> Iterator[Wanted]:
+    """Copies between lists of float32 and bfloat16 tensors of these shapes, and their concatenation."""
     wide = tuple(tensor(prod(shape), dtype="float32") for shape in shapes)
     flat = tuple(tensor(prod(shape)) for shape in shapes)
     for target, source in ((flat, wide), (wide, flat), (wide, wide), (flat, flat)):
@@ -260,6 +263,7 @@ def rotary(b: int, s: int, h: int, d: int) -> Iterator[Wanted]:
 
 
 def softmaxes(rows: int, width: int, dtype: str) -> Iterator[Wanted]:
+    """Softmax and its logarithm along rows, and their gradients."""
     x = tensor(rows, width, dtype=dtype)
     for name in ("aten::_log_softmax", "aten::_softmax"):
         yield wanted(name, x, 1, False)
@@ -267,6 +271,7 @@ def softmaxes(rows: int, width: int, dtype: str) -> Iterator[Wanted]:
 
 
 def reductions(rows: int, width: int, dtype: str) -> Iterator[Wanted]:
+    """Sums, means and maxima along rows, columns and of all elements."""
     x, flat = tensor(rows, width, dtype=dtype), tensor(rows * width, dtype=dtype)
     yield wanted("aten::sum.dim_IntList", x, (0,), True)
     yield wanted("aten::sum.dim_IntList", x, (-1,), False)

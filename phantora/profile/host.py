@@ -30,6 +30,8 @@ ONE_THREAD = ("python", "nn.Identity", "view", "add")
 
 @dataclass(frozen=True)
 class Row:
+    """One row of the probe."""
+
     kind: str
     elapsed: Sequence[float]
     """ns per call, by round."""
@@ -106,6 +108,7 @@ def run_probe(stubbed: bool, rounds: int = host_probe.ROUNDS, keep: Path | None 
 
 
 def read_probe(text: str) -> Probe:
+    """What the probe printed, as JSON lines."""
     lines = [json.loads(line) for line in text.splitlines()]
     machine = next(line["machine"] for line in lines if "machine" in line)
     return Probe(machine, {row["name"]: Row(row["kind"], row["ns"], row["cpu_ns"]) for row in lines if "ns" in row})
@@ -173,6 +176,7 @@ def driver_costs(stubbed: Probe, real: Probe) -> dict[str, int]:
 
 
 def cpu_of(machine: Mapping[str, Any]) -> str:
+    """Model, clock and cores of a machine that the probe describes."""
     clock = f", {machine['mhz'][-1] / 1e3:.2f} GHz" if machine.get("mhz") else ""
     return f"{machine['cpu']}{clock}, {machine['cores']} cores"
 

@@ -30,6 +30,8 @@ WARM = 2  # calls before a round's clock starts
 
 @dataclass(frozen=True)
 class Row:
+    """Something to be timed."""
+
     name: str
     kind: str
     """``cpu``: counts for the factor between hosts. ``step``: a training step or part of one; counts too. ``driver``:
@@ -60,6 +62,8 @@ class Block(nn.Module):
 
 
 class Double(torch.autograd.Function):
+    """An autograd function written in Python."""
+
     @staticmethod
     def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
         return x * 2
@@ -70,6 +74,8 @@ class Double(torch.autograd.Function):
 
 
 class Point:
+    """An object for :func:`python` to work on."""
+
     def __init__(self, x: int) -> None:
         self.x, self.names = x, {"a": x, "b": 2}
 
@@ -78,12 +84,14 @@ class Point:
 
 
 def python() -> None:
+    """Work of Python alone."""
     points = [Point(i) for i in range(20)]
     sorted(points, key=lambda p: -p.x)
     " ".join(f"{p.moved(i).x:d}" for i, p in enumerate(points))
 
 
 def plain_rows() -> list[Row]:
+    """Operators and views on small tensors, and what Python adds."""
     x = torch.randn(64, 64, device="cuda")
     h, index = x.bfloat16(), torch.randint(0, 64, (64,), device="cuda")
     nothing = nn.Identity()
@@ -106,6 +114,7 @@ def plain_rows() -> list[Row]:
 
 
 def library_rows() -> list[Row]:
+    """What a CUDA call costs: launches, events, copies, products."""
     h, f = torch.randn(64, 64, device="cuda", dtype=torch.bfloat16), torch.randn(64, 64, device="cuda")
     event, side = torch.cuda.Event(), torch.cuda.Stream()
     pinned = torch.empty(64, 64, pin_memory=True)
@@ -127,6 +136,7 @@ def library_rows() -> list[Row]:
 
 
 def autograd_rows() -> list[Row]:
+    """Forward and backward passes of twenty operators, and of fifty leaves."""
     x = torch.randn(64, 64, device="cuda", dtype=torch.bfloat16)
     w = torch.randn(64, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
 
@@ -153,6 +163,7 @@ def autograd_rows() -> list[Row]:
 
 
 def list_rows() -> list[Row]:
+    """Operators on lists of tensors, and optimizers."""
     params = [nn.Parameter(torch.randn(64, 64, device="cuda")) for _ in range(20)]
     for p in params:
         p.grad = torch.randn_like(p)
@@ -167,6 +178,7 @@ def list_rows() -> list[Row]:
 
 
 def step(model: nn.Module, x: torch.Tensor, optimizer: torch.optim.Optimizer) -> Callable[[], None]:
+    """A training step of `model` on `x`, as a call."""
     def call() -> None:
         model(x).float().mean().backward()
         optimizer.step()
@@ -257,6 +269,7 @@ def machine() -> dict[str, object]:
 
 
 def main() -> None:
+    """Times all rows and writes them to the file named first; ends with `NO_GPU` where there is none."""
     if not torch.cuda.is_available():
         sys.exit(NO_GPU)
     rounds = int(sys.argv[2]) if len(sys.argv) > 2 else ROUNDS

@@ -110,6 +110,7 @@ class Call:
 
 
 def dtype_of(name: str) -> torch.dtype:
+    """torch's own. Raises Unbuildable if this torch has none of that name."""
     found = _DTYPES.get(name)
     if found is None:
         raise Unbuildable(f"this torch has no dtype {name}")

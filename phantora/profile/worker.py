@@ -17,6 +17,7 @@ import orjson
 
 
 def main() -> int:
+    """Measures what comes as JSON lines on standard input, answers on standard output; returns the exit status."""
     # Whatever libraries print must not come between our lines.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

@@ -102,6 +102,7 @@ def _beside_results(run: Callable[[], object]) -> int:
 
 
 def main() -> None:
+    """Measures the operators of the file named first into the one named second."""
     source, target = map(Path, sys.argv[1:])
     with open(target, "w") as results:
         _measure(read_wanted(source), lambda line: print(orjson.dumps(line).decode(), file=results, flush=True))

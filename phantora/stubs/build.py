@@ -128,6 +128,7 @@ def file_name(soname: str) -> str:
 
 
 def cache_directory() -> Path:
+    """Where compiled stubs and measured tables of this user lie."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "phantora"
 
 

@@ -58,6 +58,7 @@ class Library:
 
 
 def stem(soname: str) -> str:
+    """``libcudart`` of ``libcudart.so.13``."""
     return soname.split(".so")[0]
 
 

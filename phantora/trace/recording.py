@@ -68,6 +68,7 @@ def _differences(column: npt.NDArray[Any]) -> bytes:
 
 
 def encode(rank: int, records: Records) -> Chunk:
+    """One rank's records, packed."""
     kinds = np.ascontiguousarray(records["kind"])
     numbers, texts = records[_order(kinds)], records[kinds == _BLOB]
     parts = [kinds.tobytes(), _differences(records["time"][kinds != _BLOB])]

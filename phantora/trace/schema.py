@@ -143,4 +143,5 @@ class Tables:
 
 
 def arrow_schema(metadata: RunMetadata) -> pa.Schema:
+    """Columns of the log, with the run's metadata."""
     return pa.schema(list(_FIELDS), metadata={METADATA_KEY: metadata.to_json().encode()})

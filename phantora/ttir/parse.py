@@ -38,6 +38,8 @@ class Type:
 
 @dataclass
 class Block:
+    """Operations in order, up to a branch; `arguments` are values that a branch hands over."""
+
     name: str
     arguments: list[str]
     operations: list[Operation] = field(default_factory=list)
@@ -66,6 +68,8 @@ class Operation:
 
 @dataclass
 class Function:
+    """A kernel."""
+
     name: str
     arguments: list[str]
     types: list[Type]

@@ -522,6 +522,7 @@ class Walker:
 
 
 def integers_add(a: Value, b: Value) -> Value:
+    """Their sum, unknown if one is."""
     return UNKNOWN if a is UNKNOWN or b is UNKNOWN else plain(np.add(a, b))
 
 

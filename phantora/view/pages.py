@@ -40,6 +40,7 @@ def report_page(report: Report, served: dict[str, Any] | None = None) -> str:
 
 
 def diff_page(difference: Difference, served: dict[str, Any] | None = None) -> str:
+    """The page of a comparison; `served` says what a local server gives besides."""
     data = {"difference": difference_data(difference), "headline": headline(difference), "served": served}
     return _assemble("diff.html", f"{difference.path_a} and {difference.path_b}", data)
 
@@ -50,6 +51,7 @@ def perfetto_page(title: str, served: dict[str, Any]) -> str:
 
 
 def write_page(path: str, text: str) -> None:
+    """Raises PhantoraError if the file cannot be written."""
     try:
         Path(path).write_text(text, encoding="utf-8")
     except OSError as error:

@@ -107,6 +107,8 @@ class Site:
 
 
 class Server(ThreadingHTTPServer):
+    """Gives a site's pages on the local address; one thread a request."""
+
     daemon_threads = True
 
     def __init__(self, site: Site, port: int = 0) -> None:

@@ -63,6 +63,7 @@ def dtype(struct: Struct, known: Iterable[Struct] = ()) -> np.dtype[np.void]:
 
 
 def c_field(ctype: str, name: str, count: int, meaning: str) -> str:
+    """A field of a struct in C, an array if `count` is above 1."""
     array = f"[{count}]" if count > 1 else ""
     return f"{ctype} {name}{array};" + (f"  // {meaning}" if meaning else "")
 
@@ -75,4 +76,5 @@ def c_struct(struct: Struct, size: int) -> list[str]:
 
 
 def size_check(name: str, size: int) -> str:
+    """A line of C that does not compile if the struct has not `size` bytes."""
     return f'PH_STATIC_ASSERT(sizeof({name}) == {size}, "{name}");'

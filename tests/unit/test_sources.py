@@ -26,8 +26,8 @@ MADE = {"phantora_wire.h", "phantora_engine.h", "triton.jsonl", "triton_ir.xz"}
 EXAMPLES = {
     "a.arrow", "after.arrow", "b.arrow", "before.arrow", "beside.jsonl", "cluster.svg", "company.jsonl", "gaps.jsonl",
     "graphs.jsonl", "h200.arrow", "host.toml", "interference.jsonl", "lab.toml", "mine.parquet", "mine.toml",
-    "missing.jsonl", "nccl4.jsonl", "other.arrow", "phantora/cost/families/rope.py", "real.jsonl", "run.arrow", "run.json",
-    "simulated.jsonl", "spawn.py", "train.py", "train.toml", "traces/*.json",
+    "missing.jsonl", "nccl4.jsonl", "other.arrow", "phantora/cost/families/rope.py", "real.jsonl", "run.arrow",
+    "run.json", "simulated.jsonl", "spawn.py", "train.py", "train.toml", "traces/*.json",
 }  # fmt: skip
 PLACEHOLDER = re.compile(r"\b[A-Z][A-Z_]{2,}\b")  # FILE.jsonl, benchmarks/data/predictions/NAME.jsonl
 
@@ -49,7 +49,7 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
 def cited() -> Iterator[tuple[Path, int, str]]:
     files = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.is_file()]
     for path in [*files, *ROOT.glob("*.md")]:
-        if path.suffix in (".py", ".c", ".h", ".cpp", ".toml", ".md") and "node_modules" not in path.parts:
+        if path.suffix in (".py", ".c", ".h", ".cpp", ".toml", ".md"):
             for line, text in texts(path):
                 yield from ((path, line, name) for name in NAMED.findall(text))
 

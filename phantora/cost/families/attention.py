@@ -28,6 +28,8 @@ DROPOUT_NS = 800.0
 
 @dataclass(frozen=True)
 class Attention:
+    """One call: heads and elements are counts, of one sequence of the batch."""
+
     kind: str  # flash, efficient, cudnn, flex
     backward: bool
     batch: int

@@ -77,6 +77,7 @@ class Shim:
 
 
 def shims() -> tuple[Shim, ...]:
+    """All that there are."""
     from phantora.launch.shims import deepspeed, megatron, torchtitan, transformers
 
     return (

@@ -98,6 +98,7 @@ def make(topology: Topology, groups: Groups, kind: int, algorithm: str, channels
 
 
 def seal(topology: Topology, shares: Iterable[Share]) -> Pattern:
+    """The pattern of `shares`, with what it loads each link with."""
     kept = tuple(shares)
     counts = np.fromiter((len(share.links) for share in kept), np.int64, len(kept))
     links = np.fromiter((link for share in kept for link in share.links), np.int64, int(counts.sum()))

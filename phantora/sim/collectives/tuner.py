@@ -95,6 +95,7 @@ def ring_steps(kind: int, members: int) -> int:
 
 
 def reduces_all(kind: int) -> bool:
+    """Does every member get the reduced values?"""
     return Coll.names()[kind] in ("ALL_REDUCE", "BARRIER")
 
 
@@ -119,6 +120,8 @@ class Placement:
 
 @dataclass(frozen=True)
 class Choice:
+    """What NCCL would choose: ``RING``, ``TREE`` ... and ``LL``, ``LL128``, ``SIMPLE``."""
+
     algorithm: str
     protocol: str
 

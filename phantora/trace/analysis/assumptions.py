@@ -13,6 +13,8 @@ PREFIX = "assumed: "  # as in stub/tracer/assumptions.cpp
 
 @dataclass(frozen=True)
 class Assumption:
+    """A value that a program read and that no simulation knows."""
+
     what: str
     """``nonzero finds 0 in 5000 elements at train.py:12``"""
     times: int

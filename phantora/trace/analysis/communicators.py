@@ -39,6 +39,7 @@ def groups(log: Log) -> dict[int, Group]:
 
 
 def group_of(found: dict[int, Group], comm: int) -> Group:
+    """The group of communicator `comm`; one without members if the log has none."""
     return found.get(comm, Group(comm, "", ()))
 
 

@@ -55,6 +55,8 @@ class Iteration(NamedTuple):
 
 @dataclass(frozen=True)
 class Iterations:
+    """The iterations of every rank, and what told them."""
+
     source: str
     """``optimizer``, ``profiler``, ``dataloader``, ``annotation NAME``, ``pattern``, ``run`` or ``time``."""
     of_rank: dict[int, list[Iteration]]
@@ -90,6 +92,7 @@ def _chosen(marks: Marks, prefix: str) -> Marks:
 
 
 def by_profiler(marks: Marks) -> Iterations | None:
+    """Those that torch.profiler marks; None if a rank has none."""
     found: dict[int, list[Iteration]] = {}
     for rank, own in _chosen(marks, "ProfilerStep").items():
         steps: list[Iteration] = []
@@ -102,10 +105,12 @@ def by_profiler(marks: Marks) -> Iterations | None:
 
 
 def by_dataloader(marks: Marks) -> Iterations | None:
+    """From batch to batch; None if a rank has none."""
     return _complete("dataloader", _from_beginnings(_chosen(marks, _DATALOADER), "batch"))
 
 
 def by_annotation(marks: Marks, name: str) -> Iterations | None:
+    """From one annotation called `name` to the next; None if a rank has none."""
     chosen = {rank: [m for m in own if m.name == name] for rank, own in _chosen(marks, name).items()}
     return _complete(f"annotation {name}", _from_beginnings(chosen, name))
 
@@ -146,6 +151,7 @@ def repeated_annotations(marks: Marks) -> list[str]:
 
 
 def by_optimizer(log: Log, marks: Marks) -> Iterations | None:
+    """Up to the end of each optimizer step, as the module says; None if a rank has none."""
     chosen = _chosen(marks, OPTIMIZER_STEP)
     if not chosen or not all(chosen.values()):
         return None

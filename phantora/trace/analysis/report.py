@@ -80,6 +80,8 @@ class StepTimes:
 
 @dataclass
 class RankReport:
+    """What one rank's GPU did. Times are ns."""
+
     rank: int
     gpu: Times
     """From the rank's first device activity to its last, or what the filters leave of it."""
@@ -347,6 +349,8 @@ class Headline:
 
 @dataclass
 class Report:
+    """What a log says, for texts, pages and JSON. Times are ns, memory is bytes."""
+
     path: str
     complete: bool
     metadata: dict[str, Any]

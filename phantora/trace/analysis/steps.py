@@ -67,6 +67,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Steps:
+    """The steps of every rank, and what told them."""
+
     source: str
     """``optimizer``, ``profiler``, ``dataloader``, ``annotation NAME``, ``pattern``, ``run`` or ``time``."""
     of_rank: dict[int, list[Step]]

@@ -19,6 +19,7 @@ def size(count: float) -> str:
 
 
 def percent(part: float, whole: float) -> str:
+    """``12.3%``, or ``-`` of nothing."""
     return f"{100 * part / whole:.1f}%" if whole else "-"
 
 

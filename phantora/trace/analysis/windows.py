@@ -54,6 +54,8 @@ class Span:
 
 @dataclass
 class Window:
+    """A span with all rows that touch it."""
+
     span: Span
     index: int
     """Position of the span, 0 for the earliest."""
@@ -84,6 +86,7 @@ def kind_mask(kinds: Collection[str]) -> Mask:
 
 
 def code(kind: str) -> int:
+    """Number of a kind of row in the log's dictionary."""
     return KIND_CODE[kind]
 
 

@@ -62,6 +62,8 @@ class Cause:
 
 @dataclass
 class Difference:
+    """What run b does otherwise than run a. Times are ns."""
+
     path_a: str
     path_b: str
     equal: bool
@@ -107,6 +109,7 @@ class Side:
 
 
 def gather(log: Log, filters: Filters, progress: Progress | None = None) -> Side:
+    """Reads what a comparison needs of one log."""
     inventory = Inventory(log)
     report = analyze(log, filters, progress=progress, also=[inventory])
     operations, transfers = inventory.result()
@@ -236,6 +239,7 @@ def _work(a: dict[Any, Amount], b: dict[Any, Amount]) -> list[WorkChange]:
 
 
 def to_json(difference: Difference) -> str:
+    """As indented JSON."""
     return orjson.dumps(as_data(difference), option=orjson.OPT_INDENT_2).decode()
 
 

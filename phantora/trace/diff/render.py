@@ -35,6 +35,7 @@ def _rate(d: Difference) -> str:
 
 
 def render(d: Difference, console: Console) -> None:
+    """Prints the difference as text."""
     console.print(headline(d), highlight=False, markup=False, style="bold", soft_wrap=True)
     if d.equal:
         return

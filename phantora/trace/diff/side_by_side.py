@@ -60,4 +60,5 @@ def render_many(reports: Sequence[Report], differences: Sequence[Difference], co
 
 
 def as_list(differences: Sequence[Difference]) -> list[dict[str, Any]]:
+    """Each run's difference from the first, for JSON."""
     return [as_data(difference) for difference in differences]

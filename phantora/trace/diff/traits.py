@@ -23,6 +23,8 @@ _LEAST_PARAMETERS = 1 << 18  # bytes: smaller collectives carry counts, norms an
 
 @dataclass(frozen=True)
 class Traits:
+    """What a run's operators tell of its batch and model."""
+
     dtype: str
     """Of most of the time of products."""
     indices: tuple[int, ...]
@@ -53,6 +55,7 @@ class Traits:
 
 
 def traits(side: Side) -> Traits:
+    """Reads them from the shapes of embeddings, images and products."""
     operations = side.operations
     lookup = max(
         (found for o in operations if o.name == EMBEDDING if (found := embedding(o.shape))),
@@ -132,6 +135,7 @@ class Repeats:
 
 
 def repeats(a: Side, b: Side, x: Traits, y: Traits) -> Repeats:
+    """How often what a model repeats (its layers) runs, in both."""
     for cls in _LAYERED:
 
         def counts(side: Side, backward: bool, cls: str = cls) -> float:

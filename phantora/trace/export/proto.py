@@ -19,6 +19,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def varint(value: int) -> bytes:
+    """A whole number as protobuf writes it."""
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)
@@ -72,6 +73,7 @@ def message(field: int, *content: Piece) -> list[Piece]:
 
 
 def width(pieces: tuple[Piece, ...] | list[Piece]) -> int:
+    """Bytes that the pieces take together, in each row."""
     total = 0
     for piece in pieces:
         total += len(piece) if isinstance(piece, bytes) else piece.width if isinstance(piece, Varints) else 8

@@ -14,6 +14,8 @@ from phantora.trace.reader import Log, open_log
 
 @dataclass(frozen=True)
 class Format:
+    """A format of timelines and what writes it."""
+
     name: str
     suffixes: tuple[str, ...]
     description: str

@@ -262,4 +262,5 @@ def _depthwise_ns(machine: Machine, case: Case) -> float:
 
 
 def layout_ns(machine: Machine, case: Case) -> float:
+    """ns of the kernels that change the layout of the case's tensors."""
     return model.layout_ns(machine, case.x, (case.x.shape, case.out, case.w.shape))

@@ -148,6 +148,7 @@ def without_bias(signature: OperatorSignature) -> OperatorSignature | None:
 
 
 def changes_layout(kernel: _Named) -> bool:
+    """Does the kernel turn NCHW into NHWC, or back?"""
     return "nchwToNhwc" in kernel.name or "nhwcToNchw" in kernel.name
 
 
