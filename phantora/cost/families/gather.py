@@ -59,7 +59,8 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
 
 def _picked(source: TensorSpec, positions: tuple[object, ...]) -> int:
     """Elements of ``source[positions]``. A mask stands for as many dimensions as it has, and may pick all of them."""
-    axis, kept, shapes = 0, 1, []
+    axis, kept = 0, 1
+    shapes: list[tuple[int, ...]] = []
     for position in positions:
         if not isinstance(position, TensorSpec):  # None: a whole dimension
             kept *= prod(source.shape[axis : axis + 1])
