@@ -72,6 +72,10 @@ class Measured:
         self._own = [Source(table, gpu) for table in own]
         self._foreign = [Source(table, other) for table, other in foreign]
         self._live = live
+        published = gpu.scaled_errors
+        self._scaled_errors = {
+            cls: max(error, published.get(cls, published.get("gemm", 0.0))) for cls, error in SCALED_ERRORS.items()
+        }
 
     @property
     def tables(self) -> list[str]:
@@ -127,7 +131,10 @@ class Measured:
             price = self._scaled(source, signature, compute, keys, kernels, base)
             if price is not None:
                 return price
-        return base
+        published = self.gpu.scaled_errors
+        if not published:
+            return base
+        return replace(base, error=max(base.error or 0.0, published.get(base.cls, published.get("gemm", 0.0))))
 
     def kernel(self, kernel: KernelLaunch) -> Price:
         return self._roofline.kernel(kernel)
@@ -187,7 +194,7 @@ class Measured:
             there, distance = near[0] * source.model(signature, compute, kernels), near[1]
             beside = self._cleared(base, kernels)
         ns = scaled_ns(there, source.roofline, self._roofline, signature, compute, kernels)
-        return _spread(ns + beside, base, "scaled", SCALED_ERRORS, distance)
+        return _spread(ns + beside, base, "scaled", self._scaled_errors, distance)
 
     def _moved(self, base: Price, name: str, first: tuple[str, ...], size: int) -> Price:
         """A copy or memset read off the curve of its kind."""
