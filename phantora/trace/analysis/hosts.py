@@ -7,6 +7,12 @@ from typing import Any
 
 import numpy as np
 
+# What single steps of real runs spread by, half the distance of their 10th and 90th percentiles: 0.5 to 0.9 % of a step
+# that the GPU decides (medians of results/runs_*.jsonl), 9, 11 and 22 % of one that waits for its host
+# (results/host_runs_*.jsonl; the host of a shared machine changes its speed within seconds).
+GPU_JITTER = 0.007
+HOST_JITTER = 0.11
+
 
 @dataclass(frozen=True)
 class OtherHosts:
@@ -22,6 +28,13 @@ class OtherHosts:
     """On the slowest."""
     measured: bool
     """The host was measured by `phantora profile host`."""
+
+    def jitter(self, step: float) -> float:
+        """What single steps of a real run spread by around a median of `step` ns, as a share of it: 8 in 10 lie within.
+
+        The host's part counts as far as a slower host makes the step longer."""
+        follows = min(max((self.slower / step - 1) / 0.5, 0.0), 1.0)
+        return float(np.hypot(GPU_JITTER, HOST_JITTER * follows))
 
     def relative(self, step: float) -> tuple[float, float]:
         """How much shorter and longer than `step` it may be, as shares of it."""

@@ -149,6 +149,7 @@ def _hosts(report: Report, console: Console) -> None:
     if h.hosts is not None:
         slower, faster = duration(h.hosts.slower), duration(h.hosts.faster)
         parts.append(f"1.5 times slower: {slower} a step, 1.5 times faster: {faster}")
+        parts.append(f"single steps of a real run spread by +-{100 * h.hosts.jitter(h.step_time):.1f}%")
         if h.hosts.high > 1.02 * h.step_time and not h.hosts.measured:
             parts.append(
                 f"on hosts met so far: {duration(h.hosts.low)} to {duration(h.hosts.high)} "
