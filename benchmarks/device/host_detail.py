@@ -27,7 +27,7 @@ import torch.distributed as dist
 from host_runs import WARM, WORKLOADS, Step
 
 PLAIN, PROBED, PROFILED = 16, 16, 2
-API_COUNT = 96
+API_COUNT, LEVELS = 96, 30
 LIMIT_S = 75
 SHARED = ("torchvision.models", "transformers", "torch.distributed.fsdp", "torch.distributed.tensor.parallel")
 
@@ -63,8 +63,12 @@ def charges() -> Any:
     process = ctypes.CDLL(None)
     if not hasattr(process, "ph_charges"):
         return None
-    process.ph_charges.restype = ctypes.POINTER(ctypes.c_uint64)
-    return process.ph_charges()
+    process.ph_charges.restype = process.ph_charge_levels.restype = ctypes.POINTER(ctypes.c_uint64)
+    return process.ph_charges(), process.ph_charge_levels()
+
+
+def differences(before: list[int], after: list[int]) -> dict[int, int]:
+    return {i: b - a for i, (a, b) in enumerate(zip(before, after, strict=True)) if b > a}
 
 
 def profiled(step: Step) -> dict[str, Any]:
@@ -110,9 +114,10 @@ def run(which: str) -> dict[str, Any]:
         "cpu_times": worked, "probed_times": probed, "probes": speed, "torch": torch.__version__, "gpu": torch.cuda.get_device_name(),
     }  # fmt: skip
     if counted is not None:
-        before = counted[:API_COUNT]
+        costs, levels = counted
+        before = costs[:API_COUNT], levels[:LEVELS]
         once()
-        row["charges"] = {i: b - a for i, (a, b) in enumerate(zip(before, counted[:API_COUNT], strict=True)) if b > a}
+        row["charges"], row["levels"] = differences(before[0], costs[:API_COUNT]), differences(before[1], levels[:LEVELS])
     else:
         row |= profiled(step)
     if dist.is_initialized():

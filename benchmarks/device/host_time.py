@@ -31,12 +31,12 @@ from phantora.profile.host_probe import Block, Double, step
 
 RANK = int(os.environ.get("RANK", "0"))
 ROUNDS = 7
-API_COUNT = 96
+API_COUNT, LEVEL_COUNT = 96, 30
 CHARGES = None
 PROCESS = ctypes.CDLL(None)
 if hasattr(PROCESS, "ph_charges"):
-    PROCESS.ph_charges.restype = ctypes.POINTER(ctypes.c_uint64)
-    CHARGES = PROCESS.ph_charges()
+    PROCESS.ph_charges.restype = PROCESS.ph_charge_levels.restype = ctypes.POINTER(ctypes.c_uint64)
+    CHARGES, LEVELS = PROCESS.ph_charges(), PROCESS.ph_charge_levels()
 
 
 def measure(name: str, call: Callable[[], object], count: int = 100) -> None:
@@ -56,9 +56,10 @@ def measure(name: str, call: Callable[[], object], count: int = 100) -> None:
     if RANK == 0:
         row = {"name": name, "us": statistics.median(times) * 1e6, "min_us": min(times) * 1e6}
         if CHARGES is not None:  # in the simulator: what the call was charged for
-            before = CHARGES[:API_COUNT]
+            before, colder = CHARGES[:API_COUNT], LEVELS[:LEVEL_COUNT]
             call()
             row["charges"] = {i: b - a for i, (a, b) in enumerate(zip(before, CHARGES[:API_COUNT], strict=True)) if b > a}
+            row["levels"] = {i: b - a for i, (a, b) in enumerate(zip(colder, LEVELS[:LEVEL_COUNT], strict=True)) if b > a}
         print(json.dumps(row), flush=True)
     elif CHARGES is not None:
         call()

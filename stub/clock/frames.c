@@ -83,7 +83,7 @@ static ph_code *look_at(ph_pyobject *code) {
 
 static void charge(ph_code *code) {
   if (code->free) return;
-  ph_charge_frame(code->units * ph_coldness(&code->last));
+  ph_charge_frame(code->units * ph_coldness(&code->last, code->units));
   if (code->enters_autograd) ph_charge(PH_API_BACKWARD_CALL);
 }
 

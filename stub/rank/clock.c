@@ -101,14 +101,20 @@ static void work(int64_t ns) { worked += (int64_t)((double)ns / ph_rt.header->ho
 #define COLD_LEVEL 14  // 1 ms
 #define WARM_SHIFT 7   // below 128 ns
 
+// How many operators were charged at each level, and units of code: for benchmarks too.
+static uint64_t levels[2 * (COLD_LEVEL + 1)];
+const uint64_t *ph_charge_levels(void) { return levels; }
+
 // The sixth power of the logarithm follows from the fit: FSDP2's steps, tensor-parallel ones and tight loops at one
 // price of a unit of code (benchmarks/host_fit.py).
-size_t ph_coldness(int64_t *last) {
+size_t ph_coldness(int64_t *last, size_t code) {
   static const uint16_t share[COLD_LEVEL + 1] = {0, 0, 0, 0, 0, 2, 6, 15, 34, 70, 132, 235, 396, 641, 1000};
   uint64_t distance = (uint64_t)(worked - *last) >> WARM_SHIFT;
   size_t level = distance ? (size_t)(64 - __builtin_clzll(distance)) : 0;
+  if (level > COLD_LEVEL) level = COLD_LEVEL;
+  levels[code ? COLD_LEVEL + 1 + level : level] += code ? code : 1;
   *last = worked;
-  return share[level < COLD_LEVEL ? level : COLD_LEVEL];
+  return share[level];
 }
 
 void ph_charge(enum ph_api api) { ph_charge_times(api, 1); }
@@ -123,7 +129,7 @@ void ph_charge_times(enum ph_api api, size_t times) {
 
 void ph_charge_cold(enum ph_api api, int64_t *last) {
   if (!ph_rt.modelled || !ph_live() || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
-  size_t share = ph_coldness(last);
+  size_t share = ph_coldness(last, 0);
   charges[api] += share;
   int64_t ns = ph_rt.header->api_ns[api] * (int64_t)share / 1000;
   work(ns);

@@ -50,8 +50,9 @@ void ph_charge_cold(enum ph_api api, int64_t *last);  // as much of it as ph_col
 // How cold code is, in thousandths: it and what it touches leave the processor's caches while other code runs.
 // 1000 when the host has worked for a millisecond since `last`, which becomes now; 400 after a quarter of
 // one, 133 after 64 us, next to nothing in a tight loop. Waits are not work.
-size_t ph_coldness(int64_t *last);
+size_t ph_coldness(int64_t *last, size_t code);
 const uint64_t *ph_charges(void);     // times that each cost was charged, by enum ph_api
+const uint64_t *ph_charge_levels(void);  // by level of coldness: operators, then units of code
 void ph_advance(int64_t ns);          // advance by ns (time.sleep, host functions)
 void ph_charge_bytes(enum ph_api api, size_t bytes);  // api's cost is per GiB
 bool ph_moves_clock(void);            // does this thread move it?
