@@ -4,6 +4,7 @@
 
     run = phantora.trace("train.py", cluster="1x8xH100", args=["--layers", "4"])
     run = phantora.open("run.arrow")
+    table = phantora.sweep(preset="torchtitan", model="llama3-8b", cluster="8x8xH100")
     run.summary()["step_time"], run.steps().to_pandas(), polars.from_arrow(run.kernels())
 
 Tables are Arrow's; times are in ns, sizes in bytes. Every row of the log is in `run.table()` (docs/architecture.md).
@@ -15,7 +16,7 @@ import html
 import os
 import subprocess
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -152,3 +153,50 @@ def trace(
         last = told[-1] if told else "see above"
         raise PhantoraError(f"{script}: the run ended with status {done.returncode}: {last}")
     return Run(Path(output).with_suffix(".arrow"))
+
+
+def sweep(
+    space: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    *,
+    target: Sequence[str] = (),
+    preset: str | None = None,
+    model: str | None = None,
+    cluster: str | Sequence[str] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    rules: Sequence[str] = (),
+    output: str | os.PathLike[str] = "sweep",
+    wide: bool = False,
+    search: int = 0,
+    seed: int = 0,
+    by: str = "speed",
+    price: float | str | None = None,
+    jobs: int = 0,
+    ray: str | None = None,
+    everything: bool = False,
+    again: bool = False,
+    needs: bool = True,
+    top: int = 0,
+    options: Sequence[str] = (),
+) -> pa.Table:
+    """Runs a script in many layouts as ``phantora sweep`` does; a row per point, the best first (docs/sweeps.md).
+
+    `space` is a sweep file, or what one says as a mapping. `settings` are values of axes or of computed names, one or
+    a list each. Others are as on the command line. Times are in ns, sizes in bytes. Raises PhantoraError."""
+    from phantora.sweep.objective import Objective, parse_prices
+    from phantora.sweep.run import Request, run_sweep
+    from phantora.sweep.spaces import space_from
+
+    found = space_from(space, preset, model, wide, target, _lists({"cluster": cluster, **(settings or {})}), rules)
+    objective = Objective(by, parse_prices(None if price is None else str(price)))
+    request = Request(
+        found, Path(output), objective, search, seed, jobs, ray, everything, again, needs, top, tuple(options)
+    )
+    return run_sweep(request).answer.table()
+
+
+def _lists(settings: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+    return {
+        name: tuple(value) if isinstance(value, list | tuple) else (value,)
+        for name, value in settings.items()
+        if value is not None
+    }

@@ -19,6 +19,7 @@ VERBS = {
     "diff": "phantora.cli.diff",
     "view": "phantora.cli.view",
     "export": "phantora.cli.export",
+    "sweep": "phantora.cli.sweep",
     "replay": "phantora.cli.replay",
     "profile": "phantora.cli.profile",
     "cluster": "phantora.cli.cluster",

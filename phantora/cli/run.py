@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +58,7 @@ class Request:
         if not is_command and not options["module"] and (line := starts_its_ranks(target[0])) is not None:
             note = f"{target[0]} starts its ranks itself (line {line}), so it is run once, as `-- python {target[0]}`"
             target, is_command = (sys.executable, *target), True
-        cluster = with_host(load_cluster(options["cluster"]), options["host"])
+        cluster = _with_memory(with_host(load_cluster(options["cluster"]), options["host"]), options["gpu_memory"])
         hosts = _count("--nnodes", options["nnodes"], cluster.hosts, "hosts", options["cluster"])
         ranks = _count(
             "--nproc-per-node", options["nproc"], cluster.gpus_per_host, "GPUs per host", options["cluster"]
@@ -251,6 +251,12 @@ class Request:
         if simulation.simulator is not None:
             report |= simulation_report(simulation.simulator.stats(), self.plan.world_size, self.outputs.written)
         return report
+
+
+def _with_memory(cluster: Cluster, gib: float | None) -> Cluster:
+    if gib is None:
+        return cluster
+    return replace(cluster, gpu=replace(cluster.gpu, memory_bytes=round(gib * (1 << 30))))
 
 
 def _count(option: str, text: str, have: int, what: str, spec: str) -> int:

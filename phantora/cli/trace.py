@@ -118,6 +118,10 @@ class TraceCommand(click.Command):
     help="Write the operators whose price is not measured to FILE, for `phantora profile`.",
 )
 @click.option(
+    "--gpu-memory", type=click.FloatRange(min=1), metavar="GIB",
+    help="GPUs have so much memory instead of their own: shows what a run needs that does not fit.",
+)
+@click.option(
     "--null", is_flag=True, help="Run on the stubs without simulating: the floor for benchmarks. Writes no log."
 )
 @torchrun_options

@@ -36,18 +36,18 @@ def report_page(report: Report, served: dict[str, Any] | None = None) -> str:
     data = as_data(report)
     for path in data["details"]["critical_paths"]:
         path["segments"] = len(path["segments"])
-    return _assemble("report.html", report.path, {"report": data, "causes": CAUSES, "served": served})
+    return assemble("report.html", report.path, {"report": data, "causes": CAUSES, "served": served})
 
 
 def diff_page(difference: Difference, served: dict[str, Any] | None = None) -> str:
     """The page of a comparison; `served` says what a local server gives besides."""
     data = {"difference": difference_data(difference), "headline": headline(difference), "served": served}
-    return _assemble("diff.html", f"{difference.path_a} and {difference.path_b}", data)
+    return assemble("diff.html", f"{difference.path_a} and {difference.path_b}", data)
 
 
 def perfetto_page(title: str, served: dict[str, Any]) -> str:
     """Perfetto's UI in a frame, with the run handed over; or what to install."""
-    return _assemble("perfetto.html", title, {"title": title, "served": served})
+    return assemble("perfetto.html", title, {"title": title, "served": served})
 
 
 def write_page(path: str, text: str) -> None:
@@ -58,7 +58,8 @@ def write_page(path: str, text: str) -> None:
         raise PhantoraError(f"{path}: cannot write the page: {error.strerror}; name another path") from error
 
 
-def _assemble(name: str, title: str, data: dict[str, Any]) -> str:
+def assemble(name: str, title: str, data: dict[str, Any]) -> str:
+    """The page `name` of ``viewers/`` with `data`."""
     text = _read(viewers(), name)
     # `<` would end the script element that holds the data.
     packed = orjson.dumps(data, option=orjson.OPT_NON_STR_KEYS).decode().replace("<", "\\u003c")

@@ -1,0 +1,161 @@
+"""``phantora sweep``: which layout is fastest, cheapest, and fits."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+
+from phantora.errors import PhantoraError
+
+if TYPE_CHECKING:
+    from phantora.sweep.expressions import Value
+    from phantora.sweep.run import Request
+    from phantora.sweep.runner import Entry
+    from phantora.sweep.space import Space
+
+
+@click.command(
+    "sweep",
+    options_metavar="[OPTIONS]",
+    epilog="Words behind -- are the script and its arguments; with --preset, more arguments for the preset's script.",
+)
+@click.option("--preset", metavar="NAME|FILE", help="Legal layouts of a known script: torchtitan, megatron, deepspeed, "
+              "fsdp2, tp, pp; or a file like them.")  # fmt: skip
+@click.option("--model", metavar="NAME", help="One of the preset's models.")
+@click.option("--wide", is_flag=True, help="More values of the preset's axes; with --search.")
+@click.option("-c", "--cluster", "clusters", multiple=True, metavar="SPEC",
+              help="As of `phantora trace`. Several: an axis.")  # fmt: skip
+@click.option("--set", "settings", multiple=True, metavar="NAME=V[,V...]",
+              help="Values of an axis, or of a computed name.")  # fmt: skip
+@click.option("--rule", "rules", multiple=True, metavar="EXPR", help="One more rule, such as 'tp * pp <= 8'.")
+@click.option("-o", "--output", default="sweep", show_default=True, metavar="FOLDER",
+              help="Journal, answer and logs. A sweep that was stopped goes on from its folder.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Show what would run, and why other combinations would not.")
+@click.option("--search", type=click.IntRange(min=1), default=None, metavar="N",
+              help="Look for the best with N runs (Optuna) instead of trying all.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the search.")
+@click.option("--by", default="speed", show_default=True, help="What is best: speed, cost, per-gpu, step.")
+@click.option("--price", metavar="DOLLARS", help="Of a GPU and hour: 2.5, or H100=2.5,H200=3.5.")
+@click.option("--jobs", type=click.IntRange(min=0), default=0, metavar="N", help="Runs at a time  [default: as fit]")
+@click.option("--ray", metavar="ADDRESS", help="Run on a cluster of Ray: auto, HOST:PORT, or local.")
+@click.option("--all", "everything", is_flag=True, help="Run also what is known to be slower than the best.")
+@click.option("--again", is_flag=True, help="Run anew what failed before.")
+@click.option("--needs/--no-needs", default=True, show_default=True,
+              help="Run what does not fit once more, where it does, to tell what it needs.")  # fmt: skip
+@click.option("--top", type=click.IntRange(min=0), default=0, metavar="N",
+              help="Keep logs and timelines of the best N.")  # fmt: skip
+@click.option("--trace", "options", multiple=True, metavar="OPTIONS", help="Options for `phantora trace`, as one word.")
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON on stdout.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing while it runs.")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[SWEEP.toml] [-- SCRIPT|-m MODULE [ARGS]...]")
+def sweep(words: tuple[str, ...], **options: Any) -> int:
+    """Run a script in many layouts and say which is best.
+
+    The layouts are those of SWEEP.toml (docs/sweeps.md) or of a preset. Each is a run of `phantora trace` with few
+    steps; the numbers are those that it prints.
+    """
+    request = _request(words, options)
+    if options["dry_run"]:
+        return _dry_run(request, options["as_json"])
+    from phantora.sweep.run import run_sweep
+
+    try:
+        outcome = run_sweep(request, _say_nothing if options["quiet"] else _say)
+    except KeyboardInterrupt:
+        print(f"phantora: stopped; the same command goes on with what is in {request.folder}", file=sys.stderr)
+        return 130
+    if options["as_json"]:
+        import orjson
+
+        click.echo(orjson.dumps(outcome.answer.as_data(), option=orjson.OPT_INDENT_2))
+    else:
+        from phantora.sweep.render import WIDTH, render
+
+        console = Console(width=WIDTH, soft_wrap=False)
+        render(outcome.answer, console)
+        for line in outcome.search.told() if outcome.search else ():
+            console.print(line, markup=False, highlight=False)
+        console.print(f"Page, tables, journal: {request.folder}/sweep.html", markup=False, highlight=False)
+    return 0 if outcome.answer.best else 1
+
+
+def _dry_run(request: Request, as_json: bool) -> int:
+    from phantora.sweep.plan import as_data
+    from phantora.sweep.render import WIDTH, render_plan
+    from phantora.sweep.run import plan_of
+
+    plan = plan_of(request)
+    if as_json:
+        import orjson
+
+        click.echo(orjson.dumps(as_data(plan), option=orjson.OPT_INDENT_2))
+    else:
+        render_plan(plan, Console(width=WIDTH))
+    return 0
+
+
+def _request(words: tuple[str, ...], options: dict[str, Any]) -> Request:
+    from phantora.sweep.objective import Objective, parse_prices
+    from phantora.sweep.run import Request
+
+    return Request(
+        _space(words, options),
+        Path(options["output"]),
+        Objective(options["by"], parse_prices(options["price"])),
+        options["search"] or 0,
+        options["seed"],
+        options["jobs"],
+        options["ray"],
+        options["everything"],
+        options["again"],
+        options["needs"],
+        options["top"],
+        tuple(word for text in options["options"] for word in shlex.split(text)),
+    )
+
+
+def _space(words: tuple[str, ...], options: dict[str, Any]) -> Space:
+    from phantora.sweep.space import CLUSTER
+    from phantora.sweep.spaces import space_from
+
+    settings: dict[str, tuple[Value, ...]] = dict(parse_setting(text) for text in options["settings"])
+    if options["clusters"]:
+        settings[CLUSTER] = options["clusters"]
+    file = None
+    if options["preset"] is None and words and words[0].endswith(".toml"):
+        file, words = words[0], words[1:]
+    return space_from(file, options["preset"], options["model"], options["wide"], words, settings, options["rules"])
+
+
+def parse_setting(text: str) -> tuple[str, tuple[Value, ...]]:
+    """``tp=1,2,4``: whole numbers, numbers, true, false, else texts. Raises PhantoraError."""
+    name, equals, values = text.partition("=")
+    if not equals or not name.strip() or not values:
+        raise PhantoraError(f"--set {text!r}: write NAME=VALUE or NAME=VALUE,VALUE")
+    return name.strip(), tuple(_value(part.strip()) for part in values.split(","))
+
+
+def _value(text: str) -> Value:
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _say_nothing(entry: Entry, done: int, of: int) -> None:
+    pass
+
+
+def _say(entry: Entry, done: int, of: int) -> None:
+    from phantora.sweep.render import progress_line
+
+    print(f"phantora: {done}/{of} {progress_line(entry)}", file=sys.stderr, flush=True)

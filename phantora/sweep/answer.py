@@ -1,0 +1,146 @@
+"""The answer: points in order, ties, the Pareto front, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from phantora.sweep.objective import Objective
+from phantora.sweep.result import RAN, Measured
+from phantora.sweep.runner import Entry
+from phantora.sweep.space import text_of
+
+SKIPPED = "skipped"
+_TIMES = ("step_time", "error", "error_above", "lowest", "highest", "steps")
+
+
+@dataclass
+class Row:
+    entry: Entry
+    rank: int | None = None
+    """From 1; None for what did not run."""
+    tie: bool = False
+    """Slower than the best by less than the error bar of either."""
+    pareto: bool = False
+    """No other is better in speed, memory and cost at once."""
+    rate: float | None = None
+    value: float = 0.0
+    cost: float | None = None
+
+    @property
+    def measured(self) -> Measured | None:
+        result = self.entry.result
+        return result.measured if result is not None and result.status == RAN else None
+
+    @property
+    def status(self) -> str:
+        return self.entry.result.status if self.entry.result is not None else SKIPPED
+
+
+@dataclass
+class Answer:
+    rows: list[Row]
+    """The best first; then what does not fit, what failed, what was skipped."""
+    unit: str
+    """What rates count: tokens, samples or steps."""
+    objective: Objective
+    axes: list[str]
+    folder: Path
+
+    @property
+    def best(self) -> Row | None:
+        return self.rows[0] if self.rows and self.rows[0].measured else None
+
+    @property
+    def ties(self) -> list[Row]:
+        """With the best, which is not among them."""
+        return [row for row in self.rows[1:] if row.tie]
+
+    def table(self) -> pa.Table:
+        """A row per point: its values, numbers (ns, bytes, shares), what became of it."""
+        return pa.Table.from_pylist(self.as_data()) if self.rows else pa.table({})
+
+    def as_data(self) -> list[dict[str, Any]]:
+        names = list(dict.fromkeys(name for row in self.rows for name in row.entry.point.values))
+        records = [_record(row, names, self.unit) for row in self.rows]
+        for name in names:  # a column has one type
+            if len({type(record[name]) for record in records if record[name] is not None}) > 1:
+                for record in records:
+                    record[name] = None if record[name] is None else text_of(record[name])
+        return records
+
+
+def answer(entries: Sequence[Entry], objective: Objective, axes: Sequence[str], folder: Path) -> Answer:
+    rows = [Row(entry) for entry in entries if entry.result is not None or entry.skipped]
+    ran = [row for row in rows if row.measured is not None]
+    units = {objective.work(row.entry.point, row.measured)[1] for row in ran if row.measured}
+    unit = units.pop() if len(units) == 1 else "steps"
+    compared = objective if unit != "steps" else Objective("step" if objective.by == "speed" else objective.by,
+                                                           objective.prices)  # fmt: skip
+    for row in ran:
+        assert row.measured is not None
+        point = row.entry.point
+        row.rate = compared.work(point, row.measured)[0] if unit != "steps" else 1e9 / row.measured.step_time
+        row.value, row.cost = compared.value(point, row.rate), compared.cost(point, row.rate)
+    ran.sort(key=lambda row: (-row.value, row.entry.point.number))
+    for rank, row in enumerate(ran, 1):
+        row.rank = rank
+        row.tie = rank > 1 and row.value * (1 + _error(row, ran[0])) >= ran[0].value
+        row.pareto = not any(_dominates(other, row) for other in ran)
+    order = {"out of memory": 1, "failed": 2, SKIPPED: 3}
+    rest = sorted((row for row in rows if row.measured is None),
+                  key=lambda row: (order[row.status], row.entry.point.number))  # fmt: skip
+    return Answer([*ran, *rest], unit, compared, list(axes), folder)
+
+
+def _error(a: Row, b: Row) -> float:
+    """The larger of their error bars, as a share of the step; the part that slower hosts would bring is left out, since
+    they would slow both."""
+    return max((row.measured.error or 0.0) for row in (a, b) if row.measured)
+
+
+def _dominates(a: Row, b: Row) -> bool:
+    """Is a better than b in one of speed, memory and cost, and worse in none?"""
+    assert a.measured and b.measured and a.rate and b.rate
+    pairs = [(a.rate, b.rate), (-a.measured.memory, -b.measured.memory)]
+    if a.cost is not None and b.cost is not None:
+        pairs.append((-a.cost, -b.cost))
+    return all(x >= y for x, y in pairs) and any(x > y for x, y in pairs)
+
+
+def _record(row: Row, names: Sequence[str], unit: str) -> dict[str, Any]:
+    entry, measured, result = row.entry, row.measured, row.entry.result
+    point = entry.point
+    seen = result.measured if result is not None else None
+    numbers = {name: getattr(measured, name) if measured else None for name in _TIMES}
+    shares = {name: getattr(measured, name) if measured else None for name in ("mfu", "exposed", "idle", "overlap")}
+    return {
+        "rank": row.rank,
+        "tie": row.tie,
+        "pareto": row.pareto,
+        "status": row.status,
+        **{name: point.values.get(name) for name in names},
+        "gpus": point.world,
+        **numbers,
+        f"{unit}_per_second": row.rate,
+        **shares,
+        "memory": seen.memory if seen else None,
+        "capacity": point.capacity,
+        "peak_allocated": seen.peak_allocated if seen else None,
+        "peak_reserved": seen.peak_reserved if seen else None,
+        "needs": result.needs if result else None,
+        "least_memory": point.least_memory or None,
+        "least_time": point.least_time or None,
+        f"dollars_per_million_{unit}": row.cost,
+        "holds_up": measured.holds_up if measured else None,
+        "error_text": (result.error if result else entry.skipped) or None,
+        "seconds": result.seconds if result else None,
+        "steps_run": result.steps if result else None,
+        "key": entry.task.key,
+        "log": str(entry.task.log) if entry.task.log.exists() else None,
+        "command": list(result.command) if result else None,
+    }

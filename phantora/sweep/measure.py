@@ -1,0 +1,63 @@
+"""The numbers of a run's log, printed as JSON; in a process of its own, whose memory goes with it.
+
+python -m phantora.sweep.measure LOG
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import orjson
+
+from phantora.errors import PhantoraError
+from phantora.sweep.result import Measured
+from phantora.trace.analysis.analyze import analyze
+from phantora.trace.analysis.report import Fit, Report
+from phantora.trace.reader import open_log
+
+
+def measure(path: str | Path) -> Measured:
+    """Raises PhantoraError for a file that is no log, or one without rows."""
+    return measured_of(analyze(open_log(path)))
+
+
+def measured_of(report: Report) -> Measured:
+    head, steady, details = report.headline, report.steady, report.details
+    assert details is not None
+    fit: Fit | None = details.fit
+    rates = head.throughput
+    capacity = int(report.metadata["memory_bytes"])
+    time = steady.time or 1.0
+    return Measured(
+        step_time=head.step_time,
+        lowest=head.lowest,
+        highest=head.highest,
+        steps=head.steps,
+        error=head.error,
+        error_above=head.error_above,
+        mfu=head.mfu,
+        tokens_per_second=rates.tokens_per_second or None if rates else None,
+        samples_per_second=rates.samples_per_second or None if rates else None,
+        exposed=steady.exposed / time,
+        idle=steady.idle / time,
+        overlap=steady.overlap,
+        fits=fit.fits if fit else True,
+        memory=fit.taken if fit else 0,
+        capacity=fit.capacity if fit else capacity,
+        peak_allocated=max((rank.gpu.peak_allocated for rank in report.ranks), default=0),
+        peak_reserved=max((rank.gpu.peak_reserved for rank in report.ranks), default=0),
+        holds_up=details.findings[0] if details.findings else "",
+    )
+
+
+def main() -> None:
+    try:
+        sys.stdout.buffer.write(orjson.dumps(asdict(measure(sys.argv[1]))))
+    except PhantoraError as error:
+        sys.exit(f"phantora: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""By what points are compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from phantora.errors import PhantoraError
+from phantora.sweep.plan import Point
+from phantora.sweep.result import Measured
+
+BY = ("speed", "cost", "per-gpu", "step")
+"""Work per second; dollars for it; work per second and GPU; the time of a step, whatever is done in it."""
+
+
+@dataclass(frozen=True)
+class Objective:
+    by: str = "speed"
+    prices: Mapping[str, float] = field(default_factory=dict)
+    """Dollars for an hour of a GPU, by its name; "" for all others."""
+
+    def __post_init__(self) -> None:
+        if self.by not in BY:
+            raise PhantoraError(f"--by {self.by!r}: there are {', '.join(BY)}")
+        if self.by == "cost" and not self.prices:
+            raise PhantoraError("--by cost needs the price of a GPU's hour: --price 2.5, or --price H100=2.5,H200=3.5")
+
+    def price(self, point: Point) -> float | None:
+        """Dollars for an hour of the cluster."""
+        each = self.prices.get(point.gpu, self.prices.get(""))
+        return None if each is None else each * point.world
+
+    def work(self, point: Point, measured: Measured) -> tuple[float, str]:
+        """What is done in a second, and its unit: tokens if the sweep or the log tells them, else samples or steps."""
+        if self.by == "step":
+            return 1e9 / measured.step_time, "steps"
+        if point.tokens:
+            return point.tokens / measured.step_time * 1e9, "tokens"
+        if measured.tokens_per_second:
+            return measured.tokens_per_second, "tokens"
+        if measured.samples_per_second:
+            return measured.samples_per_second, "samples"
+        return 1e9 / measured.step_time, "steps"
+
+    def value(self, point: Point, rate: float) -> float:
+        """Of work at this rate; more is better."""
+        if self.by == "per-gpu":
+            return rate / point.world
+        if self.by == "cost":
+            price = self.price(point)
+            if price is None:
+                raise PhantoraError(f"--by cost: no price for {point.gpu}; name it: --price {point.gpu}=2.5")
+            return rate / price
+        return rate
+
+    def at_best(self, point: Point) -> float:
+        """More than the point can reach."""
+        if not point.least_time:
+            return math.inf
+        if self.by == "step":
+            return self.value(point, 1e9 / point.least_time)
+        return self.value(point, point.tokens / point.least_time * 1e9) if point.tokens else math.inf
+
+    def cost(self, point: Point, rate: float) -> float | None:
+        """Dollars for a million of what `rate` counts."""
+        price = self.price(point)
+        return None if price is None else price / 3600 / rate * 1e6
+
+
+def parse_prices(text: str | None) -> dict[str, float]:
+    """``2.5`` or ``H100=2.5,H200=3.5``. Raises PhantoraError."""
+    from phantora.hardware import load_gpu
+
+    prices: dict[str, float] = {}
+    for part in text.split(",") if text else ():
+        gpu, equals, number = part.rpartition("=")
+        try:
+            prices[load_gpu(gpu.strip()).name if equals else ""] = price = float(number)
+        except ValueError:
+            price = -1
+        if not 0 < price < math.inf:
+            raise PhantoraError(f"--price {text!r}: write dollars per GPU and hour, as 2.5 or H100=2.5,H200=3.5")
+    return prices

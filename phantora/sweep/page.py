@@ -1,0 +1,49 @@
+"""The page of a sweep: parallel coordinates, a scatter, the table, each point with the command that repeats it."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+from phantora.sweep.answer import Answer, Row
+from phantora.sweep.render import why
+from phantora.sweep.space import text_of
+from phantora.view.pages import assemble
+
+
+def sweep_page(found: Answer) -> str:
+    """As one self-contained file."""
+    data = {
+        "axes": found.axes,
+        "unit": found.unit,
+        "by": found.objective.by,
+        "rows": [_row(row, found) for row in found.rows],
+    }
+    return assemble("sweep.html", f"Sweep {found.folder.name}", data)
+
+
+def _row(row: Row, found: Answer) -> dict[str, Any]:
+    entry, measured = row.entry, row.measured
+    result = entry.result
+    log: Path = entry.task.log
+    seen = result.measured if result is not None else None
+    return {
+        "rank": row.rank,
+        "tie": row.tie or (row.rank == 1 and bool(found.ties)),
+        "pareto": row.pareto,
+        "status": row.status,
+        "values": {name: text_of(value) for name, value in entry.point.values.items()},
+        "label": entry.point.label(found.axes),
+        "step": measured.step_time if measured else None,
+        "error": measured.error if measured else None,
+        "rate": row.rate,
+        "mfu": measured.mfu if measured else None,
+        "exposed": measured.exposed if measured else None,
+        "memory": (result.needs if result else None) or (seen.memory if seen else None),
+        "capacity": entry.point.capacity,
+        "cost": row.cost,
+        "why": (measured.holds_up if measured else why(row)) or "",
+        "command": shlex.join(result.command) if result else "",
+        "log": str(log.relative_to(found.folder)) if log.exists() else "",
+    }

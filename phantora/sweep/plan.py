@@ -1,0 +1,209 @@
+"""Which points of a space are legal, why others are left out, and what each takes at the very least."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from phantora.errors import PhantoraError
+from phantora.hardware import Cluster, load_cluster
+from phantora.sweep.expressions import Value
+from phantora.sweep.space import CLUSTER, Space, spelled, text_of
+
+MOST_COMBINATIONS = 200_000  # that are enumerated: some seconds
+DEFAULT_CLUSTER = "1x1xH100"
+
+
+@dataclass(frozen=True)
+class Point:
+    """A combination that the rules allow."""
+
+    number: int
+    """In the order of the space, from 1."""
+    values: dict[str, Value]
+    """Of the axes."""
+    cluster: str
+    hosts: int
+    gpus_per_host: int
+    gpu: str
+    capacity: int
+    """Bytes of a GPU."""
+    arguments: tuple[str, ...]
+    """Of the script, behind what all points share."""
+    environment: dict[str, str]
+    options: tuple[str, ...]
+    """Of `phantora trace`."""
+    tokens: float | None
+    """Of a step."""
+    least_memory: float
+    """Bytes that a GPU needs for sure; 0 if nothing is known."""
+    least_time: float
+    """ns that a step takes for sure."""
+
+    @property
+    def world(self) -> int:
+        return self.hosts * self.gpus_per_host
+
+    @property
+    def fits(self) -> bool:
+        """False where it is known before a run that it does not fit."""
+        return self.least_memory <= self.capacity
+
+    def label(self, axes: Sequence[str] | None = None) -> str:
+        """``tp=2 pp=1``: the values of `axes`, or of all."""
+        names = self.values if axes is None else axes
+        return " ".join(f"{name}={text_of(self.values[name])}" for name in names if name in self.values)
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    values: dict[str, Value]
+    reason: str
+
+
+@dataclass
+class Plan:
+    space: Space
+    points: list[Point] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
+
+    @property
+    def axes(self) -> list[str]:
+        """Names that differ between points, in the space's order; all, if there is one point only."""
+        names = list(dict.fromkeys(name for point in self.points for name in point.values))
+        varying = [n for n in names if len({repr(point.values.get(n)) for point in self.points}) > 1]
+        return varying or names
+
+
+def make_plan(space: Space) -> Plan:
+    """Every combination, judged. Raises PhantoraError for a matrix that is empty or too large, and where the rules
+    leave nothing."""
+    count = combinations(space)
+    if count > MOST_COMBINATIONS:
+        raise PhantoraError(
+            f"{space.where}: {count:,} combinations are too many to try each; look for the best with --search N, or "
+            "fix axes with --set NAME=VALUE"
+        )
+    plan = Plan(space)
+    for values in _combinations(space):
+        found = judge(space, values, len(plan.points) + 1)
+        if isinstance(found, Point):
+            plan.points.append(found)
+        else:
+            plan.left_out.append(found)
+    if not plan.points:
+        reasons = Counter(left.reason for left in plan.left_out).most_common(3)
+        told = "; ".join(f"{reason} ({n} of {count})" for reason, n in reasons)
+        raise PhantoraError(f"{space.where}: the rules leave no point: {told}")
+    return plan
+
+
+def combinations(space: Space) -> int:
+    """How many there are before the rules. Raises PhantoraError if there are none."""
+    if not space.axes and not space.listed:
+        raise PhantoraError(f"{space.where}: nothing to try: give axes in [matrix], or points as [[list]]")
+    axes = space.axes.items()
+    return sum(math.prod(len(v) for name, v in axes if name not in point) for point in space.listed or ({},))
+
+
+def _combinations(space: Space) -> Iterator[dict[str, Value]]:
+    for point in space.listed or ({},):
+        axes = {name: values for name, values in space.axes.items() if name not in point}
+        for chosen in itertools.product(*axes.values()):
+            yield {**point, **dict(zip(axes, chosen, strict=True))}
+
+
+def judge(space: Space, values: dict[str, Value], number: int) -> Point | LeftOut:
+    """The point with these values of the axes, or why there is none. Raises PhantoraError for an expression that has no
+    value, and a cluster that cannot be."""
+    cluster = _cluster(text_of(values.get(CLUSTER, DEFAULT_CLUSTER)))
+    names: dict[str, Value] = {
+        **values, CLUSTER: cluster.name, "world": cluster.world_size, "hosts": cluster.hosts,
+        "gpus_per_host": cluster.gpus_per_host, "gpu_memory": cluster.gpu.memory_bytes, "gpu": cluster.gpu.name,
+    }  # fmt: skip
+    needed = _needed(space)
+    pending = list(space.rules)
+    for name in (None, *space.let):
+        if name is not None:
+            names[name] = space.let[name].value(names)
+        for rule in [rule for rule in pending if needed[rule.text] <= names.keys()]:
+            pending.remove(rule)
+            if not rule.holds(names):
+                known = ", ".join(f"{n} {text_of(names[n])}" for n in sorted(rule.names) if n not in values)
+                return LeftOut(values, f"not {rule.text}" + (f" (with {known})" if known else ""))
+    for rule in pending:
+        rule.value(names)  # names what it lacks
+    return _point(space, values, names, cluster, number)
+
+
+def _needed(space: Space) -> dict[str, frozenset[str]]:
+    return {rule.text: rule.names for rule in space.rules}
+
+
+def _point(space: Space, values: dict[str, Value], names: Mapping[str, Value], cluster: Cluster, number: int) -> Point:
+    def words(table: str) -> tuple[str, ...]:
+        return tuple(word for name, spelling in getattr(space, table).items()
+                     for word in spelled(spelling, name, names[name]))  # fmt: skip
+
+    environment: dict[str, str] = {}
+    for name, spelling in space.environment.items():
+        told = spelled(spelling if isinstance(spelling, dict) else f"{spelling}=", name, names[name])
+        environment |= dict(_assignment(word, name) for word in told)
+    bounds = space.bounds
+    return Point(
+        number,
+        values,
+        text_of(values.get(CLUSTER, DEFAULT_CLUSTER)),
+        cluster.hosts,
+        cluster.gpus_per_host,
+        cluster.gpu.name,
+        cluster.gpu.memory_bytes,
+        words("arguments"),
+        environment,
+        words("options"),
+        space.tokens.number(names) if space.tokens else None,
+        bounds.memory.number(names) if bounds.memory else 0.0,
+        _least_time(space, names, cluster),
+    )
+
+
+def _least_time(space: Space, names: Mapping[str, Value], cluster: Cluster) -> float:
+    """ns: no kernel is faster than the GPU's peak, none moves more than its memory does."""
+    bounds, peaks = space.bounds, cluster.gpu.peak_flops
+    least = 0.0
+    if bounds.flops:
+        found = bounds.format.value(names) if bounds.format else max(peaks, key=lambda name: peaks[name])
+        if found not in peaks:
+            raise PhantoraError(f"{space.where}: [bounds] format: {found!r} is none of {', '.join(peaks)}")
+        least = bounds.flops.number(names) / cluster.world_size / peaks[str(found)] * 1e9
+    if bounds.bytes:
+        least = max(least, bounds.bytes.number(names) / cluster.gpu.hbm_bandwidth * 1e9)
+    return least
+
+
+def _assignment(word: str, name: str) -> tuple[str, str]:
+    variable, equals, value = word.partition("=")
+    if not equals:
+        raise PhantoraError(f"[environment] {name}: {word!r} is no NAME=VALUE")
+    return variable, value
+
+
+@cache
+def _cluster(text: str) -> Cluster:
+    return load_cluster(text)
+
+
+def as_data(plan: Plan) -> dict[str, Any]:
+    """For ``--dry-run --json``."""
+    return {
+        "points": [
+            {**point.values, "least_memory": point.least_memory, "least_time": point.least_time, "fits": point.fits}
+            for point in plan.points
+        ],
+        "left_out": [{**left.values, "reason": left.reason} for left in plan.left_out],
+    }

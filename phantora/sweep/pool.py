@@ -1,0 +1,169 @@
+"""Runs tasks on this machine, as many at a time as its cores and memory allow; and what an engine is."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Generator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from phantora.errors import PhantoraError
+from phantora.launch.process import die_with_parent
+from phantora.sweep.result import Result
+from phantora.sweep.task import Command, Task, evaluate
+
+# What a simulated run holds of this machine's memory, at most: 64 ranks of an 8B model take 9 GiB.
+BASE_BYTES, RANK_BYTES = 1 << 30, 150 << 20
+TERMINATE_SECONDS = 10.0
+
+
+class Engine(Protocol):
+    """Runs tasks somewhere."""
+
+    def has_room(self, task: Task) -> bool:
+        """Can it be begun now?"""
+        ...
+
+    def begin(self, task: Task) -> None: ...
+
+    def finished(self) -> list[tuple[Task, Result]]:
+        """Waits until at least one task has ended; those that have. Raises PhantoraError for what no task is to blame
+        for."""
+        ...
+
+    def close(self) -> None:
+        """Ends what runs; nothing of it goes on."""
+        ...
+
+
+def memory_of(task: Task) -> int:
+    """Bytes of this machine that a run may take."""
+    return BASE_BYTES + task.point.world * RANK_BYTES
+
+
+def cores_of(task: Task, cores: int) -> int:
+    """Of `cores`, those that a run keeps busy."""
+    return min(task.point.world, cores)
+
+
+@dataclass
+class _Running:
+    task: Task
+    stages: Generator[Command, int, Result]
+    process: subprocess.Popen[bytes]
+    pidfd: int
+
+
+class Pool:
+    """`jobs` tasks at a time; 0: as many as fit."""
+
+    def __init__(self, jobs: int = 0) -> None:
+        self._jobs = jobs
+        self._cores = len(os.sched_getaffinity(0))
+        self._running: list[_Running] = []
+        self._ended: list[tuple[Task, Result]] = []
+
+    def has_room(self, task: Task) -> bool:
+        if not self._running:
+            return True
+        if self._jobs:
+            return len(self._running) < self._jobs
+        cores = sum(cores_of(one.task, self._cores) for one in self._running)
+        growing = sum(memory_of(one.task) for one in self._running)
+        total, available = _memory()
+        return (
+            cores + cores_of(task, self._cores) <= self._cores
+            and growing + memory_of(task) <= total
+            and memory_of(task) <= available
+        )
+
+    def begin(self, task: Task) -> None:
+        stages = evaluate(task)
+        self._step(task, stages, None)
+
+    def finished(self) -> list[tuple[Task, Result]]:
+        while not self._ended and self._running:
+            ready, _, _ = select.select([one.pidfd for one in self._running], [], [])
+            for one in [one for one in self._running if one.pidfd in ready]:
+                self._running.remove(one)
+                os.close(one.pidfd)
+                self._step(one.task, one.stages, one.process.wait())
+        ended, self._ended = self._ended, []
+        return ended
+
+    def _step(self, task: Task, stages: Generator[Command, int, Result], status: int | None) -> None:
+        """Goes on with a task; None: begins it."""
+        try:
+            command = next(stages) if status is None else stages.send(status)
+        except StopIteration as stop:
+            self._ended.append((task, stop.value))
+            return
+        process = start(command)
+        self._running.append(_Running(task, stages, process, os.pidfd_open(process.pid)))
+
+    def close(self) -> None:
+        stop([one.process for one in self._running])
+        for one in self._running:
+            os.close(one.pidfd)
+        self._running.clear()
+
+
+def start(command: Command) -> subprocess.Popen[bytes]:
+    """In a group of its own, so that the terminal's Ctrl-C reaches the sweep alone; it ends when this process does."""
+    parent = os.getpid()
+    try:
+        with open(command.output, "wb") as output:
+            return subprocess.Popen(
+                command.words, env={**os.environ, **command.environment}, stdin=subprocess.DEVNULL, stdout=output,
+                stderr=subprocess.STDOUT if command.output.suffix == ".txt" else subprocess.DEVNULL,
+                start_new_session=True, preexec_fn=lambda: die_with_parent(parent),
+            )  # fmt: skip
+    except OSError as error:
+        raise PhantoraError(
+            f"{command.output}: cannot be written: {error.strerror}; free space or name another -o"
+        ) from error
+
+
+def run_alone(task: Task) -> Result:
+    """Runs one task to its end, in this process' thread."""
+    stages = evaluate(task)
+    command = next(stages)
+    while True:
+        process = start(command)
+        try:
+            status = process.wait()
+        except BaseException:
+            stop([process])
+            raise
+        try:
+            command = stages.send(status)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+
+
+def stop(processes: list[subprocess.Popen[bytes]]) -> None:
+    """Asks runs to end, which end their ranks, and kills those that do not."""
+    for process in processes:
+        with suppress(ProcessLookupError):
+            process.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + TERMINATE_SECONDS
+    for process in processes:
+        try:
+            process.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _memory() -> tuple[int, int]:
+    """Bytes of this machine: all, and available."""
+    found = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    return int(found["MemTotal"].split()[0]) << 10, int(found["MemAvailable"].split()[0]) << 10

@@ -1,0 +1,148 @@
+"""The answer in the terminal, at most 100 columns wide."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from phantora.sweep.answer import SKIPPED, Answer, Row
+from phantora.sweep.plan import Plan
+from phantora.sweep.result import RAN
+from phantora.sweep.runner import Entry
+from phantora.sweep.space import text_of
+from phantora.trace.analysis.units import duration, size
+
+WIDTH = 100
+MOST_ROWS = 30
+
+
+def render(found: Answer, console: Console) -> None:
+    """The ranked table, what did not run, ties, the Pareto front, the best as command lines."""
+    ran = [row for row in found.rows if row.measured]
+    if ran:
+        console.print(_table(found, ran[:MOST_ROWS]))
+        if len(ran) > MOST_ROWS:
+            console.print(f"The best {MOST_ROWS} of {len(ran)}; all are in the tables below {found.folder}.")
+    _rest(found, console)
+    if not ran:
+        console.print("No point ran to its end.", style="bold")
+        return
+    _say_ties(found, console)
+    _say_front(found, ran, console)
+    _say_best(found, console)
+
+
+def _table(found: Answer, rows: Sequence[Row]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    costs = any(row.cost for row in rows)
+    unit = {"tokens": "tok/s", "samples": "smp/s", "steps": "steps/s"}[found.unit]
+    for name in ("", *found.axes, "step", "±", unit, "MFU", "memory", "left", "exposed", *(("$/M",) if costs else ())):
+        table.add_column(name, justify="right", no_wrap=True, overflow="ellipsis")
+    for row in rows:
+        measured = row.measured
+        assert measured is not None and row.rate is not None
+        point = row.entry.point
+        mark = f"{row.rank}{'=' if row.tie or (row.rank == 1 and found.ties) else ''}{'*' if row.pareto else ''}"
+        table.add_row(
+            mark,
+            *(text_of(point.values[axis]) if axis in point.values else "-" for axis in found.axes),
+            duration(measured.step_time),
+            "-" if measured.error is None else f"{100 * measured.error:.0f}%",
+            f"{row.rate:,.0f}" if row.rate >= 100 else f"{row.rate:.3g}",
+            "-" if measured.mfu is None else f"{100 * measured.mfu:.1f}%",
+            f"{measured.memory / 2**30:.1f}",
+            f"{(measured.capacity - measured.memory) / 2**30:.1f}",
+            f"{100 * measured.exposed:.1f}%",
+            *((f"{row.cost:.4g}" if row.cost is not None else "-",) if costs else ()),
+        )
+    return table
+
+
+def _rest(found: Answer, console: Console) -> None:
+    for row in found.rows:
+        if row.measured is None and row.status != SKIPPED:
+            _line(console, f"{row.entry.point.label(found.axes)}: {why(row)}")
+    skipped: dict[str, list[Row]] = {}
+    for row in found.rows:
+        if row.status == SKIPPED:
+            skipped.setdefault(row.entry.skipped, []).append(row)
+    for reason, rows in skipped.items():
+        labels = ", ".join(row.entry.point.label(found.axes) for row in rows[:3])
+        more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
+        _line(console, f"not run: {labels}{more}: {reason}")
+
+
+def why(row: Row) -> str:
+    """Why a point has no step time."""
+    result = row.entry.result
+    if result is None:
+        return row.entry.skipped
+    if result.measured is None:
+        return f"failed: {result.error}"
+    capacity = size(result.measured.capacity)
+    if result.needs:
+        return f"does not fit: needs {size(result.needs)} of {capacity}"
+    return f"does not fit: needs more than {capacity}"
+
+
+def _say_ties(found: Answer, console: Console) -> None:
+    if found.ties:
+        which = ", ".join(str(row.rank) for row in found.ties)
+        _line(console, f"Ties (=): 1 and {which} differ by less than the error bar: any of them may be the best.")
+
+
+def _say_front(found: Answer, ran: Sequence[Row], console: Console) -> None:
+    front = [str(row.rank) for row in ran if row.pareto]
+    what = "speed, memory and cost" if any(row.cost for row in ran) else "speed and memory"
+    _line(console, f"Pareto front (*) of {what}: {', '.join(front)}.")
+
+
+def _say_best(found: Answer, console: Console) -> None:
+    best = found.best
+    assert best is not None and best.measured is not None and best.entry.result is not None
+    if best.measured.holds_up:
+        _line(console, f"The best is held up by: {best.measured.holds_up}")
+    _line(console, f"The best, simulated:  {shlex.join(best.entry.result.command)}")
+    _line(console, f"On the cluster:  {shlex.join(best.entry.task.real_words())}")
+
+
+def _line(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False)
+
+
+def render_plan(plan: Plan, console: Console) -> None:
+    """What would run, what cannot fit, and why combinations are left out."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in ("", *plan.axes, "GPUs", "at least", "memory"):
+        table.add_column(name, justify="right", no_wrap=True, overflow="ellipsis")
+    for point in plan.points:
+        memory = f"> {size(point.least_memory)}" if point.least_memory else "-"
+        table.add_row(
+            str(point.number), *(text_of(point.values[axis]) if axis in point.values else "-" for axis in plan.axes),
+            str(point.world), duration(point.least_time) if point.least_time else "-",
+            memory if point.fits else f"{memory}: cannot fit",
+        )  # fmt: skip
+    console.print(table)
+    reasons: dict[str, list[str]] = {}
+    for left in plan.left_out:
+        label = " ".join(f"{name}={text_of(value)}" for name, value in left.values.items() if name in plan.axes)
+        reasons.setdefault(left.reason, []).append(label)
+    for reason, labels in reasons.items():
+        _line(console, f"left out, {reason}: {len(labels)}, such as {labels[0]}")
+    runs = sum(point.fits for point in plan.points)
+    _line(console, f"{runs} points would run; {len(plan.points) - runs} cannot fit; {len(plan.left_out)} are left out.")
+
+
+def progress_line(entry: Entry) -> str:
+    """Of a point that is done."""
+    result, label = entry.result, entry.point.label()
+    if result is None:
+        return f"{label}: not run: {entry.skipped}"
+    if result.status != RAN or result.measured is None:
+        return f"{label}: {why(Row(entry))}"
+    measured = result.measured
+    memory = f"{size(measured.memory)} of {size(measured.capacity)}"
+    return f"{label}: {duration(measured.step_time)} a step, {memory} ({result.seconds:.0f} s)"

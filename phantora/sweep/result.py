@@ -1,0 +1,67 @@
+"""What is known of a point after its run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+RAN, OUT_OF_MEMORY, FAILED = "ran", "out of memory", "failed"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Numbers of a run's log, those of ``phantora analyze``: times in ns, sizes in bytes, shares 0 to 1."""
+
+    step_time: float
+    lowest: float
+    highest: float
+    steps: int
+    """Steady ones."""
+    error: float | None
+    error_above: float | None
+    mfu: float | None
+    tokens_per_second: float | None
+    samples_per_second: float | None
+    exposed: float
+    """Communication that no compute hides, share of a step."""
+    idle: float
+    overlap: float | None
+    fits: bool
+    memory: int
+    """Bytes of the fullest GPU at most, as nvidia-smi shows it."""
+    capacity: int
+    peak_allocated: int
+    peak_reserved: int
+    holds_up: str
+    """What takes most of a step besides compute, in words."""
+
+
+@dataclass(frozen=True)
+class Result:
+    key: str
+    """Of the task: the same command on the same cluster has the same."""
+    values: dict[str, Any]
+    status: str
+    """:data:`RAN`, :data:`OUT_OF_MEMORY` or :data:`FAILED`."""
+    measured: Measured | None = None
+    error: str = ""
+    needs: int | None = None
+    """Bytes of a GPU, where it has too few: those of the run on GPUs that have enough."""
+    steps: int | None = None
+    """That the run was asked for."""
+    seconds: float = 0.0
+    """Of real time."""
+    command: tuple[str, ...] = field(default_factory=tuple)
+    """That repeats the run."""
+
+
+def result_of(entry: Mapping[str, Any]) -> Result:
+    """From the journal. Raises TypeError for another version's fields."""
+    known = {f.name for f in fields(Result)}
+    if not entry.keys() <= known:
+        raise TypeError(f"unknown fields {', '.join(sorted(entry.keys() - known))}")
+    measured = entry.get("measured")
+    return Result(**{
+        **entry, "measured": Measured(**measured) if measured else None, "command": tuple(entry.get("command", ())),
+    })  # fmt: skip

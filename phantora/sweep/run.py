@@ -1,0 +1,195 @@
+"""A sweep from its request to its answer."""
+
+from __future__ import annotations
+
+import importlib.util
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from phantora.errors import PhantoraError
+from phantora.sweep.answer import Answer, answer
+from phantora.sweep.files import write_files
+from phantora.sweep.journal import Journal
+from phantora.sweep.objective import Objective
+from phantora.sweep.plan import Plan, make_plan
+from phantora.sweep.pool import Engine, Pool
+from phantora.sweep.runner import Entry, Listed, Runner
+from phantora.sweep.search import Search
+from phantora.sweep.space import Space, Spelling
+from phantora.sweep.task import Shared
+
+SETUP_DONE = "setup.done"
+MOST_AXES = 8  # that are shown although they do not vary
+
+
+@dataclass(frozen=True)
+class Request:
+    """A sweep that is asked for."""
+
+    space: Space
+    folder: Path
+    objective: Objective = field(default_factory=Objective)
+    search: int = 0
+    """So many points are looked for by Optuna; 0: all are run."""
+    seed: int = 0
+    jobs: int = 0
+    """Runs at a time; 0: as many as fit."""
+    ray: str | None = None
+    everything: bool = False
+    again: bool = False
+    needs: bool = True
+    top: int = 0
+    options: tuple[str, ...] = ()
+    """Of `phantora trace`, for all points."""
+
+    @property
+    def located(self) -> Space:
+        """The space with its places filled in: ``{sweep}``, this folder, and ``{samples}``."""
+        return located(self.space, self.folder)
+
+
+@dataclass
+class Outcome:
+    answer: Answer
+    search: Search | None
+
+
+def plan_of(request: Request) -> Plan:
+    """Raises PhantoraError."""
+    return make_plan(request.located)
+
+
+def run_sweep(request: Request, told: Callable[[Entry, int, int], None] = lambda entry, done, of: None) -> Outcome:
+    """Runs what the journal in the folder does not know yet; writes the answer's files. `told` is called for each
+    point with how many are done and of how many. Raises PhantoraError; KeyboardInterrupt for SIGINT, SIGTERM and
+    SIGHUP: then nothing runs any more, and the same request goes on."""
+    space = request.located
+    if not space.target:
+        raise PhantoraError(f"{space.where}: name the script behind --, or as target = [...]")
+    shared = Shared(request.folder, space.target, space.here, request.options, space.steps, request.needs)
+    source: Listed | Search
+    if request.search:
+        source = Search(space, request.objective, request.search, request.seed)
+        axes, expected = list(space.axes), request.search
+    else:
+        plan = make_plan(space)
+        source, axes, expected = Listed(plan.points, request.objective), plan.axes, len(plan.points)
+    journal = Journal(request.folder)
+    try:
+        with _interrupted_by_signals():
+            if isinstance(source, Search):
+                source.know(journal.results.values(), shared)
+            _set_up(space, request.folder)
+            engine = _engine(request)
+            try:
+                done: list[Entry] = []
+
+                def tell(entry: Entry) -> None:
+                    done.append(entry)
+                    told(entry, len(done), expected)
+
+                told_to = (request.objective, request.everything, request.again, request.top, tell)
+                entries = Runner(shared, source, engine, journal, *told_to).run()
+            finally:
+                engine.close()
+            shown = axes if len(axes) <= MOST_AXES else _varying(entries, axes)
+            found = answer(entries, request.objective, shown, request.folder)
+            _export(found, request.top)
+            write_files(found)
+            return Outcome(found, source if isinstance(source, Search) else None)
+    finally:
+        journal.close()
+
+
+def _varying(entries: list[Entry], axes: list[str]) -> list[str]:
+    return [name for name in axes if len({repr(entry.point.values.get(name)) for entry in entries}) > 1] or axes[:1]
+
+
+def _engine(request: Request) -> Engine:
+    if request.ray is None:
+        return Pool(request.jobs)
+    from phantora.sweep.on_ray import RayEngine
+
+    return RayEngine(request.ray)
+
+
+def _set_up(space: Space, folder: Path) -> None:
+    """What a preset needs before its first run: once per folder."""
+    done = folder / SETUP_DONE
+    if not space.setup or done.exists():
+        return
+    ended = subprocess.run([sys.executable, *space.setup], capture_output=True, text=True, check=False)
+    if ended.returncode:
+        told = ended.stderr.strip().splitlines()
+        why = told[-1] if told else f"status {ended.returncode}"
+        raise PhantoraError(f"{space.where}: its setup {space.setup[0]} failed: {why}")
+    done.touch()
+
+
+def _export(found: Answer, top: int) -> None:
+    """Timelines of the best."""
+    from phantora.trace.export.registry import export
+
+    for row in found.rows[:top]:
+        if row.measured and row.entry.task.log.exists():
+            export(row.entry.task.log, str(found.folder / f"best-{row.rank}.perfetto"))
+
+
+@contextmanager
+def _interrupted_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end a sweep as Ctrl-C does."""
+
+    def handler(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        old = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGHUP)}
+    except ValueError:  # not the main thread (a notebook's): signals are its business
+        yield
+        return
+    try:
+        yield
+    finally:
+        for number, before in old.items():
+            signal.signal(number, before)
+
+
+# ---------------------------------------------------------------------- places
+
+
+def located(space: Space, folder: Path) -> Space:
+    places = {"{sweep}": str(folder.resolve()), "{samples}": str(samples())}
+
+    def fill(word: str) -> str:
+        for place, path in places.items():
+            word = word.replace(place, path)
+        return word
+
+    def words(given: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(fill, given))
+
+    def spelling(one: Spelling) -> Spelling:
+        return {value: words(each) for value, each in one.items()} if isinstance(one, dict) else fill(one)
+
+    def spellings(table: Mapping[str, Spelling]) -> dict[str, Spelling]:
+        return {name: spelling(one) for name, one in table.items()}
+
+    changed: dict[str, Any] = {key: words(getattr(space, key)) for key in ("target", "here", "setup")}
+    changed |= {key: spellings(getattr(space, key)) for key in ("arguments", "environment", "options")}
+    return replace(space, **changed)
+
+
+def samples() -> Path:
+    """Where the samples are: in the wheel, or in the checkout."""
+    spec = importlib.util.find_spec("phantora._samples")
+    found = list(spec.submodule_search_locations or ()) if spec else []
+    for folder in (*map(Path, found), Path(__file__).parents[2] / "samples"):
+        if (folder / "llama.py").is_file():
+            return folder.resolve()
+    return Path("samples").resolve()

@@ -1,0 +1,157 @@
+"""Runs the points of a plan or a search on an engine, and writes down what they tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from phantora.sweep.journal import Journal
+from phantora.sweep.objective import Objective
+from phantora.sweep.plan import Point
+from phantora.sweep.pool import Engine
+from phantora.sweep.result import FAILED, RAN, Result
+from phantora.sweep.task import Shared, Task
+
+
+@dataclass
+class Entry:
+    """A point and what became of it."""
+
+    task: Task
+    result: Result | None = None
+    skipped: str = ""
+    """Why it was not run."""
+
+    @property
+    def point(self) -> Point:
+        return self.task.point
+
+
+class Source(Protocol):
+    """Where points come from."""
+
+    def next(self) -> Point | None:
+        """None: there is none, at least not before what runs has ended."""
+        ...
+
+    def tell(self, point: Point, result: Result | None) -> None:
+        """What became of a point; None: it was skipped."""
+        ...
+
+
+@dataclass
+class Listed:
+    """The points of a plan, those that may be fastest first."""
+
+    points: Sequence[Point]
+    objective: Objective
+
+    def __post_init__(self) -> None:
+        self._left = sorted(self.points, key=lambda p: (self.objective.at_best(p), -p.least_memory, -p.number))
+
+    def next(self) -> Point | None:
+        return self._left.pop() if self._left else None
+
+    def tell(self, point: Point, result: Result | None) -> None:
+        pass
+
+
+@dataclass
+class Runner:
+    shared: Shared
+    source: Source
+    engine: Engine
+    journal: Journal
+    objective: Objective
+    everything: bool = False
+    """Run also what is known to be slower than the best."""
+    again: bool = False
+    """Run anew what failed."""
+    top: int = 0
+    """Logs of so many best points are kept."""
+    told: Callable[[Entry], None] = lambda entry: None
+    entries: dict[str, Entry] = field(default_factory=dict)
+    """By key of the task, in the order in which they were met."""
+    _best: Entry | None = None
+
+    def run(self) -> list[Entry]:
+        """Returns when nothing is left to run; what it has found is in the journal before. Raises PhantoraError for a
+        journal that cannot be written, and for a full disk."""
+        waiting: Task | None = None
+        while True:
+            waiting = waiting or self._next()
+            if waiting is not None and self.engine.has_room(waiting):
+                self.engine.begin(waiting)
+                waiting = None
+                continue
+            ended = self.engine.finished()
+            for task, result in ended:
+                self.journal.add(result)
+                self._settle(task, result)
+            if waiting is None and not ended:
+                waiting = self._next()
+                if waiting is None:
+                    return list(self.entries.values())
+
+    def _next(self) -> Task | None:
+        """The next that has to be run; what is known already is settled."""
+        while (point := self.source.next()) is not None:
+            task = Task.of(point, self.shared)
+            if task.key in self.entries:
+                self.source.tell(point, self.entries[task.key].result)
+                continue
+            known = self.journal.results.get(task.key)
+            self.entries[task.key] = Entry(task)
+            if known is not None and not (self.again and known.status == FAILED):
+                self._settle(task, known)
+            elif reason := self.pointless(point):
+                self._skip(self.entries[task.key], reason)
+            else:
+                return task
+        return None
+
+    def pointless(self, point: Point) -> str:
+        """Why it need not be run: it cannot fit, or even at its bound it is slower than the best, error bar
+        included."""
+        from phantora.trace.analysis.units import duration, size
+
+        if not point.fits:
+            return f"needs at least {size(point.least_memory)} of {size(point.capacity)}"
+        best = self._best
+        if self.everything or best is None or best.result is None or best.result.measured is None:
+            return ""
+        measured = best.result.measured
+        rate, _ = self.objective.work(best.point, measured)
+        slowest = self.objective.value(best.point, rate) / (1 + (measured.error_above or 0.0))
+        if self.objective.at_best(point) >= slowest:
+            return ""
+        return f"a step takes at least {duration(point.least_time)}: the best is better"
+
+    def _skip(self, entry: Entry, reason: str) -> None:
+        entry.skipped = reason
+        self.source.tell(entry.point, None)
+        self.told(entry)
+
+    def _settle(self, task: Task, result: Result) -> None:
+        entry = self.entries.setdefault(task.key, Entry(task))
+        entry.result = result
+        if result.status == RAN and (self._best is None or self._value(entry) > self._value(self._best)):
+            self._best = entry
+        self.source.tell(task.point, result)
+        self._drop_logs()
+        self.told(entry)
+
+    def _value(self, entry: Entry) -> float:
+        assert entry.result is not None and entry.result.measured is not None
+        rate, _ = self.objective.work(entry.point, entry.result.measured)
+        return self.objective.value(entry.point, rate)
+
+    def _drop_logs(self) -> None:
+        """Of all points but the best ones: a log of many ranks takes a hundred MB and more."""
+        ran = [e for e in self.entries.values() if e.result is not None and e.result.status == RAN]
+        ran.sort(key=self._value, reverse=True)
+        kept = {entry.task.key for entry in ran[: self.top]}
+        for entry in self.entries.values():
+            if entry.result is not None and entry.task.key not in kept:
+                entry.task.log.unlink(missing_ok=True)

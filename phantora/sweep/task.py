@@ -1,0 +1,212 @@
+"""A point's runs: the commands, one after the other, and what they tell.
+
+:func:`evaluate` is a generator of commands, which does not care who runs them: the pool of this machine or a worker
+of Ray.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from phantora.errors import PhantoraError
+from phantora.sweep.plan import Point
+from phantora.sweep.result import FAILED, OUT_OF_MEMORY, RAN, Measured, Result
+from phantora.sweep.space import Steps
+
+LOG, OUTPUT = "run.arrow", "output.txt"
+STEADY_SPREAD = 0.01  # of the median step; below it, or half of the error bar, more steps tell nothing new
+NEEDS_FACTOR = 16  # so many times the memory has a GPU on which a run that does not fit is measured
+GIB = 1 << 30
+FULL_DISK = "No space left on device"
+_ERROR = re.compile(r"^(?:\[rank\d+\]:\s*)?((?:[\w.]+\.)?\w*(?:Error|Exception|Exit)\b:? ?.*)$")
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What all points of a sweep share."""
+
+    folder: Path
+    target: tuple[str, ...]
+    here: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    """Of `phantora trace`, before the point's own."""
+    steps: Steps | None = None
+    needs: bool = True
+    """Run what does not fit once more, on GPUs with memory enough."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A process to be run. Its output goes to `output`; it takes the environment of this process and `environment`."""
+
+    words: tuple[str, ...]
+    environment: dict[str, str]
+    output: Path
+
+
+@dataclass(frozen=True)
+class Task:
+    point: Point
+    shared: Shared
+    key: str
+
+    @classmethod
+    def of(cls, point: Point, shared: Shared) -> Task:
+        from importlib import metadata
+
+        try:
+            version = metadata.version("phantora")
+        except metadata.PackageNotFoundError:  # a checkout
+            version = "source"
+        files = [name for name in (point.cluster, *shared.target) if name.endswith((".py", ".toml", ".json"))]
+        told = [
+            version, point.cluster, point.options, sorted(point.environment.items()), shared.options, shared.target,
+            shared.here, point.arguments, [_digest(name) for name in files],
+            (shared.steps.argument, shared.steps.first, shared.steps.most) if shared.steps else None,
+        ]  # fmt: skip
+        return cls(point, shared, hashlib.sha256(orjson.dumps(told)).hexdigest()[:20])
+
+    @property
+    def folder(self) -> Path:
+        return self.shared.folder / "points" / self.key
+
+    @property
+    def log(self) -> Path:
+        return self.folder / LOG
+
+    def words(self, steps: int | None, output: str, options: Sequence[str] = ()) -> tuple[str, ...]:
+        """Of the command line that runs it, behind the name of the program."""
+        shared, point = self.shared, self.point
+        return (
+            "trace", "--cluster", point.cluster, "-o", output, *shared.options, *options, *point.options,
+            *self._script(steps, here=True),
+        )  # fmt: skip
+
+    def _script(self, steps: int | None, here: bool) -> tuple[str, ...]:
+        shared = self.shared
+        more = (*shared.here, *self._steps(steps)) if here else ()
+        return (*shared.target, *more, *self.point.arguments)
+
+    def _steps(self, steps: int | None) -> tuple[str, ...]:
+        if self.shared.steps is None or steps is None:
+            return ()
+        flag = self.shared.steps.argument
+        return (f"{flag}{steps}",) if flag.endswith("=") else (flag, str(steps))
+
+    def real_words(self) -> tuple[str, ...]:
+        """The same training on a real cluster."""
+        point = self.point
+        many = ("--nnodes", str(point.hosts), "--rdzv-backend", "c10d", "--rdzv-endpoint", "HOST:29500")
+        return (
+            *(f"{name}={value}" for name, value in point.environment.items()), "torchrun",
+            *(many if point.hosts > 1 else ("--standalone",)), "--nproc-per-node", str(point.gpus_per_host),
+            *self._script(None, here=False),
+        )  # fmt: skip
+
+    def trace(self, steps: int | None, options: Sequence[str] = ()) -> Command:
+        words = self.words(steps, str(self.log), ("--no-summary", "--force", *options))
+        return Command((sys.executable, "-m", "phantora", *words), self.point.environment, self.folder / OUTPUT)
+
+
+def _digest(name: str) -> str:
+    try:
+        return hashlib.sha256(Path(name).read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def evaluate(task: Task) -> Generator[Command, int, Result]:
+    """Yields commands, is sent their exit statuses, returns what is known in the end. Raises PhantoraError for what
+    says nothing of the point: a full disk."""
+    begin = time.monotonic()
+    try:
+        task.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PhantoraError(f"{task.folder}: cannot be made: {error.strerror}") from error
+    plan = task.shared.steps
+    steps = plan.first if plan else None
+    while True:
+        status = yield task.trace(steps)
+        measured = yield from _measured(task)
+        if status or plan is None or steps is None or steps >= plan.most or _steady(measured):
+            break
+        steps = min(2 * steps, plan.most)
+
+    def result(kind: str, measured: Measured | None, error: str = "", needs: int | None = None) -> Result:
+        seconds = round(time.monotonic() - begin, 3)
+        command = ("phantora", *task.words(steps, "run.arrow"))
+        return Result(task.key, task.point.values, kind, measured, error, needs, steps, seconds, command)
+
+    if status == 0 and measured is not None and measured.fits:
+        return result(RAN, measured)
+    if measured is not None and not measured.fits:
+        needs = (yield from _needs(task)) if task.shared.needs else None
+        return result(OUT_OF_MEMORY, measured, _last_error(task.folder / OUTPUT), needs)
+    told = _last_error(task.folder / OUTPUT) or f"the run ended with status {status}"
+    if FULL_DISK in told or shutil.disk_usage(task.folder).free < (1 << 20):
+        raise PhantoraError(
+            f"{task.folder}: {FULL_DISK}; free space and start the same sweep again: it goes on where it was"
+        )
+    return result(FAILED, None, told)
+
+
+def _steady(measured: Measured | None) -> bool:
+    """Enough steps are alike."""
+    if measured is None or measured.steps < 2:
+        return False
+    alike = max(STEADY_SPREAD, (measured.error or 0.0) / 2)
+    return measured.highest - measured.lowest <= alike * measured.step_time
+
+
+def _measured(task: Task) -> Generator[Command, int, Measured | None]:
+    """The numbers of its log, if it has one with rows."""
+    output = task.folder / "measured.json"
+    words = (sys.executable, "-m", "phantora.sweep.measure", str(task.log))
+    if (yield Command(words, {}, output)):
+        return None
+    try:
+        return Measured(**orjson.loads(output.read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return None
+    finally:
+        output.unlink(missing_ok=True)
+
+
+def _needs(task: Task) -> Generator[Command, int, int | None]:
+    """Bytes of a GPU that the run takes where there is room: of two steps, after which the optimizer has its state."""
+    kept = task.folder / OUTPUT
+    aside = kept.with_suffix(".oom.txt")
+    kept.replace(aside)
+    try:
+        room = str(NEEDS_FACTOR * task.point.capacity / GIB)
+        steps = min(2, task.shared.steps.first) if task.shared.steps else None
+        status = yield task.trace(steps, ("--gpu-memory", room))
+        measured = yield from _measured(task)
+        return measured.memory if measured is not None and not status else None
+    finally:
+        aside.replace(kept)
+
+
+def _last_error(output: Path) -> str:
+    """What a failed run said last: the exception of the first rank that told one, or our own line."""
+    try:
+        with open(output, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - (1 << 18)))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    errors = [match[1] for line in lines if (match := _ERROR.match(line.strip()))]
+    ours = [line.strip().removeprefix("phantora: ") for line in lines if line.startswith("phantora: ")]
+    told = (errors[:1] or ours[-1:] or [line.strip() for line in lines[-1:]])[0] if lines else ""
+    return told[:300]

@@ -1,0 +1,442 @@
+"""Sweeps without a run: the grammar, spaces, plans, presets, the journal, what is skipped, the answer, the search."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from phantora.errors import PhantoraError
+from phantora.sweep.answer import answer
+from phantora.sweep.expressions import Expression
+from phantora.sweep.files import write_files
+from phantora.sweep.journal import Journal, read
+from phantora.sweep.objective import Objective, parse_prices
+from phantora.sweep.plan import make_plan
+from phantora.sweep.presets import load_preset, preset_names, preset_path
+from phantora.sweep.render import render
+from phantora.sweep.result import FAILED, OUT_OF_MEMORY, RAN, Measured, Result
+from phantora.sweep.run import located
+from phantora.sweep.runner import Entry, Listed, Runner
+from phantora.sweep.search import Search
+from phantora.sweep.space import Space, space_of
+from phantora.sweep.task import Shared, Task, evaluate
+
+pytestmark = pytest.mark.unit
+GIB = 1 << 30
+
+
+# ---------------------------------------------------------------------- grammar
+
+
+def test_a_rule_has_the_value_that_python_gives_it() -> None:
+    names: dict[str, Any] = {"tp": 4, "pp": 2, "gpus": 8, "ac": "full", "sp": True}
+    for text in (
+        "tp * pp == gpus", "gpus % tp == 0 and not sp", "1 < pp <= tp != 3", "ac in ('full', 'none')", "ac not in ['full']",
+        "max(tp, pp, 9) - ceil(gpus / 3) // 2", "'a' if sp else 'b'", "-tp + abs(-2.5)", "(tp or pp) and ac == 'none'",
+    ):  # fmt: skip
+        python = eval(text, {"ceil": __import__("math").ceil}, names)  # the reference, on texts of this test
+        value = Expression(text).value(names)
+        assert value == (bool(python) if isinstance(value, bool) else python), text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "tp *", "tp ** 2", "tp.real", "tp[0]", "open('x')", "__import__('os')", "(lambda: 1)()", "[x for x in tp]", "f'{tp}'",
+        "tp if tp", "min(*tp)", "min()", "min(tp, key=tp)", "tp << 2", "~tp", "1j", "b'x'", "None", "...", "{1: 2}", "tp := 2",
+        "tp is 1", "1 " * 2000, "(" * 300 + "1" + ")" * 300, "9" * 40,
+    ],
+)  # fmt: skip
+def test_what_the_grammar_does_not_have_is_refused_before_anything_is_computed(text: str) -> None:
+    with pytest.raises(PhantoraError):
+        Expression(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["tp / 0", "tp % 0", "nobody", "'a' + 1", "tp in 4", "'a' < 'b'", "(1, 2)", "1e308 * 1e308 // 1", "min('a', 2)"]
+)
+def test_a_rule_without_a_value_says_so(text: str) -> None:
+    with pytest.raises(PhantoraError):
+        Expression(text).value({"tp": 4})
+
+
+def test_numbers_stay_short() -> None:
+    text = "*".join(["999999999"] * 9)
+    with pytest.raises(PhantoraError, match="digits"):
+        Expression(text).value({})
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(alphabet="tp 019.*/%+-()<>=!,'\"andornotifelse[]{}:_@\\\n", max_size=40) | st.text(max_size=20))
+def test_any_text_has_a_value_or_is_refused(text: str) -> None:
+    try:
+        Expression(text).value({"tp": 4, "p": 2})
+    except PhantoraError:
+        pass
+
+
+# ---------------------------------------------------------------------- spaces and plans
+
+
+def space(**changes: Any) -> Space:
+    table: dict[str, Any] = {
+        "target": ["train.py"],
+        "cluster": "2x8xH100",
+        "matrix": {"tp": [1, 2, 4, 16], "sp": [False, True], "ac": ["none", "full"]},
+        "let": {"dp": "world // tp"},
+        "rules": ["tp <= gpus_per_host", "not sp or tp > 1"],
+        "arguments": {"tp": "--tp", "dp": "--dp=", "sp": "--sp", "ac": {"none": [], "full": ["--ac", "full"]}},
+        "environment": {"tp": "TP_SIZE"},
+        "tokens": "dp * 4096",
+    }
+    return space_of({**table, **changes}, "s.toml")
+
+
+def test_a_plan_holds_what_the_rules_allow_and_why_the_rest_is_left_out() -> None:
+    plan = make_plan(space())
+    assert len(plan.points) == 2 + 4 + 4  # tp 1 without sp, tp 2 and 4 with and without, each with and without ac
+    assert {left.reason for left in plan.left_out} == {
+        "not tp <= gpus_per_host (with gpus_per_host 8)", "not not sp or tp > 1"
+    }  # fmt: skip
+    assert len(plan.points) + len(plan.left_out) == 16
+    last = plan.points[-1]
+    assert last.arguments == ("--tp", "4", "--dp=4", "--sp", "--ac", "full")
+    assert last.environment == {"TP_SIZE": "4"} and last.tokens == 4 * 4096 and last.world == 16
+    assert plan.axes == ["tp", "sp", "ac"]
+
+
+def test_listed_points_are_combined_with_the_matrix() -> None:
+    plan = make_plan(space(list=[{"tp": 1, "sp": False}, {"tp": 8, "sp": True}]))
+    assert [point.label() for point in plan.points] == [
+        "tp=1 sp=false ac=none cluster=2x8xH100", "tp=1 sp=false ac=full cluster=2x8xH100",
+        "tp=8 sp=true ac=none cluster=2x8xH100", "tp=8 sp=true ac=full cluster=2x8xH100",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"rules": ["tp > 4", "tp < 2"]}, "the rules leave no point: not tp"),
+        ({"matrix": {}, "arguments": {}, "environment": {}, "let": {}, "rules": [], "tokens": "1", "cluster": []}, "no values"),
+        ({"matrix": {"tp": []}}, "tp has no values"),
+        ({"matrix": {"tp": [1, 1]}}, "twice"),
+        ({"rules": ["tpp > 4"]}, "nothing gives 'tpp'"),
+        ({"let": {"dp": "world // tp", "tp": "3"}}, "the name is taken"),
+        ({"arguments": {"cp": "--cp"}}, "no axis and no"),
+        ({"matrix": {"tp": [1], "sp": [True], "ac": ["none"], "moon": [1, 2]}}, "moon changes nothing"),
+        ({"rule": ["tp > 1"]}, "unknown key 'rule'"),
+        ({"matrix": {"tp": [1], "sp": [True, False], "ac": ["some"]}}, "ac = some: no words for it"),
+        ({"steps": {"argument": "--steps", "first": 9, "most": 3}}, "first <= most"),
+        ({"steps": {"flag": "--steps"}}, "steps"),
+        ({"cluster": "2x8xZ80"}, "Z80"),
+        ({"matrix": {"tp": list(range(1, 100)), "sp": list(range(99)), "ac": list(range(99))}}, "too many"),
+        ({"bounds": {"flops": "1e15", "format": "'decimal'"}}, "decimal"),
+    ],
+)  # fmt: skip
+def test_a_space_that_cannot_be_is_refused_by_name(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(PhantoraError, match=words):
+        make_plan(space(**changes))
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_a_preset_has_legal_layouts_of_each_of_its_models(name: str, tmp_path: Path) -> None:
+    for model in __import__("tomllib" if sys.version_info >= (3, 11) else "tomli").loads(preset_path(name).read_text())["models"]:
+        found = load_preset(preset_path(name), model)
+        cluster = "1x2xH100" if name in ("tp", "pp") or model in ("toy", "debug", "small") else "8x8xH100"
+        plan = make_plan(located(found.with_axes({"cluster": [cluster]}), tmp_path))
+        assert plan.points and all(point.tokens and point.least_time > 0 for point in plan.points)
+        for word in (*plan.space.target, *plan.space.setup, *(w for point in plan.points for w in point.arguments)):
+            assert "{" not in word
+            assert Path(word).exists() or not word.startswith(str(Path(__file__).parents[2] / "samples"))
+
+
+def test_the_preset_of_torchtitan_knows_what_its_degrees_must_be() -> None:
+    found = load_preset(preset_path("torchtitan"), "llama3-8b", wide=True)
+    chosen = {"cluster": ["8x8xH100"], "compile": [False], "float8": [False], "schedule": ["1F1B"], "ac": ["full"]}
+    plan = make_plan(found.with_axes({**chosen, "tp": [1, 3, 8, 16]}))
+    for point in plan.points:
+        words = dict(zip(point.arguments[::2], point.arguments[1::2], strict=True))
+        degrees = [int(value) for flag, value in words.items() if flag.endswith("_degree")]
+        product = 1
+        for degree in degrees:
+            product *= degree
+        assert product == 64 and len(degrees) == 5
+        assert int(words["--training.global_batch_size"]) == 128
+    assert {point.values["tp"] for point in plan.points} == {1, 8}
+    assert {left.reason for left in plan.left_out if left.values["tp"] == 3} == {
+        "not world % (tp * pp * cp) == 0 (with world 64)"
+    }
+
+
+# ---------------------------------------------------------------------- results, journal
+
+
+def measured(step_ms: float, memory: int = 40, error: float = 0.05, **changes: Any) -> Measured:
+    found = Measured(
+        step_ms * 1e6, step_ms * 1e6, step_ms * 1e6, 2, error, error, 0.4, None, None, 0.1, 0.1, 0.5, True, memory * GIB,
+        80 * GIB, memory * GIB, memory * GIB, "Host-bound",
+    )  # fmt: skip
+    return replace(found, **changes)
+
+
+def result(key: str, **changes: Any) -> Result:
+    return replace(Result(key, {"tp": 1}, RAN, measured(100), command=("phantora", "trace")), **changes)
+
+
+values = st.dictionaries(st.text(max_size=5), st.booleans() | st.integers(-5, 5) | st.text(max_size=5), max_size=3)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.text("abc", min_size=1, max_size=3), values, st.text(max_size=20)), max_size=6), st.integers(0, 60))
+def test_a_journal_gives_back_what_was_added_whatever_was_cut_off(
+    tmp_path_factory: pytest.TempPathFactory, added: list[tuple[str, dict[str, Any], str]], cut: int
+) -> None:
+    folder = tmp_path_factory.mktemp("journal")
+    results = [result(key, values=given, error=error) for key, given, error in added]
+    journal = Journal(folder)
+    for one in results:
+        journal.add(one)
+    journal.close()
+    whole = journal.path.read_bytes()
+    journal.path.write_bytes(whole[: len(whole) - cut])
+    again = Journal(folder)
+    kept = whole[: len(whole) - cut].count(b"\n") - 1
+    assert list(again.results.values()) == list({one.key: one for one in results[: max(kept, 0)]}.values())
+    again.add(result("new"))
+    again.close()
+    assert [one.key for one in read(again.path)[0]][-1] == "new"
+
+
+def test_two_sweeps_do_not_share_a_folder(tmp_path: Path) -> None:
+    first = Journal(tmp_path)
+    with pytest.raises(PhantoraError, match="another sweep"):
+        Journal(tmp_path)
+    first.close()
+    Journal(tmp_path).close()
+
+
+@pytest.mark.parametrize("text", ["hello\n", '{"phantora sweep":99}\n', '{"phantora sweep":1}\nnonsense\n', "hello"])
+def test_a_file_that_is_no_journal_is_left_as_it_is(tmp_path: Path, text: str) -> None:
+    (tmp_path / "journal.jsonl").write_text(text)
+    with pytest.raises(PhantoraError, match="no journal"):
+        Journal(tmp_path)
+    assert (tmp_path / "journal.jsonl").read_text() == text
+
+
+def test_a_full_disk_ends_a_sweep_with_a_journal_that_can_be_read(tmp_path: Path) -> None:
+    """A limit on the size of files stands in for the disk: the write fails half-way in the same place."""
+    program = f"""
+import resource, signal
+from pathlib import Path
+from phantora.errors import PhantoraError
+from phantora.sweep.journal import Journal
+from phantora.sweep.result import Result
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+journal = Journal(Path({str(tmp_path)!r}))
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+for number in range(100):
+    journal.add(Result(str(number), {{}}, "ran"))
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "PhantoraError" in ended.stderr and "start the same sweep again" in ended.stderr
+    results, whole = read(tmp_path / "journal.jsonl")
+    assert [one.key for one in results] == [str(n) for n in range(len(results))] and results
+    assert whole < 1000 == (tmp_path / "journal.jsonl").stat().st_size
+    Journal(tmp_path).close()
+    assert (tmp_path / "journal.jsonl").stat().st_size == whole
+
+
+# ---------------------------------------------------------------------- the runner, without runs
+
+
+class Told:
+    """An engine whose results are given."""
+
+    def __init__(self, results: Callable[[Task], Result], room: int = 1) -> None:
+        self.results, self.room = results, room
+        self.waiting: list[Task] = []
+        self.ran: list[str] = []
+
+    def has_room(self, task: Task) -> bool:
+        return len(self.waiting) < self.room
+
+    def begin(self, task: Task) -> None:
+        self.waiting.append(task)
+
+    def finished(self) -> list[tuple[Task, Result]]:
+        if not self.waiting:
+            return []
+        task = self.waiting.pop(0)
+        self.ran.append(task.point.label(["tp", "sp", "ac"]))
+        return [(task, self.results(task))]
+
+    def close(self) -> None:
+        self.waiting.clear()
+
+
+def by_point(task: Task) -> Result:
+    """tp 1 is the fastest, tp 4 does not fit, ac fails with tp 2."""
+    point = task.point
+    tp = int(point.values["tp"])
+    if tp == 4:
+        return Result(task.key, point.values, OUT_OF_MEMORY, measured(1, fits=False), "no room", 93 * GIB)
+    if tp == 2 and point.values["ac"] == "full":
+        return Result(task.key, point.values, FAILED, None, "ValueError: no")
+    return Result(task.key, point.values, RAN, measured(100.0 * tp, memory=60 // tp), seconds=10, command=("phantora", "trace"))
+
+
+def run(folder: Path, engine: Told, found: Space, **options: Any) -> list[Entry]:
+    objective = options.pop("objective", Objective())
+    points = make_plan(found).points
+    journal = Journal(folder)
+    try:
+        shared = Shared(folder, found.target)
+        return Runner(shared, Listed(points, objective), engine, journal, objective, **options).run()
+    finally:
+        journal.close()
+
+
+def test_a_sweep_goes_on_without_repeating(tmp_path: Path) -> None:
+    class Stopped(Exception):
+        pass
+
+    def half(task: Task) -> Result:
+        if len(engine.ran) == 5:
+            raise Stopped
+        return by_point(task)
+
+    engine = Told(half, room=2)
+    with pytest.raises(Stopped):
+        run(tmp_path, engine, space())
+    rest = Told(by_point, room=2)
+    entries = run(tmp_path, rest, space())
+    whole = Told(by_point)
+    assert [entry.result for entry in entries] == [entry.result for entry in run(tmp_path / "b", whole, space())]
+    assert sorted([*engine.ran[:4], *rest.ran]) == sorted(whole.ran) and len(whole.ran) == 10
+    assert run(tmp_path, again := Told(by_point), space(), again=True) and again.ran == [
+        "tp=2 sp=false ac=full", "tp=2 sp=true ac=full"
+    ]  # fmt: skip
+
+
+def test_what_cannot_win_is_not_run_and_said(tmp_path: Path) -> None:
+    bounds = {"memory": "90e9 / tp", "flops": "1e15 * tp", "format": "'bfloat16'"}
+    found = space(bounds=bounds, matrix={"tp": [1, 2, 4], "sp": [True, False], "ac": ["none"]}, tokens="4096")
+    engine = Told(lambda task: Result(task.key, task.point.values, RAN, measured(0.12 * task.point.least_time / 1e5)))
+    entries = run(tmp_path, engine, found)
+    skipped = {entry.point.label(["tp", "sp"]): entry.skipped for entry in entries if entry.skipped}
+    assert "needs at least 83.82 GiB of" in skipped["tp=1 sp=false"]
+    assert engine.ran == ["tp=2 sp=true ac=none", "tp=2 sp=false ac=none"]
+    assert {label for label, why in skipped.items() if "a step takes at least" in why} == {"tp=4 sp=true", "tp=4 sp=false"}
+    assert len(run(tmp_path, Told(engine.results), found, everything=True)) == 5
+
+
+def test_a_run_gets_more_steps_until_they_are_alike(tmp_path: Path) -> None:
+    table = {"steps": {"argument": "--steps", "first": 3, "most": 10}}
+    found = space(**table)
+    point = make_plan(found).points[0]
+    task = Task.of(point, Shared(tmp_path, found.target, steps=found.steps))
+    stages = evaluate(task)
+    spreads = {"3": (50.0, 1), "6": (90.0, 5), "10": (100.0, 9)}
+    asked = []
+    command = next(stages)
+    with pytest.raises(StopIteration) as end:
+        while True:
+            steps = command.words[command.words.index("--steps") + 1]
+            asked.append(steps)
+            command = stages.send(0)
+            lowest, count = spreads[steps]
+            command.output.write_bytes(orjson.dumps(measured(100, lowest=lowest * 1e6, steps=count)))
+            command = stages.send(0)
+    assert asked == ["3", "6", "10"]
+    assert end.value.value.status == RAN and end.value.value.steps == 10
+
+
+# ---------------------------------------------------------------------- the answer
+
+
+def test_the_answer_ranks_names_ties_and_the_front(tmp_path: Path) -> None:
+    entries = run(tmp_path, Told(by_point), space(tokens="4096"), objective=(objective := Objective("speed", {"": 2.0})))
+    found = answer(entries, objective, ["tp", "sp", "ac"], tmp_path)
+    ran = [row for row in found.rows if row.measured]
+    assert [row.entry.point.values["tp"] for row in ran] == [1, 1, 2, 2]
+    assert [row.tie for row in ran] == [False, True, False, False]  # equal; twice as slow
+    assert [row.pareto for row in ran] == [True, True, True, True]  # tp 2 takes half of the memory
+    assert found.unit == "tokens" and ran[0].rate == 4096 / 0.1
+    assert ran[0].cost == pytest.approx(2.0 * 16 / 3600 / 40960 * 1e6)
+    assert [row.status for row in found.rows[4:]] == [OUT_OF_MEMORY] * 4 + [FAILED] * 2
+    console = Console(width=100, record=True, file=open("/dev/null", "w"))
+    render(found, console)
+    text = console.export_text()
+    assert "does not fit: needs 93.00 GiB of 80.00 GiB" in text and "failed: ValueError: no" in text
+    assert "Ties (=): 1 and 2" in text and max(map(len, text.splitlines())) <= 100
+    write_files(found)
+    assert pq.read_table(tmp_path / "sweep.parquet").num_rows == 10
+    assert len((tmp_path / "sweep.csv").read_text().splitlines()) == 11
+    assert orjson.loads((tmp_path / "sweep.json").read_bytes())[0]["rank"] == 1
+    assert "torchrun" in (tmp_path / "best.sh").read_text()
+    subprocess.run(["sh", "-n", str(tmp_path / "best.sh")], check=True)
+    assert "needs 93.00 GiB" in (tmp_path / "sweep.html").read_text()
+
+
+def test_cost_ranks_by_what_work_costs(tmp_path: Path) -> None:
+    found = space(cluster=["1x1xH100", "1x2xH100"], matrix={"tp": [1], "sp": [False], "ac": ["none"]}, tokens="4096")
+    engine = Told(lambda task: Result(task.key, task.point.values, RAN, measured(100 / task.point.world**0.5)))
+    prices = parse_prices("H100=2.5")
+    entries = run(tmp_path, engine, found)
+    for by, first in (("speed", "1x2xH100"), ("cost", "1x1xH100"), ("per-gpu", "1x1xH100"), ("step", "1x2xH100")):
+        best = answer(entries, Objective(by, prices), ["cluster"], tmp_path).best
+        assert best is not None and best.entry.point.cluster == first, by
+    for wrong in ("free", "H100=", "Z80=2", "-1", "0", "inf", "nan"):
+        with pytest.raises(PhantoraError):
+            parse_prices(wrong)
+    with pytest.raises(PhantoraError):
+        Objective("cost")
+
+
+# ---------------------------------------------------------------------- search
+
+
+def test_a_search_finds_the_best_and_goes_on_from_its_journal(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    found = space(
+        matrix={"a": list(range(12)), "b": list(range(12)), "flag": [False, True]}, rules=["a + b != 3"], let={},
+        arguments={"a": "-a", "b": "-b", "flag": "--flag"}, environment={}, tokens="1000",
+    )  # fmt: skip
+
+    def quality(task: Task) -> Result:
+        v = task.point.values
+        return Result(task.key, v, RAN, measured(100 + 10 * (v["a"] - 7) ** 2 + 5 * (v["b"] - 4) ** 2), seconds=36)
+
+    def look(folder: Path, trials: int, engine: Told) -> Search:
+        objective = Objective()
+        shared = Shared(folder, found.target)
+        search = Search(found, objective, trials)
+        journal = Journal(folder)
+        try:
+            search.know(journal.results.values(), shared)
+            Runner(shared, search, engine, journal, objective).run()
+        finally:
+            journal.close()
+        return search
+
+    engine = Told(quality)
+    search = look(tmp_path, 60, engine)
+    assert len(engine.ran) == len(read(tmp_path / "journal.jsonl")[0]) == 60
+    times = [one.measured.step_time for one in read(tmp_path / "journal.jsonl")[0] if one.measured]
+    assert min(times) <= 115e6 and min(times[30:]) < sorted(times[:15])[7]
+    assert search.gain_per_hour() and "gain over the first" in search.told()[-1]
+    more = Told(quality)
+    assert look(tmp_path, 70, more).asked == 70 and len(more.ran) == 10
+    keys = [one.key for one in read(tmp_path / "journal.jsonl")[0]]
+    assert len(keys) == len(set(keys)) == 70
