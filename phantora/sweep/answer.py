@@ -20,6 +20,8 @@ _TIMES = ("step_time", "error", "error_above", "lowest", "highest", "steps")
 
 @dataclass
 class Row:
+    """A point of the answer."""
+
     entry: Entry
     rank: int | None = None
     """From 1; None for what did not run."""
@@ -43,6 +45,8 @@ class Row:
 
 @dataclass
 class Answer:
+    """All points, in order."""
+
     rows: list[Row]
     """The best first; then what does not fit, what failed, what was skipped."""
     unit: str
@@ -75,6 +79,7 @@ class Answer:
 
 
 def answer(entries: Sequence[Entry], objective: Objective, axes: Sequence[str], folder: Path) -> Answer:
+    """Ranks what ran, by `objective`; `axes` are shown of each point."""
     rows = [Row(entry) for entry in entries if entry.result is not None or entry.skipped]
     ran = [row for row in rows if row.measured is not None]
     units = {objective.work(row.entry.point, row.measured)[1] for row in ran if row.measured}

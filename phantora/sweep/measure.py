@@ -24,6 +24,7 @@ def measure(path: str | Path) -> Measured:
 
 
 def measured_of(report: Report) -> Measured:
+    """The numbers of a report with details."""
     head, steady, details = report.headline, report.steady, report.details
     assert details is not None
     fit: Fit | None = details.fit
@@ -53,6 +54,7 @@ def measured_of(report: Report) -> Measured:
 
 
 def main() -> None:
+    """Of the log that the command line names."""
     try:
         sys.stdout.buffer.write(orjson.dumps(asdict(measure(sys.argv[1]))))
     except PhantoraError as error:

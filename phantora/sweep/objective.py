@@ -16,6 +16,8 @@ BY = ("speed", "cost", "per-gpu", "step")
 
 @dataclass(frozen=True)
 class Objective:
+    """What is compared, and prices."""
+
     by: str = "speed"
     prices: Mapping[str, float] = field(default_factory=dict)
     """Dollars for an hour of a GPU, by its name; "" for all others."""

@@ -62,12 +62,16 @@ class Point:
 
 @dataclass(frozen=True)
 class LeftOut:
+    """A combination that a rule forbids."""
+
     values: dict[str, Value]
     reason: str
 
 
 @dataclass
 class Plan:
+    """A space's combinations, judged."""
+
     space: Space
     points: list[Point] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)

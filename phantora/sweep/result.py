@@ -39,6 +39,8 @@ class Measured:
 
 @dataclass(frozen=True)
 class Result:
+    """Of a task, as the journal keeps it."""
+
     key: str
     """Of the task: the same command on the same cluster has the same."""
     values: dict[str, Any]

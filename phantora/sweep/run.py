@@ -56,6 +56,8 @@ class Request:
 
 @dataclass
 class Outcome:
+    """What a sweep found, and how, if it was a search."""
+
     answer: Answer
     search: Search | None
 
@@ -164,6 +166,7 @@ def _interrupted_by_signals() -> Iterator[None]:
 
 
 def located(space: Space, folder: Path) -> Space:
+    """`space` with the absolute paths of ``{sweep}`` (`folder`) and ``{samples}`` in its words."""
     places = {"{sweep}": str(folder.resolve()), "{samples}": str(samples())}
 
     def fill(word: str) -> str:

@@ -59,6 +59,8 @@ class Listed:
 
 @dataclass
 class Runner:
+    """One run of a sweep. Create it, call :meth:`run` once."""
+
     shared: Shared
     source: Source
     engine: Engine

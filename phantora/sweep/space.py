@@ -52,6 +52,8 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Space:
+    """What a sweep file says, checked."""
+
     where: str
     """The file or preset, for messages."""
     target: tuple[str, ...] = ()

@@ -56,6 +56,8 @@ class Command:
 
 @dataclass(frozen=True)
 class Task:
+    """A point that is to be run."""
+
     point: Point
     shared: Shared
     key: str

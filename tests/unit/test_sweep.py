@@ -5,7 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +44,8 @@ GIB = 1 << 30
 def test_a_rule_has_the_value_that_python_gives_it() -> None:
     names: dict[str, Any] = {"tp": 4, "pp": 2, "gpus": 8, "ac": "full", "sp": True}
     for text in (
-        "tp * pp == gpus", "gpus % tp == 0 and not sp", "1 < pp <= tp != 3", "ac in ('full', 'none')", "ac not in ['full']",
+        "tp * pp == gpus", "gpus % tp == 0 and not sp", "1 < pp <= tp != 3", "ac in ('full', 'none')",
+        "ac not in ['full']",
         "max(tp, pp, 9) - ceil(gpus / 3) // 2", "'a' if sp else 'b'", "-tp + abs(-2.5)", "(tp or pp) and ac == 'none'",
     ):  # fmt: skip
         python = eval(text, {"ceil": __import__("math").ceil}, names)  # the reference, on texts of this test
@@ -53,9 +56,9 @@ def test_a_rule_has_the_value_that_python_gives_it() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "tp *", "tp ** 2", "tp.real", "tp[0]", "open('x')", "__import__('os')", "(lambda: 1)()", "[x for x in tp]", "f'{tp}'",
-        "tp if tp", "min(*tp)", "min()", "min(tp, key=tp)", "tp << 2", "~tp", "1j", "b'x'", "None", "...", "{1: 2}", "tp := 2",
-        "tp is 1", "1 " * 2000, "(" * 300 + "1" + ")" * 300, "9" * 40,
+        "", "tp *", "tp ** 2", "tp.real", "tp[0]", "open('x')", "__import__('os')", "(lambda: 1)()", "[x for x in tp]",
+        "f'{tp}'", "tp if tp", "min(*tp)", "min()", "min(tp, key=tp)", "tp << 2", "~tp", "1j", "b'x'", "None", "...",
+        "{1: 2}", "tp := 2", "tp is 1", "1 " * 2000, "(" * 300 + "1" + ")" * 300, "9" * 40,
     ],
 )  # fmt: skip
 def test_what_the_grammar_does_not_have_is_refused_before_anything_is_computed(text: str) -> None:
@@ -64,7 +67,8 @@ def test_what_the_grammar_does_not_have_is_refused_before_anything_is_computed(t
 
 
 @pytest.mark.parametrize(
-    "text", ["tp / 0", "tp % 0", "nobody", "'a' + 1", "tp in 4", "'a' < 'b'", "(1, 2)", "1e308 * 1e308 // 1", "min('a', 2)"]
+    "text",
+    ["tp / 0", "tp % 0", "nobody", "'a' + 1", "tp in 4", "'a' < 'b'", "(1, 2)", "1e308 * 1e308 // 1", "min('a', 2)"],
 )
 def test_a_rule_without_a_value_says_so(text: str) -> None:
     with pytest.raises(PhantoraError):
@@ -80,10 +84,8 @@ def test_numbers_stay_short() -> None:
 @settings(max_examples=300, deadline=None)
 @given(st.text(alphabet="tp 019.*/%+-()<>=!,'\"andornotifelse[]{}:_@\\\n", max_size=40) | st.text(max_size=20))
 def test_any_text_has_a_value_or_is_refused(text: str) -> None:
-    try:
+    with suppress(PhantoraError):
         Expression(text).value({"tp": 4, "p": 2})
-    except PhantoraError:
-        pass
 
 
 # ---------------------------------------------------------------------- spaces and plans
@@ -128,7 +130,7 @@ def test_listed_points_are_combined_with_the_matrix() -> None:
     ("changes", "words"),
     [
         ({"rules": ["tp > 4", "tp < 2"]}, "the rules leave no point: not tp"),
-        ({"matrix": {}, "arguments": {}, "environment": {}, "let": {}, "rules": [], "tokens": "1", "cluster": []}, "no values"),
+        ({"cluster": []}, "cluster has no values"),
         ({"matrix": {"tp": []}}, "tp has no values"),
         ({"matrix": {"tp": [1, 1]}}, "twice"),
         ({"rules": ["tpp > 4"]}, "nothing gives 'tpp'"),
@@ -151,7 +153,9 @@ def test_a_space_that_cannot_be_is_refused_by_name(changes: dict[str, Any], word
 
 @pytest.mark.parametrize("name", preset_names())
 def test_a_preset_has_legal_layouts_of_each_of_its_models(name: str, tmp_path: Path) -> None:
-    for model in __import__("tomllib" if sys.version_info >= (3, 11) else "tomli").loads(preset_path(name).read_text())["models"]:
+    for model in __import__("tomllib" if sys.version_info >= (3, 11) else "tomli").loads(preset_path(name).read_text())[
+        "models"
+    ]:
         found = load_preset(preset_path(name), model)
         cluster = "1x2xH100" if name in ("tp", "pp") or model in ("toy", "debug", "small") else "8x8xH100"
         plan = make_plan(located(found.with_axes({"cluster": [cluster]}), tmp_path))
@@ -184,8 +188,8 @@ def test_the_preset_of_torchtitan_knows_what_its_degrees_must_be() -> None:
 
 def measured(step_ms: float, memory: int = 40, error: float = 0.05, **changes: Any) -> Measured:
     found = Measured(
-        step_ms * 1e6, step_ms * 1e6, step_ms * 1e6, 2, error, error, 0.4, None, None, 0.1, 0.1, 0.5, True, memory * GIB,
-        80 * GIB, memory * GIB, memory * GIB, "Host-bound",
+        step_ms * 1e6, step_ms * 1e6, step_ms * 1e6, 2, error, error, 0.4, None, None, 0.1, 0.1, 0.5, True,
+        memory * GIB, 80 * GIB, memory * GIB, memory * GIB, "Host-bound",
     )  # fmt: skip
     return replace(found, **changes)
 
@@ -198,7 +202,10 @@ values = st.dictionaries(st.text(max_size=5), st.booleans() | st.integers(-5, 5)
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(st.tuples(st.text("abc", min_size=1, max_size=3), values, st.text(max_size=20)), max_size=6), st.integers(0, 60))
+@given(
+    st.lists(st.tuples(st.text("abc", min_size=1, max_size=3), values, st.text(max_size=20)), max_size=6),
+    st.integers(0, 60),
+)
 def test_a_journal_gives_back_what_was_added_whatever_was_cut_off(
     tmp_path_factory: pytest.TempPathFactory, added: list[tuple[str, dict[str, Any], str]], cut: int
 ) -> None:
@@ -293,7 +300,9 @@ def by_point(task: Task) -> Result:
         return Result(task.key, point.values, OUT_OF_MEMORY, measured(1, fits=False), "no room", 93 * GIB)
     if tp == 2 and point.values["ac"] == "full":
         return Result(task.key, point.values, FAILED, None, "ValueError: no")
-    return Result(task.key, point.values, RAN, measured(100.0 * tp, memory=60 // tp), seconds=10, command=("phantora", "trace"))
+    return Result(
+        task.key, point.values, RAN, measured(100.0 * tp, memory=60 // tp), seconds=10, command=("phantora", "trace")
+    )
 
 
 def run(folder: Path, engine: Told, found: Space, **options: Any) -> list[Entry]:
@@ -337,7 +346,10 @@ def test_what_cannot_win_is_not_run_and_said(tmp_path: Path) -> None:
     skipped = {entry.point.label(["tp", "sp"]): entry.skipped for entry in entries if entry.skipped}
     assert "needs at least 83.82 GiB of" in skipped["tp=1 sp=false"]
     assert engine.ran == ["tp=2 sp=true ac=none", "tp=2 sp=false ac=none"]
-    assert {label for label, why in skipped.items() if "a step takes at least" in why} == {"tp=4 sp=true", "tp=4 sp=false"}
+    assert {label for label, why in skipped.items() if "a step takes at least" in why} == {
+        "tp=4 sp=true",
+        "tp=4 sp=false",
+    }
     assert len(run(tmp_path, Told(engine.results), found, everything=True)) == 5
 
 
@@ -366,7 +378,9 @@ def test_a_run_gets_more_steps_until_they_are_alike(tmp_path: Path) -> None:
 
 
 def test_the_answer_ranks_names_ties_and_the_front(tmp_path: Path) -> None:
-    entries = run(tmp_path, Told(by_point), space(tokens="4096"), objective=(objective := Objective("speed", {"": 2.0})))
+    entries = run(
+        tmp_path, Told(by_point), space(tokens="4096"), objective=(objective := Objective("speed", {"": 2.0}))
+    )
     found = answer(entries, objective, ["tp", "sp", "ac"], tmp_path)
     ran = [row for row in found.rows if row.measured]
     assert [row.entry.point.values["tp"] for row in ran] == [1, 1, 2, 2]
@@ -375,7 +389,7 @@ def test_the_answer_ranks_names_ties_and_the_front(tmp_path: Path) -> None:
     assert found.unit == "tokens" and ran[0].rate == 4096 / 0.1
     assert ran[0].cost == pytest.approx(2.0 * 16 / 3600 / 40960 * 1e6)
     assert [row.status for row in found.rows[4:]] == [OUT_OF_MEMORY] * 4 + [FAILED] * 2
-    console = Console(width=100, record=True, file=open("/dev/null", "w"))
+    console = Console(width=100, record=True, file=StringIO())
     render(found, console)
     text = console.export_text()
     assert "does not fit: needs 93.00 GiB of 80.00 GiB" in text and "failed: ValueError: no" in text

@@ -14,6 +14,7 @@ HERE = Path(__file__).parent
 
 
 def preset_names() -> list[str]:
+    """Of those that ship."""
     return sorted(path.stem for path in HERE.glob("*.toml"))
 
 
