@@ -23,7 +23,16 @@ STEPS = (
 )
 
 
-@click.command("analyze")
+@click.command(
+    "analyze",
+    epilog="""Examples:
+
+\b
+  phantora analyze run.arrow --steps 3-5 --ranks 0
+  phantora analyze run.arrow --steps annotation:request
+  phantora analyze run.arrow --html report.html --json > report.json
+""",
+)
 @click.argument("log", type=click.Path())
 @click.option("--ranks", metavar="LIST", help="Only these ranks: 0-3,7.")
 @click.option("--steps", metavar="[BY/]LIST", help=STEPS)

@@ -22,7 +22,15 @@ if TYPE_CHECKING:
 GIB = 1 << 30
 
 
-@click.group("cluster")
+@click.group(
+    "cluster",
+    epilog="""Examples:
+
+\b
+  phantora cluster show dgx-h100:16 -o cluster.svg
+  phantora cluster check mine.toml --ranks 64
+""",
+)
 def cluster() -> None:
     """Show, draw and check clusters."""
 

@@ -23,7 +23,16 @@ if TYPE_CHECKING:
     from phantora.trace.reader import Log
 
 
-@click.command("diff")
+@click.command(
+    "diff",
+    epilog="""Examples:
+
+\b
+  phantora diff before.arrow after.arrow
+  phantora diff before.arrow after.arrow --fail-above tokens:2%
+  phantora diff batch1.arrow batch2.arrow batch4.arrow
+""",
+)
 @click.argument("logs", nargs=-1, required=True, type=click.Path(), metavar="A B [C...]")
 @click.option("--ranks", metavar="LIST", help="Only these ranks of all: 0-3,7.")
 @click.option("--steps", metavar="[BY/]LIST", help=STEPS)

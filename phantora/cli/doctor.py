@@ -8,7 +8,14 @@ import re
 import click
 
 
-@click.command()
+@click.command(
+    epilog="""Examples:
+
+\b
+  phantora doctor
+  phantora doctor --json > machine.json
+"""
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.pass_context
 def doctor(ctx: click.Context, as_json: bool) -> None:

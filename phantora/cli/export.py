@@ -10,7 +10,17 @@ from phantora.trace.export.selection import Selection, parse_kinds, parse_number
 from phantora.trace.schema import KINDS
 
 
-@click.command("export")
+@click.command(
+    "export",
+    epilog="""Examples:
+
+\b
+  phantora export run.arrow -o run.perfetto --steps 3-4
+  phantora export run.arrow -o traces/                    # HolisticTraceAnalysis
+  phantora export run.arrow -o memory.pickle              # pytorch.org/memory_viz
+  phantora export run.arrow -o run.tensorboard            # tensorboard --logdir run.tensorboard
+""",
+)
 @click.argument("log", type=click.Path())
 @click.option(
     "-o", "--output", required=True, metavar="PATH", help="Its suffix decides the format; see above."

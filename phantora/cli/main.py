@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.util
 import os
@@ -24,6 +25,7 @@ VERBS = {
     "profile": "phantora.cli.profile",
     "cluster": "phantora.cli.cluster",
     "doctor": "phantora.cli.doctor",
+    "completion": "phantora.cli.completion",
 }
 INTERNAL_ERROR = 70  # EX_SOFTWARE
 
@@ -49,6 +51,22 @@ class Verbs(click.Group):
         command = getattr(importlib.import_module(module), cmd_name)
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
+            ctx.fail(_no_such_verb(name, self.list_commands(ctx)))
+        return super().resolve_command(ctx, args)
+
+
+def _no_such_verb(name: str, verbs: list[str]) -> str:
+    """What to say of a word that is no verb: often a misspelt one, or a script that wants `trace`."""
+    if name.endswith(".py"):
+        return f"{name} is no verb; run it with `phantora trace {name}`"
+    close = difflib.get_close_matches(name, verbs, 1)
+    return f"no verb {name!r}; " + (f"did you mean {close[0]}?" if close else f"there are {', '.join(verbs)}")
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -25,7 +25,15 @@ class Profile(click.Group):
         return super().parse_args(ctx, args if args and args[0] in self.commands else [OPERATORS, *args])
 
 
-@click.group(cls=Profile)
+@click.group(
+    cls=Profile,
+    epilog="""Examples:
+
+\b
+  phantora trace --missing missing.jsonl train.py && phantora profile missing.jsonl --out mine.parquet
+  phantora profile host --out host.toml
+""",
+)
 def profile() -> None:
     """Measure the operators of a run on this machine's GPU, or (`phantora profile host`) its host."""
 

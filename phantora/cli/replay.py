@@ -23,7 +23,16 @@ if TYPE_CHECKING:
     from phantora.trace.recording import Chunk
 
 
-@click.command(options_metavar="[OPTIONS]")
+@click.command(
+    options_metavar="[OPTIONS]",
+    epilog="""Examples:
+
+\b
+  phantora replay run.arrow --gpu H200 -o h200.arrow
+  phantora replay run.arrow --straggler rank=3:1.2 -o slow.arrow
+  phantora replay run.arrow --host-scale 1.5
+""",
+)
 @click.argument("run", metavar="RUN.ARROW", type=click.Path(path_type=Path))
 @click.option(
     "-c", "--cluster", metavar="SPEC",

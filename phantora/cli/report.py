@@ -32,7 +32,8 @@ def print_report(report: dict[str, Any], *, summary: bool, as_json: bool) -> Non
         from phantora.trace.analysis.analyze import analyze
         from phantora.trace.reader import open_log
 
-        analysis = analyze(open_log(report["log"]), details=False)
+        # Of a run that failed, whether memory ran out; such logs are short.
+        analysis = analyze(open_log(report["log"]), details=report.get("status", 0) != 0)
     if summary and (report.get("rows") or "error" not in report):
         _print_summary(report, analysis)
     if as_json:

@@ -21,6 +21,7 @@ from phantora.hardware import Cluster, load_cluster
 from phantora.launch.assume import parse_assumptions
 from phantora.launch.command import run_command
 from phantora.launch.ending import Outcome
+from phantora.launch.modules import VARIABLE as MODULES
 from phantora.launch.output import Console
 from phantora.launch.plan import Plan, check_target
 from phantora.launch.routing import parse_routing
@@ -110,6 +111,8 @@ class Request:
     def run(self) -> int:
         """Runs it; the exit status."""
         quiet = self.plan.quiet
+        if self.options["modules"]:
+            os.environ[MODULES] = "1"  # the ranks inherit it
         stats: list[Stats] = []
         console = Console(
             sys.stdout.buffer, sys.stderr.buffer, not quiet and not self.command and sys.stderr.isatty()

@@ -15,12 +15,13 @@ from phantora.cli.options import (
     torchrun_options,
     what_if_options,
 )
+from phantora.errors import PhantoraError
 from phantora.launch.assume import KEYS
 from phantora.launch.assume import OPTION as ASSUME
 from phantora.launch.routing import BALANCED, OPTION
 
 # Options that may also stand behind the script.
-TRAILING = {"cluster": ("--cluster",), "output": ("-o", "--output")}
+TRAILING = {"cluster": ("-c", "--cluster"), "output": ("-o", "--output")}
 
 
 class TraceCommand(click.Command):
@@ -37,7 +38,7 @@ class TraceCommand(click.Command):
         return rest
 
     def _take_trailing(self, ctx: click.Context) -> None:
-        """Takes ``--cluster`` and ``-o`` from behind the script, unless they stand before it as well.
+        """Takes ``--cluster``, ``-c``, ``--output`` and ``-o`` from behind the script, unless they stand before it as well.
 
         People write them last. A script that has such options of its own gets them when ours stand
         before it, or after the first ``--``, which is passed on unless it ended options of ours.
@@ -56,6 +57,7 @@ class TraceCommand(click.Command):
                 if not equals and index + 1 == len(arguments):
                     raise click.UsageError(f"{flag} needs a value", ctx)
                 ctx.params[name] = value if equals else arguments[index + 1]
+                ctx.meta["phantora.behind"] = {**ctx.meta.get("phantora.behind", {}), name: flag}
                 del arguments[index : index + (1 if equals else 2)]
                 break
         if len(arguments) < cut:
@@ -67,8 +69,17 @@ class TraceCommand(click.Command):
     cls=TraceCommand,
     options_metavar="[OPTIONS]",
     context_settings={"allow_interspersed_args": False},
-    epilog="Arguments after SCRIPT belong to it, but for --cluster and -o where they do not stand before it. "
-    "torchrun's rendezvous options are accepted and ignored.",
+    epilog="""Arguments after SCRIPT belong to it, but for -c, --cluster, -o and --output where they do not stand before
+    it; a -- before them ends that. torchrun's rendezvous options are accepted and ignored.
+
+Examples:
+
+\b
+  phantora trace train.py --cluster 2x8xH100 -o run.perfetto
+  phantora trace -m my.trainer --cluster dgx-h100:16 -- --batch 4
+  phantora trace --cluster 1x4xA100-80GB -- torchrun --nproc-per-node 4 train.py
+  phantora trace --degrade 'h0.nic0>*=0.5' --modules train.py
+""",
 )
 @click.option(
     "-c", "--cluster", default="1x1xH100", show_default=True, metavar="SPEC",
@@ -124,6 +135,10 @@ class TraceCommand(click.Command):
 @click.option(
     "--null", is_flag=True, help="Run on the stubs without simulating: the floor for benchmarks. Writes no log."
 )
+@click.option(
+    "--modules", is_flag=True,
+    help="Log which nn.Module runs, forward and backward: time, flops and memory by module (hooks; no virtual time).",
+)
 @torchrun_options
 @report_options
 @what_if_options
@@ -140,4 +155,12 @@ def trace(ctx: click.Context, /, target: tuple[str, ...], **options: Any) -> Non
 
     if not target:
         raise click.UsageError("name a script, -m MODULE, or -- COMMAND", ctx)
-    ctx.exit(Request.of(options, target, ctx.meta["phantora.command"]).run())
+    try:
+        request = Request.of(options, target, ctx.meta["phantora.command"])
+    except PhantoraError as error:
+        flags = ctx.meta.get("phantora.behind", {}).values()
+        if not flags:
+            raise
+        taken = " and ".join(f"{flag} behind {target[0]}" for flag in flags)
+        raise PhantoraError(f"{error} ({taken} was taken as ours; arguments after -- are the script's)") from error
+    ctx.exit(request.run())

@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     from phantora.view.server import Site
 
 
-@click.command("view")
+@click.command(
+    "view",
+    epilog="""Examples:
+
+\b
+  phantora view run.arrow
+  phantora view before.arrow after.arrow
+""",
+)
 @click.argument("log", type=click.Path())
 @click.argument("other", type=click.Path(), required=False)
 @click.option("--ranks", metavar="LIST", help="Only these ranks: 0-3,7.")

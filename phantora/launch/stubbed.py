@@ -8,7 +8,7 @@ from pathlib import Path
 
 from phantora import stubs
 from phantora.errors import PhantoraError
-from phantora.launch import clock, triton_launches, tuning
+from phantora.launch import clock, modules, triton_launches, tuning
 from phantora.stubs.build import StubSet, read_set
 
 
@@ -37,4 +37,5 @@ def install_tracer(stub_set: StubSet) -> None:
     if install() != 0:
         raise PhantoraError("the operator tracer does not work with this torch; run `phantora doctor`")
     triton_launches.install(stub_set.tracer)
+    modules.install(stub_set.tracer)
     tuning.install()

@@ -103,7 +103,7 @@ Coll = Enum("ph_coll", "PH_COLL_", (
 Mem = Enum("ph_mem", "PH_MEM_", (
     ("ALLOC", "the framework's allocator handed out a block"), ("FREE", "a block came back"),
     ("SEGMENT_ALLOC", "the allocator took memory from the device"), ("SEGMENT_FREE", "and returned it"),
-    ("OOM", "an allocation failed"),
+    ("OOM", "an allocation failed"), ("SITE", "where the program asked for the large block before: op = name"),
 ))
 # NCCL's ncclDataType_t values, sizes in bytes.
 NCCL_DTYPE_BYTES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)

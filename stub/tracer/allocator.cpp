@@ -5,6 +5,8 @@
 #include <atomic>
 #include <mutex>
 
+#include "tracer/places.h"
+
 namespace tracer {
 
 bool active() { return ph_connected() && !ph_null_mode(); }
@@ -26,10 +28,14 @@ struct Allocator {
 static Allocator allocators[64];
 static std::atomic<bool> attached{false};
 
-static void emit_memory(int device, const Allocator &a, uint32_t what, int64_t change, uint64_t address) {
+constexpr size_t LARGE = 1 << 20;  // bytes from which on a block's place in the program is told
+
+static void emit_memory(int device, const Allocator &a, uint32_t what, int64_t change, uint64_t address,
+                        uint32_t name = 0) {
   ph_record record{};
   record.kind = PH_MEMORY;
   record.id = what;
+  record.op = name;
   record.stream = static_cast<uint32_t>(device);
   record.memory.allocated = a.allocated;
   record.memory.reserved = a.reserved;
@@ -66,6 +72,7 @@ static void on_trace(const cca::TraceEntry &entry) {
         a.pending = true;
         a.address = entry.addr_;
         this_thread().allocated = device;
+        this_thread().large |= entry.size_ >= LARGE;
         break;
       case cca::TraceEntry::FREE_REQUESTED: {
         ph_charge(PH_API_BLOCK_FREE);
@@ -88,6 +95,8 @@ static void on_trace(const cca::TraceEntry &entry) {
       }
       case cca::TraceEntry::OOM:
         emit_memory(device, a, PH_MEM_OOM, size, entry.addr_);
+        this_thread().allocated = device;
+        this_thread().large = true;
         break;
       default:
         break;
@@ -97,19 +106,33 @@ static void on_trace(const cca::TraceEntry &entry) {
   ph_leave();
 }
 
+static void tell_place(const Thread &thread, int device, Allocator &a) {
+  // Takes the interpreter's lock: never under ours. Below a node written in C++ there is no Python.
+  std::string text = thread.native_nodes ? "autograd" : place();
+  uint32_t name = ph_name(ph_hash(text.data(), text.size(), 0), text.data(), text.size());
+  std::lock_guard<std::mutex> guard(a.lock);
+  emit_memory(device, a, PH_MEM_SITE, 0, 0, name);
+}
+
 void flush_pending(Thread &thread) {
   int device = thread.allocated;
+  bool large = thread.large;
   thread.allocated = -1;
+  thread.large = false;
   Allocator &a = allocators[device];
-  uint64_t events;
+  uint64_t events = 0;
+  bool pending = false;
   {
     std::lock_guard<std::mutex> guard(a.lock);
-    if (!a.pending) return;
+    pending = a.pending;
     events = a.events;
   }
-  c10::CachingAllocator::Stat now = statistics(device);  // takes the allocator's lock: never under ours
-  std::lock_guard<std::mutex> guard(a.lock);
-  if (a.pending && a.events == events) emit_pending(device, a, now);
+  if (pending) {
+    c10::CachingAllocator::Stat now = statistics(device);  // takes the allocator's lock: never under ours
+    std::lock_guard<std::mutex> guard(a.lock);
+    if (a.pending && a.events == events) emit_pending(device, a, now);
+  }
+  if (large) tell_place(thread, device, a);
 }
 
 // torch initialises its allocator with CUDA; a rank attaches at its first operator after that.

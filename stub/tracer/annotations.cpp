@@ -4,6 +4,7 @@
 
 #include "tracer/allocator.h"
 #include "tracer/assumptions.h"
+#include "tracer/modules.h"
 
 namespace tracer {
 
@@ -22,6 +23,7 @@ std::unique_ptr<at::ObserverContext> node_start(const at::RecordFunction &fn) {
   ph_charge(leaf ? PH_API_OP_ACCUMULATE : native ? PH_API_OP_BACKWARD : PH_API_OP_BACKWARD_PYTHON);
   ++thread.nodes;
   if (native) ++thread.native_nodes;
+  enter_node(thread, fn);
   ph_leave();
   return nullptr;
 }
@@ -29,6 +31,9 @@ std::unique_ptr<at::ObserverContext> node_start(const at::RecordFunction &fn) {
 void node_end(const at::RecordFunction &fn, at::ObserverContext *) {
   if (!active()) return;
   Thread &thread = this_thread();
+  ph_enter();
+  leave_node(thread);
+  ph_leave();
   if (thread.nodes) --thread.nodes;
   if (thread.native_nodes && is_native_node(fn.name())) --thread.native_nodes;
 }

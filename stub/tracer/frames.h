@@ -41,12 +41,20 @@ struct SignatureSlot {
   uint32_t id = 0;
 };
 
+struct Module {
+  uint32_t name = 0;
+  int64_t start = 0;
+};
+
 struct Thread {
   std::vector<std::unique_ptr<Frame>> frames;  // a pool used as a stack
   size_t depth = 0;
   int nodes = 0;         // autograd nodes being applied
   int native_nodes = 0;  // of them, those written in C++: their operators have no Python between
   int allocated = -1;    // device on which this thread's last allocation awaits its record
+  bool large = false;    // it made a large block, whose place in the program is to be told
+  std::vector<Module> modules;       // whose forward pass runs, the innermost last
+  std::vector<Module> node_modules;  // of the nodes being applied; no name: unknown
   bool optimizing = false;                   // inside an optimizer's step
   std::map<const Operator *, size_t> lists;  // first lists that its operators took
   int silent = 0;        // operators that are called to compute values are not the program's

@@ -12,6 +12,7 @@
 #include "tracer/assumptions.h"
 #include "tracer/host_calls.h"
 #include "tracer/host_cost.h"
+#include "tracer/modules.h"
 #include "tracer/signatures.h"
 #include "tracer/values.h"
 
@@ -85,6 +86,7 @@ static void start_operator(Thread &thread, const at::RecordFunction &fn) {
   Values inputs = fn.inputs();  // a boxed call shows its whole stack: the arguments are its end
   size_t count = std::min(inputs.size(), op->arguments.size());
   inputs = Values(inputs.end() - count, count);
+  note_module(fn);
   Frame &f = open_frame(thread, &fn, op, inputs);
   if (op->cost != Cost::COMPUTE) return;
   f.args.assign(inputs.begin(), inputs.end());

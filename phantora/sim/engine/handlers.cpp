@@ -62,9 +62,11 @@ void Ingest::span(Rank &rank, const ph_record &r) {
 void Ingest::memory(Rank &rank, const ph_record &r) {
   ph_row row = RowLog::row(PH_ROW_MEMORY, rank.index, r.time, r.time);
   row.sub = static_cast<uint8_t>(r.id);
+  if (r.id == PH_MEM_SITE) row.name = global(speaker(rank).names, r.op);
   row.value = r.memory.allocated;
   row.bytes = r.memory.reserved;
   row.value2 = r.memory.change;
+  if (r.id == PH_MEM_OOM) row.seq = r.memory.change;
   row.stream = r.thread;
   row.id = rank.fresh_id();
   auto &blocks = speaker(rank).blocks;

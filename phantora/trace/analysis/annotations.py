@@ -14,6 +14,8 @@ from phantora.trace.reader import Log
 
 Ints = npt.NDArray[np.int64]
 _IGNORED = ("nccl:", "ProfilerStep")  # names of single calls and of whole steps
+MODULE = "module: "
+"""Begins the names of annotations that tell which nn.Module runs (``phantora.launch.modules``)."""
 TUNING = "phantora: tuning"
 """What an autotuner tries lies in annotations of this name (``phantora.launch.tuning``), no part of the program."""
 

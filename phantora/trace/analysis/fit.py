@@ -29,6 +29,7 @@ def fit(memory: Sequence[MemoryReport], device_peak: int) -> Fit | None:
         outside=outside,
         left=fullest.capacity - taken,
         failed=failed,
+        by_chance=max(0, fullest.highest_peak - fullest.peak_allocated),
     )
 
 
@@ -42,7 +43,10 @@ def verdict(found: Fit) -> str:
         ranks = ", ".join(map(str, found.failed[:8])) + (" and more" if len(found.failed) > 8 else "")
         return f"Does not fit: allocations of rank {ranks} failed; {of}."
     left = f"{size(found.left)} ({percent(found.left, found.capacity)}) left"
-    if found.left < _TIGHT * found.capacity:
+    if found.by_chance > found.left:
+        late = f"what NCCL's watchdog frees late by chance may take {size(found.by_chance)} more"
+        return f"Fits in some runs only: {of}, {left}; {late}."
+    if found.left - found.by_chance < _TIGHT * found.capacity:
         return f"Fits, barely: {of}, {left}; other shapes or a longer run may not."
     return f"Fits: {of}, {left}."
 

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from phantora.trace.analysis.annotations import MODULE
 from phantora.trace.reader import Log
 from phantora.trace.schema import OPTIMIZER_STEP
 
@@ -29,7 +30,7 @@ Mask = npt.NDArray[np.bool_]
 _PROFILER = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 _DATALOADER = "enumerate(DataLoader)#"
 # Annotations of libraries, which mark parts of an iteration; the others are the user's own.
-_LIBRARIES = ("Optimizer.", "nccl:", "FSDP::", "ProfilerStep", "enumerate(", "autograd::", "c10d::", "phantora: ")
+_LIBRARIES = ("Optimizer.", "nccl:", "FSDP::", "ProfilerStep", "enumerate(", "autograd::", "c10d::", "phantora: ", MODULE)
 MOST_TURNS = 12  # of optimizers in one iteration
 _LIKE = 0.8  # of their operators two optimizer steps share at least if they are of the same optimizer
 _NEVER = int(np.iinfo(np.int64).max)

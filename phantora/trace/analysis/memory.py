@@ -13,14 +13,18 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from phantora.trace.analysis.annotations import Annotations
-from phantora.trace.analysis.report import MemoryBlock, MemoryReport
+from phantora.trace.analysis.annotations import MODULE, Annotations
+from phantora.trace.analysis.chance import peak_range
+from phantora.trace.analysis.report import FailedAllocation, MemoryBlock, MemoryReport
 from phantora.trace.analysis.steps import Step, Steps
 from phantora.trace.reader import Log
 from phantora.trace.schema import OPTIMIZER_STEP
+from phantora.wire import layout
 
 Ints = npt.NDArray[np.int64]
 POINTS = 500  # of the timeline
+_EVENTS = frozenset(name.lower() for name in layout.Mem.names())  # rows of other names tell places
+_LARGE = 1 << 20  # bytes from which on a block's place is told (stub/tracer/allocator.cpp)
 _NEVER = np.iinfo(np.int64).max
 _COMMUNICATION = ("FSDP::", "nccl:")
 _DDP = "DistributedDataParallel.forward"
@@ -52,13 +56,17 @@ class _Rows:
     free: npt.NDArray[np.bool_]
     alloc: npt.NDArray[np.bool_]
     oom: npt.NDArray[np.bool_]
+    asked: Ints
+    """Bytes that a failed allocation asked for, -1 for other rows."""
+    site: Ints
+    """Name of the place of the large block before, of the same thread; -1 for other rows."""
 
 
 def _read(log: Log, ranks: Sequence[int]) -> list[_Rows]:
     parts: list[list[tuple[npt.NDArray[np.generic], ...]]] = [[] for _ in ranks]
     position = np.full(max(ranks) + 1, -1, np.int64)
     position[list(ranks)] = np.arange(len(ranks))
-    columns = ("end", "value", "bytes", "id", "link", "stream", "name")
+    columns = ("end", "value", "bytes", "id", "link", "stream", "name", "seq")
     for batch in log.batches(("rank", *columns), kinds=("memory",), ranks=ranks):
         rank = position[batch["rank"]].astype(np.int16 if len(ranks) < 1 << 15 else np.int64)
         order = np.argsort(rank, kind="stable")
@@ -68,11 +76,13 @@ def _read(log: Log, ranks: Sequence[int]) -> list[_Rows]:
             parts[place].append(tuple(column[i] for column in values))
     words = log.words("name")
     freed, made, oom = (np.array([word == name for word in words] + [False]) for name in ("free", "alloc", "oom"))
+    places = np.array([word not in _EVENTS for word in words] + [False])
     found = []
     for own in parts:
-        joined = [np.concatenate(c) for c in zip(*own, strict=True)] if own else [np.zeros(0, np.int64)] * 7
-        time, value, reserved, row, link, thread, name = (c.astype(np.int64) for c in joined)
-        found.append(_Rows(time, value, reserved, row, link, thread, freed[name], made[name], oom[name]))
+        joined = [np.concatenate(c) for c in zip(*own, strict=True)] if own else [np.zeros(0, np.int64)] * 8
+        time, value, reserved, row, link, thread, name, asked = (c.astype(np.int64) for c in joined)
+        site = np.where(places[name], name, -1)
+        found.append(_Rows(time, value, reserved, row, link, thread, freed[name], made[name], oom[name], asked, site))
     return found
 
 
@@ -83,6 +93,7 @@ def memory(log: Log, ranks: Sequence[int], steps: Steps, annotations: Annotation
     blocks = [_blocks(rows) for rows in read]
     moments = [_moments(rows, peak, own) for rows, peak, own in zip(read, peaks, blocks, strict=True)]
     operators = _operators_at(log, ranks, moments)
+    words = log.words("name")
     found = []
     for i, (rank, rows, peak) in enumerate(zip(ranks, read, peaks, strict=True)):
         if peak < 0:
@@ -92,6 +103,13 @@ def memory(log: Log, ranks: Sequence[int], steps: Steps, annotations: Annotation
         kind = _kinds(rows, blocks[i], i, annotations)
         by_time = _by_category(rows, blocks[i], kind)
         by_category, alive = _at_peak(rows, peak, blocks[i], kind, operators[i].get(time))
+        sites = _sites(rows, blocks[i].row, blocks[i].thread, blocks[i].size)
+        modules = _modules(annotations, i, blocks[i].start)
+        late = np.flatnonzero(_freed_by_watchdog(rows, blocks[i]))
+        lowest, highest = peak_range(
+            rows.time, rows.allocated, _inside(rows, steps.of_rank[rank]),
+            blocks[i].row[late], blocks[i].freed[late], blocks[i].size[late],
+        )  # fmt: skip
         found.append(
             MemoryReport(
                 rank=rank,
@@ -103,8 +121,12 @@ def memory(log: Log, ranks: Sequence[int], steps: Steps, annotations: Annotation
                 by_category=by_category,
                 timeline=_timeline(rows),
                 timeline_by_category=by_time,
-                largest=_largest(blocks[i], kind, alive, operators[i]),
+                largest=_largest(blocks[i], kind, alive, operators[i], _Told(words, sites, modules)),
                 out_of_memory=bool(rows.oom.any()),
+                failed=_failed(rows, words),
+                lowest_peak=lowest,
+                highest_peak=highest,
+                by_module=_by_module(blocks[i], alive, words, modules),
             )
         )
     return found
@@ -124,12 +146,17 @@ def _peak(rows: _Rows, steps: Sequence[Step]) -> int:
     """The first row with the most bytes allocated in any of the steps; -1 without rows."""
     if not len(rows.time):
         return -1
+    return int(np.argmax(np.where(_inside(rows, steps), rows.allocated, -1)))
+
+
+def _inside(rows: _Rows, steps: Sequence[Step]) -> npt.NDArray[np.bool_]:
+    """Which rows lie in any of the steps; all, if none does."""
     inside = np.zeros(len(rows.time), bool)
     for step in steps:
         inside |= (rows.time >= step.host[0]) & (rows.time <= step.host[1])
     if not bool(inside.any()):
         inside[:] = True
-    return int(np.argmax(np.where(inside, rows.allocated, -1)))
+    return inside
 
 
 @dataclass
@@ -258,19 +285,87 @@ def _at_peak(
     return {name: value for name, value in found.items() if value}, alive
 
 
-def _largest(blocks: _Blocks, kind: Ints, alive: Ints, operators: dict[int, _Operator]) -> list[MemoryBlock]:
+@dataclass
+class _Told:
+    """Where the program was when it made each block: indices of words, -1 unknown."""
+
+    words: list[str]
+    site: Ints
+    module: Ints
+
+    def of(self, block: int) -> tuple[str, str]:
+        site, module = int(self.site[block]), int(self.module[block])
+        return (self.words[site] if site >= 0 else "", _module_name(self.words[module]) if module >= 0 else "")
+
+
+def _module_name(word: str) -> str:
+    return word.removeprefix(MODULE)
+
+
+def _sites(rows: _Rows, made: Ints, thread: Ints, size: Ints) -> Ints:
+    """The place in the program of each block, as index of words; -1 for small ones and where none is told."""
+    found = np.full(len(made), -1, np.int64)
+    told = np.flatnonzero(rows.site >= 0)
+    for number in np.unique(rows.thread[told]).tolist():
+        own = told[rows.thread[told] == number]
+        large = np.flatnonzero((thread == number) & (size >= _LARGE) & (made < own[-1]))
+        found[large] = rows.site[own[np.searchsorted(own, made[large], "right")]]
+    return found
+
+
+def _modules(annotations: Annotations, position: int, start: Ints) -> Ints:
+    """The nn.Module that ran when each block was made, as index of words; -1 for none."""
+    known = np.array([word.startswith(MODULE) for word in annotations.names] + [False])
+    if not known.any():
+        return np.full(len(start), -1, np.int64)
+    name = annotations.at(np.full(len(start), position), start)
+    return np.where(known[name], name, -1)
+
+
+def _by_module(blocks: _Blocks, alive: Ints, words: list[str], modules: Ints) -> dict[str, int]:
+    """Bytes of the blocks `alive` by module, the most first; "" for what none allocated."""
+    if not (modules >= 0).any():
+        return {}
+    sums = np.bincount(modules[alive] + 1, blocks.size[alive], len(words) + 1)
+    order = sorted(np.flatnonzero(sums).tolist(), key=lambda i: (-sums[i], i))
+    return {_module_name(words[i - 1]) if i else "": int(sums[i]) for i in order}
+
+
+def _freed_by_watchdog(rows: _Rows, blocks: _Blocks) -> npt.NDArray[np.bool_]:
+    """Blocks that a thread freed which never made any."""
+    found: npt.NDArray[np.bool_] = (blocks.freed >= 0) & ~np.isin(
+        rows.thread[np.maximum(blocks.freed, 0)], np.unique(blocks.thread)
+    )
+    return found
+
+
+def _failed(rows: _Rows, words: list[str]) -> FailedAllocation | None:
+    """The first allocation that failed and was not met by freeing what was cached."""
+    failed = np.flatnonzero(rows.oom)
+    if not len(failed):
+        return None
+    first = int(failed[0])
+    later = np.flatnonzero((rows.site >= 0) & (rows.thread == rows.thread[first]))
+    place = int(np.searchsorted(later, first))
+    site = words[int(rows.site[later[place]])] if place < len(later) else ""
+    return FailedAllocation(int(rows.time[first]), max(0, int(rows.asked[first])), site)
+
+
+def _largest(
+    blocks: _Blocks, kind: Ints, alive: Ints, operators: dict[int, _Operator], told: _Told
+) -> list[MemoryBlock]:
     """Of the blocks `alive` those that take most, alike ones together."""
-    sums: dict[tuple[int, str, str], list[int]] = {}
+    sums: dict[tuple[int, str, str, str, str], list[int]] = {}
     for i in alive[np.argsort(-blocks.size[alive], kind="stable")][:MOST_BLOCKS].tolist():
         operator = operators.get(int(blocks.start[i]))
-        key = int(kind[i]), operator.name if operator else "", operator.shape if operator else ""
-        total = sums.setdefault(key, [0, 0])
+        made = (operator.name, operator.shape) if operator else ("", "")
+        total = sums.setdefault((int(kind[i]), *made, *told.of(i)), [0, 0])
         total[0] += int(blocks.size[i])
         total[1] += 1
     order = sorted(sums.items(), key=lambda item: (-item[1][0], item[0]))
     return [
-        MemoryBlock(CATEGORIES[code], operator, shape, size, count)
-        for (code, operator, shape), (size, count) in order[:MOST_SITES]
+        MemoryBlock(CATEGORIES[code], operator, shape, size, count, site, module)
+        for (code, operator, shape, site, module), (size, count) in order[:MOST_SITES]
     ]
 
 

@@ -311,22 +311,41 @@ def _memory(details: Details, console: Console) -> None:
     text = ", ".join(f"{name} {size(value)}" for name, value in fullest.by_category.items())
     where = f" in step {fullest.peak_step}" if fullest.peak_step is not None else ""
     console.print(f"\n[bold]Memory at the peak[/bold] of rank {fullest.rank}{where}: {text}", highlight=False)
+    if fullest.lowest_peak < fullest.highest_peak:
+        between = f"{size(fullest.lowest_peak)} to {size(fullest.highest_peak)}"
+        console.print(f"By chance the peak is {between}: NCCL's watchdog frees buffers 0 to 100 ms after their use")
     if details.fit is not None and details.fit.fits:
         console.print(verdict(details.fit), highlight=False, markup=False)
-    table = _table("", "largest blocks at the peak", "hold", "blocks", "bytes", left=2)
+    told = any(block.site or block.module for block in fullest.largest)
+    where_made, width = (["made at"], 32) if told else ([], 58)
+    table = _table("", "largest blocks at the peak", *where_made, "hold", "blocks", "bytes", left=2 + told)
     for block in fullest.largest[:_MOST_ROWS]:
         made = f"{block.operator.removeprefix('aten::')}({block.shape})" if block.operator else "outside of operators"
-        table.add_row(escape(_cut(made, 58)), block.category, str(block.count), size(block.bytes))
+        at = " in ".join(part for part in (block.site, block.module) if part) or "-"
+        place = [escape(at if len(at) <= 26 else f"…{at[-25:]}")] if told else []
+        row = (escape(_cut(made, width)), *place, block.category, str(block.count), size(block.bytes))
+        table.add_row(*row)
     if fullest.largest:
         console.print(table)
+    if fullest.by_module:
+        modules = _table("", "module", "bytes at the peak")
+        for name, taken in list(fullest.by_module.items())[:_MOST_ROWS]:
+            modules.add_row(escape(name or "outside of modules"), size(taken))
+        console.print(modules)
 
 
 def _out_of_memory(details: Details, console: Console) -> None:
     """A run that did not fit begins with it."""
     if details.fit is None or details.fit.fits:
         return
-    fullest = next(m for m in details.memory if m.rank == details.fit.rank)
+    fullest = next(m for m in details.memory if m.rank == (details.fit.failed or [details.fit.rank])[0])
     console.print(f"\n[bold red]{verdict(details.fit)}[/bold red]", highlight=False)
+    if fullest.failed is not None and fullest.failed.bytes:
+        at = f" at {fullest.failed.site}" if fullest.failed.site else ""
+        asked = f"Asked for {size(fullest.failed.bytes)}{at}, {duration(fullest.failed.time)} into the run."
+        console.print(asked, highlight=False, markup=False)
+    held = ", ".join(f"{name} {size(value)}" for name, value in fullest.by_category.items())
+    console.print(f"At the peak it holds {held}.", highlight=False, markup=False)
     console.print(f"What would help: {remedy(fullest)}.", highlight=False, markup=False)
 
 

@@ -228,6 +228,21 @@ class MemoryBlock:
     shape: str
     bytes: int
     count: int
+    site: str = ""
+    """FILE:LINE of the innermost Python code outside torch; ``autograd`` below nodes written in C++; empty for small
+    blocks and in logs that do not tell."""
+    module: str = ""
+    """The nn.Module whose forward or backward pass ran (`phantora trace --modules`)."""
+
+
+@dataclass
+class FailedAllocation:
+    """The first allocation of a rank that failed."""
+
+    time: int
+    bytes: int
+    """Asked for; 0 in logs that do not tell."""
+    site: str
 
 
 @dataclass
@@ -251,6 +266,12 @@ class MemoryReport:
     """What takes most at the peak."""
     out_of_memory: bool
     """An allocation failed."""
+    failed: FailedAllocation | None
+    lowest_peak: int
+    """The peak lies between this and `highest_peak`, as chance has it (``chance.py``)."""
+    highest_peak: int
+    by_module: dict[str, int]
+    """Bytes alive at the peak by the nn.Module that allocated them; empty without `phantora trace --modules`."""
 
 
 @dataclass
@@ -271,6 +292,8 @@ class Fit:
     left: int
     failed: list[int]
     """Ranks of which an allocation failed."""
+    by_chance: int
+    """Bytes that the rank may take beyond `taken`: what NCCL's watchdog frees late (``chance.py``)."""
 
 
 @dataclass

@@ -1,0 +1,75 @@
+#include "tracer/modules.h"
+
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "tracer/allocator.h"
+
+namespace tracer {
+
+// A forward operator and the node that autograd makes of it have the same sequence number. Names by number, in a ring:
+// a graph of more nodes loses the modules of its first.
+struct Noted {
+  int64_t sequence = -1;
+  uint32_t name = 0;
+};
+constexpr size_t NODES = 1 << 18;
+static std::vector<Noted> nodes;
+static std::mutex nodes_lock;
+
+static void emit_module(uint32_t name, int64_t start) {
+  ph_record record{};
+  record.kind = PH_ANNOTATION;
+  record.id = name;
+  record.span.start = start;
+  ph_emit(&record);
+}
+
+void note_module(const at::RecordFunction &fn) {
+  Thread &thread = this_thread();
+  if (thread.modules.empty() || fn.seqNr() < 0) return;
+  std::lock_guard<std::mutex> guard(nodes_lock);
+  if (nodes.empty()) nodes.resize(NODES);
+  nodes[static_cast<size_t>(fn.seqNr()) % NODES] = {fn.seqNr(), thread.modules.back().name};
+}
+
+void enter_node(Thread &thread, const at::RecordFunction &fn) {
+  uint32_t name = 0;
+  if (fn.seqNr() >= 0) {
+    std::lock_guard<std::mutex> guard(nodes_lock);
+    const Noted *noted = nodes.empty() ? nullptr : &nodes[static_cast<size_t>(fn.seqNr()) % NODES];
+    if (noted && noted->sequence == fn.seqNr()) name = noted->name;
+  }
+  thread.node_modules.push_back({name, ph_now()});
+}
+
+void leave_node(Thread &thread) {
+  if (thread.node_modules.empty()) return;  // began before the rank did
+  Module own = thread.node_modules.back();
+  thread.node_modules.pop_back();
+  if (own.name) emit_module(own.name, own.start);
+}
+
+}  // namespace tracer
+
+using namespace tracer;
+
+// The forward pass of the module of this name begins; phantora_module_end ends it.
+extern "C" __attribute__((visibility("default"))) void phantora_module_begin(const char *name) {
+  if (!active()) return;
+  size_t length = strlen(name);
+  ph_enter();
+  this_thread().modules.push_back({ph_name(ph_hash(name, length, 0), name, length), ph_now()});
+  ph_leave();
+}
+
+extern "C" __attribute__((visibility("default"))) void phantora_module_end(void) {
+  Thread &thread = this_thread();
+  if (!active() || thread.modules.empty()) return;
+  ph_enter();
+  emit_module(thread.modules.back().name, thread.modules.back().start);
+  thread.modules.pop_back();
+  ph_leave();
+}

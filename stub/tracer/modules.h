@@ -1,0 +1,15 @@
+// Which module of the program runs, forward and backward, where phantora/launch/modules.py says so.
+#pragma once
+#include <ATen/record_function.h>
+
+#include "tracer/frames.h"
+
+namespace tracer {
+
+void note_module(const at::RecordFunction &fn);  // a forward operator: its node's backward belongs to its module
+
+// A node of the autograd graph begins and ends.
+void enter_node(Thread &thread, const at::RecordFunction &fn);
+void leave_node(Thread &thread);
+
+}  // namespace tracer

@@ -1,0 +1,11 @@
+// Where in its Python code the program is.
+#pragma once
+#include <string>
+
+namespace tracer {
+
+// FILE:LINE of the innermost Python frame outside torch; "autograd" on a thread that has none. Takes the interpreter's
+// lock: no other may be held.
+std::string place();
+
+}  // namespace tracer
