@@ -24,8 +24,10 @@ function work(title, rows) {
     ["by shape", (w) => w.by_shape, signed(duration)], ["by duration", (w) => w.by_duration, signed(duration)]]));
 }
 
-function section(title, ...content) {
-  document.getElementById("parts").append(element("section", {}, element("h2", { textContent: title }), ...content));
+function section(title, ...content) { into("parts", title, ...content); }
+
+function into(id, title, ...content) {
+  document.getElementById(id).append(element("section", {}, element("h2", { textContent: title }), ...content));
 }
 
 document.getElementById("headline").textContent = data.headline;
@@ -34,7 +36,7 @@ fill("runs", element("div", { textContent: `a ${difference.path_a}: ${duration(d
 navigation("diff");
 if (!difference.equal) {
   const simple = difference.settings.filter(([, a]) => a === null || typeof a !== "object");
-  section("Causes", element("ul", {}, ...difference.causes.map((c) => element("li", { textContent: `${c.text} (${signed(duration)(c.effect)})` }))));
+  into("causes", "Causes", element("ul", {}, ...difference.causes.map((c) => element("li", { textContent: `${c.text} (${signed(duration)(c.effect)})` }))));
   if (simple.length) section("Settings", table(simple, [["", ([n]) => n, text], ["a", ([, a]) => a, text], ["b", ([, , b]) => b, text]]));
   changes("Where the step's time changed", difference.times);
   changes("Device time by class", difference.classes);
@@ -47,3 +49,16 @@ if (!difference.equal) {
   for (const [title, names] of [["Only in b", difference.added], ["Only in a", difference.removed]])
     if (names.length) section(title, element("p", { textContent: names.join(", ") }));
 }
+// Both steps from their beginnings, on one scale; what is done to one is done to the other.
+if (data.served && Object.keys(data.served.runs).length === 2) {
+  const PALETTE = ["#4c8fd0", "#46a36c", "#a06cc0", "#c95f5f", "#3aa5b0", "#b5a03c", "#8c8f96", "#d078a8", "#7a6df0", "#6f9a3d", "#b5763d", "#5b7f95"];
+  const classes = difference.classes.map((c) => c.name).filter((name) => name !== "communication").sort();
+  const colors = { ...Object.fromEntries(classes.map((name, i) => [name, PALETTE[i % PALETTE.length]])), communication: "#e08a1e" };
+  document.getElementById("timelines").hidden = false;
+  const pair = ["a", "b"].map((run, i) => timeline(run, `${run}-`, colors, (from, to) => pair[1 - i].look(from, to - from)));
+  Promise.all(pair.map((chart, i) => chart.show(data.served.typical["ab"[i]].number, null, ""))).then(() => {
+    const least = Math.max(...pair.map((chart) => chart.view.rows?.length ?? 0));
+    for (const chart of pair) if (chart.view.rows) { chart.view.least = least; chart.look(0, least); }
+  });
+}
+contents();

@@ -68,6 +68,17 @@ function options(select, pairs) {
   select.replaceChildren(...pairs.map(([value, label]) => element("option", { value, textContent: label })));
 }
 
+// Links to the page's sections.
+function contents() {
+  const links = [...document.querySelectorAll("main section")].filter((s) => !s.hidden && s.querySelector("h2")).map((section, i) => {
+    section.id ||= `part-${i}`;
+    const title = section.querySelector("h2").cloneNode(true);
+    for (const choice of title.querySelectorAll("select")) choice.remove();
+    return element("a", { href: `#${section.id}`, textContent: title.textContent.split(/,| of rank| of step|:/)[0].trim() });
+  });
+  fill("contents", ...links);
+}
+
 // Links to what the server behind the page offers.
 function navigation(here) {
   const served = data.served;
@@ -87,7 +98,7 @@ function navigation(here) {
     const online = element("a", { href: "https://ui.perfetto.dev", textContent: "Open in ui.perfetto.dev", id: "online" });
     online.addEventListener("click", (event) => {
       event.preventDefault();
-      handOver(window.open("https://ui.perfetto.dev"), "https://ui.perfetto.dev").catch((error) => alert(error.message));
+      handOver(window.open(`https://ui.perfetto.dev/#!/${expanded()}`), "https://ui.perfetto.dev").catch((error) => alert(error.message));
     });
     links.push(online);
   }
@@ -116,5 +127,14 @@ async function handOver(target, origin, title = data.title || data.report.path) 
   if (!answer.ok) throw new Error(await answer.text());
   const buffer = await answer.arrayBuffer();
   await ready;
-  target.postMessage({ perfetto: { buffer, title, keepApiOpen: false } }, origin);
+  target.postMessage({ perfetto: { buffer, title, keepApiOpen: true } }, origin);
+  // The UI waits with this until the trace is there: the typical step, and a little around it.
+  const { start, end } = data.served.typical[data.served.run];
+  target.postMessage({ perfetto: { timeStart: start * 1e-9, timeEnd: end * 1e-9, viewPercentage: 0.9 } }, origin);
+}
+
+// What makes the UI show the ranks' tracks, not their names alone.
+function expanded() {
+  const commands = [{ id: "dev.perfetto.ExpandTracksByRegex", args: ["^rank "] }];
+  return `?startupCommands=${encodeURIComponent(JSON.stringify(commands))}`;
 }

@@ -76,8 +76,10 @@ const causes = () => legend(Object.keys(COLORS), COLORS, { compute: "at least on
 function showBars(rank, step) {
   const rows = report.ranks.map((r) => [r.rank, timesOf(r.rank, step)]).filter(([, t]) => t);
   fill("by-rank", causes(), bars(rows.map(([r, t]) => [`rank ${r}`, parts(t), duration(t.time)]), COLORS, duration));
-  const steps = rank === null ? report.steps : report.ranks.find((r) => r.rank === rank).steps;
-  fill("by-step", causes(), bars(steps.map((s) => [`step ${s.number}${s.note ? "*" : ""}`, parts(s.times), duration(s.times.time)]), COLORS, duration));
+  const every = rank === null ? report.steps : report.ranks.find((r) => r.rank === rank).steps;
+  const steps = every.length > 1 ? every.filter((s) => s.note !== "start-up") : every; // it would dwarf the others
+  const without = every.length > steps.length ? [element("p", { className: "soft", textContent: `Without start-up: ${every.filter((s) => s.note === "start-up").map((s) => `step ${s.number}, ${duration(s.times.time)}`).join("; ")}.${steps.some((s) => s.note) ? " * set apart." : ""}` })] : [];
+  fill("by-step", ...without, causes(), bars(steps.map((s) => [`step ${s.number}${s.note ? "*" : ""}`, parts(s.times), duration(s.times.time)]), COLORS, duration));
   fill("overlap", table(rows, [
     ["rank", ([r]) => r, String], ["time", ([, t]) => t.time, duration], ["compute", ([, t]) => t.compute, duration],
     ["communication", ([, t]) => t.communication, duration], ["overlapped", ([, t]) => t.overlapped, duration],
@@ -135,16 +137,8 @@ function showCommunication() {
 function showStreams(rank) {
   const rows = details.streams.filter((s) => rank === null || s.rank === rank);
   fill("streams", element("p", { className: "soft", textContent: "Idle time of each stream as HolisticTraceAnalysis splits it; sums over all that is reported on." }), table(rows, [
-    ["rank", (s) => s.rank, String], ["stream", (s) => s.stream, String], ["busy", (s) => s.busy, duration], ["host wait", (s) => s.host_wait, duration],
+    ["rank", (s) => s.rank, String], ["stream", (s) => s.name || `stream ${s.stream}`, text], ["busy", (s) => s.busy, duration], ["host wait", (s) => s.host_wait, duration],
     ["kernel wait", (s) => s.kernel_wait, duration], ["other", (s) => s.other, duration]]));
-}
-
-const SVG = "http://www.w3.org/2000/svg";
-function svg(tag, attributes, content = "") {
-  const made = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  made.textContent = content;
-  return made;
 }
 
 function showMemory(rank) {
@@ -177,12 +171,22 @@ function showMemory(rank) {
   const marks = { reserved: css("dependency"), peak: css("late") };
   fill("memory", legend([...uses, ...Object.keys(marks)], { ...colors, ...marks }),
     chart, element("p", { className: "soft", textContent: `${duration(from)} to ${duration(to)}; the top of the chart is ${size(most)} of ${size(own.capacity)}.` }),
-    element("p", { textContent: `At the peak (${own.peak_step === null ? "outside the steps" : `step ${own.peak_step}`}, ${duration(own.peak_time)}): ${size(own.peak_allocated)} allocated, ${size(own.peak_reserved)} reserved.` }),
+    element("p", { textContent: `At the peak (${own.peak_step === null ? "outside the steps" : `step ${own.peak_step}`}, ${duration(own.peak_time)}): ${size(own.peak_allocated)} allocated, ${size(own.peak_reserved)} reserved.${own.lowest_peak < own.highest_peak ? ` By chance (when NCCL's watchdog frees buffers) ${size(own.lowest_peak)} to ${size(own.highest_peak)}.` : ""}` }),
+    ...(details.fit ? [element("p", { textContent: verdict(details.fit) })] : []),
     bars(Object.entries(own.by_category).map(([name, bytes]) => [name, { [name]: bytes }, size(bytes)]), colors, size),
     table(own.largest, [
-      ["largest blocks at the peak", (b) => b.operator || "outside of operators", text], ["shapes", (b) => b.shape, text],
+      ["largest blocks at the peak", (b) => b.operator || "outside of operators", text], ["made at", (b) => b.site, text],
+      ["module", (b) => b.module, text], ["shapes", (b) => b.shape, text],
       ["hold", (b) => b.category, text], ["blocks", (b) => b.count, String], ["bytes", (b) => b.bytes, size],
     ], 20));
+}
+
+// Will it fit: as phantora/trace/analysis/fit.py says it.
+function verdict(fit) {
+  const taken = `rank ${fit.rank} takes ${size(fit.taken)} of ${size(fit.capacity)}, ${size(fit.outside)} of it driver and NCCL`;
+  if (!fit.fits) return `Does not fit: an allocation of rank ${fit.failed.join(", ")} failed; ${taken}.`;
+  const left = `${size(fit.left)} (${percent(fit.left / fit.capacity)}) left`;
+  return fit.by_chance > fit.left ? `Fits in some runs only: ${taken}, ${left}.` : `Fits: ${taken}, ${left}.`;
 }
 
 function pathOf(step) {
@@ -218,10 +222,12 @@ function show() {
   showWork();
   showStreams(rank);
   showMemory(rank);
+  showModules(details, details.memory.find((m) => m.rank === rank) || details.memory[0]);
   showPath(step);
-  if (data.served) showTimeline(step ?? pathOf(null)?.step ?? report.steps.at(-1).number, rank, select("class").value);
+  if (chart) chart.show(step ?? pathOf(null)?.step ?? report.steps.at(-1).number, rank, select("class").value);
 }
 
+const chart = data.served ? timeline(data.served.run, "", classColors) : null;
 const meta = report.metadata;
 select("title").textContent = report.path;
 select("facts").textContent = [
@@ -229,12 +235,15 @@ select("facts").textContent = [
   `steps by ${report.step_source}`, (meta.command || []).join(" "), report.complete ? "" : "CUT SHORT: the run was killed",
 ].filter(Boolean).join(" · ");
 fill("findings", ...details.findings.map((line) => element("li", { textContent: line })));
-options(select("step"), [["", report.steps.length > 1 ? "mean without the first" : "all"], ...report.steps.map((s) => [s.number, `${s.number}: ${duration(s.times.time)}`])]);
+options(select("step"), [["", report.steps.length > 1 ? "mean of the steady" : "all"], ...report.steps.map((s) => [s.number, `${s.number}: ${duration(s.times.time)}`])]);
 options(select("rank"), [["", "mean over ranks"], ...report.ranks.map((r) => [r.rank, `rank ${r.rank}`])]);
 options(select("class"), [["", "all"], ...classNames.map((name) => [name, name || "none"])]);
 options(select("work"), Object.entries(WORK));
 navigation("report");
 showCommunication();
+showWaterfall(report, details);
+showRoofline(report, details);
 for (const id of ["step", "rank", "class"]) select(id).addEventListener("change", show);
 select("work").addEventListener("change", showWork);
 show();
+contents();

@@ -8,8 +8,10 @@ function readRows(buffer) {
   const about = JSON.parse(table.schema.metadata.get("phantora.step"));
   const column = (name) => table.getChild(name).data[0]; // there is one batch
   const rows = { ...about, count: table.numRows, words: {} };
-  for (const name of ["start", "end", "ready"]) rows[name] = times(column(name).values, about.origin);
-  for (const name of ["name", "op", "cls"]) {
+  for (const name of ["start", "end", "ready", "launch"]) rows[name] = times(column(name).values, about.origin);
+  for (const name of ["error", "flops"]) rows[name] = column(name).values;
+  rows.bytes = times(column("bytes").values, 0);
+  for (const name of ["name", "op", "cls", "shape", "provenance", "module"]) {
     rows[name] = column(name).values;
     rows.words[name] = [...column(name).dictionary];
   }

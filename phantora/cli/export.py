@@ -35,6 +35,8 @@ def export(log: str, output: str, ranks: str | None, steps: str | None, kinds: s
     .perfetto, .pftrace (.gz)   native trace for ui.perfetto.dev
     .json, .json.gz             Kineto's form, for chrome://tracing
     DIRECTORY/, x-{rank}.json   the same, a file per rank, as HolisticTraceAnalysis wants it
+    .pickle                     torch's memory snapshot, for pytorch.org/memory_viz
+    .tensorboard, .wandb        step time, MFU, throughput and memory by step, for TensorBoard and W&B
     """
     selection = Selection(
         ranks=parse_numbers(ranks) if ranks else None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 from phantora.cli.host import host_facts, with_host
 from phantora.cli.options import IGNORED, take_what_if
 from phantora.cli.outputs import Outputs
+from phantora.cli.preflight import preflight
 from phantora.cli.report import print_report, simulation_report
 from phantora.cli.sensitivity import host_sensitivity
 from phantora.cli.simulation import Settings, Simulation, assemble
-from phantora.cli.status import status_line
+from phantora.cli.status import Status, told_by
 from phantora.errors import PhantoraError
 from phantora.hardware import Cluster, load_cluster
 from phantora.launch.assume import parse_assumptions
@@ -64,6 +66,7 @@ class Request:
         ranks = _count(
             "--nproc-per-node", options["nproc"], cluster.gpus_per_host, "GPUs per host", options["cluster"]
         )
+        preflight(hosts * ranks)
         settings = Settings(
             hosts,
             ranks,
@@ -118,8 +121,8 @@ class Request:
             sys.stdout.buffer, sys.stderr.buffer, not quiet and not self.command and sys.stderr.isatty()
         )
         self._say_what_is_ignored(console)
-        if self.note and not quiet:
-            console.message(f"phantora: note: {self.note}")
+        for note in () if quiet else filter(None, (self.note, preflight(self.plan.world_size))):
+            console.message(f"phantora: note: {note}")
         if self.command:
             outcome, simulation = self._run_command(console, stats)
         else:
@@ -174,9 +177,7 @@ class Request:
             stubs=stub_set.directory,
             imports=self.plan.imports,
             shared=self.plan.shared,
-            status_line=None
-            if not sys.stderr.isatty() or self.plan.quiet
-            else status_line(self.plan.world_size, stats),
+            status_line=self._status_line(stats),
         )
         try:
             simulation = self._assemble(console, stats, stub_set)
@@ -184,6 +185,13 @@ class Request:
             supervisor.close()
             raise
         return supervisor.run(simulation.session, simulation.simulator), simulation
+
+    def _status_line(self, stats: list[Stats]) -> Callable[[int, int], str | None] | None:
+        """A bar on a terminal; in CI, which sets the variable CI, lines."""
+        lines = not sys.stderr.isatty()
+        if self.plan.quiet or (lines and not os.environ.get("CI")):
+            return None
+        return told_by(Status(self.plan.world_size, stats, self.plan.arguments), lines)
 
     def _run_command(self, console: Console, stats: list[Stats]) -> tuple[Outcome, Simulation]:
         from phantora.launch.hook import command_environment

@@ -150,6 +150,7 @@ def assemble(
         ignored = {**before.get("ignored", {}), **nccl.ignored}
         heard: dict[str, Any] = {"nccl": {"honoured": nccl.honoured, "ignored": ignored}}
         own = workspaces is not None and workspaces.about.get("gpu") == cluster.gpu.product
+        heard["memory_bandwidth"] = cluster.gpu.hbm_bandwidth  # bytes/s, for rooflines
         heard["workspaces"] = {"table": workspaces.described if workspaces else None, "own": own}
         if settings.what_if:
             heard["what_if"] = asdict(settings.what_if)

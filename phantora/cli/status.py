@@ -1,30 +1,125 @@
-"""The line on the terminal that tells how far a run has come."""
+"""How far a run has come: a bar on a terminal, in CI a line every ten seconds."""
 
 from __future__ import annotations
 
+import io
+import os
+import re
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
 if TYPE_CHECKING:
     from phantora.sim.simulator import Stats
 
+LINE_SECONDS = 10.0
+_QUIET_SECONDS = 3.0  # without a record of any rank: they are not at their GPUs
+# How scripts are told their number of steps.
+_STEPS = re.compile(
+    r"--?(?:(?:training|train|trainer)[._-])?(?:max[_-]|num[_-]|total[_-])?(?:train[_-])?(?:steps|iters|iterations)"
+)
+_COMPILERS = {"cc1plus", "cc1", "gcc", "g++", "nvcc", "ptxas", "ninja"}
 
-def status_line(world_size: int, stats: Sequence[Stats]) -> Callable[[int], str]:
-    """What to call with the number of living ranks; `stats` holds the newest."""
-    begin = time.monotonic()
 
-    def line(alive: int) -> str:
-        parts = [f"{alive}/{world_size} ranks"]
-        if stats:
-            now, wall = stats[-1], max(time.monotonic() - begin, 1e-3)
-            seconds = now.virtual_ns * 1e-9
-            parts += [f"optimizer step {now.optimizer_steps}"] if now.optimizer_steps else []
-            parts += [
-                f"{seconds:.3f} s simulated",
-                f"{now.records / wall:,.0f} events/s",
-                f"{seconds / wall:.2f}x real time",
-            ]
-        return "phantora: " + ", ".join(parts)
+def expected_steps(arguments: Sequence[str]) -> int | None:
+    """How many steps the script was asked for (``--steps 20``, ``--training.steps=20``); None if it does not say."""
+    for i, argument in enumerate(arguments):
+        flag, equals, value = argument.partition("=")
+        if _STEPS.fullmatch(flag):
+            text = value if equals else arguments[i + 1] if i + 1 < len(arguments) else ""
+            if text.isdigit() and int(text):
+                return int(text)
+    return None
+
+
+class Status:
+    """What is known of a run while it goes on. `stats` holds the newest; `arguments` are the script's."""
+
+    def __init__(self, world_size: int, stats: Sequence[Stats], arguments: Sequence[str] = ()) -> None:
+        self._world, self._stats, self._steps = world_size, stats, expected_steps(arguments)
+        self._begin = self._heard = time.monotonic()
+        self._records = 0
+        self._first: tuple[float, int] | None = None
+        """When the first step was seen, and how many there were."""
+
+    def _parts(self, alive: int) -> list[str]:
+        now, wall = time.monotonic(), time.monotonic() - self._begin
+        if not self._stats or not self._stats[-1].records:
+            doing = "starting the script" if alive else "importing torch and what the script imports"
+            return [doing, f"{wall:.0f} s"]
+        told = self._stats[-1]
+        if told.records != self._records:
+            self._records, self._heard = told.records, now
+        if told.steps and self._first is None:
+            self._first = now, told.steps
+        seconds = told.virtual_ns * 1e-9
+        of = f" of {self._steps}" if self._steps else ""
+        parts = [f"step {told.steps}{of}"] if told.steps else []
+        parts += [f"{alive} of {self._world} ranks", f"{seconds:.3f} s simulated in {wall:.0f} s"]
+        left = self.seconds_left(now)
+        if left is not None:
+            parts.append(f"{left:.0f} s left")
+        if now - self._heard > _QUIET_SECONDS:
+            parts.append(f"{_busy_with()} for {now - self._heard:.0f} s")
+        return parts
+
+    def seconds_left(self, now: float) -> float | None:
+        """By the steps since the first; None where their number is unknown or none has passed."""
+        if not self._steps or self._first is None:
+            return None
+        began, first = self._first
+        done = self._stats[-1].steps - first
+        return (now - began) / done * max(0, self._steps - first - done) if done > 0 else None
+
+    def text(self, alive: int) -> str:
+        """One line without colours."""
+        return "phantora: " + ", ".join(self._parts(alive))
+
+    def bar(self, alive: int, width: int) -> str:
+        """One line for a terminal of `width` columns, with its colours."""
+        done = self._stats[-1].steps if self._stats else 0
+        out = io.StringIO()
+        console = Console(file=out, width=max(20, width - 1), force_terminal=True, legacy_windows=False)
+        grid = Table.grid(padding=(0, 1), expand=False)
+        grid.add_column(width=20)
+        grid.add_column(no_wrap=True, overflow="ellipsis")
+        total = float(self._steps) if self._steps else None
+        pulse = ProgressBar(total=total, completed=min(done, total or 0), width=20, pulse=total is None)
+        grid.add_row(pulse, f"[dim]{', '.join(self._parts(alive))}[/dim]")
+        console.print(grid, end="")
+        return out.getvalue().rstrip("\n")
+
+
+def _busy_with() -> str:
+    """What ranks do that are not at their GPUs, as their processes tell."""
+    from phantora.launch.process import descendants
+
+    names = set()
+    for pid in descendants(os.getpid()):
+        try:
+            with open(f"/proc/{pid}/comm", encoding="utf-8") as file:
+                names.add(file.read().strip())
+        except OSError:
+            continue
+    found = sorted(names & _COMPILERS)
+    return f"compiling ({found[0]})" if found else "ranks are in Python (importing, compiling, loading data)"
+
+
+def told_by(status: Status, lines: bool) -> Callable[[int, int], str | None]:
+    """What to call with the number of living ranks and the width of the terminal: what is to be shown now. With `lines`
+    something every ten seconds, else always."""
+    last = [time.monotonic()]
+
+    def line(alive: int, width: int) -> str | None:
+        if not lines:
+            return status.bar(alive, width)
+        if time.monotonic() - last[0] < LINE_SECONDS:
+            return None
+        last[0] = time.monotonic()
+        return status.text(alive)
 
     return line

@@ -38,7 +38,7 @@ class TraceCommand(click.Command):
         return rest
 
     def _take_trailing(self, ctx: click.Context) -> None:
-        """Takes ``--cluster``, ``-c``, ``--output`` and ``-o`` from behind the script, unless they stand before it as well.
+        """Takes ``--cluster``, ``-c``, ``--output`` and ``-o`` from behind the script, unless they stand before it.
 
         People write them last. A script that has such options of its own gets them when ours stand
         before it, or after the first ``--``, which is passed on unless it ended options of ours.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -40,16 +41,22 @@ class Console:
         self._err.flush()
         self._at_line_start = True
 
-    def draw(self, text: str) -> None:
-        """Shows `text` as the status line, at most five times a second."""
+    def draw(self, told: Callable[[int], str | None]) -> None:
+        """Shows as the status line what `told` says for a width, at most five times a second; where there is no
+        terminal, as a line of its own, when it says something."""
         now = time.monotonic()
-        if not self._status or not self._at_line_start or now < self._next_draw:
+        if now < self._next_draw:
             return
         self._next_draw = now + 0.2
-        width = os.get_terminal_size(self._err.fileno()).columns
-        self._err.write(b"\r\x1b[2K\x1b[2m" + text[: max(width - 1, 0)].encode() + b"\x1b[0m\r")
-        self._err.flush()
-        self._shown = True
+        if not self._status:
+            text = told(80)
+            if text is not None:
+                self.message(text)
+        elif self._at_line_start:
+            text = told(os.get_terminal_size(self._err.fileno()).columns)
+            self._err.write(b"\r\x1b[2K" + (text or "").encode() + b"\r")
+            self._err.flush()
+            self._shown = True
 
     def clear(self) -> None:
         if self._shown:

@@ -56,7 +56,7 @@ class RankSupervisor:
         stubs: Path | None,
         imports: Sequence[str],
         shared: Sequence[str] = (),
-        status_line: Callable[[int], str] | None = None,
+        status_line: Callable[[int, int], str | None] | None = None,
     ) -> None:
         self._plan = plan
         self._console = console
@@ -151,7 +151,8 @@ class RankSupervisor:
             self._signal_ranks(number)
         self._close_orphaned_pipes()
         if self._status_line is not None:
-            self._console.draw(self._status_line(len(self._alive)))
+            told, alive = self._status_line, len(self._alive)
+            self._console.draw(lambda width: told(alive, width))
 
     def _look_at_simulator(self) -> None:
         simulator = self._simulator

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
@@ -33,5 +34,5 @@ def trace_file(log: Log, selection: Selection) -> IO[bytes]:
     """The run as a native Perfetto trace: an open file that nothing but the handle keeps."""
     with tempfile.TemporaryDirectory(prefix="phantora-view-") as folder:
         path = Path(folder) / "run.perfetto"
-        write(log, str(path), selection)
+        write(log, str(path), replace(selection, arrows=False))  # thousands of arrows hide what they join
         return open(path, "rb")

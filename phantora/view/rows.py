@@ -1,8 +1,9 @@
 """The device's rows of one step and the critical path through them, as an Arrow stream for the browser.
 
 Columns are the log's, cut at the step's bounds and ordered by rank, stream and start: a track's rows lie together. What
-has no text has the word "". The schema's metadata holds, as JSON under ``phantora.step``, the step's number, its
-`origin` and `length` (ns), and its `path`: (rank, stream, start, end) of each piece on a GPU.
+has no text has the word ""; `module` is the nn.Module that launched the row. The schema's metadata holds, as JSON under
+``phantora.step``, the step's number, its `origin` and `length` (ns), the names of its `streams` by ``RANK:STREAM``, and
+its `path`: (rank, stream, start, end) of each piece on a GPU.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ import orjson
 import pyarrow as pa
 
 from phantora.errors import PhantoraError
+from phantora.trace.analysis.annotations import MODULE, Annotations
 from phantora.trace.analysis.report import Report
+from phantora.trace.analysis.stream_names import stream_names
 from phantora.trace.export.plan import track_key
 from phantora.trace.reader import Log
 from phantora.trace.schema import DEVICE_KINDS
 
 METADATA_KEY = "phantora.step"
-_TEXTS = ("name", "op", "cls")
-_COLUMNS = ("rank", "stream", "start", "end", "ready", *_TEXTS)
+_TEXTS = ("name", "op", "cls", "shape", "provenance")
+_COLUMNS = ("rank", "stream", "start", "end", "ready", "launch", "error", "flops", "bytes", *_TEXTS)
 
 
 def step_rows(log: Log, report: Report, number: int) -> bytes:
@@ -54,20 +57,39 @@ def step_rows(log: Log, report: Report, number: int) -> bytes:
     rows["ready"] = rows["ready"].clip(rows["start"], rows["end"])  # -1: waits for nobody
     paths = report.details.critical_paths if report.details else []
     segments = [segment for path in paths if path.step == number for segment in path.segments if segment.stream >= 0]
+    rows["module"], words = _modules(log, sorted(bounds), rows)
     about = {
+        "streams": {f"{r}:{s}": name for (r, s), name in stream_names(log, bounds).items()},
         "step": number,
         "origin": origin,
         "length": whole - origin,
         "path": [(s.rank, s.stream, s.start, s.end) for s in segments],
     }
-    return _stream(log, rows, about)
+    return _stream(log, rows, about, words)
 
 
-def _stream(log: Log, rows: dict[str, npt.NDArray[Any]], about: dict[str, Any]) -> bytes:
+def _modules(
+    log: Log, ranks: list[int], rows: dict[str, npt.NDArray[Any]]
+) -> tuple[npt.NDArray[np.int64], list[str]]:
+    """Of each row the nn.Module that launched it, as index of the words that are given too; 0 is none."""
+    none = np.zeros(len(rows["rank"]), np.int64)
+    if not any(word.startswith(MODULE) for word in log.words("name")):
+        return none, [""]
+    annotations = Annotations(log, ranks)
+    words = ["", *(word.removeprefix(MODULE) if word.startswith(MODULE) else "" for word in annotations.names)]
+    position = np.searchsorted(ranks, rows["rank"])
+    order = np.lexsort((rows["launch"], position))
+    none[order] = annotations.at(position[order], rows["launch"][order]) + 1
+    return none, words
+
+
+def _stream(log: Log, rows: dict[str, npt.NDArray[Any]], about: dict[str, Any], modules: list[str]) -> bytes:
+    indices = pa.array(rows.pop("module").astype(np.int32))
     arrays = {column: pa.array(values) for column, values in rows.items() if column not in _TEXTS}
     for column in _TEXTS:
         words = pa.array(log.words(column) or [""], pa.utf8())  # the first is "": what -1, no text, becomes
         arrays[column] = pa.DictionaryArray.from_arrays(pa.array(np.maximum(rows[column], 0)), words)
+    arrays["module"] = pa.DictionaryArray.from_arrays(indices, pa.array(modules, pa.utf8()))
     fields = [(column, array.type) for column, array in arrays.items()]
     schema = pa.schema(fields, {METADATA_KEY: orjson.dumps(about)})
     out = pa.BufferOutputStream()

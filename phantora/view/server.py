@@ -88,6 +88,7 @@ class Site:
             "runs": {name: other.log.path for name, other in self.runs.items()},
             "ui": bool(self.ui),
             "missing": perfetto_ui.MISSING,
+            "typical": {name: _typical(other.report) for name, other in self.runs.items()},
         }
 
     def rows(self, run: str, step: int) -> bytes:
@@ -104,6 +105,14 @@ class Site:
     def close(self) -> None:
         for trace in self._traces.values():
             trace.close()
+
+
+def _typical(report: Report) -> dict[str, int]:
+    """The steady step of median time: its number, and from when to when it lasts (ns)."""
+    steady = [step for step in report.steps if not step.note] or report.steps
+    step = sorted(steady, key=lambda s: (s.times.time, s.number))[(len(steady) - 1) // 2]
+    own = [s for rank in report.ranks for s in rank.steps if s.number == step.number]
+    return {"number": step.number, "start": min(s.start for s in own), "end": max(s.end for s in own)}
 
 
 class Server(ThreadingHTTPServer):

@@ -7,6 +7,7 @@
 //   ["wait", id, text]      the same, as soon as it holds `text`
 //   ["choose", id, value]   in a list of choices
 //   ["point", x, y]         the pointer goes to this place of the canvas
+//   ["click", x, y]         it clicks there
 //   ["pixel", x, y]         colour of the canvas, "#rrggbb"
 //   ["written"]             the words on the canvas
 import fs from 'node:fs';
@@ -68,7 +69,7 @@ const [, data] = page.match(/<script type="application\/json" id="data">([^]*?)<
 byId.get('data').textContent = data;
 const set = (name, value) => Object.defineProperty(globalThis, name, {value, writable: true, configurable: true});
 const document = {
-  getElementById: (id) => byId.get(id), createElement: (tag) => new Element(tag), createElementNS: (_, tag) => new Element(tag),
+  getElementById: (id) => byId.get(id), querySelectorAll: () => [], createElement: (tag) => new Element(tag), createElementNS: (_, tag) => new Element(tag),
   head: new Element('head'), body: new Element('body'), documentElement: new Element('html'),
 };
 for (const [name, value] of Object.entries({
@@ -90,6 +91,7 @@ const actions = {
     byId.get(id).fire('change');
     await settled();
   },
+  click: (x, y) => byId.get('canvas').fire('click', {clientX: x, clientY: y}),
   point: (x, y) => byId.get('canvas').fire('pointermove', {clientX: x, clientY: y}),
   pixel: (x, y) => '#' + Buffer.from(image.data.slice(4 * (y * image.width + x)).slice(0, 3)).toString('hex'),
   written: () => written.join('|'),

@@ -101,6 +101,15 @@ def test_hta_agrees_on_the_small_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert fine and len(graph.critical_path_nodes) > 2
 
 
+def test_hta_walks_steps_that_the_program_did_not_annotate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The export has ProfilerStep annotations of its own."""
+    run = small_run()
+    run.tables.names = [name.replace("ProfilerStep#", "Optimizer.step#") for name in run.tables.names]
+    analysis = holistic(run.write(tmp_path / "run.arrow"), tmp_path / "out", monkeypatch)
+    graph, fine = analysis.critical_path_analysis(rank=0, annotation="ProfilerStep", instance_id=1)
+    assert fine and len(graph.critical_path_nodes) > 2
+
+
 def test_hta_agrees_on_a_random_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tables, rows = large_rows(10_000, ranks=2)
     log = write_rows(tmp_path / "run.arrow", METADATA, tables, rows, {})

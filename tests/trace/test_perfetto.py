@@ -70,7 +70,7 @@ def test_small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert Counter((s[0], s[2], s[3], s[4]) for s in slices if s[0] in drawn) == expected
     tracks = {(s[0], s[5]) for s in slices}
-    assert ("kernel", "stream 0") in tracks and ("collective", "stream 1") in tracks
+    assert ("kernel", "stream 0 (default)") in tracks and ("collective", "stream 1 (NCCL default_pg)") in tracks
     assert ("transfer", "default_pg (ranks 0-1)") in tracks
     assert ("operator", "main") in tracks and ("operator", "thread 1") in tracks
     assert {s[1] for s in slices if s[5] == "steps"} == {"step 1", "step 2", "step 3"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -17,7 +18,7 @@ if shutil.which("node") is None:
     pytest.skip("the pages' code runs in Node.js, and there is no `node` on PATH", allow_module_level=True)
 
 
-def visit(server: Server, path: str, *actions: tuple[Any, ...], width: int = 1092) -> list[Any]:
+def visit(server: Server, path: str, *actions: tuple[Any, ...], width: int = 1192) -> list[Any]:
     url = f"http://127.0.0.1:{server.server_port}{path}{'&' if '?' in path else '?'}token={server.site.token}"
     done = subprocess.run(
         ["node", str(SCRIPT), url, str(width)],
@@ -30,7 +31,7 @@ def visit(server: Server, path: str, *actions: tuple[Any, ...], width: int = 109
 
 
 GEMM, COMMUNICATION, CARD = "#4c8fd0", "#e08a1e", "#ffffff"  # report.js, style.css
-LEFT, TOP = 92, 22  # of the first track; with 1092 pixels a microsecond is one
+LEFT, TOP = 192, 22  # of the first track; with 1192 pixels a microsecond is one
 
 
 def test_report_of_means_and_of_a_rank(server: Server) -> None:
@@ -68,7 +69,8 @@ def test_timeline_shows_the_rows_where_they_are(server: Server) -> None:
     _, gemm, _, reduce, words, _, dimmed, kept = answers[2 + len(asked) :]
     assert gemm.startswith("rank 0 stream 0 · aten::mm · gemm · 200.00 us · at 700.00 us · nvjet_tn")
     assert "communication · 200.00 us, waits 50.00 us · at 600.00 us · ncclDevKernel_AllReduce" in reduce
-    assert words.startswith("rank 0 : 0|rank 0 : 1|rank 1 : 0|rank 1 : 1|0 ns|")
+    bars, labels = words.split("|rank 0 / stream 0 (default)|", 1)
+    assert bars.split("|")[:2] == ["mm", "mm"] and labels.startswith("rank 0 / stream 1 (NCCL ")
     assert dimmed not in (GEMM, CARD) and kept == COMMUNICATION
 
 
@@ -81,9 +83,26 @@ def test_timeline_of_one_rank_and_of_all_in_view(server: Server) -> None:
     assert thin == GEMM
 
 
+def test_a_click_tells_all_of_a_kernel(server: Server) -> None:
+    at = LEFT + 300 + 450
+    _, _, shown = visit(server, "/", ("wait", "timeline-text", "8 rows"), ("click", at, TOP + 5), ("text", "details"))
+    told = " ".join(shown.split())
+    for part in ("operator aten::mm", "shapes", "class gemm", "rank 0, stream 0 (default)", "duration 200.00 us",
+                 "launched", "rests on interpolated", "flops"):  # fmt: skip
+        assert part in told, told
+
+
+def test_where_mfu_goes(server: Server) -> None:
+    """Losses and MFU make up the peak."""
+    (shown,) = visit(server, "/", ("text", "waterfall"))
+    shares = [float(n) for n in re.findall(r"([+-]?[\d.]+)%", shown)]
+    assert shares[0] == 100 and abs(sum(shares[:-1]) - shares[-1]) < 0.5
+    assert "exposed communication" in shown
+
+
 def test_gaps_of_a_rank(server: Server) -> None:
     every, _, one = visit(server, "/", ("text", "streams"), ("choose", "rank", "1"), ("text", "streams"))
-    row = "0 0 1.35 ms 800.00 us 0 ns 450.00 us"
+    row = "0 stream 0 (default) 1.35 ms 800.00 us 0 ns 450.00 us"
     assert row in " ".join(every.split()) and row not in " ".join(one.split())
 
 
@@ -95,12 +114,14 @@ def test_links(server: Server) -> None:
 
 
 def test_difference(server: Server) -> None:
-    headline, runs, nav, parts = visit(
-        server, "/diff", ("text", "headline"), ("text", "runs"), ("text", "nav"), ("text", "parts")
-    )
+    headline, runs, nav, causes, rows = visit(
+        server, "/diff", ("text", "headline"), ("text", "runs"), ("text", "nav"), ("text", "causes"),
+        ("wait", "b-timeline-text", "8 rows"),
+    )  # fmt: skip
     assert headline and "1.00 ms a step" in runs and "Difference" in nav
     assert "a.arrow" in runs and "b.arrow" in runs
-    shown = " ".join(parts.split())
+    assert rows == "8 rows"
+    shown = " ".join(causes.split())
     assert "no change of work, durations or waits large enough to name" in shown  # a step more, all alike
 
 

@@ -15,7 +15,7 @@ from phantora.view.pages import report_page
 from phantora.view.server import Server
 
 REMEDY = "no Chromium: install the system's package `chromium`, or run `playwright install chromium`"
-LOOKS = [(width, scheme) for width in (1280, 400) for scheme in ("light", "dark")]
+LOOKS = [(width, scheme) for width in (1440, 1024, 390) for scheme in ("light", "dark")]
 
 
 def chromium(tools: Any) -> str:
@@ -62,7 +62,7 @@ def test_report(server: Server, browser: Any, width: int, scheme: str) -> None:
     assert "nvjet" not in page.locator("#works").inner_text()
     page.locator("#canvas").scroll_into_view_if_needed()
     box = page.locator("#canvas").bounding_box()
-    left = 44 if box["width"] < 500 else 92
+    left = 44 if box["width"] < 500 else 192
     page.mouse.move(box["x"] + left + 0.45 * (box["width"] - left), box["y"] + 22 + 7)  # a gemm from 400 to 600 us
     page.locator("#timeline-text", has_text="rank 1 stream 0 · aten::mm · gemm · 200.00 us · at 400.00 us").wait_for()
     drawn = page.locator("#canvas").evaluate(
@@ -82,6 +82,8 @@ def test_difference(server: Server, browser: Any, width: int, scheme: str) -> No
     page.locator("#parts", has_text="GPUs wait 50.00 us more a step for launches").wait_for()
     assert page.locator("#headline").inner_text()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for run in "ab":  # both timelines
+        page.locator(f"#{run}-timeline-text", has_text="rows").wait_for()
     page.get_by_role("link", name="Report b").click()
     page.locator("#timeline-text", has_text="rows").wait_for()
     assert page.locator("#step option").count() == 5

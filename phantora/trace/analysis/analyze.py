@@ -27,6 +27,7 @@ from phantora.trace.analysis.memory import memory
 from phantora.trace.analysis.occupancy import NextRow, first_row, occupancy, times
 from phantora.trace.analysis.report import CAUSES, Details, Headline, RankReport, Report, StepTimes, Times
 from phantora.trace.analysis.steps import Step, Steps, find_steps
+from phantora.trace.analysis.stream_names import stream_names
 from phantora.trace.analysis.streams import Streams
 from phantora.trace.analysis.throughput import Volume
 from phantora.trace.analysis.uncertainty import Uncertainty
@@ -285,7 +286,7 @@ class _Pass:
             modules=self.work.modules(),
             collectives=self.collectives.report(self.log, self.groups),
             stragglers=self.collectives.stragglers(report.headline.steps),
-            streams=self.streams.report(),
+            streams=self.streams.report(stream_names(self.log, self.ranks)),
             links=self.links.report(),
             memory=memory(self.log, self.ranks, self.steps, self.annotations),
             fit=None,

@@ -30,7 +30,9 @@ Mask = npt.NDArray[np.bool_]
 _PROFILER = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 _DATALOADER = "enumerate(DataLoader)#"
 # Annotations of libraries, which mark parts of an iteration; the others are the user's own.
-_LIBRARIES = ("Optimizer.", "nccl:", "FSDP::", "ProfilerStep", "enumerate(", "autograd::", "c10d::", "phantora: ", MODULE)
+_LIBRARIES = (
+    "Optimizer.", "nccl:", "FSDP::", "ProfilerStep", "enumerate(", "autograd::", "c10d::", "phantora: ", MODULE,
+)  # fmt: skip
 MOST_TURNS = 12  # of optimizers in one iteration
 _LIKE = 0.8  # of their operators two optimizer steps share at least if they are of the same optimizer
 _NEVER = int(np.iinfo(np.int64).max)

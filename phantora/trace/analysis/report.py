@@ -193,6 +193,8 @@ class StreamReport:
 
     rank: int
     stream: int
+    name: str
+    """``stream 7 (NCCL dp_shard)``."""
     busy: int
     host_wait: int
     """The next row was launched after the one before had ended."""

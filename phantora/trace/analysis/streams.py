@@ -54,11 +54,12 @@ class Streams:
             self._sums[stream] = self._sums.get(stream, 0) + sums[:, i]
             self._following[stream] = int(start[at]), int(launch[at])
 
-    def report(self) -> list[StreamReport]:
+    def report(self, names: dict[tuple[int, int], str]) -> list[StreamReport]:
         return [
             StreamReport(
                 rank=self._ranks[stream >> 32],
                 stream=stream & 0xFFFFFFFF,
+                name=names.get((self._ranks[stream >> 32], stream & 0xFFFFFFFF), ""),
                 busy=int(sums[_BUSY]),
                 host_wait=int(sums[_HOST]),
                 kernel_wait=int(sums[_KERNEL]),

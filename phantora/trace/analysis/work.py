@@ -15,6 +15,7 @@ Floats = npt.NDArray[np.float64]
 
 _DEVICE, _COMMUNICATION = kind_mask(DEVICE_KINDS), kind_mask(COMMUNICATION_KINDS)
 TOP = 20
+MOST_MODULES = 2_000
 
 
 class _By:
@@ -87,7 +88,8 @@ class WorkSums:
         return self._report(self._by_class, None)
 
     def modules(self) -> list[Work]:
-        return self._report(self._modules, TOP)
+        """By nn.Module where the log tells them, else by annotation."""
+        return self._report(self._modules, MOST_MODULES)
 
     def _report(self, sums: _By, top: int | None) -> list[Work]:
         total = float(sums.time.sum()) or 1.0

@@ -22,6 +22,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from phantora.trace.analysis.stream_names import stream_names
 from phantora.trace.export.files import replacing
 from phantora.trace.export.plan import STREAM, STREAM_KINDS, THREAD, THREAD_KINDS, Plan, make_plan
 from phantora.trace.export.selection import Progress, Selection, Selector
@@ -40,6 +41,7 @@ _CATEGORY = {
 }  # fmt: skip
 _LAUNCH = {"memcpy": "cudaMemcpyAsync", "memset": "cudaMemsetAsync", "host_func": "cudaLaunchHostFunc"}
 _TEXT_ARGS = tuple((column, "class" if column == "cls" else column) for column in TEXT_COLUMNS[2:])
+_PROFILER_STEP = "ProfilerStep#"
 _NCCL = re.compile("^nccl.*Kernel")
 _COLUMNS = (
     "kind", "rank", "stream", "name", "start", "end", "launch", "ready", "id", "link", "op", "shape", "cls",
@@ -65,11 +67,27 @@ def write(log: Log, path: str, selection: Selection, progress: Progress | None =
             ranks = [rank for rank in selector.ranks if paths[rank] == name]
             file.begin(log, ranks, plan)
         columns = _Texts(log)
+        _steps(log, selector, {rank: files[name] for rank, name in paths.items()})
         for batch in selector.batches(_COLUMNS):
             _batch(batch, columns, plan, {rank: files[name] for rank, name in paths.items()})
         for file in files.values():
             file.end()
     return list(files)
+
+
+def _steps(log: Log, selector: Selector, files: dict[int, _File]) -> None:
+    """ProfilerStep annotations, by which HTA finds steps, on the main thread, unless the program made its own."""
+    if selector.steps.source == "run" or any(word.startswith(_PROFILER_STEP) for word in log.words("name")):
+        return
+    for rank, steps in selector.steps.of_rank.items():
+        first = 0
+        for step in steps:
+            begin, end = max(first, step.host[0]), min(step.host[1], max(step.end, first))
+            if end <= begin:
+                continue
+            name = json.dumps(f"{_PROFILER_STEP}{step.number}")
+            files[rank].add(_slice("user_annotation", name, FIRST_PID + rank, 0, begin, end, ""))
+            first = end + 1
 
 
 class _File:
@@ -78,7 +96,7 @@ class _File:
         self._events: list[str] = []
 
     def begin(self, log: Log, ranks: list[int], plan: Plan) -> None:
-        meta = log.metadata
+        meta, streams = log.metadata, stream_names(log, ranks)
         distributed = json.dumps({"backend": "nccl", "rank": ranks[0], "world_size": meta.world_size})
         device = {"id": 0, "name": meta.gpu, "totalGlobalMem": meta.memory_bytes}
         head = {
@@ -107,7 +125,8 @@ class _File:
                 )
             for stream in sorted({index for r, index, _ in plan.tracks[STREAM] if r == rank}):
                 tid = stream + STREAM_OFFSET
-                self._meta("thread_name", rank, tid, {"name": f"stream {tid}"})
+                _, _, use = streams.get((rank, stream), "").partition(" (")
+                self._meta("thread_name", rank, tid, {"name": f"stream {tid}" + (f" ({use}" if use else "")})
                 self._meta("thread_sort_index", rank, tid, {"sort_index": tid})
 
     def _meta(self, name: str, pid: int, tid: int, args: dict[str, Any]) -> None:

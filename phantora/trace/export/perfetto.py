@@ -20,6 +20,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from phantora.trace.analysis.stream_names import stream_names
 from phantora.trace.export import proto
 from phantora.trace.export.files import replacing
 from phantora.trace.export.plan import (
@@ -195,6 +196,7 @@ class _Writer:
                 self.step_track[rank] = self._track(self.process[rank], "steps", 0)
         words = self.log.words("name")
         comm_words = self.plan.communicators
+        streams = stream_names(self.log, self.selector.ranks)
         for layer in (THREAD, STREAM, COMM, LINK):
             keys, uuids = [], []
             for order, (rank, index, lane) in enumerate(sorted(self.plan.tracks[layer])):
@@ -204,7 +206,8 @@ class _Writer:
                         rank, index, lane, ("main" if index == 0 else f"thread {index}") + more
                     )
                 elif layer == STREAM:
-                    uuid = self._track(self.process[rank], f"stream {index}{more}", 1000 + order)
+                    label = streams.get((rank, index), f"stream {index}")
+                    uuid = self._track(self.process[rank], label + more, 1000 + order)
                 elif layer == COMM:
                     label = comm_words.get(index, f"communicator {index}")
                     uuid = self._track(self.process[rank], label + more, 100_000 + order)
@@ -264,6 +267,9 @@ class _Writer:
         event = proto.message(_TRACK_EVENT, proto.number(_TYPE, kind), *proto.numbers(_TRACK, track), *content)
         moved = time + self.side.shift
         return proto.rows(len(time), proto.message(_PACKET, *proto.numbers(_TIMESTAMP, moved), self.head, *event))
+
+    def _arrow(self, flow: npt.NDArray[np.uint64]) -> list[Piece]:
+        return proto.fixed(_FLOWS, flow) if self.selector.selection.arrows else []
 
     def _flow(self, rank: Array, row_id: Array) -> npt.NDArray[np.uint64]:
         """The flow of a row: unique in the trace, never 0, apart from the flows of sends."""
@@ -334,7 +340,7 @@ class _Writer:
             track,
             *self._category("launch"),
             *proto.numbers(_NAME, self.launch_name[batch["kind"][rows]]),
-            *proto.fixed(_FLOWS, self._flow(rank, batch["id"][rows])),
+            *self._arrow(self._flow(rank, batch["id"][rows])),
         )
 
     def _releases(self, batch: Batch, rows: Ints, track: Ints) -> None:
@@ -351,7 +357,7 @@ class _Writer:
             track,
             *self._category("release"),
             *proto.numbers(_NAME, name),
-            *proto.fixed(_FLOWS, self._flow(batch["rank"][rows], batch["link"][rows])),
+            *self._arrow(self._flow(batch["rank"][rows], batch["link"][rows])),
         )
 
     def _slices(
@@ -379,6 +385,7 @@ class _Writer:
             present.append(("peer", (kind == KIND_CODE["sendrecv"]) & (get["value"][rows] >= 0)))
             present.append(("wait_ns", communication & (get["ready"][rows] > get["start"][rows])))
             flows, flow_mask = self._flows(batch, rows, kind, transfer)
+            flow_mask &= self.selector.selection.arrows
         else:
             flows, flow_mask = np.zeros(len(rows), np.uint64), np.zeros(len(rows), bool)
         key = kind.astype(np.int64) << 16

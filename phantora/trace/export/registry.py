@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from phantora.errors import PhantoraError
-from phantora.trace.export import chrome, perfetto
+from phantora.trace.export import chrome, memory_viz, perfetto, scalars
 from phantora.trace.export.selection import Progress, Selection
 from phantora.trace.reader import Log, open_log
 
@@ -37,16 +37,19 @@ FORMATS = (
         "one file per rank when the path ends with / or holds {rank}",
         chrome.write,
     ),
+    Format("memory", (".pickle",), "torch's memory snapshot, for pytorch.org/memory_viz", memory_viz.write),
+    Format("tensorboard", (".tensorboard",), "a directory of scalars for TensorBoard", scalars.write_tensorboard),
+    Format("wandb", (".wandb",), "scalars as W&B's own log, for `wandb sync`", scalars.write_wandb),
 )
 
 
 def format_of(path: str) -> Format:
     """The format that `path` asks for by its suffix."""
+    for known in FORMATS:
+        if path.rstrip("/").endswith(known.suffixes):
+            return known
     if path.endswith("/") or os.path.isdir(path):
         return FORMATS[1]
-    for known in FORMATS:
-        if path.endswith(known.suffixes):
-            return known
     suffixes = ", ".join(suffix for known in FORMATS for suffix in known.suffixes)
     raise PhantoraError(
         f"{path}: no timeline format has this suffix; end the path with one of {suffixes}, or /"

@@ -22,6 +22,8 @@ class Selection:
     ranks: frozenset[int] | None = None
     steps: frozenset[int] | None = None
     kinds: frozenset[str] | None = None
+    arrows: bool = True
+    """From launches to kernels, records to waits, sends to receives."""
 
 
 def parse_numbers(text: str) -> frozenset[int]:

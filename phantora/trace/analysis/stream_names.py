@@ -1,0 +1,39 @@
+"""What a stream is called: by the group whose collectives run on it, or by what else it does most."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+
+import numpy as np
+
+from phantora.trace.analysis.communicators import group_of, groups
+from phantora.trace.analysis.grouping import group
+from phantora.trace.reader import Log
+from phantora.trace.schema import COMMUNICATION_KINDS, COPY_KINDS, DEVICE_KINDS, KINDS
+
+Key = tuple[int, int]
+
+
+def stream_names(log: Log, ranks: Collection[int] | None = None) -> dict[Key, str]:
+    """``stream 7 (NCCL dp_shard)`` by rank and number of the stream, for streams on which anything ran."""
+    known = groups(log)
+    time: dict[Key, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for batch in log.batches(("kind", "rank", "stream", "comm", "start", "end"), DEVICE_KINDS, ranks):
+        keys, place = group([batch[c] for c in ("rank", "stream", "kind", "comm")])
+        took = np.bincount(place, batch["end"] - batch["start"], len(keys))
+        for (rank, stream, kind, comm), ns in zip(keys, took.tolist(), strict=True):
+            time[rank, stream][_use(KINDS[kind], group_of(known, comm).name, comm)] += int(ns)
+    return {key: _text(key[1], max(sorted(uses), key=uses.__getitem__)) for key, uses in sorted(time.items())}
+
+
+def _use(kind: str, name: str, comm: int) -> str:
+    if kind in COMMUNICATION_KINDS:
+        return f"NCCL {name if name not in ('', 'communicator') else comm}"
+    return "copies" if kind in COPY_KINDS else ""
+
+
+def _text(stream: int, use: str) -> str:
+    if not stream:
+        use = "default"
+    return f"stream {stream} ({use})" if use else f"stream {stream}"

@@ -1,0 +1,128 @@
+"""Exports to other tools' own formats, read back by these tools or by what their formats say."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import pickle
+import struct
+import zlib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from support.fakelog import FakeRun, Kind, small_run
+
+from phantora.trace.export import export
+
+MB = 1 << 20
+
+
+def memory_viz() -> ModuleType:
+    """torch's own reader of snapshots, without torch."""
+    torch = importlib.util.find_spec("torch")
+    assert torch is not None and torch.origin is not None
+    path = Path(torch.origin).parent / "cuda" / "_memory_viz.py"
+    spec = importlib.util.spec_from_file_location("memory_viz", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_memory_snapshot(tmp_path: Path) -> None:
+    run = FakeRun()
+
+    def row(at: int, name: str, level: int, **more: int) -> int:
+        return run.add(Kind.MEMORY, 0, at, at, name, value=level * MB, bytes=600 * MB, stream=0, **more)
+
+    row(0, "segment_alloc", 0)
+    first = row(1000, "alloc", 100)
+    row(1000, "train.py:12", 100)
+    row(2000, "alloc", 350)
+    row(2000, "model/layers.py:7", 350)
+    row(3000, "free", 250, link=first)
+    row(4000, "oom", 250, seq=900 * MB)
+    (path,) = export(run.write(tmp_path / "run.arrow"), str(tmp_path / "memory.pickle"))
+    snapshot = pickle.loads(Path(path).read_bytes())
+    (trace,) = snapshot["device_traces"]
+    assert [(e["action"], e["size"] // MB) for e in trace] == [
+        ("segment_alloc", 600), ("alloc", 100), ("alloc", 250), ("free_requested", 100), ("free_completed", 100),
+        ("oom", 900),
+    ]  # fmt: skip
+    made = [e["frames"][0] for e in trace if e["action"] == "alloc"]
+    assert [(f["filename"], f["line"]) for f in made] == [("train.py", 12), ("model/layers.py", 7)]
+    told = memory_viz().trace(snapshot)
+    assert "100.0MiB" in told and "raise OutOfMemoryError # 900.0MiB requested" in told
+
+
+def records(data: bytes) -> list[bytes]:
+    """Of LevelDB's log format."""
+    assert data[:4] == b":W&B" and struct.unpack("<HB", data[4:7]) == (0xBEE1, 0)
+    found: list[bytes] = []
+    at, open_record = 7, b""
+    while at < len(data):
+        room = 32768 - at % 32768
+        if room < 7:
+            at += room
+            continue
+        crc, length, kind = struct.unpack("<IHB", data[at : at + 7])
+        part = data[at + 7 : at + 7 + length]
+        assert length + 7 <= room and crc == zlib.crc32(bytes([kind]) + part)
+        open_record += part
+        if kind in (1, 4):
+            found.append(open_record)
+            open_record = b""
+        at += 7 + length
+    assert not open_record
+    return found
+
+
+def messages(fields: dict[str, list[tuple[str, int, str]]]) -> dict[str, Any]:
+    """Message classes by (name, number, type) of their fields; a type that is a message's name is that message."""
+    file = descriptor_pb2.FileDescriptorProto(name=f"{'_'.join(fields)}.proto", package="seen", syntax="proto3")
+    kinds = {"string": 9, "int64": 3, "int32": 5, "double": 1, "float": 2}
+    for name, own in fields.items():
+        made = file.message_type.add(name=name)
+        for field, number, kind in own:
+            many = kind.endswith("*")
+            entry = made.field.add(name=field, number=number, label=3 if many else 1)
+            if kind.rstrip("*") in kinds:
+                entry.type = kinds[kind.rstrip("*")]
+            else:
+                entry.type, entry.type_name = 11, f".seen.{kind.rstrip('*')}"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"seen.{name}")) for name in fields}
+
+
+def test_wandb_log(tmp_path: Path) -> None:
+    run = small_run(steps=400)  # more than a block of the format holds
+    (path,) = export(run.write(tmp_path / "run.arrow"), str(tmp_path / "run-abc.wandb"))
+    kinds = messages({
+        "Item": [("key", 1, "string"), ("value_json", 16, "string")], "Number": [("num", 1, "int64")],
+        "History": [("item", 1, "Item*"), ("step", 2, "Number")], "Config": [("update", 1, "Item*")],
+        "Run": [("run_id", 1, "string"), ("config", 4, "Config")],
+        "Record": [("num", 1, "int64"), ("history", 2, "History"), ("run", 17, "Run")],
+    })  # fmt: skip
+    read = [kinds["Record"].FromString(data) for data in records(Path(path).read_bytes())]
+    assert Path(path).stat().st_size > 32768 and [record.num for record in read] == list(range(1, len(read) + 1))
+    assert read[0].run.run_id == "abc"
+    assert {item.key: json.loads(item.value_json) for item in read[0].run.config.update}["cluster"] == "1x2xH100"
+    history = [{item.key: json.loads(item.value_json) for item in r.history.item} for r in read[1:-1]]
+    assert [row["_step"] for row in history] == list(range(1, 401))
+    assert history[1]["step_time_s"] == pytest.approx(1e-3) and history[1]["memory/peak_allocated"] == 3 << 30
+
+
+def test_tensorboard(tmp_path: Path) -> None:
+    event_file = pytest.importorskip("tensorboard.backend.event_processing.event_file_loader")
+    (path,) = export(small_run().write(tmp_path / "run.arrow"), str(tmp_path / "run.tensorboard"))
+    found: dict[str, list[tuple[int, float]]] = {}
+    for event in event_file.EventFileLoader(path).Load():
+        for value in event.summary.value:
+            number = value.tensor.float_val[0] if value.HasField("tensor") else value.simple_value
+            found.setdefault(value.tag, []).append((event.step, number))
+    assert [step for step, _ in found["step_time_s"]] == [1, 2, 3]
+    assert found["step_time_s"][1][1] == pytest.approx(1e-3) and found["mfu"][1][1] == pytest.approx(0.404, rel=0.01)
