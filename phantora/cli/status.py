@@ -54,11 +54,11 @@ class Status:
         told = self._stats[-1]
         if told.records != self._records:
             self._records, self._heard = told.records, now
-        if told.steps and self._first is None:
-            self._first = now, told.steps
+        if told.optimizer_steps and self._first is None:
+            self._first = now, told.optimizer_steps
         seconds = told.virtual_ns * 1e-9
         of = f" of {self._steps}" if self._steps else ""
-        parts = [f"step {told.steps}{of}"] if told.steps else []
+        parts = [f"step {told.optimizer_steps}{of}"] if told.optimizer_steps else []
         parts += [f"{alive} of {self._world} ranks", f"{seconds:.3f} s simulated in {wall:.0f} s"]
         left = self.seconds_left(now)
         if left is not None:
@@ -72,7 +72,7 @@ class Status:
         if not self._steps or self._first is None:
             return None
         began, first = self._first
-        done = self._stats[-1].steps - first
+        done = self._stats[-1].optimizer_steps - first
         return (now - began) / done * max(0, self._steps - first - done) if done > 0 else None
 
     def text(self, alive: int) -> str:
@@ -81,7 +81,7 @@ class Status:
 
     def bar(self, alive: int, width: int) -> str:
         """One line for a terminal of `width` columns, with its colours."""
-        done = self._stats[-1].steps if self._stats else 0
+        done = self._stats[-1].optimizer_steps if self._stats else 0
         out = io.StringIO()
         console = Console(file=out, width=max(20, width - 1), force_terminal=True, legacy_windows=False)
         grid = Table.grid(padding=(0, 1), expand=False)

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from phantora.trace.analysis.communicators import group_of, groups
+from phantora.trace.analysis.communicators import Group, group_of, groups, ranges
 from phantora.trace.analysis.grouping import group
 from phantora.trace.reader import Log
 from phantora.trace.schema import COMMUNICATION_KINDS, COPY_KINDS, DEVICE_KINDS, KINDS
@@ -23,13 +23,14 @@ def stream_names(log: Log, ranks: Collection[int] | None = None) -> dict[Key, st
         keys, place = group([batch[c] for c in ("rank", "stream", "kind", "comm")])
         took = np.bincount(place, batch["end"] - batch["start"], len(keys))
         for (rank, stream, kind, comm), ns in zip(keys, took.tolist(), strict=True):
-            time[rank, stream][_use(KINDS[kind], group_of(known, comm).name, comm)] += int(ns)
+            time[rank, stream][_use(KINDS[kind], group_of(known, comm))] += int(ns)
     return {key: _text(key[1], max(sorted(uses), key=uses.__getitem__)) for key, uses in sorted(time.items())}
 
 
-def _use(kind: str, name: str, comm: int) -> str:
+def _use(kind: str, of: Group) -> str:
     if kind in COMMUNICATION_KINDS:
-        return f"NCCL {name if name not in ('', 'communicator') else comm}"
+        members = f"ranks {ranges(of.ranks)}" if of.ranks else str(of.comm)
+        return f"NCCL {of.name if of.name not in ('', 'communicator') else members}"
     return "copies" if kind in COPY_KINDS else ""
 
 
