@@ -1,6 +1,7 @@
 """The stub NVIDIA libraries: found out about, built, cached, loaded."""
 
-from phantora.stubs.build import Coverage, StubSet, ensure
+from phantora.stubs.build import Coverage, StubSet
+from phantora.stubs.cache import ensure
 from phantora.stubs.doctor import Report, doctor
 from phantora.stubs.find import Torch, find_torch
 from phantora.stubs.load import load

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import importlib.util
 import json
 import os
 import shutil
 import subprocess
-import tempfile
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +22,6 @@ from phantora.stubs.find import (
     Torch,
     cuda_headers,
     cxx_standard,
-    find_torch,
     header_version,
     nvidia_libraries,
 )
@@ -127,11 +123,6 @@ def file_name(soname: str) -> str:
     )
 
 
-def cache_directory() -> Path:
-    """Where compiled stubs and measured tables of this user lie."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "phantora"
-
-
 def _sources() -> list[tuple[str, Path]]:
     """Every source with its path below the folder of the stubs or of the engine."""
     return sorted(
@@ -142,16 +133,14 @@ def _sources() -> list[tuple[str, Path]]:
     )
 
 
-def cache_key(torch: Torch) -> str:
-    """Names a build: by torch's version and place, the sources and the wire layout."""
+def source_digest() -> str:
+    """Names what is compiled, and how."""
     digest = hashlib.sha256()
-    stamp = (torch.libraries / "libtorch_cuda.so").stat()
-    digest.update(f"{torch.directory} {stamp.st_size} {stamp.st_mtime_ns}".encode())
     for name, path in _sources():
         digest.update(name.encode() + b"\0" + path.read_bytes())
     digest.update((layout.c_header() + engine_interface.c_header()).encode())
     digest.update(Path(__file__).read_bytes())
-    return f"torch-{torch.version}-{digest.hexdigest()[:16]}"
+    return digest.hexdigest()
 
 
 def compilers() -> dict[str, str | None]:
@@ -179,47 +168,6 @@ def read_set(directory: Path) -> StubSet | None:
     return StubSet(directory, data["torch"], data["cuda"], coverage)
 
 
-def ensure(progress: Callable[[str], None] | None = None) -> StubSet:
-    """The stubs for the installed torch, built if need be. Safe when several processes ask at once.
-
-    `progress` is told in one line when a build begins. Raises PhantoraError if torch, a compiler
-    or space is missing.
-    """
-    torch = find_torch()
-    cache = cache_directory()
-    target = cache / cache_key(torch)
-    if found := read_set(target):
-        return found
-    missing = [name for name, version in compilers().items() if version is None]
-    if missing:
-        raise PhantoraError(
-            f"no {' and no '.join(missing)} on the PATH: the stub libraries are compiled once; "
-            "install a compiler (Debian, Ubuntu: apt install gcc g++; Fedora: dnf install gcc gcc-c++)"
-        )
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        with open(cache / "build.lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if found := read_set(target):
-                return found
-            if progress:
-                progress(f"building the stub libraries for torch {torch.version} (once, about 20 s)")
-            work = Path(tempfile.mkdtemp(prefix="building-", dir=cache))
-            try:
-                _build(torch, work)
-                work.rename(target)
-            finally:
-                shutil.rmtree(work, ignore_errors=True)
-    except OSError as error:
-        raise PhantoraError(
-            f"cannot build the stub libraries in {cache}: {error.strerror}; "
-            "make it writable or set XDG_CACHE_HOME"
-        ) from error
-    found = read_set(target)
-    assert found is not None
-    return found
-
-
 def _run(command: list[str], remedy: str = "this compiler may be too old: see `phantora doctor`") -> None:
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
@@ -241,16 +189,17 @@ def _together(folder: Path, work: Path) -> str:
     return str(whole)
 
 
-def _build(torch: Torch, work: Path) -> None:
+def build(torch: Torch, work: Path) -> None:
+    """Compiles all libraries into `work`. Raises PhantoraError where the compiler refuses."""
     sources = source_directory()
     (work / "phantora_wire.h").write_text(layout.c_header())
     include = ["-I", str(work), "-I", str(sources)]
-    defines = _defines(torch)
+    macros = defines(torch)
     link_rank = ["-L", str(work), "-lphantora_rank", "-Wl,-rpath,$ORIGIN", "-Wl,-z,now"]
 
     def c_library(folders: tuple[str, ...], target: str, *extra: str) -> None:
         files = [str(path) for folder in folders for path in sources_of(sources / folder)]
-        command = [*_C, *defines, *include, "-shared", *extra, "-o", str(work / target), *files]
+        command = [*_C, *macros, *include, "-shared", *extra, "-o", str(work / target), *files]
         _run([*command, "-lpthread", "-ldl", "-lm"])
 
     def tracer() -> None:
@@ -288,7 +237,7 @@ def _build(torch: Torch, work: Path) -> None:
         slow = [pool.submit(tracer), pool.submit(engine)]
         slow.append(pool.submit(c_library, (CLOCK_FOLDER,), "libphantora_clock.so", *link_rank))
         coverage = list(
-            pool.map(lambda library: _stub(library, sources, work, defines, include, link_rank), libraries)
+            pool.map(lambda library: _stub(library, sources, work, macros, include, link_rank), libraries)
         )
         for task in slow:
             task.result()
@@ -300,23 +249,23 @@ def _build(torch: Torch, work: Path) -> None:
     )  # fmt: skip
 
 
-def _defines(torch: Torch) -> list[str]:
+def defines(torch: Torch) -> list[str]:
     """What the sources must know of the installed libraries, read from their own headers."""
     assert torch.cuda is not None
     major, minor = (int(part) for part in torch.cuda.split(".")[:2])
-    defines = [f"-DPH_CUDA_MAJOR={major}", f"-DPH_CUDA_VERSION={major * 1000 + minor * 10}"]
+    found = [f"-DPH_CUDA_MAJOR={major}", f"-DPH_CUDA_VERSION={major * 1000 + minor * 10}"]
     if version := header_version(torch, "*", "nccl.h", ("NCCL_VERSION_CODE",)):
-        defines.append(f"-DPH_NCCL_VERSION={version[0]}")
+        found.append(f"-DPH_NCCL_VERSION={version[0]}")
     elif version := header_version(torch, "*", "nccl.h", ("NCCL_MAJOR", "NCCL_MINOR", "NCCL_PATCH")):
-        defines.append(f"-DPH_NCCL_VERSION={version[0] * 10000 + version[1] * 100 + version[2]}")
+        found.append(f"-DPH_NCCL_VERSION={version[0] * 10000 + version[1] * 100 + version[2]}")
     if version := header_version(
         torch, "*", "cudnn_version.h", ("CUDNN_MAJOR", "CUDNN_MINOR", "CUDNN_PATCHLEVEL")
     ):
-        defines.append(f"-DPH_CUDNN_VERSION={version[0] * 10000 + version[1] * 100 + version[2]}")
+        found.append(f"-DPH_CUDNN_VERSION={version[0] * 10000 + version[1] * 100 + version[2]}")
     numbers = ("CUBLAS_VER_MAJOR", "CUBLAS_VER_MINOR", "CUBLAS_VER_PATCH")
     if version := header_version(torch, "*", "cublas_api.h", numbers):
-        defines.append(f"-DPH_CUBLAS_VERSION={version[0] * 10000 + version[1] * 100 + version[2]}")
-    return defines
+        found.append(f"-DPH_CUBLAS_VERSION={version[0] * 10000 + version[1] * 100 + version[2]}")
+    return found
 
 
 def _cxx11_abi(torch: Torch) -> bool:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from phantora.errors import PhantoraError
-from phantora.stubs.build import Coverage, cache_directory, cache_key, compilers, ensure, read_set
+from phantora.stubs.build import Coverage, compilers, read_set
+from phantora.stubs.cache import cache_directory, cache_key, ensure
 from phantora.stubs.find import find_torch
 
 

@@ -16,7 +16,7 @@ import pytest
 from phantora import stubs
 from phantora.cli.doctor import table_distances
 from phantora.errors import PhantoraError
-from phantora.stubs import build, elf, find
+from phantora.stubs import build, cache, elf, find
 from phantora.wire import engine, layout
 
 REPOSITORY = Path(__file__).parent.parent.parent
@@ -43,7 +43,7 @@ def quick_build(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
             runs.write("x")
         (work / "build.json").write_text('{"torch": "t", "cuda": "c", "libraries": []}')
 
-    monkeypatch.setattr(build, "_build", fake)
+    monkeypatch.setattr(build, "build", fake)
     return tmp_path
 
 
@@ -76,7 +76,7 @@ def test_failed_build_leaves_nothing(quick_build: Path, monkeypatch: pytest.Monk
         (work / "half").write_text("")
         raise PhantoraError("no")
 
-    monkeypatch.setattr(build, "_build", fail)
+    monkeypatch.setattr(build, "build", fail)
     with pytest.raises(PhantoraError, match="no"):
         stubs.ensure()
     assert [path.name for path in (quick_build / "phantora").iterdir()] == ["build.lock"]
@@ -94,14 +94,14 @@ def test_missing_compiler_is_named_with_its_package(
 
 def test_changed_source_changes_the_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     torch = find.find_torch()
-    before = build.cache_key(torch)
+    before = cache.cache_key(torch)
     copy = tmp_path / "stub"
     shutil.copytree(build.source_directory(), copy)
     monkeypatch.setattr(build, "source_directory", lambda: copy)
-    assert build.cache_key(torch) == before
+    assert cache.cache_key(torch) == before
     with open(copy / "rank.c", "a") as file:
         file.write("// changed\n")
-    assert build.cache_key(torch) != before
+    assert cache.cache_key(torch) != before
 
 
 @pytest.mark.parametrize(("text", "cuda"), [("'13.0'", "13.0"), ("None", None)])
@@ -245,7 +245,7 @@ def test_sources_compile_without_a_warning(source: Path, tmp_path: Path) -> None
     (tmp_path / "phantora_engine.h").write_text(engine.c_header())
     include = ["-I", str(tmp_path), "-I", str(build.source_directory()), "-I", str(build.engine_directory())]
     compiler = build._C if source.suffix == ".c" else (*build._CXX, f"-std=c++{find.OWN_CXX}")
-    command = [*compiler, "-Werror", *build._defines(find.find_torch()), "-fsyntax-only"]
+    command = [*compiler, "-Werror", *build.defines(find.find_torch()), "-fsyntax-only"]
     result = subprocess.run(
         [*command, *include, str(source)],
         capture_output=True, text=True, check=False,

@@ -1,0 +1,75 @@
+"""The stub libraries for the installed torch: kept in the user's cache, brought by the installation, or built."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from phantora.errors import PhantoraError
+from phantora.stubs import build
+from phantora.stubs.build import StubSet
+from phantora.stubs.find import Torch, find_torch
+from phantora.stubs.prebuilt import find_prebuilt, unpack
+
+
+def cache_directory() -> Path:
+    """Where compiled stubs and measured tables of this user lie."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "phantora"
+
+
+def cache_key(torch: Torch) -> str:
+    """Names a build: by torch's version and place, the sources and the wire layout."""
+    stamp = (torch.libraries / "libtorch_cuda.so").stat()
+    facts = f"{torch.directory} {stamp.st_size} {stamp.st_mtime_ns} {build.source_digest()}"
+    return f"torch-{torch.version}-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
+
+
+def ensure(progress: Callable[[str], None] | None = None) -> StubSet:
+    """The stubs for the installed torch: built before, or brought by the installation, or built now. Safe when several
+    processes ask at once.
+
+    `progress` is told in one line when a build begins. Raises PhantoraError if torch, a compiler
+    or space is missing.
+    """
+    torch = find_torch()
+    cache = cache_directory()
+    target = cache / cache_key(torch)
+    if found := build.read_set(target):
+        return found
+    prebuilt = find_prebuilt(torch)
+    missing = [name for name, version in build.compilers().items() if version is None]
+    if missing and not prebuilt:
+        raise PhantoraError(
+            f"no {' and no '.join(missing)} on the PATH: the stub libraries are compiled once; "
+            "install a compiler (Debian, Ubuntu: apt install gcc g++; Fedora: dnf install gcc gcc-c++)"
+        )
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with open(cache / "build.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if found := build.read_set(target):
+                return found
+            if progress and not prebuilt:
+                progress(f"building the stub libraries for torch {torch.version} (once, about 20 s)")
+            work = Path(tempfile.mkdtemp(prefix="building-", dir=cache))
+            try:
+                if prebuilt:
+                    unpack(prebuilt, work)
+                else:
+                    build.build(torch, work)
+                work.rename(target)
+            finally:
+                shutil.rmtree(work, ignore_errors=True)
+    except OSError as error:
+        raise PhantoraError(
+            f"cannot build the stub libraries in {cache}: {error.strerror}; "
+            "make it writable or set XDG_CACHE_HOME"
+        ) from error
+    found = build.read_set(target)
+    assert found is not None
+    return found
