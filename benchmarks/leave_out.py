@@ -7,8 +7,8 @@ table is predicted from that of --other. Each distinct operator counts once. Err
 kernels together, relative to the measured time.
 
 The constants of the analytic models below were fitted to all rows. ``--moved 0.2`` tells how much of the result rests on
-that: each constant is first moved by up to 20 % at random, much further than a fit to four fifths of the rows would
-move it.
+that: each constant is first moved by up to 20 % at random, much further than a fit to four fifths of the rows
+would move it.
 """
 
 from __future__ import annotations
@@ -180,7 +180,8 @@ def main() -> None:
     table = tables_for(gpu, [DATA])[0][0]
     if options.moved is not None:
         gpu, count = move_constants(gpu, options.moved, options.seed)
-        print(f"{count} constants moved by up to {options.moved:.0%}\n", *rows(within(table, gpu, options.seed)), sep="\n")
+        guesses = within(table, gpu, options.seed)
+        print(f"{count} constants moved by up to {options.moved:.0%}\n", *rows(guesses), sep="\n")
         return
     other = tables_for(load_gpu(options.other), [DATA])[0][0]
     hidden = within(table, gpu, options.seed)
