@@ -6,8 +6,8 @@ First a random fifth of the shipped table of --gpu is hidden and predicted from 
 table is predicted from that of --other. Each distinct operator counts once. Errors are of the operator's
 kernels together, relative to the measured time.
 
-The constants of the analytic models below were fitted to all rows. ``--moved 0.2`` tells how much of the result rests on
-that: each constant is first moved by up to 20 % at random, much further than a fit to four fifths of the rows
+The constants of the analytic models below were fitted to all rows. ``--moved 0.2`` tells how much of the result rests
+on that: each constant is first moved by up to 20 % at random, much further than a fit to four fifths of the rows
 would move it.
 """
 
