@@ -166,6 +166,8 @@ def sweep(
     rules: Sequence[str] = (),
     output: str | os.PathLike[str] = "sweep",
     wide: bool = False,
+    screen: str | None = None,
+    finalists: int = 4,
     search: int = 0,
     seed: int = 0,
     by: str = "speed",
@@ -189,8 +191,9 @@ def sweep(
     found = space_from(space, preset, model, wide, target, _lists({"cluster": cluster, **(settings or {})}), rules)
     objective = Objective(by, parse_prices(None if price is None else str(price)))
     request = Request(
-        found, Path(output), objective, search, seed, jobs, ray, everything, again, needs, top, tuple(options)
-    )
+        found, Path(output), objective, screen, finalists, search, seed, jobs, ray, everything, again, needs, top,
+        tuple(options),
+    )  # fmt: skip
     return run_sweep(request).answer.table()
 
 

@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 @click.option("-o", "--output", default="sweep", show_default=True, metavar="FOLDER",
               help="Journal, answer and logs. A sweep that was stopped goes on from its folder.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Show what would run, and why other combinations would not.")
+@click.option("--screen", metavar="SPEC",
+              help="Run all layouts on this smaller cluster first, and only the best whole.")  # fmt: skip
+@click.option("--finalists", type=click.IntRange(min=1), default=4, show_default=True, metavar="N",
+              help="With --screen: how many are run whole.")  # fmt: skip
 @click.option("--search", type=click.IntRange(min=1), default=None, metavar="N",
               help="Look for the best with N runs (Optuna) instead of trying all.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the search.")
@@ -107,6 +111,8 @@ def _request(words: tuple[str, ...], options: dict[str, Any]) -> Request:
         _space(words, options),
         Path(options["output"]),
         Objective(options["by"], parse_prices(options["price"])),
+        options["screen"],
+        options["finalists"],
         options["search"] or 0,
         options["seed"],
         options["jobs"],

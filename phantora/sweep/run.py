@@ -20,9 +20,10 @@ from phantora.sweep.objective import Objective
 from phantora.sweep.plan import Plan, make_plan
 from phantora.sweep.pool import Engine, Pool
 from phantora.sweep.runner import Entry, Listed, Runner
+from phantora.sweep.screening import finalists
 from phantora.sweep.search import Search
-from phantora.sweep.space import Space, Spelling
-from phantora.sweep.task import Shared
+from phantora.sweep.space import CLUSTER, Space, Spelling
+from phantora.sweep.task import Shared, Task
 
 SETUP_DONE = "setup.done"
 MOST_AXES = 8  # that are shown although they do not vary
@@ -35,6 +36,10 @@ class Request:
     space: Space
     folder: Path
     objective: Objective = field(default_factory=Objective)
+    screen: str | None = None
+    """A smaller cluster, on which all layouts are run first."""
+    finalists: int = 4
+    """So many of the best there are then run whole."""
     search: int = 0
     """So many points are looked for by Optuna; 0: all are run."""
     seed: int = 0
@@ -74,39 +79,73 @@ def run_sweep(request: Request, told: Callable[[Entry, int, int], None] = lambda
     space = request.located
     if not space.target:
         raise PhantoraError(f"{space.where}: name the script behind --, or as target = [...]")
-    shared = Shared(request.folder, space.target, space.here, request.options, space.steps, request.needs)
-    source: Listed | Search
-    if request.search:
-        source = Search(space, request.objective, request.search, request.seed)
-        axes, expected = list(space.axes), request.search
-    else:
-        plan = make_plan(space)
-        source, axes, expected = Listed(plan.points, request.objective), plan.axes, len(plan.points)
+    if request.search and request.screen:
+        raise PhantoraError("--search and --screen: one of them")
+    plan = None if request.search else make_plan(space)
+    screen = make_plan(space.with_axes({CLUSTER: (request.screen,)})) if request.screen else None
+    search = Search(space, request.objective, request.search, request.seed) if request.search else None
     journal = Journal(request.folder)
     try:
         with _interrupted_by_signals():
-            if isinstance(source, Search):
-                source.know(journal.results.values(), shared)
             _set_up(space, request.folder)
             engine = _engine(request)
             try:
-                done: list[Entry] = []
-
-                def tell(entry: Entry) -> None:
-                    done.append(entry)
-                    told(entry, len(done), expected)
-
-                told_to = (request.objective, request.everything, request.again, request.top, tell)
-                entries = Runner(shared, source, engine, journal, *told_to).run()
+                work = _Work(request, space, engine, journal, told)
+                if plan is None:
+                    assert search is not None
+                    search.know(journal.results.values(), work.shared)
+                    entries, axes = work.of(search, request.search, request.top), list(space.axes)
+                else:
+                    entries, axes = _planned(work, plan, screen), plan.axes
             finally:
                 engine.close()
             shown = axes if len(axes) <= MOST_AXES else _varying(entries, axes)
             found = answer(entries, request.objective, shown, request.folder)
             _export(found, request.top)
             write_files(found)
-            return Outcome(found, source if isinstance(source, Search) else None)
+            return Outcome(found, search)
     finally:
         journal.close()
+
+
+@dataclass
+class _Work:
+    """Runs points, and counts."""
+
+    request: Request
+    space: Space
+    engine: Engine
+    journal: Journal
+    told: Callable[[Entry, int, int], None]
+    done: int = 0
+    expected: int = 0
+
+    @property
+    def shared(self) -> Shared:
+        request, space = self.request, self.space
+        return Shared(request.folder, space.target, space.here, request.options, space.steps, request.needs)
+
+    def of(self, source: Listed | Search, count: int, top: int) -> list[Entry]:
+        self.expected += count
+        request = self.request
+        rules = (request.objective, request.everything, request.again, top, self._tell)
+        return Runner(self.shared, source, self.engine, self.journal, *rules).run()
+
+    def _tell(self, entry: Entry) -> None:
+        self.done += 1
+        self.told(entry, self.done, self.expected)
+
+
+def _planned(work: _Work, plan: Plan, screen: Plan | None) -> list[Entry]:
+    """The points of `plan`; with `screen` only those whole that are worth it."""
+    objective = work.request.objective
+    if screen is None:
+        return work.of(Listed(plan.points, objective), len(plan.points), work.request.top)
+    screened = work.of(Listed(screen.points, objective), len(screen.points), 0)
+    points, seen = finalists(plan, screened, objective, work.request.finalists)
+    entries = work.of(Listed(points, objective), len(points), work.request.top)
+    rest = (point for point in plan.points if point.number in seen)
+    return [*entries, *(Entry(Task.of(point, work.shared), skipped=seen[point.number]) for point in rest)]
 
 
 def _varying(entries: list[Entry], axes: list[str]) -> list[str]:
