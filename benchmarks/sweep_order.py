@@ -2,10 +2,10 @@
 
     python benchmarks/sweep_order.py TRUTH_DIR
 
-Real runs are those of TRUTH_DIR/results/train.jsonl and ``benchmarks/device/results/runs_h200*.jsonl``, simulated ones
-what ``benchmarks/accuracy.py`` found for them. Runs that train the same model on as many tokens (or images) a step are
-compared in pairs, whatever their layout and number of GPUs; pairs whose real steps differ by 3 % or less count as equal,
-and the same layout on two machines is no pair. Ends with status 1 if a pair comes out in the other order.
+Real runs are those of TRUTH_DIR/results/train.jsonl and ``benchmarks/device/results/runs_h200*.jsonl``, simulated
+ones what ``benchmarks/accuracy.py`` found for them. Runs that train the same model on as many tokens (or images) a
+step are compared in pairs, whatever their layout and number of GPUs; pairs whose real steps differ by 3 % or less count
+as equal, and the same layout on two machines is no pair. Ends with status 1 if a pair comes out in the other order.
 """
 
 from __future__ import annotations

@@ -65,7 +65,13 @@ class LeftOut:
     """A combination that a rule forbids."""
 
     values: dict[str, Value]
-    reason: str
+    rule: str
+    known: str = ""
+    """What the rule's computed names were."""
+
+    @property
+    def reason(self) -> str:
+        return f"not {self.rule}" + (f" (with {self.known})" if self.known else "")
 
 
 @dataclass
@@ -101,8 +107,8 @@ def make_plan(space: Space) -> Plan:
         else:
             plan.left_out.append(found)
     if not plan.points:
-        reasons = Counter(left.reason for left in plan.left_out).most_common(3)
-        told = "; ".join(f"{reason} ({n} of {count})" for reason, n in reasons)
+        rules = Counter(left.rule for left in plan.left_out).most_common(3)
+        told = "; ".join(f"{rule} forbids {n} of {count}" for rule, n in rules)
         raise PhantoraError(f"{space.where}: the rules leave no point: {told}")
     return plan
 
@@ -139,7 +145,7 @@ def judge(space: Space, values: dict[str, Value], number: int) -> Point | LeftOu
             pending.remove(rule)
             if not rule.holds(names):
                 known = ", ".join(f"{n} {text_of(names[n])}" for n in sorted(rule.names) if n not in values)
-                return LeftOut(values, f"not {rule.text}" + (f" (with {known})" if known else ""))
+                return LeftOut(values, rule.text, known)
     for rule in pending:
         rule.value(names)  # names what it lacks
     return _point(space, values, names, cluster, number)

@@ -17,6 +17,7 @@ from phantora.trace.analysis.units import duration, size
 
 WIDTH = 100
 MOST_ROWS = 30
+MOST_PLANNED = 100
 
 
 def render(found: Answer, console: Console) -> None:
@@ -115,23 +116,26 @@ def _line(console: Console, text: str) -> None:
 
 def render_plan(plan: Plan, console: Console) -> None:
     """What would run, what cannot fit, and why combinations are left out."""
+    axes = plan.axes
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in ("", *plan.axes, "GPUs", "at least", "memory"):
+    for name in ("", *axes, "GPUs", "at least", "memory"):
         table.add_column(name, justify="right", no_wrap=True, overflow="ellipsis")
-    for point in plan.points:
+    for point in plan.points[:MOST_PLANNED]:
         memory = f"> {size(point.least_memory)}" if point.least_memory else "-"
         table.add_row(
-            str(point.number), *(text_of(point.values[axis]) if axis in point.values else "-" for axis in plan.axes),
+            str(point.number), *(text_of(point.values[axis]) if axis in point.values else "-" for axis in axes),
             str(point.world), duration(point.least_time) if point.least_time else "-",
             memory if point.fits else f"{memory}: cannot fit",
         )  # fmt: skip
     console.print(table)
-    reasons: dict[str, list[str]] = {}
+    if len(plan.points) > MOST_PLANNED:
+        _line(console, f"The first {MOST_PLANNED} of {len(plan.points)}; --json has all.")
+    rules: dict[str, list[str]] = {}
     for left in plan.left_out:
-        label = " ".join(f"{name}={text_of(value)}" for name, value in left.values.items() if name in plan.axes)
-        reasons.setdefault(left.reason, []).append(label)
-    for reason, labels in reasons.items():
-        _line(console, f"left out, {reason}: {len(labels)}, such as {labels[0]}")
+        label = " ".join(f"{name}={text_of(value)}" for name, value in left.values.items() if name in axes)
+        rules.setdefault(left.rule, []).append(label)
+    for rule, labels in rules.items():
+        _line(console, f"left out by {rule}: {len(labels)}, such as {labels[0]}")
     runs = sum(point.fits for point in plan.points)
     _line(console, f"{runs} points would run; {len(plan.points) - runs} cannot fit; {len(plan.left_out)} are left out.")
 

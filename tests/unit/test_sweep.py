@@ -129,7 +129,7 @@ def test_listed_points_are_combined_with_the_matrix() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"rules": ["tp > 4", "tp < 2"]}, "the rules leave no point: not tp"),
+        ({"rules": ["tp > 4", "tp < 2"]}, "the rules leave no point: tp"),
         ({"cluster": []}, "cluster has no values"),
         ({"matrix": {"tp": []}}, "tp has no values"),
         ({"matrix": {"tp": [1, 1]}}, "twice"),
