@@ -14,12 +14,14 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 import torch.nn as nn
 from host_runs import WORKLOADS, Step
 
-from phantora.profile.host_probe import python
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # where phantora is not installed
+from phantora.profile.host_probe import python  # noqa: E402
 
 LEFT_OUT = ("retries", "decode")  # memory for itself; half a second a step
 
