@@ -21,7 +21,7 @@ import torch.nn as nn
 from host_runs import WORKLOADS, Step
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # where phantora is not installed
-from phantora.profile.host_probe import python  # noqa: E402
+from phantora.profile.host_probe import python
 
 LEFT_OUT = ("retries", "decode")  # memory for itself; half a second a step
 
