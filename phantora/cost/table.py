@@ -231,7 +231,7 @@ def table_about(path: Path) -> dict[str, str]:
 def read_table(path: Path) -> Table:
     """The table in `path`. Raises PhantoraError with the file and the reason when it is not one."""
     try:
-        table = pq.read_table(path)
+        table = pq.ParquetFile(path).read()
     except FileNotFoundError as error:
         raise PhantoraError(f"{path}: there is no such table of kernel times") from error
     except (OSError, pa.ArrowException) as error:

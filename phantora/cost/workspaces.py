@@ -160,7 +160,7 @@ def write_workspaces(path: Path, about: Mapping[str, str], rows: Mapping[Convolu
 def read_workspaces(path: Path) -> Workspaces:
     """The table in `path`. Raises PhantoraError with the file and the reason when it is not one."""
     try:
-        table = pq.read_table(path)
+        table = pq.ParquetFile(path).read()
         about = _about(path, table.schema)
         table = table.select(_SCHEMA.names).cast(_SCHEMA)
         _check(table)
