@@ -8,7 +8,6 @@ family of places, nearer ones counting more.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from math import exp, inf, log
 
 import numpy as np
@@ -19,6 +18,7 @@ from phantora.cost.families import base_name, class_of, family_of, reduction
 from phantora.cost.family import Predictor
 from phantora.cost.kriging import Floats
 from phantora.cost.machine import Machine
+from phantora.cost.members import Families, Kept, Members
 from phantora.cost.table import Entry, Table
 from phantora.cost.timing import kernel_ns, launches_of, own_kernels
 from phantora.cost.types import KernelLaunch, OperatorSignature
@@ -57,23 +57,16 @@ def places(
     )
 
 
-@dataclass(frozen=True)
-class Members:
-    """Places (a row each) and logarithms of measured over modelled time."""
-
-    at: Floats
-    ratio: Floats
-
-
 class Neighbours:
     """The entries of a table as families, modelled by the analytic model of the table's own GPU."""
 
-    def __init__(self, table: Table, model: Model, machine: Machine) -> None:
+    def __init__(self, table: Table, model: Model, machine: Machine, kept: Kept | None = None) -> None:
         self._table = table
         self._model = model
         self._machine = machine
+        self._kept = kept
         self._predictors: dict[str, Predictor] = {}  # by operator
-        self._families: dict[str, dict[str, Members]] = {}  # by operator
+        self._families: dict[str, Families] = {}  # by operator
 
     def ratio(
         self, signature: OperatorSignature, compute: str, kernels: Sequence[KernelLaunch]
@@ -96,16 +89,20 @@ class Neighbours:
         other = _nearest(families, places(twin, compute, launched))
         return other if own is None or (other is not None and other[1] + OTHER_DTYPE < own[1]) else own
 
-    def _of(self, name: str) -> dict[str, Members]:
+    def _of(self, name: str) -> Families:
         if name not in self._families:
             together = family_of(name).together
             names = together if name in together else (name,)
-            entries = [entry for other in names for entry in self._table.of_operator(other)]
-            self._families.update(dict.fromkeys(names, members_of(entries, self._model)))
+
+            def make() -> Families:
+                return members_of((entry for other in names for entry in self._table.of_operator(other)), self._model)
+
+            found = self._kept.find(names, make) if self._kept else make()
+            self._families.update(dict.fromkeys(names, found))
         return self._families[name]
 
 
-def _nearest(families: dict[str, Members], found: Sequence[Place]) -> tuple[float, float] | None:
+def _nearest(families: Families, found: Sequence[Place]) -> tuple[float, float] | None:
     """The ratio in the narrowest of the families within reach, else in that with the nearest member."""
     outside: tuple[float, float] | None = None
     for where in found:
@@ -121,7 +118,7 @@ def _nearest(families: dict[str, Members], found: Sequence[Place]) -> tuple[floa
     return outside
 
 
-def members_of(entries: Iterable[Entry], model: Model) -> dict[str, Members]:
+def members_of(entries: Iterable[Entry], model: Model) -> Families:
     """The families that `entries` form."""
     members: dict[str, list[tuple[Place, float]]] = {}
     for entry in entries:

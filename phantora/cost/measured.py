@@ -13,6 +13,7 @@ import numpy as np
 from phantora.cost import copies
 from phantora.cost.families import base_name, family_of, gemm
 from phantora.cost.interpolation import Neighbours
+from phantora.cost.members import kept_for
 from phantora.cost.parse import compute_of
 from phantora.cost.roofline import DEFAULT_ERROR, Roofline
 from phantora.cost.scaling import modelled_ns, scaled_ns
@@ -51,7 +52,8 @@ class Source:
         self.table = table
         self.gpu = gpu
         self.roofline = Roofline(gpu)
-        self.neighbours = Neighbours(table, self.model, self.roofline.machine)
+        kept = kept_for(table.digest, gpu)
+        self.neighbours = Neighbours(table, self.model, self.roofline.machine, kept)
 
     def model(self, signature: OperatorSignature, compute: str, kernels: tuple[KernelLaunch, ...]) -> float:
         return modelled_ns(self.roofline, signature, compute, kernels)

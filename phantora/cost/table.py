@@ -6,6 +6,7 @@ table is evaluated; one of another version, of another kind or with broken conte
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -74,9 +75,12 @@ class Entry:
 class Table:
     """Entries by :func:`signature_key`, and what they were measured with. Entries are made when asked for."""
 
-    def __init__(self, about: Mapping[str, str], entries: Iterable[Entry] = (), path: str = "") -> None:
+    def __init__(
+        self, about: Mapping[str, str], entries: Iterable[Entry] = (), path: str = "", digest: str = ""
+    ) -> None:
         self.about = dict(about)
         self.path = path
+        self.digest = digest  # SHA-256 of the file; empty for a table that is in none
         self._made = {signature_key(e.parsed, e.compute): e for e in entries}
         self._rows: dict[str, tuple[int, int]] = {}  # key -> first row and the one after the last
         self._words: dict[str, tuple[list[int], list[str]]] = {}  # text columns: indices and words
@@ -84,9 +88,9 @@ class Table:
         self._by_operator: dict[str, list[str]] | None = None
 
     @classmethod
-    def of_rows(cls, about: Mapping[str, str], rows: pa.Table, path: str) -> Table:
+    def of_rows(cls, about: Mapping[str, str], rows: pa.Table, path: str, digest: str) -> Table:
         """From the rows of a file, those of an entry together and in order."""
-        table = cls(about, (), path)
+        table = cls(about, (), path, digest)
         for field in _SCHEMA:
             column = rows.column(field.name).combine_chunks()
             if field.type == _TEXT:
@@ -231,7 +235,8 @@ def table_about(path: Path) -> dict[str, str]:
 def read_table(path: Path) -> Table:
     """The table in `path`. Raises PhantoraError with the file and the reason when it is not one."""
     try:
-        table = pq.ParquetFile(path).read()
+        contents = path.read_bytes()
+        table = pq.ParquetFile(pa.BufferReader(contents)).read()
     except FileNotFoundError as error:
         raise PhantoraError(f"{path}: there is no such table of kernel times") from error
     except (OSError, pa.ArrowException) as error:
@@ -244,7 +249,7 @@ def read_table(path: Path) -> Table:
         rows = table.select(_SCHEMA.names).cast(_SCHEMA)
         if pc.min(rows["cold"]).as_py() < 0 or pc.min(rows["warm"]).as_py() < 0:
             raise ValueError("a negative time")
-        return Table.of_rows(about, rows, str(path))
+        return Table.of_rows(about, rows, str(path), hashlib.sha256(contents).hexdigest())
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise PhantoraError(f"{path}: broken contents ({_first_line(error)}); measure it anew") from error
 
