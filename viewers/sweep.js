@@ -93,7 +93,9 @@ function lines() {
       "stroke-width": row.rank === 1 ? 3.5 : 1.8, "stroke-opacity": 0.85,
     }, `${row.rank === null ? row.status : row.rank}. ${row.label}`), row));
   }
-  fill("lines", element("div", { className: "scroll" }, made));
+  const box = element("div", {}, made);
+  box.style.overflowX = "auto";
+  fill("lines", box);
 }
 
 function scatter() {

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
+from support.sweeps import GIB, measured
 
 from phantora.errors import PhantoraError
 from phantora.sweep.answer import answer
@@ -27,7 +28,7 @@ from phantora.sweep.objective import Objective, parse_prices
 from phantora.sweep.plan import make_plan
 from phantora.sweep.presets import load_preset, preset_names, preset_path
 from phantora.sweep.render import render
-from phantora.sweep.result import FAILED, OUT_OF_MEMORY, RAN, Measured, Result
+from phantora.sweep.result import FAILED, OUT_OF_MEMORY, RAN, Result
 from phantora.sweep.run import located
 from phantora.sweep.runner import Entry, Listed, Runner
 from phantora.sweep.search import Search
@@ -35,7 +36,6 @@ from phantora.sweep.space import Space, space_of
 from phantora.sweep.task import Shared, Task, evaluate
 
 pytestmark = pytest.mark.unit
-GIB = 1 << 30
 
 
 # ---------------------------------------------------------------------- grammar
@@ -184,14 +184,6 @@ def test_the_preset_of_torchtitan_knows_what_its_degrees_must_be() -> None:
 
 
 # ---------------------------------------------------------------------- results, journal
-
-
-def measured(step_ms: float, memory: int = 40, error: float = 0.05, **changes: Any) -> Measured:
-    found = Measured(
-        step_ms * 1e6, step_ms * 1e6, step_ms * 1e6, 2, error, error, 0.4, None, None, 0.1, 0.1, 0.5, True,
-        memory * GIB, 80 * GIB, memory * GIB, memory * GIB, "Host-bound",
-    )  # fmt: skip
-    return replace(found, **changes)
 
 
 def result(key: str, **changes: Any) -> Result:

@@ -10,7 +10,9 @@ from typing import Any
 
 import playwright.sync_api as playwright
 import pytest
+from support.sweeps import small_answer
 
+from phantora.sweep.page import sweep_page
 from phantora.view.pages import report_page
 from phantora.view.server import Server
 
@@ -97,6 +99,25 @@ def test_one_file(server: Server, browser: Any, tmp_path: Path) -> None:
     page.goto((tmp_path / "report.html").as_uri())
     assert page.locator("#tile-time").inner_text() == "1.00 ms"
     assert page.locator("#timeline").is_hidden()  # its rows come from the server
+    assert complaints == []
+    page.close()
+
+
+@pytest.mark.parametrize(("width", "scheme"), LOOKS)
+def test_sweep(browser: Any, tmp_path: Path, width: int, scheme: str) -> None:
+    (tmp_path / "sweep.html").write_text(sweep_page(small_answer(tmp_path)))
+    page, complaints = open_page(browser, width, scheme)
+    page.goto((tmp_path / "sweep.html").as_uri())
+    assert page.locator("#tile-step").inner_text() == "100.00 ms\nstep"
+    assert page.locator("#facts").inner_text() == "4 points ran, 2 do not fit, 0 failed, 2 were not run"
+    assert page.locator("#lines polyline").count() == 6 and page.locator("#scatter circle").count() == 4
+    page.locator("#scatter circle").nth(2).click()
+    assert page.locator("#chosen-title").inner_text() == "3. tp=2 ac=none"
+    assert page.locator("#chosen").inner_text() == "Host-bound: <b>"
+    page.select_option("#against", label="exposed")
+    assert page.locator("#scatter circle").count() == 4
+    assert "needs 93.00 GiB of 80.00 GiB" in page.locator("#rest").inner_text()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert complaints == []
     page.close()
 

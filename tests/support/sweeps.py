@@ -1,0 +1,45 @@
+"""A sweep's answer without a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from phantora.sweep.answer import Answer, answer
+from phantora.sweep.objective import Objective
+from phantora.sweep.plan import make_plan
+from phantora.sweep.result import OUT_OF_MEMORY, RAN, Measured, Result
+from phantora.sweep.runner import Entry
+from phantora.sweep.space import space_of
+from phantora.sweep.task import Shared, Task
+
+GIB = 1 << 30
+
+
+def measured(step_ms: float, memory: int = 40, error: float = 0.05, **changes: Any) -> Measured:
+    step = step_ms * 1e6
+    found = Measured(
+        step, step, step, 2, error, error, 0.4, None, None, 0.1, 0.1, 0.5, True, memory * GIB, 80 * GIB, memory * GIB,
+        memory * GIB, "Host-bound: <b>",
+    )  # fmt: skip
+    return replace(found, **changes)
+
+
+def small_answer(folder: Path) -> Answer:
+    """tp 1 takes 100 ms without and 120 ms with checkpointing; tp 2 twice as long, in half of the memory; tp 4 does not
+    fit; tp 8 was not run."""
+    table = {
+        "cluster": "1x8xH100", "matrix": {"tp": [1, 2, 4, 8], "ac": ["none", "full"]}, "tokens": "4096",
+        "arguments": {"tp": "--tp", "ac": "--ac"},
+    }  # fmt: skip
+    entries = []
+    for point in make_plan(space_of(table, "small")).points:
+        task = Task.of(point, Shared(folder, ("train.py",)))
+        tp, slow = int(point.values["tp"]), 1.2 if point.values["ac"] == "full" else 1.0
+        found = measured(100 * tp * slow, 60 // tp)
+        run = Result(task.key, point.values, RAN, found, command=("phantora", "trace", "a"))
+        if tp == 4:
+            run = replace(run, status=OUT_OF_MEMORY, measured=measured(1, fits=False), needs=93 * GIB)
+        entries.append(Entry(task, skipped="slower") if tp == 8 else Entry(task, run))
+    return answer(entries, Objective("speed", {"": 2.0}), ["tp", "ac"], folder)
