@@ -21,14 +21,14 @@ THEIRS = {
     "cudnn/RNN.cpp", "cudnn_adv.h", "cudnn_cnn.h", "cudnn_graph.h", "cudnn_ops.h", "dlfcn.h", "nccl.h", "topo.h",
     "flash_attn/src/static_switch.h", "Node.js",
 }  # fmt: skip
-# Files that a build makes, and those of examples, which a command shown beside them writes or a user has.
+# Files that a build or a measurement makes, and those of examples, which a user has.
 MADE = {"phantora_wire.h", "phantora_engine.h", "triton.jsonl", "triton_ir.xz"}
 EXAMPLES = {
-    "a.arrow", "after.arrow", "b.arrow", "before.arrow", "beside.jsonl", "cluster.svg", "company.jsonl", "gaps.jsonl",
-    "graphs.jsonl", "h200.arrow", "host.toml", "interference.jsonl", "lab.toml", "mine.parquet", "mine.toml",
-    "missing.jsonl", "nccl4.jsonl", "other.arrow", "phantora/cost/families/rope.py", "real.jsonl", "run.arrow",
-    "run.json", "simulated.jsonl", "spawn.py", "train.py", "train.toml", "traces/*.json",
+    "a.arrow", "b.arrow", "company.jsonl", "lab.toml", "other.arrow", "phantora/cost/families/rope.py", "run.arrow",
+    "simulated.jsonl", "spawn.py", "sweep.toml", "train.py", "traces/*.json",
 }  # fmt: skip
+# Commands write files and name those of their user.
+COMMAND = re.compile(r"(?<![\w`])(?:phantora|torchrun|python3?|\.venv/bin/\w+) [^\n`]*")
 PLACEHOLDER = re.compile(r"\b[A-Z][A-Z_]{2,}\b")  # FILE.jsonl, benchmarks/data/predictions/NAME.jsonl
 
 
@@ -51,7 +51,7 @@ def cited() -> Iterator[tuple[Path, int, str]]:
     for path in [*files, *ROOT.glob("*.md")]:
         if path.suffix in (".py", ".c", ".h", ".cpp", ".toml", ".md"):
             for line, text in texts(path):
-                yield from ((path, line, name) for name in NAMED.findall(text))
+                yield from ((path, line, name) for name in NAMED.findall(COMMAND.sub("", text)))
 
 
 def exists(name: str, beside: Path, known: list[str]) -> bool:
