@@ -12,6 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("phantora", "stub", "benchmarks", "samples", "tests", "docs")
 SUFFIXES = "py|c|cpp|cu|h|toml|jsonl|json|md|parquet|js|html|xz|npz|arrow|svg|png|txt|yml"
+SOURCES = (".py", ".c", ".cpp", ".cu", ".h")
 NAMED = re.compile(rf"(?<![\w/{{}}<>.$*-])((?:[\w.*-]+/)*[\w*][\w.*-]*\.(?:{SUFFIXES}))(?![\w(*/])")
 
 # Files of other projects: torch, CUDA and its libraries, NCCL, FlashAttention.
@@ -24,7 +25,7 @@ THEIRS = {
 # Files that a build or a measurement makes, and those of examples, which a user has.
 MADE = {"phantora_wire.h", "phantora_engine.h", "triton.jsonl", "triton_ir.xz"}
 EXAMPLES = {
-    "a.arrow", "b.arrow", "company.jsonl", "lab.toml", "other.arrow", "phantora/cost/families/rope.py", "run.arrow",
+    "company.jsonl", "lab.toml", "phantora/cost/families/rope.py", "run.arrow",
     "simulated.jsonl", "spawn.py", "sweep.toml", "train.py", "traces/*.json",
 }  # fmt: skip
 # Commands write files and name those of their user.
@@ -51,7 +52,10 @@ def cited() -> Iterator[tuple[Path, int, str]]:
     for path in [*files, *ROOT.glob("*.md")]:
         if path.suffix in (".py", ".c", ".h", ".cpp", ".toml", ".md"):
             for line, text in texts(path):
-                yield from ((path, line, name) for name in NAMED.findall(COMMAND.sub("", text)))
+                names = NAMED.findall(COMMAND.sub("", text))
+                # Prose names files of its readers as well: there only paths and sources count.
+                prose = path.suffix == ".md"
+                yield from ((path, line, n) for n in names if not prose or "/" in n or n.endswith(SOURCES))
 
 
 def exists(name: str, beside: Path, known: list[str]) -> bool:
