@@ -25,9 +25,12 @@ from typing import Any
 from phantora.launch.importhook import after_import
 
 NAME = "phantora: tuning"
+COMPILING = "phantora: compiling"
+"""An annotation without length where torch.compile begins to compile something."""
 TESTING, AUTOTUNER, COMPILER = "triton.testing", "triton.runtime.autotuner", "triton.compiler.compiler"
 DRIVER = "triton.backends.nvidia.driver"
 INDUCTOR = "torch._inductor.runtime.benchmarking"
+DYNAMO = "torch._dynamo.callback"
 ESTIMATES = 5  # runs by which Triton and Inductor first learn how long one takes
 
 
@@ -35,7 +38,7 @@ def install() -> None:
     """Replaces the benchmarks of Triton and Inductor as soon as these are imported."""
     changes: dict[str, Callable[[ModuleType], None]] = {
         TESTING: _testing, AUTOTUNER: _autotuner, COMPILER: _compiler, DRIVER: _driver,
-        INDUCTOR: _inductor,
+        INDUCTOR: _inductor, DYNAMO: _dynamo,
     }  # fmt: skip
     after_import(changes.__contains__, lambda module: changes[module.__name__](module))
     for name, change in changes.items():
@@ -162,6 +165,16 @@ def _compiler(module: Any) -> None:
     package = sys.modules.get("triton.compiler")
     if package is not None and getattr(package, "compile", None) is compile_one:
         package.compile = compile_  # type: ignore[attr-defined]
+
+
+def _dynamo(module: Any) -> None:
+    def note(*_: Any) -> None:
+        import torch
+
+        with torch.profiler.record_function(COMPILING):
+            pass
+
+    module.callback_handler.register_start_callback(note)
 
 
 def _driver(module: Any) -> None:

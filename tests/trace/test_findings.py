@@ -71,8 +71,33 @@ def test_exposed_all_gather(tmp_path: Path) -> None:
     run.collective(0, {0: 300, 1: 300}, 700)
     assert words(run.report(tmp_path)) == [
         "Exposed communication: transfers that no compute hides take 300.00 us of a step (30.0%), most in "
-        "all_gather of fsdp: ranks 0-1 (300.00 us, awaited most by aten::addmm)."
+        "all_gather of fsdp: ranks 0-1 (300.00 us, awaited most by addmm); a call of 1.0 MiB takes 400.00 us at 1 GB/s "
+        "of bus bandwidth; it hides if it begins earlier (prefetching), or if what was gathered is kept."
     ]
+
+
+def test_what_prepares_a_kernel_is_not_what_waits(tmp_path: Path) -> None:
+    run = Drawn()
+    run.group(0, "dp", (0, 1))
+    for rank in (0, 1):
+        run.kernel(rank, 0, 400, 0)
+        run.kernel(rank, 700, 710, 0, "aten::fill_.Scalar")
+        run.kernel(rank, 710, 1000, 0, "aten::_foreach_norm")
+    run.collective(0, {0: 300, 1: 300}, 700, "AllReduce")
+    (said,) = words(run.report(tmp_path))
+    assert "awaited most by _foreach_norm); a call of 1.0 MiB" in said and "smaller buckets begin earlier" in said
+
+
+def test_steps_that_compile_or_tune_are_set_apart(tmp_path: Path) -> None:
+    run = FakeRun()
+    for step in range(6):
+        t = step * STEP
+        run.add(Kind.ANNOTATION, 0, t, t + STEP, f"ProfilerStep#{step + 1}")
+        run.add(Kind.KERNEL, 0, t + 100 * US, t + 900 * US, "gemm", launch=t + 10 * US)
+    run.add(Kind.ANNOTATION, 0, 2 * STEP + 5 * US, 2 * STEP + 5 * US, "phantora: compiling")
+    run.add(Kind.ANNOTATION, 0, 4 * STEP + 5 * US, 4 * STEP + 8 * US, "phantora: tuning")
+    headline = analyze(open_log(run.write(tmp_path / "run.arrow")), details=False).headline
+    assert headline.apart == {"start-up": [1], "recompile": [3], "autotuning": [5]} and headline.steps == 3
 
 
 def test_straggler(tmp_path: Path) -> None:

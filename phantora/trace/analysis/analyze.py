@@ -134,7 +134,7 @@ class _Pass:
         self.volume, self.uncertainty = Volume(log, self.groups), Uncertainty(log)
         self.guesses = Guesses(log, self.annotations)
         if details:
-            self.exposures = Exposures()
+            self.exposures = Exposures(log)
             self.collectives = Collectives(ranks)
             self.links = Links(log)
             self.streams = Streams(ranks)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import numpy.typing as npt
 
@@ -17,13 +19,17 @@ Ints = npt.NDArray[np.int64]
 
 _COMMUNICATION = kind_mask(COMMUNICATION_KINDS)
 _KERNEL = code("kernel")
+# What prepares others tells nothing of who waits.
+_TRIVIAL = re.compile(r"aten::(fill_|zero_|copy_|_to_copy|clone|_foreach_(copy_|zero_)).*")
 Key = tuple[int, int, int]  # communicator, name, operator that waited (-1 none)
 
 
 class Exposures:
     """Adds up over ranks and stretches."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: Log) -> None:
+        words = log.words("op")
+        self._trivial = np.array([bool(_TRIVIAL.fullmatch(word)) for word in words] + [False])
         self._sums: dict[Key, list[float]] = {}
 
     def add(self, o: Occupancy) -> None:
@@ -36,6 +42,7 @@ class Exposures:
         rows = np.flatnonzero(_COMMUNICATION[device["kind"]])
         owner = rows[_active(device["start"][rows], device["end"][rows], begin)]
         kernels = np.flatnonzero((device["kind"] == _KERNEL) & (device["end"] > device["start"]))
+        kernels = kernels[~self._trivial[device["op"][kernels]]]
         kernels = kernels[np.argsort(device["start"][kernels], kind="stable")]
         starts = device["start"][kernels]
         following = np.searchsorted(starts, begin)

@@ -51,13 +51,33 @@ def findings(steady: Times, details: Details) -> list[str]:
             waiters[key][e.waited_by] += e.exposed - e.late_rank
         (kind, group), most = max(by_collective.items(), key=lambda item: item[1])
         waiter = max(waiters[kind, group].items(), key=lambda item: item[1])[0]
-        by = f", awaited most by {waiter}" if waiter else ""
+        by = f", awaited most by {waiter.removeprefix('aten::')}" if waiter else ""
         say(
             stalls["transfer"],
             "Exposed communication: transfers that no compute hides take {time} of a step ({share}), most in "
-            f"{kind} of {group} ({duration(most)}{by}).",
+            f"{kind} of {group} ({duration(most)}{by}){_calls(kind, group, details)}.",
         )
     return [text for _, text in sorted(found, key=lambda item: -item[0])]
+
+
+_HIDES = {
+    "all_gather": "it hides if it begins earlier (prefetching), or if what was gathered is kept",
+    "reduce_scatter": "it hides behind the backward pass that is still to come: smaller pieces begin earlier",
+    "all_reduce": "it hides behind the backward pass that is still to come: smaller buckets begin earlier",
+    "all_to_all": "it hides behind work that does not need the tokens: shared experts, another micro-batch",
+    "send_recv": "it hides behind other micro-batches",
+}
+
+
+def _calls(kind: str, group: str, details: Details) -> str:
+    """How large these collectives are and how fast, and what hides such."""
+    own = [c for c in details.collectives if collective_kind(c.name) == kind and c.group == group]
+    if not own:
+        return ""
+    most = max(own, key=lambda c: c.transfer * c.count)
+    speed = f" at {most.bus_bandwidth / 1e9:.0f} GB/s of bus bandwidth" if most.bus_bandwidth else ""
+    hint = _HIDES.get(kind, "")
+    return f"; a call of {size(most.bytes)} takes {duration(most.transfer)}{speed}" + (f"; {hint}" if hint else "")
 
 
 def memory_finding(report: Report) -> str | None:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phantora.errors import PhantoraError
+from phantora.trace.analysis.annotations import COMPILING, TUNING
 from phantora.trace.analysis.iterations import (
     Iteration,
     Iterations,
@@ -97,14 +98,14 @@ def find_steps(log: Log, ranks: Collection[int] | None = None, by: str | None = 
     marks = read_marks(log, extent)
     if by is not None:
         iterations = _asked(log, marks, by)()
-        found = _steps(log, iterations) if iterations else None
+        found = _steps(log, iterations, marks) if iterations else None
         if found is None:
             raise PhantoraError(f"{log.path}: no steps by {by}{_hint(marks)}")
         return found
     best = whole
     for source in ("optimizer", "profiler", "dataloader", *_annotations(marks), "pattern"):
         iterations = _asked(log, marks, source)()
-        found = _steps(log, iterations) if iterations else None
+        found = _steps(log, iterations, marks) if iterations else None
         if found is None:
             continue
         if found.covered >= _ENOUGH:
@@ -180,7 +181,7 @@ def _after(end: int) -> int:
     return min(end, int(np.iinfo(np.int64).max) - 1) + 1
 
 
-def _steps(log: Log, iterations: Iterations) -> Steps | None:
+def _steps(log: Log, iterations: Iterations, marks: Marks) -> Steps | None:
     """None if none of the iterations launched anything on the GPU of some rank."""
     launched = {rank: _Launched.of(own) for rank, own in iterations.of_rank.items()}
     _read(log, launched)
@@ -199,9 +200,23 @@ def _steps(log: Log, iterations: Iterations) -> Steps | None:
     # A run may go on with other work (a long evaluation at its end); what counts is that no optimizer step is missed.
     covered = stepped / optimizers if iterations.source == "optimizer" and optimizers else inside / (busy or 1.0)
     timed = {rank: [(step.number, float(step.end - step.start)) for step in own] for rank, own in found.items()}
-    noted = notes(timed, contents)
+    noted = _compiling(found, marks) | notes(timed, contents)
     of_rank = {rank: [replace(s, note=noted.get(s.number, "")) for s in own] for rank, own in found.items()}
     return Steps(iterations.source, of_rank, covered)
+
+
+def _compiling(steps: dict[int, list[Step]], marks: Marks) -> dict[int, str]:
+    """Steps during which a rank compiled or tuned kernels, by number; none, if all did."""
+    found: dict[int, str] = {}
+    for name, note in ((COMPILING, "recompile"), (TUNING, "autotuning")):
+        for rank, own in steps.items():
+            moments = np.array([mark.start for mark in marks[rank] if mark.name == name], np.int64)
+            for step in own:
+                begin, end = np.searchsorted(moments, step.host[0]), np.searchsorted(moments, step.host[1], "right")
+                if end > begin:
+                    found[step.number] = note
+    numbers = {step.number for own in steps.values() for step in own}
+    return found if set(found) != numbers else {}
 
 
 def _of_rank(iterations: Sequence[Iteration], work: _Launched) -> tuple[list[Step], list[Content]]:

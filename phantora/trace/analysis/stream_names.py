@@ -24,7 +24,12 @@ def stream_names(log: Log, ranks: Collection[int] | None = None) -> dict[Key, st
         took = np.bincount(place, batch["end"] - batch["start"], len(keys))
         for (rank, stream, kind, comm), ns in zip(keys, took.tolist(), strict=True):
             time[rank, stream][_use(KINDS[kind], group_of(known, comm))] += int(ns)
-    return {key: _text(key[1], max(sorted(uses), key=uses.__getitem__)) for key, uses in sorted(time.items())}
+    per_host = max(1, log.metadata.ranks_per_host)
+    found: dict[Key, str] = {}
+    for (rank, stream), uses in sorted(time.items()):
+        own_default = stream == rank % per_host  # the default streams of a host's GPUs come first
+        found[rank, stream] = _text(stream, max(sorted(uses), key=uses.__getitem__), own_default)
+    return found
 
 
 def _use(kind: str, of: Group) -> str:
@@ -34,7 +39,7 @@ def _use(kind: str, of: Group) -> str:
     return "copies" if kind in COPY_KINDS else ""
 
 
-def _text(stream: int, use: str) -> str:
-    if not stream:
+def _text(stream: int, use: str, default: bool) -> str:
+    if default and not use:
         use = "default"
     return f"stream {stream} ({use})" if use else f"stream {stream}"

@@ -27,7 +27,7 @@ Floats = npt.NDArray[np.float64]
 _DEFAULT = {"measured": 0.05, "modelled": 0.13, "interpolated": 0.2, "scaled": 0.2, "roofline": 0.4}
 _UNKNOWN = 0.4
 # Relative errors of a step that no price knows of (docs/accuracy.md, Error bars).
-_COMMON = 0.027
+COMMON = 0.027
 _FASTER_HOST = 0.1  # of the time that a GPU waits for the host: another host may take so much less
 _SLOWER_HOST = 2.5  # hosts that take twice the modelled time for the same script are common
 
@@ -75,7 +75,7 @@ class Uncertainty:
         busy = self._time / self._count
         share = np.divide(in_step, busy, out=np.zeros(3), where=busy > 0)
         parts = (self._errors / self._count * share[:, None]).sum(axis=0) / steady.time
-        error = sqrt(float((parts**2).sum()) + _COMMON**2)
+        error = sqrt(float((parts**2).sum()) + COMMON**2)
         if hosts is not None:
             return hypot(error, hosts[0]), hypot(error, hosts[1])
         idle = (stalls["host"] + stalls["synchronisation"]) / steady.time

@@ -1,0 +1,44 @@
+"""Headline and MFU of loops that frameworks run, against what each measures itself in virtual time."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import framework_loops
+from support.runs import trace
+
+from phantora.trace.analysis.analyze import Filters, analyze
+from phantora.trace.reader import Log, open_log
+
+CLOSE = 0.005
+NAMES = [loop.__name__ for loop in framework_loops.LOOPS]
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Log, dict[str, dict[str, Any]]]:
+    """All loops at once, each a rank of its own: the log, and by name what the loop printed, with its rank."""
+    run = trace(
+        tmp_path_factory.mktemp("loops"), "--no-recording", "--cluster", f"1x{len(NAMES)}xH100", "--hang-timeout", "300",
+        str(Path(framework_loops.__file__)), timeout=590,
+    )  # fmt: skip
+    printed = {}
+    for rank, line in re.findall(r"^\[rank(\d+)\]: (\{\"loop.*)$", run.out, re.MULTILINE):
+        found = json.loads(line)
+        printed[found["loop"]] = {**found, "rank": int(rank)}
+    return open_log(run.log), printed
+
+
+@pytest.mark.parametrize("loop", NAMES)
+def test_headline(ran: tuple[Log, dict[str, dict[str, Any]]], loop: str) -> None:
+    log, printed = ran
+    own = printed[loop]
+    report = analyze(log, Filters(ranks=frozenset({own["rank"]})), details=False)
+    assert report.step_source == "optimizer" and "start-up" in report.headline.apart
+    assert report.headline.step_time * 1e-9 == pytest.approx(own["seconds"], rel=CLOSE)
+    peak = log.metadata.peak()
+    assert peak is not None
+    assert report.headline.mfu == pytest.approx(own["flops"] / own["seconds"] / peak, rel=CLOSE)

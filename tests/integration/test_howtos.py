@@ -1,0 +1,62 @@
+"""The how-tos are followed to the letter: every command and line of Python, in one folder, in the pages' order."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.runs import SAMPLES
+
+PAGES = Path(__file__).resolve().parents[2] / "docs" / "howto"
+# The first page records the run that most others read.
+ORDER = ("first-hour", "will-it-fit", "what-holds-my-step-up", "gate-in-ci", "own-gpu", "pandas", "limits")
+MOST_LINES = 60
+SAID = {
+    "first-hour": ("a step (median of", "Findings", "No difference|aster|lower"),
+    "will-it-fit": ("Fits: rank 0", "status 1", "Does not fit: allocations of rank 0", "samples/llama.py:"),
+    "what-holds-my-step-up": ("Critical path", "Links, per step", "h0.gpu0>h0.nvswitch"),
+    "gate-in-ci": ("No difference",),
+    "own-gpu": ("MyGPU",),
+    "pandas": ("gemm", "compute"),
+    "limits": ("torch",),
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("howto")
+    (folder / "samples").symlink_to(SAMPLES)
+    (folder / "bin").mkdir()
+    command = folder / "bin" / "phantora"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m phantora "$@"\n')
+    command.chmod(0o755)
+    return folder
+
+
+def test_all_pages_are_followed() -> None:
+    assert sorted(ORDER) == sorted(page.stem for page in PAGES.glob("*.md")) == sorted(SAID)
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_page(place: Path, name: str) -> None:
+    text = (PAGES / f"{name}.md").read_text()
+    assert len(text.splitlines()) <= MOST_LINES
+    blocks = re.findall(r"^```(bash|python)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    python = "\n".join(code for kind, code in blocks if kind == "python")
+    shell = "\n".join(code for kind, code in blocks if kind == "bash")
+    (place / "page.py").write_text(python)
+    root = str(Path(__file__).resolve().parents[2])
+    environment = {**os.environ, "PATH": f"{place / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": root, "COLUMNS": "100"}
+    said = ""
+    for command in (["bash", "-euo", "pipefail", "-c", shell], [sys.executable, "page.py"]):
+        done = subprocess.run(
+            command, cwd=place, env=environment, capture_output=True, text=True, timeout=580, check=False
+        )
+        said += done.stdout + done.stderr
+        assert done.returncode == 0, said[-3000:]
+    for words in SAID[name]:
+        assert re.search(words, said), (words, said[-3000:])
