@@ -65,7 +65,9 @@ def report_options(function: Decorated) -> Decorated:
             "--summary/--no-summary", default=True, show_default=True, help="Print a summary on stderr at the end."
         ),
         click.option(
-            "--json", "as_json", is_flag=True, help="Print the summary as one line of JSON on stdout at the end."
+            "--json", "as_json", is_flag=True,
+            help="Print the summary as one line of JSON on stdout at the end, and nothing else there: what ranks "
+            "print goes to stderr.",
         ),
         click.option("-q", "--quiet", is_flag=True, help="Print nothing of our own but errors."),
     )(function)

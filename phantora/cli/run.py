@@ -117,8 +117,10 @@ class Request:
         if self.options["modules"]:
             os.environ[MODULES] = "1"  # the ranks inherit it
         stats: list[Stats] = []
+        # JSON shall be all that stands on stdout.
+        ranks_out = sys.stderr if self.options["as_json"] else sys.stdout
         console = Console(
-            sys.stdout.buffer, sys.stderr.buffer, not quiet and not self.command and sys.stderr.isatty()
+            ranks_out.buffer, sys.stderr.buffer, not quiet and not self.command and sys.stderr.isatty()
         )
         self._say_what_is_ignored(console)
         for note in () if quiet else filter(None, (self.note, preflight(self.plan.world_size))):
@@ -208,7 +210,8 @@ class Request:
             self.plan.assume,
         )
 
-        outcome = run_command(self.command, environment, session, simulation.simulator)
+        aside = sys.stderr.fileno() if self.options["as_json"] else None
+        outcome = run_command(self.command, environment, session, simulation.simulator, aside)
         joined = sum(1 for pid in session.control["pid"] if pid)
         if not joined and not outcome.status:
             outcome.status = 1

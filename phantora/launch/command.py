@@ -35,8 +35,10 @@ def run_command(
     environment: Mapping[str, str],
     session: SharedArea,
     simulator: RunningSimulator | None,
+    stdout: int | None = None,
 ) -> Outcome:
-    """Runs a command (``torchrun ...``, ``python spawn.py``) until it and the simulator have ended."""
+    """Runs a command (``torchrun ...``, ``python spawn.py``) until it and the simulator have ended. `stdout`: a
+    descriptor for what it prints there."""
     begin = time.monotonic()
     parent = os.getpid()
     process.adopt_orphans()
@@ -44,6 +46,7 @@ def run_command(
         child = subprocess.Popen(
             list(command),
             stdin=subprocess.DEVNULL,
+            stdout=stdout,
             start_new_session=True,
             env=dict(environment),
             preexec_fn=lambda: process.die_with_parent(parent),  # no thread is running yet

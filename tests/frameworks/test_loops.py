@@ -22,8 +22,8 @@ NAMES = [loop.__name__ for loop in framework_loops.LOOPS]
 def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Log, dict[str, dict[str, Any]]]:
     """All loops at once, each a rank of its own: the log, and by name what the loop printed, with its rank."""
     run = trace(
-        tmp_path_factory.mktemp("loops"), "--no-recording", "--cluster", f"1x{len(NAMES)}xH100", "--hang-timeout", "300",
-        str(Path(framework_loops.__file__)), timeout=590,
+        tmp_path_factory.mktemp("loops"), "--no-recording", "--cluster", f"1x{len(NAMES)}xH100",
+        "--hang-timeout", "300", str(Path(framework_loops.__file__)), timeout=590,
     )  # fmt: skip
     printed = {}
     for rank, line in re.findall(r"^\[rank(\d+)\]: (\{\"loop.*)$", run.out, re.MULTILINE):
