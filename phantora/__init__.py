@@ -1,7 +1,7 @@
 """Timelines and step times of distributed PyTorch training, for clusters that you do not have.
 
-``phantora.trace`` runs a script, ``phantora.open`` opens a run's log (``phantora/api.py``). They are imported when
-asked for: every rank of a simulated run imports this package too.
+``phantora.trace`` runs a script, ``phantora.sweep`` runs it in many layouts, ``phantora.open`` opens a run's log
+(``phantora/api.py``). They are imported when asked for: every rank of a simulated run imports this package too.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ __all__ = ["Run", "open"]
 def __getattr__(name: str) -> Any:
     import importlib
 
-    if name == "trace":
-        return importlib.import_module("phantora.trace")  # a package that can be called
+    if name in ("trace", "sweep"):
+        return importlib.import_module(f"phantora.{name}")  # packages that can be called
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module("phantora.api"), {"open": "open_run"}.get(name, name))

@@ -28,7 +28,7 @@ STEADY_SPREAD = 0.01  # of the median step; below it, or half of the error bar, 
 NEEDS_FACTOR = 16  # so many times the memory has a GPU on which a run that does not fit is measured
 GIB = 1 << 30
 FULL_DISK = "No space left on device"
-_ERROR = re.compile(r"^(?:\[rank\d+\]:\s*)?((?:[\w.]+\.)?\w*(?:Error|Exception|Exit)\b:? ?.*)$")
+_ERROR = re.compile(r"^(?:\[rank\d+\]:\s*)*((?:[\w.]+\.)?\w*(?:Error|Exception|Exit)\b:? ?.*)$")
 
 
 @dataclass(frozen=True)
