@@ -106,8 +106,9 @@ def _say_best(found: Answer, console: Console) -> None:
     assert best is not None and best.measured is not None and best.entry.result is not None
     if best.measured.holds_up:
         _line(console, f"The best is held up by: {best.measured.holds_up}")
-    _line(console, f"The best, simulated:  {shlex.join(best.entry.result.command)}")
-    _line(console, f"On the cluster:  {shlex.join(best.entry.task.real_words())}")
+    for what, words in (("simulated", best.entry.result.command), ("on the cluster", best.entry.task.real_words())):
+        console.print(f"The best, {what}:", markup=False, highlight=False)
+        console.print(shlex.join(words), markup=False, highlight=False, soft_wrap=True)  # to be copied whole
 
 
 def _line(console: Console, text: str) -> None:
