@@ -158,11 +158,11 @@ def _needed(space: Space) -> dict[str, frozenset[str]]:
 def _point(space: Space, values: dict[str, Value], names: Mapping[str, Value], cluster: Cluster, number: int) -> Point:
     def words(table: str) -> tuple[str, ...]:
         return tuple(word for name, spelling in getattr(space, table).items()
-                     for word in spelled(spelling, name, names[name]))  # fmt: skip
+                     for word in spelled(spelling, name, names))  # fmt: skip
 
     environment: dict[str, str] = {}
     for name, spelling in space.environment.items():
-        told = spelled(spelling if isinstance(spelling, dict) else f"{spelling}=", name, names[name])
+        told = spelled(f"{spelling}=" if isinstance(spelling, str) else spelling, name, names)
         environment |= dict(_assignment(word, name) for word in told)
     bounds = space.bounds
     return Point(

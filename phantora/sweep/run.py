@@ -217,7 +217,9 @@ def located(space: Space, folder: Path) -> Space:
         return tuple(map(fill, given))
 
     def spelling(one: Spelling) -> Spelling:
-        return {value: words(each) for value, each in one.items()} if isinstance(one, dict) else fill(one)
+        if isinstance(one, dict):
+            return {value: words(each) for value, each in one.items()}
+        return words(one) if isinstance(one, tuple) else fill(one)
 
     def spellings(table: Mapping[str, Spelling]) -> dict[str, Spelling]:
         return {name: spelling(one) for name, one in table.items()}

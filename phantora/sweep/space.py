@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,9 +12,11 @@ from phantora.errors import PhantoraError
 from phantora.hardware import toml
 from phantora.sweep.expressions import Expression, Value
 
-Spelling = str | dict[str, tuple[str, ...]]
-"""How a value is written: behind a flag (`--tp`; `--tp=` in one word; true: the flag alone, false: nothing), or the
-words for each value."""
+Spelling = str | tuple[str, ...] | dict[str, tuple[str, ...]]
+"""How a value is written: behind a flag (`--tp`; `--tp=` in one word; true: the flag alone, false: nothing), words in
+which ``{name}`` stands for values, or the words for each value."""
+PLACES = ("sweep", "samples")
+"""``{sweep}`` and ``{samples}`` in words are folders."""
 CLUSTER = "cluster"
 GIVEN = ("cluster", "world", "hosts", "gpus_per_host", "gpu_memory", "gpu")
 """Names that every expression may use: the cluster's text, its GPUs, hosts, bytes of a GPU, the GPU's name."""
@@ -21,6 +24,9 @@ _KEYS = {
     "target", "here", "setup", "cluster", "rules", "matrix", "wide", "list", "let", "arguments", "environment",
     "options", "steps", "bounds", "tokens", "models", "about",
 }  # fmt: skip
+
+
+_NAMED = re.compile(r"\{(\w+)\}")
 
 
 @dataclass(frozen=True)
@@ -97,9 +103,10 @@ class Space:
                 _known(one, given)
         for table, spelled in (("arguments", self.arguments), ("environment", self.environment),
                                ("options", self.options)):  # fmt: skip
-            for name in spelled:
-                if name not in given:
-                    raise PhantoraError(f"{self.where}: [{table}] {name}: no axis and no [let] has this name")
+            for name, spelling in spelled.items():
+                words = " ".join(spelling) if isinstance(spelling, tuple) else ""
+                for one in {name, *_NAMED.findall(words)} - given - {*PLACES}:
+                    raise PhantoraError(f"{self.where}: [{table}] {name}: no axis and no [let] has the name {one!r}")
         unused = set(self.axes) - {CLUSTER, *self.used_names}
         if unused:
             name = sorted(unused)[0]
@@ -125,8 +132,11 @@ def _known(expression: Expression, given: Iterable[str]) -> None:
         raise PhantoraError(f"{expression.where} {expression.text!r}: nothing gives {unknown[0]!r}")
 
 
-def spelled(spelling: Spelling, name: str, value: Value) -> tuple[str, ...]:
-    """The words that tell `value`. Raises PhantoraError where the table of words lacks it."""
+def spelled(spelling: Spelling, name: str, names: Mapping[str, Value]) -> tuple[str, ...]:
+    """The words that tell the value of `name`. Raises PhantoraError where the table of words lacks it."""
+    value = names[name]
+    if isinstance(spelling, tuple):
+        return tuple(_NAMED.sub(lambda found: text_of(names.get(found[1], found[0])), word) for word in spelling)
     if isinstance(spelling, dict):
         if text_of(value) not in spelling:
             raise PhantoraError(f"{name} = {text_of(value)}: no words for it; there are {', '.join(spelling)}")
@@ -232,8 +242,10 @@ def _spellings(table: Mapping[str, Any], key: str, where: str) -> dict[str, Spel
     for name, spelling in _table(table, key, where).items():
         if isinstance(spelling, dict):
             found[name] = {value: _words(spelling, value, f"{where}: [{key}] {name}") for value in spelling}
+        elif isinstance(spelling, list):
+            found[name] = _words({name: spelling}, name, f"{where}: [{key}]")
         elif isinstance(spelling, str):
             found[name] = spelling
         else:
-            raise PhantoraError(f"{where}: [{key}] {name} must be a flag, or a table from values to words")
+            raise PhantoraError(f"{where}: [{key}] {name} must be a flag, words, or a table from values to words")
     return found

@@ -99,6 +99,7 @@ def space(**changes: Any) -> Space:
         "let": {"dp": "world // tp"},
         "rules": ["tp <= gpus_per_host", "not sp or tp > 1"],
         "arguments": {"tp": "--tp", "dp": "--dp=", "sp": "--sp", "ac": {"none": [], "full": ["--ac", "full"]}},
+        "options": {"tp": ["--fold", "dp={dp},tp={tp}"]},
         "environment": {"tp": "TP_SIZE"},
         "tokens": "dp * 4096",
     }
@@ -114,6 +115,7 @@ def test_a_plan_holds_what_the_rules_allow_and_why_the_rest_is_left_out() -> Non
     assert len(plan.points) + len(plan.left_out) == 16
     last = plan.points[-1]
     assert last.arguments == ("--tp", "4", "--dp=4", "--sp", "--ac", "full")
+    assert last.options == ("--fold", "dp=4,tp=4")
     assert last.environment == {"TP_SIZE": "4"} and last.tokens == 4 * 4096 and last.world == 16
     assert plan.axes == ["tp", "sp", "ac"]
 
@@ -136,6 +138,7 @@ def test_listed_points_are_combined_with_the_matrix() -> None:
         ({"rules": ["tpp > 4"]}, "nothing gives 'tpp'"),
         ({"let": {"dp": "world // tp", "tp": "3"}}, "the name is taken"),
         ({"arguments": {"cp": "--cp"}}, "no axis and no"),
+        ({"arguments": {"tp": ["--tp={ttp}"]}}, "'ttp'"),
         ({"matrix": {"tp": [1], "sp": [True], "ac": ["none"], "moon": [1, 2]}}, "moon changes nothing"),
         ({"rule": ["tp > 1"]}, "unknown key 'rule'"),
         ({"matrix": {"tp": [1], "sp": [True, False], "ac": ["some"]}}, "ac = some: no words for it"),
@@ -418,7 +421,7 @@ def test_a_search_finds_the_best_and_goes_on_from_its_journal(tmp_path: Path) ->
     pytest.importorskip("optuna")
     found = space(
         matrix={"a": list(range(12)), "b": list(range(12)), "flag": [False, True]}, rules=["a + b != 3"], let={},
-        arguments={"a": "-a", "b": "-b", "flag": "--flag"}, environment={}, tokens="1000",
+        options={}, arguments={"a": "-a", "b": "-b", "flag": "--flag"}, environment={}, tokens="1000",
     )  # fmt: skip
 
     def quality(task: Task) -> Result:
