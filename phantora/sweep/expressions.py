@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import math
 import operator
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -60,7 +61,9 @@ class Expression:
         if len(self.text) > MOST_CHARACTERS:
             raise _Refused(f"is longer than {MOST_CHARACTERS} characters")
         try:
-            return ast.parse(self.text.strip(), mode="eval").body
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what it warns of, as 1or 2, is refused or harmless
+                return ast.parse(self.text.strip(), mode="eval").body
         except (SyntaxError, ValueError) as error:
             raise _Refused(f"cannot be read ({getattr(error, 'msg', error)})") from None
         except (RecursionError, MemoryError):
