@@ -111,8 +111,7 @@ class _Run:
         self._reported = True
         self.outcome.status = self.outcome.status or process.shell_status(self._child.returncode)
         if self._simulator is not None:  # ranks that never joined, or left without a word
-            for rank in range(self._session.world_size):
-                self._simulator.simulator.rank_died(rank, self.outcome.status)
+            self._simulator.simulator.command_ended(self.outcome.status)
 
     def _end_if_due(self) -> None:
         number = self._ending.due()

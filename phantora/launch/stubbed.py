@@ -8,7 +8,7 @@ from pathlib import Path
 
 from phantora import stubs
 from phantora.errors import PhantoraError
-from phantora.launch import clock, modules, triton_launches, tuning
+from phantora.launch import clock, modules, profiler, triton_launches, tuning
 from phantora.stubs.build import StubSet, read_set
 
 
@@ -25,6 +25,7 @@ def load_stubs(stub_set: StubSet) -> ctypes.CDLL:
     library = stubs.load(stub_set)
     os.environ["TRITON_LIBCUDA_PATH"] = str(stub_set.directory)  # Triton links its launchers to this driver
     clock.install(stub_set.directory / clock.LIBRARY, library)
+    profiler.install(library)
     return library
 
 

@@ -178,14 +178,19 @@ def _dynamo(module: Any) -> None:
 
 
 def _driver(module: Any) -> None:
-    """Launchers are C, compiled when a signature is first met."""
-    build = module.compile_module_from_src
+    """Launchers are C, compiled when a signature is first met; from Triton 3.8 on one is for all."""
+    for name in ("compile_module_from_src", "compile_module_from_file"):
+        build = getattr(module, name, None)
+        if build is not None:
+            setattr(module, name, _built_aside(build))
 
+
+def _built_aside(build: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(build)
-    def compile_module_from_src(*args: Any, **options: Any) -> Any:
+    def built(*args: Any, **options: Any) -> Any:
         return _aside(lambda: build(*args, **options))
 
-    module.compile_module_from_src = compile_module_from_src
+    return built
 
 
 def _aside(call: Callable[[], Any]) -> Any:

@@ -32,6 +32,7 @@ _SLEEP_CHECK_S = 0.004  # nothing has moved for so long: are ranks asleep outsid
 _LONG_SLEEP_S = 0.02  # the same when nobody waits for an answer: a thread may poll for one
 _ABSENT_S = 1.0  # all processes of a command sleep for so long: none is about to become a rank
 _START_FACTOR = 10  # a rank's start (imports, a cold disk, a busy machine) may take so many hang timeouts
+_GIVE_UP_S = 5.0  # all ranks wait for each other for so long: no other thread of theirs (a watchdog, a timer) aborts it
 _AWAKE_SHARE = 0.05  # of the hang timeout: who was awake for longer was not blocked
 
 
@@ -109,6 +110,7 @@ class Simulator:
         self._rows = 0
         self._bystanders: tuple[int, ...] = ()
         self._root: int | None = None
+        self._ended = False
         self._stats = Stats(0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0)
 
     def rank_died(self, rank: int, status: int) -> None:
@@ -124,6 +126,14 @@ class Simulator:
     def follow(self, pid: int) -> None:
         """The ranks are processes that `pid` starts, now or later, or none: a GPU may stay without one."""
         self._root = pid
+        self._engine.keep_open(True)
+
+    def command_ended(self, status: int) -> None:
+        """The process of :meth:`follow` has ended: nobody comes any more; ranks that have not said so are gone."""
+        with self._lock:
+            self._ended = True
+            self._deaths += [(rank, status) for rank in range(self._session.world_size)]
+        self._wake()
 
     def stop(self) -> None:
         """Ends :meth:`run` early; what is final is in the log."""
@@ -178,6 +188,8 @@ class Simulator:
         while not self._stop.is_set():
             with self._lock:
                 deaths, self._deaths = self._deaths, []
+                if self._ended:
+                    self._engine.keep_open(False)
             for rank, status in deaths:
                 self._engine.rank_died(rank, status)
             waiting = int(self._session.control["waiting"].sum()) > 0
@@ -198,7 +210,8 @@ class Simulator:
         """Nothing moves and somebody waits: release an answer, or diagnose."""
         states = [self._engine.rank_state(rank) for rank in range(self._session.world_size)]
         running = [rank for rank, state in enumerate(states) if state in (native.NOT_STARTED, native.RUNS)]
-
+        if self._root is not None and all(state in (native.NOT_STARTED, native.EXITED) for state in states):
+            return  # the command does something else, perhaps before it starts processes again
         pids = {rank: int(self._session.control["pid"][rank]) for rank in running if states[rank] == native.RUNS}
         looks = [idle.asleep(pid, _SLEEP_CHECK_S, only_clock_threads=False) for pid in self._bystanders]
         looks += [idle.asleep(pid, _SLEEP_CHECK_S) for pid in pids.values()]  # each must be looked at
@@ -216,7 +229,7 @@ class Simulator:
         if self._engine.release_sleepers(asleep):
             idle.restart()
             return
-        if not running or blocked > patience:
+        if blocked > (patience if running else min(patience, _GIVE_UP_S)):
             if self._engine.give_room():
                 idle.restart()
                 return

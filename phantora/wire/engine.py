@@ -252,6 +252,7 @@ FUNCTIONS = (
     Function("phe_give_room", "int", (), "0: nobody waits for room in a stream's queue"),
     Function("phe_state_of_rank", "int", (_RANK,), "enum phe_rank_state"),
     Function("phe_rank_died", "void", (_RANK, ("int", "status"))),
+    Function("phe_keep_open", "void", (("int", "open"),), "more processes may come when all have gone"),
     Function("phe_get_status", "void", (("phe_status *", "out"),)),
 )  # fmt: skip
 

@@ -33,6 +33,7 @@ __all__ = [
     "RING_RECORDS",
     "STRUCTS",
     "WIRE_VERSION",
+    "Activity",
     "Api",
     "Blob",
     "Coll",
@@ -199,7 +200,8 @@ Control = Struct("ph_control", (
     ("int64_t", "clock", 1, "host clock, published with every record and now and then between"),
     ("int32_t", "pid", 1, ""), ("uint32_t", "waiting", 1, "threads blocked in a request"),
     ("int64_t", "floor", 1, "set by the simulator: the rank's host clock is at least this from now on"),
-    ("uint64_t", "pad2", 5, ""),
+    ("uint32_t", "turns", 1, "processes that have had this place, and times that it was closed"), ("int32_t", "left", 1, "pid of one that has said that it ends"),
+    ("uint64_t", "pad2", 4, ""),
 ))
 
 Reply = Struct("ph_reply", (
@@ -239,12 +241,19 @@ Row = Struct("ph_row", (
     ("int32_t", "last_rank", 1, "whoever was waited for: the rank that came last, or -1"), ("int32_t", "pad1", 1, ""),
     ("int64_t", "last_id", 1, "and its row"),
 ))
+# What a profiler in the rank is told of a launch that has ended.
+Activity = Struct("ph_activity", (
+    ("uint8_t", "kind", 1, "enum ph_row_kind"), ("uint8_t", "sub", 1, "ph_copy, ph_coll"), ("uint8_t", "flags", 1, "PH_F_*"),
+    ("uint8_t", "pad", 1, ""), ("uint32_t", "correlation", 1, "as CORRELATE said"),
+    ("uint32_t", "stream", 1, ""), ("int32_t", "name", 1, "for PROFILE_NAME, or -1"),
+    ("int64_t", "start", 1, ""), ("int64_t", "end", 1, ""), ("int64_t", "launch", 1, ""), ("int64_t", "bytes", 1, ""),
+))
 ENUMS = (Kind, Copy, Coll, Mem, Api, HostMode, Unsupported, ConvForm, ConvType, ConvLayout, SimState, RowKind)
 Blob = Struct("ph_blob", (
     ("uint8_t", "kind", 1, "PH_BLOB"), ("uint8_t", "flags", 1, ""), ("uint8_t", "slot", 1, "PH_NO_SLOT"),
     ("uint8_t", "thread", 1, ""), ("uint32_t", "used", 1, "bytes"), ("uint8_t", "data", BLOB_BYTES, ""),
 ))
-STRUCTS = (Blob, Device, Header, Control, Reply, Workspace, Row)
+STRUCTS = (Blob, Device, Header, Control, Reply, Workspace, Row, Activity)
 
 
 def dtype(struct: Struct) -> np.dtype[np.void]:

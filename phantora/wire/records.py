@@ -109,7 +109,7 @@ BODIES = {
 KINDS: tuple[tuple[str, str, str], ...] = (
     ("NOP", "", "nothing"),
     ("BLOB", "", "a ph_blob: pieces join, the next other record takes them"),
-    ("RANK_START", "start", ""),
+    ("RANK_START", "start", "a request if the place had a process before: until that one's work is done"),
     ("RANK_EXIT", "exit", ""),
     ("DEFINE_NAME", "", "id = new name id (kernel description, annotation, API); blob = UTF-8 text"),
     ("DEFINE_SIGNATURE", "", "id = new signature id; blob = JSON text of the operator signature"),
@@ -145,6 +145,10 @@ KINDS: tuple[tuple[str, str, str], ...] = (
     ("HOST_SPAN", "span", "id = name: host operator that launched nothing but is worth a row"),
     ("MOVED", "moved", "in recordings only: the host slept outside CUDA and was moved to `time`"),
     ("ROOM", "room", "request: until no stream of the GPU has more than so many commands that are not done"),
+    ("COMM_ABORT", "", "id = comm: what this rank waits for in it ends"),
+    ("CORRELATE", "", "id = what a profiler calls the launches that follow"),
+    ("PROFILE", "", "request: reply = ph_activity of what has ended of them, as many as fit; value = their number"),
+    ("PROFILE_NAME", "", "request: id = name in a ph_activity; reply = text"),
 )  # fmt: skip
 
 Kind = Enum("ph_kind", "PH_", tuple((name, meaning) for name, _, meaning in KINDS))

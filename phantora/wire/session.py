@@ -117,10 +117,11 @@ class Session:
         return cls(fd, world_size, size, area, header, control)
 
     def close_place(self, rank: int) -> bool:
-        """Lets no process become `rank` any more; False if one has."""
+        """Nobody waits any longer for a process to become `rank`; False if one has. One that comes later may still."""
         if int(self.control["pid"][rank]):
             return False
         self.control["pid"][rank] = -1
+        self.control["turns"][rank] += 1
         return True
 
     def ring(self) -> None:

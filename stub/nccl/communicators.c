@@ -21,6 +21,7 @@ NCCL_API(ncclResult_t, ncclGetUniqueId, ncclUniqueId *id) {
   words[0] = ID_MAGIC;
   words[1] = ph_connected() ? (uint64_t)(uint32_t)ph_rank() : UINT64_MAX;
   words[2] = atomic_fetch_add(&next_unique, 1);
+  words[5] = ph_turn();
   if (!ph_connected()) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
@@ -177,6 +178,12 @@ NCCL_API(ncclResult_t, ncclCommSplit, ncclComm_t comm, int color, int key, ncclC
                                 .child = comm->splits++}));
 }
 
+// What this rank waits for in the communicator ends; the others wait on.
+static void give_up(ncclComm_t comm) {
+  ph_record record = {.kind = PH_COMM_ABORT, .id = comm->id};
+  ph_emit(&record);
+}
+
 NCCL_API(ncclResult_t, ncclCommShrink, ncclComm_t comm, int *excludeRanksList, int excludeRanksCount,
          ncclComm_t *newcomm, ncclConfig_t *config, int shrinkFlags) {
   ph_enter();
@@ -212,6 +219,7 @@ NCCL_API(ncclResult_t, ncclCommShrink, ncclComm_t comm, int *excludeRanksList, i
             ph_hash(excluded, (size_t)comm->nranks * sizeof *excluded, 7)};
   free(excluded);
   derive_key(child->key, &seed, sizeof seed);
+  if (shrinkFlags & NCCL_SHRINK_ABORT) give_up(comm);
   return leave(submit_job((job){.kind = JOB_SHRINK, .comm = child, .parent = comm, .out = newcomm}));
 }
 
@@ -240,6 +248,7 @@ NCCL_API(ncclResult_t, ncclCommDestroy, ncclComm_t comm) {
 
 NCCL_API(ncclResult_t, ncclCommAbort, ncclComm_t comm) {
   ph_enter();
+  if (comm && check_comm(comm, "CommAbort") == ncclSuccess) give_up(comm);
   return leave(release("CommAbort", comm));
 }
 
@@ -262,7 +271,10 @@ NCCL_API(ncclResult_t, ncclCommRevoke, ncclComm_t comm, int revokeFlags) {
                   revokeFlags);
   if (result == ncclSuccess && comm->finalized)
     result = fail(ncclInvalidArgument, "CommRevoke : the communicator has been finalized");
-  if (result == ncclSuccess) comm->revoked = true;
+  if (result == ncclSuccess) {
+    comm->revoked = true;
+    give_up(comm);
+  }
   return leave(result);
 }
 

@@ -67,6 +67,7 @@ void ph_raise_clock(int64_t time) {
   int64_t old = atomic_load_explicit(&host_clock, memory_order_relaxed);
   while (old < time && !atomic_compare_exchange_weak(&host_clock, &old, time)) {
   }
+  if (atomic_load_explicit(&ph_listens, memory_order_relaxed)) ph_clock_moved(time);
 }
 
 static void move_clock(int64_t ns) {
@@ -74,6 +75,7 @@ static void move_clock(int64_t ns) {
   int64_t to;
   do to = floored(old) + ns;
   while (!atomic_compare_exchange_weak_explicit(&host_clock, &old, to, memory_order_relaxed, memory_order_relaxed));
+  if (atomic_load_explicit(&ph_listens, memory_order_relaxed)) ph_clock_moved(to);
   if (to - atomic_load_explicit(&published, memory_order_relaxed) >= PUBLISH_NS && ph_recording()) {
     // Under the emit lock: a record that another thread is writing must not lie before it.
     ph_emit_lock();

@@ -72,13 +72,17 @@ int ph_connect(int fd, int rank, int local_rank, int devices) {
   ph_record record = {
       .kind = PH_RANK_START,
       .start = {.pid = (uint64_t)getpid(), .local_rank = (uint64_t)local_rank, .devices = (uint64_t)devices}};
-  ph_emit(&record);
+  ph_rt.turn = __atomic_fetch_add(&ph_rt.control->turns, 1, __ATOMIC_SEQ_CST);
+  ph_rt.control->waiting = ph_rt.control->producer_waiting = 0;  // the one before may have been killed while it waited
+  if (ph_rt.turn) ph_request(&record, NULL, 0);  // another process was this rank: ours begins when its work is done
+  else ph_emit(&record);
   ph_flush_names();
   return 0;
 }
 
 void ph_exit(int status) {
   if (!ph_recording()) return;
+  __atomic_store_n(&ph_rt.control->left, getpid(), __ATOMIC_SEQ_CST);
   ph_record record = {.kind = PH_RANK_EXIT, .exit = {.status = status, .device_peak = ph_memory_peak()}};
   ph_emit(&record);
   atomic_store(&ph_rt.connected, false);  // nothing follows an exit; the mapping stays for other threads

@@ -1,4 +1,5 @@
 // A process that was not started as a rank (by mp.spawn, subprocess, a notebook) and may become one.
+// Processes can be a rank one after the other; two at a time cannot.
 //
 // It sees the simulated host's GPUs as soon as torch is imported, and asks for their properties without being
 // anything. When it first uses a GPU it takes the place of that GPU's rank: one process per GPU.
@@ -40,17 +41,25 @@ int ph_attach(int fd, int devices, bool join, void (*joined)(void)) {
 
 bool ph_attached(void) { return session >= 0 && !ph_live(); }
 
+// Has the process that was the rank of this place gone?
+static bool vacant(const ph_control *control, int32_t owner) {
+  return owner <= 0 || owner == __atomic_load_n(&control->left, __ATOMIC_SEQ_CST) || (kill((pid_t)owner, 0) && errno == ESRCH);
+}
+
+// Takes the place, unless a process that lives has it: then that one's pid.
+static int32_t take_place(ph_control *control) {
+  int32_t owner = __atomic_load_n(&control->pid, __ATOMIC_SEQ_CST);
+  while (vacant(control, owner))
+    if (__atomic_compare_exchange_n(&control->pid, &owner, getpid(), false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) return 0;
+  return owner;
+}
+
 static int refuse(int gpu, int64_t owner) {
-  if (may_join && owner > 0 && !kill((pid_t)owner, 0))
+  if (may_join)
     dprintf(STDERR_FILENO,
             "phantora: process %d wants GPU %d, which process %lld uses: two processes on one GPU are not simulated; "
             "let only one of them use it\n",
             (int)getpid(), gpu, (long long)owner);
-  else if (may_join)
-    dprintf(STDERR_FILENO,
-            "phantora: process %d wants GPU %d, whose rank has ended: a GPU is simulated for one process of a run; "
-            "run the parts one after the other with `phantora trace`, or in one process\n",
-            (int)getpid(), gpu);
   else
     dprintf(STDERR_FILENO,
             "phantora: process %d, started by a rank, wants GPU %d: every GPU of the run belongs to a rank; use it in "
@@ -65,11 +74,11 @@ int ph_join(int gpu) {
   if (!ph_live()) {
     ph_header *header = ph_rt.header;
     ph_control *control = (ph_control *)((char *)header + header->control_offset) + gpu;
-    int32_t free_place = 0;
+    int32_t owner = 0;
     if (gpu < 0 || (uint32_t)gpu >= header->world_size) result = refuse(gpu, 0);
     else if (!may_join) result = refuse(gpu, 0);
-    else if (!__atomic_compare_exchange_n(&control->pid, &free_place, getpid(), false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-      result = refuse(gpu, free_place);
+    else if ((owner = take_place(control)))
+      result = refuse(gpu, owner);
     else if (ph_connect(session, gpu, gpu, ph_rt.devices)) result = -1;
     else if (on_join) on_join();
   }

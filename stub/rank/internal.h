@@ -26,6 +26,7 @@ typedef struct ph_runtime {
   bool null_mode, modelled, measured;
   uint32_t generation;  // number of connects and detaches: what threads cached before is void
   int rank, devices;
+  uint32_t turn;        // processes that were this rank before
   size_t map_size;
   ph_header *header;
   ph_control *control;
@@ -47,6 +48,7 @@ typedef struct ph_thread {
   int64_t cpu_mark;     // thread CPU time at the last ph_leave, -1 before the first
   ph_frame *frame;
   struct ph_stream **own_streams;  // per-thread default streams by device
+  uint32_t correlation; // of its last record that a profiler knows
 } ph_thread;
 extern _Thread_local ph_thread ph_self __attribute__((tls_model("initial-exec")));
 ph_thread *ph_this_thread(void);  // with the cached fields filled in
@@ -61,11 +63,16 @@ void ph_raise_clock(int64_t time);  // clock = max(clock, time), by threads that
 void ph_publish_clock(void);        // with the emit lock held
 // frames.c
 void ph_attribute(ph_record *record);  // sets op from the frame and counts the launch
+// profile.c
+extern _Atomic(ph_listener *) ph_listens;
+void ph_clock_moved(int64_t now);
 // guest.c
 void ph_guest_detach(void);  // after a fork: the child of a rank is none
 // ring.c
 void ph_ring_reset(void);
 // As ph_request; the reply's bytes go to `data` (PH_REPLY_BYTES of room) and their number to `got`.
+// Asks for bytes without moving a clock; what they were cut to `room` is returned, and the reply's value in `value`.
+size_t ph_ask_bytes(ph_record *record, void *out, size_t room, int64_t *value);
 ph_answer ph_ask(ph_record *record, const void *blob, size_t length, uint8_t *data, size_t *got);
 // Fetches what is left of a payload from `offset` on. 0, or the negative status of the answer.
 int ph_fetch(uint64_t ticket, uint8_t *data, size_t total, size_t offset);

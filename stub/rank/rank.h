@@ -34,6 +34,7 @@ bool ph_null_mode(void);           // record nothing, answer at once
 const ph_header *ph_shared(void);  // NULL when not connected
 const ph_device *ph_gpu(void);     // the simulated GPU
 int ph_rank(void);
+uint32_t ph_turn(void);  // processes that were this rank before this one
 int ph_devices(void);              // devices visible to this process
 int ph_assumed_devices(void);      // 0 unless assumed
 int ph_current_device(void);       // of this thread
@@ -74,6 +75,18 @@ uint64_t ph_hash(const void *data, size_t length, uint64_t seed);  // fast, 64 b
 void ph_emit(ph_record *record);
 void ph_emit_blob(ph_record *record, const void *data, size_t length);
 // Several records that must stay together (a group, an operator's definition): hold the lock.
+// ---- profile.c: a profiler in the rank
+// Hears of every record that a thread of the program makes, with the emit lock held, and of requests once more when they
+// have been answered. Returns by which number the profiler knows the call; 0: not at all.
+typedef uint32_t ph_listener(const ph_record *record, bool answered);
+void ph_profile(ph_listener *listener);       // NULL: none listens any longer
+uint32_t ph_last_correlation(void);           // of this thread's last record
+// What has ended of the launches that the profiler knows: fills `out`, as many as fit; 0: no more.
+size_t ph_activities(ph_activity *out, size_t room);
+size_t ph_activity_name(int32_t name, char *out, size_t room);  // its length
+// While true, this thread's calls of the clocks of torch's profiler tell virtual time.
+void ph_profiler_clock(bool on);
+int64_t ph_unix_ns(void);                     // virtual time since 1970
 void ph_emit_lock(void);
 void ph_emit_unlock(void);
 // A request: emits, waits for the answer, moves the host clock to reply time (if this thread moves

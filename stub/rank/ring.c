@@ -93,12 +93,27 @@ static void put_blob(const void *data, size_t length) {
   }
 }
 
+static bool is_launch(uint8_t kind) {
+  return kind == PH_KERNEL || kind == PH_MEMCPY || kind == PH_MEMSET || kind == PH_COLLECTIVE || kind == PH_SEND ||
+         kind == PH_RECV;
+}
+
+static void tell(ph_listener *listener, const ph_record *record) {
+  ph_self.correlation = listener(record, false);
+  if (!is_launch(record->kind)) return;
+  ph_record mark = {.kind = PH_CORRELATE, .slot = PH_NO_SLOT, .thread = record->thread, .id = ph_self.correlation,
+                    .time = record->time};
+  put(&mark);
+}
+
 static void emit(ph_record *record, const void *blob, size_t length) {
   ph_thread *self = ph_this_thread();
   ph_emit_lock();
   record->thread = self->index;
   if (!self->moves_clock) record->flags |= PH_F_HELPER;
   record->time = ph_now();
+  ph_listener *listener = atomic_load_explicit(&ph_listens, memory_order_relaxed);
+  if (listener && self->moves_clock) tell(listener, record);
   if (length) put_blob(blob, length);
   put(record);
   ph_publish_clock();
@@ -132,11 +147,6 @@ static void free_slot(unsigned slot) {
   pthread_mutex_unlock(&slot_mutex);
 }
 
-static bool is_launch(uint8_t kind) {
-  return kind == PH_KERNEL || kind == PH_MEMCPY || kind == PH_MEMSET || kind == PH_COLLECTIVE || kind == PH_SEND ||
-         kind == PH_RECV;
-}
-
 ph_answer ph_ask(ph_record *record, const void *blob, size_t length, uint8_t *data, size_t *got) {
   if (got) *got = 0;
   if (is_launch(record->kind)) ph_attribute(record);
@@ -160,9 +170,24 @@ ph_answer ph_ask(ph_record *record, const void *blob, size_t length, uint8_t *da
     memcpy(data, reply->data, *got);
   }
   if (moves) ph_raise_clock(answer.time);
+  ph_listener *listener = atomic_load_explicit(&ph_listens, memory_order_relaxed);
+  if (listener && moves) listener(record, true);
   __atomic_fetch_sub(&ph_rt.control->waiting, 1, __ATOMIC_SEQ_CST);
   free_slot(slot);
   return answer;
+}
+
+size_t ph_ask_bytes(ph_record *record, void *out, size_t room, int64_t *value) {
+  uint8_t *all = malloc(PH_REPLY_BYTES);
+  size_t got = 0;
+  *value = 0;
+  if (!all) return 0;
+  ph_answer answer = ph_ask(record, NULL, 0, all, &got);
+  if (answer.status >= 0) *value = answer.value;
+  if (got > room) got = room;
+  memcpy(out, all, got);
+  free(all);
+  return got;
 }
 
 ph_answer ph_request(ph_record *record, const void *blob, size_t length) {

@@ -56,6 +56,7 @@ bool ph_null_mode(void) { return ph_rt.null_mode; }
 const ph_header *ph_shared(void) { return ph_rt.header; }
 const ph_device *ph_gpu(void) { return ph_rt.header ? &ph_rt.header->device : NULL; }
 int ph_rank(void) { return ph_rt.rank; }
+uint32_t ph_turn(void) { return ph_rt.turn; }
 int ph_devices(void) { return ph_live() || ph_attached() ? ph_rt.devices : 0; }
 
 static int assumed_devices;

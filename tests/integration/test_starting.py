@@ -87,6 +87,50 @@ def test_spawned_ranks(tmp_path: Path, form: str) -> None:
     assert kernels_of(tmp_path / "run.arrow") == {0: 1, 1: 1}
 
 
+def test_gpus_serve_one_process_after_the_other(tmp_path: Path) -> None:
+    """Workers are spawned twice; the second ones begin when the first are done, and the log can be replayed."""
+    (tmp_path / "twice.py").write_text(SPAWN + "    mp.spawn(work, args=(2, int(sys.argv[2])), nprocs=2)\n")
+    done = trace(tmp_path, "--cluster", "1x4xH100", "twice.py", str(free_port()), str(free_port()))
+    assert done.returncode == 0, done.stderr
+    assert len(re.findall(r"<\d 3.0>", done.stdout)) == 2 and len(re.findall(r"<\d 10.0>", done.stdout)) == 4
+    assert kernels_of(tmp_path / "run.arrow") == {0: 2, 1: 2, 2: 1, 3: 1}
+    columns = ["kind", "rank", "start", "end", "id", "comm"]
+    rows = [row for batch in open_log(tmp_path / "run.arrow").record_batches(columns) for row in batch.to_pylist()]
+    sums = sorted((row["start"], row["end"]) for row in rows if row["kind"] == "collective" and row["rank"] == 0)
+    assert sums[0][1] < sums[1][0]
+    assert len({row["comm"] for row in rows if row["kind"] == "communicator"}) == 2
+    mine = [row["id"] for row in rows if row["rank"] == 0 and row["id"] > 0 and row["kind"] != "flow"]
+    assert len(mine) == len(set(mine))
+    again = subprocess.run(
+        [sys.executable, "-m", "phantora", "replay", "run.arrow", "-o", "again.arrow", "--no-summary"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert again.returncode == 0, again.stderr
+    assert kernels_of(tmp_path / "again.arrow") == {0: 2, 1: 2, 2: 1, 3: 1}
+
+
+ABORTS = """
+import datetime, os, time, threading, torch, torch.distributed as dist
+r = int(os.environ["RANK"]); torch.cuda.set_device(r)
+dist.init_process_group("nccl", device_id=torch.device("cuda", r))
+x = torch.ones(4, device="cuda"); dist.all_reduce(x); torch.cuda.synchronize()
+if r == 0:
+    dist.all_reduce(x)  # nobody joins it
+    group = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cuda"))
+    threading.Timer(0.5, group.abort).start()
+    torch.cuda.synchronize()
+    y = torch.full((4,), 2.0, device="cuda") + 1
+    print("free", y.sum().item())
+"""
+
+
+def test_an_aborted_communicator_frees_its_rank(tmp_path: Path) -> None:
+    (tmp_path / "aborts.py").write_text(ABORTS)
+    done = trace(tmp_path, "--cluster", "1x2xH100", "aborts.py")
+    assert done.returncode == 0, done.stderr
+    assert "free 12.0" in done.stdout
+
+
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_processes_on_some_of_the_gpus(tmp_path: Path, method: str) -> None:
     """Two of four GPUs are used; the other two hold nobody up."""

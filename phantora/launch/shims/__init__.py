@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -44,16 +45,33 @@ class Shim:
     routes: bool = True
     """Only applied when the routing is simulated."""
 
+    @property
+    def found(self) -> str:
+        """The installed version."""
+        try:
+            return version(self.distribution)
+        except PackageNotFoundError:
+            return "of unknown version"
+
+    def knows(self, found: str) -> bool:
+        return not self.versions or any(found == known or found.startswith(known + ".") for known in self.versions)
+
     def meet(self, module: ModuleType, routing: Routing) -> None:
         """Applies the shim, or sees to it that a version it does not know says so when it routes."""
-        try:
-            found = version(self.distribution)
-        except PackageNotFoundError:
-            found = "of unknown version"
-        if not self.versions or any(found == known or found.startswith(known + ".") for known in self.versions):
-            self.apply(module, routing)
-        else:
+        found = self.found
+        if not self.knows(found):
             self._refuse(module, found)
+            return
+        try:
+            self.apply(module, routing)
+        except (AttributeError, ImportError):  # what it changes is not where it was
+            self._refuse(module, found)
+
+    def lies_in(self, package: ModuleType) -> bool:
+        """Is `module` one of the files of `package`, its outermost one? Nothing is imported."""
+        inside = self.module.split(".")[1:]
+        places = [Path(path, *inside) for path in package.__path__]
+        return any(place.is_dir() or place.with_suffix(".py").exists() for place in places)
 
     def _refuse(self, module: ModuleType, found: str) -> None:
         message = (
@@ -81,9 +99,25 @@ def shims() -> tuple[Shim, ...]:
     from phantora.launch.shims import deepspeed, megatron, torchtitan, transformers
 
     return (
-        deepspeed.FUSED_ADAM, deepspeed.CPU_ADAM, megatron.SHIM, torchtitan.SHIM, torchtitan.ASYNC_TP,
-        transformers.SHIM,
+        deepspeed.FUSED_ADAM, deepspeed.CPU_ADAM, megatron.SHIM, torchtitan.SHIM, torchtitan.COMMON,
+        torchtitan.ASYNC_TP, torchtitan.ASYNC_TP_COMPILED, transformers.SHIM,
     )  # fmt: skip
+
+
+def missing(package: ModuleType, shims: Collection[Shim]) -> str | None:
+    """What to say of a framework none of whose `shims` has its module in `package`; None: one has, or none is needed.
+
+    Such a framework would route by zeros without a word.
+    """
+    routers = [shim for shim in shims if shim.routes and shim.module.partition(".")[0] == package.__name__]
+    if not routers or any(shim.lies_in(package) for shim in routers):
+        return None
+    known = ", ".join(version for shim in routers for version in shim.versions)
+    places = " or ".join(shim.module for shim in routers)
+    return (
+        f"{routers[0].distribution} {routers[0].found} has no {places}: how it {routers[0].does} was not found, and "
+        f"{OPTION} has no effect on it; models without experts are not affected (known: {known})"
+    )
 
 
 @cache
@@ -97,7 +131,16 @@ def install() -> None:
     """Applies each shim as soon as its framework is imported in this rank; the variable has the routing."""
     routing = parse_routing(os.environ.get(VARIABLE, FRAMEWORK))
     known = {shim.module: shim for shim in shims() if routing.simulated or not shim.routes}
-    after_import(known.__contains__, lambda module: known[module.__name__].meet(module, routing))
-    for name, shim in known.items():
+    packages = {name.partition(".")[0] for name in known} - {"megatron"}  # a namespace, of which each part is optional
+
+    def meet(module: ModuleType) -> None:
+        name = module.__name__
+        if name in packages and os.environ.get("RANK", "0") == "0" and (message := missing(module, known.values())):
+            print(f"phantora: warning: {message}", file=sys.stderr, flush=True)
+        if name in known:
+            known[name].meet(module, routing)
+
+    after_import({*packages, *known}.__contains__, meet)
+    for name in (*packages, *known):
         if name in sys.modules:  # --preload
-            shim.meet(sys.modules[name], routing)
+            meet(sys.modules[name])

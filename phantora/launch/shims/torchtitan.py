@@ -1,14 +1,15 @@
-"""TorchTitan's mixture of experts (models/moe: DeepSeek-V3, Qwen3, gpt-oss, Llama 4), and no asynchronous TP.
+"""TorchTitan's mixture of experts (DeepSeek-V3, Qwen3, gpt-oss, Llama 4), and no asynchronous TP.
 
 The framework needs one thing of the routers' decision: how many tokens each expert gets. All split
-sizes, offsets and permutations come from that. Both places that count are wrapped; everything else,
-kernels included, is the framework's own.
+sizes, offsets and permutations come from that. In 0.2 (models/moe) both places that count are wrapped, in
+0.3 (models/common) the one that is given the counts; everything else, kernels included, is the framework's own.
 """
 
 from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -18,6 +19,12 @@ from phantora.launch.shims import Shim, announce
 from phantora.launch.shims.values import write
 
 LAYER = "phantora_layer"  # attribute of a router and its reorderer
+
+
+UNNUMBERED = (
+    "this mixture of experts was not built by torchtitan's trainer, so its layers have no numbers; "
+    "--moe-routing framework leaves its routing as it is, by zeros"
+)
 
 
 def _apply(module: ModuleType, routing: Routing) -> None:
@@ -54,16 +61,79 @@ def _count(counter: type, routing: Routing) -> None:
         results = forward(self, *inputs)
         layer = getattr(self, LAYER, None)
         if layer is None:
-            raise PhantoraError(
-                "this mixture of experts was not built by torchtitan's trainer, so its layers have no numbers; "
-                "--moe-routing framework leaves its routing as it is, by zeros"
-            )
+            raise PhantoraError(UNNUMBERED)
         pairs = results[1].numel()
         counts = routing.counts(layer, self.num_experts, pairs // self.top_k, self.top_k)
         write(results[2], counts)
         return results
 
     counter.forward = forward_counted  # type: ignore[attr-defined]
+
+
+def _apply_common(module: ModuleType, routing: Routing) -> None:
+    experts: Any = module.RoutedExperts
+    _number_built(experts, routing)
+    forward = experts.forward  # within its local map: all tensors are this rank's
+    give = _giving(routing)
+
+    @functools.wraps(forward)
+    def forward_given(self: Any, x: Any, scores: Any, chosen: Any, counts: Any) -> Any:
+        give(counts, getattr(self, LAYER, -1), chosen)
+        return forward(self, x, scores, chosen, counts)
+
+    experts.forward = forward_given
+
+
+def _number_built(experts: Any, routing: Routing) -> None:
+    """Numbers the layers of each model as it is built."""
+    from torchtitan.protocols.model import BaseModel  # type: ignore[import-not-found,unused-ignore]
+
+    build = BaseModel.Config.build
+
+    @functools.wraps(build)
+    def build_numbered(self: Any, **options: Any) -> Any:
+        model = build(self, **options)
+        for name, layer in model.named_modules():
+            if isinstance(layer, experts):
+                announce(routing)
+                number = re.search(r"layers\.(\d+)\.", name + ".")
+                setattr(layer, LAYER, int(number[1]) if number else 0)
+        return model
+
+    BaseModel.Config.build = build_numbered
+
+
+def _giving(routing: Routing) -> Callable[[Any, int, Any], None]:
+    """Writes the tokens of each expert, by layer and choices [tokens, top_k]; an operator where it is compiled."""
+    import torch
+
+    def give(counts: Any, layer: int, chosen: Any) -> None:
+        if layer < 0:
+            raise PhantoraError(UNNUMBERED)
+        top_k = chosen.shape[-1]
+        write(counts, routing.counts(layer, counts.numel(), chosen.numel() // top_k, top_k))
+
+    operator: Any = torch.library.custom_op("phantora::tokens_per_expert", mutates_args=("counts",))(
+        _with_schema(give)
+    )
+
+    def give_anywhere(counts: Any, layer: int, chosen: Any) -> None:
+        (operator if torch.compiler.is_compiling() else give)(counts, layer, chosen)
+
+    return give_anywhere
+
+
+def _with_schema(give: Callable[[Any, int, Any], None]) -> Callable[..., None]:
+    """`give` with the types that torch reads an operator's schema from."""
+    import torch
+
+    def tokens_per_expert(counts: torch.Tensor, layer: int, chosen: torch.Tensor) -> None:
+        give(counts, layer, chosen)
+
+    tokens_per_expert.__annotations__ = {
+        "counts": torch.Tensor, "layer": int, "chosen": torch.Tensor, "return": None,
+    }  # fmt: skip
+    return tokens_per_expert
 
 
 def _refuse_async_tp(module: Any, _: Routing) -> None:
@@ -89,7 +159,30 @@ def _refuse_async_tp(module: Any, _: Routing) -> None:
     module.maybe_enable_async_tp = enable_refused
 
 
+def _refuse_async_tp_compiled(module: Any, _: Routing) -> None:
+    """The same of 0.3, whose option does register the groups."""
+    enable = getattr(module, "_maybe_enable_async_tp", None)
+    if enable is None:
+        return
+
+    @functools.wraps(enable)
+    def enable_refused(compile_config: Any, *rest: Any) -> Any:
+        if compile_config.enable_async_tensor_parallel:
+            raise PhantoraError(
+                "compile.enable_async_tensor_parallel needs symmetric memory, which is not simulated; leave it out for "
+                "plain tensor parallelism"
+            )
+        return enable(compile_config, *rest)
+
+    module._maybe_enable_async_tp = enable_refused
+
+
 SHIM = Shim("torchtitan", ("0.2.2",), "torchtitan.models.moe.moe", "MoE.__init__", _apply)
+COMMON = Shim("torchtitan", ("0.3",), "torchtitan.models.common.moe", "MoE.__init__", _apply_common)
 ASYNC_TP = Shim(
     "torchtitan", (), "torchtitan.distributed.tensor_parallel", "maybe_enable_async_tp", _refuse_async_tp, routes=False
 )
+ASYNC_TP_COMPILED = Shim(
+    "torchtitan", (), "torchtitan.distributed.compile", "_maybe_enable_async_tp", _refuse_async_tp_compiled,
+    routes=False,
+)  # fmt: skip

@@ -12,6 +12,7 @@ import importlib
 import re
 from collections.abc import Callable
 from contextvars import ContextVar
+from inspect import signature
 from types import ModuleType
 from typing import Any
 
@@ -29,8 +30,10 @@ _counts: ContextVar[Counts] = ContextVar("tokens per expert of the layer that ru
 
 def _apply(modeling: ModuleType, routing: Routing) -> None:
     moe: Any = importlib.import_module("transformers.integrations.moe")
-    _number_layers(modeling.PreTrainedModel)
     grouped, linear, choose = moe.grouped_mm_experts_forward, moe._grouped_linear, moe.ExpertsInterface.get_interface
+    if tuple(signature(linear).parameters)[:3] != ("input", "weight", "offs"):  # before 5.1: offs comes behind the bias
+        raise AttributeError("offs")
+    _number_layers(modeling.PreTrainedModel)
 
     @functools.wraps(grouped)
     def grouped_counted(self: Any, hidden_states: Any, top_k_index: Any, *rest: Any) -> Any:
@@ -93,4 +96,4 @@ def _guard(modeling: ModuleType, refuse: Callable[..., None]) -> None:
     _when_complete(modeling.PreTrainedModel, look)
 
 
-SHIM = Shim("transformers", ("5.23",), "transformers.modeling_utils", _guard, _apply)
+SHIM = Shim("transformers", ("5", "5.23"), "transformers.modeling_utils", _guard, _apply)

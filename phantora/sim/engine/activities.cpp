@@ -4,7 +4,7 @@
 namespace phe {
 
 void Communication::open(const std::shared_ptr<Operation> &o) {
-  if (o->open >= 0) return;
+  if (o->open >= 0 || o->aborted) return;
   o->open = static_cast<int32_t>(open_operations_.size());
   open_operations_.push_back(o);
 }
@@ -12,6 +12,7 @@ void Communication::open(const std::shared_ptr<Operation> &o) {
 void Communication::arrive(Launch &launch, int64_t time) {
   launch.arrival = time;
   launch.least_end = time + 1;
+  if (launch.aborted) return end_aborted(launch, time);
   for (auto &c : launch.collectives) {
     ++c->arrived;
     c->latest = std::max(c->latest, time);
@@ -33,7 +34,7 @@ void Communication::settle(Operation &o) {
 }
 
 void Communication::settle(Collective &c) {
-  if (c.begun || c.held || c.arrived < static_cast<int>(c.members.size()) || c.price < 0 || !prices_[c.price].known) return;
+  if (c.begun || c.aborted || c.held || c.arrived < static_cast<int>(c.members.size()) || c.price < 0 || !prices_[c.price].known) return;
   Activity activity;
   for (Member &m : c.members) activity.launches.push_back(std::move(m.launch));  // breaks the cycle of owners
   int64_t arrival = c.latest, time = std::max(c.latest, c.begin);
@@ -42,7 +43,7 @@ void Communication::settle(Collective &c) {
 }
 
 void Communication::settle(Transfer &t) {
-  if (t.begun || !t.send.launch || !t.recv.launch || t.send.launch->arrival < 0 || t.recv.launch->arrival < 0) return;
+  if (t.begun || t.aborted || !t.send.launch || !t.recv.launch || t.send.launch->arrival < 0 || t.recv.launch->arrival < 0) return;
   if (t.price < 0 || !prices_[t.price].known) return;
   int64_t time = std::max(t.send.launch->arrival, t.recv.launch->arrival);
   Activity activity;
@@ -60,6 +61,18 @@ int32_t Communication::fresh_tag() {
   return tag;
 }
 
+// It is no longer among those that may begin.
+void Communication::unlist(Operation &o) {
+  if (o.open < 0) return;
+  std::shared_ptr<Operation> last = std::move(open_operations_.back());
+  open_operations_.pop_back();
+  if (last.get() != &o) {
+    last->open = o.open;
+    open_operations_[static_cast<size_t>(last->open)].swap(last);
+  }
+  o.open = -1;
+}
+
 // All members are there since `arrival`; the work begins at `time`, its flows after the latency.
 void Communication::begin(Operation &o, Activity activity, int64_t arrival, int64_t time) {
   progress_.moved = true;
@@ -69,12 +82,8 @@ void Communication::begin(Operation &o, Activity activity, int64_t arrival, int6
   activity.price = o.price;
   activity.since = time;
   const Price &price = prices_[o.price];
-  std::shared_ptr<Operation> last = std::move(open_operations_.back());
-  open_operations_.pop_back();
-  if (last.get() != &o) {
-    last->open = o.open;
-    open_operations_[static_cast<size_t>(last->open)].swap(last);
-  }
+  std::shared_ptr<Operation> kept = open_operations_[static_cast<size_t>(o.open)];
+  unlist(o);
   int32_t tag = fresh_tag();
   for (auto &l : activity.launches) {
     l->ready = std::max(l->ready, arrival);

@@ -80,4 +80,5 @@ int phe_release_sleepers(void *engine, const int32_t *ranks, int count) { return
 int phe_give_room(void *engine) { return of(engine).give_room(); }
 int phe_state_of_rank(void *engine, int rank) { return of(engine).state_of(rank); }
 void phe_rank_died(void *engine, int rank, int status) { of(engine).rank_died(rank, status); }
+void phe_keep_open(void *engine, int open) { of(engine).keep_open(open != 0); }
 void phe_get_status(void *engine, phe_status *out) { *out = of(engine).status(); }

@@ -44,7 +44,7 @@ void Communication::join_collective(Rank &rank, const ph_record &r, std::string 
   bool behind = !launch->collectives.empty() && launch->collectives.back()->comm == number && !launch->collectives.back()->begun;
   c->held = c->held || behind;
   launch->collectives.push_back(c);
-  if (c->joined < comm->members) return;
+  if (c->aborted || c->joined < comm->members) return;
   if (r.collective.ticket) deliver(*comm, *c);
   price(c, r.collective);
 }

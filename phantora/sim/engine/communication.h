@@ -17,6 +17,8 @@ class Communication {
   // ---- communicators.cpp
   void create(Rank &rank, const ph_record &r, const std::string &label);
   void destroy(const Rank &rank, uint32_t id) { local_[static_cast<size_t>(rank.index)].erase(id); }
+  // The process of `rank` has gone, and its communicators with it.
+  void leave(Rank &rank, int64_t time);
   const Communicator &communicator(int32_t number) const { return *communicators_[static_cast<size_t>(number)]; }
   // The communicator that `rank` calls `id`, nullptr if there is none.
   const Communicator *find(const Rank &rank, uint32_t id) const;
@@ -30,6 +32,10 @@ class Communication {
   void join_transfer(Rank &rank, const ph_record &r, std::string data, const std::shared_ptr<Launch> &launch);
   // Prices the transfers whose sides are both known; not those of a group that is still being said.
   void price_transfers(const std::vector<std::shared_ptr<Launch>> &groups);
+
+  // ---- abort.cpp
+  // What `rank` waits for in its communicator `id` ends at `time`; its peers wait on.
+  void abort(Rank &rank, uint32_t id, int64_t time);
 
   // ---- activities.cpp: it happens
   // The stream has reached the kernel.
@@ -65,6 +71,11 @@ class Communication {
   void settle(Collective &c);
   void settle(Transfer &t);
   void begin(Operation &o, Activity activity, int64_t arrival, int64_t time);
+  void unlist(Operation &o);
+  void give_up(Rank &rank, Launch &l, int64_t time);
+  void give_up(Rank &rank, Collective &c);
+  void give_up(Rank &rank, Transfer &t);
+  void end_aborted(Launch &l, int64_t time);
   int32_t fresh_tag();
   void finish(int32_t tag, int64_t time);
   void finish_part(Launch &l, const Launch &last, int64_t arrival, int64_t end);

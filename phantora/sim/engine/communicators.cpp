@@ -22,7 +22,8 @@ void Communication::create(Rank &rank, const ph_record &r, const std::string &la
   if (c.ranks[call.rank] >= 0)
     return failure_.set("ranks " + std::to_string(c.ranks[call.rank]) + " and " + who + " are the same member of a communicator");
   c.ranks[call.rank] = rank.index;
-  c.local[call.rank] = r.id;
+  rank.communicators = std::max(rank.communicators, rank.first_communicator + r.id);
+  c.local[call.rank] = rank.first_communicator + r.id;
   local_[static_cast<size_t>(rank.index)][r.id] = it->second;
   c.waiting_rows.emplace_back(rank.index, r.time);
   if (++c.created < c.members) return;

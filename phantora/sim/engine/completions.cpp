@@ -62,6 +62,8 @@ void Completions::write(const Device &device, const Stream &s, const Item &item,
     r.seq = l.seq;
     r.comm = l.comm;  // until it is taken
   }
+  if (item.correlation && (item.shares() || item.type == Item::COMM))
+    device.rank().activities.push_back({r.kind, r.sub, r.flags, 0, item.correlation, s.id, r.name, r.start, r.end, r.launch, r.bytes});
   rows_.device(r);
 }
 

@@ -35,6 +35,7 @@ void Engine::advance() {
 }
 
 bool Engine::all_done() {
+  if (open_) return false;
   for (const Rank &rank : stage_.ranks())
     if (!rank.exited || (ingest_.behind(rank) && !rank.died)) return false;
   return true;
@@ -50,6 +51,12 @@ int Engine::run(int timeout_us) {
   if (!failure_.none()) return PHE_ERROR;
   int reason = any || progress_.moved ? PHE_MOVED : PHE_IDLE;
   if (prices_.wanted()) reason |= PHE_PRICES;
+  if (reason == PHE_IDLE && ingest_.takes_over()) {
+    int64_t least = frontier();
+    ingest_.begin_round(least == NEVER ? 0 : least);
+    progress_.news = true;
+    return PHE_MOVED;
+  }
   if (rows_.waiting() >= ROWS_WANTED) reason |= PHE_ROWS;
   if (reason == PHE_IDLE && all_done()) reason |= PHE_DONE;
   if (reason != PHE_IDLE || timeout_us <= 0) return reason;

@@ -37,6 +37,8 @@ class Engine {
   bool release_sleepers(const int32_t *sleepers, int count);
   bool give_room() { return waits_.give_room(); }
   void rank_died(int rank, int status);
+  // More processes may come when all have gone.
+  void keep_open(bool open) { open_ = open; }
 
   // ---- what it knows
   Texts &texts() { return texts_; }
@@ -74,6 +76,7 @@ class Engine {
   Sweep sweep_;
   std::string diagnosis_;
   int64_t releases_ = 0;
+  bool open_ = false;
 };
 
 }  // namespace phe

@@ -16,11 +16,25 @@ bool polls(const ph_record &r) {
   return (r.flags & PH_F_HELPER) && (r.kind == PH_STREAM_QUERY || r.kind == PH_EVENT_QUERY || r.kind == PH_EVENT_TIME);
 }
 
+// The text of `key` in a flat JSON object of ours, empty if it is not there.
+std::string field(const std::string &json, const std::string &key) {
+  size_t at = json.find("\"" + key + "\":\"");
+  if (at == std::string::npos) return {};
+  at += key.size() + 4;
+  return json.substr(at, json.find('"', at) - at);
+}
+
+// As the log names it (trace/writer.py): a library call's JSON description by its name.
+std::string shown(const std::string &name) {
+  std::string library = name.empty() || name[0] != '{' ? "" : field(name, "lib");
+  if (library.empty()) return name;
+  std::string own = field(name, "name"), call = field(name, "call");
+  return !own.empty() ? own : library + "::" + (call.empty() ? "kernel" : call);
+}
+
 }  // namespace
 
 // ------------------------------------------------------------------ ranks and names
-void Ingest::rank_start(Rank &rank, const ph_record &) { rank.started = true; }
-
 void Ingest::rank_exit(Rank &rank, const ph_record &r) {
   launches_.cut(rank);
   rank.exited = true;
@@ -79,6 +93,21 @@ void Ingest::memory(Rank &rank, const ph_record &r) {
   rows_.host(row);
 }
 
+// ------------------------------------------------------------------ a profiler in the rank
+void Ingest::correlate(Rank &rank, const ph_record &r) { rank.correlation = r.id; }
+
+void Ingest::profile(Rank &rank, const ph_record &r) {
+  auto &all = rank.activities;
+  size_t count = std::min(all.size(), PH_REPLY_BYTES / sizeof(ph_activity));
+  waits_.reply(rank, r, 0, r.time, static_cast<int64_t>(count), reinterpret_cast<const char *>(all.data()), count * sizeof(ph_activity));
+  all.erase(all.begin(), all.begin() + static_cast<long>(count));
+}
+
+void Ingest::profile_name(Rank &rank, const ph_record &r) {
+  std::string name = shown(texts_.text(PHE_NAMES, static_cast<int32_t>(r.id)));
+  waits_.reply(rank, r, 0, r.time, static_cast<int64_t>(name.size()), name.data(), std::min<size_t>(name.size(), PH_REPLY_BYTES));
+}
+
 void Ingest::unsupported(Rank &rank, const ph_record &r) {
   ph_row row = RowLog::row(PH_ROW_ANNOTATION, rank.index, r.time, r.time);
   int32_t name = global(speaker(rank).names, r.id);
@@ -108,6 +137,7 @@ Item Ingest::item_of(Rank &rank, const ph_record &r, Item::Type type) {
   item.flags = r.flags;
   item.launch = r.time;
   item.id = rank.fresh_id();
+  item.correlation = rank.correlation;
   if (r.flags & PH_F_GRAPH) item.link = rank.graph_row;
   return item;
 }
@@ -227,6 +257,7 @@ void Ingest::room(Rank &rank, const ph_record &r) { waits_.request_room(rank, r)
 // ------------------------------------------------------------------ communication
 void Ingest::comm_create(Rank &rank, const ph_record &r) { communication_.create(rank, r, speaker(rank).blob); }
 void Ingest::comm_destroy(Rank &rank, const ph_record &r) { communication_.destroy(rank, r.id); }
+void Ingest::comm_abort(Rank &rank, const ph_record &r) { communication_.abort(rank, r.id, r.time); }
 void Ingest::exchange(Rank &rank, const ph_record &r) { payloads_.exchange(rank, r, std::move(speaker(rank).blob)); }
 
 void Ingest::payload(Rank &rank, const ph_record &r) {

@@ -29,6 +29,8 @@ Ingest::Ingest(Stage &stage, Devices &devices, Texts &texts, CallNames &names, L
       {PH_EVENT_SYNC, &Ingest::event_request},    {PH_EVENT_QUERY, &Ingest::event_request},
       {PH_EVENT_TIME, &Ingest::event_request},    {PH_ROOM, &Ingest::room},
       {PH_COMM_CREATE, &Ingest::comm_create},     {PH_COMM_DESTROY, &Ingest::comm_destroy},
+      {PH_COMM_ABORT, &Ingest::comm_abort},       {PH_CORRELATE, &Ingest::correlate},
+      {PH_PROFILE, &Ingest::profile},             {PH_PROFILE_NAME, &Ingest::profile_name},
       {PH_EXCHANGE, &Ingest::exchange},           {PH_GROUP_BEGIN, &Ingest::group_begin},
       {PH_COLLECTIVE, &Ingest::communicate},      {PH_SEND, &Ingest::communicate},
       {PH_RECV, &Ingest::communicate},            {PH_PAYLOAD, &Ingest::payload},
@@ -39,7 +41,6 @@ Ingest::Ingest(Stage &stage, Devices &devices, Texts &texts, CallNames &names, L
 }
 
 bool Ingest::consume(Rank &rank) {
-  if (rank.exited && rank.died) return false;
   Speaker &from = speaker(rank);
   int64_t clock = load(&rank.control->clock);
   uint64_t head = load(&rank.control->head);
@@ -47,7 +48,7 @@ bool Ingest::consume(Rank &rank) {
     for (auto &device : rank.devices) device->touch();
   };
   if (head == from.tail) {
-    if (rank.started && clock > rank.host) {
+    if (rank.started && !rank.died && clock > rank.host) {
       rank.host = clock;
       progress_.news = true;
       touch();
@@ -61,11 +62,12 @@ bool Ingest::consume(Rank &rank) {
     ph_record record = rank.ring[from.tail & (PH_RING_RECORDS - 1)];
     if (stage_.player(rank) && !play(rank, record)) break;
     moved = moved || !(record.flags & PH_F_HELPER);
-    if (record.kind != PH_MOVED) take(rank, record);
+    bool lost = rank.died && record.kind != PH_RANK_START;  // of a process that was ended for another's sake
+    if (record.kind != PH_MOVED && !lost) take(rank, record);
   }
   if (from.tail == begin) return false;
   hand_back(rank);
-  if (end == head && clock > rank.host) rank.host = clock;
+  if (end == head && clock > rank.host && !rank.exited) rank.host = clock;
   touch();
   return moved;
 }

@@ -13,6 +13,10 @@ class Ingest {
   bool consume(Rank &rank);
   // Has it said more?
   bool behind(const Rank &rank) const { return speaker(rank).tail != load(&rank.control->head); }
+  // Does a process wait to become a rank that another one was?
+  bool takes_over() const { return !joiners_.empty(); }
+  // It does so at `time`, and the other places whose processes have gone are free for new ones from then on.
+  void begin_round(int64_t time);
   // Launches of several records that are still being said, by rank.
   const std::vector<std::shared_ptr<Launch>> &groups() const { return groups_; }
   int64_t records() const { return records_; }
@@ -38,6 +42,8 @@ class Ingest {
   Item item_of(Rank &rank, const ph_record &r, Item::Type type);
   std::vector<Dep> all_of_stream(const Rank &rank, Stream &s);
 
+  void vacate(Rank &rank, int64_t time);
+
   void ignore(Rank &, const ph_record &) {}
   void rank_start(Rank &rank, const ph_record &r);
   void rank_exit(Rank &rank, const ph_record &r);
@@ -62,12 +68,16 @@ class Ingest {
   void room(Rank &rank, const ph_record &r);
   void comm_create(Rank &rank, const ph_record &r);
   void comm_destroy(Rank &rank, const ph_record &r);
+  void comm_abort(Rank &rank, const ph_record &r);
   void exchange(Rank &rank, const ph_record &r);
   void group_begin(Rank &rank, const ph_record &r);
   void communicate(Rank &rank, const ph_record &r);
   void payload(Rank &rank, const ph_record &r);
   void memory(Rank &rank, const ph_record &r);
   void unsupported(Rank &rank, const ph_record &r);
+  void correlate(Rank &rank, const ph_record &r);
+  void profile(Rank &rank, const ph_record &r);
+  void profile_name(Rank &rank, const ph_record &r);
 
   Stage &stage_;
   Devices &devices_;
@@ -84,6 +94,7 @@ class Ingest {
   Handler handlers_[PH_COUNT_PH_KIND];
   std::vector<Speaker> speakers_;                // by rank
   std::vector<std::shared_ptr<Launch>> groups_;  // by rank
+  std::vector<std::pair<Rank *, ph_record>> joiners_;
   int64_t records_ = 0, device_peak_ = 0;
 };
 

@@ -21,6 +21,8 @@ class Launches {
   void copy(Stream &s, phe_price_kind kind, uint32_t sub, uint64_t bytes);
   // A wait cuts operators: what they have launched so far is priced by itself.
   void cut(Rank &rank);
+  // The process of `rank` has gone.
+  void forget(const Rank &rank) { open_[static_cast<size_t>(rank.index)].clear(); }
   // The price is known: tells the kernels that await it.
   void priced(Price &price);
 

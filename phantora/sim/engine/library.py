@@ -182,6 +182,10 @@ class Engine:
     def rank_died(self, rank: int, status: int) -> None:
         self._lib.phe_rank_died(self._handle, rank, status)
 
+    def keep_open(self, open: bool) -> None:
+        """Whether more processes may come when all have gone: then the run is not done."""
+        self._lib.phe_keep_open(self._handle, int(open))
+
     def status(self) -> Status:
         status = Status()
         self._lib.phe_get_status(self._handle, ctypes.byref(status))

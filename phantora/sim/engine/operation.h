@@ -23,6 +23,7 @@ struct Operation {
   int32_t comm = -1, price = -1;
   int64_t seq = 0;       // of a collective in its communicator, of a transfer among those of its way
   bool begun = false;    // all members are there and it has a price
+  bool aborted = false;  // a member has given it up: it never begins
   int32_t open = -1;     // place among the open operations
   // What a sweep knows of it:
   uint64_t sweep = 0;    // the last that saw it
@@ -63,6 +64,7 @@ struct Launch {  // one communication kernel on one rank
   int waiting = 0;       // parts that have no end yet
   int sends = 0, recvs = 0;
   bool p2p = false;
+  bool aborted = false;  // what had not begun of it never does
   int64_t bytes = 0, peer = -1;  // peer: rank in the communicator, -1: several
   int32_t name = -1, price = -1;
   uint8_t sub = 0;

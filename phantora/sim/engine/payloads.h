@@ -18,6 +18,8 @@ class Payloads {
   void ask(Rank &rank, const ph_record &r);
   // It will not.
   void forget(const Rank &rank, uint64_t ticket);
+  // The process of `rank` has gone.
+  void forget(const Rank &rank) { box(rank) = {}; }
   // All members of an exchange get all bytes when the last of them has come.
   void exchange(Rank &rank, const ph_record &r, std::string data);
 

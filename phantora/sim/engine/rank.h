@@ -52,6 +52,10 @@ struct Rank {
   std::vector<std::unique_ptr<Stream>> retired;  // destroyed; work in them goes on
   std::unordered_map<uint32_t, Event> events;
   std::vector<Request> requests;
+  uint32_t communicators = 0;        // so far, by all processes that were this rank
+  uint32_t first_communicator = 0;   // of them, by processes before this one
+  uint32_t correlation = 0;         // of the launches that come now
+  std::vector<ph_activity> activities;  // that a profiler has not taken yet
   int64_t graph_row = -1;  // of the graph launch whose nodes come now
   Device *communicating = nullptr;  // its GPU on which communication arrived last
   std::vector<int32_t> scopes;      // of the links that it can put traffic on
@@ -60,7 +64,7 @@ struct Rank {
   int64_t next_id() const { return next_id_ + 1; }
   // The host adds nothing to its GPUs up to there.
   int64_t host_limit() const {
-    if (!started) return exited ? NEVER : 0;
+    if (!started) return exited ? NEVER : host;
     int64_t limit = NEVER;
     if (exited || asleep) return limit;
     bool blocked = false;

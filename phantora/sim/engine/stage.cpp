@@ -17,7 +17,7 @@ void Stage::record() { recorders_.resize(ranks_.size()); }
 void Stage::play(double scale) { players_.assign(ranks_.size(), Player(scale)); }
 
 void Stage::answered(Rank &rank, const ph_record &r, int64_t clock) {
-  if (!asks(r) || r.kind == PH_PAYLOAD) return;
+  if (!asks(r) || r.kind == PH_PAYLOAD || of_profiler(r)) return;
   ++rank.answered;
   if (Recorder *to = recorder(rank)) to->answered(r, clock);
   if (Player *p = player(rank)) p->answered(clock);

@@ -181,7 +181,7 @@ void Sweep::know(const std::shared_ptr<Operation> &o, int64_t time) {
 }
 
 void Sweep::reached_by(const Rank &rank, const std::shared_ptr<Operation> &o, int64_t time) {
-  if (o->begun) return;
+  if (o->begun || o->aborted) return;
   if (o->sweep != number_) return know(o, time);
   auto &missed = state(rank).missed;
   auto it = std::find(missed.begin(), missed.end(), o.get());

@@ -1,9 +1,11 @@
-// libcupti: the profiling interface, so that torch.profiler runs. Calls succeed and no activity is
-// delivered: the timeline of a run is the simulator's own log, in virtual time.
+// libcupti: the activity interface, by which torch.profiler gets kernels, copies and runtime calls (activity.c), in virtual
+// time. Callbacks and counters are accepted and never called.
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include "abi/export.h"
 #include "abi/cuda_abi.h"
+#include "cuda/cupti/activity.h"
 #include "rank/rank.h"
 
 enum { CUPTI_SUCCESS = 0, CUPTI_INVALID_PARAMETER = 1, CUPTI_MAX_LIMIT_REACHED = 12, CUPTI_QUEUE_EMPTY = 18 };
@@ -40,8 +42,7 @@ PH_EXPORT CUptiResult cuptiGetResultString(CUptiResult code, const char **text) 
 
 // Subscribing, enabling and flushing: accepted.
 #define ACCEPTED(X)                                                                                     \
-  X(cuptiActivityEnable, (int kind)) X(cuptiActivityDisable, (int kind))                                \
-  X(cuptiActivityFlushAll, (uint32_t flag)) X(cuptiActivityFlushPeriod, (uint32_t ms))                  \
+  X(cuptiActivityFlushPeriod, (uint32_t ms))                                                            \
   X(cuptiActivityEnableLatencyTimestamps, (uint8_t on))                                                 \
   X(cuptiActivityEnableLaunchAttributes, (uint8_t on)) X(cuptiActivityEnableDeviceGraph, (uint8_t on))  \
   X(cuptiActivityEnableHWTrace, (uint8_t on)) X(cuptiActivityEnableAllSyncRecords, (uint8_t on))        \
@@ -67,19 +68,26 @@ static CUptiResult subscribe(void **subscriber, void *callback) {
 }
 CALL(cuptiSubscribe, (void **subscriber, void *callback, void *data),
      ((void)data, subscribe(subscriber, callback)))
-CALL(cuptiActivityRegisterCallbacks, (void *request, void *complete),
-     request &&complete ? CUPTI_SUCCESS : CUPTI_INVALID_PARAMETER)
+CALL(cuptiActivityEnable, (int kind), (cupti_enable(kind, true), CUPTI_SUCCESS))
+CALL(cuptiActivityDisable, (int kind), (cupti_enable(kind, false), CUPTI_SUCCESS))
+CALL(cuptiActivityFlushAll, (uint32_t flag), ((void)flag, cupti_flush(), CUPTI_SUCCESS))
+CALL(cuptiActivityRegisterCallbacks, (cupti_request *request, cupti_complete *complete),
+     request &&complete ? (cupti_callbacks(request, complete), CUPTI_SUCCESS) : CUPTI_INVALID_PARAMETER)
 CALL(cuptiActivityRegisterTimestampCallback, (void *callback),
      callback ? CUPTI_SUCCESS : CUPTI_INVALID_PARAMETER)
-CALL(cuptiActivityGetNextRecord, (uint8_t *buffer, size_t bytes, void **record),
-     ((void)bytes, buffer &&record ? CUPTI_MAX_LIMIT_REACHED : CUPTI_INVALID_PARAMETER))
+static CUptiResult next_record(uint8_t *buffer, size_t bytes, cupti_record **record) {
+  if (!buffer || !record) return CUPTI_INVALID_PARAMETER;
+  *record = cupti_next(buffer, bytes, *record);
+  return *record ? CUPTI_SUCCESS : CUPTI_MAX_LIMIT_REACHED;
+}
+CALL(cuptiActivityGetNextRecord, (uint8_t *buffer, size_t bytes, cupti_record **record), next_record(buffer, bytes, record))
 CALL(cuptiActivityGetNumDroppedRecords, (void *context, uint32_t stream, size_t *dropped),
      ((void)context, (void)stream, GIVE(dropped, size_t, 0)))
 CALL(cuptiActivityGetAttribute, (int attribute, size_t *size, void *value),
      ((void)attribute, size &&value ? (memset(value, 0, *size), CUPTI_SUCCESS) : CUPTI_INVALID_PARAMETER))
 
 // External correlation ids: a stack per thread and kind, as the real library keeps.
-enum { KINDS = 8, DEPTH = 1024 };
+enum { KINDS = CUPTI_EXTERNAL_KINDS, DEPTH = 1024 };
 static __thread struct {
   uint64_t *ids;
   uint32_t used;
@@ -99,15 +107,41 @@ static CUptiResult pop(int kind, uint64_t *id) {
   if (id) *id = at < DEPTH ? correlations[kind].ids[at] : 0;
   return CUPTI_SUCCESS;
 }
+uint64_t cupti_external_id(int kind) {
+  uint32_t used = correlations[kind].used;
+  return used && used <= DEPTH ? correlations[kind].ids[used - 1] : 0;
+}
 CALL(cuptiActivityPushExternalCorrelationId, (int kind, uint64_t id), push(kind, id))
 CALL(cuptiActivityPopExternalCorrelationId, (int kind, uint64_t *id), pop(kind, id))
 
-static int64_t timestamp(void) {
-  const ph_header *header = ph_shared();
-  return (header ? header->epoch_ns : 0) + (ph_connected() ? ph_now() : 0);
+// Names of activities, fetched once and kept: records point to them.
+const char *cupti_name(int32_t name) {
+  enum { LONGEST = 4096 };
+  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+  static char **names;
+  static int32_t known;
+  if (name < 0) return "unknown";
+  pthread_mutex_lock(&lock);
+  if (name >= known) {
+    char **grown = realloc(names, (size_t)(name + 1) * sizeof *names);
+    if (!grown) abort();
+    memset(grown + known, 0, (size_t)(name + 1 - known) * sizeof *names);
+    names = grown;
+    known = name + 1;
+  }
+  if (!names[name]) {
+    char text[LONGEST];
+    size_t length = ph_activity_name(name, text, sizeof text - 1);
+    text[length] = 0;
+    if (!(names[name] = strdup(text))) abort();
+  }
+  const char *found = names[name];
+  pthread_mutex_unlock(&lock);
+  return found;
 }
+
 CALL(cuptiGetVersion, (uint32_t *version), GIVE(version, uint32_t, PH_CUPTI_VERSION))
-CALL(cuptiGetTimestamp, (uint64_t *time), GIVE(time, uint64_t, (uint64_t)timestamp()))
+CALL(cuptiGetTimestamp, (uint64_t *time), GIVE(time, uint64_t, (uint64_t)ph_unix_ns()))
 CALL(cuptiGetDeviceId, (void *context, uint32_t *device),
      ((void)context, GIVE(device, uint32_t, (uint32_t)ph_current_device())))
 CALL(cuptiGetContextId, (void *context, uint32_t *id), ((void)context, GIVE(id, uint32_t, 1)))

@@ -1,0 +1,81 @@
+// Processes that become a rank one after the other.
+//
+// All that have gone before a new one asks for a place make way together: a round begins. It begins when their work is done,
+// and until a place is taken again, or closed, its new process may still say something from that moment on.
+#include <errno.h>
+#include <signal.h>
+
+#include "ingest.h"
+
+namespace phe {
+
+void Ingest::rank_start(Rank &rank, const ph_record &r) {
+  if (r.slot == PH_NO_SLOT) {  // the first in this place
+    rank.started = true;
+    return;
+  }
+  if (rank.started && !rank.exited) {  // the one before went without a word
+    launches_.cut(rank);
+    rank.exited = true;
+    rank.requests.clear();
+  }
+  if (rank.exited) return joiners_.emplace_back(&rank, r), void();
+  rank.started = true;  // its place is free in this round
+  waits_.reply(rank, r, 0, rank.host, 0);
+}
+
+void Ingest::begin_round(int64_t time) {
+  for (const Rank &rank : stage_.ranks()) {
+    if (!rank.exited) continue;
+    time = std::max(time, rank.host);
+    for (const auto &device : rank.devices) time = std::max(time, device->now());
+  }
+  for (Rank &rank : stage_.ranks())  // of a recorded rank we know whether another process follows
+    if (rank.exited && (!stage_.player(rank) || behind(rank))) vacate(rank, time);
+  auto joiners = std::move(joiners_);
+  joiners_.clear();
+  for (auto &[rank, request] : joiners) {
+    if (rank->exited) vacate(*rank, time);
+    rank->started = true;
+    waits_.reply(*rank, request, 0, time, 0);
+  }
+}
+
+// What the process before left behind is gone, as with its CUDA context.
+void Ingest::vacate(Rank &rank, int64_t time) {
+  ph_control &control = *rank.control;
+  int32_t pid = load(&control.pid);
+  bool gone = pid < 0 || pid == load(&control.left) || (pid && kill(pid, 0) && errno == ESRCH);
+  if (gone && !stage_.player(rank))
+    __atomic_compare_exchange_n(&control.pid, &pid, 0, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+  communication_.leave(rank, time);
+  payloads_.forget(rank);
+  launches_.forget(rank);
+  groups_[static_cast<size_t>(rank.index)].reset();
+  Speaker &from = speaker(rank);
+  uint64_t tail = from.tail;
+  from = {};
+  from.tail = tail;
+  for (auto stream = rank.streams.begin(); stream != rank.streams.end();) {
+    if (stream->second->legacy) {
+      ++stream;
+      continue;
+    }
+    rank.retired.push_back(std::move(stream->second));
+    stream = rank.streams.erase(stream);
+  }
+  rank.events.clear();
+  rank.requests.clear();
+  rank.nap = {};
+  rank.graph_row = -1;
+  rank.correlation = 0;
+  rank.activities.clear();
+  rank.first_communicator = rank.communicators;
+  rank.started = rank.exited = rank.died = false;
+  rank.status = 0;
+  rank.host = time;
+  store(&control.floor, time);
+  for (auto &device : rank.devices) device->touch();
+}
+
+}  // namespace phe

@@ -1,0 +1,68 @@
+"""torch.profiler in a rank: its trace is the log's, in virtual time, and it costs the program nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.runs import SAMPLES, Run, records, trace
+
+SECOND = 10**9
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return trace(tmp_path_factory.mktemp("profiled"), "--cluster", "1x1xH100", str(SAMPLES / "profiled.py"))
+
+
+@pytest.fixture(scope="module")
+def events(run: Run) -> list[dict[str, Any]]:
+    """The complete events of the one trace file; `ts` and `dur` in whole ns."""
+    (path,) = (run.directory / "profile").glob("*.pt.trace.json")
+    text = json.loads(path.read_text())
+    base = int(text.get("baseTimeNanoseconds", 0))
+    found = [event for event in text["traceEvents"] if event.get("ph") == "X"]
+    for event in found:
+        event["start"] = base + round(event["ts"] * 1000)
+        event["end"] = event["start"] + round(event["dur"] * 1000)
+    return found
+
+
+def of(events: list[dict[str, Any]], category: str) -> list[dict[str, Any]]:
+    return [event for event in events if event.get("cat") == category]
+
+
+def test_kernels_are_those_of_the_log(run: Run, events: list[dict[str, Any]]) -> None:
+    """To the nanosecond. The wall clock at virtual time 0 is a whole second."""
+    shown = [(e["name"], e["args"]["stream"], e["start"] % SECOND, e["end"] % SECOND) for e in of(events, "kernel")]
+    logged = {
+        (row["stream"], row["start"] % SECOND, row["end"] % SECOND): row["name"]
+        for row in records(run.log, "kernel", "name", "stream", "start", "end")
+    }
+    assert len(shown) > 20
+    for name, *where in shown:
+        assert tuple(where) in logged, name
+    first = min(e["start"] for e in of(events, "kernel")) % SECOND
+    last = max(e["end"] for e in of(events, "kernel")) % SECOND
+    assert len(shown) == sum(first <= start and end <= last for _, start, end in logged)
+
+
+def test_launches_link_operators_and_kernels(events: list[dict[str, Any]]) -> None:
+    calls = {e["args"]["correlation"]: e for e in of(events, "cuda_runtime")}
+    operators = {e["args"]["External id"]: e for e in of(events, "cpu_op")}
+    for kernel in of(events, "kernel"):
+        call = calls[kernel["args"]["correlation"]]
+        assert call["start"] < kernel["start"]
+        operator = operators[kernel["args"]["External id"]]
+        assert operator["start"] <= call["start"] <= operator["end"]
+    assert {e["name"] for e in calls.values()} >= {"cudaLaunchKernel", "cudaDeviceSynchronize"}
+
+
+def test_a_profile_costs_no_time(run: Run) -> None:
+    report = run.report()
+    plain, profiled = report["step_ms"]["plain"], report["step_ms"]["profiled"]
+    assert profiled[1:] == pytest.approx([plain[-1]] * 3, rel=0.01)
+    assert 0 < report["kernels_ms"] <= sum(profiled[2:])
+    assert "Self CUDA" in run.out and "aten::addmm" in run.out
