@@ -1,10 +1,10 @@
-"""torch.profiler around a training step, as on a GPU: a schedule, a trace for TensorBoard or Perfetto, a table of operators.
+"""torch.profiler around a training step: a schedule, a trace for TensorBoard or Perfetto, a table of operators.
 
     phantora trace --cluster 1x1xH100 samples/profiled.py --output profile
     torchrun --nproc-per-node 1 samples/profiled.py                          # on a GPU
 
-The table is of the steps that were profiled. The last line is a JSON object: each step's time in ms before and while the
-profiler runs, and the GPU time of the profiled kernels in ms.
+The table is of the steps that were profiled. The last line is a JSON object: each step's time in ms before and while
+the profiler runs, and the GPU time of what was profiled in ms.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def main() -> None:
         profiled = times(step, 4, profiler.step)
     averages = profiler.key_averages()
     print(averages.table(sort_by="self_cuda_time_total", row_limit=10, max_name_column_width=60))
-    kernels = sum(row.self_device_time_total for row in averages if row.device_type.name == "CUDA") / 1e3
+    on_gpu = [row for row in averages if row.device_type.name == "CUDA" and not row.is_user_annotation]
+    kernels = sum(row.self_device_time_total for row in on_gpu) / 1e3
     rounded = {name: [round(value, 4) for value in found] for name, found in (("plain", plain), ("profiled", profiled))}
     print(json.dumps({"step_ms": rounded, "kernels_ms": kernels}))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -21,7 +21,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def events(run: Run) -> list[dict[str, Any]]:
     """The complete events of the one trace file; `ts` and `dur` in whole ns."""
     (path,) = (run.directory / "profile").glob("*.pt.trace.json")
-    text = json.loads(path.read_text())
+    text = json.loads(path.read_text(), parse_float=Decimal)
     base = int(text.get("baseTimeNanoseconds", 0))
     found = [event for event in text["traceEvents"] if event.get("ph") == "X"]
     for event in found:
