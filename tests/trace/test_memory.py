@@ -27,12 +27,15 @@ class Allocator:
         self.level += size * MB
         return self._row(at, "alloc", thread)
 
-    def free(self, at: int, block: int, size: int) -> None:
+    def free(self, at: int, block: int, size: int, thread: int = 0) -> None:
         self.level -= size * MB
-        self._row(at, "free", 0, link=block)
+        self._row(at, "free", thread, link=block)
 
-    def fail(self, at: int) -> None:
-        self._row(at, "oom", 0)
+    def fail(self, at: int, asked: int = 0) -> None:
+        self._row(at, "oom", 0, seq=asked * MB)
+
+    def tell(self, at: int, place: str, thread: int = 0) -> None:
+        self._row(at, place, thread)
 
     def _row(self, at: int, name: str, thread: int, **columns: int) -> int:
         value = {"value": self.level, "bytes": max(self.level, 600 * MB), "stream": thread}
@@ -102,3 +105,59 @@ def test_a_run_that_did_not_fit_begins_with_it(tmp_path: Path) -> None:
     lines = [line for line in out.getvalue().splitlines()[1:] if line.strip()]
     assert lines[0].startswith("Does not fit: allocations of rank 0 failed")
     assert any(line.startswith("What would help: ") for line in lines[:4])
+
+
+def test_where_the_largest_blocks_were_made(tmp_path: Path) -> None:
+    a = data_parallel()
+    a.mark("module: layers.0.mlp", 6000, 6100)
+    a.take(6010, 400)
+    a.take(6011, 300, thread=1)  # its place comes after that of the main thread's next block
+    a.tell(6012, "model.py:7")
+    a.take(6200, 250)
+    a.tell(6200, "train.py:30")
+    a.tell(6201, "autograd", thread=1)
+    a.mark("Optimizer.step#AdamW.step", 7000, 7100)
+    a.run.add(Kind.KERNEL, 0, 7050_000, 7060_000, "adamw", launch=7020_000)
+    (memory,) = a.details(tmp_path).memory
+    told = {block.bytes // MB: (block.site, block.module) for block in memory.largest}
+    assert told[400] == ("model.py:7", "layers.0.mlp")
+    assert told[300] == ("autograd", "layers.0.mlp") and told[250] == ("train.py:30", "")
+    assert memory.by_module["layers.0.mlp"] == 700 * MB
+
+
+def test_an_allocation_that_failed(tmp_path: Path) -> None:
+    a = data_parallel()
+    a.fail(9001, asked=900)
+    a.tell(9002, "train.py:12")
+    (memory,) = a.details(tmp_path).memory
+    assert memory.failed is not None
+    assert (memory.failed.bytes, memory.failed.site, memory.failed.time) == (900 * MB, "train.py:12", 9001_000)
+
+
+MS = 1000  # in us
+
+
+def test_when_a_watchdog_frees_is_chance(tmp_path: Path) -> None:
+    """A bucket of 100 is freed at 60 ms by a thread that makes no blocks: in reality between 10 and 110 ms."""
+    a = Allocator()
+    a.take(1, 50)
+    bucket = a.take(2, 100)
+    early = a.take(30 * MS, 30)  # 180: 80 if the bucket is gone already
+    a.free(40 * MS, early, 30)
+    a.free(60 * MS, bucket, 100, thread=9)
+    late = a.take(90 * MS, 120)  # 170: 270 if the bucket is still there
+    a.free(95 * MS, late, 120)
+    a.take(120 * MS, 110)  # 160: by now it is gone for certain
+    details = a.details(tmp_path)
+    (memory,) = details.memory
+    assert memory.peak_allocated == 180 * MB
+    assert (memory.lowest_peak, memory.highest_peak) == (170 * MB, 270 * MB)
+    fit = details.fit
+    assert fit is not None and fit.by_chance == 90 * MB
+    fit.left = 80 * MB
+    assert verdict(fit).startswith("Fits in some runs only: rank 0")
+
+
+def test_no_chance_without_a_watchdog(tmp_path: Path) -> None:
+    (memory,) = data_parallel().details(tmp_path).memory
+    assert memory.lowest_peak == memory.peak_allocated == memory.highest_peak
