@@ -12,7 +12,17 @@ from rich.table import Table
 from phantora.trace.analysis.communicators import collective_kind, ranges
 from phantora.trace.analysis.findings import memory_finding
 from phantora.trace.analysis.fit import remedy, verdict
-from phantora.trace.analysis.report import CAUSES, CriticalPath, Details, LinkReport, Report, StepTimes, Times, Work
+from phantora.trace.analysis.report import (
+    CAUSES,
+    CriticalPath,
+    Details,
+    LinkReport,
+    MemoryBlock,
+    Report,
+    StepTimes,
+    Times,
+    Work,
+)
 from phantora.trace.analysis.units import duration, percent, rate, short_name, size
 
 _MOST_RANKS = 16  # ranks shown one by one; more are only summed up
@@ -321,8 +331,7 @@ def _memory(details: Details, console: Console) -> None:
     table = _table("", "largest blocks at the peak", *where_made, "hold", "blocks", "bytes", left=2 + told)
     for block in fullest.largest[:_MOST_ROWS]:
         made = f"{block.operator.removeprefix('aten::')}({block.shape})" if block.operator else "outside of operators"
-        at = " in ".join(part for part in (block.site, block.module) if part) or "-"
-        place = [escape(at if len(at) <= 26 else f"…{at[-25:]}")] if told else []
+        place = [escape(_made_at(block, 26))] if told else []
         row = (escape(_cut(made, width)), *place, block.category, str(block.count), size(block.bytes))
         table.add_row(*row)
     if fullest.largest:
@@ -332,6 +341,14 @@ def _memory(details: Details, console: Console) -> None:
         for name, taken in list(fullest.by_module.items())[:_MOST_ROWS]:
             modules.add_row(escape(name or "outside of modules"), size(taken))
         console.print(modules)
+
+
+def _made_at(block: MemoryBlock, width: int) -> str:
+    """File and line, and as much of the module's end as there is room for."""
+    site = block.site if len(block.site) <= width else f"…{block.site[1 - width :]}"
+    room = width - len(site) - 1 if site else width
+    module = block.module if len(block.module) <= room else f"…{block.module[1 - room :]}" if room > 7 else ""
+    return " ".join(part for part in (site, module) if part) or "-"
 
 
 def _out_of_memory(details: Details, console: Console) -> None:
