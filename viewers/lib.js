@@ -128,9 +128,15 @@ async function handOver(target, origin, title = data.title || data.report.path) 
   const buffer = await answer.arrayBuffer();
   await ready;
   target.postMessage({ perfetto: { buffer, title, keepApiOpen: true } }, origin);
-  // The UI waits with this until the trace is there: the typical step, and a little around it.
+  // Then the typical step, and a little around it. The UI waits for its trace for 4 s, which a long one takes longer.
+  if (origin === location.origin) await drawn(target);
   const { start, end } = data.served.typical[data.served.run];
   target.postMessage({ perfetto: { timeStart: start * 1e-9, timeEnd: end * 1e-9, viewPercentage: 0.9 } }, origin);
+}
+
+// Until the UI in this frame shows tracks.
+async function drawn(target) {
+  for (let left = 600; left && !target.document.querySelector("[class*=pf-track__]"); left--) await new Promise((resolve) => setTimeout(resolve, 200));
 }
 
 // What makes the UI show the ranks' tracks, not their names alone.

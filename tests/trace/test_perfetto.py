@@ -231,3 +231,14 @@ def test_columns_of_bytes_are_what_single_messages_are() -> None:
     matrix = proto.rows(3, proto.message(4, proto.number(9, 1), *proto.numbers(11, values)))
     assert matrix[1].tobytes() == proto.blob(4, proto.number(9, 1), proto.number(11, 300))
     assert matrix[0].tobytes() == b"\x22\x05\x48\x01\x58\x81\x00"  # 1, padded to two bytes
+
+
+def test_without_arrows(tmp_path: Path) -> None:
+    """What the page opens: neither flows nor the marks that they begin and end at; the same slices."""
+    log = small_run().write(tmp_path / "run.arrow")
+    (plain,) = export(log, str(tmp_path / "plain.perfetto"), Selection(arrows=False))
+    (whole,) = export(log, str(tmp_path / "whole.perfetto"))
+    (few, flows), (many, _) = (ask(Path(path), SLICES, FLOWS) for path in (plain, whole))
+    marks = {"launch", "release"}
+    assert flows == [] and not {s[0] for s in few} & marks
+    assert sorted(map(str, few)) == sorted(str(s) for s in many if s[0] not in marks)

@@ -268,9 +268,6 @@ class _Writer:
         moved = time + self.side.shift
         return proto.rows(len(time), proto.message(_PACKET, *proto.numbers(_TIMESTAMP, moved), self.head, *event))
 
-    def _arrow(self, flow: npt.NDArray[np.uint64]) -> list[Piece]:
-        return proto.fixed(_FLOWS, flow) if self.selector.selection.arrows else []
-
     def _flow(self, rank: Array, row_id: Array) -> npt.NDArray[np.uint64]:
         """The flow of a row: unique in the trace, never 0, apart from the flows of sends."""
         own = rank.astype(np.int64) + self.side.ranks
@@ -329,7 +326,7 @@ class _Writer:
         """A mark on the host thread where the work was launched; the arrow to it begins there."""
         launched = np.isin(batch["kind"], [KIND_CODE[k] for k in LAUNCHED_KINDS]) & (batch["launch"] >= 0)
         rows = np.flatnonzero(launched)
-        if not len(rows):
+        if not len(rows) or not self.selector.selection.arrows:
             return
         rank = batch["rank"][rows]
         thread = self.plan.threads.find(rank, batch["link"][rows])
@@ -340,7 +337,7 @@ class _Writer:
             track,
             *self._category("launch"),
             *proto.numbers(_NAME, self.launch_name[batch["kind"][rows]]),
-            *self._arrow(self._flow(rank, batch["id"][rows])),
+            *proto.fixed(_FLOWS, self._flow(rank, batch["id"][rows])),
         )
 
     def _releases(self, batch: Batch, rows: Ints, track: Ints) -> None:
@@ -349,6 +346,7 @@ class _Writer:
         kind = batch["kind"][rows]
         waits = (kind == KIND_CODE["wait"]) | (kind == KIND_CODE["sync"])
         waits &= (batch["link"][rows] >= 0) & (batch["end"][rows] > batch["start"][rows])
+        waits &= self.selector.selection.arrows
         rows, track = rows[waits], track[waits]
         name = np.full(len(rows), self.release_name)
         self._event(
@@ -357,7 +355,7 @@ class _Writer:
             track,
             *self._category("release"),
             *proto.numbers(_NAME, name),
-            *self._arrow(self._flow(batch["rank"][rows], batch["link"][rows])),
+            *proto.fixed(_FLOWS, self._flow(batch["rank"][rows], batch["link"][rows])),
         )
 
     def _slices(

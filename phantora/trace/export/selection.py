@@ -23,7 +23,7 @@ class Selection:
     steps: frozenset[int] | None = None
     kinds: frozenset[str] | None = None
     arrows: bool = True
-    """From launches to kernels, records to waits, sends to receives."""
+    """From launches to kernels, records to waits, sends to receives, with the marks that they begin and end at."""
 
 
 def parse_numbers(text: str) -> frozenset[int]:
