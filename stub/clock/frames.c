@@ -48,7 +48,7 @@ static bool is_free(const char *file) {
 
 typedef struct ph_code {  // what is kept with a code object
   bool free;              // of charge
-  bool compares;          // an __eq__
+  bool covers;            // neither it nor what it calls is charged
   bool enters_autograd;
   size_t units;
   int64_t last;           // of ph_coldness
@@ -70,9 +70,11 @@ static ph_code *look_at(ph_pyobject *code) {
   if (!facts->free) {
     facts->units = (size_t)PyObject_Size(bytes) / UNIT_BYTES;
     if (facts->units > MAX_UNITS) facts->units = MAX_UNITS;
-    facts->compares = !strcmp(function, "__eq__");
     facts->enters_autograd = !strcmp(function, "_engine_run_backward") && ends_with(path, "torch/autograd/graph.py");
   }
+  // What is done to a module after its import is our work, not the script's.
+  bool ours = function && path && !strcmp(function, "uncharged") && ends_with(path, "/phantora/launch/importhook.py");
+  facts->covers = ours || (!facts->free && !strcmp(function, "__eq__"));
   if (file) Py_DecRef(file);
   if (name) Py_DecRef(name);
   if (bytes) Py_DecRef(bytes);
@@ -87,7 +89,7 @@ static void charge(ph_code *code) {
   if (code->enters_autograd) ph_charge(PH_API_BACKWARD_CALL);
 }
 
-static _Thread_local int comparing;
+static _Thread_local int covered;
 
 static ph_pyobject *counted(void *thread, void *frame, int exception) {
   ph_code *facts = NULL;
@@ -97,12 +99,12 @@ static ph_pyobject *counted(void *thread, void *frame, int exception) {
     if (get_extra(code, extra_index, &extra)) PyErr_Clear();
     facts = extra ? extra : look_at(code);
     if (frame_code) Py_DecRef(code);
-    if (facts && !facts->compares && !comparing) charge(facts);
+    if (facts && !facts->covers && !covered) charge(facts);
   }
-  if (!facts || !facts->compares) return evaluate(thread, frame, exception);
-  comparing++;
+  if (!facts || !facts->covers) return evaluate(thread, frame, exception);
+  covered++;
   ph_pyobject *result = evaluate(thread, frame, exception);
-  comparing--;
+  covered--;
   return result;
 }
 

@@ -79,3 +79,23 @@ def test_the_probe_runs_under_the_stubs(tmp_path: Path) -> None:
     rows = {line["name"]: line for line in lines if "ns" in line}
     assert all(min(row["ns"]) > 0 and len(row["ns"]) == 3 for row in rows.values())
     assert rows["4 blocks FSDP2 step"]["kind"] == "step" and "machine" in lines[0]
+
+
+UNCHARGED = """
+import time
+from phantora.launch.importhook import uncharged
+def one(i): return i + 1
+def work(_): sum(one(i) for i in range(2000))
+uncharged(work, time); work(time)  # both are warm
+clocks = [time.perf_counter_ns()]
+uncharged(work, time); clocks.append(time.perf_counter_ns())
+work(time); clocks.append(time.perf_counter_ns())
+print("clocks", clocks[1] - clocks[0], clocks[2] - clocks[1])
+"""
+
+
+def test_what_is_done_to_a_module_after_its_import_moves_no_clock(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(UNCHARGED)
+    line = next(line for line in trace(tmp_path, "script.py").out.splitlines() if "clocks" in line)
+    ours, theirs = map(int, line.split()[-2:])
+    assert ours < 200 and theirs > 2000  # ns
