@@ -25,7 +25,8 @@ import torch.nn.functional as F
 
 from phantora.cost.parse import parse_signature, write_signature
 from phantora.profile import forms
-from phantora.profile.rebuild import Arena, Unbuildable, rebuild
+from phantora.profile.arena import Arena, Unbuildable
+from phantora.profile.rebuild import rebuild
 from phantora.profile.sweep import sweep
 
 PORT = 29533

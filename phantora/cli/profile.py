@@ -172,5 +172,6 @@ def _wanted(source: Path | None) -> list[Wanted]:
     if source.suffix == ".arrow":
         from phantora.trace.reader import open_log
 
-        return [wanted_from(table, str(source)) for table in open_log(str(source)).operators()]
+        entries = (wanted_from(table, str(source)) for table in open_log(str(source)).operators())
+        return [entry for entry in entries if not entry.tuning]
     return read_wanted(source)

@@ -157,12 +157,13 @@ class Request:
         print_report(report, summary=self.options["summary"] and not self.plan.quiet, as_json=self.options["as_json"])
 
     def _write_missing(self, simulation: Simulation) -> None:
-        from phantora.cost.wanted import write_wanted
+        from phantora.cost.wanted import with_kernel, write_wanted
 
         path: Path | None = self.options["missing"]
         if path is None or simulation.simulator is None:
             return
-        guessed = [entry for entry in simulation.simulator.operators() if entry.provenance != "measured"]
+        used = (entry for entry in simulation.simulator.operators() if not entry.tuning)
+        guessed = [with_kernel(entry) for entry in used if entry.provenance != "measured"]
         write_wanted(path, guessed, gpu=self.cluster.gpu.name)
 
     def _say_what_is_ignored(self, console: Console) -> None:

@@ -15,7 +15,7 @@ from phantora.cost.families import base_name, family_of, gemm
 from phantora.cost.interpolation import Neighbours
 from phantora.cost.members import kept_for
 from phantora.cost.parse import compute_of
-from phantora.cost.roofline import DEFAULT_ERROR, Roofline
+from phantora.cost.roofline import DEFAULT_ERROR, OF_PROGRAMS, Roofline
 from phantora.cost.scaling import modelled_ns, scaled_ns
 from phantora.cost.table import Entry, Table, TimedKernel, read_table, signature_key, table_gpu
 from phantora.cost.tensors import on_gpu
@@ -120,7 +120,7 @@ class Measured:
             entry = self._live(signature, compute)
             if entry is not None and own_kernels(entry):
                 return self._exact(entry, kernels, base)
-        if signature.work is not None or signature.name.startswith("triton::"):  # equal names are not equal kernels
+        if signature.work is not None or signature.name.startswith(OF_PROGRAMS):
             return base
         if any(t.layout for t in on_gpu(signature.args)):  # dense neighbours say nothing of sparse operands
             return base

@@ -39,6 +39,9 @@ def parse_signature(text: str | bytes) -> OperatorSignature:
             outputs=tuple(tensors(_argument(a) for a in table.get("out", ()))),
             backward=bool(table.get("bwd", False)),
             work=Work.of(table["work"]) if "work" in table else None,
+            tuning=bool(table.get("tuning", False)),
+            ir=str(table.get("ir", "")),
+            grid=tuple(int(n) for n in table.get("grid", ())),
         )
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         shown = text if isinstance(text, str) else text.decode(errors="replace")
@@ -69,6 +72,10 @@ def write_signature(signature: OperatorSignature) -> str:
         table["out"] = [_written(value) for value in signature.outputs]
     if signature.work is not None:
         table["work"] = signature.work.text()
+    if signature.tuning:
+        table["tuning"] = True
+    if signature.ir:
+        table |= {"ir": signature.ir, "grid": list(signature.grid)}
     return orjson.dumps(table).decode()
 
 

@@ -28,6 +28,7 @@ ERRORS = {
     "random": 0.18,
 }
 DEFAULT_ERROR = 0.50
+OF_PROGRAMS = ("triton::", "cuda::")  # kernels without operator: equal names are not equal kernels
 UNKNOWN_ERROR = 1.0
 
 
@@ -46,7 +47,7 @@ class Roofline:
         if signature.work is not None:
             done = triton_work.estimate(self.machine, signature.work)
             return self._price(done, kernels, triton_work.class_of(name, signature.work))
-        if signature.name.startswith("triton::"):  # what it does could not be followed: its name tells nothing
+        if signature.name.startswith(OF_PROGRAMS):  # what it does could not be followed: its name tells nothing
             passed = fused.passes_arguments(self.machine, signature)
             return self._price(replace(passed, error=UNKNOWN_ERROR), kernels, "other")
         family, cls = identify(name)

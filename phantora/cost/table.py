@@ -165,7 +165,8 @@ def signature_key(signature: OperatorSignature, compute: str = "") -> str:
 
     Strides of extents of one are left out, and numbers that are neither sizes nor small.
     """
-    return f"{signature.name}({','.join(_key(value) for value in signature.args)}){compute}"
+    kernel = f"@{signature.ir}[{','.join(map(str, signature.grid))}]" if signature.ir else ""
+    return f"{signature.name}{kernel}({','.join(_key(value) for value in signature.args)}){compute}"
 
 
 def _key(value: Any) -> str:

@@ -49,6 +49,11 @@ class OperatorSignature:
     backward: bool = False
     work: Work | None = None
     """What it does, where that is known: of Triton kernels, whose names and arguments tell little."""
+    tuning: bool = False
+    """It is a candidate that an autotuner tries."""
+    ir: str = ""
+    """Of Triton kernels that can be launched again: where their IR is kept (``phantora.ttir.store``), and"""
+    grid: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

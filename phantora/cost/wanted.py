@@ -8,13 +8,14 @@ of it: class, provenance, error bar, instances and ns in all.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from phantora.errors import PhantoraError
+from phantora.ttir import store
 
 KIND = "phantora operators"
 VERSION = 1
@@ -36,6 +37,16 @@ class Wanted:
     count: int = 0
     ns: int = 0
     """Time of all instances, of all ranks."""
+    tuning: bool = False
+    """A candidate that an autotuner tried: no part of the program."""
+    kernel: dict[str, Any] | None = None
+    """A Triton kernel's IR and how it is compiled, so that it can be measured on another machine."""
+
+
+def with_kernel(entry: Wanted) -> Wanted:
+    """`entry` with its kernel's IR, if it is a Triton kernel whose IR this machine has kept."""
+    ir = orjson.loads(entry.signature).get("ir")
+    return replace(entry, kernel=store.kept(ir)) if ir else entry
 
 
 def write_wanted(path: Path, wanted: Iterable[Wanted], **about: Any) -> None:

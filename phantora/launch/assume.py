@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import math
+import os
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from phantora.errors import PhantoraError
 
@@ -42,3 +47,38 @@ def _is_valid(key: str, value: str) -> bool:
     if key == "mask":
         return len(numbers) == 1 and 0 <= numbers[0] <= 1
     return len(numbers) == 1 or (len(numbers) == 3 and min(numbers) > 0)
+
+
+def install(tracer: Path) -> None:
+    """Has what a program calls ``backward()`` on, or a ``GradScaler`` scales, read as the assumed loss, if any.
+
+    Losses of torch's own operators read so already where they are made.
+    """
+    if not any(part.startswith("loss=") for part in os.environ.get(VARIABLE, "").split(",")):
+        return
+    import torch
+
+    give = ctypes.PyDLL(str(tracer)).phantora_give_loss
+    give.argtypes = [ctypes.c_void_p, ctypes.c_int]
+    give.restype = None
+    scalar_types = {torch.float16: 5, torch.float32: 6, torch.float64: 7, torch.bfloat16: 15}  # c10::ScalarType
+
+    def to(value: Any) -> None:
+        for t in value if isinstance(value, (list, tuple)) else (value,):
+            if type(t) is torch.Tensor and t.is_cuda and t.numel() == 1 and t.dtype in scalar_types:
+                give(t.data_ptr(), scalar_types[t.dtype])
+
+    backward, scale = torch.autograd.backward, torch.amp.GradScaler.scale
+
+    @functools.wraps(backward)
+    def with_loss(tensors: Any, *rest: Any, **options: Any) -> None:
+        to(tensors)
+        backward(tensors, *rest, **options)
+
+    @functools.wraps(scale)
+    def scale_loss(self: Any, outputs: Any) -> Any:
+        to(outputs)
+        return scale(self, outputs)
+
+    torch.autograd.backward = with_loss
+    torch.amp.GradScaler.scale = scale_loss  # type: ignore[assignment, method-assign]

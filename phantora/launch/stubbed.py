@@ -8,7 +8,7 @@ from pathlib import Path
 
 from phantora import stubs
 from phantora.errors import PhantoraError
-from phantora.launch import clock, modules, profiler, triton_launches, tuning
+from phantora.launch import assume, clock, modules, profiler, triton_launches, tuning
 from phantora.stubs.build import StubSet, read_set
 
 
@@ -37,6 +37,7 @@ def install_tracer(stub_set: StubSet) -> None:
         raise PhantoraError(f"cannot load the operator tracer: {error}; run `phantora doctor`") from error
     if install() != 0:
         raise PhantoraError("the operator tracer does not work with this torch; run `phantora doctor`")
+    assume.install(stub_set.tracer)
     triton_launches.install(stub_set.tracer)
     modules.install(stub_set.tracer)
     tuning.install()

@@ -21,16 +21,20 @@ from typing import Any
 import numpy as np
 import orjson
 
+from phantora.launch import shared_work, tuning
 from phantora.launch.importhook import after_import
+from phantora.ttir import store
 from phantora.ttir.parse import Function, Unreadable, parse
 from phantora.ttir.slice import Deciding, deciding
 from phantora.ttir.walk import Argument, Descriptor, Launch, Memory, work_of
 
 DRIVER, COMPILER = "triton.backends.nvidia.driver", "triton.compiler.compiler"
 STATIC = "torch._inductor.runtime.static_triton_launcher"
+CUDA = "torch.cuda._utils"
 INDUCTOR = re.compile(r"triton_(poi|red|per|tem|for|spl|mm|bmm|convolution|flex|scaled)\w*|triton_$")
 KNOWN = 1  # PH_KNOWN of stub/rank/rank.h
 READ_BYTES = 1 << 22  # integers of larger tensors do not tell launches apart
+LINE = 128  # bytes
 
 
 @dataclass
@@ -72,7 +76,14 @@ class Launches:
         self, kernel: Kernel, grid: tuple[int, int, int], given: Sequence[Any], launch: Callable[[], Any]
     ) -> Any:
         """Calls `launch`, whose kernel gets the arguments `given` (those that the IR's function has)."""
-        text = self._text(kernel, grid, given)
+        return self._announced(self._text(kernel, grid, given), launch)
+
+    def of_cuda(self, given: Sequence[Any], launch: Callable[[], Any]) -> Any:
+        """The same for a kernel of CUDA C++ that torch compiles and launches for a program: its arguments are known."""
+        table = {"op": "cuda::kernel", "args": [_described(value, True) for value in given], "bwd": False}
+        return self._announced(orjson.dumps(table), launch)
+
+    def _announced(self, text: bytes, launch: Callable[[], Any]) -> Any:
         if not self._library.phantora_fused_begin(text, len(text)):
             return launch()
         try:
@@ -81,11 +92,12 @@ class Launches:
             self._library.phantora_fused_end()
 
     def _text(self, kernel: Kernel, grid: tuple[int, int, int], given: Sequence[Any]) -> bytes:
-        kernel.understand()
+        if kernel.functions is None and not kernel.broken:
+            tuning.aside(kernel.understand)
         known = kernel.deciding
         names = next(iter(kernel.functions.values())).arguments if kernel.functions else []
         plain = len(names) == len(given)  # else descriptors take several places
-        parts: list[Any] = [id(kernel), grid]
+        parts: list[Any] = [id(kernel), grid, tuning.at_work()]
         for place, value in enumerate(given):
             name = names[place] if plain else None
             if hasattr(value, "data_ptr"):
@@ -111,23 +123,56 @@ class Launches:
             described.append(_described(value, decides))
         space = "inductor" if INDUCTOR.match(kernel.name) else "triton"
         table: dict[str, Any] = {"op": f"{space}::{kernel.name}", "args": described, "bwd": False}
+        if tuning.at_work():
+            table["tuning"] = True
         if kernel.functions is not None:
-            launch = Launch(
-                grid,
-                tuple(self._argument(value) for value in given),
-                kernel.warps,
-                kernel.stages,
-                kernel.shared,
-                kernel.registers,
-                kernel.spills,
-            )
+            tensors_only = names is not None and not any(hasattr(value, "block_shape") for value in given)
+            if tensors_only and kernel.deciding is not None and not kernel.deciding.read:  # else it is not rebuilt
+                key = tuning.aside(lambda: store.keep(kernel.ir, kernel.warps, kernel.stages))
+                table |= {"ir": key, "grid": grid} if key else {}
             try:
-                table["work"] = work_of(kernel.functions, launch).text()
+                table["work"] = self._work(kernel, kernel.functions, grid, given, described)
             except Exception as error:  # IR of another Triton: the price then rests on the tensors, and says so
                 table["unread"] = str(error)[:200]
         else:
             table["unread"] = kernel.broken[:200]
         return orjson.dumps(table)
+
+    def _work(
+        self,
+        kernel: Kernel,
+        functions: dict[str, Function],
+        grid: tuple[int, int, int],
+        given: Sequence[Any],
+        described: list[Any],
+    ) -> Any:
+        """What a launch does. Where no integers in memory decide, it is found once on this machine, and finding it
+        moves no clock: a run logs the same with an empty and with a full cache."""
+        launch = Launch(
+            grid,
+            tuple(self._argument(value) for value in given),
+            kernel.warps,
+            kernel.stages,
+            kernel.shared,
+            kernel.registers,
+            kernel.spills,
+        )
+        if kernel.deciding is None or kernel.deciding.read:
+            return work_of(functions, launch).text()
+        addresses: list[int] = []
+        places: list[Any] = []
+        for value in given:  # where tensors lie within a line of L2, and which are the same
+            tensor = value.base if hasattr(value, "block_shape") else value
+            if hasattr(tensor, "data_ptr"):
+                address = tensor.data_ptr()
+                places.append([*map(address.__eq__, addresses), address % LINE])
+                addresses.append(address)
+        about = (kernel.warps, kernel.stages, kernel.shared, kernel.registers, kernel.spills, grid)
+        shapes = [
+            [list(v.block_shape), list(v.shape), list(v.strides)] if hasattr(v, "block_shape") else None for v in given
+        ]
+        key = orjson.dumps([kernel.ir, about, described, places, shapes])
+        return tuning.aside(lambda: shared_work.found(key, lambda: work_of(functions, launch).text()))
 
     def _argument(self, value: Any) -> Argument:
         if hasattr(value, "block_shape"):
@@ -183,7 +228,7 @@ def _described(value: Any, decides: bool) -> Any:
 def install(tracer: Path) -> None:
     """Has launches announced to the tracer's library, from when Triton is imported."""
     launches = Launches(tracer)
-    wraps = {DRIVER: _wrap_driver, COMPILER: _wrap_compiler, STATIC: _wrap_static}
+    wraps = {DRIVER: _wrap_driver, COMPILER: _wrap_compiler, STATIC: _wrap_static, CUDA: _wrap_cuda}
     after_import(wraps.__contains__, lambda module: wraps[module.__name__](module, launches))
     for name, wrap in wraps.items():
         if name in sys.modules:
@@ -247,6 +292,21 @@ def _wrap_static(module: ModuleType, launches: Launches) -> None:
         return launches.around(kernel, (x, y, z), args, lambda: run(self, x, y, z, stream, *args))
 
     static.__init__, static.run = init, launch
+
+
+def _wrap_cuda(module: ModuleType, launches: Launches) -> None:
+    """What ``torch.cuda._compile_kernel`` gives; torch before 2.9 has none."""
+    kernel = getattr(module, "_CudaKernel", None)
+    if kernel is None:
+        return
+    launch = kernel.__call__
+
+    @functools.wraps(launch)
+    def call(self: Any, *given: Any, **options: Any) -> Any:
+        args = options.get("args") or (given[2] if len(given) > 2 else ())
+        return launches.of_cuda(args or (), lambda: launch(self, *given, **options))
+
+    kernel.__call__ = call
 
 
 def _from_cache(key: str, name: str) -> str:

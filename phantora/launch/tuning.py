@@ -32,6 +32,12 @@ DRIVER = "triton.backends.nvidia.driver"
 INDUCTOR = "torch._inductor.runtime.benchmarking"
 DYNAMO = "torch._dynamo.callback"
 ESTIMATES = 5  # runs by which Triton and Inductor first learn how long one takes
+_benches = 0  # that are under way
+
+
+def at_work() -> bool:
+    """Whether a candidate is being tried."""
+    return _benches > 0
 
 
 def install() -> None:
@@ -53,7 +59,7 @@ def bench(call: Callable[[], Any], warmup: float, rep: float, grad_to_none: Sequ
     """
     import torch
 
-    with torch.profiler.record_function(NAME):
+    with torch.profiler.record_function(NAME), _counted():
         call()
         torch.cuda.synchronize()
         for tensor in grad_to_none or ():
@@ -69,6 +75,16 @@ def bench(call: Callable[[], Any], warmup: float, rep: float, grad_to_none: Sequ
         runs = ESTIMATES + max(1, int(warmup / max(ms, 1e-3))) + max(1, int(rep / max(ms, 1e-3)))
         _advance(runs * ms)
     return ms
+
+
+@contextmanager
+def _counted() -> Iterator[None]:
+    global _benches
+    _benches += 1
+    try:
+        yield
+    finally:
+        _benches -= 1
 
 
 def _l2_bytes() -> int:
@@ -158,8 +174,8 @@ def _compiler(module: Any) -> None:
     @functools.wraps(compile_one)
     def compile_(src: Any, target: Any = None, options: Any = None, **rest: Any) -> Any:
         if not hasattr(src, "hash") or int(os.environ.get("WORLD_SIZE", "1")) <= 1:
-            return _aside(lambda: compile_one(src, target=target, options=options, **rest))
-        return _aside(lambda: under_lock(src, target, options, rest))
+            return aside(lambda: compile_one(src, target=target, options=options, **rest))
+        return aside(lambda: under_lock(src, target, options, rest))
 
     module.compile = compile_
     package = sys.modules.get("triton.compiler")
@@ -188,12 +204,12 @@ def _driver(module: Any) -> None:
 def _built_aside(build: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(build)
     def built(*args: Any, **options: Any) -> Any:
-        return _aside(lambda: build(*args, **options))
+        return aside(lambda: build(*args, **options))
 
     return built
 
 
-def _aside(call: Callable[[], Any]) -> Any:
+def aside(call: Callable[[], Any]) -> Any:
     """Runs `call` in a thread of its own, whose work moves no clock.
 
     A bare thread and lock: those of ``threading`` run more or less Python here by how fast the thread is.

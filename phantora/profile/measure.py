@@ -23,7 +23,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from phantora.cost.parse import parse_signature
 from phantora.cost.wanted import Wanted
-from phantora.profile.rebuild import Arena, Call, Unbuildable, rebuild
+from phantora.profile.arena import Arena, Unbuildable
+from phantora.profile.rebuild import Call, rebuild
 
 FLUSH_BYTES = 128 << 20  # more than any GPU's L2
 BURN_NS = 30_000_000  # of products before each chunk: clocks rise within it
@@ -108,7 +109,7 @@ class Bench:
 
     def _rebuild(self, entry: Wanted) -> Call:
         """A warmed-up call."""
-        call = rebuild(parse_signature(entry.signature), self.arena)
+        call = rebuild(parse_signature(entry.signature), self.arena, entry.kernel)
         _set_tf32(entry.compute == "tf32")
         call.run()
         return call

@@ -10,7 +10,7 @@ the number of rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -19,16 +19,16 @@ import torch
 
 from phantora.cost.tensors import item_bytes
 from phantora.cost.types import OperatorSignature, TensorSpec
+from phantora.profile import triton_kernels
+from phantora.profile.arena import DTYPES, Arena, Unbuildable, dtype_of
+from phantora.ttir import store
 
-ALIGNMENT = 512  # of operands, as torch's allocator gives them
-SMALLEST = 0.25  # of positive operands
 STEP = 10  # of optimizers: a power of a whole number is computed faster than others
 COPY = "phantora::copy"
 MEMSET = "phantora::memset"
 
-_DTYPES = {str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
 _WORDS: dict[str, Any] = {
-    **_DTYPES,
+    **DTYPES,
     **{str(layout).removeprefix("torch."): layout for layout in (torch.strided, torch.sparse_coo, torch.sparse_csr)},
     "contiguous_format": torch.contiguous_format,
     "preserve_format": torch.preserve_format,
@@ -46,60 +46,6 @@ _NAMESPACES = ("c10d", "_c10d_functional", "profiler")
 _UPDATED = ("running_mean", "running_var")
 
 
-class Unbuildable(Exception):
-    """Why an operator cannot be called from its signature alone."""
-
-
-class Arena:
-    """Device memory that operands are cut from: a third that is only read, and the rest, which may be written.
-
-    It holds the operands of one call. The next takes the same place.
-    """
-
-    def __init__(self, size: int, device: str = "cuda") -> None:
-        """`size` in bytes, of both parts together."""
-        third = size // 3 // ALIGNMENT * ALIGNMENT
-        self.device = device
-        self._memory = torch.empty(3 * third, dtype=torch.uint8, device=device)
-        piece = self._memory.view(torch.bfloat16)[: min(third, 1 << 30) // 2]
-        piece.normal_()
-        for start in range(0, 3 * third, 2 * len(piece)):  # the same numbers, again and again
-            rest = self._memory[start : start + 2 * len(piece)]
-            rest.copy_(piece.view(torch.uint8)[: len(rest)])
-        # Pairs and quadruples of positive bfloat16 are positive in the other floating-point formats.
-        self._positive = piece.abs().clamp_(min=SMALLEST).view(torch.uint8)
-        self.call = 0  # the number of the call whose operands it holds
-        self._starts = (0, third)
-        self._ends = (third, 3 * third)
-        self._used = list(self._starts)
-
-    def reset(self) -> None:
-        """Forgets what was cut: the next operands take the same place."""
-        self._used = list(self._starts)
-        self.call += 1
-
-    def cut(self, spec: TensorSpec, written: bool, positive: bool = False) -> torch.Tensor:
-        """A tensor as `spec` says, from the part that may be `written` also if it must be `positive`. Raises
-        Unbuildable when it does not fit."""
-        written = written or positive
-        dtype = dtype_of(spec.dtype)
-        elements = 1 + sum((n - 1) * s for n, s in zip(spec.shape, spec.stride, strict=True)) if prod(spec.shape) else 0
-        size = -(-elements * dtype.itemsize // ALIGNMENT) * ALIGNMENT
-        start = self._used[written]
-        if start + size > self._ends[written]:
-            room = self._ends[written] - self._starts[written]
-            raise Unbuildable(f"its operands take more than the {room >> 30} GiB set aside for them")
-        self._used[written] = start + size
-        used = self._memory[start : start + elements * dtype.itemsize]
-        flat = used.view(dtype)
-        if written:  # earlier operators have left their results here
-            source = self._positive if positive else self._memory[: self._starts[1]]
-            for at in range(0, len(used), len(source) or 1):
-                piece = used[at : at + len(source)]
-                piece.copy_(source[: len(piece)])
-        return flat.as_strided(spec.shape, spec.stride)
-
-
 @dataclass(frozen=True)
 class Call:
     """An operator with its operands, until another is rebuilt in the same arena."""
@@ -109,18 +55,16 @@ class Call:
     run: Callable[[], Any]
 
 
-def dtype_of(name: str) -> torch.dtype:
-    """torch's own. Raises Unbuildable if this torch has none of that name."""
-    found = _DTYPES.get(name)
-    if found is None:
-        raise Unbuildable(f"this torch has no dtype {name}")
-    return found
-
-
-def rebuild(signature: OperatorSignature, arena: Arena) -> Call:
+def rebuild(signature: OperatorSignature, arena: Arena, kernel: Mapping[str, Any] | None = None) -> Call:
     """The call that `signature` describes, whose operands have the arena to themselves: calls rebuilt before can
-    no longer run. Raises Unbuildable with the reason."""
+    no longer run. `kernel` is the IR of a Triton kernel that came from another machine. Raises Unbuildable with the
+    reason."""
     arena.reset()
+    if signature.ir:
+        kernel = kernel or store.kept(signature.ir)
+        if kernel is None:
+            raise Unbuildable("its IR is not on this machine: take the list that `phantora trace --missing` writes")
+        return Call("", _while_held(arena, signature, triton_kernels.rebuild(signature, kernel, arena)))
     if signature.name in (COPY, MEMSET):
         return _transfer(signature, arena)
     operator = _operator(signature.name)
@@ -140,14 +84,20 @@ def rebuild(signature: OperatorSignature, arena: Arena) -> Call:
             positional.append(built)
     if base == "cudnn_batch_norm_backward":
         positional[-1] = _batch_norm_reserve(positional)
+    run = _while_held(arena, signature, lambda: operator(*positional, **named))
+    return Call(signature.name.partition(".")[0], run)
+
+
+def _while_held(arena: Arena, signature: OperatorSignature, call: Callable[[], Any]) -> Callable[[], Any]:
+    """`call`, which fails once another operator has the arena."""
     mine = arena.call
 
     def run() -> Any:
         if arena.call != mine:
             raise RuntimeError(f"the operands of {signature.name} gave way to those of another operator")
-        return operator(*positional, **named)
+        return call()
 
-    return Call(signature.name.partition(".")[0], run)
+    return run
 
 
 def schema(name: str) -> Any:

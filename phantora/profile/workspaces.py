@@ -56,8 +56,9 @@ def _one_by_one(signature: OperatorSignature) -> Iterator[OperatorSignature]:
 def _measure(wanted: Iterable[Wanted], out: Callable[[dict[str, Any]], None]) -> None:
     import torch
 
+    from phantora.profile.arena import Arena, Unbuildable
     from phantora.profile.measure import environment
-    from phantora.profile.rebuild import Arena, Unbuildable, rebuild
+    from phantora.profile.rebuild import rebuild
 
     torch.set_grad_enabled(False)
     out(environment())

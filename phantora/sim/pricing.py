@@ -90,7 +90,7 @@ class Pricing:
             price = self._cost.operator(signature, kernels)
             self._operators[request.id] = Wanted(
                 self._engine.text(native.SIGNATURES, request.sig), compute_of(kernels), signature.name,
-                signature_text(signature), price.cls, price.provenance, price.error,
+                signature_text(signature), price.cls, price.provenance, price.error, tuning=signature.tuning,
             )  # fmt: skip
             return price
         # A bare launch, or what an operator launched after it had waited for its first kernels:

@@ -71,6 +71,7 @@ static int run(const work *w) {
   const ph_dtype *type = ph_dtype_of(w->type);
   if (w->invalid || w->m < 0 || w->n < 0 || w->inner < 0 || w->batch < 0) return INVALID_VALUE;
   if (!type) return NOT_SUPPORTED;
+  if (!w->n && !w->out) return SUCCESS;  // an empty matrix
   const ph_stream *stream = ph_stream_of(w->handle->stream, false);
   if (!stream) return EXECUTION_FAILED;
   ph_call call;
@@ -338,7 +339,8 @@ PH_EXPORT int cusolverDnXpotrf(HANDLE h, parameters *p, int uplo, int64_t n, int
 PH_EXPORT int cusolverDnXpotrs(HANDLE h, parameters *p, int uplo, int64_t n, int64_t nrhs, int type,
                                const void *a, int64_t lda, int type_b, void *b, int64_t ldb, int *info) {
   HIDE(p), HIDE(uplo), HIDE(a), HIDE(type_b);
-  RUN(.name = "potrs", .type = type, .invalid = lda < n || ldb < n || !b, .n = n, .inner = nrhs,
+  bool empty = n == 0 || nrhs == 0;
+  RUN(.name = "potrs", .type = type, .invalid = lda < n || ldb < n || (!b && !empty), .n = n, .inner = nrhs,
       .multiply_adds = square((double)n) * (double)nrhs,
       .elements = square((double)n) + 2.0 * (double)n * (double)nrhs, .info = info, .out = b,
       .out_elements = (double)ldb * (double)nrhs);

@@ -93,6 +93,25 @@ def test_masks_and_losses(stub_set: Any) -> None:
     assert run(text).value.split() == ["0", "0.0", "0.0", "0.0", "0.0"]
 
 
+def test_losses_of_a_programs_own(stub_set: Any) -> None:
+    """Made of other operators than torch's losses, and scaled for mixed precision: known once backward() is called."""
+    text = (
+        "from pathlib import Path\n"
+        "from phantora.launch import assume\n"
+        "assume.install(Path(stubs.ensure().tracer))\n"
+        "model = torch.nn.Linear(2000, 10, device='cuda')\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "scaler = torch.amp.GradScaler('cuda')\n"
+        "for scaled in (False, False, True):\n"
+        "    loss = (model(torch.randn(600, 2000, device='cuda')).abs() ** 1.5).mean()\n"
+        "    (scaler.scale(loss) if scaled else loss).backward(); optimizer.step(); print(round(loss.item(), 3))\n"
+        "true = torch.tensor(3.0, device='cuda', requires_grad=True) * 2\n"
+        "true.backward(); print(true.item())\n"
+    )
+    assert run(text, "loss=8:1:3").value.split() == ["8.0", "4.0", "2.0", "6.0"]
+    assert run(text).value.split() == ["0.0", "0.0", "0.0", "6.0"]
+
+
 def test_a_run_reports_its_assumptions(tmp_path: Path, stub_set: Any) -> None:
     (tmp_path / "guess.py").write_text(
         "import torch\nx = torch.rand(5000, device='cuda')\n"

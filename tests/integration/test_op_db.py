@@ -26,6 +26,7 @@ def lines(stub_set: Any) -> list[str]:
     dump = ringdump.run_script(
         INSTALL + f"import runpy, sys\nsys.argv = {arguments!r}\nrunpy.run_path(sys.argv[0], run_name='__main__')\n",
         timeout=3_600,
+        keep=False,
     )
     assert dump.status == 0, dump.stderr
     return dump.value.strip().splitlines()

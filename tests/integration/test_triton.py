@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support import ringdump
 from support.runs import records, trace
+
+from phantora.cost.wanted import read_wanted
 
 KERNELS = """
 import torch, triton
@@ -100,3 +104,58 @@ def test_ranks_share_compilation_and_log_the_same_with_a_full_cache(
     )
     assert first == second
     assert len(list((tmp_path / "cache").glob("*/matmul.cubin"))) == 3  # of two ranks
+
+
+def test_what_tuning_tries_is_not_missing(tmp_path: Path) -> None:
+    """A list for `phantora profile` holds what the program runs: one of three candidates."""
+    (tmp_path / "train.py").write_text(TUNED)
+    trace(tmp_path, "--missing", "missing.jsonl", "train.py")
+    wanted = [entry for entry in read_wanted(tmp_path / "missing.jsonl") if entry.operator == "triton::matmul"]
+    assert [entry.count for entry in wanted] == [3]
+
+
+def test_kernels_of_cuda_are_priced_by_their_tensors(tmp_path: Path) -> None:
+    """What NVRTC compiles for a program; by its grid alone this sum would take 6 us."""
+    (tmp_path / "train.py").write_text(
+        "import torch\n"
+        "source = 'extern \"C\" __global__ void row_sum(float* y, const float* x, int n) {}'\n"
+        "x, y = torch.zeros(8192, 8192, device='cuda'), torch.zeros(8192, device='cuda')\n"
+        "kernel = torch.cuda._compile_kernel(source, 'row_sum')\n"
+        "kernel((8192, 1, 1), (256, 1, 1), (y, x, 8192))\n"
+        "torch.cuda.synchronize()\n"
+    )
+    rows = records(trace(tmp_path, "train.py").log, "kernel", "op", "name", "start", "end", "bytes", "error")
+    (row,) = [r for r in rows if "row_sum" in r["name"]]
+    assert (row["op"], row["bytes"]) == ("cuda::kernel", 4 * (8192 * 8192 + 8192))
+    assert 4 * 8192**2 / 3350 < row["end"] - row["start"] < 150_000 and row["error"] >= 0.5
+
+
+def test_kernels_can_be_launched_again(tmp_path: Path, stub_set: Any) -> None:
+    """What `--missing` keeps of a Triton kernel is enough to compile and call it elsewhere; not if memory decides."""
+    (tmp_path / "train.py").write_text(PROGRAM)
+    trace(tmp_path, "--missing", "missing.jsonl", "train.py")
+    text = f"""
+from phantora.cost.parse import parse_signature
+from phantora.cost.wanted import read_wanted
+from phantora.profile.arena import Arena, Unbuildable
+from phantora.profile.rebuild import rebuild
+from pathlib import Path
+from phantora.ttir import store
+store.folder = lambda: Path("/nowhere")  # another machine
+arena = Arena(1 << 30)
+for entry in read_wanted(Path({str(tmp_path / "missing.jsonl")!r})):
+    if entry.operator.startswith("triton::"):
+        try:
+            rebuild(parse_signature(entry.signature), arena, entry.kernel).run()
+            print(entry.operator)
+        except Unbuildable as reason:
+            print(entry.operator, "not:", reason)
+torch.cuda.synchronize()
+"""
+    dump = ringdump.run_script(text, device={"memory_bytes": 4 << 30})
+    assert dump.status == 0, dump.stderr
+    lines = sorted(dump.value.split("\n"))
+    assert [line for line in lines if "not:" not in line] == ["", "triton::matmul", "triton::matmul", "triton::softmax"]
+    assert [line.split(" not:")[0] for line in lines if "not:" in line] == ["triton::gather"]
+    names = [record["blob"].decode() for record in dump.of("DEFINE_NAME")]
+    assert {"softmax", "matmul"} <= set(names)

@@ -24,8 +24,9 @@ from phantora.cost.table import Entry, Table, TimedKernel, read_table, signature
 from phantora.cost.wanted import Wanted
 from phantora.errors import PhantoraError
 from phantora.hardware import load_gpu
+from phantora.profile.arena import Arena
 from phantora.profile.forms import bags, tensor
-from phantora.profile.rebuild import Arena, rebuild
+from phantora.profile.rebuild import rebuild
 from phantora.profile.session import JOURNAL, Book
 
 H200, H100, A100 = load_gpu("H200"), load_gpu("H100"), load_gpu("A100")

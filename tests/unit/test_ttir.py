@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import lzma
+from math import prod
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -156,3 +161,28 @@ def test_kernels_that_cannot_be_followed_are_priced_by_their_tensors() -> None:
     assert (price.cls, price.bytes) == ("other", 3 * 2 * 8192**2)
     assert price.durations[0] > price.bytes / gpu.hbm_bandwidth * 1e9
     assert price.error is not None and price.error >= 0.5
+
+
+def test_templates_of_products_are_priced_by_their_tiles() -> None:
+    """What Inductor's tuning tried for 8192 x 2048 x 6144 on an H100: none below the peak, small tiles last."""
+    results = Path(__file__).parents[2] / "benchmarks/device/results"
+    texts = json.loads(lzma.decompress((results / "triton_ir_h100.xz").read_bytes()))
+    rows = map(json.loads, (results / "triton_h100.jsonl").read_text().splitlines())
+    machine = Machine(load_gpu("H100"))
+    found = {}
+    for row in rows:
+        if row.get("case") != "mm 8192 2048 6144" or row.get("aten", True) or len(found) == 8:
+            continue
+        launch = row["launch"]
+        memories = [
+            Memory(a["p"], 2 * prod(a["s"]), 2 * prod(a["s"])) if isinstance(a, dict) else a for a in launch["args"]
+        ]
+        x, y, z = (*launch["grid"], 1, 1)[:3]
+        options = launch["warps"], launch["stages"], launch["shared"], launch["regs"], launch["spills"]
+        work = work_of(parse(texts[launch["ir"]]), Launch((x, y, z), tuple(memories), *options))
+        (dot,) = work.dots
+        found[dot.m, dot.n, dot.k, launch["warps"], launch["stages"]] = estimate(machine, work).ns
+    assert len(found) == 8 and len({round(ns) for ns in found.values()}) == 8
+    assert min(found.values()) > 2 * 8192 * 2048 * 6144 / machine.peak("bfloat16")
+    tiles = sorted(found, key=lambda key: found[key])
+    assert tiles[0][0] * tiles[0][1] >= 4 * tiles[-1][0] * tiles[-1][1]
