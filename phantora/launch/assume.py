@@ -57,6 +57,7 @@ def install(tracer: Path) -> None:
     if not any(part.startswith("loss=") for part in os.environ.get(VARIABLE, "").split(",")):
         return
     import torch
+    from torch.amp.grad_scaler import GradScaler
 
     give = ctypes.PyDLL(str(tracer)).phantora_give_loss
     give.argtypes = [ctypes.c_void_p, ctypes.c_int]
@@ -68,7 +69,7 @@ def install(tracer: Path) -> None:
             if type(t) is torch.Tensor and t.is_cuda and t.numel() == 1 and t.dtype in scalar_types:
                 give(t.data_ptr(), scalar_types[t.dtype])
 
-    backward, scale = torch.autograd.backward, torch.amp.GradScaler.scale
+    backward, scale = torch.autograd.backward, GradScaler.scale
 
     @functools.wraps(backward)
     def with_loss(tensors: Any, *rest: Any, **options: Any) -> None:
@@ -81,4 +82,4 @@ def install(tracer: Path) -> None:
         return scale(self, outputs)
 
     torch.autograd.backward = with_loss
-    torch.amp.GradScaler.scale = scale_loss  # type: ignore[assignment, method-assign]
+    GradScaler.scale = scale_loss  # type: ignore[method-assign]

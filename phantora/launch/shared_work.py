@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 import phantora.ttir
-from phantora.stubs.build import cache_directory
+from phantora.stubs.cache import cache_directory
 
 
 @functools.cache

@@ -135,6 +135,8 @@ def test_kernels_can_be_launched_again(tmp_path: Path, stub_set: Any) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     trace(tmp_path, "--missing", "missing.jsonl", "train.py")
     text = f"""
+import os
+os.environ["TRITON_LIBCUDA_PATH"] = str(stubs.ensure().directory)  # as in a rank: launchers are linked to this driver
 from phantora.cost.parse import parse_signature
 from phantora.cost.wanted import read_wanted
 from phantora.profile.arena import Arena, Unbuildable

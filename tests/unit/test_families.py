@@ -210,6 +210,31 @@ def test_sparse_tensors_have_a_price() -> None:
     assert parse_signature(write_signature(parse_signature(known))) == parse_signature(known)
 
 
+def test_bitsandbytes_takes_what_was_measured() -> None:
+    """On an H100 (extensions_h100.jsonl): code books are searched slowly, looked up fast; 8-bit AdamW is no copy."""
+    n = 45_088_768
+    half, code = {"t": "bfloat16", "s": [n], "st": [1]}, {"t": "float32", "s": [256], "st": [1]}
+    byte, scales = {"t": "uint8", "s": [n], "st": [1]}, {"t": "float32", "s": [n // 256], "st": [1]}
+    packed, small = {"t": "uint8", "s": [n // 2, 1], "st": [1, 1]}, {"t": "float32", "s": [n // 64], "st": [1]}
+    real = {"t": "float32", "s": [n], "st": [1]}
+    square = {"t": "bfloat16", "s": [11008, 4096], "st": [4096, 1]}
+    numbers = [0.9, 0.999, 0.0, 0.0, 1e-8, 3, 1e-4]
+    cases = (
+        ("quantize_4bit", [square, 64, "nf4", "uint8"], [packed, small], 424.9),
+        ("dequantize_4bit", [packed, small, 64, "nf4", [11008, 4096], "bfloat16"], [square], 53.4),
+        (
+            "optimizer_update_8bit_blockwise",
+            ["adam", half, half, byte, byte, *numbers, code, code, scales, scales, 0.01, 1.0, False], [], 1240.8,
+        ),
+        ("optimizer_update_32bit", ["adam", half, half, real, real, None, 0.0, 0.0, *numbers], [], 499.7),
+    )  # fmt: skip
+    for name, args, made, us in cases:
+        text = orjson.dumps({"op": f"bitsandbytes::{name}", "args": args, "out": made})
+        found = MODEL.operator(parse_signature(text), (KernelLaunch("k"),))
+        assert sum(found.durations) / 1e3 == pytest.approx(us, rel=0.1), name
+        assert found.cls != "other"
+
+
 def test_products_with_sparse_matrices_take_what_was_measured() -> None:
     """On an H100 (sparse_h100.jsonl): a CSR, a COO matrix, and the sampled product of two dense ones."""
     rows, stored, width = 131_072, 1_048_540, 128

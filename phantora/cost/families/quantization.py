@@ -1,9 +1,10 @@
-"""Quantisation and back, of bitsandbytes and torchao: values pass once, in both formats, scales beside them."""
+"""Quantisation and back that was not measured (bitsandbytes, torchao): values pass once, in both formats, with scales."""
 
 from __future__ import annotations
 
 from math import prod
 
+from phantora.cost.families import bitsandbytes
 from phantora.cost.family import Estimate, Family, Kernels
 from phantora.cost.machine import Machine
 from phantora.cost.tensors import item_bytes, nbytes, on_gpu
@@ -17,7 +18,7 @@ PACKED = 2  # values of 4 bits in a byte
 def classify(name: str) -> str | None:
     """By namespace and part of the name. Products of quantised operands have a name of their own (``mm``)."""
     ours = name.startswith(NAMESPACES) and "quant" in name and "mm" not in name.rpartition("::")[2]
-    return "elementwise" if ours else None
+    return "elementwise" if ours and bitsandbytes.classify(name) is None else None
 
 
 def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
