@@ -108,7 +108,7 @@ def test_shapes_that_do_not_broadcast_are_not() -> None:
     expected = (n + 8 * n / block + 4 * n) / STREAM
     for out in ((), (tensor(4096, 4096),)):
         found = price("bitsandbytes::dequantize_4bit", *args, out=out)
-        assert found.durations[0] == pytest.approx(expected, rel=0.25) and found.cls == "elementwise"
+        assert found.durations[0] == pytest.approx(expected / 0.7, rel=0.25) and found.cls == "elementwise"
     unnamed = price("mylib::unpack", *args[:2], out=(tensor(4096, 4096),))
     assert unnamed.durations[0] == pytest.approx(expected, rel=0.25)
     assert unnamed.error is not None and unnamed.error >= 0.5

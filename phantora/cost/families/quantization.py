@@ -1,4 +1,4 @@
-"""Quantisation and back that was not measured (bitsandbytes, torchao): values pass once, in both formats, with scales."""
+"""Quantisation and back that was not measured (bitsandbytes, torchao): values pass once, with their scales."""
 
 from __future__ import annotations
 
