@@ -16,6 +16,7 @@ from phantora.cli.outputs import Outputs
 from phantora.cli.report import print_report, simulation_report
 from phantora.cli.simulation import Recorded, Settings, assemble
 from phantora.errors import PhantoraError
+from phantora.wire.fold import from_dict
 
 if TYPE_CHECKING:
     from phantora.hardware import Cluster, HostProfile
@@ -148,6 +149,8 @@ def simulate(
     run = log.metadata
     part_of_it = run.world_size < cluster.world_size
     ranks_per_host = run.ranks_per_host if part_of_it else cluster.gpus_per_host
+    if run.extra.get("fold"):
+        changes = {**changes, "fold": from_dict(run.extra["fold"])}
     settings = Settings(run.world_size // ranks_per_host, ranks_per_host, run.host_mode, **changes)
     extra = run.extra if recorded.host_scale == 1 else {**run.extra, "host_scale": recorded.host_scale}
     if host is not None:

@@ -55,7 +55,8 @@ def _print_summary(report: dict[str, Any], analysis: Any) -> None:
 
         render(analysis, terminal)
     count = report["ranks"]
-    line = f"{count} rank{'s' if count > 1 else ''} ran for {report['wall_seconds']:.1f} s"
+    folded = f" ({report['processes']} as processes, folded over {report['fold']})" if "fold" in report else ""
+    line = f"{count} rank{'s' if count > 1 else ''}{folded} ran for {report['wall_seconds']:.1f} s"
     if "log" in report:
         line += f" and simulated {report['simulated_seconds']:.3f} s ({report['rows']:,} rows)"
         if report["device_memory_bytes"]:

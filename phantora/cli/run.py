@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from phantora.cli import folding
 from phantora.cli.host import host_facts, with_host
 from phantora.cli.options import IGNORED, take_what_if
 from phantora.cli.outputs import Outputs
@@ -80,6 +81,8 @@ class Request:
             take_what_if(options),
             options["flows"],
         )
+        fold = folding.choose(options["fold"], folding.read_ranks(options["real_ranks"]), hosts * ranks, is_command)
+        settings = replace(settings, fold=fold)
         outputs = Outputs.nowhere() if settings.null else Outputs.of(options["output"], options["force"])
         if not is_command:
             check_target(Plan(target[0], module=options["module"]))
@@ -105,6 +108,7 @@ class Request:
             tee=options["tee"],
             ranks_filter=_filter(options["ranks_filter"], ranks),
             quiet=options["quiet"],
+            real=fold.real if fold else None,
             **more,
         )
         return cls(options, cluster, settings, plan, target if is_command else (), outputs, note)
@@ -172,8 +176,22 @@ class Request:
             names = ", ".join(f"--{name}" for name in given)
             console.message(f"phantora: note: {names}: ignored, since all ranks run on this machine")
 
+    def _fold(self, console: Console, stub_set: StubSet) -> None:
+        """Finds the fold, if that is left to us and need be, and says what is folded."""
+        more = folding.read_ranks(self.options["real_ranks"])
+        if self.options["fold"] == folding.AUTO and (more or folding.too_many(self.plan.world_size)):
+            fold = folding.find(self.plan, self.settings, self.cluster, console, stub_set, more)
+            self.settings = replace(self.settings, fold=fold)
+            self.plan = replace(self.plan, real=fold.real if fold else None)
+        if (fold := self.settings.fold) and not self.plan.quiet:
+            console.message(
+                f"phantora: folded: {len(fold.real)} of {fold.world_size} ranks run as processes ({fold.describe()}; "
+                f"ranks {_few(fold.real)})"
+            )
+
     def _run_ranks(self, console: Console, stats: list[Stats]) -> tuple[Outcome, Simulation]:
         stub_set = _prepare_stubs(console)
+        self._fold(console, stub_set)
         supervisor = RankSupervisor(
             self.plan,
             console,
@@ -261,6 +279,8 @@ class Request:
             "startup_seconds": round(outcome.startup_seconds, 3),
             "wall_seconds": round(outcome.wall_seconds, 3),
         }
+        if self.settings.fold:
+            report |= {"processes": len(self.settings.fold.real), "fold": self.settings.fold.describe()}
         if outcome.message:
             report["error"] = outcome.message
         if simulation.simulator is not None:
@@ -292,6 +312,10 @@ def _count(option: str, text: str, have: int, what: str, spec: str) -> int:
             f"{option} {text}: the cluster {spec} has {have} {what}; simulate a larger one with --cluster"
         )
     return min(most, have)
+
+
+def _few(ranks: Sequence[int]) -> str:
+    return ",".join(map(str, ranks)) if len(ranks) <= 12 else f"{','.join(map(str, ranks[:10]))},...,{ranks[-1]}"
 
 
 def _filter(text: str | None, ranks: int) -> tuple[int, ...] | None:

@@ -13,6 +13,7 @@ from phantora.errors import PhantoraError
 from phantora.hardware import Cluster, device_fields
 from phantora.sim.whatif import WhatIf
 from phantora.wire import layout
+from phantora.wire.fold import Fold, to_dict
 from phantora.wire.session import Session
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class Settings:
     what_if: WhatIf = field(default_factory=WhatIf)
     flows: bool = False
     """Log the network's flows, and what its links carry."""
+    fold: Fold | None = None
+    """Which ranks are processes; None: all."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +72,11 @@ def _packed(workspaces: Workspaces) -> np.ndarray[Any, np.dtype[np.void]]:
     return pack([Block(**columns) for columns in workspaces.columns()])
 
 
-def create_session(cluster: Cluster, settings: Settings, workspaces: Workspaces | None) -> Session:
-    """The shared memory of a run, for all its ranks."""
+def create_session(
+    cluster: Cluster, settings: Settings, workspaces: Workspaces | None, *, probe: bool = False
+) -> Session:
+    """The shared memory of a run, for all its ranks; `probe`: for rank 0 alone, which ends with its first large communication."""
+    real = settings.fold.real if settings.fold else None
     return Session.create(
         settings.hosts * settings.ranks_per_host,
         settings.ranks_per_host,
@@ -78,10 +84,11 @@ def create_session(cluster: Cluster, settings: Settings, workspaces: Workspaces 
         cluster.host.api_ns,
         host_mode=getattr(layout.HostMode, settings.host_time.upper()),
         host_scale=cluster.host.factor if settings.host_time == "modelled" else settings.host_scale,
-        null_mode=settings.null,
+        null_mode=layout.CONSTANTS["PH_PROBE"] if probe else int(settings.null),
         unsupported=getattr(layout.Unsupported, settings.unsupported.upper()),
         epoch_ns=int(time.time()) * 1_000_000_000,
         workspaces=_packed(workspaces) if workspaces else None,
+        real=(0,) if probe else real,
     )
 
 
@@ -152,6 +159,8 @@ def assemble(
         own = workspaces is not None and workspaces.about.get("gpu") == cluster.gpu.product
         heard["memory_bandwidth"] = cluster.gpu.hbm_bandwidth  # bytes/s, for rooflines
         heard["workspaces"] = {"table": workspaces.described if workspaces else None, "own": own}
+        if settings.fold:
+            heard["fold"] = to_dict(settings.fold)
         if settings.what_if:
             heard["what_if"] = asdict(settings.what_if)
         described = RunMetadata(
@@ -177,6 +186,7 @@ def assemble(
             "record": settings.record,
             "what_if": settings.what_if,
             "log_flows": settings.flows,
+            "fold": settings.fold,
         }
         try:
             if recorded is None:

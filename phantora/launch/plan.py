@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from phantora.errors import PhantoraError
-from phantora.launch import shims
+from phantora.launch import folded, shims
 from phantora.launch.assume import VARIABLE
 from phantora.launch.routing import BALANCED
 from phantora.launch.shared import shared_imports
@@ -58,10 +58,18 @@ class Plan:
     ranks_filter: tuple[int, ...] | None = None
     """Local ranks whose output reaches the console; None: all."""
     quiet: bool = False
+    real: tuple[int, ...] | None = None
+    """Ranks that are processes, in a folded run; None: all."""
+    probe: Path | None = None
+    """Where rank 0 writes the process groups that it makes, before it ends with its first large communication."""
 
     @property
     def world_size(self) -> int:
         return self.hosts * self.ranks_per_host
+
+    @property
+    def processes(self) -> Sequence[int]:
+        return range(self.world_size) if self.real is None else self.real
 
     @property
     def imports(self) -> tuple[str, ...]:
@@ -112,6 +120,10 @@ def rank_environment(plan: Plan, rank: int, store_port: int) -> dict[str, str]:
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
     }
+    if plan.real is not None:
+        environment |= folded.ENVIRONMENT
+    if plan.probe is not None:
+        environment[folded.PROBE] = str(plan.probe)
     if plan.log_dir is not None:
         environment["TORCHELASTIC_ERROR_FILE"] = str(rank_log_dir(plan, rank) / "error.json")
     return environment

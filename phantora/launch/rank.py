@@ -19,7 +19,7 @@ from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
 from phantora.errors import PhantoraError
-from phantora.launch import clock, process, rendezvous, shims
+from phantora.launch import clock, folded, process, rendezvous, shims
 
 _RESET_SIGNALS = (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE)
 
@@ -53,6 +53,8 @@ def become_rank(task: RankTask, library: ctypes.CDLL | None, session: int, out: 
         report_plainly(str(task.rank))
         shims.install()
         rendezvous.install(task.environment["MASTER_PORT"])
+        if folded.VARIABLE in task.environment:
+            folded.install(int(task.environment["WORLD_SIZE"]))
         if library is not None:
             connect(library, session, task.rank, task.local_rank, task.devices)
     except PhantoraError as error:

@@ -235,7 +235,7 @@ class RankSupervisor:
         self._outcome.startup_seconds = time.monotonic() - self._begin
         if self._ending.stage:
             return
-        for rank in range(self._plan.world_size):
+        for rank in self._plan.processes:
             self._start_rank(rank)
         self._started = True
 
@@ -258,7 +258,7 @@ class RankSupervisor:
             "arguments": plan.arguments,
             "module": plan.module,
         }
-        fds = [*ends] if self._session is None or rank else [*ends, self._session.fd]
+        fds = [*ends] if self._session is None or rank != self._plan.processes[0] else [*ends, self._session.fd]
         self._send(self._link, task, fds)
         for end in ends:
             os.close(end)

@@ -14,13 +14,15 @@ from phantora.cost.machine import Machine
 from phantora.cost.types import Price
 from phantora.hardware.types import Gpu
 from phantora.sim.engine.library import Engine, KernelProfile, PowerLimit
+from phantora.wire.fold import Fold
 
 
-def limit_power(engine: Engine, gpu: Gpu, world_size: int) -> None:
+def limit_power(engine: Engine, gpu: Gpu, world_size: int, fold: Fold | None = None) -> None:
     """Tells the engine of the power limit, and the power factor of each rank's GPU.
 
     GPUs of a model differ. A job is taken to have the quantiles of their distribution, dealt out to the ranks in an
-    order that depends on nothing but their number; a single GPU is the median.
+    order that depends on nothing but their number; a single GPU is the median. In a folded run a process has the
+    largest factor of those that it stands for: they wait for the slowest of them.
     """
     power, cap = gpu.power, float(gpu.power_watts)
     engine.set_power(
@@ -35,8 +37,12 @@ def limit_power(engine: Engine, gpu: Gpu, world_size: int) -> None:
     )
     order = list(range(world_size))
     random.Random(world_size).shuffle(order)
-    for place, rank in enumerate(order):
-        engine.set_power_factor(rank, 1.0 + power.spread * NormalDist().inv_cdf((place + 0.5) / world_size))
+    factors: dict[int, float] = {}
+    for place, rank in enumerate(order):  # ascending
+        factor = 1.0 + power.spread * NormalDist().inv_cdf((place + 0.5) / world_size)
+        factors[fold.stands_in(rank) if fold else rank] = factor
+    for rank, factor in factors.items():
+        engine.set_power_factor(rank, factor)
 
 
 def profile_of(machine: Machine, price: Price) -> KernelProfile:

@@ -10,6 +10,7 @@ from phantora.hardware.topology import Flow, NetworkLink, Topology
 from phantora.sim.engine import library as native
 from phantora.sim.whatif import WhatIf
 from phantora.trace.schema import OPTIMIZER_STEP
+from phantora.wire.fold import Fold
 
 
 class Links:
@@ -18,7 +19,8 @@ class Links:
     Raises PhantoraError if `what_if` names what is not there.
     """
 
-    def __init__(self, engine: native.Engine, topology: Topology, world_size: int, what_if: WhatIf) -> None:
+    def __init__(self, engine: native.Engine, topology: Topology, world_size: int, what_if: WhatIf,
+                 fold: Fold | None = None) -> None:
         self._engine = engine
         self._links = topology.links
         self._names: dict[tuple[int, ...], int] = {}
@@ -31,7 +33,8 @@ class Links:
             if members and number in marked:
                 members = sorted({0, *members})  # rank 0 says when
             # GPUs that no rank uses put nothing on any link; an empty list would mean everybody.
-            present = [gpu for gpu in members if gpu < world_size] or [0] * bool(members)
+            # In a folded run any process may be the one whose collective uses the link of a rank that is none.
+            present = [] if fold else [gpu for gpu in members if gpu < world_size] or [0] * bool(members)
             engine.add_link(link.bandwidth, engine.intern(native.NAMES, link.name), present)
         for change, links in changes:
             for number in links:
@@ -44,6 +47,10 @@ class Links:
             if straggler.rank >= world_size:
                 raise PhantoraError(
                     f"--straggler rank={straggler.rank}:{straggler.factor:g}: the run has ranks 0 to {world_size - 1}"
+                )
+            if fold and straggler.rank not in fold.real:
+                raise PhantoraError(
+                    f"--straggler rank={straggler.rank}: this rank is folded; add --real-ranks {straggler.rank}"
                 )
             engine.straggler(straggler.rank, straggler.factor)
         for traffic in what_if.background:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from phantora.cost.machine import Machine
 from phantora.cost.parse import compute_of, read_signature, signature_text
 from phantora.cost.types import CostModel, KernelLaunch, OperatorSignature, Price
 from phantora.cost.wanted import Wanted
-from phantora.hardware import Cluster
+from phantora.hardware import Cluster, Flow
 from phantora.sim.collectives import SEND_RECV_KERNEL, CollectiveModel, NcclEnvironment, kernel_name
 from phantora.sim.engine import library as native
 from phantora.sim.kernel_profile import communication_feels, profile_of
@@ -21,6 +22,7 @@ from phantora.sim.links import Links
 from phantora.sim.whatif import WhatIf
 from phantora.trace.schema import PriceRow, Tables
 from phantora.wire import layout
+from phantora.wire.fold import Fold
 
 _COPY_KINDS = [name.lower() for name in layout.Copy.names()]
 
@@ -37,12 +39,15 @@ class Pricing:
         nccl: NcclEnvironment | None = None,
         what_if: WhatIf | None = None,
         world_size: int | None = None,
+        fold: Fold | None = None,
     ) -> None:
         self._engine = engine
         self._cost = cost
         self._machine = Machine(cluster.gpu)
         self._collectives = CollectiveModel(cluster, nccl)
-        self._links = Links(engine, self._collectives.topology, world_size or cluster.world_size, what_if or WhatIf())
+        ranks = world_size or cluster.world_size
+        self._links = Links(engine, self._collectives.topology, ranks, what_if or WhatIf(), fold)
+        self._fold = fold
         self._tables = tables
         self._signatures: dict[int, OperatorSignature] = {}
         self._prices: dict[int, PriceRow] = {}
@@ -114,6 +119,7 @@ class Pricing:
             )  # fmt: skip
             name = SEND_RECV_KERNEL
         topology = self._collectives.topology
+        price = replace(price, flows=(*price.flows, *self._flows_of_siblings(request)))
         ends = {end for flow in price.flows for end in (flow.src, flow.dst) if end >= 0}
         feels = communication_feels(len({topology.host_of(end) for end in ends}) == 1)
         self._engine.set_flows(request.id, price.latency_ns, price.flows, self._links.names(price.flows), feels)
@@ -122,6 +128,36 @@ class Pricing:
         self._prices[request.id] = PriceRow(
             "communication", price.provenance, 0.0, float(request.bytes), 0, algorithm, price.error
         )
+
+    def _flows_of_siblings(self, request: native.PriceRequest) -> list[Flow]:
+        """In a folded run: what groups without a process put on the links that processes use as well. They do the same
+        at the same time. Those on one host, on which no process is, have their links to themselves."""
+        fold, topology = self._fold, self._collectives.topology
+        if fold is None:
+            return []
+        members: tuple[int, ...] = (request.src, request.dst)
+        if request.kind == native.COLLECTIVE:
+            members = self._engine.comm_ranks(request.comm)
+        flows: list[Flow] = []
+        for ranks in fold.siblings(members):
+            hosts = {topology.host_of(rank) for rank in ranks}
+            if len(hosts) == 1 and hosts.isdisjoint(self._hosts_of_processes):
+                continue
+            if request.kind == native.COLLECTIVE:
+                flows += self._collectives.collective(
+                    request.sub, ranks, request.bytes, request.dtype, request.root
+                ).flows
+            else:
+                flows += self._collectives.transfer(
+                    ranks[0], ranks[1], request.bytes, request.concurrent,
+                    members=len(self._engine.comm_ranks(request.comm)), duplex=bool(request.duplex),
+                ).flows  # fmt: skip
+        return flows
+
+    @cached_property
+    def _hosts_of_processes(self) -> frozenset[int]:
+        topology = self._collectives.topology
+        return frozenset(topology.host_of(rank) for rank in self._fold.real) if self._fold else frozenset()
 
     def count(self, rows: npt.NDArray[np.void]) -> None:
         """Adds rows of the log to the time that each price stands for."""

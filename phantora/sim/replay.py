@@ -54,7 +54,7 @@ class Replayer(Simulator):
     def __init__(self, session: Session, *args: Any, chunks: Sequence[Chunk], host_scale: float = 1.0, **options: Any):
         super().__init__(session, *args, **options)
         self._engine.play(host_scale)
-        by_rank: dict[int, list[Chunk]] = {rank: [] for rank in range(session.world_size)}
+        by_rank: dict[int, list[Chunk]] = {rank: [] for rank in session.real}
         for chunk in chunks:
             by_rank[chunk.rank].append(chunk)
         self._voices = [_Voice(session, rank, by_rank[rank]) for rank in by_rank]

@@ -24,6 +24,7 @@ from phantora.sim.whatif import WhatIf
 from phantora.trace.schema import Tables
 from phantora.trace.writer import LogWriter
 from phantora.wire import layout
+from phantora.wire.fold import Fold
 from phantora.wire.session import Session
 
 _NAP_US = 2000  # longest sleep while a rank waits for an answer
@@ -89,6 +90,7 @@ class Simulator:
         record: bool = True,
         what_if: WhatIf | None = None,
         log_flows: bool = False,
+        fold: Fold | None = None,
     ) -> None:
         self._session = session
         self._log = log
@@ -97,9 +99,13 @@ class Simulator:
         self._engine = native.Engine(library, session)
         if log_flows:
             self._engine.log_flows()
-        self._pricing = Pricing(self._engine, cluster, cost, tables, nccl, what_if, session.world_size)
+        self._pricing = Pricing(self._engine, cluster, cost, tables, nccl, what_if, session.world_size, fold)
+        if fold is not None:
+            self._engine.fold(fold.sizes)
+            for witness in fold.witnesses():
+                self._engine.expect_alike(*witness)
         self._engine.set_timing(timing_of(cluster.gpu))
-        limit_power(self._engine, cluster.gpu, session.world_size)
+        limit_power(self._engine, cluster.gpu, session.world_size, fold)
         self._record = record
         if record:
             self._engine.record()
@@ -208,9 +214,9 @@ class Simulator:
 
     def _look_at_sleepers(self, idle: IdleDetector) -> None:
         """Nothing moves and somebody waits: release an answer, or diagnose."""
-        states = [self._engine.rank_state(rank) for rank in range(self._session.world_size)]
-        running = [rank for rank, state in enumerate(states) if state in (native.NOT_STARTED, native.RUNS)]
-        if self._root is not None and all(state in (native.NOT_STARTED, native.EXITED) for state in states):
+        states = {rank: self._engine.rank_state(rank) for rank in self._session.real}
+        running = [rank for rank, state in states.items() if state in (native.NOT_STARTED, native.RUNS)]
+        if self._root is not None and all(state in (native.NOT_STARTED, native.EXITED) for state in states.values()):
             return  # the command does something else, perhaps before it starts processes again
         pids = {rank: int(self._session.control["pid"][rank]) for rank in running if states[rank] == native.RUNS}
         looks = [idle.asleep(pid, _SLEEP_CHECK_S, only_clock_threads=False) for pid in self._bystanders]
@@ -238,15 +244,15 @@ class Simulator:
                 + "\nevery member of a group must call the same collectives in the same order"
             )
 
-    def _settle(self, root: int, states: list[int], blocked: float, idle: IdleDetector) -> bool:
+    def _settle(self, root: int, states: dict[int, int], blocked: float, idle: IdleDetector) -> bool:
         """Ranks whose process has gone have ended; GPUs that no process of a command is about to use stay idle.
 
         Called when no rank works. True if something was settled.
         """
-        pids = {rank: pid for rank, pid in enumerate(self._session.control["pid"].tolist()) if pid > 0}
+        pids = {rank: pid for rank in states if (pid := int(self._session.control["pid"][rank])) > 0}
         alive = {rank: pid for rank, pid in pids.items() if states[rank] in (native.RUNS, native.WAITS)}
         gone = [rank for rank, pid in alive.items() if not os.path.exists(f"/proc/{pid}")]
-        absent = [rank for rank, state in enumerate(states) if state == native.NOT_STARTED and rank not in pids]
+        absent = [rank for rank, state in states.items() if state == native.NOT_STARTED and rank not in pids]
         if absent and not gone and blocked >= _ABSENT_S and pids:
             others = {root, *descendants(root)} - set(pids.values())
             looks = [idle.asleep(pid, _ABSENT_S, children=False) for pid in others]  # each must be looked at
@@ -265,7 +271,7 @@ class Simulator:
             self._pricing.count(rows)
             self._log.append(rows)
             self._rows += len(rows)
-        for rank in range(self._session.world_size if self._record else 0):
+        for rank in self._session.real if self._record else ():
             while len(records := self._engine.take_records(rank, everything)):
                 self._log.record(rank, records)
 

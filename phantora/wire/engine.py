@@ -240,6 +240,10 @@ FUNCTIONS = (
     Function("phe_change_link_at_mark", "void", (("int", "link"), ("int", "mark"), ("double", "bandwidth"))),
     Function("phe_background", "void", ((_INTS, "links"), ("int", "hops"), ("double", "rate")), "endless traffic"),
     Function("phe_straggler", "void", (_RANK, ("double", "factor")), "its kernels take so many times as long"),
+    Function("phe_fold", "void", ((_INTS, "sizes"), ("int", "axes")), "of a mesh, outermost first: some are folded"),
+    Function("phe_expect_alike", "void", (
+        ("int", "witness"), ("int", "first"), ("int", "last"), ("const char *", "axis"),
+    ), "the witness must do what one of the two others does"),
     Function("phe_log_flows", "void", (), "rows of flows and of what links carry"),
     Function("phe_intern", "int32_t", (("int", "table"), ("const char *", "text"), ("int64_t", "length"))),
     Function("phe_text_count", "int64_t", (("int", "table"),)),

@@ -78,6 +78,7 @@ CONSTANTS = {
     "PH_REPLY_BYTES": REPLY_BYTES,
     "PH_BLOB_BYTES": BLOB_BYTES,
     "PH_NO_SLOT": 0xFF,
+    "PH_PROBE": 2,
     "PH_MAX_DEVICES": 64,  # of one rank
 }
 
@@ -179,10 +180,10 @@ Header = Struct("ph_header", (
     ("uint32_t", "ranks_per_host", 1, ""), ("uint32_t", "sim_state", 1, "enum ph_sim_state"),
     ("int32_t", "sim_pid", 1, ""), ("uint32_t", "doorbell", 1, "futex: ranks ring, the simulator sleeps on it"),
     ("uint32_t", "sim_sleeping", 1, "1 while a ring needs a wake-up"), ("uint32_t", "host_mode", 1, "enum ph_host_mode"),
-    ("uint32_t", "null_mode", 1, "1: record nothing, answer at once"), ("uint32_t", "unsupported", 1, "enum ph_unsupported"),
+    ("uint32_t", "null_mode", 1, "1: record nothing, answer at once; PH_PROBE: and end with the first communication that is no small one"), ("uint32_t", "unsupported", 1, "enum ph_unsupported"),
     ("double", "host_scale", 1, "measured mode: CPU time is multiplied by this; modelled mode: what the host takes over the host called default"),
     ("int64_t", "epoch_ns", 1, "wall clock at virtual time 0, for time.time()"),
-    ("uint32_t", "layout", 1, "PH_LAYOUT"), ("uint32_t", "pad", 1, ""),
+    ("uint32_t", "layout", 1, "PH_LAYOUT"), ("uint32_t", "folded", 1, "ranks that are no processes"),
     ("uint64_t", "size", 1, "bytes of the whole area"),
     ("uint64_t", "control_offset", 1, "of ph_control[world_size]"), ("uint64_t", "ring_offset", 1, "of the rings"),
     ("uint64_t", "reply_offset", 1, "of ph_reply[world_size][PH_REPLY_SLOTS]"),
@@ -201,7 +202,8 @@ Control = Struct("ph_control", (
     ("int32_t", "pid", 1, ""), ("uint32_t", "waiting", 1, "threads blocked in a request"),
     ("int64_t", "floor", 1, "set by the simulator: the rank's host clock is at least this from now on"),
     ("uint32_t", "turns", 1, "processes that have had this place, and times that it was closed"), ("int32_t", "left", 1, "pid of one that has said that it ends"),
-    ("uint64_t", "pad2", 4, ""),
+    ("uint32_t", "folded", 1, "1: no process, others stand for this rank"), ("uint32_t", "pad3", 1, ""),
+    ("uint64_t", "pad2", 3, ""),
 ))
 
 Reply = Struct("ph_reply", (

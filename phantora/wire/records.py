@@ -131,7 +131,7 @@ KINDS: tuple[tuple[str, str, str], ...] = (
     ("STREAM_QUERY", "", "request: is stream empty at `time`?"),
     ("EVENT_QUERY", "", "request: has event id completed at `time`?"),
     ("EVENT_TIME", "", "request: reply.time = completion time of event id (it has completed)"),
-    ("COMM_CREATE", "comm", "id = new comm; blob = name"),
+    ("COMM_CREATE", "comm", "id = new comm; blob = name; if folded, a zero byte and START+STRIDExCOUNT,..."),
     ("COMM_DESTROY", "", "id = comm"),
     ("EXCHANGE", "exchange", "request: blob = own bytes; reply = all blobs by index, each behind its uint32 length"),
     ("GROUP_BEGIN", "group", "COLLECTIVE, SEND and RECV records follow"),

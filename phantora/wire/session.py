@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,8 @@ class Session:
     area: mmap.mmap
     header: np.ndarray[Any, np.dtype[np.void]]
     control: np.ndarray[Any, np.dtype[np.void]]
+    real: tuple[int, ...]
+    """Ranks that are processes: all, unless the run is folded."""
 
     @property
     def path(self) -> str:
@@ -57,16 +59,17 @@ class Session:
         *,
         host_mode: int = 0,
         host_scale: float = 1.0,
-        null_mode: bool = False,
+        null_mode: int = 0,
         unsupported: int = 0,
         epoch_ns: int = 0,
         workspaces: np.ndarray[Any, np.dtype[np.void]] | None = None,
+        real: Sequence[int] | None = None,
     ) -> Session:
         """Makes the area for `world_size` ranks.
 
         `device` holds the fields of ``layout.Device``; `api_ns` costs in ns by member name of
         ``layout.Api``; `workspaces` is what :func:`phantora.wire.workspaces.pack`
-        made. Raises PhantoraError when the machine has no memory left for it.
+        made; `real`: ranks that are processes. Raises PhantoraError when the machine has no memory left for it.
         """
         control_offset = _round_up(layout.dtype(layout.Header).itemsize)
         ring_offset = control_offset + _round_up(world_size * layout.dtype(layout.Control).itemsize)
@@ -96,7 +99,7 @@ class Session:
         header["sim_pid"] = os.getpid()
         header["host_mode"] = host_mode
         header["host_scale"] = host_scale
-        header["null_mode"] = int(null_mode)
+        header["null_mode"] = null_mode
         header["unsupported"] = unsupported
         header["epoch_ns"] = epoch_ns
         header["size"] = size
@@ -113,8 +116,12 @@ class Session:
             header["api_ns"][index] = api_ns.get(name, 0)
         for name, value in device.items():
             header["device"][name] = value
+        if real is not None:
+            control["folded"] = 1
+            control["folded"][list(real)] = 0
+            header["folded"] = world_size - len(real)
         header["magic"] = layout.MAGIC
-        return cls(fd, world_size, size, area, header, control)
+        return cls(fd, world_size, size, area, header, control, tuple(range(world_size) if real is None else real))
 
     def close_place(self, rank: int) -> bool:
         """Nobody waits any longer for a process to become `rank`; False if one has. One that comes later may still."""
@@ -142,10 +149,12 @@ class Session:
         """Tells every rank to end at its next call, and wakes those that wait."""
         self.header["sim_state"] = layout.SimState.ABORTED
         reply = layout.dtype(layout.Reply).itemsize
-        futexes = [int(self.header["reply_offset"]) + i * reply for i in range(self.world_size * layout.REPLY_SLOTS)]
+        slots = layout.REPLY_SLOTS
+        places = [rank * slots + slot for rank in self.real for slot in range(slots)]
+        futexes = [int(self.header["reply_offset"]) + place * reply for place in places]
         control = layout.dtype(layout.Control)
         tail = control.fields["tail_futex"][1] if control.fields else 0
-        futexes += [int(self.header["control_offset"]) + r * control.itemsize + tail for r in range(self.world_size)]
+        futexes += [int(self.header["control_offset"]) + r * control.itemsize + tail for r in self.real]
         self._wake(futexes)
 
     def close(self) -> None:

@@ -102,6 +102,11 @@ static ncclResult_t init_rank(const char *call, ncclComm_t *out, int nranks, con
   comm->nranks = nranks;
   comm->rank = rank;
   derive_key(comm->key, id, sizeof *id);
+  result = learn_members(comm, config);
+  if (result != ncclSuccess) {
+    free(comm);
+    return group_failed(result);
+  }
   return submit_job((job){.kind = JOB_INIT, .comm = comm, .out = out, .local = nranks == 1});
 }
 
@@ -169,6 +174,10 @@ NCCL_API(ncclResult_t, ncclCommSplit, ncclComm_t comm, int color, int key, ncclC
   if (result != ncclSuccess) return leave(group_failed(result));
   ncclComm_t child = new_comm(config, comm);
   if (!child) return leave(group_failed(fail(ncclSystemError, "out of host memory")));
+  if (folded_run() && color != NCCL_SPLIT_NOCOLOR && (result = learn_split(child, config)) != ncclSuccess) {
+    free(child);
+    return leave(group_failed(result));
+  }
   return leave(submit_job((job){.kind = JOB_SPLIT,
                                 .comm = child,
                                 .parent = comm,
@@ -196,6 +205,8 @@ NCCL_API(ncclResult_t, ncclCommShrink, ncclComm_t comm, int *excludeRanksList, i
   if (result == ncclSuccess && (excludeRanksCount < 1 || excludeRanksCount >= comm->nranks))
     result = fail(ncclInvalidArgument, "CommShrink : cannot exclude %d of %d ranks", excludeRanksCount,
                   comm->nranks);
+  if (result == ncclSuccess && folded_run()) 
+    result = fail(ncclInvalidUsage, "CommShrink cannot be folded; run all ranks with --fold off");
   bool *excluded = result == ncclSuccess ? calloc((size_t)comm->nranks, sizeof *excluded) : NULL;
   for (int i = 0; excluded && result == ncclSuccess && i < excludeRanksCount; i++) {
     int rank = excludeRanksList[i];
@@ -233,6 +244,8 @@ static ncclResult_t release(const char *call, ncclComm_t comm) {
   ph_memory_charge(comm->device, -comm->charged);
   free(comm->peers);
   free(comm->ops);
+  free(comm->world);
+  comm->world = NULL;
   comm->peers = NULL;
   comm->ops = NULL;
   comm->op_count = 0;

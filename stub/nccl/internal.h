@@ -40,6 +40,7 @@ struct ncclComm {
   bool ring;        // the ring's connections exist
   uint8_t *peers;   // by rank: connections for sends and receives exist
   char name[64];
+  int *world;       // global ranks of the members; NULL unless the run is folded
   user_op *ops;
   int op_count;
 };
@@ -79,6 +80,16 @@ __attribute__((format(printf, 2, 3))) ncclResult_t fail(ncclResult_t result, con
 ncclResult_t leave(ncclResult_t result);  // ends what ph_enter began
 ncclResult_t check_pointer(const void *pointer, const char *call, const char *argument);
 ncclResult_t check_comm(const struct ncclComm *comm, const char *call);
+
+// ---------------------------------------------------------------- folded.c: communicators of which some members are no processes
+bool folded_run(void);
+bool folded_member(const struct ncclComm *comm, int rank);
+// Takes the members' global ranks from the name that phantora.launch.folded gave the group. Fails if there are none.
+ncclResult_t learn_members(ncclComm_t comm, const ncclConfig_t *config);
+// The same for a part of another one, which is then as large as its list.
+ncclResult_t learn_split(ncclComm_t child, const ncclConfig_t *config);
+// They as text, malloc'ed, behind the communicator's name and a zero byte; its length.
+char *label_with_members(const struct ncclComm *comm, size_t *length);
 
 // ---------------------------------------------------------------- memory.c: what communicators take of the device's
 ncclResult_t charge_communicator(ncclComm_t comm);

@@ -29,8 +29,15 @@ static member describe(ncclComm_t comm, int first, int second) {
                   .world = ph_rank()};
 }
 
-// Meets the other members. Returns their descriptions in index order (the caller frees).
-static ncclResult_t meet(const uint64_t key[2], int members, int index, const member *mine, member **all) {
+// Meets the other members of `comm`, of which `mine` is the description of this one. Returns those of the processes among
+// them, in order, and how many (the caller frees).
+static ncclResult_t meet(const uint64_t key[2], const struct ncclComm *comm, const member *mine, member **all, int *count) {
+  int members = 0, index = 0;
+  for (int i = 0; i < comm->nranks; i++) {
+    if (i == comm->rank) index = members;
+    members += !folded_member(comm, i);
+  }
+  *count = members;
   uint8_t *bytes = NULL;
   size_t length = 0;
   if (ph_exchange(key[0], key[1], members, index, mine, sizeof *mine, &bytes, &length) != 0)
@@ -68,7 +75,10 @@ static ncclResult_t announce(ncclComm_t comm) {
                       .stream = (uint32_t)comm->device,
                       .comm = {.key_hi = comm->key[0], .key_lo = comm->key[1],
                                .members = (uint64_t)comm->nranks, .rank = (uint64_t)comm->rank}};
-  ph_emit_blob(&record, comm->name, strlen(comm->name));
+  size_t length = strlen(comm->name);
+  char *label = comm->world ? label_with_members(comm, &length) : NULL;
+  ph_emit_blob(&record, label ? label : comm->name, label ? length : strlen(comm->name));
+  free(label);
   return ncclSuccess;
 }
 
@@ -76,13 +86,14 @@ static ncclResult_t run_init(job *work) {
   ncclComm_t comm = work->comm;
   if (work->local || ph_null_mode()) return announce(comm);
   member mine = describe(comm, comm->rank, comm->nranks), *all = NULL;
-  ncclResult_t result = meet(comm->key, comm->nranks, comm->rank, &mine, &all);
+  int count;
+  ncclResult_t result = meet(comm->key, comm, &mine, &all, &count);
   if (result != ncclSuccess) return result;
-  for (int i = 0; i < comm->nranks && result == ncclSuccess; i++)
+  for (int i = 0; i < count && result == ncclSuccess; i++)
     if (all[i].nranks != comm->nranks)
       result = fail(ncclInvalidUsage, "rank %d was told of %d ranks, rank %d of %d", comm->rank, comm->nranks,
                     i, all[i].nranks);
-  if (result == ncclSuccess) result = check_members(all, comm->nranks);
+  if (result == ncclSuccess) result = check_members(all, count);
   free(all);
   return result == ncclSuccess ? announce(comm) : result;
 }
@@ -104,10 +115,11 @@ static ncclResult_t run_split(job *work) {
     return announce(comm);
   }
   member mine = describe(parent, work->color, work->key), *all = NULL;
-  ncclResult_t result = meet(meeting, parent->nranks, parent->rank, &mine, &all);
+  int count;
+  ncclResult_t result = meet(meeting, parent, &mine, &all, &count);
   if (result != ncclSuccess) return result;
   if (work->color != NCCL_SPLIT_NOCOLOR) {
-    for (int i = 0; i < parent->nranks; i++) {  // ranks of one colour, by key, then by old rank
+    for (int i = 0; i < count && !comm->world; i++) {  // ranks of one colour, by key, then by old rank
       if (all[i].rank != work->color) continue;
       comm->nranks++;
       if (all[i].nranks < work->key || (all[i].nranks == work->key && i < parent->rank)) comm->rank++;
@@ -123,7 +135,8 @@ static ncclResult_t run_shrink(job *work) {
   ncclComm_t comm = work->comm;
   if (!ph_null_mode()) {
     member mine = describe(comm, comm->rank, comm->nranks), *all = NULL;
-    ncclResult_t result = meet(comm->key, comm->nranks, comm->rank, &mine, &all);
+    int count;
+    ncclResult_t result = meet(comm->key, comm, &mine, &all, &count);
     free(all);
     if (result != ncclSuccess) return result;
   }

@@ -31,6 +31,7 @@ int ph_join(int gpu);              // 0, or -1 when it may not; says why on stde
 void ph_exit(int status);          // sends RANK_EXIT; called by phantora.launch as the rank ends
 bool ph_connected(void);
 bool ph_null_mode(void);           // record nothing, answer at once
+bool ph_probing(void);             // and the process ends with the first communication whose bytes are not carried
 const ph_header *ph_shared(void);  // NULL when not connected
 const ph_device *ph_gpu(void);     // the simulated GPU
 int ph_rank(void);

@@ -53,6 +53,7 @@ void ph_set_current_device(int device) { ph_self.device = device; }
 
 bool ph_connected(void) { return ph_live(); }
 bool ph_null_mode(void) { return ph_rt.null_mode; }
+bool ph_probing(void) { return ph_rt.header && ph_rt.header->null_mode == PH_PROBE; }
 const ph_header *ph_shared(void) { return ph_rt.header; }
 const ph_device *ph_gpu(void) { return ph_rt.header ? &ph_rt.header->device : NULL; }
 int ph_rank(void) { return ph_rt.rank; }

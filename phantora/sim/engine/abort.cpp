@@ -46,7 +46,7 @@ void Communication::give_up(Rank &rank, Launch &l, int64_t time) {
 }
 
 void Communication::give_up(Rank &rank, Collective &c) {
-  Member &me = c.members[static_cast<size_t>(communicator(c.comm).own_rank(rank.index))];
+  Member &me = c.members[static_cast<size_t>(communicator(c.comm).seat_of(rank.index))];
   bool delivered = c.joined == static_cast<int>(c.members.size()) && !c.aborted;
   if (me.record.collective.ticket && !delivered) payloads_.arrived(rank, me.record.collective.ticket, {});
   c.aborted = true;

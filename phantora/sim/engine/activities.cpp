@@ -43,11 +43,16 @@ void Communication::settle(Collective &c) {
 }
 
 void Communication::settle(Transfer &t) {
-  if (t.begun || t.aborted || !t.send.launch || !t.recv.launch || t.send.launch->arrival < 0 || t.recv.launch->arrival < 0) return;
-  if (t.price < 0 || !prices_[t.price].known) return;
-  int64_t time = std::max(t.send.launch->arrival, t.recv.launch->arrival);
+  if (t.begun || t.aborted || t.price < 0 || !prices_[t.price].known) return;
   Activity activity;
-  activity.launches = {std::move(t.send.launch), std::move(t.recv.launch)};  // breaks the cycle of owners
+  int64_t time = 0;
+  for (Post *post : {&t.send, &t.recv}) {
+    if (t.lone && !post->launch) continue;
+    if (!post->launch || post->launch->arrival < 0) return;
+    time = std::max(time, post->launch->arrival);
+  }
+  for (Post *post : {&t.send, &t.recv})
+    if (post->launch) activity.launches.push_back(std::move(post->launch));  // breaks the cycle of owners
   begin(t, std::move(activity), time, time);
 }
 

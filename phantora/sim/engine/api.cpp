@@ -57,6 +57,10 @@ void phe_change_link_at_mark(void *engine, int link, int mark, double bandwidth)
 void phe_background(void *engine, const int32_t *links, int hops, double rate) {
   of(engine).links().add_background({links, links + hops}, rate);
 }
+void phe_fold(void *engine, const int32_t *sizes, int axes) { of(engine).fold({sizes, sizes + axes}); }
+void phe_expect_alike(void *engine, int witness, int first, int last, const char *axis) {
+  of(engine).likeness().expect(witness, first, last, axis);
+}
 void phe_log_flows(void *engine) { of(engine).links().log_flows(); }
 
 int32_t phe_intern(void *engine, int table, const char *text, int64_t length) {

@@ -11,7 +11,7 @@ bool Communication::agrees(const Communicator &comm, const Collective &c, const 
   const ph_collective_fields &theirs = first->record.collective, &mine = r.collective;
   bool same = theirs.coll == mine.coll && theirs.dtype == mine.dtype && theirs.root == mine.root && theirs.count == mine.count;
   if (same) return true;
-  int other = comm.ranks[static_cast<size_t>(first - c.members.begin())];
+  int other = comm.rank_at(static_cast<size_t>(first - c.members.begin()));
   failure_.set("mismatched collectives in " + describe(comm) + ", sequence number " + std::to_string(c.seq) + ": rank " +
                std::to_string(other) + " calls " + describe(first->record) + ", rank " + std::to_string(rank.index) +
                " calls " + describe(r) +
@@ -23,14 +23,14 @@ void Communication::join_collective(Rank &rank, const ph_record &r, std::string 
   int32_t number;
   Communicator *comm = used(rank, r.id, number);
   if (!comm) return;
-  size_t me = static_cast<size_t>(comm->own_rank(rank.index));
+  size_t me = static_cast<size_t>(comm->seat_of(rank.index));
   int64_t seq = comm->sequence[me]++;
   auto &slot = comm->open[seq];
   if (!slot) {
     slot = std::make_shared<Collective>();
     slot->comm = number;
     slot->seq = seq;
-    slot->members.resize(static_cast<size_t>(comm->members));
+    slot->members.resize(comm->seats.size());
   }
   auto c = slot;
   if (!agrees(*comm, *c, rank, r)) return;
@@ -44,7 +44,7 @@ void Communication::join_collective(Rank &rank, const ph_record &r, std::string 
   bool behind = !launch->collectives.empty() && launch->collectives.back()->comm == number && !launch->collectives.back()->begun;
   c->held = c->held || behind;
   launch->collectives.push_back(c);
-  if (c->aborted || c->joined < comm->members) return;
+  if (c->aborted || c->joined < static_cast<int>(comm->seats.size())) return;
   if (r.collective.ticket) deliver(*comm, *c);
   price(c, r.collective);
 }
@@ -65,15 +65,40 @@ void Communication::price(const std::shared_ptr<Collective> &c, const ph_collect
 }
 
 void Communication::deliver(const Communicator &comm, Collective &c) {
-  std::vector<const std::string *> parts;
-  for (Member &m : c.members) parts.push_back(&m.data);
-  for (size_t i = 0; i < c.members.size(); ++i) {
-    const ph_record &call = c.members[i].record;
-    std::string result = collective_result(call, static_cast<int>(i), parts, call.collective.scalar);
-    Rank &to = stage_[static_cast<size_t>(comm.ranks[i])];
+  std::vector<const std::string *> parts(static_cast<size_t>(comm.members), nullptr);
+  for (size_t seat = 0; seat < c.members.size(); ++seat) parts[static_cast<size_t>(comm.seats[seat])] = &c.members[seat].data;
+  std::vector<std::string> made;
+  if (!speak_for_ghosts(comm, c, parts, made)) return;
+  for (size_t seat = 0; seat < c.members.size(); ++seat) {
+    const ph_record &call = c.members[seat].record;
+    std::string result = collective_result(call, comm.seats[seat], parts, call.collective.scalar);
+    Rank &to = stage_[static_cast<size_t>(comm.rank_at(seat))];
     if (call.collective.ticket) payloads_.arrived(to, call.collective.ticket, std::move(result));
   }
   for (Member &m : c.members) m.data.clear();
+}
+
+// What ranks that are no processes would have given.
+bool Communication::speak_for_ghosts(const Communicator &comm, const Collective &c, std::vector<const std::string *> &parts,
+                                     std::vector<std::string> &made) {
+  if (c.members.size() == parts.size()) return true;
+  const ph_collective_fields &call = c.members[0].record.collective;
+  bool rooted = call.coll == PH_COLL_BROADCAST || call.coll == PH_COLL_SCATTER;
+  std::string why;
+  if (rooted) {  // nobody but the root gives anything
+    if (parts[static_cast<size_t>(call.root)]) {
+      for (auto &part : parts)
+        if (!part) part = &c.members[0].data;
+      return true;
+    }
+    why = "its root, rank " + std::to_string(comm.ranks[static_cast<size_t>(call.root)]) + ", is folded";
+  } else if (ghosts_.speak(comm, call.dtype, parts, made, why)) {
+    return true;
+  }
+  failure_.set("cannot fold " + describe(c.members[0].record) + " of " + describe(comm) + ", sequence number " +
+               std::to_string(c.seq) + ": " + why +
+               "; run more of its ranks as processes (--real-ranks, an axis written NAME=SIZE* in --fold), or --fold off");
+  return false;
 }
 
 }  // namespace phe

@@ -1,6 +1,7 @@
 // Communicators, and what their members do together: who takes part, when it begins, when it has ended.
 #pragma once
 #include "links.h"
+#include "ghosts.h"
 #include "payloads.h"
 
 #include <map>
@@ -22,6 +23,8 @@ class Communication {
   const Communicator &communicator(int32_t number) const { return *communicators_[static_cast<size_t>(number)]; }
   // The communicator that `rank` calls `id`, nullptr if there is none.
   const Communicator *find(const Rank &rank, uint32_t id) const;
+  // The run is folded over a mesh of these sizes, the outermost first.
+  void fold(std::vector<int> sizes) { ghosts_ = Ghosts(std::move(sizes)); }
   // Makes a row's numbers those of the log.
   void rename(ph_row &row) const;
   // Rows before this moment may still come: of communicators that some member has not joined.
@@ -61,9 +64,12 @@ class Communication {
 
  private:
   Communicator *used(const Rank &rank, uint32_t id, int32_t &number);
+  void found(Communicator &comm, int members, const std::string &label);
   void write_rows(Communicator &comm);
   bool agrees(const Communicator &comm, const Collective &c, const Rank &rank, const ph_record &r);
   void deliver(const Communicator &comm, Collective &c);
+  bool speak_for_ghosts(const Communicator &comm, const Collective &c, std::vector<const std::string *> &parts,
+                        std::vector<std::string> &made);
   void price(const std::shared_ptr<Collective> &c, const ph_collective_fields &call);
   void price(const std::shared_ptr<Transfer> &t);
   bool agrees(const Communicator &comm, const Transfer &t);
@@ -89,6 +95,7 @@ class Communication {
   RowLog &rows_;
   Progress &progress_;
   Failure &failure_;
+  Ghosts ghosts_;
   std::vector<std::unique_ptr<Communicator>> communicators_;
   std::map<std::pair<uint64_t, uint64_t>, int32_t> by_key_;
   std::vector<std::unordered_map<uint32_t, int32_t>> local_;  // by rank: its own id -> number
@@ -105,11 +112,11 @@ void Communication::members(Operation &o, F f) const {
   const Communicator &comm = communicator(o.comm);
   if (o.transfer) {
     auto &t = static_cast<Transfer &>(o);
-    f(t.send.launch.get(), comm.ranks[static_cast<size_t>(t.src)]);
-    f(t.recv.launch.get(), comm.ranks[static_cast<size_t>(t.dst)]);
+    if (t.send.launch || !t.lone) f(t.send.launch.get(), comm.ranks[static_cast<size_t>(t.src)]);
+    if (t.recv.launch || !t.lone) f(t.recv.launch.get(), comm.ranks[static_cast<size_t>(t.dst)]);
   } else {
     auto &all = static_cast<Collective &>(o).members;
-    for (size_t i = 0; i < all.size(); ++i) f(all[i].launch.get(), comm.ranks[i]);
+    for (size_t seat = 0; seat < all.size(); ++seat) f(all[seat].launch.get(), comm.rank_at(seat));
   }
 }
 

@@ -8,33 +8,47 @@ void Communication::create(Rank &rank, const ph_record &r, const std::string &la
   auto [it, fresh] = by_key_.try_emplace({call.key_hi, call.key_lo}, static_cast<int32_t>(communicators_.size()));
   if (fresh) {
     communicators_.push_back(std::make_unique<Communicator>());
-    Communicator &c = *communicators_.back();
-    c.members = static_cast<int>(call.members);
-    c.ranks.assign(call.members, -1);
-    c.local.assign(call.members, 0);
-    c.sequence.assign(call.members, 0);
-    c.label = label;
+    found(*communicators_.back(), static_cast<int>(call.members), label);
     ++unnumbered_;
   }
   Communicator &c = *communicators_[static_cast<size_t>(it->second)];
   std::string who = std::to_string(rank.index);
   if (call.rank >= c.ranks.size()) return failure_.set("rank " + who + " joined a communicator beyond its size");
-  if (c.ranks[call.rank] >= 0)
+  auto seat = std::lower_bound(c.seats.begin(), c.seats.end(), static_cast<int>(call.rank)) - c.seats.begin();
+  uint32_t &local = c.local[static_cast<size_t>(seat)];
+  if (local)
     return failure_.set("ranks " + std::to_string(c.ranks[call.rank]) + " and " + who + " are the same member of a communicator");
   c.ranks[call.rank] = rank.index;
   rank.communicators = std::max(rank.communicators, rank.first_communicator + r.id);
-  c.local[call.rank] = rank.first_communicator + r.id;
+  local = rank.first_communicator + r.id;
   local_[static_cast<size_t>(rank.index)][r.id] = it->second;
   c.waiting_rows.emplace_back(rank.index, r.time);
-  if (++c.created < c.members) return;
+  if (++c.created < static_cast<int>(c.seats.size())) return;
   --unnumbered_;
   write_rows(c);
 }
 
+// A communicator that nobody has joined yet. In a folded run the members come behind the label: who joined before all
+// have cannot know who is only spoken for.
+void Communication::found(Communicator &c, int members, const std::string &label) {
+  c.members = members;
+  c.label = label.substr(0, label.find('\0'));
+  c.ranks = Ghosts::members_in(label);
+  if (static_cast<int>(c.ranks.size()) != members) c.ranks.assign(static_cast<size_t>(members), -1);
+  for (int own = 0; own < members; ++own) {
+    int global = c.ranks[static_cast<size_t>(own)];
+    if (global < 0 || !stage_.folded(global)) c.seats.push_back(own);
+  }
+  c.local.assign(c.seats.size(), 0);
+  c.sequence.assign(c.seats.size(), 0);
+}
+
 void Communication::write_rows(Communicator &c) {
-  // A number that depends on the program alone: the lowest member's count of communicators.
-  size_t lowest = static_cast<size_t>(std::min_element(c.ranks.begin(), c.ranks.end()) - c.ranks.begin());
-  c.number = static_cast<int32_t>(c.local[lowest] * stage_.size() + static_cast<size_t>(c.ranks[lowest]));
+  // A number that depends on the program alone: the lowest process's count of communicators.
+  size_t lowest = 0;
+  for (size_t seat = 0; seat < c.seats.size(); ++seat)
+    if (c.rank_at(seat) < c.rank_at(lowest)) lowest = seat;
+  c.number = static_cast<int32_t>(c.local[lowest] * stage_.size() + static_cast<size_t>(c.rank_at(lowest)));
   std::string members;
   for (size_t i = 0; i < c.ranks.size(); ++i) members += (i ? "," : "") + std::to_string(c.ranks[i]);
   int32_t sig = texts_.intern(PHE_SIGNATURES, "{\"op\":\"communicator\",\"args\":[[" + members + "]]}");

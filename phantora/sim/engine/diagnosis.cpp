@@ -30,14 +30,14 @@ std::string Communication::describe(const Communicator &comm) {
 namespace {
 
 std::string waits_in(const Collective &c, const Communicator &comm, const Rank &rank) {
-  const Member &me = c.members[static_cast<size_t>(comm.own_rank(rank.index))];
+  const Member &me = c.members[static_cast<size_t>(comm.seat_of(rank.index))];
   std::string text = "waits in " + Communication::describe(me.record) + ", sequence number " + std::to_string(c.seq) +
                      " of " + Communication::describe(comm) + "; not there: rank ";
   bool first = true;
   for (size_t i = 0; i < c.members.size(); ++i) {
     const auto &launch = c.members[i].launch;
     if (launch && launch->arrival >= 0) continue;
-    text += (first ? "" : ", ") + std::to_string(comm.ranks[i]);
+    text += (first ? "" : ", ") + std::to_string(comm.rank_at(i));
     first = false;
   }
   return text + ". ";

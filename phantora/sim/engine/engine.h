@@ -26,6 +26,8 @@ class Engine {
   void record() { stage_.record(); }
   void play(double scale) { stage_.play(scale); }
   Links &links() { return links_; }
+  void fold(std::vector<int> sizes) { communication_.fold(std::move(sizes)); }
+  Likeness &likeness() { return likeness_; }
 
   // ---- the run
   // Consumes, advances, answers; sleeps up to `timeout_us` if nothing moved. Bits of phe_reason.
@@ -71,6 +73,7 @@ class Engine {
   Payloads payloads_;
   Links links_;
   Communication communication_;
+  Likeness likeness_;
   Completions completions_;
   Ingest ingest_;
   Sweep sweep_;

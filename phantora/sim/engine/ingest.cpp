@@ -8,9 +8,10 @@ namespace phe {
 constexpr uint64_t MAX_PASS = 4096;  // records of one rank consumed before the next has its turn
 
 Ingest::Ingest(Stage &stage, Devices &devices, Texts &texts, CallNames &names, Launches &launches, Links &links,
-               Communication &communication, Payloads &payloads, Waits &waits, RowLog &rows, Progress &progress, Failure &failure)
+               Communication &communication, Payloads &payloads, Waits &waits, Likeness &likeness, RowLog &rows,
+               Progress &progress, Failure &failure)
     : stage_(stage), devices_(devices), texts_(texts), names_(names), launches_(launches), links_(links),
-      communication_(communication), payloads_(payloads), waits_(waits), rows_(rows), progress_(progress),
+      communication_(communication), payloads_(payloads), waits_(waits), likeness_(likeness), rows_(rows), progress_(progress),
       failure_(failure), speakers_(stage.size()), groups_(stage.size()) {
   static const struct {
     ph_kind kind;
@@ -102,6 +103,10 @@ void Ingest::take(Rank &rank, const ph_record &r) {
       block = r.id == PH_MEM_ALLOC ? rank.next_id() : known == from.blocks.end() ? 0 : known->second;
     }
     recorder->add(r, block);
+  }
+  if (likeness_.watches(rank)) {
+    bool named = r.kind == PH_KERNEL && r.id < from.names.size();
+    likeness_.heard(rank, r, named ? from.names[r.id] : -1);
   }
   if (r.kind < PH_COUNT_PH_KIND) (this->*handlers_[r.kind])(rank, r);
   from.blob.clear();

@@ -1,13 +1,15 @@
 // Consuming the ranks' rings: a handler for each kind of record.
 #pragma once
 #include "communication.h"
+#include "likeness.h"
 
 namespace phe {
 
 class Ingest {
  public:
   Ingest(Stage &stage, Devices &devices, Texts &texts, CallNames &names, Launches &launches, Links &links,
-         Communication &communication, Payloads &payloads, Waits &waits, RowLog &rows, Progress &progress, Failure &failure);
+         Communication &communication, Payloads &payloads, Waits &waits, Likeness &likeness, RowLog &rows,
+         Progress &progress, Failure &failure);
 
   // Takes what `rank` has said, up to a number of records. False: nothing that moves anything.
   bool consume(Rank &rank);
@@ -88,6 +90,7 @@ class Ingest {
   Communication &communication_;
   Payloads &payloads_;
   Waits &waits_;
+  Likeness &likeness_;
   RowLog &rows_;
   Progress &progress_;
   Failure &failure_;

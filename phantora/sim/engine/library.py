@@ -125,6 +125,14 @@ class Engine:
         """Kernels of `rank` take `factor` times as long."""
         self._lib.phe_straggler(self._handle, rank, factor)
 
+    def fold(self, sizes: Sequence[int]) -> None:
+        """The run is folded: `sizes` are those of the mesh's axes, the outermost first."""
+        self._lib.phe_fold(self._handle, (ctypes.c_int32 * len(sizes))(*sizes), len(sizes))
+
+    def expect_alike(self, witness: int, first: int, last: int, axis: str) -> None:
+        """In a folded run `witness` must do what `first` or `last` does, its fellows at the ends of `axis`."""
+        self._lib.phe_expect_alike(self._handle, witness, first, last, axis.encode())
+
     def log_flows(self) -> None:
         """Rows for every flow, and for what every link carries over time."""
         self._lib.phe_log_flows(self._handle)

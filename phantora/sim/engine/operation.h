@@ -33,6 +33,9 @@ struct Operation {
 struct Transfer : Operation {
   int src = 0, dst = 0;  // ranks in the communicator
   Post send, recv;
+  bool lone = false;     // one side is a rank of a folded run that is no process
+
+  Post &own() { return send.launch ? send : recv; }  // of a lone one
 };
 
 struct Member {
@@ -42,7 +45,7 @@ struct Member {
 };
 
 struct Collective : Operation {
-  std::vector<Member> members;  // by rank in the communicator
+  std::vector<Member> members;  // by seat in the communicator
   int joined = 0, arrived = 0;
   int64_t latest = 0;    // arrival
   int64_t begin = 0;     // and end of the collective before it in the same kernel
@@ -84,8 +87,9 @@ struct Activity {
 struct Communicator {
   int members = 0, created = 0;
   std::vector<int> ranks;            // global rank by own rank, -1 unknown
-  std::vector<uint32_t> local;       // local ids
-  std::vector<int64_t> sequence;     // next sequence number by own rank
+  std::vector<int> seats;            // own ranks of those that are processes: all, unless the run is folded
+  std::vector<uint32_t> local;       // local ids by seat, 0: has not joined
+  std::vector<int64_t> sequence;     // next sequence number by seat
   std::string label;
   std::vector<std::pair<int, int64_t>> waiting_rows;  // (rank, time) of those that joined, until all have
   int32_t number = -1;               // what the log shows: independent of real time
@@ -93,10 +97,15 @@ struct Communicator {
   std::map<std::pair<int, int>, std::deque<std::shared_ptr<Transfer>>> sends, recvs;  // unmatched, (src, dst)
   std::map<std::pair<int, int>, int64_t> transfers;                                   // so far, (src, dst)
 
-  int own_rank(int global) const {
-    for (size_t i = 0; i < ranks.size(); ++i)
-      if (ranks[i] == global) return static_cast<int>(i);
+  int rank_at(size_t seat) const { return ranks[static_cast<size_t>(seats[seat])]; }
+  int seat_of(int global) const {
+    for (size_t seat = 0; seat < seats.size(); ++seat)
+      if (rank_at(seat) == global) return static_cast<int>(seat);
     return -1;
+  }
+  int own_rank(int global) const {
+    int seat = seat_of(global);
+    return seat < 0 ? -1 : seats[static_cast<size_t>(seat)];
   }
 };
 

@@ -10,6 +10,8 @@ Stage::Stage(char *area) {
     ranks_[r].control = reinterpret_cast<ph_control *>(area + header->control_offset) + r;
     ranks_[r].ring = reinterpret_cast<const ph_record *>(area + header->ring_offset) + r * PH_RING_RECORDS;
     ranks_[r].replies = reinterpret_cast<ph_reply *>(area + header->reply_offset) + r * PH_REPLY_SLOTS;
+    ranks_[r].exited = ranks_[r].control->folded != 0;
+    if (!ranks_[r].exited) real_.push_back(ranks_[r]);
   }
 }
 

@@ -4,12 +4,17 @@
 #include "player.h"
 #include "recorder.h"
 
+#include <functional>
+
 namespace phe {
 
 class Stage {
  public:
   explicit Stage(char *area);
-  std::vector<Rank> &ranks() { return ranks_; }
+  // Those that are processes: all, unless the run is folded.
+  const std::vector<std::reference_wrapper<Rank>> &ranks() { return real_; }
+  bool folded(int rank) const { return ranks_[static_cast<size_t>(rank)].control->folded != 0; }
+  bool folded() const { return real_.size() < ranks_.size(); }
   Rank &operator[](size_t index) { return ranks_[index]; }
   size_t size() const { return ranks_.size(); }
 
@@ -22,6 +27,7 @@ class Stage {
 
  private:
   std::vector<Rank> ranks_;
+  std::vector<std::reference_wrapper<Rank>> real_;
   std::vector<Recorder> recorders_;
   std::vector<Player> players_;
 };

@@ -28,9 +28,9 @@ void Sweep::begin() {
   network_.open();
   device_states_.assign(devices_.all().size(), {});
   rank_states_.resize(stage_.size());
-  for (RankState &rank : rank_states_) {
-    rank.stopped = false;
-    rank.missed.clear();
+  for (const Rank &rank : stage_.ranks()) {
+    state(rank).stopped = false;
+    state(rank).missed.clear();
   }
   for (Device *device : devices_.all()) look(*device);
   for (const auto &o : communication_.open_operations()) know(o, 0);

@@ -21,6 +21,13 @@ void Communication::join_transfer(Rank &rank, const ph_record &r, std::string da
   if (!comm) return;
   int me = comm->own_rank(rank.index), peer = r.transfer.peer;
   bool send = r.kind == PH_SEND;
+  int other = comm->ranks[static_cast<size_t>(peer)];
+  bool lone = other >= 0 && stage_.folded(other);
+  if (lone && !send && r.transfer.ticket)
+    return failure_.set("rank " + std::to_string(rank.index) + " receives " + std::to_string(r.transfer.bytes) +
+                        " bytes that matter from rank " + std::to_string(other) + " in " + describe(*comm) +
+                        ", which is folded; keep the axis whole (NAME=SIZE* in --fold), name the rank in --real-ranks, or "
+                        "use --fold off");
   std::pair<int, int> way = send ? std::make_pair(me, peer) : std::make_pair(peer, me);
   auto &mine = send ? comm->sends[way] : comm->recvs[way];
   auto &theirs = send ? comm->recvs[way] : comm->sends[way];
@@ -31,7 +38,7 @@ void Communication::join_transfer(Rank &rank, const ph_record &r, std::string da
   ++(send ? launch->sends : launch->recvs);
   ++launch->waiting;
   std::shared_ptr<Transfer> t;
-  if (!theirs.empty()) {
+  if (!lone && !theirs.empty()) {
     t = theirs.front();
     theirs.pop_front();
   } else {
@@ -41,7 +48,8 @@ void Communication::join_transfer(Rank &rank, const ph_record &r, std::string da
     t->src = way.first;
     t->dst = way.second;
     t->seq = comm->transfers[way]++;
-    mine.push_back(t);
+    t->lone = lone;
+    if (!lone) mine.push_back(t);
   }
   Post &post = send ? t->send : t->recv;
   post.launch = launch;
@@ -51,6 +59,7 @@ void Communication::join_transfer(Rank &rank, const ph_record &r, std::string da
   post.data = std::move(data);
   post.dtype = static_cast<uint32_t>(r.transfer.dtype);
   launch->transfers.push_back(t);
+  if (lone) return matched_.push_back(t);
   if (!t->send.launch || !t->recv.launch || !agrees(*comm, *t)) return;
   if (t->recv.ticket) {
     t->send.data.resize(static_cast<size_t>(t->recv.bytes), '\0');
@@ -63,28 +72,33 @@ void Communication::price_transfers(const std::vector<std::shared_ptr<Launch>> &
   if (matched_.empty()) return;
   auto unfinished = [&](const Post &post) { return groups[static_cast<size_t>(post.rank)] == post.launch; };
   std::vector<std::shared_ptr<Transfer>> later, now;
-  for (auto &t : matched_) (unfinished(t->send) || unfinished(t->recv) ? later : now).push_back(t);
+  for (auto &t : matched_) {
+    bool wait = t->lone ? unfinished(t->own()) : unfinished(t->send) || unfinished(t->recv);
+    (wait ? later : now).push_back(t);
+  }
   matched_.swap(later);
   for (auto &t : now) price(t);
 }
 
 void Communication::price(const std::shared_ptr<Transfer> &t) {
-  const Launch &send = *t->send.launch, &recv = *t->recv.launch;
+  // A rank that is no process sends and receives as much as the one that meets it.
+  const Launch &send = *(t->lone ? t->own() : t->send).launch, &recv = *(t->lone ? t->own() : t->recv).launch;
+  const Communicator &comm = communicator(t->comm);
   phe_price_request request{};
   request.kind = PHE_TRANSFER;
   request.comm = send.comm;
-  request.src = t->send.rank;
-  request.dst = t->recv.rank;
+  request.src = comm.ranks[static_cast<size_t>(t->src)];
+  request.dst = comm.ranks[static_cast<size_t>(t->dst)];
   request.concurrent = std::max(1, std::max(send.sends, recv.recvs));
   request.duplex = send.recvs > 0 && recv.sends > 0;
-  request.bytes = t->send.bytes;
+  request.bytes = (t->lone ? t->own() : t->send).bytes;
   Key &key = prices_.key();  // the format of the elements does not matter
   key.add<uint8_t>(PHE_TRANSFER).add(request);
   t->price = prices_.find(key, [&](Price &p) {
     int32_t id = p.request.id;
     p.request = request;
     p.request.id = id;
-    p.request.dtype = static_cast<int32_t>(t->send.dtype);
+    p.request.dtype = static_cast<int32_t>((t->lone ? t->own() : t->send).dtype);
   });
   if (prices_[t->price].known)
     settle(*t);

@@ -131,7 +131,7 @@ class _Pass:
         self.annotations = Annotations(log, ranks)
         self.work = WorkSums(log, self.annotations, len(ranks))
         self.groups = groups(log)
-        self.volume, self.uncertainty = Volume(log, self.groups), Uncertainty(log)
+        self.volume, self.uncertainty = Volume(log, self.groups, ranks), Uncertainty(log)
         self.guesses = Guesses(log, self.annotations)
         if details:
             self.exposures = Exposures(log)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -20,6 +21,7 @@ from phantora.trace.analysis.report import Throughput
 from phantora.trace.analysis.windows import Window, kind_mask
 from phantora.trace.reader import Log
 from phantora.trace.schema import COMMUNICATION_KINDS
+from phantora.wire.fold import from_dict
 
 EMBEDDING = "aten::embedding_dense_backward"
 _FORWARD = ("aten::index_select", "aten::embedding")
@@ -58,8 +60,11 @@ class _Seen:
 class Volume:
     """Gathers windows of steady steps."""
 
-    def __init__(self, log: Log, known: dict[int, Group]) -> None:
+    def __init__(self, log: Log, known: dict[int, Group], ranks: Sequence[int]) -> None:
+        """`ranks` are those of the windows; in a folded run each counts for all that it stands for."""
         self._known = known
+        fold = from_dict(log.metadata.extra["fold"]) if log.metadata.extra.get("fold") else None
+        self._weights = [fold.stands_for(rank) if fold else 1 for rank in ranks]
         operators, shapes = log.words("op"), log.words("shape")
         readers = {EMBEDDING: _embedding, _BACKWARD_CONVOLUTION: _images}
         readers.update(dict.fromkeys(_FORWARD, _lookup))
@@ -90,8 +95,8 @@ class Volume:
             samples = {r: _largest(s.samples) for r, s in seen.items()}
             self._steps.append(
                 (
-                    sum(count / shared.get(r, 1) for r, count in tokens.items()),
-                    sum(count / shared.get(r, 1) for r, count in samples.items()),
+                    sum(self._weights[r] * count / shared.get(r, 1) for r, count in tokens.items()),
+                    sum(self._weights[r] * count / shared.get(r, 1) for r, count in samples.items()),
                     max(tokens.values()),
                 )
             )

@@ -1,0 +1,54 @@
+"""What a simulation of many GPUs costs this machine: a step of a decoder by FSDP2, folded and not.
+
+    python benchmarks/scale.py --layers 32 --gpus 8 64 512 1024 8192 --unfolded 8 16
+
+Each line: GPUs, processes, CPU and wall seconds, memory (proportional set sizes), the step that the script printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+from resources import measure, phantora_trace
+
+SCRIPT = str(Path(__file__).resolve().parents[1] / "samples" / "llama_fsdp2.py")
+
+
+def run(gpus: int, fold: str, arguments: list[str]) -> str:
+    hosts, per_host = (gpus // 8, 8) if gpus >= 8 else (1, gpus)
+    with tempfile.TemporaryDirectory(prefix="phantora-scale-") as folder:
+        command = phantora_trace("--cluster", f"{hosts}x{per_host}xH100", "--fold", fold, "--no-recording", SCRIPT)
+        cost = measure([*command, *arguments], folder)
+        log = Path(folder, "run.arrow").stat().st_size
+    found = json.loads(re.findall(r"\{.*\}", cost.output)[-1])
+    processes = re.search(r"folded: (\d+) of", cost.output)
+    count = int(processes.group(1)) if processes else gpus
+    return (
+        f"{gpus:7,} GPUs {count:5,} processes {cost}  log {log / 2**20:7.1f} MiB  "
+        f"step {found['median_step_s'] * 1e3:9.2f} ms  {found['tokens_per_s']:14,.0f} tokens/s  MFU {found['mfu']:.1%}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gpus", type=int, nargs="*", default=[8, 64, 512, 1024, 8192], help="folded runs")
+    parser.add_argument("--unfolded", type=int, nargs="*", default=[8], help="runs of all ranks")
+    parser.add_argument("--layers", type=int, default=32)
+    parser.add_argument("--steps", type=int, default=1)
+    parser.add_argument("--warmup", type=int, default=1)
+    args = parser.parse_args()
+    arguments = [f"--layers={args.layers}", f"--steps={args.steps}", f"--warmup={args.warmup}"]
+    for gpus in args.unfolded:
+        print("all   ", run(gpus, "off", arguments), flush=True)
+    for gpus in args.gpus:
+        print("folded", run(gpus, f"dp={gpus}", arguments), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Which ranks of a run are processes: as the user says, or as the process groups of rank 0 tell."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from phantora.cli.simulation import Settings, create_session
+from phantora.errors import PhantoraError
+from phantora.hardware import Cluster
+from phantora.launch.output import Console
+from phantora.launch.plan import Plan
+from phantora.launch.supervisor import RankSupervisor
+from phantora.wire.fold import Fold, mesh_of, parse_fold
+
+if TYPE_CHECKING:
+    from phantora.stubs import StubSet
+
+AUTO, OFF = "auto", "off"
+RANK_BYTES = 96 << 20
+"""What a rank of a 7B FSDP2 model takes of this machine's memory (benchmarks/scale.py)."""
+
+
+def read_ranks(text: str | None) -> tuple[int, ...]:
+    """``0,5``. Raises PhantoraError."""
+    try:
+        return tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        raise PhantoraError(f"--real-ranks {text!r} is not a list of ranks such as 0,5") from None
+
+
+def choose(text: str, more: Sequence[int], world_size: int, is_command: bool) -> Fold | None:
+    """The fold that a command line names; None: none, or one that is still to be found. Raises PhantoraError."""
+    if is_command and text not in (AUTO, OFF):
+        raise PhantoraError(
+            "--fold: a command starts its ranks itself, all of them; run the script with `phantora trace SCRIPT`"
+        )
+    if text == OFF and more:
+        raise PhantoraError("--real-ranks names ranks of a folded run; give --fold its axes, as --fold dp=64")
+    return None if text in (AUTO, OFF) else parse_fold(text, world_size, more)
+
+
+def too_many(world_size: int) -> bool:
+    """Would the ranks take more than this machine has free?"""
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            free = int(line.split()[1]) << 10
+    return world_size * RANK_BYTES > free
+
+
+def find(
+    plan: Plan, settings: Settings, cluster: Cluster, console: Console, stubs: StubSet, more: Sequence[int]
+) -> Fold | None:
+    """Runs rank 0 alone, without a simulation, up to its first large communication. The process groups that it makes
+    tell the axes. Raises PhantoraError."""
+    with tempfile.TemporaryDirectory(prefix="phantora-probe-") as folder:
+        groups = Path(folder, "groups")
+        probing = replace(plan, real=(0,), probe=groups, quiet=True, ranks_filter=())
+        probing = replace(probing, log_dir=None, redirects="0", tee="0")
+        supervisor = RankSupervisor(
+            probing, console, stubs=stubs.directory, imports=plan.imports, shared=plan.shared
+        )
+        try:
+            session = create_session(cluster, replace(settings, null=True), None, probe=True)
+        except BaseException:
+            supervisor.close()
+            raise
+        try:
+            outcome = supervisor.run(session, None)
+        finally:
+            session.close()
+        if outcome.status:
+            raise PhantoraError(
+                f"--fold auto: rank 0, run alone to see the mesh, failed ({outcome.message}); give the axes, as --fold "
+                "pp=4,dp=64,tp=8, or --fold off"
+            )
+        lines = groups.read_text().splitlines() if groups.exists() else []
+    return parse_fold(mesh_of([json.loads(line) for line in lines], plan.world_size), plan.world_size, more)

@@ -1,0 +1,149 @@
+"""What a rank of a folded run does differently (docs/scale.md).
+
+NCCL hears from torch only how many ranks a communicator has. The stub must know which, so every process group of
+torch.distributed gets the list of its ranks as the ``netName`` of its NCCL configuration (``stub/nccl/folded.c``).
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import json
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from phantora.errors import PhantoraError
+from phantora.launch.importhook import after_import
+
+VARIABLE = "PHANTORA_FOLDED"
+PROBE = "PHANTORA_PROBE"
+"""A file for the process groups that this rank makes: a line of JSON each, ranks and name."""
+ENVIRONMENT = {
+    VARIABLE: "1",
+    # One unique id for a communicator of any size: with more, folded ranks would have to give some of them.
+    "TORCH_NCCL_RANKS_PER_ROOT": str(1 << 30),
+}
+_MODULE = "torch.distributed.distributed_c10d"
+_PREFIX = "phantora:"
+_PAD = 256
+
+
+def install(world_size: int) -> None:
+    """In the rank, before its script runs."""
+    if _MODULE in sys.modules:
+        _wrap(sys.modules[_MODULE], world_size)
+    else:
+        after_import(_MODULE.__eq__, lambda module: _wrap(module, world_size))
+
+
+def runs(ranks: Sequence[int]) -> str:
+    """``0+8x4,...``: START+STRIDExCOUNT of every run of evenly spaced ranks, in order."""
+    found: list[str] = []
+    at = 0
+    while at < len(ranks):
+        stride = ranks[at + 1] - ranks[at] if at + 1 < len(ranks) else 1
+        count = 1
+        while at + count < len(ranks) and ranks[at + count] - ranks[at + count - 1] == stride:
+            count += 1
+        found.append(f"{ranks[at]}+{stride}x{count}")
+        at += count
+    return ",".join(found)
+
+
+def _wrap(c10d: ModuleType, world_size: int) -> None:
+    real: Any = c10d.ProcessGroupNCCL
+
+    class Kind(type(real)):  # type: ignore[misc]
+        def __instancecheck__(cls, instance: Any) -> bool:  # of parts of a group, which C++ makes
+            return isinstance(instance, real)
+
+    class ProcessGroupNCCL(real, metaclass=Kind):  # type: ignore[misc]
+        def __init__(self, store: Any, rank: int, size: int, options: Any = None, **more: Any) -> None:
+            options = real.Options() if options is None else options
+            if options.config.net_name:  # given to more than one group
+                options = copy.deepcopy(options)
+            ranks = list(options.global_ranks_in_group) or list(range(world_size))
+            options.config.net_name = _PREFIX + runs(ranks)
+            super().__init__(store, rank, size, options, **more)
+
+    c10d.ProcessGroupNCCL = ProcessGroupNCCL  # type: ignore[attr-defined]
+    _name_parts(c10d)
+    if PROBE in os.environ:
+        _note_groups(c10d, os.environ[PROBE])
+    if hasattr(c10d, "ProcessGroupGloo"):
+        _wrap_gloo(c10d, c10d.ProcessGroupGloo)
+    _pad_objects(c10d)
+
+
+def _name_parts(c10d: ModuleType) -> None:
+    """The same for parts of a group, which torch has NCCL split."""
+    split = c10d.split_group
+    signature = inspect.signature(split)
+
+    def split_group(*arguments: Any, **more: Any) -> Any:
+        import torch
+
+        given = signature.bind(*arguments, **more)
+        given.apply_defaults()
+        asked = given.arguments
+        parent = asked["parent_pg"] or c10d._get_default_group()
+        mine = next((part for part in asked["split_ranks"] if parent.rank() in part), None)
+        if mine is not None:
+            options = asked["pg_options"] or parent._get_backend(torch.device("cuda")).options
+            asked["pg_options"] = copy.deepcopy(options)
+            ranks = [c10d.get_global_rank(parent, rank) for rank in sorted(mine)]
+            asked["pg_options"].config.net_name = _PREFIX + runs(ranks)
+            if PROBE in os.environ:
+                note_group(os.environ[PROBE], ranks, asked["group_desc"])
+        return split(*given.args, **given.kwargs)
+
+    for name in (c10d.__name__, "torch.distributed", "torch.distributed.device_mesh"):
+        if getattr(sys.modules.get(name), "split_group", None) is split:
+            sys.modules[name].split_group = split_group  # type: ignore[attr-defined]
+
+
+def _note_groups(c10d: ModuleType, path: str) -> None:
+    make = c10d._new_process_group_helper
+    signature = inspect.signature(make)
+
+    def noted(*arguments: Any, **more: Any) -> Any:
+        given = signature.bind(*arguments, **more).arguments
+        note_group(path, given["global_ranks_in_group"], given.get("group_desc"))
+        return make(*arguments, **more)
+
+    c10d._new_process_group_helper = noted  # type: ignore[attr-defined]
+
+
+def note_group(path: str, ranks: Sequence[int], name: str | None) -> None:
+    with open(path, "a") as file:
+        file.write(json.dumps([list(ranks), name or ""]) + "\n")
+
+
+def _wrap_gloo(c10d: ModuleType, real: Any) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise PhantoraError(
+            "a process group of gloo cannot be folded: give torch.distributed.init_process_group and new_group "
+            'backend="nccl", or use --fold off'
+        )
+
+    c10d.ProcessGroupGloo = type("ProcessGroupGloo", (real,), {"__init__": refuse})  # type: ignore[attr-defined]
+
+
+def _pad_objects(c10d: ModuleType) -> None:
+    """Pickled objects are as long as each other although the integers in them are not: what follows the end of a
+    pickle is not read."""
+    pickler: Any = c10d._pickler
+
+    class Pickler(pickler):  # type: ignore[misc]
+        def __init__(self, file: Any, *arguments: Any, **more: Any) -> None:
+            super().__init__(file, *arguments, **more)
+            self._file = file
+
+        def dump(self, obj: Any) -> None:
+            super().dump(obj)
+            self._file.write(b"\0" * (-self._file.tell() % _PAD))
+
+    c10d._pickler = Pickler  # type: ignore[attr-defined]

@@ -1,0 +1,144 @@
+"""Small distributed trainings and exchanges, run folded and not. Every process prints one line of JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+WIDTH = 1024
+ODD = 2  # the rank that stands for others in a fold of eight
+
+
+def model(layers: int = 3) -> nn.Sequential:
+    blocks = [nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)) for _ in range(layers)]
+    return nn.Sequential(*blocks).to("cuda", torch.bfloat16)
+
+
+def train(net: nn.Module) -> dict[str, float]:
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4, foreach=True)
+    times = []
+    for _ in range(5):
+        torch.cuda.synchronize()
+        began = time.perf_counter_ns()
+        net(torch.randn(2048, WIDTH, device="cuda", dtype=torch.bfloat16)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        torch.cuda.synchronize()
+        times.append(time.perf_counter_ns() - began)
+    return {"step_ns": sorted(times)[2], "peak": torch.cuda.max_memory_allocated()}
+
+
+def ddp(rank: int, world: int) -> dict[str, float]:
+    return train(nn.parallel.DistributedDataParallel(model()))
+
+
+def fsdp(rank: int, world: int) -> dict[str, float]:
+    net = model()
+    for block in net:
+        fully_shard(block)
+    return train(fully_shard(net))
+
+
+def hsdp(rank: int, world: int) -> dict[str, float]:
+    mesh = init_device_mesh("cuda", (world // 4, 4), mesh_dim_names=("replicate", "shard"))
+    net = model()
+    for block in net:
+        fully_shard(block, mesh=mesh)
+    return train(fully_shard(net, mesh=mesh))
+
+
+def tp(rank: int, world: int) -> dict[str, float]:
+    mesh = init_device_mesh("cuda", (world // 4, 4), mesh_dim_names=("dp", "tp"))
+    net = model()
+    for block in net:
+        parallelize_module(block, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+        fully_shard(block, mesh=mesh["dp"])
+    return train(fully_shard(net, mesh=mesh["dp"]))
+
+
+def exchange(rank: int, world: int) -> dict[str, float]:
+    """What ranks tell each other must be what they would tell each other on a cluster."""
+    total = torch.tensor([rank, 1], device="cuda")
+    dist.all_reduce(total)
+    assert total.tolist() == [world * (world - 1) // 2, world]
+    most = torch.tensor([rank * 3 + 1], device="cuda")
+    dist.all_reduce(most, op=dist.ReduceOp.MAX)
+    assert most.item() == 3 * (world - 1) + 1
+    numbers = [torch.empty(2, dtype=torch.int32, device="cuda") for _ in range(world)]
+    dist.all_gather(numbers, torch.tensor([5 * rank + 200, 7], dtype=torch.int32, device="cuda"))
+    assert [n.tolist() for n in numbers] == [[5 * r + 200, 7] for r in range(world)]
+    objects: list[object] = [None] * world
+    told = {"rank": rank, "size": 1 << 40, "ports": [rank * 100, -rank], "name": "worker", "ok": True}
+    dist.all_gather_object(objects, told)
+    assert objects == [{**told, "rank": r, "ports": [r * 100, -r]} for r in range(world)]
+    from_first: list[object] = [{"seed": 42} if rank == 0 else None]
+    dist.broadcast_object_list(from_first, src=0)
+    assert from_first == [{"seed": 42}]
+    dist.barrier()
+    return {"world": dist.get_world_size()}
+
+
+def other_shapes(rank: int, world: int) -> dict[str, float]:
+    rows = 96 if rank == ODD else 64
+    torch.randn(rows, WIDTH, device="cuda") @ torch.randn(WIDTH, WIDTH, device="cuda")
+    dist.barrier()
+    return {}
+
+
+def other_object(rank: int, world: int) -> dict[str, float]:
+    objects: list[object] = [None] * world
+    dist.all_gather_object(objects, {"name": "odd" if rank == ODD else "even"})
+    return {}
+
+
+def uneven_numbers(rank: int, world: int) -> dict[str, float]:
+    numbers = [torch.empty(1, dtype=torch.int64, device="cuda") for _ in range(world)]
+    dist.all_gather(numbers, torch.tensor([rank * rank], device="cuda"))
+    torch.cuda.synchronize()
+    return {"first": numbers[0].item()}
+
+
+def skipped_collective(rank: int, world: int) -> dict[str, float]:
+    flag = torch.ones(1 << 20, device="cuda")
+    if rank != ODD:
+        dist.all_reduce(flag)
+    torch.cuda.synchronize()
+    return {}
+
+
+def receives_from_folded(rank: int, world: int) -> dict[str, float]:
+    data = torch.ones(4, device="cuda")
+    ring = [dist.P2POp(dist.isend, data, (rank + 1) % world), dist.P2POp(dist.irecv, data, (rank - 1) % world)]
+    for work in dist.batch_isend_irecv(ring):
+        work.wait()
+    return {}
+
+
+def gloo(rank: int, world: int) -> dict[str, float]:
+    dist.new_group(backend="gloo")
+    return {}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("mode")
+    mode = parser.parse_args().mode
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl")
+    torch.manual_seed(0)
+    found = globals()[mode](dist.get_rank(), dist.get_world_size())
+    print(json.dumps({"rank": dist.get_rank(), **found}))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""Folded runs: a few processes stand for all ranks and come to the numbers of all; what does not fold is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.runs import Run, trace
+
+from phantora.trace.reader import open_log
+
+PROGRAM = str(Path(__file__).with_name("folded_program.py"))
+
+
+def run(folder: Path, mode: str, *options: str, check: bool = True) -> Run:
+    given = ("--cluster", "1x8xH100", "--hang-timeout", "60", *options, PROGRAM, mode)
+    return trace(folder, *given, check=check, timeout=500)
+
+
+def printed(run: Run) -> dict[int, dict[str, Any]]:
+    lines = [json.loads(line) for line in re.findall(r"\{.*\}", run.out)]
+    return {line["rank"]: line for line in lines}
+
+
+@pytest.mark.parametrize(
+    ("mode", "axes", "processes"), [("fsdp", "dp=8", 3), ("tp", "dp=2,tp=4", 6), ("hsdp", "replicate=2,shard=4", 6)]
+)
+def test_folded_is_unfolded(tmp_path: Path, mode: str, axes: str, processes: int) -> None:
+    for name in ("all", "few"):
+        (tmp_path / name).mkdir()
+    every = printed(run(tmp_path / "all", mode))
+    folded = run(tmp_path / "few", mode, "--fold", axes)
+    few = printed(folded)
+    assert len(every) == 8 and len(few) == processes
+    assert f"folded: {processes} of 8 ranks run as processes" in folded.err
+    for rank, found in few.items():
+        assert found["peak"] == every[rank]["peak"]
+        assert found["step_ns"] == pytest.approx(every[rank]["step_ns"], rel=0.001)
+    log = open_log(folded.log)
+    assert log.metadata.world_size == 8
+    assert [axis["size"] for axis in log.metadata.extra["fold"]] == [int(size) for size in re.findall(r"\d+", axes)]
+
+
+def test_ranks_hear_what_the_folded_ones_would_say(tmp_path: Path) -> None:
+    found = printed(run(tmp_path, "exchange", "--fold", "dp=8"))
+    assert {rank: line["world"] for rank, line in found.items()} == {0: 8, 2: 8, 7: 8}
+
+
+@pytest.mark.parametrize(
+    ("mode", "says"),
+    [
+        ("other_shapes", "cannot fold the axis dp: rank 2 stands for the ranks between 0 and 7 but does what neither"),
+        ("other_object", "rank 2 gives another object than rank 0"),
+        ("uneven_numbers", r"do not grow evenly with the rank"),
+        ("skipped_collective", "cannot fold the axis dp: rank 2 stands for"),
+        ("receives_from_folded", "bytes that matter from rank"),
+        ("gloo", "a process group of gloo cannot be folded"),
+    ],
+)
+def test_what_does_not_fold_is_refused_by_name(tmp_path: Path, mode: str, says: str) -> None:
+    refused = run(tmp_path, mode, "--fold", "dp=8", check=False)
+    assert refused.status != 0
+    assert says in refused.err, refused.err[-3000:]
+    assert "--fold off" in refused.err
+
+
+def test_axes_that_do_not_fit(tmp_path: Path) -> None:
+    for axes, says in (("dp=4", "the axes have 4 ranks together, the run has 8"), ("8", "is no axis")):
+        refused = run(tmp_path, "fsdp", "--fold", axes, check=False)
+        assert refused.status != 0 and says in refused.err

@@ -1,0 +1,121 @@
+"""Meshes of which some ranks are processes: who stands for whom."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phantora.errors import PhantoraError
+from phantora.launch.folded import runs
+from phantora.wire.fold import Fold, from_dict, mesh_of, parse_fold, to_dict
+
+
+def fold(text: str, world: int, *more: int) -> Fold:
+    found = parse_fold(text, world, more)
+    assert found is not None
+    return found
+
+
+def test_ends_and_a_witness_are_processes() -> None:
+    one = fold("dp=1024", 1024)
+    assert len(one.real) == 3 and one.real[0] == 0 and one.real[2] == 1023
+    assert one.describe() == "dp=1024"
+    assert {one.stands_in(rank) for rank in range(1, 1023)} == {one.real[1]}
+    assert list(one.witnesses()) == [(one.real[1], 0, 1023, "dp")]
+
+
+def test_pipelines_small_axes_and_stars_are_whole() -> None:
+    mesh = fold("pp=4,dp=16,cp=2,tp=8*", 1024)
+    assert [axis.folded for axis in mesh.axes] == [False, True, False, False]
+    assert len(mesh.real) == 4 * 3 * 2 * 8
+    assert mesh.describe() == "pp=4* dp=16 cp=2* tp=8*"
+    assert parse_fold("dp=3,tp=2", 6) is None
+
+
+def test_named_ranks_are_processes_with_their_lines() -> None:
+    mesh = fold("dp=8,tp=8", 64, 13)  # dp 1, tp 5
+    assert 13 in mesh.real
+    assert mesh.axes[0].real == tuple(sorted({0, 1, mesh.axes[0].witness, 7}))
+    assert len(mesh.real) == len(mesh.axes[0].real) * len(mesh.axes[1].real)
+
+
+@pytest.mark.parametrize("text", ["8", "dp=", "dp=x", "=8", "dp=0"])
+def test_what_is_no_axis_says_so(text: str) -> None:
+    with pytest.raises(PhantoraError, match="is no axis"):
+        parse_fold(text, 8)
+
+
+def test_sizes_must_be_those_of_the_run() -> None:
+    with pytest.raises(PhantoraError, match="have 16 ranks together, the run has 8"):
+        parse_fold("dp=4,tp=4", 8)
+    with pytest.raises(PhantoraError, match="ranks 0 to 7"):
+        parse_fold("dp=8", 8, [8])
+
+
+def test_process_groups_tell_the_axes() -> None:
+    groups = [
+        (range(64), ""),
+        (range(0, 64, 16), "mesh_pp"),
+        (range(0, 16, 4), "mesh_dp_shard"),
+        ([0, 1, 2, 3], "TENSOR_MODEL_PARALLEL_GROUP"),
+        (range(16), "dp_cp"),
+        ([5, 6], "not of rank 0"),
+    ]
+    assert mesh_of(groups, 64) == "pp=4,dp_shard=4,tensor_model_parallel_group=4"
+    assert mesh_of([(range(8), "")], 8) == "stride1=8"
+    assert mesh_of([([0, 1, 8, 9], "")], 16) == "stride8=2,stride2=4,stride1=2"
+    with pytest.raises(PhantoraError, match="belong to no mesh"):
+        mesh_of([([0, 2], ""), ([0, 3], "")], 12)
+    with pytest.raises(PhantoraError, match="no part of a mesh"):
+        mesh_of([([0, 1, 3], "")], 8)
+
+
+MESHES = st.lists(st.integers(1, 9), min_size=1, max_size=4)
+
+
+@settings(deadline=None, max_examples=60)
+@given(MESHES, st.data())
+def test_groups_and_their_siblings_are_all_groups(sizes: list[int], data: st.DataObject) -> None:
+    """Along any axes together: groups with a process, and those for which they stand, are each group once."""
+    world = 1
+    for size in sizes:
+        world *= size
+    mesh = parse_fold(",".join(f"a{i}={size}" for i, size in enumerate(sizes)), world)
+    if mesh is None:
+        return
+    assert from_dict(to_dict(mesh)) == mesh
+    for process in mesh.real:
+        stood_for = [rank for rank in range(world) if mesh.stands_in(rank) == process]
+        assert mesh.stands_for(process) == len(stood_for)
+    along = data.draw(st.sets(st.integers(0, len(sizes) - 1)))
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for rank in range(world):
+        point = mesh.coordinates(rank)
+        groups.setdefault(tuple(at for i, at in enumerate(point) if i not in along), []).append(rank)
+    real = set(mesh.real)
+    found: list[tuple[int, ...]] = []
+    for group in groups.values():
+        if real & set(group):
+            assert group[0] in real  # who makes the id of a communicator is a process
+            siblings = mesh.siblings(group)
+            assert all(real.isdisjoint(sibling) for sibling in siblings)
+            assert all({mesh.stands_in(rank) for rank in sibling} <= set(group) for sibling in siblings)
+            found += [tuple(group), *siblings]
+    assert sorted(found) == sorted(map(tuple, groups.values()))
+
+
+@given(st.lists(st.integers(0, 10_000), unique=True, max_size=200))
+def test_runs_name_all_ranks(ranks: list[int]) -> None:
+    parts = [part for part in runs(ranks).split(",") if part]
+    named = [tuple(map(int, part.replace("+", " ").replace("x", " ").split())) for part in parts]
+    assert list(itertools.chain.from_iterable(range(a, a + s * n, s) if s else [a] for a, s, n in named)) == ranks
+
+
+def test_runs_are_short_where_ranks_are_regular() -> None:
+    assert runs(range(8192)) == "0+1x8192"
+    assert runs([3, 11, 19, 27]) == "3+8x4"
+    assert runs([5]) == "5+1x1"
+    assert runs([0, 1, 8, 9]) == "0+1x2,8+1x2"
