@@ -75,7 +75,10 @@ def _packed(workspaces: Workspaces) -> np.ndarray[Any, np.dtype[np.void]]:
 def create_session(
     cluster: Cluster, settings: Settings, workspaces: Workspaces | None, *, probe: bool = False
 ) -> Session:
-    """The shared memory of a run, for all its ranks; `probe`: for rank 0 alone, which ends with its first large communication."""
+    """The shared memory of a run, for all its ranks.
+
+    `probe`: for rank 0 alone, which ends with its first large communication.
+    """
     real = settings.fold.real if settings.fold else None
     return Session.create(
         settings.hosts * settings.ranks_per_host,

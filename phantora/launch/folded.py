@@ -118,6 +118,7 @@ def _note_groups(c10d: ModuleType, path: str) -> None:
 
 
 def note_group(path: str, ranks: Sequence[int], name: str | None) -> None:
+    """Appends a process group to the file of :data:`PROBE`."""
     with open(path, "a") as file:
         file.write(json.dumps([list(ranks), name or ""]) + "\n")
 

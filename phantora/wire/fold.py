@@ -27,6 +27,8 @@ NEVER_FOLDED = ("pp",)
 
 @dataclass(frozen=True)
 class Axis:
+    """One axis of the mesh."""
+
     name: str
     size: int
     real: tuple[int, ...]
@@ -200,4 +202,5 @@ def to_dict(fold: Fold) -> list[dict[str, Any]]:
 
 
 def from_dict(axes: Iterable[dict[str, Any]]) -> Fold:
+    """The inverse of :func:`to_dict`."""
     return Fold(tuple(Axis(**{**axis, "real": tuple(axis["real"])}) for axis in axes))
