@@ -16,6 +16,7 @@ import numpy as np
 from phantora.hardware.topology import Flow
 from phantora.sim.engine import library as native
 from phantora.wire import layout, records
+from phantora.wire.fold import Fold
 from phantora.wire.session import Session
 
 RECORD = layout.dtype(layout.Record)
@@ -151,16 +152,22 @@ class Bench:
 
     @classmethod
     def create(
-        cls, library: Path, world: int = 1, sms: int = 100, *, record: bool = False, speak: bool = True
-    ) -> Bench:
-        """`record`: the engine keeps what ranks say; without `speak` they have not started."""
+        cls, library: Path, world: int = 1, sms: int = 100, *, record: bool = False, speak: bool = True,
+        fold: Fold | None = None,
+    ) -> Bench:  # fmt: skip
+        """`record`: the engine keeps what ranks say; without `speak` they have not started; in a folded run `ranks`
+        are the processes."""
         device: dict[str, Any] = {"name": b"test", "sms": sms, "max_threads_per_sm": 2048, "max_blocks_per_sm": 32}
-        session = Session.create(world, world, device, {})
+        session = Session.create(world, world, device, {}, real=fold.real if fold else None)
         engine = native.Engine(library, session)
         if record:
             engine.record()
         engine.set_timing(timing())
-        ranks = [FakeRank(index, session) for index in range(world)]
+        if fold:
+            engine.fold(fold.sizes)
+            for witness in fold.witnesses():
+                engine.expect_alike(*witness)
+        ranks = [FakeRank(index, session) for index in session.real]
         return cls(session, engine, [rank.start() for rank in ranks] if speak else ranks)
 
     def run(self) -> int:

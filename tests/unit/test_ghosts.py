@@ -1,0 +1,144 @@
+"""Folded runs in the engine: what ranks that are no processes say, and folds that do not hold."""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.fakeranks import Bench
+
+from phantora.launch.folded import runs
+from phantora.sim.engine import library as native
+from phantora.wire import layout
+from phantora.wire.fold import parse_fold
+
+GATHER, REDUCE = layout.Coll.ALL_GATHER, layout.Coll.ALL_REDUCE
+UINT8, INT32, INT64, FLOAT32 = 1, 2, 4, 7
+
+
+def folded(library: Path, axes: str = "dp=8", world: int = 8) -> Bench:
+    return Bench.create(library, world, fold=parse_fold(axes, world))
+
+
+def join_all(bench: Bench, world: int = 8) -> None:
+    """All ranks make one communicator."""
+    for rank in bench.ranks:
+        rank.blob(b"all\0" + runs(range(world)).encode())
+        rank.communicator(1, world, rank.index)
+
+
+def tell(bench: Bench, said: Callable[[int], bytes], dtype: int, coll: int, world: int = 8) -> int:
+    join_all(bench, world)
+    for rank in bench.ranks:
+        data = said(rank.index)
+        width = {UINT8: 1, INT32: 4, INT64: 8, FLOAT32: 4}[dtype]
+        moved = len(data) * (world if coll == GATHER else 1)
+        rank.collective(1, moved, kind=coll, data=data, ticket=5, dtype=dtype, count=len(data) // width)
+        rank.ask("bytes", "PAYLOAD", ticket=5)
+    return bench.run()
+
+
+def heard(bench: Bench) -> bytes:
+    answers = {rank.payload("bytes") for rank in bench.ranks}
+    assert len(answers) == 1
+    return answers.pop()
+
+
+def test_integers_that_grow_with_the_rank(engine_library: Path) -> None:
+    bench = folded(engine_library)
+    assert not tell(bench, lambda rank: struct.pack("<2q", 3 * rank - 5, 7), INT64, GATHER) & native.ERROR
+    assert heard(bench) == b"".join(struct.pack("<2q", 3 * rank - 5, 7) for rank in range(8))
+
+
+def test_integers_that_grow_along_each_axis(engine_library: Path) -> None:
+    bench = folded(engine_library, "dp=4,tp=5", 20)
+    said = lambda rank: struct.pack("<i", 1000 * (rank // 5) - 2 * (rank % 5))  # noqa: E731
+    assert not tell(bench, said, INT32, GATHER, 20) & native.ERROR
+    assert heard(bench) == b"".join(map(said, range(20)))
+
+
+def test_sums_count_every_rank(engine_library: Path) -> None:
+    bench = folded(engine_library)
+    assert not tell(bench, lambda rank: struct.pack("<q", rank), INT64, REDUCE) & native.ERROR
+    assert heard(bench) == struct.pack("<q", 28)
+    bench = folded(engine_library)
+    assert not tell(bench, lambda rank: struct.pack("<f", 1.5), FLOAT32, REDUCE) & native.ERROR
+    assert heard(bench) == struct.pack("<f", 12.0)
+
+
+def padded(value: object) -> bytes:
+    return pickle.dumps(value, protocol=4).ljust(256, b"\0")
+
+
+@pytest.mark.parametrize("axes,world", [("dp=8", 8), ("dp=1024", 1024)])
+def test_pickled_objects_equal_but_for_their_integers(engine_library: Path, axes: str, world: int) -> None:
+    def told(rank: int) -> Any:
+        return {"rank": rank, "port": 200 + 70 * rank, "down": -rank, "big": (1 << 33) + rank, "name": "w", "f": 0.5}
+
+    bench = folded(engine_library, axes, world)
+    assert not tell(bench, lambda rank: padded(told(rank)), UINT8, GATHER, world) & native.ERROR
+    # One reply holds the first 256 of them.
+    answer = heard(bench)
+    for rank in range(min(world, 256)):
+        assert pickle.loads(answer[256 * rank : 256 * rank + 256]) == told(rank)
+
+
+@pytest.mark.parametrize(
+    ("said", "dtype", "why"),
+    [
+        (lambda rank: struct.pack("<q", rank * rank), INT64, "do not grow evenly with the rank"),
+        (lambda rank: struct.pack("<f", rank), FLOAT32, "numbers that differ and are no integers"),
+        (lambda rank: padded({"name": f"worker {rank}"}), UINT8, "gives another object than rank 0"),
+        (lambda rank: bytes([200 + rank] * 16), UINT8, "are no pickled object of integers and texts"),
+    ],
+)
+def test_bytes_that_nobody_can_tell(
+    engine_library: Path, said: Callable[[int], bytes], dtype: int, why: str
+) -> None:
+    bench = folded(engine_library)
+    assert tell(bench, said, dtype, GATHER) & native.ERROR
+    assert bench.engine.error().startswith("cannot fold all_gather of")
+    assert why in bench.engine.error() and "--real-ranks" in bench.engine.error()
+
+
+def test_a_witness_may_do_what_either_end_does(engine_library: Path) -> None:
+    bench = folded(engine_library)
+    for rank in bench.ranks:
+        rank.kernel("same:100")
+        if rank.index == 0:
+            rank.kernel("report:5")  # as ranks that log do
+        rank.exit()
+    assert bench.run() & native.DONE
+
+
+@pytest.mark.parametrize("ends_early", [False, True])
+def test_a_witness_unlike_both_ends_is_an_error(engine_library: Path, ends_early: bool) -> None:
+    bench = folded(engine_library)
+    for rank in bench.ranks:
+        rank.kernel("same:100")
+        if rank.index != 2 or not ends_early:
+            rank.kernel("odd:7" if rank.index == 2 else "even:7", blocks=3)
+        rank.exit()
+    assert bench.run() & native.ERROR
+    error = bench.engine.error()
+    assert error.startswith("cannot fold the axis dp: rank 2 stands for the ranks between 0 and 7 but does what nei")
+    instead = "has ended" if ends_early else "launches odd:7"
+    assert f"rank 0 launches even:7 of 3 blocks where rank 2 {instead}" in error
+
+
+def test_a_send_to_a_folded_rank_takes_its_time(engine_library: Path) -> None:
+    bench = folded(engine_library)
+    join_all(bench)
+    for rank in bench.ranks:
+        rank.emit("GROUP_BEGIN", records=2, id=1)
+        rank.transfer("SEND", 1, (rank.index + 1) % 8, 4000)
+        rank.transfer("RECV", 1, (rank.index - 1) % 8, 4000)
+        rank.exit()
+    assert bench.run() & native.DONE
+    spans = [row for row in bench.rows() if row["kind"] == "SENDRECV"]
+    assert [row["rank"] for row in spans] == [0, 2, 7]
+    assert {row["end"] - row["ready"] for row in spans} == {4000}
