@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from phantora.cli.preflight import OF_RANK, free_memory
 from phantora.cli.simulation import Settings, create_session
 from phantora.errors import PhantoraError
 from phantora.hardware import Cluster
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from phantora.stubs import StubSet
 
 AUTO, OFF = "auto", "off"
-RANK_BYTES = 96 << 20
-"""What a rank of a 7B FSDP2 model takes of this machine's memory (benchmarks/scale.py)."""
 
 
 def read_ranks(text: str | None) -> tuple[int, ...]:
@@ -46,12 +44,9 @@ def choose(text: str, more: Sequence[int], world_size: int, is_command: bool) ->
 
 
 def too_many(world_size: int) -> bool:
-    """Would the ranks take more than this machine has free?"""
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            free = int(line.split()[1]) << 10
-    return world_size * RANK_BYTES > free
+    """Would the ranks of a large model take more than this machine has left?"""
+    memory = free_memory()
+    return bool(memory) and world_size * OF_RANK > memory
 
 
 def find(

@@ -20,10 +20,10 @@ def preflight(ranks: int) -> str:
     """What the user should know before `ranks` processes start, "" if nothing.
 
     Raises PhantoraError if they cannot run here."""
-    memory, processes = _memory(), _processes()
+    memory, processes = free_memory(), _processes()
     remedy = (
-        "simulate part of the cluster with --nnodes and --nproc-per-node, or record a smaller run and move it with "
-        "`phantora replay`"
+        "fold them (--fold, docs/scale.md), simulate part of the cluster with --nnodes and --nproc-per-node, or record "
+        "a smaller run and move it with `phantora replay`"
     )
     if memory and ranks * LEAST_OF_RANK > memory:
         raise PhantoraError(
@@ -49,7 +49,7 @@ def preflight(ranks: int) -> str:
     return ""
 
 
-def _memory() -> int:
+def free_memory() -> int:
     """Bytes that processes can still take, swap included; the control group's limit where there is one."""
     found = {}
     for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():

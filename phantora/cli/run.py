@@ -127,7 +127,7 @@ class Request:
             ranks_out.buffer, sys.stderr.buffer, not quiet and not self.command and sys.stderr.isatty()
         )
         self._say_what_is_ignored(console)
-        for note in () if quiet else filter(None, (self.note, preflight(self.plan.world_size))):
+        for note in () if quiet else filter(None, (self.note, preflight(self._processes()))):
             console.message(f"phantora: note: {note}")
         if self.command:
             outcome, simulation = self._run_command(console, stats)
@@ -175,6 +175,11 @@ class Request:
         if given and not self.plan.quiet:
             names = ", ".join(f"--{name}" for name in given)
             console.message(f"phantora: note: {names}: ignored, since all ranks run on this machine")
+
+    def _processes(self) -> int:
+        """How many start, as far as that is known."""
+        to_be_found = self.options["fold"] == folding.AUTO and not self.command
+        return 1 if to_be_found and folding.too_many(self.plan.world_size) else len(self.plan.processes)
 
     def _fold(self, console: Console, stub_set: StubSet) -> None:
         """Finds the fold, if that is left to us and need be, and says what is folded."""

@@ -140,7 +140,7 @@ Examples:
     help="Log which nn.Module runs, forward and backward: time, flops and memory by module (hooks; no virtual time).",
 )
 @click.option(
-    "--fold", default="auto", show_default=True, metavar="auto|off|AXES",
+    "--fold", default="off", show_default=True, metavar="off|auto|AXES",
     help="Run only some ranks of a mesh as processes, and let them stand for the others. AXES: the axes of the mesh "
     "with their sizes, that of the largest stride first, as pp=4,dp=64,tp=8; a pipeline (pp) and an axis with a star "
     "(cp=4*) run whole. auto: if all ranks would not fit this machine, over the axes of rank 0's process groups.",
