@@ -73,7 +73,7 @@ def test_lines_come_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_cannot_work_here_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "_memory", lambda: 20 * GIB)
+    monkeypatch.setattr(checks, "free_memory", lambda: 20 * GIB)
     monkeypatch.setattr(checks, "_processes", lambda: 1_000_000)
     monkeypatch.setattr(checks, "_shared_memory", lambda: 8 * GIB)
     with pytest.raises(PhantoraError, match=r"9,999 ranks .* 20\.0 GiB .* --nnodes"):
