@@ -126,8 +126,9 @@ def test_rows_of_a_step(server: Server) -> None:
 
 def test_trace_is_the_export(server: Server, logs: tuple[Path, Path], tmp_path: Path) -> None:
     from phantora.trace.export import export
+    from phantora.trace.export.selection import Selection
 
-    export(logs[1], str(tmp_path / "b.perfetto"))
+    export(logs[1], str(tmp_path / "b.perfetto"), Selection(arrows=False))
     served = get(server, f"/run.perfetto?run=b&token={server.site.token}")[2]
     assert served == (tmp_path / "b.perfetto").read_bytes()
 
