@@ -16,7 +16,7 @@ PAGES = Path(__file__).resolve().parents[2] / "docs" / "howto"
 ORDER = ("first-hour", "will-it-fit", "what-holds-my-step-up", "gate-in-ci", "own-gpu", "pandas", "limits")
 MOST_LINES = 60
 SAID = {
-    "first-hour": ("a step (median of", "Findings", "No difference|aster|lower"),
+    "first-hour": (r"a step \(median of", "Findings", "No difference|aster|lower"),
     "will-it-fit": ("Fits: rank 0", "status 1", "Does not fit: allocations of rank 0", "samples/llama.py:"),
     "what-holds-my-step-up": ("Critical path", "Links, per step", "h0.gpu0>h0.nvswitch"),
     "gate-in-ci": ("No difference",),
@@ -31,9 +31,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("howto")
     (folder / "samples").symlink_to(SAMPLES)
     (folder / "bin").mkdir()
-    command = folder / "bin" / "phantora"
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m phantora "$@"\n')
-    command.chmod(0o755)
+    for name, runs in (("phantora", "-m phantora"), ("python", "")):
+        command = folder / "bin" / name
+        command.write_text(f'#!/bin/sh\nexec "{sys.executable}" {runs} "$@"\n')
+        command.chmod(0o755)
     return folder
 
 
