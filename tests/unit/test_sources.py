@@ -19,13 +19,14 @@ NAMED = re.compile(rf"(?<![\w/{{}}<>.$*-])((?:[\w.*-]+/)*[\w*][\w.*-]*\.(?:{SUFF
 THEIRS = {
     "ATen/ATen.h", "ATen/native/cuda/EmbeddingBackwardKernel.cu", "ATen/native/cuda/Sort.cu", "SortStable.cu",
     "ATen/native/cuda/TensorTopK.cu", "PERFORMANCE.md", "ProcessGroupNCCL.cpp", "cublas_api.h", "cuda_runtime_api.h",
-    "cudnn/RNN.cpp", "cudnn_adv.h", "cudnn_cnn.h", "cudnn_graph.h", "cudnn_ops.h", "dlfcn.h", "nccl.h", "topo.h",
+    "cudnn/RNN.cpp", "cupti_runtime_cbid.h", "cudnn_adv.h", "cudnn_cnn.h", "cudnn_graph.h", "cudnn_ops.h", "dlfcn.h",
+    "nccl.h", "topo.h",
     "flash_attn/src/static_switch.h", "Node.js",
 }  # fmt: skip
 # Files that a build or a measurement makes, and those of examples, which a user has.
 MADE = {"phantora_wire.h", "phantora_engine.h", "triton.jsonl", "triton_ir.xz"}
 EXAMPLES = {
-    "company.jsonl", "lab.toml", "phantora/cost/families/rope.py", "run.arrow",
+    ".github/workflows/step-time.yml", "company.jsonl", "lab.toml", "phantora/cost/families/rope.py", "run.arrow",
     "simulated.jsonl", "spawn.py", "sweep.toml", "train.py", "traces/*.json",
 }  # fmt: skip
 # Commands write files and name those of their user.
