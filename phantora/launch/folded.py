@@ -80,7 +80,9 @@ def _wrap(c10d: ModuleType, world_size: int) -> None:
 
 def _name_parts(c10d: ModuleType) -> None:
     """The same for parts of a group, which torch has NCCL split."""
-    split = c10d.split_group
+    split = getattr(c10d, "split_group", None)
+    if split is None:  # before torch 2.5
+        return
     signature = inspect.signature(split)
 
     def split_group(*arguments: Any, **more: Any) -> Any:
