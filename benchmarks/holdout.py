@@ -8,6 +8,7 @@ steps were not steady (the rule of accuracy.py) are marked, and counted apart as
 
 from __future__ import annotations
 
+import gzip
 import json
 import statistics
 from pathlib import Path
@@ -26,7 +27,8 @@ PREDICTIONS = HERE / "data" / "predictions"
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines() if line.startswith("{")]
+    text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
 
 def real_runs(path: Path) -> list[dict[str, Any]]:
@@ -45,7 +47,7 @@ def at_host(by_host: dict[str, float], factor: float) -> float:
     """Seconds of a step on a host of `factor`, between the points of the prediction and beyond the last ones."""
     factors = sorted(map(float, by_host))
     times = [by_host[key] for key in sorted(by_host, key=float)]
-    if factor > factors[-1]:
+    if len(factors) > 1 and factor > factors[-1]:
         slope = (times[-1] - times[-2]) / (factors[-1] - factors[-2])
         return times[-1] + slope * (factor - factors[-1])
     return float(np.interp(factor, factors, times))

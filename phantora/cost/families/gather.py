@@ -16,6 +16,7 @@ BEGINNINGS = (
     "index", "gather", "scatter", "take", "put", "masked_select", "masked_scatter", "nonzero", "_index_put_impl",
     "_unsafe_index", "unique", "_unique", "repeat_interleave", "searchsorted", "bucketize",
 )  # fmt: skip
+ADDED = ("index_add_", "index_add")  # one kernel; the copy that the second makes before is an operator of its own
 SCATTERED = 0.25  # of a stream's speed: rows picked or written one by one, measured on H200
 
 
@@ -88,8 +89,10 @@ def places(signature: OperatorSignature, name: str, compute: str, launches: int)
     """Rows; of those that are looked up also how many there are to choose from."""
     if not name.startswith(("gather", "index", "scatter")):
         return coordinates.by_size(signature, name, compute, launches)
+    if name in ADDED:
+        name = ADDED[0]
     more = (coordinates.words(signature),) if name.startswith("index_select") else ()
     return coordinates.by_rows(signature, name, launches, images="norm" in name, more=more)
 
 
-FAMILY = Family("gather", classify, estimate, 85, places=places)
+FAMILY = Family("gather", classify, estimate, 85, places=places, together=ADDED)

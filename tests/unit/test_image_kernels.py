@@ -1,0 +1,56 @@
+"""Kernels of image models and experts as an H100 took them (benchmarks/device/results/image_models_h100.jsonl.gz)."""
+
+from __future__ import annotations
+
+import pytest
+
+from phantora.cost import OperatorSignature, TensorSpec, model_for
+from phantora.cost.tensors import contiguous_strides
+from phantora.hardware import load_gpu
+
+MODEL = model_for(load_gpu("H100"))
+
+
+def image(*shape: int, last: bool = True) -> TensorSpec:
+    _, c, h, w = shape
+    stride = (c * h * w, 1, w * c, c) if last else contiguous_strides(shape)
+    return TensorSpec("bfloat16", shape, stride)
+
+
+def us(name: str, *args: object) -> float:
+    return sum(MODEL.operator(OperatorSignature(f"aten::{name}", args), ()).durations) / 1e3
+
+
+@pytest.mark.parametrize(
+    ("channels", "pixels", "forward", "backward"),
+    [(896, 14, 272.4, 1309.8), (448, 28, 372.9, 1008.0), (224, 56, 609.2, 1763.7)],
+)
+def test_groups_of_an_odd_width_run_one_by_one(channels: int, pixels: int, forward: float, backward: float) -> None:
+    x, w, groups = image(64, channels, pixels, pixels), image(channels, 56, 3, 3), channels // 56
+    ways = ((1, 1), (1, 1), (1, 1))
+    assert us("cudnn_convolution", x, w, *ways, groups, False, False, True) == pytest.approx(forward, rel=0.25)
+    there = us("convolution_backward", x, x, w, (0,), *ways, False, (0, 0), groups, (True, True, False))
+    assert there == pytest.approx(backward, rel=0.3)
+
+
+def test_groups_of_a_usual_width_share_a_kernel() -> None:
+    x, ways = image(64, 512, 14, 14), ((1, 1), (1, 1), (1, 1))
+    usual = us("cudnn_convolution", x, image(512, 16, 3, 3), *ways, 32, False, False, True)
+    assert usual == pytest.approx(23.4, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("channels", "pixels", "forward", "backward"),
+    [(768, 17, 343.5, 499.3), (288, 35, 531.1, 805.2), (2048, 8, 205.8, 272.2)],
+)
+def test_means_of_windows_that_overlap(channels: int, pixels: int, forward: float, backward: float) -> None:
+    x, ways = image(64, channels, pixels, pixels), ((3, 3), (1, 1), (1, 1), False, True, None)
+    assert us("avg_pool2d", x, *ways) == pytest.approx(forward, rel=0.15)
+    assert us("avg_pool2d_backward", x, x, *ways) == pytest.approx(backward, rel=0.15)
+
+
+def test_index_add_in_place_or_not() -> None:
+    out, rows = TensorSpec("bfloat16", (4096, 2048), (2048, 1)), TensorSpec("bfloat16", (32768, 2048), (2048, 1))
+    index = TensorSpec("int64", (32768,), (1,))
+    for name in ("index_add", "index_add_"):
+        assert us(name, out, 0, index, rows, 1) == pytest.approx(543.0, rel=0.15)
