@@ -45,7 +45,7 @@ def _in_windows(signature: OperatorSignature, x: TensorSpec) -> float:
     dims = len(window)
     if len(stride) != dims or len(x.shape) <= dims:
         return 0.0
-    return prod(x.shape) * prod(w / max(1, s) for w, s in zip(window, stride, strict=True))
+    return float(prod(x.shape)) * float(prod(w / max(1, s) for w, s in zip(window, stride, strict=True)))
 
 
 def places(signature: OperatorSignature, name: str, compute: str, launches: int) -> tuple[Place, ...]:
