@@ -106,9 +106,6 @@ def test_tensor_and_sequence_parallel(tmp_path: Path) -> None:
     assert result.flops(1) == pytest.approx(model_flops(shape, 1) / 4, rel=0.01)
     timers = dict(re.findall(r"(\S+) \.+: \((\S+), \S+\)", result.run.out))
     elapsed = result.printed("elapsed time per iteration (ms)")[-1]
-    headline = analyze(open_log(result.run.log), details=False).headline
-    assert headline.step_time / 1e6 == pytest.approx(elapsed, rel=0.005)
-    assert headline.mfu == pytest.approx(result.flops(1) / (elapsed / 1e3) / 989e12, rel=0.01)
     parts = [float(timers[name]) for name in ("forward-backward", "optimizer")]
     assert 0.95 * elapsed < sum(parts) < elapsed
     assert float(timers["forward-compute"]) + float(timers["backward-compute"]) < parts[0]

@@ -18,8 +18,6 @@ import pytest
 from support.runs import SAMPLES, Run, records, trace
 
 from phantora.launch.routing import parse_routing
-from phantora.trace.analysis.analyze import analyze
-from phantora.trace.reader import open_log
 
 TITAN = SAMPLES / "torchtitan"
 PEAK = 989e12  # bf16 of an H100, which TorchTitan looks up by the device's name
@@ -81,8 +79,6 @@ def check_numbers(run: Run, tokens: int) -> None:
     # TorchTitan times from log line to log line, not writing them; the next step begins right behind (not the second).
     seconds, distance = tokens / printed[-2].tps, (begins[-1] - begins[-2]) / 1e9
     assert distance - 0.0004 < seconds < 1.001 * distance
-    headline = analyze(open_log(run.log), details=False).headline
-    assert headline.step_time / 1e9 == pytest.approx(seconds, rel=0.005)
     peak = max(r["bytes"] for r in records(run.log, "memory", "rank", "bytes") if r["rank"] == 0)  # reserved
     assert max(line.memory for line in printed) == pytest.approx(peak / 2**30, abs=0.006)
 
