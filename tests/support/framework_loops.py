@@ -144,6 +144,7 @@ def huggingface() -> Result:
 def lightning() -> Result:
     alone()
     import lightning as L
+    from lightning.pytorch.plugins.environments import LightningEnvironment
 
     moments: list[float] = []
 
@@ -164,7 +165,7 @@ def lightning() -> Result:
     module = Module()
     trainer = L.Trainer(
         max_steps=STEPS, devices=[int(os.environ["LOCAL_RANK"])], accelerator="gpu", logger=False, barebones=True,
-        enable_checkpointing=False, plugins=[L.pytorch.plugins.environments.LightningEnvironment()],
+        enable_checkpointing=False, plugins=[LightningEnvironment()],
     )  # fmt: skip
     os.environ["LOCAL_RANK"] = "0"
     trainer.fit(module, torch.utils.data.DataLoader(Rows(), 8))
