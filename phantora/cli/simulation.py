@@ -138,7 +138,7 @@ def assemble(
 ) -> Simulation:
     """`metadata` holds fields of ``RunMetadata`` that the cluster does not tell; `engine` is the library
     of ``sim/engine``; with `recorded` no ranks are needed; `cost` is a cost model that has prices already."""
-    workspaces = None if recorded else _workspaces(cluster)  # only ranks ask for them
+    workspaces = _workspaces(cluster)
     session = create_session(cluster, settings, workspaces)
     if settings.null:
         return Simulation(session)

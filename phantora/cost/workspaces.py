@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -160,15 +161,21 @@ def write_workspaces(path: Path, about: Mapping[str, str], rows: Mapping[Convolu
 def read_workspaces(path: Path) -> Workspaces:
     """The table in `path`. Raises PhantoraError with the file and the reason when it is not one."""
     try:
-        table = pq.ParquetFile(path).read()
-        about = _about(path, table.schema)
-        table = table.select(_SCHEMA.names).cast(_SCHEMA)
-        _check(table)
+        return _read(path, path.stat().st_mtime_ns)
     except FileNotFoundError as error:
         raise PhantoraError(f"{path}: there is no such table of workspaces") from error
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise PhantoraError(f"{path}: no table of workspaces, or a broken one ({first}); measure it anew") from error
+
+
+@lru_cache(maxsize=4)
+def _read(path: Path, _stamp: int) -> Workspaces:
+    """Kept, since a run is simulated again for other hosts."""
+    table = pq.ParquetFile(path).read()
+    about = _about(path, table.schema)
+    table = table.select(_SCHEMA.names).cast(_SCHEMA)
+    _check(table)
     return Workspaces(about, table, str(path))
 
 

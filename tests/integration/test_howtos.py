@@ -18,7 +18,7 @@ MOST_LINES = 60
 SAID = {
     "first-hour": (r"a step \(median of", "Findings", "No difference|aster|lower"),
     "will-it-fit": ("Fits: rank 0", "status 1", "Does not fit: allocations of rank 0", "samples/llama.py:"),
-    "what-holds-my-step-up": ("Critical path", "Links, per step", "h0.gpu0>h0.nvswitch"),
+    "what-holds-my-step-up": ("Critical path", "Links, per step", r"h0\.gpu0>h0\.nvsw"),
     "gate-in-ci": ("No difference",),
     "own-gpu": ("MyGPU",),
     "pandas": ("gemm", "compute"),

@@ -27,14 +27,15 @@ def holistic(
     log: Path, directory: Path, monkeypatch: pytest.MonkeyPatch, finer: int = 1000, ranks: frozenset[int] | None = None
 ) -> Any:
     """HTA's analysis of the exported log, of all ranks or some. It cuts some stretches to whole units of the file's
-    times, so it is given ns as if they were us; its threshold for brief gaps moves along (`same_as_hta`)."""
+    times, so it is given ns as if they were us; its threshold for brief gaps moves along (`same_as_hta`). Steps are
+    hidden from it, since it leaves out what lies outside of them."""
     module = importlib.import_module("hta.trace_analysis")  # late: it takes seconds
     monkeypatch.setenv("HTA_DISABLE_NS_ROUNDING", "1")
     logging.getLogger("hta").setLevel(logging.ERROR)
     for path in export(log, str(directory) + "/", Selection(ranks=ranks)):
         lines = gzip.decompress(Path(path).read_bytes()).decode()
         scaled = re.sub(r'"(ts|dur)":([\d.e+]+)', lambda m: f'"{m[1]}":{float(m[2]) * finer:.1f}', lines)
-        Path(path).write_bytes(gzip.compress(scaled.encode(), 1))
+        Path(path).write_bytes(gzip.compress(scaled.replace("ProfilerStep#", "step ").encode(), 1))
     return module.TraceAnalysis(trace_dir=str(directory), include_last_profiler_step=True)
 
 

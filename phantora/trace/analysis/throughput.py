@@ -3,7 +3,8 @@
 Tokens are the indices that the largest embedding table of a rank is asked for; the forward operator is logged as the
 index_select that it becomes, the backward one names the table, and is read where there is one. Samples are their
 first dimension, or that of the images of convolutions with at most four channels. Every rank's count, unless ranks
-share a batch: those of a group that exchanges activations of the embedding's size are tensor-parallel, and count once.
+share a batch: those of a group that sums activations of the embedding's size in the forward pass are tensor-parallel,
+and count once. In the backward pass gradients of weights may have that size.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _ARGUMENTS = re.compile(r"\w+\[[\d,]*\], \w+\[([\d,]+)\], (\d+)")
 _LOOKUP = re.compile(r"\w+\[(\d+),\d+\], (?:0, )?i(?:64|32)\[([\d,]+)\]")
 _IMAGES = re.compile(r"\w+\[(\d+),([1-4]),\d+,\d+\], \w+\[\d+,[1-4],\d+,\d+\]")
 _WIDTH = re.compile(r"\w+\[(?:[\d,]+,)?(\d+)\]")
-_LEAST_EXCHANGES = 2  # of activations in a step that make a group tensor-parallel
+_LEAST_EXCHANGES = 2  # of activations in a forward pass that make a group tensor-parallel
 
 _KERNEL, _COMMUNICATION = kind_mask(("kernel",)), kind_mask(COMMUNICATION_KINDS)
 
@@ -73,6 +74,7 @@ class Volume:
         self._wanted = np.array([reader is not None for reader in self._readers] + [False])
         self._shapes = shapes
         self._kinds = [collective_kind(word) for word in log.words("name")]
+        self._backward = np.array(["_backward" in word for word in operators] + [False])
         self._steps: list[tuple[float, float, float]] = []  # tokens, samples of the job; tokens of a rank
 
     def add(self, window: Window) -> None:
@@ -103,13 +105,18 @@ class Volume:
 
     def _shared(self, window: Window, elements: dict[int, int]) -> dict[int, int]:
         """By rank position how many ranks see the same batch."""
-        rows = np.flatnonzero(window.own() & _COMMUNICATION[window["kind"]])
-        columns = (window[c][rows].tolist() for c in ("rank", "comm", "name", "bytes"))
+        own = window.own()
+        turned = np.flatnonzero(own & _KERNEL[window["kind"]] & self._backward[window["op"]])
+        forward_ends: dict[int, int] = defaultdict(lambda: np.iinfo(np.int64).max)
+        for rank, start in zip(window["rank"][turned].tolist(), window["start"][turned].tolist(), strict=True):
+            forward_ends[rank] = min(forward_ends[rank], start)
+        rows = np.flatnonzero(own & _COMMUNICATION[window["kind"]])
+        columns = (window[c][rows].tolist() for c in ("rank", "comm", "name", "bytes", "start"))
         exchanged: dict[tuple[int, int], int] = defaultdict(int)
-        for rank, comm, name, moved in zip(*columns, strict=True):
+        for rank, comm, name, moved, start in zip(*columns, strict=True):
             size = elements.get(rank, 0)
-            if size and name >= 0 and self._kinds[name] in ("all_reduce", "all_gather", "reduce_scatter"):
-                exchanged[rank, comm] += moved in (2 * size, 4 * size)
+            if size and name >= 0 and self._kinds[name] in ("all_reduce", "reduce_scatter"):
+                exchanged[rank, comm] += start < forward_ends[rank] and moved in (2 * size, 4 * size)
         found: dict[int, int] = defaultdict(lambda: 1)
         for (rank, comm), count in exchanged.items():
             if count >= _LEAST_EXCHANGES and comm in self._known:
