@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("phantora", "stub", "benchmarks", "samples", "tests", "docs")
 SUFFIXES = "py|c|cpp|cu|h|toml|jsonl|json|md|parquet|js|html|xz|npz|arrow|svg|png|txt|yml"
 SOURCES = (".py", ".c", ".cpp", ".cu", ".h")
-NAMED = re.compile(rf"(?<![\w/{{}}<>.$*-])((?:[\w.*-]+/)*[\w*][\w.*-]*\.(?:{SUFFIXES}))(?![\w(*/])")
+NAMED = re.compile(rf"(?<![\w/{{}}<>.$*-])((?:[\w.*-]+/)*[\w*][\w.*-]*\.(?:{SUFFIXES})(?:\.gz)?)(?![\w(*/])")
 
 # Files of other projects: torch, CUDA and its libraries, NCCL, FlashAttention.
 THEIRS = {
@@ -27,7 +27,7 @@ THEIRS = {
 MADE = {"phantora_wire.h", "phantora_engine.h", "triton.jsonl", "triton_ir.xz"}
 EXAMPLES = {
     ".github/workflows/step-time.yml", "company.jsonl", "lab.toml", "phantora/cost/families/rope.py", "run.arrow",
-    "simulated.jsonl", "spawn.py", "sweep.toml", "train.py", "traces/*.json",
+    "simulated.jsonl", "spawn.py", "sweep.toml", "train.py", "traces/*.json.gz",
 }  # fmt: skip
 # Commands write files and name those of their user.
 COMMAND = re.compile(r"(?<![\w`])(?:phantora|torchrun|python3?|\.venv/bin/\w+) [^\n`]*")
