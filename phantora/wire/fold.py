@@ -1,7 +1,8 @@
 """Folded runs: a mesh of ranks of which only some are processes (docs/scale.md).
 
-Of each axis of the mesh the first, the last and one member between are processes, the witness, in all combinations; the
-witness stands for all others between. An axis of up to three ranks, and one that is whole, has no others.
+Of each axis of the mesh the first, the last and one member between are processes, the witness, in all combinations; of
+a long axis the second too. The witness stands for all others between. An axis of up to three ranks, and one that is
+whole, has no others.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ WHOLE = "*"
 """Behind an axis's size: all its ranks are processes."""
 NEVER_FOLDED = ("pp",)
 """Axes whose ranks do different things: the stages of a pipeline."""
+
+MANY = 64  # ranks of an axis: of more the second is a process too
 
 
 @dataclass(frozen=True)
@@ -82,13 +85,16 @@ class Fold:
         return prod(1 + count for count in others)
 
     def witnesses(self) -> Iterable[tuple[int, int, int, str]]:
-        """(witness, first, last, axis): processes of a line along an axis; the first must be like one of the others."""
+        """(witness, before, after, axis): processes of a line along an axis, `before` and `after` the nearest on either
+        side; the witness must be like one of them."""
         for number, axis in enumerate(self.axes):
             if not axis.folded:
                 continue
+            before = max(at for at in axis.real if at < axis.witness)
+            after = min(at for at in axis.real if at > axis.witness)
             for point in product(*(other.real for other in self.axes)):
                 if point[number] == axis.witness:
-                    ends = [self.rank((*point[:number], end, *point[number + 1 :])) for end in (0, axis.size - 1)]
+                    ends = [self.rank((*point[:number], end, *point[number + 1 :])) for end in (before, after)]
                     yield self.rank(point), ends[0], ends[1], axis.name
 
     def siblings(self, ranks: Sequence[int]) -> list[tuple[int, ...]]:
@@ -192,8 +198,11 @@ def _axis_name(group: str, stride: int) -> str:
 def _axis(name: str, size: int, whole: bool, more: Iterable[int]) -> Axis:
     if whole or size <= 3:
         return Axis(name, size, tuple(range(size)))
-    witness = random.Random(size).randrange(1, size - 1)
-    return Axis(name, size, tuple(sorted({0, witness, size - 1, *more})), witness)
+    # The first rank often does more than others (roots of broadcasts, logs), and the last of many has a smaller shard:
+    # there a second one runs, for the witness to be like.
+    ends = {0, 1, size - 1} if size > MANY else {0, size - 1}
+    witness = random.Random(size).randrange(len(ends) - 1, size - 1)
+    return Axis(name, size, tuple(sorted({*ends, witness, *more})), witness)
 
 
 def to_dict(fold: Fold) -> list[dict[str, Any]]:

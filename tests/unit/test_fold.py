@@ -21,10 +21,10 @@ def fold(text: str, world: int, *more: int) -> Fold:
 
 def test_ends_and_a_witness_are_processes() -> None:
     one = fold("dp=1024", 1024)
-    assert len(one.real) == 3 and one.real[0] == 0 and one.real[2] == 1023
+    assert one.real == (0, 1, one.axes[0].witness, 1023)  # the second too, in a long axis
     assert one.describe() == "dp=1024"
-    assert {one.stands_in(rank) for rank in range(1, 1023)} == {one.real[1]}
-    assert list(one.witnesses()) == [(one.real[1], 0, 1023, "dp")]
+    assert {one.stands_in(rank) for rank in range(2, 1023)} == {one.real[2]}
+    assert list(one.witnesses()) == [(one.real[2], 1, 1023, "dp")]
 
 
 def test_pipelines_small_axes_and_stars_are_whole() -> None:
