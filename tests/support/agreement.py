@@ -24,18 +24,24 @@ STREAM_OFFSET = 7  # Kineto's default stream
 
 
 def holistic(
-    log: Path, directory: Path, monkeypatch: pytest.MonkeyPatch, finer: int = 1000, ranks: frozenset[int] | None = None
+    log: Path,
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    finer: int = 1000,
+    ranks: frozenset[int] | None = None,
+    steps: bool = False,
 ) -> Any:
     """HTA's analysis of the exported log, of all ranks or some. It cuts some stretches to whole units of the file's
-    times, so it is given ns as if they were us; its threshold for brief gaps moves along (`same_as_hta`). Steps are
-    hidden from it, since it leaves out what lies outside of them."""
+    times, so it is given ns as if they were us; its threshold for brief gaps moves along (`same_as_hta`). It is shown
+    `steps` where its critical path is asked for; else not, since it leaves out what lies outside of them."""
     module = importlib.import_module("hta.trace_analysis")  # late: it takes seconds
     monkeypatch.setenv("HTA_DISABLE_NS_ROUNDING", "1")
     logging.getLogger("hta").setLevel(logging.ERROR)
     for path in export(log, str(directory) + "/", Selection(ranks=ranks)):
         lines = gzip.decompress(Path(path).read_bytes()).decode()
         scaled = re.sub(r'"(ts|dur)":([\d.e+]+)', lambda m: f'"{m[1]}":{float(m[2]) * finer:.1f}', lines)
-        Path(path).write_bytes(gzip.compress(scaled.replace("ProfilerStep#", "step ").encode(), 1))
+        shown = scaled if steps else scaled.replace("ProfilerStep#", "step ")
+        Path(path).write_bytes(gzip.compress(shown.encode(), 1))
     return module.TraceAnalysis(trace_dir=str(directory), include_last_profiler_step=True)
 
 

@@ -97,15 +97,14 @@ def test_hta_agrees_on_the_small_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     launches = analysis.get_cuda_kernel_launch_stats(ranks=[0], visualize=False)[0]
     assert len(launches) == 12  # nine kernels, three copies
     assert min(launches["launch_delay"]) == 86.0 * finer
-    graph, fine = analysis.critical_path_analysis(rank=0, annotation="ProfilerStep", instance_id=1)
-    assert fine and len(graph.critical_path_nodes) > 2
 
 
-def test_hta_walks_steps_that_the_program_did_not_annotate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The export has ProfilerStep annotations of its own."""
+@pytest.mark.parametrize("annotation", ["ProfilerStep#", "Optimizer.step#"])
+def test_hta_walks_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, annotation: str) -> None:
+    """The export has ProfilerStep annotations of its own where the program made none."""
     run = small_run()
-    run.tables.names = [name.replace("ProfilerStep#", "Optimizer.step#") for name in run.tables.names]
-    analysis = holistic(run.write(tmp_path / "run.arrow"), tmp_path / "out", monkeypatch)
+    run.tables.names = [name.replace("ProfilerStep#", annotation) for name in run.tables.names]
+    analysis = holistic(run.write(tmp_path / "run.arrow"), tmp_path / "out", monkeypatch, steps=True)
     graph, fine = analysis.critical_path_analysis(rank=0, annotation="ProfilerStep", instance_id=1)
     assert fine and len(graph.critical_path_nodes) > 2
 
