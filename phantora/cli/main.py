@@ -42,9 +42,11 @@ class Verbs(click.Group):
     """The verbs, each loaded when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        """The verbs whose modules are installed, in the order of the help."""
         return [verb for verb, module in VERBS.items() if importlib.util.find_spec(module)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of a verb, imported only now; None where there is no such verb."""
         module = VERBS.get(cmd_name)
         if module is None or importlib.util.find_spec(module) is None:
             return None
@@ -55,6 +57,7 @@ class Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click's, but an unknown verb ends with the verbs that sound like it."""
         name = args[0]
         if not name.startswith("-") and self.get_command(ctx, name) is None:
             ctx.fail(_no_such_verb(name, self.list_commands(ctx)))

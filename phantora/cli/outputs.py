@@ -25,6 +25,7 @@ class Outputs:
 
     @classmethod
     def nowhere(cls) -> Outputs:
+        """Outputs that keep nothing."""
         return cls(Path(os.devnull), Path(os.devnull), None)
 
     @classmethod

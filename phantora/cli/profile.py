@@ -22,6 +22,7 @@ class Profile(click.Group):
     """What is measured stands first; a file, an option or nothing means operators."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click's: without a sub-command the arguments are those of ``profile operators``."""
         return super().parse_args(ctx, args if args and args[0] in self.commands else [OPERATORS, *args])
 
 

@@ -109,6 +109,7 @@ class Simulation:
     """The same run from its recording, with the same prices, into a log of its own."""
 
     def close(self, trailer: dict[str, Any]) -> None:
+        """Writes the log's end (`trailer`: what differs between equal runs), closes it, frees the shared memory."""
         try:
             if self.live is not None:
                 self.live.close()

@@ -28,6 +28,7 @@ class TraceCommand(click.Command):
     """Remembers whether the command line had a ``--`` before the script."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click's; takes ``--cluster``, ``-o`` and ``-c`` behind a script, none behind ``--``."""
         whole = list(args)
         rest = super().parse_args(ctx, args)
         target: tuple[str, ...] = ctx.params.get("target") or ()

@@ -22,6 +22,7 @@ class Machine:
 
     @property
     def fit(self) -> Calibration:
+        """The GPU's calibration: what its kernels reach of its peak."""
         return self.gpu.calibration
 
     @property

@@ -56,6 +56,7 @@ class Source:
         self.neighbours = Neighbours(table, self.model, self.roofline.machine, kept)
 
     def model(self, signature: OperatorSignature, compute: str, kernels: tuple[KernelLaunch, ...]) -> float:
+        """The model's time in ns of an operator, without measurements."""
         return modelled_ns(self.roofline, signature, compute, kernels)
 
 
@@ -139,12 +140,15 @@ class Measured:
         return replace(base, error=max(base.error or 0.0, published.get(base.cls, published.get("gemm", 0.0))))
 
     def kernel(self, kernel: KernelLaunch) -> Price:
+        """Price of a kernel whose operator is not known: the model's."""
         return self._roofline.kernel(kernel)
 
     def copy(self, kind: str, size: int) -> Price:
+        """Price of a copy of `size` bytes; `kind` is ``h2d``, ``d2h`` or ``d2d``."""
         return self._moved(self._roofline.copy(kind, size), "copy", (kind,), size)
 
     def memset(self, size: int) -> Price:
+        """Price of setting `size` bytes."""
         return self._moved(self._roofline.memset(size), "memset", (), size)
 
     # ------------------------------------------------------------------

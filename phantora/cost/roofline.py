@@ -43,6 +43,7 @@ class Roofline:
         self.machine = Machine(gpu, sustained)
 
     def operator(self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...]) -> Price:
+        """Price of an operator's kernels together: by its Triton code, its fused parts or its family."""
         name = base_name(signature.name)
         if signature.work is not None:
             done = triton_work.estimate(self.machine, signature.work)
@@ -61,14 +62,17 @@ class Roofline:
         return self._price(Estimate(sum(parts), 0.0, parts=parts, error=UNKNOWN_ERROR), kernels, "other")
 
     def kernel(self, kernel: KernelLaunch) -> Price:
+        """Price of one kernel without operator: a library's product by its extents, else by its grid and arguments."""
         product = gemm.of_call(self.machine, kernel.library)
         return self._price(product or Estimate(bare_ns(self.machine, kernel), 0.0), (kernel,), "other")
 
     def copy(self, kind: str, size: int) -> Price:
+        """Price of a copy of `size` bytes; `kind` is ``h2d``, ``d2h`` or ``d2d``."""
         moved = 2.0 * size if kind == "d2d" else float(size)  # read and written
         return self._price(Estimate(copies.copy_ns(self.machine, kind, size), moved), (), "copy")
 
     def memset(self, size: int) -> Price:
+        """Price of setting `size` bytes."""
         return self._price(Estimate(copies.memset_ns(self.machine, size), float(size)), (), "memset")
 
     def _price(self, found: Estimate, kernels: tuple[KernelLaunch, ...], cls: str) -> Price:

@@ -69,6 +69,7 @@ class Entry:
 
     @property
     def parsed(self) -> OperatorSignature:
+        """The operator with its arguments. Raises ValueError if the text is none."""
         return _parsed(self.signature)
 
 
@@ -118,6 +119,7 @@ class Table:
             yield entry
 
     def keys(self) -> list[str]:
+        """Signatures of all operators in the table, in its order."""
         return list(dict.fromkeys((*self._rows, *self._made)))
 
     def get(self, key: str) -> Entry | None:

@@ -90,7 +90,8 @@ class Price:
 class CostModel(Protocol):
     """Prices operators and bare kernels; one instance per simulated GPU model."""
 
-    def operator(self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...]) -> Price: ...
+    def operator(self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...]) -> Price:
+        """Price of an operator's kernels together."""
 
     def kernel(self, kernel: KernelLaunch) -> Price:
         """A kernel launched outside any operator (a driver launch, a user's extension)."""
@@ -100,4 +101,5 @@ class CostModel(Protocol):
         """`kind` is a lower-case member of ``wire.layout.Copy``; `size` in bytes."""
         ...
 
-    def memset(self, size: int) -> Price: ...
+    def memset(self, size: int) -> Price:
+        """Price of setting `size` bytes."""

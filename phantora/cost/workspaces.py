@@ -87,6 +87,7 @@ class Workspaces:
         return f"{Path(self.path).name}: {a.get('gpu')}, torch {a.get('torch')}, cuDNN {a.get('cudnn')}"
 
     def rows(self) -> dict[Convolution, Bytes]:
+        """Bytes of workspace by convolution."""
         found = {}
         for row in self.table.to_pylist():
             taken = Bytes(row.pop("usual"), row.pop("largest"))

@@ -124,6 +124,7 @@ class Topology:
         return _graph(self.links)
 
     def host_of(self, gpu: int) -> int:
+        """The host of a GPU; GPUs are numbered through all hosts."""
         return gpu // len(self.nic_of)
 
     def host_of_link(self, link: int) -> int | None:

@@ -276,6 +276,7 @@ class Cluster:
 
     @property
     def world_size(self) -> int:
+        """Number of GPUs."""
         return self.hosts * self.gpus_per_host
 
     def part(self, hosts: int, gpus_per_host: int) -> Cluster:

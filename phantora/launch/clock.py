@@ -77,10 +77,12 @@ class Runtime:
     advance: Callable[[int], None]
 
     def is_virtual(self) -> bool:
+        """Does this process see virtual time? Not before it is connected, and not with ``--null``."""
         return self.connected() and not self.null_mode()
 
     @classmethod
     def of(cls, library: ctypes.CDLL) -> Runtime:
+        """The runtime of a loaded stub library, its functions' types declared."""
         library.ph_connected.restype = ctypes.c_bool
         library.ph_null_mode.restype = ctypes.c_bool
         library.ph_moves_clock.restype = ctypes.c_bool

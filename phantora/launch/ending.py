@@ -22,31 +22,41 @@ class SharedArea(Protocol):
     """``phantora.wire.session.Session``, as far as launching needs it."""
 
     @property
-    def fd(self) -> int: ...
+    def fd(self) -> int:
+        """File descriptor of the shared memory."""
 
     @property
-    def world_size(self) -> int: ...
+    def world_size(self) -> int:
+        """Number of ranks."""
 
     @property
-    def path(self) -> str: ...
+    def path(self) -> str:
+        """Where other processes of the user open the shared memory."""
 
-    def abort(self) -> None: ...
+    def abort(self) -> None:
+        """Tells all ranks that the run is over."""
 
 
 class RunningSimulator(Protocol):
     """``phantora.sim.simulator.Simulator``, as far as launching needs it."""
 
-    def run(self) -> None: ...
+    def run(self) -> None:
+        """Simulates until all ranks have ended."""
 
-    def command_ended(self, status: int) -> None: ...
+    def command_ended(self, status: int) -> None:
+        """The launcher's command has ended with this exit status."""
 
-    def stop(self) -> None: ...
+    def stop(self) -> None:
+        """Ends the simulation at its next turn; from any thread."""
 
-    def rank_died(self, rank: int, status: int) -> None: ...
+    def rank_died(self, rank: int, status: int) -> None:
+        """A rank has ended with this exit status."""
 
-    def watch(self, pid: int) -> None: ...
+    def watch(self, pid: int) -> None:
+        """The process `pid` is a rank: its threads show whether it is idle."""
 
-    def follow(self, pid: int) -> None: ...
+    def follow(self, pid: int) -> None:
+        """The process `pid` starts ranks: its children may become some."""
 
 
 @dataclass
@@ -74,6 +84,7 @@ class SimulatorThread:
         self._thread = threading.Thread(target=self._run, name="phantora-simulator", daemon=True)
 
     def start(self) -> None:
+        """Starts the simulation in its thread."""
         self._thread.start()
 
     def _run(self) -> None:
@@ -116,10 +127,12 @@ class Signals:
     received: list[int] = field(default_factory=list)
 
     def wake(self) -> None:
+        """Wakes the thread that waits; from any thread."""
         with suppress(OSError):
             os.write(self.write, b"\0")
 
     def handler(self, number: int, _: object) -> None:
+        """Python's handler: keeps the number for the thread that waits."""
         self.received.append(number)
         self.wake()
 
@@ -147,12 +160,14 @@ class Ending:
         self._deadline = float("inf")
 
     def begin(self, grace: float) -> None:
+        """Ranks have `grace` seconds from now to end; 0 if they are killed at once."""
         if self.stage == 0:
             self.stage, self._deadline = 1, time.monotonic() + grace
         elif grace == 0.0:
             self._deadline = 0.0  # a second Ctrl-C does not wait
 
     def timeout(self) -> float | None:
+        """Seconds until the next thing to do; None if nothing is due."""
         if self._deadline == float("inf"):
             return None
         return max(0.0, self._deadline - time.monotonic())

@@ -47,6 +47,7 @@ class AfterImport(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
+        """Finds the module as others would, with a loader that calls back when it is imported."""
         if name in self._searching or not self._wanted(name):
             return None
         self._searching.add(name)

@@ -29,6 +29,7 @@ class Console:
         self._next_draw = 0.0
 
     def write(self, stream: int, data: bytes) -> None:
+        """Writes bytes of a rank to standard output (1) or error (2)."""
         self.clear()
         sink = self._streams[stream]
         sink.write(data)
@@ -36,6 +37,7 @@ class Console:
         self._at_line_start = data.endswith((b"\n", b"\r"))
 
     def message(self, text: str) -> None:
+        """Writes a line of our own to standard error, on a line for itself."""
         self.clear()
         self._err.write(("" if self._at_line_start else "\n").encode() + text.encode() + b"\n")
         self._err.flush()
@@ -59,6 +61,7 @@ class Console:
             self._shown = True
 
     def clear(self) -> None:
+        """Removes the progress line, if one is shown."""
         if self._shown:
             self._err.write(b"\r\x1b[2K")
             self._err.flush()
@@ -125,6 +128,7 @@ class Stream:
             self.file = None
 
     def close(self) -> None:
+        """Closes the pipe and the log file."""
         os.close(self.fd)
         if self.file is not None:
             self.file.close()
@@ -152,6 +156,7 @@ class Outputs:
             ) from error
 
     def log_path(self, rank: int, number: int) -> Path | None:
+        """The file that keeps stdout (`number` 1) or stderr (2) of a rank; None if it is not kept."""
         local = rank % self._plan.ranks_per_host
         if (
             self._plan.log_dir is None

@@ -65,10 +65,12 @@ class Plan:
 
     @property
     def world_size(self) -> int:
+        """Number of ranks."""
         return self.hosts * self.ranks_per_host
 
     @property
     def processes(self) -> Sequence[int]:
+        """The ranks that run as processes: all, if the run is not folded."""
         return range(self.world_size) if self.real is None else self.real
 
     @property

@@ -53,6 +53,7 @@ class Kernel:
     broken: str = ""
 
     def understand(self) -> None:
+        """Reads the kernel's IR once; `broken` says why it could not be read."""
         if self.functions is not None or self.broken:
             return
         try:

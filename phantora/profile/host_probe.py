@@ -52,6 +52,7 @@ class Block(nn.Module):
         self.n1, self.n2 = nn.RMSNorm(dim), nn.RMSNorm(dim)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, tokens, width) to the same shape."""
         h = self.n1(x)
         b, s, _ = h.shape
         q, k, v = (w(h).view(b, s, -1, 64).transpose(1, 2) for w in (self.wq, self.wk, self.wv))
@@ -66,10 +67,12 @@ class Double(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+        """Twice the input."""
         return x * 2
 
     @staticmethod
     def backward(ctx: object, grad: torch.Tensor) -> torch.Tensor:
+        """Twice the gradient."""
         return grad * 2
 
 
@@ -80,6 +83,7 @@ class Point:
         self.x, self.names = x, {"a": x, "b": 2}
 
     def moved(self, by: int) -> Point:
+        """The point `by` further on."""
         return Point(self.x + by if self.names["a"] else 0)
 
 

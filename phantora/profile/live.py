@@ -55,5 +55,6 @@ class LiveProfiler:
             return [{"signature": wanted.signature, "compute": wanted.compute, "kernels": [], "error": str(death)}]
 
     def close(self) -> None:
+        """Ends the worker and writes what it measured."""
         self._worker.close()
         self._book.finish()

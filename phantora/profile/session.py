@@ -83,6 +83,7 @@ class Worker:
         return orjson.loads(line) if line.strip() else {}
 
     def close(self) -> None:
+        """Ends the worker; kills it after 10 s."""
         assert self._process.stdin is not None and self._process.stdout is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()

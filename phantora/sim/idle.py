@@ -84,6 +84,7 @@ class IdleDetector:
         self.restart()
 
     def restart(self) -> None:
+        """Begins to watch from now on."""
         self._began = time.monotonic()
         self._looks: dict[int, _Look] = {}
 

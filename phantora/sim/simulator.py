@@ -150,6 +150,7 @@ class Simulator:
         self._session.ring()
 
     def stats(self) -> Stats:
+        """Counts of the run so far."""
         return self._stats
 
     def operators(self) -> list[Wanted]:

@@ -71,18 +71,22 @@ class StubSet:
 
     @property
     def libraries(self) -> tuple[Path, ...]:
+        """Paths of NVIDIA's libraries in their stub form."""
         return tuple(self.directory / item.soname for item in self.coverage)
 
     @property
     def rank(self) -> Path:
+        """Path of the rank runtime."""
         return self.directory / "libphantora_rank.so"
 
     @property
     def tracer(self) -> Path:
+        """Path of the operator tracer."""
         return self.directory / "libphantora_tracer.so"
 
     @property
     def engine(self) -> Path:
+        """Path of the engine."""
         return self.directory / "libphantora_engine.so"
 
 

@@ -30,12 +30,15 @@ class Report:
 
     @property
     def ok(self) -> bool:
+        """Is there nothing to mend?"""
         return not self.problems
 
     def as_dict(self) -> dict[str, Any]:
+        """The report for ``--json``."""
         return {**asdict(self), "ok": self.ok}
 
     def text(self) -> str:
+        """The report for a terminal."""
         lines = [f"compiler   {name}: {version or 'missing'}" for name, version in self.compilers.items()]
         if self.torch:
             lines.append(f"torch      {self.torch}, CUDA {self.cuda}, in {self.torch_directory}")

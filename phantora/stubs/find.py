@@ -42,6 +42,7 @@ class Torch:
 
     @property
     def libraries(self) -> Path:
+        """The folder of torch's shared libraries."""
         return self.directory / "lib"
 
 
@@ -54,6 +55,7 @@ class Library:
 
     @property
     def stem(self) -> str:
+        """Name of the library without its version."""
         return stem(self.soname)
 
 

@@ -35,11 +35,13 @@ class Row:
 
     @property
     def measured(self) -> Measured | None:
+        """The point's numbers; None unless it ran to its end."""
         result = self.entry.result
         return result.measured if result is not None and result.status == RAN else None
 
     @property
     def status(self) -> str:
+        """How the point ended; ``SKIPPED`` if it was not run."""
         return self.entry.result.status if self.entry.result is not None else SKIPPED
 
 
@@ -57,6 +59,7 @@ class Answer:
 
     @property
     def best(self) -> Row | None:
+        """The first row, if it has numbers."""
         return self.rows[0] if self.rows and self.rows[0].measured else None
 
     @property
@@ -69,6 +72,7 @@ class Answer:
         return pa.Table.from_pylist(self.as_data()) if self.rows else pa.table({})
 
     def as_data(self) -> list[dict[str, Any]]:
+        """A record for each row, the same columns in all; a column has values of one type."""
         names = list(dict.fromkeys(name for row in self.rows for name in row.entry.point.values))
         records = [_record(row, names, self.unit) for row in self.rows]
         for name in names:  # a column has one type

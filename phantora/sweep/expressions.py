@@ -89,9 +89,11 @@ class Expression:
         return found
 
     def holds(self, names: Mapping[str, Value]) -> bool:
+        """Is the rule kept?"""
         return bool(self.value(names))
 
     def number(self, names: Mapping[str, Value]) -> float:
+        """The value as a number. Raises PhantoraError if it is a text."""
         found = self.value(names)
         if isinstance(found, str):
             raise PhantoraError(f"{self.where} {self.text!r} is the text {found!r} where a number belongs")

@@ -70,6 +70,7 @@ class Journal:
             ) from error
 
     def close(self) -> None:
+        """Closes the file, and with it the lock."""
         os.close(self._file)
 
 

@@ -38,10 +38,12 @@ class RayEngine:
         self._running: dict[Any, Task] = {}
 
     def has_room(self, task: Task) -> bool:
+        """Can one more task begin now? By CPU cores."""
         taken = sum(cores_of(one, self._cores) for one in self._running.values())
         return not self._running or taken + cores_of(task, self._cores) <= self._all_cores
 
     def begin(self, task: Task) -> None:
+        """Gives the task to Ray."""
         remote = self._ray.remote(_run).options(
             num_cpus=cores_of(task, self._cores),
             memory=min(memory_of(task), self._memory),
@@ -51,6 +53,7 @@ class RayEngine:
         self._running[remote.remote(task, os.getcwd())] = task
 
     def finished(self) -> list[tuple[Task, Result]]:
+        """Tasks that ended, with their results; waits for one. Empty if none is running."""
         if not self._running:
             return []
         ready: list[Any] = []
@@ -73,6 +76,7 @@ class RayEngine:
             ) from error
 
     def close(self) -> None:
+        """Cancels what is running and leaves Ray."""
         for reference in getattr(self, "_running", ()):
             self._ray.cancel(reference, force=True)
         self._ray.shutdown()

@@ -47,6 +47,7 @@ class Point:
 
     @property
     def world(self) -> int:
+        """Number of GPUs."""
         return self.hosts * self.gpus_per_host
 
     @property
@@ -71,6 +72,7 @@ class LeftOut:
 
     @property
     def reason(self) -> str:
+        """Why the point is left out: the rule, and the values it saw."""
         return f"not {self.rule}" + (f" (with {self.known})" if self.known else "")
 
 

@@ -30,7 +30,8 @@ class Engine(Protocol):
         """Can it be begun now?"""
         ...
 
-    def begin(self, task: Task) -> None: ...
+    def begin(self, task: Task) -> None:
+        """Starts a task; `has_room` has said yes."""
 
     def finished(self) -> list[tuple[Task, Result]]:
         """Waits until at least one task has ended; those that have. Raises PhantoraError for what no task is to blame
@@ -70,6 +71,7 @@ class Pool:
         self._ended: list[tuple[Task, Result]] = []
 
     def has_room(self, task: Task) -> bool:
+        """Can one more task begin now? By CPU cores and memory."""
         if not self._running:
             return True
         if self._jobs:
@@ -84,10 +86,12 @@ class Pool:
         )
 
     def begin(self, task: Task) -> None:
+        """Starts the first process of a task."""
         stages = evaluate(task)
         self._step(task, stages, None)
 
     def finished(self) -> list[tuple[Task, Result]]:
+        """Tasks that ended, with their results; waits for one. Empty if none is running."""
         while not self._ended and self._running:
             ready, _, _ = select.select([one.pidfd for one in self._running], [], [])
             for one in [one for one in self._running if one.pidfd in ready]:
@@ -108,6 +112,7 @@ class Pool:
         self._running.append(_Running(task, stages, process, os.pidfd_open(process.pid)))
 
     def close(self) -> None:
+        """Ends what is running."""
         stop([one.process for one in self._running])
         for one in self._running:
             os.close(one.pidfd)

@@ -25,6 +25,7 @@ class Entry:
 
     @property
     def point(self) -> Point:
+        """The point of the space that the task runs."""
         return self.task.point
 
 
@@ -51,10 +52,11 @@ class Listed:
         self._left = sorted(self.points, key=lambda p: (self.objective.at_best(p), -p.least_memory, -p.number))
 
     def next(self) -> Point | None:
+        """The next point; None at the end."""
         return self._left.pop() if self._left else None
 
     def tell(self, point: Point, result: Result | None) -> None:
-        pass
+        """Nothing follows from a result: the list is fixed."""
 
 
 @dataclass

@@ -82,6 +82,7 @@ class Search:
             return None
 
     def next(self) -> Point | None:
+        """The next point to run; None when the trials are used up or nothing new is proposed."""
         if self._waiting:
             return self._waiting.pop(0)
         optuna = _optuna()
@@ -107,6 +108,7 @@ class Search:
         return None
 
     def tell(self, point: Point, result: Result | None) -> None:
+        """Tells the search what a point gave; `result` is None if it was not run."""
         optuna = _optuna()
         trial = self._trials.pop(point.number, None)
         value = 0.0

@@ -117,6 +117,7 @@ class Space:
 
     @property
     def used_names(self) -> set[str]:
+        """Names that rules, arguments, variables of the environment or options use."""
         used = {name for expression in (*self.let.values(), *self.rules) for name in expression.names}
         return used | {*self.arguments, *self.environment, *self.options}
 

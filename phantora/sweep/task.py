@@ -64,6 +64,7 @@ class Task:
 
     @classmethod
     def of(cls, point: Point, shared: Shared) -> Task:
+        """The task of a point; its key depends on all that can change the result: version, cluster, options, script."""
         from importlib import metadata
 
         try:
@@ -80,10 +81,12 @@ class Task:
 
     @property
     def folder(self) -> Path:
+        """Where the point's files are kept."""
         return self.shared.folder / "points" / self.key
 
     @property
     def log(self) -> Path:
+        """Path of the point's log."""
         return self.folder / LOG
 
     def words(self, steps: int | None, output: str, options: Sequence[str] = ()) -> tuple[str, ...]:
@@ -116,6 +119,7 @@ class Task:
         )  # fmt: skip
 
     def trace(self, steps: int | None, options: Sequence[str] = ()) -> Command:
+        """The command of the point's run, with `steps` steps (None: as many as the script makes) and more `options`."""
         words = self.words(steps, str(self.log), ("--no-summary", "--force", *options))
         return Command((sys.executable, "-m", "phantora", *words), self.point.environment, self.folder / OUTPUT)
 

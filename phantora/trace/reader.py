@@ -164,12 +164,14 @@ class Log:
 
     @property
     def num_rows(self) -> int:
+        """Number of rows; counted if the run was killed."""
         if "rows" in self.trailer:
             return int(self.trailer["rows"])
         return sum(len(self.batch(i, ("kind",))) for i in range(self.num_batches))
 
     @property
     def lists_operators(self) -> bool:
+        """Does the log have rows of operators?"""
         return self._operators is not None
 
     def operators(self) -> list[dict[str, Any]]:

@@ -41,6 +41,7 @@ class Chunk:
     data: bytes
 
     def metadata(self) -> dict[bytes, bytes]:
+        """What a batch carries: a header and the encoded records."""
         header = {"rank": self.rank, "records": self.records, "wire": layout.WIRE_VERSION}
         return {HEADER_KEY: json.dumps(header).encode(), DATA_KEY: self.data}
 
@@ -116,6 +117,7 @@ class RecordingWriter:
         self._chunks: dict[int, list[Chunk]] = {}
 
     def add(self, rank: int, records: Records) -> None:
+        """Adds records of a rank; full chunks are encoded."""
         if not len(records):
             return
         self._pending.setdefault(rank, []).append(records)

@@ -105,10 +105,12 @@ class RunMetadata:
     format: int = LOG_FORMAT
 
     def to_json(self) -> str:
+        """The metadata as JSON, the same text for the same run."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> RunMetadata:
+        """The metadata in a JSON text; unknown names are left out."""
         known = {f.name for f in fields(cls)}
         return cls(**{key: value for key, value in json.loads(text).items() if key in known})
 

@@ -28,10 +28,12 @@ class Type:
 
     @cached_property
     def count(self) -> int:
+        """Number of elements."""
         return prod(self.shape)
 
     @property
     def bits(self) -> int:
+        """Bits of an element; 32 for a pointer or an index."""
         found = re.search(r"\d+", self.element)
         return 8 if self.element.startswith("f8") else int(found[0]) if found else 32
 
@@ -62,6 +64,7 @@ class Operation:
         return self.types[-1].count if self.types else 1
 
     def attribute(self, name: str) -> int | None:
+        """An integer attribute of the operation; None if it has none of this name."""
         found = re.search(rf"\b{name} = (-?\d+)", self.text)
         return int(found[1]) if found else None
 
@@ -78,6 +81,7 @@ class Function:
     """Arguments that the compiler knew to be multiples of 16."""
 
     def block(self, name: str) -> Block:
+        """The block of this name. Raises StopIteration if there is none."""
         return next(block for block in self.blocks if block.name == name)
 
 

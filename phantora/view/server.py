@@ -92,6 +92,7 @@ class Site:
         }
 
     def rows(self, run: str, step: int) -> bytes:
+        """Rows of a step as an Arrow stream."""
         with self._reading:
             return step_rows(self.runs[run].log, self.runs[run].report, step)
 
@@ -103,6 +104,7 @@ class Site:
             return self._traces[run]
 
     def close(self) -> None:
+        """Deletes the timelines that were written for the browser."""
         for trace in self._traces.values():
             trace.close()
 
@@ -132,6 +134,7 @@ class Server(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
+        """Address of the report, with the token that opens it."""
         return f"http://{ADDRESS}:{self.server_port}/?token={self.site.token}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:

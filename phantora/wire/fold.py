@@ -41,9 +41,11 @@ class Axis:
 
     @property
     def folded(self) -> bool:
+        """Are some of the axis's ranks no processes?"""
         return len(self.real) < self.size
 
     def stands_in(self, coordinate: int) -> int:
+        """The coordinate whose process speaks for this one."""
         return coordinate if coordinate in self.real else self.witness
 
 
@@ -55,10 +57,12 @@ class Fold:
 
     @property
     def sizes(self) -> tuple[int, ...]:
+        """Number of ranks of each axis."""
         return tuple(axis.size for axis in self.axes)
 
     @property
     def world_size(self) -> int:
+        """Number of ranks."""
         return prod(self.sizes)
 
     @cached_property
@@ -67,9 +71,11 @@ class Fold:
         return tuple(sorted(self.rank(point) for point in product(*(axis.real for axis in self.axes))))
 
     def coordinates(self, rank: int) -> tuple[int, ...]:
+        """Coordinates of a rank, one for each axis."""
         return tuple(int(at) for at in np.unravel_index(rank, self.sizes))
 
     def rank(self, coordinates: Sequence[int]) -> int:
+        """The rank at these coordinates."""
         return int(np.ravel_multi_index(tuple(coordinates), self.sizes))
 
     def stands_in(self, rank: int) -> int:

@@ -42,6 +42,7 @@ class Body:
 
     @property
     def bytes(self) -> int:
+        """Size in bytes."""
         return sum(np.dtype(NUMPY[ctype]).itemsize for ctype, _, _ in self.fields)
 
 

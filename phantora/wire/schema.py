@@ -32,9 +32,11 @@ class Enum:
         raise AttributeError(f"{self.name} has no member {member}")
 
     def names(self) -> list[str]:
+        """The members' names, in the order of their values."""
         return [name for name, _ in self.members]
 
     def c(self) -> list[str]:
+        """Lines of C that define it."""
         lines = [f"enum {self.name} {{"]
         for value, (name, meaning) in enumerate(self.members):
             lines.append(f"  {self.prefix}{name} = {value}," + (f"  // {meaning}" if meaning else ""))

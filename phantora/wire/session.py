@@ -47,6 +47,7 @@ class Session:
 
     @property
     def address(self) -> int:
+        """Where the shared memory begins in this process."""
         return int(self.header.ctypes.data)
 
     @classmethod

@@ -47,6 +47,7 @@ class Attention:
 
     @property
     def flops(self) -> float:
+        """Floating-point operations of the pass, of the whole square of queries and keys."""
         count = flops.attention_backward if self.backward else flops.attention
         return count(self.batch, self.heads, self.queries, self.keys, self.head, self.value_head)
 

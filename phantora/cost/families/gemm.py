@@ -65,6 +65,7 @@ class Product:
 
     @property
     def flops(self) -> float:
+        """Floating-point operations: two for each multiplication."""
         return 2.0 * self.batch * self.m * self.n * self.k
 
     @property

@@ -54,6 +54,7 @@ class Shim:
             return "of unknown version"
 
     def knows(self, found: str) -> bool:
+        """Was the shim written for this version of its package?"""
         return not self.versions or any(found == known or found.startswith(known + ".") for known in self.versions)
 
     def meet(self, module: ModuleType, routing: Routing) -> None:

@@ -48,6 +48,7 @@ class Groups:
 
     @property
     def rails(self) -> int:
+        """Number of rails: rings between hosts."""
         return len(self.entries[0])
 
     def rings(self) -> Iterator[list[int]]:

@@ -167,6 +167,7 @@ class Tuner:
         return Choice(algorithm, PROTOCOLS[index])
 
     def has_nvls(self, place: Placement) -> bool:
+        """Can NCCL use NVLink SHARP? It needs a switch, three GPUs of a host, and a generation that has it."""
         return self.switch and self.environment.nvls and place.most_local > 2 and self.generation in NVLS_EFFICIENCY
 
     def latency(self, kind: int, place: Placement, channels: int, bytes: int, algorithm: str, protocol: int) -> float:

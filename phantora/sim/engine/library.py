@@ -39,14 +39,17 @@ class Engine:
         self._handle = self._lib.phe_open(session.address)
 
     def close(self) -> None:
+        """Frees the engine. Nothing else may be called afterwards."""
         if self._handle:
             self._lib.phe_close(self._handle)
             self._handle = None
 
     def set_timing(self, timing: Timing) -> None:
+        """Sets the constants of time."""
         self._lib.phe_set_timing(self._handle, ctypes.byref(timing))
 
     def set_power(self, limit: PowerLimit) -> None:
+        """Sets the power limit of each GPU."""
         self._lib.phe_set_power(self._handle, ctypes.byref(limit))
 
     def set_power_factor(self, rank: int, factor: float) -> None:
@@ -66,10 +69,12 @@ class Engine:
         return int(self._lib.phe_run(self._handle, timeout_us))
 
     def next_price(self) -> PriceRequest | None:
+        """What the engine wants a price for; None if nothing."""
         request = PriceRequest()
         return request if self._lib.phe_next_price(self._handle, ctypes.byref(request)) else None
 
     def price_kernels(self, request: PriceRequest) -> list[PriceKernel]:
+        """The kernels that a request wants priced together."""
         kernels = (PriceKernel * max(1, request.kernels))()
         self._lib.phe_price_kernels(self._handle, request.id, kernels)
         return list(kernels[: request.kernels])
@@ -138,13 +143,16 @@ class Engine:
         self._lib.phe_log_flows(self._handle)
 
     def intern(self, table: int, text: str) -> int:
+        """Number of a text in one of the engine's tables; it is added if it is new."""
         data = text.encode()
         return int(self._lib.phe_intern(self._handle, table, data, len(data)))
 
     def text_count(self, table: int) -> int:
+        """Number of texts in one of the engine's tables."""
         return int(self._lib.phe_text_count(self._handle, table))
 
     def text(self, table: int, index: int) -> str:
+        """A text of one of the engine's tables. Broken UTF-8 is replaced."""
         length = ctypes.c_int64()
         data = self._lib.phe_text(self._handle, table, index, ctypes.byref(length))
         return ctypes.string_at(data, length.value).decode("utf-8", "replace")
@@ -169,9 +177,11 @@ class Engine:
         return taken
 
     def error(self) -> str:
+        """What went wrong, in one line; empty if nothing did."""
         return str(self._lib.phe_error(self._handle).decode())
 
     def diagnose(self) -> str:
+        """What the ranks wait for, in words."""
         return str(self._lib.phe_diagnose(self._handle).decode())
 
     def release_sleepers(self, sleepers: Sequence[int]) -> bool:
@@ -185,9 +195,11 @@ class Engine:
         return bool(self._lib.phe_give_room(self._handle))
 
     def rank_state(self, rank: int) -> int:
+        """State of a rank, a member of ``RankState``."""
         return int(self._lib.phe_state_of_rank(self._handle, rank))
 
     def rank_died(self, rank: int, status: int) -> None:
+        """Tells the engine that a rank has ended, with its exit status."""
         self._lib.phe_rank_died(self._handle, rank, status)
 
     def keep_open(self, open: bool) -> None:
@@ -195,6 +207,7 @@ class Engine:
         self._lib.phe_keep_open(self._handle, int(open))
 
     def status(self) -> Status:
+        """Counters and clocks of the engine; times in ns."""
         status = Status()
         self._lib.phe_get_status(self._handle, ctypes.byref(status))
         return status

@@ -51,7 +51,8 @@ Progress = Callable[[int, int], None]
 class Gatherer(Protocol):
     """Adds up what windows hold; they come from the last to the first."""
 
-    def add(self, window: Window) -> None: ...
+    def add(self, window: Window) -> None:
+        """Takes what it needs from the rows of one step."""
 
 
 @dataclass(frozen=True)

@@ -35,10 +35,12 @@ class CriticalPaths:
         self._found: list[CriticalPath] = []
 
     def add(self, window: Window) -> None:
+        """Adds the critical path of one step."""
         walk = _Walk(self._log, window, self._ranks, self._groups)
         self._found.append(walk.path(window.span.step == self._gains_for, self._most_joins))
 
     def report(self) -> list[CriticalPath]:
+        """The paths, in the order of the steps."""
         return sorted(self._found, key=lambda path: path.step)
 
 

@@ -33,6 +33,7 @@ class Exposures:
         self._sums: dict[Key, list[float]] = {}
 
     def add(self, o: Occupancy) -> None:
+        """Adds the exposed communication of one rank's step (ns)."""
         exposed = np.flatnonzero(o.communication & ~o.compute)
         if not len(exposed):
             return

@@ -30,6 +30,7 @@ class Guesses:
         self._whole = 0.0
 
     def add(self, window: Window) -> None:
+        """Adds the kernels of one step whose price is a guess, with their time (ns)."""
         own = window.own() & ~self._annotations.tuning(window["rank"], window["launch"])
         rows = np.flatnonzero(_KERNEL[window["kind"]] & own)
         time = (window["end"][rows] - window["start"][rows]).astype(np.float64)

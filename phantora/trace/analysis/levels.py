@@ -25,6 +25,7 @@ class Levels:
     highest_of: list[tuple[int, int]]
 
     def of_step(self, position: int, number: int) -> tuple[int, int]:
+        """Peak bytes allocated and reserved of the rank at `position` in a step."""
         return self.peaks[position].get(number, (0, 0))
 
     def highest(self, position: int) -> tuple[int, int]:

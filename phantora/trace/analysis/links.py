@@ -36,6 +36,7 @@ class Links:
         self._steps: list[_Step] = []  # backwards, as windows come
 
     def add(self, window: Window) -> None:
+        """Adds the bytes and the busy time (ns) of each link in one step."""
         first, last = max(0, window.span.first), window.span.last
         rows = np.flatnonzero(window["kind"] == _LINK)
         start, end = window["start"][rows], window["end"][rows]

@@ -46,6 +46,7 @@ class Occupancy:
 
     @property
     def communication(self) -> Mask:
+        """Where a collective or a transfer is on the GPU, moving bytes or waiting."""
         return self.transfer | self.late | self.bubble
 
 

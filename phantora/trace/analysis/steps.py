@@ -77,6 +77,7 @@ class Steps:
     """Share of the GPUs' busy time that lies in steps."""
 
     def numbers(self) -> list[int]:
+        """Numbers of the steps, in order."""
         return sorted({step.number for steps in self.of_rank.values() for step in steps})
 
     def steady(self) -> set[int]:
@@ -85,6 +86,7 @@ class Steps:
         return set(self.numbers()) - noted or set(self.numbers())
 
     def notes(self) -> dict[int, str]:
+        """What is unusual about a step, by its number."""
         return {step.number: step.note for steps in self.of_rank.values() for step in steps if step.note}
 
 

@@ -27,6 +27,7 @@ class Streams:
         self._reached: Ints = np.full(len(ranks), -2)  # where the window after this one began on each rank
 
     def add(self, window: Window) -> None:
+        """Adds the rows on GPUs of one step."""
         rows = np.flatnonzero(_DEVICE[window["kind"]] & window.own())
         if len(rows):
             self._add(window, rows)
@@ -55,6 +56,7 @@ class Streams:
             self._following[stream] = int(start[at]), int(launch[at])
 
     def report(self, names: dict[tuple[int, int], str]) -> list[StreamReport]:
+        """Busy and idle time (ns) of each stream, and what it waited for; `names` by rank and stream."""
         return [
             StreamReport(
                 rank=self._ranks[stream >> 32],

@@ -23,9 +23,11 @@ class Sweep:
 
     @property
     def length(self) -> Ints:
+        """Length of each interval in ns."""
         return self.end - self.start
 
     def time(self, mask: Mask) -> int:
+        """Sum of the intervals of `mask` in ns."""
         return int(self.length[mask].sum())
 
 

@@ -78,6 +78,7 @@ class Volume:
         self._steps: list[tuple[float, float, float]] = []  # tokens, samples of the job; tokens of a rank
 
     def add(self, window: Window) -> None:
+        """Adds the operators of one step that tell the tokens."""
         own = window.own()
         mask = own & _KERNEL[window["kind"]] & self._wanted[window["op"]]
         rank, link, op, shape = (window[c][mask] for c in ("rank", "link", "op", "shape"))

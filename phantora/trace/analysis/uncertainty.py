@@ -47,6 +47,7 @@ class Uncertainty:
         self._count = 0  # ranks and steps
 
     def add(self, window: Window) -> None:
+        """Adds the prices of one step with their error bars."""
         self._count += int(window.span.present.sum())
         mask = _DEVICE[window["kind"]] & window.own()
         kind, start, end, ready, cls, provenance, error = (

@@ -34,6 +34,7 @@ class Content:
 
     @classmethod
     def empty(cls, size: int) -> Content:
+        """Zeros for `size` stretches."""
         return cls(*(np.zeros(size) for _ in fields(cls)))
 
     def part(self, begin: int, end: int) -> Content:

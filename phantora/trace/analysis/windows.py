@@ -45,10 +45,12 @@ class Span:
 
     @property
     def first(self) -> int:
+        """When the first rank begins the step (ns)."""
         return int(self.start[self.present].min())
 
     @property
     def last(self) -> int:
+        """When the last rank ends the step (ns)."""
         return int(self.end[self.present].max())
 
 
@@ -70,6 +72,7 @@ class Window:
         return self.columns[column]
 
     def of_rank(self, position: int) -> Columns:
+        """Rows of the rank at `position`."""
         part = slice(int(self.bounds[position]), int(self.bounds[position + 1]))
         return {name: values[part] for name, values in self.columns.items()}
 

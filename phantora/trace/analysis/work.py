@@ -57,6 +57,7 @@ class WorkSums:
         self.rank_provenance: Floats = np.zeros((ranks, 1 + sizes[1]))
 
     def add(self, window: Window) -> None:
+        """Adds the time (ns), bytes and flops of one step's rows on GPUs."""
         mask = _DEVICE[window["kind"]] & window.own() & ~self._annotations.tuning(window["rank"], window["launch"])
         rows = {name: values[mask] for name, values in window.columns.items()}
         start, end = rows["start"], rows["end"]
@@ -79,12 +80,15 @@ class WorkSums:
         )
 
     def kernels(self) -> list[Work]:
+        """The kernels that take the most time."""
         return self._report(self._kernels, TOP)
 
     def operators(self) -> list[Work]:
+        """The operators that take the most time."""
         return self._report(self._operators, TOP)
 
     def classes(self) -> list[Work]:
+        """All classes of operators, by time."""
         return self._report(self._by_class, None)
 
     def modules(self) -> list[Work]:

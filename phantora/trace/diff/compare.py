@@ -26,6 +26,7 @@ class Change:
 
     @property
     def change(self) -> float:
+        """B's value less A's."""
         return self.b - self.a
 
 
@@ -45,6 +46,7 @@ class WorkChange:
 
     @property
     def change(self) -> float:
+        """B's time less A's, in ns."""
         return self.b.time - self.a.time
 
 

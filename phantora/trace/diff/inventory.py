@@ -60,6 +60,7 @@ class Inventory:
         self._parts: list[tuple[Sums, Sums, int]] = []  # compute, communication, ranks; by step, backwards
 
     def add(self, window: Window) -> None:
+        """Adds a steady step: its kernels and its communication."""
         if not window.span.steady:
             return
         own = window.own()

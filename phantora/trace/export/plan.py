@@ -76,6 +76,7 @@ class IdRuns:
         self._table: tuple[Ints, Ints] | None = None
 
     def add(self, rank: Array, row_id: Array, value: Array) -> None:
+        """Adds rows of ranks with their ids and the value of each."""
         key = _id_key(rank, row_id)
         order = np.argsort(key, kind="stable")
         key, number = key[order], value[order].astype(np.int64)

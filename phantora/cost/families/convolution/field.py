@@ -81,6 +81,7 @@ class Case:
 
     @property
     def at(self) -> tuple[float, ...]:
+        """Coordinates in the field of convolutions: base-2 logarithms of its extents."""
         pixels = prod(self.x.shape[2:])
         others = (pixels, prod(self.w.shape[2:])) if self.depthwise else (self.w.shape[0], pixels)
         return tuple(log2(max(1, n)) for n in (self.x.shape[0] * pixels, self.x.shape[1], *others))
@@ -154,6 +155,7 @@ class Timed:
 
     @property
     def path(self) -> str:
+        """Which kernels take the case: those of `Case.path`."""
         return self.case.path(self.layout > 0.0)
 
 
