@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 from phantora.trace.analysis.analyze import analyze
+from phantora.trace.analysis.hosts import steps_by_host
 from phantora.trace.reader import open_log
 
 
@@ -34,11 +35,12 @@ def main() -> None:
         if done.returncode or not lines:
             sys.exit(f"{' '.join(run)}\n{done.stderr[-1000:]}")
         printed, told = json.loads(lines[-1]), open_log(log)
-        step = analyze(told, details=False).headline.step_time
-        hosts = told.trailer.get("host_sensitivity", {})
-        if "step_ns" not in hosts:
-            sys.exit(f"no steps on other hosts ({hosts.get('skipped', 'host not modelled')}): make fewer iterations")
-        times = {float(factor): ns / step for factor, ns in hosts["step_ns"].items()}
+        report = analyze(told, details=False)
+        by_host = steps_by_host(told.trailer, {step.number for step in report.steps if not step.note})
+        if not by_host:
+            why = told.trailer.get("host_sensitivity", {}).get("skipped", "host not modelled")
+            sys.exit(f"no steps on other hosts ({why}): make fewer iterations")
+        times = {factor: ns / report.headline.step_time for factor, ns in by_host.items()}
     median = printed["median_iter_s"]
     row = {
         "run_id": printed["run_id"], "cluster": args.cluster, "command": command, "phantora": told.metadata.phantora,

@@ -18,8 +18,8 @@ MOST_RECORDS = 300_000  # of all ranks: each host then takes a few seconds at mo
 
 
 def host_sensitivity(simulation: Simulation, host: HostProfile, settings: Settings) -> dict[str, Any] | None:
-    """For the log's trailer, before it is closed: median steps in ns by factor on the host's time, and the factors
-    between which hosts lie that pass for this one; or why there is none. None where there is nothing to scale."""
+    """For the log's trailer, before it is closed: ns of every step by its number, by factor on the host's time, and
+    between which factors hosts lie that pass for this one; or why there is none. None where nothing scales."""
     log = simulation.log
     if log is None or not log.rows or not settings.record or settings.host_time != "modelled":
         return None
@@ -35,14 +35,14 @@ def host_sensitivity(simulation: Simulation, host: HostProfile, settings: Settin
         for factor in factors:
             recorded = Recorded(chunks, factor, {})
             try:
-                steps[f"{factor:.4g}"] = _step(Path(folder), simulation, again, recorded)
+                steps[f"{factor:.4g}"] = _steps(Path(folder), simulation, again, recorded)
             except PhantoraError as error:  # what was recorded does not fit together at another pace
                 return {**about, "skipped": f"at {factor:.2f} times the host's time: {str(error).splitlines()[0]}"}
-    return {**about, "step_ns": steps}
+    return {**about, "steps_ns": steps}
 
 
-def _step(folder: Path, simulation: Simulation, settings: Settings, recorded: Recorded) -> float:
-    """Median steady step, ns."""
+def _steps(folder: Path, simulation: Simulation, settings: Settings, recorded: Recorded) -> dict[str, float]:
+    """ns of every step by its number. Which of them are steady is the run's own affair."""
     from phantora.trace.analysis.analyze import analyze
     from phantora.trace.reader import open_log
 
@@ -54,4 +54,4 @@ def _step(folder: Path, simulation: Simulation, settings: Settings, recorded: Re
         again.simulator.run()
     finally:
         again.close({})
-    return analyze(open_log(path), details=False).headline.step_time
+    return {str(step.number): step.times.time for step in analyze(open_log(path), details=False).steps}

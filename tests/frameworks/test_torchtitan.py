@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from support.headline import same_headline
 from support.runs import SAMPLES, Run, records, trace
 
 from phantora.launch.routing import parse_routing
+from phantora.trace.reader import open_log
 
 TITAN = SAMPLES / "torchtitan"
 PEAK = 989e12  # bf16 of an H100, which TorchTitan looks up by the device's name
@@ -154,6 +156,7 @@ def test_hsdp_accumulation_and_clipping(place: Path) -> None:
     per_step = m.forward(s, s, 1) + m.backward(s, s, 1) + m.output(s)
     assert flops(run) == pytest.approx(steps * 2 * per_step, rel=0.01)
     printed = lines(run)[-1]  # the framework's own formula leaves the second computation of scores out
+    same_headline(open_log(run.log), 2 * s / printed.tps, flops(run) / steps)
     formula = 6 * (m.layer + m.table + m.dim + 2 * s * m.dim)
     assert printed.tflops == pytest.approx(printed.tps * formula / 1e12, rel=0.01)
     seen, rounds = collectives(run), 2 * steps

@@ -96,11 +96,12 @@ def test_a_probe_that_fails_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 def test_steps_on_other_hosts() -> None:
-    told = {"spread": [0.9, 2.0], "measured": False, "step_ns": {"0.6667": 80.0, "1.5": 120.0, "2": 200.0}}
-    found = other_hosts({"host_sensitivity": told}, 100.0)
+    times = (("0.6667", 80), ("1.5", 120), ("2", 200))
+    told = {"spread": [0.9, 2.0], "measured": False, "steps_ns": {f: {"1": 999.0, "2": t - 1, "3": t + 1} for f, t in times}}
+    found = other_hosts({"host_sensitivity": told}, {2, 3}, 100.0)
     assert found is not None
     assert (found.faster, found.slower, found.high) == pytest.approx((80, 120, 200), rel=0.001)
     assert found.low == pytest.approx(94, rel=0.001)  # between the points at 0.667 and 1
     assert found.relative(100.0) == pytest.approx((0.06, 1.0), rel=0.001)
-    assert other_hosts({"host_sensitivity": {"spread": [1, 1], "measured": True, "skipped": "long"}}, 1.0) is None
-    assert other_hosts({}, 1.0) is None
+    assert other_hosts({"host_sensitivity": {"spread": [1, 1], "measured": True, "skipped": "long"}}, {1}, 1.0) is None
+    assert other_hosts({}, {1}, 1.0) is None

@@ -84,7 +84,7 @@ def analyze(
     end = int(log.batch(log.num_batches - 1, ("end",))["end"][-1])
     outside = filters.time is None and filters.steps is None
     spans = spans_of(steps, ranks, -1, end, outside)
-    passed = _Pass(log, ranks, steps, spans, details, filters == Filters(by=filters.by))
+    passed = _Pass(log, ranks, steps, spans, details, filters)
     columns, kinds = (_COLUMNS, None) if details else (_SHORT_COLUMNS, _SHORT_KINDS)
     for window in windows(log, ranks, spans, columns, kinds):
         passed.add(window)
@@ -116,10 +116,11 @@ class _Pass:
     """What is gathered while the windows go by."""
 
     def __init__(
-        self, log: Log, ranks: list[int], steps: Steps, spans: list[Span], details: bool, whole: bool
+        self, log: Log, ranks: list[int], steps: Steps, spans: list[Span], details: bool, filters: Filters
     ) -> None:
         self.log, self.ranks, self.steps, self.spans, self.details = log, ranks, steps, spans, details
-        self.whole = whole
+        self.whole = filters == Filters(by=filters.by)
+        self.unfiltered = filters == Filters()
         self.meta = log.metadata
         self.times: dict[tuple[int, int], Times] = {}  # (span, rank position)
         self.following: list[NextRow | None] = [None] * len(ranks)
@@ -216,7 +217,9 @@ class _Pass:
             if step.note:
                 apart.setdefault(step.note, []).append(step.number)
         median = statistics.median(times)
-        hosts = other_hosts(self.log.trailer, median) if self.whole else None
+        hosts = None
+        if self.unfiltered:
+            hosts = other_hosts(self.log.trailer, {step.number for step in _steady(totals)}, median)
         bar = self.uncertainty.report(steady, self._host_time(), hosts.relative(median) if hosts else None)
         return Headline(
             step_time=median,

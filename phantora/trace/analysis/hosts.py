@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,12 +43,25 @@ class OtherHosts:
         return 1 - self.low / step, self.high / step - 1
 
 
-def other_hosts(trailer: dict[str, Any], step: float) -> OtherHosts | None:
-    """`step`: the same on the simulated host. None where the log does not tell."""
-    told = trailer.get("host_sensitivity", {})
-    if "step_ns" not in told:
+def steps_by_host(trailer: dict[str, Any], steady: Collection[int]) -> dict[float, float]:
+    """By factor on the host's time the median of the steps with the numbers `steady`, ns; empty where the log does not
+    tell."""
+    told = trailer.get("host_sensitivity", {}).get("steps_ns", {})
+    found: dict[float, float] = {}
+    for factor, by_number in told.items():
+        times = [float(ns) for number, ns in by_number.items() if int(number) in steady]
+        if times:
+            found[float(factor)] = statistics.median(times)
+    return found
+
+
+def other_hosts(trailer: dict[str, Any], steady: Collection[int], step: float) -> OtherHosts | None:
+    """`step`: ns of the median of the steps `steady` on the simulated host. None where the log does not tell."""
+    by_host = steps_by_host(trailer, steady)
+    if not by_host:
         return None
-    known = {1.0: step, **{float(factor): float(ns) for factor, ns in told["step_ns"].items()}}
+    told = trailer["host_sensitivity"]
+    known = {1.0: step, **by_host}
     factors = sorted(known)
     times = [known[factor] for factor in factors]
 

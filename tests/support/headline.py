@@ -1,0 +1,24 @@
+"""The headline of a log beside what its script measured itself, in virtual time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from phantora.trace.analysis.analyze import Filters, analyze
+from phantora.trace.analysis.report import Report
+from phantora.trace.reader import Log
+
+CLOSE = 0.005
+
+
+def same_headline(log: Log, seconds: float, flops: float, **filters: Any) -> Report:
+    """The report of `log`, after a look at its headline: a step takes `seconds`, and the MFU is that of `flops` a step
+    and rank, both within 0.5 %. `filters` as :class:`Filters` takes them."""
+    report = analyze(log, Filters(**filters), details=False)
+    assert report.headline.step_time * 1e-9 == pytest.approx(seconds, rel=CLOSE)
+    peak = log.metadata.peak()
+    assert peak is not None
+    assert report.headline.mfu == pytest.approx(flops / seconds / peak, rel=CLOSE)
+    return report
