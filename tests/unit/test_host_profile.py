@@ -97,7 +97,8 @@ def test_a_probe_that_fails_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 def test_steps_on_other_hosts() -> None:
     times = (("0.6667", 80), ("1.5", 120), ("2", 200))
-    told = {"spread": [0.9, 2.0], "measured": False, "steps_ns": {f: {"1": 999.0, "2": t - 1, "3": t + 1} for f, t in times}}
+    steps = {factor: {"1": 999.0, "2": t - 1, "3": t + 1} for factor, t in times}
+    told = {"spread": [0.9, 2.0], "measured": False, "steps_ns": steps}
     found = other_hosts({"host_sensitivity": told}, {2, 3}, 100.0)
     assert found is not None
     assert (found.faster, found.slower, found.high) == pytest.approx((80, 120, 200), rel=0.001)
