@@ -102,7 +102,7 @@ def _facts(described: Cluster) -> _Facts:
     from phantora.sim.collectives.tuner import wire_share
     from phantora.wire.layout import NCCL_DTYPE_NAMES, Coll
 
-    model = CollectiveModel(described, NcclEnvironment.read(os.environ, described.wiring.nics))
+    model = CollectiveModel(described, NcclEnvironment.read({**described.nccl, **os.environ}, described.wiring.nics))
     topology = model.topology
     kinds = Counter(
         (_kind(link.source), _kind(link.target), link.bandwidth, link.latency_ns) for link in topology.links

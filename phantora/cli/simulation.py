@@ -156,7 +156,7 @@ def assemble(
         cost = cost or model_for(cluster.gpu, cache_folder(), live)
         simulated = cluster.part(settings.hosts, settings.ranks_per_host)
         before: dict[str, Any] = recorded.nccl if recorded else {}
-        variables = {**before.get("honoured", {}), **os.environ}  # the ranks inherit them
+        variables = {**cluster.nccl, **before.get("honoured", {}), **os.environ}  # the ranks inherit the last
         nccl = NcclEnvironment.read(variables, simulated.wiring.nics)
         ignored = {**before.get("ignored", {}), **nccl.ignored}
         heard: dict[str, Any] = {"nccl": {"honoured": nccl.honoured, "ignored": ignored}}

@@ -98,18 +98,18 @@ def over_pcie(cluster: Cluster) -> Cluster:
 
 # ---------------------------------------------------------------------- cluster files
 
-_KEYS = {"name", "hosts", "gpus_per_host", "gpu", "host", "intra", "inter", "wiring", "fabric"}
+_KEYS = {"name", "hosts", "gpus_per_host", "gpu", "host", "intra", "inter", "wiring", "fabric", "nccl"}
 
 
 def _from_file(path: Path) -> Cluster:
-    """A file with hosts, gpus_per_host, gpu, and optionally name, host, [intra], [inter], [wiring] and
-    [fabric]; what it leaves out is as in the short form."""
+    """A file with hosts, gpus_per_host, gpu, and optionally name, host, [intra], [inter], [wiring],
+    [fabric] and [nccl]; what it leaves out is as in the short form."""
     table, place = toml.read(path), toml.Place(path)
     unknown = sorted(set(table) - _KEYS)
     if unknown:
         raise PhantoraError(
             f"{place / unknown[0]}: unknown key {unknown[0]!r}; a cluster has hosts, gpus_per_host, gpu, and may "
-            "have name, host, [intra], [inter], [wiring] and [fabric]"
+            "have name, host, [intra], [inter], [wiring], [fabric] and [nccl]"
         )
     cluster = _make(
         _count(table, "hosts", 1, place),
@@ -132,6 +132,7 @@ def _from_file(path: Path) -> Cluster:
         intra=_section(cluster.intra, table, "intra", place),
         inter=_section(cluster.inter, table, "inter", place),
         fabric=_section(cluster.fabric, table, "fabric", place),
+        nccl=_variables(table, place),
     )
     _check(cluster, place, "bandwidth" in table.get("intra", {}))
     return cluster
@@ -152,6 +153,17 @@ def _host(table: dict[str, Any], place: toml.Place) -> HostProfile:
     if not isinstance(value, str):
         raise PhantoraError(f"{place / 'host'} must be {HOST_FORMS}, not {value!r}")
     return load_host(str(place.path.parent / value) if value.endswith(".toml") else value)
+
+
+def _variables(table: dict[str, Any], place: toml.Place) -> dict[str, str]:
+    """Section [nccl]: environment variables."""
+    given = table.get("nccl", {})
+    if not isinstance(given, dict):
+        raise PhantoraError(f"{place / 'nccl'} must be a table: [nccl]")
+    for name, value in given.items():
+        if not name.startswith("NCCL_") or not isinstance(value, str):
+            raise PhantoraError(f'{place / "nccl" / name}: [nccl] has NCCL\'s variables as text, NCCL_ALGO = "Ring"')
+    return dict(given)
 
 
 def _count(table: dict[str, Any], key: str, default: int | None, place: toml.Place) -> int:

@@ -273,6 +273,8 @@ class Cluster:
     host: HostProfile
     wiring: Wiring
     fabric: Fabric = Fabric()
+    nccl: dict[str, str] = field(default_factory=dict)
+    """``NCCL_*`` variables that its operator sets on all hosts; the run's own environment comes first."""
 
     @property
     def world_size(self) -> int:

@@ -122,6 +122,32 @@ def test_trees_win_small_all_reduces_on_many_hosts() -> None:
     assert price("1x8xA100-SXM-80GB", Coll.ALL_REDUCE, 1 << 30).algorithm == "RING"
 
 
+# us on published systems (benchmarks/data/published_nccl.json): hosts, bytes, environment.
+PUBLISHED = (
+    ("gcp-a3-mega:2", 4 << 20, 364.6), ("gcp-a3-mega:2", 16 << 20, 977.6), ("gcp-a3-mega:2", 256 << 20, 2360.9),
+    ("dgx-h100:4", 64 << 20, 565.2), ("dgx-h100:64", 256 << 20, 2010.9), ("dgx-h100:128", 256 << 20, 2179.4),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("system", "size", "us"), PUBLISHED)
+def test_trees_of_hosts_pass_whole_chunks_on(system: str, size: int, us: float) -> None:
+    cluster = load_cluster(system)
+    model = CollectiveModel(cluster, NcclEnvironment.read(cluster.nccl))
+    predicted = model.collective(Coll.ALL_REDUCE, tuple(range(cluster.world_size)), size, BF16)
+    assert predicted.algorithm == ("TREE" if "gcp" in system else "NVLS_TREE")
+    assert predicted.duration_ns / 1e3 == pytest.approx(us, rel=0.1)
+
+
+def test_binomial_trees_gather_among_one_gpu_per_host() -> None:
+    model = MODELS["8x8xH100"]
+    each = tuple(range(0, 64, 8))
+    small, large = (model.collective(Coll.ALL_GATHER, each, size, BF16) for size in (1 << 20, 1 << 28))
+    assert (small.algorithm, large.algorithm) == ("PAT", "RING")
+    sent = sum(flow.bytes * flow.count for flow in small.flows) / 8
+    assert sent == pytest.approx(7 / 8 * (1 << 20))
+    assert model.collective(Coll.ALL_GATHER, tuple(range(16)), 1 << 20, BF16).algorithm == "RING"
+
+
 def test_switch_reduction_from_five_gpus_on() -> None:
     """NCCL's own estimate: with 4 GPUs rings stay ahead, with 2 it does not even try."""
     sizes = [1 << k for k in range(10, 33)]

@@ -13,7 +13,7 @@ _FUNCTIONS = {
 }  # fmt: skip
 _ALGORITHMS = {
     "tree": "TREE", "ring": "RING", "nvls": "NVLS", "nvlstree": "NVLS_TREE", "collnetdirect": "", "collnetchain": "",
-    "collnet": "", "pat": "",
+    "collnet": "", "pat": "PAT",
 }  # fmt: skip
 _PROTOCOLS = {"ll": "LL", "ll128": "LL128", "simple": "SIMPLE"}
 

@@ -12,6 +12,7 @@ from phantora.errors import PhantoraError
 from phantora.hardware import Cluster, Flow, Topology, build, over_pcie
 from phantora.hardware.builders import NETWORK_SHARE, NVLINK_SHARE, PCIE_SHARE
 from phantora.sim.collectives import patterns
+from phantora.sim.collectives.chunks import NVLS_CHANNELS
 from phantora.sim.collectives.environment import NcclEnvironment
 from phantora.sim.collectives.patterns import Groups, Pattern, Share
 from phantora.sim.collectives.timing import PCIE_CHANNELS, Constants, Timing
@@ -21,6 +22,7 @@ from phantora.sim.collectives.tuner import (
     NVLS,
     NVLS_TREE,
     P2P,
+    PAT,
     SIMPLE,
     TREE,
     Choice,
@@ -34,7 +36,6 @@ REFERENCE_GPU, REFERENCE_MEMBERS = "H200-SXM", 4
 REFERENCE_NVLINK_NS, REFERENCE_PCIE_NS, REFERENCE_NETWORK_NS = 1000, 2500, 2500
 CHANNELS_PER_RAIL = 2  # rings between hosts: NCCL finds one per NIC and doubles it
 MAX_CHANNELS = 64
-NVLS_CHANNELS = 16
 
 _ERRORS = {"measured": 0.08, "modelled": 0.13, "scaled": 0.13, "roofline": 0.25}
 
@@ -51,7 +52,7 @@ class CollectivePrice:
     flows: tuple[Flow, ...]
     """What it puts on the links, from `latency_ns` on; ids are those of `CollectiveModel.topology`."""
     algorithm: str
-    """RING, TREE, NVLS, NVLS_TREE, P2P (send, receive and what is built from them) or DIRECT (nothing
+    """RING, TREE, NVLS, NVLS_TREE, PAT, P2P (send, receive and what is built from them) or DIRECT (nothing
     to move)."""
     protocol: str
     """LL, LL128 or SIMPLE."""
@@ -242,11 +243,14 @@ class CollectiveModel:
         inter = wire / place.rails if place.hosts > 1 else 0.0
         intra = wire if place.hosts == 1 or place.most_local > 1 else 0.0
         if choice.algorithm in (NVLS, NVLS_TREE):
-            channels = NVLS_CHANNELS
-            time = self._timing.nvls(kind, place, bytes, choice.algorithm, extra)
+            channels = NVLS_CHANNELS.get(self._timing.tuner.generation, 16)
+            time = self._timing.nvls(kind, place, bytes, choice.algorithm, extra, channels)
             intra = bytes * (1 + 1 / place.most_local)
+        elif choice.algorithm == PAT:
+            time = self._timing.pat(kind, place, bytes, extra)
         elif choice.algorithm == TREE:
-            time = self._timing.tree(kind, place, channels, bytes, choice.protocol, extra)
+            buffer = self.environment.buffer_bytes
+            time = self._timing.tree(place, channels, bytes, choice.protocol, extra, buffer)
         else:
             chunk = self.environment.buffer_bytes / 2  # a channel's buffer holds two slices
             time = self._timing.ring(kind, place, channels, bytes, choice.protocol, extra, chunk)

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from phantora.hardware import Topology
-from phantora.sim.collectives.tuner import NVLS, NVLS_TREE, TREE, reduces_all, wire_share
+from phantora.sim.collectives.tuner import NVLS, NVLS_TREE, PAT, TREE, reduces_all, wire_share
 from phantora.wire.layout import Coll
 
 ALL_PAIRS = 64  # members up to which an exchange of all with all has a flow for each pair
@@ -91,6 +91,8 @@ def make(topology: Topology, groups: Groups, kind: int, algorithm: str, channels
         shares = [*_in_switch(topology, groups, kind)]
         if algorithm == NVLS_TREE:
             shares += _routed(topology, _tree_edges(groups, False), channels)
+    elif algorithm == PAT:
+        shares = _routed(topology, _binomial_edges(groups), channels)
     elif algorithm == TREE:
         shares = _routed(topology, _tree_edges(groups, True), channels)
     else:
@@ -144,6 +146,19 @@ def _tree_edges(groups: Groups, chains: bool) -> Iterator[_Edge]:
                 for upper, lower in pairwise(chain):
                     yield lower, upper, 1 / rails
                     yield upper, lower, 1 / rails
+
+
+def _binomial_edges(groups: Groups) -> Iterator[_Edge]:
+    """PAT, with one member per host: rounds of distance 1, 2, 4 ... between members; in the round of the largest distance
+    each passes one member's part on, in each nearer one twice as many, and in the nearest what is left."""
+    members = [each[0] for each in groups.hosts]
+    count = len(members)
+    left, parts, distance = count - 1, 1, 1 << (count - 1).bit_length() - 1
+    while distance:
+        share = (min(parts, left) if distance > 1 else left) / count
+        for index, src in enumerate(members):
+            yield src, members[(index + distance) % count], share
+        left, parts, distance = left - parts, parts * 2, distance // 2
 
 
 def _double_tree(hosts: int, tree: int) -> Iterator[tuple[int, int]]:

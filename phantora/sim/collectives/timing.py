@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from phantora.sim.collectives.chunks import nvls_tree_round, tree_chunk, used_channels
 from phantora.sim.collectives.tuner import (
     GBPS,
     LL,
@@ -17,6 +18,8 @@ from phantora.sim.collectives.tuner import (
     NVLS_TREE,
     NVLS_TREE_CHANNEL,
     NVLS_TREE_NETWORK_LATENCY,
+    PAT,
+    PAT_SHARE,
     PROTOCOLS,
     RING,
     SIMPLE,
@@ -112,6 +115,16 @@ def p2p_channels(members: int, part: float) -> int:
     return channels
 
 
+def _levels(place: Placement) -> int:
+    """Hops between the root of a tree of hosts and its deepest leaf."""
+    return math.ceil(math.log2(place.hosts))
+
+
+def _follow(latency: float, transfer: float, first: float) -> tuple[float, float]:
+    """`latency` with what the first chunks need on their way, `first` of `transfer`: they are not counted twice."""
+    return max(0.0, latency - first), transfer
+
+
 @dataclass(frozen=True)
 class Timing:
     """Times on one cluster.
@@ -148,15 +161,10 @@ class Timing:
         local = place.most_local  # of a host's members one per ring sends to its NIC instead
         return ports if local == 1 else min(near * local / (local - 1), ports)
 
-    def network_steps(self, kind: int, place: Placement, protocol: str, algorithm: str, extra: float) -> float:
-        """Time of the hops between hosts; `extra` us each on top of NCCL's."""
-        if place.hosts == 1:
-            return 0.0
+    def network_step(self, place: Placement, protocol: str, algorithm: str, extra: float) -> float:
+        """Time of a hop between hosts; `extra` us on top of NCCL's."""
         step = STEP["network", TREE if place.most_local == 1 else algorithm][PROTOCOLS.index(protocol)]
-        step = step * (self.constants.network_ll if protocol == LL else 1.0) + extra
-        if algorithm == TREE:
-            return 2 * math.ceil(math.log2(place.hosts)) * step
-        return ring_steps(kind, place.hosts) * step
+        return step * (self.constants.network_ll if protocol == LL else 1.0) + extra
 
     def ring(
         self, kind: int, place: Placement, channels: int, bytes: int, protocol: str, extra: float, chunk: float
@@ -167,7 +175,7 @@ class Timing:
         wire = wire_share(kind, n) * bytes
         between = ring_steps(kind, place.hosts)
         steps = ring_steps(kind, n) - between
-        far = self.network_steps(kind, place, protocol, RING, extra)
+        far = between * self.network_step(place, protocol, RING, extra) if place.hosts > 1 else 0.0
         chain = name in ("BROADCAST", "REDUCE")
 
         def near(step: float) -> float:
@@ -203,29 +211,56 @@ class Timing:
         return latency, wire / bus + copied + slow * ramp
 
     def tree(
-        self, kind: int, place: Placement, channels: int, bytes: int, protocol: str, extra: float
+        self, place: Placement, channels: int, bytes: int, protocol: str, extra: float, buffer_bytes: int
     ) -> tuple[float, float]:
-        """All-reduce up and down a tree of hosts with a chain inside each."""
-        c, index = self.constants, PROTOCOLS.index(protocol)
-        step = (c.ll_step, c.ll128_step, c.simple_step)[index]
-        near = 2 * (place.most_local - 1) * self.link_latency * step
-        base = c.ll_base if protocol == LL else c.reduce_base
-        far = self.network_steps(kind, place, protocol, TREE, extra)
-        return base + near + far, bytes / self.tuner.tree_rate(place, channels, bytes, index)
+        """All-reduce up and down a tree of hosts with a chain inside each.
 
-    def nvls(self, kind: int, place: Placement, bytes: int, algorithm: str, extra: float) -> tuple[float, float]:
-        """Reduction in the switch, with a tree of hosts above it for NVLS_TREE."""
+        A hop begins when the one before has brought a whole chunk: the first chunk goes all the way up and down at
+        the rate of single hops, the others follow behind it.
+        """
+        c, index = self.constants, PROTOCOLS.index(protocol)
+        step = (c.ll_step, c.ll128_step, c.simple_step)[index] * self.link_latency
+        wire = (2.0, 128 / 120, 1.0)[index]  # bytes per byte of data
+        channels = used_channels(channels, bytes, protocol)
+        chunk = tree_chunk(place, channels, bytes, protocol, buffer_bytes)
+        passed = c.one_way_channel * GBPS * (self._speed(place) if place.nvlink else 1.0)
+        passed = min(passed, self._near(place))
+        lanes = max(1.0, channels / place.rails)
+        latency = c.ll_base if protocol == LL else c.reduce_base
+        latency += 2 * (place.most_local - 1) * (step + wire * chunk / passed)
+        if place.hosts > 1:
+            latency += 2 * _levels(place) * (self.network_step(place, protocol, TREE, extra) + lanes * chunk * wire / self.nic)
+        # What a GPU passes up and down leaves by the same port.
+        rate = self._near(place) / (2 if place.most_local > 1 else 1) / wire
+        if place.hosts > 1:
+            rate = min(rate, self.nic * place.rails / (1 if place.hosts == 2 else 2) / wire)
+            rate = min(rate, self.tuner.ll_rate(place)) if protocol == LL else rate
+        return _follow(latency, bytes / rate, channels * chunk / rate)
+
+    def pat(self, kind: int, place: Placement, bytes: int, extra: float) -> tuple[float, float]:
+        """All-gather or reduce-scatter of one GPU per host by binomial trees, as NCCL expects it (not measured)."""
+        latency = self.tuner.latency(kind, place, 1, bytes, PAT, PROTOCOLS.index(SIMPLE))
+        rate = PAT_SHARE * self.nic * place.rails
+        return latency + math.ceil(math.log2(place.hosts)) * extra, wire_share(kind, place.members) * bytes / rate
+
+    def nvls(
+        self, kind: int, place: Placement, bytes: int, algorithm: str, extra: float, channels: int
+    ) -> tuple[float, float]:
+        """Reduction in the switch, with a tree of hosts above it for NVLS_TREE, up and down which the first round of
+        chunks goes hop by hop."""
         c, local, generation = self.constants, place.most_local, self.tuner.generation
         through = 1 + 1 / local if reduces_all(kind) else 1.0
         transfer = through * bytes / (NVLS_SHARE[generation] * self.link)
         latency = c.nvls_base * self.link_latency
         ramp = c.nvls_ramp * bytes / (bytes + c.nvls_ramp_half * MIB)
         if algorithm == NVLS_TREE:
-            latency += 2 * int(math.log2(place.hosts)) * (NVLS_TREE_NETWORK_LATENCY + extra)
+            heads = min(local, place.rails)
+            round = nvls_tree_round(place, channels, heads, bytes)
+            latency += 2 * _levels(place) * (NVLS_TREE_NETWORK_LATENCY + extra + round / heads / self.nic)
             limit = NVLS_TREE_CHANNEL[generation][place.scale]
-            rate = min(local, place.rails) * limit * GBPS * place.members / (2 * (place.members - 1))
+            rate = heads * limit * GBPS * place.members / (2 * (place.members - 1))
             transfer = max(transfer, bytes / rate)
-            ramp *= 2
+            latency, transfer = _follow(latency, transfer, transfer * round / bytes if bytes else 0.0)
         return latency, transfer + ramp
 
     def p2p(

@@ -16,7 +16,7 @@ from phantora.wire.layout import Coll
 
 GBPS = 1e3  # 1 GB/s in bytes per microsecond
 
-RING, TREE, NVLS, NVLS_TREE = "RING", "TREE", "NVLS", "NVLS_TREE"
+RING, TREE, NVLS, NVLS_TREE, PAT = "RING", "TREE", "NVLS", "NVLS_TREE", "PAT"
 P2P, DIRECT = "P2P", "DIRECT"
 LL, LL128, SIMPLE = "LL", "LL128", "SIMPLE"
 PROTOCOLS = (LL, LL128, SIMPLE)
@@ -59,6 +59,7 @@ TREE_CHANNEL = {
 }
 NVLS_TREE_CHANNEL = {9: (0.0, 57.7, 45.5), 10: (0.0, 96.0, 80.0)}
 NVLS_EFFICIENCY = {9: 0.85, 10: 0.74}
+PAT_BASE, PAT_MEMBER, PAT_OVERLAP, PAT_SHARE = 8.0, 2.8, 3.5, 0.75  # us, us per member; of a hop; of the rate
 HOPPER_TREE = 0.85  # from sm_90 on a host's trees all hang on one GPU per channel
 # How far trees stay below the model, by protocol and power of two from 64 bytes on.
 TREE_CORRECTION = (
@@ -146,6 +147,8 @@ class Tuner:
         candidates = [(RING, index) for index in range(3)]
         if reduces_all(kind):
             candidates += [(TREE, index) for index in range(3)]
+        if name in ("ALL_GATHER", "REDUCE_SCATTER") and 1 < place.hosts == place.members:
+            candidates.append((PAT, 2))
         if name in ("ALL_REDUCE", "ALL_GATHER", "REDUCE_SCATTER") and self.has_nvls(place):
             if place.hosts == 1:
                 candidates.append((NVLS, 2))
@@ -176,6 +179,9 @@ class Tuner:
             return NVLS_LATENCY
         if algorithm == NVLS_TREE:
             return NVLS_LATENCY + 2 * int(math.log2(place.hosts)) * NVLS_TREE_NETWORK_LATENCY
+        if algorithm == PAT:
+            hop = STEP["network", TREE][protocol] / PAT_OVERLAP
+            return PAT_BASE + int(math.log2(place.hosts)) * hop + place.members * PAT_MEMBER
         near = STEP["nvlink" if place.nvlink else "pcie", algorithm][protocol]
         far = STEP["network", TREE if place.most_local == 1 else algorithm][protocol]
         if algorithm == TREE:
@@ -229,6 +235,8 @@ class Tuner:
         if algorithm == TREE:
             return self.tree_rate(place, channels, bytes, protocol)
         bus = self.bus(place)
+        if algorithm == PAT:
+            return bus * PAT_SHARE
         if PROTOCOLS[protocol] == LL:
             bus = min(self.ll_rate(place), bus / 2)
         elif PROTOCOLS[protocol] == LL128:
