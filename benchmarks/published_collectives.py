@@ -6,7 +6,8 @@
 that reduction in the switch takes to run at full rate, its rate, and the latency of LL between hosts were
 set with three of them (docs/accuracy.md); nothing is known of the fabrics, which count as one switch that blocks
 nothing. `--rows` takes the samples of a file of JSON lines instead: rows with `metric` "busbw GB/s", `model` such as
-"all_reduce 64 MiB", `gpus`, `gpu`, `hosts`, `value`, `source`. `bytes` counts as nccl-tests does; bandwidths are bus bandwidths in GB/s.
+"all_reduce 64 MiB", `gpus`, `gpu`, `hosts`, `value`, `source`. `bytes` counts as nccl-tests does; bandwidths are bus
+bandwidths in GB/s.
 """
 
 from __future__ import annotations

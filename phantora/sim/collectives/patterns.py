@@ -149,8 +149,8 @@ def _tree_edges(groups: Groups, chains: bool) -> Iterator[_Edge]:
 
 
 def _binomial_edges(groups: Groups) -> Iterator[_Edge]:
-    """PAT, with one member per host: rounds of distance 1, 2, 4 ... between members; in the round of the largest distance
-    each passes one member's part on, in each nearer one twice as many, and in the nearest what is left."""
+    """PAT, with one member per host: in the round of the largest power of two each passes one member's part so far on,
+    in each nearer one twice as many, and to its neighbour what is left."""
     members = [each[0] for each in groups.hosts]
     count = len(members)
     left, parts, distance = count - 1, 1, 1 << (count - 1).bit_length() - 1

@@ -229,7 +229,8 @@ class Timing:
         latency = c.ll_base if protocol == LL else c.reduce_base
         latency += 2 * (place.most_local - 1) * (step + wire * chunk / passed)
         if place.hosts > 1:
-            latency += 2 * _levels(place) * (self.network_step(place, protocol, TREE, extra) + lanes * chunk * wire / self.nic)
+            hop = self.network_step(place, protocol, TREE, extra) + lanes * chunk * wire / self.nic
+            latency += 2 * _levels(place) * hop
         # What a GPU passes up and down leaves by the same port.
         rate = self._near(place) / (2 if place.most_local > 1 else 1) / wire
         if place.hosts > 1:
