@@ -172,7 +172,7 @@ function showMemory(rank) {
   fill("memory", legend([...uses, ...Object.keys(marks)], { ...colors, ...marks }),
     chart, element("p", { className: "soft", textContent: `${duration(from)} to ${duration(to)}; the top of the chart is ${size(most)} of ${size(own.capacity)}.` }),
     element("p", { textContent: `At the peak (${own.peak_step === null ? "outside the steps" : `step ${own.peak_step}`}, ${duration(own.peak_time)}): ${size(own.peak_allocated)} allocated, ${size(own.peak_reserved)} reserved.${own.lowest_peak < own.highest_peak ? ` By chance (when NCCL's watchdog frees buffers) ${size(own.lowest_peak)} to ${size(own.highest_peak)}.` : ""}` }),
-    ...(details.fit ? [element("p", { textContent: verdict(details.fit) })] : []),
+    ...(details.fit ? [element("p", { textContent: details.fit.says[0] })] : []),
     bars(Object.entries(own.by_category).map(([name, bytes]) => [name, { [name]: bytes }, size(bytes)]), colors, size),
     table(own.largest, [
       ["largest blocks at the peak", (b) => b.operator || "outside of operators", text], ["made at", (b) => b.site, text],
@@ -181,12 +181,11 @@ function showMemory(rank) {
     ], 20));
 }
 
-// Will it fit: as phantora/trace/analysis/fit.py says it.
-function verdict(fit) {
-  const taken = `rank ${fit.rank} takes ${size(fit.taken)} of ${size(fit.capacity)}, ${size(fit.outside)} of it driver and NCCL`;
-  if (!fit.fits) return `Does not fit: an allocation of rank ${fit.failed.join(", ")} failed; ${taken}.`;
-  const left = `${size(fit.left)} (${percent(fit.left / fit.capacity)}) left`;
-  return fit.by_chance > fit.left ? `Fits in some runs only: ${taken}, ${left}.` : `Fits: ${taken}, ${left}.`;
+// A run that did not fit begins with it.
+function showOutOfMemory(fit) {
+  if (!fit || fit.fits) return;
+  select("out-of-memory").hidden = false;
+  fill("out-of-memory-says", ...fit.says.map((line) => element("p", { textContent: line })));
 }
 
 function pathOf(step) {
@@ -240,6 +239,7 @@ options(select("rank"), [["", "mean over ranks"], ...report.ranks.map((r) => [r.
 options(select("class"), [["", "all"], ...classNames.map((name) => [name, name || "none"])]);
 options(select("work"), Object.entries(WORK));
 navigation("report");
+showOutOfMemory(details.fit);
 showCommunication();
 showWaterfall(report, details);
 showRoofline(report, details);

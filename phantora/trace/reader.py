@@ -25,6 +25,7 @@ from phantora.trace.schema import (
     KINDS,
     LOG_FORMAT,
     METADATA_KEY,
+    OOM,
     READABLE,
     TEXT_COLUMNS,
     TRAILER_KEY,
@@ -173,6 +174,11 @@ class Log:
     def lists_operators(self) -> bool:
         """Does the log have rows of operators?"""
         return self._operators is not None
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Did an allocation fail that the run did not survive?"""
+        return self.trailer.get("status") != 0 and OOM in self.words("name")
 
     def operators(self) -> list[dict[str, Any]]:
         """The operators of the run, the longest first: fields of ``phantora.cost.wanted.Wanted``."""

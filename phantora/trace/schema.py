@@ -28,6 +28,7 @@ KIND_CODE = {kind: code for code, kind in enumerate(KINDS)}
 COMMUNICATION_KINDS = ("collective", "sendrecv")
 COPY_KINDS = ("memcpy", "memset")
 OPTIMIZER_STEP = "Optimizer.step#"  # how names of the annotations of torch's optimizers begin
+OOM = "oom"  # name of the memory row of an allocation that failed
 DEVICE_KINDS = ("kernel", *COPY_KINDS, *COMMUNICATION_KINDS)  # rows that occupy a GPU
 
 _TEXT = pa.dictionary(pa.int32(), pa.utf8())

@@ -17,7 +17,7 @@ ORDER = ("first-hour", "will-it-fit", "what-holds-my-step-up", "gate-in-ci", "ow
 MOST_LINES = 60
 SAID = {
     "first-hour": (r"a step \(median of", "Findings", "No difference|aster|lower"),
-    "will-it-fit": ("Fits: rank 0", "status 1", "Does not fit: allocations of rank 0", "samples/llama.py:"),
+    "will-it-fit": ("Fits: rank 0", "status 1", "Does not fit: an allocation of rank 0", "samples/llama.py:"),
     "what-holds-my-step-up": ("Critical path", "Links, per step", r"h0\.gpu0>h0\.nvsw"),
     "gate-in-ci": ("No difference",),
     "own-gpu": ("MyGPU",),

@@ -103,7 +103,7 @@ def test_a_run_that_did_not_fit_begins_with_it(tmp_path: Path) -> None:
     out = io.StringIO()
     render(report, Console(file=out, width=300))  # the path of the log may be long
     lines = [line for line in out.getvalue().splitlines()[1:] if line.strip()]
-    assert lines[0].startswith("Does not fit: allocations of rank 0 failed")
+    assert lines[0].startswith("Does not fit: an allocation of rank 0 failed")
     assert any(line.startswith("What would help: ") for line in lines[:4])
 
 
@@ -161,3 +161,39 @@ def test_when_a_watchdog_frees_is_chance(tmp_path: Path) -> None:
 def test_no_chance_without_a_watchdog(tmp_path: Path) -> None:
     (memory,) = data_parallel().details(tmp_path).memory
     assert memory.lowest_peak == memory.peak_allocated == memory.highest_peak
+
+
+def test_out_of_memory_in_the_first_pass(tmp_path: Path) -> None:
+    """No optimizer has told what the blocks hold; layers that repeat are no steps; the process's end frees all."""
+    a = Allocator()
+    gemm, sig = a.run.price("gemm", "measured", 1e9), a.run.signature("aten::mm", "bf16[8,8], bf16[8,8]")
+    held = [(a.take(1, 100), 100)]
+    for layer in range(6):
+        t = 100 * (layer + 1)
+        for k in range(3):
+            start = (t + 10 * k) * 1000
+            a.run.add(Kind.KERNEL, 0, start, start + 9000, "gemm", launch=start - 1000, price=gemm, sig=sig)
+        a.mark("FSDP::all_gather_copy_out", t - 1, t + 1)
+        held += [(a.take(t, 20), 20), (a.take(t + 2, 60), 60)]
+    a.fail(800, asked=60)
+    a.tell(801, "model.py:9")
+    for block, size in held:
+        a.free(900, block, size)
+    report = analyze(open_log(a.run.write(tmp_path / "run.arrow")))
+    assert report.step_source == "run" and report.details is not None
+    (memory,) = report.details.memory
+    assert {name: value // MB for name, value in memory.by_category.items()} == {
+        "parameters": 100, "activations": 360, "communication": 120, "fragmentation": 20,
+    }  # fmt: skip
+    out = io.StringIO()
+    render(report, Console(file=out, width=300))
+    assert "Asked for 60.0 MiB at model.py:9" in out.getvalue() and "try activation checkpointing" in out.getvalue()
+
+
+def test_a_failure_that_the_script_survives(tmp_path: Path) -> None:
+    a = data_parallel()
+    a.fail(2900, asked=900)
+    a.run.trailer["status"] = 0
+    fit = a.details(tmp_path).fit
+    assert fit is not None and fit.fits
+    assert verdict(fit).startswith("An allocation of rank 0 failed, and the script went on without it. At the")

@@ -292,12 +292,15 @@ class _Pass:
             stragglers=self.collectives.stragglers(report.headline.steps),
             streams=self.streams.report(stream_names(self.log, self.ranks)),
             links=self.links.report(),
-            memory=memory(self.log, self.ranks, self.steps, self.annotations),
+            memory=memory(
+                self.log, self.ranks, self.steps, self.annotations, self.log.out_of_memory and self.unfiltered
+            ),
             fit=None,
             critical_paths=self.paths.report(),
         )
-        details.fit = fit(details.memory, int(self.log.trailer.get("device_memory_bytes", 0)))
-        details.findings = findings(report.steady, details)
+        device_peak = int(self.log.trailer.get("device_memory_bytes", 0))
+        details.fit = fit(details.memory, device_peak, self.log.out_of_memory)
+        details.findings = findings(report.steady, details, "the run" if report.step_source == "run" else "a step")
         return details
 
 

@@ -11,8 +11,9 @@ from phantora.trace.analysis.units import duration, percent, size
 _WORTH_SAYING = 0.01  # of a step
 
 
-def findings(steady: Times, details: Details) -> list[str]:
-    """Sentences about the steps reported on, for the causes that take at least one per cent of them."""
+def findings(steady: Times, details: Details, step: str = "a step") -> list[str]:
+    """Sentences about the steps reported on, for the causes that take at least one per cent of them.
+    `step` is what these are called."""
     whole, stalls = steady.time, steady.stalls
     if not whole:
         return []
@@ -20,26 +21,26 @@ def findings(steady: Times, details: Details) -> list[str]:
 
     def say(time: float, text: str) -> None:
         if time >= _WORTH_SAYING * whole:
-            found.append((time, text.format(time=duration(time), share=percent(time, whole))))
+            found.append((time, text.format(time=duration(time), share=percent(time, whole), step=step)))
 
-    say(stalls["host"], "Host-bound: for {time} of a step ({share}) the GPU waits for the host to launch.")
+    say(stalls["host"], "Host-bound: for {time} of {step} ({share}) the GPU waits for the host to launch.")
     say(
         stalls["synchronisation"],
-        "Synchronisation: for {time} of a step ({share}) the GPU is idle because the host had waited for it.",
+        "Synchronisation: for {time} of {step} ({share}) the GPU is idle because the host had waited for it.",
     )
-    say(stalls["pipeline bubble"], "Pipeline bubble: for {time} of a step ({share}) ranks wait for their partners.")
-    say(stalls["copy"], "Copies: for {time} of a step ({share}) the GPU only copies.")
+    say(stalls["pipeline bubble"], "Pipeline bubble: for {time} of {step} ({share}) ranks wait for their partners.")
+    say(stalls["copy"], "Copies: for {time} of {step} ({share}) the GPU only copies.")
     say(
         stalls["dependency"],
-        "Dependencies: for {time} of a step ({share}) launched kernels wait for other streams' events.",
+        "Dependencies: for {time} of {step} ({share}) launched kernels wait for other streams' events.",
     )
     worst = details.stragglers[0] if details.stragglers else None
-    late = "Late ranks: for {time} of a step ({share}) collectives wait, unhidden, for their last rank"
+    late = "Late ranks: for {time} of {step} ({share}) collectives wait, unhidden, for their last rank"
     if worst and worst.caused >= _WORTH_SAYING * whole:
         part = percent(worst.caused, sum(s.caused for s in details.stragglers))
         late = (
             f"Straggler: rank {worst.rank} comes last in {worst.last} collectives ({part} of all lateness); "
-            "waiting for late ranks costs {time} of a step ({share})"
+            "waiting for late ranks costs {time} of {step} ({share})"
         )
     say(stalls["late rank"], late + ".")
     if details.exposure:
@@ -54,7 +55,7 @@ def findings(steady: Times, details: Details) -> list[str]:
         by = f", awaited most by {waiter.removeprefix('aten::')}" if waiter else ""
         say(
             stalls["transfer"],
-            "Exposed communication: transfers that no compute hides take {time} of a step ({share}), most in "
+            "Exposed communication: transfers that no compute hides take {time} of {step} ({share}), most in "
             f"{kind} of {group} ({duration(most)}{by}){_calls(kind, group, details)}.",
         )
     return [text for _, text in sorted(found, key=lambda item: -item[0])]

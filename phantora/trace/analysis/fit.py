@@ -5,22 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from phantora.trace.analysis.report import Fit, MemoryReport
-from phantora.trace.analysis.units import percent, size
+from phantora.trace.analysis.units import duration, percent, size
 
 _TIGHT = 0.05  # of the GPU: less is gone with another batch's shapes or a longer run's fragmentation
 
 
-def fit(memory: Sequence[MemoryReport], device_peak: int) -> Fit | None:
+def fit(memory: Sequence[MemoryReport], device_peak: int, fatal: bool) -> Fit | None:
     """`device_peak`: the most bytes of any GPU that were taken at a time (0 if unknown), which is the fullest rank's;
-    what it is beyond the allocator's counts as driver, libraries and NCCL for all ranks."""
+    what it is beyond the allocator's counts as driver, libraries and NCCL for all ranks. `fatal`: an allocation failed
+    that the run did not survive."""
     if not memory:
         return None
     fullest = max(memory, key=lambda m: (m.peak_reserved, -m.rank))
     outside = max(0, device_peak - fullest.peak_reserved)
-    taken = fullest.peak_reserved + outside
     failed = [m.rank for m in memory if m.out_of_memory]
-    return Fit(
-        fits=not failed,
+    if failed and fatal:
+        fullest = next(m for m in memory if m.rank == failed[0])
+    taken = fullest.peak_reserved + outside
+    found = Fit(
+        fits=not (failed and fatal),
         rank=fullest.rank,
         taken=taken,
         capacity=fullest.capacity,
@@ -30,7 +33,12 @@ def fit(memory: Sequence[MemoryReport], device_peak: int) -> Fit | None:
         left=fullest.capacity - taken,
         failed=failed,
         by_chance=max(0, fullest.highest_peak - fullest.peak_allocated),
+        says=[],
     )
+    found.says.append(verdict(found))
+    if not found.fits:
+        found.says += _why(fullest)
+    return found
 
 
 def verdict(found: Fit) -> str:
@@ -39,9 +47,12 @@ def verdict(found: Fit) -> str:
     if found.outside:
         parts += f", {size(found.outside)} driver and NCCL"
     of = f"rank {found.rank} takes {size(found.taken)} of {size(found.capacity)} ({parts})"
+    ranks = ", ".join(map(str, found.failed[:8])) + (" and more" if len(found.failed) > 8 else "")
+    whose = f"rank{'s' * (len(found.failed) > 1)} {ranks}"
     if not found.fits:
-        ranks = ", ".join(map(str, found.failed[:8])) + (" and more" if len(found.failed) > 8 else "")
-        return f"Does not fit: allocations of rank {ranks} failed; {of}."
+        return f"Does not fit: an allocation of {whose} failed; {of}."
+    if found.failed:
+        return f"An allocation of {whose} failed, and the script went on without it. At the peak {of}."
     left = f"{size(found.left)} ({percent(found.left, found.capacity)}) left"
     if found.by_chance > found.left:
         late = f"what NCCL's watchdog frees late by chance may take {size(found.by_chance)} more"
@@ -61,10 +72,20 @@ _REMEDIES = {
 }
 
 
-def remedy(memory: MemoryReport) -> str:
+def _why(memory: MemoryReport) -> list[str]:
+    held = ", ".join(f"{name} {size(value)}" for name, value in memory.by_category.items())
+    lines = [f"It holds {held}.", f"What would help: {_remedy(memory)}."]
+    if memory.failed is not None and memory.failed.bytes:
+        at = f" at {memory.failed.site}" if memory.failed.site else ""
+        asked = f"Asked for {size(memory.failed.bytes)}{at}, {duration(memory.failed.time)} into the run."
+        lines.insert(0, asked)
+    return lines
+
+
+def _remedy(memory: MemoryReport) -> str:
     """What would make the rank fit, by what takes most of its memory."""
     known = {name: taken for name, taken in memory.by_category.items() if name in _REMEDIES}
     if not known or sum(known.values()) < 0.5 * memory.peak_allocated:
-        return "the run ended before an optimizer step told what its memory holds; the largest blocks are listed below"
+        return "most of it was there before the model ran; the largest blocks are listed below"
     most = max(known, key=lambda name: (known[name], name))
     return f"most of it are {most} ({size(known[most])}): try {_REMEDIES[most]}"

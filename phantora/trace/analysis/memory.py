@@ -18,7 +18,7 @@ from phantora.trace.analysis.chance import peak_range
 from phantora.trace.analysis.report import FailedAllocation, MemoryBlock, MemoryReport
 from phantora.trace.analysis.steps import Step, Steps
 from phantora.trace.reader import Log
-from phantora.trace.schema import OPTIMIZER_STEP
+from phantora.trace.schema import OOM, OPTIMIZER_STEP
 from phantora.wire import layout
 
 Ints = npt.NDArray[np.int64]
@@ -28,6 +28,7 @@ _LARGE = 1 << 20  # bytes from which on a block's place is told (stub/tracer/all
 _NEVER = np.iinfo(np.int64).max
 _COMMUNICATION = ("FSDP::", "nccl:")
 _DDP = "DistributedDataParallel.forward"
+_PRODUCTS = ("gemm", "attention", "convolution", "embedding")  # classes of kernels that a model's first layer runs
 MOST_BLOCKS = 2_000  # whose operators are looked up
 MOST_SITES = 8
 CATEGORIES = (
@@ -75,7 +76,7 @@ def _read(log: Log, ranks: Sequence[int]) -> list[_Rows]:
         for i, place in enumerate(present.tolist()):
             parts[place].append(tuple(column[i] for column in values))
     words = log.words("name")
-    freed, made, oom = (np.array([word == name for word in words] + [False]) for name in ("free", "alloc", "oom"))
+    freed, made, oom = (np.array([word == name for word in words] + [False]) for name in ("free", "alloc", OOM))
     places = np.array([word not in _EVENTS for word in words] + [False])
     found = []
     for own in parts:
@@ -86,21 +87,24 @@ def _read(log: Log, ranks: Sequence[int]) -> list[_Rows]:
     return found
 
 
-def memory(log: Log, ranks: Sequence[int], steps: Steps, annotations: Annotations) -> list[MemoryReport]:
-    """One report per rank that has memory rows; the peak is that of the steps reported on."""
+def memory(
+    log: Log, ranks: Sequence[int], steps: Steps, annotations: Annotations, fatal: bool = False
+) -> list[MemoryReport]:
+    """One report per rank that has memory rows; the peak is that of the steps reported on. With `fatal` a failed
+    allocation ended the run: of the ranks where one failed, what they held then takes the place of the peak."""
     read = _read(log, ranks)
-    peaks = [_peak(rows, steps.of_rank[rank]) for rank, rows in zip(ranks, read, strict=True)]
+    peaks = [_peak(rows, steps.of_rank[rank], fatal) for rank, rows in zip(ranks, read, strict=True)]
     blocks = [_blocks(rows) for rows in read]
     moments = [_moments(rows, peak, own) for rows, peak, own in zip(read, peaks, blocks, strict=True)]
     operators = _operators_at(log, ranks, moments)
-    words = log.words("name")
+    words, products = log.words("name"), _first_products(log, ranks)
     found = []
     for i, (rank, rows, peak) in enumerate(zip(ranks, read, peaks, strict=True)):
         if peak < 0:
             continue
         time = int(rows.time[peak])
         step = next((s.number for s in steps.of_rank[rank] if s.host[0] <= time <= s.host[1]), None)
-        kind = _kinds(rows, blocks[i], i, annotations)
+        kind = _kinds(rows, blocks[i], i, annotations, products.get(rank, _NEVER))
         by_time = _by_category(rows, blocks[i], kind)
         by_category, alive = _at_peak(rows, peak, blocks[i], kind, operators[i].get(time))
         sites = _sites(rows, blocks[i].row, blocks[i].thread, blocks[i].size)
@@ -142,10 +146,13 @@ def _moments(rows: _Rows, peak: int, blocks: _Blocks) -> Ints:
     return moments
 
 
-def _peak(rows: _Rows, steps: Sequence[Step]) -> int:
-    """The first row with the most bytes allocated in any of the steps; -1 without rows."""
+def _peak(rows: _Rows, steps: Sequence[Step], fatal: bool) -> int:
+    """The first row with the most bytes allocated in any of the steps, or that of the allocation whose failure was
+    `fatal`; -1 without rows."""
     if not len(rows.time):
         return -1
+    if fatal and rows.oom.any():
+        return int(np.flatnonzero(rows.oom)[-1])
     return int(np.argmax(np.where(_inside(rows, steps), rows.allocated, -1)))
 
 
@@ -189,15 +196,36 @@ def _blocks(rows: _Rows) -> _Blocks:
     return _Blocks(made, size[made], rows.time[made], end, free, rows.thread[made])
 
 
-def _kinds(rows: _Rows, blocks: _Blocks, position: int, annotations: Annotations) -> Ints:
+def _first_products(log: Log, ranks: Sequence[int]) -> dict[int, int]:
+    """When each rank launched the first kernel that only a model's forward pass runs (ns); absent where none did."""
+    product = np.array([word in _PRODUCTS for word in log.words("cls")] + [False])
+    found: dict[int, int] = {}
+    for batch in log.batches(("rank", "launch", "cls"), kinds=("kernel",), ranks=ranks):
+        own = batch["rank"][product[batch["cls"]]]
+        launch = batch["launch"][product[batch["cls"]]]
+        for rank in set(np.unique(own).tolist()) - found.keys():
+            found[rank] = int(launch[own == rank].min())
+        if len(found) == len(ranks):
+            break
+    return found
+
+
+def _kinds(rows: _Rows, blocks: _Blocks, position: int, annotations: Annotations, first_product: int) -> Ints:
     """What each block holds, as index of CATEGORIES; workspaces of single operators are not told here."""
     start, end, backward = blocks.start, blocks.end, blocks.thread != 0
     words = annotations.names
     spans = annotations.spans[position]
     optimizers = [s for s in spans if words[s[2]].startswith(OPTIMIZER_STEP)]
     kind = np.full(len(start), _CODE["activations"])
-    if not optimizers:
-        return np.full(len(start), _CODE["other"])  # without optimizer there is no telling
+    named = np.array([word.startswith(_COMMUNICATION) for word in words] + [False])
+    communication = named[annotations.at(np.full(len(start), position), start)]
+    if not optimizers:  # the run did not get so far, or only runs a model
+        kind[communication] = _CODE["communication"]
+        kind[start < first_product] = _CODE["other"]
+        kept = end > _end_of_work(rows)
+        kind[~backward & (start < first_product) & kept] = _CODE["parameters"]
+        kind[backward & kept] = _CODE["gradients"]
+        return kind
     begins = np.array([s[0] for s in optimizers], np.int64)
     stops = np.array([s[1] for s in optimizers], np.int64)
     following = np.searchsorted(begins, start, "right")
@@ -215,11 +243,15 @@ def _kinds(rows: _Rows, blocks: _Blocks, position: int, annotations: Annotations
     kind[stays] = _CODE["optimizer"]
     kind[inside & ~stays] = _CODE["workspaces"]
     settled = np.isin(kind, [_CODE[c] for c in ("parameters", "gradients", "optimizer")])
-    named = np.array([word.startswith(_COMMUNICATION) for word in words] + [False])
-    at = named[annotations.at(np.full(len(start), position), start)]
-    kind[at & ~settled] = _CODE["communication"]
+    kind[communication & ~settled] = _CODE["communication"]
     kind[_buckets(blocks, [s for s in spans if words[s[2]] == _DDP], begins)] = _CODE["communication"]
     return kind
+
+
+def _end_of_work(rows: _Rows) -> int:
+    """When the last allocation failed, or the last one was made: what follows is the process's end."""
+    asked = rows.oom if rows.oom.any() else rows.alloc
+    return int(rows.time[asked].max(initial=0))
 
 
 def _buckets(blocks: _Blocks, forwards: Sequence[tuple[int, int, int]], optimizers: Ints) -> npt.NDArray[np.bool_]:
@@ -340,15 +372,15 @@ def _freed_by_watchdog(rows: _Rows, blocks: _Blocks) -> npt.NDArray[np.bool_]:
 
 
 def _failed(rows: _Rows, words: list[str]) -> FailedAllocation | None:
-    """The first allocation that failed and was not met by freeing what was cached."""
+    """The last allocation that failed and was not met by freeing what was cached."""
     failed = np.flatnonzero(rows.oom)
     if not len(failed):
         return None
-    first = int(failed[0])
-    later = np.flatnonzero((rows.site >= 0) & (rows.thread == rows.thread[first]))
-    place = int(np.searchsorted(later, first))
+    last = int(failed[-1])
+    later = np.flatnonzero((rows.site >= 0) & (rows.thread == rows.thread[last]))
+    place = int(np.searchsorted(later, last))
     site = words[int(rows.site[later[place]])] if place < len(later) else ""
-    return FailedAllocation(int(rows.time[first]), max(0, int(rows.asked[first])), site)
+    return FailedAllocation(int(rows.time[last]), max(0, int(rows.asked[last])), site)
 
 
 def _largest(

@@ -11,7 +11,6 @@ from rich.table import Table
 
 from phantora.trace.analysis.communicators import collective_kind, ranges
 from phantora.trace.analysis.findings import memory_finding
-from phantora.trace.analysis.fit import remedy, verdict
 from phantora.trace.analysis.report import (
     CAUSES,
     CriticalPath,
@@ -124,8 +123,10 @@ def _headline(report: Report, console: Console) -> None:
     many = h.steps > 1
     bar = _bar(h.error, h.error_above)
     spread = f", {duration(h.lowest)} to {duration(h.highest)}" if many and h.highest > h.lowest else ""
-    of = f"median of {h.steps} steady steps{spread}" if many else ("one step" if report.step_source != "run" else "run")
+    of = f"median of {h.steps} steady steps{spread}" if many else "one step"
     parts = [f"[bold]{duration(h.step_time)}{bar}[/bold] a step ({of})"]
+    if report.step_source == "run":
+        parts = [f"[bold]{duration(h.step_time)}[/bold] from first to last: no steps were found in this run"]
     if h.mfu is not None:
         swing = ""
         if h.error is not None and h.error_above is not None:  # a longer step has a lower MFU
@@ -150,11 +151,15 @@ def _bar(below: float | None, above: float | None) -> str:
     return f" -{100 * below:.1f}% +{100 * above:.1f}%"
 
 
+def _unit(report: Report) -> str:
+    return "the run" if report.step_source == "run" else "the step"
+
+
 def _hosts(report: Report, console: Console) -> None:
     """How much the step depends on the host's CPU."""
     h, stalls = report.headline, report.steady.stalls
     waits = stalls.get("host", 0.0) + stalls.get("synchronisation", 0.0)
-    parts = [f"the GPU waits for it {percent(waits, report.steady.time)} of the step"]
+    parts = [f"the GPU waits for it {percent(waits, report.steady.time)} of {_unit(report)}"]
     why = report.trailer.get("host_sensitivity", {}).get("skipped")
     if h.hosts is not None:
         slower, faster = duration(h.hosts.slower), duration(h.hosts.faster)
@@ -318,17 +323,21 @@ def _memory(details: Details, console: Console) -> None:
     if not details.memory:
         return
     fullest = sorted(details.memory, key=lambda m: (-m.peak_allocated, m.rank))[0]
+    when = "at the peak"
+    if details.fit is not None and not details.fit.fits:
+        fullest = next(m for m in details.memory if m.rank == details.fit.rank)
+        when = "when the allocation failed"
     text = ", ".join(f"{name} {size(value)}" for name, value in fullest.by_category.items())
     where = f" in step {fullest.peak_step}" if fullest.peak_step is not None else ""
-    console.print(f"\n[bold]Memory at the peak[/bold] of rank {fullest.rank}{where}: {text}", highlight=False)
+    console.print(f"\n[bold]Memory {when}[/bold], rank {fullest.rank}{where}: {text}", highlight=False)
     if fullest.lowest_peak < fullest.highest_peak:
         between = f"{size(fullest.lowest_peak)} to {size(fullest.highest_peak)}"
         console.print(f"By chance the peak is {between}: NCCL's watchdog frees buffers 0 to 100 ms after their use")
     if details.fit is not None and details.fit.fits:
-        console.print(verdict(details.fit), highlight=False, markup=False)
+        console.print(details.fit.says[0], highlight=False, markup=False)
     told = any(block.site or block.module for block in fullest.largest)
     where_made, width = (["made at"], 32) if told else ([], 58)
-    table = _table("", "largest blocks at the peak", *where_made, "hold", "blocks", "bytes", left=2 + told)
+    table = _table("", f"largest blocks {when}", *where_made, "hold", "blocks", "bytes", left=2 + told)
     for block in fullest.largest[:_MOST_ROWS]:
         made = f"{block.operator.removeprefix('aten::')}({block.shape})" if block.operator else "outside of operators"
         place = [escape(_made_at(block, 26))] if told else []
@@ -337,7 +346,7 @@ def _memory(details: Details, console: Console) -> None:
     if fullest.largest:
         console.print(table)
     if fullest.by_module:
-        modules = _table("", "module", "bytes at the peak")
+        modules = _table("", "module", f"bytes {when}")
         for name, taken in list(fullest.by_module.items())[:_MOST_ROWS]:
             modules.add_row(escape(name or "outside of modules"), size(taken))
         console.print(modules)
@@ -355,15 +364,10 @@ def _out_of_memory(details: Details, console: Console) -> None:
     """A run that did not fit begins with it."""
     if details.fit is None or details.fit.fits:
         return
-    fullest = next(m for m in details.memory if m.rank == (details.fit.failed or [details.fit.rank])[0])
-    console.print(f"\n[bold red]{verdict(details.fit)}[/bold red]", highlight=False)
-    if fullest.failed is not None and fullest.failed.bytes:
-        at = f" at {fullest.failed.site}" if fullest.failed.site else ""
-        asked = f"Asked for {size(fullest.failed.bytes)}{at}, {duration(fullest.failed.time)} into the run."
-        console.print(asked, highlight=False, markup=False)
-    held = ", ".join(f"{name} {size(value)}" for name, value in fullest.by_category.items())
-    console.print(f"At the peak it holds {held}.", highlight=False, markup=False)
-    console.print(f"What would help: {remedy(fullest)}.", highlight=False, markup=False)
+    first, *why = details.fit.says
+    console.print(f"\n[bold red]{first}[/bold red]", highlight=False)
+    for line in why:
+        console.print(line, highlight=False, markup=False)
 
 
 def _cut(text: str, width: int) -> str:

@@ -296,6 +296,8 @@ class Fit:
     """Ranks of which an allocation failed."""
     by_chance: int
     """Bytes that the rank may take beyond `taken`: what NCCL's watchdog frees late (``chance.py``)."""
+    says: list[str]
+    """The verdict; where the run does not fit also what was asked for, what the memory holds, what would help."""
 
 
 @dataclass

@@ -105,7 +105,10 @@ def find_steps(log: Log, ranks: Collection[int] | None = None, by: str | None = 
             raise PhantoraError(f"{log.path}: no steps by {by}{_hint(marks)}")
         return found
     best = whole
-    for source in ("optimizer", "profiler", "dataloader", *_annotations(marks), "pattern"):
+    sources = ["optimizer", "profiler", "dataloader", *_annotations(marks), "pattern"]
+    if log.out_of_memory:
+        sources.remove("pattern")  # what repeats in a pass that did not fit are its layers
+    for source in sources:
         iterations = _asked(log, marks, source)()
         found = _steps(log, iterations, marks) if iterations else None
         if found is None:
