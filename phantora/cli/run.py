@@ -264,6 +264,7 @@ class Request:
             metadata,
             lambda now: stats.__setitem__(slice(None), [now]),
             stub_set.engine,
+            notice=None if self.plan.quiet else lambda text: console.message(f"phantora: note: {text}"),
         )
         for note in () if self.plan.quiet else simulation.notes:
             console.message(f"phantora: note: {note}")

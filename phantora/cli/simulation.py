@@ -136,9 +136,11 @@ def assemble(
     engine: Path,
     recorded: Recorded | None = None,
     cost: Any = None,
+    notice: Callable[[str], None] | None = None,
 ) -> Simulation:
     """`metadata` holds fields of ``RunMetadata`` that the cluster does not tell; `engine` is the library
-    of ``sim/engine``; with `recorded` no ranks are needed; `cost` is a cost model that has prices already."""
+    of ``sim/engine``; with `recorded` no ranks are needed; `cost` is a cost model that has prices already; `notice` is
+    told what the user should know meanwhile, in a thread of the simulator."""
     workspaces = _workspaces(cluster)
     session = create_session(cluster, settings, workspaces)
     if settings.null:
@@ -194,7 +196,7 @@ def assemble(
         }
         try:
             if recorded is None:
-                simulator = Simulator(*parts, hang_timeout=settings.hang_timeout, **options)
+                simulator = Simulator(*parts, hang_timeout=settings.hang_timeout, notice=notice, **options)
             else:
                 simulator = Replayer(*parts, chunks=recorded.chunks, host_scale=recorded.host_scale, **options)
         except PhantoraError:

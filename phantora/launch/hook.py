@@ -112,8 +112,10 @@ def _on_join() -> None:
     from multiprocessing import util
 
     from phantora.launch import clock
+    from phantora.wire import stacks
 
     clock.count_frames()
+    stacks.register()
     library = ctypes.CDLL(None)
     if multiprocessing.parent_process() is not None:  # it may end with _exit, which calls no exit functions
         util.Finalize(None, library.ph_exit, args=(0,), exitpriority=-1000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ _READ_BYTES = 1 << 16
 
 
 class Console:
-    """The terminal or pipe the user sees, with an optional status line below the output."""
+    """The terminal or pipe the user sees, with an optional status line below the output. Any thread may write."""
 
     def __init__(self, out: BinaryIO, err: BinaryIO, status: bool) -> None:
         self._streams = {STDOUT: out, STDERR: err}
@@ -27,21 +28,24 @@ class Console:
         self._shown = False
         self._at_line_start = True
         self._next_draw = 0.0
+        self._lock = threading.RLock()
 
     def write(self, stream: int, data: bytes) -> None:
         """Writes bytes of a rank to standard output (1) or error (2)."""
-        self.clear()
-        sink = self._streams[stream]
-        sink.write(data)
-        sink.flush()
-        self._at_line_start = data.endswith((b"\n", b"\r"))
+        with self._lock:
+            self.clear()
+            sink = self._streams[stream]
+            sink.write(data)
+            sink.flush()
+            self._at_line_start = data.endswith((b"\n", b"\r"))
 
     def message(self, text: str) -> None:
         """Writes a line of our own to standard error, on a line for itself."""
-        self.clear()
-        self._err.write(("" if self._at_line_start else "\n").encode() + text.encode() + b"\n")
-        self._err.flush()
-        self._at_line_start = True
+        with self._lock:
+            self.clear()
+            self._err.write(("" if self._at_line_start else "\n").encode() + text.encode() + b"\n")
+            self._err.flush()
+            self._at_line_start = True
 
     def draw(self, told: Callable[[int], str | None]) -> None:
         """Shows as the status line what `told` says for a width, at most five times a second; where there is no
@@ -56,16 +60,18 @@ class Console:
                 self.message(text)
         elif self._at_line_start:
             text = told(os.get_terminal_size(self._err.fileno()).columns)
-            self._err.write(b"\r\x1b[2K" + (text or "").encode() + b"\r")
-            self._err.flush()
-            self._shown = True
+            with self._lock:
+                self._err.write(b"\r\x1b[2K" + (text or "").encode() + b"\r")
+                self._err.flush()
+                self._shown = True
 
     def clear(self) -> None:
         """Removes the progress line, if one is shown."""
-        if self._shown:
-            self._err.write(b"\r\x1b[2K")
-            self._err.flush()
-            self._shown = False
+        with self._lock:
+            if self._shown:
+                self._err.write(b"\r\x1b[2K")
+                self._err.flush()
+                self._shown = False
 
 
 @dataclass

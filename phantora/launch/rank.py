@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 from phantora.errors import PhantoraError
 from phantora.launch import clock, folded, process, rendezvous, shims
+from phantora.wire import stacks
 
 _RESET_SIGNALS = (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE)
 
@@ -81,6 +82,7 @@ def connect(library: ctypes.CDLL, session: int, rank: int, local_rank: int, devi
         reason = os.strerror(ctypes.get_errno()) if ctypes.get_errno() else "refused"
         raise PhantoraError(f"cannot join the simulation: {reason}; run `phantora doctor`")
     clock.count_frames()
+    stacks.register()
 
 
 def tie_children() -> None:

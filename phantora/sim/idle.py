@@ -35,6 +35,15 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def stopped(pid: int) -> bool:
+    """Whether `pid` has been stopped by a signal (SIGSTOP, Ctrl-Z, a debugger)."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b") ")[2][:1] in (b"T", b"t")
+    except OSError:
+        return False
+
+
 def _moves_clock(task: str, pid: int, name: str) -> bool:
     return task == str(pid) or name.startswith("pt_autograd")
 

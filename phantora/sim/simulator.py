@@ -17,13 +17,14 @@ from phantora.hardware import Cluster
 from phantora.hardware.types import Gpu
 from phantora.sim.collectives import NcclEnvironment
 from phantora.sim.engine import library as native
-from phantora.sim.idle import IdleDetector, descendants
+from phantora.sim.hang import describe, working
+from phantora.sim.idle import IdleDetector, descendants, stopped
 from phantora.sim.kernel_profile import limit_power
 from phantora.sim.pricing import Pricing
 from phantora.sim.whatif import WhatIf
 from phantora.trace.schema import Tables
 from phantora.trace.writer import LogWriter
-from phantora.wire import layout
+from phantora.wire import layout, stacks
 from phantora.wire.fold import Fold
 from phantora.wire.session import Session
 
@@ -34,6 +35,7 @@ _LONG_SLEEP_S = 0.02  # the same when nobody waits for an answer: a thread may p
 _ABSENT_S = 1.0  # all processes of a command sleep for so long: none is about to become a rank
 _START_FACTOR = 10  # a rank's start (imports, a cold disk, a busy machine) may take so many hang timeouts
 _GIVE_UP_S = 5.0  # all ranks wait for each other for so long: no other thread of theirs (a watchdog, a timer) aborts it
+_NOTICE_FACTOR = 4  # from one notice of who works to the next
 _AWAKE_SHARE = 0.05  # of the hang timeout: who was awake for longer was not blocked
 
 
@@ -70,7 +72,8 @@ def timing_of(gpu: Gpu) -> native.Timing:
 class Simulator:
     """Simulates one session until every rank has exited.
 
-    `progress` is called a few times a second with the current :class:`Stats`. Raises
+    `progress` is called a few times a second with the current :class:`Stats`, `notice` with what the user should
+    know meanwhile. Raises
     PhantoraError from :meth:`run` for a hang, mismatched collectives, or a log that cannot be
     written; the log so far stays readable.
     """
@@ -86,6 +89,7 @@ class Simulator:
         *,
         library: Path,
         hang_timeout: float = 30.0,
+        notice: Callable[[str], None] | None = None,
         nccl: NcclEnvironment | None = None,
         record: bool = True,
         what_if: WhatIf | None = None,
@@ -95,6 +99,7 @@ class Simulator:
         self._session = session
         self._log = log
         self._progress = progress
+        self._notice = notice
         self._hang_timeout = hang_timeout
         self._engine = native.Engine(library, session)
         if log_flows:
@@ -117,6 +122,7 @@ class Simulator:
         self._bystanders: tuple[int, ...] = ()
         self._root: int | None = None
         self._ended = False
+        self._next_notice = hang_timeout
         self._stats = Stats(0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0)
 
     def rank_died(self, rank: int, status: int) -> None:
@@ -205,16 +211,17 @@ class Simulator:
                 return
             if reason != native.IDLE:
                 idle_since = None
+                self._next_notice = self._hang_timeout
                 continue
             now = time.monotonic()
             if idle_since is None:
                 idle_since = now
                 idle.restart()
             if now - idle_since > (_SLEEP_CHECK_S if waiting else _LONG_SLEEP_S):
-                self._look_at_sleepers(idle)
+                self._look_at_sleepers(idle, now - idle_since)
 
-    def _look_at_sleepers(self, idle: IdleDetector) -> None:
-        """Nothing moves and somebody waits: release an answer, or diagnose."""
+    def _look_at_sleepers(self, idle: IdleDetector, since: float) -> None:
+        """Nothing has moved for `since` seconds: release an answer, or diagnose."""
         states = {rank: self._engine.rank_state(rank) for rank in self._session.real}
         running = [rank for rank, state in states.items() if state in (native.NOT_STARTED, native.RUNS)]
         if self._root is not None and all(state in (native.NOT_STARTED, native.EXITED) for state in states.values()):
@@ -223,6 +230,7 @@ class Simulator:
         looks = [idle.asleep(pid, _SLEEP_CHECK_S, only_clock_threads=False) for pid in self._bystanders]
         looks += [idle.asleep(pid, _SLEEP_CHECK_S) for pid in pids.values()]  # each must be looked at
         if not all(looks):
+            self._tell_who_works(pids, since)
             return
         blocked = idle.blocked(pids.values(), _AWAKE_SHARE * self._hang_timeout)
         if self._root is not None and self._settle(self._root, states, blocked, idle):
@@ -240,17 +248,28 @@ class Simulator:
             if self._engine.give_room():
                 idle.restart()
                 return
-            raise PhantoraError(
-                "the ranks wait for each other and none can go on:\n" + self._engine.diagnose().rstrip("\n")
-                + "\nevery member of a group must call the same collectives in the same order"
-            )
+            raise PhantoraError(describe(self._engine.diagnose(), stacks.collect(self._pids())))
+
+    def _tell_who_works(self, running: dict[int, int], since: float) -> None:
+        """Nothing is wrong yet, but others wait for a few that compute outside of CUDA or are stopped: say where, at
+        longer and longer intervals."""
+        waits = len(self._session.real) > len(running) > 0
+        if self._notice is None or not waits or since < self._next_notice:
+            return
+        self._next_notice = since * _NOTICE_FACTOR
+        halted = {rank: pid for rank, pid in running.items() if stopped(pid)}
+        places = stacks.collect({rank: pid for rank, pid in running.items() if rank not in halted})
+        self._notice(working(since, places, halted))
+
+    def _pids(self) -> dict[int, int]:
+        return {rank: pid for rank in self._session.real if (pid := int(self._session.control["pid"][rank])) > 0}
 
     def _settle(self, root: int, states: dict[int, int], blocked: float, idle: IdleDetector) -> bool:
         """Ranks whose process has gone have ended; GPUs that no process of a command is about to use stay idle.
 
         Called when no rank works. True if something was settled.
         """
-        pids = {rank: pid for rank in states if (pid := int(self._session.control["pid"][rank])) > 0}
+        pids = self._pids()
         alive = {rank: pid for rank, pid in pids.items() if states[rank] in (native.RUNS, native.WAITS)}
         gone = [rank for rank, pid in alive.items() if not os.path.exists(f"/proc/{pid}")]
         absent = [rank for rank, state in states.items() if state == native.NOT_STARTED and rank not in pids]
