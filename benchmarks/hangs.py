@@ -2,8 +2,8 @@
 
     python benchmarks/hangs.py [NAME ...]
 
-Runs each program of `hang_programs.py` on three simulated GPUs and prints whether the message names what is expected: the
-reason, the ranks, the line of the script. Ends with status 1 if one does not, or leaves a process behind.
+Runs each program of `hang_programs.py` on three simulated GPUs and prints whether the message names what is
+expected: the reason, the ranks, the line of the script. Ends with status 1 if one does not.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ class Expected:
 OUTSIDE = "rank 2 runs or sleeps outside CUDA"
 MISSING = r"waits in all_reduce of 1024 float32, sequence number \d+ of group .*; not there: rank 2"
 MISMATCH = r"mismatched collectives in group .*\(ranks 0-2\), sequence number"
+ENDED = "has ended calls nothing"
 SENDS = "every send needs a receive"
 CREATION = "rank 0 waits in the creation of a communicator of 2 ranks"  # torch makes it at a pair's first call
 CASES = {
     "missing_member": Expected((MISSING, OUTSIDE), ("everyone", "missing_member")),
-    "member_that_ended": Expected((MISSING, "rank 2 has exited with status 0", "has ended calls nothing"), ("everyone",)),
+    "member_that_ended": Expected((MISSING, "rank 2 has exited with status 0", ENDED), ("everyone",)),
     "member_that_died": Expected(("rank 2 .*SIGKILL",), status=137),
     "member_that_raised": Expected(("ValueError: no such file", "rank 2"), ("member_that_raised",)),
     "member_that_is_stopped": Expected((r"rank 2 is stopped; `kill -CONT \d+`",), status=0),
@@ -44,7 +45,7 @@ CASES = {
     "other_size": Expected((MISMATCH, "all_reduce of 1025 float32")),
     "other_dtype": Expected((MISMATCH, "all_reduce of 1024 bfloat16")),
     "other_root": Expected((MISMATCH, "root 1")),
-    "one_collective_more": Expected((r"rank 0 waits in all_reduce .*not there: rank 1, 2", "has exited"), ("everyone",)),
+    "one_collective_more": Expected((r"rank 0 waits in all_reduce .*not there: rank 1, 2", ENDED), ("everyone",)),
     "cycle_of_groups": Expected((CREATION,), ("cycle_of_groups",)),
     "cycle_of_sends": Expected((CREATION, SENDS), ("cycle_of_sends",)),
     "send_without_receive": Expected((CREATION, SENDS), ("send_without_receive",)),
@@ -87,7 +88,8 @@ def main(names: list[str]) -> int:
         for name in names or CASES:
             missing, seconds, text = missed(name, CASES[name], Path(folder))
             failed += bool(missing)
-            print(f"{name:40} {seconds:6.1f} s  {'does not say: ' + '; '.join(missing) if missing else 'right'}", flush=True)
+            verdict = "does not say: " + "; ".join(missing) if missing else "right"
+            print(f"{name:40} {seconds:6.1f} s  {verdict}", flush=True)
             if missing:
                 print(text, file=sys.stderr, flush=True)
     print(f"{len(names or CASES) - failed} of {len(names or CASES)} named right")
