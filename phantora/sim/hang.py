@@ -21,11 +21,11 @@ def describe(diagnosis: str, places: Mapping[int, Place]) -> str:
             place = places.get(int(match[1]))
             groups.setdefault((match[2], str(place) if place else ""), []).append(int(match[1]))
     lines = ["the ranks wait for each other and none can go on:"]
-    for (state, place), members in groups.items():
+    for (state, where), members in groups.items():
         others = f" (alike: rank {ranges(tuple(members[1:]))})" if len(members) > 1 else ""
         lines.append(f"  rank {members[0]} {state.rstrip('.')}{others}")
-        if place:
-            lines.append(f"      at {place}")
+        if where:
+            lines.append(f"      at {where}")
     return "\n".join((*lines, _remedy(diagnosis, places)))
 
 
