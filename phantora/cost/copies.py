@@ -6,8 +6,8 @@ Measured on H200 (PCIe 5.0 x16, mem_bw.py) between 1 KiB and 1 GiB.
 from __future__ import annotations
 
 from phantora.cost.machine import Machine
+from phantora.hardware.builders import PCIE_SHARE
 
-PCIE_SHARE = 0.881  # 55.5 of 63 GB/s
 LATENCY_NS = 1500.0  # on the device; the host's part is charged to the host
 PAGEABLE_BANDWIDTH = 18e9  # bytes/s: through the driver's staging buffer, bound by one host core
 PAGEABLE_LATENCY_NS = 6000.0

@@ -18,6 +18,7 @@ from phantora.cost.types import KernelLaunch, OperatorSignature
 
 Kernels = tuple[KernelLaunch, ...]
 LAST = 100  # precedence of the families that take what is left
+UNKNOWN_ERROR = 1.0  # relative: of what nothing is known but its name
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from phantora.cost import copies, sparse, triton_work
 from phantora.cost.families import base_name, fused, gemm, identify
-from phantora.cost.family import Estimate
+from phantora.cost.family import UNKNOWN_ERROR, Estimate
 from phantora.cost.kernels import bare_ns, split, whole
 from phantora.cost.machine import Machine
 from phantora.cost.types import KernelLaunch, OperatorSignature, Price
@@ -29,7 +29,6 @@ ERRORS = {
 }
 DEFAULT_ERROR = 0.50
 OF_PROGRAMS = ("triton::", "cuda::")  # kernels without operator: equal names are not equal kernels
-UNKNOWN_ERROR = 1.0
 
 
 class Roofline:

@@ -9,15 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from phantora.cost.family import Estimate, Kernels
+from phantora.cost.family import UNKNOWN_ERROR, Estimate, Kernels
 from phantora.cost.kernels import bare_ns
 from phantora.cost.machine import Machine
 from phantora.cost.tensors import item_bytes, nbytes, on_gpu
 from phantora.cost.types import OperatorSignature, TensorSpec
+from phantora.ttir.work import SECTOR_BYTES
 
 SHARE = 0.25  # of a stream's speed: rows picked by index, as other gathers
-ERROR, UNKNOWN_ERROR, PRODUCT_ERROR = 0.7, 1.0, 0.35
-SECTOR = 32  # bytes
+ERROR, PRODUCT_ERROR = 0.7, 0.35
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def _sampled(machine: Machine, stored: int, dense: list[TensorSpec], c: Constant
     ns = machine.fit.floor_ns
     for position, t in enumerate(dense[-2:]):
         depth, step = t.shape[1 - position], t.stride[1 - position]
-        asked = stored * depth * (item_bytes(t.dtype) if step == 1 else SECTOR)
+        asked = stored * depth * (item_bytes(t.dtype) if step == 1 else SECTOR_BYTES)
         hit = min(1.0, machine.reach / max(1, nbytes(t)))
         ns += asked * (
             hit / (machine.cache_rate * c.sampled_hit) + (1.0 - hit) / (machine.stream_rate * c.sampled_miss)

@@ -34,7 +34,7 @@ _BYTES = {
 }
 
 
-INDEX_BYTES = 8  # of an index of a sparse tensor
+INDEX_BYTES = 8  # of an index: int64
 
 
 def item_bytes(dtype: str) -> int:

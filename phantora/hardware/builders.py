@@ -13,7 +13,7 @@ from phantora.hardware.types import Cluster
 NVLINK_SHARE = 0.7756  # 370.8 of 478.1 GB/s, one way, measured on H200; NCCL's figure for sm_90 is 18 x 20.6
 NETWORK_SHARE = 0.97  # 400 Gb/s InfiniBand: 48.5 GB/s of payload; not measured
 # PCIe packets carry 256 bytes of payload with 24 to 28 of headers; measured 55.5 of 63 GB/s on H200.
-PCIE_SHARE = 0.88
+PCIE_SHARE = 0.881
 SWITCH = "switch"
 
 

@@ -1,7 +1,7 @@
 """Autotuners take place on virtual time, without their repetitions, and compilation is shared by ranks.
 
 Prices do not scatter, so one run of a candidate tells what a hundred would. The time that the others would have taken
-passes on the host's clock. All of it lies in an annotation, `NAME`, by which analysis leaves it out. What tuning finds
+passes on the host's clock. All of it lies in an annotation, `TUNING`: analysis leaves it out. What tuning finds
 goes into no cache on disk: it holds for simulated GPUs, and each rank must log the same whichever came first.
 
 One rank compiles a kernel, in a thread that moves no clock; others wait and read the result from Triton's cache.
@@ -23,10 +23,8 @@ from types import ModuleType
 from typing import Any
 
 from phantora.launch.importhook import after_import
+from phantora.wire.names import COMPILING, TUNING
 
-NAME = "phantora: tuning"
-COMPILING = "phantora: compiling"
-"""An annotation without length where torch.compile begins to compile something."""
 TESTING, AUTOTUNER, COMPILER = "triton.testing", "triton.runtime.autotuner", "triton.compiler.compiler"
 DRIVER = "triton.backends.nvidia.driver"
 INDUCTOR = "torch._inductor.runtime.benchmarking"
@@ -59,7 +57,7 @@ def bench(call: Callable[[], Any], warmup: float, rep: float, grad_to_none: Sequ
     """
     import torch
 
-    with torch.profiler.record_function(NAME), _counted():
+    with torch.profiler.record_function(TUNING), _counted():
         call()
         torch.cuda.synchronize()
         for tensor in grad_to_none or ():

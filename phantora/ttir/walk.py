@@ -18,7 +18,7 @@ import numpy as np
 from phantora.ttir.parse import Block, Function, Operation, Type, Unreadable
 from phantora.ttir.slice import scalar_accesses
 from phantora.ttir.values import UNKNOWN, Tile, Value, constant, integers, plain
-from phantora.ttir.work import COUNTERS, Dot, Work
+from phantora.ttir.work import COUNTERS, SECTOR_BYTES, Dot, Work
 
 FIRST, PAIRS = 4, 8  # programs, in pairs that lie symmetric in the grid: if the first do the same, all do
 MOST_PAIRS = 64  # else so many at a time, at most so many in all, while fewer operations than this were followed:
@@ -26,7 +26,6 @@ OPERATIONS = 6_000
 SAME = 2  # iterations of a loop that count the same, after which the rest is taken to
 PROBES = 6  # times that an operation's addresses are looked at
 ADDRESS_SHARE = 0.125  # of address arithmetic that is left: an address per vector of elements
-SECTOR = 32
 VECTOR, ASYNCHRONOUS = 16, 4  # bytes a thread moves at once: at most; at least so that a loop fetches ahead
 
 Counts = dict[Any, float]
@@ -475,7 +474,7 @@ class Walker:
         seen = self.probes[id(operation)]
         if len(seen) < PROBES:
             active = addresses if mask is None else addresses[mask]
-            seen.append(len(np.unique(active // SECTOR)) * SECTOR / (active.size * width))
+            seen.append(len(np.unique(active // SECTOR_BYTES)) * SECTOR_BYTES / (active.size * width))
         return sum(seen) / len(seen)
 
     def _values(self, memory: int, pointer: Value, mask: Value, kind: Type) -> Value:

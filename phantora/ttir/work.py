@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+SECTOR_BYTES = 32  # what memory is read and written in
 COUNTERS = (
     "alu", "mufu", "integer", "convert", "again", "load_bytes", "load_sectors", "loads", "store_bytes", "store_sectors",
     "stores", "atomics", "accesses", "scattered", "cubed", "reduced", "reductions", "crossings", "phases", "piped",

@@ -25,6 +25,7 @@ __all__ = [
     "BLOB_BYTES",
     "CONSTANTS",
     "ENUMS",
+    "GOLDEN",
     "MAGIC",
     "NCCL_DTYPE_BYTES",
     "NCCL_DTYPE_NAMES",
@@ -66,6 +67,7 @@ __all__ = [
 
 WIRE_VERSION = 3
 MAGIC = 0x314152544E414850  # "PHANTRA1"
+GOLDEN = 0x9E3779B97F4A7C15  # 2 ** 64 / golden ratio: spreads keys of hash tables
 
 RING_RECORDS = 8192  # records per rank, a power of two: 512 KiB
 REPLY_SLOTS = 8  # threads of one rank that can wait at the same time
@@ -267,6 +269,7 @@ def c_header() -> str:
     """The text of ``phantora_wire.h``."""
     lines = [f"#define {name} {value}" for name, value in CONSTANTS.items()]
     lines.append(f"#define PH_MAGIC 0x{MAGIC:x}ULL")
+    lines.append(f"#define PH_GOLDEN 0x{GOLDEN:x}ULL")
     lines += [f"#define {name} {value}" for name, value in Flag.items()]
     for enum in ENUMS:
         lines += ["", *enum.c()]

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from phantora.wire import layout
 
 UNMEASURED = -1
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # 2 ** 64 / golden ratio
+_FACTOR = np.uint64(layout.GOLDEN)
 _SHIFT = np.uint64(29)
 Integers = npt.NDArray[np.int64]
 

@@ -21,6 +21,10 @@
 #define PH_CUDA_DRIVER_VERSION (PH_CUDA_RUNTIME_VERSION > 13000 ? PH_CUDA_RUNTIME_VERSION : 13000)
 #define PH_DRIVER_VERSION_TEXT "580.95.05"
 
+// First words of a fat binary, and of the wrapper that nvcc puts around it.
+#define CUDA_FATBIN 0xba55ed50u
+#define CUDA_FATBIN_WRAPPER 0x466243b1u
+
 // Codes that the stubs return. The runtime and the driver share the numbers (see cuda_errors.h).
 typedef int cudaError_t;
 typedef int CUresult;

@@ -8,7 +8,7 @@
 // The same numbers in the same order as key() of phantora/wire/workspaces.py.
 static uint64_t mixed(uint64_t key, const int64_t *words, int count) {
   for (int i = 0; i < count; i++) {
-    key = (key ^ (uint64_t)words[i]) * 0x9e3779b97f4a7c15ULL;
+    key = (key ^ (uint64_t)words[i]) * PH_GOLDEN;
     key ^= key >> 29;
   }
   return key;

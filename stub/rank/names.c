@@ -38,16 +38,16 @@ static uint64_t mix(uint64_t a, uint64_t b) {
 
 uint64_t ph_hash(const void *data, size_t length, uint64_t seed) {
   const unsigned char *p = data;
-  uint64_t h = seed ^ 0x9e3779b97f4a7c15ULL ^ length;
+  uint64_t h = seed ^ PH_GOLDEN ^ length;
   for (; length >= 16; length -= 16, p += 16) {
     uint64_t a, b;
     memcpy(&a, p, 8);
     memcpy(&b, p + 8, 8);
-    h = mix(a ^ 0xe7037ed1a0b428dbULL ^ h, b ^ 0x8ebc6af09c88c6e3ULL);
+    h = mix(a ^ PH_HASH_1 ^ h, b ^ 0x8ebc6af09c88c6e3ULL);
   }
   uint64_t tail[2] = {0, 0};
   if (length) memcpy(tail, p, length);
-  h = mix(tail[0] ^ 0xa0761d6478bd642fULL ^ h, tail[1] ^ 0xe7037ed1a0b428dbULL);
+  h = mix(tail[0] ^ PH_HASH_0 ^ h, tail[1] ^ PH_HASH_1);
   return mix(h ^ 0x589965cc75374cc3ULL, 0x1d8e4e27c47d124fULL);
 }
 
@@ -59,7 +59,7 @@ static table *make(size_t slots) {
 }
 
 static entry *slot_of(table *in, uint64_t key) {
-  for (size_t i = mix(key, 0x9e3779b97f4a7c15ULL) & in->mask;; i = (i + 1) & in->mask) {
+  for (size_t i = mix(key, PH_GOLDEN) & in->mask;; i = (i + 1) & in->mask) {
     uint64_t found = atomic_load_explicit(&in->slots[i].key, memory_order_acquire);
     if (found == key || !found) return &in->slots[i];
   }

@@ -69,6 +69,9 @@ bool ph_name_known(uint64_t key, uint32_t *id);
 uint32_t ph_name(uint64_t key, const char *text, size_t length);
 // The same for another kind of definition (PH_DEFINE_SIGNATURE); ids come from the same count.
 uint32_t ph_define(uint64_t key, enum ph_kind kind, const char *text, size_t length);
+// wyhash's constants.
+#define PH_HASH_0 0xa0761d6478bd642fULL
+#define PH_HASH_1 0xe7037ed1a0b428dbULL
 uint64_t ph_hash(const void *data, size_t length, uint64_t seed);  // fast, 64 bit
 
 // ---------------------------------------------------------------- emitting

@@ -7,7 +7,7 @@ namespace tracer {
 struct Hash {
   uint64_t h;
   void add(uint64_t v) {
-    __uint128_t m = static_cast<__uint128_t>(h ^ v ^ 0xa0761d6478bd642fULL) * 0xe7037ed1a0b428dbULL;
+    __uint128_t m = static_cast<__uint128_t>(h ^ v ^ PH_HASH_0) * PH_HASH_1;
     h = static_cast<uint64_t>(m) ^ static_cast<uint64_t>(m >> 64);
   }
 };

@@ -19,8 +19,8 @@
 namespace tracer {
 
 static size_t slot_of(const void *name, const void *overload) {
-  uint64_t h = reinterpret_cast<uint64_t>(name) * 0x9e3779b97f4a7c15ULL ^ reinterpret_cast<uint64_t>(overload);
-  return (h * 0x9e3779b97f4a7c15ULL) >> 55;
+  uint64_t h = reinterpret_cast<uint64_t>(name) * PH_GOLDEN ^ reinterpret_cast<uint64_t>(overload);
+  return (h * PH_GOLDEN) >> 55;
 }
 
 // The operator of an observed function; null for functions without schema (RECORD_FUNCTION("...")).

@@ -11,7 +11,7 @@ GRAPH = """
 import torch
 from torch_geometric.nn import GATConv, SAGEConv
 
-edges = torch.randint(0, 10_000, (2, 1_000_000), generator=torch.Generator().manual_seed(0))
+edges = torch.randint(0, 10_000, (2, 200_000), generator=torch.Generator().manual_seed(0))
 x = torch.randn(10_000, 16, device="cuda")
 _, (kept, weights) = GATConv(16, 4, heads=2).cuda()(x, edges.cuda(), return_attention_weights=True)
 assert kept.shape[1] == int((edges[0] != edges[1]).sum()) + 10_000, kept.shape
@@ -42,10 +42,10 @@ def test_graphs_keep_their_edges(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(GRAPH)
     run = trace(tmp_path, "train.py")
     ((edges,),) = (found.values() for found in printed(run.out))
-    assert 1_009_000 < edges < 1_010_000
+    assert 209_800 < edges < 210_000
     shapes = [r["shape"] or "" for r in records(run.log, "kernel", "op", "shape")]
     assert any(str(edges) in shape for shape in shapes)
-    assert any("[1000000,16]" in shape for shape in shapes), "SAGE's messages"
+    assert any("[200000,16]" in shape for shape in shapes), "SAGE's messages"
 
 
 def test_models_whose_end_is_token_0_generate(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Every operator of torch's own database that has a CPU form gives on a simulated GPU what the CPU gives.
 
-Samples are few and small, so that all take about a minute. PHANTORA_OP_DB_SAMPLES=20 runs more of each.
+Samples are few and small, so that all take half a minute. PHANTORA_OP_DB_SAMPLES=20 runs more of each.
 """
 
 from __future__ import annotations

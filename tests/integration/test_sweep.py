@@ -68,8 +68,34 @@ def rows(folder: Path, output: str) -> dict[int, dict[str, Any]]:
     return {row["width"]: row for row in json.loads((folder / output / "sweep.json").read_text())}
 
 
-def test_points_have_the_numbers_of_single_runs_and_others_say_why_not(folder: Path) -> None:
-    done = subprocess.run(sweep(folder, "--top", "1"), cwd=folder, capture_output=True, text=True, check=False)
+@pytest.fixture(scope="module")
+def done(folder: Path) -> subprocess.CompletedProcess[str]:
+    """One sweep, stopped after its first points and started again: what the second start printed."""
+    command = sweep(folder, "--top", "1")
+    journal = folder / "sweep/journal.jsonl"
+    slowly = sweep(folder, "--top", "1", "--jobs", "1")
+    process = subprocess.Popen(slowly, cwd=folder, stderr=subprocess.PIPE, text=True)
+    try:
+        while process.poll() is None and (not journal.exists() or journal.read_bytes().count(b"\n") < 2):
+            time.sleep(0.1)
+        refused = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        assert refused.returncode == 1 and "another sweep is at work" in refused.stderr
+        process.send_signal(signal.SIGTERM)
+        _, told = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130 and "goes on" in told
+    assert not _running(folder / "sweep")
+    before, _ = read(journal)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    after, _ = read(journal)
+    assert after[: len(before)] == before and len({result.key for result in after}) == len(after) == 4
+    return done
+
+
+def test_a_stopped_sweep_goes_on_to_the_numbers_of_single_runs(
+    folder: Path, done: subprocess.CompletedProcess[str]
+) -> None:
     assert done.returncode == 0, done.stderr
     found = rows(folder, "sweep")
     assert [row["status"] for row in found.values()] == ["ran", "ran", "out of memory", "failed"]
@@ -83,30 +109,12 @@ def test_points_have_the_numbers_of_single_runs_and_others_say_why_not(folder: P
     assert found[1024]["rank"] == 1 and (folder / "sweep/best-1.perfetto").exists()
     assert found[1024]["log"] and not found[4096]["log"]  # the best's alone is kept
     assert found[150000]["needs"] > found[150000]["capacity"] > 0
-    assert "ValueError: three is no width" in found[3]["error_text"]
-    assert "three is no width" in done.stdout and "does not fit: needs" in done.stdout
     assert "torchrun --standalone --nproc-per-node 1 train.py --width 1024" in done.stdout.splitlines()
 
 
-def test_a_stopped_sweep_leaves_nothing_running_and_goes_on(folder: Path) -> None:
-    command = sweep(folder, "-o", "stopped", "--no-needs", "--jobs", "1")
-    journal = folder / "stopped/journal.jsonl"
-    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
-    try:
-        while process.poll() is None and (not journal.exists() or journal.read_bytes().count(b"\n") < 2):
-            time.sleep(0.1)
-        refused = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-        assert refused.returncode == 1 and "another sweep is at work" in refused.stderr
-        process.send_signal(signal.SIGTERM)
-        _, told = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert process.returncode == 130 and "goes on" in told
-    assert not _running(folder / "stopped")
-    before, _ = read(journal)
-    subprocess.run(command, cwd=folder, capture_output=True, check=True)
-    after, _ = read(journal)
-    assert after[: len(before)] == before and len({result.key for result in after}) == len(after) == 4
+def test_others_say_why_not(folder: Path, done: subprocess.CompletedProcess[str]) -> None:
+    assert "ValueError: three is no width" in rows(folder, "sweep")[3]["error_text"]
+    assert "three is no width" in done.stdout and "does not fit: needs" in done.stdout
 
 
 def _running(folder: Path) -> list[str]:

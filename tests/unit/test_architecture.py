@@ -140,6 +140,64 @@ def test_imports_point_one_way(package: str) -> None:
     assert wrong == []
 
 
+def constants(path: Path) -> Iterator[tuple[str, int | float | str]]:
+    """Names that a module binds to a number or a text."""
+    for node in ast.parse(path.read_text()).body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=int() | float() | str() as value)):
+                yield name, value
+
+
+OWN = {"ERROR", "FORMAT"}  # every family's error bar, every file format's version
+
+
+def test_no_constant_is_defined_twice() -> None:
+    where: dict[tuple[str, int | float | str], list[str]] = {}
+    for path in (ROOT / "phantora").rglob("*.py"):
+        for name, value in constants(path):
+            if name not in OWN:
+                where.setdefault((name, value), []).append(str(path.relative_to(ROOT)))
+    assert len(where) > 250
+    assert {key: files for key, files in where.items() if len(files) > 1} == {}
+
+
+NUMBER = re.compile(r"(?<![\w.])(0[xX][\da-fA-F]+|\d+(?:\.\d+)?(?:e-?\d+)?)[uUlLfF]*(?![\w.])")
+TABLES = ("stub/abi/", "phantora/profile/sweep.py", "stub/cupti/")  # NVIDIA's numbers; shapes of known models
+
+
+def numbers(path: Path) -> Iterator[float]:
+    """Those that mean something: five digits and more, none of them a power of two or next to one."""
+    text = path.read_text()
+    if path.suffix == ".py":
+        found = [node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)]
+        values = [float(value) for value in found if isinstance(value, int | float)]
+    else:
+        code = re.sub(r"//[^\n]*|/\*.*?\*/|\"[^\"\n]*\"", "", text, flags=re.DOTALL)
+        values = [float(int(n, 16)) if n[:2].lower() == "0x" else float(n) for n in NUMBER.findall(code)]
+    for value in values:
+        digits = f"{value:.12e}".partition("e")[0].rstrip("0").replace(".", "")
+        near = (int(value) + step for step in (-1, 0, 1)) if value.is_integer() else ()
+        if len(digits) >= 5 and not any(n & (n - 1) == 0 for n in near):
+            yield value
+
+
+def test_no_long_number_stands_in_two_files() -> None:
+    where: dict[float, set[str]] = {}
+    for folder in ("phantora", "stub"):
+        for path in (p for p in (ROOT / folder).rglob("*") if p.suffix in (*NATIVE, ".py")):
+            if not (name := str(path.relative_to(ROOT))).startswith(TABLES):
+                for value in numbers(path):
+                    where.setdefault(value, set()).add(name)
+    assert len(where) > 30
+    assert {value: files for value, files in where.items() if len(files) > 1} == {}
+
+
+def test_files_of_tests_have_names_of_their_own() -> None:
+    """pytest takes two of one name for the same module."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(name for name in names if names.count(name) > 1) == []
+
+
 def test_every_page_of_the_documents_is_listed() -> None:
     """In the table of contents and in the site's navigation (`mkdocs build --strict` checks the links)."""
     contents, site = (ROOT / "docs" / "index.md").read_text(), (ROOT / "mkdocs.yml").read_text()

@@ -14,7 +14,7 @@ from phantora.cost.tensors import broadcast, contiguous_strides, dense, item_byt
 from phantora.cost.types import OperatorSignature, TensorSpec
 
 MATH_SHARE = 0.93  # of a vectorised stream's speed: silu, gelu, exp and their like, measured on H200
-UNKNOWN_ERROR = 0.50
+UNNAMED_ERROR = 0.50
 LARGEST = 1 << 40  # elements: what is larger is no size
 
 
@@ -33,7 +33,7 @@ def without_operands(machine: Machine, signature: OperatorSignature, kernels: Ke
     if not kernels or on_gpu(signature.args):
         return None
     parts = tuple(bare_ns(machine, kernel) for kernel in kernels)
-    return Estimate(sum(parts), 0.0, parts=parts, cls="other", error=UNKNOWN_ERROR)
+    return Estimate(sum(parts), 0.0, parts=parts, cls="other", error=UNNAMED_ERROR)
 
 
 def passes_memory(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:

@@ -10,7 +10,7 @@ from phantora.cost.families import sort
 from phantora.cost.families.elementwise import passes_memory
 from phantora.cost.family import Estimate, Family, Kernels
 from phantora.cost.machine import Machine
-from phantora.cost.tensors import ints_at, item_bytes, nbytes, on_gpu, tensor_at
+from phantora.cost.tensors import INDEX_BYTES, ints_at, item_bytes, nbytes, on_gpu, tensor_at
 from phantora.cost.types import OperatorSignature, TensorSpec
 
 LOOKUP_SHARE = 0.8  # of a stream's speed
@@ -28,7 +28,6 @@ BAG_BYTE_NS = {True: 0.00016, False: 0.00031}  # of rows, by whether L2 holds th
 ONE_TILE, ONE_TILE_NS, SORT_SHARE = 2048, 15_500.0, 0.92
 BETWEEN_NS, BETWEEN_INDEX_NS = 11_000.0, 0.0092
 BAG_GRADIENT_NS, BAG_PART_NS, BAG_INDEX_NS = 3900.0, 3700.0, 130.0
-INDEX_BYTES = 8
 
 
 def classify(name: str) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from phantora.cost import flops
+from phantora.cost.families.gather import SCATTERED
 from phantora.cost.family import Estimate, Family, Kernels
 from phantora.cost.machine import Machine
 from phantora.cost.tensors import item_bytes, nbytes, on_gpu, tensor_at
@@ -14,7 +15,6 @@ WRITES = frozenset(
     for name in ("reshape_and_cache", "reshape_and_cache_flash", "concat_and_cache_mla")
 )
 READS = frozenset(f"{namespace}::paged_attention_{v}" for namespace in ("_C", "vllm") for v in ("v1", "v2"))
-SCATTERED = 0.25  # of a stream's speed: rows written one by one, as other scatters
 READ_SHARE = 0.6  # of a stream's speed, when blocks of a cache are read
 ERROR = 0.50
 

@@ -12,7 +12,6 @@ from phantora.cost.types import OperatorSignature, TensorSpec
 
 NAMESPACES = ("bitsandbytes::", "torchao::")
 ERROR = 0.35
-PACKED = 2  # values of 4 bits in a byte
 
 
 def classify(name: str) -> str | None:
@@ -36,9 +35,9 @@ def _written(signature: OperatorSignature, name: str, given: list[TensorSpec]) -
         return 0
     values = prod(given[0].shape)
     if "dequantize" not in name:
-        return values // (PACKED if "4bit" in name else 1)
+        return values // (bitsandbytes.PACKED if "4bit" in name else 1)
     dtype = next((v for v in reversed(signature.args) if isinstance(v, str) and "float" in v), "bfloat16")
-    return values * (PACKED if "4bit" in name else 1) * item_bytes(dtype)
+    return values * (bitsandbytes.PACKED if "4bit" in name else 1) * item_bytes(dtype)
 
 
 FAMILY = Family("quantization", classify, estimate)

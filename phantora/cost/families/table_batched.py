@@ -7,7 +7,7 @@ from math import prod
 from phantora.cost.families import embedding, sort
 from phantora.cost.family import Estimate, Family, Kernels
 from phantora.cost.machine import Machine
-from phantora.cost.tensors import item_bytes, nbytes, on_gpu
+from phantora.cost.tensors import INDEX_BYTES, item_bytes, nbytes, on_gpu
 from phantora.cost.types import OperatorSignature, TensorSpec
 
 SHARE = 0.6  # of a stream's speed: rows of 64 to 512 bytes, picked one by one
@@ -37,7 +37,7 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
     if "backward" not in name:
         return Estimate(machine.memory_ns(moved, SHARE), moved, error=ERROR)
     moved += 2 * rows
-    sorting = embedding.SORT_SHARE * sort.passes_ns(prod(indices.shape), embedding.INDEX_BYTES) / machine.clock_ratio
+    sorting = embedding.SORT_SHARE * sort.passes_ns(prod(indices.shape), INDEX_BYTES) / machine.clock_ratio
     return Estimate(machine.memory_ns(moved, SHARE) + sorting, moved, error=ERROR)
 
 

@@ -23,6 +23,7 @@ from phantora.launch.importhook import after_import
 from phantora.launch.routing import FRAMEWORK, OPTION, Routing, parse_routing
 
 VARIABLE = "PHANTORA_MOE_ROUTING"
+LAYER = "phantora_layer"  # attribute of what routes or has experts: the number of its layer
 
 
 @dataclass(frozen=True)

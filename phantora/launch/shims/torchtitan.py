@@ -15,11 +15,8 @@ from typing import Any
 
 from phantora.errors import PhantoraError
 from phantora.launch.routing import Routing
-from phantora.launch.shims import Shim, announce
+from phantora.launch.shims import LAYER, Shim, announce
 from phantora.launch.shims.values import write
-
-LAYER = "phantora_layer"  # attribute of a router and its reorderer
-
 
 UNNUMBERED = (
     "this mixture of experts was not built by torchtitan's trainer, so its layers have no numbers; "

@@ -20,10 +20,8 @@ import numpy as np
 
 from phantora.errors import PhantoraError
 from phantora.launch.routing import FRAMEWORK, OPTION, Counts, Routing
-from phantora.launch.shims import Shim, announce
+from phantora.launch.shims import LAYER, Shim, announce
 from phantora.launch.shims.values import write
-
-LAYER = "phantora_layer"  # attribute of each experts module
 
 _counts: ContextVar[Counts] = ContextVar("tokens per expert of the layer that runs")
 

@@ -1,5 +1,6 @@
 // What every part of the engine uses: constants, atomics, the state of a turn.
 #pragma once
+#include "network.h"
 #include "phantora_engine.h"
 
 #include <linux/futex.h>
@@ -14,7 +15,7 @@
 
 namespace phe {
 
-constexpr int64_t NEVER = INT64_MAX;
+using phn::NEVER;
 
 // What the engine has done since somebody last looked.
 struct Progress {

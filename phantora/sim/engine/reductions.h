@@ -19,11 +19,13 @@ inline float half_to_float(uint16_t h) {
   return h & 0x8000 ? -value : value;
 }
 
+constexpr uint32_t INFINITE = 0x7f800000;  // bits of an infinite float; above are NaNs
+
 inline uint16_t float_to_half(float f) {  // round to nearest even
   uint32_t x;
   memcpy(&x, &f, 4);
   uint32_t sign = x >> 16 & 0x8000, mag = x & 0x7fffffff;
-  if (mag > 0x7f800000) return static_cast<uint16_t>(sign | 0x7e00);
+  if (mag > INFINITE) return static_cast<uint16_t>(sign | 0x7e00);
   if (mag >= 0x477ff000) return static_cast<uint16_t>(sign | 0x7c00);
   if (mag < 0x38800000) {  // subnormal
     float v;
@@ -44,7 +46,7 @@ inline float bf16_to_float(uint16_t h) {
 inline uint16_t float_to_bf16(float f) {
   uint32_t x;
   memcpy(&x, &f, 4);
-  if ((x & 0x7fffffff) > 0x7f800000) return 0x7fc0;
+  if ((x & 0x7fffffff) > INFINITE) return 0x7fc0;
   return static_cast<uint16_t>((x + 0x7fff + (x >> 16 & 1)) >> 16);
 }
 

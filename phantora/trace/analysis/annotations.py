@@ -11,14 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from phantora.trace.reader import Log
+from phantora.wire.names import TUNING
 
 Ints = npt.NDArray[np.int64]
 _IGNORED = ("nccl:", "ProfilerStep")  # names of single calls and of whole steps
 MODULE = "module: "
 """Begins the names of annotations that tell which nn.Module runs (``phantora.launch.modules``)."""
-COMPILING = "phantora: compiling"
-TUNING = "phantora: tuning"
-"""What an autotuner tries lies in annotations of this name (``phantora.launch.tuning``), no part of the program."""
 
 
 class Annotations:

@@ -92,7 +92,7 @@ class RankReport:
 
 
 DECIDING_SHARE = 0.1
-UNKNOWN_ERROR = 0.5  # relative error bar of what is bounded rather than modelled
+WIDE_ERROR = 0.5  # relative error bar of what is bounded rather than modelled
 
 
 @dataclass
@@ -111,7 +111,7 @@ class Guess:
     @property
     def decides(self) -> bool:
         """Does a step rest on it, though next to nothing is known of it?"""
-        return self.share > DECIDING_SHARE and (self.error is None or self.error >= UNKNOWN_ERROR)
+        return self.share > DECIDING_SHARE and (self.error is None or self.error >= WIDE_ERROR)
 
 
 @dataclass

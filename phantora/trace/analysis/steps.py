@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from phantora.errors import PhantoraError
-from phantora.trace.analysis.annotations import COMPILING, TUNING
 from phantora.trace.analysis.iterations import (
     Iteration,
     Iterations,
@@ -32,6 +31,7 @@ from phantora.trace.analysis.repetition import by_repetition
 from phantora.trace.analysis.unusual import Content, notes
 from phantora.trace.reader import Log
 from phantora.trace.schema import DEVICE_KINDS, KIND_CODE
+from phantora.wire.names import COMPILING, TUNING
 
 Ints = npt.NDArray[np.int64]
 

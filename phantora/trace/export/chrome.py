@@ -24,15 +24,22 @@ import numpy.typing as npt
 
 from phantora.trace.analysis.stream_names import stream_names
 from phantora.trace.export.files import replacing
-from phantora.trace.export.plan import STREAM, STREAM_KINDS, THREAD, THREAD_KINDS, Plan, make_plan
+from phantora.trace.export.plan import (
+    FIRST_PID,
+    NETWORK_PID,
+    STREAM,
+    STREAM_KINDS,
+    THREAD,
+    THREAD_KINDS,
+    Plan,
+    make_plan,
+)
 from phantora.trace.export.selection import Progress, Selection, Selector
 from phantora.trace.reader import Batch, Log
 from phantora.trace.schema import COMMUNICATION_KINDS, KIND_CODE, KINDS, TEXT_COLUMNS
 
 Array = npt.NDArray[Any]
 
-FIRST_PID = 10_000  # rank r's host is process FIRST_PID + r, its GPU process r
-NETWORK_PID = 9_999
 STREAM_OFFSET = 7
 _CATEGORY = {
     "kernel": "kernel", "collective": "kernel", "sendrecv": "kernel", "memcpy": "gpu_memcpy",

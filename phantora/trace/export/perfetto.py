@@ -25,8 +25,10 @@ from phantora.trace.export import proto
 from phantora.trace.export.files import replacing
 from phantora.trace.export.plan import (
     COMM,
+    FIRST_PID,
     LAUNCHED_KINDS,
     LINK,
+    NETWORK_PID,
     STREAM,
     THREAD,
     THREAD_KINDS,
@@ -38,6 +40,7 @@ from phantora.trace.export.proto import Piece
 from phantora.trace.export.selection import Progress, Selection, Selector
 from phantora.trace.reader import Batch, Log
 from phantora.trace.schema import KIND_CODE, KINDS
+from phantora.wire.layout import GOLDEN
 
 Array = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
@@ -48,8 +51,6 @@ _CATEGORY, _ANNOTATION, _TYPE, _NAME, _TRACK, _COUNTER, _FLOWS = 3, 4, 9, 10, 11
 _BEGIN, _END, _INSTANT, _COUNT = 1, 2, 3, 4
 _STATE_CLEARED, _NEEDS_STATE = 1, 2
 _EXPLICIT_ORDER, _UNIT_BYTES = 3, 3
-FIRST_PID = 10_000  # rank r is process FIRST_PID + r; process 0 has a meaning of its own
-NETWORK_PID = 9_999
 _LAUNCH_NAMES = {
     "memcpy": "cudaMemcpyAsync",
     "memset": "cudaMemsetAsync",
@@ -422,7 +423,7 @@ class _Writer:
             low, high = np.minimum(rank, peer).astype(np.uint64), np.maximum(rank, peer).astype(np.uint64)
             mixed = low + np.uint64(self.side.ranks)
             for part in (high, batch["comm"][rows].astype(np.uint64), seq.astype(np.uint64)):
-                mixed = (mixed * np.uint64(0x9E3779B97F4A7C15)) ^ part  # wraps: a hash
+                mixed = (mixed * np.uint64(GOLDEN)) ^ part  # wraps: a hash
             return mixed | np.uint64(1 << 63), pair
         own = np.isin(kind, [KIND_CODE[k] for k in LAUNCHED_KINDS]) & (batch["launch"][rows] >= 0)
         own |= kind == KIND_CODE["record"]

@@ -30,6 +30,9 @@ STREAM_KINDS = (*DEVICE_KINDS, "record", "wait", "host_func")
 THREAD_KINDS = ("operator", "annotation", "sync")
 LAUNCHED_KINDS = (*DEVICE_KINDS, "host_func")
 
+FIRST_PID = 10_000  # rank r's host is process FIRST_PID + r; process 0 has a meaning of its own in Perfetto
+NETWORK_PID = 9_999
+
 # Layers: families of tracks. A row may have a place in several.
 STREAM, THREAD, COMM, LINK = "stream", "thread", "comm", "link"
 

@@ -25,7 +25,7 @@ static void architectures(const void *image, int gpu, int *ptx, int *binary) {
   *ptx = *binary = gpu;
   if (!image) return;
   memcpy(&fat, image, sizeof fat);
-  if (fat.magic != 0xba55ed50) return;
+  if (fat.magic != CUDA_FATBIN) return;
   int code = 0, text = 0;
   const char *at = (const char *)image + fat.header, *end = at + fat.size;
   for (; at + sizeof entry <= end; at += entry.header + entry.size) {

@@ -1,5 +1,6 @@
 // A hash table from addresses to objects.
 #include "cuda/core/table.h"
+#include "phantora_wire.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -17,7 +18,7 @@ struct phc_table {
 };
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static size_t table_index(uintptr_t key, size_t mask) { return (key * 0x9e3779b97f4a7c15ULL >> 20) & mask; }
+static size_t table_index(uintptr_t key, size_t mask) { return (key * PH_GOLDEN >> 20) & mask; }
 
 static table_entry *table_slot(phc_table *table, uintptr_t key) {
   for (size_t i = table_index(key, table->mask);; i = (i + 1) & table->mask) {

@@ -136,11 +136,11 @@ static bool read_cubin(driver_module *module, const char *image) {
 bool driver_read_image(driver_module *module, const void *image) {
   uint32_t magic;
   memcpy(&magic, image, sizeof magic);
-  if (magic == 0x466243b1) {  // the wrapper that nvcc puts around a fat binary
+  if (magic == CUDA_FATBIN_WRAPPER) {  // the wrapper that nvcc puts around a fat binary
     image = ((const void *const *)image)[1];
     memcpy(&magic, image, sizeof magic);
   }
-  if (magic == 0xba55ed50) return module->any_name = true;
+  if (magic == CUDA_FATBIN) return module->any_name = true;
   return memcmp(image, ELFMAG, SELFMAG) ? read_ptx(module, image) : read_cubin(module, image);
 }
 

@@ -13,7 +13,7 @@ PH_EXPORT phc_owner *__cudaRegisterFatBinary(void *binary) {
   } *wrapper = binary;
   phc_owner *handle = calloc(1, sizeof *handle);
   if (!handle) abort();
-  if (wrapper && wrapper->magic == 0x466243b1) handle->image = wrapper->image;
+  if (wrapper && wrapper->magic == CUDA_FATBIN_WRAPPER) handle->image = wrapper->image;
   return handle;
 }
 PH_EXPORT void __cudaRegisterFatBinaryEnd(phc_owner *handle) { (void)handle; }

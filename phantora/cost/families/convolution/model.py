@@ -9,6 +9,7 @@ from math import ceil, prod
 from typing import Protocol, TypeVar
 
 from phantora.cost import flops
+from phantora.cost.families.gemm import STEP_BYTES
 from phantora.cost.machine import Machine
 from phantora.cost.tensors import ints_at, item_bytes, nbytes, tensor_at
 from phantora.cost.types import OperatorSignature, TensorSpec
@@ -18,7 +19,6 @@ LAYOUT_ROW, LAYOUT_CYCLES = 32, 0.37  # pixels of a channel fill rows of so many
 PACKED = 64  # channels: narrower groups share tiles
 DEPTHWISE_CYCLES = (0.10, 0.04)  # SM cycles per tap and result: of outputs and inputs, of the weight's gradient
 FEW_CHANNELS, FEW_CHANNELS_SHARE = 8, 0.30  # an image's 3 channels are padded to 8, in slower kernels
-STEP_BYTES = 128
 ALIGNED_POSITIONS = 8
 MEMORY_SHARE = 0.90  # of a vectorised stream, when bound by memory
 # Tile shapes of cuDNN's implicit products and their speed relative to 128x128.
