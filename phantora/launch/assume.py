@@ -17,6 +17,7 @@ VARIABLE = "PHANTORA_ASSUME"
 KEYS = {
     "choice": "spread (default: argmax, topk and sampling take other candidates in turn) or first",
     "mask": "the share of true elements in an unknown mask, 0 to 1 (default 0)",
+    "nms": "the share of unknown boxes that torchvision's nms keeps, 0 to 1 (default 0.5)",
     "loss": "the value of losses, or FIRST:LAST:STEPS, which falls by equal factors over optimizer steps (default 0)",
 }
 
@@ -44,7 +45,7 @@ def _is_valid(key: str, value: str) -> bool:
         return False
     if not all(map(math.isfinite, numbers)):
         return False
-    if key == "mask":
+    if key in ("mask", "nms"):
         return len(numbers) == 1 and 0 <= numbers[0] <= 1
     return len(numbers) == 1 or (len(numbers) == 3 and min(numbers) > 0)
 

@@ -37,6 +37,10 @@ READ_BYTES = 1 << 22  # integers of larger tensors do not tell launches apart
 LINE = 128  # bytes
 
 
+class UnknownIntegers(Unreadable):
+    """Integers in memory decide what a kernel does, and a kernel wrote them."""
+
+
 @dataclass
 class Kernel:
     """A compiled kernel: its IR, read when it is first launched, and how it runs."""
@@ -70,6 +74,8 @@ class Launches:
         self._library = ctypes.PyDLL(str(tracer))  # PyDLL: as short as these calls are, the GIL stays
         self._library.phantora_fused_begin.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
         self._library.phantora_fused_end.restype = None
+        self._library.phantora_assumed.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+        self._library.phantora_assumed.restype = None
         self._runtime = ctypes.CDLL(None)
         self._texts: dict[tuple[Any, ...], bytes] = {}
 
@@ -133,6 +139,10 @@ class Launches:
                 table |= {"ir": key, "grid": grid} if key else {}
             try:
                 table["work"] = self._work(kernel, kernel.functions, grid, given, described)
+            except UnknownIntegers as error:
+                table["unread"] = str(error)
+                said = f"{error}: {kernel.name} is priced by its tensors".encode()
+                self._library.phantora_assumed(said, len(said))
             except Exception as error:  # IR of another Triton: the price then rests on the tensors, and says so
                 table["unread"] = str(error)[:200]
         else:
@@ -194,14 +204,14 @@ class Launches:
     def _bytes(self, address: int, size: int) -> np.ndarray[Any, Any]:
         """Simulated device memory is memory of this process; what is still on its way is waited for.
 
-        Raises Unreadable for bytes that a kernel computed from what is not known: they read as zero, and a mask of
+        Raises UnknownIntegers for bytes that a kernel computed from what is not known: they read as zero, and a mask of
         zeros would leave nothing to do.
         """
         self._runtime.ph_touch(ctypes.c_void_p(address), ctypes.c_size_t(size))
         held = np.frombuffer(ctypes.string_at(address, size), np.uint8)
         known = self._runtime.ph_memory_flags(ctypes.c_void_p(address), ctypes.c_size_t(size)) & KNOWN
         if not known and not held.any():
-            raise Unreadable("integers that decide what the kernel does are not known")
+            raise UnknownIntegers("integers that decide what a kernel does are not known")
         return held
 
     def _sum(self, tensor: Any) -> int:

@@ -29,6 +29,7 @@ std::string short_name(const Operator &op) { return op.name.substr(op.name.rfind
 struct Assumed {
   bool spread = true;  // choices: different ones, in turn; else always the first
   double mask = 0;     // share of true elements
+  double nms = 0.5;    // share of boxes that are kept
   double loss = 0, last_loss = 0, steps = 0;
 };
 
@@ -46,6 +47,7 @@ static const Assumed &assumed() {
     std::string all = variable ? variable : "", loss = setting(all, "loss");
     a->spread = setting(all, "choice") != "first";
     a->mask = atof(setting(all, "mask").c_str());
+    if (std::string nms = setting(all, "nms"); !nms.empty()) a->nms = atof(nms.c_str());
     a->loss = a->last_loss = atof(loss.c_str());
     sscanf(loss.c_str(), "%lf:%lf:%lf", &a->loss, &a->last_loss, &a->steps);
     return a;
@@ -58,6 +60,10 @@ void step_ended() { ++steps_done; }
 
 int64_t assumed_count(const Tensor &mask) {
   return mask.scalar_type() == at::kBool ? std::llround(assumed().mask * static_cast<double>(mask.numel())) : 0;
+}
+
+int64_t assumed_kept(int64_t boxes) {  // the best box is always kept
+  return boxes ? std::max<int64_t>(1, std::llround(assumed().nms * static_cast<double>(boxes))) : 0;
 }
 
 // ---------------------------------------------------------------- choices
@@ -114,6 +120,17 @@ static void choose(const Frame &f, const Tensor &result) {
   mark(result, true);
 }
 
+// Boxes from all over, in order.
+static void keep(const Frame &f, const Tensor &kept) {
+  int64_t boxes = f.args[0].toTensor().size(0), count = kept.numel();
+  if (boxes) note_assumption("nms keeps " + std::to_string(count) + " of " + std::to_string(boxes) + " boxes");
+  if (!count || !has_room(kept) || kept.scalar_type() != at::kLong) return;
+  auto *to = alias(kept).data_ptr<int64_t>();
+  for (int64_t i = 0; i < count; ++i) to[i] = i * boxes / count;
+  ph_memory_wrote(bytes_of(kept), extent_of(kept));
+  mark(kept, true);
+}
+
 // ---------------------------------------------------------------- losses
 static bool is_loss(const Operator &op) {
   return is_one_of(op.name, {"aten::nll_loss_forward", "aten::nll_loss2d_forward", "aten::mse_loss", "aten::l1_loss",
@@ -149,6 +166,10 @@ static void give_loss_at(void *data, at::ScalarType type) {
 }
 
 void assume_results(const Frame &f, Values outputs) {
+  if (f.op->count == Count::KEEPS) {
+    PlainCalls plain;
+    return keep(f, outputs[0].toTensor());
+  }
   int choice = choice_result(*f.op);
   bool loss = choice < 0 && is_loss(*f.op);
   if (choice < 0 && !loss) return;
@@ -197,4 +218,9 @@ extern "C" __attribute__((visibility("default"))) void phantora_give_loss(void *
   ph_touch(data, c10::elementSize(static_cast<at::ScalarType>(type)));
   tracer::PlainCalls plain;
   tracer::give_loss_at(data, static_cast<at::ScalarType>(type));
+}
+
+// phantora/launch/block_masks.py: what was assumed, of the Python code that runs.
+extern "C" __attribute__((visibility("default"))) void phantora_assumed(const char *text, size_t length) {
+  if (ph_connected()) tracer::note_assumption(std::string(text, length));
 }

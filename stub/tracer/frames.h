@@ -12,6 +12,13 @@ struct Snapshot {
   size_t offset, bytes;
 };
 
+// Memory of an operator's results.
+struct Made {
+  char *data;
+  size_t bytes;
+  bool large;
+};
+
 struct Frame {
   ph_frame ph{};
   const at::RecordFunction *owner = nullptr;
@@ -29,6 +36,8 @@ struct Frame {
   std::vector<IValue> args;
   std::vector<Snapshot> snapshots;
   std::vector<char> saved;
+  std::vector<Made> made;      // by operators below it, if it is an extension's
+  uint32_t made_kernels = 0;   // kernels that it had launched itself when its last inner operator began
   torch::jit::Stack early;     // results that were computed to answer what the operator reads back
 };
 

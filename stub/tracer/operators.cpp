@@ -98,6 +98,7 @@ static Operator *describe(const c10::OperatorHandle &handle) {
                            "aten::unique_dim_consecutive"}))
     op->count = Count::UNIQUE;
   if (is_one_of(op->text, {"aten::equal", "aten::allclose"})) op->count = Count::EQUAL;
+  if (op->text == "torchvision::nms") op->count = Count::KEEPS;
   // found_inf: an infinity seen earlier stays, and zeros are finite.
   if (op->name == "aten::_amp_foreach_non_finite_check_and_unscale_") op->keeps = 1;
   op->cost = cost_of(*op, schema);

@@ -68,6 +68,8 @@ static Frame &open_frame(Thread &thread, const at::RecordFunction *owner, Operat
   f.seed = 0;
   f.mark = ph_capture_mark();
   f.snapshots.clear();
+  f.made.clear();
+  f.made_kernels = 0;
   f.ph = ph_frame{};
   f.ph.begin = begin_frame;
   f.ph.data = &f;
@@ -87,6 +89,7 @@ static void start_operator(Thread &thread, const at::RecordFunction &fn) {
   size_t count = std::min(inputs.size(), op->arguments.size());
   inputs = Values(inputs.end() - count, count);
   note_module(fn);
+  if (thread.depth) forget_made(*thread.frames[thread.depth - 1]);
   Frame &f = open_frame(thread, &fn, op, inputs);
   if (op->cost != Cost::COMPUTE) return;
   f.args.assign(inputs.begin(), inputs.end());
@@ -131,6 +134,7 @@ static void close_frame(Thread &thread, c10::ArrayRef<IValue> outputs) {
     if (size_t tensors = tensors_in_lists(outputs)) ph_charge_times(PH_API_OP_LIST_OUT, tensors);
   }
   if (launched && thread.depth) thread.frames[thread.depth - 1]->below_launched = true;
+  if (f.op && thread.depth) note_made(*thread.frames[thread.depth - 1], outputs);
   if (f.unsettled && thread.depth) thread.frames[thread.depth - 1]->below_unsettled = true;
   if (thread.allocated >= 0) flush_pending(thread);
 }

@@ -49,6 +49,13 @@ static bool counts_true_elements(const Frame &f) {  // these read back how many 
 // The operator's own results tell what its CUDA form reads back in the middle.
 static int64_t known_answer(Frame &f, const Tensor &input) {
   torch::jit::Stack stack{alias(input)};
+  if (f.op->count == Count::KEEPS) {
+    stack.push_back(on_host(f.args[1].toTensor()));
+    stack.push_back(f.args[2]);
+    call_cpu_kernel(*f.op, stack);
+    f.early = stack;
+    return stack[0].toTensor().numel();
+  }
   if (f.op->text == "aten::nonzero.out") return stack[0].toTensor().count_nonzero().item<int64_t>();
   if (f.op->count == Count::EQUAL) stack.push_back(on_host(f.args[1].toTensor()));
   else stack.insert(stack.end(), f.args.begin() + 1, f.args.end());
@@ -65,6 +72,7 @@ static int64_t known_answer(Frame &f, const Tensor &input) {
 static int64_t unknown_answer(const Frame &f, const Tensor &input) {
   if (f.op->count == Count::EQUAL) return 1;
   if (f.op->count == Count::NONZERO) return assumed_count(input);
+  if (f.op->count == Count::KEEPS) return assumed_kept(input.size(0));
   return !counts_true_elements(f) && input.numel() ? 1 : 0;
 }
 
@@ -74,19 +82,31 @@ static void say(const Frame &f, const Tensor &input) {
                                              : name + " finds " + value + " in " + std::to_string(input.numel()) + " elements");
 }
 
+// The mask by which an operator around this one picks what it keeps: how many was said there.
+static bool is_told_above() {
+  for (ph_frame *frame = ph_top_frame(); frame; frame = frame->parent) {
+    const Operator *op = static_cast<Frame *>(frame->data)->op;
+    if (frame->readback && op && op->count == Count::KEEPS) return true;
+  }
+  return false;
+}
+
 void note_answer(Frame &f) {
   f.early.clear();
+  if (is_told_above()) return;
   Sight sight;
   look(f.args[0], &sight);
-  if (f.op->count == Count::EQUAL) look(f.args[1], &sight);
+  bool keeps = f.op->count == Count::KEEPS;
+  if (keeps || f.op->count == Count::EQUAL) look(f.args[1], &sight);
   if (!sight.tensors || !on_device(f.args[0].toTensor())) return;
+  sight.unknown |= keeps && sight.guessed;  // boxes of zeros would all be kept
   if (f.op->name == "aten::allclose" && !sight.unknown) return;  // the operators below it find out
   PlainCalls plain;
   try {
     const Tensor &input = f.args[0].toTensor();
     f.ph.readback_value = sight.unknown ? unknown_answer(f, input) : known_answer(f, input);
     f.ph.readback = 1;
-    if (input.numel() && (sight.unknown || sight.guessed)) say(f, input);
+    if (input.numel() && !keeps && (sight.unknown || sight.guessed)) say(f, input);
   } catch (const std::exception &) {
     // The CUDA operator will refuse the same arguments.
   }
@@ -214,12 +234,33 @@ void settle(Thread &thread, Frame &f, Values outputs) {
   for (size_t i = 0; i < f.args.size() && !inputs.unknown; ++i)
     if (!f.op->arguments[i].out) look(f.args[i], &inputs);
   bool finished = outputs.size() == f.op->returns_view.size();  // no when it threw
+  inputs.unknown |= inputs.guessed && f.op->count == Count::KEEPS;
   if (!inputs.unknown && finished && settle_known(thread, f, outputs, inputs)) return;
   for (size_t i = 0; i < f.args.size(); ++i)
     if (f.op->arguments[i].mutated && i != f.op->keeps) each_tensor(f.args[i], forget);
   for (size_t i = 0; i < outputs.size(); ++i)
     if (i >= f.op->returns_view.size() || !f.op->returns_view[i]) each_tensor(outputs[i], forget);
   if (inputs.unknown && finished) assume_results(f, outputs);
+}
+
+static bool is_extension(const Frame &f) { return f.pushed && f.op && !f.op->permanent && f.op->values; }
+
+void note_made(Frame &f, Values results) {
+  if (!is_extension(f)) return;
+  for (const IValue &v : results)
+    each_tensor(v, [&](const Tensor &t) {
+      if (on_device(t) && t.numel() && bytes_of(t)) f.made.push_back({bytes_of(t), extent_of(t), is_large(t)});
+    });
+}
+
+void forget_made(Frame &f) {
+  if (f.made_kernels == f.ph.kernels) return;
+  f.made_kernels = f.ph.kernels;
+  if (!is_extension(f) || f.ph.captured) return;
+  for (const Made &made : f.made) {
+    ph_memory_clear(made.data, made.bytes);
+    if (!made.large) ph_memory_mark(made.data, made.bytes, PH_GUESSED);
+  }
 }
 
 // A large operator of a graph: what its results read as after each launch.

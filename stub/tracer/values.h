@@ -10,5 +10,8 @@ void note_copy(Frame &f);       // whether a copy to the device carries its byte
 void settle(Thread &thread, Frame &f, Values outputs);  // after an operator that launched kernels itself
 void settle_copy(const Frame &f);                       // after a copy that took no kernel
 void settle_later(const Frame &f, Values outputs);      // after one that was captured: at each launch of the graph
+// An extension's kernels write tensors that operators below it made, unseen by them (torchvision's nms its mask).
+void note_made(Frame &f, Values results);  // an operator below `f` has ended
+void forget_made(Frame &f);                // another begins: what `f` launched itself since may have written all of them
 
 }  // namespace tracer

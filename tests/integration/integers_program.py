@@ -6,6 +6,8 @@ what a training script copies to the GPU; all that follows is computed there and
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from values_program import CHECKS, both, check, main, same
 
@@ -102,6 +104,41 @@ def flex_attention_block_masks() -> None:
         return [part for m in made for part in (m.kv_num_blocks, m.kv_indices, m.full_kv_num_blocks)]
 
     both(sparsity)
+
+
+@check
+def flex_attention_block_masks_by_pieces() -> None:
+    """Larger ones than the tracer computes, and those of a compiled ``create_block_mask``."""
+    import torch.nn.attention.flex_attention as flex
+
+    from phantora import stubs
+    from phantora.launch import block_masks
+
+    create = flex.create_block_mask
+    block_masks.install(stubs.ensure().tracer)
+    length, owners = 2_100, torch.arange(2_100) // 300
+    document = owners.cuda()
+
+    def mask(owner: torch.Tensor) -> Callable[..., torch.Tensor]:
+        return lambda b, h, q, k: (q >= k + b) & (owner[q] == owner[k])
+
+    expected = create(mask(owners), 2, None, length, length, device="cpu")
+    for made in (flex.create_block_mask, torch.compile(flex.create_block_mask, backend="eager")):
+        found = made(mask(document), 2, None, length, length, device="cuda")
+        for name in block_masks.FIELDS:
+            same(getattr(found, name), getattr(expected, name))
+            assert getattr(found, name).sum() > 0, name
+
+
+@check
+def boxes_that_nms_keeps() -> None:
+    from torchvision.ops import nms
+
+    corners = torch.randint(0, 500, (1_500, 2), generator=_numbers).float()
+    boxes = torch.cat([corners, corners + torch.randint(20, 200, (1_500, 2), generator=_numbers)], 1)
+    scores = torch.randperm(1_500, generator=_numbers).float()
+    for count in (200, 1_500):
+        both(lambda d, n=count: nms(boxes[:n].to(d), scores[:n].to(d), 0.5))  # type: ignore[misc]
 
 
 @check

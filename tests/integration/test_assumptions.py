@@ -80,8 +80,11 @@ def test_the_first_may_be_chosen(stub_set: Any) -> None:
 
 def test_masks_and_losses(stub_set: Any) -> None:
     text = (
+        "from torchvision.ops import nms\n"
         "scores = torch.rand(10000, device='cuda')\n"
         "print(scores[scores > 0.5].numel())\n"
+        "boxes = scores.view(2500, 4)\n"
+        "print(*(len(nms(part, part[:, 0], 0.5)) for part in (boxes, boxes[:100])))\n"
         "model = torch.nn.Linear(2000, 10, device='cuda')\n"
         "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
         "for _ in range(4):\n"
@@ -89,8 +92,10 @@ def test_masks_and_losses(stub_set: Any) -> None:
         "    loss = torch.nn.functional.cross_entropy(out, torch.randint(10, (600,), device='cuda'))\n"
         "    loss.backward(); optimizer.step(); print(round(loss.item(), 3))\n"
     )
-    assert run(text, "loss=8:1:3,mask=0.25").value.split() == ["2500", "8.0", "4.0", "2.0", "1.0"]
-    assert run(text).value.split() == ["0", "0.0", "0.0", "0.0", "0.0"]
+    dump = run(text, "loss=8:1:3,mask=0.25,nms=0.1")
+    assert dump.value.split() == ["2500", "250", "10", "8.0", "4.0", "2.0", "1.0"]
+    assert {"nms keeps 250 of 2500 boxes", "nms keeps 10 of 100 boxes"} <= set(said(dump))
+    assert run(text).value.split() == ["0", "1250", "50", "0.0", "0.0", "0.0", "0.0"]
 
 
 def test_losses_of_a_programs_own(stub_set: Any) -> None:
@@ -132,6 +137,6 @@ def test_a_run_reports_its_assumptions(tmp_path: Path, stub_set: Any) -> None:
 def test_assumptions_are_checked() -> None:
     assert parse_assumptions(("mask=0.5", "choice=first", "loss=10:2:500")) == "choice=first,loss=10:2:500,mask=0.5"
     assert parse_assumptions(()) == ""
-    for wrong in ("mask", "mask=2", "choice=7", "loss=a", "loss=1:2", "loss=-1:2:3", "tokens=5", "loss=nan"):
+    for wrong in ("mask", "mask=2", "choice=7", "loss=a", "loss=1:2", "loss=-1:2:3", "tokens=5", "loss=nan", "nms=2"):
         with pytest.raises(PhantoraError, match=r"--assume"):
             parse_assumptions((wrong,))
