@@ -67,7 +67,6 @@ class Request:
         ranks = _count(
             "--nproc-per-node", options["nproc"], cluster.gpus_per_host, "GPUs per host", options["cluster"]
         )
-        preflight(hosts * ranks)
         settings = Settings(
             hosts,
             ranks,
@@ -83,6 +82,8 @@ class Request:
         )
         fold = folding.choose(options["fold"], folding.read_ranks(options["real_ranks"]), hosts * ranks, is_command)
         settings = replace(settings, fold=fold)
+        folds = fold or (options["fold"] == folding.AUTO and not is_command)
+        preflight(len(fold.real) if fold else 1 if folds else hosts * ranks)
         outputs = Outputs.nowhere() if settings.null else Outputs.of(options["output"], options["force"])
         if not is_command:
             check_target(Plan(target[0], module=options["module"]))

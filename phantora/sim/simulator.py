@@ -106,7 +106,7 @@ class Simulator:
             self._engine.log_flows()
         self._pricing = Pricing(self._engine, cluster, cost, tables, nccl, what_if, session.world_size, fold)
         if fold is not None:
-            self._engine.fold(fold.sizes)
+            self._engine.fold(fold.sizes, [axis.whole for axis in fold.axes])
             for witness in fold.witnesses():
                 self._engine.expect_alike(*witness)
         self._engine.set_timing(timing_of(cluster.gpu))

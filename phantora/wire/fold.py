@@ -1,14 +1,16 @@
 """Folded runs: a mesh of ranks of which only some are processes (docs/scale.md).
 
-Of each axis of the mesh the first, the last and one member between are processes, the witness, in all combinations; of
-a long axis the second too. The witness stands for all others between. An axis of up to three ranks, and one that is
-whole, has no others.
+Of each axis of the mesh there are the first rank, the last and one between, the witness, each with all other axes at
+their first rank; of a long axis the second too. Those at the ends run for every place of the axes that are whole (the
+stages of a pipeline), witnesses for the first and the last place. The rank that is last on all axes runs, and on the
+first place one that is a witness on all.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import pairwise, product
@@ -16,7 +18,6 @@ from math import prod
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from phantora.errors import PhantoraError
 
@@ -34,26 +35,23 @@ class Axis:
 
     name: str
     size: int
-    real: tuple[int, ...]
-    """Coordinates of the ranks that are processes, ascending; always the first and the last."""
+    ends: tuple[int, ...]
+    """Coordinates of the ranks at its ends, ascending; of a whole axis all."""
     witness: int = 0
-    """The coordinate, one of `real`, that stands for those that are no processes."""
-
-    @property
-    def folded(self) -> bool:
-        """Are some of the axis's ranks no processes?"""
-        return len(self.real) < self.size
+    """The coordinate that stands for those between; 0: there are none."""
+    whole: bool = False
 
     def stands_in(self, coordinate: int) -> int:
         """The coordinate whose process speaks for this one."""
-        return coordinate if coordinate in self.real else self.witness
+        return coordinate if coordinate in self.ends or not self.witness else self.witness
 
 
 @dataclass(frozen=True)
 class Fold:
-    """Axes, the outermost (of the largest stride) first."""
+    """Axes, the outermost (of the largest stride) first; ranks that are processes although the axes do not ask for it."""
 
     axes: tuple[Axis, ...]
+    named: tuple[int, ...] = ()
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -67,67 +65,135 @@ class Fold:
 
     @cached_property
     def real(self) -> tuple[int, ...]:
-        """Ranks that are processes."""
-        return tuple(sorted(self.rank(point) for point in product(*(axis.real for axis in self.axes))))
+        """Ranks that are processes, ascending."""
+        return tuple(sorted(self._real))
+
+    @cached_property
+    def _real(self) -> frozenset[int]:
+        places = self._places
+        first, last = places[0], places[-1]
+        points = list(places)
+        for number, axis in enumerate(self.axes):
+            points += [_with(place, {number: end}) for place in places for end in axis.ends if not axis.whole]
+        points += [_with(place, {number: at}) for place in (first, last) for number, at in self._witnesses.items()]
+        points.append(_with(first, self._witnesses))
+        points.append(tuple(axis.size - 1 for axis in self.axes))
+        for rank in self.named:
+            point = self.coordinates(rank)
+            points += [_with(point, {n: at for n, at in enumerate(place) if self.axes[n].whole}) for place in places]
+        # The first member of every group that has a process must be one: it makes the id of the communicator.
+        closed = {lower for point in points for lower in product(*({0, at} for at in point))}
+        return frozenset(self.rank(point) for point in closed)
+
+    @cached_property
+    def _places(self) -> list[tuple[int, ...]]:
+        """All places along the axes that are whole; the first of the others."""
+        return list(product(*(axis.ends if axis.whole else (0,) for axis in self.axes)))
+
+    @cached_property
+    def _witnesses(self) -> dict[int, int]:
+        return {number: axis.witness for number, axis in enumerate(self.axes) if axis.witness}
 
     def coordinates(self, rank: int) -> tuple[int, ...]:
         """Coordinates of a rank, one for each axis."""
-        return tuple(int(at) for at in np.unravel_index(rank, self.sizes))
+        point = []
+        for size in reversed(self.sizes):
+            rank, at = divmod(rank, size)
+            point.append(at)
+        return tuple(reversed(point))
 
     def rank(self, coordinates: Sequence[int]) -> int:
         """The rank at these coordinates."""
-        return int(np.ravel_multi_index(tuple(coordinates), self.sizes))
+        rank = 0
+        for size, at in zip(self.sizes, coordinates, strict=True):
+            rank = rank * size + at
+        return rank
 
     def stands_in(self, rank: int) -> int:
         """The process that stands for `rank`; itself, if it is one."""
-        return self.rank([axis.stands_in(at) for axis, at in zip(self.axes, self.coordinates(rank), strict=True)])
+        if rank in self._real:
+            return rank
+        point = self.coordinates(rank)
+        return self._process_like(tuple(axis.stands_in(at) for axis, at in zip(self.axes, point, strict=True)))
+
+    def _process_like(self, point: tuple[int, ...]) -> int:
+        """The process that differs from `point` in the fewest axes, where it is first."""
+        rank = self.rank(point)
+        if rank in self._real:
+            return rank
+        apart = [number for number, axis in enumerate(self.axes) if not axis.whole]
+        ends = _with(point, {number: 0 for number in apart if point[number] == self.axes[number].witness})
+        for number in (None, *reversed(apart)):
+            ends = ends if number is None else _with(ends, {number: 0})
+            if self.rank(ends) in self._real:
+                break
+        return self.rank(ends)
 
     def stands_for(self, rank: int) -> int:
         """How many ranks the process `rank` stands for, itself included."""
-        others = (
-            axis.size - len(axis.real) if axis.folded and at == axis.witness else 0
-            for axis, at in zip(self.axes, self.coordinates(rank), strict=True)
-        )
-        return prod(1 + count for count in others)
+        return self._stood_for[rank]
+
+    @cached_property
+    def _stood_for(self) -> Counter[int]:
+        found: Counter[int] = Counter()
+        lists = [sorted({*axis.ends, *(self.coordinates(rank)[number] for rank in self.named), axis.witness})
+                 for number, axis in enumerate(self.axes)]  # fmt: skip
+        for point in product(*lists):
+            others = [
+                axis.size - len(known) if axis.witness == at and at else 0
+                for axis, known, at in zip(self.axes, lists, point, strict=True)
+            ]
+            found[self.stands_in(self.rank(point))] += 1
+            between = prod(1 + count for count in others) - 1
+            like = tuple(axis.stands_in(at) for axis, at in zip(self.axes, point, strict=True))
+            found[self._process_like(like)] += between
+        return found
 
     def witnesses(self) -> Iterable[tuple[int, int, int, str]]:
         """(witness, before, after, axis): processes of a line along an axis, `before` and `after` the nearest on either
         side; the witness must be like one of them."""
-        for number, axis in enumerate(self.axes):
-            if not axis.folded:
-                continue
-            before = max(at for at in axis.real if at < axis.witness)
-            after = min(at for at in axis.real if at > axis.witness)
-            for point in product(*(other.real for other in self.axes)):
-                if point[number] == axis.witness:
-                    ends = [self.rank((*point[:number], end, *point[number + 1 :])) for end in (before, after)]
-                    yield self.rank(point), ends[0], ends[1], axis.name
+        for place in {self._places[0]: 0, self._places[-1]: 0}:
+            for number, at in self._witnesses.items():
+                axis = self.axes[number]
+                before, after = max(end for end in axis.ends if end < at), min(end for end in axis.ends if end > at)
+                alike = [self.rank(_with(place, {number: there})) for there in (at, before, after)]
+                yield alike[0], alike[1], alike[2], axis.name
+        if len(self._witnesses) > 1:
+            numbers = list(self._witnesses)
+            one = _with(self._places[0], {number: self._witnesses[number] for number in numbers[:-1]})
+            other = _with(self._places[0], {numbers[-1]: self._witnesses[numbers[-1]]})
+            witness = self.rank(_with(self._places[0], self._witnesses))
+            yield witness, self.rank(one), self.rank(other), " x ".join(self.axes[number].name for number in numbers)
 
     def siblings(self, ranks: Sequence[int]) -> list[tuple[int, ...]]:
         """Groups like `ranks`, at other places of the mesh, that have no process of their own and for which `ranks`
         stands."""
+        here = next((rank for rank in ranks if rank in self._real), ranks[0])
+        point = self.coordinates(here)
         points = np.array(np.unravel_index(np.asarray(ranks, np.int64), self.sizes))
-        moved: list[list[int]] = []
-        for axis, row in zip(self.axes, points, strict=True):
-            here = int(row[0])
-            if not axis.folded or bool((row != here).any()) or here != axis.witness:
-                moved.append([0])
-            else:
-                moved.append([at - here for at in range(axis.size) if at == here or at not in axis.real])
+        still = [not axis.whole and bool((row == row[0]).all()) for axis, row in zip(self.axes, points, strict=True)]
         found: list[tuple[int, ...]] = []
-        for shift in product(*moved):
-            if any(shift):
-                there: npt.NDArray[np.int64] = points + np.array(shift)[:, None]
-                found.append(tuple(int(rank) for rank in np.ravel_multi_index(tuple(there), self.sizes)))
+        for place in product(*(range(axis.size) if moves else (at,)
+                               for axis, moves, at in zip(self.axes, still, point, strict=True))):  # fmt: skip
+            there = self.rank(place)
+            if there in self._real or self.stands_in(there) != here:
+                continue
+            moved = tuple(rank + there - here for rank in ranks)
+            if self._real.isdisjoint(moved):
+                found.append(moved)
         return found
 
     def describe(self) -> str:
         """``dp=64 tp=8``; a whole axis has a star."""
-        return " ".join(f"{axis.name}={axis.size}{'' if axis.folded else WHOLE}" for axis in self.axes)
+        return " ".join(f"{axis.name}={axis.size}{WHOLE if axis.whole else ''}" for axis in self.axes)
+
+
+def _with(point: tuple[int, ...], changes: Mapping[int, int]) -> tuple[int, ...]:
+    return tuple(changes.get(number, at) for number, at in enumerate(point))
 
 
 def parse_fold(text: str, world_size: int, more: Sequence[int] = ()) -> Fold | None:
-    """``pp=4,dp=64,tp=8``, the outermost axis first; ranks of `more` and their lines are processes too. None if that
+    """``pp=4,dp=64,tp=8``, the outermost axis first; ranks of `more` are processes too, at all stages. None if that
     leaves nothing to fold. Raises PhantoraError."""
     sizes: list[tuple[str, int, bool]] = []
     for part in text.split(","):
@@ -145,12 +211,8 @@ def parse_fold(text: str, world_size: int, more: Sequence[int] = ()) -> Fold | N
         raise PhantoraError(f"--fold {text}: the axes have {total} ranks together, the run has {world_size}")
     if any(not 0 <= rank < world_size for rank in more):
         raise PhantoraError(f"--real-ranks: the run has ranks 0 to {world_size - 1}")
-    points = [np.unravel_index(rank, [size for _, size, _ in sizes]) for rank in more]
-    axes = tuple(
-        _axis(name, size, whole, [int(point[number]) for point in points])
-        for number, (name, size, whole) in enumerate(sizes)
-    )
-    return Fold(axes) if any(axis.folded for axis in axes) else None
+    found = Fold(tuple(_axis(name, size, whole) for name, size, whole in sizes), tuple(sorted(more)))
+    return found if len(found.real) < world_size else None
 
 
 def mesh_of(groups: Iterable[tuple[Sequence[int], str]], world_size: int) -> str:
@@ -201,21 +263,22 @@ def _axis_name(group: str, stride: int) -> str:
     return name if name and name != "undefined" else f"stride{stride}"
 
 
-def _axis(name: str, size: int, whole: bool, more: Iterable[int]) -> Axis:
-    if whole or size <= 3:
-        return Axis(name, size, tuple(range(size)))
+def _axis(name: str, size: int, whole: bool) -> Axis:
+    if whole or size == 1:
+        return Axis(name, size, tuple(range(size)), whole=True)
     # The first rank often does more than others (roots of broadcasts, logs), and the last of many has a smaller shard:
     # there a second one runs, for the witness to be like.
     ends = {0, 1, size - 1} if size > MANY else {0, size - 1}
-    witness = random.Random(size).randrange(len(ends) - 1, size - 1)
-    return Axis(name, size, tuple(sorted({*ends, witness, *more})), witness)
+    witness = random.Random(size).randrange(len(ends) - 1, size - 1) if size > 2 else 0
+    return Axis(name, size, tuple(sorted(ends)), witness)
 
 
-def to_dict(fold: Fold) -> list[dict[str, Any]]:
+def to_dict(fold: Fold) -> dict[str, Any]:
     """For the log's metadata."""
-    return [{**asdict(axis), "real": list(axis.real)} for axis in fold.axes]
+    return {"axes": [{**asdict(axis), "ends": list(axis.ends)} for axis in fold.axes], "named": list(fold.named)}
 
 
-def from_dict(axes: Iterable[dict[str, Any]]) -> Fold:
+def from_dict(fold: Mapping[str, Any]) -> Fold:
     """The inverse of :func:`to_dict`."""
-    return Fold(tuple(Axis(**{**axis, "real": tuple(axis["real"])}) for axis in axes))
+    axes = tuple(Axis(**{**axis, "ends": tuple(axis["ends"])}) for axis in fold["axes"])
+    return Fold(axes, tuple(fold["named"]))

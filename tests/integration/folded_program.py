@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 WIDTH = 1024
@@ -63,6 +64,31 @@ def tp(rank: int, world: int) -> dict[str, float]:
         parallelize_module(block, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
         fully_shard(block, mesh=mesh["dp"])
     return train(fully_shard(net, mesh=mesh["dp"]))
+
+
+def pp(rank: int, world: int) -> dict[str, float]:
+    """A stage for each host, sharded over its ranks; 1F1B with four micro-batches."""
+    stages = int(os.environ["GROUP_WORLD_SIZE"])
+    mesh = init_device_mesh("cuda", (stages, world // stages), mesh_dim_names=("pp", "dp"))
+    stage, pipe = mesh["pp"].get_local_rank(), mesh["pp"].get_group()
+    net = model(2)
+    for block in net:
+        fully_shard(block, mesh=mesh["dp"])
+    optimizer = torch.optim.AdamW(fully_shard(net, mesh=mesh["dp"]).parameters(), lr=1e-4, foreach=True)
+    schedule = Schedule1F1B(
+        PipelineStage(net, stage, stages, torch.device("cuda"), group=pipe), 4, loss_fn=lambda out, _: out.sum()
+    )
+    times = []
+    for _ in range(5):
+        torch.cuda.synchronize()
+        began = time.perf_counter_ns()
+        data = torch.randn(2048, WIDTH, device="cuda", dtype=torch.bfloat16)
+        schedule.step(*([data] if stage == 0 else []), **({"target": data} if stage == stages - 1 else {}))
+        optimizer.step()
+        optimizer.zero_grad()
+        torch.cuda.synchronize()
+        times.append(time.perf_counter_ns() - began)
+    return {"step_ns": sorted(times)[2], "peak": torch.cuda.max_memory_allocated()}
 
 
 def exchange(rank: int, world: int) -> dict[str, float]:

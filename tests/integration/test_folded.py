@@ -16,7 +16,8 @@ PROGRAM = str(Path(__file__).with_name("folded_program.py"))
 
 
 def run(folder: Path, mode: str, *options: str, check: bool = True) -> Run:
-    given = ("--cluster", "1x8xH100", "--hang-timeout", "60", *options, PROGRAM, mode)
+    cluster = "3x3xH100" if mode == "pp" else "1x8xH100"
+    given = ("--cluster", cluster, "--hang-timeout", "60", *options, PROGRAM, mode)
     return trace(folder, *given, check=check, timeout=500)
 
 
@@ -26,7 +27,7 @@ def printed(run: Run) -> dict[int, dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("mode", "axes", "processes"), [("fsdp", "dp=8", 3), ("tp", "dp=2,tp=4", 6), ("hsdp", "replicate=2,shard=4", 6)]
+    ("mode", "axes", "processes"), [("fsdp", "dp=8", 3), ("tp", "dp=2,tp=4", 5), ("hsdp", "replicate=2,shard=4", 5), ("pp", "pp=3,dp=3", 8)]
 )
 def test_folded_is_unfolded(tmp_path: Path, mode: str, axes: str, processes: int) -> None:
     for name in ("all", "few"):
@@ -34,14 +35,15 @@ def test_folded_is_unfolded(tmp_path: Path, mode: str, axes: str, processes: int
     every = printed(run(tmp_path / "all", mode))
     folded = run(tmp_path / "few", mode, "--fold", axes)
     few = printed(folded)
-    assert len(every) == 8 and len(few) == processes
-    assert f"folded: {processes} of 8 ranks run as processes" in folded.err
+    ranks = 9 if mode == "pp" else 8
+    assert len(every) == ranks and len(few) == processes
+    assert f"folded: {processes} of {ranks} ranks run as processes" in folded.err
     for rank, found in few.items():
         assert found["peak"] == every[rank]["peak"]
         assert found["step_ns"] == pytest.approx(every[rank]["step_ns"], rel=0.001)
     log = open_log(folded.log)
-    assert log.metadata.world_size == 8
-    assert [axis["size"] for axis in log.metadata.extra["fold"]] == [int(size) for size in re.findall(r"\d+", axes)]
+    assert log.metadata.world_size == ranks
+    assert [axis["size"] for axis in log.metadata.extra["fold"]["axes"]] == [int(size) for size in re.findall(r"\d+", axes)]
 
 
 def test_ranks_hear_what_the_folded_ones_would_say(tmp_path: Path) -> None:

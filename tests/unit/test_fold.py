@@ -27,19 +27,32 @@ def test_ends_and_a_witness_are_processes() -> None:
     assert list(one.witnesses()) == [(one.real[2], 1, 1023, "dp")]
 
 
-def test_pipelines_small_axes_and_stars_are_whole() -> None:
-    mesh = fold("pp=4,dp=16,cp=2,tp=8*", 1024)
-    assert [axis.folded for axis in mesh.axes] == [False, True, False, False]
-    assert len(mesh.real) == 4 * 3 * 2 * 8
-    assert mesh.describe() == "pp=4* dp=16 cp=2* tp=8*"
-    assert parse_fold("dp=3,tp=2", 6) is None
+def test_ends_run_at_all_stages_and_witnesses_at_the_first_and_last() -> None:
+    mesh = fold("pp=4,dp=16,tp=8", 512)
+    dp, tp = mesh.axes[1].witness, mesh.axes[2].witness
+    ends = [(0, 0), (15, 0), (0, 7)]
+    one = [(dp, 0), (0, tp)]
+    points = [(stage, *end) for stage in range(4) for end in ends]
+    points += [(stage, *at) for stage in (0, 3) for at in one] + [(0, dp, tp), (0, 15, 7), (3, 15, 7)]
+    assert [mesh.coordinates(rank) for rank in mesh.real] == sorted(points)
+    assert mesh.coordinates(mesh.stands_in(mesh.rank((0, 5, 0)))) == (0, dp, 0)
+    assert mesh.coordinates(mesh.stands_in(mesh.rank((1, 5, 7)))) == (1, 0, 7)
+    assert mesh.coordinates(mesh.stands_in(mesh.rank((2, 5, 5)))) == (2, 0, 0)
+    assert len(list(mesh.witnesses())) == 5
 
 
-def test_named_ranks_are_processes_with_their_lines() -> None:
-    mesh = fold("dp=8,tp=8", 64, 13)  # dp 1, tp 5
-    assert 13 in mesh.real
-    assert mesh.axes[0].real == tuple(sorted({0, 1, mesh.axes[0].witness, 7}))
-    assert len(mesh.real) == len(mesh.axes[0].real) * len(mesh.axes[1].real)
+def test_pipelines_and_stars_are_whole() -> None:
+    mesh = fold("pp=4,dp=16,tp=8*", 512)
+    assert len(mesh.real) == 4 * 8 * 2 + 4  # first and last; the witness at the first place and the last of both
+    assert mesh.describe() == "pp=4* dp=16 tp=8*"
+    assert parse_fold("pp=3,tp=2*", 6) is None
+
+
+def test_named_ranks_are_processes_at_all_stages() -> None:
+    mesh = fold("pp=2,dp=8,tp=8", 128, 13)  # dp 1, tp 5
+    for rank in (13, 13 + 64, 8, 5):  # and the first of its groups
+        assert rank in mesh.real
+    assert from_dict(to_dict(mesh)) == mesh
 
 
 @pytest.mark.parametrize("text", ["8", "dp=", "dp=x", "=8", "dp=0"])
@@ -102,7 +115,6 @@ def test_groups_and_their_siblings_are_all_groups(sizes: list[int], data: st.Dat
             assert group[0] in real  # who makes the id of a communicator is a process
             siblings = mesh.siblings(group)
             assert all(real.isdisjoint(sibling) for sibling in siblings)
-            assert all({mesh.stands_in(rank) for rank in sibling} <= set(group) for sibling in siblings)
             found += [tuple(group), *siblings]
     assert sorted(found) == sorted(map(tuple, groups.values()))
 

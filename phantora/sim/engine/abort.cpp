@@ -59,6 +59,7 @@ void Communication::give_up(Rank &rank, Transfer &t) {
   Post &mine = t.send.launch && t.send.rank == rank.index ? t.send : t.recv;
   if (&mine == &t.recv && t.recv.ticket && !delivered) payloads_.arrived(rank, t.recv.ticket, {});
   t.aborted = true;
+  t.there.reset();
   mine.launch.reset();
   unlist(t);
 }

@@ -23,6 +23,7 @@ void Communication::arrive(Launch &launch, int64_t time) {
     open(t);
     settle(*t);
   }
+  for (auto &t : launch.followers) settle(*t);
   if (launch.collectives.empty() && launch.transfers.empty()) launch.end = time;
 }
 
@@ -50,6 +51,11 @@ void Communication::settle(Transfer &t) {
     if (t.lone && !post->launch) continue;
     if (!post->launch || post->launch->arrival < 0) return;
     time = std::max(time, post->launch->arrival);
+  }
+  if (t.like >= 0) {
+    if (!t.there || t.there->arrival < 0) return;
+    time = std::max(time, t.there->arrival);
+    t.there.reset();  // breaks the cycle of owners
   }
   for (Post *post : {&t.send, &t.recv})
     if (post->launch) activity.launches.push_back(std::move(post->launch));  // breaks the cycle of owners

@@ -57,7 +57,9 @@ void phe_change_link_at_mark(void *engine, int link, int mark, double bandwidth)
 void phe_background(void *engine, const int32_t *links, int hops, double rate) {
   of(engine).links().add_background({links, links + hops}, rate);
 }
-void phe_fold(void *engine, const int32_t *sizes, int axes) { of(engine).fold({sizes, sizes + axes}); }
+void phe_fold(void *engine, const int32_t *sizes, const int32_t *whole, int axes) {
+  of(engine).fold({sizes, sizes + axes}, std::vector<bool>(whole, whole + axes));
+}
 void phe_expect_alike(void *engine, int witness, int first, int last, const char *axis) {
   of(engine).likeness().expect(witness, first, last, axis);
 }

@@ -45,7 +45,7 @@ void Communication::join_collective(Rank &rank, const ph_record &r, std::string 
   c->held = c->held || behind;
   launch->collectives.push_back(c);
   if (c->aborted || c->joined < static_cast<int>(comm->seats.size())) return;
-  if (r.collective.ticket) deliver(*comm, *c);
+  if (r.collective.ticket) deliver(*comm, c);
   price(c, r.collective);
 }
 
@@ -64,39 +64,49 @@ void Communication::price(const std::shared_ptr<Collective> &c, const ph_collect
   if (!prices_[c->price].known) prices_[c->price].operations.push_back(c);
 }
 
-void Communication::deliver(const Communicator &comm, Collective &c) {
-  std::vector<const std::string *> parts(static_cast<size_t>(comm.members), nullptr);
-  for (size_t seat = 0; seat < c.members.size(); ++seat) parts[static_cast<size_t>(comm.seats[seat])] = &c.members[seat].data;
+void Communication::deliver(const Communicator &comm, const std::shared_ptr<Collective> &c) {
+  Ghosts::Parts parts(static_cast<size_t>(comm.members), nullptr);
+  for (size_t seat = 0; seat < c->members.size(); ++seat) parts[static_cast<size_t>(comm.seats[seat])] = &c->members[seat].data;
   std::vector<std::string> made;
-  if (!speak_for_ghosts(comm, c, parts, made)) return;
-  for (size_t seat = 0; seat < c.members.size(); ++seat) {
-    const ph_record &call = c.members[seat].record;
+  if (c->members.size() < parts.size() && !hear_ghosts(comm, c, parts, made)) return;
+  for (size_t seat = 0; seat < c->members.size(); ++seat) {
+    const ph_record &call = c->members[seat].record;
     std::string result = collective_result(call, comm.seats[seat], parts, call.collective.scalar);
     Rank &to = stage_[static_cast<size_t>(comm.rank_at(seat))];
     if (call.collective.ticket) payloads_.arrived(to, call.collective.ticket, std::move(result));
   }
-  for (Member &m : c.members) m.data.clear();
+  for (Member &m : c->members) m.data.clear();
 }
 
-// What ranks that are no processes would have given.
-bool Communication::speak_for_ghosts(const Communicator &comm, const Collective &c, std::vector<const std::string *> &parts,
-                                     std::vector<std::string> &made) {
-  if (c.members.size() == parts.size()) return true;
-  const ph_collective_fields &call = c.members[0].record.collective;
-  bool rooted = call.coll == PH_COLL_BROADCAST || call.coll == PH_COLL_SCATTER;
+// What ranks that are no processes would have given. False: the run has failed, or it is known only when the first of the
+// family has its bytes.
+bool Communication::hear_ghosts(const Communicator &comm, const std::shared_ptr<Collective> &c, Ghosts::Parts &parts,
+                                std::vector<std::string> &made) {
+  const ph_collective_fields call = c->members[0].record.collective;
   std::string why;
-  if (rooted) {  // nobody but the root gives anything
+  if (call.coll == PH_COLL_BROADCAST || call.coll == PH_COLL_SCATTER) {  // nobody but the root gives anything
     if (parts[static_cast<size_t>(call.root)]) {
       for (auto &part : parts)
-        if (!part) part = &c.members[0].data;
+        if (!part) part = &c->members[0].data;
       return true;
     }
     why = "its root, rank " + std::to_string(comm.ranks[static_cast<size_t>(call.root)]) + ", is folded";
-  } else if (ghosts_.speak(comm, call.dtype, parts, made, why)) {
-    return true;
+  } else {
+    Family &family = *comm.family;
+    bool first = comm.ranks == comm.first_place;
+    auto law = family.laws.find(c->seq);
+    if (!first && law == family.laws.end()) return family.waiting[c->seq].push_back(c), false;
+    if (first) law = family.laws.try_emplace(c->seq).first;
+    if ((!first || ghosts_.learn(comm, call.dtype, parts, law->second, why)) &&
+        ghosts_.speak(comm, call.dtype, law->second, parts, made, why)) {
+      if (!first) return true;
+      for (auto &other : family.waiting[c->seq]) deliver(communicator(other->comm), other);
+      family.waiting.erase(c->seq);
+      return true;
+    }
   }
-  failure_.set("cannot fold " + describe(c.members[0].record) + " of " + describe(comm) + ", sequence number " +
-               std::to_string(c.seq) + ": " + why +
+  failure_.set("cannot fold " + describe(c->members[0].record) + " of " + describe(comm) + ", sequence number " +
+               std::to_string(c->seq) + ": " + why +
                "; run more of its ranks as processes (--real-ranks, an axis written NAME=SIZE* in --fold), or --fold off");
   return false;
 }

@@ -23,8 +23,8 @@ class Communication {
   const Communicator &communicator(int32_t number) const { return *communicators_[static_cast<size_t>(number)]; }
   // The communicator that `rank` calls `id`, nullptr if there is none.
   const Communicator *find(const Rank &rank, uint32_t id) const;
-  // The run is folded over a mesh of these sizes, the outermost first.
-  void fold(std::vector<int> sizes) { ghosts_ = Ghosts(std::move(sizes)); }
+  // The run is folded over a mesh of axes of these sizes, the outermost first; of `whole` ones all ranks are processes.
+  void fold(std::vector<int> sizes, std::vector<bool> whole) { ghosts_ = Ghosts(std::move(sizes), std::move(whole)); }
   // Makes a row's numbers those of the log.
   void rename(ph_row &row) const;
   // Rows before this moment may still come: of communicators that some member has not joined.
@@ -67,9 +67,12 @@ class Communication {
   void found(Communicator &comm, int members, const std::string &label);
   void write_rows(Communicator &comm);
   bool agrees(const Communicator &comm, const Collective &c, const Rank &rank, const ph_record &r);
-  void deliver(const Communicator &comm, Collective &c);
-  bool speak_for_ghosts(const Communicator &comm, const Collective &c, std::vector<const std::string *> &parts,
-                        std::vector<std::string> &made);
+  void deliver(const Communicator &comm, const std::shared_ptr<Collective> &c);
+  bool hear_ghosts(const Communicator &comm, const std::shared_ptr<Collective> &c, Ghosts::Parts &parts,
+                   std::vector<std::string> &made);
+  void follow(const Communicator &comm, const std::shared_ptr<Transfer> &t);
+  void show(const Communicator &comm, const Transfer &t, const Post &post);
+  void resolve(const Communicator &comm, const std::shared_ptr<Transfer> &t, const Example &example);
   void price(const std::shared_ptr<Collective> &c, const ph_collective_fields &call);
   void price(const std::shared_ptr<Transfer> &t);
   bool agrees(const Communicator &comm, const Transfer &t);
@@ -96,6 +99,8 @@ class Communication {
   Progress &progress_;
   Failure &failure_;
   Ghosts ghosts_;
+  std::map<std::pair<std::vector<int>, size_t>, std::shared_ptr<Family>> families_;  // by members of the first, number
+  std::map<std::vector<int>, size_t> equal_groups_;                                  // so far, by members
   std::vector<std::unique_ptr<Communicator>> communicators_;
   std::map<std::pair<uint64_t, uint64_t>, int32_t> by_key_;
   std::vector<std::unordered_map<uint32_t, int32_t>> local_;  // by rank: its own id -> number
@@ -114,6 +119,7 @@ void Communication::members(Operation &o, F f) const {
     auto &t = static_cast<Transfer &>(o);
     if (t.send.launch || !t.lone) f(t.send.launch.get(), comm.ranks[static_cast<size_t>(t.src)]);
     if (t.recv.launch || !t.lone) f(t.recv.launch.get(), comm.ranks[static_cast<size_t>(t.dst)]);
+    if (t.like >= 0 && (!t.there || t.there->arrival < 0)) f(t.there.get(), t.like);
   } else {
     auto &all = static_cast<Collective &>(o).members;
     for (size_t seat = 0; seat < all.size(); ++seat) f(all[seat].launch.get(), comm.rank_at(seat));

@@ -39,6 +39,12 @@ void Communication::found(Communicator &c, int members, const std::string &label
     int global = c.ranks[static_cast<size_t>(own)];
     if (global < 0 || !stage_.folded(global)) c.seats.push_back(own);
   }
+  if (stage_.folded() && c.ranks[0] >= 0) {
+    c.first_place = ghosts_.at_first_place(c.ranks);
+    std::shared_ptr<Family> &family = families_[{c.first_place, equal_groups_[c.ranks]++}];
+    if (!family) family = std::make_shared<Family>();
+    c.family = family;
+  }
   c.local.assign(c.seats.size(), 0);
   c.sequence.assign(c.seats.size(), 0);
 }

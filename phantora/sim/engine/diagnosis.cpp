@@ -48,6 +48,7 @@ std::string waits_in(const Transfer &t, const Communicator &comm, const Launch &
   const Post &own = sending ? t.send : t.recv, &other = sending ? t.recv : t.send;
   std::string text = std::string("waits to ") + (sending ? "send" : "receive") + " " + std::to_string(own.bytes) +
                      " bytes in " + Communication::describe(comm);
+  if (t.like >= 0) return text + ", and goes by rank " + std::to_string(t.like) + ", which has not reached it. ";
   text += other.launch ? ", rank " + std::to_string(other.rank) + " has not reached it" : ", its peer has not called it";
   return text + ". ";
 }

@@ -11,44 +11,30 @@ namespace {
 
 constexpr int INT8 = 0, UINT8 = 1, INT64 = 4, UINT64 = 5;  // ncclDataType_t; between them int32 and uint32
 
-// Numbers that grow evenly along every axis of a mesh: value = base + sum of slope * coordinate.
-class Even {
- public:
-  Even(const std::vector<std::vector<int>> &points, const std::vector<int64_t> &values)
-      : slopes_(points[0].size()), fits_(solve(points, values)) {}
-  bool fits() const { return fits_; }
-  int64_t at(const std::vector<int> &point) const {
-    int64_t value = base_;
-    for (size_t axis = 0; axis < slopes_.size(); ++axis) value += slopes_[axis] * point[axis];
-    return value;
-  }
+using Points = std::vector<std::vector<int>>;
 
- private:
-  // Two points that differ in one axis alone give its slope; all others must then agree.
-  bool solve(const std::vector<std::vector<int>> &points, const std::vector<int64_t> &values) {
-    std::vector<bool> known(slopes_.size(), false);
-    for (size_t i = 1; i < points.size(); ++i)
-      for (size_t j = 0; j < i; ++j) {
-        size_t differing = 0, axis = 0;
-        for (size_t a = 0; a < slopes_.size(); ++a)
-          if (points[i][a] != points[j][a]) ++differing, axis = a;
-        if (differing != 1 || known[axis]) continue;
-        int64_t rise = values[i] - values[j], run = points[i][axis] - points[j][axis];
-        if (rise % run) return false;
-        slopes_[axis] = rise / run;
-        known[axis] = true;
-      }
-    base_ = 0;
-    base_ = values[0] - at(points[0]);
-    for (size_t i = 0; i < points.size(); ++i)
-      if (at(points[i]) != values[i]) return false;
-    return true;
-  }
+// By how much a number grows along each axis of a mesh: two points that differ in one axis alone tell, and all others must
+// agree. False: they don't.
+bool even(const Points &points, const std::vector<int64_t> &values, std::vector<int64_t> &slopes) {
+  std::vector<bool> known(slopes.size(), false);
+  for (size_t i = 1; i < points.size(); ++i)
+    for (size_t j = 0; j < i; ++j) {
+      size_t differing = 0, axis = 0;
+      for (size_t a = 0; a < slopes.size(); ++a)
+        if (points[i][a] != points[j][a]) ++differing, axis = a;
+      if (differing != 1 || known[axis]) continue;
+      int64_t rise = values[i] - values[j], run = points[i][axis] - points[j][axis];
+      if (rise % run) return false;
+      slopes[axis] = rise / run;
+      known[axis] = true;
+    }
+  return true;
+}
 
-  std::vector<int64_t> slopes_;
-  int64_t base_ = 0;
-  bool fits_;
-};
+int64_t at(const std::vector<int> &point, const std::vector<int> &from, int64_t value, const std::vector<int64_t> &slopes) {
+  for (size_t axis = 0; axis < slopes.size(); ++axis) value += slopes[axis] * (point[axis] - from[axis]);
+  return value;
+}
 
 int64_t load(const std::string &data, size_t index, size_t width) {
   int64_t value = 0;
@@ -80,68 +66,132 @@ std::vector<int> Ghosts::coordinates(int rank) const {
   return point;
 }
 
-bool Ghosts::speak(const Communicator &comm, int dtype, std::vector<const std::string *> &parts,
-                   std::vector<std::string> &made, std::string &why) const {
-  std::vector<std::vector<int>> points;
-  std::vector<const std::string *> said;
+int Ghosts::origin(int rank) const {
+  std::vector<int> point = coordinates(rank);
+  int origin = 0;
+  for (size_t axis = 0; axis < sizes_.size(); ++axis) origin = origin * sizes_[axis] + (whole_[axis] ? point[axis] : 0);
+  return origin;
+}
+
+std::vector<int> Ghosts::at_first_place(const std::vector<int> &ranks) const {
+  std::vector<int> first = coordinates(ranks[0]);
+  std::vector<bool> still = whole_;
+  for (size_t axis = 0; axis < still.size(); ++axis) still[axis] = !still[axis];
+  for (int rank : ranks) {
+    std::vector<int> point = coordinates(rank);
+    for (size_t axis = 0; axis < still.size(); ++axis) still[axis] = still[axis] && point[axis] == first[axis];
+  }
+  int shift = 0, stride = 1;
+  for (size_t axis = sizes_.size(); axis-- > 0; stride *= sizes_[axis]) shift += still[axis] ? first[axis] * stride : 0;
+  std::vector<int> moved = ranks;
+  for (int &rank : moved) rank -= shift;
+  return moved;
+}
+
+// What the processes of a group gave, taken apart into numbers and the rest, which must be the same.
+struct Ghosts::Said {
+  Points points;
+  std::vector<std::string> who;
+  std::vector<const std::string *> bytes;
+  std::vector<Pickle> read;
   bool equal = true;
-  for (int own : comm.seats) {
-    points.push_back(coordinates(comm.ranks[static_cast<size_t>(own)]));
-    said.push_back(parts[static_cast<size_t>(own)]);
-    equal = equal && *said.back() == *said[0];
+};
+
+Ghosts::Said Ghosts::said(const Communicator &comm, const Parts &parts) const {
+  Said said;
+  for (size_t seat = 0; seat < comm.seats.size(); ++seat) {
+    said.points.push_back(coordinates(comm.rank_at(seat)));
+    said.who.push_back("rank " + std::to_string(comm.rank_at(seat)));
+    said.bytes.push_back(parts[static_cast<size_t>(comm.seats[seat])]);
+    said.equal = said.equal && *said.bytes.back() == *said.bytes[0];
   }
-  if (equal) {
-    for (auto &part : parts)
-      if (!part) part = said[0];
-    return true;
-  }
-  auto who = [&](size_t seat) { return "rank " + std::to_string(comm.rank_at(seat)); };
-  if (said.size() < 3) {
-    why = who(0) + " and " + who(1) + " give different bytes, and two do not tell what the others give";
-    return false;
-  }
-  // What each process said, taken apart into numbers and the rest, which must be the same.
+  return said;
+}
+
+bool Ghosts::read(Said &said, int dtype, std::string &why) {
   bool pickled = dtype == INT8 || dtype == UINT8;
-  if (!pickled && (dtype > UINT64 || said[0]->size() % (dtype >= INT64 ? 8 : 4))) {
+  if (!pickled && (dtype > UINT64 || said.bytes[0]->size() % (dtype >= INT64 ? 8 : 4))) {
     why = "ranks give numbers that differ and are no integers";
     return false;
   }
-  std::vector<Pickle> read;
-  for (size_t seat = 0; seat < said.size(); ++seat) {
+  for (size_t seat = 0; seat < said.bytes.size(); ++seat) {
     if (pickled) {
-      read.emplace_back(*said[seat]);
-      if (!read.back().understood()) {
-        why = who(seat) + " gives bytes that differ from the others' and are no pickled object of integers and texts";
+      said.read.emplace_back(*said.bytes[seat]);
+      if (!said.read.back().understood()) {
+        why = said.who[seat] + " gives bytes that differ from the others' and are no pickled object of integers and texts";
         return false;
       }
     } else {
       size_t width = dtype >= INT64 ? 8 : 4;
       std::vector<int64_t> numbers;
-      for (size_t i = 0; i < said[seat]->size() / width; ++i) numbers.push_back(load(*said[seat], i, width));
-      read.emplace_back(std::move(numbers), width);
+      for (size_t i = 0; i < said.bytes[seat]->size() / width; ++i) numbers.push_back(load(*said.bytes[seat], i, width));
+      said.read.emplace_back(std::move(numbers), width);
     }
-    if (!read[seat].like(read[0])) {
-      why = who(seat) + " gives another object than " + who(0);
+    if (!said.read[seat].like(said.read[0])) {
+      why = said.who[seat] + " gives another object than " + said.who[0];
       return false;
     }
   }
-  std::vector<Even> laws;
-  for (size_t i = 0; i < read[0].numbers().size(); ++i) {
-    std::vector<int64_t> values;
-    for (const Pickle &one : read) values.push_back(one.numbers()[i]);
-    laws.emplace_back(points, values);
-    if (laws.back().fits()) continue;
-    why = "the integers that its ranks give (" + std::to_string(values[0]) + " by " + who(0) + ", " + std::to_string(values[1]) +
-          " by " + who(1) + ", " + std::to_string(values[2]) + " by " + who(2) + ") do not grow evenly with the rank";
+  return true;
+}
+
+bool Ghosts::learn(const Communicator &comm, int dtype, const Parts &parts, Law &law, std::string &why) const {
+  Said said = this->said(comm, parts);
+  law = {};
+  if (said.bytes.size() < 2) {
+    why = "only " + said.who[0] + " is a process, and one does not tell what the others give";
+    return false;
+  }
+  if (said.equal) return true;
+  if (said.bytes.size() < 3) {
+    why = said.who[0] + " and " + said.who[1] + " give different bytes, and two do not tell what the others give";
+    return false;
+  }
+  if (!read(said, dtype, why)) return false;
+  for (size_t i = 0; i < said.read[0].numbers().size(); ++i) {
+    std::vector<int64_t> values, slopes(sizes_.size());
+    for (const Pickle &one : said.read) values.push_back(one.numbers()[i]);
+    bool fits = even(said.points, values, slopes);
+    for (size_t seat = 0; seat < values.size(); ++seat)
+      fits = fits && at(said.points[seat], said.points[0], values[0], slopes) == values[seat];
+    law.slopes.push_back(std::move(slopes));
+    if (fits) continue;
+    why = "the integers that its ranks give (" + std::to_string(values[0]) + " by " + said.who[0] + ", " +
+          std::to_string(values[1]) + " by " + said.who[1] + ", " + std::to_string(values[2]) + " by " + said.who[2] +
+          ") do not grow evenly with the rank";
+    return false;
+  }
+  law.equal = false;
+  return true;
+}
+
+bool Ghosts::speak(const Communicator &comm, int dtype, const Law &law, Parts &parts, std::vector<std::string> &made,
+                   std::string &why) const {
+  Said said = this->said(comm, parts);
+  if (law.equal) {
+    if (!said.equal) why = "its ranks give different bytes, those of the same group at the first place of the mesh equal ones";
+    for (auto &part : parts)
+      if (!part) part = said.bytes[0];
+    return said.equal;
+  }
+  if (!read(said, dtype, why)) return false;
+  const std::vector<int64_t> &base = said.read[0].numbers();
+  auto spoken_at = [&](const std::vector<int> &point) {
+    std::vector<int64_t> numbers;
+    for (size_t i = 0; i < base.size(); ++i) numbers.push_back(at(point, said.points[0], base[i], law.slopes[i]));
+    return numbers;
+  };
+  bool fits = base.size() == law.slopes.size();
+  for (size_t seat = 0; fits && seat < said.read.size(); ++seat)
+    fits = spoken_at(said.points[seat]) == said.read[seat].numbers();
+  if (!fits) {
+    why = "its integers do not grow with the rank as those of the same group at the first place of the mesh";
     return false;
   }
   made.reserve(parts.size());
   for (size_t own = 0; own < parts.size(); ++own) {
     if (parts[own]) continue;
-    std::vector<int> point = coordinates(comm.ranks[own]);
-    std::vector<int64_t> numbers;
-    for (const Even &law : laws) numbers.push_back(law.at(point));
-    made.push_back(read[0].with(numbers, said[0]->size()));
+    made.push_back(said.read[0].with(spoken_at(coordinates(comm.ranks[own])), said.bytes[0]->size()));
     parts[own] = &made.back();
   }
   return true;

@@ -1,28 +1,67 @@
 // Ranks of a folded run that are no processes: which there are, and what they would have said (docs/scale.md).
+//
+// Groups that differ in their place along folded axes alone are a family. The one that is first there has the most
+// processes: what these say is a law, by which the others' ghosts speak as well.
 #pragma once
 #include "operation.h"
 
 #include <string>
+#include <tuple>
 
 namespace phe {
 
+// Members of a group say the same, but for integers that grow evenly along the mesh.
+struct Law {
+  bool equal = true;
+  std::vector<std::vector<int64_t>> slopes;  // by integer, by axis
+};
+
+// One side of a send and a receive of the first of a family.
+struct Example {
+  std::shared_ptr<Launch> launch;
+  int64_t bytes = 0;
+  std::string data;
+};
+
+struct Family {
+  std::map<int64_t, Law> laws;  // by sequence number
+  std::map<int64_t, std::vector<std::shared_ptr<Collective>>> waiting;
+  // By (source, destination, is it the source?): examples in order, and transfers that follow one that is yet to come.
+  using Way = std::tuple<int, int, bool>;
+  std::map<Way, std::vector<Example>> examples;
+  std::map<std::pair<Way, int64_t>, std::vector<std::shared_ptr<Transfer>>> followers;
+};
+
 class Ghosts {
  public:
+  using Parts = std::vector<const std::string *>;  // by own rank; null: of a member that is no process
+
   Ghosts() = default;
-  // Of the mesh's axes, the outermost first.
-  explicit Ghosts(std::vector<int> sizes) : sizes_(std::move(sizes)) {}
+  // Of the mesh's axes, the outermost first: their sizes, and whether all their ranks are processes.
+  Ghosts(std::vector<int> sizes, std::vector<bool> whole) : sizes_(std::move(sizes)), whole_(std::move(whole)) {}
 
   // The members that a communicator's label tells behind its text: global ranks in order, or none.
   static std::vector<int> members_in(const std::string &label);
-  // Fills the `parts` (by own rank) of members that are no processes; `made` keeps what is new. They say what the
-  // processes do, if these agree, but for integers that grow evenly along the mesh. False, with the reason: they don't.
-  bool speak(const Communicator &comm, int dtype, std::vector<const std::string *> &parts,
-             std::vector<std::string> &made, std::string &why) const;
+  // The rank at the first place of all folded axes.
+  int origin(int rank) const;
+  // The same group at the first place of the folded axes along which its members don't differ.
+  std::vector<int> at_first_place(const std::vector<int> &ranks) const;
+  // What the processes of a group have in common; false, with the reason: nothing.
+  bool learn(const Communicator &comm, int dtype, const Parts &parts, Law &law, std::string &why) const;
+  // Fills the `parts` of members that are no processes; `made` keeps what is new. False, with the reason: the law does
+  // not hold for the processes.
+  bool speak(const Communicator &comm, int dtype, const Law &law, Parts &parts, std::vector<std::string> &made,
+             std::string &why) const;
 
  private:
+  struct Said;
+
   std::vector<int> coordinates(int rank) const;
+  Said said(const Communicator &comm, const Parts &parts) const;
+  static bool read(Said &said, int dtype, std::string &why);
 
   std::vector<int> sizes_;
+  std::vector<bool> whole_;
 };
 
 }  // namespace phe

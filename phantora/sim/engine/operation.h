@@ -8,6 +8,8 @@
 
 namespace phe {
 
+struct Family;
+
 struct Post {  // one side of a send and a receive
   std::shared_ptr<Launch> launch;
   int rank = 0;
@@ -34,6 +36,8 @@ struct Transfer : Operation {
   int src = 0, dst = 0;  // ranks in the communicator
   Post send, recv;
   bool lone = false;     // one side is a rank of a folded run that is no process
+  int like = -1;         // of a lone one: the rank that shows when that side comes, -1: it is there when the other is
+  std::shared_ptr<Launch> there;  // what it shows, once it is known
 
   Post &own() { return send.launch ? send : recv; }  // of a lone one
 };
@@ -73,6 +77,7 @@ struct Launch {  // one communication kernel on one rank
   uint8_t sub = 0;
   std::vector<std::shared_ptr<Collective>> collectives;
   std::vector<std::shared_ptr<Transfer>> transfers;
+  std::vector<std::shared_ptr<Transfer>> followers;  // lone ones whose other side is like this
 };
 
 // An operation that is under way.
@@ -93,6 +98,8 @@ struct Communicator {
   std::string label;
   std::vector<std::pair<int, int64_t>> waiting_rows;  // (rank, time) of those that joined, until all have
   int32_t number = -1;               // what the log shows: independent of real time
+  std::shared_ptr<Family> family;    // in a folded run
+  std::vector<int> first_place;      // members of the first of the family
   std::map<int64_t, std::shared_ptr<Collective>> open;
   std::map<std::pair<int, int>, std::deque<std::shared_ptr<Transfer>>> sends, recvs;  // unmatched, (src, dst)
   std::map<std::pair<int, int>, int64_t> transfers;                                   // so far, (src, dst)

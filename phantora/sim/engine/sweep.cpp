@@ -95,6 +95,7 @@ void Sweep::happen(Device &device, Stream &s, int64_t when) {
     std::shared_ptr<Launch> l = s.queue.front().comm;
     for (auto &c : l->collectives) reached_by(rank, c, when);
     for (auto &t : l->transfers) reached_by(rank, t, when);
+    for (auto &t : l->followers) reached_by(rank, t, when);
   }
   for (auto &other : rank.devices) look(*other);
 }

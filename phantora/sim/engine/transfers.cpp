@@ -23,7 +23,9 @@ void Communication::join_transfer(Rank &rank, const ph_record &r, std::string da
   bool send = r.kind == PH_SEND;
   int other = comm->ranks[static_cast<size_t>(peer)];
   bool lone = other >= 0 && stage_.folded(other);
-  if (lone && !send && r.transfer.ticket)
+  // Is there a pair like it at the first place of all folded axes?
+  bool led = lone && !stage_.folded(ghosts_.origin(other)) && ghosts_.origin(other) != ghosts_.origin(rank.index);
+  if (lone && !led && !send && r.transfer.ticket)
     return failure_.set("rank " + std::to_string(rank.index) + " receives " + std::to_string(r.transfer.bytes) +
                         " bytes that matter from rank " + std::to_string(other) + " in " + describe(*comm) +
                         ", which is folded; keep the axis whole (NAME=SIZE* in --fold), name the rank in --real-ranks, or "
@@ -59,6 +61,11 @@ void Communication::join_transfer(Rank &rank, const ph_record &r, std::string da
   post.data = std::move(data);
   post.dtype = static_cast<uint32_t>(r.transfer.dtype);
   launch->transfers.push_back(t);
+  if (comm->family && !lone && rank.index == ghosts_.origin(rank.index) && other == ghosts_.origin(other)) show(*comm, *t, post);
+  if (led) {
+    t->like = ghosts_.origin(other);
+    follow(*comm, t);
+  }
   if (lone) return matched_.push_back(t);
   if (!t->send.launch || !t->recv.launch || !agrees(*comm, *t)) return;
   if (t->recv.ticket) {
@@ -66,6 +73,49 @@ void Communication::join_transfer(Rank &rank, const ph_record &r, std::string da
     payloads_.arrived(stage_[static_cast<size_t>(t->recv.rank)], t->recv.ticket, std::move(t->send.data));
   }
   matched_.push_back(t);
+}
+
+// Where the members of a transfer between first places of folded axes are among the family's.
+static Family::Way way_of(const Communicator &comm, int src, int dst, bool source) {
+  auto place = [&](int rank) {
+    return static_cast<int>(std::find(comm.first_place.begin(), comm.first_place.end(), rank) - comm.first_place.begin());
+  };
+  return {place(src), place(dst), source};
+}
+
+// A send to a rank that is no process, or a receive from one, waits for what the pair at the first place does.
+void Communication::follow(const Communicator &comm, const std::shared_ptr<Transfer> &t) {
+  bool source = !t->send.launch;  // it is the sender who is no process
+  Family::Way way = way_of(comm, ghosts_.origin(comm.ranks[static_cast<size_t>(t->src)]),
+                           ghosts_.origin(comm.ranks[static_cast<size_t>(t->dst)]), source);
+  const std::vector<Example> &shown = comm.family->examples[way];
+  if (static_cast<int64_t>(shown.size()) > t->seq) return resolve(comm, t, shown[static_cast<size_t>(t->seq)]);
+  comm.family->followers[{way, t->seq}].push_back(t);
+}
+
+// One side of a transfer of the pair at the first place: others go by it.
+void Communication::show(const Communicator &comm, const Transfer &t, const Post &post) {
+  bool source = &post == &t.send;
+  Family::Way way = way_of(comm, comm.ranks[static_cast<size_t>(t.src)], comm.ranks[static_cast<size_t>(t.dst)], source);
+  std::vector<Example> &shown = comm.family->examples[way];
+  shown.push_back({post.launch, post.bytes, post.data});
+  auto waiting = comm.family->followers.find({way, static_cast<int64_t>(shown.size()) - 1});
+  if (waiting == comm.family->followers.end()) return;
+  for (auto &other : waiting->second) resolve(communicator(other->comm), other, shown.back());
+  comm.family->followers.erase(waiting);
+}
+
+void Communication::resolve(const Communicator &comm, const std::shared_ptr<Transfer> &t, const Example &example) {
+  const Post &own = t->own();
+  if (own.bytes != example.bytes)
+    return failure_.set("cannot fold a send and receive in " + describe(comm) + ": rank " + std::to_string(own.rank) + " has " +
+                        std::to_string(own.bytes) + " bytes where the pair at the first place of the mesh has " +
+                        std::to_string(example.bytes) + "; keep the axis whole (NAME=SIZE* in --fold), or use --fold off");
+  t->there = example.launch;
+  if (t->there->arrival < 0) t->there->followers.push_back(t);
+  settle(*t);
+  if (t->recv.launch && t->recv.ticket)
+    payloads_.arrived(stage_[static_cast<size_t>(t->recv.rank)], t->recv.ticket, example.data);
 }
 
 void Communication::price_transfers(const std::vector<std::shared_ptr<Launch>> &groups) {
