@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -43,10 +44,13 @@ def choose(text: str, more: Sequence[int], world_size: int, is_command: bool) ->
     return None if text in (AUTO, OFF) else parse_fold(text, world_size, more)
 
 
+RANKS_OF_CORE = 8  # of more, what they take in turn costs more than a fold
+
+
 def too_many(world_size: int) -> bool:
-    """Would the ranks of a large model take more than this machine has left?"""
+    """Would the ranks of a large model take more than this machine has left, or wait long for its cores?"""
     memory = free_memory()
-    return bool(memory) and world_size * OF_RANK > memory
+    return world_size > RANKS_OF_CORE * len(os.sched_getaffinity(0)) or bool(memory) and world_size * OF_RANK > memory
 
 
 def find(

@@ -19,24 +19,30 @@ from phantora.errors import PhantoraError
 from phantora.launch.importhook import after_import
 
 VARIABLE = "PHANTORA_FOLDED"
+"""The ranks that are processes, as :func:`runs` writes them."""
 PROBE = "PHANTORA_PROBE"
 """A file for the process groups that this rank makes: a line of JSON each, ranks and name."""
-ENVIRONMENT = {
-    VARIABLE: "1",
-    # One unique id for a communicator of any size: with more, folded ranks would have to give some of them.
-    "TORCH_NCCL_RANKS_PER_ROOT": str(1 << 30),
-}
 _MODULE = "torch.distributed.distributed_c10d"
 _PREFIX = "phantora:"
 _PAD = 256
 
 
+def environment(real: Sequence[int]) -> dict[str, str]:
+    """Variables of a rank of a run in which the ranks `real` are processes."""
+    return {
+        VARIABLE: runs(real),
+        # One unique id for a communicator of any size: with more, folded ranks would have to give some of them.
+        "TORCH_NCCL_RANKS_PER_ROOT": str(1 << 30),
+    }
+
+
 def install(world_size: int) -> None:
     """In the rank, before its script runs."""
+    real = frozenset(_ranks_of(os.environ[VARIABLE]))
     if _MODULE in sys.modules:
-        _wrap(sys.modules[_MODULE], world_size)
+        _wrap(sys.modules[_MODULE], world_size, real)
     else:
-        after_import(_MODULE.__eq__, lambda module: _wrap(module, world_size))
+        after_import(_MODULE.__eq__, lambda module: _wrap(module, world_size, real))
 
 
 def runs(ranks: Sequence[int]) -> str:
@@ -53,7 +59,13 @@ def runs(ranks: Sequence[int]) -> str:
     return ",".join(found)
 
 
-def _wrap(c10d: ModuleType, world_size: int) -> None:
+def _ranks_of(text: str) -> list[int]:
+    """What :func:`runs` has written."""
+    parts = [tuple(map(int, part.replace("+", "x").split("x"))) for part in text.split(",")]
+    return [start + number * stride for start, stride, count in parts for number in range(count)]
+
+
+def _wrap(c10d: ModuleType, world_size: int, processes: frozenset[int]) -> None:
     real: Any = c10d.ProcessGroupNCCL
 
     class Kind(type(real)):  # type: ignore[misc]
@@ -67,6 +79,11 @@ def _wrap(c10d: ModuleType, world_size: int) -> None:
                 options = copy.deepcopy(options)
             ranks = list(options.global_ranks_in_group) or list(range(world_size))
             options.config.net_name = _PREFIX + runs(ranks)
+            if ranks[0] not in processes:
+                raise PhantoraError(
+                    f"the process group of ranks {runs(ranks)} begins with a rank that is folded: the axes of --fold are "
+                    "not those of the script's process groups; give the sizes of all its meshes' axes, or --fold off"
+                )
             super().__init__(store, rank, size, options, **more)
 
     c10d.ProcessGroupNCCL = ProcessGroupNCCL  # type: ignore[attr-defined]
@@ -76,6 +93,7 @@ def _wrap(c10d: ModuleType, world_size: int) -> None:
     if hasattr(c10d, "ProcessGroupGloo"):
         _wrap_gloo(c10d, c10d.ProcessGroupGloo)
     _pad_objects(c10d)
+    _refuse_pairs(c10d, processes)
 
 
 def _name_parts(c10d: ModuleType) -> None:
@@ -133,6 +151,37 @@ def _wrap_gloo(c10d: ModuleType, real: Any) -> None:
         )
 
     c10d.ProcessGroupGloo = type("ProcessGroupGloo", (real,), {"__init__": refuse})  # type: ignore[attr-defined]
+
+
+def _refuse_pairs(c10d: ModuleType, processes: frozenset[int]) -> None:
+    """A send or a receive outside of a batch makes a communicator of two ranks, which both must join."""
+    group: Any = c10d.ProcessGroup
+    batches: dict[str, int] = {}
+
+    def counted(call: Any, change: int) -> Any:
+        def count(self: Any, *arguments: Any) -> Any:
+            batches[self.group_name] = batches.get(self.group_name, 0) + change
+            return call(self, *arguments)
+
+        return count
+
+    def checked(call: Any, what: str) -> Any:
+        def check(self: Any, tensors: Any, peer: int, tag: int) -> Any:
+            if not batches.get(self.group_name) and self.bound_device_id is None:
+                rank = c10d.get_global_rank(self, peer)
+                if rank not in processes:
+                    raise PhantoraError(
+                        f"torch.distributed.{what} rank {rank}, which is folded, makes a communicator of two ranks: use "
+                        "batch_isend_irecv, keep the axis whole (NAME=SIZE* in --fold), or use --fold off"
+                    )
+            return call(self, tensors, peer, tag)
+
+        return check
+
+    group._start_coalescing = counted(group._start_coalescing, 1)
+    group._end_coalescing = counted(group._end_coalescing, -1)
+    group.send = checked(group.send, "send to")
+    group.recv = checked(group.recv, "recv from")
 
 
 def _pad_objects(c10d: ModuleType) -> None:

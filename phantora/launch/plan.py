@@ -123,7 +123,7 @@ def rank_environment(plan: Plan, rank: int, store_port: int) -> dict[str, str]:
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
     }
     if plan.real is not None:
-        environment |= folded.ENVIRONMENT
+        environment |= folded.environment(plan.real)
     if plan.probe is not None:
         environment[folded.PROBE] = str(plan.probe)
     if plan.log_dir is not None:

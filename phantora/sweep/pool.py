@@ -17,6 +17,7 @@ from phantora.errors import PhantoraError
 from phantora.launch.process import die_with_parent
 from phantora.sweep.result import Result
 from phantora.sweep.task import Command, Task, evaluate
+from phantora.wire.fold import parse_fold
 
 # What a simulated run holds of this machine's memory, at most: 64 ranks of an 8B model take 9 GiB.
 BASE_BYTES, RANK_BYTES = 1 << 30, 150 << 20
@@ -45,12 +46,22 @@ class Engine(Protocol):
 
 def memory_of(task: Task) -> int:
     """Bytes of this machine that a run may take."""
-    return BASE_BYTES + task.point.world * RANK_BYTES
+    return BASE_BYTES + processes_of(task) * RANK_BYTES
+
+
+def processes_of(task: Task) -> int:
+    """How many ranks of a run are processes."""
+    options, world = task.point.options, task.point.world
+    if "--fold" not in options:
+        return world
+    axes = options[options.index("--fold") + 1]
+    fold = parse_fold(axes, world) if axes not in ("auto", "off") else None
+    return len(fold.real) if fold else world
 
 
 def cores_of(task: Task, cores: int) -> int:
     """Of `cores`, those that a run keeps busy."""
-    return min(task.point.world, cores)
+    return min(processes_of(task), cores)
 
 
 @dataclass

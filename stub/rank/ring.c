@@ -224,7 +224,8 @@ int ph_exchange(uint64_t key_hi, uint64_t key_lo, int members, int index, const 
     errno = EINVAL;
     return -1;
   }
-  if (members == 1 || !ph_recording()) {
+  const bool spoken_for = ph_shared() && ph_shared()->folded;  // others, by whom this rank is compared with its like
+  if ((members == 1 && !spoken_for) || !ph_recording()) {
     if (members > 1) {
       dprintf(STDERR_FILENO, "phantora: rank %d cannot exchange data with %d others: %s\n", ph_rt.rank, members - 1,
               ph_live() ? "nothing is simulated in this mode" : "not connected to a simulator");

@@ -68,7 +68,7 @@ void Communication::deliver(const Communicator &comm, const std::shared_ptr<Coll
   Ghosts::Parts parts(static_cast<size_t>(comm.members), nullptr);
   for (size_t seat = 0; seat < c->members.size(); ++seat) parts[static_cast<size_t>(comm.seats[seat])] = &c->members[seat].data;
   std::vector<std::string> made;
-  if (c->members.size() < parts.size() && !hear_ghosts(comm, c, parts, made)) return;
+  if (comm.family && !hear_ghosts(comm, c, parts, made)) return;
   for (size_t seat = 0; seat < c->members.size(); ++seat) {
     const ph_record &call = c->members[seat].record;
     std::string result = collective_result(call, comm.seats[seat], parts, call.collective.scalar);
@@ -83,6 +83,8 @@ void Communication::deliver(const Communicator &comm, const std::shared_ptr<Coll
 bool Communication::hear_ghosts(const Communicator &comm, const std::shared_ptr<Collective> &c, Ghosts::Parts &parts,
                                 std::vector<std::string> &made) {
   const ph_collective_fields call = c->members[0].record.collective;
+  bool first = comm.ranks == comm.first_place;
+  if (!first && c->members.size() == parts.size()) return true;
   std::string why;
   if (call.coll == PH_COLL_BROADCAST || call.coll == PH_COLL_SCATTER) {  // nobody but the root gives anything
     if (parts[static_cast<size_t>(call.root)]) {
@@ -93,7 +95,6 @@ bool Communication::hear_ghosts(const Communicator &comm, const std::shared_ptr<
     why = "its root, rank " + std::to_string(comm.ranks[static_cast<size_t>(call.root)]) + ", is folded";
   } else {
     Family &family = *comm.family;
-    bool first = comm.ranks == comm.first_place;
     auto law = family.laws.find(c->seq);
     if (!first && law == family.laws.end()) return family.waiting[c->seq].push_back(c), false;
     if (first) law = family.laws.try_emplace(c->seq).first;

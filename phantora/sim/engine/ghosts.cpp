@@ -138,6 +138,10 @@ bool Ghosts::read(Said &said, int dtype, std::string &why) {
 bool Ghosts::learn(const Communicator &comm, int dtype, const Parts &parts, Law &law, std::string &why) const {
   Said said = this->said(comm, parts);
   law = {};
+  if (said.bytes.size() == parts.size()) {
+    for (const std::string *part : parts) law.given.push_back(*part);
+    return true;
+  }
   if (said.bytes.size() < 2) {
     why = "only " + said.who[0] + " is a process, and one does not tell what the others give";
     return false;
@@ -168,6 +172,16 @@ bool Ghosts::learn(const Communicator &comm, int dtype, const Parts &parts, Law 
 bool Ghosts::speak(const Communicator &comm, int dtype, const Law &law, Parts &parts, std::vector<std::string> &made,
                    std::string &why) const {
   Said said = this->said(comm, parts);
+  for (size_t own = 0; own < law.given.size(); ++own) {
+    if (!parts[own]) {
+      parts[own] = &law.given[own];
+    } else if (*parts[own] != law.given[own]) {
+      why = "rank " + std::to_string(comm.ranks[own]) + " gives other bytes than rank " +
+            std::to_string(comm.first_place[own]) + ", its like at the first place of the mesh";
+      return false;
+    }
+  }
+  if (!law.given.empty()) return true;
   if (law.equal) {
     if (!said.equal) why = "its ranks give different bytes, those of the same group at the first place of the mesh equal ones";
     for (auto &part : parts)

@@ -14,6 +14,7 @@ namespace phe {
 struct Law {
   bool equal = true;
   std::vector<std::vector<int64_t>> slopes;  // by integer, by axis
+  std::vector<std::string> given;            // by own rank, if all members are processes: each says what its like does
 };
 
 // One side of a send and a receive of the first of a family.

@@ -8,7 +8,7 @@ namespace phe {
 namespace {
 
 // What is compared of a record: work, its sizes, collectives, blocks of memory. Numbers of streams and events, clocks and
-// peers differ between ranks that do the same; who is the only process of a group meets nobody. False: nothing is.
+// peers differ between ranks that do the same. False: nothing is.
 bool essence(const ph_record &r, ph_record &out) {
   memset(&out, 0, sizeof out);
   out.kind = r.kind;
@@ -41,6 +41,7 @@ bool essence(const ph_record &r, ph_record &out) {
       out.id = r.id;
       out.memory.change = r.memory.change;
       return r.id == PH_MEM_ALLOC;
+    case PH_EXCHANGE:
     case PH_STREAM_SYNC:
     case PH_DEVICE_SYNC:
     case PH_EVENT_SYNC:
@@ -131,6 +132,8 @@ std::string Likeness::describe(const Said *said) const {
       return "makes a communicator of " + std::to_string(r.comm.members) + " ranks";
     case PH_MEMORY:
       return "allocates " + std::to_string(r.memory.change) + " bytes";
+    case PH_EXCHANGE:
+      return "meets the other members of a new communicator";
     case PH_EVENT_RECORD:
       return "records an event";
     default:
