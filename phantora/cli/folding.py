@@ -50,7 +50,7 @@ RANKS_OF_CORE = 8  # of more, what they take in turn costs more than a fold
 def too_many(world_size: int) -> bool:
     """Would the ranks of a large model take more than this machine has left, or wait long for its cores?"""
     memory = free_memory()
-    return world_size > RANKS_OF_CORE * len(os.sched_getaffinity(0)) or bool(memory) and world_size * OF_RANK > memory
+    return world_size > RANKS_OF_CORE * len(os.sched_getaffinity(0)) or (bool(memory) and world_size * OF_RANK > memory)
 
 
 def find(

@@ -81,8 +81,8 @@ def _wrap(c10d: ModuleType, world_size: int, processes: frozenset[int]) -> None:
             options.config.net_name = _PREFIX + runs(ranks)
             if ranks[0] not in processes:
                 raise PhantoraError(
-                    f"the process group of ranks {runs(ranks)} begins with a rank that is folded: the axes of --fold are "
-                    "not those of the script's process groups; give the sizes of all its meshes' axes, or --fold off"
+                    f"the process group of ranks {runs(ranks)} begins with a rank that is folded: the axes of --fold "
+                    "are not those of the script's process groups; give the axes of all its meshes, or --fold off"
                 )
             super().__init__(store, rank, size, options, **more)
 
@@ -171,8 +171,8 @@ def _refuse_pairs(c10d: ModuleType, processes: frozenset[int]) -> None:
                 rank = c10d.get_global_rank(self, peer)
                 if rank not in processes:
                     raise PhantoraError(
-                        f"torch.distributed.{what} rank {rank}, which is folded, makes a communicator of two ranks: use "
-                        "batch_isend_irecv, keep the axis whole (NAME=SIZE* in --fold), or use --fold off"
+                        f"torch.distributed.{what} rank {rank}, which is folded, makes a communicator of two ranks: "
+                        "use batch_isend_irecv, keep the axis whole (NAME=SIZE* in --fold), or use --fold off"
                     )
             return call(self, tensors, peer, tag)
 

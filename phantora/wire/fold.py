@@ -48,7 +48,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Fold:
-    """Axes, the outermost (of the largest stride) first; ranks that are processes although the axes do not ask for it."""
+    """Axes, the outermost (of the largest stride) first; ranks that shall be processes besides."""
 
     axes: tuple[Axis, ...]
     named: tuple[int, ...] = ()

@@ -27,7 +27,8 @@ def printed(run: Run) -> dict[int, dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("mode", "axes", "processes"), [("fsdp", "dp=8", 3), ("tp", "dp=2,tp=4", 5), ("hsdp", "replicate=2,shard=4", 5), ("pp", "pp=3,dp=3", 8)]
+    ("mode", "axes", "processes"),
+    [("fsdp", "dp=8", 3), ("tp", "dp=2,tp=4", 5), ("hsdp", "replicate=2,shard=4", 5), ("pp", "pp=3,dp=3", 8)],
 )
 def test_folded_is_unfolded(tmp_path: Path, mode: str, axes: str, processes: int) -> None:
     for name in ("all", "few"):
@@ -43,7 +44,8 @@ def test_folded_is_unfolded(tmp_path: Path, mode: str, axes: str, processes: int
         assert found["step_ns"] == pytest.approx(every[rank]["step_ns"], rel=0.001)
     log = open_log(folded.log)
     assert log.metadata.world_size == ranks
-    assert [axis["size"] for axis in log.metadata.extra["fold"]["axes"]] == [int(size) for size in re.findall(r"\d+", axes)]
+    sizes = [axis["size"] for axis in log.metadata.extra["fold"]["axes"]]
+    assert sizes == [int(size) for size in re.findall(r"\d+", axes)]
 
 
 def test_ranks_hear_what_the_folded_ones_would_say(tmp_path: Path) -> None:
