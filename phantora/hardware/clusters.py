@@ -20,6 +20,7 @@ FORMS = (
     "a model (H200, one GPU), NAME:HOSTS of a known system (dgx-h100:16), or the path of a .toml file"
 )
 DEFAULT_GPU = "H100"
+MOST_OF_HOST, MOST_GPUS = 1024, 1 << 18  # far above any system; a slip of the hand shall not fill the memory
 # One way through a switch: NVSwitch and PCIe by GPU-to-GPU copies, InfiniBand by ib_send_lat.
 NVLINK_LATENCY_NS = 1000
 PCIE_LATENCY_NS = 2500
@@ -71,12 +72,18 @@ def _system(name: str, hosts: str | None, text: str) -> Cluster:
     cluster = _from_file(DATA / "clusters" / f"{name.lower()}.toml")
     if hosts == "0":
         raise PhantoraError(f"cluster {text!r} has no host")
-    return replace(cluster, name=text, hosts=int(hosts or cluster.hosts))
+    count = int(hosts or cluster.hosts)
+    _make(count, cluster.gpus_per_host, cluster.gpu, text)  # refuses too many
+    return replace(cluster, name=text, hosts=count)
 
 
 def _make(hosts: int, gpus: int, gpu: Gpu, name: str) -> Cluster:
     if hosts < 1 or gpus < 1:
         raise PhantoraError(f"cluster {name!r} has no GPU: hosts and GPUs per host must be at least 1")
+    if gpus > MOST_OF_HOST or hosts * gpus > MOST_GPUS:
+        raise PhantoraError(
+            f"cluster {name!r} is too large: at most {MOST_OF_HOST:,} GPUs per host and {MOST_GPUS:,} in all"
+        )
     nvlink = gpu.nvlink_bandwidth > 0
     if nvlink:
         intra = Link(gpu.nvlink_bandwidth, NVLINK_LATENCY_NS)

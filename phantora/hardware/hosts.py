@@ -74,8 +74,8 @@ def _from_file(path: Path) -> HostProfile:
     if missing or unknown:
         what = f"api_ns.{missing[0]} is missing" if missing else f"api_ns.{unknown[0]} is not a known call"
         raise PhantoraError(f"{path}: {what}; give each of {', '.join(Api.names())}, or base and factor")
-    if not FACTORS[0] <= profile.factor <= FACTORS[1]:
-        raise PhantoraError(f"{place / 'factor'} must lie between {FACTORS[0]:g} and {FACTORS[1]:g}")
+    if not FACTORS[0] <= profile.factor <= FACTORS[1]:  # one without a base
+        raise PhantoraError(f"{place / 'factor'} must be a number between {FACTORS[0]:g} and {FACTORS[1]:g}")
     low, high = profile.spread
     if not 0 < low <= 1 <= high:
         raise PhantoraError(f"{place / 'spread'} must be [LOW, HIGH] with LOW at most 1 and HIGH at least 1")
@@ -84,8 +84,8 @@ def _from_file(path: Path) -> HostProfile:
 
 def _based(base: HostProfile, table: dict[str, Any], place: toml.Place) -> dict[str, Any]:
     factor, own = table.get("factor", 1.0), table.get("api_ns", {})
-    if not isinstance(factor, (int, float)) or isinstance(factor, bool) or factor <= 0:
-        raise PhantoraError(f"{place / 'factor'} must be a positive number, not {factor!r}")
+    if not isinstance(factor, (int, float)) or isinstance(factor, bool) or not FACTORS[0] <= factor <= FACTORS[1]:
+        raise PhantoraError(f"{place / 'factor'} must be a number between {FACTORS[0]:g} and {FACTORS[1]:g}")
     if not isinstance(own, dict):
         raise PhantoraError(f"{place / 'api_ns'} must be a table: [api_ns]")
     return {**base.slower(factor / base.factor).api_ns, **own}

@@ -16,6 +16,8 @@ else:
     import tomli as tomllib
 
 T = TypeVar("T")
+LARGEST = 2.0**62
+"""Of any number in a data file: what is derived from it still fits 64 bits."""
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -26,7 +28,7 @@ def read(path: Path) -> dict[str, Any]:
             return table
     except OSError as error:
         raise PhantoraError(f"cannot read {path}: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # numbers without end and tables in tables, too
         raise PhantoraError(f"{path} is not valid TOML: {error}") from error
 
 
@@ -100,7 +102,7 @@ def _convert(value: Any, hint: Any, where: Place) -> Any:
     text = str(hint)
     if not isinstance(value, bool):
         if hint is float and isinstance(value, (int, float)):
-            return _positive(float(value), where)
+            return float(_positive(value, where))
         if hint in (int, str) and isinstance(value, hint):
             return _positive(value, where)
         if is_dataclass(hint) and isinstance(value, cast(type, hint)):
@@ -123,6 +125,8 @@ def _convert(value: Any, hint: Any, where: Place) -> Any:
 def _positive(value: Any, where: Place) -> Any:
     if isinstance(value, (int, float)) and not value >= 0:
         raise PhantoraError(f"{where} must not be negative, but is {value!r}")
+    if isinstance(value, (int, float)) and value > LARGEST:
+        raise PhantoraError(f"{where} must be at most {LARGEST:g}")
     return value
 
 

@@ -128,7 +128,7 @@ def _read(path: str) -> dict[str, list[float]]:
         raise PhantoraError(
             f"{OPTION} {path}: {error.strerror}; give {BALANCED}, {ZIPF}S, {FRAMEWORK} or a JSON file"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PhantoraError(f"{OPTION} {path} is not JSON: {error}") from error
     if not isinstance(layers, dict) or not layers:
         raise PhantoraError(f'{OPTION} {path} must hold an object such as {{"0": [0.7, 0.3], "*": [1, 1]}}')

@@ -318,7 +318,7 @@ def open_log(path: str | os.PathLike[str]) -> Log:
     try:
         columns = tuple(data.schema.names)
         version = int(json.loads(metadata).get("format", 0))
-    except (ValueError, AttributeError, TypeError) as error:
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise _damaged(path, "it does not say what run it is of") from error
     if version not in READABLE:
         remedy = "upgrade Phantora (pip install -U phantora)" if version > LOG_FORMAT else "run `phantora trace` again"
@@ -327,7 +327,7 @@ def open_log(path: str | os.PathLike[str]) -> Log:
         raise _not_a_log(path)
     try:
         return Log(path, data)
-    except (ValueError, AttributeError, TypeError) as error:
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise _damaged(path, "its first or last part cannot be read") from error
 
 

@@ -228,7 +228,7 @@ def test_host_by_factor_and_base(tmp_path: Path) -> None:
             load_cluster(write(tmp_path / "e.toml", cluster + line))
     for old, new, message in (
         ('"default"', '"fast"', "f.toml:2: base must be one of default, emerald"),
-        ("1.5", "-1", "factor must be a positive number"),
+        ("1.5", "-1", "factor must be a number between 0.1 and 20"),
         ("0.9", "1.1", r"spread must be \[LOW, HIGH\]"),
         ("LAUNCH", "LUNCH", "LUNCH is not a known call"),
     ):
