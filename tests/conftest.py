@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,20 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from phantora import stubs
+from phantora.errors import PhantoraError
 
 TIERS = {
     "unit": "unit", "trace": "unit", "view": "unit", "cuda": "ranks", "integration": "ranks",
     "frameworks": "frameworks",
 }  # fmt: skip
 """By folder: `unit` needs no rank of torch, `ranks` runs some, `frameworks` runs Megatron, DeepSpeed and others."""
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """The libraries are built before the workers begin: those would wait for each other."""
+    if not hasattr(session.config, "workerinput"):
+        with suppress(PhantoraError):  # tests that need them fail with the reason
+            stubs.ensure()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
