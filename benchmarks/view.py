@@ -32,20 +32,20 @@ MOVES = """async (height) => {
   choice.value = height;
   choice.dispatchEvent(new Event("change"));
   const frame = () => new Promise(requestAnimationFrame), drawn = [], between = [];
-  const plain = draw;
-  draw = () => { const begin = performance.now(); plain(); drawn.push(performance.now() - begin); };
+  const { view, draw } = chart;
+  chart.draw = () => { const begin = performance.now(); draw(); drawn.push(performance.now() - begin); };
   await frame();
   let before = await frame();
   for (let i = 0; i < 240; i++) {
     const span = view.to - view.from;
-    if (i < 80) zoom(0.95, view.rows.length * 0.4);
-    else if (i < 160) look(view.from + span * 0.02, span);
-    else zoom(1.06, view.rows.length * 0.4);
+    if (i < 80) chart.zoom(0.95, view.rows.length * 0.4);
+    else if (i < 160) chart.look(view.from + span * 0.02, span);
+    else chart.zoom(1.06, view.rows.length * 0.4);
     const now = await frame();
     between.push(now - before);
     before = now;
   }
-  draw = plain;
+  chart.draw = draw;
   return [drawn, between];
 }"""
 
@@ -63,7 +63,7 @@ def measure(page: Any, url: str) -> None:
     page.locator("#timeline-text", has_text="rows").wait_for(timeout=120_000)
     rows = page.locator("#timeline-text").inner_text()
     print(f"page with its timeline   {time.perf_counter() - begin:5.1f} s, {rows}")
-    print(f"streams                  {page.evaluate('view.tracks.length'):5}")
+    print(f"streams                  {page.evaluate('chart.view.tracks.length'):5}")
     for height, name in (("all", "all in view"), ("5", "flat"), ("14", "tall")):
         drawn, between = page.evaluate(MOVES, height)
         print(f"{name:12} drawing     {spread(drawn)}\n{'':12} from frame  {spread(between)}")

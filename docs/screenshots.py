@@ -80,6 +80,7 @@ def main() -> None:
             page.goto(server.url)  # its cookie lets the other addresses in
             for name, visit in PAGES.items():
                 visit(page, f"http://127.0.0.1:{server.server_port}")
+                page.evaluate("scrollTo(0, 0)")
                 page.wait_for_timeout(500)
                 page.screenshot(path=options.all / f"{name}-{width}-{scheme}.png", full_page=name != "perfetto")
         browser.close()

@@ -37,7 +37,8 @@ navigation("diff");
 if (!difference.equal) {
   const simple = difference.settings.filter(([, a]) => a === null || typeof a !== "object");
   into("causes", "Causes", element("ul", {}, ...difference.causes.map((c) => element("li", { textContent: `${c.text} (${signed(duration)(c.effect)})` }))));
-  if (simple.length) section("Settings", table(simple, [["", ([n]) => n, text], ["a", ([, a]) => a, text], ["b", ([, , b]) => b, text]]));
+  const shown = (name, value) => (name.endsWith("_bytes") && value !== null ? size(value) : value);
+  if (simple.length) section("Settings", table(simple, [["", ([n]) => n.replaceAll("_", " ").replace(/ bytes$/, ""), text], ["a", ([n, a]) => shown(n, a), text], ["b", ([n, , b]) => shown(n, b), text]]));
   changes("Where the step's time changed", difference.times);
   changes("Device time by class", difference.classes);
   work("Operators", difference.operators);

@@ -8,11 +8,17 @@ function duration(ns) {
     if (Math.abs(ns) >= scale) return `${(ns / scale).toFixed(2)} ${unit}`;
   return `${Math.round(ns)} ns`;
 }
-const size = (n) => (Math.abs(n) >= 2 ** 30 ? `${(n / 2 ** 30).toFixed(2)} GiB` : `${(n / 2 ** 20).toFixed(1)} MiB`);
+function size(bytes) {
+  for (const [unit, scale, digits] of [["GiB", 2 ** 30, 2], ["MiB", 2 ** 20, 1], ["KiB", 2 ** 10, 1]])
+    if (Math.abs(bytes) >= scale) return `${(bytes / scale).toFixed(digits)} ${unit}`;
+  return `${Math.round(bytes)} B`;
+}
 const percent = (x) => (x === null || x === undefined ? "-" : `${(100 * x).toFixed(1)}%`);
 const rate = (x) => (x === null ? "-" : `${(x / 1e9).toFixed(1)} GB/s`);
 const count = (x) => Math.round(x).toLocaleString("en");
 const signed = (show) => (x) => (x > 0 ? "+" : x < 0 ? "-" : "") + show(Math.abs(x));
+// A kernel's name without what all of them have in common.
+const kernel = (name) => name.replace(/\(ncclDevKernelArgs[^)]*\)/, "").replace(/^void /, "").replaceAll("at::native::", "").replaceAll("(anonymous namespace)::", "");
 const text = (x) => (x === "" || x === null ? "-" : String(x));
 
 function element(tag, properties = {}, ...children) {

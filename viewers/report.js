@@ -46,10 +46,11 @@ function showTimes(rank, step) {
   const where = rank === null ? "mean over ranks" : `rank ${rank}`;
   select("tiles-title").textContent = `${step === null ? (report.steps.length > 1 ? "Mean of the steady steps" : "The step") : `Step ${step}`}, ${where}`;
   if (!times) return fill("tiles", "This rank has no such step.");
+  const typical = rank === null && step === null && report.step_source !== "run";
   const tiles = [
-    tile("step time", duration(times.time), "time"), tile("compute", percent(times.compute / times.time), "compute"),
+    tile(typical ? "step time, median" : "step time", duration(typical ? report.headline.step_time : times.time), "time"), tile("compute", percent(times.compute / times.time), "compute"),
     tile("communication hidden", percent(times.overlap), "overlap"), tile("exposed", duration(times.exposed), "exposed"),
-    tile("idle", percent(times.idle / times.time), "idle"), tile(`MFU (${report.metadata.mfu_dtype})`, percent(times.mfu), "mfu"),
+    tile("idle", percent(times.idle / times.time), "idle"), tile(`MFU (${report.metadata.mfu_dtype})`, percent(typical ? report.headline.mfu : times.mfu), "mfu"),
     tile("peak allocated", size(times.peak_allocated), "peak"), tile("peak reserved", size(times.peak_reserved), "reserved"),
   ];
   const { throughput } = report.headline;
@@ -67,6 +68,7 @@ function headline() {
   const h = report.headline;
   const bar = h.error === null ? "" : ` (-${percent(h.error)} +${percent(h.error_above)})`;
   const apart = Object.entries(h.apart).map(([note, steps]) => `${note}: ${steps.join(", ")}`).join("; ");
+  if (report.step_source === "run") return `${duration(h.step_time)} from first to last: no steps were found in this run.`;
   const of = h.steps > 1 ? `median of ${h.steps} steady steps, ${duration(h.lowest)} to ${duration(h.highest)}` : "one step";
   return `${duration(h.step_time)}${bar} a step, ${of}.${apart ? ` Set apart: ${apart}.` : ""}`;
 }
@@ -108,16 +110,16 @@ function showWork() {
   const cls = select("class").value;
   const rows = details[select("work").value].filter((w) => !cls || w.cls === cls || (select("work").value === "classes" && w.name === cls));
   fill("works", element("p", { className: "soft", textContent: "Sums over all ranks and steps reported on; waits for peers left out." }), table(rows, [
-    ["name", (w) => w.name, text], ["class", (w) => w.cls, text], ["count", (w) => w.count, count], ["time", (w) => w.time, duration],
+    ["name", (w) => kernel(w.name), text], ["class", (w) => w.cls, text], ["count", (w) => w.count, count], ["time", (w) => w.time, duration],
     ["share", (w) => w.share, percent], ["flops", (w) => w.flops, (x) => (x ? x.toExponential(2) : "-")], ["rests on", (w) => w.provenance, text]], 50));
 }
 
 function showCommunication() {
   fill("exposure", table(details.exposure, [
-    ["collective", (e) => e.collective, text], ["of", (e) => e.group, text], ["awaited by", (e) => e.waited_by, text],
+    ["collective", (e) => kernel(e.collective), text], ["of", (e) => e.group, text], ["awaited by", (e) => e.waited_by, text],
     ["exposed", (e) => e.exposed, duration], ["late rank", (e) => e.late_rank, duration]]));
   fill("collectives", table(details.collectives, [
-    ["collective", (c) => c.name, text], ["of", (c) => c.group, text], ["algorithm", (c) => c.algorithm, text], ["calls", (c) => c.count, count],
+    ["collective", (c) => kernel(c.name), text], ["of", (c) => c.group, text], ["algorithm", (c) => c.algorithm, text], ["calls", (c) => c.count, count],
     ["size", (c) => c.bytes, size], ["wait", (c) => c.wait, duration], ["transfer", (c) => c.transfer, duration],
     ["algorithm bw", (c) => c.algorithm_bandwidth, rate], ["bus bw", (c) => c.bus_bandwidth, rate], ["skew", (c) => c.skew, duration],
     ["last", (c) => (c.last < 0 ? "-" : `rank ${c.last}`), String]]));
@@ -171,7 +173,7 @@ function showMemory(rank) {
   const marks = { reserved: css("dependency"), peak: css("late") };
   fill("memory", legend([...uses, ...Object.keys(marks)], { ...colors, ...marks }),
     chart, element("p", { className: "soft", textContent: `${duration(from)} to ${duration(to)}; the top of the chart is ${size(most)} of ${size(own.capacity)}.` }),
-    element("p", { textContent: `At the peak (${own.peak_step === null ? "outside the steps" : `step ${own.peak_step}`}, ${duration(own.peak_time)}): ${size(own.peak_allocated)} allocated, ${size(own.peak_reserved)} reserved.${own.lowest_peak < own.highest_peak ? ` By chance (when NCCL's watchdog frees buffers) ${size(own.lowest_peak)} to ${size(own.highest_peak)}.` : ""}` }),
+    element("p", { textContent: `${details.fit?.fits === false && own.failed ? "When the allocation failed" : "At the peak"} (${own.peak_step === null ? "outside the steps" : `step ${own.peak_step}`}, ${duration(own.peak_time)}): ${size(own.peak_allocated)} allocated, ${size(own.peak_reserved)} reserved.${own.lowest_peak < own.highest_peak ? ` By chance (when NCCL's watchdog frees buffers) ${size(own.lowest_peak)} to ${size(own.highest_peak)}.` : ""}` }),
     ...(details.fit ? [element("p", { textContent: details.fit.says[0] })] : []),
     bars(Object.entries(own.by_category).map(([name, bytes]) => [name, { [name]: bytes }, size(bytes)]), colors, size),
     table(own.largest, [
@@ -198,7 +200,7 @@ function showPath(step) {
   select("path-step").textContent = path ? path.step : step;
   if (!path) return fill("path", "The report has no path of this step.");
   const row = (values) => table(Object.entries(values).sort((a, b) => b[1] - a[1]), [
-    ["", ([n]) => n, text], ["on the path", ([, v]) => v, duration], ["share", ([, v]) => v / path.length, percent]], 12);
+    ["", ([n]) => kernel(n), text], ["on the path", ([, v]) => v, duration], ["share", ([, v]) => v / path.length, percent]], 12);
   const classes = Object.entries(path.by_class).sort((a, b) => b[1] - a[1]);
   const own = Object.fromEntries(classes.map(([n]) => [n, classColors[n] || (n === "host" ? css("host") : n === "delay" ? css("late") : css("dependency"))]));
   fill("path",

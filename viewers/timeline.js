@@ -31,7 +31,7 @@ function ink(color, back, share) {
 }
 
 const variable = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const leftOf = (width) => (width < 500 ? 44 : width < 900 ? 92 : 192); // labels of tracks
+const leftOf = (width) => (width < 500 ? 44 : width < 900 ? 92 : 244); // labels of tracks
 
 // The timeline of `run`, whose classes of work have `colors`. `looked` is called with (from, to) when the user moves it.
 function timeline(run, prefix, colors, looked = () => {}) {
@@ -126,7 +126,7 @@ function timeline(run, prefix, colors, looked = () => {}) {
     if (width < 500) return `${track.rank}:${track.stream}`;
     if (width < 900) return `rank ${track.rank} : ${track.stream}`;
     const name = view.rows.streams[`${track.rank}:${track.stream}`] || `stream ${track.stream}`;
-    return `rank ${track.rank} / ${name.length > 24 ? `${name.slice(0, 23)}…` : name}`;
+    return `rank ${track.rank} / ${name.length > 30 ? `${name.slice(0, 29)}…` : name}`;
   }
 
   // The names of bars that are wide enough; those that are not are passed over pixel by pixel, as paintTrack does.

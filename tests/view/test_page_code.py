@@ -18,7 +18,7 @@ if shutil.which("node") is None:
     pytest.skip("the pages' code runs in Node.js, and there is no `node` on PATH", allow_module_level=True)
 
 
-def visit(server: Server, path: str, *actions: tuple[Any, ...], width: int = 1192) -> list[Any]:
+def visit(server: Server, path: str, *actions: tuple[Any, ...], width: int = 1244) -> list[Any]:
     url = f"http://127.0.0.1:{server.server_port}{path}{'&' if '?' in path else '?'}token={server.site.token}"
     done = subprocess.run(
         ["node", str(SCRIPT), url, str(width)],
@@ -31,7 +31,7 @@ def visit(server: Server, path: str, *actions: tuple[Any, ...], width: int = 119
 
 
 GEMM, COMMUNICATION, CARD = "#4c8fd0", "#e08a1e", "#ffffff"  # report.js, style.css
-LEFT, TOP = 192, 22  # of the first track; with 1192 pixels a microsecond is one
+LEFT, TOP = 244, 22  # of the first track; with 1244 pixels a microsecond is one
 
 
 def test_report_of_means_and_of_a_rank(server: Server) -> None:

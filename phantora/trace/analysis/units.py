@@ -14,8 +14,13 @@ def duration(ns: float) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes as GiB or MiB, as torch prints memory."""
-    return f"{count / 2**30:.2f} GiB" if abs(count) >= 2**30 else f"{count / 2**20:.1f} MiB"
+    """Bytes in a unit that fits, binary as torch prints memory: ``1.25 GiB``, ``12.5 MiB``."""
+    if abs(count) >= 2**30:
+        return f"{count / 2**30:.2f} GiB"
+    for unit, scale in (("MiB", 2**20), ("KiB", 2**10)):
+        if abs(count) >= scale:
+            return f"{count / scale:.1f} {unit}"
+    return f"{count:.0f} B"
 
 
 def percent(part: float, whole: float) -> str:

@@ -131,9 +131,10 @@ def compare(a: Side, b: Side) -> Difference:
         {"compute": ra.steady.compute, **ra.steady.stalls}, {"compute": rb.steady.compute, **rb.steady.stalls}
     )
     step_a, step_b = ({step.number: step.times.time for step in r.steps} for r in (ra, rb))
-    difference.steps = [Change(str(n), step_a[n], step_b[n]) for n in step_a if n in step_b and step_a[n] != step_b[n]]
+    difference.steps = [Change(f"step {n}", step_a[n], step_b[n]) for n in step_a if n in step_b and step_a[n] != step_b[n]]
     rank_a, rank_b = rank_compute(ra), rank_compute(rb)
-    difference.ranks = [Change(str(n), rank_a[n], rank_b[n]) for n in rank_a if n in rank_b and rank_a[n] != rank_b[n]]
+    both = [n for n in rank_a if n in rank_b and rank_a[n] != rank_b[n]]
+    difference.ranks = [Change(f"rank {n}", rank_a[n], rank_b[n]) for n in both]
     difference.classes = _changes(_by_class(a), _by_class(b))
     difference.operators = _work(a.operations, b.operations)
     difference.collectives = _work(a.transfers, b.transfers)
