@@ -61,6 +61,22 @@ class Spent:
         return 1 - self.exposed / self.communication if self.communication else None
 
 
+@dataclass(frozen=True)
+class Headline:
+    """What `phantora analyze` says first: ns a step, its error bar as shares of it, how many steady steps."""
+
+    step_ns: float
+    error: float
+    error_above: float
+    steps: int
+
+
+def headline_of(log: Path) -> Headline:
+    h = analyze(open_log(log), details=False).headline
+    assert h.error is not None and h.error_above is not None
+    return Headline(h.step_time, h.error, h.error_above, h.steps)
+
+
 @dataclass
 class Outcome:
     run: str
@@ -69,6 +85,7 @@ class Outcome:
     error: str = ""
     real_spent: Spent | None = None
     spent: Spent | None = None
+    headline: Headline | None = None
 
     @property
     def spread(self) -> float | None:
@@ -153,7 +170,7 @@ def replay(name: str, row: dict[str, Any], truth: Path, gpu: str, log: Path, tim
         found["median_iter_s"] = row["median_iter_s"] * row["tokens_per_s"] / row["world_size"] / found["tps_per_rank"]
     trace = truth / "traces" / f"{name}.json.gz"
     spent = simulated_step(log) if trace.exists() else None
-    return Outcome(name, row, found, "", real_step(trace) if trace.exists() else None, spent)
+    return Outcome(name, row, found, "", real_step(trace) if trace.exists() else None, spent, headline_of(log))
 
 
 def parse(output: str) -> dict[str, Any] | None:

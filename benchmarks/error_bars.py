@@ -1,10 +1,10 @@
 """Error bars beside the truth: how often the real step time lies within the bar of the simulated one.
 
-    python benchmarks/error_bars.py REAL.jsonl... LOGS
+    python benchmarks/error_bars.py REAL.jsonl... SIMULATED
 
-REAL.jsonl holds a line per real run (``run_id``, ``median_iter_s``), LOGS the simulations of them as
-``benchmarks/accuracy.py --keep LOGS`` leaves them: ``RUN_ID.arrow``. The bar is that of the headline of `phantora
-analyze` on the same log.
+REAL.jsonl holds a line per real run (``run_id``, ``median_iter_s``), SIMULATED their simulations: the file that
+``benchmarks/accuracy.py --out`` writes, or the folder of logs that its ``--keep`` leaves (``RUN_ID.arrow``). The bar is
+that of the headline of `phantora analyze`.
 
 The part that all runs have in common was chosen with real runs at hand. So it is also chosen on a random half of the
 runs, as the least with which 9 in 10 of that half lie inside, and judged on the other half; 200 halves.
@@ -21,12 +21,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from accuracy import Headline, headline_of
 from rich.console import Console
 from rich.table import Table
 
-from phantora.trace.analysis.analyze import analyze
 from phantora.trace.analysis.uncertainty import COMMON
-from phantora.trace.reader import open_log
 
 SPLITS, INSIDE = 200, 0.9
 
@@ -63,25 +62,32 @@ def judge_by_halves(runs: Sequence[Held]) -> tuple[float, float, float]:
     return statistics.mean(inside), statistics.median(widths), statistics.mean(chosen)
 
 
+def read(simulated: Path) -> dict[str, Headline]:
+    """The headlines by run, from a folder of logs or a file of accuracy.py; of several of one run the last counts."""
+    if simulated.is_dir():
+        return {log.stem: headline_of(log) for log in sorted(simulated.glob("*.arrow"))}
+    rows = map(json.loads, simulated.read_text().splitlines())
+    return {row["run"]: Headline(**row["headline"]) for row in rows if row.get("headline")}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("real", type=Path, nargs="+")
-    parser.add_argument("logs", type=Path)
+    parser.add_argument("simulated", type=Path)
     args = parser.parse_args()
     table = Table("run", "real ms", "simulated", "difference", "error bar", "inside", box=None)
     inside, bars = 0, []
     runs: list[Held] = []
     lines = [line for path in args.real for line in path.read_text().splitlines()]
+    simulated = read(args.simulated)
     for row in map(json.loads, lines):
-        log = args.logs / f"{row['run_id']}.arrow"
-        if not log.exists() or "median_iter_s" not in row:
+        headline = simulated.get(row["run_id"])
+        if headline is None or "median_iter_s" not in row:
             continue
-        headline = analyze(open_log(log), details=False).headline
         if headline.steps < 2:
-            print(f"{log}: left out, as it has no steady steps: the run ended early")
+            print(f"{row['run_id']}: left out, as it has no steady steps: the run ended early")
             continue
-        assert headline.error is not None and headline.error_above is not None
-        real, ours = row["median_iter_s"] * 1e3, headline.step_time / 1e6
+        real, ours = row["median_iter_s"] * 1e3, headline.step_ns / 1e6
         difference = real / ours - 1  # the bar is relative to our step
         held = -headline.error <= difference <= headline.error_above
         inside += held

@@ -183,9 +183,9 @@ class Model:
             setattr(self, name, value)
 
     def write(self, path: Path) -> Path:
-        extra = (
-            {"what_if": {"degrade": [{"links": k, "factor": v} for k, v in self.links.items()]}} if self.links else {}
-        )
+        extra: dict[str, object] = {"host": {"name": "default", "factor": 1.0}}
+        if self.links:
+            extra["what_if"] = {"degrade": [{"links": k, "factor": v} for k, v in self.links.items()]}
         run = FakeRun(
             metadata=replace(
                 METADATA, world_size=self.ranks, ranks_per_host=self.ranks, gpu=self.gpu, extra=extra, peak_flops={}
@@ -305,6 +305,11 @@ PAIRS = (
     pair("network: links h0.gpu1>* carry 0.5 of their bandwidth", transfer=2.0, links={"h0.gpu1>*": 0.5}),
     pair("host: GPUs wait", host=15),
     pair("another GPU: H100 -> A100", gpu="A100"),
+    # Bound by the host, whose waits follow from what is run.
+    pair("more layers: 4 -> 6", base={"host": 60}, layers=6),
+    pair("no resharding", base={"host": 60}, reshard=False),
+    pair("data parallel instead of FSDP", base={"host": 60}, spread="data parallel"),
+    pair("batch 1 -> 4", base={"host": 60}, spread="data parallel", batch=4),
     pair("more layers: 4 -> 8", layers=8, transfer=1.2),
     pair("batch 1 -> 4", batch=4, host=3),
     pair("compiled", compiled=True, transfer=1.05),

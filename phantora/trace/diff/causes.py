@@ -10,7 +10,7 @@ which the logs name, and a single rank that changed alone.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from phantora.trace.analysis.units import duration
@@ -27,8 +27,10 @@ def find_causes(a: Side, b: Side, d: Difference) -> list[Cause]:
     """The causes, first the one to name; empty for equal runs."""
     if d.equal:
         return []
-    structure = _structure(a, b, d)
-    found = [*_straggler(a, b), *structure, *_network(a, b, d), *_host(d)]
+    structure, host = _structure(a, b, d), _host(d)
+    if _same_host(a, b):
+        structure, host = _with_host(structure, host)
+    found = [*_straggler(a, b), *structure, *_network(a, b, d), *host]
     found = [cause for cause in found if abs(cause.effect) >= _WORTH_NAMING * max(d.step.a, 1.0)]
     if not found:  # what is run may change without taking longer
         found = [cause for cause in structure if cause.kind not in _REST][:1]
@@ -179,6 +181,7 @@ def _layout(a: Side, b: Side, x: Traits, y: Traits, precision: bool) -> Iterator
     everything = (*_WORK, "comm")
     if x.spread and y.spread and x.spread != y.spread:
         yield _Change("layout", f"{y.spread} instead of {x.spread}", ("comm", "optimizer", "code", "count"))
+        return  # shapes of sharded parameters are no others
     ranks = len(a.report.ranks), len(b.report.ranks)
     products = [{o.shape for o in side.operations if o.cls == "gemm"} for side in (a, b)]
     if a.groups != b.groups or ranks[0] != ranks[1]:
@@ -313,6 +316,26 @@ def _links(a: Side, b: Side) -> str:
 def _degraded(side: Side) -> dict[str, float]:
     what_if: dict[str, Any] = side.report.metadata.get("extra", {}).get("what_if") or {}
     return {entry["links"]: float(entry["factor"]) for entry in what_if.get("degrade", ())}
+
+
+def _same_host(a: Side, b: Side) -> bool:
+    """Both runs modelled their hosts by the same profile."""
+    if any(side.report.metadata["host_mode"] != "modelled" for side in (a, b)):
+        return False
+    x, y = (side.report.metadata.get("extra", {}) for side in (a, b))
+    return "host" in x and all(x.get(name) == y.get(name) for name in ("host", "host_scale"))
+
+
+def _with_host(structure: list[Cause], host: list[Cause]) -> tuple[list[Cause], list[Cause]]:
+    """One host waits otherwise only because of what is run: the named change that explains most, in the same direction
+    if any does, takes the host's part."""
+    named = [cause for cause in structure if cause.kind not in _REST]
+    if not named or not host:
+        return structure, host
+    effect = sum(cause.effect for cause in host)
+    most = max(named, key=lambda cause: (cause.effect * effect > 0, abs(cause.effect)))
+    whole = replace(most, effect=most.effect + effect)
+    return [whole if cause is most else cause for cause in structure], []
 
 
 def _host(d: Difference) -> list[Cause]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -131,10 +132,8 @@ def compare(a: Side, b: Side) -> Difference:
         {"compute": ra.steady.compute, **ra.steady.stalls}, {"compute": rb.steady.compute, **rb.steady.stalls}
     )
     step_a, step_b = ({step.number: step.times.time for step in r.steps} for r in (ra, rb))
-    difference.steps = [Change(f"step {n}", step_a[n], step_b[n]) for n in step_a if n in step_b and step_a[n] != step_b[n]]
-    rank_a, rank_b = rank_compute(ra), rank_compute(rb)
-    both = [n for n in rank_a if n in rank_b and rank_a[n] != rank_b[n]]
-    difference.ranks = [Change(f"rank {n}", rank_a[n], rank_b[n]) for n in both]
+    difference.steps = _numbered("step", step_a, step_b)
+    difference.ranks = _numbered("rank", rank_compute(ra), rank_compute(rb))
     difference.classes = _changes(_by_class(a), _by_class(b))
     difference.operators = _work(a.operations, b.operations)
     difference.collectives = _work(a.transfers, b.transfers)
@@ -179,6 +178,10 @@ _RUN_ONLY = frozenset(("command",))  # says how the run was started, not what it
 
 def _settings(a: dict[str, Any], b: dict[str, Any]) -> list[tuple[str, Any, Any]]:
     return [(name, a[name], b[name]) for name in a if name not in _RUN_ONLY and a[name] != b.get(name)]
+
+
+def _numbered(what: str, a: Mapping[int, float], b: Mapping[int, float]) -> list[Change]:
+    return [Change(f"{what} {n}", a[n], b[n]) for n in a if n in b and a[n] != b[n]]
 
 
 def _changes(a: dict[str, float], b: dict[str, float]) -> list[Change]:
