@@ -1,0 +1,196 @@
+"""Published training runs on several hosts, simulated: what they printed beside what the simulation prints.
+
+    python benchmarks/published_training.py run [--only TEXT] [--jobs N]   simulates what is missing
+    python benchmarks/published_training.py table                          prints the tables of docs/published.md
+
+``data/published_training.toml`` has the runs with their sources, and what is unknown of them; ``data/published_training.jsonl``
+keeps what was simulated, so that nothing runs twice: one line per command, with commit and date. Runs are folded
+(docs/scale.md) and have few layers: a step is affine in the number of layers where all are alike, so two numbers of layers
+give the whole model's step:
+
+    step = t(a) + (layers - a) * (t(b) - t(a)) / (b - a)
+
+This rule and the runs' configurations were committed before any of their results was compared. `--whole` runs all layers
+of the rows that `--only` selects and says how far the rule is off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+HERE = Path(__file__).resolve().parent
+RUNS, JOURNAL = HERE / "data" / "published_training.toml", HERE / "data" / "published_training.jsonl"
+TITAN = HERE.parent / "samples" / "torchtitan"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One published run. Rates are tokens per second and GPU."""
+
+    series: str
+    source: str
+    url: str
+    software: str
+    """``same`` where the published software is what is simulated here; else what differs."""
+    unknown: str
+    gpus: int
+    published: float
+    tokens: int
+    """Of a GPU in a step."""
+    layers: int
+    points: tuple[int, int]
+    command: tuple[str, ...]
+    """Of `phantora`, with {layers}."""
+    step: str
+    """Pattern of the step's seconds, or of tokens per second, in what the run prints; the last one counts."""
+
+    def at(self, layers: int) -> str:
+        return shlex.join(part.format(layers=layers) for part in self.command)
+
+    def seconds(self, found: Mapping[str, float]) -> float | None:
+        """Seconds of a step of the whole model, from what was simulated."""
+        first, second = self.points
+        a, b = found.get(self.at(first)), found.get(self.at(second))
+        return None if a is None or b is None else a + (self.layers - first) * (b - a) / (second - first)
+
+
+def rows() -> list[Row]:
+    """Every run of the file: its series' fields with its own."""
+    made = []
+    for series in tomllib.loads(RUNS.read_text())["series"]:
+        for run in series["runs"]:
+            values: dict[str, Any] = {**series, **run}
+            values["hosts"] = values["gpus"] // values.get("gpus_per_host", 8)
+            values["world"] = values["gpus"]
+            command = tuple(part.format(**values, layers="{layers}") for part in values["command"])
+            tokens = values["batch"] * values["seq"] * values.get("accumulate", 1) // values.get("shared_by", 1)
+            made.append(
+                Row(
+                    values["name"], values["source"], values["url"], values["software"], values["unknown"],
+                    values["gpus"], values["published"], tokens, values["layers"], tuple(values["points"]),
+                    command, values["step"],
+                )
+            )  # fmt: skip
+    return made
+
+
+def journal() -> dict[str, float]:
+    """Seconds of a step by command."""
+    if not JOURNAL.exists():
+        return {}
+    entries = [json.loads(line) for line in JOURNAL.read_text().splitlines()]
+    return {entry["command"]: entry["step_s"] for entry in entries}
+
+
+def simulate(row: Row, layers: int) -> None:
+    """Runs `row` with so many layers and writes the step down."""
+    command = row.at(layers)
+    with tempfile.TemporaryDirectory(prefix="phantora-published-") as folder:
+        assets = Path(folder) / "assets"
+        subprocess.run([sys.executable, str(TITAN / "make_assets.py"), str(assets)], check=True, capture_output=True)
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+        own = (str(HERE.parent), str(TITAN), os.environ.get("PYTHONPATH"))
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, own))
+        options = ["trace", "--no-recording", "--no-summary", "-o", f"{folder}/run.arrow"]
+        parts = [part.replace("SAMPLES", str(HERE.parent / "samples")) for part in shlex.split(command)]
+        ran = subprocess.run(
+            [sys.executable, "-m", "phantora", *options, *parts], cwd=folder, env=environment, capture_output=True,
+            text=True, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    output = re.sub(r"\x1b\[[\d;]*m", "", ran.stdout + ran.stderr)
+    values = [float(value.replace(",", "")) for value in re.findall(row.step, output)]
+    if ran.returncode or not values:
+        print(f"{command}\n{output[-1500:]}", file=sys.stderr, flush=True)
+        return
+    seconds = values[-1] if "step" in row.step else row.tokens / values[-1]
+    if "_ms" in row.step or "(ms)" in row.step:
+        seconds /= 1e3
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True, check=True
+    ).stdout.strip()
+    entry = {"command": command, "step_s": seconds, "commit": commit, "date": date.today().isoformat()}
+    with JOURNAL.open("a") as file:
+        file.write(json.dumps(entry) + "\n")
+    print(f"{seconds:9.4f} s  {command}", flush=True)
+
+
+def run(chosen: Iterable[Row], jobs: int, whole: bool) -> None:
+    found = journal()
+    wanted = {
+        row.at(layers): (row, layers)
+        for row in chosen
+        for layers in ((*row.points, row.layers) if whole else row.points)
+        if row.at(layers) not in found
+    }
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(lambda entry: simulate(*entry), wanted.values()))
+
+
+def table(chosen: Iterable[Row]) -> None:
+    """Rows with what is published, what is simulated; then errors and scaling by series."""
+    found = journal()
+    print("| run | GPUs | tokens/s and GPU | simulated | difference |\n| --- | --- | --- | --- | --- |")
+    errors: dict[str, list[float]] = {}
+    series: dict[str, list[tuple[int, float, float]]] = {}
+    for row in chosen:
+        seconds = row.seconds(found)
+        if seconds is None:
+            continue
+        ours = row.tokens / seconds
+        print(f"| {row.series} | {row.gpus:,} | {row.published:,.0f} | {ours:,.0f} | {ours / row.published - 1:+.1%} |")
+        errors.setdefault(row.software, []).append(ours / row.published - 1)
+        series.setdefault(row.series, []).append((row.gpus, row.published, ours))
+    print("\n| software | rows | mean error | mean | largest |\n| --- | --- | --- | --- | --- |")
+    for software, values in errors.items():
+        sizes = [abs(value) for value in values]
+        mean, signed = statistics.fmean(sizes), statistics.fmean(values)
+        print(f"| {software} | {len(values)} | {mean:.1%} | {signed:+.1%} | {max(sizes):.1%} |")
+    print("\n| series | GPUs | scaling published | simulated | points |\n| --- | --- | --- | --- | --- |")
+    for name, points in series.items():
+        first, last = min(points), max(points)
+        if len(points) > 1 and last[0] > first[0]:
+            published, ours = last[1] / first[1], last[2] / first[2]
+            gap = 100 * (ours - published)
+            print(f"| {name} | {first[0]} to {last[0]} | {published:.1%} | {ours:.1%} | {gap:+.1f} |")
+    for row in chosen:
+        whole, rule = found.get(row.at(row.layers)), row.seconds(found)
+        if whole and rule and row.layers not in row.points:
+            print(f"\nall {row.layers} layers: {row.series}, {row.gpus} GPUs: {whole:.4f} s; by the rule {rule:.4f} s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["run", "table"])
+    parser.add_argument("--only", default="", help="series that contain this text, or SERIES:GPUS")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--whole", action="store_true", help="with all layers as well")
+    args = parser.parse_args()
+    name, _, gpus = args.only.partition(":")
+    chosen = [row for row in rows() if name in row.series and gpus in ("", str(row.gpus))]
+    if args.what == "run":
+        run(chosen, args.jobs, args.whole)
+    else:
+        table(chosen)
+
+
+if __name__ == "__main__":
+    main()

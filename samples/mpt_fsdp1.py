@@ -1,0 +1,188 @@
+"""Trains an MPT-style decoder with FSDP1 as Composer sets it up: bf16 parameters, fp32 reduction, a backward prefetch after
+each block's gradients, at most two all-gathers ahead, clipping, AdamW written out by tensors.
+
+torchrun --nproc-per-node 8 samples/mpt_fsdp1.py --model 7b --batch 6
+
+Sizes are those of MosaicML's llm-foundry (biases, learned positions, tied embedding).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from dataclasses import dataclass, replace
+
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.fsdp import (
+    BackwardPrefetch,
+    FullyShardedDataParallel,
+    MixedPrecision,
+    ShardingStrategy,
+)
+from torch.distributed.fsdp.wrap import CustomPolicy
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+
+@dataclass(frozen=True)
+class Shape:
+    dim: int
+    heads: int
+    layers: int
+    seq: int = 2048
+    vocab: int = 50368
+
+
+SHAPES = {
+    "760m": Shape(1536, 12, 24),
+    "1b": Shape(2048, 16, 24),
+    "3b": Shape(2560, 20, 32),
+    "7b": Shape(4096, 32, 32),
+    "13b": Shape(5120, 40, 40),
+    "30b": Shape(7168, 56, 48),
+    "70b": Shape(8192, 64, 80),
+}
+
+
+class LowPrecisionLayerNorm(nn.LayerNorm):
+    """Autocast would normalise in float32."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cuda", enabled=False):
+            return F.layer_norm(
+                x.bfloat16(), self.normalized_shape, self.weight.bfloat16(), self.bias.bfloat16(), self.eps
+            )
+
+
+class Block(nn.Module):
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.heads = shape.heads
+        self.norm_1 = LowPrecisionLayerNorm(shape.dim)
+        self.qkv = nn.Linear(shape.dim, 3 * shape.dim)
+        self.out = nn.Linear(shape.dim, shape.dim)
+        self.norm_2 = LowPrecisionLayerNorm(shape.dim)
+        self.up = nn.Linear(shape.dim, 4 * shape.dim)
+        self.down = nn.Linear(4 * shape.dim, shape.dim)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, seq, dim = x.shape
+        q, k, v = self.qkv(self.norm_1(x)).view(batch, seq, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).reshape(batch, seq, dim))
+        return x + self.down(F.gelu(self.up(self.norm_2(x))))
+
+
+class Mpt(nn.Module):
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(shape.vocab, shape.dim)
+        self.positions = nn.Embedding(shape.seq, shape.dim)
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.norm = LowPrecisionLayerNorm(shape.dim)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.tokens(tokens) + self.positions(torch.arange(tokens.size(1), device=tokens.device))
+        for block in self.blocks:
+            x = block(x)
+        return F.linear(self.norm(x), self.tokens.weight)
+
+
+class AdamW(torch.optim.Optimizer):
+    """Tensor after tensor and operation after operation, as Composer's DecoupledAdamW."""
+
+    @torch.no_grad()
+    def step(self, closure: object = None) -> None:
+        for group in self.param_groups:
+            low, high = group["betas"]
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = self.state[parameter]
+                if not state:
+                    state["step"] = 0
+                    state["first"] = torch.zeros_like(parameter)
+                    state["second"] = torch.zeros_like(parameter)
+                state["step"] += 1
+                first, second = state["first"], state["second"]
+                first.mul_(low).add_(parameter.grad, alpha=1 - low)
+                second.mul_(high).addcmul_(parameter.grad, parameter.grad, value=1 - high)
+                scale = (second.sqrt() / (1 - high ** state["step"]) ** 0.5).add_(group["eps"])
+                parameter.addcdiv_(first, scale, value=-group["lr"] / (1 - low ** state["step"]))
+
+
+def wrapped(shape: Shape, strategy: str, checkpointing: bool) -> FullyShardedDataParallel:
+    with torch.device("meta"):
+        model = Mpt(shape)
+    for module in model.modules():
+        if not list(module.children()):  # FSDP makes leaves real, one after the other
+            module.reset_parameters = lambda: None
+    if checkpointing:
+        model.blocks = nn.ModuleList(checkpoint_wrapper(block) for block in model.blocks)
+    mixed = MixedPrecision(torch.bfloat16, torch.float32, torch.bfloat16)
+    blocks = set(model.blocks)
+    return FullyShardedDataParallel(
+        model,
+        sharding_strategy=ShardingStrategy[strategy],
+        auto_wrap_policy=CustomPolicy(lambda module: module in blocks),
+        backward_prefetch=BackwardPrefetch.BACKWARD_POST,
+        mixed_precision=mixed,
+        device_id=torch.cuda.current_device(),
+        limit_all_gathers=True,
+        use_orig_params=False,  # else a rank has what tensors happen to lie in its shard: no two ranks are alike
+        param_init_fn=lambda module: module.to_empty(device="cuda", recurse=False),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", choices=SHAPES, default="7b")
+    parser.add_argument("--layers", type=int, help="instead of the model's")
+    parser.add_argument("--seq", type=int, default=2048)
+    parser.add_argument("--batch", type=int, default=1, help="sequences per micro batch")
+    parser.add_argument("--accumulate", type=int, default=1, help="micro batches per step, all of them reduced")
+    parser.add_argument("--strategy", choices=["FULL_SHARD", "SHARD_GRAD_OP"], default="FULL_SHARD")
+    parser.add_argument("--checkpointing", action="store_true")
+    parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--warmup", type=int, default=2)
+    args = parser.parse_args()
+    shape = SHAPES[args.model]
+    shape = replace(shape, layers=args.layers or shape.layers, seq=args.seq)
+
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl")
+    model = wrapped(shape, args.strategy, args.checkpointing)
+    optimizer = AdamW(model.parameters(), {"lr": 1e-4, "betas": (0.9, 0.95), "eps": 1e-8})
+
+    times = []
+    for _ in range(args.warmup + args.steps):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(args.accumulate):
+            tokens = torch.randint(0, shape.vocab, (args.batch, shape.seq), device="cuda")
+            with torch.autocast("cuda", torch.bfloat16):
+                logits = model(tokens)
+            labels = tokens.roll(-1, dims=1)
+            loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten()) / args.accumulate
+            loss.backward()
+        model.clip_grad_norm_(1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - begin)
+    if dist.get_rank() == 0:
+        step = sorted(times[args.warmup :])[args.steps // 2]
+        tokens_per_gpu = args.accumulate * args.batch * shape.seq
+        found = {"median_step_s": step, "tokens_per_s_per_gpu": tokens_per_gpu / step, "steps_s": times}
+        print(json.dumps({**found, "max_memory_allocated": torch.cuda.max_memory_allocated()}), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
