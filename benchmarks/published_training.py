@@ -10,8 +10,8 @@ give the whole model's step:
 
     step = t(a) + (layers - a) * (t(b) - t(a)) / (b - a)
 
-This rule and the runs' configurations were committed before any of their results was compared. `--whole` runs all layers
-of the rows that `--only` selects and says how far the rule is off.
+This rule and the runs' configurations were committed before any of their results was compared. `--whole` runs all
+layers of the rows that `--only` selects; the table then says how far the rule is off.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def rows() -> list[Row]:
             values: dict[str, Any] = {**series, **run}
             values["hosts"] = values["gpus"] // values.get("gpus_per_host", 8)
             values["world"] = values["gpus"]
-            command = tuple(part.format(**values, layers="{layers}") for part in values["command"])
+            command = tuple(part.format(**{**values, "layers": "{layers}"}) for part in values["command"])
             tokens = values["batch"] * values["seq"] * values.get("accumulate", 1) // values.get("shared_by", 1)
             made.append(
                 Row(

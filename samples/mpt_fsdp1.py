@@ -1,5 +1,5 @@
-"""Trains an MPT-style decoder with FSDP1 as Composer sets it up: bf16 parameters, fp32 reduction, a backward prefetch after
-each block's gradients, at most two all-gathers ahead, clipping, AdamW written out by tensors.
+"""Trains an MPT-style decoder with FSDP1 as Composer sets it up: bf16 parameters, fp32 reduction, prefetch after each
+block's gradients, at most two all-gathers ahead, clipping, AdamW written out by tensors.
 
 torchrun --nproc-per-node 8 samples/mpt_fsdp1.py --model 7b --batch 6
 
