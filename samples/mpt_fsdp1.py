@@ -1,5 +1,5 @@
-"""Trains an MPT-style decoder with FSDP1 as Composer sets it up: bf16 parameters, fp32 reduction, prefetch after each
-block's gradients, at most two all-gathers ahead, clipping, AdamW written out by tensors.
+"""Trains an MPT-style decoder with FSDP1 as Composer sets it up: bf16 parameters, fp32 reduction, at most two
+all-gathers ahead, clipping, AdamW written out by tensors.
 
 torchrun --nproc-per-node 8 samples/mpt_fsdp1.py --model 7b --batch 6
 
@@ -13,6 +13,7 @@ import json
 import os
 import time
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -59,10 +60,53 @@ class LowPrecisionLayerNorm(nn.LayerNorm):
             )
 
 
+class TakeRows(torch.autograd.Function):
+    """Rows of a matrix; each is taken once at most."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(rows)
+        ctx.count = x.size(0)
+        return x.gather(0, rows[:, None].expand(-1, x.size(1)))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (rows,) = ctx.saved_tensors
+        whole = gradient.new_zeros(ctx.count, gradient.size(1))
+        return whole.scatter_(0, rows[:, None].expand(-1, gradient.size(1)), gradient), None
+
+
+class PutRows(torch.autograd.Function):
+    """The inverse: rows into a matrix of zeros."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, rows: torch.Tensor, count: int) -> torch.Tensor:
+        ctx.save_for_backward(rows)
+        whole = x.new_zeros(count, x.size(1))
+        whole[rows] = x
+        return whole
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        (rows,) = ctx.saved_tensors
+        return gradient[rows], None, None
+
+
+def tokens_of(mask: torch.Tensor) -> torch.Tensor:
+    """Numbers of the tokens that are no padding, with what else attention over sequences of any length is told.
+    The host waits twice."""
+    lengths = mask.sum(dim=-1, dtype=torch.int32)
+    rows = mask.flatten().nonzero(as_tuple=False).flatten()
+    int(lengths.max())
+    F.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
+    return rows
+
+
 class Block(nn.Module):
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, unpad: bool) -> None:
         super().__init__()
         self.heads = shape.heads
+        self.unpad = unpad
         self.norm_1 = LowPrecisionLayerNorm(shape.dim)
         self.qkv = nn.Linear(shape.dim, 3 * shape.dim)
         self.out = nn.Linear(shape.dim, shape.dim)
@@ -70,27 +114,34 @@ class Block(nn.Module):
         self.up = nn.Linear(shape.dim, 4 * shape.dim)
         self.down = nn.Linear(4 * shape.dim, shape.dim)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         batch, seq, dim = x.shape
-        q, k, v = self.qkv(self.norm_1(x)).view(batch, seq, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        q, k, v = self.qkv(self.norm_1(x)).chunk(3, dim=2)
+        rows = None
+        if self.unpad:  # each of the three finds them anew
+            q, k, v = (TakeRows.apply(each.flatten(0, 1), rows := tokens_of(mask)) for each in (q, k, v))
+        q, k, v = (each.view(batch, seq, self.heads, -1).transpose(1, 2) for each in (q, k, v))
         with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
             attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(attended.transpose(1, 2).reshape(batch, seq, dim))
+        attended = attended.transpose(1, 2).reshape(batch, seq, dim)
+        if rows is not None:
+            attended = PutRows.apply(attended.flatten(0, 1), rows, batch * seq).view(batch, seq, dim)
+        x = x + self.out(attended)
         return x + self.down(F.gelu(self.up(self.norm_2(x))))
 
 
 class Mpt(nn.Module):
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, unpad: bool) -> None:
         super().__init__()
         self.tokens = nn.Embedding(shape.vocab, shape.dim)
         self.positions = nn.Embedding(shape.seq, shape.dim)
-        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.blocks = nn.ModuleList(Block(shape, unpad) for _ in range(shape.layers))
         self.norm = LowPrecisionLayerNorm(shape.dim)
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+    def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         x = self.tokens(tokens) + self.positions(torch.arange(tokens.size(1), device=tokens.device))
         for block in self.blocks:
-            x = block(x)
+            x = block(x, mask)
         return F.linear(self.norm(x), self.tokens.weight)
 
 
@@ -117,21 +168,22 @@ class AdamW(torch.optim.Optimizer):
                 parameter.addcdiv_(first, scale, value=-group["lr"] / (1 - low ** state["step"]))
 
 
-def wrapped(shape: Shape, strategy: str, checkpointing: bool) -> FullyShardedDataParallel:
+def wrapped(shape: Shape, args: argparse.Namespace) -> FullyShardedDataParallel:
     with torch.device("meta"):
-        model = Mpt(shape)
+        model = Mpt(shape, args.unpad)
     for module in model.modules():
         if not list(module.children()):  # FSDP makes leaves real, one after the other
             module.reset_parameters = lambda: None
-    if checkpointing:
+    if args.checkpointing:
         model.blocks = nn.ModuleList(checkpoint_wrapper(block) for block in model.blocks)
     mixed = MixedPrecision(torch.bfloat16, torch.float32, torch.bfloat16)
     blocks = set(model.blocks)
     return FullyShardedDataParallel(
         model,
-        sharding_strategy=ShardingStrategy[strategy],
+        sharding_strategy=ShardingStrategy[args.strategy],
         auto_wrap_policy=CustomPolicy(lambda module: module in blocks),
-        backward_prefetch=BackwardPrefetch.BACKWARD_POST,
+        backward_prefetch=BackwardPrefetch.BACKWARD_PRE if args.prefetch else BackwardPrefetch.BACKWARD_POST,
+        forward_prefetch=args.prefetch,
         mixed_precision=mixed,
         device_id=torch.cuda.current_device(),
         limit_all_gathers=True,
@@ -149,6 +201,8 @@ def main() -> None:
     parser.add_argument("--accumulate", type=int, default=1, help="micro batches per step, all of them reduced")
     parser.add_argument("--strategy", choices=["FULL_SHARD", "SHARD_GRAD_OP"], default="FULL_SHARD")
     parser.add_argument("--checkpointing", action="store_true")
+    parser.add_argument("--prefetch", action="store_true", help="all-gathers before they are needed, both ways")
+    parser.add_argument("--unpad", action="store_true", help="every block takes padding out and puts it in again")
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--warmup", type=int, default=2)
     args = parser.parse_args()
@@ -157,7 +211,8 @@ def main() -> None:
 
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl")
-    model = wrapped(shape, args.strategy, args.checkpointing)
+    model = wrapped(shape, args)
+    mask = torch.ones(args.batch, shape.seq, dtype=torch.bool, device="cuda")
     optimizer = AdamW(model.parameters(), {"lr": 1e-4, "betas": (0.9, 0.95), "eps": 1e-8})
 
     times = []
@@ -167,7 +222,7 @@ def main() -> None:
         for _ in range(args.accumulate):
             tokens = torch.randint(0, shape.vocab, (args.batch, shape.seq), device="cuda")
             with torch.autocast("cuda", torch.bfloat16):
-                logits = model(tokens)
+                logits = model(tokens, mask)
             labels = tokens.roll(-1, dims=1)
             loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten()) / args.accumulate
             loss.backward()
