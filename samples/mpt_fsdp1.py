@@ -73,7 +73,8 @@ class TakeRows(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         (rows,) = ctx.saved_tensors
         whole = gradient.new_zeros(ctx.count, gradient.size(1))
-        return whole.scatter_(0, rows[:, None].expand(-1, gradient.size(1)), gradient), None
+        whole[rows] = gradient  # there: scatter_
+        return whole, None
 
 
 class PutRows(torch.autograd.Function):
