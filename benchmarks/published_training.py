@@ -3,8 +3,8 @@
     python benchmarks/published_training.py run [--only TEXT] [--jobs N]   simulates what is missing
     python benchmarks/published_training.py table                          prints the tables of docs/published.md
 
-``data/published_training.toml`` has the runs with their sources, and what is unknown of them. What was simulated is kept
-in ``data/published_training.jsonl``, so that nothing runs twice: a line per command, with commit and date. Runs are
+``data/published_training.toml`` has the runs with their sources, and what is unknown of them. What was simulated is
+kept in ``data/published_training.jsonl``, so that nothing runs twice: a line per command, with commit and date. Runs are
 folded (docs/scale.md) and have few layers: a step is affine in the number of layers where all are alike, so two numbers
 of layers give the whole model's step:
 
@@ -180,12 +180,12 @@ def table(chosen: Iterable[Row]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["run", "table"])
-    parser.add_argument("--only", default="", help="series that contain this text, or SERIES:GPUS")
+    parser.add_argument("--only", default="", help="series that contain this text, or SERIES:GPUS,GPUS")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--whole", action="store_true", help="with all layers as well")
     args = parser.parse_args()
     name, _, gpus = args.only.partition(":")
-    chosen = [row for row in rows() if name in row.series and gpus in ("", str(row.gpus))]
+    chosen = [row for row in rows() if name in row.series and (not gpus or str(row.gpus) in gpus.split(","))]
     if args.what == "run":
         run(chosen, args.jobs, args.whole)
     else:

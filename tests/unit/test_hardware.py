@@ -142,6 +142,7 @@ def test_cluster_file(tmp_path: Path) -> None:
         ('gpu = "H100"\ngpus_per_host = 0', "at least 1"),
         ('gpu = "H100"\ngpus_per_host = 1\nnodes = 2', "unknown key 'nodes'"),
         ('gpu = "H100"\ngpus_per_host = 1\n[intra]\nspeed = 2', "unknown key 'speed'"),
+        ('gpu = "H100"\ngpus_per_host = 1\n[nccl]\nNCCL_ALGO = 2', "NCCL's variables as text"),
         ('gpu = "H100"\ngpus_per_host = 1\n[intra]\nbandwidth = "fast"', "bandwidth must be a number"),
         ('gpu = "H100"\ngpus_per_host = 1\n[inter]\nbandwidth = 0', "must be positive"),
         ("gpu = ", "not valid TOML"),
