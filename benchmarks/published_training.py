@@ -4,9 +4,9 @@
     python benchmarks/published_training.py table                          prints the tables of docs/published.md
 
 ``data/published_training.toml`` has the runs with their sources, and what is unknown of them. What was simulated is
-kept in ``data/published_training.jsonl``, so that nothing runs twice: a line per command, with commit and date. Runs are
-folded (docs/scale.md) and have few layers: a step is affine in the number of layers where all are alike, so two numbers
-of layers give the whole model's step:
+kept in ``data/published_training.jsonl``, so that nothing runs twice: a line per command, with commit and date. Runs
+are folded (docs/scale.md) and have few layers: a step is affine in the number of layers where all are alike, so two
+numbers of layers give the whole model's step:
 
     step = t(a) + (layers - a) * (t(b) - t(a)) / (b - a)
 
