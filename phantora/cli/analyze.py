@@ -6,9 +6,9 @@ import re
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
 
 from phantora.cli.progress import progress
+from phantora.cli.terminal import report_console
 from phantora.errors import PhantoraError
 from phantora.trace.export.selection import parse_numbers
 
@@ -75,7 +75,7 @@ def analyze(
     else:
         from phantora.trace.analysis.render import render
 
-        render(report, Console(width=100), verbose)
+        render(report, report_console(), verbose)
 
 
 def filters(ranks: str | None, steps: str | None, stretch: str | None) -> Filters:

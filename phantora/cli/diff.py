@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
 
 from phantora.cli.analyze import STEPS, filters
 from phantora.cli.progress import progress
+from phantora.cli.terminal import report_console
 from phantora.errors import PhantoraError
 
 if TYPE_CHECKING:
@@ -92,9 +92,9 @@ def _print(reports: list[Report], differences: list[Difference], as_json: bool) 
     elif as_json:
         click.echo(json.dumps(as_list(differences), indent=2))
     elif len(differences) == 1:
-        render(differences[0], Console(width=100))
+        render(differences[0], report_console())
     else:
-        render_many(reports, differences, Console(width=max(100, 24 + 26 * len(reports))))
+        render_many(reports, differences, report_console(least=24 + 26 * len(reports)))
 
 
 def _gate(differences: list[Difference], limit: Limit) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,11 +44,9 @@ def print_report(report: dict[str, Any], *, summary: bool, as_json: bool) -> Non
 
 
 def _print_summary(report: dict[str, Any], analysis: Any) -> None:
-    from rich.console import Console as RichConsole
+    from phantora.cli.terminal import report_console
 
-    terminal = RichConsole(
-        stderr=True, highlight=False, width=None if sys.stderr.isatty() else 100, soft_wrap=True
-    )
+    terminal = report_console(stderr=True)
     if analysis is not None:
         from phantora.trace.analysis.render import render
 
@@ -65,4 +62,4 @@ def _print_summary(report: dict[str, Any], analysis: Any) -> None:
         line += f"; log {report['log']}"
         line += f"; timeline {', '.join(report['timeline'])}" if "timeline" in report else ""
         line += "" if report["rows"] else "; nothing ran on a GPU, so there is no timeline"
-    terminal.print(f"phantora: {line}", markup=False)
+    terminal.print(f"phantora: {line}", markup=False, highlight=False, soft_wrap=True)

@@ -57,7 +57,7 @@ class Status:
         if told.optimizer_steps and self._first is None:
             self._first = now, told.optimizer_steps
         seconds = told.virtual_ns * 1e-9
-        of = f" of {self._steps}" if self._steps else ""
+        of = f" of {self._steps}" if self._steps and told.optimizer_steps <= self._steps else ""
         parts = [f"step {told.optimizer_steps}{of}"] if told.optimizer_steps else []
         parts += [f"{alive} of {self._world} ranks", f"{seconds:.3f} s simulated in {wall:.0f} s"]
         left = self.seconds_left(now)
@@ -68,8 +68,8 @@ class Status:
         return parts
 
     def seconds_left(self, now: float) -> float | None:
-        """By the steps since the first; None where their number is unknown or none has passed."""
-        if not self._steps or self._first is None:
+        """By the steps since the first; None where their number is unknown (or was another) or none has passed."""
+        if not self._steps or self._first is None or self._stats[-1].optimizer_steps > self._steps:
             return None
         began, first = self._first
         done = self._stats[-1].optimizer_steps - first
@@ -106,7 +106,7 @@ def _busy_with() -> str:
         except OSError:
             continue
     found = sorted(names & _COMPILERS)
-    return f"compiling ({found[0]})" if found else "ranks are in Python (importing, compiling, loading data)"
+    return f"compiling ({found[0]})" if found else "in Python (importing, compiling, loading data)"
 
 
 def told_by(status: Status, lines: bool) -> Callable[[int, int], str | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -73,7 +73,8 @@ def _nccl(variables: dict[str, dict[str, str]], console: Console) -> None:
 def _table(title: str, *columns: str, left: int = 1) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for i, column in enumerate(columns):
-        table.add_column(column, justify="left" if i < left else "right", no_wrap=True)
+        # Where a terminal is narrow names wrap; numbers stay whole.
+        table.add_column(column, justify="left" if i < left else "right", no_wrap=i >= left, overflow="fold")
     return table
 
 
@@ -89,22 +90,29 @@ def _findings(report: Report, console: Console) -> None:
         console.print(f"- {line}", highlight=False, markup=False)
 
 
-_COLUMNS = ("time", "compute", "comm", "exposed", "overlap", "copy", "idle", "MFU", "allocated", "reserved")
+_WIDE = 95  # columns of a terminal that has room for all of a step
+_COLUMNS: dict[str, Callable[[Times], str]] = {
+    "time": lambda t: duration(t.time),
+    "compute": lambda t: percent(t.compute, t.time),
+    "comm": lambda t: percent(t.communication, t.time),
+    "exposed": lambda t: percent(t.exposed, t.time),
+    "overlap": lambda t: "-" if t.overlap is None else f"{100 * t.overlap:.1f}%",
+    "copy": lambda t: percent(t.copy, t.time),
+    "idle": lambda t: percent(t.idle, t.time),
+    "MFU": lambda t: "-" if t.mfu is None else f"{100 * t.mfu:.1f}%",
+    "allocated": lambda t: size(t.peak_allocated),
+    "reserved": lambda t: size(t.peak_reserved),
+}
 
 
-def _row(times: Times) -> list[str]:
-    return [
-        duration(times.time),
-        percent(times.compute, times.time),
-        percent(times.communication, times.time),
-        percent(times.exposed, times.time),
-        "-" if times.overlap is None else f"{100 * times.overlap:.1f}%",
-        percent(times.copy, times.time),
-        percent(times.idle, times.time),
-        "-" if times.mfu is None else f"{100 * times.mfu:.1f}%",
-        size(times.peak_allocated),
-        size(times.peak_reserved),
-    ]
+def _columns(console: Console) -> dict[str, Callable[[Times], str]]:
+    """Those that the terminal has room for."""
+    left_out = () if console.width >= _WIDE else ("overlap", "copy")
+    return {name: show for name, show in _COLUMNS.items() if name not in left_out}
+
+
+def _row(times: Times, columns: Iterable[Callable[[Times], str]]) -> list[str]:
+    return [show(times) for show in columns]
 
 
 _SOURCES = {
@@ -177,13 +185,14 @@ def _hosts(report: Report, console: Console) -> None:
 
 def _steps(report: Report, console: Console) -> None:
     source = _SOURCES.get(report.step_source) or f"each begins with the {report.step_source}"
-    table = _table(f"\nSteps ({source}; mean over ranks)", "step", *_COLUMNS)
+    columns = _columns(console)
+    table = _table(f"\nSteps ({source}; mean over ranks)", "step", *columns)
     for step in _shown_steps(report.steps):
-        table.add_row(f"{step.number}{'*' * bool(step.note)}", *_row(step.times))
+        table.add_row(f"{step.number}{'*' * bool(step.note)}", *_row(step.times, columns.values()))
     if len(report.steps) > _MOST_STEPS:
-        table.add_row(f"+{len(report.steps) - _MOST_STEPS}", *["" for _ in _COLUMNS])
+        table.add_row(f"+{len(report.steps) - _MOST_STEPS}", *["" for _ in columns])
     if len(report.steps) > 1:
-        table.add_row("steady", *_row(report.steady), style="bold")
+        table.add_row("steady", *_row(report.steady, columns.values()), style="bold")
     console.print(table)
     if report.headline.apart:
         console.print("* set apart: not in the mean of the steady steps", style="dim")
@@ -196,11 +205,12 @@ def _shown_steps(steps: Sequence[StepTimes]) -> list[StepTimes]:
 
 
 def _ranks(report: Report, console: Console) -> None:
-    table = _table("\nRanks (first to last GPU activity)", "rank", *_COLUMNS)
+    columns = _columns(console)
+    table = _table("\nRanks (first to last GPU activity)", "rank", *columns)
     for rank in report.ranks[:_MOST_RANKS]:
-        table.add_row(str(rank.rank), *_row(rank.gpu))
+        table.add_row(str(rank.rank), *_row(rank.gpu, columns.values()))
     if len(report.ranks) > _MOST_RANKS:
-        table.add_row(f"+{len(report.ranks) - _MOST_RANKS}", *["" for _ in _COLUMNS])
+        table.add_row(f"+{len(report.ranks) - _MOST_RANKS}", *["" for _ in columns])
     console.print(table)
 
 
@@ -233,7 +243,7 @@ def _stalls(steady: Times, console: Console) -> None:
     if not rows:
         return
     table = _table("\nTime without compute, per step", "cause", "time", "share", "what it is")
-    table.columns[-1].justify = "left"
+    table.columns[-1].justify, table.columns[-1].no_wrap = "left", False
     for cause, time in rows:
         table.add_row(cause, duration(time), percent(time, steady.time), CAUSES[cause])
     console.print(table)

@@ -30,14 +30,18 @@ def find_causes(a: Side, b: Side, d: Difference) -> list[Cause]:
     structure, host = _structure(a, b, d), _host(d)
     if _same_host(a, b):
         structure, host = _with_host(structure, host)
-    found = [*_straggler(a, b), *structure, *_network(a, b, d), *host]
+    # Beside collectives on a degraded link kernels run longer, on some ranks more: no straggler that nobody asked for.
+    degraded = _degraded(a) != _degraded(b)
+    straggler = [] if degraded and _slowed(a) == _slowed(b) else _straggler(a, b)
+    found = [*straggler, *structure, *_network(a, b, d), *host]
     found = [cause for cause in found if abs(cause.effect) >= _WORTH_NAMING * max(d.step.a, 1.0)]
-    if not found:  # what is run may change without taking longer
-        found = [cause for cause in structure if cause.kind not in _REST][:1]
+    if not found:  # what is run, and links, may change without a step that takes longer
+        changed = [cause for cause in structure if cause.kind not in _REST]
+        found = [*changed, *(_network(a, b, d) if degraded else [])][:1]
     # That one rank alone changed explains, by itself, that operators took longer on average.
     alone = any(cause.kind == "straggler" for cause in found)
     found = [cause for cause in found if not (alone and cause.kind == "kernels")]
-    if _degraded(a) != _degraded(b):  # the longer collectives run beside more kernels, which they slow down
+    if degraded:  # the longer collectives run beside more kernels, which they slow down
         kernels = sum(cause.effect for cause in found if cause.kind == "kernels")
         found = [
             Cause(cause.kind, cause.text, cause.effect + kernels) if cause.kind == "network" else cause
@@ -313,9 +317,16 @@ def _links(a: Side, b: Side) -> str:
     return f"link {name} reaches {1 + changes[name]:.2f} of its rate" if name and abs(changes[name]) > 0.05 else ""
 
 
+def _what_if(side: Side) -> dict[str, Any]:
+    return side.report.metadata.get("extra", {}).get("what_if") or {}
+
+
 def _degraded(side: Side) -> dict[str, float]:
-    what_if: dict[str, Any] = side.report.metadata.get("extra", {}).get("what_if") or {}
-    return {entry["links"]: float(entry["factor"]) for entry in what_if.get("degrade", ())}
+    return {entry["links"]: float(entry["factor"]) for entry in _what_if(side).get("degrade", ())}
+
+
+def _slowed(side: Side) -> list[Any]:
+    return list(_what_if(side).get("straggler", ()))
 
 
 def _same_host(a: Side, b: Side) -> bool:

@@ -68,7 +68,7 @@ def _table(title: str, *columns: str) -> Table:
         padding=(0, 2, 0, 0),
     )  # fmt: skip
     for i, column in enumerate(columns):
-        table.add_column(column, justify="left" if i == 0 else "right", no_wrap=True)
+        table.add_column(column, justify="left" if i == 0 else "right", no_wrap=i > 0, overflow="fold")
     return table
 
 
