@@ -70,6 +70,7 @@ class Communication {
   void deliver(const Communicator &comm, const std::shared_ptr<Collective> &c);
   bool hear_ghosts(const Communicator &comm, const std::shared_ptr<Collective> &c, Ghosts::Parts &parts,
                    std::vector<std::string> &made);
+  int like_of(const Communicator &comm, int own) const;
   void follow(const Communicator &comm, const std::shared_ptr<Transfer> &t);
   void show(const Communicator &comm, const Transfer &t, const Post &post);
   void resolve(const Communicator &comm, const std::shared_ptr<Transfer> &t, const Example &example);

@@ -23,8 +23,9 @@ void Communication::join_transfer(Rank &rank, const ph_record &r, std::string da
   bool send = r.kind == PH_SEND;
   int other = comm->ranks[static_cast<size_t>(peer)];
   bool lone = other >= 0 && stage_.folded(other);
-  // Is there a pair like it at the first place of all folded axes?
-  bool led = lone && !stage_.folded(ghosts_.origin(other)) && ghosts_.origin(other) != ghosts_.origin(rank.index);
+  // Is there a pair of processes like it at the first place?
+  int like = lone ? like_of(*comm, peer) : -1, mine_like = lone ? like_of(*comm, me) : -1;
+  bool led = lone && like != mine_like && !stage_.folded(like) && !stage_.folded(mine_like);
   if (lone && !led && !send && r.transfer.ticket)
     return failure_.set("rank " + std::to_string(rank.index) + " receives " + std::to_string(r.transfer.bytes) +
                         " bytes that matter from rank " + std::to_string(other) + " in " + describe(*comm) +
@@ -61,9 +62,9 @@ void Communication::join_transfer(Rank &rank, const ph_record &r, std::string da
   post.data = std::move(data);
   post.dtype = static_cast<uint32_t>(r.transfer.dtype);
   launch->transfers.push_back(t);
-  if (comm->family && !lone && rank.index == ghosts_.origin(rank.index) && other == ghosts_.origin(other)) show(*comm, *t, post);
+  if (comm->family && !lone && comm->ranks == comm->first_place) show(*comm, *t, post);
   if (led) {
-    t->like = ghosts_.origin(other);
+    t->like = like;
     follow(*comm, t);
   }
   if (lone) return matched_.push_back(t);
@@ -75,28 +76,29 @@ void Communication::join_transfer(Rank &rank, const ph_record &r, std::string da
   matched_.push_back(t);
 }
 
-// Where the members of a transfer between first places of folded axes are among the family's.
-static Family::Way way_of(const Communicator &comm, int src, int dst, bool source) {
-  auto place = [&](int rank) {
-    return static_cast<int>(std::find(comm.first_place.begin(), comm.first_place.end(), rank) - comm.first_place.begin());
-  };
-  return {place(src), place(dst), source};
+// The rank that does what a member does: it has the same place in the first of the family; in the first itself it has the
+// first place of all folded axes.
+int Communication::like_of(const Communicator &comm, int own) const {
+  int rank = comm.ranks[static_cast<size_t>(own)];
+  return comm.ranks == comm.first_place ? ghosts_.origin(rank) : comm.first_place[static_cast<size_t>(own)];
 }
 
-// A send to a rank that is no process, or a receive from one, waits for what the pair at the first place does.
+// A send to a rank that is no process, or a receive from one, waits for what the pair that is like it does.
 void Communication::follow(const Communicator &comm, const std::shared_ptr<Transfer> &t) {
   bool source = !t->send.launch;  // it is the sender who is no process
-  Family::Way way = way_of(comm, ghosts_.origin(comm.ranks[static_cast<size_t>(t->src)]),
-                           ghosts_.origin(comm.ranks[static_cast<size_t>(t->dst)]), source);
+  auto place = [&](int own) {
+    return static_cast<int>(std::find(comm.first_place.begin(), comm.first_place.end(), like_of(comm, own)) - comm.first_place.begin());
+  };
+  Family::Way way{place(t->src), place(t->dst), source};
   const std::vector<Example> &shown = comm.family->examples[way];
   if (static_cast<int64_t>(shown.size()) > t->seq) return resolve(comm, t, shown[static_cast<size_t>(t->seq)]);
   comm.family->followers[{way, t->seq}].push_back(t);
 }
 
-// One side of a transfer of the pair at the first place: others go by it.
+// One side of a transfer in the first of a family: others go by it.
 void Communication::show(const Communicator &comm, const Transfer &t, const Post &post) {
   bool source = &post == &t.send;
-  Family::Way way = way_of(comm, comm.ranks[static_cast<size_t>(t.src)], comm.ranks[static_cast<size_t>(t.dst)], source);
+  Family::Way way{t.src, t.dst, source};
   std::vector<Example> &shown = comm.family->examples[way];
   shown.push_back({post.launch, post.bytes, post.data});
   auto waiting = comm.family->followers.find({way, static_cast<int64_t>(shown.size()) - 1});
