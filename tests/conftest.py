@@ -7,11 +7,15 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from phantora import stubs
 from phantora.errors import PhantoraError
+
+settings.register_profile("phantora", deadline=None)  # a busy machine is no failure
+settings.load_profile("phantora")
 
 TIERS = {
     "unit": "unit", "trace": "unit", "view": "unit", "cuda": "ranks", "integration": "ranks",

@@ -40,10 +40,10 @@ def finite(value: Any) -> bool:
     return isinstance(value, (int, float)) and math.isfinite(value) and value > 0
 
 
-# On one GPU, one host and two; sixteen ranks once, since each costs a second.
+# On one GPU and on two hosts; sixteen ranks once, since each costs a second.
 @pytest.mark.parametrize(
     ("script", "cluster"),
-    [(script, cluster) for script in LLAMAS for cluster in ("1x1xH100", "1x4xH100", "2x2xH100")]
+    [(script, cluster) for script in LLAMAS for cluster in ("1x1xH100", "2x2xH100")]
     + [("llama_fsdp2.py", "2x8xH100")],
 )
 def test_llama_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, cluster: str) -> None:
@@ -57,7 +57,7 @@ def test_llama_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: 
     log = open_log(run.log)
     assert log.complete
     assert set(rows(run.log, "rank")["rank"]) == set(range(report["world_size"]))
-    if cluster == "1x4xH100":
+    if cluster == "2x2xH100":
         others_agree(run, tmp_path, monkeypatch)
 
 
@@ -69,11 +69,11 @@ def others_agree(run: Run, directory: Path, monkeypatch: pytest.MonkeyPatch) -> 
     paths_fill_steps(report)
 
 
-@pytest.mark.parametrize("cluster", ["1x1xH100", "1x4xH100", "2x2xH100"])
+@pytest.mark.parametrize("cluster", ["1x1xH100", "2x2xH100"])
 def test_resnet_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: str) -> None:
     run = sample(tmp_path, cluster, "resnet_ddp.py", "--batch", "4", "--steps", "2", "--warmup", "1")
     assert finite(run.report()["images_per_s"])
-    if cluster == "1x4xH100":
+    if cluster == "2x2xH100":
         others_agree(run, tmp_path, monkeypatch)
 
 
@@ -291,7 +291,7 @@ def test_mismatched_collectives(tmp_path: Path) -> None:
 
 def test_log_that_does_not_fit_the_disk(tmp_path: Path) -> None:
     """The limit lies above the shared memory (a file, to the kernel) and below the log."""
-    limit = 7 << 20
+    limit = 5 << 20
 
     def full() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
