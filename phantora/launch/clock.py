@@ -49,7 +49,8 @@ REAL_TIME = (
 )
 _METH_NOARGS = 4
 # A loop that polls with sleep() waits for something outside the simulation. After this many sleeps
-# with nothing in between it really sleeps, so that virtual time does not run away meanwhile.
+# with nothing in between it really sleeps, longer each time, so that virtual time does not run away
+# meanwhile: a loop with a deadline of minutes gets its minutes.
 POLL_SLEEPS = 10
 POLL_REAL_SECONDS = 0.01
 POLL_GAP_NS = 1_000_000
@@ -215,7 +216,7 @@ def _make_sleep(runtime: Runtime, real_sleep: Callable[[float], None]) -> Callab
             raise ValueError("sleep length must be non-negative")
         in_a_row = in_a_row + 1 if runtime.now() - last_end < POLL_GAP_NS else 0
         if in_a_row > POLL_SLEEPS:
-            real_sleep(min(duration * 1e-9, POLL_REAL_SECONDS))
+            real_sleep(min(duration * 1e-9, POLL_REAL_SECONDS * (in_a_row - POLL_SLEEPS)))
         runtime.advance(duration)
         last_end = runtime.now()
 

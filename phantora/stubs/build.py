@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -144,6 +145,7 @@ def source_digest() -> str:
         digest.update(name.encode() + b"\0" + path.read_bytes())
     digest.update((layout.c_header() + engine_interface.c_header()).encode())
     digest.update(Path(__file__).read_bytes())
+    digest.update(" ".join(other_limits()).encode())
     return digest.hexdigest()
 
 
@@ -220,7 +222,7 @@ def build(torch: Torch, work: Path) -> None:
         whole = _together(sources / TRACER_FOLDER, work)
         target = str(work / "libphantora_tracer.so")
         _run(
-            [*_CXX, *torch_flags, *include, "-shared", "-o", target, whole, *link_rank, *torch_libs],
+            [*_CXX, *torch_flags, *other_limits(), *include, "-shared", "-o", target, whole, *link_rank, *torch_libs],
             f"it is compiled against the headers of torch {torch.version}, in C++{cxx_standard(torch)}; if the "
             f"compiler is too old for them take a newer one, if Phantora is: pip install torch=={TESTED}",
         )
@@ -269,7 +271,17 @@ def defines(torch: Torch) -> list[str]:
     numbers = ("CUBLAS_VER_MAJOR", "CUBLAS_VER_MINOR", "CUBLAS_VER_PATCH")
     if version := header_version(torch, "*", "cublas_api.h", numbers):
         found.append(f"-DPH_CUBLAS_VERSION={version[0] * 10000 + version[1] * 100 + version[2]}")
-    return found
+    return found + other_limits()
+
+
+def other_limits() -> list[str]:
+    """Macros of `PHANTORA_DEFINES` (NAME=NUMBER ...): limits of the stubs other than their own, for experiments on what
+    they cost, such as PH_SMALL_ELEMENTS. Raises PhantoraError for anything else."""
+    words = os.environ.get("PHANTORA_DEFINES", "").split()
+    for word in words:
+        if not re.fullmatch(r"PH_[A-Z_]+=\d+", word):
+            raise PhantoraError(f"PHANTORA_DEFINES: {word!r} is not of the form PH_NAME=NUMBER")
+    return [f"-D{word}" for word in words]
 
 
 def _cxx11_abi(torch: Torch) -> bool:

@@ -41,7 +41,7 @@ def ensure(progress: Callable[[str], None] | None = None) -> StubSet:
     target = cache / cache_key(torch)
     if found := build.read_set(target):
         return found
-    prebuilt = find_prebuilt(torch)
+    prebuilt = None if build.other_limits() else find_prebuilt(torch)
     missing = [name for name, version in build.compilers().items() if version is None]
     if missing and not prebuilt:
         raise PhantoraError(

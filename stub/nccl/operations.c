@@ -8,7 +8,6 @@
 
 #include "cuda/core/capture.h"
 
-#define CARRIED_BYTES (64 << 10)        // a small collective's bytes are true
 #define CARRIED_OBJECT_BYTES (1 << 20)  // of int8/uint8: pickled objects
 
 const size_t dtype_bytes[ncclNumTypes] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
@@ -50,7 +49,7 @@ static void measure(operation *op) {
     }
   }
   const uint64_t limit =
-      op->dtype == ncclInt8 || op->dtype == ncclUint8 ? CARRIED_OBJECT_BYTES : CARRIED_BYTES;
+      op->dtype == ncclInt8 || op->dtype == ncclUint8 ? CARRIED_OBJECT_BYTES : PH_CARRIED_BYTES;
   op->carried = give <= limit && get <= limit;
   op->send_bytes = sends(op) ? give : 0;
   op->recv_bytes = receives(op) ? get : 0;

@@ -203,9 +203,16 @@ void ph_memory_info(int device, size_t *free_bytes, size_t *total_bytes);
 bool ph_memory_charge(int device, int64_t bytes);
 int64_t ph_memory_peak(void);  // most that was taken of any device, with the context: what nvidia-smi shows
 
-// The payload rule (docs/values.md). Small data are true, all else reads as zero.
+// The payload rule (docs/values.md). Small data are true, all else reads as zero. PHANTORA_DEFINES sets other limits.
+#ifndef PH_SMALL_ELEMENTS
 #define PH_SMALL_ELEMENTS 1024            // operators on tensors up to this size are computed
+#endif
+#ifndef PH_TRUE_COPY_BYTES
 #define PH_TRUE_COPY_BYTES (1 << 20)      // host-to-device and device-to-device copies up to this are carried
+#endif
+#ifndef PH_CARRIED_BYTES
+#define PH_CARRIED_BYTES (64 << 10)       // a small collective's bytes are true
+#endif
 void ph_memory_wrote(void *pointer, size_t bytes);      // true bytes were stored: mark dirty
 void ph_memory_clear(void *pointer, size_t bytes);      // a kernel "wrote" here: dirty bytes become zero
 // Bytes in place of a kernel's result: operators on them are computed whatever their size.

@@ -167,6 +167,16 @@ def test_no_device_before_connecting_and_none_in_a_forked_child(stub_set: StubSe
     assert len(dump.of("KERNEL")) == 1  # neither the child's nor what follows the end is recorded
 
 
+def test_the_driver_wants_to_be_initialised(stub_set: StubSet) -> None:
+    path = next(str(path) for path in stub_set.libraries if path.name.startswith("libcuda.so"))
+
+    def program(_: ctypes.CDLL) -> list[int]:
+        driver, n = ctypes.CDLL(path), c_int(7)
+        return [driver.cuDeviceGetCount(byref(n)), n.value, driver.cuInit(0), driver.cuDeviceGetCount(byref(n)), n.value]
+
+    assert ringdump.run(program, stub_set.rank).value == [3, 7, 0, 0, 4]
+
+
 def test_memory_of_another_process_opens_as_zeros_and_costs_nothing(stub_set: StubSet) -> None:
     def export(c: Stubs) -> bytes:
         handle, d = IpcHandle(), c.malloc(3 * MIB)

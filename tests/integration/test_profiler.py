@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import logging
 from decimal import Decimal
 from typing import Any
 
@@ -66,3 +68,29 @@ def test_a_profile_costs_no_time(run: Run) -> None:
     assert profiled[1:] == pytest.approx([plain[-1]] * 3, rel=0.01)
     assert 0 < report["kernels_ms"] <= sum(profiled[2:])
     assert "Self CUDA" in run.out and "aten::mm" in run.out
+
+
+def test_hta_finds_the_kernels_of_the_log(
+    run: Run, events: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HolisticTraceAnalysis on the file as torch wrote it: lengths to the nanosecond, starts as its floats allow."""
+    module = importlib.import_module("hta.trace_analysis")  # late: it takes seconds
+    monkeypatch.setenv("HTA_DISABLE_NS_ROUNDING", "1")
+    logging.getLogger("hta").setLevel(logging.ERROR)
+    analysis = module.TraceAnalysis(trace_dir=str(run.directory / "profile"), include_last_profiler_step=True)
+    rows, names = analysis.t.get_trace(0), analysis.t.symbol_table.get_sym_table()
+    found = sorted(
+        (round(row["ts"] * 1000), names[row["name"]], round(row["dur"] * 1000))
+        for _, row in rows[rows["stream"] >= 0].iterrows()
+        if names[row["cat"]] == "kernel"
+    )
+    shown = [e["start"] % SECOND for e in of(events, "kernel")]
+    logged = sorted(
+        (row["start"] % SECOND - min(shown), row["name"], row["end"] - row["start"])
+        for row in records(run.log, "kernel", "name", "start", "end")
+        if min(shown) <= row["start"] % SECOND <= max(shown)
+    )
+    assert len(found) > 20
+    assert [row[1:] for row in found] == [row[1:] for row in logged]
+    for (theirs, *_), (ours, *_) in zip(found, logged, strict=True):  # HTA's begin at 0, floats of about 1 ns
+        assert abs(theirs - found[0][0] - ours) <= 1

@@ -5,12 +5,16 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
+static _Atomic bool initialised;
 static pid_t connected_process;  // a forked child inherits it and finds that it is another
 static _Atomic cudaError_t sticky;  // the error that ended the context
 static _Atomic bool primary_active[PH_MAX_DEVICES];
 static __thread int context_device = -1;
 
+bool phc_initialised(void) { return atomic_load_explicit(&initialised, memory_order_relaxed); }
+
 cudaError_t phc_ready(void) {
+  if (!phc_initialised()) atomic_store(&initialised, true);
   if (!ph_connected()) {
     // A rank that has said its last goes on without being recorded: objects are destroyed at exit.
     if (connected_process) return connected_process == getpid() ? 0 : cudaErrorInitializationError;

@@ -9,6 +9,7 @@
 // Is there a device? 0, cudaErrorNoDevice (not connected), cudaErrorInitializationError (a child
 // forked by a rank that had used CUDA), or the sticky error that ended the context.
 cudaError_t phc_ready(void);
+bool phc_initialised(void);  // has phc_ready been called?
 // The same for calls that create or need a context: makes the current device's primary context
 // current in this thread.
 cudaError_t phc_context(void);

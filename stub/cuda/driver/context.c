@@ -84,30 +84,32 @@ static cudaError_t primary_state(int device, unsigned *flags, int *active) {
   *active = phc_primary_active(device);
   return 0;
 }
+cudaError_t driver_ready(void) { return phc_initialised() ? phc_ready() : cudaErrorInitializationError; }
 cudaError_t driver_current(void) {
-  cudaError_t error = phc_ready();
-  return error ? error : phc_context_device() < 0 ? cudaErrorDeviceUninitialized : 0;
+  cudaError_t error = driver_ready();
+  if (!error && phc_context_device() < 0) error = cudaErrorDeviceUninitialized;
+  return error ? error : phc_context();  // a client of the driver alone becomes a rank here
 }
 
-ENTRY(cuCtxGetCurrent, GET_DEVICE, phc_ready, (driver_context * *c),
+ENTRY(cuCtxGetCurrent, GET_DEVICE, driver_ready, (driver_context * *c),
       c ? (*c = current(), 0) : cudaErrorInvalidValue)
-ENTRY(cuCtxSetCurrent, GET_DEVICE, phc_ready, (driver_context * c), set_current(c))
-ENTRY(cuCtxPushCurrent_v2, GET_DEVICE, phc_ready, (driver_context * c), push(c))
+ENTRY(cuCtxSetCurrent, GET_DEVICE, driver_ready, (driver_context * c), set_current(c))
+ENTRY(cuCtxPushCurrent_v2, GET_DEVICE, driver_ready, (driver_context * c), push(c))
 ALSO(cuCtxPushCurrent_v2, cuCtxPushCurrent)
-ENTRY(cuCtxPopCurrent_v2, GET_DEVICE, phc_ready, (driver_context * *c), pop(c))
+ENTRY(cuCtxPopCurrent_v2, GET_DEVICE, driver_ready, (driver_context * *c), pop(c))
 ALSO(cuCtxPopCurrent_v2, cuCtxPopCurrent)
-ENTRY(cuCtxCreate_v2, OTHER, phc_ready, (driver_context * *c, unsigned flags, int device),
+ENTRY(cuCtxCreate_v2, OTHER, driver_ready, (driver_context * *c, unsigned flags, int device),
       create(c, flags, device))
 ALSO(cuCtxCreate_v2, cuCtxCreate)
-ENTRY(cuCtxCreate_v4, OTHER, phc_ready, (driver_context * *c, void *parameters, unsigned flags, int device),
+ENTRY(cuCtxCreate_v4, OTHER, driver_ready, (driver_context * *c, void *parameters, unsigned flags, int device),
       parameters ? driver_unsupported("cuCtxCreate_v4 with parameters") : create(c, flags, device))
-ENTRY(cuCtxDestroy_v2, OTHER, phc_ready, (driver_context * c), destroy(c))
+ENTRY(cuCtxDestroy_v2, OTHER, driver_ready, (driver_context * c), destroy(c))
 ALSO(cuCtxDestroy_v2, cuCtxDestroy)
 ENTRY(cuCtxGetDevice, GET_DEVICE, driver_current, (int *device), GIVE(device, int, phc_context_device()))
 ENTRY(cuCtxGetFlags, GET_DEVICE, driver_current, (unsigned *flags), GIVE(flags, unsigned, 0))
-ENTRY(cuCtxGetApiVersion, GET_DEVICE, phc_ready, (driver_context * c, unsigned *version),
+ENTRY(cuCtxGetApiVersion, GET_DEVICE, driver_ready, (driver_context * c, unsigned *version),
       ((void)c, GIVE(version, unsigned, 3020)))
-ENTRY(cuCtxGetId, GET_DEVICE, phc_ready, (driver_context * c, unsigned long long *id),
+ENTRY(cuCtxGetId, GET_DEVICE, driver_ready, (driver_context * c, unsigned long long *id),
       !c && !current() ? cudaErrorDeviceUninitialized
                        : GIVE(id, unsigned long long, (uintptr_t)(c ? c : current())))
 ENTRY(cuCtxSynchronize, STREAM_SYNC, driver_current, (void), phc_device_sync())
@@ -123,15 +125,15 @@ ENTRY(cuCtxEnablePeerAccess, OTHER, driver_current, (driver_context * peer, unsi
       flags || !peer ? cudaErrorInvalidValue : phc_peer_access(ph_current_device(), peer->device, true))
 ENTRY(cuCtxDisablePeerAccess, OTHER, driver_current, (driver_context * peer),
       !peer ? cudaErrorInvalidValue : phc_peer_access(ph_current_device(), peer->device, false))
-ENTRY(cuDevicePrimaryCtxRetain, OTHER, phc_ready, (driver_context * *c, int device), retain(c, device))
-ENTRY(cuDevicePrimaryCtxRelease_v2, OTHER, phc_ready, (int device), phc_device_check(device))
+ENTRY(cuDevicePrimaryCtxRetain, OTHER, driver_ready, (driver_context * *c, int device), retain(c, device))
+ENTRY(cuDevicePrimaryCtxRelease_v2, OTHER, driver_ready, (int device), phc_device_check(device))
 ALSO(cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxRelease)
-ENTRY(cuDevicePrimaryCtxReset_v2, OTHER, phc_ready, (int device), phc_device_check(device))
+ENTRY(cuDevicePrimaryCtxReset_v2, OTHER, driver_ready, (int device), phc_device_check(device))
 ALSO(cuDevicePrimaryCtxReset_v2, cuDevicePrimaryCtxReset)
-ENTRY(cuDevicePrimaryCtxSetFlags_v2, OTHER, phc_ready, (int device, unsigned flags),
+ENTRY(cuDevicePrimaryCtxSetFlags_v2, OTHER, driver_ready, (int device, unsigned flags),
       flags > 0x7f ? cudaErrorInvalidValue : phc_device_check(device))
 ALSO(cuDevicePrimaryCtxSetFlags_v2, cuDevicePrimaryCtxSetFlags)
-ENTRY(cuDevicePrimaryCtxGetState, GET_DEVICE, phc_ready, (int device, unsigned *flags, int *active),
+ENTRY(cuDevicePrimaryCtxGetState, GET_DEVICE, driver_ready, (int device, unsigned *flags, int *active),
       primary_state(device, flags, active))
 ENTRY(cuProfilerStart, OTHER, driver_current, (void), 0)
 ENTRY(cuProfilerStop, OTHER, driver_current, (void), 0)

@@ -54,24 +54,24 @@ static cudaError_t capability(int *major, int *minor, int device) {
   if (!error) error = GIVE(major, int, ph_gpu()->major);
   return error ? error : GIVE(minor, int, ph_gpu()->minor);
 }
-ENTRY(cuDeviceGetCount, GET_DEVICE, phc_ready, (int *count), GIVE(count, int, phc_devices()))
-ENTRY(cuDeviceGet, GET_DEVICE, phc_ready, (int *device, int ordinal), device_get(device, ordinal))
-ENTRY(cuDeviceGetName, GET_DEVICE, phc_ready, (char *text, int length, int device),
+ENTRY(cuDeviceGetCount, GET_DEVICE, driver_ready, (int *count), GIVE(count, int, phc_devices()))
+ENTRY(cuDeviceGet, GET_DEVICE, driver_ready, (int *device, int ordinal), device_get(device, ordinal))
+ENTRY(cuDeviceGetName, GET_DEVICE, driver_ready, (char *text, int length, int device),
       device_name(text, length, device))
-ENTRY(cuDeviceGetAttribute, GET_DEVICE, phc_ready, (int *value, int attribute, int device),
+ENTRY(cuDeviceGetAttribute, GET_DEVICE, driver_ready, (int *value, int attribute, int device),
       device_attribute(value, attribute, device))
-ENTRY(cuDeviceTotalMem_v2, GET_DEVICE, phc_ready, (size_t *bytes, int device), device_memory(bytes, device))
+ENTRY(cuDeviceTotalMem_v2, GET_DEVICE, driver_ready, (size_t *bytes, int device), device_memory(bytes, device))
 ALSO(cuDeviceTotalMem_v2, cuDeviceTotalMem)
-ENTRY(cuDeviceGetUuid, GET_DEVICE, phc_ready, (unsigned char *uuid, int device), device_uuid(uuid, device))
+ENTRY(cuDeviceGetUuid, GET_DEVICE, driver_ready, (unsigned char *uuid, int device), device_uuid(uuid, device))
 ALSO(cuDeviceGetUuid, cuDeviceGetUuid_v2)
-ENTRY(cuDeviceGetPCIBusId, GET_DEVICE, phc_ready, (char *text, int length, int device),
+ENTRY(cuDeviceGetPCIBusId, GET_DEVICE, driver_ready, (char *text, int length, int device),
       device_pci(text, length, device))
-ENTRY(cuDeviceGetByPCIBusId, GET_DEVICE, phc_ready, (int *device, const char *text),
+ENTRY(cuDeviceGetByPCIBusId, GET_DEVICE, driver_ready, (int *device, const char *text),
       device_by_pci(device, text))
-ENTRY(cuDeviceComputeCapability, GET_DEVICE, phc_ready, (int *major, int *minor, int device),
+ENTRY(cuDeviceComputeCapability, GET_DEVICE, driver_ready, (int *major, int *minor, int device),
       capability(major, minor, device))
-ENTRY(cuDeviceCanAccessPeer, GET_DEVICE, phc_ready, (int *can, int device, int peer),
+ENTRY(cuDeviceCanAccessPeer, GET_DEVICE, driver_ready, (int *can, int device, int peer),
       phc_can_access_peer(can, device, peer))
-ENTRY(cuDeviceGetP2PAttribute, GET_DEVICE, phc_ready,
+ENTRY(cuDeviceGetP2PAttribute, GET_DEVICE, driver_ready,
       (int *value, int attribute, int source, int destination),
       phc_p2p_attribute(value, attribute, source, destination))

@@ -9,7 +9,8 @@ CUresult driver_finish(cudaError_t error, enum ph_api api);
 // Tells the user that a call is not supported; returns cudaErrorNotSupported.
 cudaError_t driver_unsupported(const char *call);
 
-// What a call needs: nothing, a device (phc_ready), or a current context (driver_current).
+// What a call needs: nothing, a device (driver_ready), or a current context (driver_current).
+cudaError_t driver_ready(void);  // cudaErrorInitializationError before cuInit, or the runtime's first call, in this process
 cudaError_t driver_current(void);
 
 #define ENTRY(name, api, needs, parameters, expression)        \

@@ -20,13 +20,13 @@ STREAM(cuStreamEndCapture, _ptsz, OTHER, (void *stream, phc_graph **graph), (str
 ENTRY(cuThreadExchangeStreamCaptureMode, GET_DEVICE, nothing, (int *mode), phc_capture_exchange_mode(mode))
 
 ENTRY(cuGraphCreate, OTHER, driver_current, (phc_graph * *graph, unsigned flags), phc_graph_make(graph, flags))
-ENTRY(cuGraphDestroy, OTHER, phc_ready, (phc_graph * graph), phc_graph_destroy(graph))
-ENTRY(cuGraphGetNodes, OTHER, phc_ready, (phc_graph * graph, phc_node **list, size_t *count),
+ENTRY(cuGraphDestroy, OTHER, driver_ready, (phc_graph * graph), phc_graph_destroy(graph))
+ENTRY(cuGraphGetNodes, OTHER, driver_ready, (phc_graph * graph, phc_node **list, size_t *count),
       phc_graph_list(graph, list, count, false))
 ENTRY(cuGraphInstantiateWithFlags, OTHER, driver_current,
       (phc_exec * *exec, phc_graph *graph, unsigned long long flags),
       flags ? driver_unsupported("cuGraphInstantiateWithFlags with flags") : phc_graph_instantiate(exec, graph))
-ENTRY(cuGraphExecDestroy, OTHER, phc_ready, (phc_exec * exec), phc_exec_destroy(exec))
+ENTRY(cuGraphExecDestroy, OTHER, driver_ready, (phc_exec * exec), phc_exec_destroy(exec))
 STREAM(cuGraphLaunch, _ptsz, OTHER, (phc_exec * exec, void *stream), (exec, stream),
        phc_exec_launch(exec, stream, per_thread))
 STREAM(cuGraphUpload, _ptsz, OTHER, (phc_exec * exec, void *stream), (exec, stream),

@@ -29,15 +29,15 @@ static cudaError_t kernel_check(phc_kernel *kernel, int config) {
 }
 ENTRY(cuKernelGetFunction, GET_DEVICE, driver_current, (phc_kernel * *function, phc_kernel *kernel),
       kernel_get(function, kernel))
-ENTRY(cuKernelGetName, GET_DEVICE, phc_ready, (const char **name, phc_kernel *kernel),
+ENTRY(cuKernelGetName, GET_DEVICE, driver_ready, (const char **name, phc_kernel *kernel),
       kernel_name(name, kernel))
-ENTRY(cuKernelGetLibrary, GET_DEVICE, phc_ready, (driver_module * *library, phc_kernel *kernel),
+ENTRY(cuKernelGetLibrary, GET_DEVICE, driver_ready, (driver_module * *library, phc_kernel *kernel),
       kernel_owner(library, kernel))
-ENTRY(cuKernelGetAttribute, GET_DEVICE, phc_ready, (int *value, int attribute, phc_kernel *kernel, int device),
+ENTRY(cuKernelGetAttribute, GET_DEVICE, driver_ready, (int *value, int attribute, phc_kernel *kernel, int device),
       phc_device_check(device) ? cudaErrorInvalidDevice : kernel_attribute(value, attribute, kernel))
-ENTRY(cuKernelSetAttribute, GET_DEVICE, phc_ready, (int attribute, int value, phc_kernel *kernel, int device),
+ENTRY(cuKernelSetAttribute, GET_DEVICE, driver_ready, (int attribute, int value, phc_kernel *kernel, int device),
       phc_device_check(device) ? cudaErrorInvalidDevice : kernel_set_attribute(kernel, attribute, value))
-ENTRY(cuKernelSetCacheConfig, GET_DEVICE, phc_ready, (phc_kernel * kernel, int config, int device),
+ENTRY(cuKernelSetCacheConfig, GET_DEVICE, driver_ready, (phc_kernel * kernel, int config, int device),
       phc_device_check(device) ? cudaErrorInvalidDevice : kernel_check(kernel, config))
 ENTRY(cuFuncGetName, GET_DEVICE, driver_current, (const char **name, phc_kernel *function),
       kernel_name(name, function))

@@ -110,24 +110,24 @@ ENTRY(cuModuleGetGlobal_v2, OTHER, driver_current,
       (CUdeviceptr * address, size_t *bytes, driver_module *module, const char *name),
       module_variable(address, bytes, module, name))
 ALSO(cuModuleGetGlobal_v2, cuModuleGetGlobal)
-ENTRY(cuModuleGetLoadingMode, GET_DEVICE, phc_ready, (int *mode), GIVE(mode, int, 2))  // lazy
+ENTRY(cuModuleGetLoadingMode, GET_DEVICE, driver_ready, (int *mode), GIVE(mode, int, 2))  // lazy
 // A library is a module that needs no context.
-ENTRY(cuLibraryLoadData, OTHER, phc_ready,
+ENTRY(cuLibraryLoadData, OTHER, driver_ready,
       (driver_module * *library, const void *image, int *options, void **values, unsigned count,
        int *library_options, void **library_values, unsigned library_count),
       ((void)options, (void)values, (void)count, (void)library_options, (void)library_values,
        (void)library_count, module_load(library, image)))
-ENTRY(cuLibraryLoadFromFile, OTHER, phc_ready,
+ENTRY(cuLibraryLoadFromFile, OTHER, driver_ready,
       (driver_module * *library, const char *path, int *options, void **values, unsigned count,
        int *library_options, void **library_values, unsigned library_count),
       ((void)options, (void)values, (void)count, (void)library_options, (void)library_values,
        (void)library_count, module_load_file(library, path)))
-ENTRY(cuLibraryUnload, OTHER, phc_ready, (driver_module * library), module_unload(library))
-ENTRY(cuLibraryGetKernel, OTHER, phc_ready, (phc_kernel * *kernel, driver_module *library, const char *name),
+ENTRY(cuLibraryUnload, OTHER, driver_ready, (driver_module * library), module_unload(library))
+ENTRY(cuLibraryGetKernel, OTHER, driver_ready, (phc_kernel * *kernel, driver_module *library, const char *name),
       module_function(kernel, library, name))
-ENTRY(cuLibraryGetKernelCount, GET_DEVICE, phc_ready, (unsigned *count, driver_module *library),
+ENTRY(cuLibraryGetKernelCount, GET_DEVICE, driver_ready, (unsigned *count, driver_module *library),
       module_count(count, library))
-ENTRY(cuLibraryEnumerateKernels, GET_DEVICE, phc_ready,
+ENTRY(cuLibraryEnumerateKernels, GET_DEVICE, driver_ready,
       (phc_kernel * *kernels, unsigned room, driver_module *library), module_list(kernels, room, library))
 ENTRY(cuLibraryGetModule, OTHER, driver_current, (driver_module * *module, driver_module *library),
       driver_module_alive(library) ? GIVE(module, driver_module *, library) : cudaErrorInvalidResourceHandle)

@@ -48,10 +48,10 @@ static cudaError_t pointer_attributes(unsigned count, const int *attributes, voi
   }
   return 0;
 }
-ENTRY(cuPointerGetAttribute, GET_DEVICE, phc_ready, (void *data, int attribute, CUdeviceptr address),
+ENTRY(cuPointerGetAttribute, GET_DEVICE, driver_ready, (void *data, int attribute, CUdeviceptr address),
       pointer_attribute(data, attribute, address))
-ENTRY(cuPointerGetAttributes, GET_DEVICE, phc_ready,
+ENTRY(cuPointerGetAttributes, GET_DEVICE, driver_ready,
       (unsigned count, int *attributes, void **data, CUdeviceptr address),
       pointer_attributes(count, attributes, data, address))
-ENTRY(cuPointerSetAttribute, GET_DEVICE, phc_ready, (const void *value, int attribute, CUdeviceptr address),
+ENTRY(cuPointerSetAttribute, GET_DEVICE, driver_ready, (const void *value, int attribute, CUdeviceptr address),
       !value || attribute != 6 || !phc_covered((void *)address, 1) ? cudaErrorInvalidValue : 0)

@@ -10,8 +10,13 @@
   X(cuGreenCtxStreamCreate) X(cuCtxFromGreenCtx) X(cuGraphClone)       \
   X(cuGraphAddKernelNode_v2)                  \
   X(cuGraphExecUpdate_v2) X(cuStreamBatchMemOp_v2) X(cuStreamWriteValue64_v2)       \
-  X(cuStreamWaitValue64_v2) X(cuDeviceGetLuid) X(cuGetExportTable) X(cuArrayCreate_v2)                 \
+  X(cuStreamWaitValue64_v2) X(cuDeviceGetLuid) X(cuArrayCreate_v2)                                     \
   X(cuTexObjectCreate) X(cuSurfObjectCreate) X(cuMemPoolExportToShareableHandle)                       \
   X(cuMemPoolImportFromShareableHandle)
-#define UNSUPPORTED_CALL(name) ENTRY(name, OTHER, phc_ready, (void), driver_unsupported(#name))
+#define UNSUPPORTED_CALL(name) ENTRY(name, OTHER, driver_ready, (void), driver_unsupported(#name))
 UNSUPPORTED_CALLS(UNSUPPORTED_CALL)
+// What a CUDA runtime that is linked into its client asks for first: undocumented tables of the driver's functions.
+ENTRY(cuGetExportTable, OTHER, driver_ready, (const void **table, const void *id),
+      ((void)id, table ? *table = NULL : NULL,
+       driver_unsupported("cuGetExportTable, which a statically linked CUDA runtime needs (cuda.bindings.runtime, cupy): "
+                          "use the driver's interface (cuda.bindings.driver, numba.cuda, torch) or one with libcudart.so")))

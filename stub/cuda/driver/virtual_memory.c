@@ -226,9 +226,9 @@ ENTRY(cuMemSetAccess, MEM_ACCESS, driver_current,
 ENTRY(cuMemGetAccess, GET_DEVICE, driver_current,
       (unsigned long long *flags, const cudaMemLocation *location, CUdeviceptr address),
       get_access(flags, location, address))
-ENTRY(cuMemGetAllocationGranularity, GET_DEVICE, phc_ready,
+ENTRY(cuMemGetAllocationGranularity, GET_DEVICE, driver_ready,
       (size_t *size, const CUmemAllocationProp *prop, int option), granularity(size, prop, option))
-ENTRY(cuMemGetAllocationPropertiesFromHandle, GET_DEVICE, phc_ready,
+ENTRY(cuMemGetAllocationPropertiesFromHandle, GET_DEVICE, driver_ready,
       (CUmemAllocationProp * prop, vm_physical *handle), memory_props(prop, handle))
 ENTRY(cuMemRetainAllocationHandle, GET_DEVICE, driver_current, (vm_physical * *handle, void *address),
       memory_retain(handle, address))
