@@ -172,7 +172,13 @@ def test_the_driver_wants_to_be_initialised(stub_set: StubSet) -> None:
 
     def program(_: ctypes.CDLL) -> list[int]:
         driver, n = ctypes.CDLL(path), c_int(7)
-        return [driver.cuDeviceGetCount(byref(n)), n.value, driver.cuInit(0), driver.cuDeviceGetCount(byref(n)), n.value]
+        return [
+            driver.cuDeviceGetCount(byref(n)),
+            n.value,
+            driver.cuInit(0),
+            driver.cuDeviceGetCount(byref(n)),
+            n.value,
+        ]
 
     assert ringdump.run(program, stub_set.rank).value == [3, 7, 0, 0, 4]
 

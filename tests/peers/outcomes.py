@@ -35,6 +35,7 @@ def name(nodeid: str) -> str:
     return nodeid.partition("::")[2]
 
 
+@pytest.hookimpl(trylast=True)  # after pytest's own -k
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     before = {json.loads(line)["test"] for line in OUTCOMES.read_text().splitlines()} if OUTCOMES.exists() else set()
     wanted = set(WANTED.read_text().split()) if WANTED else None
