@@ -180,7 +180,7 @@ def test_the_driver_wants_to_be_initialised(stub_set: StubSet) -> None:
             n.value,
         ]
 
-    assert ringdump.run(program, stub_set.rank).value == [3, 7, 0, 0, 4]
+    assert ringdump.run(program, stub_set.rank).value == [3, 7, 0, 0, 1]
 
 
 def test_memory_of_another_process_opens_as_zeros_and_costs_nothing(stub_set: StubSet) -> None:
