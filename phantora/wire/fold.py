@@ -23,8 +23,8 @@ from phantora.errors import PhantoraError
 
 WHOLE = "*"
 """Behind an axis's size: all its ranks are processes."""
-NEVER_FOLDED = ("pp",)
-"""Axes whose ranks do different things: the stages of a pipeline."""
+NEVER_FOLDED = ("pp", "cp", "ep")
+"""Axes whose ranks do different things: stages of a pipeline, parts of a ring of attention, experts."""
 
 MANY = 64  # ranks of an axis: of more the second is a process too
 
@@ -259,7 +259,9 @@ def _evenly_spaced(ranks: Sequence[int]) -> list[tuple[int, int]]:
 def _axis_name(group: str, stride: int) -> str:
     name = "".join(c if c.isalnum() or c == "_" else "_" for c in group.lower().removeprefix("mesh_"))
     if "pp" in name.split("_") or "pipeline" in name or "pipe" in name.split("_"):
-        return NEVER_FOLDED[0]
+        return "pp"
+    if name.startswith(("context_parallel", "expert_model_parallel")):
+        return "cp" if name.startswith("context") else "ep"
     return name if name and name != "undefined" else f"stride{stride}"
 
 

@@ -47,6 +47,7 @@ def test_pipelines_and_stars_are_whole() -> None:
     assert len(mesh.real) == 4 * 8 * 2 + 4  # first and last; the witness at the first place and the last of both
     assert mesh.describe() == "pp=4* dp=16 tp=8*"
     assert parse_fold("pp=3,tp=2*", 6) is None
+    assert parse_fold("cp=4,ep=8", 32) is None  # each rank of a ring works on other parts
 
 
 def test_named_ranks_are_processes_at_all_stages() -> None:
@@ -79,6 +80,8 @@ def test_process_groups_tell_the_axes() -> None:
         ([5, 6], "not of rank 0"),
     ]
     assert mesh_of(groups, 64) == "pp=4,dp_shard=4,tensor_model_parallel_group=4"
+    cp = [(range(0, 16, 4), "DATA_PARALLEL_GROUP"), (range(4), "CONTEXT_PARALLEL_GROUP")]
+    assert mesh_of(cp, 16) == "data_parallel_group=4,cp=4"
     assert mesh_of([(range(8), "")], 8) == "stride1=8"
     assert mesh_of([([0, 1, 8, 9], "")], 16) == "stride8=2,stride2=4,stride1=2"
     with pytest.raises(PhantoraError, match="belong to no mesh"):
