@@ -1,15 +1,16 @@
 """Makes the pictures of docs/view.md from real runs, with Chromium.
 
-    phantora trace --modules --cluster 1x2xH100 -o a.arrow samples/llama_ddp.py --layers 2 --steps 4
+    phantora trace --modules --cluster 1x2xH100 -o a.arrow samples/llama_fsdp2.py --layers 4 --steps 5
     phantora replay a.arrow --gpu H200 -o b.arrow
     python docs/screenshots.py a.arrow b.arrow [--folder docs]
 
-Every page at 1440, 1024 and 390 pixels, light and dark, goes to --all FOLDER for looking at; docs/ gets some of them.
+With --all every page at 1440, 1024 and 390 pixels, light and dark, goes to that folder for looking at.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import shutil
 import threading
 from pathlib import Path
@@ -66,28 +67,35 @@ def main() -> None:
     parser.add_argument("a")
     parser.add_argument("b")
     parser.add_argument("--folder", type=Path, default=Path(__file__).parent)
-    parser.add_argument("--all", type=Path, default=Path("/tmp/screenshots"))
+    parser.add_argument("--all", type=Path, help="a folder for all looks of every page")
     options = parser.parse_args()
-    options.all.mkdir(parents=True, exist_ok=True)
+    wanted = {(name, width, scheme) for name, width, scheme, _ in KEPT.values()}
+    if options.all:
+        options.all.mkdir(parents=True, exist_ok=True)
+        wanted = {(name, *look) for name in PAGES for look in LOOKS}
+    pictures = {}
     site = site_of(options.a, options.b, filters(None, None, None))
     with Server(site) as server, sync_playwright() as tools:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         path = shutil.which("chromium") or tools.chromium.executable_path
         browser = tools.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        for width, scheme in LOOKS:
+        for name, width, scheme in sorted(wanted):
             page = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme).new_page()
             page.set_default_timeout(60_000)
             page.goto(server.url)  # its cookie lets the other addresses in
-            for name, visit in PAGES.items():
-                visit(page, f"http://127.0.0.1:{server.server_port}")
-                page.evaluate("scrollTo(0, 0)")
-                page.wait_for_timeout(500)
-                page.screenshot(path=options.all / f"{name}-{width}-{scheme}.png", full_page=name != "perfetto")
+            PAGES[name](page, f"http://127.0.0.1:{server.server_port}")
+            page.evaluate("scrollTo(0, 0)")
+            page.wait_for_timeout(500)
+            picture = page.screenshot(full_page=name != "perfetto")
+            page.close()
+            pictures[name, width, scheme] = picture
+            if options.all:
+                (options.all / f"{name}-{width}-{scheme}.png").write_bytes(picture)
         browser.close()
         server.shutdown()
     site.close()
     for name, (page_name, width, scheme, height) in KEPT.items():
-        picture = Image.open(options.all / f"{page_name}-{width}-{scheme}.png").convert("RGB")
+        picture = Image.open(io.BytesIO(pictures[page_name, width, scheme])).convert("RGB")
         picture = picture.crop((0, 0, picture.width, min(height, picture.height)))
         target = options.folder / f"{name}.png"
         picture.quantize(128).save(target, optimize=True)
