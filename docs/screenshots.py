@@ -38,7 +38,7 @@ def report(page: Any, address: str) -> None:
     """The report, its timeline zoomed in, one module opened."""
     page.goto(f"{address}/")
     page.locator("#timeline-text", has_text="rows").wait_for()
-    page.evaluate("chart.look(chart.view.rows.length * 0.3, chart.view.rows.length * 0.03)")
+    page.evaluate("chart.look(chart.view.rows.length * 0.3, chart.view.rows.length * 0.1)")
     for toggle in page.locator(".toggle:not([disabled])").all()[:1]:
         toggle.click()
 

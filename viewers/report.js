@@ -44,11 +44,11 @@ function tile(label, value, id) {
 function showTimes(rank, step) {
   const times = timesOf(rank, step);
   const where = rank === null ? "mean over ranks" : `rank ${rank}`;
-  select("tiles-title").textContent = `${step === null ? (report.steps.length > 1 ? "Mean of the steady steps" : "The step") : `Step ${step}`}, ${where}`;
+  select("tiles-title").textContent = `${step !== null ? `Step ${step}` : report.step_source === "run" ? "The run" : report.steps.length > 1 ? "Mean of the steady steps" : "The step"}, ${where}`;
   if (!times) return fill("tiles", "This rank has no such step.");
   const typical = rank === null && step === null && report.step_source !== "run";
   const tiles = [
-    tile(typical ? "step time, median" : "step time", duration(typical ? report.headline.step_time : times.time), "time"), tile("compute", percent(times.compute / times.time), "compute"),
+    tile(typical ? "step time, median" : report.step_source === "run" ? "first to last" : "step time", duration(typical ? report.headline.step_time : times.time), "time"), tile("compute", percent(times.compute / times.time), "compute"),
     tile("communication hidden", percent(times.overlap), "overlap"), tile("exposed", duration(times.exposed), "exposed"),
     tile("idle", percent(times.idle / times.time), "idle"), tile(`MFU (${report.metadata.mfu_dtype})`, percent(typical ? report.headline.mfu : times.mfu), "mfu"),
     tile("peak allocated", size(times.peak_allocated), "peak"), tile("peak reserved", size(times.peak_reserved), "reserved"),
