@@ -122,6 +122,7 @@ typedef struct ph_frame {
   uint32_t signature;       // set by begin, with PH_F_BACKWARD or 0: what a graph's launches say again
   uint8_t flags;
   bool captured;            // what was launched went to a stream that is captured: nothing has been computed
+  int64_t timed;            // when the operator began, or last asked how long kernels took: it tries candidates since
 } ph_frame;
 void ph_push_frame(ph_frame *frame);
 void ph_pop_frame(ph_frame *frame);

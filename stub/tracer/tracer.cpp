@@ -72,6 +72,7 @@ static Frame &open_frame(Thread &thread, const at::RecordFunction *owner, Operat
   f.made_kernels = 0;
   f.ph = ph_frame{};
   f.ph.begin = begin_frame;
+  f.ph.timed = f.start;
   f.ph.data = &f;
   return f;
 }

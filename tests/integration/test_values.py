@@ -11,6 +11,7 @@ import pytest
 from support import ringdump
 
 from phantora.wire import layout
+from phantora.wire.names import TUNING
 
 PROGRAM = Path(__file__).parent / "values_program.py"
 INTEGERS = Path(__file__).parent / "integers_program.py"
@@ -135,7 +136,23 @@ few[0].view(32, 64)[:, index] = 1.0
 
 q = torch.empty(2, 8, 256, 64, dtype=torch.bfloat16, device='cuda', requires_grad=True)
 torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True).sum().backward()
+
+torch.backends.cudnn.benchmark = True
+torch.nn.functional.conv2d(torch.empty(8, 16, 28, 28, device='cuda'), torch.empty(48, 16, 3, 3, device='cuda'))
+torch.backends.cudnn.benchmark = False
 """)
+
+
+def test_trials_of_cudnn_benchmark_are_tuning(dump: ringdump.Dump) -> None:
+    names = {record["id"]: record["blob"].decode() for record in dump.of("DEFINE_NAME")}
+    kinds = [
+        "trial" if r["kind"] == "ANNOTATION" and names[r["id"]] == TUNING else r["kind"]
+        for r in dump.records
+        if r["kind"] in ("ANNOTATION", "KERNEL")
+    ]
+    assert kinds.count("trial") >= 2
+    last = len(kinds) - kinds[::-1].index("trial")
+    assert kinds[last:] == ["KERNEL"], "what is kept runs once more, and is no trial"
 
 
 def test_signature_of_a_product(dump: ringdump.Dump) -> None:

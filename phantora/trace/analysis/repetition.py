@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from phantora.trace.analysis.annotations import Annotations
 from phantora.trace.analysis.grouping import group
 from phantora.trace.analysis.iterations import Iteration, Iterations
 from phantora.trace.reader import Log
@@ -27,10 +28,12 @@ _INPUTS = ("Memcpy HtoD", "aten::embedding", "aten::index_select")
 
 def by_repetition(log: Log, ranks: Iterable[int]) -> Iterations | None:
     """The iterations of every rank; None if a rank shows no pattern. Work is compared with its shapes, and if that
-    shows nothing (the cache of keys and values grows with every token) without."""
+    shows nothing (the cache of keys and values grows with every token) without. What an autotuner tries is left out."""
     found: dict[int, list[Iteration]] = {}
-    for rank in ranks:
-        launched = _launches(log, rank)
+    every = list(ranks)
+    annotations = Annotations(log, every)
+    for place, rank in enumerate(every):
+        launched = _launches(log, rank, annotations, place)
         own = _iterations(launched, launched.exact) or _iterations(launched, launched.loose)
         if not own:
             return None
@@ -55,13 +58,15 @@ class _Launches:
 _COLUMNS = ("launch", "id", "op", "shape", "name", "flops")
 
 
-def _launches(log: Log, rank: int) -> _Launches:
+def _launches(log: Log, rank: int, annotations: Annotations, place: int) -> _Launches:
+    """Of `rank`, at position `place` of `annotations`."""
     parts = [
         [batch[column] for column in _COLUMNS] for batch in log.batches(_COLUMNS, kinds=DEVICE_KINDS, ranks=(rank,))
     ]
     columns = [np.concatenate(part) for part in zip(*parts, strict=True)] if parts else [np.zeros(0)] * len(_COLUMNS)
     launch, row, op, shape, name = (column.astype(np.int64) for column in columns[:-1])
     order = np.lexsort((row, launch))
+    order = order[~annotations.tuning(np.full(len(order), place), launch[order])]
     launch, op, shape, name = launch[order], op[order], shape[order], name[order]
     bare = np.where(op >= 0, -1, name)
     _, exact = group((op, bare, shape))
