@@ -28,7 +28,7 @@ ALLOWED = {
     "profile": {"cost", "hardware", "wire"},
     "launch": {"stubs", "wire"},
     "view": {"trace"},
-    "sweep": {"hardware", "launch", "trace", "view"},
+    "sweep": {"hardware", "launch", "trace", "view", "wire"},
 }
 
 

@@ -22,6 +22,14 @@ THEIRS = {
     "cudnn/RNN.cpp", "cupti_runtime_cbid.h", "cudnn_adv.h", "cudnn_cnn.h", "cudnn_graph.h", "cudnn_ops.h", "dlfcn.h",
     "nccl.h", "topo.h",
     "flash_attn/src/static_switch.h", "Node.js",
+    # PyTorch's tests (docs/peers.md), TorchTitan's and others' published runs.
+    "benchmarks/llama3_h100_202412_torchtitan.md", "distributed/_composable/fsdp/test_fully_shard_comm.py",
+    "distributed/_composable/fsdp/test_fully_shard_frozen.py",
+    "distributed/_composable/fsdp/test_fully_shard_init.py",
+    "distributed/_composable/fsdp/test_fully_shard_memory.py",
+    "distributed/_composable/fsdp/test_fully_shard_overlap.py",
+    "distributed/_composable/fsdp/test_fully_shard_state.py", "distributed/test_c10d_ops_nccl.py",
+    "docs/performance.md", "test_c10d_nccl.py", "test_cuda.py",
 }  # fmt: skip
 # Files that a build or a measurement makes, and those of examples, which a user has.
 MADE = {"phantora_wire.h", "phantora_engine.h", "triton.jsonl", "triton_ir.xz"}
