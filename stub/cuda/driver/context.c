@@ -87,8 +87,7 @@ static cudaError_t primary_state(int device, unsigned *flags, int *active) {
 cudaError_t driver_ready(void) { return phc_initialised() ? phc_ready() : cudaErrorInitializationError; }
 cudaError_t driver_current(void) {
   cudaError_t error = driver_ready();
-  if (!error && phc_context_device() < 0) error = cudaErrorDeviceUninitialized;
-  return error ? error : phc_context();  // a client of the driver alone becomes a rank here
+  return error ? error : phc_context_device() < 0 ? cudaErrorDeviceUninitialized : 0;
 }
 
 ENTRY(cuCtxGetCurrent, GET_DEVICE, driver_ready, (driver_context * *c),
