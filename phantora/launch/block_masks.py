@@ -20,14 +20,12 @@ import numpy as np
 
 from phantora.launch import tuning
 from phantora.launch.importhook import after_import
-from phantora.launch.triton_launches import KNOWN
+from phantora.launch.triton_launches import GUESSED, KNOWN, SMALL
 
 FLEX = "torch.nn.attention.flex_attention"
 COMPUTED = 1 << 22  # elements of a mask that the tracer computes: KNOWN_INTEGERS of stub/tracer/tensors.h
-SMALL = 1 << 10  # elements of a tensor that is true without being known: PH_SMALL_ELEMENTS of stub/rank/rank.h
 PIECE = 1 << 18  # elements that are computed at once: they stay in the processor's caches
 MOST = 1 << 32  # of a mask: some ten seconds
-GUESSED = 2  # PH_GUESSED of stub/rank/rank.h
 FIELDS = tuple(
     f"{full}{side}_{what}" for full in ("", "full_") for side in ("kv", "q") for what in ("num_blocks", "indices")
 )

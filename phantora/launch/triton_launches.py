@@ -25,14 +25,15 @@ from phantora.launch import shared_work, tuning
 from phantora.launch.importhook import after_import
 from phantora.ttir import store
 from phantora.ttir.parse import Function, Unreadable, parse
-from phantora.ttir.slice import Deciding, deciding
+from phantora.ttir.slice import Deciding, deciding, written
 from phantora.ttir.walk import Argument, Descriptor, Launch, Memory, work_of
 
 DRIVER, COMPILER = "triton.backends.nvidia.driver", "triton.compiler.compiler"
 STATIC = "torch._inductor.runtime.static_triton_launcher"
 CUDA = "torch.cuda._utils"
 INDUCTOR = re.compile(r"triton_(poi|red|per|tem|for|spl|mm|bmm|convolution|flex|scaled)\w*|triton_$")
-KNOWN = 1  # PH_KNOWN of stub/rank/rank.h
+KNOWN, GUESSED = 1, 2  # PH_KNOWN, PH_GUESSED of stub/rank/rank.h
+SMALL = 1 << 10  # PH_SMALL_ELEMENTS of stub/rank/rank.h: elements of tensors that are true without being known
 READ_BYTES = 1 << 22  # integers of larger tensors do not tell launches apart
 LINE = 128  # bytes
 
@@ -54,6 +55,7 @@ class Kernel:
     spills: int
     functions: dict[str, Function] | None = None
     deciding: Deciding | None = None
+    written: tuple[int, ...] = ()  # places of the arguments that it stores to
     broken: str = ""
 
     def understand(self) -> None:
@@ -63,6 +65,8 @@ class Kernel:
         try:
             self.functions = parse(self.ir)
             self.deciding = deciding(self.functions)
+            names, stores = next(iter(self.functions.values())).arguments, written(self.functions)
+            self.written = tuple(place for place, name in enumerate(names) if name in stores)
         except Exception as error:  # IR of another Triton
             self.broken = str(error) or type(error).__name__
 
@@ -83,7 +87,21 @@ class Launches:
         self, kernel: Kernel, grid: tuple[int, int, int], given: Sequence[Any], launch: Callable[[], Any]
     ) -> Any:
         """Calls `launch`, whose kernel gets the arguments `given` (those that the IR's function has)."""
-        return self._announced(self._text(kernel, grid, given), launch)
+        done = self._announced(self._text(kernel, grid, given), launch)
+        for place in kernel.written:
+            if place < len(given):
+                self._forget(given[place])
+        return done
+
+    def _forget(self, value: Any) -> None:
+        """What a kernel stores to keeps its bytes, and is not known: who reads it hears of it (docs/values.md)."""
+        tensor = value.base if hasattr(value, "block_shape") else value
+        if not hasattr(tensor, "data_ptr") or not tensor.is_cuda or not tensor.numel():
+            return
+        memory = self._memory(tensor)
+        where, size = ctypes.c_void_p(memory.address), ctypes.c_size_t(memory.span)
+        if tensor.numel() <= SMALL or self._runtime.ph_memory_flags(where, size) & KNOWN:
+            self._runtime.ph_memory_mark(where, size, GUESSED)
 
     def of_cuda(self, given: Sequence[Any], launch: Callable[[], Any]) -> Any:
         """The same for a kernel of CUDA C++ that torch compiles and launches for a program: its arguments are known."""
@@ -198,10 +216,11 @@ class Launches:
         span = (1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))) * size if count else 0
         whole = not (tensor.dtype.is_floating_point or tensor.dtype.is_complex)
         address = tensor.data_ptr()
-        values = functools.partial(self._bytes, address, span) if whole and tensor.is_cuda else None
+        small = tensor.untyped_storage().nbytes() <= SMALL * size
+        values = functools.partial(self._bytes, address, span, small) if whole and tensor.is_cuda else None
         return Memory(address, min(count * size, span), span, values)
 
-    def _bytes(self, address: int, size: int) -> np.ndarray[Any, Any]:
+    def _bytes(self, address: int, size: int, small: bool) -> np.ndarray[Any, Any]:
         """Simulated device memory is memory of this process; what is still on its way is waited for.
 
         Raises UnknownIntegers for bytes that a kernel computed from what is not known: they read as zero, and a mask of
@@ -209,7 +228,8 @@ class Launches:
         """
         self._runtime.ph_touch(ctypes.c_void_p(address), ctypes.c_size_t(size))
         held = np.frombuffer(ctypes.string_at(address, size), np.uint8)
-        known = self._runtime.ph_memory_flags(ctypes.c_void_p(address), ctypes.c_size_t(size)) & KNOWN
+        flags = self._runtime.ph_memory_flags(ctypes.c_void_p(address), ctypes.c_size_t(size))
+        known = flags & KNOWN or (small and not flags & GUESSED)
         if not known and not held.any():
             raise UnknownIntegers("integers that decide what a kernel does are not known")
         return held

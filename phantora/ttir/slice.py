@@ -59,6 +59,43 @@ def deciding(functions: dict[str, Function]) -> Deciding:
     return Deciding(frozenset(direct | read), frozenset(read))
 
 
+_WRITES = ("tt.store", "tt.atomic_rmw", "tt.atomic_cas")
+
+
+def written(functions: dict[str, Function]) -> frozenset[str]:
+    """Names of the kernel's pointers that it stores to, or hands to a function that may."""
+    kernel = next(iter(functions.values()))
+    made: dict[str, list[tuple[Operation | None, list[str]]]] = defaultdict(list)
+    wanted: list[str] = []
+
+    def visit(blocks: list[Block]) -> None:
+        for block in blocks:
+            for operation in block.operations:
+                _sources(operation, made)
+                if operation.name in _WRITES or operation.name.startswith(("tt.descriptor_store", "tt.descriptor_red")):
+                    wanted.append(operation.operands[0])
+                elif operation.name == "tt.call":
+                    wanted.extend(operation.operands)
+                for region in operation.regions:
+                    visit(region)
+
+    visit(kernel.blocks)
+    pointers = {name for name, kind in zip(kernel.arguments, kernel.types, strict=True) if kind.pointer}
+    found: set[str] = set()
+    seen: set[str] = set()
+    while wanted:
+        name = wanted.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        if name in pointers:
+            found.add(name)
+        for operation, sources in made.get(name, ()):
+            if operation is None or operation.name != "tt.load":
+                wanted.extend(sources)
+    return frozenset(found)
+
+
 def scalar_accesses(functions: dict[str, Function]) -> frozenset[int]:
     """Loads and stores (by ``id``) that go element by element, because an argument that the compiler did not know to
     be a multiple of 16 is part of their addresses."""

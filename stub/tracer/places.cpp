@@ -56,6 +56,12 @@ static std::string shortened(const std::string &file) {
   return file;
 }
 
+static bool is_program(const std::string &file) {  // not what stands between the program and its operators
+  for (const char *other : {"-packages/torch/", "-packages/triton/", "/phantora/launch/"})
+    if (file.find(other) != std::string::npos) return false;
+  return file[0] != '<';
+}
+
 std::string place() {
   const Python *p = python();
   if (!p) return "?";
@@ -65,7 +71,7 @@ std::string place() {
   for (void *frame = p->frame(); frame;) {
     std::string file = file_of(*p, frame);
     found = shortened(file) + ":" + std::to_string(p->line(frame));
-    if (file.find("-packages/torch/") == std::string::npos && file[0] != '<') break;
+    if (is_program(file)) break;
     void *outer = p->back(frame);
     if (held) p->drop(held);
     frame = held = outer;

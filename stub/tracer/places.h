@@ -4,7 +4,7 @@
 
 namespace tracer {
 
-// FILE:LINE of the innermost Python frame outside torch; "autograd" on a thread that has none. Takes the interpreter's
+// FILE:LINE of the innermost Python frame outside torch and Triton; "autograd" on a thread that has none. Takes the interpreter's
 // lock: no other may be held.
 std::string place();
 

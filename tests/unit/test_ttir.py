@@ -17,7 +17,7 @@ from phantora.cost.triton_work import estimate, resident
 from phantora.cost.types import KernelLaunch, OperatorSignature, TensorSpec
 from phantora.hardware import load_gpu
 from phantora.ttir.parse import Unreadable, parse
-from phantora.ttir.slice import deciding
+from phantora.ttir.slice import deciding, written
 from phantora.ttir.walk import Launch, Memory, work_of
 
 HEAD = "module {\n  tt.func public @kernel("
@@ -106,6 +106,7 @@ def test_what_decides() -> None:
     assert found.direct == {"%y", "%x", "%n"}  # not the seed
     assert not found.read
     assert deciding(parse(LOOP)).read == {"%lengths"}
+    assert written(parse(ROWS)) == {"%y"}
 
 
 def loop(lengths: list[int]) -> Launch:
