@@ -74,7 +74,7 @@ static IValue translate(const IValue &v, const Argument &argument, const at::Gen
 
 // What the CPU operator returned becomes the CUDA operator's result. A result that only one of the
 // two has (an optional one that was not asked for) stays zero.
-static void store(const Tensor &returned, const Tensor &real) {
+void store(const Tensor &returned, const Tensor &real) {
   if (!on_device(real) || !real.numel()) return;
   if (!returned.defined() || returned.sizes() != real.sizes()) return clear(real);
   Tensor result = returned.resolve_conj().resolve_neg();

@@ -5,6 +5,7 @@
 
 #include "tracer/assumptions.h"
 #include "tracer/host_calls.h"
+#include "tracer/sparse.h"
 #include "tracer/tensors.h"
 
 namespace tracer {
@@ -92,6 +93,7 @@ static bool is_told_above() {
 }
 
 void note_answer(Frame &f) {
+  if (f.op->count == Count::COALESCE) return note_coalesced(f);
   f.early.clear();
   if (is_told_above()) return;
   Sight sight;
@@ -230,6 +232,7 @@ static void forget(const Tensor &t) {
 }
 
 void settle(Thread &thread, Frame &f, Values outputs) {
+  if (f.op->count == Count::COALESCE && settle_coalesced(f, outputs)) return;
   Sight inputs;
   for (size_t i = 0; i < f.args.size() && !inputs.unknown; ++i)
     if (!f.op->arguments[i].out) look(f.args[i], &inputs);

@@ -142,6 +142,23 @@ def boxes_that_nms_keeps() -> None:
 
 
 @check
+def sparse_tensors_that_are_coalesced() -> None:
+    def coalesced(device: str) -> list[torch.Tensor]:
+        found = []
+        for count in (100, 20_000):  # of few also the values are known
+            on = (edges[:, :count] % 300).to(device)
+            ones = torch.ones(count, device=device)
+            matrix = torch.sparse_coo_tensor(on, ones, (300, 300)).coalesce()
+            found += [matrix.indices(), *([matrix.values()] if count <= 1_024 else [])]
+        table = torch.nn.Embedding(50_000, 8, sparse=True, device=device)
+        table(labels[:9_000].clamp(min=0).to(device)).sum().backward()
+        assert table.weight.grad is not None
+        return [*found, table.weight.grad.coalesce().indices()]
+
+    both(coalesced)
+
+
+@check
 def nested_tensors() -> None:
     rows = [torch.arange(n) for n in (700, 900, 4)]
 

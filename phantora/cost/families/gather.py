@@ -16,7 +16,9 @@ BEGINNINGS = (
     "index", "gather", "scatter", "take", "put", "masked_select", "masked_scatter", "nonzero", "_index_put_impl",
     "_unsafe_index", "unique", "_unique", "repeat_interleave", "searchsorted", "bucketize",
 )  # fmt: skip
-ADDED = ("index_add_", "index_add")  # one kernel; the copy that the second makes before is an operator of its own
+# Each one kernel; the copy that a form without underscore makes before is an operator of its own.
+ADDED = ("index_add_", "index_add")
+WRITTEN = ("scatter_add_", "scatter_add", "scatter_", "scatter")  # it adds or assigns: ScatterGatherKernel.cu of torch
 SCATTERED = 0.25  # of a stream's speed: rows picked or written one by one, measured on H200
 
 
@@ -89,10 +91,10 @@ def places(signature: OperatorSignature, name: str, compute: str, launches: int)
     """Rows; of those that are looked up also how many there are to choose from."""
     if not name.startswith(("gather", "index", "scatter")):
         return coordinates.by_size(signature, name, compute, launches)
-    if name in ADDED:
-        name = ADDED[0]
+    for same in (ADDED, WRITTEN):
+        name = same[0] if name in same else name
     more = (coordinates.words(signature),) if name.startswith("index_select") else ()
     return coordinates.by_rows(signature, name, launches, images="norm" in name, more=more)
 
 
-FAMILY = Family("gather", classify, estimate, 85, places=places, together=ADDED)
+FAMILY = Family("gather", classify, estimate, 85, places=places, together=ADDED + WRITTEN)
