@@ -84,7 +84,7 @@ def _bags_backward(
     machine: Machine, signature: OperatorSignature, grad: TensorSpec, indices: TensorSpec
 ) -> Estimate:
     """As an embedding's, always sorted, with a block for each part."""
-    width, rows = grad.shape[-1], prod(indices.shape)
+    width, rows = max(1, grad.shape[-1]), prod(indices.shape)
     slots = machine.gpu.sms * min(32, machine.gpu.max_threads_per_sm // (ceil(width / WARP) * WARP) or 1)
     parts = _segments(rows, max(ints_at(signature.args, 5) or (rows,))) + rows // PART_ROWS
     sorting = ONE_TILE_NS if rows <= ONE_TILE else SORT_SHARE * sort.passes_ns(rows, INDEX_BYTES)
