@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 SLOWER = 1.5
 MOST_RECORDS = 300_000  # of all ranks: each host then takes a few seconds at most
+MOST_FOLDED = 1024  # ranks of a folded run: its processes are few, but its collectives have flows of all ranks
 
 
 def host_sensitivity(simulation: Simulation, host: HostProfile, settings: Settings) -> dict[str, Any] | None:
@@ -28,6 +29,8 @@ def host_sensitivity(simulation: Simulation, host: HostProfile, settings: Settin
     about = {"spread": list(host.spread), "measured": host.measured}
     if records > MOST_RECORDS:
         return {**about, "skipped": f"{records:,} records are more than {MOST_RECORDS:,}"}
+    if settings.fold and settings.fold.world_size > MOST_FOLDED:
+        return {**about, "skipped": f"{settings.fold.world_size:,} ranks of a folded run are more than {MOST_FOLDED:,}"}
     factors = sorted({1 / SLOWER, SLOWER, *(factor for factor in host.spread if not 1 / SLOWER <= factor <= SLOWER)})
     again = replace(settings, record=False, flows=False, live=False)
     steps = {}
