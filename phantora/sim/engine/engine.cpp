@@ -4,7 +4,6 @@
 
 namespace phe {
 
-constexpr int64_t ROWS_WANTED = 1 << 17;  // rows that make it worth calling Python
 
 Engine::Engine(void *area)
     : header_(static_cast<ph_header *>(area)), names_(texts_), stage_(static_cast<char *>(area)), rows_(stage_.size()),
@@ -57,7 +56,7 @@ int Engine::run(int timeout_us) {
     progress_.news = true;
     return PHE_MOVED;
   }
-  if (rows_.waiting() >= ROWS_WANTED) reason |= PHE_ROWS;
+  if (rows_.waiting() >= rows_wanted_) reason |= PHE_ROWS;
   if (reason == PHE_IDLE && all_done()) reason |= PHE_DONE;
   if (reason != PHE_IDLE || timeout_us <= 0) return reason;
   sleep(timeout_us);
@@ -158,7 +157,10 @@ int64_t Engine::take_rows(ph_row *out, int64_t capacity, bool everything) {
     for (const Device *device : devices_.all()) end = std::max(end, device->now());
     links_.write_carried(until, end);
   }
-  return rows_.take(out, capacity, until, [&](ph_row &row) { communication_.rename(row); });
+  int64_t taken = rows_.take(out, capacity, until, [&](ph_row &row) { communication_.rename(row); });
+  // Those left are not final yet, and may not be for long: a rank far behind, a communicator that somebody has not joined.
+  if (taken < capacity) rows_wanted_ = rows_.waiting() + ROWS_WANTED;
+  return taken;
 }
 
 int64_t Engine::take_records(int rank, ph_record *out, int64_t capacity, bool everything) {

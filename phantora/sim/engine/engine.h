@@ -14,6 +14,8 @@
 
 namespace phe {
 
+constexpr int64_t ROWS_WANTED = 1 << 17;  // new rows that make it worth calling Python
+
 class Engine {
  public:
   explicit Engine(void *area);
@@ -77,6 +79,7 @@ class Engine {
   Completions completions_;
   Ingest ingest_;
   Sweep sweep_;
+  int64_t rows_wanted_ = ROWS_WANTED;  // so many wait before they are asked for again
   std::string diagnosis_;
   int64_t releases_ = 0;
   bool open_ = false;

@@ -37,6 +37,7 @@ class Engine:
         self._lib = interface.bind(library)
         self._session = session  # keeps the mapping alive
         self._handle = self._lib.phe_open(session.address)
+        self._rows, self._records = np.empty(0, ROW), np.empty(0, RECORD)
 
     def close(self) -> None:
         """Frees the engine. Nothing else may be called afterwards."""
@@ -166,16 +167,17 @@ class Engine:
 
     def take_rows(self, everything: bool, capacity: int = 1 << 16) -> np.ndarray[Any, np.dtype[np.void]]:
         """Up to `capacity` rows that are final, in the log's order; `everything`: the rest too."""
-        rows = np.empty(capacity, ROW)
-        count = self._lib.phe_take_rows(self._handle, rows.ctypes.data, capacity, int(everything))
-        return rows[:count]
+        if len(self._rows) < capacity:
+            self._rows = np.empty(capacity, ROW)  # kept: new memory of 10 MB at each call costs more than the call
+        count = self._lib.phe_take_rows(self._handle, self._rows.ctypes.data, capacity, int(everything))
+        return self._rows[:count].copy()
 
     def take_records(self, rank: int, everything: bool, capacity: int = 1 << 16) -> np.ndarray[Any, np.dtype[np.void]]:
         """Up to `capacity` of the records that `rank` has said; without `everything`, only those that are final."""
-        records = np.empty(capacity, RECORD)
-        count = self._lib.phe_take_records(self._handle, rank, records.ctypes.data, capacity, int(everything))
-        taken: np.ndarray[Any, np.dtype[np.void]] = records[:count].copy()
-        return taken
+        if len(self._records) < capacity:
+            self._records = np.empty(capacity, RECORD)
+        count = self._lib.phe_take_records(self._handle, rank, self._records.ctypes.data, capacity, int(everything))
+        return self._records[:count].copy()
 
     def error(self) -> str:
         """What went wrong, in one line; empty if nothing did."""
