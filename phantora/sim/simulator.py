@@ -198,6 +198,8 @@ class Simulator:
     def _loop(self) -> None:
         idle_since: float | None = None
         idle = IdleDetector()
+        waits = self._session.control["waiting"]
+        processes = list(self._session.real) if len(self._session.real) < len(waits) else slice(None)
         while not self._stop.is_set():
             with self._lock:
                 deaths, self._deaths = self._deaths, []
@@ -205,7 +207,7 @@ class Simulator:
                     self._engine.keep_open(False)
             for rank, status in deaths:
                 self._engine.rank_died(rank, status)
-            waiting = int(self._session.control["waiting"].sum()) > 0
+            waiting = bool(waits[processes].any())
             reason = self._turn(_NAP_US if waiting else _REST_US)
             if reason & native.DONE and not reason & native.PRICES:
                 return

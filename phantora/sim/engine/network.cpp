@@ -418,6 +418,14 @@ int Network::component(int activity, int index) const {
 void Network::close(int scope, int64_t time) {
   if (horizons_[scope] <= time) return;
   horizons_[scope] = time;
+  if (scopes_[scope].size() == links_.size()) {  // of all links, most of which carry nothing (folded runs)
+    for (Component &k : components_) {
+      if (k.links.empty() || k.horizon <= time) continue;
+      k.horizon = time;
+      close_flows(k);
+    }
+    return;
+  }
   for (int32_t link : scopes_[scope]) {
     int c = links_[link].component;
     if (c < 0 || components_[c].horizon <= time) continue;
