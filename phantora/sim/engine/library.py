@@ -170,14 +170,16 @@ class Engine:
         if len(self._rows) < capacity:
             self._rows = np.empty(capacity, ROW)  # kept: new memory of 10 MB at each call costs more than the call
         count = self._lib.phe_take_rows(self._handle, self._rows.ctypes.data, capacity, int(everything))
-        return self._rows[:count].copy()
+        taken: np.ndarray[Any, np.dtype[np.void]] = self._rows[:count].copy()
+        return taken
 
     def take_records(self, rank: int, everything: bool, capacity: int = 1 << 16) -> np.ndarray[Any, np.dtype[np.void]]:
         """Up to `capacity` of the records that `rank` has said; without `everything`, only those that are final."""
         if len(self._records) < capacity:
             self._records = np.empty(capacity, RECORD)
         count = self._lib.phe_take_records(self._handle, rank, self._records.ctypes.data, capacity, int(everything))
-        return self._records[:count].copy()
+        taken: np.ndarray[Any, np.dtype[np.void]] = self._records[:count].copy()
+        return taken
 
     def error(self) -> str:
         """What went wrong, in one line; empty if nothing did."""
