@@ -18,7 +18,8 @@ BEGINNINGS = (
 )  # fmt: skip
 # Each one kernel; the copy that a form without underscore makes before is an operator of its own.
 ADDED = ("index_add_", "index_add")
-WRITTEN = ("scatter_add_", "scatter_add", "scatter_", "scatter")  # it adds or assigns (scatter and gather of ATen's CUDA kernels)
+# scatter adds or assigns in one kernel of ATen.
+WRITTEN = ("scatter_add_", "scatter_add", "scatter_", "scatter")
 SCATTERED = 0.25  # of a stream's speed: rows picked or written one by one, measured on H200
 
 
