@@ -72,10 +72,9 @@ def timing_of(gpu: Gpu) -> native.Timing:
 class Simulator:
     """Simulates one session until every rank has exited.
 
-    `progress` is called a few times a second with the current :class:`Stats`, `notice` with what the user should
-    know meanwhile. Raises
-    PhantoraError from :meth:`run` for a hang, mismatched collectives, or a log that cannot be
-    written; the log so far stays readable.
+    `progress` is called a few times a second with the current :class:`Stats`, `notice` (in the simulator's thread) with
+    what the user should know meanwhile. Raises PhantoraError from :meth:`run` for a hang, mismatched collectives, or a
+    log that cannot be written; the log so far stays readable.
     """
 
     def __init__(
