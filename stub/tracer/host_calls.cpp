@@ -2,9 +2,9 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
+#include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/ops/from_blob.h>
 
-#include <atomic>
 #include <cstring>
 #include <mutex>
 #include <unordered_set>
@@ -102,34 +102,39 @@ static void store(const IValue &result, const IValue &real) {
   for (size_t i = 0; i < to.size(); ++i) store(i < from.size() ? from[i].toTensor() : Tensor(), to[i].toTensor());
 }
 
-// Numbers of an operator come from the generator's seed and offset at its start, through a CPU
-// generator of their own: the program's CPU stream stays as it is.
-void note_seed(Frame &f) {
-  try {
-    at::Generator generator;
-    for (size_t i = 0; i < f.args.size(); ++i)
-      if (f.op->arguments[i].role == Role::GENERATOR && f.args[i].isGenerator()) generator = f.args[i].toGenerator();
-    if (!generator.defined())
-      generator = at::globalContext().defaultGenerator(c10::Device(at::kCUDA, static_cast<c10::DeviceIndex>(ph_current_device())));
-    if (!generator.device().is_cuda()) return;
-    Hash hash{generator.current_seed()};
-    hash.add(generator.get_offset());
-    f.seed = hash.h;
-  } catch (const std::exception &) {
-    f.seed = 0;  // while a CUDA graph is captured the offset cannot be read
-  }
+// The generator that an operator draws from: its argument, or the device's own.
+static at::Generator generator_of(const Frame &f) {
+  for (size_t i = 0; i < f.args.size(); ++i)
+    if (f.op->arguments[i].role == Role::GENERATOR && f.args[i].isGenerator()) return f.args[i].toGenerator();
+  return at::globalContext().defaultGenerator(c10::Device(at::kCUDA, static_cast<c10::DeviceIndex>(ph_current_device())));
+}
+
+// Numbers come from the generator's seed and its offset behind the operator's draw, through a CPU generator of their
+// own: the program's CPU stream stays as it is. An operator that is asked before it draws stands where the one before
+// it ended, so its name counts too.
+static uint64_t seed_at(const Operator &op, uint64_t seed, uint64_t offset) {
+  Hash hash{seed};
+  hash.add(offset);
+  for (char c : op.name) hash.add(static_cast<uint64_t>(c));
+  return hash.h;
+}
+
+static uint64_t seed_of(const Frame &f) {
+  at::Generator generator = generator_of(f);
+  if (!generator.device().is_cuda()) return 0;
+  return seed_at(*f.op, generator.current_seed(), generator.get_offset());
 }
 
 // Calls the operator on CPU aliases. False when there is no such CPU operator.
 static bool call_on_host(const Frame &f, torch::jit::Stack &stack) {
   at::Generator generator, shared;
   Tensor state;
-  if (f.op->random && !f.op->random_hidden) generator = at::detail::createCPUGenerator(f.seed);
+  if (f.op->random && !f.op->random_hidden) generator = at::detail::createCPUGenerator(seed_of(f));
   if (f.op->random_hidden) {
     shared = at::detail::getDefaultCPUGenerator();
     std::lock_guard<std::mutex> guard(shared.mutex());
     state = shared.get_state();
-    shared.set_current_seed(f.seed);
+    shared.set_current_seed(seed_of(f));
   }
   bool done = true;
   try {
@@ -184,8 +189,7 @@ struct Repeated {
   torch::jit::Stack stack;
   std::vector<IValue> outputs;
   std::vector<size_t> generators;  // arguments that are one
-  at::Generator generator;         // of the GPU: its state at a launch gives the numbers
-  uint64_t place = 0;              // among the random operators: each draws numbers of its own
+  at::PhiloxCudaState random;      // of a random operator: where a launch finds seed and offset, and the offset within the graph
   bool failed = false;
 };
 
@@ -205,14 +209,11 @@ static bool all_there(const Ranges &ranges) {
   return true;
 }
 
+// Torch writes the generator's seed and offset to the GPU before each launch of a graph that draws numbers.
 static uint64_t seed_now(const Repeated &r) {
-  at::Generator generator = r.generator;
-  if (!generator.defined())
-    generator = at::globalContext().defaultGenerator(c10::Device(at::kCUDA, static_cast<c10::DeviceIndex>(ph_current_device())));
-  Hash hash{generator.current_seed()};
-  hash.add(generator.get_offset());
-  hash.add(r.place);
-  return hash.h;
+  uint64_t offset = r.random.offset_intragraph_;
+  if (!r.random.captured_) return seed_at(*r.op, r.random.seed_.val, r.random.offset_.val + offset);
+  return seed_at(*r.op, static_cast<uint64_t>(*r.random.seed_.ptr), static_cast<uint64_t>(*r.random.offset_.ptr) + offset);
 }
 
 static void store_again(const Tensor &result, const Tensor &to) {
@@ -269,20 +270,26 @@ static void compute_again(void *data, ph_stream *) {
 }
 
 bool compute_later(const Frame &f, Values outputs) {
-  static std::atomic<uint64_t> places{0};
   if (!f.op->on_cpu || f.args.size() != f.op->arguments.size()) return false;
   PlainCalls plain;
   auto r = std::make_unique<Repeated>();
   r->op = f.op;
-  if (f.op->random) r->place = ++places;
   try {
+    at::Generator generator;
+    if (f.op->random) generator = generator_of(f);
+    if (generator.defined() && generator.device().is_cuda()) {
+      r->random = at::check_generator<at::CUDAGeneratorImpl>(generator)->philox_cuda_state(0);
+      if (r->random.captured_) {  // alive as long as what the operator reads
+        r->read.emplace_back(reinterpret_cast<char *>(r->random.seed_.ptr), sizeof(int64_t));
+        r->read.emplace_back(reinterpret_cast<char *>(r->random.offset_.ptr), sizeof(int64_t));
+      }
+    }
     for (size_t i = 0; i < f.args.size(); ++i) {
       const IValue &v = f.args[i];
       add_ranges(v, &r->read);
       if (f.op->arguments[i].mutated) add_ranges(v, &r->written);
       if (f.op->arguments[i].role == Role::GENERATOR) {
         r->generators.push_back(i);
-        if (v.isGenerator()) r->generator = v.toGenerator();
         r->stack.emplace_back();
       } else if (v.isTensor() && v.toTensor().defined() && v.toTensor().is_cpu()) {
         r->stack.push_back(v.toTensor().clone());  // as it is now, like a kernel's argument

@@ -18,7 +18,6 @@ Tensor alias(const Tensor &t);    // the same bytes as a CPU tensor
 Tensor on_host(const Tensor &t);  // the same for a CUDA tensor; others as they are
 void store(const Tensor &returned, const Tensor &real);  // what a CPU operator returned becomes the CUDA operator's
 void call_cpu_kernel(const Operator &op, torch::jit::Stack &stack);
-void note_seed(Frame &f);         // which random numbers the operator will draw
 // Computes it at each launch of the graph that is captured; false: no CPU form takes these arguments.
 bool compute_later(const Frame &f, Values outputs);
 bool compute(Frame &f, Values outputs);  // false: no CPU form takes these arguments

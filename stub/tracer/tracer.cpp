@@ -65,7 +65,6 @@ static Frame &open_frame(Thread &thread, const at::RecordFunction *owner, Operat
   charge(thread, op, inputs);
   ++thread.depth;
   f.backward = thread.nodes > 0;
-  f.seed = 0;
   f.mark = ph_capture_mark();
   f.snapshots.clear();
   f.made.clear();
@@ -95,7 +94,6 @@ static void start_operator(Thread &thread, const at::RecordFunction &fn) {
   if (op->cost != Cost::COMPUTE) return;
   f.args.assign(inputs.begin(), inputs.end());
   if (count == op->arguments.size()) {
-    if (op->random) note_seed(f);
     if (op->in_place) take_snapshots(f);
     if (op->count != Count::NONE) note_answer(f);
     if (op->copies) note_copy(f);
