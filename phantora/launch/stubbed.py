@@ -8,7 +8,7 @@ from pathlib import Path
 
 from phantora import stubs
 from phantora.errors import PhantoraError
-from phantora.launch import assume, block_masks, clock, modules, profiler, triton_launches, tuning
+from phantora.launch import assume, block_masks, clock, modules, profiler, symmetric, triton_launches, tuning
 from phantora.stubs.build import StubSet, read_set
 
 
@@ -24,6 +24,7 @@ def load_stubs(stub_set: StubSet) -> ctypes.CDLL:
     """Before torch is imported: the stubs and the clock. Returns the rank runtime."""
     library = stubs.load(stub_set)
     os.environ["TRITON_LIBCUDA_PATH"] = str(stub_set.directory)  # Triton links its launchers to this driver
+    os.environ["NVTX_INJECTION64_PATH"] = str(stub_set.rank)  # ranges go to stub/rank/ranges.c
     clock.install(stub_set.directory / clock.LIBRARY, library)
     profiler.install(library)
     return library
@@ -42,3 +43,4 @@ def install_tracer(stub_set: StubSet) -> None:
     block_masks.install(stub_set.tracer)
     modules.install(stub_set.tracer)
     tuning.install()
+    symmetric.install()

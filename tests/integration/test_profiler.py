@@ -94,3 +94,9 @@ def test_hta_finds_the_kernels_of_the_log(
     assert [row[1:] for row in found] == [row[1:] for row in logged]
     for (theirs, *_), (ours, *_) in zip(found, logged, strict=True):  # HTA's begin at 0, floats of about 1 ns
         assert abs(theirs - found[0][0] - ours) <= 1
+
+
+def test_nvtx_ranges_are_annotations_of_the_log(run: Run) -> None:
+    ranges = [row for row in records(run.log, "annotation", "name", "start", "end") if row["name"] == "backward"]
+    assert len(ranges) == 10, "one in each step"
+    assert all(row["start"] < row["end"] for row in ranges)

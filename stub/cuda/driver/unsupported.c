@@ -5,7 +5,7 @@
 #define UNSUPPORTED_CALLS(X)                                                                           \
   X(cuMemExportToShareableHandle) X(cuMemImportFromShareableHandle) X(cuMemGetHandleForAddressRange)   \
   X(cuMulticastCreate) X(cuMulticastAddDevice) X(cuMulticastBindMem) X(cuMulticastBindAddr)            \
-  X(cuMulticastUnbind) X(cuMulticastGetGranularity) X(cuDeviceGetDevResource)                          \
+  X(cuMulticastUnbind) X(cuMulticastGetGranularity)                                                     \
   X(cuDevSmResourceSplitByCount) X(cuDevResourceGenerateDesc) X(cuGreenCtxCreate) X(cuGreenCtxDestroy) \
   X(cuGreenCtxStreamCreate) X(cuCtxFromGreenCtx) X(cuGraphClone)       \
   X(cuGraphAddKernelNode_v2)                  \
@@ -15,6 +15,8 @@
   X(cuMemPoolImportFromShareableHandle)
 #define UNSUPPORTED_CALL(name) ENTRY(name, OTHER, driver_ready, (void), driver_unsupported(#name))
 UNSUPPORTED_CALLS(UNSUPPORTED_CALL)
+ENTRY(cuDeviceGetDevResource, OTHER, driver_ready, (void),
+      driver_unsupported("cuDeviceGetDevResource: green contexts are not simulated, use streams"))
 // What a CUDA runtime that is linked into its client asks for first: undocumented tables of the driver's functions.
 ENTRY(cuGetExportTable, OTHER, driver_ready, (const void **table, const void *id),
       ((void)id, table ? *table = NULL : NULL,
