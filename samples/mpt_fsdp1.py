@@ -73,8 +73,7 @@ class TakeRows(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         (rows,) = ctx.saved_tensors
         whole = gradient.new_zeros(ctx.count, gradient.size(1))
-        whole[rows] = gradient  # there: scatter_
-        return whole, None
+        return whole.scatter_(0, rows[:, None].expand(-1, whole.size(1)), gradient), None
 
 
 class PutRows(torch.autograd.Function):
@@ -204,6 +203,7 @@ def main() -> None:
     parser.add_argument("--checkpointing", action="store_true")
     parser.add_argument("--prefetch", action="store_true", help="all-gathers before they are needed, both ways")
     parser.add_argument("--unpad", action="store_true", help="every block takes padding out and puts it in again")
+    parser.add_argument("--metrics", action="store_true", help="training metrics and sums for the log, as Composer's")
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--warmup", type=int, default=2)
     args = parser.parse_args()
@@ -215,11 +215,19 @@ def main() -> None:
     model = wrapped(shape, args)
     mask = torch.ones(args.batch, shape.seq, dtype=torch.bool, device="cuda")
     optimizer = AdamW(model.parameters(), {"lr": 1e-4, "betas": (0.9, 0.95), "eps": 1e-8})
+    book = None
+    if args.metrics:
+        from mpt_metrics import Bookkeeping  # needs torchmetrics
+
+        book = Bookkeeping()
+    flops = 6.0 * args.accumulate * mask.numel() * sum(parameter.numel() for parameter in model.parameters())
 
     times = []
     for _ in range(args.warmup + args.steps):
         torch.cuda.synchronize()
         begin = time.perf_counter()
+        if book:
+            book.begin(mask)
         for _ in range(args.accumulate):
             tokens = torch.randint(0, shape.vocab, (args.batch, shape.seq), device="cuda")
             with torch.autocast("cuda", torch.bfloat16):
@@ -227,9 +235,13 @@ def main() -> None:
             labels = tokens.roll(-1, dims=1)
             loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten()) / args.accumulate
             loss.backward()
+            if book:
+                book.after_backward(logits, tokens, loss)
         model.clip_grad_norm_(1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        if book:
+            book.end(flops)
         torch.cuda.synchronize()
         times.append(time.perf_counter() - begin)
     if dist.get_rank() == 0:
