@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from phantora.errors import PhantoraError
+from phantora.launch import folded_gloo
 from phantora.launch.importhook import after_import
 
 VARIABLE = "PHANTORA_FOLDED"
@@ -91,7 +92,7 @@ def _wrap(c10d: ModuleType, world_size: int, processes: frozenset[int]) -> None:
     if PROBE in os.environ:
         _note_groups(c10d, os.environ[PROBE])
     if hasattr(c10d, "ProcessGroupGloo"):
-        _wrap_gloo(c10d, c10d.ProcessGroupGloo)
+        folded_gloo.install(c10d, processes)
     _pad_objects(c10d)
     _refuse_pairs(c10d, processes)
 
@@ -141,16 +142,6 @@ def note_group(path: str, ranks: Sequence[int], name: str | None) -> None:
     """Appends a process group to the file of :data:`PROBE`."""
     with open(path, "a") as file:
         file.write(json.dumps([list(ranks), name or ""]) + "\n")
-
-
-def _wrap_gloo(c10d: ModuleType, real: Any) -> None:
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise PhantoraError(
-            "a process group of gloo cannot be folded: give torch.distributed.init_process_group and new_group "
-            'backend="nccl", or use --fold off'
-        )
-
-    c10d.ProcessGroupGloo = type("ProcessGroupGloo", (real,), {"__init__": refuse})  # type: ignore[attr-defined]
 
 
 def _refuse_pairs(c10d: ModuleType, processes: frozenset[int]) -> None:

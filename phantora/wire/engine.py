@@ -243,8 +243,8 @@ FUNCTIONS = (
     Function("phe_fold", "void", ((_INTS, "sizes"), (_INTS, "whole"), ("int", "axes")),
              "of a mesh, outermost first; of whole ones all ranks are processes"),
     Function("phe_expect_alike", "void", (
-        ("int", "witness"), ("int", "first"), ("int", "last"), ("const char *", "axis"),
-    ), "the witness must do what one of the two others does"),
+        ("int", "witness"), ("int", "first"), ("int", "last"), ("const char *", "axis"), ("int", "uneven"),
+    ), "the witness must do what one of the two others does; uneven: communicate as one of them does"),
     Function("phe_log_flows", "void", (), "rows of flows and of what links carry"),
     Function("phe_intern", "int32_t", (("int", "table"), ("const char *", "text"), ("int64_t", "length"))),
     Function("phe_text_count", "int64_t", (("int", "table"),)),

@@ -23,6 +23,9 @@ from phantora.errors import PhantoraError
 
 WHOLE = "*"
 """Behind an axis's size: all its ranks are processes."""
+UNEVEN = "~"
+"""Behind an axis's size: each of its ranks has a part of its own of what is sharded, so that they are alike in their
+communication alone."""
 NEVER_FOLDED = ("pp", "cp", "ep")
 """Axes whose ranks do different things: stages of a pipeline, parts of a ring of attention, experts."""
 
@@ -40,6 +43,8 @@ class Axis:
     witness: int = 0
     """The coordinate that stands for those between; 0: there are none."""
     whole: bool = False
+    uneven: bool = False
+    """Its ranks are alike in their communication alone."""
 
     def stands_in(self, coordinate: int) -> int:
         """The coordinate whose process speaks for this one."""
@@ -149,21 +154,22 @@ class Fold:
             found[self._process_like(like)] += between
         return found
 
-    def witnesses(self) -> Iterable[tuple[int, int, int, str]]:
-        """(witness, before, after, axis): processes of a line along an axis, `before` and `after` the nearest on either
-        side; the witness must be like one of them."""
+    def witnesses(self) -> Iterable[tuple[int, int, int, str, bool]]:
+        """(witness, before, after, axis, uneven): processes of a line along an axis, `before` and `after` the nearest
+        on either side; the witness must be like one of them, if `uneven` in its communication."""
         for place in {self._places[0]: 0, self._places[-1]: 0}:
             for number, at in self._witnesses.items():
                 axis = self.axes[number]
                 before, after = max(end for end in axis.ends if end < at), min(end for end in axis.ends if end > at)
                 alike = [self.rank(_with(place, {number: there})) for there in (at, before, after)]
-                yield alike[0], alike[1], alike[2], axis.name
+                yield alike[0], alike[1], alike[2], axis.name, axis.uneven
         if len(self._witnesses) > 1:
             numbers = list(self._witnesses)
             one = _with(self._places[0], {number: self._witnesses[number] for number in numbers[:-1]})
             other = _with(self._places[0], {numbers[-1]: self._witnesses[numbers[-1]]})
             witness = self.rank(_with(self._places[0], self._witnesses))
-            yield witness, self.rank(one), self.rank(other), " x ".join(self.axes[number].name for number in numbers)
+            name = " x ".join(self.axes[number].name for number in numbers)
+            yield witness, self.rank(one), self.rank(other), name, any(self.axes[number].uneven for number in numbers)
 
     def siblings(self, ranks: Sequence[int]) -> list[tuple[int, ...]]:
         """Groups like `ranks`, at other places of the mesh, that have no process of their own and for which `ranks`
@@ -184,8 +190,10 @@ class Fold:
         return found
 
     def describe(self) -> str:
-        """``dp=64 tp=8``; a whole axis has a star."""
-        return " ".join(f"{axis.name}={axis.size}{WHOLE if axis.whole else ''}" for axis in self.axes)
+        """``dp=64 tp=8``; a whole axis has a star, an uneven one a tilde."""
+        return " ".join(
+            f"{axis.name}={axis.size}{WHOLE if axis.whole else UNEVEN if axis.uneven else ''}" for axis in self.axes
+        )
 
 
 def _with(point: tuple[int, ...], changes: Mapping[int, int]) -> tuple[int, ...]:
@@ -195,23 +203,24 @@ def _with(point: tuple[int, ...], changes: Mapping[int, int]) -> tuple[int, ...]
 def parse_fold(text: str, world_size: int, more: Sequence[int] = ()) -> Fold | None:
     """``pp=4,dp=64,tp=8``, the outermost axis first; ranks of `more` are processes too, at all stages. None if that
     leaves nothing to fold. Raises PhantoraError."""
-    sizes: list[tuple[str, int, bool]] = []
+    sizes: list[tuple[str, int, bool, bool]] = []
     for part in text.split(","):
         name, equals, size = (piece.strip() for piece in part.partition("="))
         whole = size.endswith(WHOLE) or name in NEVER_FOLDED
-        size = size.removesuffix(WHOLE)
+        uneven = size.endswith(UNEVEN)
+        size = size.removesuffix(WHOLE).removesuffix(UNEVEN)
         if not name or not equals or not size.isdigit() or int(size) < 1:
             raise PhantoraError(
                 f"--fold {text}: {part!r} is no axis; write NAME=SIZE, the axis of the largest stride first, as "
-                "pp=4,dp=64,tp=8 (a star behind the size runs all its ranks)"
+                "pp=4,dp=64,tp=8 (behind the size: a star runs all its ranks, a tilde compares communication alone)"
             )
-        sizes.append((name, int(size), whole))
-    total = prod(size for _, size, _ in sizes)
+        sizes.append((name, int(size), whole, uneven))
+    total = prod(size for _, size, _, _ in sizes)
     if total != world_size:
         raise PhantoraError(f"--fold {text}: the axes have {total} ranks together, the run has {world_size}")
     if any(not 0 <= rank < world_size for rank in more):
         raise PhantoraError(f"--real-ranks: the run has ranks 0 to {world_size - 1}")
-    found = Fold(tuple(_axis(name, size, whole) for name, size, whole in sizes), tuple(sorted(more)))
+    found = Fold(tuple(_axis(*each) for each in sizes), tuple(sorted(more)))
     return found if len(found.real) < world_size else None
 
 
@@ -265,14 +274,14 @@ def _axis_name(group: str, stride: int) -> str:
     return name if name and name != "undefined" else f"stride{stride}"
 
 
-def _axis(name: str, size: int, whole: bool) -> Axis:
+def _axis(name: str, size: int, whole: bool, uneven: bool) -> Axis:
     if whole or size == 1:
         return Axis(name, size, tuple(range(size)), whole=True)
     # The first rank often does more than others (roots of broadcasts, logs), and the last of many has a smaller shard:
     # there a second one runs, for the witness to be like.
     ends = {0, 1, size - 1} if size > MANY else {0, size - 1}
     witness = random.Random(size).randrange(len(ends) - 1, size - 1) if size > 2 else 0
-    return Axis(name, size, tuple(sorted(ends)), witness)
+    return Axis(name, size, tuple(sorted(ends)), witness, uneven=uneven)
 
 
 def to_dict(fold: Fold) -> dict[str, Any]:

@@ -103,13 +103,24 @@ def exchange(rank: int, world: int) -> dict[str, float]:
     dist.all_gather(numbers, torch.tensor([5 * rank + 200, 7], dtype=torch.int32, device="cuda"))
     assert [n.tolist() for n in numbers] == [[5 * r + 200, 7] for r in range(world)]
     objects: list[object] = [None] * world
-    told = {"rank": rank, "size": 1 << 40, "ports": [rank * 100, -rank], "name": "worker", "ok": True}
-    dist.all_gather_object(objects, told)
-    assert objects == [{**told, "rank": r, "ports": [r * 100, -r]} for r in range(world)]
+    mine = {"rank": rank, "size": 1 << 40, "ports": [rank * 100, -rank], "name": "worker", "ok": True}
+    dist.all_gather_object(objects, mine)
+    assert objects == [{**mine, "rank": r, "ports": [r * 100, -r]} for r in range(world)]
     from_first: list[object] = [{"seed": 42} if rank == 0 else None]
     dist.broadcast_object_list(from_first, src=0)
     assert from_first == [{"seed": 42}]
     dist.barrier()
+    host = dist.new_group(backend="gloo")
+    flags = torch.tensor([1, 5])
+    dist.all_reduce(flags, group=host)
+    assert flags.tolist() == [world, 5 * world] and dist.get_world_size(host) == world
+    words: list[object] = [None] * world
+    dist.all_gather_object(words, {"version": 3}, group=host)
+    assert words == [{"version": 3}] * world
+    told = [{"rank": rank}]
+    dist.broadcast_object_list(told, src=0, group=host)
+    assert told == [{"rank": 0}]
+    dist.barrier(group=host)
     return {"world": dist.get_world_size()}
 
 
@@ -150,7 +161,13 @@ def receives_from_folded(rank: int, world: int) -> dict[str, float]:
 
 
 def gloo(rank: int, world: int) -> dict[str, float]:
-    dist.new_group(backend="gloo")
+    numbers = [torch.empty(1, dtype=torch.int64) for _ in range(world)]
+    dist.all_gather(numbers, torch.tensor([rank]), group=dist.new_group(backend="gloo"))
+    return {}
+
+
+def mixed(rank: int, world: int) -> dict[str, float]:
+    dist.new_group(backend="cpu:gloo,cuda:nccl")
     return {}
 
 

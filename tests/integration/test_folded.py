@@ -61,7 +61,8 @@ def test_ranks_hear_what_the_folded_ones_would_say(tmp_path: Path) -> None:
         ("uneven_numbers", r"do not grow evenly with the rank"),
         ("skipped_collective", "cannot fold the axis dp: rank 2 stands for"),
         ("receives_from_folded", "bytes that matter from rank"),
-        ("gloo", "a process group of gloo cannot be folded"),
+        ("gloo", "cannot fold all_gather of the gloo group of 8 ranks, the first 0: its ranks give different bytes"),
+        ("mixed", "a process group of gloo and NCCL together cannot be folded"),
     ],
 )
 def test_what_does_not_fold_is_refused_by_name(tmp_path: Path, mode: str, says: str) -> None:

@@ -25,7 +25,7 @@ def test_ends_and_a_witness_are_processes() -> None:
     assert one.real == (0, 1, one.axes[0].witness, 1023)  # the second too, in a long axis
     assert one.describe() == "dp=1024"
     assert {one.stands_in(rank) for rank in range(2, 1023)} == {one.real[2]}
-    assert list(one.witnesses()) == [(one.real[2], 1, 1023, "dp")]
+    assert list(one.witnesses()) == [(one.real[2], 1, 1023, "dp", False)]
 
 
 def test_ends_run_at_all_stages_and_witnesses_at_the_first_and_last() -> None:
@@ -134,3 +134,10 @@ def test_runs_are_short_where_ranks_are_regular() -> None:
     assert runs([3, 11, 19, 27]) == "3+8x4"
     assert runs([5]) == "5+1x1"
     assert runs([0, 1, 8, 9]) == "0+1x2,8+1x2"
+
+
+def test_a_tilde_marks_an_axis_whose_ranks_differ_in_their_own_work() -> None:
+    uneven = fold("dp=8~,tp=4", 32)
+    assert [axis.uneven for axis in uneven.axes] == [True, False] and not uneven.axes[0].whole
+    assert uneven.describe() == "dp=8~ tp=4" and from_dict(to_dict(uneven)) == uneven
+    assert {axis: apart for *_, axis, apart in uneven.witnesses()} == {"dp": True, "tp": False, "dp x tp": True}

@@ -87,6 +87,19 @@ def test_pickled_objects_equal_but_for_their_integers(engine_library: Path, axes
         assert pickle.loads(answer[256 * rank : 256 * rank + 256]) == told(rank)
 
 
+def test_objects_that_differ_by_stage(engine_library: Path) -> None:
+    """Each stage has a rule of its own; one with two processes is like the first."""
+
+    def told(rank: int) -> Any:
+        stage, at = divmod(rank, 4)
+        return ["first", "between", "last"][stage], at, [7 * stage]
+
+    bench = folded(engine_library, "pp=3,dp=4", 12)
+    assert not tell(bench, lambda rank: padded(told(rank)), UINT8, GATHER, 12) & native.ERROR
+    answer = heard(bench)
+    assert [pickle.loads(answer[256 * rank : 256 * rank + 256]) for rank in range(12)] == [told(r) for r in range(12)]
+
+
 @pytest.mark.parametrize(
     ("said", "dtype", "why"),
     [

@@ -60,8 +60,8 @@ void phe_background(void *engine, const int32_t *links, int hops, double rate) {
 void phe_fold(void *engine, const int32_t *sizes, const int32_t *whole, int axes) {
   of(engine).fold({sizes, sizes + axes}, std::vector<bool>(whole, whole + axes));
 }
-void phe_expect_alike(void *engine, int witness, int first, int last, const char *axis) {
-  of(engine).likeness().expect(witness, first, last, axis);
+void phe_expect_alike(void *engine, int witness, int first, int last, const char *axis, int uneven) {
+  of(engine).likeness().expect(witness, first, last, axis, uneven != 0);
 }
 void phe_log_flows(void *engine) { of(engine).links().log_flows(); }
 

@@ -88,24 +88,39 @@ std::vector<int> Ghosts::at_first_place(const std::vector<int> &ranks) const {
   return moved;
 }
 
-// What the processes of a group gave, taken apart into numbers and the rest, which must be the same.
+std::vector<int> Ghosts::place(const std::vector<int> &point) const {
+  std::vector<int> place;
+  for (size_t axis = 0; axis < sizes_.size(); ++axis)
+    if (whole_[axis]) place.push_back(point[axis]);
+  return place;
+}
+
+// What the processes of a group gave, or those at one place of it, taken apart into numbers and the rest, which must be the
+// same; and who says nothing.
 struct Ghosts::Said {
   Points points;
   std::vector<std::string> who;
   std::vector<const std::string *> bytes;
   std::vector<Pickle> read;
+  std::vector<size_t> silent;  // own ranks of members that are no processes
   bool equal = true;
 };
 
-Ghosts::Said Ghosts::said(const Communicator &comm, const Parts &parts) const {
-  Said said;
-  for (size_t seat = 0; seat < comm.seats.size(); ++seat) {
-    said.points.push_back(coordinates(comm.rank_at(seat)));
-    said.who.push_back("rank " + std::to_string(comm.rank_at(seat)));
-    said.bytes.push_back(parts[static_cast<size_t>(comm.seats[seat])]);
+std::map<std::vector<int>, Ghosts::Said> Ghosts::said(const Communicator &comm, const Parts &parts, bool by_place) const {
+  std::map<std::vector<int>, Said> all;
+  for (size_t own = 0; own < parts.size(); ++own) {
+    std::vector<int> point = coordinates(comm.ranks[own]);
+    Said &said = all[by_place ? place(point) : std::vector<int>()];
+    if (!parts[own]) {
+      said.silent.push_back(own);
+      continue;
+    }
+    said.points.push_back(std::move(point));
+    said.who.push_back("rank " + std::to_string(comm.ranks[own]));
+    said.bytes.push_back(parts[own]);
     said.equal = said.equal && *said.bytes.back() == *said.bytes[0];
   }
-  return said;
+  return all;
 }
 
 bool Ghosts::read(Said &said, int dtype, std::string &why) {
@@ -136,42 +151,65 @@ bool Ghosts::read(Said &said, int dtype, std::string &why) {
 }
 
 bool Ghosts::learn(const Communicator &comm, int dtype, const Parts &parts, Law &law, std::string &why) const {
-  Said said = this->said(comm, parts);
   law = {};
-  if (said.bytes.size() == parts.size()) {
+  if (comm.seats.size() == parts.size()) {
     for (const std::string *part : parts) law.given.push_back(*part);
     return true;
   }
+  for (bool by_place : {false, true}) {
+    auto all = said(comm, parts, by_place);
+    if (by_place && all.size() < 2) return false;  // the same as before
+    law.by_place = by_place;
+    law.rules.clear();
+    bool learned = true;
+    const Rule *like = nullptr;
+    for (auto &[place, said] : all) {
+      Rule &rule = law.rules[place];
+      learned = learned && learn(said, dtype, like, rule, why);
+      if (!like && !rule.equal) like = &rule;
+    }
+    if (learned) return true;
+  }
+  return false;
+}
+
+// `like`: the rule of another place, for one with too few processes to tell a rule of its own.
+bool Ghosts::learn(Said &said, int dtype, const Rule *like, Rule &rule, std::string &why) const {
+  if (said.silent.empty()) return true;
   if (said.bytes.size() < 2) {
-    why = "only " + said.who[0] + " is a process, and one does not tell what the others give";
+    why = said.bytes.empty() ? "of the ranks of one of its stages none is a process"
+                             : "only " + said.who[0] + " is a process, and one does not tell what the others give";
     return false;
   }
   if (said.equal) return true;
-  if (said.bytes.size() < 3) {
+  if (said.bytes.size() < 3 && !like) {
     why = said.who[0] + " and " + said.who[1] + " give different bytes, and two do not tell what the others give";
     return false;
   }
   if (!read(said, dtype, why)) return false;
+  rule.equal = false;
+  if (said.bytes.size() < 3) {
+    rule.slopes = like->slopes;
+    return true;  // speaking, it must fit
+  }
   for (size_t i = 0; i < said.read[0].numbers().size(); ++i) {
     std::vector<int64_t> values, slopes(sizes_.size());
     for (const Pickle &one : said.read) values.push_back(one.numbers()[i]);
     bool fits = even(said.points, values, slopes);
-    for (size_t seat = 0; seat < values.size(); ++seat)
-      fits = fits && at(said.points[seat], said.points[0], values[0], slopes) == values[seat];
-    law.slopes.push_back(std::move(slopes));
+    for (size_t one = 0; one < values.size(); ++one)
+      fits = fits && at(said.points[one], said.points[0], values[0], slopes) == values[one];
+    rule.slopes.push_back(std::move(slopes));
     if (fits) continue;
     why = "the integers that its ranks give (" + std::to_string(values[0]) + " by " + said.who[0] + ", " +
           std::to_string(values[1]) + " by " + said.who[1] + ", " + std::to_string(values[2]) + " by " + said.who[2] +
           ") do not grow evenly with the rank";
     return false;
   }
-  law.equal = false;
   return true;
 }
 
 bool Ghosts::speak(const Communicator &comm, int dtype, const Law &law, Parts &parts, std::vector<std::string> &made,
                    std::string &why) const {
-  Said said = this->said(comm, parts);
   for (size_t own = 0; own < law.given.size(); ++own) {
     if (!parts[own]) {
       parts[own] = &law.given[own];
@@ -182,29 +220,37 @@ bool Ghosts::speak(const Communicator &comm, int dtype, const Law &law, Parts &p
     }
   }
   if (!law.given.empty()) return true;
-  if (law.equal) {
+  made.reserve(parts.size());
+  for (auto &[place, said] : said(comm, parts, law.by_place))
+    if (!said.silent.empty() && !speak(said, comm, dtype, law.rules.at(place), parts, made, why)) return false;
+  return true;
+}
+
+bool Ghosts::speak(Said &said, const Communicator &comm, int dtype, const Rule &rule, Parts &parts,
+                   std::vector<std::string> &made, std::string &why) const {
+  if (said.bytes.empty()) {
+    why = "of the ranks of one of its stages none is a process";
+    return false;
+  }
+  if (rule.equal) {
     if (!said.equal) why = "its ranks give different bytes, those of the same group at the first place of the mesh equal ones";
-    for (auto &part : parts)
-      if (!part) part = said.bytes[0];
+    for (size_t own : said.silent) parts[own] = said.bytes[0];
     return said.equal;
   }
   if (!read(said, dtype, why)) return false;
   const std::vector<int64_t> &base = said.read[0].numbers();
   auto spoken_at = [&](const std::vector<int> &point) {
     std::vector<int64_t> numbers;
-    for (size_t i = 0; i < base.size(); ++i) numbers.push_back(at(point, said.points[0], base[i], law.slopes[i]));
+    for (size_t i = 0; i < base.size(); ++i) numbers.push_back(at(point, said.points[0], base[i], rule.slopes[i]));
     return numbers;
   };
-  bool fits = base.size() == law.slopes.size();
-  for (size_t seat = 0; fits && seat < said.read.size(); ++seat)
-    fits = spoken_at(said.points[seat]) == said.read[seat].numbers();
+  bool fits = base.size() == rule.slopes.size();
+  for (size_t one = 0; fits && one < said.read.size(); ++one) fits = spoken_at(said.points[one]) == said.read[one].numbers();
   if (!fits) {
-    why = "its integers do not grow with the rank as those of the same group at the first place of the mesh";
+    why = "its integers do not grow with the rank as those at the first place of the mesh";
     return false;
   }
-  made.reserve(parts.size());
-  for (size_t own = 0; own < parts.size(); ++own) {
-    if (parts[own]) continue;
+  for (size_t own : said.silent) {
     made.push_back(said.read[0].with(spoken_at(coordinates(comm.ranks[own])), said.bytes[0]->size()));
     parts[own] = &made.back();
   }

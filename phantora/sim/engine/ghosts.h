@@ -10,11 +10,17 @@
 
 namespace phe {
 
-// Members of a group say the same, but for integers that grow evenly along the mesh.
-struct Law {
+// Members say the same, but for integers that grow evenly along the mesh.
+struct Rule {
   bool equal = true;
   std::vector<std::vector<int64_t>> slopes;  // by integer, by axis
-  std::vector<std::string> given;            // by own rank, if all members are processes: each says what its like does
+};
+
+// What the members of a group say: all by one rule, or those at each place of the whole axes (a stage) by one of their own.
+struct Law {
+  bool by_place = false;
+  std::map<std::vector<int>, Rule> rules;  // by place; of all: under none
+  std::vector<std::string> given;          // by own rank, if all members are processes: each says what its like does
 };
 
 // One side of a send and a receive of the first of a family.
@@ -58,8 +64,12 @@ class Ghosts {
   struct Said;
 
   std::vector<int> coordinates(int rank) const;
-  Said said(const Communicator &comm, const Parts &parts) const;
+  std::vector<int> place(const std::vector<int> &point) const;
+  std::map<std::vector<int>, Said> said(const Communicator &comm, const Parts &parts, bool by_place) const;
   static bool read(Said &said, int dtype, std::string &why);
+  bool learn(Said &said, int dtype, const Rule *like, Rule &rule, std::string &why) const;
+  bool speak(Said &said, const Communicator &comm, int dtype, const Rule &rule, Parts &parts, std::vector<std::string> &made,
+             std::string &why) const;
 
   std::vector<int> sizes_;
   std::vector<bool> whole_;

@@ -136,9 +136,10 @@ class Engine:
         numbers = ctypes.c_int32 * len(sizes)
         self._lib.phe_fold(self._handle, numbers(*sizes), numbers(*whole), len(sizes))
 
-    def expect_alike(self, witness: int, first: int, last: int, axis: str) -> None:
-        """In a folded run `witness` must do what `first` or `last` does, its fellows at the ends of `axis`."""
-        self._lib.phe_expect_alike(self._handle, witness, first, last, axis.encode())
+    def expect_alike(self, witness: int, first: int, last: int, axis: str, uneven: bool) -> None:
+        """In a folded run `witness` must do what `first` or `last` does, its fellows at the ends of `axis`; if that is
+        `uneven`, only its communication is compared."""
+        self._lib.phe_expect_alike(self._handle, witness, first, last, axis.encode(), uneven)
 
     def log_flows(self) -> None:
         """Rows for every flow, and for what every link carries over time."""

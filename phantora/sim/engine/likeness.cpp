@@ -55,7 +55,7 @@ bool essence(const ph_record &r, ph_record &out) {
 
 }  // namespace
 
-void Likeness::expect(int witness, int first, int last, const std::string &axis) {
+void Likeness::expect(int witness, int first, int last, const std::string &axis, bool uneven) {
   int number = static_cast<int>(pairs_.size());
   for (int fellow : {first, last}) {
     Pair pair;
@@ -63,6 +63,7 @@ void Likeness::expect(int witness, int first, int last, const std::string &axis)
     pair.ranks[1] = fellow;
     pair.other = fellow == first ? number + 1 : number;
     pair.axis = axis;
+    pair.uneven = uneven;
     of_rank_[static_cast<size_t>(witness)].emplace_back(static_cast<int>(pairs_.size()), 0);
     of_rank_[static_cast<size_t>(fellow)].emplace_back(static_cast<int>(pairs_.size()), 1);
     pairs_.push_back(std::move(pair));
@@ -72,7 +73,11 @@ void Likeness::expect(int witness, int first, int last, const std::string &axis)
 void Likeness::heard(const Rank &rank, const ph_record &r, int32_t name) {
   Said said{{}, name};
   if ((r.flags & PH_F_HELPER) || !essence(r, said.record)) return;
-  for (auto [number, side] : of_rank_[static_cast<size_t>(rank.index)]) add(pairs_[static_cast<size_t>(number)], side, said);
+  bool communicates = r.kind == PH_COLLECTIVE || r.kind == PH_SEND || r.kind == PH_RECV || r.kind == PH_COMM_CREATE;
+  for (auto [number, side] : of_rank_[static_cast<size_t>(rank.index)]) {
+    Pair &pair = pairs_[static_cast<size_t>(number)];
+    if (communicates || !pair.uneven) add(pair, side, said);
+  }
 }
 
 void Likeness::add(Pair &pair, int side, const Said &said) {
@@ -109,7 +114,9 @@ void Likeness::differ(Pair &pair, const Said *theirs, int side, const Said *ours
   failure_.set("cannot fold the axis " + pair.axis + ": rank " + std::to_string(pair.ranks[0]) +
                " stands for the ranks between " + std::to_string(std::min(pair.ranks[1], other.ranks[1])) + " and " +
                std::to_string(std::max(pair.ranks[1], other.ranks[1])) + " but does what neither does: " + other.difference +
-               "; " + pair.difference + ". Run all ranks of this axis (NAME=SIZE* in --fold), or use --fold off");
+               "; " + pair.difference + ". Run all ranks of this axis (NAME=SIZE* in --fold)" +
+               (pair.uneven ? "" : ", compare their communication alone if each has a part of its own of an optimizer (NAME=SIZE~)") +
+               ", or use --fold off");
 }
 
 std::string Likeness::describe(const Said *said) const {

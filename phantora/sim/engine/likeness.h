@@ -10,8 +10,9 @@ class Likeness {
  public:
   Likeness(Stage &stage, Texts &texts, Failure &failure) : texts_(texts), failure_(failure), of_rank_(stage.size()) {}
 
-  // `witness` must do what `first` or `last` does, its fellows at the ends of `axis`.
-  void expect(int witness, int first, int last, const std::string &axis);
+  // `witness` must do what `first` or `last` does, its fellows at the ends of `axis`. If that is `uneven`, only
+  // communication is compared: each rank has a part of its own of what is sharded.
+  void expect(int witness, int first, int last, const std::string &axis, bool uneven);
   bool watches(const Rank &rank) const { return !of_rank_[static_cast<size_t>(rank.index)].empty(); }
   // `name`: global, of a kernel.
   void heard(const Rank &rank, const ph_record &r, int32_t name);
@@ -26,6 +27,7 @@ class Likeness {
     int ranks[2];              // a witness and one of its fellows
     int other;                 // pair of the same witness with its other fellow
     std::string axis;
+    bool uneven;
     std::deque<Said> ahead;    // what one of them has said more than the other
     int who = 0;               // that one
     uint64_t compared = 0;
