@@ -37,7 +37,7 @@ def sweep() -> list[Wanted]:
         _gemm("bfloat16", 900, 1), _gemm("float32", 130, 3, "tf32"), _gemm("float16", 60, 2), _gemm("float32", 60, 4),
         _batched(), _scaled(), _grouped(), _flash(), _cudnn(), _efficient(), _heads(), _elementwise(), _norms(), _softmax(),
         _losses(), _lookups(), _lists(), _convolutions(), _networks(), _images(), _moves(), _transfers(), _rest(), _scattered(),
-        _depthwise(), _group_norms(), _extents(), _tables(), _sorts(), _dropouts(),
+        _depthwise(), _group_norms(), _extents(), _tables(), _sorts(), _dropouts(), _patches(),
     )]  # fmt: skip
     merged = [entry for row in zip_longest(*groups) for entry in row if entry is not None]
     return list(dict.fromkeys(merged))
@@ -63,6 +63,28 @@ def _gemm(dtype: str, count: int, seed: int, compute: str = "") -> Iterator[Want
         if layout == "tn2":  # a transposed, written (B, A) by torch when the result is transposed
             a, b = tensor(m, k, dtype=dtype, order=(1, 0)), tensor(k, n, dtype=dtype)
         if layout == "nt" and generator.random() < 0.15:
+            yield wanted("aten::addmm", tensor(n, dtype=dtype), a, b, 1, 1, compute=compute)
+        else:
+            yield wanted("aten::mm", a, b, compute=compute)
+
+
+def _patches() -> Iterator[Wanted]:
+    """Products of layers over patches of images, whose number no power of two divides: their tiles fill the GPU unevenly."""
+    generator = random.Random(29)
+    seen: set[tuple[int, int, int, str, str]] = set()
+    while len(seen) < 500:
+        batch, each = generator.choice((8, 16, 24, 32, 48, 64, 96, 128)), generator.choice((49, 64, 144, 196, 197, 256, 257, 577, 784, 3136))
+        width, times = generator.choice((96, 128, 192, 320, 384, 512, 640, 768, 1024, 1152, 1280, 1408)), generator.choice((1, 2, 3, 4, 4))
+        layout, dtype = generator.choice(("nt", "nn", "tn")), "float32" if generator.random() < 0.15 else "bfloat16"
+        tokens, (inner, outer) = batch * each, generator.sample((width, times * width), 2)
+        m, n, k = {"nt": (tokens, outer, inner), "nn": (tokens, inner, outer)}.get(layout, (outer, inner, tokens))
+        if tokens > 1 << 17 or (m, n, k, layout, dtype) in seen:
+            continue
+        seen.add((m, n, k, layout, dtype))
+        a = tensor(m, k, dtype=dtype, order=(1, 0) if layout == "tn" else None)
+        b = tensor(k, n, dtype=dtype, order=(1, 0) if layout == "nt" else None)
+        compute = "tf32" if dtype == "float32" else ""
+        if layout == "nt" and generator.random() < 0.5:
             yield wanted("aten::addmm", tensor(n, dtype=dtype), a, b, 1, 1, compute=compute)
         else:
             yield wanted("aten::mm", a, b, compute=compute)
