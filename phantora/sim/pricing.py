@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -40,14 +39,23 @@ class Pricing:
         what_if: WhatIf | None = None,
         world_size: int | None = None,
         fold: Fold | None = None,
+        every_flow: bool = False,
     ) -> None:
         self._engine = engine
         self._cost = cost
         self._machine = Machine(cluster.gpu)
-        self._collectives = CollectiveModel(cluster, nccl)
+        what_if = what_if or WhatIf()
+        # Hosts that differ from each other must all be looked at.
+        alike = fold is not None and not (every_flow or what_if.degrade or what_if.background)
+        processes = frozenset(rank // cluster.gpus_per_host for rank in fold.real) if fold else frozenset()
+        self._collectives = CollectiveModel(cluster, nccl, hosts=processes if alike else None)
+        topology = self._collectives.topology
         ranks = world_size or cluster.world_size
-        self._links = Links(engine, self._collectives.topology, ranks, what_if or WhatIf(), fold)
+        self._links = Links(engine, topology, ranks, what_if, fold)
         self._fold = fold
+        self._hosts_of_processes = processes
+        fabric = any(topology.host_of_link(link) is None for link in range(len(topology.links))) if fold else True
+        self._apart = alike and not fabric  # groups that share no host share no link, and one host is like another
         self._tables = tables
         self._signatures: dict[int, OperatorSignature] = {}
         self._prices: dict[int, PriceRow] = {}
@@ -131,7 +139,8 @@ class Pricing:
 
     def _flows_of_siblings(self, request: native.PriceRequest) -> list[Flow]:
         """In a folded run: what groups without a process put on the links that processes use as well. They do the same
-        at the same time. Those on one host, on which no process is, have their links to themselves."""
+        at the same time. Those on hosts without a process have links to themselves: one host, or a fabric that none
+        share."""
         fold, topology = self._fold, self._collectives.topology
         if fold is None:
             return []
@@ -141,7 +150,7 @@ class Pricing:
         flows: list[Flow] = []
         for ranks in fold.siblings(members):
             hosts = {topology.host_of(rank) for rank in ranks}
-            if len(hosts) == 1 and hosts.isdisjoint(self._hosts_of_processes):
+            if (self._apart or len(hosts) == 1) and hosts.isdisjoint(self._hosts_of_processes):
                 continue
             if request.kind == native.COLLECTIVE:
                 flows += self._collectives.collective(
@@ -153,11 +162,6 @@ class Pricing:
                     members=len(self._engine.comm_ranks(request.comm)), duplex=bool(request.duplex),
                 ).flows  # fmt: skip
         return flows
-
-    @cached_property
-    def _hosts_of_processes(self) -> frozenset[int]:
-        topology = self._collectives.topology
-        return frozenset(topology.host_of(rank) for rank in self._fold.real) if self._fold else frozenset()
 
     def count(self, rows: npt.NDArray[np.void]) -> None:
         """Adds rows of the log to the time that each price stands for."""

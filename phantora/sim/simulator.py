@@ -103,7 +103,7 @@ class Simulator:
         self._engine = native.Engine(library, session)
         if log_flows:
             self._engine.log_flows()
-        self._pricing = Pricing(self._engine, cluster, cost, tables, nccl, what_if, session.world_size, fold)
+        self._pricing = Pricing(self._engine, cluster, cost, tables, nccl, what_if, session.world_size, fold, log_flows)
         if fold is not None:
             self._engine.fold(fold.sizes, [axis.whole for axis in fold.axes])
             for witness in fold.witnesses():

@@ -130,3 +130,15 @@ def test_rings_follow_the_wiring() -> None:
     model = MODELS["1x4xL40S", "Ring"]
     shuffled = model.collective(Coll.ALL_GATHER, (2, 0, 3, 1), S, BF16)
     assert {(flow.src, flow.dst) for flow in shuffled.flows} == {(0, 1), (1, 2), (2, 3), (3, 0)}
+
+
+def test_hosts_that_nobody_looks_at_are_left_out() -> None:
+    """The price stays; of the flows those remain that touch a host that is looked at, or the fabric."""
+    cluster = load_cluster("4x8xH100")
+    whole, few = CollectiveModel(cluster), CollectiveModel(cluster, hosts=frozenset({1}))
+    for kind in (Coll.ALL_GATHER, Coll.ALL_REDUCE, Coll.ALL_TO_ALL):
+        every = whole.collective(kind, tuple(range(32)), 1 << 28, 7)
+        kept = few.collective(kind, tuple(range(32)), 1 << 28, 7)
+        assert (kept.duration_ns, kept.algorithm) == (every.duration_ns, every.algorithm)
+        touching = [flow for flow in every.flows if any(whole.topology.host_of_link(link) == 1 for link in flow.links)]
+        assert list(kept.flows) == touching and 0 < len(touching) < len(every.flows)

@@ -75,7 +75,8 @@ class CollectivePrice:
 class CollectiveModel:
     """Prices the communication of `cluster`, as NCCL does it with `environment`.
 
-    Rank r is GPU r of the cluster.
+    Rank r is GPU r of the cluster. Of flows on links of a host alone only those of `hosts` are told, if given: by
+    symmetry the others take as long.
     """
 
     def __init__(
@@ -83,7 +84,9 @@ class CollectiveModel:
         cluster: Cluster,
         environment: NcclEnvironment | None = None,
         constants: Constants | None = None,
+        hosts: frozenset[int] | None = None,
     ) -> None:
+        self._hosts = hosts
         self.environment = environment or NcclEnvironment()
         if self.environment.p2p_disabled:
             cluster = over_pcie(cluster)
@@ -177,7 +180,12 @@ class CollectiveModel:
 
     def _pattern(self, kind: int, ranks: tuple[int, ...], algorithm: str, root: int) -> Pattern:
         place, groups = self._groups(ranks)
-        return patterns.make(self.topology, groups, kind, algorithm, self._channels(place), root)
+        pattern = patterns.make(self.topology, groups, kind, algorithm, self._channels(place), root)
+        if self._hosts is None:
+            return pattern
+        told = {*self._hosts, None}
+        shares = (each for each in pattern.shares if not told.isdisjoint(map(self.topology.host_of_link, each.links)))
+        return replace(pattern, shares=tuple(shares))
 
     def _extra(self, pattern: Pattern) -> float:
         """What the way between hosts takes on top of the one that NCCL's latencies were made for, us."""
