@@ -22,8 +22,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from phantora.launch import process
 from phantora.launch.importhook import after_import
-from phantora.wire.names import COMPILING, TUNING
+from phantora.wire.names import ASIDE, COMPILING, TUNING
 
 TESTING, AUTOTUNER, COMPILER = "triton.testing", "triton.runtime.autotuner", "triton.compiler.compiler"
 DRIVER = "triton.backends.nvidia.driver"
@@ -210,7 +211,8 @@ def _built_aside(build: Callable[..., Any]) -> Callable[..., Any]:
 def aside(call: Callable[[], Any]) -> Any:
     """Runs `call` in a thread of its own, whose work moves no clock.
 
-    A bare thread and lock: those of ``threading`` run more or less Python here by how fast the thread is.
+    A bare thread and lock: those of ``threading`` run more or less Python here by how fast the thread is. Its name
+    tells the simulator that the rank is at work, though its own thread sleeps.
     """
     found: list[Any] = []
     failed: list[BaseException] = []
@@ -218,6 +220,7 @@ def aside(call: Callable[[], Any]) -> Any:
     done.acquire()
 
     def work() -> None:
+        process.name_thread(ASIDE)
         try:
             found.append(call())
         except BaseException as error:

@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from phantora.wire.names import ASIDE
+
 
 @dataclass(frozen=True)
 class Activity:
@@ -44,12 +46,22 @@ def stopped(pid: int) -> bool:
         return False
 
 
-def _moves_clock(task: str, pid: int, name: str) -> bool:
-    return task == str(pid) or name.startswith("pt_autograd")
+def _works(task: str, pid: int, name: str) -> bool:
+    """Does a rank go on by what this thread does? Its clock moves by the main and the autograd threads."""
+    return task == str(pid) or name.startswith("pt_autograd") or name == ASIDE
+
+
+def _read(path: str) -> bytes:
+    """Empty when the thread has ended."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
 
 
 def snapshot(pid: int, only_clock_threads: bool = True, children: bool = True) -> Activity | None:
-    """The activity of `pid`'s main and autograd threads and of all its children; None if it is gone.
+    """The activity of `pid`'s threads that make it go on and of all its children; None if it is gone.
 
     Watchdog and heartbeat threads of torch wake several times a second and decide nothing, so
     they don't count. A child (a DataLoader worker) that computes keeps its parent awake.
@@ -57,17 +69,18 @@ def snapshot(pid: int, only_clock_threads: bool = True, children: bool = True) -
     asleep = True
     switches: list[str] = []
     try:
-        for task in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{task}/stat", "rb") as file:
-                text = file.read()
-            name = text[text.index(b"(") + 1 : text.rindex(b")")].decode("ascii", "replace")
-            if only_clock_threads and not _moves_clock(task, pid, name):
-                continue
-            fields = text[text.rindex(b")") + 2 :].split()
-            asleep = asleep and fields[0] == b"S"
-            with open(f"/proc/{pid}/task/{task}/status") as status:
-                switches.append("".join(line for line in status if "ctxt_switches" in line))
+        tasks = os.listdir(f"/proc/{pid}/task")
     except OSError:
+        return None
+    for task in tasks:
+        text = _read(f"/proc/{pid}/task/{task}/stat")
+        name = text[text.find(b"(") + 1 : text.rfind(b")")].decode("ascii", "replace")
+        if not text or (only_clock_threads and not _works(task, pid, name)):
+            continue
+        asleep = asleep and text[text.rindex(b")") + 2 :].split()[0] == b"S"
+        status = _read(f"/proc/{pid}/task/{task}/status").decode("ascii", "replace")
+        switches.append("".join(line for line in status.splitlines() if "ctxt_switches" in line))
+    if not switches:
         return None
     for child in _children(pid) if children else ():
         activity = snapshot(child, only_clock_threads=False)
