@@ -1,7 +1,7 @@
 """Runs with CUDA graphs, small (a launch counts) and large (kernels count), made to judge predictions. JSON lines.
 
     python benchmarks/device/graphs_holdout.py --which captured_small [--iters N]    # one run, real or under phantora trace
-    python benchmarks/device/graphs_holdout.py --all DIR [--budget S]                # every run: DIR/graphs_holdout.jsonl
+    python benchmarks/device/graphs_holdout.py --all DIR [--budget S]                # runs: DIR/graphs_holdout.jsonl
 
 `--all` starts each run in a process of its own and starts none after the budget. Decoding needs transformers.
 """
@@ -164,10 +164,10 @@ def run(which: str, iters: int) -> None:
     }), flush=True)  # fmt: skip
 
 
-def run_all(folder: Path, iters: int, budget: float) -> None:
+def run_all(folder: Path, only: list[str], iters: int, budget: float) -> None:
     began = time.perf_counter()
     with (folder / "graphs_holdout.jsonl").open("w") as file:
-        for which in RUNS:
+        for which in only or RUNS:
             if time.perf_counter() - began > budget:
                 row: dict[str, object] = {"name": "skipped", "which": which, "why": "the budget is spent"}
                 print(json.dumps(row), file=file)
@@ -184,13 +184,14 @@ def main() -> None:
     chosen = parser.add_mutually_exclusive_group(required=True)
     chosen.add_argument("--which", choices=RUNS)
     chosen.add_argument("--all", type=Path, metavar="DIR")
+    parser.add_argument("--only", nargs="*", choices=RUNS, default=[], metavar="RUN", help="of --all, in this order")
     parser.add_argument("--iters", type=int, default=15)
     parser.add_argument("--budget", type=float, default=90.0, help="seconds after which no run is started")
     args = parser.parse_args()
     if args.which:
         run(args.which, args.iters)
     else:
-        run_all(args.all, args.iters, args.budget)
+        run_all(args.all, args.only, args.iters, args.budget)
 
 
 if __name__ == "__main__":
