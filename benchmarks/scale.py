@@ -1,4 +1,5 @@
-"""What a simulation of many GPUs costs this machine: a step of a decoder by FSDP2, folded and not.
+"""What a simulation of many GPUs costs this machine: a step of a decoder by FSDP2, folded and not. More than 1,024
+GPUs are copies of 512 (HSDP): a matrix of 4,096 rows has no part for each of more than 4,096.
 
     python benchmarks/scale.py --layers 32 --gpus 8 64 512 1024 8192 --unfolded 8 16
 
@@ -17,10 +18,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 from resources import measure, phantora_trace
 
+SHARDED, COPY = 1024, 512  # GPUs over which a model is sharded at most; then of each copy
 SCRIPT = str(Path(__file__).resolve().parents[1] / "samples" / "llama_fsdp2.py")
 
 
 def run(gpus: int, fold: str, arguments: list[str]) -> str:
+    copies = gpus // COPY if gpus > SHARDED else 1
+    arguments = [*arguments, f"--replicate={copies}"]
     hosts, per_host = (gpus // 8, 8) if gpus >= 8 else (1, gpus)
     with tempfile.TemporaryDirectory(prefix="phantora-scale-") as folder:
         command = phantora_trace("--cluster", f"{hosts}x{per_host}xH100", "--fold", fold, "--no-recording", SCRIPT)
@@ -47,7 +51,8 @@ def main() -> None:
     for gpus in args.unfolded:
         print("all   ", run(gpus, "off", arguments), flush=True)
     for gpus in args.gpus:
-        print("folded", run(gpus, f"dp={gpus}", arguments), flush=True)
+        fold = f"dp={gpus}" if gpus <= SHARDED else f"replicate={gpus // COPY},shard={COPY}"
+        print("folded", run(gpus, fold, arguments), flush=True)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ def main() -> None:
     add_arguments(parser)
     parser.add_argument("--ac", choices=["none", "full"], default="none", help="activation checkpointing")
     parser.add_argument("--no-reshard", action="store_true", help="keep parameters gathered after the forward pass")
+    parser.add_argument("--replicate", type=int, default=1, help="copies of the model, each sharded (HSDP)")
     args = parser.parse_args()
     shape = shape_of(args)
 
@@ -29,7 +30,11 @@ def main() -> None:
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
     dist.init_process_group("nccl")
-    mesh = init_device_mesh("cuda", (world,), mesh_dim_names=("dp",))
+    if args.replicate > 1:
+        sizes = args.replicate, world // args.replicate
+        mesh = init_device_mesh("cuda", sizes, mesh_dim_names=("replicate", "shard"))
+    else:
+        mesh = init_device_mesh("cuda", (world,), mesh_dim_names=("dp",))
     torch.manual_seed(1234 + rank)
 
     with torch.device("meta"):
