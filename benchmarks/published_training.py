@@ -179,7 +179,8 @@ def table(chosen: Iterable[Row]) -> None:
         print(f"\n{len(gaps)} series: {statistics.fmean(gaps):.1f} points in the mean, {max(gaps):.1f} at most")
     total = [abs(value) for software, values in errors.items() if "one host" not in software for value in values]
     if total:
-        print(f"{len(total)} rows of several hosts: {statistics.fmean(total):.1%} in the mean, {max(total):.1%} at most")
+        mean, most = statistics.fmean(total), max(total)
+        print(f"{len(total)} rows of several hosts: {mean:.1%} in the mean, {most:.1%} at most")
     for row in chosen:
         whole, rule = found.get(row.at(row.layers)), row.seconds(found)
         if whole and rule and row.layers not in row.points:
