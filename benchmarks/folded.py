@@ -34,9 +34,16 @@ class Case:
     fold: str
     command: str
     """Behind `phantora trace`; {samples} and {tests} are folders."""
+    options: str = ""
+    """Of both runs."""
+    real_ranks: str = ""
+    """Further processes of the folded run."""
 
 
 MEGATRON = "{samples}/megatron/pretrain_gpt.py --num-layers 2 --seq-length 512 --train-iters 4"
+MIXTRAL = " --model mixtral-8x7b --ep 2"
+TENSOR = MEGATRON + " --tp 2 --sequence-parallel"
+LLAMA = "{samples}/llama_fsdp2.py --layers 2 --steps 3 --warmup 1"
 DEEPSPEED = "{samples}/deepspeed/decoder.py --steps 3 --config {samples}/deepspeed/"
 SMALL = " --seq 512 --layers 2"
 PROGRAM = "{tests}/integration/folded_program.py "
@@ -45,17 +52,22 @@ CASES = [
     Case("HSDP (FSDP2)", 16, "replicate=4,shard=4", PROGRAM + "hsdp"),
     Case("Megatron DP", 8, "dp=8", MEGATRON),
     Case("Megatron DP, overlapped", 8, "dp=8", MEGATRON + " --overlap-grad-reduce"),
-    Case("Megatron TP x DP", 8, "dp=4,tp=2", MEGATRON + " --tp 2 --sequence-parallel"),
+    Case("Megatron TP x DP", 8, "dp=4,tp=2", TENSOR),
     Case(
         "Megatron PP x DP x TP", 16, "pp=2,dp=4,tp=2",
         MEGATRON + " --pp 2 --tp 2 --sequence-parallel --global-batch-size 16",
     ),
     Case("Megatron CP x DP", 8, "dp=4,cp=2", MEGATRON + " --cp 2"),
     Case("Megatron distributed optimizer", 8, "dp=8~", MEGATRON + " --use-distributed-optimizer"),
-    Case("Megatron EP", 8, "dp=4,ep=2", MEGATRON + " --model mixtral-8x7b --ep 2"),
+    Case("Megatron EP", 8, "dp=4,ep=2", MEGATRON + MIXTRAL),
     Case("DeepSpeed ZeRO-1", 8, "dp=8~", DEEPSPEED + "zero1.json" + SMALL),
     Case("DeepSpeed ZeRO-2", 8, "dp=8~", DEEPSPEED + "zero2.json" + SMALL),
     Case("DeepSpeed ZeRO-3", 8, "dp=8", DEEPSPEED + "zero3.json" + SMALL),
+    Case("FSDP2, a straggler", 16, "dp=16", LLAMA, "--straggler rank=11:1.5", "11"),
+    Case("FSDP2, a slow NIC of a host", 16, "dp=16", LLAMA, "--degrade h1.nic3>*=0.05"),
+    Case("Megatron TP x DP, a straggler", 16, "dp=8,tp=2", TENSOR, "--straggler rank=11:1.5", "11"),
+    Case("Megatron TP x DP, a slow NIC", 16, "dp=8,tp=2", TENSOR, "--degrade h1.nic3>*=0.05"),
+    Case("Megatron EP, uneven routing", 8, "dp=4,ep=2", MEGATRON + MIXTRAL, "--moe-routing zipf:1.0"),
 ]  # fmt: skip
 
 
@@ -63,7 +75,9 @@ def run(case: Case, fold: str, folder: Path) -> Log:
     """Raises SystemExit with what phantora said."""
     path = folder / f"{'few' if fold != 'off' else 'all'}.arrow"
     command = case.command.format(samples=SAMPLES, tests=ROOT / "tests").split()
-    cluster = ["--cluster", f"{case.gpus // 8}x8xH100", "--fold", fold]
+    cluster = ["--cluster", f"{case.gpus // 8}x8xH100", "--fold", fold, *case.options.split()]
+    if fold != "off" and case.real_ranks:
+        cluster += ["--real-ranks", case.real_ranks]
     options = ["--no-recording", "--no-summary", "-o", str(path), *cluster]
     ran = subprocess.run(
         [sys.executable, "-m", "phantora", "trace", *options, *command],

@@ -1,0 +1,98 @@
+"""Meshes drawn at random: what processes of a folded run see is what the same ranks see in a run of all."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from support.fakeranks import Bench
+
+from phantora.launch.folded import runs
+from phantora.sim.engine import library as native
+from phantora.wire import layout
+from phantora.wire.fold import Fold, parse_fold
+
+INT64 = 4
+Step = tuple[int, int, int]  # axes of the group as bits, bytes of a collective, ns of the kernel before it
+
+
+def group(fold: Fold, rank: int, axes: int) -> list[int]:
+    """The ranks that differ from `rank` in these axes alone."""
+    mine = fold.coordinates(rank)
+    same = [number for number in range(len(mine)) if not axes >> number & 1]
+    return [
+        other
+        for other in range(fold.world_size)
+        if all(fold.coordinates(other)[number] == mine[number] for number in same)
+    ]
+
+
+def says(fold: Fold, rank: int, axes: int) -> int:
+    """Grows evenly along the folded axes of a group, and anyhow from stage to stage; the same from all of a part of a
+    pipeline's ranks (two processes of a stage between do not tell what differs)."""
+    point, said = fold.coordinates(rank), 0
+    if fold.axes[0].whole and axes != (1 << len(fold.axes)) - 1:
+        return 7
+    for number, axis in enumerate(fold.axes):
+        slope = point[number] ** 3 if axis.whole else (3 - 10 * number) * (axes >> number & 1)
+        said += slope * point[number]
+    return said
+
+
+Seen = tuple[list[Any], dict[int, bytes]]
+
+
+def simulate(library: Path, fold: Fold, program: Sequence[Step], *, all_ranks: bool) -> Seen:
+    """Rows of the fold's processes, and the bytes that each has heard last."""
+    bench = Bench.create(library, fold.world_size, fold=None if all_ranks else fold)
+    for rank in bench.ranks:
+        stage = sum(at for axis, at in zip(fold.axes, fold.coordinates(rank.index), strict=True) if axis.whole)
+        made: dict[int, int] = {}
+        for axes, _, _ in program:
+            members = group(fold, rank.index, axes)
+            if axes in made:
+                continue
+            rank.blob(b"group\0" + runs(members).encode())
+            rank.communicator(len(made) + 1, len(members), members.index(rank.index), key=1000 * axes + members[0])
+            made[axes] = len(made) + 1
+        for number, (axes, nbytes, ns) in enumerate(program):
+            rank.kernel(f"k{number}-{stage}:{ns * (1 + stage)}")
+            rank.collective(made[axes], 4 * nbytes)
+        members = group(fold, rank.index, program[-1][0])
+        rank.collective(
+            made[program[-1][0]], 8 * len(members), kind=layout.Coll.ALL_GATHER, ticket=5, dtype=INT64, count=1,
+            data=struct.pack("<q", says(fold, rank.index, program[-1][0])),
+        )  # fmt: skip
+        rank.ask("bytes", "PAYLOAD", ticket=5)
+    assert not bench.run() & native.ERROR, bench.engine.error()
+    for rank in bench.ranks:
+        rank.exit()
+    bench.run()
+    rows = [(row["rank"], row["kind"], row["name"], row["start"], row["end"]) for row in bench.rows()]
+    kept = [row for row in rows if row[0] in fold.real and row[1] in ("KERNEL", "COLLECTIVE")]
+    return sorted(kept), {rank.index: rank.payload("bytes") for rank in bench.ranks if rank.index in fold.real}
+
+
+@settings(
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # shrinking would take minutes
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture],
+)  # fmt: skip
+@given(
+    stages=st.integers(1, 3),
+    sizes=st.lists(st.integers(4, 5), min_size=1, max_size=2),
+    program=st.lists(st.tuples(st.integers(1, 7), st.integers(1, 5000), st.integers(1, 9000)), min_size=1, max_size=5),
+)
+def test_folded_is_unfolded(engine_library: Path, stages: int, sizes: list[int], program: list[Step]) -> None:
+    axes = [f"pp={stages}"] * (stages > 1) + [f"axis{number}={size}" for number, size in enumerate(sizes)]
+    fold = parse_fold(",".join(axes), stages * prod(sizes))
+    assert fold is not None
+    everybody = (1 << len(axes)) - 1
+    across = everybody & (stages > 1)  # a group across stages may lack the processes of one (docs/scale.md)
+    steps = [(everybody if bits & across else bits & everybody or everybody, *rest) for bits, *rest in program]
+    every = simulate(engine_library, fold, steps, all_ranks=True)
+    assert simulate(engine_library, fold, steps, all_ranks=False) == every
