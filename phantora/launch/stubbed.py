@@ -8,7 +8,17 @@ from pathlib import Path
 
 from phantora import stubs
 from phantora.errors import PhantoraError
-from phantora.launch import assume, block_masks, clock, modules, profiler, symmetric, triton_launches, tuning
+from phantora.launch import (
+    assume,
+    block_masks,
+    clock,
+    engine_calls,
+    modules,
+    profiler,
+    symmetric,
+    triton_launches,
+    tuning,
+)
 from phantora.stubs.build import StubSet, read_set
 
 
@@ -40,6 +50,7 @@ def install_tracer(stub_set: StubSet) -> None:
         raise PhantoraError("the operator tracer does not work with this torch; run `phantora doctor`")
     assume.install(stub_set.tracer)
     triton_launches.install(stub_set.tracer)
+    engine_calls.install(stub_set.tracer)
     block_masks.install(stub_set.tracer)
     modules.install(stub_set.tracer)
     tuning.install()

@@ -22,6 +22,7 @@ import numpy as np
 import orjson
 
 from phantora.launch import shared_work, tuning
+from phantora.launch.announced import Announcer
 from phantora.launch.importhook import after_import
 from phantora.ttir import store
 from phantora.ttir.parse import Function, Unreadable, parse
@@ -75,9 +76,8 @@ class Launches:
     """Describes launches, each kind once."""
 
     def __init__(self, tracer: Path) -> None:
-        self._library = ctypes.PyDLL(str(tracer))  # PyDLL: as short as these calls are, the GIL stays
-        self._library.phantora_fused_begin.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
-        self._library.phantora_fused_end.restype = None
+        self._announcer = Announcer(tracer)
+        self._library = self._announcer.library
         self._library.phantora_assumed.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
         self._library.phantora_assumed.restype = None
         self._runtime = ctypes.CDLL(None)
@@ -87,7 +87,7 @@ class Launches:
         self, kernel: Kernel, grid: tuple[int, int, int], given: Sequence[Any], launch: Callable[[], Any]
     ) -> Any:
         """Calls `launch`, whose kernel gets the arguments `given` (those that the IR's function has)."""
-        done = self._announced(self._text(kernel, grid, given), launch)
+        done = self._announcer.around(self._text(kernel, grid, given), launch)
         for place in kernel.written:
             if place < len(given):
                 self._forget(given[place])
@@ -106,15 +106,7 @@ class Launches:
     def of_cuda(self, given: Sequence[Any], launch: Callable[[], Any]) -> Any:
         """The same for a kernel of CUDA C++ that torch compiles and launches for a program: its arguments are known."""
         table = {"op": "cuda::kernel", "args": [_described(value, True) for value in given], "bwd": False}
-        return self._announced(orjson.dumps(table), launch)
-
-    def _announced(self, text: bytes, launch: Callable[[], Any]) -> Any:
-        if not self._library.phantora_fused_begin(text, len(text)):
-            return launch()
-        try:
-            return launch()
-        finally:
-            self._library.phantora_fused_end()
+        return self._announcer.around(orjson.dumps(table), launch)
 
     def _text(self, kernel: Kernel, grid: tuple[int, int, int], given: Sequence[Any]) -> bytes:
         if kernel.functions is None and not kernel.broken:

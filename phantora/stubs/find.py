@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from phantora.errors import PhantoraError
-from phantora.stubs import elf
+from phantora.stubs import elf, imports
 
 # Libraries that a stub takes the place of, by the name before `.so`; unversioned symbols are
 # assigned by prefix. In the order in which they are loaded.
@@ -20,13 +20,11 @@ NVIDIA = (
     "libcurand", "libcusparse", "libcusparseLt", "libcusolver", "libcupti", "libcufile", "libnvshmem_host",
     "libnvJitLink", "libnvToolsExt", "libnvtx3interop",
 )  # fmt: skip
-_PREFIXES = (
-    ("nccl", "libnccl"), ("nvml", "libnvidia-ml"), ("nvshmem", "libnvshmem_host"), ("nvrtc", "libnvrtc"),
-    ("cuFile", "libcufile"), ("cuda", "libcudart"), ("cudnn", "libcudnn"), ("cublasLt", "libcublasLt"),
-    ("cublas", "libcublas"), ("cufft", "libcufft"), ("curand", "libcurand"), ("cusparseLt", "libcusparseLt"),
-    ("cusparse", "libcusparse"), ("cusolver", "libcusolver"), ("cupti", "libcupti"),
-    ("nvtx", "libnvToolsExt"),
+CUDNN_PARTS = (
+    "libcudnn_graph", "libcudnn_engines_runtime_compiled", "libcudnn_engines_precompiled", "libcudnn_heuristic",
+    "libcudnn_ops", "libcudnn_cnn", "libcudnn_adv",
 )  # fmt: skip
+"""Of which cuDNN is made. Transformer Engine names them among the libraries that it needs, and takes nothing from them."""
 
 OWN_CXX = 17  # the C++ standard of our own sources
 OLDEST, TESTED = (2, 9), "2.11.0"  # torch
@@ -96,7 +94,8 @@ def find_torch() -> Torch:
 
 
 def nvidia_libraries(torch: Torch) -> list[Library]:
-    """Every NVIDIA library that torch's own libraries link, with the symbols they take from each."""
+    """Every NVIDIA library that torch's own libraries link, with the symbols they take from each, and those that other
+    packages take (:mod:`phantora.stubs.imports`)."""
     symbols: dict[str, dict[str, str | None]] = {}
     unversioned: set[str] = set()
     for path in sorted(torch.libraries.glob("lib*.so")):
@@ -115,13 +114,24 @@ def nvidia_libraries(torch: Torch) -> list[Library]:
         symbols.setdefault(soname, {})
     by_stem = {stem(soname): soname for soname in symbols}
     for name in sorted(unversioned):
-        library = next((library for prefix, library in _PREFIXES if name.startswith(prefix)), None)
-        if library is None and re.match(r"cu[A-Z]", name):
-            library = "libcuda"
+        library = imports.library_of(name)
         if library in by_stem:
             symbols[by_stem[library]].setdefault(name, None)
-    order = {name: index for index, name in enumerate(NVIDIA)}
+    for package in imports.listed().values():
+        for library, names in package.items():
+            _add(symbols[by_stem[library]], by_stem[library], names)
+    if "libcudnn" in by_stem:
+        version = by_stem["libcudnn"].partition(".so")[2]
+        symbols |= {f"{part}.so{version}": {} for part in CUDNN_PARTS}
+    order = {name: index for index, name in enumerate((*NVIDIA, *CUDNN_PARTS))}
     return [Library(soname, symbols[soname]) for soname in sorted(symbols, key=lambda s: order[stem(s)])]
+
+
+def _add(symbols: dict[str, str | None], soname: str, names: tuple[str, ...]) -> None:
+    """Symbols that a list names, with the version that the library gives its others."""
+    version = soname if soname in symbols.values() else None
+    for name in names:
+        symbols.setdefault(name, version)
 
 
 def cuda_headers(torch: Torch) -> Path:

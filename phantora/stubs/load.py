@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from phantora.errors import PhantoraError
 from phantora.stubs.build import StubSet
@@ -47,5 +50,19 @@ def load(stub_set: StubSet) -> ctypes.CDLL:
         raise PhantoraError(
             f"cannot load a stub library: {error}; remove {stub_set.directory} and try again"
         ) from error
+    _serve_opened(stub_set)
     _loaded[stub_set.directory] = rank
     return rank
+
+
+def _serve_opened(stub_set: StubSet) -> None:
+    """Libraries that Python opens by their path, as Transformer Engine does: the stub in the place of NVIDIA's."""
+    stubs = {path.name: str(path) for path in stub_set.libraries}
+    opened = ctypes.CDLL.__init__
+
+    @functools.wraps(opened)
+    def serve(self: ctypes.CDLL, name: Any, *args: Any, **options: Any) -> None:
+        base = os.path.basename(os.fsdecode(name)) if isinstance(name, (str, bytes, os.PathLike)) else ""
+        opened(self, stubs.get(base, name), *args, **options)
+
+    ctypes.CDLL.__init__ = serve  # type: ignore[method-assign]

@@ -1,0 +1,137 @@
+"""Transformer Engine's calls, told to the operator tracer with their arguments.
+
+Its kernels stand behind functions of the extension ``transformer_engine_torch`` that torch's dispatcher does not know.
+Each call that launches something is an operator ``transformer_engine::NAME``. A quantised tensor stands as one of its
+own format, with the shape that it stands for; a quantiser as a text (``Float8Quantizer kFloat8E4M3 rc``: r for data
+along rows, c along columns).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import BuiltinFunctionType, ModuleType
+from typing import Any
+
+import orjson
+
+from phantora.launch.announced import Announcer
+from phantora.launch.importhook import after_import
+
+COMMON, EXTENSION = "transformer_engine.common", "transformer_engine_torch"
+PREFIX = "transformer_engine::"
+QUERIES = ("get_", "is_", "device_", "ubuf_", "nvshmem_", "create_", "init_", "bulk_overlap_")
+SMALL = 1 << 16  # bytes of results that read as zero; larger ones are never read
+
+
+class Calls:
+    """Describes calls, each kind once."""
+
+    def __init__(self, tracer: Path) -> None:
+        self._announcer = Announcer(tracer)
+        self._clear = ctypes.CDLL(None).ph_memory_clear
+        self._clear.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        self._clear.restype = None
+        self._texts: dict[Any, bytes] = {}
+
+    def wrap(self, module: ModuleType) -> None:
+        """Announces what the functions of the extension do."""
+        for name, function in list(vars(module).items()):
+            if isinstance(function, BuiltinFunctionType) and not name.startswith(QUERIES):
+                setattr(module, name, self._announcing(name, function))
+
+    def _announcing(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            text = self._text(name, args, kwargs)
+            made = self._announcer.around(text, lambda: function(*args, **kwargs))
+            self._settle(made, args, kwargs)
+            return made
+
+        return call
+
+    def _text(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        described = [_described(value) for value in (*args, *kwargs.values())]
+        key = (name, _hashable(described))
+        text = self._texts.get(key)
+        if text is None:
+            table = {"op": PREFIX + name, "args": described, "bwd": False}
+            text = self._texts[key] = orjson.dumps(table)
+        return text
+
+    def _settle(self, made: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Small results that are no arguments read as zero (docs/values.md), not as what their memory held before."""
+        given = {id(value) for value in (*args, *kwargs.values())}
+        for value in made if isinstance(made, (tuple, list)) else (made,):
+            if id(value) in given or not hasattr(value, "data_ptr") or not getattr(value, "is_cuda", False):
+                continue
+            if type(value).__module__.startswith("transformer_engine"):
+                continue
+            size = value.numel() * value.element_size()
+            if 0 < size <= SMALL and value.is_contiguous():
+                self._clear(value.data_ptr(), size)
+
+
+def _hashable(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(map(_hashable, value))
+    if isinstance(value, dict):
+        return tuple((key, _hashable(item)) for key, item in value.items())
+    return (type(value), value)
+
+
+def _described(value: Any) -> Any:
+    """As the tracer writes an argument (``phantora/cost/parse.py`` reads it)."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return float(f"{value:.1g}")
+    if isinstance(value, (list, tuple)):
+        items = [_described(item) for item in value]
+        return {"l": items} if any(isinstance(item, dict) for item in items) else items
+    if hasattr(value, "_fp8_dtype"):
+        return _quantised(value)
+    if hasattr(value, "data_ptr") and hasattr(value, "stride"):
+        table = {"t": str(value.dtype).removeprefix("torch."), "s": list(value.shape), "st": list(value.stride())}
+        return table if value.is_cuda else {**table, "d": "cpu"}
+    if hasattr(value, "rowwise_usage"):
+        sides = "r" * bool(value.rowwise_usage) + "c" * bool(value.columnwise_usage)
+        return f"{type(value).__name__} {getattr(getattr(value, 'dtype', None), 'name', '')} {sides}".replace("  ", " ")
+    return getattr(value, "name", None)  # enumerations; of all else nothing is known
+
+
+def _quantised(value: Any) -> Any:
+    """A tensor of Transformer Engine: one byte an element."""
+    shape = list(value.size()) if hasattr(value, "size") else []
+    strides, step = [], 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= max(1, extent)
+    dtype = "float8_e5m2" if "E5M2" in str(value._fp8_dtype) else "float8_e4m3fn"
+    return {"t": dtype, "s": shape, "st": strides[::-1]}
+
+
+def install(tracer: Path) -> None:
+    """Has calls announced to the tracer's library, from when Transformer Engine loads its extension."""
+    calls = Calls(tracer)
+
+    def wrap(module: ModuleType) -> None:
+        load = module.load_framework_extension
+
+        @functools.wraps(load)
+        def loading(framework: str) -> None:
+            known = EXTENSION in sys.modules
+            load(framework)
+            if framework == "torch" and not known:
+                calls.wrap(sys.modules[EXTENSION])
+
+        module.load_framework_extension = loading
+
+    after_import(COMMON.__eq__, wrap)
+    if COMMON in sys.modules:
+        wrap(sys.modules[COMMON])
+    if EXTENSION in sys.modules:
+        calls.wrap(sys.modules[EXTENSION])
