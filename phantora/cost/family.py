@@ -55,6 +55,10 @@ class Predictor(Protocol):
         ...
 
 
+def _as_it_is(signature: OperatorSignature, kernel: KernelLaunch) -> KernelLaunch:
+    return kernel
+
+
 def _not_more(machine: Machine, signature: OperatorSignature, name: str) -> float:
     return 0.0
 
@@ -88,6 +92,9 @@ class Family:
     """Instead of `places`: made from the measured entries of an operator and the GPU that they were measured on."""
     same_work: Callable[[OperatorSignature], OperatorSignature | None] | None = None
     """Another signature whose measurement holds for this one; None if there is none."""
+
+    call_of: Callable[[OperatorSignature, KernelLaunch], KernelLaunch] = _as_it_is
+    """A kernel with what the operator's arguments tell of its library's call that the call itself does not."""
 
     modelled: Callable[[Machine, OperatorSignature, str, str], float | None] | None = None
     """ns from the arguments and the compute mode alone, where the estimate would rest on the library's call."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from phantora.cost import copies
+from phantora.cost import copies, stand_ins
 from phantora.cost.families import base_name, family_of, gemm
 from phantora.cost.interpolation import Neighbours
 from phantora.cost.members import kept_for
@@ -125,6 +125,8 @@ class Measured:
             return base
         if any(t.layout for t in on_gpu(signature.args)):  # dense neighbours say nothing of sparse operands
             return base
+        if (price := self._by_calls(signature, kernels, base)) is not None:
+            return price
         for source in self._own:
             near = source.neighbours.ratio(signature, compute, kernels)
             if near is not None:
@@ -138,6 +140,33 @@ class Measured:
         if not published:
             return base
         return replace(base, error=max(base.error or 0.0, published.get(base.cls, published.get("gemm", 0.0))))
+
+    def _by_calls(
+        self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], base: Price
+    ) -> Price | None:
+        """An extension's operator that calls libraries: each call as torch's operator that makes it, other kernels by
+        the model; None for what calls none."""
+        if "::" not in base_name(signature.name) or len(base.durations) != len(kernels):
+            return None
+        family = family_of(base_name(signature.name))
+        calls = {}
+        for i, kernel in enumerate(family.call_of(signature, kernel) for kernel in kernels):
+            like = stand_ins.of_call(kernel.library)
+            if like is not None:
+                calls[i] = _part(self.operator(like, (kernel,)), kernel)
+        if not calls:
+            return None
+        durations = tuple(sum(calls[i].durations) if i in calls else ns for i, ns in enumerate(base.durations))
+        heaviest = max(calls.values(), key=lambda price: sum(price.durations))
+        provenance = "interpolated" if heaviest.provenance == "measured" else heaviest.provenance
+        whole = max(1, sum(durations))
+        errors = [(sum(price.durations), price.error or 0.0) for price in calls.values()]
+        rest = whole - sum(ns for ns, _ in errors)
+        error = (sum(ns * each for ns, each in errors) + rest * (base.error or 0.0)) / whole
+        return replace(
+            base, durations=durations, provenance=provenance, error=max(CURVE_ERROR, error),
+            tiles=heaviest.tiles or base.tiles, format=heaviest.format or base.format,
+        )  # fmt: skip
 
     def kernel(self, kernel: KernelLaunch) -> Price:
         """Price of a kernel whose operator is not known: the model's."""
@@ -217,6 +246,12 @@ class Measured:
                 error=REPEATED_ERROR if measured else CURVE_ERROR,
             )
         return base
+
+
+def _part(price: Price, kernel: KernelLaunch) -> Price:
+    """Of a call that does a share of the work that its extents tell."""
+    share = float(kernel.library.get("share", 1.0))
+    return price if share >= 1.0 else replace(price, durations=_scale(price.durations, sum(price.durations) * share))
 
 
 def _keys(signature: OperatorSignature, compute: str) -> list[str]:

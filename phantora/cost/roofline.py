@@ -51,6 +51,7 @@ class Roofline:
             passed = fused.passes_arguments(self.machine, signature)
             return self._price(replace(passed, error=UNKNOWN_ERROR), kernels, "other")
         family, cls = identify(name)
+        kernels = tuple(family.call_of(signature, kernel) for kernel in kernels)
         found = None if family.takes_libraries else gemm.of_calls(self.machine, signature, name, kernels)
         found = found or sparse.estimate(self.machine, signature, kernels)
         return self._price(found or family.estimate(self.machine, signature, name, kernels), kernels, cls)

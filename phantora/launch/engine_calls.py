@@ -10,31 +10,30 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import BuiltinFunctionType, ModuleType
 from typing import Any
 
-import orjson
-
 from phantora.launch.announced import Announcer
 from phantora.launch.importhook import after_import
 
 COMMON, EXTENSION = "transformer_engine.common", "transformer_engine_torch"
-PREFIX = "transformer_engine::"
+PACKAGE, PREFIX = "transformer_engine", "transformer_engine::"
+Around = Callable[[bytes, Callable[[], Any]], Any]
+"""Calls a function as the operator that a text describes."""
 QUERIES = ("get_", "is_", "device_", "ubuf_", "nvshmem_", "create_", "init_", "bulk_overlap_")
+LONG_LIST, LIST_HEAD = 64, 8  # as in stub/tracer
 SMALL = 1 << 16  # bytes of results that read as zero; larger ones are never read
 
 
 class Calls:
     """Describes calls, each kind once."""
 
-    def __init__(self, tracer: Path) -> None:
-        self._announcer = Announcer(tracer)
-        self._clear = ctypes.CDLL(None).ph_memory_clear
-        self._clear.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-        self._clear.restype = None
+    def __init__(self, around: Around, settle: Callable[..., None] | None = None) -> None:
+        self._around, self._settle = around, settle
         self._texts: dict[Any, bytes] = {}
 
     def wrap(self, module: ModuleType) -> None:
@@ -47,8 +46,9 @@ class Calls:
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             text = self._text(name, args, kwargs)
-            made = self._announcer.around(text, lambda: function(*args, **kwargs))
-            self._settle(made, args, kwargs)
+            made = self._around(text, lambda: function(*args, **kwargs))
+            if self._settle is not None:
+                self._settle(made, (*args, *kwargs.values()))
             return made
 
         return call
@@ -59,20 +59,25 @@ class Calls:
         text = self._texts.get(key)
         if text is None:
             table = {"op": PREFIX + name, "args": described, "bwd": False}
-            text = self._texts[key] = orjson.dumps(table)
+            text = self._texts[key] = json.dumps(table, separators=(",", ":")).encode()
         return text
 
-    def _settle(self, made: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Small results that are no arguments read as zero (docs/values.md), not as what their memory held before."""
-        given = {id(value) for value in (*args, *kwargs.values())}
+
+def clearing(clear: Any) -> Callable[..., None]:
+    """Small results that are no arguments read as zero (docs/values.md), not as what their memory held before."""
+    clear.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    clear.restype = None
+
+    def settle(made: Any, given: tuple[Any, ...]) -> None:
+        known = set(map(id, given))
         for value in made if isinstance(made, (tuple, list)) else (made,):
-            if id(value) in given or not hasattr(value, "data_ptr") or not getattr(value, "is_cuda", False):
-                continue
-            if type(value).__module__.startswith("transformer_engine"):
+            if id(value) in known or not hasattr(value, "data_ptr") or type(value).__module__.startswith(PACKAGE):
                 continue
             size = value.numel() * value.element_size()
-            if 0 < size <= SMALL and value.is_contiguous():
-                self._clear(value.data_ptr(), size)
+            if value.is_cuda and 0 < size <= SMALL and value.is_contiguous():
+                clear(value.data_ptr(), size)
+
+    return settle
 
 
 def _hashable(value: Any) -> Any:
@@ -91,7 +96,14 @@ def _described(value: Any) -> Any:
         return float(f"{value:.1g}")
     if isinstance(value, (list, tuple)):
         items = [_described(item) for item in value]
-        return {"l": items} if any(isinstance(item, dict) for item in items) else items
+        if not any(isinstance(item, dict) for item in items):
+            return items
+        if len(items) <= LONG_LIST or any("t" not in item for item in items if item):
+            return {"l": items}
+        shown = [item for item in value if hasattr(item, "numel")]
+        counts = [(item.numel(), item.numel() * item.element_size()) for item in shown]
+        total = {"numel": sum(n for n, _ in counts), "bytes": sum(size for _, size in counts)}
+        return {"l": items[:LIST_HEAD], "n": len(items)} | total
     if hasattr(value, "_fp8_dtype"):
         return _quantised(value)
     if hasattr(value, "data_ptr") and hasattr(value, "stride"):
@@ -116,7 +128,7 @@ def _quantised(value: Any) -> Any:
 
 def install(tracer: Path) -> None:
     """Has calls announced to the tracer's library, from when Transformer Engine loads its extension."""
-    calls = Calls(tracer)
+    calls = Calls(Announcer(tracer).around, clearing(ctypes.CDLL(None).ph_memory_clear))
 
     def wrap(module: ModuleType) -> None:
         load = module.load_framework_extension
@@ -128,7 +140,7 @@ def install(tracer: Path) -> None:
             if framework == "torch" and not known:
                 calls.wrap(sys.modules[EXTENSION])
 
-        module.load_framework_extension = loading
+        vars(module)["load_framework_extension"] = loading
 
     after_import(COMMON.__eq__, wrap)
     if COMMON in sys.modules:

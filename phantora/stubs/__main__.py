@@ -1,7 +1,7 @@
 """``python -m phantora.stubs``: builds the stub libraries and prints their folder.
 
-With ``prebuild`` it is the folder in which the next wheel that is made of this tree takes them along. With ``imports FILE...`` it prints
-what these libraries take from NVIDIA's, for a list of ``phantora/stubs/imported``.
+With ``prebuild`` it is the folder in which the next wheel that is made of this tree takes them along. With
+``imports FILE...`` it prints what these libraries take from NVIDIA's, for a list of ``phantora/stubs/imported``.
 """
 
 import sys

@@ -24,7 +24,7 @@ CUDNN_PARTS = (
     "libcudnn_graph", "libcudnn_engines_runtime_compiled", "libcudnn_engines_precompiled", "libcudnn_heuristic",
     "libcudnn_ops", "libcudnn_cnn", "libcudnn_adv",
 )  # fmt: skip
-"""Of which cuDNN is made. Transformer Engine names them among the libraries that it needs, and takes nothing from them."""
+"""Of which cuDNN is made. Transformer Engine says that it needs them, and takes nothing from them."""
 
 OWN_CXX = 17  # the C++ standard of our own sources
 OLDEST, TESTED = (2, 9), "2.11.0"  # torch

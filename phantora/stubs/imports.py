@@ -1,4 +1,4 @@
-"""What libraries of other packages import from NVIDIA's: lists, so that stubs have it whether or not these are installed.
+"""What other packages' libraries import from NVIDIA's: lists, so that stubs have it whether these are installed or not.
 
 ``imported/NAME.txt`` holds a line ``libcudart cudaMalloc`` for each symbol, made by
 ``python -m phantora.stubs imports FILE...`` from the libraries of the package.

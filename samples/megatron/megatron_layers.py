@@ -77,6 +77,11 @@ def _in_order(gathered: torch.Tensor, ranks: int) -> torch.Tensor:
     return torch.cat([*chunks[0::2], *chunks[1::2][::-1]])
 
 
+def engine_spec(config: TransformerConfig, vp_stage: int | None) -> TransformerBlockSubmodules:
+    """Transformer Engine's layers of a pipeline stage, as Megatron-LM has them by default."""
+    return get_gpt_decoder_block_spec(config, use_transformer_engine=True, normalization="RMSNorm", vp_stage=vp_stage)
+
+
 def local_spec(config: TransformerConfig, vp_stage: int | None, sdpa: bool) -> TransformerBlockSubmodules:
     """Megatron-Core's local layers of a pipeline stage with the modules above."""
     spec = get_gpt_decoder_block_spec(

@@ -1,4 +1,4 @@
-"""Pretrains a decoder of published size with Megatron-Core and its local layers (no Transformer Engine, no Apex).
+"""Pretrains a decoder of published size with Megatron-Core: its local layers, or with --te those of Transformer Engine.
 
 torchrun --nproc-per-node 4 samples/megatron/pretrain_gpt.py --model llama2-7b --tp 4 --sequence-parallel
 """
@@ -35,7 +35,7 @@ from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.utils import get_batch_on_this_cp_rank
 
-from megatron_layers import local_spec
+from megatron_layers import engine_spec, local_spec
 from megatron_shapes import SHAPES, Shape
 
 Batch = dict[str, torch.Tensor]
@@ -67,12 +67,18 @@ def parse() -> argparse.Namespace:
     g = p.add_argument_group("activations and attention")
     g.add_argument("--recompute-granularity", choices=["full", "selective"])
     g.add_argument("--attention", choices=["sdpa", "local"], default="sdpa", help="core attention")
+    g.add_argument("--te", action="store_true", help="Transformer Engine's layers and optimizer")
+    recipes = ["delayed", "tensorwise", "blockwise", "mxfp8"]
+    g.add_argument("--fp8-recipe", choices=recipes, help="products in FP8, with --te")
     g = p.add_argument_group("mixture of experts")
     g.add_argument("--moe-token-dispatcher-type", choices=["alltoall", "allgather"], default="alltoall")
     g = p.add_argument_group("output")
     g.add_argument("--timing-log-level", type=int, choices=[0, 1, 2], default=0)
     g.add_argument("--save", type=Path, metavar="DIR", help="write a distributed checkpoint at the end")
-    return p.parse_args()
+    args = p.parse_args()
+    if args.fp8_recipe and not args.te:
+        p.error("--fp8-recipe needs --te: Megatron-Core's local layers know no FP8")
+    return args
 
 
 def initialize(args: argparse.Namespace) -> None:
@@ -109,6 +115,11 @@ def transformer_config(args: argparse.Namespace, shape: Shape, timers: Timers) -
             "moe_router_load_balancing_type": "aux_loss", "moe_aux_loss_coeff": 1e-2,
             "expert_model_parallel_size": args.ep, "expert_tensor_parallel_size": args.etp,
         }  # fmt: skip
+    if shape.experts and args.te:
+        moe["moe_grouped_gemm"] = True
+    fp8 = {"fp8": "hybrid", "fp8_recipe": args.fp8_recipe} if args.fp8_recipe else {}
+    if args.fp8_recipe in ("blockwise", "mxfp8"):
+        fp8["fp8"] = "e4m3"
     recompute = {}
     if args.recompute_granularity == "full":
         recompute = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
@@ -143,6 +154,7 @@ def transformer_config(args: argparse.Namespace, shape: Shape, timers: Timers) -
         persist_layer_norm=False,
         timers=timers,
         **moe,
+        **fp8,
         **recompute,
     )
 
@@ -162,7 +174,9 @@ def build_model(
         stage = i if args.vpp else None
         model = GPTModel(
             config=config,
-            transformer_layer_spec=local_spec(config, stage, args.attention == "sdpa"),
+            transformer_layer_spec=(
+                engine_spec(config, stage) if args.te else local_spec(config, stage, args.attention == "sdpa")
+            ),
             vocab_size=shape.vocab,
             max_sequence_length=shape.seq,
             pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
@@ -220,7 +234,7 @@ def batches(args: argparse.Namespace, shape: Shape) -> Iterator[Batch]:
 
 
 def causal_mask(args: argparse.Namespace, shape: Shape) -> torch.Tensor | None:
-    if args.attention == "sdpa":
+    if args.te or args.attention == "sdpa":
         return None
     return torch.ones((1, 1, shape.seq, shape.seq), dtype=torch.bool, device="cuda").triu(1)
 

@@ -7,8 +7,10 @@ longest one is exposed at the end.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil
+from typing import Any
 
 from phantora.cost import coordinates, flops
 from phantora.cost.coordinates import Place
@@ -148,6 +150,23 @@ def of(machine: Machine, a: Attention, kernels: Kernels) -> Estimate:
         return whole
     each = max(machine.fit.floor_ns, (whole.ns - sum(own)) / main)
     return replace(whole, parts=tuple(share or each for share in own))
+
+
+def of_call(machine: Machine, library: Mapping[str, Any]) -> Estimate | None:
+    """Of a call of cuDNN as the stub describes it; None if it is no attention."""
+    if library.get("call") not in ("sdpa_fwd", "sdpa_bwd"):
+        return None
+    batch, heads, queries, keys, head = (int(library.get(key, 0)) for key in ("b", "h", "sq", "skv", "d"))
+    share = float(library.get("share", 1.0))
+    whole = of(
+        machine,
+        Attention(
+            "cudnn", library["call"] == "sdpa_bwd", batch, heads, int(library.get("hkv", heads)), queries, keys, head,
+            int(library.get("dv", head)), bool(library.get("causal", 0)), "bfloat16", bool(library.get("dropout", 0)),
+        ),
+        (),
+    )  # fmt: skip
+    return whole if share >= 1.0 else replace(whole, ns=max(machine.memory_ns(whole.moved), whole.ns * share))
 
 
 def places(signature: OperatorSignature, name: str, compute: str, launches: int) -> tuple[Place, ...]:

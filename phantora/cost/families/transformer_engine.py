@@ -1,0 +1,170 @@
+"""Transformer Engine's own kernels, one by one: each passes over its tensors, and its name says which way.
+
+Calls of the extension are operators (``phantora/launch/engine_calls.py``). Products and attention within them are
+calls of libraries, priced as torch's (:mod:`phantora.cost.stand_ins`). Names of kernels: Transformer Engine 2.20.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import prod
+
+from phantora.cost.families import attention, gemm
+from phantora.cost.family import Estimate, Family, Kernels
+from phantora.cost.machine import Machine
+from phantora.cost.tensors import item_bytes, nbytes, on_gpu, tensors
+from phantora.cost.types import KernelLaunch, OperatorSignature, TensorSpec
+
+NAMESPACE = "transformer_engine::"
+ERROR = 0.30
+ATTENTION_CALLS = ("sdpa_fwd", "sdpa_bwd")
+GATED = ("glu", "reglu")  # at the end of names: half as many elements come out as go in
+CLASSES = (
+    ("gemm", re.compile("gemm")),
+    ("attention", re.compile("fused_attn|fa_prepare")),
+    ("normalization", re.compile("norm_(fwd|bwd)|softmax")),
+    ("optimizer", re.compile("multi_tensor_")),
+    ("embedding", re.compile("permute|permutation|topk|moe_aux|padding")),
+    ("random", re.compile("dropout")),
+)
+
+
+def classify(name: str) -> str | None:
+    """By what their names hold; the rest passes over its elements."""
+    if not name.startswith(NAMESPACE):
+        return None
+    return next((cls for cls, pattern in CLASSES if pattern.search(name)), "elementwise")
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What a call's kernels go over: elements that it was given and elements that it makes, bytes of each, and in how
+    many layouts 8-bit results are written (along rows, along columns)."""
+
+    given: int
+    width: int
+    made: int
+    made_width: int
+    layouts: int
+    operands: float
+    """Bytes of all tensors that it was given."""
+
+    @property
+    def narrow(self) -> float:
+        """Bytes of 8-bit results."""
+        return float(self.made * self.layouts)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Bytes that a kernel moves, and the share of a stream's speed at which it does."""
+
+    pattern: re.Pattern[str]
+    moved: Callable[[Pass], float]
+    share: float
+
+
+def _kind(pattern: str, moved: Callable[[Pass], float], share: float) -> Kind:
+    return Kind(re.compile(pattern), moved, share)
+
+
+# In this order: the first whose pattern is found. Shares are those of torch's comparable kernels on H100.
+KINDS = (
+    _kind("zero_amax|compute_scale|amax_and_scale|extract_seed|cu_seqlens|reduce_dbias|finalize", lambda p: 0.0, 1.0),
+    _kind("amax_kernel", lambda p: float(p.made * p.width), 0.9),
+    _kind("cast_transpose", lambda p: p.made * p.width + p.narrow, 0.75),
+    _kind("block_scaled", lambda p: p.made * p.width + p.narrow, 0.65),
+    _kind("norm_fwd|ln_fwd", lambda p: float(p.given * (p.width + p.made_width)), 0.85),
+    _kind("norm_bwd|ln_bwd", lambda p: 3.0 * p.given * p.width, 0.75),
+    _kind("transpose", lambda p: 2.0 * p.made, 0.7),
+    _kind("dgated_act", lambda p: float(2 * p.given * p.width + p.given * p.width / 2), 0.9),
+    _kind("gated_act", lambda p: float(p.given * p.width + p.made * p.made_width), 0.9),
+    _kind("dact|dgelu|drelu|dsilu", lambda p: 3.0 * p.given * p.width, 0.9),
+    _kind("unary_kernel|vectorized", lambda p: float(p.made * (p.width + p.made_width)), 0.9),
+    _kind("adam", lambda p: p.operands * 7 / 4, 0.8),
+    _kind("l2norm|l2_norm", lambda p: p.operands, 0.8),
+    _kind("multi_tensor", lambda p: p.operands, 0.8),
+)
+
+
+def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
+    """The sum of its kernels; without kernels, of one that goes over all operands twice."""
+    done = passed(signature, name)
+    if not kernels:
+        moved = 2.0 * done.operands
+        return Estimate(machine.memory_ns(moved), moved, error=ERROR)
+    shares = _shares(name, kernels)
+    several = [
+        _of_kernel(machine, replace(done, operands=done.operands * share), kernel)
+        for share, kernel in zip(shares, kernels, strict=True)
+    ]
+    whole = Estimate(
+        sum(part.ns for part in several), sum(part.moved for part in several), sum(part.flops for part in several),
+        parts=tuple(part.ns for part in several),
+    )  # fmt: skip
+    heaviest = max(several, key=lambda part: part.ns)
+    error = None if heaviest.format else ERROR
+    return replace(whole, format=heaviest.format, tiles=heaviest.tiles, error=error)
+
+
+def passed(signature: OperatorSignature, name: str) -> Pass:
+    """What the call goes over: its largest operand, and what becomes of it."""
+    base = name.removeprefix(NAMESPACE)
+    given = [t for t in on_gpu(signature.args) if t.shape]
+    largest = max(given, key=lambda t: (prod(t.shape), nbytes(t)), default=TensorSpec("uint8", (0,), (1,)))
+    count, width = prod(largest.shape), item_bytes(largest.dtype)
+    made = count // 2 if base.endswith(GATED) and not base.startswith(("d", "clamped_d")) else count
+    quantiser = next((a for a in signature.args if isinstance(a, str) and "Quantizer" in a), "")
+    layouts = len(quantiser.rpartition(" ")[2]) if quantiser else 0
+    narrow = bool(quantiser) and "CurrentScaling" not in quantiser
+    return Pass(count, width, made, 1 if narrow else width, max(1, layouts), float(sum(map(nbytes, tensors(given)))))
+
+
+def _shares(name: str, kernels: Kernels) -> list[float]:
+    """Of the operands that each kernel passes over: those of lists have a launch for every few tensors."""
+    if "multi_tensor" not in name:
+        return [1.0] * len(kernels)
+    blocks = [prod(kernel.grid) for kernel in kernels]
+    return [count / sum(blocks) for count in blocks]
+
+
+def call_of(signature: OperatorSignature, kernel: KernelLaunch) -> KernelLaunch:
+    """Attention over packed sequences is compiled for a round number of sequences, each as long as all together, and a
+    window is a part of the graph: the arguments tell both."""
+    if not kernel.library or kernel.library.get("call") not in ATTENTION_CALLS:
+        return kernel
+    call = dict(kernel.library)
+    packed = any(isinstance(a, str) and a.startswith("NVTE_THD") for a in signature.args)
+    given = on_gpu(signature.args)
+    ends = next((t for t in given if t.dtype == "int32" and len(t.shape) == 1), None)
+    tokens = next((t.shape[0] for t in given if len(t.shape) == 3), 0)
+    if packed and ends is not None and tokens:
+        batch = max(1, ends.shape[0] - 1)
+        longest = [a for a in signature.args[:2] if isinstance(a, int)]
+        length = min([max(1, tokens // batch), *longest])
+        call |= {"b": batch, "sq": length, "skv": length}
+    pairs = (a for a in signature.args if isinstance(a, tuple) and len(a) == 2)
+    window = next((pair for pair in pairs if all(type(n) is int for n in pair)), ())
+    keys = int(call.get("skv", 1))
+    if window and 0 <= window[0] < keys and call.get("causal"):
+        left = window[0]
+        call["share"] = min(1.0, (left + 1) * (keys - left / 2) / (keys * keys / 2))
+    return replace(kernel, library=call)
+
+
+def _of_kernel(machine: Machine, done: Pass, kernel: KernelLaunch) -> Estimate:
+    if kernel.library:
+        found = gemm.of_call(machine, kernel.library) or attention.of_call(machine, kernel.library)
+        if found is not None:
+            return found
+    kind = next((kind for kind in KINDS if kind.pattern.search(kernel.name)), None)
+    if kind is None:
+        moved = done.operands + done.made * done.made_width
+        return Estimate(machine.memory_ns(moved, 0.8), moved)
+    moved = kind.moved(done)
+    return Estimate(machine.memory_ns(moved, kind.share), moved)
+
+
+FAMILY = Family("transformer-engine", classify, estimate, takes_libraries=True, call_of=call_of)
