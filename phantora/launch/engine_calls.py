@@ -14,7 +14,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import BuiltinFunctionType, ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from phantora.launch.announced import Announcer
@@ -39,7 +39,7 @@ class Calls:
     def wrap(self, module: ModuleType) -> None:
         """Announces what the functions of the extension do."""
         for name, function in list(vars(module).items()):
-            if isinstance(function, BuiltinFunctionType) and not name.startswith(QUERIES):
+            if isinstance(function, (BuiltinFunctionType, FunctionType)) and not name.startswith(QUERIES):
                 setattr(module, name, self._announcing(name, function))
 
     def _announcing(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -128,7 +128,11 @@ def _quantised(value: Any) -> Any:
 
 def install(tracer: Path) -> None:
     """Has calls announced to the tracer's library, from when Transformer Engine loads its extension."""
-    calls = Calls(Announcer(tracer).around, clearing(ctypes.CDLL(None).ph_memory_clear))
+    when_loaded(Calls(Announcer(tracer).around, clearing(ctypes.CDLL(None).ph_memory_clear)))
+
+
+def when_loaded(calls: Calls) -> None:
+    """Wraps the extension once it is loaded: before modules take functions out of it by name."""
 
     def wrap(module: ModuleType) -> None:
         load = module.load_framework_extension

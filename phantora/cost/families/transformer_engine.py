@@ -19,6 +19,7 @@ from phantora.cost.types import KernelLaunch, OperatorSignature, TensorSpec
 
 NAMESPACE = "transformer_engine::"
 ERROR = 0.30
+SEVERAL = re.compile("multi_tensor|split_|group")
 ATTENTION_CALLS = ("sdpa_fwd", "sdpa_bwd")
 GATED = ("glu", "reglu")  # at the end of names: half as many elements come out as go in
 CLASSES = (
@@ -51,6 +52,14 @@ class Pass:
     operands: float
     """Bytes of all tensors that it was given."""
 
+    def of(self, share: float) -> Pass:
+        """A part of it."""
+        if share == 1.0:
+            return self
+        return replace(
+            self, given=int(self.given * share), made=int(self.made * share), operands=self.operands * share
+        )
+
     @property
     def narrow(self) -> float:
         """Bytes of 8-bit results."""
@@ -73,6 +82,7 @@ def _kind(pattern: str, moved: Callable[[Pass], float], share: float) -> Kind:
 # In this order: the first whose pattern is found. Shares are those of torch's comparable kernels on H100.
 KINDS = (
     _kind("zero_amax|compute_scale|amax_and_scale|extract_seed|cu_seqlens|reduce_dbias|finalize", lambda p: 0.0, 1.0),
+    _kind("[rR]adix|[hH]istogram|row_map|[sS]can", lambda p: 0.0, 1.0),
     _kind("amax_kernel", lambda p: float(p.made * p.width), 0.9),
     _kind("cast_transpose", lambda p: p.made * p.width + p.narrow, 0.75),
     _kind("block_scaled", lambda p: p.made * p.width + p.narrow, 0.65),
@@ -83,9 +93,9 @@ KINDS = (
     _kind("gated_act", lambda p: float(p.given * p.width + p.made * p.made_width), 0.9),
     _kind("dact|dgelu|drelu|dsilu", lambda p: 3.0 * p.given * p.width, 0.9),
     _kind("unary_kernel|vectorized", lambda p: float(p.made * (p.width + p.made_width)), 0.9),
-    _kind("adam", lambda p: p.operands * 7 / 4, 0.8),
-    _kind("l2norm|l2_norm", lambda p: p.operands, 0.8),
-    _kind("multi_tensor", lambda p: p.operands, 0.8),
+    _kind("[aA]dam", lambda p: p.operands * 7 / 4, 0.86),
+    _kind("l2norm|l2_norm|L2Norm", lambda p: p.operands, 0.86),
+    _kind("multi_tensor", lambda p: p.operands, 0.86),
 )
 
 
@@ -97,7 +107,7 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
         return Estimate(machine.memory_ns(moved), moved, error=ERROR)
     shares = _shares(name, kernels)
     several = [
-        _of_kernel(machine, replace(done, operands=done.operands * share), kernel)
+        _of_kernel(machine, done.of(share), kernel)
         for share, kernel in zip(shares, kernels, strict=True)
     ]
     whole = Estimate(
@@ -123,11 +133,13 @@ def passed(signature: OperatorSignature, name: str) -> Pass:
 
 
 def _shares(name: str, kernels: Kernels) -> list[float]:
-    """Of the operands that each kernel passes over: those of lists have a launch for every few tensors."""
-    if "multi_tensor" not in name:
+    """Of the operands that each kernel passes over: where there are several tensors, each has launches of its own."""
+    if not SEVERAL.search(name):
         return [1.0] * len(kernels)
-    blocks = [prod(kernel.grid) for kernel in kernels]
-    return [count / sum(blocks) for count in blocks]
+    blocks: dict[str, int] = {}
+    for kernel in kernels:
+        blocks[kernel.name] = blocks.get(kernel.name, 0) + prod(kernel.grid)
+    return [prod(kernel.grid) / blocks[kernel.name] for kernel in kernels]
 
 
 def call_of(signature: OperatorSignature, kernel: KernelLaunch) -> KernelLaunch:

@@ -1,0 +1,153 @@
+"""Transformer Engine's calls as operators, with stand-ins for its extension: it is not installed where tests run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from phantora.cost import KernelLaunch, model_for, parse_signature, stand_ins
+from phantora.cost.families import base_name, class_of
+from phantora.cost.types import OperatorSignature, TensorSpec
+from phantora.hardware import load_gpu
+from phantora.launch.engine_calls import Calls, clearing
+
+MODEL = model_for(load_gpu("H100"))
+
+
+class Quantised:
+    _fp8_dtype = SimpleNamespace(name="kFloat8E5M2", __str__=lambda self: "kFloat8E5M2")
+
+    def size(self) -> tuple[int, ...]:
+        return (8, 16)
+
+
+class Float8Quantizer:
+    dtype, rowwise_usage, columnwise_usage = SimpleNamespace(name="kFloat8E4M3"), True, True
+
+
+def announced(*args: Any, **kwargs: Any) -> OperatorSignature:
+    """What is said of a call."""
+    seen: list[bytes] = []
+
+    def around(text: bytes, launch: Callable[[], Any]) -> Any:
+        seen.append(text)
+        return launch()
+
+    module = ModuleType("transformer_engine_torch")
+    vars(module).update(quantize=print, get_cudnn_version=print, KIND=3)
+    Calls(around).wrap(module)
+    assert module.get_cudnn_version is print and module.quantize is not print
+    module.quantize(*args, **kwargs, file=open("/dev/null", "w"))  # noqa: SIM115
+    return parse_signature(seen[0])
+
+
+def test_a_call_is_an_operator_with_its_arguments() -> None:
+    x = torch.zeros(4, 6, dtype=torch.bfloat16).t()
+    said = announced(x, Quantised(), Float8Quantizer(), [x, x], None, True)
+    assert said.name == "transformer_engine::quantize"
+    cpu = TensorSpec("bfloat16", (6, 4), (1, 6), "cpu")
+    assert said.args[:6] == (
+        cpu, TensorSpec("float8_e5m2", (8, 16), (16, 1)), "Float8Quantizer kFloat8E4M3 rc", (cpu, cpu), None, True,
+    )  # fmt: skip
+
+
+def test_long_lists_are_told_by_their_size() -> None:
+    said = announced([torch.zeros(3)] * 70)
+    assert len(said.args[0]) == 70 and sum(t.shape[0] for t in said.args[0]) == 210
+
+
+def test_small_results_are_cleared_and_arguments_are_not() -> None:
+    cleared: list[tuple[int, int]] = []
+
+    class Clear:
+        argtypes: Any = None
+        restype: Any = None
+
+        def __call__(self, address: int, size: int) -> None:
+            cleared.append((address, size))
+
+    class OnGpu(SimpleNamespace):
+        is_cuda = True
+
+        def data_ptr(self) -> int:
+            return 64
+
+        def numel(self) -> int:
+            return self.count
+
+        def element_size(self) -> int:
+            return 4
+
+        def is_contiguous(self) -> bool:
+            return True
+
+    given, made, large = OnGpu(count=2), OnGpu(count=3), OnGpu(count=1 << 20)
+    clearing(Clear())((given, made, large, None, 7), (given,))
+    assert cleared == [(64, 12)]
+
+
+# ---------------------------------------------------------------- prices
+
+
+def gemm(**more: Any) -> dict[str, Any]:
+    sizes = {"trans": "tn", "m": 4096, "n": 8192, "k": 4096}
+    return {"lib": "cublaslt", "call": "gemm", "a": "bf16", "c": "bf16"} | sizes | more
+
+
+def ns(name: str, *kernels: KernelLaunch, args: tuple[Any, ...] = ()) -> int:
+    return sum(MODEL.operator(OperatorSignature(f"transformer_engine::{name}", args), kernels).durations)
+
+
+def test_a_library_call_is_the_operator_of_torch_that_makes_it() -> None:
+    mm = stand_ins.of_call(gemm())
+    assert mm is not None and mm.name == "aten::mm"
+    assert mm.args == (TensorSpec("bfloat16", (8192, 4096), (4096, 1)), TensorSpec("bfloat16", (4096, 4096), (1, 4096)))
+    narrow = stand_ins.of_call(gemm(a="e4m3", b="e5m2"))
+    assert narrow is not None and narrow.name == "aten::_scaled_mm" and narrow.args[0].dtype == "float8_e4m3fn"
+    assert stand_ins.of_call({"call": "conv_fwd"}) is None and stand_ins.of_call({"call": "gemm"}) is None
+
+
+@pytest.mark.parametrize("trans", ["nn", "nt", "tn", "tt"])
+def test_products_take_as_long_as_torchs(trans: str) -> None:
+    like = stand_ins.of_call(gemm(trans=trans))
+    assert like is not None
+    kernel = KernelLaunch("gemm", library=gemm(trans=trans))
+    assert ns("generic_gemm", kernel) == sum(MODEL.operator(like, (kernel,)).durations)
+
+
+def test_packed_sequences_and_windows_are_less_than_their_graph() -> None:
+    """cuDNN's graph of packed sequences is as long as all tokens, and one with a window as long as one without."""
+    graph = {"call": "sdpa_fwd", "a": "bf16", "b": 32, "h": 32, "hkv": 8, "sq": 8192, "skv": 8192, "d": 128}
+    graph["causal"] = 1
+    q, ends = TensorSpec("bfloat16", (8192, 32, 128), (4096, 128, 1)), TensorSpec("int32", (9,), (1,))
+    given = (1024, 1024, True, "NVTE_THD_THD_THD", ends, q)
+    packed = ns("fused_attn_fwd", KernelLaunch("sdpa", library=graph), args=given)
+    short = graph | {"b": 8, "sq": 1024, "skv": 1024}
+    plain = ns("fused_attn_fwd", KernelLaunch("sdpa", library=short), args=(1024, 1024, True))
+    assert packed == plain
+    long = graph | {"b": 1}
+    whole = ns("fused_attn_fwd", KernelLaunch("sdpa", library=long), args=((-1, 0),))
+    window = ns("fused_attn_fwd", KernelLaunch("sdpa", library=long), args=((1023, 0),))
+    assert 0.15 * whole < window < 0.35 * whole
+
+
+def test_lists_cost_what_is_in_them_however_many_launches() -> None:
+    tensors = tuple(TensorSpec("float32", (4096, 4096), (4096, 1)) for _ in range(12))
+    lists = (tensors, tensors, tensors, tensors)
+    few, many = (
+        ns("multi_tensor_adam", *[KernelLaunch("adam", (320, 1, 1), (512, 1, 1))] * count, args=(65536, lists))
+        for count in (1, 12)
+    )
+    assert few <= many < 1.1 * few
+    assert 1.8e6 < few < 2.6e6  # 12 x 16.8 M parameters, 28 bytes each, at 2.65 TB/s as torch's: 2.1 ms
+
+
+def test_classes() -> None:
+    names = {"generic_gemm": "gemm", "fused_attn_bwd": "attention", "rmsnorm_fwd": "normalization"}
+    names |= {"swiglu": "elementwise"}
+    assert {name: class_of(base_name(f"transformer_engine::{name}")) for name in names} == names
+
