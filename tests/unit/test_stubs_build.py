@@ -16,7 +16,7 @@ import pytest
 from phantora import stubs
 from phantora.cli.doctor import table_distances
 from phantora.errors import PhantoraError
-from phantora.stubs import build, cache, elf, find
+from phantora.stubs import build, cache, elf, find, imports
 from phantora.wire import engine, layout
 
 REPOSITORY = Path(__file__).parent.parent.parent
@@ -303,3 +303,33 @@ def test_doctor_tells_how_far_the_tables_are(torch: str, cuda: str, told: str, m
     distances = table_distances(torch, cuda)
     assert list(distances) == ["h100-sxm.parquet", "h200-sxm.parquet"]
     assert all(told in text and "torch 2.11.0+cu130, CUDA 13.0" in text for text in distances.values())
+
+
+def test_what_transformer_engine_imports_is_served(stub_set: stubs.StubSet) -> None:
+    """It is not installed here: its imports are in a list. What no stub implements is a trap that names itself."""
+    wanted = imports.listed()["transformer_engine"]
+    by_stem = {find.stem(item.soname): item for item in stub_set.coverage}
+    trapped = []
+    for library, names in wanted.items():
+        offered = {symbol.name for symbol in elf.read_dynamic(stub_set.directory / by_stem[library].soname).defined}
+        assert set(names) <= offered, library
+        trapped += [name for name in names if name in by_stem[library].trapped]
+    assert len([name for names in wanted.values() for name in names]) == 90
+    assert trapped == ["cublasLtGroupedMatrixLayoutInit_internal"]  # of grouped products, for Blackwell and later
+
+
+def test_parts_of_cudnn_are_there_for_who_needs_them(stub_set: stubs.StubSet) -> None:
+    names = {find.stem(item.soname) for item in stub_set.coverage}
+    assert "libcudnn" in names and names >= set(find.CUDNN_PARTS)
+
+
+def test_libraries_opened_by_their_path_are_the_stubs(stub_set: stubs.StubSet, tmp_path: Path) -> None:
+    """Transformer Engine opens NVIDIA's libraries by their paths in site-packages."""
+    real = tmp_path / next(item.soname for item in stub_set.coverage if find.stem(item.soname) == "libnvrtc")
+    real.write_text("no library")
+    result = python(
+        "import ctypes\nfrom phantora import stubs\nfrom phantora.stubs import build\n"
+        f"stubs.load(build.read_set(build.Path({str(stub_set.directory)!r})))\n"
+        f"print(ctypes.CDLL({str(real)!r})._name, ctypes.CDLL('libc.so.6')._name)"
+    )
+    assert result.stdout.split() == [str(stub_set.directory / real.name), "libc.so.6"], result.stderr
