@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from datetime import timedelta
 from types import ModuleType
 from typing import Any
 
@@ -26,6 +27,9 @@ PROBE = "PHANTORA_PROBE"
 _MODULE = "torch.distributed.distributed_c10d"
 _PREFIX = "phantora:"
 _PAD = 256
+_PATIENCE = timedelta(days=7)
+"""Of torch's watchdog, whose clock is the real one: a step of thousands of GPUs takes minutes here. Hangs are the
+simulator's to find."""
 
 
 def environment(real: Sequence[int]) -> dict[str, str]:
@@ -80,6 +84,7 @@ def _wrap(c10d: ModuleType, world_size: int, processes: frozenset[int]) -> None:
                 options = copy.deepcopy(options)
             ranks = list(options.global_ranks_in_group) or list(range(world_size))
             options.config.net_name = _PREFIX + runs(ranks)
+            options._timeout = _PATIENCE
             if ranks[0] not in processes:
                 raise PhantoraError(
                     f"the process group of ranks {runs(ranks)} begins with a rank that is folded: the axes of --fold "
@@ -88,6 +93,7 @@ def _wrap(c10d: ModuleType, world_size: int, processes: frozenset[int]) -> None:
             super().__init__(store, rank, size, options, **more)
 
     c10d.ProcessGroupNCCL = ProcessGroupNCCL  # type: ignore[attr-defined]
+    c10d._set_pg_timeout = lambda timeout, group=None: None  # type: ignore[attr-defined]
     _name_parts(c10d)
     if PROBE in os.environ:
         _note_groups(c10d, os.environ[PROBE])
