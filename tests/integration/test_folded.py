@@ -62,7 +62,6 @@ def test_ranks_hear_what_the_folded_ones_would_say(tmp_path: Path) -> None:
         ("skipped_collective", "cannot fold the axis dp: rank 2 stands for"),
         ("receives_from_folded", "bytes that matter from rank"),
         ("gloo", "cannot fold all_gather of the gloo group of 8 ranks, the first 0: its ranks give different bytes"),
-        ("mixed", "a process group of gloo and NCCL together cannot be folded"),
     ],
 )
 def test_what_does_not_fold_is_refused_by_name(tmp_path: Path, mode: str, says: str) -> None:
