@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from phantora.errors import PhantoraError
+from phantora.stubs import transformer_engine
 from phantora.stubs.build import Coverage, compilers, read_set
 from phantora.stubs.cache import cache_directory, cache_key, ensure
 from phantora.stubs.find import find_torch
@@ -24,6 +25,7 @@ class Report:
     cache: str
     built: bool
     libraries: tuple[Coverage, ...]
+    transformer_engine: str
     shared_memory_free: int
     memory_free: int
     problems: tuple[str, ...]
@@ -52,6 +54,8 @@ class Report:
             )
         if self.libraries:
             lines.append("           a trapped call names itself and ends the rank; --json lists them all")
+        if self.transformer_engine:
+            lines.append(f"engine     Transformer Engine {self.transformer_engine}")
         lines.append(
             f"memory     {self.memory_free / 2**30:.1f} GiB available "
             "(the ranks' shared memory is taken from it), "
@@ -75,12 +79,14 @@ def doctor() -> Report:
     torch = None
     libraries: tuple[Coverage, ...] = ()
     built = False
+    engine = ""
     cache = cache_directory()
     try:
         torch = find_torch()
         cache = cache / cache_key(torch)
         stub_set = read_set(cache) or ensure()
         libraries, built = stub_set.coverage, True
+        engine = transformer_engine.state(torch)
     except PhantoraError as error:
         problems.append(str(error))
     try:
@@ -90,6 +96,6 @@ def doctor() -> Report:
         free = 0
     return Report(
         found, torch.version if torch else None, torch.cuda if torch else None,
-        str(torch.directory) if torch else None, str(cache), built, libraries, free,
+        str(torch.directory) if torch else None, str(cache), built, libraries, engine, free,
         _available_memory(), tuple(problems),
     )  # fmt: skip
