@@ -3,7 +3,7 @@
     python benchmarks/te_fit.py [benchmarks/device/results/te_operators_h100.jsonl] [--gpu H100]
 
 Kernels of every other pair of cases (forward, and forward with backward) give each kind of
-`phantora/cost/families/transformer_engine.py` its share (the median); the rest are priced with it. A kernel's time is the
+`phantora/cost/families/transformer_engine.py` its share (the median); the rest are priced with it. A kernel takes the
 mean of cold and warm L2, as in a step.
 """
 

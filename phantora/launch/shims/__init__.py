@@ -98,11 +98,11 @@ class Shim:
 
 def shims() -> tuple[Shim, ...]:
     """All that there are."""
-    from phantora.launch.shims import deepspeed, megatron, torchtitan, transformers
+    from phantora.launch.shims import deepspeed, megatron, torchtitan, transformer_engine, transformers
 
     return (
         deepspeed.FUSED_ADAM, deepspeed.CPU_ADAM, megatron.SHIM, torchtitan.SHIM, torchtitan.COMMON,
-        torchtitan.ASYNC_TP, torchtitan.ASYNC_TP_COMPILED, transformers.SHIM,
+        torchtitan.ASYNC_TP, torchtitan.ASYNC_TP_COMPILED, transformer_engine.SHIM, transformers.SHIM,
     )  # fmt: skip
 
 
