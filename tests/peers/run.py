@@ -41,8 +41,9 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 TRUE_LIMITS = "PH_SMALL_ELEMENTS=16777216 PH_TRUE_COPY_BYTES=268435456 PH_CARRIED_BYTES=1048576"
 STARTING = 600.0  # seconds until the first test begins, beyond the limit for a test
-COLUMNS = ("run", "passed", "zeros", "release", "otherwise", "crashed", "hung", "skipped")
+COLUMNS = ("run", "passed", "zeros", "release", "refused", "otherwise", "crashed", "hung", "skipped")
 BAD = ("failed", "crashed", "hung")
+REFUSED = re.compile(r"PhantoraError: .*is not simulated")  # by name, with a remedy
 
 
 def fetch(folder: Path) -> Path:
@@ -159,10 +160,12 @@ def reason(text: str) -> str:
     return (errors or lines or [""])[-1].removeprefix("E").strip()[:200]
 
 
-def kind_of(test: str, outcome: str, true: dict[str, tuple[str, str]], known: dict[str, dict[str, str]]) -> str:
+def kind_of(test: str, outcome: str, text: str, true: dict[str, tuple[str, str]], known: dict[str, dict[str, str]]) -> str:
     """The column that a test counts in."""
     if outcome in BAD and test in known["release"]:
         return "release"
+    if outcome == "failed" and REFUSED.search(text):
+        return "refused"
     if outcome == "failed":
         return "zeros" if test in known["zeros"] or true.get(test, ("",))[0] == "passed" else "otherwise"
     return outcome
@@ -183,7 +186,7 @@ def table(suites: list[Suite], folder: Path, why: bool) -> None:
                 if outcome == "began":
                     continue
                 known = {kind: reasons.get(name, {}) for kind, reasons in known_reasons.items()}
-                kind = kind_of(test, outcome, true, known)
+                kind = kind_of(test, outcome, text, true, known)
                 counts[kind] += 1
                 counts["run"] += outcome != "skipped"
                 if why and kind not in ("passed", "skipped"):
