@@ -160,7 +160,9 @@ def reason(text: str) -> str:
     return (errors or lines or [""])[-1].removeprefix("E").strip()[:200]
 
 
-def kind_of(test: str, outcome: str, text: str, true: dict[str, tuple[str, str]], known: dict[str, dict[str, str]]) -> str:
+def kind_of(
+    test: str, outcome: str, text: str, true: dict[str, tuple[str, str]], known: dict[str, dict[str, str]]
+) -> str:
     """The column that a test counts in."""
     if outcome in BAD and test in known["release"]:
         return "release"
