@@ -47,10 +47,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", choices=RUNS)
     parser.add_argument("--iters", type=int, default=12)
+    parser.add_argument("--attention-backend", default="auto")
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
     shape, words = RUNS[chosen.run]
     sys.argv[1:] = ["--te", "--use-distributed-optimizer", "--train-iters", str(chosen.iters), *words]
+    sys.argv += ["--attention-backend", chosen.attention_backend]
     args = pretrain_gpt.parse()
     pretrain_gpt.initialize(args)
     Timed(args, shape).train()

@@ -249,9 +249,9 @@ class Measured:
 
 
 def _part(price: Price, kernel: KernelLaunch) -> Price:
-    """Of a call that does a share of the work that its extents tell."""
-    share = float(kernel.library.get("share", 1.0))
-    return price if share >= 1.0 else replace(price, durations=_scale(price.durations, sum(price.durations) * share))
+    """Of a call that does a share of the work that its extents tell, or takes longer than the operator in its place."""
+    share = float(kernel.library.get("share", 1.0)) * stand_ins.slowdown(kernel.library)
+    return price if share == 1.0 else replace(price, durations=_scale(price.durations, sum(price.durations) * share))
 
 
 def _keys(signature: OperatorSignature, compute: str) -> list[str]:

@@ -22,6 +22,7 @@ from phantora.launch.importhook import after_import
 
 COMMON, EXTENSION = "transformer_engine.common", "transformer_engine_torch"
 PACKAGE, PREFIX = "transformer_engine", "transformer_engine::"
+USERS = (PACKAGE, "megatron")  # packages whose modules take functions out of the extension
 Around = Callable[[bytes, Callable[[], Any]], Any]
 """Calls a function as the operator that a text describes."""
 QUERIES = ("get_", "is_", "device_", "ubuf_", "nvshmem_", "create_", "init_", "bulk_overlap_")
@@ -37,10 +38,17 @@ class Calls:
         self._texts: dict[Any, bytes] = {}
 
     def wrap(self, module: ModuleType) -> None:
-        """Announces what the functions of the extension do."""
-        for name, function in list(vars(module).items()):
-            if isinstance(function, (BuiltinFunctionType, FunctionType)) and not name.startswith(QUERIES):
-                setattr(module, name, self._announcing(name, function))
+        """Announces what the functions of the extension do, also to modules that took them out of it by name."""
+        wrapped = {
+            function: self._announcing(name, function)
+            for name, function in vars(module).items()
+            if isinstance(function, (BuiltinFunctionType, FunctionType)) and not name.startswith(QUERIES)
+        }
+        takers = [other for name, other in list(sys.modules.items()) if name.startswith(USERS) and other is not module]
+        for holder in (module, *takers):
+            for name, value in list(vars(holder).items()):
+                if isinstance(value, (BuiltinFunctionType, FunctionType)) and value in wrapped:
+                    setattr(holder, name, wrapped[value])
 
     def _announcing(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)

@@ -31,6 +31,7 @@ from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.pipeline_parallel.schedules import get_forward_backward_func
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from megatron.core.timers import Timers
+from megatron.core.transformer.enums import AttnBackend
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.utils import get_batch_on_this_cp_rank
@@ -68,6 +69,8 @@ def parse() -> argparse.Namespace:
     g.add_argument("--recompute-granularity", choices=["full", "selective"])
     g.add_argument("--attention", choices=["sdpa", "local"], default="sdpa", help="core attention")
     g.add_argument("--te", action="store_true", help="Transformer Engine's layers and optimizer")
+    backends = ["auto", "flash", "fused", "unfused"]
+    g.add_argument("--attention-backend", choices=backends, default="auto", help="core attention, with --te")
     recipes = ["delayed", "tensorwise", "blockwise", "mxfp8"]
     g.add_argument("--fp8-recipe", choices=recipes, help="products in FP8, with --te")
     g = p.add_argument_group("mixture of experts")
@@ -139,6 +142,7 @@ def transformer_config(args: argparse.Namespace, shape: Shape, timers: Timers) -
         add_bias_linear=False,
         hidden_dropout=0.0,
         attention_dropout=0.0,
+        attention_backend=AttnBackend[args.attention_backend],
         tensor_model_parallel_size=args.tp,
         sequence_parallel=args.sequence_parallel,
         pipeline_model_parallel_size=args.pp,

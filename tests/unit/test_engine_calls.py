@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -38,9 +39,9 @@ def announced(*args: Any, **kwargs: Any) -> OperatorSignature:
         return launch()
 
     module = ModuleType("transformer_engine_torch")
-    vars(module).update(quantize=print, get_cudnn_version=print, KIND=3)
+    vars(module).update(quantize=print, get_cudnn_version=len, KIND=3)
     Calls(around).wrap(module)
-    assert module.get_cudnn_version is print and module.quantize is not print
+    assert module.get_cudnn_version is len and module.quantize is not print
     module.quantize(*args, **kwargs, file=open("/dev/null", "w"))  # noqa: SIM115
     return parse_signature(seen[0])
 
@@ -53,6 +54,22 @@ def test_a_call_is_an_operator_with_its_arguments() -> None:
     assert said.args[:6] == (
         cpu, TensorSpec("float8_e5m2", (8, 16), (16, 1)), "Float8Quantizer kFloat8E4M3 rc", (cpu, cpu), None, True,
     )  # fmt: skip
+
+
+def test_modules_that_took_a_function_by_name_get_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Megatron-Core, shared among ranks, imports Transformer Engine before its calls are announced."""
+    module, taker = ModuleType("transformer_engine_torch"), ModuleType("transformer_engine.pytorch.ops")
+    vars(module).update(rmsnorm_fwd=len)
+    vars(taker).update(forward=len, other=max)
+    monkeypatch.setitem(sys.modules, taker.__name__, taker)
+    seen: list[bytes] = []
+
+    def around(text: bytes, launch: Callable[[], Any]) -> Any:
+        seen.append(text)
+        return launch()
+
+    Calls(around).wrap(module)
+    assert taker.forward([1, 2]) == 2 and b"transformer_engine::rmsnorm_fwd" in seen[0] and taker.other is max
 
 
 def test_long_lists_are_told_by_their_size() -> None:

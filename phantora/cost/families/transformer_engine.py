@@ -79,20 +79,21 @@ def _kind(pattern: str, moved: Callable[[Pass], float], share: float) -> Kind:
     return Kind(re.compile(pattern), moved, share)
 
 
-# In this order: the first whose pattern is found. Shares are those of torch's comparable kernels on H100.
+# In this order: the first whose pattern is found. Shares: an H100, fitted to half of the cases of
+# benchmarks/device/te_operators.py; the others' kernels differ by 0.1 to 16 % in the median (benchmarks/te_fit.py).
 KINDS = (
     _kind("zero_amax|compute_scale|amax_and_scale|extract_seed|cu_seqlens|reduce_dbias|finalize", lambda p: 0.0, 1.0),
-    _kind("[rR]adix|[hH]istogram|row_map|[sS]can", lambda p: 0.0, 1.0),
-    _kind("amax_kernel", lambda p: float(p.made * p.width), 0.9),
-    _kind("cast_transpose", lambda p: p.made * p.width + p.narrow, 0.75),
-    _kind("block_scaled", lambda p: p.made * p.width + p.narrow, 0.65),
-    _kind("norm_fwd|ln_fwd", lambda p: float(p.given * (p.width + p.made_width)), 0.85),
-    _kind("norm_bwd|ln_bwd", lambda p: 3.0 * p.given * p.width, 0.75),
-    _kind("transpose", lambda p: 2.0 * p.made, 0.7),
-    _kind("dgated_act", lambda p: float(2 * p.given * p.width + p.given * p.width / 2), 0.9),
-    _kind("gated_act", lambda p: float(p.given * p.width + p.made * p.made_width), 0.9),
-    _kind("dact|dgelu|drelu|dsilu", lambda p: 3.0 * p.given * p.width, 0.9),
-    _kind("unary_kernel|vectorized", lambda p: float(p.made * (p.width + p.made_width)), 0.9),
+    _kind("[rR]adix|[hH]istogram|row_map|[sS]can|cleanup|FillFunctor", lambda p: 0.0, 1.0),
+    _kind("amax_kernel", lambda p: float(p.made * p.width), 0.76),
+    _kind("cast_transpose", lambda p: p.made * p.width + p.narrow, 0.89),
+    _kind("block_scaled", lambda p: p.made * p.width + p.narrow, 0.89),
+    _kind("norm_fwd|ln_fwd", lambda p: float(p.given * (p.width + p.made_width)), 0.82),
+    _kind("norm_bwd|ln_bwd", lambda p: 3.0 * p.given * p.width, 0.96),
+    _kind("transpose", lambda p: 2.0 * p.made, 1.07),
+    _kind("dgated_act", lambda p: float(2 * p.given * p.width + p.given * p.width / 2), 1.0),
+    _kind("gated_act", lambda p: float(p.given * p.width + p.made * p.made_width), 1.0),
+    _kind("dact|dgelu|drelu|dsilu", lambda p: 3.0 * p.given * p.width, 0.98),
+    _kind("unary_kernel", lambda p: float(p.made * (p.width + p.made_width)), 0.98),
     _kind("[aA]dam", lambda p: p.operands * 7 / 4, 0.86),
     _kind("l2norm|l2_norm|L2Norm", lambda p: p.operands, 0.86),
     _kind("multi_tensor", lambda p: p.operands, 0.86),
