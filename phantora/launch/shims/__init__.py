@@ -101,7 +101,7 @@ def shims() -> tuple[Shim, ...]:
     from phantora.launch.shims import deepspeed, megatron, torchtitan, transformer_engine, transformers
 
     return (
-        deepspeed.FUSED_ADAM, deepspeed.CPU_ADAM, megatron.SHIM, torchtitan.SHIM, torchtitan.COMMON,
+        deepspeed.FUSED_ADAM, deepspeed.CPU_ADAM, deepspeed.RANGES, megatron.SHIM, torchtitan.SHIM, torchtitan.COMMON,
         torchtitan.ASYNC_TP, torchtitan.ASYNC_TP_COMPILED, transformer_engine.SHIM, transformers.SHIM,
     )  # fmt: skip
 

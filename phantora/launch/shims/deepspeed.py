@@ -7,6 +7,7 @@ passes its time and leaves its tensors as they are (docs/values.md: what large t
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 from types import ModuleType
@@ -73,6 +74,11 @@ def _load_cpu(module: ModuleType, _: Routing) -> None:
     module.CPUAdamBuilder._loaded_ops["cpu_adam"] = _CPUAdam
 
 
+def _silence_ranges(_: ModuleType, __: Routing) -> None:
+    """DeepSpeed sets an NVTX range around each of its functions: tens of thousands of rows in a short run."""
+    ctypes.CDLL(os.environ["NVTX_INJECTION64_PATH"]).phantora_silence_ranges()
+
+
 REMEDY = 'add "torch_adam": true to the parameters of its optimizer'
 FUSED_ADAM = Shim(
     "deepspeed", ("0.19",), "deepspeed.ops.adam.fused_adam", "FusedAdam.__init__", _load_fused, "loads FusedAdam",
@@ -82,3 +88,6 @@ CPU_ADAM = Shim(
     "deepspeed", ("0.19",), "deepspeed.ops.adam.cpu_adam", "DeepSpeedCPUAdam.__init__", _load_cpu,
     "loads DeepSpeedCPUAdam", f'{REMEDY} and "zero_force_ds_cpu_optimizer": false', routes=False,
 )  # fmt: skip
+RANGES = Shim(
+    "deepspeed", (), "deepspeed.utils.nvtx", "instrument_w_nvtx", _silence_ranges, "marks its functions", routes=False
+)
