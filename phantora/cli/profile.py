@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,10 +34,11 @@ class Profile(click.Group):
 \b
   phantora trace --missing missing.jsonl train.py && phantora profile missing.jsonl --out mine.parquet
   phantora profile host --out host.toml
+  phantora profile merge mine.parquet theirs.parquet --out both.parquet
 """,
 )
 def profile() -> None:
-    """Measure the operators of a run on this machine's GPU, or (`phantora profile host`) its host."""
+    """Measure the operators of a run on this machine's GPU, or (`phantora profile host`) its host; merge tables."""
 
 
 @profile.command(OPERATORS, epilog="`phantora profile host` measures this machine's host instead.")
@@ -98,7 +100,18 @@ def operators(source: Path | None, out: Path, budget: float | None, quiet: bool)
         raise PhantoraError(f"none of the {len(wanted)} operators could be measured; the reasons are above")
 
 
-@profile.command("host")
+@profile.command(
+    "host",
+    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True},
+    epilog="""Examples:
+
+\b
+  phantora profile host --out host.toml
+  phantora profile host --out mine.toml --cluster 1x2xH100 -- train.py --steps 8
+  phantora profile host --out mine.toml --for default --no-gpu -- train.py --steps 8
+""",
+)
+@click.argument("script", nargs=-1, type=click.UNPROCESSED)
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -116,14 +129,31 @@ def operators(source: Path | None, out: Path, budget: float | None, quiet: bool)
     metavar="DIR",
     help="Keep every round's times as DIR/host_probe_stubs.jsonl and DIR/host_probe_gpu.jsonl.",
 )
-def host(out: Path, name: str, rounds: int, gpu: bool, keep: Path | None) -> None:
+@click.option("--cluster", default="1x1xH100", show_default=True, help="What SCRIPT runs on; only its ranks matter.")
+@click.option(
+    "--for",
+    "target",
+    metavar="HOST",
+    help="Write the file for HOST (as `trace --host` takes it) with SCRIPT's own costs, instead of for this machine.",
+)
+def host(
+    out: Path, name: str, rounds: int, gpu: bool, keep: Path | None, script: tuple[str, ...], cluster: str,
+    target: str | None,
+) -> None:
     """Measure how fast this machine's host works under PyTorch, and write a host file.
 
     Python, operators, autograd and the allocator are measured under the stub libraries, with or without a GPU alike;
     what CUDA calls cost on the GPU, if there is one. About a minute. Best on a machine that does nothing else.
-    """
+
+    With a SCRIPT (and its arguments) its own work is measured too: it runs once without CUDA and once simulated, and
+    the file's costs of Python and PyTorch are right for that script. It needs five optimizer steps.
+    """  # fmt: skip
     from phantora.hardware import host_names, load_host
     from phantora.profile import host as measuring
+    from phantora.profile import script as scripts
+
+    if target is not None and not script:
+        raise PhantoraError("--for HOST transfers what a script takes: name the script, `... --for HOST -- train.py`")
 
     if out.suffix != ".toml":
         raise PhantoraError(f"--out {out}: the name of a host file ends in .toml")
@@ -134,9 +164,18 @@ def host(out: Path, name: str, rounds: int, gpu: bool, keep: Path | None) -> Non
     if gpu:
         click.echo("phantora: measuring CUDA calls on this machine's GPU", err=True)
         real = measuring.run_probe(False, rounds, keep)
-    found = measuring.profile_of(name, stubbed, real)
+    here = measuring.profile_of(name, stubbed, real)
+    found = replace(load_host(target), name=name) if target is not None else here
+    if script:
+        click.echo(f"phantora: measuring {script[0]} without CUDA and simulated", err=True)
+        own = scripts.measure(script, cluster)
+        found = scripts.calibrated(found, own, here.factor)
+        click.echo(
+            f"{script[0]}: {own.cpu_ns / 1e6:.2f} ms of CPU time a step without CUDA, "
+            f"{own.ratio / here.factor:.2f} times what counts say of this machine"
+        )
     out.write_text(measuring.to_toml(found), encoding="utf-8")
-    click.echo(f"{found.cpu}")
+    click.echo(here.cpu)
     if stubbed.contended:
         click.echo("others used this CPU meanwhile: CPU times of the quietest rounds count; measure again when idle")
     for other in (load_host(known) for known in host_names()):
@@ -150,6 +189,37 @@ def host(out: Path, name: str, rounds: int, gpu: bool, keep: Path | None) -> Non
     if gpu and real is None:
         click.echo("no GPU: CUDA calls are scaled like the rest")
     click.echo(f"{out}: use it with `phantora trace --host {out}`")
+
+
+@profile.command("merge")
+@click.argument("tables", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    metavar="TABLE",
+    help="The table (.parquet) to write.",
+)
+def merge(tables: tuple[Path, ...], out: Path) -> None:
+    """Check TABLES of one GPU, torch and CUDA, and write them as one.
+
+    Of an operator that several hold, the last table's times count. Tables with times that the GPU cannot reach are
+    refused. How far tables differ in what they both measured is printed: a few percent is usual.
+    """
+    from phantora.profile import merging
+
+    if out.suffix != ".parquet":
+        raise PhantoraError(f"--out {out}: a table's name ends in .parquet")
+    merged, parts = merging.merge(tables, out)
+    for part in parts:
+        line = f"{part.path}: {part.operators} operators, {part.new} of them new"
+        if part.ratio is not None:
+            line += (
+                f"; those known before take {part.ratio:.2f} times as long in the median, "
+                f"{part.apart} differ by more than a quarter"
+            )
+        click.echo(line)
+    click.echo(f"{out}: {len(merged)} operators on {merged.about.get('gpu')}")
 
 
 def _workspaces(operators: list[Wanted], path: Path, budget: float | None) -> None:

@@ -18,7 +18,7 @@ from phantora.cost.parse import compute_of
 from phantora.cost.roofline import DEFAULT_ERROR, OF_PROGRAMS, Roofline
 from phantora.cost.scaling import modelled_ns, scaled_ns
 from phantora.cost.table import Entry, Table, TimedKernel, read_table, signature_key, table_gpu
-from phantora.cost.tensors import on_gpu
+from phantora.cost.tensors import on_gpu, returning
 from phantora.cost.timing import kernel_ns, own_kernels
 from phantora.cost.types import KernelLaunch, OperatorSignature, Price
 from phantora.errors import PhantoraError
@@ -110,7 +110,7 @@ class Measured:
 
     def _operator(self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...]) -> Price:
         base = self._roofline.operator(signature, kernels)
-        signature = replace(signature, outputs=())  # as tables know it
+        signature = replace(returning(signature), outputs=())  # as tables know it
         compute = compute_of(kernels)
         keys = _keys(signature, compute)
         for source in self._own:

@@ -9,6 +9,7 @@ from phantora.cost.families import base_name, fused, gemm, identify
 from phantora.cost.family import UNKNOWN_ERROR, Estimate
 from phantora.cost.kernels import bare_ns, split, whole
 from phantora.cost.machine import Machine
+from phantora.cost.tensors import returning
 from phantora.cost.types import KernelLaunch, OperatorSignature, Price
 from phantora.hardware.types import Gpu
 
@@ -43,6 +44,7 @@ class Roofline:
 
     def operator(self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...]) -> Price:
         """Price of an operator's kernels together: by its Triton code, its fused parts or its family."""
+        signature = returning(signature)
         name = base_name(signature.name)
         if signature.work is not None:
             done = triton_work.estimate(self.machine, signature.work)

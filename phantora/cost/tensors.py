@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from math import prod
 from typing import Any
 
-from phantora.cost.types import TensorSpec
+from phantora.cost.types import OperatorSignature, TensorSpec
 
 _BYTES = {
     "float64": 8,
@@ -141,3 +142,16 @@ def ints_at(args: tuple[Any, ...], index: int) -> tuple[int, ...]:
     if isinstance(value, tuple):
         return tuple(int(v) for v in value if isinstance(v, (int, bool)))
     return ()
+
+
+def returning(signature: OperatorSignature) -> OperatorSignature:
+    """An operator that writes into a tensor it is given (`aten::clamp.out`) as the one that returns it.
+
+    That tensor is not read.
+    """
+    name, _, overload = signature.name.partition(".")
+    given = signature.args and isinstance(signature.args[-1], TensorSpec) and len(on_gpu(signature.args)) > 1
+    if not given or not (overload == "out" or overload.endswith("_out")):
+        return signature
+    kind = overload.removesuffix("out").removesuffix("_")
+    return replace(signature, name=f"{name}.{kind}" if kind else name, args=signature.args[:-1])

@@ -1,0 +1,69 @@
+"""phantora profile host with a script: what its own work makes of a host's costs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from phantora.errors import PhantoraError
+from phantora.hardware import load_host
+from phantora.profile import script
+from phantora.wire.layout import Api
+
+NAMES = Api.names()
+
+
+def marks(steps: int, cpu_ms: float, operators: int, launches: int) -> list[str]:
+    """As host_script.py writes them: equal steps after a first one of ten times the time."""
+    lines = []
+    for step in range(steps):
+        done = step + 10  # the first step loads code
+        charges = [0] * len(NAMES)
+        charges[NAMES.index("OP_TOP")], charges[NAMES.index("LAUNCH")] = operators * done, launches * done
+        lines.append(json.dumps({"cpu_ns": round(cpu_ms * 1e6 * done), "charges": charges}))
+    return lines
+
+
+def runs(monkeypatch: pytest.MonkeyPatch, lines: list[str], status: int = 0) -> list[list[str]]:
+    """Instead of both runs: a process that writes `lines`. Returns the commands."""
+    seen: list[list[str]] = []
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        seen.append(command)
+        at = next(i for i, word in enumerate(command) if word.endswith("host_script.py"))
+        Path(command[at + 1]).write_text("\n".join(lines) + "\n")
+        return subprocess.CompletedProcess(command, status, "", "Boom: no such thing\n")
+
+    monkeypatch.setattr(script.subprocess, "run", run)
+    return seen
+
+
+def test_costs_of_pytorch_follow_the_scripts_cpu_time_and_those_of_cuda_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = runs(monkeypatch, marks(8, 3.0, 1000, 500))
+    default = load_host("default")
+    found = script.measure(["train.py", "--steps", "8"], "1x1xH100")
+    assert found.cpu_ns == pytest.approx(3e6)
+    assert found.counted_ns == pytest.approx(1000 * default.api_ns["OP_TOP"])
+    assert ["--null" in command for command in seen] == [True, False]
+    host = script.calibrated(default, found, machine=2.0)  # half of it is this machine's slowness
+    by = 3e6 / (1000 * default.api_ns["OP_TOP"]) / 2.0
+    assert host.api_ns["OP_NODE"] == pytest.approx(default.api_ns["OP_NODE"] * by, abs=1)
+    assert host.api_ns["PY_CODE"] == pytest.approx(default.api_ns["PY_CODE"] * by, abs=1)
+    assert {name: host.api_ns[name] for name in ("LAUNCH", "GEMM", "CUDNN_EXECUTE", "NCCL_ENQUEUE")} == {
+        name: default.api_ns[name] for name in ("LAUNCH", "GEMM", "CUDNN_EXECUTE", "NCCL_ENQUEUE")
+    }
+
+
+def test_a_script_with_few_steps_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs(monkeypatch, marks(4, 3.0, 1000, 500))
+    with pytest.raises(PhantoraError, match=r"train.py took 4 optimizer steps without CUDA; at least 5 are needed"):
+        script.measure(["train.py"], "1x1xH100")
+
+
+def test_a_script_that_fails_says_its_last_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs(monkeypatch, [], status=3)
+    with pytest.raises(PhantoraError, match=r"train.py failed without CUDA \(status 3\): Boom: no such thing"):
+        script.measure(["train.py"], "1x1xH100")
