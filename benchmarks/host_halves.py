@@ -5,7 +5,7 @@
 Reads the host-bound workloads of benchmarks/device/host_runs.py on several machines and days, and what the simulator
 charges for each (results/host_charges.jsonl). The logarithm of real over charged time is taken apart: a factor of each
 session, a bias of each workload, and the rest, which no model of the workload can know. Then groups of costs are fitted
-to half of the workloads (40 random halves) and judged on both.
+to half of the workloads (40 random halves) and judged on both. At the end: the same by the scripts' own CPU time.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phantora.hardware import load_host
+from phantora.profile.script import OWN
 from phantora.wire.layout import Api
 
 RESULTS = Path(__file__).parent / "device" / "results"
@@ -29,7 +30,13 @@ SESSIONS = {
     "a fourth H100": ("host_detail_h100_first.jsonl", "iter_times"),
     "the same, minutes later": ("host_detail_h100.jsonl", "iter_times"),
     "the same, between probes": ("host_detail_h100.jsonl", "probed_times"),
+    "a fifth H100, in rounds": ("host_rounds_h100.jsonl", "iter_times"),
+    "the same, again": ("host_rounds_again_h100.jsonl", "iter_times"),
+    "a sixth H100, in rounds": ("host_rounds_third_h100.jsonl", "iter_times"),
 }
+WITHOUT_CUDA = "host_rounds_null_h100.jsonl"
+"""The rounds under stubs that do nothing, on the sixth H100's machine a minute before those with CUDA."""
+LIKE_IT = "emerald-rapids-2.1ghz"  # whose CUDA calls stand for that machine's
 # Costs that are fitted by one factor each; all others stay.
 GROUPS = {
     "operators": ("OP_TOP", "OP_VIEW", "OP_ALLOC", "BLOCK_FREE", "GET_DEVICE"), "cold code": ("OP_COLD",),
@@ -99,6 +106,33 @@ def error(real: Floats, model: Floats, judged: list[int]) -> float:
     return float(np.nanmean(np.abs(np.expm1(-(bias + rest)[:, judged]))))
 
 
+def scripts_own(workloads: list[str]) -> Floats:
+    """ns of each workload by its CPU time without CUDA, and CUDA's calls as counted on a host of this make."""
+    names, costs = Api.names(), load_host(LIKE_IT).api_ns
+    times, table = rows(WITHOUT_CUDA), np.full(len(workloads), np.nan)
+    for at, row in enumerate(rows("host_charges.jsonl").values()):
+        if workloads[at] in times:
+            calls = {names[int(api)]: count for api, count in row["charges"].items()}  # type: ignore[attr-defined]
+            cuda = sum(count * costs[name] for name, count in calls.items() if not name.startswith(OWN))
+            table[at] = statistics.median(times[workloads[at]]["cpu_times"]) * 1e9 + cuda  # type: ignore[call-overload]
+    return table
+
+
+def compare_with_scripts_own(workloads: list[str], real: Floats, counted: Floats) -> None:
+    """What `phantora profile host -- SCRIPT` makes of it. The CPU times are from the last session's machine."""
+    own = scripts_own(workloads)
+    print("\nby the script's own CPU time without CUDA, instead of by counts (a factor of each session known):")
+    for name, steps in list(zip(SESSIONS, real, strict=True))[-3:]:
+        both = ~np.isnan(own) & ~np.isnan(steps)
+        errors = []
+        for model in (own, counted):
+            rest = np.log(model[both]) - steps[both]
+            errors.append(float(np.mean(np.abs(np.expm1(rest - rest.mean())))))
+        print(f"{name:24s} {errors[0]:.1%} in the mean; by counts {errors[1]:.1%}")
+    rest = np.expm1((np.log(own) - real[-1])[~np.isnan(own) & ~np.isnan(real[-1])])
+    print(f"the last one with no factor at all: {np.mean(np.abs(rest)):.1%} in the mean, {np.mean(rest):+.1%} signed")
+
+
 def main() -> None:
     workloads, costs = charged()
     real, everyone = measured(workloads), list(range(len(workloads)))
@@ -108,7 +142,9 @@ def main() -> None:
         print(f"{workloads[at][5:]:18s} charged {np.exp(-bias[at]) - 1:+6.1%}   by session {sessions}")
     sizes = np.mean(np.abs(bias)), np.nanmean(np.abs(rest))
     print(f"\nmean size of a workload's bias {sizes[0]:.1%}, of what sessions add {sizes[1]:.1%}")
-    print(f"mean error of a run, each session's factor known: {error(real, costs.sum(axis=1), everyone):.1%}\n")
+    print(f"mean error of a run, each session's factor known: {error(real, costs.sum(axis=1), everyone):.1%}")
+    compare_with_scripts_own(workloads, real, costs.sum(axis=1))
+    print()
     for firm in (0.01, 0.03, 0.1, 0.3):
         chance, results = random.Random(1), []
         for _ in range(HALVES):
