@@ -5,7 +5,7 @@
 
 A line per case with its kernels in order: name, ns with cold and with warm L2 (medians of CUPTI's times), and with each
 call of the extension `transformer_engine_torch` that launched some: its signature as `phantora/launch/engine_calls.py`
-writes it, from which `benchmarks/te_table.py` makes a table. The log of the second form has an annotation per case;
+writes it, from which `benchmarks/te_fit.py` takes the shares of kinds of kernels. The log of the second form has an annotation per case;
 `benchmarks/extension_accuracy.py LOG benchmarks/device/results/te_operators_h100.jsonl` puts both beside each other.
 
 Needs transformer-engine 2.20.2 (docs/frameworks/megatron.md).
