@@ -1,4 +1,4 @@
-"""Floating-point operations by the conventions of ``torch.utils.flop_counter``.
+"""Floating-point operations by the conventions of ``torch.utils.flop_counter``, but for groups' gradients.
 
 Written out because the simulator does not import torch. A multiply-add counts as two; attention
 counts the whole square also when it is causal; everything but products, convolutions and attention
@@ -31,21 +31,12 @@ def convolution_backward(
     input_wanted: bool,
     weight_wanted: bool,
 ) -> float:
-    """The convolution of torch's formula, once for each gradient that is wanted."""
-    total = 0.0
-    if input_wanted:
-        total += convolution(grad_out, weight, x, not transposed)
-    if weight_wanted:
-        swap = _swap
-        if transposed:
-            total += convolution(swap(grad_out), swap(x), swap(weight))
-        else:
-            total += convolution(swap(x), swap(grad_out), swap(weight))
-    return total
+    """As many as the forward pass, once for each gradient that is wanted.
 
-
-def _swap(shape: Shape) -> Shape:
-    return (shape[1], shape[0], *shape[2:])
+    torch's counter takes the weight's gradient of a grouped convolution for that of a dense one: 512 times too many
+    for 512 groups.
+    """
+    return (input_wanted + weight_wanted) * convolution(x, weight, grad_out, transposed)
 
 
 def attention(batch: int, heads: int, queries: int, keys: int, head: int, value_head: int) -> float:
