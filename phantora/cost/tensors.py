@@ -145,13 +145,18 @@ def ints_at(args: tuple[Any, ...], index: int) -> tuple[int, ...]:
 
 
 def returning(signature: OperatorSignature) -> OperatorSignature:
-    """An operator that writes into a tensor it is given (`aten::clamp.out`) as the one that returns it.
+    """An elementwise operator that writes into a tensor it is given (`aten::clamp.out`) as the one that returns it.
 
-    That tensor is not read.
+    That tensor is not read. Others are as they are: where an operand has another shape or dtype than the result, the
+    result tells more than its operands (`aten::_chunk_cat.out`), and tables hold it.
     """
     name, _, overload = signature.name.partition(".")
-    given = signature.args and isinstance(signature.args[-1], TensorSpec) and len(on_gpu(signature.args)) > 1
-    if not given or not (overload == "out" or overload.endswith("_out")):
+    if not (overload == "out" or overload.endswith("_out")) or not signature.args:
+        return signature
+    *given, last = signature.args
+    if not isinstance(last, TensorSpec) or (last.dtype, last.shape) not in [(t.dtype, t.shape) for t in tensors(given)]:
+        return signature
+    if any(isinstance(value, tuple) and any(tensors(value)) for value in given):  # lists of tensors
         return signature
     kind = overload.removesuffix("out").removesuffix("_")
-    return replace(signature, name=f"{name}.{kind}" if kind else name, args=signature.args[:-1])
+    return replace(signature, name=f"{name}.{kind}" if kind else name, args=tuple(given))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from phantora.cost import OperatorSignature, TensorSpec, model_for
-from phantora.cost.tensors import contiguous_strides
+from phantora.cost.tensors import contiguous_strides, returning
 from phantora.hardware import load_gpu
 
 MODEL = model_for(load_gpu("H100"))
@@ -54,3 +54,20 @@ def test_index_add_in_place_or_not() -> None:
     index = TensorSpec("int64", (32768,), (1,))
     for name in ("index_add", "index_add_"):
         assert us(name, out, 0, index, rows, 1) == pytest.approx(543.0, rel=0.15)
+
+
+def test_what_an_operator_writes_is_not_read() -> None:
+    """clamp(x, out=y) takes as long as clamp(x); where the result tells more than the operands it stays."""
+    x, out = (TensorSpec("bfloat16", (1 << 26,), (1,)) for _ in range(2))
+    clamp = OperatorSignature("aten::clamp.out", (x, 0, 6, out))
+    assert returning(clamp) == OperatorSignature("aten::clamp", (x, 0, 6))
+    named = OperatorSignature("aten::pow.Tensor_Scalar_out", (x, 2, out))
+    assert returning(named) == OperatorSignature("aten::pow.Tensor_Scalar", (x, 2))
+    small, whole = TensorSpec("bfloat16", (64, 64), (64, 1)), TensorSpec("float32", (2, 4096), (4096, 1))
+    for other in (
+        OperatorSignature("aten::_chunk_cat.out", ((small, small), 0, 2, whole)),
+        OperatorSignature("aten::_chunk_cat.out", ((small, small), 0, 2, small)),
+        OperatorSignature("aten::sum.IntList_out", (small, (0,), False, TensorSpec("bfloat16", (64,), (1,)))),
+        OperatorSignature("aten::mul.Tensor", (x, out)),
+    ):
+        assert returning(other) == other
