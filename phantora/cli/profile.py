@@ -102,7 +102,7 @@ def operators(source: Path | None, out: Path, budget: float | None, quiet: bool)
 
 @profile.command(
     "host",
-    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True},
+    context_settings={"allow_interspersed_args": False},
     epilog="""Examples:
 
 \b
@@ -154,7 +154,9 @@ def host(
 
     if target is not None and not script:
         raise PhantoraError("--for HOST transfers what a script takes: name the script, `... --for HOST -- train.py`")
-
+    if script and not Path(script[0]).is_file():
+        raise PhantoraError(f"{script[0]} is no file: name the script and its arguments, `... -- train.py --steps 8`")
+    described = load_host(target) if target is not None else None
     if out.suffix != ".toml":
         raise PhantoraError(f"--out {out}: the name of a host file ends in .toml")
     click.echo("phantora: measuring the host under the stub libraries", err=True)
@@ -165,7 +167,7 @@ def host(
         click.echo("phantora: measuring CUDA calls on this machine's GPU", err=True)
         real = measuring.run_probe(False, rounds, keep)
     here = measuring.profile_of(name, stubbed, real)
-    found = replace(load_host(target), name=name) if target is not None else here
+    found = replace(described, name=name) if described is not None else here
     if script:
         click.echo(f"phantora: measuring {script[0]} without CUDA and simulated", err=True)
         own = scripts.measure(script, cluster)

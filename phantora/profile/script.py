@@ -36,9 +36,9 @@ class Script:
     """A step of a script on this machine's host."""
 
     cpu_ns: float
-    """CPU time without CUDA."""
+    """CPU time of all threads, without CUDA."""
     counted_ns: float
-    """What the default host is charged for the same, without CUDA."""
+    """ns that the default host is charged for the same, without CUDA."""
 
     @property
     def ratio(self) -> float:
