@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import log2
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from phantora.cache import cache_directory
 from phantora.cost import copies, stand_ins
 from phantora.cost.families import base_name, family_of, gemm
 from phantora.cost.interpolation import Neighbours
@@ -322,7 +322,7 @@ def _scale(durations: tuple[int, ...], ns: float) -> tuple[int, ...]:
 
 def cache_folder() -> Path:
     """Where tables of this machine's own measurements lie."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "phantora" / "kernel-times"
+    return cache_directory() / "kernel-times"
 
 
 def tables_for(gpu: Gpu, folders: Sequence[Path]) -> tuple[list[Table], list[tuple[Table, Gpu]]]:

@@ -18,6 +18,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from phantora.cache import cache_directory, make_folder
 from phantora.cost.kriging import Floats
 from phantora.hardware.types import Gpu
 
@@ -60,7 +61,7 @@ def kept_for(table_digest: str, gpu: Gpu) -> Kept | None:
     if not table_digest:
         return None
     name = hashlib.sha256(f"{table_digest} {gpu!r} {_code()}".encode()).hexdigest()[:24]
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "phantora" / "families"
+    root = cache_directory() / "families"
     return Kept(root / name)
 
 
@@ -90,7 +91,7 @@ def _read(path: Path) -> Families:
 def _write(path: Path, families: Families) -> None:
     if not path.parent.exists():
         _make_room(path.parent.parent)
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(path.parent)
     part = path.with_suffix(f".{os.getpid()}.part")
     with part.open("wb") as file:
         np.savez(

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from phantora.cache import cache_directory, make_folder
 from phantora.cost.kriging import Floats
 
 SHIPPED = Path(__file__).parent / "data" / "fields.npz"
@@ -22,7 +23,7 @@ WORTH_KEEPING = 500  # unknowns: fewer are solved in less time than a file takes
 
 def folder() -> Path:
     """Where this machine's solutions lie."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "phantora" / "fields"
+    return cache_directory() / "fields"
 
 
 @cache
@@ -50,7 +51,7 @@ def find(name: str, solve: Callable[[], Floats]) -> Floats:
     solved = solve()
     if len(solved) >= WORTH_KEEPING:
         with suppress(OSError):  # a folder that cannot be written to costs time only
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             part = path.with_suffix(f".{os.getpid()}.part")
             with part.open("wb") as file:
                 np.save(file, solved)

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from phantora.cost.parquet import read_columns
 from phantora.cost.parse import parse_signature
 from phantora.cost.tensors import contiguous_strides
 from phantora.cost.types import OperatorSignature, TensorSpec
@@ -239,10 +240,10 @@ def read_table(path: Path) -> Table:
     """The table in `path`. Raises PhantoraError with the file and the reason when it is not one."""
     try:
         contents = path.read_bytes()
-        table = pq.ParquetFile(pa.BufferReader(contents)).read()
+        table = read_columns(pa.BufferReader(contents), _SCHEMA.names)
     except FileNotFoundError as error:
         raise PhantoraError(f"{path}: there is no such table of kernel times") from error
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, ValueError) as error:
         raise PhantoraError(f"{path} is no table of kernel times: {_first_line(error)}") from error
     about = _about(path, table.schema)
     wrong = [field.name for field in _SCHEMA if field.name not in table.schema.names]

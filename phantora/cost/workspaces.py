@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from phantora.cost.parquet import read_columns
 from phantora.cost.table import SUFFIX
 from phantora.cost.types import OperatorSignature, TensorSpec
 from phantora.errors import PhantoraError
@@ -173,7 +174,7 @@ def read_workspaces(path: Path) -> Workspaces:
 @lru_cache(maxsize=4)
 def _read(path: Path, _stamp: int) -> Workspaces:
     """Kept, since a run is simulated again for other hosts."""
-    table = pq.ParquetFile(path).read()
+    table = read_columns(path, _SCHEMA.names)
     about = _about(path, table.schema)
     table = table.select(_SCHEMA.names).cast(_SCHEMA)
     _check(table)

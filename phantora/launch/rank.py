@@ -183,7 +183,7 @@ def _run_script(path: str, main: ModuleType) -> None:
     main.__dict__["__cached__"] = None
     with io.open_code(path) as file:
         source = file.read()
-    exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
+    exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)  # noqa: S102 (the user's script itself)
 
 
 def _exit_code(error: SystemExit) -> int:

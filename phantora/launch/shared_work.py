@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 import phantora.ttir
-from phantora.stubs.cache import cache_directory
+from phantora.cache import cache_directory, make_folder
 
 
 @functools.cache
@@ -40,7 +40,7 @@ def found(key: bytes, follow: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     with contextlib.suppress(OSError, orjson.JSONDecodeError):
         return _read(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         with _alone(path):
             with contextlib.suppress(OSError, orjson.JSONDecodeError):
                 return _read(path)

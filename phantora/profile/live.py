@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from phantora.cache import make_folder
 from phantora.cost.measured import cache_folder
 from phantora.cost.parse import write_signature
 from phantora.cost.table import Entry, signature_key
@@ -31,7 +32,7 @@ class LiveProfiler:
                 f"simulate a cluster of the former, or leave --profile out"
             )
         folder = cache_folder()
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         made_with = f"{found} torch {self._worker.about.get('torch', '')}".lower()  # one table holds one of each
         slug = re.sub(r"[^a-z0-9.]+", "-", made_with).strip("-")
         self._book = Book(folder / f"{slug}.parquet")

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import os
 import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from phantora.cache import cache_directory, make_folder
 from phantora.errors import PhantoraError
 from phantora.stubs import build
 from phantora.stubs.build import StubSet
 from phantora.stubs.find import Torch, find_torch
 from phantora.stubs.prebuilt import find_prebuilt, unpack
-
-
-def cache_directory() -> Path:
-    """Where compiled stubs and measured tables of this user lie."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "phantora"
 
 
 def cache_key(torch: Torch) -> str:
@@ -49,7 +44,7 @@ def ensure(progress: Callable[[str], None] | None = None) -> StubSet:
             "install a compiler (Debian, Ubuntu: apt install gcc g++; Fedora: dnf install gcc gcc-c++)"
         )
     try:
-        cache.mkdir(parents=True, exist_ok=True)
+        make_folder(cache)
         with open(cache / "build.lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if found := build.read_set(target):

@@ -7,10 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from phantora.cache import cache_directory
 from phantora.errors import PhantoraError
 from phantora.stubs import transformer_engine
 from phantora.stubs.build import Coverage, compilers, read_set
-from phantora.stubs.cache import cache_directory, cache_key, ensure
+from phantora.stubs.cache import cache_key, ensure
 from phantora.stubs.find import find_torch
 
 

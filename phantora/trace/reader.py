@@ -17,10 +17,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from phantora.errors import PhantoraError
+from phantora.trace import arrow_sizes
 from phantora.trace.recording import Chunk
 from phantora.trace.schema import (
     ADDED,
     COLUMNS,
+    FIELDS,
     KIND_CODE,
     KINDS,
     LOG_FORMAT,
@@ -37,6 +39,10 @@ _OPERATOR = frozenset(("signature", "operator", "shape", "provenance", "error", 
 _BROKEN = (pa.ArrowException, OSError, ValueError, IndexError, KeyError)  # what Arrow says of damaged data
 _MOST_RANKS = 1 << 24  # tables of ranks shall not take all memory
 Array = npt.NDArray[Any]
+
+
+class _TooLarge(ValueError):
+    """A file that would take more memory than a log does."""
 
 
 @dataclass
@@ -64,15 +70,23 @@ class _WholeFile:
         self._readers: dict[tuple[int, ...], pa.RecordBatchFileReader] = {}
         self.schema = reader.schema
         self.count = reader.num_record_batches
+        blocks = arrow_sizes.blocks(source)
+        _limit_words(source, blocks.dictionaries)
+        self._places = blocks.batches
         self.trailer = b""
         if self.count:
+            _limit_rows(self, self.count - 1)
             last = reader.get_batch_with_custom_metadata(self.count - 1)
             found = last.custom_metadata and last.custom_metadata.get(TRAILER_KEY)
             if found:
                 self.trailer = found
                 self.count -= 1
 
+    def unpacked(self, index: int) -> int:
+        return arrow_sizes.unpacked_size(self._source, self._places[index])
+
     def metadata(self, index: int) -> dict[bytes, bytes]:
+        _limit_rows(self, index)
         reader = pa.ipc.open_file(self._source, options=pa.ipc.IpcReadOptions(included_fields=[0]))
         return dict(reader.get_batch_with_custom_metadata(index).custom_metadata or {})
 
@@ -98,6 +112,7 @@ class _CutFile:
         source.seek(len(_MAGIC))
         begin = len(_MAGIC)
         pending: list[bytes] = []
+        words: list[int] = []
         while begin < size:
             try:
                 message = pa.ipc.read_message(source)
@@ -113,15 +128,19 @@ class _CutFile:
                 source.seek(end)
                 if message.type == "schema":
                     head, pending = pending, []
+                else:
+                    words.append(begin)
             begin = end
         if not head:
             raise pa.ArrowInvalid("no schema")
+        _limit_words(source, words)
         self._head = b"".join(head)
         self.schema = pa.ipc.open_stream(pa.py_buffer(self._head)).schema
         self.count = len(self._batches)
         self.trailer = b""
         if self._batches:
             # A run killed between its trailer and its footer leaves the trailer's batch as the last.
+            _limit_rows(self, self.count - 1)
             last = self._open(self.count - 1, (0,)).read_next_batch_with_custom_metadata()
             found = last.custom_metadata and last.custom_metadata.get(TRAILER_KEY)
             if found:
@@ -135,11 +154,31 @@ class _CutFile:
             pa.py_buffer(data), options=pa.ipc.IpcReadOptions(included_fields=list(fields))
         )
 
+    def unpacked(self, index: int) -> int:
+        return arrow_sizes.unpacked_size(self._source, self._batches[index][0])
+
     def metadata(self, index: int) -> dict[bytes, bytes]:
+        _limit_rows(self, index)
         return dict(self._open(index, (0,)).read_next_batch_with_custom_metadata().custom_metadata or {})
 
     def batch(self, index: int, fields: tuple[int, ...]) -> pa.RecordBatch:
         return self._open(index, fields).read_next_batch()
+
+
+def _limit_words(source: pa.MemoryMappedFile, places: Sequence[int]) -> None:
+    """Raises ValueError if dictionaries take more memory than those of any run."""
+    total = 0
+    for place in places:
+        total += arrow_sizes.unpacked_size(source, place)
+        if total > arrow_sizes.MOST_WORDS:
+            raise _TooLarge(f"its words take more than {arrow_sizes.MOST_WORDS >> 20} MiB")
+
+
+def _limit_rows(data: _WholeFile | _CutFile, index: int) -> None:
+    """The same for a batch."""
+    size = data.unpacked(index)
+    if size > arrow_sizes.MOST_BATCH:
+        raise _TooLarge(f"batch {index + 1} takes {size >> 20} MiB, and {arrow_sizes.MOST_BATCH >> 20} is the most")
 
 
 class Log:
@@ -149,6 +188,7 @@ class Log:
         self.path = path
         self._source = source
         self._words: dict[str, list[str]] = {}
+        self._limited: set[int] = set()  # batches that were found to be of no more than the largest size
         self.schema: pa.Schema = source.schema
         self.metadata = RunMetadata.from_json(source.schema.metadata[METADATA_KEY])
         self.trailer: dict[str, Any] = json.loads(source.trailer) if source.trailer else {}
@@ -208,10 +248,15 @@ class Log:
 
     def _batch(self, index: int, fields: tuple[int, ...]) -> pa.RecordBatch:
         try:
+            if index not in self._limited:
+                _limit_rows(self._source, index)
+                self._limited.add(index)
             batch = self._source.batch(index, fields)
             batch.validate(full=True)  # an index beyond its dictionary would read foreign memory
             if not len(batch):
                 raise ValueError("rows are missing")
+        except _TooLarge as error:
+            raise _damaged(self.path, str(error)) from error
         except _BROKEN as error:
             raise _damaged(self.path, f"batch {index + 1} of {self.num_batches} cannot be read") from error
         return batch
@@ -307,9 +352,13 @@ def open_log(path: str | os.PathLike[str]) -> Log:
     data: _WholeFile | _CutFile
     try:
         data = _WholeFile(source, pa.ipc.open_file(source))
+    except _TooLarge as error:
+        raise _damaged(path, str(error)) from error
     except _BROKEN:
         try:
             data = _CutFile(source, size)
+        except _TooLarge as error:
+            raise _damaged(path, str(error)) from error
         except _BROKEN as error:
             raise _not_a_log(path) from error
     metadata = (data.schema.metadata or {}).get(METADATA_KEY)
@@ -325,6 +374,8 @@ def open_log(path: str | os.PathLike[str]) -> Log:
         raise PhantoraError(f"{path}: the log has format {version}, this Phantora reads format {LOG_FORMAT}; {remedy}")
     if columns != tuple(column for column in COLUMNS if ADDED.get(column, 0) <= version):
         raise _not_a_log(path)
+    if any(data.schema.field(name).type != kind for name, kind in FIELDS if name in columns):
+        raise _damaged(path, "its columns have other types than a log's")  # run-length types would be bombs, too
     try:
         return Log(path, data)
     except (ValueError, AttributeError, TypeError, RecursionError) as error:

@@ -32,7 +32,7 @@ OOM = "oom"  # name of the memory row of an allocation that failed
 DEVICE_KINDS = ("kernel", *COPY_KINDS, *COMMUNICATION_KINDS)  # rows that occupy a GPU
 
 _TEXT = pa.dictionary(pa.int32(), pa.utf8())
-_FIELDS: tuple[tuple[str, pa.DataType], ...] = (
+FIELDS: tuple[tuple[str, pa.DataType], ...] = (
     ("kind", pa.dictionary(pa.int8(), pa.utf8())),
     ("rank", pa.int32()),
     ("stream", pa.int32()),
@@ -57,9 +57,9 @@ _FIELDS: tuple[tuple[str, pa.DataType], ...] = (
     ("last_id", pa.int64()),
     ("error", pa.float32()),
 )
-COLUMNS = tuple(name for name, _ in _FIELDS)
+COLUMNS = tuple(name for name, _ in FIELDS)
 ADDED = {"error": 3}  # columns by the format that brought them; they stand last
-TEXT_COLUMNS = tuple(name for name, kind in _FIELDS if pa.types.is_dictionary(kind))
+TEXT_COLUMNS = tuple(name for name, kind in FIELDS if pa.types.is_dictionary(kind))
 
 # Names of copies as Kineto (and thus HolisticTraceAnalysis) spells them, by member of wire.layout.Copy.
 COPY_NAMES = {
@@ -147,4 +147,4 @@ class Tables:
 
 def arrow_schema(metadata: RunMetadata) -> pa.Schema:
     """Columns of the log, with the run's metadata."""
-    return pa.schema(list(_FIELDS), metadata={METADATA_KEY: metadata.to_json().encode()})
+    return pa.schema(list(FIELDS), metadata={METADATA_KEY: metadata.to_json().encode()})

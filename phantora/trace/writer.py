@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from phantora.errors import PhantoraError
+from phantora.outputs import open_output
 from phantora.trace.recording import Chunk, RecordingWriter
 from phantora.trace.schema import (
     BATCH_ROWS,
@@ -99,7 +100,11 @@ class LogWriter:
         self._prices = np.empty(0, [("flops", "<f8"), ("bytes", "<i8"), ("main", "<i4"), ("error", "<f4")])
         options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True, compression="zstd")
         try:
-            self._sink = pa.OSFile(self.path, "wb")
+            fd = open_output(self.path)
+            try:
+                self._sink = pa.OSFile(f"/proc/self/fd/{fd}", "wb")  # the very file that was opened
+            finally:
+                os.close(fd)
             self._file = pa.ipc.new_file(self._sink, self._schema, options=options)
         except OSError as error:
             raise PhantoraError(

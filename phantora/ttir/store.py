@@ -11,10 +11,12 @@ from typing import Any
 
 import orjson
 
+from phantora.cache import cache_directory, make_folder
+
 
 def folder() -> Path:
     """Where it lies: in the user's cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "phantora" / "triton-ir"
+    return cache_directory() / "triton-ir"
 
 
 @functools.lru_cache(maxsize=4096)
@@ -25,7 +27,7 @@ def keep(ir: str, warps: int, stages: int) -> str:
     path = folder() / f"{key}.json"
     try:
         if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             own = path.with_name(f"{path.name}.{os.getpid()}")
             own.write_bytes(data)
             own.replace(path)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
 import importlib.util
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -11,11 +14,13 @@ from typing import Any
 import orjson
 
 from phantora.errors import PhantoraError
+from phantora.outputs import open_output
 from phantora.trace.analysis.report import CAUSES, Report, as_data
 from phantora.trace.diff.compare import Difference
 from phantora.trace.diff.compare import as_data as difference_data
 from phantora.trace.diff.render import headline
 
+_SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 _PART = re.compile(r"/\*\{\{([\w.]+)\}\}\*/|<!--\{\{([\w.]+)\}\}-->")
 
 
@@ -53,7 +58,8 @@ def perfetto_page(title: str, served: dict[str, Any]) -> str:
 def write_page(path: str, text: str) -> None:
     """Raises PhantoraError if the file cannot be written."""
     try:
-        Path(path).write_text(text, encoding="utf-8")
+        with os.fdopen(open_output(path), "w", encoding="utf-8") as file:
+            file.write(text)
     except OSError as error:
         raise PhantoraError(f"{path}: cannot write the page: {error.strerror}; name another path") from error
 
@@ -63,7 +69,16 @@ def assemble(name: str, title: str, data: dict[str, Any]) -> str:
     text = _read(viewers(), name)
     # `<` would end the script element that holds the data.
     packed = orjson.dumps(data, option=orjson.OPT_NON_STR_KEYS).decode().replace("<", "\\u003c")
-    return text.replace("{{title}}", html.escape(title)).replace("{{data}}", packed)
+    scripts = script_sources(text)  # before anything of the run is in it
+    text = text.replace("{{scripts}}", scripts).replace("{{title}}", html.escape(title))
+    return text.replace("{{data}}", packed)
+
+
+def script_sources(page: str) -> str:
+    """Of a policy: the scripts of `page` by their checksums, and those that the server gives. Whatever else a log
+    could bring into the page does not run."""
+    own = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in _SCRIPT.findall(page))
+    return " ".join(["'self'", *(f"'sha256-{checksum}'" for checksum in own)])
 
 
 def _read(folder: Path, name: str) -> str:

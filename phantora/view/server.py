@@ -32,6 +32,8 @@ from phantora.view import pages, perfetto_ui
 from phantora.view.rows import step_rows
 
 ADDRESS = "127.0.0.1"
+_NAMES = (ADDRESS, "localhost")
+_MOST_FIELDS, _MOST_DIGITS = 16, 9  # of a query; of a number in it
 _UI = "/perfetto/ui/"
 _TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -45,13 +47,14 @@ _TYPES = {
 }
 _BINARY = "application/octet-stream"
 _ARROW = "application/vnd.apache.arrow.stream"
-# Own pages hold all they need but for Arrow's library, which the server has; Perfetto's UI makes workers and compiles
-# WebAssembly. Neither may ask the network, so the UI's console tells of a script of its makers and of a local trace
-# processor that it may not ask for.
+# Own pages hold all they need but for Arrow's library, which the server has, and run no other script; Perfetto's UI
+# makes workers and compiles WebAssembly. Neither may ask the network, so the UI's console tells of a script of its
+# makers and of a local trace processor that it may not ask for.
 _POLICY = (
-    "default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
+    "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data:; "
     "connect-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+_NO_SCRIPTS = _POLICY.format(scripts="'none'")
 _UI_POLICY = (
     "default-src 'self' data: blob:; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; "
     "style-src 'self' 'unsafe-inline'; frame-ancestors 'self'"
@@ -149,9 +152,12 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 60
 
     def do_GET(self) -> None:
-        url = urlsplit(self.path)
-        query = {name: values[-1] for name, values in parse_qs(url.query).items()}
-        if self.headers.get("Host") not in [f"{name}:{self.server.server_port}" for name in (ADDRESS, "localhost")]:
+        try:
+            url = urlsplit(self.path)
+            query = {name: values[-1] for name, values in parse_qs(url.query, max_num_fields=_MOST_FIELDS).items()}
+        except ValueError:
+            return self._refuse(HTTPStatus.BAD_REQUEST, "not an address")
+        if self.headers.get("Host") not in [f"{name}:{self.server.server_port}" for name in _NAMES]:
             return self._refuse(HTTPStatus.FORBIDDEN, "this server answers on this machine only")
         if not self._may(query):
             return self._refuse(HTTPStatus.FORBIDDEN, "open the address that phantora view printed: it holds the token")
@@ -174,6 +180,9 @@ class _Handler(BaseHTTPRequestHandler):
             return True
         # The cookie goes along with every request of the browser; what other origins ask for does not count.
         if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+            return False
+        own = [f"http://{name}:{self.server.server_port}" for name in _NAMES]
+        if self.headers.get("Origin", own[0]) not in own:  # browsers without the header above send this one
             return False
         try:
             found = SimpleCookie(self.headers.get("Cookie", "")).get(self._cookie)
@@ -207,7 +216,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _rows(self, run: str, query: dict[str, str]) -> None:
         step = query.get("step", "")
-        if not step.isdecimal():
+        if not step.isdecimal() or len(step) > _MOST_DIGITS:
             raise PhantoraError("say which step: step=2")
         self._send(self.server.site.rows(run, int(step)), _ARROW)
 
@@ -234,16 +243,16 @@ class _Handler(BaseHTTPRequestHandler):
     # ------------------------------------------------------------------ answers
 
     def _page(self, text: str) -> None:
-        self._send(text.encode(), _TYPES[".html"])
+        self._send(text.encode(), _TYPES[".html"], _POLICY.format(scripts=pages.script_sources(text)))
 
     def _refuse(self, status: HTTPStatus, text: str) -> None:
         self._send(f"{text}\n".encode(), "text/plain; charset=utf-8", status=status)
 
-    def _send(self, body: bytes, kind: str, policy: str = _POLICY, status: HTTPStatus = HTTPStatus.OK) -> None:
+    def _send(self, body: bytes, kind: str, policy: str = _NO_SCRIPTS, status: HTTPStatus = HTTPStatus.OK) -> None:
         self._head(status, kind, len(body), policy)
         self.wfile.write(body)
 
-    def _head(self, status: HTTPStatus, kind: str, length: int, policy: str = _POLICY) -> None:
+    def _head(self, status: HTTPStatus, kind: str, length: int, policy: str = _NO_SCRIPTS) -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(length))

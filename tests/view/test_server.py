@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -165,3 +167,31 @@ def test_ctrl_c(logs: tuple[Path, Path]) -> None:
         process.send_signal(signal.SIGINT)
         rest = process.communicate(timeout=20)[1]
     assert process.returncode == 0 and "Traceback" not in rest
+
+
+def test_other_origins_may_not_use_the_cookie(server: Server) -> None:
+    cookie = f"phantora-{server.server_port}={server.site.token}"
+    for origin in ("http://evil.example", "null", f"https://127.0.0.1:{server.server_port}", "http://127.0.0.1:1"):
+        assert get(server, "/report.json", Cookie=cookie, Origin=origin)[0] == 403
+    assert get(server, "/report.json", Cookie=cookie, Origin=f"http://localhost:{server.server_port}")[0] == 200
+
+
+def test_a_page_runs_its_own_scripts_only(server: Server) -> None:
+    _, headers, page = get(server, f"/?token={server.site.token}")
+    policy = headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy and "frame-ancestors 'none'" in policy
+    scripts = policy.split("script-src ")[1].split(";")[0]
+    assert "unsafe" not in scripts and scripts.count("'sha256-") == page.count(b"<script>") > 0
+    assert f'content="script-src {scripts};'.encode() in page  # holds for a page that was saved, too
+    _, headers, _ = get(server, f"/report.json?token={server.site.token}")
+    assert "script-src 'none'" in headers["Content-Security-Policy"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"GET http://[ HTTP/1.1", b"GET /?%s HTTP/1.1" % (b"a=1&" * 1000), b"GET %s HTTP/1.1" % (b"x" * 70_000), b"\xff\xfe"],
+)
+def test_requests_that_are_none(server: Server, line: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as connection:
+        connection.sendall(line + b"\r\n\r\n")
+        assert re.search(rb"\b(400|414)\b", connection.recv(4096))

@@ -8,13 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO
 
+from phantora.outputs import open_output
+
 
 @contextmanager
 def replacing(path: str) -> Iterator[IO[bytes]]:
     """A file that takes `path`'s place once it is whole; compressed when the name ends with .gz."""
     part = f"{path}.part"
     try:
-        with open(part, "wb") as raw:
+        with os.fdopen(open_output(part), "wb") as raw:
             if path.endswith(".gz"):
                 with gzip.GzipFile("", "wb", 1, raw, 0) as packed:
                     yield packed  # type: ignore[misc]  # GzipFile is an IO[bytes] in all but name

@@ -20,6 +20,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from phantora.errors import PhantoraError
 from phantora.trace.analysis.stream_names import stream_names
 from phantora.trace.export import proto
 from phantora.trace.export.files import replacing
@@ -253,9 +254,11 @@ class _Writer:
 
     def _uuid(self, layer: str, rank: Array, index: Array, lane: Array | int) -> Ints:
         keys, uuids = self.uuids[layer]
-        found: Ints = uuids[
-            np.searchsorted(keys, _track(rank.astype(np.int64), index.astype(np.int64), lane))
-        ]
+        wanted = _track(rank.astype(np.int64), index.astype(np.int64), lane)
+        places = np.searchsorted(keys, wanted)
+        if len(wanted) and (places.max() == len(keys) or bool((keys[places] != wanted).any())):
+            raise PhantoraError(f"{self.log.path}: the log is damaged: it names a {layer} of which there are no rows")
+        found: Ints = uuids[places]
         return found
 
     # ------------------------------------------------------------------ packets

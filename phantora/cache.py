@@ -1,0 +1,50 @@
+"""Folders of this user's cache: compiled stubs, tables, IR. What lies there runs as code: nobody else may write it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from functools import cache
+from pathlib import Path
+
+from phantora.errors import PhantoraError
+
+
+def cache_directory() -> Path:
+    """The root of the cache, which need not exist. Raises PhantoraError if others could have put something there."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    root = (Path(base) if base else Path.home() / ".cache") / "phantora"
+    return _checked(root)
+
+
+@cache
+def _checked(root: Path) -> Path:
+    try:
+        found = root.stat()
+    except OSError:  # made by `make_folder`, which says why if it cannot
+        return root
+    if found.st_uid not in (os.geteuid(), 0):
+        raise PhantoraError(
+            f"{root} belongs to user {found.st_uid}, and libraries from it would run as you; set XDG_CACHE_HOME to a "
+            "folder of yours"
+        )
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise PhantoraError(
+            f"{root} can be written by other users, and libraries from it would run as you; remove it, or if you trust "
+            f"what lies there: chmod 700 {root}"
+        )
+    return root
+
+
+def make_folder(path: Path) -> Path:
+    """`path` with its parents up to the cache's root, for this user only. Raises OSError."""
+    missing = []
+    folder = path
+    while not folder.is_dir():
+        missing.append(folder)
+        if folder.parent == folder:
+            break
+        folder = folder.parent
+    for folder in reversed(missing):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    return path

@@ -1,0 +1,27 @@
+"""Files that a user asked for, opened so that another user of the machine cannot choose what is overwritten."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+
+def open_output(path: str | os.PathLike[str]) -> int:
+    """A descriptor of `path`, empty, for writing; the file is made if there is none.
+
+    In a folder that others can write to (/tmp, /dev/shm) links are not followed and files of other users are not taken:
+    whoever made them would choose what is overwritten, or could change it later. Raises OSError.
+    """
+    shared = os.stat(os.path.dirname(os.fspath(path)) or ".").st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_NOFOLLOW if shared else 0), 0o666)
+    try:
+        found = os.fstat(fd)
+        if stat.S_ISREG(found.st_mode):
+            if shared and found.st_uid != os.geteuid():
+                raise PermissionError(errno.EPERM, "another user's file, in a folder that all can write to", str(path))
+            os.ftruncate(fd, 0)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
