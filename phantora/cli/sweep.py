@@ -53,6 +53,9 @@ if TYPE_CHECKING:
               help="Run what does not fit once more, where it does, to tell what it needs.")  # fmt: skip
 @click.option("--top", type=click.IntRange(min=0), default=0, metavar="N",
               help="Keep logs and timelines of the best N.")  # fmt: skip
+@click.option("--fold", type=click.Choice(["one", "ends", "off"]), default="one", show_default=True,
+              help="Which ranks of a preset's points are processes (docs/scale.md): one of each stage, of the best "
+              "also ends and witnesses; these of all; all ranks.")  # fmt: skip
 @click.option("--trace", "options", multiple=True, metavar="OPTIONS", help="Options for `phantora trace`, as one word.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON on stdout.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing while it runs.")
@@ -122,6 +125,7 @@ def _request(words: tuple[str, ...], options: dict[str, Any]) -> Request:
         options["needs"],
         options["top"],
         tuple(word for text in options["options"] for word in shlex.split(text)),
+        options["fold"],
     )
 
 

@@ -8,8 +8,10 @@ parent -> server   {"do": "load", "stubs": DIR or null, "devices": N, "argv": [.
                     "imports": [...], "shared": [...]}
                    {"do": "store", "port": N}            hosts the TCPStore of the job
                    {"do": "rank", ...RankTask}           with descriptors [stdout, stderr, session?]
-server -> parent   {"is": "loaded", "seconds": s, "threads": n}
+server -> parent   {"is": "here", "pid": N}           of one that was forked for this run (launch/warm.py)
+                   {"is": "loaded", "seconds": s, "threads": n}
                    {"is": "spoiled"}                     by what was shared; it begins anew and waits for "load"
+                   {"is": "other"}                       had been loaded before; the same
                    {"is": "store", "port": N, "pid": N}
                    {"is": "started", "rank": r, "pid": N}
                    {"is": "ended", "rank": r, "code": c}   as os.waitstatus_to_exitcode
@@ -31,8 +33,11 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
+import phantora
 from phantora.errors import PhantoraError
 from phantora.launch import process
 from phantora.launch.rank import RankTask, become_rank
@@ -46,12 +51,53 @@ BOOTSTRAP = (
 )
 
 
+def command(parent: int, fd: int) -> list[str]:
+    """Command line of a server whose parent is `parent` and whose link is the descriptor `fd`."""
+    root = str(Path(phantora.__file__).resolve().parent.parent)
+    return [sys.executable, "-c", BOOTSTRAP, str(parent), str(fd), root]
+
+
+@dataclass(frozen=True)
+class Base:
+    """What a server has loaded of its own, before the script's imports."""
+
+    wanted: tuple[str | None, int, tuple[str, ...]]
+    """Folder of the stubs, devices, modules."""
+    library: ctypes.CDLL | None
+
+
+def load_base(stubs: str | None, devices: int, imports: tuple[str, ...]) -> Base:
+    """Loads the stubs and imports the modules; leaves the garbage collector off. Raises PhantoraError."""
+    process.single_arena()
+    gc.disable()
+    library = None
+    if stubs:
+        from phantora.launch.stubbed import find_stubs, load_stubs
+
+        library = load_stubs(find_stubs(stubs))
+        library.ph_assume_devices(devices)
+    for name in imports:
+        try:
+            with _gpus_assumed(devices):
+                importlib.import_module(name)
+        except ImportError as error:
+            raise PhantoraError(
+                f"cannot import {name} with {sys.executable}: {error}; install it there, or run `phantora doctor`"
+            ) from error
+        except _GpuWanted:
+            raise _needs_rank(name) from None
+        if _cuda_is_lost():
+            raise _needs_rank(name)
+    return Base((stubs, devices, imports), library)
+
+
 class ForkServer:
     """The process that imports torch once and forks the ranks; it does what comes over `link`."""
 
-    def __init__(self, link: socket.socket, environment: dict[str, str]) -> None:
+    def __init__(self, link: socket.socket, environment: dict[str, str], base: Base | None = None) -> None:
         self._link = link
         self._environment = environment
+        self._base = base
         self._library: ctypes.CDLL | None = None
         self._session = -1
         self._ranks: dict[int, int] = {}  # pid -> rank
@@ -84,6 +130,15 @@ class ForkServer:
                     self._tell({"is": "failed", "message": f"{type(error).__name__}: {error}"})
         for pid in self._ranks:
             _kill_group(pid)
+        process.kill_descendants()
+
+    def serve_first(self, message: dict[str, Any]) -> None:
+        """As :meth:`serve`, from a first message on that is here already."""
+        try:
+            self._obey(message, [])
+        except PhantoraError as error:
+            self._tell({"is": "failed", "message": str(error)})
+        self.serve()
 
     def _obey(self, message: dict[str, Any], fds: list[int]) -> None:
         verb = message.pop("do")
@@ -98,35 +153,21 @@ class ForkServer:
         self, stubs: str | None, devices: int, argv: list[str], imports: list[str], shared: list[str]
     ) -> None:
         begin = time.perf_counter()
+        wanted = (stubs, devices, tuple(imports))
+        if self._base is not None and self._base.wanted != wanted:
+            self._begin_anew("other")
         sys.argv = argv  # of the ranks: some modules keep it when they are imported
-        process.single_arena()
-        gc.disable()
-        if stubs:
-            from phantora.launch.stubbed import find_stubs, install_tracer, load_stubs
-
-            stub_set = find_stubs(stubs)
-            self._library = load_stubs(stub_set)
-            self._library.ph_assume_devices(devices)
-        for name in imports:
-            try:
-                with _gpus_assumed(devices):
-                    importlib.import_module(name)
-            except ImportError as error:
-                raise PhantoraError(
-                    f"cannot import {name} with {sys.executable}: {error}; install it there, or run "
-                    "`phantora doctor`"
-                ) from error
-            except _GpuWanted:
-                raise _needs_rank(name) from None
-            if _cuda_is_lost():
-                raise _needs_rank(name)
+        base = self._base or load_base(*wanted)
+        self._library = base.library
         for entry in shared:
             with _gpus_assumed(devices):
                 _import_early(entry)
         if shared and _cuda_is_lost():
-            self._begin_anew()
+            self._begin_anew("spoiled")
         if stubs:
-            install_tracer(stub_set)
+            from phantora.launch.stubbed import find_stubs, install_tracer
+
+            install_tracer(find_stubs(stubs))
         gc.enable()
         gc.collect()
         gc.freeze()
@@ -135,11 +176,11 @@ class ForkServer:
             {"is": "loaded", "seconds": time.perf_counter() - begin, "threads": process.thread_count()}
         )
 
-    def _begin_anew(self) -> NoReturn:
+    def _begin_anew(self, why: str) -> NoReturn:
         """A fresh interpreter in this process: what an import did to torch cannot be undone."""
-        self._tell({"is": "spoiled"})
+        self._tell({"is": why})
         os.set_inheritable(self._link.fileno(), True)
-        os.execve(sys.executable, sys.orig_argv, self._environment)
+        os.execve(sys.executable, command(os.getppid(), self._link.fileno()), self._environment)
 
     def _host_store(self, port: int) -> None:
         read, write = os.pipe()

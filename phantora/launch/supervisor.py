@@ -12,7 +12,6 @@ import selectors
 import signal
 import socket
 import subprocess
-import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import phantora
 from phantora.errors import PhantoraError
 from phantora.launch import process
 from phantora.launch.ending import (
@@ -34,10 +32,11 @@ from phantora.launch.ending import (
     error_message,
     signals_received,
 )
-from phantora.launch.forkserver import BOOTSTRAP, MESSAGE_BYTES
+from phantora.launch.forkserver import MESSAGE_BYTES, command
 from phantora.launch.hook import GUEST, follower_environment
 from phantora.launch.output import Console, Outputs, Stream
 from phantora.launch.plan import STDERR, Plan, rank_environment, server_environment
+from phantora.launch.warm import ForkedServer, connected
 
 GRACE_SECONDS = 2.0
 """How long the others may go on after the first rank failed, to report what they saw."""
@@ -84,18 +83,22 @@ class RankSupervisor:
         process.adopt_orphans()
         self._link, self._server = self._start_server()
 
-    def _start_server(self) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    def _start_server(self) -> tuple[socket.socket, subprocess.Popen[bytes] | ForkedServer]:
         """The server imports torch while the caller prepares the simulator."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        root = str(Path(phantora.__file__).resolve().parent.parent)
-        server = subprocess.Popen(
-            [sys.executable, "-c", BOOTSTRAP, str(os.getpid()), str(theirs.fileno()), root],
-            pass_fds=(theirs.fileno(),),
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-            env=server_environment(os.environ),
-        )
-        theirs.close()
+        server: subprocess.Popen[bytes] | ForkedServer
+        link = connected()
+        if link is not None:
+            ours, server = link, ForkedServer(link)
+        else:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            server = subprocess.Popen(
+                command(os.getpid(), theirs.fileno()),
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                env=server_environment(os.environ),
+            )
+            theirs.close()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         self._selector.register(ours, selectors.EVENT_READ, self._on_server)
         self._send(ours, self._load)
@@ -212,12 +215,20 @@ class RankSupervisor:
         message: dict[str, Any] = json.loads(data)
         getattr(self, "_when_" + message.pop("is"))(**message)
 
+    def _when_here(self, pid: int) -> None:
+        assert isinstance(self._server, ForkedServer)
+        self._server.known(pid)
+
     def _when_failed(self, message: str) -> None:
         self._fail(1, message, grace=0.0)
 
     def _when_spoiled(self) -> None:
         """What the script imports at its top must not be imported once for all: each rank does it then."""
         self._send(self._link, {**self._load, "shared": []})
+
+    def _when_other(self) -> None:
+        """The server that was there for all runs had loaded something else."""
+        self._send(self._link, self._load)
 
     def _when_loaded(self, seconds: float, threads: int) -> None:
         if threads > 1:
@@ -316,6 +327,8 @@ class RankSupervisor:
             self._session.abort()
         if not self._server_gone:
             self._link.close()
+        if isinstance(self._server, ForkedServer):
+            self._server.wait()  # it ends its ranks, and what they left behind
         if self._server.poll() is None:
             self._server.kill()
         self._server.wait()

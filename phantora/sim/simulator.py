@@ -31,6 +31,8 @@ from phantora.wire.session import Session
 _NAP_US = 2000  # longest sleep while a rank waits for an answer
 _REST_US = 50_000  # and while none does
 _SLEEP_CHECK_S = 0.004  # nothing has moved for so long: are ranks asleep outside CUDA?
+_LOOKS_SHARE = 0.05  # of a core at most, while some rank computes: looks cost as much as its threads are many
+_LOOK_AGAIN_S = 0.25
 _LONG_SLEEP_S = 0.02  # the same when nobody waits for an answer: a thread may poll for one
 _ABSENT_S = 1.0  # all processes of a command sleep for so long: none is about to become a rank
 _START_FACTOR = 10  # a rank's start (imports, a cold disk, a busy machine) may take so many hang timeouts
@@ -105,7 +107,7 @@ class Simulator:
             self._engine.log_flows()
         self._pricing = Pricing(self._engine, cluster, cost, tables, nccl, what_if, session.world_size, fold, log_flows)
         if fold is not None:
-            self._engine.fold(fold.sizes, [axis.whole for axis in fold.axes])
+            self._engine.fold(fold.sizes, [axis.whole for axis in fold.axes], [axis.lone for axis in fold.axes])
             for witness in fold.witnesses():
                 self._engine.expect_alike(*witness)
         self._engine.set_timing(timing_of(cluster.gpu))
@@ -197,6 +199,7 @@ class Simulator:
     def _loop(self) -> None:
         idle_since: float | None = None
         idle = IdleDetector()
+        next_look = 0.0
         waits = self._session.control["waiting"]
         processes = list(self._session.real) if len(self._session.real) < len(waits) else slice(None)
         while not self._stop.is_set():
@@ -218,38 +221,41 @@ class Simulator:
             if idle_since is None:
                 idle_since = now
                 idle.restart()
-            if now - idle_since > (_SLEEP_CHECK_S if waiting else _LONG_SLEEP_S):
-                self._look_at_sleepers(idle, now - idle_since)
+            if now - idle_since > (_SLEEP_CHECK_S if waiting else _LONG_SLEEP_S) and now >= next_look:
+                begin = time.thread_time()
+                works = self._look_at_sleepers(idle, now - idle_since)
+                next_look = now + min((time.thread_time() - begin) / _LOOKS_SHARE, _LOOK_AGAIN_S) if works else now
 
-    def _look_at_sleepers(self, idle: IdleDetector, since: float) -> None:
-        """Nothing has moved for `since` seconds: release an answer, or diagnose."""
+    def _look_at_sleepers(self, idle: IdleDetector, since: float) -> bool:
+        """Nothing has moved for `since` seconds: release an answer, or diagnose. True if somebody works."""
         states = {rank: self._engine.rank_state(rank) for rank in self._session.real}
         running = [rank for rank, state in states.items() if state in (native.NOT_STARTED, native.RUNS)]
         if self._root is not None and all(state in (native.NOT_STARTED, native.EXITED) for state in states.values()):
-            return  # the command does something else, perhaps before it starts processes again
+            return False  # the command does something else, perhaps before it starts processes again
         pids = {rank: int(self._session.control["pid"][rank]) for rank in running if states[rank] == native.RUNS}
         looks = [idle.asleep(pid, _SLEEP_CHECK_S, only_clock_threads=False) for pid in self._bystanders]
         looks += [idle.asleep(pid, _SLEEP_CHECK_S) for pid in pids.values()]  # each must be looked at
         if not all(looks):
             self._tell_who_works(pids, since)
-            return
+            return True
         blocked = idle.blocked(pids.values(), _AWAKE_SHARE * self._hang_timeout)
         if self._root is not None and self._settle(self._root, states, blocked, idle):
             idle.restart()
-            return
+            return False
         # Of a rank that has not joined we know nothing but that its process has not ended.
         patience = self._hang_timeout * (_START_FACTOR if len(pids) < len(running) else 1)
         if len(pids) < len(running) and (blocked < patience or not looks):
-            return  # with nobody to look at, the server still imports what is to be preloaded
+            return False  # with nobody to look at, the server still imports what is to be preloaded
         asleep = list(pids)
         if self._engine.release_sleepers(asleep):
             idle.restart()
-            return
+            return False
         if blocked > (patience if running else min(patience, _GIVE_UP_S)):
             if self._engine.give_room():
                 idle.restart()
-                return
+                return False
             raise PhantoraError(describe(self._engine.diagnose(), stacks.collect(self._pids())))
+        return False
 
     def _tell_who_works(self, running: dict[int, int], since: float) -> None:
         """Nothing is wrong yet, but others wait for a few that compute outside of CUDA or are stopped: say where, at

@@ -13,7 +13,7 @@ from typing import Any
 from phantora.errors import PhantoraError
 from phantora.hardware import Cluster, load_cluster
 from phantora.sweep.expressions import Value
-from phantora.sweep.space import CLUSTER, Space, spelled, text_of
+from phantora.sweep.space import CLUSTER, Space, filled, spelled, text_of
 
 MOST_COMBINATIONS = 200_000  # that are enumerated: some seconds
 DEFAULT_CLUSTER = "1x1xH100"
@@ -44,6 +44,8 @@ class Point:
     """Bytes that a GPU needs for sure; 0 if nothing is known."""
     least_time: float
     """ns that a step takes for sure."""
+    fold: str = ""
+    """The axes of its mesh, if they are known."""
 
     @property
     def world(self) -> int:
@@ -181,6 +183,7 @@ def _point(space: Space, values: dict[str, Value], names: Mapping[str, Value], c
         space.tokens.number(names) if space.tokens else None,
         bounds.memory.number(names) if bounds.memory else 0.0,
         _least_time(space, names, cluster),
+        filled(space.fold, names),
     )
 
 

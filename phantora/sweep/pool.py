@@ -7,14 +7,16 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 from phantora.errors import PhantoraError
 from phantora.launch.process import die_with_parent
+from phantora.launch.warm import VARIABLE, WarmServer
 from phantora.sweep.result import Result
 from phantora.sweep.task import Command, Task, evaluate
 from phantora.wire.fold import parse_fold
@@ -51,9 +53,9 @@ def memory_of(task: Task) -> int:
 
 def processes_of(task: Task) -> int:
     """How many ranks of a run are processes."""
-    options, world = task.point.options, task.point.world
+    options, world = (*task.shared.options, *task.point.options), task.point.world
     if "--fold" not in options:
-        return world
+        return task.folding.processes
     axes = options[options.index("--fold") + 1]
     fold = parse_fold(axes, world) if axes not in ("auto", "off") else None
     return len(fold.real) if fold else world
@@ -77,6 +79,7 @@ class Pool:
 
     def __init__(self, jobs: int = 0) -> None:
         self._jobs = jobs
+        self._server: WarmServer | None = None
         self._cores = len(os.sched_getaffinity(0))
         self._running: list[_Running] = []
         self._ended: list[tuple[Task, Result]] = []
@@ -119,24 +122,34 @@ class Pool:
         except StopIteration as stop:
             self._ended.append((task, stop.value))
             return
-        process = start(command)
+        process = start(command, self._with_server(command))
         self._running.append(_Running(task, stages, process, os.pidfd_open(process.pid)))
+
+    def _with_server(self, command: Command) -> dict[str, str]:
+        """Variables by which a run finds the fork server of all runs; one whose environment differs has its own."""
+        if command.environment:
+            return {}
+        self._server = self._server or WarmServer()
+        return {VARIABLE: self._server.path}
 
     def close(self) -> None:
         """Ends what is running."""
         stop([one.process for one in self._running])
+        if self._server is not None:
+            self._server.close()
         for one in self._running:
             os.close(one.pidfd)
         self._running.clear()
 
 
-def start(command: Command) -> subprocess.Popen[bytes]:
+def start(command: Command, more: Mapping[str, str] = MappingProxyType({})) -> subprocess.Popen[bytes]:
     """In a group of its own, so that the terminal's Ctrl-C reaches the sweep alone; it ends when this process does."""
     parent = os.getpid()
     try:
         with open(command.output, "wb") as output:
             return subprocess.Popen(
-                command.words, env={**os.environ, **command.environment}, stdin=subprocess.DEVNULL, stdout=output,
+                command.words, env={**os.environ, **command.environment, **more}, stdin=subprocess.DEVNULL,
+                stdout=output,
                 stderr=subprocess.STDOUT if command.output.suffix == ".txt" else subprocess.DEVNULL,
                 start_new_session=True, preexec_fn=lambda: die_with_parent(parent),
             )  # fmt: skip

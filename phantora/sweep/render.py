@@ -33,6 +33,7 @@ def render(found: Answer, console: Console) -> None:
         return
     _say_ties(found, console)
     _say_front(found, ran, console)
+    _say_folds(found, ran, console)
     _say_best(found, console)
 
 
@@ -99,6 +100,20 @@ def _say_front(found: Answer, ran: Sequence[Row], console: Console) -> None:
     front = [str(row.rank) for row in ran if row.pareto]
     what = "speed, memory and cost" if any(row.cost for row in ran) else "speed and memory"
     _line(console, f"Pareto front (*) of {what}: {', '.join(front)}.")
+
+
+def _say_folds(found: Answer, ran: Sequence[Row], console: Console) -> None:
+    folded = [result for row in ran if (result := row.entry.result) is not None and result.fold]
+    if folded:
+        counts = sorted(result.processes or 0 for result in folded)
+        few = str(counts[0]) if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"
+        _line(console, f"Folded: of {len(folded)} of {len(ran)} points {few} ranks ran as processes and stood for the "
+                       "others (docs/scale.md); --fold off runs all.")  # fmt: skip
+    for row in ran:
+        result = row.entry.result
+        if result is not None and result.refused:
+            how = f"{result.processes} of {row.entry.point.world} ranks ran"
+            _line(console, f"{row.entry.point.label(found.axes)}: {how}, since {result.refused}")
 
 
 def _say_best(found: Answer, console: Console) -> None:

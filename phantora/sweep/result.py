@@ -56,6 +56,12 @@ class Result:
     """Of real time."""
     command: tuple[str, ...] = field(default_factory=tuple)
     """That repeats the run."""
+    processes: int | None = None
+    """Ranks that were processes."""
+    fold: str = ""
+    """The folded axes; "" if all ranks were processes."""
+    refused: str = ""
+    """Why it was not folded as asked."""
 
 
 def result_of(entry: Mapping[str, Any]) -> Result:

@@ -15,6 +15,7 @@ from typing import Any
 from phantora.errors import PhantoraError
 from phantora.sweep.answer import Answer, answer
 from phantora.sweep.files import write_files
+from phantora.sweep.folds import ENDS, MODES, ONE
 from phantora.sweep.journal import Journal
 from phantora.sweep.objective import Objective
 from phantora.sweep.plan import Plan, make_plan
@@ -24,8 +25,10 @@ from phantora.sweep.screening import finalists
 from phantora.sweep.search import Search
 from phantora.sweep.space import CLUSTER, Space, Spelling
 from phantora.sweep.task import Shared, Task
+from phantora.wire.fold import LONE
 
 SETUP_DONE = "setup.done"
+CONFIRMED = 4  # points at most are run again with more processes
 MOST_AXES = 8  # that are shown although they do not vary
 
 
@@ -52,6 +55,8 @@ class Request:
     top: int = 0
     options: tuple[str, ...] = ()
     """Of `phantora trace`, for all points."""
+    fold: str = ONE
+    """Which ranks of a point with a known mesh are processes: one of ``phantora.sweep.folds.MODES``."""
 
     @property
     def located(self) -> Space:
@@ -77,6 +82,8 @@ def run_sweep(request: Request, told: Callable[[Entry, int, int], None] = lambda
     point with how many are done and of how many. Raises PhantoraError; KeyboardInterrupt for SIGINT, SIGTERM and
     SIGHUP: then nothing runs any more, and the same request goes on."""
     space = request.located
+    if request.fold not in MODES:
+        raise PhantoraError(f"--fold {request.fold!r}: there are {', '.join(MODES)}")
     if not space.target:
         raise PhantoraError(f"{space.where}: name the script behind --, or as target = [...]")
     if request.search and request.screen:
@@ -97,6 +104,7 @@ def run_sweep(request: Request, told: Callable[[Entry, int, int], None] = lambda
                     entries, axes = work.of(search, request.search, request.top), list(space.axes)
                 else:
                     entries, axes = _planned(work, plan, screen), plan.axes
+                entries = _confirmed(work, entries)
             finally:
                 engine.close()
             shown = axes if len(axes) <= MOST_AXES else _varying(entries, axes)
@@ -119,11 +127,14 @@ class _Work:
     told: Callable[[Entry, int, int], None]
     done: int = 0
     expected: int = 0
+    fold: str = ""
+    """Another way to fold than the request's."""
 
     @property
     def shared(self) -> Shared:
         request, space = self.request, self.space
-        return Shared(request.folder, space.target, space.here, request.options, space.steps, request.needs)
+        fold = self.fold or request.fold
+        return Shared(request.folder, space.target, space.here, request.options, space.steps, request.needs, fold)
 
     def of(self, source: Listed | Search, count: int, top: int) -> list[Entry]:
         self.expected += count
@@ -146,6 +157,21 @@ def _planned(work: _Work, plan: Plan, screen: Plan | None) -> list[Entry]:
     entries = work.of(Listed(points, objective), len(points), work.request.top)
     rest = (point for point in plan.points if point.number in seen)
     return [*entries, *(Entry(Task.of(point, work.shared), skipped=seen[point.number]) for point in rest)]
+
+
+def _confirmed(work: _Work, entries: list[Entry]) -> list[Entry]:
+    """Where one process stood for each stage, the best runs again with ends and witnesses, which tell whether the ranks
+    do the same; that run's numbers then count. Until the best is such a one."""
+    request = work.request
+    for _ in range(CONFIRMED if request.fold == ONE else 0):
+        best = answer(entries, request.objective, (), request.folder).best
+        if best is None or best.entry.result is None or LONE not in best.entry.result.fold:
+            break
+        found = replace(work, fold=ENDS, done=work.done, expected=work.expected)
+        checked = found.of(Listed([best.entry.point], request.objective), 1, request.top)
+        work.done, work.expected = found.done, found.expected
+        entries = [checked[0] if entry is best.entry else entry for entry in entries]
+    return entries
 
 
 def _varying(entries: list[Entry], axes: list[str]) -> list[str]:

@@ -22,7 +22,7 @@ GIVEN = ("cluster", "world", "hosts", "gpus_per_host", "gpu_memory", "gpu")
 """Names that every expression may use: the cluster's text, its GPUs, hosts, bytes of a GPU, the GPU's name."""
 _KEYS = {
     "target", "here", "setup", "cluster", "rules", "matrix", "wide", "list", "let", "arguments", "environment",
-    "options", "steps", "bounds", "tokens", "models", "about",
+    "options", "steps", "bounds", "tokens", "models", "about", "fold",
 }  # fmt: skip
 
 
@@ -83,6 +83,8 @@ class Space:
     bounds: Bounds = Bounds()
     tokens: Expression | None = None
     """Of a step, all GPUs together; without it the log tells."""
+    fold: str = ""
+    """The axes of the mesh, ``{name}`` in the place of values, as ``--fold`` of `phantora trace` takes them."""
 
     def __post_init__(self) -> None:
         """Raises PhantoraError for an empty axis, and for names that nothing gives."""
@@ -107,6 +109,8 @@ class Space:
                 words = " ".join(spelling) if isinstance(spelling, tuple) else ""
                 for one in {name, *_NAMED.findall(words)} - given - {*PLACES}:
                     raise PhantoraError(f"{self.where}: [{table}] {name}: no axis and no [let] has the name {one!r}")
+        for one in sorted({*_NAMED.findall(self.fold)} - given):
+            raise PhantoraError(f"{self.where}: fold: no axis and no [let] has the name {one!r}")
         unused = set(self.axes) - {CLUSTER, *self.used_names}
         if unused:
             name = sorted(unused)[0]
@@ -119,7 +123,7 @@ class Space:
     def used_names(self) -> set[str]:
         """Names that rules, arguments, variables of the environment or options use."""
         used = {name for expression in (*self.let.values(), *self.rules) for name in expression.names}
-        return used | {*self.arguments, *self.environment, *self.options}
+        return used | {*self.arguments, *self.environment, *self.options, *_NAMED.findall(self.fold)}
 
     def with_axes(self, axes: Mapping[str, Sequence[Value]]) -> Space:
         """With other values of these axes, names of [let] among them, which then no longer are computed."""
@@ -133,11 +137,16 @@ def _known(expression: Expression, given: Iterable[str]) -> None:
         raise PhantoraError(f"{expression.where} {expression.text!r}: nothing gives {unknown[0]!r}")
 
 
+def filled(word: str, names: Mapping[str, Value]) -> str:
+    """`word` with values in the place of ``{name}``."""
+    return _NAMED.sub(lambda found: text_of(names.get(found[1], found[0])), word)
+
+
 def spelled(spelling: Spelling, name: str, names: Mapping[str, Value]) -> tuple[str, ...]:
     """The words that tell the value of `name`. Raises PhantoraError where the table of words lacks it."""
     value = names[name]
     if isinstance(spelling, tuple):
-        return tuple(_NAMED.sub(lambda found: text_of(names.get(found[1], found[0])), word) for word in spelling)
+        return tuple(filled(word, names) for word in spelling)
     if isinstance(spelling, dict):
         if text_of(value) not in spelling:
             raise PhantoraError(f"{name} = {text_of(value)}: no words for it; there are {', '.join(spelling)}")
@@ -195,6 +204,7 @@ def space_of(table: Mapping[str, Any], where: str) -> Space:
         steps=steps,
         bounds=limits,
         tokens=expression(table["tokens"], "tokens") if "tokens" in table else None,
+        fold=_text(table, "fold", where),
     )
 
 
@@ -214,6 +224,13 @@ def _table(table: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
     found = table.get(key, {})
     if not isinstance(found, dict):
         raise PhantoraError(f"{where}: [{key}] must be a table")
+    return found
+
+
+def _text(table: Mapping[str, Any], key: str, where: str) -> str:
+    found = table.get(key, "")
+    if not isinstance(found, str):
+        raise PhantoraError(f"{where}: {key} must be a text")
     return found
 
 

@@ -13,12 +13,13 @@ import shutil
 import sys
 import time
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import orjson
 
 from phantora.errors import PhantoraError
+from phantora.sweep.folds import OFF, Folding, folding, next_mode, refusal
 from phantora.sweep.plan import Point
 from phantora.sweep.result import FAILED, OUT_OF_MEMORY, RAN, Measured, Result
 from phantora.sweep.space import Steps
@@ -43,6 +44,8 @@ class Shared:
     steps: Steps | None = None
     needs: bool = True
     """Run what does not fit once more, on GPUs with memory enough."""
+    fold: str = OFF
+    """Which ranks of a point with a known mesh are processes."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,7 @@ class Task:
             version, point.cluster, point.options, sorted(point.environment.items()), shared.options, shared.target,
             shared.here, point.arguments, [_digest(name) for name in files],
             (shared.steps.argument, shared.steps.first, shared.steps.most) if shared.steps else None,
+            _folding(point, shared).axes,
         ]  # fmt: skip
         return cls(point, shared, hashlib.sha256(orjson.dumps(told)).hexdigest()[:20])
 
@@ -89,11 +93,17 @@ class Task:
         """Path of the point's log."""
         return self.folder / LOG
 
+    @property
+    def folding(self) -> Folding:
+        """Which of its ranks are processes."""
+        return _folding(self.point, self.shared)
+
     def words(self, steps: int | None, output: str, options: Sequence[str] = ()) -> tuple[str, ...]:
         """Of the command line that runs it, behind the name of the program."""
-        shared, point = self.shared, self.point
+        shared, point, axes = self.shared, self.point, self.folding.axes
+        fold = ("--fold", axes) if axes else ()
         return (
-            "trace", "--cluster", point.cluster, "-o", output, *shared.options, *options, *point.options,
+            "trace", "--cluster", point.cluster, "-o", output, *fold, *shared.options, *options, *point.options,
             *self._script(steps, here=True),
         )  # fmt: skip
 
@@ -124,6 +134,11 @@ class Task:
         return Command((sys.executable, "-m", "phantora", *words), self.point.environment, self.folder / OUTPUT)
 
 
+def _folding(point: Point, shared: Shared) -> Folding:
+    asked = "--fold" in (*shared.options, *point.options)  # by the user, whose word counts
+    return folding("" if asked else point.fold, shared.fold, point.world)
+
+
 def _digest(name: str) -> str:
     try:
         return hashlib.sha256(Path(name).read_bytes()).hexdigest()
@@ -132,9 +147,21 @@ def _digest(name: str) -> str:
 
 
 def evaluate(task: Task) -> Generator[Command, int, Result]:
-    """Yields commands, is sent their exit statuses, returns what is known in the end. Raises PhantoraError for what
-    says nothing of the point: a full disk."""
+    """Yields commands, is sent their exit statuses, returns what is known in the end. A fold that is refused is tried
+    with more processes. Raises PhantoraError for what says nothing of the point: a full disk."""
     begin = time.monotonic()
+    refused = ""
+    while True:
+        result = yield from _evaluate(task)
+        why = refusal(task.folder / OUTPUT) if result.status == FAILED and task.folding.axes else ""
+        if not why:
+            found, seconds = task.folding, round(time.monotonic() - begin, 3)
+            return replace(result, seconds=seconds, processes=found.processes, fold=found.described, refused=refused)
+        refused = refused or why
+        task = replace(task, shared=replace(task.shared, fold=next_mode(task.shared.fold)))
+
+
+def _evaluate(task: Task) -> Generator[Command, int, Result]:
     try:
         task.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -149,9 +176,8 @@ def evaluate(task: Task) -> Generator[Command, int, Result]:
         steps = min(2 * steps, plan.most)
 
     def result(kind: str, measured: Measured | None, error: str = "", needs: int | None = None) -> Result:
-        seconds = round(time.monotonic() - begin, 3)
         command = ("phantora", *task.words(steps, "run.arrow"))
-        return Result(task.key, task.point.values, kind, measured, error, needs, steps, seconds, command)
+        return Result(task.key, task.point.values, kind, measured, error, needs, steps, command=command)
 
     if status == 0 and measured is not None and measured.fits:
         return result(RAN, measured)

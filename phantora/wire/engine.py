@@ -240,8 +240,8 @@ FUNCTIONS = (
     Function("phe_change_link_at_mark", "void", (("int", "link"), ("int", "mark"), ("double", "bandwidth"))),
     Function("phe_background", "void", ((_INTS, "links"), ("int", "hops"), ("double", "rate")), "endless traffic"),
     Function("phe_straggler", "void", (_RANK, ("double", "factor")), "its kernels take so many times as long"),
-    Function("phe_fold", "void", ((_INTS, "sizes"), (_INTS, "whole"), ("int", "axes")),
-             "of a mesh, outermost first; of whole ones all ranks are processes"),
+    Function("phe_fold", "void", ((_INTS, "sizes"), (_INTS, "whole"), (_INTS, "lone"), ("int", "axes")),
+             "of a mesh, outermost first; of whole ones all ranks are processes, of lone ones the first"),
     Function("phe_expect_alike", "void", (
         ("int", "witness"), ("int", "first"), ("int", "last"), ("const char *", "axis"), ("int", "uneven"),
     ), "the witness must do what one of the two others does; uneven: communicate as one of them does"),

@@ -1,9 +1,9 @@
 """Folded runs: a mesh of ranks of which only some are processes (docs/scale.md).
 
 Of each axis of the mesh there are the first rank, the last and one between, the witness, each with all other axes at
-their first rank; of a long axis the second too. Those at the ends run for every place of the axes that are whole (the
-stages of a pipeline), witnesses for the first and the last place. The rank that is last on all axes runs, and on the
-first place one that is a witness on all.
+their first rank; of a long axis the second too, of a lone one the first alone. Those at the ends run for every place
+of the axes that are whole (the stages of a pipeline), witnesses for the first and the last place. The rank that is
+last on all axes runs, and on the first place one that is a witness on all.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ WHOLE = "*"
 UNEVEN = "~"
 """Behind an axis's size: each of its ranks has a part of its own of what is sharded, so that they are alike in their
 communication alone."""
+LONE = "/1"
+"""Behind an axis's size: its first rank alone is a process, and nothing tells whether the others do the same."""
 NEVER_FOLDED = ("pp", "cp", "ep")
 """Axes whose ranks do different things: stages of a pipeline, parts of a ring of attention, experts."""
 
@@ -45,9 +47,13 @@ class Axis:
     whole: bool = False
     uneven: bool = False
     """Its ranks are alike in their communication alone."""
+    lone: bool = False
+    """Its first rank stands for all others."""
 
     def stands_in(self, coordinate: int) -> int:
         """The coordinate whose process speaks for this one."""
+        if self.lone:
+            return 0
         return coordinate if coordinate in self.ends or not self.witness else self.witness
 
 
@@ -82,7 +88,7 @@ class Fold:
             points += [_with(place, {number: end}) for place in places for end in axis.ends if not axis.whole]
         points += [_with(place, {number: at}) for place in (first, last) for number, at in self._witnesses.items()]
         points.append(_with(first, self._witnesses))
-        points.append(tuple(axis.size - 1 for axis in self.axes))
+        points.append(tuple(axis.ends[-1] for axis in self.axes))
         for rank in self.named:
             point = self.coordinates(rank)
             points += [_with(point, {n: at for n, at in enumerate(place) if self.axes[n].whole}) for place in places]
@@ -145,7 +151,7 @@ class Fold:
                  for number, axis in enumerate(self.axes)]  # fmt: skip
         for point in product(*lists):
             others = [
-                axis.size - len(known) if axis.witness == at and at else 0
+                axis.size - len(known) if (at == 0 if axis.lone else at and at == axis.witness) else 0
                 for axis, known, at in zip(self.axes, lists, point, strict=True)
             ]
             found[self.stands_in(self.rank(point))] += 1
@@ -190,10 +196,12 @@ class Fold:
         return found
 
     def describe(self) -> str:
-        """``dp=64 tp=8``; a whole axis has a star, an uneven one a tilde."""
-        return " ".join(
-            f"{axis.name}={axis.size}{WHOLE if axis.whole else UNEVEN if axis.uneven else ''}" for axis in self.axes
-        )
+        """``dp=64 tp=8``; a whole axis has a star, an uneven one a tilde, a lone one ``/1``."""
+        return " ".join(f"{axis.name}={axis.size}{_mark(axis)}" for axis in self.axes)
+
+
+def _mark(axis: Axis) -> str:
+    return WHOLE if axis.whole else LONE if axis.lone else UNEVEN if axis.uneven else ""
 
 
 def _with(point: tuple[int, ...], changes: Mapping[int, int]) -> tuple[int, ...]:
@@ -203,19 +211,20 @@ def _with(point: tuple[int, ...], changes: Mapping[int, int]) -> tuple[int, ...]
 def parse_fold(text: str, world_size: int, more: Sequence[int] = ()) -> Fold | None:
     """``pp=4,dp=64,tp=8``, the outermost axis first; ranks of `more` are processes too, at all stages. None if that
     leaves nothing to fold. Raises PhantoraError."""
-    sizes: list[tuple[str, int, bool, bool]] = []
+    sizes: list[tuple[str, int, bool, bool, bool]] = []
     for part in text.split(","):
         name, equals, size = (piece.strip() for piece in part.partition("="))
         whole = size.endswith(WHOLE) or name in NEVER_FOLDED
-        uneven = size.endswith(UNEVEN)
-        size = size.removesuffix(WHOLE).removesuffix(UNEVEN)
+        uneven, lone = size.endswith(UNEVEN), size.endswith(LONE)
+        size = size.removesuffix(WHOLE).removesuffix(UNEVEN).removesuffix(LONE)
         if not name or not equals or not size.isdigit() or int(size) < 1:
             raise PhantoraError(
                 f"--fold {text}: {part!r} is no axis; write NAME=SIZE, the axis of the largest stride first, as "
-                "pp=4,dp=64,tp=8 (behind the size: a star runs all its ranks, a tilde compares communication alone)"
+                "pp=4,dp=64,tp=8 (behind the size: a star runs all its ranks, a tilde compares communication alone, /1 "
+                "runs the first rank alone)"
             )
-        sizes.append((name, int(size), whole, uneven))
-    total = prod(size for _, size, _, _ in sizes)
+        sizes.append((name, int(size), whole, uneven, lone))
+    total = prod(size for _, size, *_ in sizes)
     if total != world_size:
         raise PhantoraError(f"--fold {text}: the axes have {total} ranks together, the run has {world_size}")
     if any(not 0 <= rank < world_size for rank in more):
@@ -274,9 +283,11 @@ def _axis_name(group: str, stride: int) -> str:
     return name if name and name != "undefined" else f"stride{stride}"
 
 
-def _axis(name: str, size: int, whole: bool, uneven: bool) -> Axis:
+def _axis(name: str, size: int, whole: bool, uneven: bool, lone: bool) -> Axis:
     if whole or size == 1:
         return Axis(name, size, tuple(range(size)), whole=True)
+    if lone:
+        return Axis(name, size, (0,), lone=True)
     # The first rank often does more than others (roots of broadcasts, logs), and the last of many has a smaller shard:
     # there a second one runs, for the witness to be like.
     ends = {0, 1, size - 1} if size > MANY else {0, size - 1}

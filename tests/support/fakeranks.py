@@ -164,7 +164,7 @@ class Bench:
             engine.record()
         engine.set_timing(timing())
         if fold:
-            engine.fold(fold.sizes, [axis.whole for axis in fold.axes])
+            engine.fold(fold.sizes, [axis.whole for axis in fold.axes], [axis.lone for axis in fold.axes])
             for witness in fold.witnesses():
                 engine.expect_alike(*witness)
         ranks = [FakeRank(index, session) for index in session.real]

@@ -57,8 +57,9 @@ void phe_change_link_at_mark(void *engine, int link, int mark, double bandwidth)
 void phe_background(void *engine, const int32_t *links, int hops, double rate) {
   of(engine).links().add_background({links, links + hops}, rate);
 }
-void phe_fold(void *engine, const int32_t *sizes, const int32_t *whole, int axes) {
-  of(engine).fold({sizes, sizes + axes}, std::vector<bool>(whole, whole + axes));
+void phe_fold(void *engine, const int32_t *sizes, const int32_t *whole, const int32_t *lone, int axes) {
+  of(engine).fold(phe::Ghosts({sizes, sizes + axes}, std::vector<bool>(whole, whole + axes),
+                              std::vector<bool>(lone, lone + axes)));
 }
 void phe_expect_alike(void *engine, int witness, int first, int last, const char *axis, int uneven) {
   of(engine).likeness().expect(witness, first, last, axis, uneven != 0);

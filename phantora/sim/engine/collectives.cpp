@@ -98,7 +98,7 @@ bool Communication::hear_ghosts(const Communicator &comm, const std::shared_ptr<
     auto law = family.laws.find(c->seq);
     if (!first && law == family.laws.end()) return family.waiting[c->seq].push_back(c), false;
     if (first) law = family.laws.try_emplace(c->seq).first;
-    if ((!first || ghosts_.learn(comm, call.dtype, parts, law->second, why)) &&
+    if ((!first || ghosts_.learn(comm, call.coll, call.dtype, parts, law->second, why)) &&
         ghosts_.speak(comm, call.dtype, law->second, parts, made, why)) {
       if (!first) return true;
       for (auto &other : family.waiting[c->seq]) deliver(communicator(other->comm), other);

@@ -24,7 +24,7 @@ class Communication {
   // The communicator that `rank` calls `id`, nullptr if there is none.
   const Communicator *find(const Rank &rank, uint32_t id) const;
   // The run is folded over a mesh of axes of these sizes, the outermost first; of `whole` ones all ranks are processes.
-  void fold(std::vector<int> sizes, std::vector<bool> whole) { ghosts_ = Ghosts(std::move(sizes), std::move(whole)); }
+  void fold(Ghosts ghosts) { ghosts_ = std::move(ghosts); }
   // Makes a row's numbers those of the log.
   void rename(ph_row &row) const;
   // Rows before this moment may still come: of communicators that some member has not joined.

@@ -28,7 +28,7 @@ class Engine {
   void record() { stage_.record(); }
   void play(double scale) { stage_.play(scale); }
   Links &links() { return links_; }
-  void fold(std::vector<int> sizes, std::vector<bool> whole) { communication_.fold(std::move(sizes), std::move(whole)); }
+  void fold(Ghosts ghosts) { communication_.fold(std::move(ghosts)); }
   Likeness &likeness() { return likeness_; }
 
   // ---- the run

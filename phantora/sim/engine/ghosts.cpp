@@ -95,6 +95,17 @@ std::vector<int> Ghosts::place(const std::vector<int> &point) const {
   return place;
 }
 
+// Do its members differ along an axis whose first rank alone is a process?
+bool Ghosts::along_lone_axis(const std::vector<int> &ranks) const {
+  std::vector<int> first = coordinates(ranks[0]);
+  for (int rank : ranks) {
+    std::vector<int> point = coordinates(rank);
+    for (size_t axis = 0; axis < lone_.size(); ++axis)
+      if (lone_[axis] && point[axis] != first[axis]) return true;
+  }
+  return false;
+}
+
 // What the processes of a group gave, or those at one place of it, taken apart into numbers and the rest, which must be the
 // same; and who says nothing.
 struct Ghosts::Said {
@@ -150,11 +161,17 @@ bool Ghosts::read(Said &said, int dtype, std::string &why) {
   return true;
 }
 
-bool Ghosts::learn(const Communicator &comm, int dtype, const Parts &parts, Law &law, std::string &why) const {
+bool Ghosts::learn(const Communicator &comm, int coll, int dtype, const Parts &parts, Law &law, std::string &why) const {
   law = {};
   if (comm.seats.size() == parts.size()) {
     for (const std::string *part : parts) law.given.push_back(*part);
     return true;
+  }
+  bool lone = along_lone_axis(comm.ranks);
+  bool reduced = coll == PH_COLL_ALL_REDUCE || coll == PH_COLL_REDUCE || coll == PH_COLL_REDUCE_SCATTER;
+  if (lone && !reduced && dtype <= UINT64) {
+    why = "integers and objects may grow with the rank, which the first of an axis alone (NAME=SIZE/1 in --fold) does not tell";
+    return false;
   }
   for (bool by_place : {false, true}) {
     auto all = said(comm, parts, by_place);
@@ -165,7 +182,7 @@ bool Ghosts::learn(const Communicator &comm, int dtype, const Parts &parts, Law 
     const Rule *like = nullptr;
     for (auto &[place, said] : all) {
       Rule &rule = law.rules[place];
-      learned = learned && learn(said, dtype, like, rule, why);
+      learned = learned && learn(said, dtype, lone, like, rule, why);
       if (!like && !rule.equal) like = &rule;
     }
     if (learned) return true;
@@ -173,10 +190,11 @@ bool Ghosts::learn(const Communicator &comm, int dtype, const Parts &parts, Law 
   return false;
 }
 
-// `like`: the rule of another place, for one with too few processes to tell a rule of its own.
-bool Ghosts::learn(Said &said, int dtype, const Rule *like, Rule &rule, std::string &why) const {
+// `lone`: one process speaks for all others. `like`: the rule of another place, for one with too few processes to tell a
+// rule of its own.
+bool Ghosts::learn(Said &said, int dtype, bool lone, const Rule *like, Rule &rule, std::string &why) const {
   if (said.silent.empty()) return true;
-  if (said.bytes.size() < 2) {
+  if (said.bytes.size() < (lone ? 1 : 2)) {
     why = said.bytes.empty() ? "of the ranks of one of its stages none is a process"
                              : "only " + said.who[0] + " is a process, and one does not tell what the others give";
     return false;

@@ -44,8 +44,9 @@ class Ghosts {
   using Parts = std::vector<const std::string *>;  // by own rank; null: of a member that is no process
 
   Ghosts() = default;
-  // Of the mesh's axes, the outermost first: their sizes, and whether all their ranks are processes.
-  Ghosts(std::vector<int> sizes, std::vector<bool> whole) : sizes_(std::move(sizes)), whole_(std::move(whole)) {}
+  // Of the mesh's axes, the outermost first: their sizes, and whether all their ranks are processes, or the first alone.
+  Ghosts(std::vector<int> sizes, std::vector<bool> whole, std::vector<bool> lone)
+      : sizes_(std::move(sizes)), whole_(std::move(whole)), lone_(std::move(lone)) {}
 
   // The members that a communicator's label tells behind its text: global ranks in order, or none.
   static std::vector<int> members_in(const std::string &label);
@@ -54,7 +55,7 @@ class Ghosts {
   // The same group at the first place of the folded axes along which its members don't differ.
   std::vector<int> at_first_place(const std::vector<int> &ranks) const;
   // What the processes of a group have in common; false, with the reason: nothing.
-  bool learn(const Communicator &comm, int dtype, const Parts &parts, Law &law, std::string &why) const;
+  bool learn(const Communicator &comm, int coll, int dtype, const Parts &parts, Law &law, std::string &why) const;
   // Fills the `parts` of members that are no processes; `made` keeps what is new. False, with the reason: the law does
   // not hold for the processes.
   bool speak(const Communicator &comm, int dtype, const Law &law, Parts &parts, std::vector<std::string> &made,
@@ -65,14 +66,15 @@ class Ghosts {
 
   std::vector<int> coordinates(int rank) const;
   std::vector<int> place(const std::vector<int> &point) const;
+  bool along_lone_axis(const std::vector<int> &ranks) const;
   std::map<std::vector<int>, Said> said(const Communicator &comm, const Parts &parts, bool by_place) const;
   static bool read(Said &said, int dtype, std::string &why);
-  bool learn(Said &said, int dtype, const Rule *like, Rule &rule, std::string &why) const;
+  bool learn(Said &said, int dtype, bool lone, const Rule *like, Rule &rule, std::string &why) const;
   bool speak(Said &said, const Communicator &comm, int dtype, const Rule &rule, Parts &parts, std::vector<std::string> &made,
              std::string &why) const;
 
   std::vector<int> sizes_;
-  std::vector<bool> whole_;
+  std::vector<bool> whole_, lone_;
 };
 
 }  // namespace phe

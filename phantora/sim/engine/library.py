@@ -131,10 +131,11 @@ class Engine:
         """Kernels of `rank` take `factor` times as long."""
         self._lib.phe_straggler(self._handle, rank, factor)
 
-    def fold(self, sizes: Sequence[int], whole: Sequence[bool]) -> None:
-        """The run is folded: `sizes` are those of the mesh's axes, the outermost first; of `whole` ones all run."""
+    def fold(self, sizes: Sequence[int], whole: Sequence[bool], lone: Sequence[bool]) -> None:
+        """The run is folded: `sizes` are those of the mesh's axes, the outermost first; of `whole` ones all run, of
+        `lone` ones the first."""
         numbers = ctypes.c_int32 * len(sizes)
-        self._lib.phe_fold(self._handle, numbers(*sizes), numbers(*whole), len(sizes))
+        self._lib.phe_fold(self._handle, numbers(*sizes), numbers(*whole), numbers(*lone), len(sizes))
 
     def expect_alike(self, witness: int, first: int, last: int, axis: str, uneven: bool) -> None:
         """In a folded run `witness` must do what `first` or `last` does, its fellows at the ends of `axis`; if that is
