@@ -40,7 +40,8 @@ class WarmServer:
         root = str(Path(phantora.__file__).resolve().parent.parent)
         self._process = subprocess.Popen(
             [sys.executable, "-c", _BOOTSTRAP, str(os.getpid()), self.path, root], stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+            stdout=subprocess.PIPE, start_new_session=True,
+            stderr=None if os.environ.get("PHANTORA_DEBUG") else subprocess.DEVNULL,
             env=server_environment(os.environ),
         )  # fmt: skip
         assert self._process.stdout is not None
@@ -109,7 +110,6 @@ def connected() -> socket.socket | None:
 def main(parent: int, path: str) -> None:
     """Listens at `path` until the process `parent` ends."""
     process.die_with_parent(parent)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how its children ended
     environment = dict(os.environ)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(path)
@@ -130,6 +130,7 @@ def main(parent: int, path: str) -> None:
             except PhantoraError as error:
                 link.sendall(json.dumps({"is": "failed", "message": str(error)}).encode())
                 os._exit(1)  # half of it may be there
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how the servers end
         _fork(listener, link, message, environment, base)
 
 

@@ -20,6 +20,7 @@ from phantora.sweep.journal import Journal
 from phantora.sweep.objective import Objective
 from phantora.sweep.plan import Plan, make_plan
 from phantora.sweep.pool import Engine, Pool
+from phantora.sweep.result import RAN
 from phantora.sweep.runner import Entry, Listed, Runner
 from phantora.sweep.screening import finalists
 from phantora.sweep.search import Search
@@ -161,17 +162,29 @@ def _planned(work: _Work, plan: Plan, screen: Plan | None) -> list[Entry]:
 
 def _confirmed(work: _Work, entries: list[Entry]) -> list[Entry]:
     """Where one process stood for each stage, the best runs again with ends and witnesses, which tell whether the ranks
-    do the same; that run's numbers then count. Until the best is such a one."""
-    request = work.request
+    do the same, and with steps until they are steady; that run's numbers then count. Until no other point's fastest step
+    was faster."""
+    request, objective = work.request, work.request.objective
     for _ in range(CONFIRMED if request.fold == ONE else 0):
-        best = answer(entries, request.objective, (), request.folder).best
-        if best is None or best.entry.result is None or LONE not in best.entry.result.fold:
+        ran = [entry for entry in entries if entry.result is not None and entry.result.status == RAN]
+        best = max(ran, key=lambda entry: _at_most(entry, objective), default=None)
+        if best is None or best.result is None or LONE not in best.result.fold:
             break
         found = replace(work, fold=ENDS, done=work.done, expected=work.expected)
-        checked = found.of(Listed([best.entry.point], request.objective), 1, request.top)
+        checked = found.of(Listed([best.point], objective), 1, request.top)
         work.done, work.expected = found.done, found.expected
-        entries = [checked[0] if entry is best.entry else entry for entry in entries]
+        entries = [checked[0] if entry is best else entry for entry in entries]
     return entries
+
+
+def _at_most(entry: Entry, objective: Objective) -> float:
+    """The value of a point; of one that is not confirmed, that of its fastest step."""
+    result = entry.result
+    assert result is not None and result.measured is not None
+    rate, _ = objective.work(entry.point, result.measured)
+    if LONE in result.fold:
+        rate *= result.measured.step_time / result.measured.lowest
+    return objective.value(entry.point, rate)
 
 
 def _varying(entries: list[Entry], axes: list[str]) -> list[str]:

@@ -23,6 +23,7 @@ from phantora.sweep.folds import OFF, Folding, folding, next_mode, refusal
 from phantora.sweep.plan import Point
 from phantora.sweep.result import FAILED, OUT_OF_MEMORY, RAN, Measured, Result
 from phantora.sweep.space import Steps
+from phantora.wire.fold import LONE
 
 LOG, OUTPUT = "run.arrow", "output.txt"
 STEADY_SPREAD = 0.01  # of the median step; below it, or half of the error bar, more steps tell nothing new
@@ -171,7 +172,9 @@ def _evaluate(task: Task) -> Generator[Command, int, Result]:
     while True:
         status = yield task.trace(steps)
         measured = yield from _measured(task)
-        if status or plan is None or steps is None or steps >= plan.most or _steady(measured):
+        # Where one process stands for each stage, the best alone is run again, with more processes and steps.
+        enough = LONE in task.folding.described or _steady(measured)
+        if status or plan is None or steps is None or steps >= plan.most or enough:
             break
         steps = min(2 * steps, plan.most)
 
