@@ -162,8 +162,8 @@ def _planned(work: _Work, plan: Plan, screen: Plan | None) -> list[Entry]:
 
 def _confirmed(work: _Work, entries: list[Entry]) -> list[Entry]:
     """Where one process stood for each stage, the best runs again with ends and witnesses, which tell whether the ranks
-    do the same, and with steps until they are steady; that run's numbers then count. Until no other point's fastest step
-    was faster."""
+    do the same, and with steps until they are steady; that run's numbers then count. Until no other point's fastest
+    step was faster."""
     request, objective = work.request, work.request.objective
     for _ in range(CONFIRMED if request.fold == ONE else 0):
         ran = [entry for entry in entries if entry.result is not None and entry.result.status == RAN]
