@@ -27,6 +27,10 @@ class Row:
     """From 1; None for what did not run."""
     tie: bool = False
     """Slower than the best by less than the error bar of either."""
+    behind: float = 0.0
+    """By what share the best is better."""
+    surely: bool = False
+    """The best is better even if it is as slow, and this one as fast, as their error bars allow; on slower hosts too."""
     pareto: bool = False
     """No other is better in speed, memory and cost at once."""
     rate: float | None = None
@@ -97,8 +101,11 @@ def answer(entries: Sequence[Entry], objective: Objective, axes: Sequence[str], 
         row.value, row.cost = compared.value(point, row.rate), compared.cost(point, row.rate)
     ran.sort(key=lambda row: (-row.value, row.entry.point.number))
     for rank, row in enumerate(ran, 1):
+        assert row.measured is not None
         row.rank = rank
         row.tie = rank > 1 and row.value * (1 + _error(row, ran[0])) >= ran[0].value
+        row.behind = ran[0].value / row.value - 1
+        row.surely = rank > 1 and row.value * (1 + (row.measured.error or 0.0)) < ran[0].value / (1 + _above(ran[0]))
         row.pareto = not any(_dominates(other, row) for other in ran)
     order = {"out of memory": 1, "failed": 2, SKIPPED: 3}
     rest = sorted((row for row in rows if row.measured is None),
@@ -110,6 +117,12 @@ def _error(a: Row, b: Row) -> float:
     """The larger of their error bars, as a share of the step; the part that slower hosts would bring is left out, since
     they would slow both."""
     return max((row.measured.error or 0.0) for row in (a, b) if row.measured)
+
+
+def _above(row: Row) -> float:
+    """By how much its step may be longer, as a share: slower hosts included."""
+    measured = row.measured
+    return max(measured.error or 0.0, measured.error_above or 0.0) if measured else 0.0
 
 
 def _dominates(a: Row, b: Row) -> bool:
@@ -130,6 +143,8 @@ def _record(row: Row, names: Sequence[str], unit: str) -> dict[str, Any]:
     return {
         "rank": row.rank,
         "tie": row.tie,
+        "behind": row.behind if row.rank else None,
+        "surely_slower": row.surely,
         "pareto": row.pareto,
         "status": row.status,
         **{name: point.values.get(name) for name in names},

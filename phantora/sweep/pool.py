@@ -23,6 +23,7 @@ from phantora.wire.fold import parse_fold
 
 # What a simulated run holds of this machine's memory, at most: 64 ranks of an 8B model take 9 GiB.
 BASE_BYTES, RANK_BYTES = 1 << 30, 150 << 20
+BUSY = 2  # times the cores: ranks wait for each other, and a run's start and end keep one core busy
 TERMINATE_SECONDS = 10.0
 
 
@@ -94,7 +95,7 @@ class Pool:
         growing = sum(memory_of(one.task) for one in self._running)
         total, available = _memory()
         return (
-            cores + cores_of(task, self._cores) <= self._cores
+            cores + cores_of(task, self._cores) <= BUSY * self._cores
             and growing + memory_of(task) <= total
             and memory_of(task) <= available
         )

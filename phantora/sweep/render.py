@@ -41,7 +41,8 @@ def _table(found: Answer, rows: Sequence[Row]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     costs = any(row.cost for row in rows)
     unit = {"tokens": "tok/s", "samples": "smp/s", "steps": "steps/s"}[found.unit]
-    for name in ("", *found.axes, "step", "±", unit, "MFU", "memory", "left", "exposed", *(("$/M",) if costs else ())):
+    columns = ("step", "±", "slower", unit, "MFU", "memory", "left", "exposed", *(("$/M",) if costs else ()))
+    for name in ("", *found.axes, *columns):
         table.add_column(name, justify="right", no_wrap=True, overflow="ellipsis")
     for row in rows:
         measured = row.measured
@@ -53,6 +54,7 @@ def _table(found: Answer, rows: Sequence[Row]) -> Table:
             *(text_of(point.values[axis]) if axis in point.values else "-" for axis in found.axes),
             duration(measured.step_time),
             "-" if measured.error is None else f"{100 * measured.error:.0f}%",
+            f"{100 * row.behind:.1f}%" if row.rank != 1 else "",
             f"{row.rate:,.0f}" if row.rate >= 100 else f"{row.rate:.3g}",
             "-" if measured.mfu is None else f"{100 * measured.mfu:.1f}%",
             f"{measured.memory / 2**30:.1f}",
@@ -94,6 +96,21 @@ def _say_ties(found: Answer, console: Console) -> None:
     if found.ties:
         which = ", ".join(str(row.rank) for row in found.ties)
         _line(console, f"Ties (=): 1 and {which} differ by less than the error bar: any of them may be the best.")
+    surely = [row.rank for row in found.rows if row.surely and row.rank]
+    if surely:
+        which = _ranges(surely)
+        _line(console, f"Slower than 1 by more than the error bars of both, on slower hosts too: {which}.")
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """``3, 5 to 9``, of ascending numbers."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 def _say_front(found: Answer, ran: Sequence[Row], console: Console) -> None:

@@ -98,14 +98,14 @@ def run_sweep(request: Request, told: Callable[[Entry, int, int], None] = lambda
             _set_up(space, request.folder)
             engine = _engine(request)
             try:
-                work = _Work(request, space, engine, journal, told)
+                work = Work(request, space, engine, journal, told)
                 if plan is None:
                     assert search is not None
                     search.know(journal.results.values(), work.shared)
                     entries, axes = work.of(search, request.search, request.top), list(space.axes)
                 else:
                     entries, axes = _planned(work, plan, screen), plan.axes
-                entries = _confirmed(work, entries)
+                entries = confirmed(work, entries)
             finally:
                 engine.close()
             shown = axes if len(axes) <= MOST_AXES else _varying(entries, axes)
@@ -118,7 +118,7 @@ def run_sweep(request: Request, told: Callable[[Entry, int, int], None] = lambda
 
 
 @dataclass
-class _Work:
+class Work:
     """Runs points, and counts."""
 
     request: Request
@@ -133,11 +133,13 @@ class _Work:
 
     @property
     def shared(self) -> Shared:
+        """What its points share."""
         request, space = self.request, self.space
         fold = self.fold or request.fold
         return Shared(request.folder, space.target, space.here, request.options, space.steps, request.needs, fold)
 
     def of(self, source: Listed | Search, count: int, top: int) -> list[Entry]:
+        """Runs `count` points of `source`; keeps the logs of the best `top`."""
         self.expected += count
         request = self.request
         rules = (request.objective, request.everything, request.again, top, self._tell)
@@ -148,7 +150,7 @@ class _Work:
         self.told(entry, self.done, self.expected)
 
 
-def _planned(work: _Work, plan: Plan, screen: Plan | None) -> list[Entry]:
+def _planned(work: Work, plan: Plan, screen: Plan | None) -> list[Entry]:
     """The points of `plan`; with `screen` only those whole that are worth it."""
     objective = work.request.objective
     if screen is None:
@@ -160,7 +162,7 @@ def _planned(work: _Work, plan: Plan, screen: Plan | None) -> list[Entry]:
     return [*entries, *(Entry(Task.of(point, work.shared), skipped=seen[point.number]) for point in rest)]
 
 
-def _confirmed(work: _Work, entries: list[Entry]) -> list[Entry]:
+def confirmed(work: Work, entries: list[Entry]) -> list[Entry]:
     """Where one process stood for each stage, the best runs again with ends and witnesses, which tell whether the ranks
     do the same, and with steps until they are steady; that run's numbers then count. Until no other point's fastest
     step was faster."""

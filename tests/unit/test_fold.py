@@ -90,6 +90,15 @@ def test_process_groups_tell_the_axes() -> None:
         mesh_of([([0, 1, 3], "")], 8)
 
 
+def test_the_first_rank_of_a_lone_axis_stands_for_all() -> None:
+    mesh = fold("pp=4,dp=16/1,tp=8", 512)
+    assert mesh.describe() == "pp=4* dp=16/1 tp=8"
+    assert {mesh.coordinates(rank)[1] for rank in mesh.real} == {0}
+    assert fold("pp=4,dp=16/1,tp=8/1", 512).real == (0, 128, 256, 384)
+    assert fold("dp=64/1", 64).real == (0,) and fold("dp=64/1", 64).stands_for(0) == 64
+    assert from_dict(to_dict(mesh)) == mesh
+
+
 MESHES = st.lists(st.integers(1, 9), min_size=1, max_size=4)
 
 
@@ -100,7 +109,9 @@ def test_groups_and_their_siblings_are_all_groups(sizes: list[int], data: st.Dat
     world = 1
     for size in sizes:
         world *= size
-    mesh = parse_fold(",".join(f"a{i}={size}" for i, size in enumerate(sizes)), world)
+    marks = [data.draw(st.sampled_from(("", "", "*", "~", "/1"))) for _ in sizes]
+    axes = [f"a{i}={size}{mark}" for i, (size, mark) in enumerate(zip(sizes, marks, strict=True))]
+    mesh = parse_fold(",".join(axes), world)
     if mesh is None:
         return
     assert from_dict(to_dict(mesh)) == mesh

@@ -100,6 +100,19 @@ def test_objects_that_differ_by_stage(engine_library: Path) -> None:
     assert [pickle.loads(answer[256 * rank : 256 * rank + 256]) for rank in range(12)] == [told(r) for r in range(12)]
 
 
+def test_the_first_rank_of_a_lone_axis_tells_reals_and_sums(engine_library: Path) -> None:
+    bench = folded(engine_library, "dp=8/1")
+    assert not tell(bench, lambda rank: struct.pack("<f", 1.5), FLOAT32, GATHER) & native.ERROR
+    assert heard(bench) == struct.pack("<8f", *[1.5] * 8)
+    bench = folded(engine_library, "dp=8/1")
+    assert not tell(bench, lambda rank: struct.pack("<q", 5), INT64, REDUCE) & native.ERROR
+    assert heard(bench) == struct.pack("<q", 40)
+    for said, dtype in ((lambda rank: struct.pack("<q", 5), INT64), (lambda rank: padded([rank]), UINT8)):
+        bench = folded(engine_library, "dp=8/1")
+        assert tell(bench, said, dtype, GATHER) & native.ERROR
+        assert "may grow with the rank" in bench.engine.error() and "--fold off" in bench.engine.error()
+
+
 @pytest.mark.parametrize(
     ("said", "dtype", "why"),
     [

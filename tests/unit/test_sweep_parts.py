@@ -23,13 +23,14 @@ from phantora.errors import PhantoraError
 from phantora.sweep.answer import answer
 from phantora.sweep.expressions import Expression
 from phantora.sweep.files import write_files
+from phantora.sweep.folds import ENDS, MODES, OFF, ONE, folding
 from phantora.sweep.journal import Journal, read
 from phantora.sweep.objective import Objective, parse_prices
 from phantora.sweep.plan import make_plan
 from phantora.sweep.presets import load_preset, preset_names, preset_path
 from phantora.sweep.render import render
 from phantora.sweep.result import FAILED, OUT_OF_MEMORY, RAN, Result
-from phantora.sweep.run import located
+from phantora.sweep.run import Request, Work, confirmed, located
 from phantora.sweep.runner import Entry, Listed, Runner
 from phantora.sweep.search import Search
 from phantora.sweep.space import Space, space_of
@@ -369,7 +370,83 @@ def test_a_run_gets_more_steps_until_they_are_alike(tmp_path: Path) -> None:
     assert end.value.value.status == RAN and end.value.value.steps == 10
 
 
+# ---------------------------------------------------------------------- folding
+
+
+def meshed(**changes: Any) -> Space:
+    return space(fold="pp=2,dp={dp},tp={tp}", let={"dp": "world // tp // 2"}, options={}, **changes)
+
+
+def test_a_point_folds_along_the_axes_that_its_file_names(tmp_path: Path) -> None:
+    points = {int(point.values["tp"]): point for point in make_plan(meshed()).points}
+    shared = Shared(tmp_path, ("train.py",))
+    for mode, axes, processes in ((ONE, "pp=2,dp=4/1,tp=2/1", 2), (ENDS, "pp=2,dp=4,tp=2", 10), (OFF, "", 16)):
+        task = Task.of(points[2], replace(shared, fold=mode))
+        assert (task.folding.axes, task.folding.processes) == (axes, processes)
+        words = task.words(3, "a.arrow")
+        assert (words[words.index("--fold") + 1] if axes else axes) == axes
+    assert folding("dp=8~,ep=2,tp=4*", ONE, 64).axes == "dp=8/1,ep=2,tp=4*"
+    assert not folding("dp=8", ONE, 8).axes and not folding("", ONE, 64).axes and not folding("pp=16", ONE, 16).axes
+    given = replace(shared, fold=ONE, options=("--fold", "dp=8,tp=2*"))
+    assert Task.of(points[2], given).words(3, "a.arrow").count("--fold") == 1  # the user's
+    keys = {Task.of(points[2], replace(shared, fold=mode)).key for mode in MODES}
+    assert len(keys) == 3
+    with pytest.raises(PhantoraError, match="'ddp'"):
+        space(fold="dp={ddp}")
+
+
+def test_a_fold_that_is_refused_is_tried_with_more_processes(tmp_path: Path) -> None:
+    found = meshed()
+    task = Task.of(make_plan(found).points[0], Shared(tmp_path, found.target, fold=ONE))
+    stages = evaluate(task)
+    folds = []
+    command = next(stages)
+    with pytest.raises(StopIteration) as end:
+        while True:
+            whole = "--fold" not in command.words
+            folds.append("" if whole else command.words[command.words.index("--fold") + 1])
+            said = "" if whole else "phantora: cannot fold all_gather of 8 int8: no; or --fold off"
+            command.output.write_text(f"rank 0 works\n{said}\n")
+            command = stages.send(int(not whole))
+            command.output.write_bytes(orjson.dumps(measured(100)) if whole else b"")
+            command = stages.send(int(not whole))
+    result = end.value.value
+    assert folds == ["pp=2,dp=8/1,tp=1/1", "pp=2,dp=8,tp=1", ""]
+    assert result.status == RAN and result.key == task.key
+    assert (result.processes, result.fold) == (16, "") and result.refused.startswith("cannot fold all_gather")
+
+
+def test_the_best_is_confirmed_with_more_processes(tmp_path: Path) -> None:
+    """tp 2 seems to be the best, and is not; tp 1 is neither confirmed nor faster than what then is best."""
+
+    def by_fold(task: Task) -> Result:
+        tp, lone = int(task.point.values["tp"]), task.shared.fold == ONE
+        step = {1: 120, 2: 100 if lone else 115, 4: 110}[tp]
+        return Result(task.key, task.point.values, RAN, measured(step), fold="dp/1" if lone else "dp")
+
+    found = meshed(matrix={"tp": [1, 2, 4], "sp": [False], "ac": ["none"]}, tokens="4096")
+    engine, journal = Told(by_fold), Journal(tmp_path)
+    try:
+        work = Work(Request(found, tmp_path), found, engine, journal, lambda entry, done, of: None)
+        entries = confirmed(work, work.of(Listed(make_plan(found).points, Objective()), 3, 0))
+    finally:
+        journal.close()
+    assert [label.split()[0] for label in engine.ran[3:]] == ["tp=2", "tp=4"] and len(engine.ran) == 5
+    best = answer(entries, Objective(), ["tp"], tmp_path).best
+    assert best and best.entry.point.values["tp"] == 4 and best.entry.result and best.entry.result.fold == "dp"
+    assert len(entries) == 3
+
+
 # ---------------------------------------------------------------------- the answer
+
+
+def test_slower_for_sure_is_slower_than_both_error_bars(tmp_path: Path) -> None:
+    steps = {1: measured(100, error=0.05, error_above=0.5), 2: measured(110, error=0.05), 4: measured(170, error=0.05)}
+    found = space(matrix={"tp": [1, 2, 4], "sp": [False], "ac": ["none"]}, tokens="4096")
+    engine = Told(lambda task: Result(task.key, task.point.values, RAN, steps[int(task.point.values["tp"])]))
+    rows = answer(run(tmp_path, engine, found), Objective(), ["tp"], tmp_path).rows
+    assert [row.surely for row in rows] == [False, False, True]  # 110 ms might be faster than 150
+    assert [round(row.behind, 3) for row in rows] == [0, 0.1, 0.7] and not any(row.tie for row in rows)
 
 
 def test_the_answer_ranks_names_ties_and_the_front(tmp_path: Path) -> None:
