@@ -30,7 +30,7 @@ class Row:
     behind: float = 0.0
     """By what share the best is better."""
     surely: bool = False
-    """The best is better even if it is as slow, and this one as fast, as their error bars allow; on slower hosts too."""
+    """The best is better even if it is as slow, and this one as fast, as the error bars allow; on slower hosts too."""
     pareto: bool = False
     """No other is better in speed, memory and cost at once."""
     rate: float | None = None
