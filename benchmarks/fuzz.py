@@ -33,6 +33,11 @@ from pathlib import Path
 
 from phantora.errors import PhantoraError
 
+sys.path.insert(0, str(Path(__file__).parent))
+import fuzz_calls
+import fuzz_engine
+import fuzz_http
+
 ROOT = Path(__file__).resolve().parents[1]
 MEMORY = 4 << 30
 SECONDS_PER_MB = 1.0
@@ -193,6 +198,10 @@ TARGETS = {
     "journal": Target(lambda: [b'{"phantora sweep": 1}\n{"key": "a", "status": "done"}\n'], _journal, ".jsonl", True),
     "wanted": Target(wanted, _wanted, ".jsonl", True),
     "signature": Target(lambda: SIGNATURES, _signature, ".txt", True),
+    "ranks": Target(fuzz_engine.scenarios, fuzz_engine.read_live, ".records"),
+    "ranks, replayed": Target(fuzz_engine.scenarios, fuzz_engine.read_played, ".records"),
+    "CUDA and NCCL": Target(fuzz_calls.seeds, fuzz_calls.call, ".calls"),
+    "viewer": Target(fuzz_http.requests, fuzz_http.ask, ".http", True),
     "routing": Target(lambda: ROUTINGS, _routing, ".json", True),
 }
 
@@ -229,13 +238,15 @@ def changed(seeds: list[bytes], text: bool, chance: random.Random) -> bytes:
 
 def work(target: Target, path: Path, seed: int, until: float, report: int) -> None:
     """In a child: a letter to `report` for each input (a accepted, r refused); ends at the first finding."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    if "ASAN_OPTIONS" not in os.environ:  # whose shadow takes terabytes of addresses
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     chance, seeds = random.Random(seed), target.seeds()
     sink = StringIO()
     while time.process_time() < until:
         data = changed(seeds, target.text, chance)
         path.write_bytes(data)
         limit = max(LEAST_SECONDS, SECONDS_PER_MB * len(data) / 1e6)
+        signal.setitimer(signal.ITIMER_PROF, 10 * limit)  # of CPU: ends a loop without end
         begin = time.process_time()
         try:
             with redirect_stdout(sink), redirect_stderr(sink):
@@ -291,6 +302,8 @@ def run(name: str, seconds: float, seed: int, keep: Path) -> int:
         while spent < seconds:
             a, r, used, text = in_child(target, path, seed, seconds - spent)
             accepted, refused, spent, seed = accepted + a, refused + r, spent + used, seed + 1
+            if text and (last := path.with_suffix(".call")).exists():
+                text += f" in {last.read_text().strip()}"
             if text and text not in findings:
                 keep.mkdir(parents=True, exist_ok=True)
                 findings[text] = keep / f"{name.replace(', ', '-')}-{seed}{target.suffix}"

@@ -42,6 +42,8 @@ def load_cluster(spec: str) -> Cluster:
     text = spec.strip()
     if text.endswith(".toml"):
         return _from_file(Path(text))
+    if re.search(r"\d{10}", text):
+        raise PhantoraError(f"cluster {text[:40]!r}...: a number in it is too large")
     if re.fullmatch(r"\d+", text):
         return _make(1, int(text), load_gpu(DEFAULT_GPU), text)
     match = _SPEC.fullmatch(text)

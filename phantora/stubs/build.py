@@ -145,7 +145,7 @@ def source_digest() -> str:
         digest.update(name.encode() + b"\0" + path.read_bytes())
     digest.update((layout.c_header() + engine_interface.c_header()).encode())
     digest.update(Path(__file__).read_bytes())
-    digest.update(" ".join(other_limits()).encode())
+    digest.update(" ".join([*other_limits(), *sanitizers()]).encode())
     return digest.hexdigest()
 
 
@@ -175,6 +175,7 @@ def read_set(directory: Path) -> StubSet | None:
 
 
 def _run(command: list[str], remedy: str = "this compiler may be too old: see `phantora doctor`") -> None:
+    command = [command[0], *sanitizers(), *command[1:]]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
         lines = result.stderr.strip().splitlines()
@@ -282,6 +283,21 @@ def other_limits() -> list[str]:
         if not re.fullmatch(r"PH_[A-Z_]+=\d+", word):
             raise PhantoraError(f"PHANTORA_DEFINES: {word!r} is not of the form PH_NAME=NUMBER")
     return [f"-D{word}" for word in words]
+
+
+def sanitizers() -> list[str]:
+    """Options of the compiler for `PHANTORA_SANITIZE`: ``address``, ``undefined``, ``address,undefined`` or ``thread``.
+
+    The sanitizer's runtime must be loaded first (docs/reliability.md). Raises PhantoraError for anything else."""
+    chosen = os.environ.get("PHANTORA_SANITIZE", "")
+    if chosen not in ("", "address", "undefined", "address,undefined", "thread"):
+        raise PhantoraError(f"PHANTORA_SANITIZE: {chosen!r} is not address, undefined, address,undefined or thread")
+    return [f"-fsanitize={chosen}", "-fno-omit-frame-pointer"] if chosen else []
+
+
+def is_usual() -> bool:
+    """Whether the environment asks for the stubs as they are, and not for an experiment or for sanitizers."""
+    return not other_limits() and not sanitizers()
 
 
 def _cxx11_abi(torch: Torch) -> bool:

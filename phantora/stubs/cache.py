@@ -36,7 +36,7 @@ def ensure(progress: Callable[[str], None] | None = None) -> StubSet:
     target = cache / cache_key(torch)
     if found := build.read_set(target):
         return found
-    prebuilt = None if build.other_limits() else find_prebuilt(torch)
+    prebuilt = find_prebuilt(torch) if build.is_usual() else None
     missing = [name for name, version in build.compilers().items() if version is None]
     if missing and not prebuilt:
         raise PhantoraError(

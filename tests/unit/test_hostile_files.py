@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.fakeranks import Bench
 
 from phantora.errors import PhantoraError
 from phantora.hardware import load_cluster
@@ -49,3 +50,25 @@ def test_clusters_larger_than_any(spec: str) -> None:
 @pytest.mark.parametrize("target", ["log, analysed", "log, replayed", "cluster", "host", "sweep", "table", "routing"])
 def test_a_short_run_of_each_fuzzer_finds_nothing(target: str, tmp_path: Path) -> None:
     assert fuzz.run(target, 0.3, 1, tmp_path) == 0
+
+
+@pytest.mark.parametrize("target", ["ranks", "ranks, replayed", "viewer"])
+def test_a_short_run_of_the_other_fuzzers_finds_nothing(target: str, tmp_path: Path, engine_library: Path) -> None:
+    assert fuzz.run(target, 0.5, 1, tmp_path) == 0
+
+
+def test_a_rank_that_says_what_cannot_be_is_named(engine_library: Path) -> None:
+    """Live: a clear error, and the ranks that did nothing wrong are told from it."""
+    bench = Bench.create(engine_library, 2)
+    bench.ranks[1].emit("MEMSET", stream=4_000_000_000, bytes=8)
+    with pytest.raises(PhantoraError, match=r"what rank 1 says cannot be \(record 1 of kind 13\)"):
+        fuzz.fuzz_engine.turns(bench.engine)
+    bench = Bench.create(engine_library, 2)
+    bench.ranks[0].control["head"] = 1 << 40
+    with pytest.raises(PhantoraError, match=r"what rank 0 says cannot be \(its ring\)"):
+        fuzz.fuzz_engine.turns(bench.engine)
+    bench = Bench.create(engine_library, 2)
+    bench.ranks[0].communicator(1, 2, 0)
+    bench.ranks[0].communicator(2, 2, 1)
+    with pytest.raises(PhantoraError, match="rank 0 is two members of one communicator"):
+        fuzz.fuzz_engine.turns(bench.engine)

@@ -15,6 +15,10 @@ void Communication::create(Rank &rank, const ph_record &r, const std::string &la
   std::string who = std::to_string(rank.index);
   if (call.rank >= c.ranks.size()) return failure_.set("rank " + who + " joined a communicator beyond its size");
   auto seat = std::lower_bound(c.seats.begin(), c.seats.end(), static_cast<int>(call.rank)) - c.seats.begin();
+  if (seat == static_cast<long>(c.seats.size()) || c.seats[static_cast<size_t>(seat)] != static_cast<int>(call.rank))
+    return failure_.set("rank " + who + " joined a communicator as a member that is no process");
+  int before = c.seat_of(rank.index);
+  if (before >= 0 && before != seat) return failure_.set("rank " + who + " is two members of one communicator");
   uint32_t &local = c.local[static_cast<size_t>(seat)];
   if (local)
     return failure_.set("ranks " + std::to_string(c.ranks[call.rank]) + " and " + who + " are the same member of a communicator");
@@ -33,8 +37,10 @@ void Communication::create(Rank &rank, const ph_record &r, const std::string &la
 void Communication::found(Communicator &c, int members, const std::string &label) {
   c.members = members;
   c.label = label.substr(0, label.find('\0'));
-  c.ranks = Ghosts::members_in(label);
-  if (static_cast<int>(c.ranks.size()) != members) c.ranks.assign(static_cast<size_t>(members), -1);
+  c.ranks = Ghosts::members_in(label, static_cast<size_t>(members));
+  auto unknown = [&](int rank) { return rank < 0 || static_cast<size_t>(rank) >= stage_.size(); };
+  if (static_cast<int>(c.ranks.size()) != members || std::any_of(c.ranks.begin(), c.ranks.end(), unknown))
+    c.ranks.assign(static_cast<size_t>(members), -1);
   for (int own = 0; own < members; ++own) {
     int global = c.ranks[static_cast<size_t>(own)];
     if (global < 0 || !stage_.folded(global)) c.seats.push_back(own);

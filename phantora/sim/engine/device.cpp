@@ -19,8 +19,8 @@ bool product(const Item &item) { return fills(item) && item.flags & PH_F_LIBRARY
 // ------------------------------------------------------------------ the model
 float DeviceModel::demand(const ph_kernel_fields &launch) const {
   double blocks = static_cast<double>(launch.grid_x) * launch.grid_y * launch.grid_z;
-  int threads = std::max<int>(1, static_cast<int>(launch.block_x) * launch.block_y * launch.block_z);
-  int by_threads = (gpu->max_threads_per_sm ? gpu->max_threads_per_sm : 2048) / threads;
+  int64_t threads = std::max<int64_t>(1, int64_t{launch.block_x} * launch.block_y * launch.block_z);
+  int by_threads = static_cast<int>((gpu->max_threads_per_sm ? gpu->max_threads_per_sm : 2048) / threads);
   int per_sm = std::max(1, std::min(gpu->max_blocks_per_sm ? gpu->max_blocks_per_sm : 32, by_threads));
   double capacity = static_cast<double>(std::max(1, gpu->sms)) * per_sm;
   return static_cast<float>(std::min(1.0, std::max(blocks, 1.0) / capacity));

@@ -44,7 +44,7 @@ int64_t load(const std::string &data, size_t index, size_t width) {
 
 }  // namespace
 
-std::vector<int> Ghosts::members_in(const std::string &label) {
+std::vector<int> Ghosts::members_in(const std::string &label, size_t most) {
   std::vector<int> ranks;
   size_t at = label.find('\0');
   if (at == std::string::npos) return ranks;
@@ -55,7 +55,7 @@ std::vector<int> Ghosts::members_in(const std::string &label) {
       p = std::from_chars(p, end, number).ptr;
       if (p < end) ++p;
     }
-    for (int i = 0; i < part[2]; ++i) ranks.push_back(part[0] + i * part[1]);
+    for (int64_t i = 0; i < part[2] && ranks.size() <= most; ++i) ranks.push_back(static_cast<int>(part[0] + i * part[1]));
   }
   return ranks;
 }

@@ -49,7 +49,7 @@ class Ghosts {
       : sizes_(std::move(sizes)), whole_(std::move(whole)), lone_(std::move(lone)) {}
 
   // The members that a communicator's label tells behind its text: global ranks in order, or none.
-  static std::vector<int> members_in(const std::string &label);
+  static std::vector<int> members_in(const std::string &label, size_t most);
   // The rank at the first place of all folded axes.
   int origin(int rank) const;
   // The same group at the first place of the folded axes along which its members don't differ.

@@ -5,6 +5,9 @@
 
 namespace phe {
 
+constexpr int64_t MOST_TIME = int64_t{1} << 61;  // ns: 73 years
+constexpr uint64_t MOST_PAYLOAD = 1u << 31;      // bytes
+
 class Ingest {
  public:
   Ingest(Stage &stage, Devices &devices, Texts &texts, CallNames &names, Launches &launches, Links &links,
@@ -40,7 +43,14 @@ class Ingest {
   void hand_back(Rank &rank);
   void wake(Rank &rank, const ph_record &r);
   bool play(Rank &rank, ph_record &r);
+
+  // ---- credible.cpp
+  bool believe(const Rank &rank, const ph_record &r);
+  void disbelieve(const Rank &rank, const std::string &what);
   bool credible(const Rank &rank, const ph_record &r) const;
+  bool credible_collective(const Rank &rank, const ph_record &r) const;
+  bool credible_transfer(const Rank &rank, const ph_record &r) const;
+
   Item item_of(Rank &rank, const ph_record &r, Item::Type type);
   std::vector<Dep> all_of_stream(const Rank &rank, Stream &s);
 

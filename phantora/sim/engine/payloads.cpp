@@ -43,6 +43,10 @@ void Payloads::exchange(Rank &rank, const ph_record &r, std::string data) {
   if (x.data.empty()) x.data.resize(r.exchange.members);
   if (r.exchange.index >= x.data.size())
     return failure_.set("rank " + std::to_string(rank.index) + " takes part in an exchange beyond its size");
+  for (auto &[other, record] : x.waiting)
+    if (record.exchange.index == r.exchange.index)
+      return failure_.set("ranks " + std::to_string(other->index) + " and " + std::to_string(rank.index) +
+                          " are the same member of an exchange");
   x.data[r.exchange.index] = std::move(data);
   if (r.time > x.latest || (r.time == x.latest && rank.index < x.last_rank)) x.last_rank = rank.index;
   x.latest = std::max(x.latest, r.time);

@@ -1,0 +1,104 @@
+// Records that cannot be: of a recording that is damaged, of a stub of another version, of a program that wrote into its
+// memory. Handlers rely on what is checked here, so that no record makes the engine reach beyond its tables.
+#include "ingest.h"
+
+#include <iterator>
+
+namespace phe {
+namespace {
+
+constexpr uint64_t MOST_TEXTS = 1 << 24, MOST_COMMUNICATORS = 1 << 24;
+constexpr uint64_t MOST_BYTES = uint64_t{1} << 50;  // that an operation moves
+constexpr size_t ELEMENT[] = PH_NCCL_DTYPE_BYTES;
+
+bool is_time(int64_t time) { return 0 <= time && time <= MOST_TIME; }
+bool is_size(int64_t bytes) { return 0 <= bytes && static_cast<uint64_t>(bytes) <= MOST_BYTES; }
+
+bool has_root(int coll) {
+  return coll == PH_COLL_BROADCAST || coll == PH_COLL_REDUCE || coll == PH_COLL_GATHER || coll == PH_COLL_SCATTER;
+}
+
+}  // namespace
+
+bool Ingest::believe(const Rank &rank, const ph_record &r) {
+  if (r.kind == PH_BLOB || credible(rank, r)) return true;
+  disbelieve(rank, "record " + std::to_string(speaker(rank).tail) + " of kind " + std::to_string(r.kind));
+  return false;
+}
+
+void Ingest::disbelieve(const Rank &rank, const std::string &what) {
+  std::string of = "rank " + std::to_string(rank.index);
+  failure_.set(stage_.player(rank) ? "the recording of " + of + " is damaged (" + what + "); run `phantora trace` again"
+                                   : "what " + of + " says cannot be (" + what +
+                                         "): its process wrote into memory that is not its own; run it again");
+}
+
+bool Ingest::credible(const Rank &rank, const ph_record &r) const {
+  auto known = [&] { return r.stream < PH_MAX_DEVICES || rank.streams.count(r.stream); };
+  auto members = [&](uint64_t count, uint64_t index) { return count >= 1 && count <= stage_.size() && index < count; };
+  if (!is_time(r.time)) return false;
+  switch (r.kind) {
+    case PH_DEFINE_NAME:
+    case PH_DEFINE_SIGNATURE:
+      return r.id < MOST_TEXTS;
+    case PH_PROFILE_NAME:
+      return r.id < static_cast<uint64_t>(texts_.count(PHE_NAMES));
+    case PH_OP_BEGIN:
+      return is_time(r.op_begin.start);
+    case PH_ANNOTATION:
+    case PH_HOST_SPAN:
+      return is_time(r.span.start);
+    case PH_STREAM_CREATE:
+      return r.stream_create.device < PH_MAX_DEVICES;
+    case PH_DEVICE_SYNC:
+      return r.device_sync.device < PH_MAX_DEVICES;
+    case PH_MEMCPY:
+      return known() && r.id < PH_COPY_COUNT_PH_COPY && r.copy.bytes <= MOST_BYTES;
+    case PH_MEMSET:
+      return known() && r.fill.bytes <= MOST_BYTES;
+    case PH_HOST_FUNC:
+      return known() && is_time(r.host_func.duration);
+    case PH_KERNEL:
+    case PH_EVENT_RECORD:
+    case PH_STREAM_WAIT:
+    case PH_STREAM_SYNC:
+    case PH_STREAM_QUERY:
+    case PH_ROOM:
+      return known();
+    case PH_COLLECTIVE:
+      return known() && credible_collective(rank, r);
+    case PH_SEND:
+    case PH_RECV:
+      return known() && credible_transfer(rank, r);
+    case PH_COMM_CREATE:
+      return members(r.comm.members, r.comm.rank) && r.id < MOST_COMMUNICATORS;
+    case PH_EXCHANGE:
+      return members(r.exchange.members, r.exchange.index);
+    case PH_MEMORY:
+      return r.id < PH_MEM_COUNT_PH_MEM;
+    case PH_MOVED:
+      return r.moved.by < stage_.size() && is_time(r.moved.since) && r.moved.since <= r.time;
+    default:
+      return r.kind < PH_COUNT_PH_KIND;
+  }
+}
+
+bool Ingest::credible_collective(const Rank &rank, const ph_record &r) const {
+  const ph_collective_fields &call = r.collective;
+  const Communicator *comm = communication_.find(rank, r.id);
+  if (!comm) return true;  // its handler says so
+  if (call.coll >= PH_COLL_COUNT_PH_COLL || call.dtype >= std::size(ELEMENT) || !is_size(call.bytes)) return false;
+  uint64_t members = comm->ranks.size();
+  if (has_root(call.coll) && static_cast<uint32_t>(call.root) >= members) return false;
+  return !call.ticket || call.count <= MOST_PAYLOAD / (ELEMENT[call.dtype] * members);
+}
+
+bool Ingest::credible_transfer(const Rank &rank, const ph_record &r) const {
+  const ph_transfer_fields &call = r.transfer;
+  const Communicator *comm = communication_.find(rank, r.id);
+  if (!comm) return false;
+  if (static_cast<uint32_t>(call.peer) >= comm->ranks.size() || call.dtype >= std::size(ELEMENT)) return false;
+  return is_size(call.bytes) && (!call.ticket || static_cast<uint64_t>(call.bytes) <= MOST_PAYLOAD);
+}
+
+}  // namespace phe
