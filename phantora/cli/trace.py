@@ -144,7 +144,8 @@ Examples:
     "--fold", default="off", show_default=True, metavar="off|auto|AXES",
     help="Run only some ranks of a mesh as processes, and let them stand for the others. AXES: the axes of the mesh "
     "with their sizes, that of the largest stride first, as pp=4,dp=64,tp=8; a pipeline (pp) and an axis with a star "
-    "(cp=4*) run whole. auto: if all ranks would not fit this machine, over the axes of rank 0's process groups.",
+    "(cp=4*) run whole, of dp=64/1 the first rank alone. auto: if all ranks would not fit this machine, over the axes "
+    "of rank 0's process groups.",
 )
 @click.option(
     "--real-ranks", metavar="R,...", help="Ranks of a folded run that shall be processes too."

@@ -211,7 +211,10 @@ def _set_up(space: Space, folder: Path) -> None:
         told = ended.stderr.strip().splitlines()
         why = told[-1] if told else f"status {ended.returncode}"
         raise PhantoraError(f"{space.where}: its setup {space.setup[0]} failed: {why}")
-    done.touch()
+    try:
+        done.touch()
+    except OSError as error:
+        raise PhantoraError(f"{done}: cannot be written: {error.strerror}; free space and start again") from error
 
 
 def _export(found: Answer, top: int) -> None:

@@ -1,0 +1,92 @@
+"""Do sweeps choose the layouts that published studies chose?
+
+    python benchmarks/published_layouts.py FOLDER
+
+Runs the sweep of each study below FOLDER (what is there already is not repeated) and prints a row of a table: the
+layout that the study chose, the place that the sweep gives it, how much slower than the sweep's best it is simulated,
+and, where the study measured several layouts, how much slower the sweep's best was measured than the study's. Ends with
+status 1 if a chosen layout is simulated more than 3 % slower than the best.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+NEAR = 0.03
+
+
+@dataclass(frozen=True)
+class Study:
+    name: str
+    folder: str
+    sweep: tuple[str, ...]
+    """Words behind `phantora sweep`."""
+    chosen: Mapping[str, Any]
+    """Values of axes."""
+    measured: Mapping[tuple[Any, ...], float] = field(default_factory=dict)
+    """Tokens per second by the values of the chosen's axes."""
+
+
+STUDIES = (
+    Study(
+        # FSDP of 64 and 128 GPUs, two sequences of 8,192 for each: benchmarks/llama3_h100_202412_torchtitan.md and
+        # llama3-8b_h200_202506_trainy-whitefiber.md of pytorch/torchtitan.
+        "TorchTitan, Llama 3 8B, 64 GPUs, 128 sequences a step", "torchtitan-8b",
+        ("--preset", "torchtitan", "--model", "llama3-8b", "--cluster", "8x8xH100"),
+        {"tp": 1, "pp": 1, "rounds": 1},
+    ),
+    Study(
+        # docs/b200/b200_release_v1.2_summary.md of MooreThreads/SimuMax; the rates of all GPUs together.
+        "SimuMax with Megatron, 12 layers of Llama 3 70B, 8 B200", "megatron-b200",
+        (str(HERE / "data/layouts_b200.toml"),),
+        {"tp": 2, "pp": 1},
+        {(1, 2): 77_741, (2, 1): 90_332, (4, 1): 79_961, (8, 1): 58_327},
+    ),
+)  # fmt: skip
+
+
+def label(values: Mapping[str, Any], names: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={values[name]}" for name in names)
+
+
+def row_of(study: Study, folder: Path) -> tuple[str, float]:
+    """The row of the table, and by how much the chosen layout is slower than the best."""
+    found = json.loads((folder / "sweep.json").read_text())
+    ran = [row for row in found if row["rank"]]
+    best = ran[0]
+    chosen = next(row for row in ran if all(row[name] == value for name, value in study.chosen.items()))
+    lost = "-"
+    if study.measured:
+        rates = {key: study.measured[key] for key in study.measured}
+        lost = f"{max(rates.values()) / rates[tuple(best[name] for name in study.chosen)] - 1:.1%}"
+    cells = [
+        study.name, f"{len(ran)}", label(study.chosen, study.chosen), label(best, study.chosen), f"{chosen['rank']}",
+        f"{chosen['behind']:.1%}", lost,
+    ]  # fmt: skip
+    return f"| {' | '.join(cells)} |", chosen["behind"]
+
+
+def main() -> int:
+    base = Path(sys.argv[1])
+    print("| study | layouts | chosen | best of the sweep | place of the chosen | behind the best | measured: the "
+          "sweep's best behind the chosen |\n| --- | --- | --- | --- | --- | --- | --- |")  # fmt: skip
+    far = 0
+    for study in STUDIES:
+        folder = base / study.folder
+        words = [sys.executable, "-m", "phantora", "sweep", *study.sweep, "-o", str(folder), "-q"]
+        subprocess.run(words, check=True, stdout=subprocess.DEVNULL, cwd=HERE.parent)
+        row, behind = row_of(study, folder)
+        print(row, flush=True)
+        far += behind > NEAR
+    return 1 if far else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
