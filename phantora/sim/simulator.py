@@ -31,7 +31,7 @@ from phantora.wire.session import Session
 _NAP_US = 2000  # longest sleep while a rank waits for an answer
 _REST_US = 50_000  # and while none does
 _SLEEP_CHECK_S = 0.004  # nothing has moved for so long: are ranks asleep outside CUDA?
-_LOOKS_SHARE = 0.05  # of a core at most, while some rank computes: looks cost as much as its threads are many
+_LOOKS_SHARE = 0.02  # of a core at most, while some rank computes: looks cost as much as its threads are many
 _LOOK_AGAIN_S = 0.25
 _LONG_SLEEP_S = 0.02  # the same when nobody waits for an answer: a thread may poll for one
 _ABSENT_S = 1.0  # all processes of a command sleep for so long: none is about to become a rank

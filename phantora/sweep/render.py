@@ -126,11 +126,12 @@ def _say_folds(found: Answer, ran: Sequence[Row], console: Console) -> None:
         few = str(counts[0]) if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"
         _line(console, f"Folded: of {len(folded)} of {len(ran)} points {few} ranks ran as processes and stood for the "
                        "others (docs/scale.md); --fold off runs all.")  # fmt: skip
+    refused: dict[str, list[int]] = {}
     for row in ran:
-        result = row.entry.result
-        if result is not None and result.refused:
-            how = f"{result.processes} of {row.entry.point.world} ranks ran"
-            _line(console, f"{row.entry.point.label(found.axes)}: {how}, since {result.refused}")
+        if row.entry.result is not None and row.entry.result.refused and row.rank:
+            refused.setdefault(row.entry.result.refused, []).append(row.rank)
+    for why_not, ranks in refused.items():
+        _line(console, f"{_ranges(ranks)} ran with more ranks as processes than asked: {why_not}")
 
 
 def _say_best(found: Answer, console: Console) -> None:
