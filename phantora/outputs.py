@@ -7,8 +7,8 @@ import os
 import stat
 
 
-def open_output(path: str | os.PathLike[str]) -> int:
-    """A descriptor of `path`, empty, for writing; the file is made if there is none.
+def open_output(path: str | os.PathLike[str], *, empty: bool = True) -> int:
+    """A descriptor of `path` for writing, emptied unless `empty` is false; the file is made if there is none.
 
     In a folder that others can write to (/tmp, /dev/shm) links are not followed and files of other users are not taken:
     whoever made them would choose what is overwritten, or could change it later. Raises OSError.
@@ -20,7 +20,8 @@ def open_output(path: str | os.PathLike[str]) -> int:
         if stat.S_ISREG(found.st_mode):
             if shared and found.st_uid != os.geteuid():
                 raise PermissionError(errno.EPERM, "another user's file, in a folder that all can write to", str(path))
-            os.ftruncate(fd, 0)
+            if empty:
+                os.ftruncate(fd, 0)
     except BaseException:
         os.close(fd)
         raise

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib
 import importlib.util
 import os
+import signal
 import sys
 from importlib import metadata
+from typing import NoReturn
 
 import click
 
@@ -28,6 +31,7 @@ VERBS = {
     "completion": "phantora.cli.completion",
 }
 INTERNAL_ERROR = 70  # EX_SOFTWARE
+_NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def version() -> str:
@@ -81,37 +85,96 @@ def cli() -> None:
     """
 
 
+class Interrupted(KeyboardInterrupt):
+    """A signal asks for the end; all that must be put in order is on the way out."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def _catch_signals() -> None:
+    def handler(number: int, _: object) -> NoReturn:
+        raise Interrupted(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # by nohup, or a shell that put it into the background
+            signal.signal(number, handler)
+
+
+def _open_standard_streams() -> None:
+    """A closed descriptor 0, 1 or 2 would be given to the next file that is opened, such as the log."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest that is free: `fd`
+    sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+
+
+def _leave(status: int) -> NoReturn:
+    """Ends the process; what standard output still holds must reach it."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the flush at exit shall not fail again
+        if isinstance(error, BrokenPipeError):
+            status = status or 128 + signal.SIGPIPE
+        elif not status:
+            status = 1
+            _say(f"cannot write standard output: {error.strerror}")
+    sys.exit(status)
+
+
+def _say(text: str) -> None:
+    try:
+        print(f"phantora: {text}", file=sys.stderr, flush=True)
+    except OSError:  # the terminal, or who read standard error, has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
 def main() -> None:
     """Entry point. Ends the process with the verb's status."""
+    _open_standard_streams()
+    _catch_signals()
+    _leave(_status())
+
+
+def _status() -> int:
+    """Runs the verb; its exit status. Errors are printed."""
     debug = bool(os.environ.get("PHANTORA_DEBUG"))
     try:
         status = cli.main(prog_name="phantora", standalone_mode=False)
     except click.ClickException as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # click 8.2 and later
             error.show()
-            sys.exit(error.exit_code)
+            return error.exit_code
         context = getattr(error, "ctx", None)
         hint = f" (see `{context.command_path} --help`)" if context is not None else ""
-        print(f"phantora: {error.format_message()}{hint}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        _say(error.format_message() + hint)
+        return error.exit_code
     except PhantoraError as error:
         if debug:
             raise
-        print(f"phantora: {error}", file=sys.stderr)
-        sys.exit(error.exit_status)
-    except (click.Abort, KeyboardInterrupt):
-        print("phantora: interrupted", file=sys.stderr)
-        sys.exit(130)
+        _say(str(error))
+        return error.exit_status
+    except (click.Abort, KeyboardInterrupt) as error:
+        cause = error.__cause__ or error
+        number = cause.number if isinstance(cause, Interrupted) else signal.SIGINT
+        _say(f"interrupted by {signal.Signals(number).name}")
+        return 128 + number
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the flush at exit shall not fail again
-        sys.exit(141)
+        return 128 + signal.SIGPIPE
     except Exception as error:
         if debug:
             raise
-        print(
-            f"phantora: internal error: {type(error).__name__}: {error}; set PHANTORA_DEBUG=1 "
-            "for the traceback and report it",
-            file=sys.stderr,
+        if isinstance(error, OSError) and error.filename is None and error.errno in _NOT_WRITTEN:
+            _say(f"cannot write the output: {error.strerror}")
+            return 1
+        _say(
+            f"internal error: {type(error).__name__}: {error}; set PHANTORA_DEBUG=1 for the traceback and report it"
         )
-        sys.exit(INTERNAL_ERROR)
-    sys.exit(status if isinstance(status, int) else 0)
+        return INTERNAL_ERROR
+    return status if isinstance(status, int) else 0

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from phantora.errors import PhantoraError
+from phantora.trace.locking import is_being_written
 
 ARROW = ".arrow"
 
@@ -35,6 +36,8 @@ class Outputs:
         Raises PhantoraError if a file cannot be written.
         """
         log, timeline = output_paths(output)
+        if is_being_written(os.fspath(log)):
+            raise PhantoraError(f"{log}: another run is writing it; wait for its end, or choose another -o")
         written = log
         if log.exists() and log.is_file() and not force:
             written = log.with_name(log.name.removesuffix(ARROW) + ".partial" + ARROW)

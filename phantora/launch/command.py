@@ -53,7 +53,7 @@ def run_command(
         )
     except OSError as error:
         raise PhantoraError(f"cannot run {command[0]!r}: {error.strerror}; check the path") from error
-    run = _Run(child, session)
+    run = _Run(command[0], child, session)
     try:
         with signals_received() as signals:
             run.watch(signals, simulator)
@@ -66,8 +66,9 @@ def run_command(
 class _Run:
     """A running command and its simulator."""
 
-    def __init__(self, child: subprocess.Popen[bytes], session: SharedArea) -> None:
+    def __init__(self, name: str, child: subprocess.Popen[bytes], session: SharedArea) -> None:
         self.outcome = Outcome()
+        self._name = name
         self._child = child
         self._session = session
         self._ending = Ending()
@@ -109,7 +110,10 @@ class _Run:
         if self._child.poll() is None or self._reported:
             return
         self._reported = True
-        self.outcome.status = self.outcome.status or process.shell_status(self._child.returncode)
+        code = self._child.returncode
+        if code < 0 and not self.outcome.status:  # it could say nothing itself
+            self.outcome.message = f"{self._name} {process.describe_exit(code)}"
+        self.outcome.status = self.outcome.status or process.shell_status(code)
         if self._simulator is not None:  # ranks that never joined, or left without a word
             self._simulator.simulator.command_ended(self.outcome.status)
 

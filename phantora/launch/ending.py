@@ -142,7 +142,9 @@ def signals_received() -> Iterator[Signals]:
     """Within it signals that end a run are noted instead; they wake who selects on `Signals`."""
     read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signals = Signals(read, write)
-    old = {number: signal.signal(number, signals.handler) for number in _HANDLED}
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN  # by nohup
+    wanted = [number for number in _HANDLED if not (number == signal.SIGHUP and ignored)]
+    old = {number: signal.signal(number, signals.handler) for number in wanted}
     try:
         yield signals
     finally:

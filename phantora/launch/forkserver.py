@@ -107,6 +107,7 @@ class ForkServer:
     def serve(self) -> None:
         """Works until the parent closes its end; then ends the ranks that are left."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends it without a traceback; the parent says what happened
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         poll = select.poll()
         poll.register(self._link, select.POLLIN)

@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -35,13 +36,22 @@ class Console:
         with self._lock:
             self.clear()
             sink = self._streams[stream]
-            sink.write(data)
-            sink.flush()
+            try:
+                sink.write(data)
+                sink.flush()
+            except BrokenPipeError:
+                raise
+            except OSError as error:
+                name = "output" if stream == STDOUT else "error"
+                raise PhantoraError(
+                    f"cannot write standard {name}, where the ranks' output goes: {error.strerror}; make room, or "
+                    "send it elsewhere"
+                ) from error
             self._at_line_start = data.endswith((b"\n", b"\r"))
 
     def message(self, text: str) -> None:
-        """Writes a line of our own to standard error, on a line for itself."""
-        with self._lock:
+        """Writes a line of our own to standard error, on a line for itself; nobody may be there to read it."""
+        with self._lock, suppress(OSError):
             self.clear()
             self._err.write(("" if self._at_line_start else "\n").encode() + text.encode() + b"\n")
             self._err.flush()
@@ -59,19 +69,23 @@ class Console:
             if text is not None:
                 self.message(text)
         elif self._at_line_start:
-            text = told(os.get_terminal_size(self._err.fileno()).columns)
-            with self._lock:
-                self._err.write(b"\r\x1b[2K" + (text or "").encode() + b"\r")
-                self._err.flush()
-                self._shown = True
+            try:
+                text = told(os.get_terminal_size(self._err.fileno()).columns)
+                with self._lock:
+                    self._err.write(b"\r\x1b[2K" + (text or "").encode() + b"\r")
+                    self._err.flush()
+                    self._shown = True
+            except OSError:  # the terminal has gone
+                self._status = self._shown = False
 
     def clear(self) -> None:
         """Removes the progress line, if one is shown."""
         with self._lock:
             if self._shown:
-                self._err.write(b"\r\x1b[2K")
-                self._err.flush()
                 self._shown = False
+                with suppress(OSError):
+                    self._err.write(b"\r\x1b[2K")
+                    self._err.flush()
 
 
 @dataclass

@@ -129,6 +129,8 @@ class RankSupervisor:
                 self._look_at_simulator()
         except BrokenPipeError:  # the reader of our output has gone, as with `| head`
             self._outcome.status = self._outcome.status or 128 + signal.SIGPIPE
+        except PhantoraError as error:  # or that cannot be written
+            self._fail(error.exit_status, str(error), grace=0.0)
         finally:
             self.close()
         self._outcome.wall_seconds = time.monotonic() - self._begin

@@ -162,9 +162,11 @@ def compilers() -> dict[str, str | None]:
 
 
 def read_set(directory: Path) -> StubSet | None:
-    """The finished build in `directory`, or None if there is none."""
+    """The finished build in `directory`, or None if there is none, or part of it is missing."""
     try:
         data = json.loads((directory / "build.json").read_text())
+        if any((directory / name).stat().st_size != size for name, size in data["files"].items()):
+            return None
     except (OSError, ValueError):
         return None
     coverage = tuple(
@@ -248,10 +250,12 @@ def build(torch: Torch, work: Path) -> None:
         )
         for task in slow:
             task.result()
+    whole = {path.name: path.stat().st_size for path in sorted(work.glob("*.so*")) if not path.is_symlink()}
     (work / "build.json").write_text(
         json.dumps({
             "torch": torch.version, "cuda": torch.cuda,
             "libraries": [vars(item) for item in coverage],
+            "files": whole,
         })
     )  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -49,6 +50,8 @@ def ensure(progress: Callable[[str], None] | None = None) -> StubSet:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if found := build.read_set(target):
                 return found
+            for stale in cache.glob("building-*"):  # of builds that were killed: only one can be at work
+                shutil.rmtree(stale, ignore_errors=True)
             if progress and not prebuilt:
                 progress(f"building the stub libraries for torch {torch.version} (once, about 20 s)")
             work = Path(tempfile.mkdtemp(prefix="building-", dir=cache))
@@ -57,6 +60,8 @@ def ensure(progress: Callable[[str], None] | None = None) -> StubSet:
                     unpack(prebuilt, work)
                 else:
                     build.build(torch, work)
+                _make_durable(work)
+                shutil.rmtree(target, ignore_errors=True)  # a build of which part was lost
                 work.rename(target)
             finally:
                 shutil.rmtree(work, ignore_errors=True)
@@ -68,3 +73,11 @@ def ensure(progress: Callable[[str], None] | None = None) -> StubSet:
     found = build.read_set(target)
     assert found is not None
     return found
+
+
+def _make_durable(folder: Path) -> None:
+    """What a folder holds is on the disk before its name says that it is whole."""
+    for path in folder.iterdir():
+        if path.is_file() and not path.is_symlink():
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from phantora.errors import PhantoraError
-from phantora.outputs import open_output
+from phantora.trace.locking import lock_for_writing, was_deleted
 from phantora.trace.recording import Chunk, RecordingWriter
 from phantora.trace.schema import (
     BATCH_ROWS,
@@ -79,7 +79,7 @@ class LogWriter:
     """Writes rows to `path`. ``append`` takes rows in their final order, in pieces of any size.
 
     Only whole batches reach the file before ``close``; a file whose writer was killed is read up
-    to its last whole batch.
+    to its last whole batch. While it is written the file is locked against other writers.
     """
 
     def __init__(self, path: str | os.PathLike[str], metadata: RunMetadata, tables: Tables) -> None:
@@ -100,16 +100,18 @@ class LogWriter:
         self._prices = np.empty(0, [("flops", "<f8"), ("bytes", "<i8"), ("main", "<i4"), ("error", "<f4")])
         options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True, compression="zstd")
         try:
-            fd = open_output(self.path)
-            try:
-                self._sink = pa.OSFile(f"/proc/self/fd/{fd}", "wb")  # the very file that was opened
-            finally:
-                os.close(fd)
+            self._lock = lock_for_writing(self.path)
+        except OSError as error:
+            raise self._not_created(error) from error
+        try:
+            self._sink = pa.OSFile(f"/proc/self/fd/{self._lock.fileno()}", "wb")  # the very file that is locked
             self._file = pa.ipc.new_file(self._sink, self._schema, options=options)
         except OSError as error:
-            raise PhantoraError(
-                f"{self.path}: cannot create the log: {_reason(error)}; name another place with -o"
-            ) from error
+            self._lock.close()
+            raise self._not_created(error) from error
+
+    def _not_created(self, error: OSError) -> PhantoraError:
+        return PhantoraError(f"{self.path}: cannot create the log: {_reason(error)}; name another place with -o")
 
     def __enter__(self) -> LogWriter:
         return self
@@ -176,6 +178,12 @@ class LogWriter:
         self._guard(self._file.close)
         self._guard(self._sink.close)
         self._closed = True
+        deleted = was_deleted(self._lock)
+        self._lock.close()
+        if deleted:
+            raise PhantoraError(
+                f"{self.path}: was deleted while the run wrote it, and its {self.rows} rows are lost; run it again"
+            )
 
     def _write(self, rows: Rows) -> None:
         batch = self._encode(rows)
@@ -190,6 +198,7 @@ class LogWriter:
         except OSError as error:
             # What lies on the disk is a log without a footer, which readers accept: leave it so.
             self._closed = True
+            self._lock.close()
             raise PhantoraError(
                 f"{self.path}: cannot write the log: {_reason(error)}; its first {self._written} rows can be "
                 "read; make room, or name another place with -o"

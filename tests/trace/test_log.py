@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from support.fakelog import METADATA, FakeRun, Kind, large_rows, small_run, write_rows
 
+from phantora.cli.outputs import Outputs
 from phantora.errors import PhantoraError
 from phantora.trace import schema, writer
 from phantora.trace.reader import Log, open_log
@@ -266,6 +267,23 @@ def test_errors(tmp_path: Path) -> None:
         pass
     with pytest.raises(PhantoraError, match="not a Phantora log"):
         open_log(path)
+
+
+def test_one_run_writes_a_log_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "a.arrow"
+    with LogWriter(path, METADATA, Tables()):
+        for attempt in (lambda: LogWriter(path, METADATA, Tables()), lambda: Outputs.of(str(path), False)):
+            with pytest.raises(PhantoraError, match="another run is writing it"):
+                attempt()
+    LogWriter(path, METADATA, Tables()).close({})
+    assert Outputs.of(str(path), False).written.name == "a.partial.arrow"
+
+
+def test_a_log_that_was_deleted_meanwhile_is_told(tmp_path: Path) -> None:
+    log_writer = LogWriter(tmp_path / "a.arrow", METADATA, Tables())
+    (tmp_path / "a.arrow").unlink()
+    with pytest.raises(PhantoraError, match="was deleted while the run wrote it"):
+        log_writer.close({})
 
 
 def test_a_newer_log_is_refused(tmp_path: Path) -> None:

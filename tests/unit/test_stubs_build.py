@@ -41,7 +41,7 @@ def quick_build(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     def fake(torch: find.Torch, work: Path) -> None:
         with open(tmp_path / "runs", "a") as runs:
             runs.write("x")
-        (work / "build.json").write_text('{"torch": "t", "cuda": "c", "libraries": []}')
+        (work / "build.json").write_text('{"torch": "t", "cuda": "c", "libraries": [], "files": {}}')
 
     monkeypatch.setattr(build, "build", fake)
     return tmp_path
@@ -53,6 +53,21 @@ def test_second_build_comes_from_the_cache(quick_build: Path) -> None:
     assert stubs.ensure(said.append) == first
     assert (quick_build / "runs").read_text() == "x"
     assert len(said) == 1 and said[0].startswith("building the stub libraries for torch ")
+
+
+def test_damaged_build_is_made_again(quick_build: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library is cut short, as after a power failure; and what a build that was killed left is taken away."""
+
+    def fake(torch: find.Torch, work: Path) -> None:
+        (work / "a.so").write_bytes(b"whole")
+        (work / "build.json").write_text('{"torch": "t", "cuda": "c", "libraries": [], "files": {"a.so": 5}}')
+
+    monkeypatch.setattr(build, "build", fake)
+    built = stubs.ensure().directory
+    (built / "a.so").write_bytes(b"who")
+    (quick_build / "phantora" / "building-killed").mkdir()
+    assert stubs.ensure().directory == built and (built / "a.so").read_bytes() == b"whole"
+    assert sorted(path.name for path in built.parent.iterdir()) == ["build.lock", built.name]
 
 
 def test_concurrent_builds_happen_once(quick_build: Path) -> None:

@@ -1,0 +1,52 @@
+"""Who may write a log: one run at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import stat
+
+from phantora.errors import PhantoraError
+from phantora.outputs import open_output
+
+
+def lock_for_writing(path: str) -> io.FileIO:
+    """The file at `path`, locked until it is closed; it is made if it is not there, and not changed.
+
+    Raises PhantoraError while another run writes it, OSError if it cannot be opened.
+    """
+    file = io.FileIO(open_output(path, empty=False), "wb")
+    if not _try_lock(file.fileno()):
+        file.close()
+        raise PhantoraError(f"{path}: another run is writing it; wait for its end, or name another place with -o")
+    return file
+
+
+def is_being_written(path: str) -> bool:
+    """Does a run write this log?"""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        return not _try_lock(fd)
+    finally:
+        os.close(fd)
+
+
+def was_deleted(file: io.FileIO) -> bool:
+    """Has the file that is open lost its last name?"""
+    return os.fstat(file.fileno()).st_nlink == 0
+
+
+def _try_lock(fd: int) -> bool:
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        return True  # /dev/null is everybody's
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # a file system without locks
+    return True

@@ -1,0 +1,177 @@
+"""Runs that are disturbed: who belongs to one, how far it is, and what it leaves."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from phantora.errors import PhantoraError
+from phantora.launch.process import children_by_parent
+from phantora.trace.reader import open_log
+
+ROOT = Path(__file__).resolve().parents[2]
+LINGER_S = 10.0
+"""So long may processes of a run that has ended take to go."""
+_TICKS = os.sysconf("SC_CLK_TCK")
+_CACHES = ("torchinductor_",)  # of torch, for other processes
+_NO_ERROR = re.compile(r"phantora: (note|warning|building|\d+ ranks? ran|\d+/\d+ )")
+
+
+@dataclass
+class Scene:
+    """A folder for one run: its TMPDIR lies there, and its processes carry the folder's name."""
+
+    folder: Path
+    process: subprocess.Popen[bytes] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.temporary.mkdir(parents=True)
+
+    @property
+    def temporary(self) -> Path:
+        """TMPDIR of the run."""
+        return self.folder / "tmp"
+
+    @property
+    def log(self) -> Path:
+        """Where the run writes its log."""
+        return self.folder / "out" / "run.arrow"
+
+    def start(self, *words: str, environment: Mapping[str, str] | None = None, **options: Any) -> None:
+        """Runs ``phantora WORDS`` with its output in files; `options` of ``Popen`` come first."""
+        self.log.parent.mkdir(exist_ok=True)
+        more = {"PHANTORA_SCENE": str(self.folder), "TMPDIR": str(self.temporary), **(environment or {})}
+        paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        with open(self.folder / "out.txt", "ab") as out, open(self.folder / "err.txt", "ab") as err:
+            files: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "phantora", *words], cwd=self.folder / "out",
+                env={**os.environ, "PYTHONPATH": paths, **more}, **(files | options),
+            )  # fmt: skip
+
+    def said(self) -> str:
+        """Its standard error so far."""
+        return (self.folder / "err.txt").read_text(errors="replace")
+
+    def errors(self) -> list[str]:
+        """Lines of our own that name an error."""
+        ours = [line for line in self.said().splitlines() if line.startswith("phantora: ")]
+        return [line for line in ours if not _NO_ERROR.match(line)]
+
+    def tracebacks(self) -> int:
+        """Tracebacks that no rank printed."""
+        return len(re.findall(r"^Traceback \(most", self.said(), re.MULTILINE))
+
+    def processes(self) -> list[int]:
+        """Living processes that carry the folder's name."""
+        mark = f"PHANTORA_SCENE={self.folder}".encode()
+        found = []
+        for entry in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                if mark in Path(f"/proc/{entry}/environ").read_bytes().split(b"\0"):
+                    found.append(int(entry))
+            except OSError:
+                continue
+        return found
+
+    def left(self) -> list[str]:
+        """What is there that should not: processes, and files in TMPDIR."""
+        deadline = time.monotonic() + LINGER_S
+        while (alive := self.processes()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        files = [path.name for path in sorted(self.temporary.iterdir()) if not path.name.startswith(_CACHES)]
+        return [_name(pid) for pid in alive] + files
+
+    def cpu_seconds(self) -> float:
+        """CPU time of all its processes so far, the ended children of each included."""
+        total = 0.0
+        for pid in self.processes():
+            try:
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            total += sum(map(int, fields[11:15])) / _TICKS
+        return total
+
+    def wait_for(self, role: str, seconds: float = 60.0) -> int | None:
+        """The process of this role, see :func:`roles`; None if it never comes."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if (pid := roles(self.process.pid).get(role)) is not None:
+                return pid
+            if self.process.poll() is not None:
+                return None
+            time.sleep(0.02)
+        return None
+
+
+def roles(top: int) -> dict[str, int]:
+    """Who is who under the process `top`: ``top``, ``server``, ``store``, ``rank0``, ``rank1``, ..., ``worker`` (of a
+    rank's DataLoader); under a launcher ``agent`` and the ranks."""
+    table = children_by_parent()
+    found = {"top": top}
+    for child in table.get(top, ()):
+        words = _command(child)
+        children = sorted(table.get(child, ()))
+        if "phantora.launch.forkserver" in words:
+            found["server"] = child
+            if children:
+                found["store"] = children[0]
+            ranks = children[1:]
+        elif "torch.distributed.run" in words:
+            found["agent"] = child
+            ranks = children
+        else:
+            continue
+        for index, rank in enumerate(ranks):
+            found[f"rank{index}"] = rank
+            if table.get(rank):
+                found.setdefault("worker", table[rank][0])
+    return found
+
+
+def rows_of(log: Path) -> tuple[int | None, str]:
+    """How many rows of a log can be read, and why none can: every batch is decoded. None: there is no log."""
+    if not log.exists():
+        return None, "no log"
+    try:
+        opened = open_log(log)
+        rows = sum(len(batch) for batch in opened.batches())
+    except PhantoraError as error:
+        return 0, str(error)
+    return rows, "whole" if opened.complete else "cut"
+
+
+def same_rows(one: Path, other: Path) -> bool:
+    """Are the columns of two logs equal, and their texts?"""
+    logs = [open_log(path) for path in (one, other)]
+    if len({log.num_batches for log in logs}) != 1:
+        return False
+    for first, second in zip(*(log.batches() for log in logs), strict=True):
+        for name, column in first.columns.items():
+            if column.tobytes() != second[name].tobytes():
+                return False
+    return all(logs[0].words(name) == logs[1].words(name) for name in ("name", "op", "shape", "cls"))
+
+
+def equal_bytes(paths: Sequence[Path]) -> bool:
+    """Are all rows of these logs the same?"""
+    return all(same_rows(paths[0], path) for path in paths[1:])
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _name(pid: int) -> str:
+    return f"process {pid} ({_command(pid)[:60]})"
