@@ -19,10 +19,10 @@ import numpy.typing as npt
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from support.fakelog import Kind, write_rows
+from support.fakelog import Kind
 
 from phantora.trace.schema import PriceRow, RunMetadata, Tables
-from phantora.trace.writer import ROW
+from phantora.trace.writer import ROW, LogWriter
 
 US = 1000
 LAYER = 115 * US  # on the GPU: the transfer, which waits for rank 1, ends last
@@ -77,37 +77,39 @@ def _layers(count: int, scale: float, ready: npt.NDArray[np.int64] | None) -> np
     return rows.reshape(-1)
 
 
-def training_rows(count: int, ranks: int = 64, steps: int = 10) -> tuple[RunMetadata, Tables, npt.NDArray[np.void]]:
-    """About `count` rows, ordered as a log is."""
-    layers = max(1, count // (ranks * steps * len(_PER_LAYER)))
+def _step(step: int, ranks: int, layers: int) -> npt.NDArray[np.void]:
+    """The rows of all ranks of one step, ordered as a log is."""
     length = layers * LAYER + 100 * US
     slow = _layers(layers, 1.1, None)
-    ready = slow["start"][5 :: len(_PER_LAYER)]
-    plain = _layers(layers, 1.0, ready)
+    plain = _layers(layers, 1.0, slow["start"][5 :: len(_PER_LAYER)])
     parts = []
-    for step in range(steps):
-        for rank in range(ranks):
-            rows = (slow if rank == 1 else plain).copy()
-            base = len(rows) + 2
-            ends = np.zeros(2, ROW)
-            for column in ("name", "sig", "price", "comm", "launch", "ready", "link", "seq"):
-                ends[column] = -1
-            last = int(rows["end"].max())
-            ends["kind"] = Kind.SYNC, Kind.ANNOTATION
-            ends["name"] = _SYNC, _OPTIMIZER
-            ends["start"] = layers * HOST_LAYER, last + 10 * US
-            ends["end"] = last, last + 50 * US
-            ends["id"] = len(rows), len(rows) + 1
-            ends["link"] = int(rows["id"][np.argmax(rows["end"])]), -1
-            rows = np.concatenate([rows, ends])
-            rows["rank"] = rank
-            for column in ("start", "end", "launch", "ready"):
-                rows[column] = np.where(rows[column] >= 0, rows[column] + step * length, -1)
-            rows["id"] += 1 + step * base
-            rows["link"] = np.where(rows["link"] >= 0, rows["link"] + 1 + step * base, -1)
-            rows["seq"] = np.where(rows["seq"] >= 0, rows["seq"] + step * layers, -1)
-            parts.append(rows)
-    rows = np.concatenate(parts)
+    for rank in range(ranks):
+        rows = (slow if rank == 1 else plain).copy()
+        base = len(rows) + 2
+        ends = np.zeros(2, ROW)
+        for column in ("name", "sig", "price", "comm", "launch", "ready", "link", "seq"):
+            ends[column] = -1
+        last = int(rows["end"].max())
+        ends["kind"] = Kind.SYNC, Kind.ANNOTATION
+        ends["name"] = _SYNC, _OPTIMIZER
+        ends["start"] = layers * HOST_LAYER, last + 10 * US
+        ends["end"] = last, last + 50 * US
+        ends["id"] = len(rows), len(rows) + 1
+        ends["link"] = int(rows["id"][np.argmax(rows["end"])]), -1
+        rows = np.concatenate([rows, ends])
+        rows["rank"] = rank
+        for column in ("start", "end", "launch", "ready"):
+            rows[column] = np.where(rows[column] >= 0, rows[column] + step * length, -1)
+        rows["id"] += 1 + step * base
+        rows["link"] = np.where(rows["link"] >= 0, rows["link"] + 1 + step * base, -1)
+        rows["seq"] = np.where(rows["seq"] >= 0, rows["seq"] + step * layers, -1)
+        parts.append(rows)
+    whole = np.concatenate(parts)
+    return whole[np.lexsort((whole["id"], whole["rank"], whole["end"]))]
+
+
+def described(ranks: int) -> tuple[RunMetadata, Tables, npt.NDArray[np.void]]:
+    """The run, its tables, and the rows that name its group."""
     signatures = [(f"aten::op_{i % 60}", f"bf16[{i},4096], bf16[4096,{i}]") for i in range(400)]
     signatures.append(("ranks", ",".join(map(str, range(ranks)))))
     prices = [
@@ -120,19 +122,24 @@ def training_rows(count: int, ranks: int = 64, steps: int = 10) -> tuple[RunMeta
         group[column] = -1
     group["kind"], group["rank"], group["id"], group["name"] = Kind.COMMUNICATOR, np.arange(ranks), -2, _GROUP
     group["comm"], group["sig"] = 0, 400
-    rows = np.concatenate([group, rows])
     metadata = RunMetadata(
         phantora="benchmark", cluster=f"{max(1, ranks // 8)}x8xH100", gpu="H100", world_size=ranks,
         ranks_per_host=min(8, ranks), peak_flops={"bfloat16": 989e12}, memory_bytes=80 << 30,
     )  # fmt: skip
-    return metadata, Tables(NAMES, signatures, prices), rows[np.lexsort((rows["id"], rows["rank"], rows["end"]))]
+    return metadata, Tables(NAMES, signatures, prices), group
 
 
 def write(path: Path, count: int, ranks: int = 64, steps: int = 10) -> int:
-    """Writes the log and returns its number of rows."""
-    metadata, tables, rows = training_rows(count, ranks, steps)
-    write_rows(path, metadata, tables, rows, {}, 65_536)
-    return len(rows)
+    """Writes the log, step by step, and returns its number of rows, about `count`."""
+    layers = max(1, count // (ranks * steps * len(_PER_LAYER)))
+    metadata, tables, group = described(ranks)
+    with LogWriter(path, metadata, tables) as log:
+        log.append(group)
+        for step in range(steps):
+            rows = _step(step, ranks, layers)
+            for begin in range(0, len(rows), 65_536):
+                log.append(rows[begin : begin + 65_536])
+        return log.rows
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@
 // the interpreter's specialisation. The length of a function's code stands for the work in one call
 // of it: C functions that it calls, attribute look-ups, arithmetic. The code of the import system is
 // free of charge, because what it does depends on compiled files that an earlier run may have left; so is
-// what __eq__ does, because a dict calls it when hashes collide, and many hashes are made of addresses.
+// what __eq__ does, because a dict calls it when hashes collide, and many hashes are made of addresses; and what waits
+// for other threads and processes, because how often it looks whether they are done depends on their real speed.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -41,9 +42,26 @@ static long extra_index = -1;
 #define UNIT_BYTES 2
 #define MAX_UNITS 64   // of a call that count: a long function mostly returns early or takes one of many ways
 
+// Parts of paths in Python's standard library.
+static const char *const waiting[] = {
+  "/multiprocessing/", "/concurrent/futures/", "/asyncio/", "/threading.py", "/queue.py", "/selectors.py",
+  "/socket.py", "/subprocess.py",
+};
+
 static bool is_free(const char *file) {
-  return !strncmp(file, "<frozen importlib", 17) || !strncmp(file, "<frozen zipimport", 17) ||
-         strstr(file, "/importlib/") || strstr(file, "/phantora/launch/");
+  if (!strncmp(file, "<frozen importlib", 17) || !strncmp(file, "<frozen zipimport", 17) ||
+      strstr(file, "/importlib/") || strstr(file, "/phantora/launch/"))
+    return true;
+  if (!strstr(file, "/python3") || strstr(file, "-packages/")) return false;  // modules of the same names
+  for (size_t i = 0; i < sizeof waiting / sizeof *waiting; i++)
+    if (strstr(file, waiting[i])) return true;
+  return false;
+}
+
+// A DataLoader's workers deliver and end when they do.
+static bool hears_of_workers(const char *file, const char *function) {
+  return strstr(file, "/torch/utils/data/_utils/signal_handling.py") ||
+         (strstr(file, "/torch/utils/data/dataloader.py") && !strcmp(function, "_get_data"));
 }
 
 typedef struct ph_code {  // what is kept with a code object
@@ -74,7 +92,7 @@ static ph_code *look_at(ph_pyobject *code) {
   }
   // What is done to a module after its import is our work, not the script's.
   bool ours = function && path && !strcmp(function, "uncharged") && ends_with(path, "/phantora/launch/importhook.py");
-  facts->covers = ours || (!facts->free && !strcmp(function, "__eq__"));
+  facts->covers = ours || (!facts->free && (!strcmp(function, "__eq__") || hears_of_workers(path, function)));
   if (file) Py_DecRef(file);
   if (name) Py_DecRef(name);
   if (bytes) Py_DecRef(bytes);

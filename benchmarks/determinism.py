@@ -1,0 +1,121 @@
+"""Is the log the same, bit for bit, however the machine schedules the ranks?
+
+    python benchmarks/determinism.py runs [--count 20] [--ranks 2] [SCRIPT ARGUMENTS ...]
+    python benchmarks/determinism.py schedules [--count 10000] LOG
+
+`runs`: the script is run while its processes are stopped (SIGSTOP) and go on at random, with random priorities and on
+random cores; the rows of all logs are compared with those of a run that nobody disturbs. `schedules`: the records of a
+recorded run are given to the engine in random interleavings, without processes; the digests of the logs are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from support.disturbed import ROOT, Scene, rows_of, same_rows
+from support.schedules import Recording, log_of
+
+PROGRAM = str(ROOT / "benchmarks" / "fault_program.py")
+
+
+def disturb(scene: Scene, chooser: random.Random) -> int:
+    """Until the run ends; how many disturbances there were."""
+    count = 0
+    cores = sorted(os.sched_getaffinity(0))
+    while scene.process.poll() is None:
+        pids = [pid for pid in scene.processes() if pid != scene.process.pid or chooser.random() < 0.3]
+        if pids:
+            with suppress(OSError):
+                _do(chooser.choice(pids), chooser, cores)
+                count += 1
+        time.sleep(chooser.random() * 0.05)
+    return count
+
+
+def _do(pid: int, chooser: random.Random, cores: list[int]) -> None:
+    what = chooser.random()
+    if what < 0.6:
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(chooser.random() ** 3 * 0.5)
+        os.kill(pid, signal.SIGCONT)
+    elif what < 0.8:
+        os.sched_setaffinity(pid, chooser.sample(cores, chooser.randint(1, len(cores))))
+    else:
+        os.setpriority(os.PRIO_PROCESS, pid, chooser.randint(5, 19))
+
+
+def runs(count: int, ranks: int, words: list[str], folder: Path) -> int:
+    """So many disturbed runs; how many differ."""
+    first: Path | None = None
+    different = 0
+    for index in range(count + 1):
+        scene = Scene(folder / str(index))
+        scene.start("trace", "--cluster", str(ranks), "-o", str(scene.log), "--no-summary", *words)
+        disturbed = disturb(scene, random.Random(index)) if index else 0
+        if scene.process.wait():
+            print(scene.said())
+            return count
+        if first is None:
+            first = scene.log
+            print(f"undisturbed: {rows_of(first)[0]:,} rows", flush=True)
+            continue
+        same = same_rows(first, scene.log)
+        different += not same
+        print(f"run {index}: {disturbed} disturbances, {'the same' if same else 'DIFFERENT'}", flush=True)
+        if same:
+            scene.log.unlink()
+    print(f"{count - different} of {count} disturbed runs of {ranks} ranks gave the log of the undisturbed one")
+    return different
+
+
+def schedules(count: int, log: Path, folder: Path) -> int:
+    """So many interleavings of a recording; how many differ from the first."""
+    from phantora import stubs
+    from phantora.cost import model_for
+
+    recording = Recording.of(log)
+    engine, cost = stubs.ensure().engine, model_for(recording.cluster.gpu, folder)
+    begin = time.process_time()
+    first, different = "", []
+    for seed in range(count):
+        digest = log_of(recording, seed, engine, cost, folder / "run.arrow")
+        first = first or digest
+        if digest != first:
+            different.append(seed)
+            print(f"seed {seed} differs", flush=True)
+    seconds = time.process_time() - begin
+    told = f"{count:,} schedules of {recording.records:,} records of {len(recording.said)} ranks"
+    print(f"{told}: {count - len(different):,} gave one log, {len(different)} others; {seconds:.0f} s of CPU")
+    return len(different)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    one = verbs.add_parser("runs")
+    one.add_argument("--count", type=int, default=20)
+    one.add_argument("--ranks", type=int, default=2)
+    one.add_argument("words", nargs=argparse.REMAINDER)
+    other = verbs.add_parser("schedules")
+    other.add_argument("--count", type=int, default=10_000)
+    other.add_argument("log", type=Path)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        if args.verb == "runs":
+            return 1 if runs(args.count, args.ranks, args.words or [PROGRAM], Path(folder)) else 0
+        return 1 if schedules(args.count, args.log, Path(folder)) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""How a verb ends that is interrupted, or whose standard streams are not as they should be."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+VERB = [sys.executable, "-m", "phantora", "completion", "bash"]
+
+
+# A verb that says that it has begun, and waits.
+WAITING = """
+import signal, click
+from phantora.cli import main
+
+def wait():
+    print("begun", flush=True)
+    signal.sigtimedwait([], 20)
+
+main.Verbs.get_command = lambda *_: click.Command("wait", callback=wait)
+main.main()
+"""
+
+
+def interrupted(number: int, before: int) -> tuple[int, str]:
+    """Status and standard error of a verb that gets a signal, which it ignored or not at its start."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", WAITING, "wait"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(number, before),
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    process.send_signal(number)
+    if before == signal.SIG_IGN:
+        process.terminate()
+    _, err = process.communicate(timeout=60)
+    return process.returncode, err.strip()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_verb_with_one_line(number: int) -> None:
+    status, err = interrupted(number, signal.SIG_DFL)
+    assert status == 128 + number and err == f"phantora: interrupted by {signal.Signals(number).name}"
+
+
+def test_nohup_is_respected() -> None:
+    status, err = interrupted(signal.SIGHUP, signal.SIG_IGN)
+    assert status == 128 + signal.SIGTERM and err == "phantora: interrupted by SIGTERM"
+
+
+def test_closed_streams_are_no_files_of_the_run() -> None:
+    def close() -> None:
+        for fd in range(3):
+            os.close(fd)
+
+    assert subprocess.run(VERB, preexec_fn=close, check=False).returncode == 0
+
+
+def test_output_that_cannot_be_written_is_told() -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(VERB, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("phantora: cannot write") and "No space left on device" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
