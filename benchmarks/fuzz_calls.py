@@ -33,6 +33,7 @@ NUMBERS = frozenset((
     "int64_t", "unsignedchar", "unsignedshort", "uint8_t", "uint16_t", "ncclDataType_t", "ncclRedOp_t", "ncclResult_t",
 ))  # fmt: skip
 BY_VALUE = {"ncclUniqueId": 128, "cudaIpcHandle": 64}
+WRITTEN = frozenset(("data",))  # by the library itself, at once: memory of the host
 POINTERS = re.compile(r"src|dst|source|target|pointer|ptr|buff|address|memory|host|data|base")
 MOST_OUT = 64
 LAST_CODE = 2000  # no error of CUDA or NCCL has a larger number
@@ -72,6 +73,8 @@ def _parameter(text: str) -> Parameter | None:
     if kind.endswith("**") or re.fullmatch(r"(ncclComm_t|ncclWindow_t|CU\w+|ncclRedOp_t)\*", kind):
         return Parameter("out", _handles(name))
     if kind in ("void*", "ncclComm_t", "ncclWindow_t", "cudaStream_t", "cudaEvent_t", "CUdeviceptr"):
+        if name in WRITTEN:
+            return Parameter("buffer")
         pointer = kind == "CUdeviceptr" or POINTERS.search(name)
         return Parameter("pointer") if pointer else Parameter("handle", _handles(name))
     if kind.endswith("*"):  # to a number or a structure of CUDA's; else a handle, as the stubs see it

@@ -416,3 +416,18 @@ def test_visible_devices(
     if listed is None:  # the same by the beginning of an UUID
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"{uuids[3][:12]},{uuids[0]}")
         assert connected(stub_set, program, devices=4).value[1] == [buses[3], buses[0]]
+
+
+def test_freed_memory_cannot_be_registered(stub_set: StubSet) -> None:
+    """Nothing is there: whoever copied to it would crash. The runtime's answer is cudaErrorInvalidValue."""
+
+    def register(s: Stubs) -> list[int]:
+        device, host = c_void_p(), ctypes.create_string_buffer(64)
+        assert s.rt.cudaMalloc(byref(device), c_size_t(4096)) == 0 and s.rt.cudaFree(device) == 0
+        return [
+            s.rt.cudaHostRegister(device, c_size_t(4096), 0),
+            s.rt.cudaHostRegister(host, c_size_t(64), 0),
+            s.rt.cudaHostUnregister(host),
+        ]
+
+    assert connected(stub_set, register).value == [1, 0, 0]
