@@ -58,6 +58,8 @@ class Request:
     """Of `phantora trace`, for all points."""
     fold: str = ONE
     """Which ranks of a point with a known mesh are processes: one of ``phantora.sweep.folds.MODES``."""
+    one_server: bool = False
+    """Imports are made once for all runs of this machine."""
 
     @property
     def located(self) -> Space:
@@ -195,7 +197,7 @@ def _varying(entries: list[Entry], axes: list[str]) -> list[str]:
 
 def _engine(request: Request) -> Engine:
     if request.ray is None:
-        return Pool(request.jobs)
+        return Pool(request.jobs, request.one_server)
     from phantora.sweep.on_ray import RayEngine
 
     return RayEngine(request.ray)
