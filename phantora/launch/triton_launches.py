@@ -167,8 +167,8 @@ class Launches:
         given: Sequence[Any],
         described: list[Any],
     ) -> Any:
-        """What a launch does. Where no integers in memory decide, it is found once on this machine, and finding it
-        moves no clock: a run logs the same with an empty and with a full cache."""
+        """What a launch does; finding it moves no clock. Where no integers in memory decide, it is found once on this
+        machine: a run logs the same with an empty and with a full cache."""
         launch = Launch(
             grid,
             tuple(self._argument(value) for value in given),
@@ -179,7 +179,7 @@ class Launches:
             kernel.spills,
         )
         if kernel.deciding is None or kernel.deciding.read:
-            return work_of(functions, launch).text()
+            return tuning.aside(lambda: work_of(functions, launch).text())
         addresses: list[int] = []
         places: list[Any] = []
         for value in given:  # where tensors lie within a line of L2, and which are the same

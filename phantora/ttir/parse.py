@@ -7,6 +7,8 @@ The language is MLIR's, of the dialects ``tt``, ``arith``, ``math``, ``scf`` and
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -154,7 +156,38 @@ def _function(lines: list[str], at: int) -> tuple[Function, int]:
     if not head.endswith("{"):
         return Function(named[1], arguments, types, []), at + 1
     blocks, at = _region(lines, at + 1)
+    _distinct(blocks, {name: name for name in arguments}, Counter(arguments))
     return Function(named[1], arguments, types, blocks, even), at + 1
+
+
+def _distinct(blocks: list[Block], names: dict[str, str], taken: Counter[str]) -> None:
+    """Gives each value of a function a name of its own: MLIR prints the same names in regions that lie side by side."""
+    names = dict(names)
+
+    def define(name: str, scope: dict[str, str]) -> str:
+        scope[name] = f"{name}~{taken[name]}" if taken[name] else name
+        taken[name] += 1
+        return scope[name]
+
+    for block in blocks:
+        block.arguments = [define(name, names) for name in block.arguments]
+    for operation in (operation for block in blocks for operation in block.operations):
+        inside = dict(names)
+        bound = _BOUND[operation.name](len(operation.operands)) if operation.name in _BOUND else ()
+        operation.operands = [
+            define(name, inside) if place in bound else names.get(name, name)
+            for place, name in enumerate(operation.operands)
+        ]
+        for region in operation.regions:
+            _distinct(region, inside, taken)
+        operation.results = [define(name, names) for name in operation.results]
+
+
+# Which of an operation's operands are names for its region: of a loop the index and what it carries.
+_BOUND: dict[str, Callable[[int], set[int]]] = {
+    "scf.for": lambda count: {0, *range(4, count, 2)},
+    "scf.while": lambda count: set(range(0, count, 2)),
+}
 
 
 def _region(lines: list[str], at: int) -> tuple[list[Block], int]:

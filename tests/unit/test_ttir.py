@@ -187,3 +187,31 @@ def test_templates_of_products_are_priced_by_their_tiles() -> None:
     assert min(found.values()) > 2 * 8192 * 2048 * 6144 / machine.peak("bfloat16")
     tiles = sorted(found, key=lambda key: found[key])
     assert tiles[0][0] * tiles[0][1] >= 4 * tiles[-1][0] * tiles[-1][1]
+
+
+def test_names_of_loops_side_by_side_are_apart() -> None:
+    """MLIR names values anew in each region: a number that is drawn in one loop is no address of the next."""
+    ir = HEAD + """%seeds: !tt.ptr<i64>, %out: !tt.ptr<f32>, %n: i32) {
+    %c0 = arith.constant 0 : i32
+    %c1 = arith.constant 1 : i32
+    %zero = arith.constant 0.000000e+00 : f32
+    %sum = scf.for %i = %c0 to %n step %c1 iter_args(%kept = %zero) -> (f32)  : i32 {
+      %3 = tt.load %seeds : !tt.ptr<i64>
+      %4 = arith.sitofp %3 : i64 to f32
+      %5 = arith.addf %kept, %4 : f32
+      scf.yield %5 : f32
+    }
+    scf.for %i = %c0 to %n step %c1  : i32 {
+      %3 = tt.addptr %out, %i : !tt.ptr<f32>, i32
+      %4 = arith.addf %sum, %zero : f32
+      tt.store %3, %4 : !tt.ptr<f32>
+    }
+    tt.return
+  }
+}
+"""
+    functions = parse(ir)
+    assert deciding(functions).read == frozenset()
+    assert deciding(functions).direct == {"%seeds", "%out", "%n"}
+    memory = Memory(0, 8, 8, None), Memory(1 << 20, 4096, 4096, None)
+    assert work_of(functions, Launch((1, 1, 1), (*memory, 1024), 1, 1, 0, 0, 0)).text()
