@@ -21,6 +21,9 @@ ADDED = ("index_add_", "index_add")
 # scatter adds or assigns in one kernel of ATen.
 WRITTEN = ("scatter_add_", "scatter_add", "scatter_", "scatter")
 SCATTERED = 0.25  # of a stream's speed: rows picked or written one by one, measured on H200
+# DeBERTa's and DGCNN's on an H100 (benchmarks/device/results/varied_h100.parquet):
+WITHIN = 0.5  # of a stream's speed: elements picked within rows that lie in a cache
+ADD_CYCLES = 3.4  # SM cycles of an element that is added to where it belongs
 
 
 def classify(name: str) -> str | None:
@@ -50,15 +53,33 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
         touched = 2 * elements * item_bytes(source.dtype)
     elif indices:
         touched = 2 * prod(indices[0].shape) * item_bytes(source.dtype)
+        if name.startswith("gather") and _within_rows(signature, source, indices[0]):
+            moved = float(touched + _stored(indices[0]))
+            return Estimate(machine.memory_ns(moved, WITHIN), moved)
         if name.startswith("gather") and indices[0].stride and indices[0].stride[-1] == 0:  # whole rows
             return Estimate(machine.memory_ns(float(touched)), float(touched))
     else:
         touched = 2 * nbytes(source)
-    moved = float(min(touched, 64 * nbytes(source) + touched) + sum(nbytes(t) for t in indices))
+    moved = float(min(touched, 64 * nbytes(source) + touched) + sum(map(_stored, indices)))
     wide = name.startswith("index_select") or (
         bool(indices) and touched > 64 * sum(prod(t.shape) for t in indices)
     )
-    return Estimate(machine.memory_ns(moved, 0.8 if wide else SCATTERED), moved)
+    adds = sum(prod(t.shape) for t in values) if name.startswith("scatter_add") else 0
+    ns = max(machine.memory_ns(moved, 0.8 if wide else SCATTERED), machine.cycles_ns(adds * ADD_CYCLES))
+    return Estimate(ns, moved)
+
+
+def _stored(index: TensorSpec) -> int:
+    """Bytes of an index in memory: dimensions that it was expanded to hold nothing."""
+    return prod(n for n, s in zip(index.shape, index.stride, strict=True) if s) * item_bytes(index.dtype)
+
+
+def _within_rows(signature: OperatorSignature, source: TensorSpec, index: TensorSpec) -> bool:
+    """Is the index one of places within the last dimension, which is contiguous?"""
+    axis = signature.args[1] if len(signature.args) > 1 else None
+    last = len(source.shape) - 1
+    inner = last > 0 and axis in (-1, last) and source.stride[-1] == 1
+    return inner and bool(index.stride) and index.stride[-1] != 0
 
 
 def _picked(source: TensorSpec, positions: tuple[object, ...]) -> int:

@@ -7,10 +7,13 @@ from phantora.cost.coordinates import Place
 from phantora.cost.families.elementwise import passes_memory
 from phantora.cost.family import Estimate, Family, Kernels
 from phantora.cost.machine import Machine
-from phantora.cost.tensors import on_gpu
+from phantora.cost.tensors import nbytes, on_gpu
 from phantora.cost.types import OperatorSignature
 
 NLL_FLOOR_NS = 1500.0
+# Of a time step of CTC's recursion, forward and backward, whatever the batch: 400 steps of 32 x 29 with 100 labels on an
+# H100 (benchmarks/device/results/varied_h100.parquet).
+CTC_STEP_NS = (600.0, 1440.0)
 
 
 def classify(name: str) -> str | None:
@@ -24,8 +27,20 @@ def _by_row(name: str) -> bool:
 
 
 def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
-    """Negative log-likelihood picks values; others go over their operands."""
+    """Negative log-likelihood picks values, CTC goes step by step; others go over their operands."""
+    if name.startswith("_ctc_loss"):
+        return ctc_loss(machine, signature, name, kernels)
     return (nll_loss if _by_row(name) else passes_memory)(machine, signature, name, kernels)
+
+
+def ctc_loss(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
+    """torch's own kernels go over the time steps one after the other."""
+    scores = next((t for t in on_gpu(signature.args) if len(t.shape) == 3), None)
+    if scores is None:
+        return passes_memory(machine, signature, name, kernels)
+    backward = "backward" in name
+    moved = float(nbytes(scores)) * (3 if backward else 1)
+    return Estimate(machine.memory_ns(moved) + scores.shape[0] * CTC_STEP_NS[backward], moved)
 
 
 def nll_loss(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import ceil, prod
 
 from phantora.cost import coordinates
 from phantora.cost.coordinates import Place
@@ -10,12 +10,18 @@ from phantora.cost.families.elementwise import passes_memory
 from phantora.cost.family import Estimate, Family, Kernels
 from phantora.cost.machine import Machine
 from phantora.cost.tensors import nbytes, on_gpu, tensor_at
-from phantora.cost.types import OperatorSignature
+from phantora.cost.types import OperatorSignature, TensorSpec
 
 # Shares of a vectorised stream's speed, measured on H200 (docs/costs.md).
 FORWARD, BACKWARD = 0.74, 0.60
 BATCH_NORM_CYCLES = (1.20, 1.00)  # per element, channels last: forward, backward
 ROWS_PER_SM = 16  # in flight
+# Below: H100, benchmarks/device/results/varied_h100.parquet (SegFormer's and a 3-D U-Net's norms).
+ROW_CYCLES = 400  # SM cycles of a row of layer norm, which has a block of its own however short it is
+CHANNEL_NS = (430.0, 950.0)  # torch's own batch norm: a round of a channel's block of 512 threads, forward and backward
+BLOCK = 512
+BLOCKS_PER_SM = 4
+SPREAD_BLOCKS = 256 * 1024  # to as many blocks at most the forward pass writes its output
 
 
 def classify(name: str) -> str | None:
@@ -42,7 +48,8 @@ def norm(machine: Machine, signature: OperatorSignature, name: str, kernels: Ker
         return Estimate(machine.fit.floor_ns + machine.memory_ns(moved, BACKWARD), moved)
     given = on_gpu(signature.args)
     moved = 2.0 * nbytes(given[0]) if given else 0.0
-    return Estimate(machine.memory_ns(moved, FORWARD), moved)
+    rows = prod(given[0].shape[:-1]) if given and name.startswith("native_layer_norm") else 0
+    return Estimate(max(machine.memory_ns(moved, FORWARD), machine.cycles_ns(rows * ROW_CYCLES)), moved)
 
 
 def batch_norm(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
@@ -58,8 +65,24 @@ def batch_norm(machine: Machine, signature: OperatorSignature, name: str, kernel
     if len(x.shape) > 2 and x.stride[1] == 1:  # channels last: torch's own kernels, bound by their loads
         ns = machine.cycles_ns(prod(x.shape) * BATCH_NORM_CYCLES[backward])
         return Estimate(max(2 * machine.fit.floor_ns + ns, machine.memory_ns(moved)), moved)
+    if name.startswith("native_batch_norm"):
+        return _by_channel(machine, x, backward, moved)
     used = min(1.0, channels / (machine.gpu.sms * (1.75 if backward else 1.1)))
     return Estimate(machine.fit.floor_ns + machine.memory_ns(moved, 0.72 * used), moved)
+
+
+def _by_channel(machine: Machine, x: TensorSpec, backward: bool, moved: float) -> Estimate:
+    """Torch's own kernels: a block goes over all of a channel, and so does the one that writes the output if there is
+    a single image (instance norm)."""
+    images, channels = x.shape[0], max(1, x.shape[1])
+    pixels = prod(x.shape[2:])
+    waves = ceil(channels / (machine.gpu.sms * BLOCKS_PER_SM))
+    rounds = ceil(images * pixels / BLOCK) * waves
+    if not backward:
+        spread = max(1, min(images, SPREAD_BLOCKS // channels))
+        rounds += ceil(ceil(images / spread) * pixels / BLOCK) * waves
+    ns = rounds * CHANNEL_NS[backward]
+    return Estimate(max(2 * machine.fit.floor_ns + ns, machine.memory_ns(moved)), moved)
 
 
 def places(signature: OperatorSignature, name: str, compute: str, launches: int) -> tuple[Place, ...]:

@@ -113,13 +113,17 @@ class Case:
 
 
 def case_of(signature: OperatorSignature, compute: str) -> Case | None:
-    """What `signature` computes; None if it is no convolution of images."""
+    """What `signature` computes; None if it is no convolution of images. Those of sequences and of volumes are none:
+    the analytic model is within a tenth of most, and what images add to it would move it by up to three times
+    (wav2vec 2, Whisper, 3-D U-Nets, video ResNets; benchmarks/device/results/varied_h100.jsonl)."""
     name = base_name(signature.name)
     given = [t for t in on_gpu(signature.args) if len(t.shape) >= 3]
     backward = "backward" in name
     if len(given) < (3 if backward else 2):
         return None
     x, w = given[1:3] if backward else given[:2]
+    if len(x.shape) != 4 or x.shape[2] == w.shape[2] == 1 < x.shape[3]:
+        return None
     if backward:
         out, transposed = given[0].shape, signature.args[7:8] == (True,)
         mixed = min(prod(t.shape[2:]) for t in (given[0], x)) > 1 and _last(given[0]) != _last(x)
