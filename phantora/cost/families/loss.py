@@ -11,7 +11,7 @@ from phantora.cost.tensors import nbytes, on_gpu
 from phantora.cost.types import OperatorSignature
 
 NLL_FLOOR_NS = 1500.0
-# Of a time step of CTC's recursion, forward and backward, whatever the batch: 400 steps of 32 x 29 with 100 labels on an
+# Of a time step of CTC's recursion, forward and backward, whatever the batch: 400 steps of 32 x 29, 100 labels, on an
 # H100 (benchmarks/device/results/varied_h100.parquet).
 CTC_STEP_NS = (600.0, 1440.0)
 
