@@ -102,7 +102,8 @@ def cyclegan() -> Step:
     class Res(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.body = nn.Sequential(*(m for _ in range(2) for m in (nn.ReflectionPad2d(1), nn.Conv2d(256, 256, 3), nn.InstanceNorm2d(256), nn.ReLU(True)))[:-1])
+            twice = [m for _ in range(2) for m in (nn.ReflectionPad2d(1), nn.Conv2d(256, 256, 3), nn.InstanceNorm2d(256), nn.ReLU(True))]
+            self.body = nn.Sequential(*twice[:-1])
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x + self.body(x)
