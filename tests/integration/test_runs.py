@@ -142,8 +142,7 @@ def children(pid: int) -> list[int]:
     return found
 
 
-# Collectives that nobody waits for, in several groups: what they hold on to, NCCL's watchdogs let go of. And a process
-# from which batches come when they do.
+# Collectives that nobody waits for, in several groups: what they hold on to, NCCL's watchdogs let go of.
 UNWAITED = """
 import ctypes, os, runpy, sys
 import torch, torch.distributed as dist
@@ -159,8 +158,6 @@ for step in range(20):
     for _ in range(100):
         x.add_(1)
     torch.cuda.synchronize()
-for _ in torch.utils.data.DataLoader(range(8), num_workers=1):
-    x.add_(1)
 dist.destroy_process_group()
 sys.argv = sys.argv[1:]
 sys.path.insert(0, os.path.dirname(sys.argv[0]))
