@@ -71,6 +71,8 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
 
 def _stored(index: TensorSpec) -> int:
     """Bytes of an index in memory: dimensions that it was expanded to hold nothing."""
+    if len(index.stride) != len(index.shape):  # a layout without strides
+        return nbytes(index)
     return prod(n for n, s in zip(index.shape, index.stride, strict=True) if s) * item_bytes(index.dtype)
 
 
@@ -78,8 +80,8 @@ def _within_rows(signature: OperatorSignature, source: TensorSpec, index: Tensor
     """Is the index one of places within the last dimension, which is contiguous?"""
     axis = signature.args[1] if len(signature.args) > 1 else None
     last = len(source.shape) - 1
-    inner = last > 0 and axis in (-1, last) and source.stride[-1] == 1
-    return inner and bool(index.stride) and index.stride[-1] != 0
+    inner = last > 0 and axis in (-1, last) and source.stride[-1:] == (1,)
+    return inner and index.stride[-1:] not in ((), (0,))
 
 
 def _picked(source: TensorSpec, positions: tuple[object, ...]) -> int:

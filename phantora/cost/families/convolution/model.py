@@ -193,7 +193,7 @@ def _around(machine: Machine, x: TensorSpec, shapes: Sequence[tuple[int, ...]], 
 
     Kernels of one tap and stride 1 are plain products in either layout if rows are aligned.
     """
-    if x.stride[1] == 1 or (pointwise and prod(x.shape[2:]) % ALIGNED_POSITIONS == 0):
+    if x.stride[1:2] == (1,) or (pointwise and prod(x.shape[2:]) % ALIGNED_POSITIONS == 0):
         return 0.0
     return layout_ns(machine, x, shapes)
 
