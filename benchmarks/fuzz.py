@@ -239,7 +239,9 @@ def changed(seeds: list[bytes], text: bool, chance: random.Random) -> bytes:
 def work(target: Target, path: Path, seed: int, until: float, report: int) -> None:
     """In a child: a letter to `report` for each input (a accepted, r refused); ends at the first finding."""
     if "ASAN_OPTIONS" not in os.environ:  # whose shadow takes terabytes of addresses
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        # Beside what the parent had mapped: a process that has loaded torch has more than that by itself.
+        most = MEMORY + int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
     chance, seeds = random.Random(seed), target.seeds()
     sink = StringIO()
     while time.process_time() < until:
