@@ -21,6 +21,7 @@ from phantora.cli.simulation import Settings, Simulation, assemble
 from phantora.cli.status import Status, told_by
 from phantora.errors import PhantoraError
 from phantora.hardware import Cluster, load_cluster
+from phantora.launch import loading
 from phantora.launch.assume import parse_assumptions
 from phantora.launch.command import run_command
 from phantora.launch.ending import Outcome
@@ -67,6 +68,7 @@ class Request:
         ranks = _count(
             "--nproc-per-node", options["nproc"], cluster.gpus_per_host, "GPUs per host", options["cluster"]
         )
+        loading.parse(options["data_loading"])
         settings = Settings(
             hosts,
             ranks,
@@ -102,6 +104,7 @@ class Request:
             tuple(options["preload"]),
             parse_routing(options["moe_routing"]).spec,
             parse_assumptions(options["assume"]),
+            options["data_loading"],
             options["role"],
             master_port=options["master_port"],
             log_dir=log_dir,
@@ -233,6 +236,7 @@ class Request:
             stub_set.directory,
             self.plan.moe_routing,
             self.plan.assume,
+            self.plan.data_loading,
         )
 
         aside = sys.stderr.fileno() if self.options["as_json"] else None
@@ -249,7 +253,11 @@ class Request:
     def _assemble(self, console: Console, stats: list[Stats], stub_set: StubSet) -> Simulation:
         from phantora.cli.main import version
 
-        extra: dict[str, Any] = {"moe_routing": self.plan.moe_routing, "assume": self.plan.assume}
+        extra: dict[str, Any] = {
+            "moe_routing": self.plan.moe_routing,
+            "assume": self.plan.assume,
+            "data_loading": self.plan.data_loading,
+        }
         if self.settings.host_time == "modelled":
             extra["host"] = host_facts(self.cluster.host)
         metadata = {

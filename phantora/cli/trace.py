@@ -16,6 +16,7 @@ from phantora.cli.options import (
     what_if_options,
 )
 from phantora.errors import PhantoraError
+from phantora.launch import loading
 from phantora.launch.assume import KEYS
 from phantora.launch.assume import OPTION as ASSUME
 from phantora.launch.routing import BALANCED, OPTION
@@ -95,6 +96,11 @@ Examples:
 )
 @click.option(
     "--host-scale", type=float, default=1.0, metavar="X", help="Factor on the CPU time of --host-time measured."
+)
+@click.option(
+    loading.OPTION, default=loading.FREE, show_default=True, metavar="COST",
+    help="What a DataLoader's batch costs: free, measured (this machine's CPU time; measured:X: X times as much), or a "
+    "time, for example 12ms.",
 )
 @click.option(
     OPTION, default=BALANCED, show_default=True, metavar="R",

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from phantora.errors import PhantoraError
-from phantora.launch import assume, process, shims
+from phantora.launch import assume, loading, process, shims
 from phantora.launch.importhook import AfterImport, after_import
 from phantora.launch.plan import server_environment
 
@@ -29,13 +29,20 @@ GUEST = "PHANTORA_GUEST"
 
 
 def command_environment(
-    inherited: Mapping[str, str], session: str, devices: int, stubs: Path, moe_routing: str, assumed: str
+    inherited: Mapping[str, str],
+    session: str,
+    devices: int,
+    stubs: Path,
+    moe_routing: str,
+    assumed: str,
+    data_loading: str = loading.FREE,
 ) -> dict[str, str]:
     """The environment for a command whose processes shall join `session`, each seeing `devices` GPUs."""
     environment = server_environment(inherited)
     environment |= follower_environment(inherited, session, devices, stubs)
     environment[shims.VARIABLE] = moe_routing
     environment[assume.VARIABLE] = assumed
+    environment[loading.VARIABLE] = data_loading
     return environment
 
 
@@ -83,9 +90,7 @@ def _open_session() -> int:
     try:
         return os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
-        raise PhantoraError(
-            f"cannot open the simulation at {path}: {error.strerror}; is it still running?"
-        ) from error
+        raise PhantoraError(f"cannot open the simulation at {path}: {error.strerror}; is it still running?") from error
 
 
 def _attach() -> StubSet:
@@ -102,6 +107,7 @@ def _attach() -> StubSet:
     report_plainly(os.environ.get("RANK", "?"))
     tie_children()
     shims.install()
+    loading.install()
     process.at_exit(library.ph_exit)  # says nothing unless the process has become a rank
     return stub_set
 
@@ -147,6 +153,7 @@ def _join() -> None:
     tie_children()
     report_plainly(str(rank))
     shims.install()
+    loading.install()
     connect(library, session, rank, int(os.environ.get("LOCAL_RANK", "0")), int(os.environ[DEVICES]))
     process.at_exit(library.ph_exit)  # after the interpreter's teardown, which may still use CUDA
 

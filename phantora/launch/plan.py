@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from phantora.errors import PhantoraError
-from phantora.launch import folded, shims
+from phantora.launch import folded, loading, shims
 from phantora.launch.assume import VARIABLE
 from phantora.launch.routing import BALANCED
 from phantora.launch.shared import shared_imports
@@ -47,6 +47,8 @@ class Plan:
     """How many tokens each expert gets, as ``phantora.launch.routing`` reads it."""
     assume: str = ""
     """What takes the place of unknown values, as ``phantora.launch.assume`` writes it."""
+    data_loading: str = loading.FREE
+    """What a DataLoader's batch costs, as ``phantora.launch.loading`` reads it."""
     role: str = "default"
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     master_address: str = "127.0.0.1"
@@ -118,6 +120,7 @@ def rank_environment(plan: Plan, rank: int, store_port: int) -> dict[str, str]:
         "TORCHELASTIC_RUN_ID": plan.run_id,
         shims.VARIABLE: plan.moe_routing,
         VARIABLE: plan.assume,
+        loading.VARIABLE: plan.data_loading,
         # The store is hosted by a process beside the ranks, as torchrun's agent does.
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),

@@ -1,0 +1,259 @@
+"""What a batch of torch's DataLoader costs (``--data-loading``; docs/virtual-time.md, "Data loading").
+
+What a dataset does (decode, augment, tokenize) runs for real, in worker processes or in the script itself. None of it
+is a CUDA call, so the modelled host clock knows only its Python frames, and only without workers. Here each batch gets
+a time, given or measured. In virtual time it is there no earlier than the worker that makes it could have made it.
+Without a time the batches are measured as well, and a run that would wait for its data says so at its end.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import statistics
+import sys
+import time
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+from multiprocessing import util
+from types import ModuleType
+from typing import Any
+
+from phantora.errors import PhantoraError
+from phantora.launch.clock import Runtime
+from phantora.launch.importhook import after_import
+
+OPTION = "--data-loading"
+VARIABLE = "PHANTORA_DATA_LOADING"
+FREE, MEASURED = "free", "measured"
+_TIME = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s)")
+_UNITS = {"us": 1e3, "ms": 1e6, "s": 1e9}
+_LOADERS = "torch.utils.data.dataloader"
+_STATEFUL = "torchdata.stateful_dataloader.stateful_dataloader"
+_FETCHERS = "torch.utils.data._utils.fetch"
+_SAMPLES = 512  # batches of a loader that are looked at for the note
+_NOTED = 1.1  # a step that would be longer by more than this is worth one
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a batch takes: `ns`, or this machine's CPU time times `factor`, or nothing."""
+
+    factor: float = 0.0
+    ns: int = 0
+
+    def of(self, measured: int) -> int:
+        """Nanoseconds of a batch that took `measured` ns of CPU here."""
+        return self.ns or int(measured * self.factor)
+
+    @property
+    def counts(self) -> bool:
+        """Does a batch cost anything?"""
+        return self.factor > 0 or self.ns > 0
+
+
+def parse(text: str) -> Cost:
+    """``free``, ``measured``, ``measured:FACTOR`` or a time of a batch (``12ms``, ``800us``). Raises PhantoraError."""
+    kind, colon, factor = text.partition(":")
+    if text == FREE:
+        return Cost()
+    if kind == MEASURED:
+        try:
+            value = float(factor) if colon else 1.0
+        except ValueError:
+            value = 0.0
+        if 0 < value < float("inf"):
+            return Cost(factor=value)
+    if (match := _TIME.fullmatch(text)) is not None and (ns := int(float(match[1]) * _UNITS[match[2]])) > 0:
+        return Cost(ns=ns)
+    raise PhantoraError(
+        f"{OPTION} {text}: give free, measured, measured:FACTOR, or the time of a batch, for example 12ms"
+    )
+
+
+@dataclass
+class Fetched:
+    """A batch on its way from its worker, with the CPU time that it took, ns."""
+
+    data: Any
+    cpu_ns: int
+
+    def pin_memory(self, device: Any = None) -> Fetched:
+        """What torch's pinning thread calls for data of a kind of its own."""
+        from torch.utils.data._utils.pin_memory import pin_memory
+
+        return Fetched(pin_memory(self.data, device), self.cpu_ns)  # type: ignore[no-untyped-call]
+
+
+@dataclass
+class Seen:
+    """What the batches of loaders that are alike took, and how often they were asked for."""
+
+    cpu_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
+    apart_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
+    """Virtual time from one batch to the next."""
+    charged_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
+    """What the host clock counted while the script itself made a batch."""
+
+
+@dataclass
+class Workers:
+    """The worker processes of one iterator, in virtual time."""
+
+    asked: defaultdict[int, deque[int]] = field(default_factory=lambda: defaultdict(deque))
+    """When each worker was asked for the batches that it has not delivered."""
+    free: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
+    """When each worker will have made what was delivered."""
+    last: int | None = None
+
+    def delivers(self, worker: int, cost: int) -> int:
+        """When `worker` has the batch that it was asked for first."""
+        queue = self.asked[worker]
+        self.free[worker] = max(self.free[worker], queue.popleft() if queue else 0) + cost
+        return self.free[worker]
+
+
+class Loading:
+    """Gives the batches of this rank their time."""
+
+    def __init__(self, cost: Cost, runtime: Runtime) -> None:
+        self._cost = cost
+        self._runtime = runtime
+        self._seen: defaultdict[tuple[str, int], Seen] = defaultdict(Seen)
+        self._before: dict[int, int] = {}  # iterator without workers -> when it delivered last
+
+    def meet(self, module: ModuleType) -> None:
+        """Changes `module`, one of torch's or torchdata's, that was imported just now."""
+        if module.__name__ == _FETCHERS:
+            for name in ("_MapDatasetFetcher", "_IterableDatasetFetcher"):
+                self._time_fetches(getattr(module, name))
+            return
+        prefix = "_" if module.__name__ == _LOADERS else "_Stateful"
+        self._time_workers(getattr(module, f"{prefix}MultiProcessingDataLoaderIter"))
+
+    def _time_fetches(self, fetcher: Any) -> None:
+        fetch = fetcher.fetch
+
+        def timed(this: Any, index: Any) -> Any:
+            from torch.utils.data import get_worker_info
+
+            if get_worker_info() is not None:
+                before = time.process_time_ns()
+                data = fetch(this, index)
+                return Fetched(data, time.process_time_ns() - before)
+            if not self._runtime.is_virtual() or not self._runtime.moves_clock():
+                return fetch(this, index)
+            began, before = self._runtime.now(), time.thread_time_ns()
+            data = fetch(this, index)
+            self._made_here(this, began, time.thread_time_ns() - before)
+            return data
+
+        fetcher.fetch = timed
+
+    def _made_here(self, fetcher: Any, began: int, cpu_ns: int) -> None:
+        """The script itself made a batch: what the clock did not count of it is added."""
+        charged = self._runtime.now() - began
+        self._runtime.advance(max(0, self._cost.of(cpu_ns) - charged) if self._cost.counts else 0)
+        seen = self._seen[type(fetcher.dataset).__name__, 0]
+        before = self._before.get(id(fetcher))
+        if before is not None:
+            seen.cpu_ns.append(cpu_ns)
+            seen.charged_ns.append(charged)
+            seen.apart_ns.append(self._runtime.now() - before)
+        self._before[id(fetcher)] = self._runtime.now()
+
+    def _time_workers(self, iterator: Any) -> None:
+        put, process, reset = iterator._try_put_index, iterator._process_data, iterator._reset
+        name = "_phantora_workers"
+
+        def timed_put(this: Any) -> None:
+            index = this._send_idx
+            put(this)
+            if this._send_idx > index and self._runtime.is_virtual():
+                worker = this._task_info[index][0]
+                vars(this).setdefault(name, Workers()).asked[worker].append(self._runtime.now())
+
+        def timed_process(this: Any, data: Any, worker: int, *rest: Any) -> Any:
+            workers = vars(this).setdefault(name, Workers())
+            if isinstance(data, Fetched):
+                data = self._delivered(this, workers, worker, data)
+            elif self._cost.counts and self._runtime.is_virtual():
+                self._delivered(this, workers, worker, Fetched(None, 0))
+            return process(this, data, worker, *rest)
+
+        def fresh_reset(this: Any, *arguments: Any, **options: Any) -> None:
+            vars(this)[name] = Workers()  # what was asked for in an earlier epoch is dropped
+            reset(this, *arguments, **options)
+
+        iterator._try_put_index, iterator._process_data, iterator._reset = timed_put, timed_process, fresh_reset
+
+    def _delivered(self, iterator: Any, workers: Workers, worker: int, batch: Fetched) -> Any:
+        """The batch itself; the clock waits until its worker has it."""
+        if not self._runtime.is_virtual():
+            return batch.data
+        if self._cost.factor and not batch.cpu_ns:
+            raise PhantoraError(
+                f"{OPTION} measured: what this DataLoader's workers do cannot be measured, since they are not forked; "
+                f"give the time of a batch, for example {OPTION} 12ms"
+            )
+        ready = workers.delivers(worker, self._cost.of(batch.cpu_ns))
+        now = self._runtime.now()
+        if self._cost.counts and ready > now:
+            self._runtime.advance(ready - now)
+            now = ready
+        dataset = type(getattr(iterator, "_dataset", None)).__name__
+        seen = self._seen[dataset, int(getattr(iterator, "_num_workers", 1))]
+        if workers.last is not None:
+            seen.cpu_ns.append(batch.cpu_ns)
+            seen.apart_ns.append(now - workers.last)
+        workers.last = now
+        return batch.data
+
+    def notes(self) -> list[str]:
+        """What a user should know whose run would have waited for data."""
+        if self._cost.counts:
+            return []
+        notes = (_note(name, workers, seen) for (name, workers), seen in self._seen.items())
+        return [note for note in notes if note is not None]
+
+    def report(self) -> None:
+        """Prints the notes, in the first rank."""
+        for note in self.notes():
+            print(f"phantora: note: {note}", file=sys.stderr, flush=True)
+
+
+def _note(dataset: str, workers: int, seen: Seen) -> str | None:
+    if len(seen.apart_ns) < 2:
+        return None
+    cpu, apart = statistics.median(seen.cpu_ns), statistics.median(seen.apart_ns)
+    if workers:
+        needed = cpu / workers
+        who = f"one of {workers} workers" if workers > 1 else "the worker"
+    else:
+        needed = apart + cpu - statistics.median(seen.charged_ns)
+        who = "the script"
+    if needed <= apart * _NOTED:
+        return None
+    return (
+        f"{who} takes {cpu / 1e6:.3g} ms of this machine's CPU for a batch of {dataset}, which is not counted: the "
+        f"simulated script takes one every {apart / 1e6:.3g} ms, a host as fast as this gives one every "
+        f"{needed / 1e6:.3g} ms; {OPTION} measured counts it"
+    )
+
+
+def install() -> None:
+    """Times the DataLoaders of this rank; the variable has the cost."""
+    library = ctypes.CDLL(None)
+    loading = Loading(parse(os.environ.get(VARIABLE, FREE)), Runtime.of(library))
+    wanted = {_FETCHERS, _LOADERS, _STATEFUL}
+    after_import(wanted.__contains__, loading.meet)
+    for name in sorted(wanted):
+        if name in sys.modules:  # torch imports its own; --preload
+            loading.meet(sys.modules[name])
+
+    def report() -> None:
+        if library.ph_rank() == 0:
+            loading.report()
+
+    util.Finalize(None, report, exitpriority=0)  # also where a process of multiprocessing is the rank

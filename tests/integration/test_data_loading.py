@@ -1,0 +1,72 @@
+"""--data-loading with torch's own DataLoader."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.runs import trace
+
+PROGRAM = """
+import json, time, torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+def burn():
+    end = time.process_time() + 0.001
+    while time.process_time() < end: pass
+    return torch.ones(8)
+
+class Map(Dataset):
+    def __len__(self): return 24
+    def __getitem__(self, index): return burn()
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        for _ in range(12): yield burn()
+
+def main():
+    weight = torch.ones(8, device="cuda", requires_grad=True)
+    times = {}
+    for name, loader in {
+        "script": DataLoader(Map(), 2),
+        "one": DataLoader(Map(), 2, num_workers=1, pin_memory=True),
+        "two": DataLoader(Map(), 2, num_workers=2, persistent_workers=True),
+        "stream": DataLoader(Stream(), 2, num_workers=2),
+    }.items():
+        for epoch in range(2):
+            began, batches = time.perf_counter(), 0
+            for batch in loader:
+                (batch.cuda() * weight).sum().backward()
+                batches += 1
+            torch.cuda.synchronize()
+            times[name] = (time.perf_counter() - began) / batches * 1e3
+    print(json.dumps(times))
+
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("loading") / "loading.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def test_a_given_time_is_what_batches_take(script: Path) -> None:
+    run = trace(script.parent, "--data-loading", "40ms", script.name)
+    times = run.report()
+    assert times["script"] == pytest.approx(40, rel=0.05)
+    assert times["one"] == pytest.approx(40, rel=0.05)
+    assert times["two"] == pytest.approx(20, rel=0.05)
+    assert times["stream"] == pytest.approx(20, rel=0.05)
+    assert "note" not in run.err
+
+
+def test_free_batches_are_said_to_be_free(script: Path) -> None:
+    run = trace(script.parent, "--force", script.name)
+    times = run.report()
+    assert max(times.values()) < 4  # what the script makes of a batch
+    assert "the script takes" in run.err and "one of 2 workers takes" in run.err
+    assert "batch of Map" in run.err and "batch of Stream" in run.err

@@ -1,0 +1,136 @@
+"""What a DataLoader's batches cost, without a DataLoader; tests/integration/test_data_loading.py has real ones."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phantora.errors import PhantoraError
+from phantora.launch.clock import Runtime
+from phantora.launch.loading import Cost, Fetched, Loading, Workers, parse
+
+MS = 1_000_000
+
+
+@pytest.mark.parametrize(
+    "text, cost",
+    [
+        ("free", Cost()), ("measured", Cost(factor=1.0)), ("measured:0.5", Cost(factor=0.5)),
+        ("12ms", Cost(ns=12 * MS)), ("0.5s", Cost(ns=500 * MS)), ("800us", Cost(ns=800_000)),
+    ],
+)  # fmt: skip
+def test_costs(text: str, cost: Cost) -> None:
+    assert parse(text) == cost
+
+
+@pytest.mark.parametrize("text", ["", "12", "measured:", "measured:-1", "measured:nan", "0ms", "free:2", "1h"])
+def test_what_is_no_cost_is_refused(text: str) -> None:
+    with pytest.raises(PhantoraError, match="--data-loading"):
+        parse(text)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.integers(0, 9)), max_size=40))
+def test_a_worker_makes_one_batch_after_the_other(batches: list[tuple[int, int, int]]) -> None:
+    workers, asked = Workers(), 0
+    made: dict[int, list[tuple[int, int, int]]] = {}
+    for worker, pause, cost in batches:
+        asked += pause
+        workers.asked[worker].append(asked)
+        made.setdefault(worker, []).append((asked, cost, 0))
+    for worker, mine in made.items():
+        free = 0
+        for when, cost, _ in mine:
+            ready = workers.delivers(worker, cost)
+            assert ready == max(free, when) + cost
+            free = ready
+
+
+class Clock:
+    """A rank's clock without a rank."""
+
+    def __init__(self) -> None:
+        self.time = 0
+
+    def advance(self, ns: int) -> None:
+        self.time += ns
+
+    def runtime(self) -> Runtime:
+        return Runtime(lambda: True, lambda: False, lambda: True, lambda: self.time, self.advance)
+
+
+class Iterator:
+    """As much of torch's iterator as is changed: two workers, asked in turn, two batches ahead."""
+
+    def __init__(self) -> None:
+        self._num_workers, self._dataset = 2, "text"
+        self._reset()
+
+    def _reset(self) -> None:
+        self._send_idx, self._task_info = 0, {}
+        for _ in range(4):
+            self._try_put_index()
+
+    def _try_put_index(self) -> None:
+        self._task_info[self._send_idx] = (self._send_idx % 2,)
+        self._send_idx += 1
+
+    def _process_data(self, data: object, worker: int) -> object:
+        self._try_put_index()
+        return data
+
+
+def _changed(cost: Cost, clock: Clock) -> tuple[Loading, type]:
+    loading = Loading(cost, clock.runtime())
+    iterator = type("Iterator", (Iterator,), {})
+    module = SimpleNamespace(__name__="torch.utils.data.dataloader", _MultiProcessingDataLoaderIter=iterator)
+    loading.meet(module)  # type: ignore[arg-type]
+    return loading, iterator
+
+
+@pytest.mark.parametrize("cost", [Cost(ns=10 * MS), Cost(factor=2.0)])
+def test_batches_come_as_fast_as_all_workers_make_them(cost: Cost) -> None:
+    clock = Clock()
+    loading, iterator = _changed(cost, clock)
+    this = iterator()
+    times = []
+    for number in range(8):
+        assert this._process_data(Fetched(number, 5 * MS), number % 2) == number
+        times.append(clock.time // MS)
+        clock.advance(MS)  # the step
+    assert times == [10, 11, 20, 21, 30, 31, 40, 41]
+    assert not loading.notes()
+
+
+def test_an_epoch_begins_anew() -> None:
+    clock = Clock()
+    _, iterator = _changed(Cost(ns=10 * MS), clock)
+    this = iterator()
+    this._process_data(Fetched(0, 1), 0)
+    clock.advance(100 * MS)
+    this._reset()
+    this._process_data(Fetched(0, 1), 0)
+    assert clock.time == 120 * MS
+
+
+def test_workers_that_cannot_be_measured_are_refused() -> None:
+    _, iterator = _changed(Cost(factor=1.0), Clock())
+    with pytest.raises(PhantoraError, match="not forked"):
+        iterator()._process_data("batch", 0)
+
+
+@pytest.mark.parametrize("cpu, noted", [(5 * MS, True), (1 * MS, False)])
+def test_a_run_that_would_wait_says_so(cpu: int, noted: bool) -> None:
+    clock = Clock()
+    loading, iterator = _changed(Cost(), clock)
+    this = iterator()
+    for number in range(6):
+        this._process_data(Fetched(number, cpu), number % 2)
+        clock.advance(MS)
+    assert clock.time == 6 * MS  # nothing is counted
+    notes = loading.notes()
+    assert bool(notes) is noted
+    if noted:
+        assert "one of 2 workers takes 5 ms" in notes[0] and "every 1 ms" in notes[0] and "every 2.5 ms" in notes[0]
