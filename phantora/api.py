@@ -180,7 +180,6 @@ def sweep(
     top: int = 0,
     options: Sequence[str] = (),
     fold: str = "one",
-    one_server: bool = False,
 ) -> pa.Table:
     """Runs a script in many layouts as ``phantora sweep`` does; a row per point, the best first (docs/sweeps.md).
 
@@ -194,7 +193,7 @@ def sweep(
     objective = Objective(by, parse_prices(None if price is None else str(price)))
     request = Request(
         found, Path(output), objective, screen, finalists, search, seed, jobs, ray, everything, again, needs, top,
-        tuple(options), fold, one_server,
+        tuple(options), fold,
     )  # fmt: skip
     return run_sweep(request).answer.table()
 

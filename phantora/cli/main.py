@@ -93,8 +93,12 @@ class Interrupted(KeyboardInterrupt):
         self.number = number
 
 
+_received: list[int] = []
+
+
 def _catch_signals() -> None:
     def handler(number: int, _: object) -> NoReturn:
+        _received.append(number)
         raise Interrupted(number)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -112,6 +116,16 @@ def _open_standard_streams() -> None:
     sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
     sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+
+
+class WithoutPandas:
+    """On ``sys.meta_path``: there is no pandas here. Where it is installed, pyarrow imports it with its first array.
+    That takes 0.7 s, and swallows the exception of a signal that comes meanwhile."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        """Raises ModuleNotFoundError for pandas."""
+        if name == "pandas":
+            raise ModuleNotFoundError("no module named 'pandas' in this process", name=name)
 
 
 def _leave(status: int) -> NoReturn:
@@ -139,6 +153,7 @@ def main() -> None:
     """Entry point. Ends the process with the verb's status."""
     _open_standard_streams()
     _catch_signals()
+    sys.meta_path.insert(0, WithoutPandas())
     _leave(_status())
 
 
@@ -170,6 +185,9 @@ def _status() -> int:
     except Exception as error:
         if debug:
             raise
+        if _received:  # an extension may make another exception of the signal's
+            _say(f"interrupted by {signal.Signals(_received[0]).name}")
+            return 128 + _received[0]
         if isinstance(error, OSError) and error.filename is None and error.errno in _NOT_WRITTEN:
             _say(f"cannot write the output: {error.strerror}")
             return 1

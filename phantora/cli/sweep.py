@@ -56,8 +56,6 @@ if TYPE_CHECKING:
 @click.option("--fold", type=click.Choice(["one", "ends", "off"]), default="one", show_default=True,
               help="Which ranks of a preset's points are processes (docs/scale.md): one of each stage, of the best "
               "also ends and witnesses; these of all; all ranks.")  # fmt: skip
-@click.option("--one-server", is_flag=True,
-              help="Import torch once for all runs: 7 s of CPU less for each; times may differ in the seventh digit.")
 @click.option("--trace", "options", multiple=True, metavar="OPTIONS", help="Options for `phantora trace`, as one word.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON on stdout.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing while it runs.")
@@ -128,7 +126,6 @@ def _request(words: tuple[str, ...], options: dict[str, Any]) -> Request:
         options["top"],
         tuple(word for text in options["options"] for word in shlex.split(text)),
         options["fold"],
-        options["one_server"],
     )
 
 

@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -42,6 +43,7 @@ _SCHEMA = pa.schema([
     ("spread", pa.float32()),
     ("clock_mhz", pa.int16()),
 ])  # fmt: skip
+_OF_KERNELS = ("name", "kind", "grid", "block", "cold", "warm", "spread")
 # Numbers that choose another kernel or another amount of work; others stand in a key as "x".
 _TELLING = frozenset((-1.0, 0.0, 0.5, 1.0, 2.0, 3.0))
 
@@ -85,7 +87,7 @@ class Table:
         self.digest = digest  # SHA-256 of the file; empty for a table that is in none
         self._made = {signature_key(e.parsed, e.compute): e for e in entries}
         self._rows: dict[str, tuple[int, int]] = {}  # key -> first row and the one after the last
-        self._words: dict[str, tuple[list[int], list[str]]] = {}  # text columns: indices and words
+        self._words: dict[str, tuple[Any, list[str]]] = {}  # text columns: indices and words
         self._numbers: dict[str, Any] = {}
         self._by_operator: dict[str, list[str]] | None = None
 
@@ -96,18 +98,18 @@ class Table:
         for field in _SCHEMA:
             column = rows.column(field.name).combine_chunks()
             if field.type == _TEXT:
-                table._words[field.name] = (column.indices.to_numpy().tolist(), column.dictionary.to_pylist())
+                table._words[field.name] = (np.asarray(column.indices), column.dictionary.to_pylist())
             elif pa.types.is_fixed_size_list(field.type):
-                flat = column.flatten().to_numpy().tolist()
-                table._numbers[field.name] = list(zip(flat[::3], flat[1::3], flat[2::3], strict=True))
+                table._numbers[field.name] = np.asarray(column.flatten()).reshape(-1, field.type.list_size)
             else:
-                table._numbers[field.name] = column.to_numpy().tolist()
-        first = [row for row, position in enumerate(table._numbers["position"]) if position == 0]
-        if len(rows) and (not first or first[0] != 0):
+                table._numbers[field.name] = np.asarray(column)
+        first = np.flatnonzero(table._numbers["position"] == 0)
+        if len(rows) and (not len(first) or first[0] != 0):
             raise ValueError("its rows are not in order")
         indices, words = table._words["key"]
-        for begin, end in zip(first, [*first[1:], len(rows)], strict=True):
-            table._rows[words[indices[begin]]] = (begin, end)
+        ends = [*first[1:].tolist(), len(rows)]
+        for word, begin, end in zip(indices[first].tolist(), first.tolist(), ends, strict=True):
+            table._rows[words[word]] = (begin, end)
         return table
 
     def __len__(self) -> int:
@@ -143,19 +145,13 @@ class Table:
         return [entry for entry in found if entry is not None]
 
     def _entry(self, first: int, end: int) -> Entry:
-        def word(column: str, row: int) -> str:
-            indices, words = self._words[column]
-            return words[indices[row]]
-
-        n = self._numbers
+        words = {name: [found[i] for i in at[first:end].tolist()] for name, (at, found) in self._words.items()}
+        values = {**words, **{name: column[first:end].tolist() for name, column in self._numbers.items()}}
         kernels = tuple(
-            TimedKernel(
-                word("name", row), word("kind", row), n["grid"][row], n["block"][row],
-                n["cold"][row], n["warm"][row], n["spread"][row],
-            )
-            for row in range(first, end)
-        )  # fmt: skip
-        return Entry(word("signature", first), word("compute", first), kernels, n["clock_mhz"][first])
+            TimedKernel(name, kind, tuple(grid), tuple(block), cold, warm, spread)
+            for name, kind, grid, block, cold, warm, spread in zip(*(values[n] for n in _OF_KERNELS), strict=True)
+        )
+        return Entry(values["signature"][0], values["compute"][0], kernels, values["clock_mhz"][0])
 
 
 @lru_cache(maxsize=1 << 16)

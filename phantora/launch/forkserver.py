@@ -31,9 +31,10 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -49,6 +50,10 @@ BOOTSTRAP = (
     "import sys; parent, fd, root = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]; "
     "sys.path[0] = root; from phantora.launch.forkserver import main; del sys.path[0]; main(parent, fd)"
 )
+
+
+Become = Callable[[], NoReturn]
+"""What a forked process does from then on."""
 
 
 def command(parent: int, fd: int) -> list[str]:
@@ -104,14 +109,17 @@ class ForkServer:
         self._store = 0
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
-    def serve(self) -> None:
-        """Works until the parent closes its end; then ends the ranks that are left."""
+    def serve(self, first: dict[str, Any] | None = None) -> Become | None:
+        """Works until the parent closes its end; then ends the ranks that are left and returns None. In a forked rank
+        it returns what that becomes. `first`: a message that is here already."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends it without a traceback; the parent says what happened
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         poll = select.poll()
         poll.register(self._link, select.POLLIN)
         poll.register(self._wake_read, select.POLLIN)
+        if first is not None and (become := self._heed(first, [])):
+            return become
         while True:
             ready = {fd for fd, _ in poll.poll()}
             if self._wake_read in ready:
@@ -121,34 +129,34 @@ class ForkServer:
                 data, fds, _, _ = socket.recv_fds(self._link, MESSAGE_BYTES, 3)
                 if not data:
                     break
-                try:
-                    self._obey(json.loads(data), fds)
-                except PhantoraError as error:
-                    self._tell({"is": "failed", "message": str(error)})
-                except Exception as error:
-                    if os.environ.get("PHANTORA_DEBUG"):
-                        traceback.print_exc()
-                    self._tell({"is": "failed", "message": f"{type(error).__name__}: {error}"})
+                if become := self._heed(json.loads(data), fds):
+                    return become
         for pid in self._ranks:
             _kill_group(pid)
         process.kill_descendants()
+        return None
 
-    def serve_first(self, message: dict[str, Any]) -> None:
-        """As :meth:`serve`, from a first message on that is here already."""
+    def _heed(self, message: dict[str, Any], fds: list[int]) -> Become | None:
+        """Obeys, and tells the parent what cannot be done."""
         try:
-            self._obey(message, [])
+            return self._obey(message, fds)
         except PhantoraError as error:
             self._tell({"is": "failed", "message": str(error)})
-        self.serve()
+        except Exception as error:
+            if os.environ.get("PHANTORA_DEBUG"):
+                traceback.print_exc()
+            self._tell({"is": "failed", "message": f"{type(error).__name__}: {error}"})
+        return None
 
-    def _obey(self, message: dict[str, Any], fds: list[int]) -> None:
+    def _obey(self, message: dict[str, Any], fds: list[int]) -> Become | None:
         verb = message.pop("do")
         if verb == "load":
             self._load(**message)
         elif verb == "store":
             self._host_store(message["port"])
         else:
-            self._fork_rank(RankTask(**{**message, "arguments": tuple(message["arguments"])}), fds)
+            return self._fork_rank(RankTask(**{**message, "arguments": tuple(message["arguments"])}), fds)
+        return None
 
     def _load(
         self, stubs: str | None, devices: int, argv: list[str], imports: list[str], shared: list[str]
@@ -199,7 +207,7 @@ class ForkServer:
         self._store = pid
         self._tell({"is": "store", "port": int(answer), "pid": pid})
 
-    def _fork_rank(self, task: RankTask, fds: list[int]) -> None:
+    def _fork_rank(self, task: RankTask, fds: list[int]) -> Become | None:
         out, err = fds[:2]
         if len(fds) > 2:
             if self._session >= 0:
@@ -207,11 +215,12 @@ class ForkServer:
             self._session = fds[2]
         pid = self._fork()
         if pid == 0:
-            become_rank(task, self._library, self._session, out, err)
+            return partial(become_rank, task, self._library, self._session, out, err)
         os.close(out)
         os.close(err)
         self._ranks[pid] = task.rank
         self._tell({"is": "started", "rank": task.rank, "pid": pid})
+        return None
 
     def _fork(self) -> int:
         sys.stdout.flush()
@@ -330,8 +339,54 @@ def _host_store(port: int, answer: int) -> NoReturn:
     os._exit(status)
 
 
+def _of_a_run(listener: socket.socket, environment: dict[str, str]) -> tuple[ForkServer, dict[str, Any]]:
+    """Serves many runs: loads what the first wants and forks a server for each that connects; returns in these, with
+    the run's first message."""
+    base: Base | None = None
+    parent = os.getpid()
+    while True:
+        link, _ = listener.accept()
+        data = link.recv(MESSAGE_BYTES)
+        if not data:
+            link.close()
+            continue
+        message = json.loads(data)
+        if base is None:
+            sys.argv = message["argv"]
+            try:
+                base = load_base(message["stubs"], message["devices"], tuple(message["imports"]))
+            except PhantoraError as error:
+                link.sendall(json.dumps({"is": "failed", "message": str(error)}).encode())
+                os._exit(1)  # half of it may be there
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how the servers end
+        if os.fork():
+            link.close()
+            continue
+        process.die_with_parent(parent)
+        os.setsid()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        process.adopt_orphans()
+        listener.close()
+        link.sendall(json.dumps({"is": "here", "pid": os.getpid()}).encode())
+        return ForkServer(link, environment, base), message
+
+
 def main(parent: int, fd: int) -> None:
-    """Serves what comes over socket `fd`, until it closes or the process `parent` ends."""
+    """Serves what comes over socket `fd`, until it closes or the process `parent` ends; a socket that listens is for
+    many runs (launch/warm.py).
+
+    Ranks begin here, whichever way the server came about: stacks of Python that torch writes down and lists of modules
+    that it goes through are as long in each, and so is the host's time for that.
+    """
     process.die_with_parent(parent)
     environment = dict(os.environ)
-    ForkServer(socket.socket(fileno=fd), environment).serve()
+    link = socket.socket(fileno=fd)
+    first = None
+    if link.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        server, first = _of_a_run(link, environment)
+    else:
+        server = ForkServer(link, environment)
+    become = server.serve(first)
+    if become is not None:
+        become()
+    os._exit(0)  # a forked server's interpreter is not its own to tear down

@@ -76,11 +76,10 @@ class _Running:
 
 
 class Pool:
-    """`jobs` tasks at a time; 0: as many as fit. `one_server`: a fork server for all runs."""
+    """`jobs` tasks at a time; 0: as many as fit. One fork server imports torch for all runs."""
 
-    def __init__(self, jobs: int = 0, one_server: bool = False) -> None:
+    def __init__(self, jobs: int = 0) -> None:
         self._jobs = jobs
-        self._one_server = one_server
         self._server: WarmServer | None = None
         self._cores = len(os.sched_getaffinity(0))
         self._running: list[_Running] = []
@@ -129,7 +128,7 @@ class Pool:
 
     def _with_server(self, command: Command) -> dict[str, str]:
         """Variables by which a run finds the fork server of all runs; one whose environment differs has its own."""
-        if command.environment or not self._one_server:
+        if command.environment:
             return {}
         self._server = self._server or WarmServer()
         return {VARIABLE: self._server.path}

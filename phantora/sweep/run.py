@@ -58,8 +58,6 @@ class Request:
     """Of `phantora trace`, for all points."""
     fold: str = ONE
     """Which ranks of a point with a known mesh are processes: one of ``phantora.sweep.folds.MODES``."""
-    one_server: bool = False
-    """Imports are made once for all runs of this machine."""
 
     @property
     def located(self) -> Space:
@@ -97,7 +95,7 @@ def run_sweep(request: Request, told: Callable[[Entry, int, int], None] = lambda
     journal = Journal(request.folder)
     try:
         with _interrupted_by_signals():
-            _set_up(space, request.folder)
+            set_up(space, request.folder)
             engine = _engine(request)
             try:
                 work = Work(request, space, engine, journal, told)
@@ -197,13 +195,13 @@ def _varying(entries: list[Entry], axes: list[str]) -> list[str]:
 
 def _engine(request: Request) -> Engine:
     if request.ray is None:
-        return Pool(request.jobs, request.one_server)
+        return Pool(request.jobs)
     from phantora.sweep.on_ray import RayEngine
 
     return RayEngine(request.ray)
 
 
-def _set_up(space: Space, folder: Path) -> None:
+def set_up(space: Space, folder: Path) -> None:
     """What a preset needs before its first run: once per folder."""
     done = folder / SETUP_DONE
     if not space.setup or done.exists():

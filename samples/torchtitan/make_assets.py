@@ -10,6 +10,8 @@ import random
 import sys
 from pathlib import Path
 
+from datasets import load_dataset
+
 DOCUMENTS, WORDS = 1500, 300
 
 
@@ -49,6 +51,7 @@ def main(directory: Path) -> None:
         for _ in range(DOCUMENTS):
             words = ("".join(chosen.choices(letters, k=chosen.randint(2, 9))) for _ in range(WORDS))
             file.write(json.dumps({"text": " ".join(words)}) + "\n")
+    load_dataset(str(directory / "text"), split="train")  # fills its cache, or the first run's host would do that
 
 
 if __name__ == "__main__":

@@ -58,10 +58,31 @@ static bool is_free(const char *file) {
   return false;
 }
 
-// A DataLoader's workers deliver and end when they do.
-static bool hears_of_workers(const char *file, const char *function) {
-  return strstr(file, "/torch/utils/data/_utils/signal_handling.py") ||
-         (strstr(file, "/torch/utils/data/dataloader.py") && !strcmp(function, "_get_data"));
+// What these do, and call, depends on how far other threads and processes are: a DataLoader's workers deliver and end
+// when they do; a callback is called at once where what it waits for is done already, else by another thread; a lock
+// that another process holds is asked for again and again; a folder is made by the first rank of the first run.
+static const struct {
+  const char *file, *function;  // the end of a path; NULL: all functions
+} of_others[] = {
+  {"/torch/utils/data/_utils/signal_handling.py", NULL},
+  {"/torch/utils/data/dataloader.py", "_get_data"},
+  {"/concurrent/futures/_base.py", "add_done_callback"},
+  {"/filelock/_api.py", "acquire"},
+  {"<frozen os>", "makedirs"},
+  {"/os.py", "makedirs"},  // of 3.10
+  {"/pathlib.py", "mkdir"},
+};
+
+static bool ends_with(const char *text, const char *end) {
+  size_t length = strlen(text), tail = strlen(end);
+  return length >= tail && !strcmp(text + length - tail, end);
+}
+
+static bool depends_on_others(const char *file, const char *function) {
+  for (size_t i = 0; i < sizeof of_others / sizeof *of_others; i++)
+    if (ends_with(file, of_others[i].file) && (!of_others[i].function || !strcmp(function, of_others[i].function)))
+      return true;
+  return false;
 }
 
 typedef struct ph_code {  // what is kept with a code object
@@ -71,11 +92,6 @@ typedef struct ph_code {  // what is kept with a code object
   size_t units;
   int64_t last;           // of ph_coldness
 } ph_code;
-
-static bool ends_with(const char *text, const char *end) {
-  size_t length = strlen(text), tail = strlen(end);
-  return length >= tail && !strcmp(text + length - tail, end);
-}
 
 static ph_code *look_at(ph_pyobject *code) {
   ph_code *facts = calloc(1, sizeof *facts);
@@ -92,7 +108,8 @@ static ph_code *look_at(ph_pyobject *code) {
   }
   // What is done to a module after its import is our work, not the script's.
   bool ours = function && path && !strcmp(function, "uncharged") && ends_with(path, "/phantora/launch/importhook.py");
-  facts->covers = ours || (!facts->free && (!strcmp(function, "__eq__") || hears_of_workers(path, function)));
+  bool equality = !facts->free && !strcmp(function, "__eq__");
+  facts->covers = ours || equality || (path && function && depends_on_others(path, function));
   if (file) Py_DecRef(file);
   if (name) Py_DecRef(name);
   if (bytes) Py_DecRef(bytes);

@@ -71,7 +71,7 @@ def rows(folder: Path, output: str) -> dict[int, dict[str, Any]]:
 @pytest.fixture(scope="module")
 def done(folder: Path) -> subprocess.CompletedProcess[str]:
     """One sweep, stopped after its first points and started again: what the second start printed."""
-    command = sweep(folder, "--top", "1", "--one-server")
+    command = sweep(folder, "--top", "1")
     journal = folder / "sweep/journal.jsonl"
     slowly = sweep(folder, "--top", "1", "--jobs", "1")
     process = subprocess.Popen(slowly, cwd=folder, stderr=subprocess.PIPE, text=True)
