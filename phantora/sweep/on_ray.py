@@ -13,6 +13,8 @@ from phantora.sweep.task import Task
 
 RETRIES = 5  # of a task whose worker or node dies
 LOCAL = "local"
+STARTS = 3  # of a local cluster: on a busy machine Ray's own processes may start too late for it, the next time sooner
+STORE_BYTES = 100 << 20  # of shared memory for Ray's objects: results are small
 POLL_SECONDS = 1.0
 
 
@@ -23,11 +25,8 @@ class RayEngine:
 
     def __init__(self, address: str) -> None:
         self._ray = _ray()
-        options: dict[str, Any] = {"log_to_driver": False, "include_dashboard": False} if address == LOCAL else {}
-        try:
-            self._ray.init(address=None if address == LOCAL else address, logging_level="ERROR", **options)
-        except Exception as error:
-            raise PhantoraError(f"--ray {address}: no cluster of Ray answers: {str(error).splitlines()[0]}") from error
+        self._running: dict[Any, Task] = {}
+        self._join(address)
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         self._cores = max((int(node.get("CPU", 0)) for node in nodes), default=0)
         self._all_cores = sum(int(node.get("CPU", 0)) for node in nodes)
@@ -35,7 +34,25 @@ class RayEngine:
         if not self._cores:
             self.close()
             raise PhantoraError(f"--ray {address}: its nodes have no CPU to run on")
-        self._running: dict[Any, Task] = {}
+
+    def _join(self, address: str) -> None:
+        local = address == LOCAL
+        options = {"log_to_driver": False, "include_dashboard": False, "object_store_memory": STORE_BYTES}
+        for left in reversed(range(STARTS if local else 1)):
+            try:
+                self._ray.init(None if local else address, logging_level="ERROR", **(options if local else {}))
+                return
+            except Exception as error:
+                self._ray.shutdown()
+                if left:
+                    continue
+                why = (str(error).splitlines() or [type(error).__name__])[0]
+                remedy = (
+                    "Ray gives its processes 15 s to start: try when this machine is less busy, or leave out --ray"
+                    if local
+                    else "start its nodes with `ray start`, and give the head's HOST:PORT"
+                )
+                raise PhantoraError(f"--ray {address}: no cluster of Ray answers ({why}); {remedy}") from error
 
     def has_room(self, task: Task) -> bool:
         """Can one more task begin now? By CPU cores."""
@@ -77,7 +94,7 @@ class RayEngine:
 
     def close(self) -> None:
         """Cancels what is running and leaves Ray."""
-        for reference in getattr(self, "_running", ()):
+        for reference in self._running:
             self._ray.cancel(reference, force=True)
         self._ray.shutdown()
 

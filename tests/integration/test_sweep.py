@@ -130,7 +130,9 @@ def _running(folder: Path) -> list[str]:
     return found
 
 
-def test_ray_gives_the_same_numbers_though_a_worker_is_killed(folder: Path) -> None:
+def test_ray_gives_the_same_numbers_though_a_worker_is_killed(
+    folder: Path, done: subprocess.CompletedProcess[str]
+) -> None:
     pytest.importorskip("ray")
     program = f"""
 import os, signal, threading, time, phantora
