@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -11,8 +12,11 @@ from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from support.runs import SERVER
+
 from phantora import stubs
 from phantora.errors import PhantoraError
+from phantora.launch.warm import WarmServer
 
 settings.register_profile("phantora", deadline=None)  # a busy machine is no failure
 settings.load_profile("phantora")
@@ -29,6 +33,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if not hasattr(session.config, "workerinput"):
         with suppress(PhantoraError):  # tests that need them fail with the reason
             stubs.ensure()
+        server = WarmServer()
+        os.environ[SERVER] = server.path  # the workers' too
+        session.config.add_cleanup(server.close)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -5,13 +5,12 @@ hundreds) and starts in milliseconds. The server speaks JSON over a socket with 
 message per packet; descriptors travel beside the message.
 
 parent -> server   {"do": "load", "stubs": DIR or null, "devices": N, "argv": [...],
-                    "imports": [...], "shared": [...]}
+                    "imports": [...], "shared": [...]}   and more for launch/warm.py
                    {"do": "store", "port": N}            hosts the TCPStore of the job
                    {"do": "rank", ...RankTask}           with descriptors [stdout, stderr, session?]
 server -> parent   {"is": "here", "pid": N}           of one that was forked for this run (launch/warm.py)
                    {"is": "loaded", "seconds": s, "threads": n}
                    {"is": "spoiled"}                     by what was shared; it begins anew and waits for "load"
-                   {"is": "other"}                       had been loaded before; the same
                    {"is": "store", "port": N, "pid": N}
                    {"is": "started", "rank": r, "pid": N}
                    {"is": "ended", "rank": r, "code": c}   as os.waitstatus_to_exitcode
@@ -31,7 +30,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -48,7 +47,7 @@ MESSAGE_BYTES = 1 << 17
 # finds phantora itself wherever the parent found it.
 BOOTSTRAP = (
     "import sys; parent, fd, root = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]; "
-    "sys.path[0] = root; from phantora.launch.forkserver import main; del sys.path[0]; main(parent, fd)"
+    "sys.path[0] = root; from phantora.launch.forkserver import main; del sys.path[0]; main(parent, fd, sys.argv[4:])"
 )
 
 
@@ -56,18 +55,17 @@ Become = Callable[[], NoReturn]
 """What a forked process does from then on."""
 
 
-def command(parent: int, fd: int) -> list[str]:
-    """Command line of a server whose parent is `parent` and whose link is the descriptor `fd`."""
+def command(parent: int, fd: int, *, many: bool = False) -> list[str]:
+    """Command line of a server whose parent is `parent` and whose link is the descriptor `fd`. `many`: the links of
+    runs come over it."""
     root = str(Path(phantora.__file__).resolve().parent.parent)
-    return [sys.executable, "-c", BOOTSTRAP, str(parent), str(fd), root]
+    return [sys.executable, "-c", BOOTSTRAP, str(parent), str(fd), root, *(["many"] if many else [])]
 
 
 @dataclass(frozen=True)
 class Base:
-    """What a server has loaded of its own, before the script's imports."""
+    """What a server has loaded: the stubs and the modules."""
 
-    wanted: tuple[str | None, int, tuple[str, ...]]
-    """Folder of the stubs, devices, modules."""
     library: ctypes.CDLL | None
 
 
@@ -93,7 +91,15 @@ def load_base(stubs: str | None, devices: int, imports: tuple[str, ...]) -> Base
             raise _needs_rank(name) from None
         if _cuda_is_lost():
             raise _needs_rank(name)
-    return Base((stubs, devices, imports), library)
+    return Base(library)
+
+
+def _import_shared(shared: Sequence[str], devices: int) -> bool:
+    """Imports what the script imports at its top. False: torch is left unable to use CUDA in a forked process."""
+    for entry in shared:
+        with _gpus_assumed(devices):
+            _import_early(entry)
+    return not shared or not _cuda_is_lost()
 
 
 class ForkServer:
@@ -162,17 +168,13 @@ class ForkServer:
         self, stubs: str | None, devices: int, argv: list[str], imports: list[str], shared: list[str]
     ) -> None:
         begin = time.perf_counter()
-        wanted = (stubs, devices, tuple(imports))
-        if self._base is not None and self._base.wanted != wanted:
-            self._begin_anew("other")
         sys.argv = argv  # of the ranks: some modules keep it when they are imported
-        base = self._base or load_base(*wanted)
+        base = self._base
+        if base is None:
+            base = load_base(stubs, devices, tuple(imports))
+            if not _import_shared(shared, devices):
+                self._begin_anew()
         self._library = base.library
-        for entry in shared:
-            with _gpus_assumed(devices):
-                _import_early(entry)
-        if shared and _cuda_is_lost():
-            self._begin_anew("spoiled")
         if stubs:
             from phantora.launch.stubbed import find_stubs, install_tracer
 
@@ -185,9 +187,9 @@ class ForkServer:
             {"is": "loaded", "seconds": time.perf_counter() - begin, "threads": process.thread_count()}
         )
 
-    def _begin_anew(self, why: str) -> NoReturn:
+    def _begin_anew(self) -> NoReturn:
         """A fresh interpreter in this process: what an import did to torch cannot be undone."""
-        self._tell({"is": why})
+        self._tell({"is": "spoiled"})
         os.set_inheritable(self._link.fileno(), True)
         os.execve(sys.executable, command(os.getppid(), self._link.fileno()), self._environment)
 
@@ -339,41 +341,53 @@ def _host_store(port: int, answer: int) -> NoReturn:
     os._exit(status)
 
 
-def _of_a_run(listener: socket.socket, environment: dict[str, str]) -> tuple[ForkServer, dict[str, Any]]:
-    """Serves many runs: loads what the first wants and forks a server for each that connects; returns in these, with
+def _of_a_run(runs: socket.socket, environment: dict[str, str]) -> tuple[ForkServer, dict[str, Any]]:
+    """Serves many runs that want the same: loads it for the first and forks a server for each; returns in these, with
     the run's first message."""
-    base: Base | None = None
-    parent = os.getpid()
+    loaded: Base | dict[str, str] | None = None
+    here = os.getpid()
     while True:
-        link, _ = listener.accept()
-        data = link.recv(MESSAGE_BYTES)
-        if not data:
-            link.close()
-            continue
+        data, fds, _, _ = socket.recv_fds(runs, MESSAGE_BYTES, 1)
+        if not data:  # no more; it ends with the last of its servers
+            with suppress(ChildProcessError):
+                os.wait()
+            os._exit(0)
         message = json.loads(data)
-        if base is None:
-            sys.argv = message["argv"]
-            try:
-                base = load_base(message["stubs"], message["devices"], tuple(message["imports"]))
-            except PhantoraError as error:
-                link.sendall(json.dumps({"is": "failed", "message": str(error)}).encode())
-                os._exit(1)  # half of it may be there
+        if loaded is None:
+            loaded = _load_for_all(message)
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how the servers end
-        if os.fork():
-            link.close()
-            continue
-        process.die_with_parent(parent)
-        os.setsid()
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        process.adopt_orphans()
-        listener.close()
+        link = socket.socket(fileno=fds[0])
+        if isinstance(loaded, Base) and not os.fork():
+            break
+        if not isinstance(loaded, Base):
+            with suppress(OSError):
+                link.sendall(json.dumps(loaded).encode())
+        link.close()
+    process.die_with_parent(here)
+    os.setsid()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    process.adopt_orphans()
+    runs.close()
+    os.chdir(message.pop("folder"))
+    os.environ.update(message.pop("of_shell"))
+    with suppress(OSError):  # the run has ended already
         link.sendall(json.dumps({"is": "here", "pid": os.getpid()}).encode())
-        return ForkServer(link, environment, base), message
+    return ForkServer(link, environment, loaded), message
 
 
-def main(parent: int, fd: int) -> None:
-    """Serves what comes over socket `fd`, until it closes or the process `parent` ends; a socket that listens is for
-    many runs (launch/warm.py).
+def _load_for_all(message: Mapping[str, Any]) -> Base | dict[str, str]:
+    """What a run wants; or what each is answered, since it cannot be had."""
+    sys.argv = message["argv"]
+    try:
+        base = load_base(message["stubs"], message["devices"], tuple(message["imports"]))
+    except PhantoraError as error:
+        return {"is": "failed", "message": str(error)}
+    return base if _import_shared(message["shared"], message["devices"]) else {"is": "spoiled"}
+
+
+def main(parent: int, fd: int, many: Sequence[str]) -> None:
+    """Serves what comes over socket `fd`, until it closes or the process `parent` ends; `many`: the links of many runs
+    (launch/warm.py).
 
     Ranks begin here, whichever way the server came about: stacks of Python that torch writes down and lists of modules
     that it goes through are as long in each, and so is the host's time for that.
@@ -382,7 +396,7 @@ def main(parent: int, fd: int) -> None:
     environment = dict(os.environ)
     link = socket.socket(fileno=fd)
     first = None
-    if link.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+    if many:
         server, first = _of_a_run(link, environment)
     else:
         server = ForkServer(link, environment)

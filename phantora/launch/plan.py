@@ -78,9 +78,8 @@ class Plan:
     @property
     def imports(self) -> tuple[str, ...]:
         """Modules for the fork server: imported once, they cost every rank neither time nor memory."""
-        always: tuple[str, ...] = ("torch",)
-        if self.world_size > 1:  # what nearly every distributed run imports: 1 s and 70 MB
-            always += ("torch.distributed.fsdp", "torch.distributed.tensor", "torch._dynamo")
+        # What nearly every run imports, with its optimizer at the latest: 1.5 s and 70 MB.
+        always = ("torch", "torch.distributed.fsdp", "torch.distributed.tensor", "torch._dynamo")
         known = PRELOADS.get(self.target.partition(".")[0], ()) if self.module else ()
         return (*always, *known, *self.preload)
 

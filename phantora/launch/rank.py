@@ -63,6 +63,7 @@ def become_rank(task: RankTask, library: ctypes.CDLL | None, session: int, out: 
         print(f"phantora: rank {task.rank}: {error}", file=sys.stderr, flush=True)
         os._exit(error.exit_status)
     pid = os.getpid()
+    gc.collect(1)  # its counters begin alike whatever forked this process
     status = _run(task)
     status = _finish(status)
     if library is not None and os.getpid() == pid:  # a child forked by the script ends here, too

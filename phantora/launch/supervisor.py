@@ -36,7 +36,7 @@ from phantora.launch.forkserver import MESSAGE_BYTES, command
 from phantora.launch.hook import GUEST, follower_environment
 from phantora.launch.output import Console, Outputs, Stream
 from phantora.launch.plan import STDERR, Plan, rank_environment, server_environment
-from phantora.launch.warm import ForkedServer, connected
+from phantora.launch.warm import ForkedServer, connected, surroundings
 
 GRACE_SECONDS = 2.0
 """How long the others may go on after the first rank failed, to report what they saw."""
@@ -87,8 +87,10 @@ class RankSupervisor:
         """The server imports torch while the caller prepares the simulator."""
         server: subprocess.Popen[bytes] | ForkedServer
         link = connected()
+        load = self._load
         if link is not None:
-            ours, server = link, ForkedServer(link)
+            ours, server = link, ForkedServer()
+            load = {**load, **surroundings()}
         else:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             server = subprocess.Popen(
@@ -101,7 +103,7 @@ class RankSupervisor:
             theirs.close()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         self._selector.register(ours, selectors.EVENT_READ, self._on_server)
-        self._send(ours, self._load)
+        self._send(ours, load)
         return ours, server
 
     def _send(self, link: socket.socket, message: Mapping[str, Any], fds: Sequence[int] = ()) -> None:
@@ -226,11 +228,13 @@ class RankSupervisor:
 
     def _when_spoiled(self) -> None:
         """What the script imports at its top must not be imported once for all: each rank does it then."""
-        self._send(self._link, {**self._load, "shared": []})
-
-    def _when_other(self) -> None:
-        """The server that was there for all runs had loaded something else."""
-        self._send(self._link, self._load)
+        self._load["shared"] = []
+        if isinstance(self._server, ForkedServer):  # none was forked; another has the rest
+            self._selector.unregister(self._link)
+            self._link.close()
+            self._link, self._server = self._start_server()
+        else:
+            self._send(self._link, self._load)
 
     def _when_loaded(self, seconds: float, threads: int) -> None:
         if threads > 1:

@@ -1,25 +1,40 @@
 """One fork server for many runs (a sweep's): what imports torch once, and forks the fork server of each run.
 
 It listens on a socket of the file system. A run that finds the socket's path in :data:`VARIABLE` connects and speaks
-as with a server of its own (``phantora.launch.forkserver``). The first run says what is loaded; one that
-wants something else gets a server that begins anew.
+as with a server of its own (``phantora.launch.forkserver``). Its first message also says its folder and its
+environment. Runs that load the same under the same environment share a process that has loaded it, a *base*; the
+bases used last are kept. Folder, variables and messages are the run's; its limits, priority and umask are the server's.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from phantora.launch.forkserver import command
+import phantora
+from phantora.launch import process
+from phantora.launch.forkserver import MESSAGE_BYTES, command
 from phantora.launch.plan import server_environment
 
 VARIABLE = "PHANTORA_FORK_SERVER"
 """Path of the socket on which the server listens."""
+KEPT = 4
+"""Bases; each holds 0.3 to 0.8 GB."""
+_OF_SHELL = ("PWD", "OLDPWD", "SHLVL", "_")
+"""Variables that nothing reads while it is imported."""
+_BOOTSTRAP = (
+    "import sys; parent, fd, root = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]; "
+    "sys.path[0] = root; from phantora.launch.warm import main; del sys.path[0]; main(parent, fd)"
+)
 
 
 class WarmServer:
@@ -28,13 +43,15 @@ class WarmServer:
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="phantora-server-")
         self.path = str(Path(self._folder.name, "socket"))
+        root = str(Path(phantora.__file__).resolve().parent.parent)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind(self.path)
             listener.listen()
             quiet = None if os.environ.get("PHANTORA_DEBUG") else subprocess.DEVNULL
             self._process = subprocess.Popen(
-                command(os.getpid(), listener.fileno()), pass_fds=(listener.fileno(),), stdin=subprocess.DEVNULL,
-                stdout=quiet, stderr=quiet, start_new_session=True, env=server_environment(os.environ),
+                [sys.executable, "-c", _BOOTSTRAP, str(os.getpid()), str(listener.fileno()), root],
+                pass_fds=(listener.fileno(),), stdin=subprocess.DEVNULL, stdout=quiet, stderr=quiet,
+                start_new_session=True,
             )  # fmt: skip
 
     def close(self) -> None:
@@ -47,8 +64,7 @@ class WarmServer:
 class ForkedServer:
     """Of a run, forked by the server that listens at `path`."""
 
-    def __init__(self, link: socket.socket) -> None:
-        self._link = link
+    def __init__(self) -> None:
         self._pidfd = -1
 
     def known(self, pid: int) -> None:
@@ -93,3 +109,53 @@ def connected() -> socket.socket | None:
         link.close()
         return None
     return link
+
+
+def surroundings() -> dict[str, Any]:
+    """What such a server is told beside what it shall load: where this process is, and its environment."""
+    environment = server_environment(os.environ)
+    del environment[VARIABLE]
+    of_shell = {name: environment.pop(name) for name in _OF_SHELL if name in environment}
+    return {"folder": os.getcwd(), "environment": environment, "of_shell": of_shell}
+
+
+def main(parent: int, fd: int) -> None:
+    """Listens on socket `fd` until the process `parent` ends, and gives each run to its base."""
+    process.die_with_parent(parent)
+    listener = socket.socket(fileno=fd)
+    bases: dict[str, socket.socket] = {}
+    while True:
+        link, _ = listener.accept()
+        if data := link.recv(MESSAGE_BYTES):
+            message = json.loads(data)
+            environment = message.pop("environment")
+            loads = [message[name] for name in ("stubs", "devices", "imports", "shared")]
+            key = json.dumps([loads, environment], sort_keys=True)
+            base = bases.pop(key, None)
+            if base is None or not _give(base, message, link):
+                base = _start_base(environment)
+                _give(base, message, link)
+            bases[key] = base  # the one used last
+            if len(bases) > KEPT:
+                bases.pop(next(iter(bases))).close()  # it ends with the last of its runs
+        link.close()
+
+
+def _give(base: socket.socket, message: Mapping[str, Any], link: socket.socket) -> bool:
+    try:
+        socket.send_fds(base, [json.dumps(message).encode()], [link.fileno()])
+    except OSError:  # it was killed
+        base.close()
+        return False
+    return True
+
+
+def _start_base(environment: Mapping[str, str]) -> socket.socket:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    with theirs:
+        subprocess.Popen(
+            command(os.getpid(), theirs.fileno(), many=True), pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL,
+            env=environment,
+        )  # fmt: skip
+    return ours

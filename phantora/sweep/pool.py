@@ -123,13 +123,11 @@ class Pool:
         except StopIteration as stop:
             self._ended.append((task, stop.value))
             return
-        process = start(command, self._with_server(command))
+        process = start(command, self._with_server())
         self._running.append(_Running(task, stages, process, os.pidfd_open(process.pid)))
 
-    def _with_server(self, command: Command) -> dict[str, str]:
-        """Variables by which a run finds the fork server of all runs; one whose environment differs has its own."""
-        if command.environment:
-            return {}
+    def _with_server(self) -> dict[str, str]:
+        """Variables by which a run finds the fork server of all runs."""
         self._server = self._server or WarmServer()
         return {VARIABLE: self._server.path}
 

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from support import trace_processor
 from support.agreement import holistic, paths_fill_steps, same_as_hta, same_in_sql
@@ -90,6 +91,12 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 FSDP = ["--layers", "2", "--seq", "2048", "--steps", "2", "--warmup", "1"]
+
+
+def test_a_shared_fork_server_gives_the_same_log(tmp_path: Path, reference: Run) -> None:
+    own = trace(tmp_path, "--cluster", "1x2xH100", str(SAMPLES / "llama_fsdp2.py"), *FSDP, alone=True)
+    shared, alone = (pa.ipc.open_file(run.log).read_all() for run in (reference, own))
+    assert shared.equals(alone) and len(shared) > 1000
 
 
 def test_numbers_respond(tmp_path: Path, reference: Run) -> None:

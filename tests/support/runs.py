@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -15,8 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from phantora.launch.warm import VARIABLE
 from phantora.trace.reader import open_log
 
+SERVER = "TEST_SERVER"
+"""The variable with the path of the fork server of all tests (conftest.py)."""
 SAMPLES = Path(__file__).resolve().parents[2] / "samples"
 
 
@@ -42,15 +46,27 @@ def command(*arguments: str) -> list[str]:
 
 
 def trace(
-    directory: Path, *arguments: str, check: bool = True, before: Callable[[], None] | None = None, timeout: float = 240
-) -> Run:
+    directory: Path, *arguments: str, check: bool = True, before: Callable[[], None] | None = None,
+    timeout: float = 240, alone: bool = False,
+) -> Run:  # fmt: skip
+    """Runs share a fork server, which saves the import of torch; not those with something to do `before`, and `alone`.
+
+    `test_runs.py` shows that their logs are the same.
+    """
     done = subprocess.run(
         command("-o", "run.arrow", "--no-summary", *arguments),
         cwd=directory, capture_output=True, text=True, timeout=timeout, preexec_fn=before, check=False,
+        env=_environment(shared=not alone and before is None),
     )  # fmt: skip
     if check:
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return Run(done.returncode, done.stdout, done.stderr, directory)
+
+
+def _environment(*, shared: bool) -> dict[str, str]:
+    """Without what differs between tests and between workers; `shared`: with the fork server of all tests."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    return environment | {VARIABLE: environment[SERVER]} if shared else environment
 
 
 def rows(log: Path, *columns: str, kinds: tuple[str, ...] = ()) -> dict[str, Any]:
