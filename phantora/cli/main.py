@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import gc
 import importlib
 import importlib.util
 import os
@@ -154,6 +155,7 @@ def main() -> None:
     _open_standard_streams()
     _catch_signals()
     sys.meta_path.insert(0, WithoutPandas())
+    gc.set_threshold(50_000, 20, 20)  # tables and modules are many objects and no garbage: 0.5 s of a run
     _leave(_status())
 
 

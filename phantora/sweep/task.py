@@ -28,6 +28,7 @@ from phantora.wire.fold import LONE
 LOG, OUTPUT = "run.arrow", "output.txt"
 STEADY_SPREAD = 0.01  # of the median step; below it, or half of the error bar, more steps tell nothing new
 NEEDS_FACTOR = 16  # so many times the memory has a GPU on which a run that does not fit is measured
+NO_REPLAYS = ("--no-recording",)  # nor is the run simulated again for slower hosts, a tenth of its time
 GIB = 1 << 30
 FULL_DISK = "No space left on device"
 _ERROR = re.compile(r"^(?:\[rank\d+\]:\s*)*((?:[\w.]+\.)?\w*(?:Error|Exception|Exit)\b:? ?.*)$")
@@ -99,10 +100,15 @@ class Task:
         """Which of its ranks are processes."""
         return _folding(self.point, self.shared)
 
+    @property
+    def alone(self) -> bool:
+        """Does one process stand for each stage? The best of such points is run again, with more."""
+        return LONE in self.folding.described
+
     def words(self, steps: int | None, output: str, options: Sequence[str] = ()) -> tuple[str, ...]:
         """Of the command line that runs it, behind the name of the program."""
         shared, point, axes = self.shared, self.point, self.folding.axes
-        fold = ("--fold", axes) if axes else ()
+        fold = (*(("--fold", axes) if axes else ()), *(NO_REPLAYS if self.alone else ()))
         return (
             "trace", "--cluster", point.cluster, "-o", output, *fold, *shared.options, *options, *point.options,
             *self._script(steps, here=True),
@@ -172,8 +178,7 @@ def _evaluate(task: Task) -> Generator[Command, int, Result]:
     while True:
         status = yield task.trace(steps)
         measured = yield from _measured(task)
-        # Where one process stands for each stage, the best alone is run again, with more processes and steps.
-        enough = LONE in task.folding.described or _steady(measured)
+        enough = task.alone or _steady(measured)
         if status or plan is None or steps is None or steps >= plan.most or enough:
             break
         steps = min(2 * steps, plan.most)
@@ -225,7 +230,7 @@ def _needs(task: Task) -> Generator[Command, int, int | None]:
     try:
         room = str(NEEDS_FACTOR * task.point.capacity / GIB)
         steps = min(2, task.shared.steps.first) if task.shared.steps else None
-        status = yield task.trace(steps, ("--gpu-memory", room))
+        status = yield task.trace(steps, ("--gpu-memory", room, *NO_REPLAYS))
         measured = yield from _measured(task)
         return measured.memory if measured is not None and not status else None
     finally:
