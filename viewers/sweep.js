@@ -49,6 +49,8 @@ function scale(values, low, high) {
 function choose(row) {
   fill("chosen-title", row.rank === null ? row.label : `${row.rank}. ${row.label}`);
   fill("chosen", row.why || (row.rank === null ? "" : "Nothing but compute takes more than one per cent of a step."));
+  fill("folded", row.fold ? `${row.processes} of ${row.world} ranks ran as processes and stood for the others (${row.fold}). ` : "",
+    row.refused ? `It was not folded as asked: ${row.refused}` : "");
   const parts = [row.command];
   if (row.log) parts.push(element("br"), element("a", { href: row.log, textContent: row.log }), " (phantora view)");
   fill("command", ...parts);
@@ -130,7 +132,9 @@ if (ran.length) {
   fill("best", tile("step", duration(best.step), "tile-step"), tile(unit, fine(best.rate), "tile-rate"), tile("MFU", percent(best.mfu), "tile-mfu"),
     tile("memory", size(best.memory), "tile-memory"), tile("exposed", percent(best.exposed), "tile-exposed"));
   const tied = ran.filter((row) => row.tie).length;
-  fill("ties", best.label, tied > 1 ? `. The first ${tied} differ by less than the error bar: any of them may be the fastest.` : "");
+  const slower = ran.filter((row) => row.surely).length;
+  fill("ties", best.label, tied > 1 ? `. The first ${tied} differ by less than the error bar: any of them may be the fastest.` : "",
+    slower ? `. ${slower} are slower by more than the error bars of both, on slower hosts too.` : "");
   choose(best);
 }
 options(document.getElementById("against"), numbers.slice(1).map(([name], i) => [String(i), name]));
@@ -140,7 +144,8 @@ scatter();
 const mark = (row) => `${row.rank}${row.tie ? "=" : ""}${row.pareto ? "*" : ""}`;
 fill("table", table(ran, [
   ["", mark, text], ...data.axes.map((name) => [name, (row) => row.values[name] ?? "-", text]), ["step", (row) => row.step, duration],
-  ["±", (row) => row.error, percent], ...numbers, ["MFU", (row) => row.mfu, percent], ["held up by", (row) => row.why, text],
-  ["again with", (row) => row.command, text],
+  ["±", (row) => row.error, percent], ["slower", (row) => (row.rank > 1 ? row.behind : null), percent],
+  ["surely", (row) => (row.surely ? "yes" : ""), text], ...numbers, ["MFU", (row) => row.mfu, percent], ["held up by", (row) => row.why, text],
+  ["processes", (row) => (row.fold ? `${row.processes} of ${row.world}` : "all"), text], ["again with", (row) => row.command, text],
 ], 1000));
 fill("rest", table(rest, [["layout", (row) => row.label, text], ["", (row) => row.status, text], ["why", (row) => row.why, text]], 1000));

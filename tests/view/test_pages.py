@@ -117,6 +117,8 @@ def test_sweep(browser: Any, tmp_path: Path, width: int, scheme: str) -> None:
     assert page.locator("#chosen").inner_text() == "Host-bound: <b>"
     page.select_option("#against", label="exposed")
     assert page.locator("#scatter circle").count() == 4
+    assert "1 of 8 ranks ran as processes" in page.locator("#folded").inner_text()
+    assert "100.0%\tyes" in page.locator("#table tr").nth(3).inner_text()  # slower, and surely
     assert "needs 93.00 GiB of 80.00 GiB" in page.locator("#rest").inner_text()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert complaints == []
