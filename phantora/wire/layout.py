@@ -131,9 +131,9 @@ Api = Enum("ph_api", "PH_API_", (
     ("OP_BACKWARD", "a node of the autograd graph"), ("OP_ALLOC", "an operator that only allocates, from Python"),
     ("ANNOTATION", "a user annotation"),
     ("KERNEL_LOAD", "the first launch of a kernel: its module is loaded"),
-    ("LIBRARY_LOAD", "the first call of a library with new sizes: its kernel is chosen and loaded"),
+    ("LIBRARY_LOAD", "the first call of a library that needs another kernel: it is loaded"),
     ("CUBLAS_CREATE", "the first cuBLAS handle of a process"), ("CUDNN_CREATE", "the first cuDNN handle of a process"),
-    ("CUDNN_PLAN", "finalize of an execution plan"), ("OP_PYTHON", "an operator that is dispatched to Python"),
+    ("CUDNN_PLAN", "finalize of an execution plan that is not listed, such as attention"), ("OP_PYTHON", "an operator that is dispatched to Python"),
     ("MALLOC_GIB", "cudaMalloc, per GiB on top of MALLOC"), ("FREE_GIB", "cudaFree, per GiB on top of FREE"),
     ("HOST_ALLOC_GIB", "pinned memory, per GiB on top of HOST_ALLOC"),
     ("PY_FRAME", "a Python frame that is entered"), ("PY_CODE", "1,000 units of cold code in the frames entered; charged in thousandths of a unit"),
@@ -151,6 +151,9 @@ Api = Enum("ph_api", "PH_API_", (
     ("GRAPH_LAUNCH", "cudaGraphLaunch"), ("GRAPH_LAUNCH_NODE", "and for each node of the graph"),
     ("GRAPH_INSTANTIATE", "cudaGraphInstantiate"), ("GRAPH_INSTANTIATE_NODE", "and for each node of the graph"),
     ("GRAPH_UPLOAD", "cudaGraphUpload, or the first launch without"), ("GRAPH_UPLOAD_NODE", "and for each node of the graph"),
+    ("GEMM_SIZES", "a product of new sizes: its kernel is chosen"), ("CONV_PLAN", "CUDNN_PLAN of a convolution or its gradient"),
+    ("CONV_LOAD", "the first convolution that needs another kernel"), ("CUDNN_PLAN_BACKWARD", "CUDNN_PLAN of attention's gradient"),
+    ("FFT_PLAN", "a cuFFT plan"),
 ))
 HostMode = Enum("ph_host_mode", "PH_HOST_", (("MODELLED", ""), ("MEASURED", ""), ("NONE", "")))
 Unsupported = Enum("ph_unsupported", "PH_UNSUPPORTED_", (("ERROR", ""), ("WARN", "")))

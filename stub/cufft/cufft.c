@@ -136,13 +136,14 @@ static int make_plan(int handle, int rank, const int64_t *n, int in, int out, in
   if (!from || !to || !type || (!from->complex_number && !to->complex_number)) return CUFFT_INVALID_TYPE;
   p.rank = rank, p.in = in, p.out = out, p.execution = execution, p.batch = batch;
   p.in_distance = in_distance, p.out_distance = out_distance;
-  bool direct = true;
+  bool direct = true, compiled = false;  // cuFFT compiles what it has no kernels for
   for (int i = 0; i < rank; i++) {
     if (n[i] < 1) return CUFFT_INVALID_SIZE;
     bool power = (n[i] & (n[i] - 1)) == 0;
     if (type->id == PH_C_16F && !power) return CUFFT_INVALID_SIZE;  // half precision: powers of two only
     p.n[i] = n[i];
     direct = direct && in_place(n[i]);
+    compiled = compiled || !power;
   }
   if (batch < 1) return CUFFT_INVALID_SIZE;
   p.workspace = direct ? 0 : (size_t)(points(&p) * ph_dtype_bytes(type));
@@ -151,7 +152,7 @@ static int make_plan(int handle, int rank, const int64_t *n, int in, int out, in
   p.made = true;
   put(handle, &p);
   if (size) *size = p.workspace;
-  ph_charge(PH_API_OTHER);
+  ph_charge(compiled ? PH_API_FFT_PLAN : PH_API_OTHER);
   return CUFFT_SUCCESS;
 }
 PH_EXPORT int cufftXtMakePlanMany(int handle, int rank, long long *n, long long *inembed, long long istride,

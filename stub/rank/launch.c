@@ -50,9 +50,6 @@ void ph_library_kernel(uint32_t stream, uint64_t key, const char *json, size_t l
                       .flags = PH_F_LIBRARY,
                       .stream = stream,
                       .kernel = {.grid_x = 1, .grid_y = 1, .grid_z = 1, .block_x = 1, .block_y = 1, .block_z = 1}};
-  if (!ph_name_known(key, &record.id)) {
-    ph_charge(PH_API_LIBRARY_LOAD);
-    record.id = ph_name(key, json, length);
-  }
+  if (!ph_name_known(key, &record.id)) record.id = ph_name(key, json, length);
   ph_launch(&record);
 }

@@ -179,6 +179,59 @@ static inline void ph_call_json(const ph_call *call, ph_text *out) {
   ph_text_add(out, "\"}");
 }
 
+static inline bool ph_call_is_convolution(const ph_call *call) {
+  return !strcmp(call->library, "cudnn") && !strncmp(call->call, "conv", 4);
+}
+static inline bool ph_call_is_product(const ph_call *call) { return !strcmp(call->call, "gemm"); }
+
+// How many kernels a library has for calls that differ in nothing but sizes. Which sizes share one is not known, but how
+// often another is loaded (benchmarks/device/new_shapes.py): of 64 products with random lengths and one width 43, of the
+// next 64 with another width 24, of the next 17, of the first once more 2. If sizes within a 16th of an octave draw one
+// kernel of 128 it is 39, 27, 19 and 4. Batched products 8 and 10 of 64, in single precision without tensor cores 5;
+// convolutions 1 to 4.
+#define PH_GEMM_KERNELS 128
+static inline uint64_t ph_call_kernels(const ph_call *call) {
+  if (ph_call_is_convolution(call)) return 4;
+  if (!ph_call_is_product(call)) return 1;
+  bool tensor_cores = true, batched = false;
+  for (int i = 0; i < call->fields; i++) {
+    const ph_field *field = &call->field[i];
+    if (!strcmp(field->key, "a") && field->text) tensor_cores &= strcmp(field->text, "f32") != 0;
+    if (!strcmp(field->key, "compute") && field->text) tensor_cores |= !strcmp(field->text, "tf32");
+    if (!strcmp(field->key, "batch")) batched = field->number > 1;
+  }
+  return !tensor_cores ? 8 : batched ? 24 : PH_GEMM_KERNELS;
+}
+
+static inline uint64_t ph_size_class(int64_t size) {  // 16ths of an octave
+  if (size < 16) return (uint64_t)size;
+  int octave = 63 - __builtin_clzll((unsigned long long)size);
+  return (uint64_t)octave << 4 | ((uint64_t)size >> (octave - 4) & 15);
+}
+
+// The kernel of a call that was never made before. The same in every run: texts count, not their addresses.
+static inline uint64_t ph_call_kernel(const ph_call *call) {
+  uint64_t kind = ph_hash(call->call, strlen(call->call), ph_hash(call->library, strlen(call->library), 1)), sizes = 1;
+  for (int i = 0; i < call->fields; i++) {
+    const ph_field *field = &call->field[i];
+    if (field->text) kind = ph_hash(field->text, strlen(field->text), kind);
+    if (field->text || !strcmp(field->key, "k")) continue;  // an inner size alone loaded one kernel in 64
+    for (int j = 0; j < (field->count ? field->count : 1); j++) {
+      uint64_t size = ph_size_class(field->count ? call->value[field->number + j] : field->number);
+      sizes = ph_hash(&size, sizeof size, sizes);
+    }
+  }
+  uint64_t drawn = sizes % ph_call_kernels(call);
+  return ph_hash(&drawn, sizeof drawn, kind);
+}
+
+// What a call costs the host on top because no call had its sizes before.
+static inline void ph_call_is_new(const ph_call *call) {
+  bool product = ph_call_is_product(call), convolution = ph_call_is_convolution(call);
+  if (ph_kernel_is_new(ph_call_kernel(call))) ph_charge(convolution ? PH_API_CONV_LOAD : PH_API_LIBRARY_LOAD);
+  if (product && ph_call_kernels(call) == PH_GEMM_KERNELS) ph_charge(PH_API_GEMM_SIZES);  // 10 to 20 us for others
+}
+
 // Sends the call as one kernel on `stream`.
 static inline void ph_call_launch(const ph_call *call, const ph_stream *stream) {
   uint64_t key = ph_call_key(call);
@@ -187,6 +240,7 @@ static inline void ph_call_launch(const ph_call *call, const ph_stream *stream) 
     ph_library_kernel(stream->id, key, NULL, 0);
     return;
   }
+  ph_call_is_new(call);
   ph_text json;
   ph_call_json(call, &json);
   ph_library_kernel(stream->id, key, json.data, json.length);

@@ -90,6 +90,25 @@ static void make_room(void) {
   atomic_store_explicit(&names, larger, memory_order_release);
 }
 
+bool ph_kernel_is_new(uint64_t kernel) {
+  static uint64_t *seen;  // in no order: there are few
+  static size_t kernels, room;
+  kernel += !kernel;
+  bool is_new = true;
+  ph_emit_lock();
+  for (size_t i = 0; i < kernels && is_new; i++) is_new = seen[i] != kernel;
+  if (is_new) {
+    if (kernels == room) {
+      room = room ? 2 * room : 64;
+      seen = realloc(seen, room * sizeof *seen);
+      if (!seen) abort();
+    }
+    seen[kernels++] = kernel;
+  }
+  ph_emit_unlock();
+  return is_new;
+}
+
 static void define(enum ph_kind kind, uint32_t id, const char *text, size_t length) {
   ph_record record = {.kind = (uint8_t)kind, .id = id};
   ph_emit_blob(&record, text, length);

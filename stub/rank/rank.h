@@ -66,6 +66,7 @@ void ph_leave(void);
 // Ids are rank-local, start at 1 and are sent to the simulator on first use. Text is copied.
 // `key` is a caller-chosen hash: equal keys mean equal texts, so the text is only read when new.
 bool ph_name_known(uint64_t key, uint32_t *id);
+bool ph_kernel_is_new(uint64_t kernel);  // of a library: true the first time
 uint32_t ph_name(uint64_t key, const char *text, size_t length);
 // The same for another kind of definition (PH_DEFINE_SIGNATURE); ids come from the same count.
 uint32_t ph_define(uint64_t key, enum ph_kind kind, const char *text, size_t length);

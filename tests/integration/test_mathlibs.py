@@ -239,3 +239,12 @@ def test_error_codes(outcome: Outcome, stub_set: StubSet) -> None:
     assert answers["cudnn"] == [0, 2000, 2000, 1001, 3000]
     assert answers["cudnn message"] == "cudnnBackendFinalize: TENSOR lacks attribute 901"
     assert answers["cudnn version"] // 10000 == 9
+
+
+def test_new_sizes_cost_a_choice_and_sometimes_a_kernel(outcome: Outcome) -> None:
+    """On an H100 43, 0, 24 and 1 of these loaded a kernel (benchmarks/device/results/new_shapes_h100.jsonl)."""
+    first, same, other, inner = outcome.answers["new sizes"]
+    assert 30 <= first[0] <= 50 and first[1] == 64
+    assert same == [0, 0]
+    assert 15 <= other[0] <= 33 and other[1] == 64
+    assert inner[0] <= 2 and inner[1] == 128
