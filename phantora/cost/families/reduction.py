@@ -39,6 +39,9 @@ OVERLAP = 1.46  # rounds, arithmetic and memory hide behind each other by this n
 WIDE_REGISTERS = 86  # of a thread with several results
 WITH_INDEX = ("max.dim", "min.dim", "argmax", "argmin")
 
+SCANS = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "_cum", "_logcumsumexp")
+SCAN_NS = 370.0  # a row of a scan that is not along the last dimension (H100, results/wide_h100.parquet)
+
 _KERNEL = re.compile(r"reduce_kernel(?:<|ILi)\d+(?:, ?|ELi)(\d+)")
 
 
@@ -76,6 +79,8 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
     """Everything is read once."""
     given = on_gpu(signature.args)[:1]
     moved = float(sum(nbytes(t) for t in given))
+    if name.startswith(SCANS) and given and (steps := _scanned(signature, given[0])):
+        return Estimate(machine.fit.floor_ns + max(steps * SCAN_NS, machine.memory_ns(2 * moved)), 2 * moved)
     cut = cut_of(signature, kernels)
     if cut is not None:
         return Estimate(_cut_ns(machine, signature, given[0], cut, prod(kernels[0].block)), moved)
@@ -102,6 +107,13 @@ def _cut_ns(machine: Machine, signature: OperatorSignature, x: TensorSpec, cut: 
     memory = machine.memory_ns(float(nbytes(x))) - machine.fit.floor_ns
     work = float((waits**OVERLAP + arithmetic**OVERLAP + memory**OVERLAP) ** (1 / OVERLAP))
     return machine.launch_ns + ends + work + (SHARED_NS if cut.sharing > 1 else 0.0)
+
+
+def _scanned(signature: OperatorSignature, x: TensorSpec) -> int:
+    """Rows that a thread of a scan goes over one after the other; 0 where the scan is along the last dimension."""
+    dim = next((a for a in signature.args if isinstance(a, int) and not isinstance(a, bool)), -1)
+    dim += len(x.shape) if dim < 0 else 0
+    return x.shape[dim] if 0 <= dim < len(x.shape) - 1 else 0
 
 
 def _results(signature: OperatorSignature, x: TensorSpec) -> tuple[int, int]:

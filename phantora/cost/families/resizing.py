@@ -1,4 +1,7 @@
-"""Images that are made larger or smaller, with weights between pixels."""
+"""Images that are made larger or smaller, or sampled at given points.
+
+Constants: measured calls of the H100's table, 52 bilinear ones and benchmarks/device/results/wide_h100.parquet.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,28 @@ from phantora.cost.coordinates import Place
 from phantora.cost.families.elementwise import passes_memory
 from phantora.cost.family import Estimate, Family, Kernels
 from phantora.cost.machine import Machine
-from phantora.cost.tensors import ints_at, nbytes, on_gpu
-from phantora.cost.types import OperatorSignature
+from phantora.cost.tensors import ints_at, item_bytes, nbytes, on_gpu, tensor_at
+from phantora.cost.types import OperatorSignature, TensorSpec
 
-# SM cycles of an element of the larger image, forward and backward; the backward pass adds it to four pixels. From the
-# 52 measured calls of the H100's table.
+# Bilinear: SM cycles of an element of the larger image, forward and backward; the backward pass adds it to four pixels.
 CHANNELS_LAST = (2.35, 2.25)
 CHANNELS_FIRST = (1.8, 2.6)
 PLANE_NS = 390.0  # forward, channels first: a thread for each pixel goes over all channels of all images; 270 to 450
+NEAREST_CYCLES = (0.64, 1.45)  # of an element that is written, channels first and last
+# Others give each place of the output, in all channels, to one thread: what a channel takes, and threads of a wave.
+CUBIC_NS = (600.0, 4000.0)  # 16 points, channels first and last
+CUBIC_BACKWARD_NS = (3700.0, 45000.0)  # additions in 32 and in 16 bits
+SAMPLE_NS, SAMPLE_BACKWARD_NS = 300.0, (700.0, 1650.0)  # four points
+WAVE, WAVE_OF_ADDITIONS = 2048, 182  # of an SM
 
 
 def classify(name: str) -> str | None:
-    """Bilinear and bicubic ones; nearest ones copy."""
-    return "elementwise" if name.startswith(("upsample_bilinear2d", "_upsample_bilinear2d_aa")) else None
+    """By name; resizing by area is a pool."""
+    kinds = (
+        "upsample_bilinear2d", "_upsample_bilinear2d_aa", "upsample_bicubic2d", "upsample_nearest2d",
+        "_upsample_nearest_exact2d", "grid_sampler_2d",
+    )  # fmt: skip
+    return "elementwise" if name.startswith(kinds) else None
 
 
 def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
@@ -30,15 +42,51 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
     if not given or len(given[0].shape) != 4:
         return passes_memory(machine, signature, name, kernels)
     backward, x = "backward" in name, given[0]
+    if name.startswith("grid_sampler_2d"):
+        return _sampled(machine, signature, x, backward)
+    if "nearest" in name:
+        return _nearest(machine, signature, x, backward)
     size = ints_at(signature.args, 1)
     pixels = prod(x.shape[2:]) if backward or len(size) != 2 else prod(size)
-    elements = float(prod(x.shape[:2]) * pixels)
-    last = len(x.stride) == 4 and x.stride[1] == 1
+    planes = prod(x.shape[:2])
+    elements = float(planes * pixels)
     moved = float(nbytes(x)) + elements * nbytes(x) / max(1, prod(x.shape))
+    if "bicubic" in name:
+        each = CUBIC_BACKWARD_NS[item_bytes(x.dtype) < 4] if backward else CUBIC_NS[_last(x)]
+        return _by_place(machine, pixels, planes, each, WAVE, moved)
+    last = _last(x)
     work = machine.cycles_ns(elements * (CHANNELS_LAST if last else CHANNELS_FIRST)[backward])
     if not last and not backward:
-        work = max(work, prod(x.shape[:2]) * PLANE_NS)
+        work = max(work, planes * PLANE_NS)
     return Estimate(max(machine.memory_ns(moved), machine.fit.floor_ns + work), moved)
+
+
+def _last(x: TensorSpec) -> bool:
+    return len(x.stride) == 4 and x.stride[1] == 1
+
+
+def _nearest(machine: Machine, signature: OperatorSignature, x: TensorSpec, backward: bool) -> Estimate:
+    size = ints_at(signature.args, 2 if backward else 1)
+    pixels = prod(size[-2:]) if len(size) >= 2 else prod(x.shape[2:])
+    written = prod(x.shape[:2]) * pixels
+    moved = item_bytes(x.dtype) * float(written + (prod(x.shape) if backward else min(prod(x.shape), 4 * written)))
+    work = machine.cycles_ns(written * NEAREST_CYCLES[_last(x)])
+    return Estimate(max(machine.memory_ns(moved), machine.fit.floor_ns + work), moved)
+
+
+def _sampled(machine: Machine, signature: OperatorSignature, x: TensorSpec, backward: bool) -> Estimate:
+    grid = tensor_at(signature.args, 2 if backward else 1)
+    places = prod(grid.shape[:3]) if grid is not None and len(grid.shape) == 4 else x.shape[0] * prod(x.shape[2:])
+    moved = float(nbytes(x)) * (3 if backward else 2)
+    if backward:
+        each = SAMPLE_BACKWARD_NS[item_bytes(x.dtype) < 4]
+        return _by_place(machine, places, x.shape[1], each, WAVE_OF_ADDITIONS, moved)
+    return _by_place(machine, places, x.shape[1], SAMPLE_NS, WAVE, moved)
+
+
+def _by_place(machine: Machine, places: int, planes: int, each: float, wave: int, moved: float) -> Estimate:
+    waves = max(1.0, places / (machine.gpu.sms * wave))
+    return Estimate(machine.fit.floor_ns + max(waves * planes * each, machine.memory_ns(moved)), moved)
 
 
 def places(signature: OperatorSignature, name: str, compute: str, launches: int) -> tuple[Place, ...]:
