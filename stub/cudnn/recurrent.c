@@ -142,6 +142,7 @@ PH_EXPORT int cudnnGetRNNTempSpaceSizes(handle *self, rnn_descriptor *r, int mod
 
 // The host launches kernels for every step of every layer, unless one kernel keeps the weights on chip: torch asks
 // for that, or the weights are few. Host times of LSTMs of 8 to 48 steps on H100 (benchmarks/device/recurrent.py).
+enum { MATH_FMA = 3 };  // cudnnMathType_t: without it single precision goes to tensor cores
 enum { STEP_LAUNCHES = 3, STEP_BACKWARD_LAUNCHES = 5, FUSED_WEIGHTS = 1 << 16 };
 static size_t step_launches(const rnn_descriptor *r, const rnn_data_descriptor *x, bool backward) {
   if (r->algorithm != 0 || (int64_t)gates(r) * r->hidden * r->hidden <= FUSED_WEIGHTS) return 0;
@@ -158,6 +159,8 @@ static int run_rnn(const handle *self, const char *name, const rnn_descriptor *r
   ph_call_begin(&call, "cudnn", name);
   ph_call_text(&call, "cell", cells[r->mode], true);
   ph_call_text(&call, "a", ph_dtype_name(cudnn_dtype(r->type)), true);
+  bool single = cudnn_dtype(r->type)->id == PH_R_32F;
+  ph_call_text(&call, "compute", single && r->math != MATH_FMA ? "tf32" : "f32", false);
   ph_call_number(&call, "length", x->length, true);
   ph_call_number(&call, "batch", x->batch, true);
   ph_call_number(&call, "input", r->input, false);

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import ceil, prod
 
 from phantora.cost import coordinates
 from phantora.cost.coordinates import Place
 from phantora.cost.family import Estimate, Family, Kernels
 from phantora.cost.machine import Machine
 from phantora.cost.tensors import nbytes, on_gpu, tensor_at
-from phantora.cost.types import OperatorSignature
+from phantora.cost.types import OperatorSignature, TensorSpec
 
 FORWARD, BACKWARD = 0.57, 0.65  # shares of a vectorised stream's speed, measured on H200 (docs/costs.md)
+# H100, results/wide_again_h100.parquet: along another dimension than the last a thread goes from element to element.
+STEP_NS, STEP_THREADS = 900.0, 1024
 LONG_ROW, ROWS_PER_SM = 1024, 2  # longer rows have a block each; so many are in flight
 
 
@@ -31,7 +33,21 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
     size = nbytes(given[0]) if given else 0
     half_to_float = signature.args[2:3] == (True,)
     moved = size + size * (2 if half_to_float else 1)
-    return Estimate(machine.memory_ns(float(moved), FORWARD), float(moved))
+    steps = _steps(machine, signature, given[0]) if given else 0.0
+    return Estimate(max(steps * STEP_NS, machine.memory_ns(float(moved), FORWARD)), float(moved))
+
+
+def _steps(machine: Machine, signature: OperatorSignature, x: TensorSpec) -> float:
+    """Elements that a thread goes over, if not along the last dimension; as ATen's SoftMax.cu cuts them."""
+    dim = signature.args[1] if len(signature.args) > 1 else -1
+    if not isinstance(dim, int) or not x.shape or dim % len(x.shape) == len(x.shape) - 1:
+        return 0.0
+    dim %= len(x.shape)
+    side = max(1, prod(x.shape[dim + 1 :]))
+    threads = 1 << max(0, (STEP_THREADS // min(side, STEP_THREADS)).bit_length() - 1)  # that share an element's row
+    blocks = prod(x.shape[:dim]) * ceil(side / STEP_THREADS)
+    waves = ceil(blocks / (machine.gpu.sms * (machine.gpu.max_threads_per_sm // STEP_THREADS)))
+    return waves * x.shape[dim] / threads
 
 
 def places(signature: OperatorSignature, name: str, compute: str, launches: int) -> tuple[Place, ...]:
