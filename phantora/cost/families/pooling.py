@@ -17,7 +17,7 @@ CYCLES = (1.05, 2.60)  # per element of the input: forward, backward
 # (results/image_models_h100.jsonl.gz) and ResNet's maxima of every other agree within a tenth.
 WINDOW_CYCLES = (0.47, 0.55)
 # Of images: SM cycles of an element that is written, and of each that it reads, by direction and channels last. From
-# 117 pools of an H100 (results/popular_, wide_ and wide_again_h100.parquet): 1 to 3 % off in the median, most within 15.
+# 117 pools of an H100 (results/popular_, wide_ and wide_again_h100.parquet): 1 to 3 % off in the median.
 IMAGES = {
     ("avg", False, False): (2.42, 0.14), ("avg", False, True): (4.47, 0.19), ("avg", True, False): (4.2, 0.51),
     ("avg", True, True): (4.4, 0.59), ("max", False, False): (2.3, 0.23), ("max", False, True): (0.36, 0.52),
