@@ -263,7 +263,8 @@ def new_sizes(library: ctypes.CDLL) -> list[list[int]]:
     def round_of(products: list[tuple[int, int, int]]) -> None:
         before = [library.ph_charges()[i] for i in counted]
         for m, n, k in products:
-            torch.empty(m, k, device="cuda", dtype=torch.float16) @ torch.empty(k, n, device="cuda", dtype=torch.float16)
+            a, b = (torch.empty(*size, device="cuda", dtype=torch.float16) for size in ((m, k), (k, n)))
+            a @ b
         rounds.append([library.ph_charges()[i] - b for i, b in zip(counted, before, strict=True)])
 
     round_of([(m, 1536, 1024) for m in lengths])
