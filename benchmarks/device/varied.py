@@ -24,6 +24,7 @@ import torch.nn.functional as F
 
 SIMULATED = hasattr(ctypes.CDLL(None), "ph_charges")
 WARM, ITERS = (3, 3) if SIMULATED else (5, 10)
+VARYING = "varying"  # in a case's name: its steps differ, so a simulation runs all of them
 Step = Callable[[], object]
 CASES: dict[str, Callable[[], Step]] = {}
 
@@ -466,12 +467,13 @@ def profiled(step: Step) -> dict[str, list[int]]:
 def run(name: str) -> dict[str, Any]:
     torch.manual_seed(0)
     step = CASES[name]()
-    for _ in range(WARM):
+    warm, iters = (5, 10) if VARYING in name else (WARM, ITERS)
+    for _ in range(warm):
         step()
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     times = []
-    for _ in range(ITERS):
+    for _ in range(iters):
         begin = time.perf_counter()
         step()
         torch.cuda.synchronize()
