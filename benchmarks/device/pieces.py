@@ -1,0 +1,71 @@
+"""How long the host takes to issue the forward pass, the backward pass and the optimizer of cases of varied_third.py.
+
+    python benchmarks/device/pieces.py OUT.jsonl [NAME ...]        # also under phantora trace
+
+Nothing waits for the GPU between the pieces, so their times are the host's own as long as the GPU's queue is not full.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import varied
+import varied_third
+from torch import nn
+
+NAMES = ("diffusion_unet", "yolo_like", "convnext_timm", "vit_small_timm", "gpt2_small", "qwen_half")
+PIECES = ("forward", "backward", "optimizer", "done")
+ITERS = 12
+
+
+def pieces(name: str) -> dict[str, Any]:
+    """Medians of the pieces, ms."""
+    held: list[Any] = []
+
+    def capture(model: nn.Module, loss_of: Any, amp: Any = None, optimizer: Any = None, clip: float = 0.0) -> Any:
+        held.extend((model, loss_of, amp, optimizer or torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)))
+        return lambda: None
+
+    varied_third.trained = capture
+    varied.CASES[name]()
+    _, loss_of, amp, optimizer = held
+    rows = []
+    for _ in range(ITERS + 3):
+        torch.cuda.synchronize()
+        marks = [time.perf_counter()]
+        with torch.autocast("cuda", amp or torch.bfloat16, enabled=amp is not None):
+            loss = loss_of()
+        marks.append(time.perf_counter())
+        loss.backward()
+        marks.append(time.perf_counter())
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        marks.append(time.perf_counter())
+        torch.cuda.synchronize()
+        marks.append(time.perf_counter())
+        rows.append([(b - a) * 1e3 for a, b in itertools.pairwise(marks)])
+    columns = list(zip(*rows[3:], strict=True))
+    return {"case": name, **{p: round(statistics.median(c), 3) for p, c in zip(PIECES, columns, strict=True)},
+            "least": [round(min(c), 3) for c in columns]}  # fmt: skip
+
+
+def main() -> None:
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    torch.set_default_device("cuda")
+    with Path(sys.argv[1]).open("a") as file:
+        for name in sys.argv[2:] or NAMES:
+            line = json.dumps(pieces(name))
+            print(line, flush=True)
+            file.write(line + "\n")
+            torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()
