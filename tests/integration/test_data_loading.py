@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.runs import trace
+from support.runs import trace
 
 PROGRAM = """
 import json, time, torch

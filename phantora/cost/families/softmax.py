@@ -38,7 +38,7 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
 
 
 def _steps(machine: Machine, signature: OperatorSignature, x: TensorSpec) -> float:
-    """Elements that a thread goes over, if not along the last dimension; as ATen's SoftMax.cu cuts them."""
+    """Elements that a thread goes over, if not along the last dimension; as ATen's spatial softmax cuts them."""
     dim = signature.args[1] if len(signature.args) > 1 else -1
     if not isinstance(dim, int) or not x.shape or dim % len(x.shape) == len(x.shape) - 1:
         return 0.0
