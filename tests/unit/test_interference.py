@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.fakeranks import GRID, Bench, timing
 
 from phantora.cost.families import gemm
 from phantora.cost.machine import Machine
@@ -18,7 +19,6 @@ from phantora.sim.collectives import CollectiveModel
 from phantora.sim.engine import library as native
 from phantora.sim.kernel_profile import communication_feels, communication_slowdown, interference, profile_of
 from phantora.wire import layout
-from tests.support.fakeranks import GRID, Bench, timing
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "device" / "results"
 H200 = load_gpu("H200")
