@@ -1,6 +1,7 @@
 """How well operators are predicted that were not measured, from those that were.
 
     python benchmarks/leave_out.py [--gpu H200] [--other H100] [--seed N] [--worst N] [--family WORD] [--moved SHARE]
+    python benchmarks/leave_out.py --gpu H100 --table benchmarks/device/results/products_h100.parquet   # hides these
 
 First a random fifth of the shipped table of --gpu is hidden and predicted from the rest; then the whole
 table is predicted from that of --other. Each distinct operator counts once. Errors are of the operator's
@@ -21,6 +22,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 from phantora.cost import families
 from phantora.cost.copies import in_pages
@@ -28,7 +30,7 @@ from phantora.cost.families import base_name, class_of
 from phantora.cost.families.convolution.field import case_of
 from phantora.cost.measured import DATA, Source, curve, read_curve, tables_for
 from phantora.cost.scaling import scaled_ns
-from phantora.cost.table import Entry, Table, signature_key
+from phantora.cost.table import Entry, Table, read_table, signature_key
 from phantora.cost.timing import kernel_ns, launches_of, own_kernels
 from phantora.cost.types import KernelLaunch
 from phantora.hardware import Gpu, load_gpu
@@ -85,14 +87,26 @@ def move_constants(gpu: Gpu, share: float, seed: int) -> tuple[Gpu, int]:
     return replace(gpu, calibration=replace(gpu.calibration, **floats)), moved
 
 
+def hiding(table: Table, tables: Sequence[Path], gpu: Gpu) -> list[Guess]:
+    """Guesses at what is measured in `tables`, from the entries of `table` that are in none of them."""
+    wanted = [entry for path in tables for entry in usable(read_table(path))]
+    keys = {signature_key(entry.parsed, entry.compute) for entry in wanted}
+    rest = [entry for entry in table if signature_key(entry.parsed, entry.compute) not in keys]
+    return guessed(wanted, Source(Table(table.about, rest), gpu))
+
+
 def within(table: Table, gpu: Gpu, seed: int) -> list[Guess]:
     """Guesses at a hidden fifth of `table`."""
     entries = sorted(usable(table), key=lambda e: (e.signature, e.compute))
     random.Random(seed).shuffle(entries)
     cut = len(entries) // HIDDEN
-    source = Source(Table(table.about, entries[cut:]), gpu)
+    return guessed(entries[:cut], Source(Table(table.about, entries[cut:]), gpu))
+
+
+def guessed(entries: Iterable[Entry], source: Source) -> list[Guess]:
+    """Guesses at `entries` from what `source` holds."""
     guesses = []
-    for entry in entries[:cut]:
+    for entry in entries:
         kernels = launches_seen(entry)
         model = source.model(entry.parsed, entry.compute, kernels)
         near = source.neighbours.ratio(entry.parsed, entry.compute, kernels)
@@ -174,6 +188,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--worst", type=int, default=0, help="list the N worst guesses of the hidden fifth")
     parser.add_argument("--family", default="", help="of these only, whose signature holds WORD")
+    parser.add_argument("--table", type=Path, action="append", help="hide and guess what FILE holds instead of a fifth")
     parser.add_argument("--moved", type=float, help="move each constant by up to this share; only the hidden fifth")
     options = parser.parse_args()
     gpu = load_gpu(options.gpu)
@@ -182,6 +197,9 @@ def main() -> None:
         gpu, count = move_constants(gpu, options.moved, options.seed)
         guesses = within(table, gpu, options.seed)
         print(f"{count} constants moved by up to {options.moved:.0%}\n", *rows(guesses), sep="\n")
+        return
+    if options.table:
+        print(*rows(hiding(table, options.table, gpu)), sep="\n")
         return
     other = tables_for(load_gpu(options.other), [DATA])[0][0]
     hidden = within(table, gpu, options.seed)

@@ -32,13 +32,14 @@ _UNITS = {"us": 1e3, "ms": 1e6, "s": 1e9}
 _LOADERS = "torch.utils.data.dataloader"
 _STATEFUL = "torchdata.stateful_dataloader.stateful_dataloader"
 _FETCHERS = "torch.utils.data._utils.fetch"
+_BEFORE, _WORKERS = "_phantora_before", "_phantora_workers"  # kept with a fetcher (its last batch), an iterator
 _SAMPLES = 512  # batches of a loader that are looked at for the note
 _NOTED = 1.1  # a step that would be longer by more than this is worth one
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a batch takes: `ns`, or this machine's CPU time times `factor`, or nothing."""
+    """What a batch takes: `ns`, or `factor` times this machine's CPU time, or nothing."""
 
     factor: float = 0.0
     ns: int = 0
@@ -121,7 +122,6 @@ class Loading:
         self._cost = cost
         self._runtime = runtime
         self._seen: defaultdict[tuple[str, int], Seen] = defaultdict(Seen)
-        self._before: dict[int, int] = {}  # iterator without workers -> when it delivered last
 
     def meet(self, module: ModuleType) -> None:
         """Changes `module`, one of torch's or torchdata's, that was imported just now."""
@@ -156,34 +156,34 @@ class Loading:
         charged = self._runtime.now() - began
         self._runtime.advance(max(0, self._cost.of(cpu_ns) - charged) if self._cost.counts else 0)
         seen = self._seen[type(fetcher.dataset).__name__, 0]
-        before = self._before.get(id(fetcher))
+        now, before = self._runtime.now(), vars(fetcher).get(_BEFORE)
         if before is not None:
             seen.cpu_ns.append(cpu_ns)
             seen.charged_ns.append(charged)
-            seen.apart_ns.append(self._runtime.now() - before)
-        self._before[id(fetcher)] = self._runtime.now()
+            seen.apart_ns.append(now - before)
+        vars(fetcher)[_BEFORE] = now
 
     def _time_workers(self, iterator: Any) -> None:
-        put, process, reset = iterator._try_put_index, iterator._process_data, iterator._reset
-        name = "_phantora_workers"
+        from torch._utils import ExceptionWrapper
 
+        put, process, reset = iterator._try_put_index, iterator._process_data, iterator._reset
         def timed_put(this: Any) -> None:
             index = this._send_idx
             put(this)
             if this._send_idx > index and self._runtime.is_virtual():
                 worker = this._task_info[index][0]
-                vars(this).setdefault(name, Workers()).asked[worker].append(self._runtime.now())
+                vars(this).setdefault(_WORKERS, Workers()).asked[worker].append(self._runtime.now())
 
         def timed_process(this: Any, data: Any, worker: int, *rest: Any) -> Any:
-            workers = vars(this).setdefault(name, Workers())
+            workers = vars(this).setdefault(_WORKERS, Workers())
             if isinstance(data, Fetched):
                 data = self._delivered(this, workers, worker, data)
-            elif self._cost.counts and self._runtime.is_virtual():
+            elif not isinstance(data, ExceptionWrapper) and self._cost.counts and self._runtime.is_virtual():
                 self._delivered(this, workers, worker, Fetched(None, 0))
             return process(this, data, worker, *rest)
 
         def fresh_reset(this: Any, *arguments: Any, **options: Any) -> None:
-            vars(this)[name] = Workers()  # what was asked for in an earlier epoch is dropped
+            vars(this)[_WORKERS] = Workers()  # what was asked for in an earlier epoch is dropped
             reset(this, *arguments, **options)
 
         iterator._try_put_index, iterator._process_data, iterator._reset = timed_put, timed_process, fresh_reset

@@ -67,6 +67,19 @@ def test_the_file_that_is_written_is_read(tmp_path: Path) -> None:
     assert load_host(str(path)) == mine
 
 
+def test_a_file_of_an_earlier_version_knows_fewer_calls(tmp_path: Path) -> None:
+    path, mine = tmp_path / "host.toml", host.profile_of("earlier", probe(1.5), None)
+    lines = host.to_toml(mine).splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if not line.startswith(("GEMM_SIZES", "CONV_PLAN"))))
+    found = load_host(str(path))
+    assert found.api_ns["GEMM_SIZES"] == pytest.approx(mine.factor * DEFAULT.api_ns["GEMM_SIZES"], rel=0.001)
+    assert found.api_ns["LAUNCH"] == mine.api_ns["LAUNCH"]
+    wrong = tmp_path / "wrong.toml"
+    wrong.write_text(path.read_text().replace("[api_ns]\n", "[api_ns]\nGEMM_SIZE = 5\n"))
+    with pytest.raises(PhantoraError, match="GEMM_SIZE is not a known call"):
+        load_host(str(wrong))
+
+
 def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 

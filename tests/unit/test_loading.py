@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torch._utils import ExceptionWrapper
 
 from phantora.errors import PhantoraError
 from phantora.launch.clock import Runtime
@@ -119,6 +120,13 @@ def test_workers_that_cannot_be_measured_are_refused() -> None:
     _, iterator = _changed(Cost(factor=1.0), Clock())
     with pytest.raises(PhantoraError, match="not forked"):
         iterator()._process_data("batch", 0)
+
+
+@pytest.mark.parametrize("cost", [Cost(factor=1.0), Cost(ns=MS)])
+def test_what_a_worker_raised_is_passed_on(cost: Cost) -> None:
+    _, iterator = _changed(cost, Clock())
+    raised = ExceptionWrapper((ValueError, ValueError("bad sample"), None))
+    assert iterator()._process_data(raised, 0) is raised
 
 
 @pytest.mark.parametrize("cpu, noted", [(5 * MS, True), (1 * MS, False)])
