@@ -1,0 +1,139 @@
+"""What data that left the caches costs the host: the same calls on few or many modules and parameters, at once or after other work.
+
+    python benchmarks/device/cold_host.py > real.jsonl                              # JSON lines, as host_time.py's
+    phantora trace --cluster 1x1xH100 benchmarks/device/cold_host.py > simulated.jsonl
+
+Rows end in "again" (the call before was the same), "after work" (forward and backward passes of another model came
+between) or "flushed" (64 MiB of memory were written between; real machines only).
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from host_time import API_COUNT, CHARGES, LEVEL_COUNT, LEVELS  # type: ignore[attr-defined]
+
+from phantora.profile.host_probe import Block
+
+TURNS = 15
+
+
+def measure(name: str, call: Callable[[], object], between: Callable[[], object] | None = None) -> None:
+    """Median time of one `call`, us, each after `between`, the GPU idle before."""
+    turns, times = TURNS if CHARGES is None else 2, []
+    row: dict[str, object] = {"name": name}
+    for turn in range(-3, turns):
+        if between is not None:
+            between()
+        torch.cuda.synchronize()
+        if CHARGES is not None:
+            before, colder = CHARGES[:API_COUNT], LEVELS[:LEVEL_COUNT]
+        begin = time.perf_counter()
+        call()
+        if turn >= 0:
+            times.append((time.perf_counter() - begin) * 1e6)
+        if CHARGES is not None:  # in the simulator: what the call was charged for
+            row["charges"] = {i: b - a for i, (a, b) in enumerate(zip(before, CHARGES[:API_COUNT], strict=True)) if b > a}
+            row["levels"] = {i: b - a for i, (a, b) in enumerate(zip(colder, LEVELS[:LEVEL_COUNT], strict=True)) if b > a}
+    torch.cuda.synchronize()
+    print(json.dumps(row | {"us": statistics.median(times), "min_us": min(times)}), flush=True)
+
+
+class Worker:
+    """Forward and backward passes of a small model that nothing else here touches."""
+
+    def __init__(self) -> None:
+        self.model = nn.Sequential(*(Block() for _ in range(12))).to("cuda", torch.bfloat16)
+        self.x = torch.randn(1, 64, 256, device="cuda", dtype=torch.bfloat16)
+
+    def __call__(self) -> None:
+        self.model(self.x).sum().backward()
+
+
+def flush(buffer: torch.Tensor = torch.zeros(16 << 20)) -> None:  # noqa: B008
+    buffer.add_(1.0)
+
+
+def three_ways(name: str, call: Callable[[], object], work: Callable[[], object]) -> None:
+    measure(f"{name} again", call)
+    measure(f"{name} after work", call, work)
+    if CHARGES is None:
+        measure(f"{name} flushed", call, flush)
+
+
+def optimizers(work: Callable[[], object]) -> None:
+    kinds: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
+        "AdamW fused": lambda p: torch.optim.AdamW(p, 1e-4, fused=True),
+        "AdamW foreach": lambda p: torch.optim.AdamW(p, 1e-4, foreach=True),
+        "AdamW loop": lambda p: torch.optim.AdamW(p, 1e-4, foreach=False),
+        "SGD fused": lambda p: torch.optim.SGD(p, 1e-4, momentum=0.9, fused=True),
+        "SGD foreach": lambda p: torch.optim.SGD(p, 1e-4, momentum=0.9, foreach=True),
+        "Adafactor": lambda p: torch.optim.Adafactor(p, 1e-4),
+    }
+    for count in (20, 150, 500):
+        params = [nn.Parameter(torch.randn(64, 64, device="cuda")) for _ in range(count)]
+        for p in params:
+            p.grad = torch.randn_like(p)
+        for name, make in kinds.items():
+            if count == 500 and name in ("AdamW loop", "Adafactor"):
+                continue
+            three_ways(f"{name} {count}", make(params).step, work)
+        three_ways(f"clip_grad_norm {count}", lambda params=params: nn.utils.clip_grad_norm_(params, 1.0), work)  # type: ignore[misc]
+
+
+class Conv(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(16, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.relu(self.norm(self.conv(x)), inplace=True)
+
+
+def modules(work: Callable[[], object]) -> None:
+    kinds: dict[str, tuple[Callable[[], nn.Module], torch.Tensor]] = {
+        "Identity": (nn.Identity, torch.randn(4, 64, device="cuda")),
+        "ReLU": (nn.ReLU, torch.randn(4, 64, device="cuda")),
+        "Linear": (lambda: nn.Linear(64, 64), torch.randn(4, 64, device="cuda")),
+        "LayerNorm": (lambda: nn.LayerNorm(64), torch.randn(4, 64, device="cuda")),
+        "Conv": (Conv, torch.randn(2, 16, 8, 8, device="cuda")),
+        "Block": (Block, torch.randn(1, 64, 256, device="cuda")),
+    }
+    for name, (make, x) in kinds.items():
+        count = 20 if name == "Block" else 160
+        distinct = nn.ModuleList(make() for _ in range(count)).cuda()
+        for kind, chain in ((f"{count} {name}s", list(distinct)), (f"{count}x one {name}", [distinct[0]] * count)):
+
+            def forward(chain: list[nn.Module] = chain, x: torch.Tensor = x) -> torch.Tensor:
+                y = x
+                for module in chain:
+                    y = module(y)
+                return y
+
+            def evaluate(forward: Callable[[], torch.Tensor] = forward) -> None:
+                with torch.no_grad():
+                    forward()
+
+            def both(forward: Callable[[], torch.Tensor] = forward, distinct: nn.ModuleList = distinct) -> None:
+                forward().sum().backward()
+
+            three_ways(f"{kind} forward", evaluate, work)
+            if name not in ("Identity", "ReLU"):
+                three_ways(f"{kind} forward and backward", both, work)
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    work = Worker()
+    modules(work)
+    optimizers(work)
+
+
+if __name__ == "__main__":
+    main()
