@@ -17,7 +17,7 @@ from collections.abc import Callable
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from host_time import API_COUNT, CHARGES, LEVEL_COUNT, LEVELS  # type: ignore[attr-defined]
+from host_time import API_COUNT, CHARGES, LEVEL_COUNT, LEVELS
 
 from phantora.profile.host_probe import Block
 

@@ -32,7 +32,7 @@ from phantora.profile.host_probe import Block, Double, step
 RANK = int(os.environ.get("RANK", "0"))
 ROUNDS = 7
 API_COUNT, LEVEL_COUNT = 96, 30
-CHARGES = None
+CHARGES = LEVELS = None  # real machines count nothing
 PROCESS = ctypes.CDLL(None)
 if hasattr(PROCESS, "ph_charges"):
     PROCESS.ph_charges.restype = PROCESS.ph_charge_levels.restype = ctypes.POINTER(ctypes.c_uint64)
