@@ -128,9 +128,43 @@ def modules(work: Callable[[], object]) -> None:
                 three_ways(f"{kind} forward and backward", both, work)
 
 
+def freed(work: Callable[[], object]) -> None:
+    """Frees of tensors, and what follows a backward pass."""
+    held: list[torch.Tensor] = []
+
+    def fill(size: int = 64) -> None:
+        held.extend(torch.empty(size, device="cuda") for _ in range(150))
+
+    for size, kind in ((64, "small"), (1 << 20, "large")):
+        measure(f"free 150 {kind} tensors again", held.clear, lambda size=size: fill(size))  # type: ignore[misc]
+        measure(f"free 150 {kind} tensors after work", held.clear, lambda size=size: (fill(size), work()))  # type: ignore[misc]
+        measure(f"empty 150 {kind} tensors again", lambda size=size: fill(size), held.clear)  # type: ignore[misc]
+        measure(f"empty 150 {kind} tensors after work", lambda size=size: fill(size), lambda: (held.clear(), work()))  # type: ignore[misc]
+        held.clear()
+    model = nn.ModuleList(nn.Linear(64, 64) for _ in range(100)).cuda()
+    params, x = list(model.parameters()), torch.randn(4, 64, device="cuda")
+    optimizer = torch.optim.AdamW(params, 1e-4, fused=True)
+
+    def passes() -> None:
+        y = x
+        for module in model:
+            y = module(y)
+        y.sum().backward()
+
+    def stepped() -> None:
+        passes()
+        optimizer.step()
+
+    measure("200 gradients after backward", lambda: [p.grad for p in params], lambda: (optimizer.zero_grad(), passes()))
+    measure("AdamW fused 200 after backward", optimizer.step, lambda: (optimizer.zero_grad(), passes()))
+    measure("zero_grad 200 after backward", optimizer.zero_grad, passes)
+    measure("zero_grad 200 after step", optimizer.zero_grad, stepped)
+
+
 def main() -> None:
     torch.manual_seed(0)
     work = Worker()
+    freed(work)
     modules(work)
     optimizers(work)
 

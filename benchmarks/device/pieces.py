@@ -21,7 +21,7 @@ import varied_third
 from torch import nn
 
 NAMES = ("diffusion_unet", "yolo_like", "convnext_timm", "vit_small_timm", "gpt2_small", "qwen_half")
-PIECES = ("forward", "backward", "optimizer", "done")
+PIECES = ("forward", "backward", "optimizer", "zero_grad", "done")
 ITERS = 12
 
 
@@ -46,6 +46,7 @@ def pieces(name: str) -> dict[str, Any]:
         loss.backward()
         marks.append(time.perf_counter())
         optimizer.step()
+        marks.append(time.perf_counter())
         optimizer.zero_grad(set_to_none=True)
         marks.append(time.perf_counter())
         torch.cuda.synchronize()
