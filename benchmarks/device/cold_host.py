@@ -161,9 +161,41 @@ def freed(work: Callable[[], object]) -> None:
     measure("zero_grad 200 after step", optimizer.zero_grad, stepped)
 
 
+def modes() -> None:
+    """The same calls under `torch.set_default_device`, whose mode sees each call of torch in Python."""
+    x = torch.randn(64, 64, device="cuda")
+    params = [nn.Parameter(torch.randn(64, 64, device="cuda")) for _ in range(150)]
+    fused, looped = torch.optim.AdamW(params, fused=True), torch.optim.AdamW(params, foreach=False)
+
+    def zero() -> None:
+        for p in params:
+            p.grad = None
+
+    def give() -> None:
+        for p, g in zip(params, grads, strict=True):
+            p.grad = g
+
+    grads = [torch.randn_like(p) for p in params]
+    give()
+    calls: dict[str, Callable[[], object]] = {
+        "150x grad": lambda: [p.grad for p in params], "150x shape": lambda: [p.shape for p in params],
+        "150x view": lambda: [x.view(-1) for _ in range(150)], "150x relu": lambda: [F.relu(x) for _ in range(150)],
+        "150x add": lambda: [x + x for _ in range(150)], "150x empty": lambda: [torch.empty(8, device="cuda") for _ in range(150)],
+        "AdamW fused 150": fused.step, "AdamW loop 150": looped.step,
+    }  # fmt: skip
+    for mode in ("", " under a default device"):
+        torch.set_default_device("cuda" if mode else None)
+        for name, call in calls.items():
+            measure(name + mode, call)
+        measure("150x grad = None" + mode, zero, give)
+        give()
+    torch.set_default_device(None)
+
+
 def main() -> None:
     torch.manual_seed(0)
     work = Worker()
+    modes()
     freed(work)
     modules(work)
     optimizers(work)

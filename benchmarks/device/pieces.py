@@ -1,7 +1,8 @@
 """How long the host takes to issue the forward pass, the backward pass and the optimizer of cases of varied_third.py.
 
-    python benchmarks/device/pieces.py OUT.jsonl [NAME ...]        # also under phantora trace
+    python benchmarks/device/pieces.py OUT.jsonl [--plain] [NAME ...]        # also under phantora trace
 
+With --plain the default device is not set while steps are timed: its mode costs each call of torch some us.
 Nothing waits for the GPU between the pieces, so their times are the host's own as long as the GPU's queue is not full.
 """
 
@@ -36,6 +37,8 @@ def pieces(name: str) -> dict[str, Any]:
     varied_third.trained = capture
     varied.CASES[name]()
     _, loss_of, amp, optimizer = held
+    if "--plain" in sys.argv:
+        torch.set_default_device(None)
     rows = []
     for _ in range(ITERS + 3):
         torch.cuda.synchronize()
@@ -59,9 +62,9 @@ def pieces(name: str) -> dict[str, Any]:
 
 def main() -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    torch.set_default_device("cuda")
     with Path(sys.argv[1]).open("a") as file:
-        for name in sys.argv[2:] or NAMES:
+        for name in [name for name in sys.argv[2:] if name != "--plain"] or NAMES:
+            torch.set_default_device("cuda")
             line = json.dumps(pieces(name))
             print(line, flush=True)
             file.write(line + "\n")
