@@ -56,7 +56,7 @@ if (data.served && Object.keys(data.served.runs).length === 2) {
   const classes = difference.classes.map((c) => c.name).filter((name) => name !== "communication").sort();
   const colors = { ...Object.fromEntries(classes.map((name, i) => [name, PALETTE[i % PALETTE.length]])), communication: "#e08a1e" };
   document.getElementById("timelines").hidden = false;
-  const pair = ["a", "b"].map((run, i) => timeline(run, `${run}-`, colors, (from, to) => pair[1 - i].look(from, to - from)));
+  const pair = ["a", "b"].map((run, i) => new Timeline(run, `${run}-`, colors, (from, to) => pair[1 - i].look(from, to - from)));
   Promise.all(pair.map((chart, i) => chart.show(data.served.typical["ab"[i]].number, null, ""))).then(() => {
     const least = Math.max(...pair.map((chart) => chart.view.rows?.length ?? 0));
     for (const chart of pair) if (chart.view.rows) { chart.view.least = least; chart.look(0, least); }

@@ -228,7 +228,7 @@ function show() {
   if (chart) chart.show(step ?? pathOf(null)?.step ?? report.steps.at(-1).number, rank, select("class").value);
 }
 
-const chart = data.served ? timeline(data.served.run, "", classColors) : null;
+const chart = data.served ? new Timeline(data.served.run, "", classColors) : null;
 const meta = report.metadata;
 select("title").textContent = report.path;
 select("facts").textContent = [

@@ -4,6 +4,7 @@
 
 const MARGIN = 22, MOST = 420; // pixels: the scale above the tracks, and the height of all
 const NAMED = 40; // pixels from which on a bar shows its name
+const SHORTEST = 20; // ns: as far as one can zoom in
 
 let arrow = null;
 function loadArrow() {
@@ -34,104 +35,130 @@ const variable = (name) => getComputedStyle(document.documentElement).getPropert
 const leftOf = (width) => (width < 500 ? 44 : width < 900 ? 92 : 244); // labels of tracks
 
 // The timeline of `run`, whose classes of work have `colors`. `looked` is called with (from, to) when the user moves it.
-function timeline(run, prefix, colors, looked = () => {}) {
-  const $ = (id) => document.getElementById(prefix + id);
-  // `least`: ns that are shown at least, so that two timelines can share a scale.
-  const view = { rows: null, step: null, rank: null, cls: "", from: 0, to: 1, least: 0, tracks: [], height: 14, image: null };
-  const whole = () => Math.max(view.rows.length, view.least);
-
-  async function show(step, rank, cls) {
-    $("timeline").hidden = false;
-    $("timeline-step").textContent = `step ${step}${rank === null ? "" : `, rank ${rank}`}`;
-    const say = (words) => { $("timeline-text").textContent = words; };
-    const changed = step !== view.step;
-    Object.assign(view, { step, rank, cls });
-    if (changed) {
-      say("Loading …");
-      close();
-      view.rows = null;
-      const rows = await loadRows(run, step).catch((error) => error);
-      if (view.step !== step) return;
-      if (rows instanceof Error) return say(rows.message);
-      view.rows = rows;
-      say(`${count(rows.count)} rows`);
-      [view.from, view.to] = [0, whole()];
-    }
-    if (!view.rows) return;
-    view.tracks = view.rows.tracks.filter((t) => view.rank === null || t.rank === view.rank);
-    fitHeight();
-    const own = Object.fromEntries(view.rows.classes.map((c) => [c, colors[c] || "#888"]));
-    fill(`${prefix}timeline-legend`, ...legend(view.rows.classes, own).children);
-    redraw();
+class Timeline {
+  constructor(run, prefix, colors, looked = () => {}) {
+    Object.assign(this, { run, prefix, colors, looked });
+    // `least`: ns that are shown at least, so that two timelines can share a scale.
+    this.view = { rows: null, step: null, rank: null, cls: "", from: 0, to: 1, least: 0, tracks: [], height: 14, image: null };
+    this.asked = false; // a frame is asked for
+    this.listen();
+    this.pointer = new Pointer(this);
   }
 
+  $(id) { return document.getElementById(this.prefix + id); }
+
+  whole() { return Math.max(this.view.rows.length, this.view.least); }
+
+  async show(step, rank, cls) {
+    const view = this.view;
+    this.$("timeline").hidden = false;
+    this.$("timeline-step").textContent = `step ${step}${rank === null ? "" : `, rank ${rank}`}`;
+    const changed = step !== view.step;
+    Object.assign(view, { step, rank, cls });
+    if (changed && !(await this.load(step))) return;
+    if (!view.rows) return;
+    view.tracks = view.rows.tracks.filter((t) => view.rank === null || t.rank === view.rank);
+    this.fitHeight();
+    const own = Object.fromEntries(view.rows.classes.map((c) => [c, this.colors[c] || "#888"]));
+    fill(`${this.prefix}timeline-legend`, ...legend(view.rows.classes, own).children);
+    this.redraw();
+  }
+
+  // The rows of a step; false if there are none, or if the user wants another step by now.
+  async load(step) {
+    const view = this.view;
+    this.say("Loading …");
+    this.closeDetails();
+    view.rows = null;
+    const rows = await loadRows(this.run, step).catch((error) => error);
+    if (view.step !== step) return false;
+    this.say(rows instanceof Error ? rows.message : `${count(rows.count)} rows`);
+    if (rows instanceof Error) return false;
+    view.rows = rows;
+    [view.from, view.to] = [0, this.whole()];
+    return true;
+  }
+
+  say(words) { this.$("timeline-text").textContent = words; }
+
   // Height of a track: as chosen, or so that all are seen, or, unasked, readable unless they are very many.
-  function fitHeight() {
-    const chosen = $("height").value, all = (MOST - MARGIN) / view.tracks.length;
+  fitHeight() {
+    const view = this.view, chosen = this.$("height").value, all = (MOST - MARGIN) / view.tracks.length;
     view.height = chosen === "all" ? Math.min(14, all) : chosen ? Number(chosen) : view.tracks.length > 64 ? Math.min(14, all) : 14;
   }
 
-  let asked = false;
-  function redraw() {
-    if (asked) return; // once a frame, whatever the pointer does
-    asked = true;
-    requestAnimationFrame(() => { asked = false; self.draw(); });
+  redraw() {
+    if (this.asked) return; // once a frame, whatever the pointer does
+    this.asked = true;
+    requestAnimationFrame(() => { this.asked = false; this.draw(); });
   }
 
-  function draw() {
-    const canvas = $("canvas"), box = $("timeline-box"), rows = view.rows;
-    if (!rows) return;
-    const ratio = devicePixelRatio || 1, height = view.height, whole = Math.ceil(MARGIN + view.tracks.length * height);
+  // Where things are on the canvas, in CSS pixels: [first, last) are the tracks that are seen, `x` the place of a time.
+  layout() {
+    const { view } = this, box = this.$("timeline-box"), ratio = devicePixelRatio || 1;
+    const whole = Math.ceil(MARGIN + view.tracks.length * view.height);
     box.style.height = `${Math.min(whole, MOST) + 2}px`;
-    const width = box.clientWidth, visible = box.clientHeight;
+    const width = box.clientWidth, visible = box.clientHeight, left = leftOf(width);
     // The canvas covers what is seen; the margins around it make the box scroll over all tracks.
     const top = Math.min(box.scrollTop, Math.max(0, whole - visible));
-    const [wide, high] = [Math.floor(width * ratio), Math.floor(visible * ratio)];
-    if (wide <= 0 || high <= 0) return; // not laid out: the page is on its way in or out
-    if (canvas.width !== wide || canvas.height !== high) [canvas.width, canvas.height] = [wide, high];
-    canvas.style.height = `${visible}px`;
-    canvas.style.marginTop = `${top}px`;
-    canvas.style.marginBottom = `${Math.max(0, whole - visible - top)}px`;
-    const pen = canvas.getContext("2d");
-    const left = leftOf(width), scale = (width - left) / (view.to - view.from);
-    paint(pen, wide, high, Math.floor(left * ratio), top, ratio);
-    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
-    pen.font = "11px system-ui, sans-serif";
-    const first = Math.max(0, Math.floor((top - MARGIN) / height)), last = Math.min(view.tracks.length, Math.ceil((top + visible - MARGIN) / height));
-    pen.save();
-    pen.beginPath();
-    pen.rect(left, MARGIN, width - left, visible);
-    pen.clip();
-    const x = (time) => left + (time - view.from) * scale;
-    if (height >= 12) drawNames(pen, x, scale, top, first, last, width);
-    drawPath(pen, x, top, first, last);
-    pen.restore();
-    pen.fillStyle = getComputedStyle(document.body).color;
-    let under = MARGIN; // labels that would touch are left out
-    for (let t = first; t < last; t++) {
-      const track = view.tracks[t], y = MARGIN + (t + 0.5) * height - top + 4;
-      if (y < under) continue;
-      pen.fillText(label(track, width), 3, y);
-      under = y + 12;
-    }
-    const most = width < 500 ? 3 : 7;
-    for (let i = 0; i < most; i++) {
-      const at = view.from + ((view.to - view.from) * i) / most, x = left + ((width - left) * i) / most;
-      pen.fillRect(x, 12, 1, 7);
-      pen.fillText(duration(at), x + 3, 16);
-    }
+    const scale = (width - left) / (view.to - view.from);
+    return {
+      ratio, whole, width, visible, left, top, scale, wide: Math.floor(width * ratio), high: Math.floor(visible * ratio),
+      first: Math.max(0, Math.floor((top - MARGIN) / view.height)),
+      last: Math.min(view.tracks.length, Math.ceil((top + visible - MARGIN) / view.height)),
+      x: (time) => left + (time - view.from) * scale,
+    };
   }
 
-  function label(track, width) {
-    if (width < 500) return `${track.rank}:${track.stream}`;
-    if (width < 900) return `rank ${track.rank} : ${track.stream}`;
-    const name = view.rows.streams[`${track.rank}:${track.stream}`] || `stream ${track.stream}`;
-    return `rank ${track.rank} / ${name.length > 30 ? `${name.slice(0, 29)}…` : name}`;
+  draw() {
+    if (!this.view.rows) return;
+    const canvas = this.$("canvas"), at = this.layout();
+    if (at.wide <= 0 || at.high <= 0) return; // not laid out: the page is on its way in or out
+    if (canvas.width !== at.wide || canvas.height !== at.high) [canvas.width, canvas.height] = [at.wide, at.high];
+    canvas.style.height = `${at.visible}px`;
+    canvas.style.marginTop = `${at.top}px`;
+    canvas.style.marginBottom = `${Math.max(0, at.whole - at.visible - at.top)}px`;
+    const pen = canvas.getContext("2d");
+    this.paint(pen, at);
+    pen.setTransform(at.ratio, 0, 0, at.ratio, 0, 0);
+    pen.font = "11px system-ui, sans-serif";
+    pen.save();
+    pen.beginPath();
+    pen.rect(at.left, MARGIN, at.width - at.left, at.visible);
+    pen.clip();
+    if (this.view.height >= 12) this.drawNames(pen, at);
+    this.drawPath(pen, at);
+    pen.restore();
+    pen.fillStyle = getComputedStyle(document.body).color;
+    this.drawLabels(pen, at);
+    this.drawScale(pen, at);
+  }
+
+  // All tracks that are seen, pixel by pixel: its cost does not grow with the number of rows.
+  paint(pen, { wide, high, left: labels, top, ratio }) {
+    const view = this.view, rows = view.rows, left = Math.floor(labels * ratio), card = variable("--card"), back = ink(card, card, 1);
+    if (!view.image || view.image.width !== wide || view.image.height !== high) view.image = pen.createImageData(wide, high);
+    const pixels = new Uint32Array(view.image.data.buffer), line = new Uint32Array(wide - left);
+    const palette = rows.words.cls.map((name) => {
+      const color = this.colors[name] || "#888", share = view.cls && name !== view.cls ? 0.12 : 1;
+      return { full: ink(color, card, share), pale: ink(color, card, 0.35 * share) };
+    });
+    const scale = line.length / (view.to - view.from), height = view.height * ratio, gap = height > 8 ? Math.round(ratio * 2) : height > 3 ? 1 : 0;
+    pixels.fill(back);
+    let y = Math.ceil(MARGIN * ratio), before = -1;
+    for (; y < high; y++) {
+      const at = y - MARGIN * ratio + Math.round(top * ratio), t = Math.floor(at / height);
+      if (t >= view.tracks.length) break;
+      if (t !== before) paintTrack(line, rows, view.tracks[t], view.from, scale, palette, back);
+      before = t;
+      if (at - t * height < height - gap) pixels.set(line, y * wide + left);
+    }
+    pen.putImageData(view.image, 0, 0);
   }
 
   // The names of bars that are wide enough; those that are not are passed over pixel by pixel, as paintTrack does.
-  function drawNames(pen, x, scale, top, first, last, width) {
-    const rows = view.rows, op = rows.words.op, name = rows.words.name;
+  drawNames(pen, { x, scale, top, first, last, width }) {
+    const view = this.view, rows = view.rows, op = rows.words.op, name = rows.words.name;
     pen.font = "10px system-ui, sans-serif";
     pen.fillStyle = "#000";
     for (let t = first; t < last; t++) {
@@ -152,29 +179,9 @@ function timeline(run, prefix, colors, looked = () => {}) {
     pen.font = "11px system-ui, sans-serif";
   }
 
-  // All tracks that are seen, pixel by pixel: its cost does not grow with the number of rows.
-  function paint(pen, wide, high, left, top, ratio) {
-    const rows = view.rows, card = variable("--card"), back = ink(card, card, 1);
-    if (!view.image || view.image.width !== wide || view.image.height !== high) view.image = pen.createImageData(wide, high);
-    const pixels = new Uint32Array(view.image.data.buffer), line = new Uint32Array(wide - left);
-    const palette = rows.words.cls.map((name) => {
-      const color = colors[name] || "#888", share = view.cls && name !== view.cls ? 0.12 : 1;
-      return { full: ink(color, card, share), pale: ink(color, card, 0.35 * share) };
-    });
-    const scale = line.length / (view.to - view.from), height = view.height * ratio, gap = height > 8 ? Math.round(ratio * 2) : height > 3 ? 1 : 0;
-    pixels.fill(back);
-    let y = Math.ceil(MARGIN * ratio), before = -1;
-    for (; y < high; y++) {
-      const at = y - MARGIN * ratio + Math.round(top * ratio), t = Math.floor(at / height);
-      if (t >= view.tracks.length) break;
-      if (t !== before) paintTrack(line, rows, view.tracks[t], view.from, scale, palette, back);
-      before = t;
-      if (at - t * height < height - gap) pixels.set(line, y * wide + left);
-    }
-    pen.putImageData(view.image, 0, 0);
-  }
-
-  function drawPath(pen, x, top, first, last) {
+  // The critical path, a line under the bars that lie on it.
+  drawPath(pen, { x, top, first, last }) {
+    const view = this.view;
     const place = new Map(view.tracks.slice(first, last).map((track, i) => [`${track.rank}:${track.stream}`, first + i]));
     const thick = Math.min(2, Math.max(1, view.height));
     pen.fillStyle = variable("--late");
@@ -184,26 +191,52 @@ function timeline(run, prefix, colors, looked = () => {}) {
     }
   }
 
+  drawLabels(pen, { width, top, first, last }) {
+    let under = MARGIN; // labels that would touch are left out
+    for (let t = first; t < last; t++) {
+      const y = MARGIN + (t + 0.5) * this.view.height - top + 4;
+      if (y < under) continue;
+      pen.fillText(this.label(this.view.tracks[t], width), 3, y);
+      under = y + 12;
+    }
+  }
+
+  label(track, width) {
+    if (width < 500) return `${track.rank}:${track.stream}`;
+    if (width < 900) return `rank ${track.rank} : ${track.stream}`;
+    const name = this.view.rows.streams[`${track.rank}:${track.stream}`] || `stream ${track.stream}`;
+    return `rank ${track.rank} / ${name.length > 30 ? `${name.slice(0, 29)}…` : name}`;
+  }
+
+  drawScale(pen, { left, width }) {
+    const view = this.view, most = width < 500 ? 3 : 7;
+    for (let i = 0; i < most; i++) {
+      const at = view.from + ((view.to - view.from) * i) / most, x = left + ((width - left) * i) / most;
+      pen.fillRect(x, 12, 1, 7);
+      pen.fillText(duration(at), x + 3, 16);
+    }
+  }
+
   // What lies under a point of the canvas.
-  function rowAt(event) {
-    const canvas = $("canvas"), area = canvas.getBoundingClientRect(), left = leftOf(area.width);
+  rowAt(event) {
+    const view = this.view, canvas = this.$("canvas"), area = canvas.getBoundingClientRect(), left = leftOf(area.width);
     const track = view.tracks[Math.floor((event.clientY - area.top + parseFloat(canvas.style.marginTop || 0) - MARGIN) / view.height)];
     const time = view.from + ((event.clientX - area.left - left) / (area.width - left)) * (view.to - view.from);
     const row = track && event.clientX - area.left >= left ? rowOf(view.rows, track, time) : -1;
     return { time, row, track };
   }
 
-  function describe({ row, track }) {
-    const rows = view.rows, word = (column) => rows.words[column][rows[column][row]], wait = rows.ready[row] - rows.start[row];
+  describe({ row, track }) {
+    const rows = this.view.rows, word = (column) => rows.words[column][rows[column][row]], wait = rows.ready[row] - rows.start[row];
     return `rank ${track.rank} stream ${track.stream} · ${word("op") || word("name")} · ${word("cls") || "no class"} · ` +
       `${duration(rows.end[row] - rows.start[row])}${wait ? `, waits ${duration(wait)}` : ""} · at ${duration(rows.start[row])} · ${word("name").slice(0, 120)}`;
   }
 
-  // All that is known of a row, beside its bar.
-  function open({ row, track }, event) {
-    const rows = view.rows, word = (column) => rows.words[column][rows[column][row]], wait = rows.ready[row] - rows.start[row];
+  // All that is known of a row, as pairs of a name and a text; an empty text is not shown.
+  facts({ row, track }) {
+    const rows = this.view.rows, word = (column) => rows.words[column][rows[column][row]], wait = rows.ready[row] - rows.start[row];
     const took = rows.end[row] - rows.start[row], error = rows.error[row], flops = rows.flops[row];
-    const facts = [
+    return [
       ["kernel", word("name")], ["operator", word("op")], ["shapes", word("shape")], ["class", word("cls")], ["module", word("module")],
       ["where", `rank ${track.rank}, ${rows.streams[`${track.rank}:${track.stream}`] || `stream ${track.stream}`}`],
       ["duration", duration(took) + (Number.isNaN(error) ? "" : ` ± ${percent(error)}`)], ["waits", wait ? duration(wait) : ""],
@@ -211,11 +244,15 @@ function timeline(run, prefix, colors, looked = () => {}) {
       ["flops", flops ? `${flops.toExponential(2)}, ${(flops / took / 1e3).toFixed(1)} TFLOP/s` : ""],
       ["bytes", rows.bytes[row] ? `${size(rows.bytes[row])}, ${rate((rows.bytes[row] / took) * 1e9)}` : ""], ["rests on", word("provenance")],
     ];
-    const box = $("details"), around = $("timeline").getBoundingClientRect();
-    const lines = facts.filter(([, value]) => value).map(([name, value]) =>
+  }
+
+  // The facts of a row, beside its bar.
+  openDetails(found, event) {
+    const box = this.$("details"), around = this.$("timeline").getBoundingClientRect();
+    const lines = this.facts(found).filter(([, value]) => value).map(([name, value]) =>
       element("tr", {}, element("th", { className: "text", textContent: name }), element("td", { className: "text", textContent: value })));
     const button = element("button", { textContent: "×", title: "close", className: "close" });
-    button.addEventListener("click", close);
+    button.addEventListener("click", () => this.closeDetails());
     box.replaceChildren(button, element("table", {}, element("tbody", {}, ...lines)));
     box.hidden = false;
     const wide = Math.min(420, around.width - 16);
@@ -224,68 +261,82 @@ function timeline(run, prefix, colors, looked = () => {}) {
     box.style.top = `${event.clientY - around.top + 12}px`;
   }
 
-  function close() { $("details").hidden = true; }
+  closeDetails() { this.$("details").hidden = true; }
 
   // Shows the time from `from` on for `span` ns, as far as the step has it.
-  function look(from, span) {
-    span = Math.min(whole(), Math.max(20, span));
-    view.from = Math.min(Math.max(0, from), whole() - span);
-    view.to = view.from + span;
-    redraw();
+  look(from, span) {
+    span = Math.min(this.whole(), Math.max(SHORTEST, span));
+    this.view.from = Math.min(Math.max(0, from), this.whole() - span);
+    this.view.to = this.view.from + span;
+    this.redraw();
   }
 
-  function zoom(factor, at) {
-    const span = Math.min(whole(), Math.max(20, (view.to - view.from) * factor));
-    look(at - ((at - view.from) * span) / (view.to - view.from), span);
+  zoom(factor, at) {
+    const { from, to } = this.view;
+    const span = Math.min(this.whole(), Math.max(SHORTEST, (to - from) * factor));
+    this.look(at - ((at - from) * span) / (to - from), span);
   }
 
-  function listen() {
-    const canvas = $("canvas"), box = $("timeline-box"), held = new Map();
-    let moved = 0;
-    const tell = () => looked(view.from, view.to);
-    canvas.addEventListener("wheel", (event) => {
-      if (!view.rows || event.shiftKey) return;
-      event.preventDefault();
-      zoom(Math.exp(event.deltaY * 0.002), rowAt(event).time);
-      tell();
-    }, { passive: false });
-    canvas.addEventListener("pointerdown", (event) => { moved = 0; canvas.setPointerCapture(event.pointerId); held.set(event.pointerId, event); });
-    for (const end of ["pointerup", "pointercancel"]) canvas.addEventListener(end, (event) => held.delete(event.pointerId));
-    canvas.addEventListener("click", (event) => {
-      if (!view.rows || moved > 4) return;
-      const found = rowAt(event);
-      if (found.row >= 0) open(found, event);
-      else close();
-    });
-    canvas.addEventListener("pointermove", (event) => {
-      if (!view.rows) return;
-      const before = held.get(event.pointerId);
-      if (!before) {
-        const found = rowAt(event);
-        if (found.row >= 0) $("timeline-text").textContent = describe(found);
-        return;
-      }
-      held.set(event.pointerId, event);
-      moved += Math.abs(before.clientX - event.clientX) + Math.abs(before.clientY - event.clientY);
-      if (held.size === 2) {
-        const [other] = [...held.values()].filter((p) => p.pointerId !== event.pointerId);
-        const gap = (p) => Math.max(20, Math.abs(p.clientX - other.clientX));
-        zoom(gap(before) / gap(event), rowAt(other).time);
-        return tell();
-      }
-      const span = view.to - view.from;
-      look(view.from + ((before.clientX - event.clientX) / canvas.clientWidth) * span, span);
-      box.scrollTop += before.clientY - event.clientY;
-      tell();
-    });
-    canvas.addEventListener("dblclick", () => { if (view.rows) { look(0, whole()); tell(); } });
-    $("height").addEventListener("change", () => { if (view.rows) { fitHeight(); redraw(); } });
-    box.addEventListener("scroll", redraw);
+  listen() {
+    const redraw = () => this.redraw();
+    this.$("height").addEventListener("change", () => { if (this.view.rows) { this.fitHeight(); this.redraw(); } });
+    this.$("timeline-box").addEventListener("scroll", redraw);
     addEventListener("resize", redraw);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   }
+}
 
-  listen();
-  const self = { view, show, draw, look, zoom };
-  return self;
+// What the wheel, a mouse and fingers do on a timeline's canvas: zoom, move, name a row, show its facts.
+class Pointer {
+  constructor(chart) {
+    Object.assign(this, { chart, canvas: chart.$("canvas"), held: new Map(), moved: 0 }); // `held`: id -> last event
+    const on = (kind, does, options) => this.canvas.addEventListener(kind, (event) => { if (chart.view.rows) does.call(this, event); }, options);
+    on("wheel", this.wheel, { passive: false });
+    on("click", this.click);
+    on("pointermove", this.move);
+    on("dblclick", () => { chart.look(0, chart.whole()); this.tell(); });
+    this.canvas.addEventListener("pointerdown", (event) => {
+      this.moved = 0;
+      this.canvas.setPointerCapture(event.pointerId);
+      this.held.set(event.pointerId, event);
+    });
+    for (const end of ["pointerup", "pointercancel"]) this.canvas.addEventListener(end, (event) => this.held.delete(event.pointerId));
+  }
+
+  tell() { this.chart.looked(this.chart.view.from, this.chart.view.to); }
+
+  wheel(event) {
+    if (event.shiftKey) return;
+    event.preventDefault();
+    this.chart.zoom(Math.exp(event.deltaY * 0.002), this.chart.rowAt(event).time);
+    this.tell();
+  }
+
+  click(event) {
+    if (this.moved > 4) return; // pixels: it was moved
+    const found = this.chart.rowAt(event);
+    if (found.row >= 0) this.chart.openDetails(found, event);
+    else this.chart.closeDetails();
+  }
+
+  move(event) {
+    const { chart, canvas, held } = this, before = held.get(event.pointerId);
+    if (!before) {
+      const found = chart.rowAt(event);
+      if (found.row >= 0) chart.say(chart.describe(found));
+      return;
+    }
+    held.set(event.pointerId, event);
+    this.moved += Math.abs(before.clientX - event.clientX) + Math.abs(before.clientY - event.clientY);
+    if (held.size === 2) {
+      const [other] = [...held.values()].filter((p) => p.pointerId !== event.pointerId);
+      const gap = (p) => Math.max(20, Math.abs(p.clientX - other.clientX)); // pixels
+      chart.zoom(gap(before) / gap(event), chart.rowAt(other).time);
+    } else {
+      const span = chart.view.to - chart.view.from;
+      chart.look(chart.view.from + ((before.clientX - event.clientX) / canvas.clientWidth) * span, span);
+      chart.$("timeline-box").scrollTop += before.clientY - event.clientY;
+    }
+    this.tell();
+  }
 }
