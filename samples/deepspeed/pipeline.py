@@ -46,6 +46,7 @@ def main() -> None:
     add_arguments(parser, "pipeline.json")
     parser.add_argument("--model", choices=[name for name in MODELS if "llama" in name], default="llama2-7b")
     parser.add_argument("--layers", type=int, help="fewer layers than the model has")
+    parser.add_argument("--vocab", type=int, help="another vocabulary than the model's")
     parser.add_argument("--seq", type=int, default=2048)
     parser.add_argument("--stages", type=int, default=4)
     parser.add_argument("--checkpointing", action="store_true", help="recompute every layer in the backward pass")
@@ -54,6 +55,7 @@ def main() -> None:
     config = MODELS[args.model]
     config._attn_implementation = "sdpa"
     config.num_hidden_layers = args.layers or config.num_hidden_layers
+    config.vocab_size = args.vocab or config.vocab_size
 
     deepspeed.init_distributed()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))

@@ -194,11 +194,11 @@ def test_pipeline(tmp_path: Path) -> None:
     micro, hidden, layers = 2, 4096, 2
     seen = see(
         tmp_path, "1x4xH100", None, "deepspeed/pipeline.py", "--model", "llama2-7b", "--layers", str(layers),
-        "--stages", "2", "--seq", str(SEQ), "--accumulate", str(micro),
+        "--vocab", str(VOCAB), "--stages", "2", "--seq", str(SEQ), "--accumulate", str(micro),
     )  # fmt: skip
     crossings = Counter({size: n for (kind, _, size), n in seen.collectives.items() if kind == "send_recv"})
     assert crossings == {SEQ * hidden * 2: 2 * micro}
-    vocabulary, layer = 32000 * hidden, 4 * hidden**2 + 3 * hidden * 11008
+    vocabulary, layer = VOCAB * hidden, 4 * hidden**2 + 3 * hidden * 11008
     of_stage = vocabulary + layer + 2 * hidden  # the first: embedding and one layer
     assert seen.bytes_of("all_reduce", 2) == pytest.approx(2 * of_stage, rel=1e-3)
     assert seen.bytes_of("all_gather", 2) == pytest.approx(2 * of_stage, rel=1e-3)

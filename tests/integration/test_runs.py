@@ -296,6 +296,17 @@ def test_mismatched_collectives(tmp_path: Path) -> None:
     assert "calls broadcast of 8 float32, root 0" in run.err
 
 
+# A batch of rows that fits, then names that do not.
+LONG_NAMES = """
+import random
+for _ in range(25_000): x.add_(1)
+chance = random.Random(rank)
+for _ in range(6_000):
+    with torch.profiler.record_function(chance.randbytes(400).hex()):
+        x.add_(1)
+"""
+
+
 def test_log_that_does_not_fit_the_disk(tmp_path: Path) -> None:
     """The limit lies above the shared memory (a file, to the kernel) and below the log."""
     limit = 5 << 20
@@ -303,8 +314,7 @@ def test_log_that_does_not_fit_the_disk(tmp_path: Path) -> None:
     def full() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
-    body = "y = torch.ones(4096, device='cuda')\nfor i in range(400_000): y.add_(1)\n"
-    run = broken(tmp_path, body, before=full)
+    run = broken(tmp_path, LONG_NAMES, before=full)
     assert "run.arrow" in run.err and "File too large" in run.err
     assert open_log(run.log).num_rows > 0
 
