@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import json
 import os
 import random
 import re
@@ -162,6 +163,22 @@ def _routing(path: Path) -> None:
     parse_routing.__wrapped__(str(path)).counts(0, 8, 1024, 2)
 
 
+def _run(path: Path) -> None:
+    """What a run tells a shared fork server first."""
+    from phantora.launch.warm import wanted
+
+    run = wanted(path.read_bytes())
+    assert run.key
+    for name, value in run.environment.items():
+        os.putenv(name, value)
+
+
+def first_messages() -> list[bytes]:
+    load = {"do": "load", "stubs": "/stubs", "devices": 2, "argv": ["a.py"], "imports": ["torch"], "shared": ["a:b"]}
+    here = {"folder": "/tmp", "environment": {"HOME": "/home", "LANG": "C"}, "of_shell": {"PWD": "/tmp"}}
+    return [json.dumps(message | here).encode() for message in (load, load | {"stubs": None, "shared": []})]
+
+
 SIGNATURES = [
     b"aten::mm(bf16[8192,4096], bf16[4096,4096]) -> bf16[8192,4096]", b"aten::add_.Tensor(fp32[16,3]t, fp32[16,3], 1)",
     b"aten::convolution(fp32[8,3,224,224]cl, fp32[64,3,7,7], None, [2,2], [3,3], [1,1], False, [0,0], 1)",
@@ -202,6 +219,7 @@ TARGETS = {
     "ranks, replayed": Target(fuzz_engine.scenarios, fuzz_engine.read_played, ".records"),
     "CUDA and NCCL": Target(fuzz_calls.seeds, fuzz_calls.call, ".calls"),
     "viewer": Target(fuzz_http.requests, fuzz_http.ask, ".http", True),
+    "fork server": Target(first_messages, _run, ".json", True),
     "routing": Target(lambda: ROUTINGS, _routing, ".json", True),
 }
 

@@ -33,7 +33,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if not hasattr(session.config, "workerinput"):
         with suppress(PhantoraError):  # tests that need them fail with the reason
             stubs.ensure()
-        server = WarmServer()
+        server = WarmServer(kept=8)  # two workers run files that want different ones
         os.environ[SERVER] = server.path  # the workers' too
         session.config.add_cleanup(server.close)
 

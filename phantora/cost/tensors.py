@@ -36,6 +36,8 @@ _BYTES = {
 
 
 INDEX_BYTES = 8  # of an index: int64
+INDICES = ("int64", "int32")  # dtypes that indices have
+HALVES = ("bfloat16", "float16")
 
 
 def item_bytes(dtype: str) -> int:

@@ -17,10 +17,12 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import phantora
+from phantora.errors import PhantoraError
 from phantora.launch import process
 from phantora.launch.forkserver import MESSAGE_BYTES, command
 from phantora.launch.plan import server_environment
@@ -28,19 +30,21 @@ from phantora.launch.plan import server_environment
 VARIABLE = "PHANTORA_FORK_SERVER"
 """Path of the socket on which the server listens."""
 KEPT = 4
-"""Bases; each holds 0.3 to 0.8 GB."""
+"""Bases, if nothing else is said; each holds 0.3 to 0.8 GB."""
+FIRST_SECONDS = 5.0
+"""How long a run may take to say what it wants, once it has connected: others wait for it."""
 _OF_SHELL = ("PWD", "OLDPWD", "SHLVL", "_")
 """Variables that nothing reads while it is imported."""
 _BOOTSTRAP = (
     "import sys; parent, fd, root = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]; "
-    "sys.path[0] = root; from phantora.launch.warm import main; del sys.path[0]; main(parent, fd)"
+    "sys.path[0] = root; from phantora.launch.warm import main; del sys.path[0]; main(parent, fd, int(sys.argv[4]))"
 )
 
 
 class WarmServer:
-    """Such a process, and the folder of its socket. Close it."""
+    """Such a process, which keeps `kept` bases, and the folder of its socket. Close it."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: int = KEPT) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="phantora-server-")
         self.path = str(Path(self._folder.name, "socket"))
         root = str(Path(phantora.__file__).resolve().parent.parent)
@@ -49,7 +53,7 @@ class WarmServer:
             listener.listen()
             quiet = None if os.environ.get("PHANTORA_DEBUG") else subprocess.DEVNULL
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOTSTRAP, str(os.getpid()), str(listener.fileno()), root],
+                [sys.executable, "-c", _BOOTSTRAP, str(os.getpid()), str(listener.fileno()), root, str(kept)],
                 pass_fds=(listener.fileno(),), stdin=subprocess.DEVNULL, stdout=quiet, stderr=quiet,
                 start_new_session=True,
             )  # fmt: skip
@@ -119,26 +123,64 @@ def surroundings() -> dict[str, Any]:
     return {"folder": os.getcwd(), "environment": environment, "of_shell": of_shell}
 
 
-def main(parent: int, fd: int) -> None:
-    """Listens on socket `fd` until the process `parent` ends, and gives each run to its base."""
+@dataclass(frozen=True)
+class Wanted:
+    """A run's first message, without its environment."""
+
+    message: dict[str, Any]
+    environment: dict[str, str]
+
+    @property
+    def key(self) -> str:
+        """Runs with the same key share a base."""
+        loads = [self.message[name] for name in ("stubs", "devices", "imports", "shared")]
+        return json.dumps([loads, self.environment], sort_keys=True)
+
+
+def wanted(data: bytes) -> Wanted:
+    """What a run asks for. Raises PhantoraError for bytes that no run sends."""
+    try:
+        message = json.loads(data)
+        environment = message.pop("environment")
+        good = {
+            message["do"] == "load", isinstance(message["stubs"], str | None), type(message["devices"]) is int,
+            type(message["folder"]) is str, *(_are_texts(message[name]) for name in ("imports", "shared", "argv")),
+            all(_is_variable(*entry) for entry in (environment | message["of_shell"]).items()),
+        }  # fmt: skip
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise PhantoraError(f"this is no message of a run: {type(error).__name__}: {error}") from error
+    if good != {True} or len(message) != 8:
+        raise PhantoraError("this is no message of a run: it wants something else than a run does")
+    return Wanted(message, environment)
+
+
+def _are_texts(values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(value, str) for value in values)
+
+
+def _is_variable(name: Any, value: Any) -> bool:
+    """Would a process take it into its environment?"""
+    return bool(name) and "=" not in name and b"\0" not in os.fsencode(name) + os.fsencode(value)
+
+
+def main(parent: int, fd: int, kept: int) -> None:
+    """Listens on socket `fd` until the process `parent` ends, and gives each run to its base; keeps `kept` of these."""
     process.die_with_parent(parent)
     listener = socket.socket(fileno=fd)
     bases: dict[str, socket.socket] = {}
     while True:
         link, _ = listener.accept()
-        if data := link.recv(MESSAGE_BYTES):
-            message = json.loads(data)
-            environment = message.pop("environment")
-            loads = [message[name] for name in ("stubs", "devices", "imports", "shared")]
-            key = json.dumps([loads, environment], sort_keys=True)
-            base = bases.pop(key, None)
-            if base is None or not _give(base, message, link):
-                base = _start_base(environment)
-                _give(base, message, link)
-            bases[key] = base  # the one used last
-            if len(bases) > KEPT:
+        with link, suppress(PhantoraError, OSError):  # who says nothing, or something else, is let go
+            link.settimeout(FIRST_SECONDS)
+            run = wanted(link.recv(MESSAGE_BYTES))
+            link.settimeout(None)
+            base = bases.pop(run.key, None)
+            if base is None or not _give(base, run.message, link):
+                base = _start_base(run.environment)
+                _give(base, run.message, link)
+            bases[run.key] = base  # the one used last
+            if len(bases) > kept:
                 bases.pop(next(iter(bases))).close()  # it ends with the last of its runs
-        link.close()
 
 
 def _give(base: socket.socket, message: Mapping[str, Any], link: socket.socket) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from phantora.cost.roofline import Roofline
 from phantora.cost.table import Entry, Table, read_table, signature_key, write_table
+from phantora.cost.tensors import HALVES
 from phantora.cost.timing import launches_of
 from phantora.errors import PhantoraError
 from phantora.hardware import load_gpu
@@ -18,7 +19,6 @@ SAME = ("gpu", "torch", "cuda")
 FASTER_THAN_PEAK = 0.8
 """A time below this part of what the GPU's peak arithmetic allows is not believed: boost clocks are above the rated one
 by less."""
-SIXTEEN_BITS = ("bfloat16", "float16")  # float32's peak depends on whether TF32 was allowed
 MOST_IMPOSSIBLE = 5  # that are named
 
 
@@ -77,7 +77,7 @@ def _check(path: Path, table: Table) -> None:
     for entry in table:
         kernels = launches_of(entry.kernels)
         price = roofline.operator(entry.parsed, kernels)
-        if price.cls != "gemm" or price.format not in SIXTEEN_BITS:
+        if price.cls != "gemm" or price.format not in HALVES:  # float32's peak depends on whether TF32 was allowed
             continue
         if _ns(entry) < FASTER_THAN_PEAK * price.flops / roofline.machine.peak(price.format):
             impossible.append(f"{signature_key(entry.parsed, entry.compute)[:90]}: {_ns(entry) / 1e3:.1f} us")

@@ -21,7 +21,8 @@ from phantora.trace.diff.compare import as_data as difference_data
 from phantora.trace.diff.render import headline
 
 _SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
-_PART = re.compile(r"/\*\{\{([\w.]+)\}\}\*/|<!--\{\{([\w.]+)\}\}-->")
+_PART = re.compile(r"/\*\{\{([\w.]+)\}\}\*/|<!--\{\{([\w.]+)((?: \w+=\"[^\"]*\")*)\}\}-->")
+_VALUE = re.compile(r' (\w+)="([^"]*)"')
 
 
 def viewers() -> Path:
@@ -82,6 +83,13 @@ def script_sources(page: str) -> str:
 
 
 def _read(folder: Path, name: str) -> str:
-    """The file with the parts that it names."""
-    text = (folder / name).read_text(encoding="utf-8")
-    return _PART.sub(lambda part: _read(folder, part[1] or part[2]), text)
+    """The file with the parts that it names. A part given as ``timeline.html prefix="a-"`` holds ``a-`` in place of its
+    ``{{prefix}}``."""
+
+    def filled(part: re.Match[str]) -> str:
+        text = _read(folder, part[1] or part[2])
+        for word, value in _VALUE.findall(part[3] or ""):
+            text = text.replace(f"{{{{{word}}}}}", value)
+        return text
+
+    return _PART.sub(filled, (folder / name).read_text(encoding="utf-8"))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support import runs
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT = 120.0
@@ -31,11 +32,10 @@ class Workplace:
         file.write_text(text)
         return name
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        environment = {
-            **os.environ, "PYTHONPATH": str(ROOT), "PHANTORA_TEST": str(self.path),
-            "TMPDIR": str(self.path),
-        }  # fmt: skip
+    def start(self, *arguments: str, shared: bool = False) -> subprocess.Popen[str]:
+        """`shared`: forked by the server of all tests, which has imported torch; `processes` does not see it then."""
+        own = {"PYTHONPATH": str(ROOT), "PHANTORA_TEST": str(self.path), "TMPDIR": str(self.path)}
+        environment = runs.environment(shared=True) if shared else {**os.environ, **own}
         process = subprocess.Popen(
             [sys.executable, "-m", "phantora", "trace", *arguments], cwd=self.path, env=environment,
             text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -43,8 +43,8 @@ class Workplace:
         self.started.append(process)
         return process
 
-    def trace(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        process = self.start(*arguments)
+    def trace(self, *arguments: str, shared: bool = False) -> subprocess.CompletedProcess[str]:
+        process = self.start(*arguments, shared=shared)
         out, err = process.communicate(timeout=TIMEOUT)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
@@ -153,12 +153,12 @@ def test_environment_of_torchrun(work: Workplace) -> None:
 def test_module(work: Workplace) -> None:
     work.script("", "pkg/__init__.py")
     work.script(REPORT, "pkg/train.py")
-    done = work.trace("--null", "-m", "pkg.train", "a")
+    done = work.trace("--null", "-m", "pkg.train", "a", shared=True)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)  # one rank: no prefix
     assert report["argv"] == [str(work.path / "pkg/train.py"), "a"] and report["path0"] == str(work.path)
     assert report["package"] == "pkg" and report["name"] == "__main__"
-    missing = work.trace("--null", "-m", "pkg.absent")
+    missing = work.trace("--null", "-m", "pkg.absent", shared=True)
     assert missing.returncode == 1 and "No module named pkg.absent" in missing.stderr
 
 
@@ -190,7 +190,7 @@ sys.stdout.write("no newline")
     assert [(work.path / f"file{r}").read_text() for r in (0, 1)] == ["not flushed"] * 2
     first = [(work.path / f"random{r}").read_text() for r in (0, 1)]
     assert first[0] != first[1]
-    work.trace("--null", "--cluster", "2", script)
+    work.trace("--null", "--cluster", "2", script, shared=True)
     assert [(work.path / f"random{r}").read_text() for r in (0, 1)] == first
 
 
@@ -207,7 +207,8 @@ sys.stdout.write("no newline")
     ],
 )
 def test_exit_status(work: Workplace, ending: str, status: int, stderr: str) -> None:
-    done = work.trace("--null", work.script(f"import os, signal, sys\ndef run():\n  {ending}\nrun()\n"))
+    script = work.script(f"import os, signal, sys\ndef run():\n  {ending}\nrun()\n")
+    done = work.trace("--null", script, shared=True)
     assert done.returncode == status, done.stderr
     assert stderr in done.stderr
     if status == 1 and "Error" in stderr:
@@ -241,21 +242,22 @@ threading.Event().wait(60)
 def test_log_dir_tee_redirects_and_filter(work: Workplace) -> None:
     script = work.script("import sys\nprint('out')\nprint('err', file=sys.stderr)\n")
     done = work.trace(
-        "--null", "--cluster", "2", "--log-dir", "l", "--rdzv-id", "a", "-r", "0:1", "-t", "1:3", script
-    )
+        "--null", "--cluster", "2", "--log-dir", "l", "--rdzv-id", "a", "-r", "0:1", "-t", "1:3", script,
+        shared=True,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout == "[rank1]: out\n"
     assert {"[rank0]: err", "[rank1]: err"} <= set(done.stderr.splitlines())
     logs = work.path / "l/a/attempt_0"
     files = {str(f.relative_to(logs)): f.read_text() for f in logs.rglob("*.log")}
     assert files == {"0/stdout.log": "out\n", "1/stdout.log": "out\n", "1/stderr.log": "err\n"}
-    quiet = work.trace("--null", "--cluster", "2", "--local-ranks-filter", "1", "-q", script)
+    quiet = work.trace("--null", "--cluster", "2", "--local-ranks-filter", "1", "-q", script, shared=True)
     assert (quiet.stdout, quiet.stderr) == ("[rank1]: out\n", "[rank1]: err\n")
 
 
 def test_prefix_keeps_lines_of_progress_bars(work: Workplace) -> None:
     script = work.script("import sys\nsys.stdout.write('10%\\r20%\\r\\nend')\n")
-    process = work.start("--null", "--cluster", "2", "--local-ranks-filter", "0", script)
+    process = work.start("--null", "--cluster", "2", "--local-ranks-filter", "0", script, shared=True)
     assert process.stdout is not None
     assert process.stdout.buffer.read().decode() == "[rank0]: 10%\r[rank0]: 20%\r\n[rank0]: end\n"
 
@@ -366,13 +368,13 @@ def test_mistakes_are_told_before_anything_runs(work: Workplace, arguments: list
 
 def test_ignored_options_are_named(work: Workplace) -> None:
     script = work.script("print('ran')")
-    done = work.trace("--null", "--standalone", "--rdzv_backend=c10d", "--rdzv-endpoint", "h:1", script)
+    done = work.trace("--null", "--standalone", "--rdzv_backend=c10d", "--rdzv-endpoint", "h:1", script, shared=True)
     assert done.stdout == "ran\n" and done.returncode == 0
     assert "--rdzv-backend, --rdzv-endpoint, --standalone: ignored" in done.stderr
 
 
 def test_json_report(work: Workplace) -> None:
-    done = work.trace("--null", "--json", "-q", work.script("print('from the script')"))
+    done = work.trace("--null", "--json", "-q", work.script("print('from the script')"), shared=True)
     assert done.stderr == "from the script\n"  # nothing else stands on stdout than JSON
     report = json.loads(done.stdout)
     assert (

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import runs
 
 from phantora.launch.selfstart import starts_its_ranks
 from phantora.trace.reader import open_log
@@ -30,10 +31,16 @@ def work(rank, world, port):
     dist.destroy_process_group()
 FAILS = -1
 if __name__ == "__main__":
-    port = int(sys.argv[1])
 """
-SPAWN = WORKER + "    mp.spawn(work, args=(torch.cuda.device_count(), port), nprocs=torch.cuda.device_count())\n"
+SPAWN = WORKER + """
+    mp.spawn(work, args=(torch.cuda.device_count(), int(sys.argv[1])), nprocs=torch.cuda.device_count())
+"""
+FORKED = WORKER + """
+    for count, port in zip((int(word) for word in sys.argv[1].split(",")), sys.argv[2:]):
+        mp.start_processes(work, args=(count, port), nprocs=count, start_method="fork")  # which imports torch once
+"""
 PROCESSES = WORKER + """
+    port = int(sys.argv[1])
     mp.set_start_method(sys.argv[2])
     all = [mp.Process(target=work, args=(r, 2, port)) for r in range(2)]
     [p.start() for p in all]; [p.join() for p in all]
@@ -53,8 +60,10 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
-def trace(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))}
+def trace(directory: Path, *arguments: str, shared: bool = False) -> subprocess.CompletedProcess[str]:
+    """`shared`: a run whose ranks Phantora forks takes the fork server of all tests."""
+    own = {"PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))}
+    environment = runs.environment(shared=True) if shared else {**os.environ, **own}
     return subprocess.run(
         [sys.executable, "-m", "phantora", "trace", "--no-summary", *arguments],
         cwd=directory, env=environment, capture_output=True, text=True, timeout=300, check=False,
@@ -88,9 +97,9 @@ def test_spawned_ranks(tmp_path: Path, form: str) -> None:
 
 
 def test_gpus_serve_one_process_after_the_other(tmp_path: Path) -> None:
-    """Workers are spawned twice; the second ones begin when the first are done, and the log can be replayed."""
-    (tmp_path / "twice.py").write_text(SPAWN + "    mp.spawn(work, args=(2, int(sys.argv[2])), nprocs=2)\n")
-    done = trace(tmp_path, "--cluster", "1x3xH100", "twice.py", str(free_port()), str(free_port()))
+    """Workers are started twice; the second ones begin when the first are done, and the log can be replayed."""
+    (tmp_path / "twice.py").write_text(FORKED)
+    done = trace(tmp_path, "--cluster", "1x3xH100", "twice.py", "3,2", str(free_port()), str(free_port()))
     assert done.returncode == 0, done.stderr
     assert len(re.findall(r"<\d 3.0>", done.stdout)) == 2 and len(re.findall(r"<\d 6.0>", done.stdout)) == 3
     assert kernels_of(tmp_path / "run.arrow") == {0: 2, 1: 2, 2: 1}
@@ -126,7 +135,7 @@ if r == 0:
 
 def test_an_aborted_communicator_frees_its_rank(tmp_path: Path) -> None:
     (tmp_path / "aborts.py").write_text(ABORTS)
-    done = trace(tmp_path, "--cluster", "1x2xH100", "aborts.py")
+    done = trace(tmp_path, "--cluster", "1x2xH100", "aborts.py", shared=True)
     assert done.returncode == 0, done.stderr
     assert "free 12.0" in done.stdout
 
@@ -141,8 +150,8 @@ def test_processes_on_some_of_the_gpus(tmp_path: Path, method: str) -> None:
 
 
 def test_a_failing_process_ends_the_run(tmp_path: Path) -> None:
-    (tmp_path / "spawn.py").write_text(SPAWN.replace("FAILS = -1", "FAILS = 1"))
-    done = trace(tmp_path, "--cluster", "1x2xH100", "spawn.py", str(free_port()))
+    (tmp_path / "fails.py").write_text(FORKED.replace("FAILS = -1", "FAILS = 1"))
+    done = trace(tmp_path, "--cluster", "1x2xH100", "fails.py", "2", str(free_port()))
     assert done.returncode == 1
     assert "on purpose" in done.stderr
 
@@ -151,7 +160,7 @@ def test_a_failing_process_ends_the_run(tmp_path: Path) -> None:
 def test_a_store_of_the_script(tmp_path: Path, place: str) -> None:
     (tmp_path / "store.py").write_text(STORE)
     method = f"tcp://127.0.0.1:{free_port()}" if place == "tcp" else f"file://{tmp_path}/store"
-    done = trace(tmp_path, "--cluster", "1x2xH100", "store.py", method)
+    done = trace(tmp_path, "--cluster", "1x2xH100", "store.py", method, shared=True)
     assert done.returncode == 0, done.stderr
     assert values(done.stdout) == {(0, 2.0), (1, 2.0)}
 
@@ -168,10 +177,10 @@ def test_a_single_process_uses_one_gpu_of_many(tmp_path: Path) -> None:
 def test_a_child_of_a_rank_sees_gpus_and_is_told_that_they_are_taken(tmp_path: Path) -> None:
     (tmp_path / "parent.py").write_text(
         "import subprocess, sys, torch\n"
-        "see = 'import torch; print(torch.cuda.device_count(), torch.cuda.get_device_name(0))'\n"
-        "print(subprocess.run([sys.executable, '-c', see], capture_output=True, text=True).stdout)\n"
-        "use = 'import torch; torch.empty(1, device=\"cuda\")'\n"
-        "print(subprocess.run([sys.executable, '-c', use], capture_output=True, text=True).stderr)\n"
+        "see = 'import torch; print(torch.cuda.device_count(), torch.cuda.get_device_name(0), flush=True)'\n"
+        "use = see + '; torch.empty(1, device=\"cuda\")'\n"
+        "done = subprocess.run([sys.executable, '-c', use], capture_output=True, text=True)\n"
+        "print(done.stdout, done.stderr)\n"
     )
     done = trace(tmp_path, "--cluster", "1x1xA100-80GB", "parent.py")
     assert done.returncode == 0, done.stderr

@@ -56,17 +56,17 @@ def trace(
     done = subprocess.run(
         command("-o", "run.arrow", "--no-summary", *arguments),
         cwd=directory, capture_output=True, text=True, timeout=timeout, preexec_fn=before, check=False,
-        env=_environment(shared=not alone and before is None),
+        env=environment(shared=not alone and before is None),
     )  # fmt: skip
     if check:
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return Run(done.returncode, done.stdout, done.stderr, directory)
 
 
-def _environment(*, shared: bool) -> dict[str, str]:
+def environment(*, shared: bool) -> dict[str, str]:
     """Without what differs between tests and between workers; `shared`: with the fork server of all tests."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    return environment | {VARIABLE: environment[SERVER]} if shared else environment
+    found = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    return found | {VARIABLE: found[SERVER]} if shared else found
 
 
 def rows(log: Path, *columns: str, kinds: tuple[str, ...] = ()) -> dict[str, Any]:

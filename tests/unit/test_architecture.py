@@ -43,9 +43,14 @@ def test_no_file_is_long() -> None:
 
 
 def python_functions(path: Path) -> Iterator[tuple[str, int]]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    def visit(node: ast.AST) -> Iterator[tuple[str, int]]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):  # of statements: expressions hold none
+            for child in getattr(node, part, ()) if not isinstance(node, ast.expr) else ():
+                yield from visit(child)
+
+    yield from visit(ast.parse(path.read_text()))
 
 
 QUOTED = re.compile(r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|`(?:\\.|[^`\\])*`""", re.DOTALL)
@@ -189,6 +194,27 @@ def native_constants(path: Path) -> Iterator[tuple[str, int | float | str]]:
     """Names that C or C++ gives to a number."""
     for defined, declared, value in NATIVE_CONSTANT.findall(path.read_text()):
         yield defined or declared, value
+
+
+def literals(path: Path) -> Iterator[tuple[str, str]]:
+    """Tuples, dictionaries and patterns that a module binds to a name, as text."""
+    for node in ast.parse(path.read_text()).body:
+        value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+        pattern = isinstance(value, ast.Call) and ast.unparse(value.func) == "re.compile"
+        if pattern or isinstance(value, ast.Tuple | ast.Dict | ast.Set | ast.List):
+            names = {child.id for child in ast.walk(value) if isinstance(child, ast.Name)} - {"re"}
+            text = ast.unparse(value)
+            if not names and len(text) > 15:
+                yield text, str(path.relative_to(ROOT))
+
+
+def test_no_tuple_dictionary_or_pattern_is_written_twice() -> None:
+    found: dict[str, list[str]] = {}
+    for path in (ROOT / "phantora").rglob("*.py"):
+        for text, name in literals(path):
+            found.setdefault(text, []).append(name)
+    assert len(found) > 100
+    assert {text: files for text, files in found.items() if len(files) > 1} == {}
 
 
 OWN = {"ERROR", "FORMAT"}  # every family's error bar, every file format's version

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from phantora.errors import PhantoraError
 from phantora.hardware import load_cluster
 from phantora.hardware.hosts import load_host
 from phantora.launch.routing import parse_routing
+from phantora.launch.warm import WarmServer
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import fuzz
@@ -47,7 +49,8 @@ def test_clusters_larger_than_any(spec: str) -> None:
         load_cluster(spec)
 
 
-@pytest.mark.parametrize("target", ["log, analysed", "log, replayed", "cluster", "host", "sweep", "table", "routing"])
+@pytest.mark.parametrize("target", ["log, analysed", "log, replayed", "cluster", "host", "sweep", "table", "routing",
+                                    "fork server"])
 def test_a_short_run_of_each_fuzzer_finds_nothing(target: str, tmp_path: Path) -> None:
     assert fuzz.run(target, 0.3, 1, tmp_path) == 0
 
@@ -55,6 +58,19 @@ def test_a_short_run_of_each_fuzzer_finds_nothing(target: str, tmp_path: Path) -
 @pytest.mark.parametrize("target", ["ranks", "ranks, replayed", "viewer"])
 def test_a_short_run_of_the_other_fuzzers_finds_nothing(target: str, tmp_path: Path, engine_library: Path) -> None:
     assert fuzz.run(target, 0.5, 1, tmp_path) == 0
+
+
+def test_a_shared_fork_server_outlives_what_is_no_run() -> None:
+    server = WarmServer()
+    try:
+        for data in (b"[" * 5000, b'{"do": "load"}', b"\xff", b"{}"):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
+                link.settimeout(30)
+                link.connect(server.path)
+                link.send(data)
+                assert link.recv(100) == b""
+    finally:
+        server.close()
 
 
 def test_a_rank_that_says_what_cannot_be_is_named(engine_library: Path) -> None:

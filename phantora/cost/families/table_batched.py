@@ -7,12 +7,11 @@ from math import prod
 from phantora.cost.families import embedding, sort
 from phantora.cost.family import Estimate, Family, Kernels
 from phantora.cost.machine import Machine
-from phantora.cost.tensors import INDEX_BYTES, item_bytes, nbytes, on_gpu
+from phantora.cost.tensors import INDEX_BYTES, INDICES, item_bytes, nbytes, on_gpu
 from phantora.cost.types import OperatorSignature, TensorSpec
 
 SHARE = 0.6  # of a stream's speed: rows of 64 to 512 bytes, picked one by one
 ERROR = 0.50
-INDICES = ("int64", "int32")
 
 
 def classify(name: str) -> str | None:

@@ -15,10 +15,9 @@ from phantora.cost.families import gemm
 from phantora.cost.families.elementwise import without_operands
 from phantora.cost.family import LAST, Estimate, Family, Kernels
 from phantora.cost.machine import Machine
-from phantora.cost.tensors import item_bytes, nbytes, on_gpu, traffic
+from phantora.cost.tensors import INDICES, item_bytes, nbytes, on_gpu, traffic
 from phantora.cost.types import OperatorSignature, TensorSpec
 
-INDICES = ("int64", "int32")
 TABLE = 4  # times the rest: such an operand may be a table
 LEAST_ERROR = 0.50
 PRODUCT_ERROR = 1.0

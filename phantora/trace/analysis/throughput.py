@@ -145,10 +145,9 @@ def _embedding(shape: str) -> _Lookup | None:
     if found is None:
         return None
     table, indices = found
-    width = _WIDTH.match(shape)
     tokens = prod(indices)
     samples = indices[0] if len(indices) > 1 else 0
-    return _Lookup(table, tokens, samples, True, tokens * int(width[1]) if width else 0)
+    return _Lookup(table, tokens, samples, True, tokens * embedding_width(shape))
 
 
 def _lookup(shape: str) -> _Lookup | None:
@@ -175,3 +174,9 @@ def embedding(shape: str) -> tuple[int, list[int]] | None:
     ``bf16[1,2048,4096], i64[1,2048], 32000, ...``."""
     match = _ARGUMENTS.match(shape)
     return (int(match[2]), [int(n) for n in match[1].split(",")]) if match else None
+
+
+def embedding_width(shape: str) -> int:
+    """Elements of a row of the table, from the arguments of :data:`EMBEDDING`; 0 if they do not say."""
+    match = _WIDTH.match(shape)
+    return int(match[1]) if match else 0

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
-from phantora.trace.analysis.throughput import EMBEDDING, embedding
+from phantora.trace.analysis.throughput import EMBEDDING, embedding, embedding_width
 from phantora.trace.diff.compare import Side
 from phantora.trace.diff.inventory import Amount, Operation, Transfer
 
@@ -61,7 +61,7 @@ def traits(side: Side) -> Traits:
         (found for o in operations if o.name == EMBEDDING if (found := embedding(o.shape))),
         key=lambda found: prod(found[1]), default=None,
     )  # fmt: skip
-    width = max((int(m[1]) for o in operations if o.name == EMBEDDING and (m := _WIDTH.match(o.shape))), default=0)
+    width = max((embedding_width(o.shape) for o in operations if o.name == EMBEDDING), default=0)
     images = next((m for o in operations if "convolution" in o.name if (m := _IMAGES.search(o.shape))), None)
     indices = tuple(lookup[1]) if lookup else (int(images[1]), int(images[2])) if images else ()
     passes = _calls(operations, lambda o: o.name == EMBEDDING) or _calls(
@@ -82,9 +82,6 @@ def traits(side: Side) -> Traits:
         reduced=reduced,
         activations=activations,
     )
-
-
-_WIDTH = re.compile(r"\w+\[(?:[\d,]+,)?(\d+)\]")
 
 
 def _dtype(operation: Operation) -> str:

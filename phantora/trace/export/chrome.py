@@ -26,11 +26,13 @@ from phantora.trace.analysis.stream_names import stream_names
 from phantora.trace.export.files import replacing
 from phantora.trace.export.plan import (
     FIRST_PID,
+    LAUNCH_CALLS,
     NETWORK_PID,
     STREAM,
     STREAM_KINDS,
     THREAD,
     THREAD_KINDS,
+    TIMELINE_COLUMNS,
     Plan,
     make_plan,
 )
@@ -46,14 +48,9 @@ _CATEGORY = {
     "memset": "gpu_memset", "host_func": "gpu_user_annotation", "operator": "cpu_op",
     "annotation": "user_annotation", "sync": "cuda_runtime",
 }  # fmt: skip
-_LAUNCH = {"memcpy": "cudaMemcpyAsync", "memset": "cudaMemsetAsync", "host_func": "cudaLaunchHostFunc"}
 _TEXT_ARGS = tuple((column, "class" if column == "cls" else column) for column in TEXT_COLUMNS[2:])
 _PROFILER_STEP = "ProfilerStep#"
 _NCCL = re.compile("^nccl.*Kernel")
-_COLUMNS = (
-    "kind", "rank", "stream", "name", "start", "end", "launch", "ready", "id", "link", "op", "shape", "cls",
-    "provenance", "algorithm", "comm", "seq", "bytes", "flops", "value",
-)  # fmt: skip
 
 
 _PASSES = 2  # over the log: the plan, the rows
@@ -75,7 +72,7 @@ def write(log: Log, path: str, selection: Selection, progress: Progress | None =
             file.begin(log, ranks, plan)
         columns = _Texts(log)
         _steps(log, selector, {rank: files[name] for rank, name in paths.items()})
-        for batch in selector.batches(_COLUMNS):
+        for batch in selector.batches(TIMELINE_COLUMNS):
             _batch(batch, columns, plan, {rank: files[name] for rank, name in paths.items()})
         for file in files.values():
             file.end()
@@ -171,7 +168,7 @@ def _batch(batch: Batch, texts: _Texts, plan: Plan, files: dict[int, _File]) -> 
     for layer, family in ((STREAM, STREAM_KINDS), (THREAD, THREAD_KINDS)):
         rows = np.flatnonzero(np.isin(batch["kind"], [KIND_CODE[kind] for kind in family]))
         lane[rows] = plan.lanes(layer, batch, rows)
-    data = {column: batch[column].tolist() for column in _COLUMNS}
+    data = {column: batch[column].tolist() for column in TIMELINE_COLUMNS}
     data["thread"], data["lane"], data["record_stream"] = thread, lane.tolist(), record_stream
     columns = list(data)
     for values in zip(*data.values(), strict=True):
@@ -275,7 +272,7 @@ def _device(add: Add, kind: str, row: Row, texts: _Texts) -> None:
     add(_slice(_CATEGORY[kind], name, rank, tid, row["start"], row["end"], args))
     if row["launch"] >= 0:
         at, host = row["launch"], FIRST_PID + rank
-        call = f'"{_LAUNCH.get(kind, "cudaLaunchKernel")}"'
+        call = f'"{LAUNCH_CALLS.get(kind, "cudaLaunchKernel")}"'
         add(_slice("cuda_runtime", call, host, row["thread"], at, at, link))
         arrow = f'"id":{row["correlation"]},"cat":"ac2g","name":"ac2g"'
         add(f'{{"ph":"s",{arrow},"pid":{host},"tid":{row["thread"]},"ts":{at / 1000}}}')

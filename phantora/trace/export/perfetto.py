@@ -27,12 +27,14 @@ from phantora.trace.export.files import replacing
 from phantora.trace.export.plan import (
     COMM,
     FIRST_PID,
+    LAUNCH_CALLS,
     LAUNCHED_KINDS,
     LINK,
     NETWORK_PID,
     STREAM,
     THREAD,
     THREAD_KINDS,
+    TIMELINE_COLUMNS,
     Plan,
     layers,
     make_plan,
@@ -52,11 +54,6 @@ _CATEGORY, _ANNOTATION, _TYPE, _NAME, _TRACK, _COUNTER, _FLOWS = 3, 4, 9, 10, 11
 _BEGIN, _END, _INSTANT, _COUNT = 1, 2, 3, 4
 _STATE_CLEARED, _NEEDS_STATE = 1, 2
 _EXPLICIT_ORDER, _UNIT_BYTES = 3, 3
-_LAUNCH_NAMES = {
-    "memcpy": "cudaMemcpyAsync",
-    "memset": "cudaMemsetAsync",
-    "host_func": "cudaLaunchHostFunc",
-}
 _CATEGORIES = (*KINDS, "launch", "release", "transfer", "step")
 _TEXT_ARGS = {
     "op": "op",
@@ -66,10 +63,6 @@ _TEXT_ARGS = {
     "algorithm": "algorithm",
 }
 _ARGS = (*_TEXT_ARGS.values(), "bytes", "flops", "sequence", "peer", "wait_ns")
-_COLUMNS = (
-    "kind", "rank", "stream", "name", "start", "end", "launch", "ready", "id", "link", "op", "shape", "cls",
-    "provenance", "algorithm", "comm", "seq", "bytes", "flops", "value",
-)  # fmt: skip
 
 
 _PASSES = 3  # over the log: the plan, what lies in order of end, what begins on host threads
@@ -136,7 +129,7 @@ class _Writer:
         self.head = proto.number(_SEQUENCE, side.sequence) + proto.number(_FLAGS, _NEEDS_STATE)
         self.names = _Names(self.log.words("name"))
         self.unnamed = self.names.own("(unnamed)")
-        self.launch_name = np.array([self.names.own(_LAUNCH_NAMES.get(k, "cudaLaunchKernel")) for k in KINDS])
+        self.launch_name = np.array([self.names.own(LAUNCH_CALLS.get(k, "cudaLaunchKernel")) for k in KINDS])
         self.release_name = self.names.own("wait is over")
         self.step_names = {
             step.name: self.names.own(step.name) for own in selector.steps.of_rank.values() for step in own
@@ -156,7 +149,7 @@ class _Writer:
         self._dictionaries()
         self._descriptors()
         self._steps()
-        for batch in self.selector.batches(_COLUMNS):
+        for batch in self.selector.batches(TIMELINE_COLUMNS):
             self._batch(batch)
         columns = ("kind", "rank", "stream", "name", "start", "end", "id", "op", "shape")
         for batch in self.selector.batches(columns, THREAD_KINDS, reverse=True):

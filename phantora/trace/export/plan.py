@@ -29,6 +29,13 @@ Ints = npt.NDArray[np.int64]
 STREAM_KINDS = (*DEVICE_KINDS, "record", "wait", "host_func")
 THREAD_KINDS = ("operator", "annotation", "sync")
 LAUNCHED_KINDS = (*DEVICE_KINDS, "host_func")
+LAUNCH_CALLS = {"memcpy": "cudaMemcpyAsync", "memset": "cudaMemsetAsync", "host_func": "cudaLaunchHostFunc"}
+"""What launches a row, where it is no kernel's launch."""
+TIMELINE_COLUMNS = (
+    "kind", "rank", "stream", "name", "start", "end", "launch", "ready", "id", "link", "op", "shape", "cls",
+    "provenance", "algorithm", "comm", "seq", "bytes", "flops", "value",
+)  # fmt: skip
+"""Columns of the log that timelines show."""
 
 FIRST_PID = 10_000  # rank r's host is process FIRST_PID + r; process 0 has a meaning of its own in Perfetto
 NETWORK_PID = 9_999

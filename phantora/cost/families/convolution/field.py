@@ -18,13 +18,12 @@ from phantora.cost.families.convolution import model
 from phantora.cost.machine import Machine
 from phantora.cost.random_field import Field, Tier
 from phantora.cost.table import Entry
-from phantora.cost.tensors import contiguous_strides, item_bytes, on_gpu
+from phantora.cost.tensors import HALVES, contiguous_strides, item_bytes, on_gpu
 from phantora.cost.timing import kernel_ns, own_kernels
 from phantora.cost.types import OperatorSignature, TensorSpec
 
 START_NS = 2000.0  # of a product before and after its main loop
 ELSEWHERE = 3.0  # octaves: as far counts a convolution of another geometry
-HALVES = ("bfloat16", "float16")
 AS_IT_IS, CONVERTED = "as it is", "converted"
 # Groups of a width that is no power of two have no kernel that does them all: cuDNN runs one convolution a group, and
 # where channels are last it copies each group's channels out and back. RegNet's 56 and 48 channels on an H100
