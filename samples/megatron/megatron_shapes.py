@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Shape:
-    """A decoder with RMSNorm, rotary embeddings, grouped-query attention and SwiGLU, as its authors published it."""
+    """A decoder with RMSNorm, rotary embeddings and grouped-query attention, as its authors published it."""
 
     layers: int
     hidden: int
@@ -24,12 +24,19 @@ class Shape:
     """0: a dense MLP."""
     top_k: int = 0
     qk_norm: bool = False
+    gated: bool = True
+    """SwiGLU; else GELU between two matrices."""
+
+    @property
+    def matrices(self) -> int:
+        """Of an MLP."""
+        return 3 if self.gated else 2
 
     @property
     def parameters(self) -> int:
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
         attention = self.hidden * (2 * q + 2 * kv) + (2 * self.head_dim if self.qk_norm else 0)
-        mlp = 3 * self.hidden * self.ffn * max(self.experts, 1) + self.hidden * self.experts
+        mlp = self.matrices * self.hidden * self.ffn * max(self.experts, 1) + self.hidden * self.experts
         return self.layers * (attention + mlp + 2 * self.hidden) + 2 * self.vocab * self.hidden + self.hidden
 
     def flops(self, sequences: int) -> float:
@@ -39,7 +46,7 @@ class Shape:
         """
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
         attention = self.hidden * (2 * q + 2 * kv) + q * self.seq
-        mlp = 3 * self.hidden * self.ffn * max(self.top_k, 1)
+        mlp = self.matrices * self.hidden * self.ffn * max(self.top_k, 1)
         per_token = self.layers * (attention + mlp) + self.hidden * self.vocab
         return 3 * 2 * sequences * self.seq * float(per_token)
 
@@ -55,4 +62,8 @@ SHAPES = {
     "qwen3-30b-a3b": Shape(
         48, 2048, 768, 32, 4, 151936, 4096, 1_000_000, experts=128, top_k=8, qk_norm=True
     ),
+    # Of Megatron-LM's table of weak scaling, which has LayerNorm.
+    "gpt-1.7b": Shape(24, 2048, 8192, 16, 16, 131072, 4096, gated=False),
+    "gpt-7b": Shape(30, 4096, 16384, 32, 32, 131072, 4096, gated=False),
+    "gpt-16b": Shape(32, 6144, 24576, 48, 48, 131072, 4096, gated=False),
 }  # fmt: skip
