@@ -7,14 +7,15 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from phantora.errors import PhantoraError
+from phantora.launch.forker import Forked, Forker
 from phantora.launch.process import die_with_parent
 from phantora.launch.warm import VARIABLE, WarmServer
 from phantora.sweep.result import Result
@@ -25,6 +26,10 @@ from phantora.wire.fold import parse_fold
 BASE_BYTES, RANK_BYTES = 1 << 30, 150 << 20
 BUSY = 2  # times the cores: ranks wait for each other, and a run's start and end keep one core busy
 TERMINATE_SECONDS = 10.0
+IMPORTED = ("phantora.cli.main", "phantora.cli.whole")
+"""By what forks the processes of runs."""
+
+Process = subprocess.Popen[bytes] | Forked
 
 
 class Engine(Protocol):
@@ -71,16 +76,19 @@ def cores_of(task: Task, cores: int) -> int:
 class _Running:
     task: Task
     stages: Generator[Command, int, Result]
-    process: subprocess.Popen[bytes]
-    pidfd: int
+    process: Process
+    ended: int
+    """Descriptor that is readable when the process has ended."""
 
 
 class Pool:
-    """`jobs` tasks at a time; 0: as many as fit. One fork server imports torch for all runs."""
+    """`jobs` tasks at a time; 0: as many as fit. One fork server imports torch for all runs, and one process forks
+    what runs and reads them."""
 
     def __init__(self, jobs: int = 0) -> None:
         self._jobs = jobs
         self._server: WarmServer | None = None
+        self._forker: Forker | None = None
         self._cores = len(os.sched_getaffinity(0))
         self._running: list[_Running] = []
         self._ended: list[tuple[Task, Result]] = []
@@ -108,11 +116,12 @@ class Pool:
     def finished(self) -> list[tuple[Task, Result]]:
         """Tasks that ended, with their results; waits for one. Empty if none is running."""
         while not self._ended and self._running:
-            ready, _, _ = select.select([one.pidfd for one in self._running], [], [])
-            for one in [one for one in self._running if one.pidfd in ready]:
+            ready, _, _ = select.select([one.ended for one in self._running], [], [])
+            for one in [one for one in self._running if one.ended in ready]:
+                status = one.process.wait()
                 self._running.remove(one)
-                os.close(one.pidfd)
-                self._step(one.task, one.stages, one.process.wait())
+                self._forget(one)
+                self._step(one.task, one.stages, status)
         ended, self._ended = self._ended, []
         return ended
 
@@ -123,8 +132,27 @@ class Pool:
         except StopIteration as stop:
             self._ended.append((task, stop.value))
             return
-        process = start(command, self._with_server())
-        self._running.append(_Running(task, stages, process, os.pidfd_open(process.pid)))
+        process = self._start(command)
+        ended = process.fileno() if isinstance(process, Forked) else os.pidfd_open(process.pid)
+        self._running.append(_Running(task, stages, process, ended))
+
+    def _start(self, command: Command) -> Process:
+        """A point with variables of its own begins with them: they may change what is imported."""
+        if command.environment:
+            return start(command, self._with_server())
+        self._forker = self._forker or Forker(IMPORTED)
+        with _output_of(command) as output:
+            none = os.open(os.devnull, os.O_WRONLY)
+            try:
+                err = output.fileno() if command.errors_too else none
+                return self._forker.start(*command.module, self._with_server(), output.fileno(), err)
+            finally:
+                os.close(none)
+
+    @staticmethod
+    def _forget(one: _Running) -> None:
+        if not isinstance(one.process, Forked):  # which has closed it
+            os.close(one.ended)
 
     def _with_server(self) -> dict[str, str]:
         """Variables by which a run finds the fork server of all runs."""
@@ -134,24 +162,28 @@ class Pool:
     def close(self) -> None:
         """Ends what is running."""
         stop([one.process for one in self._running])
-        if self._server is not None:
-            self._server.close()
+        for closed in (self._forker, self._server):
+            if closed is not None:
+                closed.close()
         for one in self._running:
-            os.close(one.pidfd)
+            self._forget(one)
         self._running.clear()
 
 
 def start(command: Command, more: Mapping[str, str] = MappingProxyType({})) -> subprocess.Popen[bytes]:
     """In a group of its own, so that the terminal's Ctrl-C reaches the sweep alone; it ends when this process does."""
     parent = os.getpid()
+    with _output_of(command) as output:
+        return subprocess.Popen(
+            command.words, env={**os.environ, **command.environment, **more}, stdin=subprocess.DEVNULL, stdout=output,
+            stderr=subprocess.STDOUT if command.errors_too else subprocess.DEVNULL, start_new_session=True,
+            preexec_fn=lambda: die_with_parent(parent),
+        )  # fmt: skip
+
+
+def _output_of(command: Command) -> BinaryIO:
     try:
-        with open(command.output, "wb") as output:
-            return subprocess.Popen(
-                command.words, env={**os.environ, **command.environment, **more}, stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT if command.output.suffix == ".txt" else subprocess.DEVNULL,
-                start_new_session=True, preexec_fn=lambda: die_with_parent(parent),
-            )  # fmt: skip
+        return open(command.output, "wb")
     except OSError as error:
         raise PhantoraError(
             f"{command.output}: cannot be written: {error.strerror}; free space or name another -o"
@@ -176,19 +208,20 @@ def run_alone(task: Task) -> Result:
             return result
 
 
-def stop(processes: list[subprocess.Popen[bytes]]) -> None:
+def stop(processes: Sequence[Process]) -> None:
     """Asks runs to end, which end their ranks, and kills those that do not."""
     for process in processes:
         with suppress(ProcessLookupError):
             process.send_signal(signal.SIGTERM)
     deadline = time.monotonic() + TERMINATE_SECONDS
     for process in processes:
-        try:
-            process.wait(max(0.1, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        with suppress(PhantoraError):  # it has ended with its forker
+            try:
+                process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
 
 def _memory() -> tuple[int, int]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from phantora.sweep.journal import Journal
 from phantora.sweep.objective import Objective
 from phantora.sweep.plan import Point
 from phantora.sweep.pool import Engine
-from phantora.sweep.result import FAILED, RAN, Result
+from phantora.sweep.result import FAILED, OUT_OF_MEMORY, RAN, Result
 from phantora.sweep.task import Shared, Task
 
 
@@ -86,7 +86,7 @@ class Runner:
         while True:
             waiting = waiting or self._next()
             if waiting is not None and self.engine.has_room(waiting):
-                self.engine.begin(waiting)
+                self.engine.begin(replace(waiting, doubtful=self._doubtful(waiting.point)))
                 waiting = None
                 continue
             ended = self.engine.finished()
@@ -131,6 +131,15 @@ class Runner:
         if self.objective.at_best(point) >= slowest:
             return ""
         return f"a step takes at least {duration(point.least_time)}: the best is better"
+
+    def _doubtful(self, point: Point) -> bool:
+        """Did one not fit that needs no more for sure, on GPUs with no less memory? Then it is known sooner by a run
+        where there is room, which tells as well what it needs."""
+        others = (entry for entry in self.entries.values() if entry.result and entry.result.status == OUT_OF_MEMORY)
+        return any(
+            0 < other.point.least_memory <= point.least_memory and other.point.capacity >= point.capacity
+            for other in others
+        )
 
     def _skip(self, entry: Entry, reason: str) -> None:
         entry.skipped = reason

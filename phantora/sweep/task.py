@@ -52,11 +52,20 @@ class Shared:
 
 @dataclass(frozen=True)
 class Command:
-    """A process to be run. Its output goes to `output`; it takes the environment of this process and `environment`."""
+    """A process to be run: ``python -m`` with a module and its arguments. Its output goes to `output`; it takes the
+    environment of this process and `environment`."""
 
-    words: tuple[str, ...]
+    module: tuple[str, tuple[str, ...]]
     environment: dict[str, str]
     output: Path
+    errors_too: bool = True
+    """`output` takes standard error as well."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The command line."""
+        name, arguments = self.module
+        return (sys.executable, "-m", name, *arguments)
 
 
 @dataclass(frozen=True)
@@ -66,6 +75,8 @@ class Task:
     point: Point
     shared: Shared
     key: str
+    doubtful: bool = False
+    """It may not fit: it is run first where there is room."""
 
     @classmethod
     def of(cls, point: Point, shared: Shared) -> Task:
@@ -138,7 +149,7 @@ class Task:
     def trace(self, steps: int | None, options: Sequence[str] = ()) -> Command:
         """The command of the point's run, with `steps` steps (None: as many as the script makes) and more `options`."""
         words = self.words(steps, str(self.log), ("--no-summary", "--force", *options))
-        return Command((sys.executable, "-m", "phantora", *words), self.point.environment, self.folder / OUTPUT)
+        return Command(("phantora", words), self.point.environment, self.folder / OUTPUT)
 
 
 def _folding(point: Point, shared: Shared) -> Folding:
@@ -175,6 +186,9 @@ def _evaluate(task: Task) -> Generator[Command, int, Result]:
         raise PhantoraError(f"{task.folder}: cannot be made: {error.strerror}") from error
     plan = task.shared.steps
     steps = plan.first if plan else None
+    roomy = (yield from _roomy(task)) if task.doubtful and task.shared.needs else None
+    if roomy is not None and roomy.peak_allocated > task.point.capacity:
+        return _too_large(task, steps, roomy)
     while True:
         status = yield task.trace(steps)
         measured = yield from _measured(task)
@@ -183,21 +197,33 @@ def _evaluate(task: Task) -> Generator[Command, int, Result]:
             break
         steps = min(2 * steps, plan.most)
 
-    def result(kind: str, measured: Measured | None, error: str = "", needs: int | None = None) -> Result:
-        command = ("phantora", *task.words(steps, "run.arrow"))
-        return Result(task.key, task.point.values, kind, measured, error, needs, steps, command=command)
-
     if status == 0 and measured is not None and measured.fits:
-        return result(RAN, measured)
+        return _result(task, steps, RAN, measured)
     if measured is not None and not measured.fits:
-        needs = (yield from _needs(task)) if task.shared.needs else None
-        return result(OUT_OF_MEMORY, measured, _last_error(task.folder / OUTPUT), needs)
+        roomy = roomy or ((yield from _roomy(task)) if task.shared.needs else None)
+        if roomy is not None:
+            return _too_large(task, steps, roomy)
+        return _result(task, steps, OUT_OF_MEMORY, measured, _last_error(task.folder / OUTPUT))
     told = _last_error(task.folder / OUTPUT) or f"the run ended with status {status}"
     if FULL_DISK in told or shutil.disk_usage(task.folder).free < (1 << 20):
         raise PhantoraError(
             f"{task.folder}: {FULL_DISK}; free space and start the same sweep again: it goes on where it was"
         )
-    return result(FAILED, None, told)
+    return _result(task, steps, FAILED, None, told)
+
+
+def _result(
+    task: Task, steps: int | None, kind: str, measured: Measured | None, error: str = "", needs: int | None = None
+) -> Result:
+    command = ("phantora", *task.words(steps, "run.arrow"))
+    return Result(task.key, task.point.values, kind, measured, error, needs, steps, command=command)
+
+
+def _too_large(task: Task, steps: int | None, roomy: Measured) -> Result:
+    """Its numbers are those of the run where there was room, whichever run came first."""
+    capacity = task.point.capacity
+    measured = replace(roomy, fits=False, capacity=capacity)
+    return _result(task, steps, OUT_OF_MEMORY, measured, needs=roomy.memory)
 
 
 def _steady(measured: Measured | None) -> bool:
@@ -211,8 +237,7 @@ def _steady(measured: Measured | None) -> bool:
 def _measured(task: Task) -> Generator[Command, int, Measured | None]:
     """The numbers of its log, if it has one with rows."""
     output = task.folder / "measured.json"
-    words = (sys.executable, "-m", "phantora.sweep.measure", str(task.log))
-    if (yield Command(words, {}, output)):
+    if (yield Command(("phantora.sweep.measure", (str(task.log),)), {}, output, errors_too=False)):
         return None
     try:
         return Measured(**orjson.loads(output.read_bytes()))
@@ -222,19 +247,22 @@ def _measured(task: Task) -> Generator[Command, int, Measured | None]:
         output.unlink(missing_ok=True)
 
 
-def _needs(task: Task) -> Generator[Command, int, int | None]:
-    """Bytes of a GPU that the run takes where there is room: of two steps, after which the optimizer has its state."""
+def _roomy(task: Task) -> Generator[Command, int, Measured | None]:
+    """The numbers of the run on GPUs with memory enough: of two steps, after which the optimizer has its state. What it
+    allocates there at its peak it would on any GPU; what it keeps besides may be less where memory is short."""
     kept = task.folder / OUTPUT
     aside = kept.with_suffix(".oom.txt")
-    kept.replace(aside)
+    if kept.exists():
+        kept.replace(aside)
     try:
         room = str(NEEDS_FACTOR * task.point.capacity / GIB)
         steps = min(2, task.shared.steps.first) if task.shared.steps else None
         status = yield task.trace(steps, ("--gpu-memory", room, *NO_REPLAYS))
         measured = yield from _measured(task)
-        return measured.memory if measured is not None and not status else None
+        return measured if not status else None
     finally:
-        aside.replace(kept)
+        if aside.exists():
+            aside.replace(kept)
 
 
 def _last_error(output: Path) -> str:
