@@ -16,6 +16,7 @@ from typing import NoReturn
 import click
 
 from phantora.errors import PhantoraError
+from phantora.pandas_hidden import hide_pandas
 
 # verb -> module; the function is called like the verb. Verbs are loaded when they are used.
 VERBS = {
@@ -119,16 +120,6 @@ def _open_standard_streams() -> None:
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
-class WithoutPandas:
-    """On ``sys.meta_path``: there is no pandas here. Where it is installed, pyarrow imports it with its first array.
-    That takes 0.7 s, and swallows the exception of a signal that comes meanwhile."""
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        """Raises ModuleNotFoundError for pandas."""
-        if name == "pandas":
-            raise ModuleNotFoundError("no module named 'pandas' in this process", name=name)
-
-
 def _leave(status: int) -> NoReturn:
     """Ends the process; what standard output still holds must reach it."""
     try:
@@ -154,7 +145,7 @@ def main() -> None:
     """Entry point. Ends the process with the verb's status."""
     _open_standard_streams()
     _catch_signals()
-    sys.meta_path.insert(0, WithoutPandas())
+    hide_pandas()
     gc.set_threshold(50_000, 20, 20)  # tables and modules are many objects and no garbage: 0.5 s of a run
     _leave(_status())
 

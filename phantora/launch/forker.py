@@ -160,6 +160,8 @@ def _serve(link: socket.socket) -> Callable[[], None] | None:
                 return lambda: _become(json.loads(data), parent, out, err)
             os.close(out)
             os.close(err)
+            with suppress(OSError):  # it has done so itself, or ended
+                os.setpgid(pid, pid)
             _tell(report, pid)
             pidfd = os.pidfd_open(pid)
             running[pidfd] = pid, report
@@ -173,7 +175,7 @@ def _tell(report: int, number: int) -> None:
 
 def _become(message: Mapping[str, Any], parent: int, out: int, err: int) -> None:
     process.die_with_parent(parent)
-    os.setsid()
+    os.setpgid(0, 0)
     os.dup2(out, 1)
     os.dup2(err, 2)
     os.close(out)
@@ -182,5 +184,6 @@ def _become(message: Mapping[str, Any], parent: int, out: int, err: int) -> None
     os.environ.update(message["environment"])
     os.chdir(message["folder"])
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.path.insert(0, message["folder"])
     sys.argv = [message["module"], *message["arguments"]]
     runpy.run_module(message["module"], run_name="__main__", alter_sys=True)

@@ -38,6 +38,7 @@ _ABSENT_S = 1.0  # all processes of a command sleep for so long: none is about t
 _START_FACTOR = 10  # a rank's start (imports, a cold disk, a busy machine) may take so many hang timeouts
 _GIVE_UP_S = 5.0  # all ranks wait for each other for so long: no other thread of theirs (a watchdog, a timer) aborts it
 _NOTICE_FACTOR = 4  # from one notice of who works to the next
+_FEW = 16  # ranks: to look at each takes less than numpy's smallest step
 _AWAKE_SHARE = 0.05  # of the hang timeout: who was awake for longer was not blocked
 
 
@@ -201,7 +202,7 @@ class Simulator:
         idle = IdleDetector()
         next_look = 0.0
         waits = self._session.control["waiting"]
-        processes = list(self._session.real) if len(self._session.real) < len(waits) else slice(None)
+        few = self._session.real if len(self._session.real) <= _FEW else ()
         while not self._stop.is_set():
             with self._lock:
                 deaths, self._deaths = self._deaths, []
@@ -209,7 +210,7 @@ class Simulator:
                     self._engine.keep_open(False)
             for rank, status in deaths:
                 self._engine.rank_died(rank, status)
-            waiting = bool(waits[processes].any())
+            waiting = any(map(waits.item, few)) if few else bool(waits.any())
             reason = self._turn(_NAP_US if waiting else _REST_US)
             if reason & native.DONE and not reason & native.PRICES:
                 return

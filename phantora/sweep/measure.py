@@ -12,6 +12,7 @@ from pathlib import Path
 import orjson
 
 from phantora.errors import PhantoraError
+from phantora.pandas_hidden import hide_pandas
 from phantora.sweep.result import Measured
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.analysis.report import Fit, Report
@@ -20,7 +21,7 @@ from phantora.trace.reader import open_log
 
 def measure(path: str | Path) -> Measured:
     """Raises PhantoraError for a file that is no log, or one without rows."""
-    return measured_of(analyze(open_log(path)))
+    return measured_of(analyze(open_log(path), paths=False))
 
 
 def measured_of(report: Report) -> Measured:
@@ -55,6 +56,7 @@ def measured_of(report: Report) -> Measured:
 
 def main() -> None:
     """Of the log that the command line names."""
+    hide_pandas()
     try:
         sys.stdout.buffer.write(orjson.dumps(asdict(measure(sys.argv[1]))))
     except PhantoraError as error:

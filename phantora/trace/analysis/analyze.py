@@ -72,8 +72,10 @@ def analyze(
     details: bool = True,
     progress: Progress | None = None,
     also: Sequence[Gatherer] = (),
+    paths: bool = True,
 ) -> Report:
-    """The report of `log`. Without `details` the times alone, which cost half.
+    """The report of `log`. Without `details` the times alone, which cost half; without `paths` no critical paths, which
+    take a third and nothing else needs.
 
     `progress` is called with the number of windows done and of all; `also` sees every window too.
     Raises PhantoraError for filters that leave nothing."""
@@ -85,6 +87,8 @@ def analyze(
     outside = filters.time is None and filters.steps is None
     spans = spans_of(steps, ranks, -1, end, outside)
     passed = _Pass(log, ranks, steps, spans, details, filters)
+    if details and paths:
+        passed.follow_paths()
     columns, kinds = (_COLUMNS, None) if details else (_SHORT_COLUMNS, _SHORT_KINDS)
     for window in windows(log, ranks, spans, columns, kinds):
         passed.add(window)
@@ -140,7 +144,12 @@ class _Pass:
             self.collectives = Collectives(ranks)
             self.links = Links(log)
             self.streams = Streams(ranks)
-            self.paths = CriticalPaths(log, ranks, self.groups, _typical(spans), MOST_JOINS if len(spans) > 1 else None)
+        self.paths: CriticalPaths | None = None
+
+    def follow_paths(self) -> None:
+        """Critical paths of the steps shall be in the details."""
+        joins = MOST_JOINS if len(self.spans) > 1 else None
+        self.paths = CriticalPaths(self.log, self.ranks, self.groups, _typical(self.spans), joins)
 
     def add(self, window: Window) -> None:
         own = window.own()
@@ -156,7 +165,7 @@ class _Pass:
         if self.details:
             self.streams.add(window)
             before = self.spans[window.index - 1].last if window.index else -1
-            if span.step is not None:
+            if self.paths is not None and span.step is not None:
                 self.paths.add(window)
             if span.steady:
                 self.collectives.add(window, before)
@@ -296,7 +305,7 @@ class _Pass:
                 self.log, self.ranks, self.steps, self.annotations, self.log.out_of_memory and self.unfiltered
             ),
             fit=None,
-            critical_paths=self.paths.report(),
+            critical_paths=self.paths.report() if self.paths is not None else [],
         )
         device_peak = int(self.log.trailer.get("device_memory_bytes", 0))
         details.fit = fit(details.memory, device_peak, self.log.out_of_memory)

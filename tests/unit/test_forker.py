@@ -1,0 +1,64 @@
+"""A process that forks others: their output, statuses, ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from phantora.errors import PhantoraError
+from phantora.launch.forker import Forked, Forker
+
+SCRIPT = """
+import os, sys, time
+print(sys.argv[1:], os.environ["COLOUR"], os.getcwd(), "tabnanny" in sys.modules, flush=True)
+print("told", file=sys.stderr)
+if sys.argv[1] == "wait":
+    time.sleep(60)
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.fixture(scope="module")
+def forker() -> Iterator[Forker]:
+    made = Forker(["tabnanny", "no.such.module"])
+    yield made
+    made.close()
+
+
+def started(forker: Forker, folder: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Forked:
+    (folder / "job.py").write_text(SCRIPT)
+    monkeypatch.chdir(folder)
+    with open("out", "wb") as out, open("err", "wb") as err:
+        return forker.start("job", arguments, {"COLOUR": "red"}, out.fileno(), err.fileno())
+
+
+def test_a_fork_is_the_command(forker: Forker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = started(forker, tmp_path, monkeypatch, "3", "b c")
+    assert process.wait(30) == process.wait() == 3
+    assert (tmp_path / "out").read_text() == f"['3', 'b c'] red {tmp_path} True\n"
+    assert (tmp_path / "err").read_text() == "told\n"
+
+
+def test_signals_and_patience(forker: Forker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = started(forker, tmp_path, monkeypatch, "wait")
+    assert os.getpgid(process.pid) == process.pid
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.01)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == -signal.SIGTERM
+    process.send_signal(signal.SIGTERM)  # reaches nobody
+
+
+def test_forks_end_with_their_forker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Forker([])
+    process = started(other, tmp_path, monkeypatch, "wait")
+    other.close()
+    with pytest.raises(PhantoraError, match="was ended; start the same command again"):
+        process.wait(30)
+    with pytest.raises(PhantoraError, match="was ended"):
+        started(other, tmp_path, monkeypatch, "0")
