@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from support import runs
+
 from phantora.trace.reader import open_log
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,12 +29,15 @@ x = torch.ones(1 << 20, device="cuda")
 
 
 def run(
-    directory: Path, *arguments: str, before: Callable[[], None] | None = None, packages: str = ""
-) -> subprocess.CompletedProcess[str]:
+    directory: Path, *arguments: str, before: Callable[[], None] | None = None, packages: str = "",
+    shared: bool = False,
+) -> subprocess.CompletedProcess[str]:  # fmt: skip
+    """`shared`: the fork server of all tests is taken."""
+    own = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), packages)))}
     return subprocess.run(
         [sys.executable, "-m", "phantora", "trace", *arguments],
         cwd=directory,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), packages)))},
+        env=runs.environment(shared=True) if shared else own,
         capture_output=True,
         text=True,
         timeout=120,
@@ -44,7 +49,7 @@ def trace(
     directory: Path, script: str, *options: str, before: Callable[[], None] | None = None
 ) -> subprocess.CompletedProcess[str]:
     (directory / "train.py").write_text(script)
-    return run(directory, *options, "train.py", before=before)
+    return run(directory, *options, "train.py", before=before, shared=before is None)
 
 
 def test_scripts_see_virtual_time(tmp_path: Path) -> None:
@@ -149,7 +154,8 @@ torch.cuda.synchronize()
 
 
 def test_interrupted_run_leaves_a_readable_log(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(SETUP + "while True: dist.all_reduce(x); torch.cuda.synchronize()\n")
+    body = "while True:\n  for _ in range(500): x.add_(1)\n  dist.all_reduce(x); torch.cuda.synchronize()\n"
+    (tmp_path / "train.py").write_text(SETUP + body)
     process = subprocess.Popen(
         [sys.executable, "-m", "phantora", "trace", "--cluster", "2", "train.py"],
         cwd=tmp_path,
@@ -158,7 +164,7 @@ def test_interrupted_run_leaves_a_readable_log(tmp_path: Path) -> None:
         text=True,
     )
     log = tmp_path / "run.arrow"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 100
     while not (log.exists() and log.stat().st_size > 100_000):
         assert time.monotonic() < deadline
         time.sleep(0.1)

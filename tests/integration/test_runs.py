@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 from support import trace_processor
 from support.agreement import holistic, paths_fill_steps, same_as_hta, same_in_sql
-from support.runs import SAMPLES, Run, command, records, rows, trace
+from support.runs import SAMPLES, Run, command, environment, records, rows, trace
 
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.export import export
@@ -365,7 +365,9 @@ def test_readme_commands(tmp_path: Path) -> None:
 def test_whose_arguments_are_whose(tmp_path: Path, arguments: list[str], seen: list[str]) -> None:
     """--cluster and -o may stand behind the script; what follows ``--`` is the script's alone."""
     (tmp_path / "trainer.py").write_text("import os, sys\nprint(os.environ['WORLD_SIZE'], sys.argv[1:])\n")
-    verb = command("--null")
-    done = subprocess.run([*verb, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [*command("--null"), *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+        env=environment(shared=True),
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(f"2 {seen}") == 2
