@@ -89,6 +89,7 @@ typedef struct ph_code {  // what is kept with a code object
   bool free;              // of charge
   bool covers;            // neither it nor what it calls is charged
   bool enters_autograd;
+  bool torch_function;    // torch packs the arguments of a call for it, as for DeviceContext of set_default_device
   size_t units;
   int64_t last;           // of ph_coldness
 } ph_code;
@@ -105,6 +106,7 @@ static ph_code *look_at(ph_pyobject *code) {
     facts->units = (size_t)PyObject_Size(bytes) / UNIT_BYTES;
     if (facts->units > MAX_UNITS) facts->units = MAX_UNITS;
     facts->enters_autograd = !strcmp(function, "_engine_run_backward") && ends_with(path, "torch/autograd/graph.py");
+    facts->torch_function = !strcmp(function, "__torch_function__");
   }
   // What is done to a module after its import is our work, not the script's.
   bool ours = function && path && !strcmp(function, "uncharged") && ends_with(path, "/phantora/launch/importhook.py");
@@ -122,6 +124,7 @@ static void charge(ph_code *code) {
   if (code->free) return;
   ph_charge_frame(code->units * ph_coldness(&code->last, code->units));
   if (code->enters_autograd) ph_charge(PH_API_BACKWARD_CALL);
+  if (code->torch_function) ph_charge(PH_API_PY_TORCH_FUNCTION);
 }
 
 static _Thread_local int covered;

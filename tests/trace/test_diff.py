@@ -178,12 +178,13 @@ class Model:
             "H100",
         )
         self.slow, self.host, self.transfer, self.links = 1.0, 0, 1.0, {}
+        self.factor, self.loading = 1.0, "free"
         for name, value in choices.items():
             assert hasattr(self, name), name
             setattr(self, name, value)
 
     def write(self, path: Path) -> Path:
-        extra: dict[str, object] = {"host": {"name": "default", "factor": 1.0}}
+        extra: dict[str, object] = {"host": {"name": "default", "factor": self.factor}, "data_loading": self.loading}
         if self.links:
             extra["what_if"] = {"degrade": [{"links": k, "factor": v} for k, v in self.links.items()]}
         run = FakeRun(
@@ -304,6 +305,8 @@ PAIRS = (
     pair("network: the same collectives take 2.00 times as long", transfer=2.0),
     pair("network: links h0.gpu1>* carry 0.5 of their bandwidth", transfer=2.0, links={"h0.gpu1>*": 0.5}),
     pair("host: GPUs wait", host=15),
+    pair("another host: default x 1 -> default x 2: GPUs wait", host=15, factor=2.0),
+    pair("data loading free -> 10ms: GPUs wait", host=15, loading="10ms"),
     pair("another GPU: H100 -> A100", gpu="A100"),
     # Bound by the host, whose waits follow from what is run.
     pair("more layers: 4 -> 6", base={"host": 60}, layers=6),

@@ -27,7 +27,7 @@ def find_causes(a: Side, b: Side, d: Difference) -> list[Cause]:
     """The causes, first the one to name; empty for equal runs."""
     if d.equal:
         return []
-    structure, host = _structure(a, b, d), _host(d)
+    structure, host = _structure(a, b, d), _host(a, b, d)
     if _same_host(a, b):
         structure, host = _with_host(structure, host)
     # Beside collectives on a degraded link kernels run longer, on some ranks more: no straggler that nobody asked for.
@@ -329,12 +329,28 @@ def _slowed(side: Side) -> list[Any]:
     return list(_what_if(side).get("straggler", ()))
 
 
+def _of_host(side: Side) -> dict[str, Any]:
+    """What the run's options say of its host."""
+    extra = side.report.metadata.get("extra", {})
+    return {name: extra.get(name) for name in ("host", "host_scale", "data_loading")}
+
+
 def _same_host(a: Side, b: Side) -> bool:
-    """Both runs modelled their hosts by the same profile."""
+    """Both runs modelled their hosts by the same profile, and the loading of data."""
     if any(side.report.metadata["host_mode"] != "modelled" for side in (a, b)):
         return False
-    x, y = (side.report.metadata.get("extra", {}) for side in (a, b))
-    return "host" in x and all(x.get(name) == y.get(name) for name in ("host", "host_scale"))
+    return _of_host(a)["host"] is not None and _of_host(a) == _of_host(b)
+
+
+def _host_change(x: dict[str, Any], y: dict[str, Any]) -> str:
+    """``host``, or what is known to differ between the two."""
+    loading = [side["data_loading"] or "free" for side in (x, y)]
+    if loading[0] != loading[1]:
+        return f"data loading {loading[0]} -> {loading[1]}"
+    facts = [side["host"] or {} for side in (x, y)]
+    scales = [(host.get("factor") or 1) * (side["host_scale"] or 1) for host, side in zip(facts, (x, y), strict=True)]
+    names = [f"{host.get('name', '?')} x {scale:.3g}" for host, scale in zip(facts, scales, strict=True)]
+    return f"another host: {names[0]} -> {names[1]}" if names[0] != names[1] else "host"
 
 
 def _with_host(structure: list[Cause], host: list[Cause]) -> tuple[list[Cause], list[Cause]]:
@@ -349,9 +365,10 @@ def _with_host(structure: list[Cause], host: list[Cause]) -> tuple[list[Cause], 
     return [whole if cause is most else cause for cause in structure], []
 
 
-def _host(d: Difference) -> list[Cause]:
+def _host(a: Side, b: Side, d: Difference) -> list[Cause]:
     effect = sum(c.change for c in d.times if c.name in ("host", "synchronisation"))
     if not effect:
         return []
     more = "more" if effect > 0 else "less"
-    return [Cause("host", f"host: GPUs wait {duration(abs(effect))} {more} a step for launches", effect)]
+    change = _host_change(_of_host(a), _of_host(b))
+    return [Cause("host", f"{change}: GPUs wait {duration(abs(effect))} {more} a step for launches", effect)]
