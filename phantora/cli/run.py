@@ -237,6 +237,7 @@ class Request:
             self.plan.moe_routing,
             self.plan.assume,
             self.plan.data_loading,
+            self.plan.quiet,
         )
 
         aside = sys.stderr.fileno() if self.options["as_json"] else None

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from phantora.errors import PhantoraError
-from phantora.launch import assume, loading, process, shims
+from phantora.launch import assume, loading, notes, process, shims
 from phantora.launch.importhook import AfterImport, after_import
 from phantora.launch.plan import server_environment
 
@@ -36,6 +36,7 @@ def command_environment(
     moe_routing: str,
     assumed: str,
     data_loading: str = loading.FREE,
+    quiet: bool = False,
 ) -> dict[str, str]:
     """The environment for a command whose processes shall join `session`, each seeing `devices` GPUs."""
     environment = server_environment(inherited)
@@ -43,6 +44,7 @@ def command_environment(
     environment[shims.VARIABLE] = moe_routing
     environment[assume.VARIABLE] = assumed
     environment[loading.VARIABLE] = data_loading
+    environment[notes.QUIET] = "1" if quiet else "0"
     return environment
 
 

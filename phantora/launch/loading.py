@@ -23,6 +23,7 @@ from typing import Any
 from phantora.errors import PhantoraError
 from phantora.launch.clock import Runtime
 from phantora.launch.importhook import after_import
+from phantora.launch.notes import tell
 
 OPTION = "--data-loading"
 VARIABLE = "PHANTORA_DATA_LOADING"
@@ -220,7 +221,7 @@ class Loading:
     def report(self) -> None:
         """Prints the notes, in the first rank."""
         for note in self.notes():
-            print(f"phantora: note: {note}", file=sys.stderr, flush=True)
+            tell(note)
 
 
 def _note(dataset: str, workers: int, seen: Seen) -> str | None:

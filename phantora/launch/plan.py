@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from phantora.errors import PhantoraError
-from phantora.launch import folded, loading, shims
+from phantora.launch import folded, loading, notes, shims
 from phantora.launch.assume import VARIABLE
 from phantora.launch.routing import BALANCED
 from phantora.launch.shared import shared_imports
@@ -120,6 +120,7 @@ def rank_environment(plan: Plan, rank: int, store_port: int) -> dict[str, str]:
         shims.VARIABLE: plan.moe_routing,
         VARIABLE: plan.assume,
         loading.VARIABLE: plan.data_loading,
+        notes.QUIET: "1" if plan.quiet else "0",
         # The store is hosted by a process beside the ranks, as torchrun's agent does.
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),

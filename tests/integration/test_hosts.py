@@ -45,9 +45,9 @@ def test_a_host_twice_as_slow(tmp_path: Path) -> None:
     assert log.metadata.extra["host"]["factor"] == 2.0
 
 
-REFUSED = """
+COSTS = """
 import time, torch
-torch.zeros(1, device="cuda")
+x = torch.zeros(1, device="cuda")
 times = []
 for size in (1 << 30, 200 << 30):
     begin = time.perf_counter()
@@ -56,15 +56,24 @@ for size in (1 << 30, 200 << 30):
     except torch.OutOfMemoryError:
         pass
     times.append(time.perf_counter() - begin)
+for device in (None, "cuda"):
+    torch.set_default_device(device)
+    begin = time.perf_counter()
+    for _ in range(100):
+        x.grad
+    times.append(time.perf_counter() - begin)
 print(*times)
 """
 
 
-def test_memory_that_is_not_there_costs_time(tmp_path: Path) -> None:
-    """The driver looks everywhere before it refuses; torch gives back what it keeps and asks a second time."""
-    script = tmp_path / "refused.py"
-    script.write_text(REFUSED)
-    fits, refused = map(float, trace(tmp_path, str(script)).out.split())
+def test_what_single_calls_cost(tmp_path: Path) -> None:
+    """The driver looks everywhere before it refuses memory; torch gives back what it keeps and asks a second time.
+    The mode of `set_default_device` sees each call of torch."""
+    script = tmp_path / "costs.py"
+    script.write_text(COSTS)
+    fits, refused, plain, seen = map(float, trace(tmp_path, str(script)).out.split())
+    call = load_host("default").api_ns["PY_TORCH_FUNCTION"] * 1e-9
+    assert 100 * call <= seen - plain < 120 * call
     each = load_host("default").api_ns["MALLOC_FAIL"] * 1e-9
     assert fits < 0.001 and 2 * each <= refused < 2.5 * each
 

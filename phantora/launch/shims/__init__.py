@@ -20,6 +20,7 @@ from typing import Any
 
 from phantora.errors import PhantoraError
 from phantora.launch.importhook import after_import
+from phantora.launch.notes import tell
 from phantora.launch.routing import FRAMEWORK, OPTION, Routing, parse_routing
 
 VARIABLE = "PHANTORA_MOE_ROUTING"
@@ -126,7 +127,7 @@ def missing(package: ModuleType, shims: Collection[Shim]) -> str | None:
 def announce(routing: Routing) -> None:
     """Says once that the tokens per expert are an assumption."""
     if os.environ.get("RANK") == "0":
-        print(f"phantora: note: tokens per expert: {routing.spec} ({OPTION})", file=sys.stderr, flush=True)
+        tell(f"tokens per expert: {routing.spec} ({OPTION})")
 
 
 def install() -> None:
