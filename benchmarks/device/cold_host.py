@@ -9,6 +9,7 @@ between) or "flushed" (64 MiB of memory were written between; real machines only
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 import time
@@ -192,9 +193,51 @@ def modes() -> None:
     torch.set_default_device(None)
 
 
+def convolutions(work: Callable[[], object]) -> None:
+    """Twenty convolutions of one shape and of twenty shapes, by type and layout."""
+    widths = [8 * (1 + i % 5) for i in range(21)]
+    kinds = {"float32": (torch.float32, False), "bf16": (torch.bfloat16, False), "bf16 channels last": (torch.bfloat16, True)}
+    for name, (dtype, last) in kinds.items():
+        layout = torch.channels_last if last else torch.contiguous_format
+        for many in (False, True):
+            sizes = [(a, b, 1 + 2 * (i % 2)) for i, (a, b) in enumerate(itertools.pairwise(widths))] if many else [(16, 16, 3)] * 20
+            modules = [nn.Conv2d(a, b, k, padding=k // 2, bias=False).to("cuda", dtype, memory_format=layout) for a, b, k in sizes]
+            x = torch.randn(2, sizes[0][0], 12, 12, device="cuda", dtype=dtype).to(memory_format=layout)
+
+            def forward(modules: list[nn.Conv2d] = modules, x: torch.Tensor = x) -> torch.Tensor:
+                for module in modules:
+                    x = module(x)
+                return x
+
+            def both(forward: Callable[[], torch.Tensor] = forward) -> None:
+                forward().sum().backward()
+
+            label = f"20 {name} convolutions of {'many shapes' if many else 'one shape'}"
+            three_ways(f"{label} forward", forward, work)
+            three_ways(f"{label} forward and backward", both, work)
+    x = torch.randn(2, 64, 8, 8, device="cuda", dtype=torch.bfloat16)
+    norms = nn.ModuleList(nn.GroupNorm(32, 64) for _ in range(20)).to("cuda", torch.bfloat16)
+    batches = nn.ModuleList(nn.BatchNorm2d(64) for _ in range(20)).cuda()
+    linears = nn.ModuleList(nn.Linear(64, 64) for _ in range(20)).cuda()
+    casts = torch.randn(4, 64, device="cuda")
+
+    def through(modules: nn.ModuleList, x: torch.Tensor, amp: bool) -> None:
+        with torch.autocast("cuda", torch.bfloat16, enabled=amp):
+            for module in modules:
+                x = module(x)
+        x.sum().backward()
+
+    three_ways("20 GroupNorms forward and backward", lambda: through(norms, x, False), work)
+    three_ways("20 BatchNorms forward and backward", lambda: through(batches, x.float(), False), work)
+    three_ways("20 Linears with autocast forward and backward", lambda: through(linears, casts, True), work)
+    three_ways("20 interpolate", lambda: [F.interpolate(x, scale_factor=2.0) for _ in range(20)], work)
+    three_ways("20 cat", lambda: [torch.cat([x, x], 1) for _ in range(20)], work)
+
+
 def main() -> None:
     torch.manual_seed(0)
     work = Worker()
+    convolutions(work)
     modes()
     freed(work)
     modules(work)
