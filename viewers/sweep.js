@@ -110,8 +110,9 @@ function scatter() {
   made.append(shape("path", { d: `M${left} ${top}V${bottom}H${right}`, fill: "none", stroke: "var(--line)" }));
   const known = xs.filter((one) => one !== null);
   if (!ran.length || !known.length) return fill("scatter", "None.");
+  const [least, most] = [Math.min(...known), Math.max(...known)], near = x(most) - x(least) < 70;
   made.append(
-    label(x(Math.min(...known)), bottom + 16, show(Math.min(...known))), label(x(Math.max(...known)), bottom + 16, show(Math.max(...known))),
+    label(x(least), bottom + 16, show(least), near ? "end" : "middle"), label(x(most), bottom + 16, show(most), near ? "start" : "middle"),
     label((left + right) / 2, bottom + 30, name), label(left - 6, y(Math.min(...ys)) + 4, fine(Math.min(...ys)), "end"),
     label(left - 6, y(Math.max(...ys)) + 4, fine(Math.max(...ys)), "end"), label(left, 10, unit));
   if (limit !== null) made.append(shape("line", { x1: x(limit), x2: x(limit), y1: top, y2: bottom, stroke: "var(--late)", "stroke-dasharray": "4 3" }));
