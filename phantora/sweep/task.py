@@ -31,6 +31,8 @@ NEEDS_FACTOR = 16  # so many times the memory has a GPU on which a run that does
 NO_REPLAYS = ("--no-recording",)  # nor is the run simulated again for slower hosts, a tenth of its time
 GIB = 1 << 30
 FULL_DISK = "No space left on device"
+# What libraries say whose own allocations fail: torch's are in the log.
+_NO_ROOM = re.compile(r"Cuda failure 2 'out of memory'|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED")
 _ERROR = re.compile(r"^(?:\[rank\d+\]:\s*)*((?:[\w.]+\.)?\w*(?:Error|Exception|Exit)\b:? ?.*)$")
 
 
@@ -199,7 +201,7 @@ def _evaluate(task: Task) -> Generator[Command, int, Result]:
 
     if status == 0 and measured is not None and measured.fits:
         return _result(task, steps, RAN, measured)
-    if measured is not None and not measured.fits:
+    if (measured is not None and not measured.fits) or (status and _NO_ROOM.search(_tail(task.folder / OUTPUT))):
         roomy = roomy or ((yield from _roomy(task)) if task.shared.needs else None)
         if roomy is not None:
             return _too_large(task, steps, roomy)
@@ -267,14 +269,19 @@ def _roomy(task: Task) -> Generator[Command, int, Measured | None]:
 
 def _last_error(output: Path) -> str:
     """What a failed run said last: the exception of the first rank that told one, or our own line."""
-    try:
-        with open(output, "rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - (1 << 18)))
-            lines = file.read().decode(errors="replace").splitlines()
-    except OSError:
-        return ""
+    lines = _tail(output).splitlines()
     errors = [match[1] for line in lines if (match := _ERROR.match(line.strip()))]
     ours = [line.strip().removeprefix("phantora: ") for line in lines if line.startswith("phantora: ")]
     told = (errors[:1] or ours[-1:] or [line.strip() for line in lines[-1:]])[0] if lines else ""
     return told[:300]
+
+
+def _tail(output: Path) -> str:
+    """The last 256 KiB."""
+    try:
+        with open(output, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - (1 << 18)))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""

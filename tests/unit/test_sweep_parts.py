@@ -370,6 +370,31 @@ def test_a_run_gets_more_steps_until_they_are_alike(tmp_path: Path) -> None:
     assert end.value.value.status == RAN and end.value.value.steps == 10
 
 
+@pytest.mark.parametrize("says", ["", "Cuda failure 2 'out of memory' (communicator buffers, 4 bytes)"])
+def test_what_does_not_fit_has_the_same_numbers_whichever_run_is_first(tmp_path: Path, says: str) -> None:
+    """The run where there is room comes first where it is doubtful that there is enough."""
+    found = space()
+    results, runs = [], []
+    for doubtful in (False, True):
+        task = Task.of(make_plan(found).points[0], Shared(tmp_path, found.target, steps=found.steps))
+        stages = evaluate(replace(task, doubtful=doubtful))
+        command, asked = next(stages), []
+        with pytest.raises(StopIteration) as end:
+            while True:
+                roomy = "--gpu-memory" in command.words
+                asked.append(roomy)
+                command.output.write_text(f"RuntimeError: no\n{says}\n")
+                command = stages.send(int(not roomy))
+                told = measured(100, memory=93 if roomy else 79, fits=roomy)
+                command.output.write_bytes(orjson.dumps(told) if roomy or not says else b"")
+                command = stages.send(0)
+        results.append(replace(end.value.value, seconds=0.0))
+        runs.append(asked)
+    assert runs == [[False, True], [True]]
+    assert results[0] == results[1]
+    assert (results[0].status, results[0].needs) == (OUT_OF_MEMORY, 93 * GIB)
+
+
 # ---------------------------------------------------------------------- folding
 
 
