@@ -1,11 +1,11 @@
 """Do sweeps choose the layouts that published studies chose?
 
-    python benchmarks/published_layouts.py FOLDER
+    python benchmarks/published_layouts.py FOLDER [NAME...]
 
-Runs the sweep of each study below FOLDER (what is there already is not repeated) and prints a row of a table: the
-layout that the study chose, the place that the sweep gives it, how much slower than the sweep's best it is simulated,
-and, where the study measured several layouts, how much slower the sweep's best was measured than the study's. Ends with
-status 1 if a chosen layout is simulated more than 3 % slower than the best.
+Runs the sweep of each study, or of those whose names contain NAME, below FOLDER (what is there already is not repeated)
+and prints a row of a table: the layout that the study chose, the place that the sweep gives it, how much slower than
+the sweep's best it is simulated, and, where the study measured several layouts, how much slower the sweep's best was
+measured than the study's. Ends with status 1 if a chosen layout is simulated more than 3 % slower than the best.
 """
 
 from __future__ import annotations
@@ -34,6 +34,14 @@ class Study:
     """Tokens per second by the values of the chosen's axes."""
 
 
+def megatron(size: str, gpus: int, chosen: Mapping[str, Any], more: tuple[str, ...]) -> Study:
+    """A row of Megatron-LM's table of weak scaling, and its neighbours. Needs Transformer Engine."""
+    model = f"gpt-{size.lower().replace('.', '_')}"
+    words = ("--preset", str(HERE / "data/layouts_megatron.toml"), "--model", model, "--cluster", f"{gpus // 8}x8xH100")
+    return Study(f"Megatron-LM's weak scaling, GPT {size}, {gpus} GPUs", model,
+                 (*words, "--fold", "ends", "--all", *more), chosen)  # fmt: skip
+
+
 STUDIES = (
     Study(
         # FSDP of 64 and 128 GPUs, two sequences of 8,192 for each: benchmarks/llama3_h100_202412_torchtitan.md and
@@ -49,6 +57,10 @@ STUDIES = (
         {"tp": 2, "pp": 1},
         {(1, 2): 77_741, (2, 1): 90_332, (4, 1): 79_961, (8, 1): 58_327},
     ),
+    *(megatron(*row) for row in (
+        ("1.7B", 48, {"tp": 1, "pp": 1}, ()), ("7B", 96, {"tp": 2, "pp": 1}, ("--set", "tp=1,2,4")),
+        ("16B", 192, {"tp": 4, "pp": 1}, ("--set", "tp=2,4,8", "--set", "smallest=2")),
+    )),
 )  # fmt: skip
 
 
@@ -78,7 +90,8 @@ def main() -> int:
     print("| study | layouts | chosen | best of the sweep | place of the chosen | behind the best | measured: the "
           "sweep's best behind the chosen |\n| --- | --- | --- | --- | --- | --- | --- |")  # fmt: skip
     far = 0
-    for study in STUDIES:
+    named = sys.argv[2:] or [""]
+    for study in (one for one in STUDIES if any(name in one.name for name in named)):
         folder = base / study.folder
         words = [sys.executable, "-m", "phantora", "sweep", *study.sweep, "-o", str(folder), "-q"]
         subprocess.run(words, check=True, stdout=subprocess.DEVNULL, cwd=HERE.parent)

@@ -102,6 +102,14 @@ def _import_shared(shared: Sequence[str], devices: int) -> bool:
     return not shared or not _cuda_is_lost()
 
 
+def _settle() -> None:
+    """No collection looks at what was imported any more, here or in a fork: that takes half a second, and copies of all
+    pages."""
+    gc.collect()
+    gc.freeze()
+    process.release_free_memory()
+
+
 class ForkServer:
     """The process that imports torch once and forks the ranks; it does what comes over `link`."""
 
@@ -174,15 +182,14 @@ class ForkServer:
             base = load_base(stubs, devices, tuple(imports))
             if not _import_shared(shared, devices):
                 self._begin_anew()
+            _settle()
         self._library = base.library
         if stubs:
             from phantora.launch.stubbed import find_stubs, install_tracer
 
             install_tracer(find_stubs(stubs))
         gc.enable()
-        gc.collect()
         gc.freeze()
-        process.release_free_memory()
         self._tell(
             {"is": "loaded", "seconds": time.perf_counter() - begin, "threads": process.thread_count()}
         )
@@ -382,7 +389,10 @@ def _load_for_all(message: Mapping[str, Any]) -> Base | dict[str, str]:
         base = load_base(message["stubs"], message["devices"], tuple(message["imports"]))
     except PhantoraError as error:
         return {"is": "failed", "message": str(error)}
-    return base if _import_shared(message["shared"], message["devices"]) else {"is": "spoiled"}
+    if not _import_shared(message["shared"], message["devices"]):
+        return {"is": "spoiled"}
+    _settle()
+    return base
 
 
 def main(parent: int, fd: int, many: Sequence[str]) -> None:
