@@ -59,7 +59,7 @@ STUDIES = (
     ),
     *(megatron(*row) for row in (
         ("1.7B", 48, {"tp": 1, "pp": 1}, ()), ("7B", 96, {"tp": 2, "pp": 1}, ("--set", "tp=1,2,4")),
-        ("16B", 192, {"tp": 4, "pp": 1}, ("--set", "tp=2,4,8", "--set", "smallest=2")),
+        ("16B", 192, {"tp": 4, "pp": 1}, ("--set", "tp=2,4,8", "--set", "smallest=2", "--set", "micro=2")),
     )),
 )  # fmt: skip
 
