@@ -2,8 +2,9 @@
 
     python benchmarks/power_fit.py            # needs scipy
 
-Products and attention back to back (`benchmarks/device/interference.py` on H200; `device/results/company_h200x4.jsonl`)
-tell what they draw: heated, their clock is that at which they draw the cap; in a burst, that of the faster limit.
+Products and attention back to back tell what they draw (`benchmarks/device/interference.py` on H200;
+`device/results/interference_h200x4.jsonl`): heated, their clock is that at which they draw the cap; in a burst, that of
+the faster limit.
 
 The rest comes from timelines of all ranks (`benchmarks/device/all_ranks.py` on 4 H200; `device/results/all_ranks`):
 FSDP2 on 4, 2 and 4 times 1 GPU, DDP, tensor parallel. FlashAttention kernels without a NCCL kernel beside them tell
@@ -26,7 +27,7 @@ import numpy.typing as npt
 from scipy.optimize import least_squares
 
 RESULTS = Path(__file__).parent / "device" / "results" / "all_ranks"
-INTERFERENCE = RESULTS.parent / "company_h200x4.jsonl"
+INTERFERENCE = RESULTS.parent / "interference_h200x4.jsonl"
 # Forward and backward kernel at full clock, us: bursts of benchmarks/device/interference.py, scaled by tokens x heads x
 # length.
 FULL_CLOCK = {
@@ -34,7 +35,7 @@ FULL_CLOCK = {
     "ddp4": (268, 676), "tp4": (504, 1262),
 }  # fmt: skip
 CAP, IDLE, PEAK, FULL_MHZ = 700.0, 0.21 * 700.0, 989e12, 1980.0
-ATTENTION = 0.9  # (654 - 150 W) / 553 W, from company.jsonl
+ATTENTION = 0.9  # (654 - 150 W) / 553 W, from interference_h200x4.jsonl
 EXPONENT = 2.0  # 1.75 to 2.7 fit nearly as well; with 2.0 the attention of the timelines draws what it draws alone
 PRODUCT_BESIDE_NCCL = 0.72  # of its power: it runs on fewer SMs
 ATTENTION_FLOPS = 4.0 * 32 * 128 * 4096**2  # forward, of interference.py, without a mask
@@ -112,7 +113,7 @@ def heated() -> Iterator[tuple[str, float, float, float]]:
     """Of each kernel run back to back: (name, share of the peak at full clock, what it draws then beside the idle
     GPU's, what the GPU draws in a burst), in shares of the cap."""
     rows = [json.loads(line) for line in INTERFERENCE.read_text().splitlines()]
-    alone = [row for row in rows if row["company"] == "alone" and re.match("mm|flash", row["kernel"])]
+    alone = [row for row in rows if row["beside"] == "alone" and re.match("mm|flash", row["kernel"])]
     bursts = {row["kernel"]: row["alone_us"] for row in alone if row["mode"] == "burst"}
     for row in alone:
         if row["mode"] != "heated":

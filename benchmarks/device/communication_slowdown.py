@@ -189,7 +189,7 @@ def main() -> None:
                 dist.all_gather_object(found, events)
                 if RANK == 0:
                     print(json.dumps({
-                        "operation": operation, "mib": mib, "world": world, "company": neighbour.name, "bytes": neighbour.bytes, "priority": priority,
+                        "operation": operation, "mib": mib, "world": world, "beside": neighbour.name, "bytes": neighbour.bytes, "priority": priority,
                         "where": where, "kernel_us": round(one * 1e6, 1), **report(found),
                     }), flush=True)  # fmt: skip
     dist.destroy_process_group()

@@ -152,7 +152,7 @@ def main() -> None:
                 for mode, found in (("burst", burst), ("heated", split(profiler))):
                     covered, alone, nccl, kernel = found
                     print(json.dumps({
-                        "kernel": name, "company": neighbour, "world": world, "mode": mode, "together": len(covered),
+                        "kernel": name, "beside": neighbour, "world": world, "mode": mode, "together": len(covered),
                         "together_us": middle(covered), "alone": len(alone), "alone_us": middle(alone), "nccl_us": middle(nccl),
                         "nccl_alone_us": together * 1e6, "flops": flops, "cuda_kernel": kernel,
                         **(sensors.median((begin + heated) / 2) if mode == "heated" else {}),

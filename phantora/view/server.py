@@ -1,6 +1,6 @@
 """Serves the pages of one run, or of two and their difference, to a browser on this machine.
 
-A log says much about a company's models, and any web page can make a browser send requests to
+A log says much about its owner's models, and any web page can make a browser send requests to
 127.0.0.1. So every request must carry the token of this start of the server, in the query or in the cookie
 that a page with the right query sets; must name this machine as its host (else a foreign name that was
 rebound to 127.0.0.1 could read the answers); and, with the cookie, must not come from another site or port.

@@ -4,14 +4,12 @@ Megatron's and TorchTitan's are looked at in their own tests."""
 
 from __future__ import annotations
 
-import json
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support import framework_loops
-from support.headline import same_headline
+from support.headline import printed_by_loops, same_headline
 from support.runs import trace
 
 from phantora.trace.reader import Log, open_log
@@ -26,11 +24,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Log, dict[str, dict[s
         tmp_path_factory.mktemp("loops"), "--no-recording", "--cluster", f"1x{len(NAMES)}xH100",
         "--hang-timeout", "300", str(Path(framework_loops.__file__)), timeout=590,
     )  # fmt: skip
-    printed = {}
-    for rank, line in re.findall(r"^\[rank(\d+)\]: (\{\"loop.*)$", run.out, re.MULTILINE):
-        found = json.loads(line)
-        printed[found["loop"]] = {**found, "rank": int(rank)}
-    return open_log(run.log), printed
+    return open_log(run.log), printed_by_loops(run)
 
 
 @pytest.mark.parametrize("loop", NAMES)

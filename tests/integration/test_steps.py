@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support import loops
-from support.headline import same_headline
+from support.headline import printed_by_loops, same_headline
 from support.runs import trace
 
 from phantora.trace.analysis.report import Report
@@ -47,11 +45,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Log, dict[str, dict[s
         tmp_path_factory.mktemp("loops"), "--no-recording", "--cluster", f"{len(loops.LOOPS) // 6}x6xH100",
         str(Path(loops.__file__)), timeout=590,
     )  # fmt: skip
-    printed = {}
-    for rank, line in re.findall(r"^\[rank(\d+)\]: (\{\"loop.*)$", run.out, re.MULTILINE):
-        found = json.loads(line)
-        printed[found["loop"]] = {**found, "rank": int(rank)}
-    return open_log(run.log), printed
+    return open_log(run.log), printed_by_loops(run)
 
 
 def report_of(ran: tuple[Log, dict[str, dict[str, Any]]], loop: str, by: str | None = None) -> Report:

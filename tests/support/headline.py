@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
 import pytest
@@ -9,8 +11,18 @@ import pytest
 from phantora.trace.analysis.analyze import Filters, analyze
 from phantora.trace.analysis.report import Report
 from phantora.trace.reader import Log
+from support.runs import Run
 
 CLOSE = 0.005
+
+
+def printed_by_loops(run: Run) -> dict[str, dict[str, Any]]:
+    """What each loop of loops.py or framework_loops.py printed, by its name, with its rank."""
+    printed = {}
+    for rank, line in re.findall(r"^\[rank(\d+)\]: (\{\"loop.*)$", run.out, re.MULTILINE):
+        found = json.loads(line)
+        printed[found["loop"]] = {**found, "rank": int(rank)}
+    return printed
 
 
 def same_headline(log: Log, seconds: float, flops: float, **filters: Any) -> Report:

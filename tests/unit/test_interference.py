@@ -166,12 +166,12 @@ def test_communication_that_was_there_first_costs_more(make: Callable[..., Bench
 
 
 def measured() -> list[dict[str, Any]]:
-    rows = [json.loads(line) for line in (RESULTS / "company_h200x4.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (RESULTS / "interference_h200x4.jsonl").read_text().splitlines()]
     return [row for row in rows if row["kernel"].startswith("mm") and row["mode"] == "burst"]
 
 
 def test_products_lose_the_waves_that_they_lose_on_a_real_gpu() -> None:
-    alone = {row["kernel"]: row["alone_us"] for row in measured() if row["company"] == "alone"}
+    alone = {row["kernel"]: row["alone_us"] for row in measured() if row["beside"] == "alone"}
     checked = 0
     for row in measured():
         if row["together"] < 4:
@@ -212,8 +212,8 @@ def beside() -> list[dict[str, Any]]:
     ],
 )
 def test_all_reduces_lose_what_they_lose_on_a_real_gpu(beside_what: str, cls: str) -> None:
-    (alone,) = (row["transfer_us"][2] for row in beside() if row["company"] == "none")
-    rows = [row for row in beside() if row["company"] == beside_what]
+    (alone,) = (row["transfer_us"][2] for row in beside() if row["beside"] == "none")
+    rows = [row for row in beside() if row["beside"] == beside_what]
     assert len(rows) == 2  # of either priority
     for row in rows:
         price = Price((round(row["alone_us"] * 1e3),), cls, "measured", 0.0, row["bytes"])

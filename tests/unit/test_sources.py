@@ -39,7 +39,7 @@ THEIRS = {
 # Files that a build or a measurement makes, and those of examples, which a user has.
 MADE = {"dist/sbom.json", "phantora_wire.h", "phantora_engine.h", "triton.jsonl", "triton_ir.xz"}
 EXAMPLES = {
-    ".github/workflows/step-time.yml", "company.jsonl", "lab.toml", "phantora/cost/families/rope.py", "run.arrow",
+    ".github/workflows/step-time.yml", "lab.toml", "phantora/cost/families/rope.py", "run.arrow",
     "simulated.jsonl", "spawn.py", "sweep.toml", "train.py", "traces/*.json.gz",
 }  # fmt: skip
 # Commands write files and name those of their user.
