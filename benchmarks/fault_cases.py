@@ -90,8 +90,8 @@ class Case:
     """Does the moment, or a size, differ from try to try?"""
 
 
-def send(role: str, number: int) -> Callable[[Run], bool]:
-    """A signal to one process."""
+def disturb(role: str, do: Callable[[int], object]) -> Callable[[Run], bool]:
+    """Calls `do` with one process's id at a random moment; the fault did not happen if there is no such process."""
 
     def act(run: Run) -> bool:
         run.begin()
@@ -99,28 +99,27 @@ def send(role: str, number: int) -> Callable[[Run], bool]:
         if pid is None:
             return False
         with suppress(ProcessLookupError):
-            os.kill(pid, number)
+            do(pid)
             return True
         return False
 
     return act
 
 
+def send(role: str, number: int) -> Callable[[Run], bool]:
+    """A signal to one process."""
+    return disturb(role, lambda pid: os.kill(pid, number))
+
+
 def halt(role: str) -> Callable[[Run], bool]:
     """SIGSTOP, and SIGCONT a second later."""
 
-    def act(run: Run) -> bool:
-        run.begin()
-        pid = run.at_a_moment(role)
-        if pid is None:
-            return False
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGSTOP)
-            time.sleep(1)
-            os.kill(pid, signal.SIGCONT)
-        return True
+    def stop(pid: int) -> None:
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(1)
+        os.kill(pid, signal.SIGCONT)
 
-    return act
+    return disturb(role, stop)
 
 
 def full_disk(run: Run) -> bool:
