@@ -154,6 +154,7 @@ Api = Enum("ph_api", "PH_API_", (
     ("GEMM_SIZES", "a product of new sizes: its kernel is chosen"), ("CONV_PLAN", "CUDNN_PLAN of a convolution or its gradient"),
     ("CONV_LOAD", "the first convolution that needs another kernel"), ("CUDNN_PLAN_BACKWARD", "CUDNN_PLAN of attention's gradient"),
     ("FFT_PLAN", "a cuFFT plan"),
+    ("CUDNN_CONVERT", "the further kernels of a convolution that converts layouts"),
     ("PY_TORCH_FUNCTION", "a call of torch that a mode or subclass sees in Python, on top of its frame"),
 ))
 HostMode = Enum("ph_host_mode", "PH_HOST_", (("MODELLED", ""), ("MEASURED", ""), ("NONE", "")))

@@ -25,6 +25,7 @@ typedef struct summary {
   output output[MAX_OUTPUTS];
   int64_t workspace;
   bool largest;  // of the plans that a caller may try
+  bool converts; // its kernels want another layout than its tensors have
 } summary;
 
 typedef struct descriptor {

@@ -56,6 +56,12 @@ static convolution_problem problem_of(const convolution *form, const descriptor 
   return p;
 }
 
+// Kernels on tensor cores want channels last: others before and after them convert what has them first.
+static bool converts(const convolution_problem *p) {
+  bool dense = p->dims > 2 && p->x[1] == p->w[1];
+  return dense && p->layout == PH_CONV_NCHW && (p->type == PH_CONV_TF32 || p->type == PH_CONV_BF16 || p->type == PH_CONV_F16);
+}
+
 static void describe_convolution(const graph *g, const convolution *form, const descriptor *operation,
                                  bool tensor_cores, ph_call *call) {
   tensor x = tensor_at(operation, form->x), w = tensor_at(operation, form->w),
@@ -242,6 +248,7 @@ void describe(const graph *g, int64_t engine, summary *out) {
     if (!operation) continue;
     describe_convolution(g, &convolutions[i], operation, tensor_cores, call);
     convolution_problem problem = problem_of(&convolutions[i], operation, tensor_cores);
+    out->converts = converts(&problem);
     if (problem.dims > 2 && problem.x_bytes && problem.y_bytes)
       out->workspace = convolution_workspace(&problem, out->largest);
     done = true;
