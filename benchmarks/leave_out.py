@@ -28,7 +28,8 @@ from phantora.cost import families
 from phantora.cost.copies import in_pages
 from phantora.cost.families import base_name, class_of
 from phantora.cost.families.convolution.field import case_of
-from phantora.cost.measured import DATA, Source, curve, read_curve, tables_for
+from phantora.cost.families.convolution.passes import INPUT, WEIGHT, passes_of
+from phantora.cost.measured import DATA, Source, curve, error_of, read_curve, tables_for
 from phantora.cost.scaling import scaled_ns
 from phantora.cost.table import Entry, Table, read_table, signature_key
 from phantora.cost.timing import kernel_ns, launches_of, own_kernels
@@ -50,6 +51,8 @@ class Guess:
     predicted: float
     distance: float | None
     entry: Entry
+    bar: float | None = None
+    """The relative error that a run prints for it."""
 
     @property
     def error(self) -> float:
@@ -111,8 +114,9 @@ def guessed(entries: Iterable[Entry], source: Source) -> list[Guess]:
         model = source.model(entry.parsed, entry.compute, kernels)
         near = source.neighbours.ratio(entry.parsed, entry.compute, kernels)
         cls, ns = measured_ns(entry)
-        predicted = model * near[0] if near else model
-        guesses.append(Guess(cls, ns, predicted, near[1] if near else None, entry))
+        predicted = model * near.ratio if near else model
+        bar = error_of(cls, near) if near else None
+        guesses.append(Guess(cls, ns, predicted, near.distance if near else None, entry, bar))
     return guesses
 
 
@@ -132,6 +136,20 @@ def by_kind(guesses: Iterable[Guess]) -> list[Guess]:
             groups = case.x.shape[1] // max(1, case.w.shape[1])
             usual = "usual image" if set(case.x.shape[2:]) <= USUAL else "other image"
             kind = "depthwise" if case.depthwise else "grouped" if groups > 1 else f"dense, {usual}"
+            found.append(replace(guess, cls=kind))
+    return found
+
+
+def by_passes(guesses: Iterable[Guess]) -> list[Guess]:
+    """Those of convolutions, with dimensions, groups and direction as their class."""
+    found = []
+    for guess in guesses:
+        works = passes_of(guess.entry.parsed, guess.entry.compute) if guess.cls == "convolution" else ()
+        if works:
+            groups = "depthwise" if works[0].depthwise else "grouped" if works[0].groups > 1 else "dense"
+            transposed = (works[0].which == INPUT) != ("backward" in guess.entry.parsed.name) and works[0].which != WEIGHT
+            way = "gradients" if "backward" in guess.entry.parsed.name else "output"
+            kind = f"{works[0].dimensions}-D {groups}{', transposed' * transposed}, {way}"
             found.append(replace(guess, cls=kind))
     return found
 
@@ -199,7 +217,13 @@ def main() -> None:
         print(f"{count} constants moved by up to {options.moved:.0%}\n", *rows(guesses), sep="\n")
         return
     if options.table:
-        print(*rows(hiding(table, options.table, gpu)), sep="\n")
+        hidden = hiding(table, options.table, gpu)
+        kinds = by_passes(hidden)
+        print(*rows(hidden), *(["\nIts convolutions\n", *rows(kinds)] if kinds else []), sep="\n")
+        barred = [guess for guess in kinds if guess.bar is not None]
+        if barred:
+            within = sum(guess.error <= guess.bar for guess in barred if guess.bar is not None)
+            print(f"\n{within} of {len(barred)} convolutions lie within the error bar that a run prints for them")
         return
     other = tables_for(load_gpu(options.other), [DATA])[0][0]
     hidden = within(table, gpu, options.seed)

@@ -37,7 +37,7 @@ def main() -> None:
             predictor = family_of(name).predictor
             if predictor is None:
                 continue
-            for field in predictor(Machine(gpu), table.of_operator(name)).fields():
+            for field in predictor(Machine(gpu), table, name, None).fields():
                 field.solve()
             print(f"{product} {name}: {len(solved)} solutions so far", flush=True)
     solutions.write_shipped(solved)

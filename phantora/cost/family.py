@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from phantora.cost import coordinates
 from phantora.cost.coordinates import Place
 from phantora.cost.machine import Machine
+from phantora.cost.members import Kept
 from phantora.cost.random_field import Field
-from phantora.cost.table import Entry
+from phantora.cost.table import Table
 from phantora.cost.types import KernelLaunch, OperatorSignature
 
 Kernels = tuple[KernelLaunch, ...]
@@ -43,11 +44,20 @@ Model = Callable[[Machine, OperatorSignature, str, Kernels], Estimate]
 """The estimate of an operator with its base name and the kernels that it launches (none: they are not known)."""
 
 
+class Prediction(NamedTuple):
+    """ns, the octaves to the nearest that is comparable, and the relative error where more is known than that of its
+    class."""
+
+    ns: float
+    distance: float
+    error: float | None = None
+
+
 class Predictor(Protocol):
     """Predicts operators from measured ones by other means than near places."""
 
-    def read(self, signature: OperatorSignature, compute: str) -> tuple[float, float] | None:
-        """ns, and the octaves to the nearest that is comparable; None if nothing is."""
+    def read(self, signature: OperatorSignature, compute: str) -> Prediction | None:
+        """None if nothing comparable was measured."""
         ...
 
     def fields(self) -> Iterable[Field]:
@@ -88,8 +98,9 @@ class Family:
     """Do the names of kernels say which operators are comparable? Not where a library chooses them by size."""
     together: tuple[str, ...] = ()
     """Base names whose measurements count for each other."""
-    predictor: Callable[[Machine, Iterable[Entry]], Predictor] | None = None
-    """Instead of `places`: made from the measured entries of an operator and the GPU that they were measured on."""
+    predictor: Callable[[Machine, Table, str, Kept | None], Predictor] | None = None
+    """Instead of `places`: of the GPU that a table was measured on, the table, and an operator's base name; where what is
+    made of the table is kept."""
     same_work: Callable[[OperatorSignature], OperatorSignature | None] | None = None
     """Another signature whose measurement holds for this one; None if there is none."""
 

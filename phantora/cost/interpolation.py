@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from math import exp, inf, log
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,6 +31,14 @@ NEAR = 0.5  # octaves: a single neighbour so near is enough
 _SOFTENING = 0.05  # octaves within which neighbours count alike in the mean
 _SCALE = 3.0  # octaves over which logarithms lose sight of each other
 _NOISE = 0.1  # of a member, relative to how far logarithms spread
+
+class Near(NamedTuple):
+    """Measured over modelled time, the octaves to the nearest neighbour, and the relative error where it is known."""
+
+    ratio: float
+    distance: float
+    error: float | None = None
+
 
 Model = Callable[[OperatorSignature, str, tuple[KernelLaunch, ...]], float]
 """The analytic time in ns of an operator with its compute mode and kernels."""
@@ -70,16 +79,17 @@ class Neighbours:
 
     def ratio(
         self, signature: OperatorSignature, compute: str, kernels: Sequence[KernelLaunch]
-    ) -> tuple[float, float] | None:
-        """Measured over modelled time at the place of `signature`, and the distance in octaves of the
-        nearest neighbour; None without neighbours."""
+    ) -> Near | None:
+        """What the neighbours of `signature` tell of it; None without neighbours."""
         name = base_name(signature.name)
         family = family_of(name)
         if family.predictor is not None:
             if name not in self._predictors:
-                self._predictors[name] = family.predictor(self._machine, self._table.of_operator(name))
+                self._predictors[name] = family.predictor(self._machine, self._table, name, self._kept)
             found = self._predictors[name].read(signature, compute)
-            return (found[0] / self._model(signature, compute, ()), found[1]) if found is not None else None
+            if found is None:
+                return None
+            return Near(found.ns / self._model(signature, compute, ()), found.distance, found.error)
         launched = [kernel for kernel in kernels if not kernel.library]
         families = self._of(name)
         own = _nearest(families, places(signature, compute, launched))
@@ -102,9 +112,9 @@ class Neighbours:
         return self._families[name]
 
 
-def _nearest(families: Families, found: Sequence[Place]) -> tuple[float, float] | None:
+def _nearest(families: Families, found: Sequence[Place]) -> Near | None:
     """The ratio in the narrowest of the families within reach, else in that with the nearest member."""
-    outside: tuple[float, float] | None = None
+    outside: Near | None = None
     for where in found:
         family = families.get(where.family)
         if family is None or family.at.shape[1] != len(where.at):
@@ -112,9 +122,9 @@ def _nearest(families: Families, found: Sequence[Place]) -> tuple[float, float] 
         predicted, distance = _read(family, np.array(where.at))
         enough = len(family.ratio) > 1 or distance <= NEAR
         if distance <= REACH and (enough or where == found[-1]):
-            return exp(predicted), distance
+            return Near(exp(predicted), distance)
         if outside is None or distance < outside[1]:
-            outside = exp(predicted), distance
+            outside = Near(exp(predicted), distance)
     return outside
 
 

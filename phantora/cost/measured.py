@@ -12,7 +12,7 @@ import numpy as np
 from phantora.cache import cache_directory
 from phantora.cost import copies, stand_ins
 from phantora.cost.families import base_name, family_of, gemm
-from phantora.cost.interpolation import Neighbours
+from phantora.cost.interpolation import Near, Neighbours
 from phantora.cost.members import kept_for
 from phantora.cost.parse import compute_of
 from phantora.cost.roofline import DEFAULT_ERROR, OF_PROGRAMS, Roofline
@@ -39,6 +39,7 @@ SCALED_ERRORS = {
     "sort": 0.07,
 }  # fmt: skip
 CURVE_ERROR = 0.11  # of copies and memsets between two measured sizes, likewise
+SAME = Near(1.0, 0.0)  # measured on another GPU
 REPEATED_ERROR = 0.02  # of copies of a measured size: what repetitions differ by
 
 Live = Callable[[OperatorSignature, str], Entry | None]
@@ -130,8 +131,8 @@ class Measured:
         for source in self._own:
             near = source.neighbours.ratio(signature, compute, kernels)
             if near is not None:
-                ns = near[0] * source.model(signature, compute, kernels) + self._cleared(base, kernels)
-                return _spread(ns, base, "interpolated", INTERPOLATED_ERRORS, near[1])
+                ns = near.ratio * source.model(signature, compute, kernels) + self._cleared(base, kernels)
+                return _spread(ns, base, "interpolated", INTERPOLATED_ERRORS, near)
         for source in self._foreign:
             price = self._scaled(source, signature, compute, keys, kernels, base)
             if price is not None:
@@ -220,16 +221,16 @@ class Measured:
     ) -> Price | None:  # fmt: skip
         entry = _entry(source.table, keys)
         if entry is not None:
-            there, distance = sum(kernel_ns(kernel, base.cls) for kernel in own_kernels(entry)), 0.0
+            there, near = sum(kernel_ns(kernel, base.cls) for kernel in own_kernels(entry)), SAME
             beside = self._beside(entry, kernels)
         else:
-            near = source.neighbours.ratio(signature, compute, kernels)
-            if near is None:
+            found = source.neighbours.ratio(signature, compute, kernels)
+            if found is None:
                 return None
-            there, distance = near[0] * source.model(signature, compute, kernels), near[1]
+            there, near = found.ratio * source.model(signature, compute, kernels), found
             beside = self._cleared(base, kernels)
         ns = scaled_ns(there, source.roofline, self._roofline, signature, compute, kernels)
-        return _spread(ns + beside, base, "scaled", self._scaled_errors, distance)
+        return _spread(ns + beside, base, "scaled", self._scaled_errors, near)
 
     def _moved(self, base: Price, name: str, first: tuple[str, ...], size: int) -> Price:
         """A copy or memset read off the curve of its kind."""
@@ -306,8 +307,14 @@ def _doubt(kernel: TimedKernel) -> float:
     return max(kernel.spread, abs(kernel.cold - kernel.warm) / max(1, kernel.cold + kernel.warm))
 
 
-def _spread(ns: float, base: Price, provenance: str, errors: dict[str, float], distance: float) -> Price:
-    error = errors.get(base.cls, DEFAULT_ERROR) * (1.0 + max(0.0, distance - 1.0))
+def error_of(cls: str, near: Near, errors: Mapping[str, float] = INTERPOLATED_ERRORS) -> float:
+    """Relative, of a price that `near` tells: that of its class, more where neighbours are far."""
+    known = errors.get(cls, DEFAULT_ERROR)
+    return max(known, near.error) if near.error is not None else known * (1.0 + max(0.0, near.distance - 1.0))
+
+
+def _spread(ns: float, base: Price, provenance: str, errors: dict[str, float], near: Near) -> Price:
+    error = error_of(base.cls, near, errors)
     return replace(base, durations=_scale(base.durations, ns), provenance=provenance, error=error)
 
 

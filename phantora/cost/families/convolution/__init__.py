@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from phantora.cost.families.convolution.field import Convolutions
 from phantora.cost.families.convolution.model import arithmetic, convolution_ns, without_bias
+from phantora.cost.families.convolution.predict import Predicted
 from phantora.cost.families.elementwise import passes_memory
 from phantora.cost.family import Estimate, Family, Kernels
 from phantora.cost.machine import Machine
@@ -37,6 +37,6 @@ def cores(there: Machine, here: Machine, signature: OperatorSignature) -> float:
 
 
 FAMILY = Family(
-    "convolution", classify, estimate, 15, takes_libraries=True, predictor=Convolutions, same_work=without_bias,
+    "convolution", classify, estimate, 15, takes_libraries=True, predictor=Predicted, same_work=without_bias,
     cores=cores,
 )  # fmt: skip

@@ -15,6 +15,7 @@ from math import exp, hypot, inf, log, log2, prod
 from phantora.cost import flops
 from phantora.cost.families import base_name
 from phantora.cost.families.convolution import model
+from phantora.cost.family import Prediction
 from phantora.cost.machine import Machine
 from phantora.cost.random_field import Field, Tier
 from phantora.cost.table import Entry
@@ -211,7 +212,7 @@ class Convolutions:
         self._timed: dict[tuple[Hashable, ...], list[Timed]] = {}
         self._works: dict[tuple[Hashable, ...], _Work] = {}
 
-    def read(self, signature: OperatorSignature, compute: str) -> tuple[float, float] | None:
+    def read(self, signature: OperatorSignature, compute: str) -> Prediction | None:
         """ns of a convolution, or of several gradients one after the other, and the octaves to the nearest of the same
         geometry; None if nothing like it was measured."""
         cases = [case_of(part, compute) for part in model.gradients(signature)]
@@ -219,7 +220,7 @@ class Convolutions:
         near = [each for each in found if each is not None]
         if not near or len(near) < len(cases):
             return None
-        return sum(ns for ns, _ in near), max(distance for _, distance in near)
+        return Prediction(sum(ns for ns, _ in near), max(distance for _, distance in near))
 
     def fields(self) -> Iterator[Field]:
         """All that predictions are read off."""

@@ -1,0 +1,120 @@
+"""Fits the ranges over which convolutions resemble each other; prints phantora/cost/families/convolution/ranges.py.
+
+    python benchmarks/fit_convolutions.py [--without FILE.parquet]
+
+For each direction (output, input's gradient, weight's gradient) members of the H100's table are predicted from all the
+others (leave one out), and variances and ranges maximise the likelihood of what was measured. All passes with random
+sizes and those of unusual models are members (the files of `RANDOM` and `UNUSUAL`), and so many others of the table.
+Errors of random sizes count three times. A short range costs a little, so that what tells nothing has none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from math import log
+from pathlib import Path
+
+import torch
+
+from phantora.cost.families.convolution.nearest import coordinates
+from phantora.cost.families.convolution.passes import INPUT, OUTPUT, WEIGHT, timed_passes
+from phantora.cost.families.convolution.predict import OPERATORS
+from phantora.cost.families.convolution.ranges import COORDINATES
+from phantora.cost.machine import Machine
+from phantora.cost.measured import DATA
+from phantora.cost.table import Entry, Table, read_table, signature_key
+from phantora.hardware import load_gpu
+
+RESULTS = Path(__file__).parent / "device" / "results"
+RANDOM = ("wide_h100", "wide_again_h100", "convolutions_random_h100", "convolutions_random_2_h100")
+UNUSUAL = ("varied_h100", "varied_again_h100", "popular_h100")
+DIRECTIONS = (OUTPUT, INPUT, WEIGHT)
+OTHERS, STEPS, RATE, SHORT = 400, 50, 0.15, 0.0005
+Floats = torch.Tensor
+
+
+def keys_of(names: tuple[str, ...]) -> set[str]:
+    """Signatures of the convolutions in the files that there are."""
+    paths = [RESULTS / f"{name}.parquet" for name in names]
+    return {key for path in paths if path.exists() for key in convolutions(read_table(path))}
+
+
+def convolutions(table: Table) -> dict[str, Entry]:
+    """Entries by the keys of their signatures."""
+    return {signature_key(e.parsed, e.compute): e for name in OPERATORS for e in table.of_operator(name)}
+
+
+def chosen(table: Table, hidden: set[str]) -> dict[str, tuple[Floats, Floats, Floats]]:
+    """By direction: coordinates, logarithms of measured over modelled time, and weights of members."""
+    machine, drawn, unusual = Machine(load_gpu("H100")), keys_of(RANDOM), keys_of(UNUSUAL)
+    entries = list(convolutions(table).items())
+    random.Random(0).shuffle(entries)
+    entries.sort(key=lambda pair: pair[0] not in drawn and pair[0] not in unusual)
+    rows: dict[str, list[tuple[list[float], float, float]]] = {}
+    others = {which: 0 for which in DIRECTIONS}
+    for key, entry in entries:
+        if key in hidden or min(others.values()) >= OTHERS:
+            continue
+        for work, ns in timed_passes(entry):
+            usual = key not in drawn and key not in unusual
+            others[work.which] += usual
+            if not usual or others[work.which] <= OTHERS:
+                place, modelled = coordinates(machine, work)
+                rows.setdefault(work.which, []).append((place, log(ns / modelled), 3.0 if key in drawn else 1.0))
+    columns = {which: list(zip(*found, strict=True)) for which, found in rows.items()}
+    return {
+        which: tuple(torch.tensor(column, dtype=torch.float64) for column in found)  # type: ignore[misc]
+        for which, found in columns.items()
+    }
+
+
+def covariance(at: Floats, ranges: Floats, variances: Floats) -> Floats:
+    """Between members."""
+    total = torch.zeros(len(at), len(at), dtype=torch.float64)
+    for row, variance in zip(ranges, variances, strict=True):
+        places = at * row
+        squares = (places * places).sum(1)
+        away = (squares[:, None] + squares[None] - 2 * places @ places.T).clamp_min(1e-10).sqrt()
+        total = total + variance * (1 + away) * torch.exp(-away)
+    return total
+
+
+def fit(at: Floats, values: Floats, weights: Floats) -> tuple[Floats, Floats, float]:
+    """Ranges (their inverse), variances with the noise last, and the mean."""
+    spread = at.std(0) + 0.3
+    ranges = torch.stack([torch.log(0.35 / spread), torch.log(0.15 / spread)]).requires_grad_()
+    variances = torch.log(torch.tensor([0.3, 0.3, 0.03], dtype=torch.float64)).requires_grad_()
+    mean = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.Adam([ranges, variances, mean], lr=RATE)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        own = torch.eye(len(at), dtype=torch.float64) * variances[-1].exp()
+        inverse = torch.linalg.inv(covariance(at, ranges.exp(), variances[:-1].exp()) + own)
+        left = 1.0 / inverse.diagonal()
+        error = (inverse @ (values - mean)) * left
+        loss = (weights * (left.log() + error * error / left) / 2).sum() / weights.sum() + SHORT * ranges.exp().sum()
+        loss.backward()
+        optimizer.step()
+    print(f"# {len(at)} members, median error {error[weights > 1].abs().median().item():.3f}, loss {loss.item():.3f}", flush=True)
+    return ranges.detach().exp(), variances.detach().exp(), mean.item()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--without", type=Path, action="append", default=[], help="what is measured there is no member")
+    options = parser.parse_args()
+    hidden = {key for path in options.without for key in convolutions(read_table(path))}
+    members = chosen(read_table(DATA / "h100-sxm.parquet"), hidden)
+    found = {which: fit(*members[which]) for which in DIRECTIONS}
+    for which, (ranges, variances, mean) in found.items():
+        print(f'    "{which}": Fitted(')
+        for row in ranges.tolist():
+            print("        (" + ", ".join(f"{value:.3g}" for value in row) + "),")
+        print(f"        ({', '.join(f'{value:.3g}' for value in variances.tolist()[:-1])}),")
+        print(f"        {float(variances[-1]):.3g}, {mean:.3g},\n    ),")
+    print("#", len(COORDINATES), "coordinates")
+
+
+if __name__ == "__main__":
+    main()

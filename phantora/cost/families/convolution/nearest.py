@@ -1,0 +1,107 @@
+"""Predicting a pass of a convolution from the measured passes that are most like it in all that kernels depend on.
+
+What was measured over what `tiles` says is a random field over the coordinates below: extents, formats, layouts and what
+makes cuDNN take other kernels. It is read off the members most correlated with the place (kriging), with its variance,
+which tells how much is known there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import exp, log, log2, sqrt
+
+import numpy as np
+
+from phantora.cost import kriging
+from phantora.cost.families.convolution.passes import Pass, timed_passes
+from phantora.cost.families.convolution.ranges import FITTED
+from phantora.cost.families.convolution.tiles import pass_ns
+from phantora.cost.kriging import Floats
+from phantora.cost.machine import Machine
+from phantora.cost.members import Members, Families
+from phantora.cost.table import Entry
+
+NEAREST = 96  # members that count
+CLOSE = 1e-12
+
+
+@dataclass(frozen=True)
+class Guess:
+    """ns, and the standard deviation of its logarithm."""
+
+    ns: float
+    deviation: float
+
+
+def coordinates(machine: Machine, work: Pass) -> tuple[list[float], float]:
+    """Where a pass stands (in the order of `ranges.COORDINATES`), and its ns by tiles."""
+    ns, one_by_one = pass_ns(machine, work)
+    channels, filters = work.channels // work.groups, work.filters // work.groups
+    dilated = work.dilation > 1 and work.taps > 1
+    return [
+        log2(work.batch * work.outside), log2(work.batch), log2(channels), log2(filters), log2(work.groups),
+        log2(work.taps), log2(work.stride), (1.0 + (work.stride > 1)) * dilated, float(work.last),
+        float(work.arithmetic == "half"), float(work.arithmetic == "float32"), float(work.dtype == "float16"),
+        float(work.dimensions == 3), float(work.dimensions == 1), float(work.plain), _odd(channels), _odd(filters),
+        one_by_one, log2(ns), float(work.groups > 1), float(work.depthwise), float(work.native), float(work.taps == 1),
+        float(work.groups > 1 and channels & (channels - 1) > 0),
+    ], ns  # fmt: skip
+
+
+def _odd(channels: int) -> float:
+    """Rows that are no multiples of 16 or 8 bytes in 16-bit formats."""
+    return 0.0 if channels % 8 == 0 else 0.5 if channels % 4 == 0 else 1.0
+
+
+def members_of(machine: Machine, entries: Iterable[Entry]) -> Families:
+    """The passes of measured `entries`, those of a direction (`Pass.which`) together."""
+    found: dict[str, list[tuple[list[float], float]]] = {}
+    for entry in entries:
+        for work, ns in timed_passes(entry):
+            place, modelled = coordinates(machine, work)
+            found.setdefault(work.which, []).append((place, log(ns / modelled)))
+    return {
+        which: Members(np.array([place for place, _ in members]), np.array([value for _, value in members]))
+        for which, members in found.items()
+    }
+
+
+class Nearest:
+    """Guesses at passes of one direction from measured ones."""
+
+    def __init__(self, machine: Machine, which: str, members: Members) -> None:
+        self._machine = machine
+        fitted = FITTED[which]
+        self._ranges = [np.array(row) for row in (fitted.near, fitted.far)]
+        self._variances, self._noise, self._mean = fitted.variances, fitted.noise, fitted.mean
+        self._at = [members.at * row for row in self._ranges]  # in ranges of either field
+        self._squares = [(places * places).sum(axis=1) for places in self._at]
+        self._values = members.ratio
+
+    def read(self, work: Pass) -> Guess:
+        """What is expected of `work`."""
+        place, modelled = coordinates(self._machine, work)
+        here = [np.array(place) * row for row in self._ranges]
+        alike = self._covariance([
+            squares + point @ point - 2.0 * (places @ point)
+            for places, squares, point in zip(self._at, self._squares, here, strict=True)
+        ])
+        count = min(NEAREST, len(alike))
+        near = np.argpartition(-alike, count - 1)[:count]
+        near.sort()
+        between = self._covariance([
+            squares[near][:, None] + squares[near][None] - 2.0 * (places[near] @ places[near].T)
+            for places, squares in zip(self._at, self._squares, strict=True)
+        ])
+        right = np.stack([self._values[near] - self._mean, alike[near]], axis=1)
+        counts = kriging.solve(between, right, self._noise)
+        expected = self._mean + float(alike[near] @ counts[:, 0])
+        variance = sum(self._variances) + self._noise - float(alike[near] @ counts[:, 1])
+        return Guess(modelled * exp(expected), sqrt(max(variance, self._noise)))
+
+    def _covariance(self, squares: Sequence[Floats]) -> Floats:
+        total = np.zeros(squares[0].shape)
+        for variance, away in zip(self._variances, squares, strict=True):
+            total += variance * kriging.matern(np.sqrt(np.maximum(away, CLOSE)))
+        return total

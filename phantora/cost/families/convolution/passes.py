@@ -1,0 +1,109 @@
+"""A convolution's passes as cuDNN sees them: the output of a plain one, its input's gradient, its weight's gradient.
+
+A transposed convolution's output is the input's gradient of the plain one with the same weight, and the other way round.
+So measured passes of either tell of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from phantora.cost.families import base_name
+from phantora.cost.families.convolution import model
+from phantora.cost.table import Entry
+from phantora.cost.tensors import ints_at, on_gpu
+from phantora.cost.timing import kernel_ns, own_kernels
+from phantora.cost.types import OperatorSignature, TensorSpec
+
+OUTPUT, INPUT, WEIGHT = "fprop", "dgrad", "wgrad"
+NATIVE = ("_conv_depthwise2d", "conv_depthwise3d")
+"""Kernels of torch's own."""
+# Where an operator's arguments hold stride and dilation.
+_BACKWARD = (4, 6)
+_PLACES = {
+    "cudnn_convolution": (3, 4), "cudnn_convolution_transpose": (4, 5), "convolution": (3, 5), "_convolution": (3, 5),
+    "cudnn_convolution_relu": (3, 5), "_conv_depthwise2d": (4, 6), "conv_depthwise3d": (4, 6),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One pass. The plain convolution has `channels` in `inside` pixels, and `filters` in `outside` pixels."""
+
+    which: str
+    batch: int
+    channels: int
+    filters: int
+    groups: int
+    inside: int
+    outside: int
+    taps: int
+    stride: int  # the product of those of all dimensions
+    dilation: int  # the largest
+    dimensions: int  # 1 for sequences, also for images of one row
+    last: bool  # channels
+    dtype: str
+    arithmetic: str  # "half", "tf32", or a dtype
+    native: bool
+
+    @property
+    def depthwise(self) -> bool:
+        """A channel a group."""
+        return self.groups == self.channels > 1
+
+    @property
+    def plain(self) -> bool:
+        """A product of matrices."""
+        return self.taps == 1 and self.inside == self.outside and self.stride == 1 and self.groups == 1
+
+
+def passes_of(signature: OperatorSignature, compute: str) -> tuple[Pass, ...]:
+    """Those of an operator, in the order of its kernels; none where its arguments are not as expected."""
+    found = [_pass(part, compute) for part in model.gradients(signature)]
+    return tuple(each for each in found if each is not None) if None not in found else ()
+
+
+def timed_passes(entry: Entry) -> Iterator[tuple[Pass, float]]:
+    """The passes of a measured operator with their ns."""
+    passes, kernels = passes_of(entry.parsed, entry.compute), own_kernels(entry)
+    for work, ran in zip(passes, model.by_gradient(kernels) if len(passes) > 1 else (kernels,), strict=False):
+        ns = sum(kernel_ns(kernel, "convolution") for kernel in ran)
+        if ns > 0.0:
+            yield work, ns
+
+
+def _pass(signature: OperatorSignature, compute: str) -> Pass | None:
+    name, args = base_name(signature.name), signature.args
+    backward = "backward" in name
+    places = _BACKWARD if backward else _PLACES.get(name)
+    given = [t for t in on_gpu(args) if len(t.shape) >= 3]
+    if places is None or len(given) < (3 if backward else 2):
+        return None
+    x, w = given[1:3] if backward else given[:2]
+    transposed = args[7:8] == (True,) if backward else "transpose" in name or args[6:7] == (True,)
+    out = given[0].shape if backward else model.output(signature, name, x, w, transposed)
+    big, small = (out, x.shape) if transposed else (x.shape, out)
+    stride, dilation = (ints_at(args, place) for place in places)
+    which = OUTPUT
+    if backward:
+        which = INPUT if args[10][0] else WEIGHT
+    if transposed and which != WEIGHT:
+        which = INPUT if which == OUTPUT else OUTPUT
+    half = x.dtype in ("bfloat16", "float16")
+    spatial = len(x.shape) - 2
+    if not all((*x.shape, *w.shape, *out)) or big[1] < w.shape[1]:
+        return None
+    return Pass(
+        which, x.shape[0], big[1], small[1], max(1, big[1] // max(1, w.shape[1])),
+        prod(big[2:]), prod(small[2:]), prod(w.shape[2:]),
+        prod((stride * spatial)[:spatial]) if stride else 1, max(dilation, default=1),
+        1 if spatial == 2 and big[2] == w.shape[2] == 1 else spatial,
+        _last(x) or _last(w), x.dtype, "half" if half else compute or x.dtype, name in NATIVE,
+    )  # fmt: skip
+
+
+def _last(t: TensorSpec) -> bool:
+    """Are its channels last? Those of a contiguous tensor of one pixel are not said to be."""
+    return len(t.stride) > 1 and t.stride[1] == 1 < t.shape[1] and t.stride[-1] == t.shape[1]

@@ -1,0 +1,66 @@
+"""Predicting convolutions that were not measured: off fields of their own geometry where it was measured, else from those
+that are most alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import expm1, sqrt
+
+from phantora.cost.families.convolution.field import Convolutions
+from phantora.cost.families.convolution.nearest import Guess, Nearest, members_of
+from phantora.cost.families.convolution.passes import Pass, passes_of
+from phantora.cost.family import Prediction
+from phantora.cost.machine import Machine
+from phantora.cost.members import Families, Kept
+from phantora.cost.random_field import Field
+from phantora.cost.table import Table
+from phantora.cost.types import OperatorSignature
+
+OPERATORS = (
+    "_conv_depthwise2d", "conv_depthwise3d", "convolution_backward", "cudnn_convolution", "cudnn_convolution_transpose",
+)  # fmt: skip
+"""What tells of others: a transposed convolution is a gradient of a plain one."""
+CLOSE = 1.0  # octaves: fields of the same geometry tell more than that of all
+DEVIATIONS = 1.4  # of a guess, within which measured times lie nine times of ten
+
+
+class Predicted:
+    """Predicts the operators called `name` from those that `table` holds, measured on the GPU of `machine`."""
+
+    def __init__(self, machine: Machine, table: Table, name: str, kept: Kept | None = None) -> None:
+        self._machine = machine
+        self._table = table
+        self._kept = kept
+        self._field = Convolutions(machine, table.of_operator(name))
+        self._families: Families | None = None
+        self._nearest: dict[str, Nearest | None] = {}
+
+    def read(self, signature: OperatorSignature, compute: str) -> Prediction | None:
+        """None if nothing comparable was measured."""
+        near = self._field.read(signature, compute)
+        if near is not None and near.distance <= CLOSE:
+            return near
+        guesses = [self._guess(work) for work in passes_of(signature, compute)]
+        found = [each for each in guesses if each is not None]
+        if not found or len(found) < len(guesses):
+            return near
+        ns = sum(guess.ns for guess in found)
+        error = sqrt(sum((guess.ns * expm1(DEVIATIONS * guess.deviation)) ** 2 for guess in found)) / ns
+        return Prediction(ns, near.distance if near else 0.0, error)
+
+    def fields(self) -> Iterator[Field]:
+        """Those of measured geometries."""
+        return self._field.fields()
+
+    def _guess(self, work: Pass) -> Guess | None:
+        if work.which not in self._nearest:
+            if self._families is None:
+                self._families = self._kept.find(("passes", *OPERATORS), self._members) if self._kept else self._members()
+            members = self._families.get(work.which)
+            self._nearest[work.which] = Nearest(self._machine, work.which, members) if members is not None else None
+        nearest = self._nearest[work.which]
+        return nearest.read(work) if nearest is not None else None
+
+    def _members(self) -> Families:
+        entries = (entry for name in OPERATORS for entry in self._table.of_operator(name))
+        return members_of(self._machine, entries)

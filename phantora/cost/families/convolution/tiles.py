@@ -1,0 +1,137 @@
+"""How long a pass of a convolution takes by what its kernels do: tiles in waves, changes of layout, groups one by one.
+
+The kernels' names in the tables tell tile and step. Constants are medians over the kernels of an H100's table.
+"""
+
+from __future__ import annotations
+
+from math import ceil, hypot, log
+
+from phantora.cost.families.convolution.model import LAYOUT_CYCLES, LAYOUT_ROW, LAYOUT_SHARE
+from phantora.cost.families.convolution.passes import INPUT, OUTPUT, WEIGHT, Pass
+from phantora.cost.families.gemm import STEP_BYTES
+from phantora.cost.machine import Machine
+from phantora.cost.tensors import item_bytes
+
+BEGIN_NS = 3000.0  # of a kernel before and after its main loop
+# A step of 128 bytes of the inner dimension takes so long on an SM, by the 64 x 64 blocks of a tile: sm90 kernels of
+# cuDNN in bf16 (1,252 of 128x128: 404 ns, of 335 to 618; 115 of 256x128: 654; 102 of 64x128: 212; 96 of 64x64: 167)
+# and, for tiles of as many bytes, in TF32.
+STEP_NS = {1: 135.0, 2: 195.0, 4: 375.0, 8: 660.0}
+TILES = ((64, 64), (64, 128), (128, 64), (128, 128), (256, 64), (64, 256), (256, 128), (128, 256))
+# Kernels of Ampere, which take any number of channels together with their taps: narrow tiles, and a step's time.
+OLD_TILES = ((64, 32, 90.0), (64, 64, 110.0), (128, 32, 110.0), (256, 32, 190.0), (128, 64, 190.0), (128, 128, 350.0))
+OLD_BESIDE = 3  # tiles of these share an SM
+# By arithmetic: how much longer a step takes on the kernels of Hopper, on those of Ampere, in weights' gradients.
+SLOWER = {"half": (1.0, 2.0, 1.0), "tf32": (1.1, 3.0, 1.6)}
+SLOWEST = (14.0, 14.0, 14.0)  # without tensor cores
+STRIDED = 1.6  # an input's gradient with a stride: its taps are looked up
+LEAST_STEPS = 16  # of a part of a weight's gradient whose sum is cut to fill all SMs
+RESHAPED = 1.6  # weights' gradients whose taps are taken together: of as many more tiles
+ALIGNED = {"half": 8}  # channels are padded to multiples of so many; of 4 in other formats
+# Groups: one after the other, with kernels around each, or several at once as dense blocks of so many channels.
+AROUND_NS, AROUND = 1900.0, 4
+TOGETHER, TOGETHER_NS = 64, 12_000.0
+PASSES = 3.0  # over all tensors, to cut them into groups
+# Volumes in groups in 16-bit formats: products without tensor cores, a group at a time (implicit_convolveNd_sgemm).
+# Tiles of 64x128, two an SM, or 32x32, eight; each takes so long for an element of the inner dimension.
+SINGLE_NS, NARROW = 220.0, 36
+SM_PEAK = 989.4e3 / 132  # bf16 FLOP/ns of an SM of the H100, where all of these were measured
+DEPTHWISE_CYCLES = 0.10  # SM cycles of a tap and result
+
+
+def pass_ns(machine: Machine, work: Pass) -> tuple[float, float]:
+    """ns, and for groups the logarithm of what they take one by one over what they take together."""
+    memory = _bytes(work) / machine.stream_rate
+    if work.depthwise:
+        results = work.channels * work.inside if work.which == INPUT else work.filters * work.outside
+        cycles = work.batch * results * work.taps * DEPTHWISE_CYCLES
+        return 2000.0 + hypot(machine.cycles_ns(cycles), memory), 0.0
+    clock = _slower(machine)
+    channels, filters = work.channels // work.groups, work.filters // work.groups
+    if work.groups == 1:
+        return hypot(clock * _product(machine, work, channels, filters, 1), memory) + _layout_ns(machine, work), 0.0
+    padded = (channels % _aligned(work) > 0) + (filters % _aligned(work) > 0)
+    each = hypot(clock * _product(machine, work, channels, filters, 1), memory / work.groups)
+    alone = work.groups * (each + (AROUND + padded) * AROUND_NS) + PASSES * memory
+    pack = max(1, min(work.groups, TOGETHER // max(channels, filters)))
+    blocks = clock * _product(machine, work, channels * pack, filters * pack, ceil(work.groups / pack))
+    together = hypot(blocks, memory) + TOGETHER_NS + PASSES * memory
+    if work.dimensions == 3 and work.which == OUTPUT and work.arithmetic == "half":
+        return work.groups * _single_ns(machine, work, channels, filters), log(alone / together)
+    return min(alone, together), log(alone / together)
+
+
+def _slower(machine: Machine) -> float:
+    """What an SM's work takes, relative to one of the H100."""
+    return SM_PEAK * machine.gpu.sms / machine.peak("bfloat16")
+
+
+def _bytes(work: Pass) -> float:
+    weights = work.filters * work.channels // work.groups * work.taps
+    images = work.batch * (work.channels * work.inside + work.filters * work.outside)
+    return float(images + weights) * item_bytes(work.dtype)
+
+
+def _aligned(work: Pass) -> int:
+    return ALIGNED.get(work.arithmetic, 4)
+
+
+def _product(machine: Machine, work: Pass, channels: int, filters: int, groups: int) -> float:
+    """`groups` products of so many channels and filters each."""
+    slower = SLOWER.get(work.arithmetic, SLOWEST)
+    step = STEP_BYTES // 2 if work.arithmetic == "half" else STEP_BYTES // 4
+    sms = machine.gpu.sms
+    if work.which == WEIGHT:
+        return BEGIN_NS + slower[2] * _weight_ns(sms, work, channels, filters, groups, step)
+    if work.which == OUTPUT:
+        rows, columns, inner, taps = work.batch * work.outside, filters, channels, float(work.taps)
+    else:
+        rows, columns, inner = work.batch * work.inside, channels, filters
+        taps = max(1.0, work.taps * work.outside / work.inside) * (STRIDED if work.stride > 1 else 1.0)
+    half_step = step / 2 if work.arithmetic == "half" else step  # such steps take half the time
+    steps = taps * ceil(inner / half_step) * half_step / step  # a tap at a time
+    new = min(
+        ceil(ceil(rows / tm) * ceil(columns / tn) * groups / sms) * steps * STEP_NS[tm * tn // 4096] for tm, tn in TILES
+    )
+    old_steps = ceil(taps * ceil(inner / _aligned(work)) * _aligned(work) / step)
+    counts = ((ceil(rows / tm) * ceil(columns / tn) * groups, ns) for tm, tn, ns in OLD_TILES)
+    old = min(max(count / sms, ceil(count / sms / OLD_BESIDE)) * old_steps * ns for count, ns in counts)
+    return BEGIN_NS + min(slower[0] * new, slower[1] * old)
+
+
+def _weight_ns(sms: int, work: Pass, channels: int, filters: int, groups: int, step: int) -> float:
+    """A weight's gradient: a sum over all positions, cut into parts where tiles are few."""
+    steps = ceil(work.batch * work.outside / step)
+    best = float("inf")
+    for tm, tn in TILES:
+        by_taps = ceil(channels / tn) * work.taps
+        count = ceil(filters / tm) * min(by_taps, RESHAPED * ceil(channels * work.taps / tn)) * groups
+        parts = max(1.0, min(sms // count, steps / LEAST_STEPS))
+        best = min(best, max(1.0, count / sms) * steps / parts * STEP_NS[tm * tn // 4096])
+    return best
+
+
+def _single_ns(machine: Machine, work: Pass, channels: int, filters: int) -> float:
+    """One group of an output without tensor cores."""
+    rows = work.batch * work.outside
+    if filters <= NARROW:
+        blocks = ceil(rows / 32) * ceil(filters / 32) / 8
+    else:
+        blocks = ceil(rows / 64) * ceil(filters / 128) / 2
+    return 2000.0 + _slower(machine) * ceil(blocks / machine.gpu.sms) * channels * work.taps * SINGLE_NS
+
+
+def _layout_ns(machine: Machine, work: Pass) -> float:
+    """Changes of the layout of all three tensors, where channels are not last."""
+    if work.last or work.plain:
+        return 0.0
+    total = 0.0
+    for rows, pixels in (
+        (work.batch * work.channels, work.inside), (work.batch * work.filters, work.outside),
+        (work.filters * work.channels // work.groups, work.taps),
+    ):  # fmt: skip
+        moved = 2.0 * rows * pixels * item_bytes(work.dtype) / (machine.stream_rate * LAYOUT_SHARE)
+        issue = machine.cycles_ns(rows * ceil(pixels / LAYOUT_ROW) * LAYOUT_ROW * LAYOUT_CYCLES)
+        total += machine.fit.floor_ns + max(moved, issue)
+    return total

@@ -1,0 +1,115 @@
+"""Passes of convolutions: what is the same work, what its tiles take, and what is read off the measured ones most alike."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import replace
+from math import expm1, log
+from pathlib import Path
+
+import pytest
+
+from phantora.cost import OperatorSignature, TensorSpec
+from phantora.cost.families.convolution.nearest import Guess, Nearest, coordinates, members_of
+from phantora.cost.families.convolution.passes import INPUT, OUTPUT, WEIGHT, Pass, passes_of, timed_passes
+from phantora.cost.families.convolution.predict import DEVIATIONS, OPERATORS
+from phantora.cost.families.convolution.ranges import COORDINATES, FITTED
+from phantora.cost.families.convolution.tiles import pass_ns
+from phantora.cost.machine import Machine
+from phantora.cost.table import Entry, read_table
+from phantora.cost.tensors import contiguous_strides
+from phantora.hardware import load_gpu
+
+MACHINE = Machine(load_gpu("H100"))
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "device" / "results"
+PLAIN = Pass(OUTPUT, 16, 128, 128, 1, 784, 784, 9, 1, 1, 2, True, "bfloat16", "half", False)
+
+
+def tensor(*shape: int) -> TensorSpec:
+    return TensorSpec("bfloat16", shape, contiguous_strides(shape))
+
+
+def ns(work: Pass) -> float:
+    return pass_ns(MACHINE, work)[0]
+
+
+def test_a_transposed_convolution_is_the_gradient_of_a_plain_one() -> None:
+    image, weight, larger = tensor(8, 64, 14, 14), tensor(64, 32, 4, 4), tensor(8, 32, 28, 28)
+    ways = ((2, 2), (1, 1), (1, 1))
+    up = OperatorSignature("aten::cudnn_convolution_transpose", (image, weight, (1, 1), (0, 0), (2, 2), (1, 1), 1))
+    plain = OperatorSignature(
+        "aten::convolution_backward", (image, larger, weight, (0,), *ways, False, (0, 0), 1, (True, True, False))
+    )
+    back = OperatorSignature(
+        "aten::convolution_backward", (larger, image, weight, (0,), *ways, True, (0, 0), 1, (True, True, False))
+    )
+    (output,) = passes_of(up, "")
+    of_input, of_weight = passes_of(plain, "")
+    assert output == of_input and output.which == INPUT
+    assert [work.which for work in passes_of(back, "")] == [OUTPUT, WEIGHT]
+    assert passes_of(back, "")[1] == of_weight
+    assert (output.channels, output.filters, output.inside, output.outside, output.stride) == (32, 64, 784, 196, 4)
+
+
+def test_groups_and_sequences() -> None:
+    grouped = OperatorSignature(
+        "aten::cudnn_convolution", (tensor(2, 96, 1, 500), tensor(64, 24, 1, 3), (0, 2), (1, 1), (1, 2), 4)
+    )
+    (work,) = passes_of(grouped, "tf32")
+    assert (work.groups, work.dimensions, work.dilation, work.last, work.depthwise) == (4, 1, 2, False, False)
+    assert passes_of(OperatorSignature("aten::cudnn_convolution", (tensor(2, 96, 1, 500),)), "") == ()
+
+
+def test_what_kernels_pad_is_computed() -> None:
+    """A tap at a time: 45 channels take what 64 do, if not the older kernels' way."""
+    narrow, wide = (replace(PLAIN, batch=64, channels=channels, filters=256) for channels in (45, 64))
+    assert ns(narrow) == pytest.approx(ns(wide), rel=0.25)
+    one, two = (replace(PLAIN, batch=1, outside=64 * tiles, inside=64 * tiles, filters=64) for tiles in (132, 133))
+    assert ns(two) > 1.15 * ns(one)  # another wave
+
+
+def test_layouts_groups_and_volumes_cost_what_they_do() -> None:
+    assert ns(replace(PLAIN, last=False)) > 1.2 * ns(PLAIN)
+    many = replace(PLAIN, groups=8, channels=8 * 56, filters=8 * 56)
+    assert ns(many) > 8 * 4 * 1900.0
+    # Measured: 17.8 ms, where tensor cores would take 0.1.
+    volume = Pass(OUTPUT, 1, 448, 32, 8, 4096, 4096, 125, 1, 1, 3, True, "bfloat16", "half", False)
+    assert 8e6 < ns(volume) < 30e6
+
+
+def test_a_member_is_what_it_is_and_far_ones_are_doubted() -> None:
+    assert len(COORDINATES) == len(coordinates(MACHINE, PLAIN)[0]) == len(FITTED[OUTPUT].near)
+    measured = {replace(PLAIN, batch=2**n): 1.5 for n in range(1, 8)}
+    guesses = nearest(measured)
+    within = guesses.read(replace(PLAIN, batch=16))
+    far = guesses.read(replace(PLAIN, batch=16, groups=16, dimensions=3, taps=27, dilation=4, last=False))
+    assert within.ns == pytest.approx(1.5 * ns(replace(PLAIN, batch=16)), rel=0.1)
+    assert within.deviation < 0.5 * far.deviation
+
+
+def nearest(measured: dict[Pass, float]) -> Nearest:
+    """Of passes that took so many times what tiles say."""
+    import numpy as np
+
+    from phantora.cost.members import Members
+
+    at = np.array([coordinates(MACHINE, work)[0] for work in measured])
+    return Nearest(MACHINE, OUTPUT, Members(at, np.array([log(ratio) for ratio in measured.values()])))
+
+
+def of_file(name: str) -> list[Entry]:
+    table = read_table(RESULTS / f"{name}.parquet")
+    return [entry for operator in OPERATORS for entry in table.of_operator(operator)]
+
+
+def test_random_ones_tell_of_other_random_ones() -> None:
+    """A small part of what `benchmarks/leave_out.py --table` does, with 250 members; the shipped table has 100 times as many."""
+    families = members_of(MACHINE, of_file("wide_h100"))
+    guesses = {which: Nearest(MACHINE, which, members) for which, members in families.items()}
+    found: list[tuple[Guess, float]] = []
+    for entry in of_file("wide_again_h100")[::2]:
+        found += [(guesses[work.which].read(work), real) for work, real in timed_passes(entry)]
+    errors = [abs(guess.ns / real - 1.0) for guess, real in found]
+    assert statistics.median(errors) < 0.35
+    within = [error <= expm1(DEVIATIONS * guess.deviation) for error, (guess, _) in zip(errors, found, strict=True)]
+    assert 0.75 < sum(within) / len(within) < 0.98
