@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import textwrap
 from math import log
 from pathlib import Path
 
@@ -30,7 +31,7 @@ RESULTS = Path(__file__).parent / "device" / "results"
 RANDOM = ("wide_h100", "wide_again_h100", "convolutions_random_h100", "convolutions_random_2_h100")
 UNUSUAL = ("varied_h100", "varied_again_h100", "popular_h100")
 DIRECTIONS = (OUTPUT, INPUT, WEIGHT)
-OTHERS, STEPS, RATE, SHORT = 400, 50, 0.15, 0.0005
+OTHERS, STEPS, RATE, SHORT = 150, 35, 0.15, 0.0005
 Floats = torch.Tensor
 
 
@@ -48,11 +49,14 @@ def convolutions(table: Table) -> dict[str, Entry]:
 def chosen(table: Table, hidden: set[str]) -> dict[str, tuple[Floats, Floats, Floats]]:
     """By direction: coordinates, logarithms of measured over modelled time, and weights of members."""
     machine, drawn, unusual = Machine(load_gpu("H100")), keys_of(RANDOM), keys_of(UNUSUAL)
-    entries = list(convolutions(table).items())
+    found = convolutions(table)
+    for path in (RESULTS / f"{name}.parquet" for name in RANDOM):
+        found |= convolutions(read_table(path)) if path.exists() else {}
+    entries = list(found.items())
     random.Random(0).shuffle(entries)
     entries.sort(key=lambda pair: pair[0] not in drawn and pair[0] not in unusual)
     rows: dict[str, list[tuple[list[float], float, float]]] = {}
-    others = {which: 0 for which in DIRECTIONS}
+    others = dict.fromkeys(DIRECTIONS, 0)
     for key, entry in entries:
         if key in hidden or min(others.values()) >= OTHERS:
             continue
@@ -96,7 +100,8 @@ def fit(at: Floats, values: Floats, weights: Floats) -> tuple[Floats, Floats, fl
         loss = (weights * (left.log() + error * error / left) / 2).sum() / weights.sum() + SHORT * ranges.exp().sum()
         loss.backward()
         optimizer.step()
-    print(f"# {len(at)} members, median error {error[weights > 1].abs().median().item():.3f}, loss {loss.item():.3f}", flush=True)
+    left_out = error[weights > 1].abs().median().item()
+    print(f"# {len(at)} members, median error {left_out:.3f}, loss {loss.item():.3f}", flush=True)
     return ranges.detach().exp(), variances.detach().exp(), mean.item()
 
 
@@ -110,7 +115,8 @@ def main() -> None:
     for which, (ranges, variances, mean) in found.items():
         print(f'    "{which}": Fitted(')
         for row in ranges.tolist():
-            print("        (" + ", ".join(f"{value:.3g}" for value in row) + "),")
+            numbers = ", ".join(f"{value:.3g}" for value in row)
+            print("        (\n" + textwrap.indent(textwrap.fill(numbers, 104), " " * 12) + ",\n        ),")
         print(f"        ({', '.join(f'{value:.3g}' for value in variances.tolist()[:-1])}),")
         print(f"        {float(variances[-1]):.3g}, {mean:.3g},\n    ),")
     print("#", len(COORDINATES), "coordinates")

@@ -147,8 +147,9 @@ def by_passes(guesses: Iterable[Guess]) -> list[Guess]:
         works = passes_of(guess.entry.parsed, guess.entry.compute) if guess.cls == "convolution" else ()
         if works:
             groups = "depthwise" if works[0].depthwise else "grouped" if works[0].groups > 1 else "dense"
-            transposed = (works[0].which == INPUT) != ("backward" in guess.entry.parsed.name) and works[0].which != WEIGHT
-            way = "gradients" if "backward" in guess.entry.parsed.name else "output"
+            backward, which = "backward" in guess.entry.parsed.name, works[0].which
+            transposed = which != WEIGHT and (which == INPUT) != backward
+            way = "gradients" if backward else "output"
             kind = f"{works[0].dimensions}-D {groups}{', transposed' * transposed}, {way}"
             found.append(replace(guess, cls=kind))
     return found
@@ -222,8 +223,8 @@ def main() -> None:
         print(*rows(hidden), *(["\nIts convolutions\n", *rows(kinds)] if kinds else []), sep="\n")
         barred = [guess for guess in kinds if guess.bar is not None]
         if barred:
-            within = sum(guess.error <= guess.bar for guess in barred if guess.bar is not None)
-            print(f"\n{within} of {len(barred)} convolutions lie within the error bar that a run prints for them")
+            inside = sum(guess.error <= guess.bar for guess in barred if guess.bar is not None)
+            print(f"\n{inside} of {len(barred)} convolutions lie within the error bar that a run prints for them")
         return
     other = tables_for(load_gpu(options.other), [DATA])[0][0]
     hidden = within(table, gpu, options.seed)

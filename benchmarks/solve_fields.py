@@ -24,7 +24,8 @@ def main() -> None:
     solved: dict[str, Floats] = {}
 
     def collect(name: str, solve: Callable[[], Floats]) -> Floats:
-        found = solve()
+        known = solutions.shipped().get(name)
+        found = solve() if known is None else known
         if len(found) >= solutions.WORTH_KEEPING:
             solved[name] = found
         return found

@@ -99,8 +99,8 @@ class Family:
     together: tuple[str, ...] = ()
     """Base names whose measurements count for each other."""
     predictor: Callable[[Machine, Table, str, Kept | None], Predictor] | None = None
-    """Instead of `places`: of the GPU that a table was measured on, the table, and an operator's base name; where what is
-    made of the table is kept."""
+    """Instead of `places`: of the GPU that a table was measured on, the table, and an operator's base name; where what
+    is made of the table is kept."""
     same_work: Callable[[OperatorSignature], OperatorSignature | None] | None = None
     """Another signature whose measurement holds for this one; None if there is none."""
 

@@ -27,7 +27,8 @@ def folder() -> Path:
 
 
 @cache
-def _shipped() -> dict[str, Floats]:
+def shipped() -> dict[str, Floats]:
+    """Solutions of the shipped tables."""
     if not SHIPPED.exists():
         return {}
     with np.load(SHIPPED, allow_pickle=False) as archive:
@@ -41,7 +42,7 @@ def write_shipped(solved: dict[str, Floats]) -> None:
 
 def find(name: str, solve: Callable[[], Floats]) -> Floats:
     """The solution called `name`, from `solve` if no file has it."""
-    known = _shipped().get(name)
+    known = shipped().get(name)
     if known is not None:
         return known
     path = folder() / f"{name}.npy"

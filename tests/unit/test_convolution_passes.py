@@ -1,4 +1,4 @@
-"""Passes of convolutions: what is the same work, what its tiles take, and what is read off the measured ones most alike."""
+"""Passes of convolutions: what is the same work, what its tiles take, and what those most alike tell."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from phantora.hardware import load_gpu
 
 MACHINE = Machine(load_gpu("H100"))
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "device" / "results"
-PLAIN = Pass(OUTPUT, 16, 128, 128, 1, 784, 784, 9, 1, 1, 2, True, "bfloat16", "half", False)
+PLAIN = Pass(OUTPUT, 16, 128, 128, 1, 784, 784, 9, 1, 1, 2, True, "bfloat16", "half")
 
 
 def tensor(*shape: int) -> TensorSpec:
@@ -73,7 +73,7 @@ def test_layouts_groups_and_volumes_cost_what_they_do() -> None:
     many = replace(PLAIN, groups=8, channels=8 * 56, filters=8 * 56)
     assert ns(many) > 8 * 4 * 1900.0
     # Measured: 17.8 ms, where tensor cores would take 0.1.
-    volume = Pass(OUTPUT, 1, 448, 32, 8, 4096, 4096, 125, 1, 1, 3, True, "bfloat16", "half", False)
+    volume = Pass(OUTPUT, 1, 448, 32, 8, 4096, 4096, 125, 1, 1, 3, True, "bfloat16", "half")
     assert 8e6 < ns(volume) < 30e6
 
 
@@ -103,7 +103,7 @@ def of_file(name: str) -> list[Entry]:
 
 
 def test_random_ones_tell_of_other_random_ones() -> None:
-    """A small part of what `benchmarks/leave_out.py --table` does, with 250 members; the shipped table has 100 times as many."""
+    """A small part of what `benchmarks/leave_out.py --table` does; the shipped table has 50 times as many members."""
     families = members_of(MACHINE, of_file("wide_h100"))
     guesses = {which: Nearest(MACHINE, which, members) for which, members in families.items()}
     found: list[tuple[Guess, float]] = []

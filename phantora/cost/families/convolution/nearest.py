@@ -1,8 +1,8 @@
 """Predicting a pass of a convolution from the measured passes that are most like it in all that kernels depend on.
 
-What was measured over what `tiles` says is a random field over the coordinates below: extents, formats, layouts and what
-makes cuDNN take other kernels. It is read off the members most correlated with the place (kriging), with its variance,
-which tells how much is known there.
+What was measured over what `tiles` says is a random field over the coordinates below: extents, formats, layouts and
+what makes cuDNN take other kernels. It is read off the nearest members (kriging), with its variance, which tells how
+much is known there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from phantora.cost.families.convolution.ranges import FITTED
 from phantora.cost.families.convolution.tiles import pass_ns
 from phantora.cost.kriging import Floats
 from phantora.cost.machine import Machine
-from phantora.cost.members import Members, Families
+from phantora.cost.members import Families, Members
 from phantora.cost.table import Entry
 
 NEAREST = 96  # members that count
@@ -38,14 +38,15 @@ def coordinates(machine: Machine, work: Pass) -> tuple[list[float], float]:
     """Where a pass stands (in the order of `ranges.COORDINATES`), and its ns by tiles."""
     ns, one_by_one = pass_ns(machine, work)
     channels, filters = work.channels // work.groups, work.filters // work.groups
+    odd_width = work.groups > 1 and (filters > 1 if work.depthwise else channels & (channels - 1) > 0)
     dilated = work.dilation > 1 and work.taps > 1
     return [
         log2(work.batch * work.outside), log2(work.batch), log2(channels), log2(filters), log2(work.groups),
         log2(work.taps), log2(work.stride), (1.0 + (work.stride > 1)) * dilated, float(work.last),
         float(work.arithmetic == "half"), float(work.arithmetic == "float32"), float(work.dtype == "float16"),
         float(work.dimensions == 3), float(work.dimensions == 1), float(work.plain), _odd(channels), _odd(filters),
-        one_by_one, log2(ns), float(work.groups > 1), float(work.depthwise), float(work.native), float(work.taps == 1),
-        float(work.groups > 1 and channels & (channels - 1) > 0),
+        one_by_one, log2(ns), float(work.groups > 1), float(work.depthwise),
+        float(work.depthwise and not work.last), float(work.taps == 1), float(odd_width),
     ], ns  # fmt: skip
 
 
@@ -83,21 +84,22 @@ class Nearest:
         """What is expected of `work`."""
         place, modelled = coordinates(self._machine, work)
         here = [np.array(place) * row for row in self._ranges]
-        alike = self._covariance([
+        away = [
             squares + point @ point - 2.0 * (places @ point)
             for places, squares, point in zip(self._at, self._squares, here, strict=True)
-        ])
-        count = min(NEAREST, len(alike))
-        near = np.argpartition(-alike, count - 1)[:count]
+        ]
+        total = away[0] + away[1]
+        near = np.argpartition(total, NEAREST)[:NEAREST] if len(total) > NEAREST else np.arange(len(total))
         near.sort()
+        alike = self._covariance([squares[near] for squares in away])
         between = self._covariance([
             squares[near][:, None] + squares[near][None] - 2.0 * (places[near] @ places[near].T)
             for places, squares in zip(self._at, self._squares, strict=True)
         ])
-        right = np.stack([self._values[near] - self._mean, alike[near]], axis=1)
+        right = np.stack([self._values[near] - self._mean, alike], axis=1)
         counts = kriging.solve(between, right, self._noise)
-        expected = self._mean + float(alike[near] @ counts[:, 0])
-        variance = sum(self._variances) + self._noise - float(alike[near] @ counts[:, 1])
+        expected = self._mean + float(alike @ counts[:, 0])
+        variance = sum(self._variances) + self._noise - float(alike @ counts[:, 1])
         return Guess(modelled * exp(expected), sqrt(max(variance, self._noise)))
 
     def _covariance(self, squares: Sequence[Floats]) -> Floats:

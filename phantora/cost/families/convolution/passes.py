@@ -1,7 +1,7 @@
 """A convolution's passes as cuDNN sees them: the output of a plain one, its input's gradient, its weight's gradient.
 
-A transposed convolution's output is the input's gradient of the plain one with the same weight, and the other way round.
-So measured passes of either tell of both.
+A transposed convolution's output is the input's gradient of the plain one with the same weight, and the other way
+round. So measured passes of either tell of both.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from phantora.cost.timing import kernel_ns, own_kernels
 from phantora.cost.types import OperatorSignature, TensorSpec
 
 OUTPUT, INPUT, WEIGHT = "fprop", "dgrad", "wgrad"
-NATIVE = ("_conv_depthwise2d", "conv_depthwise3d")
-"""Kernels of torch's own."""
+_GENERAL = ("convolution", "_convolution")  # of either kind, as an argument says
 # Where an operator's arguments hold stride and dilation.
 _BACKWARD = (4, 6)
 _PLACES = {
@@ -46,7 +45,6 @@ class Pass:
     last: bool  # channels
     dtype: str
     arithmetic: str  # "half", "tf32", or a dtype
-    native: bool
 
     @property
     def depthwise(self) -> bool:
@@ -82,7 +80,8 @@ def _pass(signature: OperatorSignature, compute: str) -> Pass | None:
     if places is None or len(given) < (3 if backward else 2):
         return None
     x, w = given[1:3] if backward else given[:2]
-    transposed = args[7:8] == (True,) if backward else "transpose" in name or args[6:7] == (True,)
+    transposed = args[7:8] == (True,) if backward else "transpose" in name
+    transposed |= name in _GENERAL and args[6:7] == (True,)
     out = given[0].shape if backward else model.output(signature, name, x, w, transposed)
     big, small = (out, x.shape) if transposed else (x.shape, out)
     stride, dilation = (ints_at(args, place) for place in places)
@@ -100,7 +99,7 @@ def _pass(signature: OperatorSignature, compute: str) -> Pass | None:
         prod(big[2:]), prod(small[2:]), prod(w.shape[2:]),
         prod((stride * spatial)[:spatial]) if stride else 1, max(dilation, default=1),
         1 if spatial == 2 and big[2] == w.shape[2] == 1 else spatial,
-        _last(x) or _last(w), x.dtype, "half" if half else compute or x.dtype, name in NATIVE,
+        _last(x) or _last(w), x.dtype, "half" if half else compute or x.dtype,
     )  # fmt: skip
 
 

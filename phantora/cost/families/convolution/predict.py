@@ -1,5 +1,5 @@
-"""Predicting convolutions that were not measured: off fields of their own geometry where it was measured, else from those
-that are most alike."""
+"""Predicting convolutions that were not measured: off fields of their own geometry where it was measured, else from
+those that are most alike."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ OPERATORS = (
     "_conv_depthwise2d", "conv_depthwise3d", "convolution_backward", "cudnn_convolution", "cudnn_convolution_transpose",
 )  # fmt: skip
 """What tells of others: a transposed convolution is a gradient of a plain one."""
-CLOSE = 1.0  # octaves: fields of the same geometry tell more than that of all
+# Octaves to the nearest of the same geometry: up to the first its fields are more exact than what is most alike
+# (popular ones, hidden: 1.5 to 7.3 % in the median, not 5.7 to 6.5), from the second on less (41 instead of 10 %).
+CLOSE, FAR = 1.0, 2.0
 DEVIATIONS = 1.4  # of a guess, within which measured times lie nine times of ten
 
 
@@ -46,7 +48,10 @@ class Predicted:
             return near
         ns = sum(guess.ns for guess in found)
         error = sqrt(sum((guess.ns * expm1(DEVIATIONS * guess.deviation)) ** 2 for guess in found)) / ns
-        return Prediction(ns, near.distance if near else 0.0, error)
+        if near is None:
+            return Prediction(ns, 0.0, error)
+        alike = min(1.0, (near.distance - CLOSE) / (FAR - CLOSE))
+        return Prediction(ns**alike * near.ns ** (1.0 - alike), near.distance, error)
 
     def fields(self) -> Iterator[Field]:
         """Those of measured geometries."""
@@ -55,7 +60,8 @@ class Predicted:
     def _guess(self, work: Pass) -> Guess | None:
         if work.which not in self._nearest:
             if self._families is None:
-                self._families = self._kept.find(("passes", *OPERATORS), self._members) if self._kept else self._members()
+                kept = self._kept
+                self._families = kept.find(("passes", *OPERATORS), self._members) if kept else self._members()
             members = self._families.get(work.which)
             self._nearest[work.which] = Nearest(self._machine, work.which, members) if members is not None else None
         nearest = self._nearest[work.which]

@@ -29,13 +29,17 @@ STRIDED = 1.6  # an input's gradient with a stride: its taps are looked up
 LEAST_STEPS = 16  # of a part of a weight's gradient whose sum is cut to fill all SMs
 RESHAPED = 1.6  # weights' gradients whose taps are taken together: of as many more tiles
 ALIGNED = {"half": 8}  # channels are padded to multiples of so many; of 4 in other formats
-# Groups: one after the other, with kernels around each, or several at once as dense blocks of so many channels.
-AROUND_NS, AROUND = 1900.0, 4
-TOGETHER, TOGETHER_NS = 64, 12_000.0
-PASSES = 3.0  # over all tensors, to cut them into groups
-# Volumes in groups in 16-bit formats: products without tensor cores, a group at a time (implicit_convolveNd_sgemm).
-# Tiles of 64x128, two an SM, or 32x32, eight; each takes so long for an element of the inner dimension.
-SINGLE_NS, NARROW = 220.0, 36
+# Groups: one after the other, cut out of their tensors by nhwcSliceCKernel (1.2 to 1.6 TB/s) or nchwToNhwcKernel, or
+# several at once as dense blocks of so many channels. tensorTransformGeneric pads: 8.4 us or more, 0.34 to 0.4 TB/s.
+CUT_NS, SLICE_SHARE = 1700.0, 0.43
+TRANSFORM_NS, TRANSFORM_SHARE = 9000.0, 0.12
+TOGETHER = 64
+# Groups of volumes in 16-bit formats, of few channels or many taps or one: products without tensor cores, one by one
+# (implicit_convolveNd_sgemm; so were 33 of 33 such, and of those with 27 taps and 8 channels or more 2 of 41). Tiles of
+# 64x128, two an SM, or 32x32, eight; each takes so long for an element of the inner dimension.
+SINGLE_NS, NARROW, SINGLE_CHANNELS, SINGLE_TAPS = 220.0, 36, 8, 27
+DIRECT_CYCLES = 0.25  # SM cycles of a multiply-add of dgrad2d_grouped_direct_kernel: 0.9e12 a second, 12 of them
+SEVERAL_NS = 6000.0  # a channel with several filters, channels last: 3.5 to 10.6 us each (convolve_common_engine)
 SM_PEAK = 989.4e3 / 132  # bf16 FLOP/ns of an SM of the H100, where all of these were measured
 DEPTHWISE_CYCLES = 0.10  # SM cycles of a tap and result
 
@@ -43,23 +47,86 @@ DEPTHWISE_CYCLES = 0.10  # SM cycles of a tap and result
 def pass_ns(machine: Machine, work: Pass) -> tuple[float, float]:
     """ns, and for groups the logarithm of what they take one by one over what they take together."""
     memory = _bytes(work) / machine.stream_rate
-    if work.depthwise:
-        results = work.channels * work.inside if work.which == INPUT else work.filters * work.outside
-        cycles = work.batch * results * work.taps * DEPTHWISE_CYCLES
-        return 2000.0 + hypot(machine.cycles_ns(cycles), memory), 0.0
     clock = _slower(machine)
     channels, filters = work.channels // work.groups, work.filters // work.groups
+    if work.depthwise:
+        return max(_depthwise_ns(machine, work, memory), _old_ns(machine, work, channels, filters)), 0.0
     if work.groups == 1:
-        return hypot(clock * _product(machine, work, channels, filters, 1), memory) + _layout_ns(machine, work), 0.0
-    padded = (channels % _aligned(work) > 0) + (filters % _aligned(work) > 0)
-    each = hypot(clock * _product(machine, work, channels, filters, 1), memory / work.groups)
-    alone = work.groups * (each + (AROUND + padded) * AROUND_NS) + PASSES * memory
+        around = _padding_ns(machine, work) if work.last else _layout_ns(machine, work)
+        return hypot(clock * _product(machine, work, channels, filters, 1), memory) + around, 0.0
+    alone, together = _alone_ns(machine, work, clock), _together_ns(machine, work, clock)
+    old = _old_ns(machine, work, channels, filters)
+    return (old if old > 0.0 else min(alone, together)), log(alone / together)
+
+
+def _tensors(work: Pass) -> tuple[tuple[int, int], ...]:
+    """Rows and pixels of image, result and weight."""
+    return (
+        (work.batch * work.channels, work.inside), (work.batch * work.filters, work.outside),
+        (work.filters * work.channels // work.groups, work.taps),
+    )  # fmt: skip
+
+
+def _padding_ns(machine: Machine, work: Pass) -> float:
+    """Rows of channels that are not aligned are padded before, those of the result cut after. Few are not."""
+    total = 0.0
+    results = {OUTPUT: 1, INPUT: 0}.get(work.which, 2)
+    images = zip((work.channels, work.filters), _tensors(work)[:2], strict=True)
+    for place, (channels, (rows, pixels)) in enumerate(images):
+        if channels > ALIGNED["half"] and channels % _aligned(work):
+            moved = 2.0 * rows * pixels * item_bytes(work.dtype) / machine.stream_rate
+            cut = place == results
+            total += TRANSFORM_NS + moved / TRANSFORM_SHARE if cut else CUT_NS + moved / SLICE_SHARE
+    return total
+
+
+def _alone_ns(machine: Machine, work: Pass, clock: float) -> float:
+    """Groups one after the other: each is cut out of its tensors, and padded if its rows are not aligned."""
+    channels, filters = work.channels // work.groups, work.filters // work.groups
+    size = item_bytes(work.dtype)
+    each = clock * _product(machine, work, channels, filters, 1)
+    share = SLICE_SHARE if work.last else LAYOUT_SHARE
+    odd = (channels % _aligned(work) > 0, filters % _aligned(work) > 0, False)
+    total = 0.0
+    for (rows, pixels), padded in zip(_tensors(work), odd, strict=True):
+        moved = 2.0 * rows * pixels * size
+        total += work.groups * CUT_NS + moved / (machine.stream_rate * share)
+        total += padded * (work.groups * TRANSFORM_NS + moved / (machine.stream_rate * TRANSFORM_SHARE))
+    return work.groups * hypot(each, _bytes(work) / work.groups / machine.stream_rate) + total
+
+
+def _together_ns(machine: Machine, work: Pass, clock: float) -> float:
+    """Several groups at once as dense blocks. Those as wide in as out, by a power of two, have kernels of their own."""
+    channels, filters = work.channels // work.groups, work.filters // work.groups
     pack = max(1, min(work.groups, TOGETHER // max(channels, filters)))
     blocks = clock * _product(machine, work, channels * pack, filters * pack, ceil(work.groups / pack))
-    together = hypot(blocks, memory) + TOGETHER_NS + PASSES * memory
-    if work.dimensions == 3 and work.which == OUTPUT and work.arithmetic == "half":
-        return work.groups * _single_ns(machine, work, channels, filters), log(alone / together)
-    return min(alone, together), log(alone / together)
+    ns = hypot(blocks, _bytes(work) / machine.stream_rate)
+    if channels == filters and channels & (channels - 1) == 0 and work.last:
+        return ns
+    for rows, pixels in _tensors(work)[0 if work.last else 2 :]:
+        moved = 2.0 * rows * pixels * item_bytes(work.dtype)
+        ns += TRANSFORM_NS + moved / (machine.stream_rate * TRANSFORM_SHARE)
+    return ns if work.last else ns + _layout_ns(machine, work)
+
+
+def _depthwise_ns(machine: Machine, work: Pass, memory: float) -> float:
+    """A channel a group, in kernels made for that."""
+    results = work.channels * work.inside if work.which == INPUT else work.filters * work.outside
+    return 2000.0 + hypot(machine.cycles_ns(work.batch * results * work.taps * DEPTHWISE_CYCLES), memory)
+
+
+def _old_ns(machine: Machine, work: Pass, channels: int, filters: int) -> float:
+    """Groups that only cuDNN's oldest kernels take, without tensor cores; 0 if others do."""
+    half = work.arithmetic == "half"
+    volumes = work.which == OUTPUT and work.dimensions == 3 and (work.last if work.depthwise else half)
+    if volumes and (channels < SINGLE_CHANNELS or not 1 < work.taps <= SINGLE_TAPS):
+        return work.groups * _single_ns(machine, work, channels, filters)
+    if work.which == OUTPUT and work.depthwise and half and work.last and filters > 1:
+        return work.groups * SEVERAL_NS
+    if work.which == INPUT and work.dimensions == 3 and half and work.taps > SINGLE_TAPS and not work.last:
+        results = work.batch * work.inside * work.channels
+        return machine.cycles_ns(results * filters * work.taps / work.stride * DIRECT_CYCLES) * (not work.depthwise)
+    return 0.0
 
 
 def _slower(machine: Machine) -> float:
@@ -127,10 +194,7 @@ def _layout_ns(machine: Machine, work: Pass) -> float:
     if work.last or work.plain:
         return 0.0
     total = 0.0
-    for rows, pixels in (
-        (work.batch * work.channels, work.inside), (work.batch * work.filters, work.outside),
-        (work.filters * work.channels // work.groups, work.taps),
-    ):  # fmt: skip
+    for rows, pixels in _tensors(work):
         moved = 2.0 * rows * pixels * item_bytes(work.dtype) / (machine.stream_rate * LAYOUT_SHARE)
         issue = machine.cycles_ns(rows * ceil(pixels / LAYOUT_ROW) * LAYOUT_ROW * LAYOUT_CYCLES)
         total += machine.fit.floor_ns + max(moved, issue)
