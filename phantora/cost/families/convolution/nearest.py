@@ -22,7 +22,7 @@ from phantora.cost.machine import Machine
 from phantora.cost.members import Families, Members
 from phantora.cost.table import Entry
 
-NEAREST = 96  # members that count
+NEAREST = 64  # members that count
 CLOSE = 1e-12
 
 
