@@ -32,6 +32,7 @@ AS_IT_IS, CONVERTED = "as it is", "converted"
 # gradient takes longer than alone, ns.
 SLICE_SHARE, SLICE_NS = 0.27, 2200.0
 WEIGHT_NS, CONVERTED_NS = 30_000.0, 4_000.0
+GROUPS_ERROR = 0.32  # of such ones: backward passes of RegNets came out at 0.68 to 1.19 of their time
 
 # Fitted to hidden fifths of the H200's table (benchmarks/leave_out.py, seeds 3 and 4). Coordinates are the logarithms
 # of positions, channels in, channels out and pixels; kinds as in `_kinds`.
@@ -220,7 +221,8 @@ class Convolutions:
         near = [each for each in found if each is not None]
         if not near or len(near) < len(cases):
             return None
-        return Prediction(sum(ns for ns, _ in near), max(distance for _, distance in near))
+        error = GROUPS_ERROR if any(_one_by_one(case) for case in cases if case is not None) else None
+        return Prediction(sum(ns for ns, _ in near), max(distance for _, distance in near), error)
 
     def fields(self) -> Iterator[Field]:
         """All that predictions are read off."""
@@ -235,7 +237,7 @@ class Convolutions:
             if found is None:
                 return None
             groups = case.x.shape[1] // case.w.shape[1]
-            return groups * (found[0] + _around_group(self._machine, case)), max(found[1], ELSEWHERE)
+            return groups * (found[0] + _around_group(self._machine, case)), found[1]
         self._time(case.dtype in HALVES)
         return self._work(case.work).read(case) if case.work in self._timed else None
 
