@@ -29,6 +29,7 @@ def main() -> None:
     features, classes = 100, 47
 
     deepspeed.init_distributed()
+    torch.manual_seed(1234 + torch.distributed.get_rank())
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     model = GAT(features, hidden_channels=1024, num_layers=args.layers, out_channels=classes, v2=False, heads=8)
     engine, _, _, _ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=settings)

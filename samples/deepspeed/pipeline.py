@@ -58,6 +58,7 @@ def main() -> None:
     config.vocab_size = args.vocab or config.vocab_size
 
     deepspeed.init_distributed()
+    torch.manual_seed(1234 + torch.distributed.get_rank())
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.set_default_dtype(dtype_of(settings))
     layers = [

@@ -24,6 +24,7 @@ def main() -> None:
     settings = settings_of(args)
 
     deepspeed.init_distributed()
+    torch.manual_seed(1234 + torch.distributed.get_rank())
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     model = resnet50()
     engine, _, _, _ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=settings)

@@ -28,6 +28,7 @@ def main() -> None:
     dtype = dtype_of(settings)
 
     deepspeed.init_distributed()
+    torch.manual_seed(1234 + torch.distributed.get_rank())
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     with device:
         model = UNet2DConditionModel(
