@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from phantora.cost.families.convolution.nearest import coordinates
+from phantora.cost.families.convolution.nearest import MEAN, coordinates
 from phantora.cost.families.convolution.passes import INPUT, OUTPUT, WEIGHT, timed_passes
 from phantora.cost.families.convolution.predict import OPERATORS
 from phantora.cost.families.convolution.ranges import COORDINATES
@@ -84,25 +84,24 @@ def covariance(at: Floats, ranges: Floats, variances: Floats) -> Floats:
     return total
 
 
-def fit(at: Floats, values: Floats, weights: Floats) -> tuple[Floats, Floats, float]:
-    """Ranges (their inverse), variances with the noise last, and the mean."""
+def fit(at: Floats, values: Floats, weights: Floats) -> tuple[Floats, Floats]:
+    """Ranges (their inverse), and variances with the noise last."""
     spread = at.std(0) + 0.3
     ranges = torch.stack([torch.log(0.35 / spread), torch.log(0.15 / spread)]).requires_grad_()
     variances = torch.log(torch.tensor([0.3, 0.3, 0.03], dtype=torch.float64)).requires_grad_()
-    mean = torch.zeros(1, dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.Adam([ranges, variances, mean], lr=RATE)
+    optimizer = torch.optim.Adam([ranges, variances], lr=RATE)
     for _ in range(STEPS):
         optimizer.zero_grad()
         own = torch.eye(len(at), dtype=torch.float64) * variances[-1].exp()
         inverse = torch.linalg.inv(covariance(at, ranges.exp(), variances[:-1].exp()) + own)
         left = 1.0 / inverse.diagonal()
-        error = (inverse @ (values - mean)) * left
+        error = (inverse @ (values - MEAN)) * left
         loss = (weights * (left.log() + error * error / left) / 2).sum() / weights.sum() + SHORT * ranges.exp().sum()
         loss.backward()
         optimizer.step()
     left_out = error[weights > 1].abs().median().item()
     print(f"# {len(at)} members, median error {left_out:.3f}, loss {loss.item():.3f}", flush=True)
-    return ranges.detach().exp(), variances.detach().exp(), mean.item()
+    return ranges.detach().exp(), variances.detach().exp()
 
 
 def main() -> None:
@@ -112,13 +111,13 @@ def main() -> None:
     hidden = {key for path in options.without for key in convolutions(read_table(path))}
     members = chosen(read_table(DATA / "h100-sxm.parquet"), hidden)
     found = {which: fit(*members[which]) for which in DIRECTIONS}
-    for which, (ranges, variances, mean) in found.items():
+    for which, (ranges, variances) in found.items():
         print(f'    "{which}": Fitted(')
         for row in ranges.tolist():
             numbers = ", ".join(f"{value:.3g}" for value in row)
             print("        (\n" + textwrap.indent(textwrap.fill(numbers, 104), " " * 12) + ",\n        ),")
         print(f"        ({', '.join(f'{value:.3g}' for value in variances.tolist()[:-1])}),")
-        print(f"        {float(variances[-1]):.3g}, {mean:.3g},\n    ),")
+        print(f"        {float(variances[-1]):.3g},\n    ),")
     print("#", len(COORDINATES), "coordinates")
 
 

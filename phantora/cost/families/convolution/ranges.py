@@ -14,13 +14,12 @@ COORDINATES = (
 @dataclass(frozen=True)
 class Fitted:
     """Of the two fields of a direction's passes: what one over the range is along each of `COORDINATES`; variances.
-    Then the variance of what no coordinate tells, and the mean."""
+    Then the variance of what no coordinate tells."""
 
     near: tuple[float, ...]
     far: tuple[float, ...]
     variances: tuple[float, float]
     noise: float
-    mean: float
 
 
 # fmt: off
@@ -35,7 +34,7 @@ FITTED: dict[str, Fitted] = {
             0.464, 0.139, 0.184, 0.198, 0.281, 0.0605, 0.0408, 0.0149, 0.0216, 0.138,
         ),
         (0.483, 0.603),
-        0.0637, 3.53,
+        0.0637,
     ),
     "dgrad": Fitted(
         (
@@ -47,7 +46,7 @@ FITTED: dict[str, Fitted] = {
             0.125, 0.0584, 0.0734, 0.133, 0.202, 0.0907, 0.0211, 0.28, 0.588, 0.513,
         ),
         (0.512, 0.906),
-        0.0913, 3.86,
+        0.0913,
     ),
     "wgrad": Fitted(
         (
@@ -59,7 +58,7 @@ FITTED: dict[str, Fitted] = {
             0.0934, 0.0836, 0.0692, 0.202, 0.126, 0.0285, 0.529, 1.53, 0.094, 0.566,
         ),
         (0.565, 0.661),
-        0.0881, 3.47,
+        0.0881,
     ),
 }
 # fmt: on
