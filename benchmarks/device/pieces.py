@@ -1,8 +1,10 @@
 """How long the host takes to issue the forward pass, the backward pass and the optimizer of cases of varied_third.py.
 
-    python benchmarks/device/pieces.py OUT.jsonl [--plain] [NAME ...]        # also under phantora trace
+    python benchmarks/device/pieces.py OUT.jsonl [--plain | --launches] [NAME ...]        # also under phantora trace
 
-With --plain the default device is not set while steps are timed: its mode costs each call of torch some us.
+With --launches: how many kernels a step launches, as torch.profiler counts the driver's calls.
+With --plain the default device is not set while steps are timed: its mode costs each call of torch some us. For cases
+that name the device of all that they make (the first two).
 Nothing waits for the GPU between the pieces, so their times are the host's own as long as the GPU's queue is not full.
 """
 
@@ -20,14 +22,17 @@ import torch
 import varied
 import varied_third
 from torch import nn
+from torch.profiler import ProfilerActivity, profile
 
 NAMES = ("diffusion_unet", "yolo_like", "convnext_timm", "vit_small_timm", "gpt2_small", "qwen_half")
 PIECES = ("forward", "backward", "optimizer", "zero_grad", "done")
 ITERS = 12
+LAUNCHES = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx")
+CONVOLUTIONS = ("aten::cudnn_convolution", "aten::cudnn_convolution_transpose", "aten::convolution_backward")
 
 
-def pieces(name: str) -> dict[str, Any]:
-    """Medians of the pieces, ms."""
+def case(name: str) -> tuple[Any, Any, torch.optim.Optimizer]:
+    """Of a case: what gives its loss, the dtype of autocast (None: off), the optimizer."""
     held: list[Any] = []
 
     def capture(model: nn.Module, loss_of: Any, amp: Any = None, optimizer: Any = None, clip: float = 0.0) -> Any:
@@ -36,7 +41,32 @@ def pieces(name: str) -> dict[str, Any]:
 
     varied_third.trained = capture
     varied.CASES[name]()
-    _, loss_of, amp, optimizer = held
+    return held[1], held[2], held[3]
+
+
+def launches(name: str) -> dict[str, Any]:
+    """Calls of a step, by name."""
+    loss_of, amp, optimizer = case(name)
+
+    def step() -> None:
+        with torch.autocast("cuda", amp or torch.bfloat16, enabled=amp is not None):
+            loss = loss_of()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        torch.cuda.synchronize()
+
+    for _ in range(4):
+        step()
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+        step()
+    counts = {row.key: row.count for row in profiler.key_averages()}
+    return {"case": name, **{call: counts.get(call, 0) for call in (*LAUNCHES, *CONVOLUTIONS)}}
+
+
+def pieces(name: str) -> dict[str, Any]:
+    """Medians of the pieces, ms."""
+    loss_of, amp, optimizer = case(name)
     if "--plain" in sys.argv:
         torch.set_default_device(None)
     rows = []
@@ -62,10 +92,11 @@ def pieces(name: str) -> dict[str, Any]:
 
 def main() -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    measure = launches if "--launches" in sys.argv else pieces
     with Path(sys.argv[1]).open("a") as file:
-        for name in [name for name in sys.argv[2:] if name != "--plain"] or NAMES:
+        for name in [name for name in sys.argv[2:] if not name.startswith("--")] or NAMES:
             torch.set_default_device("cuda")
-            line = json.dumps(pieces(name))
+            line = json.dumps(measure(name))
             print(line, flush=True)
             file.write(line + "\n")
             torch.cuda.empty_cache()

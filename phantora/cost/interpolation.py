@@ -32,6 +32,7 @@ _SOFTENING = 0.05  # octaves within which neighbours count alike in the mean
 _SCALE = 3.0  # octaves over which logarithms lose sight of each other
 _NOISE = 0.1  # of a member, relative to how far logarithms spread
 
+
 class Near(NamedTuple):
     """Measured over modelled time, the octaves to the nearest neighbour, and the relative error where it is known."""
 

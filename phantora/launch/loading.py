@@ -168,6 +168,7 @@ class Loading:
         from torch._utils import ExceptionWrapper
 
         put, process, reset = iterator._try_put_index, iterator._process_data, iterator._reset
+
         def timed_put(this: Any) -> None:
             index = this._send_idx
             put(this)

@@ -239,7 +239,7 @@ static int execute(const handle *self, const descriptor *plan, const descriptor 
                   (long long)plan->plan->output[i].uid);
   }
   int status = launch(self, &plan->plan->call);
-  if (plan->plan->converts) ph_charge(PH_API_CUDNN_CONVERT);
+  if (status == CUDNN_STATUS_SUCCESS && plan->plan->converts) ph_charge(PH_API_CUDNN_CONVERT);
   if (status == CUDNN_STATUS_SUCCESS && plan->plan->largest) status = launch(self, &plan->plan->call);
   for (int i = 0; status == CUDNN_STATUS_SUCCESS && i < plan->plan->outputs; i++)
     for (int64_t at = 0; at < uids->count; at++)

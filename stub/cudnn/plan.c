@@ -59,7 +59,8 @@ static convolution_problem problem_of(const convolution *form, const descriptor 
 // Kernels on tensor cores want channels last: others before and after them convert what has them first.
 static bool converts(const convolution_problem *p) {
   bool dense = p->dims > 2 && p->x[1] == p->w[1];
-  return dense && p->layout == PH_CONV_NCHW && (p->type == PH_CONV_TF32 || p->type == PH_CONV_BF16 || p->type == PH_CONV_F16);
+  bool on_tensor_cores = p->type == PH_CONV_TF32 || p->type == PH_CONV_BF16 || p->type == PH_CONV_F16;
+  return dense && on_tensor_cores && p->layout == PH_CONV_NCHW;
 }
 
 static void describe_convolution(const graph *g, const convolution *form, const descriptor *operation,
