@@ -1,4 +1,4 @@
-"""The wires of a cluster: directed links, and the route of a flow over them.
+"""The links of a cluster, directed, and the route of a flow over them.
 
 A link's bandwidth is what it carries of payload, bytes/s in its direction: the raw rate less headers
 and protocol. So the rates of flows that share a link add up to at most that, whoever they belong to.

@@ -42,7 +42,7 @@ class Groups:
     """Members of a communicator by host, in the order in which rings visit them."""
 
     hosts: tuple[tuple[int, ...], ...]
-    """GPU numbers, ascending: neighbours in number are neighbours on the wires."""
+    """GPU numbers, ascending: neighbours in number are neighbours on the links."""
     entries: tuple[tuple[int, ...], ...]
     """By host: positions in its group of one GPU for each rail, as many for every host."""
 
