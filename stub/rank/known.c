@@ -1,5 +1,6 @@
 // What is known of device memory beyond the rule for small tensors (docs/values.md), by range of bytes:
-// PH_KNOWN, true bytes whatever their number, and PH_GUESSED, bytes that rest on values that nobody has.
+// PH_KNOWN, true bytes whatever their number; PH_GUESSED, bytes that rest on values that nobody has; PH_HOLDS, elements
+// that count as true.
 #define _GNU_SOURCE
 #include "rank/internal.h"
 
@@ -82,13 +83,14 @@ void ph_known_drop(const void *pointer, size_t bytes) { ph_memory_mark(pointer, 
 
 unsigned ph_memory_flags(const void *pointer, size_t bytes) {
   if (!bytes || !spans_now()) return 0;
-  uintptr_t from = (uintptr_t)pointer, to = from + bytes, reached = from;
+  uintptr_t from = (uintptr_t)pointer, to = from + bytes, known = from, holds = from;
   unsigned guessed = 0;
   pthread_mutex_lock(&lock);
   for (size_t i = first_after(from); i < spans_now() && spans[i].from < to; i++) {
     guessed |= spans[i].flags & PH_GUESSED;
-    if (spans[i].flags & PH_KNOWN && spans[i].from <= reached) reached = spans[i].to;
+    if (spans[i].flags & PH_KNOWN && spans[i].from <= known) known = spans[i].to;
+    if (spans[i].flags & PH_HOLDS && spans[i].from <= holds) holds = spans[i].to;
   }
   pthread_mutex_unlock(&lock);
-  return guessed | (reached >= to ? PH_KNOWN : 0);
+  return guessed | (known >= to ? PH_KNOWN : 0) | (holds >= to ? PH_HOLDS : 0);
 }

@@ -222,7 +222,8 @@ void ph_memory_give(void *pointer, const void *data, size_t bytes);
 // What is known of a range beyond the rule for small tensors.
 #define PH_KNOWN 1U    // its bytes are true, however many they are
 #define PH_GUESSED 2U  // some rest on values that nobody has (a choice among unknown numbers)
-unsigned ph_memory_flags(const void *pointer, size_t bytes);  // PH_KNOWN: all of it; PH_GUESSED: some of it
+#define PH_HOLDS 4U    // its elements count as true, though nobody wrote so many
+unsigned ph_memory_flags(const void *pointer, size_t bytes);  // PH_KNOWN, PH_HOLDS: all of it; PH_GUESSED: some of it
 void ph_memory_mark(const void *pointer, size_t bytes, unsigned flags);
 size_t ph_memory_held(void);  // bytes of host memory that true bytes take
 // Copies of memory by CUDA semantics for values: from/to any space, obeys the rule above and

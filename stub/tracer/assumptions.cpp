@@ -59,6 +59,7 @@ static std::atomic<int64_t> steps_done{0};
 void step_ended() { ++steps_done; }
 
 int64_t assumed_count(const Tensor &mask) {
+  if (holds(mask)) return mask.numel();
   return mask.scalar_type() == at::kBool ? std::llround(assumed().mask * static_cast<double>(mask.numel())) : 0;
 }
 
@@ -131,6 +132,21 @@ static void keep(const Frame &f, const Tensor &kept) {
   mark(kept, true);
 }
 
+// ---------------------------------------------------------------- what is true of zeros
+static void write_true(const Tensor &t) {
+  if (!has_room(t)) return;
+  alias(t).fill_(1);
+  ph_memory_wrote(bytes_of(t), extent_of(t));
+  mark(t, true);
+}
+
+void assume_true(const Tensor &t) {
+  if (!on_device(t) || !t.numel() || !bytes_of(t)) return;
+  PlainCalls plain;
+  if (has_room(t)) write_true(t);
+  else if (t.is_non_overlapping_and_dense()) ph_memory_mark(bytes_of(t), extent_of(t), PH_HOLDS | PH_GUESSED);
+}
+
 // ---------------------------------------------------------------- losses
 static bool is_loss(const Operator &op) {
   return is_one_of(op.name, {"aten::nll_loss_forward", "aten::nll_loss2d_forward", "aten::mse_loss", "aten::l1_loss",
@@ -169,6 +185,10 @@ void assume_results(const Frame &f, Values outputs) {
   if (f.op->count == Count::KEEPS) {
     PlainCalls plain;
     return keep(f, outputs[0].toTensor());
+  }
+  if (f.op->name == "aten::all" && f.args[0].isTensor() && holds(f.args[0].toTensor())) {
+    PlainCalls plain;
+    return write_true(outputs[0].toTensor());
   }
   int choice = choice_result(*f.op);
   bool loss = choice < 0 && is_loss(*f.op);

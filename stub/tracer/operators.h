@@ -43,6 +43,7 @@ struct Operator {
   bool copies = false;         // copy_: may bring bytes from the host
   bool zeroes = false;         // writes the number that it is given, or zeros
   bool lists = false;          // takes or returns lists of tensors
+  bool holds = false;          // true of zeros: unknown numbers are finite, and close to each other
   size_t keeps = SIZE_MAX;     // mutated argument that zeros elsewhere leave as it is
   std::vector<Argument> arguments;
   std::vector<bool> returns_view;

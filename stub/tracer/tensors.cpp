@@ -87,6 +87,8 @@ bool fits(const Tensor &t) {
   return extent_of(t) <= PH_SMALL_ELEMENTS * t.itemsize() || flags_of(t) & PH_KNOWN;
 }
 
+bool holds(const Tensor &t) { return on_device(t) && flags_of(t) & PH_HOLDS; }
+
 // A small piece of a large tensor is guessed unless it is known.
 bool is_guessed(const Tensor &t) {
   unsigned flags = flags_of(t);

@@ -12,6 +12,7 @@ char *bytes_of(const Tensor &t);
 size_t extent_of(const Tensor &t); // from the tensor's first to its last byte
 void clear(const Tensor &t);       // a kernel that is not computed wrote it: its bytes become zero
 bool is_large(const Tensor &t);    // its bytes are only true if they are known to be
+bool holds(const Tensor &t);       // all its elements count as true, though its bytes are unknown
 bool is_guessed(const Tensor &t);  // its bytes rest on values that nobody has
 bool fits(const Tensor &t);        // its bytes are true, and not too many to compute with
 bool has_room(const Tensor &t);    // it could hold true bytes

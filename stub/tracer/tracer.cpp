@@ -125,6 +125,7 @@ static void close_frame(Thread &thread, c10::ArrayRef<IValue> outputs) {
     } else if (f.ph.carries && !f.ph.captured) {
       settle_copy(f);
     }
+    if (f.op && f.op->holds && launched) settle_test(f, outputs);
     f.args.clear();
   } else {
     f.unsettled = f.below_unsettled;

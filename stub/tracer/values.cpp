@@ -231,6 +231,13 @@ static void forget(const Tensor &t) {
   if (on_device(t) && !is_large(t)) mark(t, true);
 }
 
+// isfinite and isclose launch nothing themselves: the operators below them were settled, as comparisons of unknown numbers.
+void settle_test(const Frame &f, Values outputs) {
+  Sight inputs;
+  for (const IValue &v : f.args) look(v, &inputs);
+  if (inputs.unknown && outputs.size() == 1 && outputs[0].isTensor()) assume_true(outputs[0].toTensor());
+}
+
 void settle(Thread &thread, Frame &f, Values outputs) {
   if (f.op->count == Count::COALESCE && settle_coalesced(f, outputs)) return;
   Sight inputs;

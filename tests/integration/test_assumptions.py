@@ -56,6 +56,20 @@ def test_what_is_read_of_unknown_values_is_said(stub_set: Any) -> None:
     assert len(places) == 7, "not told apart by their lines"
 
 
+def test_unknown_numbers_are_finite_and_close(stub_set: Any) -> None:
+    run(
+        "for n in 5_000, 9_000_000:\n"  # the second are too many to write down
+        "    x = torch.rand(n, device='cuda'); y = x + 1\n"
+        "    assert torch.isfinite(x).all() and torch.isfinite(x).all(dim=0)\n"
+        "    assert not (~torch.isfinite(x)).any() and not x.isnan().any()\n"
+        "    torch.testing.assert_close(x, y)\n"
+        "    assert len(x[torch.isfinite(x)]) == n\n"
+        "    mask = torch.isfinite(x); mask.zero_(); assert not mask.all()\n"
+        "known = torch.arange(5_000, device='cuda')\n"
+        "assert not known.isclose(known + 1).any() and known.isclose(known).all()\n"
+    )
+
+
 CHOICES = (
     "logits = torch.randn(4096, 8, device='cuda')\n"
     "weights, experts = logits.softmax(-1).topk(2, dim=-1)\n"
