@@ -1,9 +1,10 @@
 """A prediction to be kept before a real run is made: a step's time on hosts of several speeds. Adds a JSON line.
 
-    python benchmarks/predict.py OUT.jsonl --cluster 1x1xH100 -- SCRIPT [ARGS]
+    python benchmarks/predict.py OUT.jsonl --cluster 1x1xH100 [--missing FILE] -- SCRIPT [ARGS]
 
 The script prints its own median step, which counts on the default host; what it is on others follows from the log's
 ``host_sensitivity``. `benchmarks/holdout.py` reads the line of the host that was measured, between its points.
+`--missing` writes what no table knew, for `phantora profile`.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--cluster", required=True)
+    parser.add_argument("--missing", type=Path)
     words = sys.argv[1:]
     cut = words.index("--") if "--" in words else len(words)
     args, command = parser.parse_args(words[:cut]), words[cut + 1 :]
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "run.arrow"
-        run = [sys.executable, "-m", "phantora", "trace", "-q", "--cluster", args.cluster, "-o", str(log), *command]
+        run = [sys.executable, "-m", "phantora", "trace", "-q", "--cluster", args.cluster, "-o", str(log)]
+        run += [*(("--missing", str(args.missing)) if args.missing else ()), *command]
         done = subprocess.run(run, capture_output=True, text=True, check=False)
         lines = [line for line in done.stdout.splitlines() if line.startswith("{") and "median_iter_s" in line]
         if done.returncode or not lines:
@@ -46,6 +49,7 @@ def main() -> None:
         "run_id": printed["run_id"], "cluster": args.cluster, "command": command, "phantora": told.metadata.phantora,
         "median_iter_s": median, "iter_times": printed["iter_times"],
         "by_host": {str(factor): median * share for factor, share in sorted({**times, 1.0: 1.0}.items())},
+        "error_below": report.headline.error, "error_above": report.headline.error_above,
         "max_memory_allocated": printed["max_memory_allocated"], "max_memory_reserved": printed["max_memory_reserved"],
     }  # fmt: skip
     with args.out.open("a") as file:

@@ -486,9 +486,10 @@ def run(name: str) -> dict[str, Any]:
     return row if SIMULATED else {**row, "kernels": profiled(step)}
 
 
-def main() -> None:
+def main(default_device: bool = True) -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    torch.set_default_device("cuda")
+    if default_device:
+        torch.set_default_device("cuda")
     for name in sys.argv[2:] or CASES:
         begin = time.monotonic()
         try:
