@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from phantora.errors import PhantoraError
-from phantora.launch import assume, loading, notes, process, shims
+from phantora.launch import assume, loading, notes, process, shims, uncounted
 from phantora.launch.importhook import AfterImport, after_import
 from phantora.launch.plan import server_environment
 
@@ -110,6 +110,7 @@ def _attach() -> StubSet:
     tie_children()
     shims.install()
     loading.install()
+    uncounted.install()
     process.at_exit(library.ph_exit)  # says nothing unless the process has become a rank
     return stub_set
 
@@ -156,6 +157,7 @@ def _join() -> None:
     report_plainly(str(rank))
     shims.install()
     loading.install()
+    uncounted.install()
     connect(library, session, rank, int(os.environ.get("LOCAL_RANK", "0")), int(os.environ[DEVICES]))
     process.at_exit(library.ph_exit)  # after the interpreter's teardown, which may still use CUDA
 

@@ -15,6 +15,7 @@ import statistics
 import sys
 import time
 from collections import defaultdict, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing import util
 from types import ModuleType
@@ -119,9 +120,11 @@ class Workers:
 class Loading:
     """Gives the batches of this rank their time."""
 
-    def __init__(self, cost: Cost, runtime: Runtime) -> None:
+    def __init__(self, cost: Cost, runtime: Runtime, aside: Callable[[bool], object] = bool) -> None:
+        """`aside` is told when the script itself begins to make a batch, and when it has."""
         self._cost = cost
         self._runtime = runtime
+        self._aside = aside
         self._seen: defaultdict[tuple[str, int], Seen] = defaultdict(Seen)
 
     def meet(self, module: ModuleType) -> None:
@@ -146,7 +149,11 @@ class Loading:
             if not self._runtime.is_virtual() or not self._runtime.moves_clock():
                 return fetch(this, index)
             began, before = self._runtime.now(), time.thread_time_ns()
-            data = fetch(this, index)
+            self._aside(True)
+            try:
+                data = fetch(this, index)
+            finally:
+                self._aside(False)
             self._made_here(this, began, time.thread_time_ns() - before)
             return data
 
@@ -247,7 +254,7 @@ def _note(dataset: str, workers: int, seen: Seen) -> str | None:
 def install() -> None:
     """Times the DataLoaders of this rank; the variable has the cost."""
     library = ctypes.CDLL(None)
-    loading = Loading(parse(os.environ.get(VARIABLE, FREE)), Runtime.of(library))
+    loading = Loading(parse(os.environ.get(VARIABLE, FREE)), Runtime.of(library), library.ph_uncounted_aside)
     wanted = {_FETCHERS, _LOADERS, _STATEFUL}
     after_import(wanted.__contains__, loading.meet)
     for name in sorted(wanted):

@@ -19,7 +19,7 @@ from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
 from phantora.errors import PhantoraError
-from phantora.launch import clock, folded, loading, process, rendezvous, shims
+from phantora.launch import clock, folded, loading, process, rendezvous, shims, uncounted
 from phantora.wire import stacks
 
 _RESET_SIGNALS = (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE)
@@ -54,6 +54,7 @@ def become_rank(task: RankTask, library: ctypes.CDLL | None, session: int, out: 
         report_plainly(str(task.rank))
         shims.install()
         loading.install()
+        uncounted.install()
         rendezvous.install(task.environment["MASTER_PORT"])
         if folded.VARIABLE in task.environment:
             folded.install(int(task.environment["WORLD_SIZE"]))

@@ -27,6 +27,9 @@ void ph_clock_reset(void) {
   emit_mutex = (pthread_mutex_t)PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP;
   ph_self.lock_depth = ph_self.bracket_depth = 0;
   ph_self.cpu_mark = thread_cpu_ns();
+  ph_self.left = 0;
+  ph_self.aside = 0;
+  ph_uncounted_reset();
   atomic_store(&host_clock, 0);
   atomic_store(&published, 0);
   null_base = monotonic_ns();
@@ -151,13 +154,16 @@ void ph_charge_bytes(enum ph_api api, size_t bytes) {
 }
 
 void ph_enter(void) {
-  if (!ph_rt.measured || ph_self.bracket_depth++ || !ph_live()) return;
+  if (ph_rt.null_mode || ph_self.bracket_depth++ || !ph_live()) return;
+  if (ph_rt.modelled) return ph_uncounted_enter();
+  if (!ph_rt.measured) return;
   if (ph_self.cpu_mark < 0 || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
   int64_t spent = thread_cpu_ns() - ph_self.cpu_mark;
   if (spent > 0) move_clock((int64_t)((double)spent * ph_rt.header->host_scale));
 }
 
 void ph_leave(void) {
-  if (!ph_rt.measured || !ph_self.bracket_depth || --ph_self.bracket_depth) return;
-  ph_self.cpu_mark = thread_cpu_ns();
+  if (!ph_self.bracket_depth || --ph_self.bracket_depth) return;
+  if (ph_rt.modelled) return ph_uncounted_leave();
+  if (ph_rt.measured) ph_self.cpu_mark = thread_cpu_ns();
 }

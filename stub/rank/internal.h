@@ -1,6 +1,7 @@
 // What the files of the rank runtime share. Each uses only those above it:
 //   state    the connection's state, each thread's own
 //   clock    the host clock, and the lock under which records are written and it is published
+//   uncounted CPU time of the script that no cost covers
 //   watchdog NCCL's watchdog threads in virtual time
 //   frames   operators, which launches belong to
 //   ring     records to the simulator, requests and their answers
@@ -45,7 +46,10 @@ typedef struct ph_thread {
   int device;
   int lock_depth;       // of the emit lock
   int bracket_depth;    // of ph_enter
-  int64_t cpu_mark;     // thread CPU time at the last ph_leave, -1 before the first
+  int64_t cpu_mark;     // thread CPU time at the last ph_leave, -1 before the first; modelled: when it was last read
+  int64_t clock_mark;   // the host clock then (uncounted.c)
+  uint64_t marked, left;  // the time-stamp counter then, and at the last ph_leave; 0 before the first
+  int aside;            // what it does now is nobody's work
   ph_frame *frame;
   struct ph_stream **own_streams;  // per-thread default streams by device
   uint32_t correlation; // of its last record that a profiler knows
@@ -61,6 +65,10 @@ void ph_clock_reset(void);          // at the connection
 void ph_clock_detach(void);         // in a forked child
 void ph_raise_clock(int64_t time);  // clock = max(clock, time), by threads that move it
 void ph_publish_clock(void);        // with the emit lock held
+// uncounted.c
+void ph_uncounted_reset(void);
+void ph_uncounted_enter(void);
+void ph_uncounted_leave(void);
 // frames.c
 void ph_attribute(ph_record *record);  // sets op from the frame and counts the launch
 // profile.c

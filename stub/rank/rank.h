@@ -58,9 +58,14 @@ const uint64_t *ph_charge_levels(void);  // by level of coldness: operators, the
 void ph_advance(int64_t ns);          // advance by ns (time.sleep, host functions)
 void ph_charge_bytes(enum ph_api api, size_t bytes);  // api's cost is per GiB
 bool ph_moves_clock(void);            // does this thread move it?
-// Measured mode: every stub entry point is bracketed; CPU time between brackets is the program's.
+// Every stub entry point is bracketed. CPU time between brackets is the program's: the measured mode counts it, the
+// modelled one notes what it does not count.
 void ph_enter(void);
 void ph_leave(void);
+void ph_uncounted_aside(bool begins);  // what this thread does until it ends is counted elsewhere
+void ph_uncounted_step(void);          // an optimizer's step has ended
+// Of each step so far: ns of the script's CPU time that were not counted, and what the clock moved.
+size_t ph_uncounted_steps(const int64_t **pairs);
 
 // ---------------------------------------------------------------- names
 // Ids are rank-local, start at 1 and are sent to the simulator on first use. Text is copied.

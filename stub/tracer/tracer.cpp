@@ -68,6 +68,7 @@ static Frame &open_frame(Thread &thread, const at::RecordFunction *owner, Operat
   f.mark = ph_capture_mark();
   f.snapshots.clear();
   f.made.clear();
+  f.early.clear();  // of an operator that asked and then had nothing to launch
   f.made_kernels = 0;
   f.ph = ph_frame{};
   f.ph.begin = begin_frame;

@@ -202,5 +202,13 @@ def in_place_on_large_integers() -> None:
     both(change)
 
 
+@check
+def empty_tensors_leave_nothing_to_others() -> None:
+    empty, one, none = torch.empty(0, device="cuda"), torch.tensor(1.0, device="cuda"), torch.tensor(0.0, device="cuda")
+    for ask in (lambda: empty.unique(return_counts=True), lambda: empty.unique_consecutive(), lambda: empty.nonzero()):
+        ask()  # computes its results before it launches, and then launches nothing
+        assert bool(one > none) and (one + none).item() == 1.0
+
+
 if __name__ == "__main__":
     main()

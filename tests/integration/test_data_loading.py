@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,23 @@ def test_free_batches_are_said_to_be_free(script: Path) -> None:
     assert max(times.values()) < 4  # what the script makes of a batch
     assert "the script takes" in run.err and "one of 2 workers takes" in run.err
     assert "batch of Map" in run.err and "batch of Stream" in run.err
+
+
+BETWEEN = """
+import sys, time, torch
+weight = torch.ones(8, device="cuda", requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for step in range(8):
+    end = time.thread_time() + float(sys.argv[1])
+    while time.thread_time() < end: pass
+    weight.square().sum().backward()
+    optimizer.step()
+"""
+
+
+def test_work_of_the_script_between_calls_is_told(tmp_path: Path) -> None:
+    (tmp_path / "between.py").write_text(BETWEEN)
+    run = trace(tmp_path, "between.py", "0.03")
+    found = re.search(r"note: code of the script .* takes (\d+(\.\d+)?) ms of this machine's CPU", run.err)
+    assert found is not None and 28 < float(found[1]) < 40, run.err
+    assert "note: code of the script" not in trace(tmp_path, "between.py", "0").err

@@ -1,0 +1,70 @@
+// CPU time of the script that the modelled host clock does not know: code in C between two calls (NumPy, SciPy, an
+// environment's physics), operators on the CPU, loops within a function. It moves no clock, since it differs from run to
+// run; phantora/launch/uncounted.py tells the user when a step has much of it.
+//
+// Only long stretches without a call of ours are looked at. Reading a thread's CPU time takes up to a microsecond, so a
+// thread reads it at the end of a call only when its last reading is old.
+#define _GNU_SOURCE
+#include "rank/internal.h"
+
+#include <time.h>
+#include <x86intrin.h>
+
+#define CYCLES_MS 2000000     // of the time-stamp counter at 2 GHz; it runs at 2 to 4
+#define LONG_NS 500000        // CPU time of a stretch that counts
+#define STEPS 65536
+
+static _Atomic int64_t uncounted;  // ns since the last step ended
+static int64_t last_step;
+static int64_t steps[STEPS][2];    // of each step: CPU time that was not counted, and what the clock moved
+static size_t step_count;
+
+static int64_t cpu_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+void ph_uncounted_reset(void) {
+  atomic_store(&uncounted, 0);
+  last_step = 0;
+  step_count = 0;
+}
+
+void ph_uncounted_enter(void) {
+  ph_thread *self = &ph_self;
+  if (!self->left || __rdtsc() - self->left < CYCLES_MS || self->aside || !ph_this_thread()->moves_clock) return;
+  int64_t spent = cpu_ns() - self->cpu_mark - (ph_now() - self->clock_mark);
+  if (spent > LONG_NS) atomic_fetch_add(&uncounted, spent);
+}
+
+void ph_uncounted_leave(void) {
+  ph_thread *self = &ph_self;
+  uint64_t now = __rdtsc(), before = self->left;
+  self->left = now;
+  if (before && now - self->marked < CYCLES_MS / 4) return;
+  self->marked = now;
+  self->cpu_mark = cpu_ns();
+  self->clock_mark = ph_now();
+}
+
+void ph_uncounted_aside(bool begins) {
+  ph_self.aside += begins ? 1 : -1;
+  if (ph_self.aside) return;
+  ph_self.left = 0;
+  ph_uncounted_leave();
+}
+
+void ph_uncounted_step(void) {
+  int64_t now = ph_now(), spent = atomic_exchange(&uncounted, 0);
+  if (step_count < STEPS) {
+    steps[step_count][0] = spent;
+    steps[step_count++][1] = now - last_step;
+  }
+  last_step = now;
+}
+
+size_t ph_uncounted_steps(const int64_t **pairs) {
+  *pairs = steps[0];
+  return step_count;
+}

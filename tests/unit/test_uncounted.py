@@ -1,0 +1,37 @@
+"""The note on CPU time that the modelled host clock does not know; test_data_loading.py has a real run."""
+
+from __future__ import annotations
+
+import pytest
+
+from phantora.launch.uncounted import note
+
+MS = 1_000_000
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [],
+        [(900 * MS, 5 * MS)] * 2,  # the first does not count, and one is no rule
+        [(0, 5 * MS)] * 9,
+        [(MS // 2, 10 * MS)] * 9,  # a twentieth
+        [(900 * MS, 5 * MS)] * 2 + [(0, 5 * MS)] * 9 + [(900 * MS, 5 * MS)],  # compiling, writing a checkpoint
+    ],
+)
+def test_nothing_to_say(steps: list[tuple[int, int]]) -> None:
+    assert note(steps) is None
+
+
+@pytest.mark.parametrize(
+    "steps, spent, takes",
+    [
+        ([(30 * MS, 10 * MS)] * 4, "30 ms", "10 ms"),
+        ([(0, 10 * MS), (40 * MS, 10 * MS)] * 20, "20 ms", "10 ms"),  # two optimizers
+        (([(0, 5 * MS)] * 15 + [(160 * MS, 5 * MS)]) * 10, "10 ms", "5 ms"),  # sixteen updates after each rollout
+    ],
+)
+def test_what_steps_take(steps: list[tuple[int, int]], spent: str, takes: str) -> None:
+    text = note(steps)
+    assert text is not None
+    assert f"takes {spent} " in text and f"one every {takes};" in text
