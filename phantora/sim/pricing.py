@@ -14,15 +14,23 @@ from phantora.cost.parse import compute_of, read_signature, signature_text
 from phantora.cost.types import CostModel, KernelLaunch, OperatorSignature, Price
 from phantora.cost.wanted import Wanted
 from phantora.hardware import Cluster, Flow
-from phantora.sim.collectives import SEND_RECV_KERNEL, CollectiveModel, NcclEnvironment, kernel_name
+from phantora.sim.collectives import (
+    SEND_RECV_KERNEL,
+    CollectiveModel,
+    CollectivePrice,
+    NcclEnvironment,
+    kernel_name,
+    signal_name,
+)
 from phantora.sim.engine import library as native
 from phantora.sim.kernel_profile import communication_feels, profile_of
 from phantora.sim.links import Links
 from phantora.sim.whatif import WhatIf
-from phantora.trace.schema import PriceRow, Tables
+from phantora.trace.schema import COPY_NAMES, PriceRow, Tables
 from phantora.wire import layout
 from phantora.wire.fold import Fold
 
+_PEER_COPY = COPY_NAMES["P2P"]
 _COPY_KINDS = [name.lower() for name in layout.Copy.names()]
 
 
@@ -119,7 +127,11 @@ class Pricing:
         if request.kind == native.COLLECTIVE:
             ranks = self._engine.comm_ranks(request.comm)
             price = self._collectives.collective(request.sub, ranks, request.bytes, request.dtype, request.root)
-            name = kernel_name(request.sub, request.redop, request.dtype, price.algorithm, price.protocol)
+            name = kernel_name(
+                request.sub, request.redop, request.dtype, price.algorithm, price.protocol, len(ranks)
+            )  # fmt: skip
+        elif request.sub != native.PAIR:
+            price, name = self._one_sided(request)
         else:
             price = self._collectives.transfer(
                 request.src, request.dst, request.bytes, request.concurrent,
@@ -130,12 +142,21 @@ class Pricing:
         price = replace(price, flows=(*price.flows, *self._flows_of_siblings(request)))
         ends = {end for flow in price.flows for end in (flow.src, flow.dst) if end >= 0}
         feels = communication_feels(len({topology.host_of(end) for end in ends}) == 1)
+        if request.kind == native.TRANSFER and request.sub == native.PEER_COPY:
+            feels = 0.0  # copy engines do not wait for SMs
         self._engine.set_flows(request.id, price.latency_ns, price.flows, self._links.names(price.flows), feels)
         self._engine.set_price(request.id, (price.duration_ns,), self._engine.intern(native.NAMES, name))
         algorithm = f"{price.algorithm}/{price.protocol}/{price.channels}"
         self._prices[request.id] = PriceRow(
             "communication", price.provenance, 0.0, float(request.bytes), 0, algorithm, price.error
         )
+
+    def _one_sided(self, request: native.PriceRequest) -> tuple[CollectivePrice, str]:
+        """Of symmetric memory: a copy that a peer has nothing to do with, or a signal."""
+        if request.sub == native.PEER_COPY:
+            return self._collectives.peer_copy(request.src, request.dst, request.bytes), _PEER_COPY
+        puts = request.sub == native.PUT_SIGNAL
+        return self._collectives.signal(request.src, request.dst, puts), signal_name(puts)
 
     def _flows_of_siblings(self, request: native.PriceRequest) -> list[Flow]:
         """In a folded run: what groups without a process put on the links that processes use as well. They do the same

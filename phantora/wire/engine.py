@@ -47,12 +47,15 @@ Reason = Enum("phe_reason", "PHE_", (
 PriceKind = Enum("phe_price_kind", "PHE_", (
     ("OPERATOR", ""), ("KERNEL", ""), ("COPY", ""), ("MEMSET", ""), ("COLLECTIVE", ""), ("TRANSFER", ""),
 ))  # fmt: skip
+TransferKind = Enum("phe_transfer_kind", "PHE_", (
+    ("PAIR", "a send and its receive"), ("PEER_COPY", "one side does nothing"), ("PUT_SIGNAL", ""), ("WAIT_SIGNAL", ""),
+))  # fmt: skip
 TextTable = Enum("phe_table", "PHE_", (("NAMES", ""), ("SIGNATURES", "")))
 RankState = Enum("phe_rank_state", "PHE_RANK_", (
     ("NOT_STARTED", ""), ("RUNS", ""), ("WAITS", "for virtual time"), ("WAITS_FOR_BYTES", "or an exchange"),
     ("EXITED", ""),
 ))  # fmt: skip
-ENUMS = (PriceKind, TextTable, RankState)
+ENUMS = (PriceKind, TransferKind, TextTable, RankState)
 
 
 @_c_struct
@@ -68,7 +71,7 @@ class PriceRequest(ctypes.Structure):
     kernels: Int32
     """OPERATOR, KERNEL: number of launches."""
     sub: Int32
-    """COPY: ``ph_copy``; COLLECTIVE: ``ph_coll``."""
+    """COPY: ``ph_copy``; COLLECTIVE: ``ph_coll``; TRANSFER: ``phe_transfer_kind``."""
     part: Int32
     """OPERATOR: 0, or k for the k-th piece of an operator cut by a wait."""
     comm: Int32

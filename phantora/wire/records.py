@@ -89,6 +89,11 @@ BODIES = {
             ("uint64_t", "ticket", "of the payload, or 0"), ("double", "scalar", "of a pre-multiplied sum"),
         )),
         Body("transfer", _TRANSFER),
+        Body("peer_copy", (
+            ("int32_t", "peer", "rank in the communicator"), ("uint32_t", "push", "1: to its memory, 0: from it"),
+            ("uint64_t", "bytes", ""),
+        )),
+        Body("signal", (("int32_t", "peer", "rank in the communicator"), ("uint32_t", "channel", ""))),
         Body("payload", (("uint64_t", "ticket", ""), ("uint64_t", "offset", "bytes"))),
         Body("memory", (
             ("int64_t", "allocated", "bytes"), ("int64_t", "reserved", "bytes"), ("int64_t", "change", "bytes"),
@@ -132,7 +137,7 @@ KINDS: tuple[tuple[str, str, str], ...] = (
     ("STREAM_QUERY", "", "request: is stream empty at `time`?"),
     ("EVENT_QUERY", "", "request: has event id completed at `time`?"),
     ("EVENT_TIME", "", "request: reply.time = completion time of event id (it has completed)"),
-    ("COMM_CREATE", "comm", "id = new comm; blob = name; if folded, a zero byte and START+STRIDExCOUNT,..."),
+    ("COMM_CREATE", "comm", "id = new comm; blob = name; if folded or PH_F_SHARED, zero byte, START+STRIDExCOUNT,..."),
     ("COMM_DESTROY", "", "id = comm"),
     ("EXCHANGE", "exchange", "request: blob = own bytes; reply = all blobs by index, each behind its uint32 length"),
     ("GROUP_BEGIN", "group", "COLLECTIVE, SEND and RECV records follow"),
@@ -150,6 +155,9 @@ KINDS: tuple[tuple[str, str, str], ...] = (
     ("CORRELATE", "", "id = what a profiler calls the launches that follow"),
     ("PROFILE", "", "request: reply = ph_activity of what has ended of them, as many as fit; value = their number"),
     ("PROFILE_NAME", "", "request: id = name in a ph_activity; reply = text"),
+    ("PEER_COPY", "peer_copy", "stream, id = comm, op: from or to the memory of a peer, which does nothing"),
+    ("PUT_SIGNAL", "signal", "stream, id = comm, op: tells a peer; waits until it has taken the signal before"),
+    ("WAIT_SIGNAL", "signal", "stream, id = comm, op: waits for a peer's signal and takes it"),
 )  # fmt: skip
 
 Kind = Enum("ph_kind", "PH_", tuple((name, meaning) for name, _, meaning in KINDS))

@@ -1,11 +1,7 @@
 // Making communicators: the members meet in real time, as under NCCL, and the simulator is told.
 #include <pthread.h>
-#include <stdatomic.h>
-
 #include "cuda/core/visible.h"
 #include "nccl/internal.h"
-
-static atomic_uint next_comm = 1;
 
 void derive_key(uint64_t key[2], const void *data, size_t length) {
   key[0] = ph_hash(data, length, 0x6e63636c5f6b6579ULL);
@@ -68,7 +64,7 @@ static ncclResult_t check_members(const member *all, int members) {
 static ncclResult_t announce(ncclComm_t comm) {
   ncclResult_t result = charge_communicator(comm);
   if (result != ncclSuccess) return result;
-  comm->id = atomic_fetch_add(&next_comm, 1);
+  comm->id = ph_next_communicator();
   comm->magic = COMM_MAGIC;
   ph_record record = {.kind = PH_COMM_CREATE,
                       .id = comm->id,

@@ -20,6 +20,11 @@ static size_t room;
 static atomic_size_t count;
 static _Atomic uint64_t last_ticket;
 
+uint32_t ph_next_communicator(void) {
+  static atomic_uint last;
+  return atomic_fetch_add(&last, 1) + 1;
+}
+
 uint64_t ph_next_ticket(void) { return atomic_fetch_add(&last_ticket, 1) + 1; }
 
 void ph_payload_reset(void) {

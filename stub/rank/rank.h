@@ -241,6 +241,7 @@ void ph_expect(void *pointer, size_t bytes, uint64_t ticket);
 void ph_touch(const void *pointer, size_t bytes);
 void ph_touch_drop(void *pointer, size_t bytes);  // the range is overwritten: forget its payload
 uint64_t ph_next_ticket(void);
+uint32_t ph_next_communicator(void);  // from 1
 
 // ---------------------------------------------------------------- torch's helper threads
 // NCCL's watchdog threads make their rounds in virtual time from now on. Called once, after torch

@@ -95,7 +95,7 @@ static void put_blob(const void *data, size_t length) {
 
 static bool is_launch(uint8_t kind) {
   return kind == PH_KERNEL || kind == PH_MEMCPY || kind == PH_MEMSET || kind == PH_COLLECTIVE || kind == PH_SEND ||
-         kind == PH_RECV;
+         kind == PH_RECV || kind == PH_PEER_COPY || kind == PH_PUT_SIGNAL || kind == PH_WAIT_SIGNAL;
 }
 
 static void tell(ph_listener *listener, const ph_record *record) {

@@ -22,9 +22,9 @@ H200: dict[str, Any] = {
     "memory_clock_khz": 3201000, "l2_bytes": 62914560, "persisting_l2_bytes": 39321600,
 }  # fmt: skip
 # Attributes that tell where the measured board sits, which board it is, and what the stubs do not offer:
-# handles that other processes can open, DMA buffers, pools and mappings in host memory.
+# handles other than files that other processes can open, DMA buffers, pools and mappings in host memory.
 PLACE_AND_BOARD = {"33", "34", "139", "140"}
-NOT_OFFERED = {"103", "119", "124", "128", "141", "142", "144", "145"}
+NOT_OFFERED = {"119", "124", "128", "141", "142", "144", "145"}
 
 
 def major(stub_set: StubSet) -> int:

@@ -375,12 +375,3 @@ def test_a_file_for_another_model_ends_in_one_line(place: Path) -> None:
             place, "1x1xH100", "qwen3_30b_a3b.toml", "debugmodel_moe", "--training.seq_len", "128",
             "--parallelism.expert_parallel_degree", "1", options=("--moe-routing", "routing.json"),
         )  # fmt: skip
-
-
-def test_asynchronous_tensor_parallelism_is_refused(place: Path) -> None:
-    """It would run as something else."""
-    with pytest.raises(AssertionError, match=r"phantora: rank 0: parallelism\.enable_async_tensor_parallel needs"):
-        titan(
-            place, "1x2xH100", "llama3_8b.toml", "debugmodel", "--parallelism.tensor_parallel_degree", "2",
-            "--compile.enable", "--parallelism.enable_async_tensor_parallel",
-        )  # fmt: skip

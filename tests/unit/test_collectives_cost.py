@@ -15,10 +15,10 @@ from phantora.hardware import load_cluster
 from phantora.sim.collectives import CollectiveModel, CollectivePrice, NcclEnvironment, kernel_name
 from phantora.sim.collectives.timing import MIB, p2p_channels
 from phantora.sim.collectives.tuner import ring_steps, wire_share
-from phantora.wire.layout import NCCL_DTYPE_NAMES, Coll
+from phantora.wire.layout import NCCL_DTYPE_NAMES, SYMMETRIC, Coll
 
 BF16 = NCCL_DTYPE_NAMES.index("bfloat16")
-KINDS = [kind for kind, name in enumerate(Coll.names()) if name != "BARRIER"]
+KINDS = [kind for kind, name in enumerate(Coll.names()) if name != "BARRIER" and kind not in SYMMETRIC]  # NCCL's
 SPECS = (
     "1x8xH200", "1x8xH100", "1x8xA100-SXM-80GB", "1x4xL40S", "2x8xH100", "8x8xH100", "4x1xH100",
     "1x8xB200-SXM",

@@ -1,25 +1,227 @@
-"""Symmetric memory ends in a message of ours, whichever way a program asks for it."""
+"""Symmetric memory: signals, barriers and copies in the engine, published times, and what is refused."""
 
 from __future__ import annotations
 
 import sys
-from types import ModuleType
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
+from support.fakeranks import Bench
 
 from phantora.errors import PhantoraError
-from phantora.launch import symmetric
+from phantora.hardware import load_cluster
+from phantora.hardware.topology import Flow
+from phantora.launch import folded, symmetric
+from phantora.launch.routing import Routing
+from phantora.launch.shims.torchtitan import ASYNC_TP
+from phantora.sim.collectives import CollectiveModel
+from phantora.sim.engine import library as native
+from phantora.wire import layout
+from phantora.wire.layout import Coll
+
+BARRIER = Coll.SYMMETRIC_BARRIER
+CAP = 10e9  # of a link: 10 bytes per ns
 
 
-def test_the_allocation_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def group(bench: Bench, comm: int = 1) -> None:
+    """All ranks reach each other's memory."""
+    world = len(bench.ranks)
+    for own, rank in enumerate(bench.ranks):
+        rank.blob(f"symmetric memory\0{0}+1x{world}".encode())
+        flags = layout.Flag["PH_F_SHARED"]
+        rank.emit("COMM_CREATE", id=comm, key_hi=comm, key_lo=comm, members=world, rank=own, flags=flags)
+        rank.stream(8)
+        rank.stream(9)
+
+
+def finish(bench: Bench) -> dict[tuple[int, int], list[tuple[int, int]]]:
+    """(start, end) of communication and copies, by (rank, stream)."""
+    for rank in bench.ranks:
+        rank.exit()
+    assert bench.run() & native.DONE, bench.engine.diagnose()
+    found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for row in bench.rows():
+        if row["kind"] in ("COLLECTIVE", "SENDRECV", "MEMCPY"):
+            found.setdefault((row["rank"], row["stream"]), []).append((row["start"], row["end"]))
+    return found
+
+
+def test_a_signal_lets_its_wait_end_and_holds_up_nobody_else(engine_library: Path) -> None:
+    """The second signal waits until the first has been taken."""
+    bench = Bench.create(engine_library, 2)
+    group(bench)
+    giver, taker = bench.ranks
+    giver.kernel("a:1000", stream=8, at=0, blocks=1)
+    for _ in range(2):
+        giver.emit("PUT_SIGNAL", id=1, stream=8, peer=1, channel=3)
+    giver.emit("WAIT_SIGNAL", id=1, stream=9, peer=1, channel=3)
+    taker.kernel("b:5000", stream=8, at=0, blocks=1)
+    for _ in range(2):
+        taker.emit("WAIT_SIGNAL", id=1, stream=8, peer=0, channel=3)
+    taker.emit("PUT_SIGNAL", id=1, stream=9, peer=0, channel=3)
+    assert finish(bench) == {
+        (0, 8): [(1000, 1000), (1000, 5000)],
+        (1, 8): [(5000, 5000), (5000, 5000)],
+        (0, 9): [(0, 0)],
+        (1, 9): [(0, 0)],
+    }
+
+
+def test_ranks_that_signal_before_they_wait_do_not_wait_for_each_other(engine_library: Path) -> None:
+    bench = Bench.create(engine_library, 2)
+    group(bench)
+    for rank, kernel in zip(bench.ranks, ("a:100", "b:700"), strict=True):
+        rank.kernel(kernel, stream=8, at=0)
+        rank.emit("PUT_SIGNAL", id=1, stream=8, peer=1 - rank.index, channel=0)
+        rank.emit("WAIT_SIGNAL", id=1, stream=8, peer=1 - rank.index, channel=0)
+    assert finish(bench) == {(0, 8): [(100, 100), (100, 700)], (1, 8): [(700, 700), (700, 700)]}
+
+
+def test_barriers_of_two_channels_may_come_in_either_order(engine_library: Path) -> None:
+    bench = Bench.create(engine_library, 2)
+    group(bench)
+    for rank, channels in zip(bench.ranks, ((0, 1), (1, 0)), strict=True):
+        for channel in channels:
+            rank.kernel(f"k:{100 * (1 + rank.index + 3 * channel)}", stream=8 + channel, at=0, blocks=1)
+            rank.emit("COLLECTIVE", id=1, stream=8 + channel, coll=BARRIER, count=1, root=channel)
+    assert finish(bench) == {
+        (0, 8): [(100, 200)], (1, 8): [(200, 200)], (0, 9): [(400, 500)], (1, 9): [(500, 500)],
+    }  # fmt: skip
+
+
+def test_a_wait_without_a_signal_is_named(engine_library: Path) -> None:
+    bench = Bench.create(engine_library, 2)
+    group(bench)
+    bench.ranks[0].emit("WAIT_SIGNAL", id=1, stream=8, peer=1, channel=0)
+    bench.ranks[0].ask("sync", "STREAM_SYNC", stream=8)
+    bench.ranks[1].exit()
+    bench.run()
+    assert "rank 0 waits for a signal of rank 1 in group 'symmetric memory' (ranks 0-1)" in bench.engine.diagnose()
+
+
+def copies(library: Path) -> Bench:
+    """Three GPUs, a port up and one down each; a copy is a flow without latency."""
+    bench = Bench.create(library, 3)
+    links = {
+        (way, rank): bench.engine.add_link(CAP, bench.engine.intern(native.NAMES, f"{way}{rank}"), (rank,))
+        for rank in range(3)
+        for way in ("up", "down")
+    }
+
+    def flows(request: native.PriceRequest) -> tuple[int, Sequence[Flow]]:
+        if request.kind != native.TRANSFER or request.sub != native.PEER_COPY:
+            return 0, ()
+        way = links["up", request.src], links["down", request.dst]
+        return 0, (Flow(request.src, request.dst, way, request.bytes, CAP),)
+
+    bench.flows = flows
+    group(bench)
+    return bench
+
+
+def test_copies_take_turns_on_a_gpu_and_share_a_peers_port(engine_library: Path) -> None:
+    """GPU 1 copies twice from GPU 0, GPU 2 once to GPU 1: half of their time both fill GPU 1's port."""
+    bench = copies(engine_library)
+    for stream in (8, 9):
+        bench.ranks[1].emit("PEER_COPY", id=1, stream=stream, peer=0, push=0, bytes=10_000, at=0)
+    bench.ranks[1].kernel("beside:1500", at=0)
+    bench.ranks[2].emit("PEER_COPY", id=1, stream=8, peer=1, push=1, bytes=5_000, at=0)
+    bench.ranks[0].kernel("elsewhere:10", at=0)
+    assert finish(bench) == {(1, 8): [(0, 1500)], (1, 9): [(1500, 2500)], (2, 8): [(0, 1000)]}
+
+
+def test_a_copy_finds_the_port_of_a_peer_whose_host_is_ahead(engine_library: Path) -> None:
+    """GPU 0 has a long copy behind it when GPU 1 begins one in the middle of that time."""
+    bench = copies(engine_library)
+    bench.ranks[0].emit("PEER_COPY", id=1, stream=8, peer=2, push=1, bytes=100_000, at=0)
+    bench.ranks[0].kernel("late:1", stream=9, at=50_000)
+    bench.run()
+    bench.ranks[1].emit("PEER_COPY", id=1, stream=8, peer=0, push=0, bytes=10_000, at=2_000)
+    assert finish(bench) == {(0, 8): [(0, 11_000)], (1, 8): [(2_000, 4_000)]}
+    assert bench.engine.status().late == 0
+
+
+MIB = 1 << 20
+# Of H100, bfloat16: phantora/sim/collectives/symmetric.py names the sources. Copies into the buffer and out of it are
+# taken off two-shot's times: 1.5 us each, and bytes read and written in the L2 cache at 5 TB/s.
+ONE_SHOT = {2: {0.5: 7, 1: 9, 1.5: 11, 2: 13}, 4: {0.5: 10, 1: 14, 1.5: 19, 2: 23, 3: 30, 4: 38}}
+TWO_SHOT = {4: {0.5: 16, 1: 19, 1.5: 19, 2: 23, 3: 25}}
+
+
+def test_published_times_lie_within_the_error_bars() -> None:
+    model = CollectiveModel(load_cluster("1x8xH100"))
+    for members, times in TWO_SHOT.items():
+        for size, us in times.items():
+            price = model.collective(Coll.TWO_SHOT_ALL_REDUCE, tuple(range(members)), int(size * MIB), 9)
+            copied = 2 * (1.5 + 2 * size * MIB / 5e6)
+            assert price.duration_ns / 1e3 == pytest.approx(us - copied, rel=price.error)
+            assert price.provenance == "modelled"
+    for members, times in ONE_SHOT.items():
+        for size, us in times.items():
+            price = model.collective(Coll.ONE_SHOT_ALL_REDUCE, tuple(range(members)), int(size * MIB), 9)
+            fewer_blocks = 36 / 24 if members == 2 else 1.0  # where reads in flight decide, and not the link
+            assert price.duration_ns / 1e3 == pytest.approx(5.5 + (us - 5.5) * fewer_blocks, rel=price.error)
+    copy = model.peer_copy(0, 1, 1 << 30)
+    assert (1 << 30) / copy.duration_ns == pytest.approx(374, rel=copy.error)
+
+
+def test_what_is_not_simulated_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     class Memory:
+        backend = "CUDA"
+
         @staticmethod
-        def empty_strided_p2p(size: int) -> int:
+        def empty_strided_p2p(size: int, stride: int, dtype: str, device: str) -> int:
             return size
 
-    module = ModuleType("torch.distributed._symmetric_memory")
+        @staticmethod
+        def rendezvous(tensor: int, group: str) -> str:
+            return group
+
+        @staticmethod
+        def set_backend(name: str) -> None:
+            Memory.backend = name
+
+        @staticmethod
+        def get_backend(device: str) -> str:
+            return Memory.backend
+
+    module, c10d = ModuleType("torch.distributed._symmetric_memory"), ModuleType("torch.distributed.distributed_c10d")
     module._SymmetricMemory = Memory  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+    c10d._resolve_process_group = lambda name: name  # type: ignore[attr-defined]
+    c10d.get_process_group_ranks = lambda name: [0, 1] if name == "near" else [0, 2]  # type: ignore[attr-defined]
+    for each in (module, c10d):
+        monkeypatch.setitem(sys.modules, each.__name__, each)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     symmetric.install()
-    with pytest.raises(PhantoraError, match="symmetric memory"):
-        Memory.empty_strided_p2p(8)
+    assert Memory.empty_strided_p2p(8, 1, "float", "cuda") == 8
+    assert Memory.rendezvous(8, "near") == "near"
+    with pytest.raises(PhantoraError, match="symmetric memory between 2 hosts is not simulated"):
+        Memory.rendezvous(8, "far")
+    with pytest.raises(PhantoraError, match="of the backend NVSHMEM is not simulated"):
+        Memory.set_backend("NVSHMEM")
+    monkeypatch.setenv(folded.VARIABLE, "1")
+    with pytest.raises(PhantoraError, match="in a folded run is not simulated; run all ranks with --fold off"):
+        Memory.empty_strided_p2p(8, 1, "float", "cuda")
+
+
+def test_torchtitans_option_says_that_it_fuses_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Unless its group was registered."""
+    registered: set[str] = set()
+    memory, titan = ModuleType("torch.distributed._symmetric_memory"), ModuleType("tensor_parallel")
+    memory.is_symm_mem_enabled_for_group = registered.__contains__  # type: ignore[attr-defined]
+    titan.maybe_enable_async_tp = lambda config, mesh: mesh  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, memory.__name__, memory)
+    monkeypatch.setenv("RANK", "0")
+    ASYNC_TP.apply(titan, Routing("balanced"))
+    mesh = SimpleNamespace(get_group=lambda: SimpleNamespace(group_name="tp"))
+    for asked in (False, True):
+        config = SimpleNamespace(parallelism=SimpleNamespace(enable_async_tensor_parallel=asked))
+        assert titan.maybe_enable_async_tp(config, mesh) is mesh
+        assert ("fuses nothing" in capsys.readouterr().err) == asked
+    registered.add("tp")
+    titan.maybe_enable_async_tp(config, mesh)
+    assert not capsys.readouterr().err

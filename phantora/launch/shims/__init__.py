@@ -103,7 +103,7 @@ def shims() -> tuple[Shim, ...]:
 
     return (
         deepspeed.FUSED_ADAM, deepspeed.CPU_ADAM, deepspeed.RANGES, megatron.SHIM, torchtitan.SHIM, torchtitan.COMMON,
-        torchtitan.ASYNC_TP, torchtitan.ASYNC_TP_COMPILED, transformer_engine.SHIM, transformers.SHIM,
+        torchtitan.ASYNC_TP, transformer_engine.SHIM, transformers.SHIM,
     )  # fmt: skip
 
 

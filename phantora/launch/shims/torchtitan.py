@@ -1,4 +1,4 @@
-"""TorchTitan's mixture of experts (DeepSeek-V3, Qwen3, gpt-oss, Llama 4), and no asynchronous TP.
+"""TorchTitan's mixture of experts (DeepSeek-V3, Qwen3, gpt-oss, Llama 4), and a note about asynchronous TP.
 
 The framework needs one thing of the routers' decision: how many tokens each expert gets. All split
 sizes, offsets and permutations come from that. In 0.2 (models/moe) both places that count are wrapped, in
@@ -8,12 +8,14 @@ sizes, offsets and permutations come from that. In 0.2 (models/moe) both places 
 from __future__ import annotations
 
 import functools
+import os
 import re
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from phantora.errors import PhantoraError
+from phantora.launch.notes import tell
 from phantora.launch.routing import Routing
 from phantora.launch.shims import LAYER, Shim, announce
 from phantora.launch.shims.values import write
@@ -133,53 +135,35 @@ def _with_schema(give: Callable[[Any, int, Any], None]) -> Callable[..., None]:
     return tokens_per_expert
 
 
-def _refuse_async_tp(module: Any, _: Routing) -> None:
-    """Has ``parallelism.enable_async_tensor_parallel`` end in a message.
+def _tell_of_async_tp(module: Any, _: Routing) -> None:
+    """Has ``parallelism.enable_async_tensor_parallel`` say what it does.
 
-    TorchTitan only tells Inductor to fuse; torch 2.11's Inductor fuses in groups that were registered for
-    symmetric memory, and nobody registers one. So on GPUs such a run is plain tensor parallelism
-    under another name, without a word; here it must not be taken for the other thing.
+    TorchTitan 0.2 only tells Inductor to fuse; torch 2.11's Inductor fuses in groups that were registered for
+    symmetric memory, and TorchTitan registers none. So on GPUs such a run is plain tensor parallelism under another
+    name, and here too; it must not be taken for the other thing.
     """
     enable = getattr(module, "maybe_enable_async_tp", None)
     if enable is None:
         return
 
     @functools.wraps(enable)
-    def enable_refused(job_config: Any, *rest: Any) -> Any:
-        if job_config.parallelism.enable_async_tensor_parallel:
-            raise PhantoraError(
-                "parallelism.enable_async_tensor_parallel needs symmetric memory, which is not simulated (TorchTitan "
-                "0.2.2 with torch 2.11 fuses nothing on GPUs either); leave it out for plain tensor parallelism"
+    def enable_with_a_note(job_config: Any, tp_mesh: Any) -> Any:
+        from torch.distributed._symmetric_memory import is_symm_mem_enabled_for_group
+
+        result = enable(job_config, tp_mesh)
+        asked = job_config.parallelism.enable_async_tensor_parallel
+        if asked and os.environ["RANK"] == "0" and not is_symm_mem_enabled_for_group(tp_mesh.get_group().group_name):
+            tell(
+                "parallelism.enable_async_tensor_parallel fuses nothing, here as on GPUs: this TorchTitan does not "
+                "register its groups for symmetric memory; samples/torchtitan/async_tp.py does"
             )
-        return enable(job_config, *rest)
+        return result
 
-    module.maybe_enable_async_tp = enable_refused
-
-
-def _refuse_async_tp_compiled(module: Any, _: Routing) -> None:
-    """The same of 0.3, whose option does register the groups."""
-    enable = getattr(module, "_maybe_enable_async_tp", None)
-    if enable is None:
-        return
-
-    @functools.wraps(enable)
-    def enable_refused(compile_config: Any, *rest: Any) -> Any:
-        if compile_config.enable_async_tensor_parallel:
-            raise PhantoraError(
-                "compile.enable_async_tensor_parallel needs symmetric memory, which is not simulated; leave it out for "
-                "plain tensor parallelism"
-            )
-        return enable(compile_config, *rest)
-
-    module._maybe_enable_async_tp = enable_refused
+    module.maybe_enable_async_tp = enable_with_a_note
 
 
 SHIM = Shim("torchtitan", ("0.2.2",), "torchtitan.models.moe.moe", "MoE.__init__", _apply)
 COMMON = Shim("torchtitan", ("0.3",), "torchtitan.models.common.moe", "MoE.__init__", _apply_common)
 ASYNC_TP = Shim(
-    "torchtitan", (), "torchtitan.distributed.tensor_parallel", "maybe_enable_async_tp", _refuse_async_tp, routes=False
+    "torchtitan", (), "torchtitan.distributed.tensor_parallel", "maybe_enable_async_tp", _tell_of_async_tp, routes=False
 )
-ASYNC_TP_COMPILED = Shim(
-    "torchtitan", (), "torchtitan.distributed.compile", "_maybe_enable_async_tp", _refuse_async_tp_compiled,
-    routes=False,
-)  # fmt: skip

@@ -11,7 +11,7 @@ from itertools import pairwise
 from phantora.errors import PhantoraError
 from phantora.hardware import Cluster, Flow, Topology, build, over_pcie
 from phantora.hardware.builders import NETWORK_SHARE, NVLINK_SHARE, PCIE_SHARE
-from phantora.sim.collectives import patterns
+from phantora.sim.collectives import patterns, symmetric
 from phantora.sim.collectives.chunks import NVLS_CHANNELS
 from phantora.sim.collectives.environment import NcclEnvironment
 from phantora.sim.collectives.patterns import Groups, Pattern, Share
@@ -30,7 +30,7 @@ from phantora.sim.collectives.tuner import (
     Tuner,
     wire_share,
 )
-from phantora.wire.layout import NCCL_DTYPE_NAMES, Coll
+from phantora.wire.layout import NCCL_DTYPE_NAMES, SYMMETRIC, Coll
 
 REFERENCE_GPU, REFERENCE_MEMBERS = "H200-SXM", 4
 REFERENCE_NVLINK_NS, REFERENCE_PCIE_NS, REFERENCE_NETWORK_NS = 1000, 2500, 2500
@@ -62,14 +62,16 @@ class CollectivePrice:
     inter_bytes: int
     """Bytes that the busiest member's network port carries one way."""
     provenance: str
-    """``modelled``: by formulas fitted to measurements of this GPU and its links; ``scaled`` from these; or
-    ``roofline`` (network, PCIe)."""
+    """``modelled``: by formulas fitted to measurements of this GPU and its links, or to published ones (symmetric
+    memory); ``scaled`` from these; or ``roofline`` (network, PCIe)."""
+    own_error: float | None = None
+    """Of what has an error bar of its own."""
 
     @property
     def error(self) -> float:
         """Relative error bar of the duration: what holds nine times in ten of the comparisons in docs/accuracy.md
         (the measured host; the other number of GPUs than the one fitted to; published systems)."""
-        return _ERRORS[self.provenance]
+        return _ERRORS[self.provenance] if self.own_error is None else self.own_error
 
 
 class CollectiveModel:
@@ -121,11 +123,11 @@ class CollectiveModel:
 
     def collective(self, kind: int, ranks: tuple[int, ...], bytes: int, dtype: int, root: int = 0) -> CollectivePrice:
         """A collective of `kind` (``wire.layout.Coll``) over global `ranks`; `bytes` as nccl-tests
-        counts; `root` is an index into `ranks`."""
+        counts; `root` is an index into `ranks`, or the channel of a kernel on symmetric memory."""
         if not 0 <= dtype < len(NCCL_DTYPE_NAMES):
             last = len(NCCL_DTYPE_NAMES) - 1
             raise PhantoraError(f"collective with unknown NCCL data type {dtype}: types are 0 to {last}")
-        return self._prices(kind, ranks, bytes, ranks[root])
+        return self._prices(kind, ranks, bytes, -1 if kind in SYMMETRIC else ranks[root])
 
     def transfer(
         self, src: int, dst: int, bytes: int, concurrent: int, members: int = 2, duplex: bool = False
@@ -160,6 +162,34 @@ class CollectiveModel:
         busy = max(float(bytes), together / concurrent / pattern.floor)
         flows = tuple(replace(flow, bytes=busy, rate=busy / seconds) for flow in price.flows)
         return replace(price, flows=flows)
+
+    def peer_copy(self, src: int, dst: int, bytes: int) -> CollectivePrice:
+        """A copy of `bytes` from global rank `src` to `dst` that one of the two makes alone."""
+        place, _ = self._groups((src, dst))
+        return self._shared(symmetric.copy(self._link(place)), place, [(src, dst)], bytes)
+
+    def signal(self, src: int, dst: int, puts: bool) -> CollectivePrice:
+        """The kernel that gives a signal, or that takes one, from global rank `src` to `dst`."""
+        place, _ = self._groups((src, dst))
+        return self._shared(symmetric.signal(puts), place, [], 0)
+
+    # ------------------------------------------------------------------ symmetric memory
+
+    def _link(self, place: Placement) -> float:
+        return self._timing.link if place.nvlink else self._timing.pcie
+
+    def _shared(
+        self, work: symmetric.Work, place: Placement, pairs: Sequence[tuple[int, int]], bytes: int
+    ) -> CollectivePrice:
+        """`work` whose flows go between `pairs` of members."""
+        self.topology.begin()
+        shares = [Share(src, dst, self.topology.route(src, dst), work.share, 1) for src, dst in pairs]
+        pattern = patterns.seal(self.topology, shares) if work.share else None
+        moved = work.share * bytes * (place.members - 1 if len(pairs) > 1 else 1)
+        time = work.base * (self._timing.link_latency if place.nvlink else 1.0), moved / work.rate
+        choice = Choice(work.algorithm, SIMPLE)
+        price = self._finish(time, choice, work.blocks, place, pattern, bytes, moved, 0.0)
+        return replace(price, provenance="modelled", own_error=work.error)
 
     # ------------------------------------------------------------------ members, channels, flows
 
@@ -242,6 +272,9 @@ class CollectiveModel:
             return self._finish((1.5, copied), Choice(DIRECT, SIMPLE), 1, place, None, bytes, 0, 0)
         if name in ("ALL_TO_ALL", "GATHER", "SCATTER"):
             return self._exchange(kind, ranks, bytes, root)
+        if kind in SYMMETRIC:
+            work = symmetric.reduction(kind, place.members, bytes, self._link(place))
+            return self._shared(work, place, [(src, dst) for src in ranks for dst in ranks if src != dst], bytes)
         channels = self._channels(place)
         choice = self._timing.tuner.choose(kind, place, channels, bytes)
         pattern = self._patterns(kind, ranks, choice.algorithm, root)

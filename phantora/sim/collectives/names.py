@@ -1,9 +1,10 @@
-"""Names of NCCL's kernels."""
+"""Names of communication kernels."""
 
 from __future__ import annotations
 
+from phantora.sim.collectives import symmetric
 from phantora.sim.collectives.tuner import TREE
-from phantora.wire.layout import NCCL_DTYPE_NAMES, Coll
+from phantora.wire.layout import NCCL_DTYPE_NAMES, SYMMETRIC, Coll
 
 _KERNEL_DTYPES = {
     "int8": "u8",
@@ -21,13 +22,15 @@ _KERNEL_DTYPES = {
 }
 
 
-def kernel_name(kind: int, redop: int, dtype: int, algorithm: str, protocol: str) -> str:
+def kernel_name(kind: int, redop: int, dtype: int, algorithm: str, protocol: str, members: int = 0) -> str:
     """The name of the device function, as profilers show it with NCCL 2.28.
 
     NCCL compiles one entry per collective and type: the name says ``Sum`` and ``LL`` whatever
     reduction (`redop`) and `protocol` run inside, and signed integers share the unsigned entry.
     """
     name = Coll.names()[kind]
+    if kind in SYMMETRIC:
+        return symmetric.kernel_name(kind, dtype, members)
     if name in ("ALL_TO_ALL", "GATHER", "SCATTER"):
         text = "SendRecv"
     elif name in ("ALL_GATHER", "BROADCAST"):

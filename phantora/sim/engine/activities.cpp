@@ -54,6 +54,7 @@ void Communication::settle(Transfer &t) {
   }
   if (t.like >= 0) {
     if (!t.there || t.there->arrival < 0) return;
+    if (t.kind != PHE_PAIR && t.there->arrival > time) activity.signal = t.there;
     time = std::max(time, t.there->arrival);
     t.there.reset();  // breaks the cycle of owners
   }
@@ -139,7 +140,7 @@ void Communication::finish(int32_t tag, int64_t time) {
   Activity activity = std::move(activities_[static_cast<size_t>(tag)]);
   free_activities_.push_back(tag);
   auto earlier = [](auto &a, auto &b) { return a->arrival < b->arrival; };
-  const Launch &last = **std::max_element(activity.launches.begin(), activity.launches.end(), earlier);
+  const Launch &last = activity.signal ? *activity.signal : **std::max_element(activity.launches.begin(), activity.launches.end(), earlier);
   for (auto &l : activity.launches) finish_part(*l, l->arrival == last.arrival ? *l : last, last.arrival, time);
   auto &open = communicators_[static_cast<size_t>(activity.comm)]->open;
   auto next = open.find(activity.seq + 1);

@@ -12,11 +12,19 @@ bool Communication::agrees(const Communicator &comm, const Collective &c, const 
   bool same = theirs.coll == mine.coll && theirs.dtype == mine.dtype && theirs.root == mine.root && theirs.count == mine.count;
   if (same) return true;
   int other = comm.rank_at(static_cast<size_t>(first - c.members.begin()));
-  failure_.set("mismatched collectives in " + describe(comm) + ", sequence number " + std::to_string(c.seq) + ": rank " +
+  failure_.set("mismatched collectives in " + describe(comm) + ", sequence number " + std::to_string(c.number()) + ": rank " +
                std::to_string(other) + " calls " + describe(first->record) + ", rank " + std::to_string(rank.index) +
                " calls " + describe(r) +
                "; every rank of a group must call the same collectives, with the same sizes, in the same order");
   return false;
+}
+
+// Kernels on symmetric memory follow each other by channel; the others all.
+int64_t Communication::next_of(Communicator &comm, const ph_collective_fields &call, size_t seat) {
+  int channel = call.coll >= PH_COLL_SYMMETRIC_BARRIER ? call.root : 0;
+  std::vector<int64_t> &next = comm.sequence[channel];
+  next.resize(comm.seats.size());
+  return (int64_t{channel} << 32) + next[seat]++;
 }
 
 void Communication::join_collective(Rank &rank, const ph_record &r, std::string data, const std::shared_ptr<Launch> &launch) {
@@ -24,7 +32,7 @@ void Communication::join_collective(Rank &rank, const ph_record &r, std::string 
   Communicator *comm = used(rank, r.id, number);
   if (!comm) return;
   size_t me = static_cast<size_t>(comm->seat_of(rank.index));
-  int64_t seq = comm->sequence[me]++;
+  int64_t seq = next_of(*comm, r.collective, me);
   auto &slot = comm->open[seq];
   if (!slot) {
     slot = std::make_shared<Collective>();

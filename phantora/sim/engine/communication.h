@@ -30,9 +30,11 @@ class Communication {
   // Rows before this moment may still come: of communicators that some member has not joined.
   int64_t first_unnumbered() const;
 
-  // ---- collectives.cpp, transfers.cpp: members join
+  // ---- collectives.cpp, transfers.cpp, one_sided.cpp: members join
   void join_collective(Rank &rank, const ph_record &r, std::string data, const std::shared_ptr<Launch> &launch);
   void join_transfer(Rank &rank, const ph_record &r, std::string data, const std::shared_ptr<Launch> &launch);
+  void join_copy(Rank &rank, const ph_record &r, const std::shared_ptr<Launch> &launch);
+  void join_signal(Rank &rank, const ph_record &r, const std::shared_ptr<Launch> &launch);
   // Prices the transfers whose sides are both known; not those of a group that is still being said.
   void price_transfers(const std::vector<std::shared_ptr<Launch>> &groups);
 
@@ -77,6 +79,12 @@ class Communication {
   void price(const std::shared_ptr<Collective> &c, const ph_collective_fields &call);
   void price(const std::shared_ptr<Transfer> &t);
   bool agrees(const Communicator &comm, const Transfer &t);
+  static int64_t next_of(Communicator &comm, const ph_collective_fields &call, size_t seat);
+  std::shared_ptr<Transfer> join_alone(int32_t number, Rank &rank, int peer, bool gives, phe_transfer_kind kind,
+                                       const std::shared_ptr<Launch> &launch);
+  void show(Signals::Side &side, const std::shared_ptr<Launch> &launch);
+  void follow(Signals::Side &side, int rank, const std::shared_ptr<Transfer> &t);
+  void go_by(const std::shared_ptr<Transfer> &t, const std::shared_ptr<Launch> &launch);
   void open(const std::shared_ptr<Operation> &o);
   void settle(Collective &c);
   void settle(Transfer &t);

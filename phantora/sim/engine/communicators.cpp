@@ -27,6 +27,7 @@ void Communication::create(Rank &rank, const ph_record &r, const std::string &la
   local = rank.first_communicator + r.id;
   local_[static_cast<size_t>(rank.index)][r.id] = it->second;
   c.waiting_rows.emplace_back(rank.index, r.time);
+  if (r.flags & PH_F_SHARED) links_.share(c.ranks);  // named behind the label
   if (++c.created < static_cast<int>(c.seats.size())) return;
   --unnumbered_;
   write_rows(c);
@@ -52,7 +53,6 @@ void Communication::found(Communicator &c, int members, const std::string &label
     c.family = family;
   }
   c.local.assign(c.seats.size(), 0);
-  c.sequence.assign(c.seats.size(), 0);
 }
 
 void Communication::write_rows(Communicator &c) {
@@ -97,7 +97,7 @@ Communicator *Communication::used(const Rank &rank, uint32_t id, int32_t &number
 void Communication::rename(ph_row &row) const {
   const Communicator &comm = communicator(row.comm);
   row.comm = comm.number;
-  if (row.kind == PH_ROW_SENDRECV && row.value >= 0) row.value = comm.ranks[static_cast<size_t>(row.value)];
+  if (row.kind != PH_ROW_COLLECTIVE && row.value >= 0) row.value = comm.ranks[static_cast<size_t>(row.value)];
 }
 
 int64_t Communication::first_unnumbered() const {

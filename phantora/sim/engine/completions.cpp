@@ -7,7 +7,7 @@ ph_row_kind row_kind(const Item &item) {
   switch (item.type) {
     case Item::COPY: return PH_ROW_MEMCPY;
     case Item::MEMSET: return PH_ROW_MEMSET;
-    case Item::COMM: return item.comm->p2p ? PH_ROW_SENDRECV : PH_ROW_COLLECTIVE;
+    case Item::COMM: return item.comm->copies ? PH_ROW_MEMCPY : item.comm->p2p ? PH_ROW_SENDRECV : PH_ROW_COLLECTIVE;
     case Item::RECORD: return PH_ROW_RECORD;
     case Item::WAIT: return PH_ROW_WAIT;
     case Item::HOSTFUNC: return PH_ROW_HOST_FUNC;

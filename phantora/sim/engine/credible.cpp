@@ -70,6 +70,11 @@ bool Ingest::credible(const Rank &rank, const ph_record &r) const {
     case PH_SEND:
     case PH_RECV:
       return known() && credible_transfer(rank, r);
+    case PH_PEER_COPY:
+      return known() && r.peer_copy.bytes <= MOST_BYTES && credible_peer(rank, r, r.peer_copy.peer);
+    case PH_PUT_SIGNAL:
+    case PH_WAIT_SIGNAL:
+      return known() && credible_peer(rank, r, r.signal.peer);
     case PH_COMM_CREATE:
       return members(r.comm.members, r.comm.rank) && r.id < MOST_COMMUNICATORS;
     case PH_EXCHANGE:
@@ -89,8 +94,14 @@ bool Ingest::credible_collective(const Rank &rank, const ph_record &r) const {
   if (!comm) return true;  // its handler says so
   if (call.coll >= PH_COLL_COUNT_PH_COLL || call.dtype >= std::size(ELEMENT) || !is_size(call.bytes)) return false;
   uint64_t members = comm->ranks.size();
+  if (call.coll >= PH_COLL_SYMMETRIC_BARRIER && call.root < 0) return false;
   if (has_root(call.coll) && static_cast<uint32_t>(call.root) >= members) return false;
   return !call.ticket || call.count <= MOST_PAYLOAD / (ELEMENT[call.dtype] * members);
+}
+
+bool Ingest::credible_peer(const Rank &rank, const ph_record &r, int peer) const {
+  const Communicator *comm = communication_.find(rank, r.id);
+  return comm && static_cast<uint32_t>(peer) < comm->ranks.size();
 }
 
 bool Ingest::credible_transfer(const Rank &rank, const ph_record &r) const {

@@ -125,7 +125,7 @@ void Device::happen(Stream &s, int64_t when) {
   bool passes = item.type == Item::RECORD || item.type == Item::WAIT || item.type == Item::MARK;
   if (item.running || passes)
     complete(s);
-  else if (item.type != Item::COMM || !await_room(item))
+  else if (item.type != Item::COMM || item.comm->copies || !await_room(item))
     admit(s);
 }
 
@@ -146,7 +146,7 @@ inline int64_t Device::time_of(const Stream &s, const Item &item) {
     }
     return std::max(end_of(item), now_);
   }
-  if (item.waits()) return NEVER;
+  if (item.waits() || (copies_ && item.type == Item::COMM && item.comm->copies)) return NEVER;
   int64_t time = std::max(std::max(s.free_at + (item.shares() ? s.gap : 0), item.ready), now_);
   if (item.priced) return time;
   hold_ = std::min(hold_, time);
@@ -215,7 +215,10 @@ void Device::admit(Stream &s) {
   item.running = true;
   item.start = item.updated = now_;
   item.admitted = ++admissions_;
-  if (item.type == Item::COMM) {
+  if (item.type == Item::COMM && item.comm->copies) {
+    copies_ = true;
+    listener_.arrived(*item.comm, now_);
+  } else if (item.type == Item::COMM) {
     item.first = until_free(product) < 1;
     ++communications_;
     rank_.communicating = this;
@@ -256,6 +259,8 @@ void Device::complete(Stream &s) {
   if (item.shares()) {
     --kernels_;
     update_rates();
+  } else if (item.type == Item::COMM && item.comm->copies) {
+    copies_ = false;
   } else if (item.type == Item::COMM) {
     --communications_;
     interference_.forget(first_communication());

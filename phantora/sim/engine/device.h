@@ -96,6 +96,7 @@ class Device {
   int64_t hold_ = NEVER;
   int64_t comm_end_ = NEVER;  // the earliest end, by its own bound, of a communication kernel that runs and has no end yet
   int communications_ = 0;    // communication kernels on the GPU
+  bool copies_ = false;       // a copy from or to a peer runs: these take turns
   int kernels_ = 0;           // kernels, copies, memsets admitted
   uint64_t admissions_ = 0;
   bool dirty_ = true;

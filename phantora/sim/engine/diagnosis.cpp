@@ -9,6 +9,7 @@ std::string Communication::describe(const ph_record &r) {
   text += " of " + std::to_string(call.count) + " " + (call.dtype < std::size(dtypes) ? dtypes[call.dtype] : "?");
   bool rooted = call.coll == PH_COLL_BROADCAST || call.coll == PH_COLL_REDUCE || call.coll == PH_COLL_GATHER || call.coll == PH_COLL_SCATTER;
   if (rooted) text += ", root " + std::to_string(call.root);
+  if (call.coll >= PH_COLL_SYMMETRIC_BARRIER) text += ", channel " + std::to_string(call.root);
   return text;
 }
 
@@ -31,7 +32,7 @@ namespace {
 
 std::string waits_in(const Collective &c, const Communicator &comm, const Rank &rank) {
   const Member &me = c.members[static_cast<size_t>(comm.seat_of(rank.index))];
-  std::string text = "waits in " + Communication::describe(me.record) + ", sequence number " + std::to_string(c.seq) +
+  std::string text = "waits in " + Communication::describe(me.record) + ", sequence number " + std::to_string(c.number()) +
                      " of " + Communication::describe(comm) + "; not there: rank ";
   bool first = true;
   for (size_t i = 0; i < c.members.size(); ++i) {
@@ -44,6 +45,10 @@ std::string waits_in(const Collective &c, const Communicator &comm, const Rank &
 }
 
 std::string waits_in(const Transfer &t, const Communicator &comm, const Launch &mine) {
+  if (t.kind == PHE_WAIT_SIGNAL)
+    return "waits for a signal of rank " + std::to_string(t.like) + " in " + Communication::describe(comm) + ". ";
+  if (t.kind == PHE_PUT_SIGNAL)
+    return "waits until rank " + std::to_string(t.like) + " takes its last signal in " + Communication::describe(comm) + ". ";
   bool sending = t.send.launch.get() == &mine;
   const Post &own = sending ? t.send : t.recv, &other = sending ? t.recv : t.send;
   std::string text = std::string("waits to ") + (sending ? "send" : "receive") + " " + std::to_string(own.bytes) +

@@ -279,6 +279,10 @@ void Ingest::communicate(Rank &rank, const ph_record &r) {
   std::shared_ptr<Launch> launch = group ? group : std::make_shared<Launch>();
   if (r.kind == PH_COLLECTIVE)
     communication_.join_collective(rank, r, std::move(from.blob), launch);
+  else if (r.kind == PH_PEER_COPY)
+    communication_.join_copy(rank, r, launch);
+  else if (r.kind == PH_PUT_SIGNAL || r.kind == PH_WAIT_SIGNAL)
+    communication_.join_signal(rank, r, launch);
   else
     communication_.join_transfer(rank, r, std::move(from.blob), launch);
   if (!failure_.none() || (group && --from.group_left > 0)) return;

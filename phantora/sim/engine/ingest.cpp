@@ -35,6 +35,8 @@ Ingest::Ingest(Stage &stage, Devices &devices, Texts &texts, CallNames &names, L
       {PH_EXCHANGE, &Ingest::exchange},           {PH_GROUP_BEGIN, &Ingest::group_begin},
       {PH_COLLECTIVE, &Ingest::communicate},      {PH_SEND, &Ingest::communicate},
       {PH_RECV, &Ingest::communicate},            {PH_PAYLOAD, &Ingest::payload},
+      {PH_PEER_COPY, &Ingest::communicate},       {PH_PUT_SIGNAL, &Ingest::communicate},
+      {PH_WAIT_SIGNAL, &Ingest::communicate},
       {PH_MEMORY, &Ingest::memory},               {PH_UNSUPPORTED, &Ingest::unsupported},
   };
   std::fill(std::begin(handlers_), std::end(handlers_), &Ingest::ignore);

@@ -49,6 +49,7 @@ class Ingest {
   void disbelieve(const Rank &rank, const std::string &what);
   bool credible(const Rank &rank, const ph_record &r) const;
   bool credible_collective(const Rank &rank, const ph_record &r) const;
+  bool credible_peer(const Rank &rank, const ph_record &r, int peer) const;
   bool credible_transfer(const Rank &rank, const ph_record &r) const;
 
   Item item_of(Rank &rank, const ph_record &r, Item::Type type);

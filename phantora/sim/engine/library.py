@@ -17,12 +17,14 @@ from phantora.wire.session import Session
 
 __all__ = [
     "COLLECTIVE", "COPY", "DONE", "ERROR", "EXITED", "IDLE", "KERNEL", "MEMSET", "MOVED", "NAMES", "NOT_STARTED",
-    "OPERATOR", "PRICES", "RECORD", "ROW", "ROWS", "RUNS", "SIGNATURES", "TRANSFER", "WAITS", "WAITS_FOR_BYTES",
+    "OPERATOR", "PAIR", "PEER_COPY", "PRICES", "PUT_SIGNAL", "RECORD", "ROW", "ROWS", "RUNS", "SIGNATURES", "TRANSFER",
+    "WAITS", "WAITS_FOR_BYTES", "WAIT_SIGNAL",
     "Engine", "KernelProfile", "PowerLimit", "PriceKernel", "PriceRequest", "Status", "Timing",
 ]  # fmt: skip
 
 IDLE, PRICES, ROWS, DONE, ERROR, MOVED = (1 << bit >> 1 for bit in range(len(interface.Reason.members)))
 OPERATOR, KERNEL, COPY, MEMSET, COLLECTIVE, TRANSFER = range(len(interface.PriceKind.members))
+PAIR, PEER_COPY, PUT_SIGNAL, WAIT_SIGNAL = range(len(interface.TransferKind.members))
 NAMES, SIGNATURES = range(len(interface.TextTable.members))
 NOT_STARTED, RUNS, WAITS, WAITS_FOR_BYTES, EXITED = range(len(interface.RankState.members))
 

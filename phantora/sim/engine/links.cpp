@@ -3,20 +3,40 @@
 #include <math.h>
 
 #include <algorithm>
+#include <iterator>
 
 namespace phe {
+
+int32_t Links::scope_of(const std::vector<int32_t> &users) {
+  auto [it, fresh] = scopes_.try_emplace(users, static_cast<int32_t>(scopes_.size()));
+  if (fresh) {
+    if (users.empty())
+      for (Rank &rank : stage_.ranks()) rank.scopes.push_back(it->second);
+    else
+      for (int32_t r : users) stage_[static_cast<size_t>(r)].scopes.push_back(it->second);
+  }
+  return it->second;
+}
 
 int Links::add(double bandwidth, int32_t name, std::vector<int32_t> members) {
   names_.push_back(name);
   first_rank_.push_back(members.empty() ? 0 : *std::min_element(members.begin(), members.end()));
-  auto [it, fresh] = scopes_.try_emplace(std::move(members), static_cast<int32_t>(scopes_.size()));
-  if (fresh) {
-    if (it->first.empty())
-      for (Rank &rank : stage_.ranks()) rank.scopes.push_back(it->second);
-    else
-      for (int32_t r : it->first) stage_[static_cast<size_t>(r)].scopes.push_back(it->second);
+  users_.push_back(std::move(members));
+  return network_.add_link(bandwidth, scope_of(users_.back()));
+}
+
+void Links::share(const std::vector<int> &ranks) {
+  std::vector<int32_t> sorted(ranks.begin(), ranks.end()), both;
+  std::sort(sorted.begin(), sorted.end());
+  for (size_t link = 0; link < users_.size(); ++link) {
+    std::vector<int32_t> &users = users_[link];
+    std::sort(users.begin(), users.end());
+    both.clear();
+    std::set_union(users.begin(), users.end(), sorted.begin(), sorted.end(), std::back_inserter(both));
+    if (users.empty() || both.size() == users.size() || both.size() == users.size() + sorted.size()) continue;
+    users = both;
+    network_.set_scope(static_cast<int>(link), scope_of(users));
   }
-  return network_.add_link(bandwidth, it->second);
 }
 
 void Links::add_background(std::vector<int32_t> links, double rate) {

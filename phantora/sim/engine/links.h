@@ -16,6 +16,8 @@ class Links {
   bool marks(const std::string &annotation) const { return !prefix_.empty() && annotation.rfind(prefix_, 0) == 0; }
   // From the `mark`-th mark on, counted from 1.
   void change_at_mark(int link, int mark, double bandwidth) { changes_.push_back({link, mark, bandwidth}); }
+  // From now on each of these ranks can put traffic on what the others can: they reach each other's memory.
+  void share(const std::vector<int> &ranks);
   void add_background(std::vector<int32_t> links, double rate);
 
   // Rank 0's host is at the next mark. If links change there, they do when its GPU gets there.
@@ -33,6 +35,8 @@ class Links {
   void write_carried(int64_t until, int64_t end);
 
  private:
+  int32_t scope_of(const std::vector<int32_t> &users);
+
   struct Change {
     int link, mark;
     double bandwidth;
@@ -46,6 +50,7 @@ class Links {
   int marks_ = 0;
   std::vector<int32_t> names_;
   std::vector<int32_t> first_rank_;                 // the lowest that can use it
+  std::vector<std::vector<int32_t>> users_;         // who can, none: all
   std::map<std::vector<int32_t>, int32_t> scopes_;  // ranks -> scope
   std::deque<std::vector<int32_t>> background_;     // links of endless flows
   std::vector<Change> changes_;                     // to come

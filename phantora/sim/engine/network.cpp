@@ -46,15 +46,22 @@ int Network::add_link(double bandwidth, int scope) {
   Link link;
   link.nominal = bandwidth;
   link.capacity = to_rate(bandwidth);
-  link.scope = scope;
+  link.scope = -1;
   links_.push_back(std::move(link));
   room_.emplace_back();
+  set_scope(static_cast<int>(links_.size()) - 1, scope);
+  return static_cast<int>(links_.size()) - 1;
+}
+
+void Network::set_scope(int link, int scope) {
   if (static_cast<int>(scopes_.size()) <= scope) {
     scopes_.resize(static_cast<size_t>(scope) + 1);
     horizons_.resize(static_cast<size_t>(scope) + 1, NEVER);
   }
-  scopes_[scope].push_back(static_cast<int32_t>(links_.size()) - 1);
-  return static_cast<int>(links_.size()) - 1;
+  int &own = links_[link].scope;
+  if (own >= 0) scopes_[own].erase(std::find(scopes_[own].begin(), scopes_[own].end(), link));
+  scopes_[scope].push_back(link);
+  own = scope;
 }
 
 void Network::change(int link, int64_t time, double bandwidth) {

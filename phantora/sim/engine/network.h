@@ -55,6 +55,7 @@ class Network {
  public:
   // `scope` names who can put traffic on the link (for close()). Links are numbered from 0.
   int add_link(double bandwidth, int scope);
+  void set_scope(int link, int scope);  // not between open() and what follows it
   int links() const { return static_cast<int>(links_.size()); }
   // From `time` on, the link carries `bandwidth` bytes/s. Nothing of its component may be later than `time`.
   void change(int link, int64_t time, double bandwidth);

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <tuple>
 #include <vector>
 
 namespace phe {
@@ -23,7 +24,7 @@ struct Post {  // one side of a send and a receive
 struct Operation {
   bool transfer = false;
   int32_t comm = -1, price = -1;
-  int64_t seq = 0;       // of a collective in its communicator, of a transfer among those of its way
+  int64_t seq = 0;       // of a collective in its communicator, from 2^32 times its channel on; of a transfer among those of its way
   bool begun = false;    // all members are there and it has a price
   bool aborted = false;  // a member has given it up: it never begins
   int32_t open = -1;     // place among the open operations
@@ -33,9 +34,10 @@ struct Operation {
 };
 
 struct Transfer : Operation {
+  phe_transfer_kind kind = PHE_PAIR;  // all others are lone: one member's kernel or copy, which may wait for another's
   int src = 0, dst = 0;  // ranks in the communicator
   Post send, recv;
-  bool lone = false;     // one side is a rank of a folded run that is no process
+  bool lone = false;     // one side is a rank of a folded run that is no process, or does nothing
   int like = -1;         // of a lone one: the rank that shows when that side comes, -1: it is there when the other is
   std::shared_ptr<Launch> there;  // what it shows, once it is known
 
@@ -54,9 +56,11 @@ struct Collective : Operation {
   int64_t latest = 0;    // arrival
   int64_t begin = 0;     // and end of the collective before it in the same kernel
   bool held = false;     // that one has not ended
+
+  int64_t number() const { return seq & UINT32_MAX; }  // on its channel
 };
 
-struct Launch {  // one communication kernel on one rank
+struct Launch {  // one communication kernel on one rank, or a copy from or to a peer
   Device *device = nullptr;
   int32_t comm = -1;
   int64_t seq = -1;
@@ -71,6 +75,7 @@ struct Launch {  // one communication kernel on one rank
   int waiting = 0;       // parts that have no end yet
   int sends = 0, recvs = 0;
   bool p2p = false;
+  bool copies = false;   // by a copy engine: no SM has to do with it
   bool aborted = false;  // what had not begun of it never does
   int64_t bytes = 0, peer = -1;  // peer: rank in the communicator, -1: several
   int32_t name = -1, price = -1;
@@ -87,6 +92,18 @@ struct Activity {
   std::vector<std::shared_ptr<Launch>> launches;
   int64_t since = 0;       // when it began
   int64_t slowed_end = 0;  // latest end of a flow that has ended, with what kernels at its ends cost it
+  std::shared_ptr<Launch> signal;  // that it waited for, NULL if that was there before
+};
+
+// Signals from one member to another on one channel. The k-th is taken by the k-th wait; it is given when the one before
+// has been taken.
+struct Signals {
+  struct Side {
+    std::deque<std::shared_ptr<Launch>> launches;    // that nobody goes by yet,
+    std::deque<std::shared_ptr<Transfer>> followers;  // or who goes by the next: one of the two is empty
+  };
+  Side puts, waits;
+  bool used = false;  // one has been given
 };
 
 struct Communicator {
@@ -94,7 +111,7 @@ struct Communicator {
   std::vector<int> ranks;            // global rank by own rank, -1 unknown
   std::vector<int> seats;            // own ranks of those that are processes: all, unless the run is folded
   std::vector<uint32_t> local;       // local ids by seat, 0: has not joined
-  std::vector<int64_t> sequence;     // next sequence number by seat
+  std::map<int, std::vector<int64_t>> sequence;  // next sequence number by channel (0: all but symmetric memory's) and seat
   std::string label;
   std::vector<std::pair<int, int64_t>> waiting_rows;  // (rank, time) of those that joined, until all have
   int32_t number = -1;               // what the log shows: independent of real time
@@ -103,6 +120,7 @@ struct Communicator {
   std::map<int64_t, std::shared_ptr<Collective>> open;
   std::map<std::pair<int, int>, std::deque<std::shared_ptr<Transfer>>> sends, recvs;  // unmatched, (src, dst)
   std::map<std::pair<int, int>, int64_t> transfers;                                   // so far, (src, dst)
+  std::map<std::tuple<int, int, uint32_t>, Signals> signals;                          // (src, dst, channel)
 
   int rank_at(size_t seat) const { return ranks[static_cast<size_t>(seats[seat])]; }
   int seat_of(int global) const {

@@ -1,5 +1,7 @@
 #include "power.h"
 
+#include "operation.h"
+
 #include <math.h>
 
 #include <algorithm>
@@ -46,7 +48,7 @@ void Power::draw(const std::vector<Stream *> &busy) {
     const Item &item = s->queue.front();
     if (!item.running) continue;
     dynamic_ += item.profile.dynamic_watts * item.rate;
-    steady_ += item.type == Item::COMM ? limit_.communication_watts : item.profile.steady_watts * item.rate;
+    steady_ += item.type == Item::COMM && !item.comm->copies ? limit_.communication_watts : item.profile.steady_watts * item.rate;
   }
 }
 

@@ -117,10 +117,13 @@ inline std::string collective_result(const ph_record &record, int me, const std:
   std::string out;
   switch (kind) {
     case PH_COLL_ALL_REDUCE:
+    case PH_COLL_ONE_SHOT_ALL_REDUCE:
+    case PH_COLL_TWO_SHOT_ALL_REDUCE:
       return reduce(parts, dtype, op, scale);
     case PH_COLL_REDUCE:
       return static_cast<size_t>(me) == root ? reduce(parts, dtype, op, scale) : out;
     case PH_COLL_REDUCE_SCATTER:
+    case PH_COLL_PULLED_REDUCE_SCATTER:
       return slice(reduce(parts, dtype, op, scale), static_cast<size_t>(me), chunk);
     case PH_COLL_BROADCAST:
       return root < parts.size() ? *parts[root] : out;

@@ -113,9 +113,7 @@ void Communication::resolve(const Communicator &comm, const std::shared_ptr<Tran
     return failure_.set("cannot fold a send and receive in " + describe(comm) + ": rank " + std::to_string(own.rank) + " has " +
                         std::to_string(own.bytes) + " bytes where the pair at the first place of the mesh has " +
                         std::to_string(example.bytes) + "; keep the axis whole (NAME=SIZE* in --fold), or use --fold off");
-  t->there = example.launch;
-  if (t->there->arrival < 0) t->there->followers.push_back(t);
-  settle(*t);
+  go_by(t, example.launch);
   if (t->recv.launch && t->recv.ticket)
     payloads_.arrived(stage_[static_cast<size_t>(t->recv.rank)], t->recv.ticket, example.data);
 }
@@ -138,6 +136,7 @@ void Communication::price(const std::shared_ptr<Transfer> &t) {
   const Communicator &comm = communicator(t->comm);
   phe_price_request request{};
   request.kind = PHE_TRANSFER;
+  request.sub = t->kind;
   request.comm = send.comm;
   request.src = comm.ranks[static_cast<size_t>(t->src)];
   request.dst = comm.ranks[static_cast<size_t>(t->dst)];

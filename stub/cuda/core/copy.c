@@ -4,6 +4,7 @@
 #include "cuda/core/context.h"
 #include "cuda/core/host_function.h"
 #include "cuda/core/space.h"
+#include "cuda/core/symmetric.h"
 
 #include <stdlib.h>
 
@@ -49,6 +50,7 @@ static cudaError_t stream_for(void *handle, int flags, ph_stream **stream) {
 // call returns.
 static cudaError_t copy_emit(const void *dst, const void *src, size_t bytes, ph_stream *stream, bool async) {
   copy_side to = side_of(dst), from = side_of(src);
+  if (on_device(to) && on_device(from) && phc_peer_copy(dst, src, bytes, stream)) return 0;
   enum ph_copy kind;
   bool wait = !async;
   if (on_device(to) && on_device(from)) {
@@ -123,7 +125,7 @@ cudaError_t phc_copy(void *dst, const void *src, size_t bytes, int kind, void *h
   if (error || !bytes) return error;
   error = copy_emit(dst, src, bytes, stream, flags & PHC_ASYNC);
   if (!error) copy_rows(stream, dst, 0, src, 0, bytes, 1, 0);
-  return error;
+  return error ? error : phc_learn_peers(dst, bytes);
 }
 
 cudaError_t phc_copy_2d(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width,

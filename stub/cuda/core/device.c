@@ -8,7 +8,7 @@
 
 // What does not depend on the GPU, by attribute number; -1 in `fixed` = not listed. Read from an
 // H200 (driver 580, CUDA 13.0) with cuDeviceGetAttribute. Of the virtual-memory features, exporting
-// handles (103, 104, 105, 128) and multicast (132) are answered by what the stubs support.
+// handles (103: as files, 104, 105, 128) and multicast (132) are answered by what the stubs support.
 static const int fixed[148] = {
     [1] = 1024,        [2] = 1024,   [3] = 1024,        [4] = 64,
     [5] = 2147483647,  [6] = 65535,  [7] = 65535,       [8] = PHC_SHARED_DEFAULT,
@@ -28,7 +28,7 @@ static const int fixed[148] = {
     [74] = 32768,      [77] = 32768, [78] = 1,          [79] = 1,
     [80] = 1,          [83] = 1,     [87] = 2,          [89] = 1,
     [90] = 1,          [91] = 1,     [95] = 1,          [96] = 1,
-    [99] = 1,          [102] = 1,    [103] = 0,         [107] = 1,
+    [99] = 1,          [102] = 1,    [103] = 1,         [107] = 1,
     [109] = 134217728, [110] = 1,    [111] = PHC_SHARED_RESERVED,      [112] = 1,
     [113] = 1,         [114] = 1,    [115] = 1,         [116] = 1,
     [117] = 1,         [118] = 100,  [119] = 0,         [121] = 1,

@@ -2,6 +2,7 @@
 #include "cuda/core/launch.h"
 #include "cuda/core/capture.h"
 #include "cuda/core/kernel.h"
+#include "cuda/core/symmetric.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -66,7 +67,8 @@ cudaError_t phc_launch(phc_kernel *kernel, dim3 grid, dim3 block, size_t shared,
                  .block_x = (uint16_t)block.x, .block_y = (uint16_t)block.y, .block_z = (uint16_t)block.z,
                  .shared_bytes = shared + (size_t)kernel->static_shared},
   };
-  ph_launch(&record);
+  if (!arguments || !phc_symmetric_launch(kernel, stream, arguments, &error)) ph_launch(&record);
+  if (error) return error;
   phc_node *node = phc_captured(stream) ? phc_capture_latest() : NULL;
   if (node) {
     node->kernel = kernel;

@@ -13,6 +13,14 @@ void *phc_map_device(size_t bytes, int device);
 void phc_unmap(void *address, size_t bytes);
 // Inside one allocation, or virtual-memory mappings side by side.
 bool phc_covered(const void *pointer, size_t bytes);
-extern phc_table *phc_mappings;  // virtual-memory mappings by address: driver/virtual_memory.c keeps them
+extern phc_table *phc_mappings;  // phc_mapping by address: driver/virtual_memory.c keeps them
+// Device memory that processes map who hold a handle of it.
+typedef struct phc_shared {
+  uint64_t number;  // the same in every process; 0: shared with nobody
+  int32_t owner;    // rank
+} phc_shared;
+typedef struct phc_mapping {  // how each entry of phc_mappings begins
+  const phc_shared *shared;
+} phc_mapping;
 
 #pragma GCC visibility pop

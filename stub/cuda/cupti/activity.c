@@ -40,7 +40,10 @@ typedef struct function {
 
 static function function_of(const ph_record *record) {
   switch (record->kind) {
+    case PH_PUT_SIGNAL:
+    case PH_WAIT_SIGNAL:
     case PH_KERNEL: return (function){211, PH_API_LAUNCH};            // cudaLaunchKernel
+    case PH_PEER_COPY:
     case PH_MEMCPY: return (function){41, PH_API_MEMCPY_ASYNC};       // cudaMemcpyAsync
     case PH_MEMSET: return (function){51, PH_API_MEMSET};             // cudaMemsetAsync
     case PH_COLLECTIVE:

@@ -3,7 +3,7 @@
 
 // Answers CUDA_ERROR_NOT_SUPPORTED, which programs that probe for a feature understand, and says so.
 #define UNSUPPORTED_CALLS(X)                                                                           \
-  X(cuMemExportToShareableHandle) X(cuMemImportFromShareableHandle) X(cuMemGetHandleForAddressRange)   \
+  X(cuMemGetHandleForAddressRange)                                                                     \
   X(cuMulticastCreate) X(cuMulticastAddDevice) X(cuMulticastBindMem) X(cuMulticastBindAddr)            \
   X(cuMulticastUnbind) X(cuMulticastGetGranularity)                                                     \
   X(cuDevSmResourceSplitByCount) X(cuDevResourceGenerateDesc) X(cuGreenCtxCreate) X(cuGreenCtxDestroy) \

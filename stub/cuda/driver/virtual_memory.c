@@ -4,20 +4,25 @@
 #include "cuda/driver/entry.h"
 #include "cuda/core/context.h"
 #include "cuda/core/space.h"
+#include "cuda/core/symmetric.h"
 #include "cuda/core/table.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define GRANULE ((size_t)2 << 20)
 typedef struct vm_physical {
+  phc_shared shared;
+  bool imported;  // another process's, which is charged for it
   CUmemAllocationProp prop;
   size_t size;
   int references;  // cuMemCreate and cuMemRetainAllocationHandle
   int mappings;
 } vm_physical;
 typedef struct vm_mapped {
+  phc_mapping is;
   vm_physical *physical;
   size_t size;
   bool accessible;
@@ -100,7 +105,7 @@ static cudaError_t memory_create(vm_physical **handle, size_t size, const CUmemA
 static void physical_settle(vm_physical *physical) {
   if (!physical->references) phc_table_set(&physicals, (uintptr_t)physical, NULL);
   if (physical->references || physical->mappings) return;
-  ph_memory_charge(physical->prop.location.id, -(int64_t)physical->size);
+  if (!physical->imported) ph_memory_charge(physical->prop.location.id, -(int64_t)physical->size);
   free(physical);
 }
 
@@ -127,7 +132,7 @@ static cudaError_t memory_map(CUdeviceptr address, size_t size, size_t offset, v
   vm_mapped *mapped = calloc(1, sizeof *mapped);
   if (!mapped) return cudaErrorMemoryAllocation;
   pthread_mutex_lock(&vmm_lock);
-  *mapped = (vm_mapped){.physical = physical, .size = size};
+  *mapped = (vm_mapped){.is.shared = &physical->shared, .physical = physical, .size = size};
   physical->mappings++;
   phc_table_set(&phc_mappings, address, mapped);
   pthread_mutex_unlock(&vmm_lock);
@@ -150,7 +155,8 @@ static cudaError_t set_access(CUdeviceptr address, size_t size, const cudaMemAcc
     vm_mapped *mapped = phc_table_get(&phc_mappings, at);
     if (!mapped->accessible) {
       if (mprotect((void *)at, mapped->size, PROT_READ | PROT_WRITE)) return cudaErrorMemoryAllocation;
-      if (ph_register((void *)at, mapped->size, PH_SPACE_DEVICE, mapped->physical->prop.location.id))
+      int device = mapped->physical->imported ? ph_current_device() : mapped->physical->prop.location.id;
+      if (ph_register((void *)at, mapped->size, PH_SPACE_DEVICE, device))
         return cudaErrorInvalidValue;
       mapped->accessible = true;
     }
@@ -208,6 +214,60 @@ static cudaError_t get_access(unsigned long long *flags, const cudaMemLocation *
   if (!location || !phc_covered((void *)address, 1)) return cudaErrorInvalidValue;
   return GIVE(flags, unsigned long long, 3);
 }
+
+// ---------------------------------------------------------------- handles for other processes
+// A handle is a file that says whose memory it stands for. The bytes are not shared: a peer's memory reads as zero.
+#define POSIX_FD 1
+#define HANDLE_MAGIC 0x706876686e643031ULL
+typedef struct vm_handle {
+  uint64_t magic;
+  phc_shared shared;
+  CUmemAllocationProp prop;
+  uint64_t size;
+} vm_handle;
+
+static cudaError_t handle_export(int *out, vm_physical *physical, int type, uint64_t flags) {
+  static uint32_t exports;
+  if (!out || flags || !phc_table_get(&physicals, (uintptr_t)physical)) return cudaErrorInvalidValue;
+  if (type != POSIX_FD) return driver_unsupported("cuMemExportToShareableHandle of a kind that is no file descriptor");
+  if (!(physical->prop.requestedHandleTypes & POSIX_FD)) return cudaErrorInvalidValue;
+  cudaError_t error = phc_shareable();
+  if (error) return error;
+  pthread_mutex_lock(&vmm_lock);
+  if (!physical->shared.number)
+    physical->shared = (phc_shared){(uint64_t)ph_turn() << 48 | (uint64_t)(uint32_t)ph_rank() << 24 | ++exports, ph_rank()};
+  pthread_mutex_unlock(&vmm_lock);
+  vm_handle handle = {HANDLE_MAGIC, physical->shared, physical->prop, physical->size};
+  int fd = memfd_create("phantora-memory", MFD_CLOEXEC);
+  if (fd < 0) return cudaErrorOperatingSystem;
+  if (pwrite(fd, &handle, sizeof handle, 0) != (ssize_t)sizeof handle) {
+    close(fd);
+    return cudaErrorOperatingSystem;
+  }
+  *out = fd;
+  return 0;
+}
+
+static cudaError_t handle_import(vm_physical **out, void *os_handle, int type) {
+  vm_handle handle;
+  if (!out) return cudaErrorInvalidValue;
+  if (type != POSIX_FD) return driver_unsupported("cuMemImportFromShareableHandle of a kind that is no file descriptor");
+  if (pread((int)(intptr_t)os_handle, &handle, sizeof handle, 0) != (ssize_t)sizeof handle || handle.magic != HANDLE_MAGIC)
+    return cudaErrorInvalidValue;
+  cudaError_t error = phc_importable(&handle.shared);
+  if (error) return error;
+  vm_physical *made = calloc(1, sizeof *made);
+  if (!made) return cudaErrorMemoryAllocation;
+  *made = (vm_physical){.shared = handle.shared, .imported = true, .prop = handle.prop, .size = handle.size, .references = 1};
+  phc_table_set(&physicals, (uintptr_t)made, made);
+  *out = made;
+  return 0;
+}
+
+ENTRY(cuMemExportToShareableHandle, MEM_CREATE, driver_current,
+      (int *out, vm_physical *handle, int type, unsigned long long flags), handle_export(out, handle, type, flags))
+ENTRY(cuMemImportFromShareableHandle, MEM_CREATE, driver_current, (vm_physical * *handle, void *os_handle, int type),
+      handle_import(handle, os_handle, type))
 ENTRY(cuMemAddressReserve, MEM_MAP, driver_current,
       (CUdeviceptr * address, size_t size, size_t alignment, CUdeviceptr hint, unsigned long long flags),
       ((void)hint, address_reserve(address, size, alignment, flags)))

@@ -325,12 +325,27 @@ ON_DEVICE(nvmlDeviceGetMaxPcieLinkWidth, (nvmlDevice_t device, unsigned *value),
 ON_DEVICE(nvmlDeviceGetCurrPcieLinkWidth, (nvmlDevice_t device, unsigned *value), GIVE(value, unsigned, 16))
 
 // ---------------------------------------------------------------- no model of these
+// The GPU takes part in no fabric between hosts: state 0, with all else zero.
+static nvmlReturn_t fabric(void *info, size_t bytes) {
+  if (!info || bytes < sizeof(unsigned)) return NVML_INVALID_ARGUMENT;
+  memset(info, 0, bytes);
+  return NVML_SUCCESS;
+}
+static nvmlReturn_t fabric_of_version(unsigned *info) {
+  unsigned version = info ? *info : 0;  // the size, and the version from bit 24 on
+  nvmlReturn_t result = fabric(info, version & 0xffffff);
+  if (result == NVML_SUCCESS) *info = version;
+  return result;
+}
+ON_DEVICE(nvmlDeviceGetGpuFabricInfo, (nvmlDevice_t device, void *info), fabric(info, 28))
+ON_DEVICE(nvmlDeviceGetGpuFabricInfoV, (nvmlDevice_t device, unsigned *info), fabric_of_version(info))
+
 #define UNKNOWN_TO_THE_SIMULATION(X)                                                                     \
   X(nvmlDeviceGetTemperature) X(nvmlDeviceGetPowerUsage) X(nvmlDeviceGetPowerManagementLimit)            \
   X(nvmlDeviceGetEnforcedPowerLimit) X(nvmlDeviceGetTotalEnergyConsumption) X(nvmlDeviceGetFanSpeed)     \
   X(nvmlDeviceGetUtilizationRates) X(nvmlDeviceGetEncoderUtilization) X(nvmlDeviceGetDecoderUtilization) \
   X(nvmlDeviceGetPcieThroughput) X(nvmlDeviceGetSerial) X(nvmlDeviceGetVbiosVersion)                     \
-  X(nvmlDeviceGetGpuFabricInfoV) X(nvmlDeviceGetGpuFabricInfo) X(nvmlDeviceGetFieldValues)               \
+  X(nvmlDeviceGetFieldValues)                                                                            \
   X(nvmlDeviceGetTotalEccErrors) X(nvmlDeviceGetSamples)
 #define UNKNOWN(name) ON_DEVICE(name, (nvmlDevice_t device), NVML_NOT_SUPPORTED)
 UNKNOWN_TO_THE_SIMULATION(UNKNOWN)

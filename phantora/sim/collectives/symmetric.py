@@ -1,0 +1,91 @@
+"""Symmetric memory: how long torch's kernels on it, signals, and copies from and to peers take.
+
+Nothing of it was measured here. Constants are fitted to published times of H100 with NVLink, bfloat16:
+
+- vLLM's custom one-stage all-reduce, which reads as torch's one-shot does, in 36 blocks of 512 threads
+  (github.com/vllm-project/vllm/pull/24111): 7, 9, 11 and 13 us for 0.5, 1, 1.5 and 2 MiB on 2 GPUs; on 4 GPUs 10, 14,
+  19, 23, 30 and 38 us for 0.5, 1, 1.5, 2, 3 and 4 MiB (pull/24532).
+- torch's two-shot all-reduce between a copy into the symmetric buffer and one out of it: 16, 19, 19, 23 and 25 us for
+  0.5, 1, 1.5, 2 and 3 MiB on 4 GPUs (pull/24532).
+- Copies between GPUs by copy engines: 371 to 377 GB/s one way (p2pBandwidthLatencyTest,
+  github.com/NVIDIA/nccl/issues/1264).
+
+Units: us, bytes, bytes per us. Error bars are relative.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from phantora.cost.copies import PEER_LATENCY_NS
+from phantora.wire.layout import NCCL_DTYPE_NAMES, Coll
+
+MAX_BLOCKS = 24
+ONE_SHOT_THREADS, TWO_SHOT_THREADS = 512, 1024
+ACCESS_BYTES = 16  # of each thread and peer in flight
+READ_LATENCY = 1.13  # of a peer's memory under load: 36 * 512 * 16 bytes on the way make 262 GB/s
+READ_SHARE = 0.98  # of the link's payload that reading reaches,
+BOTH_SHARE = 0.88  # and reading while peers write
+ONE_SHOT_BASE = 5.5  # launch and two barriers
+TWO_SHOT_BASE = 9.0  # three, and the end of the first half
+PULLED_BASE = 6.5
+BARRIER = 3.75  # half of ONE_SHOT_BASE's barriers, and a kernel
+PUT, WAIT = 2.5, 2.0  # a write to a peer, and its answer; a look at one's own memory
+REDUCTION_ERROR, SIGNAL_ERROR, COPY_ERROR = 0.25, 0.5, 0.1
+
+
+@dataclass(frozen=True)
+class Work:
+    """`base` us, then `share` of the bytes between each pair of members, one way, at most `rate` into each member."""
+
+    algorithm: str
+    base: float
+    share: float
+    rate: float
+    blocks: int
+    error: float
+
+
+def reduction(kind: int, members: int, size: int, link: float) -> Work:
+    """A kernel of ``wire.layout.SYMMETRIC`` of `size` bytes among `members`, whose links carry `link` bytes per us."""
+    name = Coll.names()[kind]
+    if name == "SYMMETRIC_BARRIER":
+        return Work("BARRIER", BARRIER, 0.0, link, 1, SIGNAL_ERROR)
+    one_shot = name == "ONE_SHOT_ALL_REDUCE"
+    threads = ONE_SHOT_THREADS if one_shot else TWO_SHOT_THREADS
+    part = size if one_shot else size / members  # that each thread block walks through
+    blocks = max(1, min(MAX_BLOCKS, -int(-part // (threads * ACCESS_BYTES))))
+    on_the_way = min(part, blocks * threads * ACCESS_BYTES) * (members - 1)
+    most = link * (BOTH_SHARE if name == "TWO_SHOT_ALL_REDUCE" else READ_SHARE)
+    rate = max(1.0, min(on_the_way / READ_LATENCY, most))
+    if one_shot:
+        return Work("ONE_SHOT", ONE_SHOT_BASE, 1.0, rate, blocks, REDUCTION_ERROR)
+    if name == "TWO_SHOT_ALL_REDUCE":
+        return Work("TWO_SHOT", TWO_SHOT_BASE, 2 / members, rate, blocks, REDUCTION_ERROR)
+    return Work("PULLED", PULLED_BASE, 1 / members, rate, blocks, REDUCTION_ERROR)
+
+
+def copy(link: float) -> Work:
+    """A copy engine's copy from or to a peer."""
+    return Work("COPY_ENGINE", PEER_LATENCY_NS / 1e3, 1.0, link, 0, COPY_ERROR)
+
+
+def signal(puts: bool) -> Work:
+    """Giving a signal, or taking one that is there."""
+    return Work("SIGNAL", PUT if puts else WAIT, 0.0, 1.0, 1, SIGNAL_ERROR)
+
+
+def kernel_name(kind: int, dtype: int, members: int) -> str:
+    """The name of the device function, near what profilers show with torch 2.11."""
+    name = Coll.names()[kind]
+    if name == "SYMMETRIC_BARRIER":
+        return "c10d::symmetric_memory::barrier_kernel(unsigned int**, int, int, int, unsigned long)"
+    element = "c10::BFloat16" if NCCL_DTYPE_NAMES[dtype] == "bfloat16" else "float"
+    function = "one_shot_all_reduce_kernel" if name == "ONE_SHOT_ALL_REDUCE" else "two_shot_all_reduce_kernel"
+    return f"void (anonymous namespace)::{function}<{element}, 16, {members}>"
+
+
+def signal_name(puts: bool) -> str:
+    """The same of a signal's kernel."""
+    verb = "put" if puts else "wait"
+    return f"c10d::symmetric_memory::{verb}_signal_kernel(unsigned int**, int, int, int, int, unsigned long)"
