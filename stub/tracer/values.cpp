@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "tracer/assumptions.h"
+#include "tracer/finite.h"
 #include "tracer/host_calls.h"
 #include "tracer/sparse.h"
 #include "tracer/tensors.h"
@@ -222,6 +223,7 @@ static bool settle_known(Thread &thread, Frame &f, Values outputs, const Sight &
   if (f.below_launched)
     for (const Snapshot &s : f.snapshots) memcpy(s.data, f.saved.data() + s.offset, s.bytes);
   f.unsettled = !compute(f, outputs);
+  if (!f.unsettled && inputs.guessed) stay_finite(f, outputs);
   if (!f.unsettled) mark_results(thread, f, outputs, inputs.guessed);
   return !f.unsettled;
 }

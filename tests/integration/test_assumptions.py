@@ -70,6 +70,18 @@ def test_unknown_numbers_are_finite_and_close(stub_set: Any) -> None:
     )
 
 
+def test_what_is_computed_from_unknown_numbers_is_finite(stub_set: Any) -> None:
+    run(
+        "boxes = torch.rand(100, 50, device='cuda').sum(1)\n"  # unknown, and few
+        "assert (boxes / boxes).isfinite().all() and boxes.log().tolist() == [0.0] * 100\n"
+        "area = boxes.clone(); area.div_(boxes - boxes); assert area.sum().item() == 0.0\n"
+        "assert boxes.masked_fill(boxes == 0, -float('inf')).max().item() == -float('inf')\n"
+        "scores = boxes + torch.full((100,), -float('inf'), device='cuda')\n"
+        "assert scores.tolist() == [-float('inf')] * 100 and not scores.sub_(scores).isfinite().any()\n"
+        "assert (torch.zeros(3, device='cuda') / 0).isnan().all()\n"  # known
+    )
+
+
 CHOICES = (
     "logits = torch.randn(4096, 8, device='cuda')\n"
     "weights, experts = logits.softmax(-1).topk(2, dim=-1)\n"
