@@ -14,6 +14,11 @@ THREAD_NS_PER_WAVE = 600.0
 _CYCLES = re.compile(r"\[(\d+) cycles\]$")
 
 
+def spins(kernel: KernelLaunch) -> bool:
+    """Does it do nothing but let time pass? Whatever operator launches it, it takes its cycles."""
+    return _CYCLES.search(kernel.name) is not None
+
+
 def bare_ns(machine: Machine, kernel: KernelLaunch) -> float:
     """A kernel without a model: waves of its blocks over the SMs' thread slots. One that spins: its cycles."""
     gpu = machine.gpu

@@ -13,6 +13,7 @@ from phantora.cache import cache_directory
 from phantora.cost import copies, stand_ins
 from phantora.cost.families import base_name, family_of, gemm
 from phantora.cost.interpolation import Near, Neighbours
+from phantora.cost.kernels import spins
 from phantora.cost.members import kept_for
 from phantora.cost.parse import compute_of
 from phantora.cost.roofline import DEFAULT_ERROR, OF_PROGRAMS, Roofline
@@ -104,10 +105,20 @@ class Measured:
 
     def operator(self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...]) -> Price:
         """Of any signature: one whose arguments no family foresaw is priced by its kernels, with an error bar of 1."""
+        if any(map(spins, kernels)):
+            return self._beside_spinning(signature, kernels)
         try:
             return self._operator(signature, kernels)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             return self._roofline.by_kernels(kernels)
+
+    def _beside_spinning(self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...]) -> Price:
+        """Of an operator that lets time pass between its other kernels."""
+        others = tuple(kernel for kernel in kernels if not spins(kernel))
+        price = self.operator(signature, others) if others else self.kernel(kernels[0])
+        rest = iter(price.durations if others else ())
+        parts = (self.kernel(kernel).durations[0] if spins(kernel) else next(rest, 1) for kernel in kernels)
+        return replace(price, durations=tuple(parts))
 
     def _operator(self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...]) -> Price:
         base = self._roofline.operator(signature, kernels)

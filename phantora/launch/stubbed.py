@@ -54,4 +54,6 @@ def install_tracer(stub_set: StubSet) -> None:
     block_masks.install(stub_set.tracer)
     modules.install(stub_set.tracer)
     tuning.install()
-    symmetric.install()
+    neighbour = ctypes.CDLL(str(stub_set.rank)).ph_neighbour
+    neighbour.restype = ctypes.c_bool
+    symmetric.install(neighbour)

@@ -33,26 +33,22 @@ def _check_backend(name: str | None, *_: Any) -> None:
         _refuse(f"of the backend {name}", 'use the backend "CUDA"')
 
 
-def _check_hosts(group: str | None) -> None:
-    c10d: Any = sys.modules["torch.distributed.distributed_c10d"]
-    ranks = c10d.get_process_group_ranks(c10d._resolve_process_group(group)) if group else []
-    hosts = {rank // int(os.environ["LOCAL_WORLD_SIZE"]) for rank in ranks}
-    if len(hosts) > 1:
-        _refuse(f"between {len(hosts)} hosts", "leave it to groups inside a host")
-
-
-def _wrap(module: ModuleType) -> None:
+def _wrap(module: ModuleType, neighbour: Callable[[int], bool]) -> None:
     memory = module._SymmetricMemory
 
-    def check_allocation(size: Any, stride: Any, dtype: Any, device: Any, group: Any = None, alloc: Any = None) -> None:
+    def check_allocation(*args: Any, **named: Any) -> None:  # size, stride, dtype, device, ...
         if folded.VARIABLE in os.environ:
             _refuse("in a folded run", "run all ranks with --fold off")
-        _check_backend(memory.get_backend(device))
+        _check_backend(memory.get_backend(named["device"] if "device" in named else args[3]))
 
-    def check_rendezvous(tensor: Any, group: str | None = None) -> None:
-        _check_hosts(group)
+    def check_rendezvous(*args: Any, **named: Any) -> None:  # tensor, group_name
+        c10d: Any = sys.modules["torch.distributed.distributed_c10d"]
+        group = named.get("group_name", args[1] if len(args) > 1 else None)
+        ranks = c10d.get_process_group_ranks(c10d._resolve_process_group(group)) if group else ()
+        if not all(map(neighbour, ranks)):
+            _refuse("between hosts", "leave it to groups inside a host")
 
-    def refuse_native(*_: Any) -> None:
+    def refuse_native(*_: Any, **__: Any) -> None:
         _refuse("with products that wait for their input (TORCH_SYMM_MEM_ENABLE_NATIVE_ASYNC_TP)", "unset the variable")
 
     memory.empty_strided_p2p = _before(memory.empty_strided_p2p, check_allocation)  # all ways to such memory begin here
@@ -61,9 +57,9 @@ def _wrap(module: ModuleType) -> None:
     module._fused_all_gather_matmul_native = refuse_native  # type: ignore[attr-defined]
 
 
-def install() -> None:
-    """Refuses by name what is not simulated, as soon as the module is there."""
+def install(neighbour: Callable[[int], bool]) -> None:
+    """Refuses by name what is not simulated, as soon as the module is there. `neighbour`: is a rank on this host?"""
     if _MODULE in sys.modules:
-        _wrap(sys.modules[_MODULE])
+        _wrap(sys.modules[_MODULE], neighbour)
     else:
-        after_import(_MODULE.__eq__, _wrap)
+        after_import(_MODULE.__eq__, lambda module: _wrap(module, neighbour))

@@ -35,6 +35,7 @@ bool ph_probing(void);             // and the process ends with the first commun
 const ph_header *ph_shared(void);  // NULL when not connected
 const ph_device *ph_gpu(void);     // the simulated GPU
 int ph_rank(void);
+bool ph_neighbour(int rank);  // on the same host
 uint32_t ph_turn(void);  // processes that were this rank before this one
 int ph_devices(void);              // devices visible to this process
 int ph_assumed_devices(void);      // 0 unless assumed

@@ -57,6 +57,10 @@ bool ph_probing(void) { return ph_rt.header && ph_rt.header->null_mode == PH_PRO
 const ph_header *ph_shared(void) { return ph_rt.header; }
 const ph_device *ph_gpu(void) { return ph_rt.header ? &ph_rt.header->device : NULL; }
 int ph_rank(void) { return ph_rt.rank; }
+bool ph_neighbour(int rank) {
+  int per_host = ph_rt.header ? (int)ph_rt.header->ranks_per_host : 0;
+  return per_host <= 0 || rank / per_host == ph_rt.rank / per_host;
+}
 uint32_t ph_turn(void) { return ph_rt.turn; }
 int ph_devices(void) { return ph_live() || ph_attached() ? ph_rt.devices : 0; }
 

@@ -311,3 +311,13 @@ def test_refused_operators_are_named_with_their_reason(tmp_path: Path) -> None:
     book.add({"gpu": "X"}, [result])
     book.add({"gpu": "X"}, [result])
     assert book.refused == [("aten::mm", "why")] and not book.entries
+
+
+def test_a_kernel_that_spins_takes_its_cycles_whatever_operator_launches_it() -> None:
+    model = Measured(H200, [])
+    spin, other = KernelLaunch("spin_kernel(long) [1980000 cycles]"), KernelLaunch("k")
+    alone = model.operator(mm(512, 512, 512), (other,)).durations
+    both = model.operator(mm(512, 512, 512), (other, spin)).durations
+    assert both[:1] == alone
+    assert both[1] == model.kernel(spin).durations[0] == pytest.approx(1e6, rel=0.01)
+    assert model.operator(mm(512, 512, 512), (spin,)).durations == both[1:]

@@ -145,7 +145,7 @@ def test_a_copy_finds_the_port_of_a_peer_whose_host_is_ahead(engine_library: Pat
 
 MIB = 1 << 20
 # Of H100, bfloat16: phantora/sim/collectives/symmetric.py names the sources. Copies into the buffer and out of it are
-# taken off two-shot's times: 1.5 us each, and bytes read and written in the L2 cache at 5 TB/s.
+# taken off two-shot's times: 1.5 us each, bytes read and written in the L2 cache at 5 TB/s, and 1 us between kernels.
 ONE_SHOT = {2: {0.5: 7, 1: 9, 1.5: 11, 2: 13}, 4: {0.5: 10, 1: 14, 1.5: 19, 2: 23, 3: 30, 4: 38}}
 TWO_SHOT = {4: {0.5: 16, 1: 19, 1.5: 19, 2: 23, 3: 25}}
 
@@ -155,7 +155,7 @@ def test_published_times_lie_within_the_error_bars() -> None:
     for members, times in TWO_SHOT.items():
         for size, us in times.items():
             price = model.collective(Coll.TWO_SHOT_ALL_REDUCE, tuple(range(members)), int(size * MIB), 9)
-            copied = 2 * (1.5 + 2 * size * MIB / 5e6)
+            copied = 2 * (1.5 + 2 * size * MIB / 5e6 + 1)
             assert price.duration_ns / 1e3 == pytest.approx(us - copied, rel=price.error)
             assert price.provenance == "modelled"
     for members, times in ONE_SHOT.items():
@@ -193,11 +193,10 @@ def test_what_is_not_simulated_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     c10d.get_process_group_ranks = lambda name: [0, 1] if name == "near" else [0, 2]  # type: ignore[attr-defined]
     for each in (module, c10d):
         monkeypatch.setitem(sys.modules, each.__name__, each)
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    symmetric.install()
+    symmetric.install(lambda rank: rank < 2)
     assert Memory.empty_strided_p2p(8, 1, "float", "cuda") == 8
     assert Memory.rendezvous(8, "near") == "near"
-    with pytest.raises(PhantoraError, match="symmetric memory between 2 hosts is not simulated"):
+    with pytest.raises(PhantoraError, match="symmetric memory between hosts is not simulated"):
         Memory.rendezvous(8, "far")
     with pytest.raises(PhantoraError, match="of the backend NVSHMEM is not simulated"):
         Memory.set_backend("NVSHMEM")

@@ -1,6 +1,8 @@
 """Symmetric memory: how long torch's kernels on it, signals, and copies from and to peers take.
 
-Nothing of it was measured here. Constants are fitted to published times of H100 with NVLink, bfloat16:
+In a group of one, an H100 takes 0.93 us for a barrier, which has nothing to do, 2.05 for giving a signal and for taking
+one, 4.3 for a one-shot and 3.9 for a two-shot all-reduce of 2 KiB, 18.1 and 19.4 of 8 MiB (`python
+benchmarks/device/symmetric_memory.py`, torch 2.11). What peers add is fitted to published times of H100 with NVLink:
 
 - vLLM's custom one-stage all-reduce, which reads as torch's one-shot does, in 36 blocks of 512 threads
   (github.com/vllm-project/vllm/pull/24111): 7, 9, 11 and 13 us for 0.5, 1, 1.5 and 2 MiB on 2 GPUs; on 4 GPUs 10, 14,
@@ -26,11 +28,12 @@ ACCESS_BYTES = 16  # of each thread and peer in flight
 READ_LATENCY = 1.13  # of a peer's memory under load: 36 * 512 * 16 bytes on the way make 262 GB/s
 READ_SHARE = 0.98  # of the link's payload that reading reaches,
 BOTH_SHARE = 0.88  # and reading while peers write
-ONE_SHOT_BASE = 5.5  # launch and two barriers
-TWO_SHOT_BASE = 9.0  # three, and the end of the first half
-PULLED_BASE = 6.5
-BARRIER = 3.75  # half of ONE_SHOT_BASE's barriers, and a kernel
-PUT, WAIT = 2.5, 2.0  # a write to a peer, and its answer; a look at one's own memory
+WAY = 0.6  # to a peer and back, on top of the same on the own GPU
+ONE_SHOT_BASE = 4.3 + 2 * WAY  # they begin and end with signals to all
+PULLED_BASE = ONE_SHOT_BASE
+TWO_SHOT_BASE = 6.0
+PUT, WAIT = 2.05 + WAY, 2.05
+BARRIER = PUT + WAIT - 0.93  # gives and takes, in one kernel
 REDUCTION_ERROR, SIGNAL_ERROR, COPY_ERROR = 0.25, 0.5, 0.1
 
 

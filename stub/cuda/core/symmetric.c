@@ -29,8 +29,7 @@ cudaError_t phc_shareable(void) {
 }
 
 cudaError_t phc_importable(const phc_shared *shared) {
-  int per_host = ph_shared() ? (int)ph_shared()->ranks_per_host : 0;
-  if (per_host > 0 && shared->owner / per_host != ph_rank() / per_host) {
+  if (!ph_neighbour(shared->owner)) {
     ph_unsupported("libcuda", "symmetric memory between hosts: leave it to groups inside a host", false);
     return cudaErrorNotSupported;
   }

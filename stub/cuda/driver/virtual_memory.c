@@ -1,5 +1,5 @@
 // Virtual memory management: a reservation is address space, a handle is charged memory, a mapping
-// joins the two.
+// joins the two. None of it needs a context (as an H100 says).
 #define _GNU_SOURCE
 #include "cuda/driver/entry.h"
 #include "cuda/core/context.h"
@@ -155,7 +155,7 @@ static cudaError_t set_access(CUdeviceptr address, size_t size, const cudaMemAcc
     vm_mapped *mapped = phc_table_get(&phc_mappings, at);
     if (!mapped->accessible) {
       if (mprotect((void *)at, mapped->size, PROT_READ | PROT_WRITE)) return cudaErrorMemoryAllocation;
-      int device = mapped->physical->imported ? ph_current_device() : mapped->physical->prop.location.id;
+      int device = mapped->physical->imported ? list->location.id : mapped->physical->prop.location.id;
       if (ph_register((void *)at, mapped->size, PH_SPACE_DEVICE, device))
         return cudaErrorInvalidValue;
       mapped->accessible = true;
@@ -264,31 +264,31 @@ static cudaError_t handle_import(vm_physical **out, void *os_handle, int type) {
   return 0;
 }
 
-ENTRY(cuMemExportToShareableHandle, MEM_CREATE, driver_current,
+ENTRY(cuMemExportToShareableHandle, MEM_CREATE, driver_ready,
       (int *out, vm_physical *handle, int type, unsigned long long flags), handle_export(out, handle, type, flags))
-ENTRY(cuMemImportFromShareableHandle, MEM_CREATE, driver_current, (vm_physical * *handle, void *os_handle, int type),
+ENTRY(cuMemImportFromShareableHandle, MEM_CREATE, driver_ready, (vm_physical * *handle, void *os_handle, int type),
       handle_import(handle, os_handle, type))
-ENTRY(cuMemAddressReserve, MEM_MAP, driver_current,
+ENTRY(cuMemAddressReserve, MEM_MAP, driver_ready,
       (CUdeviceptr * address, size_t size, size_t alignment, CUdeviceptr hint, unsigned long long flags),
       ((void)hint, address_reserve(address, size, alignment, flags)))
-ENTRY(cuMemAddressFree, MEM_MAP, driver_current, (CUdeviceptr address, size_t size), address_free(address, size))
-ENTRY(cuMemCreate, MEM_CREATE, driver_current,
+ENTRY(cuMemAddressFree, MEM_MAP, driver_ready, (CUdeviceptr address, size_t size), address_free(address, size))
+ENTRY(cuMemCreate, MEM_CREATE, driver_ready,
       (vm_physical * *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags),
       memory_create(handle, size, prop, flags))
-ENTRY(cuMemRelease, MEM_CREATE, driver_current, (vm_physical * handle), memory_release(handle))
-ENTRY(cuMemMap, MEM_MAP, driver_current,
+ENTRY(cuMemRelease, MEM_CREATE, driver_ready, (vm_physical * handle), memory_release(handle))
+ENTRY(cuMemMap, MEM_MAP, driver_ready,
       (CUdeviceptr address, size_t size, size_t offset, vm_physical *handle, unsigned long long flags),
       memory_map(address, size, offset, handle, flags))
-ENTRY(cuMemUnmap, MEM_UNMAP, driver_current, (CUdeviceptr address, size_t size), memory_unmap(address, size))
-ENTRY(cuMemSetAccess, MEM_ACCESS, driver_current,
+ENTRY(cuMemUnmap, MEM_UNMAP, driver_ready, (CUdeviceptr address, size_t size), memory_unmap(address, size))
+ENTRY(cuMemSetAccess, MEM_ACCESS, driver_ready,
       (CUdeviceptr address, size_t size, const cudaMemAccessDesc *list, size_t count),
       set_access(address, size, list, count))
-ENTRY(cuMemGetAccess, GET_DEVICE, driver_current,
+ENTRY(cuMemGetAccess, GET_DEVICE, driver_ready,
       (unsigned long long *flags, const cudaMemLocation *location, CUdeviceptr address),
       get_access(flags, location, address))
 ENTRY(cuMemGetAllocationGranularity, GET_DEVICE, driver_ready,
       (size_t *size, const CUmemAllocationProp *prop, int option), granularity(size, prop, option))
 ENTRY(cuMemGetAllocationPropertiesFromHandle, GET_DEVICE, driver_ready,
       (CUmemAllocationProp * prop, vm_physical *handle), memory_props(prop, handle))
-ENTRY(cuMemRetainAllocationHandle, GET_DEVICE, driver_current, (vm_physical * *handle, void *address),
+ENTRY(cuMemRetainAllocationHandle, GET_DEVICE, driver_ready, (vm_physical * *handle, void *address),
       memory_retain(handle, address))
