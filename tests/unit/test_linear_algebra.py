@@ -1,0 +1,76 @@
+"""Factorisations and Fourier transforms beside those that were measured on an H100."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from phantora.cost import OperatorSignature, TensorSpec
+from phantora.cost.families import family_of
+from phantora.cost.machine import Machine
+from phantora.cost.tensors import contiguous_strides
+from phantora.hardware import load_gpu
+
+MEASURED = Path(__file__).parents[2] / "benchmarks/device/results/linear_algebra_h100.jsonl"
+RIGHT_FIRST = ("cholesky_solve",)
+
+
+def tensor(dtype: str, *shape: int) -> TensorSpec:
+    return TensorSpec(dtype, shape, contiguous_strides(shape))
+
+
+def ns(name: str, *args: Any, gpu: str = "H100") -> float:
+    signature = OperatorSignature(f"aten::{name}", args)
+    return family_of(name).estimate(Machine(load_gpu(gpu)), signature, name, ()).ns
+
+
+def of_matrices(row: dict[str, Any]) -> float:
+    n, batch, dtype = row["n"], row["batch"], row["dtype"].removeprefix("torch.")
+    lead = (batch,) if batch > 1 else ()
+    args = [tensor(dtype, *lead, n, n)]
+    if "columns" in row:
+        args.insert(0 if row["op"] in RIGHT_FIRST else 1, tensor(dtype, *lead, n, row["columns"]))
+    if row["op"] in ("_linalg_eigvalsh", "_linalg_svdvals"):
+        return ns(row["op"].replace("valsh", "h").replace("vals", ""), *args, False)
+    return ns(row["op"], *args)
+
+
+def errors(batched: bool) -> list[float]:
+    rows = [orjson.loads(line) for line in MEASURED.read_bytes().splitlines()]
+    rows = [row for row in rows if "n" in row and "error" not in row and (row["batch"] > 1) == batched]
+    return sorted(abs(of_matrices(row) / (row["kernels_us"] * 1e3) - 1) for row in rows)
+
+
+def test_single_matrices_are_near_real_ones() -> None:
+    found = errors(batched=False)
+    assert len(found) > 200
+    assert statistics.median(found) < 0.12 and found[len(found) * 9 // 10] < 0.4
+
+
+def test_batches_are_near_real_ones() -> None:
+    found = errors(batched=True)
+    assert len(found) > 100
+    assert statistics.median(found) < 0.4 and found[len(found) * 9 // 10] < 0.9
+
+
+def test_transforms_are_near_real_ones() -> None:
+    rows = [orjson.loads(line) for line in MEASURED.read_bytes().splitlines()]
+    found = []
+    for row in rows:
+        if row["op"] in ("_fft_c2c", "_fft_r2c") and "dim" not in row:
+            shape = row["shape"]
+            dims = tuple(range(len(shape) - row["dims"], len(shape)))
+            x = tensor("float32" if row["op"] == "_fft_r2c" else "complex64", *shape)
+            found.append(abs(ns(row["op"], x, dims, 0, True) / (row["kernels_us"] * 1e3) - 1))
+    assert len(found) == 40 and statistics.median(found) < 0.2
+
+
+def test_rows_and_the_gpus_peak_count() -> None:
+    square, tall = ns("geqrf", tensor("float32", 1024, 1024)), ns("geqrf", tensor("float32", 16384, 1024))
+    assert square < tall < 16 * square
+    double = tensor("float64", 8192, 8192)
+    assert ns("cholesky_inverse", double, gpu="L40S") > 5 * ns("cholesky_inverse", double)  # 1.4 TFLOP/s in float64
+    assert ns("linalg_cholesky_ex", tensor("float32", 0, 0)) < 1e4
