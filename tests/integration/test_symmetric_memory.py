@@ -126,7 +126,7 @@ def test_small_reductions_are_true_and_large_memory_counts(run: tuple[dict[str, 
 
 def test_barriers_wait_and_copies_take_the_links(run: tuple[dict[str, Any], Path]) -> None:
     _, log = run
-    copies = [r for r in records(log, "memcpy", "rank", "name", "bytes", "start", "end", "value", "provenance")
+    copies = [r for r in records(log, "sendrecv", "rank", "name", "bytes", "start", "end", "value", "provenance")
               if r["bytes"] == 64 * MIB and "PtoP" in r["name"]]  # fmt: skip
     assert sorted((r["rank"], r["value"]) for r in copies) == sorted(2 * [(rank, (rank + 1) % 4) for rank in range(4)])
     assert {r["provenance"] for r in copies} == {"modelled"}

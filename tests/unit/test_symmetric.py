@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -101,12 +102,12 @@ def test_a_wait_without_a_signal_is_named(engine_library: Path) -> None:
     assert "rank 0 waits for a signal of rank 1 in group 'symmetric memory' (ranks 0-1)" in bench.engine.diagnose()
 
 
-def copies(library: Path) -> Bench:
-    """Three GPUs, a port up and one down each; a copy is a flow without latency."""
-    bench = Bench.create(library, 3)
+def copies(library: Path, world: int = 3) -> Bench:
+    """GPUs with a port up and one down each; a copy is a flow without latency."""
+    bench = Bench.create(library, world)
     links = {
         (way, rank): bench.engine.add_link(CAP, bench.engine.intern(native.NAMES, f"{way}{rank}"), (rank,))
-        for rank in range(3)
+        for rank in range(world)
         for way in ("up", "down")
     }
 
@@ -141,6 +142,64 @@ def test_a_copy_finds_the_port_of_a_peer_whose_host_is_ahead(engine_library: Pat
     bench.ranks[1].emit("PEER_COPY", id=1, stream=8, peer=0, push=0, bytes=10_000, at=2_000)
     assert finish(bench) == {(0, 8): [(0, 11_000)], (1, 8): [(2_000, 4_000)]}
     assert bench.engine.status().late == 0
+
+
+Call = tuple[str, dict[str, int]]
+
+
+def draw(seed: int, world: int) -> list[list[Call]]:
+    """What each rank says: kernels, copies, barriers and signals on two streams, all in one order of the whole."""
+    chance = random.Random(seed)
+    said: list[list[Call]] = [[] for _ in range(world)]
+    clocks = [0] * world
+
+    def say(rank: int, kind: str, **fields: int) -> None:
+        clocks[rank] += chance.choice((0, 10, 100, 3000))
+        said[rank].append((kind, fields | {"id": 1, "at": clocks[rank]}))
+
+    for _ in range(chance.randint(5, 25)):
+        kind, stream, first = chance.random(), chance.choice((8, 9)), chance.randrange(world)
+        second = (first + chance.randint(1, world - 1)) % world
+        if kind < 0.3:
+            say(first, "KERNEL", stream=stream, name=chance.randint(1, 4000))
+        elif kind < 0.55:
+            size = chance.randint(1, 40_000)
+            say(first, "PEER_COPY", stream=stream, peer=second, push=chance.randint(0, 1), bytes=size)
+        elif kind < 0.75:
+            for rank in range(world):
+                say(rank, "COLLECTIVE", stream=stream, coll=BARRIER, count=1, root=stream - 8, bytes=700)
+        else:
+            say(first, "PUT_SIGNAL", stream=stream, peer=second, channel=stream - 8)
+            say(second, "WAIT_SIGNAL", stream=stream, peer=first, channel=stream - 8)
+    return said
+
+
+def played(library: Path, seed: int, world: int, order: int) -> list[dict[str, object]]:
+    """The rows, when the ranks come in an order of chance; 0: one after the other, each with all that it says."""
+    bench, chance, left = copies(library, world), random.Random(order), draw(seed, world)
+    while any(left):
+        rank = chance.choice([rank for rank in range(world) if left[rank]])
+        for _ in range(chance.randint(1, 4) if order else len(left[rank])):
+            if left[rank]:
+                kind, fields = left[rank].pop(0)
+                if kind == "KERNEL":
+                    bench.ranks[rank].kernel(f"k:{fields['name']}", fields["stream"], blocks=1, at=fields["at"])
+                else:
+                    bench.ranks[rank].emit(kind, **fields)  # type: ignore[arg-type]
+        if order:
+            bench.run()
+    for each in bench.ranks:
+        each.exit(at=10**6)
+    assert bench.run() & native.DONE, bench.engine.diagnose()
+    assert bench.engine.status().late == 0
+    return bench.rows()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_order_in_which_ranks_are_heard_does_not_matter(engine_library: Path, seed: int) -> None:
+    world = 2 + seed % 2
+    expected = played(engine_library, seed, world, 0)
+    assert [played(engine_library, seed, world, order) for order in (1, 2)] == [expected, expected]
 
 
 MIB = 1 << 20

@@ -97,7 +97,7 @@ Communicator *Communication::used(const Rank &rank, uint32_t id, int32_t &number
 void Communication::rename(ph_row &row) const {
   const Communicator &comm = communicator(row.comm);
   row.comm = comm.number;
-  if (row.kind != PH_ROW_COLLECTIVE && row.value >= 0) row.value = comm.ranks[static_cast<size_t>(row.value)];
+  if (row.kind == PH_ROW_SENDRECV && row.value >= 0) row.value = comm.ranks[static_cast<size_t>(row.value)];
 }
 
 int64_t Communication::first_unnumbered() const {

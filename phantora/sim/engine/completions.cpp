@@ -7,7 +7,7 @@ ph_row_kind row_kind(const Item &item) {
   switch (item.type) {
     case Item::COPY: return PH_ROW_MEMCPY;
     case Item::MEMSET: return PH_ROW_MEMSET;
-    case Item::COMM: return item.comm->copies ? PH_ROW_MEMCPY : item.comm->p2p ? PH_ROW_SENDRECV : PH_ROW_COLLECTIVE;
+    case Item::COMM: return item.comm->p2p ? PH_ROW_SENDRECV : PH_ROW_COLLECTIVE;
     case Item::RECORD: return PH_ROW_RECORD;
     case Item::WAIT: return PH_ROW_WAIT;
     case Item::HOSTFUNC: return PH_ROW_HOST_FUNC;
@@ -62,8 +62,9 @@ void Completions::write(const Device &device, const Stream &s, const Item &item,
     r.seq = l.seq;
     r.comm = l.comm;  // until it is taken
   }
+  uint8_t kind = item.type == Item::COMM && item.comm->copies ? PH_ROW_MEMCPY : r.kind;  // as a profiler has it
   if (item.correlation && (item.shares() || item.type == Item::COMM))
-    device.rank().activities.push_back({r.kind, r.sub, r.flags, 0, item.correlation, s.id, r.name, r.start, r.end, r.launch, r.bytes});
+    device.rank().activities.push_back({kind, r.sub, r.flags, 0, item.correlation, s.id, r.name, r.start, r.end, r.launch, r.bytes});
   rows_.device(r);
 }
 

@@ -28,7 +28,7 @@ void RowLog::pick(std::deque<ph_row> &list, Lane lane, int64_t until, const std:
     add(list.front(), lane);
     list.pop_front();
     ph_row &r = picked_.back();
-    if (r.comm >= 0 && (r.kind == PH_ROW_COLLECTIVE || r.kind == PH_ROW_SENDRECV || r.kind == PH_ROW_MEMCPY)) rename(r);
+    if (r.kind == PH_ROW_COLLECTIVE || r.kind == PH_ROW_SENDRECV) rename(r);
   }
 }
 

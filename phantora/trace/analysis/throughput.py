@@ -21,7 +21,7 @@ from phantora.trace.analysis.communicators import Group, collective_kind
 from phantora.trace.analysis.report import Throughput
 from phantora.trace.analysis.windows import Window, kind_mask
 from phantora.trace.reader import Log
-from phantora.trace.schema import COMMUNICATION_KINDS
+from phantora.trace.schema import COMMUNICATION_KINDS, COPY_NAMES
 from phantora.wire.fold import from_dict
 
 EMBEDDING = "aten::embedding_dense_backward"
@@ -74,6 +74,7 @@ class Volume:
         self._wanted = np.array([reader is not None for reader in self._readers] + [False])
         self._shapes = shapes
         self._kinds = [collective_kind(word) for word in log.words("name")]
+        self._pulls = [word == COPY_NAMES["P2P"] for word in log.words("name")]
         self._backward = np.array(["_backward" in word for word in operators] + [False])
         self._steps: list[tuple[float, float, float]] = []  # tokens, samples of the job; tokens of a rank
 
@@ -113,15 +114,19 @@ class Volume:
             forward_ends[rank] = min(forward_ends[rank], start)
         rows = np.flatnonzero(own & _COMMUNICATION[window["kind"]])
         columns = (window[c][rows].tolist() for c in ("rank", "comm", "name", "bytes", "start"))
-        exchanged: dict[tuple[int, int], int] = defaultdict(int)
+        exchanged: dict[tuple[int, tuple[int, ...]], int] = defaultdict(int)
         for rank, comm, name, moved, start in zip(*columns, strict=True):
             size = elements.get(rank, 0)
-            if size and name >= 0 and self._kinds[name] in ("all_reduce", "reduce_scatter"):
-                exchanged[rank, comm] += start < forward_ends[rank] and moved in (2 * size, 4 * size)
+            if not size or name < 0 or comm not in self._known or start >= forward_ends[rank]:
+                continue
+            ranks = self._known[comm].ranks
+            whole = moved * len(ranks) if self._pulls[name] else moved  # fused operators copy what others hold of it
+            if self._pulls[name] or self._kinds[name] in ("all_reduce", "reduce_scatter"):
+                exchanged[rank, ranks] += whole in (2 * size, 4 * size)
         found: dict[int, int] = defaultdict(lambda: 1)
-        for (rank, comm), count in exchanged.items():
-            if count >= _LEAST_EXCHANGES and comm in self._known:
-                found[rank] *= len(self._known[comm].ranks)
+        for (rank, ranks), count in exchanged.items():
+            if count >= _LEAST_EXCHANGES:
+                found[rank] *= len(ranks)
         return found
 
     def report(self, step_time: float) -> Throughput | None:

@@ -38,7 +38,7 @@ from phantora.trace.export.plan import (
 )
 from phantora.trace.export.selection import Progress, Selection, Selector
 from phantora.trace.reader import Batch, Log
-from phantora.trace.schema import COMMUNICATION_KINDS, KIND_CODE, KINDS, TEXT_COLUMNS
+from phantora.trace.schema import COMMUNICATION_KINDS, COPY_NAMES, KIND_CODE, KINDS, TEXT_COLUMNS
 
 Array = npt.NDArray[Any]
 
@@ -50,6 +50,7 @@ _CATEGORY = {
 }  # fmt: skip
 _TEXT_ARGS = tuple((column, "class" if column == "cls" else column) for column in TEXT_COLUMNS[2:])
 _PROFILER_STEP = "ProfilerStep#"
+_PEER_COPY = f'"{COPY_NAMES["P2P"]}"'  # of one side alone, in symmetric memory
 _NCCL = re.compile("^nccl.*Kernel")
 
 
@@ -252,7 +253,8 @@ def _event(add: Add, kind: str, row: Row, plan: Plan) -> None:
 def _device(add: Add, kind: str, row: Row, texts: _Texts) -> None:
     """Work on a stream, its launch, and the arrow between them."""
     rank, tid, name = row["rank"], row["tid"] + STREAM_OFFSET, texts.name[row["name"]]
-    if kind in COMMUNICATION_KINDS and not _NCCL.match(name[1:]):
+    copies = kind in COMMUNICATION_KINDS and name == _PEER_COPY
+    if kind in COMMUNICATION_KINDS and not copies and not _NCCL.match(name[1:]):
         name = f'"ncclDevKernel_{name[1:]}'
     link = f'"correlation":{row["correlation"]}'
     if row["link"] >= 0:
@@ -269,6 +271,7 @@ def _device(add: Add, kind: str, row: Row, texts: _Texts) -> None:
         args += f',"Process Group Name":"{row["comm"]}","seq":{row["seq"]}'
         if row["ready"] > row["start"]:
             args += f',"wait (us)":{(row["ready"] - row["start"]) / 1000}'
+    kind = "memcpy" if copies else kind
     add(_slice(_CATEGORY[kind], name, rank, tid, row["start"], row["end"], args))
     if row["launch"] >= 0:
         at, host = row["launch"], FIRST_PID + rank
