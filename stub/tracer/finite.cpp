@@ -2,6 +2,7 @@
 // and areas would make 0/0 and log(0), and with them a program that checks its loss, or matches boxes by it, would end.
 #include "tracer/finite.h"
 
+#include <atomic>
 #include <cmath>
 
 #include "tracer/tensors.h"
@@ -70,6 +71,21 @@ static bool is_finite(const Frame &f, size_t argument) {
     finite = finite && (f.op->arguments[argument].mutated ? was_finite(f, t) : is_finite(t));
   });
   return finite;
+}
+
+static std::atomic<bool> emptied{false};
+void note_empty() { emptied.store(true, std::memory_order_relaxed); }
+
+bool is_empty_guess(const Tensor &t) {
+  return !t.numel() && emptied.load(std::memory_order_relaxed) && c10::isFloatingType(t.scalar_type());
+}
+
+void settle_empty(const Frame &f, Values outputs) {
+  bool guessed = false;
+  for (const IValue &v : f.args) each_tensor(v, [&](const Tensor &t) { guessed |= on_device(t) && is_empty_guess(t); });
+  if (!guessed) return;
+  stay_finite(f, outputs);
+  for (const IValue &v : outputs) each_tensor(v, [](const Tensor &t) { mark(t, true); });
 }
 
 void stay_finite(const Frame &f, Values outputs) {

@@ -8,4 +8,10 @@ namespace tracer {
 // it was given was not finite.
 void stay_finite(const Frame &f, Values outputs);
 
+// Selections that unknown masks left empty: from the first on, what is computed of empty tensors is a guess (their mean
+// would be NaN).
+void note_empty();
+bool is_empty_guess(const Tensor &t);
+void settle_empty(const Frame &f, Values outputs);  // after an operator without kernels of its own
+
 }  // namespace tracer

@@ -2,6 +2,8 @@
 
 #include <ATen/SparseCsrTensorImpl.h>
 
+#include "tracer/finite.h"
+
 namespace tracer {
 
 constexpr int64_t CLEAR_RUNS = 64;  // dense pieces of a gapped tensor that are cleared one by one
@@ -91,6 +93,7 @@ bool holds(const Tensor &t) { return on_device(t) && flags_of(t) & PH_HOLDS; }
 
 // A small piece of a large tensor is guessed unless it is known.
 bool is_guessed(const Tensor &t) {
+  if (!t.numel()) return is_empty_guess(t);
   unsigned flags = flags_of(t);
   if (flags & PH_GUESSED) return true;
   return !(flags & PH_KNOWN) && t.storage().nbytes() > PH_SMALL_ELEMENTS * t.itemsize();

@@ -10,6 +10,7 @@
 #include "tracer/allocator.h"
 #include "tracer/annotations.h"
 #include "tracer/assumptions.h"
+#include "tracer/finite.h"
 #include "tracer/host_calls.h"
 #include "tracer/host_cost.h"
 #include "tracer/modules.h"
@@ -125,6 +126,8 @@ static void close_frame(Thread &thread, c10::ArrayRef<IValue> outputs) {
       else settle(thread, f, results);
     } else if (f.ph.carries && !f.ph.captured) {
       settle_copy(f);
+    } else if (f.op && launched && !f.ph.captured) {
+      settle_empty(f, outputs);
     }
     if (f.op && f.op->holds && launched) settle_test(f, outputs);
     f.args.clear();

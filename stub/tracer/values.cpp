@@ -109,6 +109,7 @@ void note_answer(Frame &f) {
     const Tensor &input = f.args[0].toTensor();
     f.ph.readback_value = sight.unknown ? unknown_answer(f, input) : known_answer(f, input);
     f.ph.readback = 1;
+    if (input.numel() && (sight.unknown || sight.guessed) && !f.ph.readback_value && f.op->count != Count::EQUAL) note_empty();
     if (input.numel() && !keeps && (sight.unknown || sight.guessed)) say(f, input);
   } catch (const std::exception &) {
     // The CUDA operator will refuse the same arguments.

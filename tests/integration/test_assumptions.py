@@ -79,6 +79,12 @@ def test_what_is_computed_from_unknown_numbers_is_finite(stub_set: Any) -> None:
         "scores = boxes + torch.full((100,), -float('inf'), device='cuda')\n"
         "assert scores.tolist() == [-float('inf')] * 100 and not scores.sub_(scores).isfinite().any()\n"
         "assert (torch.zeros(3, device='cuda') / 0).isnan().all()\n"  # known
+        "none = torch.empty(0, device='cuda')\n"
+        "assert none.mean().isnan()\n"
+        "picked = boxes[boxes > 1]\n"  # a mask leaves nothing, which is a guess
+        "assert len(picked) == 0 and picked.mean().item() == 0 and (picked.sum() / picked.numel()).item() == 0\n"
+        "loss = torch.nn.functional.binary_cross_entropy_with_logits(picked, torch.ones_like(picked))\n"
+        "assert loss.item() == 0 and picked.std().item() == 0\n"
     )
 
 
