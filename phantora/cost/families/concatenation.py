@@ -19,6 +19,7 @@ SHORT_ROW = 1024
 # cat's grid has a row of blocks for each input, as long as the longest input asks for. Measured ones of 2 to 33 inputs
 # on an H100 (benchmarks/device/image_operators.py) take 0.53 ns for each block after the first row: 70 ns of one SM.
 ROW_BLOCK_NS = 70.0
+COPY_NS = 500.0  # of a copy that runs out of memory, with its operands' addresses (60 measured ones of several dtypes)
 
 
 def classify(name: str) -> str | None:
@@ -39,6 +40,8 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
         if casts or "chunk_cat" in name:
             return Estimate(max(machine.index_ns(elements, moved), machine.memory_ns(moved)), moved)
         return Estimate(machine.memory_ns(moved, 0.85), moved)
+    if len({t.dtype for t in given}) > 1 and not name.startswith("_chunk"):
+        return _copied(machine, signature, given, out)
     slow = any("CatArrayBatchedCopy" in k.name and not any(s in k.name for s in _CAT_FAST) for k in kernels)
     if not kernels:
         slow = any(not dense(t) for t in given)
@@ -48,6 +51,22 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
         return Estimate(max(machine.fit.floor_ns + cycles, machine.memory_ns(moved)), moved)
     rows = sum(prod(k.grid) - k.grid[0] for k in kernels if "CatArrayBatchedCopy" in k.name)
     return Estimate(machine.memory_ns(moved, 0.92) + rows * ROW_BLOCK_NS / machine.gpu.sms, moved)
+
+
+def _copied(machine: Machine, signature: OperatorSignature, given: list[TensorSpec], out: TensorSpec | None) -> Estimate:
+    """Inputs of different dtypes: a copy of each, which casts or indexes (ATen/native/cuda/Shape.cu). One that needs
+    neither and lies in one piece is a copy of memory, priced on its own."""
+    result = max((t.dtype for t in given), key=item_bytes) if out is None else out.dtype
+    dims = ints_at(signature.args, 1)
+    ns, moved = 0.0, 0.0
+    for t in given:
+        if t.dtype == result and dense(t) and prod(t.shape[: dims[0] if dims else 0]) == 1:
+            continue
+        count = prod(t.shape)
+        each = float(nbytes(t) + count * item_bytes(result))
+        ns += COPY_NS + max(machine.index_ns(count, each), machine.memory_ns(each))
+        moved += each
+    return Estimate(max(ns, machine.fit.floor_ns), moved)
 
 
 def _row_elements(signature: OperatorSignature, t: TensorSpec) -> int:
@@ -67,6 +86,8 @@ def places(signature: OperatorSignature, name: str, compute: str, launches: int)
         return coordinates.by_size(signature, name, compute, launches)
     first = list(tensors(lists[0]))
     dtypes = " ".join(dict.fromkeys(t.dtype for t in given))
+    if " " in dtypes and "cat" == name.rstrip("_"):
+        dtypes = "several"
     even = all(dense(t) for t in given)
     total = sum(nbytes(t) for a in lists for t in tensors(a))
     widest = max(first, key=nbytes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import ceil, prod
 
 from phantora.cost import coordinates
 from phantora.cost.coordinates import Place
@@ -20,10 +20,15 @@ BEGINNINGS = (
 ADDED = ("index_add_", "index_add")
 # scatter adds or assigns in one kernel of ATen.
 WRITTEN = ("scatter_add_", "scatter_add", "scatter_", "scatter")
+PICKING = ("gather", "scatter")
 SCATTERED = 0.25  # of a stream's speed: rows picked or written one by one, measured on H200
-# DeBERTa's and DGCNN's on an H100 (benchmarks/device/results/varied_h100.parquet):
-WITHIN = 0.5  # of a stream's speed: elements picked within rows that lie in a cache
-ADD_CYCLES = 3.4  # SM cycles of an element that is added to where it belongs
+# gather and scatter, fitted to 359 of them on H100 and H200 (the shipped tables, results/varied_fourth_h100.parquet).
+# SM cycles of an element: its index, an addition beside those of its neighbours, one on its own.
+PICK_CYCLES, ADD_CYCLES, ADD_ALONE_CYCLES = 0.82, 0.95, 3.4
+SECTOR, LINE = 32, 128
+RANDOM = 0.35  # of a stream's speed: sectors out of memory in any order
+ROW_NS, ROW_BLOCK_BYTES, ROW_BYTES_PER_THREAD = 2500.0, 4096, 16  # a block of the kernel that copies rows, and its piece
+INDEX_NS = 2500.0  # until the index has come
 
 
 def classify(name: str) -> str | None:
@@ -40,7 +45,9 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
         return passes_memory(machine, signature, name, kernels)
     source = given[0]
     indices = [t for t in given[1:] if t.dtype in ("int64", "int32", "bool", "uint8")]
-    values = [t for t in given[1:] if t not in indices and not name.startswith("gather")]
+    if name.startswith(PICKING) and indices and len(indices[0].shape) == len(source.shape) > 0:
+        return _picked_one_by_one(machine, signature, name, source, indices[0])
+    values = [t for t in given[1:] if t not in indices]
     if values:
         touched = sum(nbytes(t) for t in values) * 2
     elif name.startswith(("index_select", "index")) and indices:
@@ -53,20 +60,13 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
         touched = 2 * elements * item_bytes(source.dtype)
     elif indices:
         touched = 2 * prod(indices[0].shape) * item_bytes(source.dtype)
-        if name.startswith("gather") and _within_rows(signature, source, indices[0]):
-            moved = float(touched + _stored(indices[0]))
-            return Estimate(machine.memory_ns(moved, WITHIN), moved)
-        if name.startswith("gather") and indices[0].stride and indices[0].stride[-1] == 0:  # whole rows
-            return Estimate(machine.memory_ns(float(touched)), float(touched))
     else:
         touched = 2 * nbytes(source)
     moved = float(min(touched, 64 * nbytes(source) + touched) + sum(map(_stored, indices)))
     wide = name.startswith("index_select") or (
         bool(indices) and touched > 64 * sum(prod(t.shape) for t in indices)
     )
-    adds = sum(prod(t.shape) for t in values) if name.startswith("scatter_add") else 0
-    ns = max(machine.memory_ns(moved, 0.8 if wide else SCATTERED), machine.cycles_ns(adds * ADD_CYCLES))
-    return Estimate(ns, moved)
+    return Estimate(machine.memory_ns(moved, 0.8 if wide else SCATTERED), moved)
 
 
 def _stored(index: TensorSpec) -> int:
@@ -76,12 +76,69 @@ def _stored(index: TensorSpec) -> int:
     return prod(n for n, s in zip(index.shape, index.stride, strict=True) if s) * item_bytes(index.dtype)
 
 
-def _within_rows(signature: OperatorSignature, source: TensorSpec, index: TensorSpec) -> bool:
-    """Is the index one of places within the last dimension, which is contiguous?"""
-    axis = signature.args[1] if len(signature.args) > 1 else None
-    last = len(source.shape) - 1
-    inner = last > 0 and axis in (-1, last) and source.stride[-1:] == (1,)
-    return inner and index.stride[-1:] not in ((), (0,))
+def _picked_one_by_one(
+    machine: Machine, signature: OperatorSignature, name: str, source: TensorSpec, index: TensorSpec
+) -> Estimate:
+    """gather and scatter, whose index has a place for each element, or was expanded to rows
+    (ATen/native/cuda/ScatterGatherKernel.cu). A place of its own costs a sector of L2, and one of memory at first."""
+    rank, item = len(source.shape), item_bytes(source.dtype)
+    axis = next((a for a in signature.args[1:2] if type(a) is int), 0) % rank
+    elements, whole = prod(index.shape), prod(source.shape)
+    if name.startswith("gather") and _of_rows(source, index, axis):
+        return _rows_copied(machine, source, index)
+    values = sum(nbytes(t) for t in on_gpu(signature.args[3:4])) if name.startswith("scatter") else elements * item
+    streamed = float(values + _stored(index))
+    last, beside = _lanes(source, index)
+    turned = _turned(signature, last)
+    spread = source.shape[axis] * source.stride[axis] * item if source.stride else LINE
+    writes = 2 if name.startswith("scatter") else 1
+    if beside:
+        opened, share, sectors = float(min(elements, whole) * item), 1.0, 0.0
+    else:
+        opened = float(min(elements * SECTOR, whole * item))
+        share = RANDOM if spread > LINE else 1.0
+        sectors = 0.0 if axis == last == rank - 1 and source.stride[-1:] == (1,) else float(elements * SECTOR)
+    memory = machine.memory_ns(streamed + writes * opened / share)
+    cycles = PICK_CYCLES
+    if name.startswith("scatter_add"):
+        cycles = ADD_CYCLES if beside else ADD_ALONE_CYCLES
+    start = machine.fit.floor_ns
+    if turned:
+        start += elements * SECTOR / machine.cache_rate
+    work = max(start + machine.cycles_ns(elements * cycles), start + (sectors + streamed) / machine.cache_rate, memory)
+    return Estimate(work + INDEX_NS, streamed + writes * opened)
+
+
+def _lanes(source: TensorSpec, index: TensorSpec) -> tuple[int, bool]:
+    """The dimension that a warp's lanes go along, and whether their elements lie side by side."""
+    last = max((d for d, n in enumerate(index.shape) if n != 1), default=len(index.shape) - 1)
+    return last, index.stride[last : last + 1] == (0,) and source.stride[last : last + 1] == (1,)
+
+
+def _turned(signature: OperatorSignature, last: int) -> bool:
+    """Do the values that are scattered lie along another dimension than `last`, a sector for each lane?"""
+    values = signature.args[3] if len(signature.args) > 3 else None
+    return isinstance(values, TensorSpec) and values.stride[last : last + 1] not in ((), (0,), (1,))
+
+
+def _of_rows(source: TensorSpec, index: TensorSpec, axis: int) -> bool:
+    """Do whole rows of a matrix follow one index each, in pieces of 16 bytes?"""
+    even = source.stride[-1:] == (1,) and source.shape[-1] * item_bytes(source.dtype) % ROW_BYTES_PER_THREAD == 0
+    return axis == 0 and len(source.shape) == 2 and index.stride[-1:] == (0,) and even and index.shape[-1] > 1
+
+
+def _rows_copied(machine: Machine, source: TensorSpec, index: TensorSpec) -> Estimate:
+    """A block for each piece of a row; rows that L2 holds are read from memory once."""
+    row = float(index.shape[-1] * item_bytes(source.dtype))
+    written, held = index.shape[0] * row, float(nbytes(source))
+    missed = max(0.0, 1.0 - machine.reach / max(1.0, held))
+    read = min(written, held) + max(0.0, written - held) * missed
+    threads = 32 * ceil(min(row, ROW_BLOCK_BYTES) / ROW_BYTES_PER_THREAD / 32)
+    resident = min(machine.gpu.max_blocks_per_sm, machine.gpu.max_threads_per_sm // threads) * machine.gpu.sms
+    blocks = index.shape[0] * ceil(row / ROW_BLOCK_BYTES)
+    moved = read + written + _stored(index)
+    ns = max(machine.memory_ns(moved), machine.fit.floor_ns + blocks * ROW_NS / resident)
+    return Estimate(ns, moved)
 
 
 def _picked(source: TensorSpec, positions: tuple[object, ...]) -> int:
@@ -117,8 +174,15 @@ def places(signature: OperatorSignature, name: str, compute: str, launches: int)
         return coordinates.by_size(signature, name, compute, launches)
     for same in (ADDED, WRITTEN):
         name = same[0] if name in same else name
-    more = (coordinates.words(signature),) if name.startswith("index_select") else ()
-    return coordinates.by_rows(signature, name, launches, images="norm" in name, more=more)
+    if name.startswith("index"):
+        more = (coordinates.words(signature),) if name.startswith("index_select") else ()
+        return coordinates.by_rows(signature, name, launches, images="norm" in name, more=more)
+    given = on_gpu(signature.args)
+    if len(given) < 2 or len(given[0].shape) != len(given[1].shape):
+        return coordinates.by_rows(signature, name, launches)
+    last, beside = _lanes(given[0], given[1])
+    form = f"{beside} {_turned(signature, last)}"
+    return coordinates.by_rows(signature, name, launches, form, True, more=(0.5 * coordinates.log(nbytes(given[0])),))
 
 
 FAMILY = Family("gather", classify, estimate, 85, places=places, together=ADDED + WRITTEN)

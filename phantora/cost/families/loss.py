@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil, log2
+
 from phantora.cost import coordinates
 from phantora.cost.coordinates import Place
 from phantora.cost.families.elementwise import passes_memory
@@ -11,6 +13,10 @@ from phantora.cost.tensors import nbytes, on_gpu
 from phantora.cost.types import OperatorSignature
 
 NLL_FLOOR_NS = 1500.0
+# Backward (400 of 4 to 169,343 rows in the shipped tables and varied_fourth_h100.parquet): a block of a thread for every
+# 16 rows goes over all rows. A round waits, and each of its rows opens a line (shorter rows share lines).
+NLL_ROUND_NS, NLL_ROW_NS, NLL_LINE_NS, LINE = 320.0, 0.13, 0.60, 128
+NLL_THREADS, NLL_ROWS_PER_THREAD = (32, 1024), 16
 # Of a time step of CTC's recursion, forward and backward, whatever the batch: 400 steps of 32 x 29, 100 labels, on an
 # H100 (benchmarks/device/results/varied_h100.parquet).
 CTC_STEP_NS = (600.0, 1440.0)
@@ -44,14 +50,22 @@ def ctc_loss(machine: Machine, signature: OperatorSignature, name: str, kernels:
 
 
 def nll_loss(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
-    """One value per row is read, or written: the zero fill is an operator of its own."""
+    """One value per row is read, or written: the zero fill is an operator of its own. A single block does it."""
     given = on_gpu(signature.args)
     logits = given[1] if "backward" in name and len(given) > 1 else given[0] if given else None
     rows = logits.shape[0] if logits is not None and logits.shape else 1
     moved = float(rows * (32 + 8))
-    # The forward reduction runs in a single block.
-    per_row = 0.0 if "backward" in name else 1.0
-    return Estimate(machine.memory_ns(moved) + NLL_FLOOR_NS + rows * per_row, moved)
+    if "backward" in name and logits is not None:
+        return Estimate(machine.fit.floor_ns + _written_ns(rows, nbytes(logits) / max(1, rows)), moved)
+    return Estimate(machine.memory_ns(moved) + NLL_FLOOR_NS + rows, moved)
+
+
+def _written_ns(rows: int, row_bytes: float) -> float:
+    """Of the kernel that writes a value to each row."""
+    threads = 1 << ceil(log2(max(1, rows // NLL_ROWS_PER_THREAD)))
+    threads = min(max(threads, NLL_THREADS[0]), NLL_THREADS[1])
+    each = NLL_ROW_NS + NLL_LINE_NS * min(1.0, row_bytes / LINE)
+    return ceil(rows / threads) * NLL_ROUND_NS + rows * each
 
 
 def places(signature: OperatorSignature, name: str, compute: str, launches: int) -> tuple[Place, ...]:
