@@ -100,7 +100,7 @@ def _added(machine: Machine, work: Work, moved: float) -> float:
     longest = min(float(work.indices), each + 3.0 * sqrt(each))  # of runs of random indices
     chain = longest * (NARROW_EQUAL_NS if narrow else EQUAL_NS)
     waves = blocks / (machine.gpu.sms * RESIDENT)
-    return machine.fit.floor_ns + START_NS + chain + max(waves * block_ns, machine.memory_ns(moved) - machine.fit.floor_ns)
+    return START_NS + chain + max(machine.fit.floor_ns + waves * block_ns, machine.memory_ns(moved))
 
 
 def places(signature: OperatorSignature, name: str, compute: str, launches: int) -> tuple[Place, ...]:
