@@ -6,9 +6,10 @@ from math import prod
 
 from phantora.cost import coordinates
 from phantora.cost.coordinates import Place
+from phantora.cost.families.elementwise import index_cycles
 from phantora.cost.family import Estimate, Family, Kernels
 from phantora.cost.machine import Machine
-from phantora.cost.tensors import dense, ints_at, item_bytes, nbytes, on_gpu, tensors
+from phantora.cost.tensors import contiguous_strides, dense, ints_at, item_bytes, nbytes, on_gpu, tensors
 from phantora.cost.types import OperatorSignature, TensorSpec
 
 NAMES = frozenset(
@@ -41,7 +42,7 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
             return Estimate(max(machine.index_ns(elements, moved), machine.memory_ns(moved)), moved)
         return Estimate(machine.memory_ns(moved, 0.85), moved)
     if len({t.dtype for t in given}) > 1 and not name.startswith("_chunk"):
-        return _copied(machine, signature, given, out)
+        return _copied(machine, signature, name, given, out)
     slow = any("CatArrayBatchedCopy" in k.name and not any(s in k.name for s in _CAT_FAST) for k in kernels)
     if not kernels:
         slow = any(not dense(t) for t in given)
@@ -53,7 +54,9 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
     return Estimate(machine.memory_ns(moved, 0.92) + rows * ROW_BLOCK_NS / machine.gpu.sms, moved)
 
 
-def _copied(machine: Machine, signature: OperatorSignature, given: list[TensorSpec], out: TensorSpec | None) -> Estimate:
+def _copied(
+    machine: Machine, signature: OperatorSignature, name: str, given: list[TensorSpec], out: TensorSpec | None
+) -> Estimate:
     """Inputs of different dtypes: a copy of each, which casts or indexes (ATen/native/cuda/Shape.cu). One that needs
     neither and lies in one piece is a copy of memory, priced on its own."""
     result = max((t.dtype for t in given), key=item_bytes) if out is None else out.dtype
@@ -64,7 +67,9 @@ def _copied(machine: Machine, signature: OperatorSignature, given: list[TensorSp
             continue
         count = prod(t.shape)
         each = float(nbytes(t) + count * item_bytes(result))
-        ns += COPY_NS + max(machine.index_ns(count, each), machine.memory_ns(each))
+        part = TensorSpec(result, t.shape, contiguous_strides(t.shape))
+        work = machine.fit.floor_ns + machine.cycles_ns(count * index_cycles([t], part, name))
+        ns += COPY_NS + max(work, machine.memory_ns(each))
         moved += each
     return Estimate(max(ns, machine.fit.floor_ns), moved)
 

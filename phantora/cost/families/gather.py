@@ -27,7 +27,8 @@ SCATTERED = 0.25  # of a stream's speed: rows picked or written one by one, meas
 PICK_CYCLES, ADD_CYCLES, ADD_ALONE_CYCLES = 0.82, 0.95, 3.4
 SECTOR, LINE = 32, 128
 RANDOM = 0.35  # of a stream's speed: sectors out of memory in any order
-ROW_NS, ROW_BLOCK_BYTES, ROW_BYTES_PER_THREAD = 2500.0, 4096, 16  # a block of the kernel that copies rows, and its piece
+# A block of the kernel that copies rows, and its piece.
+ROW_NS, ROW_BLOCK_BYTES, ROW_BYTES_PER_THREAD = 2500.0, 4096, 16
 INDEX_NS = 2500.0  # until the index has come
 
 

@@ -1,0 +1,38 @@
+"""Sectors of memory that neighbouring threads touch: 32 bytes each, the least that L2 hands to an SM.
+
+An elementwise kernel goes along the dimensions of its result, the fastest first. An operand that lies otherwise costs
+each lane of a warp a sector of its own; how often a block meets the same sector again, L1 saves.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+
+import numpy as np
+
+from phantora.cost.tensors import item_bytes, layout
+from phantora.cost.types import TensorSpec
+
+SECTOR = 32
+WARP, BLOCK = 32, 512  # elements that a warp handles at once, and a block of 128 threads in all
+
+
+@lru_cache(maxsize=16384)
+def per_element(tensor: TensorSpec, result: TensorSpec) -> tuple[float, float]:
+    """Sectors of `tensor` for each element of `result` when this is walked in its own order, as a warp's load and as a
+    block's. Of the first ones; `tensor` broadcasts to `result`."""
+    order = layout(result)
+    shape = [result.shape[d] for d in order]
+    count = min(BLOCK, prod(shape))
+    if not order or not count:
+        return 1.0, 1.0
+    missing = len(result.shape) - len(tensor.shape)
+    at = np.zeros(count, np.int64)
+    for place, dim in zip(np.unravel_index(np.arange(count), shape), order, strict=True):
+        own = dim - missing
+        if own >= 0 and tensor.shape[own] != 1:
+            at += place * tensor.stride[own]
+    touched = at * item_bytes(tensor.dtype) // SECTOR
+    warp = min(WARP, count)
+    return len(np.unique(touched[:warp])) / warp, len(np.unique(touched)) / count
