@@ -91,7 +91,7 @@ def places(signature: OperatorSignature, name: str, compute: str, launches: int)
         return coordinates.by_size(signature, name, compute, launches)
     first = list(tensors(lists[0]))
     dtypes = " ".join(dict.fromkeys(t.dtype for t in given))
-    if " " in dtypes and "cat" == name.rstrip("_"):
+    if " " in dtypes and name.rstrip("_") == "cat":
         dtypes = "several"
     even = all(dense(t) for t in given)
     total = sum(nbytes(t) for a in lists for t in tensors(a))
