@@ -26,6 +26,12 @@ FLASH_HEADS = (32, 64, 96, 128, 192, 256)  # flash_attn/src/static_switch.h
 # On one SM, for the random numbers of a step's 128 x 64 scores: 600 to 1,100 in cuDNN's and FlashAttention's kernels of
 # heads of 64 and 128 (medians of the tables' operators with and without dropout).
 DROPOUT_NS = 800.0
+# What is added to the scores is read for every head, through L2, at this share of a stream's speed; efficient
+# attention's backward pass writes its gradient as well. By 29 operators of the tables. cuDNN's takes smaller
+# tiles backward where heads are wide (one operator: 8 x 16 heads of 128, 2,048 queries, on an H100).
+BIAS_SHARE = 0.8
+BIAS_PASSES_BACKWARD = {"efficient": 2.0, "cudnn": 1.0}
+BIASED_WIDE_HEAD, BIASED_WIDE = 64, 1.7
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,8 @@ class Attention:
     causal: bool
     dtype: str
     dropout: bool = False
+    bias: int = 0
+    """Bytes of what is added to the scores, for all heads of the batch."""
     step_ns: tuple[float, float] | None = None
     """Of a step, if it is not as FlashAttention's: a fixed part, and a part per head element, at its clock."""
 
@@ -105,6 +113,7 @@ def from_signature(signature: OperatorSignature, name: str) -> Attention | None:
     causal = bool(args[index]) if index < len(args) and isinstance(args[index], (bool, int)) else False
     index = _dropout_index(name, backward)
     dropped = args[index] if index < len(args) else 0.0
+    bias = tensor_at(args, 8 if kind == "cudnn" and backward else first + 3) if kind != "flash" else None
     heads_second = name.startswith(("_scaled_dot_product", "_cudnn_attention"))
     batch, heads, queries = _sizes(q, heads_second)
     _, kv_heads, keys = _sizes(k, heads_second)
@@ -117,6 +126,7 @@ def from_signature(signature: OperatorSignature, name: str) -> Attention | None:
     return Attention(
         kind, backward, batch, heads, kv_heads, queries, keys, q.shape[-1], v.shape[-1], causal, q.dtype,
         isinstance(dropped, float) and dropped > 0.0,
+        batch * heads * queries * keys * item_bytes(bias.dtype) if bias is not None and len(bias.shape) == 4 else 0,
     )  # fmt: skip
 
 
@@ -180,8 +190,8 @@ def places_of(a: Attention, name: str) -> tuple[Place, ...]:
     # A short last wave matters as little as many blocks there are.
     log = coordinates.log
     at = (log(a.batch * a.heads), log(a.queries), log(a.keys), 0.3 * log(a.heads / max(1, a.kv_heads)))
-    narrow = f"{name} {a.causal} {a.head} {32 if a.dtype == 'float32' else 16} {a.dropout}"
-    wide = f"{name} {32 if a.dtype == 'float32' else 16} {a.dropout}"
+    kind = f"{32 if a.dtype == 'float32' else 16} {a.dropout}{' biased' * (a.bias > 0)}"
+    narrow, wide = f"{name} {a.causal} {a.head} {kind}", f"{name} {kind}"
     return Place(narrow, at), Place(wide, (*at, log(a.head)))
 
 
@@ -219,7 +229,10 @@ def attention_ns(machine: Machine, a: Attention) -> float:
     compute = start + busy
     if a.backward and a.kind not in ("cudnn", "flex"):
         compute += sum(helper_ns(machine, a))
-    return max(compute, machine.memory_ns(a.moved))
+    if a.bias and a.backward and a.kind == "cudnn" and a.head > BIASED_WIDE_HEAD:
+        compute *= BIASED_WIDE
+    passes = BIAS_PASSES_BACKWARD.get(a.kind, 1.0) if a.backward else 1.0
+    return max(compute, machine.memory_ns(a.moved)) + passes * a.bias / (machine.stream_rate * BIAS_SHARE)
 
 
 def _padded(a: Attention, head: int) -> int:
