@@ -1,27 +1,33 @@
 """Fits the costs of `cost/families/linear_algebra.py` to real factorisations, and prints them with what is left over.
 
-    python benchmarks/linear_algebra_fit.py [benchmarks/device/results/linear_algebra_h100.jsonl]
+    python benchmarks/linear_algebra_fit.py
 
-Needs SciPy. Coefficients are not negative; relative errors are least squares. float64 counts by its ratio to float32.
+From two measurements on H100s: kernels by the profiler (`device/linear_algebra.py`), and calls between events
+(`device/factorizations.py`). Needs SciPy. Coefficients are not negative; relative errors are least squares. float64
+counts by its ratio to float32.
 """
 
 from __future__ import annotations
 
 import json
 import statistics
-import sys
 from collections import defaultdict
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.optimize import nnls
 
-from phantora.cost.families.linear_algebra import NARROW, terms
+from phantora.cost.families.linear_algebra import COSTS, NARROW, terms
 
-RESULTS = Path(__file__).parent / "device/results/linear_algebra_h100.jsonl"
+RESULTS = Path(__file__).parent / "device/results"
+FEW = 8  # a call of more kernels is as long as from its first to its last: the library waits between them
+HOST_NS = 35_000.0  # of times between events
+LEAST_MS = 0.3  # shorter ones between events are mostly the host's
 # A call that consists of others: what is left of it without them is its own.
 PARTS = {"linalg_householder_product": ("linalg_qr", "geqrf")}
+VALUES = "_linalg_svdvals"
 Rows = list[tuple[list[float], float]]
 
 
@@ -31,12 +37,27 @@ def fitted(rows: Rows) -> np.ndarray[Any, np.dtype[np.float64]]:
     return found
 
 
+def between_events() -> dict[str, dict[tuple[int, int, int, str], float]]:
+    """ns of square matrices by operator, and by size, batch, right-hand sides, dtype."""
+    found: dict[str, dict[tuple[int, int, int, str], float]] = defaultdict(dict)
+    for row in map(json.loads, (RESULTS / "factorizations_h100.jsonl").read_text().splitlines()):
+        name, _, kind = row["op"].partition("/")
+        if kind == "vals":
+            name = VALUES
+        if kind == "8" or row["ms"] < LEAST_MS or name not in COSTS:
+            continue
+        columns = 1 if kind == "1" else row["n"]
+        found[name][row["n"], prod(row["batch"]), columns, f"torch.{row['t']}"] = row["ms"] * 1e6 - HOST_NS
+    return found
+
+
 def main() -> None:
-    measured: dict[str, dict[tuple[int, int, int, str], float]] = defaultdict(dict)
-    for row in map(json.loads, Path(sys.argv[1] if sys.argv[1:] else RESULTS).read_text().splitlines()):
+    measured = between_events()
+    for row in map(json.loads, (RESULTS / "linear_algebra_h100.jsonl").read_text().splitlines()):
         if "n" in row and "m" not in row and "error" not in row:
             key = (row["n"], row["batch"], row.get("columns", row["n"]), row["dtype"])
-            measured[row["op"]][key] = row["kernels_us"] * 1e3
+            span = min(row["span_us"], row["wall_us"]) if row["kernels"] > FEW else 0.0
+            measured[row["op"]][key] = max(row["kernels_us"], span) * 1e3
     for name, (whole, part) in PARTS.items():
         measured[name] = {key: ns - measured[part][key] for key, ns in measured[whole].items() if key in measured[part]}
     left = []
@@ -48,8 +69,8 @@ def main() -> None:
         one = fitted(single)
         for (n, batch, columns, dtype), ns in rows.items():
             alone = float(np.dot(one, terms(n, columns)))
-            if batch == 1 and dtype.endswith("64"):
-                double.append(ns / alone)
+            if dtype.endswith("64"):
+                double.extend([ns / alone] * (batch == 1))
             elif batch > 1 and n <= NARROW:
                 narrow.append(([1.0, batch * float(n * n)], ns))
             elif batch > 1:
@@ -58,19 +79,21 @@ def main() -> None:
         more = fitted(wide) if wide else np.zeros(5)
         for (n, batch, columns, dtype), ns in rows.items():
             guess = float(np.dot(one, terms(n, columns)))
-            if dtype.endswith("64"):
-                guess *= statistics.median(double)
-            elif batch > 1 and n <= NARROW:
+            if batch > 1 and n <= NARROW and few.any():
                 guess = float(np.dot(few, [1.0, batch * n * n]))
             elif batch > 1:
                 guess += (batch - 1) * float(np.dot(more, terms(n, columns)))
+            if dtype.endswith("64"):
+                guess *= statistics.median(double)
             left.append((abs(guess / ns - 1), name, n, batch, columns, dtype))
         numbers = [", ".join(f"{c:.3g}" for c in group) for group in (one, more, few)]
         ratio = statistics.median(double) if double else 1.0
         print(f'    "{name}": Cost(({numbers[0]}), ({numbers[1]}), ({numbers[2]}), {ratio:.2f}),')
-    errors = sorted(error for error, *_ in left)
-    high = errors[len(errors) * 9 // 10]
-    print(f"{len(left)} rows: median {statistics.median(errors):.1%}, 90th percentile {high:.1%}")
+    for batched in (False, True):
+        errors = sorted(error for error, _, _, batch, *_ in left if (batch > 1) == batched)
+        high = errors[len(errors) * 9 // 10]
+        about = f"{'batches' if batched else 'single'} {len(errors)}"
+        print(f"{about}: median {statistics.median(errors):.1%}, 90th percentile {high:.1%}")
     for error, *what in sorted(left, reverse=True)[:10]:
         print(f"{error:.0%}", *what)
 

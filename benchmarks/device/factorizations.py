@@ -3,7 +3,7 @@
     python benchmarks/device/factorizations.py > "$OUT/factorizations.jsonl"
 
 Matrices of 16 to 8,192 in fp32, batches, three sizes in fp64. `/1`: one right-hand side; `/8`: eight times as high as
-wide; `/vals`: no vectors. Medians between events. 85 s on an H100. For phantora/cost/families/factorization.py.
+wide; `/vals`: no vectors. Medians between events. 85 s on an H100. For phantora/cost/families/linear_algebra.py.
 """
 
 from __future__ import annotations

@@ -289,26 +289,3 @@ def test_lists_that_cannot_be_are_not_built(length: int) -> None:
         assert signature == OperatorSignature("aten::cat", ())
     deep = '{"op": "aten::cat", "args": ' + "[" * 900 + "]" * 900 + "}"
     assert read_signature(deep).name == "aten::cat"
-
-
-def test_factorizations() -> None:
-    """Those of fp32 as measured; of high matrices and of batches of fp64 less is known."""
-    seen: list[tuple[float, str, str]] = []
-    for row in map(orjson.loads, (DEVICE / "factorizations_h100.jsonl").read_text().splitlines()):
-        name, _, kind = row["op"].partition("/")
-        n, batch = row["n"], tuple(row["batch"])
-        square, column, high = (tensor(*batch, *shape, dtype=row["t"]) for shape in ((n, n), (n, 1), (8 * n, n)))
-        sides = column if kind == "1" else square
-        arguments: dict[str, tuple[object, ...]] = {
-            "linalg_solve_triangular": (square, sides),
-            "linalg_lu_solve": (square, tensor(*batch, n, dtype="int32"), sides),
-            "cholesky_solve": (sides, square),
-            "_linalg_svd": (high if kind == "8" else square, False, kind != "vals"),
-        }
-        took = ns("aten::" + name, *arguments.get(name, (high if kind == "8" else square,))) / 1e6
-        if row["ms"] > 0.3:  # the host's part of others is large
-            seen.append((took / row["ms"], kind, row["t"]))
-    assert len(seen) > 150
-    off = [(ratio, kind) for ratio, kind, t in seen if t == "float32" and kind != "8" and not 0.85 < ratio < 1.15]
-    assert not off
-    assert sorted(abs(ratio - 1.0) for ratio, _, _ in seen)[int(0.9 * len(seen))] < 0.5
