@@ -31,6 +31,7 @@ struct Frame {
   bool backward = false;
   uint32_t signature = 0;
   int64_t start = 0;
+  uint64_t python = 0;         // Python frames that had been charged when it began
   uint64_t mark = 0;           // values kept by captures before it began
   std::vector<IValue> args;
   std::vector<Snapshot> snapshots;

@@ -2,6 +2,11 @@
 
 namespace tracer {
 
+// The innermost operator has run Python since it began: a hook's, as of tensors that are kept on the host.
+static bool in_python(const Thread &thread) {
+  return thread.depth && thread.frames[thread.depth - 1]->python != ph_charges()[PH_API_PY_FRAME];
+}
+
 // Pinned memory that aten::empty is asked for. An operator that allocates it for itself fills it: FSDP2's _chunk_cat
 // writes an index per block of its kernel, which takes a millisecond for a layer of 8 B on one GPU.
 static size_t pinned_bytes(const Operator &op, Values inputs) {
@@ -30,7 +35,7 @@ void charge(Thread &thread, Operator *op, Values inputs) {
     case Cost::VIEW: ph_charge(nested ? PH_API_OP_VIEW_NESTED : PH_API_OP_VIEW); break;
     case Cost::ALLOC:
       ph_charge(nested ? PH_API_OP_ALLOC_NESTED : PH_API_OP_ALLOC);
-      if (nested) ph_charge_bytes(PH_API_HOST_FILL_GIB, pinned_bytes(*op, inputs));
+      if (nested && !in_python(thread)) ph_charge_bytes(PH_API_HOST_FILL_GIB, pinned_bytes(*op, inputs));
       break;
     case Cost::ANNOTATION: return ph_charge(PH_API_OP_TOP);
   }
