@@ -12,13 +12,14 @@ import pytest
 
 from phantora.cost import OperatorSignature, TensorSpec, model_for
 from phantora.cost.copies import copy_ns
-from phantora.cost.families import attention, base_name, embedding, sort
+from phantora.cost.families import attention, base_name, embedding, gather, identify, sort
 from phantora.cost.families.convolution.model import gradients, without_bias
 from phantora.cost.families.recurrent import GATES, Recurrent, recurrent_ns
 from phantora.cost.family import Family
 from phantora.cost.interpolation import places
 from phantora.cost.machine import Machine
 from phantora.cost.measured import DATA, curve, read_curve
+from phantora.cost.sectors import per_element
 from phantora.cost.table import read_table, signature_key
 from phantora.cost.tensors import contiguous_strides
 from phantora.cost.timing import kernel_ns, own_kernels
@@ -143,3 +144,48 @@ def test_copies_inside_a_gpu_that_are_no_whole_pages() -> None:
     table = TABLES["H100"]
     whole, part = (read_curve(curve(table, "copy", ("d2d",), pages), size) for pages in (True, False))
     assert 1_500 < part - whole < 3_000
+
+
+FOURTH = Path(__file__).parents[2] / "benchmarks" / "device" / "results" / "varied_fourth_h100.parquet"
+
+
+@pytest.mark.parametrize(
+    ("operators", "median", "ninth_decile"),
+    [
+        (("_index_put_impl_",), 0.20, 0.60),
+        (("nll_loss_backward",), 0.12, 0.30),
+        (("tril_", "tril"), 0.06, 0.06),
+        (("native_group_norm",), 0.12, 0.50),
+        (("native_layer_norm_backward",), 0.20, 0.45),
+        (("_weight_norm_interface", "_weight_norm_interface_backward"), 0.20, 0.35),
+    ],
+)
+def test_models_by_the_kernels_that_run(operators: tuple[str, ...], median: float, ninth_decile: float) -> None:
+    """The models alone: sorted indices, one block for all rows, sectors across a matrix, sums before a pass."""
+    ratios = []
+    tables = (read_table(FOURTH),) if operators[0] == "tril_" else (read_table(FOURTH), TABLES["H100"])
+    for entry in (entry for table in tables for name in operators for entry in table.of_operator(name)):
+        name = base_name(entry.parsed.name)
+        family, cls = identify(name)
+        real = sum(kernel_ns(kernel, cls) for kernel in own_kernels(entry))
+        ratios.append(family.estimate(MACHINES["H100"], entry.parsed, name, ()).ns / real)
+    assert len(ratios) > 2 and within(ratios, median, ninth_decile)
+
+
+def test_an_operand_across_the_result_costs_sectors() -> None:
+    """Less where a block meets its sectors again; additions to places of their own cost more than rows."""
+    flat = tensor(6000, 6000, dtype="float32")
+    across = replace(flat, stride=(1, 6000))
+    assert per_element(flat, flat) == (1 / 8, 1 / 8) and per_element(across, flat) == (1.0, 1.0)
+    few = TensorSpec("float32", (8, 3, 64, 64), (12288, 1, 192, 3))
+    load, sector = per_element(replace(few, stride=contiguous_strides(few.shape)), few)
+    assert sector < 0.15 < load < 0.25
+    index = replace(tensor(4096, 256, dtype="int64"), stride=(1, 0))
+    rows, single = (
+        gather.estimate(MACHINES["H100"], OperatorSignature("aten::scatter_add_", args), "scatter_add_", ()).ns
+        for args in (
+            (tensor(4096, 256), 0, index, tensor(4096, 256)),
+            (tensor(4096, 256), 0, tensor(4096, 256, dtype="int64"), tensor(4096, 256)),
+        )
+    )
+    assert single > 1.5 * rows

@@ -30,7 +30,18 @@ def classify(name: str) -> str | None:
 
 def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
     """As :func:`passes_memory`; what has no tensor on the GPU by its kernels' grids."""
+    if name.startswith(("tril", "triu")) and on_gpu(signature.args):
+        return _triangle(machine, on_gpu(signature.args)[0])
     return without_operands(machine, signature, kernels) or passes_memory(machine, signature, name, kernels)
+
+
+def _triangle(machine: Machine, x: TensorSpec) -> Estimate:
+    """tril and triu go row by row however the matrix lies; half of it is read, all is written."""
+    by_row = TensorSpec(x.dtype, x.shape, contiguous_strides(x.shape))
+    load, sector = sectors.per_element(x, by_row)
+    cycles = prod(x.shape) * (INDEX_CYCLES + 1.5 * (LOAD_CYCLES * load + SECTOR_CYCLES * sector))
+    moved = 1.5 * nbytes(x)
+    return Estimate(max(machine.fit.floor_ns + machine.cycles_ns(cycles), machine.memory_ns(moved)), moved)
 
 
 def without_operands(machine: Machine, signature: OperatorSignature, kernels: Kernels) -> Estimate | None:

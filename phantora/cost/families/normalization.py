@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil, prod
 
 from phantora.cost import coordinates
@@ -15,12 +16,24 @@ from phantora.cost.types import OperatorSignature, TensorSpec
 # Shares of a vectorised stream's speed, measured on H200 (docs/costs.md).
 FORWARD, BACKWARD = 0.74, 0.60
 BATCH_NORM_CYCLES = (1.20, 1.00)  # per element, channels last: forward, backward
+# Channels last (and matrices), forward: 128 blocks go over the images for every 32 channels. Fewer than three on an SM
+# wait for memory, and lanes beyond the last channel idle (35 in results/varied_fourth_h100.parquet).
+CHANNELS_PER_BLOCK, WAITING_CYCLES, EVALUATED_LAST = 32, 3.0, 0.55
+LAST_START_NS = (5000.0, 4000.0)  # of three kernels forward and two backward, which wait for each other's sums
 ROWS_PER_SM = 16  # in flight
+# Layer norm backward (405 in the shipped tables and there): a row of the gradients of the weights, where blocks do not
+# share rows: one for 32 columns; a row of the gradient of the input.
+SHARED_ROWS, WEIGHT_ROW_NS, INPUT_ROW_NS, WEIGHTS = 65536, 4.3, 0.84, 0.85
+# Weight norm (46 there): two reductions of a block for each row.
+WEIGHT_START_NS = 1300.0
+# The same along the last dimension, forward and backward: a block for 32 columns goes over 16 rows at once.
+COLUMN_ROWS, COLUMN_ROUND_NS = 16, (140.0, 178.0)
 # Below: H100, benchmarks/device/results/varied_h100.parquet (SegFormer's and a 3-D U-Net's norms).
 ROW_CYCLES = 400  # SM cycles of a row of layer norm, which has a block of its own however short it is
 # RMS norm (wide_h100.parquet): a row that is loaded 16 bytes at a time, one that is not, and one backward.
 RMS_ROW_CYCLES, RMS_ODD_ROW_CYCLES, RMS_BACKWARD_ROW_CYCLES = 180, 1450, 880
-GROUP_NS = 0.75  # an element of a group, which has one block however long it is (there, 0.62 to 0.87)
+GROUP_NS = 0.84  # an element of a group, which has one block however long it is: its sums (there, 0.80 to 0.87)
+GROUP_SHARE, GROUP_CYCLES, GROUP_BYTE_CYCLES = 0.64, 0.62, 0.035  # the same out of memory; what then writes the output
 CHANNEL_NS = (430.0, 950.0)  # torch's own batch norm: a round of a channel's block of 512 threads, forward and backward
 BLOCK = 512
 BLOCKS_PER_SM = 4
@@ -46,6 +59,10 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
 
 def norm(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
     """Layer, RMS and group norm. The backward pass also reduces over rows, for the weights."""
+    if "weight_norm" in name:
+        return _of_weights(machine, signature, name)
+    if name.startswith("native_layer_norm_backward"):
+        return _layer_norm_backward(machine, signature)
     if "backward" in name:
         grad, x = tensor_at(signature.args, 0), tensor_at(signature.args, 1)
         size = max((nbytes(t) for t in (grad, x) if t is not None), default=0)
@@ -55,24 +72,62 @@ def norm(machine: Machine, signature: OperatorSignature, name: str, kernels: Ker
         return Estimate(machine.fit.floor_ns + max(work, machine.memory_ns(moved, BACKWARD)), moved)
     given = on_gpu(signature.args)
     moved = 2.0 * nbytes(given[0]) if given else 0.0
-    work = _of_rows(machine, signature, name, given[0]) if given and given[0].shape else 0.0
+    if given and given[0].shape and name.startswith("native_group_norm"):
+        return _of_groups(machine, signature, given[0])
+    work = _of_rows(machine, name, given[0]) if given and given[0].shape else 0.0
     return Estimate(max(machine.memory_ns(moved, FORWARD), work), moved)
 
 
-def _of_rows(machine: Machine, signature: OperatorSignature, name: str, x: TensorSpec) -> float:
+def _of_rows(machine: Machine, name: str, x: TensorSpec) -> float:
     """What rows take however few bytes they have, forward, in ns."""
     rows, width = prod(x.shape[:-1]), x.shape[-1]
     if name.startswith("native_layer_norm"):
         return machine.cycles_ns(rows * ROW_CYCLES)
-    if name.startswith("native_group_norm"):
-        groups = signature.args[6] if len(signature.args) > 6 else 1
-        blocks = x.shape[0] * (groups if isinstance(groups, int) else 1)
-        waves = ceil(blocks / (machine.gpu.sms * BLOCKS_PER_SM))
-        return waves * prod(x.shape) / max(1, blocks) * GROUP_NS
     if "rms_norm" in name:
         even = width * item_bytes(x.dtype) % 16 == 0
         return machine.cycles_ns(rows * (RMS_ROW_CYCLES if even else RMS_ODD_ROW_CYCLES))
     return 0.0
+
+
+def _of_groups(machine: Machine, signature: OperatorSignature, x: TensorSpec) -> Estimate:
+    """Group norm: sums over each group, then a pass that scales channels."""
+    groups = signature.args[6] if len(signature.args) > 6 else 1
+    blocks = max(1, x.shape[0] * (groups if isinstance(groups, int) else 1))
+    size, elements = float(nbytes(x)), prod(x.shape)
+    waves = ceil(blocks / (machine.gpu.sms * BLOCKS_PER_SM))
+    sums = max(machine.fit.floor_ns + waves * elements / blocks * GROUP_NS, machine.memory_ns(size, GROUP_SHARE))
+    cycles = elements * (GROUP_CYCLES + GROUP_BYTE_CYCLES * 2 * item_bytes(x.dtype))
+    scaled = max(machine.fit.floor_ns + machine.cycles_ns(cycles), machine.memory_ns(2 * size))
+    return Estimate(sums + machine.fit.floor_ns + scaled, 3 * size)
+
+
+def _of_weights(machine: Machine, signature: OperatorSignature, name: str) -> Estimate:
+    """Weight norm: rows are read twice, the second time out of a cache."""
+    backward = "backward" in name
+    x = tensor_at(signature.args, backward)
+    if x is None or not x.shape:
+        return Estimate(machine.fit.floor_ns, 0.0)
+    moved = (2.0 + backward) * nbytes(x)
+    dims = [a for a in signature.args if type(a) is int]
+    rounds = prod(x.shape[:-1]) / COLUMN_ROWS if dims and dims[-1] % len(x.shape) else 0.0
+    return Estimate(WEIGHT_START_NS + max(machine.memory_ns(moved), rounds * COLUMN_ROUND_NS[backward]), moved)
+
+
+def _layer_norm_backward(machine: Machine, signature: OperatorSignature) -> Estimate:
+    """The gradient of the input, row by row, then those of the weights, column by column."""
+    x = tensor_at(signature.args, 1)
+    if x is None or not x.shape:
+        return Estimate(machine.fit.floor_ns, 0.0)
+    size, rows = float(nbytes(x)), prod(x.shape[:-1])
+    row_ns = INPUT_ROW_NS / machine.clock_ratio
+    ns = max(machine.memory_ns(3 * size, WEIGHTS), machine.fit.floor_ns + rows * row_ns)
+    mask = signature.args[-1]
+    if isinstance(mask, tuple) and True not in mask[1:]:
+        return Estimate(ns, 3 * size)
+    columns = machine.memory_ns(2 * size, WEIGHTS)
+    if rows <= SHARED_ROWS:
+        columns = max(columns, 2 * machine.fit.floor_ns + rows * WEIGHT_ROW_NS / machine.clock_ratio)
+    return Estimate(ns + columns, 5 * size)
 
 
 def batch_norm(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
@@ -85,12 +140,18 @@ def batch_norm(machine: Machine, signature: OperatorSignature, name: str, kernel
     size, channels = nbytes(x), max(1, x.shape[1])
     passes = 5.0 if backward else 3.0
     moved = passes * size
-    last = len(x.shape) > 2 and x.stride[1] == 1 and prod(x.shape[2:]) > 1
+    last = x.stride[1] == 1 and (len(x.shape) == 2 or prod(x.shape[2:]) > 1)
     if not last and not backward and signature.args[5:6] == (False,):
         return _evaluated(machine, x, name.startswith("cudnn"))
     if last:  # channels last: torch's own kernels, bound by their loads
-        ns = machine.cycles_ns(prod(x.shape) * BATCH_NORM_CYCLES[backward])
-        return Estimate(max(2 * machine.fit.floor_ns + ns, machine.memory_ns(moved)), moved)
+        cycles = BATCH_NORM_CYCLES[backward]
+        if not backward:
+            blocks = ceil(channels / CHANNELS_PER_BLOCK)
+            cycles = max(cycles, WAITING_CYCLES / blocks) * blocks * CHANNELS_PER_BLOCK / channels
+            if signature.args[5:6] == (False,):  # only the second of its passes
+                cycles *= EVALUATED_LAST
+        ns = machine.cycles_ns(prod(x.shape) * cycles)
+        return Estimate(LAST_START_NS[backward] + max(ns, machine.memory_ns(moved)), moved)
     if name.startswith("native_batch_norm"):
         return _by_channel(machine, x, backward, moved)
     used = min(1.0, channels / (machine.gpu.sms * (1.75 if backward else 1.1)))
@@ -120,8 +181,26 @@ def _by_channel(machine: Machine, x: TensorSpec, backward: bool, moved: float) -
 
 
 def places(signature: OperatorSignature, name: str, compute: str, launches: int) -> tuple[Place, ...]:
-    """Rows, of images the pixels."""
+    """Rows, of images the pixels. Weight norm has its rows along a dimension that it is told."""
+    if "weight_norm" in name:
+        x = tensor_at(signature.args, 1 if "backward" in name else 0)
+        dims = [a for a in signature.args if type(a) is int]
+        if x is None or not dims or not -len(x.shape) <= dims[-1] < len(x.shape):
+            return coordinates.by_size(signature, name, compute, launches)
+        rows = x.shape[dims[-1]]
+        at = (coordinates.log(rows), coordinates.log(prod(x.shape) / max(1, rows)))
+        return (Place(f"{name} {x.dtype} {dims[-1] == 0}", at),)
+    if _of_channels(name):
+        signature = replace(signature, args=tuple(map(_as_image, signature.args)))
     return coordinates.by_rows(signature, name, launches, images=True)
+
+
+def _as_image(value: object) -> object:
+    """A matrix as images of one pixel, channels last: the same kernels normalise both."""
+    if not isinstance(value, TensorSpec) or len(value.shape) != 2 or value.stride[1:] != (1,):
+        return value
+    step = value.stride[0]
+    return replace(value, shape=(*value.shape, 1, 1), stride=(step, 1, step, step))
 
 
 def read_again(machine: Machine, signature: OperatorSignature, name: str) -> float:
