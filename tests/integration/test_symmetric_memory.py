@@ -26,6 +26,8 @@ found["memory"] = before - torch.cuda.mem_get_info()[0]
 handle = symm.rendezvous(large, name)
 found["imported"] = before - torch.cuda.mem_get_info()[0] - found["memory"]
 
+torch.tensor([handle.buffer_ptrs[(rank + i) % world] for i in range(world)], device=device)  # other ranks have others
+
 small = symm.empty(16, dtype=torch.float32, device=device).fill_(rank + 1)
 symm.rendezvous(small, name)
 found["one shot"] = ops.one_shot_all_reduce(small, "sum", name)[0].item()

@@ -67,7 +67,23 @@ static bool same_parts(const group *a, const group *b) {
   return true;
 }
 
-// The peers meet, so that none is later than another knows it to be, and tell the simulator.
+static bool among(const group *few, const group *many) {
+  for (int i = 0, j = 0; i < few->members; i++) {
+    for (j = 0; j < many->members && many->parts[j].number != few->parts[i].number; j++);
+    if (j == many->members) return false;
+  }
+  return true;
+}
+
+// A group that all of these belong to, in whatever order, NULL if there is none. With the lock held.
+static group *known_to_each_other(const group *parts) {
+  group *g = groups;
+  while (g && !among(parts, g)) g = g->next;
+  return g;
+}
+
+// The peers meet, so that none is later than another knows it to be, and tell the simulator. Those who know each other
+// have met.
 static cudaError_t meet(group *g) {
   uint64_t numbers[MAX_PEERS];
   for (int i = 0; i < g->members; i++) numbers[i] = g->parts[i].number;
@@ -76,7 +92,8 @@ static cudaError_t meet(group *g) {
   g->comm = ph_next_communicator();
   if (ph_null_mode()) return 0;
   uint8_t mine = 0, *all = NULL;
-  if (ph_exchange(key[0], key[1], g->members, g->rank, &mine, sizeof mine, &all, &length)) return cudaErrorOperatingSystem;
+  if (!known_to_each_other(g) && ph_exchange(key[0], key[1], g->members, g->rank, &mine, sizeof mine, &all, &length))
+    return cudaErrorOperatingSystem;
   free(all);
   char label[32 + 24 * MAX_PEERS];
   int at = snprintf(label, sizeof label, "symmetric memory") + 1;
@@ -111,7 +128,13 @@ cudaError_t phc_learn_peers(const void *table, size_t bytes) {
   if (!atomic_load_explicit(&imported, memory_order_relaxed) || bytes % sizeof(void *)) return 0;
   if (bytes < 2 * sizeof(void *) || bytes > MAX_PEERS * sizeof(void *)) return 0;
   ph_range range;
-  if (ph_memory_find(table, &range) && range.space == PH_SPACE_DEVICE) group_of(table, (int)(bytes / sizeof(void *)), &error);
+  int members = (int)(bytes / sizeof(void *));
+  group parts = {0};
+  if (!ph_memory_find(table, &range) || range.space != PH_SPACE_DEVICE || !read_table(table, members, &parts)) return 0;
+  pthread_mutex_lock(&lock);
+  bool known = known_to_each_other(&parts) != NULL;  // a table of the program's own, which other ranks may not have
+  pthread_mutex_unlock(&lock);
+  if (!known) group_of(table, members, &error);
   return error;
 }
 
