@@ -62,7 +62,8 @@ void Completions::write(const Device &device, const Stream &s, const Item &item,
     r.seq = l.seq;
     r.comm = l.comm;  // until it is taken
   }
-  uint8_t kind = item.type == Item::COMM && item.comm->copies ? PH_ROW_MEMCPY : r.kind;  // as a profiler has it
+  bool copies = item.type == Item::COMM && item.comm->copies;
+  uint8_t kind = copies ? uint8_t{PH_ROW_MEMCPY} : r.kind;  // as a profiler has it
   if (item.correlation && (item.shares() || item.type == Item::COMM))
     device.rank().activities.push_back({kind, r.sub, r.flags, 0, item.correlation, s.id, r.name, r.start, r.end, r.launch, r.bytes});
   rows_.device(r);
