@@ -167,7 +167,7 @@ def attention() -> None:
     with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
         run("sdpa full", lambda: attend(causal=False, keys=384))
         run("sdpa gqa", lambda: attend(kv_heads=2))
-        run("sdpa dropout", lambda: attend(dropout=0.1))
+        run("sdpa dropout", lambda: attend(dropout=0.125))  # newer cuDNNs take sixteenths
     run("sdpa float", lambda: attend(dtype=FLOAT))
     for backend in ("CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH"):
         with sdpa_kernel(getattr(SDPBackend, backend)):
