@@ -43,7 +43,7 @@ def passes(length: int) -> float:
 
 def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
     """Real transforms move half of a spectrum: as many bytes as the reals on their other side."""
-    x, dims = signature.args[0], signature.args[1]
+    x, dims = (*signature.args, None, None)[:2]
     if not isinstance(x, TensorSpec) or not x.shape or not prod(x.shape):
         return Estimate(machine.fit.floor_ns, 0.0)
     over = [d % len(x.shape) for d in (dims if isinstance(dims, tuple) else (dims,)) if isinstance(d, int)]
