@@ -12,9 +12,9 @@ from types import ModuleType
 Callback = Callable[[ModuleType], None]
 
 
-def uncharged(callback: Callback, module: ModuleType) -> None:
+def uncharged(callback: Callable[..., None], *arguments: object) -> None:
     """Calls `callback`. What Python does meanwhile moves no clock: ``stub/clock/frames.c`` knows this function."""
-    callback(module)
+    callback(*arguments)
 
 
 class _Loader(importlib.abc.Loader):
