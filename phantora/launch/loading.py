@@ -23,7 +23,7 @@ from typing import Any
 
 from phantora.errors import PhantoraError
 from phantora.launch.clock import Runtime
-from phantora.launch.importhook import after_import
+from phantora.launch.importhook import after_import, uncharged
 from phantora.launch.notes import tell
 
 OPTION = "--data-loading"
@@ -265,4 +265,5 @@ def install() -> None:
         if library.ph_rank() == 0:
             loading.report()
 
-    util.Finalize(None, report, exitpriority=0)  # also where a process of multiprocessing is the rank
+    # Also where a process of multiprocessing is the rank. What is told rests on real time; the clock must not.
+    util.Finalize(None, uncharged, args=(report,), exitpriority=0)
