@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import socket
 import sys
@@ -67,8 +68,9 @@ def ask(path: Path) -> None:
             connection.shutdown(socket.SHUT_WR)
             while piece := connection.recv(1 << 16):
                 answer += piece
-        except ConnectionError:
-            pass
+        except OSError as error:  # ENOTCONN: shutdown, after a server that had answered closed on what was still sent
+            if not isinstance(error, ConnectionError) and error.errno != errno.ENOTCONN:
+                raise
     if server.wrong:
         wrong, server.wrong = server.wrong, None
         raise wrong
