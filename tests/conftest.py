@@ -22,10 +22,11 @@ settings.register_profile("phantora", deadline=None)  # a busy machine is no fai
 settings.load_profile("phantora")
 
 TIERS = {
-    "unit": "unit", "trace": "unit", "view": "unit", "cuda": "ranks", "integration": "ranks",
-    "frameworks": "frameworks",
+    "unit": "unit", "trace": "unit", "stubs": "tools", "readers": "tools", "view": "tools", "cuda": "ranks",
+    "integration": "ranks", "frameworks": "frameworks",
 }  # fmt: skip
-"""By folder: `unit` needs no rank of torch, `ranks` runs some, `frameworks` runs Megatron, DeepSpeed and others."""
+"""By folder: `unit` needs neither a rank nor other programs, `tools` calls compilers, browsers and readers of traces,
+`ranks` runs torch under the simulator, `frameworks` runs Megatron, DeepSpeed and others."""
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

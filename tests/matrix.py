@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 NEEDED = ("pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6", "torchvision")
 TESTS = {
     "stubs": (
-        "tests/unit/test_stubs_build.py", "tests/unit/test_rank_runtime.py", "tests/unit/test_workspaces.py",
+        "tests/stubs/test_build.py", "tests/unit/test_rank_runtime.py", "tests/unit/test_workspaces.py",
         "tests/integration/test_mathlibs.py", "tests/integration/test_nccl_stub.py", "tests/cuda",
     ),
     "ranks": (

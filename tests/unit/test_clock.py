@@ -232,12 +232,19 @@ def test_measured_mode_asks_the_runtime(libraries: Path) -> None:
 
 
 def test_reading_the_clock_is_cheap(libraries: Path) -> None:
+    """Side by side with a system call of Python's, the best of ten each: a busy machine is no failure."""
     run(
         libraries,
         """
+        import os
         connect()
-        begin = real_monotonic()
-        for _ in range(100_000): time.perf_counter()
-        assert (real_monotonic() - begin) / 100_000 < 300e-9 * 3  # three times the aim: machines differ
+        def best(call):
+            times = []
+            for _ in range(10):
+                begin = real_monotonic()
+                for _ in range(10_000): call()
+                times.append(real_monotonic() - begin)
+            return min(times)
+        assert best(time.perf_counter) < 4 * best(os.getppid)
         """,
     )

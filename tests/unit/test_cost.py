@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -92,6 +92,7 @@ launches = st.builds(
     st.lists(arguments, max_size=12).map(tuple),
     st.lists(launches, max_size=4).map(tuple),
 )
+@example("aten::_scaled_grouped_mm", (tensor(), tensor()), ())
 def test_every_operator_has_a_price(
     name: str, args: tuple[Any, ...], kernels: tuple[KernelLaunch, ...]
 ) -> None:

@@ -185,7 +185,7 @@ def from_signature(signature: OperatorSignature, name: str) -> list[Product]:
     a, b = tensor_at(args, shift), tensor_at(args, shift + 1)
     if a is None or b is None:
         return []
-    if "grouped_mm" in name:
+    if "grouped_mm" in name and len(a.shape) > 1 and len(b.shape) > 1:
         return [_grouped(signature, a, b)]
     transposed = name in ("linear", "mkldnn_linear")
     if name in ("addr", "outer", "ger"):
