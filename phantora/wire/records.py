@@ -86,14 +86,18 @@ BODIES = {
             ("uint8_t", "redop", "ncclRedOp_t; above 4 a pre-multiplied sum"), ("uint8_t", "pad", ""),
             ("int32_t", "root", ""), ("uint64_t", "count", "elements"),
             ("int64_t", "bytes", "that it moves in this rank's view, see docs/collectives.md"),
-            ("uint64_t", "ticket", "of the payload, or 0"), ("double", "scalar", "of a pre-multiplied sum"),
+            ("uint64_t", "ticket", "of the payload, or 0"),
+            ("double", "scalar", "of a pre-multiplied sum; of a barrier on symmetric memory the limit, as of a signal"),
         )),
         Body("transfer", _TRANSFER),
         Body("peer_copy", (
             ("int32_t", "peer", "rank in the communicator"), ("uint32_t", "push", "1: to its memory, 0: from it"),
             ("uint64_t", "bytes", ""),
         )),
-        Body("signal", (("int32_t", "peer", "rank in the communicator"), ("uint32_t", "channel", ""))),
+        Body("signal", (
+            ("int32_t", "peer", "rank in the communicator"), ("uint32_t", "channel", ""),
+            ("int64_t", "limit", "ns after which its kernel gives up waiting, 0: never"),
+        )),
         Body("payload", (("uint64_t", "ticket", ""), ("uint64_t", "offset", "bytes"))),
         Body("memory", (
             ("int64_t", "allocated", "bytes"), ("int64_t", "reserved", "bytes"), ("int64_t", "change", "bytes"),

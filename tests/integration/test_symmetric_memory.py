@@ -10,7 +10,7 @@ from support.runs import records, trace
 
 MIB = 1 << 20
 PROGRAM = """
-import json, os, torch, torch.distributed as dist
+import json, os, time, torch, torch.distributed as dist
 import torch._inductor.config
 from torch.distributed._functional_collectives import all_gather_tensor, reduce_scatter_tensor
 import torch.distributed._symmetric_memory as symm
@@ -102,8 +102,15 @@ def pipelined(shard, weight, whole, second):
     return all_gather_tensor(shard, 0, group) @ weight, reduce_scatter_tensor(whole @ second, "sum", 0, group)
 
 found["times"]["compiled"] = times(lambda: pipelined(shard, weight, whole, second))
-if rank == 0:
-    print(json.dumps(found))
+if rank == 0:  # a kernel that gives up ends the context: the last thing that this rank does
+    begun = time.perf_counter()
+    handle.barrier(channel=3, timeout_ms=250)
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        found["gave up"] = str(error).splitlines()[0], time.perf_counter() - begun
+    print(json.dumps(found), flush=True)
+    os._exit(0)  # torch would end its group in vain
 dist.destroy_process_group()
 """
 
@@ -114,6 +121,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]
     (directory / "program.py").write_text(PROGRAM)
     done = trace(directory, "--cluster", "1x4xH100", "program.py")
     return done.report(), done.log
+
+
+def test_a_barrier_that_nobody_joins_ends_the_context_at_its_limit(run: tuple[dict[str, Any], Path]) -> None:
+    message, seconds = run[0]["gave up"]
+    assert "unspecified launch failure" in message
+    assert seconds == pytest.approx(0.25, abs=0.01)
 
 
 def test_small_reductions_are_true_and_large_memory_counts(run: tuple[dict[str, Any], Path]) -> None:

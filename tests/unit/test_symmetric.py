@@ -102,6 +102,49 @@ def test_a_wait_without_a_signal_is_named(engine_library: Path) -> None:
     assert "rank 0 waits for a signal of rank 1 in group 'symmetric memory' (ranks 0-1)" in bench.engine.diagnose()
 
 
+@pytest.mark.parametrize("kind", ["COLLECTIVE", "WAIT_SIGNAL", "PUT_SIGNAL"])
+def test_a_kernel_that_gives_up_ends_its_context(engine_library: Path, kind: str) -> None:
+    """At its limit, in device time. What the host asks from then on fails; other ranks go on."""
+    bench = Bench.create(engine_library, 2)
+    group(bench)
+    first, second = bench.ranks
+    first.kernel("a:1000", stream=8, at=0, blocks=1)
+    if kind == "COLLECTIVE":
+        first.emit(kind, id=1, stream=8, coll=BARRIER, count=1, root=0, scalar=5000)
+    elif kind == "WAIT_SIGNAL":
+        first.emit(kind, id=1, stream=8, peer=1, channel=0, limit=5000)
+    else:
+        for _ in range(2):  # nobody takes the first
+            first.emit(kind, id=1, stream=8, peer=1, channel=0, limit=5000)
+    first.kernel("never:1000", stream=9, at=0, blocks=1)
+    first.kernel("never:9000", stream=8, blocks=1)
+    first.ask("sync", "STREAM_SYNC", stream=8)
+    second.kernel("b:20000", stream=8, at=0, blocks=1)
+    second.ask("sync", "STREAM_SYNC", stream=8)
+    bench.run()
+    assert first.answer("sync") == (-1, 6000)
+    first.ask("again", "DEVICE_SYNC", at=7000)
+    bench.run()
+    assert first.answer("again") == (-1, 7000)
+    assert second.answer("sync") == (0, 20000)
+    found = finish(bench)
+    assert found[0, 8][-1] == (1000, 6000)
+
+
+def test_a_kernel_does_not_give_up_before_a_host_that_is_behind(engine_library: Path) -> None:
+    bench = Bench.create(engine_library, 2)
+    group(bench)
+    first, second = bench.ranks
+    first.emit("WAIT_SIGNAL", id=1, stream=8, peer=1, channel=0, limit=5000)
+    first.ask("sync", "STREAM_SYNC", stream=8)
+    second.kernel("b:4999", stream=8, at=0, blocks=1)
+    bench.run()
+    assert first.answer("sync") is None
+    second.emit("PUT_SIGNAL", id=1, stream=8, peer=0, channel=0)
+    assert finish(bench)[0, 8] == [(0, 4999)]
+    assert first.answer("sync") == (0, 4999)
+
+
 def copies(library: Path, world: int = 3) -> Bench:
     """GPUs with a port up and one down each; a copy is a flow without latency."""
     bench = Bench.create(library, world)

@@ -13,6 +13,11 @@ void Communication::arrive(Launch &launch, int64_t time) {
   launch.arrival = time;
   launch.least_end = time + 1;
   if (launch.aborted) return end_aborted(launch, time);
+  if (launch.limit) {
+    launch.gives_up = time + launch.limit;
+    launch.ready = time;
+    launch.name = texts_.name("gave up waiting");  // unless it gets its name with its price
+  }
   for (auto &c : launch.collectives) {
     ++c->arrived;
     c->latest = std::max(c->latest, time);
@@ -98,6 +103,7 @@ void Communication::begin(Operation &o, Activity activity, int64_t arrival, int6
   unlist(o);
   int32_t tag = fresh_tag();
   for (auto &l : activity.launches) {
+    l->gives_up = NEVER;
     l->ready = std::max(l->ready, arrival);
     l->least_end = std::max(l->least_end, time + price.least);
     l->device->touch();

@@ -47,6 +47,7 @@ void Communication::join_collective(Rank &rank, const ph_record &r, std::string 
   launch->comm = number;
   if (launch->seq < 0) launch->seq = seq;
   launch->sub = r.collective.coll;
+  if (launch->sub == PH_COLL_SYMMETRIC_BARRIER) launch->limit = static_cast<int64_t>(r.collective.scalar);
   launch->bytes += r.collective.bytes;
   ++launch->waiting;
   bool behind = !launch->collectives.empty() && launch->collectives.back()->comm == number && !launch->collectives.back()->begun;

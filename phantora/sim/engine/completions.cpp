@@ -34,6 +34,11 @@ void Completions::completed(Device &device, const Stream &s, Item &item, int64_t
   if (!rank.requests.empty()) waits_.check(rank);
 }
 
+void Completions::failed(Device &device, const Stream &s, const Item &item) {
+  write(device, s, item, item.start);
+  waits_.check(device.rank());
+}
+
 void Completions::write(const Device &device, const Stream &s, const Item &item, int64_t reached) {
   int64_t end = device.now();
   ph_row r = RowLog::row(row_kind(item), device.rank().index, row_start(item, reached, end), end);

@@ -11,6 +11,7 @@ class Completions : public DeviceListener {
 
   void arrived(Launch &launch, int64_t time) override { communication_.arrive(launch, time); }
   void completed(Device &device, const Stream &s, Item &item, int64_t reached) override;
+  void failed(Device &device, const Stream &s, const Item &item) override;
   void went_on(Rank &rank) override {
     if (!rank.requests.empty()) waits_.check(rank);
   }

@@ -74,7 +74,7 @@ bool Ingest::credible(const Rank &rank, const ph_record &r) const {
       return known() && r.peer_copy.bytes <= MOST_BYTES && credible_peer(rank, r, r.peer_copy.peer);
     case PH_PUT_SIGNAL:
     case PH_WAIT_SIGNAL:
-      return known() && credible_peer(rank, r, r.signal.peer);
+      return known() && credible_peer(rank, r, r.signal.peer) && is_time(r.signal.limit);
     case PH_COMM_CREATE:
       return members(r.comm.members, r.comm.rank) && r.id < MOST_COMMUNICATORS;
     case PH_EXCHANGE:
@@ -95,6 +95,7 @@ bool Ingest::credible_collective(const Rank &rank, const ph_record &r) const {
   if (call.coll >= PH_COLL_COUNT_PH_COLL || call.dtype >= std::size(ELEMENT) || !is_size(call.bytes)) return false;
   uint64_t members = comm->ranks.size();
   if (call.coll >= PH_COLL_SYMMETRIC_BARRIER && call.root < 0) return false;
+  if (call.coll == PH_COLL_SYMMETRIC_BARRIER && !(call.scalar >= 0 && call.scalar <= static_cast<double>(MOST_TIME))) return false;
   if (has_root(call.coll) && static_cast<uint32_t>(call.root) >= members) return false;
   return !call.ticket || call.count <= MOST_PAYLOAD / (ELEMENT[call.dtype] * members);
 }

@@ -54,7 +54,7 @@ Stream &Devices::stream(Rank &rank, uint32_t id, int device) {
 
 // ------------------------------------------------------------------ what is enqueued
 Item &Device::push(Stream &s, Item &&item) {
-  if (s.queue.empty()) busy_.push_back(&s);
+  if (s.queue.empty() && !failed_) busy_.push_back(&s);
   ++s.enqueued;
   if (item.id > 0) s.last_id = item.id;
   item.priority = s.priority;
@@ -123,7 +123,9 @@ void Device::happen(Stream &s, int64_t when) {
   power_.advance(now_);
   Item &item = s.queue.front();
   bool passes = item.type == Item::RECORD || item.type == Item::WAIT || item.type == Item::MARK;
-  if (item.running || passes)
+  if (item.running && item.type == Item::COMM && item.comm->end < 0)
+    fail(s);
+  else if (item.running || passes)
     complete(s);
   else if (item.type != Item::COMM || item.comm->copies || !await_room(item))
     admit(s);
@@ -142,7 +144,7 @@ inline int64_t Device::time_of(const Stream &s, const Item &item) {
   if (item.running) {
     if (item.type == Item::COMM && item.comm->end < 0) {
       comm_end_ = std::min(comm_end_, item.comm->least_end);
-      return NEVER;
+      return item.comm->gives_up;
     }
     return std::max(end_of(item), now_);
   }
@@ -267,6 +269,28 @@ void Device::complete(Stream &s) {
     update_rates();
   }
   listener_.completed(*this, s, item, reached);
+}
+
+// The kernel at the head of `s` gave up waiting: a trap ends the context. Work on the GPU neither goes on nor ends.
+void Device::fail(const Stream &s) {
+  failed_ = true;
+  if (rank_.failed < 0) rank_.failed = now_;
+  busy_.clear();
+  kernels_ = communications_ = 0;
+  copies_ = false;
+  power_.draw(busy_);
+  listener_.failed(*this, s, s.queue.front());
+}
+
+void Device::revive() {
+  if (!failed_) return;
+  failed_ = false;
+  interference_.forget(NEVER);
+  for (auto &[id, s] : rank_.streams) {
+    if (s->device != this) continue;
+    s->completed = s->enqueued;
+    s->queue.clear();
+  }
 }
 
 // When the first of the communication kernels that run arrived; NEVER: none does.

@@ -29,6 +29,8 @@ class DeviceListener {
   virtual void arrived(Launch &launch, int64_t time) = 0;
   // `item` has left its stream; what it waited for was there since `reached`.
   virtual void completed(Device &device, const Stream &s, Item &item, int64_t reached) = 0;
+  // `item`, a kernel that gave up waiting, has ended the context.
+  virtual void failed(Device &device, const Stream &s, const Item &item) = 0;
   // The GPU went on as far as it can by itself.
   virtual void went_on(Rank &rank) = 0;
 };
@@ -69,6 +71,8 @@ class Device {
   int64_t hold() const { return hold_; }  // a kernel without a price may start then
   void happen(Stream &s, int64_t when);   // what next() found
   void stand_at(int64_t time) { now_ = time; }
+  // Another process has it now: what one whose context had ended left behind is gone.
+  void revive();
 
  private:
   void enqueue_wait(Stream &s, Dep dep, int64_t launch);
@@ -79,6 +83,7 @@ class Device {
   double until_free_of_next() const;
   void admit(Stream &s);
   void complete(Stream &s);
+  void fail(const Stream &s);
   int64_t gap_after(const Stream &s) const;
   void update_rates();
   void slow_communication();
@@ -96,6 +101,7 @@ class Device {
   int64_t hold_ = NEVER;
   int64_t comm_end_ = NEVER;  // the earliest end, by its own bound, of a communication kernel that runs and has no end yet
   int communications_ = 0;    // communication kernels on the GPU
+  bool failed_ = false;       // its context has ended: nothing happens on it any more
   bool copies_ = false;       // a copy from or to a peer runs: these take turns
   int kernels_ = 0;           // kernels, copies, memsets admitted
   uint64_t admissions_ = 0;

@@ -43,6 +43,7 @@ void Communication::join_signal(Rank &rank, const ph_record &r, const std::share
   if (!comm) return;
   bool puts = r.kind == PH_PUT_SIGNAL;
   int me = comm->own_rank(rank.index), peer = r.signal.peer, other = comm->ranks[static_cast<size_t>(peer)];
+  launch->limit = r.signal.limit;
   auto t = join_alone(number, rank, peer, puts, puts ? PHE_PUT_SIGNAL : PHE_WAIT_SIGNAL, launch);
   Signals &way = comm->signals[{puts ? me : peer, puts ? peer : me, r.signal.channel}];
   if (!puts) {

@@ -68,6 +68,8 @@ struct Launch {  // one communication kernel on one rank, or a copy from or to a
   int64_t id = -1;       // of its row
   int64_t ready = -1, end = -1;
   int64_t least_end = 0; // it ends no earlier
+  int64_t limit = 0;     // ns that it waits at most, 0: for ever
+  int64_t gives_up = NEVER;  // when it does, unless what it waits for begins before
   int64_t part_end = 0;  // latest end among the parts that have ended
   int64_t last_at = -1;  // when the launch that holds this one up longest came, or was through
   int last_rank = -1;    // whose that is

@@ -41,6 +41,7 @@ struct Rank {
   ph_reply *replies = nullptr;
   bool started = false, exited = false, died = false;
   int status = 0;
+  int64_t failed = -1;   // when its CUDA context ended with an error, -1: it has not
   int64_t host = 0;      // lower bound of the host clock
   bool asleep = false;   // outside CUDA, found by the caller; until the next record
   Nap nap;

@@ -73,9 +73,13 @@ void Ingest::vacate(Rank &rank, int64_t time) {
   rank.first_communicator = rank.communicators;
   rank.started = rank.exited = rank.died = false;
   rank.status = 0;
+  rank.failed = -1;
   rank.host = time;
   store(&control.floor, time);
-  for (auto &device : rank.devices) device->touch();
+  for (auto &device : rank.devices) {
+    device->revive();
+    device->touch();
+  }
 }
 
 }  // namespace phe

@@ -45,6 +45,10 @@ void Waits::reply(Rank &rank, const ph_record &record, int status, int64_t time,
 bool Waits::answered_in_passing(Rank &rank, size_t place) {
   Request &q = rank.requests[place];
   if (q.data) return false;
+  if (rank.failed >= 0) {  // as every call does from then on
+    answer(rank, place, -1, rank.failed, 0);
+    return true;
+  }
   Device *device = q.deps.empty() ? nullptr : q.deps[0].stream->device;
   bool ready = std::all_of(q.deps.begin(), q.deps.end(), Item::done);
   if (!q.query) {
@@ -104,9 +108,10 @@ void Waits::request(Rank &rank, const ph_record &r, std::vector<Dep> deps, int64
   for (const Dep &d : deps) latest = std::max(latest, d.stream->free_at);
   q.deps = std::move(deps);
   if (done && q.event) latest = completion(rank, q);
-  bool now = done && !q.query;
+  bool now = done && !q.query && rank.failed < 0;
   rank.requests.push_back(std::move(q));
   if (now) answer(rank, rank.requests.size() - 1, 0, latest, 0);
+  if (rank.failed >= 0) check(rank);
 }
 
 // All long streams count, done or not: how far the GPU has been followed when the record comes is chance.

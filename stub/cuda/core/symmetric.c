@@ -191,18 +191,24 @@ static int recognize(const char *symbol) {
 
 #define ARGUMENT(type, index) (*(type *)arguments[index])
 
+// In ns. Longer than the simulator counts is for ever.
+static int64_t limit_of(size_t milliseconds) {
+  return milliseconds > 1000000000000 ? 0 : (int64_t)milliseconds * 1000000;
+}
+
 static cudaError_t signals(int kind, const ph_stream *stream, void **arguments) {
   bool all = kind == BARRIER;
   cudaError_t error;
   group *g = group_of(ARGUMENT(void **, 0), ARGUMENT(int, all ? 3 : 4), &error);
   if (!g) return error;  // a group of one
+  int64_t limit = limit_of(ARGUMENT(size_t, all ? 4 : 5));
   ph_record record = {.stream = stream->id, .id = g->comm};
   if (all) {
     record.kind = PH_COLLECTIVE;
-    record.collective = (ph_collective_fields){.coll = PH_COLL_SYMMETRIC_BARRIER, .root = ARGUMENT(int, 1), .count = 1};
+    record.collective = (ph_collective_fields){.coll = PH_COLL_SYMMETRIC_BARRIER, .root = ARGUMENT(int, 1), .count = 1, .scalar = (double)limit};
   } else {
     record.kind = kind == PUT_SIGNAL ? PH_PUT_SIGNAL : PH_WAIT_SIGNAL;
-    record.signal = (ph_signal_fields){.peer = ARGUMENT(int, 1), .channel = (uint32_t)ARGUMENT(int, 2)};
+    record.signal = (ph_signal_fields){.peer = ARGUMENT(int, 1), .channel = (uint32_t)ARGUMENT(int, 2), .limit = limit};
   }
   ph_launch(&record);
   return 0;
