@@ -15,11 +15,11 @@ from rich.console import Console
 from rich.table import Table
 
 from phantora.errors import PhantoraError
+from phantora.units import GIB
 
 if TYPE_CHECKING:
     from phantora.hardware import Cluster, Topology
 
-GIB = 1 << 30
 
 
 @click.group(

@@ -17,12 +17,11 @@ from phantora.hardware import Cluster
 from phantora.launch.output import Console
 from phantora.launch.plan import Plan
 from phantora.launch.supervisor import RankSupervisor
-from phantora.wire.fold import Fold, mesh_of, parse_fold
+from phantora.wire.fold import AUTO, OFF, Fold, mesh_of, parse_fold
 
 if TYPE_CHECKING:
     from phantora.stubs import StubSet
 
-AUTO, OFF = "auto", "off"
 
 
 def read_ranks(text: str | None) -> tuple[int, ...]:

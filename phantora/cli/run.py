@@ -31,6 +31,7 @@ from phantora.launch.plan import Plan, check_target
 from phantora.launch.routing import parse_routing
 from phantora.launch.selfstart import starts_its_ranks
 from phantora.launch.supervisor import RankSupervisor
+from phantora.wire.fold import AUTO
 
 if TYPE_CHECKING:
     from phantora.sim.simulator import Stats
@@ -84,7 +85,7 @@ class Request:
         )
         fold = folding.choose(options["fold"], folding.read_ranks(options["real_ranks"]), hosts * ranks, is_command)
         settings = replace(settings, fold=fold)
-        folds = fold or (options["fold"] == folding.AUTO and not is_command)
+        folds = fold or (options["fold"] == AUTO and not is_command)
         preflight(len(fold.real) if fold else 1 if folds else hosts * ranks)
         outputs = Outputs.nowhere() if settings.null else Outputs.of(options["output"], options["force"])
         if not is_command:
@@ -182,13 +183,13 @@ class Request:
 
     def _processes(self) -> int:
         """How many start, as far as that is known."""
-        to_be_found = self.options["fold"] == folding.AUTO and not self.command
+        to_be_found = self.options["fold"] == AUTO and not self.command
         return 1 if to_be_found and folding.too_many(self.plan.world_size) else len(self.plan.processes)
 
     def _fold(self, console: Console, stub_set: StubSet) -> None:
         """Finds the fold, if that is left to us and need be, and says what is folded."""
         more = folding.read_ranks(self.options["real_ranks"])
-        if self.options["fold"] == folding.AUTO and (more or folding.too_many(self.plan.world_size)):
+        if self.options["fold"] == AUTO and (more or folding.too_many(self.plan.world_size)):
             fold = folding.find(self.plan, self.settings, self.cluster, console, stub_set, more)
             self.settings = replace(self.settings, fold=fold)
             self.plan = replace(self.plan, real=fold.real if fold else None)

@@ -90,4 +90,4 @@ class Machine:
     def clock_ratio(self) -> float:
         """This GPU's SM speed in mma.sync attention, relative to the calibrated one."""
         per_clock = self.gpu.peak_flops["bfloat16"] / (self.gpu.sms * self.gpu.reference_clock)
-        return min(1.0, per_clock / REFERENCE_FLOPS_PER_CLOCK) * self.gpu.reference_clock / 1.98e9
+        return min(1.0, per_clock / REFERENCE_FLOPS_PER_CLOCK) * self.gpu.reference_clock / self.gpu.calibrated_clock

@@ -18,10 +18,10 @@ from phantora.cost.tensors import contiguous_strides, item_bytes, numel, tensors
 from phantora.cost.types import KernelLaunch, OperatorSignature, TensorSpec
 from phantora.errors import PhantoraError
 from phantora.ttir.work import Work
+from phantora.wire.shared import EXACT_SCALAR, LIST_HEAD, LONG_LIST
 
-LONG_LIST, LIST_HEAD = 64, 8  # as in stub/tracer
 LARGEST, LONGEST = 1 << 50, 1 << 22  # elements of a tensor, and of a list
-VECTOR = 16  # elements: sizes of rebuilt tensors are multiples, or kernels could not vectorise
+EVEN = 16  # elements: sizes of rebuilt tensors are multiples, or kernels could not vectorise
 
 UNREADABLE = "phantora::unreadable"
 """The name of an operator whose signature tells nothing."""
@@ -112,8 +112,8 @@ def kernel_launch(
 
 
 def _rounded(value: float) -> float:
-    """Halves up to 16 as they are, other numbers by their first digit, as the tracer writes them."""
-    if abs(value) <= 16 and (2 * value).is_integer():
+    """Halves up to `EXACT_SCALAR` as they are, other numbers by their first digit, as the tracer writes them."""
+    if abs(value) <= EXACT_SCALAR and (2 * value).is_integer():
         return value
     exponent = floor(log10(abs(value)) + 1e-12)
     digit = min(9, max(1, int(abs(value) / 10.0**exponent + 1e-9)))
@@ -181,7 +181,7 @@ def _long_list(table: dict[str, Any]) -> tuple[Any, ...]:
     dtype = first.dtype if first else "float32"
     if size and total != size * item_bytes(dtype):
         dtype = _dtype_of_size(total / size, dtype)
-    even = size // missing // VECTOR * VECTOR or size // missing
+    even = size // missing // EVEN * EVEN or size // missing
     rest = size - even * (missing - 1)
     device = first.device if first else "cuda"
     more = tuple(TensorSpec(dtype, (even if i else rest,), (1,), device) for i in range(missing))

@@ -13,9 +13,9 @@ import numpy as np
 
 from phantora.cost.tensors import item_bytes, layout
 from phantora.cost.types import TensorSpec
+from phantora.ttir.work import SECTOR_BYTES, WARP
 
-SECTOR = 32
-WARP, BLOCK = 32, 512  # elements that a warp handles at once, and a block of 128 threads in all
+BLOCK_ELEMENTS = 512  # elements that a block of 128 threads handles in all; a warp handles one a thread at once
 
 
 @lru_cache(maxsize=16384)
@@ -24,7 +24,7 @@ def per_element(tensor: TensorSpec, result: TensorSpec) -> tuple[float, float]:
     block's. Of the first ones; `tensor` broadcasts to `result`."""
     order = layout(result)
     shape = [result.shape[d] for d in order]
-    count = min(BLOCK, prod(shape))
+    count = min(BLOCK_ELEMENTS, prod(shape))
     if not order or not count:
         return 1.0, 1.0
     missing = len(result.shape) - len(tensor.shape)
@@ -33,6 +33,6 @@ def per_element(tensor: TensorSpec, result: TensorSpec) -> tuple[float, float]:
         own = dim - missing
         if own >= 0 and tensor.shape[own] != 1:
             at += place * tensor.stride[own]
-    touched = at * item_bytes(tensor.dtype) // SECTOR
+    touched = at * item_bytes(tensor.dtype) // SECTOR_BYTES
     warp = min(WARP, count)
     return len(np.unique(touched[:warp])) / warp, len(np.unique(touched)) / count

@@ -15,17 +15,15 @@ from math import ceil
 
 from phantora.cost.family import Estimate
 from phantora.cost.machine import Machine
-from phantora.ttir.work import COUNTERS, Dot, Work
+from phantora.hardware.gpus import load_gpu
+from phantora.ttir.work import COUNTERS, WARP, Dot, Work
+from phantora.wire.shared import SHARED_RESERVED
 
-WARP = 32
-REGISTER_UNIT, SHARED_RESERVED = (
-    8,
-    1024,
-)  # registers are given in such units a thread; the driver keeps 1 KiB of each block's
+REGISTER_UNIT = 8  # registers are given in such units a thread
 TENSOR_ROWS = 64  # of a warp group's instruction on Hopper; smaller tiles take the older ones
 QUARTERS = 4  # of an SM, each with tensor cores of its own
 FEW = 16  # programs an SM: so many end together, more even out
-CALIBRATED_CLOCK = 1.98  # GHz
+CALIBRATED = "H100-SXM"
 
 
 @dataclass(frozen=True)
@@ -188,7 +186,7 @@ def estimate(machine: Machine, work: Work, c: Constants = CONSTANTS) -> Estimate
     busy = _joined([_products_ns(machine, work, there, c) * runs, issued * runs], c.mixed) * tail + c.block_ns * runs
     own = sectors / c.sm_rate + issue * (work.warps + c.warps) / work.warps
     waits = c.serial * own + c.serial_tensor * _products_ns(machine, work, 1.0, c)
-    waits += _latencies_ns(work, n, c) * CALIBRATED_CLOCK / clock
+    waits += _latencies_ns(work, n, c) * (load_gpu(CALIBRATED).reference_clock / 1e9) / clock
     waiting = waits * rounds * tail + c.start_ns * (rounds - 1.0)
 
     ns = machine.launch_ns + _joined([memory, l2, busy, waiting], c.sharpness)

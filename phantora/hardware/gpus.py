@@ -66,13 +66,13 @@ def load_gpu(name: str) -> Gpu:
 def _build(path: Path, table: dict[str, Any]) -> Gpu:
     table = dict(table)
     calibration = table.get("calibration")
-    table["calibrated_on"] = str(table.get("name", path.stem))
+    table["calibrated_on"], table["calibrated_clock_khz"] = str(table.get("name", path.stem)), table.get("clock_khz", 0)
     if isinstance(calibration, dict):
         table["calibration"] = calibration
     else:
         reference = _calibration_source(path, calibration)
         table["calibration"] = reference["calibration"]
-        table["calibrated_on"] = reference["name"]
+        table["calibrated_on"], table["calibrated_clock_khz"] = reference["name"], reference["clock_khz"]
         for key in _MEASURED:
             table.setdefault(key, reference[key])
     where = toml.Place(path)
@@ -111,6 +111,7 @@ def _calibration_source(path: Path, name: Any) -> dict[str, Any]:
 
 def device_fields(gpu: Gpu) -> dict[str, int | bytes]:
     """Values for ``wire.layout.Device``."""
+    fit = gpu.calibration
     return {
         "name": gpu.product.encode(),
         "major": gpu.compute_capability[0],
@@ -131,4 +132,11 @@ def device_fields(gpu: Gpu) -> dict[str, int | bytes]:
         "context_bytes": gpu.context_bytes,
         "spare_bytes": gpu.spare_bytes,
         "nccl_bytes_per_comm": gpu.nccl_bytes_per_comm,
+        "nccl_channels": fit.nccl_channels if gpu.nvlink_bandwidth > 0 else fit.nccl_pcie_channels,
+        "nccl_peer_channels": fit.nccl_peer_channels,
+        "nccl_connection_bytes": fit.nccl_connection_bytes,
+        "nccl_kernel_bytes": fit.nccl_kernel_bytes,
+        "nccl_send_bytes": fit.nccl_send_bytes,
+        "cublas_bytes": fit.cublas_bytes,
+        "cudnn_bytes": fit.cudnn_bytes,
     }

@@ -25,6 +25,18 @@ class Calibration:
     """A copy inside the GPU or a memset of so many bytes takes all of the GPU; a smaller one its share of it."""
     nccl_channels: int
     """Channels of a NCCL kernel over NVLink."""
+    nccl_pcie_channels: int
+    """And over PCIe."""
+    nccl_connection_bytes: int
+    """Device memory of one connection of one channel."""
+    nccl_kernel_bytes: int
+    """Of NCCL's kernels and their local memory, which the first communicator of a process takes."""
+    nccl_send_bytes: int
+    """Of the first send or receive of a process, beside its connections."""
+    cublas_bytes: int
+    """Of the first handle of cuBLAS in a process."""
+    cudnn_bytes: int
+    """And of cuDNN."""
     graph_gap_ns: float
     """The same between kernels of a CUDA graph."""
     library_gap_ns: float
@@ -53,6 +65,11 @@ class Calibration:
     flash_backward_ns: tuple[float, float]
     cudnn_forward_ns: tuple[float, float]
     cudnn_backward_ns: tuple[float, float]
+
+    @property
+    def nccl_peer_channels(self) -> int:
+        """Channels that the peers of a rank share over NVLink: the power of two from the ring's channels on."""
+        return 1 << (self.nccl_channels - 1).bit_length()
 
 
 @dataclass(frozen=True)
@@ -153,6 +170,8 @@ class Gpu:
     calibration: Calibration
     calibrated_on: str
     """Name of the GPU on which `calibration` was measured."""
+    calibrated_clock_khz: int
+    """Its SM clock."""
     limit_watts: float = 0.0
     """The limit in force (``nvidia-smi -pl``), where it is not `power_watts`, to which the shares of `power` refer."""
     spare_bytes: int = 0
@@ -167,6 +186,11 @@ class Gpu:
     def reference_clock(self) -> float:
         """SM clock in Hz that cycle counts refer to."""
         return self.clock_khz * 1e3
+
+    @property
+    def calibrated_clock(self) -> float:
+        """SM clock in Hz of the GPU on which `calibration` was measured."""
+        return self.calibrated_clock_khz * 1e3
 
 
 @dataclass(frozen=True)

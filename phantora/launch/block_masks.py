@@ -20,10 +20,9 @@ import numpy as np
 
 from phantora.launch import tuning
 from phantora.launch.importhook import after_import
-from phantora.launch.triton_launches import GUESSED, KNOWN, SMALL
+from phantora.wire.shared import GUESSED, KNOWN, KNOWN_INTEGERS, SMALL_ELEMENTS
 
 FLEX = "torch.nn.attention.flex_attention"
-COMPUTED = 1 << 22  # elements of a mask that the tracer computes: KNOWN_INTEGERS of stub/tracer/tensors.h
 PIECE = 1 << 18  # elements that are computed at once: they stay in the processor's caches
 MOST = 1 << 32  # of a mask: some ten seconds
 FIELDS = tuple(
@@ -62,7 +61,7 @@ def _wrap(module: Any, tracer: Path) -> None:
         mask = create(mask_mod, B, H, Q_LEN, KV_LEN, *rest, **options)
         if torch.compiler.is_compiling() or options.get("_compile") or len(rest) > 2:  # the latter come by `compiled`
             return mask
-        return completed(mask) if (B or 1) * (H or 1) * Q_LEN * KV_LEN > COMPUTED else mask
+        return completed(mask) if (B or 1) * (H or 1) * Q_LEN * KV_LEN > KNOWN_INTEGERS else mask
 
     @functools.wraps(compile_)
     def compiled(model: Any = None, *args: Any, **options: Any) -> Any:
@@ -151,7 +150,7 @@ def _host_tensors() -> Callable[[], Any]:
         where, size = ctypes.c_void_p(value.data_ptr()), ctypes.c_size_t(span * value.element_size())
         runtime.ph_touch(where, size)
         flags = runtime.ph_memory_flags(where, size)
-        if flags & GUESSED or (value.numel() > SMALL and not flags & KNOWN):
+        if flags & GUESSED or (value.numel() > SMALL_ELEMENTS and not flags & KNOWN):
             raise Unknown(f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)} is not")
         held = bytearray(ctypes.string_at(value.data_ptr(), size.value))
         return torch.frombuffer(held, dtype=value.dtype).as_strided(value.shape, value.stride())

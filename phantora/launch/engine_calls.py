@@ -19,6 +19,7 @@ from typing import Any
 
 from phantora.launch.announced import Announcer
 from phantora.launch.importhook import after_import
+from phantora.wire.shared import LIST_HEAD, LONG_LIST
 
 COMMON, EXTENSION = "transformer_engine.common", "transformer_engine_torch"
 PACKAGE, PREFIX = "transformer_engine", "transformer_engine::"
@@ -26,7 +27,6 @@ USERS = (PACKAGE, "megatron")  # packages whose modules take functions out of th
 Around = Callable[[bytes, Callable[[], Any]], Any]
 """Calls a function as the operator that a text describes."""
 QUERIES = ("get_", "is_", "device_", "ubuf_", "nvshmem_", "create_", "init_", "bulk_overlap_")
-LONG_LIST, LIST_HEAD = 64, 8  # as in stub/tracer
 SMALL = 1 << 16  # bytes of results that read as zero; larger ones are never read
 
 

@@ -24,19 +24,18 @@ import orjson
 from phantora.launch import shared_work, tuning
 from phantora.launch.announced import Announcer
 from phantora.launch.importhook import after_import
+from phantora.launch.tuning import COMPILER, DRIVER
 from phantora.ttir import store
 from phantora.ttir.parse import Function, Unreadable, parse
 from phantora.ttir.slice import Deciding, deciding, written
 from phantora.ttir.walk import Argument, Descriptor, Launch, Memory, work_of
+from phantora.ttir.work import LINE_BYTES
+from phantora.wire.shared import GUESSED, KNOWN, SMALL_ELEMENTS
 
-DRIVER, COMPILER = "triton.backends.nvidia.driver", "triton.compiler.compiler"
 STATIC = "torch._inductor.runtime.static_triton_launcher"
 CUDA = "torch.cuda._utils"
 INDUCTOR = re.compile(r"triton_(poi|red|per|tem|for|spl|mm|bmm|convolution|flex|scaled)\w*|triton_$")
-KNOWN, GUESSED = 1, 2  # PH_KNOWN, PH_GUESSED of stub/rank/rank.h
-SMALL = 1 << 10  # PH_SMALL_ELEMENTS of stub/rank/rank.h: elements of tensors that are true without being known
 READ_BYTES = 1 << 22  # integers of larger tensors do not tell launches apart
-LINE = 128  # bytes
 
 
 class UnknownIntegers(Unreadable):
@@ -100,7 +99,7 @@ class Launches:
             return
         memory = self._memory(tensor)
         where, size = ctypes.c_void_p(memory.address), ctypes.c_size_t(memory.span)
-        if tensor.numel() <= SMALL or self._runtime.ph_memory_flags(where, size) & KNOWN:
+        if tensor.numel() <= SMALL_ELEMENTS or self._runtime.ph_memory_flags(where, size) & KNOWN:
             self._runtime.ph_memory_mark(where, size, GUESSED)
 
     def of_cuda(self, given: Sequence[Any], launch: Callable[[], Any]) -> Any:
@@ -186,7 +185,7 @@ class Launches:
             tensor = value.base if hasattr(value, "block_shape") else value
             if hasattr(tensor, "data_ptr"):
                 address = tensor.data_ptr()
-                places.append([*map(address.__eq__, addresses), address % LINE])
+                places.append([*map(address.__eq__, addresses), address % LINE_BYTES])
                 addresses.append(address)
         about = (kernel.warps, kernel.stages, kernel.shared, kernel.registers, kernel.spills, grid)
         shapes = [
@@ -208,7 +207,7 @@ class Launches:
         span = (1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))) * size if count else 0
         whole = not (tensor.dtype.is_floating_point or tensor.dtype.is_complex)
         address = tensor.data_ptr()
-        small = tensor.untyped_storage().nbytes() <= SMALL * size
+        small = tensor.untyped_storage().nbytes() <= SMALL_ELEMENTS * size
         values = functools.partial(self._bytes, address, span, small) if whole and tensor.is_cuda else None
         return Memory(address, min(count * size, span), span, values)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from phantora.wire.fold import LONE, NEVER_FOLDED, UNEVEN, WHOLE, Fold, parse_fold
+from phantora.wire.fold import LONE, NEVER_FOLDED, OFF, UNEVEN, WHOLE, Fold, parse_fold
 
-ONE, ENDS, OFF = "one", "ends", "off"
+ONE, ENDS = "one", "ends"
 MODES = (ONE, ENDS, OFF)
 """From the fewest processes to all ranks; where one is refused, the next is tried."""
 FEW = 8

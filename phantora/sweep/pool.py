@@ -20,7 +20,7 @@ from phantora.launch.process import die_with_parent
 from phantora.launch.warm import VARIABLE, WarmServer
 from phantora.sweep.result import Result
 from phantora.sweep.task import Command, Task, evaluate
-from phantora.wire.fold import parse_fold
+from phantora.wire.fold import AUTO, OFF, parse_fold
 
 # What a simulated run holds of this machine's memory, at most: 64 ranks of an 8B model take 9 GiB.
 BASE_BYTES, RANK_BYTES = 1 << 30, 150 << 20
@@ -63,7 +63,7 @@ def processes_of(task: Task) -> int:
     if "--fold" not in options:
         return task.folding.processes
     axes = options[options.index("--fold") + 1]
-    fold = parse_fold(axes, world) if axes not in ("auto", "off") else None
+    fold = parse_fold(axes, world) if axes not in (AUTO, OFF) else None
     return len(fold.real) if fold else world
 
 

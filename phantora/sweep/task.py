@@ -19,17 +19,17 @@ from pathlib import Path
 import orjson
 
 from phantora.errors import PhantoraError
-from phantora.sweep.folds import OFF, Folding, folding, next_mode, refusal
+from phantora.sweep.folds import Folding, folding, next_mode, refusal
 from phantora.sweep.plan import Point
 from phantora.sweep.result import FAILED, OUT_OF_MEMORY, RAN, Measured, Result
 from phantora.sweep.space import Steps
-from phantora.wire.fold import LONE
+from phantora.units import GIB
+from phantora.wire.fold import LONE, OFF
 
 LOG, OUTPUT = "run.arrow", "output.txt"
 STEADY_SPREAD = 0.01  # of the median step; below it, or half of the error bar, more steps tell nothing new
 NEEDS_FACTOR = 16  # so many times the memory has a GPU on which a run that does not fit is measured
 NO_REPLAYS = ("--no-recording",)  # nor is the run simulated again for slower hosts, a tenth of its time
-GIB = 1 << 30
 FULL_DISK = "No space left on device"
 # What libraries say whose own allocations fail: torch's are in the log.
 _NO_ROOM = re.compile(r"Cuda failure 2 'out of memory'|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED")

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+WARP = 32  # threads
 SECTOR_BYTES = 32  # what memory is read and written in
+LINE_BYTES = 128  # of L2
 COUNTERS = (
     "alu", "mufu", "integer", "convert", "again", "load_bytes", "load_sectors", "loads", "store_bytes", "store_sectors",
     "stores", "atomics", "accesses", "scattered", "cubed", "reduced", "reductions", "crossings", "phases", "piped",

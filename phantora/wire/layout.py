@@ -17,7 +17,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from phantora.wire import schema
+from phantora.wire import schema, shared
 from phantora.wire.records import Kind, Record, answered, c_record, fields
 from phantora.wire.schema import Enum, Struct
 
@@ -184,6 +184,10 @@ Device = Struct("ph_device", (
     ("uint64_t", "context_bytes", 1, "taken by a CUDA context and the first kernel"),
     ("uint64_t", "spare_bytes", 1, "of them given back when memory runs out"),
     ("uint64_t", "nccl_bytes_per_comm", 1, "device memory that a communicator takes"),
+    ("int32_t", "nccl_channels", 1, "of a NCCL kernel"), ("int32_t", "nccl_peer_channels", 1, "that its peers share over NVLink"),
+    ("uint64_t", "nccl_connection_bytes", 1, "device memory of a connection of a channel"),
+    ("uint64_t", "nccl_kernel_bytes", 1, "of NCCL's kernels, once"), ("uint64_t", "nccl_send_bytes", 1, "of its sends and receives, once"),
+    ("uint64_t", "cublas_bytes", 1, "of cuBLAS' kernels, once"), ("uint64_t", "cudnn_bytes", 1, "of cuDNN's, once"),
 ))
 
 Header = Struct("ph_header", (
@@ -280,6 +284,8 @@ def c_header() -> str:
     lines.append(f"#define PH_MAGIC 0x{MAGIC:x}ULL")
     lines.append(f"#define PH_GOLDEN 0x{GOLDEN:x}ULL")
     lines += [f"#define {name} {value}" for name, value in Flag.items()]
+    for name, value in shared.NUMBERS.items():
+        lines += [f"#ifndef PH_{name}", f"#define PH_{name} {value}", "#endif"]
     for enum in ENUMS:
         lines += ["", *enum.c()]
     lines.append(f"#define PH_COLL_NAMES {_c_list(name.lower() for name in Coll.names())}")

@@ -1,9 +1,6 @@
 // cuBLAS handles: their life, state, versions and messages.
 #include "cublas/internal.h"
 
-// Device memory that the library's kernels take in a process, measured with its first product on H100 and H200
-// (benchmarks/device/memory.py).
-#define LIBRARY_BYTES (66LL << 20)
 PH_EXPORT int cublasCreate_v2(HANDLE *handle) {
   if (!handle) return CUBLAS_STATUS_INVALID_VALUE;
   *handle = NULL;
@@ -14,7 +11,7 @@ PH_EXPORT int cublasCreate_v2(HANDLE *handle) {
   created->emulation_special_values = 0xFFFF;
   static int first = 1;
   if (__atomic_exchange_n(&first, 0, __ATOMIC_RELAXED)) {
-    if (!ph_memory_charge(ph_current_device(), LIBRARY_BYTES)) return free(created), CUBLAS_STATUS_ALLOC_FAILED;
+    if (!ph_memory_charge(ph_current_device(), (int64_t)ph_gpu()->cublas_bytes)) return free(created), CUBLAS_STATUS_ALLOC_FAILED;
     ph_charge(PH_API_CUBLAS_CREATE);
   }
   *handle = created;

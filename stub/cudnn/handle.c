@@ -45,9 +45,6 @@ PH_EXPORT int cudnnQueryRuntimeError(handle *self, int *status, int mode, void *
   PH_EXPORT int cudnn##NAME##VersionCheck(void) { return CUDNN_STATUS_SUCCESS; }
 VERSION_CHECKS(VERSION_CHECK)
 
-// Device memory that the library's kernels take in a process, measured with its first convolutions on H100 and H200
-// (benchmarks/device/memory.py).
-#define LIBRARY_BYTES (10LL << 20)
 PH_EXPORT int cudnnCreate(handle **out) {
   if (!out) return fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "cudnnCreate: handle");
   if (ph_devices() < 1) return fail(CUDNN_STATUS_NOT_INITIALIZED, "cudnnCreate: no device");
@@ -56,7 +53,7 @@ PH_EXPORT int cudnnCreate(handle **out) {
   created->magic = HANDLE_MAGIC;
   static int first = 1;
   if (__atomic_exchange_n(&first, 0, __ATOMIC_RELAXED)) {
-    if (!ph_memory_charge(ph_current_device(), LIBRARY_BYTES)) {
+    if (!ph_memory_charge(ph_current_device(), (int64_t)ph_gpu()->cudnn_bytes)) {
       free(created);
       return fail(CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, "cudnnCreate: no device memory");
     }

@@ -143,9 +143,9 @@ PH_EXPORT int cudnnGetRNNTempSpaceSizes(handle *self, rnn_descriptor *r, int mod
 // The host launches kernels for every step of every layer, unless one kernel keeps the weights on chip: torch asks
 // for that, or the weights are few. Host times of LSTMs of 8 to 48 steps on H100 (benchmarks/device/recurrent.py).
 enum { MATH_FMA = 3 };  // cudnnMathType_t: without it single precision goes to tensor cores
-enum { STEP_LAUNCHES = 3, STEP_BACKWARD_LAUNCHES = 5, FUSED_WEIGHTS = 1 << 16 };
+enum { STEP_LAUNCHES = 3, STEP_BACKWARD_LAUNCHES = 5 };
 static size_t step_launches(const rnn_descriptor *r, const rnn_data_descriptor *x, bool backward) {
-  if (r->algorithm != 0 || (int64_t)gates(r) * r->hidden * r->hidden <= FUSED_WEIGHTS) return 0;
+  if (r->algorithm != 0 || (int64_t)gates(r) * r->hidden * r->hidden <= PH_FUSED_WEIGHTS) return 0;
   size_t cells = (size_t)x->length * (size_t)r->layers * (size_t)directions(r);
   return cells * (backward ? STEP_BACKWARD_LAUNCHES : STEP_LAUNCHES);
 }

@@ -3,22 +3,9 @@
 
 #include "nccl/internal.h"
 
-#define MEM_GRANULARITY (2 << 20)  // ncclMemAlloc rounds up to the driver's granularity
-
-// Device memory of one connection of one channel: the receive buffers of the three protocols (LL
-// 512 KiB, LL128 4.7 MiB, Simple 4 MiB) and the sender's counters, each rounded up to 2 MiB by the
-// driver. Since NCCL 2.22 connections are made when an algorithm or a peer is first used.
-#define CONNECTION_BYTES (12LL << 20)
-// NCCL's kernels and the local memory they need, taken once by the first communicator of a process: what a
-// communicator of one rank takes on H200 (benchmarks/device/first_use.py; 562 MiB on H100).
-#define KERNEL_BYTES (558LL << 20)
-// What sends and receives take beside their connections, once: 442 MiB with one peer and 1,210 MiB with three, of
-// 384 MiB each (benchmarks/device/memory.py).
-#define P2P_KERNEL_BYTES (58LL << 20)
-#define NVLINK_CHANNELS 24  // measured on 4 H200
-#define PCIE_CHANNELS 4
-#define P2P_CHANNELS 32   // per peer,
-#define P2P_FULL_RANKS 4  // measured up to so many ranks; more share them
+// A peer gets all channels of sends and receives in a communicator of up to so many ranks (measured); in larger ones the
+// peers share them.
+#define FULL_RANKS 4
 
 static ncclResult_t charge(ncclComm_t comm, int64_t bytes) {
   if (bytes > 0 && !ph_memory_charge(comm->device, bytes))
@@ -37,12 +24,14 @@ static ncclResult_t charge_once(ncclComm_t comm, atomic_bool *done, int64_t byte
   return result;
 }
 
-// Charges the connections that an operation needs and that do not exist yet. A GPU description
-// that gives a communicator's bytes has them charged at once instead.
+static int64_t connections(int channels) { return (int64_t)ph_gpu()->nccl_connection_bytes * channels; }
+
+// Charges the connections that an operation needs and that do not exist yet: since NCCL 2.22 they are made when an
+// algorithm or a peer is first used. A GPU description that gives a communicator's bytes has them charged at once instead.
 ncclResult_t connect_ring(ncclComm_t comm) {
   if (comm->ring || comm->nranks == 1 || ph_gpu()->nccl_bytes_per_comm) return ncclSuccess;
   comm->ring = true;
-  return charge(comm, CONNECTION_BYTES * (ph_gpu()->nvlink ? NVLINK_CHANNELS : PCIE_CHANNELS));
+  return charge(comm, connections(ph_gpu()->nccl_channels));
 }
 
 ncclResult_t connect_peer(ncclComm_t comm, int peer) {
@@ -51,16 +40,16 @@ ncclResult_t connect_peer(ncclComm_t comm, int peer) {
     return fail(ncclSystemError, "out of host memory");
   if (comm->peers[peer]) return ncclSuccess;
   comm->peers[peer] = 1;
-  int channels = ph_gpu()->nvlink ? P2P_CHANNELS : PCIE_CHANNELS;
-  while (channels > 1 && channels * comm->nranks > P2P_CHANNELS * P2P_FULL_RANKS) channels /= 2;
-  ncclResult_t result = charge_once(comm, &sends_loaded, P2P_KERNEL_BYTES);
-  return result == ncclSuccess ? charge(comm, CONNECTION_BYTES * channels) : result;
+  int most = ph_gpu()->nccl_peer_channels, channels = ph_gpu()->nvlink ? most : ph_gpu()->nccl_channels;
+  while (channels > 1 && channels * comm->nranks > most * FULL_RANKS) channels /= 2;
+  ncclResult_t result = charge_once(comm, &sends_loaded, (int64_t)ph_gpu()->nccl_send_bytes);
+  return result == ncclSuccess ? charge(comm, connections(channels)) : result;
 }
 
 // What a communicator takes when it is made.
 ncclResult_t charge_communicator(ncclComm_t comm) {
   ncclResult_t result = charge(comm, (int64_t)ph_gpu()->nccl_bytes_per_comm);
-  return result == ncclSuccess ? charge_once(comm, &kernels_loaded, KERNEL_BYTES) : result;
+  return result == ncclSuccess ? charge_once(comm, &kernels_loaded, (int64_t)ph_gpu()->nccl_kernel_bytes) : result;
 }
 
 // ---------------------------------------------------------------- buffers
@@ -77,11 +66,10 @@ NCCL_API(ncclResult_t, ncclMemAlloc, void **ptr, size_t size) {
   if (result != ncclSuccess) return leave(result);
   *ptr = NULL;
   if (size == 0) return leave(ncclSuccess);
-  if (!ph_connected() || size > SIZE_MAX - MEM_GRANULARITY)
+  if (!ph_connected() || size > SIZE_MAX - PH_GRANULE)
     return leave(fail(ncclUnhandledCudaError, "MemAlloc : %zu bytes are not available", size));
   ph_charge(PH_API_MALLOC);
-  *ptr =
-      ph_memory_alloc(ph_current_device(), (size + MEM_GRANULARITY - 1) / MEM_GRANULARITY * MEM_GRANULARITY);
+  *ptr = ph_memory_alloc(ph_current_device(), (size + PH_GRANULE - 1) / PH_GRANULE * PH_GRANULE);
   return leave(*ptr ? ncclSuccess : fail(ncclUnhandledCudaError, "Cuda failure 2 'out of memory'"));
 }
 

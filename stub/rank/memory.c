@@ -10,12 +10,10 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define PAGE ((size_t)4096)
-#define CHUNK ((size_t)2 << 20)        // the driver hands out device memory in pieces of 2 MiB
-#define SMALL_ALLOCATION (CHUNK / 2)   // allocations up to this share a chunk
-#define SMALL_ALIGN ((size_t)512)      // alignment of cudaMalloc
-#define GROUP_PAGES ((size_t)4096)     // pages per bit of the upper bitmap: 16 MiB
-#define DROP_PAGES 16                  // runs of whole pages from here on are given back to the system
+#define SMALL_ALLOCATION (PH_GRANULE / 2)  // allocations up to this share a chunk
+#define SMALL_ALIGN ((size_t)512)          // alignment of cudaMalloc
+#define GROUP_PAGES ((size_t)4096)         // pages per bit of the upper bitmap: 16 MiB
+#define DROP_PAGES 16                      // runs of whole pages from here on are given back to the system
 
 // ---------------------------------------------------------------- ranges
 typedef struct range {
@@ -87,7 +85,7 @@ static int add(range *fresh) {
 }
 
 static size_t page_count(const range *r) {
-  return (r->is.base % PAGE + r->is.size + PAGE - 1) / PAGE;
+  return (r->is.base % PH_HOST_PAGE + r->is.size + PH_HOST_PAGE - 1) / PH_HOST_PAGE;
 }
 static size_t group_count(const range *r) { return (page_count(r) + GROUP_PAGES - 1) / GROUP_PAGES; }
 static size_t page_words(const range *r) { return group_count(r) * (GROUP_PAGES / 64); }
@@ -123,8 +121,8 @@ static range *take(const void *pointer, unsigned spaces, bool owned) {
 }
 
 static void *reserve(size_t bytes) {
-  size_t align = bytes >= CHUNK ? CHUNK : PAGE;
-  size_t room = bytes + (align > PAGE ? align : 0);
+  size_t align = bytes >= PH_GRANULE ? PH_GRANULE : PH_HOST_PAGE;
+  size_t room = bytes + (align > PH_HOST_PAGE ? align : 0);
   char *area = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (area == MAP_FAILED) return NULL;
   char *base = (char *)(((uintptr_t)area + align - 1) & ~(align - 1));
@@ -195,15 +193,15 @@ void ph_memory_info(int device, size_t *free_bytes, size_t *total_bytes) {
 static range *allocate_small(int device, size_t bytes) {
   size_t size = rounded(bytes, SMALL_ALIGN);
   chunk *in = chunks;
-  while (in && (in->device != device || CHUNK - in->used < size)) in = in->next;
+  while (in && (in->device != device || PH_GRANULE - in->used < size)) in = in->next;
   bool fresh = !in;
   if (fresh) {
-    if (!charge(device, (int64_t)CHUNK)) return NULL;
-    char *base = reserve(CHUNK);
+    if (!charge(device, (int64_t)PH_GRANULE)) return NULL;
+    char *base = reserve(PH_GRANULE);
     in = base ? calloc(1, sizeof *in) : NULL;
     if (!in) {
-      if (base) munmap(base, CHUNK);
-      charge(device, -(int64_t)CHUNK);
+      if (base) munmap(base, PH_GRANULE);
+      charge(device, -(int64_t)PH_GRANULE);
       return NULL;
     }
     *in = (chunk){.next = chunks, .base = base, .device = device};
@@ -223,7 +221,7 @@ static range *allocate_small(int device, size_t bytes) {
 }
 
 static range *allocate_large(int device, size_t bytes) {
-  size_t size = rounded(bytes, CHUNK);
+  size_t size = rounded(bytes, PH_GRANULE);
   if (size < bytes || !charge(device, (int64_t)size)) return NULL;
   void *base = reserve(size);
   range *r = base ? make(base, bytes, PH_SPACE_DEVICE, device, true) : NULL;
@@ -238,7 +236,7 @@ static range *allocate_large(int device, size_t bytes) {
 }
 
 void *ph_memory_alloc(int device, size_t bytes) {
-  if (!is_device(device) || !bytes || bytes > (size_t)INT64_MAX - CHUNK) return NULL;
+  if (!is_device(device) || !bytes || bytes > (size_t)INT64_MAX - PH_GRANULE) return NULL;
   pthread_mutex_lock(&lock);
   range *r = bytes <= SMALL_ALLOCATION ? allocate_small(device, bytes) : allocate_large(device, bytes);
   pthread_mutex_unlock(&lock);
@@ -249,8 +247,8 @@ static void release_chunk(chunk *dead) {
   chunk **at = &chunks;
   while (*at != dead) at = &(*at)->next;
   *at = dead->next;
-  charge(dead->device, -(int64_t)CHUNK);
-  munmap(dead->base, CHUNK);
+  charge(dead->device, -(int64_t)PH_GRANULE);
+  munmap(dead->base, PH_GRANULE);
   free(dead);
 }
 
@@ -271,8 +269,8 @@ size_t ph_memory_release(void *pointer) {
 }
 
 void *ph_pinned_alloc(size_t bytes) {
-  if (!bytes || bytes > (size_t)INT64_MAX - PAGE) return NULL;
-  size_t size = rounded(bytes, PAGE);
+  if (!bytes || bytes > (size_t)INT64_MAX - PH_HOST_PAGE) return NULL;
+  size_t size = rounded(bytes, PH_HOST_PAGE);
   void *base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED) return NULL;
   range *r = make(base, bytes, PH_SPACE_PINNED, -1, true);
@@ -342,11 +340,11 @@ static bool map_pages(range *r) {
 
 // Pages of `r` that [from, to) touches: first and one past the last.
 static void pages_of(const range *r, uintptr_t from, uintptr_t to, size_t *first, size_t *end) {
-  uintptr_t origin = r->is.base / PAGE * PAGE;
-  *first = (from - origin) / PAGE;
-  *end = (to - origin + PAGE - 1) / PAGE;
+  uintptr_t origin = r->is.base / PH_HOST_PAGE * PH_HOST_PAGE;
+  *first = (from - origin) / PH_HOST_PAGE;
+  *end = (to - origin + PH_HOST_PAGE - 1) / PH_HOST_PAGE;
 }
-static uintptr_t page_address(const range *r, size_t page) { return r->is.base / PAGE * PAGE + page * PAGE; }
+static uintptr_t page_address(const range *r, size_t page) { return r->is.base / PH_HOST_PAGE * PH_HOST_PAGE + page * PH_HOST_PAGE; }
 
 static void mark(range *r, uintptr_t from, uintptr_t to) {
   if (!map_pages(r)) abort();  // a few bytes of host memory are gone: nothing can go on
@@ -397,19 +395,19 @@ static void clear_in(range *r, uintptr_t from, uintptr_t to) {
   if (page == end) return;
   while (page < end) {
     uintptr_t start = page_address(r, page);
-    if (start < from || start + PAGE > to) {  // in part: other bytes of the page stay
-      uintptr_t low = start < from ? from : start, high = start + PAGE > to ? to : start + PAGE;
+    if (start < from || start + PH_HOST_PAGE > to) {  // in part: other bytes of the page stay
+      uintptr_t low = start < from ? from : start, high = start + PH_HOST_PAGE > to ? to : start + PH_HOST_PAGE;
       memset((void *)low, 0, high - low);
       page = next_marked(r, page + 1, end);
       continue;
     }
     size_t run = page;
-    while (run < end && page_address(r, run) + PAGE <= to && (r->pages[run / 64] >> run % 64 & 1)) {
+    while (run < end && page_address(r, run) + PH_HOST_PAGE <= to && (r->pages[run / 64] >> run % 64 & 1)) {
       r->pages[run / 64] &= ~(1ULL << run % 64);
       run++;
     }
     removed += run - page;
-    size_t bytes = (run - page) * PAGE;
+    size_t bytes = (run - page) * PH_HOST_PAGE;
     if (run - page < DROP_PAGES || !r->owned || madvise((void *)start, bytes, MADV_DONTNEED))
       memset((void *)start, 0, bytes);
     page = next_marked(r, run, end);
@@ -491,4 +489,4 @@ void ph_memory_run(const void *pointer, size_t bytes, const char **from, const c
   pthread_mutex_unlock(&lock);
 }
 
-size_t ph_memory_held(void) { return atomic_load_explicit(&marked_pages, memory_order_relaxed) * PAGE; }
+size_t ph_memory_held(void) { return atomic_load_explicit(&marked_pages, memory_order_relaxed) * PH_HOST_PAGE; }

@@ -211,10 +211,11 @@ void ph_memory_info(int device, size_t *free_bytes, size_t *total_bytes);
 bool ph_memory_charge(int device, int64_t bytes);
 int64_t ph_memory_peak(void);  // most that was taken of any device, with the context: what nvidia-smi shows
 
-// The payload rule (docs/values.md). Small data are true, all else reads as zero. PHANTORA_DEFINES sets other limits.
-#ifndef PH_SMALL_ELEMENTS
-#define PH_SMALL_ELEMENTS 1024            // operators on tensors up to this size are computed
-#endif
+#define PH_GRANULE ((size_t)2 << 20)  // the driver hands out device memory in pieces of 2 MiB
+#define PH_HOST_PAGE ((size_t)4096)
+
+// The payload rule (docs/values.md). Small data are true, all else reads as zero. PHANTORA_DEFINES sets other limits;
+// PH_SMALL_ELEMENTS, PH_KNOWN and the like are in phantora/wire/shared.py.
 #ifndef PH_TRUE_COPY_BYTES
 #define PH_TRUE_COPY_BYTES (1 << 20)      // host-to-device and device-to-device copies up to this are carried
 #endif
@@ -226,9 +227,6 @@ void ph_memory_clear(void *pointer, size_t bytes);      // a kernel "wrote" here
 // Bytes in place of a kernel's result: operators on them are computed whatever their size.
 void ph_memory_give(void *pointer, const void *data, size_t bytes);
 // What is known of a range beyond the rule for small tensors.
-#define PH_KNOWN 1U    // its bytes are true, however many they are
-#define PH_GUESSED 2U  // some rest on values that nobody has (a choice among unknown numbers)
-#define PH_HOLDS 4U    // its elements count as true, though nobody wrote so many
 unsigned ph_memory_flags(const void *pointer, size_t bytes);  // PH_KNOWN, PH_HOLDS: all of it; PH_GUESSED: some of it
 void ph_memory_mark(const void *pointer, size_t bytes, unsigned flags);
 size_t ph_memory_held(void);  // bytes of host memory that true bytes take

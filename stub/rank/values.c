@@ -4,7 +4,6 @@
 
 #include <string.h>
 
-#define PAGE ((size_t)4096)
 
 int ph_memory_free(void *pointer) {
   size_t size = ph_memory_release(pointer);
@@ -21,7 +20,7 @@ static bool is_zero(const char *data, size_t bytes) {
 // filled then cost no memory.
 static void zero_host(char *data, size_t bytes) {
   while (bytes) {
-    size_t step = PAGE - (uintptr_t)data % PAGE;
+    size_t step = PH_HOST_PAGE - (uintptr_t)data % PH_HOST_PAGE;
     if (step > bytes) step = bytes;
     if (!is_zero(data, step)) memset(data, 0, step);
     data += step;

@@ -7,9 +7,6 @@
 
 namespace tracer {
 
-constexpr size_t LONG_LIST = 64;      // longer lists are summarised
-constexpr size_t LIST_HEAD = 8;       // by their first elements, count and size
-constexpr int64_t EXACT_SCALAR = 16;  // numbers up to this stand as they are
 
 // Numbers that change from step to step (learning rates, bias corrections) must not make a new
 // signature each time: halves up to 16 stay as they are, others keep their first digit.
@@ -20,7 +17,7 @@ struct Rounded {
 };
 static Rounded rounded(double x) {
   double twice = x * 2;
-  if (!std::isfinite(x) || (std::abs(x) <= EXACT_SCALAR && twice == std::trunc(twice))) return {true, x, 0, 0};
+  if (!std::isfinite(x) || (std::abs(x) <= PH_EXACT_SCALAR && twice == std::trunc(twice))) return {true, x, 0, 0};
   double magnitude = std::abs(x);
   int exponent = static_cast<int>(std::floor(std::log10(magnitude) + 1e-12));
   int digit = static_cast<int>(magnitude / std::pow(10.0, exponent) + 1e-9);
@@ -74,7 +71,7 @@ static void hash_value(Hash &hash, const IValue &v, Role role) {
     c10::ArrayRef<IValue> list = v.toListRef();
     hash.add(list.size() << 8 | 8);
     bool tensors = !list.empty() && list[0].isTensor();
-    size_t shown = list.size() > LONG_LIST ? LIST_HEAD : list.size();
+    size_t shown = list.size() > PH_LONG_LIST ? PH_LIST_HEAD : list.size();
     for (size_t i = 0; i < shown; ++i) hash_value(hash, list[i], role);
     if (shown == list.size() || !tensors) return;
     int64_t numel, bytes;
@@ -205,8 +202,8 @@ static void write_value(std::string &out, const IValue &v, Role role) {
     c10::ArrayRef<IValue> list = v.toListRef();
     bool tensors = role == Role::PLAIN && !list.empty() && list[0].isTensor();
     for (const IValue &element : list) tensors |= element.isTensor();
-    bool wrap = tensors || list.size() > LONG_LIST;
-    size_t shown = list.size() > LONG_LIST ? LIST_HEAD : list.size();
+    bool wrap = tensors || list.size() > PH_LONG_LIST;
+    size_t shown = list.size() > PH_LONG_LIST ? PH_LIST_HEAD : list.size();
     out += wrap ? "{\"l\":[" : "[";
     for (size_t i = 0; i < shown; ++i) {
       if (i) out += ',';

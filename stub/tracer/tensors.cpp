@@ -75,7 +75,7 @@ bool is_large(const Tensor &t) { return t.numel() > PH_SMALL_ELEMENTS; }
 static unsigned flags_of(const Tensor &t) { return ph_memory_flags(bytes_of(t), extent_of(t)); }
 
 static int64_t most_elements(const Tensor &t) {
-  return c10::isIntegralType(t.scalar_type(), /*includeBool=*/true) ? KNOWN_INTEGERS : KNOWN_REALS;
+  return c10::isIntegralType(t.scalar_type(), /*includeBool=*/true) ? PH_KNOWN_INTEGERS : KNOWN_REALS;
 }
 
 bool has_room(const Tensor &t) {

@@ -17,8 +17,7 @@ bool is_guessed(const Tensor &t);  // its bytes rest on values that nobody has
 bool fits(const Tensor &t);        // its bytes are true, and not too many to compute with
 bool has_room(const Tensor &t);    // it could hold true bytes
 void mark(const Tensor &t, bool guessed);  // its bytes are true from now on
-constexpr int64_t KNOWN_INTEGERS = 1 << 22;  // elements of integers or booleans that are computed (docs/values.md)
-constexpr int64_t KNOWN_REALS = PH_SMALL_ELEMENTS > 1 << 16 ? PH_SMALL_ELEMENTS : 1 << 16;  // and of other numbers
+constexpr int64_t KNOWN_REALS = PH_SMALL_ELEMENTS > 1 << 16 ? PH_SMALL_ELEMENTS : 1 << 16;  // beside PH_KNOWN_INTEGERS
 
 // What an operator's tensors on the GPU say of its results.
 struct Sight {

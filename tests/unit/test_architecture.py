@@ -1,4 +1,4 @@
-"""The rules of the house that a program can check: sizes, circles, the direction of imports."""
+"""The rules of CONTRIBUTING.md that a program can check: sizes, circles, the direction of imports, constants."""
 
 from __future__ import annotations
 
@@ -174,26 +174,43 @@ def test_imports_point_one_way(package: str) -> None:
     assert wrong == []
 
 
-def constants(path: Path) -> Iterator[tuple[str, int | float | str]]:
-    """Names that a module binds to a number or a text."""
+def number(text: str) -> float | None:
+    """Of an expression of numbers alone, in C or Python."""
+    text = re.sub(r"\((?:size_t|u?int\d+_t)\)", "", text)
+    text = re.sub(r"(?<![\w.])(0[xX][\da-fA-F]+|[\d.]+(?:e-?\d+)?)[uUlLfF]*(?![\w.])", r"\1", text)
+    found = re.fullmatch(r"[\s()+*/<>\-.xXa-fA-F\d]+", text) and not re.match(r"[a-zA-Z]", text)
+    try:
+        return float(eval(text, {"__builtins__": {}})) if found else None
+    except (ArithmeticError, NameError, SyntaxError, TypeError):
+        return None
+
+
+def constants(path: Path) -> Iterator[tuple[str, float | str]]:
+    """Names that a module binds to a number or a text, one by one or several at once."""
     for node in ast.parse(path.read_text()).body:
-        match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=int() | float() | str() as value)):
-                yield name, value
-            case ast.AnnAssign(target=ast.Name(id=name), value=ast.Constant(value=int() | float() | str() as value)):
-                yield name, value
+        if not isinstance(node, ast.Assign | ast.AnnAssign):
+            continue
+        target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+        many = isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
+        pairs = zip(target.elts, node.value.elts, strict=True) if many else [(target, node.value)]
+        for name, value in pairs:
+            if isinstance(name, ast.Name) and isinstance(value, ast.Constant) and isinstance(value.value, str):
+                yield name.id, value.value
+            elif isinstance(name, ast.Name) and value and (known := number(ast.unparse(value))) is not None:
+                yield name.id, known
 
 
 NATIVE_CONSTANT = re.compile(
-    r"^\s*(?:#define\s+(\w+)\s+|(?:static |inline )*const(?:expr)? [\w: ]+? (\w+) = )([\d.]\S*?);?\s*(?://.*)?$",
+    r"^\s*(?:#define\s+(\w+)\s+|(?:static |inline )*const(?:expr)? [\w: ]+? (\w+) = )([^;/\n]+?);?\s*(?://.*)?$",
     re.MULTILINE,
 )
 
 
-def native_constants(path: Path) -> Iterator[tuple[str, int | float | str]]:
-    """Names that C or C++ gives to a number."""
+def native_constants(path: Path) -> Iterator[tuple[str, float]]:
+    """Names that C or C++ gives to a number, without the prefixes that Python's have not."""
     for defined, declared, value in NATIVE_CONSTANT.findall(path.read_text()):
-        yield defined or declared, value
+        if (known := number(value)) is not None:
+            yield (defined or declared).removeprefix("PH_").removeprefix("PHC_"), known
 
 
 def literals(path: Path) -> Iterator[tuple[str, str]]:
@@ -221,7 +238,7 @@ OWN = {"ERROR", "FORMAT"}  # every family's error bar, every file format's versi
 
 
 def test_no_constant_is_defined_twice() -> None:
-    where: dict[tuple[str, int | float | str], list[str]] = {}
+    where: dict[tuple[str, float | str], list[str]] = {}
     for path in (ROOT / "phantora").rglob("*.py"):
         for name, value in constants(path):
             if name not in OWN:

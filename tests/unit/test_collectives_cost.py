@@ -13,8 +13,9 @@ from support.network import Class, Network
 from phantora.errors import PhantoraError
 from phantora.hardware import load_cluster
 from phantora.sim.collectives import CollectiveModel, CollectivePrice, NcclEnvironment, kernel_name
-from phantora.sim.collectives.timing import MIB, p2p_channels
+from phantora.sim.collectives.timing import p2p_channels
 from phantora.sim.collectives.tuner import ring_steps, wire_share
+from phantora.units import MIB
 from phantora.wire.layout import NCCL_DTYPE_NAMES, SYMMETRIC, Coll
 
 BF16 = NCCL_DTYPE_NAMES.index("bfloat16")
@@ -165,8 +166,8 @@ def test_switch_reduction_from_five_gpus_on() -> None:
 
 
 def test_send_and_receive_get_more_channels_above_16_mib_each() -> None:
-    assert [p2p_channels(4, size * MIB) for size in (1, 128, 129, 256, 257, 1024)] == [8, 8, 16, 16, 32, 32]
-    assert [p2p_channels(2, size * MIB) for size in (1, 256, 257)] == [16, 16, 32]
+    assert [p2p_channels(4, size * MIB, 32) for size in (1, 128, 129, 256, 257, 1024)] == [8, 8, 16, 16, 32, 32]
+    assert [p2p_channels(2, size * MIB, 32) for size in (1, 256, 257)] == [16, 16, 32]
     model = MODELS["1x8xH200"]
     rates = [
         size * MIB / model.transfer(0, 1, size * MIB, 1, members=4, duplex=True).duration_ns

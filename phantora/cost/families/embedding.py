@@ -12,9 +12,10 @@ from phantora.cost.family import Estimate, Family, Kernels
 from phantora.cost.machine import Machine
 from phantora.cost.tensors import INDEX_BYTES, ints_at, item_bytes, nbytes, on_gpu, tensor_at
 from phantora.cost.types import OperatorSignature, TensorSpec
+from phantora.ttir.work import WARP
 
 LOOKUP_SHARE = 0.8  # of a stream's speed
-BLOCK, WARP = 1024, 32  # threads
+BLOCK = 1024  # threads
 UNSORTED_ROWS = 3072  # indices of a gradient that need no sorting
 UNSORTED_ROW_NS, UNSORTED_ELEMENT_NS = 32.0, 0.0045  # one by one: each, and per element of its row
 SORT_NS = 84_000.0  # two dozen small kernels

@@ -11,6 +11,7 @@ from phantora.cost.family import Estimate, Family, Kernels
 from phantora.cost.machine import Machine
 from phantora.cost.tensors import broadcast, ints_at, item_bytes, nbytes, on_gpu
 from phantora.cost.types import OperatorSignature, TensorSpec
+from phantora.ttir.work import LINE_BYTES, SECTOR_BYTES
 
 BEGINNINGS = (
     "index", "gather", "scatter", "take", "put", "masked_select", "masked_scatter", "nonzero", "_index_put_impl",
@@ -25,7 +26,6 @@ SCATTERED = 0.25  # of a stream's speed: rows picked or written one by one, meas
 # gather and scatter, fitted to 359 of them on H100 and H200 (the shipped tables, results/varied_fourth_h100.parquet).
 # SM cycles of an element: its index, an addition beside those of its neighbours, one on its own.
 PICK_CYCLES, ADD_CYCLES, ADD_ALONE_CYCLES = 0.82, 0.95, 3.4
-SECTOR, LINE = 32, 128
 RANDOM = 0.35  # of a stream's speed: sectors out of memory in any order
 # A block of the kernel that copies rows, and its piece.
 ROW_NS, ROW_BLOCK_BYTES, ROW_BYTES_PER_THREAD = 2500.0, 4096, 16
@@ -91,21 +91,21 @@ def _picked_one_by_one(
     streamed = float(values + _stored(index))
     last, beside = _lanes(source, index)
     turned = _turned(signature, last)
-    spread = source.shape[axis] * source.stride[axis] * item if source.stride else LINE
+    spread = source.shape[axis] * source.stride[axis] * item if source.stride else LINE_BYTES
     writes = 2 if name.startswith("scatter") else 1
     if beside:
         opened, share, sectors = float(min(elements, whole) * item), 1.0, 0.0
     else:
-        opened = float(min(elements * SECTOR, whole * item))
-        share = RANDOM if spread > LINE else 1.0
-        sectors = 0.0 if axis == last == rank - 1 and source.stride[-1:] == (1,) else float(elements * SECTOR)
+        opened = float(min(elements * SECTOR_BYTES, whole * item))
+        share = RANDOM if spread > LINE_BYTES else 1.0
+        sectors = 0.0 if axis == last == rank - 1 and source.stride[-1:] == (1,) else float(elements * SECTOR_BYTES)
     memory = machine.memory_ns(streamed + writes * opened / share)
     cycles = PICK_CYCLES
     if name.startswith("scatter_add"):
         cycles = ADD_CYCLES if beside else ADD_ALONE_CYCLES
     start = machine.fit.floor_ns
     if turned:
-        start += elements * SECTOR / machine.cache_rate
+        start += elements * SECTOR_BYTES / machine.cache_rate
     work = max(start + machine.cycles_ns(elements * cycles), start + (sectors + streamed) / machine.cache_rate, memory)
     return Estimate(work + INDEX_NS, streamed + writes * opened)
 

@@ -16,7 +16,7 @@ from phantora.cost.machine import Machine
 from phantora.cost.tensors import nbytes, on_gpu
 from phantora.cost.types import OperatorSignature, TensorSpec
 
-NARROW = 32  # columns of matrices that batched kernels hold in registers
+REGISTER_COLUMNS = 32  # columns of matrices that batched kernels hold in registers
 ERROR, BATCH_ERROR, UNMEASURED_ERROR = 0.4, 0.8, 1.0  # relative: nine in ten of the fitted rows are nearer
 COMPLEX = 4.0  # multiplications of a complex one
 DOUBLE_SHARE = 0.5  # float64 of float32's peak on the GPU of the costs
@@ -142,7 +142,7 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
     columns = sides.shape[-1] if sides is not None else n
     batch = max(1, prod(matrix.shape[:-2]))
     cost = COSTS[_measured_as(signature, name)]
-    if batch > 1 and rows <= NARROW and any(cost.narrow):
+    if batch > 1 and rows <= REGISTER_COLUMNS and any(cost.narrow):
         ns = (cost.narrow[0] + cost.narrow[1] * batch * rows * n) / machine.clock_ratio
     else:
         by, more = terms(n, columns, rows), cost.more if any(cost.more) else cost.one

@@ -11,11 +11,12 @@ from phantora.cost.family import Estimate, Family, Kernels
 from phantora.cost.machine import Machine
 from phantora.cost.tensors import nbytes, on_gpu
 from phantora.cost.types import OperatorSignature
+from phantora.ttir.work import LINE_BYTES
 
 NLL_FLOOR_NS = 1500.0
 # Backward (400 of 4 to 169,343 rows in the shipped tables and varied_fourth_h100.parquet): a block with a thread for
 # every 16 rows goes over all rows. A round waits, and each of its rows opens a line (shorter rows share lines).
-NLL_ROUND_NS, NLL_ROW_NS, NLL_LINE_NS, LINE = 320.0, 0.13, 0.60, 128
+NLL_ROUND_NS, NLL_ROW_NS, NLL_LINE_NS = 320.0, 0.13, 0.60
 NLL_THREADS, NLL_ROWS_PER_THREAD = (32, 1024), 16
 # Of a time step of CTC's recursion, forward and backward, whatever the batch: 400 steps of 32 x 29, 100 labels, on an
 # H100 (benchmarks/device/results/varied_h100.parquet).
@@ -64,7 +65,7 @@ def _written_ns(rows: int, row_bytes: float) -> float:
     """Of the kernel that writes a value to each row."""
     threads = 1 << ceil(log2(max(1, rows // NLL_ROWS_PER_THREAD)))
     threads = min(max(threads, NLL_THREADS[0]), NLL_THREADS[1])
-    each = NLL_ROW_NS + NLL_LINE_NS * min(1.0, row_bytes / LINE)
+    each = NLL_ROW_NS + NLL_LINE_NS * min(1.0, row_bytes / LINE_BYTES)
     return ceil(rows / threads) * NLL_ROUND_NS + rows * each
 
 

@@ -16,13 +16,13 @@ from phantora.cost.family import Estimate, Family, Kernels
 from phantora.cost.machine import Machine
 from phantora.cost.tensors import item_bytes, nbytes, tensor_at, tensors
 from phantora.cost.types import OperatorSignature
+from phantora.wire.shared import FUSED_WEIGHTS
 
 NAMES = ("_cudnn_rnn", "_cudnn_rnn_backward")
 ERROR = 0.50
 GATES = {0: 1, 1: 1, 2: 4, 3: 3}  # by cudnnRNNMode_t: plain with ReLU or tanh, LSTM, GRU
 # All ns below are fitted to 230 layers timed on H100 and H200 (benchmarks/device/recurrent.py), half of them within
 # 5 %, nine tenths within 12 % forward and 14 % backward; float32 counts as TF32, torch's default.
-FUSED_WEIGHTS = 1 << 16  # so few elements stay in registers: a kernel goes through all steps
 # Of a step, by bytes of an element and direction.
 FUSED_NS = {(2, False): 3700.0, (2, True): 5400.0, (4, False): 7000.0, (4, True): 6000.0}
 FUSED_ROWS = 256  # from so many sequences on, steps of four-byte elements take twice as long

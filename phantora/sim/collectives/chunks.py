@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 
-from phantora.sim.collectives.tuner import LL, LL128, SIMPLE, Placement
+from phantora.sim.collectives.tuner import LL, LL128, LL128_DATA, SIMPLE, Placement
+from phantora.units import KIB
 
-KIB = 1 << 10
 STEPS = 8  # slots of a channel's buffer
 LL_BUFFER, LL128_BUFFER = 512 * KIB, 4800 * KIB  # of a channel
 # Bytes with which a further channel is used: threads of a channel times what each has at least.
@@ -31,7 +31,7 @@ def tree_chunk(place: Placement, channels: int, bytes: int, protocol: str, buffe
         return min(part, buffer_bytes / STEPS)
     if protocol == LL:
         return min(part, LL_BUFFER / STEPS / 2)
-    chunk = LL128_BUFFER / STEPS / 128 * 120
+    chunk = LL128_BUFFER / STEPS * LL128_DATA
     local = place.members / place.hosts
     depth = 1 + int(math.log2(place.hosts)) + 0.1 * local
     for share, least in ((64, 128 * KIB), (16, 32 * KIB)):

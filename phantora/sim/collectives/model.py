@@ -8,14 +8,16 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 
+from phantora.cost.copies import LATENCY_NS
 from phantora.errors import PhantoraError
 from phantora.hardware import Cluster, Flow, Topology, build, over_pcie
 from phantora.hardware.builders import NETWORK_SHARE, NVLINK_SHARE, PCIE_SHARE
+from phantora.hardware.clusters import NETWORK_LATENCY_NS, NVLINK_LATENCY_NS, PCIE_LATENCY_NS
 from phantora.sim.collectives import patterns, symmetric
 from phantora.sim.collectives.chunks import NVLS_CHANNELS
 from phantora.sim.collectives.environment import NcclEnvironment
 from phantora.sim.collectives.patterns import Groups, Pattern, Share
-from phantora.sim.collectives.timing import PCIE_CHANNELS, Constants, Timing
+from phantora.sim.collectives.timing import Constants, Timing
 from phantora.sim.collectives.tuner import (
     DIRECT,
     GBPS,
@@ -33,11 +35,11 @@ from phantora.sim.collectives.tuner import (
 from phantora.wire.layout import NCCL_DTYPE_NAMES, SYMMETRIC, Coll
 
 REFERENCE_GPU, REFERENCE_MEMBERS = "H200-SXM", 4
-REFERENCE_NVLINK_NS, REFERENCE_PCIE_NS, REFERENCE_NETWORK_NS = 1000, 2500, 2500
 CHANNELS_PER_RAIL = 2  # rings between hosts: NCCL finds one per NIC and doubles it
 MAX_CHANNELS = 64
+OWN_RATE = 2000 * GBPS  # of a send from a GPU to itself: assumed
 
-_ERRORS = {"measured": 0.08, "modelled": 0.13, "scaled": 0.13, "roofline": 0.25}
+_ERRORS = {"modelled": 0.13, "scaled": 0.13, "roofline": 0.25}
 
 
 @dataclass(frozen=True)
@@ -112,9 +114,10 @@ class CollectiveModel:
             cluster.wiring.cpu,
             self.environment,
         )
-        self._nvlink_channels = gpu.calibration.nccl_channels
-        reference = REFERENCE_NVLINK_NS if nvlink else REFERENCE_PCIE_NS
-        self._timing = Timing(tuner, link, pcie, nic, intra.latency_ns / reference, self._nvlink_channels, constants)
+        reference = NVLINK_LATENCY_NS if nvlink else PCIE_LATENCY_NS
+        fit = gpu.calibration
+        channels = fit.nccl_channels, fit.nccl_pcie_channels, fit.nccl_peer_channels
+        self._timing = Timing(tuner, link, pcie, nic, intra.latency_ns / reference, *channels, constants)
         self._groups = lru_cache(maxsize=4096)(self._group)
         self._patterns = lru_cache(maxsize=256)(self._pattern)
         self._prices = lru_cache(maxsize=64)(self._price)  # the engine asks once; a large one has 5,000 flows
@@ -143,7 +146,7 @@ class CollectiveModel:
         constants = self._timing.constants
         if src == dst:
             place, _ = self._groups((src,))
-            time = constants.p2p_ll_base, bytes / (2000 * GBPS)
+            time = constants.p2p_ll_base, bytes / OWN_RATE
             return self._finish(time, Choice(P2P, SIMPLE), 1, place, None, bytes, 0, 0)
         place, _ = self._groups((src, dst))
         self.topology.begin()
@@ -202,7 +205,7 @@ class CollectiveModel:
         return Placement(len(ranks), len(groups.hosts), groups.rails, most, nvlink), groups
 
     def _channels(self, place: Placement) -> int:
-        own = self._nvlink_channels if place.nvlink else PCIE_CHANNELS
+        own = self._timing.ring_channels if place.nvlink else self._timing.pcie_channels
         if place.hosts > 1:
             own = min(own, CHANNELS_PER_RAIL * place.rails)
         own = max(own, self.environment.min_channels)
@@ -219,7 +222,7 @@ class CollectiveModel:
 
     def _extra(self, pattern: Pattern) -> float:
         """What the way between hosts takes on top of the one that NCCL's latencies were made for, us."""
-        return (pattern.hop_ns - REFERENCE_NETWORK_NS) / 1e3 if pattern.hop_ns else 0.0
+        return (pattern.hop_ns - NETWORK_LATENCY_NS) / 1e3 if pattern.hop_ns else 0.0
 
     def _finish(
         self,
@@ -269,7 +272,7 @@ class CollectiveModel:
         place, _ = self._groups(ranks)
         if place.members == 1:
             copied = bytes / (self.cluster.gpu.hbm_bandwidth / 2e6)
-            return self._finish((1.5, copied), Choice(DIRECT, SIMPLE), 1, place, None, bytes, 0, 0)
+            return self._finish((LATENCY_NS / 1e3, copied), Choice(DIRECT, SIMPLE), 1, place, None, bytes, 0, 0)
         if name in ("ALL_TO_ALL", "GATHER", "SCATTER"):
             return self._exchange(kind, ranks, bytes, root)
         if kind in SYMMETRIC:

@@ -10,11 +10,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from phantora.sim.collectives.chunks import nvls_tree_round, tree_chunk, used_channels
+from phantora.sim.collectives.chunks import THREAD_BYTES, nvls_tree_round, tree_chunk, used_channels
 from phantora.sim.collectives.tuner import (
     GBPS,
     LL,
     LL128,
+    LL128_DATA,
+    LL128_SHARE,
+    NVLS_LATENCY,
     NVLS_TREE,
     NVLS_TREE_CHANNEL,
     NVLS_TREE_NETWORK_LATENCY,
@@ -31,16 +34,13 @@ from phantora.sim.collectives.tuner import (
     ring_steps,
     wire_share,
 )
+from phantora.units import KIB, MIB
 from phantora.wire.layout import Coll
 
-KIB, MIB = 1 << 10, 1 << 20
 REFERENCE_LINK = 370.8 * GBPS  # payload of the H200's NVLink, one way
-LL_THREAD_BYTES = 8 * KIB  # data with which LL uses a further channel
-P2P_CHANNELS = 32  # power of two above the ring's channels
 P2P_LL_BYTES = 16 * KIB  # a channel's part up to which send and receive use LL
 P2P_PART_BYTES = 16 * MIB  # parts above this get more channels
 P2P_CHUNK_BYTES = 512 * KIB
-PCIE_CHANNELS = 4
 
 
 @dataclass(frozen=True)
@@ -86,11 +86,11 @@ class Constants:
     one_way_channel: float = 22.8
     duplex_channel: float = 20.7
     """Rate of a channel that only sends, and of one that sends and receives."""
-    nvls_base: float = 25.0
+    nvls_base: float = NVLS_LATENCY
     nvls_ramp: float = 70.0
     nvls_ramp_half: float = 16.0
-    """Reduction in the switch, from published curves: time lost, at most, before it runs at full rate, half
-    of it at so many MiB; with a tree of hosts above twice as much."""
+    """Reduction in the switch: NCCL's own latency; and, from published curves, time lost, at most, before it runs at
+    full rate, half of it at so many MiB; with a tree of hosts above twice as much."""
     network_ll: float = 2.4
     """What a hop between hosts takes in LL, as a multiple of NCCL's latency for it (published: 45 us for
     1 KiB on 2 x 8 H200 with 400 GbE)."""
@@ -102,15 +102,15 @@ class Constants:
 NVLS_SHARE = {9: 0.832, 10: 0.77}
 
 
-def p2p_channels(members: int, part: float) -> int:
-    """Channels that serve one peer: 32 shared by the members, more when each would carry over 16 MiB.
+def p2p_channels(members: int, part: float, most: int) -> int:
+    """Channels that serve one peer: `most` shared by the members, more when each would carry over 16 MiB.
 
     This is the step of ring send/recv on 4 GPUs: 8 channels (168 GB/s) up to 128 MiB, 16 at 256 MiB.
     """
-    channels = P2P_CHANNELS
-    while channels * members > P2P_CHANNELS and channels > 1:
+    channels = most
+    while channels * members > most and channels > 1:
         channels //= 2
-    while part / channels > P2P_PART_BYTES and channels < P2P_CHANNELS:
+    while part / channels > P2P_PART_BYTES and channels < most:
         channels *= 2
     return channels
 
@@ -130,8 +130,7 @@ class Timing:
     """Times on one cluster.
 
     `link`, `pcie`, `nic`: payload of a GPU's NVLink port, PCIe port and of a NIC, bytes/us.
-    `link_latency`: of the way through a host, as a multiple of the reference's. `ring_channels`: NCCL's
-    own number on one host with NVLink.
+    `link_latency`: of the way through a host, as a multiple of the reference's.
     """
 
     tuner: Tuner
@@ -140,6 +139,11 @@ class Timing:
     nic: float
     link_latency: float
     ring_channels: int
+    """NCCL's own number on one host with NVLink,"""
+    pcie_channels: int
+    """without it,"""
+    peer_channels: int
+    """and of those that the peers of a send or receive share."""
     constants: Constants = field(default_factory=Constants)
 
     def _near(self, place: Placement) -> float:
@@ -185,7 +189,7 @@ class Timing:
             return steps * step
 
         if protocol == LL:
-            used = min(channels, max(1.0, bytes / LL_THREAD_BYTES))
+            used = min(channels, max(1.0, bytes / THREAD_BYTES[LL]))
             spread = c.ll_spread * math.log(used) / math.log(max(channels, 2))
             rate = bus / 2  # every 8-byte word carries 4 bytes of data
             if place.hosts > 1:
@@ -193,7 +197,7 @@ class Timing:
             handled = wire if chain else wire + bytes / n
             transfer = max(wire / rate, handled / (c.ll_rate * GBPS * (self._speed(place) if place.nvlink else 1.0)))
             return c.ll_base + near(c.chain_step if chain else c.ll_step) + far + spread, transfer
-        bus *= 0.92 if protocol == LL128 and place.hosts > 1 else 1.0  # 120 of 128 bytes are data
+        bus *= LL128_SHARE if protocol == LL128 and place.hosts > 1 else 1.0
         if chain:
             return c.chain_base + near(c.chain_step) + far, wire / bus
         reduces = reduces_all(kind)
@@ -220,7 +224,7 @@ class Timing:
         """
         c, index = self.constants, PROTOCOLS.index(protocol)
         step = (c.ll_step, c.ll128_step, c.simple_step)[index] * self.link_latency
-        wire = (2.0, 128 / 120, 1.0)[index]  # bytes per byte of data
+        wire = (2.0, 1 / LL128_DATA, 1.0)[index]  # bytes per byte of data
         channels = used_channels(channels, bytes, protocol)
         chunk = tree_chunk(place, channels, bytes, protocol, buffer_bytes)
         passed = c.one_way_channel * GBPS * (self._speed(place) if place.nvlink else 1.0)
@@ -270,10 +274,10 @@ class Timing:
         """`peers` transfers of `part` bytes through one port: time, protocol, channels. `far`: between
         hosts, with so many us on top of NCCL's latency; None: inside one."""
         c = self.constants
-        channels = p2p_channels(members, part)
+        channels = p2p_channels(members, part, self.peer_channels)
         if not nvlink:
-            channels = min(PCIE_CHANNELS, channels)
-        used = min(P2P_CHANNELS, channels * peers)
+            channels = min(self.pcie_channels, channels)
+        used = min(self.peer_channels, channels * peers)
         total = part * peers
         if far is not None:
             return (c.p2p_base + STEP["network", RING][2] + far, total / self.nic), SIMPLE, used

@@ -20,6 +20,8 @@ RING, TREE, NVLS, NVLS_TREE, PAT = "RING", "TREE", "NVLS", "NVLS_TREE", "PAT"
 P2P, DIRECT = "P2P", "DIRECT"
 LL, LL128, SIMPLE = "LL", "LL128", "SIMPLE"
 PROTOCOLS = (LL, LL128, SIMPLE)
+LL128_DATA = 120 / 128  # of what LL128 sends,
+LL128_SHARE = 0.92  # and of the bandwidth that NCCL expects of it, and of trees
 
 # Latencies in us by (LL, LL128, Simple).
 BASE = {TREE: (6.8, 14.0, 8.4), RING: (6.6, 14.0, 8.4)}
@@ -240,7 +242,7 @@ class Tuner:
         if PROTOCOLS[protocol] == LL:
             bus = min(self.ll_rate(place), bus / 2)
         elif PROTOCOLS[protocol] == LL128:
-            bus = min(bus * 0.92, channels * LL128_RING_CHANNEL[self.generation] * GBPS)
+            bus = min(bus * LL128_SHARE, channels * LL128_RING_CHANNEL[self.generation] * GBPS)
         return bus / wire_share(kind, place.members)
 
     def tree_rate(self, place: Placement, channels: int, bytes: int, protocol: int) -> float:
@@ -248,12 +250,12 @@ class Tuner:
         scale, name = place.scale, PROTOCOLS[protocol]
         # Between two hosts a tree sends half of what a ring does: there NCCL counts on NVLink alone.
         bus = self.bus(place) if place.hosts > 2 else self.near_bus(place)
-        rate = min(bus * 0.92, channels * TREE_CHANNEL[self.generation][scale] * GBPS)
+        rate = min(bus * LL128_SHARE, channels * TREE_CHANNEL[self.generation][scale] * GBPS)
         if name == LL:
             rate = min(rate / 3.8, self.ll_rate(place))
         elif name == LL128:
             limit = channels * LL128_TREE_CHANNEL[self.generation][scale] * GBPS
-            rate = min(rate * (7 / 9 if place.hosts == 1 else 120 / 128), limit)
+            rate = min(rate * (7 / 9 if place.hosts == 1 else LL128_DATA), limit)
         rate *= HOPPER_TREE if self.generation >= 9 else 1.0
         power = max(bytes >> 6, 1).bit_length() - 1
         return rate / 2 * (TREE_CORRECTION[protocol][power] if power < len(TREE_CORRECTION[protocol]) else 1.0)

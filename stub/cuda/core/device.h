@@ -6,7 +6,6 @@
 #pragma GCC visibility push(default)
 
 #define PHC_SHARED_DEFAULT (48 * 1024)   // bytes of shared memory a kernel may use without asking
-#define PHC_SHARED_RESERVED 1024         // bytes of it that the system takes of each block
 
 // CUdevice_attribute and cudaDeviceAttr share their numbers. false: no such attribute.
 bool phc_attribute(int attribute, int device, int *value);

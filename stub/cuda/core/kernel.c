@@ -104,7 +104,7 @@ cudaError_t phc_occupancy(int *blocks, const phc_kernel *kernel, int threads, si
   int warp_registers = (int)phc_round_up((size_t)kernel->registers * 32, 256);
   int by_registers = gpu->regs_per_sm / warp_registers / warps;
   if (by_registers < limit) limit = by_registers;
-  int by_shared = (int)((size_t)gpu->smem_per_sm / phc_round_up(wanted + PHC_SHARED_RESERVED, 128));
+  int by_shared = (int)((size_t)gpu->smem_per_sm / phc_round_up(wanted + PH_SHARED_RESERVED, 128));
   if (by_shared < limit) limit = by_shared;
   *blocks = limit < gpu->max_blocks_per_sm ? limit : gpu->max_blocks_per_sm;
   return 0;

@@ -8,7 +8,7 @@
 size_t phc_round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 
 void *phc_map(size_t bytes, enum ph_space space, int device) {
-  size_t pages = phc_round_up(bytes ? bytes : 1, 4096);
+  size_t pages = phc_round_up(bytes ? bytes : 1, PH_HOST_PAGE);
   void *address =
       mmap(NULL, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (address == MAP_FAILED) return NULL;
@@ -19,7 +19,7 @@ void *phc_map(size_t bytes, enum ph_space space, int device) {
 void *phc_map_device(size_t bytes, int device) { return phc_map(bytes, PH_SPACE_DEVICE, device); }
 void phc_unmap(void *address, size_t bytes) {
   ph_unregister(address);
-  munmap(address, phc_round_up(bytes ? bytes : 1, 4096));
+  munmap(address, phc_round_up(bytes ? bytes : 1, PH_HOST_PAGE));
 }
 
 phc_table *phc_mappings;

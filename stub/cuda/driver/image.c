@@ -122,7 +122,7 @@ static bool read_cubin(driver_module *module, const char *image) {
     const Elf64_Shdr *shared = elf_section(&elf, ".nv.shared.", name);
     if (shared) kernel->static_shared = (int)shared->sh_size;
     // The section begins with what the driver keeps of every block (sm_80 and later); attributes leave it out.
-    if (kernel->static_shared >= PHC_SHARED_RESERVED) kernel->static_shared -= PHC_SHARED_RESERVED;
+    if (kernel->static_shared >= PH_SHARED_RESERVED) kernel->static_shared -= PH_SHARED_RESERVED;
     kernel->max_dynamic_shared -= kernel->static_shared;
     if (kernel->max_dynamic_shared < 0) kernel->max_dynamic_shared = 0;
   }

@@ -12,7 +12,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define GRANULE ((size_t)2 << 20)
 typedef struct vm_physical {
   phc_shared shared;
   bool imported;  // another process's, which is charged for it
@@ -59,9 +58,9 @@ static void *reserve(size_t size, size_t alignment) {
 }
 
 static cudaError_t address_reserve(CUdeviceptr *address, size_t size, size_t alignment, uint64_t flags) {
-  if (!address || !size || size % GRANULE || flags || (alignment & (alignment - 1)))
+  if (!address || !size || size % PH_GRANULE || flags || (alignment & (alignment - 1)))
     return cudaErrorInvalidValue;
-  void *start = reserve(size, alignment > GRANULE ? alignment : GRANULE);
+  void *start = reserve(size, alignment > PH_GRANULE ? alignment : PH_GRANULE);
   if (!start) return cudaErrorMemoryAllocation;
   phc_table_set(&reservations, (uintptr_t)start, (void *)size);
   *address = (CUdeviceptr)start;
@@ -70,7 +69,7 @@ static cudaError_t address_reserve(CUdeviceptr *address, size_t size, size_t ali
 
 static cudaError_t address_free(CUdeviceptr address, size_t size) {
   if (!size || (size_t)phc_table_get(&reservations, address) != size) return cudaErrorInvalidValue;
-  for (uintptr_t at = address; at < address + size; at += GRANULE)
+  for (uintptr_t at = address; at < address + size; at += PH_GRANULE)
     if (phc_table_get(&phc_mappings, at)) return cudaErrorInvalidValue;  // still mapped
   phc_table_set(&reservations, address, NULL);
   munmap((void *)address, size);
@@ -87,7 +86,7 @@ static cudaError_t prop_check(const CUmemAllocationProp *prop) {
 
 static cudaError_t memory_create(vm_physical **handle, size_t size, const CUmemAllocationProp *prop,
                                  uint64_t flags) {
-  if (!handle || !size || size % GRANULE || flags) return cudaErrorInvalidValue;
+  if (!handle || !size || size % PH_GRANULE || flags) return cudaErrorInvalidValue;
   cudaError_t error = prop_check(prop);
   if (error) return error;
   vm_physical *made = calloc(1, sizeof *made);
@@ -124,10 +123,10 @@ static cudaError_t memory_map(CUdeviceptr address, size_t size, size_t offset, v
                               uint64_t flags) {
   ph_range range;
   if (!phc_table_get(&physicals, (uintptr_t)physical) || flags) return cudaErrorInvalidValue;
-  if (size % GRANULE) return cudaErrorNotSupported;
-  if (!size || address % GRANULE || offset || size != physical->size) return cudaErrorInvalidValue;
+  if (size % PH_GRANULE) return cudaErrorNotSupported;
+  if (!size || address % PH_GRANULE || offset || size != physical->size) return cudaErrorInvalidValue;
   if (!reserved(address, size) || ph_memory_find((void *)address, &range)) return cudaErrorInvalidValue;
-  for (uintptr_t at = address; at < address + size; at += GRANULE)
+  for (uintptr_t at = address; at < address + size; at += PH_GRANULE)
     if (phc_table_get(&phc_mappings, at)) return cudaErrorInvalidValue;
   vm_mapped *mapped = calloc(1, sizeof *mapped);
   if (!mapped) return cudaErrorMemoryAllocation;
@@ -166,12 +165,12 @@ static cudaError_t set_access(CUdeviceptr address, size_t size, const cudaMemAcc
 }
 
 static cudaError_t memory_unmap(CUdeviceptr address, size_t size) {
-  if (!size || size % GRANULE || !reserved(address, size)) return cudaErrorInvalidValue;
+  if (!size || size % PH_GRANULE || !reserved(address, size)) return cudaErrorInvalidValue;
   pthread_mutex_lock(&vmm_lock);
   for (uintptr_t at = address; at < address + size;) {
     vm_mapped *mapped = phc_table_get(&phc_mappings, at);
     if (!mapped) {
-      at += GRANULE;
+      at += PH_GRANULE;
       continue;
     }
     if (mapped->accessible) {
@@ -207,7 +206,7 @@ static cudaError_t memory_props(CUmemAllocationProp *prop, vm_physical *physical
 }
 static cudaError_t granularity(size_t *size, const CUmemAllocationProp *prop, int option) {
   cudaError_t error = prop_check(prop);
-  return error ? error : option < 0 || option > 1 ? cudaErrorInvalidValue : GIVE(size, size_t, GRANULE);
+  return error ? error : option < 0 || option > 1 ? cudaErrorInvalidValue : GIVE(size, size_t, PH_GRANULE);
 }
 static cudaError_t get_access(unsigned long long *flags, const cudaMemLocation *location,
                               CUdeviceptr address) {

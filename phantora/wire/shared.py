@@ -1,0 +1,22 @@
+"""Numbers that the C sources and Python both go by. ``phantora_wire.h`` gives them to C as ``PH_`` and their name."""
+
+from __future__ import annotations
+
+# How the operator tracer writes arguments (stub/tracer/signatures.cpp).
+LONG_LIST = 64  # longer lists are summarised
+LIST_HEAD = 8  # by their first elements, count and size
+EXACT_SCALAR = 16  # halves of numbers up to this stand as they are
+
+# Which values are true (docs/values.md). A build may set SMALL_ELEMENTS to another number (PHANTORA_DEFINES).
+SMALL_ELEMENTS = 1024  # operators on tensors up to this size are computed
+KNOWN_INTEGERS = 1 << 22  # elements of integers or booleans that are computed
+# What is known of memory beyond the rule for small tensors.
+KNOWN = 1  # its bytes are true, however many they are
+GUESSED = 2  # some rest on values that nobody has (a choice among unknown numbers)
+HOLDS = 4  # its elements count as true, though nobody wrote so many
+
+# NVIDIA's.
+SHARED_RESERVED = 1024  # bytes of shared memory that the system takes of each block
+FUSED_WEIGHTS = 1 << 16  # of a recurrent layer: so few stay in registers, and cuDNN's kernel goes through all steps
+
+NUMBERS: dict[str, int] = {name: value for name, value in globals().items() if name.isupper() and type(value) is int}
