@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 STEPS = (
-    "Only these steps: 2-4. Or what tells steps: optimizer, profiler, dataloader, annotation:NAME, pattern (what is "
+    "Only these steps: 2-4. Or what marks steps: optimizer, profiler, dataloader, annotation:NAME, pattern (what is "
     "launched repeats), run. Or both: profiler/2-4."
 )
 
@@ -94,7 +94,7 @@ def filters(ranks: str | None, steps: str | None, stretch: str | None) -> Filter
 
 
 def parse_steps(text: str) -> tuple[str | None, frozenset[int] | None]:
-    """What tells the steps and which of them: ``"2-4"``, ``"profiler"``, ``"annotation:train/2-4"``."""
+    """What marks the steps, and which of them: ``"2-4"``, ``"profiler"``, ``"annotation:train/2-4"``."""
     if re.fullmatch(r"[\d,\s-]+", text):
         return None, parse_numbers(text)
     by, slash, numbers = text.rpartition("/")

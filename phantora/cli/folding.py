@@ -1,4 +1,4 @@
-"""Which ranks of a run are processes: as the user says, or as the process groups of rank 0 tell."""
+"""Which ranks of a run are processes: as the user says, or as the process groups of rank 0 show."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def find(
     plan: Plan, settings: Settings, cluster: Cluster, console: Console, stubs: StubSet, more: Sequence[int]
 ) -> Fold | None:
     """Runs rank 0 alone, without a simulation, up to its first large communication. The process groups that it makes
-    tell the axes. Raises PhantoraError."""
+    give the axes. Raises PhantoraError."""
     with tempfile.TemporaryDirectory(prefix="phantora-probe-") as folder:
         groups = Path(folder, "groups")
         probing = replace(plan, real=(0,), probe=groups, quiet=True, ranks_filter=())

@@ -56,7 +56,7 @@ class Recorded:
     chunks: Sequence[Chunk]
     host_scale: float
     nccl: dict[str, Any]
-    """NCCL's variables then, as the metadata tell them; those of the environment now come first."""
+    """NCCL's variables then, as the metadata have them; those of the environment now come first."""
 
 
 def _workspaces(cluster: Cluster) -> Workspaces | None:
@@ -138,9 +138,9 @@ def assemble(
     cost: Any = None,
     notice: Callable[[str], None] | None = None,
 ) -> Simulation:
-    """`metadata` holds fields of ``RunMetadata`` that the cluster does not tell; `engine` is the library
+    """`metadata` holds fields of ``RunMetadata`` that the cluster does not give; `engine` is the library
     of ``sim/engine``; with `recorded` no ranks are needed; `cost` is a cost model that has prices already; `notice` is
-    told what the user should know meanwhile, in a thread of the simulator."""
+    called with what the user should know meanwhile, in a thread of the simulator."""
     workspaces = _workspaces(cluster)
     session = create_session(cluster, settings, workspaces)
     if settings.null:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LINE_SECONDS = 10.0
 _QUIET_SECONDS = 3.0  # without a record of any rank: they are not at their GPUs
-# How scripts are told their number of steps.
+# How scripts get their number of steps.
 _STEPS = re.compile(
     r"--?(?:(?:training|train|trainer)[._-])?(?:max[_-]|num[_-]|total[_-])?(?:train[_-])?(?:steps|iters|iterations)"
 )
@@ -95,7 +95,7 @@ class Status:
 
 
 def _busy_with() -> str:
-    """What ranks do that are not at their GPUs, as their processes tell."""
+    """What ranks do that are not at their GPUs, as their processes show."""
     from phantora.launch.process import descendants
 
     names = set()

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 @click.option("--all", "everything", is_flag=True, help="Run also what is known to be slower than the best.")
 @click.option("--again", is_flag=True, help="Run anew what failed before.")
 @click.option("--needs/--no-needs", default=True, show_default=True,
-              help="Run what does not fit once more, where it does, to tell what it needs.")  # fmt: skip
+              help="Run what does not fit once more, where it does, to find what it needs.")  # fmt: skip
 @click.option("--top", type=click.IntRange(min=0), default=0, metavar="N",
               help="Keep logs and timelines of the best N.")  # fmt: skip
 @click.option("--fold", type=click.Choice(["one", "ends", "off"]), default="one", show_default=True,

@@ -57,7 +57,7 @@ def by_rows(
 ) -> tuple[Place, ...]:  # fmt: skip
     """Kernels that give rows to threads: how many rows, how long, whether these divide evenly.
 
-    `dims` tells apart which dimensions they go along; `wider`: others count as well if none of these is near.
+    `dims` keeps apart which dimensions they go along; `wider`: others count as well if none of these is near.
     `images`: channels are the rows' elements. `at` replaces the coordinates, `more` adds some.
     """
     given = on_gpu(signature.args)

@@ -26,7 +26,7 @@ UNKNOWN_ERROR = 1.0  # relative: of what nothing is known but its name
 class Estimate:
     """What the analytic model makes of an operator: ns of all its kernels, bytes that move to and from memory, flops.
 
-    `format` and `tiles` as in :class:`phantora.cost.types.Price`. `parts` are ns of each kernel where the model tells
+    `format` and `tiles` as in :class:`phantora.cost.types.Price`. `parts` are ns of each kernel where the model gives
     them apart; else the whole is spread by their threads. `cls` and `error` (relative) replace those of the family.
     """
 
@@ -105,7 +105,7 @@ class Family:
     """Another signature whose measurement holds for this one; None if there is none."""
 
     call_of: Callable[[OperatorSignature, KernelLaunch], KernelLaunch] = _as_it_is
-    """A kernel with what the operator's arguments tell of its library's call that the call itself does not."""
+    """A kernel with what the operator's arguments say of its library's call that the call itself does not."""
 
     modelled: Callable[[Machine, OperatorSignature, str, str], float | None] | None = None
     """ns from the arguments and the compute mode alone, where the estimate would rest on the library's call."""

@@ -81,7 +81,7 @@ class Neighbours:
     def ratio(
         self, signature: OperatorSignature, compute: str, kernels: Sequence[KernelLaunch]
     ) -> Near | None:
-        """What the neighbours of `signature` tell of it; None without neighbours."""
+        """What the neighbours of `signature` say of it; None without neighbours."""
         name = base_name(signature.name)
         family = family_of(name)
         if family.predictor is not None:

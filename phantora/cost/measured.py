@@ -261,7 +261,7 @@ class Measured:
 
 
 def _part(price: Price, kernel: KernelLaunch) -> Price:
-    """Of a call that does a share of the work that its extents tell, or takes longer than the operator in its place."""
+    """Of a call that does a share of the work that its extents say, or takes longer than the operator in its place."""
     share = float(kernel.library.get("share", 1.0)) * stand_ins.slowdown(kernel.library)
     return price if share == 1.0 else replace(price, durations=_scale(price.durations, sum(price.durations) * share))
 
@@ -285,7 +285,7 @@ def _build(torch: str) -> tuple[str, str]:
 
 
 def _measured_tiles(entry: Entry, kernels: tuple[KernelLaunch, ...]) -> int:
-    """Tiles of the largest product, by the name of the kernel that was measured; 0 if it does not tell."""
+    """Tiles of the largest product, by the name of the kernel that was measured; 0 if it does not say."""
     called = [p for p in (gemm.from_library(kernel.library) for kernel in kernels) if p is not None]
     if not called:
         return 0
@@ -319,7 +319,7 @@ def _doubt(kernel: TimedKernel) -> float:
 
 
 def error_of(cls: str, near: Near, errors: Mapping[str, float] = INTERPOLATED_ERRORS) -> float:
-    """Relative, of a price that `near` tells: that of its class, more where neighbours are far."""
+    """Relative, of a price that `near` gives: that of its class, more where neighbours are far."""
     known = errors.get(cls, DEFAULT_ERROR)
     return max(known, near.error) if near.error is not None else known * (1.0 + max(0.0, near.distance - 1.0))
 

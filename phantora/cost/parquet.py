@@ -1,7 +1,7 @@
 """Parquet files that somebody else may have written, read within bounds.
 
 Repeated values are stored once, so some kilobytes may stand for as many rows as one likes: the sizes that the file's
-metadata tells are looked at before anything is unpacked. Columns that are not asked for are not read.
+metadata gives are looked at before anything is unpacked. Columns that are not asked for are not read.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ LARGEST, LONGEST = 1 << 50, 1 << 22  # elements of a tensor, and of a list
 EVEN = 16  # elements: sizes of rebuilt tensors are multiples, or kernels could not vectorise
 
 UNREADABLE = "phantora::unreadable"
-"""The name of an operator whose signature tells nothing."""
+"""The name of an operator whose signature says nothing."""
 
 
 def parse_signature(text: str | bytes) -> OperatorSignature:
@@ -94,7 +94,7 @@ def parse_library(text: str | bytes) -> dict[str, Any]:
 def compute_of(kernels: tuple[KernelLaunch, ...]) -> str:
     """``tf32`` if a library call among `kernels` multiplies float32 so, else empty.
 
-    What the operands' dtypes do not tell: the same operator is another kernel in TF32.
+    What the operands' dtypes do not say: the same operator is another kernel in TF32.
     """
     return "tf32" if any("tf32" in str(k.library.get("compute", "")) for k in kernels) else ""
 

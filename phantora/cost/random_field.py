@@ -24,7 +24,7 @@ Ints = npt.NDArray[np.signedinteger[Any]]
 Bools = npt.NDArray[np.bool_]
 
 ROWS = 32  # of members' covariances at a time, which stay in the processor's cache
-DIGITS = 9  # of coordinates and values that tell two fields apart
+DIGITS = 9  # of coordinates and values by which two fields differ
 
 @dataclass(frozen=True)
 class Tier:
@@ -35,7 +35,7 @@ class Tier:
 
 
 class Field:
-    """Members: a row of coordinates, a kind for each of `tiers`, and a value each. What no tier tells has variance
+    """Members: a row of coordinates, a kind for each of `tiers`, and a value each. What no tier explains has variance
     `noise`."""
 
     def __init__(

@@ -49,7 +49,7 @@ class Roofline:
         if signature.work is not None:
             done = triton_work.estimate(self.machine, signature.work)
             return self._price(done, kernels, triton_work.class_of(name, signature.work))
-        if signature.name.startswith(OF_PROGRAMS):  # what it does could not be followed: its name tells nothing
+        if signature.name.startswith(OF_PROGRAMS):  # what it does could not be followed: its name says nothing
             passed = fused.passes_arguments(self.machine, signature)
             return self._price(replace(passed, error=UNKNOWN_ERROR), kernels, "other")
         family, cls = identify(name)

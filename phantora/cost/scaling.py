@@ -46,7 +46,7 @@ def scaled_ns(
     there, here = source.machine, target.machine
     launches = max(1, len(kernels))
     work = max(ns - launches * there.launch_ns, SHORTEST * ns)
-    if price.cls == "fill":  # nothing is read, and L2 takes in what it can: no bandwidth tells
+    if price.cls == "fill":  # nothing is read, and L2 takes in what it can: no bandwidth is known
         floors = [machine.fit.floor_ns for machine in (there, here)]
         parts = [max(model - floor, 1.0) for model, floor in zip(models, floors, strict=True)]
         return launches * here.launch_ns + work * parts[1] / parts[0]

@@ -90,7 +90,7 @@ CONSTANTS = Constants()
 
 
 def class_of(name: str, work: Work) -> str:
-    """The class (of ``types.CLASSES``) of a Triton kernel: by what it does, and by its name where that tells."""
+    """The class (of ``types.CLASSES``) of a Triton kernel: by what it does, and by its name where that says it."""
     if work.dots:
         several = (
             len({(d.m, d.n, d.k) for d in work.dots}) > 1

@@ -1,4 +1,4 @@
-"""What the simulator asks about a piece of work, and what it is told."""
+"""What the simulator asks about a piece of work, and the answer."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class OperatorSignature:
     outputs: tuple[TensorSpec, ...] = ()
     backward: bool = False
     work: Work | None = None
-    """What it does, where that is known: of Triton kernels, whose names and arguments tell little."""
+    """What it does, where that is known: of Triton kernels, whose names and arguments say little."""
     tuning: bool = False
     """It is a candidate that an autotuner tries."""
     ir: str = ""

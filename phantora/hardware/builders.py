@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from itertools import combinations
 
-from phantora.hardware.topology import Topology, Wire
+from phantora.hardware.topology import Connection, Topology
 from phantora.hardware.types import Cluster
 
 # Payload that a link carries, as a share of its raw rate.
@@ -37,16 +37,16 @@ def build(cluster: Cluster, pxn: bool = True) -> Topology:
 # ---------------------------------------------------------------------- inside a host
 
 
-def _inside(cluster: Cluster) -> Iterator[Wire]:
+def _inside(cluster: Cluster) -> Iterator[Connection]:
     wiring, gpus, gpu = cluster.wiring, cluster.gpus_per_host, cluster.gpu
     half = cluster.intra.latency_ns // 2
     if wiring.kind == "nvswitch":
         for index in range(gpus):
-            yield Wire(f"gpu{index}", "nvswitch", cluster.intra.bandwidth * NVLINK_SHARE, half)
+            yield Connection(f"gpu{index}", "nvswitch", cluster.intra.bandwidth * NVLINK_SHARE, half)
     elif wiring.kind == "nvlink-pairs":
         for index in range(0, gpus - 1, 2):
             bandwidth = cluster.intra.bandwidth * NVLINK_SHARE
-            yield Wire(f"gpu{index}", f"gpu{index + 1}", bandwidth, cluster.intra.latency_ns)
+            yield Connection(f"gpu{index}", f"gpu{index + 1}", bandwidth, cluster.intra.latency_ns)
     # A PCIe host's [intra] is its GPUs' PCIe link, already without headers.
     port = cluster.intra.bandwidth if wiring.kind == "pcie" else gpu.pcie_bandwidth * PCIE_SHARE
     hop = half if wiring.kind == "pcie" else 0  # else part of the network's latency, or of NVLink's
@@ -54,15 +54,15 @@ def _inside(cluster: Cluster) -> Iterator[Wire]:
     switches = math.ceil(gpus / wiring.gpus_per_pcie_switch)
     sockets = min(wiring.sockets, switches)
     for index in range(gpus):
-        yield Wire(f"gpu{index}", f"pcie{index // wiring.gpus_per_pcie_switch}", port, hop)
+        yield Connection(f"gpu{index}", f"pcie{index // wiring.gpus_per_pcie_switch}", port, hop)
     for nic in range(nics):
         first = math.ceil(nic * gpus / nics)  # the first GPU that it serves
         rate = max(port, _nic_rate(cluster))
-        yield Wire(f"nic{nic}", f"pcie{first // wiring.gpus_per_pcie_switch}", rate, 0)
+        yield Connection(f"nic{nic}", f"pcie{first // wiring.gpus_per_pcie_switch}", rate, 0)
     for switch in range(switches):
-        yield Wire(f"pcie{switch}", f"cpu{switch * sockets // switches}", port, 0)
+        yield Connection(f"pcie{switch}", f"cpu{switch * sockets // switches}", port, 0)
     for one, other in combinations(range(sockets), 2):
-        yield Wire(f"cpu{one}", f"cpu{other}", wiring.socket_bandwidth, 0)
+        yield Connection(f"cpu{one}", f"cpu{other}", wiring.socket_bandwidth, 0)
 
 
 # ---------------------------------------------------------------------- between hosts
@@ -76,11 +76,11 @@ def _nics(cluster: Cluster) -> int:
     return min(cluster.wiring.nics, cluster.gpus_per_host)
 
 
-def _port(cluster: Cluster, host: int, nic: int, switch: str) -> Wire:
-    return Wire(f"h{host}.nic{nic}", switch, _nic_rate(cluster), cluster.inter.latency_ns // 2)
+def _port(cluster: Cluster, host: int, nic: int, switch: str) -> Connection:
+    return Connection(f"h{host}.nic{nic}", switch, _nic_rate(cluster), cluster.inter.latency_ns // 2)
 
 
-def _one_switch(cluster: Cluster) -> Iterator[Wire]:
+def _one_switch(cluster: Cluster) -> Iterator[Connection]:
     for host in range(cluster.hosts):
         for nic in range(_nics(cluster)):
             yield _port(cluster, host, nic, SWITCH)
@@ -93,14 +93,14 @@ def _upwards(cluster: Cluster, ports: int) -> tuple[int, float]:
     return spines, ports * _nic_rate(cluster) / fabric.oversubscription / spines
 
 
-def _to_leaves(cluster: Cluster, below: int) -> Iterator[Wire]:
+def _to_leaves(cluster: Cluster, below: int) -> Iterator[Connection]:
     """All NICs of a host on the leaf of its group of `below` hosts."""
     for host in range(cluster.hosts):
         for nic in range(_nics(cluster)):
             yield _port(cluster, host, nic, f"leaf{host // below}")
 
 
-def _leaf_spine(cluster: Cluster) -> Iterator[Wire]:
+def _leaf_spine(cluster: Cluster) -> Iterator[Connection]:
     """Hosts in groups, all NICs of a host on its group's leaf; every leaf joined to every spine."""
     below = cluster.fabric.hosts_per_leaf or 4
     leaves = math.ceil(cluster.hosts / below)
@@ -108,10 +108,10 @@ def _leaf_spine(cluster: Cluster) -> Iterator[Wire]:
     spines, rate = _upwards(cluster, below * _nics(cluster))
     for leaf in range(leaves):
         for spine in range(spines):
-            yield Wire(f"leaf{leaf}", f"spine{spine}", rate, cluster.fabric.hop_latency_ns)
+            yield Connection(f"leaf{leaf}", f"spine{spine}", rate, cluster.fabric.hop_latency_ns)
 
 
-def _rail(cluster: Cluster) -> Iterator[Wire]:
+def _rail(cluster: Cluster) -> Iterator[Connection]:
     """NIC r of every host of a group on the group's leaf r; spines join all leaves."""
     below = cluster.fabric.hosts_per_leaf or 32
     nics, groups = _nics(cluster), math.ceil(cluster.hosts / below)
@@ -124,10 +124,10 @@ def _rail(cluster: Cluster) -> Iterator[Wire]:
     for group in range(groups):
         for nic in range(nics):
             for spine in range(spines):
-                yield Wire(f"leaf{group}.{nic}", f"spine{spine}", rate, cluster.fabric.hop_latency_ns)
+                yield Connection(f"leaf{group}.{nic}", f"spine{spine}", rate, cluster.fabric.hop_latency_ns)
 
 
-def _fat_tree(cluster: Cluster) -> Iterator[Wire]:
+def _fat_tree(cluster: Cluster) -> Iterator[Connection]:
     """Leaves and their spines in pods; spine s of every pod joined to the cores of plane s."""
     fabric = cluster.fabric
     below = fabric.hosts_per_leaf or 4
@@ -137,17 +137,17 @@ def _fat_tree(cluster: Cluster) -> Iterator[Wire]:
     for leaf in range(leaves):
         for spine in range(spines):
             pod = leaf // fabric.leaves_per_pod
-            yield Wire(f"leaf{leaf}", f"pod{pod}.spine{spine}", rate, fabric.hop_latency_ns)
+            yield Connection(f"leaf{leaf}", f"pod{pod}.spine{spine}", rate, fabric.hop_latency_ns)
     pods = math.ceil(leaves / fabric.leaves_per_pod)
     if pods == 1:
         return
     for pod in range(pods):
         for spine in range(spines):
             for core in range(fabric.leaves_per_pod):
-                yield Wire(f"pod{pod}.spine{spine}", f"core{spine}.{core}", rate, fabric.hop_latency_ns)
+                yield Connection(f"pod{pod}.spine{spine}", f"core{spine}.{core}", rate, fabric.hop_latency_ns)
 
 
-def _dragonfly(cluster: Cluster) -> Iterator[Wire]:
+def _dragonfly(cluster: Cluster) -> Iterator[Connection]:
     """Routers with hosts below, all of a group joined to each other, and one link between any two groups."""
     fabric = cluster.fabric
     below, width = fabric.hosts_per_leaf or 4, fabric.leaves_per_pod
@@ -160,21 +160,21 @@ def _dragonfly(cluster: Cluster) -> Iterator[Wire]:
     for group in range(groups):
         members = range(group * width, min(routers, (group + 1) * width))
         for one, other in combinations(members, 2):
-            yield Wire(f"router{one}", f"router{other}", injected, fabric.hop_latency_ns)
+            yield Connection(f"router{one}", f"router{other}", injected, fabric.hop_latency_ns)
     for one, other in combinations(range(groups), 2):
         ends = [
             f"router{here * width + there % min(width, routers - here * width)}"
             for here, there in ((one, other), (other, one))
         ]
-        yield Wire(ends[0], ends[1], injected * width / (groups - 1), fabric.hop_latency_ns)
+        yield Connection(ends[0], ends[1], injected * width / (groups - 1), fabric.hop_latency_ns)
 
 
-def _graph(cluster: Cluster) -> Iterator[Wire]:
+def _graph(cluster: Cluster) -> Iterator[Connection]:
     for link in cluster.fabric.links:
-        yield Wire(*link.ends, link.bandwidth * NETWORK_SHARE, link.latency_ns, link.one_way)
+        yield Connection(*link.ends, link.bandwidth * NETWORK_SHARE, link.latency_ns, link.one_way)
 
 
-FABRICS: dict[str, Callable[[Cluster], Iterator[Wire]]] = {
+FABRICS: dict[str, Callable[[Cluster], Iterator[Connection]]] = {
     "switch": _one_switch,
     "rail": _rail,
     "leaf-spine": _leaf_spine,

@@ -19,7 +19,7 @@ from phantora.errors import PhantoraError
 
 @dataclass(frozen=True, slots=True)
 class NetworkLink:
-    """One direction of a wire. Its id is its index in `Topology.links`."""
+    """One direction of a connection. Its id is its index in `Topology.links`."""
 
     name: str
     """``h0.gpu3>h0.nvswitch``: from where to where."""
@@ -46,8 +46,8 @@ class Flow:
     count: int = 1
 
 
-class Wire(NamedTuple):
-    """A cable between nodes `a` and `b`: one link each way, or only from `a` to `b`."""
+class Connection(NamedTuple):
+    """What joins nodes `a` and `b`: one link each way, or only from `a` to `b`."""
 
     a: str
     b: str
@@ -59,8 +59,8 @@ class Wire(NamedTuple):
 class Topology:
     """Directed links between GPUs, switches and NICs, and routes over them.
 
-    Every host has the same `host_wires`, between nodes called ``gpu0``, ``nic0`` and whatever else
-    (``nvswitch``, ``pcie0``, ``cpu0``); `fabric_wires` join NICs (``h3.nic0``) and switches. `nic_of`
+    Every host has the same `host_connections`, between nodes called ``gpu0``, ``nic0`` and whatever else
+    (``nvswitch``, ``pcie0``, ``cpu0``); `fabric_connections` join NICs (``h3.nic0``) and switches. `nic_of`
     gives the NIC of each GPU of a host, its rail. GPU g of host h has number h x GPUs per host + g.
 
     Inside a host a flow takes the fastest way; GPUs and NICs pass nothing on. Between hosts it leaves
@@ -73,22 +73,22 @@ class Topology:
     def __init__(
         self,
         hosts: int,
-        host_wires: Iterable[Wire],
-        fabric_wires: Iterable[Wire],
+        host_connections: Iterable[Connection],
+        fabric_connections: Iterable[Connection],
         nic_of: Sequence[int],
         seed: int = 0,
         adaptive: bool = False,
         pxn: bool = True,
     ) -> None:
-        inside = tuple(host_wires)
+        inside = tuple(host_connections)
         prefixed = (
-            wire._replace(a=f"h{host}.{wire.a}", b=f"h{host}.{wire.b}") for host in range(hosts) for wire in inside
+            each._replace(a=f"h{host}.{each.a}", b=f"h{host}.{each.b}") for host in range(hosts) for each in inside
         )
         links: list[NetworkLink] = []
-        for wire in (*prefixed, *fabric_wires):
-            links.append(NetworkLink(f"{wire.a}>{wire.b}", wire.a, wire.b, wire.bandwidth, wire.latency_ns))
-            if not wire.one_way:
-                links.append(NetworkLink(f"{wire.b}>{wire.a}", wire.b, wire.a, wire.bandwidth, wire.latency_ns))
+        for each in (*prefixed, *fabric_connections):
+            links.append(NetworkLink(f"{each.a}>{each.b}", each.a, each.b, each.bandwidth, each.latency_ns))
+            if not each.one_way:
+                links.append(NetworkLink(f"{each.b}>{each.a}", each.b, each.a, each.bandwidth, each.latency_ns))
         self.links = tuple(links)
         self.bandwidths = np.array([link.bandwidth for link in links])
         """Of `links`, bytes/s."""

@@ -214,7 +214,7 @@ class HostProfile:
     """Hosts that pass for this one take from so many to so many times as long: measured ones (`phantora profile host`)
     repeat closely, one that is only assumed does not."""
     cpu: str = ""
-    """Model and clock, as /proc/cpuinfo tells them."""
+    """Model and clock, as /proc/cpuinfo gives them."""
     sources: tuple[str, ...] = ()
     probe_ns: dict[str, float] = field(default_factory=dict)
     """What rows of ``profile/host_probe.py`` took there under the stub libraries, ns: what hosts are compared by."""
@@ -235,11 +235,11 @@ class Wiring:
     """How GPUs meet: ``nvswitch`` (each has a port to it), ``nvlink-pairs`` (bridges join 0 and 1, 2 and
     3 ...; all else over PCIe) or ``pcie``."""
     nics: int
-    """NICs, dealt out to the GPUs in order; a GPU's NIC is its rail."""
+    """NICs, assigned to the GPUs in order; a GPU's NIC is its rail."""
     gpus_per_pcie_switch: int
     """GPUs, with their NICs, below one PCIe switch."""
     sockets: int
-    """CPUs, among which the PCIe switches are dealt out."""
+    """CPUs, to which the PCIe switches are assigned."""
     socket_bandwidth: float
     """Bytes/s per direction between two CPUs."""
     cpu: str = "intel"

@@ -1,4 +1,4 @@
-"""Operators for what torch has none: work is told to the operator tracer, and what it launches is its own."""
+"""Operators for what torch has none: work is announced to the operator tracer, and what it launches is its own."""
 
 from __future__ import annotations
 

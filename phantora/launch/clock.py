@@ -2,10 +2,10 @@
 
 ``time.time``, ``monotonic``, ``perf_counter``, their ``_ns`` forms, ``sleep``, ``clock_gettime``,
 the forms of ``localtime`` & co. that mean "now" and ``datetime.now`` follow the rank's host clock
-once the process is connected to a simulator; before, and in null mode, they tell real time.
+once the process is connected to a simulator; before, and in null mode, they give real time.
 ``process_time`` and ``thread_time`` stay real: they count what this process burns.
 
-Code that waits for something real (threads, sockets, locks on files) must not be told that a
+Code that waits for something real (threads, sockets, locks on files) must not see that a
 minute passed while nothing could happen, so the modules in `REAL_TIME` keep the real functions.
 """
 

@@ -34,7 +34,7 @@ class SharedArea(Protocol):
         """Where other processes of the user open the shared memory."""
 
     def abort(self) -> None:
-        """Tells all ranks that the run is over."""
+        """Ends all ranks: the run is over."""
 
 
 class RunningSimulator(Protocol):

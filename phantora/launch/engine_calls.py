@@ -1,4 +1,4 @@
-"""Transformer Engine's calls, told to the operator tracer with their arguments.
+"""Transformer Engine's calls, announced to the operator tracer with their arguments.
 
 Its kernels stand behind functions of the extension ``transformer_engine_torch`` that torch's dispatcher does not know.
 Each call that launches something is an operator ``transformer_engine::NAME``. A quantised tensor stands as one of its

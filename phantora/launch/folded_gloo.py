@@ -1,6 +1,6 @@
 """Process groups of gloo in a folded run (docs/scale.md).
 
-Its operations are few and small: barriers, flags, objects. Members that are processes tell each other their bytes
+Its operations are few and small: barriers, flags, objects. Members that are processes send each other their bytes
 through the group's store. Those that are none are taken to give the same, if all processes do; else the run is refused.
 """
 

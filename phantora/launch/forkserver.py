@@ -151,7 +151,7 @@ class ForkServer:
         return None
 
     def _heed(self, message: dict[str, Any], fds: list[int]) -> Become | None:
-        """Obeys, and tells the parent what cannot be done."""
+        """Does what it is asked, and reports to the parent what cannot be done."""
         try:
             return self._obey(message, fds)
         except PhantoraError as error:
@@ -315,7 +315,7 @@ def _needs_rank(name: str) -> PhantoraError:
 
 def _cuda_is_lost() -> bool:
     """Would torch refuse CUDA to a rank forked now? Some roads to CUDA lie below what can be replaced in Python,
-    and torch tells only a child."""
+    and torch says so only to a child."""
     torch: Any = sys.modules.get("torch")
     in_bad_fork = getattr(getattr(torch, "_C", None), "_cuda_isInBadFork", None)
     if in_bad_fork is None:

@@ -2,7 +2,7 @@
 
 ``launch/site`` goes to the front of PYTHONPATH; its ``sitecustomize`` calls :func:`join` in a process that a launcher
 gave a RANK, and :func:`follow` in every other one. Such a process sees the simulated GPUs once it imports torch, and
-becomes the rank of a GPU when it first uses it (``stub/rank/guest.c``).
+becomes the rank of a GPU when it first uses it (``stub/rank/joining.c``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SITE = Path(__file__).with_name("site")
 SESSION, DEVICES, STUBS = "PHANTORA_SESSION", "PHANTORA_DEVICES", "PHANTORA_STUBS"
-GUEST = "PHANTORA_GUEST"
+JOINED = "PHANTORA_JOINED"
 """Set for what a rank starts: such a process sees GPUs, and every GPU belongs to another one."""
 
 
@@ -63,7 +63,7 @@ def join() -> None:
     """Makes this process the rank that its environment names, before its script runs."""
     process.die_with_parent(os.getppid())
     process.single_arena()
-    os.environ[GUEST] = "1"  # processes that the rank starts are not ranks
+    os.environ[JOINED] = "1"  # processes that the rank starts are not ranks
     try:
         _join()
     except PhantoraError as error:
@@ -103,7 +103,7 @@ def _attach() -> StubSet:
     stub_set = find_stubs(os.environ.get(STUBS))
     library = load_stubs(stub_set)
     library.ph_attach.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_bool, _JOINED]
-    may_join = GUEST not in os.environ
+    may_join = JOINED not in os.environ
     if library.ph_attach(session, int(os.environ[DEVICES]), may_join, _joined) != 0:
         raise PhantoraError("cannot see the simulated GPUs: is another version of phantora in the path?")
     report_plainly(os.environ.get("RANK", "?"))

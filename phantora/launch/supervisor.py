@@ -33,7 +33,7 @@ from phantora.launch.ending import (
     signals_received,
 )
 from phantora.launch.forkserver import MESSAGE_BYTES, command
-from phantora.launch.hook import GUEST, follower_environment
+from phantora.launch.hook import JOINED, follower_environment
 from phantora.launch.output import Console, Outputs, Stream
 from phantora.launch.plan import STDERR, Plan, rank_environment, server_environment
 from phantora.launch.warm import ForkedServer, connected, surroundings
@@ -285,7 +285,7 @@ class RankSupervisor:
         """By which Python processes that a rank starts see the simulated GPUs."""
         if self._session is None or self._stubs is None:
             return {}
-        return {**follower_environment(os.environ, self._session.path, self._plan.devices, self._stubs), GUEST: "1"}
+        return {**follower_environment(os.environ, self._session.path, self._plan.devices, self._stubs), JOINED: "1"}
 
     def _when_started(self, rank: int, pid: int) -> None:
         self._alive[rank] = pid

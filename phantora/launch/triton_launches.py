@@ -1,4 +1,4 @@
-"""Every launch of a Triton kernel, told to the operator tracer with its arguments and with what it does.
+"""Every launch of a Triton kernel, announced to the operator tracer with its arguments and with what it does.
 
 Torch has no operator for them. Triton launches through `CudaLauncher`, whoever made the kernel (a program, a library,
 `triton.autotune`, Inductor), and Inductor also through a launcher of its own, `StaticallyLaunchedCudaKernel`. The
@@ -35,7 +35,7 @@ from phantora.wire.shared import GUESSED, KNOWN, SMALL_ELEMENTS
 STATIC = "torch._inductor.runtime.static_triton_launcher"
 CUDA = "torch.cuda._utils"
 INDUCTOR = re.compile(r"triton_(poi|red|per|tem|for|spl|mm|bmm|convolution|flex|scaled)\w*|triton_$")
-READ_BYTES = 1 << 22  # integers of larger tensors do not tell launches apart
+READ_BYTES = 1 << 22  # integers of larger tensors do not distinguish launches
 
 
 class UnknownIntegers(Unreadable):

@@ -1,6 +1,6 @@
 """Autotuners take place on virtual time, without their repetitions, and compilation is shared by ranks.
 
-Prices do not scatter, so one run of a candidate tells what a hundred would. The time that the others would have taken
+Prices do not scatter, so one run of a candidate says what a hundred would. The time that the others would have taken
 passes on the host's clock. All of it lies in an annotation, `TUNING`: analysis leaves it out. What tuning finds
 goes into no cache on disk: it holds for simulated GPUs, and each rank must log the same whichever came first.
 
@@ -212,7 +212,7 @@ def aside(call: Callable[[], Any]) -> Any:
     """Runs `call` in a thread of its own, whose work moves no clock.
 
     A bare thread and lock: those of ``threading`` run more or less Python here by how fast the thread is. Its name
-    tells the simulator that the rank is at work, though its own thread sleeps.
+    shows the simulator that the rank is at work, though its own thread sleeps.
     """
     found: list[Any] = []
     failed: list[BaseException] = []

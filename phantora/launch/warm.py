@@ -116,7 +116,7 @@ def connected() -> socket.socket | None:
 
 
 def surroundings() -> dict[str, Any]:
-    """What such a server is told beside what it shall load: where this process is, and its environment."""
+    """What such a server is sent beside what it shall load: where this process is, and its environment."""
     environment = server_environment(os.environ)
     del environment[VARIABLE]
     of_shell = {name: environment.pop(name) for name in _OF_SHELL if name in environment}

@@ -19,7 +19,7 @@ from phantora.hardware import DEFAULT_HOST, HostProfile, load_host
 from phantora.profile import host_probe
 
 CONTENDED = 1.15  # elapsed over CPU time in one thread: others take the processor away
-MODEL_SPREAD = 0.08  # what scripts differ by from what a factor tells, at least
+MODEL_SPREAD = 0.08  # what scripts differ by from what a factor says, at least
 # Rows of the probe whose time on the GPU's machine less that under the stubs is a CUDA call's.
 DRIVER_ROWS = {
     "LAUNCH": "launch", "EVENT_RECORD": "event record", "EVENT_QUERY": "event query",
@@ -115,7 +115,7 @@ def read_probe(text: str) -> Probe:
 
 
 def compare(probe: Probe, host: HostProfile) -> Comparison | None:
-    """None where the host file tells no rows of the probe."""
+    """None where the host file has no rows of the probe."""
     kinds = {name: row.kind for name, row in probe.rows.items()}
     found = _factor(probe.typical(), host.probe_ns, kinds)
     if found is None:
@@ -146,10 +146,10 @@ def _quantile(values: Iterable[float], share: float) -> float:
 
 
 def profile_of(name: str, stubbed: Probe, real: Probe | None) -> HostProfile:
-    """The host that the probes tell: default times the factor, and what CUDA calls cost where there is a GPU."""
+    """The host that the probes describe: default times the factor, and what CUDA calls cost where there is a GPU."""
     base = load_host(DEFAULT_HOST)
     found = compare(stubbed, base)
-    assert found is not None, "the default host tells every row"
+    assert found is not None, "the default host has every row"
     factor = round(found.factor, 4)
     costs = dict(base.slower(factor).api_ns)
     about = stubbed.machine

@@ -3,8 +3,8 @@
 `phantora.profile.host` runs it twice: under stub libraries, where a CUDA call costs next to nothing and what is left is
 Python, the dispatcher, autograd and the allocator; and, where there is a GPU, with the real libraries. Rows are
 measured in turns, so that what disturbs the machine for a while disturbs all of them, and each is short enough never
-to fill CUDA's queue. Plain torch. One line per row: name, what it tells of, ns per call in every round, elapsed
-and of CPU time. The first line tells of the machine.
+to fill CUDA's queue. Plain torch. One line per row: name, what it is about, ns per call in every round, elapsed
+and of CPU time. The first line describes the machine.
 """
 
 # mypy: disable-error-code="no-untyped-call,no-any-return"
@@ -35,7 +35,7 @@ class Row:
     name: str
     kind: str
     """``cpu``: counts for the factor between hosts. ``step``: a training step or part of one; counts too. ``driver``:
-    tells what a CUDA call costs."""
+    shows what a CUDA call costs."""
     call: Callable[[], object]
     count: int
     """Calls in a round; a round launches fewer kernels than CUDA's queue holds."""
@@ -257,7 +257,7 @@ def measure(rows: list[Row], rounds: int) -> Times:
 
 
 def machine() -> dict[str, object]:
-    """CPU model, clock in MHz of every processor as the kernel tells it, cores, load."""
+    """CPU model, clock in MHz of every processor as the kernel gives it, cores, load."""
     facts: dict[str, list[str]] = {}
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         key, _, value = line.partition(":")

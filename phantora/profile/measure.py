@@ -76,7 +76,7 @@ class Bench:
     def measure(self, wanted: Sequence[Wanted], at: Callable[[int], None] | None = None) -> list[Measurement]:
         """Measures `wanted`, in order, under one profile: some hundred at a time are best.
 
-        `at` is told the index of each entry before the GPU gets to see it. What makes the device
+        `at` is called with the index of each entry before the GPU gets to see it. What makes the device
         unusable is raised.
         """
         tell = at or (lambda index: None)

@@ -112,7 +112,7 @@ def measure_all(
     """Measures `wanted` chunk by chunk; `found` gets what was measured with, and each chunk's results.
 
     An operator that kills the worker is reported with an error, and the others of its chunk go on in
-    a new one. Stops after `budget` seconds. `progress` is told how many operators are done.
+    a new one. Stops after `budget` seconds. `progress` is called with how many operators are done.
     """
     began = time.monotonic()
     left = list(wanted)

@@ -2,7 +2,7 @@
 
 Reads chunks of operators from standard input, one JSON object a line, each chunk ended by an empty
 line; answers on standard output with one line per operator and an empty line per chunk. The first
-line it writes tells the GPU and the versions of what was measured with. It ends with its input.
+line it writes names the GPU and the versions of what was measured with. It ends with its input.
 """
 
 from __future__ import annotations

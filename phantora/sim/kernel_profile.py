@@ -18,9 +18,9 @@ from phantora.wire.fold import Fold
 
 
 def limit_power(engine: Engine, gpu: Gpu, world_size: int, fold: Fold | None = None) -> None:
-    """Tells the engine of the power limit, and the power factor of each rank's GPU.
+    """Gives the engine the power limit, and the power factor of each rank's GPU.
 
-    GPUs of a model differ. A job is taken to have the quantiles of their distribution, dealt out to the ranks in an
+    GPUs of a model differ. A job is taken to have the quantiles of their distribution, assigned to the ranks in an
     order that depends on nothing but their number; a single GPU is the median. In a folded run a process has the
     largest factor of those that it stands for: they wait for the slowest of them.
     """

@@ -1,4 +1,4 @@
-"""Tells the engine which links there are, who can use them, and what happens to them."""
+"""Describes the links to the engine: which there are, who can use them, and what happens to them."""
 
 from __future__ import annotations
 

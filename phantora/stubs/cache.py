@@ -29,7 +29,7 @@ def ensure(progress: Callable[[str], None] | None = None) -> StubSet:
     """The stubs for the installed torch: built before, or brought by the installation, or built now. Safe when several
     processes ask at once.
 
-    `progress` is told in one line when a build begins. Raises PhantoraError if torch, a compiler
+    `progress` is called with one line when a build begins. Raises PhantoraError if torch, a compiler
     or space is missing.
     """
     torch = find_torch()

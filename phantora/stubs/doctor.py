@@ -1,4 +1,4 @@
-"""What `phantora doctor` tells: compiler, torch, coverage, cache, memory."""
+"""What `phantora doctor` prints: compiler, torch, coverage, cache, memory."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _REFUSAL = "--fold off"  # the remedy that every refusal names
 
 @dataclass(frozen=True)
 class Folding:
-    """What `--fold` is told for a point."""
+    """What `--fold` gets for a point."""
 
     axes: str
     """"" if all ranks run."""

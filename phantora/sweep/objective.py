@@ -34,7 +34,7 @@ class Objective:
         return None if each is None else each * point.world
 
     def work(self, point: Point, measured: Measured) -> tuple[float, str]:
-        """What is done in a second, and its unit: tokens if the sweep or the log tells them, else samples or steps."""
+        """What is done in a second, and its unit: tokens if the sweep or the log has them, else samples or steps."""
         if self.by == "step":
             return 1e9 / measured.step_time, "steps"
         if point.tokens:

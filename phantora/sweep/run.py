@@ -163,7 +163,7 @@ def _planned(work: Work, plan: Plan, screen: Plan | None) -> list[Entry]:
 
 
 def confirmed(work: Work, entries: list[Entry]) -> list[Entry]:
-    """Where one process stood for each stage, the best runs again with ends and witnesses, which tell whether the ranks
+    """Where one process stood for each stage, the best runs again with ends and witnesses, which show whether the ranks
     do the same, and with steps until they are steady; that run's numbers then count. Until no other point's fastest
     step was faster."""
     request, objective = work.request, work.request.objective

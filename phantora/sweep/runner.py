@@ -1,4 +1,4 @@
-"""Runs the points of a plan or a search on an engine, and writes down what they tell."""
+"""Runs the points of a plan or a search on an engine, and writes down what they gave."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class Runner:
 
     def _doubtful(self, point: Point) -> bool:
         """Did one not fit that needs no more for sure, on GPUs with no less memory? Then it is known sooner by a run
-        where there is room, which tells as well what it needs."""
+        where there is room, which shows as well what it needs."""
         others = (entry for entry in self.entries.values() if entry.result and entry.result.status == OUT_OF_MEMORY)
         return any(
             0 < other.point.least_memory <= point.least_memory and other.point.capacity >= point.capacity

@@ -31,7 +31,7 @@ _NAMED = re.compile(r"\{(\w+)\}")
 
 @dataclass(frozen=True)
 class Steps:
-    """How a run is told its number of steps."""
+    """How a run gets its number of steps."""
 
     argument: str
     first: int = 3
@@ -82,7 +82,7 @@ class Space:
     steps: Steps | None = None
     bounds: Bounds = Bounds()
     tokens: Expression | None = None
-    """Of a step, all GPUs together; without it the log tells."""
+    """Of a step, all GPUs together; without it, from the log."""
     fold: str = ""
     """The axes of the mesh, ``{name}`` in the place of values, as ``--fold`` of `phantora trace` takes them."""
 
@@ -143,7 +143,7 @@ def filled(word: str, names: Mapping[str, Value]) -> str:
 
 
 def spelled(spelling: Spelling, name: str, names: Mapping[str, Value]) -> tuple[str, ...]:
-    """The words that tell the value of `name`. Raises PhantoraError where the table of words lacks it."""
+    """The words that give the value of `name`. Raises PhantoraError where the table of words lacks it."""
     value = names[name]
     if isinstance(spelling, tuple):
         return tuple(filled(word, names) for word in spelling)

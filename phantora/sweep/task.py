@@ -1,4 +1,4 @@
-"""A point's runs: the commands, one after the other, and what they tell.
+"""A point's runs: the commands, one after the other, and what they gave.
 
 :func:`evaluate` is a generator of commands, which does not care who runs them: the pool of this machine or a worker
 of Ray.

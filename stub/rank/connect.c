@@ -18,7 +18,7 @@ static void detach(void) {
   ph_rt.control = NULL;
   ph_rt.ring = NULL;
   ph_rt.replies = NULL;
-  ph_guest_detach();
+  ph_joined_detach();
   ph_clock_detach();
   ph_ring_reset();
   ph_payload_reset();

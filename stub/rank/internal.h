@@ -74,8 +74,8 @@ void ph_attribute(ph_record *record);  // sets op from the frame and counts the 
 // profile.c
 extern _Atomic(ph_listener *) ph_listens;
 void ph_clock_moved(int64_t now);
-// guest.c
-void ph_guest_detach(void);  // after a fork: the child of a rank is none
+// joining.c
+void ph_joined_detach(void);  // after a fork: the child of a rank is none
 // ring.c
 void ph_ring_reset(void);
 // As ph_request; the reply's bytes go to `data` (PH_REPLY_BYTES of room) and their number to `got`.

@@ -176,7 +176,7 @@ _KNOWN_DTYPES = frozenset(
 
 
 def _indexed(inputs: list[TensorSpec], output: TensorSpec, kernels: Kernels) -> bool:
-    """Does the kernel compute an index (or cast) per element? Its name tells; else the operands do."""
+    """Does the kernel compute an index (or cast) per element? By its name; else by the operands."""
     for kernel in kernels:
         if "vectorized_" in kernel.name:
             return False

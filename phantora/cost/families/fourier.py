@@ -51,8 +51,8 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
     if not over:
         return Estimate(machine.fit.floor_ns, 0.0)
     if name == "_fft_c2r":
-        told = next((v for v in signature.args[3:4] if isinstance(v, int) and v > 0), 0)
-        shape[over[-1]] = told or 2 * (shape[over[-1]] - 1)
+        given = next((v for v in signature.args[3:4] if isinstance(v, int) and v > 0), 0)
+        shape[over[-1]] = given or 2 * (shape[over[-1]] - 1)
     real = name != "_fft_c2c"
     width = item_bytes(COMPLEX_OF.get(x.dtype, "complex64") if name == "_fft_r2c" else x.dtype)
     spectrum = float(prod(shape)) * width * (0.5 if real else 1.0)

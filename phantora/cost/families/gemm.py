@@ -32,7 +32,7 @@ NAMES = frozenset((
 COUNTED = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm")
 """Those whose flops are counted from their arguments, as torch does, whatever the library was called for."""
 PLAIN = frozenset(("mm", "addmm", "bmm", "baddbmm", "linear", "_scaled_mm", "_grouped_mm"))
-"""Those whose arguments tell all of their product."""
+"""Those whose arguments describe all of their product."""
 
 STEP_BYTES = 128  # of the inner dimension that one step of the main loop consumes: 64 bf16
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -43,7 +43,7 @@ Products of 30,522 x 16,384 x 1,024 in bfloat16 take 3.8 to 4.0 ms on an H100, 1
 (benchmarks/device/models.py bert); one of 50,257 x 16,384 x 768 takes 13.2 ms on an H200, with 50,304 instead 1.7."""
 
 # Tile shape and speed of its main loop relative to 256x128: small tiles load more per product.
-# Fitted to cuBLAS kernels (names tell their tiles) in traces on H200.
+# Fitted to cuBLAS kernels (names give their tiles) in traces on H200.
 _SMALL = ((128, 128, 0.95), (128, 64, 0.67), (64, 128, 0.67), (64, 64, 0.45), (64, 32, 0.28), (32, 64, 0.28))
 _LARGE = ((256, 128, 1.0), (128, 256, 1.0))
 _HOPPER = ((320, 128, 0.99), (128, 320, 0.99), (192, 192, 0.995))
@@ -84,7 +84,7 @@ _TILE = re.compile(r"_(?:tilesize)?(\d{2,3})x(\d{2,3})(?:x\d+)?_")
 
 
 def tiles_of(kernel: str, p: Product) -> int:
-    """Tiles into which the library's `kernel` cuts `p`, read off its name; 0 if that does not tell."""
+    """Tiles into which the library's `kernel` cuts `p`, read off its name; 0 if that does not say."""
     found = _TILE.search(kernel)
     return ceil(p.m / int(found[1])) * ceil(p.n / int(found[2])) * p.batch if found else 0
 
@@ -284,7 +284,7 @@ def _tiled(machine: Machine, products: list[Product], found: Estimate) -> Estima
 
 
 def modelled(machine: Machine, signature: OperatorSignature, name: str, compute: str) -> float | None:
-    """ns from the arguments alone, in TF32 if `compute` says so; None where they do not tell all."""
+    """ns from the arguments alone, in TF32 if `compute` says so; None where they do not say all."""
     products = from_signature(signature, name) if name in PLAIN else []
     if compute == "tf32":
         products = [replace(p, dtype="tfloat32") for p in products]

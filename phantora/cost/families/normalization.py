@@ -181,7 +181,7 @@ def _by_channel(machine: Machine, x: TensorSpec, backward: bool, moved: float) -
 
 
 def places(signature: OperatorSignature, name: str, compute: str, launches: int) -> tuple[Place, ...]:
-    """Rows, of images the pixels. Weight norm has its rows along a dimension that it is told."""
+    """Rows, of images the pixels. Weight norm has its rows along a dimension that it is given."""
     if "weight_norm" in name:
         x = tensor_at(signature.args, 1 if "backward" in name else 0)
         dims = [a for a in signature.args if type(a) is int]

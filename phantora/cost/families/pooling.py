@@ -64,7 +64,7 @@ def _of_images(signature: OperatorSignature, name: str, x: TensorSpec, backward:
 
 
 def _in_windows(signature: OperatorSignature, x: TensorSpec) -> float:
-    """Elements of all windows on `x`; 0 where the operator does not tell (adaptive ones: windows hardly overlap)."""
+    """Elements of all windows on `x`; 0 where the operator does not say (adaptive ones: windows hardly overlap)."""
     given = [v for v in signature.args if isinstance(v, tuple) and v and all(type(n) is int for n in v)]
     if len(given) < 2 or "adaptive" in signature.name:
         return 0.0

@@ -1,4 +1,4 @@
-"""Reductions: from the way torch cuts them (ATen/native/cuda/Reduce.cuh), which grid and block tell, to a time.
+"""Reductions: from the way torch cuts them (ATen/native/cuda/Reduce.cuh), which grid and block show, to a time.
 
 A thread adds up its elements in rounds of four (or four groups of neighbours, one for each of its results), and waits
 for memory in each round. Results that are shared by several blocks are added up by the last one that ends.

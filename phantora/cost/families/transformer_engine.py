@@ -145,7 +145,7 @@ def _shares(name: str, kernels: Kernels) -> list[float]:
 
 def call_of(signature: OperatorSignature, kernel: KernelLaunch) -> KernelLaunch:
     """Attention over packed sequences is compiled for a round number of sequences, each as long as all together, and a
-    window is a part of the graph: the arguments tell both."""
+    window is a part of the graph: the arguments give both."""
     if not kernel.library or kernel.library.get("call") not in ATTENTION_CALLS:
         return kernel
     call = dict(kernel.library)

@@ -138,7 +138,7 @@ def _with_schema(give: Callable[[Any, int, Any], None]) -> Callable[..., None]:
 def _tell_of_async_tp(module: Any, _: Routing) -> None:
     """Has ``parallelism.enable_async_tensor_parallel`` say what it does.
 
-    TorchTitan 0.2 only tells Inductor to fuse; torch 2.11's Inductor fuses in groups that were registered for
+    TorchTitan 0.2 only asks Inductor to fuse; torch 2.11's Inductor fuses in groups that were registered for
     symmetric memory, and TorchTitan registers none. So on GPUs such a run is plain tensor parallelism under another
     name, and here too; it must not be taken for the other thing.
     """

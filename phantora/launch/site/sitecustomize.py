@@ -38,7 +38,7 @@ class _Torch(importlib.abc.MetaPathFinder):
 def _join() -> None:
     if "PHANTORA_SESSION" not in os.environ:
         return
-    if "PHANTORA_GUEST" not in os.environ and "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+    if "PHANTORA_JOINED" not in os.environ and "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         _find_phantora()
         from phantora.launch.hook import join
 

@@ -79,7 +79,7 @@ class CollectivePrice:
 class CollectiveModel:
     """Prices the communication of `cluster`, as NCCL does it with `environment`.
 
-    Rank r is GPU r of the cluster. Of flows on links of a host alone only those of `hosts` are told, if given: by
+    Rank r is GPU r of the cluster. Of flows on links of a host alone only those of `hosts` are listed, if given: by
     symmetry the others take as long.
     """
 

@@ -58,11 +58,11 @@ void phe_background(void *engine, const int32_t *links, int hops, double rate) {
   of(engine).links().add_background({links, links + hops}, rate);
 }
 void phe_fold(void *engine, const int32_t *sizes, const int32_t *whole, const int32_t *lone, int axes) {
-  of(engine).fold(phe::Ghosts({sizes, sizes + axes}, std::vector<bool>(whole, whole + axes),
-                              std::vector<bool>(lone, lone + axes)));
+  of(engine).fold(phe::FoldedRanks({sizes, sizes + axes}, std::vector<bool>(whole, whole + axes),
+                                   std::vector<bool>(lone, lone + axes)));
 }
 void phe_expect_alike(void *engine, int witness, int first, int last, const char *axis, int uneven) {
-  of(engine).likeness().expect(witness, first, last, axis, uneven != 0);
+  of(engine).comparison().expect(witness, first, last, axis, uneven != 0);
 }
 void phe_log_flows(void *engine) { of(engine).links().log_flows(); }
 

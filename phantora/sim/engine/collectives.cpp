@@ -74,10 +74,10 @@ void Communication::price(const std::shared_ptr<Collective> &c, const ph_collect
 }
 
 void Communication::deliver(const Communicator &comm, const std::shared_ptr<Collective> &c) {
-  Ghosts::Parts parts(static_cast<size_t>(comm.members), nullptr);
+  FoldedRanks::Parts parts(static_cast<size_t>(comm.members), nullptr);
   for (size_t seat = 0; seat < c->members.size(); ++seat) parts[static_cast<size_t>(comm.seats[seat])] = &c->members[seat].data;
   std::vector<std::string> made;
-  if (comm.family && !hear_ghosts(comm, c, parts, made)) return;
+  if (comm.family && !fill_folded(comm, c, parts, made)) return;
   for (size_t seat = 0; seat < c->members.size(); ++seat) {
     const ph_record &call = c->members[seat].record;
     std::string result = collective_result(call, comm.seats[seat], parts, call.collective.scalar);
@@ -89,7 +89,7 @@ void Communication::deliver(const Communicator &comm, const std::shared_ptr<Coll
 
 // What ranks that are no processes would have given. False: the run has failed, or it is known only when the first of the
 // family has its bytes.
-bool Communication::hear_ghosts(const Communicator &comm, const std::shared_ptr<Collective> &c, Ghosts::Parts &parts,
+bool Communication::fill_folded(const Communicator &comm, const std::shared_ptr<Collective> &c, FoldedRanks::Parts &parts,
                                 std::vector<std::string> &made) {
   const ph_collective_fields call = c->members[0].record.collective;
   bool first = comm.ranks == comm.first_place;
@@ -107,8 +107,8 @@ bool Communication::hear_ghosts(const Communicator &comm, const std::shared_ptr<
     auto law = family.laws.find(c->seq);
     if (!first && law == family.laws.end()) return family.waiting[c->seq].push_back(c), false;
     if (first) law = family.laws.try_emplace(c->seq).first;
-    if ((!first || ghosts_.learn(comm, call.coll, call.dtype, parts, law->second, why)) &&
-        ghosts_.speak(comm, call.dtype, law->second, parts, made, why)) {
+    if ((!first || folded_.learn(comm, call.coll, call.dtype, parts, law->second, why)) &&
+        folded_.fill(comm, call.dtype, law->second, parts, made, why)) {
       if (!first) return true;
       for (auto &other : family.waiting[c->seq]) deliver(communicator(other->comm), other);
       family.waiting.erase(c->seq);

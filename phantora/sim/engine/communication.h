@@ -1,7 +1,7 @@
 // Communicators, and what their members do together: who takes part, when it begins, when it has ended.
 #pragma once
 #include "links.h"
-#include "ghosts.h"
+#include "folded.h"
 #include "payloads.h"
 
 #include <map>
@@ -24,7 +24,7 @@ class Communication {
   // The communicator that `rank` calls `id`, nullptr if there is none.
   const Communicator *find(const Rank &rank, uint32_t id) const;
   // The run is folded over a mesh of axes of these sizes, the outermost first; of `whole` ones all ranks are processes.
-  void fold(Ghosts ghosts) { ghosts_ = std::move(ghosts); }
+  void fold(FoldedRanks folded) { folded_ = std::move(folded); }
   // Makes a row's numbers those of the log.
   void rename(ph_row &row) const;
   // Rows before this moment may still come: of communicators that some member has not joined.
@@ -70,7 +70,7 @@ class Communication {
   void write_rows(Communicator &comm);
   bool agrees(const Communicator &comm, const Collective &c, const Rank &rank, const ph_record &r);
   void deliver(const Communicator &comm, const std::shared_ptr<Collective> &c);
-  bool hear_ghosts(const Communicator &comm, const std::shared_ptr<Collective> &c, Ghosts::Parts &parts,
+  bool fill_folded(const Communicator &comm, const std::shared_ptr<Collective> &c, FoldedRanks::Parts &parts,
                    std::vector<std::string> &made);
   int like_of(const Communicator &comm, int own) const;
   void follow(const Communicator &comm, const std::shared_ptr<Transfer> &t);
@@ -107,7 +107,7 @@ class Communication {
   RowLog &rows_;
   Progress &progress_;
   Failure &failure_;
-  Ghosts ghosts_;
+  FoldedRanks folded_;
   std::map<std::pair<std::vector<int>, size_t>, std::shared_ptr<Family>> families_;  // by members of the first, number
   std::map<std::vector<int>, size_t> equal_groups_;                                  // so far, by members
   std::vector<std::unique_ptr<Communicator>> communicators_;

@@ -38,7 +38,7 @@ void Communication::create(Rank &rank, const ph_record &r, const std::string &la
 void Communication::found(Communicator &c, int members, const std::string &label) {
   c.members = members;
   c.label = label.substr(0, label.find('\0'));
-  c.ranks = Ghosts::members_in(label, static_cast<size_t>(members));
+  c.ranks = FoldedRanks::members_in(label, static_cast<size_t>(members));
   auto unknown = [&](int rank) { return rank < 0 || static_cast<size_t>(rank) >= stage_.size(); };
   if (static_cast<int>(c.ranks.size()) != members || std::any_of(c.ranks.begin(), c.ranks.end(), unknown))
     c.ranks.assign(static_cast<size_t>(members), -1);
@@ -47,7 +47,7 @@ void Communication::found(Communicator &c, int members, const std::string &label
     if (global < 0 || !stage_.folded(global)) c.seats.push_back(own);
   }
   if (stage_.folded() && c.ranks[0] >= 0) {
-    c.first_place = ghosts_.at_first_place(c.ranks);
+    c.first_place = folded_.at_first_place(c.ranks);
     std::shared_ptr<Family> &family = families_[{c.first_place, equal_groups_[c.ranks]++}];
     if (!family) family = std::make_shared<Family>();
     c.family = family;

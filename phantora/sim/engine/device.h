@@ -21,7 +21,7 @@ struct DeviceModel {
   float demand(uint64_t copied_bytes) const;
 };
 
-// What a GPU tells the rest of the engine.
+// What a GPU reports to the rest of the engine.
 class DeviceListener {
  public:
   virtual ~DeviceListener() = default;

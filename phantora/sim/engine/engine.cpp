@@ -10,8 +10,8 @@ Engine::Engine(void *area)
       devices_(*header_, progress_), launches_(prices_, rows_, stage_.size()),
       waits_(stage_, devices_, rows_, names_, progress_), payloads_(stage_, waits_, names_, failure_),
       links_(stage_, rows_), communication_(stage_, texts_, prices_, links_, payloads_, rows_, progress_, failure_),
-      likeness_(stage_, texts_, failure_), completions_(communication_, links_, waits_, names_, rows_),
-      ingest_(stage_, devices_, texts_, names_, launches_, links_, communication_, payloads_, waits_, likeness_, rows_,
+      comparison_(stage_, texts_, failure_), completions_(communication_, links_, waits_, names_, rows_),
+      ingest_(stage_, devices_, texts_, names_, launches_, links_, communication_, payloads_, waits_, comparison_, rows_,
               progress_, failure_),
       sweep_(stage_, devices_, links_, communication_, prices_, waits_, progress_, failure_) {
   devices_.tell(completions_);

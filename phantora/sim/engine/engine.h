@@ -28,8 +28,8 @@ class Engine {
   void record() { stage_.record(); }
   void play(double scale) { stage_.play(scale); }
   Links &links() { return links_; }
-  void fold(Ghosts ghosts) { communication_.fold(std::move(ghosts)); }
-  Likeness &likeness() { return likeness_; }
+  void fold(FoldedRanks folded) { communication_.fold(std::move(folded)); }
+  Comparison &comparison() { return comparison_; }
 
   // ---- the run
   // Consumes, advances, answers; sleeps up to `timeout_us` if nothing moved. Bits of phe_reason.
@@ -75,7 +75,7 @@ class Engine {
   Payloads payloads_;
   Links links_;
   Communication communication_;
-  Likeness likeness_;
+  Comparison comparison_;
   Completions completions_;
   Ingest ingest_;
   Sweep sweep_;

@@ -38,7 +38,7 @@ std::string shown(const std::string &name) {
 void Ingest::rank_exit(Rank &rank, const ph_record &r) {
   launches_.cut(rank);
   rank.exited = true;
-  likeness_.ended(rank);
+  comparison_.ended(rank);
   rank.status = static_cast<int>(r.exit.status);
   device_peak_ = std::max(device_peak_, r.exit.device_peak);
 }

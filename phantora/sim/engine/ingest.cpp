@@ -8,10 +8,10 @@ namespace phe {
 constexpr uint64_t MAX_PASS = 4096;  // records of one rank consumed before the next has its turn
 
 Ingest::Ingest(Stage &stage, Devices &devices, Texts &texts, CallNames &names, Launches &launches, Links &links,
-               Communication &communication, Payloads &payloads, Waits &waits, Likeness &likeness, RowLog &rows,
+               Communication &communication, Payloads &payloads, Waits &waits, Comparison &comparison, RowLog &rows,
                Progress &progress, Failure &failure)
     : stage_(stage), devices_(devices), texts_(texts), names_(names), launches_(launches), links_(links),
-      communication_(communication), payloads_(payloads), waits_(waits), likeness_(likeness), rows_(rows), progress_(progress),
+      communication_(communication), payloads_(payloads), waits_(waits), comparison_(comparison), rows_(rows), progress_(progress),
       failure_(failure), speakers_(stage.size()), groups_(stage.size()) {
   static const struct {
     ph_kind kind;
@@ -113,9 +113,9 @@ void Ingest::take(Rank &rank, const ph_record &r) {
     }
     recorder->add(r, block);
   }
-  if (likeness_.watches(rank)) {
+  if (comparison_.watches(rank)) {
     bool named = r.kind == PH_KERNEL && r.id < from.names.size();
-    likeness_.heard(rank, r, named ? from.names[r.id] : -1);
+    comparison_.heard(rank, r, named ? from.names[r.id] : -1);
   }
   if (r.kind < PH_COUNT_PH_KIND) (this->*handlers_[r.kind])(rank, r);
   from.blob.clear();

@@ -1,7 +1,7 @@
 // Consuming the ranks' rings: a handler for each kind of record.
 #pragma once
 #include "communication.h"
-#include "likeness.h"
+#include "comparison.h"
 
 namespace phe {
 
@@ -11,7 +11,7 @@ constexpr uint64_t MOST_PAYLOAD = 1u << 31;      // bytes
 class Ingest {
  public:
   Ingest(Stage &stage, Devices &devices, Texts &texts, CallNames &names, Launches &launches, Links &links,
-         Communication &communication, Payloads &payloads, Waits &waits, Likeness &likeness, RowLog &rows,
+         Communication &communication, Payloads &payloads, Waits &waits, Comparison &comparison, RowLog &rows,
          Progress &progress, Failure &failure);
 
   // Takes what `rank` has said, up to a number of records. False: nothing that moves anything.
@@ -101,7 +101,7 @@ class Ingest {
   Communication &communication_;
   Payloads &payloads_;
   Waits &waits_;
-  Likeness &likeness_;
+  Comparison &comparison_;
   RowLog &rows_;
   Progress &progress_;
   Failure &failure_;

@@ -23,7 +23,7 @@ class Launches {
   void cut(Rank &rank);
   // The process of `rank` has gone.
   void forget(const Rank &rank) { open_[static_cast<size_t>(rank.index)].clear(); }
-  // The price is known: tells the kernels that await it.
+  // The price is known: passes it to the kernels that await it.
   void priced(Price &price);
 
  private:

@@ -208,7 +208,7 @@ class Engine:
         return int(self._lib.phe_state_of_rank(self._handle, rank))
 
     def rank_died(self, rank: int, status: int) -> None:
-        """Tells the engine that a rank has ended, with its exit status."""
+        """Notes that a rank has ended, with its exit status."""
         self._lib.phe_rank_died(self._handle, rank, status)
 
     def keep_open(self, open: bool) -> None:

@@ -41,7 +41,7 @@ class Prices {
     key_.clear();
     return key_;
   }
-  // The price of what `key` tells; `make` fills the request of a new one.
+  // The price of what `key` describes; `make` fills the request of a new one.
   template <typename Make>
   int32_t find(const Key &key, Make make) {
     auto [it, fresh] = index_.try_emplace(key.bytes(), static_cast<int32_t>(prices_.size()));

@@ -43,7 +43,7 @@ void RowLog::pick_unordered(std::vector<ph_row> &list, Lane lane, int64_t until)
   list.swap(keep);
 }
 
-// Of flows (and stretches of links, told by their name) that end together at one rank.
+// Of flows (and stretches of links, distinguished by their name) that end together at one rank.
 static auto network_order(const ph_row &r) {
   return std::make_tuple(r.kind, r.kind == PH_ROW_LINK ? r.name : r.comm, r.seq, r.value, r.part, r.start);
 }

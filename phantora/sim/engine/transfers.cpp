@@ -80,7 +80,7 @@ void Communication::join_transfer(Rank &rank, const ph_record &r, std::string da
 // first place of all folded axes.
 int Communication::like_of(const Communicator &comm, int own) const {
   int rank = comm.ranks[static_cast<size_t>(own)];
-  return comm.ranks == comm.first_place ? ghosts_.origin(rank) : comm.first_place[static_cast<size_t>(own)];
+  return comm.ranks == comm.first_place ? folded_.origin(rank) : comm.first_place[static_cast<size_t>(own)];
 }
 
 // A send to a rank that is no process, or a receive from one, waits for what the pair that is like it does.

@@ -259,7 +259,7 @@ def _one_by_one(case: Case) -> bool:
     return case.last or len(case.work) > _FORWARD
 
 
-_FORWARD = 3  # words of `Case.work` that tell nothing of gradients
+_FORWARD = 3  # words of `Case.work` that say nothing of gradients
 
 
 def _group(case: Case) -> Case:
@@ -288,7 +288,7 @@ def _around_group(machine: Machine, case: Case) -> float:
 
 
 def timed_cases(entries: Iterable[Entry]) -> Iterator[Timed]:
-    """What `entries` tell of convolutions, gradients apart."""
+    """What `entries` say of convolutions, gradients apart."""
     for entry in entries:
         kernels, parts = own_kernels(entry), model.gradients(entry.parsed)
         for part, ran in zip(parts, model.by_gradient(kernels) if len(parts) > 1 else (kernels,), strict=True):

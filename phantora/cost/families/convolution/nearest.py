@@ -1,7 +1,7 @@
 """Predicting a pass of a convolution from the measured passes that are most like it in all that kernels depend on.
 
 What was measured over what `tiles` says is a random field over the coordinates below: extents, formats, layouts and
-what makes cuDNN take other kernels. It is read off the nearest members (kriging), with its variance, which tells how
+what makes cuDNN take other kernels. It is read off the nearest members (kriging), with its variance, which says how
 much is known there.
 """
 

@@ -1,7 +1,7 @@
 """A convolution's passes as cuDNN sees them: the output of a plain one, its input's gradient, its weight's gradient.
 
 A transposed convolution's output is the input's gradient of the plain one with the same weight, and the other way
-round. So measured passes of either tell of both.
+round. So measured passes of either count for both.
 """
 
 from __future__ import annotations

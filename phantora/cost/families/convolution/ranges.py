@@ -14,7 +14,7 @@ COORDINATES = (
 @dataclass(frozen=True)
 class Fitted:
     """Of the two fields of a direction's passes: what one over the range is along each of `COORDINATES`; variances.
-    Then the variance of what no coordinate tells."""
+    Then the variance of what no coordinate explains."""
 
     near: tuple[float, ...]
     far: tuple[float, ...]

@@ -1,6 +1,6 @@
 """How long a pass of a convolution takes by what its kernels do: tiles in waves, changes of layout, groups one by one.
 
-The kernels' names in the tables tell tile and step. Constants are medians over the kernels of an H100's table.
+The kernels' names in the tables give tile and step. Constants are medians over the kernels of an H100's table.
 """
 
 from __future__ import annotations

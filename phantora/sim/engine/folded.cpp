@@ -1,4 +1,4 @@
-#include "ghosts.h"
+#include "folded.h"
 
 #include <string.h>
 
@@ -13,7 +13,7 @@ constexpr int INT8 = 0, UINT8 = 1, INT64 = 4, UINT64 = 5;  // ncclDataType_t; be
 
 using Points = std::vector<std::vector<int>>;
 
-// By how much a number grows along each axis of a mesh: two points that differ in one axis alone tell, and all others must
+// By how much a number grows along each axis of a mesh: two points that differ in one axis alone decide, and all others must
 // agree. False: they don't.
 bool even(const Points &points, const std::vector<int64_t> &values, std::vector<int64_t> &slopes) {
   std::vector<bool> known(slopes.size(), false);
@@ -44,7 +44,7 @@ int64_t load(const std::string &data, size_t index, size_t width) {
 
 }  // namespace
 
-std::vector<int> Ghosts::members_in(const std::string &label, size_t most) {
+std::vector<int> FoldedRanks::members_in(const std::string &label, size_t most) {
   std::vector<int> ranks;
   size_t at = label.find('\0');
   if (at == std::string::npos) return ranks;
@@ -60,20 +60,20 @@ std::vector<int> Ghosts::members_in(const std::string &label, size_t most) {
   return ranks;
 }
 
-std::vector<int> Ghosts::coordinates(int rank) const {
+std::vector<int> FoldedRanks::coordinates(int rank) const {
   std::vector<int> point(sizes_.size());
   for (size_t axis = sizes_.size(); axis-- > 0; rank /= sizes_[axis]) point[axis] = rank % sizes_[axis];
   return point;
 }
 
-int Ghosts::origin(int rank) const {
+int FoldedRanks::origin(int rank) const {
   std::vector<int> point = coordinates(rank);
   int origin = 0;
   for (size_t axis = 0; axis < sizes_.size(); ++axis) origin = origin * sizes_[axis] + (whole_[axis] ? point[axis] : 0);
   return origin;
 }
 
-std::vector<int> Ghosts::at_first_place(const std::vector<int> &ranks) const {
+std::vector<int> FoldedRanks::at_first_place(const std::vector<int> &ranks) const {
   std::vector<int> first = coordinates(ranks[0]);
   std::vector<bool> still = whole_;
   for (size_t axis = 0; axis < still.size(); ++axis) still[axis] = !still[axis];
@@ -88,7 +88,7 @@ std::vector<int> Ghosts::at_first_place(const std::vector<int> &ranks) const {
   return moved;
 }
 
-std::vector<int> Ghosts::place(const std::vector<int> &point) const {
+std::vector<int> FoldedRanks::place(const std::vector<int> &point) const {
   std::vector<int> place;
   for (size_t axis = 0; axis < sizes_.size(); ++axis)
     if (whole_[axis]) place.push_back(point[axis]);
@@ -96,7 +96,7 @@ std::vector<int> Ghosts::place(const std::vector<int> &point) const {
 }
 
 // Do its members differ along an axis whose first rank alone is a process?
-bool Ghosts::along_lone_axis(const std::vector<int> &ranks) const {
+bool FoldedRanks::along_lone_axis(const std::vector<int> &ranks) const {
   std::vector<int> first = coordinates(ranks[0]);
   for (int rank : ranks) {
     std::vector<int> point = coordinates(rank);
@@ -108,7 +108,7 @@ bool Ghosts::along_lone_axis(const std::vector<int> &ranks) const {
 
 // What the processes of a group gave, or those at one place of it, taken apart into numbers and the rest, which must be the
 // same; and who says nothing.
-struct Ghosts::Said {
+struct FoldedRanks::Said {
   Points points;
   std::vector<std::string> who;
   std::vector<const std::string *> bytes;
@@ -117,7 +117,7 @@ struct Ghosts::Said {
   bool equal = true;
 };
 
-std::map<std::vector<int>, Ghosts::Said> Ghosts::said(const Communicator &comm, const Parts &parts, bool by_place) const {
+std::map<std::vector<int>, FoldedRanks::Said> FoldedRanks::said(const Communicator &comm, const Parts &parts, bool by_place) const {
   std::map<std::vector<int>, Said> all;
   for (size_t own = 0; own < parts.size(); ++own) {
     std::vector<int> point = coordinates(comm.ranks[own]);
@@ -134,7 +134,7 @@ std::map<std::vector<int>, Ghosts::Said> Ghosts::said(const Communicator &comm, 
   return all;
 }
 
-bool Ghosts::read(Said &said, int dtype, std::string &why) {
+bool FoldedRanks::read(Said &said, int dtype, std::string &why) {
   bool pickled = dtype == INT8 || dtype == UINT8;
   if (!pickled && (dtype > UINT64 || said.bytes[0]->size() % (dtype >= INT64 ? 8 : 4))) {
     why = "ranks give numbers that differ and are no integers";
@@ -161,7 +161,7 @@ bool Ghosts::read(Said &said, int dtype, std::string &why) {
   return true;
 }
 
-bool Ghosts::learn(const Communicator &comm, int coll, int dtype, const Parts &parts, Law &law, std::string &why) const {
+bool FoldedRanks::learn(const Communicator &comm, int coll, int dtype, const Parts &parts, Law &law, std::string &why) const {
   law = {};
   if (comm.seats.size() == parts.size()) {
     for (const std::string *part : parts) law.given.push_back(*part);
@@ -190,9 +190,9 @@ bool Ghosts::learn(const Communicator &comm, int coll, int dtype, const Parts &p
   return false;
 }
 
-// `lone`: one process speaks for all others. `like`: the rule of another place, for one with too few processes to tell a
+// `lone`: one process speaks for all others. `like`: the rule of another place, for one with too few processes to show a
 // rule of its own.
-bool Ghosts::learn(Said &said, int dtype, bool lone, const Rule *like, Rule &rule, std::string &why) const {
+bool FoldedRanks::learn(Said &said, int dtype, bool lone, const Rule *like, Rule &rule, std::string &why) const {
   if (said.silent.empty()) return true;
   if (said.bytes.size() < (lone ? 1 : 2)) {
     why = said.bytes.empty() ? "of the ranks of one of its stages none is a process"
@@ -226,8 +226,8 @@ bool Ghosts::learn(Said &said, int dtype, bool lone, const Rule *like, Rule &rul
   return true;
 }
 
-bool Ghosts::speak(const Communicator &comm, int dtype, const Law &law, Parts &parts, std::vector<std::string> &made,
-                   std::string &why) const {
+bool FoldedRanks::fill(const Communicator &comm, int dtype, const Law &law, Parts &parts, std::vector<std::string> &made,
+                       std::string &why) const {
   for (size_t own = 0; own < law.given.size(); ++own) {
     if (!parts[own]) {
       parts[own] = &law.given[own];
@@ -240,12 +240,12 @@ bool Ghosts::speak(const Communicator &comm, int dtype, const Law &law, Parts &p
   if (!law.given.empty()) return true;
   made.reserve(parts.size());
   for (auto &[place, said] : said(comm, parts, law.by_place))
-    if (!said.silent.empty() && !speak(said, comm, dtype, law.rules.at(place), parts, made, why)) return false;
+    if (!said.silent.empty() && !fill(said, comm, dtype, law.rules.at(place), parts, made, why)) return false;
   return true;
 }
 
-bool Ghosts::speak(Said &said, const Communicator &comm, int dtype, const Rule &rule, Parts &parts,
-                   std::vector<std::string> &made, std::string &why) const {
+bool FoldedRanks::fill(Said &said, const Communicator &comm, int dtype, const Rule &rule, Parts &parts,
+                       std::vector<std::string> &made, std::string &why) const {
   if (said.bytes.empty()) {
     why = "of the ranks of one of its stages none is a process";
     return false;

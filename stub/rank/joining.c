@@ -86,7 +86,7 @@ int ph_join(int gpu) {
   return result;
 }
 
-void ph_guest_detach(void) {
+void ph_joined_detach(void) {
   if (session >= 0) close(session);
   session = -1;
 }

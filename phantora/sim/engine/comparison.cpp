@@ -1,4 +1,4 @@
-#include "likeness.h"
+#include "comparison.h"
 
 #include <string.h>
 
@@ -55,7 +55,7 @@ bool essence(const ph_record &r, ph_record &out) {
 
 }  // namespace
 
-void Likeness::expect(int witness, int first, int last, const std::string &axis, bool uneven) {
+void Comparison::expect(int witness, int first, int last, const std::string &axis, bool uneven) {
   int number = static_cast<int>(pairs_.size());
   for (int fellow : {first, last}) {
     Pair pair;
@@ -70,7 +70,7 @@ void Likeness::expect(int witness, int first, int last, const std::string &axis,
   }
 }
 
-void Likeness::heard(const Rank &rank, const ph_record &r, int32_t name) {
+void Comparison::heard(const Rank &rank, const ph_record &r, int32_t name) {
   Said said{{}, name};
   if ((r.flags & PH_F_HELPER) || !essence(r, said.record)) return;
   bool communicates = r.kind == PH_COLLECTIVE || r.kind == PH_SEND || r.kind == PH_RECV || r.kind == PH_COMM_CREATE;
@@ -80,7 +80,7 @@ void Likeness::heard(const Rank &rank, const ph_record &r, int32_t name) {
   }
 }
 
-void Likeness::add(Pair &pair, int side, const Said &said) {
+void Comparison::add(Pair &pair, int side, const Said &said) {
   if (!pair.difference.empty()) return;
   if (pair.ahead.empty() || pair.who == side) {
     pair.who = side;
@@ -95,7 +95,7 @@ void Likeness::add(Pair &pair, int side, const Said &said) {
   pair.ahead.pop_front();
 }
 
-void Likeness::ended(const Rank &rank) {
+void Comparison::ended(const Rank &rank) {
   for (auto [number, side] : of_rank_[static_cast<size_t>(rank.index)]) {
     Pair &pair = pairs_[static_cast<size_t>(number)];
     pair.ended[side] = true;
@@ -104,7 +104,7 @@ void Likeness::ended(const Rank &rank) {
 }
 
 // `ours` is what `side` says, `theirs` what the other one said in its place.
-void Likeness::differ(Pair &pair, const Said *theirs, int side, const Said *ours) {
+void Comparison::differ(Pair &pair, const Said *theirs, int side, const Said *ours) {
   const Said *of_witness = side == 0 ? ours : theirs, *of_fellow = side == 0 ? theirs : ours;
   pair.difference = "rank " + std::to_string(pair.ranks[1]) + " " + describe(of_fellow) + " where rank " +
                     std::to_string(pair.ranks[0]) + " " + describe(of_witness) + " (call " + std::to_string(pair.compared) + ")";
@@ -119,7 +119,7 @@ void Likeness::differ(Pair &pair, const Said *theirs, int side, const Said *ours
                ", or use --fold off");
 }
 
-std::string Likeness::describe(const Said *said) const {
+std::string Comparison::describe(const Said *said) const {
   if (!said) return "has ended";
   const ph_record &r = said->record;
   switch (r.kind) {

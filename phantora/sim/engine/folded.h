@@ -1,7 +1,7 @@
 // Ranks of a folded run that are no processes: which there are, and what they would have said (docs/scale.md).
 //
 // Groups that differ in their place along folded axes alone are a family. The one that is first there has the most
-// processes: what these say is a law, by which the others' ghosts speak as well.
+// processes: what these say is a law, by which the bytes of the others follow as well.
 #pragma once
 #include "operation.h"
 
@@ -39,16 +39,16 @@ struct Family {
   std::map<std::pair<Way, int64_t>, std::vector<std::shared_ptr<Transfer>>> followers;
 };
 
-class Ghosts {
+class FoldedRanks {
  public:
   using Parts = std::vector<const std::string *>;  // by own rank; null: of a member that is no process
 
-  Ghosts() = default;
+  FoldedRanks() = default;
   // Of the mesh's axes, the outermost first: their sizes, and whether all their ranks are processes, or the first alone.
-  Ghosts(std::vector<int> sizes, std::vector<bool> whole, std::vector<bool> lone)
+  FoldedRanks(std::vector<int> sizes, std::vector<bool> whole, std::vector<bool> lone)
       : sizes_(std::move(sizes)), whole_(std::move(whole)), lone_(std::move(lone)) {}
 
-  // The members that a communicator's label tells behind its text: global ranks in order, or none.
+  // The members that a communicator's label has behind its text: global ranks in order, or none.
   static std::vector<int> members_in(const std::string &label, size_t most);
   // The rank at the first place of all folded axes.
   int origin(int rank) const;
@@ -58,7 +58,7 @@ class Ghosts {
   bool learn(const Communicator &comm, int coll, int dtype, const Parts &parts, Law &law, std::string &why) const;
   // Fills the `parts` of members that are no processes; `made` keeps what is new. False, with the reason: the law does
   // not hold for the processes.
-  bool speak(const Communicator &comm, int dtype, const Law &law, Parts &parts, std::vector<std::string> &made,
+  bool fill(const Communicator &comm, int dtype, const Law &law, Parts &parts, std::vector<std::string> &made,
              std::string &why) const;
 
  private:
@@ -70,7 +70,7 @@ class Ghosts {
   std::map<std::vector<int>, Said> said(const Communicator &comm, const Parts &parts, bool by_place) const;
   static bool read(Said &said, int dtype, std::string &why);
   bool learn(Said &said, int dtype, bool lone, const Rule *like, Rule &rule, std::string &why) const;
-  bool speak(Said &said, const Communicator &comm, int dtype, const Rule &rule, Parts &parts, std::vector<std::string> &made,
+  bool fill(Said &said, const Communicator &comm, int dtype, const Rule &rule, Parts &parts, std::vector<std::string> &made,
              std::string &why) const;
 
   std::vector<int> sizes_;

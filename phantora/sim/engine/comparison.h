@@ -6,9 +6,9 @@
 
 namespace phe {
 
-class Likeness {
+class Comparison {
  public:
-  Likeness(Stage &stage, Texts &texts, Failure &failure) : texts_(texts), failure_(failure), of_rank_(stage.size()) {}
+  Comparison(Stage &stage, Texts &texts, Failure &failure) : texts_(texts), failure_(failure), of_rank_(stage.size()) {}
 
   // `witness` must do what `first` or `last` does, its fellows at the ends of `axis`. If that is `uneven`, only
   // communication is compared: each rank has a part of its own of what is sharded.
