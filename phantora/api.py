@@ -26,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from phantora import defaults
 from phantora.errors import PhantoraError
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.analysis.report import Report
@@ -131,7 +132,7 @@ def open_run(path: str | os.PathLike[str]) -> Run:
 
 def trace(
     script: str | os.PathLike[str],
-    cluster: str = "1x1xH100",
+    cluster: str = defaults.CLUSTER,
     args: Sequence[str] = (),
     output: str | os.PathLike[str] = "run.arrow",
     quiet: bool = True,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from phantora.cli.progress import progress
+from phantora.cli.selection import marked_options
 from phantora.cli.terminal import report_console
 from phantora.errors import PhantoraError
 from phantora.trace.export.selection import parse_numbers
@@ -15,12 +16,6 @@ from phantora.trace.export.selection import parse_numbers
 if TYPE_CHECKING:
     from phantora.trace.analysis.analyze import Filters
     from phantora.trace.analysis.report import Report
-
-
-STEPS = (
-    "Only these steps: 2-4. Or what marks steps: optimizer, profiler, dataloader, annotation:NAME, pattern (what is "
-    "launched repeats), run. Or both: profiler/2-4."
-)
 
 
 @click.command(
@@ -34,8 +29,7 @@ STEPS = (
 """,
 )
 @click.argument("log", type=click.Path())
-@click.option("--ranks", metavar="LIST", help="Only these ranks: 0-3,7.")
-@click.option("--steps", metavar="[BY/]LIST", help=STEPS)
+@marked_options
 @click.option("--time", "stretch", metavar="FROM-TO", help="Only this stretch of time, as one step: 950ms-1.2s.")
 @click.option("-v", "--verbose", is_flag=True, help="Also what the simulation itself took.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (times in ns, sizes in bytes) instead of tables.")

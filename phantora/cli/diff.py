@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from phantora.cli.analyze import STEPS, filters
+from phantora.cli.analyze import filters
 from phantora.cli.progress import progress
+from phantora.cli.selection import marked_options
 from phantora.cli.terminal import report_console
 from phantora.errors import PhantoraError
 
@@ -34,8 +35,7 @@ if TYPE_CHECKING:
 """,
 )
 @click.argument("logs", nargs=-1, required=True, type=click.Path(), metavar="A B [C...]")
-@click.option("--ranks", metavar="LIST", help="Only these ranks of all: 0-3,7.")
-@click.option("--steps", metavar="[BY/]LIST", help=STEPS)
+@marked_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (times in ns per step) instead of text.")
 @click.option("--html", "html_path", metavar="PATH", help="Write the difference to PATH as one self-contained page.")
 @click.option("--timeline", metavar="PATH", help="Write both runs side by side to PATH (.perfetto, .pftrace).")

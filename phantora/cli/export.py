@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from phantora.cli.progress import progress
+from phantora.cli.selection import selection_options
 from phantora.trace import export as timelines
 from phantora.trace.export.selection import Selection, parse_kinds, parse_numbers
 from phantora.trace.schema import KINDS
@@ -25,8 +26,7 @@ from phantora.trace.schema import KINDS
 @click.option(
     "-o", "--output", required=True, metavar="PATH", help="Its suffix decides the format; see above."
 )
-@click.option("--ranks", metavar="LIST", help="Only these ranks: 0-3,7.")
-@click.option("--steps", metavar="LIST", help="Only these steps: 2-4.")
+@selection_options
 @click.option("--kinds", metavar="LIST", help=f"Only these kinds of rows: {', '.join(KINDS)}.")
 def export(log: str, output: str, ranks: str | None, steps: str | None, kinds: str | None) -> None:
     """Make a timeline from a run's LOG.

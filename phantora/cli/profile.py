@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from phantora import defaults
 from phantora.errors import PhantoraError
 
 if TYPE_CHECKING:
@@ -129,7 +130,9 @@ def operators(source: Path | None, out: Path, budget: float | None, quiet: bool)
     metavar="DIR",
     help="Keep every round's times as DIR/host_probe_stubs.jsonl and DIR/host_probe_gpu.jsonl.",
 )
-@click.option("--cluster", default="1x1xH100", show_default=True, help="What SCRIPT runs on; only its ranks matter.")
+@click.option(
+    "--cluster", default=defaults.CLUSTER, show_default=True, help="What SCRIPT runs on; only its ranks matter."
+)
 @click.option(
     "--for",
     "target",

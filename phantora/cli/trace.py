@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from phantora import defaults
 from phantora.cli.host import host_option
 from phantora.cli.options import (
     ignored_options,
@@ -84,7 +85,7 @@ Examples:
 """,
 )
 @click.option(
-    "-c", "--cluster", default="1x1xH100", show_default=True, metavar="SPEC",
+    "-c", "--cluster", default=defaults.CLUSTER, show_default=True, metavar="SPEC",
     help="HOSTSxGPUSxMODEL, for example 2x8xH100, or the path of a .toml file.",
 )
 @output_options("run.arrow")

@@ -10,6 +10,7 @@ import click
 
 from phantora.cli.analyze import filters, report_of
 from phantora.cli.diff import difference_of
+from phantora.cli.selection import marked_options
 from phantora.trace.export.selection import Selection
 
 if TYPE_CHECKING:
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
 )
 @click.argument("log", type=click.Path())
 @click.argument("other", type=click.Path(), required=False)
-@click.option("--ranks", metavar="LIST", help="Only these ranks: 0-3,7.")
-@click.option("--steps", metavar="LIST", help="Only these steps: 2-4.")
+@marked_options
 @click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Listen here, not on a free port.")
 @click.option("--no-browser", is_flag=True, help="Print the address and open nothing.")
 def view(log: str, other: str | None, ranks: str | None, steps: str | None, port: int, no_browser: bool) -> int:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from phantora import defaults
 from phantora.errors import PhantoraError
 from phantora.hardware import DEFAULT_HOST, HostProfile, load_host
 from phantora.profile import host_probe
@@ -87,7 +88,7 @@ def run_probe(stubbed: bool, rounds: int = host_probe.ROUNDS, keep: Path | None 
     script = str(Path(host_probe.__file__))
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "rows.jsonl"
-        launcher = ["-m", "phantora", "trace", "--null", "-q", "--cluster", "1x1xH100"] if stubbed else []
+        launcher = ["-m", "phantora", "trace", "--null", "-q", "--cluster", defaults.CLUSTER] if stubbed else []
         command = [sys.executable, *launcher, script, str(out), str(rounds)]
         root = str(Path(__file__).parents[2])
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from phantora import defaults
 from phantora.errors import PhantoraError
 from phantora.hardware import Cluster, load_cluster
 from phantora.sweep.expressions import Value
 from phantora.sweep.space import CLUSTER, Space, filled, spelled, text_of
 
 MOST_COMBINATIONS = 200_000  # that are enumerated: some seconds
-DEFAULT_CLUSTER = "1x1xH100"
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def _combinations(space: Space) -> Iterator[dict[str, Value]]:
 def judge(space: Space, values: dict[str, Value], number: int) -> Point | LeftOut:
     """The point with these values of the axes, or why there is none. Raises PhantoraError for an expression that has no
     value, and a cluster that cannot be."""
-    cluster = _cluster(text_of(values.get(CLUSTER, DEFAULT_CLUSTER)))
+    cluster = _cluster(text_of(values.get(CLUSTER, defaults.CLUSTER)))
     names: dict[str, Value] = {
         **values, CLUSTER: cluster.name, "world": cluster.world_size, "hosts": cluster.hosts,
         "gpus_per_host": cluster.gpus_per_host, "gpu_memory": cluster.gpu.memory_bytes, "gpu": cluster.gpu.name,
@@ -172,7 +172,7 @@ def _point(space: Space, values: dict[str, Value], names: Mapping[str, Value], c
     return Point(
         number,
         values,
-        text_of(values.get(CLUSTER, DEFAULT_CLUSTER)),
+        text_of(values.get(CLUSTER, defaults.CLUSTER)),
         cluster.hosts,
         cluster.gpus_per_host,
         cluster.gpu.name,

@@ -1,0 +1,27 @@
+"""Options that choose a part of a log, each defined once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+Decorated = Callable[..., Any]
+_ranks = click.option("--ranks", metavar="LIST", help="Only these ranks: 0-3,7.")
+
+
+def selection_options(function: Decorated) -> Decorated:
+    """`--ranks` and `--steps`, by number."""
+    return _ranks(click.option("--steps", metavar="LIST", help="Only these steps: 2-4.")(function))
+
+
+def marked_options(function: Decorated) -> Decorated:
+    """The same, and what marks the steps."""
+    steps = click.option(
+        "--steps",
+        metavar="[BY/]LIST",
+        help="Only these steps: 2-4. Or what marks steps: optimizer, profiler, dataloader, annotation:NAME, pattern "
+        "(what is launched repeats), run. Or both: profiler/2-4.",
+    )
+    return _ranks(steps(function))
