@@ -22,7 +22,7 @@ HERE = Path(__file__).parent / "unseen"
 COMPILED = (
     "tuned_mlp", "adamw_8bit torchao", "flex_gpt documents", "flex_gpt sliding", "deltanet", "retnet", "float8_mlp",
     "liger_llama", "scan", "triton_transformer", "liger_qwen", "gla", "forgetting", "grouped_moe", "compiled_resnet", "flex_capped",
-    "triton_ops", "own_adam", "int8_mlp",
+    "triton_ops", "own_adam",
 )  # fmt: skip
 OTHERS = (
     "adamw_8bit bitsandbytes", "qlora", "dlrm", "graph gat", "graph sage", "moe_loops", "packed", "t5_encoder", "llm_int8",
