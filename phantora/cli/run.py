@@ -32,6 +32,7 @@ from phantora.launch.routing import parse_routing
 from phantora.launch.selfstart import starts_its_ranks
 from phantora.launch.supervisor import RankSupervisor
 from phantora.wire.fold import AUTO
+from phantora.wire.layout import MAX_DEVICES
 
 if TYPE_CHECKING:
     from phantora.sim.simulator import Stats
@@ -69,6 +70,11 @@ class Request:
         ranks = _count(
             "--nproc-per-node", options["nproc"], cluster.gpus_per_host, "GPUs per host", options["cluster"]
         )
+        if ranks > MAX_DEVICES:
+            raise PhantoraError(
+                f"{options['cluster']}: {ranks} ranks on a host, and at most {MAX_DEVICES} are simulated; "
+                "describe it as several hosts whose network is as fast (docs/clusters.md)"
+            )
         loading.parse(options["data_loading"])
         settings = Settings(
             hosts,

@@ -73,6 +73,7 @@ RING_RECORDS = 8192  # records per rank, a power of two: 512 KiB
 REPLY_SLOTS = 8  # threads of one rank that can wait at the same time
 REPLY_BYTES = 65536  # payload bytes of one reply; longer payloads travel in pieces
 BLOB_BYTES = 56  # bytes of variable-length data that one BLOB record carries
+MAX_DEVICES = 128  # of a host, a multiple of 64: the largest NVLink domain has 72
 CONSTANTS = {
     "PH_WIRE_VERSION": WIRE_VERSION,
     "PH_RING_RECORDS": RING_RECORDS,
@@ -81,7 +82,7 @@ CONSTANTS = {
     "PH_BLOB_BYTES": BLOB_BYTES,
     "PH_NO_SLOT": 0xFF,
     "PH_PROBE": 2,
-    "PH_MAX_DEVICES": 64,  # of one rank
+    "PH_MAX_DEVICES": MAX_DEVICES,
 }
 
 

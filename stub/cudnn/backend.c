@@ -66,9 +66,9 @@ static int finalise_plan(descriptor *self) {
     return fail(CUDNN_STATUS_BAD_PARAM,
                 "cudnnBackendFinalize: EXECUTION_PLAN's engine has no operation graph");
   self->plan = calloc(1, sizeof *self->plan);
-  if (!self->plan) return fail(CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED, "cudnnBackendFinalize");
   graph g = graph_of(operation_graph);
-  describe(&g, integer(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX), self->plan);
+  if (!self->plan || !describe(&g, integer(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX), self->plan))
+    return fail(CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED, "cudnnBackendFinalize");
   const char *what = self->plan->call.call;
   ph_charge(ph_call_is_convolution(&self->plan->call) ? PH_API_CONV_PLAN
             : !strcmp(what, "sdpa_bwd")               ? PH_API_CUDNN_PLAN_BACKWARD

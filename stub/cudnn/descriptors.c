@@ -30,6 +30,7 @@ static void clear_entry(entry *e) {
 void clear(descriptor *self) {
   for (int i = 0; i < self->entries; i++) clear_entry(&self->entry[i]);
   free(self->entry);
+  if (self->plan) free(self->plan->output);
   free(self->plan);
   self->entry = NULL;
   self->plan = NULL;

@@ -16,13 +16,12 @@ typedef struct output {
   int64_t uid;
   double bytes;
 } output;
-#define MAX_OUTPUTS 12
 
 // What a finalised execution plan does.
 typedef struct summary {
   ph_call call;
   int outputs;
-  output output[MAX_OUTPUTS];
+  output *output;
   int64_t workspace;
   bool largest;  // of the plans that a caller may try
   bool converts; // its kernels want another layout than its tensors have

@@ -53,9 +53,20 @@ bool has_pointwise(const graph *g, int mode) {
   return false;
 }
 
-void survey_tensors(const graph *g, summary *out) {
-  enum { SEEN = 256 };
-  int64_t seen[SEEN];
+// Tensors that operations name, one named twice counted twice.
+static int64_t named_tensors(const graph *g) {
+  int64_t count = 0;
+  for (int64_t i = 0; i < g->operations; i++)
+    for (int j = 0; j < g->operation[i]->entries; j++)
+      if (g->operation[i]->entry[j].type == CUDNN_TYPE_BACKEND_DESCRIPTOR) count += g->operation[i]->entry[j].count;
+  return count;
+}
+
+bool survey_tensors(const graph *g, summary *out) {
+  size_t most = (size_t)named_tensors(g) + 1;
+  int64_t *seen = calloc(most, sizeof *seen);
+  out->output = calloc(most, sizeof *out->output);
+  if (!seen || !out->output) return free(seen), false;
   int count = 0;
   for (int64_t i = 0; i < g->operations; i++) {
     const descriptor *operation = g->operation[i];
@@ -67,15 +78,16 @@ void survey_tensors(const graph *g, summary *out) {
         int64_t uid = integer(t.self, CUDNN_ATTR_TENSOR_UNIQUE_ID);
         int at = 0;
         while (at < count && seen[at] != uid) at++;
-        if (at == count && count < SEEN) {
+        if (at == count) {
           seen[count++] = uid;
           out->call.bytes += t.bytes;
         }
-        if (is_output(e->name) && out->outputs < MAX_OUTPUTS)
-          out->output[out->outputs++] = (output){uid, t.bytes};
+        if (is_output(e->name)) out->output[out->outputs++] = (output){uid, t.bytes};
       }
     }
   }
+  free(seen);
+  return true;
 }
 
 const char *layout_word(const tensor *t) {

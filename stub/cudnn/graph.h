@@ -27,4 +27,4 @@ int64_t count_operations(const graph *g, int type);
 const descriptor *first_operation(const graph *g, int type);  // NULL if there is none
 bool has_pointwise(const graph *g, int mode);
 // Bytes of all tensors in device memory, each once, and the list of those written.
-void survey_tensors(const graph *g, summary *out);
+bool survey_tensors(const graph *g, summary *out);

@@ -239,7 +239,7 @@ int64_t engine_count(const descriptor *operation_graph) {
 }
 bool on_tensor_cores(const graph *g, int64_t engine) { return engine % engines_of(g).precisions == 0; }
 
-void describe(const graph *g, int64_t engine, summary *out) {
+bool describe(const graph *g, int64_t engine, summary *out) {
   ph_call *call = &out->call;
   bool tensor_cores = on_tensor_cores(g, engine);
   out->largest = engine >= engines_of(g).precisions;
@@ -270,5 +270,5 @@ void describe(const graph *g, int64_t engine, summary *out) {
   } else {
     describe_rest(g, call);
   }
-  survey_tensors(g, out);
+  return survey_tensors(g, out);
 }

@@ -7,4 +7,4 @@
 int64_t engine_count(const descriptor *operation_graph);
 bool on_tensor_cores(const graph *g, int64_t engine);
 // Condenses the graph, run by `engine`, into one kernel's description, the tensors it writes and its workspace.
-void describe(const graph *g, int64_t engine, summary *out);
+bool describe(const graph *g, int64_t engine, summary *out);  // false: no memory of the host

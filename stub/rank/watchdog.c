@@ -41,7 +41,6 @@
 #define PATIENCE_NS 5000000000 // a watchdog that takes longer by itself is not waited for
 #define NAP_NS 1000000
 #define START_THREAD "_ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_deleteIS1_EEPFvvE"
-#define MAX_WATCHDOGS 64       // process groups of one rank; more go on in real time
 
 typedef struct watchdog {
   _Atomic uint32_t kicked;  // 1: asked to make a round; cleared when it is back
@@ -53,11 +52,11 @@ typedef struct watchdog {
   const ph_event *first;    // that it asked about in this round
   pthread_cond_t *cond;
   pthread_mutex_t *mutex;
+  struct watchdog *_Atomic next;
 } watchdog;
 
-static watchdog dogs[MAX_WATCHDOGS];
+static watchdog *_Atomic dogs;  // in the order in which their groups were made
 static pthread_mutex_t dogs_lock = PTHREAD_MUTEX_INITIALIZER;
-static atomic_int dog_count;
 static _Atomic int64_t next_round;
 static atomic_bool work;  // is there something that a round could find done? Then the next round is set
 
@@ -82,13 +81,16 @@ static void leave(void *dog) { atomic_store(&((watchdog *)dog)->used, false); }
 
 static watchdog *adopt(void) {
   pthread_mutex_lock(&dogs_lock);
-  for (int i = 0; i < MAX_WATCHDOGS && !own; i++)
-    if (!atomic_load(&dogs[i].used)) {
-      own = &dogs[i];
-      atomic_store(&own->used, true);
-      pthread_setspecific(ends, own);
-      if (i >= atomic_load(&dog_count)) atomic_store(&dog_count, i + 1);
-    }
+  watchdog *_Atomic *end = &dogs;
+  for (watchdog *dog; !own && (dog = atomic_load(end)); end = &dog->next)
+    if (!atomic_load(&dog->used)) own = dog;
+  bool fresh = !own;
+  if (fresh) own = calloc(1, sizeof *own);
+  if (own) {
+    atomic_store(&own->used, true);
+    pthread_setspecific(ends, own);
+    if (fresh) atomic_store(end, own);
+  }
   pthread_mutex_unlock(&dogs_lock);
   return own;
 }
@@ -232,10 +234,10 @@ static void round_of(watchdog *dog) {
 }
 
 void ph_watchdog_rounds(void) {
-  if (!atomic_load_explicit(&work, memory_order_relaxed) || !atomic_load(&dog_count)) return;
+  if (!atomic_load_explicit(&work, memory_order_relaxed) || !atomic_load(&dogs)) return;
   if (ph_now() < atomic_load(&next_round) || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
   if (!atomic_exchange(&work, false)) return;
-  for (int i = 0; i < atomic_load(&dog_count); i++) round_of(&dogs[i]);
+  for (watchdog *dog = atomic_load(&dogs); dog; dog = atomic_load(&dog->next)) round_of(dog);
 }
 
 // ---------------------------------------------------------------- the table of imports
@@ -292,8 +294,7 @@ void ph_tame_watchdogs(void) {
 }
 
 void ph_watchdogs_reset(void) {
-  memset(dogs, 0, sizeof dogs);
-  atomic_store(&dog_count, 0);
+  atomic_store(&dogs, NULL);
   atomic_store(&work, false);
   atomic_store(&threads_started, 0);
   atomic_store(&threads_settled, 0);

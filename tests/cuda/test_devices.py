@@ -81,6 +81,20 @@ def test_peer_access(stub_set: StubSet) -> None:
     assert without[:4] == [0, 0, 217, 217]
 
 
+def test_more_devices_than_bits_of_a_word(stub_set: StubSet) -> None:
+    """The largest NVLink domain has 72."""
+
+    def program(c: Stubs) -> Any:
+        n, bus = c_int(), ctypes.create_string_buffer(16)
+        c.rt.cudaGetDeviceCount(byref(n))
+        out = [n.value, c.rt.cudaDeviceEnablePeerAccess(c_int(70), c_uint(0))]
+        out.append(c.rt.cudaDeviceDisablePeerAccess(c_int(6)))
+        c.set_device(71)
+        return [*out, c.rt.cudaDeviceGetPCIBusId(bus, c_int(16), c_int(71)), c.launch((1, 1, 1), (1, 1, 1))]
+
+    assert connected(stub_set, program, devices=72).value == [72, 0, 705, 0, 0]
+
+
 def test_capacity_is_one_account_for_all_kinds_of_memory(stub_set: StubSet) -> None:
     def program(c: Stubs) -> list[int]:
         start, out, p, handle = c.free_bytes(), [], c_void_p(), c_uint64()

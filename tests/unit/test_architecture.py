@@ -295,3 +295,12 @@ def test_every_page_of_the_documents_is_listed() -> None:
     pages = [str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")]
     assert [page for page in pages if f"({page})" not in contents and page != "index.md"] == []
     assert [page for page in pages if f": {page}\n" not in site] == []
+
+
+def test_the_map_names_what_is_there() -> None:
+    """Files and folders that docs/architecture.md gives."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    paths = set(re.findall(r"`([\w.-]+(?:/[\w.-]+)+/?)`", text))
+    bases = (ROOT, ROOT / "phantora")
+    assert len(paths) > 40
+    assert sorted(path for path in paths if not any((base / path).exists() for base in bases)) == []

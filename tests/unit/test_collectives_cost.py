@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from support.network import Class, Network
 
 from phantora.errors import PhantoraError
-from phantora.hardware import load_cluster
+from phantora.hardware import load_cluster, load_gpu
+from phantora.hardware.builders import NVLINK_SHARE
 from phantora.sim.collectives import CollectiveModel, CollectivePrice, NcclEnvironment, kernel_name
-from phantora.sim.collectives.timing import p2p_channels
+from phantora.sim.collectives.timing import REFERENCE_LINK, p2p_channels
 from phantora.sim.collectives.tuner import ring_steps, wire_share
 from phantora.units import MIB
 from phantora.wire.layout import NCCL_DTYPE_NAMES, SYMMETRIC, Coll
@@ -163,6 +164,10 @@ def test_switch_reduction_from_five_gpus_on() -> None:
     without = WITHOUT_NVLS["1x8xH100"].collective(Coll.ALL_REDUCE, tuple(range(8)), 1 << 30, BF16)
     assert without.algorithm == "RING"
     assert without.duration_ns > with_switch.duration_ns
+
+
+def test_the_share_of_nvlink_is_that_of_the_reference() -> None:
+    assert load_gpu("H200").nvlink_bandwidth * NVLINK_SHARE / 1e6 == pytest.approx(REFERENCE_LINK, rel=1e-4)
 
 
 def test_send_and_receive_get_more_channels_above_16_mib_each() -> None:

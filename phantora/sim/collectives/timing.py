@@ -37,7 +37,7 @@ from phantora.sim.collectives.tuner import (
 from phantora.units import KIB, MIB
 from phantora.wire.layout import Coll
 
-REFERENCE_LINK = 370.8 * GBPS  # payload of the H200's NVLink, one way
+REFERENCE_LINK = 370.8 * GBPS  # payload of the H200's NVLink, one way: what NVLINK_SHARE was read off (a test compares)
 P2P_LL_BYTES = 16 * KIB  # a channel's part up to which send and receive use LL
 P2P_PART_BYTES = 16 * MIB  # parts above this get more channels
 P2P_CHUNK_BYTES = 512 * KIB

@@ -83,7 +83,7 @@ cudaError_t phc_set_limit(int limit, size_t value) {
   return 0;
 }
 
-static _Atomic uint64_t peer_access[PH_MAX_DEVICES];  // bit p of [d]: enabled from d to p
+static _Atomic uint64_t peer_access[PH_MAX_DEVICES][PH_MAX_DEVICES / 64];  // bit p of [d]: enabled from d to p
 
 cudaError_t phc_can_access_peer(int *can, int device, int peer) {
   cudaError_t error = phc_device_check(device);
@@ -98,12 +98,13 @@ cudaError_t phc_peer_access(int device, int peer, bool enable) {
   int can = 0;
   cudaError_t error = phc_can_access_peer(&can, device, peer);
   if (error) return error;
+  _Atomic uint64_t *enabled = &peer_access[device][peer / 64];
   uint64_t bit = 1ULL << (peer % 64);
   if (enable) {
     if (!can) return cudaErrorPeerAccessUnsupported;
-    return atomic_fetch_or(&peer_access[device], bit) & bit ? cudaErrorPeerAccessAlreadyEnabled : 0;
+    return atomic_fetch_or(enabled, bit) & bit ? cudaErrorPeerAccessAlreadyEnabled : 0;
   }
-  return atomic_fetch_and(&peer_access[device], ~bit) & bit ? 0 : cudaErrorPeerAccessNotEnabled;
+  return atomic_fetch_and(enabled, ~bit) & bit ? 0 : cudaErrorPeerAccessNotEnabled;
 }
 
 cudaError_t phc_p2p_attribute(int *value, int attribute, int source, int destination) {

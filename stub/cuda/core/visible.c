@@ -4,15 +4,14 @@
 // a GPU named twice, as an empty list, leaves none. NVML knows nothing of it and counts all GPUs.
 #include "cuda/core/visible.h"
 #include "cuda/core/identity.h"
+#include "rank/rank.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_VISIBLE 64
-
 static int host_devices, visible_devices;
-static int physical[MAX_VISIBLE];
+static int physical[PH_MAX_DEVICES];
 
 // The GPU that an entry names: its number, or "GPU-" and enough of its UUID to tell it. -1: none.
 static int named(const char *entry, size_t length) {
@@ -33,7 +32,7 @@ static int named(const char *entry, size_t length) {
 }
 
 void phc_see(int devices) {
-  host_devices = devices < MAX_VISIBLE ? devices : MAX_VISIBLE;
+  host_devices = devices < PH_MAX_DEVICES ? devices : PH_MAX_DEVICES;
   visible_devices = 0;
   const char *list = getenv("CUDA_VISIBLE_DEVICES");
   if (!list) {
