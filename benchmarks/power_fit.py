@@ -26,6 +26,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares
 
+from phantora.hardware import load_gpu
+
 RESULTS = Path(__file__).parent / "device" / "results" / "all_ranks"
 INTERFERENCE = RESULTS.parent / "interference_h200x4.jsonl"
 # Forward and backward kernel at full clock, us: bursts of benchmarks/device/interference.py, scaled by tokens x heads x
@@ -34,9 +36,12 @@ FULL_CLOCK = {
     "alone": (498, 1257), "fsdp_L16": (498, 1257), "fsdp_L16_g2": (498, 1257), "fsdp_full": (995, 2510),
     "ddp4": (268, 676), "tp4": (504, 1262),
 }  # fmt: skip
-CAP, IDLE, PEAK, FULL_MHZ = 700.0, 0.21 * 700.0, 989e12, 1980.0
+GPU = load_gpu("H200")
+CAP, PEAK, FULL_MHZ = float(GPU.power_watts), GPU.peak_flops["bfloat16"], GPU.clock_khz / 1e3
+IDLE = GPU.power.idle * CAP
 ATTENTION = 0.9  # (654 - 150 W) / 553 W, from interference_h200x4.jsonl
-EXPONENT = 2.0  # 1.75 to 2.7 fit nearly as well; with 2.0 the attention of the timelines draws what it draws alone
+# 1.75 to 2.7 fit nearly as well; with 2.0 the attention of the timelines draws what it draws alone.
+EXPONENT = GPU.power.exponent
 PRODUCT_BESIDE_NCCL = 0.72  # of its power: it runs on fewer SMs
 ATTENTION_FLOPS = 4.0 * 32 * 128 * 4096**2  # forward, of interference.py, without a mask
 KINDS = "product", "attention", "other", "nccl"
