@@ -26,8 +26,9 @@ UNKNOWN_ERROR = 1.0  # relative: of what nothing is known but its name
 class Estimate:
     """What the analytic model makes of an operator: ns of all its kernels, bytes that move to and from memory, flops.
 
-    `format` and `tiles` as in :class:`phantora.cost.types.Price`. `parts` are ns of each kernel where the model gives
-    them apart; else the whole is spread by their threads. `cls` and `error` (relative) replace those of the family.
+    `format`, `tiles` and `sms` as in :class:`phantora.cost.types.Price`. `parts` are ns of each kernel where the model
+    tells them apart; else the whole is spread by their threads. `cls` and `error` (relative) replace those of the
+    family.
     """
 
     ns: float
@@ -35,6 +36,7 @@ class Estimate:
     flops: float = 0.0
     format: str = ""
     tiles: int = 0
+    sms: int = 0
     parts: tuple[float, ...] = ()
     cls: str = ""
     error: float | None = None

@@ -165,7 +165,7 @@ class Measured:
         for i, kernel in enumerate(family.call_of(signature, kernel) for kernel in kernels):
             like = stand_ins.of_call(kernel.library)
             if like is not None:
-                calls[i] = _part(self.operator(like, (kernel,)), kernel)
+                calls[i] = self._part(like, kernel)
         if not calls:
             return None
         durations = tuple(sum(calls[i].durations) if i in calls else ns for i, ns in enumerate(base.durations))
@@ -177,8 +177,20 @@ class Measured:
         error = (sum(ns * each for ns, each in errors) + rest * (base.error or 0.0)) / whole
         return replace(
             base, durations=durations, provenance=provenance, error=max(CURVE_ERROR, error),
-            tiles=heaviest.tiles or base.tiles, format=heaviest.format or base.format,
+            tiles=heaviest.tiles or base.tiles, format=heaviest.format or base.format, sms=heaviest.sms,
         )  # fmt: skip
+
+    def _part(self, like: OperatorSignature, kernel: KernelLaunch) -> Price:
+        """Of a call that does a share of the work that its extents tell, may use some of the SMs only, or takes longer
+        than the operator in its place."""
+        call = kernel.library
+        longer = stand_ins.slowdown(call) * gemm.on_fewer_sms(self._roofline.machine, call)
+        share = float(call.get("share", 1.0)) * longer
+        on_all = replace(kernel, library={key: value for key, value in call.items() if key != "sms"})
+        price = replace(self.operator(like, (on_all,)), sms=int(call.get("sms", 0)))
+        if share == 1.0:
+            return price
+        return replace(price, durations=_scale(price.durations, sum(price.durations) * share))
 
     def kernel(self, kernel: KernelLaunch) -> Price:
         """Price of a kernel whose operator is not known: the model's."""
@@ -258,12 +270,6 @@ class Measured:
                 error=REPEATED_ERROR if measured else CURVE_ERROR,
             )
         return base
-
-
-def _part(price: Price, kernel: KernelLaunch) -> Price:
-    """Of a call that does a share of the work that its extents say, or takes longer than the operator in its place."""
-    share = float(kernel.library.get("share", 1.0)) * stand_ins.slowdown(kernel.library)
-    return price if share == 1.0 else replace(price, durations=_scale(price.durations, sum(price.durations) * share))
 
 
 def _keys(signature: OperatorSignature, compute: str) -> list[str]:

@@ -74,7 +74,7 @@ class Price:
     `flops` and `bytes` are totals of the operator: floating-point operations by torch's own
     conventions, and bytes that must move to and from memory. `error` is the relative error bar.
     `format` is that of its arithmetic on tensor cores (a dtype, empty: none); a product is cut into
-    `tiles`, one per SM at a time (0: no product).
+    `tiles`, one per SM at a time (0: no product), on `sms` of them (0: all).
     """
 
     durations: tuple[int, ...]
@@ -85,6 +85,7 @@ class Price:
     error: float | None = None
     format: str = ""
     tiles: int = 0
+    sms: int = 0
 
 
 class CostModel(Protocol):

@@ -50,6 +50,11 @@ def install(world_size: int) -> None:
         after_import(_MODULE.__eq__, lambda module: _wrap(module, world_size, real))
 
 
+def processes() -> frozenset[int] | None:
+    """The ranks that are processes; None where all are."""
+    return frozenset(_ranks_of(os.environ[VARIABLE])) if VARIABLE in os.environ else None
+
+
 def runs(ranks: Sequence[int]) -> str:
     """``0+8x4,...``: START+STRIDExCOUNT of every run of evenly spaced ranks, in order."""
     found: list[str] = []

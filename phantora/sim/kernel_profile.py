@@ -30,6 +30,7 @@ def limit_power(engine: Engine, gpu: Gpu, world_size: int, fold: Fold | None = N
             budget_watts=(gpu.limit_watts or cap) - power.idle * cap,
             exponent=power.exponent,
             communication_watts=power.communication * cap,
+            communication_blocks=gpu.calibration.nccl_channels,
             response_ns=power.response_ns,
             reaction_ns=power.reaction_ns,
             lowest_clock=power.lowest_clock,
@@ -58,6 +59,10 @@ def profile_of(machine: Machine, price: Price) -> KernelProfile:
         clock=1.0,
         clock_bound=1.0 - traffic,
         communication_slowdown=communication_slowdown(machine, price),
+        waves=gpu.interference.waves,
+        tiles=price.tiles,
+        sms=min(price.sms or gpu.sms, gpu.sms),
+        channels_sms=gpu.calibration.nccl_channels * gpu.interference.channel_sms,
     )
     if not price.format:
         return profile
@@ -101,5 +106,6 @@ def interference(gpu: Gpu, price: Price, *, behind: bool = False) -> float:
     if not price.tiles or usual == 1.0:
         return usual
     taken = gpu.calibration.nccl_channels * (loss.first_channel_sms if behind else loss.channel_sms)
-    left = max(1, int(gpu.sms - taken))
-    return 1.0 + loss.waves * (ceil(price.tiles / left) / ceil(price.tiles / gpu.sms) - 1.0)
+    usable = min(price.sms or gpu.sms, gpu.sms)
+    left = max(1, min(usable, int(gpu.sms - taken)))
+    return 1.0 + loss.waves * (ceil(price.tiles / left) / ceil(price.tiles / usable) - 1.0)

@@ -126,7 +126,9 @@ class Pricing:
     def _serve_communication(self, request: native.PriceRequest) -> None:
         if request.kind == native.COLLECTIVE:
             ranks = self._engine.comm_ranks(request.comm)
-            price = self._collectives.collective(request.sub, ranks, request.bytes, request.dtype, request.root)
+            price = self._collectives.collective(
+                request.sub, ranks, request.bytes, request.dtype, request.root, request.blocks
+            )
             name = kernel_name(
                 request.sub, request.redop, request.dtype, price.algorithm, price.protocol, len(ranks)
             )  # fmt: skip
@@ -142,7 +144,7 @@ class Pricing:
         price = replace(price, flows=(*price.flows, *self._flows_of_siblings(request)))
         ends = {end for flow in price.flows for end in (flow.src, flow.dst) if end >= 0}
         feels = communication_feels(len({topology.host_of(end) for end in ends}) == 1)
-        if request.kind == native.TRANSFER and request.sub == native.PEER_COPY:
+        if request.kind == native.TRANSFER and request.sub == native.PEER_COPY and not request.blocks:
             feels = 0.0  # copy engines do not wait for SMs
         self._engine.set_flows(request.id, price.latency_ns, price.flows, self._links.names(price.flows), feels)
         self._engine.set_price(request.id, (price.duration_ns,), self._engine.intern(native.NAMES, name))
@@ -152,11 +154,12 @@ class Pricing:
         )
 
     def _one_sided(self, request: native.PriceRequest) -> tuple[CollectivePrice, str]:
-        """Of symmetric memory: a copy that a peer has nothing to do with, or a signal."""
+        """Of the memory of peers: a copy that a peer has nothing to do with, or a signal."""
         if request.sub == native.PEER_COPY:
-            return self._collectives.peer_copy(request.src, request.dst, request.bytes), _PEER_COPY
+            price = self._collectives.peer_copy(request.src, request.dst, request.bytes, request.blocks)
+            return price, signal_name(puts=True, counted=True) if request.blocks else _PEER_COPY
         puts = request.sub == native.PUT_SIGNAL
-        return self._collectives.signal(request.src, request.dst, puts), signal_name(puts)
+        return self._collectives.signal(request.src, request.dst, puts), signal_name(puts, bool(request.counted))
 
     def _flows_of_siblings(self, request: native.PriceRequest) -> list[Flow]:
         """In a folded run: what groups without a process put on the links that processes use as well. They do the same
@@ -175,9 +178,11 @@ class Pricing:
                 continue
             if request.kind == native.COLLECTIVE:
                 flows += self._collectives.collective(
-                    request.sub, ranks, request.bytes, request.dtype, request.root
+                    request.sub, ranks, request.bytes, request.dtype, request.root, request.blocks
                 ).flows
-            else:
+            elif request.sub == native.PEER_COPY:
+                flows += self._collectives.peer_copy(ranks[0], ranks[1], request.bytes, request.blocks).flows
+            elif request.sub == native.PAIR:
                 flows += self._collectives.transfer(
                     ranks[0], ranks[1], request.bytes, request.concurrent,
                     members=len(self._engine.comm_ranks(request.comm)), duplex=bool(request.duplex),

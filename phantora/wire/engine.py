@@ -87,6 +87,10 @@ class PriceRequest(ctypes.Structure):
     duplex: Int32
     """TRANSFER: both sides also move data the other way in the same launch."""
     bytes: Int64
+    blocks: Int32
+    """Of a kernel on the memory of peers; 0: NCCL's, or a copy engine."""
+    counted: Int32
+    """TRANSFER: a signal of which any number may be under way."""
 
 
 @_c_struct
@@ -145,6 +149,14 @@ class KernelProfile(ctypes.Structure):
     """Share of the duration that goes with the clock."""
     communication_slowdown: Float64
     """Share of its pace that communication beside it loses."""
+    waves: Float64
+    """Of a product, the share of its time that comes in waves of tiles,"""
+    tiles: Int32
+    """these tiles, one to an SM (0: no product),"""
+    sms: Int32
+    """and the SMs that it may use."""
+    channels_sms: Float64
+    """The SMs that `interference` takes NCCL's channels to have."""
 
 
 @_c_struct
@@ -181,6 +193,8 @@ class PowerLimit(ctypes.Structure):
     """In which it would take the clock to nothing, at twice the budget."""
     lowest_clock: Float64
     """Share of the full clock below which it does not go."""
+    communication_blocks: Float64
+    """Of NCCL's kernel, which draws `communication_watts`; kernels on the memory of peers draw by their own."""
 
 
 @_c_struct

@@ -90,6 +90,7 @@ Flag = {
     "PH_F_NONBLOCKING": 1,  # stream does not synchronise with the legacy default stream
     "PH_F_TIMING": 2,  # event records time
     "PH_F_SHARED": 1,  # communicator: its members reach each other's memory
+    "PH_F_COUNTED": 1,  # signal: any number may be under way, so that giving one waits for none
     "PH_F_SYNC": 4,  # the host waits for the copy (request: a reply slot is given)
     "PH_F_LIBRARY": 8,  # the kernel name is a JSON description of a library call
     "PH_F_HELPER": 16,  # issued by a thread that does not move the host clock
@@ -105,10 +106,15 @@ Copy = Enum("ph_copy", "PH_COPY_", (
 Coll = Enum("ph_coll", "PH_COLL_", (
     ("ALL_REDUCE", ""), ("ALL_GATHER", ""), ("REDUCE_SCATTER", ""), ("BROADCAST", ""), ("REDUCE", ""),
     ("ALL_TO_ALL", ""), ("GATHER", ""), ("SCATTER", ""), ("BARRIER", ""),
-    # Kernels on symmetric memory; root = channel: those of one channel come one after the other.
+    # Kernels on the memory of peers; root = channel: those of one channel come one after the other.
     ("SYMMETRIC_BARRIER", ""), ("ONE_SHOT_ALL_REDUCE", ""), ("TWO_SHOT_ALL_REDUCE", ""), ("PULLED_REDUCE_SCATTER", ""),
+    # Of Transformer Engine's Userbuffers.
+    ("USERBUFFERS_ALL_GATHER", ""), ("USERBUFFERS_REDUCE_SCATTER", ""),
 ))
-SYMMETRIC = (Coll.SYMMETRIC_BARRIER, Coll.ONE_SHOT_ALL_REDUCE, Coll.TWO_SHOT_ALL_REDUCE, Coll.PULLED_REDUCE_SCATTER)
+SYMMETRIC = frozenset((
+    Coll.SYMMETRIC_BARRIER, Coll.ONE_SHOT_ALL_REDUCE, Coll.TWO_SHOT_ALL_REDUCE, Coll.PULLED_REDUCE_SCATTER,
+    Coll.USERBUFFERS_ALL_GATHER, Coll.USERBUFFERS_REDUCE_SCATTER,
+))
 Mem = Enum("ph_mem", "PH_MEM_", (
     ("ALLOC", "the framework's allocator handed out a block"), ("FREE", "a block came back"),
     ("SEGMENT_ALLOC", "the allocator took memory from the device"), ("SEGMENT_FREE", "and returned it"),

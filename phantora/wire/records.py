@@ -83,7 +83,8 @@ BODIES = {
         Body("group", (("uint64_t", "records", "that follow and form one launch"),)),
         Body("collective", (
             ("uint8_t", "coll", "enum ph_coll"), ("uint8_t", "dtype", "ncclDataType_t"),
-            ("uint8_t", "redop", "ncclRedOp_t; above 4 a pre-multiplied sum"), ("uint8_t", "pad", ""),
+            ("uint8_t", "redop", "ncclRedOp_t; above 4 a pre-multiplied sum"),
+            ("uint8_t", "blocks", "of a kernel on the memory of peers, at most 255; 0: NCCL's"),
             ("int32_t", "root", ""), ("uint64_t", "count", "elements"),
             ("int64_t", "bytes", "that it moves in this rank's view, see docs/collectives.md"),
             ("uint64_t", "ticket", "of the payload, or 0"),
@@ -92,7 +93,7 @@ BODIES = {
         Body("transfer", _TRANSFER),
         Body("peer_copy", (
             ("int32_t", "peer", "rank in the communicator"), ("uint32_t", "push", "1: to its memory, 0: from it"),
-            ("uint64_t", "bytes", ""),
+            ("uint64_t", "bytes", ""), ("uint64_t", "blocks", "of the kernel that copies, 0: a copy engine does"),
         )),
         Body("signal", (
             ("int32_t", "peer", "rank in the communicator"), ("uint32_t", "channel", ""),
@@ -160,7 +161,7 @@ KINDS: tuple[tuple[str, str, str], ...] = (
     ("PROFILE", "", "request: reply = ph_activity of what has ended of them, as many as fit; value = their number"),
     ("PROFILE_NAME", "", "request: id = name in a ph_activity; reply = text"),
     ("PEER_COPY", "peer_copy", "stream, id = comm, op: from or to the memory of a peer, which does nothing"),
-    ("PUT_SIGNAL", "signal", "stream, id = comm, op: tells a peer; waits until it has taken the signal before"),
+    ("PUT_SIGNAL", "signal", "stream, id = comm, op: tells a peer; unless PH_F_COUNTED once the one before is taken"),
     ("WAIT_SIGNAL", "signal", "stream, id = comm, op: waits for a peer's signal and takes it"),
 )  # fmt: skip
 

@@ -54,6 +54,7 @@ def parse() -> argparse.Namespace:
     g.add_argument("--tp", type=int, default=1, help="tensor parallel size")
     g.add_argument("--sequence-parallel", action="store_true", help="with --tp")
     g.add_argument("--pp", type=int, default=1, help="pipeline parallel size (1F1B)")
+    g.add_argument("--tp-comm-overlap", action="store_true", help="with --te, --sequence-parallel: Userbuffers")
     g.add_argument("--vpp", type=int, help="model chunks per pipeline rank (interleaved 1F1B)")
     g.add_argument("--overlap-p2p", action="store_true", help="with --vpp: send and receive beside computing")
     g.add_argument("--cp", type=int, default=1, help="context parallel size")
@@ -81,6 +82,8 @@ def parse() -> argparse.Namespace:
     args = p.parse_args()
     if args.fp8_recipe and not args.te:
         p.error("--fp8-recipe needs --te: Megatron-Core's local layers know no FP8")
+    if args.tp_comm_overlap and not (args.te and args.sequence_parallel):
+        p.error("--tp-comm-overlap needs --te and --sequence-parallel")
     return args
 
 
@@ -98,6 +101,15 @@ def initialize(args: argparse.Namespace) -> None:
     )
     torch.manual_seed(1234 + parallel_state.get_data_parallel_rank())
     model_parallel_cuda_manual_seed(1234)
+
+
+def initialize_userbuffers(args: argparse.Namespace, shape: Shape) -> None:
+    """Buffers for the communication of tensor parallelism beside products, as Megatron-LM makes them."""
+    from transformer_engine.pytorch.module.base import UserBufferQuantizationMode, initialize_ub
+
+    mode = UserBufferQuantizationMode.FP8 if args.fp8_recipe else UserBufferQuantizationMode.NONE
+    tokens = shape.seq * args.micro_batch_size // args.cp
+    initialize_ub([tokens, shape.hidden], args.tp, quantization_modes=[mode], bootstrap_backend="nccl")
 
 
 def megatron_timers(level: int) -> Timers:
@@ -145,6 +157,7 @@ def transformer_config(args: argparse.Namespace, shape: Shape, timers: Timers) -
         attention_backend=AttnBackend[args.attention_backend],
         tensor_model_parallel_size=args.tp,
         sequence_parallel=args.sequence_parallel,
+        tp_comm_overlap=args.tp_comm_overlap and args.tp > 1,
         pipeline_model_parallel_size=args.pp,
         virtual_pipeline_model_parallel_size=args.vpp,
         context_parallel_size=args.cp,
@@ -367,6 +380,8 @@ def main() -> None:
     changes = {"layers": args.num_layers, "seq": args.seq_length}
     shape = dataclasses.replace(shape, **{name: value for name, value in changes.items() if value is not None})
     initialize(args)
+    if args.tp_comm_overlap and args.tp > 1:
+        initialize_userbuffers(args, shape)
     Trainer(args, shape).train()
     dist.barrier()
     dist.destroy_process_group()

@@ -119,6 +119,14 @@ def ns(name: str, *kernels: KernelLaunch, args: tuple[Any, ...] = ()) -> int:
     return sum(MODEL.operator(OperatorSignature(f"transformer_engine::{name}", args), kernels).durations)
 
 
+def test_a_call_on_fewer_sms_takes_the_waves_of_fewer() -> None:
+    whole, all_named, fewer = (
+        ns("generic_gemm", KernelLaunch("gemm", library=gemm(**sms))) for sms in ({}, {"sms": 132}, {"sms": 116})
+    )
+    assert whole == all_named
+    assert fewer / whole == pytest.approx(132 / 116, rel=0.08)
+
+
 def test_a_library_call_is_the_operator_of_torch_that_makes_it() -> None:
     mm = stand_ins.of_call(gemm())
     assert mm is not None and mm.name == "aten::mm"

@@ -185,6 +185,29 @@ def test_products_lose_the_waves_that_they_lose_on_a_real_gpu() -> None:
     assert checked > 15
 
 
+@pytest.mark.parametrize(
+    ("blocks", "sms", "took"),
+    [
+        (1, 0, 1500),  # 200 tiles in 3 waves on 99 SMs, in 2 on 100
+        (16, 84, 1000),  # the library was told to leave 16: 3 waves as before
+        (40, 84, 4000 / 3),  # 60 are left
+    ],
+)
+def test_a_product_loses_the_sms_that_kernels_of_peers_have(
+    make: Callable[..., Bench], blocks: int, sms: int, took: float
+) -> None:
+    bench = make(tiles=200, sms=sms, waves=1.0, interference=9.0)
+    for index, rank in enumerate(bench.ranks):
+        rank.blob(f"symmetric memory\0{0}+1x2".encode())
+        flags = layout.Flag["PH_F_SHARED"]
+        rank.emit("COMM_CREATE", id=2, key_hi=2, key_lo=2, members=2, rank=index, flags=flags)
+        scatter = layout.Coll.USERBUFFERS_REDUCE_SCATTER
+        rank.emit("COLLECTIVE", id=2, stream=9, coll=scatter, count=1, blocks=blocks, bytes=10_000, at=0)
+        rank.kernel("k:1000", at=0)
+    bench.flows = None
+    assert finish(bench)["KERNEL", 0][1] == pytest.approx(took, abs=1)
+
+
 def test_products_lose_pairs_of_sms_to_communication_that_was_there_first() -> None:
     """384 tiles of 128 x 256: 127 us alone, 205 us behind an all-reduce of 202 us, in a trace of Megatron on 4 H200."""
     price = Price((127_000,), "gemm", "measured", 0.0, 0.0, tiles=384)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from phantora.errors import PhantoraError
+from phantora.launch import folded
 from phantora.launch.routing import Routing
-from phantora.launch.shims import Shim, missing, shims
+from phantora.launch.shims import Shim, missing, shims, transformer_engine
 
 
 def package(directory: Path, *files: str) -> ModuleType:
@@ -51,3 +54,27 @@ def test_a_known_version_whose_parts_have_moved_refuses_when_it_routes() -> None
     Shim("pytest", (pytest.__version__,), "pytest.somewhere", "MoE.__init__", apply).meet(module, Routing("balanced"))
     with pytest.raises(Exception, match=r"pytest .* routes tokens"):
         MoE()
+
+
+def test_userbuffers_go_without_multicast_and_fold_with_whole_groups(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = ModuleType("transformer_engine.pytorch.module.base")
+    module.initialize_ub = lambda shape, tp_size, **named: (shape, tp_size, named)  # type: ignore[attr-defined]
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.delenv("UB_SKIPMC", raising=False)
+    monkeypatch.delenv(folded.VARIABLE, raising=False)
+    transformer_engine.SHIM.apply(module, Routing("balanced"))
+    assert module.initialize_ub([8, 8], 4, dtype=1) == ([8, 8], 4, {"dtype": 1})
+    assert os.environ["UB_SKIPMC"] == "1" and "UB_SKIPMC=1" in capsys.readouterr().err
+    module.initialize_ub([8, 8], 4)
+    assert not capsys.readouterr().err, "said once"
+    for ranks, whole in (((0, 1, 2, 3, 28, 29, 30, 31), True), ((0, 3, 28, 31), False)):
+        monkeypatch.setenv(folded.VARIABLE, folded.runs(ranks))
+        for rank in ("0", "31"):
+            monkeypatch.setenv("RANK", rank)
+            if whole:
+                module.initialize_ub([8, 8], 4)
+                continue
+            with pytest.raises(PhantoraError, match=r"need all ranks of a tensor-parallel group.*tp=4\*"):
+                module.initialize_ub([8, 8], 4)

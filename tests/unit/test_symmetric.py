@@ -70,6 +70,32 @@ def test_a_signal_lets_its_wait_end_and_holds_up_nobody_else(engine_library: Pat
     }
 
 
+def test_a_counted_signal_waits_for_none_before_it(engine_library: Path) -> None:
+    """Userbuffers' flags count; the k-th wait takes the k-th signal."""
+    bench = Bench.create(engine_library, 2)
+    group(bench)
+    giver, taker = bench.ranks
+    counted = layout.Flag["PH_F_COUNTED"]
+    for kernel in ("a:1000", "b:2000"):
+        giver.kernel(kernel, stream=8, at=0, blocks=1)
+        giver.emit("PUT_SIGNAL", id=1, stream=8, peer=1, channel=3, flags=counted)
+    taker.kernel("c:1500", stream=8, at=0, blocks=1)
+    for _ in range(2):
+        taker.emit("WAIT_SIGNAL", id=1, stream=8, peer=0, channel=3, flags=counted)
+    assert finish(bench) == {(0, 8): [(1000, 1000), (3000, 3000)], (1, 8): [(1500, 1500), (1500, 3000)]}
+
+
+def test_a_kernel_that_copies_is_no_copy_engine(engine_library: Path) -> None:
+    """Copy engines take turns, kernels do not."""
+    for blocks, ends in ((0, {1000, 2000}), (4, {2000})):
+        bench = copies(engine_library, 3)
+        for peer, stream in ((1, 8), (2, 9)):
+            fields = {"peer": peer, "push": 1, "bytes": 10_000, "blocks": blocks}
+            bench.ranks[0].emit("PEER_COPY", id=1, stream=stream, at=0, **fields)
+        found = finish(bench)
+        assert {end for spans in found.values() for _, end in spans} == ends
+
+
 def test_ranks_that_signal_before_they_wait_do_not_wait_for_each_other(engine_library: Path) -> None:
     bench = Bench.create(engine_library, 2)
     group(bench)
@@ -267,6 +293,23 @@ def test_published_times_lie_within_the_error_bars() -> None:
             assert price.duration_ns / 1e3 == pytest.approx(5.5 + (us - 5.5) * fewer_blocks, rel=price.error)
     copy = model.peer_copy(0, 1, 1 << 30)
     assert (1 << 30) / copy.duration_ns == pytest.approx(374, rel=copy.error)
+
+
+def test_userbuffers_lie_between_a_barrier_and_the_link() -> None:
+    model = CollectiveModel(load_cluster("1x8xH100"))
+    for kind in (Coll.USERBUFFERS_ALL_GATHER, Coll.USERBUFFERS_REDUCE_SCATTER):
+        for members in (2, 4, 8):
+            ranks = tuple(range(members))
+            large, small = (model.collective(kind, ranks, size, 9, blocks=16) for size in (256 * MIB, 2048))
+            passed = 256 * MIB * (members - 1) / members / large.duration_ns
+            reads_one_peer = kind == Coll.USERBUFFERS_REDUCE_SCATTER and members == 2  # 256 KiB in flight
+            assert passed == pytest.approx(232 if reads_one_peer else 362, rel=0.03)
+            assert small.duration_ns / 1e3 == pytest.approx(5.5, rel=0.05)
+        few = model.collective(kind, ranks, 256 * MIB, 9, blocks=2)
+        assert few.duration_ns > 2 * large.duration_ns and few.channels == 2
+    slow, fast = (model.peer_copy(0, 1, 64 * MIB, blocks) for blocks in (1, 16))
+    assert 64 * MIB / slow.duration_ns == pytest.approx(60, rel=0.02)
+    assert fast.duration_ns == pytest.approx(model.peer_copy(0, 1, 64 * MIB).duration_ns, rel=0.1)
 
 
 def test_what_is_not_simulated_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

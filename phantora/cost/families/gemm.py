@@ -62,6 +62,8 @@ class Product:
     out_bytes: int = 2
     alignment: int = ALIGNED
     """Bytes, at most 16, of which rows of operands and result begin at multiples."""
+    sms: int = 0
+    """SMs that the library was told to use; 0: all."""
 
     @property
     def flops(self) -> float:
@@ -102,6 +104,7 @@ def plan(machine: Machine, p: Product) -> tuple[float, int]:
     store = gpu.hbm_bandwidth / 1e9 * fit.gemm_store / gpu.sms
     depth = max(1, STEP_BYTES // p.in_bytes)
     steps = ceil(p.k / depth)
+    sms = min(p.sms or gpu.sms, gpu.sms)
     hopper = gpu.compute_capability >= (9, 0)
     if hopper and p.alignment < ALIGNED and p.dtype in ("bfloat16", "float16", "tfloat32"):
         speed, hopper = speed * UNALIGNED_SHARE.get(p.alignment, 1.0), False
@@ -112,9 +115,9 @@ def plan(machine: Machine, p: Product) -> tuple[float, int]:
         end = tm * tn * p.out_bytes / store
         count = ceil(p.m / tm) * ceil(p.n / tn) * p.batch
         for split in SPLITS:
-            if split > 1 and count > gpu.sms:
+            if split > 1 and count > sms:
                 break
-            waves = ceil(count * split / gpu.sms)
+            waves = ceil(count * split / sms)
             ns = waves * (ceil(steps / split) * step + end)
             if split > 1:  # partial sums in float32, added up by a second kernel
                 partial = p.batch * p.m * p.n * (4 * split + p.out_bytes)
@@ -165,7 +168,16 @@ def from_library(call: Mapping[str, Any]) -> Product | None:
     rows = (m if trans[0] == "n" else k, k if trans[1] == "n" else n)  # what lies together, in columns
     alignment = gcd(ALIGNED, m * item_bytes(c), *(row * item_bytes(a) for row in rows))
     batch = int(call.get("batch", 1) or 1)
-    return Product(m, n, k, batch, multiplier, item_bytes(a), item_bytes(c), alignment)
+    sms = int(call.get("sms", 0) or 0)
+    return Product(m, n, k, batch, multiplier, item_bytes(a), item_bytes(c), alignment, sms)
+
+
+def on_fewer_sms(machine: Machine, library: Mapping[str, Any]) -> float:
+    """How many times as long a library call takes on the SMs that it was told to use as on all."""
+    product = from_library(library)
+    if product is None or not 0 < product.sms < machine.gpu.sms:
+        return 1.0
+    return product_ns(machine, product) / product_ns(machine, replace(product, sms=0))
 
 
 def from_signature(signature: OperatorSignature, name: str) -> list[Product]:
@@ -280,7 +292,7 @@ def _of(machine: Machine, products: list[Product]) -> Estimate | None:
 
 def _tiled(machine: Machine, products: list[Product], found: Estimate) -> Estimate:
     largest = max(products, key=lambda p: p.flops)
-    return replace(found, format=largest.dtype, tiles=plan(machine, largest)[1])
+    return replace(found, format=largest.dtype, tiles=plan(machine, largest)[1], sms=largest.sms)
 
 
 def modelled(machine: Machine, signature: OperatorSignature, name: str, compute: str) -> float | None:

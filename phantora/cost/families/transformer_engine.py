@@ -117,7 +117,7 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
     )  # fmt: skip
     heaviest = max(several, key=lambda part: part.ns)
     error = None if heaviest.format else ERROR
-    return replace(whole, format=heaviest.format, tiles=heaviest.tiles, error=error)
+    return replace(whole, format=heaviest.format, tiles=heaviest.tiles, sms=heaviest.sms, error=error)
 
 
 def passed(signature: OperatorSignature, name: str) -> Pass:

@@ -124,13 +124,16 @@ class CollectiveModel:
 
     # ------------------------------------------------------------------ public
 
-    def collective(self, kind: int, ranks: tuple[int, ...], bytes: int, dtype: int, root: int = 0) -> CollectivePrice:
+    def collective(
+        self, kind: int, ranks: tuple[int, ...], bytes: int, dtype: int, root: int = 0, blocks: int = 0
+    ) -> CollectivePrice:
         """A collective of `kind` (``wire.layout.Coll``) over global `ranks`; `bytes` as nccl-tests
-        counts; `root` is an index into `ranks`, or the channel of a kernel on symmetric memory."""
+        counts; `root` is an index into `ranks`, or the channel of a kernel on the memory of peers, whose `blocks` are
+        given or those that torch would choose."""
         if not 0 <= dtype < len(NCCL_DTYPE_NAMES):
             last = len(NCCL_DTYPE_NAMES) - 1
             raise PhantoraError(f"collective with unknown NCCL data type {dtype}: types are 0 to {last}")
-        return self._prices(kind, ranks, bytes, -1 if kind in SYMMETRIC else ranks[root])
+        return self._prices(kind, ranks, bytes, -1 if kind in SYMMETRIC else ranks[root], blocks)
 
     def transfer(
         self, src: int, dst: int, bytes: int, concurrent: int, members: int = 2, duplex: bool = False
@@ -166,10 +169,13 @@ class CollectiveModel:
         flows = tuple(replace(flow, bytes=busy, rate=busy / seconds) for flow in price.flows)
         return replace(price, flows=flows)
 
-    def peer_copy(self, src: int, dst: int, bytes: int) -> CollectivePrice:
-        """A copy of `bytes` from global rank `src` to `dst` that one of the two makes alone."""
+    def peer_copy(self, src: int, dst: int, bytes: int, blocks: int = 0) -> CollectivePrice:
+        """A copy of `bytes` from global rank `src` to `dst` that one of the two makes alone, by a kernel of `blocks`;
+        0: by a copy engine."""
         place, _ = self._groups((src, dst))
-        return self._shared(symmetric.copy(self._link(place)), place, [(src, dst)], bytes)
+        link = self._link(place)
+        work = symmetric.push(bytes, link, blocks) if blocks else symmetric.copy(link)
+        return self._shared(work, place, [(src, dst)], bytes)
 
     def signal(self, src: int, dst: int, puts: bool) -> CollectivePrice:
         """The kernel that gives a signal, or that takes one, from global rank `src` to `dst`."""
@@ -267,7 +273,7 @@ class CollectiveModel:
 
     # ------------------------------------------------------------------ prices
 
-    def _price(self, kind: int, ranks: tuple[int, ...], bytes: int, root: int) -> CollectivePrice:
+    def _price(self, kind: int, ranks: tuple[int, ...], bytes: int, root: int, blocks: int) -> CollectivePrice:
         name = Coll.names()[kind]
         place, _ = self._groups(ranks)
         if place.members == 1:
@@ -276,7 +282,7 @@ class CollectiveModel:
         if name in ("ALL_TO_ALL", "GATHER", "SCATTER"):
             return self._exchange(kind, ranks, bytes, root)
         if kind in SYMMETRIC:
-            work = symmetric.reduction(kind, place.members, bytes, self._link(place))
+            work = symmetric.together(kind, place.members, bytes, self._link(place), blocks)
             return self._shared(work, place, [(src, dst) for src in ranks for dst in ranks if src != dst], bytes)
         channels = self._channels(place)
         choice = self._timing.tuner.choose(kind, place, channels, bytes)

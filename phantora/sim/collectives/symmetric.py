@@ -1,4 +1,5 @@
-"""Symmetric memory: how long torch's kernels on it, signals, and copies from and to peers take.
+"""Memory of peers: how long torch's kernels on symmetric memory, those of Transformer Engine's Userbuffers, signals,
+and copies from and to peers take.
 
 In a group of one, an H100 takes 0.93 us for a barrier, which has nothing to do, 2.05 for giving a signal and for taking
 one, 4.3 for a one-shot and 3.9 for a two-shot all-reduce of 2 KiB, 18.1 and 19.4 of 8 MiB (`python
@@ -11,6 +12,9 @@ benchmarks/device/symmetric_memory.py`, torch 2.11). What peers add is fitted to
   0.5, 1, 1.5, 2 and 3 MiB on 4 GPUs (pull/24532).
 - Copies between GPUs by copy engines: 371 to 377 GB/s one way (p2pBandwidthLatencyTest,
   github.com/NVIDIA/nccl/issues/1264).
+
+Of Userbuffers no time was published that tells kernels apart, and none was measured. What is known are their sources:
+blocks, bytes of each thread in flight, and how often members wait for each other. The rest is taken from above.
 
 Units: us, bytes, bytes per us. Error bars are relative.
 """
@@ -35,6 +39,11 @@ TWO_SHOT_BASE = 6.0
 PUT, WAIT = 2.05 + WAY, 2.05
 BARRIER = PUT + WAIT - 0.93  # gives and takes, in one kernel
 REDUCTION_ERROR, SIGNAL_ERROR, COPY_ERROR = 0.25, 0.5, 0.1
+# Userbuffers: members wait for each other once, at the start (reduce-scatter) or at the end (all-gather).
+USERBUFFERS_THREADS, GATHER_UNROLL, PUSH_UNROLL = 1024, 4, 8
+USERBUFFERS_BASE = BARRIER + WAY
+USERBUFFERS_ERROR = 0.35
+SM_RATE = 60e3  # that the stores of one block reach: 32 bytes a clock at 1.9 GHz
 
 
 @dataclass(frozen=True)
@@ -49,11 +58,14 @@ class Work:
     error: float
 
 
-def reduction(kind: int, members: int, size: int, link: float) -> Work:
-    """A kernel of ``wire.layout.SYMMETRIC`` of `size` bytes among `members`, whose links carry `link` bytes per us."""
+def together(kind: int, members: int, size: int, link: float, given: int = 0) -> Work:
+    """A kernel of ``wire.layout.SYMMETRIC`` of `size` bytes among `members`, whose links carry `link` bytes per us, in
+    the blocks that are `given` or in those that torch would choose."""
     name = Coll.names()[kind]
     if name == "SYMMETRIC_BARRIER":
         return Work("BARRIER", BARRIER, 0.0, link, 1, SIGNAL_ERROR)
+    if name.startswith("USERBUFFERS"):
+        return _userbuffers(name == "USERBUFFERS_ALL_GATHER", members, size, link, max(1, given))
     one_shot = name == "ONE_SHOT_ALL_REDUCE"
     threads = ONE_SHOT_THREADS if one_shot else TWO_SHOT_THREADS
     part = size if one_shot else size / members  # that each thread block walks through
@@ -68,6 +80,23 @@ def reduction(kind: int, members: int, size: int, link: float) -> Work:
     return Work("PULLED", PULLED_BASE, 1 / members, rate, blocks, REDUCTION_ERROR)
 
 
+def _userbuffers(gathers: bool, members: int, size: int, link: float, blocks: int) -> Work:
+    """Each member writes its part to all others, or reads its part of all others."""
+    part = size / members
+    each = USERBUFFERS_THREADS * ACCESS_BYTES * (GATHER_UNROLL if gathers else 1)
+    on_the_way = min(part, blocks * each) * (members - 1)
+    rate = max(1.0, min(on_the_way / READ_LATENCY, blocks * SM_RATE, link * READ_SHARE))
+    name = "PUSHED" if gathers else "PULLED"
+    return Work(name, USERBUFFERS_BASE, 1 / members, rate, blocks, USERBUFFERS_ERROR)
+
+
+def push(size: int, link: float, blocks: int) -> Work:
+    """A kernel of `blocks` that writes to a peer's memory; the signal at its end is told apart."""
+    on_the_way = min(size, blocks * USERBUFFERS_THREADS * ACCESS_BYTES * PUSH_UNROLL)
+    rate = max(1.0, min(on_the_way / READ_LATENCY, blocks * SM_RATE, link * READ_SHARE))
+    return Work("PUSHED", WAY, 1.0, rate, blocks, USERBUFFERS_ERROR)
+
+
 def copy(link: float) -> Work:
     """A copy engine's copy from or to a peer."""
     return Work("COPY_ENGINE", PEER_LATENCY_NS / 1e3, 1.0, link, 0, COPY_ERROR)
@@ -79,8 +108,11 @@ def signal(puts: bool) -> Work:
 
 
 def kernel_name(kind: int, dtype: int, members: int) -> str:
-    """The name of the device function, near what profilers show with torch 2.11."""
+    """The name of the device function, near what profilers show with torch 2.11 and Transformer Engine 2.20."""
     name = Coll.names()[kind]
+    if name.startswith("USERBUFFERS"):
+        way = "rw_ag" if name == "USERBUFFERS_ALL_GATHER" else "rr_rs"
+        return f"void userbuffers_fp16_sum_inplace_gpu_{way}<{members}>"
     if name == "SYMMETRIC_BARRIER":
         return "c10d::symmetric_memory::barrier_kernel(unsigned int**, int, int, int, unsigned long)"
     element = "c10::BFloat16" if NCCL_DTYPE_NAMES[dtype] == "bfloat16" else "float"
@@ -88,7 +120,9 @@ def kernel_name(kind: int, dtype: int, members: int) -> str:
     return f"void (anonymous namespace)::{function}<{element}, 16, {members}>"
 
 
-def signal_name(puts: bool) -> str:
-    """The same of a signal's kernel."""
+def signal_name(puts: bool, counted: bool = False) -> str:
+    """The same of a signal's kernel; those that are counted are Userbuffers'."""
+    if counted:
+        return "kuserbuffers_pushsend" if puts else "kuserbuffers_pushrecv"
     verb = "put" if puts else "wait"
     return f"c10d::symmetric_memory::{verb}_signal_kernel(unsigned int**, int, int, int, int, unsigned long)"

@@ -48,6 +48,7 @@ void Communication::join_collective(Rank &rank, const ph_record &r, std::string 
   if (launch->seq < 0) launch->seq = seq;
   launch->sub = r.collective.coll;
   if (launch->sub == PH_COLL_SYMMETRIC_BARRIER) launch->limit = static_cast<int64_t>(r.collective.scalar);
+  if (r.collective.coll >= PH_COLL_SYMMETRIC_BARRIER) launch->blocks = std::max<int>(1, r.collective.blocks);
   launch->bytes += r.collective.bytes;
   ++launch->waiting;
   bool behind = !launch->collectives.empty() && launch->collectives.back()->comm == number && !launch->collectives.back()->begun;
@@ -60,12 +61,13 @@ void Communication::join_collective(Rank &rank, const ph_record &r, std::string 
 
 void Communication::price(const std::shared_ptr<Collective> &c, const ph_collective_fields &call) {
   Key &key = prices_.key();
-  key.add<uint8_t>(PHE_COLLECTIVE).add(c->comm).add(call.coll).add(call.dtype).add(call.redop).add(call.root).add(call.bytes);
+  key.add<uint8_t>(PHE_COLLECTIVE).add(c->comm).add(call.coll).add(call.dtype).add(call.redop).add(call.blocks).add(call.root).add(call.bytes);
   c->price = prices_.find(key, [&](Price &p) {
     p.request.kind = PHE_COLLECTIVE;
     p.request.sub = call.coll;
     p.request.dtype = call.dtype;
     p.request.redop = call.redop;
+    p.request.blocks = call.blocks;
     p.request.root = call.root;
     p.request.comm = c->comm;
     p.request.bytes = call.bytes;

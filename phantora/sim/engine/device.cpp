@@ -306,11 +306,16 @@ int64_t Device::first_communication() const {
 // ------------------------------------------------------------------ what shares the GPU
 void Device::update_rates() {
   running_.clear();
-  Beside beside = communications_ ? Beside::COMMUNICATION : Beside::NOTHING;
+  Beside beside;
+  beside.sms = model_.gpu->sms;
   for (Stream *s : busy_) {
     Item &item = s->queue.front();
     if (!item.running) continue;
-    if (item.type == Item::COMM && item.first) beside = Beside::EARLIER_COMMUNICATION;
+    if (item.type == Item::COMM && !item.comm->copies) {
+      beside.blocks += item.comm->blocks;
+      beside.nccl = beside.nccl || !item.comm->blocks;
+      beside.earlier = beside.earlier || (item.first && !item.comm->blocks);
+    }
     if (!item.shares()) continue;
     if (item.rate > 0) item.work = std::max(0.0, item.work - static_cast<double>(now_ - item.updated) * item.rate);
     item.updated = now_;

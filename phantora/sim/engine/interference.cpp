@@ -4,6 +4,14 @@
 
 namespace phe {
 
+double Interference::factor_of_blocks(const Item &item, int blocks, int sms) {
+  const phe_kernel_profile &p = item.profile;
+  if (p.tiles <= 0) return 1 + (p.interference - 1) * std::min(1.0, blocks / std::max(1.0, p.channels_sms));
+  int usable = std::max(1, p.sms ? p.sms : sms), left = std::max(1, std::min(usable, sms - blocks));
+  auto waves = [&](int on) { return (p.tiles + on - 1) / on; };
+  return 1 + p.waves * (static_cast<double>(waves(left)) / waves(usable) - 1);
+}
+
 void Interference::slow(int64_t now, double share) {
   if (stretches_.empty()) return stretches_.push_back({now, 0, share});
   const Stretch &last = stretches_.back();

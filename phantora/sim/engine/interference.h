@@ -11,10 +11,12 @@ namespace phe {
 
 class Interference {
  public:
-  // How many times as long `item` takes beside communication; `behind`: beside one that was on the GPU first.
+  // How many times as long `item` takes beside NCCL; `behind`: beside one that was on the GPU first.
   static double factor(const Item &item, bool behind) {
     return behind ? item.profile.interference_behind : item.profile.interference;
   }
+  // Beside kernels that have `blocks` of the GPU's `sms` SMs for themselves.
+  static double factor_of_blocks(const Item &item, int blocks, int sms);
   // From `now` on communication loses `share` of its pace here.
   void slow(int64_t now, double share);
   // Nobody asks any longer for what was before `first`; NEVER: for anything.

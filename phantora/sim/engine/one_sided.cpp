@@ -1,7 +1,8 @@
-// Symmetric memory: copies from and to a peer that does nothing, and signals.
+// Memory of peers: copies from and to a peer that does nothing, and signals.
 //
 // A wait goes by the signal of the same number: it ends when that has been given. The next signal goes by that wait, since
-// there is room for one. So each is an operation of one member that begins when another's kernel has been reached.
+// there is room for one, unless signals are counted. So each is an operation of one member that begins when another's
+// kernel has been reached.
 #include "communication.h"
 
 namespace phe {
@@ -11,7 +12,6 @@ std::shared_ptr<Transfer> Communication::join_alone(int32_t number, Rank &rank, 
   int me = communicator(number).own_rank(rank.index);
   launch->comm = number;
   launch->p2p = true;
-  launch->copies = kind == PHE_PEER_COPY;
   launch->peer = peer;
   launch->sub = PH_COPY_P2P;
   ++launch->waiting;
@@ -34,6 +34,8 @@ void Communication::join_copy(Rank &rank, const ph_record &r, const std::shared_
   int32_t number;
   if (!used(rank, r.id, number)) return;
   launch->bytes = static_cast<int64_t>(r.peer_copy.bytes);
+  launch->blocks = static_cast<int>(r.peer_copy.blocks);
+  launch->copies = !launch->blocks;
   join_alone(number, rank, r.peer_copy.peer, r.peer_copy.push, PHE_PEER_COPY, launch);
 }
 
@@ -44,13 +46,17 @@ void Communication::join_signal(Rank &rank, const ph_record &r, const std::share
   bool puts = r.kind == PH_PUT_SIGNAL;
   int me = comm->own_rank(rank.index), peer = r.signal.peer, other = comm->ranks[static_cast<size_t>(peer)];
   launch->limit = r.signal.limit;
+  bool counted = r.flags & PH_F_COUNTED;
+  launch->blocks = 1;
+  launch->counted = counted;
   auto t = join_alone(number, rank, peer, puts, puts ? PHE_PUT_SIGNAL : PHE_WAIT_SIGNAL, launch);
   Signals &way = comm->signals[{puts ? me : peer, puts ? peer : me, r.signal.channel}];
   if (!puts) {
     follow(way.puts, other, t);
-    return show(way.waits, launch);
+    if (!counted) show(way.waits, launch);
+    return;
   }
-  if (way.used) follow(way.waits, other, t);
+  if (way.used && !counted) follow(way.waits, other, t);
   way.used = true;
   show(way.puts, launch);
 }

@@ -78,6 +78,8 @@ struct Launch {  // one communication kernel on one rank, or a copy from or to a
   int sends = 0, recvs = 0;
   bool p2p = false;
   bool copies = false;   // by a copy engine: no SM has to do with it
+  bool counted = false;  // of the signals of which any number may be under way
+  int blocks = 0;        // of a kernel on the memory of peers; 0: NCCL's
   bool aborted = false;  // what had not begun of it never does
   int64_t bytes = 0, peer = -1;  // peer: rank in the communicator, -1: several
   int32_t name = -1, price = -1;

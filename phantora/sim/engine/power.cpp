@@ -41,6 +41,12 @@ void Power::draw_alone(const Item &item) {
   steady_ = item.profile.steady_watts;
 }
 
+double Power::drawn_by(const Launch &communication) const {
+  if (communication.copies) return 0;
+  double channels = std::max(1.0, limit_.communication_blocks);
+  return limit_.communication_watts * (communication.blocks ? std::min(1.0, communication.blocks / channels) : 1.0);
+}
+
 void Power::draw(const std::vector<Stream *> &busy) {
   dynamic_ = steady_ = 0;
   if (limit_.budget_watts <= 0) return;
@@ -48,7 +54,7 @@ void Power::draw(const std::vector<Stream *> &busy) {
     const Item &item = s->queue.front();
     if (!item.running) continue;
     dynamic_ += item.profile.dynamic_watts * item.rate;
-    steady_ += item.type == Item::COMM && !item.comm->copies ? limit_.communication_watts : item.profile.steady_watts * item.rate;
+    steady_ += item.type == Item::COMM ? drawn_by(*item.comm) : item.profile.steady_watts * item.rate;
   }
 }
 

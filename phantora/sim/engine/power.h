@@ -20,6 +20,7 @@ class Power {
 
  private:
   void relax(double ns);
+  double drawn_by(const Launch &communication) const;
 
   const phe_power_limit &limit_;
   const double &factor_;

@@ -18,7 +18,7 @@ struct Price {
   phe_price_request request{};
   std::vector<phe_price_kernel> kernels;
   std::vector<int64_t> durations;
-  phe_kernel_profile profile = {1, 1, 0, 0, 1, 0, 0};
+  phe_kernel_profile profile = {1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0};
   int32_t name = -1;
   // Communication:
   int64_t latency = 0;    // from its beginning to that of its flows

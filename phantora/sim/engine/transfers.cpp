@@ -143,6 +143,8 @@ void Communication::price(const std::shared_ptr<Transfer> &t) {
   request.concurrent = std::max(1, std::max(send.sends, recv.recvs));
   request.duplex = send.recvs > 0 && recv.sends > 0;
   request.bytes = (t->lone ? t->own() : t->send).bytes;
+  request.blocks = send.blocks;
+  request.counted = send.counted;
   Key &key = prices_.key();  // the format of the elements does not matter
   key.add<uint8_t>(PHE_TRANSFER).add(request);
   t->price = prices_.find(key, [&](Price &p) {

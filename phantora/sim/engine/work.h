@@ -31,7 +31,7 @@ struct Item {
   int64_t launch = 0, ready = 0, start = 0, updated = 0;
   double work = 0, rate = 0;  // ns of work left, ns per ns
   float demand = 0;           // share of the SMs
-  phe_kernel_profile profile = {1, 1, 0, 0, 1, 0, 0};
+  phe_kernel_profile profile = {1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0};
   int64_t id = 0, link = -1, bytes = 0, peer = -1;
   int priority = 0;           // of the stream; lower is served first
   uint64_t admitted = 0;      // order of admission

@@ -3,8 +3,8 @@
 #include "cuda/core/capture.h"
 #include "cuda/core/context.h"
 #include "cuda/core/host_function.h"
+#include "cuda/core/peers.h"
 #include "cuda/core/space.h"
-#include "cuda/core/symmetric.h"
 
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 // Memory and events shared with other processes.
 #include "cuda/core/ipc.h"
 #include "cuda/core/event.h"
-#include "cuda/core/space.h"
+#include "cuda/core/peers.h"
 #include "cuda/core/table.h"
 
 #include <pthread.h>
@@ -16,7 +16,8 @@ typedef struct ipc_name {
   uint64_t address, size;
   int32_t device;
   uint32_t event;
-  char pad[24];
+  phc_shared shared;
+  char pad[8];
 } ipc_name;
 _Static_assert(sizeof(ipc_name) == 64, "an IPC handle has 64 bytes");
 static phc_table *ipc_mappings;  // own address -> ipc_mapping
@@ -31,10 +32,27 @@ cudaError_t phc_ipc_handle(cudaIpcHandle *handle, void *pointer) {
   ph_range range;
   if (!handle || !ph_memory_find(pointer, &range) || range.space != PH_SPACE_DEVICE)
     return cudaErrorInvalidValue;
-  ipc_name ipc = {
-      .magic = IPC_MAGIC, .pid = getpid(), .address = range.base, .size = range.size, .device = range.device};
+  pthread_mutex_lock(&ipc_lock);
+  phc_shared *shared = phc_table_get(&phc_handed, range.base);
+  if (!shared && (shared = malloc(sizeof *shared))) {
+    *shared = phc_new_shared();
+    phc_table_set(&phc_handed, range.base, shared);
+  }
+  pthread_mutex_unlock(&ipc_lock);
+  if (!shared) return cudaErrorMemoryAllocation;
+  ipc_name ipc = {.magic = IPC_MAGIC, .pid = getpid(), .address = range.base, .size = range.size, .device = range.device,
+                  .shared = *shared};
   memcpy(handle, &ipc, sizeof ipc);
   return 0;
+}
+
+void phc_ipc_freed(const void *pointer) {
+  pthread_mutex_lock(&ipc_lock);
+  bool mapped = phc_table_get(&ipc_mappings, (uintptr_t)pointer) != NULL;  // a peer's, which its mapping keeps
+  phc_shared *shared = mapped ? NULL : phc_table_get(&phc_handed, (uintptr_t)pointer);
+  if (shared) phc_table_set(&phc_handed, (uintptr_t)pointer, NULL);
+  pthread_mutex_unlock(&ipc_lock);
+  free(shared);
 }
 
 typedef struct ipc_search {
@@ -54,7 +72,10 @@ cudaError_t phc_ipc_open(void **pointer, const cudaIpcHandle *handle) {
   if (!pointer) return cudaErrorInvalidValue;
   memcpy(&ipc, handle, sizeof ipc);
   if (ipc.magic != IPC_MAGIC || ipc.event || !ipc.size) return cudaErrorInvalidValue;
+  if (ph_probing()) _Exit(0);                                    // what comes now is communication
   if (ipc.pid == getpid()) return cudaErrorDeviceUninitialized;  // a process cannot open its own
+  cudaError_t error = phc_importable(&ipc.shared);
+  if (error) return error;
   pthread_mutex_lock(&ipc_lock);
   ipc_search search = {&ipc, NULL};
   phc_table_each(&ipc_mappings, ipc_match, &search);
@@ -66,6 +87,7 @@ cudaError_t phc_ipc_open(void **pointer, const cudaIpcHandle *handle) {
     if (mapping) {
       *mapping = (ipc_mapping){.from = ipc, .address = address};
       phc_table_set(&ipc_mappings, (uintptr_t)address, mapping);
+      phc_table_set(&phc_handed, (uintptr_t)address, &mapping->from.shared);
     }
   }
   if (mapping) {
@@ -81,6 +103,7 @@ cudaError_t phc_ipc_close(void *pointer) {
   ipc_mapping *mapping = phc_table_get(&ipc_mappings, (uintptr_t)pointer);
   if (mapping && --mapping->opens == 0) {
     phc_table_set(&ipc_mappings, (uintptr_t)pointer, NULL);
+    phc_table_set(&phc_handed, (uintptr_t)pointer, NULL);
     phc_unmap(pointer, mapping->from.size);
     free(mapping);
   }

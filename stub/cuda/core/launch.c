@@ -67,7 +67,10 @@ cudaError_t phc_launch(phc_kernel *kernel, dim3 grid, dim3 block, size_t shared,
                  .block_x = (uint16_t)block.x, .block_y = (uint16_t)block.y, .block_z = (uint16_t)block.z,
                  .shared_bytes = shared + (size_t)kernel->static_shared},
   };
-  if (!arguments || !phc_symmetric_launch(kernel, stream, arguments, &error)) ph_launch(&record);
+  unsigned blocks = grid.x * grid.y * grid.z;
+  if (!arguments || !(phc_symmetric_launch(kernel, stream, blocks, arguments, &error) ||
+                      phc_userbuffers_launch(kernel, stream, blocks, arguments, &error)))
+    ph_launch(&record);
   if (error) return error;
   phc_node *node = phc_captured(stream) ? phc_capture_latest() : NULL;
   if (node) {

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "cuda/core/memory.h"
 #include "cuda/core/capture.h"
+#include "cuda/core/ipc.h"
 #include "cuda/core/pool.h"
 #include "cuda/core/space.h"
 #include "cuda/core/synchronize.h"
@@ -48,6 +49,7 @@ cudaError_t phc_free(void *pointer) {
   // cudaFree waits for the device: work in flight may still use the memory.
   cudaError_t error = phc_device_wait();
   if (error) return error;
+  phc_ipc_freed(pointer);
   if (phc_pool_release(pointer)) return 0;
   return ph_memory_free(pointer) ? cudaErrorInvalidValue : 0;
 }

@@ -3,6 +3,7 @@
 #include "cuda/core/space.h"
 #include "cuda/core/table.h"
 
+#include <stdatomic.h>
 #include <sys/mman.h>
 
 size_t phc_round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
@@ -22,7 +23,13 @@ void phc_unmap(void *address, size_t bytes) {
   munmap(address, phc_round_up(bytes ? bytes : 1, PH_HOST_PAGE));
 }
 
-phc_table *phc_mappings;
+phc_table *phc_mappings, *phc_handed;
+
+phc_shared phc_new_shared(void) {
+  static atomic_uint given;
+  uint64_t number = (uint64_t)ph_turn() << 48 | (uint64_t)(uint32_t)ph_rank() << 24 | (atomic_fetch_add(&given, 1) + 1);
+  return (phc_shared){number, ph_rank()};
+}
 
 bool phc_covered(const void *pointer, size_t bytes) {
   uintptr_t at = (uintptr_t)pointer;

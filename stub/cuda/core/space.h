@@ -19,6 +19,8 @@ typedef struct phc_shared {
   uint64_t number;  // the same in every process; 0: shared with nobody
   int32_t owner;    // rank
 } phc_shared;
+phc_shared phc_new_shared(void);  // this process's
+extern phc_table *phc_handed;  // phc_shared by address: memory with a handle of cudaIpc, own and mapped
 typedef struct phc_mapping {  // how each entry of phc_mappings begins
   const phc_shared *shared;
 } phc_mapping;

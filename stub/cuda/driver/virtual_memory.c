@@ -3,8 +3,8 @@
 #define _GNU_SOURCE
 #include "cuda/driver/entry.h"
 #include "cuda/core/context.h"
+#include "cuda/core/peers.h"
 #include "cuda/core/space.h"
-#include "cuda/core/symmetric.h"
 #include "cuda/core/table.h"
 
 #include <pthread.h>
@@ -226,15 +226,13 @@ typedef struct vm_handle {
 } vm_handle;
 
 static cudaError_t handle_export(int *out, vm_physical *physical, int type, uint64_t flags) {
-  static uint32_t exports;
   if (!out || flags || !phc_table_get(&physicals, (uintptr_t)physical)) return cudaErrorInvalidValue;
   if (type != POSIX_FD) return driver_unsupported("cuMemExportToShareableHandle of a kind that is no file descriptor");
   if (!(physical->prop.requestedHandleTypes & POSIX_FD)) return cudaErrorInvalidValue;
   cudaError_t error = phc_shareable();
   if (error) return error;
   pthread_mutex_lock(&vmm_lock);
-  if (!physical->shared.number)
-    physical->shared = (phc_shared){(uint64_t)ph_turn() << 48 | (uint64_t)(uint32_t)ph_rank() << 24 | ++exports, ph_rank()};
+  if (!physical->shared.number) physical->shared = phc_new_shared();
   pthread_mutex_unlock(&vmm_lock);
   vm_handle handle = {HANDLE_MAGIC, physical->shared, physical->prop, physical->size};
   int fd = memfd_create("phantora-memory", MFD_CLOEXEC);
