@@ -22,6 +22,7 @@ from phantora.wire.shared import SHARED_RESERVED
 REGISTER_UNIT = 8  # registers are given in such units a thread
 TENSOR_ROWS = 64  # of a warp group's instruction on Hopper; smaller tiles take the older ones
 QUARTERS = 4  # of an SM, each with tensor cores of its own
+LANES = 128  # of an SM: elements that instructions of single precision take a cycle (CUDA C++ Programming Guide)
 FEW = 16  # programs an SM: so many end together, more even out
 CALIBRATED = "H100-SXM"
 
@@ -145,7 +146,7 @@ def _cycles(work: Work, n: Mapping[str, float], c: Constants) -> float:
     """Cycles of an SM that issues the instructions of one program and nothing else."""
     elements = (
         n["alu"] * c.alu + n["mufu"] * c.mufu + n["integer"] * c.integer + n["convert"] * c.convert
-        + n["reduced"] * c.reduced + n["cubed"] * c.cubed
+        + n["reduced"] * c.reduced + n["cubed"] * c.cubed + n["instructions"] * 1e3 / LANES
     )  # fmt: skip
     memory = n["accesses"] * c.access + n["scattered"] * c.scattered + n["atomics"] * c.atomic
     spilled = work.spills * work.warps * max(1.0, n["steps"]) * c.spill

@@ -13,7 +13,7 @@ import re
 import sys
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,6 +28,7 @@ from phantora.launch.tuning import COMPILER, DRIVER
 from phantora.ttir import store
 from phantora.ttir.parse import Function, Unreadable, parse
 from phantora.ttir.slice import Deciding, deciding, written
+from phantora.ttir.stores import Stores, stores_of
 from phantora.ttir.walk import Argument, Descriptor, Launch, Memory, work_of
 from phantora.ttir.work import LINE_BYTES
 from phantora.wire.shared import GUESSED, KNOWN, SMALL_ELEMENTS
@@ -80,17 +81,28 @@ class Launches:
         self._library.phantora_assumed.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
         self._library.phantora_assumed.restype = None
         self._runtime = ctypes.CDLL(None)
-        self._texts: dict[tuple[Any, ...], bytes] = {}
+        self._kinds: dict[tuple[Any, ...], tuple[bytes, dict[int, Stores]]] = {}
 
     def around(
         self, kernel: Kernel, grid: tuple[int, int, int], given: Sequence[Any], launch: Callable[[], Any]
     ) -> Any:
         """Calls `launch`, whose kernel gets the arguments `given` (those that the IR's function has)."""
-        done = self._announcer.around(self._text(kernel, grid, given), launch)
+        text, stores = self._kind(kernel, grid, given)
+        done = self._announcer.around(text, launch)
         for place in kernel.written:
-            if place < len(given):
+            if place in stores:
+                self._write(given[place].data_ptr(), stores[place])
+            elif place < len(given):
                 self._forget(given[place])
         return done
+
+    def _write(self, address: int, stores: Stores) -> None:
+        """Simulated device memory is memory of this process; what is still on its way there is waited for."""
+        for offset, data in stores:
+            where, size = ctypes.c_void_p(address + offset), ctypes.c_size_t(len(data))
+            self._runtime.ph_touch(where, size)
+            ctypes.memmove(where, data, len(data))
+            self._runtime.ph_memory_mark(where, size, KNOWN)
 
     def _forget(self, value: Any) -> None:
         """What a kernel stores to keeps its bytes, and is not known: who reads it hears of it (docs/values.md)."""
@@ -107,28 +119,51 @@ class Launches:
         table = {"op": "cuda::kernel", "args": [_described(value, True) for value in given], "bwd": False}
         return self._announcer.around(orjson.dumps(table), launch)
 
-    def _text(self, kernel: Kernel, grid: tuple[int, int, int], given: Sequence[Any]) -> bytes:
+    def _kind(
+        self, kernel: Kernel, grid: tuple[int, int, int], given: Sequence[Any]
+    ) -> tuple[bytes, dict[int, Stores]]:
+        """A launch as it is announced, and the integers that it stores, as far as they are known."""
         if kernel.functions is None and not kernel.broken:
             tuning.aside(kernel.understand)
         known = kernel.deciding
         names = next(iter(kernel.functions.values())).arguments if kernel.functions else []
         plain = len(names) == len(given)  # else descriptors take several places
         parts: list[Any] = [id(kernel), grid, tuning.at_work()]
+        stores_few = any(_few_integers(given[place]) for place in kernel.written if place < len(given))
         for place, value in enumerate(given):
             name = names[place] if plain else None
             if hasattr(value, "data_ptr"):
                 parts.append((value.dtype, value.shape, value.stride(), value.is_cuda))
-                if known is not None and name in known.read and value.is_cuda:
+                reads = known is not None and name in known.read and value.is_cuda
+                if reads or (stores_few and _few_integers(value)):
                     parts.append(self._sum(value))
             elif hasattr(value, "block_shape"):
                 parts.append((value.base.dtype, tuple(value.shape), tuple(value.strides)))
-            elif isinstance(value, (int, bool)) and (known is None or name is None or name in known.direct):
+            elif isinstance(value, (int, bool)) and (
+                stores_few or known is None or name is None or name in known.direct
+            ):
                 parts.append(value)
         key = tuple(parts)
-        text = self._texts.get(key)
-        if text is None:
-            text = self._texts[key] = self._describe(kernel, grid, given, names if plain else None)
-        return text
+        kind = self._kinds.get(key)
+        if kind is None:
+            text = self._describe(kernel, grid, given, names if plain else None)
+            stores = tuning.aside(lambda: self._stores(kernel, grid, given)) if stores_few else {}
+            kind = self._kinds[key] = text, stores
+        return kind
+
+    def _stores(self, kernel: Kernel, grid: tuple[int, int, int], given: Sequence[Any]) -> dict[int, Stores]:
+        """All that the launch's kind is told by may decide: numbers, and what small tensors of integers hold."""
+        if kernel.functions is None:
+            return {}
+        launch = self._launch(kernel, grid, given)
+        arguments = tuple(
+            replace(a, values=None) if isinstance(a, Memory) and not _few_integers(value) else a
+            for a, value in zip(launch.arguments, given, strict=True)
+        )
+        try:
+            return stores_of(kernel.functions, replace(launch, arguments=arguments))
+        except Exception:  # IR of another Triton, or integers that nobody knows: what is stored is not known
+            return {}
 
     def _describe(
         self, kernel: Kernel, grid: tuple[int, int, int], given: Sequence[Any], names: list[str] | None
@@ -168,15 +203,7 @@ class Launches:
     ) -> Any:
         """What a launch does; finding it moves no clock. Where no integers in memory decide, it is found once on this
         machine: a run logs the same with an empty and with a full cache."""
-        launch = Launch(
-            grid,
-            tuple(self._argument(value) for value in given),
-            kernel.warps,
-            kernel.stages,
-            kernel.shared,
-            kernel.registers,
-            kernel.spills,
-        )
+        launch = self._launch(kernel, grid, given)
         if kernel.deciding is None or kernel.deciding.read:
             return tuning.aside(lambda: work_of(functions, launch).text())
         addresses: list[int] = []
@@ -193,6 +220,12 @@ class Launches:
         ]
         key = orjson.dumps([kernel.ir, about, described, places, shapes])
         return tuning.aside(lambda: shared_work.found(key, lambda: work_of(functions, launch).text()))
+
+    def _launch(self, kernel: Kernel, grid: tuple[int, int, int], given: Sequence[Any]) -> Launch:
+        arguments = tuple(self._argument(value) for value in given)
+        return Launch(
+            grid, arguments, kernel.warps, kernel.stages, kernel.shared, kernel.registers, kernel.spills
+        )
 
     def _argument(self, value: Any) -> Argument:
         if hasattr(value, "block_shape"):
@@ -233,6 +266,12 @@ class Launches:
             return zlib.crc32(memory.values().data)
         except Unreadable:
             return 0
+
+
+def _few_integers(value: Any) -> bool:
+    if not hasattr(value, "data_ptr") or not value.is_cuda or value.dtype.is_floating_point or value.dtype.is_complex:
+        return False
+    return bool(0 < value.numel() <= SMALL_ELEMENTS)
 
 
 def _described(value: Any, decides: bool) -> Any:

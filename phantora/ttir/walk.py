@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from phantora.ttir import functions
 from phantora.ttir.parse import Block, Function, Operation, Type, Unreadable
 from phantora.ttir.slice import scalar_accesses
 from phantora.ttir.values import UNKNOWN, Tile, Value, constant, integers, plain
@@ -70,10 +71,10 @@ class Launch:
 
 
 _MUFU = {
-    "exp": 1.0, "exp2": 1.0, "log": 1.5, "log2": 1.0, "rsqrt": 1.0, "sqrt": 2.0, "sin": 3.0, "cos": 3.0,
-    "tanh": 1.0, "erf": 1.0,
+    "exp": 1.0, "exp2": 1.0, "rsqrt": 1.0, "sqrt": 2.0, "sin": 3.0, "cos": 3.0,
 }  # fmt: skip
-_ALU_OF = {"erf": 20.0, "sin": 20.0, "cos": 20.0, "exp": 1.0, "log": 1.0, "sqrt": 4.0}
+_OF_LIBRARY = ("log", "log2", "erf", "tanh")  # of `math`, which LLVM takes from libdevice
+_ALU_OF = {"sin": 20.0, "cos": 20.0, "exp": 1.0, "sqrt": 4.0}
 _CONVERT = ("extf", "truncf", "sitofp", "uitofp", "fptosi", "fptoui", "fp_to_fp", "bitcast")
 _FREE = (
     "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.reshape", "tt.trans", "tt.get_program_id", "tt.get_num_programs",
@@ -105,6 +106,7 @@ class Walker:
         self.followed = 0
         self.probes: dict[int, list[float]] = defaultdict(list)
         self.unknown: set[str] = set()
+        self.skipped = False  # iterations of a loop
         self.scalar = scalar_accesses(functions)
         self.vectors: dict[int, int] = {}
 
@@ -202,7 +204,7 @@ class Walker:
         before: Counts = {}
         while done < trips:
             if same >= SAME and trips - done > 1:
-                skipped = trips - done - 1
+                skipped, self.skipped = trips - done - 1, True
                 for key, value in before.items():
                     self.counts[key] += value * skipped
                 values = [_ahead(a, b, skipped) for a, b in zip(previous, values, strict=True)]
@@ -346,9 +348,9 @@ class Walker:
         elif name in ("divf", "precise_divf", "remf"):
             self.counts["mufu"] += count
             self.counts["alu"] += 4.0 * count
-        elif name == "extern_elementwise":
-            self.counts["mufu"] += count
-            self.counts["alu"] += 15.0 * count
+        elif name == "extern_elementwise" or name in _OF_LIBRARY:
+            symbol = operation.text.partition('symbol = "')[2].partition('"')[0] or name
+            self.counts["instructions"] += count * functions.of_symbol(symbol).slots
         elif name == "mulhiui":
             self.counts["integer"] += 2.0 * count
         else:

@@ -11,10 +11,11 @@ LINE_BYTES = 128  # of L2
 COUNTERS = (
     "alu", "mufu", "integer", "convert", "again", "load_bytes", "load_sectors", "loads", "store_bytes", "store_sectors",
     "stores", "atomics", "accesses", "scattered", "cubed", "reduced", "reductions", "crossings", "phases", "piped",
-    "flops", "dots", "steps",
+    "flops", "dots", "steps", "instructions",
 )  # fmt: skip
 """Of a program (one block of threads), means over programs. Elements: `alu` (additions, products, comparisons),
-`mufu` (exponentials, roots, quotients: the special function units' instructions), `integer`, `convert` (casts),
+`mufu` (exponentials, roots, quotients: the special function units' instructions), `instructions`
+of functions of a library (`functions.py`), `integer`, `convert` (casts),
 `reduced` (inputs of reductions), `cubed` (those of tensors of three dimensions and more). `again`: bytes read where the
 program has been before. Memory: bytes asked for, and bytes of the 32-byte sectors that they lie in; `loads`
 and `stores` are operations, `atomics` elements, `accesses` a

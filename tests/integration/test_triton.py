@@ -11,6 +11,15 @@ from support.runs import records, trace
 
 from phantora.cost.wanted import read_wanted
 
+FLEX = """
+import torch
+from torch.nn.attention.flex_attention import flex_attention
+q = torch.zeros(1, 4, 1024, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+def capped(score, b, h, i, j):
+    return 30 * torch.tanh(score / 30)
+torch.compile(flex_attention, dynamic=False)(q, q, q, score_mod=capped).sum().backward()
+torch.cuda.synchronize()
+"""
 KERNELS = """
 import torch, triton
 import triton.language as tl
@@ -166,3 +175,13 @@ torch.cuda.synchronize()
     assert [line.split(" not:")[0] for line in lines if "not:" in line] == ["triton::gather"]
     names = [record["blob"].decode() for record in dump.of("DEFINE_NAME")]
     assert {"softmax", "matmul"} <= set(names)
+
+
+def test_attention_without_a_mask_visits_all_blocks(tmp_path: Path) -> None:
+    """How many blocks there are is what small kernels of Inductor store."""
+    (tmp_path / "train.py").write_text(FLEX)
+    run = trace(tmp_path, "train.py")
+    assert "assumed: integers" not in " ".join(r["name"] for r in records(run.log, "operator", "name"))
+    kernels = [r for r in records(run.log, "kernel", "op", "flops") if "tem_fused_flex_attention" in (r["op"] or "")]
+    forward = 4 * 4 * 1024**2 * 64  # two products; backward four of keys and values, three of queries
+    assert [r["flops"] for r in kernels] == [forward, 3.5 * forward]

@@ -18,6 +18,7 @@ from phantora.cost.types import KernelLaunch, OperatorSignature, TensorSpec
 from phantora.hardware import load_gpu
 from phantora.ttir.parse import Unreadable, parse
 from phantora.ttir.slice import deciding, written
+from phantora.ttir.stores import stores_of
 from phantora.ttir.walk import Launch, Memory, work_of
 
 HEAD = "module {\n  tt.func public @kernel("
@@ -215,3 +216,44 @@ def test_names_of_loops_side_by_side_are_apart() -> None:
     assert deciding(functions).direct == {"%seeds", "%out", "%n"}
     memory = Memory(0, 8, 8, None), Memory(1 << 20, 4096, 4096, None)
     assert work_of(functions, Launch((1, 1, 1), (*memory, 1024), 1, 1, 0, 0, 0)).text()
+
+
+FILL = (
+    HEAD
+    + """%y: !tt.ptr<i32>, %x: !tt.ptr<i32>, %n: i32) {
+    %two = arith.constant dense<2> : tensor<4xi32>
+    %at = tt.make_range {end = 4 : i32, start = 0 : i32} : tensor<4xi32>
+    %ns = tt.splat %n : i32 -> tensor<4xi32>
+    %inside = arith.cmpi slt, %at, %ns : tensor<4xi32>
+    %px = tt.splat %x : !tt.ptr<i32> -> tensor<4x!tt.ptr<i32>>
+    %pxa = tt.addptr %px, %at : tensor<4x!tt.ptr<i32>>, tensor<4xi32>
+    %v = tt.load %pxa, %inside : tensor<4x!tt.ptr<i32>>
+    %w = arith.muli %v, %two : tensor<4xi32>
+    %py = tt.splat %y : !tt.ptr<i32> -> tensor<4x!tt.ptr<i32>>
+    %pya = tt.addptr %py, %at : tensor<4x!tt.ptr<i32>>, tensor<4xi32>
+    tt.store %pya, %w, %inside : tensor<4x!tt.ptr<i32>>
+    tt.return
+  }
+}
+"""
+)
+
+
+def test_integers_that_follow_from_the_arguments_are_stored() -> None:
+    held = np.array([5, -7, 9, 11], np.int32)
+    y = Memory(4096, 16, 16)
+    known = Memory(8192, 16, 16, lambda: held.view(np.uint8))
+    kernel = parse(FILL)
+    doubled = [(4 * i, int(2 * n).to_bytes(4, "little", signed=True)) for i, n in enumerate((5, -7, 9))]
+    assert stores_of(kernel, Launch((1, 1, 1), (y, known, 3), 4, 1)) == {0: doubled}
+    assert stores_of(kernel, Launch((1, 1, 1), (y, Memory(8192, 16, 16), 3), 4, 1)) == {}, "nobody knows what it loads"
+    assert stores_of(parse(ROWS), rows(1000, 4)) == {}, "numbers that are no integers"
+
+
+def test_functions_of_many_instructions_cost_more() -> None:
+    """Forgetting tanh's 22 instructions made FlexAttention with a cap on its scores three times too fast."""
+    call = '%e = tt.extern_elementwise %real {libname = "", symbol = "__nv_tanhf"} : (tensor<1024xf32>) -> tensor<1024xf32>'
+    text = ROWS.replace("%e = math.exp %real : tensor<1024xf32>", call)
+    tanh, exp = work_of(parse(text), rows(1000, 4)), work_of(parse(ROWS), rows(1000, 4))
+    assert tanh.counts["instructions"] == pytest.approx(1024 * 22.4) and "instructions" not in exp.counts
+    assert tanh.counts.get("mufu", 0.0) == 0.0 < exp.counts["mufu"]

@@ -1,0 +1,73 @@
+"""Integers that a launch stores, where they follow from its arguments and from integers that are known.
+
+Inductor makes small integer tensors so, among them those that say how many blocks FlexAttention visits.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from math import prod
+
+import numpy as np
+
+from phantora.ttir.parse import Function, Operation
+from phantora.ttir.values import UNKNOWN, Tile, Value
+from phantora.ttir.walk import Descriptor, Launch, Memory, Walker
+
+MOST_PROGRAMS = 64  # of a launch: each is followed
+
+Stores = list[tuple[int, bytes]]
+"""Bytes, by their offset from a tensor's first element."""
+
+
+class _Storing(Walker):
+    """Keeps what is stored to each of `memories`; `lost` holds those to which something unknown is."""
+
+    def __init__(self, functions: dict[str, Function], launch: Launch) -> None:
+        super().__init__(functions, launch)
+        self.stored: dict[int, dict[int, bytes]] = defaultdict(dict)
+        self.lost: set[int] = set()
+
+    def _access(self, operation: Operation, operands: list[Value]) -> Value:
+        if operation.name != "tt.load":
+            self._keep(operation, operands)
+        return super()._access(operation, operands)
+
+    def _keep(self, operation: Operation, operands: list[Value]) -> None:
+        kind, pointer = operation.types[0], operands[0]
+        if pointer is UNKNOWN or isinstance(pointer, Tile) or kind.block:
+            self.lost.update(range(len(self.memories)))
+            return
+        addresses = np.broadcast_to(pointer, kind.shape).reshape(-1)
+        value, mask = operands[1], operands[2] if len(operands) > 2 else True
+        if operation.name != "tt.store" or value is UNKNOWN or mask is UNKNOWN or not kind.element.startswith("i"):
+            self.lost.add(self._owner(addresses, None))
+            return
+        active = np.broadcast_to(mask, kind.shape).reshape(-1)
+        if active.any():
+            values = np.broadcast_to(value, kind.shape).reshape(-1).astype(f"<i{max(1, kind.bits // 8)}")
+            pairs = zip(addresses[active].tolist(), values[active].tolist(), strict=True)
+            width = values.itemsize
+            kept = self.stored[self._owner(addresses, active)]
+            kept.update((address, number.to_bytes(width, "little", signed=True)) for address, number in pairs)
+
+
+def stores_of(functions: dict[str, Function], launch: Launch) -> dict[int, Stores]:
+    """What `launch` stores, by the place of an argument, where all that it stores to it is known.
+
+    Raises Unreadable where the IR holds what is not understood.
+    """
+    if prod(launch.grid) > MOST_PROGRAMS:
+        return {}
+    walker = _Storing(functions, launch)
+    x, y, z = launch.grid
+    for i in range(x * y * z):
+        walker.run((i % x, i // x % y, i // x // y))
+    if walker.skipped or walker.unknown or -1 in walker.lost or -1 in walker.stored:
+        return {}
+    places = [place for place, a in enumerate(launch.arguments) if isinstance(a, (Memory, Descriptor))]
+    return {
+        places[m]: sorted((address - walker.memories[m].address, data) for address, data in kept.items())
+        for m, kept in walker.stored.items()
+        if m not in walker.lost
+    }
