@@ -2,10 +2,12 @@
 
     python benchmarks/determinism.py runs [--count 20] [--ranks 2] [SCRIPT ARGUMENTS ...]
     python benchmarks/determinism.py schedules [--count 10000] LOG
+    python benchmarks/determinism.py programs [--count 1000] [--seed S]
 
 `runs`: the script is run while its processes are stopped (SIGSTOP) and go on at random, with random priorities and on
 random cores; the rows of all logs are compared with those of a run that nobody disturbs. `schedules`: the records of a
-recorded run are given to the engine in random interleavings, without processes; the digests of the logs are compared.
+recorded run are given to the engine in random interleavings, without processes; the digests of the logs are compared. `programs`: programs of chance (kernels of all sizes on
+several streams, collectives, transfers, events, waits), each said to the engine in four orders.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from support.disturbed import ROOT, Scene, rows_of, same_rows
+from support.programs import draw, played
 from support.schedules import Recording, log_of
 
 PROGRAM = str(ROOT / "benchmarks" / "fault_program.py")
@@ -100,6 +103,24 @@ def schedules(count: int, log: Path, folder: Path) -> int:
     return len(different)
 
 
+def programs(count: int, seed: int) -> int:
+    """So many programs of chance; how many depend on the order in which they are said."""
+    from phantora import stubs
+
+    engine = stubs.ensure().engine
+    begin = time.process_time()
+    different = []
+    for number in range(seed, seed + count):
+        program = draw(number, 2 + number % 2)
+        logs = [played(engine, program, order) for order in range(4)]
+        if any(log != logs[0] for log in logs):
+            different.append(number)
+            print(f"program {number} differs", flush=True)
+    seconds = time.process_time() - begin
+    print(f"{count:,} programs in 4 orders each: {len(different)} differ; {seconds:.0f} s of CPU")
+    return len(different)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(dest="verb", required=True)
@@ -110,7 +131,12 @@ def main() -> int:
     other = verbs.add_parser("schedules")
     other.add_argument("--count", type=int, default=10_000)
     other.add_argument("log", type=Path)
+    third = verbs.add_parser("programs")
+    third.add_argument("--count", type=int, default=1000)
+    third.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
+    if args.verb == "programs":
+        return 1 if programs(args.count, args.seed) else 0
     with tempfile.TemporaryDirectory() as folder:
         if args.verb == "runs":
             return 1 if runs(args.count, args.ranks, args.words or [PROGRAM], Path(folder)) else 0

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fault_places import Clock, Disk, Limit
+from fault_places import Clock, Disk, FailingDisk, Limit
 from support.disturbed import Scene
 
 ALL = ("fsdp2", "torchrun", "deepspeed", "torchtitan")
@@ -138,6 +138,30 @@ def read_only_disk(run: Run) -> bool:
     run.on_disk(1 << 20, "ro")
     run.begin()
     return True
+
+
+def disk_fails(run: Run) -> bool:
+    """It becomes read-only while the log is open."""
+    disk = FailingDisk(run.scene.folder / "disk")
+    run.undone.append(disk.undo)
+    run.log = run.scene.folder / "disk" / "run.arrow"
+    run.begin()
+    if run.at_a_moment() is None:
+        return False
+    disk.fail()
+    return True
+
+
+def others_fill_the_disk(run: Run) -> bool:
+    """Somebody else's file takes what is left while the log is open."""
+    run.on_disk(16 << 20)
+    run.begin()
+    if run.at_a_moment() is None:
+        return False
+    with suppress(OSError), open(run.log.parent / "others", "wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+    return run.scene.process.poll() is None
 
 
 def full_output(run: Run) -> bool:
@@ -378,17 +402,16 @@ RANKS = [
     Case("SIGSTOP, SIGCONT of a DataLoader worker", halt("worker"), (0,), same=True),
 ]
 AGENT = [
-    Case("kill -9 of torchrun's agent", send("agent", signal.SIGKILL), (137,), "was killed by SIGKILL", ("torchrun",),
-         may_leave="pymp-|torchelastic_"),
-    Case("SIGTERM to torchrun's agent", send("agent", signal.SIGTERM), (1, 143), "", ("torchrun",), tracebacks=True,
-         may_leave="pymp-|torchelastic_"),
-    Case("kill -9 of a rank of torchrun", send("rank1", signal.SIGKILL), (1,), "", ("torchrun",), tracebacks=True,
-         may_leave="pymp-|torchelastic_"),
+    Case("kill -9 of torchrun's agent", send("agent", signal.SIGKILL), (137,), "was killed by SIGKILL", ("torchrun",)),
+    Case("SIGTERM to torchrun's agent", send("agent", signal.SIGTERM), (1, 143), "", ("torchrun",), tracebacks=True),
+    Case("kill -9 of a rank of torchrun", send("rank1", signal.SIGKILL), (1,), "", ("torchrun",), tracebacks=True),
     Case("SIGSTOP, SIGCONT of torchrun's agent", halt("agent"), (0,), same=True, workloads=("torchrun",)),
 ]  # fmt: skip
 PLACES = [
     Case("disk full while logging", full_disk, (1,), "cannot write the log: No space left on device"),
     Case("disk full while exporting", full_disk_of_the_export, (1,), "cannot write the timeline: No space left"),
+    Case("disk filled by others while logging", others_fill_the_disk, (1,), "cannot write .*No space left on device"),
+    Case("disk becomes read-only while logging", disk_fails, (1,), "cannot write .*(Read-only|Input/output)"),
     Case("read-only disk", read_only_disk, (1,), "cannot write .*Read-only file system", random=False),
     Case("standard output on a full disk", full_output, (1,), "cannot write standard output.*No space", random=False),
     Case("/dev/shm of 64 KiB", small_shm, (1, 0), r"rank \d .*exited with status 1", random=False),

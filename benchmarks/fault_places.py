@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import time
 from contextlib import suppress
@@ -11,10 +12,13 @@ from pathlib import Path
 CLOCK_VARIABLE = "PHANTORA_CLOCK_FILE"
 _CLOCK_SOURCE = r"""
 /* The system's clock (CLOCK_REALTIME) as if it had been set: seconds to add are read from a file. The monotonic clocks
-   go on, as they do when a clock is set. */
+   go on, as they do when a clock is set. Waits until a moment of this clock end by it, as the kernel's do. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <semaphore.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/time.h>
@@ -53,6 +57,37 @@ time_t time(time_t *out) {
     if (out) *out = now.tv_sec;
     return now.tv_sec;
 }
+/* The true moment until which to wait now: that of `deadline`, or 50 ms from now, since the clock may be set meanwhile.
+   1: it has passed. */
+static int slice(const struct timespec *deadline, struct timespec *until) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    long left = (deadline->tv_sec - now.tv_sec) * 1000000000L + deadline->tv_nsec - now.tv_nsec;
+    if (deadline->tv_sec - now.tv_sec > 1 || left > 50000000) left = 50000000;
+    now.tv_sec -= shift();
+    now.tv_nsec += left > 0 ? left : 0;
+    until->tv_sec = now.tv_sec + now.tv_nsec / 1000000000;
+    until->tv_nsec = now.tv_nsec % 1000000000;
+    return left <= 0;
+}
+int sem_timedwait(sem_t *sem, const struct timespec *deadline) {
+    static int (*real)(sem_t *, const struct timespec *);
+    if (!real) real = dlsym(RTLD_NEXT, "sem_timedwait");
+    struct timespec until;
+    for (;;) {
+        int passed = slice(deadline, &until);
+        if (real(sem, &until) == 0) return 0;
+        if (errno != ETIMEDOUT || passed) return -1;
+    }
+}
+int pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex, const struct timespec *deadline) {
+    static int (*real)(pthread_cond_t *, pthread_mutex_t *, const struct timespec *);
+    if (!real) real = dlvsym(RTLD_NEXT, "pthread_cond_timedwait", "GLIBC_2.3.2");
+    if (deadline->tv_sec < 1000000000) return real(cond, mutex, deadline);  /* of the monotonic clock */
+    struct timespec until;
+    int passed = slice(deadline, &until), status = real(cond, mutex, &until);
+    return status == ETIMEDOUT && !passed ? 0 : status;  /* may wake without a reason */
+}
 """
 
 
@@ -88,6 +123,27 @@ class Disk:
         place.mkdir(parents=True)
         words = f"size={max(4096, size)},{options}"
         subprocess.run(["mount", "-t", "tmpfs", "-o", words, "tmpfs", str(place)], check=True)
+
+    def undo(self) -> None:
+        """Unmounts it."""
+        subprocess.run(["umount", "--lazy", str(self._place)], check=True)
+
+
+class FailingDisk:
+    """A file system on a file, which its kernel makes read-only when it is told of damage."""
+
+    def __init__(self, place: Path, megabytes: int = 64) -> None:
+        self._place, self._image = place, place.with_suffix(".image")
+        place.mkdir(parents=True)
+        with open(self._image, "wb") as file:
+            file.truncate(megabytes << 20)
+        subprocess.run(["mkfs.ext4", "-q", "-F", str(self._image)], check=True)
+        subprocess.run(["mount", "-o", "loop", str(self._image), str(place)], check=True)
+        shutil.rmtree(place / "lost+found")
+
+    def fail(self) -> None:
+        """From now on all writes end with EROFS, those to open files too."""
+        subprocess.run(["mount", "-o", "remount,abort", str(self._place)], check=True)
 
     def undo(self) -> None:
         """Unmounts it."""

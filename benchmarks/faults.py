@@ -41,6 +41,8 @@ HOME = Path("/tmp/phantora-faults")  # in the mount namespace of this program
 END_S = 240.0
 SAMPLES = ROOT / "samples"
 PROGRAM = str(ROOT / "benchmarks" / "fault_program.py")
+LAUNCHERS = {"torchrun": "torchelastic_"}
+"""Files that a launcher leaves in TMPDIR by itself, as it does without Phantora."""
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python")
 
 
@@ -99,9 +101,14 @@ class Bench:
             time.sleep(0.05)
         if scene.process.returncode:
             sys.exit(f"{self.name} fails undisturbed:\n{scene.said()}")
-        left = scene.left()
+        left = self.left(scene)
         if left:
             sys.exit(f"{self.name} leaves undisturbed: {left}")
+
+    def left(self, scene: Scene, usual: str = "$^") -> list[str]:
+        """What a run has left beside the files that match `usual` and those of the launcher."""
+        usual += "|" + LAUNCHERS.get(self.name, "$^")
+        return [what for what in scene.left() if not re.search(usual, what)]
 
     def do(self, case: Case, chooser: random.Random) -> Outcome | None:
         """None: the run had ended before the fault came."""
@@ -122,9 +129,9 @@ class Bench:
         scene = run.scene
         if status is None:
             return Outcome(-1, "", None, "", [f"did not end within {END_S:.0f} s; {scene.said()[-300:]}"])
-        errors, left = scene.errors(), scene.left()
+        errors = scene.errors()
         rows, state = rows_of(run.log) if case.log else (None, "no log")
-        wrong = [f"left: {what}" for what in left if not re.search(case.may_leave, what)]
+        wrong = [f"left: {what}" for what in self.left(scene, case.may_leave)]
         if status not in case.status:
             wrong.append(f"status {status}; {errors or scene.said()[-300:]}")
         if scene.tracebacks() and not case.tracebacks:
@@ -243,6 +250,7 @@ def _torchtitan() -> None:
     assets = HOME / "torchtitan" / "assets"
     assets.parent.mkdir(parents=True, exist_ok=True)
     subprocess.run([sys.executable, str(titan / "make_assets.py"), str(assets)], check=True, stdout=subprocess.DEVNULL)
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -192,6 +192,22 @@ def test_event_sync_waits_for_its_record_only(make: Callable[[int], Bench]) -> N
     assert rank.answer("time") == (0, 100)
 
 
+@pytest.mark.parametrize("followed", [True, False])
+def test_a_wait_for_an_event_has_its_row_though_that_was_done(make: Callable[[int], Bench], followed: bool) -> None:
+    """However far the GPU had been followed when the host asked."""
+    bench = make(1)
+    rank = bench.ranks[0]
+    rank.kernel("k:100", at=0)
+    rank.emit("EVENT_RECORD", id=1)
+    rank.emit("MEMORY", at=500)
+    if followed:
+        bench.run()
+    rank.ask("sync", "EVENT_SYNC", id=1, at=500)
+    bench.run()
+    assert rank.answer("sync") == (0, 500)
+    assert [(row["start"], row["end"]) for row in bench.rows() if row["kind"] == "SYNC"] == [(500, 500)]
+
+
 def test_query_in_a_loop_turns_ready_at_the_right_time(make: Callable[[int], Bench]) -> None:
     bench = make(1)
     rank = bench.ranks[0]

@@ -133,6 +133,24 @@ def test_communication_loses_to_a_kernel_that_is_queued(make: Callable[..., Benc
     assert finish(bench)["COLLECTIVE", 0][0] == 130
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_communication_waits_for_the_price_of_a_kernel_that_fills_the_gpu(
+    make: Callable[..., Bench], known: bool
+) -> None:
+    """The operator of the other stream's kernel ends long after; whether that has been heard of changes nothing."""
+    bench = make()
+    bench.engine.set_timing(native.Timing(launch_latency_ns=1000, communication_start_ns=500))
+    for rank in bench.ranks:
+        rank.collective(1, 4, stream=8, at=0)
+        rank.emit("OP_BEGIN", op=1, id=0, start=10)
+        rank.emit("KERNEL", id=rank.name("k:700"), op=1, at=10, **GRID | {"grid_x": 10**6})
+        rank.emit("MEMORY", at=5000)
+        if not known:
+            bench.run()
+        rank.emit("OP_END", op=1, at=5000)
+    assert finish(bench)["COLLECTIVE", 0] == (1710, 1810)
+
+
 def test_a_collective_that_waits_for_room_has_not_arrived(make: Callable[..., Bench]) -> None:
     """Rank 0 waits for room; rank 1, which comes meanwhile, must not run past the end of what they do together."""
     bench = make()

@@ -56,7 +56,10 @@ Stream &Devices::stream(Rank &rank, uint32_t id, int device) {
 Item &Device::push(Stream &s, Item &&item) {
   if (s.queue.empty() && !failed_) busy_.push_back(&s);
   ++s.enqueued;
-  if (item.id > 0) s.last_id = item.id;
+  if (item.id > 0) {
+    s.last_id = item.id;
+    ++s.commands;
+  }
   item.priority = s.priority;
   dirty_ = true;
   s.queue.push_back(std::move(item));
@@ -127,7 +130,7 @@ void Device::happen(Stream &s, int64_t when) {
     fail(s);
   else if (item.running || passes)
     complete(s);
-  else if (item.type != Item::COMM || item.comm->copies || !await_room(item))
+  else if (!await_room(item))
     admit(s);
 }
 
@@ -172,6 +175,10 @@ Device::Next Device::next() {
     best = {time, s};
     best_ends = item.running;
   }
+  if (best.stream && !best_ends && seeks_room(best.stream->queue.front())) {
+    for (const Stream *s : busy_)  // how long it waits for one without a price is not known
+      if (!s->queue.front().priced && starts_sooner(*s, best.stream->queue.front(), best.time)) hold_ = std::min(hold_, best.time);
+  }
   return best;
 }
 
@@ -187,26 +194,37 @@ double Device::until_free(bool (*counts)(const Item &)) const {
   return longest;
 }
 
-// And of one that starts sooner than a communication kernel does that has only now what it waited for. Products do not:
-// they begin with a memset.
-double Device::until_free_of_next() const {
+// Does a communication kernel that has reached its turn still have to look for room?
+bool Device::seeks_room(const Item &item) {
+  return item.type == Item::COMM && !item.comm->copies && !item.waited && item.priority >= 0;
+}
+
+// Does the head of `s`, which fills the GPU, start sooner than communication does that has what it waited for at `time`?
+// Products do not: they begin with a memset. Nor does what is launched later: whether that has been heard of is chance.
+bool Device::starts_sooner(const Stream &s, const Item &communication, int64_t time) const {
+  const Item &item = s.queue.front();
+  if (item.running || !fills(item) || product(item) || item.waits()) return false;
+  if (item.launch > time || (item.launch == time && item.id > communication.id)) return false;
+  return std::max(s.free_at + s.gap, item.ready) <= time + model_.timing.communication_start_ns;
+}
+
+double Device::until_free_of_next(const Item &communication) const {
   double longest = 0;
   for (const Stream *s : busy_) {
+    if (!starts_sooner(*s, communication, now_)) continue;
     const Item &item = s->queue.front();
-    if (item.running || !item.priced || !fills(item) || product(item) || item.waits()) continue;
     int64_t start = std::max(s->free_at + s->gap, item.ready);
-    if (start > now_ + model_.timing.communication_start_ns) continue;
     longest = std::max(longest, static_cast<double>(start - now_) + item.work);
   }
   return longest;
 }
 
 // A communication kernel of ordinary priority comes after all blocks of the kernels that run: those that fill the GPU
-// leave no room before their end. Sets the moment from which there is some.
+// leave no room before their end. So do those that start before it. Sets the moment from which there is some.
 bool Device::await_room(Item &item) {
-  if (item.waited || item.priority < 0) return false;
+  if (!seeks_room(item)) return false;
   item.waited = true;
-  double longest = std::max(until_free(fills), until_free_of_next());
+  double longest = std::max(until_free(fills), until_free_of_next(item));
   if (longest < 1) return false;
   item.ready = now_ + static_cast<int64_t>(longest);
   return true;
@@ -240,10 +258,11 @@ void Device::admit(Stream &s) {
 }
 
 // ------------------------------------------------------------------ completion
-// The GPU takes longer to go on to a stream's next kernel while two other streams have work, even if that only waits.
+// The GPU takes longer to go on to a stream's next kernel while two other streams have work, even if that only waits. Of
+// what is launched at this very moment it is chance whether it has been heard of.
 int64_t Device::gap_after(const Stream &s) const {
   int others = 0;
-  for (const Stream *other : busy_) others += other != &s && other->queue.front().launch <= now_;
+  for (const Stream *other : busy_) others += other != &s && other->queue.front().launch < now_;
   return others < 2 ? model_.timing.kernel_gap_ns : model_.timing.crowded_gap_ns;
 }
 

@@ -78,9 +78,11 @@ class Device {
   void enqueue_wait(Stream &s, Dep dep, int64_t launch);
   int64_t time_of(const Stream &s, const Item &item);
   static int64_t end_of(const Item &item);
+  static bool seeks_room(const Item &item);
+  bool starts_sooner(const Stream &s, const Item &communication, int64_t time) const;
   bool await_room(Item &item);
   double until_free(bool (*counts)(const Item &)) const;
-  double until_free_of_next() const;
+  double until_free_of_next(const Item &communication) const;
   void admit(Stream &s);
   void complete(Stream &s);
   void fail(const Stream &s);

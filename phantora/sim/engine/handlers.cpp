@@ -220,12 +220,12 @@ void Ingest::copy(Rank &rank, const ph_record &r, Item item, uint32_t sub, uint6
 }
 
 // ------------------------------------------------------------------ requests
-// The legacy stream's work includes what blocking streams owe it.
+// The legacy stream's work includes what blocking streams owe it, done or not: how far the GPU has been followed is chance.
 std::vector<Dep> Ingest::all_of_stream(const Rank &rank, Stream &s) {
   std::vector<Dep> deps{s.all()};
   if (!s.legacy) return deps;
   for (auto &[id, other] : rank.streams)
-    if (other->device == s.device && other->blocking && !other->queue.empty()) deps.push_back(other->all());
+    if (other.get() != &s && other->device == s.device && other->blocking && other->enqueued) deps.push_back(other->all());
   return deps;
 }
 
@@ -249,7 +249,8 @@ void Ingest::event_request(Rank &rank, const ph_record &r) {
   if (it == rank.events.end() || !it->second.recorded) return waits_.reply(rank, r, 0, r.time, 0);
   const Event &event = it->second;
   int64_t latest = r.kind == PH_EVENT_TIME ? std::max(r.time, rank.host) : r.time;
-  if (event.done >= 0 && event.done <= latest) return waits_.reply(rank, r, 0, event.done, 1);
+  bool looks = r.kind != PH_EVENT_SYNC;  // a wait has its row, whether or not its GPU has been followed so far
+  if (looks && event.done >= 0 && event.done <= latest) return waits_.reply(rank, r, 0, event.done, 1);
   waits_.request(rank, r, {event.dep}, event.id);
 }
 

@@ -120,9 +120,9 @@ void Waits::request_room(Rank &rank, const ph_record &r) {
   std::vector<Dep> deps;
   int64_t link = -1;
   for (auto &[id, s] : rank.streams) {
-    if (s->device != device || s->enqueued <= r.room.depth) continue;
-    deps.push_back({s.get(), s->enqueued - r.room.depth});
-    if (const Item *item = s->at(s->enqueued - r.room.depth)) link = item->id;
+    if (s->device != device || s->commands <= r.room.depth) continue;
+    deps.push_back({s.get(), s->command_before_last(r.room.depth)});
+    if (const Item *item = s->at(deps.back().seq)) link = item->id;
   }
   request(rank, r, std::move(deps), link);
 }

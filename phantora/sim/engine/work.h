@@ -52,6 +52,7 @@ struct Stream {
   bool blocking = true;     // synchronises with the legacy default stream
   bool legacy = false;
   uint64_t enqueued = 0, completed = 0;
+  uint64_t commands = 0;    // of those enqueued: without waits that the rules of the default stream imply
   int64_t free_at = 0;      // when the last item ended
   int64_t gap = 0;          // before the next kernel, copy or memset can start
   int64_t last_id = -1;     // id of the last item enqueued
@@ -64,6 +65,13 @@ struct Stream {
     return seq < first || seq > enqueued ? nullptr : &queue[seq - first];
   }
   Dep all() { return {this, enqueued}; }
+  // Which command has `count` commands behind it; 0: it is done. How many waits are implied is chance, so they do not count.
+  uint64_t command_before_last(uint64_t count) const {
+    uint64_t seq = enqueued;
+    for (auto item = queue.rbegin(); item != queue.rend(); ++item, --seq)
+      if (item->id > 0 && count-- == 0) return seq;
+    return 0;
+  }
 };
 
 inline bool Item::done(const Dep &dep) { return dep.stream->completed >= dep.seq; }
