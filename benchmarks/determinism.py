@@ -6,8 +6,9 @@
 
 `runs`: the script is run while its processes are stopped (SIGSTOP) and go on at random, with random priorities and on
 random cores; the rows of all logs are compared with those of a run that nobody disturbs. `schedules`: the records of a
-recorded run are given to the engine in random interleavings, without processes; the digests of the logs are compared. `programs`: programs of chance (kernels of all sizes on
-several streams, collectives, transfers, events, waits), each said to the engine in four orders.
+recorded run are given to the engine in random interleavings, without processes; the digests of the logs are compared.
+`programs`: programs of chance (kernels of all sizes on several streams, collectives, transfers, events, waits), each
+said to the engine in four orders.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Random programs of a few ranks, said to the engine in random order: kernels on several streams, events, waits, groups.
+"""Random programs of a few ranks, said to the engine in random order: kernels on streams, events, waits, groups.
 
 Each rank says what it has to as a real one does: it goes on from an answer when that has come, at its time. What the
 engine makes of all must not depend on who speaks first, how much at a time, or when prices are given.
@@ -14,8 +14,7 @@ from typing import Any
 from phantora.hardware.topology import Flow
 from phantora.sim.engine import library as native
 from phantora.wire import layout
-
-from .fakeranks import Bench, FakeRank
+from support.fakeranks import Bench, FakeRank
 
 STREAMS = {0: "legacy", 8: "free", 9: "free", 10: "urgent", 11: "blocking"}
 FULL = 10**6
