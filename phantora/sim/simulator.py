@@ -39,6 +39,7 @@ _START_FACTOR = 10  # a rank's start (imports, a cold disk, a busy machine) may 
 _GIVE_UP_S = 5.0  # all ranks wait for each other for so long: no other thread of theirs (a watchdog, a timer) aborts it
 _NOTICE_FACTOR = 4  # from one notice of who works to the next
 _FEW = 16  # ranks: to look at each takes less than numpy's smallest step
+_STALL_S = 1.0  # a pause that is shorter may be chance
 _AWAKE_SHARE = 0.05  # of the hang timeout: who was awake for longer was not blocked
 
 
@@ -125,6 +126,7 @@ class Simulator:
         self._root: int | None = None
         self._ended = False
         self._next_notice = hang_timeout
+        self._stalled_at: float | None = None
         self._stats = Stats(0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0)
 
     def rank_died(self, rank: int, status: int) -> None:
@@ -215,7 +217,7 @@ class Simulator:
             if reason & native.DONE and not reason & native.PRICES:
                 return
             if reason != native.IDLE:
-                idle_since = None
+                idle_since = self._stalled_at = None
                 self._next_notice = self._hang_timeout
                 continue
             now = time.monotonic()
@@ -250,13 +252,22 @@ class Simulator:
         asleep = list(pids)
         if self._engine.release_sleepers(asleep):
             idle.restart()
+            self._stalled_at = None
             return False
+        self._count_stall(blocked)
         if blocked > (patience if running else min(patience, _GIVE_UP_S)):
             if self._engine.give_room():
                 idle.restart()
                 return False
             raise PhantoraError(describe(self._engine.diagnose(), stacks.collect(self._pids())))
         return False
+
+    def _count_stall(self, blocked: float) -> None:
+        """No rank can go on by itself: the clock of torch's timeouts does, in real time (stub/rank/group_time.c)."""
+        now = time.monotonic()
+        if self._stalled_at is not None and blocked > _STALL_S:
+            self._session.header["stalled_ns"] += int((now - self._stalled_at) * 1e9)
+        self._stalled_at = now
 
     def _tell_who_works(self, running: dict[int, int], since: float) -> None:
         """Nothing is wrong yet, but others wait for a few that compute outside of CUDA or are stopped: say where, at

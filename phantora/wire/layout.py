@@ -206,6 +206,7 @@ Header = Struct("ph_header", (
     ("double", "host_scale", 1, "measured mode: CPU time is multiplied by this; modelled mode: what the host takes over the host called default"),
     ("int64_t", "epoch_ns", 1, "wall clock at virtual time 0, for time.time()"),
     ("uint32_t", "layout", 1, "PH_LAYOUT"), ("uint32_t", "folded", 1, "ranks that are no processes"),
+    ("int64_t", "stalled_ns", 1, "real time for which no rank could go on: the clock of torch's timeouts goes on then"),
     ("uint64_t", "size", 1, "bytes of the whole area"),
     ("uint64_t", "control_offset", 1, "of ph_control[world_size]"), ("uint64_t", "ring_offset", 1, "of the rings"),
     ("uint64_t", "reply_offset", 1, "of ph_reply[world_size][PH_REPLY_SLOTS]"),

@@ -3,6 +3,7 @@
 //   clock    the host clock, and the lock under which records are written and it is published
 //   uncounted CPU time of the script that no cost covers
 //   watchdog NCCL's watchdog threads in virtual time
+//   group_time the clock of collectives' timeouts
 //   frames   operators, which launches belong to
 //   ring     records to the simulator, requests and their answers
 //   names, handles (streams, events), memory (ranges, accounts, true bytes), known
@@ -103,8 +104,18 @@ void ph_known_drop(const void *pointer, size_t bytes);  // it is overwritten
 // payload.c
 void ph_payload_reset(void);
 // watchdog.c
-void ph_watchdog_rounds(void);  // lets NCCL's watchdogs make their round if it is due
 void ph_watchdogs_reset(void);
 void ph_watchdog_asks(bool asks);  // the watchdog that calls waits for an answer, or has it
+// Does a watchdog call? Then the moment by which it may hold collectives to be late.
+bool ph_watchdog_sees(int64_t *moment);
+// group_time.c
+int64_t ph_stalled(void);      // real ns for which no rank could go on
+int64_t ph_group_clock(void);  // by which the timeouts of collectives are counted
+typedef struct ph_import {
+  const char *name;
+  void *function;
+  void **real;  // what the function replaces
+} ph_import;
+extern const ph_import ph_group_imports[];  // of libtorch_cuda, taken over; the last has no name
 
 #pragma GCC visibility pop

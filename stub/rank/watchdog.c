@@ -15,6 +15,10 @@
 // - a new watchdog is waited for until it waits itself, or it might miss a round or take another's turn;
 // - a round is waited for however long the simulator takes to answer it;
 // - the rounds in real time, which show torch's heartbeat monitor that the thread lives, find nothing done.
+// Only where no rank can go on (group_time.c) is a round in real time as any other: nothing is left to depend on it.
+//
+// A round looks whether a collective is late before it looks whether it is done. So the clock by which it is late shows
+// the moment of the round before: what was done then is no longer looked at.
 #define _GNU_SOURCE
 #include "rank/internal.h"
 
@@ -40,6 +44,7 @@
 #define PULSE_NS 30000000000   // a blind round in real time now and then: torch's heartbeat monitor wants a pulse
 #define PATIENCE_NS 5000000000 // a watchdog that takes longer by itself is not waited for
 #define NAP_NS 1000000
+#define STALL_LOOK_NS 1000000000  // real time between looks whether no rank can go on
 #define START_THREAD "_ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_deleteIS1_EEPFvvE"
 
 typedef struct watchdog {
@@ -49,6 +54,7 @@ typedef struct watchdog {
   atomic_bool used;
   bool in_round;
   bool blind;               // makes a round in real time
+  int64_t round, before;    // clock of collectives' timeouts in its last round that was not blind, and in the one before
   const ph_event *first;    // that it asked about in this round
   pthread_cond_t *cond;
   pthread_mutex_t *mutex;
@@ -57,6 +63,7 @@ typedef struct watchdog {
 
 static watchdog *_Atomic dogs;  // in the order in which their groups were made
 static pthread_mutex_t dogs_lock = PTHREAD_MUTEX_INITIALIZER;
+#define UNBORN (INT64_MIN / 4)  // before everything: nothing is late
 static _Atomic int64_t next_round;
 static atomic_bool work;  // is there something that a round could find done? Then the next round is set
 
@@ -87,6 +94,7 @@ static watchdog *adopt(void) {
   bool fresh = !own;
   if (fresh) own = calloc(1, sizeof *own);
   if (own) {
+    own->round = own->before = UNBORN;
     atomic_store(&own->used, true);
     pthread_setspecific(ends, own);
     if (fresh) atomic_store(end, own);
@@ -122,8 +130,19 @@ bool ph_watchdog_blind(const ph_event *event) {
   return own->blind;
 }
 
+bool ph_watchdog_sees(int64_t *moment) {
+  if (!own && !is_called(WATCHDOG_NAME)) return false;
+  *moment = own && !own->blind ? own->before : UNBORN;
+  return true;
+}
+
 void ph_watchdog_asks(bool asks) {
   if (own) atomic_store(&own->asks, asks);
+}
+
+static void begin_round(watchdog *dog) {
+  dog->before = dog->round;
+  dog->round = ph_group_clock();
 }
 
 static void end_round(watchdog *dog) {
@@ -145,6 +164,23 @@ static int wait_until(pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t cl
   return real_clockwait ? real_clockwait(cond, mutex, clock, deadline) : real_timedwait(cond, mutex, deadline);
 }
 
+// Waits for a kick, a notice or the next pulse; 0: for none of them, but no rank could go on meanwhile.
+static int wait_for_round(watchdog *dog, pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t clock) {
+  int64_t stalled = ph_stalled();
+  struct timespec deadline;
+  clock_gettime(clock, &deadline);
+  for (int64_t left = atomic_load(&pulse), step; left > 0 && !atomic_load(&dog->kicked); left -= step) {
+    step = left < STALL_LOOK_NS ? left : STALL_LOOK_NS;
+    int64_t to = deadline.tv_nsec + step;
+    deadline.tv_sec += to / 1000000000;
+    deadline.tv_nsec = to % 1000000000;
+    int result = wait_until(cond, mutex, clock, &deadline);
+    if (result != ETIMEDOUT) return atomic_load(&dog->kicked) ? ETIMEDOUT : -1;
+    if (ph_stalled() != stalled) return 0;
+  }
+  return ETIMEDOUT;
+}
+
 // The watchdog's wait: 0 when it was notified (its group ends), ETIMEDOUT when a round is due.
 static int watchdog_wait(watchdog *dog, pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t clock,
                          const struct timespec *asked) {
@@ -155,16 +191,7 @@ static int watchdog_wait(watchdog *dog, pthread_cond_t *cond, pthread_mutex_t *m
   set(&dog->idle, 1);  // before the round is over: the next may be due at once
   end_round(dog);
   settle();
-  int result = 0;
-  struct timespec deadline;
-  clock_gettime(clock, &deadline);
-  int64_t to = deadline.tv_nsec + atomic_load(&pulse);
-  deadline.tv_sec += to / 1000000000;
-  deadline.tv_nsec = to % 1000000000;
-  while (!atomic_load(&dog->kicked) && !result) {
-    result = wait_until(cond, mutex, clock, &deadline);
-    if (!result && !atomic_load(&dog->kicked)) result = -1;
-  }
+  int result = wait_for_round(dog, cond, mutex, clock);
   atomic_store(&dog->idle, 0);
   if (atomic_load(&dog->kicked)) {
     // The C++ library looks at the real clock too: before the time that was asked for, a wait that
@@ -172,12 +199,14 @@ static int watchdog_wait(watchdog *dog, pthread_cond_t *cond, pthread_mutex_t *m
     while (wait_until(cond, mutex, clock, asked) == 0) {
     }
     dog->in_round = true;
+    begin_round(dog);
     ph_this_thread();
     ph_self.moves_clock = ph_self.borrows_clock = true;  // asks in the name of the thread that waits for it
     return ETIMEDOUT;
   }
+  if (!result) begin_round(dog);
   dog->blind = result == ETIMEDOUT;
-  return result < 0 ? 0 : result;
+  return result < 0 ? 0 : ETIMEDOUT;
 }
 
 static int timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex, const struct timespec *deadline) {
@@ -253,6 +282,8 @@ static void patch_relocations(const ElfW(Rela) * table, size_t count, const ElfW
     if (type != R_X86_64_JUMP_SLOT && type != R_X86_64_GLOB_DAT) continue;
     const char *name = strings + symbols[ELF64_R_SYM(table[i].r_info)].st_name;
     void **slot = (void **)(base + table[i].r_offset);
+    for (const ph_import *import = ph_group_imports; import->name; import++)
+      if (!strcmp(name, import->name)) patch_slot(slot, import->function);
     if (!strcmp(name, "pthread_cond_timedwait")) patch_slot(slot, (void *)timedwait);
     if (!strcmp(name, "pthread_cond_clockwait")) patch_slot(slot, (void *)clockwait);
     if (!strcmp(name, START_THREAD)) patch_slot(slot, (void *)start_thread);
@@ -290,6 +321,8 @@ void ph_tame_watchdogs(void) {
   *(void **)&real_clockwait = dlsym(RTLD_DEFAULT, "pthread_cond_clockwait");
   pthread_key_create(&ends, leave);
   *(void **)&real_start_thread = dlsym(RTLD_DEFAULT, START_THREAD);
+  for (const ph_import *import = ph_group_imports; import->name; import++)
+    *import->real = dlsym(RTLD_DEFAULT, import->name);
   dl_iterate_phdr(patch_object, NULL);
 }
 

@@ -1,0 +1,86 @@
+// The clock by which torch's ProcessGroupNCCL counts the timeouts of its collectives.
+//
+// It notes std::chrono::steady_clock::now() when a collective is issued and compares later, in the watchdog or in a
+// blocking wait. In real time a slow simulation would run into timeouts, and a script that sleeps in virtual time would
+// have none left. So these two functions get the rank's host clock: the entry for now() in libtorch_cuda's own table of
+// imports is taken over, and callers are told apart by their names. All else there goes by real time.
+//
+// Where no rank can go on, virtual time stands still. The simulator counts the real time of such stalls, and it is added:
+// a collective that nobody joins runs into its timeout as on a cluster, unless the run is found to hang first.
+#define _GNU_SOURCE
+#include "rank/internal.h"
+
+#include <dlfcn.h>
+#include <string.h>
+#include <time.h>
+
+#define ISSUES "8WorkNCCLC"  // the constructor, in a mangled name
+#define CHECKS "8WorkNCCL12checkTimeoutE"
+#define CALLERS 64           // more are asked about each time
+#define NEVER_LATE (INT64_MIN / 4)  // before everything: nothing has run into its timeout
+#define LOOK_NS 1000000
+#define PATIENT_SHARE 20     // a wait that looks again and again: at least so long as this part of its time so far
+
+typedef struct caller {
+  _Atomic uintptr_t address;
+  bool counts;
+} caller;
+static caller callers[CALLERS];
+static atomic_int caller_count;
+static pthread_mutex_t callers_lock = PTHREAD_MUTEX_INITIALIZER;
+
+int64_t ph_stalled(void) { return ph_live() ? __atomic_load_n(&ph_rt.header->stalled_ns, __ATOMIC_RELAXED) : 0; }
+
+int64_t ph_group_clock(void) { return ph_now() + ph_stalled(); }
+
+static bool named(uintptr_t address) {
+  Dl_info info;
+  if (!dladdr((void *)address, &info) || !info.dli_sname) return false;
+  return strstr(info.dli_sname, ISSUES) || strstr(info.dli_sname, CHECKS);
+}
+
+// Does the function that `address` returns to count a collective's time?
+static bool counts(uintptr_t address) {
+  int known = atomic_load_explicit(&caller_count, memory_order_acquire);
+  for (int i = 0; i < known; i++)
+    if (atomic_load_explicit(&callers[i].address, memory_order_relaxed) == address) return callers[i].counts;
+  bool found = named(address);
+  pthread_mutex_lock(&callers_lock);
+  int at = atomic_load(&caller_count);
+  if (at < CALLERS) {
+    callers[at].counts = found;
+    atomic_store(&callers[at].address, address);
+    atomic_store_explicit(&caller_count, at + 1, memory_order_release);
+  }
+  pthread_mutex_unlock(&callers_lock);
+  return found;
+}
+
+static int64_t (*real_now)(void);
+static int (*real_nanosleep)(const struct timespec *, struct timespec *);
+
+static int64_t steady_now(void) {
+  if (!ph_recording() || !counts((uintptr_t)__builtin_return_address(0))) return real_now();
+  int64_t seen;
+  return ph_watchdog_sees(&seen) ? seen : ph_group_clock();
+}
+
+// A blocking wait asks whether its collective is done and sleeps. What it waits for may be far away in virtual time.
+static int pause_between_looks(const struct timespec *asked, struct timespec *left) {
+  static int64_t since, last;
+  if (!ph_recording() || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return real_nanosleep(asked, left);
+  int64_t ns = (int64_t)asked->tv_sec * 1000000000 + asked->tv_nsec, now = ph_now();
+  if (now - last > LOOK_NS) since = now;
+  int64_t share = (now - since) / PATIENT_SHARE;
+  ph_advance(ns > share ? ns : share);
+  last = ph_now();
+  ph_watchdog_rounds();
+  struct timespec nap = {0, ns < LOOK_NS ? ns : LOOK_NS};
+  return real_nanosleep(&nap, NULL);
+}
+
+const ph_import ph_group_imports[] = {
+    {"_ZNSt6chrono3_V212steady_clock3nowEv", (void *)steady_now, (void **)&real_now},
+    {"nanosleep", (void *)pause_between_looks, (void **)&real_nanosleep},
+    {NULL, NULL, NULL},
+};

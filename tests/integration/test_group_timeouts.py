@@ -1,0 +1,60 @@
+"""Timeouts of process groups go by virtual time, and by real time only where no rank can go on."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+from support.runs import trace
+
+LIMIT = timedelta(seconds=1)
+PROGRAM = f"""
+import ctypes, os, time
+os.environ["TORCH_NCCL_ENABLE_TIMING"] = "1"  # hooks ask for it
+import torch, torch.distributed as dist
+from datetime import timedelta
+rank = int(os.environ["RANK"])
+torch.cuda.set_device(rank)
+dist.init_process_group("nccl", timeout=timedelta(seconds={LIMIT.total_seconds()}))
+ctypes.CDLL(None).ph_watchdog_pulse(ctypes.c_int64(200_000_000))  # watchdogs look often
+x = torch.ones(4, device="cuda")
+dist.all_reduce(x)
+torch.cuda.synchronize()
+if rank == 1:  # longer than the limit, in real time alone
+    begun = os.times().elapsed
+    while os.times().elapsed - begun < 2.5:
+        sum(range(100_000))
+dist.all_reduce(x)
+torch.cuda.synchronize()
+time.sleep(100)  # longer in virtual time alone: what was done before is not late
+
+# A limit that is extended for a while counts until its collective is seen to be done.
+group = dist.distributed_c10d._get_default_group()
+backend = group._get_backend(torch.device("cuda", rank))
+dist.distributed_c10d._add_ephemeral_timeout_for_all_pgs(timedelta(seconds=10))
+longer = group.allreduce(x)
+assert backend._verify_work_timeout(longer, timedelta(seconds=11))
+torch.cuda.synchronize()
+time.sleep(1)
+assert backend._verify_work_timeout(group.allreduce(x), timedelta(seconds=1))
+
+# Waits until the watchdog has seen what is done.
+seen = []
+group._register_on_completion_hook(seen.append)
+dist.all_reduce(x)
+group._wait_for_pending_works()
+assert seen, "the hook did not run"
+print("all in time", flush=True)
+if rank == 1:
+    os._exit(0)
+dist.all_reduce(x)  # nobody joins
+torch.cuda.synchronize()
+"""
+
+
+def test_only_what_nobody_joins_is_late(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    done = trace(tmp_path, "--cluster", "1x2xH100", "program.py", check=False)
+    assert done.out.count("all in time") == 2, done.err[-4000:]
+    assert "Watchdog caught collective operation timeout" in done.err
+    assert done.status != 0
