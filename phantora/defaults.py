@@ -1,3 +1,4 @@
-"""What a run has where nobody says otherwise."""
+"""What holds where nobody says otherwise."""
 
 CLUSTER = "1x1xH100"
+PROBE_ROUNDS = 15  # of `profile host`

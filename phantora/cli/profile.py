@@ -122,7 +122,10 @@ def operators(source: Path | None, out: Path, budget: float | None, quiet: bool)
     help="The host file that `phantora trace --host` reads.",
 )
 @click.option("--name", default="measured", show_default=True, help="What the host is called in reports.")
-@click.option("--rounds", type=click.IntRange(min=3), default=15, show_default=True, help="Rounds of the measurement.")
+@click.option(
+    "--rounds", type=click.IntRange(min=3), default=defaults.PROBE_ROUNDS, show_default=True,
+    help="Rounds of the measurement.",
+)
 @click.option("--gpu/--no-gpu", default=True, help="Measure CUDA calls on this machine's GPU, if it has one.")
 @click.option(
     "--keep",

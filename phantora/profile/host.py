@@ -82,7 +82,7 @@ class Comparison:
     """Of the factor: the 10th and 90th percentile of the rounds."""
 
 
-def run_probe(stubbed: bool, rounds: int = host_probe.ROUNDS, keep: Path | None = None) -> Probe | None:
+def run_probe(stubbed: bool, rounds: int = defaults.PROBE_ROUNDS, keep: Path | None = None) -> Probe | None:
     """Runs the probe under the stub libraries or with the real ones, in a process of its own. None: the real ones find
     no GPU. `keep`: a folder for what it printed. Raises PhantoraError when it fails."""
     script = str(Path(host_probe.__file__))

@@ -1,4 +1,4 @@
-"""Times of PyTorch's host work on tiny tensors; a script of its own: python host_probe.py OUT.jsonl [ROUNDS].
+"""Times of PyTorch's host work on tiny tensors; a script of its own: python host_probe.py OUT.jsonl ROUNDS.
 
 `phantora.profile.host` runs it twice: under stub libraries, where a CUDA call costs next to nothing and what is left is
 Python, the dispatcher, autograd and the allocator; and, where there is a GPU, with the real libraries. Rows are
@@ -24,7 +24,6 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 NO_GPU = 3  # exit status
-ROUNDS = 15
 WARM = 2  # calls before a round's clock starts
 
 
@@ -276,7 +275,7 @@ def main() -> None:
     """Times all rows and writes them to the file named first; ends with `NO_GPU` where there is none."""
     if not torch.cuda.is_available():
         sys.exit(NO_GPU)
-    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else ROUNDS
+    rounds = int(sys.argv[2])
     for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517", "RANK": "0", "WORLD_SIZE": "1"}.items():
         os.environ.setdefault(name, value)
     torch.cuda.set_device(0)

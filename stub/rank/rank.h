@@ -245,7 +245,7 @@ uint32_t ph_next_communicator(void);  // from 1
 // ---------------------------------------------------------------- torch's helper threads
 // NCCL's watchdog threads make their rounds in virtual time from now on. Called once, after torch
 // has been imported and before ranks are forked.
-void ph_tame_watchdogs(void);
+void ph_take_watchdogs(void);
 void ph_watchdog_work(void);       // a collective was issued, or a round found one that is not done
 void ph_watchdog_rounds(void);     // lets NCCL's watchdogs make their round if it is due
 void ph_watchdog_pulse(int64_t ns);  // how often they go round in real time, where they find nothing done

@@ -61,8 +61,8 @@ typedef struct watchdog {
   struct watchdog *_Atomic next;
 } watchdog;
 
-static watchdog *_Atomic dogs;  // in the order in which their groups were made
-static pthread_mutex_t dogs_lock = PTHREAD_MUTEX_INITIALIZER;
+static watchdog *_Atomic watchdogs;  // in the order in which their groups were made
+static pthread_mutex_t watchdogs_lock = PTHREAD_MUTEX_INITIALIZER;
 #define UNBORN (INT64_MIN / 4)  // before everything: nothing is late
 static _Atomic int64_t next_round;
 static atomic_bool work;  // is there something that a round could find done? Then the next round is set
@@ -84,13 +84,13 @@ static bool is_called(const char *start) {
 
 static pthread_key_t ends;  // has leave() called at the end of a watchdog's thread
 
-static void leave(void *dog) { atomic_store(&((watchdog *)dog)->used, false); }
+static void leave(void *each) { atomic_store(&((watchdog *)each)->used, false); }
 
 static watchdog *adopt(void) {
-  pthread_mutex_lock(&dogs_lock);
-  watchdog *_Atomic *end = &dogs;
-  for (watchdog *dog; !own && (dog = atomic_load(end)); end = &dog->next)
-    if (!atomic_load(&dog->used)) own = dog;
+  pthread_mutex_lock(&watchdogs_lock);
+  watchdog *_Atomic *end = &watchdogs;
+  for (watchdog *each; !own && (each = atomic_load(end)); end = &each->next)
+    if (!atomic_load(&each->used)) own = each;
   bool fresh = !own;
   if (fresh) own = calloc(1, sizeof *own);
   if (own) {
@@ -99,7 +99,7 @@ static watchdog *adopt(void) {
     pthread_setspecific(ends, own);
     if (fresh) atomic_store(end, own);
   }
-  pthread_mutex_unlock(&dogs_lock);
+  pthread_mutex_unlock(&watchdogs_lock);
   return own;
 }
 
@@ -140,16 +140,16 @@ void ph_watchdog_asks(bool asks) {
   if (own) atomic_store(&own->asks, asks);
 }
 
-static void begin_round(watchdog *dog) {
-  dog->before = dog->round;
-  dog->round = ph_group_clock();
+static void begin_round(watchdog *each) {
+  each->before = each->round;
+  each->round = ph_group_clock();
 }
 
-static void end_round(watchdog *dog) {
-  if (!dog->in_round) return;
-  dog->in_round = false;
+static void end_round(watchdog *each) {
+  if (!each->in_round) return;
+  each->in_round = false;
   ph_self.moves_clock = ph_self.borrows_clock = false;
-  set(&dog->kicked, 0);
+  set(&each->kicked, 0);
 }
 
 // One at a time comes here: who started it waits for it.
@@ -165,60 +165,60 @@ static int wait_until(pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t cl
 }
 
 // Waits for a kick, a notice or the next pulse; 0: for none of them, but no rank could go on meanwhile.
-static int wait_for_round(watchdog *dog, pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t clock) {
+static int wait_for_round(watchdog *each, pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t clock) {
   int64_t stalled = ph_stalled();
   struct timespec deadline;
   clock_gettime(clock, &deadline);
-  for (int64_t left = atomic_load(&pulse), step; left > 0 && !atomic_load(&dog->kicked); left -= step) {
+  for (int64_t left = atomic_load(&pulse), step; left > 0 && !atomic_load(&each->kicked); left -= step) {
     step = left < STALL_LOOK_NS ? left : STALL_LOOK_NS;
     int64_t to = deadline.tv_nsec + step;
     deadline.tv_sec += to / 1000000000;
     deadline.tv_nsec = to % 1000000000;
     int result = wait_until(cond, mutex, clock, &deadline);
-    if (result != ETIMEDOUT) return atomic_load(&dog->kicked) ? ETIMEDOUT : -1;
+    if (result != ETIMEDOUT) return atomic_load(&each->kicked) ? ETIMEDOUT : -1;
     if (ph_stalled() != stalled) return 0;
   }
   return ETIMEDOUT;
 }
 
 // The watchdog's wait: 0 when it was notified (its group ends), ETIMEDOUT when a round is due.
-static int watchdog_wait(watchdog *dog, pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t clock,
+static int watchdog_wait(watchdog *each, pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t clock,
                          const struct timespec *asked) {
-  dog->cond = cond;
-  dog->mutex = mutex;
-  dog->blind = false;
-  dog->first = NULL;
-  set(&dog->idle, 1);  // before the round is over: the next may be due at once
-  end_round(dog);
+  each->cond = cond;
+  each->mutex = mutex;
+  each->blind = false;
+  each->first = NULL;
+  set(&each->idle, 1);  // before the round is over: the next may be due at once
+  end_round(each);
   settle();
-  int result = wait_for_round(dog, cond, mutex, clock);
-  atomic_store(&dog->idle, 0);
-  if (atomic_load(&dog->kicked)) {
+  int result = wait_for_round(each, cond, mutex, clock);
+  atomic_store(&each->idle, 0);
+  if (atomic_load(&each->kicked)) {
     // The C++ library looks at the real clock too: before the time that was asked for, a wait that
     // ends counts as a false alarm and no round is made.
     while (wait_until(cond, mutex, clock, asked) == 0) {
     }
-    dog->in_round = true;
-    begin_round(dog);
+    each->in_round = true;
+    begin_round(each);
     ph_this_thread();
     ph_self.moves_clock = ph_self.borrows_clock = true;  // asks in the name of the thread that waits for it
     return ETIMEDOUT;
   }
-  if (!result) begin_round(dog);
-  dog->blind = result == ETIMEDOUT;
+  if (!result) begin_round(each);
+  each->blind = result == ETIMEDOUT;
   return result < 0 ? 0 : ETIMEDOUT;
 }
 
 static int timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex, const struct timespec *deadline) {
-  watchdog *dog = ph_recording() && is_called(WATCHDOG_NAME) ? (own ? own : adopt()) : NULL;
-  if (dog) return watchdog_wait(dog, cond, mutex, CLOCK_REALTIME, deadline);
+  watchdog *each = ph_recording() && is_called(WATCHDOG_NAME) ? (own ? own : adopt()) : NULL;
+  if (each) return watchdog_wait(each, cond, mutex, CLOCK_REALTIME, deadline);
   settle();
   return real_timedwait(cond, mutex, deadline);
 }
 
 static int clockwait(pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t clock, const struct timespec *deadline) {
-  watchdog *dog = ph_recording() && is_called(WATCHDOG_NAME) ? (own ? own : adopt()) : NULL;
-  if (dog) return watchdog_wait(dog, cond, mutex, clock, deadline);
+  watchdog *each = ph_recording() && is_called(WATCHDOG_NAME) ? (own ? own : adopt()) : NULL;
+  if (each) return watchdog_wait(each, cond, mutex, clock, deadline);
   settle();
   return real_clockwait(cond, mutex, clock, deadline);
 }
@@ -237,36 +237,36 @@ static void start_thread(void *thread, void *state, void *depend) {
 }
 
 // Sends it on a round, if it waits for one.
-static bool kick(watchdog *dog) {
-  if (!atomic_load(&dog->idle)) return false;
-  pthread_mutex_lock(dog->mutex);
-  bool idle = atomic_load(&dog->idle);
+static bool kick(watchdog *each) {
+  if (!atomic_load(&each->idle)) return false;
+  pthread_mutex_lock(each->mutex);
+  bool idle = atomic_load(&each->idle);
   if (idle) {
-    atomic_store(&dog->kicked, 1);
-    pthread_cond_broadcast(dog->cond);
+    atomic_store(&each->kicked, 1);
+    pthread_cond_broadcast(each->cond);
   }
-  pthread_mutex_unlock(dog->mutex);
+  pthread_mutex_unlock(each->mutex);
   return idle;
 }
 
 // All waiting is in short naps: a thread that wakes is not taken for one that sleeps outside CUDA.
-static void round_of(watchdog *dog) {
+static void round_of(watchdog *each) {
   int64_t waited = 0;
-  for (; !kick(dog); waited += NAP_NS) {  // it is on a blind round
-    if (!atomic_load(&dog->used) || waited >= PATIENCE_NS) return;
-    nap(&dog->idle, 0);
+  for (; !kick(each); waited += NAP_NS) {  // it is on a blind round
+    if (!atomic_load(&each->used) || waited >= PATIENCE_NS) return;
+    nap(&each->idle, 0);
   }
-  while (atomic_load(&dog->kicked) && waited < PATIENCE_NS) {
-    nap(&dog->kicked, 1);
-    if (!atomic_load(&dog->asks)) waited += NAP_NS;
+  while (atomic_load(&each->kicked) && waited < PATIENCE_NS) {
+    nap(&each->kicked, 1);
+    if (!atomic_load(&each->asks)) waited += NAP_NS;
   }
 }
 
 void ph_watchdog_rounds(void) {
-  if (!atomic_load_explicit(&work, memory_order_relaxed) || !atomic_load(&dogs)) return;
+  if (!atomic_load_explicit(&work, memory_order_relaxed) || !atomic_load(&watchdogs)) return;
   if (ph_now() < atomic_load(&next_round) || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
   if (!atomic_exchange(&work, false)) return;
-  for (watchdog *dog = atomic_load(&dogs); dog; dog = atomic_load(&dog->next)) round_of(dog);
+  for (watchdog *each = atomic_load(&watchdogs); each; each = atomic_load(&each->next)) round_of(each);
 }
 
 // ---------------------------------------------------------------- the table of imports
@@ -316,7 +316,7 @@ static int patch_object(struct dl_phdr_info *info, size_t size, void *unused) {
   return 1;
 }
 
-void ph_tame_watchdogs(void) {
+void ph_take_watchdogs(void) {
   *(void **)&real_timedwait = dlsym(RTLD_DEFAULT, "pthread_cond_timedwait");
   *(void **)&real_clockwait = dlsym(RTLD_DEFAULT, "pthread_cond_clockwait");
   pthread_key_create(&ends, leave);
@@ -327,7 +327,7 @@ void ph_tame_watchdogs(void) {
 }
 
 void ph_watchdogs_reset(void) {
-  atomic_store(&dogs, NULL);
+  atomic_store(&watchdogs, NULL);
   atomic_store(&work, false);
   atomic_store(&threads_started, 0);
   atomic_store(&threads_settled, 0);

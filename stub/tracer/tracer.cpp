@@ -205,6 +205,6 @@ extern "C" __attribute__((visibility("default"))) int phantora_tracer_install(vo
       RecordFunctionCallback(op_start, op_end).needsInputs(true).needsOutputs(true).scopes({RecordScope::FUNCTION}));
   at::addGlobalCallback(RecordFunctionCallback(node_start, node_end).scopes({RecordScope::BACKWARD_FUNCTION}));
   at::addGlobalCallback(RecordFunctionCallback(annotation_start, annotation_end).scopes({RecordScope::USER_SCOPE}));
-  ph_tame_watchdogs();
+  ph_take_watchdogs();
   return 0;
 }

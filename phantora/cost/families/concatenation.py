@@ -15,7 +15,9 @@ from phantora.cost.types import OperatorSignature, TensorSpec
 NAMES = frozenset(
     ("cat", "_cat", "stack", "_chunk_cat", "split_with_sizes_copy", "split_copy", "unbind_copy", "hstack", "vstack")
 )
-CYCLES, SHORT_CYCLES = 0.80, 1.17  # per element of cat's kernel for inputs that it cannot vectorise
+# Cycles of an SM per element of cat's kernel for inputs that it cannot vectorise, and for rows below SHORT_ROW: read from
+# traces on H200 (docs/accuracy.md).
+CYCLES, SHORT_CYCLES = 0.80, 1.17
 SHORT_ROW = 1024
 # cat's grid has a row of blocks for each input, as long as the longest input asks for. Measured ones of 2 to 33 inputs
 # on an H100 (benchmarks/device/image_operators.py) take 0.53 ns for each block after the first row: 70 ns of one SM.

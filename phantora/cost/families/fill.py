@@ -13,8 +13,9 @@ from phantora.cost.types import OperatorSignature
 NAMES = frozenset((
     "fill", "zero", "zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "arange", "linspace", "eye",
 ))  # fmt: skip
-SHARE = 1.06  # of a vectorised stream's speed, measured on H200
-CYCLES = 0.156  # per element: 2-byte fills are bound by their stores
+# Of a vectorised stream's speed; cycles of an SM per element: 2-byte fills are bound by their stores. Both follow from
+# single kernels on an H200 (benchmarks/truth/kernel_bench.py).
+SHARE, CYCLES = 1.06, 0.156
 
 
 def classify(name: str) -> str | None:

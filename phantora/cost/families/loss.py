@@ -13,7 +13,7 @@ from phantora.cost.tensors import nbytes, on_gpu
 from phantora.cost.types import OperatorSignature
 from phantora.ttir.work import LINE_BYTES
 
-NLL_FLOOR_NS = 1500.0
+NLL_FLOOR_NS = 1500.0  # read from traces on H200 (docs/accuracy.md)
 # Backward (400 of 4 to 169,343 rows in the shipped tables and varied_fourth_h100.parquet): a block with a thread for
 # every 16 rows goes over all rows. A round waits, and each of its rows opens a line (shorter rows share lines).
 NLL_ROUND_NS, NLL_ROW_NS, NLL_LINE_NS = 320.0, 0.13, 0.60

@@ -12,7 +12,8 @@ from phantora.cost.machine import Machine
 from phantora.cost.tensors import nbytes, on_gpu
 from phantora.cost.types import OperatorSignature, TensorSpec
 
-CYCLES = (1.05, 2.60)  # per element of the input: forward, backward
+# Cycles of an SM per element of the input, forward and backward: read from traces on H200 (docs/accuracy.md).
+CYCLES = (1.05, 2.60)
 # Per element of a window, where windows overlap: Inception's 3x3 means of every pixel on an H100
 # (results/image_models_h100.jsonl.gz) and ResNet's maxima of every other agree within a tenth.
 WINDOW_CYCLES = (0.47, 0.55)

@@ -12,8 +12,8 @@ NAMES = frozenset((
     "uniform", "normal", "random", "bernoulli", "exponential", "geometric", "rand", "randn", "randint",
     "native_dropout", "dropout", "_fused_dropout", "multinomial", "cauchy", "log_normal", "randperm", "poisson",
 ))  # fmt: skip
-SHARE = 0.80  # of a vectorised stream's speed, measured on H200
-FLOOR_NS = 800.0  # the generator's rounds before the first store
+# Of a vectorised stream's speed, and the generator's rounds before the first store: read from traces on H200 (docs/accuracy.md).
+SHARE, FLOOR_NS = 0.80, 800.0
 
 
 def classify(name: str) -> str | None:
