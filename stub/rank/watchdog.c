@@ -63,7 +63,7 @@ typedef struct watchdog {
 
 static watchdog *_Atomic watchdogs;  // in the order in which their groups were made
 static pthread_mutex_t watchdogs_lock = PTHREAD_MUTEX_INITIALIZER;
-#define UNBORN (INT64_MIN / 4)  // before everything: nothing is late
+#define NEVER (INT64_MIN / 4)  // before everything: nothing is late
 static _Atomic int64_t next_round;
 static atomic_bool work;  // is there something that a round could find done? Then the next round is set
 
@@ -94,7 +94,7 @@ static watchdog *adopt(void) {
   bool fresh = !own;
   if (fresh) own = calloc(1, sizeof *own);
   if (own) {
-    own->round = own->before = UNBORN;
+    own->round = own->before = NEVER;
     atomic_store(&own->used, true);
     pthread_setspecific(ends, own);
     if (fresh) atomic_store(end, own);
@@ -132,7 +132,7 @@ bool ph_watchdog_blind(const ph_event *event) {
 
 bool ph_watchdog_sees(int64_t *moment) {
   if (!own && !is_called(WATCHDOG_NAME)) return false;
-  *moment = own && !own->blind ? own->before : UNBORN;
+  *moment = own && !own->blind ? own->before : NEVER;
   return true;
 }
 

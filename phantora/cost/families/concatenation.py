@@ -15,8 +15,8 @@ from phantora.cost.types import OperatorSignature, TensorSpec
 NAMES = frozenset(
     ("cat", "_cat", "stack", "_chunk_cat", "split_with_sizes_copy", "split_copy", "unbind_copy", "hstack", "vstack")
 )
-# Cycles of an SM per element of cat's kernel for inputs that it cannot vectorise, and for rows below SHORT_ROW: read from
-# traces on H200 (docs/accuracy.md).
+# Cycles of an SM per element of cat's kernel for inputs that it cannot vectorise, and for rows below SHORT_ROW: read
+# from traces on H200 (docs/accuracy.md).
 CYCLES, SHORT_CYCLES = 0.80, 1.17
 SHORT_ROW = 1024
 # cat's grid has a row of blocks for each input, as long as the longest input asks for. Measured ones of 2 to 33 inputs

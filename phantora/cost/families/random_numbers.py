@@ -12,7 +12,7 @@ NAMES = frozenset((
     "uniform", "normal", "random", "bernoulli", "exponential", "geometric", "rand", "randn", "randint",
     "native_dropout", "dropout", "_fused_dropout", "multinomial", "cauchy", "log_normal", "randperm", "poisson",
 ))  # fmt: skip
-# Of a vectorised stream's speed, and the generator's rounds before the first store: read from traces on H200 (docs/accuracy.md).
+# Of a vectorised stream's speed, and the generator's rounds before the first store (traces on H200, docs/accuracy.md).
 SHARE, FLOOR_NS = 0.80, 800.0
 
 
