@@ -411,7 +411,7 @@ PLACES = [
     Case("disk full while logging", full_disk, (1,), "cannot write the log: No space left on device"),
     Case("disk full while exporting", full_disk_of_the_export, (1,), "cannot write the timeline: No space left"),
     Case("disk filled by others while logging", others_fill_the_disk, (1,), "cannot write .*No space left on device"),
-    Case("disk becomes read-only while logging", disk_fails, (1,), "cannot write .*(Read-only|Input/output)"),
+    Case("disk becomes read-only while logging", disk_fails, (1,), "cannot (write|create) .*(Read-only|Input/output)"),
     Case("read-only disk", read_only_disk, (1,), "cannot write .*Read-only file system", random=False),
     Case("standard output on a full disk", full_output, (1,), "cannot write standard output.*No space", random=False),
     Case("/dev/shm of 64 KiB", small_shm, (1, 0), r"rank \d .*exited with status 1", random=False),

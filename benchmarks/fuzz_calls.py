@@ -40,7 +40,7 @@ LAST_CODE = 2000  # no error of CUDA or NCCL has a larger number
 ENDS = re.compile(r"nccl\w*(Destroy|Abort|Finalize|Deregister|Revoke)")
 # What follows addresses that structures or arrays bring, with sizes of their own; what calls or loads what it is given.
 LEFT_OUT = re.compile(
-    r"DeviceReset|PrimaryCtxReset|LaunchKernelEx|LaunchCooperative|ModuleLoad|LibraryLoad|LinkAdd|LinkCreate|Batch|HostFunc|AddCallback"
+    r"DeviceReset|PrimaryCtxReset|LaunchKernelEx|LaunchCooperative|ModuleLoad|LibraryLoad|LinkAdd|LinkCreate|Batch|HostFunc|AddCallback|HostNode"
 )
 
 

@@ -445,3 +445,15 @@ def test_freed_memory_cannot_be_registered(stub_set: StubSet) -> None:
         ]
 
     assert connected(stub_set, register).value == [1, 0, 0]
+
+
+def test_freed_memory_cannot_be_copied(stub_set: StubSet) -> None:
+    """As host memory, whatever the direction is said to be: a copy ended the process."""
+
+    def copy(s: Stubs) -> list[int]:
+        device, host = c_void_p(), ctypes.create_string_buffer(64)
+        assert s.rt.cudaMalloc(byref(device), c_size_t(4 << 20)) == 0 and s.rt.cudaFree(device) == 0
+        ways = [(host, device, 0), (device, host, 0), (host, device, 4), (device, host, 4), (host, host, 0)]
+        return [s.rt.cudaMemcpyAsync(dst, src, c_size_t(64), kind, None) for dst, src, kind in ways]
+
+    assert connected(stub_set, copy).value == [1, 1, 1, 1, 0]

@@ -8,10 +8,6 @@
 #include "cuda/core/synchronize.h"
 #include "cuda/core/table.h"
 
-#include <errno.h>
-#include <sys/uio.h>
-#include <unistd.h>
-
 static phc_table *managed_blocks;  // address -> size + 1
 
 cudaError_t phc_malloc(void **pointer, size_t bytes) {
@@ -97,17 +93,9 @@ cudaError_t phc_pitch_alloc(void **pointer, size_t *pitch, size_t width, size_t 
   return phc_malloc(pointer, *pitch * height);
 }
 
-// Is there memory at this address? Freed device memory keeps its addresses, but nothing is there.
-static bool is_mapped(const void *address) {
-  char byte;
-  struct iovec here = {&byte, 1}, there = {(void *)address, 1};
-  return process_vm_readv(getpid(), &here, 1, &there, 1, 0) == 1 || errno != EFAULT;
-}
-
 cudaError_t phc_host_register(void *pointer, size_t bytes, unsigned flags) {
   if (!pointer || !bytes || flags & ~15u) return cudaErrorInvalidValue;
-  if ((uintptr_t)pointer + bytes < bytes || !is_mapped(pointer) || !is_mapped((char *)pointer + bytes - 1))
-    return cudaErrorInvalidValue;
+  if (!phc_mapped(pointer, bytes)) return cudaErrorInvalidValue;
   ph_range range;
   if (ph_memory_find(pointer, &range) || ph_memory_find((char *)pointer + bytes - 1, &range))
     return cudaErrorHostMemoryAlreadyRegistered;

@@ -4,7 +4,10 @@
 #include "cuda/core/table.h"
 
 #include <stdatomic.h>
+#include <errno.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 size_t phc_round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 
@@ -46,4 +49,16 @@ bool phc_covered(const void *pointer, size_t bytes) {
     at += inside;
   }
   return true;
+}
+
+static bool is_mapped(const char *address) {
+  char byte;
+  struct iovec here = {&byte, 1}, there = {(void *)address, 1};
+  return process_vm_readv(getpid(), &here, 1, &there, 1, 0) == 1 || errno != EFAULT;
+}
+
+bool phc_mapped(const void *pointer, size_t bytes) {
+  if (!bytes) return true;
+  if ((uintptr_t)pointer + bytes < bytes) return false;
+  return is_mapped(pointer) && is_mapped((const char *)pointer + bytes - 1);
 }
