@@ -28,6 +28,7 @@
 #include <limits.h>
 #include <link.h>
 #include <linux/futex.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>

@@ -34,6 +34,7 @@ DEVICE: Mapping[str, Any] = {
     "regs_per_sm": 65536, "max_blocks_per_sm": 32, "smem_per_sm": 233472, "smem_per_block_optin": 232448,
     "clock_khz": 1980000, "memory_clock_khz": 2619000, "bus_width": 5120, "l2_bytes": 52428800,
     "nvlink": 1, "memory_bytes": 1 << 30, "context_bytes": 256 << 20, "spare_bytes": 64 << 20,
+    "cublas_bytes": 66 << 20, "cudnn_bytes": 10 << 20,
 }  # fmt: skip
 _SYS_FUTEX, _FUTEX_WAKE = 202, 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +33,11 @@ ALLOWED = {
 }
 
 
+@functools.cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def sources(suffixes: tuple[str, ...]) -> list[Path]:
     found = [p for folder in FOLDERS for p in (ROOT / folder).rglob("*") if p.suffix in suffixes and p.is_file()]
     return sorted(p for p in found if str(p.relative_to(ROOT)) not in BUNDLES and "node_modules" not in p.parts)
@@ -50,7 +56,7 @@ def python_functions(path: Path) -> Iterator[tuple[str, int]]:
             for child in getattr(node, part, ()) if not isinstance(node, ast.expr) else ():
                 yield from visit(child)
 
-    yield from visit(ast.parse(path.read_text()))
+    yield from visit(tree(path))
 
 
 QUOTED = re.compile(r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|`(?:\\.|[^`\\])*`""", re.DOTALL)
@@ -134,7 +140,7 @@ def imports(path: Path) -> Iterator[tuple[str, bool]]:
                 guard = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
                 yield from visit(child, typing or guard)
 
-    yield from ((name, t) for name, t in visit(ast.parse(path.read_text()), False) if name.startswith("phantora"))
+    yield from ((name, t) for name, t in visit(tree(path), False) if name.startswith("phantora"))
 
 
 def modules() -> dict[str, Path]:
@@ -187,7 +193,7 @@ def number(text: str) -> float | None:
 
 def constants(path: Path) -> Iterator[tuple[str, float | str]]:
     """Names that a module binds to a number or a text, one by one or several at once."""
-    for node in ast.parse(path.read_text()).body:
+    for node in tree(path).body:
         if not isinstance(node, ast.Assign | ast.AnnAssign):
             continue
         target = node.targets[0] if isinstance(node, ast.Assign) else node.target
@@ -215,7 +221,7 @@ def native_constants(path: Path) -> Iterator[tuple[str, float]]:
 
 def literals(path: Path) -> Iterator[tuple[str, str]]:
     """Tuples, dictionaries and patterns that a module binds to a name, as text."""
-    for node in ast.parse(path.read_text()).body:
+    for node in tree(path).body:
         value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
         pattern = isinstance(value, ast.Call) and ast.unparse(value.func) == "re.compile"
         if pattern or isinstance(value, ast.Tuple | ast.Dict | ast.Set | ast.List):
