@@ -6,8 +6,10 @@ table is evaluated; one of another version, of another kind or with broken conte
 
 from __future__ import annotations
 
+import gc
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -141,7 +143,8 @@ class Table:
             for key in self.keys():
                 base = key.partition("(")[0].rpartition("::")[2].partition(".")[0]
                 self._by_operator.setdefault(base, []).append(key)
-        found = (self.get(key) for key in self._by_operator.get(name, ()))
+        with _collector_paused():
+            found = [self.get(key) for key in self._by_operator.get(name, ())]
         return [entry for entry in found if entry is not None]
 
     def _entry(self, first: int, end: int) -> Entry:
@@ -152,6 +155,18 @@ class Table:
             for name, kind, grid, block, cold, warm, spread in zip(*(values[n] for n in _OF_KERNELS), strict=True)
         )
         return Entry(values["signature"][0], values["compute"][0], kernels, values["clock_mhz"][0])
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """What is made here stays: going through it for garbage again and again takes as long as making it."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @lru_cache(maxsize=1 << 16)
