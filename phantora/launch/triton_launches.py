@@ -136,7 +136,7 @@ class Launches:
                 parts.append((value.dtype, value.shape, value.stride(), value.is_cuda))
                 reads = known is not None and name in known.read and value.is_cuda
                 if reads or (stores_few and _few_integers(value)):
-                    parts.append(self._sum(value))
+                    parts += [self._sum(value), stores_few and self._given(value)]
             elif hasattr(value, "block_shape"):
                 parts.append((value.base.dtype, tuple(value.shape), tuple(value.strides)))
             elif isinstance(value, (int, bool)) and (
@@ -157,7 +157,7 @@ class Launches:
             return {}
         launch = self._launch(kernel, grid, given)
         arguments = tuple(
-            replace(a, values=None) if isinstance(a, Memory) and not _few_integers(value) else a
+            replace(a, values=None) if isinstance(a, Memory) and not self._given(value) else a
             for a, value in zip(launch.arguments, given, strict=True)
         )
         try:
@@ -257,6 +257,14 @@ class Launches:
         if not known and not held.any():
             raise UnknownIntegers("integers that decide what a kernel does are not known")
         return held
+
+    def _given(self, value: Any) -> bool:
+        """A small tensor of integers of which none is a guess: what follows from guesses stays one."""
+        if not _few_integers(value):
+            return False
+        memory = self._memory(value)
+        where, size = ctypes.c_void_p(memory.address), ctypes.c_size_t(memory.span)
+        return not self._runtime.ph_memory_flags(where, size) & GUESSED
 
     def _sum(self, tensor: Any) -> int:
         memory = self._memory(tensor)

@@ -10,7 +10,7 @@ from math import prod
 
 import numpy as np
 
-from phantora.ttir.parse import Function, Operation
+from phantora.ttir.parse import Function, Operation, Type
 from phantora.ttir.values import UNKNOWN, Tile, Value
 from phantora.ttir.walk import Descriptor, Launch, Memory, Walker
 
@@ -32,6 +32,10 @@ class _Storing(Walker):
         if operation.name != "tt.load":
             self._keep(operation, operands)
         return super()._access(operation, operands)
+
+    def _values(self, memory: int, pointer: Value, mask: Value, kind: Type) -> Value:
+        """Unknown where the launch has stored before: what other programs stored by then is chance."""
+        return UNKNOWN if memory in self.stored else super()._values(memory, pointer, mask, kind)
 
     def _keep(self, operation: Operation, operands: list[Value]) -> None:
         kind, pointer = operation.types[0], operands[0]

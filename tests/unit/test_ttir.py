@@ -248,6 +248,8 @@ def test_integers_that_follow_from_the_arguments_are_stored() -> None:
     assert stores_of(kernel, Launch((1, 1, 1), (y, known, 3), 4, 1)) == {0: doubled}
     assert stores_of(kernel, Launch((1, 1, 1), (y, Memory(8192, 16, 16), 3), 4, 1)) == {}, "nobody knows what it loads"
     assert stores_of(parse(ROWS), rows(1000, 4)) == {}, "numbers that are no integers"
+    own = Memory(4096, 16, 16, lambda: held.view(np.uint8))
+    assert stores_of(kernel, Launch((2, 1, 1), (own, own, 3), 4, 1)) == {}, "a program may find another's"
 
 
 def test_functions_of_many_instructions_cost_more() -> None:
