@@ -3,7 +3,6 @@ What is not simulated ends in a message where a program asks for it."""
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -35,10 +34,9 @@ def _check_backend(name: str | None, *_: Any) -> None:
 
 def _wrap(module: ModuleType, neighbour: Callable[[int], bool]) -> None:
     memory = module._SymmetricMemory
+    processes = folded.processes()
 
     def check_allocation(*args: Any, **named: Any) -> None:  # size, stride, dtype, device, ...
-        if folded.VARIABLE in os.environ:
-            _refuse("in a folded run", "run all ranks with --fold off")
         _check_backend(memory.get_backend(named["device"] if "device" in named else args[3]))
 
     def check_rendezvous(*args: Any, **named: Any) -> None:  # tensor, group_name
@@ -47,6 +45,12 @@ def _wrap(module: ModuleType, neighbour: Callable[[int], bool]) -> None:
         ranks = c10d.get_process_group_ranks(c10d._resolve_process_group(group)) if group else ()
         if not all(map(neighbour, ranks)):
             _refuse("between hosts", "leave it to groups inside a host")
+        if processes is not None and not processes.issuperset(ranks):
+            few = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
+            _refuse(
+                f"of ranks {few} of which some are no processes",
+                "keep their axis whole with a star (--fold dp=8,tp=4*), or --fold off",
+            )
 
     def refuse_native(*_: Any, **__: Any) -> None:
         _refuse("with products that wait for their input (TORCH_SYMM_MEM_ENABLE_NATIVE_ASYNC_TP)", "unset the variable")

@@ -3,7 +3,8 @@
 Of each axis of the mesh there are the first rank, the last and one between, the witness, each with all other axes at
 their first rank; of a long axis the second too, of a lone one the first alone. Those at the ends run for every place
 of the axes that are whole (the stages of a pipeline), witnesses for the first and the last place. The rank that is
-last on all axes runs, and on the first place one that is a witness on all.
+last on all axes runs, and on the first place one that is a witness on all. Along an axis that
+a star keeps whole (its ranks may map each other's memory) each of these has all others beside it.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ class Axis:
     """Its ranks are alike in their communication alone."""
     lone: bool = False
     """Its first rank stands for all others."""
+    starred: bool = False
+    """A group along it is a process in all its ranks, or in none."""
 
     def stands_in(self, coordinate: int) -> int:
         """The coordinate whose process speaks for this one."""
@@ -91,6 +94,7 @@ class Fold:
         points += [_with(place, {number: at}) for place in (first, last) for number, at in self._witnesses.items()]
         points.append(_with(first, self._witnesses))
         points.append(tuple(axis.ends[-1] for axis in self.axes))
+        points = [beside for point in points for beside in self._beside(point)]
         for rank in self.named:
             point = self.coordinates(rank)
             points += [_with(point, {n: at for n, at in enumerate(place) if self.axes[n].whole}) for place in places]
@@ -102,6 +106,10 @@ class Fold:
     def _places(self) -> list[tuple[int, ...]]:
         """All places along the axes that are whole; the first of the others."""
         return list(product(*(axis.ends if axis.whole else (0,) for axis in self.axes)))
+
+    def _beside(self, point: tuple[int, ...]) -> Iterable[tuple[int, ...]]:
+        """All that differ from it along starred axes alone, itself among them."""
+        return product(*(axis.ends if axis.starred else (at,) for axis, at in zip(self.axes, point, strict=True)))
 
     @cached_property
     def _witnesses(self) -> dict[int, int]:
@@ -165,17 +173,18 @@ class Fold:
     def witnesses(self) -> Iterable[tuple[int, int, int, str, bool]]:
         """(witness, before, after, axis, uneven): processes of a line along an axis, `before` and `after` the nearest
         on either side; the witness must be like one of them, if `uneven` in its communication."""
-        for place in {self._places[0]: 0, self._places[-1]: 0}:
+        firsts = list(self._beside(self._places[0]))
+        for place in dict.fromkeys((*firsts, *self._beside(self._places[-1]))):
             for number, at in self._witnesses.items():
                 axis = self.axes[number]
                 before, after = max(end for end in axis.ends if end < at), min(end for end in axis.ends if end > at)
                 alike = [self.rank(_with(place, {number: there})) for there in (at, before, after)]
                 yield alike[0], alike[1], alike[2], axis.name, axis.uneven
-        if len(self._witnesses) > 1:
-            numbers = list(self._witnesses)
-            one = _with(self._places[0], {number: self._witnesses[number] for number in numbers[:-1]})
-            other = _with(self._places[0], {numbers[-1]: self._witnesses[numbers[-1]]})
-            witness = self.rank(_with(self._places[0], self._witnesses))
+        numbers = list(self._witnesses)
+        for place in firsts if len(numbers) > 1 else ():
+            one = _with(place, {number: self._witnesses[number] for number in numbers[:-1]})
+            other = _with(place, {numbers[-1]: self._witnesses[numbers[-1]]})
+            witness = self.rank(_with(place, self._witnesses))
             name = " x ".join(self.axes[number].name for number in numbers)
             yield witness, self.rank(one), self.rank(other), name, any(self.axes[number].uneven for number in numbers)
 
@@ -213,20 +222,19 @@ def _with(point: tuple[int, ...], changes: Mapping[int, int]) -> tuple[int, ...]
 def parse_fold(text: str, world_size: int, more: Sequence[int] = ()) -> Fold | None:
     """``pp=4,dp=64,tp=8``, the outermost axis first; ranks of `more` are processes too, at all stages. None if that
     leaves nothing to fold. Raises PhantoraError."""
-    sizes: list[tuple[str, int, bool, bool, bool]] = []
+    sizes: list[tuple[str, int, str]] = []
     for part in text.split(","):
         name, equals, size = (piece.strip() for piece in part.partition("="))
-        whole = size.endswith(WHOLE) or name in NEVER_FOLDED
-        uneven, lone = size.endswith(UNEVEN), size.endswith(LONE)
-        size = size.removesuffix(WHOLE).removesuffix(UNEVEN).removesuffix(LONE)
+        mark = next((mark for mark in (WHOLE, UNEVEN, LONE) if size.endswith(mark)), "")
+        size = size.removesuffix(mark)
         if not name or not equals or not size.isdigit() or int(size) < 1:
             raise PhantoraError(
                 f"--fold {text}: {part!r} is no axis; write NAME=SIZE, the axis of the largest stride first, as "
                 "pp=4,dp=64,tp=8 (behind the size: a star runs all its ranks, a tilde compares communication alone, /1 "
                 "runs the first rank alone)"
             )
-        sizes.append((name, int(size), whole, uneven, lone))
-    total = prod(size for _, size, *_ in sizes)
+        sizes.append((name, int(size), mark))
+    total = prod(size for _, size, _ in sizes)
     if total != world_size:
         raise PhantoraError(f"--fold {text}: the axes have {total} ranks together, the run has {world_size}")
     if any(not 0 <= rank < world_size for rank in more):
@@ -285,16 +293,16 @@ def _axis_name(group: str, stride: int) -> str:
     return name if name and name != "undefined" else f"stride{stride}"
 
 
-def _axis(name: str, size: int, whole: bool, uneven: bool, lone: bool) -> Axis:
-    if whole or size == 1:
-        return Axis(name, size, tuple(range(size)), whole=True)
-    if lone:
+def _axis(name: str, size: int, mark: str) -> Axis:
+    if mark == WHOLE or name in NEVER_FOLDED or size == 1:
+        return Axis(name, size, tuple(range(size)), whole=True, starred=mark == WHOLE)
+    if mark == LONE:
         return Axis(name, size, (0,), lone=True)
     # The first rank often does more than others (roots of broadcasts, logs), and the last of many has a smaller shard:
     # there a second one runs, for the witness to be like.
     ends = {0, 1, size - 1} if size > MANY else {0, size - 1}
     witness = random.Random(size).randrange(len(ends) - 1, size - 1) if size > 2 else 0
-    return Axis(name, size, tuple(sorted(ends)), witness, uneven=uneven)
+    return Axis(name, size, tuple(sorted(ends)), witness, uneven=mark == UNEVEN)
 
 
 def to_dict(fold: Fold) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import time
 
 import torch
 import torch.distributed as dist
+import torch.distributed._symmetric_memory
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -64,6 +65,24 @@ def tp(rank: int, world: int) -> dict[str, float]:
         parallelize_module(block, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
         fully_shard(block, mesh=mesh["dp"])
     return train(fully_shard(net, mesh=mesh["dp"]))
+
+
+def symmetric(rank: int, world: int) -> dict[str, float]:
+    """Pairs of ranks map each other's memory for products beside their communication; the others add up what comes."""
+    mesh = init_device_mesh("cuda", (world // 2, 2), mesh_dim_names=("dp", "tp"))
+    name = mesh["tp"].get_group().group_name
+    shard, first, second = (torch.randn(*size, device="cuda", dtype=torch.bfloat16)
+                            for size in ((4096, WIDTH), (WIDTH, 4 * WIDTH), (4 * WIDTH, WIDTH)))  # fmt: skip
+    times = []
+    for _ in range(4):
+        torch.cuda.synchronize()
+        began = time.perf_counter_ns()
+        _, (wide,) = torch.ops.symm_mem.fused_all_gather_matmul(shard, [first], 0, name)
+        out = torch.ops.symm_mem.fused_matmul_reduce_scatter(wide, second, "sum", 0, name)
+        dist.all_reduce(out, group=mesh["dp"].get_group())
+        torch.cuda.synchronize()
+        times.append(time.perf_counter_ns() - began)
+    return {"step_ns": times[-1], "peak": torch.cuda.max_memory_allocated()}
 
 
 def pp(rank: int, world: int) -> dict[str, float]:

@@ -44,10 +44,20 @@ def test_ends_run_at_all_stages_and_witnesses_at_the_first_and_last() -> None:
 
 def test_pipelines_and_stars_are_whole() -> None:
     mesh = fold("pp=4,dp=16,tp=8*", 512)
-    assert len(mesh.real) == 4 * 8 * 2 + 4  # first and last; the witness at the first place and the last of both
+    assert len(mesh.real) == 4 * 8 * 2 + 2 * 8  # first and last; the witness at the first stage and the last
     assert mesh.describe() == "pp=4* dp=16 tp=8*"
     assert parse_fold("pp=3,tp=2*", 6) is None
     assert parse_fold("cp=4,ep=8", 32) is None  # each rank of a ring works on other parts
+
+
+def test_groups_along_a_star_are_processes_in_all_ranks_or_none() -> None:
+    """Ranks that map each other's memory must all be there, wherever one of them is."""
+    mesh = fold("pp=3,replicate=4,shard=70,tp=4*", 3 * 4 * 70 * 4, 5)
+    groups = Counter(rank // 4 for rank in mesh.real)
+    assert set(groups.values()) == {4}
+    assert {rank % 4 for rank, *_ in mesh.witnesses()} == {0, 1, 2, 3}  # each is compared
+    assert all(set(line[:3]) <= set(mesh.real) for line in mesh.witnesses())
+    assert len(fold("pp=8,dp=4", 32).real) < len(fold("pp=8*,dp=4", 32).real)
 
 
 def test_named_ranks_are_processes_at_all_stages() -> None:

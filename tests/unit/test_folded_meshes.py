@@ -85,10 +85,14 @@ def simulate(library: Path, fold: Fold, program: Sequence[Step], *, all_ranks: b
 @given(
     stages=st.integers(1, 3),
     sizes=st.lists(st.integers(4, 5), min_size=1, max_size=2),
+    star=st.booleans(),
     program=st.lists(st.tuples(st.integers(1, 7), st.integers(1, 5000), st.integers(1, 9000)), min_size=1, max_size=5),
 )
-def test_folded_is_unfolded(engine_library: Path, stages: int, sizes: list[int], program: list[Step]) -> None:
+def test_folded_is_unfolded(
+    engine_library: Path, stages: int, sizes: list[int], star: bool, program: list[Step]
+) -> None:
     axes = [f"pp={stages}"] * (stages > 1) + [f"axis{number}={size}" for number, size in enumerate(sizes)]
+    axes[-1] += "*" * (star and len(sizes) > 1)
     fold = parse_fold(",".join(axes), stages * prod(sizes))
     assert fold is not None
     everybody = (1 << len(axes)) - 1

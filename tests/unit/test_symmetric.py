@@ -345,9 +345,10 @@ def test_what_is_not_simulated_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         Memory.rendezvous(8, "far")
     with pytest.raises(PhantoraError, match="of the backend NVSHMEM is not simulated"):
         Memory.set_backend("NVSHMEM")
-    monkeypatch.setenv(folded.VARIABLE, "1")
-    with pytest.raises(PhantoraError, match="in a folded run is not simulated; run all ranks with --fold off"):
-        Memory.empty_strided_p2p(8, 1, "float", "cuda")
+    monkeypatch.setenv(folded.VARIABLE, folded.runs([0, 6]))
+    symmetric.install(lambda rank: rank < 2)
+    with pytest.raises(PhantoraError, match=r"of ranks 0, 1 of which some are no processes .*; keep their axis whole"):
+        Memory.rendezvous(8, "near")
 
 
 def test_torchtitans_option_says_that_it_fuses_nothing(

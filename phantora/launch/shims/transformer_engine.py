@@ -43,8 +43,7 @@ def _check_fold(tp_size: int) -> None:
         return
     raise PhantoraError(
         f"Userbuffers in a folded run need all ranks of a tensor-parallel group as processes, {first} to "
-        f"{first + tp_size - 1}: write the axis tp={tp_size}* in --fold and give --real-ranks {first}, "
-        "or leave out --tp-comm-overlap"
+        f"{first + tp_size - 1}: write the axis tp={tp_size}* in --fold, or leave out --tp-comm-overlap"
     )
 
 

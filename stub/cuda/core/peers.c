@@ -11,13 +11,6 @@ static phc_peers *groups;  // the newest first
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool imported;
 
-cudaError_t phc_shareable(void) {
-  if (ph_probing()) _Exit(0);  // what comes now is communication
-  if (!ph_shared() || !ph_shared()->folded) return 0;
-  ph_unsupported("libcuda", "symmetric memory in a folded run: run all ranks with --fold off", false);
-  return cudaErrorNotSupported;
-}
-
 cudaError_t phc_importable(const phc_shared *shared) {
   if (!ph_neighbour(shared->owner)) {
     ph_unsupported("libcuda", "memory of a peer on another host: leave it to groups inside a host", false);

@@ -13,8 +13,7 @@ typedef struct phc_peers {  // a block of memory of each of several GPUs, which 
   uint32_t comm;
 } phc_peers;
 
-// May this process give the driver's handles away, and take such a one? Else the run ends with the reason.
-cudaError_t phc_shareable(void);
+// May this process take such a handle of the driver? Else the run ends with the reason.
 cudaError_t phc_importable(const phc_shared *shared);
 // Bytes came to the device: if they are addresses of the same memory on each of several GPUs, these are peers now, who
 // meet here.
