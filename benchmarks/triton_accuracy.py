@@ -1,6 +1,6 @@
 """Prices of Triton kernels against measured times.
 
-    python benchmarks/triton_accuracy.py [benchmarks/device/results] [--list] [--fit]
+    python benchmarks/triton_accuracy.py [benchmarks/device/results] [--list] [--fit] [--by-tensors]
 
 The folder holds what ``benchmarks/device/triton_kernels.py`` wrote: launches with their times. Each launch is
 followed as a simulated rank follows it, and priced. Cases are split by a checksum of their names: constants are fitted
@@ -28,7 +28,7 @@ import numpy as np
 
 from phantora.cost import model_for, parse_signature
 from phantora.cost.machine import Machine
-from phantora.cost.tensors import item_bytes
+from phantora.cost.tensors import item_bytes, on_gpu, traffic
 from phantora.cost.triton_work import CONSTANTS, Constants, estimate
 from phantora.hardware import load_gpu
 from phantora.ttir.parse import Function, Unreadable, parse
@@ -252,12 +252,31 @@ def product_of(case: str) -> dict[str, Any] | None:
     return {"op": "aten::mm", "args": [tensor(m, k), tensor(k, n)]}
 
 
+def by_tensors(machine: Machine, rows: list[dict[str, Any]], texts: dict[str, str]) -> None:
+    """What kernels take, in times that their tensors need to pass memory once: all that is known of one that is not
+    followed."""
+    found: dict[bool, dict[str, list[float]]] = {False: defaultdict(list), True: defaultdict(list)}
+    for row in rows:
+        for kernel in row.get("kernels", ()):
+            if (launch := kernel.get("launch")) and "cold" in kernel:
+                args = [{k: a[k] for k in ("t", "s", "st")} if isinstance(a, dict) else a for a in launch["args"]]
+                signature = parse_signature(json.dumps({"op": "triton::kernel", "args": args}))
+                least = machine.memory_ns(float(sum(traffic(t) for t in on_gpu(signature.args))))
+                key = json.dumps([launch["ir"], launch["grid"], args])
+                found["tt.dot" in texts[launch["ir"]]][key].append((kernel["cold"] + kernel["warm"]) / 2 / least)
+    without, products = ([median(times) for times in found[with_dots].values()] for with_dots in (False, True))
+    for name, times in (("without products", without), ("with products", products), ("all", without + products)):
+        middle, most = np.quantile(times, (0.5, 0.9))
+        print(f"by tensors, {name}: {len(times)} kernels, median {middle:.2f} times, 90th percentile {most:.1f} times")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path, nargs="?", default=FOLDER)
     parser.add_argument("--gpu", default="H100")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--fit", action="store_true")
+    parser.add_argument("--by-tensors", action="store_true", help="how far kernels are from their tensors' time, and stop")
     parser.add_argument("--predict", type=Path, help="write the prices of recorded launches, and stop")
     options = parser.parse_args()
     gpu = load_gpu(options.gpu)
@@ -265,6 +284,9 @@ def main() -> None:
     rows, texts = read(options.folder)
     if options.predict:
         predict(machine, rows, texts, options.predict)
+        return
+    if options.by_tensors:
+        by_tensors(machine, rows, texts)
         return
     points = points_of(rows, texts)
     constants = fit(machine, [p for p in points if not p.held_out]) if options.fit else CONSTANTS

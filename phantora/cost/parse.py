@@ -42,6 +42,7 @@ def parse_signature(text: str | bytes) -> OperatorSignature:
             tuning=bool(table.get("tuning", False)),
             ir=str(table.get("ir", "")),
             grid=tuple(int(n) for n in table.get("grid", ())),
+            products=table.get("products"),
         )
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         shown = text if isinstance(text, str) else text.decode(errors="replace")
@@ -76,6 +77,8 @@ def write_signature(signature: OperatorSignature) -> str:
         table["tuning"] = True
     if signature.ir:
         table |= {"ir": signature.ir, "grid": list(signature.grid)}
+    if signature.products is not None:
+        table["products"] = signature.products
     return orjson.dumps(table).decode()
 
 

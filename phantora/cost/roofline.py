@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from phantora.cost import copies, sparse, triton_work
-from phantora.cost.families import base_name, fused, gemm, identify
+from phantora.cost.families import base_name, gemm, identify
 from phantora.cost.family import UNKNOWN_ERROR, Estimate
 from phantora.cost.kernels import bare_ns, split, whole
 from phantora.cost.machine import Machine
 from phantora.cost.tensors import returning
 from phantora.cost.types import KernelLaunch, OperatorSignature, Price
 from phantora.hardware.types import Gpu
+from phantora.ttir.work import LOOPS
 
 PROVENANCE = "roofline"
 # 90th percentile of the relative error by class, from benchmarks/kernel_accuracy.py.
@@ -48,10 +49,12 @@ class Roofline:
         name = base_name(signature.name)
         if signature.work is not None:
             done = triton_work.estimate(self.machine, signature.work)
+            if LOOPS in signature.work.unknown:
+                least = triton_work.by_tensors(self.machine, signature, bool(signature.work.dots))
+                done = replace(done, ns=max(done.ns, least.ns), error=least.error)
             return self._price(done, kernels, triton_work.class_of(name, signature.work))
         if signature.name.startswith(OF_PROGRAMS):  # what it does could not be followed: its name says nothing
-            passed = fused.passes_arguments(self.machine, signature)
-            return self._price(replace(passed, error=UNKNOWN_ERROR), kernels, "other")
+            return self._price(triton_work.by_tensors(self.machine, signature, signature.products), kernels, "other")
         family, cls = identify(name)
         kernels = tuple(family.call_of(signature, kernel) for kernel in kernels)
         found = None if family.takes_libraries else gemm.of_calls(self.machine, signature, name, kernels)

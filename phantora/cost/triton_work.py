@@ -13,8 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
-from phantora.cost.family import Estimate
+from phantora.cost.family import UNKNOWN_ERROR, Estimate
 from phantora.cost.machine import Machine
+from phantora.cost.tensors import on_gpu, traffic
+from phantora.cost.types import OperatorSignature
 from phantora.hardware.gpus import load_gpu
 from phantora.ttir.work import COUNTERS, WARP, Dot, Work
 from phantora.wire.shared import SHARED_RESERVED
@@ -88,6 +90,17 @@ class Constants:
 
 
 CONSTANTS = Constants()
+BY_TENSORS = {False: (1.25, 2.0), True: (8.1, 2.2), None: (1.9, 6.7)}
+"""Of kernels with and without products of tiles, and of either: their median time, in times that their tensors need to
+pass memory once, and by how much the 90th percentile exceeds it (`python benchmarks/triton_accuracy.py --by-tensors`:
+82 and 45 kernels on an H100)."""
+
+
+def by_tensors(machine: Machine, signature: OperatorSignature, products: bool | None) -> Estimate:
+    """Of a launch of which nothing is known but its arguments, and perhaps whether it multiplies tiles."""
+    moved = float(sum(traffic(t) for t in on_gpu(signature.args)))
+    times, error = BY_TENSORS[products]
+    return Estimate(machine.memory_ns(moved) * times, moved, error=error)
 
 
 def class_of(name: str, work: Work) -> str:
@@ -193,6 +206,7 @@ def estimate(machine: Machine, work: Work, c: Constants = CONSTANTS) -> Estimate
     ns = machine.launch_ns + _joined([memory, l2, busy, waiting], c.sharpness)
     largest = max(work.dots, key=lambda d: d.count * d.m * d.n * d.k, default=None)
     flops = n["flops"] * work.programs
+    error = max(c.error, UNKNOWN_ERROR) if work.unknown else c.error
     if largest is None:
-        return Estimate(ns, moved, flops, error=c.error)
-    return Estimate(ns, moved, flops, largest.dtype, work.programs, error=c.error)
+        return Estimate(ns, moved, flops, error=error)
+    return Estimate(ns, moved, flops, largest.dtype, work.programs, error=error)

@@ -54,6 +54,8 @@ class OperatorSignature:
     ir: str = ""
     """Of Triton kernels that can be launched again: where their IR is kept (``phantora.ttir.store``), and"""
     grid: tuple[int, ...] = ()
+    products: bool | None = None
+    """Of a program's own kernel that could not be followed: whether it multiplies tiles; None: not known."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from phantora.ttir import store
 from phantora.ttir.parse import Function, Unreadable, parse
 from phantora.ttir.slice import Deciding, deciding, written
 from phantora.ttir.stores import Stores, stores_of
-from phantora.ttir.walk import Argument, Descriptor, Launch, Memory, work_of
+from phantora.ttir.walk import Argument, Descriptor, Launch, Memory, UnknownIntegers, work_of
 from phantora.ttir.work import LINE_BYTES
 from phantora.wire.shared import GUESSED, KNOWN, SMALL_ELEMENTS
 
@@ -37,10 +37,6 @@ STATIC = "torch._inductor.runtime.static_triton_launcher"
 CUDA = "torch.cuda._utils"
 INDUCTOR = re.compile(r"triton_(poi|red|per|tem|for|spl|mm|bmm|convolution|flex|scaled)\w*|triton_$")
 READ_BYTES = 1 << 22  # integers of larger tensors do not distinguish launches
-
-
-class UnknownIntegers(Unreadable):
-    """Integers in memory decide what a kernel does, and a kernel wrote them."""
 
 
 @dataclass
@@ -183,15 +179,20 @@ class Launches:
                 table |= {"ir": key, "grid": grid} if key else {}
             try:
                 table["work"] = self._work(kernel, kernel.functions, grid, given, described)
-            except UnknownIntegers as error:
-                table["unread"] = str(error)
-                said = f"{error}: {kernel.name} is priced by its tensors".encode()
-                self._library.phantora_assumed(said, len(said))
             except Exception as error:  # IR of another Triton: the price then rests on the tensors, and says so
                 table["unread"] = str(error)[:200]
         else:
             table["unread"] = kernel.broken[:200]
+        if "unread" in table:
+            table["products"] = "tt.dot" in kernel.ir
+            self._say(f"{kernel.name} is priced by its tensors: {table['unread']}")
+        for what in table.get("work", {}).get("unknown", ()):
+            self._say(f"nobody knows of {kernel.name} {what}")
         return orjson.dumps(table)
+
+    def _say(self, text: str) -> None:
+        said = text.encode()
+        self._library.phantora_assumed(said, len(said))
 
     def _work(
         self,
@@ -223,9 +224,7 @@ class Launches:
 
     def _launch(self, kernel: Kernel, grid: tuple[int, int, int], given: Sequence[Any]) -> Launch:
         arguments = tuple(self._argument(value) for value in given)
-        return Launch(
-            grid, arguments, kernel.warps, kernel.stages, kernel.shared, kernel.registers, kernel.spills
-        )
+        return Launch(grid, arguments, kernel.warps, kernel.stages, kernel.shared, kernel.registers, kernel.spills)
 
     def _argument(self, value: Any) -> Argument:
         if hasattr(value, "block_shape"):
@@ -272,7 +271,7 @@ class Launches:
             return 0
         try:
             return zlib.crc32(memory.values().data)
-        except Unreadable:
+        except UnknownIntegers:
             return 0
 
 

@@ -13,6 +13,8 @@ _MEMORY = {
     "tt.atomic_rmw": 3,
     "tt.atomic_cas": 1,
 }  # operands that decide, the first so many
+_BRANCHES = ("scf.for", "scf.if", "scf.condition", "cf.cond_br")
+_Made = dict[str, list[tuple[Operation | None, list[str]]]]
 _STORED = {"tt.store": 1, "tt.atomic_rmw": 1}  # of which this one is what is stored
 
 
@@ -22,28 +24,38 @@ class Deciding:
 
     direct: frozenset[str]
     read: frozenset[str]
+    ranges: frozenset[str]
+    """Of `read`, those whose integers bound loops or decide branches."""
 
 
 def deciding(functions: dict[str, Function]) -> Deciding:
     """Of the kernel. A name counts for all its definitions, and arguments of functions that are called all decide."""
     kernel = next(iter(functions.values()))
-    made: dict[str, list[tuple[Operation | None, list[str]]]] = defaultdict(list)
-    wanted: list[tuple[str, bool]] = []
+    made: _Made = defaultdict(list)
+    branches: list[str] = []
+    places: list[str] = []
 
     def visit(blocks: list[Block]) -> None:
         for block in blocks:
             for operation in block.operations:
                 _sources(operation, made)
-                wanted.extend((name, False) for name in _sinks(operation))
+                (branches if operation.name in _BRANCHES else places).extend(_sinks(operation))
                 for region in operation.regions:
                     visit(region)
 
     for function in functions.values():
         visit(function.blocks)
+    arguments = set(kernel.arguments)
+    direct, read = _reached([*branches, *places], made, arguments)
+    return Deciding(frozenset(direct | read), frozenset(read), frozenset(_reached(branches, made, arguments)[1]))
+
+
+def _reached(sinks: list[str], made: _Made, arguments: set[str]) -> tuple[set[str], set[str]]:
+    """Arguments that reach `sinks` themselves, and those whose integers in memory do."""
     direct: set[str] = set()
     read: set[str] = set()
     seen: set[tuple[str, bool]] = set()
-    arguments = set(kernel.arguments)
+    wanted = [(name, False) for name in sinks]
     while wanted:
         name, loaded = wanted.pop()
         if (name, loaded) in seen:
@@ -56,7 +68,7 @@ def deciding(functions: dict[str, Function]) -> Deciding:
             if operation is not None and operation.name == "tt.load" and not _integers(operation):
                 continue  # reals decide nothing that is followed
             wanted.extend((source, through) for source in sources)
-    return Deciding(frozenset(direct | read), frozenset(read))
+    return direct, read
 
 
 _WRITES = ("tt.store", "tt.atomic_rmw", "tt.atomic_cas")
@@ -65,7 +77,7 @@ _WRITES = ("tt.store", "tt.atomic_rmw", "tt.atomic_cas")
 def written(functions: dict[str, Function]) -> frozenset[str]:
     """Names of the kernel's pointers that it stores to, or hands to a function that may."""
     kernel = next(iter(functions.values()))
-    made: dict[str, list[tuple[Operation | None, list[str]]]] = defaultdict(list)
+    made: _Made = defaultdict(list)
     wanted: list[str] = []
 
     def visit(blocks: list[Block]) -> None:
@@ -101,7 +113,7 @@ def scalar_accesses(functions: dict[str, Function]) -> frozenset[int]:
     be a multiple of 16 is part of their addresses."""
     kernel = next(iter(functions.values()))
     odd = {name for name, kind in zip(kernel.arguments, kernel.types, strict=True) if not kind.pointer} - kernel.even
-    made: dict[str, list[tuple[Operation | None, list[str]]]] = defaultdict(list)
+    made: _Made = defaultdict(list)
     accesses: list[Operation] = []
 
     def visit(blocks: list[Block]) -> None:
@@ -118,7 +130,7 @@ def scalar_accesses(functions: dict[str, Function]) -> frozenset[int]:
     return frozenset(id(o) for o in accesses if _reaches(o.operands[0], odd, made))
 
 
-def _reaches(name: str, wanted: set[str], made: dict[str, list[tuple[Operation | None, list[str]]]]) -> bool:
+def _reaches(name: str, wanted: set[str], made: _Made) -> bool:
     """Through sums and products, not through quotients, comparisons or memory."""
     seen: set[str] = set()
     left = [name]
@@ -156,7 +168,7 @@ def _sinks(operation: Operation) -> list[str]:
     return []
 
 
-def _sources(operation: Operation, made: dict[str, list[tuple[Operation | None, list[str]]]]) -> None:
+def _sources(operation: Operation, made: _Made) -> None:
     """Adds what `operation` defines, and from what."""
     if operation.name in ("scf.for", "scf.while"):
         pairs = operation.operands[4:] if operation.name == "scf.for" else operation.operands

@@ -17,9 +17,9 @@ import numpy as np
 
 from phantora.ttir import functions
 from phantora.ttir.parse import Block, Function, Operation, Type, Unreadable
-from phantora.ttir.slice import scalar_accesses
+from phantora.ttir.slice import deciding, scalar_accesses
 from phantora.ttir.values import UNKNOWN, Tile, Value, constant, integers, plain
-from phantora.ttir.work import COUNTERS, SECTOR_BYTES, Dot, Work
+from phantora.ttir.work import COUNTERS, LOOPS, SECTOR_BYTES, Dot, Work
 
 FIRST, PAIRS = 4, 8  # programs, in pairs that lie symmetric in the grid: if the first do the same, all do
 MOST_PAIRS = 64  # else so many at a time, at most so many in all, while fewer operations than this were followed:
@@ -32,6 +32,10 @@ VECTOR, ASYNCHRONOUS = 16, 4  # bytes a thread moves at once: at most; at least 
 Counts = dict[Any, float]
 
 
+class UnknownIntegers(Exception):
+    """Integers in memory that a kernel computed from what nobody knows."""
+
+
 @dataclass(frozen=True)
 class Memory:
     """A tensor among a launch's arguments."""
@@ -42,7 +46,7 @@ class Memory:
     span: int
     """From its first to its last byte."""
     values: Callable[[], np.ndarray[Any, Any]] | None = None
-    """Its bytes in memory order, where integers shall be read."""
+    """Its bytes in memory order, where integers shall be read. Raises UnknownIntegers."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ class Walker:
         self.memories = [
             a if isinstance(a, Memory) else a.memory for a in launch.arguments if isinstance(a, (Memory, Descriptor))
         ]
-        self.values: dict[int, np.ndarray[Any, Any]] = {}
+        self.values: dict[int, np.ndarray[Any, Any] | None] = {}
         self.counts: Counts = defaultdict(float)
         self.pending = False
         self.piped = False
@@ -109,6 +113,7 @@ class Walker:
         self.skipped = False  # iterations of a loop
         self.scalar = scalar_accesses(functions)
         self.vectors: dict[int, int] = {}
+        self.ranges: set[int] | None = None  # memories whose integers bound loops or decide branches
 
     # ------------------------------------------------------------------ a program
 
@@ -152,6 +157,8 @@ class Walker:
         chosen = 0
         if end.name == "cf.cond_br":
             condition = self._get(environment, end.operands[0])
+            if condition is UNKNOWN:
+                self.unknown.add("whether it ends early, which it is taken not to")
             chosen = 0 if condition is not UNKNOWN and condition else 1
         name = targets[chosen].split("(")[0].split(",")[0].split()[0].strip()
         found = next(b for b in blocks if b.name == name)
@@ -195,7 +202,7 @@ class Walker:
         names, values = pairs[0::2], [self._get(environment, p) for p in pairs[1::2]]
         first, last, by = (self._get(environment, n) for n in (low, high, step))
         if not all(isinstance(v, (int, bool)) for v in (first, last, by)):
-            self.unknown.add("the bounds of a loop")
+            self.unknown.add(LOOPS)
             first, last, by = 0, 1, 1
         trips = max(0, -((first - last) // by)) if by else 0
         multiplies = any(o.name in ("tt.dot", "tt.dot_scaled") for o in operation.regions[0][0].operations)
@@ -232,8 +239,8 @@ class Walker:
             environment.update(zip(names, values, strict=False))
             environment.update(zip(head[0].arguments, values, strict=False))
             condition, *passed = self._blocks(head, environment)
-            if condition is UNKNOWN:
-                self.unknown.add("the condition of a loop")
+            if condition is UNKNOWN and not _waits(operation):
+                self.unknown.add(LOOPS)
             if condition is UNKNOWN or not condition:
                 return passed
             environment.update(zip(body[0].arguments, passed, strict=False))
@@ -245,7 +252,7 @@ class Walker:
     def _if(self, operation: Operation, environment: dict[str, Value]) -> list[Value]:
         condition = self._get(environment, operation.operands[0])
         if condition is UNKNOWN:
-            self.unknown.add("a condition")
+            self.unknown.add("a condition, which counts as met")
             condition = True
         if condition:
             return self._blocks(operation.regions[0], environment)
@@ -356,7 +363,7 @@ class Walker:
         else:
             self.counts["alu"] += count
             if dialect not in ("arith", "math"):
-                self.unknown.add(operation.name)
+                self.unknown.add(f"the operation {operation.name}")
         return UNKNOWN
 
     def _dot(self, operation: Operation) -> Value:
@@ -393,7 +400,7 @@ class Walker:
         pointer = operands[0]
         if kind.block or isinstance(pointer, Tile):
             return self._tile(pointer, pointer.offsets if isinstance(pointer, Tile) else (), kind, stores)
-        place = {"tt.load": 1, "tt.store": 2}.get(operation.name, 2)
+        place = {"tt.load": 1, "tt.atomic_cas": 3}.get(operation.name, 2)
         mask = operands[place] if len(operands) > place else True
         width = max(1, kind.bits // 8)
         active = kind.count
@@ -485,17 +492,35 @@ class Walker:
         if source.values is None:
             return UNKNOWN
         if memory not in self.values:
-            self.values[memory] = source.values()
+            try:
+                self.values[memory] = source.values()
+            except UnknownIntegers:
+                self.values[memory] = None
         width = max(1, kind.bits // 8)
-        held = self.values[memory]
-        held = held[: len(held) // width * width].view(f"<i{width}")
         at = np.floor_divide(np.subtract(pointer, source.address), width)
+        held = self.values[memory]
+        if held is None:
+            return self._stand_in(memory, at, kind)
+        held = held[: len(held) // width * width].view(f"<i{width}")
         good = (at >= 0) & (at < len(held))
         if mask is not UNKNOWN and mask is not True:
             good = good & mask
         found = np.where(good, held[np.clip(at, 0, max(0, len(held) - 1))], 0).astype(np.int64)
         self.pending = False  # what follows waits for it
         return plain(np.broadcast_to(found, kind.shape) if kind.shape else found)
+
+    def _stand_in(self, memory: int, at: np.ndarray[Any, Any], kind: Type) -> Value:
+        """For integers that nobody knows: those that pick places count up, as a permutation does that changes nothing."""
+        if self.ranges is None:
+            names = deciding(self.functions).ranges
+            bound = self._bind(self.kernel)
+            places = {m.address: i for i, m in enumerate(self.memories)}
+            self.ranges = {places[at] for name in names if isinstance(at := bound[name], int) and at in places}
+        if memory in self.ranges:
+            return UNKNOWN
+        self.unknown.add("integers in memory, which are taken to count up")
+        self.pending = False
+        return plain(np.broadcast_to(at.astype(np.int64), kind.shape) if kind.shape else at.astype(np.int64))
 
     def _descriptor(self, operation: Operation, operands: list[Value]) -> Value:
         tile = operands[0]
@@ -540,6 +565,15 @@ def _ahead(before: Value, now: Value, times: int) -> Value:
 
 
 # ---------------------------------------------------------------------- a launch
+
+
+def _waits(operation: Operation) -> bool:
+    """Whether a loop does nothing but try an atomic: it waits for a lock, which costs one try here."""
+    head, body = operation.regions
+    names = {o.name for block in (*head, *body) for o in block.operations}
+    return "tt.atomic_cas" in names and all(
+        name.startswith(("tt.atomic_", "arith.", "scf.", "tt.splat")) for name in names
+    )
 
 
 def followed(grid: tuple[int, int, int], pairs: int) -> list[tuple[int, int, int]]:

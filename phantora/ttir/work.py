@@ -24,6 +24,9 @@ tile, `crossings`: of all that a program holds, which its warps must meet for. `
 other, each waited for; `piped`: those of loops that multiply, which are in flight beforehand. `flops` of products on
 tiles, `dots` their number, `steps`: iterations of loops."""
 
+LOOPS = "how often a loop runs, which counts as once"
+"""In `Work.unknown`: what the launch does is the least that it may."""
+
 
 @dataclass(frozen=True)
 class Dot:
@@ -61,7 +64,7 @@ class Work:
     copy_engine: bool = False
     """Operands come through descriptors (TMA)."""
     unknown: tuple[str, ...] = field(default=())
-    """What was guessed: operations that are not known, loads of unknown places."""
+    """What decides and nobody knows, as a user reads it: `LOOPS`, branches, operations, addresses."""
 
     def text(self) -> dict[str, Any]:
         """As it travels in a signature."""

@@ -45,7 +45,7 @@ def test_kernels_of_no_operator_are_among_the_guesses(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("us", "error", "said"),
-    [(1000, 1.0, True), (1000, None, True), (200, 0.5, True), (100, 1.0, False), (1000, 0.2, False)],
+    [(1000, 1.0, True), (1000, None, True), (200, 0.5, True), (100, 1.0, False), (1000, 0.2, False), (100, 2.0, True)],
 )
 def test_an_unknown_that_is_a_tenth_of_the_steps_is_said(
     tmp_path: Path, us: int, error: float | None, said: bool
@@ -54,3 +54,10 @@ def test_an_unknown_that_is_a_tenth_of_the_steps_is_said(
     assert [guess.decides for guess in report.guesses] == [said]
     text = shown(report)
     assert ("Steps rest on an unknown" in text) is said and "my_kernel" in text
+
+
+def test_what_may_take_many_times_as_long_reaches_up_and_not_below_nothing(tmp_path: Path) -> None:
+    head = report_of(tmp_path, 1000, 9.0).headline
+    assert head.error is not None and head.error_above is not None
+    assert head.error == pytest.approx(0.5 * 0.8, abs=0.02)
+    assert head.error_above == pytest.approx(0.5 * 9.0, abs=0.1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 
@@ -19,7 +20,8 @@ from phantora.hardware import load_gpu
 from phantora.ttir.parse import Unreadable, parse
 from phantora.ttir.slice import deciding, written
 from phantora.ttir.stores import stores_of
-from phantora.ttir.walk import Launch, Memory, work_of
+from phantora.ttir.walk import Launch, Memory, UnknownIntegers, work_of
+from phantora.ttir.work import LOOPS
 
 HEAD = "module {\n  tt.func public @kernel("
 ROWS = (
@@ -127,6 +129,83 @@ def test_loops_take_their_bounds_from_memory() -> None:
     assert not work.unknown
 
 
+def nobody_knows() -> np.ndarray:
+    raise UnknownIntegers
+
+
+def test_bounds_that_nobody_knows_make_a_wide_bar() -> None:
+    unknown = Memory(1 << 30, 16, 16, nobody_knows)
+    work = work_of(parse(LOOP), replace(loop([1, 1, 1, 1]), arguments=(Memory(1 << 20, 1 << 26, 1 << 26), unknown)))
+    assert work.unknown == (LOOPS,)
+    assert work.counts["flops"] == 2.0 * 64 * 128 * 32  # once
+    args = (TensorSpec("bfloat16", (1 << 25,), (1,)),)
+    known, guessed, product, other = (
+        Roofline(load_gpu("H100")).operator(OperatorSignature("triton::kernel", args, **how), ())
+        for how in ({"work": replace(work, unknown=())}, {"work": work}, {"products": True}, {"products": False})
+    )
+    assert sum(guessed.durations) == sum(product.durations) > 6 * sum(other.durations) > 0
+    assert (known.error, guessed.error, other.error) == (0.33, 2.2, 2.0)
+
+
+GATHER = (
+    HEAD
+    + """%y: !tt.ptr<bf16>, %x: !tt.ptr<bf16>, %which: !tt.ptr<i32>, %lock: !tt.ptr<i32>) {
+    %c0 = arith.constant 0 : i32
+    %c1 = arith.constant 1 : i32
+    %c256 = arith.constant 256 : i32
+    %limit = arith.constant 0.000000e+00 : f32
+    %me = tt.get_program_id x : i32
+    %where = tt.addptr %which, %me : !tt.ptr<i32>, i32
+    %row = tt.load %where : !tt.ptr<i32>
+    %start = arith.muli %row, %c256 : i32
+    %at = tt.make_range {end = 256 : i32, start = 0 : i32} : tensor<256xi32>
+    %px = tt.addptr %x, %start : !tt.ptr<bf16>, i32
+    %pxs = tt.splat %px : !tt.ptr<bf16> -> tensor<256x!tt.ptr<bf16>>
+    %pxa = tt.addptr %pxs, %at : tensor<256x!tt.ptr<bf16>>, tensor<256xi32>
+    %v = tt.load %pxa : tensor<256x!tt.ptr<bf16>>
+    %w = arith.extf %v : tensor<256xbf16> to tensor<256xf32>
+    %sum = "tt.reduce"(%w) <{axis = 0 : i32}> ({
+    ^bb0(%a: f32, %b: f32):
+      %c = arith.addf %a, %b : f32
+      tt.reduce.return %c : f32
+    }) : (tensor<256xf32>) -> f32
+    %small = arith.cmpf olt, %sum, %limit : f32
+    cf.cond_br %small, ^bb1, ^bb2
+  ^bb1:  // pred: ^bb0
+    tt.return
+  ^bb2:  // pred: ^bb0
+    scf.while : () -> () {
+      %held = tt.atomic_cas acq_rel, gpu, %lock, %c0, %c1 : (!tt.ptr<i32>, i32, i32) -> i32
+      %taken = arith.cmpi eq, %held, %c1 : i32
+      scf.condition(%taken)
+    } do {
+      scf.yield
+    }
+    %py = tt.splat %y : !tt.ptr<bf16> -> tensor<256x!tt.ptr<bf16>>
+    %pya = tt.addptr %py, %at : tensor<256x!tt.ptr<bf16>>, tensor<256xi32>
+    tt.store %pya, %v : tensor<256x!tt.ptr<bf16>>
+    tt.return
+  }
+}
+"""
+)
+
+
+def test_rows_picked_by_unknown_integers_locks_and_early_ends() -> None:
+    rows = 1000
+    tensors = Memory(1 << 20, 512, 512), Memory(1 << 30, 512 * rows, 512 * rows)
+    picked, lock = Memory(1 << 24, 4 * rows, 4 * rows, nobody_knows), Memory(1 << 25, 4, 4)
+    work = work_of(parse(GATHER), Launch((rows, 1, 1), (*tensors, picked, lock), 4, 3))
+    assert work.read == pytest.approx(512 * rows + 4 * rows, rel=0.1)  # each row once
+    assert work.counts["store_bytes"] >= 512  # it does not end early
+    assert work.counts["atomics"] == 1  # the lock is free
+    assert work.unknown == (
+        "integers in memory, which are taken to count up", "whether it ends early, which it is taken not to",
+    )  # fmt: skip
+    price = Roofline(load_gpu("H100")).operator(OperatorSignature("triton::kernel", (), work=work), ())
+    assert price.error == 1.0
+
+
 def test_equal_iterations_are_counted_without_being_run() -> None:
     long, short = work_of(parse(LOOP), loop([1_000_000])), work_of(parse(LOOP), loop([1000]))
     assert long.counts["flops"] == 1000 * short.counts["flops"]
@@ -192,7 +271,9 @@ def test_templates_of_products_are_priced_by_their_tiles() -> None:
 
 def test_names_of_loops_side_by_side_are_apart() -> None:
     """MLIR names values anew in each region: a number that is drawn in one loop is no address of the next."""
-    ir = HEAD + """%seeds: !tt.ptr<i64>, %out: !tt.ptr<f32>, %n: i32) {
+    ir = (
+        HEAD
+        + """%seeds: !tt.ptr<i64>, %out: !tt.ptr<f32>, %n: i32) {
     %c0 = arith.constant 0 : i32
     %c1 = arith.constant 1 : i32
     %zero = arith.constant 0.000000e+00 : f32
@@ -211,6 +292,7 @@ def test_names_of_loops_side_by_side_are_apart() -> None:
   }
 }
 """
+    )
     functions = parse(ir)
     assert deciding(functions).read == frozenset()
     assert deciding(functions).direct == {"%seeds", "%out", "%n"}

@@ -410,6 +410,8 @@ def _guesses(report: Report, console: Console) -> None:
     for guess in report.guesses:
         if guess.decides:
             bar = "" if guess.error is None else f" (+- {100 * guess.error:.0f} %)"
+            if guess.error is not None and guess.error > 1.0:
+                bar = f" (it may take {1.0 + guess.error:.1f} times as long)"
             console.print(
                 f"[bold]Steps rest on an unknown:[/bold] {100 * guess.share:.0f} % of kernel time is "
                 f"{escape(_cut(guess.operator, 60))}, of which little is known{bar}; docs/costs.md, Unknown operators",

@@ -110,8 +110,9 @@ class Guess:
 
     @property
     def decides(self) -> bool:
-        """Does a step rest on it, though next to nothing is known of it?"""
-        return self.share > DECIDING_SHARE and (self.error is None or self.error >= WIDE_ERROR)
+        """Does a step rest on it, or may it, though next to nothing is known of it?"""
+        error = WIDE_ERROR if self.error is None else self.error
+        return error >= WIDE_ERROR and self.share * max(1.0, error) > DECIDING_SHARE
 
 
 @dataclass

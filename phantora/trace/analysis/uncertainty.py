@@ -28,6 +28,7 @@ _DEFAULT = {"measured": 0.05, "modelled": 0.13, "interpolated": 0.2, "scaled": 0
 _UNKNOWN = 0.4
 # Relative errors of a step that no price knows of (docs/accuracy.md, Error bars).
 COMMON = 0.027
+_LEAST = 0.8  # by so much a duration may be too long; larger errors are of durations that may be many times too short
 _FASTER_HOST = 0.1  # of the time that a GPU waits for the host: another host may take so much less
 _SLOWER_HOST = 2.5  # hosts that take twice the modelled time for the same script are common
 
@@ -42,7 +43,7 @@ class Uncertainty:
         self._classes, self._provenances = log.words("cls"), log.words("provenance")
         self._default = np.array([_DEFAULT.get(word, _UNKNOWN) for word in self._provenances] + [_UNKNOWN])
         size = (len(self._classes) + 1) * (len(self._provenances) + 1)
-        self._errors: Floats = np.zeros((3, size))  # error x ns by kind of work, and class and provenance
+        self._errors: Floats = np.zeros((2, 3, size))  # error x ns down and up, by kind of work, class and provenance
         self._time: Floats = np.zeros(3)
         self._count = 0  # ranks and steps
 
@@ -58,8 +59,9 @@ class Uncertainty:
         error = np.where(np.isnan(error), self._default[provenance], error)
         work = np.where(communication, _TRANSFER, np.where(_COPY[kind], _COPIES, _COMPUTE))
         key = (cls.astype(np.int64) + 1) * (len(self._provenances) + 1) + provenance + 1
-        size = self._errors.shape[1]
-        self._errors += np.bincount(work * size + key, error * time, 3 * size).reshape(3, size)
+        size = self._errors.shape[2]
+        for side, part in enumerate((np.minimum(error, _LEAST), error)):
+            self._errors[side] += np.bincount(work * size + key, part * time, 3 * size).reshape(3, size)
         self._time += np.bincount(work, time, 3)
 
     def report(
@@ -75,10 +77,10 @@ class Uncertainty:
         in_step = np.array([steady.compute + waits, stalls["transfer"], stalls["copy"]])
         busy = self._time / self._count
         share = np.divide(in_step, busy, out=np.zeros(3), where=busy > 0)
-        parts = (self._errors / self._count * share[:, None]).sum(axis=0) / steady.time
-        error = sqrt(float((parts**2).sum()) + COMMON**2)
+        parts = (self._errors / self._count * share[:, None]).sum(axis=1) / steady.time
+        below, above = (sqrt(float((side**2).sum()) + COMMON**2) for side in parts)
         if hosts is not None:
-            return hypot(error, hosts[0]), hypot(error, hosts[1])
+            return hypot(below, hosts[0]), hypot(above, hosts[1])
         idle = (stalls["host"] + stalls["synchronisation"]) / steady.time
         bound = _SLOWER_HOST * host_time / steady.time - 1
-        return sqrt(error**2 + (_FASTER_HOST * idle) ** 2), max(error + (_SLOWER_HOST - 1) * idle, bound)
+        return hypot(below, _FASTER_HOST * idle), max(above + (_SLOWER_HOST - 1) * idle, bound)
