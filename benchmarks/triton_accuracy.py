@@ -276,7 +276,7 @@ def main() -> None:
     parser.add_argument("--gpu", default="H100")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--fit", action="store_true")
-    parser.add_argument("--by-tensors", action="store_true", help="how far kernels are from their tensors' time, and stop")
+    parser.add_argument("--by-tensors", action="store_true", help="how kernels compare with their tensors, and stop")
     parser.add_argument("--predict", type=Path, help="write the prices of recorded launches, and stop")
     options = parser.parse_args()
     gpu = load_gpu(options.gpu)

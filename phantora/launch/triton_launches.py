@@ -26,7 +26,7 @@ from phantora.launch.announced import Announcer
 from phantora.launch.importhook import after_import
 from phantora.launch.tuning import COMPILER, DRIVER
 from phantora.ttir import store
-from phantora.ttir.parse import Function, Unreadable, parse
+from phantora.ttir.parse import Function, parse
 from phantora.ttir.slice import Deciding, deciding, written
 from phantora.ttir.stores import Stores, stores_of
 from phantora.ttir.walk import Argument, Descriptor, Launch, Memory, UnknownIntegers, work_of

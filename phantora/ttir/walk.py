@@ -510,7 +510,7 @@ class Walker:
         return plain(np.broadcast_to(found, kind.shape) if kind.shape else found)
 
     def _stand_in(self, memory: int, at: np.ndarray[Any, Any], kind: Type) -> Value:
-        """For integers that nobody knows: those that pick places count up, as a permutation does that changes nothing."""
+        """For integers that nobody knows: those that pick places count up, as the permutation that changes nothing."""
         if self.ranges is None:
             names = deciding(self.functions).ranges
             bound = self._bind(self.kernel)
