@@ -371,8 +371,52 @@ def tuned_products() -> Iterator[Case]:
         yield label, lambda f=compiled, i=inputs: f(*i)
 
 
-SECTIONS = {"own": own_cases, "liger": liger_cases, "fla": fla_cases, "flex": flex_cases, "inductor": inductor_cases}
-PARTS = {"own": 6, "liger": 3, "flex": 2, "fla": 4, "inductor": 1}
+def apart_cases() -> Iterator[Case]:
+    """Elements that lie apart, by their size, how far, and how a program goes over them; products by stages; casts to
+    float8 in two layouts."""
+    n = 4096
+    for dtype in (torch.float8_e4m3fn, BF16, F32):
+        for stride in (2, 8, n):
+            dense, wide = rand(n, n).to(dtype), torch.zeros(n * n * (stride if stride < n else 1), device="cuda").to(dtype)
+            row, column = (n * stride, stride) if stride < n else (1, n)
+            for block, warps, rounds in ((1024, 4, 1), (4096, 8, 16)):
+                grid, how = (n // rounds, n // block), {"BLOCK": block, "ROUNDS": rounds, "num_warps": warps}
+                label = f"{dtype} {stride} {block} {warps} {rounds}".removeprefix("torch.")
+                yield f"store_apart {label}", (
+                    lambda d=dense, w=wide, r=row, c=column, g=grid, h=how: own.spread[g](w, d, r, c, n, 1, **h)
+                )
+                yield f"load_apart {label}", (
+                    lambda d=dense, w=wide, r=row, c=column, g=grid, h=how: own.spread[g](d, w, n, 1, r, c, **h)
+                )
+    a, b, c = rand(n, n), rand(n, n), rand(n, n)
+    for bm, bn, bk, warps, stages in (
+        (128, 128, 64, 8, 2), (128, 128, 64, 8, 4), (128, 128, 64, 8, 5), (128, 256, 64, 8, 2), (128, 256, 64, 8, 4),
+        (64, 128, 64, 4, 1), (64, 128, 64, 4, 2), (64, 128, 64, 4, 6),
+    ):  # fmt: skip
+        grid = (triton.cdiv(n, bm) * triton.cdiv(n, bn),)
+        yield f"matmul_stages {bm} {bn} {bk} {warps} {stages}", (
+            lambda g=grid, m=bm, o=bn, k=bk, w=warps, s=stages: own.matmul[g](
+                c, a, b, n, n, n, n, 1, n, 1, n, BM=m, BN=o, BK=k, GROUP=8, EVEN=True, num_warps=w, num_stages=s
+            )
+        )
+
+    def both_layouts(x: torch.Tensor, w: torch.Tensor, s: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        q = (F.rms_norm(x, (n,), w) * s).clamp(-448, 448).to(torch.float8_e4m3fn)
+        return q, q.t().contiguous().t()
+
+    def both_gated(x: torch.Tensor, y: torch.Tensor, s: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        q = (F.silu(x) * y * s).clamp(-448, 448).to(torch.float8_e5m2)
+        return q, q.t().contiguous().t()
+
+    scale = torch.ones((), device="cuda", dtype=BF16)
+    x, y, w = rand(8192, n), rand(8192, n), rand(n)
+    for name, function, inputs in (("norm", both_layouts, (x, w, scale)), ("gate", both_gated, (x, y, scale))):
+        compiled = torch.compile(function, dynamic=False)
+        yield f"float8_layouts {name}", lambda f=compiled, i=inputs: f(*i)
+
+
+SECTIONS = {"apart": apart_cases, "own": own_cases, "liger": liger_cases, "fla": fla_cases, "flex": flex_cases, "inductor": inductor_cases}
+PARTS = {"apart": 6, "own": 6, "liger": 3, "flex": 2, "fla": 4, "inductor": 1}
 """Processes that compile a section."""
-SHARE = {"own": 0.45, "liger": 0.35, "flex": 0.35, "inductor": 0.35, "fla": 0.4, "tune": 1.0}
+SHARE = {"apart": 1.0, "own": 0.45, "liger": 0.35, "flex": 0.35, "inductor": 0.35, "fla": 0.4, "tune": 1.0}
 """Of the time that is left when a section begins."""

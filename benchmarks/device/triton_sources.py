@@ -261,6 +261,16 @@ def convolve_short(y, x, w, length, width, TAPS: tl.constexpr, BLOCK: tl.constex
     tl.store(y + token * width + at, total * tl.sigmoid(total), mask=inside)
 
 
+@triton.jit
+def spread(y, x, to_row, to_column, from_row, from_column, BLOCK: tl.constexpr, ROUNDS: tl.constexpr):
+    """Copies rows whose elements lie apart: where they come from, or where they go."""
+    at = tl.program_id(1).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    for i in range(ROUNDS):
+        row = tl.program_id(0).to(tl.int64) * ROUNDS + i
+        v = tl.load(x + row * from_row + at * from_column)
+        tl.store(y + row * to_row + at * to_column, v)
+
+
 # ---------------------------------------------------------------------- products
 
 
