@@ -66,4 +66,6 @@ SHAPES = {
     "gpt-1.7b": Shape(24, 2048, 8192, 16, 16, 131072, 4096, gated=False),
     "gpt-7b": Shape(30, 4096, 16384, 32, 32, 131072, 4096, gated=False),
     "gpt-16b": Shape(32, 6144, 24576, 48, 48, 131072, 4096, gated=False),
+    "gpt-32b": Shape(48, 7168, 28672, 56, 56, 131072, 4096, gated=False),
+    "gpt-70b": Shape(84, 8192, 32768, 64, 64, 131072, 4096, gated=False),
 }  # fmt: skip
