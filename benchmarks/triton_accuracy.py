@@ -40,6 +40,8 @@ FOLDER = Path(__file__).parent / "device/results"
 
 FIXED = ("error", "block_ns", "tensor", "tensor_wide", "vector", "memory")
 """Constants that are not fitted: shares of limits, which a fit would use to hide other faults."""
+SEEN = ("apart",)
+"""Sections with which terms of the formula were made."""
 TUNED_WEIGHT = 0.4
 """Of max-autotune's candidates, which are many of a kind and timed by events."""
 
@@ -56,14 +58,15 @@ class Point:
 
     @property
     def held_out(self) -> bool:
-        return zlib.crc32(self.case.encode()) % 2 == 1
+        return self.section not in SEEN and zlib.crc32(self.case.encode()) % 2 == 1
 
 
 def read(folder: Path) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """The lines of all cases, and the texts that they name."""
-    times, ir = sorted(folder.glob("triton*.jsonl"))[0], sorted(folder.glob("triton_ir*.xz"))[0]
-    rows = [json.loads(line) for line in times.read_text().splitlines()[1:]]
-    texts: dict[str, str] = json.loads(lzma.decompress(ir.read_bytes()))
+    rows = [json.loads(line) for f in sorted(folder.glob("triton*.jsonl")) for line in f.read_text().splitlines()[1:]]
+    texts: dict[str, str] = {}
+    for ir in sorted(folder.glob("triton_ir*.xz")):
+        texts |= json.loads(lzma.decompress(ir.read_bytes()))
     if (again := folder / "tuned_h100.jsonl").exists():  # candidates by their kernels' times, not by the host's
         rows = [row for row in rows if row["section"] != "tune"]
         rows += [json.loads(line) for line in again.read_text().splitlines()[1:]]
@@ -256,7 +259,7 @@ def by_tensors(machine: Machine, rows: list[dict[str, Any]], texts: dict[str, st
     """What kernels take, in times that their tensors need to pass memory once: all that is known of one that is not
     followed."""
     found: dict[bool, dict[str, list[float]]] = {False: defaultdict(list), True: defaultdict(list)}
-    for row in rows:
+    for row in (row for row in rows if row["section"] not in SEEN):
         for kernel in row.get("kernels", ()):
             if (launch := kernel.get("launch")) and "cold" in kernel:
                 args = [{k: a[k] for k in ("t", "s", "st")} if isinstance(a, dict) else a for a in launch["args"]]

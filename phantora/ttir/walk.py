@@ -19,7 +19,7 @@ from phantora.ttir import functions
 from phantora.ttir.parse import Block, Function, Operation, Type, Unreadable
 from phantora.ttir.slice import deciding, scalar_accesses
 from phantora.ttir.values import UNKNOWN, Tile, Value, constant, integers, plain
-from phantora.ttir.work import COUNTERS, LOOPS, SECTOR_BYTES, Dot, Work
+from phantora.ttir.work import COUNTERS, LOOPS, PAIR_BYTES, SECTOR_BYTES, Dot, Work
 
 FIRST, PAIRS = 4, 8  # programs, in pairs that lie symmetric in the grid: if the first do the same, all do
 MOST_PAIRS = 64  # else so many at a time, at most so many in all, while fewer operations than this were followed:
@@ -27,6 +27,7 @@ OPERATIONS = 6_000
 SAME = 2  # iterations of a loop that count the same, after which the rest is taken to
 PROBES = 6  # times that an operation's addresses are looked at
 ADDRESS_SHARE = 0.125  # of address arithmetic that is left: an address per vector of elements
+FILLED = 0.999  # of the bytes of its sectors: all that is written, rounding aside
 VECTOR, ASYNCHRONOUS = 16, 4  # bytes a thread moves at once: at most; at least so that a loop fetches ahead
 
 Counts = dict[Any, float]
@@ -108,7 +109,7 @@ class Walker:
         self.piped = False
         self.program = (0, 0, 0)
         self.followed = 0
-        self.probes: dict[int, list[float]] = defaultdict(list)
+        self.probes: dict[int, list[tuple[float, float]]] = defaultdict(list)
         self.unknown: set[str] = set()
         self.skipped = False  # iterations of a loop
         self.scalar = scalar_accesses(functions)
@@ -408,7 +409,7 @@ class Walker:
             active = int(np.count_nonzero(np.broadcast_to(mask, kind.shape)))
         if atomic:
             self.counts["atomics"] += active
-        memory, sectors, vector = -1, float(active * width), 1
+        memory, sectors, partial, vector = -1, float(active * width), 0.0, 1
         if pointer is UNKNOWN:
             self.unknown.add("an address")
         elif active:
@@ -417,12 +418,17 @@ class Walker:
             memory = self._owner(addresses, known)
             if self._returns(operation, memory, int(addresses.flat[0])):
                 self.counts["again"] += 0.0 if stores else active * width
-            sectors = self._sectors(operation, addresses, known, width) * active * width
+            whole, cut = self._sectors(operation, addresses, known, width)
+            sectors, partial = whole * active * width, cut * active * width
             vector = self._vector(operation, addresses, width)
         self.counts["accesses"] += max(1, active // max(1, vector))
         if not vector:  # no neighbours: the compiler does not know which dimension's are near
             self.counts["scattered"] += active
         self._moved(stores or atomic, active * width, sectors, memory, max(1, vector) * width)
+        if stores:
+            self.counts["asked", memory] += active * width
+            self.counts["partial"] += partial
+            self.counts["cut", memory] += partial
         if atomic:
             self._moved(False, active * width, sectors, memory)
             return UNKNOWN
@@ -478,13 +484,19 @@ class Walker:
 
     def _sectors(
         self, operation: Operation, addresses: np.ndarray[Any, Any], mask: np.ndarray[Any, Any] | None, width: int
-    ) -> float:
-        """Bytes of the sectors touched per byte asked for; looked at a few times for each operation."""
+    ) -> tuple[float, float]:
+        """Bytes of the pairs of sectors touched per byte asked for, and of those with sectors that are touched in part;
+        looked at a few times for each operation."""
         seen = self.probes[id(operation)]
         if len(seen) < PROBES:
             active = addresses if mask is None else addresses[mask]
-            seen.append(len(np.unique(active // SECTOR_BYTES)) * SECTOR_BYTES / (active.size * width))
-        return sum(seen) / len(seen)
+            sectors, elements = np.unique(active // SECTOR_BYTES, return_counts=True)
+            pairs = sectors * SECTOR_BYTES // PAIR_BYTES
+            counted = [len(np.unique(some)) for some in (pairs, pairs[elements * width < SECTOR_BYTES])]
+            share = PAIR_BYTES / (active.size * width)
+            seen.append((counted[0] * share, counted[1] * share))
+        whole, cut = np.mean(seen, axis=0)
+        return float(whole), float(cut)
 
     def _values(self, memory: int, pointer: Value, mask: Value, kind: Type) -> Value:
         """What a load of integers finds."""
@@ -622,6 +634,11 @@ def work_of(functions: dict[str, Function], launch: Launch) -> Work:
         if isinstance(key, tuple) and key[0] in moved:
             limit = walker.memories[key[1]].bytes if key[1] >= 0 else float("inf")
             moved[key[0]] += min(value * programs, limit)
+        if isinstance(key, tuple) and key[0] == "cut" and value:  # what no store fills is read to be written back
+            limit = walker.memories[key[1]].bytes if key[1] >= 0 else float("inf")
+            written = min(mean["written", key[1]] * programs, limit)
+            if mean["asked", key[1]] * programs < FILLED * written:
+                moved["read"] += min(value * programs, written)
     products = [(key, n) for key, n in mean.items() if isinstance(key, tuple) and key[0] == "dot"]
     dots = tuple(Dot(key[1], key[2], key[3], key[4], n) for key, n in products)
     counted = {key: float(mean[key]) for key in COUNTERS if mean.get(key)}

@@ -6,18 +6,21 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 WARP = 32  # threads
-SECTOR_BYTES = 32  # what memory is read and written in
+SECTOR_BYTES = 32  # what memory is written in: one that is written in part is read first
+PAIR_BYTES = 64  # of sectors, which memory and L2 hand out together
 LINE_BYTES = 128  # of L2
 COUNTERS = (
     "alu", "mufu", "integer", "convert", "again", "load_bytes", "load_sectors", "loads", "store_bytes", "store_sectors",
     "stores", "atomics", "accesses", "scattered", "cubed", "reduced", "reductions", "crossings", "phases", "piped",
-    "flops", "dots", "steps", "instructions",
+    "flops", "dots", "steps", "instructions", "partial",
 )  # fmt: skip
 """Of a program (one block of threads), means over programs. Elements: `alu` (additions, products, comparisons),
 `mufu` (exponentials, roots, quotients: the special function units' instructions), `instructions`
 of functions of a library (`functions.py`), `integer`, `convert` (casts),
 `reduced` (inputs of reductions), `cubed` (those of tensors of three dimensions and more). `again`: bytes read where the
-program has been before. Memory: bytes asked for, and bytes of the 32-byte sectors that they lie in; `loads`
+program has been before. Memory: bytes asked for, and bytes of the pairs of sectors that they lie in, `partial` of those
+whose sectors a store fills only in part (`benchmarks/device/results/triton_apart_h100.jsonl`: loads of single bytes
+go as fast as those of 64 would, stores as 128 would); `loads`
 and `stores` are operations, `atomics` elements, `accesses` a
 thread's instructions that load or store, `scattered` elements without neighbours. `reductions`: of rows of a
 tile, `crossings`: of all that a program holds, which its warps must meet for. `phases`: loads one after the
