@@ -206,6 +206,36 @@ def test_rows_picked_by_unknown_integers_locks_and_early_ends() -> None:
     assert price.error == 1.0
 
 
+@pytest.mark.parametrize(("apart", "moved", "filled"), [(1, 1, 0), (2, 2, 2), (1000, 32, 0)])
+def test_what_is_stored_apart_takes_pairs_of_sectors(apart: int, moved: int, filled: int) -> None:
+    """1,000 programs store 256 elements of 2 bytes each: side by side, every second, or as columns of a matrix."""
+    text = (
+        HEAD
+        + """%y: !tt.ptr<bf16>, %step: i32, %from: i32) {
+    %me = tt.get_program_id x : i32
+    %start = arith.muli %me, %from : i32
+    %at = tt.make_range {end = 256 : i32, start = 0 : i32} : tensor<256xi32>
+    %steps = tt.splat %step : i32 -> tensor<256xi32>
+    %far = arith.muli %at, %steps : tensor<256xi32>
+    %v = arith.constant dense<0.000000e+00> : tensor<256xbf16>
+    %py = tt.addptr %y, %start : !tt.ptr<bf16>, i32
+    %pys = tt.splat %py : !tt.ptr<bf16> -> tensor<256x!tt.ptr<bf16>>
+    %pya = tt.addptr %pys, %far : tensor<256x!tt.ptr<bf16>>, tensor<256xi32>
+    tt.store %pya, %v : tensor<256x!tt.ptr<bf16>>
+    tt.return
+  }
+}
+"""
+    )
+    size = 512 * 1000 * (2 if apart == 2 else 1)
+    given = (Memory(1 << 20, size, size), apart, 1 if apart == 1000 else 256 * apart)
+    work = work_of(parse(text), Launch((1000, 1, 1), given, 4, 3))
+    assert work.counts["store_sectors"] == 512 * moved
+    assert work.counts.get("partial", 0) == (512 * moved if moved > 1 else 0)
+    assert work.written == size
+    assert work.read == pytest.approx(size if filled else 0)
+
+
 def test_equal_iterations_are_counted_without_being_run() -> None:
     long, short = work_of(parse(LOOP), loop([1_000_000])), work_of(parse(LOOP), loop([1000]))
     assert long.counts["flops"] == 1000 * short.counts["flops"]
