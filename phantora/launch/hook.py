@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from phantora.stubs import StubSet
 
 SITE = Path(__file__).with_name("site")
+PROGRAMS = Path(__file__).with_name("bin")
+"""Programs of the simulated host: nvidia-smi."""
 SESSION, DEVICES, STUBS = "PHANTORA_SESSION", "PHANTORA_DEVICES", "PHANTORA_STUBS"
+PYTHON = "PHANTORA_PYTHON"  # the interpreter that those programs run with
 JOINED = "PHANTORA_JOINED"
 """Set for what a rank starts: such a process sees GPUs, and every GPU belongs to another one."""
 
@@ -49,14 +52,19 @@ def command_environment(
 
 
 def follower_environment(inherited: Mapping[str, str], session: str, devices: int, stubs: Path) -> dict[str, str]:
-    """The variables by which a Python process finds `session`."""
-    paths = [path for path in inherited.get("PYTHONPATH", "").split(os.pathsep) if path and path != str(SITE)]
+    """The variables by which a process finds `session`, and the programs of the simulated host."""
     return {
         SESSION: session,
         DEVICES: str(devices),
         STUBS: str(stubs),
-        "PYTHONPATH": os.pathsep.join((str(SITE), *paths)),
+        PYTHON: sys.executable,
+        "PATH": _first(PROGRAMS, inherited.get("PATH", os.defpath)),
+        "PYTHONPATH": _first(SITE, inherited.get("PYTHONPATH", "")),
     }
+
+
+def _first(folder: Path, paths: str) -> str:
+    return os.pathsep.join((str(folder), *(path for path in paths.split(os.pathsep) if path and path != str(folder))))
 
 
 def join() -> None:
@@ -87,7 +95,8 @@ def _give_up(error: PhantoraError) -> NoReturn:
     os._exit(error.exit_status)
 
 
-def _open_session() -> int:
+def open_session() -> int:
+    """A descriptor of the run's shared memory. Raises PhantoraError."""
     path = os.environ[SESSION]
     try:
         return os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -99,13 +108,10 @@ def _attach() -> StubSet:
     from phantora.launch.rank import report_plainly, tie_children
     from phantora.launch.stubbed import find_stubs, load_stubs
 
-    session = _open_session()
+    session = open_session()
     stub_set = find_stubs(os.environ.get(STUBS))
     library = load_stubs(stub_set)
-    library.ph_attach.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_bool, _JOINED]
-    may_join = JOINED not in os.environ
-    if library.ph_attach(session, int(os.environ[DEVICES]), may_join, _joined) != 0:
-        raise PhantoraError("cannot see the simulated GPUs: is another version of phantora in the path?")
+    attach(library, session, may_join=JOINED not in os.environ)
     report_plainly(os.environ.get("RANK", "?"))
     tie_children()
     shims.install()
@@ -113,6 +119,14 @@ def _attach() -> StubSet:
     uncounted.install()
     process.at_exit(library.ph_exit)  # says nothing unless the process has become a rank
     return stub_set
+
+
+def attach(library: ctypes.CDLL, session: int, *, may_join: bool) -> None:
+    """Has this process see the GPUs of its host: of the rank that started it, or else the first."""
+    library.ph_attach.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_bool, _JOINED]
+    near = os.environ.get("RANK", "") if JOINED in os.environ else ""
+    if library.ph_attach(session, int(os.environ[DEVICES]), int(near) if near.isdigit() else 0, may_join, _joined) != 0:
+        raise PhantoraError("cannot see the simulated GPUs: is another version of phantora in the path?")
 
 
 def _on_join() -> None:
@@ -138,7 +152,7 @@ def _join() -> None:
     from phantora.launch.rank import connect, report_plainly, tie_children
     from phantora.launch.stubbed import find_stubs, install_tracer, load_stubs
 
-    session = _open_session()
+    session = open_session()
     stub_set = find_stubs(os.environ.get(STUBS))
     library = load_stubs(stub_set)
     try:

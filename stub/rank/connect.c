@@ -67,6 +67,7 @@ int ph_connect(int fd, int rank, int local_rank, int devices) {
   ph_handles_reset(devices);
   ph_payload_reset();
   ph_watchdogs_reset();
+  ph_rt.control->memory = 0;  // of one that was killed
   ph_rt.control->pid = getpid();
   atomic_store(&ph_rt.connected, true);
   ph_record record = {
@@ -82,6 +83,7 @@ int ph_connect(int fd, int rank, int local_rank, int devices) {
 
 void ph_exit(int status) {
   if (!ph_recording()) return;
+  ph_memory_withdraw();
   __atomic_store_n(&ph_rt.control->left, getpid(), __ATOMIC_SEQ_CST);
   ph_record record = {.kind = PH_RANK_EXIT, .exit = {.status = status, .device_peak = ph_memory_peak()}};
   ph_emit(&record);

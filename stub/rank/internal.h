@@ -61,6 +61,9 @@ ph_thread *ph_this_thread(void);  // with the cached fields filled in
 static inline bool ph_live(void) { return atomic_load_explicit(&ph_rt.connected, memory_order_relaxed); }
 static inline bool ph_recording(void) { return ph_live() && !ph_rt.null_mode; }
 
+// state.c
+ph_control *ph_place(int device);   // of a GPU by its host's number: the rank's that has it; NULL without one
+
 // clock.c
 void ph_clock_reset(void);          // at the connection
 void ph_clock_detach(void);         // in a forked child
@@ -90,6 +93,7 @@ void ph_flush_names(void);  // sends names that were defined before the connecti
 // handles.c
 void ph_handles_reset(int devices);
 // memory.c
+void ph_memory_withdraw(void);    // this process takes nothing any longer
 size_t ph_memory_release(void *pointer);  // frees an allocation; its size, 0 for none
 bool ph_memory_on_device(const void *pointer);
 void ph_memory_zero(void *pointer, size_t bytes);  // what is true of the device's memory there becomes zero

@@ -17,9 +17,9 @@ static bool may_join;            // false: every place belongs to a rank that ha
 static void (*on_join)(void);
 static pthread_mutex_t joining = PTHREAD_MUTEX_INITIALIZER;
 
-int ph_attach(int fd, int devices, bool join, void (*joined)(void)) {
+int ph_attach(int fd, int devices, int near, bool join, void (*joined)(void)) {
   if (ph_live() || session >= 0) return errno = EISCONN, -1;
-  if (devices < 0 || devices > PH_MAX_DEVICES) return errno = EINVAL, -1;
+  if (devices < 0 || devices > PH_MAX_DEVICES || near < 0) return errno = EINVAL, -1;
   struct stat file;
   if (fstat(fd, &file)) return -1;
   if ((size_t)file.st_size < sizeof(ph_header)) return errno = EPROTO, -1;
@@ -33,6 +33,7 @@ int ph_attach(int fd, int devices, bool join, void (*joined)(void)) {
   ph_rt.header = header;
   ph_rt.map_size = (size_t)file.st_size;
   ph_rt.devices = devices;
+  ph_rt.rank = near;
   may_join = join;
   on_join = joined;
   session = fd;
@@ -52,6 +53,16 @@ static int32_t take_place(ph_control *control) {
   while (vacant(control, owner))
     if (__atomic_compare_exchange_n(&control->pid, &owner, getpid(), false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) return 0;
   return owner;
+}
+
+int32_t ph_occupant(int device) {
+  const ph_control *control = ph_place(device);
+  int32_t owner = control ? __atomic_load_n(&control->pid, __ATOMIC_SEQ_CST) : 0;
+  return control && !vacant(control, owner) ? owner : 0;
+}
+
+int64_t ph_occupied(int device) {
+  return ph_occupant(device) ? __atomic_load_n(&ph_place(device)->memory, __ATOMIC_RELAXED) : 0;
 }
 
 static int refuse(int gpu, int64_t owner) {

@@ -42,6 +42,7 @@ static size_t last_hit;
 static chunk *chunks;
 static int64_t accounts[PH_MAX_DEVICES];  // bytes taken: allocations and charges
 static bool short_of[PH_MAX_DEVICES];     // memory ran out once: the context has given back what it can
+static int64_t published[PH_MAX_DEVICES];  // of these, what others see, the context with it
 static int64_t most;                      // that any device ever had taken, its context with it
 static _Atomic size_t marked_pages;       // over all ranges; 0: nothing true lies anywhere
 
@@ -152,12 +153,25 @@ static int64_t capacity(int device) {
   return ph_gpu() ? (int64_t)ph_gpu()->memory_bytes - context_of(device) : 0;
 }
 
+// Has processes beside the ranks (nvidia-smi) see what this one takes of a GPU.
+static void publish(int device, int64_t bytes) {
+  ph_control *place = ph_live() ? ph_place(ph_of_host(device)) : NULL;
+  if (!place) return;
+  __atomic_fetch_add(&place->memory, bytes - published[device], __ATOMIC_RELAXED);
+  published[device] = bytes;
+}
+
+void ph_memory_withdraw(void) {
+  for (int device = 0; device < ph_rt.devices; device++) publish(device, 0);
+}
+
 static bool charge(int device, int64_t bytes) {
   if (bytes > 0 && accounts[device] + bytes > capacity(device)) {
     short_of[device] = true;
     if (accounts[device] + bytes > capacity(device)) return false;
   }
   accounts[device] += bytes;
+  publish(device, accounts[device] + context_of(device));
   if (ph_gpu() && accounts[device] + context_of(device) > most) most = accounts[device] + context_of(device);
   return true;
 }
@@ -182,6 +196,12 @@ int64_t ph_memory_peak(void) {
 void ph_memory_info(int device, size_t *free_bytes, size_t *total_bytes) {
   *free_bytes = *total_bytes = 0;
   if (!is_device(device)) return;
+  if (ph_attached()) {
+    int64_t rest = (int64_t)ph_gpu()->memory_bytes - ph_occupied(device);
+    *total_bytes = ph_gpu()->memory_bytes;
+    *free_bytes = rest > 0 ? (size_t)rest : 0;
+    return;
+  }
   pthread_mutex_lock(&lock);
   *total_bytes = ph_gpu()->memory_bytes;
   int64_t rest = capacity(device) - accounts[device];

@@ -23,10 +23,12 @@ extern "C" {
 // child (a DataLoader worker) is detached and sees no device.
 int ph_connect(int fd, int rank, int local_rank, int devices);
 void ph_assume_devices(int devices); // what a process that will only fork ranks says they see
-// A process that is no rank yet: it sees `devices` GPUs of the session in `fd` (which stays open), and becomes the rank of
-// a GPU at ph_join() if it may `join`; `joined` is called then. 0, or -1 with errno.
-int ph_attach(int fd, int devices, bool join, void (*joined)(void));
+// A process that is no rank yet: it sees `devices` GPUs of the session in `fd` (which stays open), those of the host of the
+// rank `near`, and becomes the rank of a GPU at ph_join() if it may `join`; `joined` is called then. 0, or -1 with errno.
+int ph_attach(int fd, int devices, int near, bool join, void (*joined)(void));
 bool ph_attached(void);            // and not yet a rank
+int32_t ph_occupant(int device);   // the process that is the rank of a GPU of this host; 0 without one
+int64_t ph_occupied(int device);   // bytes that it takes there, its context among them
 int ph_join(int gpu);              // 0, or -1 when it may not; says why on stderr
 void ph_exit(int status);          // sends RANK_EXIT; called by phantora.launch as the rank ends
 bool ph_connected(void);
@@ -39,6 +41,8 @@ bool ph_neighbour(int rank);  // on the same host
 uint32_t ph_turn(void);  // processes that were this rank before this one
 int ph_devices(void);              // devices visible to this process
 int ph_assumed_devices(void);      // 0 unless assumed
+void ph_see(int device, int of_host);  // the host's number of a device of this process (CUDA_VISIBLE_DEVICES)
+int ph_of_host(int device);        // the same number unless told
 int ph_current_device(void);       // of this thread
 void ph_set_current_device(int device);
 

@@ -61,6 +61,16 @@ bool ph_neighbour(int rank) {
   int per_host = ph_rt.header ? (int)ph_rt.header->ranks_per_host : 0;
   return per_host <= 0 || rank / per_host == ph_rt.rank / per_host;
 }
+static int host_numbers[PH_MAX_DEVICES];  // + 1; 0: the same
+void ph_see(int device, int of_host) { host_numbers[device] = of_host + 1; }
+int ph_of_host(int device) { return host_numbers[device] ? host_numbers[device] - 1 : device; }
+
+ph_control *ph_place(int device) {
+  ph_header *header = ph_rt.header;
+  if (!header || (uint32_t)device >= header->ranks_per_host) return NULL;
+  uint32_t place = (uint32_t)ph_rt.rank / header->ranks_per_host * header->ranks_per_host + (uint32_t)device;
+  return place < header->world_size ? (ph_control *)((char *)header + header->control_offset) + place : NULL;
+}
 uint32_t ph_turn(void) { return ph_rt.turn; }
 int ph_devices(void) { return ph_live() || ph_attached() ? ph_rt.devices : 0; }
 

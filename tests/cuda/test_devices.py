@@ -432,6 +432,26 @@ def test_visible_devices(
         assert connected(stub_set, program, devices=4).value[1] == [buses[3], buses[0]]
 
 
+def test_nvml_counts_memory_where_it_is(stub_set: StubSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the host's second GPU, which is the first of this process."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+
+    def program(c: Stubs) -> list[int]:
+        free, total = c_size_t(), c_size_t()
+        c.rt.cudaMemGetInfo(byref(free), byref(total))
+        c.nvml.nvmlInit_v2()
+        used = [total.value - free.value]
+        for device in range(2):
+            handle, memory = c_void_p(), (ctypes.c_ulonglong * 3)()
+            c.nvml.nvmlDeviceGetHandleByIndex_v2(c_uint(device), byref(handle))
+            c.nvml.nvmlDeviceGetMemoryInfo(handle, memory)
+            used.append(memory[2])
+        return used
+
+    mine, unused, used = connected(stub_set, program, devices=2).value
+    assert unused == 0 and used == mine > 0
+
+
 def test_freed_memory_cannot_be_registered(stub_set: StubSet) -> None:
     """Nothing is there: whoever copied to it would crash. The runtime's answer is cudaErrorInvalidValue."""
 

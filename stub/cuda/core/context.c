@@ -54,7 +54,8 @@ int phc_context_device(void) { return context_device; }
 void phc_context_set(int device) {
   context_device = device;
   if (device < 0) return;
-  if (device < PH_MAX_DEVICES) atomic_store(&primary_active[device], true);
+  if (device < PH_MAX_DEVICES && !atomic_exchange(&primary_active[device], true))
+    ph_memory_charge(device, 0);  // from now on its bytes are seen
   ph_set_current_device(device);
 }
 

@@ -13,6 +13,11 @@
 static int host_devices, visible_devices;
 static int physical[PH_MAX_DEVICES];
 
+static void see(int device) {
+  ph_see(visible_devices, device);
+  physical[visible_devices++] = device;
+}
+
 // The GPU that an entry names: its number, or "GPU-" and enough of its UUID to tell it. -1: none.
 static int named(const char *entry, size_t length) {
   if (!strncmp(entry, "GPU-", 4)) {
@@ -36,7 +41,7 @@ void phc_see(int devices) {
   visible_devices = 0;
   const char *list = getenv("CUDA_VISIBLE_DEVICES");
   if (!list) {
-    for (int i = 0; i < host_devices; i++) physical[visible_devices++] = i;
+    for (int i = 0; i < host_devices; i++) see(i);
     return;
   }
   for (const char *entry = list;; entry++) {
@@ -49,7 +54,7 @@ void phc_see(int devices) {
         visible_devices = 0;
         return;
       }
-    physical[visible_devices++] = device;
+    see(device);
     entry += length;
     entry += strspn(entry, " ");
     if (*entry != ',') return;

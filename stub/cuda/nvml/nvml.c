@@ -10,6 +10,7 @@
 #include "cuda/core/context.h"
 #include "cuda/core/device.h"
 #include "cuda/core/identity.h"
+#include "cuda/core/visible.h"
 
 enum {
   NVML_SUCCESS = 0,
@@ -212,10 +213,17 @@ typedef struct nvmlMemory_v2_t {
   unsigned version;
   unsigned long long total, reserved, free, used;
 } nvmlMemory_v2_t;
+// Of a rank: what it takes itself. A process beside the ranks (nvidia-smi) sees what each takes.
+static int own(nvmlDevice_t device) {
+  for (int i = 0; i < phc_devices(); i++)
+    if (phc_physical(i) == device->index) return i;
+  return -1;
+}
 static nvmlReturn_t memory(nvmlDevice_t device, nvmlMemory_t *to) {
-  size_t free_bytes, total;
+  size_t free_bytes = ph_gpu()->memory_bytes, total = free_bytes;
   if (!to) return NVML_INVALID_ARGUMENT;
-  ph_memory_info(device->index, &free_bytes, &total);
+  int seen = ph_attached() ? device->index : own(device);
+  if (ph_attached() || phc_primary_active(seen)) ph_memory_info(seen, &free_bytes, &total);
   *to = (nvmlMemory_t){total, free_bytes, total - free_bytes};
   return NVML_SUCCESS;
 }
@@ -233,7 +241,7 @@ static nvmlReturn_t memory_v2(nvmlDevice_t device, nvmlMemory_v2_t *to) {
 ON_DEVICE(nvmlDeviceGetMemoryInfo, (nvmlDevice_t device, nvmlMemory_t *to), memory(device, to))
 ON_DEVICE(nvmlDeviceGetMemoryInfo_v2, (nvmlDevice_t device, nvmlMemory_v2_t *to), memory_v2(device, to))
 
-// This process is the one that the simulation knows of; the structure of version 1 has no instance ids.
+// A rank is told of itself, a process beside the ranks of the rank that has the GPU. The structure of version 1 has no instance ids.
 typedef struct nvmlProcessInfo_t {
   unsigned pid;
   unsigned long long used;
@@ -242,13 +250,13 @@ typedef struct nvmlProcessInfo_t {
 static nvmlReturn_t processes(nvmlDevice_t device, unsigned *count, void *to, size_t size) {
   nvmlMemory_t now;
   if (!count) return NVML_INVALID_ARGUMENT;
-  bool active = phc_primary_active(device->index);
+  pid_t pid = ph_attached() ? ph_occupant(device->index) : phc_primary_active(own(device)) ? getpid() : 0;
   unsigned room = *count;
-  *count = active;
-  if (!active) return NVML_SUCCESS;
+  *count = pid != 0;
+  if (!pid) return NVML_SUCCESS;
   if (!room || !to) return NVML_INSUFFICIENT_SIZE;
   memory(device, &now);
-  nvmlProcessInfo_t info = {(unsigned)getpid(), now.used, 0xffffffffu, 0xffffffffu};
+  nvmlProcessInfo_t info = {(unsigned)pid, now.used, 0xffffffffu, 0xffffffffu};
   memcpy(to, &info, size);
   return NVML_SUCCESS;
 }
