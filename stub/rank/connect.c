@@ -87,6 +87,7 @@ void ph_exit(int status) {
   __atomic_store_n(&ph_rt.control->left, getpid(), __ATOMIC_SEQ_CST);
   ph_record record = {.kind = PH_RANK_EXIT, .exit = {.status = status, .device_peak = ph_memory_peak()}};
   ph_emit(&record);
+  atomic_store(&ph_rt.ended, true);
   atomic_store(&ph_rt.connected, false);  // nothing follows an exit; the mapping stays for other threads
   ph_rt.generation++;
 }

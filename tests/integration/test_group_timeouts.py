@@ -8,6 +8,21 @@ from pathlib import Path
 from support.runs import trace
 
 LIMIT = timedelta(seconds=1)
+ENDING = f"""
+import ctypes, os
+import torch, torch.distributed as dist
+from datetime import timedelta
+dist.init_process_group("nccl", timeout=timedelta(seconds={LIMIT.total_seconds()}))
+runtime = ctypes.CDLL(None)
+runtime.ph_watchdog_pulse(ctypes.c_int64(200_000_000))  # watchdogs look often
+dist.all_reduce(torch.ones(4, device="cuda"))
+torch.cuda.synchronize()
+runtime.ph_exit(0)  # as at the end of a process that does not destroy its groups: their watchdogs go on
+begun = os.times().elapsed
+while os.times().elapsed - begun < 1.5:
+    sum(range(100_000))
+print("ended in peace", flush=True)
+"""
 PROGRAM = f"""
 import ctypes, os, time
 os.environ["TORCH_NCCL_ENABLE_TIMING"] = "1"  # hooks ask for it
@@ -58,3 +73,9 @@ def test_only_what_nobody_joins_is_late(tmp_path: Path) -> None:
     assert done.out.count("all in time") == 2, done.err[-4000:]
     assert "Watchdog caught collective operation timeout" in done.err
     assert done.status != 0
+
+
+def test_nothing_is_late_while_a_process_ends(tmp_path: Path) -> None:
+    (tmp_path / "ending.py").write_text(ENDING)
+    run = trace(tmp_path, "--cluster", "1x1xH100", "ending.py")
+    assert run.status == 0 and "ended in peace" in run.out, run.err
