@@ -60,4 +60,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     else:
         return
     began[report.nodeid] = True
-    write(name(report.nodeid), outcome, report.longreprtext[-6000:] if outcome != "passed" else "")
+    # What processes of the test have said stands on their stderr.
+    ours = [line for line in report.capstderr.splitlines() if line.startswith("phantora: ")]
+    text = "\n".join([report.longreprtext[-6000:], *ours[-20:]])
+    write(name(report.nodeid), outcome, text if outcome != "passed" else "")
