@@ -40,7 +40,7 @@ int ph_attach(int fd, int devices, int near, bool join, void (*joined)(void)) {
   return 0;
 }
 
-bool ph_attached(void) { return session >= 0 && !ph_live(); }
+bool ph_attached(void) { return session >= 0 && !ph_live() && !atomic_load_explicit(&ph_rt.ended, memory_order_relaxed); }
 
 // Has the process that was the rank of this place gone?
 static bool vacant(const ph_control *control, int32_t owner) {

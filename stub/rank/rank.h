@@ -26,7 +26,7 @@ void ph_assume_devices(int devices); // what a process that will only fork ranks
 // A process that is no rank yet: it sees `devices` GPUs of the session in `fd` (which stays open), those of the host of the
 // rank `near`, and becomes the rank of a GPU at ph_join() if it may `join`; `joined` is called then. 0, or -1 with errno.
 int ph_attach(int fd, int devices, int near, bool join, void (*joined)(void));
-bool ph_attached(void);            // and not yet a rank
+bool ph_attached(void);            // and not yet a rank; one that has ended becomes none again
 int32_t ph_occupant(int device);   // the process that is the rank of a GPU of this host; 0 without one
 int64_t ph_occupied(int device);   // bytes that it takes there, its context among them
 int ph_join(int gpu);              // 0, or -1 when it may not; says why on stderr

@@ -223,3 +223,21 @@ def test_a_command_that_uses_no_gpu_is_told(tmp_path: Path) -> None:
 def test_which_scripts_start_their_ranks(tmp_path: Path, text: str, line: int | None) -> None:
     (tmp_path / "s.py").write_text(text)
     assert starts_its_ranks(str(tmp_path / "s.py")) == line
+
+
+def test_what_follows_the_end_of_a_process_is_not_recorded(tmp_path: Path) -> None:
+    """While it is torn down, its threads still call CUDA: it took its place once more, without its communicators."""
+    (tmp_path / "ending.py").write_text(
+        "import ctypes, torch, torch.distributed as dist\n"
+        "dist.init_process_group('nccl', store=dist.HashStore(), rank=0, world_size=1)\n"
+        "x = torch.ones(4, device='cuda')\n"
+        "dist.all_reduce(x)\n"
+        "torch.cuda.synchronize()\n"
+        "ctypes.CDLL(None).ph_exit(0)\n"
+        "x.add_(1)\n"
+        "torch.cuda.synchronize()\n"
+        "dist.destroy_process_group()\n"
+        "print('ended', flush=True)\n"
+    )
+    done = trace(tmp_path, "--cluster", "1x1xH100", "--", sys.executable, "ending.py")
+    assert done.returncode == 0 and "ended" in done.stdout, done.stderr
