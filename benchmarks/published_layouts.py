@@ -80,11 +80,12 @@ STUDIES = (
     # asyncTP_llama3_h100_2025-06_torchtitan.md of pytorch/torchtitan, in BF16: FSDP 32 x TP 8 alone was measured.
     titan("70b", 256, ("--set", "tp=1,8", "--set", "micro=2,16", "--set", "asynchronous=false,true"),
           {"tp": 8, "asynchronous": True}, {(8, False): 256 * 597.3, (8, True): 256 * 652.4}),
-    # llama3_h100_202412_torchtitan.md: both in Float8, and with asynchronous tensor parallelism.
+    # llama3_h100_202412_torchtitan.md: both in Float8, with asynchronous tensor parallelism, and in the stepwise loop.
     titan("405b", 512, ("--set", "pp=1,8", "--set", "micro=1,4", "--set", "schedule=1F1B,Interleaved1F1B",
+                        "--set", "stepwise=false,true",
                         "--rule", "pp == 1 or micro == 1"),
-          {"tp": 8, "pp": 8, "schedule": "Interleaved1F1B"},
-          {(8, 8, "1F1B"): 512 * 100, (8, 8, "Interleaved1F1B"): 512 * 128}),
+          {"tp": 8, "pp": 8, "schedule": "Interleaved1F1B", "stepwise": True},
+          {(8, 8, "1F1B", False): 512 * 100, (8, 8, "Interleaved1F1B", True): 512 * 128}),
 )  # fmt: skip
 
 

@@ -1,0 +1,15 @@
+"""Interleaved pipelines in torch's stepwise loop, as in torch of 2024: what is sent and received between two
+computations is one batch. In torch 2.11 each message is a batch of its own, in order, on the stream that all share.
+
+--experimental.custom_import stepwise_pipeline --parallelism.pipeline_parallel_schedule Interleaved1F1B
+
+It adds the flavors of `layers` too.
+"""
+
+from __future__ import annotations
+
+import layers  # noqa: F401
+from torch.distributed.pipelining.schedules import PipelineScheduleMulti, ScheduleInterleaved1F1B
+
+loop = PipelineScheduleMulti._step_microbatches
+ScheduleInterleaved1F1B._step_microbatches = loop  # type: ignore[method-assign]
