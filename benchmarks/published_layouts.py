@@ -77,10 +77,10 @@ STUDIES = (
         ("1.7B", 48, {"tp": 1, "pp": 1}, ()), ("7B", 96, {"tp": 2, "pp": 1}, ("--set", "tp=1,2,4")),
         ("16B", 192, {"tp": 4, "pp": 1}, ("--set", "tp=2,4,8", "--set", "smallest=2", "--set", "micro=2")),
     )),
-    # asyncTP_llama3_h100_2025-06_torchtitan.md of pytorch/torchtitan, in BF16: FSDP 32 x TP 8 alone was measured.
+    # benchmarks/ of pytorch/torchtitan, June 2025, in BF16: FSDP 32 x TP 8 alone was measured.
     titan("70b", 256, ("--set", "tp=1,8", "--set", "micro=2,16", "--set", "asynchronous=false,true"),
           {"tp": 8, "asynchronous": True}, {(8, False): 256 * 597.3, (8, True): 256 * 652.4}),
-    # llama3_h100_202412_torchtitan.md: both in Float8, with asynchronous tensor parallelism, and in the stepwise loop.
+    # December 2024: both in Float8, with asynchronous tensor parallelism, and in the stepwise loop.
     titan("405b", 512, ("--set", "pp=1,8", "--set", "micro=1,4", "--set", "schedule=1F1B,Interleaved1F1B",
                         "--set", "stepwise=false,true",
                         "--rule", "pp == 1 or micro == 1"),

@@ -8,8 +8,16 @@ It adds the flavors of `layers` too.
 
 from __future__ import annotations
 
+from typing import Any
+
 import layers  # noqa: F401
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, ScheduleInterleaved1F1B
 
-loop = PipelineScheduleMulti._step_microbatches
-ScheduleInterleaved1F1B._step_microbatches = loop  # type: ignore[method-assign]
+
+def stepwise(self: Any, *args: Any, **kwargs: Any) -> None:
+    PipelineScheduleMulti._step_microbatches(self, *args, **kwargs)
+    for stage in self._stages:  # of FSDP: the loop itself leaves it out in torch 2.11
+        stage.perform_reduce_grad(self._n_microbatches if self.scale_grads else 1)
+
+
+ScheduleInterleaved1F1B._step_microbatches = stepwise  # type: ignore[method-assign]
