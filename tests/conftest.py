@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter, defaultdict
 from contextlib import suppress
 from pathlib import Path
 
@@ -44,6 +45,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(here):
             item.add_marker(TIERS[item.path.relative_to(here).parts[0]])
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What each tier took, all workers together."""
+    spent: dict[str, float] = defaultdict(float)
+    tests: Counter[str] = Counter()
+    every = (report for reports in terminalreporter.stats.values() for report in reports)
+    for report in (report for report in every if isinstance(report, pytest.TestReport)):
+        tier = TIERS.get(Path(report.nodeid.removeprefix("tests/")).parts[0])
+        if tier is not None:
+            spent[tier] += report.duration
+            tests[tier] += report.when == "call"
+    for tier in dict.fromkeys(TIERS.values()):
+        if tests[tier]:
+            terminalreporter.write_line(f"{tier}: {tests[tier]} tests, {spent[tier]:.0f} s of workers")
 
 
 @pytest.fixture(scope="session")

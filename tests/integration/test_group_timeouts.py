@@ -83,3 +83,23 @@ def test_nothing_is_late_while_a_process_ends(tmp_path: Path) -> None:
     run = trace(tmp_path, "--cluster", "1x1xH100", "ending.py")
     assert run.status == 0 and "ended in peace" in run.out, run.err
     assert "timeout" not in run.err
+
+
+GROUPS = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("nccl")
+torch.cuda.set_device(dist.get_rank())
+groups = [dist.new_group([0, 1]) for _ in range(70)]
+x = torch.ones(4, device="cuda")
+for group in groups:
+    dist.all_reduce(x, group=group)
+torch.cuda.synchronize()
+print("groups", len(groups), flush=True)
+dist.destroy_process_group()
+"""
+
+
+def test_more_than_64_process_groups(tmp_path: Path) -> None:
+    (tmp_path / "groups.py").write_text(GROUPS)
+    done = trace(tmp_path, "--cluster", "1x2xH100", "groups.py", check=False)
+    assert done.status == 0 and done.out.count("groups 70") == 2, done.err[-4000:]
