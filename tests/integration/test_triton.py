@@ -129,7 +129,7 @@ def test_what_tuning_tries_is_not_missing(tmp_path: Path) -> None:
 
 
 def test_kernels_of_cuda_are_priced_by_their_tensors(tmp_path: Path) -> None:
-    """What NVRTC compiles for a program; by its grid alone this sum would take 6 us."""
+    """What NVRTC compiles for a program; by its grid alone this sum would take 6 us. It may multiply."""
     (tmp_path / "train.py").write_text(
         "import torch\n"
         "source = 'extern \"C\" __global__ void row_sum(float* y, const float* x, int n) {}'\n"
@@ -141,7 +141,8 @@ def test_kernels_of_cuda_are_priced_by_their_tensors(tmp_path: Path) -> None:
     rows = records(trace(tmp_path, "train.py").log, "kernel", "op", "name", "start", "end", "bytes", "error")
     (row,) = [r for r in rows if "row_sum" in r["name"]]
     assert (row["op"], row["bytes"]) == ("cuda::kernel", 4 * (8192 * 8192 + 8192))
-    assert 4 * 8192**2 / 3350 < row["end"] - row["start"] < 150_000 and row["error"] >= 0.5
+    least = 4 * 8192**2 / 3350  # ns
+    assert 1.5 * least < row["end"] - row["start"] < 2.5 * least and row["error"] > 5  # as the median of kernels, and widely
 
 
 def test_kernels_can_be_launched_again(tmp_path: Path, stub_set: Any) -> None:
