@@ -142,7 +142,7 @@ def test_kernels_of_cuda_are_priced_by_their_tensors(tmp_path: Path) -> None:
     (row,) = [r for r in rows if "row_sum" in r["name"]]
     assert (row["op"], row["bytes"]) == ("cuda::kernel", 4 * (8192 * 8192 + 8192))
     least = 4 * 8192**2 / 3350  # ns
-    assert 1.5 * least < row["end"] - row["start"] < 2.5 * least and row["error"] > 5  # as the median of kernels, and widely
+    assert 1.5 * least < row["end"] - row["start"] < 2.5 * least and row["error"] > 5  # as kernels in the median
 
 
 def test_kernels_can_be_launched_again(tmp_path: Path, stub_set: Any) -> None:
