@@ -114,7 +114,7 @@ class Walker:
         self.skipped = False  # iterations of a loop
         self.scalar = scalar_accesses(functions)
         self.vectors: dict[int, int] = {}
-        self.ranges: set[int] | None = None  # memories whose integers bound loops or decide branches
+        self.picks: set[int | None] | None = None  # memories whose integers pick places, and nothing else
 
     # ------------------------------------------------------------------ a program
 
@@ -523,12 +523,12 @@ class Walker:
 
     def _stand_in(self, memory: int, at: np.ndarray[Any, Any], kind: Type) -> Value:
         """For integers that nobody knows: those that pick places count up, as the permutation that changes nothing."""
-        if self.ranges is None:
-            names = deciding(self.functions).ranges
-            bound = self._bind(self.kernel)
+        if self.picks is None:
+            decides, bound = deciding(self.functions), self._bind(self.kernel)
             places = {m.address: i for i, m in enumerate(self.memories)}
-            self.ranges = {places[at] for name in names if isinstance(at := bound[name], int) and at in places}
-        if memory in self.ranges:
+            owners = {name: places.get(where) for name in decides.read if isinstance(where := bound[name], int)}
+            self.picks = {owner for name, owner in owners.items() if name not in decides.ranges}
+        if memory not in self.picks:
             return UNKNOWN
         self.unknown.add("integers in memory, which are taken to count up")
         self.pending = False

@@ -204,6 +204,11 @@ def test_rows_picked_by_unknown_integers_locks_and_early_ends() -> None:
     )  # fmt: skip
     price = Roofline(load_gpu("H100")).operator(OperatorSignature("triton::kernel", (), work=work), ())
     assert price.error == 1.0
+    data = parse(GATHER.replace("bf16", "i8"))  # integers that pick nothing
+    unknown = Memory(1 << 30, 256 * rows, 256 * rows, nobody_knows)
+    known = Memory(1 << 24, 4 * rows, 4 * rows, lambda: np.arange(rows, dtype=np.int32).view(np.uint8))
+    work = work_of(data, Launch((rows, 1, 1), (tensors[0], unknown, known, lock), 4, 3))
+    assert work.unknown == ("whether it ends early, which it is taken not to",)
 
 
 @pytest.mark.parametrize(("apart", "moved", "filled"), [(1, 1, 0), (2, 2, 2), (1000, 32, 0)])
