@@ -173,6 +173,14 @@ def _latencies_ns(work: Work, n: Mapping[str, float], c: Constants) -> float:
     return fetched + rounds + n["reductions"] * c.reduction_ns + n["crossings"] * c.crossing_ns + n["dots"] * c.dot_ns
 
 
+def _swept(machine: Machine, work: Work, there: float, touched: float, distinct: float) -> float:
+    """Bytes of pairs of sectors that are fetched anew, of `touched` bytes a program, since programs come back to them after
+    others. What is swept over in turns and is larger than L2 is never found there: the least recently used goes
+    first."""
+    held = min(work.programs, there * machine.gpu.sms) * distinct / work.programs
+    return max(0.0, touched * work.programs - distinct) if held > machine.gpu.l2_bytes else 0.0
+
+
 def estimate(machine: Machine, work: Work, c: Constants = CONSTANTS) -> Estimate:
     """Of one launch: time, distinct bytes, flops; tiles of products are its programs."""
     n = {**dict.fromkeys(COUNTERS, 0.0), **work.counts}
@@ -191,7 +199,11 @@ def estimate(machine: Machine, work: Work, c: Constants = CONSTANTS) -> Estimate
 
     under_way = there * gpu.sms * moved / work.programs
     lost = machine.misses(under_way) / under_way if under_way else 0.0  # of what a second pass finds in L2 no more
-    memory = (machine.memory_ns(moved + n["again"] * work.programs * lost) - machine.fit.floor_ns) / c.memory
+    again = n["again"] * work.programs * lost
+    if n["load_sectors"] > 2.0 * n["load_bytes"]:
+        again += _swept(machine, work, there, n["load_sectors"], work.read)
+    again += 2.0 * _swept(machine, work, there, n["partial"], work.written)
+    memory = (machine.memory_ns(moved + again) - machine.fit.floor_ns) / c.memory
     sectors = n["load_sectors"] + n["store_sectors"] + n["partial"]
     l2 = max(sectors * work.programs / (machine.cache_rate * c.l2), sectors * runs / c.sm_rate)
     issue = _cycles(work, n, c) / clock

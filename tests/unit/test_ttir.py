@@ -21,7 +21,7 @@ from phantora.ttir.parse import Unreadable, parse
 from phantora.ttir.slice import deciding, written
 from phantora.ttir.stores import stores_of
 from phantora.ttir.walk import Launch, Memory, UnknownIntegers, work_of
-from phantora.ttir.work import LOOPS
+from phantora.ttir.work import LOOPS, Work
 
 HEAD = "module {\n  tt.func public @kernel("
 ROWS = (
@@ -239,6 +239,15 @@ def test_what_is_stored_apart_takes_pairs_of_sectors(apart: int, moved: int, fil
     assert work.counts.get("partial", 0) == (512 * moved if moved > 1 else 0)
     assert work.written == size
     assert work.read == pytest.approx(size if filled else 0)
+
+
+def test_columns_larger_than_l2_are_never_found_there() -> None:
+    machine = Machine(load_gpu("H100"))
+    counts = {"store_bytes": 262144.0, "store_sectors": 4194304.0, "partial": 4194304.0, "steps": 16.0, "stores": 16.0}
+    small, large = (
+        estimate(machine, Work(256, 8, 1, 0, 32, 0, counts, 1.0, 0.0, written)).ns for written in (40e6, 67e6)
+    )
+    assert large > 2.5 * small
 
 
 def test_equal_iterations_are_counted_without_being_run() -> None:
