@@ -174,9 +174,9 @@ def _latencies_ns(work: Work, n: Mapping[str, float], c: Constants) -> float:
 
 
 def _swept(machine: Machine, work: Work, there: float, touched: float, distinct: float) -> float:
-    """Bytes of pairs of sectors that are fetched anew, of `touched` bytes a program, since programs come back to them after
-    others. What is swept over in turns and is larger than L2 is never found there: the least recently used goes
-    first."""
+    """Bytes of pairs of sectors that are fetched anew, of `touched` bytes a program, since programs come back to them
+    after others. What is swept over in turns and is larger than L2 is never found there: the least recently used
+    goes first."""
     held = min(work.programs, there * machine.gpu.sms) * distinct / work.programs
     return max(0.0, touched * work.programs - distinct) if held > machine.gpu.l2_bytes else 0.0
 
