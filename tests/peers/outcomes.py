@@ -1,27 +1,28 @@
 """A plugin of pytest: writes a line of JSON to PEERS_OUTCOMES when a test begins and when it ends, and leaves out the
 tests that began before, so that a run that crashed or hung can go on behind the test at which it stopped.
 
-Runs one class of tests: where one uses a GPU in this process and the next in children of it, they would be two
-processes on one GPU, which Phantora refuses."""
+Runs one class of tests, unless PEERS_TOGETHER is set: where one uses a GPU in this process and the next in children of
+it, they would be two processes on one GPU, which Phantora refuses. With PEERS_RANKS each rank writes a file of its own,
+which the runner adds to that of all."""
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
 from torch.multiprocessing import get_context
-from torch.testing._internal.common_distributed import MultiProcessTestCase
 
-OUTCOMES = Path(os.environ["PEERS_OUTCOMES"])
+BEFORE = Path(os.environ["PEERS_OUTCOMES"])
+"""What has run before."""
+OUTCOMES = BEFORE.with_suffix(f".rank{os.environ['RANK']}.jsonl") if os.environ.get("PEERS_RANKS") else BEFORE
 WANTED = Path(os.environ["PEERS_WANTED"]) if "PEERS_WANTED" in os.environ else None
 """A file that names the tests to run, one a line; all without it."""
-if os.environ.get("PEERS_FORK") == "1":  # the processes of a test come from a server that has imported torch
+if os.environ.get("PEERS_FORK"):  # the processes of a test come from a server that has imported these
     forkserver = get_context("forkserver")
-    # Not torch's test helpers: they ask for GPUs, and torch then refuses to be forked.
-    forkserver.set_forkserver_preload(["torch.distributed.fsdp", "torch.distributed.tensor.parallel", "torch._dynamo"])
-    MultiProcessTestCase._spawn_processes = lambda test: test._start_processes(forkserver.Process)
+    forkserver.set_forkserver_preload(os.environ["PEERS_FORK"].split(","))
 began: dict[str, bool] = {}
 """By test: does it have an outcome?"""
 
@@ -37,10 +38,13 @@ def name(nodeid: str) -> str:
 
 @pytest.hookimpl(trylast=True)  # after pytest's own -k
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    before = {json.loads(line)["test"] for line in OUTCOMES.read_text().splitlines()} if OUTCOMES.exists() else set()
+    helpers = sys.modules.get("torch.testing._internal.common_distributed")
+    if helpers and os.environ.get("PEERS_FORK"):
+        helpers.MultiProcessTestCase._spawn_processes = lambda test: test._start_processes(forkserver.Process)
+    before = {json.loads(line)["test"] for line in BEFORE.read_text().splitlines()} if BEFORE.exists() else set()
     wanted = set(WANTED.read_text().split()) if WANTED else None
     left = [i for i in items if name(i.nodeid) not in before and (wanted is None or name(i.nodeid) in wanted)]
-    items[:] = [i for i in left if i.parent is left[0].parent]
+    items[:] = left if os.environ.get("PEERS_TOGETHER") else [i for i in left if i.parent is left[0].parent]
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:

@@ -1,11 +1,12 @@
-"""PyTorch's own tests under `phantora trace`: fetches them, runs them, prints a table. No copy is kept here.
+"""Tests of PyTorch and of frameworks under `phantora trace`: runs them, prints a table. No copy is kept here.
 
     python tests/peers/run.py --folder /tmp/peers --suite cuda --suite "c10d operations"
     python tests/peers/run.py --folder /tmp/peers --sources ~/pytorch --suite FSDP2 --only overlap
+    python tests/peers/run.py --folder /tmp/titan --project torchtitan --sources ~/torchtitan --limit 600
 
-`--sources` is a checkout of PyTorch, best of the release that is installed. Without it Debian's source package is
-fetched with apt-get. Needs pytest and expecttest. What ran before in the folder is not run again: an outcome is taken
-from `FOLDER/outcomes/FILE.jsonl` until that file is removed.
+`--sources` is a checkout of the project, best of the release that is installed. Without it Debian's source package of
+PyTorch is fetched with apt-get. Needs pytest and expecttest. What ran before in the folder is not run again: an outcome
+is taken from `FOLDER/outcomes/FILE.jsonl` until that file is removed.
 
 A test counts as hung when it takes longer than `--limit` seconds of real time; it is ended, and the run goes on behind
 it. What did not pass is run again
@@ -28,6 +29,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 try:
@@ -35,7 +37,10 @@ try:
 except ImportError:
     import tomli as tomllib
 
-from suites import RENAMED, SUITES, Suite
+from commands import flavors, run_flavor
+from suites import PROJECTS, RENAMED, SUITES, Suite
+
+from phantora.launch.warm import VARIABLE, WarmServer
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -71,7 +76,7 @@ def fetch(folder: Path) -> Path:
 
 
 def adapted(sources: Path, folder: Path) -> Path:
-    """A copy of the tests in which renamed helpers have the names of the installed torch."""
+    """A copy of PyTorch's tests in which renamed helpers have the names of the installed torch."""
     tests = folder / "test"
     if not tests.exists():
         shutil.copytree(sources / "test", tests)
@@ -94,6 +99,27 @@ def outcomes(path: Path) -> dict[str, tuple[str, str]]:
     return found
 
 
+def of_ranks(path: Path) -> list[Path]:
+    """What ranks have written that run pytest themselves."""
+    return sorted(path.parent.glob(f"{path.stem}.rank*.jsonl"))
+
+
+def merge(path: Path) -> None:
+    """Adds what ranks say to the outcomes of the file: the worst of them. A test that only some have begun, behind one
+    where the others wait, has not been run."""
+    ranks = [outcomes(file) for file in of_ranks(path)]
+    order = ("failed", "began", "skipped", "passed")
+    with path.open("a") as rows:
+        for test in dict.fromkeys(test for rank in ranks for test in rank):
+            said = [rank[test] for rank in ranks if test in rank]
+            outcome = min((outcome for outcome, _ in said), key=order.index)
+            if outcome == "failed" or len(said) == len(ranks):
+                text = "\n".join(dict.fromkeys(text for kind, text in said if kind == outcome and text))
+                rows.write(json.dumps({"test": test, "outcome": outcome, "text": text}) + "\n")
+    for file in of_ranks(path):
+        file.unlink()
+
+
 def forget(path: Path, tests: set[str]) -> None:
     """Leaves the outcomes of these tests out of the file: they are run again."""
     lines = path.read_text().splitlines() if path.exists() else []
@@ -109,38 +135,77 @@ def stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def run_file(path: Path, suite: Suite, out: Path, arguments: argparse.Namespace, environment: dict[str, str]) -> None:
-    """Runs what of a file has no outcome, as often as it crashes or hangs."""
+def traced(gpus: int, out: Path, arguments: argparse.Namespace) -> list[str]:
+    """`phantora trace` and its options."""
+    return [
+        sys.executable, "-m", "phantora", "trace", "--cluster", f"1x{gpus}x{arguments.gpu}", "--force",
+        "--hang-timeout", str(arguments.limit), "--no-recording", "--no-summary", "-o", str(out.with_suffix(".arrow")),
+    ]  # fmt: skip
+
+
+def start(command: list[str], folder: Path, environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
+    with log.open("ab") as words:
+        return subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=words, stderr=words, start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,
+        )  # fmt: skip
+
+
+def run_list(name: str, sources: Path, out: Path, arguments: argparse.Namespace, environment: dict[str, str]) -> None:
+    """Runs what of a list of TorchTitan's flavors has no outcome."""
+
+    def run(command: list[str], log: Path) -> int | None:
+        process = start(command, sources, environment, log)
+        try:
+            return process.wait(arguments.limit)
+        except subprocess.TimeoutExpired:
+            stop(process)
+            return None
+
+    out.parent.mkdir(parents=True, exist_ok=True)
+    before = outcomes(out)
+    for flavor in flavors(sources, name, out.parent / "written"):
+        if flavor.name not in before and (arguments.only is None or arguments.only in flavor.name):
+            run_flavor(flavor, out, lambda gpus: traced(gpus, out, arguments), run)
+
+
+def run_file(
+    root: Path, file: str, suite: Suite, out: Path, arguments: argparse.Namespace, environment: dict[str, str]
+) -> None:
+    """Runs what of a file below `root` has no outcome, as often as it crashes or hangs."""
+    path = root / file
     out.parent.mkdir(parents=True, exist_ok=True)
     log = out.with_suffix(".log")
     command = [
-        sys.executable, "-m", "phantora", "trace", "--cluster", f"1x{suite.gpus}x{arguments.gpu}", "--force",
-        "--hang-timeout", str(arguments.limit), "--no-recording", "-o", str(out.with_suffix(".arrow")), "--",
-        sys.executable, "-m", "pytest", "--noconftest", "-p", "outcomes", "-p", "no:xdist", "-p", "no:cacheprovider",
-        "-o", "addopts=", "--rootdir", str(path.parent), str(path),
+        *traced(suite.gpus, out, arguments), *(() if suite.ranks else ("--", sys.executable)),
+        "-m", "pytest", "-p", "outcomes", "-p", "no:xdist", "-p", "no:cacheprovider", "-o", "addopts=", str(path),
     ]  # fmt: skip
+    if suite.project == "pytorch":
+        command += ["--noconftest", "--rootdir", str(path.parent)]
+    if suite.marked:
+        command += ["-m", suite.marked]
     if arguments.only:
         command += ["-k", arguments.only]
-    environment = {**environment, "PEERS_OUTCOMES": str(out), "PEERS_FORK": str(int(arguments.fork))}
+    environment = {
+        **environment, "PEERS_OUTCOMES": str(out), "PEERS_FORK": ",".join(suite.preload) if arguments.fork else "",
+        "PEERS_RANKS": "1" if suite.ranks else "", "PEERS_TOGETHER": "1" if suite.together else "",
+    }  # fmt: skip
     begun = time.monotonic()
     while time.monotonic() - begun < arguments.file_limit:
         before = outcomes(out)
         said = log.stat().st_size if log.exists() else 0
-        with log.open("ab") as words:
-            process = subprocess.Popen(
-                command, cwd=path.parent, env=environment, stdout=words, stderr=words, start_new_session=True,
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,
-            )  # fmt: skip
+        process = start(command, path.parent if suite.project == "pytorch" else root, environment, log)
         started = time.time()
         hung = False
         while process.poll() is None:
             time.sleep(0.5)
-            moved = out.stat().st_mtime if out.exists() else 0.0
+            moved = max((file.stat().st_mtime for file in (out, *of_ranks(out)) if file.exists()), default=0.0)
             if moved < started:  # nothing has begun: the stubs are built, torch is imported
                 moved = started + STARTING
             hung = time.time() - moved > arguments.limit
             if hung or time.monotonic() - begun > arguments.file_limit:
                 stop(process)
+        merge(out)
         after = outcomes(out)
         open_tests = [test for test, (outcome, _) in after.items() if outcome == "began"]
         tail = log.read_bytes()[said:].decode(errors="replace")[-6000:]
@@ -201,12 +266,49 @@ def table(suites: list[Suite], folder: Path, why: bool) -> None:
     print("| all | " + " | ".join(str(total[column]) for column in COLUMNS) + " |")
 
 
+def place(arguments: argparse.Namespace, folder: Path) -> Path:
+    """The folder that the suites' files lie below. Raises SystemExit when no sources are there."""
+    if arguments.project == "pytorch":
+        return adapted(arguments.sources or fetch(folder), folder)
+    below = PROJECTS[arguments.project]
+    if not arguments.sources or not (arguments.sources / below).is_dir():
+        raise SystemExit(f"give a checkout of {arguments.project} by --sources: one with {below}")
+    return Path(arguments.sources).resolve()
+
+
+def run_suites(
+    suites: list[Suite], tests: Path, folder: Path, arguments: argparse.Namespace, variables: dict[str, str]
+) -> None:
+    """Runs what of the suites has no outcome, or failed, as the arguments say."""
+    paths = [str(HERE), str(ROOT), str(tests), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, **variables, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+    for suite in suites:
+        for file in suite.files:
+            out = folder / "outcomes" / f"{Path(file).stem}.jsonl"
+            failed = [test for test, (outcome, _) in outcomes(out).items() if outcome in BAD]
+            if arguments.again and failed:
+                forget(out, set(failed))
+            if arguments.project == "torchtitan":
+                run_list(file, tests, out, arguments, environment)
+                continue
+            if not arguments.true:
+                run_file(tests, file, suite, out, arguments, environment)
+                continue
+            wanted = folder / "wanted.txt"
+            wanted.write_text("\n".join(failed))
+            settings = {"PEERS_WANTED": str(wanted), "PHANTORA_DEFINES": TRUE_LIMITS}
+            if failed:
+                true = folder / "true" / out.name
+                run_file(tests, file, suite, true, arguments, {**environment, **settings})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, required=True, help="fetched tests, outcomes and logs")
-    parser.add_argument("--sources", type=Path, help="a checkout of PyTorch")
+    parser.add_argument("--project", choices=PROJECTS, default="pytorch", help="whose tests; default: pytorch")
+    parser.add_argument("--sources", type=Path, help="a checkout of the project")
     parser.add_argument("--suite", action="append", choices=[suite.name for suite in SUITES], help="default: all")
-    parser.add_argument("--only", help="pytest's -k")
+    parser.add_argument("--only", help="pytest's -k; a part of a flavor's name")
     parser.add_argument("--gpu", default="H100")
     parser.add_argument("--fork", action="store_true", help="fork processes from one that has imported torch")
     parser.add_argument("--limit", type=float, default=120, help="seconds of real time for a test")
@@ -218,26 +320,11 @@ def main() -> None:
     arguments = parser.parse_args()
     folder = arguments.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    suites = [suite for suite in SUITES if not arguments.suite or suite.name in arguments.suite]
+    suites = [suite for suite in SUITES if suite.project == arguments.project]
+    suites = [suite for suite in suites if not arguments.suite or suite.name in arguments.suite]
     if not arguments.table:
-        tests = adapted(arguments.sources or fetch(folder), folder)
-        paths = [str(HERE), str(ROOT), str(tests), os.environ.get("PYTHONPATH", "")]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
-        for suite in suites:
-            for file in suite.files:
-                out = folder / "outcomes" / f"{Path(file).stem}.jsonl"
-                failed = [test for test, (outcome, _) in outcomes(out).items() if outcome in BAD]
-                if arguments.again and failed:
-                    forget(out, set(failed))
-                if not arguments.true:
-                    run_file(tests / file, suite, out, arguments, environment)
-                    continue
-                wanted = folder / "wanted.txt"
-                wanted.write_text("\n".join(failed))
-                settings = {"PEERS_WANTED": str(wanted), "PHANTORA_DEFINES": TRUE_LIMITS}
-                if failed:
-                    true = folder / "true" / out.name
-                    run_file(tests / file, suite, true, arguments, {**environment, **settings})
+        with closing(WarmServer()) as server:  # ranks of all runs come from one, which has imported torch
+            run_suites(suites, place(arguments, folder), folder, arguments, {VARIABLE: server.path})
     table(suites, folder, arguments.why)
 
 
