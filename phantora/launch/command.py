@@ -43,14 +43,15 @@ def run_command(
     parent = os.getpid()
     process.adopt_orphans()
     try:
-        child = subprocess.Popen(
-            list(command),
-            stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            start_new_session=True,
-            env=dict(environment),
-            preexec_fn=lambda: process.die_with_parent(parent),  # no thread is running yet
-        )
+        with process.fixed_addresses():
+            child = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                start_new_session=True,
+                env=dict(environment),
+                preexec_fn=lambda: process.die_with_parent(parent),  # no thread is running yet
+            )
     except OSError as error:
         raise PhantoraError(f"cannot run {command[0]!r}: {error.strerror}; check the path") from error
     run = _Run(command[0], child, session)

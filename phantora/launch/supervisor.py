@@ -93,13 +93,14 @@ class RankSupervisor:
             load = {**load, **surroundings()}
         else:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            server = subprocess.Popen(
-                command(os.getpid(), theirs.fileno()),
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                env=server_environment(os.environ),
-            )
+            with process.fixed_addresses():
+                server = subprocess.Popen(
+                    command(os.getpid(), theirs.fileno()),
+                    pass_fds=(theirs.fileno(),),
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                    env=server_environment(os.environ),
+                )
             theirs.close()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         self._selector.register(ours, selectors.EVENT_READ, self._on_server)

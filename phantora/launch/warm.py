@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -52,11 +54,12 @@ class WarmServer:
             listener.bind(self.path)
             listener.listen()
             quiet = None if os.environ.get("PHANTORA_DEBUG") else subprocess.DEVNULL
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOTSTRAP, str(os.getpid()), str(listener.fileno()), root, str(kept)],
-                pass_fds=(listener.fileno(),), stdin=subprocess.DEVNULL, stdout=quiet, stderr=quiet,
-                start_new_session=True,
-            )  # fmt: skip
+            with process.fixed_addresses():
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", _BOOTSTRAP, str(os.getpid()), str(listener.fileno()), root, str(kept)],
+                    pass_fds=(listener.fileno(),), stdin=subprocess.DEVNULL, stdout=quiet, stderr=quiet,
+                    start_new_session=True,
+                )  # fmt: skip
 
     def close(self) -> None:
         """Ends it, and the servers that it has forked."""
@@ -96,8 +99,6 @@ class ForkedServer:
 
 
 def _ended(pidfd: int, timeout: float | None = 0.0) -> bool:
-    import select
-
     return bool(select.select([pidfd], [], [], timeout)[0])
 
 
@@ -164,11 +165,17 @@ def _is_variable(name: Any, value: Any) -> bool:
 
 
 def main(parent: int, fd: int, kept: int) -> None:
-    """Listens on socket `fd` until the process `parent` ends, and gives each run to its base; keeps `kept` of these."""
-    process.die_with_parent(parent)
+    """Listens on socket `fd` until the process `parent` ends, and gives each run to its base; keeps `kept` of these.
+    Removes the socket and its folder then: a parent that was killed could not."""
     listener = socket.socket(fileno=fd)
+    with suppress(ProcessLookupError):  # it has ended already
+        _serve(listener, os.pidfd_open(parent), kept)
+    shutil.rmtree(Path(listener.getsockname()).parent, ignore_errors=True)
+
+
+def _serve(listener: socket.socket, owner: int, kept: int) -> None:
     bases: dict[str, socket.socket] = {}
-    while True:
+    while listener in select.select([listener, owner], [], [])[0]:
         link, _ = listener.accept()
         with link, suppress(PhantoraError, OSError):  # who says nothing, or something else, is let go
             link.settimeout(FIRST_SECONDS)

@@ -1,0 +1,48 @@
+"""What the processes of a run start with, and what is left of them."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from phantora.launch import process
+
+
+def personality() -> int:
+    return int(ctypes.CDLL(None).personality(0xFFFFFFFF))
+
+
+def test_addresses_of_a_started_program_are_the_same_each_time() -> None:
+    before = personality()
+    program = [sys.executable, "-c", "import fractions; print(id(fractions.Fraction))"]
+    with process.fixed_addresses():
+        if personality() == before:
+            pytest.skip("this system does not let addresses be fixed")
+        told = {subprocess.run(program, capture_output=True, text=True, check=True).stdout for _ in range(3)}
+    assert len(told) == 1
+    assert personality() == before
+
+
+def test_a_killed_owner_of_a_server_leaves_no_folder() -> None:
+    program = """if True:
+        import time
+        from phantora.launch.warm import WarmServer
+        server = WarmServer()
+        print(server.path, flush=True)
+        time.sleep(60)"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        folder = Path(owner.stdout.readline().strip()).parent
+        assert folder.is_dir()
+        owner.send_signal(signal.SIGKILL)
+        owner.wait()
+    until = time.monotonic() + 30
+    while folder.exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not folder.exists()
