@@ -24,6 +24,7 @@ COMPILED = (
     "liger_llama", "scan", "triton_transformer", "liger_qwen", "gla", "forgetting", "grouped_moe", "compiled_resnet", "flex_capped",
     "triton_ops", "own_adam", "tuned_gpt", "liger_dpo", "helion_block", "own_attention", "cut_loss",
     "float8_rows", "own_norms", "segments", "own_int8", "rounded_adam", "short_convolutions", "liger_gemma",
+    "own_moe", "own_window", "own_groups", "own_states", "rwkv", "own_operators", "own_loss", "compiled_mixer",
 )  # fmt: skip
 OTHERS = (
     "adamw_8bit bitsandbytes", "qlora", "dlrm", "graph gat", "graph sage", "moe_loops", "packed", "t5_encoder", "llm_int8",
