@@ -165,7 +165,7 @@ def run_list(name: str, sources: Path, out: Path, arguments: argparse.Namespace,
     out.parent.mkdir(parents=True, exist_ok=True)
     before = outcomes(out)
     for flavor in flavors(sources, name, out.parent / "written"):
-        if flavor.name not in before and (arguments.only is None or arguments.only in flavor.name):
+        if flavor.name not in before and (arguments.only is None or re.search(arguments.only, flavor.name)):
             run_flavor(flavor, out, lambda gpus: traced(gpus, out, arguments), run)
 
 
@@ -214,7 +214,7 @@ def run_file(
         with out.open("a") as rows:
             for test in open_tests:
                 rows.write(json.dumps({"test": test, "outcome": "hung" if hung else "crashed", "text": tail}) + "\n")
-        if after.keys() == before.keys():
+        if after.keys() == before.keys() or (suite.together and not open_tests):
             return
 
 
@@ -308,7 +308,7 @@ def main() -> None:
     parser.add_argument("--project", choices=PROJECTS, default="pytorch", help="whose tests; default: pytorch")
     parser.add_argument("--sources", type=Path, help="a checkout of the project")
     parser.add_argument("--suite", action="append", choices=[suite.name for suite in SUITES], help="default: all")
-    parser.add_argument("--only", help="pytest's -k; a part of a flavor's name")
+    parser.add_argument("--only", help="pytest's -k; a pattern in flavors' names")
     parser.add_argument("--gpu", default="H100")
     parser.add_argument("--fork", action="store_true", help="fork processes from one that has imported torch")
     parser.add_argument("--limit", type=float, default=120, help="seconds of real time for a test")
