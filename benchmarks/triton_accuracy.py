@@ -1,6 +1,6 @@
 """Prices of Triton kernels against measured times.
 
-    python benchmarks/triton_accuracy.py [benchmarks/device/results] [--list] [--fit] [--by-tensors]
+    python benchmarks/triton_accuracy.py [benchmarks/device/results] [--list] [--fit] [--by-tensors] [--by-grid]
 
 The folder holds what ``benchmarks/device/triton_kernels.py`` wrote: launches with their times. Each launch is
 followed as a simulated rank follows it, and priced. Cases are split by a checksum of their names: constants are fitted
@@ -27,9 +27,11 @@ from typing import Any
 import numpy as np
 
 from phantora.cost import model_for, parse_signature
+from phantora.cost.kernels import waves_of
 from phantora.cost.machine import Machine
 from phantora.cost.tensors import item_bytes, on_gpu, traffic
 from phantora.cost.triton_work import CONSTANTS, Constants, estimate
+from phantora.cost.types import KernelLaunch
 from phantora.hardware import load_gpu
 from phantora.ttir.parse import Function, Unreadable, parse
 from phantora.ttir.walk import Argument, Descriptor, Launch, Memory, work_of
@@ -273,6 +275,22 @@ def by_tensors(machine: Machine, rows: list[dict[str, Any]], texts: dict[str, st
         print(f"by tensors, {name}: {len(times)} kernels, median {middle:.2f} times, 90th percentile {most:.1f} times")
 
 
+def by_grid(machine: Machine, rows: list[dict[str, Any]], texts: dict[str, str]) -> None:
+    """What a wave of blocks takes: all that is known of a kernel without its arguments. Kernels without products."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for row in (row for row in rows if row["section"] not in SEEN):
+        for kernel in row.get("kernels", ()):
+            if (launch := kernel.get("launch")) and "cold" in kernel and "tt.dot" not in texts[launch["ir"]]:
+                threads = 32 * launch["warps"] * launch["ctas"]
+                waves = waves_of(machine, KernelLaunch("", tuple(launch["grid"]), (threads, 1, 1)))
+                ns = (kernel["cold"] + kernel["warm"]) / 2 - machine.fit.floor_ns
+                found[json.dumps([launch["ir"], launch["grid"]])].append(max(0.0, ns) / waves)
+    times = [median(each) for each in found.values()]
+    few, middle, most = np.quantile(times, (0.1, 0.5, 0.9))
+    print(f"by grid: {len(times)} kernels, a wave takes {middle:.0f} ns in the median; eight in ten "
+          f"{few:.0f} to {most:.0f} ns, {middle / few:.1f} times less and {most / middle:.0f} times more")  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path, nargs="?", default=FOLDER)
@@ -280,6 +298,7 @@ def main() -> None:
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--fit", action="store_true")
     parser.add_argument("--by-tensors", action="store_true", help="how kernels compare with their tensors, and stop")
+    parser.add_argument("--by-grid", action="store_true", help="what a wave of blocks takes, and stop")
     parser.add_argument("--predict", type=Path, help="write the prices of recorded launches, and stop")
     options = parser.parse_args()
     gpu = load_gpu(options.gpu)
@@ -290,6 +309,9 @@ def main() -> None:
         return
     if options.by_tensors:
         by_tensors(machine, rows, texts)
+        return
+    if options.by_grid:
+        by_grid(machine, rows, texts)
         return
     points = points_of(rows, texts)
     constants = fit(machine, [p for p in points if not p.held_out]) if options.fit else CONSTANTS

@@ -8,8 +8,12 @@ from math import prod
 from phantora.cost.machine import Machine
 from phantora.cost.types import KernelLaunch
 
-# A kernel of which nothing is known but its grid: each thread does about this much.
-THREAD_NS_PER_WAVE = 600.0
+COVERED_WAVE_NS = 600.0
+"""A wave of blocks of a kernel whose work is in another's price."""
+UNKNOWN_WAVE_NS = 12_000.0
+"""A wave of blocks of a kernel of which nothing is known but its grid: the median of measured Triton kernels without
+products. One in ten takes 71 times as long (`python benchmarks/triton_accuracy.py --by-grid`)."""
+UNKNOWN_WAVE_ERROR = 70.0
 # A kernel that spins for so many cycles of the SM clock (torch.cuda._sleep); stub/cuda/core/launch.c names it so.
 _CYCLES = re.compile(r"\[(\d+) cycles\]$")
 
@@ -19,15 +23,29 @@ def spins(kernel: KernelLaunch) -> bool:
     return _CYCLES.search(kernel.name) is not None
 
 
-def bare_ns(machine: Machine, kernel: KernelLaunch) -> float:
-    """A kernel without a model: waves of its blocks over the SMs' thread slots. One that spins: its cycles."""
-    gpu = machine.gpu
+def covered_ns(machine: Machine, kernel: KernelLaunch) -> float:
+    """A kernel whose work is in the price of another: one beside a product, or one that its operator launched late."""
+    return _by_grid(machine, kernel, COVERED_WAVE_NS)
+
+
+def unknown_ns(machine: Machine, kernel: KernelLaunch) -> float:
+    """A kernel of which nothing is known but its grid; its error is UNKNOWN_WAVE_ERROR."""
+    return _by_grid(machine, kernel, UNKNOWN_WAVE_NS)
+
+
+def _by_grid(machine: Machine, kernel: KernelLaunch, wave_ns: float) -> float:
+    """Waves of its blocks over the SMs' thread slots. One that spins: its cycles."""
     if cycles := _CYCLES.search(kernel.name):
-        return machine.fit.floor_ns + int(cycles[1]) * 1e6 / gpu.clock_khz
+        return machine.fit.floor_ns + int(cycles[1]) * 1e6 / machine.gpu.clock_khz
+    return machine.fit.floor_ns + waves_of(machine, kernel) * wave_ns
+
+
+def waves_of(machine: Machine, kernel: KernelLaunch) -> float:
+    """How often its blocks fill the SMs' thread slots."""
+    gpu = machine.gpu
     threads = max(1, prod(kernel.block))
     per_sm = max(1, min(gpu.max_blocks_per_sm, gpu.max_threads_per_sm // min(threads, 1024)))
-    waves = prod(kernel.grid) / (per_sm * gpu.sms)
-    return machine.fit.floor_ns + waves * THREAD_NS_PER_WAVE
+    return prod(kernel.grid) / (per_sm * gpu.sms)
 
 
 def split(ns: float, kernels: tuple[KernelLaunch, ...], floor: float) -> tuple[int, ...]:

@@ -104,7 +104,7 @@ class Measured:
         ]
 
     def operator(self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...]) -> Price:
-        """Of any signature: one whose arguments no family foresaw is priced by its kernels, with an error bar of 1."""
+        """Of any signature: one whose arguments no family foresaw is priced by its kernels."""
         if any(map(spins, kernels)):
             return self._beside_spinning(signature, kernels)
         try:
@@ -195,6 +195,10 @@ class Measured:
     def kernel(self, kernel: KernelLaunch) -> Price:
         """Price of a kernel whose operator is not known: the model's."""
         return self._roofline.kernel(kernel)
+
+    def covered(self, kernel: KernelLaunch) -> Price:
+        """Price of a kernel whose work is in the price of its operator's first ones: the model's."""
+        return self._roofline.covered(kernel)
 
     def copy(self, kind: str, size: int) -> Price:
         """Price of a copy of `size` bytes; `kind` is ``h2d``, ``d2h`` or ``d2d``."""

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from phantora.cost import copies, sparse, triton_work
 from phantora.cost.families import base_name, gemm, identify
-from phantora.cost.family import UNKNOWN_ERROR, Estimate
-from phantora.cost.kernels import bare_ns, split, whole
+from phantora.cost.family import Estimate
+from phantora.cost.kernels import UNKNOWN_WAVE_ERROR, covered_ns, spins, split, unknown_ns, whole
 from phantora.cost.machine import Machine
 from phantora.cost.tensors import returning
 from phantora.cost.types import KernelLaunch, OperatorSignature, Price
@@ -63,13 +63,18 @@ class Roofline:
 
     def by_kernels(self, kernels: tuple[KernelLaunch, ...]) -> Price:
         """An operator of which nothing is known but what it launched."""
-        parts = tuple(bare_ns(self.machine, kernel) for kernel in kernels)
-        return self._price(Estimate(sum(parts), 0.0, parts=parts, error=UNKNOWN_ERROR), kernels, "other")
+        parts = tuple(unknown_ns(self.machine, kernel) for kernel in kernels)
+        return self._price(Estimate(sum(parts), 0.0, parts=parts, error=UNKNOWN_WAVE_ERROR), kernels, "other")
 
     def kernel(self, kernel: KernelLaunch) -> Price:
         """Price of one kernel without operator: a library's product by its extents, else by its grid and arguments."""
+        known = spins(kernel) or gemm.of_call(self.machine, kernel.library) is not None
+        return self.covered(kernel) if known else self.by_kernels((kernel,))
+
+    def covered(self, kernel: KernelLaunch) -> Price:
+        """Price of a kernel that an operator launched after it had waited: its work is in the operator's price."""
         product = gemm.of_call(self.machine, kernel.library)
-        return self._price(product or Estimate(bare_ns(self.machine, kernel), 0.0), (kernel,), "other")
+        return self._price(product or Estimate(covered_ns(self.machine, kernel), 0.0), (kernel,), "other")
 
     def copy(self, kind: str, size: int) -> Price:
         """Price of a copy of `size` bytes; `kind` is ``h2d``, ``d2h`` or ``d2d``."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from phantora.cost.family import UNKNOWN_ERROR, Estimate, Kernels
-from phantora.cost.kernels import bare_ns
+from phantora.cost.family import Estimate, Kernels
+from phantora.cost.kernels import UNKNOWN_WAVE_ERROR, unknown_ns
 from phantora.cost.machine import Machine
 from phantora.cost.tensors import item_bytes, nbytes, on_gpu
 from phantora.cost.types import OperatorSignature, TensorSpec
@@ -48,8 +48,8 @@ def estimate(machine: Machine, signature: OperatorSignature, kernels: Kernels) -
     if not sparse:
         return None
     if any(t.stored < 0 for t in sparse):
-        parts = tuple(bare_ns(machine, kernel) for kernel in kernels)
-        return Estimate(sum(parts) or machine.fit.floor_ns, 0.0, parts=parts, error=UNKNOWN_ERROR)
+        parts = tuple(unknown_ns(machine, kernel) for kernel in kernels)
+        return Estimate(sum(parts) or machine.fit.floor_ns, 0.0, parts=parts, error=UNKNOWN_WAVE_ERROR)
     product = product_ns(machine, signature)
     stored = max(t.stored for t in sparse)
     dense = [t for t in given if not t.layout]

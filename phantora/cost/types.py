@@ -100,6 +100,10 @@ class CostModel(Protocol):
         """A kernel launched outside any operator (a driver launch, a user's extension)."""
         ...
 
+    def covered(self, kernel: KernelLaunch) -> Price:
+        """A kernel that an operator launched after it had waited: its work is in the price of the first ones."""
+        ...
+
     def copy(self, kind: str, size: int) -> Price:
         """`kind` is a lower-case member of ``wire.layout.Copy``; `size` in bytes."""
         ...

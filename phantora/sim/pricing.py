@@ -116,7 +116,8 @@ class Pricing:
             return price
         # A bare launch, or what an operator launched after it had waited for its first kernels:
         # the operator's price lies on the first piece.
-        prices = [self._cost.kernel(kernel) for kernel in kernels]
+        price_of = self._cost.covered if request.kind == native.OPERATOR and request.sig >= 0 else self._cost.kernel
+        prices = [price_of(kernel) for kernel in kernels]
         return Price(
             tuple(duration for price in prices for duration in price.durations),
             prices[0].cls, prices[0].provenance,

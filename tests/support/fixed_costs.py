@@ -28,6 +28,9 @@ class FixedCosts:
     def operator(self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...]) -> Price:
         return Price((KERNEL,) * len(kernels), "other", "roofline", 0.0, 0.0)
 
+    def covered(self, kernel: KernelLaunch) -> Price:
+        return self.kernel(kernel)
+
     def kernel(self, kernel: KernelLaunch) -> Price:
         return Price((KERNEL,), "other", "roofline", 0.0, 0.0)
 

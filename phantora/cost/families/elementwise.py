@@ -9,7 +9,7 @@ from math import prod
 
 from phantora.cost import sectors
 from phantora.cost.family import LAST, Estimate, Family, Kernels
-from phantora.cost.kernels import bare_ns
+from phantora.cost.kernels import UNKNOWN_WAVE_ERROR, unknown_ns
 from phantora.cost.machine import Machine
 from phantora.cost.tensors import broadcast, contiguous_strides, dense, item_bytes, layout, nbytes, on_gpu, traffic
 from phantora.cost.types import OperatorSignature, TensorSpec
@@ -19,7 +19,6 @@ from phantora.cost.types import OperatorSignature, TensorSpec
 # shipped tables, results/varied_fourth_h100.parquet), half of them within 8 %.
 INDEX_CYCLES, LOAD_CYCLES, SECTOR_CYCLES, CAST_CYCLES = 0.55, 0.49, 0.61, 0.32
 MATH_SHARE = 0.93  # of a vectorised stream's speed: silu, gelu, exp and their like, measured on H200
-UNNAMED_ERROR = 0.50
 LARGEST = 1 << 40  # elements: what is larger is no size
 
 
@@ -48,8 +47,8 @@ def without_operands(machine: Machine, signature: OperatorSignature, kernels: Ke
     """Of a frame that says nothing about its work (an extension's, an autograd function's); None for others."""
     if not kernels or on_gpu(signature.args):
         return None
-    parts = tuple(bare_ns(machine, kernel) for kernel in kernels)
-    return Estimate(sum(parts), 0.0, parts=parts, cls="other", error=UNNAMED_ERROR)
+    parts = tuple(unknown_ns(machine, kernel) for kernel in kernels)
+    return Estimate(sum(parts), 0.0, parts=parts, cls="other", error=UNKNOWN_WAVE_ERROR)
 
 
 def passes_memory(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:

@@ -18,7 +18,7 @@ from phantora.cost import coordinates
 from phantora.cost.coordinates import Place
 from phantora.cost.families.elementwise import passes_memory
 from phantora.cost.family import Estimate, Family, Kernels
-from phantora.cost.kernels import bare_ns
+from phantora.cost.kernels import covered_ns
 from phantora.cost.machine import Machine
 from phantora.cost.tensors import item_bytes, tensor_at, tensors
 from phantora.cost.types import OperatorSignature, TensorSpec
@@ -274,7 +274,7 @@ def of_calls(machine: Machine, signature: OperatorSignature, name: str, kernels:
     if not products:
         return None
     parts = tuple(
-        product_ns(machine, p) if p is not None else bare_ns(machine, kernel)
+        product_ns(machine, p) if p is not None else covered_ns(machine, kernel)
         for p, kernel in zip(called, kernels, strict=True)
     )
     expected = from_signature(signature, name) if name in COUNTED else []
