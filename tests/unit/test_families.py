@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from phantora.cost import KernelLaunch, OperatorSignature, Price, TensorSpec, model_for, parse_signature
 from phantora.cost import families as package
 from phantora.cost.families import base_name, class_of, families, family_of, identify
+from phantora.cost.kernels import UNKNOWN_WAVE_ERROR
 from phantora.cost.measured import DATA
 from phantora.cost.parse import read_signature, write_signature
 from phantora.cost.table import read_table
@@ -203,7 +204,9 @@ def test_sparse_tensors_have_a_price() -> None:
     text = orjson.dumps({"op": "aten::_sparse_addmm", "args": [sparse, dense], "bwd": False})
     kernels = (KernelLaunch("k", (256, 1, 1), (256, 1, 1)),)
     unknown = MODEL.operator(parse_signature(text), kernels)
-    assert sum(unknown.durations) < 10_000 and unknown.error == 1.0
+    assert sum(unknown.durations) < 10_000 and unknown.error == UNKNOWN_WAVE_ERROR
+    alone, late = MODEL.kernel(kernels[0]), MODEL.covered(kernels[0])
+    assert alone.error == UNKNOWN_WAVE_ERROR and sum(alone.durations) > sum(late.durations)
     known = orjson.dumps({"op": "aten::_sparse_addmm", "args": [{**sparse, "nnz": 4_000_000}, dense], "bwd": False})
     found = MODEL.operator(parse_signature(known), kernels)
     assert 4_000_000 * 20 / STREAM < sum(found.durations) < 4_000_000
