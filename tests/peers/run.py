@@ -104,9 +104,10 @@ def of_ranks(path: Path) -> list[Path]:
     return sorted(path.parent.glob(f"{path.stem}.rank*.jsonl"))
 
 
-def merge(path: Path) -> None:
+def merge(path: Path) -> bool:
     """Adds what ranks say to the outcomes of the file: the worst of them. A test that only some have begun, behind one
-    where the others wait, has not been run."""
+    where the others wait, has not been run: is there one?"""
+    left = False
     ranks = [outcomes(file) for file in of_ranks(path)]
     order = ("failed", "began", "skipped", "passed")
     with path.open("a") as rows:
@@ -116,8 +117,10 @@ def merge(path: Path) -> None:
             if outcome == "failed" or len(said) == len(ranks):
                 text = "\n".join(dict.fromkeys(text for kind, text in said if kind == outcome and text))
                 rows.write(json.dumps({"test": test, "outcome": outcome, "text": text}) + "\n")
+            left |= len(said) < len(ranks)
     for file in of_ranks(path):
         file.unlink()
+    return left
 
 
 def forget(path: Path, tests: set[str]) -> None:
@@ -205,7 +208,7 @@ def run_file(
             hung = time.time() - moved > arguments.limit
             if hung or time.monotonic() - begun > arguments.file_limit:
                 stop(process)
-        merge(out)
+        left = merge(out)
         after = outcomes(out)
         open_tests = [test for test, (outcome, _) in after.items() if outcome == "began"]
         tail = log.read_bytes()[said:].decode(errors="replace")[-6000:]
@@ -214,7 +217,7 @@ def run_file(
         with out.open("a") as rows:
             for test in open_tests:
                 rows.write(json.dumps({"test": test, "outcome": "hung" if hung else "crashed", "text": tail}) + "\n")
-        if after.keys() == before.keys() or (suite.together and not open_tests):
+        if after.keys() == before.keys() or (suite.together and not open_tests and not left):
             return
 
 
