@@ -29,7 +29,7 @@ _TRIED = 16
 _MANY = 64
 """Groups from which on it is worth it."""
 _LARGE = 1024
-"""Ranks from which on layouts are counted once. What a cold host adds to a count is lost, a seventh of it with 8 ranks."""
+"""Ranks from which on layouts are counted once. What a cold host adds is lost: a seventh of a count with 8 ranks."""
 
 
 def install(world_size: int) -> None:
