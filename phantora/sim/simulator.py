@@ -236,9 +236,7 @@ class Simulator:
         if self._root is not None and all(state in (native.NOT_STARTED, native.EXITED) for state in states.values()):
             return False  # the command does something else, perhaps before it starts processes again
         pids = {rank: int(self._session.control["pid"][rank]) for rank in running if states[rank] == native.RUNS}
-        looks = [idle.asleep(pid, _SLEEP_CHECK_S, only_clock_threads=False) for pid in self._bystanders]
-        looks += [idle.asleep(pid, _SLEEP_CHECK_S) for pid in pids.values()]  # each must be looked at
-        if not all(looks):
+        if not idle.all_asleep(pids.values(), self._bystanders, _SLEEP_CHECK_S):
             self._tell_who_works(pids, since)
             return True
         blocked = idle.blocked(pids.values(), _AWAKE_SHARE * self._hang_timeout)
@@ -247,7 +245,7 @@ class Simulator:
             return False
         # Of a rank that has not joined we know nothing but that its process has not ended.
         patience = self._hang_timeout * (_START_FACTOR if len(pids) < len(running) else 1)
-        if len(pids) < len(running) and (blocked < patience or not looks):
+        if len(pids) < len(running) and (blocked < patience or not (pids or self._bystanders)):
             return False  # with nobody to look at, the server still imports what is to be preloaded
         asleep = list(pids)
         if self._engine.release_sleepers(asleep):

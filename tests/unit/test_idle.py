@@ -42,5 +42,25 @@ def test_threads_that_count(how: str, awake: bool) -> None:
     assert idle.snapshot(child.pid) is None
 
 
+def test_a_store_that_is_asked_all_the_time_hides_no_sleepers() -> None:
+    """Looks of large jobs lie further apart than the questions of their watchdogs."""
+    asked = "import time\nprint('asked', flush=True)\nwhile True: time.sleep(0.03)"
+    slept = "import time\nprint('sleeps', flush=True)\ntime.sleep(60)"
+    children = [subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE) for text in (asked, slept)]
+    try:
+        for child in children:
+            assert child.stdout is not None and child.stdout.readline()
+        store, rank = (child.pid for child in children)
+        detector, found = idle.IdleDetector(), []
+        for _ in range(10):
+            found.append(detector.all_asleep([rank], [store], 0.004))
+            time.sleep(0.1)
+        assert any(found) and not detector.all_asleep([rank], [store], 1.0), "it must be quiet for as long as is asked"
+    finally:
+        for child in children:
+            child.kill()
+            child.communicate()
+
+
 def test_names_of_threads_are_short() -> None:
     assert len(ASIDE) <= 15

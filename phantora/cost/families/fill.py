@@ -11,11 +11,15 @@ from phantora.cost.tensors import nbytes
 from phantora.cost.types import OperatorSignature
 
 NAMES = frozenset((
-    "fill", "zero", "zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "arange", "linspace", "eye",
+    "fill", "zero", "zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "arange", "linspace",
+    "logspace", "eye",
 ))  # fmt: skip
 # Of a vectorised stream's speed; cycles of an SM per element: 2-byte fills are bound by their stores. Both follow from
 # single kernels on an H200 (benchmarks/truth/kernel_bench.py).
 SHARE, CYCLES = 1.06, 0.156
+COUNTING = ("arange", "linspace", "logspace")
+COUNTING_CYCLES = 2.45
+"""Of an SM for each element that is computed from its index (`benchmarks/device/factories.py` on an H100)."""
 
 
 def classify(name: str) -> str | None:
@@ -28,7 +32,8 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
     """The result is written once."""
     _, output = operands(signature, name)
     moved = float(nbytes(output))
-    stores = machine.fit.floor_ns + machine.cycles_ns(prod(output.shape) * CYCLES)
+    cycles = COUNTING_CYCLES if name in COUNTING else CYCLES
+    stores = machine.fit.floor_ns + machine.cycles_ns(prod(output.shape) * cycles)
     return Estimate(max(machine.memory_ns(moved, SHARE), stores), moved)
 
 
