@@ -9,7 +9,7 @@ from phantora.cost.machine import Machine
 from phantora.cost.types import KernelLaunch
 
 COVERED_WAVE_NS = 600.0
-"""A wave of blocks of a kernel whose work is in another's price."""
+"""A wave of blocks of a kernel whose work is in another's price: an assumption, little more than its launch."""
 UNKNOWN_WAVE_NS = 12_000.0
 """A wave of blocks of a kernel of which nothing is known but its grid: the median of measured Triton kernels without
 products. One in ten takes 71 times as long (`python benchmarks/triton_accuracy.py --by-grid`)."""

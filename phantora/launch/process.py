@@ -35,7 +35,7 @@ def fixed_addresses() -> Iterator[None]:
     """Programs that the calling thread starts in here have the same addresses in each run (personality(2)).
 
     The hash of a class is its address, so the order of a set of classes is too, and with it how many frames of Python a
-    loop over that set runs: the package `regex` moved later rows of a log by some 100 ns. Where the system does not
+    loop over that set runs: the package `regex` moved later rows of a log by 20 to 90 ns. Where the system does not
     allow it (a container's filter), addresses stay random.
     """
     before = _libc.personality(_PERSONALITY_UNCHANGED)
