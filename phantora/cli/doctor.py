@@ -7,6 +7,11 @@ import re
 
 import click
 
+RANDOM = (
+    "random, since this system's filter forbids personality(2): two runs of a script that imports `regex` may differ by "
+    "some 10 ns (in a container: --security-opt seccomp=unconfined)"
+)
+
 
 @click.command(
     epilog="""Examples:
@@ -21,13 +26,16 @@ import click
 def doctor(ctx: click.Context, as_json: bool) -> None:
     """Check this machine and the installed torch; status 1 if something essential is missing."""
     from phantora import stubs
+    from phantora.launch.process import addresses_are_fixed
 
     report = stubs.doctor()
+    fixed = addresses_are_fixed()
     distances = table_distances(report.torch or "", report.cuda or "")
     if as_json:
-        click.echo(json.dumps({**report.as_dict(), "tables": distances}, indent=1))
+        click.echo(json.dumps({**report.as_dict(), "fixed_addresses": fixed, "tables": distances}, indent=1))
     else:
         click.echo(report.text())
+        click.echo(f"addresses  {'the same in each run' if fixed else RANDOM}")
         for name, distance in distances.items():
             click.echo(f"table      {name}: {distance}")
     ctx.exit(0 if report.ok else 1)

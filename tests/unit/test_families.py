@@ -194,6 +194,23 @@ def test_flex_attention_is_not_flash_attention() -> None:
     assert found == 4
 
 
+def test_what_is_made_on_the_gpu_costs_what_was_measured() -> None:
+    """Permutations are sorted, ranges are counted, rows of probabilities are added up by a block each."""
+    apart = ("Memset", "Memcpy", "arange", "distribution", "FillFunctor")  # commands and operators of their own
+    dtypes = {"randperm": "int64", "linspace": "float32", "logspace": "float32", "multinomial": "float32"}
+    for row in map(orjson.loads, (DEVICE / "factories_h100.jsonl").read_bytes().splitlines()):
+        name, size = row["name"].split()
+        if name not in dtypes:
+            continue
+        kernels = {k: v for k, v in row["kernels"].items() if name.endswith("space") or not any(a in k for a in apart)}
+        own = list(kernels.values())
+        real = sum(ns for _, ns in own)
+        launched = (KernelLaunch("k", (64, 1, 1), (256, 1, 1)),) * round(sum(count for count, _ in own))
+        signature = OperatorSignature(f"aten::{name}", (tensor(*map(int, size.split("x")), dtype=dtypes[name]),))
+        predicted = sum(MODEL.operator(signature, launched).durations)
+        assert real / 1.4 < predicted < 1.4 * real, row["name"]
+
+
 # ---------------------------------------------------------------- no signature ends a run
 
 

@@ -17,10 +17,10 @@ NAMES = frozenset((
 # Of a vectorised stream's speed, and the generator's rounds before the first store (traces on H200, docs/accuracy.md).
 SHARE, FLOOR_NS = 0.80, 800.0
 # From an H100 (benchmarks/device/factories.py): a permutation is a radix sort, in one tile or in passes over memory;
-# probabilities of multinomial are normalised by one block for each row.
+# probabilities of multinomial are normalised, and of several rows added up, by one block for each row.
 TILE_NS, SORT_NS, SORT_BYTES, SORT_ERROR = 7_300.0, 36_000.0, 323.0, 0.2
 TILE_KERNELS = 2
-ROW_NS, ROW_CYCLES, ROW_ERROR = 11_000.0, 0.81, 1.0
+ROW_NS, ROW_CYCLES, SUM_CYCLES, ROW_ERROR = 11_000.0, 0.81, 2.6, 1.0
 
 
 def classify(name: str) -> str | None:
@@ -36,8 +36,9 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
         return _permutation(machine, prod(output.shape), float(nbytes(output)), kernels)
     if name == "multinomial" and inputs and inputs[0].shape:
         columns = inputs[0].shape[-1]
-        turns = ceil(prod(inputs[0].shape) / max(1, columns) / machine.gpu.sms)
-        ns = ROW_NS + machine.cycles_ns(turns * columns * ROW_CYCLES) * machine.gpu.sms
+        rows = prod(inputs[0].shape) // max(1, columns)
+        cycles = ROW_CYCLES + (SUM_CYCLES if rows > 1 else 0.0)
+        ns = ROW_NS + machine.cycles_ns(ceil(rows / machine.gpu.sms) * columns * cycles) * machine.gpu.sms
         return Estimate(ns, float(nbytes(inputs[0])), error=ROW_ERROR)
     moved = float(nbytes(output) + sum(nbytes(t) for t in inputs))
     return Estimate(FLOOR_NS + machine.memory_ns(moved, SHARE), moved)
