@@ -8,8 +8,8 @@ import re
 import click
 
 RANDOM = (
-    "random, since this system's filter forbids personality(2): two runs of a script that imports `regex` may differ by "
-    "some 10 ns (in a container: --security-opt seccomp=unconfined)"
+    "random, since a filter of this system forbids personality(2): two runs of a script that imports `regex` may "
+    "differ by some 10 ns (in a container: --security-opt seccomp=unconfined)"
 )
 
 
