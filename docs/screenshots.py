@@ -1,8 +1,10 @@
-"""Makes the pictures of docs/view.md from real runs, with Chromium.
+"""Makes the pictures of docs/ from real runs, with Chromium.
 
     phantora trace --modules --cluster 1x2xH100 -o a.arrow samples/llama_fsdp2.py --layers 4 --steps 5
     phantora replay a.arrow --gpu H200 -o b.arrow
-    python docs/screenshots.py a.arrow b.arrow [--folder docs]
+    python benchmarks/large_log.py many.arrow 4000000 1024 4
+    phantora sweep --preset fsdp2 --model small --cluster 1x4xH100 -o sweep
+    python docs/screenshots.py a.arrow b.arrow many.arrow sweep [--folder docs]
 
 With --all every page at 1440, 1024 and 390 pixels, light and dark, goes to that folder for looking at.
 """
@@ -13,6 +15,9 @@ import argparse
 import io
 import shutil
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,75 +35,128 @@ KEPT = {
     "view-report-390": ("report", 390, "dark", 1500),
     "view-diff": ("diff", 1024, "dark", 1100),
     "view-perfetto": ("perfetto", 1440, "light", 800),
+    "view-many": ("many", 1024, "dark", 480),
+    "view-sweep": ("sweep", 1440, "light", 1500),
 }
 MOST_BYTES = 200_000
 
 
-def report(page: Any, address: str) -> None:
+@dataclass(frozen=True)
+class Site:
+    """Where the pages are: two servers' addresses, with the tokens that let in, and the file of a sweep."""
+
+    pair: str
+    many: str
+    sweep: str
+
+
+def at(address: str, path: str) -> str:
+    """The same server's address of another page."""
+    return address.split("/?", 1)[0] + path
+
+
+def report(page: Any, site: Site) -> None:
     """The report, its timeline zoomed in, one module opened."""
-    page.goto(f"{address}/")
+    page.goto(site.pair)
     page.locator("#timeline-text", has_text="rows").wait_for()
     page.evaluate("chart.look(chart.view.rows.length * 0.3, chart.view.rows.length * 0.1)")
     for toggle in page.locator(".toggle:not([disabled])").all()[:1]:
         toggle.click()
 
 
-def diff(page: Any, address: str) -> None:
+def diff(page: Any, site: Site) -> None:
     """The difference with both timelines."""
-    page.goto(f"{address}/diff")
+    page.goto(site.pair)  # its cookie lets the other addresses in
+    page.goto(at(site.pair, "/diff"))
     for run in "ab":
         page.locator(f"#{run}-timeline-text", has_text="rows").wait_for()
 
 
-def perfetto(page: Any, address: str) -> None:
+def perfetto(page: Any, site: Site) -> None:
     """Perfetto's UI with run a."""
-    page.goto(f"{address}/perfetto?run=a")
+    page.goto(site.pair)
+    page.goto(at(site.pair, "/perfetto?run=a"))
     page.locator("#state").wait_for(state="hidden", timeout=120_000)
     page.frame_locator("iframe").get_by_text("stream 0", exact=False).first.wait_for(timeout=120_000)
     page.wait_for_timeout(4000)
 
 
-PAGES = {"report": report, "diff": diff, "perfetto": perfetto}
+def many(page: Any, site: Site) -> None:
+    """The timeline of a step of very many ranks, all streams in view, at the top of the window."""
+    page.goto(site.many)
+    page.locator("#timeline-text", has_text="rows").wait_for(timeout=120_000)
+    page.evaluate("document.querySelectorAll('main > *').forEach(e => e.querySelector('#timeline') || e.remove())")
+
+
+def sweep(page: Any, site: Site) -> None:
+    """The page of a sweep."""
+    page.goto(site.sweep)
+    page.locator("#table tr").first.wait_for()
+
+
+PAGES: dict[str, Callable[[Any, Site], None]] = {
+    "report": report,
+    "diff": diff,
+    "perfetto": perfetto,
+    "many": many,
+    "sweep": sweep,
+}
+
+
+@contextmanager
+def served(log: str, other: str | None) -> Iterator[str]:
+    """The address of a server of one run, or of two."""
+    site = site_of(log, other, filters(None, None, None))
+    with Server(site) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.url
+        server.shutdown()
+    site.close()
+
+
+def taken(site: Site, wanted: list[tuple[str, int, str]]) -> dict[tuple[str, int, str], bytes]:
+    """A picture of each wanted (page, width, scheme)."""
+    pictures = {}
+    with sync_playwright() as tools:
+        path = shutil.which("chromium") or tools.chromium.executable_path
+        browser = tools.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        for name, width, scheme in wanted:
+            page = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme).new_page()
+            page.set_default_timeout(60_000)
+            PAGES[name](page, site)
+            page.evaluate("scrollTo(0, 0)")
+            page.wait_for_timeout(500)
+            pictures[name, width, scheme] = page.screenshot(full_page=name != "perfetto")
+            page.close()
+        browser.close()
+    return pictures
 
 
 def main() -> None:
     """Takes the pictures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("a")
-    parser.add_argument("b")
+    parser.add_argument("a", help="log of a run")
+    parser.add_argument("b", help="log of another run")
+    parser.add_argument("many", help="log of very many ranks")
+    parser.add_argument("sweep", type=Path, help="folder of a sweep")
     parser.add_argument("--folder", type=Path, default=Path(__file__).parent)
     parser.add_argument("--all", type=Path, help="a folder for all looks of every page")
     options = parser.parse_args()
     wanted = {(name, width, scheme) for name, width, scheme, _ in KEPT.values()}
     if options.all:
         options.all.mkdir(parents=True, exist_ok=True)
-        wanted = {(name, *look) for name in PAGES for look in LOOKS}
-    pictures = {}
-    site = site_of(options.a, options.b, filters(None, None, None))
-    with Server(site) as server, sync_playwright() as tools:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        path = shutil.which("chromium") or tools.chromium.executable_path
-        browser = tools.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        for name, width, scheme in sorted(wanted):
-            page = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme).new_page()
-            page.set_default_timeout(60_000)
-            page.goto(server.url)  # its cookie lets the other addresses in
-            PAGES[name](page, f"http://127.0.0.1:{server.server_port}")
-            page.evaluate("scrollTo(0, 0)")
-            page.wait_for_timeout(500)
-            picture = page.screenshot(full_page=name != "perfetto")
-            page.close()
-            pictures[name, width, scheme] = picture
-            if options.all:
-                (options.all / f"{name}-{width}-{scheme}.png").write_bytes(picture)
-        browser.close()
-        server.shutdown()
-    site.close()
+        wanted |= {(name, *look) for name in PAGES for look in LOOKS}
+    with served(options.a, options.b) as pair, served(options.many, None) as alone:
+        file = (options.sweep / "sweep.html").resolve().as_uri()
+        pictures = taken(Site(pair, alone, file), sorted(wanted))
+    if options.all:
+        for look, picture in pictures.items():
+            (options.all / f"{'-'.join(map(str, look))}.png").write_bytes(picture)
     for name, (page_name, width, scheme, height) in KEPT.items():
-        picture = Image.open(io.BytesIO(pictures[page_name, width, scheme])).convert("RGB")
-        picture = picture.crop((0, 0, picture.width, min(height, picture.height)))
+        kept = Image.open(io.BytesIO(pictures[page_name, width, scheme])).convert("RGB")
+        kept = kept.crop((0, 0, kept.width, min(height, kept.height)))
         target = options.folder / f"{name}.png"
-        picture.quantize(128).save(target, optimize=True)
+        kept.quantize(128).save(target, optimize=True)
         if target.stat().st_size > MOST_BYTES:
             raise SystemExit(f"{target} has {target.stat().st_size} bytes; choose less of the page")
 

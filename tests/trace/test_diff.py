@@ -236,7 +236,7 @@ class Model:
         if self.spread == "data parallel":
             for _ in range(self.buckets):
                 self._transfer("AllReduce", self.layers * (3 << 20) // self.buckets, self.layers * 4 / self.buckets + 3)
-        begin = self._at
+        begin = self._at - 20 * US  # the host opens the annotation before it launches
         many = 4 * self.layers + 1
         share = 2 if self.spread == "FSDP" else 1
         shape = f"(fp32[{self.vocabulary // share},512], fp32[{512 // share},512], … {many} in all)"
@@ -296,7 +296,7 @@ PAIRS = (
     pair("no longer compiled", base={"compiled": True}, compiled=False),
     pair("precision of products bf16 -> fp32", dtype="fp32"),
     pair("precision of products fp32 -> bf16", base={"dtype": "fp32"}, dtype="bf16"),
-    pair("another optimizer: _fused_adamw_ -> foreach", optimizer="_foreach_addcdiv_"),
+    pair("another form of the optimizer: fused -> foreach", optimizer="_foreach_addcdiv_"),
     pair("attention by another operator", attention="_efficient_attention"),
     pair("another model: vocabulary 32000 -> 64000", vocabulary=64000),
     pair("other buckets: the same bytes in 1 all_reduce instead of 8", base={**DP, "buckets": 8}, buckets=1),

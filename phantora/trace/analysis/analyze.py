@@ -51,6 +51,9 @@ Progress = Callable[[int, int], None]
 class Gatherer(Protocol):
     """Adds up what windows hold; they come from the last to the first."""
 
+    def begin(self, annotations: Annotations) -> None:
+        """Before the first window: the annotations of the ranks that windows tell of."""
+
     def add(self, window: Window) -> None:
         """Takes what it needs from the rows of one step."""
 
@@ -87,6 +90,8 @@ def analyze(
     outside = filters.time is None and filters.steps is None
     spans = spans_of(steps, ranks, -1, end, outside)
     passed = _Pass(log, ranks, steps, spans, details, filters)
+    for gatherer in also:
+        gatherer.begin(passed.annotations)
     if details and paths:
         passed.follow_paths()
     columns, kinds = (_COLUMNS, None) if details else (_SHORT_COLUMNS, _SHORT_KINDS)

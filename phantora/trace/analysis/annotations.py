@@ -39,15 +39,21 @@ class Annotations:
 
     def tuning(self, rank: npt.NDArray[np.integer], time: Ints) -> npt.NDArray[np.bool_]:
         """Whether an autotuner was at work on rank position `rank` at `time`."""
+        return self.within(TUNING, rank, time)
+
+    def within(self, begins: str, rank: npt.NDArray[np.integer], time: Ints) -> npt.NDArray[np.bool_]:
+        """Whether an annotation whose name begins so was open on rank position `rank` at `time`."""
         found = np.zeros(len(time), np.bool_)
-        if TUNING not in self.names:
+        named = {i for i, name in enumerate(self.names) if name.startswith(begins)}
+        if not named:
             return found
-        name = self.names.index(TUNING)
         for i, own in enumerate(self.spans):
-            spans = np.array([(start, end) for start, end, n in own if n == name], np.int64).reshape(-1, 2)
+            spans = np.array([(start, end) for start, end, name in own if name in named], np.int64).reshape(-1, 2)
             mine = np.flatnonzero(rank == i)
-            place = np.searchsorted(spans[:, 0], time[mine], "right") - 1
-            found[mine] = (place >= 0) & (time[mine] < spans[place, 1]) if len(spans) else False
+            if len(spans):
+                latest = np.maximum.accumulate(spans[:, 1])  # one may lie within another
+                place = np.searchsorted(spans[:, 0], time[mine], "right") - 1
+                found[mine] = (place >= 0) & (time[mine] < latest[place])
         return found
 
     def at(self, rank: npt.NDArray[np.integer], time: Ints) -> Ints:

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from phantora.trace.analysis.units import duration
-from phantora.trace.diff.compare import Cause, Difference, Side, rank_compute
+from phantora.trace.diff.compare import Cause, Difference, Side, WorkChange, rank_compute
 from phantora.trace.diff.traits import Repeats, Traits, parameters, repeats, traits
 
 _WORTH_NAMING = 0.002  # of a step
 _SAME = 0.01  # relative
-_REST = ("code", "calls", "shapes", "kernels")  # what no rule explains
+_REST = ("updates", "code", "calls", "shapes", "kernels")  # what no rule explains
 _ALONE = ("straggler", "compiled")  # causes of other differences too, of waits and of the host's work
 
 
@@ -115,28 +115,56 @@ def _structure(a: Side, b: Side, d: Difference) -> list[Cause]:
     for change in _changes(a, b, x, y, repeats(a, b, x, y), d):
         effect = sum(evidence.pop(claim, 0.0) for claim in change.claims)
         found.append(Cause(change.kind, change.text, effect))
-    for kind, text in (("code", _code(d)), ("calls", "the same operators run more or less often")):
-        found.append(Cause(kind, text, evidence.pop("count" if kind == "calls" else kind, 0.0)))
-    found.append(Cause("shapes", "the model's shapes: operators of other sizes", evidence.pop("shape", 0.0)))
-    same = [c for c in d.operators if c.by_duration]
-    kernels, before = sum(c.by_duration for c in same), sum(c.a.time for c in same)
+    if not _alone(d, "optimizer"):  # its work follows from the parameters' shapes
+        largest = max(("code", "shape", "count"), key=lambda kind: abs(evidence.get(kind, 0.0)))
+        evidence[largest] = evidence.get(largest, 0.0) + evidence.pop("optimizer", 0.0)
+    rest = (("updates", "optimizer", _code(d, "optimizer")), ("code", "code", _code(d, "")),
+            ("calls", "count", f"operators run more or less often{_mostly(d, 'by_count')}"),
+            ("shapes", "shape", f"operators of other sizes{_mostly(d, 'by_shape')}"))  # fmt: skip
+    found += [Cause(kind, text, evidence.pop(claim)) for kind, claim, text in rest if claim in evidence]
+    same = _same_work(d)
+    kernels, before = evidence.get("kernels", 0.0), sum(c.a.time for c in same)
     if kernels:
         ratio = (before + kernels) / before if before else 0.0
         found.append(Cause("kernels", f"kernels: the same operators take {ratio:.3f} times as long", kernels))
     return [cause for cause in found if cause.effect or cause.kind not in _REST]
 
 
+def _takes_lists(operator: str) -> bool:
+    """Its shapes in the log are the first few of a list."""
+    return operator.startswith(("aten::_foreach", "aten::_fused_ada", "aten::_fused_sgd"))
+
+
+def _other_sizes(d: Difference) -> bool:
+    """Whether any shape differs: then those of lists do too, which the log does not show whole."""
+    return any(work.by_shape for work in d.operators if not work.part)
+
+
+def _same_work(d: Difference) -> list[WorkChange]:
+    """Operators whose time changed with the same shapes."""
+    other = _other_sizes(d)
+    return [work for work in d.operators if work.by_duration and not (other and _takes_lists(work.name))]
+
+
 def _evidence(d: Difference) -> dict[str, float]:
-    """ns a step by kind: operators that only one run has (code), run more often (count), with other shapes (shape), the
-    optimizer's (optimizer), and exposed communication of collectives that differ in number or size (comm)."""
-    only = {*d.added, *d.removed}
-    found = dict.fromkeys(("code", "count", "shape", "optimizer", "comm"), 0.0)
-    moved = 0.0
+    """ns a step by kind: operators that only one run has (code; clipping, dropout), run more often (count), with other
+    shapes (shape), the optimizer's (optimizer), and exposed communication of collectives that differ in number or size
+    (comm). And the time that the same operators take more (kernels): ranks of a larger job disturb each other."""
+    found = dict.fromkeys(("code", *dict.fromkeys(_NAMED.values()), "count", "shape", "optimizer", "comm"), 0.0)
+    differ, moved = _other_sizes(d), 0.0
     for work in d.operators:
-        if work.name in d.of_optimizer:
-            found["optimizer"] += work.by_count + work.by_shape
-        elif work.name in only:
-            found["code"] += work.change
+        part = work.by_count + work.by_shape
+        if differ and _takes_lists(work.name):
+            part += work.by_duration
+        if work.part:
+            found["optimizer"] += part
+        elif work.name == _READ:
+            found["reads"] += work.change
+        elif not work.a.count or not work.b.count:
+            found[_NAMED.get(work.name.removeprefix("aten::"), "code")] += work.change
+        elif abs(work.b.count - work.a.count) <= _SAME * work.a.count:  # as many calls, of other sizes
+            found["shape"] += part
+            moved += abs(part)
         else:
             found["count"] += work.by_count
             found["shape"] += work.by_shape
@@ -144,13 +172,27 @@ def _evidence(d: Difference) -> dict[str, float]:
     if moved and abs(found["shape"]) <= 0.5 * moved:
         # Shapes that shrink and others that grow partly cancel; what moved is the evidence.
         found["shape"] = moved if found["shape"] >= 0 else -moved
-    found["comm"] = _shown(d, sum(c.by_count + c.by_shape for c in d.collectives))
+    if any(c.by_count or c.by_shape for c in d.collectives):  # other pieces may be shorter and hide less
+        found["comm"] = _exposed(d)
+    found["kernels"] = sum(work.by_duration for work in _same_work(d))
     return found
+
+
+# Operators that say by themselves what was switched on or off.
+_NAMED = {
+    "_foreach_norm.Scalar": "clipping", "_foreach_mul_.Tensor": "clipping", "linalg_vector_norm": "clipping",
+    "native_dropout": "dropout", "native_dropout_backward": "dropout", "_local_scalar_dense": "reads",
+}  # fmt: skip
+_READ = "aten::_local_scalar_dense"
+
+
+def _exposed(d: Difference) -> float:
+    return sum(c.change for c in d.times if c.name in ("transfer", "late rank", "pipeline bubble"))
 
 
 def _shown(d: Difference, change: float) -> float:
     """The part of a change of transfers that steps feel: no more than communication that nothing hides changed by."""
-    exposed = sum(c.change for c in d.times if c.name in ("transfer", "late rank", "pipeline bubble"))
+    exposed = _exposed(d)
     if exposed * change <= 0:
         return 0.0
     return exposed if abs(exposed) < abs(change) else change
@@ -167,17 +209,65 @@ def _changes(a: Side, b: Side, x: Traits, y: Traits, r: Repeats, d: Difference) 
     yield from _layout(a, b, x, y, precision)
     if precision:
         yield _Change("precision", f"precision of products {x.dtype} -> {y.dtype}", ("shape", "code", "optimizer"))
-    yield from _sizes(a, b, x, y)
-    yield from _depth(x, y, r, d)
-    if x.optimizer != y.optimizer and x.optimizer and y.optimizer:
-        yield _Change("optimizer", f"another optimizer: {x.optimizer} -> {y.optimizer}", ("optimizer", "code"))
-    if x.attention != y.attention and x.attention and y.attention:
-        names = (name.removeprefix("aten::") for name in (x.attention, y.attention))
-        yield _Change("attention", f"attention by another operator: {' -> '.join(names)}", ("code",))
-    yield from _collectives(x, y, d)
+    elif x.held != y.held and x.held and y.held:
+        text = f"parameters held in {y.held} instead of {x.held}"
+        yield _Change("precision", text, (*_WORK, "comm"))
+    yield from _sizes(a, b, x, y, r)
+    yield from _trained(x, y, r)
+    yield from _depth(r, d)
+    yield from _optimizer(a, b, x, y)
+    yield from _attention(x, y, d)
+    yield from _switches(x, y, r, d)
+    yield from _collectives(x, y, r, d)
 
 
 _WORK = ("code", "count", "shape", "optimizer")
+
+
+def _optimizer(a: Side, b: Side, x: Traits, y: Traits) -> Iterator[_Change]:
+    names = ["/".join(side.optimizers) for side in (a, b)]
+    if all(names) and names[0] != names[1]:
+        yield _Change("optimizer", f"another optimizer: {names[0]} -> {names[1]}", ("optimizer",))
+    elif x.form != y.form and x.form and y.form:
+        text = f"another form of the optimizer: {x.form} -> {y.form}"
+        yield _Change("optimizer", text, ("optimizer",))
+
+
+def _attention(x: Traits, y: Traits, d: Difference) -> Iterator[_Change]:
+    """Another operator for it, or products and a softmax of their own."""
+    if x.attention == y.attention:
+        return
+    apart = {name for name in (*d.added, *d.removed) if "softmax" in name and "log_softmax" not in name}
+    if (x.attention and y.attention) or apart:
+        names = (name.removeprefix("aten::") or "products and a softmax" for name in (x.attention, y.attention))
+        claims = ("code",) if x.attention and y.attention else ("code", "count", "shape")
+        yield _Change("attention", f"attention by another operator: {' -> '.join(names)}", claims)
+
+
+def _switches(x: Traits, y: Traits, r: Repeats, d: Difference) -> Iterator[_Change]:
+    """What operators of one run alone say by themselves."""
+    found = {work.name: work for work in d.operators if not work.part}
+    for operator, kind, on, off in (
+        ("_foreach_norm.Scalar", "clipping", "gradients are clipped", "gradients are no longer clipped"),
+        ("native_dropout", "dropout", "dropout on", "dropout off"),
+    ):
+        work = found.get(f"aten::{operator}")
+        if work is not None and not (work.a.count and work.b.count):
+            yield _Change(kind, on if work.b.count else off, (kind,))
+    # Each gradient is filled with zeros, and added to.
+    works = (found.get(f"aten::{name}") for name in ("fill_.Scalar", "add_.Tensor"))
+    more = [work.b.count - work.a.count if work else 0.0 for work in works]
+    each = bool(x.trained) and all(abs(abs(change) / x.trained - 1) < 0.1 for change in more)
+    if each and x.trained == y.trained and r.passes == 1.0 and more[0] * more[1] > 0:
+        kept = "zeroed and added to" if more[0] > 0 else "made anew"
+        yield _Change("zeroing", f"gradients are {kept} (zero_grad's set_to_none)", ("shape", "count"))
+    if (x.pinned > 0) != (y.pinned > 0):
+        text = f"{'pinned' if y.pinned else 'pageable'} instead of {'pageable' if y.pinned else 'pinned'} memory"
+        yield _Change("pinned", f"data comes from {text} of the host", ())
+    read = found.get(_READ)
+    if read is not None and abs(read.b.count - read.a.count) > _SAME * max(read.a.count, read.b.count):
+        times = f"{read.a.count:.3g} -> {read.b.count:.3g} times a step"
+        yield _Change("reads", f"the host reads values of the GPU {times} (.item() and the like)", ("reads",))
 
 
 def _layout(a: Side, b: Side, x: Traits, y: Traits, precision: bool) -> Iterator[_Change]:
@@ -187,15 +277,15 @@ def _layout(a: Side, b: Side, x: Traits, y: Traits, precision: bool) -> Iterator
         yield _Change("layout", f"{y.spread} instead of {x.spread}", ("comm", "optimizer", "code", "count"))
         return  # shapes of sharded parameters are no others
     ranks = len(a.report.ranks), len(b.report.ranks)
-    products = [{o.shape for o in side.operations if o.cls == "gemm"} for side in (a, b)]
+    products = [{o.shape for o in side.operations if o.cls == "gemm" and not o.part} for side in (a, b)]
     if a.groups != b.groups or ranks[0] != ranks[1]:
         sizes = [f"{'/'.join(map(str, side.groups)) or 'none'} ({len(side.report.ranks)} ranks)" for side in (a, b)]
         split = "parallel" if products[0] == products[1] or x.indices != y.indices else "tensor-parallel"
         text = f"{split} layout: sizes of the groups that communicate {' -> '.join(sizes)}"
-        yield _Change("layout", text, everything)
+        yield _Change("layout", text, (*everything, "kernels") if ranks[0] != ranks[1] else everything)
         return
     batch = x.indices != y.indices and parameters(a) == parameters(b)
-    unlike = batch or precision or products[0] == products[1] or x.table != y.table
+    unlike = ranks[0] == 1 or batch or precision or products[0] == products[1] or x.table != y.table
     share = None if unlike else _share_of_work(a, b)
     if share is not None:
         yield _Change("layout", f"parallel layout: a rank does {share} work for each of its tokens", everything)
@@ -217,7 +307,7 @@ def _share_of_work(a: Side, b: Side) -> str | None:
     return None
 
 
-def _sizes(a: Side, b: Side, x: Traits, y: Traits) -> Iterator[_Change]:
+def _sizes(a: Side, b: Side, x: Traits, y: Traits, r: Repeats) -> Iterator[_Change]:
     """Other sizes: of the batch, or of the model."""
     if x.table is not None and y.table is not None and x.table != y.table:
         rows = zip(("vocabulary", "width"), x.table, y.table, strict=True)
@@ -227,26 +317,37 @@ def _sizes(a: Side, b: Side, x: Traits, y: Traits) -> Iterator[_Change]:
         kinds = ("batch", "sequence length") if x.table else ("batch", "image size")
         names = kinds if len(x.indices) == 2 else tuple(f"dimension {i}" for i in range(len(x.indices)))
         changed = [f"{n} {p} -> {q}" for n, p, q in zip(names, x.indices, y.indices, strict=True) if p != q]
-        yield _Change("batch", f"{' and '.join(changed)}", ("shape",))
+        if abs(r.passes - 1) > _SAME:  # the same batch in other parts
+            changed.append(_micro_batches(r))
+        yield _Change("batch", " and ".join(changed), ("shape", "count", "comm") if len(changed) > 1 else ("shape",))
     elif x.indices != y.indices or not x.indices:
         same = parameters(a) == parameters(b)
         if same and {o.shape for o in a.operations} != {o.shape for o in b.operations}:
             yield _Change("batch", "batch: the same parameters, other sizes of activations", ("shape",))
 
 
-def _depth(x: Traits, y: Traits, r: Repeats, d: Difference) -> Iterator[_Change]:
+def _trained(x: Traits, y: Traits, r: Repeats) -> Iterator[_Change]:
+    """The optimizer changes other parameters of a model whose forward pass is no deeper and no shallower."""
+    same = abs(r.forward / r.passes - 1) <= _SAME
+    if x.trained and y.trained and x.trained != y.trained and same and abs(r.products / r.passes - 1) > _SAME:
+        more = "more" if y.trained > x.trained else "fewer"
+        text = f"{more} parameters are trained: {x.trained:g} -> {y.trained:g} tensors"
+        yield _Change("trained", text, ("optimizer", "count"))
+
+
+def _depth(r: Repeats, d: Difference) -> Iterator[_Change]:
     """Passes, layers, recomputation: the same operators more or less often."""
-    passes = y.micro / x.micro
-    layers = r.backward / passes
+    layers = r.backward / r.passes
+    if abs(layers - 1) > _SAME and abs(r.forward / r.passes - 1) <= _SAME:
+        layers = r.forward / r.passes  # the backward pass alone is shorter: frozen parameters
     if abs(layers - 1) > _SAME:
         more = "more" if layers > 1 else "fewer"
         counted = r.layers is not None and all(abs(n - round(n)) < 0.02 for n in r.layers)
         told = f"{r.layers[0]:.0f} -> {r.layers[1]:.0f}" if counted and r.layers else f"{layers:.2f} times as many"
         yield _Change("layers", f"{more} layers: {told}", ("count", "optimizer", "comm"))
-    if abs(passes - 1) > _SAME:
-        more = "more" if passes > 1 else "fewer"
-        yield _Change("count", f"{more} micro-batches: {x.micro:g} -> {y.micro:g} a step", ("count", "comm"))
-    again = r.forward / r.backward
+    if abs(r.passes - 1) > _SAME:
+        yield _Change("count", _micro_batches(r), ("count", "comm"))
+    again = r.forward / (layers * r.passes)
     if abs(again - 1) > _SAME:
         memory = {c.name: c.change for c in d.memory}.get("activations", 0.0)
         saved = f", and activations take {'less' if memory < 0 else 'more'} memory" if memory else ""
@@ -255,7 +356,12 @@ def _depth(x: Traits, y: Traits, r: Repeats, d: Difference) -> Iterator[_Change]
         yield _Change("recompute", text, ("count", "code"))
 
 
-def _collectives(x: Traits, y: Traits, d: Difference) -> Iterator[_Change]:
+def _micro_batches(r: Repeats) -> str:
+    more = "more" if r.passes > 1 else "fewer"
+    return f"{more} micro-batches: {r.micro[0]:g} -> {r.micro[1]:g} a step"
+
+
+def _collectives(x: Traits, y: Traits, r: Repeats, d: Difference) -> Iterator[_Change]:
     """The same parameters, gathered more often or in other pieces."""
     gathered = sum(x.gathered.values()), sum(y.gathered.values())
     scattered = sum(x.scattered.values()), sum(y.scattered.values())
@@ -267,6 +373,12 @@ def _collectives(x: Traits, y: Traits, d: Difference) -> Iterator[_Change]:
         if ratio > 1.25:
             text = "resharding: parameters are gathered again for the backward pass"
             yield _Change("reshard", text, ("comm", "code", "count", "shape"))
+    reduced = sum(x.reduced.values()), sum(y.reduced.values())
+    if all(reduced) and not any(gathered) and x.reduced.keys() == y.reduced.keys() and x.trained == y.trained:
+        ratio = reduced[1] / reduced[0] / r.passes
+        if ratio < 0.8 or ratio > 1.25:
+            text = f"gradients are reduced {ratio:.2g} times as often in each pass (no_sync)"
+            yield _Change("reduced", text, ("comm", "count"))
     for work in d.collectives:
         if work.by_shape and work.a.bytes and abs(work.b.bytes / work.a.bytes - 1) < 0.05:
             a, b = work.a.count, work.b.count
@@ -275,9 +387,23 @@ def _collectives(x: Traits, y: Traits, d: Difference) -> Iterator[_Change]:
                 yield _Change("buckets", text, ("comm",))
 
 
-def _code(d: Difference) -> str:
-    names = ", ".join([f"+{name}" for name in d.added[:3]] + [f"-{name}" for name in d.removed[:3]])
-    return f"other operators: {names}"
+def _alone(d: Difference, part: str) -> list[WorkChange]:
+    """Operators of that part of the step that only one run has."""
+    return [work for work in d.operators if work.part == part and not (work.a.count and work.b.count)]
+
+
+def _code(d: Difference, part: str) -> str:
+    """Those of them that take most."""
+    alone = _alone(d, part)
+    names = [f"{'+' if work.b.count else '-'}{work.name}" for work in alone[:4]]
+    more = f" and {len(alone) - 4} more" if len(alone) > 4 else ""
+    where = " of the optimizer" if part else ""
+    return f"other operators{where}: {', '.join(names)}{more}" if names else f"other work{where}"
+
+
+def _mostly(d: Difference, share: str) -> str:
+    most = max((w for w in d.operators if not w.part), key=lambda w: abs(getattr(w, share)), default=None)
+    return f", most of it {most.name}" if most is not None and getattr(most, share) else ""
 
 
 # ---------------------------------------------------------------------- the same work, another time

@@ -36,6 +36,8 @@ class WorkChange:
     """One operator (all its shapes) or one kind of collective."""
 
     name: str
+    part: str
+    """``optimizer`` of operators within an optimizer's step, else empty."""
     a: Amount
     b: Amount
     by_count: float
@@ -56,8 +58,9 @@ class Cause:
     """What made the difference, most decisive first."""
 
     kind: str
-    """gpu, straggler, compiled, layout, precision, model, batch, layers, count, recompute, optimizer, attention,
-    reshard, buckets, code, calls, shapes, network, kernels, host or other."""
+    """gpu, straggler, compiled, layout, precision, model, batch, layers, trained, count, recompute, optimizer,
+    clipping, dropout, zeroing, reads, pinned, attention, reshard, reduced, buckets, updates, code, calls, shapes,
+    network, kernels, host or other."""
     text: str
     effect: float
     """ns per step of device or idle time that it accounts for; not additive."""
@@ -92,8 +95,6 @@ class Difference:
     added: list[str] = field(default_factory=list)
     """Operators that only b runs."""
     removed: list[str] = field(default_factory=list)
-    of_optimizer: list[str] = field(default_factory=list)
-    """Operators that only the optimizer runs."""
     rates: list[Change] = field(default_factory=list)
     """What the jobs get through: tokens/s, samples/s, MFU; of what both logs show."""
     format: int = DIFF_FORMAT
@@ -107,6 +108,8 @@ class Side:
     report: Report
     operations: dict[Operation, Amount]
     transfers: dict[Transfer, Amount]
+    optimizers: list[str]
+    """Names of the optimizers' classes."""
     groups: list[int]
     """Sizes of the communicators that steps use."""
 
@@ -118,7 +121,7 @@ def gather(log: Log, filters: Filters, progress: Progress | None = None) -> Side
     operations, transfers = inventory.result()
     used = {c.comm for c in report.details.collectives} if report.details else set()
     sizes = sorted({len(g.ranks) for comm, g in groups(log).items() if comm in used})
-    return Side(log, report, operations, transfers, sizes)
+    return Side(log, report, operations, transfers, inventory.optimizers(), sizes)
 
 
 def compare(a: Side, b: Side) -> Difference:
@@ -140,7 +143,6 @@ def compare(a: Side, b: Side) -> Difference:
     difference.exposure = _changes(_exposure(ra), _exposure(rb))
     difference.memory = _changes(_memory(ra), _memory(rb))
     difference.rates = _rates(ra, rb)
-    difference.of_optimizer = sorted(_of_optimizer(a) | _of_optimizer(b))
     names_a, names_b = ({o.name for o in s.operations} for s in (a, b))
     difference.added, difference.removed = sorted(names_b - names_a), sorted(names_a - names_b)
     difference.equal = not any(
@@ -153,12 +155,6 @@ def compare(a: Side, b: Side) -> Difference:
     same_work = a.operations.keys() == b.operations.keys() and a.transfers.keys() == b.transfers.keys()
     difference.equal &= same_work and ra.rows == rb.rows
     return difference
-
-
-def _of_optimizer(side: Side) -> set[str]:
-    return {o.name for o in side.operations if o.cls == "optimizer"} - {
-        o.name for o in side.operations if o.cls != "optimizer"
-    }
 
 
 def _rates(a: Report, b: Report) -> list[Change]:
@@ -225,10 +221,11 @@ def _memory(report: Report) -> dict[str, float]:
 
 
 def _work(a: dict[Any, Amount], b: dict[Any, Amount]) -> list[WorkChange]:
-    """By name, the change of each key split into count, shape and duration; largest first."""
-    found: dict[str, WorkChange] = {}
+    """By name (and part of the step), the change of each key split into count, shape and duration; largest first."""
+    found: dict[tuple[str, str], WorkChange] = {}
     for key in {**a, **b}:
-        change = found.setdefault(key.name, WorkChange(key.name, Amount(), Amount(), 0.0, 0.0, 0.0))
+        part = getattr(key, "part", "")
+        change = found.setdefault((key.name, part), WorkChange(key.name, part, Amount(), Amount(), 0.0, 0.0, 0.0))
         x, y = a.get(key), b.get(key)
         for total, part in ((change.a, x), (change.b, y)):
             if part is not None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from phantora.trace.analysis.annotations import Annotations
 from phantora.trace.analysis.communicators import collective_kind, groups
 from phantora.trace.analysis.grouping import group
 from phantora.trace.analysis.windows import Window, kind_mask
@@ -19,7 +21,12 @@ Sums = dict[tuple[int, ...], list[float]]
 _Key = TypeVar("_Key")
 
 _COMMUNICATION = kind_mask(COMMUNICATION_KINDS)
+_COPY = kind_mask(COPY_KINDS)
 _COMPUTE = kind_mask(("kernel", *COPY_KINDS))
+_OPTIMIZER = "Optimizer.step#"
+_OPTIMIZER_NAME = re.compile(re.escape(_OPTIMIZER) + r"(\w+)")
+# Numbers that change with the step (Adam's corrections, learning rates), unlike sizes.
+_REAL = re.compile(r"(?<![\w.\[])-?(?:\d+\.\d*(?:e[-+]?\d+)?|\d+e[-+]?\d+)")
 
 
 @dataclass(frozen=True)
@@ -28,7 +35,10 @@ class Operation:
 
     name: str
     shape: str
+    """Without the values of real numbers; of copies with their names, ``Memcpy HtoD (Pinned -> Device)``."""
     cls: str
+    part: str
+    """``optimizer`` if launched within an optimizer's step, else empty."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +67,19 @@ class Inventory:
 
     def __init__(self, log: Log) -> None:
         self._log = log
+        self._annotations: Annotations | None = None
         self._parts: list[tuple[Sums, Sums, int]] = []  # compute, communication, ranks; by step, backwards
+
+    def begin(self, annotations: Annotations) -> None:
+        """What tells which work is the optimizer's."""
+        self._annotations = annotations
+
+    def optimizers(self) -> list[str]:
+        """Names of the optimizers' classes, as their annotations say."""
+        assert self._annotations is not None
+        seen = {name for own in self._annotations.spans for _, _, name in own}
+        found = (_OPTIMIZER_NAME.match(self._annotations.names[name]) for name in seen)
+        return sorted({match[1] for match in found if match})
 
     def add(self, window: Window) -> None:
         """Adds a steady step: its kernels and its communication."""
@@ -68,13 +90,15 @@ class Inventory:
             (self._compute(window, own), self._communication(window, own), int(window.span.present.sum()))
         )
 
-    @staticmethod
-    def _compute(window: Window, own: Mask) -> Sums:
+    def _compute(self, window: Window, own: Mask) -> Sums:
+        assert self._annotations is not None
         rows = np.flatnonzero(own & _COMPUTE[window["kind"]])
         op = window["op"][rows].astype(np.int64)
-        name = np.where(op >= 0, -1, window["name"][rows])
+        kept = (op < 0) | _COPY[window["kind"][rows]]  # a copy's name tells from which memory to which
+        name = np.where(kept, window["name"][rows], -1)
         calls = _first_of_call(window["rank"][rows], window["link"][rows])
-        keys = op, window["shape"][rows], window["cls"][rows], name
+        part = self._annotations.within(_OPTIMIZER, window["rank"][rows], window["launch"][rows])
+        keys = op, window["shape"][rows], window["cls"][rows], name, part.astype(np.int64)
         return _sums(keys, (window["end"] - window["start"])[rows], calls)
 
     @staticmethod
@@ -94,12 +118,16 @@ class Inventory:
         def word(words: list[str], index: int) -> str:
             return words[index] if index >= 0 else ""
 
+        shapes = [_REAL.sub("~", shape) for shape in shapes]
+        marked = bool(self.optimizers())
         operations: dict[Operation, Amount] = {}
         transfers: dict[Transfer, Amount] = {}
         for compute, communication, _ in parts:
-            for (op, shape, cls, name), (count, time) in compute.items():
-                label = word(operators, op) or word(names, name)
-                operation = Operation(label, word(shapes, shape), word(classes, cls))
+            for (op, shape, cls, name, stepping), (count, time) in compute.items():
+                label, kind = word(operators, op) or word(names, name), word(classes, cls)
+                optimizes = bool(stepping) if marked else kind == "optimizer"
+                arguments = word(shapes, shape) + (f" {word(names, name)}" if op >= 0 <= name else "")
+                operation = Operation(label, arguments, kind, "optimizer" if optimizes else "")
                 _add(operations, operation, count / share, time / share, 0)
             for (name, comm, size), (count, time) in communication.items():
                 ranks = len(known[comm].ranks) if comm in known else 0

@@ -18,6 +18,7 @@ _PRODUCTS = ("gemm", "attention", "convolution")
 _DTYPE = re.compile(r"\(?(bf16|fp16|fp32|fp64|fp8\w*|tf32)\[")
 _IMAGES = re.compile(r"\w+\[(\d+),[1-4],(\d+),\d+\], \w+\[\d+,[1-4],\d+,\d+\]")
 _ALL = re.compile(r"… (\d+) in all")
+_TENSOR = re.compile(r"\w+\[[\d,]*\]")
 _LEAST_PARAMETERS = 1 << 18  # bytes: smaller collectives carry counts, norms and flags
 
 
@@ -26,19 +27,27 @@ class Traits:
     """What a run's operators tell of its batch and model."""
 
     dtype: str
-    """Of most of the time of products."""
+    """Of most calls of products."""
     indices: tuple[int, ...]
     """Shape of the indices of the largest embedding, or (batch, height) of images; empty if unknown."""
     table: tuple[int, int] | None
     """Rows and width of the largest embedding."""
-    micro: float
-    """Backward passes of a step: calls of the embedding's or the loss's backward operator."""
+    embeddings: float
+    """Calls of the largest embedding's backward operator in a step."""
+    losses: float
+    """Calls of the loss's backward operator in a step."""
     triton: float
     """Share of compute in kernels that torch.compile made."""
     attention: str
     """Operator of most of attention's forward time."""
-    optimizer: str
-    """Operator of most of the optimizer's time."""
+    form: str
+    """How the optimizer works: fused, for each list of parameters, or for each of them."""
+    held: str
+    """Type of the parameters that the optimizer changes."""
+    trained: float
+    """How many tensors the optimizer changes; 0 if unknown."""
+    pinned: float
+    """Share of pinned memory in calls that copy from the host."""
     gathered: dict[int, float]
     """Bytes of parameters gathered a step, by ranks of the group."""
     scattered: dict[int, float]
@@ -64,19 +73,25 @@ def traits(side: Side) -> Traits:
     width = max((embedding_width(o.shape) for o in operations if o.name == EMBEDDING), default=0)
     images = next((m for o in operations if "convolution" in o.name if (m := _IMAGES.search(o.shape))), None)
     indices = tuple(lookup[1]) if lookup else (int(images[1]), int(images[2])) if images else ()
-    passes = _calls(operations, lambda o: o.name == EMBEDDING) or _calls(
-        operations, lambda o: o.cls == "loss" and "backward" in o.name
-    )
+    losses: dict[str, float] = defaultdict(float)
+    for o, amount in operations.items():
+        if o.cls == "loss" and "backward" in o.name:
+            losses[o.name] += amount.count
+    steps = [o for o in operations if o.part]
     whole = sum(amount.time for amount in operations.values()) or 1.0
     gathered, scattered, reduced, activations = _traffic(side.transfers, prod(indices) * width if lookup else 0)
     return Traits(
-        dtype=_most(operations, lambda o: o.cls in _PRODUCTS, _dtype),
+        dtype=_most(operations, lambda o: o.cls in _PRODUCTS and not o.part, _dtype, calls=True),
         indices=indices,
         table=(lookup[0], width) if lookup else None,
-        micro=passes or 1.0,
+        embeddings=_calls(operations, lambda o: o.name == EMBEDDING and embedding(o.shape) == lookup),
+        losses=max(losses.values(), default=0.0),
         triton=sum(amount.time for o, amount in operations.items() if "triton" in o.name) / whole,
         attention=_most(operations, lambda o: o.cls == "attention" and "backward" not in o.name, lambda o: o.name),
-        optimizer=_most(operations, lambda o: o.cls == "optimizer", lambda o: _family(o.name)),
+        form=_most(operations, lambda o: bool(o.part), lambda o: _family(o.name)),
+        held=_most(operations, lambda o: bool(o.part), _dtype),
+        trained=_trained(steps),
+        pinned=_pinned(operations),
         gathered=gathered,
         scattered=scattered,
         reduced=reduced,
@@ -92,17 +107,31 @@ def _dtype(operation: Operation) -> str:
 def _family(name: str) -> str:
     """Fused, for each list of parameters, or for each parameter; and which, where the name says so."""
     text = name.removeprefix("aten::")
-    return text if text.startswith("_fused") else "foreach" if text.startswith("_foreach") else "for each parameter"
+    return "fused" if text.startswith("_fused") else "foreach" if text.startswith("_foreach") else "for each parameter"
+
+
+def _pinned(operations: dict[Operation, Amount]) -> float:
+    copied = _calls(operations, lambda o: "Memcpy HtoD" in o.shape)
+    return _calls(operations, lambda o: "Memcpy HtoD (Pinned" in o.shape) / copied if copied else 0.0
+
+
+def _trained(steps: list[Operation]) -> float:
+    """Tensors in the longest list that an operator of the optimizer takes; 0 if none takes lists."""
+    lists = (o.shape[1:].split(")", 1)[0] for o in steps if o.shape.startswith("("))
+    return max((float(m[1]) if (m := _ALL.search(own)) else len(_TENSOR.findall(own)) for own in lists), default=0.0)
 
 
 def _most(
-    operations: dict[Operation, Amount], wanted: Callable[[Operation], bool], named: Callable[[Operation], str]
+    operations: dict[Operation, Amount],
+    wanted: Callable[[Operation], bool],
+    named: Callable[[Operation], str],
+    calls: bool = False,
 ) -> str:
-    """The name of most time among the wanted."""
+    """The name of most time (or `calls`) among the wanted."""
     sums: dict[str, float] = defaultdict(float)
     for operation, amount in operations.items():
         if wanted(operation):
-            sums[named(operation)] += amount.time
+            sums[named(operation)] += amount.count if calls else amount.time
     return max(sorted(sums), key=sums.__getitem__, default="")
 
 
@@ -125,6 +154,12 @@ def _traffic(transfers: dict[Transfer, Amount], elements: int) -> tuple[dict[int
 class Repeats:
     """How often b runs what a runs: calls of b over those of a."""
 
+    passes: float
+    """Backward passes of a step."""
+    micro: tuple[float, float]
+    """Backward passes of a step, of each."""
+    products: float
+    """All of them, forward and backward."""
     forward: float
     backward: float
     layers: tuple[float, float] | None
@@ -133,12 +168,21 @@ class Repeats:
 
 def repeats(a: Side, b: Side, x: Traits, y: Traits) -> Repeats:
     """How often what a model repeats (its layers) runs, in both."""
+    micro = 1.0, 1.0
+    for pair in ((x.embeddings, y.embeddings), (x.losses, y.losses)):
+        if all(pair):
+            micro = pair
+            break
+    passes = micro[1] / micro[0]
+    called = [_calls(side.operations, lambda o: o.cls in _PRODUCTS and not o.part) for side in (a, b)]
+    products = called[1] / called[0] if all(called) else passes
     for cls in _LAYERED:
 
         def counts(side: Side, backward: bool, cls: str = cls) -> float:
             return _calls(
                 side.operations,
                 lambda o: (o.cls == cls if cls else o.cls not in ("optimizer", "loss", "embedding", "communication"))
+                and not o.part
                 and ("backward" in o.name) == backward
                 and not o.name.startswith("aten::_foreach"),
             )
@@ -147,14 +191,14 @@ def repeats(a: Side, b: Side, x: Traits, y: Traits) -> Repeats:
         if before and after:
             forward = counts(a, False), counts(b, False)
             ratio = forward[1] / forward[0] if all(forward) else after / before
-            layers = (before / x.micro, after / y.micro) if cls == "attention" else None
-            return Repeats(ratio, after / before, layers)
-    return Repeats(1.0, 1.0, None)
+            layers = (before / micro[0], after / micro[1]) if cls == "attention" else None
+            return Repeats(passes, micro, products, ratio, after / before, layers)
+    return Repeats(passes, micro, products, 1.0, 1.0, None)
 
 
 def parameters(side: Side) -> set[str]:
     """Shapes of the optimizer's operators, or else of embedding tables: the parameters' own."""
-    shapes = {o.shape for o in side.operations if o.cls == "optimizer" and "[" in o.shape}
+    shapes = {o.shape for o in side.operations if o.part and "[" in o.shape}
     if not shapes:
         tables = [embedding(o.shape) for o in side.operations if o.name == EMBEDDING]
         shapes = {f"{table[0]} rows" for table in tables if table}
