@@ -76,6 +76,7 @@ class Runtime:
     moves_clock: Callable[[], bool]
     now: Callable[[], int]
     advance: Callable[[int], None]
+    sleep: Callable[[int], None]
 
     def is_virtual(self) -> bool:
         """Does this process see virtual time? Not before it is connected, and not with ``--null``."""
@@ -88,14 +89,16 @@ class Runtime:
         library.ph_null_mode.restype = ctypes.c_bool
         library.ph_moves_clock.restype = ctypes.c_bool
         library.ph_now.restype = ctypes.c_int64
-        library.ph_advance.argtypes = [ctypes.c_int64]
-        library.ph_advance.restype = None
+        for move in (library.ph_advance, library.ph_sleep):
+            move.argtypes = [ctypes.c_int64]
+            move.restype = None
         return cls(
             library.ph_connected,
             library.ph_null_mode,
             library.ph_moves_clock,
             library.ph_now,
             library.ph_advance,
+            library.ph_sleep,
         )
 
 
@@ -217,7 +220,7 @@ def _make_sleep(runtime: Runtime, real_sleep: Callable[[float], None]) -> Callab
         in_a_row = in_a_row + 1 if runtime.now() - last_end < POLL_GAP_NS else 0
         if in_a_row > POLL_SLEEPS:
             real_sleep(min(duration * 1e-9, POLL_REAL_SECONDS * (in_a_row - POLL_SLEEPS)))
-        runtime.advance(duration)
+        runtime.sleep(duration)
         last_end = runtime.now()
 
     return sleep

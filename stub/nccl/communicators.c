@@ -32,9 +32,6 @@ NCCL_API(ncclResult_t, ncclGetUniqueId, ncclUniqueId *id) {
   return ncclSuccess;
 }
 
-#define FIELD_GIVEN(config, field) ((config)->size >= offsetof(ncclConfig_t, field) + sizeof((config)->field))
-#define INT_FIELD(config, field) (FIELD_GIVEN(config, field) ? (config)->field : NCCL_CONFIG_UNDEF_INT)
-
 static ncclResult_t check_int(const char *field, int value, int low, int high) {
   if (value == NCCL_CONFIG_UNDEF_INT || (value >= low && value <= high)) return ncclSuccess;
   return fail(ncclInvalidArgument, "Invalid config %s attribute value %d", field, value);
@@ -77,6 +74,8 @@ static ncclComm_t new_comm(const ncclConfig_t *config, const ncclComm_t parent) 
   comm->device = parent ? parent->device : ph_current_device();
   if (config && FIELD_GIVEN(config, commName) && config->commName)
     snprintf(comm->name, sizeof comm->name, "%s", config->commName);
+  const char *network = config_network(config);
+  if (network) snprintf(comm->network, sizeof comm->network, "%s", network);
   return comm;
 }
 
@@ -89,8 +88,10 @@ static ncclResult_t init_rank(const char *call, ncclComm_t *out, int nranks, con
   if (!ph_connected())
     return group_failed(
         fail(ncclUnhandledCudaError, "Cuda failure 100 'no CUDA-capable device is detected'"));
+  say_version();
   result = check_config(config);
   if (result != ncclSuccess) return group_failed(result);
+  say_config(config);
   if (nranks < 1 || rank < 0 || rank >= nranks)
     return group_failed(fail(ncclInvalidArgument, "Invalid rank requested : %d/%d", rank, nranks));
   uint64_t magic;
@@ -107,7 +108,7 @@ static ncclResult_t init_rank(const char *call, ncclComm_t *out, int nranks, con
     free(comm);
     return group_failed(result);
   }
-  return submit_job((job){.kind = JOB_INIT, .comm = comm, .out = out, .local = nranks == 1});
+  return submit_job((job){.kind = JOB_INIT, .call = call, .comm = comm, .out = out, .local = nranks == 1});
 }
 
 NCCL_API(ncclResult_t, ncclCommInitRank, ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank) {
@@ -172,6 +173,7 @@ NCCL_API(ncclResult_t, ncclCommSplit, ncclComm_t comm, int color, int key, ncclC
   if (result == ncclSuccess && color < 0 && color != NCCL_SPLIT_NOCOLOR)
     result = fail(ncclInvalidArgument, "CommSplit : invalid color %d", color);
   if (result != ncclSuccess) return leave(group_failed(result));
+  say_config(config);
   ncclComm_t child = new_comm(config, comm);
   if (!child) return leave(group_failed(fail(ncclSystemError, "out of host memory")));
   if (folded_run() && color != NCCL_SPLIT_NOCOLOR && (result = learn_split(child, config)) != ncclSuccess) {
@@ -179,6 +181,7 @@ NCCL_API(ncclResult_t, ncclCommSplit, ncclComm_t comm, int color, int key, ncclC
     return leave(group_failed(result));
   }
   return leave(submit_job((job){.kind = JOB_SPLIT,
+                                .call = "CommSplit",
                                 .comm = child,
                                 .parent = comm,
                                 .out = newcomm,
@@ -231,7 +234,7 @@ NCCL_API(ncclResult_t, ncclCommShrink, ncclComm_t comm, int *excludeRanksList, i
   free(excluded);
   derive_key(child->key, &seed, sizeof seed);
   if (shrinkFlags & NCCL_SHRINK_ABORT) give_up(comm);
-  return leave(submit_job((job){.kind = JOB_SHRINK, .comm = child, .parent = comm, .out = newcomm}));
+  return leave(submit_job((job){.kind = JOB_SHRINK, .call = "CommShrink", .comm = child, .parent = comm, .out = newcomm}));
 }
 
 // ---------------------------------------------------------------- ending and asking communicators
@@ -240,6 +243,7 @@ static ncclResult_t release(const char *call, ncclComm_t comm) {
   if (!comm) return ncclSuccess;
   ncclResult_t result = check_comm(comm, call);
   if (result != ncclSuccess) return result;
+  say_end(comm, strcmp(call, "CommAbort") ? "Destroy COMPLETE" : "Abort COMPLETE");
   comm->magic = 0;
   ph_memory_charge(comm->device, -comm->charged);
   free(comm->peers);

@@ -13,11 +13,14 @@ static pthread_mutex_t error_lock = PTHREAD_MUTEX_INITIALIZER;
 static char last_error[1024];
 
 ncclResult_t fail(ncclResult_t result, const char *format, ...) {
-  va_list arguments;
+  va_list arguments, again;
   va_start(arguments, format);
+  va_copy(again, arguments);
   pthread_mutex_lock(&error_lock);
   vsnprintf(last_error, sizeof last_error, format, arguments);
   pthread_mutex_unlock(&error_lock);
+  say_error(format, again);
+  va_end(again);
   va_end(arguments);
   return result;
 }
@@ -63,4 +66,3 @@ NCCL_API(ncclResult_t, ncclGetVersion, int *version) {
   return ncclSuccess;
 }
 
-NCCL_API(void, ncclResetDebugInit, void) {}

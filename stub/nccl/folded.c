@@ -30,8 +30,13 @@ static int parse_members(const char *text, int *out, int room) {
 
 // The group that the configuration names, or NULL.
 static const char *named_members(const ncclConfig_t *config) {
-  const char *text = config ? config->netName : NULL;
+  const char *text = config && FIELD_GIVEN(config, netName) ? config->netName : NULL;
   return text && !strncmp(text, PREFIX, strlen(PREFIX)) ? text + strlen(PREFIX) : NULL;
+}
+
+const char *config_network(const ncclConfig_t *config) {
+  bool given = config && FIELD_GIVEN(config, netName) && config->netName && !named_members(config);
+  return given ? config->netName : NULL;
 }
 
 ncclResult_t learn_split(ncclComm_t child, const ncclConfig_t *config) {

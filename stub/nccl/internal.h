@@ -4,6 +4,7 @@
 // A call checks its arguments as NCCL does, turns into a record for the simulator and returns. Like NCCL, initialisation
 // blocks in real time until every member has called; everything else only enqueues.
 #pragma once
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,6 +41,7 @@ struct ncclComm {
   bool ring;        // the ring's connections exist
   uint8_t *peers;   // by rank: connections for sends and receives exist
   char name[64];
+  char network[32];  // that the program asked for; empty: none
   int *world;       // global ranks of the members; NULL unless the run is folded
   user_op *ops;
   int op_count;
@@ -65,6 +67,7 @@ typedef struct operation {
 
 typedef struct job {
   enum { JOB_INIT, JOB_SPLIT, JOB_SHRINK } kind;
+  const char *call;
   ncclComm_t comm, parent, *out;
   int color, key;
   uint32_t child;  // number of a split among the parent's
@@ -74,15 +77,30 @@ typedef struct job {
 
 extern const size_t dtype_bytes[ncclNumTypes];
 
+#define FIELD_GIVEN(config, field) ((config)->size >= offsetof(ncclConfig_t, field) + sizeof((config)->field))
+#define INT_FIELD(config, field) (FIELD_GIVEN(config, field) ? (config)->field : NCCL_CONFIG_UNDEF_INT)
+
 // ---------------------------------------------------------------- errors.c
+ncclResult_t ncclGetVersion(int *version);
 // Keeps the message for ncclGetLastError and returns `result`.
 __attribute__((format(printf, 2, 3))) ncclResult_t fail(ncclResult_t result, const char *format, ...);
 ncclResult_t leave(ncclResult_t result);  // ends what ph_enter began
 ncclResult_t check_pointer(const void *pointer, const char *call, const char *argument);
 ncclResult_t check_comm(const struct ncclComm *comm, const char *call);
 
+// ---------------------------------------------------------------- debug.c: lines that NCCL_DEBUG asks for
+enum { SAY_INIT = 1, SAY_ENV = 2 };  // parts of NCCL, by NCCL_DEBUG_SUBSYS
+__attribute__((format(printf, 2, 3))) void say(unsigned part, const char *format, ...);
+__attribute__((format(printf, 1, 0))) void say_error(const char *format, va_list arguments);
+void say_version(void);  // once in a process
+void say_config(const ncclConfig_t *config);
+void say_job(const job *work, const char *state);
+void say_end(const struct ncclComm *comm, const char *state);
+
 // ---------------------------------------------------------------- folded.c: communicators of which some members are no processes
 bool folded_run(void);
+// The network that the program asks for, or NULL: a folded run has its lists of members there.
+const char *config_network(const ncclConfig_t *config);
 bool folded_member(const struct ncclComm *comm, int rank);
 // Takes the members' global ranks from the name that phantora.launch.folded gave the group. Fails if there are none.
 ncclResult_t learn_members(ncclComm_t comm, const ncclConfig_t *config);

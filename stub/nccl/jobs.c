@@ -51,6 +51,15 @@ static ncclResult_t meet(const uint64_t key[2], const struct ncclComm *comm, con
   return ncclSuccess;
 }
 
+// Nothing goes over the network of a communicator inside one host, so the program's word is as good as done.
+static void say_network(const struct ncclComm *comm, const member *all, int members) {
+  int per_host = ph_shared() ? (int)ph_shared()->ranks_per_host : 1;
+  if (!*comm->network || per_host < 1) return;
+  for (int i = 0; i < members; i++)
+    if (all[i].world / per_host != all[0].world / per_host) return;
+  say(SAY_INIT, "Using network %s", comm->network);
+}
+
 static ncclResult_t check_members(const member *all, int members) {
   for (int i = 0; i < members; i++)
     for (int j = 0; j < i; j++)
@@ -80,6 +89,7 @@ static ncclResult_t announce(ncclComm_t comm) {
 
 static ncclResult_t run_init(job *work) {
   ncclComm_t comm = work->comm;
+  say_job(work, "Init START");
   if (work->local || ph_null_mode()) return announce(comm);
   member mine = describe(comm, comm->rank, comm->nranks), *all = NULL;
   int count;
@@ -90,6 +100,7 @@ static ncclResult_t run_init(job *work) {
       result = fail(ncclInvalidUsage, "rank %d was told of %d ranks, rank %d of %d", comm->rank, comm->nranks,
                     i, all[i].nranks);
   if (result == ncclSuccess) result = check_members(all, count);
+  if (result == ncclSuccess) say_network(comm, all, count);
   free(all);
   return result == ncclSuccess ? announce(comm) : result;
 }
@@ -108,6 +119,7 @@ static ncclResult_t run_split(job *work) {
     comm->nranks = parent->nranks;
     comm->rank = parent->rank;
     derive_key(comm->key, &seed, sizeof seed);
+    say_job(work, "Init START");
     return announce(comm);
   }
   member mine = describe(parent, work->color, work->key), *all = NULL;
@@ -121,6 +133,7 @@ static ncclResult_t run_split(job *work) {
       if (all[i].nranks < work->key || (all[i].nranks == work->key && i < parent->rank)) comm->rank++;
     }
     derive_key(comm->key, &seed, sizeof seed);
+    say_job(work, "Init START");
     result = announce(comm);
   }
   free(all);
@@ -129,6 +142,7 @@ static ncclResult_t run_split(job *work) {
 
 static ncclResult_t run_shrink(job *work) {
   ncclComm_t comm = work->comm;
+  say_job(work, "Init START");
   if (!ph_null_mode()) {
     member mine = describe(comm, comm->rank, comm->nranks), *all = NULL;
     int count;
@@ -148,6 +162,8 @@ ncclResult_t run_job(job *work) {
   if (work->result != ncclSuccess || (work->kind == JOB_SPLIT && work->color == NCCL_SPLIT_NOCOLOR)) {
     *work->out = NULL;
     free(work->comm);
+  } else {
+    say_job(work, "Init COMPLETE");
   }
   return work->result;
 }

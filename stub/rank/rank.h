@@ -60,7 +60,8 @@ void ph_charge_cold(enum ph_api api, int64_t *last);  // as much of it as ph_col
 size_t ph_coldness(int64_t *last, size_t code);
 const uint64_t *ph_charges(void);     // times that each cost was charged, by enum ph_api
 const uint64_t *ph_charge_levels(void);  // by level of coldness: operators, then units of code
-void ph_advance(int64_t ns);          // advance by ns (time.sleep, host functions)
+void ph_advance(int64_t ns);          // advance by ns
+void ph_sleep(int64_t ns);            // the same, and NCCL's watchdogs make the rounds that fall into it
 void ph_charge_bytes(enum ph_api api, size_t bytes);  // api's cost is per GiB
 bool ph_moves_clock(void);            // does this thread move it?
 // Every stub entry point is bracketed. CPU time between brackets is the program's: the measured mode counts it, the

@@ -270,6 +270,20 @@ void ph_watchdog_rounds(void) {
   for (watchdog *each = atomic_load(&watchdogs); each; each = atomic_load(&each->next)) round_of(each);
 }
 
+// Rounds come a quarter further apart each time while not all is done: few for a sleep of an hour, and what becomes late
+// in the first half of a sleep is noticed in it.
+void ph_sleep(int64_t ns) {
+  if (ns <= 0 || ph_rt.null_mode || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
+  const int64_t end = ph_now() + ns;
+  for (int64_t step = DELAY_NS; atomic_load(&work) && atomic_load(&watchdogs); step += step / 4) {
+    int64_t next = atomic_load(&next_round) - DELAY_NS + step;
+    if (next > end) break;
+    ph_advance(next - ph_now());
+    ph_watchdog_rounds();
+  }
+  ph_advance(end - ph_now());
+}
+
 // ---------------------------------------------------------------- the table of imports
 static void patch_slot(void **slot, void *function) {
   uintptr_t page = (uintptr_t)slot & ~(uintptr_t)4095;

@@ -27,8 +27,9 @@ while os.times().elapsed - begun < 1.5:
 print("ended in peace", flush=True)
 """
 PROGRAM = f"""
-import ctypes, os, time
-os.environ["TORCH_NCCL_ENABLE_TIMING"] = "1"  # hooks ask for it
+import ctypes, os, pickle, time
+os.environ["TORCH_NCCL_ENABLE_TIMING"] = "1"  # hooks and traces ask for it
+os.environ["TORCH_FR_BUFFER_SIZE"] = os.environ["TORCH_NCCL_TRACE_BUFFER_SIZE"] = "100"
 import torch, torch.distributed as dist
 from datetime import timedelta
 rank = int(os.environ["RANK"])
@@ -45,6 +46,9 @@ if rank == 1:  # longer than the limit, in real time alone
 dist.all_reduce(x)
 torch.cuda.synchronize()
 time.sleep(100)  # longer in virtual time alone: what was done before is not late
+# The watchdog has looked meanwhile: it notes how long what is done has taken.
+trace = pickle.loads(torch._C._distributed_c10d._dump_nccl_trace())
+assert all(entry.get("duration_ms", 0) > 0 for entry in trace["entries"]), trace["entries"]
 
 # A limit that is extended for a while counts until its collective is seen to be done.
 group = dist.distributed_c10d._get_default_group()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -88,7 +89,9 @@ def run(
     devices: int | None = None,
     decoded: bool = True,
     null_mode: bool = False,
+    said: list[str] | None = None,
 ) -> Outcome:
+    """Runs a scenario on `world` ranks. `said`: what the ranks write before their results is added to it."""
     cluster = load_cluster(f"1x{devices or world}xH200")
     session = Session.create(world, devices or world, device_fields(cluster.gpu), API_NS, null_mode=null_mode)
     engine = native.Engine(stubs.engine, session)
@@ -118,7 +121,10 @@ def run(
         simulator.join()
     for rank, (out, err) in zip(ranks, outputs, strict=True):
         assert rank.returncode == 0, f"{out}{err}{engine.error()}"
-    outcome = Outcome([json.loads(out) for out, _ in outputs], [])
+    lines = [out.splitlines() for out, _ in outputs]
+    if said is not None:
+        said += [line for rank in lines for line in rank[:-1]]
+    outcome = Outcome([json.loads(rank[-1]) for rank in lines], [])
     for index in range(world) if decoded else ():
         records, blobs = decode(session, index)
         outcome.records.append(records)
@@ -286,3 +292,47 @@ def test_null_mode_pretends_that_all_members_are_alike(stubs: StubSet, tmp_path:
     outcome = run(stubs, tmp_path, "pretended", 2, null_mode=True)
     assert outcome.results == [{"count": 2, "all_gather": [5, 6, 5, 6], "received": [0]}] * 2
     assert outcome.records == [[], []]
+
+
+def test_what_nccl_debug_writes(stubs: StubSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_DEBUG", "info")
+    monkeypatch.setenv("NCCL_DEBUG_FILE", f"{tmp_path}/%h.%p.log")
+    run(stubs, tmp_path, "splits", 4, decoded=False)
+    logs = sorted(tmp_path.glob("*.log"))
+    assert len(logs) == 4
+    said = [[line.partition(" NCCL INFO ")[2] for line in log.read_text().splitlines()] for log in logs]
+    start = re.compile(r"[\w-]+:\d+:\d+ \[(\d)\] NCCL INFO ")
+    assert all(start.match(line) for log in logs for line in log.read_text().splitlines())
+    assert all(re.fullmatch(r"NCCL version 2\.\d+\.\d+\+cuda\d+", lines[0]) for lines in said)
+    assert all("Comm config Blocking set to 1" in lines for lines in said)
+    for state in ("START", "COMPLETE"):
+        of_world = re.compile(
+            r"ncclCommInitRankConfig comm 0x\w+ rank (\d) nranks 4 cudaDev (\d) nvmlDev (\d) busId (\w+) commId (\w+) "
+            rf"- Init {state}"
+        )
+        found = [match.groups() for lines in said for line in lines if (match := of_world.fullmatch(line))]
+        assert sorted(fact[:4] for fact in found) == [
+            (str(rank),) * 3 + (f"{0x19 + 0x11 * rank:x}000",) for rank in range(4)
+        ]
+        assert len({fact[4] for fact in found}) == 1
+        half = re.compile(rf"ncclCommSplit comm .* nranks 2 .* parent 0x\w+ splitCount 1 color \d .* - Init {state}")
+        assert sum(bool(half.fullmatch(line)) for lines in said for line in lines) == 4
+    assert not any("channels" in line for lines in said for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("level", "parts", "expected"),
+    [("VERSION", "ALL", ["NCCL version"]), ("WARN", "ALL", ["NCCL version", "NCCL WARN"]), ("INFO", "^INIT,ENV", None)],
+)
+def test_levels_and_parts_of_nccl_debug(
+    stubs: StubSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str, parts: str, expected: list[str] | None
+) -> None:
+    monkeypatch.setenv("NCCL_DEBUG", level)
+    monkeypatch.setenv("NCCL_DEBUG_SUBSYS", parts)
+    said: list[str] = []
+    run(stubs, tmp_path, "errors", 1, decoded=False, said=said)
+    kinds = {kind for kind in ("NCCL version", "NCCL WARN", "NCCL INFO") for line in said if kind in line}
+    assert kinds == set(expected or ["NCCL version", "NCCL WARN", "NCCL INFO"])
+    assert not any("- Init" in line or "Comm config" in line for line in said)
+    if level != "VERSION":
+        assert any(line.endswith("NCCL WARN Invalid rank requested : 2/2") for line in said)

@@ -25,6 +25,7 @@ bool ph_null_mode(void) { return fake_header.null_mode; }
 const ph_header *ph_shared(void) { return &fake_header; }
 int64_t ph_now(void) { return fake_now; }
 void ph_advance(int64_t ns) { fake_now += ns; }
+void ph_sleep(int64_t ns) { fake_now += ns; }
 bool ph_moves_clock(void) { return pthread_equal(fake_main, pthread_self()); }
 void ph_enter(void) { fake_now += 1000; }
 void ph_leave(void) {}

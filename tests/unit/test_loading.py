@@ -59,7 +59,7 @@ class Clock:
         self.time += ns
 
     def runtime(self) -> Runtime:
-        return Runtime(lambda: True, lambda: False, lambda: True, lambda: self.time, self.advance)
+        return Runtime(lambda: True, lambda: False, lambda: True, lambda: self.time, self.advance, self.advance)
 
 
 class Iterator:
