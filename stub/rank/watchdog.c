@@ -12,7 +12,8 @@
 // next step's peak, both are in memory. Here a round comes as long after a collective as it does on average.
 //
 // Nothing that a watchdog lets go of may depend on real time, or equal runs differ. So
-// - a new watchdog is waited for until it waits itself, or it might miss a round or take another's turn;
+// - a new watchdog is waited for until it waits itself, or it might miss a round or take another's turn; so is one that
+//   was there before the process became a rank;
 // - a round is waited for however long the simulator takes to answer it;
 // - the rounds in real time, which show torch's heartbeat monitor that the thread lives, find nothing done.
 // Only where no rank can go on (group_time.c) is a round in real time as any other: nothing is left to depend on it.
@@ -76,6 +77,9 @@ static void (*real_start_thread)(void *, void *, void *);
 // Threads that the clock-moving threads had libtorch_cuda start, and those of them that have come to a timed wait.
 static _Atomic uint32_t threads_started, threads_settled;
 static __thread bool settled;
+// Watchdogs that wait in real time, since the process was no rank yet when they began to.
+static _Atomic uint32_t strangers;
+static __thread bool stranger;
 
 static bool is_called(const char *start) {
   char name[16] = "";
@@ -85,7 +89,17 @@ static bool is_called(const char *start) {
 
 static pthread_key_t ends;  // has leave() called at the end of a watchdog's thread
 
-static void leave(void *each) { atomic_store(&((watchdog *)each)->used, false); }
+static void no_stranger(void) {
+  uint32_t count = atomic_load(&strangers);
+  while (stranger && count && !atomic_compare_exchange_weak(&strangers, &count, count - 1)) {
+  }
+  stranger = false;
+}
+
+static void leave(void *each) {
+  if (each != &strangers) atomic_store(&((watchdog *)each)->used, false);
+  no_stranger();
+}
 
 static watchdog *adopt(void) {
   pthread_mutex_lock(&watchdogs_lock);
@@ -101,21 +115,45 @@ static watchdog *adopt(void) {
     if (fresh) atomic_store(end, own);
   }
   pthread_mutex_unlock(&watchdogs_lock);
+  no_stranger();
   return own;
 }
 
-void ph_watchdog_work(void) {
-  if (atomic_load_explicit(&work, memory_order_relaxed)) return;
-  atomic_store(&next_round, ph_now() + DELAY_NS);
-  atomic_store(&work, true);
+// The watchdog that calls, if its waits are to be taken over.
+static watchdog *taken(void) {
+  if (!is_called(WATCHDOG_NAME)) return NULL;
+  if (ph_recording()) return own ? own : adopt();
+  if (!stranger && ph_attached()) {
+    stranger = true;
+    pthread_setspecific(ends, &strangers);
+    atomic_fetch_add(&strangers, 1);
+  }
+  return NULL;
 }
-
-void ph_watchdog_pulse(int64_t ns) { atomic_store(&pulse, ns); }
 
 static void nap(_Atomic uint32_t *word, uint32_t value) {
   struct timespec slice = {0, NAP_NS};
   syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, &slice, NULL, 0);
 }
+
+// Their waits end after 100 ms; the next are taken over.
+static void await_strangers(void) {
+  for (int64_t waited = 0; waited < PATIENCE_NS; waited += NAP_NS) {
+    uint32_t there = atomic_load_explicit(&strangers, memory_order_relaxed);
+    if (!there) return;
+    nap(&strangers, there);
+  }
+  atomic_store(&strangers, 0);  // of the process that this one was forked from
+}
+
+void ph_watchdog_work(void) {
+  if (atomic_load_explicit(&work, memory_order_relaxed)) return;
+  if (!ph_self.borrows_clock) await_strangers();
+  atomic_store(&next_round, ph_now() + DELAY_NS);
+  atomic_store(&work, true);
+}
+
+void ph_watchdog_pulse(int64_t ns) { atomic_store(&pulse, ns); }
 
 static void set(_Atomic uint32_t *word, uint32_t value) {
   atomic_store(word, value);
@@ -211,14 +249,14 @@ static int watchdog_wait(watchdog *each, pthread_cond_t *cond, pthread_mutex_t *
 }
 
 static int timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex, const struct timespec *deadline) {
-  watchdog *each = ph_recording() && is_called(WATCHDOG_NAME) ? (own ? own : adopt()) : NULL;
+  watchdog *each = taken();
   if (each) return watchdog_wait(each, cond, mutex, CLOCK_REALTIME, deadline);
   settle();
   return real_timedwait(cond, mutex, deadline);
 }
 
 static int clockwait(pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t clock, const struct timespec *deadline) {
-  watchdog *each = ph_recording() && is_called(WATCHDOG_NAME) ? (own ? own : adopt()) : NULL;
+  watchdog *each = taken();
   if (each) return watchdog_wait(each, cond, mutex, clock, deadline);
   settle();
   return real_clockwait(cond, mutex, clock, deadline);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -107,3 +108,27 @@ def test_more_than_64_process_groups(tmp_path: Path) -> None:
     (tmp_path / "groups.py").write_text(GROUPS)
     done = trace(tmp_path, "--cluster", "1x2xH100", "groups.py", check=False)
     assert done.status == 0 and done.out.count("groups 70") == 2, done.err[-4000:]
+
+
+BEFORE = """
+import os, pickle, time
+os.environ["TORCH_FR_BUFFER_SIZE"] = os.environ["TORCH_NCCL_TRACE_BUFFER_SIZE"] = "100"
+os.environ["TORCH_NCCL_ENABLE_TIMING"] = "1"
+import torch, torch.distributed as dist
+dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+groups = [dist.new_group([0]) for _ in range(20)]  # each has a watchdog, and the process is no rank yet
+x = torch.ones(4, device="cuda")
+for group in groups:
+    dist.all_reduce(x, group=group)
+torch.cuda.synchronize()
+time.sleep(1)
+entries = pickle.loads(torch._C._distributed_c10d._dump_nccl_trace())["entries"]
+print("timed", sum("duration_ms" in entry for entry in entries), "of", len(entries), flush=True)
+dist.destroy_process_group()
+"""
+
+
+def test_watchdogs_of_a_process_that_becomes_a_rank_take_part(tmp_path: Path) -> None:
+    (tmp_path / "before.py").write_text(BEFORE)
+    done = trace(tmp_path, "--cluster", "1x1xH100", "--", sys.executable, "before.py", check=False)
+    assert done.status == 0 and "timed 20 of 20" in done.out, done.err[-4000:]
