@@ -85,7 +85,7 @@ def many(page: Any, site: Site) -> None:
     """The timeline of a step of very many ranks, all streams in view, at the top of the window."""
     page.goto(site.many)
     page.locator("#timeline-text", has_text="rows").wait_for(timeout=120_000)
-    page.evaluate("document.querySelectorAll('main > *').forEach(e => e.querySelector('#timeline') || e.remove())")
+    page.evaluate("document.querySelectorAll('main > *').forEach(e => e.id === 'timeline' || e.remove())")
 
 
 def sweep(page: Any, site: Site) -> None:

@@ -25,13 +25,11 @@ function shape(tag, attributes, title) {
 }
 
 function picture(width, height) {
-  const made = shape("svg", { viewBox: `0 0 ${width} ${height}`, role: "img" });
-  made.style.height = "auto";
-  return made;
+  return shape("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", class: "chart" });
 }
 
 function label(x, y, words, anchor = "middle") {
-  const made = shape("text", { x, y, "text-anchor": anchor, "font-size": 11, fill: "currentColor" });
+  const made = shape("text", { x, y, "text-anchor": anchor, "font-size": 11, fill: "currentColor", class: "label" });
   made.textContent = words;
   return made;
 }
@@ -62,6 +60,13 @@ function clickable(made, row) {
   return made;
 }
 
+// Narrow windows show a part of it, large enough to read.
+function scrolled(made) {
+  const box = element("div", {}, made);
+  box.style.overflowX = "auto";
+  return box;
+}
+
 // Axes as the layout has them, then the numbers; a line for each point that has all of them.
 function lines() {
   const texts = data.axes.map((name) => {
@@ -72,11 +77,11 @@ function lines() {
   const width = Math.max(480, 110 * (texts.length + numbers.length)), height = 320, top = 34, bottom = 290;
   const made = picture(width, height);
   const step = (width - 120) / Math.max(1, texts.length + numbers.length - 1);
-  const x = (i) => 60 + i * step;
+  const x = (i) => 60 + i * step, above = [];  // what stands above the lines
   const axes = texts.map(({ name, words, at }, i) => {
     made.append(shape("line", { x1: x(i), x2: x(i), y1: top, y2: bottom, stroke: "var(--line)" }), label(x(i), 16, name));
     const y = scale(words.map((_, k) => k), bottom, top);
-    words.forEach((word, k) => made.append(label(x(i) - 4, y(k) + 4, word, "end")));
+    words.forEach((word, k) => above.push(label(x(i) - 6, y(k) + 4, word, "end")));
     return (row) => (at(row) < 0 ? null : y(at(row)));
   });
   numbers.forEach(([name, value, show], k) => {
@@ -95,9 +100,8 @@ function lines() {
       "stroke-width": row.rank === 1 ? 3.5 : 1.8, "stroke-opacity": 0.85,
     }, `${row.rank === null ? row.status : row.rank}. ${row.label}`), row));
   }
-  const box = element("div", {}, made);
-  box.style.overflowX = "auto";
-  fill("lines", box);
+  made.append(...above);
+  fill("lines", scrolled(made));
 }
 
 function scatter() {
@@ -121,7 +125,7 @@ function scatter() {
       cx: x(value(row)), cy: y(row.rate), r: row.rank === 1 ? 7 : 5, stroke: color(row), "stroke-width": 2,
       fill: row.pareto ? color(row) : "var(--card)",
     }, `${row.rank}. ${row.label}: ${fine(row.rate)} ${unit}, ${show(value(row))}`), row));
-  fill("scatter", made);
+  fill("scatter", scrolled(made));
 }
 
 fill("title", document.title);
@@ -134,8 +138,10 @@ if (ran.length) {
     tile("memory", size(best.memory), "tile-memory"), tile("exposed", percent(best.exposed), "tile-exposed"));
   const tied = ran.filter((row) => row.tie).length;
   const slower = ran.filter((row) => row.surely).length;
-  fill("ties", best.label, tied > 1 ? `. The first ${tied} differ by less than the error bar: any of them may be the fastest.` : "",
-    slower ? `. ${slower} are slower by more than the error bars of both, on slower hosts too.` : "");
+  const told = [best.label];
+  if (tied > 1) told.push(`The first ${tied} differ by less than the error bar: any of them may be the fastest`);
+  if (slower) told.push(`${slower} are slower by more than the error bars of both, on slower hosts too`);
+  fill("ties", `${told.join(". ")}.`);
   choose(best);
 }
 options(document.getElementById("against"), numbers.slice(1).map(([name], i) => [String(i), name]));

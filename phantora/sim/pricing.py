@@ -114,15 +114,21 @@ class Pricing:
                 signature_text(signature), price.cls, price.provenance, price.error, tuning=signature.tuning,
             )  # fmt: skip
             return price
-        # A bare launch, or what an operator launched after it had waited for its first kernels:
-        # the operator's price lies on the first piece.
-        price_of = self._cost.covered if request.kind == native.OPERATOR and request.sig >= 0 else self._cost.kernel
-        prices = [price_of(kernel) for kernel in kernels]
+        if request.kind == native.OPERATOR and request.sig >= 0:
+            prices = [self._late(self._signature(request.sig), kernel) for kernel in kernels]
+        else:
+            prices = [self._cost.kernel(kernel) for kernel in kernels]
         return Price(
             tuple(duration for price in prices for duration in price.durations),
             prices[0].cls, prices[0].provenance,
             sum(price.flops for price in prices), sum(price.bytes for price in prices), prices[0].error,
         )  # fmt: skip
+
+    def _late(self, signature: OperatorSignature, kernel: KernelLaunch) -> Price:
+        """What an operator launched after it had waited for its first kernels, on which the operator's price lies."""
+        if str(kernel.library.get("call", "")).startswith("conv_"):  # cudnn.benchmark: all of its work once more
+            return self._cost.operator(signature, (kernel,))
+        return self._cost.covered(kernel)
 
     def _serve_communication(self, request: native.PriceRequest) -> None:
         if request.kind == native.COLLECTIVE:

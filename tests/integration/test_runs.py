@@ -135,6 +135,34 @@ def test_the_host_launches_every_step_of_a_recurrent_layer(tmp_path: Path) -> No
     assert many - few == pytest.approx(100 * 2 * 3 * 2.73, rel=0.02)
 
 
+TRIED = """
+import torch
+torch.backends.cudnn.benchmark = True
+x = torch.ones(32, 64, 56, 56, device="cuda")
+layer = torch.nn.Conv2d(64, 64, 3, padding=1, bias=False).cuda()
+for _ in range(3):
+    layer(x).sum().backward()
+torch.cuda.synchronize()
+"""
+
+
+def test_cudnn_benchmark_keeps_the_fastest_plan(tmp_path: Path) -> None:
+    """With tensor cores: each trial takes what its plan takes."""
+    (tmp_path / "tried.py").write_text(TRIED)
+    run = trace(tmp_path, "--no-recording", "--cluster", "1x1xH100", "tried.py")
+    found = rows(run.log, "name", "start", "end", kinds=("kernel",))
+    words = open_log(run.log).words("name")
+    convolutions = [
+        (words[name], int(end - begin))
+        for name, begin, end in zip(found["name"], found["start"], found["end"], strict=True)
+        if words[name].startswith("conv_")
+    ]
+    kept = convolutions[-4:]  # of the last two steps
+    assert all("_tf32_" in name for name, _ in kept), convolutions
+    exact = [ns for name, ns in convolutions if "_tf32_" not in name]
+    assert exact and min(exact) > max(ns for _, ns in kept)
+
+
 def test_summary_agrees_with_the_script(reference: Run) -> None:
     summary = analyze(open_log(reference.log), details=False)
     peak = next(rank.gpu.peak_allocated for rank in summary.ranks if rank.rank == 0)

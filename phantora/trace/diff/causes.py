@@ -32,12 +32,16 @@ def find_causes(a: Side, b: Side, d: Difference) -> list[Cause]:
         structure, host = _with_host(structure, host)
     # Beside collectives on a degraded link kernels run longer, on some ranks more: no straggler that nobody asked for.
     degraded = _degraded(a) != _degraded(b)
-    straggler = [] if degraded and _slowed(a) == _slowed(b) else _straggler(a, b)
+    beside = degraded or any(cause.kind == "schedule" for cause in structure)
+    straggler = [] if beside and _slowed(a) == _slowed(b) else _straggler(a, b)
     found = [*straggler, *structure, *_network(a, b, d), *host]
     found = [cause for cause in found if abs(cause.effect) >= _WORTH_NAMING * max(d.step.a, 1.0)]
     if not found:  # what is run, and links, may change without a step that takes longer
         changed = [cause for cause in structure if cause.kind not in _REST]
         found = [*changed, *(_network(a, b, d) if degraded else [])][:1]
+    if not found:
+        rest = [cause for cause in (*structure, *host) if cause.effect * d.step.change > 0]
+        found = sorted(rest, key=lambda cause: -abs(cause.effect))[:1]
     # That one rank alone changed explains, by itself, that operators took longer on average.
     alone = any(cause.kind == "straggler" for cause in found)
     found = [cause for cause in found if not (alone and cause.kind == "kernels")]
@@ -207,6 +211,7 @@ def _changes(a: Side, b: Side, x: Traits, y: Traits, r: Repeats, d: Difference) 
         yield _Change("compiled", text, _WORK)
     precision = x.dtype != y.dtype and bool(x.dtype and y.dtype)
     yield from _layout(a, b, x, y, precision)
+    yield from _sequence_parallel(x, y)
     if precision:
         yield _Change("precision", f"precision of products {x.dtype} -> {y.dtype}", ("shape", "code", "optimizer"))
     elif x.held != y.held and x.held and y.held:
@@ -218,6 +223,8 @@ def _changes(a: Side, b: Side, x: Traits, y: Traits, r: Repeats, d: Difference) 
     yield from _optimizer(a, b, x, y)
     yield from _attention(x, y, d)
     yield from _switches(x, y, r, d)
+    yield from _convolutions(x, y)
+    yield from _schedule(x, y, r, d)
     yield from _collectives(x, y, r, d)
 
 
@@ -244,6 +251,23 @@ def _attention(x: Traits, y: Traits, d: Difference) -> Iterator[_Change]:
         yield _Change("attention", f"attention by another operator: {' -> '.join(names)}", claims)
 
 
+def _convolutions(x: Traits, y: Traits) -> Iterator[_Change]:
+    if x.channels_last != y.channels_last:
+        words = ("channels last", "contiguous images")[:: 1 if y.channels_last else -1]
+        yield _Change("memory format", f"{words[0]} instead of {words[1]}", ("shape", "code", "count"))
+    if x.trials != y.trials:
+        yield _Change("trials", f"cudnn.benchmark {'on' if y.trials else 'off'}", ("shape",))
+
+
+def _schedule(x: Traits, y: Traits, r: Repeats, d: Difference) -> Iterator[_Change]:
+    """The same work of a pipeline in another order keeps other activations."""
+    kept = {c.name: c for c in d.memory}.get("activations")
+    same = all(abs(ratio - 1) <= _SAME for ratio in (r.passes, r.products)) and not _other_sizes(d)
+    if x.pipeline and y.pipeline and same and kept is not None and kept.a and abs(kept.b / kept.a - 1) > 0.05:
+        text = f"another schedule of the pipeline: {kept.b / kept.a:.2g} times the activations are kept"
+        yield _Change("schedule", text, ("comm", "kernels"))
+
+
 def _switches(x: Traits, y: Traits, r: Repeats, d: Difference) -> Iterator[_Change]:
     """What operators of one run alone say by themselves."""
     found = {work.name: work for work in d.operators if not work.part}
@@ -255,8 +279,9 @@ def _switches(x: Traits, y: Traits, r: Repeats, d: Difference) -> Iterator[_Chan
         if work is not None and not (work.a.count and work.b.count):
             yield _Change(kind, on if work.b.count else off, (kind,))
     # Each gradient is filled with zeros, and added to.
-    works = (found.get(f"aten::{name}") for name in ("fill_.Scalar", "add_.Tensor"))
+    works = [found.get(f"aten::{name}") for name in ("fill_.Scalar", "add_.Tensor", "_foreach_zero_")]
     more = [work.b.count - work.a.count if work else 0.0 for work in works]
+    more[0] += more.pop() * x.trained  # one call fills them all
     each = bool(x.trained) and all(abs(abs(change) / x.trained - 1) < 0.1 for change in more)
     if each and x.trained == y.trained and r.passes == 1.0 and more[0] * more[1] > 0:
         kept = "zeroed and added to" if more[0] > 0 else "made anew"
@@ -289,6 +314,16 @@ def _layout(a: Side, b: Side, x: Traits, y: Traits, precision: bool) -> Iterator
     share = None if unlike else _share_of_work(a, b)
     if share is not None:
         yield _Change("layout", f"parallel layout: a rank does {share} work for each of its tokens", everything)
+
+
+def _sequence_parallel(x: Traits, y: Traits) -> Iterator[_Change]:
+    """Activations that were summed on every rank are summed and scattered, and gathered again."""
+    apart = [side.spread_out > side.summed for side in (x, y) if side.spread_out or side.summed]
+    if apart in ([False, True], [True, False]):
+        text = f"sequence parallelism {'on' if apart[1] else 'off'}: activations are " + (
+            "gathered and scattered instead of summed" if apart[1] else "summed instead of gathered and scattered"
+        )
+        yield _Change("layout", text, (*_WORK, "comm", "kernels"))
 
 
 def _share_of_work(a: Side, b: Side) -> str | None:
@@ -369,22 +404,22 @@ def _collectives(x: Traits, y: Traits, r: Repeats, d: Difference) -> Iterator[_C
         ratio = gathered[1] / gathered[0]
         if ratio < 0.8:
             text = "no resharding: parameters stay gathered for the backward pass"
-            yield _Change("reshard", text, ("comm", "code", "count", "shape"))
+            yield _Change("reshard", text, ("comm", "code", "count", "shape", "kernels"))
         if ratio > 1.25:
             text = "resharding: parameters are gathered again for the backward pass"
-            yield _Change("reshard", text, ("comm", "code", "count", "shape"))
-    reduced = sum(x.reduced.values()), sum(y.reduced.values())
+            yield _Change("reshard", text, ("comm", "code", "count", "shape", "kernels"))
+    reduced = sum(x.reduced.values()) + x.summed, sum(y.reduced.values()) + y.summed
     if all(reduced) and not any(gathered) and x.reduced.keys() == y.reduced.keys() and x.trained == y.trained:
         ratio = reduced[1] / reduced[0] / r.passes
         if ratio < 0.8 or ratio > 1.25:
             text = f"gradients are reduced {ratio:.2g} times as often in each pass (no_sync)"
-            yield _Change("reduced", text, ("comm", "count"))
+            yield _Change("reduced", text, ("comm", "count", "kernels"))
     for work in d.collectives:
         if work.by_shape and work.a.bytes and abs(work.b.bytes / work.a.bytes - 1) < 0.05:
             a, b = work.a.count, work.b.count
             if abs(b / a - 1) > 0.1:
                 text = f"other buckets: the same bytes in {b:g} {work.name} instead of {a:g}"
-                yield _Change("buckets", text, ("comm",))
+                yield _Change("buckets", text, ("comm", "kernels"))  # other pieces run beside other kernels
 
 
 def _alone(d: Difference, part: str) -> list[WorkChange]:
@@ -419,6 +454,9 @@ def _network(a: Side, b: Side, d: Difference) -> list[Cause]:
     most = max(same, key=lambda c: abs(c.by_duration))
     ratio = (before + change) / before if before else 0.0
     links = _links(a, b)
+    clusters = [side.report.metadata["cluster"] for side in (a, b)]
+    if not links and clusters[0] != clusters[1]:
+        links = f"another cluster, {clusters[0]} -> {clusters[1]}"
     where = f"{links}: " if links else ""
     text = f"network: {where}the same collectives take {ratio:.2f} times as long, most of it in {most.name}"
     return [Cause("network", text, _shown(d, change))]
@@ -480,9 +518,10 @@ def _host_change(x: dict[str, Any], y: dict[str, Any]) -> str:
 
 
 def _with_host(structure: list[Cause], host: list[Cause]) -> tuple[list[Cause], list[Cause]]:
-    """One host waits otherwise only because of what is run: the named change that explains most, in the same direction
-    if any does, takes the host's part."""
+    """One host waits otherwise only because of what is run: the named change that explains most (or else what no rule
+    names), in the same direction if any does, takes the host's part."""
     named = [cause for cause in structure if cause.kind not in _REST]
+    named = named or [cause for cause in structure if cause.kind != "kernels"]
     if not named or not host:
         return structure, host
     effect = sum(cause.effect for cause in host)

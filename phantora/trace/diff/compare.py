@@ -59,8 +59,8 @@ class Cause:
 
     kind: str
     """gpu, straggler, compiled, layout, precision, model, batch, layers, trained, count, recompute, optimizer,
-    clipping, dropout, zeroing, reads, pinned, attention, reshard, reduced, buckets, updates, code, calls, shapes,
-    network, kernels, host or other."""
+    clipping, dropout, zeroing, reads, pinned, memory format, trials, schedule, attention, reshard, reduced, buckets,
+    updates, code, calls, shapes, network, kernels, host or other."""
     text: str
     effect: float
     """ns per step of device or idle time that it accounts for; not additive."""
@@ -232,8 +232,10 @@ def _work(a: dict[Any, Amount], b: dict[Any, Amount]) -> list[WorkChange]:
                 total.count += part.count
                 total.time += part.time
                 total.bytes += part.bytes
-        if x is None or y is None or not x.count or not y.count:
+        if x is None or y is None:
             change.by_shape += (y.time if y else 0.0) - (x.time if x else 0.0)
+        elif not x.count or not y.count:  # further kernels of calls
+            change.by_duration += y.time - x.time
         else:
             change.by_count += (y.count - x.count) * x.time / x.count
             change.by_duration += (y.time / y.count - x.time / x.count) * y.count

@@ -17,7 +17,7 @@ from phantora.trace.reader import Log
 from phantora.trace.schema import COMMUNICATION_KINDS, COPY_KINDS
 
 Mask = npt.NDArray[np.bool_]
-Sums = dict[tuple[int, ...], list[float]]
+Sums = dict[tuple[int, ...], tuple[float, float, int]]
 _Key = TypeVar("_Key")
 
 _COMMUNICATION = kind_mask(COMMUNICATION_KINDS)
@@ -25,6 +25,7 @@ _COPY = kind_mask(COPY_KINDS)
 _COMPUTE = kind_mask(("kernel", *COPY_KINDS))
 _OPTIMIZER = "Optimizer.step#"
 _OPTIMIZER_NAME = re.compile(re.escape(_OPTIMIZER) + r"(\w+)")
+_TOLD = ("tf32", "nhwc")  # by the names of libraries' kernels, and not by arguments
 # Numbers that change with the step (Adam's corrections, learning rates), unlike sizes.
 _REAL = re.compile(r"(?<![\w.\[])-?(?:\d+\.\d*(?:e[-+]?\d+)?|\d+e[-+]?\d+)")
 
@@ -35,7 +36,8 @@ class Operation:
 
     name: str
     shape: str
-    """Without the values of real numbers; of copies with their names, ``Memcpy HtoD (Pinned -> Device)``."""
+    """Without the values of real numbers; of copies with their names, ``Memcpy HtoD (Pinned -> Device)``; of libraries'
+    kernels with what else their names tell (``tf32``, ``nhwc``)."""
     cls: str
     part: str
     """``optimizer`` if launched within an optimizer's step, else empty."""
@@ -60,6 +62,8 @@ class Amount:
     """ns on the GPU; of communication from the last arrival on."""
     bytes: float = 0
     """Of collectives."""
+    share: float = 0
+    """Of the ranks, in how many it runs."""
 
 
 class Inventory:
@@ -68,6 +72,10 @@ class Inventory:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._annotations: Annotations | None = None
+        names = log.words("name")
+        told = [" ".join(word for word in _TOLD if f"_{word}" in name) for name in names]
+        self._notes = sorted(set(told) | {""})
+        self._note_of = np.array([self._notes.index(note) for note in told] + [0])
         self._parts: list[tuple[Sums, Sums, int]] = []  # compute, communication, ranks; by step, backwards
 
     def begin(self, annotations: Annotations) -> None:
@@ -98,15 +106,16 @@ class Inventory:
         name = np.where(kept, window["name"][rows], -1)
         calls = _first_of_call(window["rank"][rows], window["link"][rows])
         part = self._annotations.within(_OPTIMIZER, window["rank"][rows], window["launch"][rows])
-        keys = op, window["shape"][rows], window["cls"][rows], name, part.astype(np.int64)
-        return _sums(keys, (window["end"] - window["start"])[rows], calls)
+        note = self._note_of[window["name"][rows]]
+        keys = op, window["shape"][rows], window["cls"][rows], name, part.astype(np.int64), note
+        return _sums(keys, (window["end"] - window["start"])[rows], calls, window["rank"][rows])
 
     @staticmethod
     def _communication(window: Window, own: Mask) -> Sums:
         rows = np.flatnonzero(own & _COMMUNICATION[window["kind"]])
         ready = np.clip(window["ready"][rows], window["start"][rows], window["end"][rows])
         keys = tuple(window[column][rows] for column in ("name", "comm", "bytes"))
-        return _sums(keys, window["end"][rows] - ready, np.ones(len(rows)))
+        return _sums(keys, window["end"][rows] - ready, np.ones(len(rows)), window["rank"][rows])
 
     def result(self) -> tuple[dict[Operation, Amount], dict[Transfer, Amount]]:
         """Means per rank and step."""
@@ -123,16 +132,17 @@ class Inventory:
         operations: dict[Operation, Amount] = {}
         transfers: dict[Transfer, Amount] = {}
         for compute, communication, _ in parts:
-            for (op, shape, cls, name, stepping), (count, time) in compute.items():
+            for (op, shape, cls, name, stepping, note), (count, time, seen) in compute.items():
                 label, kind = word(operators, op) or word(names, name), word(classes, cls)
                 optimizes = bool(stepping) if marked else kind == "optimizer"
-                arguments = word(shapes, shape) + (f" {word(names, name)}" if op >= 0 <= name else "")
+                more = [word(names, name) if op >= 0 else "", self._notes[note]]
+                arguments = " ".join(part for part in (word(shapes, shape), *more) if part)
                 operation = Operation(label, arguments, kind, "optimizer" if optimizes else "")
-                _add(operations, operation, count / share, time / share, 0)
-            for (name, comm, size), (count, time) in communication.items():
+                _add(operations, operation, Amount(count / share, time / share, 0, seen / share))
+            for (name, comm, size), (count, time, seen) in communication.items():
                 ranks = len(known[comm].ranks) if comm in known else 0
                 transfer = Transfer(collective_kind(word(names, name)), ranks, size)
-                _add(transfers, transfer, count / share, time / share, count / share * size)
+                _add(transfers, transfer, Amount(count / share, time / share, count / share * size, seen / share))
         return operations, transfers
 
 
@@ -146,18 +156,25 @@ def _first_of_call(rank: npt.NDArray[np.integer], link: npt.NDArray[np.int64]) -
 
 
 def _sums(
-    keys: tuple[npt.NDArray[np.integer], ...], time: npt.NDArray[np.int64], calls: npt.NDArray[np.float64]
+    keys: tuple[npt.NDArray[np.integer], ...],
+    time: npt.NDArray[np.int64],
+    calls: npt.NDArray[np.float64],
+    rank: npt.NDArray[np.integer],
 ) -> Sums:
-    """Calls and time by combination of `keys`."""
+    """Calls, time and number of ranks by combination of `keys`."""
     if not len(time):
         return {}
     found, place = group(keys)
     count, total = np.bincount(place, calls), np.bincount(place, time)
-    return {key: [float(n), float(t)] for key, n, t in zip(found, count, total, strict=True)}
+    seen = np.zeros((len(found), int(rank.max()) + 1), np.bool_)
+    seen[place, rank] = True
+    rows = zip(found, count.tolist(), total.tolist(), seen.sum(1).tolist(), strict=True)
+    return {key: (n, t, ranks) for key, n, t, ranks in rows}
 
 
-def _add(table: dict[_Key, Amount], key: _Key, count: float, time: float, size: float) -> None:
+def _add(table: dict[_Key, Amount], key: _Key, more: Amount) -> None:
     amount = table.setdefault(key, Amount())
-    amount.count += count
-    amount.time += time
-    amount.bytes += size
+    amount.count += more.count
+    amount.time += more.time
+    amount.bytes += more.bytes
+    amount.share += more.share

@@ -18,6 +18,7 @@ _PRODUCTS = ("gemm", "attention", "convolution")
 _DTYPE = re.compile(r"\(?(bf16|fp16|fp32|fp64|fp8\w*|tf32)\[")
 _IMAGES = re.compile(r"\w+\[(\d+),[1-4],(\d+),\d+\], \w+\[\d+,[1-4],\d+,\d+\]")
 _ALL = re.compile(r"… (\d+) in all")
+_TRIALS = re.compile(r", True, \w+, \w+( \w+)*$")
 _TENSOR = re.compile(r"\w+\[[\d,]*\]")
 _LEAST_PARAMETERS = 1 << 18  # bytes: smaller collectives carry counts, norms and flags
 
@@ -33,9 +34,9 @@ class Traits:
     table: tuple[int, int] | None
     """Rows and width of the largest embedding."""
     embeddings: float
-    """Calls of the largest embedding's backward operator in a step."""
+    """Calls of the largest embedding's backward operator in a step, of a rank that has it."""
     losses: float
-    """Calls of the loss's backward operator in a step."""
+    """Calls of the loss's backward operator in a step, of a rank that has it."""
     triton: float
     """Share of compute in kernels that torch.compile made."""
     attention: str
@@ -52,8 +53,16 @@ class Traits:
     """Bytes of parameters gathered a step, by ranks of the group."""
     scattered: dict[int, float]
     reduced: dict[int, float]
-    activations: dict[int, float]
-    """Bytes of activations exchanged."""
+    summed: float
+    """Bytes of activations that are summed over ranks, a step."""
+    spread_out: float
+    """Bytes of activations that are gathered, or summed and scattered, a step."""
+    channels_last: bool
+    """Of most calls of convolutions."""
+    trials: bool
+    """Whether convolutions ask for the fastest of all plans."""
+    pipeline: bool
+    """Whether ranks send to each other."""
 
     @property
     def spread(self) -> str:
@@ -76,15 +85,18 @@ def traits(side: Side) -> Traits:
     losses: dict[str, float] = defaultdict(float)
     for o, amount in operations.items():
         if o.cls == "loss" and "backward" in o.name:
-            losses[o.name] += amount.count
+            losses[o.name] += amount.count / min(1.0, amount.share or 1.0)
+    embeddings = [v for o, v in operations.items() if o.name == EMBEDDING and embedding(o.shape) == lookup]
+    formats = _most(operations, lambda o: o.cls == "convolution", lambda o: o.shape.rpartition(" ")[2], calls=True)
     steps = [o for o in operations if o.part]
     whole = sum(amount.time for amount in operations.values()) or 1.0
-    gathered, scattered, reduced, activations = _traffic(side.transfers, prod(indices) * width if lookup else 0)
+    elements = prod(indices) * width if lookup else 0
+    gathered, scattered, reduced, (spread_out, summed) = _traffic(side.transfers, elements)
     return Traits(
         dtype=_most(operations, lambda o: o.cls in _PRODUCTS and not o.part, _dtype, calls=True),
         indices=indices,
         table=(lookup[0], width) if lookup else None,
-        embeddings=_calls(operations, lambda o: o.name == EMBEDDING and embedding(o.shape) == lookup),
+        embeddings=sum(v.count for v in embeddings) / min(1.0, max((v.share for v in embeddings), default=1.0) or 1.0),
         losses=max(losses.values(), default=0.0),
         triton=sum(amount.time for o, amount in operations.items() if "triton" in o.name) / whole,
         attention=_most(operations, lambda o: o.cls == "attention" and "backward" not in o.name, lambda o: o.name),
@@ -95,13 +107,17 @@ def traits(side: Side) -> Traits:
         gathered=gathered,
         scattered=scattered,
         reduced=reduced,
-        activations=activations,
+        summed=summed,
+        spread_out=spread_out,
+        channels_last=formats == "nhwc",
+        trials=any(_TRIALS.search(o.shape) for o in operations if o.name == "aten::cudnn_convolution"),
+        pipeline=any(transfer.name.startswith("send") for transfer in side.transfers),
     )
 
 
 def _dtype(operation: Operation) -> str:
     match = _DTYPE.match(operation.shape)
-    return match[1] if match else ""
+    return "tf32" if " tf32" in operation.shape else match[1] if match else ""
 
 
 def _family(name: str) -> str:
@@ -139,15 +155,24 @@ def _calls(operations: dict[Operation, Amount], wanted: Callable[[Operation], bo
     return sum(amount.count for operation, amount in operations.items() if wanted(operation))
 
 
-def _traffic(transfers: dict[Transfer, Amount], elements: int) -> tuple[dict[int, float], ...]:
-    """Bytes a step by size of the group: gathered, scattered and reduced parameters, and activations."""
-    found: tuple[dict[int, float], ...] = tuple(defaultdict(float) for _ in range(4))
+_ByRanks = dict[int, float]
+
+
+def _traffic(
+    transfers: dict[Transfer, Amount], elements: int
+) -> tuple[_ByRanks, _ByRanks, _ByRanks, tuple[float, float]]:
+    """Bytes a step by size of the group: gathered, scattered and reduced parameters; and of activations: gathered or
+    scattered, summed."""
+    found: tuple[_ByRanks, ...] = tuple(defaultdict(float) for _ in range(3))
+    activations = [0.0, 0.0]
     kinds = {"all_gather": 0, "reduce_scatter": 1, "all_reduce": 2}
     for transfer, amount in transfers.items():
         if transfer.name in kinds and transfer.bytes >= _LEAST_PARAMETERS:
-            activation = elements and transfer.bytes in (2 * elements, 4 * elements)
-            found[3 if activation else kinds[transfer.name]][transfer.ranks] += amount.count * transfer.bytes
-    return tuple(dict(part) for part in found)
+            if elements and transfer.bytes in (2 * elements, 4 * elements):
+                activations[transfer.name == "all_reduce"] += amount.count * transfer.bytes
+            else:
+                found[kinds[transfer.name]][transfer.ranks] += amount.count * transfer.bytes
+    return dict(found[0]), dict(found[1]), dict(found[2]), (activations[0], activations[1])
 
 
 @dataclass(frozen=True)
@@ -191,7 +216,8 @@ def repeats(a: Side, b: Side, x: Traits, y: Traits) -> Repeats:
         if before and after:
             forward = counts(a, False), counts(b, False)
             ratio = forward[1] / forward[0] if all(forward) else after / before
-            layers = (before / micro[0], after / micro[1]) if cls == "attention" else None
+            whole = cls == "attention" and not x.pipeline and not y.pipeline
+            layers = (before / micro[0], after / micro[1]) if whole else None
             return Repeats(passes, micro, products, ratio, after / before, layers)
     return Repeats(passes, micro, products, 1.0, 1.0, None)
 
