@@ -35,7 +35,7 @@ KEPT = {
     "view-report-390": ("report", 390, "dark", 1500),
     "view-diff": ("diff", 1024, "dark", 1100),
     "view-perfetto": ("perfetto", 1440, "light", 800),
-    "view-many": ("many", 1024, "dark", 480),
+    "view-many": ("many", 1024, "dark", 760),
     "view-sweep": ("sweep", 1440, "light", 1500),
 }
 MOST_BYTES = 200_000
