@@ -3,7 +3,8 @@
     python benchmarks/device/graphs_holdout.py --which captured_small [--iters N]    # one run, real or under phantora trace
     python benchmarks/device/graphs_holdout.py --all DIR [--budget S]                # runs: DIR/graphs_holdout.jsonl
 
-`--all` starts each run in a process of its own and starts none after the budget. Decoding needs transformers.
+`--kernels FILE` adds a line with the kernels of one more step: [name, start, duration] in ns. `--all` writes
+DIR/graphs_kernels.jsonl. `--all` starts each run in a process of its own and starts none after the budget. Decoding needs transformers.
 """
 
 from __future__ import annotations
@@ -146,7 +147,16 @@ RUNS: dict[str, Callable[[], Step]] = {
 }
 
 
-def run(which: str, iters: int) -> None:
+def kernels_of(step: Step) -> list[tuple[str, int, int]]:
+    """The kernels of a step as torch's profiler tells them: name, start and duration in ns, in order."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as seen:
+        step()
+        torch.cuda.synchronize()
+    events = [event for event in seen.profiler.kineto_results.events() if event.device_type().name == "CUDA"]  # type: ignore[union-attr]
+    return sorted(((e.name(), e.start_ns(), e.duration_ns()) for e in events), key=lambda row: row[1])
+
+
+def run(which: str, iters: int, kernels: Path | None) -> None:
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.manual_seed(0)
     step = RUNS[which]()
@@ -162,6 +172,9 @@ def run(which: str, iters: int) -> None:
         "median_iter_s": statistics.median(times[WARM:]), "max_memory_allocated": torch.cuda.max_memory_allocated(),
         "max_memory_reserved": torch.cuda.max_memory_reserved(), "torch": torch.__version__, "gpu": torch.cuda.get_device_name(),
     }), flush=True)  # fmt: skip
+    if kernels:
+        with kernels.open("a") as file:
+            print(json.dumps({"run_id": f"graphs_{which}", "kernels": kernels_of(step)}), file=file)
 
 
 def run_all(folder: Path, only: list[str], iters: int, budget: float) -> None:
@@ -173,6 +186,7 @@ def run_all(folder: Path, only: list[str], iters: int, budget: float) -> None:
                 print(json.dumps(row), file=file)
                 continue
             command = [sys.executable, __file__, "--which", which, "--iters", str(iters)]
+            command += ["--kernels", str(folder / "graphs_kernels.jsonl")]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
             row = json.loads(lines[-1]) if done.returncode == 0 and lines else {"name": "failed", "which": which, "why": done.stderr[-800:]}
@@ -187,9 +201,10 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=RUNS, default=[], metavar="RUN", help="of --all, in this order")
     parser.add_argument("--iters", type=int, default=15)
     parser.add_argument("--budget", type=float, default=90.0, help="seconds after which no run is started")
+    parser.add_argument("--kernels", type=Path, metavar="FILE")
     args = parser.parse_args()
     if args.which:
-        run(args.which, args.iters)
+        run(args.which, args.iters, args.kernels)
     else:
         run_all(args.all, args.only, args.iters, args.budget)
 

@@ -28,7 +28,8 @@ COMPILED = (
 )  # fmt: skip
 OTHERS = (
     "adamw_8bit bitsandbytes", "qlora", "dlrm", "graph gat", "graph sage", "moe_loops", "packed", "t5_encoder", "llm_int8",
-    "jagged", "own_cuda",
+    "jagged", "own_cuda", "tried_convolutions resnet50 tf32", "tried_convolutions vgg16 tf32", "tried_convolutions densenet121 tf32",
+    "tried_convolutions unet tf32", "tried_convolutions resnet50 exact",
 )  # fmt: skip
 AT_ONCE = 6
 
