@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from phantora.errors import PhantoraError
-from phantora.launch import folded_gloo
+from phantora.launch import folded_gloo, folded_mesh
 from phantora.launch.importhook import after_import
 
 VARIABLE = "PHANTORA_FOLDED"
@@ -48,6 +48,8 @@ def install(world_size: int) -> None:
         _wrap(sys.modules[_MODULE], world_size, real)
     else:
         after_import(_MODULE.__eq__, lambda module: _wrap(module, world_size, real))
+    if PROBE not in os.environ:  # which wants to know all groups
+        folded_mesh.install()
 
 
 def processes() -> frozenset[int] | None:

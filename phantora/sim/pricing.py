@@ -176,8 +176,9 @@ class Pricing:
         if fold is None:
             return []
         members: tuple[int, ...] = (request.src, request.dst)
+        joined = self._engine.comm_ranks(request.comm) if request.comm >= 0 else ()
         if request.kind == native.COLLECTIVE:
-            members = self._engine.comm_ranks(request.comm)
+            members = joined
         flows: list[Flow] = []
         for ranks in fold.siblings(members):
             hosts = {topology.host_of(rank) for rank in ranks}
@@ -191,8 +192,8 @@ class Pricing:
                 flows += self._collectives.peer_copy(ranks[0], ranks[1], request.bytes, request.blocks).flows
             elif request.sub == native.PAIR:
                 flows += self._collectives.transfer(
-                    ranks[0], ranks[1], request.bytes, request.concurrent,
-                    members=len(self._engine.comm_ranks(request.comm)), duplex=bool(request.duplex),
+                    ranks[0], ranks[1], request.bytes, request.concurrent, members=len(joined),
+                    duplex=bool(request.duplex),
                 ).flows  # fmt: skip
         return flows
 

@@ -29,6 +29,8 @@ from phantora.wire.fold import Fold
 from phantora.wire.session import Session
 
 _NAP_US = 2000  # longest sleep while a rank waits for an answer
+_LONG_NAP_US = 20_000  # the same where a turn takes long, since many ranks are looked at
+_TURNS_SHARE = 0.02  # of a core for turns that find nothing new
 _REST_US = 50_000  # and while none does
 _SLEEP_CHECK_S = 0.004  # nothing has moved for so long: are ranks asleep outside CUDA?
 _LOOKS_SHARE = 0.02  # of a core at most, while some rank computes: looks cost as much as its threads are many
@@ -205,6 +207,7 @@ class Simulator:
         next_look = 0.0
         waits = self._session.control["waiting"]
         few = self._session.real if len(self._session.real) <= _FEW else ()
+        nap = _NAP_US
         while not self._stop.is_set():
             with self._lock:
                 deaths, self._deaths = self._deaths, []
@@ -213,13 +216,15 @@ class Simulator:
             for rank, status in deaths:
                 self._engine.rank_died(rank, status)
             waiting = any(map(waits.item, few)) if few else bool(waits.any())
-            reason = self._turn(_NAP_US if waiting else _REST_US)
+            begin = time.thread_time()
+            reason = self._turn(nap if waiting else _REST_US)
             if reason & native.DONE and not reason & native.PRICES:
                 return
             if reason != native.IDLE:
                 idle_since = self._stalled_at = None
                 self._next_notice = self._hang_timeout
                 continue
+            nap = min(max(_NAP_US, int((time.thread_time() - begin) * 1e6 / _TURNS_SHARE)), _LONG_NAP_US)
             now = time.monotonic()
             if idle_since is None:
                 idle_since = now
@@ -230,7 +235,7 @@ class Simulator:
                 next_look = now + min((time.thread_time() - begin) / _LOOKS_SHARE, _LOOK_AGAIN_S) if works else now
 
     def _look_at_sleepers(self, idle: IdleDetector, since: float) -> bool:
-        """Nothing has moved for `since` seconds: release an answer, or diagnose. True if somebody works."""
+        """Nothing has moved for `since` seconds: release an answer, or diagnose. True if somebody works, or will."""
         states = {rank: self._engine.rank_state(rank) for rank in self._session.real}
         running = [rank for rank, state in states.items() if state in (native.NOT_STARTED, native.RUNS)]
         if self._root is not None and all(state in (native.NOT_STARTED, native.EXITED) for state in states.values()):

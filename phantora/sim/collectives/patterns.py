@@ -103,6 +103,8 @@ def make(topology: Topology, groups: Groups, kind: int, algorithm: str, channels
 def seal(topology: Topology, shares: Iterable[Share]) -> Pattern:
     """The pattern of `shares`, with what it loads each link with."""
     kept = tuple(shares)
+    if len(kept) == 1:  # a send: of a folded run's pairs there are thousands, and of links ten thousands
+        return _alone(topology, kept[0])
     counts = np.fromiter((len(share.links) for share in kept), np.int64, len(kept))
     links = np.fromiter((link for share in kept for link in share.links), np.int64, int(counts.sum()))
     amounts = np.fromiter((share.share * share.count for share in kept), np.float64, len(kept))
@@ -114,6 +116,17 @@ def seal(topology: Topology, shares: Iterable[Share]) -> Pattern:
             way = share.links
             hop_ns = max(hop_ns, topology.latency_ns(way))
     return Pattern(kept, float((loads / topology.bandwidths).max(initial=0.0)), hop_ns)
+
+
+def _alone(topology: Topology, share: Share) -> Pattern:
+    amount = share.share * share.count
+    loads: dict[int, float] = {}
+    for link in share.links:
+        loads[link] = loads.get(link, 0.0) + amount
+    floor = max((load / float(topology.bandwidths[link]) for link, load in loads.items()), default=0.0)
+    width = len(topology.nic_of)
+    far = share.src // width != share.dst // width and share.src >= 0 and share.dst >= 0
+    return Pattern((share,), floor, topology.latency_ns(share.links) if far else 0)
 
 
 _Edge = tuple[int, int, float]  # source, target, share; a named tuple takes three times as long to make
