@@ -24,8 +24,8 @@ from phantora.launch.importhook import after_import
 
 _MESHES = "torch.distributed.device_mesh"
 _LAYOUTS = "torch.distributed._mesh_layout"
-_TRIED = 3
-"""Groups of others that are made as torch does: the first of them are slower, as a host's caches are cold."""
+_TRIED = 16
+"""Groups of others that are made as torch does, in one loop: what the next ones would take."""
 _MANY = 64
 """Groups from which on it is worth it."""
 
@@ -80,13 +80,18 @@ def _skip_others(module: ModuleType, runtime: Runtime) -> None:
         if len(ranks) < _MANY or len(own) != 1 or _splits(module, c10d):
             return make(sub_layout, rank_map, *arguments)  # type: ignore[no-any-return]
         first = world.group_count
-        spent = 0
-        for at in [at for at in range(_TRIED + 1) if at != own[0]][:_TRIED]:
-            world.group_count = first + at
+        others = [at for at in range(len(ranks)) if at != own[0]]
+
+        def spent(groups: int) -> int:
+            """Of the host's clock, ns, in a loop over so many groups of others."""
+            world.group_count = first
             begin = runtime.now()
-            make(_Rows(sub_layout, rows[at : at + 1]), rank_map, *arguments)
-            spent = runtime.now() - begin
-        runtime.advance(spent * (len(ranks) - _TRIED - 1))
+            make(_Rows(sub_layout, rows[others[:groups]]), rank_map, *arguments)
+            return runtime.now() - begin
+
+        spent(1)  # a first one is slower
+        once, many = spent(1), spent(_TRIED + 1)
+        runtime.advance(max(many - once, 0) * (len(others) - _TRIED - 3) // _TRIED)
         world.group_count = first + own[0]
         name: str | None = make(_Rows(sub_layout, rows[own[0] : own[0] + 1]), rank_map, *arguments)
         world.group_count = first + len(ranks)

@@ -10,6 +10,7 @@ import time
 import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory
+import torch.distributed.distributed_c10d as c10d
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -147,6 +148,26 @@ def exchange(rank: int, world: int) -> dict[str, float]:
     else:
         raise AssertionError("half a group folds")
     return {"world": dist.get_world_size()}
+
+
+def meshes(rank: int, world: int) -> dict[str, float]:
+    """A mesh of many groups; then its pairs again, by the mesh and one by one."""
+    first = c10d._world.group_count
+    mesh = init_device_mesh("cuda", (world // 2, 2), mesh_dim_names=("dp", "tp"))
+    assert c10d._world.group_count == first + 2 + world // 2
+    names = [int(mesh[axis].get_group().group_name) - first for axis in ("dp", "tp")]
+    assert names == [rank % 2, 2 + rank // 2]
+    total = torch.ones(1, device="cuda")
+    dist.all_reduce(total, group=mesh["tp"].get_group())
+    assert total.item() == 2
+    began = time.perf_counter_ns()
+    mesh._init_one_process_group(mesh._layout[1], mesh._rank_map, "tp", (None, None))
+    took = time.perf_counter_ns() - began
+    began = time.perf_counter_ns()
+    for pair in range(world // 2):
+        if pair != rank // 2:
+            dist.new_group([2 * pair, 2 * pair + 1])
+    return {"mesh_ns": took, "groups_ns": time.perf_counter_ns() - began}
 
 
 def other_shapes(rank: int, world: int) -> dict[str, float]:

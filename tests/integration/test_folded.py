@@ -56,6 +56,14 @@ def test_ranks_hear_what_the_folded_ones_would_say(tmp_path: Path) -> None:
     assert {rank: line["world"] for rank, line in found.items()} == {0: 8, 2: 8, 7: 8}
 
 
+def test_a_mesh_of_many_groups_has_the_names_and_takes_the_time_of_all(tmp_path: Path) -> None:
+    options = ("--cluster", "128x8xH100", "--hang-timeout", "60", "--fold", "dp=512/1,tp=2")
+    found = printed(trace(tmp_path, *options, PROGRAM, "meshes", check=True, timeout=500))
+    assert found
+    for line in found.values():
+        assert 0.8 < line["mesh_ns"] / line["groups_ns"] < 4  # a mesh takes its rows from a tensor, too
+
+
 @pytest.mark.parametrize(
     ("mode", "says"),
     [
