@@ -28,9 +28,11 @@ _TRIED = 16
 """Groups of others that are made as torch does, in one loop: what the next ones would take."""
 _MANY = 64
 """Groups from which on it is worth it."""
+_LARGE = 1024
+"""Ranks from which on layouts are counted once. What a cold host adds is lost: a seventh of a count with 8 ranks."""
 
 
-def install() -> None:
+def install(world_size: int) -> None:
     """In the rank, before its script runs."""
     runtime = Runtime.of(ctypes.CDLL(None))
 
@@ -40,7 +42,7 @@ def install() -> None:
         else:
             _remember_ranks(module, runtime)
 
-    wanted = {_MESHES, _LAYOUTS}
+    wanted = {_MESHES, _LAYOUTS} if world_size >= _LARGE else {_MESHES}
     after_import(wanted.__contains__, meet)
     for name in sorted(wanted & sys.modules.keys()):
         meet(sys.modules[name])
