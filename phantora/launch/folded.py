@@ -49,7 +49,7 @@ def install(world_size: int) -> None:
     else:
         after_import(_MODULE.__eq__, lambda module: _wrap(module, world_size, real))
     if PROBE not in os.environ:  # which wants to know all groups
-        folded_mesh.install()
+        folded_mesh.install(world_size)
 
 
 def processes() -> frozenset[int] | None:
