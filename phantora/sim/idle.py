@@ -60,6 +60,14 @@ def _read(path: str) -> bytes:
         return b""
 
 
+def _times_run(pid: int, task: str) -> str:
+    """What changes whenever the thread has run."""
+    if told := _read(f"/proc/{pid}/task/{task}/schedstat"):
+        return told.decode("ascii", "replace")
+    status = _read(f"/proc/{pid}/task/{task}/status").decode("ascii", "replace")  # a kernel without scheduler statistics
+    return "".join(line for line in status.splitlines() if "ctxt_switches" in line)
+
+
 def snapshot(pid: int, only_clock_threads: bool = True, children: bool = True) -> Activity | None:
     """The activity of `pid`'s threads that make it go on and of all its children; None if it is gone.
 
@@ -78,8 +86,7 @@ def snapshot(pid: int, only_clock_threads: bool = True, children: bool = True) -
         if not text or (only_clock_threads and not _works(task, pid, name)):
             continue
         asleep = asleep and text[text.rindex(b")") + 2 :].split()[0] == b"S"
-        status = _read(f"/proc/{pid}/task/{task}/status").decode("ascii", "replace")
-        switches.append("".join(line for line in status.splitlines() if "ctxt_switches" in line))
+        switches.append(_times_run(pid, task))
     if not switches:
         return None
     for child in _children(pid) if children else ():
@@ -95,6 +102,8 @@ class _Look:
     when: float
     activity: Activity | None
     unchanged_since: float
+    sleeps: bool = False
+    """At the moment."""
     awake: float = 0.0
     """Seconds in which it ran, waited for a processor or the disk, or was stopped."""
 
@@ -121,28 +130,29 @@ class IdleDetector:
             look.awake += now - look.when
         if not activity.asleep or activity != look.activity:
             look.unchanged_since = now
-        look.when, look.activity = now, activity
+        look.when, look.activity, look.sleeps = now, activity, activity.asleep
         return activity.asleep and now - look.unchanged_since >= at_least
 
     def all_asleep(self, ranks: Iterable[int], bystanders: Iterable[int], at_least: float) -> bool:
         """Have all processes done nothing for `at_least` seconds, of bystanders all threads?
 
-        Each of them is looked at. The store of a large job is asked by watchdogs of all ranks many times a second, so
-        that it has always done something since a look that lies long back. It is looked at once more then, and so are
-        the ranks, which it may have woken.
+        Each of them is looked at, and once more if no rank runs at the moment: they may not have been looked at before,
+        and the store of a large job is asked by watchdogs of all ranks many times a second, so that it has always done
+        something since a look that lies long back.
         """
         ranks, bystanders = tuple(ranks), tuple(bystanders)
 
-        def look() -> tuple[bool, bool]:
+        def look() -> bool:
             others = [self.asleep(pid, at_least, only_clock_threads=False) for pid in bystanders]
             ours = [self.asleep(pid, at_least) for pid in ranks]
-            return all(others), all(ours)
+            return all(others) and all(ours)
 
-        quiet, idle = look()
-        if idle and not quiet:
-            time.sleep(at_least)
-            quiet, idle = look()
-        return idle and quiet
+        if look():
+            return True
+        if any(pid in self._looks and not self._looks[pid].sleeps for pid in ranks):
+            return False
+        time.sleep(at_least)
+        return look()
 
     def blocked(self, pids: Iterable[int], tolerance: float) -> float:
         """Seconds for which none of `pids` was awake for longer than `tolerance`.

@@ -223,8 +223,9 @@ class Simulator:
             if reason != native.IDLE:
                 idle_since = self._stalled_at = None
                 self._next_notice = self._hang_timeout
+                nap = _NAP_US
                 continue
-            nap = min(max(_NAP_US, int((time.thread_time() - begin) * 1e6 / _TURNS_SHARE)), _LONG_NAP_US)
+            turn = time.thread_time() - begin
             now = time.monotonic()
             if idle_since is None:
                 idle_since = now
@@ -233,6 +234,8 @@ class Simulator:
                 begin = time.thread_time()
                 works = self._look_at_sleepers(idle, now - idle_since)
                 next_look = now + min((time.thread_time() - begin) / _LOOKS_SHARE, _LOOK_AGAIN_S) if works else now
+                # Who works may do so for long; sleepers, of whom nobody does, are released one after the other.
+                nap = min(max(_NAP_US, int(turn * 1e6 / _TURNS_SHARE)), _LONG_NAP_US) if works else _NAP_US
 
     def _look_at_sleepers(self, idle: IdleDetector, since: float) -> bool:
         """Nothing has moved for `since` seconds: release an answer, or diagnose. True if somebody works, or will."""
