@@ -64,7 +64,8 @@ def _times_run(pid: int, task: str) -> str:
     """What changes whenever the thread has run."""
     if told := _read(f"/proc/{pid}/task/{task}/schedstat"):
         return told.decode("ascii", "replace")
-    status = _read(f"/proc/{pid}/task/{task}/status").decode("ascii", "replace")  # a kernel without scheduler statistics
+    # A kernel without statistics of its scheduler.
+    status = _read(f"/proc/{pid}/task/{task}/status").decode("ascii", "replace")
     return "".join(line for line in status.splitlines() if "ctxt_switches" in line)
 
 
