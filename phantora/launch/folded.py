@@ -30,6 +30,9 @@ _PAD = 256
 _PATIENCE = timedelta(days=7)
 """Of torch's watchdog, whose clock is the real one: a step of thousands of GPUs takes minutes here. Hangs are the
 simulator's to find."""
+_SWITCH_S = 0.05
+"""How often a thread that wants the interpreter looks whether it is free. The one that has it may wait for minutes, and
+so may threads of many ranks (tqdm's monitor): at Python's own 5 ms each of them takes half a percent of a core."""
 
 
 def environment(real: Sequence[int]) -> dict[str, str]:
@@ -48,6 +51,7 @@ def install(world_size: int) -> None:
         _wrap(sys.modules[_MODULE], world_size, real)
     else:
         after_import(_MODULE.__eq__, lambda module: _wrap(module, world_size, real))
+    sys.setswitchinterval(_SWITCH_S)
     if PROBE not in os.environ:  # which wants to know all groups
         folded_mesh.install(world_size)
 

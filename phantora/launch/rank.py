@@ -22,9 +22,6 @@ from phantora.errors import PhantoraError
 from phantora.launch import clock, folded, loading, process, rendezvous, shims, uncounted
 from phantora.wire import stacks
 
-_SWITCH_S = 0.05
-"""How often a thread that wants the interpreter looks whether it is free. The one that has it may wait for minutes, and
-so may threads of many ranks (tqdm's monitor): at Python's own 5 ms each of them takes half a percent of a core."""
 _RESET_SIGNALS = (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE)
 
 
@@ -89,7 +86,6 @@ def connect(library: ctypes.CDLL, session: int, rank: int, local_rank: int, devi
         raise PhantoraError(f"cannot join the simulation: {reason}; run `phantora doctor`")
     clock.count_frames()
     stacks.register()
-    sys.setswitchinterval(_SWITCH_S)
 
 
 def tie_children() -> None:
