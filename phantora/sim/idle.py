@@ -137,23 +137,26 @@ class IdleDetector:
     def all_asleep(self, ranks: Iterable[int], bystanders: Iterable[int], at_least: float) -> bool:
         """Have all processes done nothing for `at_least` seconds, of bystanders all threads?
 
-        Each of them is looked at, and once more if no rank runs at the moment: they may not have been looked at before,
-        and the store of a large job is asked by watchdogs of all ranks many times a second, so that it has always done
-        something since a look that lies long back.
+        Each of them is looked at. The store of a large job is asked by watchdogs of all ranks many times a second, so
+        that it has always done something since a look that lies long back. It is looked at once more then, and so are
+        the ranks, which it may have woken.
         """
         ranks, bystanders = tuple(ranks), tuple(bystanders)
 
-        def look() -> bool:
+        def look() -> tuple[bool, bool]:
             others = [self.asleep(pid, at_least, only_clock_threads=False) for pid in bystanders]
             ours = [self.asleep(pid, at_least) for pid in ranks]
-            return all(others) and all(ours)
+            return all(others), all(ours)
 
-        if look():
-            return True
-        if any(pid in self._looks and not self._looks[pid].sleeps for pid in ranks):
-            return False
-        time.sleep(at_least)
-        return look()
+        quiet, idle = look()
+        if idle and not quiet:
+            time.sleep(at_least)
+            quiet, idle = look()
+        return idle and quiet
+
+    def somebody_runs(self, pids: Iterable[int]) -> bool:
+        """Whether one of `pids` ran when it was last looked at."""
+        return any(pid in self._looks and not self._looks[pid].sleeps for pid in pids)
 
     def blocked(self, pids: Iterable[int], tolerance: float) -> float:
         """Seconds for which none of `pids` was awake for longer than `tolerance`.

@@ -35,6 +35,7 @@ _REST_US = 50_000  # and while none does
 _SLEEP_CHECK_S = 0.004  # nothing has moved for so long: are ranks asleep outside CUDA?
 _LOOKS_SHARE = 0.02  # of a core at most, while some rank computes: looks cost as much as its threads are many
 _LOOK_AGAIN_S = 0.25
+_SECOND_LOOK_S = 0.02  # the same where nobody ran at the first look, which proves nothing
 _LONG_SLEEP_S = 0.02  # the same when nobody waits for an answer: a thread may poll for one
 _ABSENT_S = 1.0  # all processes of a command sleep for so long: none is about to become a rank
 _START_FACTOR = 10  # a rank's start (imports, a cold disk, a busy machine) may take so many hang timeouts
@@ -233,9 +234,11 @@ class Simulator:
             if now - idle_since > (_SLEEP_CHECK_S if waiting else _LONG_SLEEP_S) and now >= next_look:
                 begin = time.thread_time()
                 works = self._look_at_sleepers(idle, now - idle_since)
-                next_look = now + min((time.thread_time() - begin) / _LOOKS_SHARE, _LOOK_AGAIN_S) if works else now
+                again = _LOOK_AGAIN_S if works and idle.somebody_runs(self._pids().values()) else _SECOND_LOOK_S
+                next_look = now + min((time.thread_time() - begin) / _LOOKS_SHARE, again) if works else now
                 # Who works may do so for long; sleepers, of whom nobody does, are released one after the other.
-                nap = min(max(_NAP_US, int(turn * 1e6 / _TURNS_SHARE)), _LONG_NAP_US) if works else _NAP_US
+                rest = int(turn * 1e6 / _TURNS_SHARE) if again == _LOOK_AGAIN_S else 0
+                nap = min(max(_NAP_US, rest), _LONG_NAP_US)
 
     def _look_at_sleepers(self, idle: IdleDetector, since: float) -> bool:
         """Nothing has moved for `since` seconds: release an answer, or diagnose. True if somebody works, or will."""

@@ -124,7 +124,7 @@ def _structure(a: Side, b: Side, d: Difference) -> list[Cause]:
         evidence[largest] = evidence.get(largest, 0.0) + evidence.pop("optimizer", 0.0)
     rest = (("updates", "optimizer", _code(d, "optimizer")), ("code", "code", _code(d, "")),
             ("calls", "count", f"operators run more or less often{_mostly(d, 'by_count')}"),
-            ("shapes", "shape", f"operators of other sizes{_mostly(d, 'by_shape')}"))  # fmt: skip
+            ("shapes", "shape", f"the model's shapes: operators of other sizes{_mostly(d, 'by_shape')}"))  # fmt: skip
     found += [Cause(kind, text, evidence.pop(claim)) for kind, claim, text in rest if claim in evidence]
     same = _same_work(d)
     kernels, before = evidence.get("kernels", 0.0), sum(c.a.time for c in same)
