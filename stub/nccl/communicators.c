@@ -190,10 +190,12 @@ NCCL_API(ncclResult_t, ncclCommSplit, ncclComm_t comm, int color, int key, ncclC
                                 .child = comm->splits++}));
 }
 
-// What this rank waits for in the communicator ends; the others wait on.
+// What this rank waits for in the communicator ends; the others wait on. Another thread may have ended it by now.
 static void give_up(ncclComm_t comm) {
   ph_record record = {.kind = PH_COMM_ABORT, .id = comm->id};
-  ph_emit(&record);
+  ph_emit_lock();
+  if (comm->magic == COMM_MAGIC) ph_emit(&record);
+  ph_emit_unlock();
 }
 
 NCCL_API(ncclResult_t, ncclCommShrink, ncclComm_t comm, int *excludeRanksList, int excludeRanksCount,
@@ -243,8 +245,14 @@ static ncclResult_t release(const char *call, ncclComm_t comm) {
   if (!comm) return ncclSuccess;
   ncclResult_t result = check_comm(comm, call);
   if (result != ncclSuccess) return result;
-  say_end(comm, strcmp(call, "CommAbort") ? "Destroy COMPLETE" : "Abort COMPLETE");
+  ph_record record = {.kind = PH_COMM_DESTROY, .id = comm->id};
+  ph_emit_lock();  // nothing of this communicator follows
+  bool first = comm->magic == COMM_MAGIC;
   comm->magic = 0;
+  if (first) ph_emit(&record);
+  ph_emit_unlock();
+  if (!first) return check_comm(comm, call);
+  say_end(comm, strcmp(call, "CommAbort") ? "Destroy COMPLETE" : "Abort COMPLETE");
   ph_memory_charge(comm->device, -comm->charged);
   free(comm->peers);
   free(comm->ops);
@@ -253,8 +261,6 @@ static ncclResult_t release(const char *call, ncclComm_t comm) {
   comm->peers = NULL;
   comm->ops = NULL;
   comm->op_count = 0;
-  ph_record record = {.kind = PH_COMM_DESTROY, .id = comm->id};
-  ph_emit(&record);
   return ncclSuccess;
 }
 

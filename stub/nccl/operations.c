@@ -235,6 +235,11 @@ ncclResult_t launch(operation *ops, size_t count) {
     }
     for (size_t j = 0; j < members; j++) prepare(together[j]);
     ph_emit_lock();
+    if (ops[i].comm->magic != COMM_MAGIC) {  // another thread has ended it
+      ph_emit_unlock();
+      result = check_comm(ops[i].comm, ops[i].name);
+      continue;
+    }
     if (members > 1) {
       ph_record record = {
           .kind = PH_GROUP_BEGIN, .stream = ops[i].stream->id, .id = ops[i].comm->id, .group.records = members};

@@ -87,7 +87,7 @@ Communicator *Communication::used(const Rank &rank, uint32_t id, int32_t &number
   const auto &mine = local_[static_cast<size_t>(rank.index)];
   auto found = mine.find(id);
   if (found == mine.end()) {
-    failure_.set("rank " + std::to_string(rank.index) + " used a communicator that does not exist");
+    failure_.set("rank " + std::to_string(rank.index) + " used communicator " + std::to_string(id) + ", which it does not have");
     return nullptr;
   }
   number = found->second;
