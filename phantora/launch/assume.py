@@ -19,7 +19,11 @@ KEYS = {
     "mask": "the share of true elements in an unknown mask, 0 to 1 (default 0)",
     "nms": "the share of unknown boxes that torchvision's nms keeps, 0 to 1 (default 0.5)",
     "loss": "the value of losses, or FIRST:LAST:STEPS, which falls by equal factors over optimizer steps (default 0)",
+    "clip": "always (default: where a framework clips gradients of unknown norm only beyond a limit, it does) or never",
 }
+
+WORDS = {"choice": ("spread", "first"), "clip": ("always", "never")}
+"""Keys whose value is one of these words, not a number."""
 
 
 def parse_assumptions(given: Sequence[str]) -> str:
@@ -37,8 +41,8 @@ def parse_assumptions(given: Sequence[str]) -> str:
 
 
 def _is_valid(key: str, value: str) -> bool:
-    if key == "choice":
-        return value in ("spread", "first")
+    if key in WORDS:
+        return value in WORDS[key]
     try:
         numbers = [float(part) for part in value.split(":")]
     except ValueError:
@@ -50,12 +54,18 @@ def _is_valid(key: str, value: str) -> bool:
     return len(numbers) == 1 or (len(numbers) == 3 and min(numbers) > 0)
 
 
+def setting(key: str) -> str | None:
+    """What this process was given for `key`, if anything."""
+    given = dict(part.partition("=")[::2] for part in os.environ.get(VARIABLE, "").split(","))
+    return given.get(key)
+
+
 def install(tracer: Path) -> None:
     """Has what a program calls ``backward()`` on, or a ``GradScaler`` scales, read as the assumed loss, if any.
 
     Losses of torch's own operators read so already where they are made.
     """
-    if not any(part.startswith("loss=") for part in os.environ.get(VARIABLE, "").split(",")):
+    if setting("loss") is None:
         return
     import torch
     from torch.amp.grad_scaler import GradScaler

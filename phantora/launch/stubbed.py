@@ -11,6 +11,7 @@ from phantora.errors import PhantoraError
 from phantora.launch import (
     assume,
     block_masks,
+    clipping,
     clock,
     engine_calls,
     modules,
@@ -52,6 +53,7 @@ def install_tracer(stub_set: StubSet) -> None:
     triton_launches.install(stub_set.tracer)
     engine_calls.install(stub_set.tracer)
     block_masks.install(stub_set.tracer)
+    clipping.install(stub_set.tracer)
     modules.install(stub_set.tracer)
     tuning.install()
     neighbour = ctypes.CDLL(str(stub_set.rank)).ph_neighbour

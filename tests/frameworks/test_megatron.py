@@ -135,6 +135,22 @@ def test_distributed_optimizer_overlapped(tmp_path: Path) -> None:
     assert result.flops(0) == pytest.approx(model_flops(shape, 2) / 2, rel=0.01)
 
 
+def test_gradients_of_unknown_norm_are_clipped(tmp_path: Path) -> None:
+    """Megatron multiplies them only beyond a limit, and the norm reads zero."""
+    said, multiplied = [], []
+    for word in ("always", "never"):
+        (tmp_path / word).mkdir()
+        options = ("--assume", f"clip={word}")
+        run = pretrain(tmp_path / word, "1x2xH100", "toy", layers=1, seq=512, sequences=2, options=options).run
+        log = open_log(run.log)
+        said.append([(a.what.split(" at ")[0], a.times) for a in analyze(log).assumptions])
+        names = log.words("name")
+        codes = [code for batch in log.batches(("name",)) for code in batch["name"] if code >= 0]
+        multiplied.append(sum((names[code] or "").startswith("aten::mul.Tensor") for code in codes))
+    assert said == [[("gradients of unknown norm are clipped", ITERATIONS)], []]
+    assert multiplied[0] > multiplied[1]
+
+
 def test_pipeline(tmp_path: Path) -> None:
     """Llama 2 13B, PP4, 1F1B: every micro-batch passes each boundary once forward and once backward."""
     result = pretrain(tmp_path, "1x4xH100", "llama2-13b", "--pp", "4", layers=4, sequences=6)
