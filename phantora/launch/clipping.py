@@ -27,7 +27,7 @@ CLIPS = {
     "megatron.core.optimizer.optimizer": ("clip_grad_by_total_norm_fp32", "total_norm"),
     "deepspeed.runtime.bf16_optimizer": ("clip_tensors_by_global_norm", "global_norm"),
 }
-"""Module that clips -> the function that it calls (its limit is ``max_norm``), and that function's parameter for the norm."""
+"""Module that clips -> the function that it calls, and its parameter for the norm. The limit is ``max_norm``."""
 SAID = b"gradients of unknown norm are clipped"
 
 
