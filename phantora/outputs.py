@@ -7,6 +7,16 @@ import os
 import stat
 
 
+def why_not_written(path: str | os.PathLike[str], error: OSError) -> str:
+    """What keeps `path` from being written, and what to do about it."""
+    folder = os.path.dirname(os.fspath(path)) or "."
+    if error.errno == errno.ENOENT and not os.path.isdir(folder):
+        return f"there is no folder {folder}; make it, or choose another -o"
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    room = "make room, or " if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    return f"{reason}; {room}choose another -o"
+
+
 def open_output(path: str | os.PathLike[str], *, empty: bool = True) -> int:
     """A descriptor of `path` for writing, emptied unless `empty` is false; the file is made if there is none.
 

@@ -4,8 +4,8 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 
 function duration(ns) {
-  for (const [unit, scale] of [["s", 1e9], ["ms", 1e6], ["us", 1e3]])
-    if (Math.abs(ns) >= scale) return `${(ns / scale).toFixed(2)} ${unit}`;
+  for (const [unit, scale, digits] of [["s", 1e9, 3], ["ms", 1e6, 2], ["us", 1e3, 2]])
+    if (Math.abs(ns) >= scale) return `${(ns / scale).toFixed(digits)} ${unit}`;
   return `${Math.round(ns)} ns`;
 }
 function size(bytes) {

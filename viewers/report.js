@@ -174,7 +174,7 @@ function showMemory(rank) {
   fill("memory", legend([...uses, ...Object.keys(marks)], { ...colors, ...marks }),
     chart, element("p", { className: "soft", textContent: `${duration(from)} to ${duration(to)}; the top of the chart is ${size(most)} of ${size(own.capacity)}.` }),
     element("p", { textContent: `${details.fit?.fits === false && own.failed ? "When the allocation failed" : "At the peak"} (${own.peak_step === null ? "outside the steps" : `step ${own.peak_step}`}, ${duration(own.peak_time)}): ${size(own.peak_allocated)} allocated, ${size(own.peak_reserved)} reserved.${own.lowest_peak < own.highest_peak ? ` By chance (when NCCL's watchdog frees buffers) ${size(own.lowest_peak)} to ${size(own.highest_peak)}.` : ""}` }),
-    ...(details.fit ? [element("p", { textContent: details.fit.says[0] })] : []),
+    ...(details.fit ? [element("p", { textContent: details.fit.says.join(" ") })] : []),
     bars(Object.entries(own.by_category).map(([name, bytes]) => [name, { [name]: bytes }, size(bytes)]), colors, size),
     table(own.largest, [
       ["largest blocks at the peak", (b) => b.operator || "outside of operators", text], ["made at", (b) => b.site, text],

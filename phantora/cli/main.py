@@ -78,6 +78,14 @@ def _no_such_verb(name: str, verbs: list[str]) -> str:
     return f"no verb {name!r}; " + (f"did you mean {close[0]}?" if close else f"there are {', '.join(verbs)}")
 
 
+def _no_such_option(error: click.ClickException) -> str:
+    """What click says, but of a misspelt option only the one that is most alike."""
+    if not isinstance(error, click.NoSuchOption) or not error.possibilities:
+        return error.format_message().removesuffix(".")
+    close = difflib.get_close_matches(error.option_name, error.possibilities, 1, 0.0)
+    return f"no option {error.option_name!r}; did you mean {close[0]}?"
+
+
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(version(), prog_name="phantora", message="%(prog)s %(version)s")
 def cli() -> None:
@@ -161,7 +169,7 @@ def _status() -> int:
             return error.exit_code
         context = getattr(error, "ctx", None)
         hint = f" (see `{context.command_path} --help`)" if context is not None else ""
-        _say(error.format_message() + hint)
+        _say(_no_such_option(error) + hint)
         return error.exit_code
     except PhantoraError as error:
         if debug:

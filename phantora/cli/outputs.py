@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from phantora.errors import PhantoraError
+from phantora.outputs import why_not_written
 from phantora.trace.locking import is_being_written
 
 ARROW = ".arrow"
@@ -74,6 +75,6 @@ def _check_writable(path: Path) -> None:
         with open(path, "ab"):
             pass
     except OSError as error:
-        raise PhantoraError(f"cannot write {path}: {error.strerror}; choose another -o") from error
+        raise PhantoraError(f"cannot write {path}: {why_not_written(path, error)}") from error
     if not existed:
         path.unlink()

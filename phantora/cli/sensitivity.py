@@ -28,9 +28,10 @@ def host_sensitivity(simulation: Simulation, host: HostProfile, settings: Settin
     records = sum(chunk.records for chunk in chunks)
     about = {"spread": list(host.spread), "measured": host.measured}
     if records > MOST_RECORDS:
-        return {**about, "skipped": f"{records:,} records are more than {MOST_RECORDS:,}"}
+        long = f"the run is long ({records:,} records, {MOST_RECORDS:,} at most); fewer steps would do"
+        return {**about, "skipped": long}
     if settings.fold and settings.fold.world_size > MOST_FOLDED:
-        return {**about, "skipped": f"{settings.fold.world_size:,} ranks of a folded run are more than {MOST_FOLDED:,}"}
+        return {**about, "skipped": f"the folded run has {settings.fold.world_size:,} ranks, {MOST_FOLDED:,} at most"}
     factors = sorted({1 / SLOWER, SLOWER, *(factor for factor in host.spread if not 1 / SLOWER <= factor <= SLOWER)})
     again = replace(settings, record=False, flows=False, live=False)
     steps = {}

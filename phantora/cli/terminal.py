@@ -11,7 +11,7 @@ _PIPED = 100  # columns of what no terminal shows
 
 def report_console(stderr: bool = False, least: int = 0) -> Console:
     """A console on stdout or stderr. What goes into a file or a pipe has tables of at most 100 columns (or `least`);
-    on stderr, beside what ranks print, sentences stay one line there, for those who search."""
+    sentences stay one line there, for those who search."""
     if (sys.stderr if stderr else sys.stdout).isatty():
         return Console(stderr=stderr)
-    return Console(stderr=stderr, width=max(_PIPED, least), soft_wrap=stderr)
+    return Console(stderr=stderr, width=max(_PIPED, least), soft_wrap=True)

@@ -72,8 +72,8 @@ class TraceCommand(click.Command):
     cls=TraceCommand,
     options_metavar="[OPTIONS]",
     context_settings={"allow_interspersed_args": False},
-    epilog="""Arguments after SCRIPT belong to it, but for -c, --cluster, -o and --output where they do not stand before
-    it; a -- before them ends that. torchrun's rendezvous options are accepted and ignored.
+    epilog="""Options stand before SCRIPT; what follows it belongs to it. Only -c, --cluster, -o and --output may stand
+behind it too, up to a --. torchrun's rendezvous options are accepted and ignored.
 
 Examples:
 
@@ -181,4 +181,16 @@ def trace(ctx: click.Context, /, target: tuple[str, ...], **options: Any) -> Non
             raise
         taken = " and ".join(f"{flag} behind {target[0]}" for flag in flags)
         raise PhantoraError(f"{error} ({taken} was taken as ours; arguments after -- are the script's)") from error
-    ctx.exit(request.run())
+    status = request.run()
+    if status and not ctx.meta["phantora.command"] and (behind := _ours_behind(ctx, target)):
+        went = f"{', '.join(behind)} behind {target[0]} went to the script; ours stand before it"
+        click.echo(f"phantora: note: {went}", err=True)
+    ctx.exit(status)
+
+
+def _ours_behind(ctx: click.Context, target: tuple[str, ...]) -> list[str]:
+    """Words behind the script that are long options of ours: a script that failed may not have known them."""
+    cut = target.index("--") if "--" in target else len(target)
+    ours = {flag for parameter in ctx.command.params for flag in parameter.opts if flag.startswith("--")}
+    words = (word.partition("=")[0] for word in target[1:cut])
+    return list(dict.fromkeys(word for word in words if word in ours))

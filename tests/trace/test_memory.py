@@ -9,7 +9,7 @@ from rich.console import Console
 from support.fakelog import FakeRun, Kind
 
 from phantora.trace.analysis.analyze import analyze
-from phantora.trace.analysis.fit import verdict
+from phantora.trace.analysis.fit import other_ranks, verdict
 from phantora.trace.analysis.render import render
 from phantora.trace.analysis.report import Details
 from phantora.trace.reader import open_log
@@ -92,6 +92,16 @@ def test_it_fits(tmp_path: Path) -> None:
     assert verdict(fit).startswith("Fits: rank 0 takes 700.0 MiB of 80.00 GiB (690.0 MiB allocated")
     fit.left = fit.capacity // 50
     assert "barely" in verdict(fit)
+
+
+def test_what_is_left_on_every_rank(tmp_path: Path) -> None:
+    fit = data_parallel().details(tmp_path).fit
+    assert fit is not None and fit.left_by_rank == {0: fit.left} and not other_ranks(fit)
+    free = fit.left
+    fit.left_by_rank = {0: free, 1: free + 80 * MB}
+    assert other_ranks(fit) == "Each of the 2 ranks has 79.32 GiB to 79.39 GiB left."
+    fit.left_by_rank = {0: free - 4096 * MB, 1: free, 2: free}
+    assert other_ranks(fit) == "Left by rank: 75.32 GiB on 0, 79.32 GiB on 1-2."
 
 
 def test_a_run_that_did_not_fit_begins_with_it(tmp_path: Path) -> None:

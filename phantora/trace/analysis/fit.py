@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from phantora.trace.analysis.communicators import ranges
 from phantora.trace.analysis.report import Fit, MemoryReport
 from phantora.trace.analysis.units import duration, percent, size
 
+_ALIKE = 0.01  # of the GPU: ranks that differ by less are not told apart
+_MOST_SHOWN = 8
 _TIGHT = 0.05  # of the GPU: less is gone with another batch's shapes or a longer run's fragmentation
 
 
@@ -31,6 +34,7 @@ def fit(memory: Sequence[MemoryReport], device_peak: int, fatal: bool) -> Fit | 
         cached=fullest.peak_reserved - fullest.peak_allocated,
         outside=outside,
         left=fullest.capacity - taken,
+        left_by_rank={m.rank: m.capacity - m.peak_reserved - outside for m in memory},
         failed=failed,
         by_chance=max(0, fullest.highest_peak - fullest.peak_allocated),
         says=[],
@@ -38,6 +42,8 @@ def fit(memory: Sequence[MemoryReport], device_peak: int, fatal: bool) -> Fit | 
     found.says.append(verdict(found))
     if not found.fits:
         found.says += _why(fullest)
+    elif others := other_ranks(found):
+        found.says.append(others)
     return found
 
 
@@ -62,6 +68,23 @@ def verdict(found: Fit) -> str:
     return f"Fits: {of}, {left}."
 
 
+def other_ranks(found: Fit) -> str:
+    """What is left on the GPUs of all ranks, in a sentence; empty where there is one rank."""
+    left = found.left_by_rank
+    if len(left) < 2:
+        return ""
+    least, most = min(left.values()), max(left.values())
+    if most - least < _ALIKE * found.capacity:
+        text = size(least) if size(least) == size(most) else f"{size(least)} to {size(most)}"
+        return f"Each of the {len(left)} ranks has {text} left."
+    alike: dict[str, list[int]] = {}
+    for rank, free in sorted(left.items(), key=lambda item: (item[1], item[0])):
+        alike.setdefault(size(free), []).append(rank)
+    shown = [f"{free} on {ranges(tuple(sorted(ranks)))}" for free, ranks in list(alike.items())[:_MOST_SHOWN]]
+    more = f", at most {size(most)}" if len(alike) > _MOST_SHOWN else ""
+    return f"Left by rank: {', '.join(shown)}{more}."
+
+
 _REMEDIES = {
     "activations": "activation checkpointing, a smaller batch or shorter sequences, or tensor or context parallelism",
     "optimizer": "sharding (FSDP, ZeRO) over more ranks, or an optimizer with less state",
@@ -79,7 +102,7 @@ def _why(memory: MemoryReport) -> list[str]:
         at = f" at {memory.failed.site}" if memory.failed.site else ""
         asked = f"Asked for {size(memory.failed.bytes)}{at}, {duration(memory.failed.time)} into the run."
         lines.insert(0, asked)
-    return lines
+    return [*lines, "What it needs in all: run it with --gpu-memory and a number of GiB that is large enough."]
 
 
 def _remedy(memory: MemoryReport) -> str:
@@ -88,4 +111,4 @@ def _remedy(memory: MemoryReport) -> str:
     if not known or sum(known.values()) < 0.5 * memory.peak_allocated:
         return "most of it was there before the model ran; the largest blocks are listed below"
     most = max(known, key=lambda name: (known[name], name))
-    return f"most of it are {most} ({size(known[most])}): try {_REMEDIES[most]}"
+    return f"{most} take most ({size(known[most])}): try {_REMEDIES[most]}"

@@ -179,7 +179,7 @@ def _hosts(report: Report, console: Console) -> None:
                 "(`phantora profile host` measures one)"
             )
     elif why:
-        parts.append(f"not simulated on other hosts: {why}")
+        parts.append(f"other hosts were not tried: {why}")
     console.print("Host: " + "; ".join(parts), highlight=False, markup=False)
 
 
@@ -344,7 +344,7 @@ def _memory(details: Details, console: Console) -> None:
         between = f"{size(fullest.lowest_peak)} to {size(fullest.highest_peak)}"
         console.print(f"By chance the peak is {between}: NCCL's watchdog frees buffers 0 to 100 ms after their use")
     if details.fit is not None and details.fit.fits:
-        console.print(details.fit.says[0], highlight=False, markup=False)
+        console.print(" ".join(details.fit.says), highlight=False, markup=False)
     told = any(block.site or block.module for block in fullest.largest)
     where_made, width = (["made at"], 32) if told else ([], 58)
     table = _table("", f"largest blocks {when}", *where_made, "hold", "blocks", "bytes", left=2 + told)

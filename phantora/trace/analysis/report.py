@@ -293,12 +293,15 @@ class Fit:
     outside: int
     """Driver, libraries and NCCL's buffers."""
     left: int
+    left_by_rank: dict[int, int]
+    """Bytes left on each rank's GPU at its own peak."""
     failed: list[int]
     """Ranks of which an allocation failed."""
     by_chance: int
     """Bytes that the rank may take beyond `taken`: what NCCL's watchdog frees late (``chance.py``)."""
     says: list[str]
-    """The verdict; where the run does not fit also what was asked for, what the memory holds, what would help."""
+    """The verdict, and what is left on the other ranks; where the run does not fit what was asked for, what the memory
+    holds, what would help."""
 
 
 @dataclass

@@ -6,10 +6,10 @@ import re
 
 
 def duration(ns: float) -> str:
-    """A time in a unit that fits: ``12.34 ms``."""
-    for unit, scale in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
+    """A time in a unit that fits: ``12.34 ms``; seconds to the millisecond, ``1.019 s``."""
+    for unit, scale, digits in (("s", 1e9, 3), ("ms", 1e6, 2), ("us", 1e3, 2)):
         if abs(ns) >= scale:
-            return f"{ns / scale:.2f} {unit}"
+            return f"{ns / scale:.{digits}f} {unit}"
     return f"{ns:.0f} ns"
 
 

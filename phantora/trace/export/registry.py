@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from phantora.errors import PhantoraError
+from phantora.outputs import why_not_written
 from phantora.trace.export import chrome, memory_viz, perfetto, scalars
 from phantora.trace.export.selection import Progress, Selection
 from phantora.trace.reader import Log, open_log
@@ -67,8 +68,4 @@ def export(
     try:
         return chosen.write(log, path, selection or Selection(), progress)
     except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        raise PhantoraError(
-            f"{error.filename or path}: cannot write the timeline: {reason}; "
-            "make room, or name another place with -o"
-        ) from error
+        raise PhantoraError(f"cannot write the timeline {path}: {why_not_written(path, error)}") from error
