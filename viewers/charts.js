@@ -48,11 +48,12 @@ function showRoofline(report, details) {
     .map((o) => ({ name: o.name, x: o.flops / o.bytes, y: o.flops / (o.time * 1e-9), share: o.share, cls: o.cls }));
   if (!points.length) return fill("roofline", element("p", { className: "soft", textContent: "No operator with flops and bytes." }));
   const peak = report.metadata.peak_flops[report.metadata.mfu_dtype], bandwidth = report.metadata.extra.memory_bandwidth;
-  const [w, h, pad] = [1000, 320, 34];
-  const range = (values) => [Math.floor(Math.log10(Math.min(...values))), Math.ceil(Math.log10(Math.max(...values)))];
+  // As wide as the page has room for, so that letters keep their size; a little room above the roof.
+  const [w, h, pad] = [Math.max(300, Math.min(1150, document.getElementById("roofline").clientWidth)), 320, 34];
+  const range = (values) => [Math.floor(Math.log10(Math.min(...values))), Math.log10(1.6 * Math.max(...values))];
   const [x0, x1] = range([...points.map((p) => p.x), ...(bandwidth ? [peak / bandwidth] : [])]), [y0, y1] = range([...points.map((p) => p.y), peak]);
-  const X = (v) => pad + ((w - 2 * pad) * (Math.log10(v) - x0)) / Math.max(1, x1 - x0), Y = (v) => h - pad - ((h - 2 * pad) * (Math.log10(v) - y0)) / Math.max(1, y1 - y0);
-  const chart = svg("svg", { viewBox: `0 0 ${w} ${h}`, role: "img", "aria-label": "roofline", class: "chart" });
+  const X = (v) => pad + ((w - 2 * pad) * (Math.log10(v) - x0)) / (x1 - x0), Y = (v) => h - pad - ((h - 2 * pad) * (Math.log10(v) - y0)) / (y1 - y0);
+  const chart = svg("svg", { viewBox: `0 0 ${w} ${h}`, role: "img", "aria-label": "roofline", class: "chart fitted" });
   const tick = (x, y, words, anchor) => chart.append(svg("text", { x, y, "text-anchor": anchor, class: "tick" }, words));
   for (let e = x0; e <= x1; e++) {
     chart.append(svg("path", { d: `M${X(10 ** e)},${pad}V${h - pad}`, class: "grid" }));

@@ -38,6 +38,9 @@ if (!difference.equal) {
   const simple = difference.settings.filter(([, a]) => a === null || typeof a !== "object");
   into("causes", "Causes", element("ul", {}, ...difference.causes.map((c) => element("li", { textContent: `${c.text} (${signed(duration)(c.effect)})` }))));
   const shown = (name, value) => (name.endsWith("_bytes") && value !== null ? size(value) : value);
+  const rate = (c) => (x) => (c.name === "MFU" ? percent(x) : amount(x));
+  if (difference.rates.length) section("Throughput", table(difference.rates, [["", (c) => c.name, text], ["a", (c) => rate(c)(c.a), text],
+    ["b", (c) => rate(c)(c.b), text], ["change", (c) => signed(percent)(c.b / c.a - 1), text]]));
   if (simple.length) section("Settings", table(simple, [["", ([n]) => n.replaceAll("_", " ").replace(/ bytes$/, ""), text], ["a", ([n, a]) => shown(n, a), text], ["b", ([n, , b]) => shown(n, b), text]]));
   changes("Where the step's time changed", difference.times);
   changes("Device time by class", difference.classes);
@@ -52,9 +55,7 @@ if (!difference.equal) {
 }
 // Both steps from their beginnings, on one scale; what is done to one is done to the other.
 if (data.served && Object.keys(data.served.runs).length === 2) {
-  const PALETTE = ["#4c8fd0", "#46a36c", "#a06cc0", "#c95f5f", "#3aa5b0", "#b5a03c", "#8c8f96", "#d078a8", "#7a6df0", "#6f9a3d", "#b5763d", "#5b7f95"];
-  const classes = difference.classes.map((c) => c.name).filter((name) => name !== "communication").sort();
-  const colors = { ...Object.fromEntries(classes.map((name, i) => [name, PALETTE[i % PALETTE.length]])), communication: "#e08a1e" };
+  const colors = colorsOf(difference.classes.map((c) => c.name));
   document.getElementById("timelines").hidden = false;
   const pair = ["a", "b"].map((run, i) => new Timeline(run, `${run}-`, colors, (from, to) => pair[1 - i].look(from, to - from)));
   Promise.all(pair.map((chart, i) => chart.show(data.served.typical["ab"[i]].number, null, ""))).then(() => {

@@ -21,6 +21,20 @@ const signed = (show) => (x) => (x > 0 ? "+" : x < 0 ? "-" : "") + show(Math.abs
 const kernel = (name) => name.replace(/\(ncclDevKernelArgs[^)]*\)/, "").replace(/^void /, "").replaceAll("at::native::", "").replaceAll("(anonymous namespace)::", "");
 const text = (x) => (x === "" || x === null ? "-" : String(x));
 
+// Up to four digits: 27.58, 112,983.
+const amount = (x) => (Math.abs(x) < 1000 ? String(Number(x.toPrecision(4))) : count(x));
+
+const PALETTE = ["#4c8fd0", "#46a36c", "#a06cc0", "#c95f5f", "#3aa5b0", "#b5a03c", "#8c8f96", "#d078a8", "#7a6df0", "#6f9a3d", "#b5763d", "#5b7f95", "#c0b08a", "#2f6f6a", "#9c4f7a", "#d6c24a", "#5560a8"];
+// The classes that most runs have, in the order of PALETTE; so a class has one color on every page.
+const CLASSES = ["gemm", "elementwise", "copy", "optimizer", "convolution", "attention", "loss", "normalization", "embedding", "fill", "reduction", "memset", "random"];
+
+// Class -> color, of the classes named.
+function colorsOf(names) {
+  const others = names.filter((name) => !CLASSES.includes(name) && name !== "communication").sort();
+  const place = (name) => (CLASSES.includes(name) ? CLASSES.indexOf(name) : CLASSES.length + others.indexOf(name));
+  return Object.fromEntries(names.map((name) => [name, name === "communication" ? "#e08a1e" : PALETTE[place(name) % PALETTE.length]]));
+}
+
 function element(tag, properties = {}, ...children) {
   const made = Object.assign(document.createElement(tag), properties);
   made.append(...children);

@@ -9,11 +9,8 @@ const COLORS = {
   copy: css("copy"), host: css("host"), synchronisation: css("synchronisation"), dependency: css("dependency"),
   "launch gap": css("gap"), end: css("end"),
 };
-const PALETTE = ["#4c8fd0", "#46a36c", "#a06cc0", "#c95f5f", "#3aa5b0", "#b5a03c", "#8c8f96", "#d078a8", "#7a6df0", "#6f9a3d", "#b5763d", "#5b7f95", "#c0b08a", "#2f6f6a", "#9c4f7a", "#d6c24a", "#5560a8"];
-const COMMUNICATION = "#e08a1e";
 const classNames = [...new Set([...details.classes.map((c) => c.name), ...Object.keys(report.by_class)])];
-const classColors = Object.fromEntries(classNames.map((name, i) => [name, PALETTE[i % PALETTE.length]]));
-classColors.communication = COMMUNICATION;
+const classColors = colorsOf(classNames);
 
 const select = (id) => document.getElementById(id);
 const parts = (times) => ({ compute: times.compute, ...times.stalls });
@@ -56,7 +53,7 @@ function showTimes(rank, step) {
   const { throughput } = report.headline;
   if (throughput && step === null) {
     if (throughput.tokens_per_second) tiles.push(tile("tokens/s of the job", count(throughput.tokens_per_second), "tokens"));
-    if (throughput.samples_per_second) tiles.push(tile("samples/s of the job", count(throughput.samples_per_second), "samples"));
+    if (throughput.samples_per_second) tiles.push(tile("samples/s of the job", amount(throughput.samples_per_second), "samples"));
   }
   fill("tiles", ...tiles);
   const note = report.steps.find((s) => s.number === step)?.note;
@@ -236,7 +233,7 @@ select("facts").textContent = [
   `steps by ${report.step_source}`, (meta.command || []).join(" "), report.complete ? "" : "CUT SHORT: the run was killed",
 ].filter(Boolean).join(" · ");
 fill("findings", ...details.findings.map((line) => element("li", { textContent: line })));
-options(select("step"), [["", report.steps.length > 1 ? "mean of the steady" : "all"], ...report.steps.map((s) => [s.number, `${s.number}: ${duration(s.times.time)}`])]);
+options(select("step"), [["", report.steps.length > 1 ? "steady steps" : "all"], ...report.steps.map((s) => [s.number, `${s.number}: ${duration(s.times.time)}`])]);
 options(select("rank"), [["", "mean over ranks"], ...report.ranks.map((r) => [r.rank, `rank ${r.rank}`])]);
 options(select("class"), [["", "all"], ...classNames.map((name) => [name, name || "none"])]);
 options(select("work"), Object.entries(WORK));

@@ -34,6 +34,18 @@ function ink(color, back, share) {
 const variable = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const leftOf = (width) => (width < 500 ? 44 : width < 900 ? 92 : 244); // labels of tracks
 
+// The least of 1, 2, 5, 10, 20, ... that is `least` or more.
+function roundStep(least) {
+  const power = 10 ** Math.floor(Math.log10(Math.max(1, least)));
+  return [1, 2, 5, 10].map((digit) => digit * power).find((step) => step >= least);
+}
+
+// A time on the scale, with the digits that ticks of this distance need.
+function moment(ns, every) {
+  const [unit, scale] = every >= 1e8 ? ["s", 1e9] : every >= 1e5 ? ["ms", 1e6] : every >= 100 ? ["us", 1e3] : ["ns", 1];
+  return `${(ns / scale).toLocaleString("en", { maximumFractionDigits: every >= scale ? 0 : 1 })} ${unit}`;
+}
+
 // The timeline of `run`, whose classes of work have `colors`. `looked` is called with (from, to) when the user moves it.
 class Timeline {
   constructor(run, prefix, colors, looked = () => {}) {
@@ -170,7 +182,7 @@ class Timeline {
           row = b - a > 1 ? row + 1 : firstAfter(rows.end, Math.max(rows.end[row], rows.start[row] + 1 / scale), row + 1, track.last);
           continue;
         }
-        const text = (op[rows.op[row]] || name[rows.name[row]]).replace(/^aten::|^ncclDevKernel_/, "");
+        const text = (op[rows.op[row]] || name[rows.name[row]]).replace(/^aten::|^ncclDevKernel_|\(.*$/g, "");
         const most = Math.floor((b - a - 6) / 5.5);
         pen.fillText(text.length > most ? `${text.slice(0, Math.max(1, most - 1))}…` : text, a + 3, y);
         row++;
@@ -209,11 +221,11 @@ class Timeline {
   }
 
   drawScale(pen, { left, width }) {
-    const view = this.view, most = width < 500 ? 3 : 7;
-    for (let i = 0; i < most; i++) {
-      const at = view.from + ((view.to - view.from) * i) / most, x = left + ((width - left) * i) / most;
+    const view = this.view, length = view.to - view.from, every = roundStep(length / (width < 500 ? 3 : 7));
+    for (let at = Math.ceil(view.from / every) * every; at < view.to; at += every) {
+      const x = left + ((width - left) * (at - view.from)) / length;
       pen.fillRect(x, 12, 1, 7);
-      pen.fillText(duration(at), x + 3, 16);
+      if (x < width - 50) pen.fillText(moment(at, every), x + 3, 16);
     }
   }
 

@@ -30,7 +30,7 @@ def visit(server: Server, path: str, *actions: tuple[Any, ...], width: int = 124
     return answers
 
 
-GEMM, COMMUNICATION, CARD = "#4c8fd0", "#e08a1e", "#ffffff"  # report.js, style.css
+GEMM, COMMUNICATION, CARD = "#4c8fd0", "#e08a1e", "#ffffff"  # lib.js, style.css
 LEFT, TOP = 244, 22  # of the first track; with 1244 pixels a microsecond is one
 
 
