@@ -22,6 +22,11 @@ ERROR = 0.30
 SEVERAL = re.compile("multi_tensor|split_|group")
 ATTENTION_CALLS = ("sdpa_fwd", "sdpa_bwd")
 GATED = ("glu", "reglu")  # at the end of names: half as many elements come out as go in
+PERMUTATIONS = ("moe_permute_fwd", "moe_permute_bwd", "moe_unpermute_fwd")
+"""The number of rows that come out is the largest of their integers."""
+WINDOW = 1.3
+"""What attention within a window takes longer than its share of a causal one: 1.30 forward, 1.31 backward, a window of
+1,024 in 4,096 tokens on an H100 (benchmarks/device/te_operators.py)."""
 CLASSES = (
     ("gemm", re.compile("gemm")),
     ("attention", re.compile("fused_attn|fa_prepare")),
@@ -68,22 +73,25 @@ class Pass:
 
 @dataclass(frozen=True)
 class Kind:
-    """Bytes that a kernel moves, and the share of a stream's speed at which it does."""
+    """Bytes that a kernel moves, the share of a stream's speed at which it does, and ns that it takes at least."""
 
     pattern: re.Pattern[str]
     moved: Callable[[Pass], float]
     share: float
+    least: float = 0.0
 
 
-def _kind(pattern: str, moved: Callable[[Pass], float], share: float) -> Kind:
-    return Kind(re.compile(pattern), moved, share)
+def _kind(pattern: str, moved: Callable[[Pass], float], share: float, least: float = 0.0) -> Kind:
+    return Kind(re.compile(pattern), moved, share, least)
 
 
 # In this order: the first whose pattern is found. Shares: an H100, fitted to half of the cases of
 # benchmarks/device/te_operators.py; the others' kernels differ by 0.1 to 16 % in the median (benchmarks/te_fit.py).
 KINDS = (
     _kind("zero_amax|compute_scale|amax_and_scale|extract_seed|cu_seqlens|reduce_dbias|finalize", lambda p: 0.0, 1.0),
+    _kind("Onesweep", lambda p: 0.0, 1.0, 7000.0),  # 16,384 keys, an H100
     _kind("[rR]adix|[hH]istogram|row_map|[sS]can|cleanup|FillFunctor", lambda p: 0.0, 1.0),
+    _kind("permute_kernel", lambda p: p.operands + p.made * p.width, 0.90),
     _kind("amax_kernel", lambda p: float(p.made * p.width), 0.76),
     _kind("cast_transpose", lambda p: p.made * p.width + p.narrow, 0.89),
     _kind("block_scaled", lambda p: p.made * p.width + p.narrow, 0.89),
@@ -127,6 +135,8 @@ def passed(signature: OperatorSignature, name: str) -> Pass:
     largest = max(given, key=lambda t: (prod(t.shape), nbytes(t)), default=TensorSpec("uint8", (0,), (1,)))
     count, width = prod(largest.shape), item_bytes(largest.dtype)
     made = count // 2 if base.endswith(GATED) and not base.startswith(("d", "clamped_d")) else count
+    if base in PERMUTATIONS:
+        made = max((a for a in signature.args if type(a) is int), default=0) * largest.shape[-1]
     quantiser = next((a for a in signature.args if isinstance(a, str) and "Quantizer" in a), "")
     layouts = len(quantiser.rpartition(" ")[2]) if quantiser else 0
     narrow = bool(quantiser) and "CurrentScaling" not in quantiser
@@ -163,7 +173,7 @@ def call_of(signature: OperatorSignature, kernel: KernelLaunch) -> KernelLaunch:
     keys = int(call.get("skv", 1))
     if window and 0 <= window[0] < keys and call.get("causal"):
         left = window[0]
-        call["share"] = min(1.0, (left + 1) * (keys - left / 2) / (keys * keys / 2))
+        call["share"] = min(1.0, WINDOW * (left + 1) * (keys - left / 2) / (keys * keys / 2))
     return replace(kernel, library=call)
 
 
@@ -177,7 +187,7 @@ def _of_kernel(machine: Machine, done: Pass, kernel: KernelLaunch) -> Estimate:
         moved = done.operands + done.made * done.made_width
         return Estimate(machine.memory_ns(moved, 0.8), moved)
     moved = kind.moved(done)
-    return Estimate(machine.memory_ns(moved, kind.share), moved)
+    return Estimate(max(kind.least, machine.memory_ns(moved, kind.share)), moved)
 
 
 FAMILY = Family("transformer-engine", classify, estimate, takes_libraries=True, call_of=call_of)
