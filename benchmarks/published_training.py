@@ -10,7 +10,8 @@ numbers of layers give the whole model's step:
 
     step = t(a) + (layers - a) * (t(b) - t(a)) / (b - a)
 
-This rule and the runs' configurations were committed before any of their results was compared. `--whole` runs all
+A pipeline's step is affine in its micro-batches, too, so a series with `rounds` has two numbers of these as well. The
+first rule and the runs' configurations were committed before any of their results was compared. `--whole` runs all
 layers of the rows that `--only` selects; the table then says how far the rule is off.
 """
 
@@ -25,7 +26,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date
@@ -59,19 +60,36 @@ class Row:
     """Of a GPU in a step."""
     layers: int
     points: tuple[int, int]
+    accumulate: int
+    """Micro-batches of a step."""
+    rounds: tuple[int, ...]
+    """Numbers of micro-batches that are simulated, two or one."""
+    replicas: int
+    """Of the model, each with its own micro-batches."""
     command: tuple[str, ...]
-    """Of `phantora`, with {layers}."""
+    """Of `phantora`, with {layers}; {sequences} are the micro-batches of all replicas."""
     step: str
     """Pattern of the step's seconds, or of tokens per second, in what the run prints; the last one counts."""
 
-    def at(self, layers: int) -> str:
-        return shlex.join(part.format(layers=layers) for part in self.command)
+    def at(self, layers: int, rounds: int) -> str:
+        return shlex.join(part.format(layers=layers, sequences=rounds * self.replicas) for part in self.command)
 
     def seconds(self, found: Mapping[str, float]) -> float | None:
         """Seconds of a step of the whole model, from what was simulated."""
-        first, second = self.points
-        a, b = found.get(self.at(first)), found.get(self.at(second))
-        return None if a is None or b is None else a + (self.layers - first) * (b - a) / (second - first)
+        by_layers = []
+        for layers in self.points:
+            times = [found.get(self.at(layers, rounds)) for rounds in self.rounds]
+            if None in times:
+                return None
+            by_layers.append(_line(self.rounds, times, self.accumulate))
+        return _line(self.points, by_layers, self.layers)
+
+
+def _line(places: Sequence[int], values: Sequence[float], at: int) -> float:
+    """What lies at `at` on the line through the first and the last of the points; of one point, its value."""
+    if len(values) == 1:
+        return values[0]
+    return values[0] + (at - places[0]) * (values[-1] - values[0]) / (places[-1] - places[0])
 
 
 def rows() -> list[Row]:
@@ -82,13 +100,15 @@ def rows() -> list[Row]:
             values: dict[str, Any] = {**series, **run}
             values["hosts"] = values["gpus"] // values.get("gpus_per_host", 8)
             values["world"] = values["gpus"]
-            command = tuple(part.format(**{**values, "layers": "{layers}"}) for part in values["command"])
-            tokens = values["batch"] * values["seq"] * values.get("accumulate", 1) // values.get("shared_by", 1)
+            later = {"layers": "{layers}", "sequences": "{sequences}"}
+            command = tuple(part.format(**{**values, **later}) for part in values["command"])
+            accumulate = values.get("accumulate", 1)
+            tokens = values["batch"] * values["seq"] * accumulate // values.get("shared_by", 1)
             made.append(
                 Row(
                     values["name"], values["source"], values["url"], values["software"], values["unknown"],
                     values["gpus"], values["published"], tokens, values["layers"], tuple(values["points"]),
-                    command, values["step"],
+                    accumulate, tuple(values.get("rounds", [accumulate])), values.get("replicas", 1), command, values["step"],
                 )
             )  # fmt: skip
     return made
@@ -102,12 +122,14 @@ def journal() -> dict[str, float]:
     return {entry["command"]: entry["step_s"] for entry in entries}
 
 
-def simulate(row: Row, layers: int) -> None:
-    """Runs `row` with so many layers and writes the step down."""
-    command = row.at(layers)
+def simulate(row: Row, layers: int, rounds: int) -> None:
+    """Runs `row` with so many layers and micro-batches, and writes the step down."""
+    command = row.at(layers, rounds)
     with tempfile.TemporaryDirectory(prefix="phantora-published-") as folder:
         assets = Path(folder) / "assets"
-        subprocess.run([sys.executable, str(TITAN / "make_assets.py"), str(assets)], check=True, capture_output=True)
+        if "torchtitan.train" in command:
+            make = [sys.executable, str(TITAN / "make_assets.py"), str(assets)]
+            subprocess.run(make, check=True, capture_output=True)
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
         own = (str(HERE.parent), str(TITAN), os.environ.get("PYTHONPATH"))
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, own))
@@ -122,8 +144,8 @@ def simulate(row: Row, layers: int) -> None:
     if ran.returncode or not values:
         print(f"{command}\n{output[-1500:]}", file=sys.stderr, flush=True)
         return
-    seconds = values[-1] if "step" in row.step else row.tokens / values[-1]
-    if "_ms" in row.step or "(ms)" in row.step:
+    seconds = row.tokens / values[-1] if "tps" in row.step else values[-1]
+    if "ms" in row.step:
         seconds /= 1e3
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True, check=True
@@ -137,10 +159,11 @@ def simulate(row: Row, layers: int) -> None:
 def run(chosen: Iterable[Row], jobs: int, whole: bool) -> None:
     found = journal()
     wanted = {
-        row.at(layers): (row, layers)
+        row.at(layers, rounds): (row, layers, rounds)
         for row in chosen
         for layers in ((*row.points, row.layers) if whole else row.points)
-        if row.at(layers) not in found
+        for rounds in row.rounds
+        if row.at(layers, rounds) not in found
     }
     with ThreadPoolExecutor(jobs) as pool:
         list(pool.map(lambda entry: simulate(*entry), wanted.values()))
@@ -182,7 +205,7 @@ def table(chosen: Iterable[Row]) -> None:
         mean, most = statistics.fmean(total), max(total)
         print(f"{len(total)} rows of several hosts: {mean:.1%} in the mean, {most:.1%} at most")
     for row in chosen:
-        whole, rule = found.get(row.at(row.layers)), row.seconds(found)
+        whole, rule = found.get(row.at(row.layers, row.accumulate)), row.seconds(found)
         if whole and rule and row.layers not in row.points:
             print(f"\nall {row.layers} layers: {row.series}, {row.gpus} GPUs: {whole:.4f} s; by the rule {rule:.4f} s")
 

@@ -1,6 +1,6 @@
 """Training steps of image models, and the GPU time of each operator in them. JSON lines.
 
-    python benchmarks/device/image_models.py OUT.jsonl.gz [CASE ... | fresh]     # real, or under phantora trace
+    python benchmarks/device/image_models.py OUT.jsonl.gz [CASE ... | fresh | third]     # real, or under phantora trace
 
 On a real GPU a row also holds the kernels' time by operator and shapes (torch's profiler, two steps); a simulated run has
 it in its log, within the annotation that bears the case's name. Needs torchvision, whose weights are not loaded.
@@ -63,6 +63,16 @@ FRESH = (
     Case("densenet121", 192, True), Case("swin_t", 192, False), Case("efficientnet_v2_l", 32, True), Case("resnet50", 128, False, amp=False),
 )  # fmt: skip
 
+# Twenty more of the kind, predicted on the default host before they ran.
+THIRD = (
+    Case("resnet34", 512, True), Case("resnext101_32x8d", 64, True), Case("wide_resnet101_2", 128, True), Case("vgg16_bn", 128, True),
+    Case("regnet_y_16gf", 64, True), Case("regnet_x_8gf", 128, True), Case("regnet_y_3_2gf", 192, True), Case("densenet169", 128, True),
+    Case("mobilenet_v3_large", 768, True), Case("mnasnet1_3", 384, True), Case("efficientnet_b0", 384, True), Case("efficientnet_v2_m", 64, True),
+    Case("shufflenet_v2_x2_0", 512, True), Case("inception_v3", 192, True, 299), Case("convnext_small", 128, True), Case("convnext_tiny", 192, False),
+    Case("swin_s", 96, False), Case("vit_l_16", 96, False), Case("vit_b_32", 768, False), Case("resnet50", 192, False, amp=False),
+)  # fmt: skip
+SETS = {"fresh": FRESH, "third": THIRD}
+
 
 def build(case: Case) -> tuple[nn.Module, Any]:
     """The model and its loss."""
@@ -123,19 +133,21 @@ def run(case: Case) -> dict[str, Any]:
     row: dict[str, Any] = {
         "run_id": f"image_{case.name}", "name": "image_models", "iter_times": times[WARM:],
         "median_iter_s": statistics.median(times[WARM:]), "max_memory_allocated": torch.cuda.max_memory_allocated(),
-        "torch": torch.__version__, "gpu": torch.cuda.get_device_name(),
+        "max_memory_reserved": torch.cuda.max_memory_reserved(), "torch": torch.__version__, "gpu": torch.cuda.get_device_name(),
     }  # fmt: skip
     if not SIMULATED:
         row["kernels"] = profiled(step)
+    else:
+        print(json.dumps(row), flush=True)
     return row
 
 
 def main() -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     wanted = sys.argv[2:]
-    for case in FRESH if wanted == ["fresh"] else (*CASES, *FRESH) if wanted else CASES:
-        if wanted and wanted != ["fresh"] and case.name not in wanted:
-            continue
+    chosen = SETS.get(wanted[0]) if len(wanted) == 1 else None
+    known = {case.name: case for case in (*CASES, *FRESH, *THIRD)}
+    for case in chosen or ([known[name] for name in wanted] if wanted else CASES):
         begin = time.monotonic()
         try:
             row = run(case)
