@@ -108,7 +108,8 @@ def rows() -> list[Row]:
                 Row(
                     values["name"], values["source"], values["url"], values["software"], values["unknown"],
                     values["gpus"], values["published"], tokens, values["layers"], tuple(values["points"]),
-                    accumulate, tuple(values.get("rounds", [accumulate])), values.get("replicas", 1), command, values["step"],
+                    accumulate, tuple(values.get("rounds", [accumulate])), values.get("replicas", 1), command,
+                    values["step"],
                 )
             )  # fmt: skip
     return made
