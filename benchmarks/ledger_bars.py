@@ -92,7 +92,7 @@ def simulate_missing(path: Path) -> None:
             known.add(run.key)
             found = simulate(run, Path(folder))
             print(f"{run.key}: {found}", file=sys.stderr, flush=True)
-            if isinstance(found, Headline):
+            if isinstance(found, Headline) and found.steps > 1:  # else no steps were found
                 with path.open("a") as file:
                     print(json.dumps({"run": run.key, "headline": asdict(found)}), file=file)
 
@@ -108,7 +108,7 @@ def bars(run: Run, simulated: dict[str, Headline]) -> Iterator[tuple[str, float,
     before = run.predicted
     if before.get("error_below") is not None:
         yield "as predicted", before["median_iter_s"], before["error_below"], before["error_above"]
-    if now := simulated.get(run.key):
+    if (now := simulated.get(run.key)) and now.steps > 1:
         yield "simulated again", now.step_ns / 1e9, now.error, now.error_above
 
 

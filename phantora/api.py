@@ -31,7 +31,7 @@ from phantora.errors import PhantoraError
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.analysis.report import Report
 from phantora.trace.analysis.tables import tables
-from phantora.trace.analysis.units import duration, size
+from phantora.trace.analysis.units import amount, duration, size
 from phantora.trace.reader import Log, open_log
 from phantora.trace.schema import COMMUNICATION_KINDS
 
@@ -103,7 +103,7 @@ class Run:
         if h.throughput is not None and h.throughput.tokens_per_second:
             facts.append(("tokens/s", f"{h.throughput.tokens_per_second:,.0f}"))
         if h.throughput is not None and h.throughput.samples_per_second:
-            facts.append(("samples/s", f"{h.throughput.samples_per_second:,.4g}"))
+            facts.append(("samples/s", amount(h.throughput.samples_per_second)))
         facts.append(("peak allocated", size(found["peak_allocated"])))
         return facts
 

@@ -33,6 +33,12 @@ EXPECTED: dict[str, tuple[str, set[str]]] = {
     "lbfgs": ("optimizer", set()),
     "by_hand": ("pattern", set()),
     "scaled_loss": ("optimizer", set()),
+    "gan_of_many_operators": ("optimizer", set()),
+    "critic_thrice": ("optimizer", set()),
+    "reinforcement": ("optimizer", set()),
+    "averaged_weights": ("optimizer", set()),
+    "varying_lengths": ("optimizer", set()),
+    "frozen_at_first": ("optimizer", set()),
 }
 assert len(loops.LOOPS) % 6 == 0
 assert set(EXPECTED) == {loop.__name__ for loop in loops.LOOPS}

@@ -267,6 +267,96 @@ def gan() -> Result:
     return free(step), step
 
 
+def gan_of_many_operators() -> Result:
+    """Optimizers that launch an operator for each part of their formula, with numbers that change from step to step."""
+    maker, critic = network(1), nn.Sequential(network(1), nn.Linear(WIDTH, 1).cuda().bfloat16())
+    g, c = (torch.optim.Adam(model.parameters(), lr=2e-4, betas=(0.5, 0.999)) for model in (maker, critic))
+    x = batch()
+
+    def step() -> None:
+        made = maker(x)
+        c.zero_grad()
+        (critic(x).mean() - critic(made.detach()).mean()).backward()
+        c.step()
+        g.zero_grad()
+        (-critic(made).mean()).backward()
+        g.step()
+
+    return free(step, 6), step
+
+
+def critic_thrice() -> Result:
+    """A generator that is trained after every third step of its critic."""
+    maker, critic = network(1), nn.Sequential(network(1), nn.Linear(WIDTH, 1).cuda().bfloat16())
+    g, c = (torch.optim.AdamW(model.parameters(), lr=1e-4) for model in (maker, critic))
+    x = batch()
+
+    def step() -> None:
+        for _ in range(3):
+            c.zero_grad()
+            (critic(x).mean() - critic(maker(x).detach()).mean()).backward()
+            c.step()
+        g.zero_grad()
+        (-critic(maker(x)).mean()).backward()
+        g.step()
+
+    return free(step, 6), step
+
+
+def reinforcement() -> Result:
+    """A policy acts many times, each action is read by the host, then it learns."""
+    policy = nn.Sequential(nn.Linear(64, 512), nn.Tanh(), nn.Linear(512, 8)).cuda()
+    optimizer = torch.optim.Adam(policy.parameters(), 1e-3)
+
+    def step() -> None:
+        chosen = []
+        for _ in range(16):
+            chances = torch.log_softmax(policy(torch.ones(1, 64).cuda()), -1)
+            chosen.append(chances[0, int(chances.argmax(-1).item()) % 8])
+        optimizer.zero_grad()
+        (-torch.stack(chosen).mean()).backward()
+        optimizer.step()
+
+    return synced(step), step
+
+
+def averaged_weights() -> Result:
+    """With a moving average of the weights and a schedule of the rate."""
+    t = Training()
+    mean = torch.optim.swa_utils.get_ema_multi_avg_fn(0.99)
+    average = torch.optim.swa_utils.AveragedModel(t.model, multi_avg_fn=mean)
+    rates = torch.optim.lr_scheduler.CosineAnnealingLR(t.optimizer, 100)
+
+    def step() -> None:
+        t.step()
+        average.update_parameters(t.model)
+        rates.step()
+
+    return synced(step), step
+
+
+def varying_lengths() -> Result:
+    """Batches of other lengths, as text has them. Of each length the first pays for plans and takes longer."""
+    t = Training()
+    moments = [now()]
+    for k in range(24):
+        t.x = batch(ROWS - 512 * (k % 3))
+        t.step()
+        moments.append(now())
+    t.x = batch(ROWS - 512)  # the one in the middle
+    return differences(moments[2:]), t.step
+
+
+def frozen_at_first() -> Result:
+    """A backbone without gradients under a head that is trained."""
+    t = Training()
+    for p in t.model[0].parameters():
+        p.requires_grad_(False)
+    trained = [p for p in t.model.parameters() if p.requires_grad]
+    t.optimizer = torch.optim.AdamW(trained, lr=1e-3, fused=True)
+    return free(t.step, 10), t.step
+
+
 def lbfgs() -> Result:
     t = Training(1)
     t.model.float()
@@ -315,7 +405,8 @@ def scaled_loss() -> Result:
 LOOPS: tuple[Callable[[], Result], ...] = (
     sync_each_step, reads_the_loss, never_synced, bound_by_the_host, profiler, profiler_with_schedule,
     gradient_accumulation, evaluation_in_between, checkpoint, inference, inference_with_a_loader, inference_annotated,
-    generate, two_optimizers, gan, lbfgs, by_hand, scaled_loss,
+    generate, two_optimizers, gan, lbfgs, by_hand, scaled_loss, gan_of_many_operators, critic_thrice, reinforcement,
+    averaged_weights, varying_lengths, frozen_at_first,
 )  # fmt: skip
 
 

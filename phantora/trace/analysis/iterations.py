@@ -33,6 +33,7 @@ _DATALOADER = "enumerate(DataLoader)#"
 _LIBRARIES = (
     "Optimizer.", "nccl:", "FSDP::", "ProfilerStep", "enumerate(", "autograd::", "c10d::", "phantora: ", MODULE,
 )  # fmt: skip
+_TENSOR = re.compile(r"\w+\[[^\]]*\]|\d+ in all")
 MOST_TURNS = 12  # of optimizers in one iteration
 _LIKE = 0.8  # of their operators two optimizer steps share at least if they are of the same optimizer
 _NEVER = int(np.iinfo(np.int64).max)
@@ -241,13 +242,21 @@ def _turns(log: Log, rank: int, spans: Sequence[tuple[int, int]]) -> int:
         return 1
     starts, ends = (np.array(column, np.int64) for column in zip(*spans, strict=True))
     launched: list[set[int]] = [set() for _ in spans]
+    tensors = _tensors(log.words("shape"))
     for batch in log.batches(("rank", "launch", "op", "shape"), kinds=("kernel",), ranks=(rank,)):
         slot = np.searchsorted(starts, batch["launch"], "right") - 1
         inside = (slot >= 0) & (batch["launch"] <= ends[slot]) & (batch["op"] >= 0)
-        key = batch["op"][inside].astype(np.int64) << 32 | (batch["shape"][inside] + 1)
+        key = batch["op"][inside].astype(np.int64) << 32 | (tensors[batch["shape"][inside]] + 1)
         for index in np.unique(slot[inside]).tolist():
             launched[index].update(key[slot[inside] == index].tolist())
     return _period(_classes(launched))
+
+
+def _tensors(shapes: Sequence[str]) -> Ints:
+    """A number for each of `shapes`, the same for those that differ in scalars only (Adam's bias corrections change
+    with every step); -1 at the end, for rows without shapes."""
+    known: dict[tuple[str, ...], int] = {}
+    return np.array([*(known.setdefault(tuple(_TENSOR.findall(text)), len(known)) for text in shapes), -1], np.int64)
 
 
 def _classes(launched: Sequence[set[int]]) -> list[int]:

@@ -22,7 +22,7 @@ from phantora.trace.analysis.report import (
     Times,
     Work,
 )
-from phantora.trace.analysis.units import duration, percent, rate, short_name, size
+from phantora.trace.analysis.units import amount, duration, percent, rate, short_name, size
 
 _MOST_RANKS = 16  # ranks shown one by one; more are only summed up
 _MOST_STEPS = 12
@@ -143,7 +143,7 @@ def _headline(report: Report, console: Console) -> None:
     if h.throughput is not None and h.throughput.tokens_per_second:
         parts.append(f"[bold]{h.throughput.tokens_per_second:,.0f}[/bold] tokens/s")
     if h.throughput is not None and h.throughput.samples_per_second:
-        parts.append(f"[bold]{h.throughput.samples_per_second:,.4g}[/bold] samples/s")
+        parts.append(f"[bold]{amount(h.throughput.samples_per_second)}[/bold] samples/s")
     console.print(", ".join(parts), highlight=False)
     _hosts(report, console)
     if h.apart:

@@ -13,6 +13,11 @@ def duration(ns: float) -> str:
     return f"{ns:.0f} ns"
 
 
+def amount(number: float) -> str:
+    """Up to four digits of a small number, all before the point of a large one: ``27.58``, ``112,983``."""
+    return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.4g}"
+
+
 def size(count: float) -> str:
     """Bytes in a unit that fits, binary as torch prints memory: ``1.25 GiB``, ``12.5 MiB``."""
     if abs(count) >= 2**30:

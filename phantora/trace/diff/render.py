@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from phantora.trace.analysis.units import duration, size
+from phantora.trace.analysis.units import amount, duration, size
 from phantora.trace.diff.compare import Change, Difference, WorkChange
 
 _MOST = 8
@@ -96,7 +96,7 @@ def _work(title: str, changes: Sequence[WorkChange], console: Console) -> None:
 
 
 def _quantity(rate: Change, value: float) -> str:
-    return f"{100 * value:.1f}%" if rate.name == "MFU" else f"{value:,.4g}" if value < 1000 else f"{value:,.0f}"
+    return f"{100 * value:.1f}%" if rate.name == "MFU" else amount(value)
 
 
 def _relative(change: Change) -> str:

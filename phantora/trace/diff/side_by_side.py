@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from phantora.trace.analysis.report import Report
-from phantora.trace.analysis.units import duration, size
+from phantora.trace.analysis.units import amount, duration, size
 from phantora.trace.diff.compare import Difference, as_data
 from phantora.trace.diff.render import headline
 
@@ -24,7 +24,7 @@ def _bar(report: Report) -> str:
 
 def _per_second(report: Report, name: str) -> str:
     value = getattr(report.headline.throughput, f"{name}_per_second", 0.0)
-    return f"{value:,.4g}" if 0 < value < 1000 else f"{value:,.0f}" if value else "-"
+    return amount(value) if value else "-"
 
 
 def _share(report: Report, name: str) -> str:
