@@ -59,9 +59,17 @@ CASES = [
     ),
     Case("Megatron CP x DP", 8, "dp=4,cp=2", MEGATRON + " --cp 2"),
     Case("Megatron distributed optimizer", 8, "dp=8~", MEGATRON + " --use-distributed-optimizer"),
+    Case(
+        "Megatron distributed optimizer, overlapped", 16, "dp=16~",
+        MEGATRON + " --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --num-layers 6",
+    ),
+    Case(
+        "Megatron distributed optimizer, TP x DP", 16, "dp=8~,tp=2", TENSOR + " --use-distributed-optimizer --num-layers 4",
+    ),
     Case("Megatron EP", 8, "dp=4,ep=2", MEGATRON + MIXTRAL),
     Case("DeepSpeed ZeRO-1", 8, "dp=8~", DEEPSPEED + "zero1.json" + SMALL),
     Case("DeepSpeed ZeRO-2", 8, "dp=8~", DEEPSPEED + "zero2.json" + SMALL),
+    Case("DeepSpeed ZeRO-1, six layers", 16, "dp=16~", DEEPSPEED + "zero1.json --seq 512 --layers 6"),
     Case("DeepSpeed ZeRO-3", 8, "dp=8", DEEPSPEED + "zero3.json" + SMALL),
     Case("FSDP2, a straggler", 16, "dp=16", LLAMA, "--straggler rank=11:1.5", "11"),
     Case("FSDP2, a slow NIC of a host", 16, "dp=16", LLAMA, "--degrade h1.nic3>*=0.05"),

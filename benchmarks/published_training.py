@@ -92,6 +92,33 @@ def _line(places: Sequence[int], values: Sequence[float], at: int) -> float:
     return values[0] + (at - places[0]) * (values[-1] - values[0]) / (places[-1] - places[0])
 
 
+@dataclass(frozen=True)
+class Result:
+    """A row of the table: tokens per second and GPU."""
+
+    run: str
+    software: str
+    gpus: int
+    published: float
+    ours: float
+
+    @property
+    def error(self) -> float:
+        return self.ours / self.published - 1
+
+
+def elsewhere(only: str) -> list[Result]:
+    """What sweeps of layouts have simulated of published runs."""
+    entries = [entry for entry in tomllib.loads(RUNS.read_text())["elsewhere"] if only in entry["name"]]
+    return [
+        Result(
+            entry["name"], entry["software"], entry["gpus"], entry["tokens"] / entry["published_s"],
+            entry["tokens"] / entry["simulated_s"],
+        )
+        for entry in entries
+    ]  # fmt: skip
+
+
 def rows() -> list[Row]:
     """Every run of the file: its series' fields with its own."""
     made = []
@@ -170,45 +197,60 @@ def run(chosen: Iterable[Row], jobs: int, whole: bool) -> None:
         list(pool.map(lambda entry: simulate(*entry), wanted.values()))
 
 
-def table(chosen: Iterable[Row]) -> None:
+def table(chosen: Sequence[Row], more: Sequence[Result]) -> None:
     """Rows with what is published, what is simulated; then errors and scaling by series."""
     found = journal()
+    results = [
+        Result(row.series, row.software, row.gpus, row.published, row.tokens / seconds)
+        for row in chosen
+        if (seconds := row.seconds(found)) is not None
+    ]
     print("| run | GPUs | tokens/s and GPU | simulated | difference |\n| --- | --- | --- | --- | --- |")
-    errors: dict[str, list[float]] = {}
-    series: dict[str, list[tuple[int, float, float]]] = {}
-    for row in chosen:
-        seconds = row.seconds(found)
-        if seconds is None:
-            continue
-        ours = row.tokens / seconds
-        print(f"| {row.series} | {row.gpus:,} | {row.published:,.0f} | {ours:,.0f} | {ours / row.published - 1:+.1%} |")
-        software = row.software if row.gpus > HOST else f"{row.software}; one host"
-        errors.setdefault(software, []).append(ours / row.published - 1)
-        series.setdefault(row.series, []).append((row.gpus, row.published, ours))
-    print("\n| software | rows | mean error | mean | largest |\n| --- | --- | --- | --- | --- |")
-    for software, values in errors.items():
-        sizes = [abs(value) for value in values]
-        mean, signed = statistics.fmean(sizes), statistics.fmean(values)
-        print(f"| {software} | {len(values)} | {mean:.1%} | {signed:+.1%} | {max(sizes):.1%} |")
-    print("\n| series | GPUs | scaling published | simulated | points |\n| --- | --- | --- | --- | --- |")
-    gaps = []
-    for name, points in series.items():
-        first, last = min(points), max(points)
-        if len(points) > 1 and last[0] > first[0]:
-            published, ours = last[1] / first[1], last[2] / first[2]
-            gap = 100 * (ours - published)
-            gaps.append(abs(gap))
-            print(f"| {name} | {first[0]} to {last[0]} | {published:.1%} | {ours:.1%} | {gap:+.1f} |")
-    if gaps:
-        print(f"\n{len(gaps)} series: {statistics.fmean(gaps):.1f} points in the mean, {max(gaps):.1f} at most")
-    total = [abs(value) for software, values in errors.items() if "one host" not in software for value in values]
-    if total:
-        mean, most = statistics.fmean(total), max(total)
-        print(f"{len(total)} rows of several hosts: {mean:.1%} in the mean, {most:.1%} at most")
+    for one in (*results, *more):
+        print(f"| {one.run} | {one.gpus:,} | {one.published:,.0f} | {one.ours:,.0f} | {one.error:+.1%} |")
+    errors_of((*results, *more))
+    scaling_of(results)
     for row in chosen:
         whole, rule = found.get(row.at(row.layers, row.accumulate)), row.seconds(found)
         if whole and rule and row.layers not in row.points:
             print(f"\nall {row.layers} layers: {row.series}, {row.gpus} GPUs: {whole:.4f} s; by the rule {rule:.4f} s")
+
+
+def errors_of(results: Sequence[Result]) -> None:
+    """By software; of the runs on several hosts also by whether their software can be run here."""
+    not_here = tomllib.loads(RUNS.read_text())["not_here"]
+    groups: dict[str, list[float]] = {}
+    totals: dict[str, list[float]] = {}
+    for one in results:
+        several = one.gpus > HOST
+        groups.setdefault(one.software if several else f"{one.software}; one host", []).append(one.error)
+        if several:
+            kind = "software that cannot be run here" if one.software in not_here else "software that can be run here"
+            for total in (kind, "all"):
+                totals.setdefault(f"**several hosts: {total}**", []).append(one.error)
+    print("\n| software | rows | mean error | mean | largest |\n| --- | --- | --- | --- | --- |")
+    for name, values in (groups | dict(sorted(totals.items()))).items():
+        sizes = [abs(value) for value in values]
+        mean, signed = statistics.fmean(sizes), statistics.fmean(values)
+        print(f"| {name} | {len(values)} | {mean:.1%} | {signed:+.1%} | {max(sizes):.1%} |")
+
+
+def scaling_of(results: Sequence[Result]) -> None:
+    """Of each series of several numbers of GPUs: what remains of the rate of the fewest."""
+    series: dict[str, list[Result]] = {}
+    for one in results:
+        series.setdefault(one.run, []).append(one)
+    print("\n| series | GPUs | scaling published | simulated | points |\n| --- | --- | --- | --- | --- |")
+    gaps = []
+    for name, own in series.items():
+        first, last = min(own, key=lambda one: one.gpus), max(own, key=lambda one: one.gpus)
+        if last.gpus > first.gpus:
+            published, ours = last.published / first.published, last.ours / first.ours
+            gaps.append(100 * (ours - published))
+            print(f"| {name} | {first.gpus} to {last.gpus} | {published:.1%} | {ours:.1%} | {gaps[-1]:+.1f} |")
+    if gaps:
+        sizes = [abs(gap) for gap in gaps]
+        print(f"\n{len(gaps)} series: {statistics.fmean(sizes):.1f} points in the mean, {max(sizes):.1f} at most")
 
 
 def main() -> None:
@@ -223,7 +265,7 @@ def main() -> None:
     if args.what == "run":
         run(chosen, args.jobs, args.whole)
     else:
-        table(chosen)
+        table(chosen, [] if gpus else elsewhere(name))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from phantora.cli.preflight import OF_RANK, free_memory
 from phantora.cli.simulation import Settings, create_session
 from phantora.errors import PhantoraError
 from phantora.hardware import Cluster
+from phantora.launch.ending import Outcome
 from phantora.launch.output import Console
 from phantora.launch.plan import Plan
 from phantora.launch.supervisor import RankSupervisor
@@ -59,20 +60,7 @@ def find(
     give the axes. Raises PhantoraError."""
     with tempfile.TemporaryDirectory(prefix="phantora-probe-") as folder:
         groups = Path(folder, "groups")
-        probing = replace(plan, real=(0,), probe=groups, quiet=True, ranks_filter=())
-        probing = replace(probing, log_dir=None, redirects="0", tee="0")
-        supervisor = RankSupervisor(
-            probing, console, stubs=stubs.directory, imports=plan.imports, shared=plan.shared
-        )
-        try:
-            session = create_session(cluster, replace(settings, null=True), None, probe=True)
-        except BaseException:
-            supervisor.close()
-            raise
-        try:
-            outcome = supervisor.run(session, None)
-        finally:
-            session.close()
+        outcome = _alone(replace(plan, probe=groups), settings, cluster, console, stubs, ends=True)
         if outcome.status:
             raise PhantoraError(
                 f"--fold auto: rank 0, run alone to see the mesh, failed ({outcome.message}); give the axes, as --fold "
@@ -80,3 +68,44 @@ def find(
             )
         lines = groups.read_text().splitlines() if groups.exists() else []
     return parse_fold(mesh_of([json.loads(line) for line in lines], plan.world_size), plan.world_size, more)
+
+
+def with_busiest(
+    fold: Fold, plan: Plan, settings: Settings, cluster: Cluster, console: Console, stubs: StubSet
+) -> Fold:
+    """The fold in which the rank that has the most pieces of an optimizer that is cut unevenly is a process too.
+    Runs rank 0 alone, without a simulation, for a step."""
+    with tempfile.TemporaryDirectory(prefix="phantora-parts-") as folder:
+        parts = Path(folder, "parts")
+        outcome = _alone(replace(plan, parts=parts), settings, cluster, console, stubs, ends=False)
+        counted: list[tuple[int, int]] = json.loads(parts.read_text()) if parts.exists() else []
+    if outcome.status or not counted:
+        seen = f"failed ({outcome.message})" if outcome.status else "gathered no buffer of parameters"
+        console.message(
+            f"phantora: note: rank 0, run alone to see which rank has the most pieces of the optimizer, {seen}; "
+            "the ends and the witness stand for all, and --real-ranks names others"
+        )
+        return fold
+    rank, most = max(counted, key=lambda entry: (entry[1], -entry[0]))
+    if rank in fold.real:
+        return fold
+    if not plan.quiet:
+        console.message(f"phantora: folded: rank {rank} has the most pieces of the optimizer, {most}, and runs too")
+    return replace(fold, named=(*fold.named, rank))
+
+
+def _alone(
+    plan: Plan, settings: Settings, cluster: Cluster, console: Console, stubs: StubSet, *, ends: bool
+) -> Outcome:
+    """Runs rank 0 without a simulation; `ends`: up to its first large communication."""
+    plan = replace(plan, real=(0,), quiet=True, ranks_filter=(), log_dir=None, redirects="0", tee="0")
+    supervisor = RankSupervisor(plan, console, stubs=stubs.directory, imports=plan.imports, shared=plan.shared)
+    try:
+        session = create_session(cluster, replace(settings, null=True), None, alone=True, ends=ends)
+    except BaseException:
+        supervisor.close()
+        raise
+    try:
+        return supervisor.run(session, None)
+    finally:
+        session.close()

@@ -199,6 +199,9 @@ class Request:
             fold = folding.find(self.plan, self.settings, self.cluster, console, stub_set, more)
             self.settings = replace(self.settings, fold=fold)
             self.plan = replace(self.plan, real=fold.real if fold else None)
+        if (fold := self.settings.fold) and any(axis.uneven for axis in fold.axes):
+            fold = folding.with_busiest(fold, self.plan, self.settings, self.cluster, console, stub_set)
+            self.settings, self.plan = replace(self.settings, fold=fold), replace(self.plan, real=fold.real)
         if (fold := self.settings.fold) and not self.plan.quiet:
             console.message(
                 f"phantora: folded: {len(fold.real)} of {fold.world_size} ranks run as processes ({fold.describe()}; "

@@ -73,11 +73,11 @@ def _packed(workspaces: Workspaces) -> np.ndarray[Any, np.dtype[np.void]]:
 
 
 def create_session(
-    cluster: Cluster, settings: Settings, workspaces: Workspaces | None, *, probe: bool = False
+    cluster: Cluster, settings: Settings, workspaces: Workspaces | None, *, alone: bool = False, ends: bool = False
 ) -> Session:
     """The shared memory of a run, for all its ranks.
 
-    `probe`: for rank 0 alone, which ends with its first large communication.
+    `alone`: for rank 0 by itself; `ends`: which ends with its first large communication.
     """
     real = settings.fold.real if settings.fold else None
     return Session.create(
@@ -87,11 +87,11 @@ def create_session(
         cluster.host.api_ns,
         host_mode=getattr(layout.HostMode, settings.host_time.upper()),
         host_scale=cluster.host.factor if settings.host_time == "modelled" else settings.host_scale,
-        null_mode=layout.CONSTANTS["PH_PROBE"] if probe else int(settings.null),
+        null_mode=layout.CONSTANTS["PH_PROBE"] if ends else int(settings.null),
         unsupported=getattr(layout.Unsupported, settings.unsupported.upper()),
         epoch_ns=int(time.time()) * 1_000_000_000,
         workspaces=_packed(workspaces) if workspaces else None,
-        real=(0,) if probe else real,
+        real=(0,) if alone else real,
     )
 
 

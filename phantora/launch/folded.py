@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from phantora.errors import PhantoraError
-from phantora.launch import folded_gloo, folded_mesh
+from phantora.launch import folded_gloo, folded_mesh, folded_parts
 from phantora.launch.importhook import after_import
 
 VARIABLE = "PHANTORA_FOLDED"
@@ -108,6 +108,8 @@ def _wrap(c10d: ModuleType, world_size: int, processes: frozenset[int]) -> None:
     _name_parts(c10d)
     if PROBE in os.environ:
         _note_groups(c10d, os.environ[PROBE])
+    if folded_parts.VARIABLE in os.environ:
+        folded_parts.install(c10d, os.environ[folded_parts.VARIABLE])
     if hasattr(c10d, "ProcessGroupGloo"):
         folded_gloo.install(c10d, processes)
     _pad_objects(c10d)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from phantora.errors import PhantoraError
-from phantora.launch import folded, loading, notes, shims
+from phantora.launch import folded, folded_parts, loading, notes, shims
 from phantora.launch.assume import VARIABLE
 from phantora.launch.routing import BALANCED
 from phantora.launch.shared import shared_imports
@@ -64,6 +64,8 @@ class Plan:
     """Ranks that are processes, in a folded run; None: all."""
     probe: Path | None = None
     """Where rank 0 writes the process groups that it makes, before it ends with its first large communication."""
+    parts: Path | None = None
+    """Where rank 0, run alone, writes how many pieces of an optimizer each rank has, before it ends."""
 
     @property
     def world_size(self) -> int:
@@ -129,6 +131,8 @@ def rank_environment(plan: Plan, rank: int, store_port: int) -> dict[str, str]:
         environment |= folded.environment(plan.real)
     if plan.probe is not None:
         environment[folded.PROBE] = str(plan.probe)
+    if plan.parts is not None:
+        environment[folded_parts.VARIABLE] = str(plan.parts)
     if plan.log_dir is not None:
         environment["TORCHELASTIC_ERROR_FILE"] = str(rank_log_dir(plan, rank) / "error.json")
     return environment

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import time
+from itertools import pairwise
 
 import torch
 import torch.distributed as dist
@@ -109,6 +110,31 @@ def pp(rank: int, world: int) -> dict[str, float]:
         torch.cuda.synchronize()
         times.append(time.perf_counter_ns() - began)
     return {"step_ns": sorted(times)[2], "peak": torch.cuda.max_memory_allocated()}
+
+
+def parts(rank: int, world: int) -> dict[str, float]:
+    """A long buffer of parameters. Each rank updates the pieces in its part, as distributed optimizers do; the sixth of
+    eight has most."""
+    sizes = [WIDTH * WIDTH] * 21 + [WIDTH] * 50 + [WIDTH * WIDTH] * 10
+    part = -(-sum(sizes) // world)
+    flat, gradients = torch.zeros(world * part, device="cuda"), torch.zeros(world * part, device="cuda")
+    borders = [sum(sizes[:number]) for number in range(len(sizes) + 1)]
+    kept = [nn.Parameter(flat[first:behind]) for first, behind in pairwise(borders)]
+    begin, end = rank * part, (rank + 1) * part
+    pieces = [(max(first, begin), min(behind, end)) for first, behind in pairwise(borders)]
+    pieces = [(first, behind) for first, behind in pieces if first < behind]
+    mine, times = torch.zeros(part, device="cuda"), []
+    for _ in range(4):
+        torch.cuda.synchronize()
+        began = time.perf_counter_ns()
+        dist.reduce_scatter_tensor(mine, gradients)
+        for first, behind in pieces:
+            flat[first:behind].mul_(0.9).add_(mine[first - begin : behind - begin], alpha=-1e-4)
+        dist.all_gather_into_tensor(flat, flat[begin:end])
+        torch.cuda.synchronize()
+        times.append(time.perf_counter_ns() - began)
+    assert len(kept) == len(sizes)
+    return {"step_ns": times[-1], "peak": torch.cuda.max_memory_allocated()}
 
 
 def exchange(rank: int, world: int) -> dict[str, float]:

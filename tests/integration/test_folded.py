@@ -30,7 +30,7 @@ def printed(run: Run) -> dict[int, dict[str, Any]]:
     ("mode", "axes", "processes"),
     [
         ("fsdp", "dp=8", 3), ("tp", "dp=2,tp=4", 5), ("hsdp", "replicate=2,shard=4", 5), ("pp", "pp=3,dp=3", 8),
-        ("symmetric", "dp=4,tp=2*", 6),
+        ("symmetric", "dp=4,tp=2*", 6), ("parts", "dp=8~", 4),
     ],
 )
 def test_folded_is_unfolded(tmp_path: Path, mode: str, axes: str, processes: int) -> None:
@@ -41,6 +41,7 @@ def test_folded_is_unfolded(tmp_path: Path, mode: str, axes: str, processes: int
     few = printed(folded)
     ranks = 9 if mode == "pp" else 8
     assert len(every) == ranks and len(few) == processes
+    assert ("folded: rank 5 has the most pieces of the optimizer, 5" in folded.err) is (mode == "parts")
     assert f"folded: {processes} of {ranks} ranks run as processes" in folded.err
     for rank, found in few.items():
         assert found["peak"] == every[rank]["peak"]

@@ -31,6 +31,7 @@ from phantora.trace.analysis.stream_names import stream_names
 from phantora.trace.analysis.streams import Streams
 from phantora.trace.analysis.throughput import Volume
 from phantora.trace.analysis.uncertainty import Uncertainty
+from phantora.trace.analysis.uneven import UnevenParts
 from phantora.trace.analysis.windows import Span, Window, spans_of, windows
 from phantora.trace.analysis.work import WorkSums
 from phantora.trace.reader import Log
@@ -143,6 +144,7 @@ class _Pass:
         self.work = WorkSums(log, self.annotations, len(ranks))
         self.groups = groups(log)
         self.volume, self.uncertainty = Volume(log, self.groups, ranks), Uncertainty(log)
+        self.uneven = UnevenParts(log, self.groups)
         self.guesses = Guesses(log, self.annotations)
         if details:
             self.exposures = Exposures(log)
@@ -165,7 +167,7 @@ class _Pass:
             if span.present[position]:
                 self._add_rank(window, position)
         if span.steady:
-            for gatherer in (self.work, self.volume, self.uncertainty, self.guesses):
+            for gatherer in (self.work, self.volume, self.uncertainty, self.uneven, self.guesses):
                 gatherer.add(window)
         if self.details:
             self.streams.add(window)
@@ -234,7 +236,9 @@ class _Pass:
         hosts = None
         if self.unfiltered:
             hosts = other_hosts(self.log.trailer, {step.number for step in _steady(totals)}, median)
-        bar = self.uncertainty.report(steady, self._host_time(), hosts.relative(median) if hosts else None)
+        uneven = self.uneven.report()
+        on_hosts = hosts.relative(median) if hosts else None
+        bar = self.uncertainty.report(steady, self._host_time(), on_hosts, uneven or 0.0)
         return Headline(
             step_time=median,
             lowest=times[0],
@@ -242,6 +246,7 @@ class _Pass:
             steps=len(times),
             error=bar[0] if bar else None,
             error_above=bar[1] if bar else None,
+            uneven=uneven,
             hosts=hosts,
             mfu=flops / (median * 1e-9 * peak) if peak and median else None,
             throughput=self.volume.report(median),

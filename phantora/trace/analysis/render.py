@@ -146,6 +146,13 @@ def _headline(report: Report, console: Console) -> None:
         parts.append(f"[bold]{amount(h.throughput.samples_per_second)}[/bold] samples/s")
     console.print(", ".join(parts), highlight=False)
     _hosts(report, console)
+    if h.uneven is not None:
+        text = (
+            "Folded: each rank has a part of its own of the optimizer; the last process comes "
+            f"{duration(h.uneven)} of a step ({percent(h.uneven, h.step_time)}) after the one before it, and a rank "
+            "that is none may come as much later still"
+        )
+        console.print(text, highlight=False, markup=False)
     if h.apart:
         text = "; ".join(f"{note}: {ranges(tuple(numbers))}" for note, numbers in h.apart.items())
         console.print(f"Steps set apart: {text}", highlight=False, markup=False)

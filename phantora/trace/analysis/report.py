@@ -369,6 +369,9 @@ class Headline:
     `error_above` times it in 9 cases of 10."""
     error_above: float | None
     """Larger where a slower host would be the limit."""
+    uneven: float | None
+    """ns by which the step may be longer since ranks that are no processes have other parts of an optimizer; None where
+    none have. The error bar holds it."""
     hosts: OtherHosts | None
     """The step time on other hosts."""
     mfu: float | None

@@ -65,11 +65,12 @@ class Uncertainty:
         self._time += np.bincount(work, time, 3)
 
     def report(
-        self, steady: Times, host_time: float, hosts: tuple[float, float] | None = None
+        self, steady: Times, host_time: float, hosts: tuple[float, float] | None = None, uneven: float = 0.0
     ) -> tuple[float, float] | None:
         """Relative error bar, downwards and upwards, of the step that `steady` describes: the true one lies within it 9
         times in 10. `host_time` in ns: what the host works for a step. `hosts`: how much shorter and longer it is on
-        other hosts, where the run was simulated on them."""
+        other hosts, where the run was simulated on them. `uneven` in ns: by how much ranks that are no processes may
+        make it longer."""
         if not steady.time or not self._count:
             return None
         stalls: dict[str, float] = defaultdict(float, steady.stalls)
@@ -79,6 +80,7 @@ class Uncertainty:
         share = np.divide(in_step, busy, out=np.zeros(3), where=busy > 0)
         parts = (self._errors / self._count * share[:, None]).sum(axis=1) / steady.time
         below, above = (sqrt(float((side**2).sum()) + COMMON**2) for side in parts)
+        above = hypot(above, uneven / steady.time)
         if hosts is not None:
             return hypot(below, hosts[0]), hypot(above, hosts[1])
         idle = (stalls["host"] + stalls["synchronisation"]) / steady.time

@@ -1,0 +1,32 @@
+"""Pieces of parameters in the parts of a buffer that ranks share."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phantora.launch.folded_parts import pieces
+
+
+def test_a_parameter_across_a_border_is_a_piece_of_both() -> None:
+    parameters = [(100, 140), (140, 150), (150, 160), (160, 200), (500, 600)]  # the last lies elsewhere
+    assert pieces((100, 200), parameters, [3, 7]) == {3: 2, 7: 2}
+    assert pieces((100, 200), parameters, [0, 8, 16, 24]) == {0: 1, 8: 2, 16: 2, 24: 1}
+
+
+def test_padding_is_nobodys_piece() -> None:
+    assert pieces((0, 100), [(0, 10)], [0, 1]) == {0: 1}
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=20), st.integers(1, 9))
+def test_pieces_are_what_each_byte_says(sizes: list[int], ranks: int) -> None:
+    borders = [sum(sizes[:number]) for number in range(len(sizes) + 1)]
+    spans = list(pairwise(borders))
+    total = -(-borders[-1] // ranks) * ranks  # padded
+    part = total // ranks
+    owned = [{number for number, (a, b) in enumerate(spans) if any(byte // part == rank for byte in range(a, b))}
+             for rank in range(ranks)]  # fmt: skip
+    found = pieces((0, total), spans, range(ranks))
+    assert [found[rank] for rank in range(ranks)] == [len(own) for own in owned]
