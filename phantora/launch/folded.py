@@ -61,6 +61,18 @@ def processes() -> frozenset[int] | None:
     return frozenset(_ranks_of(os.environ[VARIABLE])) if VARIABLE in os.environ else None
 
 
+def require_experts(ranks: Sequence[int]) -> None:
+    """Refuses a group of ranks with experts that are not equally wanted if some are no processes: nobody stands for the
+    one whose experts get most tokens, for which all wait. Raises PhantoraError."""
+    missing = sorted(set(ranks) - (processes() or set(ranks)))
+    if missing:
+        raise PhantoraError(
+            f"ranks {runs(ranks)} share experts, which --moe-routing wants unequally, and rank {missing[0]} is folded: "
+            "nothing tells what it takes; keep the axis of experts whole (ep=SIZE in --fold, or a star behind its size), name all "
+            "these ranks in --real-ranks, route tokens evenly, or use --fold off"
+        )
+
+
 def runs(ranks: Sequence[int]) -> str:
     """``0+8x4,...``: START+STRIDExCOUNT of every run of evenly spaced ranks, in order."""
     found: list[str] = []

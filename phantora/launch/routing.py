@@ -39,6 +39,11 @@ class Routing:
         """False: the framework routes by what it computes, which is by zeros."""
         return self.spec != FRAMEWORK
 
+    @property
+    def uneven(self) -> bool:
+        """Do experts get different numbers of tokens?"""
+        return bool(self.layers or self.exponent)
+
     def shares(self, layer: int, experts: int) -> Shares:
         """Each expert's share of the (token, choice) pairs of `layer` (from 0); the sum is 1.
 

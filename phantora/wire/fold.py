@@ -2,7 +2,8 @@
 
 Of each axis of the mesh there are the first rank, the last and one between, the witness, each with all other axes at
 their first rank; of a long axis the second too, of a lone one the first alone. Those at the ends run for every place
-of the axes that are whole (the stages of a pipeline), witnesses for the first and the last place. The rank that is
+of the axes that are whole (the stages of a pipeline; of a long one the first and the last), witnesses for the first and
+the last place. The rank that is
 last on all axes runs, and on the first place one that is a witness on all. Along an axis that
 a star keeps whole (its ranks may map each other's memory) each of these has all others beside it.
 """
@@ -31,9 +32,11 @@ UNEVEN = "~"
 communication alone."""
 LONE = "/1"
 """Behind an axis's size: its first rank alone is a process, and nothing tells whether the others do the same."""
-NEVER_FOLDED = ("pp", "cp", "ep")
+PIPELINE = "pp"
+NEVER_FOLDED = (PIPELINE, "cp", "ep")
 """Axes whose ranks do different things: stages of a pipeline, parts of a ring of attention, experts."""
 
+STAGES = 4  # of a pipeline: of a longer one the stages between run their first rank alone
 MANY = 64  # ranks of an axis: of more the second is a process too
 
 
@@ -90,7 +93,7 @@ class Fold:
         first, last = places[0], places[-1]
         points = list(places)
         for number, axis in enumerate(self.axes):
-            points += [_with(place, {number: end}) for place in places for end in axis.ends if not axis.whole]
+            points += [_with(place, {number: end}) for place in self._with_ends for end in axis.ends if not axis.whole]
         points += [_with(place, {number: at}) for place in (first, last) for number, at in self._witnesses.items()]
         points.append(_with(first, self._witnesses))
         points.append(tuple(axis.ends[-1] for axis in self.axes))
@@ -106,6 +109,21 @@ class Fold:
     def _places(self) -> list[tuple[int, ...]]:
         """All places along the axes that are whole; the first of the others."""
         return list(product(*(axis.ends if axis.whole else (0,) for axis in self.axes)))
+
+    @cached_property
+    def _with_ends(self) -> list[tuple[int, ...]]:
+        """The places at which the ranks at the ends of the other axes run. What is special about these (edges of a
+        vocabulary, logs, the rest of a split) is found at the ends of a pipeline, or makes nobody wait."""
+        long = [
+            number
+            for number, axis in enumerate(self.axes)
+            if axis.name == PIPELINE and axis.size > STAGES and not axis.starred
+        ]
+        return [
+            place
+            for place in self._places
+            if all(place[number] in (0, self.axes[number].size - 1) for number in long)
+        ]
 
     def _beside(self, point: tuple[int, ...]) -> Iterable[tuple[int, ...]]:
         """All that differ from it along starred axes alone, itself among them."""

@@ -97,7 +97,7 @@ def pp(rank: int, world: int) -> dict[str, float]:
         fully_shard(block, mesh=mesh["dp"])
     optimizer = torch.optim.AdamW(fully_shard(net, mesh=mesh["dp"]).parameters(), lr=1e-4, foreach=True)
     schedule = Schedule1F1B(
-        PipelineStage(net, stage, stages, torch.device("cuda"), group=pipe), 4, loss_fn=lambda out, _: out.sum()
+        PipelineStage(net, stage, stages, torch.device("cuda"), group=pipe), 4 if stages < 5 else 8, loss_fn=lambda out, _: out.sum()
     )
     times = []
     for _ in range(5):

@@ -16,7 +16,8 @@ PROGRAM = str(Path(__file__).with_name("folded_program.py"))
 
 
 def run(folder: Path, mode: str, *options: str, check: bool = True) -> Run:
-    cluster = "3x3xH100" if mode == "pp" else "1x8xH100"
+    cluster = {"pp": "3x3xH100", "long_pp": "6x3xH100"}.get(mode, "1x8xH100")
+    mode = mode.removeprefix("long_")
     given = ("--cluster", cluster, "--hang-timeout", "60", *options, PROGRAM, mode)
     return trace(folder, *given, check=check, timeout=500)
 
@@ -29,7 +30,7 @@ def printed(run: Run) -> dict[int, dict[str, Any]]:
 @pytest.mark.parametrize(
     ("mode", "axes", "processes"),
     [
-        ("fsdp", "dp=8", 3), ("tp", "dp=2,tp=4", 5), ("hsdp", "replicate=2,shard=4", 5), ("pp", "pp=3,dp=3", 8),
+        ("fsdp", "dp=8", 3), ("tp", "dp=2,tp=4", 5), ("hsdp", "replicate=2,shard=4", 5), ("pp", "pp=3,dp=3", 8), ("long_pp", "pp=6,dp=3", 10),
         ("symmetric", "dp=4,tp=2*", 6), ("parts", "dp=8~", 4),
     ],
 )
@@ -39,7 +40,7 @@ def test_folded_is_unfolded(tmp_path: Path, mode: str, axes: str, processes: int
     every = printed(run(tmp_path / "all", mode))
     folded = run(tmp_path / "few", mode, "--fold", axes)
     few = printed(folded)
-    ranks = 9 if mode == "pp" else 8
+    ranks = {"pp": 9, "long_pp": 18}.get(mode, 8)
     assert len(every) == ranks and len(few) == processes
     assert ("folded: rank 5 has the most pieces of the optimizer, 5" in folded.err) is (mode == "parts")
     assert f"folded: {processes} of {ranks} ranks run as processes" in folded.err

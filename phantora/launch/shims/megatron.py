@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phantora.errors import PhantoraError
+from phantora.launch import folded
+from phantora.launch.importhook import uncharged
 from phantora.launch.routing import Routing
 from phantora.launch.shims import Shim, announce
 from phantora.launch.shims.values import read, write
@@ -29,6 +31,7 @@ def _apply(module: ModuleType, routing: Routing) -> None:
 
 def _decide(router: Any, routing: Routing) -> None:
     decide = router.routing
+    unchecked = [folded.processes() is not None and routing.uneven]
 
     @functools.wraps(decide)
     def routing_given(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -42,12 +45,24 @@ def _decide(router: Any, routing: Routing) -> None:
                 "moe_pad_expert_input_to_capacity as well, or leave out the capacity factor"
             )
         announce(routing)
+        if unchecked[0]:  # once: what Python does costs the host time, which a run of all ranks has not
+            unchecked[0] = False
+            uncharged(_require_experts)
         tokens, experts = chosen.shape
         counts = routing.counts((self.layer_number or 1) - 1, experts, tokens, self.topk)
         write(chosen, routing_map(tuple(counts.tolist()), tokens))
         return probabilities, chosen
 
     router.routing = routing_given
+
+
+def _require_experts() -> None:
+    import torch
+    from megatron.core import parallel_state
+
+    group = parallel_state.get_expert_model_parallel_group(check_initialized=False)
+    everybody = range(torch.distributed.get_world_size())
+    folded.require_experts(everybody if group is None else torch.distributed.get_process_group_ranks(group))
 
 
 @functools.lru_cache(maxsize=8)

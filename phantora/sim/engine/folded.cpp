@@ -167,10 +167,14 @@ bool FoldedRanks::learn(const Communicator &comm, int coll, int dtype, const Par
     for (const std::string *part : parts) law.given.push_back(*part);
     return true;
   }
-  bool lone = along_lone_axis(comm.ranks);
+  bool lone = along_lone_axis(comm.ranks), one = comm.seats.size() == 1;
   bool reduced = coll == PH_COLL_ALL_REDUCE || coll == PH_COLL_REDUCE || coll == PH_COLL_REDUCE_SCATTER;
-  if (lone && !reduced && dtype <= UINT64) {
-    why = "integers and objects may grow with the rank, which the first of an axis alone (NAME=SIZE/1 in --fold) does not tell";
+  bool alike = reduced || dtype > UINT64;  // sums, and reals, are taken to be those of the only process
+  if ((lone || one) && !alike) {
+    why = "integers and objects may grow with the rank, which " +
+          std::string(lone ? "the first of an axis alone (NAME=SIZE/1 in --fold)"
+                           : "the only process of a stage between the first and the last (pp=SIZE* in --fold runs more)") +
+          " does not tell";
     return false;
   }
   for (bool by_place : {false, true}) {
@@ -182,7 +186,7 @@ bool FoldedRanks::learn(const Communicator &comm, int coll, int dtype, const Par
     const Rule *like = nullptr;
     for (auto &[place, said] : all) {
       Rule &rule = law.rules[place];
-      learned = learned && learn(said, dtype, lone, like, rule, why);
+      learned = learned && learn(said, dtype, lone || alike, like, rule, why);
       if (!like && !rule.equal) like = &rule;
     }
     if (learned) return true;
@@ -190,7 +194,7 @@ bool FoldedRanks::learn(const Communicator &comm, int coll, int dtype, const Par
   return false;
 }
 
-// `lone`: one process speaks for all others. `like`: the rule of another place, for one with too few processes to show a
+// `lone`: one process may speak for all others. `like`: the rule of another place, for one with too few processes to show a
 // rule of its own.
 bool FoldedRanks::learn(Said &said, int dtype, bool lone, const Rule *like, Rule &rule, std::string &why) const {
   if (said.silent.empty()) return true;
