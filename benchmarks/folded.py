@@ -64,7 +64,8 @@ CASES = [
         MEGATRON + " --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --num-layers 6",
     ),
     Case(
-        "Megatron distributed optimizer, TP x DP", 16, "dp=8~,tp=2", TENSOR + " --use-distributed-optimizer --num-layers 4",
+        "Megatron distributed optimizer, TP x DP", 16, "dp=8~,tp=2",
+        TENSOR + " --use-distributed-optimizer --num-layers 4",
     ),
     Case("Megatron EP", 8, "dp=4,ep=2", MEGATRON + MIXTRAL),
     Case("DeepSpeed ZeRO-1", 8, "dp=8~", DEEPSPEED + "zero1.json" + SMALL),

@@ -68,8 +68,8 @@ def require_experts(ranks: Sequence[int]) -> None:
     if missing:
         raise PhantoraError(
             f"ranks {runs(ranks)} share experts, which --moe-routing wants unequally, and rank {missing[0]} is folded: "
-            "nothing tells what it takes; keep the axis of experts whole (ep=SIZE in --fold, or a star behind its size), name all "
-            "these ranks in --real-ranks, route tokens evenly, or use --fold off"
+            "nothing tells what it takes; keep the axis of experts whole (ep=SIZE in --fold, or a star behind its "
+            "size), name all these ranks in --real-ranks, route tokens evenly, or use --fold off"
         )
 
 

@@ -96,9 +96,8 @@ def pp(rank: int, world: int) -> dict[str, float]:
     for block in net:
         fully_shard(block, mesh=mesh["dp"])
     optimizer = torch.optim.AdamW(fully_shard(net, mesh=mesh["dp"]).parameters(), lr=1e-4, foreach=True)
-    schedule = Schedule1F1B(
-        PipelineStage(net, stage, stages, torch.device("cuda"), group=pipe), 4 if stages < 5 else 8, loss_fn=lambda out, _: out.sum()
-    )
+    part = PipelineStage(net, stage, stages, torch.device("cuda"), group=pipe)
+    schedule = Schedule1F1B(part, 4 if stages < 5 else 8, loss_fn=lambda out, _: out.sum())
     times = []
     for _ in range(5):
         torch.cuda.synchronize()

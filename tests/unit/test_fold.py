@@ -42,6 +42,18 @@ def test_ends_run_at_all_stages_and_witnesses_at_the_first_and_last() -> None:
     assert len(list(mesh.witnesses())) == 5
 
 
+def test_stages_between_of_a_long_pipeline_run_their_first_rank() -> None:
+    mesh = fold("pp=16,dp=64,tp=8", 8192)
+    of_stage = Counter(mesh.coordinates(rank)[0] for rank in mesh.real)
+    assert [of_stage[stage] for stage in range(16)] == [7, *[1] * 14, 6]
+    assert mesh.coordinates(mesh.stands_in(mesh.rank((5, 63, 7)))) == (5, 0, 0)
+    assert sum(mesh.stands_for(rank) for rank in mesh.real) == 8192
+    named = fold("pp=16,dp=64,tp=8", 8192, 13)  # a straggler, with its like at all stages
+    assert mesh.rank((5, 1, 5)) in named.real and mesh.rank((5, 1, 0)) in named.real
+    assert len(fold("pp=16*,dp=64,tp=8", 8192).real) > 16 * 4  # ends and witnesses at all
+    assert len(fold("cp=16,dp=64,tp=8", 8192).real) > 16 * 3  # parts of a ring, no stages
+
+
 def test_pipelines_and_stars_are_whole() -> None:
     mesh = fold("pp=4,dp=16,tp=8*", 512)
     assert len(mesh.real) == 4 * 8 * 2 + 2 * 8  # first and last; the witness at the first stage and the last

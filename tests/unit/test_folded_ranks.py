@@ -113,6 +113,20 @@ def test_the_first_rank_of_a_lone_axis_tells_reals_and_sums(engine_library: Path
         assert "may grow with the rank" in bench.engine.error() and "--fold off" in bench.engine.error()
 
 
+def test_the_only_process_of_a_stage_tells_reals_and_sums(engine_library: Path) -> None:
+    """Its integers grow as those of the first stage do, if these do."""
+    for said, dtype, total in (
+        (lambda rank: struct.pack("<q", 100 * (rank // 4) ** 3 + rank % 4), INT64, 4 * 100 * 100 + 5 * 6),
+        (lambda rank: struct.pack("<f", 1.5), FLOAT32, 30.0),
+    ):
+        bench = folded(engine_library, "pp=5,dp=4", 20)
+        assert not tell(bench, said, dtype, REDUCE, 20) & native.ERROR
+        assert heard(bench) == struct.pack("<q" if dtype == INT64 else "<f", total)
+    bench = folded(engine_library, "pp=5,dp=4", 20)
+    assert tell(bench, lambda rank: padded((rank // 4 == 2, rank)), UINT8, GATHER, 20) & native.ERROR
+    assert "is a process, and one does not tell what the others give" in bench.engine.error()
+
+
 @pytest.mark.parametrize(
     ("said", "dtype", "why"),
     [

@@ -203,7 +203,8 @@ bool FoldedRanks::learn(Said &said, int dtype, bool lone, const Rule *like, Rule
                              : "only " + said.who[0] + " is a process, and one does not tell what the others give";
     return false;
   }
-  if (said.equal) return true;
+  bool like_others = said.bytes.size() == 1 && like;  // one alone is equal to itself
+  if (said.equal && !like_others) return true;
   if (said.bytes.size() < 3 && !like) {
     why = said.who[0] + " and " + said.who[1] + " give different bytes, and two do not tell what the others give";
     return false;
