@@ -234,6 +234,20 @@ def test_experts(tmp_path: Path) -> None:
     assert len(analyze(open_log(result.run.log), details=False).steps) == ITERATIONS
 
 
+def test_uneven_experts_are_not_folded(tmp_path: Path) -> None:
+    """Rank 2 of four is no process, and shares experts that are not wanted equally; the dispatcher that gathers everything exchanges no
+    counts by which this would show."""
+    (tmp_path / "routing.json").write_text(json.dumps({"*": [1, 1, 1, 1, 5, 5, 1, 1]}))
+    command = str(SAMPLES / "megatron" / "pretrain_gpt.py")
+    refused = trace(
+        tmp_path, "--cluster", "1x4xH100", *OPTIONS, "--moe-routing", "routing.json", "--fold", "dp=4", command,
+        "--model", "mixtral-8x7b", "--num-layers", "1", "--seq-length", "512", "--train-iters", "1", "--ep", "4",
+        "--global-batch-size", "4", "--moe-token-dispatcher-type", "allgather", check=False,
+    )  # fmt: skip
+    assert refused.status != 0
+    assert "share experts, which --moe-routing wants unequally, and rank 2 is folded" in refused.err
+
+
 def test_uneven_experts(tmp_path: Path) -> None:
     """Qwen3 30B-A3B, TP2 and EP2 on the same ranks: the experts of one are wanted three times as much."""
     (tmp_path / "routing.json").write_text(json.dumps({"0": [3] * 64 + [1] * 64}))
