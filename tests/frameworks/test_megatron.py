@@ -235,7 +235,7 @@ def test_experts(tmp_path: Path) -> None:
 
 
 def test_uneven_experts_are_not_folded(tmp_path: Path) -> None:
-    """Rank 2 of four is no process, and shares experts that are not wanted equally; the dispatcher that gathers everything exchanges no
+    """Rank 2 of four is no process, and has the wanted experts; the dispatcher that gathers everything exchanges no
     counts by which this would show."""
     (tmp_path / "routing.json").write_text(json.dumps({"*": [1, 1, 1, 1, 5, 5, 1, 1]}))
     command = str(SAMPLES / "megatron" / "pretrain_gpt.py")
