@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from phantora.stubs import StubSet
 
 
-
 def read_ranks(text: str | None) -> tuple[int, ...]:
     """``0,5``. Raises PhantoraError."""
     try:
@@ -70,15 +69,18 @@ def find(
     return parse_fold(mesh_of([json.loads(line) for line in lines], plan.world_size), plan.world_size, more)
 
 
+LARGEST = 2  # ranks with pieces of the largest parameters: of a model's embedding and of its head
+
+
 def with_busiest(
     fold: Fold, plan: Plan, settings: Settings, cluster: Cluster, console: Console, stubs: StubSet
 ) -> Fold:
-    """The fold in which the rank that has the most pieces of an optimizer that is cut unevenly is a process too.
-    Runs rank 0 alone, without a simulation, for a step."""
+    """The fold in which the rank that has the most pieces of an optimizer that is cut unevenly is a process too, and
+    two with pieces of the largest parameters. Runs rank 0 alone, without a simulation, for a step."""
     with tempfile.TemporaryDirectory(prefix="phantora-parts-") as folder:
         parts = Path(folder, "parts")
         outcome = _alone(replace(plan, parts=parts), settings, cluster, console, stubs, ends=False)
-        counted: list[tuple[int, int]] = json.loads(parts.read_text()) if parts.exists() else []
+        counted: list[tuple[int, int, int]] = json.loads(parts.read_text()) if parts.exists() else []
     if outcome.status or not counted:
         seen = f"failed ({outcome.message})" if outcome.status else "gathered no buffer of parameters"
         console.message(
@@ -86,12 +88,14 @@ def with_busiest(
             "the ends and the witness stand for all, and --real-ranks names others"
         )
         return fold
-    rank, most = max(counted, key=lambda entry: (entry[1], -entry[0]))
-    if rank in fold.real:
-        return fold
-    if not plan.quiet:
-        console.message(f"phantora: folded: rank {rank} has the most pieces of the optimizer, {most}, and runs too")
-    return replace(fold, named=(*fold.named, rank))
+    rank, most, _ = max(counted, key=lambda entry: (entry[1], -entry[0]))
+    what = {rank: f"has the most pieces of the optimizer, {most},"}
+    for rank, _, size in sorted(counted, key=lambda entry: (-entry[2], entry[0]))[:LARGEST]:
+        what.setdefault(rank, f"has pieces of the largest parameters, {size / 2**20:,.0f} MiB in all,")
+    more = [rank for rank in what if rank not in fold.real]
+    for rank in () if plan.quiet else more:
+        console.message(f"phantora: folded: rank {rank} {what[rank]} and runs too")
+    return replace(fold, named=(*fold.named, *more))
 
 
 def _alone(

@@ -2,7 +2,8 @@
 
 Megatron's distributed optimizer and DeepSpeed's ZeRO-1 and -2 keep parameters in long buffers, of which each rank
 updates a part as large as any other. Where a part begins and ends has nothing to do with where parameters do: one rank
-has two pieces of large matrices, another twenty small vectors and many more kernels. All wait for that one.
+has two pieces of large matrices, another twenty small vectors and many more kernels. All wait for that one. Or they
+wait for the one that has pieces of the largest parameters, since some copies are made of whole ones.
 
 After the update the parts are gathered into the buffer. So rank 0, run alone without a simulation, sees which
 parameters lie in whose part. It ends when a buffer is gathered again.
@@ -20,31 +21,36 @@ from types import ModuleType
 from typing import Any
 
 VARIABLE = "PHANTORA_PARTS"
-"""A file for the pieces of each rank: one line of JSON."""
+"""A file for the pieces of each rank: a list in JSON of ranks, their pieces, and the bytes of these parameters."""
 
 Span = tuple[int, int]  # first byte, first byte behind
 
 
-def pieces(buffer: Span, parameters: Iterable[Span], ranks: Sequence[int]) -> Counter[int]:
-    """How many parameters have bytes in the part of each of `ranks`, which share the buffer evenly and in order."""
+def pieces(buffer: Span, parameters: Iterable[Span], ranks: Sequence[int]) -> tuple[Counter[int], Counter[int]]:
+    """How many parameters have bytes in the part of each of `ranks`, which share the buffer evenly and in order; and
+    how many bytes these parameters have in all."""
     begin, end = buffer
     part = (end - begin) // len(ranks)
     found: Counter[int] = Counter()
+    touched: Counter[int] = Counter()
     for first, behind in parameters:
-        first, behind = max(first, begin), min(behind, end)
-        if first < behind:
-            found.update(ranks[(first - begin) // part : (behind - 1 - begin) // part + 1])
-    return found
+        low, high = max(first, begin), min(behind, end)
+        if low < high:
+            owners = ranks[(low - begin) // part : (high - 1 - begin) // part + 1]
+            found.update(owners)
+            touched.update(dict.fromkeys(owners, behind - first))
+    return found, touched
 
 
 def install(c10d: ModuleType, path: str) -> None:
     """Watches what this process gathers, and writes what it has seen to `path` when it ends."""
     known: set[Span] = set()
     counted: Counter[int] = Counter()
+    touched: Counter[int] = Counter()
 
     def write() -> None:
         with open(path, "w") as file:
-            json.dump(sorted(counted.items()), file)
+            json.dump([(rank, count, touched[rank]) for rank, count in sorted(counted.items())], file)
 
     def see(group: Any, gathered: Any) -> None:
         buffer = _span(gathered)
@@ -52,10 +58,13 @@ def install(c10d: ModuleType, path: str) -> None:
             write()
             os._exit(0)
         ranks = c10d.get_process_group_ranks(group)
-        here = pieces(buffer, _parameters(), ranks) if len(ranks) > 1 and gathered.numel() >= len(ranks) else None
+        if len(ranks) < 2 or gathered.numel() < len(ranks):
+            return
+        here, bytes_of = pieces(buffer, _parameters(), ranks)
         if here:
             known.add(buffer)
             counted.update(here)
+            touched.update(bytes_of)
 
     kind: Any = c10d.ProcessGroup
     one, many = kind._allgather_base, kind.allgather_into_tensor_coalesced
