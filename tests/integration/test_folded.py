@@ -31,7 +31,7 @@ def printed(run: Run) -> dict[int, dict[str, Any]]:
     ("mode", "axes", "processes"),
     [
         ("fsdp", "dp=8", 3), ("tp", "dp=2,tp=4", 5), ("hsdp", "replicate=2,shard=4", 5), ("pp", "pp=3,dp=3", 8),
-        ("long_pp", "pp=6,dp=3", 10), ("symmetric", "dp=4,tp=2*", 6), ("parts", "dp=8~", 4),
+        ("long_pp", "pp=6,dp=3", 10), ("symmetric", "dp=4,tp=2*", 6), ("parts", "dp=8~", 5),
     ],
 )
 def test_folded_is_unfolded(tmp_path: Path, mode: str, axes: str, processes: int) -> None:
