@@ -2,11 +2,14 @@
 
     python tests/matrix.py --torch 2.9.1 2.11.0 2.14.1 --tier samples
     python tests/matrix.py --torch 2.14.1 --python python3.10 python3.13 --tier stubs --folder /tmp/matrix
+    python tests/matrix.py --torch newest --tier short --beside
 
 PyPI's wheels decide the CUDA version (torch 2.9 and 2.10: 12, later: 13); another one comes by `--pip-arguments`, as
 ``--index-url https://download.pytorch.org/whl/cu126``. Tiers: `stubs` builds the libraries and runs their tests,
-`ranks` those of whole runs, `samples` runs samples on few simulated GPUs and prints step times and memory side by side.
-An environment takes about 6 GB and is kept if `--folder` names a place for it. Ends with status 1 if anything failed.
+`ranks` those of whole runs, `samples` runs samples on few simulated GPUs and prints step times and memory side by side,
+`short` some of the first and one sample. An environment takes about 6 GB and is kept if `--folder` names a place for
+it. With `--beside` it takes 1 GB: torch's wheel and CUDA's headers are installed, the rest is that of the interpreter
+which runs this, and NVIDIA's libraries are left out, since the stubs stand for them. Status 1 if anything failed.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import re
 import shlex
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Sequence
@@ -25,6 +29,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+NEWEST = "2.14.1"
+"""The newest torch that was tried; `.ci/run` tries it beside the tested default."""
 NEEDED = ("pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6", "torchvision")
 TESTS = {
     "stubs": (
@@ -35,8 +41,9 @@ TESTS = {
         "tests/integration/test_runs.py", "tests/integration/test_values.py", "tests/integration/test_compile.py",
         "tests/integration/test_launch.py",
     ),
+    "short": ("tests/stubs/test_build.py", "-k", "not without_a_warning", "tests/unit/test_rank_runtime.py"),
 }  # fmt: skip
-# Name, cluster, what is run: all end with a line of JSON.
+# Name, cluster, what is run: all end with a line of JSON. The first is the sample of the short tier.
 SAMPLES = (
     ("FSDP2", "1x4xH100", ("samples/llama_fsdp2.py", "--layers", "2", "--steps", "4")),
     ("DDP", "1x2xH100", ("samples/llama_ddp.py", "--layers", "2", "--steps", "4")),
@@ -76,11 +83,34 @@ def environment(folder: Path, torch: str, python: str, pip_arguments: Sequence[s
             [str(interpreter), "-m", "pip", "install", "--quiet", f"torch=={torch}", *NEEDED, str(ROOT)],
             [str(interpreter), "-m", "pip", "uninstall", "--quiet", "--yes", "phantora"],  # the checkout's counts
         ):
-            done = run(command)
-            if done.returncode:
-                raise RuntimeError(f"{shlex.join(command)}: {(done.stderr.strip().splitlines() or ['failed'])[-1]}")
+            _install(command)
         (made / "ready").touch()
     return interpreter
+
+
+def beside(folder: Path, torch: str) -> Path:
+    """The interpreter of an environment with `torch` that takes all other packages from the running one."""
+    made = folder / f"torch-{torch}-beside"
+    interpreter = made / "bin" / "python"
+    if not (made / "ready").exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(made)], check=True)
+        packages = Path(sysconfig.get_path("purelib", vars={"base": str(made)}))
+        (packages / "running.pth").write_text(sysconfig.get_path("purelib") + "\n")  # behind this one's own
+        pip = ("-m", "pip", "--python", str(interpreter), "install", "--quiet", "--no-deps", "--no-compile")
+        _install([sys.executable, *pip, f"torch=={torch}"])
+        cuda = re.search(r"^cuda[^=\n]*= '([\d.]+)'", (packages / "torch" / "version.py").read_text(), re.MULTILINE)
+        if cuda is None:
+            raise RuntimeError(f"torch {torch} is built without CUDA")
+        suffix = "-cu12" if cuda[1].startswith("12.") else ""
+        _install([sys.executable, *pip, f"nvidia-cuda-runtime{suffix}=={cuda[1]}.*"])
+        (made / "ready").touch()
+    return interpreter
+
+
+def _install(command: Sequence[str]) -> None:
+    done = run(command)
+    if done.returncode:
+        raise RuntimeError(f"{shlex.join(command)}: {(done.stderr.strip().splitlines() or ['failed'])[-1]}")
 
 
 def tests(interpreter: Path, result: Result, files: Sequence[str]) -> None:
@@ -90,9 +120,9 @@ def tests(interpreter: Path, result: Result, files: Sequence[str]) -> None:
         result.failures.append((done.stdout + done.stderr).strip().splitlines()[-1])
 
 
-def samples(interpreter: Path, result: Result) -> None:
+def samples(interpreter: Path, result: Result, chosen: Sequence[tuple[str, str, tuple[str, ...]]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        for name, cluster, command in SAMPLES:
+        for name, cluster, command in chosen:
             trace = ("-m", "phantora", "trace", "--cluster", cluster, "--no-summary", "-o", f"{folder}/run.arrow")
             done = run([str(interpreter), *trace, *command], PYTHONPATH=str(ROOT))
             lines = [re.sub(r"^\[rank\d+\]: ", "", line) for line in done.stdout.splitlines()]
@@ -116,6 +146,8 @@ def table(results: Sequence[Result]) -> list[str]:
     lines = ["| | " + " | ".join(f"torch {r.torch}, {Path(r.python).name}" for r in kept) + " |"]
     lines.append("| --- |" + " ---: |" * len(kept))
     for name, cluster, _ in SAMPLES:
+        if not any(name in result.samples for result in kept):
+            continue
         cells = []
         for result in kept:
             found = result.samples.get(name)
@@ -127,30 +159,34 @@ def table(results: Sequence[Result]) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--torch", nargs="+", default=["2.9.1", "2.11.0", "2.14.1"])
+    parser.add_argument("--torch", nargs="+", default=["2.9.1", "2.11.0", NEWEST], help="versions, or: newest")
     parser.add_argument("--python", nargs="+", default=[sys.executable], help="interpreters")
     parser.add_argument("--tier", nargs="+", choices=(*TESTS, "samples"), default=["stubs", "samples"])
+    parser.add_argument("--beside", action="store_true", help="take all but torch from the environment that runs this")
     parser.add_argument("--folder", type=Path, help="where the environments are kept")
     parser.add_argument("--pip-arguments", default="", help="for installing torch, in one word")
     options = parser.parse_args()
     results = []
     with tempfile.TemporaryDirectory(prefix="phantora-matrix-") as temporary:
         folder = (options.folder or Path(temporary)).resolve()
-        for torch in options.torch:
+        for torch in (NEWEST if torch == "newest" else torch for torch in options.torch):
             for python in options.python:
                 result = Result(torch, python)
                 results.append(result)
                 began = time.monotonic()
                 try:
-                    interpreter = environment(folder, torch, python, shlex.split(options.pip_arguments))
+                    if options.beside:
+                        interpreter = beside(folder, torch)
+                    else:
+                        interpreter = environment(folder, torch, python, shlex.split(options.pip_arguments))
                 except RuntimeError as error:
                     result.failures.append(str(error))
                 else:
                     for tier in options.tier:
-                        if tier == "samples":
-                            samples(interpreter, result)
-                        else:
+                        if tier in TESTS:
                             tests(interpreter, result, TESTS[tier])
+                        if tier in ("samples", "short"):
+                            samples(interpreter, result, SAMPLES if tier == "samples" else SAMPLES[:1])
                 result.seconds = time.monotonic() - began
                 failed = f"{len(result.failures)} failures" if result.failures else "all passed"
                 print(f"torch {torch}, {python}: {failed}, {result.seconds:.0f} s", flush=True)

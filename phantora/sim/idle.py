@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from phantora.wire.names import ASIDE
+
+_ASKING_SHARE = 0.05  # of its time, for a thread that only asks whether the interpreter is free: 200 times a second
 
 
 @dataclass(frozen=True)
@@ -16,6 +18,8 @@ class Activity:
 
     asleep: bool
     switches: tuple[str, ...]
+    ran: int = 0
+    """Nanoseconds for which the threads have run, where the kernel tells."""
 
 
 def _children(pid: int) -> list[int]:
@@ -77,6 +81,7 @@ def snapshot(pid: int, only_clock_threads: bool = True, children: bool = True) -
     """
     asleep = True
     switches: list[str] = []
+    ran = 0
     try:
         tasks = os.listdir(f"/proc/{pid}/task")
     except OSError:
@@ -87,7 +92,8 @@ def snapshot(pid: int, only_clock_threads: bool = True, children: bool = True) -
         if not text or (only_clock_threads and not _works(task, pid, name)):
             continue
         asleep = asleep and text[text.rindex(b")") + 2 :].split()[0] == b"S"
-        switches.append(_times_run(pid, task))
+        switches.append(times := _times_run(pid, task))
+        ran += int(times.split()[0]) if times[:1].isdigit() else 0
     if not switches:
         return None
     for child in _children(pid) if children else ():
@@ -95,7 +101,8 @@ def snapshot(pid: int, only_clock_threads: bool = True, children: bool = True) -
         if activity is not None:
             asleep = asleep and activity.asleep
             switches += activity.switches
-    return Activity(asleep, tuple(switches))
+            ran += activity.ran
+    return Activity(asleep, tuple(switches), ran)
 
 
 @dataclass
@@ -103,6 +110,8 @@ class _Look:
     when: float
     activity: Activity | None
     unchanged_since: float
+    ran: int = 0
+    """By then."""
     sleeps: bool = False
     """At the moment."""
     awake: float = 0.0
@@ -120,8 +129,11 @@ class IdleDetector:
         self._began = time.monotonic()
         self._looks: dict[int, _Look] = {}
 
-    def asleep(self, pid: int, at_least: float, only_clock_threads: bool = True, children: bool = True) -> bool:
-        """Has `pid` done nothing since a look that lies so many seconds back?"""
+    def asleep(
+        self, pid: int, at_least: float, only_clock_threads: bool = True, children: bool = True, kept: bool = False
+    ) -> bool:
+        """Has `pid` done nothing since a look that lies so many seconds back? `kept`: another of its threads keeps the
+        interpreter, so that those which count may ask for it meanwhile."""
         activity = snapshot(pid, only_clock_threads, children)
         if activity is None:
             return True  # it is gone; whoever started it will say so
@@ -129,13 +141,18 @@ class IdleDetector:
         look = self._looks.setdefault(pid, _Look(now, None, now))
         if not activity.asleep:
             look.awake += now - look.when
-        if not activity.asleep or activity != look.activity:
-            look.unchanged_since = now
+        ran, since = (activity.ran - look.ran) / 1e9, now - look.unchanged_since
+        asked = kept and look.activity is not None and 0 < ran <= _ASKING_SHARE * since
+        if not activity.asleep or (activity != look.activity and not asked):
+            look.unchanged_since, look.ran = now, activity.ran
         look.when, look.activity, look.sleeps = now, activity, activity.asleep
         return activity.asleep and now - look.unchanged_since >= at_least
 
-    def all_asleep(self, ranks: Iterable[int], bystanders: Iterable[int], at_least: float) -> bool:
-        """Have all processes done nothing for `at_least` seconds, of bystanders all threads?
+    def all_asleep(
+        self, ranks: Iterable[int], bystanders: Iterable[int], at_least: float, kept: Collection[int] = ()
+    ) -> bool:
+        """Have all processes done nothing for `at_least` seconds, of bystanders all threads? `kept`: ranks of which a
+        thread that waits for an answer keeps the interpreter.
 
         Each of them is looked at. The store of a large job is asked by watchdogs of all ranks many times a second, so
         that it has always done something since a look that lies long back. It is looked at once more then, and so are
@@ -145,7 +162,7 @@ class IdleDetector:
 
         def look() -> tuple[bool, bool]:
             others = [self.asleep(pid, at_least, only_clock_threads=False) for pid in bystanders]
-            ours = [self.asleep(pid, at_least) for pid in ranks]
+            ours = [self.asleep(pid, at_least, kept=pid in kept) for pid in ranks]
             return all(others), all(ours)
 
         quiet, idle = look()

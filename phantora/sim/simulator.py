@@ -247,7 +247,8 @@ class Simulator:
         if self._root is not None and all(state in (native.NOT_STARTED, native.EXITED) for state in states.values()):
             return False  # the command does something else, perhaps before it starts processes again
         pids = {rank: int(self._session.control["pid"][rank]) for rank in running if states[rank] == native.RUNS}
-        if not idle.all_asleep(pids.values(), self._bystanders, _SLEEP_CHECK_S):
+        kept = {pid for rank, pid in pids.items() if self._session.control["holding"][rank]}
+        if not idle.all_asleep(pids.values(), self._bystanders, _SLEEP_CHECK_S, kept):
             self._tell_who_works(pids, since)
             return True
         blocked = idle.blocked(pids.values(), _AWAKE_SHARE * self._hang_timeout)

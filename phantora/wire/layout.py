@@ -225,7 +225,7 @@ Control = Struct("ph_control", (
     ("int32_t", "pid", 1, ""), ("uint32_t", "waiting", 1, "threads blocked in a request"),
     ("int64_t", "floor", 1, "set by the simulator: the rank's host clock is at least this from now on"),
     ("uint32_t", "turns", 1, "processes that have had this place, and times that it was closed"), ("int32_t", "left", 1, "pid of one that has said that it ends"),
-    ("uint32_t", "folded", 1, "1: no process, others stand for this rank"), ("uint32_t", "pad3", 1, ""),
+    ("uint32_t", "folded", 1, "1: no process, others stand for this rank"), ("uint32_t", "holding", 1, "of those that wait, threads whose wait keeps Python's interpreter from the thread that moves the clock"),
     ("int64_t", "memory", 1, "bytes taken of the GPU of this place, contexts among them; for processes beside the ranks"),
     ("uint64_t", "pad2", 2, ""),
 ))

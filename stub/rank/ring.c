@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include "rank/internal.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
@@ -147,6 +148,18 @@ static void free_slot(unsigned slot) {
   pthread_mutex_unlock(&slot_mutex);
 }
 
+// Has this thread Python's interpreter lock? So the thread that moves the clock waits for it, and for us, awake now and
+// then: the simulator must not take it for one that works.
+static bool holds_interpreter(void) {
+  static int (*check)(void);
+  static atomic_bool sought;
+  if (!atomic_load_explicit(&sought, memory_order_acquire)) {
+    check = dlsym(RTLD_DEFAULT, "PyGILState_Check");
+    atomic_store_explicit(&sought, true, memory_order_release);
+  }
+  return check && check();
+}
+
 ph_answer ph_ask(ph_record *record, const void *blob, size_t length, uint8_t *data, size_t *got) {
   if (got) *got = 0;
   if (is_launch(record->kind)) ph_attribute(record);
@@ -158,7 +171,9 @@ ph_answer ph_ask(ph_record *record, const void *blob, size_t length, uint8_t *da
   __atomic_store_n(&reply->futex, 0, __ATOMIC_RELAXED);
   record->slot = (uint8_t)slot;
   if (moves) record->flags |= PH_F_BLOCKED;
+  bool holding = !moves && holds_interpreter();
   __atomic_fetch_add(&ph_rt.control->waiting, 1, __ATOMIC_SEQ_CST);
+  if (holding) __atomic_fetch_add(&ph_rt.control->holding, 1, __ATOMIC_SEQ_CST);
   emit(record, blob, length);
   while (!__atomic_load_n(&reply->futex, __ATOMIC_ACQUIRE)) {
     futex_wait(&reply->futex, 0, LIVENESS_MS);
@@ -172,6 +187,7 @@ ph_answer ph_ask(ph_record *record, const void *blob, size_t length, uint8_t *da
   if (moves) ph_raise_clock(answer.time);
   ph_listener *listener = atomic_load_explicit(&ph_listens, memory_order_relaxed);
   if (listener && moves) listener(record, true);
+  if (holding) __atomic_fetch_sub(&ph_rt.control->holding, 1, __ATOMIC_SEQ_CST);
   __atomic_fetch_sub(&ph_rt.control->waiting, 1, __ATOMIC_SEQ_CST);
   free_slot(slot);
   return answer;

@@ -377,6 +377,20 @@ def test_profiling_interface_delivers_nothing(stub_set: StubSet) -> None:
     assert connected(stub_set, program).value == [0, 0, 0, 0, 12, 0, 0, 0, 6, 0, 5, 18, 5]
 
 
+def test_calls_in_profiles_have_cuptis_names(stub_set: StubSet) -> None:
+    """Torch asks for them from 2.13 on."""
+    def program(c: Stubs) -> list[Any]:
+        out = []
+        for domain, function in ((2, 211), (2, 41), (2, 99999), (1, 211)):
+            name = ctypes.c_char_p(b"before")
+            out += [c.cupti.cuptiGetCallbackName(c_int(domain), c_uint(function), byref(name)), name.value]
+        return [*out, c.cupti.cuptiGetCallbackName(c_int(2), c_uint(211), None)]
+
+    assert connected(stub_set, program).value == [
+        0, b"cudaLaunchKernel_v7000", 0, b"cudaMemcpyAsync_v3020", 1, None, 1, None, 1,
+    ]  # fmt: skip
+
+
 def test_cluster_occupancy_is_near_an_h200s(stub_set: StubSet) -> None:
     """Measured on an H200 (132 multiprocessors): size -> clusters of 128 threads without shared memory."""
     from calls import Config, Dim3

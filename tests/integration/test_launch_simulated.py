@@ -102,6 +102,32 @@ def test_modules_imported_for_all_ranks(tmp_path: Path) -> None:
     assert done.returncode != 0 and "leave out --preload lightning" in done.stderr
 
 
+KEEPS = """
+import ctypes, threading, torch
+x = torch.ones(4096, 4096, device="cuda")
+torch.cuda.synchronize()
+cuda = ctypes.PyDLL(f"libcudart.so.{torch.version.cuda.split('.')[0]}")  # calls keep the interpreter to themselves
+
+def work():
+    for _ in range(20):
+        x @ x
+        assert cuda.cudaDeviceSynchronize() == 0
+    done.append(1)
+
+done = []
+threading.Thread(target=work).start()
+while not done:
+    pass
+print("both went on", flush=True)
+"""
+
+
+def test_a_thread_may_wait_and_keep_the_interpreter(tmp_path: Path) -> None:
+    """As DTensor's operators do. The main thread asks for the interpreter meanwhile, 200 times a second."""
+    (tmp_path / "keeps.py").write_text(KEEPS)
+    assert "both went on" in runs.trace(tmp_path, "--cluster", "1x1xH100", "keeps.py").out
+
+
 def test_hang_is_told_and_ends_the_run(tmp_path: Path) -> None:
     script = (
         SETUP

@@ -188,18 +188,19 @@ def test_a_child_of_a_rank_sees_gpus_and_is_told_that_they_are_taken(tmp_path: P
     assert "every GPU of the run belongs to a rank" in done.stdout
 
 
-def test_accelerate_launch_of_one_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("processes", "options"), [(1, ()), (2, ("--multi_gpu",))])
+def test_accelerate_launch(tmp_path: Path, processes: int, options: tuple[str, ...]) -> None:
     pytest.importorskip("accelerate")
     (tmp_path / "one.py").write_text(
         "from accelerate import Accelerator\nimport torch\na = Accelerator()\n"
         "m = a.prepare(torch.nn.Linear(8, 8)); m(torch.ones(2, 8, device=a.device)).sum().backward()\n"
-        "print('device', a.device)\n"
+        "print('device', a.device, 'of', a.num_processes)\n"
     )
-    command = ["-m", "accelerate.commands.launch", "--num_processes", "1", "--num_machines", "1",
+    command = ["-m", "accelerate.commands.launch", *options, "--num_processes", str(processes), "--num_machines", "1",
                "--mixed_precision", "no", "--dynamo_backend", "no", "one.py"]  # fmt: skip
-    done = trace(tmp_path, "--cluster", "1x1xH100", "--", sys.executable, *command)
+    done = trace(tmp_path, "--cluster", f"1x{processes}xH100", "--", sys.executable, *command)
     assert done.returncode == 0, done.stderr
-    assert "device cuda" in done.stdout
+    assert len(re.findall(rf"device cuda(:\d)? of {processes}", done.stdout)) == processes
 
 
 def test_a_command_that_uses_no_gpu_is_told(tmp_path: Path) -> None:

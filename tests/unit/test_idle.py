@@ -42,6 +42,35 @@ def test_threads_that_count(how: str, awake: bool) -> None:
     assert idle.snapshot(child.pid) is None
 
 
+ASKS = """
+import _thread, ctypes, sys
+print("begins", flush=True)
+if sys.argv[1] == "keeps":  # usleep with the interpreter's lock
+    _thread.start_new_thread(ctypes.PyDLL(None).usleep, (10_000_000,))
+while True: pass
+"""
+
+
+@pytest.mark.parametrize("how", ["keeps", "works"])
+def test_a_thread_that_asks_for_the_interpreter_does_not_work(how: str) -> None:
+    with subprocess.Popen([sys.executable, "-c", ASKS, how], stdout=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout is not None and child.stdout.readline() == "begins\n"
+            time.sleep(0.1)
+            detector, asleep, kept = idle.IdleDetector(), [], []
+            for _ in range(25):
+                kept.append(detector.asleep(child.pid, 0.02, kept=True))
+                time.sleep(0.02)
+            detector.restart()
+            for _ in range(10):
+                asleep.append(detector.asleep(child.pid, 0.02))
+                time.sleep(0.02)
+            assert any(kept) is (how == "keeps")
+            assert not any(asleep), "it wakes again and again"
+        finally:
+            child.kill()
+
+
 def test_a_store_that_is_asked_all_the_time_hides_no_sleepers() -> None:
     """Looks of large jobs lie further apart than the questions of their watchdogs."""
     asked = "import time\nprint('asked', flush=True)\nwhile True: time.sleep(0.03)"

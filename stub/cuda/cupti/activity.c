@@ -32,7 +32,25 @@ static _Thread_local uint32_t graph;   // correlation of the graph launch whose 
 static _Thread_local uint64_t grouped; // records of a group of NCCL calls that are still to come
 static _Thread_local uint32_t group;   // and the correlation of the launch that they form
 
-// CUPTI's numbers of runtime functions (cupti_runtime_cbid.h), and what the host is charged for them.
+// Runtime functions, CUPTI's numbers for them, and the release that the name has there (cupti_runtime_cbid.h).
+#define FUNCTIONS(X)                                                                            \
+  X(cudaMemcpyAsync, 41, v3020) X(cudaMemsetAsync, 51, v3020) X(cudaStreamSynchronize, 131, v3020) \
+  X(cudaEventRecord, 135, v3020) X(cudaEventSynchronize, 137, v3020) X(cudaEventQuery, 138, v3020) \
+  X(cudaStreamWaitEvent, 147, v3020) X(cudaDeviceSynchronize, 165, v3020) X(cudaLaunchKernel, 211, v7000) \
+  X(cudaGraphLaunch, 311, v10000) X(cudaLaunchKernelExC, 430, v11060)
+#define NUMBER(name, number, release) ID_##name = number,
+enum { FUNCTIONS(NUMBER) };
+
+const char *cupti_function_name(uint32_t id) {
+#define NAMED(name, number, release) \
+  case number: return #name "_" #release;
+  switch (id) {
+    FUNCTIONS(NAMED)
+    default: return NULL;
+  }
+}
+
+// And what the host is charged for one.
 typedef struct function {
   uint32_t id;
   enum ph_api api;
@@ -42,20 +60,20 @@ static function function_of(const ph_record *record) {
   switch (record->kind) {
     case PH_PUT_SIGNAL:
     case PH_WAIT_SIGNAL:
-    case PH_KERNEL: return (function){211, PH_API_LAUNCH};            // cudaLaunchKernel
+    case PH_KERNEL: return (function){ID_cudaLaunchKernel, PH_API_LAUNCH};
     case PH_PEER_COPY:
-    case PH_MEMCPY: return (function){41, PH_API_MEMCPY_ASYNC};       // cudaMemcpyAsync
-    case PH_MEMSET: return (function){51, PH_API_MEMSET};             // cudaMemsetAsync
+    case PH_MEMCPY: return (function){ID_cudaMemcpyAsync, PH_API_MEMCPY_ASYNC};
+    case PH_MEMSET: return (function){ID_cudaMemsetAsync, PH_API_MEMSET};
     case PH_COLLECTIVE:
     case PH_SEND:
-    case PH_RECV: return (function){430, PH_API_NCCL_ENQUEUE};        // cudaLaunchKernelExC
-    case PH_EVENT_RECORD: return (function){135, PH_API_EVENT_RECORD};
-    case PH_STREAM_WAIT: return (function){147, PH_API_STREAM_WAIT};
-    case PH_STREAM_SYNC: return (function){131, PH_API_STREAM_SYNC};
-    case PH_DEVICE_SYNC: return (function){165, PH_API_STREAM_SYNC};
-    case PH_EVENT_SYNC: return (function){137, PH_API_STREAM_SYNC};
-    case PH_EVENT_QUERY: return (function){138, PH_API_EVENT_QUERY};
-    case PH_HOST_SPAN: return (function){record->flags & PH_F_GRAPH ? 311 : 0, PH_API_OTHER};  // cudaGraphLaunch
+    case PH_RECV: return (function){ID_cudaLaunchKernelExC, PH_API_NCCL_ENQUEUE};
+    case PH_EVENT_RECORD: return (function){ID_cudaEventRecord, PH_API_EVENT_RECORD};
+    case PH_STREAM_WAIT: return (function){ID_cudaStreamWaitEvent, PH_API_STREAM_WAIT};
+    case PH_STREAM_SYNC: return (function){ID_cudaStreamSynchronize, PH_API_STREAM_SYNC};
+    case PH_DEVICE_SYNC: return (function){ID_cudaDeviceSynchronize, PH_API_STREAM_SYNC};
+    case PH_EVENT_SYNC: return (function){ID_cudaEventSynchronize, PH_API_STREAM_SYNC};
+    case PH_EVENT_QUERY: return (function){ID_cudaEventQuery, PH_API_EVENT_QUERY};
+    case PH_HOST_SPAN: return (function){record->flags & PH_F_GRAPH ? ID_cudaGraphLaunch : 0, PH_API_OTHER};
     default: return (function){0, PH_API_OTHER};
   }
 }

@@ -68,6 +68,14 @@ static CUptiResult subscribe(void **subscriber, void *callback) {
 }
 CALL(cuptiSubscribe, (void **subscriber, void *callback, void *data),
      ((void)data, subscribe(subscriber, callback)))
+// Of the functions whose calls have records: those of the runtime.
+static CUptiResult callback_name(int domain, uint32_t id, const char **name) {
+  enum { RUNTIME = 2 };
+  if (!name) return CUPTI_INVALID_PARAMETER;
+  *name = domain == RUNTIME ? cupti_function_name(id) : NULL;
+  return *name ? CUPTI_SUCCESS : CUPTI_INVALID_PARAMETER;
+}
+CALL(cuptiGetCallbackName, (int domain, uint32_t id, const char **name), callback_name(domain, id, name))
 CALL(cuptiActivityEnable, (int kind), (cupti_enable(kind, true), CUPTI_SUCCESS))
 CALL(cuptiActivityDisable, (int kind), (cupti_enable(kind, false), CUPTI_SUCCESS))
 CALL(cuptiActivityFlushAll, (uint32_t flag), ((void)flag, cupti_flush(), CUPTI_SUCCESS))
