@@ -41,7 +41,10 @@ TESTS = {
         "tests/integration/test_runs.py", "tests/integration/test_values.py", "tests/integration/test_compile.py",
         "tests/integration/test_launch.py",
     ),
-    "short": ("tests/stubs/test_build.py", "-k", "not without_a_warning", "tests/unit/test_rank_runtime.py"),
+    "short": (
+        "tests/stubs/test_build.py", "tests/unit/test_rank_runtime.py", "tests/cuda/test_devices.py",
+        "tests/integration/test_profiler.py", "-k", "not without_a_warning",
+    ),
 }  # fmt: skip
 # Name, cluster, what is run: all end with a line of JSON. The first is the sample of the short tier.
 SAMPLES = (
