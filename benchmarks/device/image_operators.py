@@ -1,8 +1,8 @@
 """One training step each of many image models, so that `phantora trace --missing` lists their operators for `phantora profile`.
 
-    phantora trace --missing FILE.jsonl --cluster 1x1xH100 benchmarks/device/image_operators.py
+    phantora trace --missing FILE.jsonl --cluster 1x1xH100 benchmarks/device/image_operators.py [grouped]
 
-None of them is a case of image_models.py, which judges what the tables make of models that they never saw. Needs torchvision; models
+`grouped`: those with convolutions in groups, at several batches. Of the others none of them is one of the first cases of image_models.py, which judges what the tables make of models that they never saw. Needs torchvision; models
 of timm are left out where it is not installed.
 """
 
@@ -22,6 +22,10 @@ ZOO = (
     "efficientnet_b4", "efficientnet_v2_m", "regnet_y_1_6gf", "regnet_y_3_2gf", "regnet_y_16gf", "regnet_x_8gf", "regnet_x_1_6gf", "mobilenet_v3_small",
     "shufflenet_v2_x1_5", "shufflenet_v2_x2_0", "mnasnet0_75", "mnasnet1_3", "vgg16_bn", "googlenet", "squeezenet1_1", "vit_l_32", "vit_h_14", "swin_s",
     "swin_b", "swin_v2_s", "convnext_large",
+)  # fmt: skip
+GROUPED = (
+    *(f"regnet_{form}_{size}" for form in "xy" for size in ("400mf", "800mf", "1_6gf", "3_2gf", "8gf", "16gf", "32gf")),
+    "resnext50_32x4d", "resnext101_32x8d", "resnext101_64x4d",
 )  # fmt: skip
 TIMM = (
     "resnetv2_50", "convnextv2_tiny", "mixer_b16_224", "deit_small_patch16_224", "beit_base_patch16_224", "levit_256", "poolformer_s24", "seresnet50",
@@ -60,8 +64,24 @@ def step(model: nn.Module, batch: int, size: int, last: bool, amp: bool) -> None
     torch.cuda.synchronize()
 
 
+def grouped() -> None:
+    """A step of each model whose convolutions have groups, at several batches and in both layouts."""
+    for name in GROUPED:
+        for batch, last in ((32, True), (64, True), (128, True), (256, True), (64, False)):
+            if batch == 256 and name.endswith(("16gf", "32gf", "64x4d", "32x8d")):
+                continue  # no room
+            with torch.device("cuda"):
+                step(getattr(zoo, name)(weights=None), batch, 224, last, amp=True)
+            print(f"{name}: batch {batch}", flush=True)
+            gc.collect()
+            torch.cuda.empty_cache()
+
+
 def main() -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    if sys.argv[1:] == ["grouped"]:
+        grouped()
+        return
     with torch.device("cuda"):
         for turn, (name, model) in enumerate(models()):
             size = 518 if "dinov2" in name else 256 if "mobilevit" in name else 224

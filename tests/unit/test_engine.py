@@ -438,6 +438,25 @@ def test_asleep_ranks_are_released_and_moved_forward(make: Callable[[int], Bench
     assert (row["rank"], row["start"], row["end"], row["last_rank"]) == (1, 0, 100, 0)
 
 
+def test_a_sleep_is_logged_in_order_though_the_rank_went_on_in_silence(make: Callable[[int], Bench]) -> None:
+    """Rank 1 says nothing for long after it was moved: only its clock goes on, and rank 0 far beyond."""
+    bench = one_collective_waits(make)
+    zero, one_ = bench.ranks
+    assert bench.engine.release_sleepers([1])
+    one_.control["clock"] = 3000
+    zero.kernel("k:50", at=200)
+    zero.ask("later", "STREAM_SYNC", stream=0, at=300)
+    bench.run()
+    rows = bench.rows(everything=False)
+    one_.kernel("k:1", at=3000)
+    for rank in bench.ranks:
+        rank.exit()
+    bench.run()
+    rows += bench.rows()
+    assert [row["end"] for row in rows] == sorted(row["end"] for row in rows)
+    assert "outside CUDA" in [row["name"] for row in rows]
+
+
 def test_a_query_that_finds_nothing_done_is_an_answer(make: Callable[[int], Bench]) -> None:
     """Rank 1 waits for bytes at 10, which holds back the others; the first answer is that to rank 0's query."""
     bench = make(3)

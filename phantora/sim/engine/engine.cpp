@@ -143,6 +143,7 @@ int64_t Engine::frontier() {
     if (rank.exited) continue;
     int64_t host = rank.requests.empty() ? rank.host : NEVER;
     for (const Request &q : rank.requests) host = std::min(host, std::max(q.record.time, rank.host));
+    if (rank.nap.since >= 0) host = std::min(host, rank.nap.until);  // its row comes with the rank's next record
     least = std::min(least, host);
   }
   return least;
