@@ -141,8 +141,10 @@ int64_t Engine::frontier() {
     for (auto &device : rank.devices)
       if (!device->idle()) least = std::min(least, device->now());
     if (rank.exited) continue;
-    int64_t host = rank.requests.empty() ? rank.host : NEVER;
-    for (const Request &q : rank.requests) host = std::min(host, std::max(q.record.time, rank.host));
+    int64_t host = NEVER;
+    for (const Request &q : rank.requests)
+      if (!q.helper()) host = std::min(host, std::max(q.record.time, rank.host));
+    if (host == NEVER) host = rank.host;  // what its helper threads wait for has no rows
     if (rank.nap.since >= 0) host = std::min(host, rank.nap.until);  // its row comes with the rank's next record
     least = std::min(least, host);
   }
