@@ -423,6 +423,23 @@ def test_exchange_returns_all_parts_in_order(make: Callable[[int], Bench]) -> No
         assert rank.payload("all") == expected
 
 
+def test_waits_begun_together_are_logged_in_the_order_of_their_ends(make: Callable[[int], Bench]) -> None:
+    """Rank 0 makes two communicators in a group; that with rank 1 is known first and ends last."""
+    bench = make(3)
+    zero, one_, two = bench.ranks
+    zero.ask("late", "EXCHANGE", key_hi=1, key_lo=1, members=2, ticket=5, index=0, at=10)
+    zero.ask("early", "EXCHANGE", key_hi=2, key_lo=2, members=2, ticket=6, index=0, at=10)
+    one_.ask("all", "EXCHANGE", key_hi=1, key_lo=1, members=2, ticket=7, index=1, at=600)
+    two.ask("nothing", "EXCHANGE", key_hi=3, key_lo=3, members=2, ticket=9, index=1, at=20)
+    bench.run()
+    rows = bench.rows(everything=False)
+    two.ask("all", "EXCHANGE", key_hi=2, key_lo=2, members=2, ticket=8, index=1, at=300)
+    bench.run()
+    rows += bench.rows()
+    assert zero.answer("late") == (0, 600) and zero.answer("early") == (0, 300)
+    assert [row["end"] for row in rows] == sorted(row["end"] for row in rows)
+
+
 def test_asleep_ranks_are_released_and_moved_forward(make: Callable[[int], Bench]) -> None:
     """Rank 1 sleeps outside CUDA for something that rank 0 does after its wait."""
     bench = one_collective_waits(make)

@@ -142,8 +142,9 @@ int64_t Engine::frontier() {
       if (!device->idle()) least = std::min(least, device->now());
     if (rank.exited) continue;
     int64_t host = NEVER;
+    // Of several waits of one rank (communicators made in a group) one may end sooner than the one that moved its clock.
     for (const Request &q : rank.requests)
-      if (!q.helper()) host = std::min(host, std::max(q.record.time, rank.host));
+      if (!q.helper()) host = std::min(host, std::max(q.record.time, load(&rank.control->floor)));
     if (host == NEVER) host = rank.host;  // what its helper threads wait for has no rows
     if (rank.nap.since >= 0) host = std::min(host, rank.nap.until);  // its row comes with the rank's next record
     least = std::min(least, host);

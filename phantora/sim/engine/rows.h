@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <functional>
+#include <iterator>
 #include <vector>
 
 namespace phe {
@@ -14,8 +15,14 @@ class RowLog {
   // A row with nothing in it but what is given.
   static ph_row row(ph_row_kind kind, int rank, int64_t start, int64_t end);
 
-  // Rows of a host come in the order of their ends, and so do those of its GPUs.
-  void host(const ph_row &r) { put(host_[static_cast<size_t>(r.rank)], r); }
+  // Rows of a host come in the order of their ends, but for waits that it began together. Those of its GPUs always do.
+  void host(const ph_row &r) {
+    std::deque<ph_row> &list = host_[static_cast<size_t>(r.rank)];
+    auto at = list.end();
+    while (at != list.begin() && std::prev(at)->end > r.end) --at;
+    list.insert(at, r);
+    ++count_;
+  }
   void device(const ph_row &r) { put(device_[static_cast<size_t>(r.rank)], r); }
   // Rows of communicators and of the network may come in any order.
   void communicator(const ph_row &r) { put(communicators_, r); }
