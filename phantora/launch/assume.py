@@ -19,7 +19,7 @@ KEYS = {
     "mask": "the share of true elements in an unknown mask, 0 to 1 (default 0)",
     "nms": "the share of unknown boxes that torchvision's nms keeps, 0 to 1 (default 0.5)",
     "loss": "the value of losses, or FIRST:LAST:STEPS, which falls by equal factors over optimizer steps (default 0)",
-    "clip": "always (default: where a framework clips gradients of unknown norm only beyond a limit, it does) or never",
+    "clip": "always (default: an unknown norm of gradients exceeds the limit from which a framework clips) or never",
 }
 
 WORDS = {"choice": ("spread", "first"), "clip": ("always", "never")}

@@ -281,3 +281,25 @@ def test_gat_and_checkpoint(tmp_path: Path) -> None:
     parameters = seen.run.report()["parameters"]
     assert sum(weight.numel() for weight in weights["module"].values()) == parameters
     assert len(list(saved.glob("*optim_states.pt"))) == 2
+
+
+CLIPPED = """
+import torch, deepspeed
+model = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.Linear(512, 512))
+config = {"train_micro_batch_size_per_gpu": 4, "bf16": {"enabled": True}, "gradient_clipping": 1.0, "zero_optimization": {"stage": 1},
+          "data_types": {"grad_accum_dtype": "fp32"}, "optimizer": {"type": "Adam", "params": {"lr": 1e-4}}}
+engine, *_ = deepspeed.initialize(model=model, config=config, model_parameters=model.parameters())
+assert type(engine.optimizer).__name__ == "BF16_Optimizer"
+for _ in range(2):
+    engine.backward(engine(torch.randn(4, 512, device=engine.device, dtype=torch.bfloat16)).float().pow(2).mean())
+    engine.step()
+assert float(engine.get_global_grad_norm()) == 0
+"""
+
+
+def test_gradients_of_unknown_norm_are_clipped(tmp_path: Path) -> None:
+    """The bfloat16 optimizer compares a norm on the GPU with its limit; the norm that the script reads stays zero."""
+    (tmp_path / "clipped.py").write_text(CLIPPED)
+    run = trace(tmp_path, "--cluster", "1x2xH100", str(tmp_path / "clipped.py"))
+    said = [(a.what.split(" at ")[0], a.times) for a in analyze(open_log(run.log)).assumptions]
+    assert said == [("gradients of unknown norm are clipped", 4)]
