@@ -287,7 +287,8 @@ CLIPPED = """
 import torch, deepspeed
 model = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.Linear(512, 512))
 config = {"train_micro_batch_size_per_gpu": 4, "bf16": {"enabled": True}, "gradient_clipping": 1.0,
-          "zero_optimization": {"stage": 1}, "data_types": {"grad_accum_dtype": "fp32"}, "optimizer": {"type": "Adam", "params": {"lr": 1e-4}}}
+          "zero_optimization": {"stage": 1}, "data_types": {"grad_accum_dtype": "fp32"},
+          "optimizer": {"type": "Adam", "params": {"lr": 1e-4}}}
 engine, *_ = deepspeed.initialize(model=model, config=config, model_parameters=model.parameters())
 assert type(engine.optimizer).__name__ == "BF16_Optimizer"
 for _ in range(2):
@@ -302,4 +303,4 @@ def test_gradients_of_unknown_norm_are_clipped(tmp_path: Path) -> None:
     (tmp_path / "clipped.py").write_text(CLIPPED)
     run = trace(tmp_path, "--cluster", "1x2xH100", str(tmp_path / "clipped.py"))
     said = [(a.what.split(" at ")[0], a.times) for a in analyze(open_log(run.log)).assumptions]
-    assert ("gradients of unknown norm are clipped", 4) in said  # two steps of two ranks; it reads flags of overflow, too
+    assert ("gradients of unknown norm are clipped", 4) in said  # two steps, two ranks; flags of overflow, too
