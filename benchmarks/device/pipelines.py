@@ -22,9 +22,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent.parent / "samples"))
 
 import torch
 import torch.distributed as dist
-from llama import Llama, Shape, cross_entropy, random_batch
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti
+
+from llama import Llama, Shape, cross_entropy, random_batch
 
 SHAPE = Shape(dim=4096, layers=16, heads=32, kv_heads=8, ffn=14336, vocab=32000, seq=2048)
 
