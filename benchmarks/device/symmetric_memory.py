@@ -5,21 +5,25 @@
     phantora trace --cluster 1x2xH100 benchmarks/device/symmetric_memory.py
 
 Rank 0 prints the median of ROUNDS calls in us, by events around each call; signals, barriers and copies are called eight times
-between two events. In a group of one there is nothing to copy from.
+between two events. In a group of one there is nothing to copy from. `--kernels` writes a line [work, name, stream, start, duration]
+for each kernel of rank 0 in one call of each, in ns.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from statistics import median
 
 import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory as symm
+from torch.profiler import ProfilerActivity, profile
 
 ELEMENTS = (1 << 10, 1 << 16, 1 << 20, 1 << 22, 1 << 24)  # of bfloat16
 ROUNDS = 20
@@ -94,9 +98,24 @@ def products(world: int, device: torch.device, group: str) -> dict[str, tuple[Ca
     }
 
 
+def write_kernels(tried: dict[str, Callable[[], object]], rank: int, path: Path) -> None:
+    with gzip.open(path, "wt") if rank == 0 else nullcontext() as file:
+        for name, work in tried.items():
+            with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+                dist.barrier()
+                torch.cuda._sleep(200_000)
+                work()
+                torch.cuda.synchronize()
+            for event in profiler.profiler.kineto_results.events() if file else ():
+                if event.device_type() == torch.autograd.DeviceType.CUDA:
+                    row = [name, event.name(), event.device_resource_id(), event.start_ns(), event.duration_ns()]
+                    print(json.dumps(row), file=file)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--kernels", type=Path)
     args = parser.parse_args()
     alone = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511", "RANK": "0", "WORLD_SIZE": "1"}
     for name, value in alone.items():
@@ -105,7 +124,8 @@ def main() -> None:
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
     rows = []
-    for name, (work, count) in works(world, rank, dist.group.WORLD.group_name).items():
+    tried = works(world, rank, dist.group.WORLD.group_name)
+    for name, (work, count) in tried.items():
         times = []
         for _ in range(ROUNDS):
             dist.barrier()
@@ -117,6 +137,8 @@ def main() -> None:
             torch.cuda.synchronize()
             times.append(begin.elapsed_time(end) * 1000 / count)
         rows.append({"work": name, "us": median(times[2:]), "ranks": world})
+    if args.kernels:
+        write_kernels({name: work for name, (work, _) in tried.items()}, rank, args.kernels)
     if rank == 0:
         print(torch.cuda.get_device_name(), torch.__version__)
         for row in rows:

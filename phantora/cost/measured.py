@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from phantora.cache import cache_directory
-from phantora.cost import copies, stand_ins
+from phantora.cost import copies, power, stand_ins
 from phantora.cost.families import base_name, family_of, gemm
 from phantora.cost.interpolation import Near, Neighbours
 from phantora.cost.kernels import spins
@@ -184,10 +184,11 @@ class Measured:
         """Of a call that does a share of the work that its extents tell, may use some of the SMs only, or takes longer
         than the operator in its place."""
         call = kernel.library
-        longer = stand_ins.slowdown(call) * gemm.on_fewer_sms(self._roofline.machine, call)
-        share = float(call.get("share", 1.0)) * longer
+        machine = self._roofline.machine
         on_all = replace(kernel, library={key: value for key, value in call.items() if key != "sms"})
         price = replace(self.operator(like, (on_all,)), sms=int(call.get("sms", 0)))
+        longer = power.on_fewer_sms(machine, price, gemm.on_fewer_sms(machine, call))
+        share = float(call.get("share", 1.0)) * stand_ins.slowdown(call) * longer
         if share == 1.0:
             return price
         return replace(price, durations=_scale(price.durations, sum(price.durations) * share))

@@ -11,6 +11,7 @@ from math import ceil
 from statistics import NormalDist
 
 from phantora.cost.machine import Machine
+from phantora.cost.power import burst_clock, watts
 from phantora.cost.types import Price
 from phantora.hardware.types import Gpu
 from phantora.sim.engine.library import Engine, KernelProfile, PowerLimit
@@ -70,12 +71,8 @@ def profile_of(machine: Machine, price: Price) -> KernelProfile:
     if price.format in power.without_tensor_cores:
         profile.dynamic_watts = cap * power.active
         return profile
-    # Drawn at the clock that the duration holds for: the full one, or the one at which a burst meets its own limit.
-    tensor = power.attention if price.cls == "attention" else power.tensor
-    rate = cap * tensor * price.flops / ns / machine.peak(price.format)
-    burst = (power.burst - power.idle) * cap
-    profile.clock = min(1.0, (burst / rate) ** (1.0 / (power.exponent - 1.0))) if rate > 0 else 1.0
-    profile.dynamic_watts = rate / profile.clock
+    profile.clock = burst_clock(machine, price)
+    profile.dynamic_watts = watts(machine, price) / profile.clock
     return profile
 
 

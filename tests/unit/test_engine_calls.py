@@ -124,7 +124,7 @@ def test_a_call_on_fewer_sms_takes_the_waves_of_fewer() -> None:
         ns("generic_gemm", KernelLaunch("gemm", library=gemm(**sms))) for sms in ({}, {"sms": 132}, {"sms": 116})
     )
     assert whole == all_named
-    assert fewer / whole == pytest.approx(132 / 116, rel=0.08)
+    assert 1.02 < fewer / whole < 132 / 116 + 0.01  # it draws less power, so its clock may be higher
 
 
 def test_a_library_call_is_the_operator_of_torch_that_makes_it() -> None:

@@ -88,13 +88,18 @@ def _kind(pattern: str, moved: Callable[[Pass], float], share: float, least: flo
 # In this order: the first whose pattern is found. Shares: an H100, fitted to half of the cases of
 # benchmarks/device/te_operators.py; the others' kernels differ by 0.1 to 16 % in the median (benchmarks/te_fit.py).
 KINDS = (
-    _kind("zero_amax|compute_scale|amax_and_scale|extract_seed|cu_seqlens|reduce_dbias|finalize", lambda p: 0.0, 1.0),
+    _kind("zero_amax|compute_scale|amax_and_scale|extract_seed|cu_seqlens|reduce_dbias", lambda p: 0.0, 1.0),
+    _kind("finalize_general", lambda p: 0.0, 1.0, 13_200.0),  # this and the next: benchmarks/device/te_steps.py, H100
+    _kind("finalize", lambda p: 0.0, 1.0, 3_000.0),
     _kind("Onesweep", lambda p: 0.0, 1.0, 7000.0),  # 16,384 keys, an H100
     _kind("[rR]adix|[hH]istogram|row_map|[sS]can|cleanup|FillFunctor", lambda p: 0.0, 1.0),
     _kind("permute_kernel", lambda p: p.operands + p.made * p.width, 0.90),
     _kind("amax_kernel", lambda p: float(p.made * p.width), 0.76),
     _kind("cast_transpose", lambda p: p.made * p.width + p.narrow, 0.89),
     _kind("block_scaled", lambda p: p.made * p.width + p.narrow, 0.89),
+    # Of sizes that no kernel was tuned for: 4,096 rows of 6,144 (te_steps.py gpt16b-tp2-bf16).
+    _kind("(norm|ln)_fwd_general", lambda p: float(p.given * (p.width + p.made_width)), 0.435),
+    _kind("(norm|ln)_bwd_general", lambda p: 3.0 * p.given * p.width, 0.456),
     _kind("norm_fwd|ln_fwd", lambda p: float(p.given * (p.width + p.made_width)), 0.82),
     _kind("norm_bwd|ln_bwd", lambda p: 3.0 * p.given * p.width, 0.96),
     _kind("transpose", lambda p: 2.0 * p.made, 1.07),

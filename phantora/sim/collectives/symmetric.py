@@ -13,8 +13,11 @@ benchmarks/device/symmetric_memory.py`, torch 2.11). What peers add is fitted to
 - Copies between GPUs by copy engines: 371 to 377 GB/s one way (p2pBandwidthLatencyTest,
   github.com/NVIDIA/nccl/issues/1264).
 
-Of Userbuffers no time was published that tells kernels apart, and none was measured. What is known are their sources:
-blocks, bytes of each thread in flight, and how often members wait for each other. The rest is taken from above.
+On two H100 of one host (the same script; `benchmarks/device/results/symmetric_memory_h100x2.jsonl`) a barrier behind another takes
+5.3 us, a signal and the wait for the peer's 9.1, copies of 2 KiB to 32 MiB 3.7 us and more at 373 GB/s.
+
+Userbuffers' kernels follow from their sources: blocks, bytes of each thread in flight, how often members wait for each other.
+Scatters took 4 % less of the link's rate than so (`benchmarks/device/te_steps.py gpt16b-tp2-overlap-bf16`, two H100, Transformer Engine 2.20).
 
 Units: us, bytes, bytes per us. Error bars are relative.
 """
@@ -32,17 +35,18 @@ ACCESS_BYTES = 16  # of each thread and peer in flight
 READ_LATENCY = 1.13  # of a peer's memory under load: 36 * 512 * 16 bytes on the way make 262 GB/s
 READ_SHARE = 0.98  # of the link's payload that reading reaches,
 BOTH_SHARE = 0.88  # and reading while peers write
-WAY = 0.6  # to a peer and back, on top of the same on the own GPU
-ONE_SHOT_BASE = 4.3 + 2 * WAY  # they begin and end with signals to all
+SCATTER_LATENCY = 1.18  # the same of Userbuffers' scatter
+WAY = 2.1  # to a peer and back, on top of the same on the own GPU
+ONE_SHOT_BASE = 5.5  # they begin and end with signals to all
 PULLED_BASE = ONE_SHOT_BASE
 TWO_SHOT_BASE = 6.0
 PUT, WAIT = 2.05 + WAY, 2.05
 BARRIER = PUT + WAIT - 0.93  # gives and takes, in one kernel
-REDUCTION_ERROR, SIGNAL_ERROR, COPY_ERROR = 0.25, 0.5, 0.1
+REDUCTION_ERROR, SIGNAL_ERROR, COPY_ERROR = 0.25, 0.3, 0.1
 # Userbuffers: members wait for each other once, at the start (reduce-scatter) or at the end (all-gather).
 USERBUFFERS_THREADS, GATHER_UNROLL, PUSH_UNROLL = 1024, 4, 8
 USERBUFFERS_BASE = BARRIER + WAY
-USERBUFFERS_ERROR = 0.35
+USERBUFFERS_ERROR = 0.15
 SM_RATE = 60e3  # that the stores of one block reach: 32 bytes a clock at 1.9 GHz
 
 
@@ -85,7 +89,8 @@ def _userbuffers(gathers: bool, members: int, size: int, link: float, blocks: in
     part = size / members
     each = USERBUFFERS_THREADS * ACCESS_BYTES * (GATHER_UNROLL if gathers else 1)
     on_the_way = min(part, blocks * each) * (members - 1)
-    rate = max(1.0, min(on_the_way / READ_LATENCY, blocks * SM_RATE, link * READ_SHARE))
+    latency = READ_LATENCY if gathers else SCATTER_LATENCY
+    rate = max(1.0, min(on_the_way / latency, blocks * SM_RATE, link * READ_SHARE))
     name = "PUSHED" if gathers else "PULLED"
     return Work(name, USERBUFFERS_BASE, 1 / members, rate, blocks, USERBUFFERS_ERROR)
 
