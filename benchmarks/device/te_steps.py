@@ -56,6 +56,10 @@ RUNS: dict[str, tuple[Shape, list[str]]] = {
 }
 
 
+UNFUSED = ["--no-rope-fusion", "--no-gradient-accumulation-fusion", "--no-bias-swiglu-fusion"]
+"""As the sample was when steps were measured first."""
+
+
 class Timed(pretrain_gpt.Trainer):
     """Keeps what the interval timer says."""
 
@@ -85,11 +89,13 @@ def main() -> None:
     parser.add_argument("run", choices=RUNS)
     parser.add_argument("--iters", type=int, default=12)
     parser.add_argument("--attention-backend", default="auto")
+    parser.add_argument("--fused", action="store_true", help="rotary embeddings, SwiGLU and sums of gradients fused")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--kernels", type=Path)
     chosen = parser.parse_args()
     shape, words = RUNS[chosen.run]
     sys.argv[1:] = ["--te", "--use-distributed-optimizer", "--train-iters", str(chosen.iters), *words]
+    sys.argv += [] if chosen.fused else UNFUSED
     sys.argv += ["--attention-backend", chosen.attention_backend]
     args = pretrain_gpt.parse()
     pretrain_gpt.initialize(args)
@@ -98,7 +104,7 @@ def main() -> None:
     trainer = Timed(args, shape)
     trainer.train()
     row = {
-        "run_id": f"te_steps-{chosen.run}", "ranks": dist.get_world_size(), "gpu": torch.cuda.get_device_name(), "torch": torch.__version__,
+        "run_id": f"te_steps-{chosen.run}" + "-fused" * chosen.fused, "ranks": dist.get_world_size(), "gpu": torch.cuda.get_device_name(), "torch": torch.__version__,
         "median_iter_s": median(times[len(times) // 3 :]), "iter_times": times,
         "max_memory_allocated": torch.cuda.max_memory_allocated(),
         "max_memory_reserved": torch.cuda.max_memory_reserved(),

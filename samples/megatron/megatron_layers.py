@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
+from megatron.core.tensor_parallel import layers
 from megatron.core.tensor_parallel.mappings import gather_from_sequence_parallel_region
 from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.spec_utils import ModuleSpec
@@ -80,6 +81,20 @@ def _in_order(gathered: torch.Tensor, ranks: int) -> torch.Tensor:
 def engine_spec(config: TransformerConfig, vp_stage: int | None) -> TransformerBlockSubmodules:
     """Transformer Engine's layers of a pipeline stage, as Megatron-LM has them by default."""
     return get_gpt_decoder_block_spec(config, use_transformer_engine=True, normalization="RMSNorm", vp_stage=vp_stage)
+
+
+def add_gradients_in_products() -> None:
+    """Lets the output layer add its gradient to the main one inside of the product, as Apex's extension does and Transformer
+    Engine's own layers do. Megatron-Core asks for Apex by name; Transformer Engine's product takes its place."""
+    from transformer_engine.pytorch.cpp_extensions import general_gemm
+
+    class Products:
+        @staticmethod
+        def wgrad_gemm_accum_fp32(given: torch.Tensor, gradient: torch.Tensor, main: torch.Tensor) -> None:
+            general_gemm(given, gradient, out_dtype=main.dtype, layout="NT", out=main, accumulate=True, grad=True)
+
+    if not layers._grad_accum_fusion_available:
+        layers.fused_weight_gradient_mlp_cuda, layers._grad_accum_fusion_available = Products, True
 
 
 def local_spec(config: TransformerConfig, vp_stage: int | None, sdpa: bool) -> TransformerBlockSubmodules:

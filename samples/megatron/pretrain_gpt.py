@@ -36,7 +36,7 @@ from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.utils import get_batch_on_this_cp_rank
 
-from megatron_layers import engine_spec, local_spec
+from megatron_layers import add_gradients_in_products, engine_spec, local_spec
 from megatron_shapes import SHAPES, Shape
 
 Batch = dict[str, torch.Tensor]
@@ -74,6 +74,10 @@ def parse() -> argparse.Namespace:
     g.add_argument("--attention-backend", choices=backends, default="auto", help="core attention, with --te")
     recipes = ["delayed", "tensorwise", "blockwise", "mxfp8"]
     g.add_argument("--fp8-recipe", choices=recipes, help="products in FP8, with --te")
+    g = p.add_argument_group("fusions with --te, on as in Megatron-LM")
+    g.add_argument("--no-rope-fusion", action="store_true", help="rotary embeddings in torch's operators")
+    g.add_argument("--no-gradient-accumulation-fusion", action="store_true", help="gradients added behind products")
+    g.add_argument("--no-bias-swiglu-fusion", action="store_true", help="SwiGLU in torch's operators, not compiled")
     g = p.add_argument_group("mixture of experts")
     g.add_argument("--moe-token-dispatcher-type", choices=["alltoall", "allgather"], default="alltoall")
     g = p.add_argument_group("output")
@@ -122,6 +126,8 @@ def megatron_timers(level: int) -> Timers:
 
 def transformer_config(args: argparse.Namespace, shape: Shape, timers: Timers) -> TransformerConfig:
     dtype = torch.float16 if args.fp16 else torch.bfloat16
+    if args.te:
+        add_gradients_in_products()
     moe = {}
     if shape.experts:
         moe = {
@@ -167,7 +173,9 @@ def transformer_config(args: argparse.Namespace, shape: Shape, timers: Timers) -
         fp16=args.fp16,
         params_dtype=dtype,
         pipeline_dtype=dtype,
-        gradient_accumulation_fusion=False,  # a kernel of Apex
+        gradient_accumulation_fusion=args.te and not args.no_gradient_accumulation_fusion,
+        apply_rope_fusion=args.te and not args.no_rope_fusion,
+        bias_activation_fusion=args.te and shape.gated and not args.no_bias_swiglu_fusion,
         persist_layer_norm=False,
         timers=timers,
         **moe,
