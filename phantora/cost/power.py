@@ -1,4 +1,4 @@
-"""The clock at which a GPU runs a kernel on tensor cores alone: what the kernel draws must stay below the GPU's burst limit.
+"""The clock at which a GPU runs a kernel on tensor cores alone: what it draws must stay below the GPU's burst limit.
 
 Power grows with the clock to the GPU's exponent, and with the arithmetic in a second at full clock.
 """
@@ -24,9 +24,12 @@ def burst_clock(machine: Machine, price: Price) -> float:
 
 
 def on_fewer_sms(machine: Machine, price: Price, longer: float) -> float:
-    """How many times as long the kernel takes on so few SMs that it would take `longer` at the same clock. It draws less
-    there, so the clock may rise. Four products on 116 of 132 SMs of an H100 take 7 to 12 % longer than on all; their waves
-    of tiles alone 11 to 13 % (benchmarks/device/te_steps.py gpt16b-tp2-bf16, gpt16b-tp2-overlap-bf16)."""
+    """How many times as long the kernel takes on so few SMs that it would take `longer` at the same clock.
+
+    It draws less there, so the clock may rise. Four products on 116 of 132 SMs of an H100 take 7 to 12 % longer than on
+    all, by their waves of tiles alone 11 to 13 %
+    (benchmarks/device/te_steps.py gpt16b-tp2-bf16, gpt16b-tp2-overlap-bf16).
+    """
     power = machine.gpu.power
     if not price.format or price.format in power.without_tensor_cores or longer <= 1.0:
         return longer

@@ -84,8 +84,10 @@ def engine_spec(config: TransformerConfig, vp_stage: int | None) -> TransformerB
 
 
 def add_gradients_in_products() -> None:
-    """Lets the output layer add its gradient to the main one inside of the product, as Apex's extension does and Transformer
-    Engine's own layers do. Megatron-Core asks for Apex by name; Transformer Engine's product takes its place."""
+    """Lets the output layer add its gradient to the main one inside of the product, as other layers do.
+
+    Megatron-Core asks for Apex's extension there; Transformer Engine's product takes its place.
+    """
     from transformer_engine.pytorch.cpp_extensions import general_gemm
 
     class Products:

@@ -13,11 +13,13 @@ benchmarks/device/symmetric_memory.py`, torch 2.11). What peers add is fitted to
 - Copies between GPUs by copy engines: 371 to 377 GB/s one way (p2pBandwidthLatencyTest,
   github.com/NVIDIA/nccl/issues/1264).
 
-On two H100 of one host (the same script; `benchmarks/device/results/symmetric_memory_h100x2.jsonl`) a barrier behind another takes
-5.3 us, a signal and the wait for the peer's 9.1, copies of 2 KiB to 32 MiB 3.7 us and more at 373 GB/s.
+On two H100 of one host (the same script, `benchmarks/device/results/symmetric_memory_h100x2.jsonl` and its kernels) a
+barrier takes 3.9 us, giving a signal 3.6, taking the peer's 3.0, each 1.2 behind the kernel before it, and copies of 2
+KiB to 32 MiB 3.7 us and more at 373 GB/s. Two-shot all-reduces of 2 KiB to 32 MiB take 7.6 to 111 us, one-shot ones of
+2 MiB and more 21 to 189: the formulas say 8.3 to 109 and 18 to 198.
 
-Userbuffers' kernels follow from their sources: blocks, bytes of each thread in flight, how often members wait for each other.
-Scatters took 4 % less of the link's rate than so (`benchmarks/device/te_steps.py gpt16b-tp2-overlap-bf16`, two H100, Transformer Engine 2.20).
+Userbuffers' kernels follow from their sources: blocks, bytes of each thread in flight, how often members wait for each
+other. Scatters took 4 % less of the link's rate (`benchmarks/device/te_steps.py gpt16b-tp2-overlap-bf16`, two H100).
 
 Units: us, bytes, bytes per us. Error bars are relative.
 """
@@ -36,16 +38,16 @@ READ_LATENCY = 1.13  # of a peer's memory under load: 36 * 512 * 16 bytes on the
 READ_SHARE = 0.98  # of the link's payload that reading reaches,
 BOTH_SHARE = 0.88  # and reading while peers write
 SCATTER_LATENCY = 1.18  # the same of Userbuffers' scatter
-WAY = 2.1  # to a peer and back, on top of the same on the own GPU
+WAY = 2.1  # to a peer and back
 ONE_SHOT_BASE = 5.5  # they begin and end with signals to all
 PULLED_BASE = ONE_SHOT_BASE
 TWO_SHOT_BASE = 6.0
-PUT, WAIT = 2.05 + WAY, 2.05
-BARRIER = PUT + WAIT - 0.93  # gives and takes, in one kernel
+GAP = 1.2  # behind the kernel before
+PUT, WAIT, BARRIER = 3.6 + GAP, 3.0 + GAP, 3.9 + GAP
 REDUCTION_ERROR, SIGNAL_ERROR, COPY_ERROR = 0.25, 0.3, 0.1
 # Userbuffers: members wait for each other once, at the start (reduce-scatter) or at the end (all-gather).
 USERBUFFERS_THREADS, GATHER_UNROLL, PUSH_UNROLL = 1024, 4, 8
-USERBUFFERS_BASE = BARRIER + WAY
+USERBUFFERS_BASE = 7.4
 USERBUFFERS_ERROR = 0.15
 SM_RATE = 60e3  # that the stores of one block reach: 32 bytes a clock at 1.9 GHz
 
