@@ -68,4 +68,5 @@ SHAPES = {
     "gpt-16b": Shape(32, 6144, 24576, 48, 48, 131072, 4096, gated=False),
     "gpt-32b": Shape(48, 7168, 28672, 56, 56, 131072, 4096, gated=False),
     "gpt-70b": Shape(84, 8192, 32768, 64, 64, 131072, 4096, gated=False),
+    "gpt3-175b": Shape(96, 12288, 49152, 96, 96, 51200, 2048, gated=False),
 }  # fmt: skip
