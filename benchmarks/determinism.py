@@ -26,7 +26,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from support.disturbed import ROOT, Scene, rows_of, same_rows
+from support.disturbed import ROOT, Scene, difference, rows_of
 from support.programs import draw, played
 from support.schedules import Recording, log_of
 
@@ -74,10 +74,10 @@ def runs(count: int, ranks: int, words: list[str], folder: Path) -> int:
             first = scene.log
             print(f"undisturbed: {rows_of(first)[0]:,} rows", flush=True)
             continue
-        same = same_rows(first, scene.log)
-        different += not same
-        print(f"run {index}: {disturbed} disturbances, {'the same' if same else 'DIFFERENT'}", flush=True)
-        if same:
+        differs = difference(first, scene.log)
+        different += differs is not None
+        print(f"run {index}: {disturbed} disturbances, {differs or 'the same'}", flush=True)
+        if not differs:
             scene.log.unlink()
     print(f"{count - different} of {count} disturbed runs of {ranks} ranks gave the log of the undisturbed one")
     return different

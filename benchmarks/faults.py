@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import fault_places
 from fault_cases import CASES, Case, Run
-from support.disturbed import ROOT, Scene, rows_of, same_rows
+from support.disturbed import ROOT, Scene, difference, rows_of
 
 from phantora import stubs
 
@@ -139,8 +139,8 @@ class Bench:
         if status == 0:
             if errors:
                 wrong.append(f"says an error and succeeds: {errors}")
-            if case.same and not same_rows(self.reference.log, run.log):
-                wrong.append("another log than undisturbed")
+            if case.same and (differs := difference(self.reference.log, run.log)):
+                wrong.append(f"another log than undisturbed: {differs}")
         elif status > 0:
             if len(errors) != 1:
                 wrong.append(f"{len(errors)} messages: {errors}; {scene.said()[-300:]}")

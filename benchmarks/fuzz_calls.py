@@ -61,6 +61,7 @@ class Call:
 
 def _parameter(text: str) -> Parameter | None:
     """None for one that is not tried: floating point, a function."""
+    written = "const " not in text
     text = text.replace("const ", "").strip()
     split = re.match(r"(.*?)(\w+)(?:\[\])?$", text)
     if split is None:
@@ -69,7 +70,7 @@ def _parameter(text: str) -> Parameter | None:
     if "(" in text or kind in ("float", "double"):
         return None
     if kind == "char*":
-        return Parameter("text")
+        return Parameter("buffer" if written else "text")
     if kind.endswith("**") or re.fullmatch(r"(ncclComm_t|ncclWindow_t|CU\w+|ncclRedOp_t)\*", kind):
         return Parameter("out", _handles(name))
     if kind in ("void*", "ncclComm_t", "ncclWindow_t", "cudaStream_t", "cudaEvent_t", "CUdeviceptr"):
@@ -103,6 +104,8 @@ def calls() -> tuple[Call, ...]:
         for path in sorted((ROOT / folder).glob("*.c")):
             for name, parameters in _declared(_compiled(path.read_text(), loaded_set.cuda)):
                 taken = [_parameter(text) for text in parameters.split(",")] if parameters.strip() != "void" else []
+                if "HostRegister" in name:  # what was freed may be memory of Python's by now
+                    taken = [Parameter("buffer") if p and p.kind == "pointer" else p for p in taken]
                 if None not in taken and hasattr(loaded, name) and not LEFT_OUT.search(name):
                     found.append(Call(name, library, tuple(p for p in taken if p)))
     return tuple(found)

@@ -491,3 +491,18 @@ def test_freed_memory_cannot_be_copied(stub_set: StubSet) -> None:
         return [s.rt.cudaMemcpyAsync(dst, src, c_size_t(64), kind, None) for dst, src, kind in ways]
 
     assert connected(stub_set, copy).value == [1, 1, 1, 1, 0]
+
+
+def test_registered_memory_that_is_gone_cannot_be_written(stub_set: StubSet) -> None:
+    """Its owner unmapped it without a word to CUDA: a set and a write of a word ended the process."""
+
+    def write(s: Stubs) -> list[int]:
+        map_, unmap = ctypes.CDLL(None).mmap, ctypes.CDLL(None).munmap
+        map_.restype = c_void_p
+        page = c_void_p(map_(None, c_size_t(4096), 3, 0x22, -1, c_size_t(0)))
+        codes = [s.rt.cudaHostRegister(page, c_size_t(4096), 0), s.rt.cudaMemset(page, 1, c_size_t(64))]
+        assert unmap(page, c_size_t(4096)) == 0
+        codes += [s.rt.cudaMemset(page, 1, c_size_t(64)), s.cu.cuStreamWriteValue32_v2(None, page, 1, 0)]
+        return [*codes, s.rt.cudaHostUnregister(page)]
+
+    assert connected(stub_set, write).value == [0, 0, 1, 1, 0]

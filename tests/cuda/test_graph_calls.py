@@ -370,6 +370,21 @@ def test_capture_information(stub_set: StubSet) -> None:
     assert first[1] != second[1]
 
 
+def test_a_graph_that_is_captured_cannot_be_destroyed(stub_set: StubSet) -> None:
+    """The next question about the capture read freed memory. NVIDIA's documentation forbids it, without a code."""
+
+    def program(c: Stubs) -> Any:
+        g, s = Capture(c), c.stream(NON_BLOCKING)
+        status, number, graph, nodes, count = c_int(), c_ulonglong(), c_void_p(), c_void_p(), c_size_t()
+        told = byref(status), byref(number), byref(graph), byref(nodes), byref(count)
+        assert g.begin(s) == 0 and g.kernel(s) == 0
+        out = [c.cu.cuStreamGetCaptureInfo_v2(s, *told), c.rt.cudaGraphDestroy(graph), g.kernel(s)]
+        out += [c.cu.cuStreamGetCaptureInfo_v2(s, *told), g.end(s)[0], c.rt.cudaGraphDestroy(graph)]
+        return [*out, count.value]
+
+    assert connected(stub_set, program).value == [0, 1, 0, 0, 0, 0, 1]
+
+
 def test_external_events_are_recorded_by_launches(stub_set: StubSet) -> None:
     def program(c: Stubs) -> Any:
         g, s, event = Capture(c), c.stream(NON_BLOCKING), c.event()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -12,9 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from phantora.errors import PhantoraError
 from phantora.launch.process import children_by_parent
-from phantora.trace.reader import open_log
+from phantora.trace.reader import Batch, Log, open_log
+from phantora.trace.schema import KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
 LINGER_S = 10.0
@@ -151,14 +156,37 @@ def rows_of(log: Path) -> tuple[int | None, str]:
 
 def same_rows(one: Path, other: Path) -> bool:
     """Are the columns of two logs equal, and their texts?"""
+    return difference(one, other) is None
+
+
+def difference(one: Path, other: Path) -> str | None:
+    """The first thing in which two logs differ; None if their columns and texts are equal."""
     logs = [open_log(path) for path in (one, other)]
-    if len({log.num_batches for log in logs}) != 1:
-        return False
-    for first, second in zip(*(log.batches() for log in logs), strict=True):
-        for name, column in first.columns.items():
-            if column.tobytes() != second[name].tobytes():
-                return False
-    return all(logs[0].words(name) == logs[1].words(name) for name in ("name", "op", "shape", "cls"))
+    at = 0
+    for first, second in itertools.zip_longest(*(log.batches() for log in logs)):
+        if first is None or second is None or len(first) != len(second):
+            return f"{[sum(map(len, log.batches())) for log in logs]} rows"
+        rows = [
+            int(np.nonzero(_bits(column) != _bits(second[name]))[0][0])
+            for name, column in first.columns.items() if column.tobytes() != second[name].tobytes()
+        ]  # fmt: skip
+        if rows:
+            return f"row {at + min(rows):,}: {_told(logs[0], first, min(rows))}; {_told(logs[1], second, min(rows))}"
+        at += len(first)
+    names = [name for name in ("name", "op", "shape", "cls") if logs[0].words(name) != logs[1].words(name)]
+    return f"words of {', '.join(names)}" if names else None
+
+
+def _bits(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Rows as bytes: two that are no numbers are equal if their bits are."""
+    return np.ascontiguousarray(column).view(f"V{column.dtype.itemsize}")
+
+
+def _told(log: Log, batch: Batch, row: int) -> str:
+    name = int(batch["name"][row])
+    values = {column: int(batch[column][row]) for column in ("rank", "stream", "start", "end", "launch", "id")}
+    kind, word = KINDS[int(batch["kind"][row])], log.words("name")[name][:60] if name >= 0 else "-"
+    return f"{kind} {word} " + " ".join(f"{column}={value}" for column, value in values.items())
 
 
 def equal_bytes(paths: Sequence[Path]) -> bool:

@@ -188,7 +188,10 @@ cudaError_t phc_capture_begin(void *handle, bool per_thread, int mode, phc_graph
     *capture = (phc_capture){.next = captures, .id = ++last_capture, .mode = mode, .owner = this_thread(),
                              .origin = stream, .added_to = into != NULL};
     capture->graph = into ? phc_graph_keep(into) : phc_graph_create();
-    if (!into) capture->graph->origin = stream->id + 1;
+    if (!into) {
+      capture->graph->origin = stream->id + 1;
+      capture->graph->captured = true;
+    }
     captures = capture;
     join(stream, capture->id, deps, count);
     atomic_fetch_add(&active, 1);
@@ -246,6 +249,7 @@ cudaError_t phc_capture_end(void *handle, bool per_thread, phc_graph **graph) {
   *at = capture->next;
   atomic_fetch_sub(&active, 1);
   ph_capturing(false);
+  capture->graph->captured = false;
   if (capture->added_to) {
     *graph = error ? NULL : capture->graph;
     phc_graph_drop(capture->graph);

@@ -46,7 +46,7 @@ void phc_graph_drop(phc_graph *graph) {
 }
 
 cudaError_t phc_graph_destroy(phc_graph *graph) {
-  if (!phc_graph_alive(graph)) return cudaErrorInvalidValue;
+  if (!phc_graph_alive(graph) || graph->captured) return cudaErrorInvalidValue;
   phc_table_set(&graphs, (uintptr_t)graph, NULL);
   phc_graph_drop(graph);
   return 0;

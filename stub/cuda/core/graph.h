@@ -45,6 +45,7 @@ typedef struct phc_graph {
   int references;
   uint64_t id;
   uint32_t origin;            // the stream whose capture made it, plus one; 0 for none
+  bool captured;              // a capture that made it still adds to it: it may not be destroyed
   phc_node **nodes;
   unsigned count, room;
 } phc_graph;
