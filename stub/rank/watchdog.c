@@ -207,6 +207,7 @@ static int wait_until(pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t cl
 static int wait_for_round(watchdog *each, pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t clock) {
   int64_t stalled = ph_stalled();
   struct timespec deadline;
+  if (real_clockwait) clock = CLOCK_MONOTONIC;  // nobody sets it, whichever clock the caller waits by
   clock_gettime(clock, &deadline);
   for (int64_t left = atomic_load(&pulse), step; left > 0 && !atomic_load(&each->kicked); left -= step) {
     step = left < STALL_LOOK_NS ? left : STALL_LOOK_NS;
