@@ -82,8 +82,8 @@ class Case:
     log: bool = True
     same: bool = False
     """If it ends well, its log is that of the undisturbed run."""
-    tracebacks: bool = False
-    """The program under test (torchrun) prints its own."""
+    launcher_speaks: bool = False
+    """torchrun itself may say what happened, instead of us."""
     may_leave: str = "pymp-"
     """Names of files in TMPDIR that stay, and are not ours: multiprocessing's, of ranks that were killed."""
     random: bool = True
@@ -378,7 +378,7 @@ INTERRUPTED = "interrupted by SIG(INT|TERM|HUP)$"
 STORE = "process that hosts the TCPStore ended"
 TOP = [
     Case("kill -9 of phantora", send("top", signal.SIGKILL), (-9,), workloads=ALL),
-    Case("SIGINT to phantora", send("top", signal.SIGINT), (130, -2), INTERRUPTED, ALL, tracebacks=False),
+    Case("SIGINT to phantora", send("top", signal.SIGINT), (130, -2), INTERRUPTED, ALL),
     Case("SIGTERM to phantora", send("top", signal.SIGTERM), (143, -15), INTERRUPTED, ALL),
     Case("SIGSTOP, SIGCONT of phantora", halt("top"), (0,), same=True),
 ]
@@ -403,8 +403,8 @@ RANKS = [
 ]
 AGENT = [
     Case("kill -9 of torchrun's agent", send("agent", signal.SIGKILL), (137,), "was killed by SIGKILL", ("torchrun",)),
-    Case("SIGTERM to torchrun's agent", send("agent", signal.SIGTERM), (1, 143), "", ("torchrun",), tracebacks=True),
-    Case("kill -9 of a rank of torchrun", send("rank1", signal.SIGKILL), (1,), "", ("torchrun",), tracebacks=True),
+    Case("SIGTERM to torchrun's agent", send("agent", signal.SIGTERM), (1, 143), "", ("torchrun",), launcher_speaks=True),
+    Case("kill -9 of a rank of torchrun", send("rank1", signal.SIGKILL), (1,), "", ("torchrun",), launcher_speaks=True),
     Case("SIGSTOP, SIGCONT of torchrun's agent", halt("agent"), (0,), same=True, workloads=("torchrun",)),
 ]  # fmt: skip
 PLACES = [
