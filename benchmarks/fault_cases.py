@@ -82,8 +82,8 @@ class Case:
     log: bool = True
     same: bool = False
     """If it ends well, its log is that of the undisturbed run."""
-    launcher_speaks: bool = False
-    """torchrun itself may say what happened, instead of us."""
+    speaks: bool = False
+    """torchrun may say itself what happened, instead of us."""
     may_leave: str = "pymp-"
     """Names of files in TMPDIR that stay, and are not ours: multiprocessing's, of ranks that were killed."""
     random: bool = True
@@ -403,8 +403,8 @@ RANKS = [
 ]
 AGENT = [
     Case("kill -9 of torchrun's agent", send("agent", signal.SIGKILL), (137,), "was killed by SIGKILL", ("torchrun",)),
-    Case("SIGTERM to torchrun's agent", send("agent", signal.SIGTERM), (1, 143), "", ("torchrun",), launcher_speaks=True),
-    Case("kill -9 of a rank of torchrun", send("rank1", signal.SIGKILL), (1,), "", ("torchrun",), launcher_speaks=True),
+    Case("SIGTERM to torchrun's agent", send("agent", signal.SIGTERM), (1, 143), "", ("torchrun",), speaks=True),
+    Case("kill -9 of a rank of torchrun", send("rank1", signal.SIGKILL), (1,), "", ("torchrun",), speaks=True),
     Case("SIGSTOP, SIGCONT of torchrun's agent", halt("agent"), (0,), same=True, workloads=("torchrun",)),
 ]  # fmt: skip
 PLACES = [

@@ -88,10 +88,12 @@ int pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex, const s
     int passed = slice(deadline, &until), status = real(cond, mutex, &until);
     return status == ETIMEDOUT && !passed ? 0 : status;  /* may wake without a reason */
 }
-int pthread_cond_clockwait(pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t which, const struct timespec *deadline) {
+int pthread_cond_clockwait(pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t which,
+                           const struct timespec *deadline) {
     static int (*real)(pthread_cond_t *, pthread_mutex_t *, clockid_t, const struct timespec *);
     if (!real) real = dlsym(RTLD_NEXT, "pthread_cond_clockwait");
-    return which == CLOCK_REALTIME ? pthread_cond_timedwait(cond, mutex, deadline) : real(cond, mutex, which, deadline);
+    if (which == CLOCK_REALTIME) return pthread_cond_timedwait(cond, mutex, deadline);
+    return real(cond, mutex, which, deadline);
 }
 """
 

@@ -142,7 +142,7 @@ class Bench:
             if case.same and (differs := difference(self.reference.log, run.log)):
                 wrong.append(f"another log than undisturbed: {differs}")
         elif status > 0:
-            if not errors and case.launcher_speaks:
+            if not errors and case.speaks:
                 pass
             elif len(errors) != 1:
                 wrong.append(f"{len(errors)} messages: {errors}; {scene.said()[-300:]}")
