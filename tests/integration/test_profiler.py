@@ -5,13 +5,18 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+from collections import Counter
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support.runs import SAMPLES, Run, records, trace
+from support.trace_processor import ask
 
 SECOND = 10**9
+Shown = tuple[str, int, int, int]
+"""A kernel as something shows it: name, stream, start and end in ns."""
 
 
 @pytest.fixture(scope="module")
@@ -32,23 +37,55 @@ def events(run: Run) -> list[dict[str, Any]]:
     return found
 
 
+def profiled(run: Run, shown: list[Shown]) -> list[Shown]:
+    """The log's kernels from the first to the last of `shown`. The wall clock at virtual time 0 is a whole second."""
+    first, last = min(start for _, _, start, _ in shown), max(end for _, _, _, end in shown)
+    rows = records(run.log, "kernel", "name", "stream", "start", "end")
+    logged = [(row["name"], row["stream"], row["start"] % SECOND, row["end"] % SECOND) for row in rows]
+    return sorted(row for row in logged if first <= row[2] and row[3] <= last)
+
+
 def of(events: list[dict[str, Any]], category: str) -> list[dict[str, Any]]:
     return [event for event in events if event.get("cat") == category]
 
 
 def test_kernels_are_those_of_the_log(run: Run, events: list[dict[str, Any]]) -> None:
-    """To the nanosecond. The wall clock at virtual time 0 is a whole second."""
+    """In the file of TensorBoard's handler, to the nanosecond."""
     shown = [(e["name"], e["args"]["stream"], e["start"] % SECOND, e["end"] % SECOND) for e in of(events, "kernel")]
-    logged = {
-        (row["stream"], row["start"] % SECOND, row["end"] % SECOND): row["name"]
-        for row in records(run.log, "kernel", "name", "stream", "start", "end")
-    }
     assert len(shown) > 20
-    for name, *where in shown:
-        assert tuple(where) in logged, name
-    first = min(e["start"] for e in of(events, "kernel")) % SECOND
-    last = max(e["end"] for e in of(events, "kernel")) % SECOND
-    assert len(shown) == sum(first <= start and end <= last for _, start, end in logged)
+    assert sorted(shown) == profiled(run, shown)
+
+
+def test_perfetto_shows_the_kernels_of_the_log(run: Run) -> None:
+    """Perfetto's own trace processor on the file as torch wrote it, to the nanosecond."""
+    (path,) = (run.directory / "profile").glob("*.pt.trace.json")
+    (found,) = ask(
+        path,
+        "select name, extract_arg(arg_set_id, 'args.stream'), ts, ts + dur from slice where category = 'kernel'",
+    )
+    shown = [(name, stream, int(start) % SECOND, int(end) % SECOND) for name, stream, start, end in found]
+    assert len(shown) > 20
+    assert sorted(shown) == profiled(run, shown)
+
+
+def test_tensorboard_shows_the_kernels_of_the_log(run: Run, tmp_path: Path) -> None:
+    """TensorBoard's PyTorch plugin: its events to the nanosecond, and the sums of its kernel view."""
+    module = importlib.import_module("torch_tb_profiler.profiler.data")  # late: it takes a second
+    (path,) = (run.directory / "profile").glob("*.pt.trace.json")
+    data = module.RunProfileData.parse("worker", "span", str(path), str(tmp_path))
+    shown = []
+    for event in (event for event in data.events if event.type == "Kernel"):
+        start, length = (round(Decimal(repr(us)) * 1000) for us in (event.ts, event.duration))
+        shown.append((event.name, event.args["stream"], start % SECOND, start % SECOND + length))
+    assert len(shown) > 20
+    logged = profiled(run, shown)
+    assert sorted(shown) == logged
+
+    data.process()
+    sums: Counter[str] = Counter()
+    for name, _, start, end in logged:
+        sums[name] += end - start
+    assert {name: round(us * 1000) for name, us in data.kernel_stat["sum"].items()} == sums
 
 
 def test_launches_link_operators_and_kernels(events: list[dict[str, Any]]) -> None:
