@@ -16,6 +16,7 @@ from phantora.launch import (
     engine_calls,
     modules,
     profiler,
+    static_runtime,
     symmetric,
     triton_launches,
     tuning,
@@ -38,6 +39,7 @@ def load_stubs(stub_set: StubSet) -> ctypes.CDLL:
     os.environ["NVTX_INJECTION64_PATH"] = str(stub_set.rank)  # ranges go to stub/rank/ranges.c
     clock.install(stub_set.directory / clock.LIBRARY, library)
     profiler.install(library)
+    static_runtime.install(next(path for path in stub_set.libraries if path.name.startswith("libcudart.so")))
     return library
 
 

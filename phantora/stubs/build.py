@@ -15,7 +15,7 @@ from pathlib import Path
 
 import phantora
 from phantora.errors import PhantoraError
-from phantora.stubs import elf
+from phantora.stubs import elf, imports
 from phantora.stubs.find import (
     OWN_CXX,
     TESTED,
@@ -144,7 +144,8 @@ def source_digest() -> str:
     for name, path in _sources():
         digest.update(name.encode() + b"\0" + path.read_bytes())
     digest.update((layout.c_header() + engine_interface.c_header()).encode())
-    digest.update(Path(__file__).read_bytes())
+    for path in (Path(__file__), Path(imports.__file__), *sorted(imports.FOLDER.glob("*.txt"))):
+        digest.update(path.read_bytes())
     digest.update(" ".join([*other_limits(), *sanitizers()]).encode())
     return digest.hexdigest()
 

@@ -20,5 +20,6 @@ ENTRY(cuDeviceGetDevResource, OTHER, driver_ready, (void),
 // What a CUDA runtime that is linked into its client asks for first: undocumented tables of the driver's functions.
 ENTRY(cuGetExportTable, OTHER, driver_ready, (const void **table, const void *id),
       ((void)id, table ? *table = NULL : NULL,
-       driver_unsupported("cuGetExportTable, which a statically linked CUDA runtime needs (cuda.bindings.runtime, cupy): "
-                          "use the driver's interface (cuda.bindings.driver, numba.cuda, torch) or one with libcudart.so")))
+       driver_unsupported("cuGetExportTable, which a CUDA runtime asks for that is linked into a program or a library "
+                          "(nvcc links it by default; those of cuda.bindings and CuPy for this CUDA are replaced): link "
+                          "it with -cudart shared")))
