@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from phantora.cost import copies, sparse, triton_work
+from phantora.cost import copies, cupy, sparse, triton_work
 from phantora.cost.families import base_name, gemm, identify
 from phantora.cost.family import Estimate
 from phantora.cost.kernels import UNKNOWN_WAVE_ERROR, covered_ns, spins, split, unknown_ns, whole
@@ -67,7 +67,9 @@ class Roofline:
         return self._price(Estimate(sum(parts), 0.0, parts=parts, error=UNKNOWN_WAVE_ERROR), kernels, "other")
 
     def kernel(self, kernel: KernelLaunch) -> Price:
-        """Price of one kernel without operator: a library's product by its extents, else by its grid and arguments."""
+        """Price of one kernel without operator: a product by its extents, CuPy's by its name, else by its grid."""
+        if found := cupy.estimate(self.machine, kernel):
+            return self._price(found, (kernel,), "elementwise")
         known = spins(kernel) or gemm.of_call(self.machine, kernel.library) is not None
         return self.covered(kernel) if known else self.by_kernels((kernel,))
 

@@ -232,7 +232,7 @@ def _finish(status: int) -> int:
     gc.collect()
     for kind in (io.TextIOWrapper, io.BufferedWriter):  # text first: it writes into the buffers
         for stream in gc.get_objects():
-            if isinstance(stream, kind):
+            if issubclass(type(stream), kind):  # a weak proxy would ask what it stood for
                 _flush(stream)
     for standard in (sys.stdout, sys.stderr):
         if not _flush(standard):

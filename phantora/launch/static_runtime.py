@@ -41,7 +41,7 @@ def install(runtime: Path) -> None:
         if module.__name__ in _LOOKED_UP:
             _replace_lookups(module, stub, _LOOKED_UP[module.__name__])
         else:
-            _replace_functions(Path(str(module.__file__)), stub)
+            replace_functions(Path(str(module.__file__)), stub)
 
     after_import({*_LOOKED_UP, *_LINKED}.__contains__, meet)
     for name in (*_LOOKED_UP, *_LINKED):
@@ -103,7 +103,8 @@ def _base(path: Path) -> int:
     raise PhantoraError(f"{path} is not where it was loaded; run `phantora doctor`")
 
 
-def _replace_functions(path: Path, stub: ctypes.CDLL) -> None:
+def replace_functions(path: Path, stub: ctypes.CDLL) -> None:
+    """Has those of the loaded library at `path` that `stub` has too begin with a jump there."""
     if platform.machine() != "x86_64":
         return  # the first call says that such a runtime is not simulated
     found = list(_functions(path.read_bytes()))

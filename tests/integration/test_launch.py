@@ -164,9 +164,10 @@ def test_module(work: Workplace) -> None:
 
 def test_ranks_meet_and_end_as_python_does(work: Workplace) -> None:
     script = work.script("""
-import atexit, os, random, sys, threading, time
+import atexit, os, random, sys, threading, time, weakref
 import torch, torch.distributed as dist
 rank = int(os.environ["RANK"])
+sys.gone = weakref.proxy(type("Gone", (), {})())
 dist.init_process_group("gloo")
 value = torch.ones(2) * rank
 dist.all_reduce(value)

@@ -211,6 +211,16 @@ def test_what_is_made_on_the_gpu_costs_what_was_measured() -> None:
         assert real / 1.4 < predicted < 1.4 * real, row["name"]
 
 
+def test_a_kernel_of_cupy_takes_the_bytes_in_its_name() -> None:
+    def of(name: str) -> Price:
+        return MODEL.kernel(KernelLaunch(name, (1 << 17, 1, 1), (128, 1, 1)))
+
+    doubled = of("cupy_multiply__float32_float_float32")  # a number of Python has no bytes
+    assert doubled.bytes == 8 << 24 and doubled.cls == "elementwise"
+    assert of("cupy_less__float64_float64_bool").bytes == 17 << 24
+    assert of("cupy_fill").error == of("my_kernel__float32").error == UNKNOWN_WAVE_ERROR
+
+
 # ---------------------------------------------------------------- no signature ends a run
 
 

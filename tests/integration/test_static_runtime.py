@@ -1,0 +1,95 @@
+"""Packages with a CUDA runtime linked into them: its calls go to the stub."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.runs import records, trace
+
+from phantora.launch import static_runtime
+from phantora.stubs import StubSet
+
+BINDINGS = """
+import ctypes
+import numpy as np
+import torch
+from cuda.bindings import driver, nvrtc, runtime
+
+def get(answer):
+    assert int(answer[0]) == 0, answer
+    return answer[1] if len(answer) == 2 else answer[1:]
+
+SOURCE = b'extern "C" __global__ void one(float *x) { x[threadIdx.x] += 1; }'
+stream, begin, end = get(runtime.cudaStreamCreate()), get(runtime.cudaEventCreate()), get(runtime.cudaEventCreate())
+sent, got = np.arange(256, dtype=np.float32), np.zeros(256, dtype=np.float32)
+memory = get(runtime.cudaMalloc(1024))
+to, back = runtime.cudaMemcpyKind.cudaMemcpyHostToDevice, runtime.cudaMemcpyKind.cudaMemcpyDeviceToHost
+get(runtime.cudaEventRecord(begin, stream))
+get(runtime.cudaMemcpyAsync(memory, sent.ctypes.data, 1024, to, stream))
+get(runtime.cudaMemcpyAsync(got.ctypes.data, memory, 1024, back, stream))
+get(runtime.cudaMemsetAsync(memory, 0, 512, stream))
+program = get(nvrtc.nvrtcCreateProgram(SOURCE, b"one.cu", 0, [], []))
+get(nvrtc.nvrtcCompileProgram(program, 0, []))
+image = b" " * get(nvrtc.nvrtcGetCUBINSize(program))
+get(nvrtc.nvrtcGetCUBIN(program, image))
+function = get(driver.cuModuleGetFunction(get(driver.cuModuleLoadData(image)), b"one"))
+get(driver.cuLaunchKernel(function, 1, 1, 1, 256, 1, 1, 0, stream, ((memory,), (ctypes.c_void_p,)), 0))
+get(runtime.cudaEventRecord(end, stream))
+get(runtime.cudaStreamSynchronize(stream))
+assert (got == sent).all()
+assert get(runtime.cudaEventElapsedTime(begin, end)) > 0
+assert b"H100" in get(runtime.cudaGetDeviceProperties(0)).name
+assert get(runtime.cudaRuntimeGetVersion()) // 1000 == int(torch.version.cuda.split(".")[0])
+get(runtime.cudaFree(memory))
+"""
+
+LINKED = """
+static int initialized;
+__attribute__((noinline)) static int cudaGetDeviceCount(int *count) {
+  for (int i = 0; i < 4; i++) initialized += *count = -i;
+  return 801;
+}
+__attribute__((noinline)) static int cudaNobodyHasThis(int *count) { return *count = initialized++, 7; }
+int devices(int *count) { return cudaGetDeviceCount(count); }
+int other(int *count) { return cudaNobodyHasThis(count); }
+static void __sti____cudaRegisterAll(void) __attribute__((used));
+int registered;
+static void __sti____cudaRegisterAll(void) { registered++; }
+"""
+
+
+def test_cuda_bindings(tmp_path: Path) -> None:
+    pytest.importorskip("cuda.bindings")
+    (tmp_path / "program.py").write_text(BINDINGS)
+    run = trace(tmp_path, "--cluster", "1x1xH100", "program.py")
+    assert not run.err.count("not supported"), run.err
+    assert [row["name"] for row in records(run.log, "kernel", "name")] == ["one"]
+    assert sorted(row["bytes"] for row in records(run.log, "memcpy", "bytes")) == [1024, 1024]
+    assert [row["bytes"] for row in records(run.log, "memset", "bytes")] == [512]
+
+
+def test_functions_linked_into_a_library_become_the_stubs(tmp_path: Path) -> None:
+    """As in CuPy. Those that the stub lacks stay, and the library's kernels are registered once more."""
+    (tmp_path / "linked.c").write_text(LINKED)
+    (tmp_path / "stub.c").write_text("int cudaGetDeviceCount(int *count) { *count = 5; return 0; }")
+    for name in ("linked", "stub"):
+        command = ["gcc", "-O1", "-shared", "-fPIC", "-o", str(tmp_path / f"{name}.so"), str(tmp_path / f"{name}.c")]
+        subprocess.run(command, check=True)
+    library, count = ctypes.CDLL(str(tmp_path / "linked.so")), ctypes.c_int()
+    assert library.devices(ctypes.byref(count)) == 801
+    static_runtime.replace_functions(tmp_path / "linked.so", ctypes.CDLL(str(tmp_path / "stub.so")))
+    assert library.devices(ctypes.byref(count)) == 0 and count.value == 5
+    assert library.other(ctypes.byref(count)) == 7
+    assert ctypes.c_int.in_dll(library, "registered").value == 1
+
+
+def test_every_import_of_cupy_has_a_stub_or_a_trap(stub_set: StubSet) -> None:
+    by_library = {item.soname.split(".so")[0]: {*item.implemented, *item.trapped} for item in stub_set.coverage}
+    lines = (Path(static_runtime.__file__).parents[1] / "stubs" / "imported" / "cupy.txt").read_text().splitlines()
+    assert len(lines) > 500
+    for line in lines:
+        library, symbol = line.split()
+        assert symbol in by_library[library], line
