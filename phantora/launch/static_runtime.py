@@ -14,6 +14,8 @@ import struct
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 
@@ -36,8 +38,11 @@ _PROTECTIONS = 7  # PROT_READ | PROT_WRITE | PROT_EXEC
 def install(runtime: Path) -> None:
     """Has each such module call the library `runtime`, as soon as it is imported."""
     stub = ctypes.CDLL(str(runtime))
+    cuda = int(runtime.name.rpartition(".")[2])
 
     def meet(module: ModuleType) -> None:
+        if _cuda_of(module) != cuda:
+            return  # its structures are others: its first call is refused by name
         if module.__name__ in _LOOKED_UP:
             _replace_lookups(module, stub, _LOOKED_UP[module.__name__])
         else:
@@ -47,6 +52,14 @@ def install(runtime: Path) -> None:
     for name in (*_LOOKED_UP, *_LINKED):
         if name in sys.modules:  # --preload
             meet(sys.modules[name])
+
+
+def _cuda_of(module: ModuleType) -> int:
+    """The CUDA that a module was built for, by its first number."""
+    if module.__name__ in _LOOKED_UP:
+        return int(version("cuda-bindings").partition(".")[0])
+    build: int = import_module("cupy_backends.cuda.api.driver").get_build_version()
+    return build // 1000
 
 
 def _address(stub: ctypes.CDLL, name: str) -> int | None:
