@@ -1,14 +1,19 @@
-"""Does a script start its ranks itself (``torch.multiprocessing.spawn``)? Then it is run once, not once per GPU."""
+"""Does a script start its ranks itself (``torch.multiprocessing.spawn``, or Python as a subprocess)? Then it is run once,
+not once per GPU."""
 
 from __future__ import annotations
 
 import ast
+import sys
 from pathlib import Path
 
 _MODULES = ("torch.multiprocessing", "multiprocessing")
 _SPAWNERS = ("spawn", "start_processes")
 _LAUNCHED = ("LOCAL_RANK", "RANK")
 """A script that asks for these can be started by torchrun, whatever else it can do."""
+_SUBPROCESSES = frozenset(f"subprocess.{name}" for name in ("run", "Popen", "call", "check_call", "check_output"))
+_PLAIN = frozenset(("torch", "numpy")) | sys.stdlib_module_names
+"""A script with other imports may leave it to them to find out which rank it is."""
 
 
 def starts_its_ranks(script: str) -> int | None:
@@ -31,6 +36,24 @@ def starts_its_ranks(script: str) -> int | None:
         if module == "torch.multiprocessing" and function in _SPAWNERS:
             return call.lineno
         if function == "Process" and joins_a_group and (module in _MODULES or "get_context" in ast.dump(tree)):
+            return call.lineno
+    return _starts_python(tree, calls, names)
+
+
+def _starts_python(tree: ast.Module, calls: list[ast.Call], names: dict[str, str]) -> int | None:
+    """The line on which a script that is no rank itself starts Python: whichever process uses a GPU then gets it."""
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    if any(name.partition(".")[0] not in _PLAIN or name.startswith("torch.distributed") for name in imported):
+        return None
+    dotted = {_dotted(node, names) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    if any(name.startswith("torch.distributed") for name in dotted | set(names.values())):
+        return None
+    for call in calls:
+        parts = [node for part in (*call.args, *call.keywords) for node in ast.walk(part)]
+        python = any(_dotted(node, names) == "sys.executable" for node in parts if isinstance(node, ast.expr))
+        pip = any(isinstance(node, ast.Constant) and node.value == "pip" for node in parts)
+        if _dotted(call.func, names) in _SUBPROCESSES and python and not pip:
             return call.lineno
     return None
 

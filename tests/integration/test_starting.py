@@ -174,9 +174,20 @@ def test_a_single_process_uses_one_gpu_of_many(tmp_path: Path) -> None:
     assert "done" in done.stdout
 
 
-def test_a_child_of_a_rank_sees_gpus_and_is_told_that_they_are_taken(tmp_path: Path) -> None:
+def test_a_gpu_is_used_by_a_child_of_a_script_that_uses_none(tmp_path: Path) -> None:
     (tmp_path / "parent.py").write_text(
         "import subprocess, sys, torch\n"
+        "use = 'import torch; print(torch.ones(3, device=\"cuda\").sum().item())'\n"
+        "print(subprocess.run([sys.executable, '-c', use], capture_output=True, text=True).stdout)\n"
+    )
+    done = trace(tmp_path, "--cluster", "1x1xH100", "parent.py")
+    assert done.returncode == 0, done.stderr
+    assert "3.0" in done.stdout and "starts its ranks itself (line 3)" in done.stderr
+
+
+def test_a_child_of_a_rank_sees_gpus_and_is_told_that_they_are_taken(tmp_path: Path) -> None:
+    (tmp_path / "parent.py").write_text(
+        "import subprocess, sys, torch, torch.distributed\n"  # it may be a rank
         "see = 'import torch; print(torch.cuda.device_count(), torch.cuda.get_device_name(0), flush=True)'\n"
         "use = see + '; torch.empty(1, device=\"cuda\")'\n"
         "done = subprocess.run([sys.executable, '-c', use], capture_output=True, text=True)\n"
@@ -218,6 +229,12 @@ def test_a_command_that_uses_no_gpu_is_told(tmp_path: Path) -> None:
         ("import torch.multiprocessing as mp\nmp.Process(target=f)\ndist.init_process_group('nccl', rank=0)", 2),
         ("import multiprocessing as mp\nmp.Process(target=f)", None),  # something else than a rank
         ("import torch.multiprocessing as mp\nimport os\nif 'LOCAL_RANK' in os.environ: f()\nelse: mp.spawn(f)", None),
+        ("import subprocess, sys, torch\nsubprocess.run([sys.executable, 'one.py'])", 2),
+        ("from subprocess import Popen\nfrom sys import executable as e\nPopen([e, 'one.py'])", 3),
+        ("import subprocess\nsubprocess.run(['git', 'status'])", None),
+        ("import subprocess, sys\nsubprocess.run([sys.executable, '-m', 'pip', 'install', 'x'])", None),
+        ("import subprocess, sys, transformers\nsubprocess.run([sys.executable, 'one.py'])", None),  # a rank, by others
+        ("import subprocess, sys, torch\ntorch.distributed.barrier()\nsubprocess.run([sys.executable])", None),
         ("def broken(", None),
     ],
 )
