@@ -91,7 +91,9 @@ def follow() -> AfterImport:
 
 def _give_up(error: PhantoraError) -> NoReturn:
     who = f"rank {os.environ['RANK']}" if "RANK" in os.environ else f"process {os.getpid()}"
-    print(f"phantora: {who}: {error}", file=sys.stderr, flush=True)
+    ours = os.environ.get(PYTHON, sys.executable)
+    other = "" if ours == sys.executable else f" (it runs in {sys.executable}, phantora in {ours})"
+    print(f"phantora: {who}: {error}{other}", file=sys.stderr, flush=True)
     os._exit(error.exit_status)
 
 

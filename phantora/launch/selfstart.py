@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 _MODULES = ("torch.multiprocessing", "multiprocessing")
-_SPAWNERS = ("spawn", "start_processes")
+_SPAWNERS = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes", "accelerate.notebook_launcher")
 _LAUNCHED = ("LOCAL_RANK", "RANK")
 """A script that asks for these can be started by torchrun, whatever else it can do."""
 _SUBPROCESSES = frozenset(f"subprocess.{name}" for name in ("run", "Popen", "call", "check_call", "check_output"))
@@ -33,7 +33,7 @@ def starts_its_ranks(script: str) -> int | None:
     for call in calls:
         target = _dotted(call.func, names)
         module, _, function = target.rpartition(".")
-        if module == "torch.multiprocessing" and function in _SPAWNERS:
+        if target in _SPAWNERS:
             return call.lineno
         if function == "Process" and joins_a_group and (module in _MODULES or "get_context" in ast.dump(tree)):
             return call.lineno

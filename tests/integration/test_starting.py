@@ -227,6 +227,7 @@ def test_a_command_that_uses_no_gpu_is_told(tmp_path: Path) -> None:
         ("from torch.multiprocessing import spawn as s\n\ns(f)", 3),
         ("import torch\ntorch.multiprocessing.start_processes(f)", 2),
         ("import torch.multiprocessing as mp\nmp.Process(target=f)\ndist.init_process_group('nccl', rank=0)", 2),
+        ("from accelerate import notebook_launcher\nnotebook_launcher(f, num_processes=2)", 2),
         ("import multiprocessing as mp\nmp.Process(target=f)", None),  # something else than a rank
         ("import torch.multiprocessing as mp\nimport os\nif 'LOCAL_RANK' in os.environ: f()\nelse: mp.spawn(f)", None),
         ("import subprocess, sys, torch\nsubprocess.run([sys.executable, 'one.py'])", 2),
