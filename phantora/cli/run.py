@@ -27,7 +27,7 @@ from phantora.launch.command import run_command
 from phantora.launch.ending import Outcome
 from phantora.launch.modules import VARIABLE as MODULES
 from phantora.launch.output import Console
-from phantora.launch.plan import Plan, check_target
+from phantora.launch.plan import Plan, check_target, refuse_shares
 from phantora.launch.routing import parse_routing
 from phantora.launch.selfstart import starts_its_ranks
 from phantora.launch.supervisor import RankSupervisor
@@ -59,6 +59,7 @@ class Request:
             raise PhantoraError(
                 "--no-python runs a program that is not Python; write `phantora trace -- PROGRAM` instead"
             )
+        refuse_shares(os.environ)
         if is_command and target[0].endswith(".py"):
             is_command = False  # nothing but a script can be meant
         note = ""

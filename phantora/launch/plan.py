@@ -138,6 +138,21 @@ def rank_environment(plan: Plan, rank: int, store_port: int) -> dict[str, str]:
     return environment
 
 
+_SHARES = ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
+
+
+def refuse_shares(inherited: Mapping[str, str]) -> None:
+    """Raises PhantoraError where the environment asks for parts of GPUs."""
+    if "MIG-" in inherited.get("CUDA_VISIBLE_DEVICES", ""):
+        raise PhantoraError(
+            "CUDA_VISIBLE_DEVICES names a part of a GPU: MIG is not simulated; unset it, --cluster has the GPUs"
+        )
+    if named := [name for name in _SHARES if name in inherited]:
+        raise PhantoraError(
+            f"{named[0]} gives processes a part of a GPU: MPS is not simulated; unset it: every rank has a whole GPU"
+        )
+
+
 def server_environment(inherited: Mapping[str, str]) -> dict[str, str]:
     """The environment of the fork server, which every rank starts from."""
     environment = dict(inherited)

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static int host_devices, visible_devices;
 static int physical[PH_MAX_DEVICES];
@@ -20,6 +21,15 @@ static void see(int device) {
 
 // The GPU that an entry names: its number, or "GPU-" and enough of its UUID to tell it. -1: none.
 static int named(const char *entry, size_t length) {
+  if (!strncmp(entry, "MIG-", 4)) {
+    static bool said;
+    if (!said)
+      dprintf(STDERR_FILENO,
+              "phantora: CUDA_VISIBLE_DEVICES names a part of a GPU: MIG is not simulated; name whole GPUs, by number or "
+              "UUID\n");
+    said = true;
+    return -1;
+  }
   if (!strncmp(entry, "GPU-", 4)) {
     int found = -1;
     for (int i = 0; i < host_devices; i++) {
@@ -36,7 +46,15 @@ static int named(const char *entry, size_t length) {
   return end == entry + length && length && number >= 0 && number < host_devices ? (int)number : -1;
 }
 
+// Variables by which MPS gives a process part of a GPU.
+static void refuse_shares(void) {
+  static const char *const shares[] = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"};
+  for (size_t i = 0; i < sizeof shares / sizeof *shares; i++)
+    if (getenv(shares[i])) ph_unsupported("MPS", shares[i], false);
+}
+
 void phc_see(int devices) {
+  refuse_shares();
   host_devices = devices < PH_MAX_DEVICES ? devices : PH_MAX_DEVICES;
   visible_devices = 0;
   const char *list = getenv("CUDA_VISIBLE_DEVICES");

@@ -6,8 +6,7 @@
   X(cuMemGetHandleForAddressRange)                                                                     \
   X(cuMulticastCreate) X(cuMulticastAddDevice) X(cuMulticastBindMem) X(cuMulticastBindAddr)            \
   X(cuMulticastUnbind) X(cuMulticastGetGranularity)                                                     \
-  X(cuDevSmResourceSplitByCount) X(cuDevResourceGenerateDesc) X(cuGreenCtxCreate) X(cuGreenCtxDestroy) \
-  X(cuGreenCtxStreamCreate) X(cuCtxFromGreenCtx) X(cuGraphClone)       \
+  X(cuGraphClone)                                                                                      \
   X(cuGraphAddKernelNode_v2)                  \
   X(cuGraphExecUpdate_v2) X(cuStreamBatchMemOp_v2) X(cuStreamWriteValue64_v2)       \
   X(cuStreamWaitValue64_v2) X(cuDeviceGetLuid) X(cuArrayCreate_v2)                                     \
@@ -15,8 +14,15 @@
   X(cuMemPoolImportFromShareableHandle)
 #define UNSUPPORTED_CALL(name) ENTRY(name, OTHER, driver_ready, (void), driver_unsupported(#name))
 UNSUPPORTED_CALLS(UNSUPPORTED_CALL)
-ENTRY(cuDeviceGetDevResource, OTHER, driver_ready, (void),
-      driver_unsupported("cuDeviceGetDevResource: green contexts are not simulated, use streams"))
+#define GREEN_CALLS(X)                                                                                 \
+  X(cuDeviceGetDevResource) X(cuDevSmResourceSplit) X(cuDevSmResourceSplitByCount)                     \
+  X(cuDevResourceGenerateDesc) X(cuGreenCtxCreate) X(cuGreenCtxDestroy) X(cuGreenCtxStreamCreate)      \
+  X(cuGreenCtxGetDevResource) X(cuGreenCtxGetId) X(cuGreenCtxRecordEvent) X(cuGreenCtxWaitEvent)       \
+  X(cuCtxFromGreenCtx) X(cuCtxGetDevResource) X(cuStreamGetDevResource) X(cuStreamGetGreenCtx)
+#define GREEN_CALL(name)                                                                               \
+  ENTRY(name, OTHER, driver_ready, (void),                                                             \
+        driver_unsupported(#name ": green contexts are not simulated, use streams"))
+GREEN_CALLS(GREEN_CALL)
 // What a CUDA runtime that is linked into its client asks for first: undocumented tables of the driver's functions.
 ENTRY(cuGetExportTable, OTHER, driver_ready, (const void **table, const void *id),
       ((void)id, table ? *table = NULL : NULL,

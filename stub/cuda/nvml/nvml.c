@@ -204,6 +204,20 @@ ON_DEVICE(nvmlDeviceGetMemoryBusWidth, (nvmlDevice_t device, unsigned *bits),
 ON_DEVICE(nvmlDeviceGetPerformanceState, (nvmlDevice_t device, unsigned *state), GIVE(state, unsigned, 0))
 ON_DEVICE(nvmlDeviceGetMigMode, (nvmlDevice_t device, unsigned *now, unsigned *pending),
           !now || !pending ? NVML_INVALID_ARGUMENT : (*now = 0, *pending = 0, NVML_SUCCESS))
+// Answers of a GPU that is not divided; to divide it is refused.
+ON_DEVICE(nvmlDeviceGetMaxMigDeviceCount, (nvmlDevice_t device, unsigned *count), GIVE(count, unsigned, 0))
+ON_DEVICE(nvmlDeviceIsMigDeviceHandle, (nvmlDevice_t device, unsigned *is), GIVE(is, unsigned, 0))
+ON_DEVICE(nvmlDeviceGetMigDeviceHandleByIndex, (nvmlDevice_t device, unsigned index, nvmlDevice_t *mig),
+          ((void)index, (void)mig, NVML_NOT_FOUND))
+static nvmlReturn_t refuse_mig(const char *call) {
+  ph_unsupported("libnvidia-ml", call, true);
+  return NVML_NOT_SUPPORTED;
+}
+ON_DEVICE(nvmlDeviceSetMigMode, (nvmlDevice_t device, unsigned mode, nvmlReturn_t *status),
+          mode ? refuse_mig("nvmlDeviceSetMigMode: MIG is not simulated, use whole GPUs") : GIVE(status, nvmlReturn_t, 0))
+ON_DEVICE(nvmlDeviceCreateGpuInstance, (nvmlDevice_t device, unsigned profile, void *instance),
+          ((void)profile, (void)instance,
+           refuse_mig("nvmlDeviceCreateGpuInstance: MIG is not simulated, use whole GPUs")))
 
 // ---------------------------------------------------------------- state
 typedef struct nvmlMemory_t {
@@ -269,6 +283,8 @@ PROCESSES(nvmlDeviceGetComputeRunningProcesses_v3, sizeof(nvmlProcessInfo_t))
   ON_DEVICE(name, (nvmlDevice_t device, unsigned *count, void *to), ((void)to, GIVE(count, unsigned, 0)))
 NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses)
 NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3)
+NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses)
+NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3)
 
 static nvmlReturn_t clock_mhz(int type, unsigned *mhz) {  // graphics, SM, memory, video
   if (type < 0 || type > 3) return NVML_INVALID_ARGUMENT;

@@ -15,8 +15,38 @@ PH_EXPORT cudaChannelFormatDesc cudaCreateChannelDesc(int x, int y, int z, int w
   X(cudaGraphExecKernelNodeSetParams) X(cudaGraphClone) X(cudaGraphConditionalHandleCreate)                  \
   X(cudaMallocArray) X(cudaMalloc3DArray) X(cudaMallocMipmappedArray) X(cudaCreateTextureObject)             \
   X(cudaCreateSurfaceObject) X(cudaImportExternalMemory) X(cudaImportExternalSemaphore)
+
+// Of versions behind the one that torch is built for: a client with a runtime of its own asks for them.
+#define NEWER_CALLS(X)                                                                                        \
+  X(cudaFuncGetParamCount) X(cudaGraphConditionalHandleCreate_v2) X(cudaGraphExecGetId) X(cudaGraphGetId)     \
+  X(cudaGraphNodeGetContainingGraph) X(cudaGraphNodeGetLocalId) X(cudaGraphNodeGetParams)                     \
+  X(cudaGraphNodeGetToolsId) X(cudaLaunchHostFunc_v2) X(cudaMemGetLocationInfo)                               \
+  X(cudaMemcpy3DWithAttributesAsync) X(cudaMemcpyWithAttributesAsync) X(cudaStreamBeginRecaptureToGraph)
+#define GRAPHICS_CALLS(X)                                                                                     \
+  X(cudaDeviceGetNvSciSyncAttributes) X(cudaEGLStreamConsumerAcquireFrame) X(cudaEGLStreamConsumerConnect)    \
+  X(cudaEGLStreamConsumerConnectWithFlags) X(cudaEGLStreamConsumerDisconnect)                                 \
+  X(cudaEGLStreamConsumerReleaseFrame) X(cudaEGLStreamProducerConnect) X(cudaEGLStreamProducerDisconnect)     \
+  X(cudaEGLStreamProducerPresentFrame) X(cudaEGLStreamProducerReturnFrame) X(cudaEventCreateFromEGLSync)      \
+  X(cudaGLGetDevices) X(cudaGraphicsEGLRegisterImage) X(cudaGraphicsGLRegisterBuffer)                         \
+  X(cudaGraphicsGLRegisterImage) X(cudaGraphicsMapResources) X(cudaGraphicsResourceGetMappedEglFrame)         \
+  X(cudaGraphicsResourceGetMappedMipmappedArray) X(cudaGraphicsResourceGetMappedPointer)                      \
+  X(cudaGraphicsResourceSetMapFlags) X(cudaGraphicsSubResourceGetMappedArray) X(cudaGraphicsUnmapResources)   \
+  X(cudaGraphicsUnregisterResource) X(cudaGraphicsVDPAURegisterOutputSurface)                                 \
+  X(cudaGraphicsVDPAURegisterVideoSurface) X(cudaVDPAUGetDevice) X(cudaVDPAUSetVDPAUDevice)
+#define GREEN_CALLS(X)                                                                                        \
+  X(cudaDevResourceGenerateDesc) X(cudaDevSmResourceSplit) X(cudaDevSmResourceSplitByCount)                   \
+  X(cudaDeviceGetDevResource) X(cudaDeviceGetExecutionCtx) X(cudaExecutionCtxDestroy)                         \
+  X(cudaExecutionCtxGetDevResource) X(cudaExecutionCtxGetDevice) X(cudaExecutionCtxGetId)                     \
+  X(cudaExecutionCtxRecordEvent) X(cudaExecutionCtxStreamCreate) X(cudaExecutionCtxSynchronize)               \
+  X(cudaExecutionCtxWaitEvent) X(cudaGreenCtxCreate) X(cudaStreamGetDevResource)
+#define REFUSED_GREEN_CALL(name)                                                                  \
+  ENTRY(name, OTHER, phc_ready, (void),                                                           \
+        cudart_unsupported(#name ": green contexts are not simulated, use streams", cudaErrorNotSupported))
 #define REFUSED_CALL(name) ENTRY(name, OTHER, phc_ready, (void), cudart_unsupported(#name, cudaErrorNotSupported))
 REFUSED_CALLS(REFUSED_CALL)
+NEWER_CALLS(REFUSED_CALL)
+GRAPHICS_CALLS(REFUSED_CALL)
+GREEN_CALLS(REFUSED_GREEN_CALL)
 
 // Further calls of the two versions: present, so that extensions which import them load, and loud when
 // called. (Calls that torch imports and that are nowhere in this folder get their traps from the build.)
