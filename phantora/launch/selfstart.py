@@ -1,5 +1,4 @@
-"""Does a script start its ranks itself (``torch.multiprocessing.spawn``, Python as a subprocess)? Then it is run once, not
-once per GPU."""
+"""Does a script start its ranks itself? Then it is run once, not once per GPU."""
 
 from __future__ import annotations
 
