@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import inspect
 import logging
 import os
 import sys
@@ -252,10 +253,12 @@ def build_optimizer(
 def batches(args: argparse.Namespace, shape: Shape) -> Iterator[Batch]:
     """Random tokens; this rank's part of their sequence under context parallelism."""
     positions = torch.arange(shape.seq, device="cuda").expand(args.micro_batch_size, -1)
+    asked = inspect.signature(get_batch_on_this_cp_rank).parameters
+    kind = {"is_hybrid_cp": False} if "is_hybrid_cp" in asked else {}  # behind 0.16
     while True:
         text = torch.randint(0, shape.vocab, (args.micro_batch_size, shape.seq + 1), device="cuda")
         batch = {"tokens": text[:, :-1].contiguous(), "labels": text[:, 1:].contiguous(), "positions": positions}
-        yield get_batch_on_this_cp_rank(batch)
+        yield get_batch_on_this_cp_rank(batch, cp_group=parallel_state.get_context_parallel_group(), **kind)
 
 
 def causal_mask(args: argparse.Namespace, shape: Shape) -> torch.Tensor | None:
@@ -349,7 +352,7 @@ class Trainer:
             f"global batch size: {self.global_batch:5d}",
             f"lm loss: {loss:.6E}",
             f"loss scale: {self.optimizer.get_loss_scale().item():.1f}",
-            *([f"grad norm: {grad_norm:.3f}"] if grad_norm is not None else []),
+            *([f"grad norm: {float(grad_norm):.3f}"] if grad_norm is not None else []),
             f"number of skipped iterations: {self.skipped:3d}",
         ]
         if dist.get_rank() == dist.get_world_size() - 1:

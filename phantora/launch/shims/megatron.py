@@ -92,4 +92,7 @@ def _repeat_gathered(dispatcher: Any) -> None:
     dispatcher.gather_from_sequence_parallel_region = gather_repeated
 
 
-SHIM = Shim("megatron-core", ("0.16.1",), "megatron.core.transformer.moe.router", "TopKRouter.routing", _apply)
+SHIM = Shim(
+    "megatron-core", ("0.17.1", "0.18.2", "0.19.2", "0.16.1"), "megatron.core.transformer.moe.router",
+    "TopKRouter.routing", _apply,
+)  # fmt: skip
