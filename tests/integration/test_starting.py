@@ -96,6 +96,15 @@ def test_spawned_ranks(tmp_path: Path, form: str) -> None:
     assert kernels_of(tmp_path / "run.arrow") == {0: 1, 1: 1}
 
 
+def test_the_sample(tmp_path: Path) -> None:
+    """samples/spawn_ddp.py, as its first lines say."""
+    sizes = ("--width", "512", "--layers", "1", "--batch", "256", "--steps", "3", "--port", str(free_port()))
+    done = trace(tmp_path, "--cluster", "1x2xH100", "-o", "run.arrow", str(runs.SAMPLES / "spawn_ddp.py"), *sizes)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"2 GPUs, median step \d+\.\d\d ms", done.stdout)
+    assert set(kernels_of(tmp_path / "run.arrow")) == {0, 1}
+
+
 def test_gpus_serve_one_process_after_the_other(tmp_path: Path) -> None:
     """Workers are started twice; the second ones begin when the first are done, and the log can be replayed."""
     (tmp_path / "twice.py").write_text(FORKED)
