@@ -36,4 +36,4 @@ def on_fewer_sms(machine: Machine, price: Price, longer: float) -> float:
     clock = burst_clock(machine, price)
     if clock >= 1.0:
         return longer
-    return longer * clock / min(1.0, clock * longer ** (1.0 / power.exponent))
+    return float(longer * clock / min(1.0, clock * longer ** (1.0 / power.exponent)))
