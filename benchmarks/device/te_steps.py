@@ -27,6 +27,7 @@ from torch.profiler import ProfilerActivity, profile
 from megatron_shapes import SHAPES, Shape
 
 LLAMA3 = replace(SHAPES["llama3-8b"], layers=4, seq=4096)
+LLAMA70 = replace(SHAPES["llama3-70b"], layers=2, seq=4096)
 GPT = replace(SHAPES["gpt-16b"], layers=4)
 TENSOR = ["--tp", "2", "--sequence-parallel"]
 OVERLAPPED = [*TENSOR, "--tp-comm-overlap"]
@@ -47,6 +48,9 @@ RUNS: dict[str, tuple[Shape, list[str]]] = {
     "tp2-overlap-delayed": (replace(LLAMA3, layers=6), [*OVERLAPPED, "--fp8-recipe", "delayed"]),
     "gpt16b-tp2-bf16": (GPT, [*TENSOR, "--micro-batch-size", "2"]),
     "gpt16b-tp2-overlap-bf16": (GPT, [*OVERLAPPED, "--micro-batch-size", "2"]),
+    "llama70b-tp2-overlap-bf16": (LLAMA70, OVERLAPPED),
+    "llama70b-tp2-overlap-delayed": (LLAMA70, [*OVERLAPPED, "--fp8-recipe", "delayed"]),
+    "llama70b-tp2-delayed": (LLAMA70, [*TENSOR, "--fp8-recipe", "delayed"]),
     "dp2-bf16": (LLAMA3, DATA),
     "dp2-tensorwise": (LLAMA3, [*DATA, "--fp8-recipe", "tensorwise"]),
     "cp2-bf16": (replace(LLAMA3, seq=16384), ["--cp", "2"]),
