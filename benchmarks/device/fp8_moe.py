@@ -3,7 +3,8 @@
     python benchmarks/device/fp8_moe.py OUT.jsonl [CASE ...]     # real, or under phantora trace
 
 Cases: fp8_tensorwise, fp8_rowwise (eager), their `_compiled` forms, bf16_compiled beside them; moe (8 of 64 experts,
-permutation and grouped products), moe_skewed (tokens fall off as 1/rank), moe_compiled. Needs torchao for fp8.
+permutation and grouped products), moe_skewed (tokens fall off as 1/rank), moe_compiled. `fresh`: layers of other models.
+Needs torchao for fp8.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ WIDTH, BATCH, SEQ = 4096, 2, 2048
 
 
 class Block(nn.Module):
-    """A Llama layer of 8 B."""
+    """A Llama layer, of 8 B unless told otherwise."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = WIDTH, wide: int = 14336) -> None:
         super().__init__()
-        self.n1, self.n2 = nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)
-        self.wq, self.wo = nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
-        self.wk, self.wv = nn.Linear(WIDTH, WIDTH // 4, bias=False), nn.Linear(WIDTH, WIDTH // 4, bias=False)
-        self.w1, self.w3 = nn.Linear(WIDTH, 14336, bias=False), nn.Linear(WIDTH, 14336, bias=False)
-        self.w2 = nn.Linear(14336, WIDTH, bias=False)
+        self.n1, self.n2 = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.wq, self.wo = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
+        self.wk, self.wv = nn.Linear(width, width // 4, bias=False), nn.Linear(width, width // 4, bias=False)
+        self.w1, self.w3 = nn.Linear(width, wide, bias=False), nn.Linear(width, wide, bias=False)
+        self.w2 = nn.Linear(wide, width, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = self.n1(x)
@@ -80,17 +81,26 @@ def blocks(make: Callable[[], nn.Module], layers: int) -> nn.Sequential:
 def build(case: str) -> tuple[nn.Module, int]:
     """The model and its width."""
     if case.startswith("moe"):
-        model = blocks(lambda: Experts("skewed" in case), 4)
-        return model, 2048
-    model = blocks(Block, 4)
+        kind = next((kind for kind in EXPERTS if kind in case), "")
+        width, wide, experts, top = EXPERTS.get(kind, (2048, 768, 64, 8))
+        return blocks(lambda: Experts("skewed" in case, width, wide, experts, top), 4), width
+    width, wide = next((sizes for kind, sizes in DENSE.items() if kind in case), (WIDTH, 14336))
+    model = blocks(lambda: Block(width, wide), 4)
     if case.startswith("fp8"):
         from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
         way = "rowwise" if "rowwise" in case else "tensorwise"
         convert_to_float8_training(model, config=Float8LinearConfig.from_recipe_name(way))
-    return model, WIDTH
+    return model, width
 
 
+# Width, width of an expert, experts, experts of a token; width and width within.
+EXPERTS = {"deepseek": (2048, 1408, 64, 6), "qwen": (2048, 768, 128, 8), "mixtral": (4096, 14336, 8, 2)}
+DENSE = {"70b": (8192, 28672), "mistral": (5120, 14336)}
+FRESH = (
+    "moe_deepseek", "moe_deepseek_skewed", "moe_deepseek_compiled", "moe_qwen", "moe_qwen_compiled", "moe_mixtral",
+    "fp8_tensorwise_70b_compiled", "fp8_rowwise_70b_compiled", "fp8_tensorwise_mistral", "fp8_rowwise_mistral_compiled",
+)  # fmt: skip
 CASES = ("bf16_compiled", "fp8_tensorwise", "fp8_tensorwise_compiled", "fp8_rowwise", "fp8_rowwise_compiled", "moe", "moe_skewed", "moe_compiled")
 
 
@@ -128,15 +138,18 @@ def run(case: str) -> dict[str, Any]:
         times.append(time.perf_counter() - begin)
     row: dict[str, Any] = {
         "run_id": case, "name": "fp8_moe", "iter_times": times[WARM:], "median_iter_s": statistics.median(times[WARM:]),
-        "max_memory_allocated": torch.cuda.max_memory_allocated(), "torch": torch.__version__, "gpu": torch.cuda.get_device_name(),
+        "max_memory_allocated": torch.cuda.max_memory_allocated(), "max_memory_reserved": torch.cuda.max_memory_reserved(),
+        "torch": torch.__version__, "gpu": torch.cuda.get_device_name(),
     }  # fmt: skip
-    if not SIMULATED:
+    if SIMULATED:
+        print(json.dumps(row), flush=True)
+    else:
         row["kernels"] = profiled(step)
     return row
 
 
 def main() -> None:
-    for case in sys.argv[2:] or CASES:
+    for case in FRESH if sys.argv[2:] == ["fresh"] else sys.argv[2:] or CASES:
         begin = time.monotonic()
         try:
             row = run(case)

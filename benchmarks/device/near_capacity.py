@@ -1,6 +1,7 @@
 """Training steps near a GPU's capacity, where torch's allocator gives blocks back and asks again. JSON lines.
 
     python benchmarks/device/near_capacity.py OUT.jsonl [CASE ...]     # a process each; real, or under phantora trace
+    python benchmarks/device/near_capacity.py OUT.jsonl refused        # what calls that are refused take
 
 Sequences and images of changing size want blocks of changing size; a ballast leaves little more than what the steps need at
 once. The same sizes come round, so that steps of one size can be compared.
@@ -8,17 +9,22 @@ once. The same sizes come round, so that steps of one size can be compared.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import random
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from host_runs import GIB, Language, Unet, trained, words
 
 ROUNDS = 4
+MANY = 40
 SEQUENCES = (2048, 1024, 1536, 768, 1792, 1280)
 IMAGES = (64, 48, 72, 56, 80)
 
@@ -32,34 +38,61 @@ def image(size: int, model: Unet) -> torch.Tensor:
     return F.mse_loss(model(x, t).float(), x)
 
 
-CASES = {  # room in GiB beside the ballast, expandable segments
-    "language": (21.15, False), "language_expandable": (20.7, True), "image": (3.5, False), "language_roomy": (60.0, False),
+@dataclass(frozen=True)
+class Case:
+    room: float
+    """GiB beside the ballast."""
+    sizes: tuple[int, ...] = SEQUENCES
+    allocator: str = ""
+    """Of PYTORCH_CUDA_ALLOC_CONF."""
+    image: bool = False
+    rounds: int = ROUNDS
+    """Of the sizes; all but the first count. With one, all sizes have run before; all steps count but the first four."""
+
+
+UNSPLIT = "max_split_size_mb:32"
+
+
+def drawn(low: int, high: int, unit: int, seed: int) -> tuple[int, ...]:
+    """Sizes of 30 steps in a row, all seen before: two of three steps are short."""
+    chance = random.Random(seed)
+    pool = [unit * chance.randint(low // unit, high // unit) for _ in range(10)]
+    return tuple(chance.choice(pool) for _ in range(30))
+
+
+CASES = {
+    "language": Case(21.15), "language_expandable": Case(20.7, allocator="expandable_segments:True"), "image": Case(3.5, IMAGES, image=True),
+    "language_roomy": Case(60.0),
+    # Blocks of many sizes that are not split, and sizes that grow: blocks are given back again and again.
+    "drawn": Case(22.0, drawn(512, 2048, 8, 1), UNSPLIT, rounds=2), "drawn_tight": Case(19.5, drawn(512, 2048, 8, 1), UNSPLIT, rounds=2),
+    "drawn_images": Case(4.0, drawn(48, 96, 8, 3), UNSPLIT, image=True, rounds=2), "growing": Case(22.0, tuple(range(1024, 1984, 32)), rounds=1),
+    "growing_images": Case(14.0, tuple(range(64, 184, 8)), image=True, rounds=1),
 }  # fmt: skip
 
 
 def run(case: str) -> dict[str, object]:
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = True
-    room, _ = CASES[case]
-    sizes = IMAGES if case == "image" else SEQUENCES
-    model = (Unet(128) if case == "image" else Language(1024, 12, 16)).cuda()
+    room, sizes, ofimages = CASES[case].room, CASES[case].sizes, CASES[case].image
+    model = (Unet(128) if ofimages else Language(1024, 12, 16)).cuda()
     turn = [0]
-    steps = trained(model, lambda: (image if case == "image" else language)(sizes[turn[0] % len(sizes)], model), amp=True)  # type: ignore[operator]
-    steps()
+    steps = trained(model, lambda: (image if ofimages else language)(sizes[turn[0] % len(sizes)], model), amp=True)  # type: ignore[operator]
+    for turn[0] in range(len(sizes) if CASES[case].rounds == 1 else 1):  # plans of sizes are made once
+        steps()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info()
     kept = torch.cuda.memory_reserved()
     ballast = torch.empty(max(free + kept - int(room * GIB), 1), dtype=torch.uint8, device="cuda")
     times, retries = [], []
-    for turn[0] in range(len(sizes) * ROUNDS):
+    for turn[0] in range(len(sizes) * CASES[case].rounds):
         torch.cuda.synchronize()
         before, begin = torch.cuda.memory_stats()["num_alloc_retries"], time.perf_counter()
         steps()
         torch.cuda.synchronize()
         times.append(time.perf_counter() - begin)
         retries.append(torch.cuda.memory_stats()["num_alloc_retries"] - before)
-    late = times[len(sizes) :]
+    late = times[len(sizes) if CASES[case].rounds > 1 else 4 :]
     assert ballast.numel()
     return {
         "run_id": f"near_{case}", "name": "near_capacity", "iter_times": late, "median_iter_s": sum(late) / len(late), "retries": retries,
@@ -68,16 +101,46 @@ def run(case: str) -> dict[str, object]:
     }  # fmt: skip
 
 
+def refused() -> list[dict[str, object]]:
+    """us of cudaMalloc calls that are refused, beside many blocks and few, and of calls that are not."""
+    runtime = ctypes.CDLL(f"libcudart.so.{torch.version.cuda.split('.')[0]}")  # type: ignore[union-attr]
+    rows, held = [], []
+    torch.cuda.init()
+    for block in (GIB // 4, 2 * GIB):
+        while torch.cuda.mem_get_info()[0] > 2 * block:
+            pointer = ctypes.c_void_p()
+            begin = time.perf_counter()
+            runtime.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(block))
+            rows.append({"name": "malloc", "bytes": block, "us": (time.perf_counter() - begin) * 1e6, "held": len(held)})
+            held.append(pointer)
+        for size in (4 * GIB, 64 * GIB):
+            for _ in range(MANY):
+                pointer = ctypes.c_void_p()
+                begin = time.perf_counter()
+                status = runtime.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(size))
+                us = (time.perf_counter() - begin) * 1e6
+                assert status, "not refused"
+                rows.append({"name": "refused", "bytes": size, "us": us, "held": len(held)})
+        while held:
+            begin = time.perf_counter()
+            runtime.cudaFree(held.pop())
+            rows.append({"name": "free", "bytes": block, "us": (time.perf_counter() - begin) * 1e6, "held": len(held)})
+    return rows
+
+
 def main() -> None:
     path, names = sys.argv[1], sys.argv[2:]
+    if names == ["refused"]:
+        Path(path).write_text("".join(json.dumps(row) + "\n" for row in refused()), encoding="utf-8")
+        return
     if len(names) == 1:
         row = run(names[0])
         with open(path, "a", encoding="utf-8") as file:
             print(json.dumps(row), file=file)
-        print(row["run_id"], row["median_iter_s"], row["retries"], row["max_memory_allocated"], row["max_memory_reserved"], flush=True)
+        print(json.dumps(row), flush=True)
         return
     for name in names or CASES:
-        flags = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"} if CASES[name][1] else {}
+        flags = {"PYTORCH_CUDA_ALLOC_CONF": CASES[name].allocator} if CASES[name].allocator else {}
         done = subprocess.run([sys.executable, __file__, path, name], env={**os.environ, **flags}, timeout=120, check=False)
         print(f"{name}: status {done.returncode}", flush=True)
 
