@@ -98,7 +98,7 @@ def build(case: Case) -> tuple[nn.Module, Any]:
             model = zoo.segmentation.deeplabv3_resnet50(weights=None, weights_backbone=None, num_classes=21)
             y = torch.randint(21, (batch, size, size))
             return model.to(memory_format=form), lambda: F.cross_entropy(model(x)["out"].float(), y)  # type: ignore[call-overload]
-        options = {"init_weights": True, "aux_logits": False} if case.model == "inception_v3" else {}
+        options = {"init_weights": True, "aux_logits": False} if case.model in ("inception_v3", "googlenet") else {}
         model = getattr(zoo, case.model)(weights=None, **options)
         y = torch.randint(1000, (batch,))
     return model.to(memory_format=form), lambda: F.cross_entropy(model(x).float(), y)  # type: ignore[call-overload]
