@@ -134,7 +134,7 @@ def case_of(signature: OperatorSignature, compute: str) -> Case | None:
         out = model.output(signature, name, x, w, transposed)
         geometry, wanted, mixed = tuple(v for v in signature.args if isinstance(v, tuple)), (), False
     groups = x.shape[1] // max(1, w.shape[1])
-    sharing = "depthwise" if groups == x.shape[1] > 1 else "grouped" if groups > 1 else ""
+    sharing = "depthwise" if groups == x.shape[1] > 1 else f"groups of {w.shape[1]}" if groups > 1 else ""
     mixed = mixed and sharing != "depthwise"  # which have kernels for either layout of their input
     arithmetic = "half" if x.dtype in HALVES else compute or x.dtype
     plain = prod(w.shape[2:]) == 1 and not sharing and out[2:] == x.shape[2:]
@@ -254,7 +254,7 @@ class Convolutions:
 def _one_by_one(case: Case) -> bool:
     """A convolution a group. Outputs of channels-first images have kernels for all groups."""
     width = case.w.shape[1]
-    if case.geometry[-1] != "grouped" or case.transposed or width & (width - 1) == 0:
+    if case.geometry[-1] in ("", "depthwise") or case.transposed or width & (width - 1) == 0:
         return False
     return case.last or len(case.work) > _FORWARD
 
