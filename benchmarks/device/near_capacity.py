@@ -1,7 +1,7 @@
 """Training steps near a GPU's capacity, where torch's allocator gives blocks back and asks again. JSON lines.
 
     python benchmarks/device/near_capacity.py OUT.jsonl [CASE ...]     # a process each; real, or under phantora trace
-    python benchmarks/device/near_capacity.py OUT.jsonl refused        # what calls that are refused take
+    python benchmarks/device/near_capacity.py OUT.jsonl blocks         # what cudaMalloc and cudaFree take
 
 Sequences and images of changing size want blocks of changing size; a ballast leaves little more than what the steps need at
 once. The same sizes come round, so that steps of one size can be compared.
@@ -16,6 +16,7 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,37 +102,48 @@ def run(case: str) -> dict[str, object]:
     }  # fmt: skip
 
 
-def refused() -> list[dict[str, object]]:
-    """us of cudaMalloc calls that are refused, beside many blocks and few, and of calls that are not."""
+def blocks() -> list[dict[str, object]]:
+    """us of cudaMalloc and cudaFree while a GPU is filled and emptied: its first pass, one at once after it, one later;
+    of calls that are refused; and of a block that is given back and taken again on a full GPU."""
     runtime = ctypes.CDLL(f"libcudart.so.{torch.version.cuda.split('.')[0]}")  # type: ignore[union-attr]
-    rows, held = [], []
+    rows: list[dict[str, object]] = []
     torch.cuda.init()
-    for block in (GIB // 4, 2 * GIB):
-        while torch.cuda.mem_get_info()[0] > 2 * block:
-            pointer = ctypes.c_void_p()
-            begin = time.perf_counter()
-            runtime.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(block))
-            rows.append({"name": "malloc", "bytes": block, "us": (time.perf_counter() - begin) * 1e6, "held": len(held)})
-            held.append(pointer)
-        for size in (4 * GIB, 64 * GIB):
-            for _ in range(MANY):
-                pointer = ctypes.c_void_p()
-                begin = time.perf_counter()
-                status = runtime.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(size))
-                us = (time.perf_counter() - begin) * 1e6
-                assert status, "not refused"
-                rows.append({"name": "refused", "bytes": size, "us": us, "held": len(held)})
-        while held:
-            begin = time.perf_counter()
-            runtime.cudaFree(held.pop())
-            rows.append({"name": "free", "bytes": block, "us": (time.perf_counter() - begin) * 1e6, "held": len(held)})
+    torch.zeros(1, device="cuda")
+
+    def timed(name: str, call: Callable[[], int], **more: object) -> None:
+        begin = time.perf_counter()
+        status = call()
+        rows.append({"name": name, "us": (time.perf_counter() - begin) * 1e6, "status": status, **more})
+
+    def take(size: int, name: str, **more: object) -> ctypes.c_void_p:
+        pointer = ctypes.c_void_p()
+        timed(name, lambda: int(runtime.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(size))), bytes=size, **more)
+        return pointer
+
+    for block in (GIB // 16, GIB // 4, GIB, 4 * GIB):
+        for turn in ("first", "at once", "later"):
+            if turn == "later":
+                time.sleep(1.0)
+            held = []
+            while torch.cuda.mem_get_info()[0] > 2 * block:
+                held.append(take(block, "malloc", turn=turn))
+            for size in (8 * GIB, 64 * GIB):
+                for _ in range(MANY):
+                    take(size, "refused", turn=turn, held=len(held))
+            for _ in range(MANY if block < GIB else 8):
+                pointer = held.pop()
+                timed("free alone", lambda pointer=pointer: int(runtime.cudaFree(pointer)), bytes=block)  # type: ignore[misc]
+                held.append(take(block, "malloc again"))
+            while held:
+                pointer = held.pop()
+                timed("free", lambda pointer=pointer: int(runtime.cudaFree(pointer)), bytes=block, turn=turn)  # type: ignore[misc]
     return rows
 
 
 def main() -> None:
     path, names = sys.argv[1], sys.argv[2:]
-    if names == ["refused"]:
-        Path(path).write_text("".join(json.dumps(row) + "\n" for row in refused()), encoding="utf-8")
+    if names == ["blocks"]:
+        Path(path).write_text("".join(json.dumps(row) + "\n" for row in blocks()), encoding="utf-8")
         return
     if len(names) == 1:
         row = run(names[0])
