@@ -4,6 +4,7 @@
 #include "cuda/core/capture.h"
 #include "cuda/core/ipc.h"
 #include "cuda/core/pool.h"
+#include "cuda/core/scrub.h"
 #include "cuda/core/space.h"
 #include "cuda/core/synchronize.h"
 #include "cuda/core/table.h"
@@ -19,9 +20,10 @@ cudaError_t phc_malloc(void **pointer, size_t bytes) {
   if (bytes <= (size_t)ph_gpu()->memory_bytes) *pointer = ph_memory_alloc(ph_current_device(), bytes);
   if (*pointer) {
     ph_charge_bytes(PH_API_MALLOC_GIB, bytes);
+    phc_scrub_wait(ph_current_device());
     return 0;
   }
-  ph_charge(PH_API_MALLOC_FAIL);  // the driver looks everywhere before it gives up
+  ph_charge(PH_API_MALLOC_FAIL);
   return cudaErrorMemoryAllocation;
 }
 
@@ -47,7 +49,9 @@ cudaError_t phc_free(void *pointer) {
   if (error) return error;
   phc_ipc_freed(pointer);
   if (phc_pool_release(pointer)) return 0;
-  return ph_memory_free(pointer) ? cudaErrorInvalidValue : 0;
+  if (ph_memory_free(pointer)) return cudaErrorInvalidValue;
+  phc_scrub_later(range.device, range.size);
+  return 0;
 }
 
 cudaError_t phc_pinned_alloc(void **pointer, size_t bytes, unsigned flags) {

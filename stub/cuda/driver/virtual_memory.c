@@ -4,6 +4,7 @@
 #include "cuda/driver/entry.h"
 #include "cuda/core/context.h"
 #include "cuda/core/peers.h"
+#include "cuda/core/scrub.h"
 #include "cuda/core/space.h"
 #include "cuda/core/table.h"
 
@@ -96,6 +97,7 @@ static cudaError_t memory_create(vm_physical **handle, size_t size, const CUmemA
   }
   *made = (vm_physical){.prop = *prop, .size = size, .references = 1};
   phc_table_set(&physicals, (uintptr_t)made, made);
+  phc_scrub_wait(prop->location.id);
   *handle = made;
   return 0;
 }
@@ -104,7 +106,10 @@ static cudaError_t memory_create(vm_physical **handle, size_t size, const CUmemA
 static void physical_settle(vm_physical *physical) {
   if (!physical->references) phc_table_set(&physicals, (uintptr_t)physical, NULL);
   if (physical->references || physical->mappings) return;
-  if (!physical->imported) ph_memory_charge(physical->prop.location.id, -(int64_t)physical->size);
+  if (!physical->imported) {
+    ph_memory_charge(physical->prop.location.id, -(int64_t)physical->size);
+    phc_scrub_later(physical->prop.location.id, physical->size);
+  }
   free(physical);
 }
 
