@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import sys
+from itertools import pairwise
 
 import torch
 import torch.nn as nn
@@ -53,7 +54,7 @@ def perceptron(draw: random.Random) -> tuple[nn.Module, torch.Tensor, int]:
     sizes = [draw.choice((13, 64, 100, 128, 256, 512, 784, 1024, 2048, 3072, 4096, 8192)) for _ in range(4)]
     classes = draw.choice((2, 10, 100, 1000))
     layers: list[nn.Module] = []
-    for into, out in zip(sizes, sizes[1:], strict=False):
+    for into, out in pairwise(sizes):
         layers += [nn.Linear(into, out), draw.choice((nn.ReLU, nn.GELU, nn.Tanh, nn.SiLU))()]
         if draw.random() < 0.4:
             layers.append(draw.choice((nn.BatchNorm1d(out), nn.LayerNorm(out), nn.Dropout(0.2))))

@@ -108,7 +108,11 @@ class Measured:
         if any(map(spins, kernels)):
             return self._beside_spinning(signature, kernels)
         try:
-            return self._operator(signature, kernels)
+            price = self._operator(signature, kernels)
+            longer = gemm.of_tables(signature)
+            if longer != 1.0:
+                price = replace(price, durations=_scale(price.durations, sum(price.durations) * longer))
+            return price
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             return self._roofline.by_kernels(kernels)
 
@@ -188,7 +192,7 @@ class Measured:
         on_all = replace(kernel, library={key: value for key, value in call.items() if key != "sms"})
         price = replace(self.operator(like, (on_all,)), sms=int(call.get("sms", 0)))
         longer = power.on_fewer_sms(machine, price, gemm.on_fewer_sms(machine, call))
-        share = float(call.get("share", 1.0)) * stand_ins.slowdown(call) * longer
+        share = float(call.get("share", 1.0)) * stand_ins.slowdown(call) / gemm.of_tables(like) * longer
         if share == 1.0:
             return price
         return replace(price, durations=_scale(price.durations, sum(price.durations) * share))

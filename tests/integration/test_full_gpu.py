@@ -43,7 +43,7 @@ json.dump(found, open(sys.argv[1], "w"))
 
 
 def test_what_was_given_back_is_cleared_first(tmp_path: Path) -> None:
-    """benchmarks/device/near_capacity.py blocks on an H100: 7.3 to 7.7 ms for what was freed just before, else 0.1 to 0.3."""
+    """On an H100 7.3 to 7.7 ms for what was freed just before, else 0.1 to 0.3: near_capacity.py OUT blocks."""
     script, out = tmp_path / "script.py", tmp_path / "found.json"
     script.write_text(SCRIPT)
     trace(tmp_path, "--cluster", "1x1xH100", str(script), str(out))
