@@ -96,7 +96,7 @@ def build(case: str) -> tuple[nn.Module, int]:
 
 # Width, width of an expert, experts, experts of a token; width and width within.
 EXPERTS = {"deepseek": (2048, 1408, 64, 6), "qwen": (2048, 768, 128, 8), "mixtral": (4096, 14336, 8, 2)}
-DENSE = {"70b": (8192, 28672), "mistral": (5120, 14336)}
+DENSE = {"70b": (8192, 28672), "mistral": (5120, 14336), "13b": (5120, 13824)}
 FRESH = (
     "moe_deepseek", "moe_deepseek_skewed", "moe_deepseek_compiled", "moe_qwen", "moe_qwen_compiled", "moe_mixtral",
     "fp8_tensorwise_70b_compiled", "fp8_rowwise_70b_compiled", "fp8_tensorwise_mistral", "fp8_rowwise_mistral_compiled",

@@ -1,6 +1,6 @@
 """Training steps of image models, and the GPU time of each operator in them. JSON lines.
 
-    python benchmarks/device/image_models.py OUT.jsonl.gz [CASE ... | fresh | third | fourth]     # real, or under phantora trace
+    python benchmarks/device/image_models.py OUT.jsonl.gz [CASE ... | fresh | third | fourth | fifth]     # real, or under phantora trace
 
 On a real GPU a row also holds the kernels' time by operator and shapes (torch's profiler, two steps); a simulated run has
 it in its log, within the annotation that bears the case's name. Needs torchvision, whose weights are not loaded.
@@ -80,7 +80,13 @@ FOURTH = (
     Case("efficientnet_b1", 384, True), Case("efficientnet_b4", 128, True), Case("efficientnet_v2_s", 256, True), Case("regnet_y_1_6gf", 512, True),
     Case("regnet_x_16gf", 96, True), Case("convnext_large", 96, True), Case("swin_b", 128, False), Case("vit_b_16", 256, False, amp=False),
 )  # fmt: skip
-SETS = {"fresh": FRESH, "third": THIRD, "fourth": FOURTH}
+
+# With groups told apart by their width, and more of what was measured in float32.
+FIFTH = (
+    Case("regnet_x_32gf", 64, True), Case("regnet_y_8gf", 160, True), Case("resnext50_32x4d", 320, True), Case("vit_b_16", 192, False, amp=False),
+    Case("resnet101", 128, False, amp=False), Case("convnext_small", 160, True), Case("mobilenet_v2", 768, True), Case("swin_t", 256, False),
+)  # fmt: skip
+SETS = {"fresh": FRESH, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH}
 
 
 def build(case: Case) -> tuple[nn.Module, Any]:
@@ -155,7 +161,7 @@ def main() -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     wanted = sys.argv[2:]
     chosen = SETS.get(wanted[0]) if len(wanted) == 1 else None
-    known = {case.name: case for case in (*CASES, *FRESH, *THIRD, *FOURTH)}
+    known = {case.name: case for case in (*CASES, *FRESH, *THIRD, *FOURTH, *FIFTH)}
     for case in chosen or ([known[name] for name in wanted] if wanted else CASES):
         begin = time.monotonic()
         try:
