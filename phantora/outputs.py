@@ -1,10 +1,14 @@
-"""Files that a user asked for, opened so that another user of the machine cannot choose what is overwritten."""
+"""Files that a user asked for, opened so that another user of the machine cannot choose what is overwritten; and files
+of our own that nothing is left of, however we end."""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 
 def why_not_written(path: str | os.PathLike[str], error: OSError) -> str:
@@ -36,3 +40,22 @@ def open_output(path: str | os.PathLike[str], *, empty: bool = True) -> int:
         os.close(fd)
         raise
     return fd
+
+
+@contextmanager
+def unnamed(name: str) -> Iterator[Path]:
+    """The path of an empty file in memory, which other processes of this user can open while this one lives.
+
+    It has no place in a folder: unlike a temporary one it is gone when this process is killed. `name` is for those who
+    look at a process's files.
+    """
+    fd = os.memfd_create(name, os.MFD_CLOEXEC)
+    try:
+        yield Path(f"/proc/{os.getpid()}/fd/{fd}")
+    finally:
+        os.close(fd)
+
+
+def is_unnamed(fd: int) -> bool:
+    """Is it such a file?"""
+    return os.readlink(f"/proc/self/fd/{fd}").startswith("/memfd:")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from phantora.cli.preflight import OF_RANK, free_memory
@@ -18,6 +16,7 @@ from phantora.launch.ending import Outcome
 from phantora.launch.output import Console
 from phantora.launch.plan import Plan
 from phantora.launch.supervisor import RankSupervisor
+from phantora.outputs import unnamed
 from phantora.wire.fold import AUTO, OFF, Fold, mesh_of, parse_fold
 
 if TYPE_CHECKING:
@@ -57,15 +56,14 @@ def find(
 ) -> Fold | None:
     """Runs rank 0 alone, without a simulation, up to its first large communication. The process groups that it makes
     give the axes. Raises PhantoraError."""
-    with tempfile.TemporaryDirectory(prefix="phantora-probe-") as folder:
-        groups = Path(folder, "groups")
+    with unnamed("phantora-groups") as groups:
         outcome = _alone(replace(plan, probe=groups), settings, cluster, console, stubs, ends=True)
         if outcome.status:
             raise PhantoraError(
                 f"--fold auto: rank 0, run alone to see the mesh, failed ({outcome.message}); give the axes, as --fold "
                 "pp=4,dp=64,tp=8, or --fold off"
             )
-        lines = groups.read_text().splitlines() if groups.exists() else []
+        lines = groups.read_text().splitlines()
     return parse_fold(mesh_of([json.loads(line) for line in lines], plan.world_size), plan.world_size, more)
 
 
@@ -77,10 +75,9 @@ def with_busiest(
 ) -> Fold:
     """The fold in which the rank that has the most pieces of an optimizer that is cut unevenly is a process too, and
     two with pieces of the largest parameters. Runs rank 0 alone, without a simulation, for a step."""
-    with tempfile.TemporaryDirectory(prefix="phantora-parts-") as folder:
-        parts = Path(folder, "parts")
+    with unnamed("phantora-parts") as parts:
         outcome = _alone(replace(plan, parts=parts), settings, cluster, console, stubs, ends=False)
-        counted: list[tuple[int, int, int]] = json.loads(parts.read_text()) if parts.exists() else []
+        counted: list[tuple[int, int, int]] = json.loads(parts.read_text() or "[]")
     if outcome.status or not counted:
         seen = f"failed ({outcome.message})" if outcome.status else "gathered no buffer of parameters"
         console.message(

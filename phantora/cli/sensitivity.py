@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phantora.cli.simulation import Recorded, Settings, Simulation
 from phantora.errors import PhantoraError
+from phantora.outputs import unnamed
 
 if TYPE_CHECKING:
     from phantora.hardware import HostProfile
@@ -35,27 +34,26 @@ def host_sensitivity(simulation: Simulation, host: HostProfile, settings: Settin
     factors = sorted({1 / SLOWER, SLOWER, *(factor for factor in host.spread if not 1 / SLOWER <= factor <= SLOWER)})
     again = replace(settings, record=False, flows=False, live=False)
     steps = {}
-    with tempfile.TemporaryDirectory(prefix="phantora-hosts-") as folder:
-        for factor in factors:
-            recorded = Recorded(chunks, factor, {})
-            try:
-                steps[f"{factor:.4g}"] = _steps(Path(folder), simulation, again, recorded)
-            except PhantoraError as error:  # what was recorded does not fit together at another pace
-                return {**about, "skipped": f"at {factor:.2f} times the host's time: {str(error).splitlines()[0]}"}
+    for factor in factors:
+        recorded = Recorded(chunks, factor, {})
+        try:
+            steps[f"{factor:.4g}"] = _steps(simulation, again, recorded)
+        except PhantoraError as error:  # what was recorded does not fit together at another pace
+            return {**about, "skipped": f"at {factor:.2f} times the host's time: {str(error).splitlines()[0]}"}
     return {**about, "steps_ns": steps}
 
 
-def _steps(folder: Path, simulation: Simulation, settings: Settings, recorded: Recorded) -> dict[str, float]:
+def _steps(simulation: Simulation, settings: Settings, recorded: Recorded) -> dict[str, float]:
     """ns of every step by its number. Which of them are steady is the run's own affair."""
     from phantora.trace.analysis.analyze import analyze
     from phantora.trace.reader import open_log
 
-    path = folder / f"{recorded.host_scale:.4g}.arrow"
     assert simulation.again is not None
-    again = simulation.again(path, settings, recorded)
-    assert again.simulator is not None
-    try:
-        again.simulator.run()
-    finally:
-        again.close({})
-    return {str(step.number): step.times.time for step in analyze(open_log(path), details=False).steps}
+    with unnamed("phantora-host") as path:  # a folder would stay where the run is killed
+        again = simulation.again(path, settings, recorded)
+        assert again.simulator is not None
+        try:
+            again.simulator.run()
+        finally:
+            again.close({})
+        return {str(step.number): step.times.time for step in analyze(open_log(path), details=False).steps}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -201,7 +202,9 @@ def assemble(
                 simulator = Replayer(*parts, chunks=recorded.chunks, host_scale=recorded.host_scale, **options)
         except PhantoraError:
             log.close({})
-            log_path.unlink()
+            if log_path.is_file():  # and no device
+                with suppress(OSError):  # one in memory has no name to be taken
+                    log_path.unlink()
             raise
     except (PhantoraError, OSError):
         session.close()

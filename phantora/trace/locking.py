@@ -8,7 +8,7 @@ import os
 import stat
 
 from phantora.errors import PhantoraError
-from phantora.outputs import open_output
+from phantora.outputs import is_unnamed, open_output
 
 
 def lock_for_writing(path: str) -> io.FileIO:
@@ -36,8 +36,8 @@ def is_being_written(path: str) -> bool:
 
 
 def was_deleted(file: io.FileIO) -> bool:
-    """Has the file that is open lost its last name?"""
-    return os.fstat(file.fileno()).st_nlink == 0
+    """Has the file that is open lost its last name? One in memory never had any."""
+    return os.fstat(file.fileno()).st_nlink == 0 and not is_unnamed(file.fileno())
 
 
 def _try_lock(fd: int) -> bool:

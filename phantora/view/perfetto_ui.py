@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
-from phantora.trace.export.perfetto import write
+from phantora.trace.export.perfetto import write_into
 from phantora.trace.export.selection import Selection
 from phantora.trace.reader import Log
 
@@ -32,7 +32,11 @@ def ui_files() -> dict[str, Path]:
 
 def trace_file(log: Log, selection: Selection) -> IO[bytes]:
     """The run as a native Perfetto trace: an open file that nothing but the handle keeps."""
-    with tempfile.TemporaryDirectory(prefix="phantora-view-") as folder:
-        path = Path(folder) / "run.perfetto"
-        write(log, str(path), replace(selection, arrows=False))  # thousands of arrows hide what they join
-        return open(path, "rb")
+    file = tempfile.TemporaryFile()  # noqa: SIM115 (who serves it closes it)
+    try:
+        write_into(file, log, replace(selection, arrows=False))  # thousands of arrows hide what they join
+        file.flush()
+    except BaseException:
+        file.close()
+        raise
+    return file

@@ -296,6 +296,37 @@ def test_kill_9_leaves_nothing(work: Workplace, victim: str) -> None:
     assert not [p for p in work.path.iterdir() if "phantora" in p.name]
 
 
+KILLED_IN = """
+import importlib, os, signal, sys
+sys.argv = sys.argv[1:]
+module, _, name = sys.argv.pop(1).rpartition(".")
+setattr(importlib.import_module(module), name, lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
+from phantora.cli.main import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "options"),
+    [
+        ("phantora.trace.analysis.analyze.analyze", ()),  # while the run's steps on other hosts are looked at
+        ("phantora.cli.folding._alone", ("--fold", "auto")),
+        ("phantora.cli.folding._alone", ("--fold", "dp=2~")),
+    ],
+)
+def test_kill_9_leaves_no_files_beside_the_log(work: Workplace, where: str, options: tuple[str, ...]) -> None:
+    script = work.script("import torch\ntorch.ones(4, device='cuda').sum().item()\n")
+    (work.path / "tmp").mkdir()
+    words = ("trace", "-o", str(work.path / "run.arrow"), "--no-summary", "--cluster", "2", *options, script)
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED_IN, "phantora", where, *words], cwd=work.path, capture_output=True, text=True,
+        env={**runs.environment(shared=True), "PYTHONPATH": str(ROOT), "TMPDIR": str(work.path / "tmp")},
+        timeout=TIMEOUT, check=False,
+    )  # fmt: skip
+    assert done.returncode == -9, done.stderr
+    assert not list((work.path / "tmp").iterdir())
+
+
 @pytest.mark.parametrize(
     ("number", "stubborn"), [(signal.SIGINT, False), (signal.SIGTERM, False), (signal.SIGINT, True)]
 )

@@ -70,11 +70,15 @@ _PASSES = 3  # over the log: the plan, what lies in order of end, what begins on
 
 def write(log: Log, path: str, selection: Selection, progress: Progress | None = None) -> list[str]:
     """Writes the selected part of `log` to `path`."""
-    selector = Selector(log, selection, progress, _PASSES)
-    plan = make_plan(selector)
     with replacing(path) as file:
-        _Writer(selector, plan, file).write()
+        write_into(file, log, selection, progress)
     return [path]
+
+
+def write_into(file: IO[bytes], log: Log, selection: Selection, progress: Progress | None = None) -> None:
+    """Writes it to an open file."""
+    selector = Selector(log, selection, progress, _PASSES)
+    _Writer(selector, make_plan(selector), file).write()
 
 
 def write_both(a: Log, b: Log, path: str) -> None:
