@@ -113,6 +113,8 @@ void ph_watchdogs_reset(void);
 void ph_watchdog_asks(bool asks);  // the watchdog that calls waits for an answer, or has it
 // Does a watchdog call? Then the moment by which it may hold collectives to be late.
 bool ph_watchdog_sees(int64_t *moment);
+// What the system clock shows to the calling thread: `now`, or the moment until which a watchdog has just waited.
+int64_t ph_watchdog_moment(int64_t now);
 // group_time.c
 int64_t ph_stalled(void);      // real ns for which no rank could go on
 int64_t ph_group_clock(void);  // by which the timeouts of collectives are counted

@@ -89,7 +89,7 @@ int64_t ph_system_clock_now(void) {
   if (in_virtual_time && ph_recording()) return ph_unix_ns();
   struct timespec t;
   clock_gettime(CLOCK_REALTIME, &t);
-  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+  return ph_watchdog_moment((int64_t)t.tv_sec * 1000000000 + t.tv_nsec);
 }
 
 // std::function<int64_t(unsigned long long)> of libstdc++.

@@ -203,11 +203,32 @@ static int wait_until(pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t cl
   return real_clockwait ? real_clockwait(cond, mutex, clock, deadline) : real_timedwait(cond, mutex, deadline);
 }
 
+// torch waits until a moment of the system's clock, which may be set meanwhile: a day back, and the watchdog waits for a
+// day. So the wait goes by the monotonic clock, which nobody sets, and what the C++ library then reads of the system's
+// clock has come to that moment. The clock to wait by; `moment` becomes one of it.
+static __thread int64_t come_to;  // 0: nothing special
+
+int64_t ph_watchdog_moment(int64_t now) {
+  int64_t moment = come_to;
+  come_to = 0;
+  return moment > now ? moment : now;
+}
+
+static clockid_t unsettable(clockid_t clock, struct timespec *moment) {
+  if (!real_clockwait || clock == CLOCK_MONOTONIC) return clock;
+  struct timespec now, steady;
+  clock_gettime(clock, &now);
+  clock_gettime(CLOCK_MONOTONIC, &steady);  // in this order: never before the moment that was asked for
+  int64_t ns = moment->tv_nsec - now.tv_nsec + steady.tv_nsec + 1000000000;
+  moment->tv_sec += steady.tv_sec - now.tv_sec + ns / 1000000000 - 1;
+  moment->tv_nsec = ns % 1000000000;
+  return CLOCK_MONOTONIC;
+}
+
 // Waits for a kick, a notice or the next pulse; 0: for none of them, but no rank could go on meanwhile.
 static int wait_for_round(watchdog *each, pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t clock) {
   int64_t stalled = ph_stalled();
   struct timespec deadline;
-  if (real_clockwait) clock = CLOCK_MONOTONIC;  // nobody sets it, whichever clock the caller waits by
   clock_gettime(clock, &deadline);
   for (int64_t left = atomic_load(&pulse), step; left > 0 && !atomic_load(&each->kicked); left -= step) {
     step = left < STALL_LOOK_NS ? left : STALL_LOOK_NS;
@@ -224,6 +245,9 @@ static int wait_for_round(watchdog *each, pthread_cond_t *cond, pthread_mutex_t 
 // The watchdog's wait: 0 when it was notified (its group ends), ETIMEDOUT when a round is due.
 static int watchdog_wait(watchdog *each, pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t clock,
                          const struct timespec *asked) {
+  struct timespec until = *asked;
+  bool system = clock == CLOCK_REALTIME;
+  clock = unsettable(clock, &until);
   each->cond = cond;
   each->mutex = mutex;
   each->blind = false;
@@ -232,11 +256,12 @@ static int watchdog_wait(watchdog *each, pthread_cond_t *cond, pthread_mutex_t *
   end_round(each);
   settle();
   int result = wait_for_round(each, cond, mutex, clock);
+  if (system && result >= 0) come_to = (int64_t)asked->tv_sec * 1000000000 + asked->tv_nsec;
   atomic_store(&each->idle, 0);
   if (atomic_load(&each->kicked)) {
-    // The C++ library looks at the real clock too: before the time that was asked for, a wait that
+    // The C++ library looks at its steady clock too: before the time that was asked for, a wait that
     // ends counts as a false alarm and no round is made.
-    while (wait_until(cond, mutex, clock, asked) == 0) {
+    while (wait_until(cond, mutex, clock, &until) == 0) {
     }
     each->in_round = true;
     begin_round(each);
