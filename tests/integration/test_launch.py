@@ -309,19 +309,19 @@ main()
 @pytest.mark.parametrize(
     ("where", "options"),
     [
-        ("phantora.trace.analysis.analyze.analyze", ()),  # while the run's steps on other hosts are looked at
-        ("phantora.cli.folding._alone", ("--fold", "auto")),
-        ("phantora.cli.folding._alone", ("--fold", "dp=2~")),
+        ("phantora.trace.analysis.analyze.analyze", ("--cluster", "1")),  # while the run's steps on other hosts are looked at
+        ("phantora.cli.folding._alone", ("--cluster", "2", "--fold", "auto", "--real-ranks", "1")),
+        ("phantora.cli.folding._alone", ("--cluster", "8", "--fold", "dp=8~")),
     ],
 )
 def test_kill_9_leaves_no_files_beside_the_log(work: Workplace, where: str, options: tuple[str, ...]) -> None:
     script = work.script("import torch\ntorch.ones(4, device='cuda').sum().item()\n")
     (work.path / "tmp").mkdir()
-    words = ("trace", "-o", str(work.path / "run.arrow"), "--no-summary", "--cluster", "2", *options, script)
+    words = ("trace", "-o", str(work.path / "run.arrow"), "--no-summary", *options, script)
     done = subprocess.run(
         [sys.executable, "-c", KILLED_IN, "phantora", where, *words], cwd=work.path, capture_output=True, text=True,
         env={**runs.environment(shared=True), "PYTHONPATH": str(ROOT), "TMPDIR": str(work.path / "tmp")},
-        timeout=TIMEOUT, check=False,
+        timeout=2 * TIMEOUT, check=False,
     )  # fmt: skip
     assert done.returncode == -9, done.stderr
     assert not list((work.path / "tmp").iterdir())
