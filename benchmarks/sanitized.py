@@ -16,9 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from support.ringdump import make_session
 
@@ -26,6 +25,7 @@ from phantora.stubs import build
 from phantora.stubs.find import find_torch
 from phantora.wire import engine, layout
 
+ROOT = Path(__file__).resolve().parents[1]
 WAYS = {"thread": ["-fsanitize=thread"], "address,undefined": ["-fsanitize=address,undefined"], "valgrind": []}
 OPTIONS = {
     "TSAN_OPTIONS": "halt_on_error=0 exitcode=66", "UBSAN_OPTIONS": "print_stacktrace=1 halt_on_error=1",

@@ -309,7 +309,7 @@ main()
 @pytest.mark.parametrize(
     ("where", "options"),
     [
-        ("phantora.trace.analysis.analyze.analyze", ("--cluster", "1")),  # while the run's steps on other hosts are looked at
+        ("phantora.trace.analysis.analyze.analyze", ("--cluster", "1")),  # looks at steps on other hosts
         ("phantora.cli.folding._alone", ("--cluster", "2", "--fold", "auto", "--real-ranks", "1")),
         ("phantora.cli.folding._alone", ("--cluster", "8", "--fold", "dp=8~")),
     ],
