@@ -202,9 +202,8 @@ def assemble(
                 simulator = Replayer(*parts, chunks=recorded.chunks, host_scale=recorded.host_scale, **options)
         except PhantoraError:
             log.close({})
-            if log_path.is_file():  # and no device
-                with suppress(OSError):  # one in memory has no name to be taken
-                    log_path.unlink()
+            with suppress(OSError):  # one in memory has no name to be taken
+                log_path.unlink()
             raise
     except (PhantoraError, OSError):
         session.close()
