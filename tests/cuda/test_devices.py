@@ -503,6 +503,11 @@ def test_registered_memory_that_is_gone_cannot_be_written(stub_set: StubSet) -> 
         codes = [s.rt.cudaHostRegister(page, c_size_t(4096), 0), s.rt.cudaMemset(page, 1, c_size_t(64))]
         assert unmap(page, c_size_t(4096)) == 0
         codes += [s.rt.cudaMemset(page, 1, c_size_t(64)), s.cu.cuStreamWriteValue32_v2(None, page, 1, 0)]
+        codes += [s.rt.cudaMemsetAsync(page, 1, c_size_t(64), None)]
+        device = c_void_p()
+        assert s.rt.cudaMalloc(byref(device), c_size_t(4096)) == 0
+        ways = ((page, device), (device, page))
+        codes += [s.rt.cudaMemcpyPeerAsync(dst, 0, src, 0, c_size_t(64), None) for dst, src in ways]
         return [*codes, s.rt.cudaHostUnregister(page)]
 
-    assert connected(stub_set, write).value == [0, 0, 1, 1, 0]
+    assert connected(stub_set, write).value == [0, 0, 1, 1, 1, 1, 1, 0]
