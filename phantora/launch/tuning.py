@@ -177,9 +177,9 @@ def _compiler(module: Any) -> None:
         return aside(lambda: under_lock(src, target, options, rest))
 
     module.compile = compile_
-    package = sys.modules.get("triton.compiler")
-    if package is not None and getattr(package, "compile", None) is compile_one:
-        package.compile = compile_  # type: ignore[attr-defined]
+    for package in (sys.modules.get("triton.compiler"), sys.modules.get("triton")):  # Inductor calls triton.compile
+        if package is not None and getattr(package, "compile", None) is compile_one:
+            package.compile = compile_  # type: ignore[attr-defined]
 
 
 def _dynamo(module: Any) -> None:

@@ -26,6 +26,8 @@ CUDNN_PARTS = (
 )  # fmt: skip
 """Of which cuDNN is made. Transformer Engine says that it needs them, and takes nothing from them."""
 
+CURAND = "libcurand.so.10"  # with CUDA 12 and 13; torch up to 2.14 links it, CuPy with any torch
+
 OWN_CXX = 17  # the C++ standard of our own sources
 OLDEST, TESTED = (2, 9), "2.11.0"  # torch
 
@@ -110,7 +112,7 @@ def nvidia_libraries(torch: Torch) -> list[Library]:
             elif stem(item.library) in NVIDIA:
                 symbols.setdefault(item.library, {})[item.name] = item.version
     major = torch.cuda.split(".")[0] if torch.cuda else ""
-    for soname in ("libcuda.so.1", "libnvidia-ml.so.1", f"libnvrtc.so.{major}"):  # opened at run time
+    for soname in ("libcuda.so.1", "libnvidia-ml.so.1", f"libnvrtc.so.{major}", CURAND):  # opened at run time
         symbols.setdefault(soname, {})
     by_stem = {stem(soname): soname for soname in symbols}
     for name in sorted(unversioned):

@@ -78,6 +78,16 @@ print("chosen", tuned.best_config.kwargs["BM"], time.perf_counter() > 0.1)
 """
 )
 
+COMPILED = """
+import threading, torch
+from triton import knobs
+def heard(*, src, cache_hit, **_):
+    print("main" if threading.current_thread() is threading.main_thread() else "aside", "read" if cache_hit else "made")
+knobs.compilation.listener = heard
+torch.compile(lambda x: x.sin() + x.cos())(torch.zeros(4096, 64, device="cuda"))
+torch.cuda.synchronize()
+"""
+
 
 def test_launches_are_priced_by_their_work(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
@@ -118,6 +128,17 @@ def test_ranks_share_compilation_and_log_the_same_with_a_full_cache(
     )
     assert first == second
     assert len(list((tmp_path / "cache").glob("*/matmul.cubin"))) == 3  # of two ranks
+
+
+def test_ranks_share_what_inductor_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It calls `triton.compile`, which is imported before the ranks are forked."""
+    for name in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    (tmp_path / "train.py").write_text(COMPILED)
+    run = trace(tmp_path, "--cluster", "1x2xH100", "train.py")
+    heard = [line.partition(": ")[2] for line in run.out.splitlines()]
+    assert set(heard) == {"aside made", "aside read"}
+    assert heard.count("aside made") == heard.count("aside read")
 
 
 def test_what_tuning_tries_is_not_missing(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -180,6 +181,20 @@ def test_every_import_of_torch_is_served_with_its_version(stub_set: stubs.StubSe
         offered = {symbol.name: symbol.version for symbol in read.defined}
         for name, version in library.symbols.items():
             assert offered.get(name, "missing") == version, f"{name} of {library.soname}"
+
+
+def test_curand_has_a_stub_where_torch_links_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch 2.15, which was refused since CuPy needs the library."""
+    read = elf.read_dynamic
+
+    def without_curand(path: Path) -> elf.Dynamic:
+        file = read(path)
+        undefined = tuple(symbol for symbol in file.undefined if symbol.library != find.CURAND)
+        return replace(file, needed=tuple(name for name in file.needed if name != find.CURAND), undefined=undefined)
+
+    monkeypatch.setattr(elf, "read_dynamic", without_curand)
+    found = {library.soname: library.symbols for library in find.nvidia_libraries(find.find_torch())}
+    assert "curandCreateGenerator" in found[find.CURAND]
 
 
 def test_optional_imports_get_no_trap(stub_set: stubs.StubSet) -> None:
