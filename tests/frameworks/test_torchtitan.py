@@ -368,6 +368,15 @@ def test_float8(place: Path) -> None:
     assert seen["ReduceScatter", 2, m.layer * FP32] == steps
 
 
+def test_experts_in_a_compiled_layer_are_given_their_tokens(place: Path) -> None:
+    """Llama 4's router is compiled; what gives the tokens cannot be traced, and is an operator there."""
+    run = titan(
+        place, "1x1xH100", "qwen3_30b_a3b.toml", "debugmodel", "--model.name", "llama4", "--compile.enable",
+        "--training.seq_len", "128", "--parallelism.expert_parallel_degree", "1",
+    )  # fmt: skip
+    assert [line.step for line in lines(run)] == list(range(1, STEPS + 1))
+
+
 def test_a_file_for_another_model_ends_in_one_line(place: Path) -> None:
     (place / "routing.json").write_text('{"*": [1, 2]}')
     with pytest.raises(AssertionError, match="the model has 64 experts"):

@@ -28,8 +28,9 @@ UNNUMBERED = (
 
 def _apply(module: ModuleType, routing: Routing) -> None:
     _number_layers(module.MoE, routing)
-    _count(module.TokenChoiceTopKRouter, routing)
-    _count(module.TokenReorderer, routing)
+    give = _giving(routing)
+    _count(module.TokenChoiceTopKRouter, give)
+    _count(module.TokenReorderer, give)
 
 
 def _number_layers(moe: Any, routing: Routing) -> None:
@@ -51,19 +52,14 @@ def _number_layers(moe: Any, routing: Routing) -> None:
     ModelConvertersContainer.convert = convert_numbered
 
 
-def _count(counter: type, routing: Routing) -> None:
+def _count(counter: type, give: Callable[[Any, int, int, int], None]) -> None:
     """Wraps a module whose second result has one element per (token, choice), the third one count per expert."""
     forward = counter.forward  # type: ignore[attr-defined]
 
     @functools.wraps(forward)
     def forward_counted(self: Any, *inputs: Any) -> Any:
         results = forward(self, *inputs)
-        layer = getattr(self, LAYER, None)
-        if layer is None:
-            raise PhantoraError(UNNUMBERED)
-        pairs = results[1].numel()
-        counts = routing.counts(layer, self.num_experts, pairs // self.top_k, self.top_k)
-        write(results[2], counts)
+        give(results[2], getattr(self, LAYER, -1), results[1].numel(), self.top_k)
         return results
 
     counter.forward = forward_counted  # type: ignore[attr-defined]
@@ -77,7 +73,7 @@ def _apply_common(module: ModuleType, routing: Routing) -> None:
 
     @functools.wraps(forward)
     def forward_given(self: Any, x: Any, scores: Any, chosen: Any, counts: Any) -> Any:
-        give(counts, getattr(self, LAYER, -1), chosen)
+        give(counts, getattr(self, LAYER, -1), chosen.numel(), chosen.shape[-1])
         return forward(self, x, scores, chosen, counts)
 
     experts.forward = forward_given
@@ -102,35 +98,34 @@ def _number_built(experts: Any, routing: Routing) -> None:
     BaseModel.Config.build = build_numbered
 
 
-def _giving(routing: Routing) -> Callable[[Any, int, Any], None]:
-    """Writes the tokens of each expert, by layer and choices [tokens, top_k]; an operator where it is compiled."""
+def _giving(routing: Routing) -> Callable[[Any, int, int, int], None]:
+    """Writes the tokens of each expert, by layer and (token, choice) pairs; an operator where it is compiled."""
     import torch
 
-    def give(counts: Any, layer: int, chosen: Any) -> None:
+    def give(counts: Any, layer: int, pairs: int, top_k: int) -> None:
         if layer < 0:
             raise PhantoraError(UNNUMBERED)
-        top_k = chosen.shape[-1]
-        write(counts, routing.counts(layer, counts.numel(), chosen.numel() // top_k, top_k))
+        write(counts, routing.counts(layer, counts.numel(), pairs // top_k, top_k))
 
     operator: Any = torch.library.custom_op("phantora::tokens_per_expert", mutates_args=("counts",))(
         _with_schema(give)
     )
 
-    def give_anywhere(counts: Any, layer: int, chosen: Any) -> None:
-        (operator if torch.compiler.is_compiling() else give)(counts, layer, chosen)
+    def give_anywhere(counts: Any, layer: int, pairs: int, top_k: int) -> None:
+        (operator if torch.compiler.is_compiling() else give)(counts, layer, pairs, top_k)
 
     return give_anywhere
 
 
-def _with_schema(give: Callable[[Any, int, Any], None]) -> Callable[..., None]:
+def _with_schema(give: Callable[[Any, int, int, int], None]) -> Callable[..., None]:
     """`give` with the types that torch reads an operator's schema from."""
     import torch
 
-    def tokens_per_expert(counts: torch.Tensor, layer: int, chosen: torch.Tensor) -> None:
-        give(counts, layer, chosen)
+    def tokens_per_expert(counts: torch.Tensor, layer: int, pairs: int, top_k: int) -> None:
+        give(counts, layer, pairs, top_k)
 
     tokens_per_expert.__annotations__ = {
-        "counts": torch.Tensor, "layer": int, "chosen": torch.Tensor, "return": None,
+        "counts": torch.Tensor, "layer": int, "pairs": int, "top_k": int, "return": None,
     }  # fmt: skip
     return tokens_per_expert
 
