@@ -67,7 +67,8 @@ print(*times)
 
 
 def test_what_single_calls_cost(tmp_path: Path) -> None:
-    """Where memory is refused torch gives back what it keeps, here a GiB, and asks a second time. The mode of `set_default_device` sees each call of torch."""
+    """Where memory is refused torch gives back what it keeps, here a GiB, and asks a second time. The mode of
+    `set_default_device` sees each call of torch."""
     script = tmp_path / "costs.py"
     script.write_text(COSTS)
     fits, refused, plain, seen = map(float, trace(tmp_path, str(script)).out.split())
