@@ -12,6 +12,7 @@ import torch
 
 from phantora.cost import KernelLaunch, model_for, parse_signature, stand_ins
 from phantora.cost.families import base_name, class_of
+from phantora.cost.families.gemm import of_tables
 from phantora.cost.types import OperatorSignature, TensorSpec
 from phantora.hardware import load_gpu
 from phantora.launch.engine_calls import Calls, clearing
@@ -137,6 +138,44 @@ def test_products_lose_on_fewer_sms_what_an_h100_loses(trans: str, m: int, n: in
     calls = (gemm(trans=trans, m=m, n=n, k=k, **sms) for sms in ({}, {"sms": 116}))
     whole, fewer = (ns("generic_gemm", KernelLaunch("gemm", library=call)) for call in calls)
     assert fewer / whole == pytest.approx(measured, abs=0.07)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "sms", "measured"),
+    [(6144, 8192, 12288, 116, 1.067), (6144, 8192, 12288, 100, 1.168), (12288, 8192, 6144, 116, 1.074),
+     (14336, 8192, 4096, 116, 1.070), (4096, 8192, 14336, 100, 1.162)],
+)  # fmt: skip
+def test_fp8_products_on_fewer_sms(m: int, n: int, k: int, sms: int, measured: float) -> None:
+    """benchmarks/device/results/fewer_sms_h100.jsonl; what they draw is what those of the tables draw."""
+    calls = (gemm(a="e4m3", b="e4m3", c="bf16", m=m, n=n, k=k, **some) for some in ({}, {"sms": sms}))
+    whole, fewer = (ns("generic_gemm", KernelLaunch("gemm", library=call)) for call in calls)
+    assert fewer / whole == pytest.approx(measured, abs=0.04)
+
+
+def fp8_operands(m: int, n: int, k: int, rows: bool) -> tuple[TensorSpec, ...]:
+    a, b = TensorSpec("float8_e4m3fn", (m, k), (k, 1)), TensorSpec("float8_e4m3fn", (k, n), (1, k))
+    if rows:
+        return a, b, TensorSpec("float32", (m, 1), (1, 1)), TensorSpec("float32", (1, n), (n, 1))
+    return a, b, *(TensorSpec("float32", (), ()),) * 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "fast", "us"), [(False, True, 308.2), (False, False, 338.3), (True, True, 317.7), (True, False, 345.8)]
+)
+def test_torchs_fp8_products_take_more_than_the_tables_say(rows: bool, fast: bool, us: float) -> None:
+    """Of the half of benchmarks/device/results/scaled_products_h100.jsonl that no factor was read off."""
+    args = (*fp8_operands(4096, 4096, 14336, rows), None, None, "bfloat16", fast)
+    price = MODEL.operator(OperatorSignature("aten::_scaled_mm", args), ())
+    assert sum(price.durations) / 1e3 == pytest.approx(us, rel=0.08)
+
+
+def test_scales_that_were_not_measured_change_nothing() -> None:
+    """MXFP8: scales of blocks, in a format of their own."""
+    a, b, *_ = fp8_operands(4096, 4096, 4096, rows=False)
+    blocks = TensorSpec("float8_e8m0fnu", (4096 * 128,), (1,))
+    args = (a, b, blocks, blocks, None, None, "bfloat16", False)
+    assert of_tables(OperatorSignature("aten::_scaled_mm", args)) == 1.0
+    assert of_tables(OperatorSignature("aten::mm", (a, b))) == 1.0
 
 
 def test_a_library_call_is_the_operator_of_torch_that_makes_it() -> None:

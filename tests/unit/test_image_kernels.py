@@ -39,6 +39,14 @@ def test_groups_of_a_usual_width_share_a_kernel() -> None:
     assert usual == pytest.approx(23.4, rel=0.2)
 
 
+def test_groups_are_predicted_from_those_of_the_same_width() -> None:
+    """Batches of 64 and 128 are in the table, as are 896 channels in 16 groups (results/image_fourth_h100.jsonl.gz)."""
+    x, w, ways = image(96, 896, 14, 14), image(896, 128, 3, 3), ((1, 1), (1, 1), (1, 1))
+    assert us("cudnn_convolution", x, w, *ways, 7, False, False, True) == pytest.approx(65.8, rel=0.15)
+    there = us("convolution_backward", x, x, w, (0,), *ways, False, (0, 0), 7, (True, True, False))
+    assert there == pytest.approx(156.7, rel=0.4)
+
+
 @pytest.mark.parametrize(
     ("channels", "pixels", "forward", "backward"),
     [(768, 17, 343.5, 499.3), (288, 35, 531.1, 805.2), (2048, 8, 205.8, 272.2)],

@@ -1,8 +1,10 @@
 // The driver clears memory that was given back before anyone gets it again, in the order in which it came. It begins some
-// milliseconds later, whatever the host's speed. So who frees and allocates on a full GPU waits; where enough clean memory is left nobody does.
+// milliseconds later, whatever the host's speed. So who frees and allocates on a full GPU waits; where enough clean
+// memory is left nobody does.
 //
-// On a full H100 a block that was just freed is handed out again after 7.3 ms (64 MiB), 7.7 (256 MiB), 7.1 to 8.6 (1 GiB), 18 to
-// 25 (4 GiB); a second later within 0.3 ms: benchmarks/device/near_capacity.py OUT blocks (results/blocks_h100.jsonl.gz).
+// On a full H100 a block that was just freed is mostly handed out again after 7.3 ms (64 MiB), 7.7 (256 MiB), 7.1 to 8.6
+// (1 GiB), 18 to 25 (4 GiB); a second later within 0.3 ms: benchmarks/device/near_capacity.py OUT blocks
+// (results/blocks_h100.jsonl.gz). Other GPUs were not measured, and are taken for as fast.
 #define _GNU_SOURCE
 #include "cuda/core/scrub.h"
 
@@ -11,8 +13,8 @@
 
 #include "rank/rank.h"
 
-#define DELAY_NS 7000000
-#define NS_PER_GIB 2400000
+#define DELAY_NS 7000000    // from the free to the beginning
+#define NS_PER_GIB 2400000  // of the clearing itself
 #define MOST_BATCHES 64  // those that wait begin at least DELAY_NS apart, or are one
 
 typedef struct batch {
