@@ -182,8 +182,9 @@ def from_library(call: Mapping[str, Any]) -> Product | None:
 
 def of_tables(signature: OperatorSignature) -> float:
     """How many times as long a call of torch's FP8 product takes as the tables say, which have those of one scale a
-    tensor with fast accumulation, on operands that are the bytes of bfloat16 numbers and draw less power than FP8 numbers do.
-    1.0 for other operators, and for scales of blocks in formats of their own, which were not measured."""
+    tensor with fast accumulation, on operands that are the bytes of bfloat16 numbers and draw less power than FP8
+    numbers do. 1.0 for other operators, and for scales of blocks in formats of their own, which were not measured.
+    """
     scale = tensor_at(signature.args, 2)
     if signature.name not in ("aten::_scaled_mm", "aten::_scaled_mm.out") or scale is None or scale.dtype != "float32":
         return 1.0
