@@ -214,7 +214,7 @@ def test_accelerate_launch(tmp_path: Path, processes: int, options: tuple[str, .
     (tmp_path / "one.py").write_text(
         "from accelerate import Accelerator\nimport torch\na = Accelerator()\n"
         "m = a.prepare(torch.nn.Linear(8, 8)); m(torch.ones(2, 8, device=a.device)).sum().backward()\n"
-        "print('device', a.device, 'of', a.num_processes)\n"
+        "print(f'device {a.device} of {a.num_processes}\\n', end='')\n"  # one write: two ranks share the stream
     )
     command = ["-m", "accelerate.commands.launch", *options, "--num_processes", str(processes), "--num_machines", "1",
                "--mixed_precision", "no", "--dynamo_backend", "no", "one.py"]  # fmt: skip
