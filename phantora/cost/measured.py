@@ -105,14 +105,6 @@ class Measured:
 
     def operator(self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...]) -> Price:
         """Of any signature: one whose arguments no family foresaw is priced by its kernels."""
-        price = self._as_measured(signature, kernels)
-        longer = gemm.of_tables(signature)
-        if longer == 1.0:
-            return price
-        return replace(price, durations=_scale(price.durations, sum(price.durations) * longer))
-
-    def _as_measured(self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...]) -> Price:
-        """On operands such as the tables were measured with."""
         if any(map(spins, kernels)):
             return self._beside_spinning(signature, kernels)
         try:
@@ -123,7 +115,7 @@ class Measured:
     def _beside_spinning(self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...]) -> Price:
         """Of an operator that lets time pass between its other kernels."""
         others = tuple(kernel for kernel in kernels if not spins(kernel))
-        price = self._as_measured(signature, others) if others else self.kernel(kernels[0])
+        price = self.operator(signature, others) if others else self.kernel(kernels[0])
         rest = iter(price.durations if others else ())
         parts = (self.kernel(kernel).durations[0] if spins(kernel) else next(rest, 1) for kernel in kernels)
         return replace(price, durations=tuple(parts))
@@ -189,14 +181,13 @@ class Measured:
         )  # fmt: skip
 
     def _part(self, like: OperatorSignature, kernel: KernelLaunch) -> Price:
-        """Of a call that does a share of the work that its extents tell, may use some of the SMs only, or takes longer
-        than the operator in its place."""
+        """Of a call that does a share of the work that its extents tell, or may use some of the SMs only."""
         call = kernel.library
         machine = self._roofline.machine
         on_all = replace(kernel, library={key: value for key, value in call.items() if key != "sms"})
-        price = replace(self._as_measured(like, (on_all,)), sms=int(call.get("sms", 0)))
+        price = replace(self.operator(like, (on_all,)), sms=int(call.get("sms", 0)))
         longer = power.on_fewer_sms(machine, price, gemm.on_fewer_sms(machine, call))
-        share = float(call.get("share", 1.0)) * stand_ins.slowdown(call) * longer
+        share = float(call.get("share", 1.0)) * longer
         if share == 1.0:
             return price
         return replace(price, durations=_scale(price.durations, sum(price.durations) * share))

@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from phantora.cost import float8
 from phantora.cost.families.gemm import library_dtype
 from phantora.cost.tensors import contiguous_strides
 from phantora.cost.types import OperatorSignature, TensorSpec
 
 ATTENTION = {"sdpa_fwd": "aten::_cudnn_attention_forward", "sdpa_bwd": "aten::_cudnn_attention_backward"}
-FLOAT8 = "float8"
-# What cuBLASLt's FP8 products take of the time of torch's scaled ones in the tables: with fast accumulation, without,
-# with a scale for each block of one operand, of both along rows. Medians of half of the cases of
-# benchmarks/device/te_operators.py on an H100; those of the other half are 1.064, 1.10, 1.21 and 1.50.
-FAST, SPLIT, BLOCKS, VECTORS = 1.063, 1.095, 1.19, 1.53
+FLOAT8, E5M2 = "float8", "float8_e5m2"
+SCALES = {"row row": "rows", "vec128 vec128": "vectors", "blk128x128 vec128": "blocks", "vec128 blk128x128": "blocks"}
+"""How an FP8 product is scaled, by the modes of cuBLASLt's two operands."""
 
 
 def of_call(library: Mapping[str, Any]) -> OperatorSignature | None:
@@ -31,18 +30,6 @@ def of_call(library: Mapping[str, Any]) -> OperatorSignature | None:
         return None
 
 
-def slowdown(call: Mapping[str, Any]) -> float:
-    """What the call takes of the time of the operator that stands for it."""
-    if call.get("call") != "gemm" or not library_dtype(str(call.get("a", ""))).startswith(FLOAT8):
-        return 1.0
-    scales = [str(call.get(key, "")) for key in ("scale_a", "scale_b")]
-    if scales == ["vec128", "vec128"]:
-        return VECTORS
-    if "blk128x128" in scales:
-        return BLOCKS
-    return FAST if call.get("fast_accumulation") else SPLIT
-
-
 def _product(call: Mapping[str, Any]) -> OperatorSignature | None:
     m, n, k, batch = (int(call.get(key, 1)) for key in ("m", "n", "k", "batch"))
     first, second = library_dtype(str(call["a"])), library_dtype(str(call.get("b", call["a"])))
@@ -53,11 +40,13 @@ def _product(call: Mapping[str, Any]) -> OperatorSignature | None:
     b = TensorSpec(first, (k, m), (m, 1) if trans[0] == "n" else (1, k))
     if not first.startswith(FLOAT8):
         return OperatorSignature("aten::mm", (a, b))
-    # The tables have torch's products of one format; those of two take as long.
-    a, b = (TensorSpec("float8_e4m3fn", t.shape, t.stride) for t in (a, b))
-    one = TensorSpec("float32", (), ())
-    out = library_dtype(str(call.get("c", "bf16")))
-    return OperatorSignature("aten::_scaled_mm", (a, b, one, one, None, None, out, True))
+    modes = " ".join(str(call.get(key, "")) for key in ("scale_a", "scale_b"))
+    formats = {first, second}
+    way = float8.Way(
+        SCALES.get(modes, "tensor"), bool(call.get("fast_accumulation")),
+        E5M2 if E5M2 in formats else "float8_e4m3fn", library_dtype(str(call.get("c", "bf16"))),
+    )  # fmt: skip
+    return float8.product(n, m, k, way)
 
 
 def _attention(call: Mapping[str, Any]) -> OperatorSignature:

@@ -80,6 +80,8 @@ class Power:
     """Whatever runs: leakage, memory refresh, links."""
     tensor: float
     """Arithmetic at the peak rate of its format and full clock. Falls with the clock."""
+    float8: float
+    """Products in FP8, as a multiple of `tensor`."""
     attention: float
     """The same in attention, whose arithmetic is counted without a mask."""
     active: float

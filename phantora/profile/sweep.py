@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from math import prod
 
+from phantora.cost import float8
+from phantora.cost.parse import write_signature
 from phantora.cost.types import TensorSpec
 from phantora.cost.wanted import Wanted
 from phantora.profile import forms
@@ -21,12 +23,18 @@ from phantora.profile.rebuild import COPY, MEMSET
 MOST_BYTES = 6 << 30  # of one operator's operands
 MOST_FLOPS = 4e12
 MOST_ELEMENTS = 1 << 28
+LEAST_FLOPS = 5e9  # of products in FP8: below, nobody uses them
 
 _TOKENS = (256, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 32768)
 _WIDTHS = (
     128, 256, 512, 768, 1024, 1280, 1536, 2048, 2560, 2752, 3072, 3584, 4096, 4608, 5120, 5504, 6144, 6912,
     7168, 8192, 9216, 10240, 11008, 12288, 13824, 14336, 16384, 18944, 21504, 28672, 32000, 32064, 50304,
     128256, 151936,
+)  # fmt: skip
+# Of FP8 products: any may be a number of tokens, a width, or a shard of one.
+_SIDES = (
+    512, 1024, 1280, 1536, 2048, 2560, 3072, 3584, 4096, 5120, 5504, 6144, 7168, 8192, 8192, 10240, 11008, 12288,
+    13824, 14336, 16384, 16384, 18432, 20480, 24576, 28672, 32768,
 )  # fmt: skip
 _MAGNITUDES = (*tuple(1 << power for power in range(8, 29, 2)), 3 << 10, 3 << 14, 3 << 18, 3 << 22, 3 << 25)
 
@@ -103,16 +111,18 @@ def _batched() -> Iterator[Wanted]:
 
 
 def _scaled() -> Iterator[Wanted]:
-    one = tensor(dtype="float32")
+    """FP8 products in every way in which training scales and accumulates them, of shapes whose sides are any of tokens
+    and widths, as those of forward passes and of both gradients are."""
     generator = random.Random(5)
-    for _ in range(60):
-        m = generator.choice(_TOKENS)
-        n, k = (generator.choice([w for w in _WIDTHS if w % 16 == 0]) for _ in range(2))
-        if 2.0 * m * n * k > 2 * MOST_FLOPS or k * n > MOST_BYTES:
-            continue
-        a = tensor(m, k, dtype="float8_e4m3fn")
-        b = tensor(k, n, dtype="float8_e4m3fn", order=(1, 0))
-        yield wanted("aten::_scaled_mm", a, b, one, one, None, None, "bfloat16", True)
+    for scales, count in (("tensor", 150), ("rows", 80), ("blocks", 50)):
+        done = 0
+        while done < count:
+            m, n, k = (generator.choice(_SIDES) for _ in range(3))
+            if not LEAST_FLOPS < 2.0 * m * n * k < 3 * MOST_FLOPS or 4 * m * n + (m + n) * k > MOST_BYTES:
+                continue
+            done += 1
+            for way in float8.WAYS[scales]:
+                yield Wanted(write_signature(float8.product(m, n, k, way)))
 
 
 def _grouped() -> Iterator[Wanted]:

@@ -216,7 +216,7 @@ def test_waves_matter() -> None:
     """132 SMs: 3 % more rows than a full wave of tiles cost much more than 3 %."""
     full = duration("mm", tensor(256 * 33, 8192), tensor(8192, 512))
     over = duration("mm", tensor(256 * 34, 8192), tensor(8192, 512))
-    assert over > 1.2 * full
+    assert over > 1.15 * full
 
 
 @pytest.mark.parametrize("a, b", [((8192, 1, 8), (8192, 8, 2048)), ((8192, 8, 1), (8192, 1, 2048))])
