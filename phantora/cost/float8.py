@@ -7,9 +7,13 @@ from dataclasses import dataclass
 from phantora.cost.tensors import tensor_at
 from phantora.cost.types import OperatorSignature, TensorSpec
 
-NAME = "aten::_scaled_mm"
+NAME, NEWER = "aten::_scaled_mm", "aten::_scaled_mm_v2"
+E4M3, E5M2 = "float8_e4m3fn", "float8_e5m2"
 BLOCK = 128  # elements that share a scale, in a row or on each side of a block
 _OUT, _FAST = 6, 7  # arguments: dtype of the result, fast accumulation
+_RECIPES, _OUT_NEWER, _FAST_NEWER = (3, 6), 9, 11  # those of the newer operator
+_BY_RECIPE = {"0 0": "tensor", "1 1": "rows", "4 4": "vectors", "4 5": "blocks", "5 4": "blocks"}
+"""What has a scale, by the numbers of torch's ``ScalingType`` for both operands."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +25,7 @@ class Way:
     ``blocks`` of 128 x 128 (of the first, vectors)."""
     fast: bool = False
     """Are sums kept in the tensor cores' own registers alone?"""
-    first: str = "float8_e4m3fn"
+    first: str = E4M3
     """dtype of the first operand; the second's is e4m3. Gradients are in e5m2 under Transformer Engine."""
     out: str = "bfloat16"
 
@@ -39,7 +43,7 @@ class Way:
 FORWARD = Way(fast=True)
 WAYS = {
     "tensor": (
-        FORWARD, Way(), Way(first="float8_e5m2"), Way(first="float8_e5m2", out="float32"),
+        FORWARD, Way(), Way(first=E5M2), Way(first=E5M2, out="float32"),
     ),
     "rows": (Way("rows", fast=True), Way("rows")),
     "blocks": (Way("blocks"), Way("vectors")),
@@ -49,29 +53,51 @@ WAYS = {
 
 def product(m: int, n: int, k: int, way: Way) -> OperatorSignature:
     """m x k by k x n. Hopper multiplies FP8 in this layout alone: both operands lie along k."""
-    a, b = TensorSpec(way.first, (m, k), (k, 1)), TensorSpec("float8_e4m3fn", (k, n), (1, k))
+    a, b = TensorSpec(way.first, (m, k), (k, 1)), TensorSpec(E4M3, (k, n), (1, k))
     scale_a, scale_b = _scales(m, n, k, way)
     return OperatorSignature(NAME, (a, b, scale_a, scale_b, None, None, way.out, way.fast))
 
 
 def way_of(signature: OperatorSignature) -> Way | None:
     """How the product `signature` is made; None if it is none, or scaled by formats of their own (MXFP8, NVFP4)."""
-    a, b, scale = (tensor_at(signature.args, i) for i in range(3))
-    if signature.name.partition(".")[0] != NAME or a is None or b is None or scale is None or scale.dtype != "float32":
+    name = signature.name.partition(".")[0]
+    args = signature.args
+    a, b = tensor_at(args, 0), tensor_at(args, 1)
+    if name not in (NAME, NEWER) or a is None or b is None or len(a.shape) != 2 or len(b.shape) != 2:
         return None
-    out, fast = signature.args[_OUT : _OUT + 1], signature.args[_FAST : _FAST + 1] == (True,)
-    dtype = out[0] if out and isinstance(out[0], str) else a.dtype
-    scale_b = tensor_at(signature.args, 3)
-    return Way(_scaled_by(scale, scale_b, a.shape), fast, a.dtype, dtype)
+    if name == NEWER:
+        recipes = [args[i] if len(args) > i and isinstance(args[i], tuple) else () for i in _RECIPES]
+        scales = _BY_RECIPE.get(" ".join(str(n) for recipe in recipes for n in recipe))
+        out, fast = args[_OUT_NEWER : _OUT_NEWER + 1], args[_FAST_NEWER : _FAST_NEWER + 1]
+    else:
+        scales = _scaled_by(tensor_at(args, 2), tensor_at(args, 3), a.shape)
+        out, fast = args[_OUT : _OUT + 1], args[_FAST : _FAST + 1]
+    if scales is None:
+        return None
+    first = E5M2 if E5M2 in (a.dtype, b.dtype) else E4M3
+    return Way(scales, fast == (True,), first, out[0] if out and isinstance(out[0], str) else a.dtype)
 
 
-def _scaled_by(scale: TensorSpec, other: TensorSpec | None, shape: tuple[int, ...]) -> str:
+def as_tables_have_it(signature: OperatorSignature) -> OperatorSignature:
+    """The product of the same extents, made in the same way, as :func:`product` writes it, however the operator was
+    called; another operator as it is. A bias costs next to nothing beside the product."""
+    way = way_of(signature)
+    if way is None:
+        return signature
+    a, b = tensor_at(signature.args, 0), tensor_at(signature.args, 1)
+    assert a is not None and b is not None  # or there were no way
+    return product(a.shape[0], b.shape[1], a.shape[1], way)
+
+
+def _scaled_by(scale: TensorSpec | None, other: TensorSpec | None, shape: tuple[int, ...]) -> str | None:
+    if scale is None or scale.dtype != "float32":
+        return None
     if len(scale.shape) < 2 or scale.shape == (1, 1):
         return "tensor"
     if scale.shape[1] == 1 and shape[1] > BLOCK:
         return "rows"
-    blocks = other is not None and len(other.shape) == 2 and other.stride[0] == 1
-    return "blocks" if blocks or scale.stride[-1] == 1 else "vectors"
+    of_blocks = other is not None and len(other.shape) == 2 and other.stride[0] == 1
+    return "blocks" if of_blocks else "vectors"
 
 
 def _scales(m: int, n: int, k: int, way: Way) -> tuple[TensorSpec, TensorSpec]:

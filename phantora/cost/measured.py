@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from phantora.cache import cache_directory
-from phantora.cost import copies, power, stand_ins
+from phantora.cost import copies, float8, power, stand_ins
 from phantora.cost.families import base_name, family_of, gemm
 from phantora.cost.interpolation import Near, Neighbours
 from phantora.cost.kernels import spins
@@ -122,7 +122,7 @@ class Measured:
 
     def _operator(self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...]) -> Price:
         base = self._roofline.operator(signature, kernels)
-        signature = replace(returning(signature), outputs=())  # as tables know it
+        signature = float8.as_tables_have_it(replace(returning(signature), outputs=()))
         compute = compute_of(kernels)
         keys = _keys(signature, compute)
         for source in self._own:

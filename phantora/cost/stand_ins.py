@@ -15,7 +15,7 @@ from phantora.cost.tensors import contiguous_strides
 from phantora.cost.types import OperatorSignature, TensorSpec
 
 ATTENTION = {"sdpa_fwd": "aten::_cudnn_attention_forward", "sdpa_bwd": "aten::_cudnn_attention_backward"}
-FLOAT8, E5M2 = "float8", "float8_e5m2"
+FLOAT8 = "float8"
 SCALES = {"row row": "rows", "vec128 vec128": "vectors", "blk128x128 vec128": "blocks", "vec128 blk128x128": "blocks"}
 """How an FP8 product is scaled, by the modes of cuBLASLt's two operands."""
 
@@ -44,7 +44,7 @@ def _product(call: Mapping[str, Any]) -> OperatorSignature | None:
     formats = {first, second}
     way = float8.Way(
         SCALES.get(modes, "tensor"), bool(call.get("fast_accumulation")),
-        E5M2 if E5M2 in formats else "float8_e4m3fn", library_dtype(str(call.get("c", "bf16"))),
+        float8.E5M2 if float8.E5M2 in formats else float8.E4M3, library_dtype(str(call.get("c", "bf16"))),
     )  # fmt: skip
     return float8.product(n, m, k, way)
 

@@ -12,7 +12,7 @@ import torch
 
 from phantora.cost import KernelLaunch, model_for, parse_signature, stand_ins
 from phantora.cost.families import base_name, class_of
-from phantora.cost.float8 import WAYS, Way, product, way_of
+from phantora.cost.float8 import WAYS, Way, as_tables_have_it, product, way_of
 from phantora.cost.types import OperatorSignature, TensorSpec
 from phantora.hardware import load_gpu
 from phantora.launch.engine_calls import Calls, clearing
@@ -177,6 +177,28 @@ def test_transformer_engines_fp8_products(m: int, n: int, k: int, how: dict[str,
 @pytest.mark.parametrize("way", [way for ways in WAYS.values() for way in ways], ids=lambda way: way.narrow)
 def test_the_way_of_an_fp8_product_is_read_off_its_signature(way: Way) -> None:
     assert way_of(product(2048, 4096, 8192, way)) == way
+
+
+@pytest.mark.parametrize(
+    ("recipes", "way"), [((0, 0), Way()), ((1, 1), Way("rows")), ((4, 4), Way("vectors")), ((4, 5), Way("blocks"))]
+)
+def test_the_newer_operator_makes_the_same_products(recipes: tuple[int, int], way: Way) -> None:
+    older = product(2048, 4096, 8192, way)
+    a, b, scale_a, scale_b = older.args[:4]
+    first, second = ((recipe,) for recipe in recipes)
+    args = (a, b, (scale_a,), first, (0,), (scale_b,), second, (0,), None, "bfloat16", (), False)
+    newer = OperatorSignature("aten::_scaled_mm_v2", args)
+    assert as_tables_have_it(newer) == older
+    assert MODEL.operator(newer, ()).durations == MODEL.operator(older, ()).durations
+
+
+def test_a_product_into_a_given_tensor_or_with_a_bias_is_the_measured_one() -> None:
+    plain = product(2048, 4096, 8192, Way(fast=True))
+    a, b = plain.args[:2]
+    one, bias = TensorSpec("float32", (1, 1), (1, 1)), TensorSpec("bfloat16", (4096,), (1,))
+    out = TensorSpec("bfloat16", (2048, 4096), (4096, 1))
+    called = OperatorSignature("aten::_scaled_mm.out", (a, b, one, one, bias, None, "bfloat16", True, out))
+    assert as_tables_have_it(called) == plain
 
 
 def test_other_products_are_made_in_no_such_way() -> None:
