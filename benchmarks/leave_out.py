@@ -27,7 +27,7 @@ from pathlib import Path
 from phantora.cost import families
 from phantora.cost.copies import in_pages
 from phantora.cost.families import base_name, class_of
-from phantora.cost.families.convolution.field import case_of
+from phantora.cost.families.convolution.case import case_of
 from phantora.cost.families.convolution.passes import INPUT, WEIGHT, passes_of
 from phantora.cost.measured import DATA, Source, curve, error_of, read_curve, tables_for
 from phantora.cost.scaling import scaled_ns
