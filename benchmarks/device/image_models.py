@@ -1,6 +1,6 @@
 """Training steps of image models, and the GPU time of each operator in them. JSON lines.
 
-    python benchmarks/device/image_models.py OUT.jsonl.gz [CASE ... | fresh | third | fourth | fifth]     # real, or under phantora trace
+    python benchmarks/device/image_models.py OUT.jsonl.gz [CASE ... | fresh | third | fourth | fifth | sixth]     # real, or under phantora trace
 
 On a real GPU a row also holds the kernels' time by operator and shapes (torch's profiler, two steps); a simulated run has
 it in its log, within the annotation that bears the case's name. Needs torchvision, whose weights are not loaded.
@@ -86,7 +86,15 @@ FIFTH = (
     Case("regnet_x_32gf", 64, True), Case("regnet_y_8gf", 160, True), Case("resnext50_32x4d", 320, True), Case("vit_b_16", 192, False, amp=False),
     Case("resnet101", 128, False, amp=False), Case("convnext_small", 160, True), Case("mobilenet_v2", 768, True), Case("swin_t", 256, False),
 )  # fmt: skip
-SETS = {"fresh": FRESH, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH}
+
+# With groups of odd widths as cuDNN pads and slices them.
+SIXTH = (
+    Case("regnet_x_1_6gf", 384, True), Case("regnet_x_3_2gf", 256, True), Case("regnet_x_8gf", 192, True), Case("regnet_y_16gf", 96, True),
+    Case("regnet_x_16gf", 64, False), Case("resnext101_32x8d", 96, True), Case("densenet161", 128, True), Case("convnext_base", 128, True),
+    Case("efficientnet_b2", 320, True), Case("swin_s", 160, False), Case("resnet152", 192, True), Case("inception_v3", 256, True, 299),
+    Case("mobilenet_v3_large", 1024, True), Case("vit_l_16", 128, False), Case("wide_resnet101_2", 128, False), Case("resnet50", 256, True, amp=False),
+)  # fmt: skip
+SETS = {"fresh": FRESH, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH}
 
 
 def build(case: Case) -> tuple[nn.Module, Any]:
