@@ -169,7 +169,7 @@ def main() -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     wanted = sys.argv[2:]
     chosen = SETS.get(wanted[0]) if len(wanted) == 1 else None
-    known = {case.name: case for case in (*CASES, *FRESH, *THIRD, *FOURTH, *FIFTH)}
+    known = {case.name: case for case in (*CASES, *FRESH, *THIRD, *FOURTH, *FIFTH, *SIXTH)}
     for case in chosen or ([known[name] for name in wanted] if wanted else CASES):
         begin = time.monotonic()
         try:
