@@ -202,15 +202,17 @@ def _times(events: Sequence[dict[str, Any]], names: dict[int, str]) -> dict[int,
 def _kernels(
     cold: list[list[tuple[float, dict[str, Any]]]], warm: list[list[tuple[float, dict[str, Any]]]]
 ) -> tuple[KernelTime, ...]:
-    """Medians over repetitions, kernel by kernel; repetitions of another length are left out."""
+    """Medians over repetitions, kernel by kernel; repetitions of another length are left out. Kernels that run beside
+    each other have their share of the time that all take: cuDNN convolves some groups on streams of its own."""
     count = round(statistics.median(len(run) for run in cold))
     cold = [sorted(run, key=lambda item: item[0]) for run in cold if len(run) == count]
     warm = [sorted(run, key=lambda item: item[0]) for run in warm if len(run) == count]
     kernels = []
+    shares, shares_again = ([alone([event for _, event in run]) for run in runs] for runs in (cold, warm))
     for position in range(count if cold else 0):
         event = cold[0][position][1]
-        times = sorted(float(run[position][1]["dur"]) * 1e3 for run in cold)
-        again = [float(run[position][1]["dur"]) * 1e3 for run in warm] or times
+        times = sorted(float(run[position][1]["dur"]) * share * 1e3 for run, share in zip(cold, shares, strict=True))
+        again = [float(run[position][1]["dur"]) * s * 1e3 for run, s in zip(warm, shares_again, strict=True)] or times
         middle = statistics.median(times)
         spread = (times[(3 * len(times)) // 4] - times[len(times) // 4]) / max(middle, 1.0)
         grid, block = event["args"].get("grid", (1, 1, 1)), event["args"].get("block", (1, 1, 1))
@@ -221,6 +223,16 @@ def _kernels(
             )
         )  # fmt: skip
     return tuple(kernels)
+
+
+def alone(events: Sequence[dict[str, Any]]) -> float:
+    """The time in which any of the events runs, over the sum of their durations."""
+    whole, covered, until = 0.0, 0.0, 0.0
+    for start, length in sorted((float(event["ts"]), float(event["dur"])) for event in events):
+        whole += length
+        covered += max(0.0, start + length - max(start, until))
+        until = max(until, start + length)
+    return covered / whole if whole else 1.0
 
 
 def _set_tf32(on: bool) -> None:

@@ -25,12 +25,15 @@ def us(name: str, *args: object) -> float:
     ("channels", "pixels", "forward", "backward"),
     [(896, 14, 272.4, 1309.8), (448, 28, 372.9, 1008.0), (224, 56, 609.2, 1763.7)],
 )
-def test_groups_of_an_odd_width_run_one_by_one(channels: int, pixels: int, forward: float, backward: float) -> None:
+def test_groups_of_an_odd_width_run_beside_each_other(
+    channels: int, pixels: int, forward: float, backward: float
+) -> None:
+    """A kernel or more for each group. The sums of the kernels' times are more than what they take together."""
     x, w, groups = image(64, channels, pixels, pixels), image(channels, 56, 3, 3), channels // 56
     ways = ((1, 1), (1, 1), (1, 1))
-    assert us("cudnn_convolution", x, w, *ways, groups, False, False, True) == pytest.approx(forward, rel=0.25)
+    assert 0.6 * forward < us("cudnn_convolution", x, w, *ways, groups, False, False, True) < 1.15 * forward
     there = us("convolution_backward", x, x, w, (0,), *ways, False, (0, 0), groups, (True, True, False))
-    assert there == pytest.approx(backward, rel=0.3)
+    assert 0.6 * backward < there < backward
 
 
 def test_groups_of_a_usual_width_share_a_kernel() -> None:
