@@ -1,6 +1,6 @@
 """Training steps of image models, and the GPU time of each operator in them. JSON lines.
 
-    python benchmarks/device/image_models.py OUT.jsonl.gz [CASE ... | fresh | third | fourth | fifth | sixth]     # real, or under phantora trace
+    python benchmarks/device/image_models.py OUT.jsonl.gz [CASE ... | fresh | third | fourth | fifth | sixth | seventh]     # real, or under phantora trace
 
 On a real GPU a row also holds the kernels' time by operator and shapes (torch's profiler, two steps); a simulated run has
 it in its log, within the annotation that bears the case's name. Needs torchvision, whose weights are not loaded.
@@ -94,7 +94,13 @@ SIXTH = (
     Case("efficientnet_b2", 320, True), Case("swin_s", 160, False), Case("resnet152", 192, True), Case("inception_v3", 256, True, 299),
     Case("mobilenet_v3_large", 1024, True), Case("vit_l_16", 128, False), Case("wide_resnet101_2", 128, False), Case("resnet50", 256, True, amp=False),
 )  # fmt: skip
-SETS = {"fresh": FRESH, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH}
+
+# Eight more, likewise.
+SEVENTH = (
+    Case("regnet_y_3_2gf", 256, True), Case("regnet_x_800mf", 768, True), Case("convnext_tiny", 256, True), Case("mnasnet1_0", 768, True),
+    Case("googlenet", 640, True), Case("vgg16_bn", 192, True), Case("swin_v2_t", 160, False), Case("maxvit_t", 128, False),
+)  # fmt: skip
+SETS = {"fresh": FRESH, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH, "seventh": SEVENTH}
 
 
 def build(case: Case) -> tuple[nn.Module, Any]:
@@ -169,7 +175,7 @@ def main() -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     wanted = sys.argv[2:]
     chosen = SETS.get(wanted[0]) if len(wanted) == 1 else None
-    known = {case.name: case for case in (*CASES, *FRESH, *THIRD, *FOURTH, *FIFTH, *SIXTH)}
+    known = {case.name: case for case in (*CASES, *FRESH, *THIRD, *FOURTH, *FIFTH, *SIXTH, *SEVENTH)}
     for case in chosen or ([known[name] for name in wanted] if wanted else CASES):
         begin = time.monotonic()
         try:
