@@ -76,6 +76,18 @@ CASES = [
     Case("FSDP2, a slow NIC of a host", 16, "dp=16", LLAMA, "--degrade h1.nic3>*=0.05"),
     Case("Megatron TP x DP, a straggler", 16, "dp=8,tp=2", TENSOR, "--straggler rank=11:1.5", "11"),
     Case("Megatron TP x DP, a slow NIC", 16, "dp=8,tp=2", TENSOR, "--degrade h1.nic3>*=0.05"),
+    Case("Megatron CP x DP, two hosts", 16, "dp=8,cp=2", MEGATRON + " --cp 2"),
+    Case("Megatron EP, two hosts", 16, "dp=8,ep=2", MEGATRON + MIXTRAL),
+    Case("DeepSpeed ZeRO-3, two hosts", 16, "dp=16", DEEPSPEED + "zero3.json" + SMALL),
+    Case(
+        "Megatron PP x DP, interleaved", 16, "pp=2,dp=8",
+        MEGATRON + " --num-layers 4 --pp 2 --vpp 2 --global-batch-size 32",
+    ),
+    Case("FSDP2, eight hosts", 64, "dp=64", LLAMA),
+    Case(
+        "Megatron PP x DP x TP, eight hosts", 64, "pp=2,dp=8,tp=4",
+        MEGATRON + " --pp 2 --tp 4 --sequence-parallel --global-batch-size 32",
+    ),
     Case("Megatron EP, uneven routing", 8, "dp=4,ep=2", MEGATRON + MIXTRAL, "--moe-routing zipf:1.0"),
 ]  # fmt: skip
 
