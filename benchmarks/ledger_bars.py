@@ -2,11 +2,16 @@
 
     python benchmarks/ledger_bars.py benchmarks/data/ledger_bars.jsonl                  # the tables
     python benchmarks/ledger_bars.py benchmarks/data/ledger_bars.jsonl --simulate       # first, those that it lacks
+    python benchmarks/ledger_bars.py benchmarks/data/ledger_bars.jsonl --simulate --host measured --only varied_h100.jsonl
 
-Every run is simulated by itself, on the default host, whatever host was measured beside it: the bar is the one that a
-user reads who knows nothing of the host. Runs that were predicted with a bar before they ran count with that bar, as
-committed then, under *as predicted*, and, simulated again, with today's. *each once* takes the bar of the prediction
-where there is one. Runs whose packages are not installed are named and stay out of the file.
+Two tables. *Default host*: the bar that a user reads who knows nothing of the host; a run that was predicted with a bar
+before it ran counts with that bar, as committed then. *Measured host*: what he reads who measured it; ``measured`` of
+the ledger is then what `--host` gets, a file of `phantora profile host` or a factor. Simulated with today's tables of
+operators; a run that cannot be simulated here counts with its prediction, read at that host. Runs without a measured
+host count with the default one; so do the 18 of the README, whose machine the default host describes.
+
+At the end: constants of the bar chosen on a random half of the runs and judged on the other half. Each run is simulated
+by itself. Runs whose packages are not installed are named and stay out of the file.
 """
 
 from __future__ import annotations
@@ -20,19 +25,25 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from math import hypot, sqrt
 from pathlib import Path
 from typing import Any
 
-from accuracy import Headline, headline_of
-from holdout import HERE, PREDICTIONS, RESULTS, real_runs, rows, steady
+from bar_halves import report_halves
+from bar_parts import Parts, parts_of
+from holdout import HERE, PREDICTIONS, RESULTS, at_host, real_runs, rows, steady
 from rich.console import Console
 from rich.table import Table
 
 from phantora.hardware import toml
+from phantora.hardware.hosts import DEFAULT_HOST, load_host
+from phantora.trace.analysis.uncertainty import Prices
 
 TIMEOUT = 900
 # The runs that benchmarks/accuracy.py simulates: several GPUs, several frameworks.
 OURS = {row["run"]: row for row in rows(HERE / "data" / "simulated_again.jsonl")}
+README = {"real": "README's", "gpu": "H200"}
+README_RUNS = HERE / "truth" / "results" / "train.jsonl"
 
 
 @dataclass(frozen=True)
@@ -49,7 +60,24 @@ class Run:
 
     @property
     def gpu(self) -> str:
-        return "H200" if "H200" in self.real.get("gpu", "") else "H100"
+        told = self.real.get("gpu") or self.entry.get("gpu") or self.entry["real"]
+        return "H200" if "H200" in told.upper() else "H100"
+
+    @property
+    def file(self) -> str:
+        return "benchmarks/accuracy.py's" if "headline" in self.predicted else self.entry["real"]
+
+    @property
+    def cluster(self) -> str:
+        """As predicted, with the GPU that it ran on. Files of runs on one GPU do not say it."""
+        shape, _, _ = self.predicted.get("cluster", "1x1xH100").rpartition("x")
+        return f"{shape}x{self.gpu}"
+
+    @property
+    def host(self) -> str:
+        """What `--host` gets where the host was measured beside the run, else the default's name."""
+        measured = str(self.entry.get("measured", DEFAULT_HOST))
+        return str(RESULTS / measured) if measured.endswith(".toml") else measured
 
     def command(self) -> list[str]:
         """The one run alone: some predictions were made by a script that runs many models in turn."""
@@ -59,6 +87,30 @@ class Run:
         if script.endswith("fp8_moe.py"):
             return [script, os.devnull, self.real["run_id"]]
         return [script, *rest]
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A simulated step and its bar."""
+
+    source: str
+    """``as predicted`` or ``simulated again``."""
+    step: float
+    """s."""
+    below: float
+    above: float
+    parts: Parts | None = None
+
+    def holds(self, real: float) -> bool:
+        return -self.below <= real / self.step - 1 <= self.above
+
+    @property
+    def width(self) -> float:
+        return self.below + self.above
+
+
+Simulated = dict[tuple[str, str], Parts]
+"""By run and host."""
 
 
 def ledger() -> Iterator[Run]:
@@ -75,85 +127,137 @@ def ledger() -> Iterator[Run]:
             elif "models.py" in real.get("cmd", ""):
                 options = real["cmd"].partition("models.py ")[2].split()
                 yield Run(entry, real, {"command": ["benchmarks/device/models.py", *options]})
+    for real in real_runs(README_RUNS):
+        if real["run_id"] in OURS:
+            yield Run(README, real, OURS[real["run_id"]])
 
 
-def simulate(run: Run, folder: Path) -> Headline | str:
-    """The headline, or why there is none."""
-    log = folder / "run.arrow"
+def simulate(run: Run, host: str, log: Path) -> Parts | str:
+    """The step and its bar, or why there is none."""
     words = [sys.executable, "-m", "phantora", "trace", "-q", "--no-summary", "--force"]
-    words += ["--cluster", f"1x1x{run.gpu}", "-o", str(log), *run.command()]
+    words += ["--cluster", run.cluster, "--host", host, "-o", str(log), *run.command()]
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=TIMEOUT, cwd=HERE.parent)
     except subprocess.TimeoutExpired:
         return f"not done after {TIMEOUT} s"
     if done.returncode:
         return (done.stderr.strip().splitlines() or ["no message"])[-1][:200]
-    return headline_of(log)
+    return parts_of(log)
 
 
-def simulate_missing(path: Path) -> None:
+def simulate_missing(path: Path, which: str, only: list[str]) -> None:
+    """Runs without a bar come first."""
     known = set(read(path))
     with tempfile.TemporaryDirectory() as folder:
-        for run in sorted(ledger(), key=lambda run: run.predicted.get("error_below") is not None):  # these have a bar
-            if run.key in known or "command" not in run.predicted:
+        for run in sorted(ledger(), key=lambda run: run.predicted.get("error_below") is not None):
+            host = run.host if which == "measured" else DEFAULT_HOST
+            key = run.key, Path(host).name
+            if key in known or "command" not in run.predicted or (only and run.file not in only):
                 continue
-            known.add(run.key)
-            found = simulate(run, Path(folder))
-            print(f"{run.key}: {found}", file=sys.stderr, flush=True)
-            if isinstance(found, Headline) and found.steps > 1:  # else no steps were found
+            known.add(key)
+            found = simulate(run, host, Path(folder) / "run.arrow")
+            print(f"{run.key}, host {key[1]}: {found}", file=sys.stderr, flush=True)
+            if isinstance(found, Parts) and found.steps > 1:  # else no steps were found
                 with path.open("a") as file:
-                    print(json.dumps({"run": run.key, "headline": asdict(found)}), file=file)
+                    print(json.dumps({"run": run.key, "host": key[1], "parts": asdict(found)}), file=file)
 
 
-def read(path: Path) -> dict[str, Headline]:
+def read(path: Path) -> Simulated:
+    """Lines of the time before parts were kept have a printed bar alone (``headline``)."""
     if not path.exists():
         return {}
-    return {row["run"]: Headline(**row["headline"]) for row in map(json.loads, path.read_text().splitlines())}
+    found: Simulated = {}
+    for row in map(json.loads, path.read_text().splitlines()):
+        told = row.get("parts") or row["headline"]
+        prices = told.get("prices")
+        found[row["run"], row["host"]] = Parts(
+            told["step_ns"], told["steps"], told["error"], told["error_above"],
+            Prices(tuple(prices["together"]), tuple(prices["alone"])) if prices else None,
+            told.get("uneven", 0.0), {float(f): ns for f, ns in told.get("by_host", {}).items()},
+            tuple(told.get("spread", (1.0, 1.0))),
+        )  # fmt: skip
+    return found
 
 
-def bars(run: Run, simulated: dict[str, Headline]) -> Iterator[tuple[str, float, float, float]]:
-    """(which simulation, its step in s, the bar below and above as shares of it)."""
+def again(parts: Parts | None) -> Iterator[Bar]:
+    if parts and parts.steps > 1:
+        yield Bar("simulated again", parts.step_ns / 1e9, *parts.bar(), parts)
+
+
+def on_default(run: Run, simulated: Simulated) -> list[Bar]:
+    """The first is the one that counts where each run counts once."""
+    found = []
     before = run.predicted
-    if told := before.get("headline"):
-        yield "simulated again", told["step_ns"] / 1e9, told["error"], told["error_above"]
     if before.get("error_below") is not None:
-        yield "as predicted", before["median_iter_s"], before["error_below"], before["error_above"]
-    if (now := simulated.get(run.key)) and now.steps > 1:
-        yield "simulated again", now.step_ns / 1e9, now.error, now.error_above
+        found.append(Bar("as predicted", before["median_iter_s"], before["error_below"], before["error_above"]))
+    if told := before.get("headline"):
+        found.append(Bar("simulated again", told["step_ns"] / 1e9, told["error"], told["error_above"]))
+    return [*found, *again(simulated.get((run.key, DEFAULT_HOST)))]
+
+
+def on_measured(run: Run, simulated: Simulated) -> list[Bar]:
+    """The same where the host is known that was measured beside the run."""
+    found = list(again(simulated.get((run.key, Path(run.host).name))))
+    if not found and run.host != DEFAULT_HOST:
+        found = list(predicted_at(run))
+    return found or on_default(run, simulated)[::-1]
+
+
+def predicted_at(run: Run) -> Iterator[Bar]:
+    """The prediction, whose bar is of the default host, at the measured one: the host's part of the bar is exchanged."""
+    before = run.predicted
+    if before.get("error_below") is None or len(before["by_host"]) < 2:
+        return
+    unknown, known = load_host(DEFAULT_HOST), load_host(run.host)
+    was = at_host(before["by_host"], unknown.spread[0]) / before["median_iter_s"]
+    rest = sqrt(max(0.0, before["error_below"] ** 2 - (1 - was) ** 2))
+    step = at_host(before["by_host"], known.factor)
+    low, high = (at_host(before["by_host"], known.factor * spread) / step for spread in known.spread)
+    yield Bar("as predicted", step, hypot(rest, 1 - low), hypot(rest, high - 1))
+
+
+def show_groups(console: Console, title: str, groups: dict[str, list[tuple[bool, float]]]) -> None:
+    table = Table(title, "number", "inside", "share", "median width", box=None)
+    for group, members in groups.items():
+        held = sum(inside for inside, _ in members)
+        width = statistics.median(width for _, width in members)
+        table.add_row(group, str(len(members)), str(held), f"{held / len(members):.0%}", f"{width:.1%}")
+    console.print(table)
+
+
+def groups_of(run: Run, bar: Bar) -> Iterator[str]:
+    calm = "steady" if steady(run.real) else "not steady"
+    measured = "host measured" if run.host != DEFAULT_HOST else "host not measured"
+    yield from ("all", calm, measured, f"{measured}, {calm}", bar.source, f"{bar.source}, {calm}", f"  {run.file}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("simulated", type=Path)
     parser.add_argument("--simulate", action="store_true")
+    parser.add_argument("--host", choices=("default", "measured"), default="default", help="what --simulate takes")
+    parser.add_argument("--only", nargs="*", default=[], help="files of real runs to simulate")
     args = parser.parse_args()
     if args.simulate:
-        simulate_missing(args.simulated)
+        simulate_missing(args.simulated, args.host, args.only)
     simulated = read(args.simulated)
     console = Console(width=120)
-    columns = ("run outside", "real ms", "simulated", "real against ours", "error bar", "", "")
-    table = Table(*columns, box=None)
-    groups: dict[str, list[tuple[bool, float]]] = {}
-    for run in ledger():
-        found = list(bars(run, simulated))
-        once = [("each once", *bar[1:]) for bar in found[:1]]  # "as predicted" comes first
-        for which, step, below, above in (*found, *once):
+    for title, bars in (("default host", on_default), ("measured host", on_measured)):
+        outside = Table(f"outside, {title}", "real ms", "simulated", "real against ours", "error bar", "", "", box=None)
+        groups: dict[str, list[tuple[bool, float]]] = {}
+        for run in ledger():
             real = run.real["median_iter_s"]
-            inside = -below <= real / step - 1 <= above
-            calm = "steady" if steady(run.real) else "not steady"
-            file = "benchmarks/accuracy.py's" if "headline" in run.predicted else run.entry["real"]
-            for group in (which, f"{which}, {calm}", f"{which}: {file}"):
-                groups.setdefault(group, []).append((inside, below + above))
-            if not inside and which != "each once":
-                times = f"{real * 1e3:.2f}", f"{step * 1e3:.2f}", f"{real / step - 1:+.1%}"
-                table.add_row(run.key, *times, f"-{below:.1%} +{above:.1%}", which, "" if calm == "steady" else calm)
-    console.print(table)
-    table = Table("runs", "number", "inside", "share", "median width", box=None)
-    for group, members in groups.items():
-        held = sum(inside for inside, _ in members)
-        width = statistics.median(width for _, width in members)
-        table.add_row(group, str(len(members)), str(held), f"{held / len(members):.0%}", f"{width:.1%}")
-    console.print(table)
+            for bar in bars(run, simulated)[:1]:
+                for group in groups_of(run, bar):
+                    groups.setdefault(group, []).append((bar.holds(real), bar.width))
+                if not bar.holds(real):
+                    times = f"{real * 1e3:.2f}", f"{bar.step * 1e3:.2f}", f"{real / bar.step - 1:+.1%}"
+                    calm = "" if steady(run.real) else "not steady"
+                    outside.add_row(run.key, *times, f"-{bar.below:.1%} +{bar.above:.1%}", bar.source, calm)
+        console.print(outside)
+        show_groups(console, f"{title}, each run once", groups)
+    measured = ((run, on_measured(run, simulated)[:1]) for run in ledger())
+    report_halves(console, [(run.real["median_iter_s"], bar[0].parts) for run, bar in measured if bar and bar[0].parts])
 
 
 if __name__ == "__main__":

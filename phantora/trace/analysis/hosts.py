@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,12 +61,13 @@ def other_hosts(trailer: dict[str, Any], steady: Collection[int], step: float) -
     if not by_host:
         return None
     told = trailer["host_sensitivity"]
+    low, high = told["spread"]
+    slower, faster, lowest, highest = (step_on(by_host, step, factor) for factor in (1.5, 1 / 1.5, low, high))
+    return OtherHosts(faster, slower, min(lowest, step), max(highest, step), bool(told["measured"]))
+
+
+def step_on(by_host: Mapping[float, float], step: float, factor: float) -> float:
+    """ns of the step on a host of `factor`, between those of `by_host` and the simulated one, on which it is `step`."""
     known = {1.0: step, **by_host}
     factors = sorted(known)
-    times = [known[factor] for factor in factors]
-
-    def at(factor: float) -> float:
-        return float(np.interp(factor, factors, times))
-
-    low, high = told["spread"]
-    return OtherHosts(at(1 / 1.5), at(1.5), min(at(low), step), max(at(high), step), bool(told["measured"]))
+    return float(np.interp(factor, factors, [known[each] for each in factors]))

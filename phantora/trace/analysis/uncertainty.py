@@ -1,8 +1,9 @@
 """How wrong a step's time may be: the error bars of its durations, added up.
 
-Durations of one class and one provenance are wrong together (a table that is off is off for all of its products), those
-of different ones independently; so errors add up within, and their squares between. Work that runs beside other work
-counts with the share of its time that the step is made of. Waits for other ranks are as wrong as the work of those.
+An operator that is wrong is wrong each time that it runs. Operators of one class and one provenance are partly wrong
+together (a table that is off is off for all of its products): a share of their variance adds up, the rest and that of
+different classes adds up by squares. Work that runs beside other work counts with the share of its time that the step is
+made of. Waits for other ranks are as wrong as the work of those.
 What is common to all (clocks, machines that differ) comes on top. Hosts differ most: where the run was simulated
 on others (``analysis/hosts.py``), their steps tell; else the bar reaches upwards to what the step takes on a host that
 is half as fast, where the host then is the limit.
@@ -11,11 +12,13 @@ is half as fast, where the host then is the limit.
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 from math import hypot, sqrt
 
 import numpy as np
 import numpy.typing as npt
 
+from phantora.trace.analysis.grouping import group
 from phantora.trace.analysis.report import Times
 from phantora.trace.analysis.windows import Window, kind_mask
 from phantora.trace.reader import Log
@@ -28,12 +31,33 @@ _DEFAULT = {"measured": 0.05, "modelled": 0.13, "interpolated": 0.2, "scaled": 0
 _UNKNOWN = 0.4
 # Relative errors of a step that no price knows of (docs/accuracy.md, Error bars).
 COMMON = 0.027
+# The share of the variance that different operators of one class and one provenance have in common.
+TOGETHER = 0.3
 _LEAST = 0.8  # by so much a duration may be too long; larger errors are of durations that may be many times too short
 _FASTER_HOST = 0.1  # of the time that a GPU waits for the host: another host may take so much less
 _SLOWER_HOST = 2.5  # hosts that take twice the modelled time for the same script are common
 
 _DEVICE, _COMMUNICATION, _COPY = (kind_mask(kinds) for kinds in (DEVICE_KINDS, COMMUNICATION_KINDS, COPY_KINDS))
 _COMPUTE, _TRANSFER, _COPIES = range(3)
+_READ = ("kind", "start", "end", "ready", "cls", "provenance", "error", "op", "shape", "name")
+
+
+@dataclass(frozen=True)
+class Prices:
+    """How wrong prices make a step, as shares of it, downwards and upwards."""
+
+    together: tuple[float, float]
+    """If operators of one class and one provenance are wrong by the same share."""
+    alone: tuple[float, float]
+    """If each operator is wrong independently of all others."""
+
+    def bar(self, share: float = TOGETHER) -> tuple[float, float]:
+        """`share` of the variance is common to a class and provenance."""
+        below, above = (
+            sqrt(share * both**2 + (1 - share) * each**2)
+            for both, each in zip(self.together, self.alone, strict=True)
+        )
+        return below, above
 
 
 class Uncertainty:
@@ -44,6 +68,7 @@ class Uncertainty:
         self._default = np.array([_DEFAULT.get(word, _UNKNOWN) for word in self._provenances] + [_UNKNOWN])
         size = (len(self._classes) + 1) * (len(self._provenances) + 1)
         self._errors: Floats = np.zeros((2, 3, size))  # error x ns down and up, by kind of work, class and provenance
+        self._alone: dict[tuple[int, ...], Floats] = defaultdict(lambda: np.zeros(2))  # the same of each operator
         self._time: Floats = np.zeros(3)
         self._count = 0  # ranks and steps
 
@@ -51,17 +76,22 @@ class Uncertainty:
         """Adds the prices of one step with their error bars."""
         self._count += int(window.span.present.sum())
         mask = _DEVICE[window["kind"]] & window.own()
-        kind, start, end, ready, cls, provenance, error = (
-            window[c][mask] for c in ("kind", "start", "end", "ready", "cls", "provenance", "error")
-        )
+        kind, start, end, ready, cls, provenance, error, op, shape, name = (window[c][mask] for c in _READ)
         communication = _COMMUNICATION[kind]
         time = (end - np.where(communication, np.clip(ready, start, end), start)).astype(np.float64)
         error = np.where(np.isnan(error), self._default[provenance], error)
         work = np.where(communication, _TRANSFER, np.where(_COPY[kind], _COPIES, _COMPUTE))
         key = (cls.astype(np.int64) + 1) * (len(self._provenances) + 1) + provenance + 1
         size = self._errors.shape[2]
+        # Prices of collectives rest on a few constants: they are wrong together.
+        said = (np.where(communication, -1, column) for column in (op, shape, np.where(op < 0, name, -1)))
+        operators, place = group([work, key, *said])
+        sums = np.zeros((len(operators), 2))
         for side, part in enumerate((np.minimum(error, _LEAST), error)):
             self._errors[side] += np.bincount(work * size + key, part * time, 3 * size).reshape(3, size)
+            sums[:, side] = np.bincount(place, part * time, len(operators))
+        for operator, both in zip(operators, sums, strict=True):
+            self._alone[operator] += both
         self._time += np.bincount(work, time, 3)
 
     def report(
@@ -73,16 +103,25 @@ class Uncertainty:
         make it longer."""
         if not steady.time or not self._count:
             return None
-        stalls: dict[str, float] = defaultdict(float, steady.stalls)
-        waits = stalls["late rank"] + stalls["pipeline bubble"]
-        in_step = np.array([steady.compute + waits, stalls["transfer"], stalls["copy"]])
-        busy = self._time / self._count
-        share = np.divide(in_step, busy, out=np.zeros(3), where=busy > 0)
-        parts = (self._errors / self._count * share[:, None]).sum(axis=1) / steady.time
-        below, above = (sqrt(float((side**2).sum()) + COMMON**2) for side in parts)
+        below, above = (hypot(part, COMMON) for part in self.prices(steady).bar())
         above = hypot(above, uneven / steady.time)
         if hosts is not None:
             return hypot(below, hosts[0]), hypot(above, hosts[1])
+        stalls = defaultdict(float, steady.stalls)
         idle = (stalls["host"] + stalls["synchronisation"]) / steady.time
         bound = _SLOWER_HOST * host_time / steady.time - 1
         return hypot(below, _FASTER_HOST * idle), max(above + (_SLOWER_HOST - 1) * idle, bound)
+
+    def prices(self, steady: Times) -> Prices:
+        """What prices make the step that `steady` describes wrong by."""
+        stalls = defaultdict(float, steady.stalls)
+        waits = stalls["late rank"] + stalls["pipeline bubble"]
+        in_step = np.array([steady.compute + waits, stalls["transfer"], stalls["copy"]])
+        # The step's share of a nanosecond of each kind of work.
+        weight = np.divide(in_step, self._time * steady.time, out=np.zeros(3), where=self._time > 0)
+        together = ((self._errors * weight[:, None]).sum(axis=1) ** 2).sum(axis=1)
+        works = np.array([operator[0] for operator in self._alone], np.int64)
+        errors = np.array(list(self._alone.values())).reshape(-1, 2)
+        alone = ((errors * weight[works, None]) ** 2).sum(axis=0)
+        (below, above), (low, high) = np.sqrt(together).tolist(), np.sqrt(alone).tolist()
+        return Prices((below, above), (low, high))
