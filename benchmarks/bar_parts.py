@@ -36,7 +36,7 @@ class Parts:
     def bar(
         self, common: float = COMMON, together: float = TOGETHER, spread: tuple[float, float] | None = None
     ) -> tuple[float, float]:
-        """The bar with these constants. Without other hosts it is the printed one: what it rests on then is not kept."""
+        """The bar with these constants. Without other hosts it is the printed one, of which less is known."""
         if self.prices is None or not self.by_host:
             return self.error, self.error_above
         below, above = (hypot(part, common) for part in self.prices.bar(together))

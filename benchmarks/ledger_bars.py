@@ -2,7 +2,7 @@
 
     python benchmarks/ledger_bars.py benchmarks/data/ledger_bars.jsonl                  # the tables
     python benchmarks/ledger_bars.py benchmarks/data/ledger_bars.jsonl --simulate       # first, those that it lacks
-    python benchmarks/ledger_bars.py benchmarks/data/ledger_bars.jsonl --simulate --host measured --only varied_h100.jsonl
+    python benchmarks/ledger_bars.py benchmarks/data/ledger_bars.jsonl --simulate --host measured
 
 Two tables. *Default host*: the bar that a user reads who knows nothing of the host; a run that was predicted with a bar
 before it ran counts with that bar, as committed then. *Measured host*: what he reads who measured it; ``measured`` of
@@ -256,8 +256,8 @@ def main() -> None:
                     outside.add_row(run.key, *times, f"-{bar.below:.1%} +{bar.above:.1%}", bar.source, calm)
         console.print(outside)
         show_groups(console, f"{title}, each run once", groups)
-    measured = ((run, on_measured(run, simulated)[:1]) for run in ledger())
-    report_halves(console, [(run.real["median_iter_s"], bar[0].parts) for run, bar in measured if bar and bar[0].parts])
+    counted = ((run, bar) for run in ledger() for bar in on_measured(run, simulated)[:1])
+    report_halves(console, [(run.real["median_iter_s"], bar.parts) for run, bar in counted if bar.parts])
 
 
 if __name__ == "__main__":

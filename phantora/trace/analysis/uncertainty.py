@@ -1,10 +1,9 @@
 """How wrong a step's time may be: the error bars of its durations, added up.
 
 An operator that is wrong is wrong each time that it runs. Operators of one class and one provenance are partly wrong
-together (a table that is off is off for all of its products): a share of their variance adds up, the rest and that of
-different classes adds up by squares. Work that runs beside other work counts with the share of its time that the step is
-made of. Waits for other ranks are as wrong as the work of those.
-What is common to all (clocks, machines that differ) comes on top. Hosts differ most: where the run was simulated
+together (a table that is off is off for all of its products): their errors add up in one share of the variance, their
+squares in the rest; between classes squares add up. Work that runs beside other work counts with the share of its time
+that the step is made of. Waits for other ranks are as wrong as the work of those. What is common to all (clocks, machines that differ) comes on top. Hosts differ most: where the run was simulated
 on others (``analysis/hosts.py``), their steps tell; else the bar reaches upwards to what the step takes on a host that
 is half as fast, where the host then is the limit.
 """
@@ -54,8 +53,7 @@ class Prices:
     def bar(self, share: float = TOGETHER) -> tuple[float, float]:
         """`share` of the variance is common to a class and provenance."""
         below, above = (
-            sqrt(share * both**2 + (1 - share) * each**2)
-            for both, each in zip(self.together, self.alone, strict=True)
+            sqrt(share * both**2 + (1 - share) * each**2) for both, each in zip(self.together, self.alone, strict=True)
         )
         return below, above
 

@@ -1,0 +1,76 @@
+"""The error bar of a step, from those of its prices."""
+
+from __future__ import annotations
+
+from math import hypot, sqrt
+from pathlib import Path
+
+import pytest
+from support.fakelog import FakeRun, Kind
+
+from phantora.trace.analysis.analyze import analyze
+from phantora.trace.analysis.report import Headline
+from phantora.trace.analysis.uncertainty import COMMON, TOGETHER
+from phantora.trace.reader import open_log
+
+US = 1000
+STEP = 1000 * US
+ERROR = 0.4
+
+
+def headline_of(folder: Path, kernels: list[tuple[str, str, str]]) -> Headline:
+    """Two steps of these kernels, which fill them in equal parts: class, operator and shape of each."""
+    made = FakeRun()
+    own = STEP // len(kernels)
+    for step in range(2):
+        for place, (cls, op, shape) in enumerate(kernels):
+            begin = step * STEP + place * own
+            price = made.price(cls, "interpolated", error=ERROR)
+            sig = made.signature(op, shape)
+            made.add(Kind.KERNEL, 0, begin, begin + own, f"kernel of {op}", launch=begin, price=price, sig=sig)
+        made.add(Kind.ANNOTATION, 0, step * STEP, (step + 1) * STEP - 1, "Optimizer.step#AdamW.step")
+    same = {"1": float(STEP), "2": float(STEP)}  # on any host
+    made.trailer["host_sensitivity"] = {"steps_ns": {"0.6667": same, "1.5": same}, "spread": [1, 1], "measured": True}
+    return analyze(open_log(made.write(folder / "run.arrow")), details=False).headline
+
+
+def bar_of(folder: Path, kernels: list[tuple[str, str, str]]) -> float:
+    """Without the part that all steps have."""
+    headline = headline_of(folder, kernels)
+    assert headline.error is not None and headline.error_above == pytest.approx(headline.error)
+    return sqrt(headline.error**2 - COMMON**2)
+
+
+def test_one_operator_is_wrong_each_time_that_it_runs(tmp_path: Path) -> None:
+    assert bar_of(tmp_path, [("gemm", "aten::mm", "[8, 8]")] * 10) == pytest.approx(ERROR)
+
+
+def test_operators_of_one_class_are_wrong_together_in_part(tmp_path: Path) -> None:
+    shapes = [("gemm", "aten::mm", f"[{size}, 8]") for size in range(10)]
+    alone = ERROR / sqrt(10)
+    assert bar_of(tmp_path, shapes) == pytest.approx(sqrt(TOGETHER * ERROR**2 + (1 - TOGETHER) * alone**2))
+    assert alone < bar_of(tmp_path, shapes) < ERROR
+
+
+def test_classes_are_wrong_independently(tmp_path: Path) -> None:
+    two = [("gemm", "aten::mm", "[8, 8]"), ("attention", "aten::sdpa", "[8, 8]")]
+    assert bar_of(tmp_path, two) == pytest.approx(hypot(ERROR / 2, ERROR / 2))
+
+
+def test_prices_of_collectives_are_wrong_together(tmp_path: Path) -> None:
+    made = FakeRun()
+    for step in range(2):
+        begin = step * STEP
+        for place in range(4):  # of four sizes
+            price = made.price("communication", "modelled", error=ERROR)
+            start, end = begin + place * STEP // 4, begin + (place + 1) * STEP // 4
+            made.add(
+                Kind.COLLECTIVE, 0, start, end, f"nccl{place}", launch=begin, ready=start, comm=0, seq=4 * step + place,
+                bytes=1 << place, price=price, sig=made.signature("c10d::allreduce_", f"[{1 << place}]"),
+            )  # fmt: skip
+        made.add(Kind.ANNOTATION, 0, begin, begin + STEP - 1, "Optimizer.step#AdamW.step")
+    made.add(Kind.COMMUNICATOR, 0, 0, 0, "group", comm=0, sig=made.signature("ranks", "0"))
+    same = {"1": float(STEP), "2": float(STEP)}
+    made.trailer["host_sensitivity"] = {"steps_ns": {"0.6667": same, "1.5": same}, "spread": [1, 1], "measured": True}
+    told = analyze(open_log(made.write(tmp_path / "run.arrow")), details=False).headline
+    assert told.error == pytest.approx(hypot(ERROR, COMMON))
