@@ -204,7 +204,7 @@ def on_measured(run: Run, simulated: Simulated) -> list[Bar]:
 
 
 def predicted_at(run: Run) -> Iterator[Bar]:
-    """The prediction, whose bar is of the default host, at the measured one: the host's part of the bar is exchanged."""
+    """The prediction at the measured host. Its bar is of the default host: that host's part of it is exchanged."""
     before = run.predicted
     if before.get("error_below") is None or len(before["by_host"]) < 2:
         return
