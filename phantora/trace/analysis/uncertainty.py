@@ -5,8 +5,8 @@ together (a table that is off is off for all of its products): their errors add 
 squares in the rest; between classes squares add up. Work that runs beside other work counts with the share of its time
 that the step is made of. Waits for other ranks are as wrong as the work of those. What is common to all (clocks,
 machines that differ) comes on top. Hosts differ most: where the run was simulated on others (``analysis/hosts.py``),
-their steps tell; else the bar reaches upwards to what the step takes on a host that is half as fast, where the host then
-is the limit.
+their steps tell; else the bar reaches upwards to what the step takes on a host that is half as fast, where the host
+then is the limit.
 """
 
 from __future__ import annotations
