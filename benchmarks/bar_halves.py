@@ -16,6 +16,7 @@ from rich.table import Table
 from phantora.trace.analysis.hosts import step_on
 
 HALVES, INSIDE = 200, 0.9  # the bar says 9 in 10
+LEAST = 8  # runs of a group
 FOLLOWS = 0.05  # a step that takes so much longer on a host that is 1.5 times slower waits for it
 COMMON_TRIED = tuple(percent / 1000 for percent in range(10, 40, 2))
 TOGETHER_TRIED = tuple(tenth / 20 for tenth in range(21))
@@ -74,20 +75,30 @@ def _rank(outcomes: Sequence[tuple[bool, float]]) -> tuple[float, float]:
     return max(0, enough - held), statistics.median(width for _, width in outcomes)
 
 
+def in_use(runs: Sequence[tuple[float, Parts]]) -> Judged:
+    """With the constants that a run prints its bar with, over all `runs`."""
+    outcomes = [_outcome(real, parts, parts.bar()) for real, parts in runs]
+    width = statistics.median(width for _, width in outcomes)
+    return Judged(sum(held for held, _ in outcomes) / len(outcomes), width, ())
+
+
 def report_halves(console: Console, runs: Sequence[tuple[float, Parts]]) -> None:
     """`runs`: real step in s, and what was simulated on the measured host."""
     told = [(real, parts) for real, parts in runs if parts.prices is not None and parts.by_host]
-    steps = [run for run in told if not waits(run[1])]
+    decided = [run for run in told if not waits(run[1])]
     waiting = [run for run in told if waits(run[1])]
-    table = Table("chosen on halves", "runs", "inside", "median width", "chosen, mean", box=None)
-    if len(steps) > 3:
-        found = judge(steps, list(product(COMMON_TRIED, TOGETHER_TRIED)), lambda p, c: p.bar(c[0], c[1]))
-        common, together = found.chosen
-        words = f"common part {common:.1%}, share in common {together:.2f}"
-        table.add_row("the GPU decides", str(len(steps)), f"{found.inside:.0%}", f"{found.width:.1%}", words)
-    if len(waiting) > 3:
-        spreads = [(each,) for each in SPREAD_TRIED]
-        found = judge(waiting, spreads, lambda p, c: p.bar(spread=wider(p, c[0])))
-        words = f"host's spread {found.chosen[0]:.0%}"
-        table.add_row("waits for its host", str(len(waiting)), f"{found.inside:.0%}", f"{found.width:.1%}", words)
+    table = Table("host measured, parts known", "runs", "constants", "inside", "median width", box=None)
+    for name, group in (("the GPU decides", decided), ("waits for its host", waiting)):
+        if len(group) < LEAST:
+            continue
+        if group is decided:
+            found = judge(group, list(product(COMMON_TRIED, TOGETHER_TRIED)), lambda p, c: p.bar(c[0], c[1]))
+            chosen = "common part {:.1%}, {:.2f} of the variance together".format(*found.chosen)
+        else:
+            spreads = [(each,) for each in SPREAD_TRIED]
+            found = judge(group, spreads, lambda p, c: p.bar(spread=wider(p, c[0])))
+            chosen = "host's spread {:.0%}".format(*found.chosen)
+        used = in_use(group)
+        table.add_row(name, str(len(group)), "in use", f"{used.inside:.0%}", f"{used.width:.1%}")
+        table.add_row("", "", f"of the other half: {chosen}", f"{found.inside:.0%}", f"{found.width:.1%}")
     console.print(table)
