@@ -40,11 +40,6 @@ def waits(parts: Parts) -> bool:
     return step_on(parts.by_host, parts.step_ns, 1.5) / parts.step_ns - 1 > FOLLOWS
 
 
-def wider(parts: Parts, least: float) -> tuple[float, float]:
-    """The host's spread, but at least so much to each side."""
-    return min(parts.spread[0], 1 - least), max(parts.spread[1], 1 + least)
-
-
 def judge(runs: Sequence[tuple[float, Parts]], tried: Sequence[Constants], bar: Bar) -> Judged:
     """`runs`: the real step in s, and the simulated one. Chosen is what gives the least median width of all `tried`
     that hold 9 in 10 of the half, or, if none does, what holds most."""
@@ -96,7 +91,7 @@ def report_halves(console: Console, runs: Sequence[tuple[float, Parts]]) -> None
             chosen = "common part {:.1%}, {:.2f} of the variance together".format(*found.chosen)
         else:
             spreads = [(each,) for each in SPREAD_TRIED]
-            found = judge(group, spreads, lambda p, c: p.bar(spread=wider(p, c[0])))
+            found = judge(group, spreads, lambda p, c: p.bar(spread=(1 - c[0], 1 + c[0])))
             chosen = "host's spread {:.0%}".format(*found.chosen)
         used = in_use(group)
         table.add_row(name, str(len(group)), "in use", f"{used.inside:.0%}", f"{used.width:.1%}")

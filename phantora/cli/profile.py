@@ -155,6 +155,7 @@ def host(
     the file's costs of Python and PyTorch are right for that script. It needs five optimizer steps.
     """  # fmt: skip
     from phantora.hardware import host_names, load_host
+    from phantora.hardware.hosts import MODEL_SPREAD
     from phantora.profile import host as measuring
     from phantora.profile import script as scripts
 
@@ -172,7 +173,9 @@ def host(
     if gpu:
         click.echo("phantora: measuring CUDA calls on this machine's GPU", err=True)
         real = measuring.run_probe(False, rounds, keep)
-    here = measuring.profile_of(name, stubbed, real)
+    own_script = bool(script) and described is None
+    least = scripts.SCRIPT_SPREAD if own_script else MODEL_SPREAD
+    here = measuring.profile_of(name, stubbed, real, least)
     found = replace(described, name=name) if described is not None else here
     if script:
         click.echo(f"phantora: measuring {script[0]} without CUDA and simulated", err=True)

@@ -11,7 +11,9 @@ from click.testing import CliRunner
 from phantora.cli import profile as verb
 from phantora.errors import PhantoraError
 from phantora.hardware import load_host
+from phantora.hardware.hosts import MODEL_SPREAD
 from phantora.profile import host
+from phantora.profile.script import SCRIPT_SPREAD
 from phantora.trace.analysis.hosts import other_hosts
 
 DEFAULT = load_host("default")
@@ -44,7 +46,9 @@ def test_factor_from_the_cpu_alone(factor: float) -> None:
     mine = host.profile_of("mine", probe(factor), None)
     assert mine.measured and mine.factor == pytest.approx(factor, rel=0.001)
     assert mine.api_ns["OP_PYTHON"] == pytest.approx(factor * DEFAULT.api_ns["OP_PYTHON"], rel=0.001)
-    assert mine.spread[0] <= 0.92 and mine.spread[1] >= 1.08
+    assert mine.spread[0] <= 1 - MODEL_SPREAD and mine.spread[1] >= 1 + MODEL_SPREAD
+    for_script = host.profile_of("mine", probe(factor), None, SCRIPT_SPREAD)
+    assert mine.spread[0] < for_script.spread[0] <= 0.85 and 1.15 <= for_script.spread[1] < mine.spread[1]
 
 
 def test_a_busy_machine_is_measured_by_its_quietest_rounds() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from math import hypot, sqrt
 from pathlib import Path
 
@@ -17,6 +17,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))  # its programs import each other by name
 import bar_halves  # noqa: E402
 import bar_parts  # noqa: E402
+import host_asked  # noqa: E402
 import ledger_bars  # noqa: E402
 
 sys.path.remove(str(BENCHMARKS))
@@ -84,14 +85,15 @@ def test_a_prediction_is_read_at_the_measured_host() -> None:
     run = run_of(2.0, **PREDICTED)
     (bar,) = ledger_bars.on_measured(run, {})
     assert (bar.source, bar.step) == ("as predicted", pytest.approx(0.2))
-    assert bar.below == pytest.approx(hypot(0.05, 0.15)) and bar.above == pytest.approx(hypot(0.05, 0.15))
-    assert not bar.holds(0.15) and bar.holds(0.18)
+    assert bar.below == pytest.approx(hypot(0.05, 0.3)) and bar.above == pytest.approx(hypot(0.05, 0.3))
+    assert not bar.holds(0.13) and bar.holds(0.15)
 
 
 def test_what_counts_for_a_run() -> None:
     simulated = {("a on H100", "2.0"): PARTS}
     run = run_of(2.0, **PREDICTED)
-    assert ledger_bars.on_measured(run, simulated)[0].parts is PARTS
+    counted = ledger_bars.on_measured(run, simulated)[0].parts
+    assert counted == replace(PARTS, spread=(0.7, 1.3))  # of a factor
     assert ledger_bars.on_default(run, simulated)[0].source == "as predicted"
     unmeasured = run_of(None, **PREDICTED)
     assert unmeasured.host == "default"
@@ -125,4 +127,14 @@ def test_a_step_waits_for_its_host_if_a_slower_one_makes_it_longer() -> None:
     assert bar_halves.waits(PARTS)
     busy = bar_parts.Parts(100.0 * MS, 4, 0.1, 0.1, PARTS.prices, 0.0, {1.5: 101.0 * MS}, (0.9, 1.1))
     assert not bar_halves.waits(busy)
-    assert bar_halves.wider(busy, 0.3) == (0.7, 1.3) and bar_halves.wider(busy, 0.05) == (0.9, 1.1)
+
+
+def test_which_host_a_real_step_asks_for() -> None:
+    by_host = {"0.5": 0.05, "1.0": 0.1, "2.0": 0.2, "3.0": 0.3}  # it waits for nothing else
+    assert host_asked.asked(by_host, 2.0, 0.25) == pytest.approx(1.25, rel=0.002)
+    assert host_asked.asked(by_host, 2.0, 0.4) == pytest.approx(2.0, rel=0.002)  # beyond the last one
+    assert host_asked.asked(dict.fromkeys(by_host, 0.1), 2.0, 0.25) is None
+    ratios = [1 + 0.01 * place for place in range(-20, 21)]
+    spread, inside = host_asked.judge_spread(ratios)
+    assert 0.15 < spread < 0.2 and 0.8 < inside < 0.98
+    assert host_asked.within(ratios, 0.105) == pytest.approx(21 / 41)
