@@ -237,8 +237,8 @@ def show_hosts(console: Console) -> None:
     low, high = (statistics.quantiles(ratios, n=20)[at] for at in (1, -2))
     console.print(
         f"{len(ratios)} predictions follow a measured host: real steps ask for {low:.2f} to {high:.2f} times "
-        f"it (10th to 90th percentile), {within(ratios, MODEL_SPREAD):.0%} within {MODEL_SPREAD:.0%}; chosen on one half "
-        f"{spread:.0%}, which holds {inside:.0%} of the other"
+        f"it (10th to 90th percentile), {within(ratios, MODEL_SPREAD):.0%} within {MODEL_SPREAD:.0%}; chosen on one "
+        f"half {spread:.0%}, which holds {inside:.0%} of the other"
     )
 
 
