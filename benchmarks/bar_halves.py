@@ -20,7 +20,7 @@ LEAST = 8  # runs of a group
 FOLLOWS = 0.05  # a step that takes so much longer on a host that is 1.5 times slower waits for it
 COMMON_TRIED = tuple(percent / 1000 for percent in range(10, 40, 2))
 TOGETHER_TRIED = tuple(tenth / 20 for tenth in range(21))
-SPREAD_TRIED = tuple(percent / 100 for percent in range(0, 61, 2))
+SPREAD_TRIED = tuple((1 - low / 100, 1 + high / 100) for low in range(0, 55, 5) for high in range(0, 75, 5))
 
 Constants = tuple[float, ...]
 Bar = Callable[[Parts, Constants], tuple[float, float]]
@@ -90,9 +90,8 @@ def report_halves(console: Console, runs: Sequence[tuple[float, Parts]]) -> None
             found = judge(group, list(product(COMMON_TRIED, TOGETHER_TRIED)), lambda p, c: p.bar(c[0], c[1]))
             chosen = "common part {:.1%}, {:.2f} of the variance together".format(*found.chosen)
         else:
-            spreads = [(each,) for each in SPREAD_TRIED]
-            found = judge(group, spreads, lambda p, c: p.bar(spread=(1 - c[0], 1 + c[0])))
-            chosen = "host's spread {:.0%}".format(*found.chosen)
+            found = judge(group, SPREAD_TRIED, lambda p, c: p.bar(spread=(c[0], c[1])))
+            chosen = "hosts of {:.2f} to {:.2f}".format(*found.chosen)
         used = in_use(group)
         table.add_row(name, str(len(group)), "in use", f"{used.inside:.0%}", f"{used.width:.1%}")
         table.add_row("", "", f"of the other half: {chosen}", f"{found.inside:.0%}", f"{found.width:.1%}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Mapping, Sequence
-from math import ceil
 
 import numpy as np
 from bar_halves import HALVES, INSIDE
@@ -25,19 +24,19 @@ def asked(by_host: Mapping[str, float], factor: float, real: float) -> float | N
     return float(_FACTORS[np.argmin(np.abs(steps - real))]) / factor
 
 
-def within(ratios: Sequence[float], spread: float) -> float:
-    """Share of `ratios` between 1 - spread and 1 + spread."""
-    return sum(abs(ratio - 1) <= spread for ratio in ratios) / len(ratios)
+def within(ratios: Sequence[float], spread: tuple[float, float]) -> float:
+    """Share of `ratios` inside."""
+    return sum(spread[0] <= ratio <= spread[1] for ratio in ratios) / len(ratios)
 
 
-def judge_spread(ratios: Sequence[float]) -> tuple[float, float]:
-    """The least spread that holds 9 in 10 of a random half, and the share of the other half within it: means."""
+def judge_spread(ratios: Sequence[float]) -> tuple[float, float, float]:
+    """The middle nine tenths of a random half, and the share of the other half inside: means."""
     chance = random.Random(0)
-    chosen, inside = [], []
+    found = []
     for _ in range(HALVES):
         order = chance.sample(list(ratios), len(ratios))
         ours, others = order[: len(order) // 2], order[len(order) // 2 :]
-        spread = sorted(abs(ratio - 1) for ratio in ours)[ceil(INSIDE * len(ours)) - 1]
-        chosen.append(spread)
-        inside.append(within(others, spread))
-    return statistics.mean(chosen), statistics.mean(inside)
+        low, high = np.quantile(ours, ((1 - INSIDE) / 2, (1 + INSIDE) / 2)).tolist()
+        found.append((low, high, within(others, (low, high))))
+    low, high, inside = (statistics.mean(column) for column in zip(*found, strict=True))
+    return low, high, inside

@@ -37,7 +37,7 @@ from rich.console import Console
 from rich.table import Table
 
 from phantora.hardware import toml
-from phantora.hardware.hosts import DEFAULT_HOST, GIVEN_SPREAD, MODEL_SPREAD, load_host
+from phantora.hardware.hosts import DEFAULT_HOST, GIVEN_SPREAD, load_host
 from phantora.trace.analysis.uncertainty import Prices
 
 TIMEOUT = 900
@@ -233,12 +233,11 @@ def show_hosts(console: Console) -> None:
         if run.host != DEFAULT_HOST and len(run.predicted.get("by_host", ())) > 2:
             found = asked(run.predicted["by_host"], load_host(run.host).factor, run.real["median_iter_s"])
             ratios += [found] if found is not None else []
-    spread, inside = judge_spread(ratios)
-    low, high = (statistics.quantiles(ratios, n=20)[at] for at in (1, -2))
+    low, high, inside = judge_spread(ratios)
     console.print(
-        f"{len(ratios)} predictions follow a measured host: real steps ask for {low:.2f} to {high:.2f} times "
-        f"it (10th to 90th percentile), {within(ratios, MODEL_SPREAD):.0%} within {MODEL_SPREAD:.0%}; chosen on one "
-        f"half {spread:.0%}, which holds {inside:.0%} of the other"
+        f"{len(ratios)} predictions follow a measured host: {within(ratios, GIVEN_SPREAD):.0%} of the real steps ask for "
+        f"{GIVEN_SPREAD[0]:g} to {GIVEN_SPREAD[1]:g} times it; the middle nine tenths of one half, {low:.2f} to "
+        f"{high:.2f}, hold {inside:.0%} of the other"
     )
 
 

@@ -155,7 +155,7 @@ def host(
     the file's costs of Python and PyTorch are right for that script. It needs five optimizer steps.
     """  # fmt: skip
     from phantora.hardware import host_names, load_host
-    from phantora.hardware.hosts import MODEL_SPREAD
+    from phantora.hardware.hosts import GIVEN_SPREAD
     from phantora.profile import host as measuring
     from phantora.profile import script as scripts
 
@@ -174,7 +174,7 @@ def host(
         click.echo("phantora: measuring CUDA calls on this machine's GPU", err=True)
         real = measuring.run_probe(False, rounds, keep)
     own_script = bool(script) and described is None
-    least = scripts.SCRIPT_SPREAD if own_script else MODEL_SPREAD
+    least = scripts.SCRIPT_SPREAD if own_script else GIVEN_SPREAD
     here = measuring.profile_of(name, stubbed, real, least)
     found = replace(described, name=name) if described is not None else here
     if script:

@@ -16,10 +16,9 @@ from phantora.wire.layout import Api
 
 DEFAULT_HOST = "default"
 HOST_FORMS = "the name of a host, the path of its .toml file, or a factor on the time of the host called default"
-# What scripts differ by from what a host's factor says, in 9 cases of 10: runs that wait for a host whose factor was
-# measured beside them (docs/accuracy.md, Error bars).
-MODEL_SPREAD = 0.3
-GIVEN_SPREAD = (1 - MODEL_SPREAD, 1 + MODEL_SPREAD)
+# Between which multiples of a host's factor scripts lie, also of a factor that was measured beside them (docs/accuracy.md,
+# Error bars).
+GIVEN_SPREAD = (0.7, 1.5)
 FACTORS = (0.1, 20.0)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from phantora import defaults
 from phantora.errors import PhantoraError
 from phantora.hardware import DEFAULT_HOST, HostProfile, load_host
-from phantora.hardware.hosts import MODEL_SPREAD
+from phantora.hardware.hosts import GIVEN_SPREAD
 from phantora.profile import host_probe
 
 CONTENDED = 1.15  # elapsed over CPU time in one thread: others take the processor away
@@ -146,9 +146,11 @@ def _quantile(values: Iterable[float], share: float) -> float:
     return ordered[round(share * (len(ordered) - 1))]
 
 
-def profile_of(name: str, stubbed: Probe, real: Probe | None, least: float = MODEL_SPREAD) -> HostProfile:
-    """The host that the probes describe: default times the factor, and what CUDA calls cost where there is a GPU. A
-    script may differ from that by `least`, and by more where the rounds of the probe do."""
+def profile_of(
+    name: str, stubbed: Probe, real: Probe | None, least: tuple[float, float] = GIVEN_SPREAD
+) -> HostProfile:
+    """The host that the probes describe: default times the factor, and what CUDA calls cost where there is a GPU. Its
+    spread is `least`, or more where the rounds of the probe differ by more."""
     base = load_host(DEFAULT_HOST)
     found = compare(stubbed, base)
     assert found is not None, "the default host has every row"
@@ -160,8 +162,8 @@ def profile_of(name: str, stubbed: Probe, real: Probe | None, least: float = MOD
         costs |= driver_costs(stubbed, real)
         sources.append(f"CUDA calls on {real.machine['gpu']}")
     spread = (
-        round(min(found.low / found.factor, 1 - least), 3),
-        round(max(found.high / found.factor, 1 + least), 3),
+        round(min(found.low / found.factor, least[0]), 3),
+        round(max(found.high / found.factor, least[1]), 3),
     )
     rows = {row: round(ns, 1) for row, ns in stubbed.typical().items()}
     return HostProfile(name, costs, factor, spread, cpu_of(about), tuple(sources), rows, measured=True)

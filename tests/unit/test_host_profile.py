@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from phantora.cli import profile as verb
 from phantora.errors import PhantoraError
 from phantora.hardware import load_host
-from phantora.hardware.hosts import MODEL_SPREAD
+from phantora.hardware.hosts import GIVEN_SPREAD
 from phantora.profile import host
 from phantora.profile.script import SCRIPT_SPREAD
 from phantora.trace.analysis.hosts import other_hosts
@@ -46,7 +46,7 @@ def test_factor_from_the_cpu_alone(factor: float) -> None:
     mine = host.profile_of("mine", probe(factor), None)
     assert mine.measured and mine.factor == pytest.approx(factor, rel=0.001)
     assert mine.api_ns["OP_PYTHON"] == pytest.approx(factor * DEFAULT.api_ns["OP_PYTHON"], rel=0.001)
-    assert mine.spread[0] <= 1 - MODEL_SPREAD and mine.spread[1] >= 1 + MODEL_SPREAD
+    assert mine.spread[0] <= GIVEN_SPREAD[0] < 1 < GIVEN_SPREAD[1] <= mine.spread[1]
     for_script = host.profile_of("mine", probe(factor), None, SCRIPT_SPREAD)
     assert mine.spread[0] < for_script.spread[0] <= 0.85 and 1.15 <= for_script.spread[1] < mine.spread[1]
 
