@@ -235,8 +235,8 @@ def show_hosts(console: Console) -> None:
             ratios += [found] if found is not None else []
     low, high, inside = judge_spread(ratios)
     console.print(
-        f"{len(ratios)} predictions follow a measured host: {within(ratios, GIVEN_SPREAD):.0%} of the real steps ask for "
-        f"{GIVEN_SPREAD[0]:g} to {GIVEN_SPREAD[1]:g} times it; the middle nine tenths of one half, {low:.2f} to "
+        f"{len(ratios)} predictions follow a measured host: {within(ratios, GIVEN_SPREAD):.0%} of the real steps ask "
+        f"for {GIVEN_SPREAD[0]:g} to {GIVEN_SPREAD[1]:g} times it; the middle nine tenths of one half, {low:.2f} to "
         f"{high:.2f}, hold {inside:.0%} of the other"
     )
 

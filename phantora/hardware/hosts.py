@@ -16,7 +16,7 @@ from phantora.wire.layout import Api
 
 DEFAULT_HOST = "default"
 HOST_FORMS = "the name of a host, the path of its .toml file, or a factor on the time of the host called default"
-# Between which multiples of a host's factor scripts lie, also of a factor that was measured beside them (docs/accuracy.md,
+# Between which multiples of a host's factor scripts lie, of one that was measured beside them too (docs/accuracy.md,
 # Error bars).
 GIVEN_SPREAD = (0.7, 1.5)
 FACTORS = (0.1, 20.0)
