@@ -9,7 +9,7 @@ from phantora.cost.types import OperatorSignature, TensorSpec
 
 NAME, NEWER = "aten::_scaled_mm", "aten::_scaled_mm_v2"
 E4M3, E5M2 = "float8_e4m3fn", "float8_e5m2"
-BLOCK = 128  # elements that share a scale, in a row or on each side of a block
+SHARED = 128  # elements that share a scale, in a row or on each side of a block
 _OUT, _FAST = 6, 7  # arguments: dtype of the result, fast accumulation
 _RECIPES, _OUT_NEWER, _FAST_NEWER = (3, 6), 9, 11  # those of the newer operator
 _BY_RECIPE = {"0 0": "tensor", "1 1": "rows", "4 4": "vectors", "4 5": "blocks", "5 4": "blocks"}
@@ -94,7 +94,7 @@ def _scaled_by(scale: TensorSpec | None, other: TensorSpec | None, shape: tuple[
         return None
     if len(scale.shape) < 2 or scale.shape == (1, 1):
         return "tensor"
-    if scale.shape[1] == 1 and shape[1] > BLOCK:
+    if scale.shape[1] == 1 and shape[1] > SHARED:
         return "rows"
     of_blocks = other is not None and len(other.shape) == 2 and other.stride[0] == 1
     return "blocks" if of_blocks else "vectors"
@@ -107,8 +107,8 @@ def _scales(m: int, n: int, k: int, way: Way) -> tuple[TensorSpec, TensorSpec]:
         return one, one
     if way.scales == "rows":
         return TensorSpec("float32", (m, 1), (1, 1)), TensorSpec("float32", (1, n), (n, 1))
-    along = -(-k // BLOCK)
+    along = -(-k // SHARED)
     of_a = TensorSpec("float32", (m, along), (1, m))
     if way.scales == "vectors":
         return of_a, TensorSpec("float32", (along, n), (n, 1))
-    return of_a, TensorSpec("float32", (along, -(-n // BLOCK)), (1, along))
+    return of_a, TensorSpec("float32", (along, -(-n // SHARED)), (1, along))

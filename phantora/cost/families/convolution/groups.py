@@ -21,7 +21,7 @@ from phantora.cost.timing import kernel_ns, own_kernels
 
 PADDED, SLICED = "padded", "sliced"
 WIDEST = 256  # channels of a group that cuDNN pads to; wider ones are always sliced
-FIRST = 4  # channels of a group, the least that has a kernel
+NARROWEST = 4  # channels of a group, the least that has a kernel
 # Measured on an H100 (benchmarks/device/groups_random.py, results/grouped_again_h100.parquet): kernels that pad take
 # so long for a million elements that they read, where channels are last and where they are not (which are turned at
 # the same time), and some time each. Kernels that slice: likewise, for a group.
@@ -188,7 +188,7 @@ def _with(case: Case, channels: int, filters: int, width: int) -> Case:
 
 
 def _next(width: int) -> int:
-    found = FIRST
+    found = NARROWEST
     while found < width:
         found *= 2
     return found
