@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -21,7 +21,7 @@ from phantora.cost import (
     model_for,
     parse_signature,
 )
-from phantora.cost.families import class_of
+from phantora.cost.families import class_of, sort
 from phantora.cost.kernels import split
 from phantora.cost.tensors import contiguous_strides, nbytes, tensors
 from phantora.cost.types import CLASSES, PROVENANCES
@@ -142,6 +142,8 @@ def test_rows_that_are_not_aligned_cost_more() -> None:
     st.integers(1, 5000),
 )
 def test_memory_bound_operators_grow(name: str, rows: int, columns: int, more: int) -> None:
+    # Few long rows are sorted as one, many row by row, which takes less for some more of them.
+    assume(name != "sort" or columns <= sort.TILES[-1])
     small, large = tensor(rows, columns), tensor(rows + more, columns)
     assert duration(name, small) <= duration(name, large)
 
