@@ -5,6 +5,8 @@ passes on the host's clock. All of it lies in an annotation, `TUNING`: analysis 
 goes into no cache on disk: it holds for simulated GPUs, and each rank must log the same whichever came first.
 
 One rank compiles a kernel, in a thread that moves no clock; others wait and read the result from Triton's cache.
+Inductor's candidates are compiled side by side before they are tried: it compiles them in worker processes, which a
+rank must not have.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,9 +31,15 @@ from phantora.wire.names import ASIDE, COMPILING, TUNING
 TESTING, AUTOTUNER, COMPILER = "triton.testing", "triton.runtime.autotuner", "triton.compiler.compiler"
 DRIVER = "triton.backends.nvidia.driver"
 INDUCTOR = "torch._inductor.runtime.benchmarking"
+HEURISTICS, CHOICES = "torch._inductor.runtime.triton_heuristics", "torch._inductor.select_algorithm"
 DYNAMO = "torch._dynamo.callback"
 ESTIMATES = 5  # runs by which Triton and Inductor first learn how long one takes
 _benches = 0  # that are under way
+_ahead: dict[int, tuple[Any, Any]] = {}
+"""By a form's identity, what `compile_ahead` has made of it, until it is asked for."""
+_reading = _thread.allocate_lock()
+"""Source of a kernel is read and made IR by one thread at a time: it is Python, which is no faster in several, and the
+parser of CPython before 3.11.9 fails in several (its issue 106905)."""
 
 
 def at_work() -> bool:
@@ -43,7 +51,7 @@ def install() -> None:
     """Replaces the benchmarks of Triton and Inductor as soon as these are imported."""
     changes: dict[str, Callable[[ModuleType], None]] = {
         TESTING: _testing, AUTOTUNER: _autotuner, COMPILER: _compiler, DRIVER: _driver,
-        INDUCTOR: _inductor, DYNAMO: _dynamo,
+        INDUCTOR: _inductor, HEURISTICS: _heuristics, CHOICES: _choices, DYNAMO: _dynamo,
     }  # fmt: skip
     after_import(changes.__contains__, lambda module: changes[module.__name__](module))
     for name, change in changes.items():
@@ -165,7 +173,18 @@ def _alone(key: str) -> Iterator[None]:
 def _compiler(module: Any) -> None:
     compile_one = module.compile
 
+    make_ir = module.ASTSource.make_ir
+
+    @functools.wraps(make_ir)
+    def alone(*args: Any, **options: Any) -> Any:
+        with _reading:
+            return make_ir(*args, **options)
+
+    module.ASTSource.make_ir = alone
+
     def under_lock(src: Any, target: Any, options: Any, rest: dict[str, Any]) -> Any:
+        with _reading:
+            src.hash()  # reads the kernel's source, and keeps what it has found
         text = f"{src.hash()} {target} {sorted((options or {}).items(), key=str)}"
         with _alone(hashlib.sha256(text.encode()).hexdigest()[:24]):
             return compile_one(src, target=target, options=options, **rest)
@@ -180,6 +199,70 @@ def _compiler(module: Any) -> None:
     for package in (sys.modules.get("triton.compiler"), sys.modules.get("triton")):  # Inductor calls triton.compile
         if package is not None and getattr(package, "compile", None) is compile_one:
             package.compile = compile_  # type: ignore[attr-defined]
+
+
+def _heuristics(module: Any) -> None:
+    tuner = module.CachingAutotuner
+    all_forms, one_form = tuner._precompile_worker, tuner._precompile_config
+
+    @functools.wraps(all_forms)
+    def precompile_worker(self: Any) -> Any:
+        compile_ahead([self])
+        return all_forms(self)
+
+    @functools.wraps(one_form)
+    def precompile_config(self: Any, form: Any) -> Any:
+        _, made = _ahead.pop(id(form), (None, None))
+        return one_form(self, form) if made is None else made
+
+    tuner._precompile_worker, tuner._precompile_config = precompile_worker, precompile_config
+
+
+def _choices(module: Any) -> None:
+    selector = module.AlgorithmSelectorCache
+    real = selector.benchmark_choices
+
+    @functools.wraps(real)
+    def benchmark_choices(choices: Sequence[Any], *args: Any, **options: Any) -> Any:
+        requests = [choice.bmreq for choice in choices if isinstance(choice, module.TritonTemplateCaller)]
+        compile_ahead([_kernel_of(module, request) for request in requests])
+        return real(choices, *args, **options)
+
+    selector.benchmark_choices = benchmark_choices
+
+
+def _kernel_of(module: Any, request: Any) -> Any:
+    """A candidate's kernel, as the candidate itself will look for it."""
+    source = module.PyCodeCache.load_by_key_path(request.module_cache_key, request.module_path)
+    return getattr(source, request.kernel_name)
+
+
+def compile_ahead(kernels: Sequence[Any]) -> None:
+    """Compiles all forms of Inductor's `kernels`, so many at a time as there are CPUs.
+
+    One that cannot be compiled is left to who asks for it, and says to them why.
+    """
+    left = [
+        (kernel, form)
+        for kernel in kernels if not getattr(kernel, "compile_results", None)
+        for form in kernel.configs or () if id(form) not in _ahead
+    ]  # fmt: skip
+    if len(left) < 2:
+        return
+    left.reverse()
+
+    def work() -> None:
+        while True:
+            try:
+                kernel, form = left.pop()
+            except IndexError:
+                return
+            with suppress(Exception):
+                _ahead[id(form)] = form, kernel._precompile_config(form)
+
+    waiting = [start_aside(work) for _ in range(min(len(left), len(os.sched_getaffinity(0))))]
+    for done in waiting:
+        done()
 
 
 def _dynamo(module: Any) -> None:
@@ -209,7 +292,12 @@ def _built_aside(build: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def aside(call: Callable[[], Any]) -> Any:
-    """Runs `call` in a thread of its own, whose work moves no clock.
+    """Runs `call` in a thread of its own, whose work moves no clock."""
+    return start_aside(call)()
+
+
+def start_aside(call: Callable[[], Any]) -> Callable[[], Any]:
+    """Begins `call` in a thread of its own, whose work moves no clock. What is returned waits for its result.
 
     A bare thread and lock: those of ``threading`` run more or less Python here by how fast the thread is. Its name
     shows the simulator that the rank is at work, though its own thread sleeps.
@@ -228,8 +316,11 @@ def aside(call: Callable[[], Any]) -> Any:
         finally:
             done.release()
 
+    def result() -> Any:
+        done.acquire()
+        if failed:
+            raise failed[0]
+        return found[0]
+
     _thread.start_new_thread(work, ())
-    done.acquire()
-    if failed:
-        raise failed[0]
-    return found[0]
+    return result

@@ -14,6 +14,9 @@ from functools import cached_property
 from math import prod
 
 
+_ENDS = ("scf.yield", "scf.condition", "tt.return", "tt.reduce.return", "tt.scan.return")
+
+
 class Unreadable(Exception):
     """The text is no Triton IR that is understood; the message has the line."""
 
@@ -33,7 +36,7 @@ class Type:
         """Number of elements."""
         return prod(self.shape)
 
-    @property
+    @cached_property
     def bits(self) -> int:
         """Bits of an element; 32 for a pointer or an index."""
         found = re.search(r"\d+", self.element)
@@ -64,6 +67,11 @@ class Operation:
     def count(self) -> int:
         """Elements of the last type: of most operations the result's."""
         return self.types[-1].count if self.types else 1
+
+    @cached_property
+    def ends(self) -> bool:
+        """Whether it ends its block."""
+        return self.name in _ENDS or self.name.startswith("cf.")
 
     def attribute(self, name: str) -> int | None:
         """An integer attribute of the operation; None if it has none of this name."""

@@ -87,6 +87,8 @@ _FREE = (
     "ub.poison", "tt.call", "tt.make_tensor_ptr", "tt.make_tensor_descriptor", "tt.advance", "tt.split",
     "llvm.intr.assume",
 )  # fmt: skip
+_SHAPES = frozenset((*_FREE, "tt.addptr"))
+_SAME_EACH_TIME = ("arith.constant", "tt.make_range")
 _DTYPES = {
     "bf16": "bfloat16", "f16": "float16", "f32": "tfloat32", "f64": "float64", "i8": "int8",
     "f8E4M3FN": "float8_e4m3fn", "f8E5M2": "float8_e5m2", "f8E4M3": "float8_e4m3fn",
@@ -114,6 +116,9 @@ class Walker:
         self.skipped = False  # iterations of a loop
         self.scalar = scalar_accesses(functions)
         self.vectors: dict[int, int] = {}
+        self.shares: dict[int, tuple[float, float]] = {}  # means of full probes
+        self.same: dict[int, Value] = {}  # constants and ranges: the same whenever they are met
+        self.control = {"scf.for": self._for, "scf.while": self._while, "scf.if": self._if, "tt.call": self._call}
         self.picks: set[int | None] | None = None  # memories whose integers pick places, and nothing else
 
     # ------------------------------------------------------------------ a program
@@ -175,14 +180,7 @@ class Walker:
         """Runs a block; returns the operation that ends it."""
         for operation in block.operations:
             self.followed += 1
-            name = operation.name
-            if name in (
-                "scf.yield",
-                "scf.condition",
-                "tt.return",
-                "tt.reduce.return",
-                "tt.scan.return",
-            ) or name.startswith("cf."):
+            if operation.ends:
                 return operation
             found = self._operation(operation, environment)
             if len(operation.results) == 1:
@@ -272,11 +270,15 @@ class Walker:
 
     def _operation(self, operation: Operation, environment: dict[str, Value]) -> Value:
         name = operation.name
-        control = {"scf.for": self._for, "scf.while": self._while, "scf.if": self._if, "tt.call": self._call}.get(name)
+        if name in _SAME_EACH_TIME:
+            if id(operation) not in self.same:
+                self.same[id(operation)] = self._shape(operation, [])
+            return self.same[id(operation)]
+        control = self.control.get(name)
         if control is not None:
             found = control(operation, environment)
             return found[0] if len(operation.results) == 1 and found else found
-        operands = [self._get(environment, o) for o in operation.operands]
+        operands = [environment.get(o, UNKNOWN) for o in operation.operands]
         if name in ("tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas"):
             return self._access(operation, operands)
         if name.startswith(("tt.descriptor_", "tt.experimental_descriptor")):
@@ -293,6 +295,8 @@ class Walker:
     def _shape(self, operation: Operation, operands: list[Any]) -> Value | None:
         """Operations that only move or make integers; None for others."""
         name = operation.name
+        if name not in _SHAPES:
+            return None
         if name == "arith.constant":
             return constant(operation)
         if name in ("tt.get_program_id", "tt.get_num_programs"):
@@ -304,8 +308,6 @@ class Walker:
             rank = (len(operands) - 1) // (3 if name.endswith("ptr") else 2)
             offsets = tuple(operands[1 + 2 * rank :]) if name.endswith("ptr") else ()
             return Tile(operands[0], tuple(operands[1 : 1 + rank]), offsets)
-        if name not in _FREE and name != "tt.addptr":
-            return None
         value: Any = operands[0] if operands else UNKNOWN
         if name == "tt.advance" and isinstance(value, Tile):
             moved = zip(value.offsets, operands[1:], strict=False)
@@ -487,16 +489,22 @@ class Walker:
     ) -> tuple[float, float]:
         """Bytes of the pairs of sectors touched per byte asked for, and of those with sectors that are touched in part;
         looked at a few times for each operation."""
+        share = self.shares.get(id(operation))
+        if share is not None:
+            return share
         seen = self.probes[id(operation)]
         if len(seen) < PROBES:
             active = addresses if mask is None else addresses[mask]
             sectors, elements = np.unique(active // SECTOR_BYTES, return_counts=True)
             pairs = sectors * SECTOR_BYTES // PAIR_BYTES
             counted = [len(np.unique(some)) for some in (pairs, pairs[elements * width < SECTOR_BYTES])]
-            share = PAIR_BYTES / (active.size * width)
-            seen.append((counted[0] * share, counted[1] * share))
+            each = PAIR_BYTES / (active.size * width)
+            seen.append((counted[0] * each, counted[1] * each))
         whole, cut = np.mean(seen, axis=0)
-        return float(whole), float(cut)
+        found = float(whole), float(cut)
+        if len(seen) == PROBES:
+            self.shares[id(operation)] = found
+        return found
 
     def _values(self, memory: int, pointer: Value, mask: Value, kind: Type) -> Value:
         """What a load of integers finds."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,29 @@ torch.compile(lambda x: x.sin() + x.cos())(torch.zeros(4096, 64, device="cuda"))
 torch.cuda.synchronize()
 """
 
+CANDIDATES = """
+import threading, torch
+from torch.nn.attention.flex_attention import flex_attention
+from triton.backends.nvidia.compiler import CUDABackend
+make, both, begun, met = CUDABackend.make_cubin, threading.Barrier(2), [], []
+def meeting(*args, **options):
+    begun.append(threading.get_ident())
+    if len(begun) <= 2:
+        try:
+            met.append(both.wait(60))
+        except threading.BrokenBarrierError:
+            met.append("nobody")
+    return make(*args, **options)
+CUDABackend.make_cubin = meeting
+if WHAT == "templates":
+    x = torch.zeros(1, 2, 1024, 64, device="cuda", dtype=torch.bfloat16)
+    torch.compile(flex_attention, mode="max-autotune-no-cudagraphs")(x, x, x)
+else:
+    torch.compile(lambda x: x.sin(), mode="max-autotune-no-cudagraphs")(torch.zeros(4096, 64, device="cuda"))
+torch.cuda.synchronize()
+print("met", sorted(met), "made", len(begun))
+"""
+
 
 def test_launches_are_priced_by_their_work(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
@@ -139,6 +163,20 @@ def test_ranks_share_what_inductor_compiles(tmp_path: Path, monkeypatch: pytest.
     heard = [line.partition(": ")[2] for line in run.out.splitlines()]
     assert set(heard) == {"aside made", "aside read"}
     assert heard.count("aside made") == heard.count("aside read")
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU compiles one at a time")
+@pytest.mark.parametrize("what", ["templates", "forms"])
+def test_inductors_candidates_are_compiled_side_by_side_and_once(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`templates`: kernels of one product or attention; `forms`: block sizes of one kernel."""
+    for name in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    (tmp_path / "train.py").write_text(f"WHAT = {what!r}\n" + CANDIDATES)
+    run = trace(tmp_path, "train.py")
+    made = len(list((tmp_path / "TRITON_CACHE_DIR").glob("*/*.cubin")))
+    assert made > 2 and f"met [0, 1] made {made}" in run.out
 
 
 def test_what_tuning_tries_is_not_missing(tmp_path: Path) -> None:
