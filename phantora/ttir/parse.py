@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 
-
 _ENDS = ("scf.yield", "scf.condition", "tt.return", "tt.reduce.return", "tt.scan.return")
 
 
