@@ -10,6 +10,7 @@ enum {
   EXECUTION_FAILED = 6,
   NOT_SUPPORTED = 9
 };
+enum { MAJOR, MINOR, PATCH };  // libraryPropertyType
 enum { BLOCK = 64 };  // columns of a panel
 
 PH_LIBRARY_HANDLE(cusolverDn, 0x7068736f6c763031ULL, int deterministic;)
@@ -18,6 +19,22 @@ typedef handle *HANDLE;
 PH_EXPORT int cusolverDnSetDeterministicMode(HANDLE self, int mode) {
   if (!alive(self)) return NOT_INITIALIZED;
   self->deterministic = mode;
+  return SUCCESS;
+}
+
+// CUDA 13.0 has 12.0.4, CUDA 12.8 has 11.7.3.
+#define PH_CUSOLVER_VERSION (PH_CUDA_MAJOR >= 13 ? 12004 : 11703)
+
+PH_EXPORT int cusolverGetVersion(int *version) {
+  if (!version) return INVALID_VALUE;
+  *version = PH_CUSOLVER_VERSION;
+  return SUCCESS;
+}
+
+PH_EXPORT int cusolverGetProperty(int property, int *value) {
+  if (!value || property < MAJOR || property > PATCH) return INVALID_VALUE;
+  const int parts[] = {PH_CUSOLVER_VERSION / 1000, PH_CUSOLVER_VERSION / 100 % 10, PH_CUSOLVER_VERSION % 100};
+  *value = parts[property];
   return SUCCESS;
 }
 
