@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -172,3 +173,35 @@ def test_the_sample(tmp_path: Path) -> None:
     )
     report = done.report()
     assert report["steps"] == 3 and 0 < report["replayed_ms"] < report["eager_ms"]
+
+
+CHAINS = """
+import torch
+side = torch.cuda.Stream()
+def chain():
+    for _ in range(40):
+        torch.cuda._sleep(10_000)
+def ladder():
+    for _ in range(20):
+        torch.cuda._sleep(10_000)
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(10_000)
+        torch.cuda.current_stream().wait_stream(side)
+for body in (chain, ladder):
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        body()
+    graph.replay()
+    torch.cuda.synchronize()
+"""
+
+
+def test_an_edge_between_streams_of_a_graph_costs_what_one_on_a_stream_does(tmp_path: Path) -> None:
+    """As on an H100 (benchmarks/device/results/graphs_h100.jsonl: `graph_us`, `crossing_us`)."""
+    log = run(tmp_path, "chains", CHAINS).log
+    rows = sorted(runs.records(log, "kernel", "name", "start", "end"), key=lambda row: row["start"])
+    spins = [row for row in rows if "spin" in row["name"]]
+    assert len(spins) == 80
+    gaps = [after["start"] - before["end"] for before, after in itertools.pairwise(spins)]
+    assert set(gaps[:39]) == set(gaps[40:]) and min(gaps) > 0

@@ -273,9 +273,11 @@ void Device::complete(Stream &s) {
   int64_t reached = std::min(now_, std::max(s.free_at, item.ready));
   s.free_at = now_;
   if (item.id > 0) s.done_id = item.id;
-  // The times of collectives hold their own gaps.
-  if (item.shares()) s.gap = item.flags & PH_F_GRAPH ? model_.timing.graph_gap_ns : gap_after(s);
-  if (item.type == Item::COMM || item.type == Item::HOSTFUNC || (item.type == Item::WAIT && now_ > reached)) s.gap = 0;
+  // The times of collectives hold their own gaps. An edge between streams of a graph costs what one on a stream does.
+  bool of_graph = item.flags & PH_F_GRAPH, waited = item.type == Item::WAIT && now_ > reached;
+  if (item.type == Item::COMM || item.type == Item::HOSTFUNC || (waited && !of_graph)) s.gap = 0;
+  if (item.shares()) s.gap = of_graph ? model_.timing.graph_gap_ns : gap_after(s);
+  if (waited && of_graph) s.gap = model_.timing.graph_gap_ns;
   if (s.queue.empty()) busy_.erase(std::find(busy_.begin(), busy_.end(), &s));
   if (item.shares()) {
     --kernels_;

@@ -225,8 +225,8 @@ static void record_event(ph_stream *stream, ph_event *event) {
   ph_emit(&record);
 }
 
-static void wait_event(ph_stream *stream, const ph_event *event) {
-  ph_record record = {.kind = PH_STREAM_WAIT, .stream = stream->id, .id = event->id};
+static void wait_event(ph_stream *stream, const ph_event *event, uint8_t flags) {
+  ph_record record = {.kind = PH_STREAM_WAIT, .flags = flags, .stream = stream->id, .id = event->id};
   if (event->recorded) ph_emit(&record);
 }
 
@@ -241,8 +241,8 @@ static void begin_operator(phc_exec *exec, const phc_node *node, uint32_t op) {
 static void run_node(phc_exec *exec, uint32_t index, ph_stream *stream) {
   const phc_node *node = exec->graph->nodes[index];
   const plan *p = &exec->plans[index];
-  if (p->after_begin && !node->dep_count) wait_event(stream, exec->begin);
-  for (uint32_t i = 0; i < p->wait_count; i++) wait_event(stream, exec->plans[p->waits[i]].done);
+  if (p->after_begin && !node->dep_count) wait_event(stream, exec->begin, 0);
+  for (uint32_t i = 0; i < p->wait_count; i++) wait_event(stream, exec->plans[p->waits[i]].done, PH_F_GRAPH);
   if (node->record.kind) {
     if (p->first) begin_operator(exec, node, p->op);
     ph_record record = node->record;
@@ -260,7 +260,7 @@ static void run_node(phc_exec *exec, uint32_t index, ph_stream *stream) {
     phc_capture_forget(node->event);
     record_event(stream, node->event);
   }
-  if (node->type == PHC_NODE_WAIT && ph_event_alive(node->event)) wait_event(stream, node->event);
+  if (node->type == PHC_NODE_WAIT && ph_event_alive(node->event)) wait_event(stream, node->event, 0);
   for (unsigned a = 0; a < node->action_count; a++) node->actions[a].run(node->actions[a].data, stream);
   if (p->done) record_event(stream, p->done);
 }
@@ -294,7 +294,7 @@ cudaError_t phc_exec_launch(phc_exec *exec, void *handle, bool per_thread) {
   if (exec->last && exec->last != stream && ph_stream_alive(exec->last)) {
     if (!exec->before) exec->before = ph_event_create(exec->device, cudaEventDisableTiming);
     record_event(exec->last, exec->before);
-    wait_event(stream, exec->before);
+    wait_event(stream, exec->before, 0);
   }
   exec->last = stream;
   if (exec->begin) record_event(stream, exec->begin);
@@ -302,7 +302,7 @@ cudaError_t phc_exec_launch(phc_exec *exec, void *handle, bool per_thread) {
     uint32_t lane = exec->plans[i].lane;
     run_node(exec, i, lane ? exec->streams[lane] : stream);
   }
-  for (uint32_t lane = 1; lane < exec->lanes; lane++) wait_event(stream, exec->plans[exec->tails[lane]].done);
+  for (uint32_t lane = 1; lane < exec->lanes; lane++) wait_event(stream, exec->plans[exec->tails[lane]].done, PH_F_GRAPH);
   wait_for_room(exec, stream);
   return 0;
 }
