@@ -90,5 +90,6 @@ NCCL_API(ncclResult_t, ncclGroupSimulateEnd, ncclSimInfo_t *simInfo) {
   ph_unsupported("nccl", "ncclGroupSimulateEnd", true);
   return fail(
       ncclInvalidUsage,
-      "ncclGroupSimulateEnd : NCCL's own time estimate is not simulated; run the group and measure it");
+      "ncclGroupSimulateEnd : NCCL's own time estimate is not simulated; leave out what asks for it (Inductor's "
+      "overlap scheduling, TorchTitan's --compile.graph_passes auto_bucketing), or run the group and measure it");
 }

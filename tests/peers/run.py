@@ -48,7 +48,7 @@ TRUE_LIMITS = "PH_SMALL_ELEMENTS=16777216 PH_TRUE_COPY_BYTES=268435456 PH_CARRIE
 STARTING = 600.0  # seconds until the first test begins, beyond the limit for a test
 COLUMNS = ("run", "passed", "zeros", "release", "refused", "otherwise", "crashed", "hung", "skipped")
 BAD = ("failed", "crashed", "hung")
-REFUSED = re.compile(r"(PhantoraError|phantora): .*(is|are) not simulated")  # by name, with a remedy
+REFUSED = re.compile(r"(PhantoraError|phantora|nccl\w+) ?: .*(is|are) not simulated")  # by name, with a remedy
 
 
 def fetch(folder: Path) -> Path:
