@@ -29,6 +29,8 @@ SESSION, DEVICES, STUBS = "PHANTORA_SESSION", "PHANTORA_DEVICES", "PHANTORA_STUB
 PYTHON = "PHANTORA_PYTHON"  # the interpreter that those programs run with
 JOINED = "PHANTORA_JOINED"
 """Set for what a rank starts: such a process sees GPUs, and every GPU belongs to another one."""
+PLACE = "PHANTORA_PLACE"
+"""The rank that a process has become by itself: what it starts with the same RANK is not that rank once more."""
 
 
 def command_environment(
@@ -142,6 +144,7 @@ def _on_join() -> None:
     clock.count_frames()
     stacks.register()
     library = ctypes.CDLL(None)
+    os.environ[PLACE] = str(library.ph_rank())
     if multiprocessing.parent_process() is not None:  # it may end with _exit, which calls no exit functions
         util.Finalize(None, library.ph_exit, args=(0,), exitpriority=-1000)
 

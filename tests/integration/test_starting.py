@@ -269,3 +269,31 @@ def test_what_follows_the_end_of_a_process_is_not_recorded(tmp_path: Path) -> No
     )
     done = trace(tmp_path, "--cluster", "1x1xH100", "--", sys.executable, "ending.py")
     assert done.returncode == 0 and "ended" in done.stdout, done.stderr
+
+
+NAMED = """
+import os, subprocess, sys
+import torch, torch.distributed as dist, torch.multiprocessing as mp
+
+def work(rank):
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2")
+    os.environ.update(MASTER_ADDR="localhost", MASTER_PORT="29511")
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl")
+    x = torch.ones(8, device="cuda")
+    dist.all_reduce(x)
+    subprocess.run([sys.executable, "-c", "print('a helper')"], check=True)
+    dist.all_reduce(x)
+    print("sum", x[0].item())
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    mp.spawn(work, nprocs=2)
+"""
+
+
+def test_what_a_process_starts_that_has_become_a_rank_and_set_its_variables(tmp_path: Path) -> None:
+    """As DeepSpeed's tests: RANK is set in a spawned process, which then starts Python (py-cpuinfo)."""
+    (tmp_path / "program.py").write_text(NAMED)
+    done = trace(tmp_path, "--cluster", "1x2xH100", "--", sys.executable, "program.py")
+    assert done.stdout.count("a helper") == 2 and done.stdout.count("sum 4.0") == 2, done.stderr

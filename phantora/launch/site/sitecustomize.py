@@ -38,7 +38,9 @@ class _Torch(importlib.abc.MetaPathFinder):
 def _join() -> None:
     if "PHANTORA_SESSION" not in os.environ:
         return
-    if "PHANTORA_JOINED" not in os.environ and "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+    started = "RANK" in os.environ and "WORLD_SIZE" in os.environ
+    taken = "PHANTORA_JOINED" in os.environ or os.environ.get("PHANTORA_PLACE") == os.environ.get("RANK")
+    if started and not taken:
         _find_phantora()
         from phantora.launch.hook import join
 
