@@ -88,6 +88,14 @@ CASES = [
         "Megatron PP x DP x TP, eight hosts", 64, "pp=2,dp=8,tp=4",
         MEGATRON + " --pp 2 --tp 4 --sequence-parallel --global-batch-size 32",
     ),
+    Case(
+        "Megatron PP x DP x TP, full sequences", 64, "pp=2,dp=8,tp=4",
+        MEGATRON + " --pp 2 --tp 4 --sequence-parallel --global-batch-size 64 --seq-length 4096",
+    ),
+    Case(
+        "Megatron PP x DP, full sequences", 32, "pp=4,dp=8",
+        MEGATRON + " --num-layers 4 --pp 4 --global-batch-size 64 --seq-length 4096",
+    ),
     Case("Megatron EP, uneven routing", 8, "dp=4,ep=2", MEGATRON + MIXTRAL, "--moe-routing zipf:1.0"),
 ]  # fmt: skip
 

@@ -209,7 +209,8 @@ class Fold:
     def siblings(self, ranks: Sequence[int]) -> list[tuple[int, ...]]:
         """Groups like `ranks`, at other places of the mesh, that have no process of their own and for which `ranks`
         stands."""
-        here = next((rank for rank in ranks if rank in self._real), ranks[0])
+        # The same for both directions of a transfer: at another stage another process may stand for such a rank.
+        here = min((rank for rank in ranks if rank in self._real), default=ranks[0])
         point = self.coordinates(here)
         points = np.array(np.unravel_index(np.asarray(ranks, np.int64), self.sizes))
         still = [not axis.whole and bool((row == row[0]).all()) for axis, row in zip(self.axes, points, strict=True)]

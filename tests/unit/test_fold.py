@@ -124,6 +124,15 @@ def test_the_first_rank_of_a_lone_axis_stands_for_all() -> None:
 MESHES = st.lists(st.integers(1, 9), min_size=1, max_size=4)
 
 
+def test_both_ways_between_two_stages_have_the_same_siblings() -> None:
+    """On the way back from the second stage they were counted twice."""
+    mesh = fold("pp=2,dp=8,tp=4", 64)
+    for way in (1, -1):
+        pairs = [(rank, rank + 32)[::way] for rank in mesh.real if rank < 32]
+        others = [pair for first in pairs for pair in mesh.siblings(first)]
+        assert sorted([*pairs, *others]) == sorted((rank, rank + 32)[::way] for rank in range(32))
+
+
 @settings(deadline=None, max_examples=60)
 @given(MESHES, st.data())
 def test_groups_and_their_siblings_are_all_groups(sizes: list[int], data: st.DataObject) -> None:
@@ -151,6 +160,7 @@ def test_groups_and_their_siblings_are_all_groups(sizes: list[int], data: st.Dat
             assert group[0] in real  # who makes the id of a communicator is a process
             siblings = mesh.siblings(group)
             assert all(real.isdisjoint(sibling) for sibling in siblings)
+            assert mesh.siblings(group[::-1]) == [sibling[::-1] for sibling in siblings]  # the way back has the same
             found += [tuple(group), *siblings]
     assert sorted(found) == sorted(map(tuple, groups.values()))
 
