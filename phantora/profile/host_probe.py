@@ -123,6 +123,9 @@ def library_rows() -> list[Row]:
     pinned = torch.empty(64, 64, pin_memory=True)
     event.record()
     conv, image = nn.Conv2d(64, 64, 3).cuda(), torch.randn(2, 64, 8, 8, device="cuda")
+    plain = nn.Conv2d(64, 64, 3, bias=False).to("cuda", torch.bfloat16, memory_format=torch.channels_last)
+    last = image.to(torch.bfloat16, memory_format=torch.channels_last).requires_grad_()
+    q = torch.randn(1, 4, 64, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     return [
         Row("launch", "driver", lambda: torch.cuda._sleep(1), 300),
         Row("event record", "driver", event.record, 300),
@@ -134,6 +137,10 @@ def library_rows() -> list[Row]:
         Row("mm", "driver", lambda: h @ h, 200),
         Row("linear bias", "driver", lambda: F.linear(h, h, h[0]), 200),
         Row("conv2d", "driver", lambda: conv(image), 50),
+        Row("convolution", "driver", lambda: plain(last), 50),
+        Row("convolution and backward", "driver", lambda: plain(last).sum().backward(), 20),
+        Row("attention", "driver", lambda: F.scaled_dot_product_attention(q, q, q), 50),
+        Row("attention and backward", "driver", lambda: F.scaled_dot_product_attention(q, q, q).sum().backward(), 20),
         Row("item", "driver", lambda: f[0, 0].item(), 50),
     ]
 
@@ -234,24 +241,36 @@ def step_rows() -> list[Row]:
     return rows
 
 
+def all_rows() -> list[Row]:
+    """Every row. The process is the one rank of a group of NCCL then."""
+    torch.cuda.set_device(0)
+    dist.init_process_group("nccl", device_id=torch.device("cuda", 0))
+    return [*plain_rows(), *library_rows(), *autograd_rows(), *list_rows(), *step_rows()]
+
+
+def timed(row: Row) -> tuple[float, float]:
+    """ns per call of a round: elapsed, and CPU time of all threads."""
+    for _ in range(WARM):
+        row.call()
+    torch.cuda.synchronize()
+    cpu, begin = time.process_time_ns(), time.perf_counter_ns()
+    for _ in range(row.count):
+        row.call()
+    spent, worked = time.perf_counter_ns() - begin, time.process_time_ns() - cpu
+    return round(spent / row.count, 1), round(worked / row.count, 1)
+
+
 Times = dict[str, tuple[list[float], list[float]]]
 
 
 def measure(rows: list[Row], rounds: int) -> Times:
-    """ns per call, by row and round: elapsed, and CPU time of all threads."""
+    """What :func:`timed` finds, by row and round."""
     times: Times = {row.name: ([], []) for row in rows}
     for turn in range(-2, rounds):  # two in advance: code is compiled, kernels are loaded, optimizers make their state
         for row in rows:
-            for _ in range(WARM):
-                row.call()
-            torch.cuda.synchronize()
-            cpu, begin = time.process_time_ns(), time.perf_counter_ns()
-            for _ in range(row.count):
-                row.call()
-            spent, worked = time.perf_counter_ns() - begin, time.process_time_ns() - cpu
-            if turn >= 0:
-                times[row.name][0].append(round(spent / row.count, 1))
-                times[row.name][1].append(round(worked / row.count, 1))
+            for found, ns in zip(times[row.name], timed(row), strict=True):
+                if turn >= 0:
+                    found.append(ns)
     return times
 
 
@@ -278,10 +297,7 @@ def main() -> None:
     rounds = int(sys.argv[2])
     for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517", "RANK": "0", "WORLD_SIZE": "1"}.items():
         os.environ.setdefault(name, value)
-    torch.cuda.set_device(0)
-    dist.init_process_group("nccl", device_id=torch.device("cuda", 0))
-    about = machine()
-    rows = [*plain_rows(), *library_rows(), *autograd_rows(), *list_rows(), *step_rows()]
+    rows, about = all_rows(), machine()
     times = measure(rows, rounds)
     with open(sys.argv[1], "w", encoding="utf-8") as file:
         print(json.dumps({"machine": about}), file=file)
