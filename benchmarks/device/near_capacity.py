@@ -2,6 +2,7 @@
 
     python benchmarks/device/near_capacity.py OUT.jsonl [CASE ...]     # a process each; real, or under phantora trace
     python benchmarks/device/near_capacity.py OUT.jsonl blocks         # what cudaMalloc and cudaFree take
+    python benchmarks/device/near_capacity.py OUT.jsonl calls CASE ... # and in the steps of a case, by torch's profiler
 
 Sequences and images of changing size want blocks of changing size; a ballast leaves little more than what the steps need at
 once. The same sizes come round, so that steps of one size can be compared.
@@ -72,7 +73,7 @@ CASES = {
 }  # fmt: skip
 
 
-def run(case: str) -> dict[str, object]:
+def run(case: str, profiler: Profiler | None = None) -> dict[str, object]:
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = True
     room, sizes, ofimages = CASES[case].room, CASES[case].sizes, CASES[case].image
@@ -87,6 +88,8 @@ def run(case: str) -> dict[str, object]:
     kept = torch.cuda.memory_reserved()
     ballast = torch.empty(max(free + kept - int(room * GIB), 1), dtype=torch.uint8, device="cuda")
     times, retries = [], []
+    if profiler:
+        profiler.start()
     for turn[0] in range(len(sizes) * CASES[case].rounds):
         torch.cuda.synchronize()
         before, begin = torch.cuda.memory_stats()["num_alloc_retries"], time.perf_counter()
@@ -94,6 +97,8 @@ def run(case: str) -> dict[str, object]:
         torch.cuda.synchronize()
         times.append(time.perf_counter() - begin)
         retries.append(torch.cuda.memory_stats()["num_alloc_retries"] - before)
+    if profiler:
+        profiler.stop()
     late = times[len(sizes) if CASES[case].rounds > 1 else 4 :]
     assert ballast.numel()
     return {
@@ -101,6 +106,34 @@ def run(case: str) -> dict[str, object]:
         "max_memory_allocated": torch.cuda.max_memory_allocated(), "max_memory_reserved": torch.cuda.max_memory_reserved(),
         "torch": torch.__version__, "gpu": torch.cuda.get_device_name(),
     }  # fmt: skip
+
+
+class Profiler:
+    """torch's, of which it keeps the calls that take and give back memory: (name, s since the start, us)."""
+
+    NAMES = ("cudaMalloc", "cudaFree", "cudaStreamSynchronize", "cudaDeviceSynchronize")
+
+    def __init__(self) -> None:
+        self._profile = torch.profiler.profile(activities=list(torch.profiler.supported_activities()))
+
+    def start(self) -> None:
+        self._profile.start()
+
+    def stop(self) -> None:
+        self._profile.stop()
+
+    def calls(self) -> list[tuple[str, float, float]]:
+        events = self._profile.profiler.kineto_results.events()  # type: ignore[union-attr]
+        found = [event for event in events if event.name() in self.NAMES]
+        first = min(event.start_ns() for event in events)
+        return [(e.name(), (e.start_ns() - first) / 1e9, e.duration_ns() / 1e3) for e in found]
+
+
+def calls(case: str) -> dict[str, object]:
+    """As :func:`run`; all steps' times, and the memory calls."""
+    profiler = Profiler()
+    row = run(case, profiler)
+    return {**row, "name": "near_capacity_calls", "calls": profiler.calls()}
 
 
 def blocks() -> list[dict[str, object]]:
@@ -146,15 +179,16 @@ def main() -> None:
     if names == ["blocks"]:
         Path(path).write_text("".join(json.dumps(row) + "\n" for row in blocks()), encoding="utf-8")
         return
-    if len(names) == 1:
-        row = run(names[0])
+    if len(names) == 1 or (len(names) == 2 and names[0] == "calls"):
+        row = run(names[0]) if len(names) == 1 else calls(names[1])
         with open(path, "a", encoding="utf-8") as file:
             print(json.dumps(row), file=file)
-        print(json.dumps(row), flush=True)
+        print(json.dumps({**row, "calls": ()}), flush=True)
         return
-    for name in names or CASES:
+    how = ["calls"] if names[:1] == ["calls"] else []
+    for name in names[len(how) :] or CASES:
         flags = {"PYTORCH_CUDA_ALLOC_CONF": CASES[name].allocator} if CASES[name].allocator else {}
-        done = subprocess.run([sys.executable, __file__, path, name], env={**os.environ, **flags}, timeout=120, check=False)
+        done = subprocess.run([sys.executable, __file__, path, *how, name], env={**os.environ, **flags}, timeout=120, check=False)
         print(f"{name}: status {done.returncode}", flush=True)
 
 

@@ -123,7 +123,8 @@ def library_rows() -> list[Row]:
     pinned = torch.empty(64, 64, pin_memory=True)
     event.record()
     conv, image = nn.Conv2d(64, 64, 3).cuda(), torch.randn(2, 64, 8, 8, device="cuda")
-    plain = nn.Conv2d(64, 64, 3, bias=False).to("cuda", torch.bfloat16, memory_format=torch.channels_last)
+    plain = nn.Conv2d(64, 64, 3, bias=False, device="cuda", dtype=torch.bfloat16)
+    plain.weight.data = plain.weight.data.to(memory_format=torch.channels_last)
     last = image.to(torch.bfloat16, memory_format=torch.channels_last).requires_grad_()
     q = torch.randn(1, 4, 64, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     return [

@@ -41,7 +41,8 @@ def runs(monkeypatch: pytest.MonkeyPatch, lines: list[str], status: int = 0) -> 
     return seen
 
 
-def test_costs_of_pytorch_follow_the_scripts_cpu_time_and_those_of_cuda_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_costs_of_pytorch_follow_the_scripts_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of CUDA are what its calls take in a step."""
     seen = runs(monkeypatch, marks(8, 3.0, 1000, 500))
     default = load_host("default")
     found = script.measure(["train.py", "--steps", "8"], "1x1xH100")
@@ -52,9 +53,10 @@ def test_costs_of_pytorch_follow_the_scripts_cpu_time_and_those_of_cuda_do_not(m
     by = 3e6 / (1000 * default.api_ns["OP_TOP"]) / 2.0
     assert host.api_ns["OP_NODE"] == pytest.approx(default.api_ns["OP_NODE"] * by, abs=1)
     assert host.api_ns["PY_CODE"] == pytest.approx(default.api_ns["PY_CODE"] * by, abs=1)
-    assert {name: host.api_ns[name] for name in ("LAUNCH", "GEMM", "CUDNN_EXECUTE", "NCCL_ENQUEUE")} == {
-        name: default.api_ns[name] for name in ("LAUNCH", "GEMM", "CUDNN_EXECUTE", "NCCL_ENQUEUE")
-    }
+    for name in ("LAUNCH", "GEMM", "NCCL_ENQUEUE"):
+        assert host.api_ns[name] == pytest.approx(default.api_ns[name] * script.COLD, abs=1)
+    for name in ("CUDNN_EXECUTE", "KERNEL_LOAD", "MALLOC", "COMM_INIT"):
+        assert host.api_ns[name] == default.api_ns[name]
 
 
 def test_a_script_with_few_steps_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,129 @@
+"""Steps that wait for their host, beside real ones, with the host measured by `phantora profile host` at the same time.
+
+    python benchmarks/host_paired.py [SESSION ...] [--gpu H100] [--only WORKLOAD ...] [--out FILE]
+
+SESSION is a file of benchmarks/device/host_pairs.py: workloads and rows of the probe on a real machine, with CUDA's
+calls and without, in turns. Its rows make the host file that `phantora profile host -- SCRIPT` would have written there
+for each workload: CUDA's calls as measured, the script's own work by its CPU time. The workload is then simulated with
+it, and for comparison with the same host by counts (without a script), and on the default host.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from phantora.hardware import HostProfile, load_host  # noqa: E402
+from phantora.profile import host as measuring  # noqa: E402
+from phantora.profile import script  # noqa: E402
+from phantora.wire.layout import Api  # noqa: E402
+
+DEVICE = Path(__file__).parent / "device"
+SIMULATED = DEVICE / "host_detail.py"
+TRACE = (sys.executable, "-m", "phantora", "trace", "-q", "--no-summary", "--no-recording")
+
+
+@dataclass(frozen=True)
+class Session:
+    name: str
+    stubbed: measuring.Probe
+    real: measuring.Probe
+    steps: dict[str, float]
+    """ms with CUDA's calls, by workload: the median."""
+    own: dict[str, float]
+    """ns of CPU time without."""
+
+
+def read(path: Path) -> Session:
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    machine = rows[0]["machine"]
+    probe = [row for row in rows[1:] if "kind" in row]
+    stubbed = {row["name"]: measuring.Row(row["kind"], row["null_ns"], row["null_cpu_ns"]) for row in probe}
+    real = {row["name"]: measuring.Row(row["kind"], row["ns"], row["ns"]) for row in probe}
+    runs = {row["run_id"].removeprefix("host_"): row for row in rows[1:] if "run_id" in row}
+    return Session(
+        path.stem, measuring.Probe(machine, stubbed), measuring.Probe(machine, real),
+        {name: statistics.median(row["iter_times"]) * 1e3 for name, row in runs.items()},
+        {name: statistics.median(row["null_cpu_times"]) * 1e9 for name, row in runs.items()},
+    )  # fmt: skip
+
+
+def simulate(workload: str, gpu: str, host: HostProfile | None) -> tuple[float, float]:
+    """ms of a step, and ns that Python and PyTorch are charged for it on the default host."""
+    with tempfile.TemporaryDirectory() as folder:
+        out, options = Path(folder) / "steps.jsonl", list[str]()
+        if host is not None:
+            (Path(folder) / "host.toml").write_text(measuring.to_toml(host))
+            options = ["--host", str(Path(folder) / "host.toml")]
+        options += ["-o", str(Path(folder) / "run.arrow"), "--cluster", f"1x1x{gpu}"]
+        ran = subprocess.run(
+            [*TRACE, *options, str(SIMULATED), str(out), workload],
+            env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+        )  # fmt: skip
+        if ran.returncode:
+            raise SystemExit(f"{workload}: {ran.stderr[-500:]}")
+        row = json.loads(out.read_text())
+    names, costs = Api.names(), load_host("default").api_ns
+    charged = {names[int(api)]: count for api, count in row["charges"].items()}
+    own = sum(
+        count * costs[name] * script.UNITS.get(name, 1.0)
+        for name, count in charged.items()
+        if name.startswith(script.OWN)
+    )
+    return row["median_iter_s"] * 1e3, own
+
+
+def compare(session: Session, gpu: str, only: Sequence[str]) -> list[dict[str, object]]:
+    host = measuring.profile_of(session.name, session.stubbed, session.real, script.SCRIPT_SPREAD)
+    print(f"\n{session.name}: {host.cpu}, {host.factor:.2f} times the default host", flush=True)
+    found = []
+    for name, real in session.steps.items():
+        if only and name not in only:
+            continue
+        default, counted = simulate(name, gpu, None)
+        own = script.Script(session.own[name], counted)
+        by_script, _ = simulate(name, gpu, script.calibrated(host, own, host.factor))
+        by_counts, _ = simulate(name, gpu, host)
+        print(
+            f"{name:16s} real {real:7.2f} ms   by script {by_script:7.2f} ({by_script / real - 1:+6.1%})   "
+            f"by counts {by_counts:7.2f} ({by_counts / real - 1:+6.1%})   default host {default:7.2f}",
+            flush=True,
+        )
+        found.append({"session": session.name, "workload": name, "real_ms": real, "by_script_ms": by_script,
+                      "by_counts_ms": by_counts, "default_ms": default, "ratio": own.ratio / host.factor})  # fmt: skip
+    for kind in ("by_script_ms", "by_counts_ms"):
+        errors = [row[kind] / row["real_ms"] - 1 for row in found]  # type: ignore[operator]
+        mean, signed, most = statistics.mean(map(abs, errors)), statistics.mean(errors), max(errors, key=abs)
+        print(f"{kind}: {len(errors)} runs, {mean:.1%} in the mean, {signed:+.1%} signed, {most:+.1%} at most")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    known = sorted((DEVICE / "results").glob("host_pairs_*.jsonl"))
+    parser.add_argument("sessions", nargs="*", type=Path, default=known)
+    parser.add_argument("--gpu", help="instead of that in a session's name", default="")
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    found = []
+    for path in args.sessions:
+        gpu = args.gpu or path.stem.split("_")[-1].upper().split("X")[0]
+        found += compare(read(path), gpu, args.only)
+    if args.out:
+        args.out.write_text("".join(json.dumps(row) + "\n" for row in found))
+
+
+if __name__ == "__main__":
+    main()
