@@ -5,7 +5,7 @@
 SESSION is a file of benchmarks/device/host_pairs.py: workloads and rows of the probe on a real machine, with CUDA's
 calls and without, in turns. Its rows make the host file that `phantora profile host -- SCRIPT` would have written there
 for each workload: CUDA's calls as measured, the script's own work by its CPU time. The workload is then simulated with
-it, and for comparison with the same host by counts (without a script), and on the default host.
+it, and for comparison with the same host by counts (without a script).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from phantora.hardware import HostProfile, load_host  # noqa: E402
+from phantora.hardware import HostProfile  # noqa: E402
 from phantora.profile import host as measuring  # noqa: E402
 from phantora.profile import script  # noqa: E402
 from phantora.wire.layout import Api  # noqa: E402
@@ -59,14 +59,12 @@ def read(path: Path) -> Session:
     )  # fmt: skip
 
 
-def simulate(workload: str, gpu: str, host: HostProfile | None) -> tuple[float, float]:
-    """ms of a step, and ns that Python and PyTorch are charged for it on the default host."""
+def simulate(workload: str, gpu: str, host: HostProfile) -> tuple[float, float]:
+    """ms of a step, and ns that Python and PyTorch are charged for it."""
     with tempfile.TemporaryDirectory() as folder:
-        out, options = Path(folder) / "steps.jsonl", list[str]()
-        if host is not None:
-            (Path(folder) / "host.toml").write_text(measuring.to_toml(host))
-            options = ["--host", str(Path(folder) / "host.toml")]
-        options += ["-o", str(Path(folder) / "run.arrow"), "--cluster", f"1x1x{gpu}"]
+        out, described = Path(folder) / "steps.jsonl", Path(folder) / "host.toml"
+        described.write_text(measuring.to_toml(host))
+        options = ["--host", str(described), "-o", str(Path(folder) / "run.arrow"), "--cluster", f"1x1x{gpu}"]
         ran = subprocess.run(
             [*TRACE, *options, str(SIMULATED), str(out), workload],
             env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
@@ -74,13 +72,8 @@ def simulate(workload: str, gpu: str, host: HostProfile | None) -> tuple[float, 
         if ran.returncode:
             raise SystemExit(f"{workload}: {ran.stderr[-500:]}")
         row = json.loads(out.read_text())
-    names, costs = Api.names(), load_host("default").api_ns
-    charged = {names[int(api)]: count for api, count in row["charges"].items()}
-    own = sum(
-        count * costs[name] * script.UNITS.get(name, 1.0)
-        for name, count in charged.items()
-        if name.startswith(script.OWN)
-    )
+    charges = [row["charges"].get(str(number), 0) for number in range(len(Api.names()))]
+    own = script.own_ns(script.Mark(0, [0] * len(charges)), script.Mark(0, charges), host)
     return row["median_iter_s"] * 1e3, own
 
 
@@ -91,17 +84,16 @@ def compare(session: Session, gpu: str, only: Sequence[str]) -> list[dict[str, o
     for name, real in session.steps.items():
         if only and name not in only:
             continue
-        default, counted = simulate(name, gpu, None)
+        by_counts, counted = simulate(name, gpu, host)
         own = script.Script(session.own[name], counted)
-        by_script, _ = simulate(name, gpu, script.calibrated(host, own, host.factor))
-        by_counts, _ = simulate(name, gpu, host)
+        by_script, _ = simulate(name, gpu, script.calibrated(host, own))
         print(
             f"{name:16s} real {real:7.2f} ms   by script {by_script:7.2f} ({by_script / real - 1:+6.1%})   "
-            f"by counts {by_counts:7.2f} ({by_counts / real - 1:+6.1%})   default host {default:7.2f}",
+            f"by counts {by_counts:7.2f} ({by_counts / real - 1:+6.1%})",
             flush=True,
         )
         found.append({"session": session.name, "workload": name, "real_ms": real, "by_script_ms": by_script,
-                      "by_counts_ms": by_counts, "default_ms": default, "ratio": own.ratio / host.factor})  # fmt: skip
+                      "by_counts_ms": by_counts, "ratio": own.ratio})  # fmt: skip
     for kind in ("by_script_ms", "by_counts_ms"):
         errors = [row[kind] / row["real_ms"] - 1 for row in found]  # type: ignore[operator]
         mean, signed, most = statistics.mean(map(abs, errors)), statistics.mean(errors), max(errors, key=abs)

@@ -179,11 +179,11 @@ def host(
     found = replace(described, name=name) if described is not None else here
     if script:
         click.echo(f"phantora: measuring {script[0]} without CUDA and simulated", err=True)
-        own = scripts.measure(script, cluster)
-        found = scripts.calibrated(found, own, here.factor)
+        own = scripts.measure(script, cluster, here)
+        found = scripts.calibrated(found, own)
         click.echo(
             f"{script[0]}: {own.cpu_ns / 1e6:.2f} ms of CPU time a step without CUDA, "
-            f"{own.ratio / here.factor:.2f} times what counts say of this machine"
+            f"{own.ratio:.2f} times what counts say of this machine"
         )
     out.write_text(measuring.to_toml(found), encoding="utf-8")
     click.echo(here.cpu)

@@ -20,20 +20,13 @@ from itertools import pairwise
 from pathlib import Path
 
 from phantora.errors import PhantoraError
-from phantora.hardware import DEFAULT_HOST, HostProfile, load_host
+from phantora.hardware import HostProfile
 from phantora.profile import host_script
+from phantora.profile.host import to_toml
 from phantora.wire.layout import Api
 
 OWN = ("OP_", "PY_", "ANNOTATION", "BACKWARD_CALL", "OPTIMIZER_PARAM", "BLOCK_FREE", "GET_DEVICE", "OTHER")
 """How the names of costs begin that are the script's own: Python's and PyTorch's. The others are CUDA's libraries'."""
-CALLS = (
-    "LAUNCH", "MEMCPY_ASYNC", "MEMCPY_SYNC", "MEMSET", "EVENT_RECORD", "EVENT_QUERY", "STREAM_WAIT", "STREAM_SYNC",
-    "STREAM_QUERY", "GEMM", "GEMM_LT", "GEMM_HEURISTIC", "CUDNN_BUILD", "CUDNN_CONVERT", "NCCL_ENQUEUE", "NCCL_GROUP",
-)  # fmt: skip
-"""CUDA's calls whose costs are those of a loop that does nothing else."""
-COLD = 1.2
-"""How many times as long they take in a step, where other code has taken their place in the caches: chosen with 25
-workloads in turns with and without CUDA's calls (benchmarks/host_paired.py, the first session)."""
 UNITS = {"PY_CODE": 1e-6, "OP_COLD": 1e-3}  # of a count; stub/rank/clock.c
 FIRST = 2  # steps that load code
 FEWEST = 3  # steps that count
@@ -47,11 +40,11 @@ class Script:
     cpu_ns: float
     """CPU time of all threads, without CUDA."""
     counted_ns: float
-    """ns that the default host is charged for the same, without CUDA."""
+    """ns that this machine's host, as the probe describes it, is charged for the same, without CUDA."""
 
     @property
     def ratio(self) -> float:
-        """CPU time over what the default host is charged."""
+        """CPU time over what is charged."""
         return self.cpu_ns / self.counted_ns
 
 
@@ -63,43 +56,43 @@ class Mark:
     charges: Sequence[int]
 
 
-def measure(command: Sequence[str], cluster: str) -> Script:
-    """Runs `command` (a script and its arguments) twice. Raises PhantoraError when it fails or has too few steps."""
-    without, charged = _marks(command, cluster, ["--null"]), _marks(command, cluster, [])
+def measure(command: Sequence[str], cluster: str, host: HostProfile) -> Script:
+    """Runs `command` (a script and its arguments) twice: without CUDA, and simulated on `host`, which describes this
+    machine. Raises PhantoraError when it fails or has too few steps."""
+    without = _marks(command, cluster, None)
+    # On this host and not on another: how cold code is depends on what runs between, CUDA's calls among it.
+    charged = _marks(command, cluster, host)
     cpu = [after.cpu_ns - before.cpu_ns for before, after in pairwise(without)]
-    counted = [own_ns(before, after) for before, after in pairwise(charged)]
+    counted = [own_ns(before, after, host) for before, after in pairwise(charged)]
     return Script(statistics.median(cpu[FIRST - 1 :]), statistics.median(counted[FIRST - 1 :]))
 
 
-def own_ns(before: Mark, after: Mark) -> float:
-    """ns that the default host is charged for Python and PyTorch between two marks."""
-    costs = load_host(DEFAULT_HOST).api_ns
+def own_ns(before: Mark, after: Mark, host: HostProfile) -> float:
+    """ns that `host` is charged for Python and PyTorch between two marks."""
     return sum(
-        (now - then) * costs[name] * UNITS.get(name, 1.0)
+        (now - then) * host.api_ns[name] * UNITS.get(name, 1.0)
         for name, then, now in zip(Api.names(), before.charges, after.charges, strict=True)
         if name.startswith(OWN)
     )
 
 
-def calibrated(host: HostProfile, script: Script, machine: float) -> HostProfile:
-    """`host` with the costs of `script`, measured on a machine that is `machine` times as slow as the default host.
-
-    Counts make up for what CUDA's calls take in steps, since they were fitted to whole steps; a script's own CPU time
-    does not. So these calls get their time in a step here."""
-    own = script.ratio / machine
-    costs = {
-        name: round(ns * (own if name.startswith(OWN) else COLD if name in CALLS else 1.0))
-        for name, ns in host.api_ns.items()
-    }
+def calibrated(host: HostProfile, script: Script) -> HostProfile:
+    """`host` with the costs of `script`: CUDA's calls stay."""
+    costs = {name: round(ns * script.ratio) if name.startswith(OWN) else ns for name, ns in host.api_ns.items()}
     return replace(host, api_ns=costs)
 
 
-def _marks(command: Sequence[str], cluster: str, options: Sequence[str]) -> list[Mark]:
+def _marks(command: Sequence[str], cluster: str, host: HostProfile | None) -> list[Mark]:
+    """Without a host: without CUDA."""
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "marks.jsonl"
-        log = [] if options else ["--no-summary", "--no-recording", "-o", str(Path(folder) / "run.arrow")]
+        out, described = Path(folder) / "marks.jsonl", Path(folder) / "host.toml"
+        options = ["--null"]
+        if host is not None:
+            described.write_text(to_toml(host), encoding="utf-8")
+            log = str(Path(folder) / "run.arrow")
+            options = ["--host", str(described), "--no-summary", "--no-recording", "-o", log]
         command_line = [
-            sys.executable, "-m", "phantora", "trace", "-q", "--cluster", cluster, *options, *log,
+            sys.executable, "-m", "phantora", "trace", "-q", "--cluster", cluster, *options,
             str(Path(host_script.__file__)), str(out), *command,
         ]  # fmt: skip
         root = str(Path(__file__).parents[2])
@@ -108,7 +101,7 @@ def _marks(command: Sequence[str], cluster: str, options: Sequence[str]) -> list
             "PHANTORA_API_COUNT": str(len(Api.names())),
         }  # fmt: skip
         done = subprocess.run(command_line, capture_output=True, text=True, env=environment, check=False)
-        how = "without CUDA" if options else "under simulation"
+        how = "without CUDA" if host is None else "under simulation"
         if done.returncode:
             said = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
             raise PhantoraError(f"{command[0]} failed {how} (status {done.returncode}): {said[:300]}")
