@@ -1,10 +1,11 @@
 // The driver clears memory that was given back before anyone gets it again, in the order in which it came. It begins some
-// milliseconds later, whatever the host's speed. So who frees and allocates on a full GPU waits; where enough clean
-// memory is left nobody does.
+// milliseconds later, whatever the host's speed. So who frees and allocates on a full GPU waits, and for all that was
+// freed, not for as much as it wants; where enough clean memory is left nobody does.
 //
 // On a full H100 a block that was just freed is mostly handed out again after 7.3 ms (64 MiB), 7.7 (256 MiB), 7.1 to 8.6
 // (1 GiB), 18 to 25 (4 GiB); a second later within 0.3 ms: benchmarks/device/near_capacity.py OUT blocks
-// (results/blocks_h100.jsonl.gz). Other GPUs were not measured, and are taken for as fast.
+// (results/blocks_h100.jsonl.gz). In training steps that free 4 to 8 GiB a cudaMalloc of 1 to 2 GiB takes 14 to 18 ms
+// (near_capacity.py OUT calls, results/near_calls_*_h100.jsonl). Other GPUs were not measured, and are taken for as fast.
 #define _GNU_SOURCE
 #include "cuda/core/scrub.h"
 
@@ -63,18 +64,10 @@ void phc_scrub_wait(int device) {
   queue *q = &queues[device];
   int64_t now = ph_now(), until = now;
   forget_cleared(q, now);
-  // The youngest may stay uncleared, as far as they fit into what is left free.
-  int64_t rest = (int64_t)room;
-  for (int i = q->count - 1; i >= 0; i--) {
-    const batch *b = &q->batches[i];
-    if (b->bytes <= rest) {
-      rest -= b->bytes;
-      continue;
-    }
-    int64_t cleared = b->start + duration(b->bytes - rest);
-    if (cleared > until) until = cleared;
-    break;
-  }
+  // Who finds too little that is clean waits until all is.
+  int64_t unclean = 0;
+  for (int i = 0; i < q->count; i++) unclean += q->batches[i].bytes;
+  if (unclean > (int64_t)room) until = q->batches[q->count - 1].end;
   pthread_mutex_unlock(&lock);
   ph_advance(until - now);
 }
