@@ -209,19 +209,17 @@ class Fold:
     def siblings(self, ranks: Sequence[int]) -> list[tuple[int, ...]]:
         """Groups like `ranks`, at other places of the mesh, that have no process of their own and for which `ranks`
         stands."""
-        # The same for both directions of a transfer: at another stage another process may stand for such a rank.
-        here = min((rank for rank in ranks if rank in self._real), default=ranks[0])
-        point = self.coordinates(here)
+        # A rank of each speaks for it, at all stages the same: at another one another process may stand for its place.
+        lowest = min(ranks)
+        point = self.coordinates(lowest)
         points = np.array(np.unravel_index(np.asarray(ranks, np.int64), self.sizes))
         still = [not axis.whole and bool((row == row[0]).all()) for axis, row in zip(self.axes, points, strict=True)]
         found: list[tuple[int, ...]] = []
         for place in product(*(range(axis.size) if moves else (at,)
                                for axis, moves, at in zip(self.axes, still, point, strict=True))):  # fmt: skip
             there = self.rank(place)
-            if there in self._real or self.stands_in(there) != here:
-                continue
-            moved = tuple(rank + there - here for rank in ranks)
-            if self._real.isdisjoint(moved):
+            moved = tuple(rank + there - lowest for rank in ranks)
+            if self.stands_in(there) in ranks and self._real.isdisjoint(moved):
                 found.append(moved)
         return found
 

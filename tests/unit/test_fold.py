@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from math import prod
 
 import pytest
 from hypothesis import given, settings
@@ -124,13 +125,17 @@ def test_the_first_rank_of_a_lone_axis_stands_for_all() -> None:
 MESHES = st.lists(st.integers(1, 9), min_size=1, max_size=4)
 
 
-def test_both_ways_between_two_stages_have_the_same_siblings() -> None:
-    """On the way back from the second stage they were counted twice."""
-    mesh = fold("pp=2,dp=8,tp=4", 64)
-    for way in (1, -1):
-        pairs = [(rank, rank + 32)[::way] for rank in mesh.real if rank < 32]
-        others = [pair for first in pairs for pair in mesh.siblings(first)]
-        assert sorted([*pairs, *others]) == sorted((rank, rank + 32)[::way] for rank in range(32))
+@pytest.mark.parametrize("text", ["pp=2,dp=8,tp=4", "pp=4,dp=8", "pp=6,dp=4,tp=4", "pp=3,replicate=3,shard=4"])
+def test_transfers_between_stages_and_their_siblings_are_all_transfers(text: str) -> None:
+    """On the way back from the second stage they were counted twice, and those to the last of more than two."""
+    mesh = fold(text, prod(int(part.partition("=")[2]) for part in text.split(",")))
+    stage = mesh.world_size // mesh.sizes[0]
+    for first in range(0, mesh.world_size - stage, stage):
+        for way in (1, -1):
+            every = [(rank, rank + stage)[::way] for rank in range(first, first + stage)]
+            pairs = [pair for pair in every if not set(mesh.real).isdisjoint(pair)]
+            others = [pair for of in pairs for pair in mesh.siblings(of)]
+            assert sorted([*pairs, *others]) == sorted(every)
 
 
 @settings(deadline=None, max_examples=60)
