@@ -96,6 +96,18 @@ CASES = [
         "Megatron PP x DP, full sequences", 32, "pp=4,dp=8",
         MEGATRON + " --num-layers 4 --pp 4 --global-batch-size 64 --seq-length 4096",
     ),
+    Case(
+        "Megatron PP x DP, full sequences, two stages", 32, "pp=2,dp=16",
+        MEGATRON + " --num-layers 4 --pp 2 --global-batch-size 64 --seq-length 4096",
+    ),
+    Case(
+        "Megatron PP x DP, interleaved, full sequences", 16, "pp=2,dp=8",
+        MEGATRON + " --num-layers 4 --pp 2 --vpp 2 --global-batch-size 32 --seq-length 4096",
+    ),
+    Case(
+        "Megatron PP x DP, interleaved, four full stages", 32, "pp=4,dp=8",
+        MEGATRON + " --num-layers 16 --pp 4 --vpp 2 --global-batch-size 64 --seq-length 4096",
+    ),
     Case("Megatron EP, uneven routing", 8, "dp=4,ep=2", MEGATRON + MIXTRAL, "--moe-routing zipf:1.0"),
 ]  # fmt: skip
 

@@ -15,6 +15,7 @@ from phantora.cost.power import burst_clock, watts
 from phantora.cost.types import Price
 from phantora.hardware.types import Gpu
 from phantora.sim.engine.library import Engine, KernelProfile, PowerLimit
+from phantora.sim.pipelines import pipelines_of
 from phantora.wire.fold import Fold
 
 
@@ -23,12 +24,14 @@ def limit_power(engine: Engine, gpu: Gpu, world_size: int, fold: Fold | None = N
 
     GPUs of a model differ. A job is taken to have the quantiles of their distribution, assigned to the ranks in an
     order that depends on nothing but their number; a single GPU is the median. In a folded run a process has the
-    largest factor of those that it stands for: they wait for the slowest of them.
+    largest factor of those that it stands for: they wait for the slowest of them. Pipelines do so once a step alone,
+    so in the end their processes have the factors of the slowest one, which the engine finds by the stages' loads.
     """
     power, cap = gpu.power, float(gpu.power_watts)
+    budget = (gpu.limit_watts or cap) - power.idle * cap
     engine.set_power(
         PowerLimit(
-            budget_watts=(gpu.limit_watts or cap) - power.idle * cap,
+            budget_watts=budget,
             exponent=power.exponent,
             communication_watts=power.communication * cap,
             communication_blocks=gpu.calibration.nccl_channels,
@@ -39,12 +42,18 @@ def limit_power(engine: Engine, gpu: Gpu, world_size: int, fold: Fold | None = N
     )
     order = list(range(world_size))
     random.Random(world_size).shuffle(order)
-    factors: dict[int, float] = {}
-    for place, rank in enumerate(order):  # ascending
-        factor = 1.0 + power.spread * NormalDist().inv_cdf((place + 0.5) / world_size)
-        factors[fold.stands_in(rank) if fold else rank] = factor
-    for rank, factor in factors.items():
-        engine.set_power_factor(rank, factor)
+    factors = [0.0] * world_size
+    for place, rank in enumerate(order):
+        factors[rank] = 1.0 + power.spread * NormalDist().inv_cdf((place + 0.5) / world_size)
+    pipelines = pipelines_of(fold, factors) if fold and budget > 0 else []
+    for pipeline in pipelines:
+        engine.add_pipeline(pipeline.ranks, pipeline.stages, pipeline.factors)
+    if not pipelines:
+        largest: dict[int, float] = {}
+        for rank in order:  # ascending
+            largest[fold.stands_in(rank) if fold else rank] = factors[rank]
+        for rank, factor in largest.items():
+            engine.set_power_factor(rank, factor)
 
 
 def profile_of(machine: Machine, price: Price) -> KernelProfile:

@@ -253,12 +253,15 @@ FUNCTIONS = (
         ("double", "bandwidth"), ("int32_t", "name"), (_INTS, "members"), ("int", "count"),
     ), "`members`: ranks that can put traffic on it; none: all. Links are numbered from 0"),
     Function("phe_change_link", "void", (("int", "link"), ("int64_t", "time"), ("double", "bandwidth"))),
-    Function("phe_set_mark", "void", (("const char *", "prefix"),), "rank 0's annotations of such names end at marks"),
+    Function("phe_set_mark", "void", (("const char *", "prefix"),), "annotations of such names end at marks"),
     Function("phe_change_link_at_mark", "void", (("int", "link"), ("int", "mark"), ("double", "bandwidth"))),
     Function("phe_background", "void", ((_INTS, "links"), ("int", "hops"), ("double", "rate")), "endless traffic"),
     Function("phe_straggler", "void", (_RANK, ("double", "factor")), "its kernels take so many times as long"),
     Function("phe_fold", "void", ((_INTS, "sizes"), (_INTS, "whole"), (_INTS, "lone"), ("int", "axes")),
              "of a mesh, outermost first; of whole ones all ranks are processes, of lone ones the first"),
+    Function("phe_add_pipeline", "void", (
+        (_INTS, "ranks"), (_INTS, "stages"), ("int", "count"), ("const double *", "factors"), ("int", "candidates"),
+    ), "processes that stand for pipelines, of each the power factors of their GPUs; stage -1: it follows"),
     Function("phe_expect_alike", "void", (
         ("int", "witness"), ("int", "first"), ("int", "last"), ("const char *", "axis"), ("int", "uneven"),
     ), "the witness must do what one of the two others does; uneven: communicate as one of them does"),

@@ -32,7 +32,7 @@ UNEVEN = "~"
 communication alone."""
 LONE = "/1"
 """Behind an axis's size: its first rank alone is a process, and nothing tells whether the others do the same."""
-PIPELINE = "pp"
+PIPELINE, TENSOR = "pp", "tp"
 NEVER_FOLDED = (PIPELINE, "cp", "ep")
 """Axes whose ranks do different things: stages of a pipeline, parts of a ring of attention, experts."""
 
@@ -57,6 +57,11 @@ class Axis:
     """Its first rank stands for all others."""
     starred: bool = False
     """A group along it is a process in all its ranks, or in none."""
+
+    @property
+    def tensor(self) -> bool:
+        """Its ranks share each product, so they wait for each other in every layer."""
+        return self.name == TENSOR or "tensor" in self.name
 
     def stands_in(self, coordinate: int) -> int:
         """The coordinate whose process speaks for this one."""

@@ -50,7 +50,7 @@ int phe_add_link(void *engine, double bandwidth, int32_t name, const int32_t *me
 void phe_change_link(void *engine, int link, int64_t time, double bandwidth) {
   of(engine).links().network().change(link, time, bandwidth);
 }
-void phe_set_mark(void *engine, const char *prefix) { of(engine).links().mark(prefix); }
+void phe_set_mark(void *engine, const char *prefix) { of(engine).marks().name(prefix); }
 void phe_change_link_at_mark(void *engine, int link, int mark, double bandwidth) {
   of(engine).links().change_at_mark(link, mark, bandwidth);
 }
@@ -60,6 +60,10 @@ void phe_background(void *engine, const int32_t *links, int hops, double rate) {
 void phe_fold(void *engine, const int32_t *sizes, const int32_t *whole, const int32_t *lone, int axes) {
   of(engine).fold(phe::FoldedRanks({sizes, sizes + axes}, std::vector<bool>(whole, whole + axes),
                                    std::vector<bool>(lone, lone + axes)));
+}
+void phe_add_pipeline(void *engine, const int32_t *ranks, const int32_t *stages, int count, const double *factors,
+                      int candidates) {
+  of(engine).pipelines().add({ranks, ranks + count}, {stages, stages + count}, {factors, factors + count * candidates});
 }
 void phe_expect_alike(void *engine, int witness, int first, int last, const char *axis, int uneven) {
   of(engine).comparison().expect(witness, first, last, axis, uneven != 0);

@@ -27,8 +27,9 @@ void Completions::completed(Device &device, const Stream &s, Item &item, int64_t
     auto it = rank.events.find(item.event);
     if (it != rank.events.end() && it->second.id == item.id) it->second.done = device.now();
   }
+  if (item.type == Item::COMM && item.comm->p2p) pipelines_.handed_on(rank);
   if (item.type == Item::MARK)
-    links_.gpu_at_mark(item.part, device.now());
+    marks_.gpu_at(rank, item.part, device.now());
   else if (item.type != Item::WAIT || item.id > 0 || device.now() > reached)  // a wait that is implied, if it delayed anything
     write(device, s, item, reached);
   if (!rank.requests.empty()) waits_.check(rank);

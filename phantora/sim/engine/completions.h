@@ -1,13 +1,14 @@
 // What follows when something on a GPU has ended: rows, events, answers.
 #pragma once
 #include "communication.h"
+#include "marks.h"
 
 namespace phe {
 
 class Completions : public DeviceListener {
  public:
-  Completions(Communication &communication, Links &links, Waits &waits, CallNames &names, RowLog &rows)
-      : communication_(communication), links_(links), waits_(waits), names_(names), rows_(rows) {}
+  Completions(Communication &communication, Marks &marks, Pipelines &pipelines, Waits &waits, CallNames &names, RowLog &rows)
+      : communication_(communication), marks_(marks), pipelines_(pipelines), waits_(waits), names_(names), rows_(rows) {}
 
   void arrived(Launch &launch, int64_t time) override { communication_.arrive(launch, time); }
   void completed(Device &device, const Stream &s, Item &item, int64_t reached) override;
@@ -20,7 +21,8 @@ class Completions : public DeviceListener {
   void write(const Device &device, const Stream &s, const Item &item, int64_t reached);
 
   Communication &communication_;
-  Links &links_;
+  Marks &marks_;
+  Pipelines &pipelines_;
   Waits &waits_;
   CallNames &names_;
   RowLog &rows_;

@@ -246,7 +246,7 @@ void Device::admit(Stream &s) {
     listener_.arrived(*item.comm, now_);
   } else if (item.type != Item::HOSTFUNC) {
     ++kernels_;
-    item.work *= power_.stretch(item);
+    power_.slow(item);
     if (kernels_ == 1 && !communications_) {
       item.rate = 1.0;
       item.begun = true;

@@ -44,7 +44,7 @@ class Device {
 
   Device(Rank &rank, int number, size_t index, const DeviceModel &model, DeviceListener &listener, Progress &progress)
       : rank_(rank), number_(number), index_(index), model_(model), listener_(listener), progress_(progress),
-        power_(model.power, rank.power_factor) {}
+        power_(model.power, rank.power_factor, rank.trials) {}
 
   Rank &rank() const { return rank_; }
   int number() const { return number_; }    // in its rank

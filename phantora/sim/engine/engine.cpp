@@ -9,9 +9,10 @@ Engine::Engine(void *area)
     : header_(static_cast<ph_header *>(area)), names_(texts_), stage_(static_cast<char *>(area)), rows_(stage_.size()),
       devices_(*header_, progress_), launches_(prices_, rows_, stage_.size()),
       waits_(stage_, devices_, rows_, names_, progress_), payloads_(stage_, waits_, names_, failure_),
-      links_(stage_, rows_), communication_(stage_, texts_, prices_, links_, payloads_, rows_, progress_, failure_),
-      comparison_(stage_, texts_, failure_), completions_(communication_, links_, waits_, names_, rows_),
-      ingest_(stage_, devices_, texts_, names_, launches_, links_, communication_, payloads_, waits_, comparison_, rows_,
+      links_(stage_, rows_), pipelines_(stage_), marks_(links_, pipelines_),
+      communication_(stage_, texts_, prices_, links_, payloads_, rows_, progress_, failure_),
+      comparison_(stage_, texts_, failure_), completions_(communication_, marks_, pipelines_, waits_, names_, rows_),
+      ingest_(stage_, devices_, texts_, names_, launches_, marks_, communication_, payloads_, waits_, comparison_, rows_,
               progress_, failure_),
       sweep_(stage_, devices_, links_, communication_, prices_, waits_, progress_, failure_) {
   devices_.tell(completions_);
@@ -202,7 +203,7 @@ phe_status Engine::status() {
   out.records = ingest_.records();
   out.rows = rows_.waiting();
   out.late = progress_.late;
-  out.marks = links_.marks();
+  out.marks = marks_.count();
   out.releases = releases_;
   out.device_peak = ingest_.device_peak();
   return out;

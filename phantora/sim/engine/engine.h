@@ -28,6 +28,8 @@ class Engine {
   void record() { stage_.record(); }
   void play(double scale) { stage_.play(scale); }
   Links &links() { return links_; }
+  Marks &marks() { return marks_; }
+  Pipelines &pipelines() { return pipelines_; }
   void fold(FoldedRanks folded) { communication_.fold(std::move(folded)); }
   Comparison &comparison() { return comparison_; }
 
@@ -74,6 +76,8 @@ class Engine {
   Waits waits_;
   Payloads payloads_;
   Links links_;
+  Pipelines pipelines_;
+  Marks marks_;
   Communication communication_;
   Comparison comparison_;
   Completions completions_;

@@ -69,7 +69,7 @@ void Ingest::span(Rank &rank, const ph_record &r) {
   row.stream = r.thread;
   row.flags = r.flags;
   row.id = rank.fresh_id();
-  if (rank.index == 0 && row.name >= 0 && links_.marks(texts_.text(PHE_NAMES, row.name))) links_.host_at_mark(r.time);
+  if (marks_.matter(rank) && row.name >= 0 && marks_.named(texts_.text(PHE_NAMES, row.name))) marks_.host_at(rank, r.time);
   if (r.flags & PH_F_GRAPH) rank.graph_row = row.id;
   rows_.host(row);
 }

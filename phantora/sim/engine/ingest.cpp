@@ -7,10 +7,10 @@ namespace phe {
 
 constexpr uint64_t MAX_PASS = 4096;  // records of one rank consumed before the next has its turn
 
-Ingest::Ingest(Stage &stage, Devices &devices, Texts &texts, CallNames &names, Launches &launches, Links &links,
+Ingest::Ingest(Stage &stage, Devices &devices, Texts &texts, CallNames &names, Launches &launches, Marks &marks,
                Communication &communication, Payloads &payloads, Waits &waits, Comparison &comparison, RowLog &rows,
                Progress &progress, Failure &failure)
-    : stage_(stage), devices_(devices), texts_(texts), names_(names), launches_(launches), links_(links),
+    : stage_(stage), devices_(devices), texts_(texts), names_(names), launches_(launches), marks_(marks),
       communication_(communication), payloads_(payloads), waits_(waits), comparison_(comparison), rows_(rows), progress_(progress),
       failure_(failure), speakers_(stage.size()), groups_(stage.size()) {
   static const struct {

@@ -2,6 +2,7 @@
 #pragma once
 #include "communication.h"
 #include "comparison.h"
+#include "marks.h"
 
 namespace phe {
 
@@ -10,7 +11,7 @@ constexpr uint64_t MOST_PAYLOAD = 1u << 31;      // bytes
 
 class Ingest {
  public:
-  Ingest(Stage &stage, Devices &devices, Texts &texts, CallNames &names, Launches &launches, Links &links,
+  Ingest(Stage &stage, Devices &devices, Texts &texts, CallNames &names, Launches &launches, Marks &marks,
          Communication &communication, Payloads &payloads, Waits &waits, Comparison &comparison, RowLog &rows,
          Progress &progress, Failure &failure);
 
@@ -97,7 +98,7 @@ class Ingest {
   Texts &texts_;
   CallNames &names_;
   Launches &launches_;
-  Links &links_;
+  Marks &marks_;
   Communication &communication_;
   Payloads &payloads_;
   Waits &waits_;

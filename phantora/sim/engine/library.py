@@ -117,7 +117,7 @@ class Engine:
         self._lib.phe_change_link(self._handle, link, time, bandwidth)
 
     def set_mark(self, prefix: str) -> None:
-        """Ends of rank 0's annotations whose names begin with `prefix` are marks, counted from 1."""
+        """Ends of annotations whose names begin with `prefix` are marks, counted from 1."""
         self._lib.phe_set_mark(self._handle, prefix.encode())
 
     def change_link_at_mark(self, link: int, mark: int, bandwidth: float) -> None:
@@ -138,6 +138,15 @@ class Engine:
         `lone` ones the first."""
         numbers = ctypes.c_int32 * len(sizes)
         self._lib.phe_fold(self._handle, numbers(*sizes), numbers(*whole), numbers(*lone), len(sizes))
+
+    def add_pipeline(self, ranks: Sequence[int], stages: Sequence[int], factors: Sequence[Sequence[float]]) -> None:
+        """Processes of a folded run that stand for several pipelines: `factors` are for each of these the power factors
+        of the processes' GPUs. They have the largest at first, and those of the slowest pipeline from the second
+        optimizer step on, by the loads of the step before. A process of stage -1 counts for nothing in this, and has
+        its factor by the same choice."""
+        numbers, flat = ctypes.c_int32 * len(ranks), [factor for each in factors for factor in each]
+        array = (ctypes.c_double * len(flat))(*flat)
+        self._lib.phe_add_pipeline(self._handle, numbers(*ranks), numbers(*stages), len(ranks), array, len(factors))
 
     def expect_alike(self, witness: int, first: int, last: int, axis: str, uneven: bool) -> None:
         """In a folded run `witness` must do what `first` or `last` does, its fellows at the ends of `axis`; if that is

@@ -46,24 +46,11 @@ void Links::add_background(std::vector<int32_t> links, double rate) {
   network_.begin(0, &flow, 1, -1);
 }
 
-// The change comes behind what was launched last.
-void Links::host_at_mark(int64_t time) {
-  int mark = ++marks_;
-  auto here = [&](const Change &c) { return c.mark == mark; };
-  if (std::none_of(changes_.begin(), changes_.end(), here)) return;
-  Stream *last = nullptr;
-  for (auto &[id, s] : stage_[0].streams)
-    if (!last || s->last_id > last->last_id) last = s.get();
-  if (!last) return gpu_at_mark(mark, time);
-  Item item;
-  item.type = Item::MARK;
-  item.id = -1;
-  item.part = mark;
-  item.launch = item.ready = time;
-  last->device->push(*last, std::move(item));
+bool Links::changes_at(int mark) const {
+  return std::any_of(changes_.begin(), changes_.end(), [mark](const Change &c) { return c.mark == mark; });
 }
 
-void Links::gpu_at_mark(int mark, int64_t time) {
+void Links::at_mark(int mark, int64_t time) {
   for (const Change &c : changes_)
     if (c.mark == mark) network_.change(c.link, time, c.bandwidth);
 }

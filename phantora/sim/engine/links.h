@@ -11,19 +11,15 @@ class Links {
   phn::Network &network() { return network_; }
   // `members` are the ranks that can put traffic on the link; none: all.
   int add(double bandwidth, int32_t name, std::vector<int32_t> members);
-  // Ends of rank 0's annotations whose names begin with `prefix` are marks.
-  void mark(std::string prefix) { prefix_ = std::move(prefix); }
-  bool marks(const std::string &annotation) const { return !prefix_.empty() && annotation.rfind(prefix_, 0) == 0; }
-  // From the `mark`-th mark on, counted from 1.
+  // From rank 0's `mark`-th mark on, counted from 1.
   void change_at_mark(int link, int mark, double bandwidth) { changes_.push_back({link, mark, bandwidth}); }
   // From now on each of these ranks can put traffic on what the others can: they reach each other's memory.
   void share(const std::vector<int> &ranks);
   void add_background(std::vector<int32_t> links, double rate);
 
-  // Rank 0's host is at the next mark. If links change there, they do when its GPU gets there.
-  void host_at_mark(int64_t time);
-  void gpu_at_mark(int mark, int64_t time);
-  int marks() const { return marks_; }
+  bool changes_at(int mark) const;
+  // Rank 0's GPU is at the mark.
+  void at_mark(int mark, int64_t time);
 
   void log_flows() {
     flow_rows_ = true;
@@ -46,8 +42,6 @@ class Links {
   RowLog &rows_;
   phn::Network network_;
   bool flow_rows_ = false;
-  std::string prefix_;
-  int marks_ = 0;
   std::vector<int32_t> names_;
   std::vector<int32_t> first_rank_;                 // the lowest that can use it
   std::vector<std::vector<int32_t>> users_;         // who can, none: all

@@ -2,38 +2,16 @@
 
 #include "operation.h"
 
-#include <math.h>
-
 #include <algorithm>
 
 namespace phe {
-
-constexpr double FINE = 8;         // steps of the integration within the shorter of the limiter's two times
-constexpr double REMEMBERED = 40;  // of the longer one, after which nothing is left of what was before
 
 void Power::advance(int64_t now) {
   if (limit_.budget_watts <= 0 || now == now_) return;
   double left = static_cast<double>(now - now_);
   now_ = now;
-  double full = factor_ * (dynamic_ + steady_);
-  if (clock_ == 1.0 && mean_ <= limit_.budget_watts && full <= limit_.budget_watts)
-    mean_ = full + (mean_ - full) * exp(-left / limit_.response_ns);
-  else
-    relax(left);
-}
-
-// The clock and the mean follow each other.
-void Power::relax(double left) {
-  left = std::min(left, REMEMBERED * std::max(limit_.response_ns, limit_.reaction_ns));
-  double fine = std::min(limit_.response_ns, limit_.reaction_ns) / FINE;
-  while (left > 0) {
-    double step = std::min(left, fine), kept = exp(-step / limit_.response_ns);
-    double drawn = factor_ * (dynamic_ * pow(clock_, limit_.exponent) + steady_);
-    double mean = drawn + (mean_ - drawn) * (1 - kept) * limit_.response_ns / step;  // within the step
-    mean_ = drawn + (mean_ - drawn) * kept;
-    clock_ = std::clamp(clock_ + step / limit_.reaction_ns * (1 - mean / limit_.budget_watts), limit_.lowest_clock, 1.0);
-    left -= step;
-  }
+  limiter_.advance(limit_, factor_, dynamic_, steady_, left);
+  for (Trial &t : trials_) t.limiter.advance(limit_, t.factor, dynamic_, steady_, left);
 }
 
 void Power::draw_alone(const Item &item) {
@@ -58,10 +36,9 @@ void Power::draw(const std::vector<Stream *> &busy) {
   }
 }
 
-double Power::stretch(const Item &item) const {
-  const phe_kernel_profile &p = item.profile;
-  double clock = p.clock_bound > 0 ? clock_ : 1.0;
-  return clock < p.clock ? 1.0 + p.clock_bound * (p.clock / clock - 1.0) : 1.0;
+void Power::slow(Item &item) {
+  for (Trial &t : trials_) t.load += item.work * t.limiter.stretch(item.profile);
+  item.work *= limiter_.stretch(item.profile);
 }
 
 }  // namespace phe

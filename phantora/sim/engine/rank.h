@@ -1,5 +1,6 @@
 // One rank as the engine knows it: its end of the shared memory, its host's clock, its GPUs, streams and events.
 #pragma once
+#include "limiter.h"
 #include "work.h"
 
 #include <algorithm>
@@ -48,6 +49,7 @@ struct Rank {
   uint64_t answered = 0; // requests of the host
   double slowness = 1.0; // its kernels take so many times as long
   double power_factor = 1.0;  // and draw so many times the dynamic power of the usual GPU's
+  std::vector<Trial> trials;  // of other power factors
   std::vector<std::unique_ptr<Device>> devices;
   std::unordered_map<uint32_t, std::unique_ptr<Stream>> streams;
   std::vector<std::unique_ptr<Stream>> retired;  // destroyed; work in them goes on

@@ -1,0 +1,30 @@
+// Marks: ends of optimizers on the hosts of ranks, and when their GPUs get there.
+#pragma once
+#include "links.h"
+#include "pipelines.h"
+
+namespace phe {
+
+class Marks {
+ public:
+  Marks(Links &links, Pipelines &pipelines) : links_(links), pipelines_(pipelines) {}
+
+  // Ends of annotations whose names begin with `prefix` are marks.
+  void name(std::string prefix) { prefix_ = std::move(prefix); }
+  bool named(const std::string &annotation) const { return !prefix_.empty() && annotation.rfind(prefix_, 0) == 0; }
+  // Does anything go by the marks of this rank?
+  bool matter(const Rank &rank) const { return rank.index == 0 || pipelines_.has(rank); }
+  // Its host is at the next mark. If something changes there, it does when its GPU gets there.
+  void host_at(Rank &rank, int64_t time);
+  void gpu_at(Rank &rank, int mark, int64_t time);
+  // Of rank 0's host so far.
+  int count() const { return count_; }
+
+ private:
+  Links &links_;
+  Pipelines &pipelines_;
+  std::string prefix_;
+  int count_ = 0;
+};
+
+}  // namespace phe
