@@ -98,6 +98,27 @@ def test_without_marks_what_repeats_is_a_step(tmp_path: Path) -> None:
     assert len(report.steps) in (5, 6) and report.headline.step_time == 1000 * US
 
 
+@pytest.mark.parametrize(("waits", "layers_of_a_step"), [(True, 8), (False, 1)])
+def test_equal_layers_make_a_step_where_the_host_waits(tmp_path: Path, waits: bool, layers_of_a_step: int) -> None:
+    """A model of eight equal layers and nothing else: what repeats is a layer, and the host waits after eight."""
+    run = FakeRun()
+    price = run.price("gemm", "measured", 1e9, 1e6, 0)
+    for step in range(6):
+        t = 1000 * step
+        for layer in range(8):
+            for name, start, end in (("up", 0, 60), ("down", 60, 100)):
+                run.add(
+                    Kind.KERNEL, 0, (t + 100 * layer + start) * US, (t + 100 * layer + end) * US, name, stream=0,
+                    launch=(t + 10 * layer + start // 12) * US, price=price,
+                )  # fmt: skip
+        if waits:
+            run.add(Kind.SYNC, 0, (t + 90) * US, (t + 800) * US, "cudaDeviceSynchronize")
+    report = report_of(run, tmp_path)
+    assert report.step_source == "pattern"
+    assert report.headline.step_time == pytest.approx((1000 if waits else 100) * US, rel=0.01)
+    assert len(report.steps) >= 5 * 8 // layers_of_a_step - 1
+
+
 def test_without_marks_or_repetition_the_run_is_one_step(tmp_path: Path) -> None:
     report = report_of(small_run(steps=2, profiler=False, optimizer=False), tmp_path)
     assert report.step_source == "run"

@@ -53,6 +53,8 @@ class _Launches:
     inputs: Mask
     works: Mask
     """Rows with flops: what only fills or copies makes no iteration."""
+    waits: Ints
+    """Before which rows the host waited for the GPU, ascending."""
 
 
 _COLUMNS = ("launch", "id", "op", "shape", "name", "flops")
@@ -74,14 +76,20 @@ def _launches(log: Log, rank: int, annotations: Annotations, place: int) -> _Lau
     inputs = np.zeros(len(launch), bool)
     for column, words in ((name, log.words("name")), (op, log.words("op"))):
         inputs |= np.array([word.startswith(_INPUTS) for word in words] + [False])[column]
-    return _Launches(launch, exact, loose, inputs, columns[-1][order] > 0)
+    return _Launches(launch, exact, loose, inputs, columns[-1][order] > 0, _waits(log, rank, launch))
+
+
+def _waits(log: Log, rank: int, launch: Ints) -> Ints:
+    parts = [batch["start"] for batch in log.batches(("start",), kinds=("sync",), ranks=(rank,))]
+    before = np.searchsorted(launch, np.concatenate(parts)) if parts else np.zeros(0, np.int64)
+    return np.unique(before).astype(np.int64)
 
 
 def _iterations(launched: _Launches, symbols: Ints) -> list[Iteration]:
     period = _period(symbols, launched)
     if not period:
         return []
-    begins = _anchors(symbols, launched.inputs, period)
+    begins = _anchors(symbols, launched, period)
     end = int(begins[-1]) + period
     if end > len(symbols):  # the last is not whole
         begins, end = begins[:-1], int(begins[-1])
@@ -96,7 +104,8 @@ def _iterations(launched: _Launches, symbols: Ints) -> list[Iteration]:
 
 def _period(symbols: Ints, launched: _Launches) -> int:
     """Rows of one iteration; 0 if nothing repeats. The shortest period with an input in it; else the one by which
-    most rows repeat, since a model's layers repeat inside of an iteration."""
+    most rows repeat, since a model's layers repeat inside of an iteration. Where nothing else is between equal layers,
+    a host that waits after so many of them says how many an iteration has."""
     best, most = 0, 0.0
     for period in sorted(_gaps(symbols)):
         same = symbols[:-period] == symbols[period:]
@@ -110,7 +119,16 @@ def _period(symbols: Ints, launched: _Launches) -> int:
             return period
         if share > most + 0.001:
             best, most = period, share
-    return best
+    return _between_waits(launched.waits, best) if best else 0
+
+
+def _between_waits(waits: Ints, period: int) -> int:
+    """Rows between the waits of the host, if these are mostly equal and a multiple of `period`; else `period`."""
+    apart, counts = np.unique(np.diff(waits), return_counts=True)
+    if len(counts) and counts.max() >= _LEAST and counts.max() >= _ALIKE * counts.sum():
+        usual = int(apart[counts.argmax()])
+        return usual if usual % period == 0 else period
+    return period
 
 
 def _gaps(symbols: Ints) -> list[int]:
@@ -135,15 +153,17 @@ def _region(same: Mask, period: int) -> tuple[int, int]:
     return (int(whole[0]), int(whole[-1]) + period) if len(whole) else (0, 0)
 
 
-def _anchors(symbols: Ints, inputs: Mask, period: int) -> Ints:
-    """Where iterations begin: positions of a symbol that occurs once in each, an input if there is one."""
+def _anchors(symbols: Ints, launched: _Launches, period: int) -> Ints:
+    """Where iterations begin: positions of a symbol that occurs once in each, an input if there is one; else behind a
+    wait of the host."""
     begin, end = _region(symbols[:-period] == symbols[period:], period)
     block = symbols[begin : begin + period]
     values, counts = np.unique(block, return_counts=True)
     once = np.isin(block, values[counts == 1])
     if not bool(once.any()):
-        return np.arange(begin, end + period, period)
-    chosen = once & inputs[begin : begin + period]
+        waited = launched.waits[(launched.waits >= begin) & (launched.waits < begin + period)]
+        return np.arange(waited[0] if len(waited) else begin, end + period, period)
+    chosen = once & launched.inputs[begin : begin + period]
     symbol = block[int(np.argmax(chosen if bool(chosen.any()) else once))]
     found = np.flatnonzero(symbols == symbol)
     return found[(found >= begin) & (found < end + period)]
