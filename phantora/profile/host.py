@@ -22,13 +22,16 @@ from phantora.profile import host_probe
 
 CONTENDED = 1.15  # elapsed over CPU time in one thread: others take the processor away
 # Rows of the probe whose time on the GPU's machine less that under the stubs is a CUDA call's; of several the median.
-# Launches are those of operators, whose kernels have more arguments than `torch.cuda._sleep`'s (row "launch"): 4.7 us
-# where that takes 4.1 (benchmarks/device/results/host_pairs_first_h100.jsonl).
+# Launches are those of operators, whose kernels have more arguments than `torch.cuda._sleep`'s (row "launch").
 DRIVER_ROWS = {
     "LAUNCH": ("add", "add_", "mul scalar", "softmax", "cat"), "EVENT_RECORD": ("event record",),
     "EVENT_QUERY": ("event query",), "STREAM_WAIT": ("stream wait_event",), "MEMSET": ("zero_",),
     "MEMCPY_ASYNC": ("h2d pinned",), "GEMM": ("mm",),
 }  # fmt: skip
+WITHOUT_CUDA = ("python", "nn.Identity")  # and without an operator, which stubs watch: how fast each process ran
+COLD = 1.2
+"""How many times as long CUDA's calls take in a step as in a loop that does nothing else: chosen with 75 steps on three
+machines, with and without these calls in turns (benchmarks/host_paired.py, the first three sessions)."""
 ONE_THREAD = ("python", "nn.Identity", "view", "add")
 
 
@@ -173,10 +176,13 @@ def profile_of(
 
 
 def driver_costs(stubbed: Probe, real: Probe) -> dict[str, int]:
-    """ns of CUDA calls: a row's time with the real libraries less that under the stubs."""
+    """ns of CUDA calls in a step, on the host as it was under the stubs: a row's time with the real libraries less that
+    under the stubs. A shared machine's speed changes between the two, by up to 1.3 times; rows without CUDA tell."""
     ours, theirs = stubbed.typical(), real.typical()
+    slower = [theirs[row] / ours[row] for row in WITHOUT_CUDA if row in ours and row in theirs]
+    speed = statistics.median(slower) if slower else 1.0
     return {
-        api: max(round(statistics.median(theirs[row] - ours[row] for row in rows)), 0)
+        api: max(round(COLD * statistics.median(theirs[row] / speed - ours[row] for row in rows)), 0)
         for api, rows in DRIVER_ROWS.items()
         if all(row in ours and row in theirs for row in rows)
     }

@@ -62,8 +62,16 @@ def test_a_busy_machine_is_measured_by_its_quietest_rounds() -> None:
 
 def test_cuda_calls_are_what_the_real_libraries_add() -> None:
     mine = host.profile_of("mine", probe(2.0), probe(2.0, driver=True))
-    assert (mine.api_ns["LAUNCH"], mine.api_ns["EVENT_RECORD"], mine.api_ns["GEMM"]) == (3000, 900, 7000)
+    found = mine.api_ns["LAUNCH"], mine.api_ns["EVENT_RECORD"], mine.api_ns["GEMM"]
+    assert found == tuple(round(host.COLD * ns) for ns in (3000, 900, 7000))
     assert mine.api_ns["OP_TOP"] == 2 * DEFAULT.api_ns["OP_TOP"]
+
+
+def test_a_machine_that_has_become_slower_meanwhile_adds_nothing() -> None:
+    usual = host.profile_of("mine", probe(2.0), probe(2.0, driver=True)).api_ns
+    slower = host.profile_of("mine", probe(2.0), probe(2.6, driver=True)).api_ns
+    assert slower["LAUNCH"] == pytest.approx(usual["LAUNCH"] / 1.3, abs=2)  # its calls took that long on a slower CPU
+    assert slower["GEMM"] == pytest.approx(usual["GEMM"] / 1.3, abs=2)
 
 
 def test_the_file_that_is_written_is_read(tmp_path: Path) -> None:
