@@ -43,11 +43,11 @@ json.dump(found, open(sys.argv[1], "w"))
 
 
 def test_what_was_given_back_is_cleared_first(tmp_path: Path) -> None:
-    """On an H100 7.3 to 7.7 ms for what was freed just before, else 0.1 to 0.3: near_capacity.py OUT blocks."""
+    """On an H100 7.7 ms for 256 MiB that were freed just before, 7.0 to 8.6 for 1 GiB, else 0.1 to 0.3: near_capacity.py
+    OUT blocks. Who wants a part of it waits for all (OUT calls)."""
     script, out = tmp_path / "script.py", tmp_path / "found.json"
     script.write_text(SCRIPT)
     trace(tmp_path, "--cluster", "1x1xH100", str(script), str(out))
     found = json.loads(out.read_text())
-    assert found["at once"] == pytest.approx(7.6, abs=0.4)
-    assert found["next"] == pytest.approx(0.3, abs=0.2)  # cleared in its turn, a little later
-    assert max(found[quick] for quick in ("roomy", "refused", "later")) < 0.2
+    assert found["at once"] == pytest.approx(8.2, abs=0.4)
+    assert max(found[quick] for quick in ("roomy", "refused", "next", "later")) < 0.2
