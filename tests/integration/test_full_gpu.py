@@ -43,8 +43,8 @@ json.dump(found, open(sys.argv[1], "w"))
 
 
 def test_what_was_given_back_is_cleared_first(tmp_path: Path) -> None:
-    """On an H100 7.7 ms for 256 MiB that were freed just before, 7.0 to 8.6 for 1 GiB, else 0.1 to 0.3: near_capacity.py
-    OUT blocks. Who wants a part of it waits for all (OUT calls)."""
+    """On an H100 7.7 ms for 256 MiB that were freed just before, 7.0 to 8.6 for 1 GiB, else 0.1 to 0.3:
+    near_capacity.py OUT blocks. Who wants a part of it waits for all (OUT calls)."""
     script, out = tmp_path / "script.py", tmp_path / "found.json"
     script.write_text(SCRIPT)
     trace(tmp_path, "--cluster", "1x1xH100", str(script), str(out))
