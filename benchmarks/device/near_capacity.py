@@ -182,6 +182,8 @@ def main() -> None:
         Path(path).write_text("".join(json.dumps(row) + "\n" for row in blocks()), encoding="utf-8")
         return
     if len(names) == 1 or (len(names) == 2 and names[0] == "calls"):
+        if allocator := CASES[names[-1]].allocator:  # read when the allocator is first used
+            os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", allocator)
         row = run(names[0]) if len(names) == 1 else calls(names[1])
         with open(path, "a", encoding="utf-8") as file:
             print(json.dumps(row), file=file)
@@ -189,8 +191,7 @@ def main() -> None:
         return
     how = ["calls"] if names[:1] == ["calls"] else []
     for name in names[len(how) :] or CASES:
-        flags = {"PYTORCH_CUDA_ALLOC_CONF": CASES[name].allocator} if CASES[name].allocator else {}
-        done = subprocess.run([sys.executable, __file__, path, *how, name], env={**os.environ, **flags}, timeout=120, check=False)
+        done = subprocess.run([sys.executable, __file__, path, *how, name], timeout=120, check=False)
         print(f"{name}: status {done.returncode}", flush=True)
 
 

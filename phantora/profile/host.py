@@ -30,8 +30,9 @@ DRIVER_ROWS = {
 }  # fmt: skip
 WITHOUT_CUDA = ("python", "nn.Identity")  # and without an operator, which stubs watch: how fast each process ran
 COLD = 1.2
-"""How many times as long CUDA's calls take in a step as in a loop that does nothing else: chosen with 75 steps on three
-machines, with and without these calls in turns (benchmarks/host_paired.py, the first three sessions)."""
+"""How many times as long CUDA's calls take in a step as in a loop that does nothing else: so 75 steps on three
+machines, run with and without these calls in turns, are right in the mean
+(benchmarks/device/results/host_pairs_{first,second,third}_h100.jsonl)."""
 ONE_THREAD = ("python", "nn.Identity", "view", "add")
 
 

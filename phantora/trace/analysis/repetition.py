@@ -54,7 +54,7 @@ class _Launches:
     works: Mask
     """Rows with flops: what only fills or copies makes no iteration."""
     waits: Ints
-    """Before which rows the host waited for the GPU, ascending."""
+    """Before which rows the host waited, ascending."""
 
 
 _COLUMNS = ("launch", "id", "op", "shape", "name", "flops")
