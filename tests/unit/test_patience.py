@@ -130,16 +130,18 @@ while time.monotonic() < end:
     time.sleep(0.02)
     begin = time.thread_time()
     while time.thread_time() < begin + 0.01: pass
+begin = time.thread_time()
+while time.thread_time() < begin + %f: pass
 time.sleep(60)
 """
-    process = subprocess.Popen([sys.executable, "-S", "-c", naps % HANG])
+    # The last work is far longer than what passes for sleep, so that the timeout counts from its end.
+    process = subprocess.Popen([sys.executable, "-S", "-c", naps % (HANG, HANG / 2)])
     try:
         trial.session.control["pid"][1] = process.pid
         trial.ranks[1].start()
         time.sleep(3 * HANG)
         assert trial.thread.is_alive()
-        nap = 0.02  # the last one may begin so long before the rank's work ends
-        assert trial.end(60) > 6 * HANG - nap
+        assert trial.end(60) > 6 * HANG
         assert "rank 1 runs or sleeps outside CUDA" in str(trial.error[0])
     finally:
         process.kill()

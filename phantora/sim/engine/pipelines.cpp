@@ -22,7 +22,9 @@ void Pipelines::add(const std::vector<int32_t> &ranks, const std::vector<int32_t
     rank.trials.resize(FACTORS);
     for (size_t i = 0; i < FACTORS; ++i)
       rank.trials[i].factor = least + (most - least) * static_cast<double>(i) / (FACTORS - 1);
-    members_[rank.index] = {&p, seat};
+    Member &member = members_[rank.index];
+    member.pipeline = &p;
+    member.seat = seat;
   }
 }
 
