@@ -144,7 +144,13 @@ static ph_pyobject *counted(void *thread, void *frame, int exception) {
     if (frame_code) Py_DecRef(code);
     if (facts && !facts->covers && !covered) charge(facts);
   }
-  if (!facts || !facts->covers) return evaluate(thread, frame, exception);
+  if (!facts || (facts->free && !facts->covers)) return evaluate(thread, frame, exception);
+  if (!facts->covers) {
+    int called = ph_enter_frame();
+    ph_pyobject *result = evaluate(thread, frame, exception);
+    ph_leave_frame(called);
+    return result;
+  }
   covered++;
   ph_pyobject *result = evaluate(thread, frame, exception);
   covered--;

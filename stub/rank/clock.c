@@ -149,6 +149,22 @@ void ph_charge_frame(size_t code) {
   move_clock(ph_rt.header->api_ns[PH_API_PY_FRAME] + ph_rt.header->api_ns[PH_API_PY_CODE] * (int64_t)code / 1000000);
 }
 
+// The units of a frame's code are counted up to a limit, as if it were run through once. With so many operators per run, a
+// frame that calls more has a loop, such as an optimizer's over its parameters, and goes through code again.
+#define FRAME_CALLS 8
+
+int ph_enter_frame(void) {
+  int called = ph_self.called;
+  ph_self.called = 0;
+  return called;
+}
+
+void ph_leave_frame(int called) { ph_self.called = called; }
+
+void ph_called_from_python(void) {
+  if (++ph_self.called > FRAME_CALLS) ph_charge(PH_API_PY_LOOP);
+}
+
 void ph_charge_bytes(enum ph_api api, size_t bytes) {
   if (ph_rt.modelled && ph_live()) ph_advance((int64_t)((double)ph_rt.header->api_ns[api] * (double)bytes / 1073741824.0));
 }

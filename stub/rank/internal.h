@@ -53,6 +53,7 @@ typedef struct ph_thread {
   uint64_t marked, left;  // the time-stamp counter then, and at the last ph_leave; 0 before the first
   int aside;            // what it does now is nobody's work
   ph_frame *frame;
+  int called;           // operators by the innermost Python frame
   struct ph_stream **own_streams;  // per-thread default streams by device
   uint32_t correlation; // of its last record that a profiler knows
 } ph_thread;

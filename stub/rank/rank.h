@@ -53,6 +53,9 @@ int64_t ph_now(void);                 // ns
 void ph_charge(enum ph_api api);      // advance by the modelled cost of a call (0 in other modes)
 void ph_charge_times(enum ph_api api, size_t times);
 void ph_charge_frame(size_t code);  // a Python frame: PY_FRAME, and PY_CODE per 1,000,000 of `code`
+int ph_enter_frame(void);           // before a Python frame runs; what ph_leave_frame gets after it
+void ph_leave_frame(int called);
+void ph_called_from_python(void);   // an operator: PY_LOOP if its frame has called several
 void ph_charge_cold(enum ph_api api, int64_t *last);  // as much of it as ph_coldness(last) says
 // How cold code is, in thousandths: it and what it touches leave the processor's caches while other code runs.
 // 1000 when the host has worked for a millisecond since `last`, which becomes now; 400 after a quarter of

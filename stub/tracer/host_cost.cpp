@@ -25,13 +25,23 @@ size_t tensors_in_lists(Values values) {
   return tensors;
 }
 
+// An operator on the host's own memory. A list operator calls one for each of an optimizer's step counts, and is charged
+// for its tensors (OP_LIST).
+static bool on_host(Values inputs) {
+  return !inputs.empty() && inputs[0].isTensor() && inputs[0].toTensor().defined() && inputs[0].toTensor().is_cpu();
+}
+
 // The host time of an operator (docs/costs.md): by what it does, who calls it, how many tensors it
 // takes in lists, and whether autograd notes it.
 void charge(Thread &thread, Operator *op, Values inputs) {
   bool nested = thread.depth > 0 || thread.native_nodes > 0;
   if (op && thread.depth == 0) ph_charge_cold(PH_API_OP_COLD, &op->last);
   switch (op ? op->cost : Cost::COMPUTE) {
-    case Cost::COMPUTE: ph_charge(thread.depth > 0 ? PH_API_OP_NESTED : thread.native_nodes > 0 ? PH_API_OP_NODE : PH_API_OP_TOP); break;
+    case Cost::COMPUTE:
+      if (thread.depth > 0 && on_host(inputs)) break;
+      if (!nested) ph_called_from_python();
+      ph_charge(thread.depth > 0 ? PH_API_OP_NESTED : thread.native_nodes > 0 ? PH_API_OP_NODE : PH_API_OP_TOP);
+      break;
     case Cost::VIEW: ph_charge(nested ? PH_API_OP_VIEW_NESTED : PH_API_OP_VIEW); break;
     case Cost::ALLOC:
       ph_charge(nested ? PH_API_OP_ALLOC_NESTED : PH_API_OP_ALLOC);
