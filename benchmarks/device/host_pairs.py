@@ -26,6 +26,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from host_runs import WORKLOADS, Step, trained, words
+from host_unseen import UNSEEN
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # where phantora is not installed
@@ -136,6 +137,7 @@ FRESH: dict[str, Callable[[], Step]] = {
     "bert": bert, "translate": translate, "resnet": vision("resnet50", 4), "convnext": vision("convnext_tiny", 4),
     "mobilenet": vision("mobilenet_v3_small", 16), "experts": experts, "graph_net": graph_net, "two_optimizers": two_optimizers,
 }  # fmt: skip
+KNOWN = {**WORKLOADS, **FRESH, **UNSEEN}
 
 
 # ---------------------------------------------------------------------- turns
@@ -169,7 +171,7 @@ def take_part(out: str, path: str, role: int, rounds: int) -> None:
     for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(29523 + role), "RANK": "0", "WORLD_SIZE": "1"}.items():
         os.environ.setdefault(name, value)
     rows = host_probe.all_rows()
-    steps = {name: build() for name, build in {**WORKLOADS, **FRESH}.items() if name not in LEFT_OUT}
+    steps = {name: build() for name, build in KNOWN.items() if name not in LEFT_OUT}
     turns = Turns(path, role)
     times: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in (*steps, *(row.name for row in rows))}
     for turn in range(-WARM, rounds):
