@@ -1,82 +1,169 @@
-"""Fits the host profile to measured host times: python benchmarks/host_fit.py REAL.jsonl SIMULATED.jsonl [SCALE]
+"""Fits the default host's costs to measured host times: python benchmarks/host_fit.py [--show]
 
-Both come from benchmarks/device/host_time.py, the first from a real machine, the second from `phantora trace` of the
-same script, which also prints how often each cost was charged. Host time is linear in the costs, so this is a
-least-squares fit of relative errors, bounded below by zero and drawn to the profile's present values. Training steps
-count more than calls in tight loops, whose code is always in the caches. SCALE is what the host that the profile
-describes takes, in parts of what the one measured takes: 0.88 for the profile that ships (data/hosts/default.toml).
-How cold code is depends a little on the costs themselves: simulate again after a fit, and fit once more. Needs SciPy.
+Two kinds of measurements, both linear in the costs:
+
+- calls and steps of benchmarks/device/host_time.py on the machine that the default host describes (`results/
+  host_time_h200x4.jsonl`; its times count `SCALE`), and what the same script is charged for (`host_time_charges.jsonl`,
+  by `phantora trace --cluster 1x4xH200` of it);
+- the CPU time of 25 workloads without CUDA calls (`host_pairs_{first,second,third,fourth}_h100.jsonl`), each session
+  divided by its factor of the probe, and what the workloads are charged for (`host_pairs_charges.jsonl`, by `phantora
+  trace --host 2` of host_detail.py for each).
+
+The fit minimises logarithms of ratios over logarithms of costs, drawn to `PRIOR`: about what operators took in torch's
+profiler under stubs that do nothing. Prints costs, what each workload comes out at when left out, and the steps of
+host_time.py. How cold code is depends a little on the costs themselves: simulate again after a fit. Needs SciPy.
 """
 
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import orjson
-from scipy.optimize import lsq_linear
+from scipy.optimize import least_squares
 
-from phantora.hardware.clusters import load_host
+sys.path.insert(0, str(Path(__file__).parent))
+from host_paired import read
+
+from phantora.hardware.hosts import DEFAULT_HOST, load_host
+from phantora.profile import host as measuring
+from phantora.profile import script
 from phantora.wire.layout import Api
 
-# By launch_overhead.cu and traces of whole steps: not fitted.
-MEASURED_DIRECTLY = {"LAUNCH", "GET_DEVICE", "EVENT_RECORD", "STREAM_WAIT", "STREAM_SYNC", "OP_LIST_PYTHON"}
+RESULTS = Path(__file__).parent / "device" / "results"
+SESSIONS = ("first", "second", "third", "fourth")
+SCALE = 0.88
+"""What the host that the profile describes takes, in parts of what the one measured by host_time.py takes."""
+PRIOR = {
+    "OP_COLD": 6000, "OP_GRAD": 1500, "OP_NODE": 2000, "OP_TOP": 1500, "OP_NESTED": 700, "OP_VIEW": 400,
+    "OP_VIEW_NESTED": 200, "OP_ALLOC": 500, "OP_ALLOC_NESTED": 300, "OP_BACKWARD": 1200, "OP_ACCUMULATE": 2500,
+    "BLOCK_FREE": 400, "OPTIMIZER_PARAM": 1000, "OP_LIST": 79, "OP_LIST_OUT": 20, "OP_LIST_PYTHON": 1500,
+    "PY_FRAME": 300, "PY_CODE": 40000, "PY_LOOP": 1000, "OP_PYTHON": 9000, "OP_BACKWARD_PYTHON": 8000,
+    "BACKWARD_CALL": 15000, "ANNOTATION": 5000, "GET_DEVICE": 30,
+    "CUDNN_EXECUTE": 9809, "CUDNN_BUILD": 817, "GEMM_HEURISTIC": 2700,
+}  # fmt: skip
+FIRM = {
+    "OP_ACCUMULATE": 4.0, "GET_DEVICE": 3.0, "OP_LIST": 2.0, "OP_LIST_OUT": 3.0, "OP_LIST_PYTHON": 2.0,
+    "BACKWARD_CALL": 2.0, "ANNOTATION": 2.0, "CUDNN_EXECUTE": 1.5, "CUDNN_BUILD": 1.5, "GEMM_HEURISTIC": 1.5,
+}  # fmt: skip
+"""Costs that few measurements decide, or that could take the place of others: how firmly they are drawn."""
+DRAWN = 0.05
+CALLS = 0.8  # weight of host_time.py's rows beside a workload
 ONCE_NS = 1_000_000  # costs above are paid once a process, not in steps
 WAITS = ("item", "to cpu", "synchronize", "topk", "empty_cache")  # their time is not the host's alone
 STEPS = ("block", "bottleneck", "AdamW", "SGD", "clip")
-PARALLEL = ("FSDP2", "tensor parallel", "checkpointed")
-TIGHT = ("event record", "stream", "DTensor", "nn.", "custom")  # Python in tight loops
-PRIOR = 0.15
-# In most rows: the data decide.
-LOOSE = {"PY_CODE", "PY_FRAME", "OP_PYTHON", "OP_TOP", "OP_NODE", "OP_GRAD", "BLOCK_FREE", "OP_COLD"}
+WHOLE = ("FSDP2", "tensor parallel", "checkpointed", "foreach", "forward")
+TIGHT = ("event record", "stream", "DTensor", "nn.", "custom")  # Python in tight loops, whose code stays in the caches
+NAMES = Api.names()
+Floats = npt.NDArray[np.float64]
 
 
-def rows(path: str) -> dict[str, dict[str, object]]:
-    lines = (line[line.index("{") :] for line in Path(path).read_text().splitlines() if "{" in line)
-    return {row["name"]: row for row in map(orjson.loads, lines) if "us" in row}
+@dataclass(frozen=True)
+class Measured:
+    """Times in ns, what each was charged for, and weights."""
+
+    names: list[str]
+    ns: Floats
+    counts: Floats
+    """A row for each time, a column for each cost."""
+    weights: Floats
+
+
+def jsonl(name: str) -> list[dict[str, object]]:
+    lines = (RESULTS / name).read_text().splitlines()
+    return [orjson.loads(line[line.index("{") :]) for line in lines if "{" in line]
+
+
+def counts_of(rows: list[dict[str, object]]) -> Floats:
+    counts = np.zeros((len(rows), len(NAMES)))
+    for i, row in enumerate(rows):
+        for api, count in row["charges"].items():  # type: ignore[attr-defined]
+            counts[i, int(api)] = count * script.UNITS.get(NAMES[int(api)], 1.0)
+    return counts
 
 
 def weight(name: str) -> float:
     if any(part in name for part in STEPS):
-        return 12.0 if any(part in name for part in PARALLEL) else 6.0
-    return 0.2 if any(part in name for part in TIGHT) else 1.0
+        return 2.0 if any(part in name for part in WHOLE) else 0.7
+    return 0.1 if any(part in name for part in TIGHT) else 0.3
+
+
+def calls() -> Measured:
+    real = {str(row["name"]): row for row in jsonl("host_time_h200x4.jsonl") if "us" in row}
+    charged = {str(row["name"]): row for row in jsonl("host_time_charges.jsonl") if "charges" in row}
+    names = [name for name in real if name in charged and name not in WAITS]
+    ns = np.array([float(real[name]["us"]) * 1e3 * SCALE for name in names])  # type: ignore[arg-type]
+    weights = CALLS * np.array([weight(name) for name in names])
+    return Measured(names, ns, counts_of([charged[name] for name in names]), weights)
+
+
+def workloads() -> Measured:
+    """Without CUDA's calls, so what they are charged for is left out."""
+    charged = {str(row["run_id"]).removeprefix("host_"): row for row in jsonl("host_pairs_charges.jsonl")}
+    sessions = [read(RESULTS / f"host_pairs_{name}_h100.jsonl") for name in SESSIONS]
+    factors = [measuring.profile_of(s.name, s.stubbed, s.real, script.SCRIPT_SPREAD).factor for s in sessions]
+    names = [name for name in sessions[0].own if name in charged]
+    each = [[np.log(s.own[name] / factor) for name in names] for s, factor in zip(sessions, factors, strict=True)]
+    ns = np.exp(np.mean(each, axis=0))
+    counts = counts_of([charged[name] for name in names])
+    counts[:, [not name.startswith(script.OWN) for name in NAMES]] = 0
+    return Measured(names, ns, counts, np.ones(len(names)))
+
+
+@dataclass(frozen=True)
+class Fit:
+    costs: Floats
+    scale: float
+    """Of workloads against calls."""
+
+
+def fit(parts: tuple[Measured, Measured], kept: npt.NDArray[np.bool_]) -> Fit:
+    """`kept`: of the workloads."""
+    own, called = parts
+    at = np.array([NAMES.index(name) for name in PRIOR])
+    prior, firm = np.array(list(PRIOR.values()), float), np.array([FIRM.get(name, 1.0) for name in PRIOR])
+    present = np.array([load_host(DEFAULT_HOST).api_ns[name] for name in NAMES], float)
+    present[present >= ONCE_NS] = 0
+
+    def costs(x: Floats) -> Floats:
+        found = present.copy()
+        found[at] = prior * np.exp(x[:-1])
+        return found
+
+    def residuals(x: Floats) -> Floats:
+        c = costs(x)
+        workload = (np.log(own.counts @ c / own.ns) - x[-1])[kept]
+        call = np.log(called.counts @ c / called.ns)
+        call /= np.sqrt(np.maximum(np.abs(call), 0.05) / 0.05)  # towards absolute rather than squared errors
+        return np.concatenate([workload, call * called.weights, DRAWN * firm * x[:-1], [2 * x[-1]]])
+
+    solution = least_squares(residuals, np.zeros(len(at) + 1)).x
+    return Fit(costs(solution), float(np.exp(solution[-1])))
 
 
 def main() -> None:
-    real, simulated = rows(sys.argv[1]), rows(sys.argv[2])
-    names = [name for name in real if "charges" in simulated.get(name, {}) and name not in WAITS]
-    apis = Api.names()
-    profile = load_host("default").api_ns
-    costs = np.array([profile[api] for api in apis], float)
-    counts = np.zeros((len(names), len(apis)))
-    for i, name in enumerate(names):
-        for api, count in simulated[name]["charges"].items():  # type: ignore[attr-defined]
-            counts[i, int(api)] = count
-    counts[:, apis.index("PY_CODE")] /= 1_000_000
-    counts[:, apis.index("OP_COLD")] /= 1000
-    speed = float(sys.argv[3]) if len(sys.argv) > 3 else 1.0
-    measured = np.array([real[name]["us"] for name in names], float) * 1e3 * speed
-    candidates = (costs < ONCE_NS) & counts.any(axis=0)
-    fitted = [j for j in np.flatnonzero(candidates) if apis[j] not in MEASURED_DIRECTLY]
-    fixed = np.delete(counts, fitted, axis=1) @ np.delete(costs, fitted)
-    weights = np.array([weight(name) for name in names]) / measured
-    firm = np.array([0.05 if apis[j] in LOOSE else 1.0 for j in fitted])
-    scale = PRIOR * firm / np.maximum(costs[fitted], 200)
-    matrix = np.vstack([counts[:, fitted] * weights[:, None], np.diag(scale)])
-    target = np.concatenate([(measured - fixed) * weights, scale * costs[fitted]])
-    robust = np.ones(len(target))
-    for _ in range(20):  # towards absolute rather than squared errors
-        solution = lsq_linear(matrix * robust[:, None], target * robust, bounds=(0, np.inf)).x
-        robust = 1 / np.sqrt(np.maximum(np.abs(matrix @ solution - target), 0.05) / 0.05)
-    new = costs.copy()
-    new[fitted] = solution
-    for i, name in enumerate(names):
-        before, after = counts[i] @ costs / measured[i], counts[i] @ new / measured[i]
-        print(f"{name:44s} {measured[i] / 1e3:10.2f} us  {before:6.2f} -> {after:6.2f}")
+    own, called = parts = workloads(), calls()
+    present = np.array([load_host(DEFAULT_HOST).api_ns[name] for name in NAMES], float)
+    present[present >= ONCE_NS] = 0
+    found = fit(parts, np.ones(len(own.names), bool))
+    errors = []
+    for i, name in enumerate(own.names):
+        without = fit(parts, np.arange(len(own.names)) != i)
+        before, after = own.counts[i] @ present / own.ns[i], own.counts[i] @ found.costs / own.ns[i] / found.scale
+        left_out = own.counts[i] @ without.costs / own.ns[i] / without.scale
+        errors.append(abs(np.log(left_out)))
+        print(f"{name:44s} {own.ns[i] / 1e6:8.2f} ms  {before:6.2f} -> {after:6.2f}, left out {left_out:6.2f}")
+    print(f"left out, {np.mean(errors):.1%} in the mean; workloads against calls {found.scale:.3f}\n")
+    for i, name in enumerate(called.names):
+        if "--show" in sys.argv or any(part in name for part in STEPS):
+            before, after = called.counts[i] @ present / called.ns[i], called.counts[i] @ found.costs / called.ns[i]
+            print(f"{name:44s} {called.ns[i] / 1e3:8.1f} us  {before:6.2f} -> {after:6.2f}")
     print()
-    for j in fitted:
-        print(f"{apis[j]} = {round(new[j])}  # was {round(costs[j])}; in {int((counts[:, j] > 0).sum())} rows")
+    for name in PRIOR:
+        print(f"{name} = {round(found.costs[NAMES.index(name)])}  # was {round(present[NAMES.index(name)])}")
 
 
 if __name__ == "__main__":
