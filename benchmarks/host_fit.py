@@ -55,7 +55,7 @@ CALLS = 0.8  # weight of host_time.py's rows beside a workload
 ONCE_NS = 1_000_000  # costs above are paid once a process, not in steps
 WAITS = ("item", "to cpu", "synchronize", "topk", "empty_cache")  # their time is not the host's alone
 STEPS = ("block", "bottleneck", "AdamW", "SGD", "clip")
-WHOLE = ("FSDP2", "tensor parallel", "checkpointed", "foreach", "forward")
+WHOLE = ("FSDP2", "checkpointed", "foreach", "forward")
 TIGHT = ("event record", "stream", "DTensor", "nn.", "custom")  # Python in tight loops, whose code stays in the caches
 NAMES = Api.names()
 Floats = npt.NDArray[np.float64]
@@ -86,6 +86,8 @@ def counts_of(rows: list[dict[str, object]]) -> Floats:
 
 
 def weight(name: str) -> float:
+    if "tensor parallel" in name:
+        return 4.0  # training steps on that host that wait for it are of this kind
     if any(part in name for part in STEPS):
         return 2.0 if any(part in name for part in WHOLE) else 0.7
     return 0.1 if any(part in name for part in TIGHT) else 0.3
