@@ -87,7 +87,7 @@ def counts_of(rows: list[dict[str, object]]) -> Floats:
 
 def weight(name: str) -> float:
     if "tensor parallel" in name:
-        return 4.0  # training steps on that host that wait for it are of this kind
+        return 8.0  # training steps on that host that wait for it are of this kind
     if any(part in name for part in STEPS):
         return 2.0 if any(part in name for part in WHOLE) else 0.7
     return 0.1 if any(part in name for part in TIGHT) else 0.3
