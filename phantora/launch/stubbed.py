@@ -13,6 +13,7 @@ from phantora.launch import (
     block_masks,
     clipping,
     clock,
+    cupy_sparse,
     engine_calls,
     modules,
     profiler,
@@ -39,7 +40,9 @@ def load_stubs(stub_set: StubSet) -> ctypes.CDLL:
     os.environ["NVTX_INJECTION64_PATH"] = str(stub_set.rank)  # ranges go to stub/rank/ranges.c
     clock.install(stub_set.directory / clock.LIBRARY, library)
     profiler.install(library)
-    static_runtime.install(next(path for path in stub_set.libraries if path.name.startswith("libcudart.so")))
+    runtime = next(path for path in stub_set.libraries if path.name.startswith("libcudart.so"))
+    static_runtime.install(runtime)
+    cupy_sparse.install(library, ctypes.CDLL(str(runtime)))
     return library
 
 

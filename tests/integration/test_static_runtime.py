@@ -93,3 +93,32 @@ def test_every_import_of_cupy_has_a_stub_or_a_trap(stub_set: StubSet) -> None:
     for line in lines:
         library, symbol = line.split()
         assert symbol in by_library[library], line
+
+
+SPARSE = {
+    "cupyx/scipy/sparse/_base.py": "class _spbase:\n    pass\n",
+    "program.py": """
+import cupyx.scipy.sparse._base as base
+
+class csr_matrix(base._spbase):
+    def __init__(self, rows, columns=0):
+        self.shape = rows, columns
+
+print(csr_matrix(2, columns=3).shape)
+""",
+}
+
+
+def test_a_sparse_matrix_of_cupy_is_refused_by_name(tmp_path: Path) -> None:
+    """Its kernels compute nothing: a matrix of 1,000 had one. This CuPy has only what all inherit."""
+    for name, text in SPARSE.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    run = trace(tmp_path, "--cluster", "1x1xH100", "program.py", check=False)
+    assert run.status == 78 and not run.out
+    assert run.err.splitlines()[0].startswith(
+        "phantora: cupyx.scipy.sparse.csr_matrix (its indices would come from CuPy's own kernels, which compute "
+        "nothing: use torch.sparse_csr_tensor) is not supported by the simulator; run with --unsupported warn"
+    )
+    run = trace(tmp_path, "--cluster", "1x1xH100", "--unsupported", "warn", "program.py")
+    assert run.out == "(2, 3)\n" and run.err.count("csr_matrix (its indices") == 1

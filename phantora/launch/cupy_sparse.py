@@ -1,0 +1,30 @@
+"""CuPy's sparse matrices are refused by name: kernels of CuPy make their indices, and these compute nothing."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from types import ModuleType
+from typing import Any
+
+from phantora.launch.importhook import after_import
+
+_MODULE = "cupyx.scipy.sparse._base"
+_REASON = b"its indices would come from CuPy's own kernels, which compute nothing: use torch.sparse_csr_tensor"
+
+
+def install(library: ctypes.CDLL, runtime: ctypes.CDLL) -> None:
+    """`library`: the rank runtime; `runtime`: the stub of libcudart."""
+
+    def make(kind: type, *_: Any, **__: Any) -> object:
+        runtime.cudaFree(None)  # as the matrix would, it makes the process a rank if it is none
+        library.ph_unsupported(_REASON, f"cupyx.scipy.sparse.{kind.__name__}".encode(), ctypes.c_bool(False))
+        return object.__new__(kind)
+
+    def meet(module: ModuleType) -> None:
+        base = module._spbase if hasattr(module, "_spbase") else module.spmatrix  # of CuPy 14; of 13
+        base.__new__ = make
+
+    after_import(_MODULE.__eq__, meet)
+    if _MODULE in sys.modules:  # --preload
+        meet(sys.modules[_MODULE])
