@@ -118,6 +118,7 @@ def _attach() -> StubSet:
     attach(library, session, may_join=JOINED not in os.environ)
     report_plainly(os.environ.get("RANK", "?"))
     tie_children()
+    process.name_threads()
     shims.install()
     loading.install()
     uncounted.install()
@@ -173,6 +174,7 @@ def _join() -> None:
             "number (`phantora trace --nnodes N --nproc-per-node N` or --cluster)"
         )
     tie_children()
+    process.name_threads()
     report_plainly(str(rank))
     shims.install()
     loading.install()

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import os
 import resource
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
+_PR_GET_NAME = 16
 _PR_SET_CHILD_SUBREAPER = 36
 _M_ARENA_MAX = -8
 _ADDR_NO_RANDOMIZE = 0x0040000
 _PERSONALITY_UNCHANGED = 0xFFFFFFFF
+_AUTOGRAD = b"pt_autograd"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -63,6 +67,33 @@ def adopt_orphans() -> None:
 def name_thread(name: str) -> None:
     """The system's name of the calling thread: 15 characters at most."""
     _libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
+
+
+def _plainly(start: Callable[..., Any]) -> Callable[..., Any]:
+    def started(*arguments: Any, **options: Any) -> Any:
+        own = ctypes.create_string_buffer(16)
+        _libc.prctl(_PR_GET_NAME, own, 0, 0, 0)
+        if not own.value.startswith(_AUTOGRAD):
+            return start(*arguments, **options)
+        name_thread("python")
+        try:
+            return start(*arguments, **options)
+        finally:
+            _libc.prctl(_PR_SET_NAME, own, 0, 0, 0)
+
+    return started
+
+
+def name_threads() -> None:
+    """Has Python's threads that a thread of autograd starts (in a hook, in a backward function) not bear its name.
+
+    A thread inherits it, and by its name the runtime takes it for one of autograd, which moves the clock
+    (``stub/rank/state.c``).
+    """
+    for module in (_thread, threading):
+        for name in ("start_new_thread", "_start_new_thread", "start_joinable_thread", "_start_joinable_thread"):
+            if hasattr(module, name):
+                setattr(module, name, _plainly(getattr(module, name)))
 
 
 def single_arena() -> None:

@@ -49,6 +49,7 @@ def become_rank(task: RankTask, library: ctypes.CDLL | None, session: int, out: 
         _own_streams(out, err)
         _own_signals()
         tie_children()
+        process.name_threads()
         os.environ.update(task.environment)
         _seed(task.seed + task.rank)
         report_plainly(str(task.rank))
