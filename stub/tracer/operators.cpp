@@ -78,7 +78,7 @@ static Operator *describe(const c10::OperatorHandle &handle) {
   op->copies = op->name == "aten::copy_";
   op->reads = op->copies || op->name == "aten::_local_scalar_dense";
   op->zeroes = is_one_of(op->text, {"aten::zero_", "aten::_foreach_zero_", "aten::fill_.Scalar"});
-  op->holds = is_one_of(op->name, {"aten::isfinite", "aten::isclose"});
+  op->holds = is_one_of(op->name, {"aten::isfinite", "aten::isclose", "aten::_is_all_true"});
   for (const c10::Argument &argument : schema.arguments()) {
     Argument a;
     a.role = role_of(argument);

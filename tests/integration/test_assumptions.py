@@ -70,6 +70,30 @@ def test_unknown_numbers_are_finite_and_close(stub_set: Any) -> None:
     )
 
 
+def test_distributions_of_unknown_numbers_are_valid(stub_set: Any) -> None:
+    """Each batch beyond 1,024 numbers was refused: "Expected parameter loc to satisfy the constraint Real()"."""
+    run(
+        "from torch.distributions import *\n"
+        "import torch.distributions as D\n"
+        "for n in 64, 40_000:\n"  # the second has too many numbers to write down
+        "    x = torch.randn(n, 256, device='cuda'); scale = x.exp()\n"
+        "    Normal(x, scale).log_prob(x); Gamma(scale, scale).rsample()\n"
+        "    kl_divergence(Normal(x, scale), Normal(0 * x, scale))\n"
+        "    Categorical(logits=x).sample(); D.Bernoulli(probs=x.sigmoid()).log_prob(x.bernoulli(0.5))\n"
+        "    Categorical(probs=x.softmax(-1)).entropy(); Dirichlet(scale).rsample()\n"
+        "    TransformedDistribution(Normal(x, scale), [D.TanhTransform()]).rsample()\n"
+        "few = x.sum(0)\n"
+        "Normal(few, few.exp()).log_prob(few); Normal(few, 0 * few)\n"  # whether a scale is positive is not known
+        "def refused(make):\n"
+        "    try: make()\n"
+        "    except ValueError: return True\n"
+        "known = torch.full((4096,), 2.0, device='cuda')\n"
+        "assert refused(lambda: Normal(known, -known)) and refused(lambda: D.Bernoulli(probs=known))\n"
+        "assert refused(lambda: Normal(few[:4], torch.zeros(4, device='cuda')))\n"
+        "assert refused(lambda: Normal(torch.tensor([float('nan')], device='cuda'), 1))\n"
+    )
+
+
 def test_what_is_computed_from_unknown_numbers_is_finite(stub_set: Any) -> None:
     run(
         "boxes = torch.rand(100, 50, device='cuda').sum(1)\n"  # unknown, and few
