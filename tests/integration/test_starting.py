@@ -297,3 +297,21 @@ def test_what_a_process_starts_that_has_become_a_rank_and_set_its_variables(tmp_
     (tmp_path / "program.py").write_text(NAMED)
     done = trace(tmp_path, "--cluster", "1x2xH100", "--", sys.executable, "program.py")
     assert done.stdout.count("a helper") == 2 and done.stdout.count("sum 4.0") == 2, done.stderr
+
+
+ONE_PROCESS = """
+import torch, torch.nn as nn
+first, second = nn.Linear(64, 64).to("cuda:0"), nn.Linear(64, 64).to("cuda:1")
+second(first(torch.ones(8, 64, device="cuda:0")).to("cuda:1")).sum().backward()
+torch.cuda.synchronize(1)
+print("two GPUs", flush=True)
+nn.DataParallel(nn.Linear(64, 64).cuda())(torch.ones(8, 64, device="cuda"))
+"""
+
+
+def test_nccl_between_gpus_of_one_process_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(ONE_PROCESS)
+    done = trace(tmp_path, "--cluster", "1x2xH100", "--", sys.executable, "program.py")
+    assert done.returncode and done.stdout == "two GPUs\n"
+    assert "phantora: rank 0 is two members of one communicator: NCCL between GPUs of one process" in done.stderr
+    assert "as DistributedDataParallel does" in done.stderr

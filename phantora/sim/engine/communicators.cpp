@@ -18,7 +18,9 @@ void Communication::create(Rank &rank, const ph_record &r, const std::string &la
   if (seat == static_cast<long>(c.seats.size()) || c.seats[static_cast<size_t>(seat)] != static_cast<int>(call.rank))
     return failure_.set("rank " + who + " joined a communicator as a member that is no process");
   int before = c.seat_of(rank.index);
-  if (before >= 0 && before != seat) return failure_.set("rank " + who + " is two members of one communicator");
+  if (before >= 0 && before != seat)
+    return failure_.set("rank " + who + " is two members of one communicator: NCCL between GPUs of one process (torch.nn.DataParallel, "
+                        "ncclCommInitAll) is not simulated; run one process for each GPU, as DistributedDataParallel does");
   uint32_t &local = c.local[static_cast<size_t>(seat)];
   if (local)
     return failure_.set("ranks " + std::to_string(c.ranks[call.rank]) + " and " + who + " are the same member of a communicator");
