@@ -16,6 +16,7 @@ from phantora.launch import (
     cupy_sparse,
     engine_calls,
     modules,
+    pickled,
     profiler,
     static_runtime,
     symmetric,
@@ -60,6 +61,7 @@ def install_tracer(stub_set: StubSet) -> None:
     block_masks.install(stub_set.tracer)
     clipping.install(stub_set.tracer)
     modules.install(stub_set.tracer)
+    pickled.install()
     tuning.install()
     neighbour = ctypes.CDLL(str(stub_set.rank)).ph_neighbour
     neighbour.restype = ctypes.c_bool

@@ -315,3 +315,25 @@ def test_nccl_between_gpus_of_one_process_is_refused_by_name(tmp_path: Path) -> 
     assert done.returncode and done.stdout == "two GPUs\n"
     assert "phantora: rank 0 is two members of one communicator: NCCL between GPUs of one process" in done.stderr
     assert "as DistributedDataParallel does" in done.stderr
+
+
+OBJECTS = """
+import torch, torch.distributed as dist
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+torch.cuda.set_device(rank)
+large = bytes([rank + 1]) * 3_000_000
+group = dist.new_group(backend="gloo")
+gathered = [None] * 2
+dist.all_gather_object(gathered, large, group=group)
+print(gathered[1] == b"\\x02" * len(large), flush=True)
+dist.broadcast_object_list([large if rank == 0 else None])
+"""
+
+
+def test_an_object_too_large_for_nccl_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(OBJECTS)
+    done = trace(tmp_path, "--cluster", "1x2xH100", "program.py", shared=True)
+    assert done.returncode == 1 and done.stdout.count("True") == 2
+    assert "phantora: rank 1: a pickled object came as zeros: NCCL carries 1 MiB" in done.stderr
+    assert "new_group(backend='gloo')" in done.stderr and "Traceback" not in done.stderr

@@ -1,0 +1,49 @@
+"""Pickled objects that were too large for what NCCL's stub carries read as zeros: said by name, with the remedy."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from pickle import UnpicklingError
+from types import ModuleType
+from typing import Any
+
+from phantora.errors import PhantoraError
+from phantora.launch.importhook import after_import
+
+_READERS = {
+    "torch.distributed.distributed_c10d": "_tensor_to_object",
+    "torch.distributed.optim.zero_redundancy_optimizer": "_broadcast_object",
+}
+"""Module -> the function in which a rank reads an object that has come."""
+
+
+def install() -> None:
+    """Has these functions say so, from when their modules are imported."""
+
+    def meet(module: ModuleType) -> None:
+        name = _READERS[module.__name__]
+        setattr(module, name, _checked(getattr(module, name)))
+
+    after_import(_READERS.__contains__, meet)
+    for name in _READERS:
+        if name in sys.modules:
+            meet(sys.modules[name])
+
+
+def _checked(read: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(read)
+    def reads(*given: Any, **options: Any) -> Any:
+        try:
+            return read(*given, **options)
+        except UnpicklingError as error:
+            if "\\x00" not in str(error):
+                raise
+            raise PhantoraError(
+                "a pickled object came as zeros: NCCL carries 1 MiB of pickled objects at most (of an all-gather and a "
+                "gather, all members' together), larger ones are not simulated; exchange them through a group of "
+                "backend gloo (group=torch.distributed.new_group(backend='gloo'))"
+            ) from error
+
+    return reads
