@@ -79,13 +79,14 @@ def simulate(workload: str, gpu: str, host: HostProfile) -> tuple[float, float]:
 
 def compare(session: Session, gpu: str, only: Sequence[str]) -> list[dict[str, object]]:
     host = measuring.profile_of(session.name, session.stubbed, session.real, script.SCRIPT_SPREAD)
+    between = measuring.between(session.stubbed, session.real)
     print(f"\n{session.name}: {host.cpu}, {host.factor:.2f} times the default host", flush=True)
     found = []
     for name, real in session.steps.items():
         if only and name not in only:
             continue
         by_counts, counted = simulate(name, gpu, host)
-        own = script.Script(session.own[name], counted)
+        own = script.Script(session.own[name], counted / between)
         by_script, _ = simulate(name, gpu, script.calibrated(host, own))
         print(
             f"{name:16s} real {real:7.2f} ms   by script {by_script:7.2f} ({by_script / real - 1:+6.1%})   "

@@ -179,7 +179,7 @@ def host(
     found = replace(described, name=name) if described is not None else here
     if script:
         click.echo(f"phantora: measuring {script[0]} without CUDA and simulated", err=True)
-        own = scripts.measure(script, cluster, here)
+        own = scripts.measure(script, cluster, here, measuring.between(stubbed, real))
         found = scripts.calibrated(found, own)
         click.echo(
             f"{script[0]}: {own.cpu_ns / 1e6:.2f} ms of CPU time a step without CUDA, "
@@ -197,6 +197,11 @@ def host(
                 f"{compared.factor:.2f} times as slow as {other.name} ({compared.low:.2f} to {compared.high:.2f}; "
                 f"{parts}): {other.cpu}"
             )
+    if real is not None:
+        click.echo(
+            f"with the real libraries it took {measuring.slower(stubbed, real):.2f} times as long for the same Python: "
+            f"the file has the mean, {here.factor:.2f} times as slow as default"
+        )
     if gpu and real is None:
         click.echo("no GPU: CUDA calls are scaled like the rest")
     click.echo(f"{out}: use it with `phantora trace --host {out}`")

@@ -56,15 +56,16 @@ class Mark:
     charges: Sequence[int]
 
 
-def measure(command: Sequence[str], cluster: str, host: HostProfile) -> Script:
+def measure(command: Sequence[str], cluster: str, host: HostProfile, between: float = 1.0) -> Script:
     """Runs `command` (a script and its arguments) twice: without CUDA, and simulated on `host`, which describes this
-    machine. Raises PhantoraError when it fails or has too few steps."""
+    machine as so many times as slow as its probe without CUDA (`phantora.profile.host.between`). Raises PhantoraError
+    when it fails or has too few steps."""
     without = _marks(command, cluster, None)
     # On this host and not on another: how cold code is depends on what runs between, CUDA's calls among it.
     charged = _marks(command, cluster, host)
     cpu = [after.cpu_ns - before.cpu_ns for before, after in pairwise(without)]
     counted = [own_ns(before, after, host) for before, after in pairwise(charged)]
-    return Script(statistics.median(cpu[FIRST - 1 :]), statistics.median(counted[FIRST - 1 :]))
+    return Script(statistics.median(cpu[FIRST - 1 :]), statistics.median(counted[FIRST - 1 :]) / between)
 
 
 def own_ns(before: Mark, after: Mark, host: HostProfile) -> float:
