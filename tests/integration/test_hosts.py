@@ -76,7 +76,7 @@ def test_what_single_calls_cost(tmp_path: Path) -> None:
     script.write_text(COSTS)
     fits, refused, plain, seen = map(float, trace(tmp_path, str(script)).out.split())
     costs = load_host("default").api_ns
-    call = costs["PY_TORCH_FUNCTION"] * 1e-9
+    call = (costs["PY_TORCH_FUNCTION"] + costs["PY_FRAME"]) * 1e-9
     assert 100 * call <= seen - plain < 120 * call
     expected = (2 * costs["MALLOC_FAIL"] + costs["FREE"] + costs["FREE_GIB"]) * 1e-9
     assert fits < 0.0002 and expected <= refused < 1.2 * expected
