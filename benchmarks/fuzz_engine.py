@@ -142,6 +142,7 @@ def read_live(path: Path) -> None:
         bench.engine.status()
     finally:
         bench.engine.close()
+        bench.session.close()
 
 
 def read_played(path: Path) -> None:
@@ -159,6 +160,7 @@ def read_played(path: Path) -> None:
         bench.engine.take_rows(True)
     finally:
         bench.engine.close()
+        bench.session.close()
 
 
 def kind_of(record: bytes) -> str:
