@@ -60,8 +60,9 @@ static bool is_free(const char *file) {
 
 // What these do, and call, depends on how far other threads and processes are: a DataLoader's workers deliver and end
 // when they do; a callback is called at once where what it waits for is done already, else by another thread; a lock
-// that another process holds is asked for again and again; a folder is made by the first rank of the first run. Tables of
-// decompositions and of sympy's methods are made in the order of sets of operators and classes, whose hashes are addresses:
+// that another process holds is asked for again and again; a folder is made by the first rank of the first run. What a
+// weak reference calls when its object dies is called sooner or later, or never, for a process or thread that is over.
+// Tables of decompositions and of sympy's methods are made in the order of sets of operators and classes, whose hashes are addresses:
 // these depend on the lengths of paths and on the environment.
 static const struct {
   const char *file, *function;  // the end of a path; NULL: all functions
@@ -70,6 +71,8 @@ static const struct {
   {"/torch/utils/data/dataloader.py", "_get_data"},
   {"/concurrent/futures/_base.py", "add_done_callback"},
   {"/filelock/_api.py", "acquire"},
+  {"/weakref.py", "remove"},
+  {"/_weakrefset.py", "_remove"},
   {"/torch/export/decomp_utils.py", NULL},
   {"/sympy/multipledispatch/conflict.py", NULL},
   {"/sympy/multipledispatch/dispatcher.py", "dispatch"},
