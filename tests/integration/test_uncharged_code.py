@@ -53,8 +53,8 @@ for name, what in work.items():
 
 
 def test_sets_of_operators_and_of_classes_cost_nothing(tmp_path: Path) -> None:
-    """They are gone through in the order of addresses, which paths and the environment move. Nor does what weak references
-    call when objects die, as those of a process that has ended."""
+    """They are gone through in the order of addresses, which paths and the environment move. Nor does what weak
+    references call when objects die, as those of a process that has ended."""
     (tmp_path / "program.py").write_text(PROGRAM)
     out = trace(tmp_path, "--cluster", "1", "program.py").out
     told = {name: int(ns) for name, _, ns in (line.partition(": ") for line in out.splitlines())}
