@@ -6,8 +6,8 @@ Two kinds of measurements, both linear in the costs:
   host_time_h200x4.jsonl`; its times count `SCALE`), and what the same script is charged for (`host_time_charges.jsonl`,
   by `phantora trace --cluster 1x4xH200` of it);
 - the CPU time of 25 workloads without CUDA calls (`host_pairs_{first,second,third,fourth}_h100.jsonl`), each session
-  divided by its factor of the probe, and what the workloads are charged for (`host_pairs_charges.jsonl`, by `phantora
-  trace --host 2` of host_detail.py for each).
+  divided by its factor of the probe, and what a step of each is charged for at `--host 2`
+  (`host_workload_charges.jsonl`: the mean of four steps after four, counted as host_detail.py does).
 
 The fit minimises logarithms of ratios over logarithms of costs, drawn to `PRIOR`: about what operators took in torch's
 profiler under stubs that do nothing. Prints costs, what each workload comes out at when left out, and the steps of
@@ -104,7 +104,7 @@ def calls() -> Measured:
 
 def workloads() -> Measured:
     """Without CUDA's calls, so what they are charged for is left out."""
-    charged = {str(row["run_id"]).removeprefix("host_"): row for row in jsonl("host_pairs_charges.jsonl")}
+    charged = {str(row["run_id"]).removeprefix("host_"): row for row in jsonl("host_workload_charges.jsonl")}
     sessions = [read(RESULTS / f"host_pairs_{name}_h100.jsonl") for name in SESSIONS]
     factors = [measuring.profile_of(s.name, s.stubbed, s.real, script.SCRIPT_SPREAD).factor for s in sessions]
     names = [name for name in sessions[0].own if name in charged]

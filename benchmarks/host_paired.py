@@ -1,11 +1,13 @@
 """Steps that wait for their host, beside real ones, with the host measured by `phantora profile host` at the same time.
 
     python benchmarks/host_paired.py [SESSION ...] [--gpu H100] [--only WORKLOAD ...] [--out FILE]
+    python benchmarks/host_paired.py [SESSION ...] --estimate
 
 SESSION is a file of benchmarks/device/host_pairs.py: workloads and rows of the probe on a real machine, with CUDA's
 calls and without, in turns. Its rows make the host file that `phantora profile host -- SCRIPT` would have written there
 for each workload: CUDA's calls as measured, the script's own work by its CPU time. The workload is then simulated with
-it, and for comparison with the same host by counts (without a script).
+it, and for comparison with the same host by counts (without a script). `--estimate` simulates nothing: own work and
+CUDA's calls are added up, for the workloads whose counts are in results/host_workload_charges.jsonl.
 """
 
 from __future__ import annotations
@@ -102,6 +104,36 @@ def compare(session: Session, gpu: str, only: Sequence[str]) -> list[dict[str, o
     return found
 
 
+def estimate(session: Session, charges: dict[str, dict[str, float]]) -> None:
+    """`charges`: how often each cost is charged in a step, by workload."""
+    host = measuring.profile_of(session.name, session.stubbed, session.real, script.SCRIPT_SPREAD)
+    between = measuring.between(session.stubbed, session.real)
+    errors: dict[str, list[float]] = {"by script": [], "by counts": []}
+    for name, counts in charges.items():
+        costs = {api: count * host.api_ns[api] for api, count in counts.items()}
+        own = sum(ns for api, ns in costs.items() if api.startswith(script.OWN))
+        calls = sum(costs.values()) - own
+        real = session.steps[name] * 1e6
+        errors["by script"].append((session.own[name] * between + calls) / real - 1)
+        errors["by counts"].append((own + calls) / real - 1)
+    parts = [
+        f"{kind} {statistics.mean(map(abs, found)):.1%}, {statistics.mean(found):+.1%} signed"
+        for kind, found in errors.items()
+    ]
+    print(f"{session.name}: {len(charges)} workloads; {'; '.join(parts)}")
+
+
+def counted() -> dict[str, dict[str, float]]:
+    lines = (DEVICE / "results" / "host_workload_charges.jsonl").read_text().splitlines()
+    names = Api.names()
+    return {
+        row["run_id"].removeprefix("host_"): {
+            names[int(api)]: count * script.UNITS.get(names[int(api)], 1.0) for api, count in row["charges"].items()
+        }
+        for row in map(json.loads, lines)
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     known = sorted((DEVICE / "results").glob("host_pairs_*.jsonl"))
@@ -109,7 +141,12 @@ def main() -> None:
     parser.add_argument("--gpu", help="instead of that in a session's name", default="")
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--estimate", action="store_true")
     args = parser.parse_args()
+    if args.estimate:
+        for path in args.sessions:
+            estimate(read(path), counted())
+        return
     found = []
     for path in args.sessions:
         gpu = args.gpu or path.stem.split("_")[-1].upper().split("X")[0]

@@ -31,8 +31,9 @@ DRIVER_ROWS = {
 WITHOUT_CUDA = {
     "python": 1.0, "nn.Identity": 1.0, "view": 1.348, "slice": 1.23, "split": 1.471, "empty": 1.179, "20x view": 1.346,
 }  # fmt: skip
-"""Rows without CUDA's calls, and how many times as long they take under stubs, which watch operators: measured with and
-without watching in turns, 15 rounds."""
+"""Rows without CUDA's calls, and how many times as long they take under stubs, which watch operators: CPU times with
+watching and without, in turns, 15 rounds (benchmarks/device/results/probe_watched.jsonl; the second was a build of the
+tracer that gave its observers back under ``--null``, on two cores of an AMD EPYC)."""
 COLD = 1.1
 """How many times as long CUDA's calls take in a step as in a loop that does nothing else: so 150 steps on five
 machines, run with and without these calls in turns, are right in the mean

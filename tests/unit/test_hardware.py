@@ -221,7 +221,7 @@ def test_host_costs_add_up() -> None:
 def test_host_costs_hold_for_workloads() -> None:
     """The CPU time of 25 workloads without CUDA calls on four hosts, each divided by its factor, against what they are
     charged for without these calls."""
-    rows = map(json.loads, (RESULTS / "host_pairs_charges.jsonl").read_text().splitlines())
+    rows = map(json.loads, (RESULTS / "host_workload_charges.jsonl").read_text().splitlines())
     counted = {row["run_id"].removeprefix("host_"): charged(row, OWN) for row in rows}
     ratios: dict[str, list[float]] = {}
     for name in ("first", "second", "third", "fourth"):
