@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from math import hypot, sqrt
 from pathlib import Path
@@ -143,24 +144,33 @@ def simulate(run: Run, host: str, log: Path) -> Parts | str:
         return f"not done after {TIMEOUT} s"
     if done.returncode:
         return (done.stderr.strip().splitlines() or ["no message"])[-1][:200]
-    return parts_of(log)
+    parts = parts_of(log)
+    log.unlink()
+    return parts
 
 
-def simulate_missing(path: Path, which: str, only: list[str]) -> None:
-    """Runs without a bar come first."""
+def simulate_missing(path: Path, which: str, only: list[str], jobs: int) -> None:
+    """Runs without a bar come first. `jobs` of them at once: their order in the file is that in which they end."""
     known = set(read(path))
-    with tempfile.TemporaryDirectory() as folder:
-        for run in sorted(ledger(), key=lambda run: run.predicted.get("error_below") is not None):
-            host = run.host if which == "measured" else DEFAULT_HOST
-            key = run.key, Path(host).name
-            if key in known or "command" not in run.predicted or (only and run.file not in only):
-                continue
-            known.add(key)
-            found = simulate(run, host, Path(folder) / "run.arrow")
-            print(f"{run.key}, host {key[1]}: {found}", file=sys.stderr, flush=True)
-            if isinstance(found, Parts) and found.steps > 1:  # else no steps were found
+    wanted: list[tuple[Run, str]] = []
+    for run in sorted(ledger(), key=lambda run: run.predicted.get("error_below") is not None):
+        host = run.host if which == "measured" else DEFAULT_HOST
+        key = run.key, Path(host).name
+        if key in known or "command" not in run.predicted or (only and run.file not in only):
+            continue
+        known.add(key)
+        wanted.append((run, host))
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
+        found = {
+            pool.submit(simulate, run, host, Path(folder) / f"{number}.arrow"): (run.key, Path(host).name)
+            for number, (run, host) in enumerate(wanted)
+        }
+        for done in as_completed(found):
+            (key, host), parts = found[done], done.result()
+            print(f"{key}, host {host}: {parts}", file=sys.stderr, flush=True)
+            if isinstance(parts, Parts) and parts.steps > 1:  # else no steps were found
                 with path.open("a") as file:
-                    print(json.dumps({"run": run.key, "host": key[1], "parts": asdict(found)}), file=file)
+                    print(json.dumps({"run": key, "host": host, "parts": asdict(parts)}), file=file)
 
 
 def read(path: Path) -> Simulated:
@@ -262,9 +272,10 @@ def main() -> None:
     parser.add_argument("--simulate", action="store_true")
     parser.add_argument("--host", choices=("default", "measured"), default="default", help="what --simulate takes")
     parser.add_argument("--only", nargs="*", default=[], help="files of real runs to simulate")
+    parser.add_argument("--jobs", type=int, default=1, help="simulations at once")
     args = parser.parse_args()
     if args.simulate:
-        simulate_missing(args.simulated, args.host, args.only)
+        simulate_missing(args.simulated, args.host, args.only, args.jobs)
     simulated = read(args.simulated)
     console = Console(width=120)
     for title, bars in (("default host", on_default), ("measured host", on_measured)):

@@ -1,6 +1,7 @@
 """Times cuDNN's recurrent layers on a real GPU. One JSON line per layer: GPU and host microseconds, forward and backward.
 
     python benchmarks/device/recurrent.py > recurrent.jsonl
+    python benchmarks/device/recurrent.py small >> recurrent_small.jsonl    # small layers in both directions alone
 
 The GPU naps while the host issues a call, so that no launch is waited for; at most 48 steps of a layer fit its queue.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -39,6 +41,12 @@ def configs() -> Iterator[Config]:
                 yield cell, dtype, hidden, hidden, batch, 24, 2, False
 
 
+def small() -> Iterator[Config]:
+    for cell, hidden, batch, steps in itertools.product(("gru", "lstm"), (64, 128, 256), (1, 8, 32), (16, 40)):
+        for layers, both in ((1, False), (2, True)):
+            yield cell, "float32", hidden, hidden, batch, steps, layers, both
+
+
 def timed(call: Callable[[], object]) -> tuple[float, float]:
     """Microseconds of `call` on the GPU and on the host."""
     gpu, host = [], []
@@ -58,7 +66,7 @@ def timed(call: Callable[[], object]) -> tuple[float, float]:
 def main() -> None:
     torch.backends.cudnn.allow_tf32 = True
     torch.backends.cuda.matmul.allow_tf32 = True
-    for config in configs():
+    for config in small() if sys.argv[1:] == ["small"] else configs():
         cell, dtype, inputs, hidden, batch, steps, layers, both = config
         kind = getattr(torch, dtype)
         layer = CELLS[cell](inputs, hidden, layers, batch_first=False, bidirectional=both).to("cuda", kind)
