@@ -3,12 +3,12 @@
     torchrun --nproc-per-node 2 benchmarks/device/two_ranks.py OUT.jsonl [CASE ...]        # real, or under phantora trace
     phantora trace --null --cluster 1x2xH100 benchmarks/device/two_ranks.py OUT.jsonl      # its host work without CUDA's calls
 
-A row has each step's time and the CPU time of rank 0's process in it (s), peaks of memory in bytes.
+A row has each step's time and the CPU time of rank 0's process in it (s), peaks of memory in bytes; a simulated one also
+how often a step was charged for what (wire.layout.Api).
 """
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import json
 import os
@@ -24,6 +24,7 @@ import torch.distributed as dist
 import torch.distributed.nn.functional as differentiable
 import torch.nn as nn
 import torch.nn.functional as F
+from host_detail import API_COUNT, charges, differences
 from host_runs import Block, Language, Step, language_loss, trained, words
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, MixedPrecisionPolicy, fully_shard
@@ -37,7 +38,7 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
-SIMULATED = hasattr(ctypes.CDLL(None), "ph_charges")  # under stubs
+SIMULATED = charges() is not None
 WARM, ITERS = (3, 5) if SIMULATED else (5, 16)
 BF16 = torch.bfloat16
 
@@ -348,8 +349,11 @@ CASES: dict[str, Callable[[], Step]] = {
 def run(name: str) -> dict[str, Any]:
     torch.manual_seed(0)
     step = CASES[name]()
-    times, worked = [], []
+    times, worked, counted = [], [], charges()
+    before: list[int] = []
     for turn in range(WARM + ITERS):
+        if counted and turn == WARM:
+            before = counted[0][:API_COUNT]
         torch.cuda.synchronize()
         dist.barrier()
         torch.cuda.synchronize()
@@ -359,11 +363,14 @@ def run(name: str) -> dict[str, Any]:
         if turn >= WARM:
             times.append(time.perf_counter() - begin)
             worked.append(time.process_time() - cpu)
-    return {
+    row: dict[str, Any] = {
         "run_id": f"two_{name}", "name": "two_ranks", "iter_times": times, "median_iter_s": statistics.median(times), "cpu_times": worked,
         "max_memory_allocated": torch.cuda.max_memory_allocated(), "max_memory_reserved": torch.cuda.max_memory_reserved(),
         "torch": torch.__version__, "gpu": torch.cuda.get_device_name(),
     }  # fmt: skip
+    if counted:
+        row["charges"] = {api: count / ITERS for api, count in differences(before, counted[0][:API_COUNT]).items()}
+    return row
 
 
 def main() -> None:
