@@ -168,6 +168,8 @@ Api = Enum("ph_api", "PH_API_", (
     ("CUDNN_CONVERT", "the further kernels of a convolution that converts layouts"),
     ("PY_TORCH_FUNCTION", "a call of torch that a mode or subclass sees in Python, on top of its frame"),
     ("PY_LOOP", "an operator called from a Python frame that has called several, as in a loop over parameters"),
+    ("CUDNN_RNN", "a pass through recurrent layers: forward, gradients of the input, gradients of the weights"),
+    ("CUDNN_RNN_LAYER", "the gradients of one layer in one direction"),
 ))
 HostMode = Enum("ph_host_mode", "PH_HOST_", (("MODELLED", ""), ("MEASURED", ""), ("NONE", "")))
 Unsupported = Enum("ph_unsupported", "PH_UNSUPPORTED_", (("ERROR", ""), ("WARN", "")))

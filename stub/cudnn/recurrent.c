@@ -141,13 +141,13 @@ PH_EXPORT int cudnnGetRNNTempSpaceSizes(handle *self, rnn_descriptor *r, int mod
 }
 
 // The host launches kernels for every step of every layer, unless one kernel keeps the weights on chip: torch asks
-// for that, or the weights are few. Host times of LSTMs of 8 to 48 steps on H100 (benchmarks/device/recurrent.py).
+// for that, or the weights are few. Their number follows from host times of layers of 8 to 48 steps on two hosts with an
+// H100 (benchmarks/device/recurrent.py): 3.1 a step forward, 3.4 for the gradients of the input.
 enum { MATH_FMA = 3 };  // cudnnMathType_t: without it single precision goes to tensor cores
-enum { STEP_LAUNCHES = 3, STEP_BACKWARD_LAUNCHES = 5 };
-static size_t step_launches(const rnn_descriptor *r, const rnn_data_descriptor *x, bool backward) {
+enum { STEP_LAUNCHES = 3 };
+static size_t step_launches(const rnn_descriptor *r, const rnn_data_descriptor *x) {
   if (r->algorithm != 0 || (int64_t)gates(r) * r->hidden * r->hidden <= PH_FUSED_WEIGHTS) return 0;
-  size_t cells = (size_t)x->length * (size_t)r->layers * (size_t)directions(r);
-  return cells * (backward ? STEP_BACKWARD_LAUNCHES : STEP_LAUNCHES);
+  return STEP_LAUNCHES * (size_t)x->length * (size_t)r->layers * (size_t)directions(r);
 }
 
 static int run_rnn(const handle *self, const char *name, const rnn_descriptor *r,
@@ -175,7 +175,11 @@ static int run_rnn(const handle *self, const char *name, const rnn_descriptor *r
   // Without a persistent kernel the recurrent weights are read again at every step.
   call.bytes = element * (weights * (weights_only ? 2 : (double)x->length) + passes * states);
   int status = launch(self, &call);
-  if (!weights_only) ph_charge_times(PH_API_LAUNCH, step_launches(r, x, strcmp(name, "rnn_fwd") != 0));
+  ph_charge(PH_API_CUDNN_RNN);
+  if (weights_only)
+    ph_charge_times(PH_API_CUDNN_RNN_LAYER, (size_t)r->layers * (size_t)directions(r));
+  else
+    ph_charge_times(PH_API_LAUNCH, step_launches(r, x));
   return status;
 }
 // `shape` is the descriptor of the states, present where a state is.

@@ -21,11 +21,28 @@ from phantora.wire.shared import FUSED_WEIGHTS
 NAMES = ("_cudnn_rnn", "_cudnn_rnn_backward")
 ERROR = 0.50
 GATES = {0: 1, 1: 1, 2: 4, 3: 3}  # by cudnnRNNMode_t: plain with ReLU or tanh, LSTM, GRU
-# All ns below are fitted to 230 layers timed on H100 and H200 (benchmarks/device/recurrent.py), half of them within
-# 5 %, nine tenths within 12 % forward and 14 % backward; float32 counts as TF32, torch's default.
-# Of a step, by bytes of an element and direction.
-FUSED_NS = {(2, False): 3700.0, (2, True): 5400.0, (4, False): 7000.0, (4, True): 6000.0}
-FUSED_ROWS = 256  # from so many sequences on, steps of four-byte elements take twice as long
+# All ns below are fitted to 302 layers timed on H100 and H200 (benchmarks/device/recurrent.py), half of them within
+# 6 %, nine tenths within 14 % forward and 18 % backward; float32 counts as TF32, torch's default.
+
+
+@dataclass(frozen=True)
+class Fused:
+    """Layers whose weights one kernel keeps in registers; one layer and direction after the other. ns of a call, of a
+    layer and of a byte of its weights, of a step, and more of a step at FUSED_WEIGHTS, by the fourth power of its share."""
+
+    call: float
+    layer: float
+    byte: float
+    step: float
+    full: float
+
+
+# By bytes of an element and direction.
+FUSED = {
+    (2, False): Fused(0.0, 8500.0, 0.14, 400.0, 450.0), (2, True): Fused(22000.0, 9000.0, 0.045, 600.0, 1000.0),
+    (4, False): Fused(0.0, 8500.0, 0.14, 400.0, 1400.0), (4, True): Fused(22000.0, 9000.0, 0.045, 600.0, 1100.0),
+}  # fmt: skip
+FUSED_ROWS = 256  # from so many sequences on, layers of four-byte elements take twice as long
 KEPT_ROWS, KEPT_HIDDEN, KEPT_MULTIPLE = 128, 1024, 128  # torch lets cuDNN keep weights on chip (aten's cudnn/RNN.cpp)
 
 
@@ -122,9 +139,11 @@ def recurrent_ns(machine: Machine, r: Recurrent) -> float:
     size, sides = item_bytes(r.dtype), r.layers * r.directions
     weights = r.gates * r.hidden * r.hidden
     if weights <= FUSED_WEIGHTS:
-        each = FUSED_NS[2 if size == 2 else 4, r.backward] / machine.clock_ratio
+        fused = FUSED[2 if size == 2 else 4, r.backward]
+        each = fused.step + fused.full * (weights / FUSED_WEIGHTS) ** 4
         waves = 2 if size > 2 and r.batch >= FUSED_ROWS else 1
-        return (r.steps + sides - 1) * each * waves + rest
+        layer = fused.layer + fused.byte * weights * size + r.steps * each
+        return (fused.call + sides * layer * waves) / machine.clock_ratio + rest
     kept = size == 2 and sides == 1 and r.hidden <= KEPT_HIDDEN and r.batch <= KEPT_ROWS
     if kept and r.hidden % KEPT_MULTIPLE == 0 and r.inputs % KEPT_MULTIPLE == 0:
         costs = KEPT[r.backward]
