@@ -28,7 +28,8 @@ GATES = {0: 1, 1: 1, 2: 4, 3: 3}  # by cudnnRNNMode_t: plain with ReLU or tanh, 
 @dataclass(frozen=True)
 class Fused:
     """Layers whose weights one kernel keeps in registers; one layer and direction after the other. ns of a call, of a
-    layer, of a byte of its weights, of a step, and more of a step at FUSED_WEIGHTS (by the fourth power of its share)."""
+    layer, of a byte of its weights, of a step, and more of a step at FUSED_WEIGHTS (by its share, to the fourth).
+    """
 
     call: float
     layer: float
