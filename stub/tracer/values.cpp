@@ -162,6 +162,7 @@ static bool may_hold(const Operator &op, const Sight &inputs, const IValue &v) {
   each_tensor(v, [&](const Tensor &t) {
     if (!fine || !t.defined() || (!is_python(t) && !t.is_cuda())) return;
     fine = !is_python(t) && has_room(t) && !t._is_zerotensor();
+    fine = fine && (inputs.tensors || t.numel() <= PH_KNOWN_INTEGERS);  // bytes beyond that are an object's, which comes by a copy
     if (!fine || !is_large(t) || c10::isIntegralType(t.scalar_type(), /*includeBool=*/true)) return;
     fine = inputs.large || (!inputs.tensors && !op.random);
   });
@@ -243,6 +244,14 @@ void settle_test(const Frame &f, Values outputs) {
   if (rests && outputs.size() == 1 && outputs[0].isTensor()) assume_true(outputs[0].toTensor());
 }
 
+// Unknown gradients are finite. What is known of the others decides.
+static void settle_kept(const Frame &f) {
+  const IValue &kept = f.args[f.op->keeps];
+  if (!kept.isTensor() || !fits(kept.toTensor()) || !holds_infinity(f.args[0])) return;
+  PlainCalls plain;
+  alias(kept.toTensor()).fill_(1);
+}
+
 void settle(Thread &thread, Frame &f, Values outputs) {
   if (f.op->count == Count::COALESCE && settle_coalesced(f, outputs)) return;
   Sight inputs;
@@ -251,6 +260,7 @@ void settle(Thread &thread, Frame &f, Values outputs) {
   bool finished = outputs.size() == f.op->returns_view.size();  // no when it threw
   inputs.unknown |= inputs.guessed && f.op->count == Count::KEEPS;
   if (!inputs.unknown && finished && settle_known(thread, f, outputs, inputs)) return;
+  if (finished && f.op->keeps < f.args.size()) settle_kept(f);
   for (size_t i = 0; i < f.args.size(); ++i)
     if (f.op->arguments[i].mutated && i != f.op->keeps) each_tensor(f.args[i], forget);
   for (size_t i = 0; i < outputs.size(); ++i)
