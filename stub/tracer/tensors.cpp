@@ -74,8 +74,7 @@ bool is_large(const Tensor &t) { return t.numel() > PH_SMALL_ELEMENTS; }
 
 static unsigned flags_of(const Tensor &t) { return ph_memory_flags(bytes_of(t), extent_of(t)); }
 
-// Pickled objects and texts lie in rows of bytes; batches of images have more dimensions, and nobody reads their pixels back.
-static bool is_object(const Tensor &t) { return t.scalar_type() == at::kByte && t.dim() == 1; }
+bool is_object(const Tensor &t) { return t.scalar_type() == at::kByte && t.dim() == 1; }
 
 static int64_t most_elements(const Tensor &t) {
   if (is_object(t)) return PH_OBJECT_BYTES;

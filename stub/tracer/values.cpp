@@ -248,8 +248,28 @@ void settle_test(const Frame &f, Values outputs) {
 static void settle_kept(const Frame &f) {
   const IValue &kept = f.args[f.op->keeps];
   if (!kept.isTensor() || !fits(kept.toTensor()) || !holds_infinity(f.args[0])) return;
-  PlainCalls plain;
-  alias(kept.toTensor()).fill_(1);
+  const float one = 1;
+  ph_memory_give(bytes_of(kept.toTensor()), &one, sizeof one);
+}
+
+// Bytes that are put in a row stay what they are, though some are unknown: programs fill up pickled objects to the length
+// of the longest with what they find in memory.
+static void settle_joined(const Frame &f, Values outputs) {
+  if (outputs.size() != 1 || !outputs[0].isTensor()) return;
+  const Tensor &to = outputs[0].toTensor();
+  if (!is_object(to) || !has_room(to) || !to.is_contiguous()) return;
+  int64_t total = 0;
+  bool plain = true;
+  each_tensor(f.args[0], [&](const Tensor &t) {
+    plain = plain && on_device(t) && is_object(t) && t.is_contiguous();
+    total += plain ? t.numel() : 0;
+  });
+  if (!plain || total != to.numel()) return;
+  char *data = bytes_of(to);
+  each_tensor(f.args[0], [&](const Tensor &t) {
+    ph_memory_copy(data, bytes_of(t), static_cast<size_t>(t.numel()));
+    data += t.numel();
+  });
 }
 
 void settle(Thread &thread, Frame &f, Values outputs) {
@@ -266,6 +286,7 @@ void settle(Thread &thread, Frame &f, Values outputs) {
   for (size_t i = 0; i < outputs.size(); ++i)
     if (i >= f.op->returns_view.size() || !f.op->returns_view[i]) each_tensor(outputs[i], forget);
   if (inputs.unknown && finished) assume_results(f, outputs);
+  if (finished && f.op->joins) settle_joined(f, outputs);
 }
 
 static bool is_extension(const Frame &f) { return f.pushed && f.op && !f.op->permanent && f.op->values; }
