@@ -317,6 +317,31 @@ def test_nccl_between_gpus_of_one_process_is_refused_by_name(tmp_path: Path) -> 
     assert "as DistributedDataParallel does" in done.stderr
 
 
+CALLS = """
+import os, torch, torch.distributed.rpc as rpc
+rank = int(os.environ["RANK"])
+torch.cuda.set_device(rank)
+
+def added(tensor, number):
+    assert tensor.device == torch.device("cuda:1") and tensor.tolist() == [1.0, 2.0], tensor
+    return tensor + number
+
+options = rpc.TensorPipeRpcBackendOptions(rpc_timeout=10_000)
+options.set_device_map(f"worker{1 - rank}", {rank: 1 - rank})
+rpc.init_rpc(f"worker{rank}", rank=rank, world_size=2, rpc_backend_options=options)
+if rank == 0:
+    sum = rpc.rpc_sync("worker1", added, args=(torch.tensor([1.0, 2.0], device="cuda"), 3))
+    print(sum.device, sum.tolist(), flush=True)
+rpc.shutdown()
+"""
+
+
+def test_rpc_between_gpus_brings_the_numbers(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(CALLS)
+    done = trace(tmp_path, "--cluster", "1x2xH100", "program.py", shared=True)
+    assert done.returncode == 0 and "cuda:0 [4.0, 5.0]" in done.stdout, done.stderr
+
+
 OBJECTS = """
 import pickle, torch, torch.distributed as dist
 dist.init_process_group("nccl")
