@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "pickles.h"
