@@ -11,6 +11,8 @@ from phantora.launch.importhook import after_import
 
 _MODULE = "cupyx.scipy.sparse._base"
 _REASON = b"its indices would come from CuPy's own kernels, which compute nothing: use torch.sparse_csr_tensor"
+_PASSES = b"make the matrix all the same, with indices that are not true"
+_PASSED = b"the matrix is made, and its indices are not true"
 
 
 def install(library: ctypes.CDLL, runtime: ctypes.CDLL) -> None:
@@ -18,7 +20,7 @@ def install(library: ctypes.CDLL, runtime: ctypes.CDLL) -> None:
 
     def make(kind: type, *_: Any, **__: Any) -> object:
         runtime.cudaFree(None)  # as the matrix would, it makes the process a rank if it is none
-        library.ph_unsupported(_REASON, f"cupyx.scipy.sparse.{kind.__name__}".encode(), ctypes.c_bool(False))
+        library.ph_unsupported_result(_REASON, f"cupyx.scipy.sparse.{kind.__name__}".encode(), _PASSES, _PASSED)
         return object.__new__(kind)
 
     def meet(module: ModuleType) -> None:

@@ -41,8 +41,8 @@ def _checked(read: Callable[..., Any]) -> Callable[..., Any]:
             if "\\x00" not in str(error):
                 raise
             raise PhantoraError(
-                "a pickled object came as zeros: NCCL carries 1 MiB of pickled objects at most (of an all-gather and a "
-                "gather, all members' together), larger ones are not simulated; exchange them through a group of "
+                "a pickled object came as zeros: NCCL carries 64 MiB of pickled objects at most (of an all-gather and "
+                "a gather, all members' together), larger ones are not simulated; exchange them through a group of "
                 "backend gloo (group=torch.distributed.new_group(backend='gloo'))"
             ) from error
 

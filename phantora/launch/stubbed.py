@@ -18,6 +18,7 @@ from phantora.launch import (
     modules,
     pickled,
     profiler,
+    rpc_channels,
     static_runtime,
     symmetric,
     triton_launches,
@@ -62,6 +63,7 @@ def install_tracer(stub_set: StubSet) -> None:
     clipping.install(stub_set.tracer)
     modules.install(stub_set.tracer)
     pickled.install()
+    rpc_channels.install()
     tuning.install()
     neighbour = ctypes.CDLL(str(stub_set.rank)).ph_neighbour
     neighbour.restype = ctypes.c_bool

@@ -10,6 +10,7 @@ EXACT_SCALAR = 16  # halves of numbers up to this stand as they are
 # Which values are true (docs/values.md). A build may set SMALL_ELEMENTS to another number (PHANTORA_DEFINES).
 SMALL_ELEMENTS = 1024  # operators on tensors up to this size are computed
 KNOWN_INTEGERS = 1 << 22  # elements of integers or booleans that are computed
+OBJECT_BYTES = 1 << 26  # of one-dimensional uint8, in which pickled objects travel; of int8 and uint8 in a collective
 # What is known of memory beyond the rule for small tensors.
 KNOWN = 1  # its bytes are true, however many they are
 GUESSED = 2  # some rest on values that nobody has (a choice among unknown numbers)

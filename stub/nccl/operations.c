@@ -1,16 +1,17 @@
 // One collective, send or receive: checked, turned into a record, launched.
 //
 // Nothing is transferred here. Small collectives carry their bytes (docs/collectives.md): the contribution travels with
-// the record and the result is awaited by whoever reads the receive buffer. Larger ones leave zeros.
+// the record and the result is awaited by whoever reads the receive buffer. Larger ones leave zeros. Of large bytes, in
+// which pickled objects travel, those who have true ones send them.
 #include <unistd.h>
 
 #include "nccl/internal.h"
 
 #include "cuda/core/capture.h"
 
-#define CARRIED_OBJECT_BYTES (1 << 20)  // of int8/uint8: pickled objects
-
 const size_t dtype_bytes[ncclNumTypes] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+
+#define SPARSE_BYTES (1 << 20)  // beyond that, bytes that are not true need not travel
 
 static bool sends(const operation *op) {
   if (op->kind == PH_SEND) return true;
@@ -48,9 +49,9 @@ static void measure(operation *op) {
       default: break;
     }
   }
-  const uint64_t limit =
-      op->dtype == ncclInt8 || op->dtype == ncclUint8 ? CARRIED_OBJECT_BYTES : PH_CARRIED_BYTES;
+  const uint64_t limit = op->dtype == ncclInt8 || op->dtype == ncclUint8 ? PH_OBJECT_BYTES : PH_CARRIED_BYTES;
   op->carried = give <= limit && get <= limit;
+  op->sparse = give > SPARSE_BYTES || get > SPARSE_BYTES;
   op->send_bytes = sends(op) ? give : 0;
   op->recv_bytes = receives(op) ? get : 0;
   if (!op->send_bytes) op->send = NULL;
@@ -144,11 +145,18 @@ static void prepare(operation *op) {
   op->ticket = ph_next_ticket();
 }
 
+// How many of the bytes to send travel; the receivers read zeros behind them.
+static size_t travelling(const operation *op) {
+  if (!op->ticket || !op->send) return 0;
+  return op->sparse ? ph_memory_length(op->send, op->send_bytes) : op->send_bytes;
+}
+
 static void receive(operation *op) {
   if (!op->recv) return;
   if (op->kind == PH_COLLECTIVE && op->coll == PH_COLL_BROADCAST && op->comm->rank == op->peer) {
     if (op->recv != op->send) ph_memory_copy(op->recv, op->send, op->recv_bytes);  // the root has the bytes
   } else if (op->carried) {
+    if (op->sparse) ph_memory_clear(op->recv, op->recv_bytes);  // nobody may ask what came: stale bytes would keep their pages
     ph_expect(op->recv, op->recv_bytes, op->ticket);
   } else {
     ph_touch_drop(op->recv, op->recv_bytes);
@@ -247,8 +255,9 @@ ncclResult_t launch(operation *ops, size_t count) {
     }
     for (size_t j = 0; j < members; j++) {
       ph_record record = record_of(together[j]);
-      if (together[j]->ticket && together[j]->send)
-        ph_launch_blob(&record, together[j]->send, together[j]->send_bytes);
+      const size_t bytes = travelling(together[j]);
+      if (bytes)
+        ph_launch_blob(&record, together[j]->send, bytes);
       else
         ph_launch(&record);
     }

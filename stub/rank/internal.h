@@ -107,6 +107,7 @@ void ph_memory_run(const void *pointer, size_t bytes, const char **from, const c
 // known.c
 void ph_known_reset(void);
 void ph_known_drop(const void *pointer, size_t bytes);  // it is overwritten
+bool ph_known_piece(const void *pointer, const void *end, const char **from, const char **to);  // the first, if any
 // payload.c
 void ph_payload_reset(void);
 // watchdog.c

@@ -81,6 +81,21 @@ void ph_memory_mark(const void *pointer, size_t bytes, unsigned flags) {
 
 void ph_known_drop(const void *pointer, size_t bytes) { ph_memory_mark(pointer, bytes, 0); }
 
+bool ph_known_piece(const void *pointer, const void *end, const char **from, const char **to) {
+  uintptr_t low = (uintptr_t)pointer, high = (uintptr_t)end;
+  bool found = false;
+  if (low >= high || !spans_now()) return false;
+  pthread_mutex_lock(&lock);
+  for (size_t i = first_after(low); !found && i < spans_now() && spans[i].from < high; i++) {
+    if (!(spans[i].flags & PH_KNOWN)) continue;
+    *from = (const char *)(spans[i].from > low ? spans[i].from : low);
+    *to = (const char *)(spans[i].to < high ? spans[i].to : high);
+    found = true;
+  }
+  pthread_mutex_unlock(&lock);
+  return found;
+}
+
 unsigned ph_memory_flags(const void *pointer, size_t bytes) {
   if (!bytes || !spans_now()) return 0;
   uintptr_t from = (uintptr_t)pointer, to = from + bytes, known = from, holds = from;

@@ -102,6 +102,25 @@ void ph_expect(void *pointer, size_t bytes, uint64_t ticket) {
   pthread_mutex_unlock(&lock);
 }
 
+bool ph_expect_copy(void *dst, const void *src, size_t bytes) {
+  if (!atomic_load_explicit(&count, memory_order_relaxed) || !bytes) return false;
+  uintptr_t from = (uintptr_t)src, to = from + bytes, into = (uintptr_t)dst;
+  bool found = false;
+  pthread_mutex_lock(&lock);
+  for (size_t i = 0; i < atomic_load(&count); i++) {
+    pending p = waiting[i];
+    if (!overlaps(&p, from, to)) continue;
+    found = p.base <= from && to <= p.base + p.bytes && !overlaps(&p, into, into + bytes);
+    if (!found) break;
+    forget(into, into + bytes);
+    append((pending){into, bytes, p.offset + (from - p.base), p.ticket});
+    break;
+  }
+  pthread_mutex_unlock(&lock);
+  if (found) ph_known_drop(dst, bytes);
+  return found;
+}
+
 // The whole payload of a ticket: malloc'ed, NULL when the simulator has none.
 static uint8_t *fetch(uint64_t ticket, size_t *total) {
   uint8_t *first = malloc(PH_REPLY_BYTES);
@@ -118,6 +137,12 @@ static uint8_t *fetch(uint64_t ticket, size_t *total) {
   return all;
 }
 
+static void zero(uintptr_t from, size_t bytes) {
+  void *pointer = (void *)from;
+  if (ph_memory_on_device(pointer)) ph_memory_zero(pointer, bytes);  // no page is touched where nothing true lies
+  else memset(pointer, 0, bytes);
+}
+
 // With the lock held: gives every piece of memory that waits for `ticket` its bytes.
 static void deliver(uint64_t ticket, const uint8_t *data, size_t total) {
   for (size_t i = 0; i < atomic_load(&count);) {
@@ -130,7 +155,7 @@ static void deliver(uint64_t ticket, const uint8_t *data, size_t total) {
     size_t n = p.offset >= total ? 0 : total - p.offset;
     if (n > p.bytes) n = p.bytes;
     ph_memory_store((void *)p.base, data + p.offset, n);
-    if (n < p.bytes) memset((void *)(p.base + n), 0, p.bytes - n);
+    if (n < p.bytes) zero(p.base + n, p.bytes - n);
   }
 }
 

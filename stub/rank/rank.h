@@ -237,6 +237,7 @@ void ph_memory_give(void *pointer, const void *data, size_t bytes);
 // What is known of a range beyond the rule for small tensors.
 unsigned ph_memory_flags(const void *pointer, size_t bytes);  // PH_KNOWN, PH_HOLDS: all of it; PH_GUESSED: some of it
 void ph_memory_mark(const void *pointer, size_t bytes, unsigned flags);
+size_t ph_memory_length(const void *pointer, size_t bytes);  // without the zeros at its end
 size_t ph_memory_held(void);  // bytes of host memory that true bytes take
 // Copies of memory by CUDA semantics for values: from/to any space, obeys the rule above and
 // pending payloads. dst and src may be host or device.
@@ -246,6 +247,9 @@ void ph_memory_set(void *pointer, int value, size_t bytes);   // true when small
 // real time) for every pending range that intersects and stores the bytes.
 void ph_expect(void *pointer, size_t bytes, uint64_t ticket);
 void ph_touch(const void *pointer, size_t bytes);
+// `dst` becomes a copy of `src`, whose bytes are still to come: it awaits them as well. False: they do not come, or not all
+// by one ticket, and the caller copies.
+bool ph_expect_copy(void *dst, const void *src, size_t bytes);
 void ph_touch_drop(void *pointer, size_t bytes);  // the range is overwritten: forget its payload
 uint64_t ph_next_ticket(void);
 uint32_t ph_next_communicator(void);  // from 1
@@ -264,6 +268,9 @@ bool ph_watchdog_blind(const ph_event *event);  // asked by a watchdog in real t
 // (once per name), aborts the rank under --unsupported error (exit status 78) unless `soft`,
 // records it otherwise. Traps and stubs that answer "not supported" use it.
 void ph_unsupported(const char *library, const char *call, bool soft);
+// The same for a call that is no no-op when it may pass: `passes` says what it does then ("--unsupported warn to ..."),
+// `passed` that it has done so.
+void ph_unsupported_result(const char *library, const char *call, const char *passes, const char *passed);
 
 #ifdef __cplusplus
 }

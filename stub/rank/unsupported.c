@@ -27,21 +27,29 @@ static bool first_report(uint64_t key) {
   return first;
 }
 
-void ph_unsupported(const char *library, const char *call, bool soft) {
+static void report(const char *library, const char *call, bool soft, const char *passes, const char *passed) {
   bool fatal = !soft && ph_live() && ph_rt.header->unsupported == PH_UNSUPPORTED_ERROR;
   uint64_t key = ph_hash(call, strlen(call), ph_hash(library, strlen(library), 0));
   if (fatal) {
     dprintf(STDERR_FILENO,
-            "phantora: %s (%s) is not supported by the simulator; run with --unsupported warn to let it pass as a "
-            "no-op, or avoid the call\n",
-            call, library);
+            "phantora: %s (%s) is not supported by the simulator; run with --unsupported warn to %s, or avoid the "
+            "call\n",
+            call, library, passes);
     ph_exit(EXIT_UNSUPPORTED);
     _exit(EXIT_UNSUPPORTED);
   }
   if (!first_report(key)) return;
   dprintf(STDERR_FILENO, "phantora: %s (%s) is not supported by the simulator; %s\n", call, library,
-          soft ? "the caller is told so" : "the call does nothing");
+          passed);
   if (!ph_recording()) return;
   ph_record record = {.kind = PH_UNSUPPORTED, .id = ph_name(key, call, strlen(call))};
   ph_emit(&record);
+}
+
+void ph_unsupported(const char *library, const char *call, bool soft) {
+  report(library, call, soft, "let it pass as a no-op", soft ? "the caller is told so" : "the call does nothing");
+}
+
+void ph_unsupported_result(const char *library, const char *call, const char *passes, const char *passed) {
+  report(library, call, false, passes, passed);
 }

@@ -66,6 +66,17 @@ static void read_device(char *dst, const char *src, size_t bytes) {
   }
 }
 
+size_t ph_memory_length(const void *pointer, size_t bytes) {
+  const char *first = pointer, *end = first + bytes, *last = first, *from, *to;
+  if (!ph_memory_on_device(pointer)) last = end;
+  for (const char *at = first; last < end && at < end; at = to) {
+    ph_memory_run(at, (size_t)(end - at), &from, &to);
+    if (from < to) last = to;
+  }
+  while (last > first && !last[-1]) last--;
+  return (size_t)(last - first);
+}
+
 // The operator knows the number that it will read back from the device (see ph_frame).
 static bool answer_readback(void *dst, size_t bytes) {
   if (bytes > 8) return false;
@@ -83,14 +94,23 @@ static bool carried_whole(void) {
   return false;
 }
 
+// Of a large copy inside the device the pieces that are known: a tensor that was made longer, for example.
+static void copy_known(char *dst, const char *src, size_t bytes) {
+  const char *end = src + bytes, *from, *to;
+  for (const char *at = src; ph_known_piece(at, end, &from, &to); at = to)
+    ph_memory_copy(dst + (from - src), from, (size_t)(to - from));
+}
+
 void ph_memory_copy(void *dst, const void *src, size_t bytes) {
   if (!bytes || dst == src) return;
   bool to_device = ph_memory_on_device(dst), from_device = ph_memory_on_device(src);
   if (from_device && !to_device && answer_readback(dst, bytes)) return;
+  if (from_device && to_device && ph_expect_copy(dst, src, bytes)) return;
   unsigned flags = from_device ? ph_memory_flags(src, bytes) : 0;
   bool known = flags & PH_KNOWN || (!from_device && carried_whole());
   if (to_device && bytes > PH_TRUE_COPY_BYTES && !known) {
     ph_memory_clear(dst, bytes);
+    if (from_device) copy_known(dst, src, bytes);
     return;
   }
   ph_touch(src, bytes);

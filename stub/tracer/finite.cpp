@@ -73,6 +73,16 @@ static bool is_finite(const Frame &f, size_t argument) {
   return finite;
 }
 
+bool holds_infinity(const IValue &v) {
+  bool found = false;
+  each_tensor(v, [&](const Tensor &t) {
+    if (found || !is_looked_at(t) || !fits(t)) return;
+    ph_touch(bytes_of(t), extent_of(t));
+    found = !is_finite(t);
+  });
+  return found;
+}
+
 static std::atomic<bool> emptied{false};
 void note_empty() { emptied.store(true, std::memory_order_relaxed); }
 

@@ -8,6 +8,9 @@ namespace tracer {
 // it was given was not finite.
 void stay_finite(const Frame &f, Values outputs);
 
+// Is there an infinity or a NaN in the tensors of `v` whose bytes are true?
+bool holds_infinity(const IValue &v);
+
 // Selections that unknown masks left empty: from the first on, what is computed of empty tensors is a guess (their mean
 // would be NaN).
 void note_empty();

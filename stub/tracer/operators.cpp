@@ -101,6 +101,7 @@ static Operator *describe(const c10::OperatorHandle &handle) {
   if (is_one_of(op->text, {"aten::equal", "aten::allclose"})) op->count = Count::EQUAL;
   if (op->text == "torchvision::nms") op->count = Count::KEEPS;
   if (op->text == "aten::_coalesce") op->count = Count::COALESCE;
+  op->joins = op->text == "aten::cat";
   // found_inf: an infinity seen earlier stays, and zeros are finite.
   if (op->name == "aten::_amp_foreach_non_finite_check_and_unscale_") op->keeps = 1;
   op->cost = cost_of(*op, schema);

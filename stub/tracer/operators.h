@@ -44,7 +44,8 @@ struct Operator {
   bool zeroes = false;         // writes the number that it is given, or zeros
   bool lists = false;          // takes or returns lists of tensors
   bool holds = false;          // true of zeros: unknown numbers are finite, and close to each other
-  size_t keeps = SIZE_MAX;     // mutated argument that zeros elsewhere leave as it is
+  bool joins = false;          // puts the tensors of its first argument side by side
+  size_t keeps = SIZE_MAX;     // mutated argument: 1 if an infinity is known in the first one, else as it was
   std::vector<Argument> arguments;
   std::vector<bool> returns_view;
 };

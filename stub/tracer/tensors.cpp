@@ -74,7 +74,10 @@ bool is_large(const Tensor &t) { return t.numel() > PH_SMALL_ELEMENTS; }
 
 static unsigned flags_of(const Tensor &t) { return ph_memory_flags(bytes_of(t), extent_of(t)); }
 
+bool is_object(const Tensor &t) { return t.scalar_type() == at::kByte && t.dim() == 1; }
+
 static int64_t most_elements(const Tensor &t) {
+  if (is_object(t)) return PH_OBJECT_BYTES;
   return c10::isIntegralType(t.scalar_type(), /*includeBool=*/true) ? PH_KNOWN_INTEGERS : KNOWN_REALS;
 }
 

@@ -14,6 +14,8 @@ void clear(const Tensor &t);       // a kernel that is not computed wrote it: it
 bool is_large(const Tensor &t);    // its bytes are only true if they are known to be
 bool holds(const Tensor &t);       // all its elements count as true, though its bytes are unknown
 bool is_guessed(const Tensor &t);  // its bytes rest on values that nobody has
+// Pickled objects and texts lie in rows of bytes; batches of images have more dimensions, and nobody reads their pixels back.
+bool is_object(const Tensor &t);
 bool fits(const Tensor &t);        // its bytes are true, and not too many to compute with
 bool has_room(const Tensor &t);    // it could hold true bytes
 void mark(const Tensor &t, bool guessed);  // its bytes are true from now on

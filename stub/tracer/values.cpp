@@ -162,6 +162,7 @@ static bool may_hold(const Operator &op, const Sight &inputs, const IValue &v) {
   each_tensor(v, [&](const Tensor &t) {
     if (!fine || !t.defined() || (!is_python(t) && !t.is_cuda())) return;
     fine = !is_python(t) && has_room(t) && !t._is_zerotensor();
+    fine = fine && (inputs.tensors || t.numel() <= PH_KNOWN_INTEGERS);  // bytes beyond that are an object's, which comes by a copy
     if (!fine || !is_large(t) || c10::isIntegralType(t.scalar_type(), /*includeBool=*/true)) return;
     fine = inputs.large || (!inputs.tensors && !op.random);
   });
@@ -243,6 +244,34 @@ void settle_test(const Frame &f, Values outputs) {
   if (rests && outputs.size() == 1 && outputs[0].isTensor()) assume_true(outputs[0].toTensor());
 }
 
+// Unknown gradients are finite. What is known of the others decides.
+static void settle_kept(const Frame &f) {
+  const IValue &kept = f.args[f.op->keeps];
+  if (!kept.isTensor() || !fits(kept.toTensor()) || !holds_infinity(f.args[0])) return;
+  const float one = 1;
+  ph_memory_give(bytes_of(kept.toTensor()), &one, sizeof one);
+}
+
+// Bytes that are put in a row stay what they are, though some are unknown: programs fill up pickled objects to the length
+// of the longest with what they find in memory.
+static void settle_joined(const Frame &f, Values outputs) {
+  if (outputs.size() != 1 || !outputs[0].isTensor()) return;
+  const Tensor &to = outputs[0].toTensor();
+  if (!is_object(to) || !has_room(to) || !to.is_contiguous()) return;
+  int64_t total = 0;
+  bool plain = true;
+  each_tensor(f.args[0], [&](const Tensor &t) {
+    plain = plain && on_device(t) && is_object(t) && t.is_contiguous();
+    total += plain ? t.numel() : 0;
+  });
+  if (!plain || total != to.numel()) return;
+  char *data = bytes_of(to);
+  each_tensor(f.args[0], [&](const Tensor &t) {
+    ph_memory_copy(data, bytes_of(t), static_cast<size_t>(t.numel()));
+    data += t.numel();
+  });
+}
+
 void settle(Thread &thread, Frame &f, Values outputs) {
   if (f.op->count == Count::COALESCE && settle_coalesced(f, outputs)) return;
   Sight inputs;
@@ -251,11 +280,13 @@ void settle(Thread &thread, Frame &f, Values outputs) {
   bool finished = outputs.size() == f.op->returns_view.size();  // no when it threw
   inputs.unknown |= inputs.guessed && f.op->count == Count::KEEPS;
   if (!inputs.unknown && finished && settle_known(thread, f, outputs, inputs)) return;
+  if (finished && f.op->keeps < f.args.size()) settle_kept(f);
   for (size_t i = 0; i < f.args.size(); ++i)
     if (f.op->arguments[i].mutated && i != f.op->keeps) each_tensor(f.args[i], forget);
   for (size_t i = 0; i < outputs.size(); ++i)
     if (i >= f.op->returns_view.size() || !f.op->returns_view[i]) each_tensor(outputs[i], forget);
   if (inputs.unknown && finished) assume_results(f, outputs);
+  if (finished && f.op->joins) settle_joined(f, outputs);
 }
 
 static bool is_extension(const Frame &f) { return f.pushed && f.op && !f.op->permanent && f.op->values; }

@@ -72,6 +72,20 @@ def test_free_batches_are_said_to_be_free(script: Path) -> None:
     assert "batch of Map" in run.err and "batch of Stream" in run.err
 
 
+WORKERS = """
+import os, torch
+loader = torch.utils.data.DataLoader(torch.arange(8), 2, num_workers=os.cpu_count() + 1)
+torch.cuda.synchronize()
+print(len(loader))
+"""
+
+
+def test_workers_are_not_compared_with_this_machine(tmp_path: Path) -> None:
+    (tmp_path / "workers.py").write_text(WORKERS)
+    run = trace(tmp_path, "workers.py")
+    assert run.out == "4\n" and "suggested max number of worker" not in run.err
+
+
 BETWEEN = """
 import sys, time, torch
 weight = torch.ones(8, device="cuda", requires_grad=True)

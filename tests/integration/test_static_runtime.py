@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -122,3 +123,25 @@ def test_a_sparse_matrix_of_cupy_is_refused_by_name(tmp_path: Path) -> None:
     )
     run = trace(tmp_path, "--cluster", "1x1xH100", "--unsupported", "warn", "program.py")
     assert run.out == "(2, 3)\n" and run.err.count("csr_matrix (its indices") == 1
+    assert "the matrix is made, and its indices are not true" in run.err and "no-op" not in run.err
+
+
+WITHOUT_TORCH = {
+    "cupy/__init__.py": "import ctypes\nruntime = ctypes.CDLL('libcudart.so.%s')\n",
+    "program.py": """
+import ctypes, sys
+import cupy
+count = ctypes.c_int()
+seen = cupy.runtime.cudaGetDeviceCount(ctypes.byref(count)), count.value
+print(*seen, cupy.runtime.cudaFree(None), "torch" in sys.modules)
+""",
+}
+
+
+def test_a_command_that_uses_cupy_and_never_torch_sees_the_gpu(tmp_path: Path, stub_set: StubSet) -> None:
+    cuda = next(path.name for path in stub_set.libraries if path.name.startswith("libcudart.so")).rpartition(".")[2]
+    for name, text in WITHOUT_TORCH.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text % cuda if "%" in text else text)
+    run = trace(tmp_path, "--cluster", "1x1xH100", "--", sys.executable, "program.py", alone=True)
+    assert run.out == "0 1 0 False\n"

@@ -274,6 +274,29 @@ def infinity_is_remembered_beside_large_gradients() -> None:
 
 
 @check
+def infinity_in_a_small_gradient_is_found_beside_large_ones() -> None:
+    unknown, small = torch.randn(5000, device="cuda"), torch.ones(8, device="cuda")
+    for number, expected in ((1.0, 0.0), (float("inf"), 1.0), (float("nan"), 1.0)):
+        small[3] = number
+        found = torch.zeros(1, device="cuda")
+        torch._amp_foreach_non_finite_check_and_unscale_([unknown, small], found, torch.ones(1, device="cuda"))
+        same(found.item(), expected)
+
+
+@check
+def rows_of_bytes() -> None:
+    row = torch.arange(5 << 20).to(torch.uint8)
+    there = row.cuda()
+    same(there.cpu()[-1000:], row[-1000:])
+    same(there[5 << 19 :][:500], row[5 << 19 :][:500])
+    filled = torch.cat((there, torch.empty(3 << 20, dtype=torch.uint8, device="cuda")))  # as evaluators fill up pickles
+    assert torch.equal(filled.cpu()[: len(row)], row) and not filled.cpu()[len(row) :].any()
+    there.resize_(6 << 20)
+    assert torch.equal(there.clone().cpu()[: len(row)], row)
+    assert not row.view(5, 1 << 20).cuda().cpu().any(), "a batch of images takes memory"
+
+
+@check
 def random_numbers() -> None:
     torch.manual_seed(7)
     cpu = torch.random.get_rng_state()

@@ -22,11 +22,15 @@ def _find_phantora() -> None:
         sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(_here))))
 
 
-class _Torch(importlib.abc.MetaPathFinder):
-    """Puts the stubs in place when torch is imported; a process that does without it is left alone."""
+_USERS = {"torch", "cupy", "cupy_backends", "cuda.bindings", "cuda.core", "numba.cuda", "numba_cuda", "pynvml"}
+"""Packages that load NVIDIA's libraries."""
+
+
+class _Users(importlib.abc.MetaPathFinder):
+    """Puts the stubs in place when the first of these is imported; a process that does without them is left alone."""
 
     def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
-        if name != "torch":
+        if name not in _USERS:
             return None
         sys.meta_path.remove(self)
         _find_phantora()
@@ -46,7 +50,7 @@ def _join() -> None:
 
         join()
     else:
-        sys.meta_path.insert(0, _Torch())
+        sys.meta_path.insert(0, _Users())
 
 
 _run_the_other()

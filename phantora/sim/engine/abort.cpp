@@ -48,7 +48,7 @@ void Communication::give_up(Rank &rank, Launch &l, int64_t time) {
 void Communication::give_up(Rank &rank, Collective &c) {
   Member &me = c.members[static_cast<size_t>(communicator(c.comm).seat_of(rank.index))];
   bool delivered = c.joined == static_cast<int>(c.members.size()) && !c.aborted;
-  if (me.record.collective.ticket && !delivered) payloads_.arrived(rank, me.record.collective.ticket, {});
+  if (me.record.collective.ticket && !delivered) payloads_.arrived(rank, me.record.collective.ticket, std::make_shared<const std::string>());
   c.aborted = true;
   me.launch.reset();
   unlist(c);
@@ -57,7 +57,7 @@ void Communication::give_up(Rank &rank, Collective &c) {
 void Communication::give_up(Rank &rank, Transfer &t) {
   bool delivered = t.send.launch && t.recv.launch;
   Post &mine = t.send.launch && t.send.rank == rank.index ? t.send : t.recv;
-  if (&mine == &t.recv && t.recv.ticket && !delivered) payloads_.arrived(rank, t.recv.ticket, {});
+  if (&mine == &t.recv && t.recv.ticket && !delivered) payloads_.arrived(rank, t.recv.ticket, std::make_shared<const std::string>());
   t.aborted = true;
   t.there.reset();
   mine.launch.reset();

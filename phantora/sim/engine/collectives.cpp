@@ -80,11 +80,14 @@ void Communication::deliver(const Communicator &comm, const std::shared_ptr<Coll
   for (size_t seat = 0; seat < c->members.size(); ++seat) parts[static_cast<size_t>(comm.seats[seat])] = &c->members[seat].data;
   std::vector<std::string> made;
   if (comm.family && !fill_folded(comm, c, parts, made)) return;
+  bool nothing = std::all_of(parts.begin(), parts.end(), [](const std::string *part) { return !part || part->empty(); });
+  Bytes result = nothing ? std::make_shared<const std::string>() : nullptr;  // zeros, however many
   for (size_t seat = 0; seat < c->members.size(); ++seat) {
     const ph_record &call = c->members[seat].record;
-    std::string result = collective_result(call, comm.seats[seat], parts, call.collective.scalar);
+    if (!result || (!nothing && !same_for_all(call.collective)))
+      result = std::make_shared<const std::string>(collective_result(call, comm.seats[seat], parts, call.collective.scalar));
     Rank &to = stage_[static_cast<size_t>(comm.rank_at(seat))];
-    if (call.collective.ticket) payloads_.arrived(to, call.collective.ticket, std::move(result));
+    if (call.collective.ticket) payloads_.arrived(to, call.collective.ticket, result);
   }
   for (Member &m : c->members) m.data.clear();
 }

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "pickles.h"
@@ -169,7 +170,8 @@ bool FoldedRanks::learn(const Communicator &comm, int coll, int dtype, const Par
   }
   bool lone = along_lone_axis(comm.ranks), one = comm.seats.size() == 1;
   bool reduced = coll == PH_COLL_ALL_REDUCE || coll == PH_COLL_REDUCE || coll == PH_COLL_REDUCE_SCATTER;
-  bool alike = reduced || dtype > UINT64;  // sums, and reals, are taken to be those of the only process
+  bool nothing = std::all_of(parts.begin(), parts.end(), [](const std::string *part) { return !part || part->empty(); });
+  bool alike = reduced || dtype > UINT64 || nothing;  // sums, reals and zeros are taken to be those of the only process
   if ((lone || one) && !alike) {
     why = "integers and objects may grow with the rank, which " +
           std::string(lone ? "the first of an axis alone (NAME=SIZE/1 in --fold)"

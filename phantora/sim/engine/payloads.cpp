@@ -2,7 +2,7 @@
 
 namespace phe {
 
-void Payloads::arrived(Rank &rank, uint64_t ticket, std::string data) {
+void Payloads::arrived(Rank &rank, uint64_t ticket, Bytes data) {
   if (box(rank).unwanted.erase(ticket)) return;
   box(rank).ready[ticket] = std::move(data);
   for (size_t i = 0; i < rank.requests.size();) {
@@ -16,7 +16,7 @@ void Payloads::arrived(Rank &rank, uint64_t ticket, std::string data) {
 bool Payloads::serve(Rank &rank, const ph_record &r) {
   auto it = box(rank).ready.find(r.payload.ticket);
   if (it == box(rank).ready.end()) return false;
-  const std::string &data = it->second;
+  const std::string &data = *it->second;
   size_t offset = std::min<size_t>(r.payload.offset, data.size());
   size_t length = std::min<size_t>(PH_REPLY_BYTES, data.size() - offset);
   int64_t at = std::max(r.time, rank.control->floor);
@@ -63,11 +63,12 @@ void Payloads::exchange(Rank &rank, const ph_record &r, std::string data) {
 }
 
 void Payloads::finish(const Exchange &x) {
-  std::string all;
+  std::string joined;
   for (const std::string &part : x.data) {
-    all += Key().add(static_cast<uint32_t>(part.size())).bytes();
-    all += part;
+    joined += Key().add(static_cast<uint32_t>(part.size())).bytes();
+    joined += part;
   }
+  auto all = std::make_shared<const std::string>(std::move(joined));
   for (auto &[to, record] : x.waiting) {
     const ph_record &asked = record;
     auto mine = [&](const Request &q) { return q.record.kind == PH_EXCHANGE && q.record.slot == asked.slot; };
@@ -77,9 +78,9 @@ void Payloads::finish(const Exchange &x) {
       to->host = std::max(to->host, x.latest);
       waits_.host_wait(*to, record, names_.call(PH_EXCHANGE), record.time, at, x.last_rank);
     }
-    size_t length = std::min<size_t>(PH_REPLY_BYTES, all.size());
-    if (all.size() > length) box(*to).ready[record.exchange.ticket] = all;
-    waits_.reply(*to, record, 0, at, static_cast<int64_t>(all.size()), all.data(), length);
+    size_t length = std::min<size_t>(PH_REPLY_BYTES, all->size());
+    if (all->size() > length) box(*to).ready[record.exchange.ticket] = all;
+    waits_.reply(*to, record, 0, at, static_cast<int64_t>(all->size()), all->data(), length);
   }
 }
 

@@ -3,9 +3,13 @@
 #include "waits.h"
 
 #include <map>
+#include <memory>
 #include <unordered_set>
 
 namespace phe {
+
+// Of a collective whose members all get the same, they share them.
+using Bytes = std::shared_ptr<const std::string>;
 
 class Payloads {
  public:
@@ -13,7 +17,7 @@ class Payloads {
       : waits_(waits), names_(names), failure_(failure), boxes_(stage.size()) {}
 
   // The bytes that `rank` expects under `ticket`.
-  void arrived(Rank &rank, uint64_t ticket, std::string data);
+  void arrived(Rank &rank, uint64_t ticket, Bytes data);
   // It asks for a piece of them.
   void ask(Rank &rank, const ph_record &r);
   // It will not.
@@ -25,7 +29,7 @@ class Payloads {
 
  private:
   struct Box {
-    std::unordered_map<uint64_t, std::string> ready;  // by ticket
+    std::unordered_map<uint64_t, Bytes> ready;       // by ticket
     std::unordered_set<uint64_t> unwanted;            // tickets given up before their bytes were there
   };
   struct Exchange {

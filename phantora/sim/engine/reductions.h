@@ -60,10 +60,16 @@ T combine(T a, T b, int op) {
   }
 }
 
+inline size_t longest(const std::vector<const std::string *> &parts) {
+  size_t bytes = 0;
+  for (const std::string *part : parts) bytes = std::max(bytes, part->size());
+  return bytes;
+}
+
 // Accumulates in A, stores as T. op: ncclRedOp_t; above 4 a pre-multiplied sum.
 template <typename T, typename A, typename Load, typename Store>
 std::string reduce_as(const std::vector<const std::string *> &parts, int op, double scale, Load load, Store store) {
-  size_t count = parts[0]->size() / sizeof(T);
+  size_t count = longest(parts) / sizeof(T);  // zeros at the end may be left out
   std::string out(count * sizeof(T), '\0');
   for (size_t i = 0; i < count; ++i) {
     A sum{};
@@ -95,7 +101,7 @@ inline std::string reduce(const std::vector<const std::string *> &parts, int dty
     case 7: PHE_PLAIN(float);
     case 8: PHE_PLAIN(double);
     case 9: return reduce_as<uint16_t, float>(parts, op, scale, bf16_to_float, float_to_bf16);
-    default: return std::string(parts[0]->size(), '\0');  // fp8 sums are data of large tensors: zero
+    default: return std::string(longest(parts), '\0');  // fp8 sums are data of large tensors: zero
   }
 #undef PHE_PLAIN
 }
@@ -105,6 +111,11 @@ inline std::string slice(const std::string &data, size_t index, size_t bytes) {
   std::string out = data.substr(from, bytes);
   out.resize(bytes, '\0');
   return out;
+}
+
+inline bool same_for_all(const ph_collective_fields &call) {
+  if (call.coll == PH_COLL_ALL_REDUCE) return call.redop <= 4;  // a factor is each member's own
+  return call.coll == PH_COLL_ALL_GATHER || call.coll == PH_COLL_BROADCAST;
 }
 
 // What member `me` receives. `record` is its COLLECTIVE record.

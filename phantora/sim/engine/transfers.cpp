@@ -70,8 +70,8 @@ void Communication::join_transfer(Rank &rank, const ph_record &r, std::string da
   if (lone) return matched_.push_back(t);
   if (!t->send.launch || !t->recv.launch || !agrees(*comm, *t)) return;
   if (t->recv.ticket) {
-    t->send.data.resize(static_cast<size_t>(t->recv.bytes), '\0');
-    payloads_.arrived(stage_[static_cast<size_t>(t->recv.rank)], t->recv.ticket, std::move(t->send.data));
+    auto data = std::make_shared<const std::string>(std::move(t->send.data));  // the receiver reads zeros behind them
+    payloads_.arrived(stage_[static_cast<size_t>(t->recv.rank)], t->recv.ticket, std::move(data));
   }
   matched_.push_back(t);
 }
@@ -115,7 +115,7 @@ void Communication::resolve(const Communicator &comm, const std::shared_ptr<Tran
                         std::to_string(example.bytes) + "; keep the axis whole (NAME=SIZE* in --fold), or use --fold off");
   go_by(t, example.launch);
   if (t->recv.launch && t->recv.ticket)
-    payloads_.arrived(stage_[static_cast<size_t>(t->recv.rank)], t->recv.ticket, example.data);
+    payloads_.arrived(stage_[static_cast<size_t>(t->recv.rank)], t->recv.ticket, std::make_shared<const std::string>(example.data));
 }
 
 void Communication::price_transfers(const std::vector<std::shared_ptr<Launch>> &groups) {
