@@ -134,8 +134,9 @@ class Loading:
                 self._time_fetches(getattr(module, name))
             return
         prefix = "_" if module.__name__ == _LOADERS else "_Stateful"
-        # The warning compares workers with the CPUs of this machine, not with those of the simulated host.
-        getattr(module, f"{prefix[1:]}DataLoader").check_worker_number_rationality = lambda _: None
+        if loader := getattr(module, f"{prefix[1:]}DataLoader", None):
+            # The warning compares workers with the CPUs of this machine, not with those of the simulated host.
+            loader.check_worker_number_rationality = lambda _: None
         self._time_workers(getattr(module, f"{prefix}MultiProcessingDataLoaderIter"))
 
     def _time_fetches(self, fetcher: Any) -> None:
