@@ -24,11 +24,11 @@ static void add(Frame &f, const Tensor &t, bool written, bool once) {
   f.operands.push_back({data, bytes, written});
 }
 
-void note_operand(Frame &f, const void *data, size_t bytes, bool written) {
+void note_operand(Frame &f, const void *data, size_t bytes) {
   ph_range range;
   if (!bytes || !ph_memory_find(data, &range) || range.space != PH_SPACE_DEVICE) return;
   if (f.device < 0) f.device = range.device;
-  if (range.device == f.device && f.operands.size() < MOST_OPERANDS) f.operands.push_back({data, bytes, written});
+  if (range.device == f.device && f.operands.size() < MOST_OPERANDS) f.operands.push_back({data, bytes, false});
 }
 
 uint32_t touch_operands(Frame &f, Values outputs) {
@@ -42,10 +42,9 @@ uint32_t touch_operands(Frame &f, Values outputs) {
     for (const IValue &v : outputs.slice(outputs.size() - count))
       each_tensor(v, [&](const Tensor &t) { add(f, t, true, v.isTensor() && inputs <= 16); });
   }
-  uint32_t level = 0;
-  if (f.ph.captured) ph_capture_operands(f.ph.instance, f.device, f.operands.data(), f.operands.size());
-  else level = ph_reuse(f.device, f.operands.data(), f.operands.size());
-  return level;
+  if (!f.ph.captured) return ph_reuse(f.device, f.operands.data(), f.operands.size());
+  ph_capture_operands(f.ph.instance, f.device, f.operands.data(), f.operands.size());
+  return 0;
 }
 
 }  // namespace tracer

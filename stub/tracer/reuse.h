@@ -7,7 +7,7 @@ namespace tracer {
 // Of an operator that has launched and returns `outputs`. Returns what ph_reuse does; 0 while it is captured: its
 // operands are then touched by each launch of the graph.
 uint32_t touch_operands(Frame &f, Values outputs);
-// An operand of an operator that has no arguments: a kernel of torch.compile.
-void note_operand(Frame &f, const void *data, size_t bytes, bool written);
+// An operand of an operator whose arguments torch does not tell: a Triton kernel.
+void note_operand(Frame &f, const void *data, size_t bytes);
 
 }  // namespace tracer

@@ -194,11 +194,15 @@ extern "C" __attribute__((visibility("default"))) int phantora_fused_begin(const
   return 1;
 }
 
-// What it reads, or writes, of a GPU's memory.
-extern "C" __attribute__((visibility("default"))) void phantora_fused_operand(const void *data, size_t bytes, int written) {
+// Addresses and bytes, in turns, of the `count` tensors that it touches.
+extern "C" __attribute__((visibility("default"))) void phantora_fused_operands(const char *pairs, size_t count) {
   Thread &thread = this_thread();
   ph_enter();
-  note_operand(*thread.frames[thread.depth - 1], data, bytes, written != 0);
+  for (size_t i = 0; i < count; ++i) {
+    uint64_t pair[2];
+    memcpy(pair, pairs + i * sizeof pair, sizeof pair);
+    note_operand(*thread.frames[thread.depth - 1], reinterpret_cast<const void *>(pair[0]), pair[1]);
+  }
   ph_leave();
 }
 
