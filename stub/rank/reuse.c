@@ -11,8 +11,8 @@
 #define GRANULE_PIECES 64u
 #define WAYS 8u
 #define SET_BITS 12u         // more granules than are young at a time: the oldest of a set makes room
-#define YOUNG 0.25           // shares of L2: what was touched so many missed bytes ago is all held,
-#define OLD 0.75             // and from here on none of it (docs/costs.md says where these come from)
+#define YOUNG 0.2            // shares of L2: what was touched so many missed bytes ago is all held,
+#define OLD 0.9              // and from here on none of it (docs/costs.md says where these come from)
 #define WRITTEN_WEIGHT 0.25  // of a byte that is written and not read, beside one that is read
 
 typedef struct granule {
