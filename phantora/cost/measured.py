@@ -16,6 +16,7 @@ from phantora.cost.interpolation import Near, Neighbours
 from phantora.cost.kernels import spins
 from phantora.cost.members import kept_for
 from phantora.cost.parse import compute_of
+from phantora.cost.reuse import Warmth
 from phantora.cost.roofline import DEFAULT_ERROR, OF_PROGRAMS, Roofline
 from phantora.cost.scaling import modelled_ns, scaled_ns
 from phantora.cost.table import Entry, Table, TimedKernel, read_table, signature_key, table_gpu
@@ -56,6 +57,7 @@ class Source:
         self.roofline = Roofline(gpu)
         kept = kept_for(table.digest, gpu)
         self.neighbours = Neighbours(table, self.model, self.roofline.machine, kept)
+        self.warmth = Warmth(table, kept)
 
     def model(self, signature: OperatorSignature, compute: str, kernels: tuple[KernelLaunch, ...]) -> float:
         """The model's time in ns of an operator, without measurements."""
@@ -103,24 +105,30 @@ class Measured:
             if _build(other := source.table.about.get("torch", "of no known version")) != _build(torch)
         ]
 
-    def operator(self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...]) -> Price:
+    def operator(
+        self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], held: float | None = None
+    ) -> Price:
         """Of any signature: one whose arguments no family foresaw is priced by its kernels."""
         if any(map(spins, kernels)):
-            return self._beside_spinning(signature, kernels)
+            return self._beside_spinning(signature, kernels, held)
         try:
-            return self._operator(signature, kernels)
+            return self._operator(signature, kernels, held)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             return self._roofline.by_kernels(kernels)
 
-    def _beside_spinning(self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...]) -> Price:
+    def _beside_spinning(
+        self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], held: float | None
+    ) -> Price:
         """Of an operator that lets time pass between its other kernels."""
         others = tuple(kernel for kernel in kernels if not spins(kernel))
-        price = self.operator(signature, others) if others else self.kernel(kernels[0])
+        price = self.operator(signature, others, held) if others else self.kernel(kernels[0])
         rest = iter(price.durations if others else ())
         parts = (self.kernel(kernel).durations[0] if spins(kernel) else next(rest, 1) for kernel in kernels)
         return replace(price, durations=tuple(parts))
 
-    def _operator(self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...]) -> Price:
+    def _operator(
+        self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], held: float | None
+    ) -> Price:
         base = self._roofline.operator(signature, kernels)
         signature = float8.as_tables_have_it(replace(returning(signature), outputs=()))
         compute = compute_of(kernels)
@@ -128,24 +136,25 @@ class Measured:
         for source in self._own:
             entry = _entry(source.table, keys)
             if entry is not None:
-                return self._exact(entry, kernels, base)
+                return self._exact(entry, kernels, base, held)
         if self._live is not None:
             entry = self._live(signature, compute)
             if entry is not None and own_kernels(entry):
-                return self._exact(entry, kernels, base)
+                return self._exact(entry, kernels, base, held)
         if signature.work is not None or signature.name.startswith(OF_PROGRAMS):
             return base
         if any(t.layout for t in on_gpu(signature.args)):  # dense neighbours say nothing of sparse operands
             return base
-        if (price := self._by_calls(signature, kernels, base)) is not None:
+        if (price := self._by_calls(signature, kernels, base, held)) is not None:
             return price
         for source in self._own:
             near = source.neighbours.ratio(signature, compute, kernels)
             if near is not None:
-                ns = near.ratio * source.model(signature, compute, kernels) + self._cleared(base, kernels)
+                ns = near.ratio * source.model(signature, compute, kernels)
+                ns = ns * source.warmth.factor(signature, base.cls, ns, held) + self._cleared(base, kernels)
                 return _spread(ns, base, "interpolated", INTERPOLATED_ERRORS, near)
         for source in self._foreign:
-            price = self._scaled(source, signature, compute, keys, kernels, base)
+            price = self._scaled(source, signature, compute, keys, kernels, base, held)
             if price is not None:
                 return price
         published = self.gpu.scaled_errors
@@ -154,7 +163,7 @@ class Measured:
         return replace(base, error=max(base.error or 0.0, published.get(base.cls, published.get("gemm", 0.0))))
 
     def _by_calls(
-        self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], base: Price
+        self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], base: Price, held: float | None
     ) -> Price | None:
         """An extension's operator that calls libraries: each call as torch's operator that makes it, other kernels by
         the model; None for what calls none."""
@@ -165,7 +174,7 @@ class Measured:
         for i, kernel in enumerate(family.call_of(signature, kernel) for kernel in kernels):
             like = stand_ins.of_call(kernel.library)
             if like is not None:
-                calls[i] = self._part(like, kernel)
+                calls[i] = self._part(like, kernel, held)
         if not calls:
             return None
         durations = tuple(sum(calls[i].durations) if i in calls else ns for i, ns in enumerate(base.durations))
@@ -180,12 +189,12 @@ class Measured:
             tiles=heaviest.tiles or base.tiles, format=heaviest.format or base.format, sms=heaviest.sms,
         )  # fmt: skip
 
-    def _part(self, like: OperatorSignature, kernel: KernelLaunch) -> Price:
+    def _part(self, like: OperatorSignature, kernel: KernelLaunch, held: float | None) -> Price:
         """Of a call that does a share of the work that its extents tell, or may use some of the SMs only."""
         call = kernel.library
         machine = self._roofline.machine
         on_all = replace(kernel, library={key: value for key, value in call.items() if key != "sms"})
-        price = replace(self.operator(like, (on_all,)), sms=int(call.get("sms", 0)))
+        price = replace(self.operator(like, (on_all,), held), sms=int(call.get("sms", 0)))
         longer = power.on_fewer_sms(machine, price, gemm.on_fewer_sms(machine, call))
         share = float(call.get("share", 1.0)) * longer
         if share == 1.0:
@@ -210,10 +219,12 @@ class Measured:
 
     # ------------------------------------------------------------------
 
-    def _exact(self, entry: Entry, kernels: tuple[KernelLaunch, ...], base: Price) -> Price:
+    def _exact(
+        self, entry: Entry, kernels: tuple[KernelLaunch, ...], base: Price, held: float | None
+    ) -> Price:
         """The measured times, kernel by kernel where as many were launched."""
         own = own_kernels(entry)
-        times = [kernel_ns(kernel, base.cls) for kernel in own]
+        times = [kernel_ns(kernel, base.cls, held) for kernel in own]
         beside = self._beside(entry, kernels)
         total = sum(times) + beside
         doubt = sum(_doubt(kernel) * ns for kernel, ns in zip(own, times, strict=True))
@@ -244,17 +255,18 @@ class Measured:
 
     def _scaled(
         self, source: Source, signature: OperatorSignature, compute: str, keys: Sequence[str],
-        kernels: tuple[KernelLaunch, ...], base: Price,
+        kernels: tuple[KernelLaunch, ...], base: Price, held: float | None,
     ) -> Price | None:  # fmt: skip
         entry = _entry(source.table, keys)
         if entry is not None:
-            there, near = sum(kernel_ns(kernel, base.cls) for kernel in own_kernels(entry)), SAME
+            there, near = sum(kernel_ns(kernel, base.cls, held) for kernel in own_kernels(entry)), SAME
             beside = self._beside(entry, kernels)
         else:
             found = source.neighbours.ratio(signature, compute, kernels)
             if found is None:
                 return None
             there, near = found.ratio * source.model(signature, compute, kernels), found
+            there *= source.warmth.factor(signature, base.cls, there, held)
             beside = self._cleared(base, kernels)
         ns = scaled_ns(there, source.roofline, self._roofline, signature, compute, kernels)
         return _spread(ns + beside, base, "scaled", self._scaled_errors, near)

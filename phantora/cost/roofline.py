@@ -43,7 +43,9 @@ class Roofline:
         self.gpu = gpu
         self.machine = Machine(gpu, sustained)
 
-    def operator(self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...]) -> Price:
+    def operator(
+        self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], held: float | None = None
+    ) -> Price:
         """Price of an operator's kernels together: by its Triton code, its fused parts or its family."""
         signature = returning(signature)
         name = base_name(signature.name)

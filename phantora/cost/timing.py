@@ -8,18 +8,21 @@ from phantora.cost.table import Entry, TimedKernel
 from phantora.cost.types import KernelLaunch
 
 COLD_CLASSES = frozenset(("copy", "optimizer", "fill"))
-"""Classes whose operands are old when they run (parameters, gradients, states): they are charged the time out
-of memory. Others follow the kernel that wrote their input, part of which is still in L2: on real steps the mean
-of the cold and the warm time is right at every size (docs/costs.md)."""
+"""Classes whose operands are old when they run (parameters, gradients, states). Where it is not known what L2 holds,
+they are charged the time out of memory. Others follow the kernel that wrote their input, part of which is still in L2:
+they are then charged the mean of the cold and the warm time, which is right on average (docs/costs.md)."""
 
 # cuDNN launches this kernel before the one ahead of it has ended, and it waits for that one: in the traces of two
 # ResNets it lasted up to 28 us, and ended 2.9 to 3.3 us after the other.
 _EARLY, EARLY_NS = "init_device_workspace_kernel", 3100.0
 
 
-def kernel_ns(kernel: TimedKernel, cls: str) -> float:
-    """The time of a measured kernel as it runs in a step."""
-    ns = float(kernel.cold) if cls in COLD_CLASSES else (kernel.cold + kernel.warm) / 2.0
+def kernel_ns(kernel: TimedKernel, cls: str, held: float | None = None) -> float:
+    """The time of a measured kernel as it runs in a step. `held`: the share of its operator's operands that L2 still
+    holds; None: not known."""
+    if held is None:
+        held = 0.0 if cls in COLD_CLASSES else 0.5
+    ns = kernel.cold * (1.0 - held) + kernel.warm * held
     return min(ns, EARLY_NS) if _EARLY in kernel.name else ns
 
 

@@ -93,8 +93,11 @@ class Price:
 class CostModel(Protocol):
     """Prices operators and bare kernels; one instance per simulated GPU model."""
 
-    def operator(self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...]) -> Price:
-        """Price of an operator's kernels together."""
+    def operator(
+        self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], held: float | None = None
+    ) -> Price:
+        """Price of an operator's kernels together. `held`: the share of its operands that L2 still holds, None where
+        that is not known."""
 
     def kernel(self, kernel: KernelLaunch) -> Price:
         """A kernel launched outside any operator (a driver launch, a user's extension)."""

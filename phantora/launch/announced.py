@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,20 @@ class Announcer:
         self.library = ctypes.PyDLL(str(tracer))  # PyDLL: as short as these calls are, the GIL stays
         self.library.phantora_fused_begin.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
         self.library.phantora_fused_end.restype = None
+        self.library.phantora_fused_operands.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+        self.library.phantora_fused_operands.restype = None
 
-    def around(self, text: bytes, launch: Callable[[], Any]) -> Any:
-        """Calls `launch` as the operator with the signature `text` (JSON, as the tracer writes it)."""
+    def around(self, text: bytes, launch: Callable[[], Any], given: Iterable[Any] = ()) -> Any:
+        """Calls `launch` as the operator with the signature `text` (JSON, as the tracer writes it). Tensors among its
+        arguments `given` are what it touches of a GPU's memory."""
         if not self.library.phantora_fused_begin(text, len(text)):
             return launch()
+        touched = array("Q")
+        for value in given:
+            tensor = value.base if hasattr(value, "block_shape") else value
+            if hasattr(tensor, "data_ptr") and tensor.is_cuda:
+                touched.extend((tensor.data_ptr(), tensor.numel() * tensor.element_size()))
+        self.library.phantora_fused_operands(touched.tobytes(), len(touched) // 2)
         try:
             return launch()
         finally:

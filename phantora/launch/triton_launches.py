@@ -84,7 +84,7 @@ class Launches:
     ) -> Any:
         """Calls `launch`, whose kernel gets the arguments `given` (those that the IR's function has)."""
         text, stores = self._kind(kernel, grid, given)
-        done = self._announcer.around(text, launch)
+        done = self._announcer.around(text, launch, given)
         for place in kernel.written:
             if place in stores:
                 self._write(given[place].data_ptr(), stores[place])
@@ -113,7 +113,7 @@ class Launches:
     def of_cuda(self, given: Sequence[Any], launch: Callable[[], Any]) -> Any:
         """The same for a kernel of CUDA C++ that torch compiles and launches for a program: its arguments are known."""
         table = {"op": "cuda::kernel", "args": [_described(value, True) for value in given], "bwd": False}
-        return self._announcer.around(orjson.dumps(table), launch)
+        return self._announcer.around(orjson.dumps(table), launch, given)
 
     def _kind(
         self, kernel: Kernel, grid: tuple[int, int, int], given: Sequence[Any]

@@ -108,7 +108,8 @@ class Pricing:
         kernels = tuple(self._kernel(kernel) for kernel in self._engine.price_kernels(request))
         if request.kind == native.OPERATOR and request.part == 0 and request.sig >= 0:
             signature = self._signature(request.sig)
-            price = self._cost.operator(signature, kernels)
+            held = (request.reuse - 1) / layout.REUSE_STEPS if request.reuse else None
+            price = self._cost.operator(signature, kernels, held)
             self._operators[request.id] = Wanted(
                 self._engine.text(native.SIGNATURES, request.sig), compute_of(kernels), signature.name,
                 signature_text(signature), price.cls, price.provenance, price.error, tuning=signature.tuning,

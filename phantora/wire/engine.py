@@ -91,6 +91,9 @@ class PriceRequest(ctypes.Structure):
     """Of a kernel on the memory of peers; 0: NCCL's, or a copy engine."""
     counted: Int32
     """TRANSFER: a signal of which any number may be under way."""
+    reuse: Int32
+    """OPERATOR: 1 + how many of PH_REUSE_STEPS parts of its operands L2 held; 0: not known."""
+    pad: Int32
 
 
 @_c_struct

@@ -61,6 +61,7 @@ BODIES = {
             ("int64_t", "status", ""), ("int64_t", "device_peak", "most bytes that were taken of any device"),
         )),
         Body("op_begin", (("int64_t", "start", "host clock when the operator started"),)),
+        Body("op_end", (("uint64_t", "reuse", "1 + parts of PH_REUSE_STEPS that L2 held of its operands, or 0"),)),
         Body("span", (("int64_t", "start", "host clock; `time` is its end"),)),
         Body("stream_create", (("int64_t", "priority", "lower is served first"), ("uint64_t", "device", ""))),
         Body("kernel", (
@@ -125,7 +126,7 @@ KINDS: tuple[tuple[str, str, str], ...] = (
     ("DEFINE_NAME", "", "id = new name id (kernel description, annotation, API); blob = UTF-8 text"),
     ("DEFINE_SIGNATURE", "", "id = new signature id; blob = JSON text of the operator signature"),
     ("OP_BEGIN", "op_begin", "op = instance, id = signature; sent at its first launch"),
-    ("OP_END", "", "op = instance, id = signature if it is now another; all launches lie between"),
+    ("OP_END", "op_end", "op = instance, id = signature if it is now another; all launches lie between"),
     ("ANNOTATION", "span", "id = name: a finished user annotation or span"),
     ("STREAM_CREATE", "stream_create", "stream = new id, flags = PH_F_NONBLOCKING"),
     ("STREAM_DESTROY", "", "stream"),

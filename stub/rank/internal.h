@@ -5,6 +5,7 @@
 //   watchdog NCCL's watchdog threads in virtual time
 //   group_time the clock of collectives' timeouts
 //   frames   operators, which launches belong to
+//   reuse    what L2 holds of their operands
 //   ring     records to the simulator, requests and their answers
 //   names, handles (streams, events), memory (ranges, accounts, true bytes), known
 //   payload  bytes that arrive later

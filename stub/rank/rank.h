@@ -161,6 +161,16 @@ void ph_capturing(bool more);
 uint64_t ph_capture_mark(void);
 void ph_capture_value(uint64_t since, void (*run)(void *data, struct ph_stream *stream), void (*drop)(void *data),
                       void *data);
+// What an operator reads or writes of a GPU's memory (reuse.c). `written`: and does not read.
+typedef struct ph_operand {
+  const void *data;
+  size_t bytes;
+  bool written;
+} ph_operand;
+// Touches them. Returns 1 + how many of PH_REUSE_STEPS parts of them L2 still held, 0 if there are none.
+uint32_t ph_reuse(int device, const ph_operand *operands, size_t count);
+// The same at each launch of the graph in which the operator `instance` was captured; the operands are copied.
+void ph_capture_operands(uint32_t instance, int device, const ph_operand *operands, size_t count);
 // A kernel of a library (cuBLAS, cuDNN): `json` describes the call, e.g.
 // {"lib":"cublas","call":"gemm","m":..,"n":..,"k":..,"batch":1,"a":"bf16","b":"bf16","c":"bf16","compute":"f32","trans":"tn","name":"nvjet_..."}
 void ph_library_kernel(uint32_t stream, uint64_t key, const char *json, size_t length);

@@ -36,6 +36,8 @@ struct Frame {
   std::vector<IValue> args;
   std::vector<Snapshot> snapshots;
   std::vector<char> saved;
+  std::vector<ph_operand> operands;  // what is touched of the GPU's memory
+  int device = -1;                   // on which those lie
   std::vector<Made> made;      // by operators below it, if it is an extension's
   uint32_t made_kernels = 0;   // kernels that it had launched itself when its last inner operator began
   torch::jit::Stack early;     // results that were computed to answer what the operator reads back

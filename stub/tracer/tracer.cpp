@@ -14,6 +14,7 @@
 #include "tracer/host_calls.h"
 #include "tracer/host_cost.h"
 #include "tracer/modules.h"
+#include "tracer/reuse.h"
 #include "tracer/signatures.h"
 #include "tracer/values.h"
 
@@ -70,6 +71,8 @@ static Frame &open_frame(Thread &thread, const at::RecordFunction *owner, Operat
   f.mark = ph_capture_mark();
   f.snapshots.clear();
   f.made.clear();
+  f.operands.clear();
+  f.device = -1;
   f.early.clear();  // of an operator that asked and then had nothing to launch
   f.made_kernels = 0;
   f.ph = ph_frame{};
@@ -117,6 +120,7 @@ static void close_frame(Thread &thread, c10::ArrayRef<IValue> outputs) {
       record.kind = PH_OP_END;
       record.op = f.ph.instance;
       if (f.op && !f.op->permanent) record.id = signature_with(f, outputs);
+      record.op_end.reuse = touch_operands(f, outputs);
       ph_emit(&record);
     }
     ph_pop_frame(&f.ph);
@@ -188,6 +192,18 @@ extern "C" __attribute__((visibility("default"))) int phantora_fused_begin(const
   ph_push_frame(&f.ph);
   ph_leave();
   return 1;
+}
+
+// Addresses and bytes, in turns, of the `count` tensors that it touches.
+extern "C" __attribute__((visibility("default"))) void phantora_fused_operands(const char *pairs, size_t count) {
+  Thread &thread = this_thread();
+  ph_enter();
+  for (size_t i = 0; i < count; ++i) {
+    uint64_t pair[2];
+    memcpy(pair, pairs + i * sizeof pair, sizeof pair);
+    note_operand(*thread.frames[thread.depth - 1], reinterpret_cast<const void *>(pair[0]), pair[1]);
+  }
+  ph_leave();
 }
 
 extern "C" __attribute__((visibility("default"))) void phantora_fused_end(void) {

@@ -25,7 +25,9 @@ KERNEL, COPY, MEMSET = 1_000_000, 500_000, 100_000
 
 
 class FixedCosts:
-    def operator(self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...]) -> Price:
+    def operator(
+        self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], held: float | None = None
+    ) -> Price:
         return Price((KERNEL,) * len(kernels), "other", "roofline", 0.0, 0.0)
 
     def covered(self, kernel: KernelLaunch) -> Price:

@@ -45,6 +45,8 @@ bool Ingest::credible(const Rank &rank, const ph_record &r) const {
       return r.id < static_cast<uint64_t>(texts_.count(PHE_NAMES));
     case PH_OP_BEGIN:
       return is_time(r.op_begin.start);
+    case PH_OP_END:
+      return r.op_end.reuse <= PH_REUSE_STEPS + 1;
     case PH_ANNOTATION:
     case PH_HOST_SPAN:
       return is_time(r.span.start);

@@ -170,6 +170,16 @@ void ph_capture_value(uint64_t since, void (*run)(void *, ph_stream *), void (*d
   pthread_mutex_unlock(&lock);
 }
 
+void ph_capture_operands(uint32_t instance, int device, const ph_operand *operands, size_t count) {
+  phc_node *node = phc_capture_latest();
+  if (!node || node->op != instance || node->operands || !count) return;
+  node->operands = malloc(count * sizeof *operands);
+  if (!node->operands) abort();
+  memcpy(node->operands, operands, count * sizeof *operands);
+  node->operand_count = (uint32_t)count;
+  node->operand_device = device;
+}
+
 // ---------------------------------------------------------------- begin and end
 cudaError_t phc_capture_begin(void *handle, bool per_thread, int mode, phc_graph *into, const unsigned *deps,
                               unsigned count) {

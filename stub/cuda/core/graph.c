@@ -38,6 +38,7 @@ void phc_graph_drop(phc_graph *graph) {
     phc_table_set(&nodes, (uintptr_t)node, NULL);
     for (unsigned a = 0; a < node->action_count; a++) node->actions[a].drop(node->actions[a].data);
     free(node->actions);
+    free(node->operands);
     free(node->deps);
     free(node);
   }

@@ -29,6 +29,9 @@ typedef struct phc_node {
   ph_record record;           // kind 0: nothing is sent
   uint32_t op, signature;     // the operator that launched it: its instance in the capture, 0 for none
   uint8_t op_flags;
+  ph_operand *operands;       // of that operator, if this is its last node
+  uint32_t operand_count;
+  int operand_device;
   uint32_t stream;            // that was captured, plus one; 0 for a node that was added by a call
   int priority;               // of that stream
   phc_kernel *kernel;         // of a kernel node

@@ -1,0 +1,61 @@
+"""Prices by how much of an operator's operands L2 holds."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from phantora.cost import OperatorSignature, TensorSpec, model_for
+from phantora.cost.measured import Measured
+from phantora.cost.parse import write_signature
+from phantora.cost.table import Entry, Table, TimedKernel
+from phantora.hardware import load_gpu
+
+H200 = load_gpu("H200")
+ABOUT = {"gpu": "NVIDIA H200", "torch": "2.11.0", "cuda": "13.0", "driver": "580"}
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+def add(elements: int) -> OperatorSignature:
+    x = TensorSpec("bfloat16", (elements,), (1,))
+    return OperatorSignature("aten::add.Tensor", (x, x, 1))
+
+
+def fill(elements: int) -> OperatorSignature:
+    return OperatorSignature("aten::fill_.Scalar", (TensorSpec("bfloat16", (elements,), (1,)), 0))
+
+
+def entry(signature: OperatorSignature, cold: int, warm: int) -> Entry:
+    kernel = TimedKernel("k", "kernel", (1, 1, 1), (128, 1, 1), cold, warm, 0.01)
+    return Entry(write_signature(signature), "", (kernel,), 1980)
+
+
+@pytest.mark.parametrize(("signature", "unknown"), [(add(1 << 20), 4500), (fill(1 << 20), 5000)])
+def test_a_measured_price_lies_between_cold_and_warm(signature: OperatorSignature, unknown: int) -> None:
+    """What is not known stays what it was: the mean, and the cold time of what is old as a rule."""
+    model = Measured(H200, [Table(ABOUT, [entry(signature, 5000, 4000)])])
+    assert [model.operator(signature, (), held).durations for held in SHARES] == [
+        (5000,), (4750,), (4500,), (4250,), (4000,),
+    ]  # fmt: skip
+    assert model.operator(signature, ()).durations == (unknown,)
+
+
+def test_a_price_from_neighbours_follows_their_warm_times() -> None:
+    sizes = [1 << octave for octave in range(18, 26)]
+    plain = {size: model_for(H200).operator(add(size), ()).durations[0] for size in sizes}
+    model = Measured(H200, [Table(ABOUT, [entry(add(size), ns, round(0.6 * ns)) for size, ns in plain.items()])])
+    asked = add(3 << 20)
+    unknown, cold, half, warm = (model.operator(asked, (), held).durations[0] for held in (None, 0.0, 0.5, 1.0))
+    assert model.operator(asked, ()).provenance == "interpolated"
+    assert half == pytest.approx(unknown, abs=1)
+    assert warm / cold == pytest.approx(0.6, rel=0.01)
+
+
+@pytest.mark.parametrize("gpu", ["H100", "H200", "A100"])
+@pytest.mark.parametrize("signature", [add(3_000_000), add(5 << 20), fill(3_000_000)])
+def test_no_price_grows_with_what_is_held(gpu: str, signature: OperatorSignature) -> None:
+    """Of measured operators, of neighbours, and of other GPUs' ones."""
+    model = model_for(load_gpu(gpu))
+    times = [sum(model.operator(signature, (), held).durations) for held in SHARES]
+    assert all(more >= less for more, less in pairwise(times))
