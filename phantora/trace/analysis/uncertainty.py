@@ -30,9 +30,9 @@ Floats = npt.NDArray[np.float64]
 _DEFAULT = {"measured": 0.05, "modelled": 0.13, "interpolated": 0.2, "scaled": 0.2, "roofline": 0.4}
 _UNKNOWN = 0.4
 # Relative errors of a step that no price knows of (docs/accuracy.md, Error bars).
-COMMON = 0.027
+COMMON = 0.024
 # The share of the variance that different operators of one class and one provenance have in common.
-TOGETHER = 0.2
+TOGETHER = 0.05
 _LEAST = 0.8  # by so much a duration may be too long; larger errors are of durations that may be many times too short
 _FASTER_HOST = 0.1  # of the time that a GPU waits for the host: another host may take so much less
 _SLOWER_HOST = 2.5  # hosts that take twice the modelled time for the same script are common
