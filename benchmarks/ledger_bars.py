@@ -30,7 +30,7 @@ from math import hypot, sqrt
 from pathlib import Path
 from typing import Any
 
-from bar_halves import report_halves
+from bar_halves import report_halves, waits
 from bar_parts import Parts, parts_of
 from holdout import HERE, PREDICTIONS, RESULTS, at_host, real_runs, rows, steady
 from host_asked import asked, judge_spread, within
@@ -42,6 +42,7 @@ from phantora.hardware.hosts import DEFAULT_HOST, GIVEN_SPREAD, load_host
 from phantora.trace.analysis.uncertainty import Prices
 
 TIMEOUT = 900
+NARROW = 0.08  # of a step: what bars aim at
 # The runs that benchmarks/accuracy.py simulates: several GPUs, several frameworks.
 OURS = {row["run"]: row for row in rows(HERE / "data" / "simulated_again.jsonl")}
 README = {"real": "README's", "gpu": "H200"}
@@ -158,6 +159,8 @@ def simulate_missing(path: Path, which: str, only: list[str], jobs: int) -> None
         key = run.key, Path(host).name
         if key in known or "command" not in run.predicted or (only and run.file not in only):
             continue
+        if run.entry.get("varying"):  # steps of several sizes: a headline over other ones is not comparable
+            continue
         known.add(key)
         wanted.append((run, host))
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
@@ -264,6 +267,11 @@ def groups_of(run: Run, bar: Bar) -> Iterator[str]:
     calm = "steady" if steady(run.real) else "not steady"
     measured = "host measured" if run.host != DEFAULT_HOST else "host not measured"
     yield from ("all", calm, measured, f"{measured}, {calm}", bar.source, f"{bar.source}, {calm}", f"  {run.file}")
+    if bar.parts and bar.parts.prices and bar.parts.by_host:  # with this version's bars
+        follows = "waits for its host" if waits(bar.parts) else "the GPU decides"
+        yield from ("parts known", f"parts known, {follows}", f"parts known, {follows}, {measured}")
+    if bar.width < NARROW:
+        yield f"narrower than {NARROW:.0%}"
 
 
 def main() -> None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from phantora.cost.families.recurrent import Recurrent, from_signature
+from phantora.cost.families.recurrent import Recurrent, from_signature, recurrent_ns
+from phantora.cost.machine import Machine
 from phantora.cost.roofline import Roofline
 from phantora.cost.tensors import broadcast, contiguous_strides
 from phantora.cost.types import OperatorSignature, TensorSpec
 from phantora.hardware import load_gpu
 
 H100 = load_gpu("H100")
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "device" / "results"
+GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 
 
 def tensor(*shape: int, dtype: str = "float16") -> TensorSpec:
@@ -66,3 +72,22 @@ def test_shapes_that_do_not_broadcast_count_once() -> None:
     assert broadcast([(8, 1, 4), (3, 4), (1,)]) == (8, 3, 4)
     odd = OperatorSignature("aten::nobody_knows", (tensor(64, 256, 650), tensor(1690000, 1), tensor(6770400)))
     assert sum(Roofline(H100).operator(odd, ()).durations) < 1_000_000
+
+
+@pytest.mark.parametrize(("backward", "middle", "ninth"), [(False, 0.06, 0.15), (True, 0.055, 0.18)])
+def test_measured_layers_are_found_again(backward: bool, middle: float, ninth: float) -> None:
+    """301 layers of benchmarks/device/recurrent.py on H100 and H200; relative errors."""
+    lines = [line for name in ("recurrent", "recurrent_small_h100") for line in (RESULTS / f"{name}.jsonl").open()]
+    errors = []
+    for row in map(json.loads, lines):
+        if "cell" not in row:
+            continue
+        layers = Recurrent(
+            backward, row["steps"], row["batch"], row["inputs"], row["hidden"], row["layers"],
+            1 + row["bidirectional"], GATES[row["cell"]], row["dtype"],
+        )  # fmt: skip
+        machine = Machine(load_gpu("H200" if "H200" in row["gpu"] else "H100"))
+        real = 1e3 * row["backward_us" if backward else "forward_us"]
+        errors.append(abs(recurrent_ns(machine, layers) / real - 1))
+    assert len(errors) == 301
+    assert np.median(errors) < middle and np.quantile(errors, 0.9) < ninth
