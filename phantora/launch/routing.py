@@ -21,6 +21,7 @@ from phantora.errors import PhantoraError
 OPTION = "--moe-routing"
 BALANCED, FRAMEWORK, ZIPF = "balanced", "framework", "zipf:"
 ALL_LAYERS = "*"
+_MOST_SHARE = 1e100
 
 Shares = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -141,10 +142,11 @@ def _read(path: str) -> dict[str, list[float]]:
         if layer != ALL_LAYERS and not layer.isdecimal():
             raise PhantoraError(f"{OPTION} {path}: {layer!r} is neither a layer's number nor {ALL_LAYERS!r}")
         fine = isinstance(shares, list) and all(
-            isinstance(share, (int, float)) and math.isfinite(share) and share >= 0 for share in shares
+            isinstance(share, (int, float)) and 0 <= share <= _MOST_SHARE for share in shares
         )
         if not fine or sum(shares) <= 0:
             raise PhantoraError(
-                f"{OPTION} {path}: layer {layer} needs a list of shares, none negative and not all zero"
+                f"{OPTION} {path}: layer {layer} needs a list of shares, none negative or above {_MOST_SHARE:g}, "
+                "not all zero"
             )
     return layers

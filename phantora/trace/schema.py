@@ -113,7 +113,12 @@ class RunMetadata:
     def from_json(cls, text: str | bytes) -> RunMetadata:
         """The metadata in a JSON text; unknown names are left out."""
         known = {f.name for f in fields(cls)}
-        return cls(**{key: value for key, value in json.loads(text).items() if key in known})
+        found = cls(**{key: value for key, value in json.loads(text).items() if key in known})
+        for f in fields(cls):
+            default, value = f.default, getattr(found, f.name)
+            if isinstance(default, str | int) and not isinstance(value, type(default)):
+                raise ValueError(f"{f.name} cannot be {value!r}")
+        return found
 
     def peak(self) -> float | None:
         """FLOP/s that the MFU is measured against, or None when the log doesn't know."""

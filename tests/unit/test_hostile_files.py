@@ -14,6 +14,7 @@ from phantora.hardware import load_cluster
 from phantora.hardware.hosts import load_host
 from phantora.launch.routing import parse_routing
 from phantora.launch.warm import WarmServer
+from phantora.trace.schema import RunMetadata
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import fuzz
@@ -47,6 +48,20 @@ def test_nesting_without_end(tmp_path: Path) -> None:
 def test_clusters_larger_than_any(spec: str) -> None:
     with pytest.raises(PhantoraError, match="too large"):
         load_cluster(spec)
+
+
+def test_a_share_that_no_float_holds(tmp_path: Path) -> None:
+    path = tmp_path / "routing.json"
+    path.write_text('{"0": [1, 1%s]}' % ("0" * 400))
+    with pytest.raises(PhantoraError, match="layer 0 needs a list of shares"):
+        parse_routing(str(path))
+
+
+def test_metadata_of_another_type() -> None:
+    text = RunMetadata().to_json()
+    assert RunMetadata.from_json(text) == RunMetadata()
+    with pytest.raises(ValueError, match="kernel_gap_ns cannot be 'x'"):
+        RunMetadata.from_json(text.replace('"kernel_gap_ns": 0', '"kernel_gap_ns": "x"'))
 
 
 @pytest.mark.parametrize("target", ["log, analysed", "log, replayed", "cluster", "host", "sweep", "table", "routing",

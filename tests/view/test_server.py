@@ -55,6 +55,7 @@ def test_token(server: Server) -> None:
     cookie = headers["Set-Cookie"].split(";")[0]
     assert "HttpOnly" in headers["Set-Cookie"] and "SameSite=Strict" in headers["Set-Cookie"]
     assert get(server, "/report.json", Cookie=cookie)[0] == 200
+    assert get(server, "/report.json", Cookie=f"of=another; {cookie}; x")[0] == 200
     assert get(server, "/report.json", Cookie=cookie, Sec_Fetch_Site="same-origin")[0] == 200
     for other in ("cross-site", "same-site"):
         assert get(server, "/report.json", Cookie=cookie, Sec_Fetch_Site=other)[0] == 403

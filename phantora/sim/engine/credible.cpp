@@ -4,6 +4,8 @@
 
 #include <iterator>
 
+#include "recorder.h"
+
 namespace phe {
 namespace {
 
@@ -37,6 +39,7 @@ bool Ingest::credible(const Rank &rank, const ph_record &r) const {
   auto known = [&] { return r.stream < PH_MAX_DEVICES || rank.streams.count(r.stream); };
   auto members = [&](uint64_t count, uint64_t index) { return count >= 1 && count <= stage_.size() && index < count; };
   if (!is_time(r.time)) return false;
+  if (stage_.player(rank) && asks(r) && r.asked.resumes != NEVER_RESUMED && !is_time(r.asked.resumes)) return false;
   switch (r.kind) {
     case PH_DEFINE_NAME:
     case PH_DEFINE_SIGNATURE:

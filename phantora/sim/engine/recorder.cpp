@@ -29,7 +29,7 @@ void Recorder::add(const ph_record &said, int64_t block) {
   if (r.kind == PH_COLLECTIVE) r.collective.ticket = 0;
   if (r.kind == PH_SEND || r.kind == PH_RECV) r.transfer.ticket = 0;
   if (r.kind == PH_MEMORY) r.memory.address = static_cast<uint64_t>(block);  // addresses differ between runs
-  if (asks(r)) r.asked.resumes = -1;
+  if (asks(r)) r.asked.resumes = NEVER_RESUMED;
   kept_.push_back(r);
   if (asks(r)) asked_[said.slot % PH_REPLY_SLOTS] = taken_ + kept_.size();
 }
