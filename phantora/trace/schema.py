@@ -10,7 +10,7 @@ before the first row is written.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -111,14 +111,13 @@ class RunMetadata:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> RunMetadata:
-        """The metadata in a JSON text; unknown names are left out."""
-        known = {f.name for f in fields(cls)}
-        found = cls(**{key: value for key, value in json.loads(text).items() if key in known})
-        for f in fields(cls):
-            default, value = f.default, getattr(found, f.name)
-            if isinstance(default, str | int) and not isinstance(value, type(default)):
-                raise ValueError(f"{f.name} cannot be {value!r}")
-        return found
+        """The metadata in a JSON text; unknown names are left out. Raises ValueError for a value of another type."""
+        blank = asdict(cls())
+        found = {key: value for key, value in json.loads(text).items() if key in blank}
+        for key, value in found.items():
+            if not isinstance(value, type(blank[key])):
+                raise ValueError(f"{key} cannot be {value!r}")
+        return cls(**found)
 
     def peak(self) -> float | None:
         """FLOP/s that the MFU is measured against, or None when the log doesn't know."""

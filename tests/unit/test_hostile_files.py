@@ -15,6 +15,7 @@ from phantora.hardware.hosts import load_host
 from phantora.launch.routing import parse_routing
 from phantora.launch.warm import WarmServer
 from phantora.trace.schema import RunMetadata
+from phantora.wire import records
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import fuzz
@@ -60,8 +61,10 @@ def test_a_share_that_no_float_holds(tmp_path: Path) -> None:
 def test_metadata_of_another_type() -> None:
     text = RunMetadata().to_json()
     assert RunMetadata.from_json(text) == RunMetadata()
-    with pytest.raises(ValueError, match="kernel_gap_ns cannot be 'x'"):
-        RunMetadata.from_json(text.replace('"kernel_gap_ns": 0', '"kernel_gap_ns": "x"'))
+    for name, was, wrong in (("kernel_gap_ns", "0", '"x"'), ("peak_flops", "{}", "[]"), ("gpu", '""', "null")):
+        changed = text.replace(f'"{name}": {was}', f'"{name}": {wrong}')
+        with pytest.raises(ValueError, match=f"{name} cannot be"):
+            RunMetadata.from_json(changed)
 
 
 @pytest.mark.parametrize("target", ["log, analysed", "log, replayed", "cluster", "host", "sweep", "table", "routing",
@@ -103,3 +106,14 @@ def test_a_rank_that_says_what_cannot_be_is_named(engine_library: Path) -> None:
     bench.ranks[0].communicator(2, 2, 1)
     with pytest.raises(PhantoraError, match="rank 0 is two members of one communicator"):
         fuzz.fuzz_engine.turns(bench.engine)
+
+
+def test_a_replayed_request_goes_on_at_a_time(engine_library: Path) -> None:
+    for resumes in (-(2**63), -2):
+        bench = Bench.create(engine_library, 1)
+        bench.engine.play(1.0)
+        rank = bench.ranks[0]
+        rank.ask("sync", "DEVICE_SYNC")
+        rank.ring.view(records.answered())["resumes"][int(rank.control["head"][0]) - 1] = resumes
+        with pytest.raises(PhantoraError, match="the recording of rank 0 is damaged"):
+            fuzz.fuzz_engine.turns(bench.engine)

@@ -6,11 +6,11 @@
 
 namespace phe {
 
-// Does the rank's host wait for an answer to `r`?
-// A profiler's questions move no clock.
-inline bool of_profiler(const ph_record &r) { return r.kind == PH_PROFILE || r.kind == PH_PROFILE_NAME; }
 constexpr int64_t NEVER_RESUMED = -1;  // of a request that was not answered when the recording ended
 
+// A profiler's questions move no clock.
+inline bool of_profiler(const ph_record &r) { return r.kind == PH_PROFILE || r.kind == PH_PROFILE_NAME; }
+// Does the rank's host wait for an answer to `r`?
 inline bool asks(const ph_record &r) { return r.slot != PH_NO_SLOT && !(r.flags & PH_F_HELPER); }
 
 class Recorder {
