@@ -164,7 +164,7 @@ class Limit:
         own = dict(line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines())
         old = Path("/sys/fs/cgroup") / controller
         parent = old / own[controller].lstrip("/") if controller in own else Path("/sys/fs/cgroup" + own[""])
-        self._group = parent / f"phantora-faults-{os.getpid()}"
+        self._group = parent / f"phantora-faults-{os.getpid()}-{time.monotonic_ns()}"
         self._group.mkdir()
         names = {"memory": "memory.limit_in_bytes", "pids": "pids.max"} if controller in own else {
             "memory": "memory.max", "pids": "pids.max"

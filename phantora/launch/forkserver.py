@@ -315,7 +315,7 @@ def _needs_rank(name: str) -> PhantoraError:
 
 def _cuda_is_lost() -> bool:
     """Would torch refuse CUDA to a rank forked now? Some roads to CUDA lie below what can be replaced in Python,
-    and torch says so only to a child."""
+    and torch says so only to a child. Raises PhantoraError if a signal ends that child."""
     torch: Any = sys.modules.get("torch")
     in_bad_fork = getattr(getattr(torch, "_C", None), "_cuda_isInBadFork", None)
     if in_bad_fork is None:
@@ -323,7 +323,11 @@ def _cuda_is_lost() -> bool:
     pid = os.fork()
     if pid == 0:
         os._exit(bool(in_bad_fork()))
-    return os.waitpid(pid, 0)[1] != 0
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if code < 0:
+        name = signal.Signals(-code).name
+        raise PhantoraError(f"the process that asks torch whether ranks may use CUDA was killed by {name}")
+    return code != 0
 
 
 def _kill_group(pid: int) -> None:

@@ -22,6 +22,7 @@ from phantora.trace.reader import Batch, Log, open_log
 from phantora.trace.schema import KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
+LOOKS = 5
 LINGER_S = 10.0
 """So long may processes of a run that has ended take to go."""
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -106,11 +107,14 @@ class Scene:
         return total
 
     def wait_for(self, role: str, seconds: float = 60.0) -> int | None:
-        """The process of this role, see :func:`roles`; None if it never comes."""
+        """The process of this role, see :func:`roles`, once it has lived for 0.1 s: the fork server has short children,
+        too. None if it never comes."""
         deadline = time.monotonic() + seconds
+        seen: list[int | None] = []
         while time.monotonic() < deadline:
-            if (pid := roles(self.process.pid).get(role)) is not None:
-                return pid
+            seen.append(roles(self.process.pid).get(role))
+            if seen[-1] is not None and seen[-LOOKS:] == [seen[-1]] * LOOKS:
+                return seen[-1]
             if self.process.poll() is not None:
                 return None
             time.sleep(0.02)
@@ -140,6 +144,14 @@ def roles(top: int) -> dict[str, int]:
             if table.get(rank):
                 found.setdefault("worker", table[rank][0])
     return found
+
+
+def lives(pid: int) -> bool:
+    """Is there such a process, and has it not ended?"""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
 
 
 def rows_of(log: Path) -> tuple[int | None, str]:
