@@ -1,6 +1,6 @@
 """Is the log the same, bit for bit, however the machine schedules the ranks?
 
-    python benchmarks/determinism.py runs [--count 20] [--ranks 2] [SCRIPT ARGUMENTS ...]
+    python benchmarks/determinism.py runs [--count 20] [--ranks 2] [--seed S] [SCRIPT ARGUMENTS ...]
     python benchmarks/determinism.py schedules [--count 10000] LOG
     python benchmarks/determinism.py programs [--count 1000] [--seed S]
 
@@ -59,14 +59,14 @@ def _do(pid: int, chooser: random.Random, cores: list[int]) -> None:
         os.setpriority(os.PRIO_PROCESS, pid, chooser.randint(5, 19))
 
 
-def runs(count: int, ranks: int, words: list[str], folder: Path) -> int:
+def runs(count: int, ranks: int, seed: int, words: list[str], folder: Path) -> int:
     """So many disturbed runs; how many differ."""
     first: Path | None = None
     different = 0
     for index in range(count + 1):
         scene = Scene(folder / str(index))
         scene.start("trace", "--cluster", str(ranks), "-o", str(scene.log), "--no-summary", *words)
-        disturbed = disturb(scene, random.Random(index)) if index else 0
+        disturbed = disturb(scene, random.Random(seed + index)) if index else 0
         if scene.process.wait():
             print(scene.said())
             return count
@@ -128,6 +128,7 @@ def main() -> int:
     one = verbs.add_parser("runs")
     one.add_argument("--count", type=int, default=20)
     one.add_argument("--ranks", type=int, default=2)
+    one.add_argument("--seed", type=int, default=0)
     one.add_argument("words", nargs=argparse.REMAINDER)
     other = verbs.add_parser("schedules")
     other.add_argument("--count", type=int, default=10_000)
@@ -140,7 +141,7 @@ def main() -> int:
         return 1 if programs(args.count, args.seed) else 0
     with tempfile.TemporaryDirectory() as folder:
         if args.verb == "runs":
-            return 1 if runs(args.count, args.ranks, args.words or [PROGRAM], Path(folder)) else 0
+            return 1 if runs(args.count, args.ranks, args.seed, args.words or [PROGRAM], Path(folder)) else 0
         return 1 if schedules(args.count, args.log, Path(folder)) else 0
 
 

@@ -1,4 +1,4 @@
-"""Whether a run can work on this machine, said before it starts: memory, processes, shared memory."""
+"""Whether a run can work on this machine, said before it starts: memory, processes, open files, shared memory."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ LEAST_OF_RANK = 6 << 20
 OF_RANK = 90 << 20
 """With a model of some billion parameters under FSDP: 70 to 100 MB."""
 THREADS_OF_RANK = 8
+FILES, FILES_OF_RANK = 32, 2
+"""Open files of this process: without ranks, and for each. With too few it fails, or ranks wait for what never comes."""
 _LITTLE_SHARED = 64 << 20
 
 
@@ -34,6 +36,12 @@ def preflight(ranks: int) -> str:
         raise PhantoraError(
             f"{ranks:,} ranks need about {ranks * THREADS_OF_RANK:,} threads, and {processes:,} are allowed here "
             f"(ulimit -u, pids.max); {remedy}"
+        )
+    files, allowed = FILES + ranks * FILES_OF_RANK, resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if allowed != resource.RLIM_INFINITY and allowed < files:
+        raise PhantoraError(
+            f"{ranks:,} rank{'s' * (ranks != 1)} need {files:,} open files, and {allowed:,} are allowed here; "
+            "raise the limit (ulimit -Hn, LimitNOFILE=, --ulimit nofile=) or, with many ranks, fold them (--fold)"
         )
     if memory and ranks * OF_RANK > memory:
         return (

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from phantora.cache import cache_directory
-from phantora.cost import copies, float8, power, stand_ins
+from phantora.cost import copies, dirty, float8, power, stand_ins
 from phantora.cost.families import base_name, family_of, gemm
 from phantora.cost.interpolation import Near, Neighbours
 from phantora.cost.kernels import spins
@@ -22,7 +22,7 @@ from phantora.cost.scaling import modelled_ns, scaled_ns
 from phantora.cost.table import Entry, Table, TimedKernel, read_table, signature_key, table_gpu
 from phantora.cost.tensors import on_gpu, returning
 from phantora.cost.timing import kernel_ns, own_kernels
-from phantora.cost.types import KernelLaunch, OperatorSignature, Price
+from phantora.cost.types import CacheState, KernelLaunch, OperatorSignature, Price
 from phantora.errors import PhantoraError
 from phantora.hardware import load_gpu
 from phantora.hardware.types import Gpu
@@ -106,22 +106,34 @@ class Measured:
         ]
 
     def operator(
-        self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], held: float | None = None
+        self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], l2: CacheState | None = None
     ) -> Price:
         """Of any signature: one whose arguments no family foresaw is priced by its kernels."""
         if any(map(spins, kernels)):
-            return self._beside_spinning(signature, kernels, held)
+            return self._beside_spinning(signature, kernels, l2)
         try:
-            return self._operator(signature, kernels, held)
+            price = self._operator(signature, kernels, l2.held if l2 else None)
+            return self._beside_clean(price, signature, kernels, l2) if l2 and l2.dirty < 1.0 else price
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             return self._roofline.by_kernels(kernels)
 
+    def _beside_clean(
+        self, price: Price, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], l2: CacheState
+    ) -> Price:
+        """`price` where not all that the operator displaces in L2 has to be written to memory first."""
+        most = float("inf")
+        if price.cls in dirty.COMPUTES:  # out of L2 it waits for no memory at all
+            cold, warm = (sum(self._operator(signature, kernels, held).durations) for held in (0.0, 1.0))
+            most = float(cold - warm)
+        saved = dirty.saved_ns(self.gpu, signature, price, most, l2)
+        return replace(price, durations=_scale(price.durations, sum(price.durations) - saved)) if saved > 0 else price
+
     def _beside_spinning(
-        self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], held: float | None
+        self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], l2: CacheState | None
     ) -> Price:
         """Of an operator that lets time pass between its other kernels."""
         others = tuple(kernel for kernel in kernels if not spins(kernel))
-        price = self.operator(signature, others, held) if others else self.kernel(kernels[0])
+        price = self.operator(signature, others, l2) if others else self.kernel(kernels[0])
         rest = iter(price.durations if others else ())
         parts = (self.kernel(kernel).durations[0] if spins(kernel) else next(rest, 1) for kernel in kernels)
         return replace(price, durations=tuple(parts))
@@ -194,7 +206,8 @@ class Measured:
         call = kernel.library
         machine = self._roofline.machine
         on_all = replace(kernel, library={key: value for key, value in call.items() if key != "sms"})
-        price = replace(self.operator(like, (on_all,), held), sms=int(call.get("sms", 0)))
+        l2 = None if held is None else CacheState(held)
+        price = replace(self.operator(like, (on_all,), l2), sms=int(call.get("sms", 0)))
         longer = power.on_fewer_sms(machine, price, gemm.on_fewer_sms(machine, call))
         share = float(call.get("share", 1.0)) * longer
         if share == 1.0:

@@ -90,14 +90,23 @@ class Price:
     sms: int = 0
 
 
+@dataclass(frozen=True)
+class CacheState:
+    """L2 as an operator finds it (stub/rank/reuse.c)."""
+
+    held: float
+    """Share of the operator's operands that it holds."""
+    dirty: float = 1.0
+    """How much of what the operator displaces was written and must go to memory first: a share of the most that can."""
+
+
 class CostModel(Protocol):
     """Prices operators and bare kernels; one instance per simulated GPU model."""
 
     def operator(
-        self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], held: float | None = None
+        self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], l2: CacheState | None = None
     ) -> Price:
-        """Price of an operator's kernels together. `held`: the share of its operands that L2 still holds, None where
-        that is not known."""
+        """Price of an operator's kernels together. `l2` is None where that is not known."""
 
     def kernel(self, kernel: KernelLaunch) -> Price:
         """A kernel launched outside any operator (a driver launch, a user's extension)."""

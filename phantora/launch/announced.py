@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +19,19 @@ class Announcer:
         self.library.phantora_fused_operands.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
         self.library.phantora_fused_operands.restype = None
 
-    def around(self, text: bytes, launch: Callable[[], Any], given: Iterable[Any] = ()) -> Any:
+    def around(
+        self, text: bytes, launch: Callable[[], Any], given: Iterable[Any] = (), written: Collection[int] = ()
+    ) -> Any:
         """Calls `launch` as the operator with the signature `text` (JSON, as the tracer writes it). Tensors among its
-        arguments `given` are what it touches of a GPU's memory."""
+        arguments `given` are what it touches of a GPU's memory, and it stores to those at the places `written`."""
         if not self.library.phantora_fused_begin(text, len(text)):
             return launch()
         touched = array("Q")
-        for value in given:
+        for place, value in enumerate(given):
             tensor = value.base if hasattr(value, "block_shape") else value
             if hasattr(tensor, "data_ptr") and tensor.is_cuda:
-                touched.extend((tensor.data_ptr(), tensor.numel() * tensor.element_size()))
-        self.library.phantora_fused_operands(touched.tobytes(), len(touched) // 2)
+                touched.extend((tensor.data_ptr(), tensor.numel() * tensor.element_size(), place in written))
+        self.library.phantora_fused_operands(touched.tobytes(), len(touched) // 3)
         try:
             return launch()
         finally:

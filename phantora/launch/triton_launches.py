@@ -84,7 +84,7 @@ class Launches:
     ) -> Any:
         """Calls `launch`, whose kernel gets the arguments `given` (those that the IR's function has)."""
         text, stores = self._kind(kernel, grid, given)
-        done = self._announcer.around(text, launch, given)
+        done = self._announcer.around(text, launch, given, kernel.written)
         for place in kernel.written:
             if place in stores:
                 self._write(given[place].data_ptr(), stores[place])

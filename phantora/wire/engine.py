@@ -93,7 +93,8 @@ class PriceRequest(ctypes.Structure):
     """TRANSFER: a signal of which any number may be under way."""
     reuse: Int32
     """OPERATOR: 1 + how many of PH_REUSE_STEPS parts of its operands L2 held; 0: not known."""
-    pad: Int32
+    dirty: Int32
+    """OPERATOR: 1 + how many such parts of what they displaced there had been written; 0: not known."""
 
 
 @_c_struct

@@ -61,7 +61,10 @@ BODIES = {
             ("int64_t", "status", ""), ("int64_t", "device_peak", "most bytes that were taken of any device"),
         )),
         Body("op_begin", (("int64_t", "start", "host clock when the operator started"),)),
-        Body("op_end", (("uint64_t", "reuse", "1 + parts of PH_REUSE_STEPS that L2 held of its operands, or 0"),)),
+        Body("op_end", (
+            ("uint64_t", "reuse", "1 + parts of PH_REUSE_STEPS that L2 held of its operands, or 0"),
+            ("uint64_t", "dirty", "1 + such parts that had been written of what they displaced there, or 0"),
+        )),
         Body("span", (("int64_t", "start", "host clock; `time` is its end"),)),
         Body("stream_create", (("int64_t", "priority", "lower is served first"), ("uint64_t", "device", ""))),
         Body("kernel", (

@@ -161,14 +161,15 @@ void ph_capturing(bool more);
 uint64_t ph_capture_mark(void);
 void ph_capture_value(uint64_t since, void (*run)(void *data, struct ph_stream *stream), void (*drop)(void *data),
                       void *data);
-// What an operator reads or writes of a GPU's memory (reuse.c). `written`: and does not read.
+// What an operator reads or writes of a GPU's memory (reuse.c).
 typedef struct ph_operand {
   const void *data;
   size_t bytes;
-  bool written;
+  bool changed, unread;  // what it held before does not matter
 } ph_operand;
-// Touches them. Returns 1 + how many of PH_REUSE_STEPS parts of them L2 still held, 0 if there are none.
-uint32_t ph_reuse(int device, const ph_operand *operands, size_t count);
+// Touches them. Says at an operator's end what L2 held of them, and how much of what they displace was written; leaves
+// 0 there if there are none.
+void ph_reuse(int device, const ph_operand *operands, size_t count, ph_record *end);
 // The same at each launch of the graph in which the operator `instance` was captured; the operands are copied.
 void ph_capture_operands(uint32_t instance, int device, const ph_operand *operands, size_t count);
 // A kernel of a library (cuBLAS, cuDNN): `json` describes the call, e.g.

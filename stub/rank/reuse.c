@@ -2,8 +2,11 @@
 // clock of this model counts bytes that missed, and an operand's age is what has missed since it was touched last.
 // A granule of addresses has one age for all of its pieces that were touched. Work of all streams counts in the order in
 // which the host issues it.
+// What was written must go to memory before other bytes take its place, and who displaces it waits. The same clock tells
+// how much of what an operator displaces was written: the oldest bytes leave first.
 #include "rank/internal.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -13,7 +16,11 @@
 #define SET_BITS 12u         // more granules than are young at a time: the oldest of a set makes room
 #define YOUNG 0.2            // shares of L2: what was touched so many missed bytes ago is all held,
 #define OLD 0.9              // and from here on none of it (docs/costs.md says where these come from)
-#define WRITTEN_WEIGHT 0.25  // of a byte that is written and not read, beside one that is read
+#define UNREAD_WEIGHT 0.25   // of a byte that is written and not read, beside one that is read
+#define REACH 1.35           // sizes of L2 that must miss until nothing written before is left there
+#define MOST_DIRTY 0.42      // share of L2 that can be written and not yet in memory; more goes there at once
+#define SEGMENTS 4096u       // of the clock, each with its own share of written bytes
+#define SEGMENT 65536.0      // bytes, at least
 
 typedef struct granule {
   uint64_t address;
@@ -21,9 +28,16 @@ typedef struct granule {
   uint64_t pieces; // that were touched
 } granule;
 
+typedef struct segment {
+  double end, dirty; // the clock, and how many bytes had been written until then
+} segment;
+
 typedef struct l2 {
   double missed;      // the clock: bytes
   double young, old;  // ages: up to here all is held, from here on nothing is
+  double reach;       // age from which on nothing is dirty
+  segment segments[SEGMENTS];
+  uint64_t segment_count;  // ever; the last SEGMENTS are kept
   granule sets[1u << SET_BITS][WAYS];
 } l2;
 
@@ -74,26 +88,70 @@ static double touch(l2 *c, uint64_t address, double bytes) {
   return held_bytes;
 }
 
-uint32_t ph_reuse(int device, const ph_operand *operands, size_t count) {
-  double all = 0, hits = 0;
-  if (device < 0 || device >= PH_MAX_DEVICES) return 0;
-  if (!count) return 0;
-  pthread_mutex_lock(&lock);
-  l2 *c = caches[device];
-  if (!c) {
-    c = caches[device] = calloc(1, sizeof *c);
-    if (!c) abort();
-    c->young = YOUNG * ph_gpu()->l2_bytes;
-    c->old = OLD * ph_gpu()->l2_bytes;
-    c->missed = 2 * c->old;
+static segment *segment_at(l2 *c, uint64_t number) { return &c->segments[number % SEGMENTS]; }
+
+// How many bytes had been written when the clock was `at`, as far back as segments are kept.
+static double dirty_until(l2 *c, double at) {
+  uint64_t low = c->segment_count > SEGMENTS ? c->segment_count - SEGMENTS : 0, high = c->segment_count - 1;
+  if (at >= segment_at(c, high)->end) return segment_at(c, high)->dirty;
+  if (at <= segment_at(c, low)->end) return segment_at(c, low)->dirty;
+  while (high - low > 1) {
+    uint64_t middle = low + (high - low) / 2;
+    *(segment_at(c, middle)->end <= at ? &low : &high) = middle;
   }
+  const segment *from = segment_at(c, low), *to = segment_at(c, high);
+  return from->dirty + (to->dirty - from->dirty) * (at - from->end) / (to->end - from->end);
+}
+
+// An operator has brought in bytes until now, this share of them written.
+static void add_segment(l2 *c, double from, double written) {
+  double share = fmin(1, written / (c->missed - from) / MOST_DIRTY);
+  segment *last = segment_at(c, c->segment_count - 1);
+  segment next = {c->missed, last->dirty + share * (c->missed - from)};
+  bool short_one = c->segment_count > 1 && last->end - segment_at(c, c->segment_count - 2)->end < SEGMENT;
+  if (!short_one) c->segment_count++;
+  *segment_at(c, c->segment_count - 1) = next;
+}
+
+// Of what was displaced since the clock was `from`, the share that had been written, of the most that can be.
+static double displaced_dirty(l2 *c, double from) {
+  double oldest = from - c->reach, bytes = fmin(c->missed - from, c->reach);
+  return bytes > 0 ? (dirty_until(c, oldest + bytes) - dirty_until(c, oldest)) / bytes : 0;
+}
+
+static l2 *cache_of(int device) {
+  l2 *c = caches[device];
+  if (c) return c;
+  c = caches[device] = calloc(1, sizeof *c);
+  if (!c) abort();
+  c->young = YOUNG * ph_gpu()->l2_bytes;
+  c->old = OLD * ph_gpu()->l2_bytes;
+  c->reach = REACH * ph_gpu()->l2_bytes;
+  c->missed = 2 * c->reach;
+  c->segment_count = 1;
+  c->segments[0] = (segment){.end = c->missed};
+  return c;
+}
+
+void ph_reuse(int device, const ph_operand *operands, size_t count, ph_record *end) {
+  double all = 0, hits = 0, written = 0;
+  if (device < 0 || device >= PH_MAX_DEVICES || !count) return;
+  pthread_mutex_lock(&lock);
+  l2 *c = cache_of(device);
+  double from = c->missed, dirty = 0;
   for (size_t i = 0; i < count; i++) {
-    double weight = operands[i].written ? WRITTEN_WEIGHT : 1, bytes = (double)operands[i].bytes;
+    double weight = operands[i].unread ? UNREAD_WEIGHT : 1, bytes = (double)operands[i].bytes;
     if (bytes <= 0) continue;
     all += weight * bytes;
     hits += weight * touch(c, (uintptr_t)operands[i].data, bytes);
+    if (operands[i].changed) written += bytes;
+  }
+  if (c->missed > from) {
+    dirty = displaced_dirty(c, from);
+    add_segment(c, from, written);
   }
   pthread_mutex_unlock(&lock);
-  if (all <= 0) return 0;
-  return 1 + (uint32_t)(hits / all * PH_REUSE_STEPS + 0.5);
+  if (all <= 0) return;
+  end->op_end.reuse = 1 + (uint64_t)(hits / all * PH_REUSE_STEPS + 0.5);
+  end->op_end.dirty = 1 + (uint64_t)(dirty * PH_REUSE_STEPS + 0.5);
 }

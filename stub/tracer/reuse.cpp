@@ -13,7 +13,7 @@ static bool noted(const Frame &f, const void *data, size_t bytes) {
 }
 
 // The first GPU counts: operators on two are copies between them.
-static void add(Frame &f, const Tensor &t, bool written, bool once) {
+static void add(Frame &f, const Tensor &t, bool changed, bool unread, bool once) {
   if (!on_device(t) || !t.numel() || f.operands.size() == MOST_OPERANDS) return;
   char *data = bytes_of(t);
   int device = t.device().index();
@@ -21,30 +21,29 @@ static void add(Frame &f, const Tensor &t, bool written, bool once) {
   if (!data || device != f.device) return;
   size_t bytes = std::min(extent_of(t), static_cast<size_t>(t.numel()) * t.itemsize());
   if (once && noted(f, data, bytes)) return;
-  f.operands.push_back({data, bytes, written});
+  f.operands.push_back({data, bytes, changed, unread});
 }
 
-void note_operand(Frame &f, const void *data, size_t bytes) {
+void note_operand(Frame &f, const void *data, size_t bytes, bool changed) {
   ph_range range;
   if (!bytes || !ph_memory_find(data, &range) || range.space != PH_SPACE_DEVICE) return;
   if (f.device < 0) f.device = range.device;
-  if (range.device == f.device && f.operands.size() < MOST_OPERANDS) f.operands.push_back({data, bytes, false});
+  if (range.device == f.device && f.operands.size() < MOST_OPERANDS) f.operands.push_back({data, bytes, changed, false});
 }
 
-uint32_t touch_operands(Frame &f, Values outputs) {
+void touch_operands(Frame &f, Values outputs, ph_record &end) {
   if (f.op) {
     size_t place = 0;
     for (const IValue &v : f.args) {
-      bool written = f.op->arguments[place++].out;
-      each_tensor(v, [&](const Tensor &t) { add(f, t, written, false); });
+      const Argument &argument = f.op->arguments[place++];
+      each_tensor(v, [&](const Tensor &t) { add(f, t, argument.mutated, argument.out, false); });
     }
     size_t inputs = f.operands.size(), count = std::min(outputs.size(), f.op->returns_view.size());
     for (const IValue &v : outputs.slice(outputs.size() - count))
-      each_tensor(v, [&](const Tensor &t) { add(f, t, true, v.isTensor() && inputs <= 16); });
+      each_tensor(v, [&](const Tensor &t) { add(f, t, true, true, v.isTensor() && inputs <= 16); });
   }
-  if (!f.ph.captured) return ph_reuse(f.device, f.operands.data(), f.operands.size());
-  ph_capture_operands(f.ph.instance, f.device, f.operands.data(), f.operands.size());
-  return 0;
+  if (f.ph.captured) ph_capture_operands(f.ph.instance, f.device, f.operands.data(), f.operands.size());
+  else ph_reuse(f.device, f.operands.data(), f.operands.size(), &end);
 }
 
 }  // namespace tracer

@@ -120,7 +120,7 @@ static void close_frame(Thread &thread, c10::ArrayRef<IValue> outputs) {
       record.kind = PH_OP_END;
       record.op = f.ph.instance;
       if (f.op && !f.op->permanent) record.id = signature_with(f, outputs);
-      record.op_end.reuse = touch_operands(f, outputs);
+      touch_operands(f, outputs, record);
       ph_emit(&record);
     }
     ph_pop_frame(&f.ph);
@@ -194,14 +194,14 @@ extern "C" __attribute__((visibility("default"))) int phantora_fused_begin(const
   return 1;
 }
 
-// Addresses and bytes, in turns, of the `count` tensors that it touches.
-extern "C" __attribute__((visibility("default"))) void phantora_fused_operands(const char *pairs, size_t count) {
+// Address, bytes and whether it is changed, in turns, of the `count` tensors that it touches.
+extern "C" __attribute__((visibility("default"))) void phantora_fused_operands(const char *told, size_t count) {
   Thread &thread = this_thread();
   ph_enter();
   for (size_t i = 0; i < count; ++i) {
-    uint64_t pair[2];
-    memcpy(pair, pairs + i * sizeof pair, sizeof pair);
-    note_operand(*thread.frames[thread.depth - 1], reinterpret_cast<const void *>(pair[0]), pair[1]);
+    uint64_t one[3];
+    memcpy(one, told + i * sizeof one, sizeof one);
+    note_operand(*thread.frames[thread.depth - 1], reinterpret_cast<const void *>(one[0]), one[1], one[2] != 0);
   }
   ph_leave();
 }

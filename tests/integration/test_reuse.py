@@ -70,3 +70,11 @@ def test_a_triton_kernels_result_is_in_l2(tmp_path: Path) -> None:
     )  # fmt: skip
     cold, warm = times(tmp_path, program)
     assert warm < 0.8 * cold
+
+
+def test_behind_what_only_reads_nothing_waits_for_memory(tmp_path: Path) -> None:
+    """Lines that were written go to memory before others take their place (docs/costs.md)."""
+    program = SETUP + "large.zero_(); first(); large.sum(); first()\nlarge.zero_(); small.sum(); first()\n"
+    written, read, between = times(tmp_path, program)
+    assert 0.7 * written <= read < 0.95 * written
+    assert between == written  # 8 MiB of reads: what they displaced is not what the product displaces

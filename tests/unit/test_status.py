@@ -81,6 +81,10 @@ def test_what_cannot_work_here_is_refused_at_once(monkeypatch: pytest.MonkeyPatc
     assert "take about 88 GiB" in preflight(1_000) and preflight(8) == ""
     monkeypatch.setattr(checks, "_shared_memory", lambda: 1 << 20)
     assert "num_workers=0" in preflight(8)
+    with monkeypatch.context() as few:
+        few.setattr(checks.resource, "getrlimit", lambda limit: (40, 40))
+        with pytest.raises(PhantoraError, match="8 ranks need 48 open files, and 40 are allowed"):
+            preflight(8)
     monkeypatch.setattr(checks, "_processes", lambda: 4_000)
     with pytest.raises(PhantoraError, match="ulimit -u"):
         preflight(1_000)

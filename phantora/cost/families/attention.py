@@ -32,6 +32,15 @@ DROPOUT_NS = 800.0
 BIAS_SHARE = 0.8
 BIAS_PASSES_BACKWARD = {"efficient": 2.0, "cudnn": 1.0}
 BIASED_WIDE_HEAD, BIASED_WIDE = 64, 1.7
+# Of few queries, as where tokens are generated: a block takes all query heads of one head of keys, and steps over a
+# part of the keys. There are so many parts that the GPU is full. A second kernel joins them. By 786 operators of one
+# query by cuDNN on an H100 (benchmarks/device/decode_operators.py); FlashAttention splits likewise
+# (its num_splits_heuristic).
+FEW_QUERIES = 16
+FEW_START_NS, FEW_STEP_NS = 3400.0, 540.0  # a step is 64 keys
+FEW_OVERLAP = 1.3  # of steps and memory: 1 were one after the other
+JOIN_NS, JOIN_PART_NS = 1800.0, 45.0
+SPLIT_KEYS, LEAST_PART = 1024, 128  # keys from which they are split, and of a part
 
 
 @dataclass(frozen=True)
@@ -200,6 +209,9 @@ def attention_ns(machine: Machine, a: Attention) -> float:
     fit, sms = machine.fit, machine.gpu.sms
     if min(a.batch, a.heads, a.queries, a.keys) <= 0:
         return fit.floor_ns
+    if a.queries <= FEW_QUERIES and not a.backward and a.kind in ("cudnn", "flash"):
+        parts = _few_queries_ns(machine, a), machine.memory_ns(a.moved) - fit.floor_ns
+        return float(sum(part**FEW_OVERLAP for part in parts) ** (1.0 / FEW_OVERLAP))
     # Which side the blocks are cut from, and what a block steps over.
     rows, columns = (a.keys, a.queries) if a.backward else (a.queries, a.keys)
     longest = ceil(columns / STEP)
@@ -233,6 +245,16 @@ def attention_ns(machine: Machine, a: Attention) -> float:
         compute *= BIASED_WIDE
     passes = BIAS_PASSES_BACKWARD.get(a.kind, 1.0) if a.backward else 1.0
     return max(compute, machine.memory_ns(a.moved)) + passes * a.bias / (machine.stream_rate * BIAS_SHARE)
+
+
+def _few_queries_ns(machine: Machine, a: Attention) -> float:
+    """Of the kernels of a few queries, without the limit of memory."""
+    blocks = a.batch * a.kv_heads
+    fill = 2 * machine.gpu.sms // blocks  # two blocks lie on an SM
+    parts = max(1, min(fill, a.keys // LEAST_PART)) if a.keys >= SPLIT_KEYS else 1
+    steps = ceil(a.keys / parts / STEP) * max(1.0, blocks * parts / (2 * machine.gpu.sms))
+    joined = JOIN_NS + parts * JOIN_PART_NS if parts > 1 else 0.0
+    return FEW_START_NS + steps * FEW_STEP_NS + joined
 
 
 def _padded(a: Attention, head: int) -> int:

@@ -24,6 +24,7 @@ void Launches::end_operator(Rank &rank, const ph_record &r, int32_t sig) {
   Operator &op = it->second;
   if (sig >= 0) op.sig = sig;
   op.reuse = static_cast<int32_t>(r.op_end.reuse);
+  op.dirty = static_cast<int32_t>(r.op_end.dirty);
   close_piece(op);
   ph_row row = RowLog::row(PH_ROW_OPERATOR, rank.index, op.start, r.time);
   row.sig = op.sig;
@@ -82,13 +83,14 @@ void Launches::priced(Price &price) {
 void Launches::close_piece(Operator &op) {
   if (op.kernels.empty()) return;
   Key &key = prices_.key();
-  key.add<uint8_t>(PHE_OPERATOR).add(op.sig).add(op.pieces).add(op.reuse);
+  key.add<uint8_t>(PHE_OPERATOR).add(op.sig).add(op.pieces).add(op.reuse).add(op.dirty);
   for (const Launched &l : op.kernels) key.add(l.kernel);
   int32_t id = prices_.find(key, [&](Price &price) {
     price.request.kind = PHE_OPERATOR;
     price.request.sig = op.sig;
     price.request.part = op.pieces;
     price.request.reuse = op.reuse;
+    price.request.dirty = op.dirty;
     price.request.kernels = static_cast<int32_t>(op.kernels.size());
     for (const Launched &l : op.kernels) price.kernels.push_back(l.kernel);
   });
