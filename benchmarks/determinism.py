@@ -1,6 +1,6 @@
 """Is the log the same, bit for bit, however the machine schedules the ranks?
 
-    python benchmarks/determinism.py runs [--count 20] [--ranks 2] [--seed S] [SCRIPT ARGUMENTS ...]
+    python benchmarks/determinism.py runs [--count 20] [--ranks 2] [--seed S] [[--] SCRIPT ARGUMENTS ...]
     python benchmarks/determinism.py schedules [--count 10000] LOG
     python benchmarks/determinism.py programs [--count 1000] [--seed S]
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -64,21 +65,21 @@ def runs(count: int, ranks: int, seed: int, words: list[str], folder: Path) -> i
     first: Path | None = None
     different = 0
     for index in range(count + 1):
-        scene = Scene(folder / str(index))
+        scene = Scene(folder / "run")
         scene.start("trace", "--cluster", str(ranks), "-o", str(scene.log), "--no-summary", *words)
         disturbed = disturb(scene, random.Random(seed + index)) if index else 0
         if scene.process.wait():
             print(scene.said())
             return count
         if first is None:
-            first = scene.log
+            first = scene.log.replace(folder / "undisturbed.arrow")
+            shutil.rmtree(scene.folder)
             print(f"undisturbed: {rows_of(first)[0]:,} rows", flush=True)
             continue
         differs = difference(first, scene.log)
         different += differs is not None
         print(f"run {index}: {disturbed} disturbances, {differs or 'the same'}", flush=True)
-        if not differs:
-            scene.log.unlink()
+        shutil.rmtree(scene.folder)
     print(f"{count - different} of {count} disturbed runs of {ranks} ranks gave the log of the undisturbed one")
     return different
 
@@ -141,7 +142,8 @@ def main() -> int:
         return 1 if programs(args.count, args.seed) else 0
     with tempfile.TemporaryDirectory() as folder:
         if args.verb == "runs":
-            return 1 if runs(args.count, args.ranks, args.seed, args.words or [PROGRAM], Path(folder)) else 0
+            words = args.words[args.words[:1] == ["--"] :] or [PROGRAM]
+            return 1 if runs(args.count, args.ranks, args.seed, words, Path(folder)) else 0
         return 1 if schedules(args.count, args.log, Path(folder)) else 0
 
 

@@ -83,19 +83,19 @@ class Bench:
     def __init__(self, name: str, words: tuple[str, ...]) -> None:
         self.name = name
         self.words = words
-        self.number = 0
-        self.reference = self.scene("reference")
+        self.reference = HOME / name / "reference.arrow"
         self.cpu = 0.0
-        self._reference()
+        self._undisturbed()  # fills caches, those of torch and of datasets: what the next runs do not do
+        self._undisturbed()
 
-    def scene(self, name: str) -> Scene:
-        """A new folder."""
-        self.number += 1
-        return Scene(HOME / self.name / f"{self.number}-{name}".replace(" ", "-"))
+    def scene(self) -> Scene:
+        """A new folder, always of the same name: what a run costs before its first step may depend on that."""
+        return Scene(HOME / self.name / "run")
 
-    def _reference(self) -> None:
-        scene = self.reference
+    def _undisturbed(self) -> None:
+        scene = self.scene()
         scene.start("trace", "-o", str(scene.log), "--no-summary", *self.words)
+        self.cpu = 0.0
         while scene.process.poll() is None:
             self.cpu = max(self.cpu, scene.cpu_seconds())
             time.sleep(0.05)
@@ -104,6 +104,8 @@ class Bench:
         left = self.left(scene)
         if left:
             sys.exit(f"{self.name} leaves undisturbed: {left}")
+        scene.log.replace(self.reference)
+        shutil.rmtree(scene.folder)
 
     def left(self, scene: Scene, usual: str = "$^") -> list[str]:
         """What a run has left beside the files that match `usual` and those of the launcher."""
@@ -112,8 +114,8 @@ class Bench:
 
     def do(self, case: Case, chooser: random.Random) -> Outcome | None:
         """None: the run had ended before the fault came."""
-        scene = self.scene(case.name)
-        run = Run(scene, self.words, self.cpu, chooser, self.reference.log)
+        scene = self.scene()
+        run = Run(scene, self.words, self.cpu, chooser, self.reference)
         try:
             if not case.act(run):
                 return None
@@ -139,7 +141,7 @@ class Bench:
         if status == 0:
             if errors:
                 wrong.append(f"says an error and succeeds: {errors}")
-            if case.same and (differs := difference(self.reference.log, run.log)):
+            if case.same and (differs := difference(self.reference, run.log)):
                 wrong.append(f"another log than undisturbed: {differs}")
         elif status > 0:
             if not errors and case.speaks:

@@ -65,12 +65,12 @@ static bool is_free(const char *file) {
 // Tables of decompositions and of sympy's methods are made in the order of sets of operators and classes, whose hashes are addresses:
 // these depend on the lengths of paths and on the environment.
 static const struct {
-  const char *file, *function;  // the end of a path; NULL: all functions
+  const char *file, *function;  // the end of a path, or a folder in it; NULL: all functions
 } of_others[] = {
   {"/torch/utils/data/_utils/signal_handling.py", NULL},
   {"/torch/utils/data/dataloader.py", "_get_data"},
   {"/concurrent/futures/_base.py", "add_done_callback"},
-  {"/filelock/_api.py", "acquire"},
+  {"/filelock/", NULL},
   {"/weakref.py", "remove"},
   {"/_weakrefset.py", "_remove"},
   {"/torch/export/decomp_utils.py", NULL},
@@ -86,9 +86,13 @@ static bool ends_with(const char *text, const char *end) {
   return length >= tail && !strcmp(text + length - tail, end);
 }
 
+static bool lies_in(const char *file, const char *place) {
+  return ends_with(place, "/") ? strstr(file, place) != NULL : ends_with(file, place);
+}
+
 static bool depends_on_others(const char *file, const char *function) {
   for (size_t i = 0; i < sizeof of_others / sizeof *of_others; i++)
-    if (ends_with(file, of_others[i].file) && (!of_others[i].function || !strcmp(function, of_others[i].function)))
+    if (lies_in(file, of_others[i].file) && (!of_others[i].function || !strcmp(function, of_others[i].function)))
       return true;
   return false;
 }
