@@ -62,8 +62,9 @@ static bool is_free(const char *file) {
 // when they do; a callback is called at once where what it waits for is done already, else by another thread; a lock
 // that another process holds is asked for again and again; a folder is made by the first rank of the first run. What a
 // weak reference calls when its object dies is called sooner or later, or never, for a process or thread that is over.
-// Tables of decompositions and of sympy's methods are made in the order of sets of operators and classes, whose hashes are addresses:
-// these depend on the lengths of paths and on the environment.
+// Tables of decompositions and of sympy's methods are made, and DeepSpeed's modules are wrapped, in the order of sets of
+// operators and classes, whose hashes are addresses: these depend on the lengths of paths, on the environment and on
+// what threads allocate meanwhile.
 static const struct {
   const char *file, *function;  // the end of a path, or a folder in it; NULL: all functions
 } of_others[] = {
@@ -71,6 +72,10 @@ static const struct {
   {"/torch/utils/data/dataloader.py", "_get_data"},
   {"/concurrent/futures/_base.py", "add_done_callback"},
   {"/filelock/", NULL},
+  {"/deepspeed/runtime/zero/partition_parameters.py", "_enable_class"},
+  {"/deepspeed/runtime/zero/partition_parameters.py", "_disable_class"},
+  {"/deepspeed/runtime/zero/partition_parameters.py", "_enable_class_apply"},
+  {"/deepspeed/runtime/zero/partition_parameters.py", "_disable_class_apply"},
   {"/weakref.py", "remove"},
   {"/_weakrefset.py", "_remove"},
   {"/torch/export/decomp_utils.py", NULL},
