@@ -34,8 +34,8 @@ BIAS_PASSES_BACKWARD = {"efficient": 2.0, "cudnn": 1.0}
 BIASED_WIDE_HEAD, BIASED_WIDE = 64, 1.7
 # Of few queries, as where tokens are generated: a block takes all query heads of one head of keys, and steps over a
 # part of the keys. There are so many parts that the GPU is full. A second kernel joins them. By 786 operators of one
-# query by cuDNN on an H100 (benchmarks/device/decode_operators.py); FlashAttention splits likewise
-# (its num_splits_heuristic).
+# query by cuDNN on an H100 (benchmarks/device/decode_operators.py). FlashAttention splits likewise (its
+# num_splits_heuristic), efficient attention not at all; neither was measured with few queries.
 FEW_QUERIES = 16
 FEW_START_NS, FEW_STEP_NS = 3400.0, 540.0  # a step is 64 keys
 FEW_OVERLAP = 1.3  # of steps and memory: 1 were one after the other
@@ -209,7 +209,7 @@ def attention_ns(machine: Machine, a: Attention) -> float:
     fit, sms = machine.fit, machine.gpu.sms
     if min(a.batch, a.heads, a.queries, a.keys) <= 0:
         return fit.floor_ns
-    if a.queries <= FEW_QUERIES and not a.backward and a.kind in ("cudnn", "flash"):
+    if a.queries <= FEW_QUERIES and not a.backward and a.kind != "flex":
         parts = _few_queries_ns(machine, a), machine.memory_ns(a.moved) - fit.floor_ns
         return float(sum(part**FEW_OVERLAP for part in parts) ** (1.0 / FEW_OVERLAP))
     # Which side the blocks are cut from, and what a block steps over.
@@ -251,10 +251,12 @@ def _few_queries_ns(machine: Machine, a: Attention) -> float:
     """Of the kernels of a few queries, without the limit of memory."""
     blocks = a.batch * a.kv_heads
     fill = 2 * machine.gpu.sms // blocks  # two blocks lie on an SM
-    parts = max(1, min(fill, a.keys // LEAST_PART)) if a.keys >= SPLIT_KEYS else 1
+    splits = a.keys >= SPLIT_KEYS and a.kind != "efficient"
+    parts = max(1, min(fill, a.keys // LEAST_PART)) if splits else 1
     steps = ceil(a.keys / parts / STEP) * max(1.0, blocks * parts / (2 * machine.gpu.sms))
     joined = JOIN_NS + parts * JOIN_PART_NS if parts > 1 else 0.0
-    return FEW_START_NS + steps * FEW_STEP_NS + joined
+    slow = 1.5 * item_bytes(a.dtype) / 2 if a.kind == "efficient" else 1.0
+    return FEW_START_NS + steps * FEW_STEP_NS * slow + joined
 
 
 def _padded(a: Attention, head: int) -> int:
