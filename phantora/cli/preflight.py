@@ -14,7 +14,7 @@ OF_RANK = 90 << 20
 """With a model of some billion parameters under FSDP: 70 to 100 MB."""
 THREADS_OF_RANK = 8
 FILES, FILES_OF_RANK = 32, 2
-"""Open files of this process: without ranks, and for each. With too few it fails, or ranks wait for what never comes."""
+"""Open files of this process: without ranks, and for each. With too few it fails, or ranks wait for ever."""
 _LITTLE_SHARED = 64 << 20
 
 

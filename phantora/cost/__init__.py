@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from phantora.cost.measured import DATA, Live, Measured, tables_for
+from phantora.cost.measured import DATA, Live, Measured, alike, tables_for
 from phantora.cost.parse import kernel_launch, parse_library, parse_signature
 from phantora.cost.roofline import Roofline
 from phantora.cost.types import CostModel, KernelLaunch, OperatorSignature, Price, TensorSpec
@@ -16,7 +16,7 @@ def model_for(gpu: Gpu, cache: Path | None = None, live: Live | None = None) -> 
     """
     folders = [cache, DATA] if cache is not None else [DATA]
     own, foreign = tables_for(gpu, folders)
-    return Measured(gpu, own, foreign, live)
+    return Measured(gpu, own, foreign, live, lambda: alike(gpu, folders))
 
 
 __all__ = [

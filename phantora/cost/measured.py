@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from math import log2
 from pathlib import Path
 
@@ -43,7 +44,8 @@ SCALED_ERRORS = {
 CURVE_ERROR = 0.11  # of copies and memsets between two measured sizes, likewise
 SAME = Near(1.0, 0.0)  # measured on another GPU
 LEAST_NS = 850.0
-"""Of a kernel in a price that rests on neighbours: 99.9 % of the operators in either table take more for each kernel."""
+"""Of a kernel in a price that rests on neighbours: 99.9 % of the operators in the tables take more for each kernel."""
+FAR = 2.0  # times the error of its class: from there on a price from neighbours may be worse than another GPU's table
 REPEATED_ERROR = 0.02  # of copies of a measured size: what repetitions differ by
 
 Live = Callable[[OperatorSignature, str], Entry | None]
@@ -70,17 +72,20 @@ class Measured:
     """Implements :class:`phantora.cost.types.CostModel` for `gpu` from tables of measurements.
 
     `own` are of this GPU, the first that knows an operator answers; `foreign` are of others, whose
-    times are scaled by the ratio of the analytic models, that is of the GPUs' limits.
+    times are scaled by the ratio of the analytic models, that is of the GPUs' limits. `alike` reads the table of a GPU
+    of the same architecture, for operators that are far from all of their kind in the own tables.
     """
 
     def __init__(
-        self, gpu: Gpu, own: Sequence[Table] = (), foreign: Sequence[tuple[Table, Gpu]] = (), live: Live | None = None
-    ) -> None:
+        self, gpu: Gpu, own: Sequence[Table] = (), foreign: Sequence[tuple[Table, Gpu]] = (), live: Live | None = None,
+        alike: Callable[[], Sequence[tuple[Table, Gpu]]] = tuple,
+    ) -> None:  # fmt: skip
         self.gpu = gpu
         self._roofline = Roofline(gpu)
         self._own = [Source(table, gpu) for table in own]
         self._foreign = [Source(table, other) for table, other in foreign]
         self._live = live
+        self._read_alike = alike
         published = gpu.scaled_errors
         self._scaled_errors = {
             cls: max(error, published.get(cls, published.get("gemm", 0.0))) for cls, error in SCALED_ERRORS.items()
@@ -166,7 +171,8 @@ class Measured:
             if near is not None:
                 ns = near.ratio * source.model(signature, compute, kernels)
                 ns = ns * source.warmth.factor(signature, base.cls, ns, held) + self._cleared(base, kernels)
-                return _spread(ns, base, "interpolated", INTERPOLATED_ERRORS, near)
+                price = _spread(ns, base, "interpolated", INTERPOLATED_ERRORS, near)
+                return self._nearer(price, signature, compute, keys, kernels, base, held)
         for source in self._foreign:
             price = self._scaled(source, signature, compute, keys, kernels, base, held)
             if price is not None:
@@ -267,6 +273,20 @@ class Measured:
         calls = sum(bool(kernel.library) for kernel in kernels)
         waves = base.tiles > self.gpu.sms and base.format and self.gpu.compute_capability >= (9, 0)
         return calls * (self.gpu.calibration.floor_ns + self.gpu.calibration.kernel_gap_ns) if waves else 0.0
+
+    @cached_property
+    def _alike(self) -> list[Source]:
+        return [Source(table, other) for table, other in self._read_alike()]
+
+    def _nearer(
+        self, price: Price, signature: OperatorSignature, compute: str, keys: Sequence[str],
+        kernels: tuple[KernelLaunch, ...], base: Price, held: float | None,
+    ) -> Price:  # fmt: skip
+        """`price`, or that from a GPU of the same architecture where the neighbours of `price` are farther."""
+        if (price.error or 0.0) < FAR * INTERPOLATED_ERRORS.get(price.cls, DEFAULT_ERROR):
+            return price
+        prices = [self._scaled(source, signature, compute, keys, kernels, base, held) for source in self._alike]
+        return min([price, *filter(None, prices)], key=lambda each: each.error or 0.0)
 
     def _scaled(
         self, source: Source, signature: OperatorSignature, compute: str, keys: Sequence[str],
@@ -393,6 +413,14 @@ def tables_for(gpu: Gpu, folders: Sequence[Path]) -> tuple[list[Table], list[tup
     others = [(path, _gpu_of(path, product)) for path, product in paths]
     nearest = min(others, key=lambda pair: _unlikeness(gpu, pair[1]), default=None)
     return [], [(read_table(nearest[0]), nearest[1])] if nearest else []
+
+
+def alike(gpu: Gpu, folders: Sequence[Path]) -> list[tuple[Table, Gpu]]:
+    """Tables of other GPUs of the same architecture."""
+    paths = [(path, table_gpu(path)) for folder in folders for path in sorted(folder.glob("*.parquet"))]
+    others = [(path, _gpu_of(path, product)) for path, product in paths if product != gpu.product]
+    same = [pair for pair in others if pair[1].compute_capability == gpu.compute_capability]
+    return [(read_table(path), other) for path, other in same]
 
 
 def _gpu_of(path: Path, product: str) -> Gpu:

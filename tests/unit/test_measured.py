@@ -78,6 +78,34 @@ def test_neighbours_correct_the_model() -> None:
     assert price.durations[0] == pytest.approx(2 * plain.operator(mm(3072, 5120, 4096), ()).durations[0], rel=0.02)
 
 
+def test_an_alike_gpu_is_asked_where_all_neighbours_are_far() -> None:
+    """H200's table has large products, H100's the very one that is asked for."""
+    large, small = mm(8192, 8192, 8192), mm(16, 4096, 11264)
+    asked: list[str] = []
+
+    def alike() -> list[tuple[Table, Any]]:
+        asked.append("H100")
+        return [(Table(ABOUT | {"gpu": "NVIDIA H100"}, [entry(small, (40_000, 40_000))]), H100)]
+
+    model = Measured(H200, [Table(ABOUT, [entry(large, (1_600_000, 1_600_000))])], alike=alike)
+    assert model.operator(mm(8192, 8192, 4096), ()).provenance == "interpolated" and not asked
+    price = model.operator(small, ())
+    assert price.provenance == "scaled" and asked
+    assert price.durations[0] == pytest.approx(40_000 * H100.hbm_bandwidth / H200.hbm_bandwidth, rel=0.1)
+
+
+def test_one_query_over_many_keys_is_split_among_sms() -> None:
+    """cuDNN's attention of one query and 8 heads over 8,192 keys takes 18 us on an H100; 292 came out before."""
+    shape = (1, 8, 8192, 128)
+    keys = TensorSpec("bfloat16", shape, (8 * 8192 * 128, 8192 * 128, 128, 1))
+    query = TensorSpec("bfloat16", (1, 8, 1, 128), (1024, 128, 128, 1))
+    given = (query, keys, keys, None, None, None, 1, 8192, False, 0.0, False, False, 0.08)
+    signature = OperatorSignature("aten::_cudnn_attention_forward", given)
+    for name, least, most in (("H100", 15_000, 25_000), ("H200", 10_000, 22_000)):
+        ns = sum(model_for(load_gpu(name)).operator(signature, ()).durations)
+        assert least < ns < most, (name, ns)
+
+
 def test_another_gpu_is_scaled_by_the_limit_that_is_met() -> None:
     big = TensorSpec("float32", (1 << 28,), (1,))
     add = OperatorSignature("aten::add.Tensor", (big, big, 1))
