@@ -12,11 +12,8 @@ from __future__ import annotations
 from phantora.cost.tensors import nbytes, on_gpu
 from phantora.cost.types import CacheState, OperatorSignature, Price
 from phantora.hardware.types import Gpu
+from phantora.wire.shared import L2_MOST_DIRTY, L2_REACH
 
-MOST_DIRTY = 0.42
-"""Share of what an operator displaces that has to be written, at most."""
-REACH = 1.35
-"""Sizes of L2 that an operator displaces until all that was there is gone."""
 MOST_SAVED = 0.3
 """Of an operator's time, at most."""
 COMPUTES = frozenset(("gemm", "attention", "convolution"))
@@ -31,6 +28,6 @@ def saved_ns(gpu: Gpu, signature: OperatorSignature, price: Price, most: float, 
     if price.cls == "fill":  # who only writes does not wait
         return 0.0
     read = 0.5 * moved if price.cls == "copy" or signature.work is not None else given
-    displaced = min(moved * (1.0 - l2.held), REACH * gpu.l2_bytes)
-    waits = MOST_DIRTY * displaced * (read / moved) / gpu.hbm_bandwidth * 1e9
+    displaced = min(moved * (1.0 - l2.held), L2_REACH * gpu.l2_bytes)
+    waits = L2_MOST_DIRTY * displaced * (read / moved) / gpu.hbm_bandwidth * 1e9
     return (1.0 - l2.dirty) * max(0.0, min(waits, most, MOST_SAVED * sum(price.durations)))

@@ -45,7 +45,7 @@ CURVE_ERROR = 0.11  # of copies and memsets between two measured sizes, likewise
 SAME = Near(1.0, 0.0)  # measured on another GPU
 LEAST_NS = 850.0
 """Of a kernel in a price that rests on neighbours: 99.9 % of the operators in the tables take more for each kernel."""
-FAR = 2.0  # times the error of its class: from there on a price from neighbours may be worse than another GPU's table
+FAR_ERROR = 2.0  # times the error of its class: from there on a price from neighbours may be worse than another GPU's table
 REPEATED_ERROR = 0.02  # of copies of a measured size: what repetitions differ by
 
 Live = Callable[[OperatorSignature, str], Entry | None]
@@ -283,7 +283,7 @@ class Measured:
         kernels: tuple[KernelLaunch, ...], base: Price, held: float | None,
     ) -> Price:  # fmt: skip
         """`price`, or that from a GPU of the same architecture where the neighbours of `price` are farther."""
-        if (price.error or 0.0) < FAR * INTERPOLATED_ERRORS.get(price.cls, DEFAULT_ERROR):
+        if (price.error or 0.0) < FAR_ERROR * INTERPOLATED_ERRORS.get(price.cls, DEFAULT_ERROR):
             return price
         prices = [self._scaled(source, signature, compute, keys, kernels, base, held) for source in self._alike]
         return min([price, *filter(None, prices)], key=lambda each: each.error or 0.0)

@@ -17,8 +17,6 @@
 #define YOUNG 0.2            // shares of L2: what was touched so many missed bytes ago is all held,
 #define OLD 0.9              // and from here on none of it (docs/costs.md says where these come from)
 #define UNREAD_WEIGHT 0.25   // of a byte that is written and not read, beside one that is read
-#define REACH 1.35           // sizes of L2 that must miss until nothing written before is left there
-#define MOST_DIRTY 0.42      // share of L2 that can be written and not yet in memory; more goes there at once
 #define SEGMENTS 4096u       // of the clock, each with its own share of written bytes
 #define SEGMENT 65536.0      // bytes, at least
 
@@ -105,7 +103,7 @@ static double dirty_until(l2 *c, double at) {
 
 // An operator has brought in bytes until now, this share of them written.
 static void add_segment(l2 *c, double from, double written) {
-  double share = fmin(1, written / (c->missed - from) / MOST_DIRTY);
+  double share = fmin(1, written / (c->missed - from) / PH_L2_MOST_DIRTY);
   segment *last = segment_at(c, c->segment_count - 1);
   segment next = {c->missed, last->dirty + share * (c->missed - from)};
   bool short_one = c->segment_count > 1 && last->end - segment_at(c, c->segment_count - 2)->end < SEGMENT;
@@ -126,7 +124,7 @@ static l2 *cache_of(int device) {
   if (!c) abort();
   c->young = YOUNG * ph_gpu()->l2_bytes;
   c->old = OLD * ph_gpu()->l2_bytes;
-  c->reach = REACH * ph_gpu()->l2_bytes;
+  c->reach = PH_L2_REACH * ph_gpu()->l2_bytes;
   c->missed = 2 * c->reach;
   c->segment_count = 1;
   c->segments[0] = (segment){.end = c->missed};
