@@ -45,7 +45,7 @@ CURVE_ERROR = 0.11  # of copies and memsets between two measured sizes, likewise
 SAME = Near(1.0, 0.0)  # measured on another GPU
 LEAST_NS = 850.0
 """Of a kernel in a price that rests on neighbours: 99.9 % of the operators in the tables take more for each kernel."""
-FAR_ERROR = 2.0  # times the error of its class: from there on a price from neighbours may be worse than another GPU's table
+FAR_ERROR = 2.0  # times that of its class: from there on another GPU's table may be better than far neighbours
 REPEATED_ERROR = 0.02  # of copies of a measured size: what repetitions differ by
 
 Live = Callable[[OperatorSignature, str], Entry | None]
