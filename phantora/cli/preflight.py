@@ -39,8 +39,9 @@ def preflight(ranks: int) -> str:
         )
     files, allowed = FILES + ranks * FILES_OF_RANK, resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if allowed != resource.RLIM_INFINITY and allowed < files:
+        need = "rank needs" if ranks == 1 else "ranks need"
         raise PhantoraError(
-            f"{ranks:,} rank{'s' * (ranks != 1)} need {files:,} open files, and {allowed:,} are allowed here; "
+            f"{ranks:,} {need} {files:,} open files, and {allowed:,} are allowed here; "
             "raise the limit (ulimit -Hn, LimitNOFILE=, --ulimit nofile=) or, with many ranks, fold them (--fold)"
         )
     if memory and ranks * OF_RANK > memory:

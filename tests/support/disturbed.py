@@ -23,6 +23,7 @@ from phantora.trace.schema import KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOKS = 5
+"""So often in a row, 20 ms apart, must a process be seen to count as living."""
 LINGER_S = 10.0
 """So long may processes of a run that has ended take to go."""
 _TICKS = os.sysconf("SC_CLK_TCK")

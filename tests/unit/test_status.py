@@ -85,6 +85,9 @@ def test_what_cannot_work_here_is_refused_at_once(monkeypatch: pytest.MonkeyPatc
         few.setattr(checks.resource, "getrlimit", lambda limit: (40, 40))
         with pytest.raises(PhantoraError, match="8 ranks need 48 open files, and 40 are allowed"):
             preflight(8)
+        few.setattr(checks.resource, "getrlimit", lambda limit: (20, 20))
+        with pytest.raises(PhantoraError, match=r"^1 rank needs 34 open files"):
+            preflight(1)
     monkeypatch.setattr(checks, "_processes", lambda: 4_000)
     with pytest.raises(PhantoraError, match="ulimit -u"):
         preflight(1_000)
