@@ -71,16 +71,16 @@ def operators(source: Path | None, out: Path, budget: float | None, quiet: bool)
     began = time.monotonic()
     operators = _wanted(source)
     wanted = book.lacks(operators)
-    known, interrupted = len(book.entries), False
+    known = len(book.entries)
+    interrupted: KeyboardInterrupt | None = None
     try:
         if wanted:
             with click.progressbar(
                 length=len(wanted), label="measuring", file=sys.stderr, show_pos=True, hidden=quiet
             ) as bar:
                 measure_all(wanted, book.add, budget, bar.update)
-    except KeyboardInterrupt:
-        interrupted = True
-        click.echo("\ninterrupted; the same command goes on where it stopped", err=True)
+    except KeyboardInterrupt as signal:
+        interrupted = signal
     finally:
         table = book.finish()
     left = len(book.lacks(wanted))
@@ -94,7 +94,7 @@ def operators(source: Path | None, out: Path, budget: float | None, quiet: bool)
     if left:
         click.echo(f"{left} are left; run the same command again")
     if interrupted:
-        sys.exit(130)
+        raise interrupted
     if budget is None or time.monotonic() - began < budget:
         _workspaces(operators, table_beside(out), None if budget is None else budget - (time.monotonic() - began))
     if wanted and len(book.refused) == len(wanted):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -231,6 +231,8 @@ def write_table(path: Path, about: Mapping[str, str], entries: Iterable[Entry]) 
         pq.write_table(table, part, compression="zstd", compression_level=15)
         part.replace(path)
     except OSError as error:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
         raise PhantoraError(f"cannot write {path}: {error}; choose another file") from error
 
 

@@ -94,6 +94,10 @@ class Worker:
             self._process.wait()
         self._process.stdout.close()
 
+    def kill(self) -> None:
+        """Ends the worker at once."""
+        self._process.kill()
+
     def __enter__(self) -> Worker:
         return self
 
@@ -133,6 +137,9 @@ def measure_all(
             found(worker.about, results)
             if progress:
                 progress(len(results))
+    except BaseException:
+        worker.kill()  # what it is measuring would be thrown away
+        raise
     finally:
         worker.close()
 
@@ -201,12 +208,15 @@ class Book:
                 self.entries[key] = entry_of(result)
 
     def add(self, about: dict[str, str], results: list[dict[str, Any]]) -> None:
-        """Takes a chunk's results; they are on disk when this returns."""
+        """Takes a chunk's results; they are on disk when this returns. Raises PhantoraError if they cannot be."""
         self._accept(about, results)
-        with open(self._journal, "ab") as journal:
-            journal.write(orjson.dumps({"about": about, "results": results}) + b"\n")
-            journal.flush()
-            os.fsync(journal.fileno())
+        try:
+            with open(self._journal, "ab") as journal:
+                journal.write(orjson.dumps({"about": about, "results": results}) + b"\n")
+                journal.flush()
+                os.fsync(journal.fileno())
+        except OSError as error:
+            raise PhantoraError(f"cannot write {self._journal}: {error.strerror}; choose another --out") from error
 
     def lacks(self, wanted: Iterable[Wanted]) -> list[Wanted]:
         """Those of `wanted` that were neither measured nor refused, each once."""
