@@ -60,7 +60,8 @@ static bool is_free(const char *file) {
 
 // What these do, and call, depends on how far other threads and processes are: a DataLoader's workers deliver and end
 // when they do; a callback is called at once where what it waits for is done already, else by another thread; a lock
-// that another process holds is asked for again and again; a folder is made by the first rank of the first run. What a
+// that another process holds is asked for again and again; a folder is made by the first rank of the first run; a folder
+// on sys.path that another process wrote to is listed once more for the version of a package. What a
 // weak reference calls when its object dies is called sooner or later, or never, for a process or thread that is over.
 // Tables of decompositions and of sympy's methods are made, and DeepSpeed's modules are wrapped, in the order of sets of
 // operators and classes, whose hashes are addresses: these depend on the lengths of paths, on the environment and on
@@ -72,6 +73,7 @@ static const struct {
   {"/torch/utils/data/dataloader.py", "_get_data"},
   {"/concurrent/futures/_base.py", "add_done_callback"},
   {"/filelock/", NULL},
+  {"/importlib/metadata/", NULL},
   {"/deepspeed/runtime/zero/partition_parameters.py", "_enable_class"},
   {"/deepspeed/runtime/zero/partition_parameters.py", "_disable_class"},
   {"/deepspeed/runtime/zero/partition_parameters.py", "_enable_class_apply"},

@@ -10,6 +10,7 @@ from support.runs import trace
 PROGRAM = """
 import time
 from functools import partial
+from importlib.metadata import version
 from weakref import WeakSet, WeakValueDictionary
 import torch
 from filelock import FileLock
@@ -48,6 +49,7 @@ work = {
     "a method": partial(dispatcher.dispatch, bool, int),
     "what dies": things.clear,
     "a file lock": FileLock("lock").acquire,
+    "a package's version": partial(version, "filelock"),
 }
 for name, what in work.items():
     print(name, spent(what), sep=": ")
@@ -56,11 +58,12 @@ for name, what in work.items():
 
 def test_sets_of_operators_and_of_classes_cost_nothing(tmp_path: Path) -> None:
     """They are gone through in the order of addresses, which paths and the environment move. Nor does what weak
-    references call when objects die, as those of a process that has ended."""
+    references call when objects die, as those of a process that has ended, nor what looks for a package's version and
+    lists folders once more into which others wrote."""
     (tmp_path / "program.py").write_text(PROGRAM)
     out = trace(tmp_path, "--cluster", "1", "program.py").out
     told = {name: int(ns) for name, _, ns in (line.partition(": ") for line in out.splitlines())}
-    assert len(told) == 10, out
+    assert len(told) == 11, out
     reading = told.pop("nothing")
     assert told.pop("a function") > reading
     assert set(told.values()) == {reading}, told
