@@ -1,9 +1,9 @@
 """Host-bound workloads with their CUDA calls and without, in turns, so that both meet the same host. JSON lines.
 
-    python benchmarks/device/host_pairs.py OUT.jsonl [ROUNDS]
+    taskset -c 4,6 python benchmarks/device/host_pairs.py OUT.jsonl [ROUNDS]
 
 Starts itself twice: with the real libraries, and under `phantora trace --null`, whose stubs do nothing. The two take
-turns, workload by workload, through a file that both map. A turn is two steps, of which the second counts, or one row
+turns, workload by workload. On the same two cores, as `taskset` has it, both meet the same speed. A turn is two steps, of which the second counts, or one row
 of the probe (phantora/profile/host_probe.py). OUT has a row for each: its times with CUDA's calls (`iter_times`, s) and
 its times and CPU times without (`null_times`, `null_cpu_times`); rows of the probe in ns per call.
 """
@@ -11,10 +11,8 @@ its times and CPU times without (`null_times`, `null_cpu_times`); rows of the pr
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
@@ -31,10 +29,10 @@ from host_unseen import UNSEEN
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # where phantora is not installed
 from phantora.profile import host_probe  # noqa: E402
+from phantora.profile.turns import Turns, new_turns  # noqa: E402
 
 REAL, NULL = 0, 1
 LEFT_OUT = ("retries", "decode")  # memory for itself; half a second a step
-PATIENCE = 120.0  # s; the other process has died
 WARM = 3  # rounds
 
 
@@ -143,28 +141,6 @@ KNOWN = {**WORKLOADS, **FRESH, **UNSEEN}
 # ---------------------------------------------------------------------- turns
 
 
-class Turns:
-    """Who may go on: turn 2k is the real process's k-th, turn 2k + 1 that of the other."""
-
-    def __init__(self, path: str, role: int) -> None:
-        with open(path, "r+b") as file:
-            self._shared = mmap.mmap(file.fileno(), 8)
-        self._role, self._mine = role, 0
-
-    def wait(self) -> None:
-        """Until it is this process's turn. Raises TimeoutError."""
-        due, begin = 2 * self._mine + self._role, time.monotonic()
-        while struct.unpack("q", self._shared[:8])[0] != due:
-            if time.monotonic() - begin > PATIENCE:
-                raise TimeoutError("the other process does not go on")
-            time.sleep(0.001)  # both may share their cores
-
-    def done(self) -> None:
-        """The other may go on."""
-        self._shared[:8] = struct.pack("q", 2 * self._mine + self._role + 1)
-        self._mine += 1
-
-
 def take_part(out: str, path: str, role: int, rounds: int) -> None:
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.manual_seed(0)
@@ -203,7 +179,7 @@ def main() -> None:
     rounds = sys.argv[2] if len(sys.argv) > 2 else "16"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "turn"
-        path.write_bytes(bytes(8))
+        new_turns(path)
         outs = [Path(folder) / name for name in ("real.json", "null.json")]
         launchers = [[sys.executable], [sys.executable, "-m", "phantora", "trace", "--null", "-q", "--cluster", "1x1xH100"]]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}

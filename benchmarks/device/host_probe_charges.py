@@ -1,6 +1,6 @@
 """What the rows of the host's probe are charged in the simulator, for host_fit.py. JSON lines.
 
-phantora trace benchmarks/device/host_probe_charges.py OUT.jsonl
+phantora trace benchmarks/device/host_probe_charges.py OUT.jsonl 1
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from phantora.profile import host_probe
 MOST = 20  # calls of a row; the simulator's times do not scatter
 
 
-def measure(out: str, rows: list[host_probe.Row], rounds: int) -> host_probe.Times:
+def measure(out: str, rows: list[host_probe.Row], rounds: int, turns: None) -> host_probe.Times:
     counted = charges()
     assert counted is not None, "only under phantora trace"
     costs, levels = counted

@@ -157,6 +157,7 @@ def host(
     from phantora.hardware import host_names, load_host
     from phantora.hardware.hosts import GIVEN_SPREAD
     from phantora.profile import host as measuring
+    from phantora.profile import probing
     from phantora.profile import script as scripts
 
     if target is not None and not script:
@@ -166,20 +167,17 @@ def host(
     described = load_host(target) if target is not None else None
     if out.suffix != ".toml":
         raise PhantoraError(f"--out {out}: the name of a host file ends in .toml")
-    click.echo("phantora: measuring the host under the stub libraries", err=True)
-    stubbed = measuring.run_probe(True, rounds, keep)
-    assert stubbed is not None
-    real = None
-    if gpu:
-        click.echo("phantora: measuring CUDA calls on this machine's GPU", err=True)
-        real = measuring.run_probe(False, rounds, keep)
+    what = "the host, and CUDA calls on this machine's GPU if it has one" if gpu else "the host"
+    click.echo(f"phantora: measuring {what}", err=True)
+    stubbed, real = probing.run_probes(rounds, keep, gpu)
     own_script = bool(script) and described is None
     least = scripts.SCRIPT_SPREAD if own_script else GIVEN_SPREAD
     here = measuring.profile_of(name, stubbed, real, least)
     found = replace(described, name=name) if described is not None else here
     if script:
         click.echo(f"phantora: measuring {script[0]} without CUDA and simulated", err=True)
-        own = scripts.measure(script, cluster, here, measuring.between(stubbed, real))
+        with probing.on_the_same_cores():
+            own = scripts.measure(script, cluster, here, measuring.between(stubbed, real))
         found = scripts.calibrated(found, own)
         click.echo(
             f"{script[0]}: {own.cpu_ns / 1e6:.2f} ms of CPU time a step without CUDA, "

@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import statistics
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import starmap
 from typing import Any
 
-from phantora import defaults
-from phantora.errors import PhantoraError
 from phantora.hardware import DEFAULT_HOST, HostProfile, load_host
 from phantora.hardware.hosts import GIVEN_SPREAD
-from phantora.profile import host_probe
 
 CONTENDED = 1.15  # elapsed over CPU time in one thread: others take the processor away
-# Rows of the probe whose time on the GPU's machine less that under the stubs is a CUDA call's; of several the median.
-# Launches are those of operators, whose kernels have more arguments than `torch.cuda._sleep`'s (row "launch").
 DRIVER_ROWS = {
-    "LAUNCH": ("add", "add_", "mul scalar", "softmax", "cat"), "EVENT_RECORD": ("event record",),
-    "EVENT_QUERY": ("event query",), "STREAM_WAIT": ("stream wait_event",), "MEMSET": ("zero_",),
-    "MEMCPY_ASYNC": ("h2d pinned",), "GEMM": ("mm",),
+    "LAUNCH": {
+        "20x mul": 20, "20x silu": 20, "20x mul and backward": 43, "20x silu and backward": 43,
+        "20x custom and backward": 43,
+    },
+    "EVENT_RECORD": {"event record": 1}, "EVENT_QUERY": {"event query": 1}, "STREAM_WAIT": {"stream wait_event": 1},
+    "MEMSET": {"zero_": 1}, "MEMCPY_ASYNC": {"h2d pinned": 1}, "GEMM": {"mm": 1},
 }  # fmt: skip
+"""Rows of the probe whose time on the GPU's machine less that under the stubs is so many CUDA calls; of several rows
+the median. Launches are those of operators that follow each other, and of their backward pass in its own thread, as in
+a step: on one machine of two they take 1.6 times as long as in a loop over one operator, and its steps ask for that
+(benchmarks/device/results/host_pairs_ninth_h100.jsonl)."""
 WITHOUT_CUDA = {
     "python": 1.0, "nn.Identity": 1.0, "view": 1.348, "slice": 1.23, "split": 1.471, "empty": 1.179, "20x view": 1.346,
 }  # fmt: skip
@@ -35,9 +33,10 @@ WITHOUT_CUDA = {
 watching and without, in turns, 15 rounds (benchmarks/device/results/probe_watched.jsonl; the second was a build of the
 tracer that gave its observers back under ``--null``, on two cores of an AMD EPYC)."""
 COLD = 1.1
-"""How many times as long CUDA's calls take in a step as in a loop that does nothing else: so 150 steps on five
-machines, run with and without these calls in turns, are right in the mean
+"""How many times as long a CUDA call takes in a step as in a loop that does nothing else, where rows are such loops: so
+150 steps on five machines, run with and without these calls in turns, are right in the mean
 (benchmarks/device/results/host_pairs_*_h100.jsonl)."""
+IN_STEPS = ("LAUNCH",)  # calls whose rows are like steps
 ONE_THREAD = ("python", "nn.Identity", "view", "add")
 
 
@@ -74,9 +73,13 @@ class Probe:
             return {name: min(row.cpu) for name, row in self.rows.items()}
         return {name: statistics.median(row.elapsed) for name, row in self.rows.items()}
 
+    def times(self, name: str) -> Sequence[float]:
+        """ns per call of a row, round by round: of CPU time where others disturb."""
+        return self.rows[name].cpu if self.contended else self.rows[name].elapsed
+
     def rounds(self) -> list[dict[str, float]]:
         """ns per call, round by round."""
-        times = {name: row.cpu if self.contended else row.elapsed for name, row in self.rows.items()}
+        times = {name: self.times(name) for name in self.rows}
         return [dict(zip(times, turn, strict=True)) for turn in zip(*times.values(), strict=True)]
 
 
@@ -92,32 +95,6 @@ class Comparison:
     low: float
     high: float
     """Of the factor: the 10th and 90th percentile of the rounds."""
-
-
-def run_probe(stubbed: bool, rounds: int = defaults.PROBE_ROUNDS, keep: Path | None = None) -> Probe | None:
-    """Runs the probe under the stub libraries or with the real ones, in a process of its own. None: the real ones find
-    no GPU. `keep`: a folder for what it printed. Raises PhantoraError when it fails."""
-    script = str(Path(host_probe.__file__))
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "rows.jsonl"
-        launcher = ["-m", "phantora", "trace", "--null", "-q", "--cluster", defaults.CLUSTER] if stubbed else []
-        command = [sys.executable, *launcher, script, str(out), str(rounds)]
-        root = str(Path(__file__).parents[2])
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
-        if stubbed:
-            environment.pop("CUDA_VISIBLE_DEVICES", None)
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-        if not stubbed and done.returncode == host_probe.NO_GPU:
-            return None
-        if done.returncode or not out.exists():
-            said = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
-            where = "under the stub libraries" if stubbed else "on this machine's GPU"
-            raise PhantoraError(f"the probe of the host failed {where} (status {done.returncode}): {said[:300]}")
-        text = out.read_text(encoding="utf-8")
-        if keep is not None:
-            keep.mkdir(parents=True, exist_ok=True)
-            (keep / f"host_probe_{'stubs' if stubbed else 'gpu'}.jsonl").write_text(text, encoding="utf-8")
-        return read_probe(text)
 
 
 def read_probe(text: str) -> Probe:
@@ -196,12 +173,16 @@ def between(stubbed: Probe, real: Probe | None) -> float:
 
 def driver_costs(stubbed: Probe, real: Probe) -> dict[str, int]:
     """ns of CUDA calls in a step: a row's time with the real libraries less that under the stubs."""
-    ours, theirs, speed = stubbed.typical(), real.typical(), slower(stubbed, real)
-    scale = COLD * between(stubbed, real)
+    speed, middle = slower(stubbed, real), between(stubbed, real)
+
+    def cost(row: str, calls: int) -> float:
+        pairs = zip(real.times(row), stubbed.times(row), strict=False)  # of one moment, if the two took turns
+        return statistics.median(theirs / speed - ours for theirs, ours in pairs) / calls
+
     return {
-        api: max(round(scale * statistics.median(theirs[row] / speed - ours[row] for row in rows)), 0)
+        api: max(round(middle * (1.0 if api in IN_STEPS else COLD) * statistics.median(starmap(cost, rows.items()))), 0)
         for api, rows in DRIVER_ROWS.items()
-        if all(row in ours and row in theirs for row in rows)
+        if all(row in stubbed.rows and row in real.rows for row in rows)
     }
 
 

@@ -1,10 +1,10 @@
-"""Times of PyTorch's host work on tiny tensors; a script of its own: python host_probe.py OUT.jsonl ROUNDS.
+"""Times of PyTorch's host work on tiny tensors. A script of its own: python host_probe.py OUT ROUNDS [TURNS ROLE].
 
-`phantora.profile.host` runs it twice: under stub libraries, where a CUDA call costs next to nothing and what is left is
-Python, the dispatcher, autograd and the allocator; and, where there is a GPU, with the real libraries. Rows are
-measured in turns, so that what disturbs the machine for a while disturbs all of them, and each is short enough never
-to fill CUDA's queue. Plain torch. One line per row: name, what it is about, ns per call in every round, elapsed
-and of CPU time. The first line describes the machine.
+`phantora.profile.probing` runs it twice: under stub libraries, where a CUDA call costs next to nothing and what is left
+is Python, the dispatcher, autograd and the allocator; and, where there is a GPU, with the real libraries. The two take
+turns, row by row. A round measures one row after another, so that what disturbs the machine for a while disturbs all
+of them, and each is short enough never to fill CUDA's queue. Plain torch. One line of JSON per row: name, what it is
+about, ns per call in every round, elapsed and of CPU time. The first line describes the machine.
 """
 
 # mypy: disable-error-code="no-untyped-call,no-any-return"
@@ -22,6 +22,8 @@ import torch
 import torch.distributed as dist
 import torch.nn as nn
 import torch.nn.functional as F
+
+from phantora.profile.turns import Turns
 
 NO_GPU = 3  # exit status
 WARM = 2  # calls before a round's clock starts
@@ -264,14 +266,18 @@ def timed(row: Row) -> tuple[float, float]:
 Times = dict[str, tuple[list[float], list[float]]]
 
 
-def measure(rows: list[Row], rounds: int) -> Times:
+def measure(rows: list[Row], rounds: int, turns: Turns | None) -> Times:
     """What :func:`timed` finds, by row and round."""
     times: Times = {row.name: ([], []) for row in rows}
     for turn in range(-2, rounds):  # two in advance: code is compiled, kernels are loaded, optimizers make their state
         for row in rows:
+            if turns:
+                turns.wait()
             for found, ns in zip(times[row.name], timed(row), strict=True):
                 if turn >= 0:
                     found.append(ns)
+            if turns:
+                turns.done()
     return times
 
 
@@ -299,7 +305,7 @@ def main() -> None:
     for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517", "RANK": "0", "WORLD_SIZE": "1"}.items():
         os.environ.setdefault(name, value)
     rows, about = all_rows(), machine()
-    times = measure(rows, rounds)
+    times = measure(rows, rounds, Turns(sys.argv[3], int(sys.argv[4])) if len(sys.argv) > 3 else None)
     with open(sys.argv[1], "w", encoding="utf-8") as file:
         print(json.dumps({"machine": about}), file=file)
         for row in rows:

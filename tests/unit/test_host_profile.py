@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from phantora.cli import profile as verb
 from phantora.errors import PhantoraError
 from phantora.hardware import load_host
 from phantora.hardware.hosts import GIVEN_SPREAD
-from phantora.profile import host
+from phantora.profile import host, host_probe, probing
 from phantora.profile.script import SCRIPT_SPREAD
 from phantora.trace.analysis.hosts import other_hosts
 
@@ -32,7 +33,7 @@ def probe(factor: float, *, busy: float = 1.0, driver: bool = False, rounds: int
     rows = {name: ns * factor for name, ns in DEFAULT.probe_ns.items()}
     for name, watched in rows.items():
         ns = watched / host.WITHOUT_CUDA.get(name, 1.0) if driver else watched  # only stubs watch operators
-        cpu = [ns * w + LAUNCH_NS * driver * (name in host.DRIVER_ROWS["LAUNCH"]) for w in wander]
+        cpu = [ns * w + LAUNCH_NS * driver * host.DRIVER_ROWS["LAUNCH"].get(name, 0) for w in wander]
         elapsed = [value * busy for value in cpu]
         lines.append({"name": name, "kind": KINDS.get(name, "cpu"), "ns": elapsed, "cpu_ns": cpu})
     for name, ns in DRIVER_NS.items():
@@ -65,7 +66,7 @@ def test_a_busy_machine_is_measured_by_its_quietest_rounds() -> None:
 def test_cuda_calls_are_what_the_real_libraries_add() -> None:
     mine = host.profile_of("mine", probe(2.0), probe(2.0, driver=True))
     found = mine.api_ns["LAUNCH"], mine.api_ns["EVENT_RECORD"], mine.api_ns["GEMM"]
-    assert found == tuple(round(host.COLD * ns) for ns in (3000, 900, 7000))
+    assert found == (LAUNCH_NS, *(round(host.COLD * ns) for ns in (900, 7000)))
     assert mine.api_ns["OP_TOP"] == 2 * DEFAULT.api_ns["OP_TOP"]
 
 
@@ -103,14 +104,14 @@ def test_a_file_of_an_earlier_version_knows_fewer_calls(tmp_path: Path) -> None:
 def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def run_probe(stubbed: bool, rounds: int, keep: Path | None) -> host.Probe | None:
-        asked.append((stubbed, rounds, keep))
-        return probe(2.0) if stubbed else None
+    def run_probes(rounds: int, keep: Path | None, gpu: bool) -> tuple[host.Probe, None]:
+        asked.append((rounds, keep, gpu))
+        return probe(2.0), None
 
-    monkeypatch.setattr(host, "run_probe", run_probe)
+    monkeypatch.setattr(probing, "run_probes", run_probes)
     out = tmp_path / "mine.toml"
     done = CliRunner().invoke(verb.profile, ["host", "--out", str(out), "--rounds", "5"], catch_exceptions=False)
-    assert done.exit_code == 0 and asked == [(True, 5, None), (False, 5, None)]
+    assert done.exit_code == 0 and asked == [(5, None, True)]
     assert "2.00 times as slow as default" in done.output and "no GPU: CUDA calls are scaled" in done.output
     assert "A CPU, 3.10 GHz, 8 cores" in done.output and load_host(str(out)).factor == pytest.approx(2.0)
     with pytest.raises(PhantoraError, match=r"a host file ends in \.toml"):
@@ -118,14 +119,34 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "SOURCE" in CliRunner().invoke(verb.profile, ["--help"]).output  # operators stay the default
 
 
-def test_a_probe_that_fails_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+PROBE = """
+import sys
+from pathlib import Path
+from phantora.profile.turns import Turns
+out, rounds, turns, stubbed = sys.argv[1:]
+if stubbed == "0" and "{gpu}" != "0": print("no such thing", file=sys.stderr); sys.exit(int("{gpu}"))
+mine, seen = Turns(turns, int(stubbed)), []
+for turn in range(3):
+    mine.wait(); seen.append(turn); mine.done()
+Path(out).write_text('{"machine": {}}' + chr(10) + f'{{"name": "x", "kind": "cpu", "ns": {seen}, "cpu_ns": {seen}}}')
+"""
+
+
+def test_probes_take_turns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     script = tmp_path / "probe.py"
-    script.write_text("import sys; print('no such thing', file=sys.stderr); sys.exit(5)")
-    monkeypatch.setattr(host.host_probe, "__file__", str(script))
+    monkeypatch.setattr(probing.host_probe, "__file__", str(script))
+    before = os.sched_getaffinity(0)
+    script.write_text(PROBE.replace("{gpu}", "0"))
+    stubbed, real = probing.run_probes(3, tmp_path / "kept")
+    assert real is not None and list(real.rows["x"].elapsed) == list(stubbed.rows["x"].elapsed) == [0, 1, 2]
+    assert {path.name for path in (tmp_path / "kept").iterdir()} == {"host_probe_gpu.jsonl", "host_probe_stubs.jsonl"}
+    script.write_text(PROBE.replace("{gpu}", "5"))
     with pytest.raises(PhantoraError, match=r"failed on this machine's GPU \(status 5\): no such thing"):
-        host.run_probe(False)
-    script.write_text(f"import sys; sys.exit({host.host_probe.NO_GPU})")
-    assert host.run_probe(False) is None
+        probing.run_probes(3)
+    script.write_text(PROBE.replace("{gpu}", str(host_probe.NO_GPU)))  # the other goes on alone
+    assert probing.run_probes(3)[1] is None
+    assert probing.run_probes(3, gpu=False)[1] is None
+    assert os.sched_getaffinity(0) == before
 
 
 def test_steps_on_other_hosts() -> None:
