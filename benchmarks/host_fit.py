@@ -111,7 +111,7 @@ def workloads() -> Measured:
     each = [[np.log(s.own[name] / factor) for name in names] for s, factor in zip(sessions, factors, strict=True)]
     ns = np.exp(np.mean(each, axis=0))
     counts = counts_of([charged[name] for name in names])
-    counts[:, [not name.startswith(script.OWN) for name in NAMES]] = 0
+    counts[:, [not name.startswith(measuring.OWN) for name in NAMES]] = 0
     return Measured(names, ns, counts, np.ones(len(names)))
 
 

@@ -7,7 +7,8 @@ SESSION is a file of benchmarks/device/host_pairs.py: workloads and rows of the 
 calls and without, in turns. Its rows make the host file that `phantora profile host -- SCRIPT` would have written there
 for each workload: CUDA's calls as measured, the script's own work by its CPU time. The workload is then simulated with
 it, and for comparison with the same host by counts (without a script). `--estimate` simulates nothing: own work and
-CUDA's calls are added up, for the workloads whose counts are in results/host_workload_charges.jsonl.
+CUDA's calls are added up, for the workloads whose counts are in results/host_workload_charges.jsonl. Beside the medians
+of all rounds it compares round by round ("in turn"), since a machine's speed changes between them.
 """
 
 from __future__ import annotations
@@ -45,6 +46,12 @@ class Session:
     """ms with CUDA's calls, by workload: the median."""
     own: dict[str, float]
     """ns of CPU time without."""
+    rounds: dict[str, tuple[Sequence[float], Sequence[float]]]
+    """ns with, and CPU time without, by round."""
+
+
+def in_ns(seconds: Sequence[float]) -> list[float]:
+    return [value * 1e9 for value in seconds]
 
 
 def read(path: Path) -> Session:
@@ -58,6 +65,7 @@ def read(path: Path) -> Session:
         path.stem, measuring.Probe(machine, stubbed), measuring.Probe(machine, real),
         {name: statistics.median(row["iter_times"]) * 1e3 for name, row in runs.items()},
         {name: statistics.median(row["null_cpu_times"]) * 1e9 for name, row in runs.items()},
+        {name: (in_ns(row["iter_times"]), in_ns(row["null_cpu_times"])) for name, row in runs.items()},
     )  # fmt: skip
 
 
@@ -108,16 +116,19 @@ def estimate(session: Session, charges: dict[str, dict[str, float]]) -> None:
     """`charges`: how often each cost is charged in a step, by workload."""
     host = measuring.profile_of(session.name, session.stubbed, session.real, script.SCRIPT_SPREAD)
     between = measuring.between(session.stubbed, session.real)
-    errors: dict[str, list[float]] = {"by script": [], "by counts": []}
+    errors: dict[str, list[float]] = {"by script": [], "in turn": [], "by counts": []}
+    between *= script.BESIDE_CALLS
     for name, counts in charges.items():
         costs = {api: count * host.api_ns[api] for api, count in counts.items()}
-        own = sum(ns for api, ns in costs.items() if api.startswith(script.OWN))
+        own = sum(ns for api, ns in costs.items() if api.startswith(measuring.OWN))
         calls = sum(costs.values()) - own
         real = session.steps[name] * 1e6
         errors["by script"].append((session.own[name] * between + calls) / real - 1)
+        each = [(ours * between + calls) / theirs for theirs, ours in zip(*session.rounds[name], strict=True)]
+        errors["in turn"].append(statistics.median(each) - 1)
         errors["by counts"].append((own + calls) / real - 1)
     parts = [
-        f"{kind} {statistics.mean(map(abs, found)):.1%}, {statistics.mean(found):+.1%} signed"
+        f"{kind} {statistics.mean(map(abs, found)):.1%} ({statistics.mean(found):+.1%}; {max(found, key=abs):+.1%})"
         for kind, found in errors.items()
     ]
     print(f"{session.name}: {len(charges)} workloads; {'; '.join(parts)}")
