@@ -8,7 +8,8 @@ calls and without, in turns. Its rows make the host file that `phantora profile 
 for each workload: CUDA's calls as measured, the script's own work by its CPU time. The workload is then simulated with
 it, and for comparison with the same host by counts (without a script). `--estimate` simulates nothing: own work and
 CUDA's calls are added up, for the workloads whose counts are in results/host_workload_charges.jsonl. Beside the medians
-of all rounds it compares round by round ("in turn"), since a machine's speed changes between them.
+of all rounds it compares round by round ("in turn"): a machine's speed changes between them. "By chance": the mean
+error that both would have if the model had none, since the rounds differ (rounds drawn again, 400 times).
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -32,6 +35,7 @@ from phantora.profile import host as measuring  # noqa: E402
 from phantora.profile import script  # noqa: E402
 from phantora.wire.layout import Api  # noqa: E402
 
+DRAWS = 400
 DEVICE = Path(__file__).parent / "device"
 SIMULATED = DEVICE / "host_detail.py"
 TRACE = (sys.executable, "-m", "phantora", "trace", "-q", "--no-summary", "--no-recording")
@@ -118,10 +122,11 @@ def estimate(session: Session, charges: dict[str, dict[str, float]]) -> None:
     between = measuring.between(session.stubbed, session.real)
     errors: dict[str, list[float]] = {"by script": [], "in turn": [], "by counts": []}
     between *= script.BESIDE_CALLS
+    cuda: dict[str, float] = {}
     for name, counts in charges.items():
         costs = {api: count * host.api_ns[api] for api, count in counts.items()}
         own = sum(ns for api, ns in costs.items() if api.startswith(measuring.OWN))
-        calls = sum(costs.values()) - own
+        calls = cuda[name] = sum(costs.values()) - own
         real = session.steps[name] * 1e6
         errors["by script"].append((session.own[name] * between + calls) / real - 1)
         each = [(ours * between + calls) / theirs for theirs, ours in zip(*session.rounds[name], strict=True)]
@@ -131,7 +136,25 @@ def estimate(session: Session, charges: dict[str, dict[str, float]]) -> None:
         f"{kind} {statistics.mean(map(abs, found)):.1%} ({statistics.mean(found):+.1%}; {max(found, key=abs):+.1%})"
         for kind, found in errors.items()
     ]
-    print(f"{session.name}: {len(charges)} workloads; {'; '.join(parts)}")
+    chance = [f"{by_chance(session, cuda, between, in_turn):.1%}" for in_turn in (False, True)]
+    print(f"{session.name}: {len(charges)} workloads; {'; '.join(parts)}; by chance {chance[0]}, in turn {chance[1]}")
+
+
+def by_chance(session: Session, calls: Mapping[str, float], between: float, in_turn: bool) -> float:
+    """Mean error of medians over rounds that are drawn again, as if those of the session were the truth. `calls`: ns of
+    CUDA's calls, by workload."""
+    drawn = np.random.default_rng(0)
+    errors = []
+    for name, ns in calls.items():
+        real, own = (np.asarray(times) for times in session.rounds[name])
+        simulated = own * between + ns
+        first, second = drawn.integers(0, len(real), (2, DRAWS, len(real)))
+        if in_turn:
+            ratios = np.median((simulated / real)[first], axis=1)
+        else:
+            ratios = np.median(simulated[second], axis=1) / np.median(real[first], axis=1)
+        errors.append(np.abs(ratios / np.median(ratios) - 1).mean())
+    return float(np.mean(errors))
 
 
 def counted() -> dict[str, dict[str, float]]:

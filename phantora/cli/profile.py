@@ -180,9 +180,11 @@ def host(
             own = scripts.measure(script, cluster, here, measuring.between(stubbed, real))
         found = scripts.calibrated(found, own)
         click.echo(
-            f"{script[0]}: {own.cpu_ns / 1e6:.2f} ms of CPU time a step without CUDA, "
-            f"{own.ratio:.2f} times what counts say of this machine"
+            f"{script[0]}: {own.cpu_ns / 1e6:.2f} ms of CPU time a step without CUDA (median of {own.steps}, known to "
+            f"{own.uncertainty:.0%}); its work takes {own.ratio:.2f} times what counts say of this machine"
         )
+        if own.uncertainty > scripts.UNCERTAIN:
+            click.echo("its steps differ: more of them make it surer")
     out.write_text(measuring.to_toml(found), encoding="utf-8")
     click.echo(here.cpu)
     if stubbed.contended:

@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import sqrt
 from pathlib import Path
 
 from phantora.errors import PhantoraError
@@ -27,6 +28,8 @@ from phantora.wire.layout import Api
 
 UNITS = {"PY_CODE": 1e-6, "OP_COLD": 1e-3}  # of a count; stub/rank/clock.c
 BESIDE_CALLS = 1.06  # times the CPU time without CUDA's calls: see `host.COUNTED_BESIDE_CALLS`
+NORMAL_QUARTILES = 1.35  # standard deviations between the quartiles of normal values
+UNCERTAIN = 0.03  # standard error of a script's CPU time of which the user hears
 FIRST = 2  # steps that load code
 FEWEST = 3  # steps that count
 SCRIPT_SPREAD = (0.85, 1.15)  # twice the mean error of 17 scripts that were measured so (docs/costs.md, The host)
@@ -40,6 +43,14 @@ class Script:
     """CPU time of all threads, without CUDA."""
     counted_ns: float
     """ns that this machine's host, as the probe describes it, is charged for the same, without CUDA."""
+    steps: int = 1
+    spread: float = 0.0
+    """Standard deviation of the steps' CPU time, relative, from their quartiles."""
+
+    @property
+    def uncertainty(self) -> float:
+        """Standard error of `cpu_ns`, relative: that of a median of so many normal values is 1.25 times a mean's."""
+        return 1.25 * self.spread / sqrt(self.steps)
 
     @property
     def ratio(self) -> float:
@@ -64,7 +75,10 @@ def measure(command: Sequence[str], cluster: str, host: HostProfile, between: fl
     charged = _marks(command, cluster, host)
     cpu = [after.cpu_ns - before.cpu_ns for before, after in pairwise(without)]
     counted = [own_ns(before, after, host) for before, after in pairwise(charged)]
-    return Script(statistics.median(cpu[FIRST - 1 :]), statistics.median(counted[FIRST - 1 :]) / between)
+    cpu, counted = cpu[FIRST - 1 :], counted[FIRST - 1 :]
+    middle, quartiles = statistics.median(cpu), statistics.quantiles(cpu)
+    spread = (quartiles[2] - quartiles[0]) / NORMAL_QUARTILES / middle
+    return Script(middle, statistics.median(counted) / between, len(cpu), spread)
 
 
 def own_ns(before: Mark, after: Mark, host: HostProfile) -> float:

@@ -47,14 +47,26 @@ def test_costs_of_pytorch_follow_the_scripts_cpu_time_and_those_of_cuda_do_not(m
     found = script.measure(["train.py", "--steps", "8"], "1x1xH100", here)
     assert found.cpu_ns == pytest.approx(3e6)
     assert found.counted_ns == pytest.approx(1000 * here.api_ns["OP_TOP"])
+    assert (found.steps, found.uncertainty) == (6, 0.0)  # all alike
     assert ["--null" in command for command in seen] == [True, False]
     assert ["--host" in command for command in seen] == [False, True]  # counts are those on this machine
     host = script.calibrated(here, found)
-    by = 3e6 / (1000 * here.api_ns["OP_TOP"])
+    by = 3e6 * script.BESIDE_CALLS / (1000 * here.api_ns["OP_TOP"])
     assert host.api_ns["OP_NODE"] == pytest.approx(here.api_ns["OP_NODE"] * by, abs=1)
     assert host.api_ns["PY_CODE"] == pytest.approx(here.api_ns["PY_CODE"] * by, abs=1)
     for name in ("LAUNCH", "GEMM", "CUDNN_EXECUTE", "NCCL_ENQUEUE"):
         assert host.api_ns[name] == here.api_ns[name]
+
+
+def test_steps_that_differ_are_known_less_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines, done = [json.loads(line) for line in marks(42, 3.0, 1000, 500)], 0.0
+    for number, line in enumerate(lines):
+        done += (2.7e6, 3.0e6, 3.3e6)[number % 3]
+        line["cpu_ns"] = round(done)
+    runs(monkeypatch, [json.dumps(line) for line in lines])
+    found = script.measure(["train.py"], "1x1xH100", load_host("default"))
+    assert found.steps == 40 and found.cpu_ns == pytest.approx(3e6)
+    assert found.uncertainty == pytest.approx(1.25 * 0.2 / script.NORMAL_QUARTILES / 40**0.5, rel=0.01)
 
 
 def test_a_script_with_few_steps_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
