@@ -64,13 +64,16 @@ def runs(count: int, ranks: int, seed: int, words: list[str], folder: Path) -> i
     """So many disturbed runs; how many differ."""
     first: Path | None = None
     different = 0
-    for index in range(count + 1):
+    for index in range(-1, count + 1):  # the first fills caches of frameworks, such as that of datasets
         scene = Scene(folder / "run")
         scene.start("trace", "--cluster", str(ranks), "-o", str(scene.log), "--no-summary", *words)
-        disturbed = disturb(scene, random.Random(seed + index)) if index else 0
+        disturbed = disturb(scene, random.Random(seed + index)) if index > 0 else 0
         if scene.process.wait():
             print(scene.said())
             return count
+        if index < 0:
+            shutil.rmtree(scene.folder)
+            continue
         if first is None:
             first = scene.log.replace(folder / "undisturbed.arrow")
             shutil.rmtree(scene.folder)

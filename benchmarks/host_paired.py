@@ -6,9 +6,10 @@
 SESSION is a file of benchmarks/device/host_pairs.py: workloads and rows of the probe on a real machine, with CUDA's
 calls and without, in turns. Its rows make the host file that `phantora profile host -- SCRIPT` would have written there
 for each workload: CUDA's calls as measured, the script's own work by its CPU time. The workload is then simulated with
-it, and for comparison with the same host by counts (without a script). `--estimate` simulates nothing: own work and
-CUDA's calls are added up, for the workloads whose counts are in results/host_workload_charges.jsonl. Beside the medians
-of all rounds it compares round by round ("in turn"): a machine's speed changes between them. "By chance": the mean
+it, and for comparison with the same host by counts (without a script). Steps are means of the middle eight tenths of
+the rounds. `--estimate` simulates nothing: own work and
+CUDA's calls are added up, for the workloads whose counts are in results/host_workload_charges.jsonl. Beside all rounds
+together it compares round by round ("in turn"): a machine's speed changes between them. "By chance": the mean
 error that both would have if the model had none, since the rounds differ (rounds drawn again, 400 times).
 """
 
@@ -26,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -47,7 +49,7 @@ class Session:
     stubbed: measuring.Probe
     real: measuring.Probe
     steps: dict[str, float]
-    """ms with CUDA's calls, by workload: the median."""
+    """ms with CUDA's calls, by workload: the mean of the middle eight tenths."""
     own: dict[str, float]
     """ns of CPU time without."""
     rounds: dict[str, tuple[Sequence[float], Sequence[float]]]
@@ -67,8 +69,8 @@ def read(path: Path) -> Session:
     runs = {row["run_id"].removeprefix("host_"): row for row in rows[1:] if "run_id" in row}
     return Session(
         path.stem, measuring.Probe(machine, stubbed), measuring.Probe(machine, real),
-        {name: statistics.median(row["iter_times"]) * 1e3 for name, row in runs.items()},
-        {name: statistics.median(row["null_cpu_times"]) * 1e9 for name, row in runs.items()},
+        {name: measuring.middle_mean(row["iter_times"]) * 1e3 for name, row in runs.items()},
+        {name: measuring.middle_mean(row["null_cpu_times"]) * 1e9 for name, row in runs.items()},
         {name: (in_ns(row["iter_times"]), in_ns(row["null_cpu_times"])) for name, row in runs.items()},
     )  # fmt: skip
 
@@ -130,7 +132,7 @@ def estimate(session: Session, charges: dict[str, dict[str, float]]) -> None:
         real = session.steps[name] * 1e6
         errors["by script"].append((session.own[name] * between + calls) / real - 1)
         each = [(ours * between + calls) / theirs for theirs, ours in zip(*session.rounds[name], strict=True)]
-        errors["in turn"].append(statistics.median(each) - 1)
+        errors["in turn"].append(measuring.middle_mean(each) - 1)
         errors["by counts"].append((own + calls) / real - 1)
     parts = [
         f"{kind} {statistics.mean(map(abs, found)):.1%} ({statistics.mean(found):+.1%}; {max(found, key=abs):+.1%})"
@@ -140,9 +142,14 @@ def estimate(session: Session, charges: dict[str, dict[str, float]]) -> None:
     print(f"{session.name}: {len(charges)} workloads; {'; '.join(parts)}; by chance {chance[0]}, in turn {chance[1]}")
 
 
+def middle(values: npt.NDArray[np.float64], drawn: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """:func:`measuring.middle_mean` of each row of places."""
+    return np.array([measuring.middle_mean(row) for row in values[drawn].tolist()])
+
+
 def by_chance(session: Session, calls: Mapping[str, float], between: float, in_turn: bool) -> float:
-    """Mean error of medians over rounds that are drawn again, as if those of the session were the truth. `calls`: ns of
-    CUDA's calls, by workload."""
+    """Mean error over rounds that are drawn again, as if those of the session were the truth. `calls`: ns of CUDA's
+    calls, by workload."""
     drawn = np.random.default_rng(0)
     errors = []
     for name, ns in calls.items():
@@ -150,9 +157,9 @@ def by_chance(session: Session, calls: Mapping[str, float], between: float, in_t
         simulated = own * between + ns
         first, second = drawn.integers(0, len(real), (2, DRAWS, len(real)))
         if in_turn:
-            ratios = np.median((simulated / real)[first], axis=1)
+            ratios = middle(simulated / real, first)
         else:
-            ratios = np.median(simulated[second], axis=1) / np.median(real[first], axis=1)
+            ratios = middle(simulated, second) / middle(real, first)
         errors.append(np.abs(ratios / np.median(ratios) - 1).mean())
     return float(np.mean(errors))
 

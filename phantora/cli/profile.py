@@ -180,7 +180,7 @@ def host(
             own = scripts.measure(script, cluster, here, measuring.between(stubbed, real))
         found = scripts.calibrated(found, own)
         click.echo(
-            f"{script[0]}: {own.cpu_ns / 1e6:.2f} ms of CPU time a step without CUDA (median of {own.steps}, known to "
+            f"{script[0]}: {own.cpu_ns / 1e6:.2f} ms of CPU time a step without CUDA (mean of {own.steps}, known to "
             f"{own.uncertainty:.0%}); its work takes {own.ratio:.2f} times what counts say of this machine"
         )
         if own.uncertainty > scripts.UNCERTAIN:

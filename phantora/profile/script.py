@@ -23,7 +23,7 @@ from pathlib import Path
 from phantora.errors import PhantoraError
 from phantora.hardware import HostProfile
 from phantora.profile import host_script
-from phantora.profile.host import OWN, to_toml
+from phantora.profile.host import OWN, middle_mean, to_toml
 from phantora.wire.layout import Api
 
 UNITS = {"PY_CODE": 1e-6, "OP_COLD": 1e-3}  # of a count; stub/rank/clock.c
@@ -40,7 +40,7 @@ class Script:
     """A step of a script on this machine's host."""
 
     cpu_ns: float
-    """CPU time of all threads, without CUDA."""
+    """CPU time of all threads, without CUDA: the :func:`middle_mean` of the steps."""
     counted_ns: float
     """ns that this machine's host, as the probe describes it, is charged for the same, without CUDA."""
     steps: int = 1
@@ -49,8 +49,8 @@ class Script:
 
     @property
     def uncertainty(self) -> float:
-        """Standard error of `cpu_ns`, relative: that of a median of so many normal values is 1.25 times a mean's."""
-        return 1.25 * self.spread / sqrt(self.steps)
+        """Standard error of `cpu_ns`, relative."""
+        return self.spread / sqrt(self.steps)
 
     @property
     def ratio(self) -> float:
@@ -76,7 +76,7 @@ def measure(command: Sequence[str], cluster: str, host: HostProfile, between: fl
     cpu = [after.cpu_ns - before.cpu_ns for before, after in pairwise(without)]
     counted = [own_ns(before, after, host) for before, after in pairwise(charged)]
     cpu, counted = cpu[FIRST - 1 :], counted[FIRST - 1 :]
-    middle, quartiles = statistics.median(cpu), statistics.quantiles(cpu)
+    middle, quartiles = middle_mean(cpu), statistics.quantiles(cpu)
     spread = (quartiles[2] - quartiles[0]) / NORMAL_QUARTILES / middle
     return Script(middle, statistics.median(counted) / between, len(cpu), spread)
 

@@ -10,7 +10,7 @@ import pytest
 
 from phantora.errors import PhantoraError
 from phantora.hardware import load_host
-from phantora.profile import script
+from phantora.profile import host, script
 from phantora.wire.layout import Api
 
 NAMES = Api.names()
@@ -59,14 +59,20 @@ def test_costs_of_pytorch_follow_the_scripts_cpu_time_and_those_of_cuda_do_not(m
 
 
 def test_steps_that_differ_are_known_less_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines, done = [json.loads(line) for line in marks(42, 3.0, 1000, 500)], 0.0
+    lines, done = [json.loads(line) for line in marks(41, 3.0, 1000, 500)], 0.0
     for number, line in enumerate(lines):
         done += (2.7e6, 3.0e6, 3.3e6)[number % 3]
         line["cpu_ns"] = round(done)
     runs(monkeypatch, [json.dumps(line) for line in lines])
     found = script.measure(["train.py"], "1x1xH100", load_host("default"))
-    assert found.steps == 40 and found.cpu_ns == pytest.approx(3e6)
-    assert found.uncertainty == pytest.approx(1.25 * 0.2 / script.NORMAL_QUARTILES / 40**0.5, rel=0.01)
+    assert found.steps == 39 and found.cpu_ns == pytest.approx(3e6)
+    assert found.uncertainty == pytest.approx(0.2 / script.NORMAL_QUARTILES / 39**0.5, rel=0.01)
+
+
+def test_a_core_that_is_slow_half_of_the_time_is_described_by_the_mean() -> None:
+    assert host.middle_mean([2.0, 4.0] * 10) == pytest.approx(3.0)
+    assert host.middle_mean([3.0] * 18 + [0.0, 900.0]) == 3.0  # not by single steps
+    assert host.middle_mean([1.0, 2.0, 6.0]) == 3.0
 
 
 def test_a_script_with_few_steps_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
