@@ -156,10 +156,8 @@ def by_chance(session: Session, calls: Mapping[str, float], between: float, in_t
         real, own = (np.asarray(times) for times in session.rounds[name])
         simulated = own * between + ns
         first, second = drawn.integers(0, len(real), (2, DRAWS, len(real)))
-        if in_turn:
-            ratios = middle(simulated / real, first)
-        else:
-            ratios = middle(simulated, second) / middle(real, first)
+        apart = middle(simulated, second) / middle(real, first)
+        ratios = middle(simulated / real, first) if in_turn else apart
         errors.append(np.abs(ratios / np.median(ratios) - 1).mean())
     return float(np.mean(errors))
 

@@ -32,6 +32,7 @@ counted costs say; `script.BESIDE_CALLS` as without these calls. `CUDNN_IN_STEPS
 in a loop. All as 75 steps on three machines ask for (benchmarks/device/results/host_pairs_*: eighth, ninth, tenth;
 docs/holdout.md)."""
 CUDNN_IN_STEPS = 1.14
+CUDNN_CALLS = ("CUDNN_EXECUTE", "CUDNN_BUILD", "CUDNN_CONVERT")
 OWN = ("OP_", "PY_", "ANNOTATION", "BACKWARD_CALL", "OPTIMIZER_PARAM", "BLOCK_FREE", "GET_DEVICE", "OTHER")
 """How the names of costs begin that are the script's own: Python's and PyTorch's. The others are CUDA's libraries'."""
 ONE_THREAD = ("python", "nn.Identity", "view", "add")
@@ -166,7 +167,7 @@ def profile_of(
 def _in_steps(api: str) -> float:
     if api.startswith(OWN):
         return COUNTED_BESIDE_CALLS
-    return CUDNN_IN_STEPS if api.startswith("CUDNN_") else 1.0
+    return CUDNN_IN_STEPS if api in CUDNN_CALLS else 1.0
 
 
 def slower(stubbed: Probe, real: Probe) -> float:
