@@ -49,9 +49,9 @@ def run_probes(rounds: int, keep: Path | None = None, gpu: bool = True) -> tuple
             if not gpu:
                 go_on_alone(turns)
             while any(probe.process.poll() is None for probe in probes):
-                if any(probe.ended_with(host_probe.NO_GPU) for probe in probes if not probe.stubbed):
+                if any(probe.found_no_gpu() for probe in probes):
                     go_on_alone(turns)
-                if any(probe.process.poll() not in (None, 0, host_probe.NO_GPU) for probe in probes):
+                if any(probe.failed() for probe in probes):
                     break
                 time.sleep(_LOOK_S)
             found = {probe.stubbed: probe.found(keep) for probe in probes if probe.process.poll() is not None}
@@ -82,12 +82,16 @@ class _Running:
                 command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, env=environment
             )
 
-    def ended_with(self, status: int) -> bool:
-        return self.process.poll() == status
+    def found_no_gpu(self) -> bool:
+        """So may the process with the real libraries end."""
+        return not self.stubbed and self.process.poll() == host_probe.NO_GPU
+
+    def failed(self) -> bool:
+        return self.process.poll() not in (None, 0) and not self.found_no_gpu()
 
     def found(self, keep: Path | None) -> Probe | None:
         """What it printed; None: no GPU. Raises PhantoraError if it failed."""
-        if not self.stubbed and self.ended_with(host_probe.NO_GPU):
+        if self.found_no_gpu():
             return None
         if self.process.returncode or not self._out.exists():
             said = (self._said.read_text(errors="replace").strip() or "no output").splitlines()[-1]

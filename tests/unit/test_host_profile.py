@@ -126,6 +126,7 @@ from pathlib import Path
 from phantora.profile.turns import Turns
 out, rounds, turns, stubbed = sys.argv[1:]
 if stubbed == "0" and "{gpu}" != "0": print("no such thing", file=sys.stderr); sys.exit(int("{gpu}"))
+if stubbed == "1" and "{stub}" != "0": sys.exit(int("{stub}"))
 mine, seen = Turns(turns, int(stubbed)), []
 for turn in range(3):
     mine.wait(); seen.append(turn); mine.done()
@@ -137,14 +138,17 @@ def test_probes_take_turns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     script = tmp_path / "probe.py"
     monkeypatch.setattr(probing.host_probe, "__file__", str(script))
     before = os.sched_getaffinity(0)
-    script.write_text(PROBE.replace("{gpu}", "0"))
+    script.write_text(PROBE.replace("{gpu}", "0").replace("{stub}", "0"))
     stubbed, real = probing.run_probes(3, tmp_path / "kept")
     assert real is not None and list(real.rows["x"].elapsed) == list(stubbed.rows["x"].elapsed) == [0, 1, 2]
     assert {path.name for path in (tmp_path / "kept").iterdir()} == {"host_probe_gpu.jsonl", "host_probe_stubs.jsonl"}
-    script.write_text(PROBE.replace("{gpu}", "5"))
+    script.write_text(PROBE.replace("{gpu}", "5").replace("{stub}", "0"))
     with pytest.raises(PhantoraError, match=r"failed on this machine's GPU \(status 5\): no such thing"):
         probing.run_probes(3)
-    script.write_text(PROBE.replace("{gpu}", str(host_probe.NO_GPU)))  # the other goes on alone
+    script.write_text(PROBE.replace("{gpu}", "0").replace("{stub}", str(host_probe.NO_GPU)))  # stubs always have one
+    with pytest.raises(PhantoraError, match=r"failed under the stub libraries"):
+        probing.run_probes(3)
+    script.write_text(PROBE.replace("{gpu}", str(host_probe.NO_GPU)).replace("{stub}", "0"))  # the other goes on alone
     assert probing.run_probes(3)[1] is None
     assert probing.run_probes(3, gpu=False)[1] is None
     assert os.sched_getaffinity(0) == before
