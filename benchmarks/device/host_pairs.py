@@ -23,6 +23,7 @@ from pathlib import Path
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from host_libraries import LIBRARIES
 from host_runs import WORKLOADS, Step, trained, words
 from host_unseen import UNSEEN
 
@@ -135,7 +136,7 @@ FRESH: dict[str, Callable[[], Step]] = {
     "bert": bert, "translate": translate, "resnet": vision("resnet50", 4), "convnext": vision("convnext_tiny", 4),
     "mobilenet": vision("mobilenet_v3_small", 16), "experts": experts, "graph_net": graph_net, "two_optimizers": two_optimizers,
 }  # fmt: skip
-KNOWN = {**WORKLOADS, **FRESH, **UNSEEN}
+KNOWN = {**WORKLOADS, **FRESH, **UNSEEN, **LIBRARIES}
 
 
 # ---------------------------------------------------------------------- turns
@@ -144,7 +145,7 @@ KNOWN = {**WORKLOADS, **FRESH, **UNSEEN}
 def take_part(out: str, path: str, role: int, rounds: int) -> None:
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.manual_seed(0)
-    for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(29523 + role), "RANK": "0", "WORLD_SIZE": "1"}.items():
+    for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(29523 + role), "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}.items():
         os.environ.setdefault(name, value)
     rows = host_probe.all_rows()
     steps = {name: build() for name, build in KNOWN.items() if name not in LEFT_OUT}

@@ -23,6 +23,7 @@ static void detach(void) {
   ph_ring_reset();
   ph_payload_reset();
   ph_known_reset();
+  ph_copied_reset();
 }
 
 static int refuse(int error) {

@@ -7,7 +7,7 @@
 //   frames   operators, which launches belong to
 //   reuse    what L2 holds of their operands
 //   ring     records to the simulator, requests and their answers
-//   names, handles (streams, events), memory (ranges, accounts, true bytes), known
+//   names, handles (streams, events), memory (ranges, accounts, true bytes), known, copied
 //   payload  bytes that arrive later
 //   values   the payload rule: copies, sets, clears
 //   launch   what goes to a stream
@@ -109,6 +109,11 @@ void ph_memory_run(const void *pointer, size_t bytes, const char **from, const c
 void ph_known_reset(void);
 void ph_known_drop(const void *pointer, size_t bytes);  // it is overwritten
 bool ph_known_piece(const void *pointer, const void *end, const char **from, const char **to);  // the first, if any
+// copied.c
+void ph_copied_reset(void);
+void ph_copied_launch(void);  // a kernel
+void ph_copied_note(const void *at, size_t bytes);  // the program copied so many bytes there
+bool ph_copied(const void *at, size_t bytes);       // was that the last copy to there, and of late?
 // payload.c
 void ph_payload_reset(void);
 // watchdog.c

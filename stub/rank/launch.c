@@ -30,6 +30,7 @@ static bool kept(ph_record *record, const void *data, size_t length) {
 
 void ph_launch(ph_record *record) {
   if (kept(record, NULL, 0)) return;
+  if (ph_rt.null_mode && record->kind == PH_KERNEL) ph_copied_launch();
   // A launch is made outside the allocator's locks, which a watchdog's round may want.
   if (record->kind == PH_KERNEL && ph_recording()) {
     wait_for_room(record->stream);

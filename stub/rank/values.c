@@ -101,9 +101,20 @@ static void copy_known(char *dst, const char *src, size_t bytes) {
     ph_memory_copy(dst + (from - src), from, (size_t)(to - from));
 }
 
+// Where nothing is simulated: see copied.c.
+static bool left_over(void *dst, bool to_device, const void *src, bool from_device, size_t bytes) {
+  bool is_true = !from_device || ph_copied(src, bytes);
+  if (to_device) ph_copied_note(dst, is_true ? bytes : 0);
+  return !to_device && !is_true;
+}
+
 void ph_memory_copy(void *dst, const void *src, size_t bytes) {
   if (!bytes || dst == src) return;
   bool to_device = ph_memory_on_device(dst), from_device = ph_memory_on_device(src);
+  if (ph_rt.null_mode && !ph_probing() && left_over(dst, to_device, src, from_device, bytes)) {
+    zero_host(dst, bytes);
+    return;
+  }
   if (from_device && !to_device && answer_readback(dst, bytes)) return;
   if (from_device && to_device && ph_expect_copy(dst, src, bytes)) return;
   unsigned flags = from_device ? ph_memory_flags(src, bytes) : 0;
