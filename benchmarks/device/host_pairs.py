@@ -17,10 +17,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn as nn
 import torch.nn.functional as F
 from host_libraries import LIBRARIES
@@ -142,6 +145,46 @@ KNOWN = {**WORKLOADS, **FRESH, **UNSEEN, **LIBRARIES}
 # ---------------------------------------------------------------------- turns
 
 
+Timed = tuple[str, float, float]  # name, time, CPU time of all threads
+
+
+def in_turns(out: str, turns: Turns, rounds: int, works: Sequence[Callable[[], list[Timed]]]) -> None:
+    """Each of `works` is what one turn does."""
+    times: dict[str, tuple[list[float], list[float]]] = {}
+    for turn in range(-WARM, rounds):
+        for work in works:
+            turns.wait()
+            timed = work()
+            turns.done()
+            for name, spent, worked in timed if turn >= 0 else ():
+                elapsed, cpu = times.setdefault(name, ([], []))
+                elapsed.append(spent)
+                cpu.append(worked)
+    Path(out).write_text(json.dumps({"times": times, "machine": host_probe.machine()}))
+
+
+def meet() -> None:
+    """The other ranks, where there are any."""
+    torch.cuda.synchronize()
+    if dist.is_initialized() and dist.get_world_size() > 1:
+        dist.barrier()
+        torch.cuda.synchronize()
+
+
+def second_step(name: str, step: Step) -> list[Timed]:
+    step()
+    meet()
+    cpu, begin = time.process_time(), time.perf_counter()
+    step()
+    torch.cuda.synchronize()
+    spent, worked = time.perf_counter() - begin, time.process_time() - cpu
+    return [(name, round(spent, 7), round(worked, 7))]
+
+
+def probed(rows: Sequence[host_probe.Row]) -> list[Timed]:
+    return [(f"{row.kind}:{row.name}", *host_probe.timed(row)) for row in rows]
+
+
 def take_part(out: str, path: str, role: int, rounds: int) -> None:
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.manual_seed(0)
@@ -149,29 +192,7 @@ def take_part(out: str, path: str, role: int, rounds: int) -> None:
         os.environ.setdefault(name, value)
     rows = host_probe.all_rows()
     steps = {name: build() for name, build in KNOWN.items() if name not in LEFT_OUT}
-    turns = Turns(path, role)
-    times: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in (*steps, *(row.name for row in rows))}
-    for turn in range(-WARM, rounds):
-        for name, step in steps.items():
-            turns.wait()
-            step()
-            torch.cuda.synchronize()
-            cpu, begin = time.process_time(), time.perf_counter()
-            step()
-            torch.cuda.synchronize()
-            spent, worked = time.perf_counter() - begin, time.process_time() - cpu
-            turns.done()
-            if turn >= 0:
-                times[name][0].append(round(spent, 7))
-                times[name][1].append(round(worked, 7))
-        turns.wait()
-        for row in rows:
-            spent, worked = host_probe.timed(row)
-            if turn >= 0:
-                times[row.name][0].append(spent)
-                times[row.name][1].append(worked)
-        turns.done()
-    Path(out).write_text(json.dumps({"times": times, "machine": host_probe.machine(), "kinds": {row.name: row.kind for row in rows}}))
+    in_turns(out, Turns(path, role), rounds, [*(partial(second_step, *step) for step in steps.items()), partial(probed, rows)])
 
 
 def main() -> None:
@@ -192,12 +213,17 @@ def main() -> None:
         if any(statuses):
             sys.exit("host_pairs.py: one of the two failed")
         real, null = (json.loads(out.read_text()) for out in outs)
-    with open(sys.argv[1], "a", encoding="utf-8") as file:
+    write(sys.argv[1], real, null)
+
+
+def write(path: str, real: dict[str, Any], null: dict[str, Any]) -> None:
+    with open(path, "a", encoding="utf-8") as file:
         print(json.dumps({"machine": real["machine"]}), file=file)
         for name, (elapsed, _) in real["times"].items():
             without, worked = null["times"][name]
-            if name in real["kinds"]:
-                row = {"name": name, "kind": real["kinds"][name], "ns": elapsed, "null_ns": without, "null_cpu_ns": worked}
+            kind, _, probe = name.partition(":")
+            if probe:
+                row = {"name": probe, "kind": kind, "ns": elapsed, "null_ns": without, "null_cpu_ns": worked}
             else:
                 row = {"run_id": f"host_{name}", "name": "host_pairs", "iter_times": elapsed, "median_iter_s": statistics.median(elapsed),
                        "null_times": without, "null_cpu_times": worked}  # fmt: skip

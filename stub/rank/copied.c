@@ -21,7 +21,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static copied places[PLACES];
 static atomic_uint launches;
 
-static copied *place(const void *at) { return &places[((uintptr_t)at / 16 * 2654435761u >> 12) % PLACES]; }
+static copied *place(const void *at) { return &places[((uintptr_t)at * 2654435761u >> 12) % PLACES]; }
 
 void ph_copied_reset(void) { lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER; }
 

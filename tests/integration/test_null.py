@@ -24,6 +24,20 @@ assert fresh.data_ptr() == at
 found = fresh.item()
 print(found, fresh.clone().item())
 """
+EXCHANGED = """
+import os
+import torch
+import torch.distributed as dist
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl")
+size = torch.tensor([196]).cuda()
+sizes, objects = [torch.empty_like(size) for _ in range(2)], [None, None]
+dist.all_gather(sizes, size)
+dist.broadcast(size, 0)
+dist.all_gather_object(objects, {"a": 1})
+torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4).cuda())  # asks whether all have the same parameters
+print([part.item() for part in sizes], size.item(), objects)
+"""
 SCALED = f"""
 import torch
 import torch.nn as nn
@@ -41,14 +55,23 @@ for step in range({STEPS}):
 """
 
 
-def test_what_is_read_back_was_copied_there_or_is_zero(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(READ_BACK)
+def output(folder: Path, text: str, cluster: str) -> str:
+    (folder / "train.py").write_text(text)
     done = subprocess.run(
-        [*command("--null"), "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+        [*command("--null"), "--cluster", cluster, "train.py"], cwd=folder, capture_output=True, text=True, timeout=120, check=False,
         env=environment(shared=True),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "[3, 5, 8] [3, 5, 8] [1.0, 1.0]\n0.0 0.0\n"
+    return done.stdout
+
+
+def test_what_is_read_back_was_copied_there_or_is_zero(tmp_path: Path) -> None:
+    assert output(tmp_path, READ_BACK, "1x1xH100") == "[3, 5, 8] [3, 5, 8] [1.0, 1.0]\n0.0 0.0\n"
+
+
+def test_ranks_receive_what_they_send(tmp_path: Path) -> None:
+    lines = output(tmp_path, EXCHANGED, "1x2xH100").splitlines()
+    assert sorted(lines) == [f"[rank{rank}]: [196, 196] 196 [{{'a': 1}}, {{'a': 1}}]" for rank in range(2)]
 
 
 def test_a_loss_scaler_finds_no_infinity_in_memory_that_was_used_before(tmp_path: Path) -> None:
