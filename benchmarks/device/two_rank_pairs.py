@@ -19,9 +19,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from host_pairs import NULL, REAL, ROOT, in_turns, probed, second_step, write
+from two_ranks import CASES
+
 from phantora.profile import host_probe
 from phantora.profile.turns import Turns, new_turns
-from two_ranks import CASES
 
 BOUND_BY_GPU = ("ddp_wide", "fsdp2_wide", "split_wide")
 ASKS_OTHERS = ("pipelined",)  # objects that another rank sends, of which `--null` has none
