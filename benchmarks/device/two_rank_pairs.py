@@ -79,7 +79,8 @@ def main() -> None:
             return start(role, "-m", "phantora", "trace", "--null", "-q", "--cluster", f"1x{ranks}xH100")
 
         started = [null(NULL, RANKS), null(PROBE + NULL, 1), real(PROBE + REAL, 0, 1), *(real(REAL, rank, RANKS) for rank in range(RANKS))]
-        if any([process.wait() for process in started]):
+        statuses = [process.wait() for process in started]  # all have ended
+        if any(statuses):
             sys.exit("two_rank_pairs.py: one of the processes failed")
         found = []
         for role in (REAL, NULL):

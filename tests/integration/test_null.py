@@ -58,8 +58,8 @@ for step in range({STEPS}):
 def output(folder: Path, text: str, cluster: str) -> str:
     (folder / "train.py").write_text(text)
     done = subprocess.run(
-        [*command("--null"), "--cluster", cluster, "train.py"], cwd=folder, capture_output=True, text=True, timeout=120, check=False,
-        env=environment(shared=True),
+        [*command("--null"), "--cluster", cluster, "train.py"], cwd=folder, env=environment(shared=True),
+        capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout
