@@ -4,7 +4,7 @@
     python benchmarks/host_paired.py [SESSION ...] --estimate
 
 SESSION is a file of benchmarks/device/host_pairs.py: workloads and rows of the probe on a real machine, with CUDA's
-calls and without, in turns. Its rows make the host file that `phantora profile host -- SCRIPT` would have written there
+calls and without, in turns; or of two_rank_pairs.py. Its rows make the host file that `phantora profile host -- SCRIPT` would have written there
 for each workload: CUDA's calls as measured, the script's own work by its CPU time. The workload is then simulated with
 it, and for comparison with the same host by counts (without a script). Steps are means of the middle eight tenths of
 the rounds. `--estimate` simulates nothing: own work and
@@ -39,7 +39,8 @@ from phantora.wire.layout import Api  # noqa: E402
 
 DRAWS = 400
 DEVICE = Path(__file__).parent / "device"
-SIMULATED = DEVICE / "host_detail.py"
+REPLACES_LINEAR = "deepspeed_three"
+"""DeepSpeed's third stage replaces torch's `linear` for the whole process, so in a session that has it for all workloads."""
 TRACE = (sys.executable, "-m", "phantora", "trace", "-q", "--no-summary", "--no-recording")
 
 
@@ -75,14 +76,19 @@ def read(path: Path) -> Session:
     )  # fmt: skip
 
 
-def simulate(workload: str, gpu: str, host: HostProfile) -> tuple[float, float]:
+def simulate(session: Session, workload: str, gpu: str, host: HostProfile) -> tuple[float, float]:
     """ms of a step, and ns that Python and PyTorch are charged for it."""
+    script_of, ranks = DEVICE / "host_detail.py", 1
+    if session.name.startswith("two_rank_pairs"):
+        script_of, ranks = DEVICE / "two_ranks.py", 2
+    elif REPLACES_LINEAR in session.steps and workload != REPLACES_LINEAR:
+        workload = f"{REPLACES_LINEAR}+{workload}"
     with tempfile.TemporaryDirectory() as folder:
         out, described = Path(folder) / "steps.jsonl", Path(folder) / "host.toml"
         described.write_text(measuring.to_toml(host))
-        options = ["--host", str(described), "-o", str(Path(folder) / "run.arrow"), "--cluster", f"1x1x{gpu}"]
+        options = ["--host", str(described), "-o", str(Path(folder) / "run.arrow"), "--cluster", f"1x{ranks}x{gpu}"]
         ran = subprocess.run(
-            [*TRACE, *options, str(SIMULATED), str(out), workload],
+            [*TRACE, *options, str(script_of), str(out), workload],
             env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
         )  # fmt: skip
         if ran.returncode:
@@ -101,9 +107,9 @@ def compare(session: Session, gpu: str, only: Sequence[str]) -> list[dict[str, o
     for name, real in session.steps.items():
         if only and name not in only:
             continue
-        by_counts, counted = simulate(name, gpu, host)
+        by_counts, counted = simulate(session, name, gpu, host)
         own = script.Script(session.own[name], counted / between)
-        by_script, _ = simulate(name, gpu, script.calibrated(host, own))
+        by_script, _ = simulate(session, name, gpu, script.calibrated(host, own))
         print(
             f"{name:16s} real {real:7.2f} ms   by script {by_script:7.2f} ({by_script / real - 1:+6.1%})   "
             f"by counts {by_counts:7.2f} ({by_counts / real - 1:+6.1%})",

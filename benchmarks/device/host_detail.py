@@ -4,6 +4,8 @@
     phantora trace --null benchmarks/device/host_detail.py OUT.jsonl WORKLOAD    # the same host work without CUDA calls
     phantora trace benchmarks/device/host_detail.py OUT.jsonl WORKLOAD           # what the simulated host is charged for
 
+A workload may be named with another that is built before it in the same process: `deepspeed_three+gpt`.
+
 A row holds steps one after the other, then steps with a short probe before each (Python, and PyTorch on the CPU: how
 fast the host is at that moment, since hosts of shared machines change their speed within seconds), then, on a real GPU,
 two steps under torch's profiler: CPU time and calls of every operator and CUDA call, time of the kernels.
@@ -90,6 +92,9 @@ def profiled(step: Step) -> dict[str, Any]:
 def run(which: str) -> dict[str, Any]:
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.manual_seed(0)
+    *before, which = which.split("+")
+    for other in before:
+        KNOWN[other]()
     step = KNOWN[which]()
     counted = charges()
     times, worked, probed, speed = [], [], [], []
@@ -116,9 +121,9 @@ def run(which: str) -> dict[str, Any]:
     }  # fmt: skip
     if counted is not None:
         costs, levels = counted
-        before = costs[:API_COUNT], levels[:LEVELS]
+        then = costs[:API_COUNT], levels[:LEVELS]
         once()
-        row["charges"], row["levels"] = differences(before[0], costs[:API_COUNT]), differences(before[1], levels[:LEVELS])
+        row["charges"], row["levels"] = differences(then[0], costs[:API_COUNT]), differences(then[1], levels[:LEVELS])
     else:
         row |= profiled(step)
     if dist.is_initialized():

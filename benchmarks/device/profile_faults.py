@@ -1,6 +1,6 @@
 """`phantora profile` killed at random moments, and on a full disk: what is left, and what it says. On a machine with a GPU.
 
-    python benchmarks/device/profile_faults.py LIST.jsonl OUT.jsonl [--moments 10] [--seed 0]
+    python benchmarks/device/profile_faults.py LIST.jsonl OUT.jsonl [--moments 10] [--seed 0] [--faults FAULT ...]
 
 LIST is a file of operators (`phantora trace --missing`). A line for each fault and moment: the status, our own lines,
 processes and files that are left, operators in the table when the same command has run once more with a budget of 0,
@@ -94,10 +94,12 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--moments", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--faults", nargs="+", choices=STATUS, default=list(STATUS))
     options = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it, and so would children
     chooser = random.Random(options.seed)
     for turn in range(options.moments):
-        for fault in STATUS:
+        for fault in options.faults:
             moment = BEFORE_READY + chooser.random() * (LONGEST - BEFORE_READY)
             with tempfile.TemporaryDirectory() as home, open(options.out, "a", encoding="utf-8") as file:
                 row = one(fault, moment, options.operators.resolve(), Path(home) / f"{fault}-{turn}")
