@@ -4,10 +4,10 @@
     python benchmarks/host_paired.py [SESSION ...] --estimate
 
 SESSION is a file of benchmarks/device/host_pairs.py: workloads and rows of the probe on a real machine, with CUDA's
-calls and without, in turns; or of two_rank_pairs.py. Its rows make the host file that `phantora profile host -- SCRIPT` would have written there
-for each workload: CUDA's calls as measured, the script's own work by its CPU time. The workload is then simulated with
-it, and for comparison with the same host by counts (without a script). Steps are means of the middle eight tenths of
-the rounds. `--estimate` simulates nothing: own work and
+calls and without, in turns; or of two_rank_pairs.py. Its rows make the host file that `phantora profile host -- SCRIPT`
+would have written there for each workload: CUDA's calls as measured, the script's own work by its CPU time. The
+workload is then simulated with it, and for comparison with the same host by counts (without a script). Steps are means
+of the middle eight tenths of the rounds. `--estimate` simulates nothing: own work and
 CUDA's calls are added up, for the workloads whose counts are in results/host_workload_charges.jsonl. Beside all rounds
 together it compares round by round ("in turn"): a machine's speed changes between them. "By chance": the mean
 error that both would have if the model had none, since the rounds differ (rounds drawn again, 400 times).
@@ -40,7 +40,7 @@ from phantora.wire.layout import Api  # noqa: E402
 DRAWS = 400
 DEVICE = Path(__file__).parent / "device"
 REPLACES_LINEAR = "deepspeed_three"
-"""DeepSpeed's third stage replaces torch's `linear` for the whole process, so in a session that has it for all workloads."""
+"""DeepSpeed's third stage replaces torch's `linear` for the whole process: in a session that has it for all workloads."""
 TRACE = (sys.executable, "-m", "phantora", "trace", "-q", "--no-summary", "--no-recording")
 
 

@@ -7,10 +7,12 @@ import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from phantora.hardware import DEFAULT_HOST, HostProfile, load_host
 from phantora.hardware.hosts import GIVEN_SPREAD
+
+T = TypeVar("T")
 
 CONTENDED = 1.15  # elapsed over CPU time in one thread: others take the processor away
 # Rows of the probe whose time on the GPU's machine less that under the stubs is a CUDA call's; of several the median.
@@ -42,8 +44,13 @@ def middle_mean(values: Sequence[float]) -> float:
     """Mean without the least and the largest tenth. Cores of shared machines change between a slow and a fast state, so
     that a median lies in one of the two: over 100 steps on four machines, measured 16 to 44 times with CUDA's calls and
     without, means are known to 3 to 5 %, medians to 4 to 8 % (docs/holdout.md)."""
-    cut = len(values) // 10
-    return statistics.fmean(sorted(values)[cut : len(values) - cut])
+    return statistics.fmean(middle_tenths(sorted(values)))
+
+
+def middle_tenths(ordered: Sequence[T]) -> Sequence[T]:
+    """Without the first and the last tenth."""
+    cut = len(ordered) // 10
+    return ordered[cut : len(ordered) - cut]
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from pathlib import Path
 from phantora.errors import PhantoraError
 from phantora.hardware import HostProfile
 from phantora.profile import host_script
-from phantora.profile.host import OWN, middle_mean, to_toml
+from phantora.profile.host import OWN, middle_tenths, to_toml
 from phantora.wire.layout import Api
 
 UNITS = {"PY_CODE": 1e-6, "OP_COLD": 1e-3}  # of a count; stub/rank/clock.c
@@ -40,12 +40,13 @@ class Script:
     """A step of a script on this machine's host."""
 
     cpu_ns: float
-    """CPU time of all threads, without CUDA: the :func:`middle_mean` of the steps."""
+    """CPU time of all threads, without CUDA: the mean of the steps, less the tenths that are least and most of what is
+    counted for them."""
     counted_ns: float
     """ns that this machine's host, as the probe describes it, is charged for the same, without CUDA."""
     steps: int = 1
     spread: float = 0.0
-    """Standard deviation of the steps' CPU time, relative, from their quartiles."""
+    """Standard deviation of the steps' CPU time over what is counted, relative, from their quartiles."""
 
     @property
     def uncertainty(self) -> float:
@@ -75,10 +76,12 @@ def measure(command: Sequence[str], cluster: str, host: HostProfile, between: fl
     charged = _marks(command, cluster, host)
     cpu = [after.cpu_ns - before.cpu_ns for before, after in pairwise(without)]
     counted = [own_ns(before, after, host) for before, after in pairwise(charged)]
-    cpu, counted = cpu[FIRST - 1 :], counted[FIRST - 1 :]
-    middle, quartiles = middle_mean(cpu), statistics.quantiles(cpu)
-    spread = (quartiles[2] - quartiles[0]) / NORMAL_QUARTILES / middle
-    return Script(middle, statistics.median(counted) / between, len(cpu), spread)
+    # Each with its own: a script with several optimizers has steps of several kinds.
+    pairs = sorted(zip(cpu[FIRST - 1 :], counted[FIRST - 1 :], strict=False), key=lambda pair: pair[0] / pair[1])
+    quartiles = statistics.quantiles(ours / theirs for ours, theirs in pairs)
+    middle = [statistics.fmean(kind) for kind in zip(*middle_tenths(pairs), strict=True)]
+    spread = (quartiles[2] - quartiles[0]) / NORMAL_QUARTILES / (middle[0] / middle[1])
+    return Script(middle[0], middle[1] / between, len(pairs), spread)
 
 
 def own_ns(before: Mark, after: Mark, host: HostProfile) -> float:

@@ -69,6 +69,22 @@ def test_steps_that_differ_are_known_less_well(monkeypatch: pytest.MonkeyPatch) 
     assert found.uncertainty == pytest.approx(0.2 / script.NORMAL_QUARTILES / 39**0.5, rel=0.01)
 
 
+def test_each_optimizer_of_a_script_is_compared_with_what_is_counted_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A generator's step takes three times a critic's, and there are more of one than of the other."""
+    lines, cpu, operators = [], 0.0, 0
+    for number in range(25):
+        times = 3 if number % 2 else 1
+        cpu, operators = cpu + times * 1e6, operators + times * 1000
+        charges = [0] * len(NAMES)
+        charges[NAMES.index("OP_TOP")] = operators
+        lines.append(json.dumps({"cpu_ns": round(cpu), "charges": charges}))
+    runs(monkeypatch, lines)
+    here = load_host("default")
+    found = script.measure(["train.py"], "1x1xH100", here)
+    assert found.ratio == pytest.approx(1000 / here.api_ns["OP_TOP"] * script.BESIDE_CALLS)
+    assert found.uncertainty == pytest.approx(0, abs=1e-9)
+
+
 def test_a_core_that_is_slow_half_of_the_time_is_described_by_the_mean() -> None:
     assert host.middle_mean([2.0, 4.0] * 10) == pytest.approx(3.0)
     assert host.middle_mean([3.0] * 18 + [0.0, 900.0]) == 3.0  # not by single steps
