@@ -40,7 +40,7 @@ from phantora.wire.layout import Api  # noqa: E402
 DRAWS = 400
 DEVICE = Path(__file__).parent / "device"
 REPLACES_LINEAR = "deepspeed_three"
-"""DeepSpeed's third stage replaces torch's `linear` for the whole process: in a session that has it for all workloads."""
+"""DeepSpeed's third stage replaces torch's `linear` for its process: in such a session, for all workloads."""
 TRACE = (sys.executable, "-m", "phantora", "trace", "-q", "--no-summary", "--no-recording")
 
 
