@@ -1,7 +1,11 @@
-"""Pickled objects that were too large for what NCCL's stub carries read as zeros: said by name, with the remedy."""
+"""Pickled objects that did not come read as zeros or as nothing: said by name, with the remedy.
+
+They were too large for what NCCL's stub carries; or nothing is simulated, and then other ranks send nothing.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import sys
 from collections.abc import Callable
@@ -37,6 +41,14 @@ def _checked(read: Callable[..., Any]) -> Callable[..., Any]:
     def reads(*given: Any, **options: Any) -> Any:
         try:
             return read(*given, **options)
+        except EOFError as error:
+            if not ctypes.CDLL(None).ph_null_mode():
+                raise
+            raise PhantoraError(
+                "a pickled object of another rank did not come: without simulation (--null, and `profile host` with a "
+                "script) ranks receive only what they send themselves; run the script with one rank, or profile the "
+                "host without it"
+            ) from error
         except UnpicklingError as error:
             if "\\x00" not in str(error):
                 raise

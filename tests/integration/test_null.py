@@ -38,6 +38,14 @@ dist.all_gather_object(objects, {"a": 1})
 torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4).cuda())  # asks whether all have the same parameters
 print([part.item() for part in sizes], size.item(), objects)
 """
+OBJECT_OF_ANOTHER = """
+import os
+import torch
+import torch.distributed as dist
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl")
+dist.broadcast_object_list([{"a": 1} if dist.get_rank() == 0 else None], 0)
+"""
 SCALED = f"""
 import torch
 import torch.nn as nn
@@ -55,12 +63,16 @@ for step in range({STEPS}):
 """
 
 
-def output(folder: Path, text: str, cluster: str) -> str:
+def run(folder: Path, text: str, cluster: str) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text(text)
-    done = subprocess.run(
+    return subprocess.run(
         [*command("--null"), "--cluster", cluster, "train.py"], cwd=folder, env=environment(shared=True),
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
+
+
+def output(folder: Path, text: str, cluster: str) -> str:
+    done = run(folder, text, cluster)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -72,6 +84,12 @@ def test_what_is_read_back_was_copied_there_or_is_zero(tmp_path: Path) -> None:
 def test_ranks_receive_what_they_send(tmp_path: Path) -> None:
     lines = output(tmp_path, EXCHANGED, "1x2xH100").splitlines()
     assert sorted(lines) == [f"[rank{rank}]: [196, 196] 196 [{{'a': 1}}, {{'a': 1}}]" for rank in range(2)]
+
+
+def test_an_object_that_another_rank_sends_is_refused_by_name(tmp_path: Path) -> None:
+    done = run(tmp_path, OBJECT_OF_ANOTHER, "1x2xH100")
+    assert done.returncode == 1
+    assert "phantora: rank 1: a pickled object of another rank did not come: without simulation" in done.stderr
 
 
 def test_a_loss_scaler_finds_no_infinity_in_memory_that_was_used_before(tmp_path: Path) -> None:
