@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from phantora.profile import host_script
 from phantora.profile.host import OWN, middle_tenths, to_toml
 from phantora.wire.layout import Api
 
+_ENDED = re.compile(r"^phantora: rank .* exited with status \d+$")
 UNITS = {"PY_CODE": 1e-6, "OP_COLD": 1e-3}  # of a count; stub/rank/clock.c
 BESIDE_CALLS = 1.06  # times the CPU time without CUDA's calls: see `host.COUNTED_BESIDE_CALLS`
 NORMAL_QUARTILES = 1.35  # standard deviations between the quartiles of normal values
@@ -84,6 +86,12 @@ def measure(command: Sequence[str], cluster: str, host: HostProfile, between: fl
     return Script(middle[0], middle[1] / between, len(pairs), spread)
 
 
+def _said(done: subprocess.CompletedProcess[str]) -> str:
+    """The last line that says more than that a rank ended."""
+    lines = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()
+    return next((line for line in reversed(lines) if not _ENDED.search(line)), lines[-1])
+
+
 def own_ns(before: Mark, after: Mark, host: HostProfile) -> float:
     """ns that `host` is charged for Python and PyTorch between two marks."""
     return sum(
@@ -120,8 +128,7 @@ def _marks(command: Sequence[str], cluster: str, host: HostProfile | None) -> li
         done = subprocess.run(command_line, capture_output=True, text=True, env=environment, check=False)
         how = "without CUDA" if host is None else "under simulation"
         if done.returncode:
-            said = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
-            raise PhantoraError(f"{command[0]} failed {how} (status {done.returncode}): {said[:300]}")
+            raise PhantoraError(f"{command[0]} failed {how} (status {done.returncode}): {_said(done)[:300]}")
         text = out.read_text(encoding="utf-8") if out.exists() else ""
         marks = [Mark(**json.loads(line)) for line in text.splitlines()]
     if len(marks) < FIRST + FEWEST:

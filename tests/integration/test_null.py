@@ -5,8 +5,10 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
 from support.runs import command, environment
 
+from phantora.errors import PhantoraError
 from phantora.hardware import load_host
 from phantora.profile import script
 
@@ -90,6 +92,8 @@ def test_an_object_that_another_rank_sends_is_refused_by_name(tmp_path: Path) ->
     done = run(tmp_path, OBJECT_OF_ANOTHER, "1x2xH100")
     assert done.returncode == 1
     assert "phantora: rank 1: a pickled object of another rank did not come: without simulation" in done.stderr
+    with pytest.raises(PhantoraError, match="train.py failed without CUDA .*: .*a pickled object of another rank"):
+        script.measure([str(tmp_path / "train.py")], "1x2xH100", load_host("default"))
 
 
 def test_a_loss_scaler_finds_no_infinity_in_memory_that_was_used_before(tmp_path: Path) -> None:
