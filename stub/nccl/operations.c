@@ -176,6 +176,7 @@ static void pretend(operation *op) {
   const uint64_t block = op->send_bytes < op->recv_bytes ? op->send_bytes : op->recv_bytes;
   for (uint64_t at = 0; at < op->recv_bytes; at += block)
     if ((char *)op->recv + at != op->send) ph_memory_copy((char *)op->recv + at, op->send, block);
+  ph_memory_gathered(op->recv, op->recv_bytes, block);
 }
 
 // A graph's part of a group: launched anew with each launch of the graph, so that each has bytes of its own.

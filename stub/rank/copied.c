@@ -13,7 +13,7 @@ enum {
 
 typedef struct copied {
   const void *at;
-  size_t bytes;
+  size_t bytes, part;  // all, and what of it may be read alone
   unsigned launches;  // before it
 } copied;
 
@@ -27,16 +27,18 @@ void ph_copied_reset(void) { lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER; 
 
 void ph_copied_launch(void) { atomic_fetch_add_explicit(&launches, 1, memory_order_relaxed); }
 
-void ph_copied_note(const void *at, size_t bytes) {
+void ph_memory_gathered(const void *at, size_t bytes, size_t part) {
   pthread_mutex_lock(&lock);
-  *place(at) = (copied){at, bytes, atomic_load_explicit(&launches, memory_order_relaxed)};
+  *place(at) = (copied){at, bytes, part, atomic_load_explicit(&launches, memory_order_relaxed)};
   pthread_mutex_unlock(&lock);
 }
+
+void ph_copied_note(const void *at, size_t bytes) { ph_memory_gathered(at, bytes, bytes); }
 
 bool ph_copied(const void *at, size_t bytes) {
   pthread_mutex_lock(&lock);
   copied last = *place(at);
   pthread_mutex_unlock(&lock);
-  if (last.at != at || last.bytes != bytes) return false;
+  if (last.at != at || (last.bytes != bytes && last.part != bytes)) return false;
   return bytes > NUMBER || atomic_load_explicit(&launches, memory_order_relaxed) - last.launches <= LAUNCHES;
 }

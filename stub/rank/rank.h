@@ -253,6 +253,8 @@ size_t ph_memory_held(void);  // bytes of host memory that true bytes take
 // Copies of memory by CUDA semantics for values: from/to any space, obeys the rule above and
 // pending payloads. dst and src may be host or device.
 void ph_memory_copy(void *dst, const void *src, size_t bytes);
+// Where nothing is simulated: parts were copied one behind the other, to be read together or the first one alone.
+void ph_memory_gathered(const void *pointer, size_t bytes, size_t part);
 void ph_memory_set(void *pointer, int value, size_t bytes);   // true when small, zero otherwise
 // Results of small collectives arrive later: a range that awaits `ticket`. ph_touch() waits (in
 // real time) for every pending range that intersects and stores the bytes.
