@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn as nn
 from host_runs import Language, Step, Texts, language_loss, one_rank, words
 
 
@@ -117,7 +116,7 @@ def accelerated() -> Step:
     def step() -> None:
         loss = model(input_ids=ids, labels=ids).loss
         accelerator.backward(loss)
-        accelerator.clip_grad_norm_(nn.Module.parameters(model), 1.0)
+        accelerator.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()

@@ -13,7 +13,7 @@ _PAUSE_S = 0.001  # they may share their cores
 
 
 class Turns:
-    """Of two, role 0 has turns 0, 2, 4, ... and role 1 those between. They share a file of :func:`new_turns`."""
+    """Role 0 of two has turns 0, 2, 4, ..., role 1 of four 1, 5, 9, .... They share a file of :func:`new_turns`."""
 
     def __init__(self, path: str, role: int, roles: int = 2) -> None:
         with open(path, "r+b") as file:

@@ -54,10 +54,10 @@ import torch.nn as nn
 model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4))).cuda()
 optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1), torch.amp.GradScaler()
 for step in range({STEPS}):
-    with torch.autocast("cuda", torch.float16):
-        left = [torch.full((1,), 9.0).cuda() for _ in range(8)]  # numbers of the size of its flags
+    left = [torch.full((1,), 9.0).cuda() for _ in range(8)]  # numbers of the size of its flags
     del left
-    loss = model(torch.full((32, 64), 9.0).cuda()).square().mean()
+    with torch.autocast("cuda", torch.float16):
+        loss = model(torch.full((32, 64), 9.0).cuda()).square().mean()
     scaler.scale(loss).backward()
     scaler.step(optimizer)
     scaler.update()
