@@ -1,14 +1,15 @@
 """Is the log the same, bit for bit, however the machine schedules the ranks?
 
-    python benchmarks/determinism.py runs [--count 20] [--ranks 2] [--seed S] [[--] SCRIPT ARGUMENTS ...]
+    python benchmarks/determinism.py runs [--count 20] [--ranks 2] [--seed S] [--charges] [[--] SCRIPT ARGUMENTS ...]
     python benchmarks/determinism.py schedules [--count 10000] LOG
     python benchmarks/determinism.py programs [--count 1000] [--seed S]
 
 `runs`: the script is run while its processes are stopped (SIGSTOP) and go on at random, with random priorities and on
-random cores; the rows of all logs are compared with those of a run that nobody disturbs. `schedules`: the records of a
-recorded run are given to the engine in random interleavings, without processes; the digests of the logs are compared.
-`programs`: programs of chance (kernels of all sizes on several streams, collectives, transfers, events, waits), each
-said to the engine in four orders.
+random cores; the rows of all logs are compared with those of a run that nobody disturbs. With `--charges` it is told
+of a run that differs which Python function or call was charged to the host clock otherwise, and when. `schedules`:
+the records of a recorded run are given to the engine in random interleavings, without processes; the digests of the
+logs are compared. `programs`: programs of chance (kernels of all sizes on several streams, collectives, transfers,
+events, waits), each said to the engine in four orders.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
+from support.charges import told
 from support.disturbed import ROOT, Scene, difference, rows_of
 from support.programs import draw, played
 from support.schedules import Recording, log_of
@@ -60,13 +62,19 @@ def _do(pid: int, chooser: random.Random, cores: list[int]) -> None:
         os.setpriority(os.PRIO_PROCESS, pid, chooser.randint(5, 19))
 
 
-def runs(count: int, ranks: int, seed: int, words: list[str], folder: Path) -> int:
+def runs(count: int, ranks: int, seed: int, asked: bool, words: list[str], folder: Path) -> int:
     """So many disturbed runs; how many differ."""
     first: Path | None = None
     different = 0
     for index in range(-1, count + 1):  # the first fills caches of frameworks, such as that of datasets
         scene = Scene(folder / "run")
-        scene.start("trace", "--cluster", str(ranks), "-o", str(scene.log), "--no-summary", *words)
+        charged = folder / ("charges" if index > 0 else "undisturbed")
+        if asked:
+            shutil.rmtree(charged, ignore_errors=True)
+            charged.mkdir()
+        variables = {"PHANTORA_CHARGES": str(charged)} if asked else {}
+        arguments = "--cluster", str(ranks), "-o", str(scene.log), "--no-summary", *words
+        scene.start("trace", *arguments, environment=variables)
         disturbed = disturb(scene, random.Random(seed + index)) if index > 0 else 0
         if scene.process.wait():
             print(scene.said())
@@ -82,6 +90,8 @@ def runs(count: int, ranks: int, seed: int, words: list[str], folder: Path) -> i
         differs = difference(first, scene.log)
         different += differs is not None
         print(f"run {index}: {disturbed} disturbances, {differs or 'the same'}", flush=True)
+        if differs and asked:
+            print(*told(folder / "undisturbed", charged), sep="\n", flush=True)
         shutil.rmtree(scene.folder)
     print(f"{count - different} of {count} disturbed runs of {ranks} ranks gave the log of the undisturbed one")
     return different
@@ -133,6 +143,7 @@ def main() -> int:
     one.add_argument("--count", type=int, default=20)
     one.add_argument("--ranks", type=int, default=2)
     one.add_argument("--seed", type=int, default=0)
+    one.add_argument("--charges", action="store_true")
     one.add_argument("words", nargs=argparse.REMAINDER)
     other = verbs.add_parser("schedules")
     other.add_argument("--count", type=int, default=10_000)
@@ -146,7 +157,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         if args.verb == "runs":
             words = args.words[args.words[:1] == ["--"] :] or [PROGRAM]
-            return 1 if runs(args.count, args.ranks, args.seed, words, Path(folder)) else 0
+            return 1 if runs(args.count, args.ranks, args.seed, args.charges, words, Path(folder)) else 0
         return 1 if schedules(args.count, args.log, Path(folder)) else 0
 
 

@@ -110,6 +110,7 @@ typedef struct ph_code {  // what is kept with a code object
   bool enters_autograd;
   bool torch_function;    // torch packs the arguments of a call for it, as for DeviceContext of set_default_device
   size_t units;
+  uint32_t number;        // of ph_note_function
   int64_t last;           // of ph_coldness
 } ph_code;
 
@@ -126,6 +127,7 @@ static ph_code *look_at(ph_pyobject *code) {
     if (facts->units > MAX_UNITS) facts->units = MAX_UNITS;
     facts->enters_autograd = !strcmp(function, "_engine_run_backward") && ends_with(path, "torch/autograd/graph.py");
     facts->torch_function = !strcmp(function, "__torch_function__");
+    facts->number = ph_note_function(path, function);
   }
   // What is done to a module after its import is our work, not the script's.
   bool ours = function && path && !strcmp(function, "uncharged") && ends_with(path, "/phantora/launch/importhook.py");
@@ -141,7 +143,7 @@ static ph_code *look_at(ph_pyobject *code) {
 
 static void charge(ph_code *code) {
   if (code->free) return;
-  ph_charge_frame(code->units * ph_coldness(&code->last, code->units));
+  ph_charge_frame(code->units * ph_coldness(&code->last, code->units), code->number);
   if (code->enters_autograd) ph_charge(PH_API_BACKWARD_CALL);
   if (code->torch_function) ph_charge(PH_API_PY_TORCH_FUNCTION);
 }

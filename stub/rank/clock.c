@@ -67,6 +67,7 @@ void ph_publish_clock(void) {
 }
 
 void ph_raise_clock(int64_t time) {
+  ph_note_clock('=', time);
   int64_t old = atomic_load_explicit(&host_clock, memory_order_relaxed);
   while (old < time && !atomic_compare_exchange_weak(&host_clock, &old, time)) {
   }
@@ -88,11 +89,13 @@ static void move_clock(int64_t ns) {
 }
 
 void ph_advance(int64_t ns) {
-  if (ns > 0 && !ph_rt.null_mode && ph_this_thread()->moves_clock && !ph_self.borrows_clock) move_clock(ns);
+  if (ns <= 0 || ph_rt.null_mode || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
+  ph_note_clock('+', ns);
+  move_clock(ns);
 }
 
 // How often each cost was charged, for benchmarks: host_time.py fits the host profile with it.
-static uint64_t charges[sizeof ((ph_header *)0)->api_ns / sizeof(int64_t)];
+static uint64_t charges[PH_API_COSTS];
 const uint64_t *ph_charges(void) { return charges; }
 
 // The host's own time so far, without waits. A Python frame counts as FRAME_NS whatever it is charged,
@@ -127,6 +130,7 @@ void ph_charge(enum ph_api api) { ph_charge_times(api, 1); }
 void ph_charge_times(enum ph_api api, size_t times) {
   if (!ph_rt.modelled || !ph_live() || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
   charges[api] += times;  // two clock-moving threads never run at once
+  ph_note_charge(api);
   int64_t ns = ph_rt.header->api_ns[api] * (int64_t)times;
   work(ns);
   if (ns > 0) move_clock(ns);
@@ -136,15 +140,17 @@ void ph_charge_cold(enum ph_api api, int64_t *last) {
   if (!ph_rt.modelled || !ph_live() || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
   size_t share = ph_coldness(last, 0);
   charges[api] += share;
+  ph_note_charge(api);
   int64_t ns = ph_rt.header->api_ns[api] * (int64_t)share / 1000;
   work(ns);
   if (ns > 0) move_clock(ns);
 }
 
-void ph_charge_frame(size_t code) {
+void ph_charge_frame(size_t code, uint32_t function) {
   if (!ph_rt.modelled || !ph_live() || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
   charges[PH_API_PY_FRAME]++;
   charges[PH_API_PY_CODE] += code;
+  if (function) ph_note_charge(function);
   worked += FRAME_NS;
   move_clock(ph_rt.header->api_ns[PH_API_PY_FRAME] + ph_rt.header->api_ns[PH_API_PY_CODE] * (int64_t)code / 1000000);
 }

@@ -20,6 +20,7 @@ static void detach(void) {
   ph_rt.replies = NULL;
   ph_joined_detach();
   ph_clock_detach();
+  ph_charges_detach();
   ph_ring_reset();
   ph_payload_reset();
   ph_known_reset();
@@ -64,6 +65,7 @@ int ph_connect(int fd, int rank, int local_rank, int devices) {
   ph_rt.measured = !ph_rt.null_mode && header->host_mode == PH_HOST_MEASURED;
   ph_rt.generation++;
   ph_clock_reset();
+  ph_charges_open();
   ph_ring_reset();
   ph_handles_reset(devices);
   ph_payload_reset();
@@ -88,6 +90,7 @@ void ph_exit(int status) {
   __atomic_store_n(&ph_rt.control->left, getpid(), __ATOMIC_SEQ_CST);
   ph_record record = {.kind = PH_RANK_EXIT, .exit = {.status = status, .device_peak = ph_memory_peak()}};
   ph_emit(&record);
+  ph_charges_close();
   atomic_store(&ph_rt.ended, true);
   atomic_store(&ph_rt.connected, false);  // nothing follows an exit; the mapping stays for other threads
   ph_rt.generation++;

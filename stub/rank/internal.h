@@ -1,5 +1,6 @@
 // What the files of the rank runtime share. Each uses only those above it:
 //   state    the connection's state, each thread's own
+//   charges  what is charged to the host clock, for who asks
 //   clock    the host clock, and the lock under which records are written and it is published
 //   uncounted CPU time of the script that no cost covers
 //   watchdog NCCL's watchdog threads in virtual time
@@ -67,7 +68,14 @@ static inline bool ph_recording(void) { return ph_live() && !ph_rt.null_mode; }
 // state.c
 ph_control *ph_place(int device);   // of a GPU by its host's number: the rank's that has it; NULL without one
 
+// charges.c
+void ph_charges_open(void);          // at the connection
+void ph_charges_close(void);
+void ph_charges_detach(void);        // in a forked child
+void ph_note_charge(uint32_t id);    // of a cost or a function
+void ph_note_clock(char how, int64_t ns);
 // clock.c
+#define PH_API_COSTS (sizeof ((ph_header *)0)->api_ns / sizeof(int64_t))
 void ph_clock_reset(void);          // at the connection
 void ph_clock_detach(void);         // in a forked child
 void ph_raise_clock(int64_t time);  // clock = max(clock, time), by threads that move it

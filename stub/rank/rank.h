@@ -52,7 +52,8 @@ void ph_set_current_device(int device);
 int64_t ph_now(void);                 // ns
 void ph_charge(enum ph_api api);      // advance by the modelled cost of a call (0 in other modes)
 void ph_charge_times(enum ph_api api, size_t times);
-void ph_charge_frame(size_t code);  // a Python frame: PY_FRAME, and PY_CODE per 1,000,000 of `code`
+void ph_charge_frame(size_t code, uint32_t function);  // a Python frame: PY_FRAME, and PY_CODE per 1,000,000 of `code`
+uint32_t ph_note_function(const char *path, const char *function);  // its number in charges.c's file; 0 without one
 int ph_enter_frame(void);           // before a Python frame runs; what ph_leave_frame gets after it
 void ph_leave_frame(int called);
 void ph_called_from_python(void);   // an operator: PY_LOOP if its frame has called several

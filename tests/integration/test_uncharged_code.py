@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+from support.charges import told
 from support.runs import trace
 
 # Each piece of work is asked for through C alone, so that all frames between two readings of the clock are its own.
@@ -110,3 +112,35 @@ def test_a_thread_that_autograd_starts_moves_no_clock(tmp_path: Path) -> None:
     for main in (lines[:3], lines[3:]):
         aside, thread, own = (int(line[2]) for line in main)
         assert max(aside, thread) < 100_000 < own, lines
+
+
+CHARGED = """
+import sys
+import torch
+
+def always(): return 1
+def sometimes(): return len(str(2))
+
+x = torch.ones(8, device="cuda")
+for _ in range(3):
+    always()
+if sys.argv[1:]:
+    sometimes()
+x.sum()
+"""
+
+
+def test_runs_that_differ_name_the_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "program.py").write_text(CHARGED)
+    folders = [tmp_path / name for name in ("one", "again", "other")]
+    for folder, arguments in zip(folders, ([], [], ["more"]), strict=True):
+        folder.mkdir()
+        monkeypatch.setenv("PHANTORA_CHARGES", str(folder))
+        trace(tmp_path, "--cluster", "1", "-o", f"{folder.name}.arrow", "program.py", *arguments)
+    one, again, other = folders
+    assert list(told(one, again)) == ["charges: 0 of 1 ranks differ"]
+    lines = [line.strip() for line in told(one, other)]
+    assert lines[0] == "charges: 1 of 1 ranks differ"
+    assert lines[4].endswith("program.py:always")
+    first = next(line for line in lines if line.startswith("+"))
+    assert first.endswith("program.py:sometimes")

@@ -1,0 +1,48 @@
+"""What was charged to the host clocks of two runs (PHANTORA_CHARGES, `stub/rank/charges.c`): where they part."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice, zip_longest
+from pathlib import Path
+
+from phantora.wire.layout import Api
+
+BEFORE = 3
+AFTER = 6
+MOST_RANKS = 4
+
+
+def charges(path: Path) -> Iterator[str]:
+    """The costs, functions, advances and answers of a rank, in order."""
+    names = dict(enumerate(name.lower() for name in Api.names()))
+    with path.open() as lines:
+        for line in lines:
+            number, _, name = line.rstrip("\n").partition(" ")
+            if name:
+                names[int(number)] = name
+            else:
+                yield names[int(number)] if number.isdecimal() else f"clock {number} ns"
+
+
+def parting(one: Path, other: Path) -> list[str]:
+    """The last equal charges and the first that differ, one to a line; none if all are equal."""
+    sides = charges(one), charges(other)
+    before: deque[str] = deque(maxlen=BEFORE)
+    for first, second in zip_longest(*sides):
+        if first == second:
+            before.append(first)
+            continue
+        after = ([what or "the end", *islice(side, AFTER)] for what, side in zip((first, second), sides, strict=True))
+        return [*before, *(f"{sign} {what}" for sign, rest in zip("-+", after, strict=True) for what in rest)]
+    return []
+
+
+def told(one: Path, other: Path) -> Iterator[str]:
+    """The same for the ranks of two runs, whose folders are given; of some ranks, if all differ."""
+    differ = [path.name for path in sorted(one.iterdir()) if path.read_bytes() != (other / path.name).read_bytes()]
+    yield f"charges: {len(differ)} of {len(list(one.iterdir()))} ranks differ"
+    for name in differ[:MOST_RANKS]:
+        yield f"{name}:"
+        yield from (f"    {line}" for line in parting(one / name, other / name))
