@@ -15,13 +15,17 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fault_places import Clock, Disk, FailingDisk, Limit
 from support.disturbed import Scene, lives
 
-ALL = ("fsdp2", "torchrun", "deepspeed", "torchtitan")
+PLAIN = ("fsdp2",)
+OWN = ("fsdp2", "deepspeed", "torchtitan")  # whose ranks are our own children
+TORCHRUN = ("torchrun",)
+ALL = (*OWN, *TORCHRUN)
 DEAD = 128 + signal.SIGKILL
 
 
@@ -79,7 +83,7 @@ class Case:
     status: tuple[int, ...]
     said: str = "$^"
     """A pattern of the one message."""
-    workloads: tuple[str, ...] = ("fsdp2",)
+    workloads: tuple[str, ...] = OWN
     log: bool = True
     same: bool = False
     """If it ends well, its log is that of the undisturbed run."""
@@ -378,6 +382,7 @@ def sweep_on_full_disk(run: Run) -> bool:
     return True
 
 
+plain = partial(Case, workloads=PLAIN)
 INTERRUPTED = "interrupted by SIG(INT|TERM|HUP)$"
 STORE = "process that hosts the TCPStore ended"
 TOP = [
@@ -395,21 +400,21 @@ SERVER = [
     Case("SIGSTOP, SIGCONT of the store", halt("store"), (0,), same=True),
 ]
 RANKS = [
-    Case("kill -9 of rank 0", send("rank0", signal.SIGKILL), (137,), "rank 0 .*SIGKILL", ALL[:1] + ALL[2:]),
-    Case("kill -9 of rank 1", send("rank1", signal.SIGKILL), (137,), "rank 1 .*SIGKILL", ALL[:1] + ALL[2:]),
+    Case("kill -9 of rank 0", send("rank0", signal.SIGKILL), (137,), "rank 0 .*SIGKILL"),
+    Case("kill -9 of rank 1", send("rank1", signal.SIGKILL), (137,), "rank 1 .*SIGKILL"),
     Case("SIGINT to rank 1", send("rank1", signal.SIGINT), (0, 130), "rank 1 .*SIGINT"),  # finalizers drop it: 0
     Case("SIGTERM to rank 1", send("rank1", signal.SIGTERM), (143,), "rank 1 .*SIGTERM"),
     Case("SIGSTOP, SIGCONT of rank 0", halt("rank0"), (0,), same=True),
-    Case("SIGSTOP, SIGCONT of rank 1", halt("rank1"), (0,), same=True, workloads=ALL[:1] + ALL[2:]),
-    Case("kill -9 of a DataLoader worker", send("worker", signal.SIGKILL), (0, 1), r"rank \d .*exited with status 1"),
-    Case("SIGTERM to a DataLoader worker", send("worker", signal.SIGTERM), (0, 1), r"rank \d .*exited with status 1"),
-    Case("SIGSTOP, SIGCONT of a DataLoader worker", halt("worker"), (0,), same=True),
+    Case("SIGSTOP, SIGCONT of rank 1", halt("rank1"), (0,), same=True),
+    plain("kill -9 of a DataLoader worker", send("worker", signal.SIGKILL), (0, 1), r"rank \d .*exited with status 1"),
+    plain("SIGTERM to a DataLoader worker", send("worker", signal.SIGTERM), (0, 1), r"rank \d .*exited with status 1"),
+    plain("SIGSTOP, SIGCONT of a DataLoader worker", halt("worker"), (0,), same=True),
 ]
 AGENT = [
-    Case("kill -9 of torchrun's agent", send("agent", signal.SIGKILL), (137,), "was killed by SIGKILL", ("torchrun",)),
-    Case("SIGTERM to torchrun's agent", send("agent", signal.SIGTERM), (1, 143), "", ("torchrun",), speaks=True),
-    Case("kill -9 of a rank of torchrun", send("rank1", signal.SIGKILL), (1,), "", ("torchrun",), speaks=True),
-    Case("SIGSTOP, SIGCONT of torchrun's agent", halt("agent"), (0,), same=True, workloads=("torchrun",)),
+    Case("kill -9 of torchrun's agent", send("agent", signal.SIGKILL), (137,), "was killed by SIGKILL", TORCHRUN),
+    Case("SIGTERM to torchrun's agent", send("agent", signal.SIGTERM), (1, 143), "", TORCHRUN, speaks=True),
+    Case("kill -9 of a rank of torchrun", send("rank1", signal.SIGKILL), (1,), "", TORCHRUN, speaks=True),
+    Case("SIGSTOP, SIGCONT of torchrun's agent", halt("agent"), (0,), same=True, workloads=TORCHRUN),
 ]  # fmt: skip
 PLACES = [
     Case("disk full while logging", full_disk, (1,), "cannot write the log: No space left on device"),
@@ -419,7 +424,7 @@ PLACES = [
     Case("read-only disk", read_only_disk, (1,), "cannot write .*Read-only file system", random=False),
     Case("standard output on a full disk", full_output, (1,), "cannot write standard output.*No space", random=False),
     Case("/dev/shm of 64 KiB", small_shm, (1, 0), r"rank \d .*exited with status 1", random=False),
-    Case("memory limit", limited("memory", 100 << 20, 700 << 20), (0, 1, 137, -9), "SIGKILL|memory|store"),
+    Case("memory limit", limited("memory", 100 << 20, 1500 << 20), (0, 1, 137, -9), "SIGKILL|memory|store"),
     Case("limit of processes", limited("pids", 2, 60), (0, 1, 134), ""),  # torch aborts without its threads
     Case("limit of descriptors", few_descriptors, (0, 1), "open files"),
     Case("clock set back by a day", clock_set(-86_400), (0,), same=True),
@@ -429,13 +434,13 @@ PLACES = [
     Case("the terminal goes away", terminal_goes, (129,), INTERRUPTED),
     Case("two runs into one file", two_runs, (0,), same=True),
     Case("log deleted while it is written", log_deleted, (1,), "was deleted while the run wrote it"),
-    Case("stub cache of another user", cache_of_another_user, (1,), "cannot build the stub libraries", random=False),
-    Case("stub cache half-written", cache_half_written, (0,), same=True),
-    Case("stub cache built by two runs", cache_built_twice, (0,), same=True, random=False),
+    plain("stub cache of another user", cache_of_another_user, (1,), "cannot build the stub libraries", random=False),
+    plain("stub cache half-written", cache_half_written, (0,), same=True),
+    plain("stub cache built by two runs", cache_built_twice, (0,), same=True, random=False),
     Case("SIGTERM while exporting", exporting(signal.SIGTERM), (143, -15), INTERRUPTED, log=False),
     Case("SIGINT while exporting", exporting(signal.SIGINT), (130, -2), INTERRUPTED, log=False),
-    Case("kill -9 of a sweep", sweeping("top", signal.SIGKILL), (-9,), log=False),
-    Case("SIGTERM to a sweep", sweeping("top", signal.SIGTERM), (0, 130, 143, -15), "rrupted|goes on", log=False),
-    Case("disk full while sweeping", sweep_on_full_disk, (0, 1), "No space left on device", log=False),
+    plain("kill -9 of a sweep", sweeping("top", signal.SIGKILL), (-9,), log=False),
+    plain("SIGTERM to a sweep", sweeping("top", signal.SIGTERM), (0, 130, 143, -15), "rrupted|goes on", log=False),
+    plain("disk full while sweeping", sweep_on_full_disk, (0, 1), "No space left on device", log=False),
 ]
 CASES = [*TOP, *SERVER, *RANKS, *AGENT, *PLACES]
