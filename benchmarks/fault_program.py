@@ -1,6 +1,6 @@
 """What `faults.py`, `determinism.py` and `long_runs.py` run: a small FSDP2 model and a DataLoader with a worker.
 
-    phantora trace --cluster 2 benchmarks/fault_program.py [--steps N] [--workers N] [--layers N] [--kernels N]
+    phantora trace --cluster 2 benchmarks/fault_program.py [--steps N] [--workers N] [--layers N] [--kernels N] [--sgd]
 
 It prints a line every ten steps.
 """
@@ -35,6 +35,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1, help="of each rank's DataLoader")
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--kernels", type=int, default=400, help="small ones in a step: they fill the log")
+    parser.add_argument("--sgd", action="store_true", help="AdamW, fused, over DTensors leaves Python objects behind")
     args = parser.parse_args()
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl")
@@ -42,7 +43,8 @@ def main() -> None:
     for layer in model:
         fully_shard(layer)
     fully_shard(model)
-    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    parameters = model.parameters()
+    optimizer = torch.optim.SGD(parameters, 0.1) if args.sgd else torch.optim.AdamW(parameters, fused=True)
     counter = torch.zeros(4096, device="cuda")
     loader = DataLoader(Rows(4 * args.steps), batch_size=4, num_workers=args.workers)
     for index, batch in enumerate(loader):

@@ -1,6 +1,6 @@
 """What happens to runs that are killed, stopped, starved or robbed, at random moments.
 
-    python benchmarks/faults.py [--moments N] [--seed S] [--workload NAME] [--json FILE] [FAULT ...]
+    python benchmarks/faults.py [--moments N] [--seed S] [--workload NAME] [--seconds S] [--json FILE] [FAULT ...]
 
 Each fault is done to a run at N moments, drawn from the CPU time that an undisturbed run takes. Checked are the exit
 status, that exactly one line of ours says what went wrong and no traceback of ours, that the log opens and can be read
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
+import math
 import os
 import random
 import re
@@ -217,6 +218,7 @@ def main() -> int:
     parser.add_argument("--moments", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workload", action="append", choices=list(workloads()), help="all by default")
+    parser.add_argument("--seconds", type=float, help="in an order of chance, for so long in all")
     parser.add_argument("--json", type=Path, help="append what was seen, a line each")
     parser.add_argument("faults", nargs="*", metavar="FAULT", help="parts of names; all by default")
     args = parser.parse_args()
@@ -227,18 +229,24 @@ def main() -> int:
     fault_places.prepare(HOME)
     stubs.ensure()  # a build would count as the reference's CPU time
     failed = 0
-    for name in args.workload or workloads():
+    names = args.workload or list(workloads())
+    for name in names:
         chosen = [
             case for case in CASES
             if name in case.workloads and (not args.faults or any(part in case.name for part in args.faults))
         ]  # fmt: skip
         if not chosen:
             continue
+        if args.seconds:
+            random.Random(args.seed).shuffle(chosen)
         if name == "torchtitan":
             _torchtitan()
         bench = Bench(name, workloads()[name])
         print(f"{name}: an undisturbed run takes {bench.cpu:.1f} s of CPU", flush=True)
+        deadline = time.monotonic() + (args.seconds or math.inf) / len(names)
         for case in chosen:
+            if time.monotonic() > deadline:
+                break
             line = repeat(bench, case, args.moments if case.random else min(args.moments, 2), args.seed)
             failed += bool(line.wrong)
             if told:

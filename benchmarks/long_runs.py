@@ -86,7 +86,7 @@ def _at(seen: list[Sample], share: float) -> Sample:
 def steps(count: int, ranks: int, folder: Path) -> int:
     """One long run."""
     scene = Scene(folder / "long")
-    words = (PROGRAM, "--steps", str(count), "--workers", "0", "--layers", "1", "--kernels", "20")
+    words = (PROGRAM, "--steps", str(count), "--workers", "0", "--layers", "1", "--kernels", "20", "--sgd")
     scene.start("trace", "--cluster", str(ranks), "-o", str(scene.log), "--no-summary", *words)
     seen = list(samples(scene, 0.5 if count < 1000 else 2.0))
     seen = [sample for sample in seen if f"rank{ranks - 1}" in sample.memory]  # at the end they go before the simulator
