@@ -10,7 +10,8 @@
 // the interpreter's specialisation. The length of a function's code stands for the work in one call
 // of it: C functions that it calls, attribute look-ups, arithmetic. The code of the import system is
 // free of charge, because what it does depends on compiled files that an earlier run may have left; so is
-// what __eq__ does, because a dict calls it when hashes collide, and many hashes are made of addresses; and what waits
+// what __eq__ does, because a dict calls it when hashes collide, and many hashes are made of addresses; what __del__ does,
+// because the collector of garbage calls it when all threads together have made enough, in any of them; and what waits
 // for other threads and processes, because how often it looks whether they are done depends on their real speed.
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -59,7 +60,7 @@ static bool is_free(const char *file) {
 }
 
 // What these do, and call, depends on how far other threads and processes are: a DataLoader's workers deliver and end
-// when they do; a callback is called at once where what it waits for is done already, else by another thread; a lock
+// when they do; an executor starts a thread or process for a task unless one is idle; a callback is called at once where what it waits for is done already, else by another thread; a lock
 // that another process holds is asked for again and again; a folder is made by the first rank of the first run; a folder
 // on sys.path that another process wrote to is listed once more for the version of a package. What a
 // weak reference calls when its object dies is called sooner or later, or never, for a process or thread that is over.
@@ -72,6 +73,8 @@ static const struct {
   {"/torch/utils/data/_utils/signal_handling.py", NULL},
   {"/torch/utils/data/dataloader.py", "_get_data"},
   {"/concurrent/futures/_base.py", "add_done_callback"},
+  {"/concurrent/futures/thread.py", "_adjust_thread_count"},
+  {"/concurrent/futures/process.py", "_adjust_process_count"},
   {"/filelock/", NULL},
   {"/importlib/metadata/", NULL},
   {"/deepspeed/runtime/zero/partition_parameters.py", "_enable_class"},
@@ -131,8 +134,8 @@ static ph_code *look_at(ph_pyobject *code) {
   }
   // What is done to a module after its import is our work, not the script's.
   bool ours = function && path && !strcmp(function, "uncharged") && ends_with(path, "/phantora/launch/importhook.py");
-  bool equality = !facts->free && !strcmp(function, "__eq__");
-  facts->covers = ours || equality || (path && function && depends_on_others(path, function));
+  bool any_time = !facts->free && (!strcmp(function, "__eq__") || !strcmp(function, "__del__"));
+  facts->covers = ours || any_time || (path && function && depends_on_others(path, function));
   if (file) Py_DecRef(file);
   if (name) Py_DecRef(name);
   if (bytes) Py_DecRef(bytes);

@@ -11,6 +11,8 @@ from support.runs import trace
 # Each piece of work is asked for through C alone, so that all frames between two readings of the clock are its own.
 PROGRAM = """
 import time
+from _thread import allocate_lock
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.metadata import version
 from weakref import WeakSet, WeakValueDictionary
@@ -32,11 +34,17 @@ def spent(work):
 
 class Thing: pass
 
+class Finalized:
+    def __del__(self): charged()
+
 torch.ones(1, device="cuda")
 things = [Thing() for _ in range(3)]
 held, named = WeakSet(things), WeakValueDictionary(enumerate(things))
 table = CustomDecompTable()
 signatures = [(int, object), (object, int), (bool, object), (object, object)]
+ends = [Finalized() for _ in range(3)]
+pool, held = ThreadPoolExecutor(4), allocate_lock()
+held.acquire()
 dispatcher = Dispatcher("dispatcher")
 for signature in signatures[2:]:
     dispatcher.add(signature, int)
@@ -50,22 +58,27 @@ work = {
     "ambiguities": partial(conflict.ambiguities, signatures),
     "a method": partial(dispatcher.dispatch, bool, int),
     "what dies": things.clear,
+    "a finalizer": ends.clear,
+    "a thread of a pool": partial(pool.submit, held.acquire),
+    "another thread": partial(pool.submit, int),
     "a file lock": FileLock("lock").acquire,
     "a package's version": partial(version, "filelock"),
 }
 for name, what in work.items():
     print(name, spent(what), sep=": ")
+held.release()
 """
 
 
 def test_sets_of_operators_and_of_classes_cost_nothing(tmp_path: Path) -> None:
     """They are gone through in the order of addresses, which paths and the environment move. Nor does what weak
-    references call when objects die, as those of a process that has ended, nor what looks for a package's version and
+    references call when objects die, as those of a process that has ended, nor finalizers, nor whether a pool needs
+    one more thread, nor what looks for a package's version and
     lists folders once more into which others wrote."""
     (tmp_path / "program.py").write_text(PROGRAM)
     out = trace(tmp_path, "--cluster", "1", "program.py").out
     told = {name: int(ns) for name, _, ns in (line.partition(": ") for line in out.splitlines())}
-    assert len(told) == 11, out
+    assert len(told) == 14, out
     reading = told.pop("nothing")
     assert told.pop("a function") > reading
     assert set(told.values()) == {reading}, told
