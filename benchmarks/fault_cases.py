@@ -418,7 +418,7 @@ AGENT = [
 ]  # fmt: skip
 PLACES = [
     Case("disk full while logging", full_disk, (1,), "cannot write the log: No space left on device"),
-    Case("disk full while exporting", full_disk_of_the_export, (1,), "cannot write the timeline .*No space left"),
+    plain("disk full while exporting", full_disk_of_the_export, (1,), "cannot write the timeline .*No space left"),
     Case("disk filled by others while logging", others_fill_the_disk, (1,), "cannot write .*No space left on device"),
     Case("disk becomes read-only while logging", disk_fails, (0, 1), "cannot (write|create) .*(Read-only|Input)"),
     Case("read-only disk", read_only_disk, (1,), "cannot write .*Read-only file system", random=False),
@@ -437,8 +437,8 @@ PLACES = [
     plain("stub cache of another user", cache_of_another_user, (1,), "cannot build the stub libraries", random=False),
     plain("stub cache half-written", cache_half_written, (0,), same=True),
     plain("stub cache built by two runs", cache_built_twice, (0,), same=True, random=False),
-    Case("SIGTERM while exporting", exporting(signal.SIGTERM), (143, -15), INTERRUPTED, log=False),
-    Case("SIGINT while exporting", exporting(signal.SIGINT), (130, -2), INTERRUPTED, log=False),
+    plain("SIGTERM while exporting", exporting(signal.SIGTERM), (143, -15), INTERRUPTED, log=False),
+    plain("SIGINT while exporting", exporting(signal.SIGINT), (130, -2), INTERRUPTED, log=False),
     plain("kill -9 of a sweep", sweeping("top", signal.SIGKILL), (-9,), log=False),
     plain("SIGTERM to a sweep", sweeping("top", signal.SIGTERM), (0, 130, 143, -15), "rrupted|goes on", log=False),
     plain("disk full while sweeping", sweep_on_full_disk, (0, 1), "No space left on device", log=False),

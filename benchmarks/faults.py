@@ -170,6 +170,7 @@ class Line:
 
     workload: str
     fault: str
+    seed: int
     moments: int
     statuses: dict[int, int]
     rows: str
@@ -193,7 +194,7 @@ def repeat(bench: Bench, case: Case, moments: int, seed: int) -> Line:
     rows = sorted(outcome.rows for outcome in outcomes if outcome.rows is not None)
     message = Counter(o.message for o in outcomes if o.message).most_common(1)
     line = Line(
-        bench.name, case.name, len(outcomes), dict(sorted(counts.items())),
+        bench.name, case.name, seed, len(outcomes), dict(sorted(counts.items())),
         f"{rows[0]:,} to {rows[-1]:,}" if rows else "none", message[0][0] if message else "",
         [wrong for outcome in outcomes for wrong in outcome.wrong],
     )  # fmt: skip
