@@ -41,8 +41,10 @@ def parting(one: Path, other: Path) -> list[str]:
 
 def told(one: Path, other: Path) -> Iterator[str]:
     """The same for the ranks of two runs, whose folders are given; of some ranks, if all differ."""
-    differ = [path.name for path in sorted(one.iterdir()) if path.read_bytes() != (other / path.name).read_bytes()]
-    yield f"charges: {len(differ)} of {len(list(one.iterdir()))} ranks differ"
-    for name in differ[:MOST_RANKS]:
+    names = sorted(path.name for path in one.iterdir())
+    unlike = [name for name in names if (one / name).read_bytes() != (other / name).read_bytes()]
+    differ = {name: lines for name in unlike if (lines := parting(one / name, other / name))}
+    yield f"charges: {len(differ)} of {len(names)} ranks differ"
+    for name, lines in list(differ.items())[:MOST_RANKS]:
         yield f"{name}:"
-        yield from (f"    {line}" for line in parting(one / name, other / name))
+        yield from (f"    {line}" for line in lines)
