@@ -22,6 +22,7 @@ from phantora.launch.ending import (
     drain,
     error_message,
     signals_received,
+    start_thread,
 )
 
 
@@ -81,7 +82,7 @@ class _Run:
             simulator.follow(self._child.pid)
             self._simulator = SimulatorThread(simulator, signals.wake)
             self._simulator.start()
-        threading.Thread(target=_wait_for, args=(self._child, signals), daemon=True).start()
+        start_thread(threading.Thread(target=_wait_for, args=(self._child, signals), daemon=True))
         with selectors.DefaultSelector() as selector:
             selector.register(signals.read, selectors.EVENT_READ)
             while self._child.poll() is None or not (self._simulator is None or self._simulator.done):

@@ -73,6 +73,16 @@ class Outcome:
     wall_seconds: float = 0.0
 
 
+def start_thread(thread: threading.Thread) -> None:
+    """Raises PhantoraError where the system allows no more threads."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise PhantoraError(
+            f"{error}: the limit of processes is reached (`ulimit -u`, or pids.max of the control group)"
+        ) from error
+
+
 class SimulatorThread:
     """Runs the simulator beside the supervisor and keeps its error."""
 
@@ -85,7 +95,7 @@ class SimulatorThread:
 
     def start(self) -> None:
         """Starts the simulation in its thread."""
-        self._thread.start()
+        start_thread(self._thread)
 
     def _run(self) -> None:
         try:
@@ -100,7 +110,8 @@ class SimulatorThread:
         """Waits for the end; `stop` asks for an early one."""
         if stop and self._thread.is_alive():
             self.simulator.stop()
-        self._thread.join()
+        if self._thread.ident is not None:  # else it could not be started
+            self._thread.join()
 
 
 def error_message(error: BaseException) -> str:

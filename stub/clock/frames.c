@@ -60,13 +60,14 @@ static bool is_free(const char *file) {
 }
 
 // What these do, and call, depends on how far other threads and processes are: a DataLoader's workers deliver and end
-// when they do; an executor starts a thread or process for a task unless one is idle; a callback is called at once where what it waits for is done already, else by another thread; a lock
-// that another process holds is asked for again and again; a folder is made by the first rank of the first run; a folder
-// on sys.path that another process wrote to is listed once more for the version of a package. What a
-// weak reference calls when its object dies is called sooner or later, or never, for a process or thread that is over.
+// when they do; an executor starts a thread or process for a task unless one is idle; a callback is called at once
+// where what it waits for is done already, else by another thread; a lock that another process holds is asked for again
+// and again; a folder is made by the first rank of the first run; a folder on sys.path that another process wrote to is
+// listed once more for the version of a package. What a weak reference calls when its object dies is called sooner or
+// later, or never, for a process or thread that is over.
 // Tables of decompositions and of sympy's methods are made, and DeepSpeed's modules are wrapped, in the order of sets of
 // operators and classes, whose hashes are addresses: these depend on the lengths of paths, on the environment and on
-// what threads allocate meanwhile.
+// what threads allocate meanwhile. NetworkX goes through all variables of the environment when it is imported.
 static const struct {
   const char *file, *function;  // the end of a path, or a folder in it; NULL: all functions
 } of_others[] = {
@@ -84,6 +85,7 @@ static const struct {
   {"/weakref.py", "remove"},
   {"/_weakrefset.py", "_remove"},
   {"/torch/export/decomp_utils.py", NULL},
+  {"/networkx/utils/backends.py", "_set_configs_from_environment"},
   {"/sympy/multipledispatch/conflict.py", NULL},
   {"/sympy/multipledispatch/dispatcher.py", "dispatch"},
   {"<frozen os>", "makedirs"},

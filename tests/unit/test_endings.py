@@ -6,8 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from typing import cast
 
 import pytest
+
+from phantora.errors import PhantoraError
+from phantora.launch.ending import RunningSimulator, SimulatorThread
 
 VERB = [sys.executable, "-m", "phantora", "completion", "bash"]
 
@@ -66,3 +71,24 @@ def test_output_that_cannot_be_written_is_told() -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("phantora: cannot write") and "No space left on device" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+class _Simulator:
+    stopped = False
+
+    def run(self) -> None:
+        raise AssertionError("it has no thread")
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+def test_a_machine_without_room_for_threads_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    thread = SimulatorThread(cast("RunningSimulator", _Simulator()), lambda: None)
+    with pytest.raises(PhantoraError, match="can't start new thread: the limit of processes"):
+        thread.start()
+    thread.finish(stop=True)
