@@ -82,15 +82,27 @@ def blocks(source: pa.MemoryMappedFile) -> Blocks:
     return Blocks(*kinds)
 
 
-def unpacked_size(source: pa.MemoryMappedFile, at: int) -> int:
-    """Bytes that the buffers of the message at `at` take in memory. Raises ValueError for a broken header."""
+def _header(source: pa.MemoryMappedFile, at: int) -> tuple[_Table, int]:
+    """Of the message at `at`, and where its body begins. Raises ValueError for a broken one."""
     start = source.read_at(8, at)
     first = _number("<I", start, 0)
     head = 8 if first == _CONTINUES else 4  # old writers leave the mark out
     length = _number("<i", start, 4) if first == _CONTINUES else first
     if not 0 <= length <= source.size() - at:
         raise ValueError("a header beyond the file's end")
-    message = _Table.root(source.read_at(length, at + head))
+    return _Table.root(source.read_at(length, at + head)), at + head + length
+
+
+def rows(source: pa.MemoryMappedFile, at: int) -> int:
+    """Of the batch at `at`. Raises ValueError for a broken header."""
+    batch = _header(source, at)[0].table(2)
+    place = None if batch is None else batch.field(0)
+    return 0 if batch is None or place is None else _number("<q", batch.data, place)
+
+
+def unpacked_size(source: pa.MemoryMappedFile, at: int) -> int:
+    """Bytes that the buffers of the message at `at` take in memory. Raises ValueError for a broken header."""
+    message, body = _header(source, at)
     kind, batch = message.field(1), message.table(2)
     if kind is None or batch is None:
         return 0
@@ -104,7 +116,7 @@ def unpacked_size(source: pa.MemoryMappedFile, at: int) -> int:
     for offset, size in batch.structs(2, "<qq"):
         total += max(0, size)
         if packed and size >= 8:
-            place = at + head + length + offset
+            place = body + offset
             if not 0 <= place <= source.size() - 8:
                 raise ValueError("a buffer beyond the file's end")
             total += max(0, _number("<q", source.read_at(8, place), 0))

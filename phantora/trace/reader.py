@@ -146,6 +146,10 @@ class _CutFile:
             if found:
                 self.trailer = found
                 self.count -= 1
+                return
+        # Behind the rows lies the recording, in batches of none. Without the trailer it is not known to be whole.
+        while self.count and not arrow_sizes.rows(source, self._batches[self.count - 1][0]):
+            self.count -= 1
 
     def _open(self, index: int, fields: tuple[int, ...]) -> pa.RecordBatchStreamReader:
         begin, end = self._batches[index]

@@ -16,6 +16,7 @@ from phantora.cli.outputs import Outputs
 from phantora.errors import PhantoraError
 from phantora.trace import schema, writer
 from phantora.trace.reader import Log, open_log
+from phantora.trace.recording import RECORD
 from phantora.trace.schema import COLUMNS, KINDS, TEXT_COLUMNS, Tables
 from phantora.trace.writer import LogWriter, kernel_name
 
@@ -207,6 +208,28 @@ def test_a_log_can_be_cut_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert read == everything[: len(read)]
         last = len(read)
     assert last == len(everything)
+
+
+def test_a_log_can_be_cut_within_its_recording(tmp_path: Path) -> None:
+    """The recording lies behind the rows, in batches without rows."""
+    tables, rows = large_rows(1000)
+    whole, cut = tmp_path / "run.arrow", tmp_path / "cut.arrow"
+    with LogWriter(whole, METADATA, tables) as log:
+        log.append(rows)
+        sizes = []
+        for rank in range(3):
+            log.record(rank, np.frombuffer(np.random.default_rng(rank).bytes(100 * RECORD.itemsize), RECORD))
+        log.close({})
+    data = whole.read_bytes()
+    for size in range(0, len(data), 1009):
+        cut.write_bytes(data[:size])
+        try:
+            read = open_log(cut)
+        except PhantoraError:
+            continue
+        sizes.append(sum(map(len, read.batches())))
+        assert read.complete or not list(read.recording())  # complete: cut between trailer and footer
+    assert set(sizes) == {0, 1000} and sizes.count(1000) > 10
 
 
 def test_disk_full(tmp_path: Path) -> None:
