@@ -18,6 +18,7 @@ from phantora.launch import (
     modules,
     pickled,
     profiler,
+    progress_bars,
     rpc_channels,
     static_runtime,
     symmetric,
@@ -63,6 +64,7 @@ def install_tracer(stub_set: StubSet) -> None:
     clipping.install(stub_set.tracer)
     modules.install(stub_set.tracer)
     pickled.install()
+    progress_bars.install()
     rpc_channels.install()
     tuning.install()
     neighbour = ctypes.CDLL(str(stub_set.rank)).ph_neighbour

@@ -157,3 +157,22 @@ def test_runs_that_differ_name_the_function(tmp_path: Path, monkeypatch: pytest.
     assert lines[4].endswith("program.py:always")
     first = next(line for line in lines if line.startswith("+"))
     assert first.endswith("program.py:sometimes")
+
+
+BARS = """
+import threading
+import torch
+from tqdm import tqdm
+
+torch.ones(1, device="cuda")
+for _ in tqdm(range(3), disable=True): pass
+print(tqdm.monitor, [thread.name for thread in threading.enumerate()])
+"""
+
+
+@pytest.mark.parametrize("preload", [(), ("--preload", "tqdm")])
+def test_no_thread_of_tqdm_changes_what_bars_cost(tmp_path: Path, preload: tuple[str, ...]) -> None:
+    """Ten seconds of real time after the first bar, its monitor made a lock that the script makes if there is none."""
+    (tmp_path / "program.py").write_text(BARS)
+    out = trace(tmp_path, "--cluster", "1", *preload, "program.py").out
+    assert out.splitlines()[-1].startswith("None ['MainThread'"), out
