@@ -44,9 +44,11 @@ from phantora.launch.rank import RankTask, become_rank
 
 MESSAGE_BYTES = 1 << 17
 # The interpreter must not find modules of the current directory before the ones installed, and
-# finds phantora itself wherever the parent found it.
+# finds phantora itself wherever the parent found it. SIGINT ends it without a traceback, also while it imports; the
+# parent says what happened.
 BOOTSTRAP = (
-    "import sys; parent, fd, root = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]; "
+    "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); "
+    "parent, fd, root = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]; "
     "sys.path[0] = root; from phantora.launch.forkserver import main; del sys.path[0]; main(parent, fd, sys.argv[4:])"
 )
 
@@ -127,7 +129,6 @@ class ForkServer:
         """Works until the parent closes its end; then ends the ranks that are left and returns None. In a forked rank
         it returns what that becomes. `first`: a message that is here already."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends it without a traceback; the parent says what happened
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         poll = select.poll()
         poll.register(self._link, select.POLLIN)
