@@ -85,6 +85,8 @@ bool Ingest::credible(const Rank &rank, const ph_record &r) const {
       return members(r.comm.members, r.comm.rank) && r.id >= 1 && r.id < MOST_COMMUNICATORS - rank.first_communicator;
     case PH_EXCHANGE:
       return members(r.exchange.members, r.exchange.index);
+    case PH_GROUP_BEGIN:
+      return r.group.records <= INT64_MAX;
     case PH_MEMORY:
       return r.id < PH_MEM_COUNT_PH_MEM;
     case PH_MOVED:
