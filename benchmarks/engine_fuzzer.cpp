@@ -23,10 +23,10 @@ constexpr int MOST_TURNS = 2000;    // of the engine for one input: thousands of
 constexpr size_t TURN_EVERY = 8;    // records
 constexpr size_t MOST_RECORDS = 2048;
 constexpr int64_t MOST_ROWS = 1 << 16;
-constexpr size_t PAGE = 4096;
+constexpr size_t BOUNDARY = 4096;  // of the parts of the memory
 enum Settings { NETWORK = 1, POWER = 2, UNEVEN = 4, CLOCKS = 8, ROOM = 16, AFTER_ERRORS = 32 };
 
-constexpr size_t pages(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
+constexpr size_t pages(size_t bytes) { return (bytes + BOUNDARY - 1) / BOUNDARY * BOUNDARY; }
 
 // The memory that ranks share with the engine, as wire/session.py lays it out.
 class Area {
@@ -35,7 +35,7 @@ class Area {
     size_t control = pages(sizeof(ph_header)), ring = control + pages(WORLD * sizeof(ph_control));
     size_t reply = ring + WORLD * PH_RING_RECORDS * sizeof(ph_record);
     size_t size = reply + pages(WORLD * PH_REPLY_SLOTS * sizeof(ph_reply));
-    bytes_.reset(static_cast<char *>(std::aligned_alloc(PAGE, size)));
+    bytes_.reset(static_cast<char *>(std::aligned_alloc(BOUNDARY, size)));
     std::memset(bytes_.get(), 0, size);
     ph_header &h = *reinterpret_cast<ph_header *>(bytes_.get());
     h.magic = PH_MAGIC;

@@ -84,6 +84,7 @@ class Fuzzer:
     suffix: str
     folder: Path
     engine: Path
+    ended: threading.Event = field(default_factory=threading.Event)
     environment: dict[str, str] = field(default_factory=lambda: dict(os.environ))
 
     def __post_init__(self) -> None:
@@ -116,7 +117,12 @@ class Fuzzer:
             child = subprocess.Popen(
                 self.command(seconds, *arguments), env=self.environment, stderr=errors, stdout=subprocess.DEVNULL
             )
-            before = signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+
+            def stop(*_: object) -> None:
+                self.ended.set()
+                child.terminate()
+
+            before = signal.signal(signal.SIGTERM, stop)
             try:
                 _, status, usage = os.wait4(child.pid, 0)
             finally:
@@ -202,7 +208,7 @@ def run(name: str, target: Any, seeds: Sequence[bytes], options: Options) -> int
         return 0
     progress, findings = Progress(), dict[str, Path]()
     with tempfile.TemporaryDirectory() as made:
-        fuzzer = Fuzzer(name, target.suffix, Path(made), options.engine)
+        fuzzer = Fuzzer(name, target.suffix, Path(made), options.engine, options.ended)
         corpus = (options.corpus or fuzzer.folder / "corpora") / fuzz_corpora.file_name(name)
         corpus.mkdir(parents=True, exist_ok=True)
         prepare(fuzzer, seeds)
@@ -213,9 +219,7 @@ def run(name: str, target: Any, seeds: Sequence[bytes], options: Options) -> int
             where = (str(corpus), str(fuzzer.folder / "seeds"))
             status, spent, printed = fuzzer.start(left, f"-seed={seed % (1 << 32)}", *where)
             progress.add(spent, printed)
-            if status == -signal.SIGTERM:
-                break
-            for text, data in fuzzer.findings(status, printed).items():
+            for text, data in fuzzer.findings(0 if options.ended.is_set() else status, printed).items():
                 if text not in findings:
                     options.keep.mkdir(parents=True, exist_ok=True)
                     stem = f"{fuzz_corpora.file_name(name)}-{seed}-{len(findings)}"

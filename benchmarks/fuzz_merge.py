@@ -2,10 +2,10 @@
 
     python benchmarks/fuzz_merge.py FOLDER [TARGET ...] [--bytes 6000] [--also FILE ...]
 
-FOLDER is what --corpus of fuzz.py named. For each target, what it holds and what is kept already is given to the reader;
-of the inputs that reach edges that the seeds do not, those are kept that reach most of them for their size, until all
-are reached or the zip has so many bytes. Inputs that are findings are left out; --also keeps files whatever they reach,
-for a finding that has been mended.
+FOLDER is what --corpus of fuzz.py named. For each target, what it holds and what is kept already is given to the
+reader. Of the inputs that reach edges that the seeds do not, those are kept that reach most of them for their size,
+until all are reached or the zip has so many bytes. --also keeps files whatever they reach, for a finding that has been
+mended.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def test_a_rank_that_says_what_cannot_be_is_named(engine_library: Path) -> None:
 
 
 IMPOSSIBLE = [
-    {"kind": "COMM_CREATE", "id": 0, "key_hi": 1, "key_lo": 1, "members": 2, "rank": 0},  # 0: a member that has not joined
+    {"kind": "COMM_CREATE", "id": 0, "key_hi": 1, "key_lo": 1, "members": 2, "rank": 0},  # 0: has not joined
     {"kind": "GROUP_BEGIN", "records": 1 << 63},
     {"kind": "PEER_COPY", "id": 1, "peer": 1, "bytes": 8},  # nobody has said who that is
     {"kind": "WAIT_SIGNAL", "id": 1, "peer": 1, "channel": 0},
