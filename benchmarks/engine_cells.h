@@ -7,3 +7,4 @@
 
 constexpr int WORLD = 3;
 constexpr size_t CELL = 1 + sizeof(ph_record);
+constexpr int REAL[WORLD] = {0, 1, 3};  // ranks of a folded run of four

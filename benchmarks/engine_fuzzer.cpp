@@ -24,7 +24,8 @@ constexpr size_t TURN_EVERY = 8;    // records
 constexpr size_t MOST_RECORDS = 2048;
 constexpr int64_t MOST_ROWS = 1 << 16;
 constexpr size_t BOUNDARY = 4096;  // of the parts of the memory
-enum Settings { NETWORK = 1, POWER = 2, UNEVEN = 4, CLOCKS = 8, ROOM = 16, AFTER_ERRORS = 32 };
+enum Settings { NETWORK = 1, POWER = 2, UNEVEN = 4, CLOCKS = 8, ROOM = 16, AFTER_ERRORS = 32, FOLDED = 64 };
+constexpr uint32_t PLACES = WORLD + 1;  // of a folded run: an axis of four ranks, of which the third is no process
 
 constexpr size_t pages(size_t bytes) { return (bytes + BOUNDARY - 1) / BOUNDARY * BOUNDARY; }
 
@@ -32,16 +33,15 @@ constexpr size_t pages(size_t bytes) { return (bytes + BOUNDARY - 1) / BOUNDARY 
 class Area {
  public:
   Area() {
-    size_t control = pages(sizeof(ph_header)), ring = control + pages(WORLD * sizeof(ph_control));
-    size_t reply = ring + WORLD * PH_RING_RECORDS * sizeof(ph_record);
-    size_t size = reply + pages(WORLD * PH_REPLY_SLOTS * sizeof(ph_reply));
+    size_t control = pages(sizeof(ph_header)), ring = control + pages(PLACES * sizeof(ph_control));
+    size_t reply = ring + PLACES * PH_RING_RECORDS * sizeof(ph_record);
+    size_t size = reply + pages(PLACES * PH_REPLY_SLOTS * sizeof(ph_reply));
     bytes_.reset(static_cast<char *>(std::aligned_alloc(BOUNDARY, size)));
     std::memset(bytes_.get(), 0, size);
     ph_header &h = *reinterpret_cast<ph_header *>(bytes_.get());
     h.magic = PH_MAGIC;
     h.version = PH_WIRE_VERSION;
     h.layout = PH_LAYOUT;
-    h.world_size = h.ranks_per_host = WORLD;
     h.size = size;
     h.control_offset = control;
     h.ring_offset = ring;
@@ -54,10 +54,14 @@ class Area {
   }
 
   // As before any rank has said a word. The rings may keep what was said: no head reaches it.
-  void clear() {
+  void clear(bool folded) {
+    fresh_.world_size = fresh_.ranks_per_host = folded ? PLACES : WORLD;
+    fresh_.folded = folded;
     *reinterpret_cast<ph_header *>(bytes_.get()) = fresh_;
-    std::memset(bytes_.get() + fresh_.control_offset, 0, WORLD * sizeof(ph_control));
-    for (size_t i = 0; i < WORLD * PH_REPLY_SLOTS; ++i) {
+    auto *control = reinterpret_cast<ph_control *>(bytes_.get() + fresh_.control_offset);
+    std::memset(control, 0, PLACES * sizeof *control);
+    if (folded) control[2].folded = 1;
+    for (size_t i = 0; i < PLACES * PH_REPLY_SLOTS; ++i) {
       char *reply = bytes_.get() + fresh_.reply_offset + i * sizeof(ph_reply);
       std::memset(reply, 0, offsetof(ph_reply, data));
     }
@@ -97,6 +101,11 @@ class Run {
       phe_straggler(engine_, 1, 1.5);
     }
     phe_set_timing(engine_, &timing);
+    if (settings_ & FOLDED) {
+      const int32_t size = PLACES, none = 0;
+      phe_fold(engine_, &size, &none, &none, 1);
+      phe_expect_alike(engine_, 1, 0, 3, "dp", 0);
+    }
     if (settings_ & NETWORK) connect();
     if (settings_ & POWER) {
       phe_power_limit limit{400, 2.0, 50, 1e6, 1e6, 0.3, 24};
@@ -116,7 +125,7 @@ class Run {
   bool hear(const uint8_t *data, size_t cells) {
     for (size_t i = 0; i < cells; ++i) {
       const uint8_t *cell = data + i * CELL;
-      area_.say(cell[0] % WORLD, cell + 1, settings_ & CLOCKS);
+      area_.say(static_cast<size_t>(rank_of(cell[0] % WORLD)), cell + 1, settings_ & CLOCKS);
       if (!replayed_ && i % TURN_EVERY == TURN_EVERY - 1 && !turns()) return refused();
     }
     if (!turns()) return refused();
@@ -124,7 +133,7 @@ class Run {
     if (!replayed_) phe_release_sleepers(engine_, nullptr, 0);
     phe_diagnose(engine_);
     if (!replayed_) {
-      for (int rank = 0; rank < WORLD; ++rank) phe_rank_died(engine_, rank, 1);
+      for (int i = 0; i < WORLD; ++i) phe_rank_died(engine_, rank_of(i), 1);
       if (!turns()) return refused();
     }
     take();
@@ -132,6 +141,8 @@ class Run {
   }
 
  private:
+  int rank_of(int place) const { return settings_ & FOLDED ? REAL[place] : place; }
+
   void connect() {
     const int32_t name = phe_intern(engine_, PHE_NAMES, "link", 4);
     for (int32_t rank = 0; rank < WORLD; ++rank) phe_add_link(engine_, 1e9 * (rank + 1), name, &rank, 1);
@@ -195,10 +206,10 @@ class Run {
     int64_t got = phe_take_rows(engine_, rows.data(), MOST_ROWS, 1);
     for (int64_t i = 0; i < got; ++i)
       if (rows[static_cast<size_t>(i)].name >= phe_text_count(engine_, PHE_NAMES)) std::abort();
-    for (int rank = 0; rank < WORLD && !replayed_; ++rank) phe_take_records(engine_, rank, records.data(), MOST_ROWS, 1);
+    for (int i = 0; i < WORLD && !replayed_; ++i) phe_take_records(engine_, rank_of(i), records.data(), MOST_ROWS, 1);
     phe_status status;
     phe_get_status(engine_, &status);
-    for (int rank = 0; rank < WORLD; ++rank) phe_state_of_rank(engine_, rank);
+    for (int i = 0; i < WORLD; ++i) phe_state_of_rank(engine_, rank_of(i));
   }
 
   Area &area_;
@@ -230,8 +241,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   static uint64_t *const counted = counts();
   size_t cells = size / CELL;
   if (cells > MOST_RECORDS) cells = MOST_RECORDS;
-  area.clear();
-  Run run(area, cells ? data[0] / WORLD : 0U, replayed);
+  unsigned settings = cells ? data[0] / WORLD : 0U;
+  area.clear(settings & FOLDED);
+  Run run(area, settings, replayed);
   ++counted[run.hear(data, cells) ? 0 : 1];
   return 0;
 }

@@ -37,6 +37,8 @@ size_t write(const Cells &cells, uint8_t *data, size_t most) {
   return count * CELL;
 }
 
+constexpr char FOUR[] = "a\0000+1x4";  // a communicator of all ranks of a folded run, as its label names them
+
 class Mutator {
  public:
   Mutator(Cells &cells, unsigned seed) : cells_(cells), random_(seed) {}
@@ -112,22 +114,22 @@ class Mutator {
     switch (r.kind) {
       case PH_COLLECTIVE:
         r.collective = {static_cast<uint8_t>(below(PH_COLL_COUNT_PH_COLL)), static_cast<uint8_t>(below(12)), static_cast<uint8_t>(below(7)),
-                        static_cast<uint8_t>(below(3)), static_cast<int32_t>(below(WORLD)), number(), static_cast<int64_t>(number()),
+                        static_cast<uint8_t>(below(3)), static_cast<int32_t>(below(WORLD + 1)), number(), static_cast<int64_t>(number()),
                         below(5), pick(limits)};
         break;
       case PH_SEND:
       case PH_RECV:
-        r.transfer = {static_cast<int32_t>(below(WORLD)), static_cast<uint32_t>(below(12)), number(), static_cast<int64_t>(number()), below(5), {}};
+        r.transfer = {static_cast<int32_t>(below(WORLD + 1)), static_cast<uint32_t>(below(12)), number(), static_cast<int64_t>(number()), below(5), {}};
         break;
       case PH_PEER_COPY:
-        r.peer_copy = {static_cast<int32_t>(below(WORLD)), static_cast<uint32_t>(below(2)), number(), below(3), {}};
+        r.peer_copy = {static_cast<int32_t>(below(WORLD + 1)), static_cast<uint32_t>(below(2)), number(), below(3), {}};
         break;
       case PH_PUT_SIGNAL:
       case PH_WAIT_SIGNAL:
-        r.signal = {static_cast<int32_t>(below(WORLD)), static_cast<uint32_t>(below(2)), static_cast<int64_t>(number()), {}};
+        r.signal = {static_cast<int32_t>(below(WORLD + 1)), static_cast<uint32_t>(below(2)), static_cast<int64_t>(number()), {}};
         break;
       case PH_COMM_CREATE:
-        r.comm = {below(3), below(3), 1 + below(WORLD), below(WORLD), {}};
+        r.comm = {below(3), below(3), 1 + below(WORLD + 1), below(WORLD + 1), {}};
         break;
       case PH_EXCHANGE:
         r.exchange = {below(3), below(3), 1 + below(WORLD), below(5), below(WORLD)};
@@ -150,18 +152,19 @@ class Mutator {
     if (asks(r.kind) && below(2)) r.asked.resumes = below(4) ? r.time + static_cast<int64_t>(below(10000)) : -1;
   }
 
-  Cell blob() {
+  Cell blob(size_t which = SIZE_MAX) {
     using namespace std::string_literals;
-    static const std::array<std::string, 8> texts = {
-        "k:1000"s, "name"s, "a\0000+1x3"s, "a\0000+2x2,1+1x1"s, R"({"lib":"cublas","name":"x","call":"y"})"s, "{\"op\":\"aten::mm\"}"s,
+    static const std::string WHOLE(FOUR, sizeof FOUR - 1);
+    static const std::array<std::string, 10> texts = {
+        WHOLE, "a\0000+2x2"s, "k:1000"s, "name"s, "a\0000+1x3"s, "a\0000+2x2,1+1x1"s, R"({"lib":"cublas","name":"x","call":"y"})"s, "{\"op\":\"aten::mm\"}"s,
         "\x80\x05K\x01."s, "\x80\x05\x95\x0b\0\0\0\0\0\0\0]\x94(K\x01K\x02" "e."s};
     ph_blob b{};
     b.kind = PH_BLOB;
     b.slot = PH_NO_SLOT;
-    const std::string &text = texts[below(texts.size())];
+    const std::string &text = texts[which < texts.size() ? which : below(texts.size())];
     b.used = static_cast<uint32_t>(std::min<size_t>(text.size(), PH_BLOB_BYTES));
     std::memcpy(b.data, text.data(), b.used);
-    if (!below(3)) b.used = static_cast<uint32_t>(below(PH_BLOB_BYTES + 2));
+    if (which == SIZE_MAX && !below(3)) b.used = static_cast<uint32_t>(below(PH_BLOB_BYTES + 2));
     Cell cell;
     std::memcpy(&cell.record, &b, sizeof b);
     return cell;
@@ -179,6 +182,20 @@ class Mutator {
     Cell before = blob();
     before.rank = cell.rank;
     insert(at, before);
+  }
+
+  // A communicator in which one member is no process.
+  void add_folded() {
+    size_t at = place();
+    ph_record r = record(PH_COMM_CREATE, at);
+    for (uint8_t rank = 0; rank < WORLD; ++rank) {
+      r.comm.members = WORLD + 1;
+      r.comm.rank = static_cast<uint64_t>(REAL[rank]);
+      insert(at, {rank, r});
+      Cell label = blob(0);
+      label.rank = rank;
+      insert(at, label);
+    }
   }
 
   // What only all ranks together can do.
@@ -206,7 +223,7 @@ class Mutator {
   void change_field(Cell &cell) {
     ph_record &r = cell.record;
     size_t which = below(14);
-    if (which == 0) cell.rank = static_cast<uint8_t>(below(WORLD) + WORLD * (&cell == cells_.data() ? below(64) : 0));
+    if (which == 0) cell.rank = static_cast<uint8_t>(below(WORLD) + WORLD * (&cell == cells_.data() ? below(85) : 0));
     if (which == 1) r.kind = static_cast<uint8_t>(below(PH_COUNT_PH_KIND + 1));
     if (which == 2) r.flags = below(2) ? flags() : static_cast<uint8_t>(r.flags ^ (1U << below(8)));
     if (which == 3) r.slot = below(4) ? slot() : static_cast<uint8_t>(below(256));
@@ -241,7 +258,7 @@ class Mutator {
   void one() {
     size_t kind = below(16);
     if (cells_.empty() || kind < 3) return add();
-    if (kind < 5) return add_together();
+    if (kind < 5) return below(8) ? add_together() : add_folded();
     if (kind < 11) return change_field(cells_[below(cells_.size())]);
     if (kind < 13) return remove();
     if (kind < 14) return repeat();

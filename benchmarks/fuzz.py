@@ -386,15 +386,14 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, default=Path("fuzz-findings"))
     parser.add_argument("--guided", action="store_true", help="by coverage")
     parser.add_argument("--corpus", type=Path, help="guided: keep what was found of each target in a folder in here")
-    parser.add_argument("--engine-fuzzer", type=Path, default=Path("engine_fuzzer"), help="made if it is not there")
+    parser.add_argument("--engine-fuzzer", type=Path, help="guided: the program that fuzzes the engine, made elsewhere")
     given = parser.parse_args()
     names = given.targets or list(TARGETS)
     signal.signal(signal.SIGTERM, lambda *_: ENDED.set())
     head = f"{'target':16} {'CPU':>10} {'inputs':>8} {'accepted':>8} {'refused':>8} {'findings':>8}"
     if given.guided:
-        options = fuzz_guided.Options(
-            given.seconds, given.seed, given.keep, given.corpus, given.engine_fuzzer.absolute(), ENDED
-        )
+        program = (given.engine_fuzzer or fuzz_guided.engine_program()).absolute()
+        options = fuzz_guided.Options(given.seconds, given.seed, given.keep, given.corpus, program, ENDED)
         fuzz_guided.check(names, options)
         print(f"{head} {fuzz_guided.HEAD}", flush=True)
         counts = [fuzz_guided.run(name, TARGETS[name], first_inputs(name), options) for name in names]

@@ -7,6 +7,7 @@ libFuzzer leaves them.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import os
@@ -41,6 +42,14 @@ WAIT = 120  # seconds after which an input is found to wait for something
 SLOW = 10  # seconds of an input of the engine, with sanitizers
 MEMORY_MB = 4096
 LINE = re.compile(rb"^#\d+\s+(\w+)\s+cov: (\d+) .*?corp: (\d+)", re.MULTILINE)
+
+
+def engine_program() -> Path:
+    """Where the engine's fuzzer of these sources is, or will be made."""
+    digest = hashlib.sha256(build.source_digest().encode() + " ".join(FLAGS).encode())
+    for path in sorted(HERE.glob("engine_*")):
+        digest.update(path.read_bytes())
+    return HERE.parent / "build" / f"engine_fuzzer-{digest.hexdigest()[:16]}"
 
 
 def compile_engine(made: Path) -> Path:

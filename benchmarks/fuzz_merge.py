@@ -85,10 +85,10 @@ def main() -> None:
     parser.add_argument("targets", nargs="*", choices=[*fuzz.TARGETS, []], metavar="TARGET")
     parser.add_argument("--bytes", type=int, default=6000)
     parser.add_argument("--also", type=Path, nargs="*", default=[])
-    parser.add_argument("--engine-fuzzer", type=Path, default=Path("engine_fuzzer"))
+    parser.add_argument("--engine-fuzzer", type=Path)
     given = parser.parse_args()
     names = [name for name in given.targets or fuzz.TARGETS if name not in fuzz_guided.NOT_GUIDED]
-    engine = given.engine_fuzzer.absolute()
+    engine = (given.engine_fuzzer or fuzz_guided.engine_program()).absolute()
     options = fuzz_guided.Options(0, 0, Path(), given.folder, engine, threading.Event())
     fuzz_guided.check(names, options)
     for name in names:

@@ -69,7 +69,7 @@ def test_equal_inputs_make_equal_files(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 def test_libfuzzers_lines_are_counted() -> None:
     progress = fuzz_guided.Progress()
-    progress.add(2.0, b"#4\tINITED cov: 40 ft: 50 corp: 3/14b exec/s: 0\n#9\tNEW    cov: 44 ft: 55 corp: 4/14Kb lim: 9\n")
+    progress.add(2.0, b"#4\tINITED cov: 40 ft: 50 corp: 3/14b exec/s: 0\n#9\tNEW    cov: 44 ft: 55 corp: 4/14Kb lim\n")
     progress.add(1.0, b"#6\tINITED cov: 43 ft: 54 corp: 6/14Kb exec/s: 0 rss: 51Mb\nkilled\n")
     assert (progress.spent, progress.start, progress.edges, progress.inputs) == (3.0, 40, 44, 6)
 
