@@ -215,6 +215,8 @@ def run(name: str, target: Any, seeds: Sequence[bytes], options: Options) -> int
     if name in NOT_GUIDED:
         print(f"{name:16} not guided: {NOT_GUIDED[name]}", flush=True)
         return 0
+    if options.ended.is_set():
+        return 0
     progress, findings = Progress(), dict[str, Path]()
     with tempfile.TemporaryDirectory() as made:
         fuzzer = Fuzzer(name, target.suffix, Path(made), options.engine, options.ended)
