@@ -40,8 +40,9 @@ class Child:
         self.path, self.found, self.seconds = path, found, seconds
         self.sink = StringIO()
         self.texts: set[str] = set()
-        self.seeds = [data for data in fuzz.first_inputs(name) if len(data) <= fuzz_guided.LARGEST]
-        with atheris.instrument_imports(include=INSTRUMENTED):  # what the target imports when it first reads
+        # What the target imports when it makes its seeds, and when it first reads, is instrumented too.
+        with atheris.instrument_imports(include=INSTRUMENTED):
+            self.seeds = [data for data in fuzz.first_inputs(name) if len(data) <= fuzz_guided.LARGEST]
             for data in self.seeds:
                 self.give(data)
         fuzz_guided.limit_memory(fuzz.MEMORY)
