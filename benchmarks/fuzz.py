@@ -1,6 +1,7 @@
 """Damaged and hostile files against everything that reads one.
 
     python benchmarks/fuzz.py [TARGET ...] [--seconds 60] [--seed 0] [--keep FOLDER]
+    python benchmarks/fuzz.py [TARGET ...] --guided [--corpus FOLDER] [--engine-fuzzer FILE]
 
 A target takes a file that Phantora or a user writes, changes some of its bytes (flips, numbers at the edge of their
 type, cuts, repeats, pieces of its own or of another seed), and gives it to the reader. The reader may accept it or
@@ -10,6 +11,11 @@ child.
 
 The command prints a table: target, CPU seconds, inputs, accepted, refused, findings. It ends with status 1 if there are
 any. SIGTERM ends it after the input under way; the table counts what was done.
+
+Inputs start from the target's seeds and from what is kept of it in tests/corpora. With --guided, coverage chooses
+which inputs are changed further (fuzz_guided.py): atheris in Python, libFuzzer in the engine. The table then also has
+the size of the corpus and the edges that are reached at the start and at the end. --corpus keeps what was found;
+fuzz_merge.py makes tests/corpora of it.
 """
 
 from __future__ import annotations
@@ -20,7 +26,6 @@ import json
 import os
 import random
 import re
-import resource
 import signal
 import sys
 import tempfile
@@ -37,7 +42,9 @@ from phantora.errors import PhantoraError
 
 sys.path.insert(0, str(Path(__file__).parent))
 import fuzz_calls
+import fuzz_corpora
 import fuzz_engine
+import fuzz_guided
 import fuzz_http
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -202,6 +209,19 @@ def wanted() -> list[bytes]:
         return [Path(file.name).read_bytes()]
 
 
+def tables() -> list[bytes]:
+    """The tables that come with the package, whole, and their first rows: libFuzzer changes no file of megabytes."""
+    from pyarrow import BufferOutputStream, Table, parquet
+
+    found = []
+    for path in sorted(ROOT.glob("phantora/cost/data/*.parquet")):
+        sink, whole = BufferOutputStream(), parquet.read_table(path)
+        rows = whole.slice(0, 40).to_pylist()  # without the texts of all others
+        parquet.write_table(Table.from_pylist(rows, schema=whole.schema), sink)
+        found += [path.read_bytes(), sink.getvalue().to_pybytes()]
+    return found
+
+
 LOGS = files("tests/golden/*.arrow")
 TARGETS = {
     "log, analysed": Target(LOGS, _analyze, ".arrow"),
@@ -212,7 +232,7 @@ TARGETS = {
     "GPU": Target(files("phantora/hardware/data/gpus/*.toml"), _gpu, ".toml", True),
     "host": Target(files("phantora/hardware/data/hosts/*.toml"), _host, ".toml", True),
     "sweep": Target(sweeps, _sweep, ".toml", True),
-    "table": Target(files("tests/**/*.parquet", "phantora/cost/data/*.parquet", most=8 << 20), _table, ".parquet"),
+    "table": Target(tables, _table, ".parquet"),
     "workspaces": Target(files("phantora/cost/data/workspaces/*", most=8 << 20), _workspaces, ".parquet"),
     "journal": Target(lambda: [b'{"phantora sweep": 1}\n{"key": "a", "status": "done"}\n'], _journal, ".jsonl", True),
     "wanted": Target(wanted, _wanted, ".jsonl", True),
@@ -226,9 +246,13 @@ TARGETS = {
 }
 
 
-def changed(seeds: list[bytes], text: bool, chance: random.Random) -> bytes:
-    """One of `seeds` with one to eight changes."""
-    data = bytearray(chance.choice(seeds))
+def first_inputs(name: str) -> list[bytes]:
+    """Seeds of a target, and what is kept of earlier runs."""
+    return [*TARGETS[name].seeds(), *fuzz_corpora.kept(name)]
+
+
+def mutated(data: bytearray, seeds: list[bytes], text: bool, chance: random.Random) -> bytes:
+    """`data` with one to eight changes, some of them by pieces of `seeds`."""
     for _ in range(chance.choice((1, 1, 1, 2, 3, 8))):
         if not data:
             break
@@ -256,52 +280,68 @@ def changed(seeds: list[bytes], text: bool, chance: random.Random) -> bytes:
     return bytes(data)
 
 
-def work(target: Target, path: Path, seed: int, until: float, report: int) -> None:
+def give(target: Target, path: Path, data: bytes, sink: StringIO) -> bytes:
+    """The letter a if the reader accepts an input, r if it refuses it. Raises what is a finding."""
+    path.write_bytes(data)
+    limit = max(LEAST_SECONDS, SECONDS_PER_MB * len(data) / 1e6)
+    signal.setitimer(signal.ITIMER_PROF, 10 * limit)  # of CPU: ends a loop without end
+    begin = time.process_time()
+    try:
+        with redirect_stdout(sink), redirect_stderr(sink):
+            target.read(path)
+        letter = b"a"
+    except PhantoraError:
+        letter = b"r"
+    seconds = time.process_time() - begin
+    sink.truncate(0)
+    if seconds > limit:
+        raise TimeoutError(f"{seconds:.1f} s of CPU for {len(data)} bytes")
+    return letter
+
+
+def told(error: BaseException) -> str:
+    """A finding in a line."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"[:300]
+
+
+def work(name: str, path: Path, seed: int, until: float, report: int) -> None:
     """In a child: a letter to `report` for each input (a accepted, r refused); ends at the first finding."""
     if "ASAN_OPTIONS" not in os.environ:  # whose shadow takes terabytes of addresses
-        # Beside what the parent had mapped: a process that has loaded torch has more than that by itself.
-        most = MEMORY + int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    chance, seeds = random.Random(seed), target.seeds()
-    sink = StringIO()
+        fuzz_guided.limit_memory(MEMORY)
+    target = TARGETS[name]
+    chance, seeds, sink = random.Random(seed), first_inputs(name), StringIO()
     while time.process_time() < until and not ENDED.is_set():
-        data = changed(seeds, target.text, chance)
-        path.write_bytes(data)
-        limit = max(LEAST_SECONDS, SECONDS_PER_MB * len(data) / 1e6)
-        signal.setitimer(signal.ITIMER_PROF, 10 * limit)  # of CPU: ends a loop without end
-        begin = time.process_time()
-        try:
-            with redirect_stdout(sink), redirect_stderr(sink):
-                target.read(path)
-            letter = b"a"
-        except PhantoraError:
-            letter = b"r"
-        seconds = time.process_time() - begin
-        if seconds > limit:
-            raise TimeoutError(f"{seconds:.1f} s of CPU for {len(data)} bytes")
-        os.write(report, letter)
-        sink.truncate(0)
+        data = mutated(bytearray(chance.choice(seeds)), seeds, target.text, chance)
+        os.write(report, give(target, path, data, sink))
 
 
-def in_child(target: Target, path: Path, seed: int, seconds: float) -> tuple[int, int, float, str]:
-    """Inputs accepted and refused, CPU seconds, and how it ended if there is a finding."""
+def give_all(name: str, inputs: list[bytes], path: Path, report: int) -> None:
+    """As :func:`work` for these inputs."""
+    fuzz_guided.limit_memory(MEMORY)
+    sink = StringIO()
+    for data in inputs:
+        os.write(report, give(TARGETS[name], path, data, sink))
+
+
+def in_child(task: Callable[[int], None], seconds: float) -> tuple[int, int, float, str]:
+    """Inputs accepted and refused, CPU seconds, and how it ended if there is a finding. `task` is told where to write
+    letters; it is meant to take so many seconds of CPU."""
     out, into = os.pipe()
-    tell, told = os.pipe()
+    tell, tells = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(out)
         os.close(tell)
         try:
             signal.alarm(round(seconds * 20) + 120)  # a wait that burns no CPU
-            work(target, path, seed, seconds, into)
+            task(into)
             os._exit(0)
         except BaseException as error:
-            last = traceback.extract_tb(error.__traceback__)[-1]
-            place = f"{Path(last.filename).name}:{last.lineno}"
-            os.write(told, f"{type(error).__name__}: {error} ({place})"[:300].encode())
+            os.write(tells, told(error).encode())
             os._exit(1)
     os.close(into)
-    os.close(told)
+    os.close(tells)
     accepted = refused = 0
     while piece := os.read(out, 1 << 16):
         accepted += piece.count(b"a")
@@ -323,13 +363,14 @@ def run(name: str, seconds: float, seed: int, keep: Path) -> int:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"input{target.suffix}"
         while spent < seconds and not ENDED.is_set():
-            a, r, used, text = in_child(target, path, seed, seconds - spent)
+            left = seconds - spent
+            a, r, used, text = in_child(functools.partial(work, name, path, seed, left), left)
             accepted, refused, spent, seed = accepted + a, refused + r, spent + used, seed + 1
             if text and (last := path.with_suffix(".call")).exists():
                 text += f" in {last.read_text().strip()}"
             if text and text not in findings:
                 keep.mkdir(parents=True, exist_ok=True)
-                findings[text] = keep / f"{name.replace(', ', '-')}-{seed}{target.suffix}"
+                findings[text] = keep / f"{fuzz_corpora.file_name(name)}-{seed}{target.suffix}"
                 findings[text].write_bytes(path.read_bytes())
     print(f"{name:16} {spent:8.0f} s {accepted + refused:8} {accepted:8} {refused:8} {len(findings):8}", flush=True)
     for text, kept in findings.items():
@@ -343,11 +384,23 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, default=Path("fuzz-findings"))
+    parser.add_argument("--guided", action="store_true", help="by coverage")
+    parser.add_argument("--corpus", type=Path, help="guided: keep what was found of each target in a folder in here")
+    parser.add_argument("--engine-fuzzer", type=Path, help="guided: the program that fuzzes the engine, made elsewhere")
     given = parser.parse_args()
+    names = given.targets or list(TARGETS)
     signal.signal(signal.SIGTERM, lambda *_: ENDED.set())
-    print(f"{'target':16} {'CPU':>10} {'inputs':>8} {'accepted':>8} {'refused':>8} {'findings':>8}")
-    one = functools.partial(run, seconds=given.seconds, seed=given.seed, keep=given.keep)
-    return 1 if sum(one(name) for name in given.targets or TARGETS) else 0
+    head = f"{'target':16} {'CPU':>10} {'inputs':>8} {'accepted':>8} {'refused':>8} {'findings':>8}"
+    if given.guided:
+        program = (given.engine_fuzzer or fuzz_guided.engine_program()).absolute()
+        options = fuzz_guided.Options(given.seconds, given.seed, given.keep, given.corpus, program, ENDED)
+        fuzz_guided.check(names, options)
+        print(f"{head} {fuzz_guided.HEAD}", flush=True)
+        counts = [fuzz_guided.run(name, TARGETS[name], first_inputs(name), options) for name in names]
+    else:
+        print(head)
+        counts = [run(name, given.seconds, given.seed, given.keep) for name in names]
+    return 1 if sum(counts) else 0
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from phantora.hardware.hosts import load_host
 from phantora.launch.routing import parse_routing
 from phantora.launch.warm import WarmServer
 from phantora.trace.schema import RunMetadata
-from phantora.wire import records
+from phantora.wire import layout, records
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import fuzz
@@ -106,6 +106,70 @@ def test_a_rank_that_says_what_cannot_be_is_named(engine_library: Path) -> None:
     bench.ranks[0].communicator(2, 2, 1)
     with pytest.raises(PhantoraError, match="rank 0 is two members of one communicator"):
         fuzz.fuzz_engine.turns(bench.engine)
+
+
+IMPOSSIBLE = [
+    {"kind": "COMM_CREATE", "id": 0, "key_hi": 1, "key_lo": 1, "members": 2, "rank": 0},  # 0: has not joined
+    {"kind": "GROUP_BEGIN", "records": 1 << 63},
+    {"kind": "PEER_COPY", "id": 1, "peer": 1, "bytes": 8},  # nobody has said who that is
+    {"kind": "WAIT_SIGNAL", "id": 1, "peer": 1, "channel": 0},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("record", IMPOSSIBLE, ids=lambda record: str(record["kind"]))
+def test_records_that_reached_beyond_what_the_engine_has(engine_library: Path, record: dict[str, int]) -> None:
+    bench = Bench.create(engine_library, 2)
+    bench.ranks[0].communicator(1, 2, 0)
+    bench.ranks[0].emit(**record)
+    with pytest.raises(PhantoraError, match="what rank 0 says cannot be"):
+        fuzz.fuzz_engine.turns(bench.engine)
+
+
+def test_memory_is_shared_with_members_that_are_named(engine_library: Path) -> None:
+    bench = Bench.create(engine_library, 2)
+    bench.engine.add_link(1e9, bench.engine.intern(0, "link"), [1])
+    shared = layout.Flag["PH_F_SHARED"]
+    bench.ranks[0].emit("COMM_CREATE", id=1, key_hi=1, key_lo=1, members=2, rank=0, flags=shared)
+    with pytest.raises(PhantoraError, match="rank 0 shares memory in a communicator, and does not say with whom"):
+        fuzz.fuzz_engine.turns(bench.engine)
+
+
+def test_a_group_of_two_communicators_has_no_peer(engine_library: Path) -> None:
+    """The log would look for the receiver of one among the members of the other."""
+    bench = Bench.create(engine_library, 3)
+    for rank in bench.ranks:
+        rank.communicator(1, 3, rank.index)
+    bench.ranks[0].communicator(2, 1, 0, key=8)
+    bench.ranks[0].emit("GROUP_BEGIN", records=2)
+    bench.ranks[0].transfer("SEND", 1, 2, 64)
+    bench.ranks[0].collective(2, 64)
+    bench.ranks[2].transfer("RECV", 1, 0, 64)
+    for rank in bench.ranks:
+        rank.exit()
+    fuzz.fuzz_engine.turns(bench.engine)
+    rows = bench.engine.take_rows(True)
+    pairs = rows[rows["kind"] == layout.RowKind.names().index("SENDRECV")]
+    assert {int(row["rank"]): int(row["value"]) for row in pairs} == {0: -1, 2: 0}
+
+
+REDUCED = [  # of int64: operator, factor, what each of two ranks gives, what they get
+    (0, 0.0, (2**63 - 1, 1), -(2**63)), (1, 0.0, (2**62, 6), -(2**63)), (5, float("nan"), (3, 4), 0),
+    (5, 1e30, (1, 0), 2**63 - 1), (5, -1e30, (1, 0), -(2**63)), (5, 3.0, (2, 4), 18),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("operator", "factor", "given", "got"), REDUCED)
+def test_whole_numbers_wrap(
+    engine_library: Path, operator: int, factor: float, given: tuple[int, int], got: int
+) -> None:
+    bench = Bench.create(engine_library, 2)
+    for rank, number in zip(bench.ranks, given, strict=True):
+        rank.communicator(1, 2, rank.index)
+        rank.blob(number.to_bytes(8, "little", signed=True))
+        rank.emit("COLLECTIVE", id=1, coll=0, dtype=4, redop=operator, count=1, bytes=8, ticket=5, scalar=factor)
+        rank.ask("bytes", "PAYLOAD", ticket=5)
+    fuzz.fuzz_engine.turns(bench.engine)
+    assert [int.from_bytes(rank.payload("bytes"), "little", signed=True) for rank in bench.ranks] == [got, got]
 
 
 def test_a_replayed_request_goes_on_at_a_time(engine_library: Path) -> None:

@@ -44,6 +44,7 @@ void Communication::join_collective(Rank &rank, const ph_record &r, std::string 
   if (!agrees(*comm, *c, rank, r)) return;
   c->members[me] = {launch, r, std::move(data)};
   ++c->joined;
+  if (launch->comm != number) launch->peer = -1;  // the peer of a send in the same group is a member of another communicator
   launch->comm = number;
   if (launch->seq < 0) launch->seq = seq;
   launch->sub = r.collective.coll;

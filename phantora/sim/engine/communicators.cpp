@@ -29,7 +29,11 @@ void Communication::create(Rank &rank, const ph_record &r, const std::string &la
   local = rank.first_communicator + r.id;
   local_[static_cast<size_t>(rank.index)][r.id] = it->second;
   c.waiting_rows.emplace_back(rank.index, r.time);
-  if (r.flags & PH_F_SHARED) links_.share(c.ranks);  // named behind the label
+  if (r.flags & PH_F_SHARED) {  // its members are named behind the label
+    if (std::count(c.ranks.begin(), c.ranks.end(), -1))
+      return failure_.set("rank " + who + " shares memory in a communicator, and does not say with whom");
+    links_.share(c.ranks);
+  }
   if (++c.created < static_cast<int>(c.seats.size())) return;
   --unnumbered_;
   write_rows(c);

@@ -81,9 +81,12 @@ bool Ingest::credible(const Rank &rank, const ph_record &r) const {
     case PH_WAIT_SIGNAL:
       return known() && credible_peer(rank, r, r.signal.peer) && is_time(r.signal.limit);
     case PH_COMM_CREATE:
-      return members(r.comm.members, r.comm.rank) && r.id < MOST_COMMUNICATORS;
+      // Numbered from 1, over all processes of the rank: 0 stands for a member that has not joined.
+      return members(r.comm.members, r.comm.rank) && r.id >= 1 && r.id < MOST_COMMUNICATORS - rank.first_communicator;
     case PH_EXCHANGE:
       return members(r.exchange.members, r.exchange.index);
+    case PH_GROUP_BEGIN:
+      return r.group.records <= INT64_MAX;
     case PH_MEMORY:
       return r.id < PH_MEM_COUNT_PH_MEM;
     case PH_MOVED:
@@ -107,7 +110,8 @@ bool Ingest::credible_collective(const Rank &rank, const ph_record &r) const {
 
 bool Ingest::credible_peer(const Rank &rank, const ph_record &r, int peer) const {
   const Communicator *comm = communication_.find(rank, r.id);
-  return comm && static_cast<uint32_t>(peer) < comm->ranks.size();
+  // Such a communicator names its members when it is made: the peer is known, whether or not it has joined.
+  return comm && static_cast<uint32_t>(peer) < comm->ranks.size() && comm->ranks[static_cast<size_t>(peer)] >= 0;
 }
 
 bool Ingest::credible_transfer(const Rank &rank, const ph_record &r) const {

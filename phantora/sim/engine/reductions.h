@@ -4,7 +4,9 @@
 #include <string.h>
 
 #include <algorithm>
+#include <limits>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "basics.h"
@@ -50,14 +52,42 @@ inline uint16_t float_to_bf16(float f) {
   return static_cast<uint16_t>((x + 0x7fff + (x >> 16 & 1)) >> 16);
 }
 
+// As a GPU does: whole numbers lose what is beyond their bits. 64-bit arithmetic is enough for all of them.
+template <typename T>
+T product(T a, T b) {
+  if constexpr (std::is_integral_v<T>)
+    return static_cast<T>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+  else
+    return a * b;
+}
+
+template <typename T>
+T total(T a, T b) {
+  if constexpr (std::is_integral_v<T>)
+    return static_cast<T>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+  else
+    return a + b;
+}
+
 template <typename T>
 T combine(T a, T b, int op) {
   switch (op) {
-    case 1: return static_cast<T>(a * b);
+    case 1: return product(a, b);
     case 2: return std::max(a, b);
     case 3: return std::min(a, b);
-    default: return static_cast<T>(a + b);  // sum, avg, pre-multiplied sum
+    default: return total(a, b);  // sum, avg, pre-multiplied sum
   }
+}
+
+// The factor of a pre-multiplied sum in the type of the elements: the nearest of an integer's values, 0 for no number.
+template <typename A>
+A factor_as(double scale) {
+  if constexpr (std::is_integral_v<A>) {
+    if (!(scale == scale)) return 0;
+    if (scale >= ldexp(1.0, std::numeric_limits<A>::digits)) return std::numeric_limits<A>::max();
+    if (scale <= static_cast<double>(std::numeric_limits<A>::min())) return std::numeric_limits<A>::min();
+  }
+  return static_cast<A>(scale);
 }
 
 inline size_t longest(const std::vector<const std::string *> &parts) {
@@ -77,7 +107,7 @@ std::string reduce_as(const std::vector<const std::string *> &parts, int op, dou
       T raw{};
       if (parts[p]->size() >= (i + 1) * sizeof(T)) memcpy(&raw, parts[p]->data() + i * sizeof(T), sizeof(T));
       A value = load(raw);
-      if (op > 4) value = static_cast<A>(value * static_cast<A>(scale));
+      if (op > 4) value = product(value, factor_as<A>(scale));
       sum = p ? combine<A>(sum, value, op) : value;
     }
     if (op == 4) sum = static_cast<A>(sum / static_cast<A>(parts.size()));
