@@ -126,11 +126,14 @@ int64_t ph_watchdog_moment(int64_t now);
 // group_time.c
 int64_t ph_stalled(void);      // real ns for which no rank could go on
 int64_t ph_group_clock(void);  // by which the timeouts of collectives are counted
+// imports.c
 typedef struct ph_import {
   const char *name;
   void *function;
-  void **real;  // what the function replaces
+  void **real;  // becomes what the function replaces, unless NULL
 } ph_import;
-extern const ph_import ph_group_imports[];  // of libtorch_cuda, taken over; the last has no name
+extern const ph_import ph_group_imports[], ph_watchdog_imports[];  // of libtorch_cuda, taken over; the last has no name
+extern const ph_import ph_clock_imports[];                         // of all of torch's libraries
+void ph_take_imports(void);
 
 #pragma GCC visibility pop

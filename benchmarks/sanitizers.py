@@ -1,0 +1,144 @@
+"""Starts a program under a sanitizer or valgrind, and collects what all of its processes report (`sanitized.py`).
+
+Only Phantora's libraries are made for the sanitizers; Python, torch and all others are as they are. So the sanitizer's
+runtime must be loaded before Python. Valgrind looks at all code; what it says of others' alone is left out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+FOUND = 66
+"""The status of a process in which something was found, where the sanitizer lets it be chosen."""
+_VALGRIND = (
+    "valgrind", f"--error-exitcode={FOUND}", "--track-origins=yes", "--fair-sched=yes", "--main-stacksize=8388608",
+    "--trace-children=yes", "--num-callers=30", "--fullpath-after=",
+)  # fmt: skip
+_ADDRESS = {
+    "ASAN_OPTIONS": "detect_leaks=0 handle_segv=1",  # leaks: Python keeps what it has at its end
+    "UBSAN_OPTIONS": "print_stacktrace=1",
+}
+_SUPPRESSED = Path(__file__).resolve().with_name("thread_suppressions.txt")
+_THREAD = {
+    # A process of Python forks while it has threads; its child goes on. There must be none but Python's own then: a
+    # thread of the child may have the address of one that the child does not have, which ends it ("dup thread").
+    "JE_ARROW_MALLOC_CONF": "background_thread:false", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1",
+    "TSAN_OPTIONS": f"exitcode={FOUND} die_after_fork=0 suppressions={_SUPPRESSED}",
+}
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a program is looked at."""
+
+    sanitize: str = ""
+    """What the libraries are compiled for (`PHANTORA_SANITIZE`)."""
+    runtimes: tuple[str, ...] = ()
+    """Libraries that are loaded before all others."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    wrapper: tuple[str, ...] = ()
+
+
+WAYS = {
+    # libstdc++: the sanitizer looks for what throws exceptions when it is loaded, and ends a process that throws one
+    # where it found nothing.
+    "address": Way("address", ("libasan.so", "libstdc++.so"), _ADDRESS),
+    "undefined": Way("undefined", (), _ADDRESS),
+    "address,undefined": Way("address,undefined", ("libasan.so", "libstdc++.so"), _ADDRESS),
+    # Its memory must lie where it expects it: no random addresses.
+    "thread": Way("thread", ("libtsan.so",), _THREAD, ("setarch", "-R")),
+    "valgrind": Way(options={"PYTHONMALLOC": "malloc"}, wrapper=_VALGRIND),
+}
+
+
+def run(
+    way: Way, command: Sequence[str], reports: Path, *, libraries: Path | None = None, pass_fds: Sequence[int] = (),
+) -> int:  # fmt: skip
+    """The status of `command`; what is found goes into the folder `reports`. `libraries`: torch's folder of them.
+
+    The sanitizer's own `dlopen` forgets whose search path counts, so that libraries beside the caller are not found.
+    """
+    environment = {**os.environ, **way.options, "PHANTORA_SANITIZE": way.sanitize}
+    for name in way.options:
+        if name.endswith("SAN_OPTIONS"):
+            environment[name] += f" log_path={reports / name.removesuffix('_OPTIONS').lower()}"
+    if way.runtimes:
+        environment["LD_PRELOAD"] = " ".join(map(_of_compiler, way.runtimes))
+    if libraries and way.sanitize:
+        before = os.environ.get("LD_LIBRARY_PATH")
+        environment["LD_LIBRARY_PATH"] = f"{libraries}:{before}" if before else str(libraries)
+    wrapper = list(way.wrapper)
+    if wrapper[:1] == ["valgrind"]:
+        wrapper.append(f"--log-file={reports / 'valgrind.%p'}")
+    return subprocess.run([*wrapper, *command], env=environment, pass_fds=pass_fds, check=False).returncode
+
+
+def _of_compiler(library: str) -> str:
+    asked = ["gcc", f"-print-file-name={library}"]
+    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+
+
+# ---------------------------------------------------------------------- what was found
+
+_HEADING = re.compile(
+    r"(?:ERROR|WARNING|FATAL): \w+Sanitizer|==\d+==\w+Sanitizer|\w+Sanitizer: CHECK failed|: runtime error: "
+)
+_FRAME = re.compile(r"#\d+ ")
+_FRAMES = 4  # that two reports must have in common to be the same
+_CHANGING = re.compile(r"0x[0-9a-fA-F]+|==\d+==|\(pid=\d+\)|\bT\d+\b|BuildId: \w+")
+_OF_VALGRIND = re.compile(r"==(\d+)== ?(.*)")
+_MEMCHECK = re.compile(
+    r"(Invalid |Use of uninit|Conditional jump|Syscall param|Mismatched free|Source and destination overlap|"
+    r"Argument .* of function|Process terminating)"
+)
+
+
+def found(reports: Path, ours: Sequence[Path]) -> dict[str, int]:
+    """Each distinct report of the folder, and how often it is there. `ours`: folders of sources and libraries, one of
+    which must be in the stacks of what valgrind reports."""
+    count: dict[str, tuple[str, int]] = {}
+    for path in sorted(reports.iterdir()):
+        lines = path.read_text(errors="replace").splitlines()
+        of_valgrind = path.name.startswith("valgrind.")
+        for text in _of_valgrind(lines, ours) if of_valgrind else _of_sanitizer(lines):
+            key = _gist(text)
+            first, times = count.get(key, (text, 0))
+            count[key] = first, times + 1
+    return dict(count.values())
+
+
+def _gist(text: str) -> str:
+    """The heading and the first frames, without what differs from process to process."""
+    heading, *rest = text.splitlines()
+    frames = [line for line in rest if _FRAME.search(line) or line.startswith(("   at ", "   by "))]
+    return _CHANGING.sub("", "\n".join([heading, *frames[:_FRAMES]]))
+
+
+def _of_sanitizer(lines: Sequence[str]) -> Iterator[str]:
+    report: list[str] = []
+    for line in lines:
+        if _HEADING.search(line):
+            if report:
+                yield "\n".join(report)
+            report = [line]
+        elif report:
+            report.append(line)
+    if report:
+        yield "\n".join(report)
+
+
+def _of_valgrind(lines: Sequence[str], ours: Sequence[Path]) -> Iterator[str]:
+    """Errors with one of our functions in their stacks. The lines of forked processes are mixed in one file."""
+    of_process: dict[str, list[str]] = {}
+    for line in lines:
+        if match := _OF_VALGRIND.match(line):
+            of_process.setdefault(match[1], []).append(match[2])
+    for every in of_process.values():
+        for text in "\n".join(every).split("\n\n"):
+            if _MEMCHECK.match(text) and any(str(folder) in text for folder in ours):
+                yield text
