@@ -66,9 +66,13 @@ def run(
     environment = {**os.environ, **way.options, "PHANTORA_SANITIZE": way.sanitize}
     for name in way.options:
         if name.endswith("SAN_OPTIONS"):
-            environment[name] += f" log_path={reports / name.removesuffix('_OPTIONS').lower()}"
+            environment[name] += f" log_path={reports / 'report'}"
     if way.runtimes:
-        environment["LD_PRELOAD"] = " ".join(map(_of_compiler, way.runtimes))
+        preloaded = [_of_compiler(name) for name in way.runtimes]
+        if way.sanitize == "address,undefined":
+            environment["UNDEFINED_REPORTS"] = str(reports / "undefined")
+            preloaded.append(_helper(reports.parent))
+        environment["LD_PRELOAD"] = " ".join(preloaded)
     if libraries and way.sanitize:
         before = os.environ.get("LD_LIBRARY_PATH")
         environment["LD_LIBRARY_PATH"] = f"{libraries}:{before}" if before else str(libraries)
@@ -81,6 +85,14 @@ def run(
 def _of_compiler(library: str) -> str:
     asked = ["gcc", f"-print-file-name={library}"]
     return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _helper(folder: Path) -> str:
+    """The path of `undefined_reports.c`, compiled."""
+    made = str(folder / "undefined_reports.so")
+    source = str(Path(__file__).resolve().with_name("undefined_reports.c"))
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", made, source, "-ldl"], check=True)
+    return made
 
 
 # ---------------------------------------------------------------------- what was found
