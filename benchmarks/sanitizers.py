@@ -1,7 +1,9 @@
 """Starts a program under a sanitizer or valgrind, and collects what all of its processes report (`sanitized.py`).
 
-Only Phantora's libraries are made for the sanitizers; Python, torch and all others are as they are. So the sanitizer's
-runtime must be loaded before Python. Valgrind looks at all code; what it says of others' alone is left out.
+Only Phantora's libraries are made for the sanitizers; Python, torch and all others are as they are. So the
+sanitizer's runtime must be loaded before Python. Valgrind looks at all code. The thread sanitizer sees the memory and
+the threads of all libraries, but not the atomic operations by which others order them. What these two say of others'
+code alone is left out.
 """
 
 from __future__ import annotations
@@ -13,8 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-FOUND = 66
-"""The status of a process in which something was found, where the sanitizer lets it be chosen."""
 # No --error-exitcode: what is found in Python would change the status of each process of Python.
 _VALGRIND = (
     "valgrind", "--track-origins=yes", "--fair-sched=yes", "--main-stacksize=8388608", "--trace-children=yes",
@@ -24,13 +24,13 @@ _ADDRESS = {
     "ASAN_OPTIONS": "detect_leaks=0 handle_segv=1",  # leaks: Python keeps what it has at its end
     "UBSAN_OPTIONS": "print_stacktrace=1",
 }
-_SUPPRESSED = Path(__file__).resolve().with_name("thread_suppressions.txt")
 _THREAD = {
     # A process of Python forks while it has threads; its child goes on. There must be none but Python's own then: a
     # thread of the child may have the address of one that the child does not have, which ends it ("dup thread").
     "JE_ARROW_MALLOC_CONF": "background_thread:false", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1",
-    "TSAN_OPTIONS": f"exitcode={FOUND} die_after_fork=0 suppressions={_SUPPRESSED}",
-}
+    # What is found in others' code must not change a rank's status.
+    "TSAN_OPTIONS": "exitcode=0 die_after_fork=0 history_size=4",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,7 @@ def _helper(folder: Path) -> str:
 _HEADING = re.compile(
     r"(?:ERROR|WARNING|FATAL): \w+Sanitizer|==\d+==\w+Sanitizer|\w+Sanitizer: CHECK failed|: runtime error: "
 )
+_WARNING = "WARNING: ThreadSanitizer"
 _FRAME = re.compile(r"#\d+ ")
 _FRAMES = 4  # that two reports must have in common to be the same
 _CHANGING = re.compile(r"0x[0-9a-fA-F]+|==\d+==|\(pid=\d+\)|\bT\d+\b|BuildId: \w+")
@@ -113,12 +114,14 @@ _MEMCHECK = re.compile(
 
 def found(reports: Path, ours: Sequence[Path]) -> dict[str, int]:
     """Each distinct report of the folder, and how often it is there. `ours`: folders of sources and libraries, one of
-    which must be in the stacks of what valgrind reports."""
+    which must be in the stacks of races and of what valgrind reports."""
     count: dict[str, tuple[str, int]] = {}
     for path in sorted(reports.iterdir()):
         lines = path.read_text(errors="replace").splitlines()
         of_valgrind = path.name.startswith("valgrind.")
-        for text in _of_valgrind(lines, ours) if of_valgrind else _of_sanitizer(lines):
+        for text in _of_valgrind(lines) if of_valgrind else _of_sanitizer(lines):
+            if (of_valgrind or _WARNING in text) and not any(str(folder) in text for folder in ours):
+                continue
             key = _gist(text)
             first, times = count.get(key, (text, 0))
             count[key] = first, times + 1
@@ -145,13 +148,13 @@ def _of_sanitizer(lines: Sequence[str]) -> Iterator[str]:
         yield "\n".join(report)
 
 
-def _of_valgrind(lines: Sequence[str], ours: Sequence[Path]) -> Iterator[str]:
-    """Errors with one of our functions in their stacks. The lines of forked processes are mixed in one file."""
+def _of_valgrind(lines: Sequence[str]) -> Iterator[str]:
+    """Errors. The lines of forked processes may be mixed in one file."""
     of_process: dict[str, list[str]] = {}
     for line in lines:
         if match := _OF_VALGRIND.match(line):
             of_process.setdefault(match[1], []).append(match[2])
     for every in of_process.values():
         for text in "\n".join(every).split("\n\n"):
-            if _MEMCHECK.match(text) and any(str(folder) in text for folder in ours):
+            if _MEMCHECK.match(text):
                 yield text

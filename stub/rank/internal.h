@@ -28,7 +28,7 @@ typedef struct ph_runtime {
   atomic_bool connected;
   atomic_bool ended;    // has said its last to the simulator
   bool null_mode, modelled, measured;
-  uint32_t generation;  // number of connects and detaches: what threads cached before is void
+  _Atomic uint32_t generation;  // number of connects and detaches: what threads cached before is void
   int rank, devices;
   uint32_t turn;        // processes that were this rank before
   size_t map_size;

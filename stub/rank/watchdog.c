@@ -296,10 +296,10 @@ static void start_thread(void *thread, void *state, void *depend) {
   atomic_store(&threads_settled, all);  // it never waits with a limit: not to be waited for again
 }
 
-// Sends it on a round, if it waits for one.
+// Sends it on a round, if it waits for one. The caller may hold a communicator's lock, which a watchdog that is on a round
+// takes under its own: to wait for that one here could be for ever.
 static bool kick(watchdog *each) {
-  if (!atomic_load(&each->idle)) return false;
-  pthread_mutex_lock(each->mutex);
+  if (!atomic_load(&each->idle) || pthread_mutex_trylock(each->mutex)) return false;
   bool idle = atomic_load(&each->idle);
   if (idle) {
     atomic_store(&each->kicked, 1);
@@ -314,7 +314,7 @@ static void round_of(watchdog *each) {
   int64_t waited = 0;
   for (; !kick(each); waited += NAP_NS) {  // it is on a blind round
     if (!atomic_load(&each->used) || waited >= PATIENCE_NS) return;
-    nap(&each->idle, 0);
+    nap(&each->idle, atomic_load(&each->idle));
   }
   while (atomic_load(&each->kicked) && waited < PATIENCE_NS) {
     nap(&each->kicked, 1);
