@@ -21,7 +21,9 @@ _VALGRIND = (
     "--num-callers=30", "--fullpath-after=",
 )  # fmt: skip
 _ADDRESS = {
-    "ASAN_OPTIONS": "detect_leaks=0 handle_segv=1",  # leaks: Python keeps what it has at its end
+    # Leaks: Python keeps what it has at its end. Stacks for signals: at the end of a thread the sanitizer would unmap
+    # the one of LLVM, which Triton compiles with.
+    "ASAN_OPTIONS": "detect_leaks=0 use_sigaltstack=0",
     "UBSAN_OPTIONS": "print_stacktrace=1",
 }
 _THREAD = {
@@ -104,7 +106,7 @@ _HEADING = re.compile(
 _WARNING = "WARNING: ThreadSanitizer"
 _FRAME = re.compile(r"#\d+ ")
 _FRAMES = 4  # that two reports must have in common to be the same
-_CHANGING = re.compile(r"0x[0-9a-fA-F]+|==\d+==|\(pid=\d+\)|\bT\d+\b|BuildId: \w+")
+_CHANGING = re.compile(r"0x[0-9a-fA-F]+|==\d+==|\([pt]id=\d+\)|\bT\d+\b|BuildId: \w+")
 _OF_VALGRIND = re.compile(r"==(\d+)== ?(.*)")
 _MEMCHECK = re.compile(
     r"(Invalid |Use of uninit|Conditional jump|Syscall param|Mismatched free|Source and destination overlap|"
