@@ -97,6 +97,12 @@ void ph_advance(int64_t ns) {
 // How often each cost was charged, for benchmarks: host_time.py fits the host profile with it.
 static uint64_t charges[PH_API_COSTS];
 const uint64_t *ph_charges(void) { return charges; }
+uint64_t ph_charged(enum ph_api api) { return __atomic_load_n(&charges[api], __ATOMIC_RELAXED); }
+
+// Two clock-moving threads never run at once; others look at the count meanwhile.
+static void count(enum ph_api api, size_t times) {
+  __atomic_store_n(&charges[api], charges[api] + times, __ATOMIC_RELAXED);
+}
 
 // The host's own time so far, without waits. A Python frame counts as FRAME_NS whatever it is charged,
 // since its price depends on this.
@@ -129,7 +135,7 @@ void ph_charge(enum ph_api api) { ph_charge_times(api, 1); }
 
 void ph_charge_times(enum ph_api api, size_t times) {
   if (!ph_rt.modelled || !ph_live() || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
-  charges[api] += times;  // two clock-moving threads never run at once
+  count(api, times);
   ph_note_charge(api);
   int64_t ns = ph_rt.header->api_ns[api] * (int64_t)times;
   work(ns);
@@ -139,7 +145,7 @@ void ph_charge_times(enum ph_api api, size_t times) {
 void ph_charge_cold(enum ph_api api, int64_t *last) {
   if (!ph_rt.modelled || !ph_live() || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
   size_t share = ph_coldness(last, 0);
-  charges[api] += share;
+  count(api, share);
   ph_note_charge(api);
   int64_t ns = ph_rt.header->api_ns[api] * (int64_t)share / 1000;
   work(ns);
@@ -148,8 +154,8 @@ void ph_charge_cold(enum ph_api api, int64_t *last) {
 
 void ph_charge_frame(size_t code, uint32_t function) {
   if (!ph_rt.modelled || !ph_live() || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
-  charges[PH_API_PY_FRAME]++;
-  charges[PH_API_PY_CODE] += code;
+  count(PH_API_PY_FRAME, 1);
+  count(PH_API_PY_CODE, code);
   if (function) ph_note_charge(function);
   worked += FRAME_NS;
   move_clock(ph_rt.header->api_ns[PH_API_PY_FRAME] + ph_rt.header->api_ns[PH_API_PY_CODE] * (int64_t)code / 1000000);

@@ -29,7 +29,7 @@ typedef struct ph_runtime {
   atomic_bool connected;
   atomic_bool ended;    // has said its last to the simulator
   bool null_mode, modelled, measured;
-  uint32_t generation;  // number of connects and detaches: what threads cached before is void
+  _Atomic uint32_t generation;  // number of connects and detaches: what threads cached before is void
   int rank, devices;
   uint32_t turn;        // processes that were this rank before
   size_t map_size;
@@ -134,11 +134,14 @@ int64_t ph_watchdog_moment(int64_t now);
 // group_time.c
 int64_t ph_stalled(void);      // real ns for which no rank could go on
 int64_t ph_group_clock(void);  // by which the timeouts of collectives are counted
+// imports.c
 typedef struct ph_import {
   const char *name;
   void *function;
-  void **real;  // what the function replaces
+  void **real;  // becomes what the function replaces, unless NULL
 } ph_import;
-extern const ph_import ph_group_imports[];  // of libtorch_cuda, taken over; the last has no name
+extern const ph_import ph_group_imports[], ph_watchdog_imports[];  // of libtorch_cuda, taken over; the last has no name
+extern const ph_import ph_clock_imports[];                         // of all of torch's libraries
+void ph_take_imports(void);
 
 #pragma GCC visibility pop

@@ -81,11 +81,8 @@ void ph_profiler_clock(bool on) { in_virtual_time = on; }
 int64_t ph_unix_ns(void) { return (ph_shared() ? ph_shared()->epoch_ns : 0) + ph_now(); }
 
 // ------------------------------------------------------------------ torch's clocks
-// Found in the place of libstdc++'s and libc10's own, since this library comes first in the order of symbols.
-
-// std::chrono::system_clock::now(): a time point is its count of nanoseconds.
-__attribute__((visibility("default"))) int64_t ph_system_clock_now(void) __asm__("_ZNSt6chrono3_V212system_clock3nowEv");
-int64_t ph_system_clock_now(void) {
+// A time point is its count of nanoseconds.
+static int64_t system_clock_now(void) {
   if (in_virtual_time && ph_recording()) return ph_unix_ns();
   struct timespec t;
   clock_gettime(CLOCK_REALTIME, &t);
@@ -115,10 +112,10 @@ static int64_t convert(const void *captured, unsigned long long *reading) {
   return ph_shared() ? ph_shared()->epoch_ns + clock_at(*reading) : clock_at(*reading);
 }
 
+#define MAKE_CONVERTER "_ZN3c1035ApproximateClockToUnixTimeConverter13makeConverterEv"
+
 // c10::ApproximateClockToUnixTimeConverter::makeConverter()
-__attribute__((visibility("default"))) std_function *ph_make_converter(std_function *out, void *self)
-    __asm__("_ZN3c1035ApproximateClockToUnixTimeConverter13makeConverterEv");
-std_function *ph_make_converter(std_function *out, void *self) {
+static std_function *make_converter(std_function *out, void *self) {
   if (in_virtual_time && ph_recording()) {
     *out = (std_function){.manage = manage, .call = convert};
     return out;
@@ -126,9 +123,15 @@ std_function *ph_make_converter(std_function *out, void *self) {
   static std_function *(*own)(std_function *, void *);
   if (!own) {
     void *library = dlopen("libc10.so", RTLD_LAZY | RTLD_NOLOAD);
-    void *found = library ? dlsym(library, "_ZN3c1035ApproximateClockToUnixTimeConverter13makeConverterEv") : NULL;
+    void *found = library ? dlsym(library, MAKE_CONVERTER) : NULL;
     if (!found) abort();  // libtorch, which calls us, is linked to it
     memcpy(&own, &found, sizeof own);
   }
   return own(out, self);
 }
+
+const ph_import ph_clock_imports[] = {
+    {"_ZNSt6chrono3_V212system_clock3nowEv", (void *)system_clock_now, NULL},  // std::chrono::system_clock::now()
+    {MAKE_CONVERTER, (void *)make_converter, NULL},
+    {NULL, NULL, NULL},
+};

@@ -63,6 +63,7 @@ void ph_charge_cold(enum ph_api api, int64_t *last);  // as much of it as ph_col
 // one, 133 after 64 us, next to nothing in a tight loop. Waits are not work.
 size_t ph_coldness(int64_t *last, size_t code);
 const uint64_t *ph_charges(void);     // times that each cost was charged, by enum ph_api
+uint64_t ph_charged(enum ph_api api); // the same for one, from any thread
 const uint64_t *ph_charge_levels(void);  // by level of coldness: operators, then units of code
 void ph_advance(int64_t ns);          // advance by ns
 void ph_sleep(int64_t ns);            // the same, and NCCL's watchdogs make the rounds that fall into it

@@ -23,8 +23,8 @@ static int autograd_index(const char *name) {
   return index < FIRST_OTHER_THREAD ? index : FIRST_OTHER_THREAD - 1;
 }
 
-static void identify(ph_thread *self) {
-  self->generation = ph_rt.generation;
+static void identify(ph_thread *self, uint32_t generation) {
+  self->generation = generation;
   self->own_streams = NULL;
   if (syscall(SYS_gettid) == getpid()) {
     self->moves_clock = true;
@@ -43,7 +43,8 @@ static void identify(ph_thread *self) {
 }
 
 ph_thread *ph_this_thread(void) {
-  if (ph_self.generation != ph_rt.generation) identify(&ph_self);
+  uint32_t generation = atomic_load_explicit(&ph_rt.generation, memory_order_relaxed);
+  if (ph_self.generation != generation) identify(&ph_self, generation);
   return &ph_self;
 }
 

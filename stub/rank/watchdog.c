@@ -23,15 +23,11 @@
 #define _GNU_SOURCE
 #include "rank/internal.h"
 
-#include <dlfcn.h>
-#include <elf.h>
 #include <errno.h>
 #include <limits.h>
-#include <link.h>
 #include <linux/futex.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -47,7 +43,6 @@
 #define PATIENCE_NS 5000000000 // a watchdog that takes longer by itself is not waited for
 #define NAP_NS 1000000
 #define STALL_LOOK_NS 1000000000  // real time between looks whether no rank can go on
-#define START_THREAD "_ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_deleteIS1_EEPFvvE"
 
 typedef struct watchdog {
   _Atomic uint32_t kicked;  // 1: asked to make a round; cleared when it is back
@@ -301,10 +296,10 @@ static void start_thread(void *thread, void *state, void *depend) {
   atomic_store(&threads_settled, all);  // it never waits with a limit: not to be waited for again
 }
 
-// Sends it on a round, if it waits for one.
+// Sends it on a round, if it waits for one. The caller may hold a communicator's lock, which a watchdog that is on a round
+// takes under its own: to wait for that one here could be for ever.
 static bool kick(watchdog *each) {
-  if (!atomic_load(&each->idle)) return false;
-  pthread_mutex_lock(each->mutex);
+  if (!atomic_load(&each->idle) || pthread_mutex_trylock(each->mutex)) return false;
   bool idle = atomic_load(&each->idle);
   if (idle) {
     atomic_store(&each->kicked, 1);
@@ -319,7 +314,7 @@ static void round_of(watchdog *each) {
   int64_t waited = 0;
   for (; !kick(each); waited += NAP_NS) {  // it is on a blind round
     if (!atomic_load(&each->used) || waited >= PATIENCE_NS) return;
-    nap(&each->idle, 0);
+    nap(&each->idle, atomic_load(&each->idle));
   }
   while (atomic_load(&each->kicked) && waited < PATIENCE_NS) {
     nap(&each->kicked, 1);
@@ -348,62 +343,19 @@ void ph_sleep(int64_t ns) {
   ph_advance(end - ph_now());
 }
 
-// ---------------------------------------------------------------- the table of imports
-static void patch_slot(void **slot, void *function) {
-  uintptr_t page = (uintptr_t)slot & ~(uintptr_t)4095;
-  if (mprotect((void *)page, 4096, PROT_READ | PROT_WRITE) == 0) *slot = function;
-}
-
-static void patch_relocations(const ElfW(Rela) * table, size_t count, const ElfW(Sym) * symbols, const char *strings,
-                              ElfW(Addr) base) {
-  for (size_t i = 0; i < count; i++) {
-    unsigned type = ELF64_R_TYPE(table[i].r_info);
-    if (type != R_X86_64_JUMP_SLOT && type != R_X86_64_GLOB_DAT) continue;
-    const char *name = strings + symbols[ELF64_R_SYM(table[i].r_info)].st_name;
-    void **slot = (void **)(base + table[i].r_offset);
-    for (const ph_import *import = ph_group_imports; import->name; import++)
-      if (!strcmp(name, import->name)) patch_slot(slot, import->function);
-    if (!strcmp(name, "pthread_cond_timedwait")) patch_slot(slot, (void *)timedwait);
-    if (!strcmp(name, "pthread_cond_clockwait")) patch_slot(slot, (void *)clockwait);
-    if (!strcmp(name, START_THREAD)) patch_slot(slot, (void *)start_thread);
-  }
-}
-
-static int patch_object(struct dl_phdr_info *info, size_t size, void *unused) {
-  (void)size;
-  (void)unused;
-  const char *file = strrchr(info->dlpi_name, '/');
-  if (!file || strcmp(file, "/libtorch_cuda.so")) return 0;
-  const ElfW(Sym) *symbols = NULL;
-  const char *strings = NULL;
-  const ElfW(Rela) *plt = NULL, *rela = NULL;
-  size_t plt_bytes = 0, rela_bytes = 0;
-  for (int i = 0; i < info->dlpi_phnum; i++) {
-    if (info->dlpi_phdr[i].p_type != PT_DYNAMIC) continue;
-    for (const ElfW(Dyn) *d = (void *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr); d->d_tag != DT_NULL; d++) {
-      if (d->d_tag == DT_SYMTAB) symbols = (void *)d->d_un.d_ptr;
-      if (d->d_tag == DT_STRTAB) strings = (void *)d->d_un.d_ptr;
-      if (d->d_tag == DT_JMPREL) plt = (void *)d->d_un.d_ptr;
-      if (d->d_tag == DT_PLTRELSZ) plt_bytes = d->d_un.d_val;
-      if (d->d_tag == DT_RELA) rela = (void *)d->d_un.d_ptr;
-      if (d->d_tag == DT_RELASZ) rela_bytes = d->d_un.d_val;
-    }
-  }
-  if (!symbols || !strings) return 1;
-  if (plt) patch_relocations(plt, plt_bytes / sizeof *plt, symbols, strings, info->dlpi_addr);
-  if (rela) patch_relocations(rela, rela_bytes / sizeof *rela, symbols, strings, info->dlpi_addr);
-  return 1;
-}
-
 void ph_take_watchdogs(void) {
-  *(void **)&real_timedwait = dlsym(RTLD_DEFAULT, "pthread_cond_timedwait");
-  *(void **)&real_clockwait = dlsym(RTLD_DEFAULT, "pthread_cond_clockwait");
   pthread_key_create(&ends, leave);
-  *(void **)&real_start_thread = dlsym(RTLD_DEFAULT, START_THREAD);
-  for (const ph_import *import = ph_group_imports; import->name; import++)
-    *import->real = dlsym(RTLD_DEFAULT, import->name);
-  dl_iterate_phdr(patch_object, NULL);
+  ph_take_imports();
 }
+
+const ph_import ph_watchdog_imports[] = {
+    {"pthread_cond_timedwait", (void *)timedwait, (void **)&real_timedwait},
+    {"pthread_cond_clockwait", (void *)clockwait, (void **)&real_clockwait},
+    // std::thread::_M_start_thread
+    {"_ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_deleteIS1_EEPFvvE", (void *)start_thread,
+     (void **)&real_start_thread},
+    {NULL, NULL, NULL},
+};
 
 void ph_watchdogs_reset(void) {
   atomic_store(&watchdogs, NULL);

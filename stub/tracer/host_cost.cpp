@@ -4,7 +4,7 @@ namespace tracer {
 
 // The innermost operator has run Python since it began: a hook's, as of tensors that are kept on the host.
 static bool in_python(const Thread &thread) {
-  return thread.depth && thread.frames[thread.depth - 1]->python != ph_charges()[PH_API_PY_FRAME];
+  return thread.depth && thread.frames[thread.depth - 1]->python != ph_charged(PH_API_PY_FRAME);
 }
 
 // Pinned memory that aten::empty is asked for. An operator that allocates it for itself fills it: FSDP2's _chunk_cat

@@ -65,7 +65,7 @@ static Frame &open_frame(Thread &thread, const at::RecordFunction *owner, Operat
   f.below_launched = f.unsettled = f.below_unsettled = f.below_mutated = false;
   f.start = ph_now();
   charge(thread, op, inputs);
-  f.python = ph_charges()[PH_API_PY_FRAME];
+  f.python = ph_charged(PH_API_PY_FRAME);
   ++thread.depth;
   f.backward = thread.nodes > 0;
   f.mark = ph_capture_mark();

@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import os
+import subprocess
 from collections import Counter
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.runs import SAMPLES, Run, records, trace
+from support.runs import SAMPLES, Run, command, records, trace
 from support.trace_processor import ask
 
 SECOND = 10**9
@@ -24,11 +26,16 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return trace(tmp_path_factory.mktemp("profiled"), "--cluster", "1x1xH100", str(SAMPLES / "profiled.py"))
 
 
+def shown_by(directory: Path) -> dict[str, Any]:
+    """What the one trace file of TensorBoard's handler holds."""
+    (path,) = (directory / "profile").glob("*.pt.trace.json")
+    return dict(json.loads(path.read_text(), parse_float=Decimal))
+
+
 @pytest.fixture(scope="module")
 def events(run: Run) -> list[dict[str, Any]]:
     """The complete events of the one trace file; `ts` and `dur` in whole ns."""
-    (path,) = (run.directory / "profile").glob("*.pt.trace.json")
-    text = json.loads(path.read_text(), parse_float=Decimal)
+    text = shown_by(run.directory)
     base = int(text.get("baseTimeNanoseconds", 0))
     found = [event for event in text["traceEvents"] if event.get("ph") == "X"]
     for event in found:
@@ -137,3 +144,16 @@ def test_nvtx_ranges_are_annotations_of_the_log(run: Run) -> None:
     ranges = [row for row in records(run.log, "annotation", "name", "start", "end") if row["name"] == "backward"]
     assert len(ranges) == 10, "one in each step"
     assert all(row["start"] < row["end"] for row in ranges)
+
+
+def test_a_preloaded_cpp_library_changes_nothing(run: Run, tmp_path: Path) -> None:
+    """Such as that of a preloaded libtcmalloc: its clocks are found before the stubs' symbols."""
+    asked = ["g++", "-print-file-name=libstdc++.so.6"]
+    preloaded = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    preloads = f"{os.environ.get('LD_PRELOAD', '')} {preloaded}"  # a sanitizer's first
+    subprocess.run(
+        command("-o", "run.arrow", "--no-summary", "--cluster", "1x1xH100", str(SAMPLES / "profiled.py")),
+        cwd=tmp_path, env={**os.environ, "LD_PRELOAD": preloads}, capture_output=True, timeout=240, check=True,
+    )  # fmt: skip
+    alike, plain = (of(shown_by(directory)["traceEvents"], "kernel") for directory in (tmp_path, run.directory))
+    assert [event["name"] for event in alike] == [event["name"] for event in plain] != []
