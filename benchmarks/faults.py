@@ -34,6 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import fault_places
 from fault_cases import CASES, Case, Run
+from support import charges
 from support.disturbed import ROOT, Scene, difference, rows_of
 
 from phantora import stubs
@@ -85,12 +86,17 @@ class Bench:
         self.name = name
         self.words = words
         self.reference = HOME / name / "reference.arrow"
+        self.charges = HOME / name / "charges"
+        self.reference_charges = HOME / name / "reference_charges"
         self.cpu = 0.0
         self._undisturbed()  # fills caches, those of torch and of datasets: what the next runs do not do
         self._undisturbed()
 
     def scene(self) -> Scene:
         """A new folder, always of the same name: what a run costs before its first step may depend on that."""
+        shutil.rmtree(self.charges, ignore_errors=True)
+        self.charges.mkdir(parents=True)
+        os.environ["PHANTORA_CHARGES"] = str(self.charges)  # why a log differs
         return Scene(HOME / self.name / "run")
 
     def _undisturbed(self) -> None:
@@ -106,6 +112,8 @@ class Bench:
         if left:
             sys.exit(f"{self.name} leaves undisturbed: {left}")
         scene.log.replace(self.reference)
+        shutil.rmtree(self.reference_charges, ignore_errors=True)
+        self.charges.rename(self.reference_charges)
         shutil.rmtree(scene.folder)
 
     def left(self, scene: Scene, usual: str = "$^") -> list[str]:
@@ -143,7 +151,8 @@ class Bench:
             if errors:
                 wrong.append(f"says an error and succeeds: {errors}")
             if case.same and (differs := difference(self.reference, run.log)):
-                wrong.append(f"another log than undisturbed: {differs}")
+                lines = " ".join(charges.told(self.reference_charges, self.charges))
+                wrong.append(f"another log than undisturbed: {differs}; {lines}")
         elif status > 0:
             if not errors and case.speaks:
                 pass
