@@ -16,6 +16,8 @@ else:
     import tomli as tomllib
 
 T = TypeVar("T")
+MOST_PARTS = 64  # of a dotted key: tomllib takes time and memory as their square, 10 s for one of 40,000
+_LONG_KEY = re.compile(rb'''(?<![\w."'-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){%d}''' % MOST_PARTS)
 LARGEST = 2.0**62
 """Of any number in a data file: what is derived from it still fits 64 bits."""
 
@@ -23,9 +25,10 @@ LARGEST = 2.0**62
 def read(path: Path) -> dict[str, Any]:
     """The table in `path`."""
     try:
-        with path.open("rb") as file:
-            table: dict[str, Any] = tomllib.load(file)
-            return table
+        data = path.read_bytes()
+        if _LONG_KEY.search(data):
+            raise PhantoraError(f"{path} has a key of more than {MOST_PARTS} parts")
+        return tomllib.loads(data.decode())
     except OSError as error:
         raise PhantoraError(f"cannot read {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:  # numbers without end and tables in tables, too

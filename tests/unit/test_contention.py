@@ -319,6 +319,25 @@ def test_flows_and_links_in_the_log(engine_library: Path) -> None:
     ]  # fmt: skip
 
 
+def test_a_group_of_which_a_part_is_given_up_is_called_by_the_other(engine_library: Path) -> None:
+    """The part of the aborted communicator never began, and has no price."""
+    bench = Net(ports(2), {(0, 1): pair(0, 1)}).bench(engine_library, 2)
+    for key in (1, 2):
+        join(bench, (0, 1), key)
+    one, other = bench.ranks
+    one.emit("GROUP_BEGIN", records=2)
+    one.collective(2, 1000, stream=8)
+    one.collective(1, 5000, stream=8)
+    other.collective(1, 5000, stream=8)
+    one.emit("COMM_ABORT", id=2, at=300)
+    for rank in bench.ranks:
+        rank.exit()
+    bench.run()
+    rows = [row for row in bench.rows() if row["kind"] == "COLLECTIVE"]
+    assert [(row["rank"], row["end"]) for row in rows] == [(0, 600), (1, 600)]
+    assert rows[0]["name"] == rows[1]["name"]
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32))
 def test_contention_does_not_depend_on_who_ran_first(engine_library: Path, seed: int) -> None:

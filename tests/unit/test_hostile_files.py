@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -181,3 +182,20 @@ def test_a_replayed_request_goes_on_at_a_time(engine_library: Path) -> None:
         rank.ring.view(records.answered())["resumes"][int(rank.control["head"][0]) - 1] = resumes
         with pytest.raises(PhantoraError, match="the recording of rank 0 is damaged"):
             fuzz.fuzz_engine.turns(bench.engine)
+
+
+LONG_KEYS = ["a." * 40_000 + "a", '"a" . ' * 40_000 + "a", "[" + "a." * 40_000 + "a]\nb", "'a'." * 65 + "a"]
+
+
+@pytest.mark.parametrize("key", LONG_KEYS, ids=range(len(LONG_KEYS)))
+def test_keys_of_many_parts(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text(f"{key} = 1\n")
+    begin = time.process_time()
+    with pytest.raises(PhantoraError, match=r"x\.toml has a key of more than 64 parts"):
+        load_cluster(str(path))
+    assert time.process_time() - begin < 1
+    path.write_text("# " + "1.2, " * 40_000 + "\nname = '" + "a.b " * 40_000 + "'\n" + "a" * 200_000 + "\n")
+    with pytest.raises(PhantoraError, match="not valid TOML"):
+        load_cluster(str(path))
+    assert time.process_time() - begin < 1

@@ -1,4 +1,5 @@
-// A member gives up what it waits for (ncclCommAbort): its kernels end, the operation never begins.
+// A member gives up what it waits for in a communicator (ncclCommAbort): the operation never begins, and a kernel ends
+// unless it has parts in other communicators.
 #include "communication.h"
 
 namespace phe {
@@ -9,7 +10,7 @@ void Communication::abort(Rank &rank, uint32_t id, int64_t time) {
   if (!comm) return;
   auto give_up_in = [&](Stream &s) {
     for (Item &item : s.queue)
-      if (item.type == Item::COMM && item.comm->comm == number && item.comm->end < 0) give_up(rank, *item.comm, time);
+      if (item.type == Item::COMM && item.comm->end < 0) give_up(rank, *item.comm, number, time);
   };
   for (auto &[stream, s] : rank.streams) give_up_in(*s);
   for (auto &s : rank.retired) give_up_in(*s);
@@ -29,39 +30,40 @@ void Communication::leave(Rank &rank, int64_t time) {
   mine.clear();
 }
 
-void Communication::give_up(Rank &rank, Launch &l, int64_t time) {
+void Communication::give_up(Rank &rank, Launch &l, int32_t comm, int64_t time) {
   if (l.aborted) return;
-  l.aborted = true;
-  for (auto &c : l.collectives) {
-    if (c->begun) continue;
-    --l.waiting;
-    give_up(rank, *c);
-  }
-  for (auto &t : l.transfers) {
-    if (t->begun) continue;
-    --l.waiting;
-    give_up(rank, *t);
-  }
-  if (!l.waiting && l.arrival >= 0) end_aborted(l, time);
+  int given_up = 0;
+  for (auto &c : l.collectives)
+    if (c->comm == comm && !c->begun) given_up += give_up(rank, *c);
+  for (auto &t : l.transfers)
+    if (t->comm == comm && !t->begun) given_up += give_up(rank, *t);
+  l.waiting -= given_up;
+  l.aborted = given_up && !l.waiting;
+  if (l.aborted && l.arrival >= 0) end_aborted(l, time);
 }
 
-void Communication::give_up(Rank &rank, Collective &c) {
+// False if it had been given up before.
+bool Communication::give_up(Rank &rank, Collective &c) {
   Member &me = c.members[static_cast<size_t>(communicator(c.comm).seat_of(rank.index))];
+  if (!me.launch) return false;
   bool delivered = c.joined == static_cast<int>(c.members.size()) && !c.aborted;
   if (me.record.collective.ticket && !delivered) payloads_.arrived(rank, me.record.collective.ticket, std::make_shared<const std::string>());
   c.aborted = true;
   me.launch.reset();
   unlist(c);
+  return true;
 }
 
-void Communication::give_up(Rank &rank, Transfer &t) {
+bool Communication::give_up(Rank &rank, Transfer &t) {
   bool delivered = t.send.launch && t.recv.launch;
   Post &mine = t.send.launch && t.send.rank == rank.index ? t.send : t.recv;
+  if (!mine.launch || mine.rank != rank.index) return false;
   if (&mine == &t.recv && t.recv.ticket && !delivered) payloads_.arrived(rank, t.recv.ticket, std::make_shared<const std::string>());
   t.aborted = true;
   t.there.reset();
   mine.launch.reset();
   unlist(t);
+  return true;
 }
 
 void Communication::end_aborted(Launch &l, int64_t time) {

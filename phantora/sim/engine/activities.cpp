@@ -173,12 +173,16 @@ void Communication::finish_part(Launch &l, const Launch &last, int64_t arrival, 
   ended_.push_back(l.device);
   if (--l.waiting) return;
   l.end = l.part_end;
-  auto longer = [&](int32_t price) {  // the launch is called by its longest part
+  int32_t first = -1;
+  auto count = [&](int32_t price) {
+    if (price < 0 || !prices_[price].known) return;  // of a part that was given up before it could begin
+    if (first < 0) first = price;
+    // The launch has the price of its longest part.
     if (l.price < 0 || prices_[price].durations[0] > prices_[l.price].durations[0]) l.price = price;
   };
-  for (auto &c : l.collectives) longer(c->price);
-  for (auto &t : l.transfers) longer(t->price);
-  l.name = prices_[l.collectives.empty() ? l.transfers[0]->price : l.collectives[0]->price].name;
+  for (auto &c : l.collectives) count(c->price);
+  for (auto &t : l.transfers) count(t->price);
+  l.name = prices_[first].name;  // this part has begun
 }
 
 }  // namespace phe

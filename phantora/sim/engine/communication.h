@@ -90,9 +90,9 @@ class Communication {
   void settle(Transfer &t);
   void begin(Operation &o, Activity activity, int64_t arrival, int64_t time);
   void unlist(Operation &o);
-  void give_up(Rank &rank, Launch &l, int64_t time);
-  void give_up(Rank &rank, Collective &c);
-  void give_up(Rank &rank, Transfer &t);
+  void give_up(Rank &rank, Launch &l, int32_t comm, int64_t time);
+  bool give_up(Rank &rank, Collective &c);
+  bool give_up(Rank &rank, Transfer &t);
   void end_aborted(Launch &l, int64_t time);
   int32_t fresh_tag();
   void finish(int32_t tag, int64_t time);
