@@ -150,7 +150,8 @@ class Fuzzer:
         if status and not artifacts and self.input.exists():
             found[ending(status, printed)] = self.input.read_bytes()
         for path in artifacts:
-            found[ending(status, printed)] = path.read_bytes()
+            if status:  # else one that libFuzzer calls slow: the limits are ours
+                found[ending(status, printed)] = path.read_bytes()
             path.unlink()
         if status and not found:
             said = printed.decode(errors="replace")[-2000:]
@@ -164,7 +165,8 @@ def ending(status: int, printed: bytes) -> str:
     for pattern in (r"runtime error: (.*)", r"SUMMARY: (.*)", r"ERROR: libFuzzer: (.*)", r"(the engine still moves.*)"):
         if said := re.search(pattern, text):
             place = re.search(r"\b(?:phe|phn)::.* \S*/(\w+\.(?:cpp|h):\d+)", text)
-            return (said[1][:200] + (f" ({place[1]})" if place else "")).replace(str(HERE.parent), "")
+            what = re.sub(r"0x[0-9a-f]+", "0x...", said[1])  # one finding, wherever memory lies
+            return (what[:200] + (f" ({place[1]})" if place else "")).replace(str(HERE.parent), "")
     return f"killed by {signal.Signals(-status).name}" if status < 0 else f"status {status}"
 
 
