@@ -31,6 +31,7 @@ def read_columns(source: Path | pa.BufferReader, columns: Sequence[str]) -> pa.T
             unpacked += max(0, chunks.total_byte_size)  # what a column says of itself may end the process: pyarrow 26
         if unpacked > MOST_BYTES:
             raise ValueError(f"it takes {unpacked >> 20} MiB, and {MOST_BYTES >> 20} are the most")
-        table = file.read(columns=[name for name in columns if name in file.schema_arrow.names])
+        known = [name for name in columns if name in file.schema_arrow.names]
+        table = file.read(columns=known, use_threads=False)  # a run may be allowed few threads
     table.validate(full=True)  # indices beyond their dictionary
     return table

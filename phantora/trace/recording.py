@@ -9,6 +9,7 @@ ordered by rank, each as the metadata of a batch without rows, so that readers o
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from phantora.errors import PhantoraError
 from phantora.wire import layout
 
 CHUNK_RECORDS = 1 << 16
+SPOOL_BYTES = 16 << 20
 HEADER_KEY = b"phantora.recording"
 DATA_KEY = b"phantora.recording.data"
 RECORD = layout.dtype(layout.Record)
@@ -109,12 +111,18 @@ def decode(chunk: Chunk) -> Records:
 
 
 class RecordingWriter:
-    """Gathers records of all ranks, which come in pieces of any size, into chunks."""
+    """Gathers records of all ranks, which come in pieces of any size, into chunks.
 
-    def __init__(self) -> None:
+    Chunks wait in memory, and from :data:`SPOOL_BYTES` on in a file in `folder` that has no name, so that nothing is
+    left of it whatever ends the process. Raises OSError where it cannot be written.
+    """
+
+    def __init__(self, folder: str | None = None) -> None:
         self._pending: dict[int, list[Records]] = {}
         self._waiting: dict[int, int] = {}
-        self._chunks: dict[int, list[Chunk]] = {}
+        self._spool = tempfile.SpooledTemporaryFile(SPOOL_BYTES, dir=folder)  # noqa: SIM115 (to the end of the run)
+        self._end = 0
+        self._chunks: dict[int, list[tuple[int, int, int]]] = {}  # records, and where their bytes lie
 
     def add(self, rank: int, records: Records) -> None:
         """Adds records of a rank; full chunks are encoded."""
@@ -128,7 +136,11 @@ class RecordingWriter:
     def _encode(self, rank: int, whole: bool) -> None:
         records = np.concatenate(self._pending[rank])
         while len(records) >= CHUNK_RECORDS or (len(records) and not whole):
-            self._chunks.setdefault(rank, []).append(encode(rank, records[:CHUNK_RECORDS]))
+            chunk = encode(rank, records[:CHUNK_RECORDS])
+            self._spool.seek(self._end)
+            self._spool.write(chunk.data)
+            self._chunks.setdefault(rank, []).append((chunk.records, self._end, len(chunk.data)))
+            self._end += len(chunk.data)
             records = records[CHUNK_RECORDS:]
         self._pending[rank] = [records]
         self._waiting[rank] = len(records)
@@ -137,4 +149,6 @@ class RecordingWriter:
         """All chunks, by rank. Nothing is added afterwards; may be called again."""
         for rank in sorted(self._pending):
             self._encode(rank, whole=False)
-            yield from self._chunks.get(rank, ())
+            for records, begin, size in self._chunks.get(rank, ()):
+                self._spool.seek(begin)
+                yield Chunk(rank, records, self._spool.read(size))

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ ROW = layout.dtype(layout.Row)
 
 Rows = npt.NDArray[np.void]
 Ints = npt.NDArray[np.int64]
+T = TypeVar("T")
 
 _KERNEL = layout.RowKind.KERNEL
 # Names of rows that come without one, by (row kind, sub kind).
@@ -92,7 +93,7 @@ class LogWriter:
         self._written = 0
         self._last_end = np.iinfo(np.int64).min
         self._closed = False
-        self._recording = RecordingWriter()
+        self._recording = RecordingWriter(os.path.dirname(os.path.abspath(self.path)))
         self._kinds = pa.array(KINDS, pa.utf8())
         self._text = {
             column: _Dictionary() for column in ("name", "op", "shape", "cls", "provenance", "algorithm")
@@ -146,7 +147,7 @@ class LogWriter:
 
     def record(self, rank: int, records: Rows) -> None:
         """Adds `records` (``wire.layout.Record``) to what `rank` said; it lies behind the last row."""
-        self._recording.add(rank, records)
+        self._guard(lambda: self._recording.add(rank, records))
 
     def recording(self) -> list[Chunk]:
         """What was recorded; nothing can be recorded afterwards."""
@@ -169,7 +170,8 @@ class LogWriter:
             self._guard(lambda: self._file.write_batch(empty, custom_metadata=metadata))
 
         chunks = 0
-        for chunk in self._recording.finish():
+        recording = self._recording.finish()
+        while (chunk := self._guard(lambda: next(recording, None))) is not None:
             write_metadata(chunk.metadata())
             chunks += 1
         counts = {"rows": self.rows} | ({"recording_batches": chunks} if chunks else {})
@@ -190,11 +192,11 @@ class LogWriter:
         self._guard(lambda: self._file.write_batch(batch))
         self._written += len(rows)
 
-    def _guard(self, action: Callable[[], Any]) -> None:
+    def _guard(self, action: Callable[[], T]) -> T:
         if self._closed:
             raise ValueError(f"the log {self.path} is closed")
         try:
-            action()
+            return action()
         except OSError as error:
             # What lies on the disk is a log without a footer, which readers accept: leave it so.
             self._closed = True

@@ -38,6 +38,7 @@ def test_chunks_do_not_depend_on_the_pieces(pieces: list[tuple[int, int]]) -> No
     """Each rank's chunks are full but for the last, whatever came when."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recording, "CHUNK_RECORDS", 32)
+        patch.setattr(recording, "SPOOL_BYTES", 500)
         writer, said = RecordingWriter(), {rank: [np.empty(0, RECORD)] for rank in range(3)}
         for seed, (rank, count) in enumerate(pieces):
             said[rank].append(drawn(count, seed))
