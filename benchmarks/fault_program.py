@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1, help="of each rank's DataLoader")
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--kernels", type=int, default=400, help="small ones in a step: they fill the log")
-    parser.add_argument("--sgd", action="store_true", help="AdamW, as all lists of DTensors, leaves Python objects behind")
+    parser.add_argument("--sgd", action="store_true", help="lists of DTensors, as AdamW has, leave objects behind")
     args = parser.parse_args()
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl")
@@ -43,8 +43,9 @@ def main() -> None:
     for layer in model:
         fully_shard(layer)
     fully_shard(model)
-    parameters = model.parameters()
-    optimizer = torch.optim.SGD(parameters, 0.1, foreach=False) if args.sgd else torch.optim.AdamW(parameters, fused=True)
+    optimizer: torch.optim.Optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    if args.sgd:
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, foreach=False)
     counter = torch.zeros(4096, device="cuda")
     loader = DataLoader(Rows(4 * args.steps), batch_size=4, num_workers=args.workers)
     for index, batch in enumerate(loader):
