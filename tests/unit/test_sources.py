@@ -29,6 +29,7 @@ THEIRS = {
     "distributed/pipelining/test_schedule_multiproc.py", "distributed/tensor/parallel/test_tp_examples.py",
     "distributed/test_symmetric_memory.py", "distributed/checkpoint/test_file_system_checkpoint.py",
     "distributed/checkpoint/test_hsdp_checkpoint.py",
+    "tqdm/contrib/concurrent.py", "tqdm/std.py", "torch/distributed/tensor/_op_schema.py",
     "benchmarks/llama3_h100_202412_torchtitan.md", "benchmarks/asyncTP_llama3_h100_2025-06_torchtitan.md",
     "distributed/_composable/fsdp/test_fully_shard_comm.py",
     "distributed/_composable/fsdp/test_fully_shard_frozen.py",
