@@ -19,7 +19,8 @@ MOST_BYTES = 512 << 20  # unpacked; ours take 5 MB
 def read_columns(source: Path | pa.BufferReader, columns: Sequence[str]) -> pa.Table:
     """Those of `columns` that the file has. Raises ArrowException or OSError for a file that is no Parquet file, and
     ValueError for one that is too large."""
-    with pq.ParquetFile(source, memory_map=False) as file:
+    # Without a thread: a run may be allowed few, and our tables are small.
+    with pq.ParquetFile(source, memory_map=False, pre_buffer=False) as file:
         about = file.metadata
         if about.num_rows > MOST_ROWS:
             raise ValueError(f"{about.num_rows} rows, and {MOST_ROWS} are the most")
@@ -32,6 +33,6 @@ def read_columns(source: Path | pa.BufferReader, columns: Sequence[str]) -> pa.T
         if unpacked > MOST_BYTES:
             raise ValueError(f"it takes {unpacked >> 20} MiB, and {MOST_BYTES >> 20} are the most")
         known = [name for name in columns if name in file.schema_arrow.names]
-        table = file.read(columns=known, use_threads=False)  # a run may be allowed few threads
+        table = file.read(columns=known, use_threads=False)
     table.validate(full=True)  # indices beyond their dictionary
     return table

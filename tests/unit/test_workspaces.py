@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -127,3 +129,16 @@ def test_convolutions_of_a_run_are_measured_one_gradient_at_a_time() -> None:
         signature = parse_signature(call.signature)
         assert workspaces.convolution_of(signature, call.compute) == convolution
         assert write_signature(signature) == call.signature
+
+
+def test_tables_are_read_without_threads() -> None:
+    """A run may be allowed few: to read its tables failed then, and blamed them."""
+    code = (
+        "import os, sys\nfrom pathlib import Path\nfrom phantora.cost.parquet import read_columns\n"
+        "count = lambda: len(os.listdir('/proc/self/task'))\nbefore = count()\n"
+        "read_columns(Path(sys.argv[1]), ['gpu', 'x', 'w', 'usual', 'largest'])\nprint(before, count())\n"
+    )
+    path = str(DATA / "workspaces" / "h100-sxm.parquet")
+    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)
+    before, after = done.stdout.split()
+    assert before == after
