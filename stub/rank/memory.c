@@ -121,25 +121,10 @@ static range *take(const void *pointer, unsigned spaces, bool owned) {
   return r;
 }
 
-static size_t rounded(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
-
-// The memory of devices lies at the same addresses in every run, in the order in which it is asked for: what L2 holds of
-// it (reuse.c) goes by addresses, and what other threads have mapped meanwhile shall not move it. Only where the addresses
-// are used up, or not free, the system chooses.
-#define FIRST_ADDRESS ((uintptr_t)0x200000000000)
-#define LAST_ADDRESS ((uintptr_t)0x500000000000)
-
-void *ph_map_device(size_t bytes) {
-  static _Atomic uintptr_t next = FIRST_ADDRESS;
-  uintptr_t at = atomic_fetch_add(&next, rounded(bytes, PH_GRANULE));
-  if (at > LAST_ADDRESS || bytes > LAST_ADDRESS - at) at = 0;
-  return mmap((void *)at, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-}
-
 static void *reserve(size_t bytes) {
   size_t align = bytes >= PH_GRANULE ? PH_GRANULE : PH_HOST_PAGE;
   size_t room = bytes + (align > PH_HOST_PAGE ? align : 0);
-  char *area = ph_map_device(room);
+  char *area = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (area == MAP_FAILED) return NULL;
   char *base = (char *)(((uintptr_t)area + align - 1) & ~(align - 1));
   if (base > area) munmap(area, (size_t)(base - area));
@@ -148,6 +133,8 @@ static void *reserve(size_t bytes) {
   madvise(base, bytes, MADV_NOHUGEPAGE);  // a true byte shall cost 4 KiB, not 2 MiB
   return base;
 }
+
+static size_t rounded(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
 static range *make(void *base, size_t bytes, enum ph_space space, int device, bool owned) {
   range *r = calloc(1, sizeof *r);

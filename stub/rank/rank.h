@@ -219,7 +219,6 @@ typedef struct ph_range {
   enum ph_space space;
   int device;
 } ph_range;
-void *ph_map_device(size_t bytes);                // address space for the memory of devices; MAP_FAILED
 void *ph_memory_alloc(int device, size_t bytes);   // NULL: the simulated GPU is full
 int ph_memory_free(void *pointer);                 // 0, -1 not an allocation
 void *ph_pinned_alloc(size_t bytes);

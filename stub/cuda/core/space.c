@@ -13,9 +13,8 @@ size_t phc_round_up(size_t value, size_t unit) { return (value + unit - 1) / uni
 
 void *phc_map(size_t bytes, enum ph_space space, int device) {
   size_t pages = phc_round_up(bytes ? bytes : 1, PH_HOST_PAGE);
-  void *address = space == PH_SPACE_DEVICE
-                      ? ph_map_device(pages)
-                      : mmap(NULL, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void *address =
+      mmap(NULL, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (address == MAP_FAILED) return NULL;
   if (!ph_register(address, bytes ? bytes : 1, space, device)) return address;
   munmap(address, pages);
