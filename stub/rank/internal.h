@@ -8,6 +8,7 @@
 //   frames   operators, which launches belong to
 //   reuse    what L2 holds of their operands
 //   ring     records to the simulator, requests and their answers
+//   space    addresses for the memory of devices
 //   names, handles (streams, events), memory (ranges, accounts, true bytes), known, copied
 //   payload  bytes that arrive later
 //   values   the payload rule: copies, sets, clears

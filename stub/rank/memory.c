@@ -121,20 +121,13 @@ static range *take(const void *pointer, unsigned spaces, bool owned) {
   return r;
 }
 
+static size_t rounded(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
+
 static void *reserve(size_t bytes) {
-  size_t align = bytes >= PH_GRANULE ? PH_GRANULE : PH_HOST_PAGE;
-  size_t room = bytes + (align > PH_HOST_PAGE ? align : 0);
-  char *area = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (area == MAP_FAILED) return NULL;
-  char *base = (char *)(((uintptr_t)area + align - 1) & ~(align - 1));
-  if (base > area) munmap(area, (size_t)(base - area));
-  size_t behind = (size_t)(area + room - (base + bytes));
-  if (behind) munmap(base + bytes, behind);
-  madvise(base, bytes, MADV_NOHUGEPAGE);  // a true byte shall cost 4 KiB, not 2 MiB
+  char *base = ph_map_device(bytes);
+  if (base) madvise(base, bytes, MADV_NOHUGEPAGE);  // a true byte shall cost 4 KiB, not 2 MiB
   return base;
 }
-
-static size_t rounded(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
 static range *make(void *base, size_t bytes, enum ph_space space, int device, bool owned) {
   range *r = calloc(1, sizeof *r);
@@ -220,7 +213,7 @@ static range *allocate_small(int device, size_t bytes) {
     char *base = reserve(PH_GRANULE);
     in = base ? calloc(1, sizeof *in) : NULL;
     if (!in) {
-      if (base) munmap(base, PH_GRANULE);
+      if (base) ph_unmap_device(base, PH_GRANULE);
       charge(device, -(int64_t)PH_GRANULE);
       return NULL;
     }
@@ -247,7 +240,7 @@ static range *allocate_large(int device, size_t bytes) {
   range *r = base ? make(base, bytes, PH_SPACE_DEVICE, device, true) : NULL;
   if (!r || add(r)) {
     free(r);
-    if (base) munmap(base, size);
+    if (base) ph_unmap_device(base, size);
     charge(device, -(int64_t)size);
     return NULL;
   }
@@ -268,7 +261,7 @@ static void release_chunk(chunk *dead) {
   while (*at != dead) at = &(*at)->next;
   *at = dead->next;
   charge(dead->device, -(int64_t)PH_GRANULE);
-  munmap(dead->base, PH_GRANULE);
+  ph_unmap_device(dead->base, PH_GRANULE);
   free(dead);
 }
 
@@ -280,7 +273,7 @@ size_t ph_memory_release(void *pointer) {
     if (--r->chunk->live == 0) release_chunk(r->chunk);
   } else if (r) {
     charge(r->is.device, -(int64_t)r->charged);
-    munmap(pointer, r->charged);
+    ph_unmap_device(pointer, r->charged);
   }
   size_t size = r ? r->is.size : 0;
   if (r) discard(r);

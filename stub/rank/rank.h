@@ -219,6 +219,9 @@ typedef struct ph_range {
   enum ph_space space;
   int device;
 } ph_range;
+// Address space for the memory of devices, and for what is mapped elsewhere: NULL if there is none. Aligned to PH_GRANULE.
+void *ph_map_device(size_t bytes);
+void ph_unmap_device(void *base, size_t bytes);   // any mapping
 void *ph_memory_alloc(int device, size_t bytes);   // NULL: the simulated GPU is full
 int ph_memory_free(void *pointer);                 // 0, -1 not an allocation
 void *ph_pinned_alloc(size_t bytes);

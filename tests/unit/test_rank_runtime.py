@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import mmap
 import os
 import threading
 from ctypes import CDLL
@@ -320,6 +322,21 @@ def test_clear_zeroes_exactly_what_it_is_told(rank: Any) -> None:
         assert read(base, size) == bytes(size)
 
     assert run(body, rank).status == 0
+
+
+@pytest.mark.skipif("thread" in str(build.sanitizers()), reason="its shadow lies where this memory would")
+def test_memory_of_devices_lies_at_the_same_addresses(rank: Any) -> None:
+    """Whatever else is mapped: what L2 holds of it goes by addresses."""
+
+    def body(mapped: int, library: CDLL) -> list[int]:
+        kept = []
+        for _ in range(3):
+            kept += [mmap.mmap(-1, mapped * MIB) for _ in range(mapped)]
+            kept.append(library.ph_memory_alloc(0, 3 * MIB))
+        return [address for address in kept if isinstance(address, int)]
+
+    first, other = (run(functools.partial(body, mapped), rank).value for mapped in (0, 5))
+    assert first == other and len(set(first)) == 3
 
 
 @pytest.mark.skipif(bool(build.sanitizers()), reason="a sanitizer keeps memory of its own for what is touched")

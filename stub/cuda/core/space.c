@@ -11,19 +11,23 @@
 
 size_t phc_round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 
+static void *map_host(size_t bytes) {
+  void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return base == MAP_FAILED ? NULL : base;
+}
+
 void *phc_map(size_t bytes, enum ph_space space, int device) {
   size_t pages = phc_round_up(bytes ? bytes : 1, PH_HOST_PAGE);
-  void *address =
-      mmap(NULL, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (address == MAP_FAILED) return NULL;
+  void *address = space == PH_SPACE_DEVICE ? ph_map_device(pages) : map_host(pages);
+  if (!address) return NULL;
   if (!ph_register(address, bytes ? bytes : 1, space, device)) return address;
-  munmap(address, pages);
+  ph_unmap_device(address, pages);
   return NULL;
 }
 void *phc_map_device(size_t bytes, int device) { return phc_map(bytes, PH_SPACE_DEVICE, device); }
 void phc_unmap(void *address, size_t bytes) {
   ph_unregister(address);
-  munmap(address, phc_round_up(bytes ? bytes : 1, PH_HOST_PAGE));
+  ph_unmap_device(address, phc_round_up(bytes ? bytes : 1, PH_HOST_PAGE));
 }
 
 phc_table *phc_mappings, *phc_handed;
