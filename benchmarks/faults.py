@@ -163,7 +163,8 @@ class Bench:
         empty = not run.log.exists() or run.log.stat().st_size == 0
         if state not in ("whole", "cut", "no log") and not empty:
             wrong.append(f"log: {state}")
-        return Outcome(status, errors[0] if errors else "", rows, state, wrong)
+        message = errors[0].replace(f"{ROOT}/", "") if errors else ""  # what is kept is not of one machine
+        return Outcome(status, message, rows, state, wrong)
 
 
 def _ended(scene: Scene) -> int | None:
