@@ -41,6 +41,8 @@ from phantora import stubs
 
 HOME = Path("/tmp/phantora-faults")  # in the mount namespace of this program
 END_S = 240.0
+TRIES = 4
+"""For each moment: often a run ends before its fault comes."""
 SAMPLES = ROOT / "samples"
 PROGRAM = str(ROOT / "benchmarks" / "fault_program.py")
 LAUNCHERS = {"torchrun": "torchelastic_"}
@@ -191,7 +193,7 @@ class Line:
 def repeat(bench: Bench, case: Case, moments: int, seed: int) -> Line:
     """Does a fault at so many moments."""
     outcomes: list[Outcome] = []
-    for index in range(2 * moments):
+    for index in range(TRIES * moments):
         if len(outcomes) == moments:
             break
         chooser = random.Random(f"{seed} {bench.name} {case.name} {index}")
