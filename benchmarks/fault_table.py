@@ -91,7 +91,8 @@ def tables(seen: dict[tuple[str, str], Seen]) -> Iterable[str]:
         yield ""
     for (workload, fault), one in seen.items():
         for wrong, count in Counter(one.wrong).items():
-            yield f"- {workload}, {fault} ({count}): {" ".join(wrong.split())[:300]}"
+            told = " ".join(wrong.split())[:300]
+            yield f"- {workload}, {fault} ({count}): {told}"
 
 
 if __name__ == "__main__":
