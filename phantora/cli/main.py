@@ -10,6 +10,7 @@ import importlib.util
 import os
 import signal
 import sys
+import threading
 from importlib import metadata
 from typing import NoReturn
 
@@ -33,6 +34,7 @@ VERBS = {
     "completion": "phantora.cli.completion",
 }
 INTERNAL_ERROR = 70  # EX_SOFTWARE
+_NO_THREAD = "Failed to launch worker thread"  # Arrow says so
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -114,6 +116,27 @@ def _catch_signals() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # by nohup, or a shell that put it into the background
             signal.signal(number, handler)
+    sys.unraisablehook = _send_again
+
+
+_SOON = 0.02  # s: until the hook, in which it would be dropped again, is left
+
+
+def _send_again(dropped: sys.UnraisableHookArgs) -> None:
+    """Python drops what is raised in a finalizer or a callback of a weak reference, as importlib has: also a Ctrl-C."""
+    if isinstance(dropped.exc_value, Interrupted):
+        again = threading.Timer(_SOON, os.kill, (os.getpid(), dropped.exc_value.number))
+        again.daemon = True
+        again.start()
+    else:
+        sys.__unraisablehook__(dropped)
+
+
+def _catch_no_signals() -> None:
+    """From here on they end the process at once: an exception would be printed with its traceback while Python ends."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _open_standard_streams() -> None:
@@ -155,7 +178,13 @@ def main() -> None:
     _catch_signals()
     hide_pandas()
     gc.set_threshold(50_000, 20, 20)  # tables and modules are many objects and no garbage: 0.5 s of a run
-    _leave(_status())
+    try:
+        status = _status()
+        _catch_no_signals()
+    except Interrupted as error:  # it came when the verb had ended
+        _say(f"interrupted by {signal.Signals(error.number).name}")
+        status = 128 + error.number
+    _leave(status)
 
 
 def _status() -> int:
@@ -189,6 +218,9 @@ def _status() -> int:
         if _received:  # an extension may make another exception of the signal's
             _say(f"interrupted by {signal.Signals(_received[0]).name}")
             return 128 + _received[0]
+        if _NO_THREAD in str(error):
+            _say(f"{_NO_THREAD}: the limit of processes is reached (`ulimit -u`, or pids.max of the control group)")
+            os._exit(1)  # pyarrow 26 ends with SIGSEGV if some of its threads have started and others could not
         if isinstance(error, OSError) and error.filename is None and error.errno in _NOT_WRITTEN:
             _say(f"cannot write the output: {error.strerror}")
             return 1

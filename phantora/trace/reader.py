@@ -87,14 +87,13 @@ class _WholeFile:
 
     def metadata(self, index: int) -> dict[bytes, bytes]:
         _limit_rows(self, index)
-        reader = pa.ipc.open_file(self._source, options=pa.ipc.IpcReadOptions(included_fields=[0]))
+        reader = pa.ipc.open_file(self._source, options=_of_columns((0,)))
         return dict(reader.get_batch_with_custom_metadata(index).custom_metadata or {})
 
     def batch(self, index: int, fields: tuple[int, ...]) -> pa.RecordBatch:
         reader = self._readers.get(fields)
         if reader is None:
-            options = pa.ipc.IpcReadOptions(included_fields=list(fields))
-            reader = self._readers[fields] = pa.ipc.open_file(self._source, options=options)
+            reader = self._readers[fields] = pa.ipc.open_file(self._source, options=_of_columns(fields))
         return reader.get_batch(index)
 
 
@@ -135,7 +134,7 @@ class _CutFile:
             raise pa.ArrowInvalid("no schema")
         _limit_words(source, words)
         self._head = b"".join(head)
-        self.schema = pa.ipc.open_stream(pa.py_buffer(self._head)).schema
+        self.schema = pa.ipc.open_stream(pa.py_buffer(self._head), options=_of_columns()).schema
         self.count = len(self._batches)
         self.trailer = b""
         if self._batches:
@@ -154,9 +153,7 @@ class _CutFile:
     def _open(self, index: int, fields: tuple[int, ...]) -> pa.RecordBatchStreamReader:
         begin, end = self._batches[index]
         data = self._head + self._source.read_at(end - begin, begin)
-        return pa.ipc.open_stream(
-            pa.py_buffer(data), options=pa.ipc.IpcReadOptions(included_fields=list(fields))
-        )
+        return pa.ipc.open_stream(pa.py_buffer(data), options=_of_columns(fields))
 
     def unpacked(self, index: int) -> int:
         return arrow_sizes.unpacked_size(self._source, self._batches[index][0])
@@ -167,6 +164,11 @@ class _CutFile:
 
     def batch(self, index: int, fields: tuple[int, ...]) -> pa.RecordBatch:
         return self._open(index, fields).read_next_batch()
+
+
+def _of_columns(fields: tuple[int, ...] | None = None) -> pa.ipc.IpcReadOptions:
+    """Reads these or all; without threads of Arrow's, beside two for opening a file (see the log's writer)."""
+    return pa.ipc.IpcReadOptions(included_fields=None if fields is None else list(fields), use_threads=False)
 
 
 def _limit_words(source: pa.MemoryMappedFile, places: Sequence[int]) -> None:
@@ -355,7 +357,7 @@ def open_log(path: str | os.PathLike[str]) -> Log:
         raise _not_a_log(path)
     data: _WholeFile | _CutFile
     try:
-        data = _WholeFile(source, pa.ipc.open_file(source))
+        data = _WholeFile(source, pa.ipc.open_file(source, options=_of_columns()))
     except _TooLarge as error:
         raise _damaged(path, str(error)) from error
     except _BROKEN:

@@ -99,7 +99,8 @@ class LogWriter:
             column: _Dictionary() for column in ("name", "op", "shape", "cls", "provenance", "algorithm")
         }
         self._prices = np.empty(0, [("flops", "<f8"), ("bytes", "<i8"), ("main", "<i4"), ("error", "<f4")])
-        options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True, compression="zstd")
+        # Threads of Arrow's: where the system allows some of them only, pyarrow 26 ends the process with SIGSEGV.
+        options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True, compression="zstd", use_threads=False)
         try:
             self._lock = lock_for_writing(self.path)
         except OSError as error:

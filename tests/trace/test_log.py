@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import asdict
@@ -230,6 +231,21 @@ def test_a_log_can_be_cut_within_its_recording(tmp_path: Path) -> None:
         sizes.append(sum(map(len, read.batches())))
         assert read.complete or not list(read.recording())  # complete: cut between trailer and footer
     assert set(sizes) == {0, 1000} and sizes.count(1000) > 10
+
+
+def test_a_log_is_written_without_threads(tmp_path: Path) -> None:
+    # pyarrow 26 ends the process with SIGSEGV if a limit of processes allows some of its threads and not all
+    code = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from support.fakelog import METADATA, large_rows, write_rows\n"
+        "threads = lambda: len(os.listdir('/proc/self/task'))\n"
+        "before = threads()\n"
+        "write_rows(Path('run.arrow'), METADATA, *large_rows(200_000), {})\n"
+        "sys.exit(threads() - before)\n"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, check=True)
 
 
 def test_disk_full(tmp_path: Path) -> None:

@@ -52,6 +52,38 @@ def test_a_signal_ends_a_verb_with_one_line(number: int) -> None:
     assert status == 128 + number and err == f"phantora: interrupted by {signal.Signals(number).name}"
 
 
+# Verbs during which, and after which, a signal comes where Python drops exceptions or prints them with a traceback.
+DROPPED = """
+import os, signal, time, click
+from phantora.cli import main
+
+class Finalized:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+
+def finalize():
+    Finalized()
+    time.sleep(20)
+"""
+LATE = """
+import atexit, os, signal, click
+from phantora.cli import main
+
+def finalize():
+    print("done")
+    atexit.register(os.kill, os.getpid(), signal.SIGINT)
+"""
+RUN = "main.Verbs.get_command = lambda *_: click.Command('x', callback=finalize)\nmain.main()\n"
+
+
+@pytest.mark.parametrize(("verb", "status", "out", "err"), [
+    (DROPPED, 130, "", "phantora: interrupted by SIGINT\n"), (LATE, -signal.SIGINT, "done\n", ""),
+])  # fmt: skip
+def test_no_signal_is_dropped_and_none_ends_in_a_traceback(verb: str, status: int, out: str, err: str) -> None:
+    done = subprocess.run([sys.executable, "-c", verb + RUN, "x"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr.lstrip()) == (status, out, err)
+
+
 def test_nohup_is_respected() -> None:
     status, err = interrupted(signal.SIGHUP, signal.SIG_IGN)
     assert status == 128 + signal.SIGTERM and err == "phantora: interrupted by SIGTERM"
