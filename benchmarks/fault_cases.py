@@ -391,10 +391,15 @@ TOP = [
     Case("SIGTERM to phantora", send("top", signal.SIGTERM), (143, -15), INTERRUPTED, ALL),
     Case("SIGSTOP, SIGCONT of phantora", halt("top"), (0,), same=True),
 ]
-SERVER = [
-    Case("kill -9 of the fork server", send("server", signal.SIGKILL), (137,), "fork server was killed by SIGKILL"),
-    Case("SIGINT to the fork server", send("server", signal.SIGINT), (130,), "fork server was killed by SIGINT"),
-    Case("SIGTERM to the fork server", send("server", signal.SIGTERM), (143,), "fork server was killed by SIGTERM"),
+SERVER = [  # killed when the ranks have ended: 0, and the log is whole
+    *(
+        Case(name, send("server", number), (128 + number, 0), f"fork server .*{number.name}", same=True)
+        for name, number in (
+            ("kill -9 of the fork server", signal.SIGKILL),
+            ("SIGINT to the fork server", signal.SIGINT),
+            ("SIGTERM to the fork server", signal.SIGTERM),
+        )
+    ),
     Case("SIGSTOP, SIGCONT of the fork server", halt("server"), (0,), same=True),
     Case("kill -9 of the store", send("store", signal.SIGKILL), (0, 1), STORE),
     Case("SIGSTOP, SIGCONT of the store", halt("store"), (0,), same=True),
