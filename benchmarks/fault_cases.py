@@ -384,6 +384,7 @@ def sweep_on_full_disk(run: Run) -> bool:
 
 plain = partial(Case, workloads=PLAIN)
 INTERRUPTED = "interrupted by SIG(INT|TERM|HUP)$"
+NO_ROOM = r"limit of processes is reached|rank \d .*(exited with status 1|SIGABRT)|store"
 STORE = "process that hosts the TCPStore ended"
 TOP = [
     Case("kill -9 of phantora", send("top", signal.SIGKILL), (-9,), workloads=ALL),
@@ -430,7 +431,7 @@ PLACES = [
     Case("standard output on a full disk", full_output, (1,), "cannot write standard output.*No space", random=False),
     Case("/dev/shm of 64 KiB", small_shm, (1, 0), r"rank \d .*exited with status 1", random=False),
     Case("memory limit", limited("memory", 100 << 20, 1500 << 20), (0, 1, 137, -9), "SIGKILL|memory|store"),
-    Case("limit of processes", limited("pids", 2, 60), (0, 1, 134), ""),  # torch aborts without its threads
+    Case("limit of processes", limited("pids", 2, 60), (0, 1, 134), NO_ROOM),  # torch aborts without its threads
     Case("limit of descriptors", few_descriptors, (0, 1), "open files"),
     Case("clock set back by a day", clock_set(-86_400), (0,), same=True),
     Case("clock set forward by a year", clock_set(31_536_000), (0,), same=True),

@@ -7,3 +7,15 @@ class PhantoraError(Exception):
     """Something the user can mend. The message says what, where, and how to mend it."""
 
     exit_status = 1
+
+
+def limit_of_processes(error: BaseException) -> str:
+    """What to say of an error by which the system, Python or Arrow refuses one more process or thread; '' of others."""
+    text = str(error)
+    if isinstance(error, BlockingIOError) and not hasattr(error, "characters_written"):  # of fork, not of a write
+        what = "cannot start a process"
+    elif "can't start new thread" in text or "Failed to launch worker thread" in text:
+        what = "cannot start a thread"
+    else:
+        return ""
+    return f"{what}: the limit of processes is reached (`ulimit -u`, or pids.max of the control group); raise it"

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import click
 
-from phantora.errors import PhantoraError
+from phantora.errors import PhantoraError, limit_of_processes
 from phantora.pandas_hidden import hide_pandas
 
 # verb -> module; the function is called like the verb. Verbs are loaded when they are used.
@@ -34,7 +34,6 @@ VERBS = {
     "completion": "phantora.cli.completion",
 }
 INTERNAL_ERROR = 70  # EX_SOFTWARE
-_NO_THREAD = "Failed to launch worker thread"  # Arrow says so
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -218,8 +217,8 @@ def _status() -> int:
         if _received:  # an extension may make another exception of the signal's
             _say(f"interrupted by {signal.Signals(_received[0]).name}")
             return 128 + _received[0]
-        if _NO_THREAD in str(error):
-            _say(f"{_NO_THREAD}: the limit of processes is reached (`ulimit -u`, or pids.max of the control group)")
+        if said := limit_of_processes(error):
+            _say(said)
             os._exit(1)  # pyarrow 26 ends with SIGSEGV if some of its threads have started and others could not
         if isinstance(error, OSError) and error.filename is None and error.errno in _NOT_WRITTEN:
             _say(f"cannot write the output: {error.strerror}")

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from phantora.errors import PhantoraError
+from phantora.errors import PhantoraError, limit_of_processes
 from phantora.launch import process
 from phantora.launch.ending import (
     Ending,
@@ -54,7 +54,8 @@ def run_command(
                 preexec_fn=lambda: process.die_with_parent(parent),  # no thread is running yet
             )
     except OSError as error:
-        raise PhantoraError(f"cannot run {command[0]!r}: {error.strerror}; check the path") from error
+        reason = limit_of_processes(error) or f"{error.strerror}; check the path"
+        raise PhantoraError(f"cannot run {command[0]!r}: {reason}") from error
     run = _Run(command[0], child, session)
     try:
         with signals_received() as signals:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from phantora.errors import PhantoraError
+from phantora.errors import PhantoraError, limit_of_processes
 
 TERMINATE_SECONDS = 3.0
 """From SIGTERM to SIGKILL."""
@@ -78,9 +78,7 @@ def start_thread(thread: threading.Thread) -> None:
     try:
         thread.start()
     except RuntimeError as error:
-        raise PhantoraError(
-            f"{error}: the limit of processes is reached (`ulimit -u`, or pids.max of the control group)"
-        ) from error
+        raise PhantoraError(limit_of_processes(error) or str(error)) from error
 
 
 class SimulatorThread:

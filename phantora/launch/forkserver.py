@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import phantora
-from phantora.errors import PhantoraError
+from phantora.errors import PhantoraError, limit_of_processes
 from phantora.launch import process
 from phantora.launch.rank import RankTask, become_rank
 
@@ -160,7 +160,7 @@ class ForkServer:
         except Exception as error:
             if os.environ.get("PHANTORA_DEBUG"):
                 traceback.print_exc()
-            self._tell({"is": "failed", "message": f"{type(error).__name__}: {error}"})
+            self._tell({"is": "failed", "message": limit_of_processes(error) or f"{type(error).__name__}: {error}"})
         return None
 
     def _obey(self, message: dict[str, Any], fds: list[int]) -> Become | None:
@@ -223,11 +223,17 @@ class ForkServer:
             if self._session >= 0:
                 os.close(self._session)
             self._session = fds[2]
-        pid = self._fork()
+        try:
+            pid = self._fork()
+        except OSError as error:
+            pid = -1
+            self._tell({"is": "not_forked", "rank": task.rank, "message": limit_of_processes(error) or str(error)})
         if pid == 0:
             return partial(become_rank, task, self._library, self._session, out, err)
         os.close(out)
         os.close(err)
+        if pid < 0:
+            return None
         self._ranks[pid] = task.rank
         self._tell({"is": "started", "rank": task.rank, "pid": pid})
         return None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -19,11 +21,21 @@ _LINE = re.compile(rb"[^\r\n]*(?:\r\n|[\r\n])")  # progress bars end their lines
 _READ_BYTES = 1 << 16
 
 
+class TerminalGone(PhantoraError):
+    """A write may notice it before SIGHUP comes."""
+
+    exit_status = 128 + signal.SIGHUP
+
+    def __init__(self) -> None:
+        super().__init__("interrupted by SIGHUP")
+
+
 class Console:
     """The terminal or pipe the user sees, with an optional status line below the output. Any thread may write."""
 
     def __init__(self, out: BinaryIO, err: BinaryIO, status: bool) -> None:
         self._streams = {STDOUT: out, STDERR: err}
+        self._terminals = {stream for stream, sink in self._streams.items() if sink.isatty()}
         self._err = err
         self._status = status
         self._shown = False
@@ -42,6 +54,8 @@ class Console:
             except BrokenPipeError:
                 raise
             except OSError as error:
+                if error.errno == errno.EIO and stream in self._terminals:
+                    raise TerminalGone from error
                 name = "output" if stream == STDOUT else "error"
                 raise PhantoraError(
                     f"cannot write standard {name}, where the ranks' output goes: {error.strerror}; make room, or "

@@ -293,6 +293,11 @@ class RankSupervisor:
         if self._ending.stage >= 2:
             os.kill(pid, signal.SIGTERM if self._ending.stage == 2 else signal.SIGKILL)
 
+    def _when_not_forked(self, rank: int, message: str) -> None:
+        self._alive.pop(rank, None)
+        self._ended[rank] = time.monotonic()
+        self._fail(1, f"rank {rank}: {message}", grace=0.0, rank=rank)
+
     def _when_ended(self, rank: int, code: int) -> None:
         self._alive.pop(rank, None)
         self._ended[rank] = time.monotonic()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -34,7 +35,8 @@ class Workplace:
 
     def start(self, *arguments: str, shared: bool = False) -> subprocess.Popen[str]:
         """`shared`: forked by the server of all tests, which has imported torch; `processes` does not see it then."""
-        own = {"PYTHONPATH": str(ROOT), "PHANTORA_TEST": str(self.path), "TMPDIR": str(self.path)}
+        paths = f"{self.path}{os.pathsep}{ROOT}"
+        own = {"PYTHONPATH": paths, "PHANTORA_TEST": str(self.path), "TMPDIR": str(self.path)}
         environment = runs.environment(shared=True) if shared else {**os.environ, **own}
         process = subprocess.Popen(
             [sys.executable, "-m", "phantora", "trace", *arguments], cwd=self.path, env=environment,
@@ -240,6 +242,33 @@ threading.Event().wait(60)
     assert time.monotonic() - begin < 30
 
 
+# As under a limit of processes, but always at the same one: of the process that asks torch about CUDA, that of the
+# store, those of the ranks.
+FEW_FORKS = """
+import errno, os
+fork, left = os.fork, {}
+
+def limited():
+    global left
+    if not left:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    left -= 1
+    return fork()
+
+os.fork = limited
+"""
+
+
+@pytest.mark.parametrize("forks", range(4))
+def test_a_process_that_cannot_be_forked_ends_the_run(work: Workplace, forks: int) -> None:
+    work.script(FEW_FORKS.format(forks), "sitecustomize.py")
+    done = work.trace("--null", "--cluster", "3", work.script("import time; time.sleep(60)"))
+    lines = [line for line in done.stderr.splitlines() if line.startswith("phantora: ")]
+    assert done.returncode == 1 and len(lines) == 1
+    assert "cannot start a process: the limit of processes is reached" in lines[0]
+    eventually(lambda: not work.processes())
+
+
 def test_log_dir_tee_redirects_and_filter(work: Workplace) -> None:
     script = work.script("import sys\nprint('out')\nprint('err', file=sys.stderr)\n")
     done = work.trace(
@@ -350,6 +379,21 @@ def test_signal_while_starting(work: Workplace) -> None:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=TIMEOUT)
     assert process.returncode in (130, -signal.SIGINT) and out == "" and "Traceback" not in err
+
+
+def test_a_terminal_that_has_gone_ends_the_run(work: Workplace) -> None:
+    ours, theirs = pty.openpty()
+    work.script("import time\nfor i in range(3000):\n    print(i, flush=True)\n    time.sleep(0.02)\n")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "phantora", "trace", "--null", "train.py"], cwd=work.path, stdout=theirs,
+        stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True, start_new_session=True,
+    )  # fmt: skip
+    work.started.append(process)
+    os.close(theirs)
+    assert os.read(ours, 1) == b"0"
+    os.close(ours)  # it is not its controlling terminal: no SIGHUP comes, and a write tells
+    _, err = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 128 + signal.SIGHUP and err.strip() == "phantora: interrupted by SIGHUP"
 
 
 def test_closed_output_ends_the_run(work: Workplace) -> None:

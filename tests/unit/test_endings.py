@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -11,7 +12,7 @@ from typing import cast
 
 import pytest
 
-from phantora.errors import PhantoraError
+from phantora.errors import PhantoraError, limit_of_processes
 from phantora.launch.ending import RunningSimulator, SimulatorThread
 
 VERB = [sys.executable, "-m", "phantora", "completion", "bash"]
@@ -121,6 +122,13 @@ def test_a_machine_without_room_for_threads_is_told(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(threading.Thread, "start", refused)
     thread = SimulatorThread(cast("RunningSimulator", _Simulator()), lambda: None)
-    with pytest.raises(PhantoraError, match="can't start new thread: the limit of processes"):
+    with pytest.raises(PhantoraError, match=r"^cannot start a thread: the limit of processes"):
         thread.start()
     thread.finish(stop=True)
+
+
+def test_only_a_fork_that_is_refused_is_a_limit_of_processes() -> None:
+    refused = OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))  # as os.fork raises it
+    assert limit_of_processes(refused).startswith("cannot start a process: the limit of processes is reached")
+    assert limit_of_processes(BlockingIOError(errno.EAGAIN, "write could not complete without blocking", 0)) == ""
+    assert limit_of_processes(OSError(errno.ENOENT, "no such file")) == ""
