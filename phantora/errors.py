@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
+_NO_THREAD = ("can't start new thread", "Failed to launch worker thread")  # Python, Arrow
+
 
 class PhantoraError(Exception):
     """Something the user can mend. The message says what, where, and how to mend it."""
@@ -10,11 +15,12 @@ class PhantoraError(Exception):
 
 
 def limit_of_processes(error: BaseException) -> str:
-    """What to say of an error by which the system, Python or Arrow refuses one more process or thread; '' of others."""
+    """What to say of an error by which the system, Python, torch or Arrow refuses one more process or thread; '' of
+    others."""
     text = str(error)
     if isinstance(error, BlockingIOError) and not hasattr(error, "characters_written"):  # of fork, not of a write
         what = "cannot start a process"
-    elif "can't start new thread" in text or "Failed to launch worker thread" in text:
+    elif any(said in text for said in _NO_THREAD) or text == os.strerror(errno.EAGAIN):  # the last of std::thread
         what = "cannot start a thread"
     else:
         return ""

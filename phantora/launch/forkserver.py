@@ -212,7 +212,7 @@ class ForkServer:
             answer = pipe.read()
         if not answer.isdigit():
             raise PhantoraError(
-                f"cannot host the TCPStore on port {port}: {answer or 'no answer'}; try another port"
+                f"cannot host the TCPStore on port {port}: {answer or 'no answer; try another port'}"
             )
         self._store = pid
         self._tell({"is": "store", "port": int(answer), "pid": pid})
@@ -354,8 +354,9 @@ def _host_store(port: int, answer: int) -> NoReturn:
         while True:
             signal.pause()
     except BaseException as error:
+        reason = limit_of_processes(error) or f"{str(error).splitlines()[0]}; try another port"
         with suppress(OSError):
-            os.write(answer, str(error).splitlines()[0].encode())
+            os.write(answer, reason.encode())
     os._exit(status)
 
 

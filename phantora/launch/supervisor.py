@@ -294,19 +294,21 @@ class RankSupervisor:
             os.kill(pid, signal.SIGTERM if self._ending.stage == 2 else signal.SIGKILL)
 
     def _when_not_forked(self, rank: int, message: str) -> None:
-        self._alive.pop(rank, None)
-        self._ended[rank] = time.monotonic()
         self._fail(1, f"rank {rank}: {message}", grace=0.0, rank=rank)
+        self._gone(rank, 1)
 
     def _when_ended(self, rank: int, code: int) -> None:
-        self._alive.pop(rank, None)
-        self._ended[rank] = time.monotonic()
         if code != 0 and not self._ending.stage:
             self._fail(
                 process.shell_status(code), self._describe_failure(rank, code), grace=GRACE_SECONDS, rank=rank
             )
+        self._gone(rank, process.shell_status(code))
+
+    def _gone(self, rank: int, status: int) -> None:
+        self._alive.pop(rank, None)
+        self._ended[rank] = time.monotonic()
         if self._simulator is not None:
-            self._simulator.simulator.rank_died(rank, process.shell_status(code))
+            self._simulator.simulator.rank_died(rank, status)
 
     def _describe_failure(self, rank: int, code: int) -> str:
         plan = self._plan

@@ -260,9 +260,10 @@ os.fork = limited
 
 
 @pytest.mark.parametrize("forks", range(4))
-def test_a_process_that_cannot_be_forked_ends_the_run(work: Workplace, forks: int) -> None:
+@pytest.mark.parametrize("options", [("--null",), ("--no-summary", "-o", "run.arrow")])
+def test_a_process_that_cannot_be_forked_ends_the_run(work: Workplace, forks: int, options: tuple[str, ...]) -> None:
     work.script(FEW_FORKS.format(forks), "sitecustomize.py")
-    done = work.trace("--null", "--cluster", "3", work.script("import time; time.sleep(60)"))
+    done = work.trace(*options, "--cluster", "3", work.script("import time; time.sleep(60)"))
     lines = [line for line in done.stderr.splitlines() if line.startswith("phantora: ")]
     assert done.returncode == 1 and len(lines) == 1
     assert "cannot start a process: the limit of processes is reached" in lines[0]

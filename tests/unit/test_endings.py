@@ -131,4 +131,5 @@ def test_only_a_fork_that_is_refused_is_a_limit_of_processes() -> None:
     refused = OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))  # as os.fork raises it
     assert limit_of_processes(refused).startswith("cannot start a process: the limit of processes is reached")
     assert limit_of_processes(BlockingIOError(errno.EAGAIN, "write could not complete without blocking", 0)) == ""
+    assert limit_of_processes(RuntimeError(os.strerror(errno.EAGAIN))).startswith("cannot start a thread: the limit")
     assert limit_of_processes(OSError(errno.ENOENT, "no such file")) == ""
