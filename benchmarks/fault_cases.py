@@ -67,6 +67,13 @@ class Run:
         for action in reversed(self.undone):
             action()
 
+    def on_failing_disk(self) -> FailingDisk:
+        """The log lies on a disk that can be made to fail."""
+        disk = FailingDisk(self.scene.folder / "disk")
+        self.undone.append(disk.undo)
+        self.log = self.scene.folder / "disk" / "run.arrow"
+        return disk
+
     def on_disk(self, size: int, options: str = "rw") -> None:
         """The log lies on a disk of its own."""
         disk = Disk(self.scene.folder / "disk", size, options)
@@ -147,9 +154,7 @@ def read_only_disk(run: Run) -> bool:
 
 def disk_fails(run: Run) -> bool:
     """It becomes read-only while the log is open."""
-    disk = FailingDisk(run.scene.folder / "disk")
-    run.undone.append(disk.undo)
-    run.log = run.scene.folder / "disk" / "run.arrow"
+    disk = run.on_failing_disk()
     run.begin()
     if run.at_a_moment() is None:
         return False
@@ -353,6 +358,22 @@ def exporting(number: int) -> Callable[[Run], bool]:
     return act
 
 
+def export_on_failing_disk(run: Run) -> bool:
+    """It becomes read-only while the timeline is written."""
+    disk = run.on_failing_disk()
+    run.scene.start("export", str(run.reference), "-o", str(run.log.with_name("x.json")))
+    return _fails(run, disk, run.chooser.uniform(0.2, 3), run.scene.cpu_seconds)
+
+
+def _fails(run: Run, disk: FailingDisk, moment: float, now: Callable[[], float]) -> bool:
+    while now() < moment:
+        if run.scene.process.poll() is not None:
+            return False
+        time.sleep(0.01)
+    disk.fail()
+    return run.scene.process.poll() is None
+
+
 def _sweep(run: Run, folder: Path) -> None:
     space = run.scene.folder / "sweep.toml"
     target = [run.words[2], "--steps", "4"]
@@ -382,9 +403,18 @@ def sweep_on_full_disk(run: Run) -> bool:
     return True
 
 
+def sweep_on_failing_disk(run: Run) -> bool:
+    """It becomes read-only while a point runs."""
+    disk = run.on_failing_disk()
+    _sweep(run, run.log.parent / "sweep")
+    begin = time.monotonic()
+    return _fails(run, disk, run.chooser.uniform(1, 12), lambda: time.monotonic() - begin)
+
+
 plain = partial(Case, workloads=PLAIN)
 INTERRUPTED = "interrupted by SIG(INT|TERM|HUP)$"
 NO_ROOM = r"limit of processes is reached|rank \d .*(exited with status 1|SIGABRT)|store"
+READ_ONLY = ".*(Read-only file system|Input/output error)"
 STORE = "process that hosts the TCPStore ended"
 TOP = [
     Case("kill -9 of phantora", send("top", signal.SIGKILL), (-9,), workloads=ALL),
@@ -426,7 +456,7 @@ PLACES = [
     Case("disk full while logging", full_disk, (1,), "cannot write the log: No space left on device"),
     plain("disk full while exporting", full_disk_of_the_export, (1,), "cannot write the timeline .*No space left"),
     Case("disk filled by others while logging", others_fill_the_disk, (1,), "cannot write .*No space left on device"),
-    Case("disk becomes read-only while logging", disk_fails, (0, 1), "cannot (write|create) .*(Read-only|Input)"),
+    Case("disk becomes read-only while logging", disk_fails, (0, 1), f"cannot (write|create) {READ_ONLY}"),
     Case("read-only disk", read_only_disk, (1,), "cannot write .*Read-only file system", random=False),
     Case("standard output on a full disk", full_output, (1,), "cannot write standard output.*No space", random=False),
     Case("/dev/shm of 64 KiB", small_shm, (1, 0), r"rank \d .*exited with status 1", random=False),
@@ -447,6 +477,8 @@ PLACES = [
     plain("SIGINT while exporting", exporting(signal.SIGINT), (130, -2), INTERRUPTED, log=False),
     plain("kill -9 of a sweep", sweeping("top", signal.SIGKILL), (-9,), log=False),
     plain("SIGTERM to a sweep", sweeping("top", signal.SIGTERM), (0, 130, 143, -15), "rrupted|goes on", log=False),
+    plain("disk becomes read-only while exporting", export_on_failing_disk, (0, 1), f"cannot {READ_ONLY}", log=False),
+    plain("disk becomes read-only while sweeping", sweep_on_failing_disk, (0, 1), READ_ONLY, log=False),
     plain("disk full while sweeping", sweep_on_full_disk, (0, 1), "No space left on device", log=False),
 ]
 CASES = [*TOP, *SERVER, *RANKS, *AGENT, *PLACES]
