@@ -300,7 +300,11 @@ def cache_of_another_user(run: Run) -> bool:
     place.chmod(0o700)
     run.scene.log.parent.mkdir()
     run.scene.log.parent.chmod(0o777)
-    run.begin(environment={"XDG_CACHE_HOME": str(place), "HOME": str(run.scene.folder)}, user=65534, group=65534)
+    try:
+        run.begin(environment={"XDG_CACHE_HOME": str(place), "HOME": str(run.scene.folder)}, user=65534, group=65534)
+    except PermissionError as error:
+        print(f"  not done: nobody may not run {error.filename}", flush=True)
+        return False
     return True
 
 

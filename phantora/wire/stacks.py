@@ -80,14 +80,16 @@ def place_in(stack: str) -> Place | None:
 
 
 def _is_library(file: str) -> bool:
-    return file.startswith("<") or file.startswith(_LIBRARIES)
+    return file.startswith(("<", *_LIBRARIES)) or any(name in file for name in _PACKAGES)
 
 
+_PACKAGES = ("/site-packages/", "/dist-packages/")  # of this Python, of the user, of any that PYTHONPATH names
 _LIBRARIES = tuple(
     {
-        str(Path(path).resolve()) + os.sep
+        name + os.sep
         for path in (*sysconfig.get_paths().values(), str(Path(phantora.__file__).parent))
         if path not in (sys.prefix, sys.base_prefix, sysconfig.get_path("data"))
+        for name in (path, str(Path(path).resolve()))  # frames name a file as it was found, through a link or not
     }
 )
 

@@ -8,6 +8,8 @@ import sys
 import sysconfig
 from pathlib import Path
 
+import pytest
+
 from phantora.sim.hang import describe, working
 from phantora.wire import stacks
 from phantora.wire.stacks import Place, place_in
@@ -22,8 +24,9 @@ STACK = f"""Current thread 0x00007f0000000000 (most recent call first):
 """
 
 
-def test_the_innermost_frame_of_the_user() -> None:
-    assert place_in(STACK) == Place("/home/user/model.py", 12, "forward", "all_reduce")
+@pytest.mark.parametrize("library", [LIBRARY, "/linked/venv/lib/python3.12/site-packages/torch/distributed"])
+def test_the_innermost_frame_of_the_user(library: str) -> None:
+    assert place_in(STACK.replace(LIBRARY, library)) == Place("/home/user/model.py", 12, "forward", "all_reduce")
     assert str(place_in(STACK)) == "/home/user/model.py:12 in forward, calling all_reduce"
     assert place_in("") is None
 
