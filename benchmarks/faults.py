@@ -252,11 +252,11 @@ def main() -> int:
             continue
         if args.seconds:
             random.Random(args.seed).shuffle(chosen)
+        deadline = time.monotonic() + (args.seconds or math.inf) / len(names)
         if name == "torchtitan":
             _torchtitan()
         bench = Bench(name, workloads()[name])
         print(f"{name}: an undisturbed run takes {bench.cpu:.1f} s of CPU", flush=True)
-        deadline = time.monotonic() + (args.seconds or math.inf) / len(names)
         for case in chosen:
             if time.monotonic() > deadline:
                 break

@@ -34,7 +34,7 @@ PROGRAM = str(ROOT / "benchmarks" / "fault_program.py")
 MIB = 1 << 20
 QUARTERS = 4
 GROWTH_BYTES = 100
-"""Of memory, for each rank and step, in the last half: below it, it is not told from the allocator's noise."""
+"""Of memory, for each rank and step, from half to half: below it, it is not told from the allocator's noise."""
 DRIFT = 0.15
 """Of CPU per step, from the second quarter to the last, on a machine with other work."""
 MOST_KIB = 8 << 20
@@ -103,7 +103,9 @@ def steps(count: int, ranks: int, folder: Path) -> int:
         cpu = [1e3 * (b.cpu[role] - a.cpu[role]) / (b.steps - a.steps) for a, b in spans]
         told = [role, *(f"{m / MIB:.1f}" for m in memory), " ".join(f"{c:.2f}" for c in cpu)]
         print(f"| {' | '.join(told)} |")
-        growth = (memory[-1] - memory[2]) / (marks[-1].steps - marks[2].steps)
+        # Of the most in each half: what waits for the next chunk of a recording comes and goes.
+        most = [max(s.memory.get(role, 0) for s in half) for half in (seen[: len(seen) // 2], seen[len(seen) // 2 :])]
+        growth = (most[1] - most[0]) / (marks[-1].steps - marks[2].steps)
         if growth > GROWTH_BYTES * (ranks if role == "top" else 1):
             print(f"  grows by {growth:.0f} bytes a step")
             grown += 1
