@@ -30,6 +30,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from support.disturbed import ROOT, Scene, roles
 
+from phantora.trace.recording import CHUNK_RECORDS, RECORD
+
 PROGRAM = str(ROOT / "benchmarks" / "fault_program.py")
 MIB = 1 << 20
 QUARTERS = 4
@@ -104,8 +106,9 @@ def steps(count: int, ranks: int, folder: Path) -> int:
         told = [role, *(f"{m / MIB:.1f}" for m in memory), " ".join(f"{c:.2f}" for c in cpu)]
         print(f"| {' | '.join(told)} |")
         # Of the most in each half: what waits for the next chunk of a recording comes and goes.
+        waits = ranks * CHUNK_RECORDS * RECORD.itemsize if role == "top" else 0
         most = [max(s.memory.get(role, 0) for s in half) for half in (seen[: len(seen) // 2], seen[len(seen) // 2 :])]
-        growth = (most[1] - most[0]) / (marks[-1].steps - marks[2].steps)
+        growth = (most[1] - most[0] - waits) / (marks[-1].steps - marks[2].steps)
         if growth > GROWTH_BYTES * (ranks if role == "top" else 1):
             print(f"  grows by {growth:.0f} bytes a step")
             grown += 1
