@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from importlib import metadata
 from typing import NoReturn
 
@@ -219,6 +220,8 @@ def _status() -> int:
             return 128 + _received[0]
         if said := limit_of_processes(error):
             _say(said)
+            with suppress(OSError):
+                sys.stdout.flush()
             os._exit(1)  # pyarrow 26 ends with SIGSEGV if some of its threads have started and others could not
         if isinstance(error, OSError) and error.filename is None and error.errno in _NOT_WRITTEN:
             _say(f"cannot write the output: {error.strerror}")

@@ -9,8 +9,13 @@
 #include <sys/mman.h>
 
 // Free in any process, also beside the shadow of the address sanitizer. Where they are used up, or taken, the system chooses.
+#ifdef __SANITIZE_THREAD__  // lets a program map below 512 GiB, and among libraries and programs
+#define FIRST ((uintptr_t)0x001000000000)
+#define LAST ((uintptr_t)0x008000000000)
+#else
 #define FIRST ((uintptr_t)0x200000000000)
 #define LAST ((uintptr_t)0x500000000000)
+#endif
 
 typedef struct hole {
   uintptr_t from, to;

@@ -324,7 +324,6 @@ def test_clear_zeroes_exactly_what_it_is_told(rank: Any) -> None:
     assert run(body, rank).status == 0
 
 
-@pytest.mark.skipif("thread" in str(build.sanitizers()), reason="its shadow lies where this memory would")
 def test_memory_of_devices_lies_at_the_same_addresses(rank: Any) -> None:
     """Whatever else is mapped: what L2 holds of it goes by addresses."""
 
