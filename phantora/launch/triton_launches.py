@@ -3,6 +3,8 @@
 Torch has no operator for them. Triton launches through `CudaLauncher`, whoever made the kernel (a program, a library,
 `triton.autotune`, Inductor), and Inductor also through a launcher of its own, `StaticallyLaunchedCudaKernel`. The
 compiled kernel's IR is followed with the launch's arguments (:mod:`phantora.ttir`), once for each kind of launch.
+From torch 2.14 on Inductor replaces that launcher from a kernel's second launch on by one of C, which calls no Python;
+it is refused, as Inductor itself does for kernels that it does not support.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from phantora.ttir.work import LINE_BYTES
 from phantora.wire.shared import GUESSED, KNOWN, SMALL_ELEMENTS
 
 STATIC = "torch._inductor.runtime.static_triton_launcher"
+HEURISTICS = "torch._inductor.runtime.triton_heuristics"
 CUDA = "torch.cuda._utils"
 INDUCTOR = re.compile(r"triton_(poi|red|per|tem|for|spl|mm|bmm|convolution|flex|scaled)\w*|triton_$")
 READ_BYTES = 1 << 22  # integers of larger tensors do not distinguish launches
@@ -296,7 +299,10 @@ def _described(value: Any, decides: bool) -> Any:
 def install(tracer: Path) -> None:
     """Has launches announced to the tracer's library, from when Triton is imported."""
     launches = Launches(tracer)
-    wraps = {DRIVER: _wrap_driver, COMPILER: _wrap_compiler, STATIC: _wrap_static, CUDA: _wrap_cuda}
+    wraps = {
+        DRIVER: _wrap_driver, COMPILER: _wrap_compiler, STATIC: _wrap_static, HEURISTICS: _refuse_fast,
+        CUDA: _wrap_cuda,
+    }  # fmt: skip
     after_import(wraps.__contains__, lambda module: wraps[module.__name__](module, launches))
     for name, wrap in wraps.items():
         if name in sys.modules:
@@ -360,6 +366,12 @@ def _wrap_static(module: ModuleType, launches: Launches) -> None:
         return launches.around(kernel, (x, y, z), args, lambda: run(self, x, y, z, stream, *args))
 
     static.__init__, static.run = init, launch
+
+
+def _refuse_fast(module: ModuleType, launches: Launches) -> None:
+    """Inductor keeps the launcher of :func:`_wrap_static` where none of C can be built; torch before 2.14 has none."""
+    if hasattr(module.CachingAutotuner, "_build_fast_launcher"):
+        module.CachingAutotuner._build_fast_launcher = lambda self, launcher: None
 
 
 def _wrap_cuda(module: ModuleType, launches: Launches) -> None:
