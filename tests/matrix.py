@@ -43,7 +43,8 @@ TESTS = {
     ),
     "short": (
         "tests/stubs/test_build.py", "tests/unit/test_rank_runtime.py", "tests/cuda/test_devices.py",
-        "tests/integration/test_profiler.py", "tests/integration/test_repeated_launches.py", "-k", "not without_a_warning",
+        "tests/integration/test_profiler.py", "tests/integration/test_repeated_launches.py",
+        "-k", "not without_a_warning",
     ),
 }  # fmt: skip
 # Name, cluster, what is run: all end with a line of JSON. The first is the sample of the short tier.

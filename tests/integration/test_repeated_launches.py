@@ -65,7 +65,8 @@ def test_the_third_launch_costs_what_the_first_does(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     log = trace(tmp_path, "train.py").log
     kernels = records(log, "kernel", "start", "name", "op", "cls", "provenance", "error")
-    loops = [(r["start"], r["end"]) for r in records(log, "annotation", "start", "end", "name") if r["name"] == "looped"]
+    marks = records(log, "annotation", "start", "end", "name")
+    loops = [(mark["start"], mark["end"]) for mark in marks if mark["name"] == "looped"]
     columns = ("op", "cls", "provenance", "error")
     steps = [[tuple(k[c] for c in columns) for k in kernels if a <= k["start"] < b] for a, b in loops]
     assert len(steps) == 4 and steps[0] == steps[1] == steps[2] == steps[3]
