@@ -26,7 +26,7 @@ import orjson
 from phantora.launch import shared_work, tuning
 from phantora.launch.announced import Announcer
 from phantora.launch.importhook import after_import
-from phantora.launch.tuning import COMPILER, DRIVER
+from phantora.launch.tuning import COMPILER, DRIVER, HEURISTICS
 from phantora.ttir import store
 from phantora.ttir.parse import Function, parse
 from phantora.ttir.slice import Deciding, deciding, written
@@ -36,7 +36,6 @@ from phantora.ttir.work import LINE_BYTES
 from phantora.wire.shared import GUESSED, KNOWN, SMALL_ELEMENTS
 
 STATIC = "torch._inductor.runtime.static_triton_launcher"
-HEURISTICS = "torch._inductor.runtime.triton_heuristics"
 CUDA = "torch.cuda._utils"
 INDUCTOR = re.compile(r"triton_(poi|red|per|tem|for|spl|mm|bmm|convolution|flex|scaled)\w*|triton_$")
 READ_BYTES = 1 << 22  # integers of larger tensors do not distinguish launches
