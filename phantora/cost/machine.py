@@ -8,6 +8,24 @@ from functools import cached_property
 from phantora.hardware.types import Calibration, Gpu
 
 REFERENCE_FLOPS_PER_CLOCK = 2048  # bf16 per SM and clock of mma.sync on sm_80 and sm_90
+# The format in which a dtype is multiplied, by the first prefix that fits.
+FORMATS = (
+    ("float4", "float4"), ("float8", "float8"), ("float16", "float16"), ("complex32", "float16"),
+    ("bfloat16", "bfloat16"), ("tfloat32", "tfloat32"), ("float32", "float32"), ("complex64", "float32"),
+    ("float64", "float64"), ("double", "float64"), ("complex128", "float64"),
+    ("int8", "int8"), ("uint8", "int8"), ("qint8", "int8"), ("quint8", "int8"), ("int4", "int8"), ("uint4", "int8"),
+    ("int", "float32"), ("uint", "float32"), ("bool", "float32"),
+)  # fmt: skip
+# What a GPU without a format uses instead.
+WIDER = {"float4": "float8", "float8": "bfloat16", "int8": "bfloat16", "tfloat32": "float32"}
+
+
+def format_of(dtype: str) -> str:
+    """The format in which `dtype` is multiplied. Raises ValueError for a dtype that no format is known for."""
+    for prefix, format in FORMATS:
+        if dtype.startswith(prefix):
+            return format
+    raise ValueError(f"no arithmetic is known of the dtype {dtype!r}")
 
 
 @dataclass(frozen=True, eq=False)  # compared and hashed by identity: a key of caches
@@ -46,22 +64,13 @@ class Machine:
         return self.gpu.l2_bytes * self.fit.l2_reach
 
     def peak(self, dtype: str) -> float:
-        """Dense FLOP/ns of a dtype. What a GPU lacks runs in the next wider format."""
-        peaks = self.gpu.peak_flops
-        if dtype.startswith("float8"):
-            key = "float8"
-        elif dtype in ("int8", "uint8"):
-            key = "int8"
-        elif dtype in ("float64", "double", "complex128"):
-            key = "float64"
-        elif dtype in ("bfloat16", "float16", "tfloat32"):
-            key = dtype
-        else:
-            key = "float32"
-        return (
-            peaks.get(key, peaks["bfloat16"] if key in ("float8", "int8", "tfloat32") else peaks["float32"])
-            / 1e9
-        )
+        """Dense FLOP/ns of a dtype; in the next wider format where the GPU has none for it.
+
+        Raises ValueError for a dtype that no format is known for."""
+        peaks, format = self.gpu.peak_flops, format_of(dtype)
+        while format not in peaks:
+            format = WIDER[format]
+        return peaks[format] / 1e9
 
     def memory_ns(self, moved: float, share: float = 1.0) -> float:
         """Moving `moved` bytes at `share` of a vectorised stream's speed, floor included.

@@ -13,7 +13,7 @@ def watts(machine: Machine, price: Price) -> float:
     """Dynamic power at the pace of the price's durations; the price has a format of tensor cores."""
     gpu = machine.gpu
     tensor = gpu.power.attention if price.cls == "attention" else gpu.power.tensor
-    tensor *= gpu.power.float8 if price.format.startswith("float8") else 1.0
+    tensor *= gpu.power.float8 if price.format.startswith(("float8", "float4")) else 1.0
     return gpu.power_watts * tensor * price.flops / max(1, sum(price.durations)) / machine.peak(price.format)
 
 

@@ -15,9 +15,12 @@ from phantora.cost.tensors import contiguous_strides
 from phantora.cost.types import OperatorSignature, TensorSpec
 
 ATTENTION = {"sdpa_fwd": "aten::_cudnn_attention_forward", "sdpa_bwd": "aten::_cudnn_attention_backward"}
-FLOAT8 = "float8"
-SCALES = {"row row": "rows", "vec128 vec128": "vectors", "blk128x128 vec128": "blocks", "vec128 blk128x128": "blocks"}
-"""How an FP8 product is scaled, by the modes of cuBLASLt's two operands."""
+NARROW = ("float8", "float4")
+SCALES = {
+    "row row": "rows", "vec128 vec128": "vectors", "blk128x128 vec128": "blocks", "vec128 blk128x128": "blocks",
+    "vec32 vec32": "mx", "vec16 vec16": "nv",
+}  # fmt: skip
+"""How a product in FP8 or FP4 is scaled, by the modes of cuBLASLt's two operands."""
 
 
 def of_call(library: Mapping[str, Any]) -> OperatorSignature | None:
@@ -38,13 +41,14 @@ def _product(call: Mapping[str, Any]) -> OperatorSignature | None:
         return None
     a = TensorSpec(second, (n, k), (k, 1) if trans[1] == "n" else (1, n))
     b = TensorSpec(first, (k, m), (m, 1) if trans[0] == "n" else (1, k))
-    if not first.startswith(FLOAT8):
+    if not first.startswith(NARROW):
         return OperatorSignature("aten::mm", (a, b))
     modes = " ".join(str(call.get(key, "")) for key in ("scale_a", "scale_b"))
     formats = {first, second}
+    narrow = next((dtype for dtype in (float8.E2M1, float8.E5M2) if dtype in formats), float8.E4M3)
     way = float8.Way(
         SCALES.get(modes, "tensor"), bool(call.get("fast_accumulation")),
-        float8.E5M2 if float8.E5M2 in formats else float8.E4M3, library_dtype(str(call.get("c", "bf16"))),
+        narrow, library_dtype(str(call.get("c", "bf16"))),
     )  # fmt: skip
     return float8.product(n, m, k, way)
 

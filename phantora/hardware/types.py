@@ -165,7 +165,7 @@ class Gpu:
     """Bytes/s per direction of the network port that a GPU has to itself."""
     power_watts: int
     peak_flops: dict[str, float]
-    """Dense FLOP/s by dtype: bfloat16, float16, tfloat32, float32, float64, float8, int8."""
+    """Dense FLOP/s by format: bfloat16, float16, tfloat32, float32, float64, float8, int8, float4."""
     interference: Interference
     communication_slowdown: CommunicationSlowdown
     power: Power

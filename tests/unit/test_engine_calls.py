@@ -12,7 +12,9 @@ import torch
 
 from phantora.cost import KernelLaunch, model_for, parse_signature, stand_ins
 from phantora.cost.families import base_name, class_of
+from phantora.cost.families import gemm as products
 from phantora.cost.float8 import WAYS, Way, as_tables_have_it, product, way_of
+from phantora.cost.machine import Machine
 from phantora.cost.types import OperatorSignature, TensorSpec
 from phantora.hardware import load_gpu
 from phantora.launch.engine_calls import Calls, clearing
@@ -201,11 +203,15 @@ def test_a_product_into_a_given_tensor_or_with_a_bias_is_the_measured_one() -> N
     assert as_tables_have_it(called) == plain
 
 
+@pytest.mark.parametrize("way", [Way("mx"), Way("nv", first="float4_e2m1fn_x2")])
+def test_microscaled_products_are_found_again(way: Way) -> None:
+    """MXFP8 and NVFP4: 32 or 16 elements share a scale, in a format of its own."""
+    assert way_of(product(4096, 4096, 4096, way)) == way
+    assert as_tables_have_it(product(4096, 4096, 4096, way)) == product(4096, 4096, 4096, way)
+
+
 def test_other_products_are_made_in_no_such_way() -> None:
-    """MXFP8: scales of blocks, in a format of their own."""
     a, b = product(4096, 4096, 4096, Way()).args[:2]
-    blocks = TensorSpec("float8_e8m0fnu", (4096 * 128,), (1,))
-    assert way_of(OperatorSignature("aten::_scaled_mm", (a, b, blocks, blocks, None, None, "bfloat16", False))) is None
     assert way_of(OperatorSignature("aten::mm", (a, b))) is None
 
 
@@ -258,3 +264,18 @@ def test_classes() -> None:
     names |= {"swiglu": "elementwise"}
     assert {name: class_of(base_name(f"transformer_engine::{name}")) for name in names} == names
 
+
+
+@pytest.mark.parametrize("gpu", ["B200", "B300", "GB200", "GB300", "RTX-PRO-6000"])
+def test_narrower_products_take_less_time(gpu: str) -> None:
+    """No format is priced at the peak of a wider one."""
+    machine = Machine(load_gpu(gpu))
+    shape = (8192, 8192, 8192)
+    ways = (Way("nv", first="float4_e2m1fn_x2"), Way("mx"))
+    wide = OperatorSignature("aten::mm", (TensorSpec("bfloat16", shape[:2], (8192, 1)),) * 2)
+    signatures = (*(product(*shape, way) for way in ways), wide)
+    found = [products.from_signature(signature, base_name(signature.name))[0] for signature in signatures]
+    times = [products.product_ns(machine, each) for each in found]
+    assert times[0] < 0.75 * times[1] < 0.75 * 0.75 * times[2]
+    with pytest.raises(ValueError, match="no arithmetic"):
+        machine.peak("bits3")

@@ -68,12 +68,14 @@ class Product:
     k: int
     batch: int = 1
     dtype: str = "bfloat16"
-    in_bytes: int = 2
+    in_bytes: float = 2
     out_bytes: int = 2
     alignment: int = ALIGNED
     """Bytes, at most 16, of which rows of operands and result begin at multiples."""
     sms: int = 0
     """SMs that the library was told to use; 0: all."""
+    shared_by: int = 0
+    """Elements along k that share a scale of one byte; 0: no such scales."""
 
     @property
     def flops(self) -> float:
@@ -83,7 +85,7 @@ class Product:
     @property
     def moved(self) -> float:
         """Bytes when each operand moves once."""
-        inputs = (self.m * self.k + self.k * self.n) * self.in_bytes
+        inputs = (self.m * self.k + self.k * self.n) * (self.in_bytes + (1 / self.shared_by if self.shared_by else 0))
         return float(self.batch * (inputs + self.m * self.n * self.out_bytes))
 
 
@@ -112,7 +114,7 @@ def plan(machine: Machine, p: Product) -> tuple[float, int]:
         return fit.gemm_prologue_ns + memory, 1
     speed = machine.peak(p.dtype) * fit.gemm_peak / gpu.sms * (fit.sustained_gemm if machine.sustained else 1.0)
     store = gpu.hbm_bandwidth / 1e9 * fit.gemm_store / gpu.sms
-    depth = max(1, STEP_BYTES // p.in_bytes)
+    depth = max(1, int(STEP_BYTES / p.in_bytes))
     steps = ceil(p.k / depth)
     sms = min(p.sms or gpu.sms, gpu.sms)
     hopper = gpu.compute_capability >= (9, 0)
@@ -154,7 +156,13 @@ _LIBRARY_DTYPES = {
     "s8": "int8",
     "u8": "uint8",
     "tf32": "tfloat32",
+    "e2m1": "float4_e2m1fn_x2",
 }
+
+
+def element_bytes(dtype: str) -> float:
+    """Bytes of one element that is multiplied: torch counts two of FP4 as one."""
+    return item_bytes(dtype) / float8.elements(dtype)
 
 
 def library_dtype(name: str) -> str:
@@ -178,10 +186,11 @@ def from_library(call: Mapping[str, Any]) -> Product | None:
     elif a == "float32" and "16" in compute:
         multiplier = "bfloat16"
     rows = (m if trans[0] == "n" else k, k if trans[1] == "n" else n)  # what lies together, in columns
-    alignment = gcd(ALIGNED, m * item_bytes(c), *(row * item_bytes(a) for row in rows))
+    alignment = gcd(ALIGNED, m * item_bytes(c), *(int(row * element_bytes(a)) for row in rows))
     batch = int(call.get("batch", 1) or 1)
     sms = int(call.get("sms", 0) or 0)
-    return Product(m, n, k, batch, multiplier, item_bytes(a), item_bytes(c), alignment, sms)
+    shared = float8.SHARED_BY.get({"vec32": "mx", "vec16": "nv"}.get(str(call.get("scale_a")), ""), 0)
+    return Product(m, n, k, batch, multiplier, element_bytes(a), item_bytes(c), alignment, sms, shared)
 
 
 def on_fewer_sms(machine: Machine, library: Mapping[str, Any]) -> float:
@@ -221,7 +230,8 @@ def from_signature(signature: OperatorSignature, name: str) -> list[Product]:
         return [_product(a, _size(a.shape[:-1]), 1, k, 1)]
     n = b.shape[-2] if transposed else b.shape[-1]
     if (way := float8.way_of(signature)) is not None:
-        return [replace(_product(a, a.shape[0], n, k, 1), out_bytes=item_bytes(way.out))]
+        shared = float8.SHARED_BY.get(way.scales, 0)
+        return [replace(_product(a, a.shape[0], n, k, 1), out_bytes=item_bytes(way.out), shared_by=shared)]
     if len(a.shape) <= 2 or transposed or len(b.shape) == 2:
         return [_aligned(_product(a, _size(a.shape[:-1]), n, k, 1), a, b)]
     return [_aligned(_product(a, a.shape[-2], n, k, _size(a.shape[:-2])), a, b)]
@@ -236,12 +246,13 @@ def _size(shape: tuple[int, ...]) -> int:
 
 def _product(a: TensorSpec, m: int, n: int, k: int, batch: int) -> Product:
     width = item_bytes(a.dtype)
-    return Product(m, n, k, batch, a.dtype, width, 2 if width == 1 else width)
+    k *= float8.elements(a.dtype)
+    return Product(m, n, k, batch, a.dtype, element_bytes(a.dtype), 2 if width == 1 else width)
 
 
 def _aligned(p: Product, a: TensorSpec, b: TensorSpec) -> Product:
     """`p` of two tensors whose rows lie as their strides say; the result's are dense."""
-    steps = [s * p.in_bytes for t in (a, b) for s in t.stride[-2:] if s > 1]
+    steps = [s * item_bytes(t.dtype) for t in (a, b) for s in t.stride[-2:] if s > 1]
     return replace(p, alignment=gcd(ALIGNED, p.n * p.out_bytes, *steps))
 
 
