@@ -7,6 +7,7 @@ import errno
 import gc
 import importlib
 import importlib.util
+import keyword
 import os
 import signal
 import sys
@@ -29,6 +30,7 @@ VERBS = {
     "export": "phantora.cli.export",
     "sweep": "phantora.cli.sweep",
     "replay": "phantora.cli.replay",
+    "import": "phantora.cli.importing",
     "profile": "phantora.cli.profile",
     "cluster": "phantora.cli.cluster",
     "doctor": "phantora.cli.doctor",
@@ -58,7 +60,7 @@ class Verbs(click.Group):
         module = VERBS.get(cmd_name)
         if module is None or importlib.util.find_spec(module) is None:
             return None
-        command = getattr(importlib.import_module(module), cmd_name)
+        command = getattr(importlib.import_module(module), cmd_name + "_" * keyword.iskeyword(cmd_name))
         assert isinstance(command, click.Command)
         return command
 

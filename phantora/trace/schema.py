@@ -23,7 +23,10 @@ BATCH_ROWS = 65_536
 METADATA_KEY = b"phantora"
 TRAILER_KEY = b"phantora.trailer"
 
-KINDS = tuple(name.lower() for name in layout.RowKind.names())
+IMPORTED_KINDS = ("call", "python")
+"""Rows of hosts that only logs of real runs have: calls of CUDA, functions of Python."""
+ENGINE_KINDS = tuple(name.lower() for name in layout.RowKind.names())
+KINDS = (*ENGINE_KINDS, *IMPORTED_KINDS)
 KIND_CODE = {kind: code for code, kind in enumerate(KINDS)}
 COMMUNICATION_KINDS = ("collective", "sendrecv")
 COPY_KINDS = ("memcpy", "memset")

@@ -25,6 +25,7 @@ ALLOWED = {
     "stubs": {"wire"},
     "cost": {"hardware", "wire"},
     "trace": {"wire"},
+    "importers": {"cost", "hardware", "trace"},
     "sim": {"cost", "hardware", "trace", "wire"},
     "profile": {"cost", "hardware", "wire"},
     "launch": {"stubs", "wire"},

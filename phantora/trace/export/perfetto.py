@@ -42,7 +42,7 @@ from phantora.trace.export.plan import (
 from phantora.trace.export.proto import Piece
 from phantora.trace.export.selection import Progress, Selection, Selector
 from phantora.trace.reader import Batch, Log
-from phantora.trace.schema import KIND_CODE, KINDS
+from phantora.trace.schema import ENGINE_KINDS, IMPORTED_KINDS, KIND_CODE, KINDS
 from phantora.wire.layout import GOLDEN
 
 Array = npt.NDArray[Any]
@@ -54,7 +54,7 @@ _CATEGORY, _ANNOTATION, _TYPE, _NAME, _TRACK, _COUNTER, _FLOWS = 3, 4, 9, 10, 11
 _BEGIN, _END, _INSTANT, _COUNT = 1, 2, 3, 4
 _STATE_CLEARED, _NEEDS_STATE = 1, 2
 _EXPLICIT_ORDER, _UNIT_BYTES = 3, 3
-_CATEGORIES = (*KINDS, "launch", "release", "transfer", "step")
+_CATEGORIES = (*ENGINE_KINDS, "launch", "release", "transfer", "step", *IMPORTED_KINDS)
 _TEXT_ARGS = {
     "op": "op",
     "shape": "shape",

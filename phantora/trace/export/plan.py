@@ -21,13 +21,13 @@ import numpy.typing as npt
 
 from phantora.trace.export.selection import Selector
 from phantora.trace.reader import Batch
-from phantora.trace.schema import COMMUNICATION_KINDS, DEVICE_KINDS, KINDS
+from phantora.trace.schema import COMMUNICATION_KINDS, DEVICE_KINDS, IMPORTED_KINDS, KINDS
 
 Array = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
 
 STREAM_KINDS = (*DEVICE_KINDS, "record", "wait", "host_func")
-THREAD_KINDS = ("operator", "annotation", "sync")
+THREAD_KINDS = ("operator", "annotation", "sync", *IMPORTED_KINDS)
 LAUNCHED_KINDS = (*DEVICE_KINDS, "host_func")
 LAUNCH_CALLS = {"memcpy": "cudaMemcpyAsync", "memset": "cudaMemsetAsync", "host_func": "cudaLaunchHostFunc"}
 """What launches a row, where it is no kernel's launch."""

@@ -1,0 +1,60 @@
+"""``phantora import``: a log from the traces of a real run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from phantora.cli.outputs import Outputs
+
+if TYPE_CHECKING:
+    from phantora.importers import Imported
+
+_MOST_SKEWS = 8  # ranks whose skew is shown
+
+
+@click.command(
+    "import",
+    epilog="""Examples:
+
+\b
+  phantora import rank0.json.gz -o real.arrow
+  phantora import traces/rank*.json -o real.arrow
+  phantora diff real.arrow simulated.arrow
+""",
+)
+@click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILES")
+@click.option("-o", "--output", default="real.arrow", show_default=True, metavar="LOG", help="The log to write.")
+@click.option("--force", is_flag=True, help="Replace LOG if it exists.")
+def import_(files: tuple[str, ...], output: str, force: bool) -> None:
+    """Make a log of a real run from what a profiler wrote: the log of `analyze`, `diff`, `view` and `export`.
+
+    \b
+    .json, .json.gz   torch.profiler (Kineto): one file, or one per rank of the run
+
+    Collectives are matched across ranks, and the skew of the ranks' clocks is estimated from them and removed.
+    """
+    from phantora.cli.main import version
+    from phantora.importers import import_traces
+
+    outputs = Outputs.of(output, force)
+    imported = import_traces(files, str(outputs.written), version())
+    outputs.settle(succeeded=True)
+    _print(imported, str(outputs.log))
+
+
+def _print(imported: Imported, log: str) -> None:
+    ranks = len(imported.ranks)
+    of = f"{ranks} of {imported.world_size} ranks" if imported.world_size > 1 else "1 rank"
+    click.echo(f"{log}: {imported.rows:,} rows of {of}, {imported.gpu or 'unknown GPU'}")
+    if ranks > 1:
+        click.echo(f"{imported.matched:,} collectives matched across ranks")
+        for rank, skew in list(imported.skews.items())[:_MOST_SKEWS]:
+            if skew.removed:
+                ahead = "ahead" if skew.ns > 0 else "behind"
+                click.echo(f"clock of rank {rank}: {abs(skew.ns) / 1e3:.1f} us {ahead}, removed")
+    for what, option in imported.missing.items():
+        click.echo(f"without {what}: profile with {option} to have them")
+    for note in imported.notes:
+        click.echo(note)

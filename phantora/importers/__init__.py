@@ -1,0 +1,25 @@
+"""Logs from traces of real runs: ``phantora import`` reads what profilers write and makes a log of it.
+
+A reader of a format turns files into :class:`~phantora.importers.rank.RankTrace` objects. :mod:`assemble` matches
+collectives between the ranks, removes the skew of their clocks, links kernels to operators and writes the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from phantora.importers.assemble import Imported, assemble
+from phantora.importers.kineto import read_kineto
+from phantora.importers.rank import Vocabulary
+
+
+def import_traces(paths: Sequence[str], output: str, version: str = "") -> Imported:
+    """Writes the log of the run that the files `paths` are traces of to `output`.
+
+    Raises PhantoraError for files that are no traces, and for two of one rank."""
+    words = Vocabulary()
+    traces = [read_kineto(path, words, position) for position, path in enumerate(paths)]
+    return assemble(traces, words, output, version)
+
+
+__all__ = ["Imported", "import_traces"]

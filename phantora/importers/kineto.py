@@ -1,0 +1,279 @@
+"""Traces of torch.profiler: Kineto's JSON, of torch 1.13 and later, on NVIDIA's and AMD's GPUs."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from phantora.cost.tensors import item_bytes
+from phantora.importers.json_events import Event, EventFile
+from phantora.importers.rank import CODES, Device, Group, RankTrace, Record, RowBuilder, Rows, Vocabulary, is_device
+from phantora.importers.signatures import collective_dtype, key, signature
+
+_KERNEL, _COPY, _SET, _CALL, _OPERATOR, _ANNOTATION, _PYTHON, _SPAN, _SYNC = range(9)
+_CATEGORIES = {
+    "kernel": _KERNEL, "gpu_memcpy": _COPY, "memcpy": _COPY, "gpu_memset": _SET, "memset": _SET,
+    "cuda_runtime": _CALL, "cuda_driver": _CALL, "runtime": _CALL, "driver": _CALL, "hip_runtime": _CALL,
+    "hip_driver": _CALL, "cpu_op": _OPERATOR, "operator": _OPERATOR, "user_annotation": _ANNOTATION,
+    "python_function": _PYTHON, "trace": _SPAN, "cuda_sync": _SYNC,
+}  # fmt: skip
+_NCCL = re.compile(r"^(?:nccl|rccl|mscclKernel|void nccl)", re.IGNORECASE)
+_SYNCHRONIZES = re.compile(r"^(?:cuda|cu|hip)\w*Synchronize\w*$")
+_RANK_IN_NAME = re.compile(r"rank[-_]?(\d+)", re.IGNORECASE)
+DEFAULT_STREAM = 7
+"""CUPTI's number of CUDA's default stream."""
+_ON_CUDA = 1  # c10::DeviceType
+_ON_HIP = 6
+_TRUNCATED = "..."  # in a list of ranks
+_NO_STREAM = -1
+
+
+class _Reader:
+    """Turns the events of one file into rows."""
+
+    def __init__(self, file: EventFile, words: Vocabulary) -> None:
+        self.file = file
+        self.words = words
+        self.builder = RowBuilder()
+        self.origin: int | None = None
+        self.waits: dict[int, tuple[int, int]] = {}
+        self.groups: dict[str, Group] = {}
+        self.shapes = self.stacks = self.memory = False
+        self.devices: dict[int, int] = {}
+        self._signatures: dict[bytes, int] = {}
+        self._threads: dict[tuple[Any, Any], int] = {}
+        self._batch: list[Record] = []
+        self._row = {
+            _KERNEL: self._kernel, _COPY: self._copy, _SET: self._copy, _CALL: self._call, _OPERATOR: self._operator,
+            _ANNOTATION: self._annotation, _PYTHON: self._python, _SYNC: self._stream_wait,
+        }  # fmt: skip
+
+    def read(self) -> None:
+        """Reads the whole file."""
+        for events in self.file.batches():
+            for event in events:
+                phase = event.get("ph")
+                if phase == "X":
+                    self._complete(event)
+                elif phase in ("i", "I"):
+                    self._instant(event)
+            self.builder.add(self._batch)
+            self._batch.clear()
+
+    def _complete(self, event: Event) -> None:
+        what = _CATEGORIES.get(str(event.get("cat", "")).lower())
+        if what is None:
+            return
+        begin = event.get("ts")
+        if begin is None:
+            return
+        start = round(float(begin) * 1000)
+        if what == _SPAN:
+            self.origin = start if self.origin is None else min(self.origin, start)
+            return
+        end = start + max(0, round(float(event.get("dur") or 0) * 1000))
+        self._row[what](event, event.get("args") or {}, start, end)
+
+    def _add(
+        self, kind: str, stream: int, name: int, start: int, end: int, args: Event,
+        sig: int = -1, comm: int = -1, size: int = 0, value: int = -1,
+    ) -> None:  # fmt: skip
+        correlation, external = args.get("correlation", -1), args.get("External id", args.get("external id", -1))
+        self._batch.append((
+            CODES[kind], stream, name, sig, comm, start, end, size, value,
+            correlation if isinstance(correlation, int) else -1, external if isinstance(external, int) else -1,
+        ))  # fmt: skip
+
+    # ------------------------------------------------------------------ work of the GPU
+
+    def _kernel(self, event: Event, args: Event, start: int, end: int) -> None:
+        name = str(event.get("name", ""))
+        number = self.words.names.number(name)
+        stream = self._stream(event, args)
+        if "Collective name" not in args and not _NCCL.match(name):
+            self._add("kernel", stream, number, start, end, args)
+            return
+        kind = "sendrecv" if "SendRecv" in name else "collective"
+        self._add(kind, stream, number, start, end, args, -1, self._group(args), _collective_bytes(args))
+
+    def _copy(self, event: Event, args: Event, start: int, end: int) -> None:
+        name = str(event.get("name", ""))
+        kind = "memset" if name.lower().startswith("memset") else "memcpy"
+        size = args.get("bytes", args.get("size", 0))
+        number, stream = self.words.names.number(name), self._stream(event, args)
+        self._add(kind, stream, number, start, end, args, size=int(size) if isinstance(size, int | float) else 0)
+
+    def _stream(self, event: Event, args: Event) -> int:
+        stream: Any = args.get("stream", event.get("tid", 0))
+        device = args.get("device", event.get("pid"))
+        if isinstance(device, int):
+            self.devices[device] = self.devices.get(device, 0) + 1
+        try:
+            return int(stream)
+        except (TypeError, ValueError):
+            return 0
+
+    def _stream_wait(self, event: Event, args: Event, start: int, end: int) -> None:
+        if event.get("name") != "Stream Wait Event" or not isinstance(args.get("stream"), int):
+            return
+        recorded, on = args.get("wait_on_cuda_event_record_corr_id", -1), args.get("wait_on_stream", _NO_STREAM)
+        if isinstance(recorded, int) and isinstance(on, int):
+            self.waits[self.builder.count + len(self._batch)] = recorded, on
+        name = self.words.names.number("cudaStreamWaitEvent")
+        self._add("wait", int(args["stream"]), name, start, end, args)
+
+    def _group(self, args: Event) -> int:
+        name = args.get("Process Group Name")
+        if name is None:
+            return -1
+        listed = str(args.get("Process Group Ranks", ""))
+        purpose = str(args.get("Process Group Description", ""))
+        ranks = () if _TRUNCATED in listed else tuple(int(n) for n in re.findall(r"\d+", listed))
+        found = self.groups.get(str(name))
+        if found is None or (ranks and found.ranks != ranks):
+            found = self.groups[str(name)] = Group(str(name), purpose, ranks)
+        return self.words.groups.number(found)
+
+    # ------------------------------------------------------------------ the host
+
+    def _thread(self, event: Event) -> int:
+        thread = event.get("pid"), event.get("tid")
+        number = self._threads.get(thread)
+        if number is None:
+            number = self._threads[thread] = len(self._threads)
+        return number
+
+    def _call(self, event: Event, args: Event, start: int, end: int) -> None:
+        name = str(event.get("name", ""))
+        kind = "sync" if _SYNCHRONIZES.match(name) else "call"
+        self._add(kind, self._thread(event), self.words.names.number(name), start, end, args)
+
+    def _operator(self, event: Event, args: Event, start: int, end: int) -> None:
+        name = str(event.get("name", ""))
+        code = key(name, args)
+        sig = self._signatures.get(code)
+        if sig is None:
+            found = signature(name, args)
+            sig = self._signatures[code] = self.words.signatures.number(found)
+            self.shapes |= bool(found.args)
+        self._add("operator", self._thread(event), self.words.names.number(name), start, end, args, sig)
+
+    def _annotation(self, event: Event, args: Event, start: int, end: int) -> None:
+        name = self.words.names.number(str(event.get("name", "")))
+        self._add("annotation", self._thread(event), name, start, end, args)
+
+    def _python(self, event: Event, args: Event, start: int, end: int) -> None:
+        self.stacks = True
+        number, parent = args.get("Python id"), args.get("Python parent id")
+        name = self.words.names.number(str(event.get("name", "")))
+        own = {"correlation": parent if parent is not None else -1, "External id": number if number is not None else -1}
+        self._add("python", self._thread(event), name, start, end, own)
+
+    def _instant(self, event: Event) -> None:
+        name = str(event.get("name", ""))
+        if name.startswith("Iteration Start") and event.get("ts") is not None:
+            begin = round(float(event["ts"]) * 1000)
+            self.origin = begin if self.origin is None else min(self.origin, begin)
+        if name != "[memory]":
+            return
+        args = event.get("args") or {}
+        if args.get("Device Type") not in (_ON_CUDA, _ON_HIP):
+            return
+        self.memory = True
+        at, size = round(float(event.get("ts", 0)) * 1000), int(args.get("Bytes", 0))
+        word = self.words.names.number("alloc" if size > 0 else "free")
+        # The address is kept until frees are linked to their allocations.
+        held = {"correlation": args.get("Addr", -1), "External id": abs(size)}
+        allocated, reserved = (int(args.get(f"Total {what}", 0)) for what in ("Allocated", "Reserved"))
+        self._add("memory", self._thread(event), word, at, at, held, size=reserved, value=allocated)
+
+
+def _collective_bytes(args: Event) -> int:
+    """Bytes of the larger of input and output, as NCCL's tests count them; 0 where the trace does not say."""
+    elements = [args.get(name) for name in ("In msg nelems", "Out msg nelems")]
+    most = max((int(n) for n in elements if isinstance(n, int | float)), default=0)
+    return most * item_bytes(collective_dtype(str(args.get("dtype", "")))) if most else 0
+
+
+def read_kineto(path: str, words: Vocabulary, position: int = 0) -> RankTrace:
+    """The trace in the file `path`. Its rank is what the file says, else what its name says, else `position`.
+
+    Raises PhantoraError for a file that is no trace of torch.profiler."""
+    file = EventFile(path)
+    reader = _Reader(file, words)
+    reader.read()
+    header = file.header
+    job = header.get("distributedInfo")
+    job = job if isinstance(job, dict) else {}
+    rows = reader.builder.rows()
+    _number_streams(rows)
+    _complete_groups(rows, job, reader.groups, words)
+    base = header.get("baseTimeNanoseconds")
+    trace = RankTrace(
+        rank=_rank(job, path, position),
+        source=path,
+        rows=rows,
+        base=base if isinstance(base, int) else 0,
+        world_size=max(1, int(job.get("world_size") or 1)),
+        device=_device(header, reader.devices),
+        origin=reader.origin,
+        waits=reader.waits,
+        versions=_versions(header, job),
+        missing=_missing(reader),
+    )
+    if file.cut_short:
+        trace.notes.append(f"{path} is cut short: its first {len(trace.rows):,} rows are imported")
+    if file.dropped:
+        trace.notes.append(f"{path}: {file.dropped:,} damaged events are left out")
+    return trace
+
+
+def _number_streams(rows: Rows) -> None:
+    """Streams from 0 on: CUDA's default stream is CUPTI's 7, and of AMD's GPUs the numbers are as they are."""
+    device = is_device(rows["kind"]) | (rows["kind"] == CODES["wait"])
+    if device.any() and int(rows["stream"][device].min()) >= DEFAULT_STREAM:
+        rows["stream"][device] -= DEFAULT_STREAM
+
+
+def _complete_groups(rows: Rows, job: dict[str, Any], groups: dict[str, Group], words: Vocabulary) -> None:
+    """Kernels give the first ranks of large groups only; the file's head gives them all."""
+    listed = {str(entry.get("pg_name")): entry for entry in job.get("pg_config") or () if isinstance(entry, dict)}
+    for name, group in groups.items():
+        entry = listed.get(name)
+        if entry is None or group.ranks or not isinstance(entry.get("ranks"), list):
+            continue
+        ranks = tuple(int(rank) for rank in entry["ranks"] if isinstance(rank, int))
+        whole = words.groups.number(Group(name, group.purpose, ranks))
+        rows["comm"][rows["comm"] == words.groups.number(group)] = whole
+
+
+def _rank(job: dict[str, Any], path: str, position: int) -> int:
+    if isinstance(job.get("rank"), int):
+        return int(job["rank"])
+    found = _RANK_IN_NAME.findall(os.path.basename(path))
+    return int(found[-1]) if found else position
+
+
+def _device(header: dict[str, Any], used: dict[int, int]) -> Device:
+    listed = [entry for entry in header.get("deviceProperties") or () if isinstance(entry, dict)]
+    most = max(used, key=used.__getitem__, default=0)
+    own = next((entry for entry in listed if entry.get("id") == most), listed[0] if listed else {})
+    return Device(str(own.get("name", "")), int(own.get("totalGlobalMem") or 0), len(listed))
+
+
+def _versions(header: dict[str, Any], job: dict[str, Any]) -> dict[str, str]:
+    found = {"nccl": job.get("nccl_version")}
+    found |= {name: header.get(f"{name}_version") for name in ("cuda_runtime", "cuda_driver", "cupti")}
+    return {name: str(value) for name, value in found.items() if value}
+
+
+def _missing(reader: _Reader) -> dict[str, str]:
+    found = {}
+    if not reader.shapes:
+        found["shapes"] = "record_shapes=True"
+    if not reader.stacks:
+        found["stacks"] = "with_stack=True"
+    if not reader.memory:
+        found["memory"] = "profile_memory=True"
+    return found

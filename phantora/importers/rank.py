@@ -1,0 +1,123 @@
+"""What one rank's trace holds, on its way to the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from phantora.trace.schema import DEVICE_KINDS, KIND_CODE
+
+Ints = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.void]
+
+ROW = np.dtype([
+    ("kind", "<u1"), ("stream", "<i4"), ("name", "<i4"), ("sig", "<i4"), ("comm", "<i4"), ("start", "<i8"),
+    ("end", "<i8"), ("bytes", "<i8"), ("value", "<i8"), ("correlation", "<i8"), ("external", "<i8"),
+])  # fmt: skip
+"""A row as a trace gives it. `stream` is the thread's index for rows of the host. `correlation` is shared by a call and
+what it launches, `external` names the operator that launches or is; both are -1 where the trace has none."""
+
+CODES = KIND_CODE
+_IS_DEVICE = np.array([kind in DEVICE_KINDS for kind in CODES])
+Record = tuple[int, int, int, int, int, int, int, int, int, int, int]
+"""Values of :data:`ROW`, in its order."""
+
+
+def is_device(kind: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+    """Whether rows of these kinds occupy a GPU."""
+    mask: npt.NDArray[np.bool_] = _IS_DEVICE[kind]
+    return mask
+
+
+class Texts:
+    """Words shared by all ranks of a log, by number."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Any, int] = {}
+        self.words: list[Any] = []
+
+    def number(self, word: Any) -> int:
+        """The number of `word`, which is added if it is new."""
+        found = self._numbers.get(word)
+        if found is None:
+            found = self._numbers[word] = len(self.words)
+            self.words.append(word)
+        return found
+
+
+@dataclass(frozen=True)
+class Group:
+    """A process group: its name within the job, what it is for, and its ranks (empty: unknown)."""
+
+    name: str
+    purpose: str
+    ranks: tuple[int, ...]
+
+
+@dataclass
+class Vocabulary:
+    """The words of all ranks."""
+
+    names: Texts = field(default_factory=Texts)
+    signatures: Texts = field(default_factory=Texts)
+    """``phantora.cost.types.OperatorSignature``."""
+    groups: Texts = field(default_factory=Texts)
+    """:class:`Group`."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """The GPU of a rank, as the trace describes it."""
+
+    name: str = ""
+    memory_bytes: int = 0
+    per_host: int = 0
+    """GPUs of the host; 0 if unknown."""
+
+
+@dataclass
+class RankTrace:
+    """The rows of one rank in the order of the file, before they are linked."""
+
+    rank: int
+    source: str
+    """The file."""
+    rows: Rows
+    """Of :data:`ROW`; times in ns of the rank's own clock."""
+    world_size: int = 1
+    device: Device = field(default_factory=Device)
+    base: int = 0
+    """ns to add to the rank's times to compare them with those of other ranks."""
+    origin: int | None = None
+    """When the profiler began to record, ns."""
+    waits: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Position of a `wait` row -> correlation of the event's record, stream of the record."""
+    versions: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    """What the trace does not hold -> the option of the profiler that adds it."""
+    notes: list[str] = field(default_factory=list)
+    """What the user should know of the file."""
+
+
+class RowBuilder:
+    """Gathers records in pieces, each of which becomes an array."""
+
+    def __init__(self) -> None:
+        self._parts: list[Rows] = []
+        self.count = 0
+
+    def add(self, records: Iterable[Record]) -> None:
+        """Adds a batch."""
+        part = np.array(list(records), ROW)
+        if len(part):
+            self._parts.append(part)
+            self.count += len(part)
+
+    def rows(self) -> Rows:
+        """All of them; the builder is empty afterwards."""
+        parts, self._parts = self._parts, []
+        return np.concatenate(parts) if parts else np.empty(0, ROW)

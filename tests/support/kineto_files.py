@@ -1,0 +1,70 @@
+"""Small traces in Kineto's form, made as torch.profiler writes them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+Event = dict[str, Any]
+HOST, MAIN, BACKWARD = 4000, 4000, 4001
+
+
+class Trace:
+    """The events of one rank; times in us, as Kineto's."""
+
+    def __init__(self, rank: int = 0, world: int = 1, skew: float = 0.0) -> None:
+        self.rank, self.world, self.skew = rank, world, skew
+        self.events: list[Event] = []
+        self._correlation = 100
+        self._operators = 0
+
+    def slice(self, category: str, name: str, start: float, length: float, tid: int = MAIN, **args: Any) -> Event:
+        event = {
+            "ph": "X", "cat": category, "name": name, "pid": HOST, "tid": tid, "ts": start + self.skew, "dur": length,
+            "args": args,
+        }  # fmt: skip
+        self.events.append(event)
+        return event
+
+    def operator(self, name: str, start: float, length: float, *tensors: list[int], tid: int = MAIN) -> int:
+        self._operators += 1
+        shapes = {"Input Dims": [list(t) for t in tensors], "Input type": ["c10::BFloat16"] * len(tensors)}
+        args = {"External id": self._operators} | (shapes if tensors else {})
+        self.slice("cpu_op", name, start, length, tid, **args)
+        return self._operators
+
+    def kernel(
+        self, name: str, launched: float, start: float, length: float, stream: int = 7, external: int | None = None,
+        tid: int = MAIN, **args: Any,
+    ) -> None:  # fmt: skip
+        self._correlation += 1
+        link = {"correlation": self._correlation} | ({"External id": external} if external else {})
+        self.slice("cuda_runtime", "cudaLaunchKernel", launched, 4.0, tid, **link)
+        event = self.slice("kernel", name, start, length, stream, **link, device=self.rank, stream=stream, **args)
+        event["pid"] = self.rank
+
+    def all_reduce(self, launched: float, start: float, length: float, elements: int = 1 << 20) -> None:
+        ranks = list(range(self.world))
+        self.kernel(
+            "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", launched, start, length, 20,
+            **{
+                "Collective name": "allreduce", "In msg nelems": elements, "Out msg nelems": elements,
+                "Group size": self.world, "dtype": "BFloat16", "Process Group Name": "0",
+                "Process Group Description": "default_pg", "Process Group Ranks": str(ranks),
+            },
+        )  # fmt: skip
+
+    def data(self) -> dict[str, Any]:
+        job = {"backend": "nccl", "rank": self.rank, "world_size": self.world}
+        device = {"id": self.rank, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 85_017_493_504}
+        return {
+            "schemaVersion": 1, "deviceProperties": [device], "distributedInfo": job, "displayTimeUnit": "ms",
+            "traceEvents": self.events, "traceName": "rank.json",
+        }  # fmt: skip
+
+    def write(self, path: Path) -> Path:
+        text = json.dumps(self.data(), indent=1).encode()
+        path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+        return path
