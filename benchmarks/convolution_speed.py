@@ -1,4 +1,4 @@
-"""CPU that a convolution's price takes when its shape is first met: python benchmarks/convolution_speed.py
+"""CPU that a convolution's price takes when its shape is first met: python -m benchmarks.convolution_speed
 
 Shapes are those of the shipped table with another batch, so none was measured. Some prices read what all others of
 their precision need, the first among them; so the median tells what one more shape costs. The aim is 2 ms.

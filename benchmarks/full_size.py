@@ -1,6 +1,6 @@
 """Frameworks with whole models on many GPUs: what the run prints, and what it costs this machine (resources.py).
 
-python benchmarks/full_size.py [NAME ...]        without names: all, one after the other
+python -m benchmarks.full_size [NAME ...]        without names: all, one after the other
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from resources import measure, phantora_trace
+from benchmarks.resources import measure, phantora_trace
 
 SAMPLES = Path(__file__).resolve().parents[1] / "samples"
 MEGATRON = (str(SAMPLES / "megatron/pretrain_gpt.py"), "--model")

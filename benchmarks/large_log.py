@@ -1,6 +1,6 @@
 """A log of many ranks and events, regular as training is: what the readers of logs are timed with.
 
-    python benchmarks/large_log.py PATH [EVENTS] [RANKS] [STEPS]
+    python -m benchmarks.large_log PATH [EVENTS] [RANKS] [STEPS]
 
 Per step every rank runs layers: an operator launches two kernels on the compute stream; the first is
 recorded and awaited by the communication stream, where an all-reduce over all ranks runs beside the second;
@@ -16,13 +16,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-
-from support.fakelog import Kind
-
 from phantora.trace.schema import PriceRow, RunMetadata, Tables
 from phantora.trace.writer import ROW, LogWriter
+from tests.support.fakelog import Kind
 
 US = 1000
 LAYER = 115 * US  # on the GPU: the transfer, which waits for rank 1, ends last

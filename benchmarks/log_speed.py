@@ -1,6 +1,6 @@
 """How fast the log is written, exported and summarised, beside the perfetto package's own builder.
 
-    python benchmarks/log_speed.py [ROWS]
+    python -m benchmarks.log_speed [ROWS]
 
 Prints seconds for ROWS rows (1,000,000 without) and exits with 1 when a limit is missed at that size.
 """
@@ -13,15 +13,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-
-from support.fakelog import METADATA, large_rows, write_rows
-
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.export import export
 from phantora.trace.reader import Log, open_log
 from phantora.trace.schema import DEVICE_KINDS
+from tests.support.fakelog import METADATA, large_rows, write_rows
 
 LIMITS = {"write": 2.0, "perfetto": 3.0, "summary": 1.5}  # seconds for a million rows, 2 cores
 

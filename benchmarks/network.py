@@ -1,4 +1,4 @@
-"""What the network costs: python benchmarks/network.py
+"""What the network costs: python -m benchmarks.network
 
 The solver of sim/engine/network.cpp on three workloads, beside a plain progressive filling in Python that
 solves everything anew at every event (on a smaller one of the same kind, since it takes so long); the first
@@ -9,24 +9,20 @@ ranks (network_step.py), beside what the ranks themselves cost under stubs that 
 from __future__ import annotations
 
 import random
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-
-from network_step import LAYERS
-from network_step import simulate as simulate_step
-from resources import measure as measure_process
-from resources import phantora_trace
-from support.network import Class, Network, simulate
-
+from benchmarks.network_step import LAYERS
+from benchmarks.network_step import simulate as simulate_step
+from benchmarks.resources import measure as measure_process
+from benchmarks.resources import phantora_trace
 from phantora import stubs
 from phantora.hardware import load_cluster
 from phantora.sim.collectives import CollectiveModel
 from phantora.wire.layout import Coll
+from tests.support.network import Class, Network, simulate
 
 PORT = 370e9
 SAMPLE = Path(__file__).resolve().parents[1] / "samples" / "llama_fsdp2.py"

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from support.fakeranks import Bench
 
 from phantora.hardware import load_cluster
 from phantora.sim.collectives import CollectiveModel
@@ -21,6 +20,7 @@ from phantora.sim.engine import library as native
 from phantora.sim.links import Links
 from phantora.sim.whatif import WhatIf
 from phantora.wire import layout, records
+from tests.support.fakeranks import Bench
 
 LAYERS, LAYER_BYTES, ACTIVATION_BYTES = 32, 2 * 202_000_000, 2 * 2048 * 4096
 KERNELS = 45  # of a layer, there and back

@@ -1,6 +1,6 @@
 """CPU time and memory of a simulated run, beside the same script under stubs that do nothing (`--null`).
 
-python benchmarks/overhead.py [--ranks 4] [--layers 32] [--steps 10] [--repeat 3]
+python -m benchmarks.overhead [--ranks 4] [--layers 32] [--steps 10] [--repeat 3]
 
 Prints one line per run and the ratio of the best of each. CPU time is user and system of all
 processes; memory is the largest sum of proportional set sizes seen (resources.py).
@@ -12,7 +12,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from resources import measure, phantora_trace
+from benchmarks.resources import measure, phantora_trace
 
 SAMPLE = Path(__file__).resolve().parents[1] / "samples" / "llama_fsdp2.py"
 

@@ -3,7 +3,7 @@
 Prints the median step (ms, of the script's own clock in the fresh run, of the log's optimizer steps in
 both), their difference, and the seconds that each took.
 
-python benchmarks/replay.py [--layers N] [--steps N]
+python -m benchmarks.replay [--layers N] [--steps N]
 """
 
 from __future__ import annotations

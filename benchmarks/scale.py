@@ -1,7 +1,7 @@
 """What a simulation of many GPUs costs this machine: a step of a decoder by FSDP2, folded and not. More than 1,024
 GPUs are copies of 512 (HSDP): a matrix of 4,096 rows has no part for each of more than 4,096.
 
-    python benchmarks/scale.py --layers 32 --gpus 8 64 512 1024 8192 --unfolded 8 16
+    python -m benchmarks.scale --layers 32 --gpus 8 64 512 1024 8192 --unfolded 8 16
 
 Each line: GPUs, processes, CPU and wall seconds, memory (proportional set sizes), the step that the script printed.
 With `--replay` the run is recorded and replayed as well: CPU seconds of the replay, and of each recorded process (what
@@ -17,8 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-from resources import measure, phantora_trace
+from benchmarks.resources import measure, phantora_trace
 
 SHARDED, COPY = 1024, 512  # GPUs over which a model is sharded at most; then of each copy
 SCRIPT = str(Path(__file__).resolve().parents[1] / "samples" / "llama_fsdp2.py")

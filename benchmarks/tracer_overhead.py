@@ -1,6 +1,6 @@
 """Real host time that the operator tracer adds, in ns per call, on simulated CUDA tensors.
 
-    python benchmarks/tracer_overhead.py
+    python -m benchmarks.tracer_overhead
 
 Columns: stubs alone; tracer installed but the rank in null mode (torch's own cost of having an
 observer with inputs and outputs); tracer at work (frame, signature, records, values). `small` rows
@@ -11,11 +11,8 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-
-from support import ringdump
+from tests.support import ringdump
 
 PROGRAM = """
 import json, time

@@ -1,6 +1,6 @@
 """How smoothly the page of ``phantora view`` draws a step of very many ranks, in Chromium.
 
-    python benchmarks/view.py [--ranks 1024] [--events 4000000] [--chromium PATH]
+    python -m benchmarks.view [--ranks 1024] [--events 4000000] [--chromium PATH]
 
 Makes a log, serves it, opens the page, shows all streams at once, then zooms and moves for 240 frames. Prints what the
 first picture took, and the time of drawing a frame and from frame to frame.
@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from large_log import write
 from playwright.sync_api import sync_playwright
 
+from benchmarks.large_log import write
 from phantora.cli.analyze import filters
 from phantora.cli.view import site_of
 from phantora.view.server import Server

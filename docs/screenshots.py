@@ -2,7 +2,7 @@
 
     phantora trace --modules --cluster 1x2xH100 -o a.arrow samples/llama_fsdp2.py --layers 4 --steps 5
     phantora replay a.arrow --gpu H200 -o b.arrow
-    python benchmarks/large_log.py many.arrow 4000000 1024 4
+    python -m benchmarks.large_log many.arrow 4000000 1024 4
     phantora sweep --preset fsdp2 --model small --cluster 1x4xH100 -o sweep
     python docs/screenshots.py a.arrow b.arrow many.arrow sweep [--folder docs]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections import Counter, defaultdict
 from contextlib import suppress
 from pathlib import Path
@@ -11,13 +10,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from support.runs import SERVER
-
 from phantora import stubs
 from phantora.errors import PhantoraError
 from phantora.launch.warm import WarmServer
+from tests.support.runs import SERVER
 
 settings.register_profile("phantora", deadline=None)  # a busy machine is no failure
 settings.load_profile("phantora")

@@ -11,7 +11,7 @@ from phantora.hardware.builders import PCIE_SHARE
 LATENCY_NS = 1500.0  # on the device; the host's part is charged to the host
 PAGEABLE_BANDWIDTH = 18e9  # bytes/s: through the driver's staging buffer, bound by one host core
 PAGEABLE_LATENCY_NS = 6000.0
-PEER_SHARE = 0.83  # of the NVLink's raw rate; two H100, 2 KiB to 32 MiB (benchmarks/device/symmetric_memory.py)
+PEER_SHARE = 0.83  # of the NVLink's raw rate; two H100, 2 KiB to 32 MiB (validation/probes/symmetric_memory.py)
 PEER_LATENCY_NS = 3700.0  # of copies behind each other, there
 DEVICE_SHARE = 0.965  # of a vectorised stream
 # Copies inside a GPU of more than SMALL bytes that are no whole number of pages take longer, as 57 sizes on an H100 say

@@ -3,8 +3,8 @@
 Lines of L2 that were written go to memory before others take their place, and an operator that reads from memory waits
 for that. Tables were measured behind a copy, which leaves as many such lines as there can be. So an operator behind
 others that mostly read takes less than the table's time out of memory: a product of 16 x 4,096 x 11,264 in bfloat16
-takes 41.1 us behind a copy and 32.3 us behind a sum on an H100 (benchmarks/device/dirty_lines.py,
-results/dirty_lines_h100.jsonl, from which the constants are).
+takes 41.1 us behind a copy and 32.3 us behind a sum on an H100 (validation/probes/dirty_lines.py,
+from which the constants are).
 """
 
 from __future__ import annotations

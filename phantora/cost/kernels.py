@@ -12,7 +12,7 @@ COVERED_WAVE_NS = 600.0
 """A wave of blocks of a kernel whose work is in another's price: an assumption, little more than its launch."""
 UNKNOWN_WAVE_NS = 12_000.0
 """A wave of blocks of a kernel of which nothing is known but its grid: the median of measured Triton kernels without
-products. One in ten takes 71 times as long (`python benchmarks/triton_accuracy.py --by-grid`)."""
+products. One in ten takes 71 times as long (`python -m validation.compare.triton --by-grid`)."""
 UNKNOWN_WAVE_ERROR = 70.0
 # A kernel that spins for so many cycles of the SM clock (torch.cuda._sleep); stub/cuda/core/launch.c names it so.
 _CYCLES = re.compile(r"\[(\d+) cycles\]$")

@@ -30,7 +30,7 @@ from phantora.hardware.types import Gpu
 
 DATA = Path(__file__).parent / "data"
 # 90th percentile of the relative error by class with a fifth of the table hidden (the largest of three seeds), and
-# of H200 predicted from H100 (benchmarks/leave_out.py prints both).
+# of H200 predicted from H100 (validation/compare/leave_out.py prints both).
 INTERPOLATED_ERRORS = {
     "attention": 0.16, "convolution": 0.17, "copy": 0.09, "elementwise": 0.09, "embedding": 0.13, "fill": 0.12,
     "gemm": 0.15, "loss": 0.13, "normalization": 0.15, "optimizer": 0.07, "random": 0.08, "reduction": 0.17,

@@ -15,7 +15,7 @@ from phantora.hardware.types import Gpu
 from phantora.ttir.work import LOOPS
 
 PROVENANCE = "roofline"
-# 90th percentile of the relative error by class, from benchmarks/kernel_accuracy.py.
+# 90th percentile of the relative error by class, from validation/compare/kernels.py.
 ERRORS = {
     "gemm": 0.14,
     "attention": 0.12,

@@ -1,6 +1,7 @@
 """Solved systems of equations, kept on disk: one of thousands of members takes a second, and is always the same.
 
-Those of the shipped tables are shipped with them (``benchmarks/solve_fields.py`` writes them); others are kept in the
+Those of the shipped tables are shipped with them (``validation/fits/solve_fields.py`` writes them); others are kept
+in the
 cache of this machine.
 """
 

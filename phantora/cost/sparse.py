@@ -1,6 +1,6 @@
 """Operators on sparse tensors: what is stored moves, not the whole matrix.
 
-Constants follow from 16 products on an H100 (benchmarks/device/sparse.py, benchmarks/sparse_accuracy.py): of a CSR
+Constants follow from 16 products on an H100 (validation/probes/sparse.py, validation/compare/sparse.py): of a CSR
 matrix with a dense one, of a COO one, and sampled ones. Other operators move what they touch.
 """
 

@@ -3,8 +3,8 @@
 A launch takes as long as the slowest of five things, with a little of the others: moving its distinct bytes through
 memory, moving all bytes that programs ask for through L2, multiplying tiles on the tensor cores, issuing instructions
 for elements, and waiting: programs on an SM hide each other's latencies only as far as registers and shared memory let
-them be there together. `CONSTANTS` were fitted to half of the kernels of benchmarks/device/triton_kernels.py on an H100
-and judged on the others (benchmarks/triton_accuracy.py, docs/costs.md).
+them be there together. `CONSTANTS` were fitted to half of the kernels of validation/probes/triton_kernels.py on an H100
+and judged on the others (validation/compare/triton.py, docs/costs.md).
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Constants:
 CONSTANTS = Constants()
 BY_TENSORS = {False: (1.25, 2.0), True: (8.1, 2.2), None: (1.9, 6.7)}
 """Of kernels with and without products of tiles, and of either: their median time, in times that their tensors need to
-pass memory once, and by how much the 90th percentile exceeds it (`python benchmarks/triton_accuracy.py --by-tensors`:
+pass memory once, and by how much the 90th percentile exceeds it (`python -m validation.compare.triton --by-tensors`:
 82 and 45 kernels on an H100)."""
 
 

@@ -180,7 +180,7 @@ class Gpu:
     """Of `context_bytes`: what the first kernel adds, and the driver gives back when memory runs out."""
     scaled_errors: dict[str, float] = field(default_factory=dict)
     """Relative error bars of times that are scaled from another GPU, by class: nine of ten published kernels lie within
-    (benchmarks/published_kernels.py). A class that is not there has that of products."""
+    (validation/published/kernels.py). A class that is not there has that of products."""
     launch_ns: float = 0.0
     """Duration of a kernel that does nothing, measured; 0: not known, the calibration's `floor_ns` then."""
 

@@ -73,7 +73,7 @@ class Arena:
 
     def _narrow_numbers(self, dtype: torch.dtype) -> torch.Tensor:
         """Bytes of random numbers of an FP8 format: those of bfloat16 numbers draw less power in products, which take
-        0.92 of the time then (benchmarks/device/scaled_products.py)."""
+        0.92 of the time then (validation/probes/scaled_products.py)."""
         if dtype not in self._narrow:
             numbers = self._memory[: min(NARROW, self._starts[1])].view(torch.bfloat16)
             self._narrow[dtype] = numbers.to(dtype).view(torch.uint8)

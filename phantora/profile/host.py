@@ -26,13 +26,13 @@ WITHOUT_CUDA = {
     "python": 1.0, "nn.Identity": 1.0, "view": 1.348, "slice": 1.23, "split": 1.471, "empty": 1.179, "20x view": 1.346,
 }  # fmt: skip
 """Rows without CUDA's calls, and how many times as long they take under stubs, which watch operators: CPU times with
-watching and without, in turns, 15 rounds (benchmarks/device/results/probe_watched.jsonl; the second was a build of the
+watching and without, in turns, 15 rounds (the second was a build of the
 tracer that gave its observers back under ``--null``, on two cores of an AMD EPYC)."""
 COUNTED_BESIDE_CALLS = 1.03
 """How many times as long Python and PyTorch take between CUDA's calls, which push them out of the caches, as the
 counted costs say; `script.BESIDE_CALLS` as without these calls. `CUDNN_IN_STEPS`: cuDNN's calls in a step, beside those
-in a loop. All as 75 steps on three machines ask for (benchmarks/device/results/host_pairs_*: eighth, ninth, tenth;
-docs/holdout.md)."""
+in a loop. All as 75 steps on three machines ask for (sessions of 2026-11-26 in
+validation/measurements, host_pairs.parquet)."""
 CUDNN_IN_STEPS = 1.14
 CUDNN_CALLS = ("CUDNN_EXECUTE", "CUDNN_BUILD", "CUDNN_CONVERT")
 OWN = ("OP_", "PY_", "ANNOTATION", "BACKWARD_CALL", "OPTIMIZER_PARAM", "BLOCK_FREE", "GET_DEVICE", "OTHER")

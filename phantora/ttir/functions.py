@@ -1,9 +1,10 @@
 """Instructions that functions of one element take on a GPU: counted in compiled kernels.
 
-`python benchmarks/function_counts.py` compiles a kernel for each with Triton's own ptxas and counts its SASS for sm_90
+`python -m validation.fits.function_counts` compiles a kernel for each with Triton's own ptxas and counts its SASS
+for sm_90
 (Triton 3.6), less that of the kernel without the function. Both sides of a branch count, since lanes of a warp take
 either. Rare sides of sin, cos and tan (reduction of large angles) are left out by hand. exp has 9.2; 14 is what
-Inductor's softmax and losses take (the fitted half of benchmarks/device/triton_kernels.py).
+Inductor's softmax and losses take (the fitted half of validation/probes/triton_kernels.py).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ COUNTERS = (
 of functions of a library (`functions.py`), `integer`, `convert` (casts),
 `reduced` (inputs of reductions), `cubed` (those of tensors of three dimensions and more). `again`: bytes read where the
 program has been before. Memory: bytes asked for, and bytes of the pairs of sectors that they lie in, `partial` of those
-whose sectors a store fills only in part (`benchmarks/device/results/triton_apart_h100.jsonl`: loads of single bytes
+whose sectors a store fills only in part (on an H100, loads of single bytes
 go as fast as those of 64 would, stores as 128 would); `loads`
 and `stores` are operations, `atomics` elements, `accesses` a
 thread's instructions that load or store, `scattered` elements without neighbours. `reductions`: of rows of a

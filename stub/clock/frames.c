@@ -2,7 +2,7 @@
 // costs the host profile's PY_FRAME, and PY_CODE for every 1,000 units of its code.
 //
 // Code that ran a moment ago runs faster: on a real host a frame of the same PyTorch code took 0.15 us in a loop
-// of 53 frames, 0.45 in one of 167 and 0.8 to 1 us in FSDP2's steps (benchmarks/device/host_time.py). So its units
+// of 53 frames, 0.45 in one of 167 and 0.8 to 1 us in FSDP2's steps (validation/probes/host_time.py). So its units
 // count by ph_coldness.
 //
 // Frames are counted, not timed, so the clock stays deterministic. CPython offers a hook for it

@@ -142,7 +142,7 @@ PH_EXPORT int cudnnGetRNNTempSpaceSizes(handle *self, rnn_descriptor *r, int mod
 
 // The host launches kernels for every step of every layer, unless one kernel keeps the weights on chip: torch asks
 // for that, or the weights are few. Their number follows from host times of layers of 8 to 48 steps on two hosts with an
-// H100 (benchmarks/device/recurrent.py): 3.1 a step forward, 3.4 for the gradients of the input.
+// H100 (validation/probes/recurrent.py): 3.1 a step forward, 3.4 for the gradients of the input.
 enum { MATH_FMA = 3 };  // cudnnMathType_t: without it single precision goes to tensor cores
 enum { STEP_LAUNCHES = 3 };
 static size_t step_launches(const rnn_descriptor *r, const rnn_data_descriptor *x) {

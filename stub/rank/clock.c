@@ -120,7 +120,7 @@ static uint64_t levels[2 * (COLD_LEVEL + 1)];
 const uint64_t *ph_charge_levels(void) { return levels; }
 
 // The sixth power of the logarithm follows from the fit: FSDP2's steps, tensor-parallel ones and tight loops at one
-// price of a unit of code (benchmarks/host_fit.py).
+// price of a unit of code (validation/fits/host.py).
 size_t ph_coldness(int64_t *last, size_t code) {
   static const uint16_t share[COLD_LEVEL + 1] = {0, 0, 0, 0, 0, 2, 6, 15, 34, 70, 132, 235, 396, 641, 1000};
   uint64_t distance = (uint64_t)(worked - *last) >> WARM_SHIFT;

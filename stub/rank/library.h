@@ -185,7 +185,7 @@ static inline bool ph_call_is_convolution(const ph_call *call) {
 static inline bool ph_call_is_product(const ph_call *call) { return !strcmp(call->call, "gemm"); }
 
 // How many kernels a library has for calls that differ in nothing but sizes. Which sizes share one is not known, but how
-// often another is loaded (benchmarks/device/new_shapes.py): of 64 products with random lengths and one width 43, of the
+// often another is loaded (validation/probes/new_shapes.py): of 64 products with random lengths and one width 43, of the
 // next 64 with another width 24, of the next 17, of the first once more 2. If sizes within a 16th of an octave draw one
 // kernel of 128 it is 39, 27, 19 and 4. Batched products 8 and 10 of 64, in single precision without tensor cores 5;
 // convolutions 1 to 4.

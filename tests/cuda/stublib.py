@@ -9,9 +9,8 @@ from ctypes import byref, c_int, c_size_t, c_void_p
 from pathlib import Path
 from typing import Any
 
-from support import ringdump
-
 from phantora.stubs import StubSet
+from tests.support import ringdump
 
 sys.path.insert(0, str(Path(__file__).parent))
 import calls

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from calls import AccessDesc, AllocationProp, Attribute, IpcHandle, Location
 from stublib import Stubs, connected
-from support import ringdump
 
 from phantora.stubs import StubSet
+from tests.support import ringdump
 
 MIB = 1 << 20
 LIBRARIES = ("libcuda.so", "libcudart.so", "libnvidia-ml.so", "libnvrtc.so", "libcupti.so")

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from calls import D2D, D2H, DEFAULT, H2D, Attribute, Config, Dim3
 from stublib import Stubs, connected
-from support import ringdump
 
 from phantora.stubs import StubSet
 from phantora.wire import layout
+from tests.support import ringdump
 
 SYNC, TIMING, HELPER = layout.Flag["PH_F_SYNC"], layout.Flag["PH_F_TIMING"], layout.Flag["PH_F_HELPER"]
 COPIES = layout.Copy.names()

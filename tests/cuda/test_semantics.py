@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import ringdump
 
 from phantora.stubs import StubSet
+from tests.support import ringdump
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))

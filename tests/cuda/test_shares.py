@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from stublib import Stubs, connected
-from support import ringdump
 
 from phantora.errors import PhantoraError
 from phantora.launch.plan import refuse_shares
 from phantora.stubs import StubSet
+from tests.support import ringdump
 
 MIG = "MIG-b43db0e3-e8b3-4330-aed8-ff9804d17d7a"
 SHARES = ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from support.runs import records, trace
+from tests.support.runs import records, trace
 
 GRAPH = """
 import torch

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.runs import SAMPLES, Run, trace
 
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.analysis.communicators import collective_kind, groups
 from phantora.trace.analysis.steps import Step, find_steps
 from phantora.trace.reader import open_log
+from tests.support.runs import SAMPLES, Run, trace
 
 DEEPSPEED = SAMPLES / "deepspeed"
 BF16 = {"bf16": {"enabled": True}}

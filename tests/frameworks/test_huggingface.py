@@ -7,12 +7,12 @@ import re
 from pathlib import Path
 
 import pytest
-from support.communication import flops, messages
-from support.runs import SAMPLES, Run, trace
 
 from phantora.launch.shims.deepspeed import CPU_ADAM_PER_S
 from phantora.trace.analysis.steps import find_steps
 from phantora.trace.reader import open_log
+from tests.support.communication import flops, messages
+from tests.support.runs import SAMPLES, Run, trace
 
 TINY = ("--layers", "2", "--hidden", "256", "--seq", "256", "--steps", "3")
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import framework_loops
-from support.headline import printed_by_loops, same_headline
-from support.runs import trace
 
 from phantora.trace.reader import Log, open_log
+from tests.support import framework_loops
+from tests.support.headline import printed_by_loops, same_headline
+from tests.support.runs import trace
 
 NAMES = [loop.__name__ for loop in framework_loops.LOOPS]
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from support.communication import Message, barriers, flops, messages, peak_allocated
-from support.headline import same_headline
-from support.runs import SAMPLES, Run, trace
 
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.reader import open_log
+from tests.support.communication import Message, barriers, flops, messages, peak_allocated
+from tests.support.headline import same_headline
+from tests.support.runs import SAMPLES, Run, trace
 
 sys.path.insert(0, str(SAMPLES / "megatron"))
 from megatron_shapes import SHAPES, Shape

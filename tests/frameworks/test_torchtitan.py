@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.headline import same_headline
-from support.runs import SAMPLES, Run, records, trace
 
 from phantora.launch.routing import parse_routing
 from phantora.trace.reader import open_log
+from tests.support.headline import same_headline
+from tests.support.runs import SAMPLES, Run, records, trace
 
 TITAN = SAMPLES / "torchtitan"
 PEAK = 989e12  # bf16 of an H100, which TorchTitan looks up by the device's name

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from support import ringdump, runs
 
 from phantora.errors import PhantoraError
 from phantora.launch.assume import parse_assumptions
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.analysis.render import render
 from phantora.trace.reader import open_log
+from tests.support import ringdump, runs
 
 INSTALL = "ctypes.CDLL(str(stubs.ensure().tracer)).phantora_tracer_install()\n"
 

@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from support.runs import trace
+
+from tests.support.runs import trace
 
 PROGRAM = """
 import json, time, torch

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support import variants
-from support.runs import trace
 
 from phantora.trace.analysis.analyze import Filters
 from phantora.trace.diff.causes import find_causes
 from phantora.trace.diff.compare import Side, compare, gather
 from phantora.trace.reader import Log, open_log
+from tests.support import variants
+from tests.support.runs import trace
 
 CHANGES = list(variants.VARIANTS)
 

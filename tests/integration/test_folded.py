@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.runs import Run, trace
 
 from phantora.trace.reader import open_log
+from tests.support.runs import Run, trace
 
 PROGRAM = str(Path(__file__).with_name("folded_program.py"))
 

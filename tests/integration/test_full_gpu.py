@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from support.runs import trace
+
+from tests.support.runs import trace
 
 SCRIPT = """
 import ctypes, json, sys, time, torch

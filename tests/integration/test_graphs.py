@@ -6,7 +6,8 @@ import itertools
 from pathlib import Path
 
 import pytest
-from support import runs
+
+from tests.support import runs
 
 STEP = """
 import torch, torch.nn as nn
@@ -198,7 +199,7 @@ for body in (chain, ladder):
 
 
 def test_an_edge_between_streams_of_a_graph_costs_what_one_on_a_stream_does(tmp_path: Path) -> None:
-    """As on an H100 (benchmarks/device/results/graphs_h100.jsonl: `graph_us`, `crossing_us`)."""
+    """As on an H100 (validation/measurements/2026-11-22-h100/graphs.jsonl: `graph_us`, `crossing_us`)."""
     log = run(tmp_path, "chains", CHAINS).log
     rows = sorted(runs.records(log, "kernel", "name", "start", "end"), key=lambda row: row["start"])
     spins = [row for row in rows if "spin" in row["name"]]

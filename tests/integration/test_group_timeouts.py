@@ -6,7 +6,7 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 
-from support.runs import trace
+from tests.support.runs import trace
 
 LIMIT = timedelta(seconds=1)
 ENDING = f"""

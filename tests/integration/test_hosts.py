@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.runs import trace
 
 from phantora.hardware import load_host
 from phantora.hardware.hosts import GIVEN_SPREAD
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.reader import open_log
+from tests.support.runs import trace
 
 SCRIPT = """
 import torch, torch.nn as nn

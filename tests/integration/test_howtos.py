@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.runs import SAMPLES
+
+from tests.support.runs import SAMPLES
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "howto"
 # The first page records the run that most others read.

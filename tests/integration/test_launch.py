@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support import runs
+
+from tests.support import runs
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT = 120.0

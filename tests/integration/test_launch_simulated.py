@@ -13,9 +13,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from support import runs
-
 from phantora.trace.reader import open_log
+from tests.support import runs
 
 ROOT = Path(__file__).resolve().parents[2]
 SETUP = """

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import ringdump
 
 from phantora.cost.measured import DATA
 from phantora.cost.workspaces import workspaces_for
@@ -16,6 +15,7 @@ from phantora.hardware import load_gpu
 from phantora.stubs import StubSet
 from phantora.wire import layout
 from phantora.wire.workspaces import Block, pack
+from tests.support import ringdump
 
 PROGRAM = Path(__file__).with_name("mathlibs_program.py")
 Call = dict[str, Any]
@@ -242,7 +242,8 @@ def test_error_codes(outcome: Outcome, stub_set: StubSet) -> None:
 
 
 def test_new_sizes_cost_a_choice_and_sometimes_a_kernel(outcome: Outcome) -> None:
-    """On an H100 43, 0, 24 and 1 of these loaded a kernel (benchmarks/device/results/new_shapes_h100.jsonl)."""
+    """On an H100 43, 0, 24 and 1 of these loaded a kernel
+    (validation/measurements/2026-11-23-h100/new_shapes.jsonl)."""
     first, same, other, inner = outcome.answers["new sizes"]
     assert 30 <= first[0] <= 50 and first[1] == 64
     assert same == [0, 0]

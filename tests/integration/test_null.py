@@ -6,11 +6,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.runs import command, environment
 
 from phantora.errors import PhantoraError
 from phantora.hardware import load_host
 from phantora.profile import script
+from tests.support.runs import command, environment
 
 STEPS = 8
 READ_BACK = """

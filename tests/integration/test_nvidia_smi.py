@@ -5,9 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from support.runs import trace
-
 from phantora.launch.hook import PROGRAMS
+from tests.support.runs import trace
 
 PROGRAM = """
 import json, os, subprocess, sys

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import ringdump
 
 from phantora.hardware import toml
+from tests.support import ringdump
 
 PROGRAM = Path(__file__).parent / "op_db_program.py"
 EXCEPTIONS = toml.read(Path(__file__).parents[1] / "op_db_exceptions.toml")

@@ -25,7 +25,7 @@ def wheel(stub_set: StubSet, tmp_path_factory: pytest.TempPathFactory) -> Path:
     tree, out = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("dist")
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     for name in listed:
-        if not name.startswith(("tests/", "docs/", "benchmarks/")):
+        if not name.startswith(("tests/", "docs/", "benchmarks/", "validation/")):
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, tree / name)
     prebuild(stub_set, tree / "phantora" / "stubs" / "prebuilt")

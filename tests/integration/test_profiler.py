@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.runs import SAMPLES, Run, command, records, trace
-from support.trace_processor import ask
+
+from tests.support.runs import SAMPLES, Run, command, records, trace
+from tests.support.trace_processor import ask
 
 SECOND = 10**9
 Shown = tuple[str, int, int, int]

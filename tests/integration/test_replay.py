@@ -11,12 +11,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from support.runs import SAMPLES, Run, trace
 
 from phantora.cli.diff import diff
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.reader import open_log
 from phantora.trace.schema import METADATA_KEY
+from tests.support.runs import SAMPLES, Run, trace
 
 SCRIPT = [str(SAMPLES / "llama_fsdp2.py"), "--dim", "4096", "--layers", "4", "--heads", "32", "--kv-heads", "8"]
 SCRIPT += ["--ffn", "14336", "--vocab", "8000", "--seq", "4096", "--steps", "3", "--warmup", "0"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support import runs
+from tests.support import runs
 
 SETUP = """
 import torch

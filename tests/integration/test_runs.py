@@ -17,13 +17,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from support import trace_processor
-from support.agreement import holistic, paths_fill_steps, same_as_hta, same_in_sql
-from support.runs import SAMPLES, Run, command, environment, records, rows, trace
 
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.export import export
 from phantora.trace.reader import open_log
+from tests.support import trace_processor
+from tests.support.agreement import holistic, paths_fill_steps, same_as_hta, same_in_sql
+from tests.support.runs import SAMPLES, Run, command, environment, records, rows, trace
 
 TINY = ["--dim", "256", "--layers", "2", "--heads", "16", "--kv-heads", "16", "--ffn", "512", "--vocab", "1000"]
 TINY += ["--seq", "128", "--steps", "2", "--warmup", "1"]

@@ -7,7 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.runs import command
+
+from tests.support.runs import command
 
 # The clock of a process as if it had been set; monotonic clocks go on. Waits of NCCL's watchdogs by it are counted.
 SET = r"""

@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import runs
 
 from phantora.launch.selfstart import starts_its_ranks
 from phantora.trace.reader import open_log
+from tests.support import runs
 
 ROOT = Path(__file__).parents[2]
 

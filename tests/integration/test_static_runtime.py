@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.runs import records, trace
 
 from phantora.launch import static_runtime
 from phantora.stubs import StubSet
+from tests.support.runs import records, trace
 
 BINDINGS = """
 import ctypes

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import loops
-from support.headline import printed_by_loops, same_headline
-from support.runs import trace
 
 from phantora.trace.analysis.report import Report
 from phantora.trace.reader import Log, open_log
+from tests.support import loops
+from tests.support.headline import printed_by_loops, same_headline
+from tests.support.runs import trace
 
 # What tells the steps of each loop, and which notes its steps have besides start-up.
 EXPECTED: dict[str, tuple[str, set[str]]] = {

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import runs
 
 import phantora
 from phantora.sweep.journal import read
+from tests.support import runs
 
 pytestmark = pytest.mark.ranks
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import ringdump
-from support.runs import records, trace
 
 from phantora.cost.wanted import read_wanted
+from tests.support import ringdump
+from tests.support.runs import records, trace
 
 FLEX = """
 import torch

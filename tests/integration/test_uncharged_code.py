@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.charges import told
-from support.runs import trace
+
+from tests.support.charges import told
+from tests.support.runs import trace
 
 # Each piece of work is asked for through C alone, so that all frames between two readings of the clock are its own.
 PROGRAM = """

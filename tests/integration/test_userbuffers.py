@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.runs import records, trace
+
+from tests.support.runs import records, trace
 
 MIB = 1 << 20
 CUDA = """

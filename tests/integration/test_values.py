@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import ringdump
 
 from phantora.wire import layout
 from phantora.wire.names import TUNING
+from tests.support import ringdump
 
 PROGRAM = Path(__file__).parent / "values_program.py"
 INTEGERS = Path(__file__).parent / "integers_program.py"

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import orjson
 import pytest
-from support.runs import trace
 
 from phantora import stubs
 from phantora.cost.measured import DATA
@@ -17,6 +16,7 @@ from phantora.cost.wanted import Wanted, write_wanted
 from phantora.cost.workspaces import FOLDER, Bytes, Convolution, convolution_of, read_workspaces, write_workspaces
 from phantora.profile import forms
 from phantora.profile.workspaces import NO_PLANS_KEPT, calls_of, table_beside
+from tests.support.runs import trace
 
 OBLONG = """
 import torch

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import gzip
 import json
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.agreement import holistic, paths_fill_steps, same_as_hta, same_in_sql
-from support.fakelog import METADATA, FakeRun, Kind, large_rows, small_run, write_rows
-from support.trace_processor import ask
 
+from benchmarks import large_log
 from phantora.trace import writer
 from phantora.trace.export import export
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-import large_log
+from tests.support.agreement import holistic, paths_fill_steps, same_as_hta, same_in_sql
+from tests.support.fakelog import METADATA, FakeRun, Kind, large_rows, small_run, write_rows
+from tests.support.trace_processor import ask
 
 
 def events(path: str) -> list[dict[str, Any]]:

@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from support.fakelog import FakeRun, Kind, small_run
-from support.trace_processor import ask
 
 from phantora.cli.export import export as command
 from phantora.errors import PhantoraError
@@ -18,6 +16,8 @@ from phantora.trace.export import export, proto
 from phantora.trace.export.selection import Selection, parse_kinds, parse_numbers
 from phantora.trace.reader import open_log
 from phantora.trace.schema import KINDS
+from tests.support.fakelog import FakeRun, Kind, small_run
+from tests.support.trace_processor import ask
 
 SLICES = """
     select s.category, s.name, s.ts, s.dur, p.name, coalesce(t.name, h.name), s.depth

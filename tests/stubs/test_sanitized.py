@@ -6,11 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))  # its programs import each other by name
-import sanitizers  # noqa: E402
-
-sys.path.remove(str(BENCHMARKS))
+from tests.robustness import sanitizers
 
 WAY = "address,undefined"
 FAULTY = """
@@ -33,7 +29,7 @@ int main(int argc, char **argv) {
 
 def test_nothing_is_found_in_a_rank_and_its_simulator() -> None:
     done = subprocess.run(
-        [sys.executable, str(BENCHMARKS / "sanitized.py"), WAY, "--rounds", "20"],
+        [sys.executable, "-m", "tests.robustness.sanitized", WAY, "--rounds", "20"],
         capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -17,7 +17,7 @@ from phantora.trace.analysis.report import Report
 from phantora.trace.export import export
 from phantora.trace.export.selection import Selection
 from phantora.trace.reader import open_log
-from support import trace_processor
+from tests.support import trace_processor
 
 POINTS = 0.1
 STREAM_OFFSET = 7  # Kineto's default stream

@@ -21,9 +21,9 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from support.loops import WIDTH, Result, batch, flops_of, network, now, synced
+from tests.support.loops import WIDTH, Result, batch, flops_of, network, now, synced
 
 STEPS = 7
 

@@ -11,7 +11,7 @@ import pytest
 from phantora.trace.analysis.analyze import Filters, analyze
 from phantora.trace.analysis.report import Report
 from phantora.trace.reader import Log
-from support.runs import Run
+from tests.support.runs import Run
 
 CLOSE = 0.005
 

@@ -14,7 +14,7 @@ from typing import Any
 from phantora.hardware.topology import Flow
 from phantora.sim.engine import library as native
 from phantora.wire import layout
-from support.fakeranks import Bench, FakeRank
+from tests.support.fakeranks import Bench, FakeRank
 
 STREAMS = {0: "legacy", 8: "free", 9: "free", 10: "urgent", 11: "blocking"}
 FULL = 10**6

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from support.fakelog import small_run
 
 import phantora
 from phantora.errors import PhantoraError
+from tests.support.fakelog import small_run
 
 
 @pytest.fixture(scope="module")

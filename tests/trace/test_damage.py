@@ -11,13 +11,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.feather
 import pytest
-from support.fakelog import small_run
 
 from phantora.errors import PhantoraError
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.export import export
 from phantora.trace.reader import open_log
 from phantora.trace.schema import METADATA_KEY
+from tests.support.fakelog import small_run
 
 
 def another_version(path: Path, format_: int) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from support.fakelog import METADATA, FakeRun, Kind, small_run
-from support.trace_processor import ask
 
 from phantora.cli.diff import diff
 from phantora.errors import PhantoraError
+from tests.support.fakelog import METADATA, FakeRun, Kind, small_run
+from tests.support.trace_processor import ask
 
 US = 1000
 

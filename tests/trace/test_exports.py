@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from support.fakelog import FakeRun, Kind, small_run
 
 from phantora.trace.export import export
+from tests.support.fakelog import FakeRun, Kind, small_run
 
 MB = 1 << 20
 

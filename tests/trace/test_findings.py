@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.fakelog import METADATA, FakeRun, Kind
 
 from phantora.trace.analysis.analyze import Filters, analyze
 from phantora.trace.analysis.report import CriticalPath, Report
 from phantora.trace.reader import open_log
+from tests.support.fakelog import METADATA, FakeRun, Kind
 
 US = 1000
 STEP = 1000 * US

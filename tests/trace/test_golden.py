@@ -16,12 +16,11 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as trace_pb2
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for use as a script
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from support.fakelog import small_run
-
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.analysis.report import to_json
 from phantora.trace.export import export
 from phantora.trace.reader import open_log
+from tests.support.fakelog import small_run
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

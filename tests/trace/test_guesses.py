@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from support.fakelog import FakeRun, Kind
 
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.analysis.render import render
 from phantora.trace.analysis.report import Report
 from phantora.trace.reader import open_log
+from tests.support.fakelog import FakeRun, Kind
 
 US = 1000
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.fakelog import METADATA, FakeRun, Kind, large_rows, small_run, write_rows
 
 from phantora.cli.outputs import Outputs
 from phantora.errors import PhantoraError
@@ -20,6 +19,7 @@ from phantora.trace.reader import Log, open_log
 from phantora.trace.recording import RECORD
 from phantora.trace.schema import COLUMNS, KINDS, TEXT_COLUMNS, Tables
 from phantora.trace.writer import LogWriter, kernel_name
+from tests.support.fakelog import METADATA, FakeRun, Kind, large_rows, small_run, write_rows
 
 
 def contents(log: Log) -> list[dict[str, object]]:
@@ -238,7 +238,7 @@ def test_a_log_is_written_without_threads(tmp_path: Path) -> None:
     code = (
         "import os, sys\n"
         "from pathlib import Path\n"
-        "from support.fakelog import METADATA, large_rows, write_rows\n"
+        "from tests.support.fakelog import METADATA, large_rows, write_rows\n"
         "threads = lambda: len(os.listdir('/proc/self/task'))\n"
         "before = threads()\n"
         "write_rows(Path('run.arrow'), METADATA, *large_rows(200_000), {})\n"
@@ -254,7 +254,7 @@ def test_disk_full(tmp_path: Path) -> None:
     code = f"""
 import resource, sys
 sys.path[:0] = {[str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]!r}
-from support.fakelog import METADATA, large_rows, write_rows
+from tests.support.fakelog import METADATA, large_rows, write_rows
 from phantora.errors import PhantoraError
 from phantora.trace import writer
 writer.BATCH_ROWS = 1000

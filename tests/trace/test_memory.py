@@ -6,13 +6,13 @@ import io
 from pathlib import Path
 
 from rich.console import Console
-from support.fakelog import FakeRun, Kind
 
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.analysis.fit import other_ranks, verdict
 from phantora.trace.analysis.render import render
 from phantora.trace.analysis.report import Details
 from phantora.trace.reader import open_log
+from tests.support.fakelog import FakeRun, Kind
 
 MB = 1 << 20
 

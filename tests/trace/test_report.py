@@ -16,7 +16,6 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
-from support.fakelog import PEAK, FakeRun, Kind, small_run
 
 from phantora.cli.analyze import analyze
 from phantora.errors import PhantoraError
@@ -27,6 +26,7 @@ from phantora.trace.analysis.render import render
 from phantora.trace.analysis.report import Report, to_json
 from phantora.trace.analysis.sweep import sweep
 from phantora.trace.reader import open_log
+from tests.support.fakelog import PEAK, FakeRun, Kind, small_run
 
 US = 1000
 

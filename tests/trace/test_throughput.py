@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.fakelog import METADATA, FakeRun, Kind
 
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.reader import open_log
+from tests.support.fakelog import METADATA, FakeRun, Kind
 
 US = 1000
 BATCH, SEQUENCE, WIDTH = 4, 2048, 2048

@@ -6,12 +6,12 @@ from math import hypot, sqrt
 from pathlib import Path
 
 import pytest
-from support.fakelog import FakeRun, Kind
 
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.analysis.report import Headline
 from phantora.trace.analysis.uncertainty import COMMON, TOGETHER
 from phantora.trace.reader import open_log
+from tests.support.fakelog import FakeRun, Kind
 
 US = 1000
 STEP = 1000 * US

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from support.fakelog import METADATA, FakeRun, Kind
 
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.analysis.render import render
 from phantora.trace.analysis.report import Report
 from phantora.trace.reader import open_log
 from phantora.wire.fold import parse_fold, to_dict
+from tests.support.fakelog import METADATA, FakeRun, Kind
 
 US = 1000
 LATE = {0: 0, 2: 30 * US, 7: 100 * US}  # ns by which the processes of a fold of eight come to the collective

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 FILE_LINES, FUNCTION_LINES = 700, 100
 NATIVE = (".c", ".cpp", ".h")
 CODE = (*NATIVE, ".py", ".js")
-FOLDERS = ("phantora", "stub", "viewers", "samples", "tests", "benchmarks")
+FOLDERS = ("phantora", "stub", "viewers", "samples", "tests", "benchmarks", "validation")
 BUNDLES = ("viewers/arrow.js",)  # written by a bundler
 
 # What the modules of a package may import at run time, besides their own.

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.network import Class, Network
 
 from phantora.errors import PhantoraError
 from phantora.hardware import load_cluster, load_gpu
@@ -18,6 +17,7 @@ from phantora.sim.collectives.timing import REFERENCE_LINK, p2p_channels
 from phantora.sim.collectives.tuner import ring_steps, wire_share
 from phantora.units import MIB
 from phantora.wire.layout import NCCL_DTYPE_NAMES, SYMMETRIC, Coll
+from tests.support.network import Class, Network
 
 BF16 = NCCL_DTYPE_NAMES.index("bfloat16")
 KINDS = [kind for kind, name in enumerate(Coll.names()) if name != "BARRIER" and kind not in SYMMETRIC]  # NCCL's
@@ -124,7 +124,7 @@ def test_trees_win_small_all_reduces_on_many_hosts() -> None:
     assert price("1x8xA100-SXM-80GB", Coll.ALL_REDUCE, 1 << 30).algorithm == "RING"
 
 
-# us on published systems (benchmarks/data/published_nccl.json): hosts, bytes, environment.
+# us on published systems (validation/published/nccl.json): hosts, bytes, environment.
 PUBLISHED = (
     ("gcp-a3-mega:2", 4 << 20, 364.6), ("gcp-a3-mega:2", 16 << 20, 977.6), ("gcp-a3-mega:2", 256 << 20, 2360.9),
     ("dgx-h100:4", 64 << 20, 565.2), ("dgx-h100:64", 256 << 20, 2010.9), ("dgx-h100:128", 256 << 20, 2179.4),

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.fakeranks import Bench
 
 from phantora.hardware.topology import Flow
 from phantora.sim.engine import library as native
+from tests.support.fakeranks import Bench
 
 GB = 1e9  # 1 GB/s is a byte per ns
 LATENCY = 100

@@ -102,7 +102,7 @@ def test_what_was_solved_is_not_solved_again(tmp_path: Path, monkeypatch: pytest
 
 
 def test_the_shipped_tables_fields_are_solved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No run begins by solving systems of thousands of equations: benchmarks/solve_fields.py was run."""
+    """No run begins by solving systems of thousands of equations: validation/fits/solve_fields.py was run."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for gpu in ("H100", "H200"):
         table = read_table(DATA / f"{gpu.lower()}-sxm.parquet")
@@ -134,7 +134,7 @@ def test_a_kernel_that_waits_for_the_one_ahead_counts_what_it_does() -> None:
 
 
 def test_hidden_convolutions_of_the_table_are_found_again() -> None:
-    """A sample of benchmarks/leave_out.py, whose aim is 5 % in the median and 15 % at the 90th percentile."""
+    """A sample of validation/compare/leave_out.py, whose aim is 5 % in the median and 15 % at the 90th percentile."""
     table = read_table(DATA / "h200-sxm.parquet").of_operator("cudnn_convolution")
     entries = [entry for entry in table if not list(timed_groups(entry))]  # which have a test of their own
     random.Random(7).shuffle(entries)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from dataclasses import replace
 from math import expm1, log
-from pathlib import Path
 
 import pytest
 
@@ -16,12 +15,14 @@ from phantora.cost.families.convolution.predict import DEVIATIONS, OPERATORS
 from phantora.cost.families.convolution.ranges import COORDINATES, FITTED
 from phantora.cost.families.convolution.tiles import pass_ns
 from phantora.cost.machine import Machine
-from phantora.cost.table import Entry, read_table
+from phantora.cost.measured import DATA
+from phantora.cost.table import Entry, read_table, signature_key
 from phantora.cost.tensors import contiguous_strides
 from phantora.hardware import load_gpu
+from validation.data import rows
 
 MACHINE = Machine(load_gpu("H100"))
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "device" / "results"
+TABLE = read_table(DATA / "h100-sxm.parquet")
 PLAIN = Pass(OUTPUT, 16, 128, 128, 1, 784, 784, 9, 1, 1, 2, True, "bfloat16", "half")
 
 
@@ -97,17 +98,20 @@ def nearest(measured: dict[Pass, float]) -> Nearest:
     return Nearest(MACHINE, OUTPUT, Members(at, np.array([log(ratio) for ratio in measured.values()])))
 
 
-def of_file(name: str) -> list[Entry]:
-    table = read_table(RESULTS / f"{name}.parquet")
-    return [entry for operator in OPERATORS for entry in table.of_operator(operator)]
+def drawn(name: str) -> list[Entry]:
+    """Convolutions of the shipped table that one list of random operators named."""
+    keys = {row["key"] for row in rows("2026-11-23-h100/convolutions.parquet") if row["drawn"] == name}
+    every = (entry for operator in OPERATORS for entry in TABLE.of_operator(operator))
+    return [entry for entry in every if signature_key(entry.parsed, entry.compute) in keys]
 
 
 def test_random_ones_tell_of_other_random_ones() -> None:
-    """A small part of what `benchmarks/leave_out.py --table` does; the shipped table has 50 times as many members."""
-    families = members_of(MACHINE, of_file("wide_h100"))
+    """A small part of what `validation/compare/leave_out.py --table` does; the shipped table has 50 times as many
+    members."""
+    families = members_of(MACHINE, drawn("operators-1"))
     guesses = {which: Nearest(MACHINE, which, members) for which, members in families.items()}
     found: list[tuple[Guess, float]] = []
-    for entry in of_file("wide_again_h100")[::2]:
+    for entry in drawn("operators-2")[::2]:
         found += [(guesses[work.which].read(work), real) for work, real in timed_passes(entry)]
     errors = [abs(guess.ns / real - 1.0) for guess, real in found]
     assert statistics.median(errors) < 0.35

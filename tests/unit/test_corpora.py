@@ -1,4 +1,4 @@
-"""Inputs that guided runs of the fuzzer have found (tests/corpora) are read within the fuzzer's limits."""
+"""Inputs that guided runs of the fuzzer have found (tests/robustness/corpora) are read within the fuzzer's limits."""
 
 from __future__ import annotations
 
@@ -14,12 +14,7 @@ from pathlib import Path
 import pytest
 
 from phantora.errors import PhantoraError
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-import fuzz
-import fuzz_corpora
-import fuzz_guided
-import fuzz_merge
+from tests.robustness import fuzz, fuzz_corpora, fuzz_guided, fuzz_merge
 
 KEPT = [name for name in fuzz.TARGETS if fuzz_corpora.kept(name)]
 MOST_BYTES = 100_000  # of all that is kept

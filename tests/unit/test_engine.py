@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fakeranks import Bench
 
 from phantora.sim.engine import library as native
 from phantora.wire import layout
+from tests.support.fakeranks import Bench
 
 D2H_PAGEABLE = layout.Copy.D2H_PAGEABLE
 H2D_PINNED = layout.Copy.H2D_PINNED

@@ -136,7 +136,7 @@ def test_a_call_on_fewer_sms_takes_the_waves_of_fewer() -> None:
      ("nn", 6144, 8192, 9216, 1.073)],
 )  # fmt: skip
 def test_products_lose_on_fewer_sms_what_an_h100_loses(trans: str, m: int, n: int, k: int, measured: float) -> None:
-    """The times of both runs: benchmarks/device/results/te_two_gpus_kernels_h100.tar."""
+    """The times of both runs: validation/workloads/te_steps.py, on two H100."""
     calls = (gemm(trans=trans, m=m, n=n, k=k, **sms) for sms in ({}, {"sms": 116}))
     whole, fewer = (ns("generic_gemm", KernelLaunch("gemm", library=call)) for call in calls)
     assert fewer / whole == pytest.approx(measured, abs=0.07)
@@ -148,7 +148,7 @@ def test_products_lose_on_fewer_sms_what_an_h100_loses(trans: str, m: int, n: in
      (14336, 8192, 4096, 116, 1.070), (4096, 8192, 14336, 100, 1.162)],
 )  # fmt: skip
 def test_fp8_products_on_fewer_sms(m: int, n: int, k: int, sms: int, measured: float) -> None:
-    """benchmarks/device/results/fewer_sms_h100.jsonl; what they draw is what those of the tables draw."""
+    """validation/measurements/2026-11-25-h100/fewer_sms.jsonl; what they draw is what those of the tables draw."""
     calls = (gemm(a="e4m3", b="e4m3", c="bf16", m=m, n=n, k=k, **some) for some in ({}, {"sms": sms}))
     whole, fewer = (ns("generic_gemm", KernelLaunch("gemm", library=call)) for call in calls)
     assert fewer / whole == pytest.approx(measured, abs=0.04)
@@ -158,7 +158,8 @@ def test_fp8_products_on_fewer_sms(m: int, n: int, k: int, sms: int, measured: f
     ("way", "us"), [(Way(fast=True), 308.2), (Way(), 338.3), (Way("rows", fast=True), 317.7), (Way("rows"), 345.8)]
 )
 def test_torchs_fp8_products_take_what_bursts_of_them_took(way: Way, us: float) -> None:
-    """benchmarks/device/results/scaled_products_h100.jsonl, of another H100 than the table; no measured shape."""
+    """validation/measurements/2026-11-25-h100/scaled_products.jsonl, of another H100 than the table; no measured
+    shape."""
     price = MODEL.operator(product(4096, 4096, 14336, way), ())
     assert price.provenance == "interpolated"
     assert sum(price.durations) / 1e3 == pytest.approx(us, rel=0.12 if way == Way("rows") else 0.04)
@@ -171,7 +172,7 @@ def test_torchs_fp8_products_take_what_bursts_of_them_took(way: Way, us: float) 
      (8192, 4096, 5120, {"b": "e5m2"}, 238.0)],
 )  # fmt: skip
 def test_transformer_engines_fp8_products(m: int, n: int, k: int, how: dict[str, Any], us: float) -> None:
-    """In a step of Llama 3 70B's layers: benchmarks/device/results/te_two_gpus_70b_kernels_h100.tar."""
+    """In a step of Llama 3 70B's layers: validation/workloads/te_steps.py, on two H100."""
     library = gemm(trans="tn", m=m, n=n, k=k, **({"a": "e4m3", "b": "e4m3", "c": "bf16"} | how))
     assert ns("generic_gemm", KernelLaunch("gemm", library=library)) / 1e3 == pytest.approx(us, rel=0.06)
 

@@ -23,12 +23,12 @@ from phantora.cost.table import read_table
 from phantora.cost.tensors import contiguous_strides
 from phantora.cost.types import CLASSES
 from phantora.hardware import load_gpu
+from validation.data import rows
 
 RECIPE = Path(__file__).parents[2] / "docs" / "operator-families.md"
 ATEN = {base_name(str(s.name)) for s in torch._C._jit_get_all_schemas() if s.name.startswith("aten::")}
 
 
-DEVICE = Path(__file__).parents[2] / "benchmarks" / "device" / "results"
 MODEL = model_for(load_gpu("H100"))
 STREAM = 3350 * 0.915  # bytes/ns of an H100's memory
 
@@ -183,7 +183,7 @@ def test_flash_attns_own_operators_are_attention() -> None:
 def test_flex_attention_is_not_flash_attention() -> None:
     """Causal ones against an H100, where their code is not known."""
     found = 0
-    for row in map(orjson.loads, (DEVICE / "triton_h100.jsonl").read_bytes().splitlines()):
+    for row in rows("2026-11-22-h100/triton.jsonl"):
         for kernel in row.get("kernels", ()) if row.get("case", "").startswith("flex causal") else ():
             if not kernel["name"].startswith("triton_tem"):
                 continue
@@ -198,7 +198,7 @@ def test_what_is_made_on_the_gpu_costs_what_was_measured() -> None:
     """Permutations are sorted, ranges are counted, rows of probabilities are added up by a block each."""
     apart = ("Memset", "Memcpy", "arange", "distribution", "FillFunctor")  # commands and operators of their own
     dtypes = {"randperm": "int64", "linspace": "float32", "logspace": "float32", "multinomial": "float32"}
-    for row in map(orjson.loads, (DEVICE / "factories_h100.jsonl").read_bytes().splitlines()):
+    for row in rows("2026-11-24-h100/factories.jsonl"):
         name, size = row["name"].split()
         if name not in dtypes:
             continue
@@ -241,7 +241,8 @@ def test_sparse_tensors_have_a_price() -> None:
 
 
 def test_bitsandbytes_takes_what_was_measured() -> None:
-    """On an H100 (extensions_h100.jsonl): code books are searched slowly, looked up fast; 8-bit AdamW is no copy."""
+    """On an H100 (validation/probes/extension_kernels.py): code books are searched slowly, looked up fast; 8-bit
+    AdamW is no copy."""
     n = 45_088_768
     half, code = {"t": "bfloat16", "s": [n], "st": [1]}, {"t": "float32", "s": [256], "st": [1]}
     byte, scales = {"t": "uint8", "s": [n], "st": [1]}, {"t": "float32", "s": [n // 256], "st": [1]}
@@ -266,7 +267,7 @@ def test_bitsandbytes_takes_what_was_measured() -> None:
 
 
 def test_products_with_sparse_matrices_take_what_was_measured() -> None:
-    """On an H100 (sparse_h100.jsonl): a CSR, a COO matrix, and the sampled product of two dense ones."""
+    """On an H100 (validation/probes/sparse.py): a CSR, a COO matrix, and the sampled product of two dense ones."""
     rows, stored, width = 131_072, 1_048_540, 128
     matrix = {"t": "float32", "s": [rows, rows], "st": [], "layout": "sparse_csr", "nnz": stored}
     dense = {"t": "float32", "s": [rows, width], "st": [width, 1]}

@@ -10,12 +10,12 @@ from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from support.fakeranks import Bench
 
 from phantora.launch.folded import runs
 from phantora.sim.engine import library as native
 from phantora.wire import layout
 from phantora.wire.fold import STAGES, Fold, parse_fold
+from tests.support.fakeranks import Bench
 
 INT64 = 4
 Step = tuple[int, int, int]  # axes of the group as bits, bytes of a collective, ns of the kernel before it

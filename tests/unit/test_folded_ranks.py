@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fakeranks import Bench
 
 from phantora.launch.folded import runs
 from phantora.sim.engine import library as native
 from phantora.wire import layout
 from phantora.wire.fold import parse_fold
+from tests.support.fakeranks import Bench
 
 GATHER, REDUCE = layout.Coll.ALL_GATHER, layout.Coll.ALL_REDUCE
 UINT8, INT32, INT64, FLOAT32 = 1, 2, 4, 7

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from pathlib import Path
@@ -17,6 +16,7 @@ from phantora.hardware.gpus import DATA
 from phantora.profile.host import Probe, Row, compare
 from phantora.profile.script import OWN, UNITS
 from phantora.wire.layout import Api, Device, dtype
+from validation.data import HERE, rows
 
 
 @pytest.mark.parametrize("name", gpu_names())
@@ -190,9 +190,9 @@ def test_host_profile_has_every_call() -> None:
     assert all(isinstance(ns, int) for ns in host.api_ns.values())
 
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "device" / "results"
 
 
+FITS = HERE / "fits"
 HOST_SPEED = 0.88  # of the profile's host by that of the host measured: data/hosts/default.toml
 
 
@@ -205,10 +205,9 @@ def charged(row: dict[str, Any], kinds: tuple[str, ...] = ("",)) -> float:
 
 def test_host_costs_add_up() -> None:
     """What steps were charged for in the simulator, at the profile's prices, against a real host."""
-    lines = (RESULTS / "host_time_h200x4.jsonl").read_text().splitlines()
-    real = {row["name"]: row["us"] * HOST_SPEED for row in map(json.loads, lines) if "us" in row}
-    rows = map(json.loads, (RESULTS / "host_time_charges.jsonl").read_text().splitlines())
-    errors = {row["name"]: charged(row) / 1e3 / real[row["name"]] - 1 for row in rows}
+    real = {row["name"]: row["us"] * HOST_SPEED for row in rows("2026-11-21-h200x4/host_time.jsonl") if "us" in row}
+    charges = rows(FITS / "host_time_charges.jsonl")
+    errors = {row["name"]: charged(row) / 1e3 / real[row["name"]] - 1 for row in charges}
     steps = {name: error for name, error in errors.items() if "blocks" in name or "bottlenecks" in name}
     assert len(steps) >= 12
     assert all(abs(error) < 0.15 for error in steps.values()), steps
@@ -221,11 +220,12 @@ def test_host_costs_add_up() -> None:
 def test_host_costs_hold_for_workloads() -> None:
     """The CPU time of 25 workloads without CUDA calls on four hosts, each divided by its factor, against what they are
     charged for without these calls."""
-    rows = map(json.loads, (RESULTS / "host_workload_charges.jsonl").read_text().splitlines())
-    counted = {row["run_id"].removeprefix("host_"): charged(row, OWN) for row in rows}
+    charges = rows(FITS / "host_workload_charges.jsonl")
+    counted = {row["run_id"].removeprefix("host_"): charged(row, OWN) for row in charges}
     ratios: dict[str, list[float]] = {}
-    for name in ("first", "second", "third", "fourth"):
-        lines = [json.loads(line) for line in (RESULTS / f"host_pairs_{name}_h100.jsonl").read_text().splitlines()[1:]]
+    pairs = rows("2026-11-25-h100/host_pairs.parquet")
+    for session in "abcd":
+        lines = [row for row in pairs if row["session"] == session]
         probe = {row["name"]: Row(row["kind"], row["null_ns"], row["null_cpu_ns"]) for row in lines if "kind" in row}
         found = compare(Probe({}, probe), load_host("default"))
         assert found is not None
@@ -237,7 +237,7 @@ def test_host_costs_hold_for_workloads() -> None:
     assert len(ratios) == 25
     errors = {workload: statistics.mean(each) for workload, each in ratios.items()}
     assert statistics.mean(map(abs, errors.values())) < 0.09, errors
-    assert max(map(abs, errors.values())) < 0.35, errors  # tensor parallel; see benchmarks/host_fit.py
+    assert max(map(abs, errors.values())) < 0.35, errors  # tensor parallel; see validation/fits/host.py
 
 
 def test_host_by_factor_and_base(tmp_path: Path) -> None:

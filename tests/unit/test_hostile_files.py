@@ -1,14 +1,12 @@
-"""Damaged and hostile files end in one line; the rest of the fuzzer is `benchmarks/fuzz.py`."""
+"""Damaged and hostile files end in one line; the rest of the fuzzer is `tests/robustness/fuzz.py`."""
 
 from __future__ import annotations
 
 import socket
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from support.fakeranks import Bench
 
 from phantora.errors import PhantoraError
 from phantora.hardware import load_cluster
@@ -17,9 +15,8 @@ from phantora.launch.routing import parse_routing
 from phantora.launch.warm import WarmServer
 from phantora.trace.schema import RunMetadata
 from phantora.wire import layout, records
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-import fuzz
+from tests.robustness import fuzz
+from tests.support.fakeranks import Bench
 
 HOST = 'name = "x"\nbase = "default"\nfactor = {}\n'
 CLUSTER = 'gpu = "H100"\ngpus_per_host = {}\n'

@@ -1,4 +1,4 @@
-"""Kernels of image models and experts as an H100 took them (benchmarks/device/results/image_models_h100.jsonl.gz)."""
+"""Kernels of image models and experts as an H100 took them (validation/workloads/image_models.py)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_groups_of_a_usual_width_share_a_kernel() -> None:
 
 
 def test_groups_are_predicted_from_those_of_the_same_width() -> None:
-    """Batches of 64 and 128 are in the table, as are 896 channels in 16 groups (results/image_fourth_h100.jsonl.gz)."""
+    """Batches of 64 and 128 are in the table, as are 896 channels in 16 groups."""
     x, w, ways = image(96, 896, 14, 14), image(896, 128, 3, 3), ((1, 1), (1, 1), (1, 1))
     assert us("cudnn_convolution", x, w, *ways, 7, False, False, True) == pytest.approx(65.8, rel=0.15)
     there = us("convolution_backward", x, x, w, (0,), *ways, False, (0, 0), 7, (True, True, False))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fakeranks import GRID, Bench, timing
 
 from phantora.cost.families import gemm
 from phantora.cost.machine import Machine
@@ -19,8 +17,9 @@ from phantora.sim.collectives import CollectiveModel
 from phantora.sim.engine import library as native
 from phantora.sim.kernel_profile import communication_feels, communication_slowdown, interference, profile_of
 from phantora.wire import layout
+from tests.support.fakeranks import GRID, Bench, timing
+from validation.data import rows
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "device" / "results"
 H200 = load_gpu("H200")
 ALONE = 100  # ns of a collective of the bench's ranks
 
@@ -184,8 +183,8 @@ def test_communication_that_was_there_first_costs_more(make: Callable[..., Bench
 
 
 def measured() -> list[dict[str, Any]]:
-    rows = [json.loads(line) for line in (RESULTS / "interference_h200x4.jsonl").read_text().splitlines()]
-    return [row for row in rows if row["kernel"].startswith("mm") and row["mode"] == "burst"]
+    measured = rows("2026-11-23-h200x4/interference.jsonl")
+    return [row for row in measured if row["kernel"].startswith("mm") and row["mode"] == "burst"]
 
 
 def test_products_lose_the_waves_that_they_lose_on_a_real_gpu() -> None:
@@ -235,8 +234,8 @@ def test_products_lose_pairs_of_sms_to_communication_that_was_there_first() -> N
 
 def beside() -> list[dict[str, Any]]:
     """All-reduces of 128 MiB wholly beside one kind of kernel."""
-    rows = [json.loads(line) for line in (RESULTS / "beside_h200x2.jsonl").read_text().splitlines()]
-    return [row for row in rows if (row["operation"], row["mib"], row["where"]) == ("all_reduce", 128, "all")]
+    measured = rows("2026-11-21-h200x2/communication_slowdown.jsonl")
+    return [row for row in measured if (row["operation"], row["mib"], row["where"]) == ("all_reduce", 128, "all")]
 
 
 @pytest.mark.parametrize(

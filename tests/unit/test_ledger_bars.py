@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict, replace
 from math import hypot, sqrt
 from pathlib import Path
 
 import pytest
-from support.fakelog import FakeRun, Kind
 
 from phantora.trace.analysis.uncertainty import COMMON, TOGETHER, Prices
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))  # its programs import each other by name
-import bar_halves  # noqa: E402
-import bar_parts  # noqa: E402
-import host_asked  # noqa: E402
-import ledger_bars  # noqa: E402
-
-sys.path.remove(str(BENCHMARKS))
+from tests.support.fakelog import FakeRun, Kind
+from validation.compare import bar_halves, bar_parts, host_asked
+from validation.compare import bars as ledger_bars
 
 MS = 1_000_000
 BY_HOST = {0.5: 90.0 * MS, 1.5: 130.0 * MS}
@@ -71,7 +63,7 @@ def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
 
 
 def run_of(host: object, **predicted: object) -> ledger_bars.Run:
-    entry = {"real": "varied_h100.jsonl"} | ({"measured": host} if host else {})
+    entry = {"real": "2026-11-23-h100/varied"} | ({"measured": host} if host else {})
     return ledger_bars.Run(entry, {"run_id": "a", "median_iter_s": 0.15}, predicted)
 
 

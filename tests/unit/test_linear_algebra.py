@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import statistics
-from pathlib import Path
 from typing import Any
-
-import orjson
 
 from phantora.cost import OperatorSignature, TensorSpec
 from phantora.cost.families import family_of
 from phantora.cost.machine import Machine
 from phantora.cost.tensors import contiguous_strides
 from phantora.hardware import load_gpu
+from validation import data
 
-RESULTS = Path(__file__).parents[2] / "benchmarks/device/results"
-MEASURED = RESULTS / "linear_algebra_h100.jsonl"
+MEASURED = "2026-11-23-h100/linear_algebra.jsonl"
 RIGHT_FIRST = ("cholesky_solve",)
 
 
@@ -46,7 +43,7 @@ def taken_us(row: dict[str, Any]) -> float:
 
 
 def errors(batched: bool) -> list[float]:
-    rows = [orjson.loads(line) for line in MEASURED.read_bytes().splitlines()]
+    rows = data.rows(MEASURED)
     rows = [row for row in rows if "n" in row and "error" not in row and (row["batch"] > 1) == batched]
     return sorted(abs(of_matrices(row) / (taken_us(row) * 1e3) - 1) for row in rows)
 
@@ -65,7 +62,7 @@ def test_batches_are_near_real_ones() -> None:
 
 def test_high_matrices_are_near_real_ones() -> None:
     found = []
-    for row in map(orjson.loads, (RESULTS / "factorizations_h100.jsonl").read_bytes().splitlines()):
+    for row in data.rows("2026-11-23-h100/factorizations.jsonl"):
         name, _, kind = row["op"].partition("/")
         if kind == "8" and not row["batch"] and row["n"] > 16:  # eight times as high as wide
             high = tensor(row["t"], 8 * row["n"], row["n"])
@@ -75,7 +72,7 @@ def test_high_matrices_are_near_real_ones() -> None:
 
 
 def test_transforms_are_near_real_ones() -> None:
-    rows = [orjson.loads(line) for line in MEASURED.read_bytes().splitlines()]
+    rows = data.rows(MEASURED)
     found = []
     for row in rows:
         if row["op"] in ("_fft_c2c", "_fft_r2c") and "dim" not in row:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from support.network import NEVER, Class, Network, fill, simulate
+
+from tests.support.network import NEVER, Class, Network, fill, simulate
 
 GB = 1e9  # 1 GB/s is one byte per ns
 

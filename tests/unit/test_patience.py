@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from support.fakeranks import FakeRank
-from support.fixed_costs import FixedCosts
 
 from phantora.errors import PhantoraError
 from phantora.hardware import device_fields, load_cluster
@@ -20,6 +18,8 @@ from phantora.sim.simulator import Simulator
 from phantora.trace.schema import RunMetadata, Tables
 from phantora.trace.writer import LogWriter
 from phantora.wire.session import Session
+from tests.support.fakeranks import FakeRank
+from tests.support.fixed_costs import FixedCosts
 
 HANG = 0.3  # seconds
 PAUSE = 0.01

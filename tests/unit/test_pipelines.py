@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fakeranks import Bench
 
 from phantora.sim.engine import library as native
 from phantora.sim.pipelines import Pipeline, pipelines_of
 from phantora.trace.schema import OPTIMIZER_STEP
 from phantora.wire.fold import Fold, parse_fold
+from tests.support.fakeranks import Bench
 
 STEPS = 4
 

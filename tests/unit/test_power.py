@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fakeranks import Bench, timing
 
 from phantora.cost.machine import Machine
 from phantora.cost.types import Price
 from phantora.hardware import load_gpu
 from phantora.sim.engine import library as native
 from phantora.sim.kernel_profile import limit_power, profile_of
+from tests.support.fakeranks import Bench, timing
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "device" / "results"
 H200 = load_gpu("H200")
 
 

@@ -11,7 +11,7 @@ import pytest
 from phantora.cost import OperatorSignature, TensorSpec, model_for
 from phantora.hardware import load_gpu
 
-DATA = Path(__file__).parents[2] / "benchmarks" / "data" / "published_kernels.json"
+DATA = Path(__file__).parents[2] / "validation" / "published" / "kernels.json"
 
 
 def products(gpu: str) -> list[tuple[list[int], float]]:

@@ -11,12 +11,12 @@ from ctypes import CDLL
 from typing import Any
 
 import pytest
-from support.ringdump import emit, make_session, rank_library, run
 
 from phantora import stubs
 from phantora.stubs import build
 from phantora.wire import layout
 from phantora.wire.session import Session
+from tests.support.ringdump import emit, make_session, rank_library, run
 
 PAGE = 4096
 MIB = 1 << 20

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.fakelog import small_run
-from support.fakeranks import Bench
 
 from phantora.errors import PhantoraError
 from phantora.sim.engine import library as native
@@ -18,6 +16,8 @@ from phantora.trace.reader import open_log
 from phantora.trace.recording import RECORD, RecordingWriter, decode, encode
 from phantora.wire import layout
 from phantora.wire.records import read
+from tests.support.fakelog import small_run
+from tests.support.fakeranks import Bench
 
 
 def drawn(count: int, seed: int) -> recording.Records:

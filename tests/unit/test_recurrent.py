@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +13,9 @@ from phantora.cost.roofline import Roofline
 from phantora.cost.tensors import broadcast, contiguous_strides
 from phantora.cost.types import OperatorSignature, TensorSpec
 from phantora.hardware import load_gpu
+from validation.data import rows
 
 H100 = load_gpu("H100")
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "device" / "results"
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 
 
@@ -76,10 +74,10 @@ def test_shapes_that_do_not_broadcast_count_once() -> None:
 
 @pytest.mark.parametrize(("backward", "middle", "ninth"), [(False, 0.06, 0.15), (True, 0.055, 0.18)])
 def test_measured_layers_are_found_again(backward: bool, middle: float, ninth: float) -> None:
-    """301 layers of benchmarks/device/recurrent.py on H100 and H200; relative errors."""
-    lines = [line for name in ("recurrent", "recurrent_small_h100") for line in (RESULTS / f"{name}.jsonl").open()]
+    """301 layers of validation/probes/recurrent.py on H100 and H200; relative errors."""
+    measured = rows("2026-11-22-h100/recurrent.jsonl") + rows("2026-11-25-h100/recurrent_small.jsonl")
     errors = []
-    for row in map(json.loads, lines):
+    for row in measured:
         if "cell" not in row:
             continue
         layers = Recurrent(

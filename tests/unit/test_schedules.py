@@ -1,16 +1,16 @@
-"""The log does not depend on the order in which the engine hears of the ranks (see `benchmarks/determinism.py`)."""
+"""The log does not depend on the order in which the engine hears of the ranks (see
+`tests/robustness/determinism.py`)."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from support.fakeranks import Bench
-from support.programs import draw, played
-from support.schedules import Recording, log_of
-
 from phantora.cost import model_for
 from phantora.hardware import load_cluster
 from phantora.trace.reader import open_log
+from tests.support.fakeranks import Bench
+from tests.support.programs import draw, played
+from tests.support.schedules import Recording, log_of
 
 SCHEDULES = 12
 PROGRAMS = range(2000, 2030)

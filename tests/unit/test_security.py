@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.fakelog import small_run
 
 from phantora import cache
 from phantora.cost.parquet import MOST_ROWS
@@ -22,6 +21,7 @@ from phantora.outputs import open_output
 from phantora.trace import arrow_sizes
 from phantora.trace.export import export
 from phantora.trace.reader import open_log
+from tests.support.fakelog import small_run
 
 ROOT = Path(__file__).parents[2]
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

@@ -11,7 +11,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("phantora", "stub", "benchmarks", "samples", "tests", "docs")
+FOLDERS = ("phantora", "stub", "benchmarks", "validation", "samples", "tests", "docs")
 SUFFIXES = "py|c|cpp|cu|h|toml|jsonl|json|md|parquet|js|html|xz|npz|arrow|svg|png|txt|yml"
 SOURCES = (".py", ".c", ".cpp", ".cu", ".h")
 NAMED = re.compile(rf"(?<![\w/{{}}<>.$*-])((?:[\w.*-]+/)*[\w*][\w.*-]*\.(?:{SUFFIXES})(?:\.gz)?)(?![\w(*/])")
@@ -29,7 +29,6 @@ THEIRS = {
     "distributed/pipelining/test_schedule_multiproc.py", "distributed/tensor/parallel/test_tp_examples.py",
     "distributed/test_symmetric_memory.py", "distributed/checkpoint/test_file_system_checkpoint.py",
     "distributed/checkpoint/test_hsdp_checkpoint.py",
-    "tqdm/contrib/concurrent.py", "tqdm/std.py", "torch/distributed/tensor/_op_schema.py",
     "benchmarks/llama3_h100_202412_torchtitan.md", "benchmarks/asyncTP_llama3_h100_2025-06_torchtitan.md",
     "distributed/_composable/fsdp/test_fully_shard_comm.py",
     "distributed/_composable/fsdp/test_fully_shard_frozen.py",
@@ -44,11 +43,11 @@ THEIRS = {
 MADE = {"dist/sbom.json", "phantora_wire.h", "phantora_engine.h", "triton.jsonl", "triton_ir.xz"}
 EXAMPLES = {
     ".github/workflows/step-time.yml", "lab.toml", "phantora/cost/families/rope.py", "run.arrow",
-    "simulated.jsonl", "spawn.py", "sweep.toml", "train.py", "traces/*.json.gz",
+    "spawn.py", "sweep.toml", "train.py", "traces/*.json.gz",
 }  # fmt: skip
 # Commands write files and name those of their user.
 COMMAND = re.compile(r"(?<![\w`])(?:phantora|torchrun|python3?|\.venv/bin/\w+) [^\n`]*")
-PLACEHOLDER = re.compile(r"\b[A-Z][A-Z_]{2,}\b")  # FILE.jsonl, benchmarks/data/predictions/NAME.jsonl
+PLACEHOLDER = re.compile(r"\b[A-Z][A-Z_]{2,}\b")  # FILE.jsonl, FOLDER/NAME.jsonl
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:

@@ -17,7 +17,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
-from support.sweeps import GIB, measured
 
 from phantora.errors import PhantoraError
 from phantora.sweep.answer import answer
@@ -35,6 +34,7 @@ from phantora.sweep.runner import Entry, Listed, Runner
 from phantora.sweep.search import Search
 from phantora.sweep.space import Space, space_of
 from phantora.sweep.task import Shared, Task, evaluate
+from tests.support.sweeps import GIB, measured
 
 pytestmark = pytest.mark.unit
 

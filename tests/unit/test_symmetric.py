@@ -9,7 +9,6 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from support.fakeranks import Bench
 
 from phantora.errors import PhantoraError
 from phantora.hardware import load_cluster
@@ -21,6 +20,7 @@ from phantora.sim.collectives import CollectiveModel
 from phantora.sim.engine import library as native
 from phantora.wire import layout
 from phantora.wire.layout import Coll
+from tests.support.fakeranks import Bench
 
 BARRIER = Coll.SYMMETRIC_BARRIER
 CAP = 10e9  # of a link: 10 bytes per ns

@@ -10,7 +10,6 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.network import Class, Network
 
 from phantora.cli.cluster import cluster as command
 from phantora.errors import PhantoraError
@@ -18,6 +17,7 @@ from phantora.hardware import Cluster, Fabric, Topology, build, load_cluster, sy
 from phantora.hardware.builders import FABRICS, NETWORK_SHARE
 from phantora.hardware.clusters import check_reachable
 from phantora.hardware.drawing import svg
+from tests.support.network import Class, Network
 
 KINDS = sorted(set(FABRICS) - {"graph"})
 GB = 1e9

@@ -6,7 +6,6 @@ import json
 import lzma
 from dataclasses import replace
 from math import prod
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,6 +21,7 @@ from phantora.ttir.slice import deciding, written
 from phantora.ttir.stores import stores_of
 from phantora.ttir.walk import Launch, Memory, UnknownIntegers, work_of
 from phantora.ttir.work import LOOPS, Work
+from validation import data
 
 HEAD = "module {\n  tt.func public @kernel("
 ROWS = (
@@ -290,12 +290,10 @@ def test_kernels_that_cannot_be_followed_are_priced_by_their_tensors() -> None:
 
 def test_templates_of_products_are_priced_by_their_tiles() -> None:
     """What Inductor's tuning tried for 8192 x 2048 x 6144 on an H100: none below the peak, small tiles last."""
-    results = Path(__file__).parents[2] / "benchmarks/device/results"
-    texts = json.loads(lzma.decompress((results / "triton_ir_h100.xz").read_bytes()))
-    rows = map(json.loads, (results / "triton_h100.jsonl").read_text().splitlines())
+    texts = json.loads(lzma.decompress((data.MEASUREMENTS / "2026-11-22-h100/triton_ir.xz").read_bytes()))
     machine = Machine(load_gpu("H100"))
     found = {}
-    for row in rows:
+    for row in data.rows("2026-11-22-h100/triton.jsonl"):
         if row.get("case") != "mm 8192 2048 6144" or row.get("aten", True) or len(found) == 8:
             continue
         launch = row["launch"]

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from support.fakeranks import Bench
 
 from phantora.errors import PhantoraError
 from phantora.hardware import load_cluster
@@ -16,6 +15,7 @@ from phantora.sim.engine import library as native
 from phantora.sim.links import Links
 from phantora.sim.whatif import Background, Degrade, Straggler, WhatIf, parse_what_if
 from phantora.wire.layout import Coll
+from tests.support.fakeranks import Bench
 
 
 def test_texts_become_changes() -> None:

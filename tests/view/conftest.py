@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.fakelog import Kind, small_run
 
 from phantora.cli.analyze import filters
 from phantora.cli.view import site_of
 from phantora.view.server import Server
+from tests.support.fakelog import Kind, small_run
 
 
 @pytest.fixture(scope="module")

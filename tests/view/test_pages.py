@@ -10,11 +10,11 @@ from typing import Any
 
 import playwright.sync_api as playwright
 import pytest
-from support.sweeps import small_answer
 
 from phantora.sweep.page import sweep_page
 from phantora.view.pages import report_page
 from phantora.view.server import Server
+from tests.support.sweeps import small_answer
 
 REMEDY = "no Chromium: install the system's package `chromium`, or run `playwright install chromium`"
 LOOKS = [(width, scheme) for width in (1440, 1024, 390) for scheme in ("light", "dark")]

@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from support.fakelog import small_run
 
 from phantora.cli import analyze as analyze_cli
 from phantora.cli.analyze import filters
@@ -23,6 +22,7 @@ from phantora.cli.diff import diff
 from phantora.cli.view import site_of
 from phantora.errors import PhantoraError
 from phantora.view.server import Server
+from tests.support.fakelog import small_run
 
 US = 1000
 

@@ -1,8 +1,8 @@
 """bitsandbytes' kernels: quantisation in blocks and back, products with one row of 4-bit weights, 8-bit optimizers.
 
-Constants follow from 11 operators measured on an H100 (benchmarks/device/extension_kernels.py): what searches a code
+Constants follow from 11 operators measured on an H100 (validation/probes/extension_kernels.py): what searches a code
 book for each value is bound by its instructions, what looks values up by memory. `int8_mm_dequant` follows from its 24
-launches in a step of benchmarks/device/unseen/llm_int8.py.
+launches in a step of validation/workloads/programs/llm_int8.py.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ NAMES = frozenset(
 CYCLES, SHORT_CYCLES = 0.80, 1.17
 SHORT_ROW = 1024
 # cat's grid has a row of blocks for each input, as long as the longest input asks for. Measured ones of 2 to 33 inputs
-# on an H100 (benchmarks/device/image_operators.py) take 0.53 ns for each block after the first row: 70 ns of one SM.
+# on an H100 (validation/probes/image_operators.py) take 0.53 ns for each block after the first row: 70 ns of one SM.
 ROW_BLOCK_NS = 70.0
 COPY_NS = 500.0  # of a copy that runs out of memory, with its operands' addresses (60 measured ones of several dtypes)
 

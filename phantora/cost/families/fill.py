@@ -15,11 +15,11 @@ NAMES = frozenset((
     "logspace", "eye",
 ))  # fmt: skip
 # Of a vectorised stream's speed; cycles of an SM per element: 2-byte fills are bound by their stores. Both follow from
-# single kernels on an H200 (benchmarks/truth/kernel_bench.py).
+# single kernels on an H200 (validation/probes/kernel_bench.py).
 SHARE, CYCLES = 1.06, 0.156
 COUNTING = ("arange", "linspace", "logspace")
 COUNTING_CYCLES = 2.45
-"""Of an SM for each element that is computed from its index (`benchmarks/device/factories.py` on an H100)."""
+"""Of an SM for each element that is computed from its index (`validation/probes/factories.py` on an H100)."""
 
 
 def classify(name: str) -> str | None:

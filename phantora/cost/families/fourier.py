@@ -1,6 +1,6 @@
 """Fourier transforms of cuFFT: each dimension is a pass over memory, a long or an awkward one several.
 
-Measured on an H100 (benchmarks/device/linear_algebra.py, transforms of 1 to 3 dimensions): a pass reads and writes
+Measured on an H100 (validation/probes/linear_algebra.py, transforms of 1 to 3 dimensions): a pass reads and writes
 everything at a vectorised stream's speed. Lengths above 8,192 are cut in two, which takes a pass for each part; a real
 transform of them one more, which takes halves apart. A length with a prime factor above 7 takes 2.7 times as long. 42
 of them are 17 % off in the median; those along an outer dimension up to 70 %.

@@ -40,10 +40,11 @@ ALIGNED = 16  # bytes that rows of operands must be multiples of for Hopper's ke
 UNALIGNED_SHARE = {8: 0.5, 4: 0.5, 2: 0.2}
 """Speed of the older kernels that serve other rows, as a share of the usual, by the bytes that rows are multiples of.
 Products of 30,522 x 16,384 x 1,024 in bfloat16 take 3.8 to 4.0 ms on an H100, 1.9 with aligned rows
-(benchmarks/device/models.py bert); one of 50,257 x 16,384 x 768 takes 13.2 ms on an H200, with 50,304 instead 1.7."""
+(validation/workloads/models.py bert); one of 50,257 x 16,384 x 768 takes 13.2 ms on an H200, with 50,304 instead
+1.7."""
 INT8_SHARE = 0.58
 """Of the usual speed on Hopper, where cuBLAS runs kernels of Ampere's (cutlass_80_tensorop_i16832gemm): the 24 products
-of benchmarks/device/unseen/llm_int8.py reach 762 TOP/s on an H100."""
+of validation/workloads/programs/llm_int8.py reach 762 TOP/s on an H100."""
 
 # Tile shape and speed of its main loop relative to 256x128: small tiles load more per product.
 # Fitted to cuBLAS kernels (names give their tiles) in traces on H200.

@@ -32,7 +32,7 @@ class Cost(NamedTuple):
     double: float
 
 
-# benchmarks/linear_algebra_fit.py, 437 calls on H100s: single matrices are 12 % off in the median and 42 % at the 90th
+# validation/fits/linear_algebra.py, 437 calls on H100s: single matrices are 12 % off in the median and 42 % at the 90th
 # percentile, batches 20 and 74 %.
 COSTS = {
     "_linalg_eigh": Cost(

@@ -15,10 +15,10 @@ from phantora.cost.types import OperatorSignature, TensorSpec
 # Cycles of an SM per element of the input, forward and backward: read from traces on H200 (docs/accuracy.md).
 CYCLES = (1.05, 2.60)
 # Per element of a window, where windows overlap: Inception's 3x3 means of every pixel on an H100
-# (results/image_models_h100.jsonl.gz) and ResNet's maxima of every other agree within a tenth.
+# (validation/workloads/image_models.py) and ResNet's maxima of every other agree within a tenth.
 WINDOW_CYCLES = (0.47, 0.55)
 # Of images: SM cycles of an element that is written, and of each that it reads, by direction and channels last. From
-# 117 pools of an H100 (results/popular_, wide_ and wide_again_h100.parquet): 1 to 3 % off in the median.
+# 117 pools of an H100 (validation/probes/operators_wide.py): 1 to 3 % off in the median.
 STRIDE_CYCLES = 0.45  # and of each element between the first ones of two windows, means of channels last
 IMAGES = {
     ("avg", False, False): (2.42, 0.14), ("avg", False, True): (4.0, 0.2), ("avg", True, False): (4.2, 0.51),

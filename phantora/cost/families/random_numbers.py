@@ -16,7 +16,7 @@ NAMES = frozenset((
 ))  # fmt: skip
 # Of a vectorised stream's speed, and the generator's rounds before the first store (traces on H200, docs/accuracy.md).
 SHARE, FLOOR_NS = 0.80, 800.0
-# From an H100 (benchmarks/device/factories.py): a permutation is a radix sort, in one tile or in passes over memory;
+# From an H100 (validation/probes/factories.py): a permutation is a radix sort, in one tile or in passes over memory;
 # probabilities of multinomial are normalised, and of several rows added up, by one block for each row.
 TILE_NS, SORT_NS, SORT_BYTES, SORT_ERROR = 7_300.0, 36_000.0, 323.0, 0.2
 TILE_KERNELS = 2

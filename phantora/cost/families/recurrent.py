@@ -21,7 +21,7 @@ from phantora.wire.shared import FUSED_WEIGHTS
 NAMES = ("_cudnn_rnn", "_cudnn_rnn_backward")
 ERROR = 0.50
 GATES = {0: 1, 1: 1, 2: 4, 3: 3}  # by cudnnRNNMode_t: plain with ReLU or tanh, LSTM, GRU
-# All ns below are fitted to 301 layers timed on H100 and H200 (benchmarks/device/recurrent.py), half of them within
+# All ns below are fitted to 301 layers timed on H100 and H200 (validation/probes/recurrent.py), half of them within
 # 6 %, nine tenths within 14 % forward and 18 % backward; float32 counts as TF32, torch's default.
 
 

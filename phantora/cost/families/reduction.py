@@ -40,7 +40,7 @@ WIDE_REGISTERS = 86  # of a thread with several results
 WITH_INDEX = ("max.dim", "min.dim", "argmax", "argmin")
 
 SCANS = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "_cum", "_logcumsumexp")
-SCAN_NS = 370.0  # a row of a scan that is not along the last dimension (H100, results/wide_h100.parquet)
+SCAN_NS = 370.0  # a row of a scan that is not along the last dimension (H100, validation/probes/operators_wide.py)
 
 _KERNEL = re.compile(r"reduce_kernel(?:<|ILi)\d+(?:, ?|ELi)(\d+)")
 

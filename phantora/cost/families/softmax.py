@@ -12,7 +12,8 @@ from phantora.cost.tensors import nbytes, on_gpu, tensor_at
 from phantora.cost.types import OperatorSignature, TensorSpec
 
 FORWARD, BACKWARD = 0.57, 0.65  # shares of a vectorised stream's speed, measured on H200 (docs/costs.md)
-# H100, results/wide_again_h100.parquet: along another dimension than the last a thread goes from element to element.
+# H100, validation/probes/operators_wide.py: along another dimension than the last a thread goes from element to
+# element.
 STEP_NS, STEP_THREADS = 900.0, 1024
 LONG_ROW, ROWS_PER_SM = 1024, 2  # longer rows have a block each; so many are in flight
 

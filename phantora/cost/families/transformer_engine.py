@@ -26,7 +26,7 @@ PERMUTATIONS = ("moe_permute_fwd", "moe_permute_bwd", "moe_unpermute_fwd")
 """The number of rows that come out is the largest of their integers."""
 WINDOW = 1.3
 """What attention within a window takes longer than its share of a causal one: 1.30 forward, 1.31 backward, a window of
-1,024 in 4,096 tokens on an H100 (benchmarks/device/te_operators.py)."""
+1,024 in 4,096 tokens on an H100 (validation/probes/te_operators.py)."""
 CLASSES = (
     ("gemm", re.compile("gemm")),
     ("attention", re.compile("fused_attn|fa_prepare")),
@@ -86,10 +86,12 @@ def _kind(pattern: str, moved: Callable[[Pass], float], share: float, least: flo
 
 
 # In this order: the first whose pattern is found. Shares: an H100, fitted to half of the cases of
-# benchmarks/device/te_operators.py; the others' kernels differ by 0.1 to 16 % in the median (benchmarks/te_fit.py).
+# validation/probes/te_operators.py; the others' kernels differ by 0.1 to 16 % in the median
+# (validation/fits/transformer_engine.py).
 KINDS = (
     _kind("zero_amax|compute_scale|amax_and_scale|extract_seed|cu_seqlens|reduce_dbias", lambda p: 0.0, 1.0),
-    _kind("finalize_general", lambda p: 0.0, 1.0, 13_200.0),  # this and the next: benchmarks/device/te_steps.py, H100
+    # this and the next: validation/workloads/te_steps.py, H100
+    _kind("finalize_general", lambda p: 0.0, 1.0, 13_200.0),
     _kind("finalize", lambda p: 0.0, 1.0, 3_000.0),
     _kind("Onesweep", lambda p: 0.0, 1.0, 7000.0),  # 16,384 keys, an H100
     _kind("[rR]adix|[hH]istogram|row_map|[sS]can|cleanup|FillFunctor", lambda p: 0.0, 1.0),

@@ -21,7 +21,7 @@ from phantora.cost.types import OperatorSignature, TensorSpec
 TABLE = 4  # times the rest: such an operand may be a table
 LEAST_ERROR = 2.8
 """The 90th percentile of measured kernels without products takes 3.8 times as long as its tensors need to pass memory
-(`python benchmarks/triton_accuracy.py --by-tensors`)."""
+(`python -m validation.compare.triton --by-tensors`)."""
 PRODUCT_ERROR = 1.0
 
 

@@ -3,7 +3,7 @@ and copies from and to peers take.
 
 In a group of one, an H100 takes 0.93 us for a barrier, which has nothing to do, 2.05 for giving a signal and for taking
 one, 4.3 for a one-shot and 3.9 for a two-shot all-reduce of 2 KiB, 18.1 and 19.4 of 8 MiB (`python
-benchmarks/device/symmetric_memory.py`, torch 2.11). What peers add is fitted to published times of H100 with NVLink:
+validation/probes/symmetric_memory.py`, torch 2.11). What peers add is fitted to published times of H100 with NVLink:
 
 - vLLM's custom one-stage all-reduce, which reads as torch's one-shot does, in 36 blocks of 512 threads
   (github.com/vllm-project/vllm/pull/24111): 7, 9, 11 and 13 us for 0.5, 1, 1.5 and 2 MiB on 2 GPUs; on 4 GPUs 10, 14,
@@ -13,13 +13,13 @@ benchmarks/device/symmetric_memory.py`, torch 2.11). What peers add is fitted to
 - Copies between GPUs by copy engines: 371 to 377 GB/s one way (p2pBandwidthLatencyTest,
   github.com/NVIDIA/nccl/issues/1264).
 
-On two H100 of one host (the same script, `benchmarks/device/results/symmetric_memory_h100x2.jsonl` and its kernels) a
+On two H100 of one host (the same script, validation/measurements/2026-11-24-h100x2/symmetric_memory.jsonl) a
 barrier takes 3.9 us, giving a signal 3.6, taking the peer's 3.0, each 1.2 behind the kernel before it, and copies of 2
 KiB to 32 MiB 3.7 us and more at 373 GB/s. Two-shot all-reduces of 2 KiB to 32 MiB take 7.6 to 111 us, one-shot ones of
 2 MiB and more 21 to 189: the formulas say 8.3 to 109 and 18 to 198.
 
 Userbuffers' kernels follow from their sources: blocks, bytes of each thread in flight, how often members wait for each
-other. Scatters took 4 % less of the link's rate (`benchmarks/device/te_steps.py gpt16b-tp2-overlap-bf16`, two H100).
+other. Scatters took 4 % less of the link's rate (`validation/workloads/te_steps.py gpt16b-tp2-overlap-bf16`, two H100).
 
 Units: us, bytes, bytes per us. Error bars are relative.
 """

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 # What single steps of real runs spread by, half the distance of their 10th and 90th percentiles: 0.5 to 0.9 % of a step
-# that the GPU decides (medians of results/runs_*.jsonl), 9, 11 and 22 % of one that waits for its host
-# (results/host_runs_*.jsonl; the host of a shared machine changes its speed within seconds).
+# that the GPU decides (medians of validation/measurements/*/runs.jsonl), 9, 11 and 22 % of one that waits for its
+# host (sessions
+# `host` there; the host of a shared machine changes its speed within seconds).
 GPU_JITTER = 0.007
 HOST_JITTER = 0.11
 

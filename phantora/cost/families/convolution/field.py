@@ -24,7 +24,8 @@ from phantora.cost.types import OperatorSignature
 
 ELSEWHERE = 3.0  # octaves: as far counts a convolution of another geometry
 
-# Fitted to hidden fifths of the H200's table (benchmarks/leave_out.py, seeds 3 and 4). Coordinates are the logarithms
+# Fitted to hidden fifths of the H200's table (validation/compare/leave_out.py, seeds 3 and 4). Coordinates are the
+# logarithms
 # of positions, channels in, channels out and pixels; kinds as in `_kinds`.
 TIERS = (
     Tier(2.0, (13.0, 120.0, 11.0, 1.0)),

@@ -1,4 +1,4 @@
-"""Over which differences convolutions resemble each other: benchmarks/fit_convolutions.py printed the numbers."""
+"""Over which differences convolutions resemble each other: validation/fits/convolutions.py printed the numbers."""
 
 from __future__ import annotations
 

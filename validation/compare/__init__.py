@@ -1,0 +1,1 @@
+"""Comparisons of simulated with measured numbers; each module prints a table."""

@@ -1,0 +1,1 @@
+"""Fits of the constants of `phantora/cost`, `phantora/hardware` and `phantora/sim` to measurements."""

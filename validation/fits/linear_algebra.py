@@ -1,0 +1,102 @@
+"""Fits the costs of `cost/families/linear_algebra.py` to real factorisations, and prints them with what is left over.
+
+    python -m validation.fits.linear_algebra
+
+From two measurements on H100s: kernels by the profiler (`validation/probes/linear_algebra.py`), and calls between
+events
+(`validation/probes/factorizations.py`). Needs SciPy. Coefficients are not negative; relative errors are least
+squares. float64
+counts by its ratio to float32.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from math import prod
+from typing import Any
+
+import numpy as np
+from scipy.optimize import nnls
+
+from phantora.cost.families.linear_algebra import COSTS, NARROW, terms
+from validation import data
+
+FEW = 8  # a call of more kernels is as long as from its first to its last: the library waits between them
+HOST_NS = 35_000.0  # of times between events
+LEAST_MS = 0.3  # shorter ones between events are mostly the host's
+# A call that consists of others: what is left of it without them is its own.
+PARTS = {"linalg_householder_product": ("linalg_qr", "geqrf")}
+VALUES = "_linalg_svdvals"
+Rows = list[tuple[list[float], float]]
+
+
+def fitted(rows: Rows) -> np.ndarray[Any, np.dtype[np.float64]]:
+    features, times = np.array([f for f, _ in rows]), np.array([t for _, t in rows])
+    found, _ = nnls(features / times[:, None], np.ones(len(times)))
+    return found
+
+
+def between_events() -> dict[str, dict[tuple[int, int, int, str], float]]:
+    """ns of square matrices by operator, and by size, batch, right-hand sides, dtype."""
+    found: dict[str, dict[tuple[int, int, int, str], float]] = defaultdict(dict)
+    for row in data.rows("2026-11-23-h100/factorizations.jsonl"):
+        name, _, kind = row["op"].partition("/")
+        if kind == "vals":
+            name = VALUES
+        if kind == "8" or row["ms"] < LEAST_MS or name not in COSTS:
+            continue
+        columns = 1 if kind == "1" else row["n"]
+        found[name][row["n"], prod(row["batch"]), columns, f"torch.{row['t']}"] = row["ms"] * 1e6 - HOST_NS
+    return found
+
+
+def main() -> None:
+    measured = between_events()
+    for row in data.rows("2026-11-23-h100/linear_algebra.jsonl"):
+        if "n" in row and "m" not in row and "error" not in row:
+            key = (row["n"], row["batch"], row.get("columns", row["n"]), row["dtype"])
+            span = min(row["span_us"], row["wall_us"]) if row["kernels"] > FEW else 0.0
+            measured[row["op"]][key] = max(row["kernels_us"], span) * 1e3
+    for name, (whole, part) in PARTS.items():
+        measured[name] = {key: ns - measured[part][key] for key, ns in measured[whole].items() if key in measured[part]}
+    left = []
+    for name, rows in sorted(measured.items()):
+        single, narrow, wide, double = [], [], [], []
+        for (n, batch, columns, dtype), ns in rows.items():
+            if batch == 1 and dtype.endswith("32"):
+                single.append((terms(n, columns), ns))
+        one = fitted(single)
+        for (n, batch, columns, dtype), ns in rows.items():
+            alone = float(np.dot(one, terms(n, columns)))
+            if dtype.endswith("64"):
+                double.extend([ns / alone] * (batch == 1))
+            elif batch > 1 and n <= NARROW:
+                narrow.append(([1.0, batch * float(n * n)], ns))
+            elif batch > 1:
+                wide.append(([(batch - 1) * t for t in terms(n, columns)], max(ns - alone, 0.05 * ns)))
+        few = fitted(narrow) if narrow else np.zeros(2)
+        more = fitted(wide) if wide else np.zeros(5)
+        for (n, batch, columns, dtype), ns in rows.items():
+            guess = float(np.dot(one, terms(n, columns)))
+            if batch > 1 and n <= NARROW and few.any():
+                guess = float(np.dot(few, [1.0, batch * n * n]))
+            elif batch > 1:
+                guess += (batch - 1) * float(np.dot(more, terms(n, columns)))
+            if dtype.endswith("64"):
+                guess *= statistics.median(double)
+            left.append((abs(guess / ns - 1), name, n, batch, columns, dtype))
+        numbers = [", ".join(f"{c:.3g}" for c in group) for group in (one, more, few)]
+        ratio = statistics.median(double) if double else 1.0
+        print(f'    "{name}": Cost(({numbers[0]}), ({numbers[1]}), ({numbers[2]}), {ratio:.2f}),')
+    for batched in (False, True):
+        errors = sorted(error for error, _, _, batch, *_ in left if (batch > 1) == batched)
+        high = errors[len(errors) * 9 // 10]
+        about = f"{'batches' if batched else 'single'} {len(errors)}"
+        print(f"{about}: median {statistics.median(errors):.1%}, 90th percentile {high:.1%}")
+    for error, *what in sorted(left, reverse=True)[:10]:
+        print(f"{error:.0%}", *what)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Programs that measure a real GPU, its host or its links."""

@@ -1,0 +1,54 @@
+"""Times operators that make tensors on a real GPU: permutations, ranges, triangles of indices, drawn samples. JSON lines.
+
+    python -m validation.probes.factories > "$OUT/factories.jsonl"
+
+Each line has a name, the ns of a call and of each of its kernels (how many a call, ns a call), by torch.profiler over ten
+calls. Under half a minute. For the constants of phantora/cost/families/random_numbers.py and fill.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+CALLS = 10
+
+
+def cases() -> Iterator[tuple[str, Callable[[], object]]]:
+    """Names and calls."""
+    for n in (1000, 10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000, 30_000_000):
+        yield f"randperm {n}", lambda n=n: torch.randperm(n, device="cuda")
+    for n in (500, 1000, 2000, 5000):
+        yield f"tril_indices {n}", lambda n=n: torch.tril_indices(n, n, device="cuda")
+        yield f"triu_indices {n}", lambda n=n: torch.triu_indices(n, n, device="cuda")
+    for n in (10_000, 1_000_000, 30_000_000):
+        yield f"linspace {n}", lambda n=n: torch.linspace(0, 1, n, device="cuda")
+        yield f"logspace {n}", lambda n=n: torch.logspace(0, 1, n, device="cuda")
+    for rows, columns in ((1, 10_000), (1, 1_000_000), (32, 50_257), (4096, 512)):
+        x = torch.rand(rows, columns, device="cuda")
+        yield f"multinomial {rows}x{columns}", lambda x=x: torch.multinomial(x, 100, True)
+
+
+def measure(call: Callable[[], object]) -> dict[str, tuple[float, float]]:
+    """How many of each kernel a call launches, and the ns that they take."""
+    for _ in range(3):
+        call()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as found:
+        for _ in range(CALLS):
+            call()
+        torch.cuda.synchronize()
+    kernels: dict[str, tuple[float, float]] = {}
+    for event in found.profiler.kineto_results.events():
+        if event.device_type() == torch.autograd.DeviceType.CUDA:
+            count, ns = kernels.get(event.name()[:90], (0.0, 0.0))
+            kernels[event.name()[:90]] = count + 1 / CALLS, ns + event.duration_ns() / CALLS
+    return kernels
+
+
+for name, call in cases():
+    kernels = measure(call)
+    print(json.dumps({"name": name, "ns": sum(ns for _, ns in kernels.values()), "kernels": kernels}), flush=True)

@@ -1,0 +1,421 @@
+"""The cases of ``triton_kernels.py``: what is called with which shapes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton_sources as own
+
+Case = tuple[str, Callable[[], Any]]
+BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+SMS = 132
+
+
+def rand(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
+    return torch.randn(*shape, device="cuda", dtype=dtype)
+
+
+def next_power(n: int) -> int:
+    return triton.next_power_of_2(n)
+
+
+# ---------------------------------------------------------------------- kernels of our own
+
+
+def own_rows() -> Iterator[Case]:
+    for rows, n, dtype, warps in ((8192, 8192, BF16, 8), (4096, 2048, F32, 4), (16384, 1000, BF16, 4), (512, 4096, BF16, 4)):
+        x = rand(rows, n, dtype=dtype)
+        y = torch.empty_like(x)
+        block = next_power(n)
+        yield f"softmax_rows {rows} {n} {dtype} {warps}", (
+            lambda x=x, y=y, r=rows, n=n, b=block, w=warps: own.softmax_rows[(r,)](y, x, n, n, BLOCK=b, num_warps=w)
+        )
+    for rows, n, block, warps in ((2048, 128256, 4096, 8), (1024, 32000, 1024, 4)):
+        x = rand(rows, n)
+        y = torch.empty_like(x)
+        yield f"softmax_passes {rows} {n} {block}", (
+            lambda x=x, y=y, r=rows, n=n, b=block, w=warps: own.softmax_passes[(r,)](y, x, n, n, BLOCK=b, num_warps=w)
+        )
+    for rows, n, warps in ((8192, 4096, 8), (16384, 1024, 4)):
+        x, w, b = rand(rows, n), rand(n), rand(n)
+        y, mean, rstd = torch.empty_like(x), rand(rows, dtype=F32), rand(rows, dtype=F32)
+        yield f"layer_norm {rows} {n}", (
+            lambda x=x, y=y, w=w, b=b, m=mean, s=rstd, r=rows, n=n, k=warps: own.layer_norm[(r,)](
+                y, x, w, b, m, s, n, 1e-5, BLOCK=next_power(n), num_warps=k)
+        )  # fmt: skip
+    for rows, n, warps in ((16384, 5120, 8), (4096, 8192, 16), (2048, 4096, 4)):
+        x, w = rand(rows, n), rand(n)
+        y = torch.empty_like(x)
+        yield f"rms_norm {rows} {n} {warps}", (
+            lambda x=x, y=y, w=w, r=rows, n=n, k=warps: own.rms_norm[(r,)](y, x, w, n, 1e-6, BLOCK=next_power(n), num_warps=k)
+        )
+    for rows, n, programs in ((16384, 4096, SMS), (8192, 2048, 2 * SMS)):
+        x, w, dy = rand(rows, n), rand(n), rand(rows, n)
+        dx, dw = torch.empty_like(x), rand(programs, n, dtype=F32)
+        yield f"rms_norm_grad {rows} {n} {programs}", (
+            lambda x=x, w=w, dy=dy, dx=dx, dw=dw, r=rows, n=n, p=programs: own.rms_norm_grad[(p,)](
+                dx, dw, dy, x, w, r, n, 1e-6, BLOCK=next_power(n), num_warps=8)
+        )  # fmt: skip
+    for rows, n, block, warps in ((8192, 32000, 4096, 8), (2048, 128256, 8192, 16)):
+        x = rand(rows, n)
+        target, loss = torch.randint(0, n, (rows,), device="cuda"), rand(rows, dtype=F32)
+        yield f"cross_entropy {rows} {n} {block}", (
+            lambda x=x, t=target, s=loss, r=rows, n=n, b=block, w=warps: own.cross_entropy[(r,)](s, x, t, n, BLOCK=b, num_warps=w)
+        )
+    x = rand(8192, 8192)
+    q, s = torch.empty(8192, 8192, device="cuda", dtype=torch.float8_e4m3fn), rand(8192 * 64, dtype=F32)
+    yield "quantize_blocks 8192 8192 128", lambda: own.quantize_blocks[(8192 * 64,)](q, s, x, BLOCK=128, num_warps=1)
+    y = torch.empty_like(x)
+    yield "scan_rows 8192 8192", lambda: own.scan_rows[(8192,)](y, x, 8192, BLOCK=8192, num_warps=8)
+    z, t = rand(16384, 4096), rand(4096, dtype=F32)
+    yield "sum_columns 16384 4096", (
+        lambda: own.sum_columns[(4096 // 32,)](t, z, 16384, 4096, ROWS=64, COLUMNS=32, num_warps=4)
+    )
+
+
+def own_elements() -> Iterator[Case]:
+    for n in (1 << 26, 1 << 20):
+        x, y, z = rand(n), rand(n), rand(n)
+        yield f"add {n}", lambda x=x, y=y, z=z, n=n: own.add[(n // 1024,)](z, x, y, n, BLOCK=1024)
+    for rows, n in ((8192, 14336), (16384, 2816)):
+        g, u, y = rand(rows, n), rand(rows, n), rand(rows, n)
+        yield f"swiglu {rows} {n}", (
+            lambda g=g, u=u, y=y, r=rows, n=n: own.swiglu[(r,)](y, g, u, n, BLOCK=next_power(n), num_warps=8)
+        )
+    x = rand(1 << 26)
+    y = torch.empty_like(x)
+    yield "dropout 2^26", lambda: own.dropout[(1 << 16,)](y, x, 1 << 26, 0.1, 123, BLOCK=1024)
+    for heads, half in ((32, 64), (8, 64)):
+        t, c, s = rand(16384, heads, 2 * half), rand(4096, half, dtype=F32), rand(4096, half, dtype=F32)
+        yield f"rope 16384 {heads} {half}", (
+            lambda t=t, c=c, s=s, h=heads, k=half: own.rope[(16384,)](t, c, s, h, HALF=k, SEQUENCE=4096, num_warps=1)
+        )
+    n = 1 << 25
+    w, m, v, g = rand(n, dtype=F32), rand(n, dtype=F32), rand(n, dtype=F32).abs(), rand(n)
+    yield "adam 2^25", lambda: own.adam[(n // 1024,)](w, m, v, g, n, 1e-4, 0.9, 0.95, 1e-8, BLOCK=1024)
+    a = rand(1 << 22, dtype=F32)
+    b = torch.empty_like(a)
+    for steps in (64, 512):
+        yield f"iterate 2^22 {steps}", lambda k=steps: own.iterate[(4096,)](b, a, 1 << 22, STEPS=k, BLOCK=1024)
+    yield "iterate_exp 2^22 128", lambda: own.iterate_exp[(4096,)](b, a, 1 << 22, STEPS=128, BLOCK=1024)
+    for size, block in ((8192, 64), (4096, 32)):
+        x, y = rand(size, size), rand(size, size)
+        yield f"transpose {size} {block}", (
+            lambda x=x, y=y, n=size, k=block: own.transpose[(n // k, n // k)](y, x, n, n, BLOCK=k)
+        )
+    table, i = rand(128256, 4096), torch.randint(0, 128256, (16384,), device="cuda")
+    y = rand(16384, 4096)
+    yield "embed 16384 4096", lambda: own.embed[(16384,)](y, table, i, 4096, BLOCK=4096)
+    into, few = rand(32000, 1024, dtype=F32), torch.randint(0, 32000, (16384,), device="cuda")
+    z = rand(16384, 1024, dtype=F32)
+    yield "scatter_add 16384 1024", lambda: own.scatter_add[(16384,)](into, z, few, 1024, BLOCK=1024)
+    x, w = rand(16384, 4096), rand(4096, 4)
+    y = torch.empty_like(x)
+    yield "convolve_short 16384 4096", (
+        lambda: own.convolve_short[(16384, 4)](y, x, w, 4096, 4096, TAPS=4, BLOCK=1024)
+    )
+
+
+MATMULS = (
+    # m, n, k, BM, BN, BK, warps, stages, dtype, transposed b
+    (8192, 8192, 8192, 128, 256, 64, 8, 3, BF16, False), (4096, 4096, 4096, 128, 256, 64, 8, 3, BF16, False),
+    (4096, 4096, 4096, 128, 128, 64, 4, 3, BF16, False), (4096, 4096, 4096, 128, 128, 32, 8, 4, BF16, True),
+    (4096, 4096, 4096, 64, 64, 32, 4, 3, BF16, False), (2048, 2048, 2048, 64, 128, 64, 4, 4, F16, False),
+    (4096, 4096, 4096, 128, 128, 32, 8, 3, F32, False), (8192, 4096, 1024, 128, 64, 64, 4, 4, BF16, True),
+    (16, 4096, 4096, 16, 64, 128, 4, 4, BF16, True), (1000, 3000, 500, 64, 64, 64, 4, 3, BF16, False),
+    (4096, 4096, 4096, 32, 32, 32, 2, 2, BF16, False), (8192, 8192, 8192, 128, 128, 64, 8, 3, torch.float8_e4m3fn, True),
+)  # fmt: skip
+
+
+def own_products() -> Iterator[Case]:
+    for m, n, k, bm, bn, bk, warps, stages, dtype, transposed in MATMULS:
+        wide = rand(m, k, dtype=F32 if dtype == F32 else BF16)
+        other = rand(n, k, dtype=wide.dtype).t() if transposed else rand(k, n, dtype=wide.dtype)
+        a, b = wide.to(dtype), other.to(dtype)
+        c = torch.empty(m, n, device="cuda", dtype=wide.dtype if dtype.itemsize == 1 else dtype)
+        grid = (triton.cdiv(m, bm) * triton.cdiv(n, bn),)
+        yield f"matmul {m} {n} {k} {bm} {bn} {bk} {warps} {stages} {dtype} {'t' if transposed else 'n'}", (
+            lambda a=a, b=b, c=c, g=grid, s=(m, n, k), t=(bm, bn, bk), w=warps, d=stages: own.matmul[g](
+                c, a, b, *s, a.stride(0), a.stride(1), b.stride(0), b.stride(1), c.stride(0), BM=t[0], BN=t[1], BK=t[2],
+                GROUP=8, EVEN=s[2] % t[2] == 0, num_warps=w, num_stages=d)
+        )  # fmt: skip
+    a, b, c = rand(8192, 4096), rand(4096, 8192), rand(8192, 8192)
+    yield "matmul_persistent 8192 8192 4096", (
+        lambda: own.matmul_persistent[(SMS,)](
+            c, a, b, 8192, 8192, 4096, BM=128, BN=128, BK=64, GROUP=8, num_warps=4, num_stages=3)
+    )  # fmt: skip
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    bt = rand(8192, 4096)
+    for bm, bn, bk, warps, stages in ((128, 256, 64, 8, 3), (128, 128, 64, 4, 4)):
+        d = (
+            TensorDescriptor.from_tensor(c, [bm, bn]), TensorDescriptor.from_tensor(a, [bm, bk]),
+            TensorDescriptor.from_tensor(bt, [bn, bk]),
+        )  # fmt: skip
+        yield f"matmul_descriptors 8192 8192 4096 {bm} {bn} {bk}", (
+            lambda d=d, t=(bm, bn, bk), w=warps, s=stages: own.matmul_descriptors[(8192 // t[0] * 8192 // t[1],)](
+                *d, 8192, 8192, 4096, BM=t[0], BN=t[1], BK=t[2], GROUP=8, num_warps=w, num_stages=s)
+        )  # fmt: skip
+    x, y, z = rand(512, 16384), rand(16384, 512), torch.zeros(512, 512, device="cuda")
+    yield "matmul_split 512 512 16384 8", (
+        lambda: own.matmul_split[(16, 8)](z, x, y, 512, 512, 16384, BM=128, BN=128, BK=64, SPLIT=8, num_warps=8, num_stages=3)
+    )
+    for m, bm in ((16, 16), (2048, 128)):
+        p, o, s = torch.randint(0, 255, (4096, 2048), device="cuda", dtype=torch.uint8), rand(m, 4096), rand(4096, dtype=F32)
+        i = rand(m, 4096)
+        yield f"matmul_int4 {m} 4096 4096", (
+            lambda i=i, p=p, o=o, s=s, m=m, bm=bm: own.matmul_int4[(triton.cdiv(m, bm), 4096 // 64)](
+                o, i, p, s, m, 4096, 4096, BM=bm, BN=64, BK=64, num_warps=4, num_stages=3)
+        )  # fmt: skip
+    sizes = torch.tensor([3000, 500, 1000, 2048, 4096, 100, 1900, 3740])
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)]).to(device="cuda", dtype=torch.int32)
+    x, w, o = rand(16384, 2048), rand(8, 1408, 2048), rand(16384, 1408)
+    yield "matmul_groups 16384 1408 2048 8", (
+        lambda: own.matmul_groups[(SMS,)](
+            o, x, w, offsets, 8, 1408, 2048, BM=128, BN=128, BK=64, num_warps=8, num_stages=3)
+    )  # fmt: skip
+
+
+def own_attention() -> Iterator[Case]:
+    for heads, length, head, bm, bn, warps, stages, causal in (
+        (64, 4096, 128, 128, 64, 8, 3, False), (64, 4096, 128, 128, 64, 8, 3, True), (64, 4096, 64, 128, 64, 4, 3, True),
+        (16, 2048, 64, 64, 64, 4, 2, False),
+    ):  # fmt: skip
+        q, k, v = (rand(heads, length, head) for _ in range(3))
+        o = torch.empty_like(q)
+        yield f"attention {heads} {length} {head} {bm} {bn} {warps} {'causal' if causal else 'full'}", (
+            lambda q=q, k=k, v=v, o=o, n=length, h=head, t=(bm, bn), w=warps, s=stages, c=causal: own.attention[
+                (n // t[0], q.shape[0])](o, q, k, v, 0.1, n, HEAD=h, BM=t[0], BN=t[1], CAUSAL=c, num_warps=w, num_stages=s)
+        )  # fmt: skip
+    for heads, length, head, warps in ((64, 4096, 64, 4), (32, 4096, 128, 8)):
+        q, k, v, do = (rand(heads, length, head) for _ in range(4))
+        lse, delta = rand(heads, length, dtype=F32), rand(heads, length, dtype=F32)
+        dk, dv = torch.empty_like(k), torch.empty_like(v)
+        yield f"attention_grad_kv {heads} {length} {head}", (
+            lambda q=q, k=k, v=v, do=do, e=lse, t=delta, dk=dk, dv=dv, n=length, h=head, w=warps: own.attention_grad_kv[
+                (n // 64, q.shape[0])](dk, dv, q, k, v, do, e, t, 0.1, n, HEAD=h, BM=64, BN=64, num_warps=w, num_stages=2)
+        )  # fmt: skip
+    q, k, v = rand(64, 8, 4, 128), rand(64, 8, 4096, 128), rand(64, 8, 4096, 128)
+    o, lengths = torch.empty_like(q), torch.randint(1024, 4096, (64,), device="cuda", dtype=torch.int32)
+    yield "attention_decode 64 8 4 4096", (
+        lambda: own.attention_decode[(64, 8)](o, q, k, v, lengths, 0.1, 4096, HEAD=128, GROUP=4, BN=32, num_warps=4)
+    )
+
+
+def own_cases() -> Iterator[Case]:
+    for part in (own_rows, own_elements, own_products, own_attention):
+        yield from part()
+        torch.cuda.empty_cache()
+
+
+# ---------------------------------------------------------------------- Liger's and flash-linear-attention's
+
+
+def both_ways(call: Callable[[], Any], inputs: list[torch.Tensor]) -> Callable[[], Any]:
+    """Forward and backward; gradients are dropped each time."""
+    with torch.no_grad():
+        shape = None
+
+    def run() -> None:
+        nonlocal shape
+        found = call()
+        outputs = [t for t in (found if isinstance(found, tuple) else (found,)) if isinstance(t, torch.Tensor) and t.requires_grad]
+        if shape is None:
+            shape = [torch.randn_like(t) for t in outputs]
+        torch.autograd.grad(outputs, inputs, shape, allow_unused=True)
+
+    return run
+
+
+def grads(*shapes: tuple[int, ...], dtype: torch.dtype = BF16) -> list[torch.Tensor]:
+    return [rand(*shape, dtype=dtype).requires_grad_() for shape in shapes]
+
+
+def liger_cases() -> Iterator[Case]:
+    try:
+        import liger_kernel.ops as ops
+    except ImportError as error:
+        raise RuntimeError(f"liger-kernel is not here: {error}") from None
+    x, w = grads((8192, 4096), (4096,))
+    yield "liger rms_norm 8192 4096", both_ways(lambda: ops.LigerRMSNormFunction.apply(x, w, 1e-6, 0.0, "llama", False), [x, w])
+    y, z, b = grads((8192, 4096), (4096,), (4096,))
+    yield "liger layer_norm 8192 4096", both_ways(lambda: ops.LigerLayerNormFunction.apply(y, z, b, 1e-5), [y, z, b])
+    g, u = grads((8192, 14336), (8192, 14336))
+    yield "liger swiglu 8192 14336", both_ways(lambda: ops.LigerSiLUMulFunction.apply(g, u), [g, u])
+    g2, u2 = grads((8192, 8192), (8192, 8192))
+    yield "liger geglu 8192 8192", both_ways(lambda: ops.LigerGELUMulFunction.apply(g2, u2), [g2, u2])
+    logits, target = rand(8192, 32000).requires_grad_(), torch.randint(0, 32000, (8192,), device="cuda")
+    yield "liger cross_entropy 8192 32000", both_ways(
+        lambda: ops.LigerCrossEntropyFunction.apply(logits * 1.0, target, None)[0], [logits]
+    )
+    q, k = grads((4, 32, 4096, 128), (4, 8, 4096, 128))
+    cos, sin = rand(1, 4096, 128), rand(1, 4096, 128)
+    yield "liger rope 4 32 4096 128", both_ways(lambda: ops.LigerRopeFunction.apply(q, k, cos, sin), [q, k])
+    p, t = grads((4096, 32000), dtype=F32)[0], torch.softmax(rand(4096, 32000, dtype=F32), -1)
+    yield "liger kl_div 4096 32000", both_ways(lambda: ops.LigerKLDivLossFunction.apply(p, t, "batchmean", False), [p])
+    x3, r3, w3 = grads((8192, 4096), (8192, 4096), (4096,))
+    yield "liger fused_add_rms_norm 8192 4096", both_ways(
+        lambda: ops.LigerFusedAddRMSNormFunction.apply(x3, r3, w3, 1e-6), [x3, r3, w3]
+    )
+    d, alpha, gamma, beta = grads((8192, 4096), (1,), (4096,), (4096,))
+    yield "liger dyt 8192 4096", both_ways(lambda: ops.LigerDyTFunction.apply(d, alpha, gamma, beta), [d, alpha, gamma, beta])
+    s = grads((8192, 2048))[0]
+    yield "liger softmax 8192 2048", both_ways(lambda: ops.LigerSoftmaxFunction.apply(s), [s])
+    i, c = grads((8, 64, 64 * 64), (8, 64, 64 * 64), dtype=F32)[0], grads((64,), (64,), dtype=F32)
+    yield "liger group_norm 8 64 4096", both_ways(lambda: ops.LigerGroupNormFunction.apply(i, *c, 64, 8, 1e-5), [i, *c])
+    h, v = grads((4096, 2048), (32000, 2048))
+    label = torch.randint(0, 32000, (4096,), device="cuda")
+    yield "liger fused_linear_cross_entropy 4096 2048 32000", both_ways(
+        lambda: ops.LigerFusedLinearCrossEntropyFunction.apply(h, v, label)[0], [h, v]
+    )
+
+
+def fla_cases() -> Iterator[Case]:
+    try:
+        import fla.ops as ops
+        from fla.modules.fused_norm_gate import rms_norm_gated
+        from fla.ops.gated_delta_rule import chunk_gated_delta_rule
+    except ImportError as error:
+        raise RuntimeError(f"flash-linear-attention is not here: {error}") from None
+    shape = (2, 4096, 16, 64)
+    q, k, v = grads(shape, shape, shape)
+    g = F.logsigmoid(rand(2, 4096, 16, dtype=F32)).requires_grad_()
+    beta = torch.rand(2, 4096, 16, device="cuda", dtype=BF16).requires_grad_()
+    normal = F.normalize(k.detach(), dim=-1)
+
+    def forward() -> None:  # Triton 3.6 miscompiles its backward pass on Hopper, which the library refuses
+        with torch.no_grad():
+            chunk_gated_delta_rule(q, normal, v, g, beta)
+
+    yield "fla chunk_gated_delta_rule forward 2 4096 16 64", forward
+    yield "fla chunk_retention 2 4096 16 64", both_ways(lambda: ops.chunk_retention(q, k, v)[0], [q, k, v])
+    gate = F.logsigmoid(rand(*shape, dtype=F32)).requires_grad_()
+    yield "fla chunk_gla 2 4096 16 64", both_ways(lambda: ops.chunk_gla(q, k, v, gate)[0], [q, k, v, gate])
+    x, o, w = grads((8192, 2048), (8192, 2048), (2048,))
+    yield "fla rms_norm_gated 8192 2048", both_ways(lambda: rms_norm_gated(x, o, w, None), [x, o, w])
+
+
+# ---------------------------------------------------------------------- what Inductor makes
+
+
+def flex_cases() -> Iterator[Case]:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    compiled = torch.compile(flex_attention, dynamic=False)
+    document = torch.tensor([0, 700, 1500, 1900, 4000, 4100, 6500, 8192], device="cuda")
+    owner = torch.bucketize(torch.arange(8192, device="cuda"), document[1:], right=True)
+    masks = {
+        "causal": lambda b, h, i, j: i >= j,
+        "sliding": lambda b, h, i, j: (i >= j) & (i - j < 1024),
+        "document": lambda b, h, i, j: (i >= j) & (owner[i] == owner[j]),
+    }
+    for name, mask in masks.items():
+        for head in (64, 128) if name == "causal" else (128,):
+            q, k, v = grads((1, 16, 8192, head), (1, 16, 8192, head), (1, 16, 8192, head))
+            blocks = create_block_mask(mask, None, None, 8192, 8192)
+            yield f"flex {name} 16 8192 {head}", both_ways(lambda q=q, k=k, v=v, m=blocks: compiled(q, k, v, block_mask=m), [q, k, v])
+    q, k, v = grads((2, 32, 2048, 64), (2, 8, 2048, 64), (2, 8, 2048, 64))
+    yield "flex full gqa 32 2048 64", both_ways(lambda: compiled(q, k, v, enable_gqa=True), [q, k, v])
+
+
+def inductor_cases() -> Iterator[Case]:
+    def case(label: str, function: Callable[..., Any], inputs: list[torch.Tensor]) -> Case:
+        compiled = torch.compile(function, dynamic=False)
+        wanted = [t for t in inputs if t.requires_grad]
+        return f"inductor {label}", both_ways(lambda: compiled(*inputs), wanted)
+
+    yield case("gelu_scale", lambda x: F.gelu(x) * 2 + 1, grads((8192, 8192)))
+    yield case("layer_norm", lambda x, w, b: F.layer_norm(x, (4096,), w, b), grads((8192, 4096), (4096,), (4096,)))
+    yield case("softmax", lambda x: torch.softmax(x, -1), grads((8192, 4096)))
+    target = torch.randint(0, 32000, (4096,), device="cuda")
+    yield case("loss", lambda x: F.cross_entropy(x.float(), target), grads((4096, 32000)))
+    yield case("rope", lambda x, c: x * c + torch.cat((-x[..., 64:], x[..., :64]), -1) * c, grads((4, 4096, 32, 128), (4096, 1, 128)))
+    yield case("transposed", lambda x: (x.transpose(1, 2).contiguous() * 2).sum(-1), grads((64, 1024, 1024)))
+    yield case("group_norm", lambda x, w, b: F.silu(F.group_norm(x, 32, w, b)), grads((16, 256, 64, 64), (256,), (256,)))
+    if os.environ.get("PART"):
+        return
+    yield case("float8", quantized, [rand(8192, 8192).requires_grad_()])
+
+
+def quantized(x: torch.Tensor) -> torch.Tensor:
+    """The cast of float8 training with one scale per row, and back."""
+    scale = x.detach().abs().amax(-1, keepdim=True).float().clamp(1e-12) / 448.0
+    return (x / scale).to(torch.float8_e4m3fn).to(BF16) * scale
+
+
+TUNED = (
+    ("mm", 8192, 2048, 6144), ("mm", 4096, 4096, 4096), ("mm", 16384, 4096, 1024), ("mm", 2048, 14336, 4096), ("mm", 64, 4096, 4096),
+    ("mm", 1024, 1024, 1024), ("addmm", 4096, 12288, 3072), ("bmm", 64, 1024, 128), ("mm", 4096, 4000, 1000), ("mm32", 2048, 2048, 2048),
+)  # fmt: skip
+
+
+def tuned_products() -> Iterator[Case]:
+    torch.backends.cuda.matmul.allow_tf32 = True
+    for kind, m, n, k in TUNED:
+        label = f"{kind} {m} {n} {k}"
+        if kind == "bmm":
+            x, y = rand(m, n, k), rand(m, k, n)
+            function, inputs = torch.bmm, (x, y)
+        elif kind == "addmm":
+            function, inputs = torch.addmm, (rand(n), rand(m, k), rand(k, n))
+        else:
+            dtype = F32 if kind == "mm32" else BF16
+            function, inputs = torch.mm, (rand(m, k, dtype=dtype), rand(k, n, dtype=dtype))
+        compiled = torch.compile(function, mode="max-autotune-no-cudagraphs", dynamic=False)
+        yield label, lambda f=compiled, i=inputs: f(*i)
+
+
+def apart_cases() -> Iterator[Case]:
+    """Elements that lie apart, by their size, how far, and how a program goes over them; products by stages; casts to
+    float8 in two layouts."""
+    n = 4096
+    for dtype in (torch.float8_e4m3fn, BF16, F32):
+        for stride in (2, 8, n):
+            dense, wide = rand(n, n).to(dtype), torch.zeros(n * n * (stride if stride < n else 1), device="cuda").to(dtype)
+            row, column = (n * stride, stride) if stride < n else (1, n)
+            for block, warps, rounds in ((1024, 4, 1), (4096, 8, 16)):
+                grid, how = (n // rounds, n // block), {"BLOCK": block, "ROUNDS": rounds, "num_warps": warps}
+                label = f"{dtype} {stride} {block} {warps} {rounds}".removeprefix("torch.")
+                yield f"store_apart {label}", (
+                    lambda d=dense, w=wide, r=row, c=column, g=grid, h=how: own.spread[g](w, d, r, c, n, 1, **h)
+                )
+                yield f"load_apart {label}", (
+                    lambda d=dense, w=wide, r=row, c=column, g=grid, h=how: own.spread[g](d, w, n, 1, r, c, **h)
+                )
+    a, b, c = rand(n, n), rand(n, n), rand(n, n)
+    for bm, bn, bk, warps, stages in (
+        (128, 128, 64, 8, 2), (128, 128, 64, 8, 4), (128, 128, 64, 8, 5), (128, 256, 64, 8, 2), (128, 256, 64, 8, 4),
+        (64, 128, 64, 4, 1), (64, 128, 64, 4, 2), (64, 128, 64, 4, 6),
+    ):  # fmt: skip
+        grid = (triton.cdiv(n, bm) * triton.cdiv(n, bn),)
+        yield f"matmul_stages {bm} {bn} {bk} {warps} {stages}", (
+            lambda g=grid, m=bm, o=bn, k=bk, w=warps, s=stages: own.matmul[g](
+                c, a, b, n, n, n, n, 1, n, 1, n, BM=m, BN=o, BK=k, GROUP=8, EVEN=True, num_warps=w, num_stages=s
+            )
+        )
+
+    def both_layouts(x: torch.Tensor, w: torch.Tensor, s: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        q = (F.rms_norm(x, (n,), w) * s).clamp(-448, 448).to(torch.float8_e4m3fn)
+        return q, q.t().contiguous().t()
+
+    def both_gated(x: torch.Tensor, y: torch.Tensor, s: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        q = (F.silu(x) * y * s).clamp(-448, 448).to(torch.float8_e5m2)
+        return q, q.t().contiguous().t()
+
+    scale = torch.ones((), device="cuda", dtype=BF16)
+    x, y, w = rand(8192, n), rand(8192, n), rand(n)
+    for name, function, inputs in (("norm", both_layouts, (x, w, scale)), ("gate", both_gated, (x, y, scale))):
+        compiled = torch.compile(function, dynamic=False)
+        yield f"float8_layouts {name}", lambda f=compiled, i=inputs: f(*i)
+
+
+SECTIONS = {"apart": apart_cases, "own": own_cases, "liger": liger_cases, "fla": fla_cases, "flex": flex_cases, "inductor": inductor_cases}
+PARTS = {"apart": 6, "own": 6, "liger": 3, "flex": 2, "fla": 4, "inductor": 1}
+"""Processes that compile a section."""
+SHARE = {"apart": 1.0, "own": 0.45, "liger": 0.35, "flex": 0.35, "inductor": 0.35, "fla": 0.4, "tune": 1.0}
+"""Of the time that is left when a section begins."""

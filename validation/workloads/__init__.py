@@ -1,0 +1,1 @@
+"""Training programs that are run on real GPUs and under simulation."""
