@@ -11,19 +11,19 @@ from pathlib import Path
 import numpy as np
 
 from phantora.cache import cache_directory
-from phantora.cost import copies, dirty, float8, power, stand_ins
+from phantora.cost import copies, float8, power, stand_ins
 from phantora.cost.families import base_name, family_of, gemm
 from phantora.cost.interpolation import Near, Neighbours
 from phantora.cost.kernels import spins
+from phantora.cost.l2 import COMPUTES, WarmRatios, write_back_saved_ns
 from phantora.cost.members import kept_for
 from phantora.cost.parse import compute_of
-from phantora.cost.reuse import Warmth
 from phantora.cost.roofline import DEFAULT_ERROR, OF_PROGRAMS, Roofline
 from phantora.cost.scaling import modelled_ns, scaled_ns
 from phantora.cost.table import Entry, Table, TimedKernel, read_table, signature_key, table_gpu
 from phantora.cost.tensors import on_gpu, returning
 from phantora.cost.timing import kernel_ns, own_kernels
-from phantora.cost.types import CacheState, KernelLaunch, OperatorSignature, Price
+from phantora.cost.types import KernelLaunch, L2State, OperatorSignature, Price
 from phantora.errors import PhantoraError
 from phantora.hardware import load_gpu
 from phantora.hardware.types import Gpu
@@ -61,7 +61,7 @@ class Source:
         self.roofline = Roofline(gpu)
         kept = kept_for(table.digest, gpu)
         self.neighbours = Neighbours(table, self.model, self.roofline.machine, kept)
-        self.warmth = Warmth(table, kept)
+        self.warm_ratios = WarmRatios(table, kept)
 
     def model(self, signature: OperatorSignature, compute: str, kernels: tuple[KernelLaunch, ...]) -> float:
         """The model's time in ns of an operator, without measurements."""
@@ -113,30 +113,30 @@ class Measured:
         ]
 
     def operator(
-        self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], l2: CacheState | None = None
+        self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], l2: L2State | None = None
     ) -> Price:
         """Of any signature: one whose arguments no family foresaw is priced by its kernels."""
         if any(map(spins, kernels)):
             return self._beside_spinning(signature, kernels, l2)
         try:
-            price = self._operator(signature, kernels, l2.held if l2 else None)
-            return self._beside_clean(price, signature, kernels, l2) if l2 and l2.dirty < 1.0 else price
+            price = self._operator(signature, kernels, l2.hits if l2 else None)
+            return self._behind_reads(price, signature, kernels, l2) if l2 and l2.written < 1.0 else price
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             return self._roofline.by_kernels(kernels)
 
-    def _beside_clean(
-        self, price: Price, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], l2: CacheState
+    def _behind_reads(
+        self, price: Price, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], l2: L2State
     ) -> Price:
-        """`price` where not all that the operator displaces in L2 has to be written to memory first."""
+        """`price` where less than the most of what the operator displaces in L2 was written."""
         most = float("inf")
-        if price.cls in dirty.COMPUTES:  # out of L2 it waits for no memory at all
-            cold, warm = (sum(self._operator(signature, kernels, held).durations) for held in (0.0, 1.0))
+        if price.cls in COMPUTES:  # with its operands in L2 it does not wait for memory
+            cold, warm = (sum(self._operator(signature, kernels, hits).durations) for hits in (0.0, 1.0))
             most = float(cold - warm)
-        saved = dirty.saved_ns(self.gpu, signature, price, most, l2)
+        saved = write_back_saved_ns(self.gpu, signature, price, most, l2)
         return replace(price, durations=_scale(price.durations, sum(price.durations) - saved)) if saved > 0 else price
 
     def _beside_spinning(
-        self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], l2: CacheState | None
+        self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], l2: L2State | None
     ) -> Price:
         """Of an operator that lets time pass between its other kernels."""
         others = tuple(kernel for kernel in kernels if not spins(kernel))
@@ -146,7 +146,7 @@ class Measured:
         return replace(price, durations=tuple(parts))
 
     def _operator(
-        self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], held: float | None
+        self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], l2_hits: float | None
     ) -> Price:
         base = self._roofline.operator(signature, kernels)
         signature = float8.as_tables_have_it(replace(returning(signature), outputs=()))
@@ -155,26 +155,26 @@ class Measured:
         for source in self._own:
             entry = _entry(source.table, keys)
             if entry is not None:
-                return self._exact(entry, kernels, base, held)
+                return self._exact(entry, kernels, base, l2_hits)
         if self._live is not None:
             entry = self._live(signature, compute)
             if entry is not None and own_kernels(entry):
-                return self._exact(entry, kernels, base, held)
+                return self._exact(entry, kernels, base, l2_hits)
         if signature.work is not None or signature.name.startswith(OF_PROGRAMS):
             return base
         if any(t.layout for t in on_gpu(signature.args)):  # dense neighbours say nothing of sparse operands
             return base
-        if (price := self._by_calls(signature, kernels, base, held)) is not None:
+        if (price := self._by_calls(signature, kernels, base, l2_hits)) is not None:
             return price
         for source in self._own:
             near = source.neighbours.ratio(signature, compute, kernels)
             if near is not None:
                 ns = near.ratio * source.model(signature, compute, kernels)
-                ns = ns * source.warmth.factor(signature, base.cls, ns, held) + self._cleared(base, kernels)
+                ns = ns * source.warm_ratios.factor(signature, base.cls, ns, l2_hits) + self._cleared(base, kernels)
                 price = _spread(ns, base, "interpolated", INTERPOLATED_ERRORS, near)
-                return self._nearer(price, signature, compute, keys, kernels, base, held)
+                return self._nearer(price, signature, compute, keys, kernels, base, l2_hits)
         for source in self._foreign:
-            price = self._scaled(source, signature, compute, keys, kernels, base, held)
+            price = self._scaled(source, signature, compute, keys, kernels, base, l2_hits)
             if price is not None:
                 return price
         published = self.gpu.scaled_errors
@@ -183,7 +183,7 @@ class Measured:
         return replace(base, error=max(base.error or 0.0, published.get(base.cls, published.get("gemm", 0.0))))
 
     def _by_calls(
-        self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], base: Price, held: float | None
+        self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], base: Price, l2_hits: float | None
     ) -> Price | None:
         """An extension's operator that calls libraries: each call as torch's operator that makes it, other kernels by
         the model; None for what calls none."""
@@ -194,7 +194,7 @@ class Measured:
         for i, kernel in enumerate(family.call_of(signature, kernel) for kernel in kernels):
             like = stand_ins.of_call(kernel.library)
             if like is not None:
-                calls[i] = self._part(like, kernel, held)
+                calls[i] = self._part(like, kernel, l2_hits)
         if not calls:
             return None
         durations = tuple(sum(calls[i].durations) if i in calls else ns for i, ns in enumerate(base.durations))
@@ -209,12 +209,12 @@ class Measured:
             tiles=heaviest.tiles or base.tiles, format=heaviest.format or base.format, sms=heaviest.sms,
         )  # fmt: skip
 
-    def _part(self, like: OperatorSignature, kernel: KernelLaunch, held: float | None) -> Price:
+    def _part(self, like: OperatorSignature, kernel: KernelLaunch, l2_hits: float | None) -> Price:
         """Of a call that does a share of the work that its extents tell, or may use some of the SMs only."""
         call = kernel.library
         machine = self._roofline.machine
         on_all = replace(kernel, library={key: value for key, value in call.items() if key != "sms"})
-        l2 = None if held is None else CacheState(held)
+        l2 = None if l2_hits is None else L2State(l2_hits)
         price = replace(self.operator(like, (on_all,), l2), sms=int(call.get("sms", 0)))
         longer = power.on_fewer_sms(machine, price, gemm.on_fewer_sms(machine, call))
         share = float(call.get("share", 1.0)) * longer
@@ -241,11 +241,11 @@ class Measured:
     # ------------------------------------------------------------------
 
     def _exact(
-        self, entry: Entry, kernels: tuple[KernelLaunch, ...], base: Price, held: float | None
+        self, entry: Entry, kernels: tuple[KernelLaunch, ...], base: Price, l2_hits: float | None
     ) -> Price:
         """The measured times, kernel by kernel where as many were launched."""
         own = own_kernels(entry)
-        times = [kernel_ns(kernel, base.cls, held) for kernel in own]
+        times = [kernel_ns(kernel, base.cls, l2_hits) for kernel in own]
         beside = self._beside(entry, kernels)
         total = sum(times) + beside
         doubt = sum(_doubt(kernel) * ns for kernel, ns in zip(own, times, strict=True))
@@ -280,28 +280,28 @@ class Measured:
 
     def _nearer(
         self, price: Price, signature: OperatorSignature, compute: str, keys: Sequence[str],
-        kernels: tuple[KernelLaunch, ...], base: Price, held: float | None,
+        kernels: tuple[KernelLaunch, ...], base: Price, l2_hits: float | None,
     ) -> Price:  # fmt: skip
         """`price`, or that from a GPU of the same architecture where the neighbours of `price` are farther."""
         if (price.error or 0.0) < FAR_ERROR * INTERPOLATED_ERRORS.get(price.cls, DEFAULT_ERROR):
             return price
-        prices = [self._scaled(source, signature, compute, keys, kernels, base, held) for source in self._alike]
+        prices = [self._scaled(source, signature, compute, keys, kernels, base, l2_hits) for source in self._alike]
         return min([price, *filter(None, prices)], key=lambda each: each.error or 0.0)
 
     def _scaled(
         self, source: Source, signature: OperatorSignature, compute: str, keys: Sequence[str],
-        kernels: tuple[KernelLaunch, ...], base: Price, held: float | None,
+        kernels: tuple[KernelLaunch, ...], base: Price, l2_hits: float | None,
     ) -> Price | None:  # fmt: skip
         entry = _entry(source.table, keys)
         if entry is not None:
-            there, near = sum(kernel_ns(kernel, base.cls, held) for kernel in own_kernels(entry)), SAME
+            there, near = sum(kernel_ns(kernel, base.cls, l2_hits) for kernel in own_kernels(entry)), SAME
             beside = self._beside(entry, kernels)
         else:
             found = source.neighbours.ratio(signature, compute, kernels)
             if found is None:
                 return None
             there, near = found.ratio * source.model(signature, compute, kernels), found
-            there *= source.warmth.factor(signature, base.cls, there, held)
+            there *= source.warm_ratios.factor(signature, base.cls, there, l2_hits)
             beside = self._cleared(base, kernels)
         ns = scaled_ns(there, source.roofline, self._roofline, signature, compute, kernels)
         return _spread(ns + beside, base, "scaled", self._scaled_errors, near)

@@ -17,12 +17,12 @@ they are then charged the mean of the cold and the warm time, which is right on 
 _EARLY, EARLY_NS = "init_device_workspace_kernel", 3100.0
 
 
-def kernel_ns(kernel: TimedKernel, cls: str, held: float | None = None) -> float:
-    """The time of a measured kernel as it runs in a step. `held`: the share of its operator's operands that L2 still
+def kernel_ns(kernel: TimedKernel, cls: str, l2_hits: float | None = None) -> float:
+    """The time of a measured kernel as it runs in a step. `l2_hits`: the share of its operator's operands that L2
     holds; None: not known."""
-    if held is None:
-        held = 0.0 if cls in COLD_CLASSES else 0.5
-    ns = kernel.cold * (1.0 - held) + kernel.warm * held
+    if l2_hits is None:
+        l2_hits = 0.0 if cls in COLD_CLASSES else 0.5
+    ns = kernel.cold * (1.0 - l2_hits) + kernel.warm * l2_hits
     return min(ns, EARLY_NS) if _EARLY in kernel.name else ns
 
 

@@ -91,22 +91,22 @@ class Price:
 
 
 @dataclass(frozen=True)
-class CacheState:
-    """L2 as an operator finds it (stub/rank/reuse.c)."""
+class L2State:
+    """L2 as an operator finds it (stub/rank/l2.c)."""
 
-    held: float
+    hits: float
     """Share of the operator's operands that it holds."""
-    dirty: float = 1.0
-    """How much of what the operator displaces was written and must go to memory first: a share of the most that can."""
+    written: float = 1.0
+    """Written share of the bytes that the operator displaces, of the most that can be."""
 
 
 class CostModel(Protocol):
     """Prices operators and bare kernels; one instance per simulated GPU model."""
 
     def operator(
-        self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], l2: CacheState | None = None
+        self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], l2: L2State | None = None
     ) -> Price:
-        """Price of an operator's kernels together. `l2` is None where that is not known."""
+        """Price of an operator's kernels together. `l2` is None where it is unknown."""
 
     def kernel(self, kernel: KernelLaunch) -> Price:
         """A kernel launched outside any operator (a driver launch, a user's extension)."""

@@ -11,7 +11,7 @@ import orjson
 
 from phantora.cost.machine import Machine
 from phantora.cost.parse import compute_of, read_signature, signature_text
-from phantora.cost.types import CacheState, CostModel, KernelLaunch, OperatorSignature, Price
+from phantora.cost.types import CostModel, KernelLaunch, L2State, OperatorSignature, Price
 from phantora.cost.wanted import Wanted
 from phantora.hardware import Cluster, Flow
 from phantora.sim.collectives import (
@@ -34,12 +34,12 @@ _PEER_COPY = COPY_NAMES["P2P"]
 _COPY_KINDS = [name.lower() for name in layout.Copy.names()]
 
 
-def _cache_state(request: native.PriceRequest) -> CacheState | None:
-    """L2 as the operator finds it; recordings of older versions do not tell."""
-    if not request.reuse:
+def _l2(request: native.PriceRequest) -> L2State | None:
+    """The state of L2 for the operator; recordings of older versions have none."""
+    if not request.l2_hits:
         return None
-    parts = layout.REUSE_STEPS
-    return CacheState((request.reuse - 1) / parts, (request.dirty - 1) / parts if request.dirty else 1.0)
+    written = (request.l2_written - 1) / layout.L2_STEPS if request.l2_written else 1.0
+    return L2State((request.l2_hits - 1) / layout.L2_STEPS, written)
 
 
 class Pricing:
@@ -116,7 +116,7 @@ class Pricing:
         kernels = tuple(self._kernel(kernel) for kernel in self._engine.price_kernels(request))
         if request.kind == native.OPERATOR and request.part == 0 and request.sig >= 0:
             signature = self._signature(request.sig)
-            price = self._cost.operator(signature, kernels, _cache_state(request))
+            price = self._cost.operator(signature, kernels, _l2(request))
             self._operators[request.id] = Wanted(
                 self._engine.text(native.SIGNATURES, request.sig), compute_of(kernels), signature.name,
                 signature_text(signature), price.cls, price.provenance, price.error, tuning=signature.tuning,

@@ -91,10 +91,10 @@ class PriceRequest(ctypes.Structure):
     """Of a kernel on the memory of peers; 0: NCCL's, or a copy engine."""
     counted: Int32
     """TRANSFER: a signal of which any number may be under way."""
-    reuse: Int32
-    """OPERATOR: 1 + how many of PH_REUSE_STEPS parts of its operands L2 held; 0: not known."""
-    dirty: Int32
-    """OPERATOR: 1 + how many such parts of what they displaced there had been written; 0: not known."""
+    l2_hits: Int32
+    """OPERATOR: 1 + the share of its operands that L2 holds, in PH_L2_STEPS; 0: unknown."""
+    l2_written: Int32
+    """OPERATOR: 1 + the written share of what they displace, in PH_L2_STEPS of the most that can be; 0: unknown."""
 
 
 @_c_struct

@@ -72,7 +72,7 @@ GOLDEN = 0x9E3779B97F4A7C15  # 2 ** 64 / golden ratio: spreads keys of hash tabl
 RING_RECORDS = 8192  # records per rank, a power of two: 512 KiB
 REPLY_SLOTS = 8  # threads of one rank that can wait at the same time
 REPLY_BYTES = 65536  # payload bytes of one reply; longer payloads travel in pieces
-REUSE_STEPS = 4  # how finely it is said how much of an operator's operands L2 held
+L2_STEPS = 4  # of the share of an operator's operands that L2 holds
 BLOB_BYTES = 56  # bytes of variable-length data that one BLOB record carries
 MAX_DEVICES = 128  # of a host, a multiple of 64: the largest NVLink domain has 72
 CONSTANTS = {
@@ -81,7 +81,7 @@ CONSTANTS = {
     "PH_REPLY_SLOTS": REPLY_SLOTS,
     "PH_REPLY_BYTES": REPLY_BYTES,
     "PH_BLOB_BYTES": BLOB_BYTES,
-    "PH_REUSE_STEPS": REUSE_STEPS,
+    "PH_L2_STEPS": L2_STEPS,
     "PH_NO_SLOT": 0xFF,
     "PH_PROBE": 2,
     "PH_MAX_DEVICES": MAX_DEVICES,

@@ -62,8 +62,8 @@ BODIES = {
         )),
         Body("op_begin", (("int64_t", "start", "host clock when the operator started"),)),
         Body("op_end", (
-            ("uint64_t", "reuse", "1 + parts of PH_REUSE_STEPS that L2 held of its operands, or 0"),
-            ("uint64_t", "dirty", "1 + such parts that had been written of what they displaced there, or 0"),
+            ("uint64_t", "l2_hits", "1 + the share of its operands that L2 holds, in PH_L2_STEPS; 0: unknown"),
+            ("uint64_t", "l2_written", "1 + the written share of what they displace, in PH_L2_STEPS; 0: unknown"),
         )),
         Body("span", (("int64_t", "start", "host clock; `time` is its end"),)),
         Body("stream_create", (("int64_t", "priority", "lower is served first"), ("uint64_t", "device", ""))),

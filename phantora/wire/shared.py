@@ -19,9 +19,9 @@ HOLDS = 4  # its elements count as true, though nobody wrote so many
 # NVIDIA's.
 SHARED_RESERVED = 1024  # bytes of shared memory that the system takes of each block
 FUSED_WEIGHTS = 1 << 16  # of a recurrent layer: so few stay in registers, and cuDNN's kernel goes through all steps
-# L2's written lines, by 119 operators on an H100 (validation/probes/dirty_lines.py).
-L2_REACH = 1.35  # sizes of L2 that must miss until nothing written before is left there
-L2_MOST_DIRTY = 0.42  # share of L2 that can be written and not yet in memory; more goes there at once
+# Write-back of L2 lines, by 119 operators on an H100 (validation/probes/dirty_lines.py).
+L2_REACH = 1.35  # sizes of L2 that must miss until no line written before is left there
+L2_MOST_WRITTEN = 0.42  # largest share of L2 that is written and not yet in memory
 
 NUMBERS: dict[str, int | float] = {
     name: value for name, value in globals().items() if name.isupper() and type(value) in (int, float)

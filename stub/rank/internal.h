@@ -6,7 +6,7 @@
 //   watchdog NCCL's watchdog threads in virtual time
 //   group_time the clock of collectives' timeouts
 //   frames   operators, which launches belong to
-//   reuse    what L2 holds of their operands
+//   l2       L2 residency of their operands
 //   ring     records to the simulator, requests and their answers
 //   space    addresses for the memory of devices
 //   names, handles (streams, events), memory (ranges, accounts, true bytes), known, copied

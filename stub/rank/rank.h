@@ -163,15 +163,15 @@ void ph_capturing(bool more);
 uint64_t ph_capture_mark(void);
 void ph_capture_value(uint64_t since, void (*run)(void *data, struct ph_stream *stream), void (*drop)(void *data),
                       void *data);
-// What an operator reads or writes of a GPU's memory (reuse.c).
+// A piece of a GPU's memory that an operator reads or writes (l2.c).
 typedef struct ph_operand {
   const void *data;
   size_t bytes;
-  bool changed, unread;  // what it held before does not matter
+  bool changed, unread;  // written; written only
 } ph_operand;
-// Touches them. Says at an operator's end what L2 held of them, and how much of what they displace was written; leaves
-// 0 there if there are none.
-void ph_reuse(int device, const ph_operand *operands, size_t count, ph_record *end);
+// Touches them, and writes to an operator's end the share that L2 holds of them, and the written share of what they displace:
+// 0 if there are none.
+void ph_l2_touch(int device, const ph_operand *operands, size_t count, ph_record *end);
 // The same at each launch of the graph in which the operator `instance` was captured; the operands are copied.
 void ph_capture_operands(uint32_t instance, int device, const ph_operand *operands, size_t count);
 // A kernel of a library (cuBLAS, cuDNN): `json` describes the call, e.g.
@@ -219,7 +219,8 @@ typedef struct ph_range {
   enum ph_space space;
   int device;
 } ph_range;
-// Address space for the memory of devices, and for what is mapped elsewhere: NULL if there is none. Aligned to PH_GRANULE.
+// Address space for the memory of devices, and for mappings of other memory, aligned to PH_GRANULE: the next addresses above
+// those of all calls before (space.c). NULL if there is none.
 void *ph_map_device(size_t bytes);
 void ph_unmap_device(void *base, size_t bytes);   // any mapping
 void *ph_memory_alloc(int device, size_t bytes);   // NULL: the simulated GPU is full

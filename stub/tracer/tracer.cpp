@@ -14,7 +14,7 @@
 #include "tracer/host_calls.h"
 #include "tracer/host_cost.h"
 #include "tracer/modules.h"
-#include "tracer/reuse.h"
+#include "tracer/operands.h"
 #include "tracer/signatures.h"
 #include "tracer/values.h"
 

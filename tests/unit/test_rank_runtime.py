@@ -324,18 +324,19 @@ def test_clear_zeroes_exactly_what_it_is_told(rank: Any) -> None:
     assert run(body, rank).status == 0
 
 
-def test_memory_of_devices_lies_at_the_same_addresses(rank: Any) -> None:
-    """Whatever else is mapped: what L2 holds of it goes by addresses."""
+def test_allocations_have_ascending_addresses_in_every_run(rank: Any) -> None:
+    """Whatever else is mapped, and also after a free: L2 residency and torch's allocator go by addresses."""
 
     def body(mapped: int, library: CDLL) -> list[int]:
         kept = []
         for _ in range(3):
             kept += [mmap.mmap(-1, mapped * MIB) for _ in range(mapped)]
             kept.append(library.ph_memory_alloc(0, 3 * MIB))
+            library.ph_memory_free(kept[-1])
         return [address for address in kept if isinstance(address, int)]
 
     first, other = (run(functools.partial(body, mapped), rank).value for mapped in (0, 5))
-    assert first == other and len(set(first)) == 3
+    assert first == other == sorted(set(first)) and len(first) == 3
 
 
 @pytest.mark.skipif(bool(build.sanitizers()), reason="a sanitizer keeps memory of its own for what is touched")

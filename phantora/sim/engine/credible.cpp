@@ -49,7 +49,7 @@ bool Ingest::credible(const Rank &rank, const ph_record &r) const {
     case PH_OP_BEGIN:
       return is_time(r.op_begin.start);
     case PH_OP_END:
-      return r.op_end.reuse <= PH_REUSE_STEPS + 1 && r.op_end.dirty <= PH_REUSE_STEPS + 1;
+      return r.op_end.l2_hits <= PH_L2_STEPS + 1 && r.op_end.l2_written <= PH_L2_STEPS + 1;
     case PH_ANNOTATION:
     case PH_HOST_SPAN:
       return is_time(r.span.start);

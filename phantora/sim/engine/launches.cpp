@@ -23,8 +23,8 @@ void Launches::end_operator(Rank &rank, const ph_record &r, int32_t sig) {
   if (it == open.end()) return;
   Operator &op = it->second;
   if (sig >= 0) op.sig = sig;
-  op.reuse = static_cast<int32_t>(r.op_end.reuse);
-  op.dirty = static_cast<int32_t>(r.op_end.dirty);
+  op.l2_hits = static_cast<int32_t>(r.op_end.l2_hits);
+  op.l2_written = static_cast<int32_t>(r.op_end.l2_written);
   close_piece(op);
   ph_row row = RowLog::row(PH_ROW_OPERATOR, rank.index, op.start, r.time);
   row.sig = op.sig;
@@ -83,14 +83,14 @@ void Launches::priced(Price &price) {
 void Launches::close_piece(Operator &op) {
   if (op.kernels.empty()) return;
   Key &key = prices_.key();
-  key.add<uint8_t>(PHE_OPERATOR).add(op.sig).add(op.pieces).add(op.reuse).add(op.dirty);
+  key.add<uint8_t>(PHE_OPERATOR).add(op.sig).add(op.pieces).add(op.l2_hits).add(op.l2_written);
   for (const Launched &l : op.kernels) key.add(l.kernel);
   int32_t id = prices_.find(key, [&](Price &price) {
     price.request.kind = PHE_OPERATOR;
     price.request.sig = op.sig;
     price.request.part = op.pieces;
-    price.request.reuse = op.reuse;
-    price.request.dirty = op.dirty;
+    price.request.l2_hits = op.l2_hits;
+    price.request.l2_written = op.l2_written;
     price.request.kernels = static_cast<int32_t>(op.kernels.size());
     for (const Launched &l : op.kernels) price.kernels.push_back(l.kernel);
   });

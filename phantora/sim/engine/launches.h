@@ -36,7 +36,7 @@ class Launches {
     int32_t sig = -1;
     int64_t start = 0, row = -1;
     int pieces = 0;
-    int32_t reuse = 0, dirty = 0;  // as its end says; not known before
+    int32_t l2_hits = 0, l2_written = 0;  // from its end; 0 before
     uint8_t flags = 0, thread = 0;
     std::vector<Launched> kernels;  // not yet priced
   };

@@ -252,7 +252,7 @@ static void run_node(phc_exec *exec, uint32_t index, ph_stream *stream) {
     ph_emit(&record);
     if (p->last && p->op != NONE) {
       ph_record end = {.kind = PH_OP_END, .op = exec->instances[p->op]};
-      ph_reuse(node->operand_device, node->operands, node->operand_count, &end);
+      ph_l2_touch(node->operand_device, node->operands, node->operand_count, &end);
       ph_emit(&end);
     }
   }

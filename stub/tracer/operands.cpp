@@ -1,4 +1,4 @@
-#include "tracer/reuse.h"
+#include "tracer/operands.h"
 
 #include "tracer/tensors.h"
 
@@ -43,7 +43,7 @@ void touch_operands(Frame &f, Values outputs, ph_record &end) {
       each_tensor(v, [&](const Tensor &t) { add(f, t, true, true, v.isTensor() && inputs <= 16); });
   }
   if (f.ph.captured) ph_capture_operands(f.ph.instance, f.device, f.operands.data(), f.operands.size());
-  else ph_reuse(f.device, f.operands.data(), f.operands.size(), &end);
+  else ph_l2_touch(f.device, f.operands.data(), f.operands.size(), &end);
 }
 
 }  // namespace tracer

@@ -1,4 +1,4 @@
-"""Prices by how much of an operator's operands L2 holds."""
+"""Prices by the share of an operator's operands that L2 holds."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from phantora.cost import OperatorSignature, TensorSpec, model_for
 from phantora.cost.measured import Measured
 from phantora.cost.parse import write_signature
 from phantora.cost.table import Entry, Table, TimedKernel
-from phantora.cost.types import CacheState
+from phantora.cost.types import L2State
 from phantora.hardware import load_gpu
 
 H200 = load_gpu("H200")
 ABOUT = {"gpu": "NVIDIA H200", "torch": "2.11.0", "cuda": "13.0", "driver": "580"}
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
-STATES = tuple(map(CacheState, SHARES))
 
 
 def add(elements: int) -> OperatorSignature:
@@ -37,7 +36,7 @@ def entry(signature: OperatorSignature, cold: int, warm: int) -> Entry:
 def test_a_measured_price_lies_between_cold_and_warm(signature: OperatorSignature, unknown: int) -> None:
     """What is not known stays what it was: the mean, and the cold time of what is old as a rule."""
     model = Measured(H200, [Table(ABOUT, [entry(signature, 5000, 4000)])])
-    assert [model.operator(signature, (), state).durations for state in STATES] == [
+    assert [model.operator(signature, (), L2State(share)).durations for share in SHARES] == [
         (5000,), (4750,), (4500,), (4250,), (4000,),
     ]  # fmt: skip
     assert model.operator(signature, ()).durations == (unknown,)
@@ -48,7 +47,7 @@ def test_a_price_from_neighbours_follows_their_warm_times() -> None:
     plain = {size: model_for(H200).operator(add(size), ()).durations[0] for size in sizes}
     model = Measured(H200, [Table(ABOUT, [entry(add(size), ns, round(0.6 * ns)) for size, ns in plain.items()])])
     asked = add(3 << 20)
-    states = (None, *STATES[::2])
+    states = (None, *map(L2State, SHARES[::2]))
     unknown, cold, half, warm = (model.operator(asked, (), state).durations[0] for state in states)
     assert model.operator(asked, ()).provenance == "interpolated"
     assert half == pytest.approx(unknown, abs=1)
@@ -60,7 +59,7 @@ def test_a_price_from_neighbours_follows_their_warm_times() -> None:
 def test_no_price_grows_with_what_is_held(gpu: str, signature: OperatorSignature) -> None:
     """Of measured operators, of neighbours, and of other GPUs' ones."""
     model = model_for(load_gpu(gpu))
-    times = [sum(model.operator(signature, (), state).durations) for state in STATES]
+    times = [sum(model.operator(signature, (), L2State(share)).durations) for share in SHARES]
     assert all(more >= less for more, less in pairwise(times))
 
 
@@ -71,23 +70,23 @@ def product(rows: int, inputs: int, outputs: int) -> OperatorSignature:
 
 @pytest.mark.parametrize(
     ("signature", "behind_reads"),
-    # us on an H100 behind a sum and behind a copy (validation/measurements/2026-11-26-h100/dirty_lines.jsonl)
+    # us on an H100 after a sum and after a copy (validation/measurements/2026-11-26-h100/dirty_lines.jsonl)
     [
         (product(16, 4096, 4096), 15.3 / 20.0), (product(16, 4096, 1024), 7.6 / 9.0),
         (product(16, 4096, 11264), 32.3 / 41.1), (product(64, 8192, 8192), 46.7 / 55.7),
     ],
 )
-def test_a_product_waits_less_behind_what_only_reads(signature: OperatorSignature, behind_reads: float) -> None:
+def test_a_product_waits_less_after_reads(signature: OperatorSignature, behind_reads: float) -> None:
     model = model_for(load_gpu("H100"))
-    prices = (model.operator(signature, (), CacheState(0.0, share)) for share in (1.0, 0.5, 0.0))
-    dirty, half, clean = (sum(price.durations) for price in prices)
-    assert clean / dirty == pytest.approx(behind_reads, rel=0.10)
-    assert half == pytest.approx((clean + dirty) / 2, rel=0.01)
+    prices = (model.operator(signature, (), L2State(0.0, share)) for share in (1.0, 0.5, 0.0))
+    copied, half, read = (sum(price.durations) for price in prices)
+    assert read / copied == pytest.approx(behind_reads, rel=0.10)
+    assert half == pytest.approx((read + copied) / 2, rel=0.01)
 
 
-def test_what_only_writes_or_is_held_waits_for_nothing() -> None:
+def test_a_fill_and_operands_in_l2_wait_for_nothing() -> None:
     model = model_for(load_gpu("H100"))
-    filled = [model.operator(fill(8 << 20), (), CacheState(0.0, share)).durations for share in (1.0, 0.0)]
-    held = [model.operator(add(8 << 20), (), CacheState(1.0, share)).durations for share in (1.0, 0.0)]
-    assert held[0] == held[1]
+    filled = [model.operator(fill(8 << 20), (), L2State(0.0, share)).durations for share in (1.0, 0.0)]
+    hits = [model.operator(add(8 << 20), (), L2State(1.0, share)).durations for share in (1.0, 0.0)]
+    assert hits[0] == hits[1]
     assert filled[0] == filled[1]

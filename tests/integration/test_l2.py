@@ -1,4 +1,4 @@
-"""What L2 holds of an operator's operands, as real torch under the simulator touches them."""
+"""L2 residency of the operands of real torch operators."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_graph_touches_at_each_launch_what_its_operators_did(tmp_path: Path) -
     assert warm < 0.8 * cold
 
 
-def test_reuse_is_the_same_in_each_run(tmp_path: Path) -> None:
+def test_residency_is_the_same_in_each_run(tmp_path: Path) -> None:
     logs = []
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
@@ -72,9 +72,9 @@ def test_a_triton_kernels_result_is_in_l2(tmp_path: Path) -> None:
     assert warm < 0.8 * cold
 
 
-def test_behind_what_only_reads_nothing_waits_for_memory(tmp_path: Path) -> None:
-    """Lines that were written go to memory before others take their place (docs/costs.md)."""
+def test_after_reads_an_operator_waits_less_for_memory(tmp_path: Path) -> None:
+    """Written lines go to memory before others take their place (docs/costs.md)."""
     program = SETUP + "large.zero_(); first(); large.sum(); first()\nlarge.zero_(); small.sum(); first()\n"
     written, read, between = times(tmp_path, program)
     assert 0.7 * written <= read < 0.95 * written
-    assert between == written  # 8 MiB of reads: what they displaced is not what the product displaces
+    assert between == written  # 8 MiB of reads are a small share of L2
