@@ -33,8 +33,8 @@ def export(log: str, output: str, ranks: str | None, steps: str | None, kinds: s
 
     \b
     .perfetto, .pftrace (.gz)   native trace for ui.perfetto.dev
-    .json, .json.gz             Kineto's form, for chrome://tracing
-    DIRECTORY/, x-{rank}.json   the same, a file per rank, as HolisticTraceAnalysis wants it
+    .json, .json.gz             Kineto's form: chrome://tracing, HolisticTraceAnalysis; of several ranks a file each
+    DIRECTORY/, x-{rank}.json   the same, with names of the files
     .pickle                     torch's memory snapshot, for pytorch.org/memory_viz
     .tensorboard, .wandb        step time, MFU, throughput and memory by step, for TensorBoard and W&B
     """

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from phantora.cost.parse import signature_text
 from phantora.errors import PhantoraError
 from phantora.hardware import load_gpu
 from phantora.importers import skew
@@ -18,10 +17,9 @@ from phantora.importers.linking import Links, link
 from phantora.importers.matching import Matches, match
 from phantora.importers.pricing import Pricer
 from phantora.importers.rank import CODES, Group, Ints, RankTrace, Rows, Vocabulary, is_device
-from phantora.trace.schema import BATCH_ROWS, COMMUNICATION_KINDS, RunMetadata, Tables
+from phantora.trace.schema import BATCH_ROWS, COMMUNICATION_KINDS, REAL, RunMetadata, Tables
 from phantora.trace.writer import ROW, LogWriter
 
-HOST_MODE = "real"
 _PRODUCTS = "gemm"
 _FORMATS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
 _FIRST_COMMUNICATOR = 0
@@ -66,8 +64,7 @@ def assemble(traces: Sequence[RankTrace], words: Vocabulary, output: str, versio
     metadata = _metadata(by_rank, parts, words, pricer, skews)
     metadata.phantora = version
     tables = Tables(words.names.words, [], pricer.prices.words)
-    for signature in words.signatures.words:
-        tables.signatures.append((signature.name, signature_text(signature)))
+    tables.signatures += [(operator.signature.name, operator.text) for operator in words.signatures.words]
     groups = _communicators(by_rank, words, tables, parts)
     _write(output, metadata, tables, [*parts.values(), groups])
     return Imported(
@@ -218,7 +215,7 @@ def _metadata(
         ranks_per_host=per_host,
         memory_bytes=device.memory_bytes,
         torch=versions.get("torch", ""),
-        host_mode=HOST_MODE,
+        host_mode=REAL,
         launch_latency_ns=latency,
         kernel_gap_ns=gap,
         crowded_gap_ns=gap,
@@ -243,7 +240,7 @@ def _product_dtype(parts: dict[int, Rows], words: Vocabulary, pricer: Pricer) ->
         for price, sig, count in zip(*keys.tolist(), counts.tolist(), strict=True):
             row = pricer.prices.words[price]
             if row.flops and row.cls == _PRODUCTS:
-                form = re.match(r"\w+", signature_text(words.signatures.words[sig]))
+                form = re.match(r"\w+", words.signatures.words[sig].text)
                 dtype = _FORMATS.get(form[0] if form else "", "bfloat16")
                 totals[dtype] = totals.get(dtype, 0.0) + row.flops * count
     return max(totals, key=totals.__getitem__, default="bfloat16")

@@ -6,10 +6,25 @@ import os
 import re
 from typing import Any
 
+import numpy as np
+
+from phantora.cost.parse import signature_text
 from phantora.cost.tensors import item_bytes
 from phantora.importers.json_events import Event, EventFile
-from phantora.importers.rank import CODES, Device, Group, RankTrace, Record, RowBuilder, Rows, Vocabulary, is_device
-from phantora.importers.signatures import collective_dtype, key, signature
+from phantora.importers.rank import (
+    CODES,
+    Device,
+    Group,
+    Operator,
+    RankTrace,
+    Record,
+    RowBuilder,
+    Rows,
+    Vocabulary,
+    is_device,
+)  # fmt: skip
+from phantora.importers.signatures import SHAPE, collective_dtype, key, signature
+from phantora.trace.export.chrome import LANE, PRODUCER, STREAM_OFFSET
 
 _KERNEL, _COPY, _SET, _CALL, _OPERATOR, _ANNOTATION, _PYTHON, _SPAN, _SYNC = range(9)
 _CATEGORIES = {
@@ -21,8 +36,6 @@ _CATEGORIES = {
 _NCCL = re.compile(r"^(?:nccl|rccl|mscclKernel|void nccl)", re.IGNORECASE)
 _SYNCHRONIZES = re.compile(r"^(?:cuda|cu|hip)\w*Synchronize\w*$")
 _RANK_IN_NAME = re.compile(r"rank[-_]?(\d+)", re.IGNORECASE)
-DEFAULT_STREAM = 7
-"""CUPTI's number of CUDA's default stream."""
 _ON_CUDA = 1  # c10::DeviceType
 _ON_HIP = 6
 _TRUNCATED = "..."  # in a list of ranks
@@ -68,11 +81,11 @@ class _Reader:
         begin = event.get("ts")
         if begin is None:
             return
-        start = round(float(begin) * 1000)
+        start = _ns(begin)
         if what == _SPAN:
             self.origin = start if self.origin is None else min(self.origin, start)
             return
-        end = start + max(0, round(float(event.get("dur") or 0) * 1000))
+        end = start + max(0, _ns(event.get("dur") or 0))
         self._row[what](event, event.get("args") or {}, start, end)
 
     def _add(
@@ -144,6 +157,15 @@ class _Reader:
             number = self._threads[thread] = len(self._threads)
         return number
 
+    def number_threads(self, rows: Rows, exported: bool) -> None:
+        """Threads of hosts from 0 on, the main thread first; in our own exports they are numbered already."""
+        order = sorted(self._threads, key=lambda thread: (thread[0] != thread[1], self._threads[thread]))
+        number = np.zeros(max(1, len(order)), np.int32)
+        for place, (process, thread) in enumerate(order):
+            number[self._threads[process, thread]] = int(thread) % LANE if exported else place
+        host = ~(is_device(rows["kind"]) | (rows["kind"] == CODES["wait"]))
+        rows["stream"][host] = number[rows["stream"][host]]
+
     def _call(self, event: Event, args: Event, start: int, end: int) -> None:
         name = str(event.get("name", ""))
         kind = "sync" if _SYNCHRONIZES.match(name) else "call"
@@ -155,8 +177,9 @@ class _Reader:
         sig = self._signatures.get(code)
         if sig is None:
             found = signature(name, args)
-            sig = self._signatures[code] = self.words.signatures.number(found)
-            self.shapes |= bool(found.args)
+            text = args.get(SHAPE) or signature_text(found)
+            sig = self._signatures[code] = self.words.signatures.number(Operator(found, str(text)))
+            self.shapes |= bool(text)
         self._add("operator", self._thread(event), self.words.names.number(name), start, end, args, sig)
 
     def _annotation(self, event: Event, args: Event, start: int, end: int) -> None:
@@ -173,7 +196,7 @@ class _Reader:
     def _instant(self, event: Event) -> None:
         name = str(event.get("name", ""))
         if name.startswith("Iteration Start") and event.get("ts") is not None:
-            begin = round(float(event["ts"]) * 1000)
+            begin = _ns(event["ts"])
             self.origin = begin if self.origin is None else min(self.origin, begin)
         if name != "[memory]":
             return
@@ -181,12 +204,21 @@ class _Reader:
         if args.get("Device Type") not in (_ON_CUDA, _ON_HIP):
             return
         self.memory = True
-        at, size = round(float(event.get("ts", 0)) * 1000), int(args.get("Bytes", 0))
+        at, size = _ns(event.get("ts", 0)), int(args.get("Bytes", 0))
         word = self.words.names.number("alloc" if size > 0 else "free")
         # The address is kept until frees are linked to their allocations.
         held = {"correlation": args.get("Addr", -1), "External id": abs(size)}
         allocated, reserved = (int(args.get(f"Total {what}", 0)) for what in ("Allocated", "Reserved"))
         self._add("memory", self._thread(event), word, at, at, held, size=reserved, value=allocated)
+
+
+def _ns(us: float | str) -> int:
+    """Whole ns of a time in us; whole us are exact, however large."""
+    if isinstance(us, str):
+        us = float(us)
+    whole = int(us)
+    rest: int = round((us - whole) * 1000)
+    return whole * 1000 + rest
 
 
 def _collective_bytes(args: Event) -> int:
@@ -208,6 +240,7 @@ def read_kineto(path: str, words: Vocabulary, position: int = 0) -> RankTrace:
     job = job if isinstance(job, dict) else {}
     rows = reader.builder.rows()
     _number_streams(rows)
+    reader.number_threads(rows, exported=str(header.get("producer", "")).startswith(PRODUCER))
     _complete_groups(rows, job, reader.groups, words)
     base = header.get("baseTimeNanoseconds")
     trace = RankTrace(
@@ -232,8 +265,8 @@ def read_kineto(path: str, words: Vocabulary, position: int = 0) -> RankTrace:
 def _number_streams(rows: Rows) -> None:
     """Streams from 0 on: CUDA's default stream is CUPTI's 7, and of AMD's GPUs the numbers are as they are."""
     device = is_device(rows["kind"]) | (rows["kind"] == CODES["wait"])
-    if device.any() and int(rows["stream"][device].min()) >= DEFAULT_STREAM:
-        rows["stream"][device] -= DEFAULT_STREAM
+    if device.any() and int(rows["stream"][device].min()) >= STREAM_OFFSET:
+        rows["stream"][device] -= STREAM_OFFSET
 
 
 def _complete_groups(rows: Rows, job: dict[str, Any], groups: dict[str, Group], words: Vocabulary) -> None:

@@ -15,9 +15,8 @@ from phantora.hardware import load_gpu
 from phantora.importers.linking import Links
 from phantora.importers.rank import CODES, Ints, RankTrace, Texts, Vocabulary, is_device
 from phantora.importers.signatures import UNKNOWN_DTYPE
-from phantora.trace.schema import COMMUNICATION_KINDS, PriceRow
+from phantora.trace.schema import COMMUNICATION_KINDS, REAL, PriceRow
 
-REAL = "real"  # provenance: a profiler saw it
 _ANY_GPU = "H100-SXM"  # flops and bytes of an operator are the same on each
 _BY_NAME = (
     ("communication", r"nccl|rccl|nvshmem|multimem|symm_mem|one_shot_all_reduce|two_shot_all_reduce"),
@@ -87,7 +86,7 @@ class Pricer:
         if sig < 0:
             return None
         if sig not in self._of_operator:
-            self._of_operator[sig] = self._priced(self._words.signatures.words[sig])
+            self._of_operator[sig] = self._priced(self._words.signatures.words[sig].signature)
         return self._of_operator[sig]
 
     def _priced(self, signature: OperatorSignature) -> tuple[str, float, float] | None:

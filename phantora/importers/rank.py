@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from phantora.cost.types import OperatorSignature
 from phantora.trace.schema import DEVICE_KINDS, KIND_CODE
 
 Ints = npt.NDArray[np.int64]
@@ -50,6 +51,14 @@ class Texts:
 
 
 @dataclass(frozen=True)
+class Operator:
+    """An operator and the text of its arguments, as the log has it."""
+
+    signature: OperatorSignature
+    text: str
+
+
+@dataclass(frozen=True)
 class Group:
     """A process group: its name within the job, what it is for, and its ranks (empty: unknown)."""
 
@@ -64,7 +73,7 @@ class Vocabulary:
 
     names: Texts = field(default_factory=Texts)
     signatures: Texts = field(default_factory=Texts)
-    """``phantora.cost.types.OperatorSignature``."""
+    """:class:`Operator`."""
     groups: Texts = field(default_factory=Texts)
     """:class:`Group`."""
 

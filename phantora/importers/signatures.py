@@ -24,6 +24,9 @@ _COLLECTIVE_DTYPES = {
     "float8_e4m3fn": "float8_e4m3fn", "float8_e5m2": "float8_e5m2", "unsigned char": "uint8",
 }  # fmt: skip
 """torch's names by those of ``c10::ScalarType``."""
+SHAPE = "shape"
+"""The argument in which our own exports keep the text of an operator's arguments."""
+_PARTS = (SHAPE, "Input Dims", "Input type", "Input Strides", "Concrete Inputs")
 UNKNOWN_DTYPE = "tensor"  # of members of a tensor list: Kineto does not write it
 _LISTS = ("TensorList", "GenericList")
 
@@ -48,8 +51,7 @@ def signature(name: str, args: dict[str, Any]) -> OperatorSignature:
 
 def key(name: str, args: dict[str, Any]) -> bytes:
     """Equal for operators whose signatures are equal."""
-    parts = [name, *(args.get(part) for part in ("Input Dims", "Input type", "Input Strides", "Concrete Inputs"))]
-    return orjson.dumps(parts)
+    return orjson.dumps([name, *(args.get(part) for part in _PARTS)])
 
 
 def _at(values: Any, index: int) -> Any:

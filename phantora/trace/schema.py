@@ -31,6 +31,8 @@ KIND_CODE = {kind: code for code, kind in enumerate(KINDS)}
 COMMUNICATION_KINDS = ("collective", "sendrecv")
 COPY_KINDS = ("memcpy", "memset")
 OPTIMIZER_STEP = "Optimizer.step#"  # how names of the annotations of torch's optimizers begin
+REAL = "real"
+"""Host mode and provenance of logs of real runs, which ``phantora import`` makes."""
 OOM = "oom"  # name of the memory row of an allocation that failed
 DEVICE_KINDS = ("kernel", *COPY_KINDS, *COMMUNICATION_KINDS)  # rows that occupy a GPU
 
@@ -121,6 +123,17 @@ class RunMetadata:
             if not isinstance(value, type(blank[key])):
                 raise ValueError(f"{key} cannot be {value!r}")
         return cls(**found)
+
+    @property
+    def real(self) -> bool:
+        """Is the log of a real run?"""
+        return self.host_mode == REAL
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """What the traces of a real run do not hold -> the option of the profiler that adds it."""
+        found = self.extra.get("imported", {}).get("missing", {})
+        return dict(found) if isinstance(found, dict) else {}
 
     def peak(self) -> float | None:
         """FLOP/s that the MFU is measured against, or None when the log doesn't know."""

@@ -13,6 +13,7 @@ import pytest
 from benchmarks import large_log
 from phantora.trace import writer
 from phantora.trace.export import export
+from phantora.trace.export.selection import Selection
 from tests.support.agreement import holistic, paths_fill_steps, same_as_hta, same_in_sql
 from tests.support.fakelog import METADATA, FakeRun, Kind, large_rows, small_run, write_rows
 from tests.support.trace_processor import ask
@@ -26,10 +27,10 @@ def events(path: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_one_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "BATCH_ROWS", 9)
     log = small_run().write(tmp_path / "run.arrow")
-    (path,) = export(log, str(tmp_path / "run.json"))
+    (path,) = export(log, str(tmp_path / "run.json"), Selection(ranks=frozenset((0,))))
     slices, flows, counters = ask(
         Path(path),
         "select category, name, ts, dur from slice",
@@ -37,13 +38,13 @@ def test_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "select count(*) from counter",
     )
     assert Counter(s[0] for s in slices) == {
-        "kernel": 18, "gpu_memcpy": 6, "cpu_op": 18, "user_annotation": 12, "cuda_sync": 6,
-        "cuda_runtime": 24 + 12 + 6,
+        "kernel": 9, "gpu_memcpy": 3, "cpu_op": 9, "user_annotation": 6, "cuda_sync": 3,
+        "cuda_runtime": 12 + 6 + 3, "Trace": 1, "cpu_instant_event": 9,
     }  # fmt: skip
     kernels = [s for s in slices if s[1] == "nvjet_tn"]
-    assert sorted(s[2] for s in kernels)[:2] == [10_100_000] * 2
+    assert min(s[2] for s in kernels) == 10_100_000
     assert {s[3] for s in kernels} == {200_000}
-    assert flows == [[24]] and counters == [[36]]
+    assert flows == [[12]] and counters == [[18]]
 
 
 def test_file_per_rank(tmp_path: Path) -> None:
@@ -52,7 +53,7 @@ def test_file_per_rank(tmp_path: Path) -> None:
     assert [Path(path).name for path in paths] == ["rank0.json.gz", "rank1.json.gz"]
     for rank, path in enumerate(paths):
         own = events(path)
-        assert {e["pid"] for e in own} == {rank, 10_000 + rank}
+        assert {e["pid"] for e in own} == {rank, 10_000 + rank, "Spans"}
         launches = {e["args"]["correlation"]: e for e in own if e.get("name") == "cudaLaunchKernel"}
         kernels = [e for e in own if e.get("cat") == "kernel"]
         assert len(kernels) == 9
@@ -68,6 +69,27 @@ def test_file_per_rank(tmp_path: Path) -> None:
     plain = export(log, str(tmp_path / "r-{rank}.json"))
     assert [Path(path).name for path in plain] == ["r-0.json", "r-1.json"]
     assert events(plain[1]) == events(paths[1])
+    named = export(log, str(tmp_path / "run.json.gz"))
+    assert [Path(path).name for path in named] == ["run-rank0.json.gz", "run-rank1.json.gz"]
+
+
+def test_collectives_are_described_as_kineto_does(tmp_path: Path) -> None:
+    run = FakeRun()
+    run.add(Kind.COMMUNICATOR, 0, 0, 0, "dp", comm=3, sig=run.signature("ranks", "0,1"))
+    name = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    operator = run.add(Kind.OPERATOR, 0, 10, 20, sig=run.signature("c10d::_allgather_base_", "bf16[64], bf16[32]"))
+    run.add(Kind.COLLECTIVE, 0, 30, 40, name, comm=3, seq=0, bytes=128, ready=30, link=operator)
+    (path,) = export(run.write(tmp_path / "run.arrow"), str(tmp_path / "x.json"))
+    data = json.loads(Path(path).read_bytes())
+    assert data["distributedInfo"]["pg_config"] == [
+        {"pg_name": "3", "pg_desc": "dp", "backend_config": "cuda:nccl", "pg_size": 2, "ranks": [0, 1]}
+    ]
+    (kernel,) = (e["args"] for e in data["traceEvents"] if e.get("cat") == "kernel")
+    assert (kernel["Collective name"], kernel["dtype"]) == ("_allgather_base", "BFloat16")
+    assert (kernel["In msg nelems"], kernel["Out msg nelems"], kernel["Group size"]) == (32, 64, 2)
+    assert (kernel["Process Group Name"], kernel["Process Group Ranks"]) == ("3", "[0, 1]")
+    (called,) = (e["args"] for e in data["traceEvents"] if e.get("cat") == "cpu_op")
+    assert (called["Input Dims"], called["Input type"]) == ([[64], [32]], ["c10::BFloat16"] * 2)
 
 
 def test_awkward_names(tmp_path: Path) -> None:
@@ -78,7 +100,7 @@ def test_awkward_names(tmp_path: Path) -> None:
     run.add(Kind.COLLECTIVE, 0, 20, 30, "all_reduce")
     paths = export(run.write(tmp_path / "run.arrow"), str(tmp_path / "x.json"))
     found = {e["name"] for e in events(paths[0]) if e["ph"] == "X"}
-    assert found == {name, "(unnamed)", "ncclDevKernel_all_reduce"}
+    assert found == {name, "(unnamed)", "ncclDevKernel_all_reduce", "PyTorch Profiler (0)"}
 
 
 @pytest.mark.parametrize("finer", [1000, 1])

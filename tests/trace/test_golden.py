@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.analysis.report import to_json
 from phantora.trace.export import export
+from phantora.trace.export.selection import Selection
 from phantora.trace.reader import open_log
 from tests.support.fakelog import small_run
 
@@ -34,7 +35,7 @@ def decoded_perfetto(path: Path) -> str:
 def products(directory: Path) -> dict[str, str]:
     log = open_log(GOLDEN / "small.arrow")
     export(log, str(directory / "small.perfetto"))
-    export(log, str(directory / "small.json"))
+    export(log, str(directory / "small.json"), Selection(ranks=frozenset((0,))))
     summary = json.loads(to_json(analyze(log)))
     summary["path"] = "small.arrow"
     return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,11 @@ import pytest
 
 from phantora.errors import PhantoraError
 from phantora.importers import import_traces, json_events
+from phantora.trace.analysis.analyze import analyze
+from phantora.trace.export import export
 from phantora.trace.reader import Log, open_log
 from phantora.trace.schema import KINDS
+from tests.support.fakelog import small_run
 from tests.support.kineto_files import BACKWARD, Trace
 
 
@@ -131,3 +135,26 @@ def test_times_are_kept_to_the_nanosecond(tmp_path: Path) -> None:
     import_traces([str(trace.write(tmp_path / "t.json"))], str(tmp_path / "t.arrow"))
     (kernel,) = only(open_log(tmp_path / "t.arrow"), "kernel")
     assert np.isclose(kernel["end"] - kernel["start"], 1_254_424, atol=0)
+
+
+_KINETO_HOLDS = {
+    "kernel": ("rank", "stream", "name", "start", "end", "launch", "op", "shape"),
+    "memcpy": ("rank", "stream", "name", "start", "end", "launch", "bytes"),
+    "collective": ("rank", "stream", "name", "start", "end", "launch", "ready", "bytes", "seq"),
+    "operator": ("rank", "stream", "name", "start", "end", "shape"),
+    "annotation": ("rank", "stream", "name", "start", "end"),
+}
+
+
+def test_an_exported_run_comes_back_to_the_nanosecond(tmp_path: Path) -> None:
+    log = small_run().write(tmp_path / "run.arrow")
+    paths = export(log, str(tmp_path / "traces") + "/")
+    import_traces(paths, str(tmp_path / "back.arrow"))
+    before, after = open_log(log), open_log(tmp_path / "back.arrow")
+    for kind, columns in _KINETO_HOLDS.items():
+        own, other = (Counter(tuple(row[c] for c in columns) for row in only(each, kind)) for each in (before, after))
+        assert own and own == other, kind
+    a, b = analyze(before), analyze(after)
+    assert [step.times.time for step in a.steps] == [step.times.time for step in b.steps]
+    for part in ("compute", "exposed", "overlapped", "idle", "waiting"):
+        assert getattr(a.steady, part) == getattr(b.steady, part)

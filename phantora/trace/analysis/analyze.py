@@ -238,7 +238,9 @@ class _Pass:
             hosts = other_hosts(self.log.trailer, {step.number for step in _steady(totals)}, median)
         uneven = self.uneven.report()
         on_hosts = hosts.relative(median) if hosts else None
-        bar = self.uncertainty.report(steady, self._host_time(), on_hosts, uneven or 0.0)
+        bar = None  # what was seen has none
+        if not self.meta.real:
+            bar = self.uncertainty.report(steady, self._host_time(), on_hosts, uneven or 0.0)
         return Headline(
             step_time=median,
             lowest=times[0],

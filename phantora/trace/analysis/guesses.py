@@ -11,8 +11,10 @@ from phantora.trace.analysis.grouping import group
 from phantora.trace.analysis.report import Guess
 from phantora.trace.analysis.windows import Window, kind_mask
 from phantora.trace.reader import Log
+from phantora.trace.schema import REAL
 
 MOST = 10
+_KNOWN = ("measured", REAL)
 _KERNEL = kind_mask(("kernel",))
 
 
@@ -24,7 +26,7 @@ class Guesses:
         self._operators, self._names, self._shapes, self._provenances = (
             log.words(c) for c in ("op", "name", "shape", "provenance")
         )
-        self._guessed = np.array([word != "measured" for word in self._provenances] + [False])
+        self._guessed = np.array([word not in _KNOWN for word in self._provenances] + [False])
         self._time: dict[tuple[int, ...], float] = defaultdict(float)
         self._weighted: dict[tuple[int, ...], float] = defaultdict(float)  # error x time
         self._whole = 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -44,6 +45,7 @@ def render(report: Report, console: Console, verbose: bool = False) -> None:
     if not report.complete:
         console.print("[yellow]The run was cut short: the log ends where its last whole batch does.[/yellow]")
     _nccl(meta.get("extra", {}).get("nccl", {}), console)
+    _imported(meta.get("extra", {}).get("imported", {}), console)
     if report.details is not None:
         _out_of_memory(report.details, console)
     _headline(report, console)
@@ -68,6 +70,14 @@ def _nccl(variables: dict[str, dict[str, str]], console: Console) -> None:
         console.print(f"NCCL with {honoured}", highlight=False, markup=False)
     for name, reason in variables.get("ignored", {}).items():
         console.print(f"{name} ignored: {reason}", highlight=False, markup=False)
+
+
+def _imported(source: dict[str, Any], console: Console) -> None:
+    """Of a real run: what its traces do not hold."""
+    if not source:
+        return
+    missing = [f"{what} (profile with {option})" for what, option in source.get("missing", {}).items()]
+    console.print("A real run" + (f"; not in its trace: {', '.join(missing)}" if missing else ""), highlight=False)
 
 
 def _table(title: str, *columns: str, left: int = 1) -> Table:
@@ -100,8 +110,8 @@ _COLUMNS: dict[str, Callable[[Times], str]] = {
     "copy": lambda t: percent(t.copy, t.time),
     "idle": lambda t: percent(t.idle, t.time),
     "MFU": lambda t: "-" if t.mfu is None else f"{100 * t.mfu:.1f}%",
-    "allocated": lambda t: size(t.peak_allocated),
-    "reserved": lambda t: size(t.peak_reserved),
+    "allocated": lambda t: size(t.peak_allocated) if t.peak_allocated else "-",
+    "reserved": lambda t: size(t.peak_reserved) if t.peak_reserved else "-",
 }
 
 

@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from phantora.trace.analysis.stream_names import stream_names
 from phantora.trace.export.files import replacing
+from phantora.trace.export.kineto_args import CollectiveArgs, operator_args
 from phantora.trace.export.plan import (
     FIRST_PID,
     LAUNCH_CALLS,
@@ -43,10 +44,13 @@ from phantora.trace.schema import COMMUNICATION_KINDS, COPY_NAMES, KIND_CODE, KI
 Array = npt.NDArray[Any]
 
 STREAM_OFFSET = 7
+"""Kineto's number of the default stream."""
+LANE = 1000
+"""Threads' and streams' further tracks are numbered so far apart."""
 _CATEGORY = {
     "kernel": "kernel", "collective": "kernel", "sendrecv": "kernel", "memcpy": "gpu_memcpy",
     "memset": "gpu_memset", "host_func": "gpu_user_annotation", "operator": "cpu_op",
-    "annotation": "user_annotation", "sync": "cuda_runtime",
+    "annotation": "user_annotation", "sync": "cuda_runtime", "call": "cuda_runtime", "python": "python_function",
 }  # fmt: skip
 _TEXT_ARGS = tuple((column, "class" if column == "cls" else column) for column in TEXT_COLUMNS[2:])
 _PROFILER_STEP = "ProfilerStep#"
@@ -54,30 +58,39 @@ _PEER_COPY = f'"{COPY_NAMES["P2P"]}"'  # of one side alone, in symmetric memory
 _NCCL = re.compile("^nccl.*Kernel")
 
 
+_SUFFIX = re.compile(r"\.json(?:\.gz)?$")
+PRODUCER = "phantora"
+"""Of the files, by which they are known."""
+_BEGIN = (  # the profiler records from time 0 on
+    '{"ph":"X","cat":"Trace","name":"PyTorch Profiler (0)","pid":"Spans","tid":"PyTorch Profiler","ts":0.0,"dur":0.0,'
+    '"args":{}}'
+)
 _PASSES = 2  # over the log: the plan, the rows
 
 
 def write(log: Log, path: str, selection: Selection, progress: Progress | None = None) -> list[str]:
-    """Writes one file per rank when `path` ends with / or holds {rank}, else one for all."""
+    """Writes a file per rank: to `path` if there is one rank, else where / at its end or {rank} in it says, or with
+    the rank before its suffix."""
     selector = Selector(log, selection, progress, _PASSES)
     plan = make_plan(selector)
     if path.endswith("/") or os.path.isdir(path):
         path = os.path.join(path, "rank{rank}.json.gz")
+    if "{rank}" not in path and len(selector.ranks) > 1:
+        path = _SUFFIX.sub(r"-rank{rank}\g<0>", path)
     if "{rank}" in path:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     paths = {rank: path.replace("{rank}", str(rank)) for rank in selector.ranks}
     with ExitStack() as stack:
-        files = {name: _File(stack.enter_context(replacing(name))) for name in dict.fromkeys(paths.values())}
-        for name, file in files.items():
-            ranks = [rank for rank in selector.ranks if paths[rank] == name]
-            file.begin(log, ranks, plan)
-        columns = _Texts(log)
-        _steps(log, selector, {rank: files[name] for rank, name in paths.items()})
+        files = {rank: _File(stack.enter_context(replacing(name))) for rank, name in paths.items()}
+        texts = _Texts(log)
+        for rank, file in files.items():
+            file.begin(log, rank, plan, texts.collectives.config(rank))
+        _steps(log, selector, files)
         for batch in selector.batches(TIMELINE_COLUMNS):
-            _batch(batch, columns, plan, {rank: files[name] for rank, name in paths.items()})
+            _batch(batch, texts, plan, files)
         for file in files.values():
             file.end()
-    return list(files)
+    return list(paths.values())
 
 
 def _steps(log: Log, selector: Selector, files: dict[int, _File]) -> None:
@@ -99,40 +112,43 @@ class _File:
     def __init__(self, raw: IO[bytes]) -> None:
         self._raw = raw
         self._events: list[str] = []
+        self.allocated = 0
+        """Bytes after the last block that was written."""
 
-    def begin(self, log: Log, ranks: list[int], plan: Plan) -> None:
-        meta, streams = log.metadata, stream_names(log, ranks)
-        distributed = json.dumps({"backend": "nccl", "rank": ranks[0], "world_size": meta.world_size})
-        device = {"id": 0, "name": meta.gpu, "totalGlobalMem": meta.memory_bytes}
+    def begin(self, log: Log, rank: int, plan: Plan, groups: list[dict[str, Any]]) -> None:
+        meta, streams = log.metadata, stream_names(log, [rank])
+        distributed = {
+            "backend": "nccl", "rank": rank, "world_size": meta.world_size, "pg_count": len(groups),
+            "pg_config": groups,
+        }  # fmt: skip
         head = {
-            "deviceProperties": [device],
+            "deviceProperties": [{"id": 0, "name": meta.gpu, "totalGlobalMem": meta.memory_bytes}],
             "displayTimeUnit": "ms",
-            "producer": f"phantora {meta.phantora}",
+            "producer": f"{PRODUCER} {meta.phantora}",
         }
-        lines = ('{"schemaVersion": 1', f'"distributedInfo": {distributed}', json.dumps(head)[1:-1])
+        lines = (
+            '{"schemaVersion": 1',
+            f'"distributedInfo": {json.dumps(distributed)}',
+            json.dumps(head)[1:-1],
+        )
         self._raw.write((",\n".join(lines) + ',\n"traceEvents": [\n').encode())
-        for rank in ranks:
-            host = rank // max(1, meta.ranks_per_host)
-            for pid, label, order in (
-                (FIRST_PID + rank, "CPU", 2 * rank),
-                (rank, meta.gpu or "GPU", 2 * rank + 1),
-            ):
-                self._meta("process_name", pid, 0, {"name": f"rank {rank} (host {host})"})
-                self._meta("process_labels", pid, 0, {"labels": label})
-                self._meta("process_sort_index", pid, 0, {"sort_index": order})
-            threads = {0} | {index for r, index, _ in plan.tracks[THREAD] if r == rank}
-            for thread in sorted(threads):
-                self._meta(
-                    "thread_name",
-                    FIRST_PID + rank,
-                    thread,
-                    {"name": f"thread {thread}" if thread else "main"},
-                )
-            for stream in sorted({index for r, index, _ in plan.tracks[STREAM] if r == rank}):
-                tid = stream + STREAM_OFFSET
-                _, _, use = streams.get((rank, stream), "").partition(" (")
-                self._meta("thread_name", rank, tid, {"name": f"stream {tid}" + (f" ({use}" if use else "")})
-                self._meta("thread_sort_index", rank, tid, {"sort_index": tid})
+        host = rank // max(1, meta.ranks_per_host)
+        for pid, label, order in (
+            (FIRST_PID + rank, "CPU", 2 * rank),
+            (rank, meta.gpu or "GPU", 2 * rank + 1),
+        ):
+            self._meta("process_name", pid, 0, {"name": f"rank {rank} (host {host})"})
+            self._meta("process_labels", pid, 0, {"labels": label})
+            self._meta("process_sort_index", pid, 0, {"sort_index": order})
+        threads = {0} | {index for r, index, _ in plan.tracks[THREAD] if r == rank}
+        for thread in sorted(threads):
+            self._meta("thread_name", FIRST_PID + rank, thread, {"name": f"thread {thread}" if thread else "main"})
+        for stream in sorted({index for r, index, _ in plan.tracks[STREAM] if r == rank}):
+            tid = stream + STREAM_OFFSET
+            _, _, use = streams.get((rank, stream), "").partition(" (")
+            self._meta("thread_name", rank, tid, {"name": f"stream {tid}" + (f" ({use}" if use else "")})
+            self._meta("thread_sort_index", rank, tid, {"sort_index": tid})
+        self._events.append(_BEGIN)
 
     def _meta(self, name: str, pid: int, tid: int, args: dict[str, Any]) -> None:
         self._events.append(
@@ -157,6 +173,10 @@ class _Texts:
     """The log's words as JSON texts."""
 
     def __init__(self, log: Log) -> None:
+        self.collectives = CollectiveArgs(log)
+        self.operator = [operator_args(word) for word in log.words("shape")]
+        self.calls = next(log.batches(("kind",), ("call",)), None) is not None
+        """Calls are rows of their own."""
         # The last one is what index -1, no name, finds.
         self.name = [json.dumps(word) for word in [*log.words("name"), "(unnamed)"]]
         self.of = {column: [json.dumps(word) for word in log.words(column)] for column, _ in _TEXT_ARGS}
@@ -179,17 +199,14 @@ def _batch(batch: Batch, texts: _Texts, plan: Plan, files: dict[int, _File]) -> 
         row["correlation"] = rank << 36 | row["id"] + 1
         row["cause"] = rank << 36 | row["link"] + 1
         # Slices that would cross others on their track go to one of their own, far from the others.
-        row["tid"] = row["stream"] + 1000 * row["lane"]
+        row["tid"] = row["stream"] + LANE * row["lane"]
         add = files[rank].add
         if kind in THREAD_KINDS:
             _host(add, kind, row, texts)
         elif kind in ("record", "wait"):
             _event(add, kind, row, plan)
         elif kind == "memory":
-            add(
-                f'{{"ph":"C","name":"memory","pid":{FIRST_PID + rank},"tid":0,"ts":{row["end"] / 1000},'
-                f'"args":{{"allocated":{row["value"]},"reserved":{row["bytes"]}}}}}'
-            )
+            _memory(files[rank], row, texts)
         elif kind == "link":
             _link(add, row, texts)
         elif kind not in ("flow", "communicator"):
@@ -213,6 +230,22 @@ def _link(add: Add, row: Row, texts: _Texts) -> None:
         )
 
 
+def _memory(file: _File, row: Row, texts: _Texts) -> None:
+    """What is allocated, as a counter; of blocks also the event that ``profile_memory=True`` adds. The number of the
+    block stands for its address."""
+    where = f'"pid":{FIRST_PID + row["rank"]},"tid":{row["stream"]},"ts":{row["end"] / 1000}'
+    file.add(f'{{"ph":"C","name":"memory",{where},"args":{{"allocated":{row["value"]},"reserved":{row["bytes"]}}}}}')
+    name = texts.name[row["name"]]
+    if name in ('"alloc"', '"free"'):
+        block = row["link"] if name == '"free"' else row["id"]
+        file.add(
+            f'{{"ph":"i","cat":"cpu_instant_event","s":"t","name":"[memory]",{where},"args":{{'
+            f'"Total Reserved":{row["bytes"]},"Total Allocated":{row["value"]},"Bytes":{row["value"] - file.allocated},'
+            f'"Addr":{block},"Device Id":{row["rank"]},"Device Type":1}}}}'
+        )
+        file.allocated = row["value"]
+
+
 def _slice(category: str, name: str, pid: int, tid: int, start: int, end: int, args: str) -> str:
     return (
         f'{{"ph":"X","cat":"{category}","name":{name},"pid":{pid},"tid":{tid},'
@@ -224,10 +257,15 @@ def _host(add: Add, kind: str, row: Row, texts: _Texts) -> None:
     rank, name = row["rank"], texts.name[row["name"]]
     if kind == "sync":
         args = f'"correlation":{row["correlation"]}'
+    elif kind == "call":
+        launched = rank << 36 | row["value"] + 1 if row["value"] >= 0 else row["correlation"]
+        args = f'"External id":{row["cause"]},"correlation":{launched}'
+    elif kind == "python":
+        args = f'"Python id":{row["id"]},"Python parent id":{row["link"] if row["link"] >= 0 else "null"}'
     else:
         args = f'"External id":{row["correlation"]}'
         if row["shape"] >= 0:
-            args += f',"shape":{texts.of["shape"][row["shape"]]}'
+            args += f',"shape":{texts.of["shape"][row["shape"]]},{texts.operator[row["shape"]]}'
     add(_slice(_CATEGORY[kind], name, FIRST_PID + rank, row["tid"], row["start"], row["end"], args))
     if name == '"cudaDeviceSynchronize"':
         args += f',"stream":-1,"device":{rank},"context":1'
@@ -268,12 +306,10 @@ def _device(add: Add, kind: str, row: Row, texts: _Texts) -> None:
     if row["flops"]:
         args += f',"flops":{row["flops"]}'
     if kind in COMMUNICATION_KINDS:
-        args += f',"Process Group Name":"{row["comm"]}","seq":{row["seq"]}'
-        if row["ready"] > row["start"]:
-            args += f',"wait (us)":{(row["ready"] - row["start"]) / 1000}'
+        args += f",{texts.collectives.of(row)}"
     kind = "memcpy" if copies else kind
     add(_slice(_CATEGORY[kind], name, rank, tid, row["start"], row["end"], args))
-    if row["launch"] >= 0:
+    if row["launch"] >= 0 and not texts.calls:
         at, host = row["launch"], FIRST_PID + rank
         call = f'"{LAUNCH_CALLS.get(kind, "cudaLaunchKernel")}"'
         add(_slice("cuda_runtime", call, host, row["thread"], at, at, link))

@@ -35,7 +35,7 @@ FORMATS = (
         "chrome",
         (".json", ".json.gz"),
         "Kineto's JSON for chrome://tracing, ui.perfetto.dev and HolisticTraceAnalysis; "
-        "one file per rank when the path ends with / or holds {rank}",
+        "one file per rank",
         chrome.write,
     ),
     Format("memory", (".pickle",), "torch's memory snapshot, for pytorch.org/memory_viz", memory_viz.write),
