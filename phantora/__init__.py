@@ -1,6 +1,6 @@
 """Timelines and step times of distributed PyTorch training, for clusters that you do not have.
 
-``phantora.trace`` runs a script, ``phantora.sweep`` runs it in many layouts, ``phantora.open`` opens a run's log
+``phantora.run`` runs a script, ``phantora.sweep`` runs it in many layouts, ``phantora.open`` opens a run's log
 (``phantora/api.py``). They are imported when asked for: every rank of a simulated run imports this package too.
 """
 
@@ -9,17 +9,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from phantora.api import Run
+    from phantora.api import Run, RunFailed, run
     from phantora.api import open_run as open
+    from phantora.errors import PhantoraError
 
-__all__ = ["Run", "open"]
+__all__ = ["PhantoraError", "Run", "RunFailed", "__version__", "open", "run", "sweep"]
 
 
 def __getattr__(name: str) -> Any:
     import importlib
 
+    if name == "__version__":
+        return importlib.import_module("phantora.version").version()
     if name in ("trace", "sweep"):
         return importlib.import_module(f"phantora.{name}")  # packages that can be called
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module("phantora.api"), {"open": "open_run"}.get(name, name))
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -2,7 +2,7 @@
 
     import phantora
 
-    run = phantora.trace("train.py", cluster="1x8xH100", args=["--layers", "4"])
+    run = phantora.run("train.py", ["--layers", "4"], cluster="1x8xH100")
     run = phantora.open("run.arrow")
     table = phantora.sweep(preset="torchtitan", model="llama3-8b", cluster="8x8xH100")
     run.summary()["step_time"], run.steps().to_pandas(), polars.from_arrow(run.kernels())
@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import html
 import os
-import subprocess
-import sys
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
@@ -27,7 +26,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from phantora import defaults
-from phantora.errors import PhantoraError
+from phantora.apart import run_apart
+from phantora.errors import PhantoraError, Reason
+from phantora.result import RunResult
+from phantora.spec import (
+    AUTO,
+    MODULE,
+    SCRIPT,
+    FoldSpec,
+    LaunchSpec,
+    OutputSpec,
+    RankSpec,
+    RunSpec,
+    WhatIfSpec,
+)
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.analysis.report import Report
 from phantora.trace.analysis.tables import tables
@@ -130,30 +142,86 @@ def open_run(path: str | os.PathLike[str]) -> Run:
     return Run(path)
 
 
-def trace(
+def run(
     script: str | os.PathLike[str],
-    cluster: str = defaults.CLUSTER,
     args: Sequence[str] = (),
-    output: str | os.PathLike[str] = "run.arrow",
+    *,
+    cluster: str = defaults.CLUSTER,
+    output: str | os.PathLike[str] | None = None,
+    module: bool = False,
+    nnodes: int | None = None,
+    nproc_per_node: int | None = None,
+    gpu_memory: float | None = None,
+    host: str | None = None,
+    host_time: str = "modelled",
+    data_loading: str = "free",
+    moe_routing: str = "balanced",
+    assume: Sequence[str] = (),
+    degrade: Sequence[str] = (),
+    straggler: Sequence[str] = (),
+    background: Sequence[str] = (),
+    fold: str = "off",
+    real_ranks: Sequence[int] = (),
+    seed: int = 0,
+    hang_timeout: float = 30.0,
+    unsupported: str = "error",
+    modules: bool = False,
+    flows: bool = False,
+    recording: bool = True,
+    force: bool = False,
     quiet: bool = True,
-    **options: Any,
 ) -> Run:
-    """Runs `script` as ``phantora trace`` does and opens its log. Options are those of the command line, with
-    underscores: ``host_time="none"``, ``flows=True``, ``degrade=["h0.nic0>*=0.5"]``. Raises PhantoraError when the run
-    fails; its log, as far as it came, can still be opened."""
-    command = [sys.executable, "-m", "phantora", "trace", "--cluster", cluster, "-o", os.fspath(output)]
-    command += ["--no-summary"]
-    for name, value in options.items():
-        flag = f"--{name.replace('_', '-')}"
-        for one in value if isinstance(value, list | tuple) else (value,):
-            if one is not False and one is not None:
-                command += [flag] if one is True else [flag, str(one)]
-    done = subprocess.run([*command, os.fspath(script), *args], capture_output=quiet, text=True, check=False)
-    if done.returncode:
-        told = (done.stderr or "").strip().splitlines()
-        last = told[-1] if told else "see above"
-        raise PhantoraError(f"{script}: the run ended with status {done.returncode}: {last}")
-    return Run(Path(output).with_suffix(".arrow"))
+    """Runs a script on a simulated cluster and opens its log. Each option is that of ``phantora trace``.
+
+    The run has a process of its own. What the script prints is dropped if `quiet`.
+
+    Args:
+        script: Path of the script, or a module's name with `module`.
+        args: Arguments of the script.
+        cluster: ``HOSTSxGPUSxMODEL`` or the path of a .toml file.
+        output: Where the log (.arrow) or timeline goes; None: named after the script, in the current folder.
+        nnodes: Hosts to use; None: all of the cluster.
+        nproc_per_node: Ranks per host; None: its GPUs.
+        gpu_memory: GiB of each GPU in place of its own.
+        host: Host CPU model: a built-in name, a .toml file, or a multiplier of ``default``.
+        data_loading: Cost of a DataLoader's batch: ``free``, ``measured``, or a time such as ``12ms``.
+        degrade, straggler, background: What-ifs, such as ``["h0.nic0>*=0.5"]``.
+        fold: ``off``, ``auto``, or the axes of the mesh whose ranks are folded.
+        hang_timeout: Seconds without progress after which the run counts as hung.
+        force: A run that fails replaces an existing log too.
+
+    Raises:
+        RunFailed: The run failed; its ``result`` has the reason, and the log as far as it came.
+        PhantoraError: The options cannot be run.
+    """
+    spec = RunSpec(
+        os.fspath(script), tuple(args), MODULE if module else SCRIPT, cluster=cluster, gpu_memory=gpu_memory, host=host,
+        host_time=host_time, unsupported=unsupported, hang_timeout=hang_timeout,
+        ranks=RankSpec(seed, data_loading, moe_routing, tuple(assume), modules),
+        fold=FoldSpec(fold, tuple(real_ranks)),
+        what_if=WhatIfSpec(tuple(degrade), tuple(straggler), tuple(background)),
+        launch=LaunchSpec(str(nnodes or AUTO), str(nproc_per_node or AUTO)),
+        output=OutputSpec(os.fspath(output) if output is not None else "", force, recording, flows),
+    )  # fmt: skip
+    result = run_apart(spec, quiet=quiet)
+    if result.reason != Reason.OK or result.log is None:
+        raise RunFailed(result)
+    return Run(result.log)
+
+
+class RunFailed(PhantoraError):
+    """A run that failed. `result` has its reason, its message, and its log as far as it came."""
+
+    def __init__(self, result: RunResult) -> None:
+        super().__init__(result.message, result.reason)
+        self.result = result
+        self.exit_status = result.status
+
+
+def trace(*args: Any, **options: Any) -> Run:
+    """The old name of :func:`run`, for one more release."""
+    warnings.warn("phantora.trace(...) is now phantora.run(...)", DeprecationWarning, stacklevel=3)
+    return run(*args, **options)
 
 
 def sweep(
@@ -186,6 +254,7 @@ def sweep(
 
     `space` is a sweep file, or what one says as a mapping. `settings` are values of axes or of computed names, one or
     a list each. Others are as on the command line. Times are in ns, sizes in bytes. Raises PhantoraError."""
+    from phantora.cli.trace import read_command
     from phantora.sweep.objective import Objective, parse_prices
     from phantora.sweep.run import Request, run_sweep
     from phantora.sweep.spaces import space_from
@@ -193,8 +262,8 @@ def sweep(
     found = space_from(space, preset, model, wide, target, _lists({"cluster": cluster, **(settings or {})}), rules)
     objective = Objective(by, parse_prices(None if price is None else str(price)))
     request = Request(
-        found, Path(output), objective, screen, finalists, search, seed, jobs, ray, everything, again, needs, top,
-        tuple(options), fold,
+        found, Path(output), read_command, objective, screen, finalists, search, seed, jobs, ray, everything, again,
+        needs, top, tuple(options), fold,
     )  # fmt: skip
     return run_sweep(request).answer.table()
 

@@ -1,17 +1,61 @@
-"""The one exception type that reaches a user, printed once as a single line."""
+"""The one exception type that reaches a user, printed once as a single line, and the reasons for which a run ends."""
 
 from __future__ import annotations
 
+import enum
 import errno
 import os
+import re
 
+NO_FOLD = "--fold off"
+"""The remedy that every refusal of a fold names, also one of the engine or of the stubs."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_THREAD = ("can't start new thread", "Failed to launch worker thread")  # Python, Arrow
+_OUT_OF_MEMORY = "OutOfMemoryError"  # torch's
+# Messages of libraries whose own allocations fail.
+_NO_ROOM = re.compile(r"Cuda failure 2 'out of memory'|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED")
+
+
+class Reason(str, enum.Enum):
+    """Why a run ended."""
+
+    OK = "ok"
+    OUT_OF_MEMORY = "out of memory"
+    """Of a simulated GPU."""
+    CANNOT_FOLD = "cannot fold"
+    DISK_FULL = "disk full"
+    HANG = "hang"
+    UNSUPPORTED = "unsupported"
+    """A call that is not simulated."""
+    NO_GPU_WORK = "no work on a GPU"
+    INTERRUPTED = "interrupted"
+    REFUSED = "refused"
+    """What was asked for cannot be run."""
+    SCRIPT_FAILED = "script failed"
 
 
 class PhantoraError(Exception):
-    """Something the user can mend. The message says what, where, and how to mend it."""
+    """An error that the user can fix. The message says what, where, and how to fix it."""
 
     exit_status = 1
+
+    def __init__(self, message: str = "", reason: Reason = Reason.REFUSED) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def reason_of(error: BaseException) -> Reason:
+    """Why an error of a script or of the simulation ended a run."""
+    if isinstance(error, PhantoraError) and error.reason != Reason.REFUSED:
+        return error.reason
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return Reason.DISK_FULL
+    text = str(error)
+    if type(error).__name__ == _OUT_OF_MEMORY or _NO_ROOM.search(text):
+        return Reason.OUT_OF_MEMORY
+    if NO_FOLD in text:
+        return Reason.CANNOT_FOLD
+    return Reason.REFUSED if isinstance(error, PhantoraError) else Reason.SCRIPT_FAILED
 
 
 def limit_of_processes(error: BaseException) -> str:

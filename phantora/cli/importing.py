@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from phantora.cli.outputs import Outputs
+from phantora.runs.outputs import Outputs
+from phantora.version import version
 
 if TYPE_CHECKING:
     from phantora.importers import Imported
@@ -35,12 +36,11 @@ def import_(files: tuple[str, ...], output: str, force: bool) -> None:
 
     Collectives are matched across ranks, and the skew of the ranks' clocks is estimated from them and removed.
     """
-    from phantora.cli.main import version
     from phantora.importers import import_traces
 
-    outputs = Outputs.of(output, force)
+    outputs = Outputs.at(output, force)
     imported = import_traces(files, str(outputs.written), version())
-    outputs.settle(succeeded=True)
+    outputs.settle(True, imported.rows)
     _print(imported, str(outputs.log))
 
 

@@ -13,13 +13,13 @@ import signal
 import sys
 import threading
 from contextlib import suppress
-from importlib import metadata
 from typing import NoReturn
 
 import click
 
 from phantora.errors import PhantoraError, limit_of_processes
 from phantora.pandas_hidden import hide_pandas
+from phantora.version import version
 
 # verb -> module; the function is called like the verb. Verbs are loaded when they are used.
 VERBS = {
@@ -38,14 +38,6 @@ VERBS = {
 }
 INTERNAL_ERROR = 70  # EX_SOFTWARE
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-
-
-def version() -> str:
-    """Of the installed package."""
-    try:
-        return metadata.version("phantora")
-    except metadata.PackageNotFoundError:  # run from a checkout
-        return "0.0.0+source"
 
 
 class Verbs(click.Group):

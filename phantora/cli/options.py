@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
 
-from phantora.sim.whatif import WhatIf, parse_what_if
+from phantora.errors import PhantoraError
+from phantora.spec import FoldSpec, LaunchSpec, OutputSpec, RankSpec, RunSpec, Spec, WhatIfSpec
 
 Decorated = Callable[..., Any]
 WHAT_IF = (
@@ -32,23 +32,68 @@ def what_if_options(function: Decorated) -> Decorated:
     return function
 
 
-def take_what_if(options: dict[str, Any]) -> WhatIf:
-    """What the options say. Raises PhantoraError."""
-    return parse_what_if(*(options[name] for name, _, _ in WHAT_IF))
+def host_option(default: str) -> Callable[[Decorated], Decorated]:
+    """The option ``--host``; `default` is said in its help."""
+    return click.option(
+        "--host", metavar="NAME|FILE|FACTOR",
+        help="Host CPU model: a built-in name, a .toml file of `phantora profile host`, or a multiplier of the one "
+        f"called default, such as 1.5  [default: {default}]",
+    )  # fmt: skip
+
+
+def run_spec(target: Sequence[str], kind: str, options: Mapping[str, Any]) -> RunSpec:
+    """The run that the options of `phantora trace` describe. Raises PhantoraError."""
+    return RunSpec(
+        target[0], tuple(target[1:]), kind,
+        **_named(RunSpec, options),
+        live=options["profile"] == "live",
+        ranks=_named_spec(RankSpec, options),
+        fold=FoldSpec(options["fold"], _ranks(options["real_ranks"])),
+        what_if=_named_spec(WhatIfSpec, options),
+        launch=_named_spec(LaunchSpec, options),
+        output=output_spec(options),
+    )  # fmt: skip
+
+
+def output_spec(options: Mapping[str, Any]) -> OutputSpec:
+    """What :func:`output_options` were given."""
+    return OutputSpec(path=options["output"] or "", **_named(OutputSpec, options))
+
+
+def what_if_spec(options: Mapping[str, Any]) -> WhatIfSpec:
+    """What :func:`what_if_options` were given."""
+    return _named_spec(WhatIfSpec, options)
+
+
+def _named(spec: type[Spec], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are called like a field of `spec`; None leaves its default."""
+    return {name: options[name] for name in spec.plain_fields() if options.get(name) is not None}
+
+
+def _named_spec(spec: type[Spec], options: Mapping[str, Any]) -> Spec:
+    return spec(**_named(spec, options))
+
+
+def _ranks(text: str | None) -> tuple[int, ...]:
+    """``0,5``. Raises PhantoraError."""
+    try:
+        return tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        raise PhantoraError(f"--real-ranks {text!r} is not a list of ranks such as 0,5") from None
 
 
 def output_options(default: str) -> Callable[[Decorated], Decorated]:
-    """Where the log and the timeline go, and what the log holds."""
+    """Where the log and the timeline go, and what the log holds; `default` is said in the help."""
     return _all(
         click.option(
-            "-o", "--output", default=default, show_default=True, metavar="PATH",
+            "-o", "--output", metavar="PATH",
             help="Where the timeline goes; the suffix decides: .perfetto, .pftrace, .json, .json.gz or .arrow. "
-            "The event log lies beside it with the suffix .arrow.",
+            f"The event log has the same name and the suffix .arrow.  [default: {default}]",
         ),
         click.option(
             "--force", is_flag=True,
-            help="Replace an existing log at once. Without it a run that fails leaves the log that was there, and "
-            "its own as NAME.partial.arrow.",
+            help="A run that fails replaces an existing log too. Without it that log stays, and the failed run's is "
+            "NAME.partial.arrow.",
         ),
         click.option(
             "--recording/--no-recording", default=True, show_default=True,
@@ -91,11 +136,11 @@ def torchrun_options(function: Decorated) -> Decorated:
     """What torchrun has as well, and means alike."""
     return _all(
         click.option(
-            *both("nproc-per-node"), "nproc", default="auto", metavar="N", help="Ranks per host  [default: its GPUs]"
+            *both("nproc-per-node"), default="auto", metavar="N", help="Ranks per host  [default: its GPUs]"
         ),
         click.option("--nnodes", default="auto", metavar="N", help="Hosts to use  [default: all of the cluster]"),
         click.option(
-            *both("log-dir"), "log_dir", type=click.Path(path_type=Path), metavar="DIR",
+            *both("log-dir"), "log_dir", type=click.Path(), metavar="DIR",
             help="Write the ranks' output to DIR/RUN_ID/attempt_0/RANK/.",
         ),
         click.option(

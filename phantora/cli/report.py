@@ -3,63 +3,73 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+import sys
+from contextlib import suppress
+from typing import Any
 
-if TYPE_CHECKING:
-    from phantora.sim.simulator import Stats
-
-
-def simulation_report(now: Stats, ranks: int, log: Path) -> dict[str, Any]:
-    """What a simulator knows at its end. Seconds."""
-    return {
-        "ranks": ranks,
-        "log": str(log),
-        "simulated_seconds": now.virtual_ns * 1e-9,
-        "records": now.records,
-        "simulator_cpu_seconds": round(now.cpu_seconds, 3),
-        "sleepers_released": now.releases,
-        "late_launches": now.late,
-        "device_memory_bytes": now.device_peak,
-    }
+from phantora.errors import Reason
+from phantora.result import RunResult, first_line
 
 
-def print_report(report: dict[str, Any], *, summary: bool, as_json: bool) -> None:
-    """Prints `report` and the analysis of its log, if that has rows: a summary on stderr, JSON on stdout."""
-    analysis: Any = None
-    if (as_json or summary) and report.get("rows"):
+def print_report(result: RunResult, *, summary: bool, as_json: bool) -> None:
+    """Prints the analysis of a run's log, a summary on stderr or JSON on stdout, and why it failed, if it did.
+
+    Of a run that failed only whether memory ran out is shown: the script's own error counts.
+    """
+    report, analysis = result.report.as_data(), None
+    failed = result.reason != Reason.OK
+    if result.log is not None and (as_json or (summary and (not failed or result.reason == Reason.OUT_OF_MEMORY))):
         from phantora.trace.analysis.analyze import analyze
         from phantora.trace.reader import open_log
 
         # Of a run that failed, whether memory ran out; such logs are short.
-        analysis = analyze(open_log(report["log"]), details=report.get("status", 0) != 0)
-    if summary and (report.get("rows") or "error" not in report):
-        _print_summary(report, analysis)
+        analysis = analyze(open_log(result.log), details=failed)
+    if summary and (not failed or analysis is not None):
+        _print_summary(result, analysis)
     if as_json:
+        report["reason"] = result.reason.value
         if analysis is not None:
             from phantora.trace.analysis.report import to_json
 
             report["analysis"] = json.loads(to_json(analysis))
         print(json.dumps(report), flush=True)
+    _print_failure(result)
 
 
-def _print_summary(report: dict[str, Any], analysis: Any) -> None:
+def _print_failure(result: RunResult) -> None:
+    """The details, if there are any, and a last line that names the failure."""
+    if not result.message:
+        return
+    if result.reason == Reason.INTERRUPTED:
+        _say(f"phantora: {result.message}")
+        return
+    if "\n" in result.message:
+        _say(f"phantora: {result.message}")
+    if result.log is not None:
+        _say(f"phantora: the log of the run, as far as it came, is {result.log}")
+    _say(f"FAILED: {first_line(result.message)}")
+
+
+def _say(text: str) -> None:
+    with suppress(OSError):  # the terminal has gone
+        print(text, file=sys.stderr, flush=True)
+
+
+def _print_summary(result: RunResult, analysis: Any) -> None:
     from phantora.cli.terminal import report_console
 
-    terminal = report_console(stderr=True)
+    terminal, report = report_console(stderr=True), result.report
     if analysis is not None:
         from phantora.trace.analysis.render import render
 
         render(analysis, terminal)
-    count = report["ranks"]
-    folded = f" ({report['processes']} as processes, folded over {report['fold']})" if "fold" in report else ""
-    line = f"{count} rank{'s' if count > 1 else ''}{folded} ran for {report['wall_seconds']:.1f} s"
-    if "log" in report:
-        line += f" and simulated {report['simulated_seconds']:.3f} s ({report['rows']:,} rows)"
-        if report["device_memory_bytes"]:
-            taken = report["device_memory_bytes"] / 2**30
+    folded = f" ({report.processes} as processes, folded over {report.fold})" if report.fold else ""
+    line = f"{report.ranks} rank{'s' if report.ranks > 1 else ''}{folded} ran for {report.wall_seconds or 0:.1f} s"
+    if result.log is not None:
+        line += f" and simulated {report.simulated_seconds or 0:.3f} s ({report.rows or 0:,} rows)"
+        if report.device_memory_bytes:
+            taken = report.device_memory_bytes / 2**30
             line += f", at most {taken:.2f} GiB of a GPU taken (as nvidia-smi shows it)"
-        line += f"; log {report['log']}"
-        line += f"; timeline {', '.join(report['timeline'])}" if "timeline" in report else ""
-        line += "" if report["rows"] else "; nothing ran on a GPU, so there is no timeline"
+        line += f"; log {result.log}"
+        line += f"; timeline {', '.join(report.timeline)}" if report.timeline else ""
     terminal.print(f"phantora: {line}", markup=False, highlight=False, soft_wrap=True)

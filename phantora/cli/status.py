@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from phantora.sim.simulator import Stats
+    from phantora.sim.config import Stats
 
 LINE_SECONDS = 10.0
 _QUIET_SECONDS = 3.0  # without a record of any rank: they are not at their GPUs
@@ -121,5 +122,15 @@ def told_by(status: Status, lines: bool) -> Callable[[int, int], str | None]:
             return None
         last[0] = time.monotonic()
         return status.text(alive)
+
+    return line
+
+
+def follow(arguments: Sequence[str]) -> Callable[[int, list[Stats]], Callable[[int, int], str | None] | None]:
+    """Of a run with these arguments of its script: a bar on a terminal, or in CI, which sets the variable CI, lines."""
+
+    def line(ranks: int, stats: list[Stats]) -> Callable[[int, int], str | None] | None:
+        lines = not sys.stderr.isatty()
+        return None if lines and not os.environ.get("CI") else told_by(Status(ranks, stats, arguments), lines)
 
     return line

@@ -107,12 +107,14 @@ def _dry_run(request: Request, as_json: bool) -> int:
 
 
 def _request(words: tuple[str, ...], options: dict[str, Any]) -> Request:
+    from phantora.cli.trace import read_command
     from phantora.sweep.objective import Objective, parse_prices
     from phantora.sweep.run import Request
 
     return Request(
         _space(words, options),
         Path(options["output"]),
+        read_command,
         Objective(options["by"], parse_prices(options["price"])),
         options["screen"],
         options["finalists"],

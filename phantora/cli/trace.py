@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
 from phantora import defaults
-from phantora.cli.host import host_option
 from phantora.cli.options import (
+    IGNORED,
+    host_option,
     ignored_options,
     output_options,
     report_options,
+    run_spec,
     torchrun_options,
     what_if_options,
 )
@@ -21,6 +24,7 @@ from phantora.launch import loading
 from phantora.launch.assume import KEYS
 from phantora.launch.assume import OPTION as ASSUME
 from phantora.launch.routing import BALANCED, OPTION
+from phantora.spec import COMMAND, MODULE, SCRIPT, RunSpec
 
 # Options that may also stand behind the script.
 TRAILING = {"cluster": ("-c", "--cluster"), "output": ("-o", "--output")}
@@ -88,7 +92,7 @@ Examples:
     "-c", "--cluster", default=defaults.CLUSTER, show_default=True, metavar="SPEC",
     help="HOSTSxGPUSxMODEL, for example 2x8xH100, or the path of a .toml file.",
 )
-@output_options("run.arrow")
+@output_options("SCRIPT.arrow, or SCRIPT-2.arrow and so on if it exists")
 @click.option("-m", "--module", is_flag=True, help="SCRIPT is a module, as in python -m.")
 @host_option("the host of the cluster's file, else default")
 @click.option(
@@ -133,7 +137,7 @@ Examples:
     "measures each operator that no table has, once.",
 )
 @click.option(
-    "--missing", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    "--missing", type=click.Path(dir_okay=False), metavar="FILE",
     help="Write the operators whose price is not measured to FILE, for `phantora profile`.",
 )
 @click.option(
@@ -169,23 +173,61 @@ def trace(ctx: click.Context, /, target: tuple[str, ...], **options: Any) -> Non
     Takes what torchrun takes. With `--`, COMMAND (torchrun, accelerate launch, python) is run once; a process
     of it becomes a rank as its launcher says, or when it first uses a GPU.
     """
-    from phantora.cli.run import Request
-
     if not target:
         raise click.UsageError("name a script, -m MODULE, or -- COMMAND", ctx)
+    is_command = ctx.meta["phantora.command"]
     try:
-        request = Request.of(options, target, ctx.meta["phantora.command"])
+        status = _run(ctx, run_spec(target, _kind(options, is_command), options), options)
     except PhantoraError as error:
         flags = ctx.meta.get("phantora.behind", {}).values()
-        if not flags:
+        if not flags or not any(flag in str(error) for flag in (*flags, "cluster")):
             raise
         taken = " and ".join(f"{flag} behind {target[0]}" for flag in flags)
         raise PhantoraError(f"{error} ({taken} was taken as ours; arguments after -- are the script's)") from error
-    status = request.run()
-    if status and not ctx.meta["phantora.command"] and (behind := _ours_behind(ctx, target)):
+    if status and not is_command and (behind := _ours_behind(ctx, target)):
         went = f"{', '.join(behind)} behind {target[0]} went to the script; ours stand before it"
         click.echo(f"phantora: note: {went}", err=True)
     ctx.exit(status)
+
+
+def read_command(words: Sequence[str]) -> RunSpec:
+    """The run of a command line behind ``phantora trace``. Raises PhantoraError."""
+    try:
+        context = trace.make_context("trace", list(words))
+    except click.UsageError as error:
+        raise PhantoraError(error.format_message()) from error
+    options = dict(context.params)
+    target = options.pop("target")
+    if not target:
+        raise PhantoraError("name a script, -m MODULE, or -- COMMAND")
+    return run_spec(target, _kind(options, context.meta["phantora.command"]), options)
+
+
+def _kind(options: Mapping[str, Any], is_command: bool) -> str:
+    if options["no_python"]:
+        raise PhantoraError("--no-python runs a program that is not Python; write `phantora trace -- PROGRAM` instead")
+    return COMMAND if is_command else MODULE if options["module"] else SCRIPT
+
+
+def _run(ctx: click.Context, spec: RunSpec, options: Mapping[str, Any]) -> int:
+    """Runs it and prints its report; the exit status."""
+    from phantora.cli.report import print_report
+    from phantora.cli.status import follow
+    from phantora.launch.output import Console
+    from phantora.runs.local import run
+
+    quiet, as_json = spec.ranks.quiet, options["as_json"]
+    # JSON shall be all that stands on stdout.
+    ranks_out = sys.stderr if as_json else sys.stdout
+    console = Console(
+        ranks_out.buffer, sys.stderr.buffer, not quiet and spec.kind != COMMAND and sys.stderr.isatty()
+    )
+    given = [f"--{name}" for name, _ in IGNORED if options["ignored_" + name.replace("-", "_")]]
+    if given and not quiet:
+        console.message(f"phantora: note: {', '.join(given)}: ignored, since all ranks run on this machine")
+    result = run(spec, console, None if quiet else follow(spec.arguments))
+    print_report(result, summary=options["summary"] and not quiet, as_json=as_json)
+    return result.status
 
 
 def _ours_behind(ctx: click.Context, target: tuple[str, ...]) -> list[str]:

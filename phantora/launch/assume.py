@@ -5,15 +5,14 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from phantora.errors import PhantoraError
+from phantora.spec import rank_spec
 
 OPTION = "--assume"
-VARIABLE = "PHANTORA_ASSUME"
 KEYS = {
     "choice": "spread (default: argmax, topk and sampling take other candidates in turn) or first",
     "mask": "the share of true elements in an unknown mask, 0 to 1 (default 0)",
@@ -26,8 +25,8 @@ WORDS = {"choice": ("spread", "first"), "clip": ("always", "never")}
 """Keys whose value is one of these words, not a number."""
 
 
-def parse_assumptions(given: Sequence[str]) -> str:
-    """``KEY=VALUE`` options as the tracer reads them: ``choice=first,loss=2.5``. Raises PhantoraError."""
+def parse_assumptions(given: Sequence[str]) -> tuple[str, ...]:
+    """``KEY=VALUE`` options, each key once and in order. Raises PhantoraError."""
     found: dict[str, str] = {}
     for option in given:
         key, equals, value = option.partition("=")
@@ -37,7 +36,7 @@ def parse_assumptions(given: Sequence[str]) -> str:
         if not _is_valid(key, value):
             raise PhantoraError(f"{OPTION} {option}: {key} is {KEYS[key]}")
         found[key] = value
-    return ",".join(f"{key}={value}" for key, value in sorted(found.items()))
+    return tuple(f"{key}={value}" for key, value in sorted(found.items()))
 
 
 def _is_valid(key: str, value: str) -> bool:
@@ -56,15 +55,19 @@ def _is_valid(key: str, value: str) -> bool:
 
 def setting(key: str) -> str | None:
     """What this process was given for `key`, if anything."""
-    given = dict(part.partition("=")[::2] for part in os.environ.get(VARIABLE, "").split(","))
+    given = dict(part.partition("=")[::2] for part in rank_spec().assume)
     return given.get(key)
 
 
 def install(tracer: Path) -> None:
-    """Has what a program calls ``backward()`` on, or a ``GradScaler`` scales, read as the assumed loss, if any.
+    """Gives the tracer the assumptions. What a program calls ``backward()`` on, or a ``GradScaler`` scales, then reads
+    as the assumed loss, if there is one.
 
     Losses of torch's own operators read so already where they are made.
     """
+    assume = ctypes.PyDLL(str(tracer)).phantora_assume
+    assume.argtypes, assume.restype = [ctypes.c_char_p], None
+    assume(",".join(rank_spec().assume).encode())
     if setting("loss") is None:
         return
     import torch

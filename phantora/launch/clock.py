@@ -16,7 +16,7 @@ import datetime
 import gc
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -254,7 +254,7 @@ def _calendar(runtime: Runtime, real: ModuleType, now: Callable[[], float]) -> d
     }
 
 
-def _clock_gettime(runtime: Runtime, real: ModuleType, new: dict[str, Any]) -> dict[str, Any]:
+def _clock_gettime(runtime: Runtime, real: ModuleType, new: Mapping[str, Any]) -> dict[str, Any]:
     wall = {real.CLOCK_REALTIME}
     steady = {
         real.CLOCK_MONOTONIC,

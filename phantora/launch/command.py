@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from phantora.errors import PhantoraError, limit_of_processes
+from phantora.errors import PhantoraError, Reason, limit_of_processes, reason_of
 from phantora.launch import process
 from phantora.launch.ending import (
     Ending,
@@ -92,31 +92,30 @@ class _Run:
                 while signals.received:
                     number = signals.received.pop(0)
                     self.outcome.interrupted = self.outcome.interrupted or number
-                    self._fail(128 + number, f"interrupted by {process.signal_name(number)}")
+                    self._fail(128 + number, f"interrupted by {process.signal_name(number)}", Reason.INTERRUPTED)
                 self._look_at_simulator()
                 self._look_at_child()
                 self._end_if_due()
         self._look_at_simulator()
         self._look_at_child()
 
-    def _fail(self, status: int, message: str) -> None:
-        if not self.outcome.status:
-            self.outcome.status, self.outcome.message = status, message
+    def _fail(self, status: int, message: str, reason: Reason) -> None:
+        self.outcome.fail(status, reason, message)
         self._ending.begin(0.0)
 
     def _look_at_simulator(self) -> None:
         thread = self._simulator
         if thread is not None and thread.done and thread.error is not None and not self.outcome.status:
-            self._fail(getattr(thread.error, "exit_status", 1), error_message(thread.error))
+            self._fail(getattr(thread.error, "exit_status", 1), error_message(thread.error), reason_of(thread.error))
 
     def _look_at_child(self) -> None:
         if self._child.poll() is None or self._reported:
             return
         self._reported = True
         code = self._child.returncode
-        if code < 0 and not self.outcome.status:  # it could say nothing itself
-            self.outcome.message = f"{self._name} {process.describe_exit(code)}"
-        self.outcome.status = self.outcome.status or process.shell_status(code)
+        if code:
+            what = f"{self._name} {process.describe_exit(code)}"
+            self.outcome.fail(process.shell_status(code), Reason.SCRIPT_FAILED, what)
         if self._simulator is not None:  # ranks that never joined, or left without a word
             self._simulator.simulator.command_ended(self.outcome.status)
 

@@ -6,13 +6,15 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from phantora.errors import PhantoraError, limit_of_processes
+from phantora.errors import PhantoraError, Reason, limit_of_processes
+from phantora.launch.failures import Failure
 
+_OURS = "phantora: "
 TERMINATE_SECONDS = 3.0
 """From SIGTERM to SIGKILL."""
 _HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -64,13 +66,37 @@ class Outcome:
     """How a run ended. `status` is what a shell would see."""
 
     status: int = 0
+    reason: Reason = Reason.OK
     failed_rank: int | None = None
     message: str = ""
+    log_path: str = ""
+    """File with the failed rank's output, if it is kept."""
+    last_words: str = ""
+    """Last line of the failed rank's standard error."""
     interrupted: int = 0
     """Number of the signal that ended the run, 0 if none did."""
     startup_seconds: float = 0.0
     """From the start of the fork server to the first rank's fork."""
     wall_seconds: float = 0.0
+
+
+    def fail(self, status: int, reason: Reason, message: str, rank: int | None = None) -> None:
+        """Keeps the first failure."""
+        if not self.status:
+            self.status, self.reason, self.message, self.failed_rank = status, reason, message, rank
+
+    def why(self, failures: Sequence[Failure]) -> Outcome:
+        """With the script's own error, where ranks noted theirs: of the rank that failed first, or of any. Else with
+        the last line of a rank that a library ended."""
+        if not self.status or self.reason not in (Reason.SCRIPT_FAILED, Reason.UNSUPPORTED):
+            return self
+        if not failures:
+            ours, killed = self.last_words.startswith(_OURS), self.status > 128
+            said = f": {self.last_words.removeprefix(_OURS)}" if ours or (killed and self.last_words) else ""
+            return replace(self, message=self.message + said)
+        own = next((one for one in failures if one.rank == self.failed_rank), failures[0])
+        log = f"; its log is {self.log_path}" if self.log_path else ""
+        return replace(self, reason=own.reason, message=str(own) + log)
 
 
 def start_thread(thread: threading.Thread) -> None:

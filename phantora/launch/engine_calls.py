@@ -12,7 +12,7 @@ import ctypes
 import functools
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
@@ -61,7 +61,7 @@ class Calls:
 
         return call
 
-    def _text(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    def _text(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         described = [_described(value) for value in (*args, *kwargs.values())]
         key = (name, _hashable(described))
         text = self._texts.get(key)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import inspect
 import json
-import os
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
@@ -19,11 +18,8 @@ from typing import Any
 from phantora.errors import PhantoraError
 from phantora.launch import folded_gloo, folded_mesh, folded_parts
 from phantora.launch.importhook import after_import
+from phantora.spec import rank_spec
 
-VARIABLE = "PHANTORA_FOLDED"
-"""The ranks that are processes, as :func:`runs` writes them."""
-PROBE = "PHANTORA_PROBE"
-"""A file for the process groups that this rank makes: a line of JSON each, ranks and name."""
 _MODULE = "torch.distributed.distributed_c10d"
 _PREFIX = "phantora:"
 _PAD = 256
@@ -35,30 +31,27 @@ _SWITCH_S = 0.05
 so may threads of many ranks (tqdm's monitor): at Python's own 5 ms each of them takes half a percent of a core."""
 
 
-def environment(real: Sequence[int]) -> dict[str, str]:
-    """Variables of a rank of a run in which the ranks `real` are processes."""
-    return {
-        VARIABLE: runs(real),
-        # One unique id for a communicator of any size: with more, folded ranks would have to give some of them.
-        "TORCH_NCCL_RANKS_PER_ROOT": str(1 << 30),
-    }
+# One unique id for a communicator of any size: with more, folded ranks would have to give some of them.
+ENVIRONMENT = {"TORCH_NCCL_RANKS_PER_ROOT": str(1 << 30)}
+"""More variables of a rank of a folded run."""
 
 
 def install(world_size: int) -> None:
     """In the rank, before its script runs."""
-    real = frozenset(_ranks_of(os.environ[VARIABLE]))
+    real = frozenset(_ranks_of(rank_spec().processes))
     if _MODULE in sys.modules:
         _wrap(sys.modules[_MODULE], world_size, real)
     else:
         after_import(_MODULE.__eq__, lambda module: _wrap(module, world_size, real))
     sys.setswitchinterval(_SWITCH_S)
-    if PROBE not in os.environ:  # which wants to know all groups
+    if not rank_spec().groups:  # a file that gets all groups
         folded_mesh.install(world_size)
 
 
 def processes() -> frozenset[int] | None:
     """The ranks that are processes; None where all are."""
-    return frozenset(_ranks_of(os.environ[VARIABLE])) if VARIABLE in os.environ else None
+    text = rank_spec().processes
+    return frozenset(_ranks_of(text)) if text else None
 
 
 def require_experts(ranks: Sequence[int]) -> None:
@@ -118,10 +111,10 @@ def _wrap(c10d: ModuleType, world_size: int, processes: frozenset[int]) -> None:
     c10d.ProcessGroupNCCL = ProcessGroupNCCL  # type: ignore[attr-defined]
     c10d._set_pg_timeout = lambda timeout, group=None: None  # type: ignore[attr-defined]
     _name_parts(c10d)
-    if PROBE in os.environ:
-        _note_groups(c10d, os.environ[PROBE])
-    if folded_parts.VARIABLE in os.environ:
-        folded_parts.install(c10d, os.environ[folded_parts.VARIABLE])
+    if groups := rank_spec().groups:
+        _note_groups(c10d, groups)
+    if pieces := rank_spec().pieces:
+        folded_parts.install(c10d, pieces)
     if hasattr(c10d, "ProcessGroupGloo"):
         folded_gloo.install(c10d, processes)
     _pad_objects(c10d)
@@ -148,8 +141,8 @@ def _name_parts(c10d: ModuleType) -> None:
             asked["pg_options"] = copy.deepcopy(options)
             ranks = [c10d.get_global_rank(parent, rank) for rank in sorted(mine)]
             asked["pg_options"].config.net_name = _PREFIX + runs(ranks)
-            if PROBE in os.environ:
-                note_group(os.environ[PROBE], ranks, asked["group_desc"])
+            if groups := rank_spec().groups:
+                note_group(groups, ranks, asked["group_desc"])
         return split(*given.args, **given.kwargs)
 
     for name in (c10d.__name__, "torch.distributed", "torch.distributed.device_mesh"):
@@ -170,7 +163,7 @@ def _note_groups(c10d: ModuleType, path: str) -> None:
 
 
 def note_group(path: str, ranks: Sequence[int], name: str | None) -> None:
-    """Appends a process group to the file of :data:`PROBE`."""
+    """Appends a process group to a file."""
     with open(path, "a") as file:
         file.write(json.dumps([list(ranks), name or ""]) + "\n")
 

@@ -20,9 +20,6 @@ from multiprocessing import util
 from types import ModuleType
 from typing import Any
 
-VARIABLE = "PHANTORA_PARTS"
-"""A file for the pieces of each rank: a list in JSON of ranks, their pieces, and the bytes of these parameters."""
-
 Span = tuple[int, int]  # first byte, first byte behind
 
 

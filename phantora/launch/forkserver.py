@@ -5,7 +5,7 @@ hundreds) and starts in milliseconds. The server speaks JSON over a socket with 
 message per packet; descriptors travel beside the message.
 
 parent -> server   {"do": "load", "stubs": DIR or null, "devices": N, "argv": [...],
-                    "imports": [...], "shared": [...]}   and more for launch/warm.py
+                    "imports": [...], "shared": [...], "ranks": RankSpec}   and more for launch/warm.py
                    {"do": "store", "port": N}            hosts the TCPStore of the job
                    {"do": "rank", ...RankTask}           with descriptors [stdout, stderr, session?]
 server -> parent   {"is": "here", "pid": N}           of one that was forked for this run (launch/warm.py)
@@ -35,12 +35,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import phantora
 from phantora.errors import PhantoraError, limit_of_processes
 from phantora.launch import process
 from phantora.launch.rank import RankTask, become_rank
+from phantora.spec import VARIABLE
 
 MESSAGE_BYTES = 1 << 17
 # The interpreter must not find modules of the current directory before the ones installed, and
@@ -55,6 +56,38 @@ BOOTSTRAP = (
 
 Become = Callable[[], NoReturn]
 """What a forked process does from then on."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """The first message of a run: what its server loads."""
+
+    stubs: str | None
+    devices: int
+    argv: list[str]
+    """Of the ranks."""
+    imports: tuple[str, ...]
+    shared: tuple[str, ...]
+    ranks: str
+    """The :class:`RankSpec`."""
+
+
+@dataclass(frozen=True)
+class Store:
+    """Has the server host the TCPStore of the job; port 0: any."""
+
+    port: int
+
+
+Message: TypeAlias = "Load | Store | RankTask"
+_MESSAGES: dict[str, Callable[..., Message]] = {"load": Load, "store": Store, "rank": RankTask}
+
+
+def read_message(data: bytes) -> Message:
+    """From the parent."""
+    fields = json.loads(data)
+    kind = _MESSAGES[fields.pop("do")]
+    return kind(**{name: tuple(v) if isinstance(v, list) and name != "argv" else v for name, v in fields.items()})
 
 
 def command(parent: int, fd: int, *, many: bool = False) -> list[str]:
@@ -125,7 +158,7 @@ class ForkServer:
         self._store = 0
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
-    def serve(self, first: dict[str, Any] | None = None) -> Become | None:
+    def serve(self, first: Load | None = None) -> Become | None:
         """Works until the parent closes its end; then ends the ranks that are left and returns None. In a forked rank
         it returns what that becomes. `first`: a message that is here already."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -133,7 +166,7 @@ class ForkServer:
         poll = select.poll()
         poll.register(self._link, select.POLLIN)
         poll.register(self._wake_read, select.POLLIN)
-        if first is not None and (become := self._heed(first, [])):
+        if first is not None and (become := self._heed(first, ())):
             return become
         while True:
             ready = {fd for fd, _ in poll.poll()}
@@ -144,60 +177,52 @@ class ForkServer:
                 data, fds, _, _ = socket.recv_fds(self._link, MESSAGE_BYTES, 3)
                 if not data:
                     break
-                if become := self._heed(json.loads(data), fds):
+                if become := self._heed(read_message(data), fds):
                     return become
         for pid in self._ranks:
             _kill_group(pid)
         process.kill_descendants()
         return None
 
-    def _heed(self, message: dict[str, Any], fds: list[int]) -> Become | None:
+    def _heed(self, message: Message, fds: Sequence[int]) -> Become | None:
         """Does what it is asked, and reports to the parent what cannot be done."""
         try:
-            return self._obey(message, fds)
+            if isinstance(message, RankTask):
+                return self._fork_rank(message, fds)
+            if isinstance(message, Load):
+                self._load(message)
+            else:
+                self._host_store(message.port)
         except PhantoraError as error:
-            self._tell({"is": "failed", "message": str(error)})
+            self._tell("failed", message=str(error))
         except Exception as error:
             if os.environ.get("PHANTORA_DEBUG"):
                 traceback.print_exc()
-            self._tell({"is": "failed", "message": limit_of_processes(error) or f"{type(error).__name__}: {error}"})
+            self._tell("failed", message=limit_of_processes(error) or f"{type(error).__name__}: {error}")
         return None
 
-    def _obey(self, message: dict[str, Any], fds: list[int]) -> Become | None:
-        verb = message.pop("do")
-        if verb == "load":
-            self._load(**message)
-        elif verb == "store":
-            self._host_store(message["port"])
-        else:
-            return self._fork_rank(RankTask(**{**message, "arguments": tuple(message["arguments"])}), fds)
-        return None
-
-    def _load(
-        self, stubs: str | None, devices: int, argv: list[str], imports: list[str], shared: list[str]
-    ) -> None:
+    def _load(self, wanted: Load) -> None:
         begin = time.perf_counter()
-        sys.argv = argv  # of the ranks: some modules keep it when they are imported
+        os.environ[VARIABLE] = wanted.ranks
+        sys.argv = wanted.argv  # of the ranks: some modules keep it when they are imported
         base = self._base
         if base is None:
-            base = load_base(stubs, devices, tuple(imports))
-            if not _import_shared(shared, devices):
+            base = load_base(wanted.stubs, wanted.devices, wanted.imports)
+            if not _import_shared(wanted.shared, wanted.devices):
                 self._begin_anew()
             _settle()
         self._library = base.library
-        if stubs:
+        if wanted.stubs:
             from phantora.launch.stubbed import find_stubs, install_tracer
 
-            install_tracer(find_stubs(stubs))
+            install_tracer(find_stubs(wanted.stubs))
         gc.enable()
         gc.freeze()
-        self._tell(
-            {"is": "loaded", "seconds": time.perf_counter() - begin, "threads": process.thread_count()}
-        )
+        self._tell("loaded", seconds=time.perf_counter() - begin, threads=process.thread_count())
 
     def _begin_anew(self) -> NoReturn:
         """A fresh interpreter in this process: what an import did to torch cannot be undone."""
-        self._tell({"is": "spoiled"})
+        self._tell("spoiled")
         os.set_inheritable(self._link.fileno(), True)
         os.execve(sys.executable, command(os.getppid(), self._link.fileno()), self._environment)
 
@@ -215,9 +240,9 @@ class ForkServer:
                 f"cannot host the TCPStore on port {port}: {answer or 'no answer; try another port'}"
             )
         self._store = pid
-        self._tell({"is": "store", "port": int(answer), "pid": pid})
+        self._tell("store", port=int(answer), pid=pid)
 
-    def _fork_rank(self, task: RankTask, fds: list[int]) -> Become | None:
+    def _fork_rank(self, task: RankTask, fds: Sequence[int]) -> Become | None:
         out, err = fds[:2]
         if len(fds) > 2:
             if self._session >= 0:
@@ -227,7 +252,7 @@ class ForkServer:
             pid = self._fork()
         except OSError as error:
             pid = -1
-            self._tell({"is": "not_forked", "rank": task.rank, "message": limit_of_processes(error) or str(error)})
+            self._tell("not_forked", rank=task.rank, message=limit_of_processes(error) or str(error))
         if pid == 0:
             return partial(become_rank, task, self._library, self._session, out, err)
         os.close(out)
@@ -235,7 +260,7 @@ class ForkServer:
         if pid < 0:
             return None
         self._ranks[pid] = task.rank
-        self._tell({"is": "started", "rank": task.rank, "pid": pid})
+        self._tell("started", rank=task.rank, pid=pid)
         return None
 
     def _fork(self) -> int:
@@ -264,15 +289,13 @@ class ForkServer:
             rank = self._ranks.pop(pid, None)
             if rank is not None:
                 _kill_group(pid)  # what the rank started and left behind
-                self._tell({"is": "ended", "rank": rank, "code": os.waitstatus_to_exitcode(status)})
+                self._tell("ended", rank=rank, code=os.waitstatus_to_exitcode(status))
             elif pid == self._store:
-                self._tell(
-                    {"is": "failed", "message": "the process that hosts the TCPStore ended unexpectedly"}
-                )
+                self._tell("failed", message="the process that hosts the TCPStore ended unexpectedly")
 
-    def _tell(self, message: dict[str, Any]) -> None:
+    def _tell(self, what: str, **fields: Any) -> None:
         with suppress(BrokenPipeError):  # the parent is gone: serve() sees the end of the link next
-            self._link.sendall(json.dumps(message).encode())
+            self._link.sendall(json.dumps({"is": what, **fields}).encode())
 
 
 class _GpuWanted(BaseException):
@@ -360,7 +383,7 @@ def _host_store(port: int, answer: int) -> NoReturn:
     os._exit(status)
 
 
-def _of_a_run(runs: socket.socket, environment: dict[str, str]) -> tuple[ForkServer, dict[str, Any]]:
+def _of_a_run(runs: socket.socket, environment: dict[str, str]) -> tuple[ForkServer, Load]:
     """Serves many runs that want the same: loads it for the first and forks a server for each; returns in these, with
     the run's first message."""
     loaded: Base | dict[str, str] | None = None
@@ -387,11 +410,13 @@ def _of_a_run(runs: socket.socket, environment: dict[str, str]) -> tuple[ForkSer
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     process.adopt_orphans()
     runs.close()
-    os.chdir(message.pop("folder"))
-    os.environ.update(message.pop("of_shell"))
+    os.chdir(message["folder"])
+    os.environ.update(message["of_shell"])
     with suppress(OSError):  # the run has ended already
         link.sendall(json.dumps({"is": "here", "pid": os.getpid()}).encode())
-    return ForkServer(link, environment, loaded), message
+    wanted = read_message(json.dumps({k: v for k, v in message.items() if k not in ("folder", "of_shell")}).encode())
+    assert isinstance(wanted, Load)
+    return ForkServer(link, environment, loaded), wanted
 
 
 def _load_for_all(message: Mapping[str, Any]) -> Base | dict[str, str]:

@@ -11,13 +11,15 @@ import ctypes
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from phantora.errors import PhantoraError
-from phantora.launch import assume, loading, notes, process, shims, uncounted
+from phantora.launch import failures, loading, process, shims, uncounted
 from phantora.launch.importhook import AfterImport, after_import
 from phantora.launch.plan import server_environment
+from phantora.spec import VARIABLE, RankSpec, rank_spec
 
 if TYPE_CHECKING:
     from phantora.stubs import StubSet
@@ -25,40 +27,19 @@ if TYPE_CHECKING:
 SITE = Path(__file__).with_name("site")
 PROGRAMS = Path(__file__).with_name("bin")
 """Programs of the simulated host: nvidia-smi."""
-SESSION, DEVICES, STUBS = "PHANTORA_SESSION", "PHANTORA_DEVICES", "PHANTORA_STUBS"
-PYTHON = "PHANTORA_PYTHON"  # the interpreter that those programs run with
-JOINED = "PHANTORA_JOINED"
-"""Set for what a rank starts: such a process sees GPUs, and every GPU belongs to another one."""
-PLACE = "PHANTORA_PLACE"
-"""The rank that a process has become by itself: what it starts with the same RANK is not that rank once more."""
+PYTHON = "PHANTORA_PYTHON"
+"""The interpreter that those programs run with."""
 
 
-def command_environment(
-    inherited: Mapping[str, str],
-    session: str,
-    devices: int,
-    stubs: Path,
-    moe_routing: str,
-    assumed: str,
-    data_loading: str = loading.FREE,
-    quiet: bool = False,
-) -> dict[str, str]:
-    """The environment for a command whose processes shall join `session`, each seeing `devices` GPUs."""
-    environment = server_environment(inherited)
-    environment |= follower_environment(inherited, session, devices, stubs)
-    environment[shims.VARIABLE] = moe_routing
-    environment[assume.VARIABLE] = assumed
-    environment[loading.VARIABLE] = data_loading
-    environment[notes.QUIET] = "1" if quiet else "0"
-    return environment
+def command_environment(inherited: Mapping[str, str], ranks: RankSpec) -> dict[str, str]:
+    """The environment for a command whose processes shall join the session of `ranks`."""
+    return server_environment(inherited) | follower_environment(inherited, ranks)
 
 
-def follower_environment(inherited: Mapping[str, str], session: str, devices: int, stubs: Path) -> dict[str, str]:
-    """The variables by which a process finds `session`, and the programs of the simulated host."""
+def follower_environment(inherited: Mapping[str, str], ranks: RankSpec) -> dict[str, str]:
+    """The variables by which a process finds the session of `ranks`, and the programs of the simulated host."""
     return {
-        SESSION: session,
-        DEVICES: str(devices),
-        STUBS: str(stubs),
+        VARIABLE: ranks.to_json(),
         PYTHON: sys.executable,
         "PATH": _first(PROGRAMS, inherited.get("PATH", os.defpath)),
         "PYTHONPATH": _first(SITE, inherited.get("PYTHONPATH", "")),
@@ -73,7 +54,7 @@ def join() -> None:
     """Makes this process the rank that its environment names, before its script runs."""
     process.die_with_parent(os.getppid())
     process.single_arena()
-    os.environ[JOINED] = "1"  # processes that the rank starts are not ranks
+    _change(joined=True)  # processes that the rank starts are not ranks
     try:
         _join()
     except PhantoraError as error:
@@ -91,17 +72,23 @@ def follow() -> AfterImport:
     return after_import("torch".__eq__, lambda _: install_tracer(stub_set))
 
 
+def _change(**fields: Any) -> None:
+    """For this process, and for what it starts."""
+    os.environ[VARIABLE] = replace(rank_spec(), **fields).to_json()
+
+
 def _give_up(error: PhantoraError) -> NoReturn:
     who = f"rank {os.environ['RANK']}" if "RANK" in os.environ else f"process {os.getpid()}"
     ours = os.environ.get(PYTHON, sys.executable)
     other = "" if ours == sys.executable else f" (it runs in {sys.executable}, phantora in {ours})"
     print(f"phantora: {who}: {error}{other}", file=sys.stderr, flush=True)
+    failures.note(error)
     os._exit(error.exit_status)
 
 
 def open_session() -> int:
     """A descriptor of the run's shared memory. Raises PhantoraError."""
-    path = os.environ[SESSION]
+    path = rank_spec().session
     try:
         return os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
@@ -113,9 +100,9 @@ def _attach() -> StubSet:
     from phantora.launch.stubbed import find_stubs, load_stubs
 
     session = open_session()
-    stub_set = find_stubs(os.environ.get(STUBS))
+    stub_set = find_stubs(rank_spec().stubs)
     library = load_stubs(stub_set)
-    attach(library, session, may_join=JOINED not in os.environ)
+    attach(library, session, may_join=not rank_spec().joined)
     report_plainly(os.environ.get("RANK", "?"))
     tie_children()
     process.name_threads()
@@ -129,8 +116,9 @@ def _attach() -> StubSet:
 def attach(library: ctypes.CDLL, session: int, *, may_join: bool) -> None:
     """Has this process see the GPUs of its host: of the rank that started it, or else the first."""
     library.ph_attach.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_bool, _JOINED]
-    near = os.environ.get("RANK", "") if JOINED in os.environ else ""
-    if library.ph_attach(session, int(os.environ[DEVICES]), int(near) if near.isdigit() else 0, may_join, _joined) != 0:
+    given = rank_spec()
+    near = os.environ.get("RANK", "") if given.joined else ""
+    if library.ph_attach(session, given.devices, int(near) if near.isdigit() else 0, may_join, _joined) != 0:
         raise PhantoraError("cannot see the simulated GPUs: is another version of phantora in the path?")
 
 
@@ -142,10 +130,10 @@ def _on_join() -> None:
     from phantora.launch import clock
     from phantora.wire import stacks
 
+    library = ctypes.CDLL(None)
+    _change(place=library.ph_rank())
     clock.count_frames()
     stacks.register()
-    library = ctypes.CDLL(None)
-    os.environ[PLACE] = str(library.ph_rank())
     if multiprocessing.parent_process() is not None:  # it may end with _exit, which calls no exit functions
         util.Finalize(None, library.ph_exit, args=(0,), exitpriority=-1000)
 
@@ -159,7 +147,7 @@ def _join() -> None:
     from phantora.launch.stubbed import find_stubs, install_tracer, load_stubs
 
     session = open_session()
-    stub_set = find_stubs(os.environ.get(STUBS))
+    stub_set = find_stubs(rank_spec().stubs)
     library = load_stubs(stub_set)
     try:
         import torch  # noqa: F401  (on the stubs; the script imports it anyway)
@@ -179,7 +167,7 @@ def _join() -> None:
     shims.install()
     loading.install()
     uncounted.install()
-    connect(library, session, rank, int(os.environ.get("LOCAL_RANK", "0")), int(os.environ[DEVICES]))
+    connect(library, session, rank, int(os.environ.get("LOCAL_RANK", "0")), rank_spec().devices)
     process.at_exit(library.ph_exit)  # after the interpreter's teardown, which may still use CUDA
 
 

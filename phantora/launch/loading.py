@@ -9,7 +9,6 @@ Without a time the batches are measured as well, and a run that would wait for i
 from __future__ import annotations
 
 import ctypes
-import os
 import re
 import statistics
 import sys
@@ -25,9 +24,9 @@ from phantora.errors import PhantoraError
 from phantora.launch.clock import Runtime
 from phantora.launch.importhook import after_import, uncharged
 from phantora.launch.notes import tell
+from phantora.spec import rank_spec
 
 OPTION = "--data-loading"
-VARIABLE = "PHANTORA_DATA_LOADING"
 FREE, MEASURED = "free", "measured"
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s)")
 _UNITS = {"us": 1e3, "ms": 1e6, "s": 1e9}
@@ -255,9 +254,9 @@ def _note(dataset: str, workers: int, seen: Seen) -> str | None:
 
 
 def install() -> None:
-    """Times the DataLoaders of this rank; the variable has the cost."""
+    """Times the DataLoaders of this rank."""
     library = ctypes.CDLL(None)
-    loading = Loading(parse(os.environ.get(VARIABLE, FREE)), Runtime.of(library), library.ph_uncounted_aside)
+    loading = Loading(parse(rank_spec().data_loading), Runtime.of(library), library.ph_uncounted_aside)
     wanted = {_FETCHERS, _LOADERS, _STATEFUL}
     after_import(wanted.__contains__, loading.meet)
     for name in sorted(wanted):

@@ -7,20 +7,20 @@ gets its modules from the tracer (``stub/tracer/modules.cpp``). Hooks cost no vi
 from __future__ import annotations
 
 import ctypes
-import os
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-VARIABLE = "PHANTORA_MODULES"
+from phantora.spec import rank_spec
+
 PREFIX = "module: "
 # Parts of paths that wrappers add (DistributedDataParallel, FSDP, torch.compile, checkpoint_wrapper).
 _WRAPPERS = frozenset(("module", "_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module"))
 
 
 def install(tracer: Path) -> None:
-    """Adds the hooks to torch, which has been imported, if the variable asks for them."""
-    if not os.environ.get(VARIABLE):
+    """Adds the hooks to torch, which has been imported, if the run logs modules."""
+    if not rank_spec().modules:
         return
     from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 

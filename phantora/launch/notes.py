@@ -1,14 +1,13 @@
-"""What a rank tells its user beside the script's own output."""
+"""Notes of a rank for its user, next to the script's own output."""
 
 from __future__ import annotations
 
-import os
 import sys
 
-QUIET = "PHANTORA_QUIET"
+from phantora.spec import rank_spec
 
 
 def tell(text: str) -> None:
     """Prints a note on stderr, unless the run is quiet."""
-    if os.environ.get(QUIET) != "1":
+    if not rank_spec().quiet:
         print(f"phantora: note: {text}", file=sys.stderr, flush=True)

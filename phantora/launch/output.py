@@ -19,6 +19,7 @@ from phantora.launch.plan import STDERR, STDOUT, Plan, parse_streams, rank_log_d
 
 _LINE = re.compile(rb"[^\r\n]*(?:\r\n|[\r\n])")  # progress bars end their lines with a carriage return
 _READ_BYTES = 1 << 16
+_END_BYTES = 2048
 
 
 class TerminalGone(PhantoraError):
@@ -42,6 +43,11 @@ class Console:
         self._at_line_start = True
         self._next_draw = 0.0
         self._lock = threading.RLock()
+
+    @property
+    def out(self) -> int:
+        """The descriptor of standard output."""
+        return self._streams[STDOUT].fileno()
 
     def write(self, stream: int, data: bytes) -> None:
         """Writes bytes of a rank to standard output (1) or error (2)."""
@@ -113,6 +119,8 @@ class Stream:
     file: BinaryIO | None
     path: Path | None
     tail: bytes = b""
+    end: bytes = b""
+    """The last that came, at most :data:`_END_BYTES`."""
     after_return: bool = False
     """What was shown last ended with a carriage return, so a line feed that follows belongs to it."""
 
@@ -123,6 +131,7 @@ class Stream:
         except BlockingIOError:
             return True
         if data:
+            self.end = (self.end + data)[-_END_BYTES:]
             self._log(data, console)
             if self.to_console:
                 self._show(data, console)
@@ -130,6 +139,12 @@ class Stream:
         if self.tail:
             self._show(b"\n", console)
         return False
+
+    @property
+    def last_line(self) -> str:
+        """That has text."""
+        lines = [line.strip() for line in self.end.decode(errors="replace").splitlines()]
+        return next((line for line in reversed(lines) if line), "")
 
     def _show(self, data: bytes, console: Console) -> None:
         if not self.prefix:
@@ -174,9 +189,10 @@ class Outputs:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         # Logs that nobody routes are wanted on the console as well.
-        tee = plan.tee if plan.log_dir is None or (plan.tee, plan.redirects) != ("0", "0") else "3"
+        options = plan.spec.launch
+        tee = options.tee if plan.log_dir is None or (options.tee, options.redirects) != ("0", "0") else "3"
         self._tee = parse_streams("--tee", tee, plan.ranks_per_host)
-        self._redirect = parse_streams("--redirects", plan.redirects, plan.ranks_per_host)
+        self._redirect = parse_streams("--redirects", options.redirects, plan.ranks_per_host)
 
     def check(self) -> None:
         """Raises, before anything runs, if the log directory cannot be written."""

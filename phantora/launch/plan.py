@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from phantora.errors import PhantoraError
-from phantora.launch import folded, folded_parts, loading, notes, shims
-from phantora.launch.assume import VARIABLE
-from phantora.launch.routing import BALANCED
+from phantora.launch import folded
 from phantora.launch.shared import shared_imports
+from phantora.spec import MODULE, VARIABLE, RankSpec, RunSpec
+from phantora.wire.fold import Fold
 
+MASTER_ADDRESS = "127.0.0.1"
 STDOUT, STDERR = 1, 2  # bits of torchrun's --redirects and --tee
 
 
@@ -29,43 +30,29 @@ PRELOADS = {
 
 @dataclass(frozen=True)
 class Plan:
-    """One launch. `target` is a script's path, or a module's name with `module`."""
+    """One launch of a spec: where its ranks are, and what they are given."""
 
-    target: str
-    arguments: tuple[str, ...] = ()
-    module: bool = False
+    spec: RunSpec
     hosts: int = 1
     ranks_per_host: int = 1
-    devices: int = 1
-    """GPUs that each rank sees: its host's, or, of several hosts, those that the job has there, as a
-    scheduler would have it (DTensor takes GPU rank % count, which is a rank's own only then)."""
-    seed: int = 0
-    """Seeds `random` and NumPy of rank r with seed + r, so that runs repeat."""
-    preload: tuple[str, ...] = ()
-    """Modules that are imported once, before the ranks are forked."""
-    moe_routing: str = BALANCED
-    """How many tokens each expert gets, as ``phantora.launch.routing`` reads it."""
-    assume: str = ""
-    """What takes the place of unknown values, as ``phantora.launch.assume`` writes it."""
-    data_loading: str = loading.FREE
-    """What a DataLoader's batch costs, as ``phantora.launch.loading`` reads it."""
-    role: str = "default"
+    ranks: RankSpec = field(default_factory=RankSpec)
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
-    master_address: str = "127.0.0.1"
-    master_port: int = 0
-    """0: any free port."""
     log_dir: Path | None = None
-    redirects: str = "0"
-    tee: str = "0"
     ranks_filter: tuple[int, ...] | None = None
     """Local ranks whose output reaches the console; None: all."""
-    quiet: bool = False
     real: tuple[int, ...] | None = None
     """Ranks that are processes, in a folded run; None: all."""
-    probe: Path | None = None
-    """Where rank 0 writes the process groups that it makes, before it ends with its first large communication."""
-    parts: Path | None = None
-    """Where rank 0, run alone, writes how many pieces of an optimizer each rank has, before it ends."""
+
+    def folded(self, fold: Fold | None) -> Plan:
+        """The same launch with the processes of `fold`."""
+        if fold is None:
+            return replace(self, real=None, ranks=replace(self.ranks, processes=""))
+        return replace(self, real=fold.real, ranks=replace(self.ranks, processes=folded.runs(fold.real)))
+
+    @property
+    def module(self) -> bool:
+        """The target is a module's name, and no path."""
+        return self.spec.kind == MODULE
 
     @property
     def world_size(self) -> int:
@@ -82,23 +69,14 @@ class Plan:
         """Modules for the fork server: imported once, they cost every rank neither time nor memory."""
         # What nearly every run imports, with its optimizer at the latest: 1.5 s and 70 MB.
         always = ("torch", "torch.distributed.fsdp", "torch.distributed.tensor", "torch._dynamo")
-        known = PRELOADS.get(self.target.partition(".")[0], ()) if self.module else ()
-        return (*always, *known, *self.preload)
+        known = PRELOADS.get(self.spec.target.partition(".")[0], ()) if self.module else ()
+        return (*always, *known, *self.spec.preload)
 
     @property
     def shared(self) -> tuple[str, ...]:
         """The script's own imports that the fork server can make for all ranks."""
-        return () if self.module else shared_imports(self.target)
+        return () if self.module else shared_imports(self.spec.target)
 
-
-def check_target(plan: Plan) -> None:
-    """Raises if there is nothing to run under that name (a module's name is looked up by the rank)."""
-    if plan.module or os.path.exists(plan.target):
-        return
-    hint = "check the path"
-    if "/" not in plan.target and not plan.target.endswith(".py"):
-        hint = f"a launcher is run by `phantora trace -- {plan.target} ...`, a module by `-m {plan.target}`"
-    raise PhantoraError(f"there is no script {plan.target!r} in {os.getcwd()}: {hint}")
 
 
 def rank_environment(plan: Plan, rank: int, store_port: int) -> dict[str, str]:
@@ -113,26 +91,19 @@ def rank_environment(plan: Plan, rank: int, store_port: int) -> dict[str, str]:
         "GROUP_WORLD_SIZE": str(plan.hosts),
         "ROLE_RANK": str(rank),
         "ROLE_WORLD_SIZE": str(plan.world_size),
-        "ROLE_NAME": plan.role,
-        "MASTER_ADDR": plan.master_address,
+        "ROLE_NAME": plan.spec.launch.role,
+        "MASTER_ADDR": MASTER_ADDRESS,
         "MASTER_PORT": str(store_port),
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_RUN_ID": plan.run_id,
-        shims.VARIABLE: plan.moe_routing,
-        VARIABLE: plan.assume,
-        loading.VARIABLE: plan.data_loading,
-        notes.QUIET: "1" if plan.quiet else "0",
+        VARIABLE: plan.ranks.to_json(),
         # The store is hosted by a process beside the ranks, as torchrun's agent does.
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
     }
-    if plan.real is not None:
-        environment |= folded.environment(plan.real)
-    if plan.probe is not None:
-        environment[folded.PROBE] = str(plan.probe)
-    if plan.parts is not None:
-        environment[folded_parts.VARIABLE] = str(plan.parts)
+    if plan.ranks.processes:
+        environment |= folded.ENVIRONMENT
     if plan.log_dir is not None:
         environment["TORCHELASTIC_ERROR_FILE"] = str(rank_log_dir(plan, rank) / "error.json")
     return environment

@@ -19,7 +19,8 @@ from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
 from phantora.errors import PhantoraError
-from phantora.launch import clock, folded, loading, process, rendezvous, shims, uncounted
+from phantora.launch import clock, failures, folded, loading, process, rendezvous, shims, uncounted
+from phantora.spec import rank_spec
 from phantora.wire import stacks
 
 _RESET_SIGNALS = (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE)
@@ -31,9 +32,8 @@ class RankTask:
 
     rank: int
     local_rank: int
-    devices: int
-    seed: int
     environment: dict[str, str]
+    """torchrun's variables, and the :class:`RankSpec`."""
     target: str
     arguments: tuple[str, ...]
     module: bool
@@ -51,18 +51,20 @@ def become_rank(task: RankTask, library: ctypes.CDLL | None, session: int, out: 
         tie_children()
         process.name_threads()
         os.environ.update(task.environment)
-        _seed(task.seed + task.rank)
+        given = rank_spec()
+        _seed(given.seed + task.rank)
         report_plainly(str(task.rank))
         shims.install()
         loading.install()
         uncounted.install()
         rendezvous.install(task.environment["MASTER_PORT"])
-        if folded.VARIABLE in task.environment:
+        if given.processes:
             folded.install(int(task.environment["WORLD_SIZE"]))
         if library is not None:
-            connect(library, session, task.rank, task.local_rank, task.devices)
+            connect(library, session, task.rank, task.local_rank, given.devices)
     except PhantoraError as error:
         print(f"phantora: rank {task.rank}: {error}", file=sys.stderr, flush=True)
+        failures.note(error)
         os._exit(error.exit_status)
     pid = os.getpid()
     gc.collect(1)  # its counters begin alike whatever forked this process
@@ -110,10 +112,11 @@ def _tie_child() -> None:
 
 
 def report_plainly(rank: str) -> None:
-    """Has an error of ours that ends the script end it with one line."""
+    """Prints an error of ours that ends the script as one line, and notes every such error for the run's last line."""
     excepthook = sys.excepthook
 
     def report(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        failures.note(error)
         if isinstance(error, PhantoraError) and not os.environ.get("PHANTORA_DEBUG"):
             print(f"phantora: rank {rank}: {error}", file=sys.stderr, flush=True)
         else:
@@ -194,8 +197,11 @@ def _exit_code(error: SystemExit) -> int:
     if error.code is None:
         return 0
     if isinstance(error.code, int):
+        if error.code & 0xFF:
+            failures.note(error)
         return error.code & 0xFF
     print(error.code, file=sys.stderr)
+    failures.note(error)
     return 1
 
 

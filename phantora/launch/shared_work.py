@@ -11,7 +11,7 @@ import fcntl
 import functools
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ def _read(path: Path) -> dict[str, Any]:
     return answer
 
 
-def _write(path: Path, answer: dict[str, Any]) -> None:
+def _write(path: Path, answer: Mapping[str, Any]) -> None:
     """As a whole or not at all."""
     own = path.with_name(f"{path.name}.{os.getpid()}")
     own.write_bytes(orjson.dumps(answer))

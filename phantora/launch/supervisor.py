@@ -16,10 +16,11 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from phantora.errors import PhantoraError
+from phantora.errors import PhantoraError, Reason, reason_of
 from phantora.launch import process
 from phantora.launch.ending import (
     Ending,
@@ -33,7 +34,7 @@ from phantora.launch.ending import (
     signals_received,
 )
 from phantora.launch.forkserver import MESSAGE_BYTES, command
-from phantora.launch.hook import JOINED, follower_environment
+from phantora.launch.hook import follower_environment
 from phantora.launch.output import Console, Outputs, Stream
 from phantora.launch.plan import STDERR, Plan, rank_environment, server_environment
 from phantora.launch.warm import ForkedServer, connected, surroundings
@@ -53,15 +54,14 @@ class RankSupervisor:
         console: Console,
         *,
         stubs: Path | None,
-        imports: Sequence[str],
-        shared: Sequence[str] = (),
         status_line: Callable[[int, int], str | None] | None = None,
     ) -> None:
         self._plan = plan
         self._console = console
         self._load = {
-            "do": "load", "stubs": str(stubs) if stubs else None, "devices": plan.devices,
-            "argv": [plan.target, *plan.arguments], "imports": list(imports), "shared": list(shared),
+            "do": "load", "stubs": str(stubs) if stubs else None, "devices": plan.ranks.devices,
+            "argv": [plan.spec.target, *plan.spec.arguments], "imports": list(plan.imports),
+            "shared": list(plan.shared), "ranks": plan.ranks.to_json(),
         }  # fmt: skip
         self._stubs = stubs
         self._status_line = status_line
@@ -133,7 +133,7 @@ class RankSupervisor:
         except BrokenPipeError:  # the reader of our output has gone, as with `| head`
             self._outcome.status = self._outcome.status or 128 + signal.SIGPIPE
         except PhantoraError as error:  # or that cannot be written
-            self._fail(error.exit_status, str(error), grace=0.0)
+            self._fail(error.exit_status, str(error), reason=error.reason)
         finally:
             self.close()
         self._outcome.wall_seconds = time.monotonic() - self._begin
@@ -152,7 +152,7 @@ class RankSupervisor:
         while signals.received:
             number = signals.received.pop(0)
             self._outcome.interrupted = self._outcome.interrupted or number
-            self._fail(128 + number, f"interrupted by {process.signal_name(number)}", grace=0.0)
+            self._fail(128 + number, f"interrupted by {process.signal_name(number)}", reason=Reason.INTERRUPTED)
         self._look_at_simulator()
         number = self._ending.due()
         if number:
@@ -168,7 +168,8 @@ class RankSupervisor:
             return
         if os.environ.get("PHANTORA_DEBUG"):
             self._console.message("".join(traceback.format_exception(simulator.error)).rstrip())
-        self._fail(getattr(simulator.error, "exit_status", 1), error_message(simulator.error), grace=0.0)
+        status, reason = getattr(simulator.error, "exit_status", 1), reason_of(simulator.error)
+        self._fail(status, error_message(simulator.error), reason=reason)
 
     def _timeout(self) -> float | None:
         timeouts = [t for t in (self._ending.timeout(),) if t is not None]
@@ -178,12 +179,11 @@ class RankSupervisor:
             timeouts.append(0.1)
         return min(timeouts, default=None)
 
-    def _fail(self, status: int, message: str, *, grace: float, rank: int | None = None) -> None:
+    def _fail(
+        self, status: int, message: str, *, reason: Reason, grace: float = 0.0, rank: int | None = None
+    ) -> None:
         """Notes the first failure and starts ending the rest."""
-        if not self._outcome.status:
-            self._outcome.status = status
-            self._outcome.message = message
-            self._outcome.failed_rank = rank
+        self._outcome.fail(status, reason, message, rank)
         self._ending.begin(grace)
 
     def _signal_ranks(self, number: int) -> None:
@@ -214,7 +214,8 @@ class RankSupervisor:
             now = time.monotonic()
             self._ended.update(dict.fromkeys(self._streams, now))
             self._fail(
-                process.shell_status(code) or 1, f"the fork server {process.describe_exit(code)}", grace=0.0
+                process.shell_status(code) or 1, f"the fork server {process.describe_exit(code)}",
+                reason=Reason.REFUSED,
             )
             return
         message: dict[str, Any] = json.loads(data)
@@ -225,7 +226,7 @@ class RankSupervisor:
         self._server.known(pid)
 
     def _when_failed(self, message: str) -> None:
-        self._fail(1, message, grace=0.0)
+        self._fail(1, message, reason=Reason.REFUSED)
 
     def _when_spoiled(self) -> None:
         """What the script imports at its top must not be imported once for all: each rank does it then."""
@@ -243,7 +244,7 @@ class RankSupervisor:
                 f"phantora: warning: an imported module started {threads - 1} threads, which do not exist "
                 "in the ranks; if a rank hangs at its start, look at --preload and at sitecustomize"
             )
-        self._send(self._link, {"do": "store", "port": self._plan.master_port})
+        self._send(self._link, {"do": "store", "port": self._plan.spec.launch.master_port})
 
     def _when_store(self, port: int, pid: int) -> None:
         self._store_port = port
@@ -269,11 +270,9 @@ class RankSupervisor:
             "do": "rank",
             "rank": rank,
             "local_rank": rank % plan.ranks_per_host,
-            "devices": plan.devices,
-            "seed": plan.seed,
             "environment": rank_environment(plan, rank, self._store_port) | self._of_children(),
-            "target": plan.target,
-            "arguments": plan.arguments,
+            "target": plan.spec.target,
+            "arguments": plan.spec.arguments,
             "module": plan.module,
         }
         fds = [*ends] if self._session is None or rank != self._plan.processes[0] else [*ends, self._session.fd]
@@ -286,7 +285,8 @@ class RankSupervisor:
         """By which Python processes that a rank starts see the simulated GPUs."""
         if self._session is None or self._stubs is None:
             return {}
-        return {**follower_environment(os.environ, self._session.path, self._plan.devices, self._stubs), JOINED: "1"}
+        ranks = replace(self._plan.ranks, session=self._session.path, stubs=str(self._stubs), joined=True)
+        return follower_environment(os.environ, ranks)
 
     def _when_started(self, rank: int, pid: int) -> None:
         self._alive[rank] = pid
@@ -294,14 +294,15 @@ class RankSupervisor:
             os.kill(pid, signal.SIGTERM if self._ending.stage == 2 else signal.SIGKILL)
 
     def _when_not_forked(self, rank: int, message: str) -> None:
-        self._fail(1, f"rank {rank}: {message}", grace=0.0, rank=rank)
+        self._fail(1, f"rank {rank}: {message}", reason=Reason.REFUSED, rank=rank)
         self._gone(rank, 1)
 
     def _when_ended(self, rank: int, code: int) -> None:
         if code != 0 and not self._ending.stage:
-            self._fail(
-                process.shell_status(code), self._describe_failure(rank, code), grace=GRACE_SECONDS, rank=rank
-            )
+            reason = Reason.UNSUPPORTED if code == os.EX_CONFIG else Reason.SCRIPT_FAILED
+            what = self._describe_failure(rank, code)
+            self._fail(process.shell_status(code), what, reason=reason, grace=GRACE_SECONDS, rank=rank)
+            self._outcome.log_path = str(self._outputs.log_path(rank, STDERR) or "")
         self._gone(rank, process.shell_status(code))
 
     def _gone(self, rank: int, status: int) -> None:
@@ -325,6 +326,8 @@ class RankSupervisor:
         self._selector.unregister(stream.fd)
         stream.close()
         self._streams[rank].remove(stream)
+        if stream.number == STDERR and rank == self._outcome.failed_rank:
+            self._outcome.last_words = stream.last_line
         if not self._streams[rank]:
             del self._streams[rank]
 

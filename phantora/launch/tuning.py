@@ -18,7 +18,7 @@ import functools
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
@@ -182,7 +182,7 @@ def _compiler(module: Any) -> None:
 
     module.ASTSource.make_ir = alone
 
-    def under_lock(src: Any, target: Any, options: Any, rest: dict[str, Any]) -> Any:
+    def under_lock(src: Any, target: Any, options: Any, rest: Mapping[str, Any]) -> Any:
         with _reading:
             src.hash()  # reads the kernel's source, and keeps what it has found
         text = f"{src.hash()} {target} {sorted((options or {}).items(), key=str)}"

@@ -145,7 +145,8 @@ def wanted(data: bytes) -> Wanted:
         environment = message.pop("environment")
         good = {
             message["do"] == "load", isinstance(message["stubs"], str | None), type(message["devices"]) is int,
-            type(message["folder"]) is str, *(_are_texts(message[name]) for name in ("imports", "shared", "argv")),
+            type(message["folder"]) is str, type(message["ranks"]) is str,
+            *(_are_texts(message[name]) for name in ("imports", "shared", "argv")),
             all(_is_variable(*entry) for entry in (environment | message["of_shell"]).items()),
         }  # fmt: skip
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -1,6 +1,6 @@
 """Runs a training script and notes, after each optimizer step, its CPU time and what the simulated host was charged.
 
-    phantora trace [--null] host_script.py OUT.jsonl train.py ARGS...
+    phantora trace [--null] host_script.py OUT.jsonl CALLS train.py ARGS...
 
 Under `--null` the CPU time counts: all of the script's own work, without CUDA. Under simulation the charges count. Only
 the first rank writes. Used by :mod:`phantora.profile.script`.
@@ -18,25 +18,25 @@ from pathlib import Path
 from typing import Any
 
 
-def charged() -> list[int]:
-    """How often each cost of the host has been charged so far."""
+def charged(calls: int) -> list[int]:
+    """How often each of the host's `calls` costs has been charged so far."""
     charges = ctypes.CDLL(None).ph_charges
     charges.restype = ctypes.POINTER(ctypes.c_uint64)
-    return list(charges()[: int(os.environ["PHANTORA_API_COUNT"])])
+    return list(charges()[:calls])
 
 
 def main() -> None:
     """Runs the script named in sys.argv as Python would."""
-    out, script = sys.argv[1], sys.argv[2]
+    out, calls, script = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     marks: list[tuple[int, list[int]]] = []
 
     def mark(*_: Any) -> None:
-        marks.append((time.process_time_ns(), charged()))
+        marks.append((time.process_time_ns(), charged(calls)))
 
     register_optimizer_step_post_hook(mark)
-    sys.argv = sys.argv[2:]
+    sys.argv = sys.argv[3:]
     sys.path[0] = str(Path(script).resolve().parent)
     try:
         runpy.run_path(script, run_name="__main__")

@@ -7,15 +7,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from phantora import defaults
+from phantora import apart
 from phantora.errors import PhantoraError
 from phantora.profile import host_probe
 from phantora.profile.host import Probe, read_probe
 from phantora.profile.turns import go_on_alone, new_turns
+from phantora.spec import RankSpec, RunSpec
 
 CORES = 2  # the thread of Python and that of autograd; one of them waits
 _LOOK_S = 0.05
@@ -70,11 +71,12 @@ class _Running:
         self.stubbed = stubbed
         self._name = f"host_probe_{'stubs' if stubbed else 'gpu'}.jsonl"
         self._out, self._said = folder / self._name, folder / f"{self._name}.txt"
-        launcher = ["-m", "phantora", "trace", "--null", "-q", "--cluster", defaults.CLUSTER] if stubbed else []
-        script = str(Path(host_probe.__file__))
-        command = [sys.executable, *launcher, script, str(self._out), str(rounds), str(turns), str(int(stubbed))]
-        root = str(Path(__file__).parents[2])
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
+        script, words = str(Path(host_probe.__file__)), (str(self._out), str(rounds), str(turns), str(int(stubbed)))
+        command: Sequence[str] = (sys.executable, script, *words)
+        if stubbed:
+            spec = RunSpec(script, words, null=True, ranks=RankSpec(quiet=True))
+            command = apart.Files.of(folder, "probe", spec).command
+        environment = apart.environment()
         if stubbed:
             environment.pop("CUDA_VISIBLE_DEVICES", None)
         with open(self._said, "w", encoding="utf-8") as said:

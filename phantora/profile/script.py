@@ -9,25 +9,23 @@ costs follow. docs/holdout.md compares both with steps on real hosts.
 from __future__ import annotations
 
 import json
-import os
-import re
 import statistics
-import subprocess
-import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import sqrt
 from pathlib import Path
 
+from phantora.apart import run_apart
 from phantora.errors import PhantoraError
 from phantora.hardware import HostProfile
 from phantora.profile import host_script
 from phantora.profile.host import OWN, middle_tenths, to_toml
+from phantora.result import first_line
+from phantora.spec import OutputSpec, RankSpec, RunSpec
 from phantora.wire.layout import Api
 
-_ENDED = re.compile(r"^phantora: rank .* exited with status \d+$")
 UNITS = {"PY_CODE": 1e-6, "OP_COLD": 1e-3}  # of a count; stub/rank/clock.c
 BESIDE_CALLS = 1.06  # times the CPU time without CUDA's calls: see `host.COUNTED_BESIDE_CALLS`
 NORMAL_QUARTILES = 1.35  # standard deviations between the quartiles of normal values
@@ -86,12 +84,6 @@ def measure(command: Sequence[str], cluster: str, host: HostProfile, between: fl
     return Script(middle[0], middle[1] / between, len(pairs), spread)
 
 
-def _said(done: subprocess.CompletedProcess[str]) -> str:
-    """The last line that says more than that a rank ended."""
-    lines = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()
-    return next((line for line in reversed(lines) if not _ENDED.search(line)), lines[-1])
-
-
 def own_ns(before: Mark, after: Mark, host: HostProfile) -> float:
     """ns that `host` is charged for Python and PyTorch between two marks."""
     return sum(
@@ -111,24 +103,19 @@ def _marks(command: Sequence[str], cluster: str, host: HostProfile | None) -> li
     """Without a host: without CUDA."""
     with tempfile.TemporaryDirectory() as folder:
         out, described = Path(folder) / "marks.jsonl", Path(folder) / "host.toml"
-        options = ["--null"]
-        if host is not None:
+        spec = RunSpec(
+            str(Path(host_script.__file__)), (str(out), str(len(Api.names())), *command), cluster=cluster,
+            ranks=RankSpec(quiet=True), output=OutputSpec(str(Path(folder) / "run.arrow"), recording=False),
+        )  # fmt: skip
+        if host is None:
+            spec = replace(spec, null=True)
+        else:
             described.write_text(to_toml(host), encoding="utf-8")
-            log = str(Path(folder) / "run.arrow")
-            options = ["--host", str(described), "--no-summary", "--no-recording", "-o", log]
-        command_line = [
-            sys.executable, "-m", "phantora", "trace", "-q", "--cluster", cluster, *options,
-            str(Path(host_script.__file__)), str(out), *command,
-        ]  # fmt: skip
-        root = str(Path(__file__).parents[2])
-        environment: Mapping[str, str] = {
-            **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
-            "PHANTORA_API_COUNT": str(len(Api.names())),
-        }  # fmt: skip
-        done = subprocess.run(command_line, capture_output=True, text=True, env=environment, check=False)
+            spec = replace(spec, host=str(described))
+        result = run_apart(spec)
         how = "without CUDA" if host is None else "under simulation"
-        if done.returncode:
-            raise PhantoraError(f"{command[0]} failed {how} (status {done.returncode}): {_said(done)[:300]}")
+        if result.status:
+            raise PhantoraError(f"{command[0]} failed {how}: {first_line(result.message)[:300]}")
         text = out.read_text(encoding="utf-8") if out.exists() else ""
         marks = [Mark(**json.loads(line)) for line in text.splitlines()]
     if len(marks) < FIRST + FEWEST:

@@ -38,7 +38,7 @@ class Worker:
     def __init__(self) -> None:
         """Raises PhantoraError when this machine has no GPU that torch can use."""
         environment = {
-            k: v for k, v in os.environ.items() if k != "LD_PRELOAD" and not k.startswith("PHANTORA_SESSION")
+            k: v for k, v in os.environ.items() if k != "LD_PRELOAD" and not k.startswith("PHANTORA_RANK")
         }
         self._process = subprocess.Popen(
             [sys.executable, "-m", "phantora.profile.worker"],

@@ -34,7 +34,7 @@ def main() -> int:
         return 1
     from phantora.profile.measure import Bench, environment
 
-    bench = Bench(int(os.environ["PHANTORA_PROFILE_BYTES"]) if "PHANTORA_PROFILE_BYTES" in os.environ else None)
+    bench = Bench()
     answer(environment())
     chunk = []
     for line in sys.stdin.buffer:

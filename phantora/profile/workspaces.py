@@ -156,7 +156,7 @@ def measure_workspaces(wanted: Iterable[Wanted], path: Path, budget: float | Non
 
 def _run(source: Path, results: Path, budget: float | None) -> int | None:
     """The exit status of the measuring process; None if it was stopped when its time was over."""
-    environment = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD" and not k.startswith("PHANTORA_SESSION")}
+    environment = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD" and not k.startswith("PHANTORA_RANK")}
     command = [sys.executable, "-m", "phantora.profile.workspaces", str(source), str(results)]
     process = subprocess.Popen(command, env={**environment, **NO_PLANS_KEPT})
     try:

@@ -11,24 +11,22 @@ import orjson
 
 from phantora.cost.machine import Machine
 from phantora.cost.parse import compute_of, read_signature, signature_text
-from phantora.cost.types import CostModel, KernelLaunch, L2State, OperatorSignature, Price
+from phantora.cost.types import KernelLaunch, L2State, OperatorSignature, Price
 from phantora.cost.wanted import Wanted
-from phantora.hardware import Cluster, Flow
+from phantora.hardware import Flow
 from phantora.sim.collectives import (
     SEND_RECV_KERNEL,
     CollectiveModel,
     CollectivePrice,
-    NcclEnvironment,
     kernel_name,
     signal_name,
 )
+from phantora.sim.config import SimulatorConfig
 from phantora.sim.engine import library as native
 from phantora.sim.kernel_profile import communication_feels, profile_of
 from phantora.sim.links import Links
-from phantora.sim.whatif import WhatIf
 from phantora.trace.schema import COPY_NAMES, PriceRow, Tables
 from phantora.wire import layout
-from phantora.wire.fold import Fold
 
 _PEER_COPY = COPY_NAMES["P2P"]
 _COPY_KINDS = [name.lower() for name in layout.Copy.names()]
@@ -45,29 +43,17 @@ def _l2(request: native.PriceRequest) -> L2State | None:
 class Pricing:
     """Serves price requests from the cost model and the model of collectives."""
 
-    def __init__(
-        self,
-        engine: native.Engine,
-        cluster: Cluster,
-        cost: CostModel,
-        tables: Tables,
-        nccl: NcclEnvironment | None = None,
-        what_if: WhatIf | None = None,
-        world_size: int | None = None,
-        fold: Fold | None = None,
-        every_flow: bool = False,
-    ) -> None:
+    def __init__(self, engine: native.Engine, tables: Tables, world_size: int, config: SimulatorConfig) -> None:
+        cluster, fold, what_if = config.cluster, config.fold, config.what_if
         self._engine = engine
-        self._cost = cost
+        self._cost = config.cost
         self._machine = Machine(cluster.gpu)
-        what_if = what_if or WhatIf()
         # Hosts that differ from each other must all be looked at.
-        alike = fold is not None and not (every_flow or what_if.degrade or what_if.background)
+        alike = fold is not None and not (config.flows or what_if.degrade or what_if.background)
         processes = frozenset(rank // cluster.gpus_per_host for rank in fold.real) if fold else frozenset()
-        self._collectives = CollectiveModel(cluster, nccl, hosts=processes if alike else None)
+        self._collectives = CollectiveModel(cluster, config.nccl, hosts=processes if alike else None)
         topology = self._collectives.topology
-        ranks = world_size or cluster.world_size
-        self._links = Links(engine, topology, ranks, what_if, fold)
+        self._links = Links(engine, topology, world_size, what_if, fold)
         self._fold = fold
         self._hosts_of_processes = processes
         fabric = any(topology.host_of_link(link) is None for link in range(len(topology.links))) if fold else True

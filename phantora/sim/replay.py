@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
 from phantora.errors import PhantoraError
+from phantora.sim.config import SimulatorConfig
 from phantora.sim.engine import library as native
 from phantora.sim.simulator import Simulator
 from phantora.trace.recording import RECORD, Chunk, Records, decode
+from phantora.trace.writer import LogWriter
 from phantora.wire import layout
 from phantora.wire.session import Session
 
@@ -49,10 +50,13 @@ class _Voice:
 
 
 class Replayer(Simulator):
-    """A simulator whose ranks are recordings. `chunks` are those of ``Log.recording``."""
+    """A simulator whose ranks are recordings: `chunks` are those of ``Log.recording``, `host_scale` is a factor on the
+    recorded host time."""
 
-    def __init__(self, session: Session, *args: Any, chunks: Sequence[Chunk], host_scale: float = 1.0, **options: Any):
-        super().__init__(session, *args, **options)
+    def __init__(
+        self, session: Session, log: LogWriter, config: SimulatorConfig, chunks: Sequence[Chunk], host_scale: float = 1
+    ) -> None:
+        super().__init__(session, log, config)
         self._engine.play(host_scale)
         by_rank: dict[int, list[Chunk]] = {rank: [] for rank in session.real}
         for chunk in chunks:

@@ -6,26 +6,18 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 
-from phantora.cost.types import CostModel
 from phantora.cost.wanted import Wanted
-from phantora.errors import PhantoraError
-from phantora.hardware import Cluster
+from phantora.errors import NO_FOLD, PhantoraError, Reason
 from phantora.hardware.types import Gpu
-from phantora.sim.collectives import NcclEnvironment
+from phantora.sim.config import SimulatorConfig, Stats
 from phantora.sim.engine import library as native
 from phantora.sim.hang import describe, working
 from phantora.sim.idle import IdleDetector, descendants, stopped
 from phantora.sim.kernel_profile import limit_power
 from phantora.sim.pricing import Pricing
-from phantora.sim.whatif import WhatIf
-from phantora.trace.schema import Tables
 from phantora.trace.writer import LogWriter
 from phantora.wire import layout, stacks
-from phantora.wire.fold import Fold
 from phantora.wire.session import Session
 
 _NAP_US = 2000  # longest sleep while a rank waits for an answer
@@ -46,23 +38,6 @@ _STALL_S = 1.0  # a pause that is shorter may be chance
 _AWAKE_SHARE = 0.05  # of the hang timeout: who was awake for longer was not blocked
 
 
-@dataclass(frozen=True)
-class Stats:
-    """How far a simulation has come, and what it cost itself."""
-
-    virtual_ns: int
-    records: int
-    rows: int
-    alive: int
-    exited: int
-    optimizer_steps: int
-    late: int
-    releases: int
-    """Times that ranks asleep outside CUDA were moved forward."""
-    device_peak: int
-    cpu_seconds: float
-
-
 def timing_of(gpu: Gpu) -> native.Timing:
     """What streams of `gpu` add to the durations of what runs on them."""
     measured = gpu.calibration
@@ -76,49 +51,33 @@ def timing_of(gpu: Gpu) -> native.Timing:
     )
 
 
+def _error(text: str) -> PhantoraError:
+    return PhantoraError(text, Reason.CANNOT_FOLD if NO_FOLD in text else Reason.REFUSED)
+
+
 class Simulator:
     """Simulates one session until every rank has exited.
 
-    `progress` is called a few times a second with the current :class:`Stats`, `notice` (in the simulator's thread) with
-    what the user should know meanwhile. Raises PhantoraError from :meth:`run` for a hang, mismatched collectives, or a
-    log that cannot be written; the log so far stays readable.
+    Raises PhantoraError from :meth:`run` for a hang, mismatched collectives, or a log that cannot be written; the log
+    so far stays readable.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        cluster: Cluster,
-        cost: CostModel,
-        log: LogWriter,
-        tables: Tables,
-        progress: Callable[[Stats], None] | None = None,
-        *,
-        library: Path,
-        hang_timeout: float = 30.0,
-        notice: Callable[[str], None] | None = None,
-        nccl: NcclEnvironment | None = None,
-        record: bool = True,
-        what_if: WhatIf | None = None,
-        log_flows: bool = False,
-        fold: Fold | None = None,
-    ) -> None:
+    def __init__(self, session: Session, log: LogWriter, config: SimulatorConfig) -> None:
         self._session = session
         self._log = log
-        self._progress = progress
-        self._notice = notice
-        self._hang_timeout = hang_timeout
-        self._engine = native.Engine(library, session)
-        if log_flows:
+        self._config = config
+        self._engine = native.Engine(config.engine, session)
+        if config.flows:
             self._engine.log_flows()
-        self._pricing = Pricing(self._engine, cluster, cost, tables, nccl, what_if, session.world_size, fold, log_flows)
+        self._pricing = Pricing(self._engine, log.tables, session.world_size, config)
+        fold = config.fold
         if fold is not None:
             self._engine.fold(fold.sizes, [axis.whole for axis in fold.axes], [axis.lone for axis in fold.axes])
             for witness in fold.witnesses():
                 self._engine.expect_alike(*witness)
-        self._engine.set_timing(timing_of(cluster.gpu))
-        limit_power(self._engine, cluster.gpu, session.world_size, fold)
-        self._record = record
-        if record:
+        self._engine.set_timing(timing_of(config.cluster.gpu))
+        limit_power(self._engine, config.cluster.gpu, session.world_size, fold)
+        if config.record:
             self._engine.record()
         self._began = self._last_progress = 0.0
         self._stop = threading.Event()
@@ -128,7 +87,7 @@ class Simulator:
         self._bystanders: tuple[int, ...] = ()
         self._root: int | None = None
         self._ended = False
-        self._next_notice = hang_timeout
+        self._next_notice = config.hang_timeout
         self._stalled_at: float | None = None
         self._stats = Stats(0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0)
 
@@ -189,7 +148,7 @@ class Simulator:
         """Lets the engine go on once and answers its questions; bits of reasons."""
         reason = self._engine.run(timeout_us)
         if reason & native.ERROR:
-            raise PhantoraError(self._engine.error())
+            raise _error(self._engine.error())
         if reason & native.PRICES:
             self._pricing.serve()
         if reason & native.ROWS:
@@ -198,8 +157,8 @@ class Simulator:
         if now - self._last_progress > 0.25:
             self._last_progress = now
             self._refresh()
-            if self._progress:
-                self._progress(self._stats)
+            if self._config.progress:
+                self._config.progress(self._stats)
         return reason
 
     def _loop(self) -> None:
@@ -223,7 +182,7 @@ class Simulator:
                 return
             if reason != native.IDLE:
                 idle_since = self._stalled_at = None
-                self._next_notice = self._hang_timeout
+                self._next_notice = self._config.hang_timeout
                 nap = _NAP_US
                 continue
             turn = time.thread_time() - begin
@@ -251,12 +210,12 @@ class Simulator:
         if not idle.all_asleep(pids.values(), self._bystanders, _SLEEP_CHECK_S, kept):
             self._tell_who_works(pids, since)
             return True
-        blocked = idle.blocked(pids.values(), _AWAKE_SHARE * self._hang_timeout)
+        blocked = idle.blocked(pids.values(), _AWAKE_SHARE * self._config.hang_timeout)
         if self._root is not None and self._settle(self._root, states, blocked, idle):
             idle.restart()
             return False
         # Of a rank that has not joined we know nothing but that its process has not ended.
-        patience = self._hang_timeout * (_START_FACTOR if len(pids) < len(running) else 1)
+        patience = self._config.hang_timeout * (_START_FACTOR if len(pids) < len(running) else 1)
         if len(pids) < len(running) and (blocked < patience or not (pids or self._bystanders)):
             return False  # with nobody to look at, the server still imports what is to be preloaded
         asleep = list(pids)
@@ -269,7 +228,7 @@ class Simulator:
             if self._engine.give_room():
                 idle.restart()
                 return False
-            raise PhantoraError(describe(self._engine.diagnose(), stacks.collect(self._pids())))
+            raise PhantoraError(describe(self._engine.diagnose(), stacks.collect(self._pids())), Reason.HANG)
         return False
 
     def _count_stall(self, blocked: float) -> None:
@@ -283,12 +242,12 @@ class Simulator:
         """Nothing is wrong yet, but others wait for a few that compute outside of CUDA or are stopped: say where, at
         longer and longer intervals."""
         waits = len(self._session.real) > len(running) > 0
-        if self._notice is None or not waits or since < self._next_notice:
+        if self._config.notice is None or not waits or since < self._next_notice:
             return
         self._next_notice = since * _NOTICE_FACTOR
         halted = {rank: pid for rank, pid in running.items() if stopped(pid)}
         places = stacks.collect({rank: pid for rank, pid in running.items() if rank not in halted})
-        self._notice(working(since, places, halted))
+        self._config.notice(working(since, places, halted))
 
     def _pids(self) -> dict[int, int]:
         return {rank: pid for rank in self._session.real if (pid := int(self._session.control["pid"][rank])) > 0}
@@ -320,7 +279,7 @@ class Simulator:
             self._pricing.count(rows)
             self._log.append(rows)
             self._rows += len(rows)
-        for rank in self._session.real if self._record else ():
+        for rank in self._session.real if self._config.record else ():
             while len(records := self._engine.take_records(rank, everything)):
                 self._log.record(rank, records)
 

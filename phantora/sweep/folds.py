@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
-from phantora.wire.fold import LONE, NEVER_FOLDED, OFF, UNEVEN, WHOLE, Fold, parse_fold
+from phantora.spec import OFF
+from phantora.wire.fold import LONE, NEVER_FOLDED, UNEVEN, WHOLE, Fold, parse_fold
 
 ONE, ENDS = "one", "ends"
 MODES = (ONE, ENDS, OFF)
 """From the fewest processes to all ranks; where one is refused, the next is tried."""
 FEW = 8
 """Points of so many ranks run whole."""
-_REFUSAL = "--fold off"  # the remedy that every refusal names
 
 
 @dataclass(frozen=True)
@@ -43,13 +42,3 @@ def _lone(part: str) -> str:
 def next_mode(mode: str) -> str:
     """The one with more processes."""
     return MODES[MODES.index(mode) + 1]
-
-
-def refusal(output: Path) -> str:
-    """Why a run says that it cannot be folded; "" if it does not say so."""
-    try:
-        lines = output.read_text(errors="replace").splitlines()
-    except OSError:
-        return ""
-    found = [line for line in lines if "phantora: " in line and ("cannot fold" in line or _REFUSAL in line)]
-    return found[-1].partition("phantora: ")[2][:300] if found else ""

@@ -18,15 +18,16 @@ from phantora.errors import PhantoraError
 from phantora.launch.forker import Forked, Forker
 from phantora.launch.process import die_with_parent
 from phantora.launch.warm import VARIABLE, WarmServer
+from phantora.spec import AUTO, OFF
 from phantora.sweep.result import Result
-from phantora.sweep.task import Command, Task, evaluate
-from phantora.wire.fold import AUTO, OFF, parse_fold
+from phantora.sweep.task import Command, Read, Task, evaluate
+from phantora.wire.fold import parse_fold
 
 # What a simulated run holds of this machine's memory, at most: 64 ranks of an 8B model take 9 GiB.
 BASE_BYTES, RANK_BYTES = 1 << 30, 150 << 20
 BUSY = 2  # times the cores: ranks wait for each other, and a run's start and end keep one core busy
 TERMINATE_SECONDS = 10.0
-IMPORTED = ("phantora.cli.main", "phantora.cli.whole")
+IMPORTED = ("phantora.cli.main", "phantora.runs.imported")
 """By what forks the processes of runs."""
 
 Process = subprocess.Popen[bytes] | Forked
@@ -85,7 +86,8 @@ class Pool:
     """`jobs` tasks at a time; 0: as many as fit. One fork server imports torch for all runs, and one process forks
     what runs and reads them."""
 
-    def __init__(self, jobs: int = 0) -> None:
+    def __init__(self, read: Read, jobs: int = 0) -> None:
+        self._read = read
         self._jobs = jobs
         self._server: WarmServer | None = None
         self._forker: Forker | None = None
@@ -110,8 +112,7 @@ class Pool:
 
     def begin(self, task: Task) -> None:
         """Starts the first process of a task."""
-        stages = evaluate(task)
-        self._step(task, stages, None)
+        self._step(task, evaluate(task, self._read), None)
 
     def finished(self) -> list[tuple[Task, Result]]:
         """Tasks that ended, with their results; waits for one. Empty if none is running."""
@@ -190,10 +191,14 @@ def _output_of(command: Command) -> BinaryIO:
         ) from error
 
 
-def run_alone(task: Task) -> Result:
+def run_alone(task: Task, read: Read) -> Result:
     """Runs one task to its end, in this process' thread."""
-    stages = evaluate(task)
-    command = next(stages)
+    stages = evaluate(task, read)
+    try:
+        command = next(stages)
+    except StopIteration as end:
+        refused: Result = end.value
+        return refused
     while True:
         process = start(command)
         try:

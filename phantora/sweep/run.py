@@ -25,7 +25,7 @@ from phantora.sweep.runner import Entry, Listed, Runner
 from phantora.sweep.screening import finalists
 from phantora.sweep.search import Search
 from phantora.sweep.space import CLUSTER, Space, Spelling
-from phantora.sweep.task import Shared, Task
+from phantora.sweep.task import Read, Shared, Task
 from phantora.wire.fold import LONE
 
 SETUP_DONE = "setup.done"
@@ -39,6 +39,8 @@ class Request:
 
     space: Space
     folder: Path
+    read: Read
+    """Reads the options of `phantora trace`."""
     objective: Objective = field(default_factory=Objective)
     screen: str | None = None
     """A smaller cluster, on which all layouts are run first."""
@@ -195,10 +197,10 @@ def _varying(entries: list[Entry], axes: list[str]) -> list[str]:
 
 def _engine(request: Request) -> Engine:
     if request.ray is None:
-        return Pool(request.jobs)
+        return Pool(request.read, request.jobs)
     from phantora.sweep.on_ray import RayEngine
 
-    return RayEngine(request.ray)
+    return RayEngine(request.ray, request.read)
 
 
 def set_up(space: Space, folder: Path) -> None:

@@ -6,34 +6,39 @@ of Ray.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
-import re
 import shutil
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 import orjson
 
-from phantora.errors import PhantoraError
-from phantora.sweep.folds import Folding, folding, next_mode, refusal
+from phantora.apart import MODULE, Files
+from phantora.errors import PhantoraError, Reason
+from phantora.result import RunResult, first_line
+from phantora.spec import OFF, RunSpec
+from phantora.sweep.folds import Folding, folding, next_mode
 from phantora.sweep.plan import Point
 from phantora.sweep.result import FAILED, OUT_OF_MEMORY, RAN, Measured, Result
 from phantora.sweep.space import Steps
 from phantora.units import GIB
-from phantora.wire.fold import LONE, OFF
+from phantora.version import version
+from phantora.wire.fold import LONE
 
-LOG, OUTPUT = "run.arrow", "output.txt"
+LOG, RUN = "run.arrow", "output"
 STEADY_SPREAD = 0.01  # of the median step; below it, or half of the error bar, more steps tell nothing new
 NEEDS_FACTOR = 16  # so many times the memory has a GPU on which a run that does not fit is measured
 NO_REPLAYS = ("--no-recording",)  # nor is the run simulated again for slower hosts, a tenth of its time
-FULL_DISK = "No space left on device"
-# What libraries say whose own allocations fail: torch's are in the log.
-_NO_ROOM = re.compile(r"Cuda failure 2 'out of memory'|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED")
-_ERROR = re.compile(r"^(?:\[rank\d+\]:\s*)*((?:[\w.]+\.)?\w*(?:Error|Exception|Exit)\b:? ?.*)$")
+_LONGEST = 300  # characters of an error
+
+Read: TypeAlias = Callable[[Sequence[str]], RunSpec]
+"""Reads a command line of `phantora trace`, without these two words. Raises PhantoraError."""
 
 
 @dataclass(frozen=True)
@@ -83,15 +88,9 @@ class Task:
     @classmethod
     def of(cls, point: Point, shared: Shared) -> Task:
         """The task of a point; its key depends on all that can change the result: version, cluster, options, script."""
-        from importlib import metadata
-
-        try:
-            version = metadata.version("phantora")
-        except metadata.PackageNotFoundError:  # a checkout
-            version = "source"
         files = [name for name in (point.cluster, *shared.target) if name.endswith((".py", ".toml", ".json"))]
         told = [
-            version, point.cluster, point.options, sorted(point.environment.items()), shared.options, shared.target,
+            version(), point.cluster, point.options, sorted(point.environment.items()), shared.options, shared.target,
             shared.here, point.arguments, [_digest(name) for name in files],
             (shared.steps.argument, shared.steps.first, shared.steps.most) if shared.steps else None,
             _folding(point, shared).axes,
@@ -148,11 +147,6 @@ class Task:
             *self._script(None, here=False),
         )  # fmt: skip
 
-    def trace(self, steps: int | None, options: Sequence[str] = ()) -> Command:
-        """The command of the point's run, with `steps` steps (None: as many as the script makes) and more `options`."""
-        words = self.words(steps, str(self.log), ("--no-summary", "--force", *options))
-        return Command(("phantora", words), self.point.environment, self.folder / OUTPUT)
-
 
 def _folding(point: Point, shared: Shared) -> Folding:
     asked = "--fold" in (*shared.options, *point.options)  # by the user, whose word counts
@@ -166,52 +160,75 @@ def _digest(name: str) -> str:
         return ""
 
 
-def evaluate(task: Task) -> Generator[Command, int, Result]:
+class _Refused(Exception):
+    """The point cannot be folded as asked."""
+
+
+def evaluate(task: Task, read: Read) -> Generator[Command, int, Result]:
     """Yields commands, is sent their exit statuses, returns what is known in the end. A fold that is refused is tried
-    with more processes. Raises PhantoraError for what says nothing of the point: a full disk."""
+    with more processes. Raises PhantoraError for an error that does not depend on the point: a full disk."""
     begin = time.monotonic()
     refused = ""
     while True:
-        result = yield from _evaluate(task)
-        why = refusal(task.folder / OUTPUT) if result.status == FAILED and task.folding.axes else ""
-        if not why:
-            found, seconds = task.folding, round(time.monotonic() - begin, 3)
-            return replace(result, seconds=seconds, processes=found.processes, fold=found.described, refused=refused)
-        refused = refused or why
-        task = replace(task, shared=replace(task.shared, fold=next_mode(task.shared.fold)))
+        try:
+            result = yield from _evaluate(task, read)
+        except _Refused as error:
+            refused = refused or str(error)[:_LONGEST]
+            task = replace(task, shared=replace(task.shared, fold=next_mode(task.shared.fold)))
+            continue
+        found, seconds = task.folding, round(time.monotonic() - begin, 3)
+        return replace(result, seconds=seconds, processes=found.processes, fold=found.described, refused=refused)
 
 
-def _evaluate(task: Task) -> Generator[Command, int, Result]:
+def _run(
+    task: Task, read: Read, steps: int | None, name: str = RUN, options: Sequence[str] = ()
+) -> Generator[Command, int, RunResult]:
+    """One run, with `steps` steps (None: as many as the script makes) and more `options`."""
+    words = task.words(steps, str(task.log), ("--force", *options))
+    try:
+        files = Files.of(task.folder, name, read(words[1:]))
+    except PhantoraError as error:
+        if error.reason == Reason.DISK_FULL:
+            raise
+        return RunResult.refused(error)
+    status = yield Command((MODULE, files.arguments), task.point.environment, task.folder / f"{name}.txt")
+    return files.read(status)
+
+
+def _evaluate(task: Task, read: Read) -> Generator[Command, int, Result]:
     try:
         task.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise PhantoraError(f"{task.folder}: cannot be made: {error.strerror}") from error
     plan = task.shared.steps
     steps = plan.first if plan else None
-    roomy = (yield from _roomy(task)) if task.doubtful and task.shared.needs else None
+    roomy = (yield from _roomy(task, read)) if task.doubtful and task.shared.needs else None
     if roomy is not None and roomy.peak_allocated > task.point.capacity:
         return _too_large(task, steps, roomy)
     while True:
-        status = yield task.trace(steps)
-        measured = yield from _measured(task)
+        ran = yield from _run(task, read, steps)
+        measured = (yield from _measured(task)) if ran.log else None
         enough = task.alone or _steady(measured)
-        if status or plan is None or steps is None or steps >= plan.most or enough:
+        if ran.status or plan is None or steps is None or steps >= plan.most or enough:
             break
         steps = min(2 * steps, plan.most)
 
-    if status == 0 and measured is not None and measured.fits:
+    if ran.status == 0 and measured is not None and measured.fits:
         return _result(task, steps, RAN, measured)
-    if (measured is not None and not measured.fits) or (status and _NO_ROOM.search(_tail(task.folder / OUTPUT))):
-        roomy = roomy or ((yield from _roomy(task)) if task.shared.needs else None)
+    message = first_line(ran.message)[:_LONGEST]
+    if (measured is not None and not measured.fits) or ran.reason == Reason.OUT_OF_MEMORY:
+        roomy = roomy or ((yield from _roomy(task, read)) if task.shared.needs else None)
         if roomy is not None:
             return _too_large(task, steps, roomy)
-        return _result(task, steps, OUT_OF_MEMORY, measured, _last_error(task.folder / OUTPUT))
-    told = _last_error(task.folder / OUTPUT) or f"the run ended with status {status}"
-    if FULL_DISK in told or shutil.disk_usage(task.folder).free < (1 << 20):
+        return _result(task, steps, OUT_OF_MEMORY, measured, message)
+    if ran.reason == Reason.CANNOT_FOLD and task.folding.axes:
+        raise _Refused(message)
+    if ran.reason == Reason.DISK_FULL or shutil.disk_usage(task.folder).free < (1 << 20):
         raise PhantoraError(
-            f"{task.folder}: {FULL_DISK}; free space and start the same sweep again: it goes on where it was"
-        )
-    return _result(task, steps, FAILED, None, told)
+            f"{task.folder}: {os.strerror(errno.ENOSPC)}; free space and start the same sweep again: it goes on where "
+            "it was", Reason.DISK_FULL,
+        )  # fmt: skip
+    return _result(task, steps, FAILED, None, message or "its log has no steps")
 
 
 def _result(
@@ -249,39 +266,11 @@ def _measured(task: Task) -> Generator[Command, int, Measured | None]:
         output.unlink(missing_ok=True)
 
 
-def _roomy(task: Task) -> Generator[Command, int, Measured | None]:
+def _roomy(task: Task, read: Read) -> Generator[Command, int, Measured | None]:
     """The numbers of the run on GPUs with memory enough: of two steps, after which the optimizer has its state. What it
     allocates there at its peak it would on any GPU; what it keeps besides may be less where memory is short."""
-    kept = task.folder / OUTPUT
-    aside = kept.with_suffix(".oom.txt")
-    if kept.exists():
-        kept.replace(aside)
-    try:
-        room = str(NEEDS_FACTOR * task.point.capacity / GIB)
-        steps = min(2, task.shared.steps.first) if task.shared.steps else None
-        status = yield task.trace(steps, ("--gpu-memory", room, *NO_REPLAYS))
-        measured = yield from _measured(task)
-        return measured if not status else None
-    finally:
-        if aside.exists():
-            aside.replace(kept)
-
-
-def _last_error(output: Path) -> str:
-    """What a failed run said last: the exception of the first rank that told one, or our own line."""
-    lines = _tail(output).splitlines()
-    errors = [match[1] for line in lines if (match := _ERROR.match(line.strip()))]
-    ours = [line.strip().removeprefix("phantora: ") for line in lines if line.startswith("phantora: ")]
-    told = (errors[:1] or ours[-1:] or [line.strip() for line in lines[-1:]])[0] if lines else ""
-    return told[:300]
-
-
-def _tail(output: Path) -> str:
-    """The last 256 KiB."""
-    try:
-        with open(output, "rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - (1 << 18)))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""
+    room = str(NEEDS_FACTOR * task.point.capacity / GIB)
+    steps = min(2, task.shared.steps.first) if task.shared.steps else None
+    ran = yield from _run(task, read, steps, "room", ("--gpu-memory", room, *NO_REPLAYS))
+    measured = (yield from _measured(task)) if ran.log else None
+    return None if ran.status else measured

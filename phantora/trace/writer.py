@@ -86,7 +86,7 @@ class LogWriter:
     def __init__(self, path: str | os.PathLike[str], metadata: RunMetadata, tables: Tables) -> None:
         self.path = os.fspath(path)
         self.rows = 0
-        self._tables = tables
+        self.tables = tables
         self._schema = arrow_schema(metadata)
         self._pending = np.empty(BATCH_ROWS, ROW)
         self._filled = 0
@@ -213,7 +213,7 @@ class LogWriter:
         kind, part = rows["kind"], rows["part"]
         sig, price = rows["sig"].astype(np.int64), rows["price"].astype(np.int64)
         self._learn_prices()
-        signatures, prices = self._tables.signatures, self._tables.prices
+        signatures, prices = self.tables.signatures, self.tables.prices
         text = self._text
         main = price >= 0
         error = np.full(len(rows), np.nan, np.float32)
@@ -242,7 +242,7 @@ class LogWriter:
         return pa.record_batch([columns[name] for name in self._schema.names], schema=self._schema)
 
     def _learn_prices(self) -> None:
-        known, table = len(self._prices), self._tables.prices
+        known, table = len(self._prices), self.tables.prices
         if len(table) > known:
             new = [
                 (row.flops, round(row.bytes), row.main_part, np.nan if row.error is None else row.error)
@@ -264,9 +264,9 @@ class LogWriter:
     def _name(self, key: int) -> str:
         value, source = divmod(key, 3)
         if source == 0:
-            return kernel_name(self._tables.names[value])
+            return kernel_name(self.tables.names[value])
         if source == 2:
-            return self._tables.signatures[value][0]
+            return self.tables.signatures[value][0]
         kind, sub = divmod(value, 256)
         implied = _IMPLIED[kind]
         return implied[sub if sub < len(implied) else 0]

@@ -23,7 +23,6 @@ import numpy as np
 
 from phantora.errors import PhantoraError
 
-OFF, AUTO = "off", "auto"
 """What `--fold` takes beside axes."""
 WHOLE = "*"
 """Behind an axis's size: all its ranks are processes."""

@@ -27,6 +27,24 @@ def _round_up(size: int) -> int:
     return -(-size // _PAGE) * _PAGE
 
 
+@dataclass(frozen=True)
+class SessionConfig:
+    """How many ranks a run has, and how its runtime works."""
+
+    world_size: int
+    ranks_per_host: int
+    host_mode: int = 0
+    """Of ``layout.HostMode``."""
+    host_scale: float = 1.0
+    null_mode: int = 0
+    unsupported: int = 0
+    """Of ``layout.Unsupported``."""
+    epoch_ns: int = 0
+    """Real time at which virtual time begins."""
+    real: Sequence[int] | None = None
+    """Ranks that are processes; None: all."""
+
+
 @dataclass
 class Session:
     """One mapped area. `header`, `control` and `reply_heads` are NumPy views of live memory."""
@@ -53,25 +71,18 @@ class Session:
     @classmethod
     def create(
         cls,
-        world_size: int,
-        ranks_per_host: int,
+        config: SessionConfig,
         device: Mapping[str, Any],
         api_ns: Mapping[str, int],
-        *,
-        host_mode: int = 0,
-        host_scale: float = 1.0,
-        null_mode: int = 0,
-        unsupported: int = 0,
-        epoch_ns: int = 0,
         workspaces: np.ndarray[Any, np.dtype[np.void]] | None = None,
-        real: Sequence[int] | None = None,
     ) -> Session:
-        """Makes the area for `world_size` ranks.
+        """Makes the area for the ranks of `config`.
 
-        `device` holds the fields of ``layout.Device``; `api_ns` costs in ns by member name of
-        ``layout.Api``; `workspaces` is what :func:`phantora.wire.workspaces.pack`
-        made; `real`: ranks that are processes. Raises PhantoraError when the machine has no memory left for it.
+        `device` holds the fields of ``layout.Device``; `api_ns` costs in ns by member name of ``layout.Api``;
+        `workspaces` is what :func:`phantora.wire.workspaces.pack` made. Raises PhantoraError when the machine has no
+        memory left for it.
         """
+        world_size, real = config.world_size, config.real
         control_offset = _round_up(layout.dtype(layout.Header).itemsize)
         ring_offset = control_offset + _round_up(world_size * layout.dtype(layout.Control).itemsize)
         ring_bytes = layout.RING_RECORDS * layout.dtype(layout.Record).itemsize
@@ -96,13 +107,13 @@ class Session:
         header["version"] = layout.WIRE_VERSION
         header["layout"] = layout.checksum()
         header["world_size"] = world_size
-        header["ranks_per_host"] = ranks_per_host
+        header["ranks_per_host"] = config.ranks_per_host
         header["sim_pid"] = os.getpid()
-        header["host_mode"] = host_mode
-        header["host_scale"] = host_scale
-        header["null_mode"] = null_mode
-        header["unsupported"] = unsupported
-        header["epoch_ns"] = epoch_ns
+        header["host_mode"] = config.host_mode
+        header["host_scale"] = config.host_scale
+        header["null_mode"] = config.null_mode
+        header["unsupported"] = config.unsupported
+        header["epoch_ns"] = config.epoch_ns
         header["size"] = size
         header["control_offset"] = control_offset
         header["ring_offset"] = ring_offset

@@ -40,19 +40,17 @@ static std::string setting(const std::string &all, const std::string &key) {
   return all.substr(at, all.find(',', at) - at);
 }
 
-static const Assumed &assumed() {
-  static const Assumed *found = [] {
-    auto *a = new Assumed();
-    const char *variable = getenv("PHANTORA_ASSUME");
-    std::string all = variable ? variable : "", loss = setting(all, "loss");
-    a->spread = setting(all, "choice") != "first";
-    a->mask = atof(setting(all, "mask").c_str());
-    if (std::string nms = setting(all, "nms"); !nms.empty()) a->nms = atof(nms.c_str());
-    a->loss = a->last_loss = atof(loss.c_str());
-    sscanf(loss.c_str(), "%lf:%lf:%lf", &a->loss, &a->last_loss, &a->steps);
-    return a;
-  }();
-  return *found;
+static Assumed given;
+static const Assumed &assumed() { return given; }
+
+// `KEY=VALUE,...`. Called once, before the script runs.
+extern "C" __attribute__((visibility("default"))) void phantora_assume(const char *text) {
+  std::string all = text, loss = setting(all, "loss");
+  given.spread = setting(all, "choice") != "first";
+  given.mask = atof(setting(all, "mask").c_str());
+  if (std::string nms = setting(all, "nms"); !nms.empty()) given.nms = atof(nms.c_str());
+  given.loss = given.last_loss = atof(loss.c_str());
+  sscanf(loss.c_str(), "%lf:%lf:%lf", &given.loss, &given.last_loss, &given.steps);
 }
 
 static std::atomic<int64_t> steps_done{0};

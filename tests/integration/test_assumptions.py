@@ -12,16 +12,21 @@ from rich.console import Console
 
 from phantora.errors import PhantoraError
 from phantora.launch.assume import parse_assumptions
+from phantora.spec import VARIABLE, RankSpec
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.analysis.render import render
 from phantora.trace.reader import open_log
 from tests.support import ringdump, runs
 
-INSTALL = "ctypes.CDLL(str(stubs.ensure().tracer)).phantora_tracer_install()\n"
+INSTALL = """from phantora.launch import assume
+ctypes.CDLL(str(stubs.ensure().tracer)).phantora_tracer_install()
+assume.install(stubs.ensure().tracer)
+"""
 
 
 def run(text: str, assume: str = "") -> ringdump.Dump:
-    dump = ringdump.run_script(INSTALL + text, environment={"PHANTORA_ASSUME": assume})
+    ranks = RankSpec(assume=tuple(filter(None, assume.split(","))))
+    dump = ringdump.run_script(INSTALL + text, environment={VARIABLE: ranks.to_json()})
     assert dump.status == 0, dump.stderr
     return dump
 
@@ -191,8 +196,9 @@ def test_a_run_reports_its_assumptions(tmp_path: Path, stub_set: Any) -> None:
 
 
 def test_assumptions_are_checked() -> None:
-    assert parse_assumptions(("mask=0.5", "choice=first", "loss=10:2:500")) == "choice=first,loss=10:2:500,mask=0.5"
-    assert parse_assumptions(()) == ""
+    given = ("mask=0.5", "choice=first", "loss=10:2:500")
+    assert parse_assumptions(given) == tuple(sorted(given))
+    assert parse_assumptions(()) == ()
     for wrong in ("mask", "mask=2", "choice=7", "loss=a", "loss=1:2", "loss=-1:2:3", "tokens=5", "loss=nan", "nms=2"):
         with pytest.raises(PhantoraError, match=r"--assume"):
             parse_assumptions((wrong,))

@@ -237,7 +237,7 @@ threading.Event().wait(60)
     begin = time.monotonic()
     done = work.trace("--null", "--cluster", "2x2xH100", "--log-dir", "logs", "--rdzv-id", "x", script)
     assert done.returncode == 5
-    assert "rank 2 (host 1, GPU 0) exited with status 5" in done.stderr
+    assert "FAILED: rank 2 at train.py:5: SystemExit: 5" in done.stderr
     log = work.path / "logs/x/attempt_0/2/stderr.log"
     assert "logs/x/attempt_0/2/stderr.log" in done.stderr and log.read_text() == "about to fail\n"
     assert time.monotonic() - begin < 30
@@ -265,7 +265,7 @@ os.fork = limited
 def test_a_process_that_cannot_be_forked_ends_the_run(work: Workplace, forks: int, options: tuple[str, ...]) -> None:
     work.script(FEW_FORKS.format(forks), "sitecustomize.py")
     done = work.trace(*options, "--cluster", "3", work.script("import time; time.sleep(60)"))
-    lines = [line for line in done.stderr.splitlines() if line.startswith("phantora: ")]
+    lines = [line for line in done.stderr.splitlines() if line.startswith(("phantora: ", "FAILED: "))]
     assert done.returncode == 1 and len(lines) == 1
     assert "cannot start a process: the limit of processes is reached" in lines[0]
     eventually(lambda: not work.processes())
@@ -341,8 +341,8 @@ main()
     ("where", "options"),
     [
         ("phantora.trace.analysis.analyze.analyze", ("--cluster", "1")),  # looks at steps on other hosts
-        ("phantora.cli.folding._alone", ("--cluster", "2", "--fold", "auto", "--real-ranks", "1")),
-        ("phantora.cli.folding._alone", ("--cluster", "8", "--fold", "dp=8~")),
+        ("phantora.runs.fold._alone", ("--cluster", "2", "--fold", "auto", "--real-ranks", "1")),
+        ("phantora.runs.fold._alone", ("--cluster", "8", "--fold", "dp=8~")),
     ],
 )
 def test_kill_9_leaves_no_files_beside_the_log(work: Workplace, where: str, options: tuple[str, ...]) -> None:
@@ -440,7 +440,7 @@ def test_mistakes_are_told_before_anything_runs(work: Workplace, arguments: list
     work.script("open('ran', 'w')")
     done = work.trace(*arguments)
     assert done.returncode in (1, 2)
-    assert message in done.stderr and done.stderr.startswith("phantora: ")
+    assert message in done.stderr and done.stderr.startswith(("phantora: ", "FAILED: "))
     assert "Traceback" not in done.stderr and not (work.path / "ran").exists()
 
 

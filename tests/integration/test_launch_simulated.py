@@ -175,7 +175,7 @@ torch.cuda.synchronize()
     )
     done = trace(tmp_path, script, "--cluster", "2")
     assert done.returncode == 137
-    assert "phantora: rank 1 (host 0, GPU 1) was killed by SIGKILL" in done.stderr
+    assert "FAILED: rank 1 (host 0, GPU 1) was killed by SIGKILL" in done.stderr
 
 
 def test_interrupted_run_leaves_a_readable_log(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from phantora.sim.engine import library as native
 from phantora.stubs import StubSet, ensure
 from phantora.wire import layout
 from phantora.wire.records import read
-from phantora.wire.session import Session
+from phantora.wire.session import Session, SessionConfig
 
 PROGRAM = Path(__file__).with_name("nccl_program.py")
 OK, CUDA_ERROR, INVALID_ARGUMENT, INVALID_USAGE = 0, 1, 4, 5
@@ -93,7 +93,8 @@ def run(
 ) -> Outcome:
     """Runs a scenario on `world` ranks. `said`: what the ranks write before their results is added to it."""
     cluster = load_cluster(f"1x{devices or world}xH200")
-    session = Session.create(world, devices or world, device_fields(cluster.gpu), API_NS, null_mode=null_mode)
+    config = SessionConfig(world, devices or world, null_mode=null_mode)
+    session = Session.create(config, device_fields(cluster.gpu), API_NS)
     engine = native.Engine(stubs.engine, session)
     stop = threading.Event()
     simulator = threading.Thread(target=simulate, args=(engine, session, stop), daemon=True)

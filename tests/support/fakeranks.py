@@ -17,7 +17,7 @@ from phantora.hardware.topology import Flow
 from phantora.sim.engine import library as native
 from phantora.wire import layout, records
 from phantora.wire.fold import Fold
-from phantora.wire.session import Session
+from phantora.wire.session import Session, SessionConfig
 
 RECORD = layout.dtype(layout.Record)
 BLOB = layout.dtype(layout.Blob)
@@ -158,7 +158,7 @@ class Bench:
         """`record`: the engine keeps what ranks say; without `speak` they have not started; in a folded run `ranks`
         are the processes."""
         device: dict[str, Any] = {"name": b"test", "sms": sms, "max_threads_per_sm": 2048, "max_blocks_per_sm": 32}
-        session = Session.create(world, world, device, {}, real=fold.real if fold else None)
+        session = Session.create(SessionConfig(world, world, real=fold.real if fold else None), device, {})
         engine = native.Engine(library, session)
         if record:
             engine.record()

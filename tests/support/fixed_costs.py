@@ -16,10 +16,12 @@ from phantora.hardware import device_fields, load_cluster
 from phantora.launch.output import Console
 from phantora.launch.plan import Plan
 from phantora.launch.supervisor import RankSupervisor
+from phantora.sim.config import SimulatorConfig
 from phantora.sim.simulator import Simulator
+from phantora.spec import RankSpec, RunSpec
 from phantora.trace.schema import RunMetadata, Tables
 from phantora.trace.writer import LogWriter
-from phantora.wire.session import Session
+from phantora.wire.session import Session, SessionConfig
 
 KERNEL, COPY, MEMSET = 1_000_000, 500_000, 100_000
 
@@ -53,16 +55,14 @@ def main(world: int, script: str) -> int:
     gpu = replace(cluster.gpu, calibration=calibration, power_watts=0, interference=alone)
     cluster = replace(cluster, gpu=gpu)
     stub_set = stubs.ensure()
-    session = Session.create(world, world, device_fields(cluster.gpu), {})
-    tables = Tables()
+    session = Session.create(SessionConfig(world, world), device_fields(cluster.gpu), {})
     with tempfile.TemporaryDirectory() as directory:
-        log = LogWriter(Path(directory) / "run.arrow", RunMetadata(), tables)
-        simulator = Simulator(
-            session, cluster, FixedCosts(), log, tables, library=stub_set.engine, hang_timeout=20
-        )
-        plan = Plan(script, ranks_per_host=world, devices=world)
+        log = LogWriter(Path(directory) / "run.arrow", RunMetadata(), Tables())
+        config = SimulatorConfig(stub_set.engine, cluster, FixedCosts(), hang_timeout=20)
+        simulator = Simulator(session, log, config)
+        plan = Plan(RunSpec(script), ranks_per_host=world, ranks=RankSpec(devices=world))
         console = Console(sys.stdout.buffer, sys.stderr.buffer, False)
-        supervisor = RankSupervisor(plan, console, stubs=stub_set.directory, imports=["torch"])
+        supervisor = RankSupervisor(plan, console, stubs=stub_set.directory)
         outcome = supervisor.run(session, simulator)
         log.close({})
     session.close()

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from phantora.wire import layout, records
-from phantora.wire.session import Session
+from phantora.wire.session import Session, SessionConfig
 
 RECORD = layout.dtype(layout.Record)
 BLOB = layout.dtype(layout.Blob)
@@ -134,9 +134,10 @@ class Reader:
 
 
 def make_session(**settings: Any) -> Session:
-    """A session of one rank; `settings` as :meth:`Session.create`, ``device`` fields are merged."""
-    device = {**DEVICE, **settings.pop("device", {})}
-    return Session.create(1, 1, device, settings.pop("api_ns", {}), **settings)
+    """A session of one rank; `settings` as :class:`SessionConfig`, ``device`` fields are merged."""
+    device, api_ns = {**DEVICE, **settings.pop("device", {})}, settings.pop("api_ns", {})
+    workspaces = settings.pop("workspaces", None)
+    return Session.create(SessionConfig(1, 1, **settings), device, api_ns, workspaces)
 
 
 def _follow(reader: Reader, ended: threading.Event) -> None:

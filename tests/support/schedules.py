@@ -11,10 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from phantora.cli.simulation import Settings, create_session
 from phantora.hardware import Cluster, load_cluster
+from phantora.runs.assemble import create_session
+from phantora.runs.setup import Setup
+from phantora.sim.config import SimulatorConfig
 from phantora.sim.engine import library as native
 from phantora.sim.replay import Replayer
+from phantora.spec import RunSpec
 from phantora.trace.reader import open_log
 from phantora.trace.recording import RECORD, Records, decode
 from phantora.trace.schema import RunMetadata, Tables
@@ -80,9 +83,10 @@ class Shuffled(Replayer):
     """Gives the engine pieces of random sizes of the ranks in random order, and takes its rows at random moments."""
 
     def __init__(
-        self, session: Session, *args: Any, said: dict[int, Records], chooser: random.Random, **options: Any
-    ) -> None:
-        super().__init__(session, *args, chunks=(), **options)
+        self, session: Session, log: LogWriter, config: SimulatorConfig, said: dict[int, Records],
+        chooser: random.Random,
+    ) -> None:  # fmt: skip
+        super().__init__(session, log, config, ())
         self._said = [_Voice(session, rank, records) for rank, records in said.items()]
         self._chooser = chooser
 
@@ -110,14 +114,11 @@ class Shuffled(Replayer):
 def log_of(recording: Recording, seed: int, engine: Path, cost: Any, path: Path) -> str:
     """Digest of the log that the schedule of this seed gives."""
     cluster = recording.cluster
-    settings = Settings(cluster.hosts, cluster.gpus_per_host, record=False)
-    session = create_session(cluster, settings, None)
-    tables = Tables()
+    session = create_session(Setup(RunSpec(""), cluster, cluster.hosts, cluster.gpus_per_host), None)
     try:
-        with LogWriter(path, RunMetadata(world_size=session.world_size), tables) as log:
-            parts = (session, cluster, cost, log, tables)
-            chooser = random.Random(seed)
-            Shuffled(*parts, said=recording.said, chooser=chooser, library=engine, record=False).run()
+        with LogWriter(path, RunMetadata(world_size=session.world_size), Tables()) as log:
+            config = SimulatorConfig(engine, cluster, cost, record=False)
+            Shuffled(session, log, config, recording.said, random.Random(seed)).run()
     finally:
         session.close()
     return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from phantora.cli.outputs import Outputs
 from phantora.errors import PhantoraError
+from phantora.runs.outputs import Outputs
 from phantora.trace import schema, writer
 from phantora.trace.reader import Log, open_log
 from phantora.trace.recording import RECORD
@@ -256,6 +256,7 @@ import resource, sys
 sys.path[:0] = {[str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]!r}
 from tests.support.fakelog import METADATA, large_rows, write_rows
 from phantora.errors import PhantoraError
+from phantora.runs.outputs import Outputs
 from phantora.trace import writer
 writer.BATCH_ROWS = 1000
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
@@ -311,11 +312,11 @@ def test_errors(tmp_path: Path) -> None:
 def test_one_run_writes_a_log_at_a_time(tmp_path: Path) -> None:
     path = tmp_path / "a.arrow"
     with LogWriter(path, METADATA, Tables()):
-        for attempt in (lambda: LogWriter(path, METADATA, Tables()), lambda: Outputs.of(str(path), False)):
+        for attempt in (lambda: LogWriter(path, METADATA, Tables()), lambda: Outputs.at(str(path))):
             with pytest.raises(PhantoraError, match="another run is writing it"):
                 attempt()
     LogWriter(path, METADATA, Tables()).close({})
-    assert Outputs.of(str(path), False).written.name == "a.partial.arrow"
+    assert Outputs.at(str(path)).written.name == "a.partial.arrow"
 
 
 def test_a_log_that_was_deleted_meanwhile_is_told(tmp_path: Path) -> None:

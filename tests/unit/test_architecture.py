@@ -29,6 +29,7 @@ ALLOWED = {
     "sim": {"cost", "hardware", "trace", "wire"},
     "profile": {"cost", "hardware", "wire"},
     "launch": {"stubs", "wire"},
+    "runs": {"cost", "hardware", "launch", "profile", "sim", "stubs", "trace", "wire"},
     "view": {"trace"},
     "sweep": {"hardware", "launch", "trace", "view", "wire"},
 }
@@ -179,6 +180,38 @@ def test_imports_point_one_way(package: str) -> None:
             if not typing and other in ALLOWED and other != package and other not in ALLOWED[package]:
                 wrong.append(f"{name} imports {imported}")
     assert wrong == []
+
+
+MOST_PARAMETERS = 8
+MANY_PARAMETERS = {
+    "phantora/api.py: run", "phantora/api.py: sweep",  # of users, by keyword
+    "phantora/launch/shims/deepspeed.py: multi_tensor_adam",  # DeepSpeed's signature
+    "phantora/importers/kineto.py: _add",  # a row of a log, by keyword
+}  # fmt: skip
+
+
+def test_no_function_has_many_parameters() -> None:
+    found = set()
+    for path in (p for p in sources((".py",)) if p.is_relative_to(ROOT / "phantora")):
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                given = [one.arg for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+                if len([name for name in given if name not in ("self", "cls")]) > MOST_PARAMETERS:
+                    found.add(f"{path.relative_to(ROOT)}: {node.name}")
+    assert found - MANY_PARAMETERS == set()
+
+
+def test_no_parameter_of_the_core_is_an_untyped_dictionary() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {node.name}({one.arg})"
+        for package in ("launch", "runs", "sim")
+        for path in (ROOT / "phantora" / package).rglob("*.py")
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for one in (*node.args.args, *node.args.kwonlyargs)
+        if one.annotation is not None and ast.unparse(one.annotation) == "dict[str, Any]"
+    ]
+    assert found == []
 
 
 def number(text: str) -> float | None:

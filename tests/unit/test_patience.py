@@ -14,10 +14,11 @@ import pytest
 
 from phantora.errors import PhantoraError
 from phantora.hardware import device_fields, load_cluster
+from phantora.sim.config import SimulatorConfig
 from phantora.sim.simulator import Simulator
 from phantora.trace.schema import RunMetadata, Tables
 from phantora.trace.writer import LogWriter
-from phantora.wire.session import Session
+from phantora.wire.session import Session, SessionConfig
 from tests.support.fakeranks import FakeRank
 from tests.support.fixed_costs import FixedCosts
 
@@ -72,10 +73,9 @@ class Trial:
 @pytest.fixture
 def trial(tmp_path: Path, engine_library: Path, sleeper: int) -> Iterator[Trial]:
     cluster = load_cluster("1x2xH100")
-    session = Session.create(2, 2, device_fields(cluster.gpu), {})
-    tables = Tables()
-    log = LogWriter(tmp_path / "run.arrow", RunMetadata(), tables)
-    simulator = Simulator(session, cluster, FixedCosts(), log, tables, library=engine_library, hang_timeout=HANG)
+    session = Session.create(SessionConfig(2, 2), device_fields(cluster.gpu), {})
+    log = LogWriter(tmp_path / "run.arrow", RunMetadata(), Tables())
+    simulator = Simulator(session, log, SimulatorConfig(engine_library, cluster, FixedCosts(), hang_timeout=HANG))
     simulator.watch(sleeper)  # as the TCPStore's process is
     made = Trial(session, simulator, [FakeRank(index, session) for index in range(2)])
     yield made

@@ -19,6 +19,7 @@ from phantora.errors import PhantoraError
 from phantora.hardware import gpus, load_gpu
 from phantora.launch import shims
 from phantora.launch.routing import FRAMEWORK, parse_routing
+from phantora.spec import VARIABLE, RankSpec
 from phantora.trace.export import registry
 
 ROOT = Path(__file__).parents[2]
@@ -105,7 +106,7 @@ def meet(folder: Path, version: str, monkeypatch: pytest.MonkeyPatch) -> ModuleT
     (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: toytrainer\nVersion: {version}\n")
     shim = module_of("Add a framework shim").SHIM
     monkeypatch.setattr(shims, "shims", lambda: (shim,))
-    monkeypatch.setenv(shims.VARIABLE, FRAMEWORK)
+    monkeypatch.setenv(VARIABLE, RankSpec(moe_routing=FRAMEWORK).to_json())
     shims.install()
     assert not parse_routing(FRAMEWORK).simulated  # the shim is applied all the same
     return importlib.import_module("toytrainer.kernels")

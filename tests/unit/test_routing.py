@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from phantora.errors import PhantoraError
 from phantora.launch import shims
 from phantora.launch.routing import Routing, parse_routing
+from phantora.spec import VARIABLE, RankSpec
 
 
 @given(
@@ -87,7 +88,7 @@ def test_an_unknown_version_is_refused_when_it_routes(monkeypatch: pytest.Monkey
     module.MoE = type("MoE", (), {})  # type: ignore[attr-defined]
     monkeypatch.setattr(shims, "shims", lambda: (shim,))
     monkeypatch.setitem(sys.modules, "some.moe", module)
-    monkeypatch.setenv(shims.VARIABLE, "balanced")
+    monkeypatch.setenv(VARIABLE, RankSpec(moe_routing="balanced").to_json())
     finders = list(sys.meta_path)
     shims.install()
     monkeypatch.setattr(sys, "meta_path", finders)

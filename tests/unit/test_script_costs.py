@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from phantora.errors import PhantoraError
+from phantora.errors import PhantoraError, Reason
 from phantora.hardware import load_host
 from phantora.profile import host, script
+from phantora.result import RunReport, RunResult
+from phantora.spec import RunSpec
 from phantora.wire.layout import Api
 
 NAMES = Api.names()
@@ -27,17 +28,19 @@ def marks(steps: int, cpu_ms: float, operators: int, launches: int) -> list[str]
     return lines
 
 
-def runs(monkeypatch: pytest.MonkeyPatch, lines: list[str], status: int = 0) -> list[list[str]]:
-    """Instead of both runs: a process that writes `lines`. Returns the commands."""
-    seen: list[list[str]] = []
+def runs(monkeypatch: pytest.MonkeyPatch, lines: list[str], status: int = 0) -> list[RunSpec]:
+    """Instead of both runs: a process that writes `lines`. Returns their specs."""
+    seen: list[RunSpec] = []
 
-    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        seen.append(command)
-        at = next(i for i, word in enumerate(command) if word.endswith("host_script.py"))
-        Path(command[at + 1]).write_text("\n".join(lines) + "\n")
-        return subprocess.CompletedProcess(command, status, "", "Boom: no such thing\n")
+    def run(spec: RunSpec) -> RunResult:
+        seen.append(spec)
+        assert spec.target.endswith("host_script.py")
+        Path(spec.arguments[0]).write_text("\n".join(lines) + "\n")
+        message = "rank 0 at train.py:3: Boom: no such thing" if status else ""
+        reason = Reason.SCRIPT_FAILED if status else Reason.OK
+        return RunResult(status, reason, message, None, RunReport(status, 1))
 
-    monkeypatch.setattr(script.subprocess, "run", run)
+    monkeypatch.setattr(script, "run_apart", run)
     return seen
 
 
@@ -48,8 +51,8 @@ def test_costs_of_pytorch_follow_the_scripts_cpu_time_and_those_of_cuda_do_not(m
     assert found.cpu_ns == pytest.approx(3e6)
     assert found.counted_ns == pytest.approx(1000 * here.api_ns["OP_TOP"])
     assert (found.steps, found.uncertainty) == (6, 0.0)  # all alike
-    assert ["--null" in command for command in seen] == [True, False]
-    assert ["--host" in command for command in seen] == [False, True]  # counts are those on this machine
+    assert [spec.null for spec in seen] == [True, False]
+    assert [spec.host is not None for spec in seen] == [False, True]  # counts are those on this machine
     host = script.calibrated(here, found)
     by = 3e6 * script.BESIDE_CALLS / (1000 * here.api_ns["OP_TOP"])
     assert host.api_ns["OP_NODE"] == pytest.approx(here.api_ns["OP_NODE"] * by, abs=1)
@@ -99,5 +102,5 @@ def test_a_script_with_few_steps_is_refused_with_the_remedy(monkeypatch: pytest.
 
 def test_a_script_that_fails_says_its_last_line(monkeypatch: pytest.MonkeyPatch) -> None:
     runs(monkeypatch, [], status=3)
-    with pytest.raises(PhantoraError, match=r"train.py failed without CUDA \(status 3\): Boom: no such thing"):
+    with pytest.raises(PhantoraError, match=r"train.py failed without CUDA: rank 0 at train.py:3: Boom: no such thing"):
         script.measure(["train.py"], "1x1xH100", load_host("default"))

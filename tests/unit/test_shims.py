@@ -12,6 +12,7 @@ from phantora.errors import PhantoraError
 from phantora.launch import folded
 from phantora.launch.routing import Routing
 from phantora.launch.shims import Shim, missing, shims, transformer_engine
+from phantora.spec import VARIABLE, RankSpec
 
 
 def package(directory: Path, *files: str) -> ModuleType:
@@ -63,14 +64,14 @@ def test_userbuffers_go_without_multicast_and_fold_with_whole_groups(
     module.initialize_ub = lambda shape, tp_size, **named: (shape, tp_size, named)  # type: ignore[attr-defined]
     monkeypatch.setenv("RANK", "0")
     monkeypatch.delenv("UB_SKIPMC", raising=False)
-    monkeypatch.delenv(folded.VARIABLE, raising=False)
+    monkeypatch.delenv(VARIABLE, raising=False)
     transformer_engine.SHIM.apply(module, Routing("balanced"))
     assert module.initialize_ub([8, 8], 4, dtype=1) == ([8, 8], 4, {"dtype": 1})
     assert os.environ["UB_SKIPMC"] == "1" and "UB_SKIPMC=1" in capsys.readouterr().err
     module.initialize_ub([8, 8], 4)
     assert not capsys.readouterr().err, "said once"
     for ranks, whole in (((0, 1, 2, 3, 28, 29, 30, 31), True), ((0, 3, 28, 31), False)):
-        monkeypatch.setenv(folded.VARIABLE, folded.runs(ranks))
+        monkeypatch.setenv(VARIABLE, RankSpec(processes=folded.runs(ranks)).to_json())
         for rank in ("0", "31"):
             monkeypatch.setenv("RANK", rank)
             if whole:

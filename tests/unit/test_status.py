@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from phantora.cli import preflight as checks
 from phantora.cli import status
-from phantora.cli.preflight import preflight
 from phantora.cli.status import Status, expected_steps, told_by
 from phantora.errors import PhantoraError
-from phantora.sim.simulator import Stats
+from phantora.runs import preflight as checks
+from phantora.runs.preflight import preflight
+from phantora.sim.config import Stats
 
 GIB = 1 << 30
 

@@ -18,7 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from phantora.errors import PhantoraError
+from phantora.cli.trace import read_command
+from phantora.errors import PhantoraError, Reason
+from phantora.result import RunReport, RunResult
+from phantora.spec import RunSpec
 from phantora.sweep.answer import answer
 from phantora.sweep.expressions import Expression
 from phantora.sweep.files import write_files
@@ -33,7 +36,7 @@ from phantora.sweep.run import Request, Work, confirmed, located
 from phantora.sweep.runner import Entry, Listed, Runner
 from phantora.sweep.search import Search
 from phantora.sweep.space import Space, space_of
-from phantora.sweep.task import Shared, Task, evaluate
+from phantora.sweep.task import Command, Shared, Task, evaluate
 from tests.support.sweeps import GIB, measured
 
 pytestmark = pytest.mark.unit
@@ -242,7 +245,10 @@ def test_a_full_disk_ends_a_sweep_with_a_journal_that_can_be_read(tmp_path: Path
     program = f"""
 import resource, signal
 from pathlib import Path
-from phantora.errors import PhantoraError
+from phantora.cli.trace import read_command
+from phantora.errors import PhantoraError, Reason
+from phantora.result import RunReport, RunResult
+from phantora.spec import RunSpec
 from phantora.sweep.journal import Journal
 from phantora.sweep.result import Result
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -349,20 +355,34 @@ def test_what_cannot_win_is_not_run_and_said(tmp_path: Path) -> None:
     assert len(run(tmp_path, Told(engine.results), found, everything=True)) == 5
 
 
+def spec_of(command: Command) -> RunSpec:
+    """Of the run that a command starts."""
+    return RunSpec.from_json(Path(command.module[1][0]).read_text())
+
+
+def ended(command: Command, reason: Reason = Reason.OK, message: str = "", *, log: bool = True) -> int:
+    """Writes the result of a run that ended so; its exit status."""
+    status = int(reason != Reason.OK)
+    path = Path("run.arrow") if log else None
+    Path(command.module[1][1]).write_text(RunResult(status, reason, message, path, RunReport(status, 1)).to_json())
+    return status
+
+
 def test_a_run_gets_more_steps_until_they_are_alike(tmp_path: Path) -> None:
     table = {"steps": {"argument": "--steps", "first": 3, "most": 10}}
     found = space(**table)
     point = make_plan(found).points[0]
     task = Task.of(point, Shared(tmp_path, found.target, steps=found.steps))
-    stages = evaluate(task)
+    stages = evaluate(task, read_command)
     spreads = {"3": (50.0, 1), "6": (90.0, 5), "10": (100.0, 9)}
     asked = []
     command = next(stages)
     with pytest.raises(StopIteration) as end:
         while True:
-            steps = command.words[command.words.index("--steps") + 1]
+            arguments = spec_of(command).arguments
+            steps = arguments[arguments.index("--steps") + 1]
             asked.append(steps)
-            command = stages.send(0)
+            command = stages.send(ended(command))
             lowest, count = spreads[steps]
             command.output.write_bytes(orjson.dumps(measured(100, lowest=lowest * 1e6, steps=count)))
             command = stages.send(0)
@@ -370,23 +390,22 @@ def test_a_run_gets_more_steps_until_they_are_alike(tmp_path: Path) -> None:
     assert end.value.value.status == RAN and end.value.value.steps == 10
 
 
-@pytest.mark.parametrize("says", ["", "Cuda failure 2 'out of memory' (communicator buffers, 4 bytes)"])
-def test_what_does_not_fit_has_the_same_numbers_whichever_run_is_first(tmp_path: Path, says: str) -> None:
+@pytest.mark.parametrize("reason", [Reason.SCRIPT_FAILED, Reason.OUT_OF_MEMORY])
+def test_what_does_not_fit_has_the_same_numbers_whichever_run_is_first(tmp_path: Path, reason: Reason) -> None:
     """The run where there is room comes first where it is doubtful that there is enough."""
     found = space()
     results, runs = [], []
     for doubtful in (False, True):
         task = Task.of(make_plan(found).points[0], Shared(tmp_path, found.target, steps=found.steps))
-        stages = evaluate(replace(task, doubtful=doubtful))
+        stages = evaluate(replace(task, doubtful=doubtful), read_command)
         command, asked = next(stages), []
         with pytest.raises(StopIteration) as end:
             while True:
-                roomy = "--gpu-memory" in command.words
+                roomy = spec_of(command).gpu_memory is not None
                 asked.append(roomy)
-                command.output.write_text(f"RuntimeError: no\n{says}\n")
-                command = stages.send(int(not roomy))
+                command = stages.send(ended(command, Reason.OK if roomy else reason))
                 told = measured(100, memory=93 if roomy else 79, fits=roomy)
-                command.output.write_bytes(orjson.dumps(told) if roomy or not says else b"")
+                command.output.write_bytes(orjson.dumps(told))
                 command = stages.send(0)
         results.append(replace(end.value.value, seconds=0.0))
         runs.append(asked)
@@ -423,20 +442,20 @@ def test_a_point_folds_along_the_axes_that_its_file_names(tmp_path: Path) -> Non
 def test_a_fold_that_is_refused_is_tried_with_more_processes(tmp_path: Path) -> None:
     found = meshed()
     task = Task.of(make_plan(found).points[0], Shared(tmp_path, found.target, fold=ONE))
-    stages = evaluate(task)
+    stages = evaluate(task, read_command)
     folds = []
     command = next(stages)
     with pytest.raises(StopIteration) as end:
         while True:
-            whole = "--fold" not in command.words
-            folds.append("" if whole else command.words[command.words.index("--fold") + 1])
-            said = "" if whole else "phantora: cannot fold all_gather of 8 int8: no; or --fold off"
-            command.output.write_text(f"rank 0 works\n{said}\n")
-            command = stages.send(int(not whole))
-            command.output.write_bytes(orjson.dumps(measured(100)) if whole else b"")
-            command = stages.send(int(not whole))
+            folds.append(spec_of(command).fold.axes)
+            if folds[-1] != OFF:
+                command = stages.send(ended(command, Reason.CANNOT_FOLD, "cannot fold all_gather of 8 int8", log=False))
+                continue
+            command = stages.send(ended(command))
+            command.output.write_bytes(orjson.dumps(measured(100)))
+            command = stages.send(0)
     result = end.value.value
-    assert folds == ["pp=2,dp=8/1,tp=1/1", "pp=2,dp=8,tp=1", ""]
+    assert folds == ["pp=2,dp=8/1,tp=1/1", "pp=2,dp=8,tp=1", OFF]
     assert result.status == RAN and result.key == task.key
     assert (result.processes, result.fold) == (16, "") and result.refused.startswith("cannot fold all_gather")
 
@@ -452,7 +471,7 @@ def test_the_best_is_confirmed_with_more_processes(tmp_path: Path) -> None:
     found = meshed(matrix={"tp": [1, 2, 4], "sp": [False], "ac": ["none"]}, tokens="4096")
     engine, journal = Told(by_fold), Journal(tmp_path)
     try:
-        work = Work(Request(found, tmp_path), found, engine, journal, lambda entry, done, of: None)
+        work = Work(Request(found, tmp_path, read_command), found, engine, journal, lambda entry, done, of: None)
         entries = confirmed(work, work.of(Listed(make_plan(found).points, Objective()), 3, 0))
     finally:
         journal.close()

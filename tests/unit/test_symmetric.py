@@ -18,6 +18,7 @@ from phantora.launch.routing import Routing
 from phantora.launch.shims.torchtitan import ASYNC_TP
 from phantora.sim.collectives import CollectiveModel
 from phantora.sim.engine import library as native
+from phantora.spec import VARIABLE, RankSpec
 from phantora.wire import layout
 from phantora.wire.layout import Coll
 from tests.support.fakeranks import Bench
@@ -345,7 +346,7 @@ def test_what_is_not_simulated_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         Memory.rendezvous(8, "far")
     with pytest.raises(PhantoraError, match="of the backend NVSHMEM is not simulated"):
         Memory.set_backend("NVSHMEM")
-    monkeypatch.setenv(folded.VARIABLE, folded.runs([0, 6]))
+    monkeypatch.setenv(VARIABLE, RankSpec(processes=folded.runs([0, 6])).to_json())
     symmetric.install(lambda rank: rank < 2)
     with pytest.raises(PhantoraError, match=r"of ranks 0, 1 of which some are no processes .*; keep their axis whole"):
         Memory.rendezvous(8, "near")

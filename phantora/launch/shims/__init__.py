@@ -22,8 +22,8 @@ from phantora.errors import PhantoraError
 from phantora.launch.importhook import after_import
 from phantora.launch.notes import tell
 from phantora.launch.routing import FRAMEWORK, OPTION, Routing, parse_routing
+from phantora.spec import rank_spec
 
-VARIABLE = "PHANTORA_MOE_ROUTING"
 LAYER = "phantora_layer"  # attribute of what routes or has experts: the number of its layer
 
 
@@ -131,8 +131,8 @@ def announce(routing: Routing) -> None:
 
 
 def install() -> None:
-    """Applies each shim as soon as its framework is imported in this rank; the variable has the routing."""
-    routing = parse_routing(os.environ.get(VARIABLE, FRAMEWORK))
+    """Applies each shim as soon as its framework is imported in this rank."""
+    routing = parse_routing(rank_spec().moe_routing)
     known = {shim.module: shim for shim in shims() if routing.simulated or not shim.routes}
     packages = {name.partition(".")[0] for name in known} - {"megatron"}  # a namespace, of which each part is optional
 

@@ -3,6 +3,7 @@
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import json
 import os
 import sys
 
@@ -40,10 +41,11 @@ class _Users(importlib.abc.MetaPathFinder):
 
 
 def _join() -> None:
-    if "PHANTORA_SESSION" not in os.environ:
+    given = json.loads(os.environ.get("PHANTORA_RANK") or "{}")  # a RankSpec of phantora/spec.py
+    if not given.get("session"):
         return
     started = "RANK" in os.environ and "WORLD_SIZE" in os.environ
-    taken = "PHANTORA_JOINED" in os.environ or os.environ.get("PHANTORA_PLACE") == os.environ.get("RANK")
+    taken = given["joined"] or str(given["place"]) == os.environ.get("RANK")
     if started and not taken:
         _find_phantora()
         from phantora.launch.hook import join

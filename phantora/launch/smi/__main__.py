@@ -1,10 +1,12 @@
-"""``python -m phantora.launch.smi SESSION ARGUMENTS...``, as ``phantora/launch/bin/nvidia-smi`` calls it."""
+"""``python -m phantora.launch.smi RANKS ARGUMENTS...``, as ``phantora/launch/bin/nvidia-smi`` calls it; RANKS is the
+:class:`RankSpec` of the process that asks."""
 
 import os
 import sys
+from dataclasses import replace
 
-from phantora.launch.hook import SESSION
 from phantora.launch.smi.main import main
+from phantora.spec import VARIABLE, RankSpec
 
-os.environ[SESSION] = sys.argv[1]
+os.environ[VARIABLE] = replace(RankSpec.from_json(sys.argv[1]), joined=True).to_json()
 sys.exit(main(sys.argv[2:]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from phantora.errors import PhantoraError
 from phantora.launch.smi.fields import Field, application_field, gpu_field
 from phantora.launch.smi.nvml import Device, Nvml, NvmlError, Process
 from phantora.launch.smi.summary import summary
+from phantora.spec import rank_spec
 
 INVALID, REFUSED, NOT_FOUND, NO_DRIVER = 2, 3, 6, 9  # as NVIDIA numbers what nvidia-smi returns
 _FORMS = (
@@ -121,11 +121,11 @@ def answer(nvml: Nvml, request: Request) -> str:
 
 def open_nvml() -> Nvml:
     """The stub of NVML in this process, which sees the simulated host's GPUs. Raises PhantoraError, NvmlError."""
-    from phantora.launch.hook import STUBS, attach, open_session
+    from phantora.launch.hook import attach, open_session
     from phantora.launch.stubbed import find_stubs
     from phantora.stubs import load
 
-    stub_set = find_stubs(os.environ.get(STUBS))
+    stub_set = find_stubs(rank_spec().stubs)
     attach(load(stub_set), open_session(), may_join=False)
     return Nvml(ctypes.CDLL(next(str(path) for path in stub_set.libraries if path.name.startswith("libnvidia-ml."))))
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from phantora.errors import PhantoraError
 from phantora.outputs import why_not_written
+from phantora.spec import COMMAND, MODULE, RunSpec
 from phantora.trace.locking import is_being_written
 
 ARROW = ".arrow"
@@ -24,6 +26,7 @@ class Outputs:
     log: Path
     written: Path
     timeline: Path | None
+    force: bool = False
 
     @classmethod
     def nowhere(cls) -> Outputs:
@@ -31,8 +34,13 @@ class Outputs:
         return cls(Path(os.devnull), Path(os.devnull), None)
 
     @classmethod
-    def of(cls, output: str, force: bool) -> Outputs:
-        """For ``--output`` as given; with `force` an existing log is replaced at once.
+    def of(cls, spec: RunSpec) -> Outputs:
+        """Of a run. Raises PhantoraError if a file cannot be written."""
+        return cls.at(spec.output.path or free_name(spec), spec.output.force)
+
+    @classmethod
+    def at(cls, output: str, force: bool = False) -> Outputs:
+        """At ``--output`` as given; with `force` a failed run replaces an existing log too.
 
         Raises PhantoraError if a file cannot be written.
         """
@@ -40,17 +48,36 @@ class Outputs:
         if is_being_written(os.fspath(log)):
             raise PhantoraError(f"{log}: another run is writing it; wait for its end, or choose another -o")
         written = log
-        if log.exists() and log.is_file() and not force:
+        if log.exists() and log.is_file():
             written = log.with_name(log.name.removesuffix(ARROW) + ".partial" + ARROW)
             _check_writable(written)
-        return cls(log, written, timeline)
+        return cls(log, written, timeline, force)
 
-    def settle(self, succeeded: bool) -> Path:
-        """After the end of the run: where its log is now."""
-        if self.written == self.log or not succeeded:
+    @property
+    def replaces(self) -> bool:
+        """Is there a log already?"""
+        return self.written != self.log
+
+    def settle(self, succeeded: bool, rows: int) -> Path | None:
+        """After the end of the run: where its log is now. One without rows is deleted, and replaces none."""
+        if not rows and not self.written.is_char_device():
+            self.written.unlink(missing_ok=True)
+            return None
+        if not self.replaces or not (succeeded or self.force):
             return self.written
         self.written.replace(self.log)
         return self.log
+
+
+def free_name(spec: RunSpec) -> str:
+    """``train.arrow`` of a run of ``train.py``, or ``train-2.arrow`` and so on: the first that is not there."""
+    words = [spec.target, *(spec.arguments if spec.kind == COMMAND else ())]
+    script = next((word for word in words if word.endswith(".py")), spec.target)
+    name = script.rpartition(".")[2] if spec.kind == MODULE else Path(script).stem
+    name = name or "run"
+    if not os.path.exists(name + ARROW):
+        return name + ARROW
+    return next(found for n in itertools.count(2) if not os.path.exists(found := f"{name}-{n}{ARROW}"))
 
 
 def output_paths(output: str) -> tuple[Path, Path | None]:

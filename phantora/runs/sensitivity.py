@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from phantora.cli.simulation import Recorded, Settings, Simulation
 from phantora.errors import PhantoraError
 from phantora.outputs import unnamed
-
-if TYPE_CHECKING:
-    from phantora.hardware import HostProfile
+from phantora.runs.assemble import Recorded, Simulation
+from phantora.runs.setup import Setup
 
 SLOWER = 1.5
 MOST_RECORDS = 300_000  # of all ranks: each host then takes a few seconds at most
 MOST_FOLDED = 1024  # ranks of a folded run: its processes are few, but its collectives have flows of all ranks
 
 
-def host_sensitivity(simulation: Simulation, host: HostProfile, settings: Settings) -> dict[str, Any] | None:
+def host_sensitivity(simulation: Simulation, setup: Setup) -> dict[str, Any] | None:
     """For the log's trailer, before it is closed: ns of every step by its number, by factor on the host's time, and
     between which factors hosts lie that pass for this one; or why there is none. None where nothing scales."""
-    log = simulation.log
-    if log is None or not log.rows or not settings.record or settings.host_time != "modelled":
+    log, spec, host = simulation.log, setup.spec, setup.cluster.host
+    if log is None or not log.rows or not spec.output.recording or spec.host_time != "modelled":
         return None
     chunks = log.recording()
     records = sum(chunk.records for chunk in chunks)
@@ -29,10 +27,11 @@ def host_sensitivity(simulation: Simulation, host: HostProfile, settings: Settin
     if records > MOST_RECORDS:
         long = f"the run is long ({records:,} records, {MOST_RECORDS:,} at most); fewer steps would do"
         return {**about, "skipped": long}
-    if settings.fold and settings.fold.world_size > MOST_FOLDED:
-        return {**about, "skipped": f"the folded run has {settings.fold.world_size:,} ranks, {MOST_FOLDED:,} at most"}
+    if setup.fold and setup.fold.world_size > MOST_FOLDED:
+        return {**about, "skipped": f"the folded run has {setup.fold.world_size:,} ranks, {MOST_FOLDED:,} at most"}
     factors = sorted({1 / SLOWER, SLOWER, *(factor for factor in host.spread if not 1 / SLOWER <= factor <= SLOWER)})
-    again = replace(settings, record=False, flows=False, live=False)
+    output = replace(spec.output, recording=False, flows=False)
+    again = replace(setup, spec=replace(spec, output=output, live=False))
     steps = {}
     for factor in factors:
         recorded = Recorded(chunks, factor, {})
@@ -43,14 +42,14 @@ def host_sensitivity(simulation: Simulation, host: HostProfile, settings: Settin
     return {**about, "steps_ns": steps}
 
 
-def _steps(simulation: Simulation, settings: Settings, recorded: Recorded) -> dict[str, float]:
+def _steps(simulation: Simulation, setup: Setup, recorded: Recorded) -> dict[str, float]:
     """ns of every step by its number. Which of them are steady is the run's own affair."""
     from phantora.trace.analysis.analyze import analyze
     from phantora.trace.reader import open_log
 
     assert simulation.again is not None
     with unnamed("phantora-host") as path:  # a folder would stay where the run is killed
-        again = simulation.again(path, settings, recorded)
+        again = simulation.again(path, setup, recorded)
         assert again.simulator is not None
         try:
             again.simulator.run()

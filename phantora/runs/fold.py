@@ -4,42 +4,35 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from phantora.cli.preflight import OF_RANK, free_memory
-from phantora.cli.simulation import Settings, create_session
 from phantora.errors import PhantoraError
-from phantora.hardware import Cluster
 from phantora.launch.ending import Outcome
+from phantora.launch.folded import runs
 from phantora.launch.output import Console
 from phantora.launch.plan import Plan
 from phantora.launch.supervisor import RankSupervisor
 from phantora.outputs import unnamed
-from phantora.wire.fold import AUTO, OFF, Fold, mesh_of, parse_fold
+from phantora.runs.assemble import create_session
+from phantora.runs.preflight import OF_RANK, free_memory
+from phantora.runs.setup import Setup
+from phantora.spec import AUTO, OFF, FoldSpec
+from phantora.wire.fold import Fold, mesh_of, parse_fold
 
 if TYPE_CHECKING:
     from phantora.stubs import StubSet
 
 
-def read_ranks(text: str | None) -> tuple[int, ...]:
-    """``0,5``. Raises PhantoraError."""
-    try:
-        return tuple(int(part) for part in text.split(",")) if text else ()
-    except ValueError:
-        raise PhantoraError(f"--real-ranks {text!r} is not a list of ranks such as 0,5") from None
-
-
-def choose(text: str, more: Sequence[int], world_size: int, is_command: bool) -> Fold | None:
-    """The fold that a command line names; None: none, or one that is still to be found. Raises PhantoraError."""
-    if is_command and text not in (AUTO, OFF):
+def choose(spec: FoldSpec, world_size: int, *, is_command: bool) -> Fold | None:
+    """The fold that a spec names; None: none, or one that is still to be found. Raises PhantoraError."""
+    if is_command and spec.axes not in (AUTO, OFF):
         raise PhantoraError(
             "--fold: a command starts its ranks itself, all of them; run the script with `phantora trace SCRIPT`"
         )
-    if text == OFF and more:
+    if spec.axes == OFF and spec.real_ranks:
         raise PhantoraError("--real-ranks names ranks of a folded run; give --fold its axes, as --fold dp=64")
-    return None if text in (AUTO, OFF) else parse_fold(text, world_size, more)
+    return None if spec.axes in (AUTO, OFF) else parse_fold(spec.axes, world_size, spec.real_ranks)
 
 
 RANKS_OF_CORE = 8  # of more, what they take in turn costs more than a fold
@@ -51,32 +44,29 @@ def too_many(world_size: int) -> bool:
     return world_size > RANKS_OF_CORE * len(os.sched_getaffinity(0)) or (bool(memory) and world_size * OF_RANK > memory)
 
 
-def find(
-    plan: Plan, settings: Settings, cluster: Cluster, console: Console, stubs: StubSet, more: Sequence[int]
-) -> Fold | None:
+def find(plan: Plan, setup: Setup, console: Console, stubs: StubSet) -> Fold | None:
     """Runs rank 0 alone, without a simulation, up to its first large communication. The process groups that it makes
     give the axes. Raises PhantoraError."""
     with unnamed("phantora-groups") as groups:
-        outcome = _alone(replace(plan, probe=groups), settings, cluster, console, stubs, ends=True)
+        outcome = _alone(_with(plan, groups=str(groups)), setup, console, stubs, ends=True)
         if outcome.status:
             raise PhantoraError(
                 f"--fold auto: rank 0, run alone to see the mesh, failed ({outcome.message}); give the axes, as --fold "
                 "pp=4,dp=64,tp=8, or --fold off"
             )
         lines = groups.read_text().splitlines()
-    return parse_fold(mesh_of([json.loads(line) for line in lines], plan.world_size), plan.world_size, more)
+    axes = mesh_of([json.loads(line) for line in lines], plan.world_size)
+    return parse_fold(axes, plan.world_size, setup.spec.fold.real_ranks)
 
 
 LARGEST = 2  # ranks with pieces of the largest parameters: of a model's embedding and of its head
 
 
-def with_busiest(
-    fold: Fold, plan: Plan, settings: Settings, cluster: Cluster, console: Console, stubs: StubSet
-) -> Fold:
+def with_busiest(fold: Fold, plan: Plan, setup: Setup, console: Console, stubs: StubSet) -> Fold:
     """The fold in which the rank that has the most pieces of an optimizer that is cut unevenly is a process too, and
     two with pieces of the largest parameters. Runs rank 0 alone, without a simulation, for a step."""
     with unnamed("phantora-parts") as parts:
-        outcome = _alone(replace(plan, parts=parts), settings, cluster, console, stubs, ends=False)
+        outcome = _alone(_with(plan, pieces=str(parts)), setup, console, stubs, ends=False)
         counted: list[tuple[int, int, int]] = json.loads(parts.read_text() or "[]")
     if outcome.status or not counted:
         seen = f"failed ({outcome.message})" if outcome.status else "gathered no buffer of parameters"
@@ -90,19 +80,25 @@ def with_busiest(
     for rank, _, size in sorted(counted, key=lambda entry: (-entry[2], entry[0]))[:LARGEST]:
         what.setdefault(rank, f"has pieces of the largest parameters, {size / 2**20:,.0f} MiB in all,")
     more = [rank for rank in what if rank not in fold.real]
-    for rank in () if plan.quiet else more:
+    for rank in () if plan.ranks.quiet else more:
         console.message(f"phantora: folded: rank {rank} {what[rank]} and runs too")
     return replace(fold, named=(*fold.named, *more))
 
 
-def _alone(
-    plan: Plan, settings: Settings, cluster: Cluster, console: Console, stubs: StubSet, *, ends: bool
-) -> Outcome:
+def _with(plan: Plan, *, groups: str = "", pieces: str = "") -> Plan:
+    return replace(plan, ranks=replace(plan.ranks, groups=groups, pieces=pieces))
+
+
+def _alone(plan: Plan, setup: Setup, console: Console, stubs: StubSet, *, ends: bool) -> Outcome:
     """Runs rank 0 without a simulation; `ends`: up to its first large communication."""
-    plan = replace(plan, real=(0,), quiet=True, ranks_filter=(), log_dir=None, redirects="0", tee="0")
-    supervisor = RankSupervisor(plan, console, stubs=stubs.directory, imports=plan.imports, shared=plan.shared)
+    launch = replace(plan.spec.launch, redirects="0", tee="0")
+    ranks = replace(plan.ranks, quiet=True, processes=runs((0,)))
+    spec = replace(plan.spec, launch=launch)
+    plan = replace(plan, spec=spec, ranks=ranks, real=(0,), ranks_filter=(), log_dir=None)
+    supervisor = RankSupervisor(plan, console, stubs=stubs.directory)
     try:
-        session = create_session(cluster, replace(settings, null=True), None, alone=True, ends=ends)
+        setup = replace(setup, spec=replace(setup.spec, null=True))
+        session = create_session(setup, None, alone=True, ends=ends)
     except BaseException:
         supervisor.close()
         raise

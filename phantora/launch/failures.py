@@ -1,0 +1,83 @@
+"""How a rank failed, as data: a line of JSON in a file of the run, whose path the rank's :class:`RankSpec` has."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sysconfig
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from phantora.errors import Reason, reason_of
+from phantora.spec import rank_spec
+
+_LONGEST = 500  # characters of a message
+_OTHERS = (
+    *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")),
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep, "<frozen ", "<string>",
+)  # fmt: skip
+_PACKAGES = re.compile(r"/(?:site|dist)-packages/")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The error that ended a rank's script. `rank` is -1 for a process that is no rank."""
+
+    rank: int
+    kind: str
+    """The exception's class."""
+    message: str
+    place: str
+    """``train.py:6``, the innermost line of the user's own code; "" if there is none."""
+    reason: Reason
+
+    def __str__(self) -> str:
+        who = f"rank {self.rank}" if self.rank >= 0 else "the command"
+        where = f" at {self.place}" if self.place else ""
+        return f"{who}{where}: {self.kind}" + (f": {self.message}" if self.message else "")
+
+
+def note(error: BaseException) -> None:
+    """Appends the error of this process to the run's file, if it has one."""
+    path = rank_spec().failures
+    if not path:
+        return
+    text = str(error).strip()
+    lines = text.splitlines()
+    # Of an error in a process of torch.multiprocessing the text is the other process's traceback.
+    text = (lines[-1] if "Traceback (most recent call last)" in text else lines[0]) if lines else ""
+    rank = os.environ.get("RANK", "")
+    failure = Failure(
+        int(rank) if rank.isdigit() else -1, type(error).__name__, text[:_LONGEST], _place(error), reason_of(error)
+    )
+    with suppress(OSError), open(path, "a", encoding="utf-8") as file:
+        file.write(json.dumps(asdict(failure)) + "\n")
+
+
+def read(path: Path) -> list[Failure]:
+    """All that were noted, in the order of real time."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    found = []
+    for line in lines:
+        with suppress(ValueError, TypeError):  # cut off: its process was killed while it wrote
+            values = json.loads(line)
+            found.append(Failure(**{**values, "reason": Reason(values["reason"])}))
+    return found
+
+
+def _place(error: BaseException) -> str:
+    if isinstance(error, SyntaxError) and error.filename:
+        return _shown(error.filename, error.lineno)
+    frames: Sequence[traceback.FrameSummary] = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not (frame.filename.startswith(_OTHERS) or _PACKAGES.search(frame.filename))]
+    return _shown(own[-1].filename, own[-1].lineno) if own else ""
+
+
+def _shown(filename: str, line: int | None) -> str:
+    """Relative to the current folder where it lies in it."""
+    relative = os.path.relpath(filename)
+    return f"{os.path.basename(filename) if relative.startswith(os.pardir) else relative}:{line or 0}"

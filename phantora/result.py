@@ -1,0 +1,87 @@
+"""What a run gave: how it ended, why, and where its results are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from phantora.errors import PhantoraError, Reason, reason_of
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """What is known of a run without reading its log. Fields that are None or empty are left out of its JSON."""
+
+    status: int
+    """What a shell would see."""
+    ranks: int
+    startup_seconds: float | None = None
+    """From the start of the fork server to the first rank's fork."""
+    wall_seconds: float | None = None
+    processes: int | None = None
+    """Ranks that were processes, in a folded run."""
+    fold: str = ""
+    error: str = ""
+    log: str = ""
+    rows: int | None = None
+    timeline: tuple[str, ...] = ()
+    """Files of the timeline."""
+    simulated_seconds: float | None = None
+    records: int | None = None
+    simulator_cpu_seconds: float | None = None
+    sleepers_released: int | None = None
+    late_launches: int | None = None
+    device_memory_bytes: int | None = None
+    """Of the fullest GPU at most, as nvidia-smi shows it."""
+
+    def as_data(self) -> dict[str, Any]:
+        """For JSON."""
+        return {name: value for name, value in asdict(self).items() if value not in (None, "", ())}
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run ended. A run that failed has a log too, as far as it came."""
+
+    status: int
+    """0, or what a shell would see."""
+    reason: Reason
+    message: str
+    """Why it failed, first in one line; "" if it did not."""
+    log: Path | None
+    """The event log; None if there is none, or none with rows."""
+    report: RunReport
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps({**asdict(self), "log": str(self.log) if self.log else None})
+
+    @classmethod
+    def refused(cls, error: PhantoraError) -> RunResult:
+        """Of a run that could not begin."""
+        report = RunReport(error.exit_status, 0, error=str(error))
+        return cls(error.exit_status, reason_of(error), str(error), None, report)
+
+    @classmethod
+    def from_json(cls, text: str) -> RunResult:
+        """What :meth:`to_json` wrote. Raises PhantoraError."""
+        try:
+            values = json.loads(text)
+            report = RunReport(**{**values["report"], "timeline": tuple(values["report"]["timeline"])})
+            log = Path(values["log"]) if values["log"] else None
+            return cls(values["status"], Reason(values["reason"]), values["message"], log, report)
+        except (ValueError, TypeError, KeyError) as error:
+            raise PhantoraError(f"this is no result of a run: {error}") from error
+
+
+def first_line(text: str) -> str:
+    """Of a message with details below."""
+    return text.partition("\n")[0]
+
+
+def few(ranks: Sequence[int]) -> str:
+    """Ranks in words, the middle of many left out."""
+    return ",".join(map(str, ranks)) if len(ranks) <= 12 else f"{','.join(map(str, ranks[:10]))},...,{ranks[-1]}"

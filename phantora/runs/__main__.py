@@ -1,0 +1,30 @@
+"""``python -m phantora.runs SPEC RESULT``: runs the spec of one file and writes its result to the other
+(``phantora.apart``)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from phantora.errors import PhantoraError, Reason
+from phantora.pandas_hidden import hide_pandas
+from phantora.result import RunResult, first_line
+from phantora.runs.local import run
+from phantora.spec import RunSpec
+
+
+def main(spec: str, result: str) -> int:
+    """The run's exit status."""
+    hide_pandas()
+    try:
+        found = run(RunSpec.from_json(Path(spec).read_text(encoding="utf-8")))
+    except PhantoraError as error:
+        found = RunResult.refused(error)
+    if found.reason != Reason.OK:
+        print(f"FAILED: {first_line(found.message)}", file=sys.stderr, flush=True)
+    Path(result).write_text(found.to_json(), encoding="utf-8")
+    return found.status
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,231 @@
+"""Puts a simulation together: shared area, prices, log, simulator."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from phantora.errors import PhantoraError
+from phantora.hardware import Cluster, device_fields
+from phantora.runs.setup import Setup
+from phantora.version import version
+from phantora.wire import layout
+from phantora.wire.fold import to_dict
+from phantora.wire.session import Session, SessionConfig
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from phantora.cost.types import CostModel
+    from phantora.cost.workspaces import Workspaces
+    from phantora.hardware import HostProfile
+    from phantora.profile.live import LiveProfiler
+    from phantora.sim.collectives import NcclEnvironment
+    from phantora.sim.config import Stats
+    from phantora.sim.simulator import Simulator
+    from phantora.trace.recording import Chunk
+    from phantora.trace.schema import RunMetadata
+    from phantora.trace.writer import LogWriter
+
+
+@dataclass(frozen=True)
+class About:
+    """What a log says of its run that the cluster does not give."""
+
+    command: list[str]
+    torch: str
+    """Version."""
+    extra: Mapping[str, Any]
+    """Anything else, JSON types only."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A recorded run, in place of ranks."""
+
+    chunks: Sequence[Chunk]
+    host_scale: float
+    nccl: Mapping[str, Any]
+    """NCCL's variables then, as the metadata have them; those of the environment now come first."""
+
+
+def _workspaces(cluster: Cluster) -> Workspaces | None:
+    from phantora.cost.measured import DATA, cache_folder
+    from phantora.cost.workspaces import workspaces_for
+
+    return workspaces_for(cluster.gpu, [cache_folder(), DATA])
+
+
+def _packed(workspaces: Workspaces) -> np.ndarray[Any, np.dtype[np.void]]:
+    from phantora.wire.workspaces import Block, pack
+
+    return pack([Block(**columns) for columns in workspaces.columns()])
+
+
+def create_session(
+    setup: Setup, workspaces: Workspaces | None, *, alone: bool = False, ends: bool = False
+) -> Session:
+    """The shared memory of a run, for all its ranks.
+
+    `alone`: for rank 0 by itself; `ends`: which ends with its first large communication.
+    """
+    spec, cluster = setup.spec, setup.cluster
+    real = setup.fold.real if setup.fold else None
+    config = SessionConfig(
+        setup.world_size,
+        setup.ranks_per_host,
+        host_mode=getattr(layout.HostMode, spec.host_time.upper()),
+        host_scale=cluster.host.factor if spec.host_time == "modelled" else spec.host_scale,
+        null_mode=layout.CONSTANTS["PH_PROBE"] if ends else int(spec.null),
+        unsupported=getattr(layout.Unsupported, spec.unsupported.upper()),
+        epoch_ns=int(time.time()) * 1_000_000_000,
+        real=(0,) if alone else real,
+    )
+    blocks = _packed(workspaces) if workspaces else None
+    return Session.create(config, device_fields(cluster.gpu), cluster.host.api_ns, blocks)
+
+
+@dataclass
+class Simulation:
+    """A simulator and its log. Close it whatever happened."""
+
+    session: Session
+    simulator: Simulator | None = None
+    log: LogWriter | None = None
+    live: LiveProfiler | None = None
+    notes: tuple[str, ...] = ()
+    """What the user should know of its prices."""
+    again: Callable[[Path, Setup, Recorded], Simulation] | None = None
+    """The same run from its recording, with the same prices, into a log of its own."""
+
+    def close(self, trailer: Mapping[str, Any]) -> None:
+        """Writes the log's end (`trailer`: what differs between equal runs), closes it, frees the shared memory."""
+        try:
+            if self.live is not None:
+                self.live.close()
+            if self.log is not None:
+                self.log.close(dict(trailer))
+        finally:
+            self.session.close()
+
+
+def _live_profiler(setup: Setup) -> LiveProfiler | None:
+    if not setup.spec.live:
+        return None
+    from phantora.profile.live import LiveProfiler
+
+    return LiveProfiler(setup.cluster.gpu)
+
+
+def assemble(
+    setup: Setup,
+    log_path: Path,
+    about: About,
+    engine: Path,
+    *,
+    recorded: Recorded | None = None,
+    cost: CostModel | None = None,
+    progress: Callable[[Stats], None] | None = None,
+    notice: Callable[[str], None] | None = None,
+) -> Simulation:
+    """`engine` is the library of ``sim/engine``; with `recorded` no ranks are needed; `cost` is a cost model that has
+    prices already; `progress` and `notice` are those of :class:`SimulatorConfig`. Raises PhantoraError."""
+    workspaces = _workspaces(setup.cluster)
+    session = create_session(setup, workspaces)
+    if setup.spec.null:
+        return Simulation(session)
+    try:
+        from phantora.cost import model_for
+        from phantora.cost.measured import cache_folder
+        from phantora.sim.config import SimulatorConfig
+        from phantora.sim.replay import Replayer
+        from phantora.sim.simulator import Simulator
+        from phantora.trace.schema import Tables
+        from phantora.trace.writer import LogWriter
+
+        cluster, output = setup.cluster, setup.spec.output
+        live = _live_profiler(setup)
+        model = cost or model_for(cluster.gpu, cache_folder(), live)
+        nccl, facts = _nccl(setup, recorded)
+        described = _metadata(setup, about, {**facts, **_facts(setup, workspaces)}, getattr(model, "tables", ()))
+        config = SimulatorConfig(
+            engine, cluster.part(setup.hosts, setup.ranks_per_host), model, nccl, setup.what_if, setup.fold,
+            output.flows, output.recording, setup.spec.hang_timeout, progress, notice,
+        )  # fmt: skip
+        log = LogWriter(log_path, described, Tables())
+        try:
+            if recorded is None:
+                simulator = Simulator(session, log, config)
+            else:
+                simulator = Replayer(session, log, config, recorded.chunks, recorded.host_scale)
+        except PhantoraError:
+            log.close({})
+            with suppress(OSError):  # one in memory has no name to be taken
+                log_path.unlink()
+            raise
+    except (PhantoraError, OSError):
+        session.close()
+        raise
+
+    def again(path: Path, changed: Setup, records: Recorded) -> Simulation:
+        return assemble(changed, path, about, engine, recorded=records, cost=model)
+
+    notes = tuple(model.of_other_builds(about.torch)) if hasattr(model, "of_other_builds") else ()
+    return Simulation(session, simulator, log, live, notes, again)
+
+
+def _nccl(setup: Setup, recorded: Recorded | None) -> tuple[NcclEnvironment, dict[str, Any]]:
+    """NCCL's variables, and what the log says of them."""
+    from phantora.sim.collectives import NcclEnvironment
+
+    cluster = setup.cluster
+    before: Mapping[str, Any] = recorded.nccl if recorded else {}
+    variables = {**cluster.nccl, **before.get("honoured", {}), **os.environ}  # the ranks inherit the last
+    nccl = NcclEnvironment.read(variables, cluster.part(setup.hosts, setup.ranks_per_host).wiring.nics)
+    return nccl, {"nccl": {"honoured": nccl.honoured, "ignored": {**before.get("ignored", {}), **nccl.ignored}}}
+
+
+def _facts(setup: Setup, workspaces: Workspaces | None) -> dict[str, Any]:
+    """What the log says of the cluster's prices, of the fold and of what is changed."""
+    gpu = setup.cluster.gpu
+    own = workspaces is not None and workspaces.about.get("gpu") == gpu.product
+    found: dict[str, Any] = {"memory_bandwidth": gpu.hbm_bandwidth}  # bytes/s, for rooflines
+    found["workspaces"] = {"table": workspaces.described if workspaces else None, "own": own}
+    if setup.fold:
+        found["fold"] = to_dict(setup.fold)
+    if setup.what_if:
+        found["what_if"] = asdict(setup.what_if)
+    return found
+
+
+def _metadata(setup: Setup, about: About, facts: Mapping[str, Any], tables: Sequence[str]) -> RunMetadata:
+    from phantora.trace.schema import RunMetadata
+
+    gpu = setup.cluster.gpu
+    return RunMetadata(
+        phantora=version(),
+        command=about.command,
+        torch=about.torch,
+        cluster=setup.cluster.name,
+        gpu=gpu.name,
+        world_size=setup.world_size,
+        ranks_per_host=setup.ranks_per_host,
+        peak_flops=dict(gpu.peak_flops),
+        memory_bytes=gpu.memory_bytes,
+        host_mode=setup.spec.host_time,
+        launch_latency_ns=round(gpu.calibration.launch_latency_ns),
+        kernel_gap_ns=round(gpu.calibration.kernel_gap_ns),
+        crowded_gap_ns=round(gpu.calibration.crowded_gap_ns),
+        cost_tables=list(tables),
+        extra={**about.extra, **facts},
+    )
+
+
+def host_facts(host: HostProfile) -> dict[str, Any]:
+    """What a log's metadata say of the host."""
+    return {"name": host.name, "factor": host.factor, "spread": list(host.spread), "measured": host.measured}

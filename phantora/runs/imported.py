@@ -1,0 +1,14 @@
+"""All that a run and the reading of its log import on their way, at once: for a process that forks runs
+(launch/forker.py)."""
+
+from importlib import import_module
+
+from phantora.cost.families import families
+
+for _name in (
+    "phantora.cli.trace", "phantora.cost.workspaces", "phantora.runs.local", "phantora.runs.process",
+    "phantora.sim.replay", "phantora.stubs", "phantora.sweep.result", "phantora.trace.analysis.analyze",
+    "phantora.trace.export.registry", "phantora.trace.writer",
+):  # fmt: skip
+    import_module(_name)
+families()

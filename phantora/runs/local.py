@@ -1,0 +1,229 @@
+"""Runs a spec on this machine: its ranks, or its command, and the simulator next to them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from phantora.errors import PhantoraError, Reason
+from phantora.launch import failures
+from phantora.launch.command import run_command
+from phantora.launch.ending import Outcome
+from phantora.launch.output import Console
+from phantora.launch.supervisor import RankSupervisor
+from phantora.outputs import unnamed
+from phantora.result import RunReport, RunResult, few
+from phantora.runs import fold as folding
+from phantora.runs.assemble import About, Simulation, assemble, host_facts
+from phantora.runs.preflight import preflight
+from phantora.runs.prepare import Prepared, prepare
+from phantora.runs.sensitivity import host_sensitivity
+from phantora.spec import AUTO, COMMAND, RunSpec
+
+if TYPE_CHECKING:
+    from phantora.sim.config import Stats
+    from phantora.stubs import StubSet
+    from phantora.wire.fold import Fold
+
+StatusLine: TypeAlias = Callable[[int, int], "str | None"]
+"""What to show for a number of living ranks and a width in characters; None: nothing new."""
+Follow: TypeAlias = "Callable[[int, list[Stats]], StatusLine | None]"
+"""Makes a status line for a number of ranks; the list holds the newest counts."""
+
+
+def run(spec: RunSpec, console: Console | None = None, follow: Follow | None = None) -> RunResult:
+    """Runs `spec` to its end. A run that fails is a result. Raises PhantoraError for what cannot be run at all.
+
+    Call it in the main thread of a process of its own: it handles signals, and ends every child process that is left
+    (``phantora.runs.process`` starts one).
+    """
+    return _Run(prepare(spec), console or _plain_console(), follow).run()
+
+
+def _plain_console() -> Console:
+    return Console(sys.stdout.buffer, sys.stderr.buffer, False)
+
+
+class _Run:
+    def __init__(self, prepared: Prepared, console: Console, follow: Follow | None) -> None:
+        self.prepared = prepared
+        self.setup, self.plan = prepared.setup, prepared.plan
+        self.console = console
+        self.stats: list[Stats] = []
+        self.follow = follow
+        self.quiet = prepared.spec.ranks.quiet
+
+    def run(self) -> RunResult:
+        for note in filter(None, (self.prepared.note, preflight(self._processes()))):
+            self._note(note)
+        with unnamed("phantora-failures") as file:
+            self.plan = replace(self.plan, ranks=replace(self.plan.ranks, failures=str(file)))
+            how = self._run_command if self.prepared.spec.kind == COMMAND else self._run_ranks
+            outcome, simulation = how()
+            told = outcome.why(failures.read(file))
+        return self._finish(told, simulation)
+
+    def _note(self, text: str) -> None:
+        if not self.quiet:
+            self.console.message(f"phantora: note: {text}")
+
+    def _processes(self) -> int:
+        """How many start, as far as that is known."""
+        to_be_found = self.prepared.spec.fold.axes == AUTO and self.prepared.spec.kind != COMMAND
+        return 1 if to_be_found and folding.too_many(self.plan.world_size) else len(self.plan.processes)
+
+    # ------------------------------------------------------------------ running
+
+    def _fold(self, stub_set: StubSet) -> None:
+        """Finds the fold, if that is left to us and need be, and says what is folded."""
+        spec = self.prepared.spec.fold
+        fold = self.setup.fold
+        if spec.axes == AUTO and (spec.real_ranks or folding.too_many(self.plan.world_size)):
+            fold = folding.find(self.plan, self.setup, self.console, stub_set)
+            self._set_fold(fold)
+        if fold and any(axis.uneven for axis in fold.axes):
+            fold = folding.with_busiest(fold, self.plan, self.setup, self.console, stub_set)
+            self._set_fold(fold)
+        if fold and not self.quiet:
+            self.console.message(
+                f"phantora: folded: {len(fold.real)} of {fold.world_size} ranks run as processes ({fold.describe()}; "
+                f"ranks {few(fold.real)})"
+            )
+
+    def _set_fold(self, fold: Fold | None) -> None:
+        self.setup, self.plan = replace(self.setup, fold=fold), self.plan.folded(fold)
+
+    def _run_ranks(self) -> tuple[Outcome, Simulation]:
+        stub_set = self._stubs()
+        self._fold(stub_set)
+        status_line = self.follow(self.plan.world_size, self.stats) if self.follow else None
+        supervisor = RankSupervisor(self.plan, self.console, stubs=stub_set.directory, status_line=status_line)
+        try:
+            simulation = self._assemble(stub_set)
+        except BaseException:
+            supervisor.close()
+            raise
+        return supervisor.run(simulation.session, simulation.simulator), simulation
+
+    def _run_command(self) -> tuple[Outcome, Simulation]:
+        from phantora.launch.hook import command_environment
+
+        stub_set = self._stubs()
+        simulation = self._assemble(stub_set)
+        session, command = simulation.session, self._command()
+        ranks = replace(self.plan.ranks, session=session.path, stubs=str(stub_set.directory))
+        environment = command_environment(os.environ, ranks)
+        outcome = run_command(command, environment, session, simulation.simulator, self.console.out)
+        joined = sum(1 for pid in session.control["pid"] if pid)
+        if not joined and not outcome.status:
+            outcome.status, outcome.reason = 1, Reason.NO_GPU_WORK
+            outcome.message = (
+                f"no process of {command[0]} used a GPU of the simulation: its processes must be Python and find "
+                "phantora in their environment; run a script with `phantora trace SCRIPT`"
+            )
+        return outcome, simulation
+
+    def _command(self) -> list[str]:
+        spec = self.prepared.spec
+        return [spec.target, *spec.arguments]
+
+    def _stubs(self) -> StubSet:
+        """Builds the stub libraries if this torch is new to us."""
+        from phantora import stubs
+
+        return stubs.ensure(progress=lambda text: self.console.message(f"phantora: {text}"))
+
+    def _assemble(self, stub_set: StubSet) -> Simulation:
+        ranks = self.prepared.spec.ranks
+        extra: dict[str, Any] = {
+            "moe_routing": ranks.moe_routing, "assume": ",".join(ranks.assume), "data_loading": ranks.data_loading,
+        }  # fmt: skip
+        if self.setup.spec.host_time == "modelled":
+            extra["host"] = host_facts(self.setup.cluster.host)
+        simulation = assemble(
+            self.setup,
+            self.prepared.outputs.written,
+            About(self._command(), stub_set.torch_version, extra),
+            stub_set.engine,
+            progress=lambda now: self.stats.__setitem__(slice(None), [now]),
+            notice=self._note,
+        )
+        for note in simulation.notes:
+            self._note(note)
+        return simulation
+
+    # ------------------------------------------------------------------ afterwards
+
+    def _finish(self, outcome: Outcome, simulation: Simulation) -> RunResult:
+        """Writes what is left to be written; an error there ends a run that had none."""
+        outputs = self.prepared.outputs
+        rows = simulation.log.rows if simulation.log is not None else 0
+        if simulation.simulator is not None and not outcome.status and not rows:
+            outcome.status, outcome.reason, outcome.message = 1, Reason.NO_GPU_WORK, _nothing_on_a_gpu(self._command())
+        report = self._report(outcome, simulation)
+        log: Path | None = None
+        try:
+            self._write_missing(simulation)
+            self._close(report, simulation)
+            if simulation.log is not None:
+                rows = simulation.log.rows
+                log = outputs.settle(outcome.status == 0, rows)
+                report = replace(report, rows=rows, log=str(log) if log else "")
+                self._say_what_is_replaced(log)
+                if outputs.timeline is not None and log == outputs.log:
+                    from phantora.trace.export.registry import export
+
+                    report = replace(report, timeline=tuple(export(log, str(outputs.timeline))))
+        except PhantoraError as error:
+            if not outcome.status:
+                raise
+            self.console.message(f"phantora: {error}")  # what the script ended with counts more
+        return RunResult(outcome.status, outcome.reason, outcome.message, log, report)
+
+    def _close(self, report: RunReport, simulation: Simulation) -> None:
+        operators = simulation.simulator.operators() if simulation.simulator is not None else []
+        more: dict[str, Any] = {"operators": [asdict(entry) for entry in operators]}
+        if report.status == 0 and (found := host_sensitivity(simulation, self.setup)):
+            more["host_sensitivity"] = found
+        simulation.close({**report.as_data(), **more})
+
+    def _say_what_is_replaced(self, log: Path | None) -> None:
+        outputs = self.prepared.outputs
+        if log is not None and log != outputs.log:
+            self._note(f"{outputs.log} is kept; the log of this run is {log}")
+        elif log is not None and outputs.replaces:
+            self._note(f"{log} replaces the log of an earlier run")
+        elif log is None and outputs.replaces:
+            self._note(f"{outputs.log} is kept: this run's log has no rows")
+
+    def _write_missing(self, simulation: Simulation) -> None:
+        from phantora.cost.wanted import with_kernel, write_wanted
+
+        path = self.prepared.spec.output.missing
+        if not path or simulation.simulator is None:
+            return
+        used = (entry for entry in simulation.simulator.operators() if not entry.tuning)
+        unmeasured = [with_kernel(entry) for entry in used if entry.provenance != "measured"]
+        write_wanted(Path(path), unmeasured, gpu=self.setup.cluster.gpu.name)
+
+    def _report(self, outcome: Outcome, simulation: Simulation) -> RunReport:
+        known: dict[str, Any] = {
+            "status": outcome.status, "ranks": self.plan.world_size, "error": outcome.message,
+            "startup_seconds": round(outcome.startup_seconds, 3), "wall_seconds": round(outcome.wall_seconds, 3),
+        }  # fmt: skip
+        if self.setup.fold:
+            known |= {"processes": len(self.setup.fold.real), "fold": self.setup.fold.describe()}
+        if simulation.simulator is None:
+            return RunReport(**known)
+        return RunReport(**known, **simulation.simulator.stats().facts(), log=str(self.prepared.outputs.written))
+
+
+def _nothing_on_a_gpu(command: list[str]) -> str:
+    return (
+        f"{command[0]} put nothing on a GPU, so there is nothing to simulate; move the model and its inputs to one "
+        "(`.to('cuda')`; torch.cuda.is_available() is true here)"
+    )

@@ -1,0 +1,155 @@
+"""Checks everything of a spec that can be checked before anything runs, and reads its texts."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from phantora.errors import PhantoraError, Reason
+from phantora.hardware import Cluster, load_cluster, load_host
+from phantora.launch import loading
+from phantora.launch.assume import parse_assumptions
+from phantora.launch.plan import Plan, refuse_shares
+from phantora.launch.routing import parse_routing
+from phantora.launch.selfstart import starts_its_ranks
+from phantora.runs import fold as folding
+from phantora.runs.outputs import Outputs
+from phantora.runs.preflight import preflight
+from phantora.runs.setup import Setup
+from phantora.sim.whatif import parse_what_if
+from phantora.spec import AUTO, COMMAND, SCRIPT, LaunchSpec, RunSpec
+from phantora.units import GIB
+from phantora.wire.layout import MAX_DEVICES
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A checked run."""
+
+    setup: Setup
+    plan: Plan
+    outputs: Outputs
+    note: str
+    """What the user should know of how it is run."""
+
+    @property
+    def spec(self) -> RunSpec:
+        """The run, with its texts in the form that the ranks read."""
+        return self.setup.spec
+
+
+def prepare(spec: RunSpec) -> Prepared:
+    """Raises PhantoraError for what cannot be run."""
+    refuse_shares(os.environ)
+    spec, note = _started_by_itself(spec)
+    cluster = chosen_cluster(spec)
+    if spec.kind == SCRIPT:
+        check_script(spec.target)
+    hosts = _count("--nnodes", spec.launch.nnodes, cluster.hosts, "hosts", spec.cluster)
+    here = _count("--nproc-per-node", spec.launch.nproc_per_node, cluster.gpus_per_host, "GPUs per host", spec.cluster)
+    if here > MAX_DEVICES:
+        raise PhantoraError(
+            f"{spec.cluster}: {here} ranks on a host, and at most {MAX_DEVICES} are simulated; "
+            "describe it as several hosts whose network is as fast (docs/clusters.md)"
+        )
+    loading.parse(spec.ranks.data_loading)
+    spec = replace(spec, ranks=replace(
+        spec.ranks, moe_routing=parse_routing(spec.ranks.moe_routing).spec, assume=parse_assumptions(spec.ranks.assume),
+        devices=here if hosts > 1 else cluster.gpus_per_host,
+    ))  # fmt: skip
+    fold = folding.choose(spec.fold, hosts * here, is_command=spec.kind == COMMAND)
+    to_be_found = spec.fold.axes == AUTO and spec.kind != COMMAND
+    preflight(len(fold.real) if fold else 1 if to_be_found else hosts * here)
+    what_if = parse_what_if(spec.what_if.degrade, spec.what_if.straggler, spec.what_if.background)
+    outputs = Outputs.nowhere() if spec.null else Outputs.of(spec)
+    shown = _filter(spec.launch.ranks_filter, here)
+    plan = Plan(spec, hosts, here, spec.ranks, log_dir=_log_dir(spec.launch), ranks_filter=shown)
+    if spec.launch.run_id:
+        plan = replace(plan, run_id=spec.launch.run_id)
+    return Prepared(Setup(spec, cluster, hosts, here, what_if, fold), plan.folded(fold), outputs, note)
+
+
+def _started_by_itself(spec: RunSpec) -> tuple[RunSpec, str]:
+    """A command that is a script is one; a script that starts its ranks itself is a command, which a note says."""
+    if spec.kind == COMMAND and spec.target.endswith(".py"):
+        spec = replace(spec, kind=SCRIPT)
+    if spec.kind != SCRIPT or (line := starts_its_ranks(spec.target)) is None:
+        return spec, ""
+    note = f"{spec.target} starts its ranks itself (line {line}), so it is run once, as `-- python {spec.target}`"
+    return replace(spec, kind=COMMAND, target=sys.executable, arguments=(spec.target, *spec.arguments)), note
+
+
+def check_script(path: str) -> None:
+    """Raises PhantoraError if there is no such script, or if it cannot be compiled."""
+    if not os.path.exists(path):
+        hint = "check the path"
+        if "/" not in path and not path.endswith(".py"):
+            hint = f"a launcher is run by `phantora trace -- {path} ...`, a module by `-m {path}`"
+        raise PhantoraError(f"there is no script {path!r} in {os.getcwd()}: {hint}")
+    if not path.endswith(".py"):
+        return  # a folder or an archive with a __main__
+    try:
+        compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        where = f"{error.filename}:{error.lineno}"
+        line = (error.text or "").strip()
+        raise PhantoraError(
+            f"{where}: {type(error).__name__}: {error.msg}" + (f": {line}" if line else ""), Reason.SCRIPT_FAILED
+        ) from error
+    except (OSError, ValueError) as error:
+        raise PhantoraError(f"{path} cannot be read: {error}") from error
+
+
+def chosen_cluster(spec: RunSpec) -> Cluster:
+    """With the host and the memory that the spec names. Raises PhantoraError."""
+    cluster = load_cluster(spec.cluster)
+    if spec.host is not None:
+        cluster = replace(cluster, host=load_host(spec.host))
+    if spec.gpu_memory is None:
+        return cluster
+    return replace(cluster, gpu=replace(cluster.gpu, memory_bytes=round(spec.gpu_memory * GIB)))
+
+
+def _log_dir(launch: LaunchSpec) -> Path | None:
+    if launch.log_dir:
+        return Path(launch.log_dir)
+    if (launch.tee, launch.redirects) == ("0", "0"):
+        return None
+    return Path(tempfile.mkdtemp(prefix="phantora-logs-"))
+
+
+def _count(option: str, text: str, have: int, what: str, spec: str) -> int:
+    """A number of hosts or ranks, as torchrun writes it: N, MIN:MAX, auto or gpu."""
+    if text in ("auto", "gpu"):
+        return have
+    try:
+        low, _, high = text.partition(":")
+        least, most = int(low), int(high or low)
+    except ValueError:
+        raise PhantoraError(
+            f"{option} {text!r} is not a number; the cluster {spec} has {have} {what}"
+        ) from None
+    if not 1 <= least <= most:
+        raise PhantoraError(f"{option} {text!r} must be at least 1")
+    if least > have:
+        raise PhantoraError(
+            f"{option} {text}: the cluster {spec} has {have} {what}; simulate a larger one with --cluster"
+        )
+    return min(most, have)
+
+
+def _filter(text: str, ranks: int) -> tuple[int, ...] | None:
+    if not text:
+        return None
+    try:
+        chosen = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise PhantoraError(
+            f"--local-ranks-filter {text!r} is not a list of local ranks such as 0,1"
+        ) from None
+    if any(not 0 <= rank < ranks for rank in chosen):
+        raise PhantoraError(f"--local-ranks-filter {text}: local ranks go from 0 to {ranks - 1}")
+    return chosen

@@ -1,0 +1,160 @@
+"""Simulates a recorded run again, on another cluster."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from phantora.errors import PhantoraError, Reason
+from phantora.hardware import Cluster, load_cluster, load_host
+from phantora.result import RunReport, RunResult
+from phantora.runs.assemble import About, Recorded, assemble, host_facts
+from phantora.runs.outputs import Outputs
+from phantora.runs.setup import Setup
+from phantora.sim.whatif import parse_what_if
+from phantora.spec import OutputSpec, RunSpec, WhatIfSpec
+from phantora.wire.fold import from_dict
+
+if TYPE_CHECKING:
+    from phantora.trace.reader import Log
+    from phantora.trace.recording import Chunk
+
+
+@dataclass(frozen=True)
+class ReplaySpec:
+    """What is simulated again, and what changes."""
+
+    log: Path
+    """Of the recorded run."""
+    cluster: str | None = None
+    """None: the run's."""
+    gpu: str | None = None
+    """Another GPU in the same hosts, with its own links."""
+    host: str | None = None
+    """None: as recorded."""
+    host_scale: float = 1.0
+    """Factor on the recorded host time; 0: the host costs nothing."""
+    what_if: WhatIfSpec = field(default_factory=WhatIfSpec)
+    output: OutputSpec = field(default_factory=OutputSpec)
+
+
+def replay(spec: ReplaySpec) -> RunResult:
+    """Simulates the recording again and writes the new log. Raises PhantoraError."""
+    from phantora.trace.reader import open_log
+
+    log = open_log(spec.log)
+    cluster = chosen_cluster(log, spec.cluster, spec.gpu)
+    if spec.host is not None:
+        cluster = replace(cluster, host=load_host(spec.host))
+    chunks = whole_recording(log)
+    outputs = Outputs.at(spec.output.path or "replay.arrow", spec.output.force)
+    if outputs.log.resolve() == spec.log.resolve():
+        raise PhantoraError(f"{spec.log}: a replay cannot write over the log it reads; name another place with -o")
+    ratio = host_ratio(log, cluster, spec.host)
+    recorded = Recorded(chunks, spec.host_scale * ratio, log.metadata.extra.get("nccl", {}))
+    report = _simulate(log, _setup(log, cluster, spec), recorded, outputs.written, other_host=spec.host is not None)
+    target = outputs.settle(True, report.rows or 0)
+    report = replace(report, log=str(target) if target else "")
+    if outputs.timeline is not None and target is not None:
+        from phantora.trace.export.registry import export
+
+        report = replace(report, timeline=tuple(export(target, str(outputs.timeline))))
+    return RunResult(0, Reason.OK, "", target, report)
+
+
+def _setup(log: Log, cluster: Cluster, spec: ReplaySpec) -> Setup:
+    run = log.metadata
+    part_of_it = run.world_size < cluster.world_size
+    here = run.ranks_per_host if part_of_it else cluster.gpus_per_host
+    again = RunSpec(
+        run.command[0] if run.command else "", tuple(run.command[1:]), host_time=run.host_mode, output=spec.output
+    )
+    what_if = parse_what_if(spec.what_if.degrade, spec.what_if.straggler, spec.what_if.background)
+    fold = from_dict(run.extra["fold"]) if run.extra.get("fold") else None
+    return Setup(again, cluster, run.world_size // here, here, what_if, fold)
+
+
+def chosen_cluster(log: Log, spec: str | None, gpu: str | None) -> Cluster:
+    """The cluster that was asked for, or the run's own. Raises if the run does not fit on it."""
+
+    run = log.metadata
+    if spec is None:
+        try:
+            cluster = load_cluster(run.cluster)
+        except PhantoraError:
+            raise PhantoraError(
+                f"{log.path}: the run's cluster {run.cluster!r} came from a file; name it again with --cluster"
+            ) from None
+    else:
+        cluster = load_cluster(spec)
+    if gpu is not None:
+        if spec is not None and spec.endswith(".toml"):
+            raise PhantoraError(f"--gpu and {spec}: set the GPU in the file")
+        cluster = load_cluster(f"{cluster.hosts}x{cluster.gpus_per_host}x{gpu}")
+    if spec is None and run.world_size <= cluster.world_size:
+        return cluster
+    if cluster.world_size != run.world_size:
+        raise PhantoraError(
+            f"{log.path}: the run had {run.world_size} ranks, one a GPU, and {cluster.name} has {cluster.world_size} "
+            "GPUs; what each rank does depends on their number: run `phantora trace` on that cluster"
+        )
+    return cluster
+
+
+def host_ratio(log: Log, cluster: Cluster, asked: str | None) -> float:
+    """What the host of `cluster` takes over the one that was recorded; 1 if none was `asked` for. Single costs that a
+    host file sets apart do not count: a recording holds the host's time between calls, not what it was spent on."""
+    if asked is None:
+        return 1.0
+    if log.metadata.host_mode != "modelled":
+        raise PhantoraError(
+            f"{log.path}: --host needs a run with --host-time modelled, and this one was {log.metadata.host_mode}; "
+            "scale its host time with --host-scale"
+        )
+    before = float(log.metadata.extra.get("host", {}).get("factor", 1.0))
+    return cluster.host.factor / before
+
+
+def whole_recording(log: Log) -> list[Chunk]:
+    """The recording of every rank to its end. Raises if there is none."""
+    chunks = log.recording()
+    why = ""
+    if not log.complete:
+        why = "the run was killed"
+    elif not chunks:
+        why = "the run kept no recording (--no-recording)"
+    elif log.trailer.get("status"):
+        why = f"the run failed (status {log.trailer['status']})"
+    if why:
+        raise PhantoraError(f"{log.path}: cannot be replayed: {why}; run `phantora trace` again")
+    return chunks
+
+
+def _simulate(log: Log, setup: Setup, recorded: Recorded, target: Path, *, other_host: bool) -> RunReport:
+    """Writes the new log. `other_host`: the cluster's host was chosen in place of the recorded one."""
+    from phantora import stubs
+
+    run = log.metadata
+    extra: dict[str, Any] = dict(run.extra)
+    if recorded.host_scale != 1:
+        extra["host_scale"] = recorded.host_scale
+    if other_host:
+        extra["host"] = host_facts(setup.cluster.host)
+    engine = stubs.ensure(lambda line: print(f"phantora: {line}", file=sys.stderr)).engine
+    began = time.monotonic()
+    simulation = assemble(setup, target, About(run.command, run.torch, extra), engine, recorded=recorded)
+    simulator = simulation.simulator
+    assert simulator is not None and simulation.log is not None
+    report = RunReport(1, run.world_size)
+    try:
+        simulator.run()
+        seconds = round(time.monotonic() - began, 3)
+        facts = simulator.stats().facts()
+        report = RunReport(0, run.world_size, wall_seconds=seconds, log=str(target), **facts)
+    finally:
+        operators = [asdict(entry) for entry in simulator.operators()]
+        simulation.close({**report.as_data(), "replayed": str(log.path), "operators": operators})
+    return replace(report, rows=simulation.log.rows)

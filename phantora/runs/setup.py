@@ -1,0 +1,28 @@
+"""A spec whose texts have been read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from phantora.hardware import Cluster
+from phantora.sim.whatif import WhatIf
+from phantora.spec import RunSpec
+from phantora.wire.fold import Fold
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is simulated: the spec, the cluster that it names, and how much of that runs."""
+
+    spec: RunSpec
+    cluster: Cluster
+    hosts: int
+    ranks_per_host: int
+    what_if: WhatIf = field(default_factory=WhatIf)
+    fold: Fold | None = None
+    """Which ranks are processes; None: all."""
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.hosts * self.ranks_per_host

@@ -1,0 +1,62 @@
+"""What a simulation is told: one object for the simulator and its prices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from phantora.cost.types import CostModel
+from phantora.hardware import Cluster
+from phantora.sim.collectives import NcclEnvironment
+from phantora.sim.whatif import WhatIf
+from phantora.wire.fold import Fold
+
+
+@dataclass(frozen=True)
+class Stats:
+    """How far a simulation has come, and what it cost itself."""
+
+    virtual_ns: int
+    records: int
+    rows: int
+    alive: int
+    exited: int
+    optimizer_steps: int
+    late: int
+    releases: int
+    """Times that ranks asleep outside CUDA were moved forward."""
+    device_peak: int
+    cpu_seconds: float
+
+    def facts(self) -> dict[str, Any]:
+        """Fields of a :class:`phantora.result.RunReport`."""
+        return {
+            "simulated_seconds": self.virtual_ns * 1e-9, "records": self.records,
+            "simulator_cpu_seconds": round(self.cpu_seconds, 3), "sleepers_released": self.releases,
+            "late_launches": self.late, "device_memory_bytes": self.device_peak,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SimulatorConfig:
+    """How a session is simulated. Times are in seconds."""
+
+    engine: Path
+    """The library of ``sim/engine``."""
+    cluster: Cluster
+    cost: CostModel
+    nccl: NcclEnvironment | None = None
+    what_if: WhatIf = field(default_factory=WhatIf)
+    fold: Fold | None = None
+    """Which ranks are processes; None: all."""
+    flows: bool = False
+    """Log the network's flows, and what its links carry."""
+    record: bool = True
+    """Keep in the log what the ranks did, for `phantora replay`."""
+    hang_timeout: float = 30.0
+    progress: Callable[[Stats], None] | None = None
+    """Called a few times a second."""
+    notice: Callable[[str], None] | None = None
+    """Called in the simulator's thread with what the user should know meanwhile."""
