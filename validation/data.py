@@ -1,8 +1,9 @@
-"""Reads the measurements: files below ``validation/measurements``, JSON lines or Parquet."""
+"""Reads the measurements: files below ``validation/measurements``, JSON lines (also ``.xz``) or Parquet."""
 
 from __future__ import annotations
 
 import json
+import lzma
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,10 @@ def rows(name: str | Path) -> list[dict[str, Any]]:
     """
     path = MEASUREMENTS / name
     if path.suffix == ".parquet":
-        found = pq.read_table(path).to_pylist()
-        return [{key: value for key, value in row.items() if value is not None} for row in found]
-    return [json.loads(line) for line in path.read_text().splitlines() if line.startswith("{")]
+        found: list[dict[str, Any]] = [_present(row) for row in pq.read_table(path).to_pylist()]
+        return found
+    text = lzma.decompress(path.read_bytes()).decode() if path.suffix == ".xz" else path.read_text()
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
 
 def write(path: Path, content: Iterable[Mapping[str, Any]]) -> None:
@@ -32,3 +34,10 @@ def write(path: Path, content: Iterable[Mapping[str, Any]]) -> None:
     names = dict.fromkeys(name for row in listed for name in row)
     table = pa.table({name: [row.get(name) for row in listed] for name in names})
     pq.write_table(table, path, compression="zstd", compression_level=19)
+
+
+def _present(value: Any) -> Any:
+    """Without nulls: Parquet fills them in for fields that a row does not have."""
+    if isinstance(value, dict):
+        return {key: _present(item) for key, item in value.items() if item is not None}
+    return [_present(item) for item in value] if isinstance(value, list) else value

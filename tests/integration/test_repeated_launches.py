@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.runs import records, trace
+from tests.support.runs import records, trace
 
 PROGRAM = """
 import torch, triton

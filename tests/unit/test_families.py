@@ -183,7 +183,7 @@ def test_flash_attns_own_operators_are_attention() -> None:
 def test_flex_attention_is_not_flash_attention() -> None:
     """Causal ones against an H100, where their code is not known."""
     found = 0
-    for row in rows("2026-11-22-h100/triton.jsonl"):
+    for row in rows("2026-11-22-h100/triton.jsonl.xz"):
         for kernel in row.get("kernels", ()) if row.get("case", "").startswith("flex causal") else ():
             if not kernel["name"].startswith("triton_tem"):
                 continue

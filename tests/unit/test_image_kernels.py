@@ -93,7 +93,7 @@ def test_resizing_channels_first_goes_over_channels_one_by_one() -> None:
 
 
 def test_resizing_from_one_pixel_adds_to_one_address() -> None:
-    """DeepLab's pooled branch on an H100: 22 ms backward (varied_third.py). What neighbours tell adds a tenth."""
+    """DeepLab's pooled branch on an H100: 22 ms backward. What neighbours tell adds a tenth."""
     grad = TensorSpec("float32", (12, 256, 60, 60), contiguous_strides((12, 256, 60, 60)))
     one, many = (
         us("upsample_bilinear2d_backward", grad, (60, 60), (12, 256, size, size), False, None, None) for size in (1, 30)

@@ -183,7 +183,7 @@ def test_communication_that_was_there_first_costs_more(make: Callable[..., Bench
 
 
 def measured() -> list[dict[str, Any]]:
-    measured = rows("2026-11-23-h200x4/interference.jsonl")
+    measured = rows("2026-11-23-h200x4/interference.parquet")
     return [row for row in measured if row["kernel"].startswith("mm") and row["mode"] == "burst"]
 
 
@@ -234,7 +234,7 @@ def test_products_lose_pairs_of_sms_to_communication_that_was_there_first() -> N
 
 def beside() -> list[dict[str, Any]]:
     """All-reduces of 128 MiB wholly beside one kind of kernel."""
-    measured = rows("2026-11-21-h200x2/communication_slowdown.jsonl")
+    measured = rows("2026-11-21-h200x2/communication_slowdown.parquet")
     return [row for row in measured if (row["operation"], row["mib"], row["where"]) == ("all_reduce", 128, "all")]
 
 

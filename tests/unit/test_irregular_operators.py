@@ -61,7 +61,7 @@ def test_models_of_what_has_no_neighbours(gpu: str, operators: tuple[str, ...], 
 def test_recurrent_layers() -> None:
     forward: list[float] = []
     backward: list[float] = []
-    for row in rows("2026-11-22-h100/recurrent.jsonl"):
+    for row in rows("2026-11-22-h100/recurrent.parquet"):
         machine = MACHINES["H100" if "H100" in row["gpu"] else "H200"]
         for back, ratios in ((False, forward), (True, backward)):
             layer = Recurrent(

@@ -70,7 +70,7 @@ def product(rows: int, inputs: int, outputs: int) -> OperatorSignature:
 
 @pytest.mark.parametrize(
     ("signature", "behind_reads"),
-    # us on an H100 after a sum and after a copy (validation/measurements/2026-11-26-h100/dirty_lines.jsonl)
+    # us on an H100 after a sum and after a copy (validation/measurements/2026-11-26-h100/dirty_lines.parquet)
     [
         (product(16, 4096, 4096), 15.3 / 20.0), (product(16, 4096, 1024), 7.6 / 9.0),
         (product(16, 4096, 11264), 32.3 / 41.1), (product(64, 8192, 8192), 46.7 / 55.7),

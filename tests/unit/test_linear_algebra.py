@@ -12,7 +12,7 @@ from phantora.cost.tensors import contiguous_strides
 from phantora.hardware import load_gpu
 from validation import data
 
-MEASURED = "2026-11-23-h100/linear_algebra.jsonl"
+MEASURED = "2026-11-23-h100/linear_algebra.parquet"
 RIGHT_FIRST = ("cholesky_solve",)
 
 
@@ -62,7 +62,7 @@ def test_batches_are_near_real_ones() -> None:
 
 def test_high_matrices_are_near_real_ones() -> None:
     found = []
-    for row in data.rows("2026-11-23-h100/factorizations.jsonl"):
+    for row in data.rows("2026-11-23-h100/factorizations.parquet"):
         name, _, kind = row["op"].partition("/")
         if kind == "8" and not row["batch"] and row["n"] > 16:  # eight times as high as wide
             high = tensor(row["t"], 8 * row["n"], row["n"])

@@ -75,7 +75,7 @@ def test_shapes_that_do_not_broadcast_count_once() -> None:
 @pytest.mark.parametrize(("backward", "middle", "ninth"), [(False, 0.06, 0.15), (True, 0.055, 0.18)])
 def test_measured_layers_are_found_again(backward: bool, middle: float, ninth: float) -> None:
     """301 layers of validation/probes/recurrent.py on H100 and H200; relative errors."""
-    measured = rows("2026-11-22-h100/recurrent.jsonl") + rows("2026-11-25-h100/recurrent_small.jsonl")
+    measured = rows("2026-11-22-h100/recurrent.parquet") + rows("2026-11-25-h100/recurrent_small.parquet")
     errors = []
     for row in measured:
         if "cell" not in row:

@@ -293,7 +293,7 @@ def test_templates_of_products_are_priced_by_their_tiles() -> None:
     texts = json.loads(lzma.decompress((data.MEASUREMENTS / "2026-11-22-h100/triton_ir.xz").read_bytes()))
     machine = Machine(load_gpu("H100"))
     found = {}
-    for row in data.rows("2026-11-22-h100/triton.jsonl"):
+    for row in data.rows("2026-11-22-h100/triton.jsonl.xz"):
         if row.get("case") != "mm 8192 2048 6144" or row.get("aten", True) or len(found) == 8:
             continue
         launch = row["launch"]

@@ -1,8 +1,8 @@
 """Prices of Triton kernels against measured times.
 
-    python -m validation.compare.triton [benchmarks/device/results] [--list] [--fit] [--by-tensors] [--by-grid]
+    python -m validation.compare.triton [FOLDER] [--list] [--fit] [--by-tensors] [--by-grid]
 
-The folder holds what ``validation/probes/triton_kernels.py`` wrote: launches with their times. Each launch is
+FOLDER holds what ``validation/probes/triton_kernels.py`` wrote: launches with their times. Each launch is
 followed as a simulated rank follows it, and priced. Cases are split by a checksum of their names: constants are fitted
 to one half
 (``--fit`` prints them), and the other half judges. A kernel's time is the mean of its time with cold and with warm L2.
@@ -36,9 +36,9 @@ from phantora.hardware import load_gpu
 from phantora.ttir.parse import Function, Unreadable, parse
 from phantora.ttir.walk import Argument, Descriptor, Launch, Memory, work_of
 from phantora.ttir.work import Work
-from validation.data import MEASUREMENTS
+from validation import data
 
-FOLDER = MEASUREMENTS / "2026-11-22-h100"
+FOLDER = data.MEASUREMENTS / "2026-11-22-h100"
 
 
 FIXED = ("error", "block_ns", "tensor", "tensor_wide", "vector", "memory")
@@ -66,7 +66,7 @@ class Point:
 
 def read(folder: Path) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """The lines of all cases, and the texts that they name."""
-    rows = [json.loads(line) for f in sorted(folder.glob("triton*.jsonl")) for line in f.read_text().splitlines()[1:]]
+    rows = [row for file in sorted(folder.glob("triton.jsonl*")) for row in data.rows(file)[1:]]
     texts: dict[str, str] = {}
     for ir in sorted(folder.glob("triton_ir*.xz")):
         texts |= json.loads(lzma.decompress(ir.read_bytes()))

@@ -40,7 +40,7 @@ def fitted(rows: Rows) -> np.ndarray[Any, np.dtype[np.float64]]:
 def between_events() -> dict[str, dict[tuple[int, int, int, str], float]]:
     """ns of square matrices by operator, and by size, batch, right-hand sides, dtype."""
     found: dict[str, dict[tuple[int, int, int, str], float]] = defaultdict(dict)
-    for row in data.rows("2026-11-23-h100/factorizations.jsonl"):
+    for row in data.rows("2026-11-23-h100/factorizations.parquet"):
         name, _, kind = row["op"].partition("/")
         if kind == "vals":
             name = VALUES
@@ -53,7 +53,7 @@ def between_events() -> dict[str, dict[tuple[int, int, int, str], float]]:
 
 def main() -> None:
     measured = between_events()
-    for row in data.rows("2026-11-23-h100/linear_algebra.jsonl"):
+    for row in data.rows("2026-11-23-h100/linear_algebra.parquet"):
         if "n" in row and "m" not in row and "error" not in row:
             key = (row["n"], row["batch"], row.get("columns", row["n"]), row["dtype"])
             span = min(row["span_us"], row["wall_us"]) if row["kernels"] > FEW else 0.0

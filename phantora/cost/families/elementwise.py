@@ -16,7 +16,7 @@ from phantora.cost.types import OperatorSignature, TensorSpec
 
 # SM cycles of an element of a kernel that computes an index for each: for itself, for each sector that its warp loads,
 # for each that its block gets from L2, and for a conversion on the way. Fitted to 4,169 kernels of H100 and H200 (the
-# shipped tables, validation/workloads/varied_fourth.py), half of them within 8 %.
+# shipped tables, validation/workloads), half of them within 8 %.
 INDEX_CYCLES, LOAD_CYCLES, SECTOR_CYCLES, CAST_CYCLES = 0.55, 0.49, 0.61, 0.32
 MATH_SHARE = 0.93  # of a vectorised stream's speed: silu, gelu, exp and their like, measured on H200
 LARGEST = 1 << 40  # elements: what is larger is no size

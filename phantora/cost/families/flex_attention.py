@@ -15,7 +15,7 @@ from phantora.cost.tensors import on_gpu, tensor_at, traffic
 from phantora.cost.types import OperatorSignature
 
 # Of a step, as in attention.py: causal, heads of 64 and 128, forward and backward on an H100
-# (validation/measurements/2026-11-22-h100/triton.jsonl). FlashAttention takes 1.3 to 1.75 times as long there.
+# (validation/measurements/2026-11-22-h100/triton.jsonl.xz). FlashAttention takes 1.3 to 1.75 times as long there.
 FORWARD_NS, BACKWARD_NS = (460.0, 15.1), (1400.0, 12.9)
 ERROR = 0.8
 """A mask that leaves out most blocks: a window of 1,024 of 8,192 keys takes 0.3 of the causal time."""

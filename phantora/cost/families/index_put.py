@@ -18,7 +18,7 @@ from phantora.cost.tensors import broadcast, item_bytes, on_gpu
 from phantora.cost.types import OperatorSignature, TensorSpec
 
 NAMES = ("_index_put_impl_", "index_put_", "index_put", "_unsafe_index_put")
-# All constants: 56 of them on an H100 and 43 on an H200 (the shipped tables, validation/workloads/varied_fourth.py).
+# All constants: 56 of them on an H100 and 43 on an H200 (the shipped tables, validation/workloads).
 SINGLE_TILE, SINGLE_TILE_NS = 2304, 4500.0  # keys of int64 that one block sorts
 SORT_NS, SORT_KEY_NS = 3600.0, 0.005  # histogram, and sums over it
 PASS_NS, PASS_KEY_NS, PASS_BITS = 7000.0, 0.0125, 8

@@ -14,13 +14,13 @@ from phantora.cost.types import OperatorSignature
 from phantora.ttir.work import LINE_BYTES
 
 NLL_FLOOR_NS = 1500.0  # read from traces on H200 (docs/accuracy.md)
-# Backward (400 of 4 to 169,343 rows in the shipped tables and validation/workloads/varied_fourth.py): a block with a
+# Backward (400 of 4 to 169,343 rows in the shipped tables and validation/workloads): a block with a
 # thread for
 # every 16 rows goes over all rows. A round waits, and each of its rows opens a line (shorter rows share lines).
 NLL_ROUND_NS, NLL_ROW_NS, NLL_LINE_NS = 320.0, 0.13, 0.60
 NLL_THREADS, NLL_ROWS_PER_THREAD = (32, 1024), 16
 # Of a time step of CTC's recursion, forward and backward, whatever the batch: 400 steps of 32 x 29, 100 labels, on an
-# H100 (validation/workloads/varied.py).
+# H100 (validation/workloads).
 CTC_STEP_NS = (600.0, 1440.0)
 
 

@@ -17,7 +17,7 @@ from phantora.cost.types import OperatorSignature, TensorSpec
 FORWARD, BACKWARD = 0.74, 0.60
 BATCH_NORM_CYCLES = (1.20, 1.00)  # per element, channels last: forward, backward
 # Channels last (and matrices), forward: 128 blocks go over the images for every 32 channels. Fewer than three on an SM
-# wait for memory, and lanes beyond the last channel idle (35 in validation/workloads/varied_fourth.py).
+# wait for memory, and lanes beyond the last channel idle (35 in validation/workloads).
 CHANNELS_PER_BLOCK, WAITING_CYCLES, EVALUATED_LAST = 32, 3.0, 0.55
 LAST_START_NS = (5000.0, 4000.0)  # of three kernels forward and two backward, which wait for each other's sums
 ROWS_PER_SM = 16  # in flight
@@ -28,7 +28,7 @@ SHARED_ROWS, WEIGHT_ROW_NS, INPUT_ROW_NS, WEIGHTS = 65536, 4.3, 0.84, 0.85
 WEIGHT_START_NS = 1300.0
 # The same along the last dimension, forward and backward: a block for 32 columns goes over 16 rows at once.
 COLUMN_ROWS, COLUMN_ROUND_NS = 16, (140.0, 178.0)
-# Below: H100, validation/workloads/varied.py (SegFormer's and a 3-D U-Net's norms).
+# Below: H100, validation/workloads (SegFormer's and a 3-D U-Net's norms).
 ROW_CYCLES = 400  # SM cycles of a row of layer norm, which has a block of its own however short it is
 # RMS norm (validation/probes/operators_wide.py): a row that is loaded 16 bytes at a time, one that is not, and one
 # backward.

@@ -20,7 +20,7 @@ CHANNELS_LAST = (2.35, 2.25)
 CHANNELS_FIRST = (1.8, 2.6)
 PLANE_NS = 390.0  # forward, channels first: a thread for each pixel goes over all channels of all images; 270 to 450
 # Backward, of images of one pixel: all additions of a plane go to one address, one after the other. deeplab of
-# validation/workloads/varied_third.py: 22.26 ms for 11.06 M elements from one pixel, and 0.5 ms of the other resizing.
+# validation/workloads: 22.26 ms for 11.06 M elements from one pixel, and 0.5 ms of the other resizing.
 ONE_PIXEL_NS = 1.97
 NEAREST_CYCLES = (0.72, 1.63)  # of an element that is written, channels first and last
 # Others give each place of the output, in all channels, to one thread: what a channel takes, and threads of a wave.

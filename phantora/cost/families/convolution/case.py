@@ -70,7 +70,7 @@ class Case:
 def case_of(signature: OperatorSignature, compute: str) -> Case | None:
     """What `signature` computes; None if it is no convolution of images. Those of sequences and of volumes are none:
     the analytic model is within a tenth of most, and what images add to it would move it by up to three times
-    (wav2vec 2, Whisper, 3-D U-Nets, video ResNets; validation/workloads/varied.py)."""
+    (wav2vec 2, Whisper, 3-D U-Nets, video ResNets; validation/workloads)."""
     name = base_name(signature.name)
     given = [t for t in on_gpu(signature.args) if len(t.shape) >= 3]
     backward = "backward" in name

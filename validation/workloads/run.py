@@ -1,0 +1,89 @@
+"""Runs training steps of many kinds of model, with batches that keep a GPU busy. A JSON line for each.
+
+    python -m validation.workloads.run OUT.jsonl [NAME ...]     # on a GPU
+    phantora trace --cluster 1x1xH100 -m validation.workloads.run /dev/null NAME
+
+On a real GPU a row also has the kernels of one step: how many of each name, and their ns. Needs transformers, torchvision,
+timm and diffusers; nothing is downloaded, weights are random.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import statistics
+import sys
+import time
+from typing import Any
+
+import torch
+
+from validation.workloads import generative, other, text, vision
+from validation.workloads.registry import CASES, VARYING, Step
+
+SIMULATED = hasattr(ctypes.CDLL(None), "ph_charges")
+WARM, ITERS = (3, 3) if SIMULATED else (5, 10)
+MODULES = (text, vision, generative, other)  # they register their cases
+
+
+def profiled(step: Step) -> dict[str, list[int]]:
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as found:
+        step()
+        torch.cuda.synchronize()
+    kernels: dict[str, list[int]] = {}
+    for event in found.profiler.kineto_results.events():
+        if event.device_type() == torch.autograd.DeviceType.CUDA:
+            count, ns = kernels.get(event.name()[:200], (0, 0))
+            kernels[event.name()[:200]] = [count + 1, ns + event.duration_ns()]
+    return kernels
+
+
+def run(name: str) -> dict[str, Any]:
+    torch.manual_seed(0)
+    case = CASES[name]
+    torch.set_default_device("cuda" if case.default_device else None)
+    step = case.build()
+    warm, iters = (5, 10) if VARYING in name else (WARM, ITERS)
+    for _ in range(warm):
+        step()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    times = []
+    for _ in range(iters):
+        begin = time.perf_counter()
+        step()
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - begin)
+    row: dict[str, Any] = {
+        "run_id": f"varied_{name}", "name": "varied", "iter_times": times, "median_iter_s": statistics.median(times),
+        "max_memory_allocated": torch.cuda.max_memory_allocated(), "max_memory_reserved": torch.cuda.max_memory_reserved(),
+        "torch": torch.__version__, "gpu": torch.cuda.get_device_name(),
+    }  # fmt: skip
+    return row if SIMULATED else {**row, "kernels": profiled(step)}
+
+
+def main() -> None:
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    for name in sys.argv[2:] or CASES:
+        begin = time.monotonic()
+        try:
+            row = run(name)
+        except (RuntimeError, ValueError, TypeError, ImportError, AttributeError) as error:
+            if SIMULATED:
+                raise
+            row = {"run_id": f"varied_{name}", "error": f"{type(error).__name__}: {error}"[:300]}
+        with open(sys.argv[1], "a") as file:
+            print(json.dumps(row), file=file)
+        if SIMULATED:
+            print(json.dumps(row))
+        else:
+            print(f"{name}: {row.get('median_iter_s', 0) * 1e3:.2f} ms {row.get('error', '')} ({time.monotonic() - begin:.1f} s)", flush=True)
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()
