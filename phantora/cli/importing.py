@@ -32,7 +32,8 @@ def import_(files: tuple[str, ...], output: str, force: bool) -> None:
     """Make a log of a real run from what a profiler wrote: the log of `analyze`, `diff`, `view` and `export`.
 
     \b
-    .json, .json.gz   torch.profiler (Kineto): one file, or one per rank of the run
+    .json, .json.gz   torch.profiler (Kineto), one file, or one per rank of the run; execution traces
+    .sqlite           Nsight Systems: nsys export --type sqlite
 
     Collectives are matched across ranks, and the skew of the ranks' clocks is estimated from them and removed.
     """

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from phantora.importers.assemble import Imported, assemble
+from phantora.importers.execution_trace import is_execution_trace, read_execution_trace
 from phantora.importers.kineto import read_kineto
-from phantora.importers.rank import Vocabulary
+from phantora.importers.nsight import SUFFIXES, read_nsight
+from phantora.importers.rank import RankTrace, Vocabulary
 
 
 def import_traces(paths: Sequence[str], output: str, version: str = "") -> Imported:
@@ -18,7 +20,14 @@ def import_traces(paths: Sequence[str], output: str, version: str = "") -> Impor
 
     Raises PhantoraError for files that are no traces, and for two of one rank."""
     words = Vocabulary()
-    traces = [read_kineto(path, words, position) for position, path in enumerate(paths)]
+    traces: list[RankTrace] = []
+    for position, path in enumerate(paths):
+        if path.endswith(SUFFIXES):
+            traces += read_nsight(path, words)
+        elif is_execution_trace(path):
+            traces.append(read_execution_trace(path, words, position))
+        else:
+            traces.append(read_kineto(path, words, position))
     return assemble(traces, words, output, version)
 
 

@@ -24,7 +24,8 @@ from phantora.importers.rank import (
     is_device,
 )  # fmt: skip
 from phantora.importers.signatures import SHAPE, collective_dtype, key, signature
-from phantora.trace.export.chrome import LANE, PRODUCER, STREAM_OFFSET
+from phantora.importers.spelling import communicates, number_streams, synchronizes
+from phantora.trace.export.chrome import LANE, PRODUCER
 
 _KERNEL, _COPY, _SET, _CALL, _OPERATOR, _ANNOTATION, _PYTHON, _SPAN, _SYNC = range(9)
 _CATEGORIES = {
@@ -33,8 +34,6 @@ _CATEGORIES = {
     "hip_driver": _CALL, "cpu_op": _OPERATOR, "operator": _OPERATOR, "user_annotation": _ANNOTATION,
     "python_function": _PYTHON, "trace": _SPAN, "cuda_sync": _SYNC,
 }  # fmt: skip
-_NCCL = re.compile(r"^(?:nccl|rccl|mscclKernel|void nccl)", re.IGNORECASE)
-_SYNCHRONIZES = re.compile(r"^(?:cuda|cu|hip)\w*Synchronize\w*$")
 _RANK_IN_NAME = re.compile(r"rank[-_]?(\d+)", re.IGNORECASE)
 _ON_CUDA = 1  # c10::DeviceType
 _ON_HIP = 6
@@ -104,7 +103,7 @@ class _Reader:
         name = str(event.get("name", ""))
         number = self.words.names.number(name)
         stream = self._stream(event, args)
-        if "Collective name" not in args and not _NCCL.match(name):
+        if "Collective name" not in args and not communicates(name):
             self._add("kernel", stream, number, start, end, args)
             return
         kind = "sendrecv" if "SendRecv" in name else "collective"
@@ -168,7 +167,7 @@ class _Reader:
 
     def _call(self, event: Event, args: Event, start: int, end: int) -> None:
         name = str(event.get("name", ""))
-        kind = "sync" if _SYNCHRONIZES.match(name) else "call"
+        kind = "sync" if synchronizes(name) else "call"
         self._add(kind, self._thread(event), self.words.names.number(name), start, end, args)
 
     def _operator(self, event: Event, args: Event, start: int, end: int) -> None:
@@ -239,7 +238,7 @@ def read_kineto(path: str, words: Vocabulary, position: int = 0) -> RankTrace:
     job = header.get("distributedInfo")
     job = job if isinstance(job, dict) else {}
     rows = reader.builder.rows()
-    _number_streams(rows)
+    number_streams(rows)
     reader.number_threads(rows, exported=str(header.get("producer", "")).startswith(PRODUCER))
     _complete_groups(rows, job, reader.groups, words)
     base = header.get("baseTimeNanoseconds")
@@ -260,13 +259,6 @@ def read_kineto(path: str, words: Vocabulary, position: int = 0) -> RankTrace:
     if file.dropped:
         trace.notes.append(f"{path}: {file.dropped:,} damaged events are left out")
     return trace
-
-
-def _number_streams(rows: Rows) -> None:
-    """Streams from 0 on: CUDA's default stream is CUPTI's 7, and of AMD's GPUs the numbers are as they are."""
-    device = is_device(rows["kind"]) | (rows["kind"] == CODES["wait"])
-    if device.any() and int(rows["stream"][device].min()) >= STREAM_OFFSET:
-        rows["stream"][device] -= STREAM_OFFSET
 
 
 def _complete_groups(rows: Rows, job: dict[str, Any], groups: dict[str, Group], words: Vocabulary) -> None:

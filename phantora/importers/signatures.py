@@ -36,6 +36,11 @@ def collective_dtype(name: str) -> str:
     return _COLLECTIVE_DTYPES.get(name.lower(), name.lower())
 
 
+def operator_dtype(name: str) -> str:
+    """torch's name of the dtype that C++ calls `name`; empty for what is no dtype."""
+    return _DTYPES.get(name.lower(), "")
+
+
 def signature(name: str, args: dict[str, Any]) -> OperatorSignature:
     """The operator `name` with the arguments that the event's `args` describe; none without ``record_shapes``."""
     dims, types = args.get("Input Dims") or args.get("Input dims"), args.get("Input type")
@@ -62,8 +67,8 @@ def _argument(shape: Any, kind: Any, strides: Any, value: Any) -> Any:
     kind = str(kind)
     if kind.startswith(_LISTS) or (shape and isinstance(shape[0], list)):
         return tuple(_tensor(UNKNOWN_DTYPE, each, None) for each in shape or () if isinstance(each, list))
-    dtype = _DTYPES.get(kind.lower())
-    if dtype is not None:
+    dtype = operator_dtype(kind)
+    if dtype:
         return _tensor(dtype, shape, strides)
     return _value(value)
 

@@ -31,7 +31,7 @@ _PROFILER = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 _DATALOADER = "enumerate(DataLoader)#"
 # Annotations of libraries, which mark parts of an iteration; the others are the user's own.
 _LIBRARIES = (
-    "Optimizer.", "nccl:", "FSDP::", "ProfilerStep", "enumerate(", "autograd::", "c10d::", "phantora: ", MODULE,
+    "Optimizer.", "nccl", "FSDP::", "ProfilerStep", "enumerate(", "autograd::", "c10d::", "phantora: ", MODULE,
 )  # fmt: skip
 _TENSOR = re.compile(r"\w+\[[^\]]*\]|\d+ in all")
 MOST_TURNS = 12  # of optimizers in one iteration

@@ -1,0 +1,92 @@
+"""PyTorch execution traces (``ExecutionTraceObserver``), which Chakra converts: operators with their tensors, no times.
+
+A log of one has its operators in order, a nanosecond apart, with their shapes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+from typing import Any
+
+import orjson
+
+from phantora.cost.parse import signature_text
+from phantora.cost.tensors import contiguous_strides
+from phantora.cost.types import OperatorSignature, TensorSpec
+from phantora.errors import PhantoraError
+from phantora.importers.rank import CODES, Operator, RankTrace, Record, RowBuilder, Vocabulary
+from phantora.importers.signatures import operator_dtype
+
+_GZIP_HEAD = b"\x1f\x8b"
+_TENSOR = re.compile(r"Tensor\((.+)\)")
+_SCHEMA = re.compile(rb'"schema"\s*:\s*"[^"]*"')
+_OPERATOR = re.compile(r"[\w]+::[\w.]+")
+_HEAD_BYTES = 4096
+_TIMES = "times"
+
+
+def is_execution_trace(path: str) -> bool:
+    """Does the file `path` begin as an execution trace does?"""
+    try:
+        return _SCHEMA.search(_unpacked(path, _HEAD_BYTES)) is not None
+    except OSError:
+        return False
+
+
+def _unpacked(path: str, most: int = -1) -> bytes:
+
+
+    with open(path, "rb") as file:
+        packed = file.read(2) == _GZIP_HEAD
+    with gzip.open(path) if packed else open(path, "rb") as content:
+        data: bytes = content.read(most)
+        return data
+
+
+def read_execution_trace(path: str, words: Vocabulary, position: int = 0) -> RankTrace:
+    """The operators in the file `path`. Raises PhantoraError for a file that cannot be read."""
+    try:
+        nodes = orjson.loads(_unpacked(path))["nodes"]
+        rows = RowBuilder()
+        rows.add(_record(place, node, words) for place, node in enumerate(nodes) if _OPERATOR.match(str(node["name"])))
+    except (OSError, EOFError, ValueError, LookupError, TypeError) as error:
+        raise PhantoraError(f"{path}: cannot read the execution trace: {error}") from error
+    return RankTrace(
+        rank=position,
+        source=path,
+        rows=rows.rows(),
+        world_size=position + 1,
+        missing={_TIMES: "torch.profiler next to ExecutionTraceObserver", "kernels": "torch.profiler"},
+        notes=[f"{os.path.basename(path)}: an execution trace has no times; its operators are in order, 1 ns apart"],
+    )
+
+
+def _record(place: int, node: dict[str, Any], words: Vocabulary) -> Record:
+    name = str(node["name"])
+    inputs = node.get("inputs", {})
+    if isinstance(inputs, list):  # until version 1.0.2
+        inputs = {"values": inputs, "shapes": node.get("input_shapes"), "types": node.get("input_types")}
+    columns = [inputs.get(part) or [] for part in ("values", "shapes", "types")]
+    args = tuple(_argument(*parts) for parts in zip(*columns, strict=False))
+    signature = OperatorSignature(name, args)
+    sig = words.signatures.number(Operator(signature, signature_text(signature)))
+    return CODES["operator"], 0, words.names.number(name), sig, -1, place, place + 1, 0, -1, -1, -1
+
+
+def _argument(value: Any, shape: Any, kind: Any) -> Any:
+    tensor = _TENSOR.fullmatch(str(kind))
+    if tensor is not None:
+        extents = tuple(int(n) for n in shape)
+        device = str(value[-1]) if isinstance(value, list) and value else ""
+        where = "cpu" if device == "cpu" else "cuda"
+        return TensorSpec(operator_dtype(tensor[1]), extents, contiguous_strides(extents), where)
+    if isinstance(value, list):
+        kinds = re.findall(r"[\w]+(?:\([^)]*\))?", str(kind).partition("[")[2].rstrip("]"))
+        shapes = shape if isinstance(shape, list) else []
+        return tuple(
+            _argument(item, shapes[i] if i < len(shapes) else [], kinds[min(i, len(kinds) - 1)] if kinds else "")
+            for i, item in enumerate(value)
+        )
+    return value if isinstance(value, int | float | str | bool) else None
