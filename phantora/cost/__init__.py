@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from phantora.cost import published
 from phantora.cost.measured import DATA, Live, Measured, alike, tables_for
 from phantora.cost.parse import kernel_launch, parse_library, parse_signature
 from phantora.cost.roofline import Roofline
@@ -10,13 +11,15 @@ from phantora.hardware.types import Gpu
 
 
 def model_for(gpu: Gpu, cache: Path | None = None, live: Live | None = None) -> Measured:
-    """The cost model of `gpu`: the tables that ship with the package, after those in the folder `cache`.
+    """The cost model of `gpu`: the tables that ship with the package, after those in the folder `cache`,
+    and published products of GPUs that have none.
 
     `live` measures operators that no table of this GPU knows.
     """
     folders = [cache, DATA] if cache is not None else [DATA]
     own, foreign = tables_for(gpu, folders)
-    return Measured(gpu, own, foreign, live, lambda: alike(gpu, folders))
+    products = published.load(DATA / "published", gpu)
+    return Measured(gpu, own, foreign, live, lambda: alike(gpu, folders), products)
 
 
 __all__ = [

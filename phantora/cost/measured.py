@@ -12,12 +12,13 @@ import numpy as np
 
 from phantora.cache import cache_directory
 from phantora.cost import copies, float8, power, stand_ins
-from phantora.cost.families import base_name, family_of, gemm
+from phantora.cost.families import attention, base_name, family_of, gemm
 from phantora.cost.interpolation import Near, Neighbours
 from phantora.cost.kernels import spins
 from phantora.cost.l2 import COMPUTES, WarmRatios, write_back_saved_ns
 from phantora.cost.members import kept_for
 from phantora.cost.parse import compute_of
+from phantora.cost.published import Published
 from phantora.cost.roofline import DEFAULT_ERROR, OF_PROGRAMS, Roofline
 from phantora.cost.scaling import modelled_ns, scaled_ns
 from phantora.cost.table import Entry, Table, TimedKernel, read_table, signature_key, table_gpu
@@ -46,6 +47,7 @@ SAME = Near(1.0, 0.0)  # measured on another GPU
 LEAST_NS = 850.0
 """Of a kernel in a price that rests on neighbours: 99.9 % of the operators in the tables take more for each kernel."""
 FAR_ERROR = 2.0  # times that of its class: from there on another GPU's table may be better than far neighbours
+PUBLISHED_ERROR = 0.10  # of products of a published size: nine of ten of H100 and H200 are as near to ours
 REPEATED_ERROR = 0.02  # of copies of a measured size: what repetitions differ by
 
 Live = Callable[[OperatorSignature, str], Entry | None]
@@ -73,12 +75,13 @@ class Measured:
 
     `own` are of this GPU, the first that knows an operator answers; `foreign` are of others, whose
     times are scaled by the ratio of the analytic models, that is of the GPUs' limits. `alike` reads the table of a GPU
-    of the same architecture, for operators that are far from all of their kind in the own tables.
+    of the same architecture, for operators that are far from all of their kind in the own tables. `published` are
+    products that others measured on this GPU.
     """
 
     def __init__(
         self, gpu: Gpu, own: Sequence[Table] = (), foreign: Sequence[tuple[Table, Gpu]] = (), live: Live | None = None,
-        alike: Callable[[], Sequence[tuple[Table, Gpu]]] = tuple,
+        alike: Callable[[], Sequence[tuple[Table, Gpu]]] = tuple, published: Published | None = None,
     ) -> None:  # fmt: skip
         self.gpu = gpu
         self._roofline = Roofline(gpu)
@@ -86,9 +89,10 @@ class Measured:
         self._foreign = [Source(table, other) for table, other in foreign]
         self._live = live
         self._read_alike = alike
-        published = gpu.scaled_errors
+        self._published = published
+        wider = gpu.scaled_errors
         self._scaled_errors = {
-            cls: max(error, published.get(cls, published.get("gemm", 0.0))) for cls, error in SCALED_ERRORS.items()
+            cls: max(error, wider.get(cls, wider.get("gemm", 0.0))) for cls, error in SCALED_ERRORS.items()
         }
 
     @property
@@ -101,7 +105,7 @@ class Measured:
                 f"{Path(source.table.path).name}: {about.get('gpu')}, torch {about.get('torch')}, "
                 f"CUDA {about.get('cuda')}, driver {about.get('driver')}"
             )
-        return texts
+        return [*texts, *([self._published.text] if self._published else [])]
 
     def of_other_builds(self, torch: str) -> list[str]:
         """A line for each table that was measured with another torch or CUDA than `torch`, as 2.11.0+cu130."""
@@ -166,6 +170,8 @@ class Measured:
             return base
         if (price := self._by_calls(signature, kernels, base, l2_hits)) is not None:
             return price
+        if (price := self._of_published(signature, compute, base)) is not None:
+            return price
         for source in self._own:
             near = source.neighbours.ratio(signature, compute, kernels)
             if near is not None:
@@ -181,6 +187,30 @@ class Measured:
         if not published:
             return base
         return replace(base, error=max(base.error or 0.0, published.get(base.cls, published.get("gemm", 0.0))))
+
+    def _of_published(self, signature: OperatorSignature, compute: str, base: Price) -> Price | None:
+        """A product or a forward attention that others measured on this GPU, or that lies between such; None for what
+        is none."""
+        if self._published is None:
+            return None
+        name, exact = base_name(signature.name), False
+        if base.cls == "attention":
+            passed = attention.from_signature(signature, name) if attention.classify(name) else None
+            found = self._published.attention(passed) if passed is not None else None
+        else:
+            products = gemm.from_signature(signature, name) if name in gemm.PUBLISHED else []
+            if len(products) != 1:
+                return None
+            product = replace(products[0], dtype="tfloat32") if compute == "tf32" else products[0]
+            found = self._published.read(product)
+            exact = found is not None and not found.distance and product.batch == 1
+        if found is None:
+            return None
+        provenance = "measured" if exact else "interpolated"
+        return replace(
+            base, durations=_scale(base.durations, found.ns), provenance=provenance,
+            error=PUBLISHED_ERROR if exact else found.error,
+        )  # fmt: skip
 
     def _by_calls(
         self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], base: Price, l2_hits: float | None

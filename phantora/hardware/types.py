@@ -181,6 +181,11 @@ class Gpu:
     scaled_errors: dict[str, float] = field(default_factory=dict)
     """Relative error bars of times that are scaled from another GPU, by class: nine of ten published kernels lie within
     (validation/published/kernels.py). A class that is not there has that of products."""
+    attention_step_ns: dict[str, float] = field(default_factory=dict)
+    """ns of 128 x 64 scores of causal attention on one SM, forward, by head
+    (validation/published/nvidia_attention.py); empty: by the calibration's GPU."""
+    attention_kind: str = ""
+    """The library whose attention was published: ``cudnn`` or ``flash``; empty: torch's two are equally fast."""
     launch_ns: float = 0.0
     """Duration of a kernel that does nothing, measured; 0: not known, the calibration's `floor_ns` then."""
 

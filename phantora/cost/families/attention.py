@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
+import numpy as np
+
 from phantora.cost import coordinates, flops
 from phantora.cost.coordinates import Place
 from phantora.cost.families.elementwise import passes_memory
@@ -69,6 +71,11 @@ class Attention:
         """Floating-point operations of the pass, of the whole square of queries and keys."""
         count = flops.attention_backward if self.backward else flops.attention
         return count(self.batch, self.heads, self.queries, self.keys, self.head, self.value_head)
+
+    @property
+    def square(self) -> float:
+        """Pairs of queries and keys, of all heads."""
+        return float(self.batch * self.heads * self.queries * self.keys)
 
     @property
     def moved(self) -> float:
@@ -222,11 +229,13 @@ def attention_ns(machine: Machine, a: Attention) -> float:
     steps *= a.batch * a.heads
     if a.kind == "cudnn" and machine.gpu.compute_capability >= (9, 0):
         base, per_head = fit.cudnn_backward_ns if a.backward else fit.cudnn_forward_ns
-        scale = _tensor_scale(machine)
+        scale = _published_scale(machine, a, fit.cudnn_forward_ns) or _tensor_scale(machine)
         resident, tail, start = 1, (0.75 if a.backward else 1.05), (10000.0 if a.backward else 6000.0)
     else:
         base, per_head = a.step_ns or (fit.flash_backward_ns if a.backward else fit.flash_forward_ns)
         scale = 1.0 / machine.clock_ratio
+        if a.kind == "flash":
+            scale = 2.0 * _published_scale(machine, a, fit.flash_forward_ns) or scale
         resident, tail, start = (1, 0.6, fit.floor_ns) if a.backward else (2, 0.5, fit.floor_ns)
     slow = 1.5 if a.kind == "efficient" else 1.0
     width = (_padded(a, a.head) + _padded(a, a.value_head)) / 2 * max(1.0, item_bytes(a.dtype) / 2)
@@ -269,6 +278,18 @@ def helper_ns(machine: Machine, a: Attention) -> tuple[float, float]:
     out = a.batch * a.queries * a.heads * a.value_head
     # Both touch 2 tensors of 16 bits and write or read one of 32.
     return machine.memory_ns(8.0 * out), machine.memory_ns(8.0 * out)
+
+
+def _published_scale(machine: Machine, a: Attention, forward_ns: tuple[float, float]) -> float:
+    """Time of the GPU's own attention relative to the calibrated one's, by what was published of its forward pass;
+    0 where nothing was."""
+    steps = {int(head): ns for head, ns in machine.gpu.attention_step_ns.items()}
+    if not steps or machine.gpu.attention_kind not in ("", a.kind):
+        return 0.0
+    heads = sorted(steps)
+    ns = float(np.interp(a.head, heads, [steps[head] for head in heads])) * max(1.0, a.head / heads[-1])
+    base, per_head = forward_ns
+    return ns / (base + per_head * a.head)
 
 
 def _tensor_scale(machine: Machine) -> float:

@@ -33,6 +33,8 @@ COUNTED = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm")
 """Those whose flops are counted from their arguments, as torch does, whatever the library was called for."""
 PLAIN = frozenset(("mm", "addmm", "bmm", "baddbmm", "linear", "_scaled_mm", "_grouped_mm"))
 """Those whose arguments describe all of their product."""
+PUBLISHED = PLAIN | {"_scaled_mm_v2", "_scaled_grouped_mm", "_scaled_grouped_mm_v2", "matmul", "_int_mm"}
+"""Those that are read off published products, where a GPU has them."""
 
 STEP_BYTES = 128  # of the inner dimension that one step of the main loop consumes: 64 bf16
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
