@@ -110,7 +110,6 @@ size_t ph_memory_release(void *pointer);  // frees an allocation; its size, 0 fo
 bool ph_memory_on_device(const void *pointer);
 void ph_memory_zero(void *pointer, size_t bytes);  // what is true of the device's memory there becomes zero
 void ph_memory_store(void *pointer, const void *data, size_t bytes);  // payload bytes: marks, drops nothing
-bool ph_memory_true(const void *pointer, size_t bytes);  // do true bytes lie there?
 // The first run of true bytes in a piece of memory: [from, to), empty where there is
 // none. It ends at most where the allocation at `pointer` ends: go on from there.
 void ph_memory_run(const void *pointer, size_t bytes, const char **from, const char **to);

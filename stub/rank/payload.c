@@ -1,4 +1,5 @@
-// Bytes that arrive later: results of small collectives, awaited by whoever looks at them.
+// Bytes that arrive later: results of small collectives, and values that are computed when they are read
+// (stub/tracer/deferred.cpp), awaited by whoever looks at them.
 #define _GNU_SOURCE
 #include "rank/internal.h"
 
@@ -15,10 +16,12 @@ typedef struct pending {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t fetching = PTHREAD_MUTEX_INITIALIZER;  // one thread at a time asks for payloads
-static pending *waiting;
+static pending *waiting;  // by address, disjoint
 static size_t room;
 static atomic_size_t count;
-static _Atomic uint64_t last_ticket;
+static _Atomic uint64_t last_ticket, last_deferred;
+static ph_deferred_bytes *deferred_bytes;
+static ph_deferred_drop *deferred_drop;
 
 uint32_t ph_next_communicator(void) {
   static atomic_uint last;
@@ -26,6 +29,12 @@ uint32_t ph_next_communicator(void) {
 }
 
 uint64_t ph_next_ticket(void) { return atomic_fetch_add(&last_ticket, 1) + 1; }
+uint64_t ph_next_deferred(void) { return (atomic_fetch_add(&last_deferred, 1) + 1) | PH_DEFERRED; }
+
+void ph_deferred_by(ph_deferred_bytes *bytes, ph_deferred_drop *drop) {
+  deferred_bytes = bytes;
+  deferred_drop = drop;
+}
 
 void ph_payload_reset(void) {
   lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
@@ -33,62 +42,72 @@ void ph_payload_reset(void) {
   atomic_store(&count, 0);
 }
 
+static size_t waiting_now(void) { return atomic_load_explicit(&count, memory_order_relaxed); }
+
 static bool overlaps(const pending *p, uintptr_t from, uintptr_t to) {
   return p->base < to && from < p->base + p->bytes;
 }
 
-static void append(pending added) {
-  size_t n = atomic_load(&count);
-  if (n == room) {
-    size_t larger = room ? room * 2 : 16;
-    pending *grown = realloc(waiting, larger * sizeof *grown);
-    if (!grown) abort();
-    waiting = grown;
-    room = larger;
+// With the lock held, as all below: index of the first piece that ends after `address`.
+static size_t first_after(uintptr_t address) {
+  size_t low = 0, high = waiting_now();
+  while (low < high) {
+    size_t middle = (low + high) / 2;
+    if (waiting[middle].base + waiting[middle].bytes <= address) low = middle + 1;
+    else high = middle;
   }
-  waiting[n] = added;
-  atomic_store(&count, n + 1);
+  return low;
 }
 
-// With the lock held: [from, to) waits for nothing any longer; what lies around it still does.
-static void cut(uintptr_t from, uintptr_t to) {
-  for (size_t i = 0; i < atomic_load(&count);) {
-    pending p = waiting[i];
-    if (!overlaps(&p, from, to)) {
-      i++;
-      continue;
-    }
-    size_t last = atomic_fetch_sub(&count, 1) - 1;
-    waiting[i] = waiting[last];
-    if (p.base < from) append((pending){p.base, from - p.base, p.offset, p.ticket});
-    uintptr_t end = p.base + p.bytes;
-    if (end > to) append((pending){to, end - to, p.offset + (to - p.base), p.ticket});
+// Puts `n` pieces in the place of those from `first` up to `end`.
+static void replace(size_t first, size_t end, const pending *fresh, size_t n) {
+  size_t now = waiting_now(), then = now - (end - first) + n;
+  if (then > room) {
+    room = then < 16 ? 16 : then * 2;
+    waiting = realloc(waiting, room * sizeof *waiting);
+    if (!waiting) abort();
   }
+  memmove(waiting + first + n, waiting + end, (now - end) * sizeof *waiting);
+  memcpy(waiting + first, fresh, n * sizeof *waiting);
+  atomic_store(&count, then);
 }
 
 static bool awaited(uint64_t ticket) {
-  for (size_t i = 0; i < atomic_load(&count); i++)
+  for (size_t i = 0; i < waiting_now(); i++)
     if (waiting[i].ticket == ticket) return true;
   return false;
 }
 
-// With the lock held: cuts, and tells the simulator of a payload that nobody awaits any longer.
+// Nobody awaits the ticket's bytes any longer.
+static void end_ticket(uint64_t ticket) {
+  if (ticket & PH_DEFERRED) return deferred_drop(ticket);
+  ph_record record = {.kind = PH_PAYLOAD, .payload.ticket = ticket};
+  ph_emit(&record);
+}
+
+// [from, to) waits for nothing any longer; what lies around it still does.
 static void forget(uintptr_t from, uintptr_t to) {
-  uint64_t tickets[16];
-  size_t n = 0;
-  for (size_t i = 0; i < atomic_load(&count) && n < 16; i++)
-    if (overlaps(&waiting[i], from, to)) tickets[n++] = waiting[i].ticket;
-  cut(from, to);
-  for (size_t i = 0; i < n; i++) {
-    if (awaited(tickets[i])) continue;
-    ph_record record = {.kind = PH_PAYLOAD, .payload.ticket = tickets[i]};
-    ph_emit(&record);
+  for (;;) {
+    size_t i = first_after(from), n = 0;
+    if (i == waiting_now() || waiting[i].base >= to) return;
+    pending p = waiting[i], rest[2];
+    uintptr_t end = p.base + p.bytes;
+    if (p.base < from) rest[n++] = (pending){p.base, from - p.base, p.offset, p.ticket};
+    if (end > to) rest[n++] = (pending){to, end - to, p.offset + (to - p.base), p.ticket};
+    replace(i, i + 1, rest, n);
+    if (!n && !awaited(p.ticket)) end_ticket(p.ticket);
   }
+}
+
+static void await(pending added) {
+  forget(added.base, added.base + added.bytes);
+  size_t at = first_after(added.base);
+  replace(at, at, &added, 1);
 }
 
 void ph_touch_drop(void *pointer, size_t bytes) {
   ph_known_drop(pointer, bytes);
-  if (!atomic_load_explicit(&count, memory_order_relaxed) || !bytes) return;
+  if (!waiting_now() || !bytes) return;
   pthread_mutex_lock(&lock);
   forget((uintptr_t)pointer, (uintptr_t)pointer + bytes);
   pthread_mutex_unlock(&lock);
@@ -97,27 +116,35 @@ void ph_touch_drop(void *pointer, size_t bytes) {
 void ph_expect(void *pointer, size_t bytes, uint64_t ticket) {
   if (!bytes || !ticket || !ph_recording()) return;
   pthread_mutex_lock(&lock);
-  forget((uintptr_t)pointer, (uintptr_t)pointer + bytes);
-  append((pending){(uintptr_t)pointer, bytes, 0, ticket});
+  await((pending){(uintptr_t)pointer, bytes, 0, ticket});
   pthread_mutex_unlock(&lock);
 }
 
-bool ph_expect_copy(void *dst, const void *src, size_t bytes) {
-  if (!atomic_load_explicit(&count, memory_order_relaxed) || !bytes) return false;
-  uintptr_t from = (uintptr_t)src, to = from + bytes, into = (uintptr_t)dst;
-  bool found = false;
+bool ph_awaited(const void *pointer, size_t bytes, ph_awaited_piece *piece) {
+  if (!waiting_now() || !bytes) return false;
+  uintptr_t from = (uintptr_t)pointer, to = from + bytes;
   pthread_mutex_lock(&lock);
-  for (size_t i = 0; i < atomic_load(&count); i++) {
+  size_t i = first_after(from);
+  bool found = i < waiting_now() && waiting[i].base < to;
+  if (found) {
     pending p = waiting[i];
-    if (!overlaps(&p, from, to)) continue;
-    found = p.base <= from && to <= p.base + p.bytes && !overlaps(&p, into, into + bytes);
-    if (!found) break;
-    forget(into, into + bytes);
-    append((pending){into, bytes, p.offset + (from - p.base), p.ticket});
-    break;
+    uintptr_t begin = p.base > from ? p.base : from, end = p.base + p.bytes < to ? p.base + p.bytes : to;
+    *piece = (ph_awaited_piece){begin - from, end - begin, p.offset + (begin - p.base), p.ticket};
   }
   pthread_mutex_unlock(&lock);
-  if (found) ph_known_drop(dst, bytes);
+  return found;
+}
+
+bool ph_expect_copy(void *dst, const void *src, size_t bytes) {
+  ph_awaited_piece piece;
+  uintptr_t into = (uintptr_t)dst;
+  if (!ph_awaited(src, bytes, &piece) || piece.bytes != bytes) return false;
+  pthread_mutex_lock(&lock);
+  size_t i = first_after((uintptr_t)src);
+  bool found = i < waiting_now() && waiting[i].ticket == piece.ticket && !overlaps(&waiting[i], into, into + bytes);
+  if (found) await((pending){into, bytes, piece.offset, piece.ticket});
+  pthread_mutex_unlock(&lock);
+  if (found) ph_memory_mark(dst, bytes, ph_memory_flags(src, bytes));
   return found;
 }
 
@@ -145,37 +172,35 @@ static void zero(uintptr_t from, size_t bytes) {
 
 // With the lock held: gives every piece of memory that waits for `ticket` its bytes.
 static void deliver(uint64_t ticket, const uint8_t *data, size_t total) {
-  for (size_t i = 0; i < atomic_load(&count);) {
+  for (size_t i = 0; i < waiting_now();) {
     pending p = waiting[i];
     if (p.ticket != ticket) {
       i++;
       continue;
     }
-    waiting[i] = waiting[atomic_fetch_sub(&count, 1) - 1];
+    replace(i, i + 1, NULL, 0);
     size_t n = p.offset >= total ? 0 : total - p.offset;
     if (n > p.bytes) n = p.bytes;
-    ph_memory_store((void *)p.base, data + p.offset, n);
+    if (n) ph_memory_store((void *)p.base, data + p.offset, n);
     if (n < p.bytes) zero(p.base + n, p.bytes - n);
   }
 }
 
+static void give(uint64_t ticket) {
+  size_t total = 0;
+  bool deferred = ticket & PH_DEFERRED;
+  const uint8_t *data = deferred ? deferred_bytes(ticket, &total) : NULL;
+  uint8_t *fetched = deferred ? NULL : fetch(ticket, &total);
+  pthread_mutex_lock(&lock);
+  deliver(ticket, deferred ? data : fetched, total);
+  if (deferred) deferred_drop(ticket);
+  pthread_mutex_unlock(&lock);
+  free(fetched);
+}
+
 void ph_touch(const void *pointer, size_t bytes) {
-  if (!atomic_load_explicit(&count, memory_order_relaxed) || !bytes) return;
-  uintptr_t from = (uintptr_t)pointer, to = from + bytes;
+  if (!waiting_now() || !bytes) return;
   pthread_mutex_lock(&fetching);
-  for (;;) {
-    uint64_t ticket = UINT64_MAX;  // the oldest first: what arrived later goes on top
-    pthread_mutex_lock(&lock);
-    for (size_t i = 0; i < atomic_load(&count); i++)
-      if (overlaps(&waiting[i], from, to) && waiting[i].ticket < ticket) ticket = waiting[i].ticket;
-    pthread_mutex_unlock(&lock);
-    if (ticket == UINT64_MAX) break;
-    size_t total;
-    uint8_t *data = fetch(ticket, &total);
-    pthread_mutex_lock(&lock);
-    deliver(ticket, data, total);
-    pthread_mutex_unlock(&lock);
-    free(data);
-  }
+  for (ph_awaited_piece piece; ph_awaited(pointer, bytes, &piece);) give(piece.ticket);
   pthread_mutex_unlock(&fetching);
 }

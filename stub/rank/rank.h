@@ -135,7 +135,6 @@ typedef struct ph_frame {
   uint32_t readback;        // 1: the operator reads an answer back (the size of nonzero's result), so
   int64_t readback_value;   // ph_memory_copy() of up to 8 bytes from device to host, in this frame or
                             // one below it, stores this value
-  uint32_t carries;         // 1: ph_memory_copy() to the device in this frame carries its bytes, however many
   uint32_t signature;       // set by begin, with PH_F_BACKWARD or 0: what a graph's launches say again
   uint8_t flags;
   bool captured;            // what was launched went to a stream that is captured: nothing has been computed
@@ -255,6 +254,7 @@ void ph_memory_give(void *pointer, const void *data, size_t bytes);
 unsigned ph_memory_flags(const void *pointer, size_t bytes);  // PH_KNOWN, PH_HOLDS: all of it; PH_GUESSED: some of it
 void ph_memory_mark(const void *pointer, size_t bytes, unsigned flags);
 size_t ph_memory_length(const void *pointer, size_t bytes);  // without the zeros at its end
+bool ph_memory_true(const void *pointer, size_t bytes);  // do true bytes lie there?
 size_t ph_memory_held(void);  // bytes of host memory that true bytes take
 // Copies of memory by CUDA semantics for values: from/to any space, obeys the rule above and
 // pending payloads. dst and src may be host or device.
@@ -271,6 +271,19 @@ void ph_touch(const void *pointer, size_t bytes);
 bool ph_expect_copy(void *dst, const void *src, size_t bytes);
 void ph_touch_drop(void *pointer, size_t bytes);  // the range is overwritten: forget its payload
 uint64_t ph_next_ticket(void);
+// Values that are computed when they are read (stub/tracer/deferred.cpp): their tickets have the bit PH_DEFERRED, and
+// their bytes come from `bytes`, which the tracer gives; they stay its own until `drop`. Neither asks for other payloads.
+#define PH_DEFERRED (UINT64_C(1) << 63)
+typedef const uint8_t *ph_deferred_bytes(uint64_t ticket, size_t *total);
+typedef void ph_deferred_drop(uint64_t ticket);
+void ph_deferred_by(ph_deferred_bytes *bytes, ph_deferred_drop *drop);
+uint64_t ph_next_deferred(void);
+// The first piece of a range that awaits bytes: `bytes` of them from `at` on, which are the ticket's from `offset` on.
+typedef struct ph_awaited_piece {
+  size_t at, bytes, offset;
+  uint64_t ticket;
+} ph_awaited_piece;
+bool ph_awaited(const void *pointer, size_t bytes, ph_awaited_piece *piece);
 uint32_t ph_next_communicator(void);  // from 1
 
 // ---------------------------------------------------------------- torch's helper threads

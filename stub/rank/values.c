@@ -88,12 +88,6 @@ static bool answer_readback(void *dst, size_t bytes) {
   return false;
 }
 
-static bool carried_whole(void) {
-  for (ph_frame *frame = ph_top_frame(); frame; frame = frame->parent)
-    if (frame->carries) return true;
-  return false;
-}
-
 // Of a large copy inside the device the pieces that are known: a tensor that was made longer, for example.
 static void copy_known(char *dst, const char *src, size_t bytes) {
   const char *end = src + bytes, *from, *to;
@@ -118,8 +112,7 @@ void ph_memory_copy(void *dst, const void *src, size_t bytes) {
   if (from_device && !to_device && answer_readback(dst, bytes)) return;
   if (from_device && to_device && ph_expect_copy(dst, src, bytes)) return;
   unsigned flags = from_device ? ph_memory_flags(src, bytes) : 0;
-  bool known = flags & PH_KNOWN || (!from_device && carried_whole());
-  if (to_device && bytes > PH_TRUE_COPY_BYTES && !known) {
+  if (to_device && bytes > PH_TRUE_COPY_BYTES && !(flags & PH_KNOWN)) {
     ph_memory_clear(dst, bytes);
     if (from_device) copy_known(dst, src, bytes);
     return;

@@ -141,7 +141,7 @@ static void write_true(const Tensor &t) {
 void assume_true(const Tensor &t) {
   if (!on_device(t) || !t.numel() || !bytes_of(t)) return;
   PlainCalls plain;
-  if (has_room(t)) write_true(t);
+  if (t.numel() <= PH_KNOWN_INTEGERS && has_room(t)) write_true(t);
   else if (t.is_non_overlapping_and_dense()) ph_memory_mark(bytes_of(t), extent_of(t), PH_HOLDS | PH_GUESSED);
 }
 

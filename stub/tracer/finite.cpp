@@ -17,7 +17,7 @@ static bool all_finite(const char *bytes, size_t extent) {
   return true;
 }
 
-static bool all_finite(at::ScalarType type, const char *bytes, size_t extent) {
+bool all_finite(at::ScalarType type, const char *bytes, size_t extent) {
   switch (type) {
     case at::kFloat: return all_finite<float>(bytes, extent);
     case at::kDouble: return all_finite<double>(bytes, extent);
@@ -34,10 +34,8 @@ static void make_finite(char *bytes, size_t extent) {
     if (!std::isfinite(static_cast<double>(*at))) *at = T(0);
 }
 
-static void make_finite(const Tensor &t) {
-  char *bytes = bytes_of(t);
-  size_t extent = extent_of(t);
-  switch (t.scalar_type()) {
+void make_finite(at::ScalarType type, char *bytes, size_t extent) {
+  switch (type) {
     case at::kFloat: return make_finite<float>(bytes, extent);
     case at::kDouble: return make_finite<double>(bytes, extent);
     case at::kHalf: return make_finite<at::Half>(bytes, extent);
@@ -109,7 +107,7 @@ void stay_finite(const Frame &f, Values outputs) {
   if (broken.empty()) return;
   for (size_t i = 0; i < f.args.size(); ++i)
     if (!is_finite(f, i)) return;  // the program put an infinity in: a mask's
-  for (const Tensor &t : broken) make_finite(t);
+  for (const Tensor &t : broken) make_finite(t.scalar_type(), bytes_of(t), extent_of(t));
 }
 
 }  // namespace tracer

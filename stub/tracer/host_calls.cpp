@@ -119,7 +119,7 @@ static uint64_t seed_at(const Operator &op, uint64_t seed, uint64_t offset) {
   return hash.h;
 }
 
-static uint64_t seed_of(const Frame &f) {
+uint64_t seed_of(const Frame &f) {
   at::Generator generator = generator_of(f);
   if (!generator.device().is_cuda()) return 0;
   return seed_at(*f.op, generator.current_seed(), generator.get_offset());

@@ -89,6 +89,7 @@ static Operator *describe(const c10::OperatorHandle &handle) {
     op->lists |= is_tensor_list(*argument.type());
     op->arguments.push_back(a);
   }
+  op->in_place_only = overwrites;
   op->random_hidden = op->random && !generator;
   for (const c10::Argument &result : schema.returns()) {
     op->lists |= is_tensor_list(*result.type());

@@ -40,6 +40,7 @@ struct Operator {
   bool random_hidden = false;  // random without a generator argument
   bool on_cpu = false;
   bool reads = false;          // brings numbers to the host
+  bool in_place_only = false;  // writes what it is given, and returns nothing else
   bool copies = false;         // copy_: may bring bytes from the host
   bool zeroes = false;         // writes the number that it is given, or zeros
   bool lists = false;          // takes or returns lists of tensors

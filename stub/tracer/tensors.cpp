@@ -76,19 +76,13 @@ static unsigned flags_of(const Tensor &t) { return ph_memory_flags(bytes_of(t), 
 
 bool is_object(const Tensor &t) { return t.scalar_type() == at::kByte && t.dim() == 1; }
 
-static int64_t most_elements(const Tensor &t) {
-  if (is_object(t)) return PH_OBJECT_BYTES;
-  return c10::isIntegralType(t.scalar_type(), /*includeBool=*/true) ? PH_KNOWN_INTEGERS : KNOWN_REALS;
-}
+bool has_room(const Tensor &t) { return on_device(t) && (!is_large(t) || ph_memory_held() < KNOWN_BYTES); }
 
-bool has_room(const Tensor &t) {
-  return on_device(t) && t.numel() <= most_elements(t) && (!is_large(t) || ph_memory_held() < KNOWN_BYTES);
-}
+bool is_trained(const Tensor &t) { return at::isFloatingType(t.scalar_type()) && t.requires_grad(); }
 
 bool fits(const Tensor &t) {
   if (!on_device(t) || t._is_zerotensor()) return false;
   if (!is_large(t)) return true;
-  if (t.numel() > most_elements(t)) return false;
   return extent_of(t) <= PH_SMALL_ELEMENTS * t.itemsize() || flags_of(t) & PH_KNOWN;
 }
 
@@ -114,6 +108,7 @@ void mark(const Tensor &t, bool guessed) {
 void look(const IValue &v, Sight *sight) {
   each_tensor(v, [&](const Tensor &t) {
     if (sight->unknown || !t.defined()) return;
+    sight->trained |= is_trained(t);
     if (!is_python(t) && !t.is_cuda()) return;
     sight->tensors = true;
     if (is_python(t) || !fits(t)) {

@@ -16,16 +16,16 @@ bool holds(const Tensor &t);       // all its elements count as true, though its
 bool is_guessed(const Tensor &t);  // its bytes rest on values that nobody has
 // Pickled objects and texts lie in rows of bytes; batches of images have more dimensions, and nobody reads their pixels back.
 bool is_object(const Tensor &t);
-bool fits(const Tensor &t);        // its bytes are true, and not too many to compute with
-bool has_room(const Tensor &t);    // it could hold true bytes
+bool fits(const Tensor &t);        // its bytes are true
+bool has_room(const Tensor &t);    // true bytes may be written to it now
 void mark(const Tensor &t, bool guessed);  // its bytes are true from now on
-constexpr int64_t KNOWN_REALS = PH_SMALL_ELEMENTS > 1 << 16 ? PH_SMALL_ELEMENTS : 1 << 16;  // beside PH_KNOWN_INTEGERS
+bool is_trained(const Tensor &t);  // a parameter, or what follows from one
 
 // What an operator's tensors on the GPU say of its results.
 struct Sight {
   bool tensors = false;  // there are some
   bool unknown = false;  // some do not fit
-  bool guessed = false, large = false;
+  bool guessed = false, large = false, trained = false;
 };
 void look(const IValue &v, Sight *sight);
 

@@ -10,6 +10,7 @@
 #include "tracer/allocator.h"
 #include "tracer/annotations.h"
 #include "tracer/assumptions.h"
+#include "tracer/deferred.h"
 #include "tracer/finite.h"
 #include "tracer/host_calls.h"
 #include "tracer/host_cost.h"
@@ -61,7 +62,7 @@ static Frame &open_frame(Thread &thread, const at::RecordFunction *owner, Operat
   Frame &f = *thread.frames[thread.depth];
   f.owner = owner;
   f.op = op;
-  f.pushed = false;
+  f.pushed = f.carried = f.unsaved = false;
   f.below_launched = f.unsettled = f.below_unsettled = f.below_mutated = false;
   f.start = ph_now();
   charge(thread, op, inputs);
@@ -129,7 +130,7 @@ static void close_frame(Thread &thread, c10::ArrayRef<IValue> outputs) {
       Values results(outputs.end() - count, count);
       if (f.ph.captured) settle_later(f, results);
       else settle(thread, f, results);
-    } else if (f.ph.carries && !f.ph.captured) {
+    } else if (f.carried && !f.ph.captured) {
       settle_copy(f);
     } else if (f.op && launched && !f.ph.captured) {
       settle_empty(f, outputs);
@@ -222,5 +223,6 @@ extern "C" __attribute__((visibility("default"))) int phantora_tracer_install(vo
   at::addGlobalCallback(RecordFunctionCallback(node_start, node_end).scopes({RecordScope::BACKWARD_FUNCTION}));
   at::addGlobalCallback(RecordFunctionCallback(annotation_start, annotation_end).scopes({RecordScope::USER_SCOPE}));
   ph_take_watchdogs();
+  install_deferred();
   return 0;
 }

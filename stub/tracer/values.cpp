@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "tracer/assumptions.h"
+#include "tracer/deferred.h"
 #include "tracer/finite.h"
 #include "tracer/host_calls.h"
 #include "tracer/sparse.h"
@@ -12,6 +13,8 @@
 namespace tracer {
 
 constexpr size_t SNAPSHOT_BYTES = 1 << 16;
+constexpr int64_t COPIED_REALS = 1 << 22;  // elements of a copy from the host that are kept
+constexpr int64_t KNOWN_REALS = PH_SMALL_ELEMENTS > 1 << 16 ? PH_SMALL_ELEMENTS : 1 << 16;  // that follow from parameters
 
 // An out= argument that the operator reads as well, under another name.
 static bool is_read(const Frame &f, const Tensor &out) {
@@ -27,6 +30,7 @@ static bool is_read(const Frame &f, const Tensor &out) {
 void take_snapshots(Frame &f) {
   f.snapshots.clear();
   f.saved.clear();
+  f.unsaved = false;
   for (size_t i = 0; i < f.args.size(); ++i) {
     if (!f.op->arguments[i].mutated) continue;
     bool small = true;
@@ -35,6 +39,10 @@ void take_snapshots(Frame &f) {
       if (!small || !t.numel() || (f.op->arguments[i].out && !is_read(f, t))) return;
       size_t extent = extent_of(t), offset = f.saved.size();
       if (extent > SNAPSHOT_BYTES) return;
+      if (is_deferred(t)) {
+        f.unsaved = true;
+        return;
+      }
       char *data = bytes_of(t);
       ph_touch(data, extent);
       f.saved.insert(f.saved.end(), data, data + extent);
@@ -50,21 +58,21 @@ static bool counts_true_elements(const Frame &f) {  // these read back how many 
 
 // The operator's own results tell what its CUDA form reads back in the middle.
 static int64_t known_answer(Frame &f, const Tensor &input) {
-  torch::jit::Stack stack{alias(input)};
+  torch::jit::Stack stack{seen(input)};
   if (f.op->count == Count::KEEPS) {
-    stack.push_back(on_host(f.args[1].toTensor()));
+    stack.push_back(seen(f.args[1].toTensor()));
     stack.push_back(f.args[2]);
     call_cpu_kernel(*f.op, stack);
     f.early = stack;
     return stack[0].toTensor().numel();
   }
   if (f.op->text == "aten::nonzero.out") return stack[0].toTensor().count_nonzero().item<int64_t>();
-  if (f.op->count == Count::EQUAL) stack.push_back(on_host(f.args[1].toTensor()));
+  if (f.op->count == Count::EQUAL) stack.push_back(seen(f.args[1].toTensor()));
   else stack.insert(stack.end(), f.args.begin() + 1, f.args.end());
   call_cpu_kernel(*f.op, stack);
   if (f.op->count == Count::EQUAL) return stack[0].toBool();
   f.early = stack;
-  if (counts_true_elements(f)) return alias(input).sum().item<int64_t>();
+  if (counts_true_elements(f)) return seen(input).sum().item<int64_t>();
   bool by_dim = is_one_of(f.op->name, {"aten::unique_dim", "aten::unique_dim_consecutive"});
   return stack[0].toTensor().size(by_dim ? f.args[1].toInt() : 0);
 }
@@ -149,22 +157,34 @@ static bool from_host(const Frame &f) {
 void note_copy(Frame &f) {
   if (!from_host(f)) return;
   const Tensor &to = f.args[0].toTensor(), &from = f.args[1].toTensor();
-  f.ph.carries = is_large(to) && has_room(to) && holds_integers(from);
+  if (!is_large(to)) return;
+  bool trained = is_trained(to) || is_trained(from);
+  f.carried = c10::isIntegralType(from.scalar_type(), /*includeBool=*/true) ||
+              (trained ? to.numel() <= KNOWN_REALS && holds_integers(from) : to.numel() <= COPIED_REALS);
 }
 
-void settle_copy(const Frame &f) { mark(f.args[0].toTensor(), false); }
+void settle_copy(const Frame &f) {
+  const Tensor &to = f.args[0].toTensor();
+  if (defer_copy(to, f.args[1].toTensor())) mark(to, false);
+}
 
 // ---------------------------------------------------------------- results
-// Whether the operator may give `t` true bytes: numbers that do not descend from integers are only
-// computed where they are few.
-static bool may_hold(const Operator &op, const Sight &inputs, const IValue &v) {
+// Random numbers that a program asks for are known; those that parameters are initialised with are not.
+static bool draws(const Thread &thread, const Operator &op) {
+  const Operator *above = thread.depth ? thread.frames[thread.depth - 1]->op : nullptr;
+  return !op.in_place_only || (above && is_one_of(above->name, {"aten::rand", "aten::randn", "aten::rand_like", "aten::randn_like"}));
+}
+
+// Whether the operator may give `t` true bytes: large reals that follow from parameters, and gradients, are unknown,
+// but for few numbers that descend from integers.
+static bool may_hold(const Thread &thread, const Frame &f, const Sight &inputs, const IValue &v) {
   bool fine = true;
   each_tensor(v, [&](const Tensor &t) {
     if (!fine || !t.defined() || (!is_python(t) && !t.is_cuda())) return;
-    fine = !is_python(t) && has_room(t) && !t._is_zerotensor();
-    fine = fine && (inputs.tensors || t.numel() <= PH_KNOWN_INTEGERS);  // bytes beyond that are an object's, which comes by a copy
+    fine = on_device(t) && !t._is_zerotensor();
     if (!fine || !is_large(t) || c10::isIntegralType(t.scalar_type(), /*includeBool=*/true)) return;
-    fine = inputs.large || (!inputs.tensors && !op.random);
+    if (t.numel() <= KNOWN_REALS && (inputs.large || (!inputs.tensors && !f.op->random))) return;
+    fine = !inputs.trained && !is_trained(t) && !f.backward && (!f.op->random || draws(thread, *f.op));
   });
   return fine;
 }
@@ -210,20 +230,52 @@ static bool is_put_off(const IValue &v) {  // a conjugate or negative that is no
   return found;
 }
 
+// Large values, and what follows from values that are still to be computed.
+static bool is_for_later(const Frame &f, Values outputs) {
+  bool later = false;
+  auto look = [&](const Tensor &t) { later = later || (on_device(t) && (is_large(t) || is_deferred(t))); };
+  for (const IValue &v : f.args) each_tensor(v, look);
+  for (const IValue &v : outputs) each_tensor(v, look);
+  return later;
+}
+
+// Results that were computed to answer what the operator reads back.
+static Deferral bind_early(Frame &f, Values outputs) {
+  if (f.early.size() != outputs.size()) return Deferral::NOW;
+  for (size_t i = 0; i < outputs.size(); ++i)
+    if (outputs[i].isTensor() && f.early[i].isTensor()) bind(outputs[i].toTensor(), f.early[i].toTensor());
+  f.early.clear();
+  return Deferral::LATER;
+}
+
 // The operator's tensors are true: so become its results, if they are not too many and a CPU form takes them.
 static bool settle_known(Thread &thread, Frame &f, Values outputs, const Sight &inputs) {
   for (size_t i = 0; i < f.args.size(); ++i)
-    if (f.op->arguments[i].mutated && (!may_hold(*f.op, inputs, f.args[i]) || changed_below(f, i) || is_put_off(f.args[i])))
+    if (f.op->arguments[i].mutated &&
+        (!may_hold(thread, f, inputs, f.args[i]) || changed_below(f, i) || is_put_off(f.args[i])))
       return false;
   for (const IValue &v : outputs)
-    if (!may_hold(*f.op, inputs, v)) return false;
+    if (!may_hold(thread, f, inputs, v)) return false;
   if (writes_zeros(f)) {
     each_tensor(f.args[0], clear);
     mark_results(thread, f, outputs, false);
     return true;
   }
-  if (f.below_launched)
-    for (const Snapshot &s : f.snapshots) memcpy(s.data, f.saved.data() + s.offset, s.bytes);
+  if (f.below_launched) {
+    if (f.unsaved) return false;
+    for (const Snapshot &s : f.snapshots) {
+      ph_touch_drop(s.data, s.bytes);
+      ph_memory_copy(s.data, f.saved.data() + s.offset, s.bytes);
+    }
+  }
+  if (is_for_later(f, outputs)) {
+    Deferral deferral = f.early.empty() ? defer(f, outputs, inputs.guessed) : bind_early(f, outputs);
+    if (deferral == Deferral::NEVER) return false;
+    if (deferral == Deferral::LATER) {
+      mark_results(thread, f, outputs, inputs.guessed);
+      return true;
+    }
+  }
   f.unsettled = !compute(f, outputs);
   if (!f.unsettled && inputs.guessed) stay_finite(f, outputs);
   if (!f.unsettled) mark_results(thread, f, outputs, inputs.guessed);

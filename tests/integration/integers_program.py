@@ -181,13 +181,76 @@ def random_integers() -> None:
 
 @check
 def what_meets_the_unknown_is_unknown() -> None:
-    unknown = torch.rand(200_000, device="cuda")
+    unknown = torch.empty(200_000, device="cuda").normal_()
     on = labels.cuda()
     assert int((on + unknown).count_nonzero()) == 0
     on[5:9] = 1
     assert int((on == 1).sum()) == int((labels == 1).sum()) + 4
     on.copy_(unknown)
     assert int(on.count_nonzero()) == 0 and on.nonzero().numel() == 0
+
+
+@check
+def five_million_edges() -> None:
+    numbers = torch.Generator().manual_seed(1)
+    pairs = torch.randint(0, 3_000, (2, 5_000_000), generator=numbers)
+
+    def degrees(device: str) -> list[torch.Tensor]:
+        on = pairs.to(device)
+        kept = on[:, on[0] != on[1]]
+        weight = torch.zeros(3_000, device=device).scatter_add_(0, kept[1], torch.ones(kept.shape[1], device=device))
+        return [weight, kept.amax(1), (kept[0] * 3_000 + kept[1]).sum()]
+
+    both(degrees)
+
+
+@check
+def reals_that_follow_from_known_ones() -> None:
+    both(lambda d: 1 / (10_000 ** (torch.arange(0, 512, 2, device=d) / 512)) * torch.arange(4_096, device=d)[:, None])
+    both(lambda d: torch.cumprod(1 - torch.linspace(1e-4, 0.02, 4_000, device=d), 0))
+    both(lambda d: torch.full((2_000, 2_000), float("-inf"), device=d).triu(1)[1_999, -3:])
+    wave = torch.sin(torch.arange(88_200) / 50)
+
+    def there_and_back(device: str) -> torch.Tensor:
+        window = torch.hann_window(4_096, device=device)
+        spectrum = torch.stft(wave.to(device), 4_096, 1_024, window=window, return_complex=True)
+        return torch.istft(spectrum, 4_096, 1_024, window=window, length=88_200)
+
+    torch.testing.assert_close(there_and_back("cuda").cpu(), wave, atol=1e-4, rtol=0)
+
+
+@check
+def random_choices_of_known_shares() -> None:
+    torch.manual_seed(3)
+    kept = (torch.rand(300_000, device="cuda") < 0.1).nonzero()
+    assert 29_000 < len(kept) < 31_000
+    assert torch.equal(kept, kept.unique()[:, None])
+
+
+@check
+def what_is_changed_later_is_not_what_was_taken() -> None:
+    def change(device: str) -> list[torch.Tensor]:
+        on = labels.to(device)
+        taken, part = on * 2, on[50_000:150_000]
+        total = (on == 1).sum()
+        part.add_(1)
+        on[::3] = 0
+        total += on.sum()
+        copied = on.clone()
+        on.zero_()
+        return [taken, part, total, copied, on, taken.view(2, -1)[1].flip(0)]
+
+    both(change)
+
+
+@check
+def layers_of_a_network_are_unknown() -> None:
+    layer = torch.nn.Linear(512, 512, device="cuda")
+    x = torch.ones(256, 512, device="cuda")
+    out = layer(x)
+    assert not out.any() and float(out.sum()) == 0
+    out.sum().backward()
+    assert not layer.weight.grad.any()
 
 
 @check

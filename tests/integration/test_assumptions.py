@@ -39,7 +39,7 @@ def said(dump: ringdump.Dump) -> list[str]:
 
 def test_what_is_read_of_unknown_values_is_said(stub_set: Any) -> None:
     dump = run(
-        "x = torch.rand(5000, device='cuda')\n"
+        "x = torch.empty(5000, device='cuda').uniform_()\n"
         "n = int((x > 0.5).sum())\n"
         "if bool((x > 2).any()): pass\n"
         "x[x > 0.5]\n"
@@ -64,7 +64,7 @@ def test_what_is_read_of_unknown_values_is_said(stub_set: Any) -> None:
 def test_unknown_numbers_are_finite_and_close(stub_set: Any) -> None:
     run(
         "for n in 5_000, 9_000_000:\n"  # the second are too many to write down
-        "    x = torch.rand(n, device='cuda'); y = x + 1\n"
+        "    x = torch.empty(n, device='cuda').uniform_(); y = x + 1\n"
         "    assert torch.isfinite(x).all() and torch.isfinite(x).all(dim=0)\n"
         "    assert not (~torch.isfinite(x)).any() and not x.isnan().any()\n"
         "    torch.testing.assert_close(x, y)\n"
@@ -81,7 +81,7 @@ def test_distributions_of_unknown_numbers_are_valid(stub_set: Any) -> None:
         "from torch.distributions import *\n"
         "import torch.distributions as D\n"
         "for n in 64, 40_000:\n"  # the second has too many numbers to write down
-        "    x = torch.randn(n, 256, device='cuda'); scale = x.exp()\n"
+        "    x = torch.empty(n, 256, device='cuda').normal_(); scale = x.exp()\n"
         "    Normal(x, scale).log_prob(x); Gamma(scale, scale).rsample()\n"
         "    kl_divergence(Normal(x, scale), Normal(0 * x, scale))\n"
         "    Categorical(logits=x).sample(); D.Bernoulli(probs=x.sigmoid()).log_prob(x.bernoulli(0.5))\n"
@@ -101,7 +101,7 @@ def test_distributions_of_unknown_numbers_are_valid(stub_set: Any) -> None:
 
 def test_what_is_computed_from_unknown_numbers_is_finite(stub_set: Any) -> None:
     run(
-        "boxes = torch.rand(100, 50, device='cuda').sum(1)\n"  # unknown, and few
+        "boxes = torch.empty(100, 50, device='cuda').uniform_().sum(1)\n"  # unknown, and few
         "assert (boxes / boxes).isfinite().all() and boxes.log().tolist() == [0.0] * 100\n"
         "area = boxes.clone(); area.div_(boxes - boxes); assert area.sum().item() == 0.0\n"
         "assert boxes.masked_fill(boxes == 0, -float('inf')).max().item() == -float('inf')\n"
@@ -118,12 +118,12 @@ def test_what_is_computed_from_unknown_numbers_is_finite(stub_set: Any) -> None:
 
 
 CHOICES = (
-    "logits = torch.randn(4096, 8, device='cuda')\n"
+    "logits = torch.empty(4096, 8, device='cuda').normal_()\n"
     "weights, experts = logits.softmax(-1).topk(2, dim=-1)\n"
     "print([(experts == e).nonzero().shape[0] for e in range(8)], experts[0].tolist())\n"
-    "sampled = torch.multinomial(torch.rand(3, 9000, device='cuda'), 1)\n"
-    "print(torch.randn(2, 50000, device='cuda').argmax(-1).tolist(), sampled.flatten().tolist())\n"
-    "print(torch.rand(4000, device='cuda').sort().indices.equal(torch.arange(4000, device='cuda')))\n"
+    "sampled = torch.multinomial(torch.empty(3, 9000, device='cuda').uniform_(), 1)\n"
+    "print(torch.empty(2, 50000, device='cuda').normal_().argmax(-1).tolist(), sampled.flatten().tolist())\n"
+    "print(torch.empty(4000, device='cuda').uniform_().sort().indices.equal(torch.arange(4000, device='cuda')))\n"
 )
 
 
@@ -142,14 +142,14 @@ def test_the_first_may_be_chosen(stub_set: Any) -> None:
 def test_masks_and_losses(stub_set: Any) -> None:
     text = (
         "from torchvision.ops import nms\n"
-        "scores = torch.rand(10000, device='cuda')\n"
+        "scores = torch.empty(10000, device='cuda').uniform_()\n"
         "print(scores[scores > 0.5].numel())\n"
         "boxes = scores.view(2500, 4)\n"
         "print(*(len(nms(part, part[:, 0], 0.5)) for part in (boxes, boxes[:100])))\n"
         "model = torch.nn.Linear(2000, 10, device='cuda')\n"
         "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
         "for _ in range(4):\n"
-        "    out = model(torch.randn(600, 2000, device='cuda'))\n"
+        "    out = model(torch.empty(600, 2000, device='cuda').normal_())\n"
         "    loss = torch.nn.functional.cross_entropy(out, torch.randint(10, (600,), device='cuda'))\n"
         "    loss.backward(); optimizer.step(); print(round(loss.item(), 3))\n"
     )
@@ -169,7 +169,7 @@ def test_losses_of_a_programs_own(stub_set: Any) -> None:
         "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
         "scaler = torch.amp.GradScaler('cuda')\n"
         "for scaled in (False, False, True):\n"
-        "    loss = (model(torch.randn(600, 2000, device='cuda')).abs() ** 1.5).mean()\n"
+        "    loss = (model(torch.empty(600, 2000, device='cuda').normal_()).abs() ** 1.5).mean()\n"
         "    (scaler.scale(loss) if scaled else loss).backward(); optimizer.step(); print(round(loss.item(), 3))\n"
         "true = torch.tensor(3.0, device='cuda', requires_grad=True) * 2\n"
         "true.backward(); print(true.item())\n"
@@ -180,10 +180,10 @@ def test_losses_of_a_programs_own(stub_set: Any) -> None:
 
 def test_a_run_reports_its_assumptions(tmp_path: Path, stub_set: Any) -> None:
     (tmp_path / "guess.py").write_text(
-        "import torch\nx = torch.rand(5000, device='cuda')\n"
+        "import torch\nx = torch.empty(5000, device='cuda').uniform_()\n"
         "for _ in range(3):\n    print((x > 0.5).nonzero().shape[0])\n"
         "s = torch.eye(2000, device='cuda').to_sparse()\n"
-        "(s @ torch.rand(2000, 8, device='cuda'), s.to_sparse_csr() @ torch.rand(2000, 8, device='cuda'))\n"
+        "(s @ torch.empty(2000, 8, device='cuda').uniform_(), s.to_sparse_csr() @ torch.empty(2000, 8, device='cuda').uniform_())\n"
     )
     run = runs.trace(tmp_path, "--assume", "mask=0.1", "--json", "guess.py")
     analysis = json.loads(run.out.strip().splitlines()[-1])["analysis"]
