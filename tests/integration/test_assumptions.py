@@ -183,7 +183,8 @@ def test_a_run_reports_its_assumptions(tmp_path: Path, stub_set: Any) -> None:
         "import torch\nx = torch.empty(5000, device='cuda').uniform_()\n"
         "for _ in range(3):\n    print((x > 0.5).nonzero().shape[0])\n"
         "s = torch.eye(2000, device='cuda').to_sparse()\n"
-        "(s @ torch.empty(2000, 8, device='cuda').uniform_(), s.to_sparse_csr() @ torch.empty(2000, 8, device='cuda').uniform_())\n"
+        "y = torch.empty(2000, 8, device='cuda').uniform_()\n"
+        "(s @ y, s.to_sparse_csr() @ y)\n"
     )
     run = runs.trace(tmp_path, "--assume", "mask=0.1", "--json", "guess.py")
     analysis = json.loads(run.out.strip().splitlines()[-1])["analysis"]
