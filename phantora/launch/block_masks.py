@@ -2,8 +2,8 @@
 
 ``create_block_mask`` makes a mask of all queries by all keys on the GPU. Of up to 4 Mi elements the operator tracer
 computes it when it is read. Larger ones, and those of ``torch.compile(create_block_mask)``, whose kernels nobody runs,
-are computed here, some block rows at a time, with the program's own ``mask_mod`` on CPU tensors, and only which blocks are empty,
-partial and full is kept. It takes no virtual time.
+are computed here, some block rows at a time, with the program's own ``mask_mod`` on CPU tensors, and only which blocks
+are empty, partial and full is kept. It takes no virtual time.
 """
 
 from __future__ import annotations
