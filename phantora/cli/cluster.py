@@ -114,7 +114,7 @@ def _facts(described: Cluster) -> _Facts:
     ends = [(0, 1)] if width > 1 else []
     if described.hosts > 1:
         far = (described.hosts - 1) * width
-        ends += [(0, width), (0, far), (0, far + width - 1)]
+        ends = list(dict.fromkeys([*ends, (0, width), (0, far), (0, far + width - 1)]))
     routes = {
         f"{topology.gpus[src]} > {topology.gpus[dst]}": " > ".join(
             topology.links[link].target for link in topology.route(src, dst)
@@ -164,6 +164,7 @@ def _print(described: Cluster, facts: _Facts) -> None:
     console.print(
         f"{described.name}: {described.hosts} hosts x {described.gpus_per_host} x {described.gpu.name}, "
         f"{wiring.kind}, {nics} NICs a host"
+        + (f", NVLink over {wiring.nvlink_hosts} hosts" if wiring.nvlink_hosts > 1 else "")
         + (f", fabric {fabric.kind}, routes by {fabric.routing}" if described.hosts > 1 else "")
     )
     links = Table(box=box.SIMPLE_HEAD)

@@ -18,10 +18,12 @@ SWITCH = "switch"
 
 
 def build(cluster: Cluster, pxn: bool = True) -> Topology:
-    """The topology of `cluster`; GPUs are numbered host by host. `pxn`: see `Topology`.
+    """The topology of `cluster`; GPUs are numbered host by host. `pxn`: see `Topology`. What NVLink joins is one host
+    of the topology.
 
     Raises PhantoraError for a fabric that cannot be built.
     """
+    cluster = cluster.domains()
     nics, gpus = cluster.wiring.nics, cluster.gpus_per_host
     return Topology(
         cluster.hosts,
@@ -52,7 +54,7 @@ def _inside(cluster: Cluster) -> Iterator[Connection]:
     hop = half if wiring.kind == "pcie" else 0  # else part of the network's latency, or of NVLink's
     nics = min(wiring.nics, gpus)
     switches = math.ceil(gpus / wiring.gpus_per_pcie_switch)
-    sockets = min(wiring.sockets, switches)
+    sockets = min(wiring.sockets * wiring.nvlink_hosts, switches)
     for index in range(gpus):
         yield Connection(f"gpu{index}", f"pcie{index // wiring.gpus_per_pcie_switch}", port, hop)
     for nic in range(nics):
@@ -61,8 +63,10 @@ def _inside(cluster: Cluster) -> Iterator[Connection]:
         yield Connection(f"nic{nic}", f"pcie{first // wiring.gpus_per_pcie_switch}", rate, 0)
     for switch in range(switches):
         yield Connection(f"pcie{switch}", f"cpu{switch * sockets // switches}", port, 0)
+    here = max(1, sockets // wiring.nvlink_hosts)  # CPUs of one host
     for one, other in combinations(range(sockets), 2):
-        yield Connection(f"cpu{one}", f"cpu{other}", wiring.socket_bandwidth, 0)
+        if one // here == other // here:
+            yield Connection(f"cpu{one}", f"cpu{other}", wiring.socket_bandwidth, 0)
 
 
 # ---------------------------------------------------------------------- between hosts

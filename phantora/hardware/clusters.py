@@ -91,7 +91,8 @@ def _make(hosts: int, gpus: int, gpu: Gpu, name: str) -> Cluster:
         intra = Link(gpu.nvlink_bandwidth, NVLINK_LATENCY_NS)
     else:
         intra = Link(gpu.pcie_bandwidth * builders.PCIE_SHARE, PCIE_LATENCY_NS)
-    wiring = Wiring("nvswitch" if nvlink else "pcie", gpus, 1 if nvlink else 2, 2, SOCKET_BANDWIDTH)
+    joined = max(1, gpu.nvlink_domain // gpus)
+    wiring = Wiring("nvswitch" if nvlink else "pcie", gpus, 1 if nvlink else 2, 2, SOCKET_BANDWIDTH, joined)
     inter = Link(gpu.nic_bandwidth, NETWORK_LATENCY_NS)
     return Cluster(name, hosts, gpus, gpu, intra, inter, load_host(DEFAULT_HOST), wiring)
 
@@ -100,7 +101,7 @@ def over_pcie(cluster: Cluster) -> Cluster:
     """The same without NVLink: GPUs of a host meet over PCIe."""
     return replace(
         cluster,
-        wiring=replace(cluster.wiring, kind="pcie"),
+        wiring=replace(cluster.wiring, kind="pcie", nvlink_hosts=1),
         intra=Link(cluster.gpu.pcie_bandwidth * builders.PCIE_SHARE, PCIE_LATENCY_NS),
     )
 
@@ -211,6 +212,7 @@ def _check(cluster: Cluster, place: toml.Place, nvlink_given: bool) -> None:
             raise PhantoraError(f"{place / section / key} must be positive, in bytes/s per direction")
     for section, key, least in (
         ("wiring", "nics", 1), ("wiring", "gpus_per_pcie_switch", 1), ("wiring", "sockets", 1),
+        ("wiring", "nvlink_hosts", 1),
         ("fabric", "leaves_per_pod", 1), ("fabric", "oversubscription", 1),
     ):  # fmt: skip
         if getattr(wiring if section == "wiring" else fabric, key) < least:
@@ -219,6 +221,11 @@ def _check(cluster: Cluster, place: toml.Place, nvlink_given: bool) -> None:
         raise PhantoraError(
             f"{place / 'wiring' / 'nics'}: {wiring.nics} NICs for {cluster.gpus_per_host} GPUs; NICs of one GPU "
             "count as one, with the sum of their rates as inter.bandwidth"
+        )
+    if wiring.nvlink_hosts > 1 and (wiring.kind != "nvswitch" or fabric.kind == "graph"):
+        raise PhantoraError(
+            f"{place / 'wiring' / 'nvlink_hosts'}: NVLink joins hosts through switches only: give wiring.kind "
+            "'nvswitch' and a fabric of another kind than 'graph'"
         )
     if wiring.kind != "pcie" and cluster.gpu.nvlink_bandwidth <= 0 and not nvlink_given:
         raise PhantoraError(

@@ -184,6 +184,8 @@ class Gpu:
     attention_step_ns: dict[str, float] = field(default_factory=dict)
     """ns of 128 x 64 scores of causal attention on one SM, forward, by head
     (validation/published/nvidia_attention.py); empty: by the calibration's GPU."""
+    nvlink_domain: int = 0
+    """GPUs that one NVLink fabric joins, in several hosts; 0: those of a host."""
     attention_kind: str = ""
     """The library whose attention was published: ``cudnn`` or ``flash``; empty: torch's two are equally fast."""
     launch_ns: float = 0.0
@@ -249,6 +251,8 @@ class Wiring:
     """CPUs, to which the PCIe switches are assigned."""
     socket_bandwidth: float
     """Bytes/s per direction between two CPUs."""
+    nvlink_hosts: int = 1
+    """Consecutive hosts whose GPUs meet in one NVLink fabric, a domain (NVL72: 18 of 4 GPUs)."""
     cpu: str = "intel"
     """``intel`` or ``amd``: NCCL's latencies and LL rates between hosts depend on it."""
 
@@ -311,6 +315,14 @@ class Cluster:
     def world_size(self) -> int:
         """Number of GPUs."""
         return self.hosts * self.gpus_per_host
+
+    def domains(self) -> Cluster:
+        """The cluster whose hosts are the NVLink domains of this one; the last domain may be larger than it is here."""
+        joined = min(self.wiring.nvlink_hosts, self.hosts)
+        wiring = replace(self.wiring, nics=min(self.wiring.nics, self.gpus_per_host) * joined, nvlink_hosts=joined)
+        if joined == 1:
+            return replace(self, wiring=replace(self.wiring, nvlink_hosts=1))
+        return replace(self, hosts=-(-self.hosts // joined), gpus_per_host=self.gpus_per_host * joined, wiring=wiring)
 
     def part(self, hosts: int, gpus_per_host: int) -> Cluster:
         """The first GPUs of its first hosts, with the NICs that belong to them."""

@@ -50,7 +50,8 @@ class Pricing:
         self._machine = Machine(cluster.gpu)
         # Hosts that differ from each other must all be looked at.
         alike = fold is not None and not (config.flows or what_if.degrade or what_if.background)
-        processes = frozenset(rank // cluster.gpus_per_host for rank in fold.real) if fold else frozenset()
+        domain = cluster.domains().gpus_per_host
+        processes = frozenset(rank // domain for rank in fold.real) if fold else frozenset()
         self._collectives = CollectiveModel(cluster, config.nccl, hosts=processes if alike else None)
         topology = self._collectives.topology
         self._links = Links(engine, topology, world_size, what_if, fold)

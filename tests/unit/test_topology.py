@@ -17,6 +17,8 @@ from phantora.hardware import Cluster, Fabric, Topology, build, load_cluster, sy
 from phantora.hardware.builders import FABRICS, NETWORK_SHARE
 from phantora.hardware.clusters import check_reachable
 from phantora.hardware.drawing import svg
+from phantora.sim.collectives import CollectiveModel
+from phantora.wire.layout import Coll
 from tests.support.network import Class, Network
 
 KINDS = sorted(set(FABRICS) - {"graph"})
@@ -216,3 +218,31 @@ def test_every_fabric_can_be_drawn(kind: str) -> None:
     from xml.dom import minidom
 
     minidom.parseString(svg(build(fabric("8x4xH100", kind=kind)), "<8 hosts>"))
+
+
+def test_nvlink_joins_the_hosts_of_a_domain() -> None:
+    """Two racks of 18 hosts with 4 GPUs: NVLink inside a rack, the network between them."""
+    cluster = load_cluster("gb200-nvl72:36")
+    assert (cluster.hosts, cluster.gpus_per_host, cluster.world_size) == (36, 4, 144)
+    topology = build(cluster)
+    near, far = (nodes(topology, topology.route(0, gpu)) for gpu in (71, 72))
+    assert near == ["h0.nvswitch", "h0.gpu71"]
+    assert any(target.startswith("leaf") for target in far) and far[-1] == "h1.gpu0"
+    assert len({topology.rail_of(gpu) for gpu in range(72)}) == 72
+
+
+def test_collectives_of_a_domain_take_nvlink() -> None:
+    model = CollectiveModel(load_cluster("gb200-nvl72:8"))
+    whole = model.collective(Coll.ALL_REDUCE, tuple(range(32)), 1 << 30, 9)
+    assert whole.algorithm == "NVLS" and whole.inter_bytes == 0
+    split = load_cluster("gb200-nvl72:8")
+    apart = CollectiveModel(replace(split, wiring=replace(split.wiring, nvlink_hosts=1)))
+    assert apart.collective(Coll.ALL_REDUCE, tuple(range(32)), 1 << 30, 9).duration_ns > 1.5 * whole.duration_ns
+
+
+def test_nvlink_domains_need_switches(tmp_path: Path) -> None:
+    (tmp_path / "pairs.toml").write_text(
+        'gpu = "A100"\ngpus_per_host = 4\nhosts = 2\n[wiring]\nkind = "nvlink-pairs"\nnvlink_hosts = 2\n'
+    )
+    with pytest.raises(PhantoraError, match="nvlink_hosts"):
+        load_cluster(str(tmp_path / "pairs.toml"))
