@@ -179,8 +179,10 @@ def trace(ctx: click.Context, /, target: tuple[str, ...], **options: Any) -> Non
     try:
         status = _run(ctx, run_spec(target, _kind(options, is_command), options), options)
     except PhantoraError as error:
-        flags = ctx.meta.get("phantora.behind", {}).values()
-        if not flags or not any(flag in str(error) for flag in (*flags, "cluster")):
+        # An error about what such an option was given may come from the script's own option of that name.
+        behind = ctx.meta.get("phantora.behind", {}).items()
+        flags = [flag for name, flag in behind if str(ctx.params[name]) in str(error)]
+        if not flags:
             raise
         taken = " and ".join(f"{flag} behind {target[0]}" for flag in flags)
         raise PhantoraError(f"{error} ({taken} was taken as ours; arguments after -- are the script's)") from error

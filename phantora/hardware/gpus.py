@@ -46,6 +46,17 @@ def _index() -> dict[str, str]:
     return index
 
 
+_OTHER_SIZE = 1.05
+_MISSPELT = 0.8  # of difflib: another model of the same generation is no misspelling
+
+
+def memory_chosen(name: str) -> str:
+    """The GPU that `name` stands for where GPUs of that name differ in memory, as ``A100`` of 40 and 80 GB; else ""."""
+    canonical = _index().get(_key(name))
+    alike = {_tables()[known][1]["memory_bytes"] for known in _tables() if known.startswith(_key(name) + "-")}
+    return canonical if canonical and max(alike, default=0) > _OTHER_SIZE * min(alike, default=0) else ""
+
+
 @cache
 def load_gpu(name: str) -> Gpu:
     """The GPU called `name`: canonical name, alias or product name in any case, or a ``.toml`` path."""
@@ -54,8 +65,8 @@ def load_gpu(name: str) -> Gpu:
         return _build(path, toml.read(path))
     canonical = _index().get(_key(name))
     if canonical is None:
-        near = difflib.get_close_matches(_key(name), _index(), n=3, cutoff=0.5)
-        hint = f"; did you mean {' or '.join(dict.fromkeys(_index()[key] for key in near))}?" if near else ""
+        near = difflib.get_close_matches(_key(name), _index(), n=3, cutoff=_MISSPELT)
+        hint = f"; did you mean {' or '.join(dict.fromkeys(_index()[key] for key in near))}?" if near else "."
         raise PhantoraError(
             f"unknown GPU {name!r}{hint} Known: {', '.join(gpu_names())}. "
             "Another GPU can be described in a .toml file of the same form and given by its path."

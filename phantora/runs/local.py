@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from phantora.errors import PhantoraError, Reason
+from phantora.hardware.gpus import memory_chosen
 from phantora.launch import failures
 from phantora.launch.command import run_command
 from phantora.launch.ending import Outcome
@@ -58,7 +59,7 @@ class _Run:
         self.quiet = prepared.spec.ranks.quiet
 
     def run(self) -> RunResult:
-        for note in filter(None, (self.prepared.note, preflight(self._processes()))):
+        for note in filter(None, (self.prepared.note, _which_gpu(self.prepared.spec), preflight(self._processes()))):
             self._note(note)
         with unnamed("phantora-failures") as file:
             self.plan = replace(self.plan, ranks=replace(self.plan.ranks, failures=str(file)))
@@ -220,6 +221,13 @@ class _Run:
         if simulation.simulator is None:
             return RunReport(**known)
         return RunReport(**known, **simulation.simulator.stats().facts(), log=str(self.prepared.outputs.written))
+
+
+def _which_gpu(spec: RunSpec) -> str:
+    """A note where the cluster's GPU is one of several of that name."""
+    asked = spec.cluster.rpartition("x")[2]
+    chosen = memory_chosen(asked)
+    return f"{asked} is {chosen} here" if chosen else ""
 
 
 def _nothing_on_a_gpu(command: list[str]) -> str:

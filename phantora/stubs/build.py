@@ -9,9 +9,11 @@ import os
 import re
 import shutil
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import phantora
 from phantora.errors import PhantoraError
@@ -199,8 +201,12 @@ def _together(folder: Path, work: Path) -> str:
     return str(whole)
 
 
-def build(torch: Torch, work: Path) -> None:
-    """Compiles all libraries into `work`. Raises PhantoraError where the compiler refuses."""
+_PROGRESS_SECONDS = 10.0
+
+
+def build(torch: Torch, work: Path, built: Callable[[int, int], None] | None = None) -> None:
+    """Compiles all libraries into `work`; `built` is called every ten seconds with how many are done, and of how many.
+    Raises PhantoraError where the compiler refuses."""
     sources = source_directory()
     (work / "phantora_wire.h").write_text(layout.c_header())
     include = ["-I", str(work), "-I", str(sources)]
@@ -244,13 +250,18 @@ def build(torch: Torch, work: Path) -> None:
     c_library(RANK_FOLDERS, "libphantora_rank.so", "-Wl,-soname,libphantora_rank.so")
     libraries = nvidia_libraries(torch)
     with ThreadPoolExecutor(max(2, os.cpu_count() or 2)) as pool:
-        slow = [pool.submit(tracer), pool.submit(engine)]
-        slow.append(pool.submit(c_library, (CLOCK_FOLDER,), "libphantora_clock.so", *link_rank))
-        coverage = list(
-            pool.map(lambda library: _stub(library, sources, work, macros, include, link_rank), libraries)
-        )
-        for task in slow:
+        others = [pool.submit(tracer), pool.submit(engine)]
+        others.append(pool.submit(c_library, (CLOCK_FOLDER,), "libphantora_clock.so", *link_rank))
+        stubs = [pool.submit(_stub, library, sources, work, macros, include, link_rank) for library in libraries]
+        left: set[Future[Any]] = {*others, *stubs}
+        total = len(left)
+        while left:
+            _, left = wait(left, _PROGRESS_SECONDS)
+            if left and built:
+                built(total - len(left), total)
+        for task in others:
             task.result()
+        coverage = [stub.result() for stub in stubs]
     whole = {path.name: path.stat().st_size for path in sorted(work.glob("*.so*")) if not path.is_symlink()}
     (work / "build.json").write_text(
         json.dumps({

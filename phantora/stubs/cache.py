@@ -7,6 +7,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,8 +30,8 @@ def ensure(progress: Callable[[str], None] | None = None) -> StubSet:
     """The stubs for the installed torch: built before, or brought by the installation, or built now. Safe when several
     processes ask at once.
 
-    `progress` is called with one line when a build begins. Raises PhantoraError if torch, a compiler
-    or space is missing.
+    `progress` is called with one line when a build begins, and every ten seconds. Raises PhantoraError if torch, a
+    compiler or space is missing.
     """
     torch = find_torch()
     cache = cache_directory()
@@ -53,13 +54,13 @@ def ensure(progress: Callable[[str], None] | None = None) -> StubSet:
             for stale in cache.glob("building-*"):  # of builds that were killed: only one can be at work
                 shutil.rmtree(stale, ignore_errors=True)
             if progress and not prebuilt:
-                progress(f"building the stub libraries for torch {torch.version} (once, about 20 s)")
+                progress(f"compiling the stub libraries for torch {torch.version}, once; 20 s on two free cores")
             work = Path(tempfile.mkdtemp(prefix="building-", dir=cache))
             try:
                 if prebuilt:
                     unpack(prebuilt, work)
                 else:
-                    build.build(torch, work)
+                    build.build(torch, work, _counted(progress))
                 _make_durable(work)
                 shutil.rmtree(target, ignore_errors=True)  # a build of which part was lost
                 work.rename(target)
@@ -73,6 +74,16 @@ def ensure(progress: Callable[[str], None] | None = None) -> StubSet:
     found = build.read_set(target)
     assert found is not None
     return found
+
+
+def _counted(progress: Callable[[str], None] | None) -> Callable[[int, int], None]:
+    begin = time.monotonic()
+
+    def built(done: int, total: int) -> None:
+        if progress:
+            progress(f"compiled {done} of {total} libraries in {time.monotonic() - begin:.0f} s")
+
+    return built
 
 
 def _make_durable(folder: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from phantora.trace.analysis.communicators import ranges
 from phantora.trace.analysis.report import Fit, MemoryReport
 from phantora.trace.analysis.units import duration, percent, size
+from phantora.units import GIB
 
 _ALIKE = 0.01  # of the GPU: ranks that differ by less are not told apart
 _MOST_SHOWN = 8
@@ -41,7 +43,7 @@ def fit(memory: Sequence[MemoryReport], device_peak: int, fatal: bool) -> Fit | 
     )
     found.says.append(verdict(found))
     if not found.fits:
-        found.says += _why(fullest)
+        found.says += _why(fullest, found.capacity)
     elif others := other_ranks(found):
         found.says.append(others)
     return found
@@ -85,6 +87,7 @@ def other_ranks(found: Fit) -> str:
     return f"Left by rank: {', '.join(shown)}{more}."
 
 
+_ROOM = 4  # times the memory of the GPU that is too small
 _REMEDIES = {
     "activations": "activation checkpointing, a smaller batch or shorter sequences, or tensor or context parallelism",
     "optimizer": "sharding (FSDP, ZeRO) over more ranks, or an optimizer with less state",
@@ -95,14 +98,15 @@ _REMEDIES = {
 }
 
 
-def _why(memory: MemoryReport) -> list[str]:
+def _why(memory: MemoryReport, capacity: int) -> list[str]:
     held = ", ".join(f"{name} {size(value)}" for name, value in memory.by_category.items())
     lines = [f"It holds {held}.", f"What would help: {_remedy(memory)}."]
     if memory.failed is not None and memory.failed.bytes:
         at = f" at {memory.failed.site}" if memory.failed.site else ""
         asked = f"Asked for {size(memory.failed.bytes)}{at}, {duration(memory.failed.time)} into the run."
         lines.insert(0, asked)
-    return [*lines, "What it needs in all: run it with --gpu-memory and a number of GiB that is large enough."]
+    room = math.ceil(_ROOM * capacity / GIB)
+    return [*lines, f"Run it with `--gpu-memory {room}` to see what it needs in all: GPUs of {room} GiB."]
 
 
 def _remedy(memory: MemoryReport) -> str:
