@@ -27,8 +27,9 @@ gpu = "H100"
 [inter]
 bandwidth = {bandwidth}
 """
-CLUSTERS = ("1x4xH100", "1x4xH200", "1x4xA100-80GB", "1x4xA100-40GB", "1x4xB200", "1x4xH100-PCIe")
-CLUSTERS += ("2x2xH100", "4x1xH100")
+CLUSTERS = (
+    "1x4xH100", "1x4xH200", "1x4xA100-80GB", "1x4xA100-40GB", "1x4xB200", "1x4xH100-PCIe", "2x2xH100", "4x1xH100",
+)  # fmt: skip
 NETWORKS = {"slow-network.toml": 12.5e9, "fast-network.toml": 100e9}
 
 

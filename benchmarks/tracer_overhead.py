@@ -49,8 +49,8 @@ print(json.dumps(times))
 
 
 def measure(tracer: bool, null_mode: bool) -> dict[str, float]:
-    settings = {"device": {"memory_bytes": 80 << 30}, "null_mode": null_mode}
-    dump = ringdump.run_script(PROGRAM.format(tracer=tracer), **settings)
+    program = PROGRAM.format(tracer=tracer)
+    dump = ringdump.run_script(program, device={"memory_bytes": 80 << 30}, null_mode=null_mode)
     if dump.status:
         sys.exit(dump.stderr)
     times: dict[str, float] = json.loads(dump.value)

@@ -6,7 +6,7 @@ that was not measured, the nearest measured operators of the same name decide th
 **Write-back.** Written lines of L2 go to memory before others take their place, and a reading operator waits for that.
 Tables were measured after a copy, which leaves the most written lines. After operators that mostly read, an operator
 takes less: a bfloat16 product of 16 x 4,096 x 11,264 takes 41.1 us after a copy and 32.3 us after a sum on an H100
-(validation/measurements/2026-11-26-h100/dirty_lines.jsonl, the source of the constants).
+(validation/measurements/2026-11-26-h100/dirty_lines.parquet, the source of the constants).
 """
 
 from __future__ import annotations

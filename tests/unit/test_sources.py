@@ -24,7 +24,7 @@ THEIRS = {
     "cudnn/RNN.cpp", "cupti_runtime_cbid.h", "cudnn_adv.h", "cudnn_cnn.h", "cudnn_graph.h", "cudnn_ops.h", "dlfcn.h",
     "nccl.h", "topo.h", "nvtxTypes.h", "userbuffers-host.cpp", "comm_gemm_overlap.h",
     "flash_attn/src/static_switch.h", "Node.js", "cuda.h", "llama2.c",
-    # PyTorch's tests (docs/peers.md), TorchTitan's and others' published runs.
+    # PyTorch's tests (tests/upstream/README.md), TorchTitan's and others' published runs.
     "distributed/test_c10d_nccl.py", "distributed/pipelining/test_stage.py",
     "distributed/pipelining/test_schedule_multiproc.py", "distributed/tensor/parallel/test_tp_examples.py",
     "distributed/test_symmetric_memory.py", "distributed/checkpoint/test_file_system_checkpoint.py",
@@ -43,7 +43,7 @@ THEIRS = {
 MADE = {"dist/sbom.json", "phantora_wire.h", "phantora_engine.h", "triton.jsonl", "triton_ir.xz"}
 EXAMPLES = {
     ".github/workflows/step-time.yml", "lab.toml", "phantora/cost/families/rope.py", "run.arrow",
-    "spawn.py", "sweep.toml", "train.py", "traces/*.json.gz",
+    "spawn.py", "sweep.toml", "train.arrow", "train-2.arrow", "train.py", "traces/*.json.gz",
 }  # fmt: skip
 # Commands write files and name those of their user.
 COMMAND = re.compile(r"(?<![\w`])(?:phantora|torchrun|python3?|\.venv/bin/\w+) [^\n`]*")

@@ -193,10 +193,10 @@ def parse(output: str) -> dict[str, Any] | None:
 
 def simulated_step(log: Path) -> Spent:
     """The last step but one of rank 0 (the last may include the script's farewell)."""
-    report = analyze(open_log(log), Filters(ranks=[0]), details=False)
+    report = analyze(open_log(log), Filters(ranks=frozenset((0,))), details=False)
     steps = report.ranks[0].steps
     number = steps[-2 if len(steps) > 2 else -1].number
-    report = analyze(open_log(log), Filters(ranks=[0], steps=[number]), details=False)
+    report = analyze(open_log(log), Filters(ranks=frozenset((0,)), steps=frozenset((number,))), details=False)
     rank, times = report.ranks[0], report.ranks[0].steps[-1].times
     return Spent(times.time, times.compute, times.communication, times.exposed, dict(rank.by_class))
 
@@ -262,12 +262,12 @@ def report(outcomes: list[Outcome]) -> None:
             *("-" if value is None else f"{value:+.2%}" for value in memory),
         )  # fmt: skip
     console.print(table)
-    for name, group in errors.items():
-        if group:
-            absolute = [abs(error) for error in group]
+    for name, each in errors.items():
+        if each:
+            absolute = [abs(error) for error in each]
             console.print(
                 f"step time, {name}: mean error {statistics.mean(absolute):.1%}, largest {max(absolute):.1%}, "
-                f"signed {statistics.mean(group):+.1%}, {len(group)} runs"
+                f"signed {statistics.mean(each):+.1%}, {len(each)} runs"
             )
     columns = ("run", "", "gemm", "attention", "other", "communication", "exposed", "overlap")
     table = Table(*columns, title="ms of a step of rank 0", box=None)

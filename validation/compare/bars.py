@@ -175,11 +175,11 @@ def simulate_missing(path: Path, which: str, only: list[str], jobs: int) -> None
             for number, (run, host) in enumerate(wanted)
         }
         for done in as_completed(found):
-            (key, host), parts = found[done], done.result()
-            print(f"{key}, host {host}: {parts}", file=sys.stderr, flush=True)
+            (run_key, host), parts = found[done], done.result()
+            print(f"{run_key}, host {host}: {parts}", file=sys.stderr, flush=True)
             if isinstance(parts, Parts) and parts.steps > 1:  # else no steps were found
                 with path.open("a") as file:
-                    print(json.dumps({"run": key, "host": host, "parts": asdict(parts)}), file=file)
+                    print(json.dumps({"run": run_key, "host": host, "parts": asdict(parts)}), file=file)
 
 
 def read(path: Path) -> Simulated:

@@ -25,6 +25,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from phantora.cost import families
 from phantora.cost.copies import in_pages
@@ -88,7 +89,7 @@ def move_constants(gpu: Gpu, share: float, seed: int) -> tuple[Gpu, int]:
             if name.isupper() and isinstance(value, float):
                 setattr(module, name, at_random(value))
     known = asdict(gpu.calibration)
-    floats = {name: at_random(value) for name, value in known.items() if isinstance(value, float)}
+    floats: dict[str, Any] = {name: at_random(value) for name, value in known.items() if isinstance(value, float)}
     return replace(gpu, calibration=replace(gpu.calibration, **floats)), moved
 
 

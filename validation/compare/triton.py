@@ -75,13 +75,13 @@ def read(folder: Path) -> tuple[list[dict[str, Any]], dict[str, str]]:
 
 def tried_ns(row: dict[str, Any]) -> float:
     """Of a candidate: its kernels' time, where that was measured, else what Inductor's benchmark said."""
-    return (row["cold"] + row["warm"]) / 2 if "cold" in row else row["ms"] * 1e6
+    return float((row["cold"] + row["warm"]) / 2 if "cold" in row else row["ms"] * 1e6)
 
 
 def argument(given: Any, texts: dict[str, str]) -> Argument:
     """As a rank describes it."""
     if not isinstance(given, dict):
-        return None if given is None else given  # type: ignore[no-any-return]
+        return None if given is None else given
     width, count = item_bytes(given["t"]), prod(given["s"])
     span = 1 + sum((n - 1) * step for n, step in zip(given["s"], given["st"], strict=True)) if count else 0
     values = None

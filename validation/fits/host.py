@@ -94,7 +94,7 @@ def calls() -> Measured:
     real = {str(row["name"]): row for row in rows("2026-11-21-h200x4/host_time.jsonl") if "us" in row}
     charged = {str(row["name"]): row for row in jsonl("host_time_charges.jsonl") if "charges" in row}
     names = [name for name in real if name in charged and name not in WAITS]
-    ns = np.array([float(real[name]["us"]) * 1e3 * SCALE for name in names])  # type: ignore[arg-type]
+    ns = np.array([float(real[name]["us"]) * 1e3 * SCALE for name in names])
     weights = CALLS * np.array([weight(name) for name in names])
     return Measured(names, ns, counts_of([charged[name] for name in names]), weights)
 
@@ -128,7 +128,7 @@ def fit(parts: tuple[Measured, Measured], kept: npt.NDArray[np.bool_]) -> Fit:
     present[present >= ONCE_NS] = 0
 
     def costs(x: Floats) -> Floats:
-        found = present.copy()
+        found: Floats = present.copy()
         found[at] = prior * np.exp(x[:-1])
         return found
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
-from phantora.cost.families.linear_algebra import COSTS, NARROW, terms
+from phantora.cost.families.linear_algebra import COSTS, REGISTER_COLUMNS, terms
 from validation import data
 
 FEW = 8  # a call of more kernels is as long as from its first to its last: the library waits between them
@@ -33,7 +33,7 @@ Rows = list[tuple[list[float], float]]
 
 def fitted(rows: Rows) -> np.ndarray[Any, np.dtype[np.float64]]:
     features, times = np.array([f for f, _ in rows]), np.array([t for _, t in rows])
-    found, _ = nnls(features / times[:, None], np.ones(len(times)))
+    found: np.ndarray[Any, np.dtype[np.float64]] = nnls(features / times[:, None], np.ones(len(times)))[0]
     return found
 
 
@@ -71,7 +71,7 @@ def main() -> None:
             alone = float(np.dot(one, terms(n, columns)))
             if dtype.endswith("64"):
                 double.extend([ns / alone] * (batch == 1))
-            elif batch > 1 and n <= NARROW:
+            elif batch > 1 and n <= REGISTER_COLUMNS:
                 narrow.append(([1.0, batch * float(n * n)], ns))
             elif batch > 1:
                 wide.append(([(batch - 1) * t for t in terms(n, columns)], max(ns - alone, 0.05 * ns)))
@@ -79,7 +79,7 @@ def main() -> None:
         more = fitted(wide) if wide else np.zeros(5)
         for (n, batch, columns, dtype), ns in rows.items():
             guess = float(np.dot(one, terms(n, columns)))
-            if batch > 1 and n <= NARROW and few.any():
+            if batch > 1 and n <= REGISTER_COLUMNS and few.any():
                 guess = float(np.dot(few, [1.0, batch * n * n]))
             elif batch > 1:
                 guess += (batch - 1) * float(np.dot(more, terms(n, columns)))

@@ -80,8 +80,8 @@ class Row:
         """Seconds of a step of the whole model, from what was simulated."""
         by_layers = []
         for layers in self.points:
-            times = [found.get(self.at(layers, rounds)) for rounds in self.rounds]
-            if None in times:
+            times = [found[key] for rounds in self.rounds if (key := self.at(layers, rounds)) in found]
+            if len(times) < len(self.rounds):
                 return None
             by_layers.append(_line(self.rounds, times, self.accumulate))
         return _line(self.points, by_layers, self.layers)
