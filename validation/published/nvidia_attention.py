@@ -29,19 +29,20 @@ HEADS = (64, 128, 256)
 ROUNDS = 4000  # of the multiplicative updates that keep all parts positive
 LEFT_OUT, PRICED, SEED = 0.2, 300, 0
 KERNEL_START_NS = 4000.0
+CUDNN, FLASH_ATTENTION = (f"aten::_scaled_dot_product_{name}_attention" for name in ("cudnn", "flash"))
 
 
 def positive_fit(parts: np.ndarray, whole: np.ndarray, known: np.ndarray | float = 0.0) -> np.ndarray:
     """Factors, none negative, with which `parts` and what is `known` add up to `whole`, by least squares of relative
     errors."""
     a = parts / whole[:, None]
-    scale = a.max(axis=0)
+    scale: np.ndarray = a.max(axis=0)
     a = a / scale
     x, square = np.full(a.shape[1], 1e-3), a.T @ a
     target = np.maximum(a.T @ (1.0 - known / whole), 1e-30)
     for _ in range(ROUNDS):
         x *= target / np.maximum(square @ x, 1e-30)
-    return x / scale
+    return np.asarray(x / scale)
 
 
 def rows_of(folder: Path, head: int) -> pd.DataFrame:
@@ -97,10 +98,9 @@ def price(gpu: Gpu, rows: pd.DataFrame, head: int) -> np.ndarray:
             TensorSpec("bfloat16", shape, contiguous_strides(shape)) for shape in ((b, h, s, head), (b, kv, s, head))
         )
         if (9, 0) <= gpu.compute_capability < (12, 0):
-            args, name = (q, k, k, None, True, 0.0, True, False), "cudnn"
+            signature = OperatorSignature(CUDNN, (q, k, k, None, True, 0.0, True, False))
         else:
-            args, name = (q, k, k, 0.0, True, False), "flash"
-        signature = OperatorSignature(f"aten::_scaled_dot_product_{name}_attention", args)
+            signature = OperatorSignature(FLASH_ATTENTION, (q, k, k, 0.0, True, False))
         found.append(sum(model.operator(signature, ()).durations))
     return np.array(found, float)
 
