@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -40,12 +40,15 @@ from phantora.spec import (
     RunSpec,
     WhatIfSpec,
 )
-from phantora.trace.analysis.analyze import analyze
+from phantora.trace.analysis.analyze import Filters, analyze
 from phantora.trace.analysis.report import Report
 from phantora.trace.analysis.tables import tables
 from phantora.trace.analysis.units import amount, duration, size
 from phantora.trace.reader import Log, open_log
 from phantora.trace.schema import COMMUNICATION_KINDS
+
+if TYPE_CHECKING:
+    from phantora.trace.diff.compare import Difference
 
 
 class Run:
@@ -98,6 +101,51 @@ class Run:
         """The allocator's level whenever it changed: rank, time, allocated, reserved."""
         rows = self.table(("memory",)).select(["rank", "end", "name", "value", "bytes"])
         return rows.rename_columns(["rank", "time", "event", "allocated", "reserved"])
+
+    def diff(self, other: Run) -> Difference:
+        """What differs between this run and `other`, with its causes, as ``phantora diff`` finds them."""
+        from phantora.trace.diff.between import between
+        from phantora.trace.diff.compare import gather
+
+        return between([gather(self.log, Filters()), gather(other.log, Filters())])[0]
+
+    def replay(
+        self,
+        output: str | os.PathLike[str] = "replay.arrow",
+        *,
+        cluster: str | None = None,
+        gpu: str | None = None,
+        host: str | None = None,
+        host_scale: float = 1.0,
+        degrade: Sequence[str] = (),
+        straggler: Sequence[str] = (),
+    ) -> Run:
+        """Simulates the recorded run again, elsewhere, as ``phantora replay`` does. Raises PhantoraError."""
+        from phantora.runs.replay import ReplaySpec, replay
+
+        what_if = WhatIfSpec(tuple(degrade), tuple(straggler))
+        spec = ReplaySpec(self.path, cluster, gpu, host, host_scale, what_if, OutputSpec(os.fspath(output)))
+        result = replay(spec)
+        if result.log is None:
+            raise RunFailed(result)
+        return Run(result.log)
+
+    def view(self, *, port: int = 0) -> None:
+        """Shows the run in a browser until interrupted, as ``phantora view`` does; port 0: any free one."""
+        import webbrowser
+
+        from phantora.view import server
+
+        site = server.Site({"a": server.Run(self.log, self.report)})
+        try:
+            with server.Server(site, port) as serving:
+                print(f"{serving.url} (interrupt it to end)")
+                webbrowser.open(serving.url)
+                serving.serve_forever()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            site.close()
 
     @staticmethod
     def _with_duration(rows: pa.Table) -> pa.Table:
@@ -209,6 +257,34 @@ def run(
     return Run(result.log)
 
 
+def collective_time(cluster: str, op: str, bytes: int, ranks: int | Sequence[int] | None = None) -> float:
+    """ns that one collective takes on `cluster` by itself, after its last rank has arrived.
+
+    Args:
+        cluster: As of :func:`run`.
+        op: ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``broadcast``, ``all_to_all`` and NCCL's others.
+        bytes: Size as nccl-tests counts it: of the larger one of a rank's input and output.
+        ranks: How many of the first GPUs take part, or which; None: all.
+
+    Raises:
+        PhantoraError: No such cluster, collective or rank.
+    """
+    from phantora.hardware import load_cluster
+    from phantora.sim.collectives import CollectiveModel, NcclEnvironment
+    from phantora.wire.layout import NCCL_DTYPE_NAMES, SYMMETRIC, Coll
+
+    found = load_cluster(cluster)
+    unknown = {*SYMMETRIC, Coll.BARRIER}
+    names = {name.lower(): kind for kind, name in enumerate(Coll.names()) if kind not in unknown}
+    if op not in names:
+        raise PhantoraError(f"no collective {op!r}; there are {', '.join(sorted(names))}")
+    chosen = tuple(range(found.world_size if ranks is None else ranks)) if not isinstance(ranks, Sequence) else ranks
+    if not chosen or not all(0 <= rank < found.world_size for rank in chosen):
+        raise PhantoraError(f"ranks {ranks}: the cluster {cluster} has ranks 0 to {found.world_size - 1}")
+    model = CollectiveModel(found, NcclEnvironment.read({**found.nccl, **os.environ}, found.wiring.nics))
+    return float(model.collective(names[op], tuple(chosen), bytes, NCCL_DTYPE_NAMES.index("bfloat16")).duration_ns)
+
+
 class RunFailed(PhantoraError):
     """A run that failed. `result` has its reason, its message, and its log as far as it came."""
 
@@ -218,10 +294,10 @@ class RunFailed(PhantoraError):
         self.exit_status = result.status
 
 
-def trace(*args: Any, **options: Any) -> Run:
+def trace(script: str, cluster: str = defaults.CLUSTER, args: Sequence[str] = (), **options: Any) -> Run:
     """The old name of :func:`run`, for one more release."""
-    warnings.warn("phantora.trace(...) is now phantora.run(...)", DeprecationWarning, stacklevel=3)
-    return run(*args, **options)
+    warnings.warn("phantora.trace(...) is now phantora.run(...)", FutureWarning, stacklevel=3)
+    return run(script, args, cluster=cluster, **options)
 
 
 def sweep(

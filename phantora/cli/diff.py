@@ -120,19 +120,14 @@ def difference_of(a: Log, b: Log, chosen: Filters) -> tuple[list[Report], Differ
 
 def differences_of(logs: Sequence[Log], chosen: Filters) -> tuple[list[Report], list[Difference]]:
     """The reports of all runs, and what differs between the first and each other."""
-    from phantora.trace.diff.causes import find_causes
-    from phantora.trace.diff.compare import compare, gather
+    from phantora.trace.diff.between import between
+    from phantora.trace.diff.compare import gather
 
     sides: list[Side] = []
     for log in logs:
         with progress(f"reading {log.path}") as told:
             sides.append(gather(log, chosen, told))
-    differences = []
-    for side in sides[1:]:
-        difference = compare(sides[0], side)
-        difference.causes = find_causes(sides[0], side, difference)
-        differences.append(difference)
-    return [side.report for side in sides], differences
+    return [side.report for side in sides], between(sides)
 
 
 METRICS = {"step": "step time", "tokens": "tokens/s", "samples": "samples/s", "mfu": "MFU", "memory": "peak memory"}

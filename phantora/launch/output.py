@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from phantora.errors import PhantoraError
+from phantora.errors import PhantoraError, Reason
 from phantora.launch.plan import STDERR, STDOUT, Plan, parse_streams, rank_log_dir
 
 _LINE = re.compile(rb"[^\r\n]*(?:\r\n|[\r\n])")  # progress bars end their lines with a carriage return
@@ -28,7 +28,7 @@ class TerminalGone(PhantoraError):
     exit_status = 128 + signal.SIGHUP
 
     def __init__(self) -> None:
-        super().__init__("interrupted by SIGHUP")
+        super().__init__("interrupted by SIGHUP", Reason.INTERRUPTED)
 
 
 class Console:

@@ -79,7 +79,7 @@ print(time.perf_counter() - begin, time.time() - wall, first.elapsed_time(second
         assert 100 < monotonic < 101 and 100 < wall < 101 and 0.05 < kernels < 5
     summary = json.loads(done.stdout)
     assert 100 < summary["simulated_seconds"] < 102 and summary["rows"] >= 100
-    assert open_log(tmp_path / "run.arrow").metadata.world_size == 2
+    assert open_log(tmp_path / "train.arrow").metadata.world_size == 2
 
 
 def test_modules_imported_for_all_ranks(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ threading.Event().wait(100)
     done = trace(tmp_path, script, "--cluster", "2", "--hang-timeout", "2")
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "phantora: the ranks wait for each other" in done.stderr and "rank 0" in done.stderr
-    assert open_log(tmp_path / "run.arrow").complete
+    assert open_log(tmp_path / "train.arrow").complete
 
 
 def test_part_of_each_host(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_interrupted_run_leaves_a_readable_log(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
-    log = tmp_path / "run.arrow"
+    log = tmp_path / "train.arrow"
     deadline = time.monotonic() + 100
     while not (log.exists() and log.stat().st_size > 100_000):
         assert time.monotonic() < deadline
@@ -231,5 +231,5 @@ def test_launcher_with_cuda(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("torch.Size([1048576])") == 2
-    log = open_log(tmp_path / "run.arrow")
+    log = open_log(tmp_path / "train.arrow")
     assert log.complete and log.metadata.command[-1] == "train.py"
