@@ -2,7 +2,7 @@
 
     python -m validation.predict OUT.jsonl --cluster 1x1xH100 [--missing FILE] -- SCRIPT [ARGS]
 
-The script prints its own median step, which counts on the default host; what it is on others follows from the log's
+The script prints its own median step, which counts on the reference host; what it is on others follows from the log's
 ``host_sensitivity``. `validation/compare/runs.py` reads the line of the host that was measured, between its points.
 `--missing` writes what no table knew, for `phantora profile`.
 """
@@ -17,6 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from phantora.hardware import REFERENCE_HOST
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.analysis.hosts import steps_by_host
 from phantora.trace.reader import open_log
@@ -33,6 +34,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "run.arrow"
         run = [sys.executable, "-m", "phantora", "trace", "-q", "--cluster", args.cluster, "-o", str(log)]
+        run += ["--host", REFERENCE_HOST]
         run += [*(("--missing", str(args.missing)) if args.missing else ()), *command]
         done = subprocess.run(run, capture_output=True, text=True, check=False)
         said = (re.sub(r"^\[rank\d+\]: ", "", line) for line in done.stdout.splitlines())

@@ -154,7 +154,7 @@ def host(
     With a SCRIPT (and its arguments) its own work is measured too: it runs once without CUDA and once simulated, and
     the file's costs of Python and PyTorch are right for that script. It needs five optimizer steps.
     """  # fmt: skip
-    from phantora.hardware import host_names, load_host
+    from phantora.hardware import REFERENCE_HOST, host_names, load_host
     from phantora.hardware.hosts import GIVEN_SPREAD
     from phantora.profile import host as measuring
     from phantora.profile import probing
@@ -200,7 +200,7 @@ def host(
     if real is not None:
         click.echo(
             f"with the real libraries it took {measuring.slower(stubbed, real):.2f} times as long for the same Python: "
-            f"the file has the mean, {here.factor:.2f} times as slow as default"
+            f"the file has the mean, {here.factor:.2f} times as slow as {REFERENCE_HOST}"
         )
     if gpu and real is None:
         click.echo("no GPU: CUDA calls are scaled like the rest")

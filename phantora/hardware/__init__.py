@@ -3,12 +3,13 @@
 from phantora.hardware.builders import build
 from phantora.hardware.clusters import load_cluster, over_pcie, system_names
 from phantora.hardware.gpus import device_fields, gpu_names, load_gpu
-from phantora.hardware.hosts import DEFAULT_HOST, host_names, load_host
+from phantora.hardware.hosts import DEFAULT_HOST, REFERENCE_HOST, host_names, load_host
 from phantora.hardware.topology import Flow, NetworkLink, Topology
 from phantora.hardware.types import Calibration, Cluster, Fabric, Gpu, HostProfile, Link, Wiring
 
 __all__ = [
     "DEFAULT_HOST",
+    "REFERENCE_HOST",
     "Calibration",
     "Cluster",
     "Fabric",

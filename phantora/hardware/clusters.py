@@ -94,7 +94,7 @@ def _make(hosts: int, gpus: int, gpu: Gpu, name: str) -> Cluster:
     joined = max(1, gpu.nvlink_domain // gpus)
     wiring = Wiring("nvswitch" if nvlink else "pcie", gpus, 1 if nvlink else 2, 2, SOCKET_BANDWIDTH, joined)
     inter = Link(gpu.nic_bandwidth, NETWORK_LATENCY_NS)
-    return Cluster(name, hosts, gpus, gpu, intra, inter, load_host(DEFAULT_HOST), wiring)
+    return Cluster(name, hosts, gpus, gpu, intra, inter, load_host(gpu.host or DEFAULT_HOST), wiring)
 
 
 def over_pcie(cluster: Cluster) -> Cluster:
@@ -129,7 +129,7 @@ def _from_file(path: Path) -> Cluster:
     )
     cluster = replace(
         cluster,
-        host=_host(table, place),
+        host=_host(table, place, cluster.host.name),
         wiring=_section(cluster.wiring, table, "wiring", place),
     )
     if "gpus_per_pcie_switch" not in table.get("wiring", {}) and cluster.wiring.kind == "nvswitch":
@@ -156,8 +156,8 @@ def _text(table: dict[str, Any], key: str, default: str | None, place: toml.Plac
     return str(place.path.parent / value) if value.endswith(".toml") else value
 
 
-def _host(table: dict[str, Any], place: toml.Place) -> HostProfile:
-    value = table.get("host", DEFAULT_HOST)
+def _host(table: dict[str, Any], place: toml.Place, default: str) -> HostProfile:
+    value = table.get("host", default)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str):

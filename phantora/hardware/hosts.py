@@ -1,4 +1,4 @@
-"""Hosts: one that ships, by name; a file; or a factor on the one called ``default``."""
+"""Hosts: a built-in name, a file, or a multiplier of ``default``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from phantora.hardware.types import HostProfile
 from phantora.wire.layout import Api
 
 DEFAULT_HOST = "default"
-HOST_FORMS = "the name of a host, the path of its .toml file, or a factor on the time of the host called default"
+REFERENCE_HOST = "emerald-rapids-fast"
+"""The host that `HostProfile.factor` refers to: each of its costs is measured or fitted."""
+HOST_FORMS = "a built-in name or NAME:FACTOR, a .toml file, or a multiplier of default (1.5 = 50 % slower)"
 # Between which multiples of a host's factor scripts lie, of one that was measured beside them too (docs/accuracy.md,
 # Error bars).
 GIVEN_SPREAD = (0.7, 1.5)
@@ -23,21 +25,23 @@ FACTORS = (0.1, 20.0)
 
 
 def host_names() -> list[str]:
-    """Hosts that ship with the package, sorted."""
+    """Built-in hosts, sorted."""
     return sorted(path.stem for path in (DATA / "hosts").glob("*.toml"))
 
 
 def load_host(text: str) -> HostProfile:
-    """The host that `text` describes: a name, a ``.toml`` path, or a factor on the time of ``default`` (``1.5``).
+    """The host that `text` describes: a built-in name, a ``.toml`` path, or a multiplier of a built-in host
+    (``emerald-rapids-fast:1.5``; ``1.5`` alone multiplies ``default``).
 
-    Raises PhantoraError for one that is not known or a file that is not right, naming its line.
+    Raises PhantoraError for an unknown name or a wrong file, naming its line.
     """
     text = text.strip()
-    factor = _number(text)
+    name, _, multiplier = text.rpartition(":")
+    factor = _number(multiplier)
     if factor is not None:
         if not FACTORS[0] <= factor <= FACTORS[1]:
-            raise PhantoraError(f"host {text}: a factor on host time lies between {FACTORS[0]:g} and {FACTORS[1]:g}")
-        return _times(load_host(DEFAULT_HOST), factor, text)
+            raise PhantoraError(f"host {text}: a multiplier lies between {FACTORS[0]:g} and {FACTORS[1]:g}")
+        return _times(load_host(name or DEFAULT_HOST), factor, text)
     if text.endswith(".toml"):
         return _from_file(Path(text))
     path = DATA / "hosts" / f"{text.lower()}.toml"
@@ -61,17 +65,19 @@ def _times(host: HostProfile, factor: float, name: str) -> HostProfile:
 
 @cache
 def _from_file(path: Path) -> HostProfile:
-    """A file gives ``api_ns`` for every call, or ``base`` (another host, by name) and ``factor``, and then only the
-    costs that do not follow from them."""
+    """A file gives ``api_ns`` for every call, or ``base`` (a built-in host) and ``factor`` (over the reference host),
+    and then only the costs that do not follow from them."""
     table, place = toml.read(path), toml.Place(path)
     base = table.pop("base", None)
     if base is not None:
         if not isinstance(base, str) or base.lower() not in host_names():
             raise PhantoraError(f"{place / 'base'} must be one of {', '.join(host_names())}, not {base!r}")
+        if base == DEFAULT_HOST and table.get("measured") is True:
+            base = REFERENCE_HOST  # `phantora profile host` up to 0.2 gave the reference host this name
         table["api_ns"] = _based(load_host(base), table, place)
     elif table.get("measured") is True and isinstance(table.get("api_ns"), dict):
-        # An earlier version, which knew fewer calls, may have written it: those cost `factor` times what default asks.
-        table["api_ns"] = _based(load_host("default"), table, place)
+        # An earlier version knew fewer calls: the others cost `factor` times what the reference host takes.
+        table["api_ns"] = _based(load_host(REFERENCE_HOST), table, place)
     profile = toml.build(HostProfile, table, place)
     wanted = set(Api.names())
     missing, unknown = sorted(wanted - set(profile.api_ns)), sorted(set(profile.api_ns) - wanted)

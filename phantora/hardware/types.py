@@ -188,6 +188,8 @@ class Gpu:
     """GPUs that one NVLink fabric joins, in several hosts; 0: those of a host."""
     attention_kind: str = ""
     """The library whose attention was published: ``cudnn`` or ``flash``; empty: torch's two are equally fast."""
+    host: str = ""
+    """Built-in host, where the GPU's module has its CPU; empty: the default host."""
     launch_ns: float = 0.0
     """Duration of a kernel that does nothing, measured; 0: not known, the calibration's `floor_ns` then."""
 
@@ -218,7 +220,7 @@ class HostProfile:
     api_ns: dict[str, int]
     """ns by member name of ``wire.layout.Api``."""
     factor: float = 1.0
-    """Host time on it over that on the host called ``default``."""
+    """Host time on it over that on the reference host (``hosts.REFERENCE_HOST``)."""
     spread: tuple[float, float] = (1.0, 1.0)
     """Hosts that pass for this one take from so many to so many times as long: measured ones (`phantora profile host`)
     repeat closely, one that is only assumed does not."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from phantora.hardware import DEFAULT_HOST, HostProfile, load_host
+from phantora.hardware import REFERENCE_HOST, HostProfile, load_host
 from phantora.hardware.hosts import GIVEN_SPREAD
 
 T = TypeVar("T")
@@ -151,11 +151,11 @@ def _quantile(values: Iterable[float], share: float) -> float:
 def profile_of(
     name: str, stubbed: Probe, real: Probe | None, least: tuple[float, float] = GIVEN_SPREAD
 ) -> HostProfile:
-    """The host that the probes describe: default times the factor, and what CUDA calls cost where there is a GPU. Its
-    spread is `least`, or more where the rounds of the probe differ by more."""
-    base = load_host(DEFAULT_HOST)
+    """The host that the probes describe: the reference host times the factor, and what CUDA calls cost where there is
+    a GPU. Its spread is `least`, or more where the rounds of the probe differ by more."""
+    base = load_host(REFERENCE_HOST)
     found = compare(stubbed, base)
-    assert found is not None, "the default host has every row"
+    assert found is not None, "the reference host has every row"
     factor = round(found.factor * between(stubbed, real), 4)
     costs = dict(base.slower(factor).api_ns)
     about = stubbed.machine
@@ -219,13 +219,14 @@ def cpu_of(machine: Mapping[str, Any]) -> str:
 
 
 def to_toml(host: HostProfile) -> str:
-    """The text of a host file: what differs from the default host's costs times the factor."""
-    usual = load_host(DEFAULT_HOST).slower(host.factor).api_ns
+    """The text of a host file: what differs from the reference host's costs times the factor."""
+    usual = load_host(REFERENCE_HOST).slower(host.factor).api_ns
     own = {name: ns for name, ns in host.api_ns.items() if ns != usual[name]}
     lines = [
         f"name = {json.dumps(host.name)}", f"cpu = {json.dumps(host.cpu)}",
-        f"sources = {json.dumps(list(host.sources))}", f"base = {json.dumps(DEFAULT_HOST)}", f"factor = {host.factor}",
-        f"spread = [{host.spread[0]}, {host.spread[1]}]", f"measured = {str(host.measured).lower()}",
+        f"sources = {json.dumps(list(host.sources))}", f"base = {json.dumps(REFERENCE_HOST)}",
+        f"factor = {host.factor}", f"spread = [{host.spread[0]}, {host.spread[1]}]",
+        f"measured = {str(host.measured).lower()}",
         "", "[api_ns]", *(f"{name} = {ns}" for name, ns in own.items()),
         "", "[probe_ns]", *(f"{json.dumps(name)} = {ns}" for name, ns in host.probe_ns.items()), "",
     ]  # fmt: skip

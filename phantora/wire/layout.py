@@ -208,7 +208,7 @@ Header = Struct("ph_header", (
     ("int32_t", "sim_pid", 1, ""), ("uint32_t", "doorbell", 1, "futex: ranks ring, the simulator sleeps on it"),
     ("uint32_t", "sim_sleeping", 1, "1 while a ring needs a wake-up"), ("uint32_t", "host_mode", 1, "enum ph_host_mode"),
     ("uint32_t", "null_mode", 1, "1: record nothing, answer at once; PH_PROBE: and end with the first communication that is no small one"), ("uint32_t", "unsupported", 1, "enum ph_unsupported"),
-    ("double", "host_scale", 1, "measured mode: CPU time is multiplied by this; modelled mode: what the host takes over the host called default"),
+    ("double", "host_scale", 1, "measured mode: CPU time is multiplied by this; modelled mode: host time over that of the reference host"),
     ("int64_t", "epoch_ns", 1, "wall clock at virtual time 0, for time.time()"),
     ("uint32_t", "layout", 1, "PH_LAYOUT"), ("uint32_t", "folded", 1, "ranks that are no processes"),
     ("int64_t", "stalled_ns", 1, "real time for which no rank could go on: the clock of torch's timeouts goes on then"),

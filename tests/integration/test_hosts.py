@@ -37,7 +37,7 @@ def test_a_host_twice_as_slow(tmp_path: Path) -> None:
     assert told[0].slower == pytest.approx(1.5 * steps[0].step_time, rel=0.02)
     assert told[0].faster == pytest.approx(steps[0].step_time / 1.5, rel=0.02)
     assert told[0].high == pytest.approx(load_host("default").spread[1] * steps[0].step_time, rel=0.02)
-    assert (steps[0].error_above or 0) > 1.2
+    assert (steps[0].error_above or 0) > 0.45
     of_factor = 1 - GIVEN_SPREAD[0], GIVEN_SPREAD[1] - 1
     assert (steps[1].error, steps[1].error_above) == pytest.approx(of_factor, rel=0.02)
     command = [sys.executable, "-m", "phantora", "replay", "--host", "2", "-q", "-o", "again.arrow", str(fast.log)]
@@ -45,7 +45,7 @@ def test_a_host_twice_as_slow(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     log = open_log(tmp_path / "again.arrow")
     assert analyze(log).headline.step_time == pytest.approx(steps[1].step_time, rel=0.005)
-    assert log.metadata.extra["host"]["factor"] == 2.0
+    assert log.metadata.extra["host"]["factor"] == pytest.approx(2 * load_host("default").factor)
 
 
 COSTS = """

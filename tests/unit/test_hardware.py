@@ -11,7 +11,7 @@ import pytest
 
 from phantora.cost.types import CLASSES
 from phantora.errors import PhantoraError
-from phantora.hardware import device_fields, gpu_names, load_cluster, load_gpu, load_host
+from phantora.hardware import REFERENCE_HOST, device_fields, gpu_names, load_cluster, load_gpu, load_host
 from phantora.hardware.gpus import DATA
 from phantora.profile.host import Probe, Row, compare
 from phantora.profile.script import OWN, UNITS
@@ -193,12 +193,12 @@ def test_host_profile_has_every_call() -> None:
 
 
 FITS = HERE / "fits"
-HOST_SPEED = 0.88  # of the profile's host by that of the host measured: data/hosts/default.toml
+HOST_SPEED = 0.88  # of the profile's host by that of the host measured: data/hosts/emerald-rapids-fast.toml
 
 
 def charged(row: dict[str, Any], kinds: tuple[str, ...] = ("",)) -> float:
-    """ns at the default host's prices of what `row` counted, of costs whose names begin so."""
-    api_ns = load_host("default").api_ns
+    """ns at the reference host's prices of what `row` counted, of costs whose names begin so."""
+    api_ns = load_host(REFERENCE_HOST).api_ns
     named = ((Api.names()[int(api)], count) for api, count in row["charges"].items())
     return sum(api_ns[name] * count * UNITS.get(name, 1.0) for name, count in named if name.startswith(kinds))
 
@@ -227,7 +227,7 @@ def test_host_costs_hold_for_workloads() -> None:
     for session in "abcd":
         lines = [row for row in pairs if row["session"] == session]
         probe = {row["name"]: Row(row["kind"], row["null_ns"], row["null_cpu_ns"]) for row in lines if "kind" in row}
-        found = compare(Probe({}, probe), load_host("default"))
+        found = compare(Probe({}, probe), load_host(REFERENCE_HOST))
         assert found is not None
         for row in lines:
             if "run_id" in row:
@@ -243,20 +243,21 @@ def test_host_costs_hold_for_workloads() -> None:
 def test_host_by_factor_and_base(tmp_path: Path) -> None:
     host = load_host("default")
     twice = load_host("2")
-    assert twice.factor == 2 and twice.api_ns == {name: 2 * ns for name, ns in host.api_ns.items()}
+    assert twice.factor == 2 * host.factor and twice.api_ns == {name: 2 * ns for name, ns in host.api_ns.items()}
     assert load_cluster("2x8xH100").host == host
-    text = 'name = "mine"\nbase = "default"\nfactor = 1.5\nspread = [0.9, 1.2]\n[api_ns]\nLAUNCH = 5000\n'
+    text = 'name = "mine"\nbase = "emerald-rapids-fast"\nfactor = 1.5\nspread = [0.9, 1.2]\n[api_ns]\nLAUNCH = 5000\n'
     mine = load_host(write(tmp_path / "mine.toml", text))
     assert (mine.factor, mine.spread, mine.measured) == (1.5, (0.9, 1.2), False)
-    assert mine.api_ns["LAUNCH"] == 5000 and mine.api_ns["OP_PYTHON"] == round(1.5 * host.api_ns["OP_PYTHON"])
+    assert mine.api_ns["LAUNCH"] == 5000
+    assert mine.api_ns["OP_PYTHON"] == load_host("emerald-rapids-fast:1.5").api_ns["OP_PYTHON"]
     cluster = 'gpu = "H100"\ngpus_per_host = 1\n'
     assert load_cluster(write(tmp_path / "c.toml", cluster + 'host = "mine.toml"\n')).host == mine
     assert load_cluster(write(tmp_path / "d.toml", cluster + "host = 2\n")).host.api_ns == twice.api_ns
-    for line, message in (("host = true", "must be the name of a host"), ("host = 99", "between 0.1 and 20")):
+    for line, message in (("host = true", "must be a built-in name"), ("host = 99", "between 0.1 and 20")):
         with pytest.raises(PhantoraError, match=message):
             load_cluster(write(tmp_path / "e.toml", cluster + line))
     for old, new, message in (
-        ('"default"', '"fast"', "f.toml:2: base must be one of default, emerald"),
+        ('"emerald-rapids-fast"', '"fast"', "f.toml:2: base must be one of default, em"),
         ("1.5", "-1", "factor must be a number between 0.1 and 20"),
         ("0.9", "1.1", r"spread must be \[LOW, HIGH\]"),
         ("LAUNCH", "LUNCH", "LUNCH is not a known call"),
@@ -267,10 +268,10 @@ def test_host_by_factor_and_base(tmp_path: Path) -> None:
 
 
 def test_host_file_mistakes(tmp_path: Path) -> None:
-    text = (DATA / "hosts" / "default.toml").read_text()
+    text = (DATA / "hosts" / "emerald-rapids-fast.toml").read_text()
     with pytest.raises(PhantoraError, match=r"api_ns\.LAUNCH is missing"):
         load_host(write(tmp_path / "a.toml", text.replace("\nLAUNCH = ", "\nLAUNCHES = ")))
     with pytest.raises(PhantoraError, match="must not be negative"):
         load_host(write(tmp_path / "b.toml", text.replace("MEMSET = 2300", "MEMSET = -1")))
-    with pytest.raises(PhantoraError, match="unknown host 'laptop'; known: default, emerald"):
+    with pytest.raises(PhantoraError, match="unknown host 'laptop'; known: default, em"):
         load_host("laptop")

@@ -12,25 +12,25 @@ from click.testing import CliRunner
 
 from phantora.cli import profile as verb
 from phantora.errors import PhantoraError
-from phantora.hardware import load_host
+from phantora.hardware import REFERENCE_HOST, load_host
 from phantora.hardware.hosts import GIVEN_SPREAD
 from phantora.profile import host, host_probe, probing
 from phantora.profile.script import SCRIPT_SPREAD
 from phantora.trace.analysis.hosts import other_hosts
 
-DEFAULT = load_host("default")
+REFERENCE = load_host(REFERENCE_HOST)
 ABOUT = {"cpu": "A CPU", "mhz": [2000.0, 3100.0], "cores": 8, "torch": "2.11.0", "python": "3.12", "gpu": "H100"}
-KINDS = {name: "step" if "blocks" in name else "cpu" for name in DEFAULT.probe_ns}
+KINDS = {name: "step" if "blocks" in name else "cpu" for name in REFERENCE.probe_ns}
 DRIVER_NS = {"event record": 900.0, "mm": 7000.0}
 LAUNCH_NS = 3000.0  # in each of the operators that tell
 
 
 def probe(factor: float, *, busy: float = 1.0, driver: bool = False, rounds: int = 9) -> host.Probe:
-    """A host `factor` times as slow as the default, whose rounds wander by a tenth; `busy`: elapsed over CPU time;
-    `driver`: with the real libraries."""
+    """A host `factor` times as slow as the reference host, whose rounds wander by a tenth; `busy`: elapsed over CPU
+    time; `driver`: with the real libraries."""
     lines: list[dict[str, object]] = [{"machine": ABOUT}]
     wander = [1 + 0.1 * (turn - rounds // 2) / rounds for turn in range(rounds)]
-    rows = {name: ns * factor for name, ns in DEFAULT.probe_ns.items()}
+    rows = {name: ns * factor for name, ns in REFERENCE.probe_ns.items()}
     for name, watched in rows.items():
         ns = watched / host.WITHOUT_CUDA.get(name, 1.0) if driver else watched  # only stubs watch operators
         cpu = [ns * w + LAUNCH_NS * driver * (name in host.DRIVER_ROWS["LAUNCH"]) for w in wander]
@@ -44,13 +44,13 @@ def probe(factor: float, *, busy: float = 1.0, driver: bool = False, rounds: int
 
 @pytest.mark.parametrize("factor", [0.8, 1.0, 2.0, 2.6])
 def test_factor_from_the_cpu_alone(factor: float) -> None:
-    found = host.compare(probe(factor), DEFAULT)
+    found = host.compare(probe(factor), REFERENCE)
     assert found is not None and found.factor == pytest.approx(factor, rel=0.001)
     assert found.low < found.factor < found.high and found.high / found.low < 1.12
     assert found.by_kind == pytest.approx({"cpu": factor, "step": factor}, rel=0.001)
     mine = host.profile_of("mine", probe(factor), None)
     assert mine.measured and mine.factor == pytest.approx(factor, rel=0.001)
-    assert mine.api_ns["OP_PYTHON"] == pytest.approx(factor * DEFAULT.api_ns["OP_PYTHON"], rel=0.001)
+    assert mine.api_ns["OP_PYTHON"] == pytest.approx(factor * REFERENCE.api_ns["OP_PYTHON"], rel=0.001)
     assert mine.spread[0] <= GIVEN_SPREAD[0] < 1 < GIVEN_SPREAD[1] <= mine.spread[1]
     for_script = host.profile_of("mine", probe(factor), None, SCRIPT_SPREAD)
     assert mine.spread[0] < for_script.spread[0] <= 0.85 and 1.15 <= for_script.spread[1] < mine.spread[1]
@@ -59,7 +59,7 @@ def test_factor_from_the_cpu_alone(factor: float) -> None:
 def test_a_busy_machine_is_measured_by_its_quietest_rounds() -> None:
     quiet, busy = probe(2.0), probe(2.0, busy=2.5)
     assert not quiet.contended and busy.contended
-    found = host.compare(busy, DEFAULT)
+    found = host.compare(busy, REFERENCE)
     assert found is not None and 1.85 < found.factor < 2.0  # elapsed time would say 5
 
 
@@ -67,8 +67,8 @@ def test_cuda_calls_are_what_the_real_libraries_add() -> None:
     mine = host.profile_of("mine", probe(2.0), probe(2.0, driver=True))
     found = mine.api_ns["LAUNCH"], mine.api_ns["EVENT_RECORD"], mine.api_ns["GEMM"]
     assert found == (LAUNCH_NS, 900, 7000)
-    assert mine.api_ns["OP_TOP"] == round(2 * DEFAULT.api_ns["OP_TOP"] * host.COUNTED_BESIDE_CALLS)
-    assert mine.api_ns["CUDNN_BUILD"] == round(2 * DEFAULT.api_ns["CUDNN_BUILD"] * host.CUDNN_IN_STEPS)
+    assert mine.api_ns["OP_TOP"] == round(2 * REFERENCE.api_ns["OP_TOP"] * host.COUNTED_BESIDE_CALLS)
+    assert mine.api_ns["CUDNN_BUILD"] == round(2 * REFERENCE.api_ns["CUDNN_BUILD"] * host.CUDNN_IN_STEPS)
 
 
 def test_a_machine_that_has_become_slower_meanwhile_is_described_between() -> None:
@@ -94,8 +94,12 @@ def test_a_file_of_an_earlier_version_knows_fewer_calls(tmp_path: Path) -> None:
     lines = host.to_toml(mine).splitlines(keepends=True)
     path.write_text("".join(line for line in lines if not line.startswith(("GEMM_SIZES", "CONV_PLAN"))))
     found = load_host(str(path))
-    assert found.api_ns["GEMM_SIZES"] == pytest.approx(mine.factor * DEFAULT.api_ns["GEMM_SIZES"], rel=0.001)
+    assert found.api_ns["GEMM_SIZES"] == pytest.approx(mine.factor * REFERENCE.api_ns["GEMM_SIZES"], rel=0.001)
     assert found.api_ns["LAUNCH"] == mine.api_ns["LAUNCH"]
+    # Up to 0.2 the reference host had the name of today's default.
+    path.write_text(path.read_text().replace('base = "emerald-rapids-fast"', 'base = "default"'))
+    load_host.__globals__["_from_file"].cache_clear()
+    assert load_host(str(path)) == found
     wrong = tmp_path / "wrong.toml"
     wrong.write_text(path.read_text().replace("[api_ns]\n", "[api_ns]\nGEMM_SIZE = 5\n"))
     with pytest.raises(PhantoraError, match="GEMM_SIZE is not a known call"):
@@ -113,7 +117,7 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "mine.toml"
     done = CliRunner().invoke(verb.profile, ["host", "--out", str(out), "--rounds", "5"], catch_exceptions=False)
     assert done.exit_code == 0 and asked == [(5, None, True)]
-    assert "2.00 times as slow as default" in done.output and "no GPU: CUDA calls are scaled" in done.output
+    assert "2.00 times as slow as emerald-rapids-fast" in done.output and "no GPU: CUDA calls are scaled" in done.output
     assert "A CPU, 3.10 GHz, 8 cores" in done.output and load_host(str(out)).factor == pytest.approx(2.0)
     with pytest.raises(PhantoraError, match=r"a host file ends in \.toml"):
         CliRunner().invoke(verb.profile, ["host", "--out", "x.json"], catch_exceptions=False)

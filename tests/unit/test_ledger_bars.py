@@ -54,12 +54,12 @@ def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
     early = {"step_ns": 5.0, "error": 0.1, "error_above": 0.2, "steps": 3}
     rows = [
         {"run": "a on H100", "host": "2.1", "parts": asdict(PARTS)},
-        {"run": "a on H100", "host": "default", "headline": early},
+        {"run": "a on H100", "host": "emerald-rapids-fast", "headline": early},
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = ledger_bars.read(path)
     assert found["a on H100", "2.1"] == PARTS
-    assert found["a on H100", "default"].bar() == (0.1, 0.2)
+    assert found["a on H100", "emerald-rapids-fast"].bar() == (0.1, 0.2)
 
 
 def run_of(host: object, **predicted: object) -> ledger_bars.Run:
@@ -82,13 +82,13 @@ def test_a_prediction_is_read_at_the_measured_host() -> None:
 
 
 def test_what_counts_for_a_run() -> None:
-    simulated = {("a on H100", "2.0"): PARTS}
+    simulated = {("a on H100", "emerald-rapids-fast:2.0"): PARTS}
     run = run_of(2.0, **PREDICTED)
     counted = ledger_bars.on_measured(run, simulated)[0].parts
     assert counted == replace(PARTS, spread=(0.7, 1.5))  # of a factor
     assert ledger_bars.on_default(run, simulated)[0].source == "as predicted"
     unmeasured = run_of(None, **PREDICTED)
-    assert unmeasured.host == "default"
+    assert unmeasured.host == "emerald-rapids-fast"
     assert ledger_bars.on_measured(unmeasured, {})[0].above == 1.6
 
 

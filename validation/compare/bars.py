@@ -33,7 +33,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from phantora.hardware.hosts import DEFAULT_HOST, GIVEN_SPREAD, load_host
+from phantora.hardware.hosts import GIVEN_SPREAD, REFERENCE_HOST, load_host
 from phantora.trace.analysis.uncertainty import Prices
 from validation.compare.bar_halves import report_halves, waits
 from validation.compare.bar_parts import Parts, parts_of
@@ -78,8 +78,10 @@ class Run:
 
     @property
     def host(self) -> str:
-        """What `--host` gets where the host was measured beside the run, else the default's name."""
-        measured = str(self.entry.get("measured", DEFAULT_HOST))
+        """What `--host` gets where the host was measured next to the run, else the reference host's name."""
+        measured = self.entry.get("measured", REFERENCE_HOST)
+        if isinstance(measured, float):
+            return f"{REFERENCE_HOST}:{measured}"
         return str(MEASUREMENTS / measured) if measured.endswith(".toml") else measured
 
     def command(self) -> list[str]:
@@ -161,7 +163,7 @@ def simulate_missing(path: Path, which: str, only: list[str], jobs: int) -> None
     known = set(read(path))
     wanted: list[tuple[Run, str]] = []
     for run in sorted(ledger(), key=lambda run: run.predicted.get("error_below") is not None):
-        host = run.host if which == "measured" else DEFAULT_HOST
+        host = run.host if which == "measured" else REFERENCE_HOST
         key = run.key, host_key(host)
         if key in known or "command" not in run.predicted or (only and run.file not in only):
             continue
@@ -212,16 +214,16 @@ def on_default(run: Run, simulated: Simulated) -> list[Bar]:
         found.append(Bar("as predicted", before["median_iter_s"], before["error_below"], before["error_above"]))
     if told := before.get("headline"):
         found.append(Bar("simulated again", told["step_ns"] / 1e9, told["error"], told["error_above"]))
-    return [*found, *again(simulated.get((run.key, DEFAULT_HOST)))]
+    return [*found, *again(simulated.get((run.key, REFERENCE_HOST)))]
 
 
 def on_measured(run: Run, simulated: Simulated) -> list[Bar]:
     """The same where the host is known that was measured beside the run."""
     parts = simulated.get((run.key, host_key(run.host)))
-    if parts and run.host != DEFAULT_HOST:
+    if parts and run.host != REFERENCE_HOST:
         parts = replace(parts, spread=spread_of(run))
     found = list(again(parts))
-    if not found and run.host != DEFAULT_HOST:
+    if not found and run.host != REFERENCE_HOST:
         found = list(predicted_at(run))
     return found or on_default(run, simulated)[::-1]
 
@@ -237,7 +239,7 @@ def predicted_at(run: Run) -> Iterator[Bar]:
     before = run.predicted
     if before.get("error_below") is None or len(before["by_host"]) < 2:
         return
-    factor, unknown = load_host(run.host).factor, load_host(DEFAULT_HOST)
+    factor, unknown = load_host(run.host).factor, load_host(REFERENCE_HOST)
     was = at_host(before["by_host"], unknown.spread[0]) / before["median_iter_s"]
     rest = sqrt(max(0.0, before["error_below"] ** 2 - (1 - was) ** 2))
     step = at_host(before["by_host"], factor)
@@ -249,7 +251,7 @@ def show_hosts(console: Console) -> None:
     """How far the hosts that real steps ask for lie from those that were measured."""
     ratios = []
     for run in ledger():
-        if run.host != DEFAULT_HOST and len(run.predicted.get("by_host", ())) > 2:
+        if run.host != REFERENCE_HOST and len(run.predicted.get("by_host", ())) > 2:
             found = asked(run.predicted["by_host"], load_host(run.host).factor, run.real["median_iter_s"])
             ratios += [found] if found is not None else []
     low, high, inside = judge_spread(ratios)
@@ -271,7 +273,7 @@ def show_groups(console: Console, title: str, groups: dict[str, list[tuple[bool,
 
 def groups_of(run: Run, bar: Bar) -> Iterator[str]:
     calm = "steady" if steady(run.real) else "not steady"
-    measured = "host measured" if run.host != DEFAULT_HOST else "host not measured"
+    measured = "host measured" if run.host != REFERENCE_HOST else "host not measured"
     yield from ("all", calm, measured, f"{measured}, {calm}", bar.source, f"{bar.source}, {calm}", f"  {run.file}")
     if bar.parts and bar.parts.prices and bar.parts.by_host:  # with this version's bars
         follows = "waits for its host" if waits(bar.parts) else "the GPU decides"
@@ -307,7 +309,7 @@ def main() -> None:
         console.print(outside)
         show_groups(console, f"{title}, each run once", groups)
     counted = ((run, bar) for run in ledger() for bar in on_measured(run, simulated)[:1])
-    measured = [(run, bar.parts) for run, bar in counted if bar.parts and run.host != DEFAULT_HOST]
+    measured = [(run, bar.parts) for run, bar in counted if bar.parts and run.host != REFERENCE_HOST]
     show_hosts(console)
     report_halves(console, [(run.real["median_iter_s"], parts) for run, parts in measured])
 

@@ -104,7 +104,7 @@ def simulate(session: Session, workload: str, gpu: str, host: HostProfile) -> tu
 def compare(session: Session, gpu: str, only: Sequence[str]) -> list[dict[str, object]]:
     host = measuring.profile_of(session.name, session.stubbed, session.real, script.SCRIPT_SPREAD)
     between = measuring.between(session.stubbed, session.real)
-    print(f"\n{session.name}: {host.cpu}, {host.factor:.2f} times the default host", flush=True)
+    print(f"\n{session.name}: {host.cpu}, {host.factor:.2f} times the reference host", flush=True)
     found = []
     for name, real in session.steps.items():
         if only and name not in only:

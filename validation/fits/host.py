@@ -1,12 +1,12 @@
-"""Fits the default host's costs to measured host times: python -m validation.fits.host [--show]
+"""Fits the reference host's costs to measured host times: python -m validation.fits.host [--show]
 
 Two kinds of measurements, both linear in the costs:
 
-- calls and steps of validation/probes/host_time.py on the machine that the default host describes (its times
+- calls and steps of validation/probes/host_time.py on the machine that the reference host describes (its times
   count `SCALE`), and what the same script is charged for (`host_time_charges.jsonl`,
   by `phantora trace --cluster 1x4xH200` of it);
 - the CPU time of 25 workloads without CUDA calls (four sessions of 2026-11-25 in `host_pairs.parquet`), each session
-  divided by its factor of the probe, and what a step of each is charged for at `--host 2`
+  divided by its factor of the probe, and what a step of each is charged for at `--host emerald-rapids-fast:2`
   (`host_workload_charges.jsonl`: the mean of four steps after four, counted as host_detail.py does).
 
 The fit minimises logarithms of ratios over logarithms of costs, drawn to `PRIOR`: about what operators took in torch's
@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares
 
-from phantora.hardware.hosts import DEFAULT_HOST, load_host
+from phantora.hardware.hosts import REFERENCE_HOST, load_host
 from phantora.profile import host as measuring
 from phantora.profile import script
 from phantora.wire.layout import Api
@@ -124,7 +124,7 @@ def fit(parts: tuple[Measured, Measured], kept: npt.NDArray[np.bool_]) -> Fit:
     own, called = parts
     at = np.array([NAMES.index(name) for name in PRIOR])
     prior, firm = np.array(list(PRIOR.values()), float), np.array([FIRM.get(name, 1.0) for name in PRIOR])
-    present = np.array([load_host(DEFAULT_HOST).api_ns[name] for name in NAMES], float)
+    present = np.array([load_host(REFERENCE_HOST).api_ns[name] for name in NAMES], float)
     present[present >= ONCE_NS] = 0
 
     def costs(x: Floats) -> Floats:
@@ -145,7 +145,7 @@ def fit(parts: tuple[Measured, Measured], kept: npt.NDArray[np.bool_]) -> Fit:
 
 def main() -> None:
     own, called = parts = workloads(), calls()
-    present = np.array([load_host(DEFAULT_HOST).api_ns[name] for name in NAMES], float)
+    present = np.array([load_host(REFERENCE_HOST).api_ns[name] for name in NAMES], float)
     present[present >= ONCE_NS] = 0
     found = fit(parts, np.ones(len(own.names), bool))
     errors = []

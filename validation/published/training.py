@@ -35,6 +35,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from phantora.hardware import REFERENCE_HOST
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -163,7 +165,7 @@ def simulate(row: Row, layers: int, rounds: int) -> None:
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
         own = (str(HERE.parents[1]), str(TITAN), os.environ.get("PYTHONPATH"))
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, own))
-        options = ["trace", "--no-recording", "--no-summary", "-o", f"{folder}/run.arrow"]
+        options = ["trace", "--no-recording", "--no-summary", "--host", REFERENCE_HOST, "-o", f"{folder}/run.arrow"]
         parts = [part.replace("SAMPLES", str(HERE.parents[1] / "samples")) for part in shlex.split(command)]
         ran = subprocess.run(
             [sys.executable, "-m", "phantora", *options, *parts], cwd=folder, env=environment, capture_output=True,
