@@ -31,6 +31,7 @@ VERBS = {
     "sweep": "phantora.cli.sweep",
     "replay": "phantora.cli.replay",
     "import": "phantora.cli.importing",
+    "calibrate": "phantora.cli.calibrate",
     "profile": "phantora.cli.profile",
     "cluster": "phantora.cli.cluster",
     "doctor": "phantora.cli.doctor",

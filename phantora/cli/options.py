@@ -35,9 +35,9 @@ def what_if_options(function: Decorated) -> Decorated:
 def host_option(default: str) -> Callable[[Decorated], Decorated]:
     """The option ``--host``; `default` is said in its help."""
     return click.option(
-        "--host", metavar="NAME|FILE|FACTOR",
-        help="Host CPU model: a built-in name, a .toml file of `phantora profile host`, or a multiplier of the one "
-        f"called default, such as 1.5  [default: {default}]",
+        "--host", "--calibration", "host", metavar="NAME|FILE|FACTOR",
+        help="Host CPU model: a built-in name, a .toml file of `phantora calibrate` or `phantora profile host`, or a "
+        f"multiplier of `default` (1.5 = 50 % slower) or of another built-in host (NAME:1.5)  [default: {default}]",
     )  # fmt: skip
 
 

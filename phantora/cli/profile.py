@@ -155,7 +155,7 @@ def host(
     the file's costs of Python and PyTorch are right for that script. It needs five optimizer steps.
     """  # fmt: skip
     from phantora.hardware import REFERENCE_HOST, host_names, load_host
-    from phantora.hardware.hosts import GIVEN_SPREAD
+    from phantora.hardware.hosts import GIVEN_SPREAD, to_toml
     from phantora.profile import host as measuring
     from phantora.profile import probing
     from phantora.profile import script as scripts
@@ -185,7 +185,7 @@ def host(
         )
         if own.uncertainty > scripts.UNCERTAIN:
             click.echo("its steps differ: more of them make it surer")
-    out.write_text(measuring.to_toml(found), encoding="utf-8")
+    out.write_text(to_toml(found), encoding="utf-8")
     click.echo(here.cpu)
     if stubbed.contended:
         click.echo("others used this CPU meanwhile: CPU times of the quietest rounds count; measure again when idle")

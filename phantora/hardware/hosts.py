@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from functools import cache
@@ -99,3 +100,18 @@ def _based(base: HostProfile, table: dict[str, Any], place: toml.Place) -> dict[
     if not isinstance(own, dict):
         raise PhantoraError(f"{place / 'api_ns'} must be a table: [api_ns]")
     return {**base.slower(factor / base.factor).api_ns, **own}
+
+
+def to_toml(host: HostProfile) -> str:
+    """The text of a host file: what differs from the reference host's costs times the factor."""
+    usual = load_host(REFERENCE_HOST).slower(host.factor).api_ns
+    own = {name: ns for name, ns in host.api_ns.items() if ns != usual[name]}
+    lines = [
+        f"name = {json.dumps(host.name)}", f"cpu = {json.dumps(host.cpu)}",
+        f"sources = {json.dumps(list(host.sources))}", f"base = {json.dumps(REFERENCE_HOST)}",
+        f"factor = {host.factor}", f"spread = [{host.spread[0]}, {host.spread[1]}]",
+        f"measured = {str(host.measured).lower()}",
+        "", "[api_ns]", *(f"{name} = {ns}" for name, ns in own.items()),
+        "", "[probe_ns]", *(f"{json.dumps(name)} = {ns}" for name, ns in host.probe_ns.items()), "",
+    ]  # fmt: skip
+    return "\n".join(lines)

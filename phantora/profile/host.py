@@ -216,20 +216,3 @@ def cpu_of(machine: Mapping[str, Any]) -> str:
     """Model, clock and cores of a machine that the probe describes."""
     clock = f", {machine['mhz'][-1] / 1e3:.2f} GHz" if machine.get("mhz") else ""
     return f"{machine['cpu']}{clock}, {machine['cores']} cores"
-
-
-def to_toml(host: HostProfile) -> str:
-    """The text of a host file: what differs from the reference host's costs times the factor."""
-    usual = load_host(REFERENCE_HOST).slower(host.factor).api_ns
-    own = {name: ns for name, ns in host.api_ns.items() if ns != usual[name]}
-    lines = [
-        f"name = {json.dumps(host.name)}", f"cpu = {json.dumps(host.cpu)}",
-        f"sources = {json.dumps(list(host.sources))}", f"base = {json.dumps(REFERENCE_HOST)}",
-        f"factor = {host.factor}", f"spread = [{host.spread[0]}, {host.spread[1]}]",
-        f"measured = {str(host.measured).lower()}",
-        "", "[api_ns]", *(f"{name} = {ns}" for name, ns in own.items()),
-        "", "[probe_ns]", *(f"{json.dumps(name)} = {ns}" for name, ns in host.probe_ns.items()), "",
-    ]  # fmt: skip
-    return "\n".join(lines)
-
-

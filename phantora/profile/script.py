@@ -20,8 +20,9 @@ from pathlib import Path
 from phantora.apart import run_apart
 from phantora.errors import PhantoraError
 from phantora.hardware import HostProfile
+from phantora.hardware.hosts import to_toml
 from phantora.profile import host_script
-from phantora.profile.host import OWN, middle_tenths, to_toml
+from phantora.profile.host import OWN, middle_tenths
 from phantora.result import first_line
 from phantora.spec import OutputSpec, RankSpec, RunSpec
 from phantora.wire.layout import Api

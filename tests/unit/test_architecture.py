@@ -26,6 +26,7 @@ ALLOWED = {
     "cost": {"hardware", "wire"},
     "trace": {"wire"},
     "importers": {"cost", "hardware", "trace"},
+    "calibrate": {"hardware", "trace"},
     "sim": {"cost", "hardware", "trace", "wire"},
     "profile": {"cost", "hardware", "wire"},
     "launch": {"stubs", "wire"},

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from phantora.cli import profile as verb
 from phantora.errors import PhantoraError
 from phantora.hardware import REFERENCE_HOST, load_host
-from phantora.hardware.hosts import GIVEN_SPREAD
+from phantora.hardware.hosts import GIVEN_SPREAD, to_toml
 from phantora.profile import host, host_probe, probing
 from phantora.profile.script import SCRIPT_SPREAD
 from phantora.trace.analysis.hosts import other_hosts
@@ -85,13 +85,13 @@ def test_a_machine_that_has_become_slower_meanwhile_is_described_between() -> No
 def test_the_file_that_is_written_is_read(tmp_path: Path) -> None:
     mine = host.profile_of('with "quotes"', probe(1.5), None)
     path = tmp_path / "host.toml"
-    path.write_text(host.to_toml(mine))
+    path.write_text(to_toml(mine))
     assert load_host(str(path)) == mine
 
 
 def test_a_file_of_an_earlier_version_knows_fewer_calls(tmp_path: Path) -> None:
     path, mine = tmp_path / "host.toml", host.profile_of("earlier", probe(1.5), None)
-    lines = host.to_toml(mine).splitlines(keepends=True)
+    lines = to_toml(mine).splitlines(keepends=True)
     path.write_text("".join(line for line in lines if not line.startswith(("GEMM_SIZES", "CONV_PLAN"))))
     found = load_host(str(path))
     assert found.api_ns["GEMM_SIZES"] == pytest.approx(mine.factor * REFERENCE.api_ns["GEMM_SIZES"], rel=0.001)

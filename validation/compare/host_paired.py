@@ -31,6 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phantora.hardware import HostProfile
+from phantora.hardware.hosts import to_toml
 from phantora.profile import host as measuring
 from phantora.profile import script
 from phantora.wire.layout import Api
@@ -87,7 +88,7 @@ def simulate(session: Session, workload: str, gpu: str, host: HostProfile) -> tu
         workload = f"{REPLACES_LINEAR}+{workload}"
     with tempfile.TemporaryDirectory() as folder:
         out, described = Path(folder) / "steps.jsonl", Path(folder) / "host.toml"
-        described.write_text(measuring.to_toml(host))
+        described.write_text(to_toml(host))
         options = ["--host", str(described), "-o", str(Path(folder) / "run.arrow"), "--cluster", f"1x{ranks}x{gpu}"]
         ran = subprocess.run(
             [*TRACE, *options, "-m", module, str(out), workload],

@@ -1,0 +1,107 @@
+"""What a step of a log costs its host: of a real run from its profiler's rows, of a simulated run from its waits."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+
+import numpy as np
+
+from phantora.calibrate.exclusive import Ints, exclusive_times
+from phantora.errors import PhantoraError
+from phantora.trace.analysis.steps import Step, find_steps
+from phantora.trace.reader import Log
+from phantora.trace.schema import KIND_CODE
+
+EVENT_NS = {"operator": 770.0, "call": 2550.0, "python": 310.0}
+"""ns that torch.profiler adds to the reference host's work, by kind of event: operators with shapes, calls of CUDA,
+Python functions (``with_stack``). Fitted to the traced and untraced steps of six runs on hosts of factor 2.27."""
+_BY_PROFILER = "profiler"
+
+
+@dataclass(frozen=True)
+class HostStep:
+    """Host work of one rank in a steady step."""
+
+    rank: int
+    steps: int
+    """Number of the steps that count."""
+    work_ns: float
+    """Median, without waits."""
+    spread: float
+    """Largest distance of a step from the median, relative."""
+    events: dict[str, float]
+    """Events of the profiler in a step, by kind."""
+
+    @property
+    def profiler_ns(self) -> float:
+        """ns that the profiler adds on the reference host."""
+        return sum(EVENT_NS[kind] * count for kind, count in self.events.items())
+
+
+def real_step(log: Log) -> HostStep:
+    """The step of an imported log's first rank. Raises PhantoraError where the log has no whole step."""
+    try:
+        found = find_steps(log, by=_BY_PROFILER)
+    except PhantoraError:
+        found = find_steps(log)
+    rank = min(found.of_rank)
+    steps = [step for step in found.of_rank[rank] if step.host_time is not None]
+    if not steps:
+        raise PhantoraError(
+            f"{log.path}: no whole step on the host; profile two steps with schedule(wait=1, warmup=1, active=2) "
+            "and call prof.step() at the end of each"
+        )
+    work, spread = _median([float(step.host_time or 0) for step in steps])
+    return HostStep(rank, len(steps), work, spread, _events(log, rank, steps))
+
+
+def simulated_step(log: Log, rank: int) -> HostStep:
+    """The same rank's step of a simulated run. Raises PhantoraError where it has no steady step."""
+    found = find_steps(log, ranks=[rank])
+    if rank not in found.of_rank:
+        raise PhantoraError(f"{log.path}: no rank {rank}; simulate the number of GPUs of the real run")
+    steady = found.steady()
+    steps = [step for step in found.of_rank[rank] if step.host_time is not None and step.number in steady]
+    if not steps:
+        raise PhantoraError(f"{log.path}: no steady step on the host of rank {rank}; simulate four steps or more")
+    work, spread = _median([float(step.host_time or 0) for step in steps])
+    return HostStep(rank, len(steps), work, spread, {})
+
+
+def operator_times(log: Log) -> dict[str, tuple[int, float]]:
+    """By name of an operator of the first rank, how often it ran and the median ns of its own code."""
+    columns = ("kind", "start", "end", "name", "stream", "rank")
+    parts: dict[str, list[Ints]] = {column: [] for column in columns}
+    for batch in log.batches(columns, kinds=("operator", "call", "sync")):
+        for column in columns:
+            parts[column].append(batch[column])
+    if not parts["start"]:
+        return {}
+    of_rank = np.concatenate(parts.pop("rank"))
+    first = of_rank == of_rank.min()
+    kind, start, end, name, stream = (np.concatenate(part)[first] for part in parts.values())
+    own = exclusive_times(start, end, stream)
+    operator = kind == KIND_CODE["operator"]
+    words = log.words("name")
+    found: dict[str, tuple[int, float]] = {}
+    for number in np.unique(name[operator]).tolist():
+        times = own[operator & (name == number)]
+        found[words[number]] = (len(times), float(np.median(times)))
+    return found
+
+
+def _median(times: list[float]) -> tuple[float, float]:
+    middle = statistics.median(times)
+    return middle, max(abs(time / middle - 1) for time in times) if middle else 0.0
+
+
+def _events(log: Log, rank: int, steps: list[Step]) -> dict[str, float]:
+    """Events of the profiler in a step, on average."""
+    counts = dict.fromkeys(EVENT_NS, 0.0)
+    for batch in log.batches(("kind", "start"), kinds=tuple(EVENT_NS), ranks=[rank]):
+        for begin, end in (step.host for step in steps):
+            inside = (batch["start"] >= begin) & (batch["start"] <= end)
+            for kind in counts:
+                counts[kind] += float((inside & (batch["kind"] == KIND_CODE[kind])).sum())
+    return {kind: count / len(steps) for kind, count in counts.items()}
