@@ -14,7 +14,9 @@ from tests.support.runs import SAMPLES
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "howto"
 # The first page records the run that most others read.
-ORDER = ("first-hour", "will-it-fit", "what-holds-my-step-up", "gate-in-ci", "own-gpu", "pandas", "limits")
+ORDER = (
+    "first-hour", "will-it-fit", "what-holds-my-step-up", "gate-in-ci", "own-gpu", "plan-gb200", "pandas", "limits",
+)  # fmt: skip
 MOST_LINES = 60
 SAID = {
     "first-hour": (r"a step \(median of", "Findings", "No difference|aster|lower"),
@@ -22,6 +24,7 @@ SAID = {
     "what-holds-my-step-up": ("Critical path", "Links, per step", r"h0\.gpu0>h0\.nvsw"),
     "gate-in-ci": ("No difference",),
     "own-gpu": ("MyGPU",),
+    "plan-gb200": ("NVLink over 18 hosts", "every GPU reaches every other", "What the steps rest on"),
     "pandas": ("gemm", "compute"),
     "limits": ("torch",),
 }
