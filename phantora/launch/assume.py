@@ -18,6 +18,9 @@ KEYS = {
     "mask": "the share of true elements in an unknown mask, 0 to 1 (default 0)",
     "nms": "the share of unknown boxes that torchvision's nms keeps, 0 to 1 (default 0.5)",
     "loss": "the value of losses, or FIRST:LAST:STEPS, which falls by equal factors over optimizer steps (default 0)",
+    "accept": "the share of drafted tokens that are accepted, 0 to 1: unknown probabilities that are compared with "
+    "known numbers read as it, and unknown tokens that are compared are equal so often",
+    "iterations": "N or N@FILE:LINE: an unknown flag that is read there ends its loop the N-th time, not the first",
     "clip": "always (default: an unknown norm of gradients exceeds the limit from which a framework clips) or never",
 }
 
@@ -42,13 +45,16 @@ def parse_assumptions(given: Sequence[str]) -> tuple[str, ...]:
 def _is_valid(key: str, value: str) -> bool:
     if key in WORDS:
         return value in WORDS[key]
+    if key == "iterations":
+        count, at, place = value.partition("@")
+        return count.isdigit() and int(count) > 0 and (not at or place.rpartition(":")[2].isdigit())
     try:
         numbers = [float(part) for part in value.split(":")]
     except ValueError:
         return False
     if not all(map(math.isfinite, numbers)):
         return False
-    if key in ("mask", "nms"):
+    if key in ("mask", "nms", "accept"):
         return len(numbers) == 1 and 0 <= numbers[0] <= 1
     return len(numbers) == 1 or (len(numbers) == 3 and min(numbers) > 0)
 

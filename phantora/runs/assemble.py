@@ -182,12 +182,17 @@ def assemble(
 def _nccl(setup: Setup, recorded: Recorded | None) -> tuple[NcclEnvironment, dict[str, Any]]:
     """NCCL's variables, and what the log says of them."""
     from phantora.sim.collectives import NcclEnvironment
+    from phantora.sim.variables import Variables
 
     cluster = setup.cluster
     before: Mapping[str, Any] = recorded.nccl if recorded else {}
     variables = {**cluster.nccl, **before.get("honoured", {}), **os.environ}  # the ranks inherit the last
     nccl = NcclEnvironment.read(variables, cluster.part(setup.hosts, setup.ranks_per_host).wiring.nics)
-    return nccl, {"nccl": {"honoured": nccl.honoured, "ignored": {**before.get("ignored", {}), **nccl.ignored}}}
+    others = Variables.read({} if recorded else os.environ)
+    return nccl, {
+        "nccl": {"honoured": nccl.honoured, "ignored": {**before.get("ignored", {}), **nccl.ignored}},
+        "environment": {"simulated": others.simulated, "ignored": others.ignored},
+    }
 
 
 def _facts(setup: Setup, workspaces: Workspaces | None) -> dict[str, Any]:

@@ -177,6 +177,8 @@ class Timing(ctypes.Structure):
     """Between those of a graph."""
     communication_start_ns: Int64
     """From the end of what it waits for to the start of a communication kernel."""
+    send_buffer_bytes: Int64
+    """NCCL takes a send of so many bytes without a receive."""
     filling_copy_bytes: Int64
     """A copy inside the GPU or a memset of so many bytes takes all of it."""
 

@@ -66,7 +66,10 @@ BODIES = {
             ("uint64_t", "l2_written", "1 + the written share of what they displace, in PH_L2_STEPS; 0: unknown"),
         )),
         Body("span", (("int64_t", "start", "host clock; `time` is its end"),)),
-        Body("stream_create", (("int64_t", "priority", "lower is served first"), ("uint64_t", "device", ""))),
+        Body("stream_create", (
+            ("int64_t", "priority", "lower is served first"), ("uint64_t", "device", ""),
+            ("uint64_t", "queues", "CUDA_DEVICE_MAX_CONNECTIONS; 0: not set"),
+        )),
         Body("kernel", (
             ("uint32_t", "grid_x", "blocks"), ("uint16_t", "grid_y", ""), ("uint16_t", "grid_z", ""),
             ("uint16_t", "block_x", "threads"), ("uint16_t", "block_y", ""), ("uint16_t", "block_z", ""),
@@ -133,6 +136,7 @@ KINDS: tuple[tuple[str, str, str], ...] = (
     ("ANNOTATION", "span", "id = name: a finished user annotation or span"),
     ("STREAM_CREATE", "stream_create", "stream = new id, flags = PH_F_NONBLOCKING"),
     ("STREAM_DESTROY", "", "stream"),
+    ("SITE", "", "id = name: where the program makes the next collectives, sends and receives"),
     ("KERNEL", "kernel", "stream, id = name, op"),
     ("MEMCPY", "copy", "stream, op, id = enum ph_copy"),
     ("MEMSET", "fill", "stream, op"),

@@ -62,6 +62,7 @@ typedef struct operation {
   size_t count;
   uint64_t bytes, send_bytes, recv_bytes;
   bool carried, launched;
+  uint32_t site;          // where the program calls it, a name
   bool sparse;            // zeros at the end of what is sent stay behind
   uint64_t ticket;
 } operation;

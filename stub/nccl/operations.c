@@ -211,6 +211,15 @@ static bool captured(const operation *ops, size_t count, size_t first) {
   return true;
 }
 
+// With the emit lock held: what follows is called there.
+static void emit_site(uint32_t site) {
+  static uint32_t last;
+  if (!site || site == last) return;
+  last = site;
+  ph_record record = {.kind = PH_SITE, .id = site};
+  ph_emit(&record);
+}
+
 ncclResult_t launch(operation *ops, size_t count) {
   operation **together = malloc(count * sizeof *together);
   if (!together) return fail(ncclSystemError, "out of host memory");
@@ -250,6 +259,7 @@ ncclResult_t launch(operation *ops, size_t count) {
       result = check_comm(ops[i].comm, ops[i].name);
       continue;
     }
+    emit_site(ops[i].site);
     if (members > 1) {
       ph_record record = {
           .kind = PH_GROUP_BEGIN, .stream = ops[i].stream->id, .id = ops[i].comm->id, .group.records = members};
@@ -278,5 +288,6 @@ ncclResult_t enqueue(operation op, cudaStream_t stream) {
   ph_watchdog_rounds();  // torch gives the collective its time limit behind this call
   ph_watchdog_work();
   if (op.count == 0) return leave(ncclSuccess);
+  op.site = ph_site();
   return leave(group_open() ? group_operation(op) : launch(&op, 1));
 }

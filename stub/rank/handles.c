@@ -26,6 +26,13 @@ void ph_handles_reset(int devices) {
   last_stream = (uint32_t)(devices > 0 ? devices : 1) - 1;
 }
 
+// Of each device: what the program asks for before CUDA begins.
+static uint64_t queues(void) {
+  const char *asked = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  int number = asked ? atoi(asked) : 0;
+  return number >= 1 && number <= 32 ? (uint64_t)number : 0;
+}
+
 ph_stream *ph_stream_create(int device, unsigned flags, int priority) {
   ph_stream *stream = calloc(1, sizeof *stream);
   if (!stream) return NULL;
@@ -41,7 +48,7 @@ ph_stream *ph_stream_create(int device, unsigned flags, int priority) {
   ph_record record = {.kind = PH_STREAM_CREATE,
                       .flags = flags & 1 ? PH_F_NONBLOCKING : 0,
                       .stream = stream->id,
-                      .stream_create = {.priority = priority, .device = (uint64_t)device}};
+                      .stream_create = {.priority = priority, .device = (uint64_t)device, .queues = queues()}};
   ph_emit(&record);
   return stream;
 }

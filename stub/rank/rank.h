@@ -144,6 +144,9 @@ void ph_push_frame(ph_frame *frame);
 void ph_pop_frame(ph_frame *frame);
 ph_frame *ph_top_frame(void);
 uint32_t ph_next_instance(void);
+// Where the program's Python code is, as a name: what the tracer says, 0 for nothing.
+void ph_site_by(uint32_t (*site)(void));
+uint32_t ph_site(void);
 // Is this thread in an operator that has begun? Its kernels have no price before it ends, and what has none
 // holds up its GPU.
 bool ph_operator_open(void);
@@ -291,6 +294,7 @@ uint32_t ph_next_communicator(void);  // from 1
 // has been imported and before ranks are forked.
 void ph_take_watchdogs(void);
 void ph_watchdog_work(void);       // a collective was issued, or a round found one that is not done
+bool ph_watchdog_undone(void);     // by what found something not done: a watchdog's round? Then there will be another
 void ph_watchdog_rounds(void);     // lets NCCL's watchdogs make their round if it is due
 void ph_watchdog_pulse(int64_t ns);  // how often they go round in real time, where they find nothing done
 bool ph_watchdog_blind(const ph_event *event);  // asked by a watchdog in real time: the event is not done

@@ -148,6 +148,8 @@ static void free_slot(unsigned slot) {
   pthread_mutex_unlock(&slot_mutex);
 }
 
+#define LONG_WAIT_NS 1000000000  // a collective may run into its timeout meanwhile
+
 // Has this thread Python's interpreter lock? So the thread that moves the clock waits for it, and for us, awake now and
 // then: the simulator must not take it for one that works.
 static bool holds_interpreter(void) {
@@ -184,12 +186,16 @@ ph_answer ph_ask(ph_record *record, const void *blob, size_t length, uint8_t *da
     *got = reply->length < PH_REPLY_BYTES ? reply->length : PH_REPLY_BYTES;
     memcpy(data, reply->data, *got);
   }
-  if (moves) ph_raise_clock(answer.time);
+  if (moves && answer.time - ph_now() < LONG_WAIT_NS) ph_raise_clock(answer.time);
   ph_listener *listener = atomic_load_explicit(&ph_listens, memory_order_relaxed);
   if (listener && moves) listener(record, true);
   if (holding) __atomic_fetch_sub(&ph_rt.control->holding, 1, __ATOMIC_SEQ_CST);
   __atomic_fetch_sub(&ph_rt.control->waiting, 1, __ATOMIC_SEQ_CST);
   free_slot(slot);
+  if (moves && answer.time > ph_now()) {  // watchdogs make the rounds that fall into a long wait
+    ph_sleep(answer.time - ph_now());
+    ph_raise_clock(answer.time);
+  }
   return answer;
 }
 

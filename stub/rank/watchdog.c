@@ -148,6 +148,12 @@ void ph_watchdog_work(void) {
   atomic_store(&work, true);
 }
 
+bool ph_watchdog_undone(void) {
+  if (!ph_self.borrows_clock) return false;
+  ph_watchdog_work();
+  return true;
+}
+
 void ph_watchdog_pulse(int64_t ns) { atomic_store(&pulse, ns); }
 
 static void set(_Atomic uint32_t *word, uint32_t value) {

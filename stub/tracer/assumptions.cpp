@@ -2,11 +2,16 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
+#include <unordered_map>
 
 #include "tracer/host_calls.h"
 #include "tracer/places.h"
@@ -31,6 +36,9 @@ struct Assumed {
   double mask = 0;     // share of true elements
   double nms = 0.5;    // share of boxes that are kept
   double loss = 0, last_loss = 0, steps = 0;
+  double accept = -1;     // what compared probabilities read as, and share of equal tokens; below 0: as they are
+  int64_t iterations = 0; // reads of an unknown flag at one place until it reads as it is
+  std::string place;      // where; empty: everywhere
 };
 
 static std::string setting(const std::string &all, const std::string &key) {
@@ -49,6 +57,10 @@ extern "C" __attribute__((visibility("default"))) void phantora_assume(const cha
   given.spread = setting(all, "choice") != "first";
   given.mask = atof(setting(all, "mask").c_str());
   if (std::string nms = setting(all, "nms"); !nms.empty()) given.nms = atof(nms.c_str());
+  if (std::string accept = setting(all, "accept"); !accept.empty()) given.accept = atof(accept.c_str());
+  std::string iterations = setting(all, "iterations");
+  given.iterations = atoll(iterations.c_str());
+  if (size_t at = iterations.find('@'); at != std::string::npos) given.place = iterations.substr(at + 1);
   given.loss = given.last_loss = atof(loss.c_str());
   sscanf(loss.c_str(), "%lf:%lf:%lf", &given.loss, &given.last_loss, &given.steps);
 }
@@ -214,18 +226,69 @@ static std::string number(const Tensor &t) {
   return std::to_string(static_cast<int64_t>(static_cast<uint64_t>(value) << unused) >> unused);
 }
 
-// Of integers and flags only: that reals are zero is no news.
+// An unknown flag that ends a loop by what zeros make it ends it at the last of so many reads at its place.
+static void iterate(const Tensor &t, const std::string &where) {
+  static auto *reads = new std::unordered_map<std::string, int64_t>();
+  static std::mutex lock;
+  const Assumed &a = assumed();
+  if (a.iterations <= 1 || (!a.place.empty() && where != a.place)) return;
+  std::lock_guard<std::mutex> guard(lock);
+  if (++(*reads)[where] % a.iterations == 0) return;
+  bool flag;
+  ph_touch(bytes_of(t), 1);
+  memcpy(&flag, bytes_of(t), 1);
+  flag = !flag;
+  memcpy(bytes_of(t), &flag, 1);
+  ph_memory_wrote(bytes_of(t), 1);
+}
+
+// Probabilities that are compared with known numbers, and tokens that are compared with each other.
+bool assume_comparison(const Frame &f, const Tensor &result) {
+  bool orders = is_one_of(f.op->text, {"aten::gt.Tensor", "aten::ge.Tensor", "aten::lt.Tensor", "aten::le.Tensor"});
+  bool equals = is_one_of(f.op->text, {"aten::eq.Tensor", "aten::ne.Tensor"});
+  if (assumed().accept < 0 || (!orders && !equals) || !f.args[0].isTensor() || !f.args[1].isTensor()) return false;
+  const Tensor &a = f.args[0].toTensor(), &b = f.args[1].toTensor();
+  if (!on_device(a) || !on_device(b) || is_large(result) || result.scalar_type() != at::kBool) return false;
+  bool of_a = is_guessed(a), of_b = is_guessed(b);
+  PlainCalls plain;
+  torch::jit::Stack stack;
+  if (orders && of_a != of_b && c10::isFloatingType(a.scalar_type())) {
+    stack = {of_a ? at::full_like(on_host(a), assumed().accept) : on_host(a), of_b ? at::full_like(on_host(b), assumed().accept) : on_host(b)};
+  } else if (equals && of_a && of_b && a.scalar_type() == at::kLong) {
+    static std::atomic<uint64_t> drawn{0};
+    Tensor first = at::zeros(result.sizes(), at::TensorOptions().dtype(at::kLong).device(at::kCPU)), second = at::zeros_like(first);
+    for (int64_t i = 0; i < first.numel(); ++i) {
+      uint64_t draw = drawn++;
+      second.data_ptr<int64_t>()[i] = static_cast<double>(ph_hash(&draw, sizeof draw, 1) >> 11) * 0x1p-53 >= assumed().accept;
+    }
+    stack = {first, second};
+  } else {
+    return false;
+  }
+  call_cpu_kernel(*f.op, stack);
+  store(stack[0].toTensor(), result);
+  return true;
+}
+
+// A large unknown real is zero; whether that decides anything, the source tells (phantora/trace/analysis/assumptions.py).
+static void note_real(const Tensor &t) {
+  if (t.numel() == 1 && c10::isFloatingType(t.scalar_type())) note_assumption("the real 0 is read");
+}
+
 void note_read(const Frame &f) {
   bool copies = f.op->copies;
   const IValue &v = f.args[copies ? 1 : 0];
   if (!v.isTensor() || !v.toTensor().defined() || is_python(v.toTensor())) return;
   const Tensor &t = v.toTensor();
-  if (!t.is_cuda() || !c10::isIntegralType(t.scalar_type(), /*includeBool=*/true)) return;
+  if (!t.is_cuda()) return;
+  if (!copies && is_unknown(t)) note_real(t);
+  if (!c10::isIntegralType(t.scalar_type(), /*includeBool=*/true)) return;
   if (copies && (t.itemsize() == 1 && t.scalar_type() != at::kBool)) return;  // storages are saved as bytes
   if (copies && (!f.args[0].isTensor() || !f.args[0].toTensor().is_cpu())) return;
   if (!is_unknown(t)) return;
   for (ph_frame *frame = ph_top_frame(); frame; frame = frame->parent)
     if (frame->readback) return;  // said already
+  if (t.scalar_type() == at::kBool && t.numel() == 1) iterate(t, place());
   note_assumption(t.numel() == 1 ? number(t) + " is read" : "unknown " + std::string(c10::toString(t.scalar_type())) + "s are read");
 }
 

@@ -10,6 +10,7 @@ std::string short_name(const Operator &op);  // nonzero, of aten::nonzero
 
 // The operator's unknown results are cleared: gives those that stand for a choice or a loss what is assumed of them.
 void assume_results(const Frame &f, Values outputs);
+bool assume_comparison(const Frame &f, const Tensor &result);  // of guesses; false: as they are
 void assume_true(const Tensor &t);
 int64_t assumed_count(const Tensor &mask);   // true elements of an unknown mask
 int64_t assumed_kept(int64_t boxes);          // boxes that nms keeps of unknown ones

@@ -25,6 +25,7 @@ namespace tracer {
 // rank computes of them ALL_NS. Integers have no limit of time: what decides sizes must be true.
 constexpr double CHAIN_NS = 5e8, ALL_NS = 3e10;
 constexpr double CHECK_NS = 2e7;    // the first call of a form that takes less is computed at once, to see that it can be
+constexpr size_t COPIED_REAL_BYTES = size_t{256} << 20;  // with more than so much kept, reals that are copied become unknown
 constexpr int DEEPEST = 256;        // operators in a chain
 constexpr size_t KEPT_BYTES = 1 << 16;  // larger pieces of device memory that a deferred operator reads are taken out of it
 
@@ -610,6 +611,7 @@ void bind(const Tensor &real, Tensor host) {
 }
 
 bool defer_copy(const Tensor &to, const Tensor &from) {
+  if (!of_integers(shape_of(to)) && kept_bytes + extent_of(to) > COPIED_REAL_BYTES) return false;  // weights, mostly
   if (kept_bytes + extent_of(to) > most_bytes()) {
     say_once("values that the program copies to a GPU do not fit into the memory of this machine and are unknown");
     return false;

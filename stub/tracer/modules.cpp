@@ -1,6 +1,7 @@
 #include "tracer/modules.h"
 
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -45,6 +46,17 @@ void enter_node(Thread &thread, const at::RecordFunction &fn) {
   thread.node_modules.push_back({name, ph_now()});
 }
 
+// By name; written once for each module.
+static auto *texts = new std::map<uint32_t, std::string>();
+static std::mutex texts_lock;
+
+std::string module_of(const Thread &thread) {
+  const std::vector<Module> &from = thread.modules.empty() ? thread.node_modules : thread.modules;
+  if (from.empty() || !from.back().name) return "";
+  std::lock_guard<std::mutex> guard(texts_lock);
+  return (*texts)[from.back().name];
+}
+
 void leave_node(Thread &thread) {
   if (thread.node_modules.empty()) return;  // began before the rank did
   Module own = thread.node_modules.back();
@@ -61,7 +73,13 @@ extern "C" __attribute__((visibility("default"))) void phantora_module_begin(con
   if (!active()) return;
   size_t length = strlen(name);
   ph_enter();
-  this_thread().modules.push_back({ph_name(ph_hash(name, length, 0), name, length), ph_now()});
+  uint32_t id = ph_name(ph_hash(name, length, 0), name, length);
+  {
+    std::lock_guard<std::mutex> guard(texts_lock);
+    std::string &text = (*texts)[id];
+    if (text.empty()) text.assign(name, length);
+  }
+  this_thread().modules.push_back({id, ph_now()});
   ph_leave();
 }
 

@@ -11,5 +11,6 @@ void note_module(const at::RecordFunction &fn);  // a forward operator: its node
 // A node of the autograd graph begins and ends.
 void enter_node(Thread &thread, const at::RecordFunction &fn);
 void leave_node(Thread &thread);
+std::string module_of(const Thread &thread);  // whose pass runs; empty: unknown
 
 }  // namespace tracer

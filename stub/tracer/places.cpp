@@ -7,7 +7,8 @@
 #include <cstring>
 #include <memory>
 
-#include "tracer/operators.h"
+#include "tracer/frames.h"
+#include "tracer/modules.h"
 
 namespace tracer {
 
@@ -62,23 +63,56 @@ static bool is_program(const std::string &file) {  // not what stands between th
   return file[0] != '<';
 }
 
+// Calls visit(file, its line as text) for each frame, the innermost first, until it returns false.
+template <typename F>
+static void each_frame(const Python &p, F visit) {
+  int state = p.ensure();
+  void *held = nullptr;
+  for (void *frame = p.frame(); frame;) {
+    std::string file = file_of(p, frame);
+    if (!visit(file, shortened(file) + ":" + std::to_string(p.line(frame)))) break;
+    void *outer = p.back(frame);
+    if (held) p.drop(held);
+    frame = held = outer;
+  }
+  if (held) p.drop(held);
+  p.release(state);
+}
+
 std::string place() {
   const Python *p = python();
   if (!p) return "?";
-  int state = p->ensure();
   std::string found = "autograd";  // its threads have no Python frames
-  void *held = nullptr;
-  for (void *frame = p->frame(); frame;) {
-    std::string file = file_of(*p, frame);
-    found = shortened(file) + ":" + std::to_string(p->line(frame));
-    if (is_program(file)) break;
-    void *outer = p->back(frame);
-    if (held) p->drop(held);
-    frame = held = outer;
-  }
-  if (held) p->drop(held);
-  p->release(state);
+  each_frame(*p, [&](const std::string &file, std::string line) {
+    found = std::move(line);
+    return !is_program(file);
+  });
   return found;
 }
+
+// "LIBRARY.py:LINE, from SCRIPT.py:LINE, module NAME": the library and the module only where there is one.
+static std::string call_site(const Thread &thread) {
+  std::string found = "autograd", inner, script;
+  const Python *p = thread.native_nodes ? nullptr : python();  // below a node written in C++ there is no Python
+  if (p)
+    each_frame(*p, [&](const std::string &file, std::string line) {
+      if (!is_program(file)) return true;
+      bool library = file.find("-packages/") != std::string::npos;
+      if (!library) script = std::move(line);
+      else if (inner.empty()) inner = std::move(line);
+      return library;
+    });
+  found = inner.empty() ? script : script.empty() ? inner : inner + ", from " + script;
+  if (found.empty()) found = "autograd";
+  const std::string module = module_of(thread);
+  return module.empty() ? found : found + ", module " + module;
+}
+
+static uint32_t site() {
+  std::string text = call_site(this_thread());
+  return ph_name(ph_hash(text.data(), text.size(), 0), text.data(), text.size());
+}
+
+void install_sites() { ph_site_by(site); }
 
 }  // namespace tracer

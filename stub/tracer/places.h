@@ -7,5 +7,6 @@ namespace tracer {
 // FILE:LINE of the innermost Python frame outside torch and Triton; "autograd" on a thread that has none. Takes the interpreter's
 // lock: no other may be held.
 std::string place();
+void install_sites();  // has collectives say where they are called
 
 }  // namespace tracer

@@ -224,5 +224,6 @@ extern "C" __attribute__((visibility("default"))) int phantora_tracer_install(vo
   at::addGlobalCallback(RecordFunctionCallback(annotation_start, annotation_end).scopes({RecordScope::USER_SCOPE}));
   ph_take_watchdogs();
   install_deferred();
+  install_sites();
   return 0;
 }

@@ -178,6 +178,36 @@ def test_losses_of_a_programs_own(stub_set: Any) -> None:
     assert run(text).value.split() == ["0.0", "0.0", "0.0", "6.0"]
 
 
+UNKNOWN = "x = torch.empty(5000, device='cuda').normal_()\n"
+
+
+def test_unknown_flags_end_loops_when_told() -> None:
+    text = UNKNOWN + (
+        "for _ in range(2):\n"
+        "    steps = 0\n"
+        "    for steps in range(1, 100):\n"
+        "        if x.norm() < 1e-3: break\n"
+        "    print(steps)\n"
+        "    while x.norm() > 1e-3: steps += 1\n"
+        "    print(steps)\n"
+    )
+    assert run(text).value.split() == ["1", "1", "1", "1"]
+    assert run(text, "iterations=7").value.split() == ["7", "13", "7", "13"]
+    assert run(text, "iterations=7@<string>:9").value.split() == ["1", "1", "1", "1"]
+
+
+def test_a_share_of_drafted_tokens_is_accepted() -> None:
+    text = UNKNOWN + (
+        "torch.manual_seed(0)\n"
+        "accepted = sum(not bool(torch.rand((), device='cuda') > x[i] / x[i + 1]) for i in range(400))\n"
+        "equal = (x.view(-1, 50).argmax(-1) == x.view(-1, 50).argmax(-1)).sum().item()\n"
+        "print(accepted, equal)\n"
+    )
+    assert run(text).value.split() == ["0", "100"]
+    accepted, equal = map(int, run(text, "accept=0.7").value.split())
+    assert 250 < accepted < 310 and 55 < equal < 85
+
+
 def test_a_run_reports_its_assumptions(tmp_path: Path, stub_set: Any) -> None:
     (tmp_path / "guess.py").write_text(
         "import torch\nx = torch.empty(5000, device='cuda').uniform_()\n"
@@ -185,11 +215,15 @@ def test_a_run_reports_its_assumptions(tmp_path: Path, stub_set: Any) -> None:
         "s = torch.eye(2000, device='cuda').to_sparse()\n"
         "y = torch.empty(2000, 8, device='cuda').uniform_()\n"
         "(s @ y, s.to_sparse_csr() @ y)\n"
+        "if y.norm().item() > 5: print('far')\n"
+        "print(y.norm().item())\n"
     )
     run = runs.trace(tmp_path, "--assume", "mask=0.1", "--json", "guess.py")
     analysis = json.loads(run.out.strip().splitlines()[-1])["analysis"]
     told = {item["what"]: item["times"] for item in analysis["assumptions"]}
     assert told["nonzero finds 500 in 5000 elements at guess.py:4"] == 3
+    assert told["the real 0 is read at guess.py:8"] == 1
+    assert not any("guess.py:9" in what for what in told), "what is only printed decides nothing"
     assert analysis["metadata"]["extra"]["assume"] == "mask=0.1"
     console = Console(width=100, file=io.StringIO(), force_terminal=False)
     render(analyze(open_log(run.log)), console)

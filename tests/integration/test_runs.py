@@ -302,8 +302,8 @@ def test_cub_takes_kernels_of_the_nearest_architecture(tmp_path: Path, gpu: str)
 
 def test_collective_that_one_rank_never_joins(tmp_path: Path) -> None:
     run = broken(tmp_path, "if rank != 2: dist.all_reduce(x); torch.cuda.synchronize()\n")
-    told = "rank 0 waits in all_reduce of 8 float32, sequence number 1 of group (ranks 0-2); not there: rank 2"
-    assert told in run.err
+    told = r"rank 0 waits in all_reduce of 8 float32 \(called at broken.py:\d+\), sequence number 1 of group "
+    assert re.search(told + r"\(ranks 0-2\); not there: rank 2", run.err)
     assert "rank 2 has exited with status 0" in run.err and "a rank that has ended calls nothing any more" in run.err
     assert re.search(r"\n      at \S+\.py:\d+, calling synchronize\n", run.err)
     assert open_log(run.log).num_rows > 0
@@ -319,9 +319,39 @@ def test_rank_that_sleeps_for_ever_is_diagnosed(tmp_path: Path) -> None:
 def test_mismatched_collectives(tmp_path: Path) -> None:
     run = broken(tmp_path, "dist.all_reduce(x[: 8 - rank]); torch.cuda.synchronize()\n")
     assert "mismatched collectives in group (ranks 0-2), sequence number 1" in run.err
+    assert len(re.findall(r"calls all_reduce of [678] float32 \(called at broken.py:\d+\)", run.err)) == 2
     body = "(dist.all_reduce if rank else dist.broadcast)(x, *([] if rank else [0]))\n"
     run = broken(tmp_path, body + "torch.cuda.synchronize()\n")
     assert "calls broadcast of 8 float32, root 0" in run.err
+
+
+def test_two_sends_that_fit_into_buffers_need_no_receive(tmp_path: Path) -> None:
+    body = (
+        "n, peer = (1 << 18, 1 - rank) if rank < 2 else (0, 0)\n"
+        "if rank < 2:\n    theirs = torch.empty(n, device='cuda')\n"
+        "    dist.send(torch.ones(n, device='cuda'), peer); dist.recv(theirs, peer)\n"
+        "torch.cuda.synchronize(); print('exchanged')\n"
+    )
+    (tmp_path / "sends.py").write_text(PROLOGUE + body)
+    assert trace(tmp_path, "--cluster", "1x3xH100", "sends.py").out.count("exchanged") == 3
+    run = broken(tmp_path, body.replace("1 << 18", "1 << 25"))
+    assert re.search(r"rank 0 waits to send 134217728 bytes in .* \(called at broken.py:\d+\)", run.err)
+
+
+def test_a_rank_that_sleeps_longer_than_the_timeout_ends_the_job(tmp_path: Path) -> None:
+    body = (
+        "import datetime, time\n"
+        "group = dist.new_group(timeout=datetime.timedelta(seconds=10))\n"
+        "dist.all_reduce(x, group=group); torch.cuda.synchronize()\n"
+        "if rank == 1: time.sleep(LATE)\n"
+        "dist.all_reduce(x, group=group); torch.cuda.synchronize(); print('through')\n"
+    )
+    (tmp_path / "late.py").write_text(PROLOGUE + body.replace("LATE", "5"))
+    assert trace(tmp_path, "--cluster", "1x3xH100", "late.py").out.count("through") == 3
+    (tmp_path / "late.py").write_text(PROLOGUE + body.replace("LATE", "60"))
+    run = trace(tmp_path, "--cluster", "1x3xH100", "late.py", check=False)
+    assert run.status != 0
+    assert "Watchdog caught collective operation timeout" in run.err
 
 
 # A batch of rows that fits, then names that do not.

@@ -57,7 +57,7 @@ bool Communication::give_up(Rank &rank, Collective &c) {
 bool Communication::give_up(Rank &rank, Transfer &t) {
   bool delivered = t.send.launch && t.recv.launch;
   Post &mine = t.send.launch && t.send.rank == rank.index ? t.send : t.recv;
-  if (!mine.launch || mine.rank != rank.index) return false;
+  if (!mine.launch || mine.rank != rank.index || (&mine == &t.send && t.sent >= 0)) return false;
   if (&mine == &t.recv && t.recv.ticket && !delivered) payloads_.arrived(rank, t.recv.ticket, std::make_shared<const std::string>());
   t.aborted = true;
   t.there.reset();

@@ -55,7 +55,7 @@ void Communication::settle(Transfer &t) {
   for (Post *post : {&t.send, &t.recv}) {
     if (t.lone && !post->launch) continue;
     if (!post->launch || post->launch->arrival < 0) return;
-    time = std::max(time, post->launch->arrival);
+    time = std::max(time, post == &t.send && t.sent >= 0 ? t.sent : post->launch->arrival);
   }
   if (t.like >= 0) {
     if (!t.there || t.there->arrival < 0) return;
@@ -63,6 +63,7 @@ void Communication::settle(Transfer &t) {
     time = std::max(time, t.there->arrival);
     t.there.reset();  // breaks the cycle of owners
   }
+  if (t.sent >= 0) t.send.launch.reset();  // has ended
   for (Post *post : {&t.send, &t.recv})
     if (post->launch) activity.launches.push_back(std::move(post->launch));  // breaks the cycle of owners
   begin(t, std::move(activity), time, time);

@@ -13,8 +13,8 @@ bool Communication::agrees(const Communicator &comm, const Collective &c, const 
   if (same) return true;
   int other = comm.rank_at(static_cast<size_t>(first - c.members.begin()));
   failure_.set("mismatched collectives in " + describe(comm) + ", sequence number " + std::to_string(c.number()) + ": rank " +
-               std::to_string(other) + " calls " + describe(first->record) + ", rank " + std::to_string(rank.index) +
-               " calls " + describe(r) +
+               std::to_string(other) + " calls " + describe(first->record) + called_at(first->site) + ", rank " +
+               std::to_string(rank.index) + " calls " + describe(r) + called_at(rank.site) +
                "; every rank of a group must call the same collectives, with the same sizes, in the same order");
   return false;
 }
@@ -42,7 +42,7 @@ void Communication::join_collective(Rank &rank, const ph_record &r, std::string 
   }
   auto c = slot;
   if (!agrees(*comm, *c, rank, r)) return;
-  c->members[me] = {launch, r, std::move(data)};
+  c->members[me] = {launch, r, std::move(data), rank.site};
   ++c->joined;
   if (launch->comm != number) launch->peer = -1;  // the peer of a send in the same group is a member of another communicator
   launch->comm = number;

@@ -38,6 +38,10 @@ class Communication {
   // Prices the transfers whose sides are both known; not those of a group that is still being said.
   void price_transfers(const std::vector<std::shared_ptr<Launch>> &groups);
 
+  // No rank can go on: sends that wait for their receives and fit into NCCL's buffers end. False: there are none.
+  bool send_ahead();
+  void set_send_buffer(int64_t bytes) { send_buffer_ = bytes; }
+
   // ---- abort.cpp
   // What `rank` waits for in its communicator `id` ends at `time`; its peers wait on.
   void abort(Rank &rank, uint32_t id, int64_t time);
@@ -63,6 +67,7 @@ class Communication {
   // ---- in words (diagnosis.cpp)
   static std::string describe(const ph_record &collective);
   static std::string describe(const Communicator &comm);
+  std::string called_at(int32_t site) const;  // " (called at FILE:LINE)", or nothing
 
  private:
   Communicator *used(const Rank &rank, uint32_t id, int32_t &number);
@@ -113,6 +118,7 @@ class Communication {
   std::vector<std::unique_ptr<Communicator>> communicators_;
   std::map<std::pair<uint64_t, uint64_t>, int32_t> by_key_;
   std::vector<std::unordered_map<uint32_t, int32_t>> local_;  // by rank: its own id -> number
+  int64_t send_buffer_ = 0;  // bytes of a send that NCCL takes without a receive
   int unnumbered_ = 0;  // communicators that some member has not joined
   std::vector<std::shared_ptr<Transfer>> matched_;          // not yet priced: groups must be whole first
   std::vector<std::shared_ptr<Operation>> open_operations_;  // some member is there, they have not begun

@@ -54,7 +54,7 @@ bool Ingest::credible(const Rank &rank, const ph_record &r) const {
     case PH_HOST_SPAN:
       return is_time(r.span.start);
     case PH_STREAM_CREATE:
-      return r.stream_create.device < PH_MAX_DEVICES;
+      return r.stream_create.device < PH_MAX_DEVICES && r.stream_create.queues <= 32;
     case PH_DEVICE_SYNC:
       return r.device_sync.device < PH_MAX_DEVICES;
     case PH_MEMCPY:

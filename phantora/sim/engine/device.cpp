@@ -61,6 +61,7 @@ Item &Device::push(Stream &s, Item &&item) {
     ++s.commands;
   }
   item.priority = s.priority;
+  item.issued = item.type == Item::MARK ? 0 : ++issued_;
   dirty_ = true;
   s.queue.push_back(std::move(item));
   return s.queue.back();
@@ -151,6 +152,7 @@ inline int64_t Device::time_of(const Stream &s, const Item &item) {
     }
     return std::max(end_of(item), now_);
   }
+  if (one_queue_ && item.issued > next_issued_) return NEVER;
   if (item.waits() || (copies_ && item.type == Item::COMM && item.comm->copies)) return NEVER;
   int64_t time = std::max(std::max(s.free_at + (item.shares() ? s.gap : 0), item.ready), now_);
   if (item.priced) return time;
@@ -158,10 +160,23 @@ inline int64_t Device::time_of(const Stream &s, const Item &item) {
   return NEVER;
 }
 
+// The first that has not begun, over all streams.
+uint64_t Device::next_in_queue() const {
+  uint64_t first = UINT64_MAX;
+  for (const Stream *s : busy_)
+    for (const Item &item : s->queue) {
+      if (item.running || !item.issued) continue;
+      first = std::min(first, item.issued);
+      break;
+    }
+  return first;
+}
+
 Device::Next Device::next() {
   Next best;
   bool best_ends = false;
   hold_ = comm_end_ = NEVER;
+  if (one_queue_) next_issued_ = next_in_queue();
   for (Stream *s : busy_) {
     const Item &item = s->queue.front();
     int64_t time = time_of(*s, item);

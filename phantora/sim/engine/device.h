@@ -53,6 +53,9 @@ class Device {
   bool idle() const { return busy_.empty(); }
   const std::vector<Stream *> &busy() const { return busy_; }  // streams with items
   const Interference &interference() const { return interference_; }
+  // CUDA_DEVICE_MAX_CONNECTIONS; only 1 is simulated: all streams share a queue, and nothing begins before what was
+  // issued earlier has begun (benchmark: 2 H200, see docs/virtual-time.md).
+  void set_queues(uint64_t queues) { one_queue_ = queues == 1; }
   void set_default_stream(Stream *s) { default_stream_ = s; }
 
   // Appends work to a stream, with the ordering of the legacy default stream.
@@ -87,6 +90,7 @@ class Device {
   void complete(Stream &s);
   void fail(const Stream &s);
   int64_t gap_after(const Stream &s) const;
+  uint64_t next_in_queue() const;
   void update_rates();
   void slow_communication();
   int64_t first_communication() const;
@@ -107,6 +111,9 @@ class Device {
   bool copies_ = false;       // a copy from or to a peer runs: these take turns
   int kernels_ = 0;           // kernels, copies, memsets admitted
   uint64_t admissions_ = 0;
+  bool one_queue_ = false;
+  uint64_t issued_ = 0;       // items so far
+  uint64_t next_issued_ = 0;  // that may begin, where there is one queue
   bool dirty_ = true;
   Stream *default_stream_ = nullptr;
   std::vector<Stream *> busy_;

@@ -13,6 +13,10 @@ std::string Communication::describe(const ph_record &r) {
   return text;
 }
 
+std::string Communication::called_at(int32_t site) const {
+  return site < 0 ? "" : " (called at " + texts_.text(PHE_NAMES, site) + ")";
+}
+
 std::string Communication::describe(const Communicator &comm) {
   std::string text = comm.label.empty() ? "group" : "group '" + comm.label + "'";
   text += " (ranks ";
@@ -30,9 +34,9 @@ std::string Communication::describe(const Communicator &comm) {
 
 namespace {
 
-std::string waits_in(const Collective &c, const Communicator &comm, const Rank &rank) {
+std::string waits_in(const Collective &c, const Communication &all, const Communicator &comm, const Rank &rank) {
   const Member &me = c.members[static_cast<size_t>(comm.seat_of(rank.index))];
-  std::string text = "waits in " + Communication::describe(me.record) + ", sequence number " + std::to_string(c.number()) +
+  std::string text = "waits in " + Communication::describe(me.record) + all.called_at(me.site) + ", sequence number " + std::to_string(c.number()) +
                      " of " + Communication::describe(comm) + "; not there: rank ";
   bool first = true;
   for (size_t i = 0; i < c.members.size(); ++i) {
@@ -44,7 +48,7 @@ std::string waits_in(const Collective &c, const Communicator &comm, const Rank &
   return text + ". ";
 }
 
-std::string waits_in(const Transfer &t, const Communicator &comm, const Launch &mine) {
+std::string waits_in(const Transfer &t, const Communication &all, const Communicator &comm, const Launch &mine) {
   if (t.kind == PHE_WAIT_SIGNAL)
     return "waits for a signal of rank " + std::to_string(t.like) + " in " + Communication::describe(comm) + ". ";
   if (t.kind == PHE_PUT_SIGNAL)
@@ -52,7 +56,7 @@ std::string waits_in(const Transfer &t, const Communicator &comm, const Launch &
   bool sending = t.send.launch.get() == &mine;
   const Post &own = sending ? t.send : t.recv, &other = sending ? t.recv : t.send;
   std::string text = std::string("waits to ") + (sending ? "send" : "receive") + " " + std::to_string(own.bytes) +
-                     " bytes in " + Communication::describe(comm);
+                     " bytes in " + Communication::describe(comm) + all.called_at(own.site);
   if (t.like >= 0) return text + ", and goes by rank " + std::to_string(t.like) + ", which has not reached it. ";
   text += other.launch ? ", rank " + std::to_string(other.rank) + " has not reached it" : ", its peer has not called it";
   return text + ". ";
@@ -65,9 +69,9 @@ std::string waits_on_devices(const Rank &rank, const Communication &communicatio
       const Item &item = s->queue.front();
       if (item.type != Item::COMM || !item.running || item.comm->end >= 0) continue;
       for (auto &c : item.comm->collectives)
-        if (!c->begun) text += waits_in(*c, communication.communicator(c->comm), rank);
+        if (!c->begun) text += waits_in(*c, communication, communication.communicator(c->comm), rank);
       for (auto &t : item.comm->transfers)
-        if (!t->begun) text += waits_in(*t, communication.communicator(t->comm), *item.comm);
+        if (!t->begun) text += waits_in(*t, communication, communication.communicator(t->comm), *item.comm);
     }
   return text;
 }

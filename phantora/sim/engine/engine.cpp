@@ -41,6 +41,17 @@ bool Engine::all_done() {
   return true;
 }
 
+// Does every rank wait for its GPU, or for bytes?
+bool Engine::all_wait() {
+  for (const Rank &rank : stage_.ranks()) {
+    if (rank.exited) continue;
+    bool waits = false;
+    for (const Request &q : rank.requests) waits = waits || (!q.helper() && !q.query);
+    if (!waits || ingest_.behind(rank)) return false;
+  }
+  return true;
+}
+
 int Engine::run(int timeout_us) {
   progress_.moved = false;
   bool any = false;
@@ -49,6 +60,10 @@ int Engine::run(int timeout_us) {
   progress_.news = progress_.news || any || progress_.moved;
   while (failure_.none() && !progress_.moved && !any && sweep_.run()) advance();
   if (!failure_.none()) return PHE_ERROR;
+  if (!any && !progress_.moved && all_wait() && communication_.send_ahead()) {
+    progress_.news = progress_.moved = true;
+    advance();
+  }
   int reason = any || progress_.moved ? PHE_MOVED : PHE_IDLE;
   if (prices_.wanted()) reason |= PHE_PRICES;
   if (reason == PHE_IDLE && ingest_.takes_over()) {
@@ -120,6 +135,7 @@ bool Engine::release_sleepers(const int32_t *sleepers, int count) {
     store(&r->control->floor, until);
   }
   releases_ += moved;
+  if (!moved && communication_.send_ahead()) moved = progress_.news = true;
   advance();
   return moved;
 }

@@ -21,7 +21,10 @@ class Engine {
   explicit Engine(void *area);
 
   // ---- before the run
-  void set_timing(const phe_timing &timing) { devices_.model().timing = timing; }
+  void set_timing(const phe_timing &timing) {
+    devices_.model().timing = timing;
+    communication_.set_send_buffer(timing.send_buffer_bytes);
+  }
   void set_power(const phe_power_limit &limit) { devices_.model().power = limit; }
   void set_power_factor(int rank, double factor) { stage_[static_cast<size_t>(rank)].power_factor = factor; }
   void set_slowness(int rank, double factor) { stage_[static_cast<size_t>(rank)].slowness = factor; }
@@ -59,6 +62,7 @@ class Engine {
  private:
   void advance();
   bool all_done();
+  bool all_wait();
   int64_t frontier();  // nothing earlier can change
   void sleep(int timeout_us);
   std::vector<Rank *> held(const int32_t *sleepers, int count);

@@ -74,6 +74,8 @@ void Ingest::span(Rank &rank, const ph_record &r) {
   rows_.host(row);
 }
 
+void Ingest::site(Rank &rank, const ph_record &r) { rank.site = global(speaker(rank).names, r.id); }
+
 void Ingest::memory(Rank &rank, const ph_record &r) {
   ph_row row = RowLog::row(PH_ROW_MEMORY, rank.index, r.time, r.time);
   row.sub = static_cast<uint8_t>(r.id);
@@ -123,6 +125,7 @@ void Ingest::stream_create(Rank &rank, const ph_record &r) {
   Stream &s = devices_.stream(rank, r.stream, static_cast<int>(r.stream_create.device));
   s.blocking = !(r.flags & PH_F_NONBLOCKING);
   s.priority = static_cast<int>(r.stream_create.priority);
+  s.device->set_queues(r.stream_create.queues);
 }
 
 void Ingest::stream_destroy(Rank &rank, const ph_record &r) {

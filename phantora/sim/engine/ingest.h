@@ -87,6 +87,7 @@ class Ingest {
   void group_begin(Rank &rank, const ph_record &r);
   void communicate(Rank &rank, const ph_record &r);
   void payload(Rank &rank, const ph_record &r);
+  void site(Rank &rank, const ph_record &r);
   void memory(Rank &rank, const ph_record &r);
   void unsupported(Rank &rank, const ph_record &r);
   void correlate(Rank &rank, const ph_record &r);

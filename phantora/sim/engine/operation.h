@@ -18,6 +18,7 @@ struct Post {  // one side of a send and a receive
   uint64_t ticket = 0;
   std::string data;
   uint32_t dtype = 0;
+  int32_t site = -1;  // where the program calls it, a global name
 };
 
 // A collective, or a pair of a send and a receive.
@@ -37,6 +38,7 @@ struct Transfer : Operation {
   phe_transfer_kind kind = PHE_PAIR;  // all others are lone: one member's kernel or copy, which may wait for another's
   int src = 0, dst = 0;  // ranks in the communicator
   Post send, recv;
+  int64_t sent = -1;     // when a send that nobody received had put its bytes into NCCL's buffers; -1: it waits
   bool lone = false;     // one side is a rank of a folded run that is no process, or does nothing
   int like = -1;         // of a lone one: the rank that shows when that side comes, -1: it is there when the other is
   std::shared_ptr<Launch> there;  // what it shows, once it is known
@@ -48,6 +50,7 @@ struct Member {
   std::shared_ptr<Launch> launch;
   ph_record record{};
   std::string data;
+  int32_t site = -1;  // where the program calls it, a global name
 };
 
 struct Collective : Operation {

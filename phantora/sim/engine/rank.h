@@ -57,6 +57,7 @@ struct Rank {
   std::vector<Request> requests;
   uint32_t communicators = 0;        // so far, by all processes that were this rank
   uint32_t first_communicator = 0;   // of them, by processes before this one
+  int32_t site = -1;                // where the program makes the next collective, send or receive: a global name
   uint32_t correlation = 0;         // of the launches that come now
   std::vector<ph_activity> activities;  // that a profiler has not taken yet
   int64_t graph_row = -1;  // of the graph launch whose nodes come now

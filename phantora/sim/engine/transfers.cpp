@@ -10,8 +10,8 @@ constexpr int64_t ONE_SLOT_BYTES = 8192;  // of NCCL's LL protocol, the one for 
 bool Communication::agrees(const Communicator &comm, const Transfer &t) {
   if (t.send.bytes == t.recv.bytes || std::max(t.send.bytes, t.recv.bytes) <= ONE_SLOT_BYTES) return true;
   failure_.set("mismatched send and receive in " + describe(comm) + ": rank " + std::to_string(t.send.rank) + " sends " +
-               std::to_string(t.send.bytes) + " bytes, rank " + std::to_string(t.recv.rank) + " receives " +
-               std::to_string(t.recv.bytes) + "; sizes and order of sends and receives must agree");
+               std::to_string(t.send.bytes) + " bytes" + called_at(t.send.site) + ", rank " + std::to_string(t.recv.rank) +
+               " receives " + std::to_string(t.recv.bytes) + called_at(t.recv.site) + "; sizes and order of sends and receives must agree");
   return false;
 }
 
@@ -61,6 +61,7 @@ void Communication::join_transfer(Rank &rank, const ph_record &r, std::string da
   post.ticket = r.transfer.ticket;
   post.data = std::move(data);
   post.dtype = static_cast<uint32_t>(r.transfer.dtype);
+  post.site = rank.site;
   launch->transfers.push_back(t);
   if (comm->family && !lone && comm->ranks == comm->first_place) show(*comm, *t, post);
   if (led) {
@@ -131,8 +132,10 @@ void Communication::price_transfers(const std::vector<std::shared_ptr<Launch>> &
 }
 
 void Communication::price(const std::shared_ptr<Transfer> &t) {
-  // A rank that is no process sends and receives as much as the one that meets it.
-  const Launch &send = *(t->lone ? t->own() : t->send).launch, &recv = *(t->lone ? t->own() : t->recv).launch;
+  if (t->sent >= 0) return settle(*t);
+  // A rank that is no process, or has not called yet, sends and receives as much as the one that meets it.
+  const Post &of_send = t->send.launch ? t->send : t->recv, &of_recv = t->recv.launch ? t->recv : t->send;
+  const Launch &send = *of_send.launch, &recv = *of_recv.launch;
   const Communicator &comm = communicator(t->comm);
   phe_price_request request{};
   request.kind = PHE_TRANSFER;
@@ -142,7 +145,7 @@ void Communication::price(const std::shared_ptr<Transfer> &t) {
   request.dst = comm.ranks[static_cast<size_t>(t->dst)];
   request.concurrent = std::max(1, std::max(send.sends, recv.recvs));
   request.duplex = send.recvs > 0 && recv.sends > 0;
-  request.bytes = (t->lone ? t->own() : t->send).bytes;
+  request.bytes = of_send.bytes;
   request.blocks = send.blocks;
   request.counted = send.counted;
   Key &key = prices_.key();  // the format of the elements does not matter
@@ -151,12 +154,35 @@ void Communication::price(const std::shared_ptr<Transfer> &t) {
     int32_t id = p.request.id;
     p.request = request;
     p.request.id = id;
-    p.request.dtype = static_cast<int32_t>((t->lone ? t->own() : t->send).dtype);
+    p.request.dtype = static_cast<int32_t>(of_send.dtype);
   });
   if (prices_[t->price].known)
     settle(*t);
   else
     prices_[t->price].operations.push_back(t);
+}
+
+// A send puts its bytes into the buffers of the receiver's channels, and ends when they are there: with 2 H200, NCCL 2.28,
+// 64 MiB end without a receive and 128 MiB do not. Sends end so only where all ranks wait: else the receive decides.
+bool Communication::send_ahead() {
+  std::vector<std::shared_ptr<Transfer>> all;
+  for (const auto &o : open_operations_) {
+    if (!o->transfer || o->begun || o->aborted) continue;
+    auto t = std::static_pointer_cast<Transfer>(o);
+    bool waits = t->kind == PHE_PAIR && !t->lone && t->sent < 0 && t->send.launch && t->send.launch->arrival >= 0;
+    if (waits && t->send.bytes <= send_buffer_ && !(t->recv.launch && t->recv.launch->arrival >= 0)) all.push_back(t);
+  }
+  for (const auto &t : all)
+    if (t->price < 0) price(t);
+  for (const auto &t : all)
+    if (!prices_[t->price].known) return false;  // it is asked for
+  for (const auto &t : all) {
+    Launch &send = *t->send.launch;
+    t->sent = send.arrival + prices_[t->price].durations[0];
+    send.ready = std::max(send.ready, send.arrival);
+    finish_part(send, send, send.arrival, t->sent);
+  }
+  return !all.empty();
 }
 
 }  // namespace phe

@@ -35,6 +35,7 @@ struct Item {
   int64_t id = 0, link = -1, bytes = 0, peer = -1;
   int priority = 0;           // of the stream; lower is served first
   uint64_t admitted = 0;      // order of admission
+  uint64_t issued = 0;        // place in the device's one hardware queue; 0: takes none
   uint32_t correlation = 0;   // by which a profiler in the rank knows it, 0: none asks
   Dep dep;
   std::shared_ptr<Launch> comm;

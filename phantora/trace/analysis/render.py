@@ -45,10 +45,12 @@ def render(report: Report, console: Console, verbose: bool = False) -> None:
     if not report.complete:
         console.print("[yellow]The run was cut short: the log ends where its last whole batch does.[/yellow]")
     _nccl(meta.get("extra", {}).get("nccl", {}), console)
+    _environment(meta.get("extra", {}).get("environment", {}), console)
     _imported(meta.get("extra", {}).get("imported", {}), console)
     if report.details is not None:
         _out_of_memory(report.details, console)
     _headline(report, console)
+    _assumptions(report, console)
     if report.details is not None:
         _findings(report, console)
     _steps(report, console)
@@ -58,7 +60,6 @@ def render(report: Report, console: Console, verbose: bool = False) -> None:
         _details(report, report.details, console)
     _shares(report, console)
     _guesses(report, console)
-    _assumptions(report, console)
     if verbose:
         _cost(report, console)
 
@@ -78,6 +79,15 @@ def _imported(source: dict[str, Any], console: Console) -> None:
         return
     missing = [f"{what} (profile with {option})" for what, option in source.get("missing", {}).items()]
     console.print("A real run" + (f"; not in its trace: {', '.join(missing)}" if missing else ""), highlight=False)
+
+
+def _environment(variables: dict[str, dict[str, str]], console: Console) -> None:
+    """Variables of CUDA, its libraries and torch: those that are simulated, and those that are not."""
+    simulated = ", ".join(f"{name}={value}" for name, value in variables.get("simulated", {}).items())
+    if simulated:
+        console.print(f"Simulated with {simulated}", highlight=False, markup=False)
+    for name, instead in variables.get("ignored", {}).items():
+        console.print(f"{name} is not simulated: {instead}", highlight=False, markup=False)
 
 
 def _table(title: str, *columns: str, left: int = 1) -> Table:
@@ -441,7 +451,7 @@ def _assumptions(report: Report, console: Console) -> None:
         return
     shown = report.assumptions[:MOST_ASSUMPTIONS]
     more = len(report.assumptions) - len(shown)
-    console.print("\n[bold]Assumed where values are unknown[/bold] (docs/values.md; `--assume` changes it):")
+    console.print("[bold]Unknown values decide the work[/bold] (docs/values.md; `--assume` changes it); assumed:")
     for item in shown:
         console.print(f"  {item.what}, {item.times} time{'s' * (item.times > 1)}", highlight=False, markup=False)
     if more:

@@ -1,5 +1,6 @@
 // Copies of memory.
 #include "cuda/core/copy.h"
+#include "cuda/core/arrivals.h"
 #include "cuda/core/capture.h"
 #include "cuda/core/context.h"
 #include "cuda/core/host_function.h"
@@ -80,8 +81,16 @@ static cudaError_t copy_emit(const void *dst, const void *src, size_t bytes, ph_
   }
   record.flags = PH_F_SYNC | phc_helper_flag();
   if (ph_request(&record, NULL, 0).status < 0) return phc_request_failed();
+  phc_waited_for_stream(stream);
   phc_finish_host_calls();
   return 0;
+}
+
+// A copy to pinned memory that is not waited for: its bytes arrive later.
+static bool arrives_later(void *dst, const void *src, size_t bytes, const ph_stream *stream, int flags) {
+  bool later = flags & PHC_ASYNC && on_device(side_of(src)) && !on_device(side_of(dst)) && !pageable(side_of(dst));
+  if (!later || !ph_connected() || ph_null_mode() || phc_captured(stream)) return false;
+  return phc_arrive_later(dst, src, bytes, stream);
 }
 
 // Rows of one copy: the payload rule looks at the whole, so many small rows are not all carried.
@@ -125,7 +134,9 @@ cudaError_t phc_copy(void *dst, const void *src, size_t bytes, int kind, void *h
   if (!error) error = copy_check(dst, bytes, src, bytes, kind);
   if (error || !bytes) return error;
   error = copy_emit(dst, src, bytes, stream, flags & PHC_ASYNC);
-  if (!error) copy_rows(stream, dst, 0, src, 0, bytes, 1, 0);
+  phc_arrive(src, bytes);
+  phc_arrive(dst, bytes);
+  if (!error && !arrives_later(dst, src, bytes, stream, flags)) copy_rows(stream, dst, 0, src, 0, bytes, 1, 0);
   return error ? error : phc_learn_peers(dst, bytes);
 }
 

@@ -1,5 +1,6 @@
 // Events.
 #include "cuda/core/event.h"
+#include "cuda/core/arrivals.h"
 #include "cuda/core/capture.h"
 #include "cuda/core/context.h"
 #include "cuda/core/host_function.h"
@@ -32,6 +33,7 @@ cudaError_t phc_event_record(void *handle, void *stream_handle, unsigned flags, 
   event->recorded = true;
   event->done_at = -1;
   ph_emit(&record);
+  phc_order_record(event, stream);
   return 0;
 }
 
@@ -46,12 +48,14 @@ cudaError_t phc_stream_wait(void *handle, void *event, unsigned flags, bool per_
   if (!((ph_event *)event)->recorded) return 0;
   ph_record record = {.kind = PH_STREAM_WAIT, .stream = stream->id, .id = ((ph_event *)event)->id};
   ph_emit(&record);
+  phc_order_wait(stream, event);
   return 0;
 }
 
 // A loop that polls must end even where calls cost no virtual time: a second "not ready" at the
 // same instant moves the clock to the known completion.
 static void poll_moves_on(const ph_event *event) {
+  if (ph_watchdog_undone()) return;
   static __thread uint32_t last_event;
   static __thread int64_t last_time = -1;
   int64_t now = ph_now();
@@ -82,6 +86,7 @@ cudaError_t phc_event_query(void *handle) {
     poll_moves_on(event);
     return cudaErrorNotReady;
   }
+  phc_waited_for_event(event);
   phc_finish_host_calls();
   return 0;
 }
@@ -97,6 +102,7 @@ cudaError_t phc_event_sync(void *handle) {
     ph_record record = {.kind = PH_EVENT_SYNC, .id = event->id, .flags = phc_helper_flag()};
     if (ph_request(&record, NULL, 0).status < 0) return phc_request_failed();
   }
+  phc_waited_for_event(event);
   phc_finish_host_calls();
   return 0;
 }

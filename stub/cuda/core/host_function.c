@@ -1,6 +1,7 @@
 // Functions of the host that a stream calls.
 #define _GNU_SOURCE
 #include "cuda/core/host_function.h"
+#include "cuda/core/arrivals.h"
 #include "cuda/core/capture.h"
 #include "cuda/core/context.h"
 #include "cuda/core/stream.h"
@@ -40,6 +41,7 @@ static void *worker_main(void *argument) {
     ph_record record = {.kind = PH_EVENT_SYNC, .id = call->gate->id, .flags = PH_F_HELPER};
     ph_answer answer = ph_request(&record, NULL, 0);
     if (answer.status < 0) phc_request_failed();
+    phc_waited_for_event(call->gate);
     call->function(call->data);
     ph_event_destroy(call->gate);
     pthread_mutex_lock(&worker_lock);
@@ -95,6 +97,7 @@ cudaError_t phc_host_function(void *handle, bool per_thread, cudaHostFn_t functi
   call->gate->recorded = true;
   ph_record gate = {.kind = PH_EVENT_RECORD, .stream = stream->id, .id = call->gate->id};
   ph_emit(&gate);
+  phc_order_record(call->gate, stream);
   ph_record record = {.kind = PH_HOST_FUNC, .stream = stream->id};
   const ph_header *header = ph_shared();
   if (header && header->host_mode == PH_HOST_MODELLED) record.host_func.duration = header->api_ns[PH_API_HOST_FUNC];

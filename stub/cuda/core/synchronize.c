@@ -1,5 +1,6 @@
 // Waits of the host for a stream and for a device.
 #include "cuda/core/synchronize.h"
+#include "cuda/core/arrivals.h"
 #include "cuda/core/capture.h"
 #include "cuda/core/context.h"
 #include "cuda/core/host_function.h"
@@ -10,6 +11,7 @@ cudaError_t phc_stream_sync(void *handle, bool per_thread) {
   if (error) return error;
   ph_record record = {.kind = PH_STREAM_SYNC, .stream = stream->id, .flags = phc_helper_flag()};
   if (ph_request(&record, NULL, 0).status < 0) return phc_request_failed();
+  phc_waited_for_stream(stream);
   phc_finish_host_calls();
   return 0;
 }
@@ -22,6 +24,7 @@ cudaError_t phc_stream_query(void *handle, bool per_thread) {
   ph_answer answer = ph_request(&record, NULL, 0);
   if (answer.status < 0) return phc_request_failed();
   if (answer.status) return cudaErrorNotReady;
+  phc_waited_for_stream(stream);
   phc_finish_host_calls();
   return 0;
 }
@@ -35,6 +38,7 @@ cudaError_t phc_device_wait(void) {
   ph_record record = {
       .kind = PH_DEVICE_SYNC, .device_sync.device = (uint64_t)ph_current_device(), .flags = phc_helper_flag()};
   if (ph_request(&record, NULL, 0).status < 0) return phc_request_failed();
+  phc_waited_for_all();
   phc_finish_host_calls();
   return 0;
 }
