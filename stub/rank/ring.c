@@ -186,6 +186,7 @@ ph_answer ph_ask(ph_record *record, const void *blob, size_t length, uint8_t *da
     *got = reply->length < PH_REPLY_BYTES ? reply->length : PH_REPLY_BYTES;
     memcpy(data, reply->data, *got);
   }
+  if (ph_self.borrows_clock && record->kind == PH_EVENT_QUERY) moves = false;  // a watchdog's question moves no clock
   if (moves && answer.time - ph_now() < LONG_WAIT_NS) ph_raise_clock(answer.time);
   ph_listener *listener = atomic_load_explicit(&ph_listens, memory_order_relaxed);
   if (listener && moves) listener(record, true);
