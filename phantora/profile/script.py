@@ -122,6 +122,6 @@ def _marks(command: Sequence[str], cluster: str, host: HostProfile | None) -> li
     if len(marks) < FIRST + FEWEST:
         raise PhantoraError(
             f"{command[0]} took {len(marks)} optimizer steps {how}; at least {FIRST + FEWEST} are needed: "
-            "raise its number of steps, and name a script that trains"
+            "raise its number of steps; of a script without an optimizer, trace a real run and use `phantora calibrate`"
         )
     return marks
