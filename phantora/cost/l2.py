@@ -1,4 +1,4 @@
-"""Prices by the state of L2 (stub/rank/l2.c).
+"""Prices by the state of L2 (stub/rank/memory/l2.c).
 
 **Hits.** Tables hold the time of each operator with its operands in memory (cold) and in L2 (warm). For an operator
 that was not measured, the nearest measured operators of the same name decide the ratio: by bytes touched and by time.

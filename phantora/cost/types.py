@@ -92,7 +92,7 @@ class Price:
 
 @dataclass(frozen=True)
 class L2State:
-    """L2 as an operator finds it (stub/rank/l2.c)."""
+    """L2 as an operator finds it (stub/rank/memory/l2.c)."""
 
     hits: float
     """Share of the operator's operands that it holds."""

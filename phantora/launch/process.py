@@ -88,7 +88,7 @@ def name_threads() -> None:
     """Has Python's threads that a thread of autograd starts (in a hook, in a backward function) not bear its name.
 
     A thread inherits it, and by its name the runtime takes it for one of autograd, which moves the clock
-    (``stub/rank/state.c``).
+    (``stub/rank/runtime/state.c``).
     """
     for module in (_thread, threading):
         for name in ("start_new_thread", "_start_new_thread", "start_joinable_thread", "_start_joinable_thread"):

@@ -1,8 +1,9 @@
 """torch.profiler in virtual time.
 
 GPU rows come from the stub of CUPTI (``stub/cuda/cupti/activity.c``), with the simulator's times. CPU rows are dated by
-counters of the processor, which the rank runtime turns into virtual time (``stub/rank/profile.c``). What is left is the
-profiler's own window, outside which it drops rows: it asks the system's clock for it when a profile begins and ends.
+counters of the processor, which the rank runtime turns into virtual time (``stub/rank/torch_hooks/profile.c``).
+What is left is the profiler's own window, outside which it drops rows: it asks the system's clock for it when a
+profile begins and ends.
 """
 
 from __future__ import annotations

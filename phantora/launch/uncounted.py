@@ -2,7 +2,7 @@
 
 The clock counts CUDA calls, operators and Python frames (docs/virtual-time.md). Code in C between them (NumPy, SciPy,
 an environment's physics), operators on the CPU and loops within one function cost nothing there.
-``stub/rank/uncounted.c`` measures what they take on this machine.
+``stub/rank/clock/uncounted.c`` measures what they take on this machine.
 """
 
 from __future__ import annotations

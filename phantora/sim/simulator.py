@@ -240,7 +240,7 @@ class Simulator:
         return False
 
     def _count_stall(self, blocked: float) -> None:
-        """No rank can go on by itself: the clock of torch's timeouts does, in real time (stub/rank/group_time.c)."""
+        """No rank can go on: torch's timeouts count real time (stub/rank/torch_hooks/group_time.c)."""
         now = time.monotonic()
         if self._stalled_at is not None and blocked > _STALL_S:
             self._session.header["stalled_ns"] += int((now - self._stalled_at) * 1e9)

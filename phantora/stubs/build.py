@@ -32,7 +32,7 @@ from phantora.wire import engine as engine_interface
 from phantora.wire import layout
 
 # Folders of stub/ that make libphantora_rank.so: what every stub library of a rank links.
-RANK_FOLDERS = ("rank", "cuda/core")
+RANK_FOLDERS = ("rank/runtime", "rank/clock", "rank/memory", "rank/torch_hooks", "rank", "cuda/core")
 CLOCK_FOLDER = "clock"
 TRACER_FOLDER = "tracer"
 # Folder of the stub of each NVIDIA library; one without a folder is all traps.

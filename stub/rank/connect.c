@@ -1,6 +1,6 @@
 // The connection to the simulator: its begin, its end, and the child that a rank forks.
 #define _GNU_SOURCE
-#include "rank/internal.h"
+#include "rank/torch_hooks/torch_hooks.h"
 
 #include <errno.h>
 #include <sys/mman.h>
@@ -65,6 +65,7 @@ int ph_connect(int fd, int rank, int local_rank, int devices) {
   ph_rt.measured = !ph_rt.null_mode && header->host_mode == PH_HOST_MEASURED;
   ph_rt.generation++;
   ph_clock_reset();
+  ph_costs_reset();
   ph_charges_open();
   ph_ring_reset();
   ph_handles_reset(devices);

@@ -3,7 +3,7 @@
 //
 // It sees the simulated host's GPUs as soon as torch is imported, and asks for their properties without being
 // anything. When it first uses a GPU it takes the place of that GPU's rank: one process per GPU.
-#include "rank/internal.h"
+#include "rank/torch_hooks/torch_hooks.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -12,13 +12,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static int session = -1;         // descriptor, -1: not attached
 static bool may_join;            // false: every place belongs to a rank that has its own process
 static void (*on_join)(void);
 static pthread_mutex_t joining = PTHREAD_MUTEX_INITIALIZER;
 
 int ph_attach(int fd, int devices, int near, bool join, void (*joined)(void)) {
-  if (ph_live() || session >= 0) return errno = EISCONN, -1;
+  if (ph_live() || ph_rt.session >= 0) return errno = EISCONN, -1;
   if (devices < 0 || devices > PH_MAX_DEVICES || near < 0) return errno = EINVAL, -1;
   struct stat file;
   if (fstat(fd, &file)) return -1;
@@ -36,33 +35,8 @@ int ph_attach(int fd, int devices, int near, bool join, void (*joined)(void)) {
   ph_rt.rank = near;
   may_join = join;
   on_join = joined;
-  session = fd;
+  ph_rt.session = fd;
   return 0;
-}
-
-bool ph_attached(void) { return session >= 0 && !ph_live() && !atomic_load_explicit(&ph_rt.ended, memory_order_relaxed); }
-
-// Has the process that was the rank of this place gone?
-static bool vacant(const ph_control *control, int32_t owner) {
-  return owner <= 0 || owner == __atomic_load_n(&control->left, __ATOMIC_SEQ_CST) || (kill((pid_t)owner, 0) && errno == ESRCH);
-}
-
-// Takes the place, unless a process that lives has it: then that one's pid.
-static int32_t take_place(ph_control *control) {
-  int32_t owner = __atomic_load_n(&control->pid, __ATOMIC_SEQ_CST);
-  while (vacant(control, owner))
-    if (__atomic_compare_exchange_n(&control->pid, &owner, getpid(), false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) return 0;
-  return owner;
-}
-
-int32_t ph_occupant(int device) {
-  const ph_control *control = ph_place(device);
-  int32_t owner = control ? __atomic_load_n(&control->pid, __ATOMIC_SEQ_CST) : 0;
-  return control && !vacant(control, owner) ? owner : 0;
-}
-
-int64_t ph_occupied(int device) {
-  return ph_occupant(device) ? __atomic_load_n(&ph_place(device)->memory, __ATOMIC_RELAXED) : 0;
 }
 
 static int refuse(int gpu, int64_t owner) {
@@ -88,9 +62,9 @@ int ph_join(int gpu) {
     int32_t owner = 0;
     if (gpu < 0 || (uint32_t)gpu >= header->world_size) result = refuse(gpu, 0);
     else if (!may_join) result = refuse(gpu, 0);
-    else if ((owner = take_place(control)))
+    else if ((owner = ph_take_place(control)))
       result = refuse(gpu, owner);
-    else if (ph_connect(session, gpu, gpu, ph_rt.devices)) result = -1;
+    else if (ph_connect(ph_rt.session, gpu, gpu, ph_rt.devices)) result = -1;
     else if (on_join) on_join();
   }
   pthread_mutex_unlock(&joining);
@@ -98,6 +72,6 @@ int ph_join(int gpu) {
 }
 
 void ph_joined_detach(void) {
-  if (session >= 0) close(session);
-  session = -1;
+  if (ph_rt.session >= 0) close(ph_rt.session);
+  ph_rt.session = -1;
 }

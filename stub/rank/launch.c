@@ -1,6 +1,6 @@
 // What goes to a stream.
 #define _GNU_SOURCE
-#include "rank/internal.h"
+#include "rank/torch_hooks/torch_hooks.h"
 
 // CUDA keeps about 1,000 commands of a stream; who launches more waits until the GPU has done some. So a program that
 // never synchronises is at most so far ahead, which is when its allocator can use again what other streams used.

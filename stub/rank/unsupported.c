@@ -1,6 +1,6 @@
 // Loud failure.
 #define _GNU_SOURCE
-#include "rank/internal.h"
+#include "rank/torch_hooks/torch_hooks.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 // Large known values are computed when something reads them (docs/values.md). An operator whose tensors are known is
-// kept with what it was given, and its results await its bytes (stub/rank/payload.c).
+// kept with what it was given, and its results await its bytes (stub/rank/memory/payload.c).
 #pragma once
 #include "tracer/frames.h"
 #include "tracer/tensors.h"

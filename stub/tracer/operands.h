@@ -1,4 +1,4 @@
-// The GPU memory that an operator reads and writes, for the model of L2 (stub/rank/l2.c).
+// The GPU memory that an operator reads and writes, for the model of L2 (stub/rank/memory/l2.c).
 #pragma once
 #include "tracer/frames.h"
 

@@ -66,7 +66,7 @@ def test_no_compiler_is_needed(wheel: Path, stub_set: StubSet, tmp_path: Path) -
 def test_a_set_of_other_sources_is_not_taken(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
-    source = tmp_path / "site" / "phantora" / "_stub" / "rank" / "ring.c"
+    source = tmp_path / "site" / "phantora" / "_stub" / "rank" / "runtime" / "ring.c"
     source.write_text(source.read_text() + "// changed\n")
     done = run(tmp_path / "site", tmp_path / "home", SCRIPT)
     assert done.returncode != 0 and "no gcc and no g++ on the PATH" in done.stderr

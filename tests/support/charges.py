@@ -1,4 +1,4 @@
-"""What was charged to the host clocks of two runs (PHANTORA_CHARGES, `stub/rank/charges.c`): where they part."""
+"""The first difference of two runs' host charges (PHANTORA_CHARGES, `stub/rank/runtime/charges.c`)."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
 """How much of a peak of memory is chance: when NCCL's watchdog lets go of what collectives held.
 
 It looks every 100 ms, at moments that have nothing to do with the program's, so in reality a block goes 0 to 100 ms
-after its collective; simulated ones go after 50 (``stub/rank/watchdog.c``, docs/accuracy.md). So each such block may be
-there 50 ms longer than the log says, or be gone 50 ms earlier. Threads that free blocks and never make any are
-watchdogs.
-"""
+after its collective; simulated ones go after 50 (``stub/rank/torch_hooks/watchdog.c``,
+docs/accuracy.md). So each such block may be there 50 ms longer than the log says, or be gone 50 ms earlier. Threads
+that free blocks and never make any are watchdogs."""
 
 from __future__ import annotations
 

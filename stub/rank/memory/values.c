@@ -1,6 +1,6 @@
 // What memory holds: the payload rule (docs/values.md). Small data are true, all else reads as zero.
 #define _GNU_SOURCE
-#include "rank/internal.h"
+#include "rank/memory/memory.h"
 
 #include <string.h>
 

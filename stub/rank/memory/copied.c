@@ -3,7 +3,7 @@
 // read-back is true if just these bytes were copied to just this place; all else reads as zero, as in a simulation.
 // Places of single numbers are soon those of other numbers: a loss scaler that finds a learning rate where its flag of
 // infinity should be leaves out its step. So a number counts for a few launches only.
-#include "rank/internal.h"
+#include "rank/memory/memory.h"
 
 enum {
   PLACES = 4096,  // the latest copy of each: one that is forgotten reads as zero

@@ -6,7 +6,7 @@
 // Written bytes go to memory before others take their place, and a reading operator waits for it. The model keeps their
 // share of the last missed bytes as a moving average.
 // Streams count in the order in which the host issues their work.
-#include "rank/internal.h"
+#include "rank/memory/memory.h"
 
 #include <math.h>
 #include <pthread.h>

@@ -1,21 +1,8 @@
-// The host clock of a rank, and the lock under which it is published.
+// What a rank's host pays: the costs of the host profile, charged to its clock.
 #define _GNU_SOURCE
-#include "rank/internal.h"
+#include "rank/clock/clock.h"
 
 #include <time.h>
-
-#define PUBLISH_NS 20000  // the clock is published when it moved so far without a record
-
-static _Atomic int64_t host_clock;
-static _Atomic int64_t published;
-static int64_t null_base;
-static pthread_mutex_t emit_mutex = PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP;
-
-static int64_t monotonic_ns(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
 
 static int64_t thread_cpu_ns(void) {
   struct timespec t;
@@ -23,75 +10,12 @@ static int64_t thread_cpu_ns(void) {
   return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-void ph_clock_reset(void) {
-  emit_mutex = (pthread_mutex_t)PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP;
-  ph_self.lock_depth = ph_self.bracket_depth = 0;
+void ph_costs_reset(void) {
+  ph_self.bracket_depth = 0;
   ph_self.cpu_mark = thread_cpu_ns();
   ph_self.left = 0;
   ph_self.aside = 0;
   ph_uncounted_reset();
-  atomic_store(&host_clock, 0);
-  atomic_store(&published, 0);
-  null_base = monotonic_ns();
-}
-
-void ph_clock_detach(void) {
-  emit_mutex = (pthread_mutex_t)PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP;
-  ph_self.lock_depth = 0;
-}
-
-void ph_emit_lock(void) {
-  if (ph_self.lock_depth++ == 0) pthread_mutex_lock(&emit_mutex);
-}
-
-void ph_emit_unlock(void) {
-  if (--ph_self.lock_depth == 0) pthread_mutex_unlock(&emit_mutex);
-}
-
-// The simulator may move a sleeping rank's clock forward by raising its floor.
-static int64_t floored(int64_t clock) {
-  if (!ph_live()) return clock;
-  int64_t floor = __atomic_load_n(&ph_rt.control->floor, __ATOMIC_RELAXED);
-  return floor > clock ? floor : clock;
-}
-
-int64_t ph_now(void) {
-  if (ph_rt.null_mode && ph_live()) return monotonic_ns() - null_base;
-  return floored(atomic_load_explicit(&host_clock, memory_order_relaxed));
-}
-
-void ph_publish_clock(void) {
-  int64_t now = floored(atomic_load_explicit(&host_clock, memory_order_relaxed));
-  atomic_store_explicit(&published, now, memory_order_relaxed);
-  __atomic_store_n(&ph_rt.control->clock, now, __ATOMIC_RELEASE);
-}
-
-void ph_raise_clock(int64_t time) {
-  ph_note_clock('=', time);
-  int64_t old = atomic_load_explicit(&host_clock, memory_order_relaxed);
-  while (old < time && !atomic_compare_exchange_weak(&host_clock, &old, time)) {
-  }
-  if (atomic_load_explicit(&ph_listens, memory_order_relaxed)) ph_clock_moved(time);
-}
-
-static void move_clock(int64_t ns) {
-  int64_t old = atomic_load_explicit(&host_clock, memory_order_relaxed);
-  int64_t to;
-  do to = floored(old) + ns;
-  while (!atomic_compare_exchange_weak_explicit(&host_clock, &old, to, memory_order_relaxed, memory_order_relaxed));
-  if (atomic_load_explicit(&ph_listens, memory_order_relaxed)) ph_clock_moved(to);
-  if (to - atomic_load_explicit(&published, memory_order_relaxed) >= PUBLISH_NS && ph_recording()) {
-    // Under the emit lock: a record that another thread is writing must not lie before it.
-    ph_emit_lock();
-    ph_publish_clock();
-    ph_emit_unlock();
-  }
-}
-
-void ph_advance(int64_t ns) {
-  if (ns <= 0 || ph_rt.null_mode || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
-  ph_note_clock('+', ns);
-  move_clock(ns);
 }
 
 // How often each cost was charged, for benchmarks: host_time.py fits the host profile with it.
@@ -139,7 +63,7 @@ void ph_charge_times(enum ph_api api, size_t times) {
   ph_note_charge(api);
   int64_t ns = ph_rt.header->api_ns[api] * (int64_t)times;
   work(ns);
-  if (ns > 0) move_clock(ns);
+  if (ns > 0) ph_move_clock(ns);
 }
 
 void ph_charge_cold(enum ph_api api, int64_t *last) {
@@ -149,7 +73,7 @@ void ph_charge_cold(enum ph_api api, int64_t *last) {
   ph_note_charge(api);
   int64_t ns = ph_rt.header->api_ns[api] * (int64_t)share / 1000;
   work(ns);
-  if (ns > 0) move_clock(ns);
+  if (ns > 0) ph_move_clock(ns);
 }
 
 void ph_charge_frame(size_t code, uint32_t function) {
@@ -158,7 +82,7 @@ void ph_charge_frame(size_t code, uint32_t function) {
   count(PH_API_PY_CODE, code);
   if (function) ph_note_charge(function);
   worked += FRAME_NS;
-  move_clock(ph_rt.header->api_ns[PH_API_PY_FRAME] + ph_rt.header->api_ns[PH_API_PY_CODE] * (int64_t)code / 1000000);
+  ph_move_clock(ph_rt.header->api_ns[PH_API_PY_FRAME] + ph_rt.header->api_ns[PH_API_PY_CODE] * (int64_t)code / 1000000);
 }
 
 // The units of a frame's code are counted up to a limit, as if it were run through once. With so many operators per run, a
@@ -187,7 +111,7 @@ void ph_enter(void) {
   if (!ph_rt.measured) return;
   if (ph_self.cpu_mark < 0 || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
   int64_t spent = thread_cpu_ns() - ph_self.cpu_mark;
-  if (spent > 0) move_clock((int64_t)((double)spent * ph_rt.header->host_scale));
+  if (spent > 0) ph_move_clock((int64_t)((double)spent * ph_rt.header->host_scale));
 }
 
 void ph_leave(void) {

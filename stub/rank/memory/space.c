@@ -1,7 +1,7 @@
 // Addresses for the memory of devices: each allocation has higher ones than all before it, whatever else is mapped.
 // torch's allocator orders equal blocks by address, and L2 residency (l2.c) tells allocations apart by it.
 #define _GNU_SOURCE
-#include "rank/internal.h"
+#include "rank/memory/memory.h"
 
 #include <errno.h>
 #include <sys/mman.h>

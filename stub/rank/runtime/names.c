@@ -1,6 +1,6 @@
 // Interned names: a caller's key -> the id that travels in records.
 #define _GNU_SOURCE
-#include "rank/internal.h"
+#include "rank/runtime/runtime.h"
 
 #include <stdlib.h>
 #include <string.h>

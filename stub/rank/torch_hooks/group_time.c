@@ -8,7 +8,7 @@
 // Where no rank can go on, virtual time stands still. The simulator counts the real time of such stalls, and it is added:
 // a collective that nobody joins runs into its timeout as on a cluster, unless the run is found to hang first.
 #define _GNU_SOURCE
-#include "rank/internal.h"
+#include "rank/torch_hooks/torch_hooks.h"
 
 #include <dlfcn.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 // PH_KNOWN, true bytes whatever their number; PH_GUESSED, bytes that rest on values that nobody has; PH_HOLDS, elements
 // that count as true.
 #define _GNU_SOURCE
-#include "rank/internal.h"
+#include "rank/memory/memory.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 // Bytes that arrive later: results of small collectives, and values that are computed when they are read
 // (stub/tracer/deferred.cpp), awaited by whoever looks at them.
 #define _GNU_SOURCE
-#include "rank/internal.h"
+#include "rank/memory/memory.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ static pthread_mutex_t fetching = PTHREAD_MUTEX_INITIALIZER;  // one thread at a
 static pending *waiting;  // by address, disjoint
 static size_t room;
 static atomic_size_t count;
-static _Atomic uint64_t last_ticket, last_deferred;
+static _Atomic uint64_t last_deferred;
 static ph_deferred_bytes *deferred_bytes;
 static ph_deferred_drop *deferred_drop;
 
@@ -28,7 +28,6 @@ uint32_t ph_next_communicator(void) {
   return atomic_fetch_add(&last, 1) + 1;
 }
 
-uint64_t ph_next_ticket(void) { return atomic_fetch_add(&last_ticket, 1) + 1; }
 uint64_t ph_next_deferred(void) { return (atomic_fetch_add(&last_deferred, 1) + 1) | PH_DEFERRED; }
 
 void ph_deferred_by(ph_deferred_bytes *bytes, ph_deferred_drop *drop) {

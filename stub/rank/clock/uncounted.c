@@ -5,7 +5,7 @@
 // Only long stretches without a call of ours are looked at. Reading a thread's CPU time takes up to a microsecond, so a
 // thread reads it at the end of a call only when its last reading is old.
 #define _GNU_SOURCE
-#include "rank/internal.h"
+#include "rank/clock/clock.h"
 
 #include <time.h>
 #include <x86intrin.h>

@@ -21,7 +21,7 @@
 // A round looks whether a collective is late before it looks whether it is done. So the clock by which it is late shows
 // the moment of the round before: what was done then is no longer looked at.
 #define _GNU_SOURCE
-#include "rank/internal.h"
+#include "rank/torch_hooks/torch_hooks.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -176,7 +176,7 @@ bool ph_watchdog_sees(int64_t *moment) {
   return true;
 }
 
-void ph_watchdog_asks(bool asks) {
+static void note_asking(bool asks) {
   if (own) atomic_store(&own->asks, asks);
 }
 
@@ -369,4 +369,6 @@ void ph_watchdogs_reset(void) {
   atomic_store(&threads_started, 0);
   atomic_store(&threads_settled, 0);
   own = NULL;
+  ph_upper.watchdog_asks = note_asking;
+  ph_upper.watchdog_work = ph_watchdog_work;
 }

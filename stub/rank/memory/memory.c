@@ -3,7 +3,7 @@
 // Memory reads as zero until true bytes are stored; the pages that hold such bytes are marked, so
 // that clearing what a kernel "wrote" costs nothing where nothing true lies (docs/values.md).
 #define _GNU_SOURCE
-#include "rank/internal.h"
+#include "rank/memory/memory.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 // One producer: threads of the rank take turns under the emit lock. Head and tail count without
 // end. The simulator is woken only for a request, for a ring that became half full and at the end.
 #define _GNU_SOURCE
-#include "rank/internal.h"
+#include "rank/runtime/runtime.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -19,6 +19,8 @@
 
 #define EXIT_SIMULATOR_GONE 70  // EX_SOFTWARE
 #define LIVENESS_MS 500  // how often a waiting thread looks whether the simulator is alive
+
+_Atomic(ph_listener *) ph_listens;
 
 static uint64_t head;       // what control->head says
 static uint64_t tail_seen;  // a value that control->tail has had
@@ -200,6 +202,9 @@ ph_answer ph_ask(ph_record *record, const void *blob, size_t length, uint8_t *da
   return answer;
 }
 
+static _Atomic uint64_t last_ticket;
+uint64_t ph_next_ticket(void) { return atomic_fetch_add(&last_ticket, 1) + 1; }
+
 size_t ph_ask_bytes(ph_record *record, void *out, size_t room, int64_t *value) {
   uint8_t *all = malloc(PH_REPLY_BYTES);
   size_t got = 0;
@@ -215,10 +220,10 @@ size_t ph_ask_bytes(ph_record *record, void *out, size_t room, int64_t *value) {
 
 ph_answer ph_request(ph_record *record, const void *blob, size_t length) {
   bool watchdog = ph_self.borrows_clock;
-  if (watchdog) ph_watchdog_asks(true);
+  if (watchdog) ph_upper.watchdog_asks(true);
   ph_answer answer = ph_ask(record, blob, length, NULL, NULL);
-  if (watchdog) ph_watchdog_asks(false);
-  if (answer.status == 1 && watchdog) ph_watchdog_work();
+  if (watchdog) ph_upper.watchdog_asks(false);
+  if (answer.status == 1 && watchdog) ph_upper.watchdog_work();
   return answer;
 }
 

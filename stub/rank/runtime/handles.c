@@ -1,6 +1,6 @@
 // Streams and events: handles are pointers, ids travel in records.
 #define _GNU_SOURCE
-#include "rank/internal.h"
+#include "rank/runtime/runtime.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 // the same name that the stubs export would not do: a library that was loaded before them, such as a preloaded libtcmalloc
 // that brings libstdc++, would be found first.
 #define _GNU_SOURCE
-#include "rank/internal.h"
+#include "rank/torch_hooks/torch_hooks.h"
 
 #include <dlfcn.h>
 #include <elf.h>

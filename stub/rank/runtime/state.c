@@ -1,6 +1,6 @@
 // What every file of the rank runtime reads: the connection's state and each thread's own.
 #define _GNU_SOURCE
-#include "rank/internal.h"
+#include "rank/runtime/runtime.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,8 @@
 #define AUTOGRAD_NAME "pt_autograd"
 #define FIRST_OTHER_THREAD 64  // indices below: main thread and autograd threads by their number
 
-ph_runtime ph_rt;
+ph_runtime ph_rt = {.session = -1};
+ph_hooks ph_upper;
 _Thread_local ph_thread ph_self __attribute__((tls_model("initial-exec"))) = {.cpu_mark = -1};
 
 static atomic_int last_thread;
@@ -66,14 +67,10 @@ static int host_numbers[PH_MAX_DEVICES];  // + 1; 0: the same
 void ph_see(int device, int of_host) { host_numbers[device] = of_host + 1; }
 int ph_of_host(int device) { return host_numbers[device] ? host_numbers[device] - 1 : device; }
 
-ph_control *ph_place(int device) {
-  ph_header *header = ph_rt.header;
-  if (!header || (uint32_t)device >= header->ranks_per_host) return NULL;
-  uint32_t place = (uint32_t)ph_rt.rank / header->ranks_per_host * header->ranks_per_host + (uint32_t)device;
-  return place < header->world_size ? (ph_control *)((char *)header + header->control_offset) + place : NULL;
-}
 uint32_t ph_turn(void) { return ph_rt.turn; }
 int ph_devices(void) { return ph_live() || ph_attached() ? ph_rt.devices : 0; }
+
+bool ph_attached(void) { return ph_rt.session >= 0 && !ph_live() && !atomic_load_explicit(&ph_rt.ended, memory_order_relaxed); }
 
 static int assumed_devices;
 void ph_assume_devices(int devices) { assumed_devices = devices; }

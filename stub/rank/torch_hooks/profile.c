@@ -4,14 +4,12 @@
 // by a line through a few readings of both clocks. Virtual time is no line: it moves in our calls alone. So each of its
 // moves is kept with the counter at that moment, and the converter that torch asks for looks a reading up.
 #define _GNU_SOURCE
-#include "rank/internal.h"
+#include "rank/torch_hooks/torch_hooks.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-_Atomic(ph_listener *) ph_listens;
 
 typedef struct move {
   uint64_t counter;
@@ -23,7 +21,7 @@ static move *moves;
 static size_t count, room;
 static _Thread_local bool in_virtual_time;
 
-void ph_clock_moved(int64_t now) {
+static void clock_moved(int64_t now) {
   pthread_mutex_lock(&moves_lock);
   if (count == room) {
     size_t larger = room ? 2 * room : 1 << 16;
@@ -54,8 +52,9 @@ static int64_t clock_at(uint64_t counter) {
 void ph_profile(ph_listener *listener) {
   if (listener) {
     int64_t now = ph_now();
+    ph_upper.clock_moved = clock_moved;
     atomic_store(&ph_listens, listener);
-    ph_clock_moved(now);
+    clock_moved(now);
   } else {
     atomic_store(&ph_listens, NULL);
   }

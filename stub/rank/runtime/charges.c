@@ -6,7 +6,7 @@
 //   +NS               the clock advances otherwise: a read of the clock, a sleep
 //   =NS               an answer of the simulator: the clock is at least this
 #define _GNU_SOURCE
-#include "rank/internal.h"
+#include "rank/runtime/runtime.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 // Operators: the frames that the tracer keeps, and which of them a record belongs to.
 #define _GNU_SOURCE
-#include "rank/internal.h"
+#include "rank/runtime/runtime.h"
 
 static _Atomic uint32_t last_instance;
 

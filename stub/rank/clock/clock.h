@@ -1,0 +1,16 @@
+// Layer 2 of the rank runtime: what calls, operators and Python frames cost the host.
+//   costs      the charges of the host profile, coldness, the brackets of stubs
+//   uncounted  CPU time of the script that no cost covers
+#pragma once
+#include "rank/runtime/runtime.h"
+
+#pragma GCC visibility push(hidden)
+
+// costs.c
+void ph_costs_reset(void);          // at the connection
+// uncounted.c
+void ph_uncounted_reset(void);
+void ph_uncounted_enter(void);
+void ph_uncounted_leave(void);
+
+#pragma GCC visibility pop

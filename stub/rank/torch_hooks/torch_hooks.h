@@ -1,0 +1,30 @@
+// Layer 4 of the rank runtime: what stands in place of functions of torch's own threads and clocks.
+//   imports     functions that torch's libraries import
+//   watchdog    NCCL's watchdog threads in virtual time
+//   group_time  the clock of collectives' timeouts
+//   profile     the clocks of torch's profiler
+#pragma once
+#include "rank/memory/memory.h"
+
+#pragma GCC visibility push(hidden)
+
+// watchdog.c
+void ph_watchdogs_reset(void);
+// Does a watchdog call? Then the moment by which it may hold collectives to be late.
+bool ph_watchdog_sees(int64_t *moment);
+// What the system clock shows to the calling thread: `now`, or the moment until which a watchdog has just waited.
+int64_t ph_watchdog_moment(int64_t now);
+// group_time.c
+int64_t ph_stalled(void);      // real ns for which no rank could go on
+int64_t ph_group_clock(void);  // by which the timeouts of collectives are counted
+// imports.c
+typedef struct ph_import {
+  const char *name;
+  void *function;
+  void **real;  // becomes what the function replaces, unless NULL
+} ph_import;
+extern const ph_import ph_group_imports[], ph_watchdog_imports[];  // of libtorch_cuda, taken over; the last has no name
+extern const ph_import ph_clock_imports[];                         // of all of torch's libraries
+void ph_take_imports(void);
+
+#pragma GCC visibility pop
