@@ -120,6 +120,11 @@ def host_ratio(log: Log, cluster: Cluster, asked: str | None) -> float:
 
 def whole_recording(log: Log) -> list[Chunk]:
     """The recording of every rank to its end. Raises if there is none."""
+    if "imported" in log.metadata.extra:
+        raise PhantoraError(
+            f"{log.path}: a real run's log has no recording to replay; learn its host with `phantora calibrate` and "
+            "run its script with `phantora trace --calibration`"
+        )
     chunks = log.recording()
     why = ""
     if not log.complete:

@@ -17,6 +17,7 @@ from phantora.cli.calibrate import calibrate as command
 from phantora.errors import PhantoraError
 from phantora.hardware import DEFAULT_HOST, load_host
 from phantora.importers import import_traces
+from phantora.runs.replay import whole_recording
 from phantora.trace.reader import Log, open_log
 from tests.support.fakelog import small_run
 from tests.support.kineto_files import Trace
@@ -81,6 +82,8 @@ def test_a_machine_by_its_operators(tmp_path: Path) -> None:
 def test_logs_that_do_not_tell(tmp_path: Path) -> None:
     simulated = simulated_log(tmp_path, {"name": "mine", "factor": 1.0})
     real = real_log(tmp_path, 1000.0)
+    with pytest.raises(PhantoraError, match="a real run's log has no recording to replay"):
+        whole_recording(real)
     with pytest.raises(PhantoraError, match="is a simulated log"):
         calibrate(simulated, None, "mine")
     with pytest.raises(PhantoraError, match="its host 'mine' is not built-in"):
