@@ -16,6 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from phantora.apart import PHANTORA
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.reader import open_log
 
@@ -37,7 +38,7 @@ def phantora(directory: Path, *arguments: str) -> float:
     """Wall seconds."""
     began = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-m", "phantora", *arguments], cwd=directory, capture_output=True, text=True, check=False
+        [*PHANTORA, *arguments], cwd=directory, capture_output=True, text=True, check=False
     )
     if done.returncode:
         sys.exit(done.stderr)

@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from phantora.apart import PHANTORA
+
 SECONDS_BETWEEN = 1.0  # or twenty times what a look took
 
 
@@ -54,7 +56,7 @@ def proportional_bytes(pid: int) -> int:
 
 
 def phantora_trace(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "phantora", "trace", "--no-summary", *arguments]
+    return [*PHANTORA, "trace", "--no-summary", *arguments]
 
 
 def measure(command: Sequence[str], directory: str, environment: Mapping[str, str] | None = None) -> Cost:

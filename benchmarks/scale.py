@@ -13,11 +13,11 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import sys
 import tempfile
 from pathlib import Path
 
 from benchmarks.resources import measure, phantora_trace
+from phantora.apart import PHANTORA
 
 SHARDED, COPY = 1024, 512  # GPUs over which a model is sharded at most; then of each copy
 SCRIPT = str(Path(__file__).resolve().parents[1] / "samples" / "llama_fsdp2.py")
@@ -25,7 +25,7 @@ SCRIPT = str(Path(__file__).resolve().parents[1] / "samples" / "llama_fsdp2.py")
 
 def replayed(folder: str) -> float:
     """CPU seconds of a replay of the run in `folder`."""
-    command = [sys.executable, "-m", "phantora", "replay", "run.arrow", "-q", "-o", "again.arrow"]
+    command = [*PHANTORA, "replay", "run.arrow", "-q", "-o", "again.arrow"]
     return measure(command, folder).cpu
 
 

@@ -19,6 +19,8 @@ from phantora.result import RunReport, RunResult
 from phantora.spec import RunSpec
 
 MODULE = "phantora.runs"
+PHANTORA = (sys.executable, "-m", "phantora")
+"""The command line, for programs that use it as a user does; the only place that names it."""
 _SECONDS = 10.0  # from SIGTERM to SIGKILL
 
 

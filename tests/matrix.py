@@ -28,6 +28,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from phantora.apart import PHANTORA
+
 ROOT = Path(__file__).resolve().parents[1]
 NEWEST = "2.14.1"
 """The newest torch that is let in; `.ci/run` tries it beside the tested default."""
@@ -127,7 +129,7 @@ def tests(interpreter: Path, result: Result, files: Sequence[str]) -> None:
 def samples(interpreter: Path, result: Result, chosen: Sequence[tuple[str, str, tuple[str, ...]]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name, cluster, command in chosen:
-            trace = ("-m", "phantora", "trace", "--cluster", cluster, "--no-summary", "-o", f"{folder}/run.arrow")
+            trace = (*PHANTORA[1:], "trace", "--cluster", cluster, "--no-summary", "-o", f"{folder}/run.arrow")
             done = run([str(interpreter), *trace, *command], PYTHONPATH=str(ROOT))
             lines = [re.sub(r"^\[rank\d+\]: ", "", line) for line in done.stdout.splitlines()]
             reports = [json.loads(line) for line in lines if line.startswith("{")]

@@ -17,6 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from phantora.apart import PHANTORA
 from phantora.hardware import REFERENCE_HOST
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.analysis.hosts import steps_by_host
@@ -33,7 +34,7 @@ def main() -> None:
     args, command = parser.parse_args(words[:cut]), words[cut + 1 :]
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "run.arrow"
-        run = [sys.executable, "-m", "phantora", "trace", "-q", "--cluster", args.cluster, "-o", str(log)]
+        run = [*PHANTORA, "trace", "-q", "--cluster", args.cluster, "-o", str(log)]
         run += ["--host", REFERENCE_HOST]
         run += [*(("--missing", str(args.missing)) if args.missing else ()), *command]
         done = subprocess.run(run, capture_output=True, text=True, check=False)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from phantora.apart import PHANTORA
 from phantora.hardware import load_host
 from phantora.hardware.hosts import GIVEN_SPREAD
 from phantora.trace.analysis.analyze import analyze
@@ -40,7 +40,7 @@ def test_a_host_twice_as_slow(tmp_path: Path) -> None:
     assert (steps[0].error_above or 0) > 0.45
     of_factor = 1 - GIVEN_SPREAD[0], GIVEN_SPREAD[1] - 1
     assert (steps[1].error, steps[1].error_above) == pytest.approx(of_factor, rel=0.02)
-    command = [sys.executable, "-m", "phantora", "replay", "--host", "2", "-q", "-o", "again.arrow", str(fast.log)]
+    command = [*PHANTORA, "replay", "--host", "2", "-q", "-o", "again.arrow", str(fast.log)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     log = open_log(tmp_path / "again.arrow")
@@ -84,7 +84,7 @@ def test_what_single_calls_cost(tmp_path: Path) -> None:
 
 def test_the_probe_runs_under_the_stubs(tmp_path: Path) -> None:
     out = tmp_path / "host.toml"
-    command = [sys.executable, "-m", "phantora", "profile", "host", "--no-gpu", "--rounds", "3", "--out", str(out)]
+    command = [*PHANTORA, "profile", "host", "--no-gpu", "--rounds", "3", "--out", str(out)]
     done = subprocess.run([*command, "--keep", str(tmp_path)], capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr
     assert "times as slow as default" in done.stdout

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from phantora.apart import PHANTORA
 from tests.support import runs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,7 +41,7 @@ class Workplace:
         own = {"PYTHONPATH": paths, "PHANTORA_TEST": str(self.path), "TMPDIR": str(self.path)}
         environment = runs.environment(shared=True) if shared else {**os.environ, **own}
         process = subprocess.Popen(
-            [sys.executable, "-m", "phantora", "trace", *arguments], cwd=self.path, env=environment,
+            [*PHANTORA, "trace", *arguments], cwd=self.path, env=environment,
             text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         self.started.append(process)
@@ -387,7 +388,7 @@ def test_a_terminal_that_has_gone_ends_the_run(work: Workplace) -> None:
     ours, theirs = pty.openpty()
     work.script("import time\nfor i in range(3000):\n    print(i, flush=True)\n    time.sleep(0.02)\n")
     process = subprocess.Popen(
-        [sys.executable, "-m", "phantora", "trace", "--null", "train.py"], cwd=work.path, stdout=theirs,
+        [*PHANTORA, "trace", "--null", "train.py"], cwd=work.path, stdout=theirs,
         stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True, start_new_session=True,
     )  # fmt: skip
     work.started.append(process)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from phantora.apart import PHANTORA
 from phantora.trace.reader import open_log
 from tests.support import runs
 
@@ -34,7 +35,7 @@ def run(
     """`shared`: the fork server of all tests is taken."""
     own = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), packages)))}
     return subprocess.run(
-        [sys.executable, "-m", "phantora", "trace", *arguments],
+        [*PHANTORA, "trace", *arguments],
         cwd=directory,
         env=runs.environment(shared=True) if shared else own,
         capture_output=True,
@@ -182,7 +183,7 @@ def test_interrupted_run_leaves_a_readable_log(tmp_path: Path) -> None:
     body = "while True:\n  for _ in range(500): x.add_(1)\n  dist.all_reduce(x); torch.cuda.synchronize()\n"
     (tmp_path / "train.py").write_text(SETUP + body)
     process = subprocess.Popen(
-        [sys.executable, "-m", "phantora", "trace", "--cluster", "2", "train.py"],
+        [*PHANTORA, "trace", "--cluster", "2", "train.py"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stderr=subprocess.PIPE,
@@ -222,7 +223,7 @@ def test_launcher_with_cuda(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(script)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
-        [sys.executable, "-m", "phantora", "trace", "--cluster", "2", "--", *launcher, "train.py"],
+        [*PHANTORA, "trace", "--cluster", "2", "--", *launcher, "train.py"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from phantora.apart import PHANTORA
 from phantora.stubs import StubSet
 from phantora.stubs.prebuilt import prebuild
 
@@ -41,7 +42,7 @@ def run(installed: Path, home: Path, script: str) -> subprocess.CompletedProcess
     (home / "script.py").write_text(script)
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PHANTORA_")}
     environment |= {"PYTHONPATH": str(installed), "XDG_CACHE_HOME": str(home), "PATH": str(home / "empty")}
-    command = [sys.executable, "-m", "phantora", "trace", "--cluster", "1x1xH100", "-o", "run.arrow", "script.py"]
+    command = [*PHANTORA, "trace", "--cluster", "1x1xH100", "-o", "run.arrow", "script.py"]
     return subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, check=False)
 
 

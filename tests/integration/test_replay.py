@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import statistics
 import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
+from phantora.apart import PHANTORA
 from phantora.cli.diff import diff
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.reader import open_log
@@ -28,7 +28,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def replay(*arguments: str, directory: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "phantora", "replay", *arguments]
+    command = [*PHANTORA, "replay", *arguments]
     return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=240, check=False)
 
 

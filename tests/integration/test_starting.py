@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from phantora.apart import PHANTORA
 from phantora.launch.selfstart import starts_its_ranks
 from phantora.trace.reader import open_log
 from tests.support import runs
@@ -65,7 +66,7 @@ def trace(directory: Path, *arguments: str, shared: bool = False) -> subprocess.
     own = {"PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))}
     environment = runs.environment(shared=True) if shared else {**os.environ, **own}
     return subprocess.run(
-        [sys.executable, "-m", "phantora", "trace", "--no-summary", *arguments],
+        [*PHANTORA, "trace", "--no-summary", *arguments],
         cwd=directory, env=environment, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
 
@@ -120,7 +121,7 @@ def test_gpus_serve_one_process_after_the_other(tmp_path: Path) -> None:
     mine = [row["id"] for row in rows if row["rank"] == 0 and row["id"] > 0 and row["kind"] != "flow"]
     assert len(mine) == len(set(mine))
     again = subprocess.run(
-        [sys.executable, "-m", "phantora", "replay", "run.arrow", "-o", "again.arrow", "--no-summary"],
+        [*PHANTORA, "replay", "run.arrow", "-o", "again.arrow", "--no-summary"],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert again.returncode == 0, again.stderr

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import phantora
+from phantora.apart import PHANTORA
 from phantora.sweep.journal import read
 from tests.support import runs
 
@@ -61,7 +62,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def sweep(folder: Path, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", "phantora", "sweep", "sweep.toml", *arguments, "--", "train.py"]
+    return [*PHANTORA, "sweep", "sweep.toml", *arguments, "--", "train.py"]
 
 
 def rows(folder: Path, output: str) -> dict[int, dict[str, Any]]:

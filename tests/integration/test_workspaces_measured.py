@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import orjson
 import pytest
 
 from phantora import stubs
+from phantora.apart import PHANTORA
 from phantora.cost.measured import DATA
 from phantora.cost.parse import parse_signature
 from phantora.cost.wanted import Wanted, write_wanted
@@ -66,7 +66,7 @@ def test_a_users_table_of_another_gpu(tmp_path: Path, cache: Path) -> None:
     (by_rule,) = (int(line.split()[-1]) for line in run.out.splitlines() if "bytes" in line)
     assert by_rule == 4 * (4 * 8 * 40 * 24 + 16 * 4 * 5 * 3 + 4 * 16 * 20 * 24) + 16
     note = "convolutions take workspaces by a rule"
-    analyze = [sys.executable, "-m", "phantora", "analyze", "run.arrow"]
+    analyze = [*PHANTORA, "analyze", "run.arrow"]
     assert note in subprocess.run(analyze, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     own = Convolution("fwd", "tf32", "nchw", (4, 8, 40, 24), (16, 4, 5, 3), (2, 1), (2, 1), (1, 1))
     table = table_beside(cache / "kernel-times" / "mine.parquet")

@@ -10,7 +10,6 @@ import resource
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from phantora.apart import PHANTORA
 from tests.robustness.fault_places import Clock, Disk, FailingDisk, Limit
 from tests.support.disturbed import Scene, lives
 
@@ -265,7 +265,7 @@ def two_runs(run: Run) -> bool:
     run.begin()
     if run.at_a_moment("rank0") is None:
         return False
-    command = [sys.executable, "-m", "phantora", "trace", "-o", str(run.log), "--no-summary", *run.words]
+    command = [*PHANTORA, "trace", "-o", str(run.log), "--no-summary", *run.words]
     second = subprocess.run(
         command, cwd=run.log.parent, env=dict(os.environ), capture_output=True, text=True, check=False
     )
@@ -325,7 +325,7 @@ def cache_built_twice(run: Run) -> bool:
     (place / "phantora" / "building-old").mkdir(parents=True)
     environment = {"XDG_CACHE_HOME": str(place)}
     other = subprocess.Popen(
-        [sys.executable, "-m", "phantora", "trace", "--no-summary", "-o", str(run.scene.folder / "other.arrow"),
+        [*PHANTORA, "trace", "--no-summary", "-o", str(run.scene.folder / "other.arrow"),
          *run.words], env={**os.environ, **environment}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     run.begin(environment=environment)

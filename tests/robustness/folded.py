@@ -12,13 +12,13 @@ import argparse
 import os
 import re
 import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from phantora.apart import PHANTORA
 from phantora.trace.analysis.steps import find_steps
 from phantora.trace.reader import Log, open_log
 
@@ -120,7 +120,7 @@ def run(case: Case, fold: str, folder: Path) -> Log:
         cluster += ["--real-ranks", case.real_ranks]
     options = ["--no-recording", "--no-summary", "-o", str(path), *cluster]
     ran = subprocess.run(
-        [sys.executable, "-m", "phantora", "trace", *options, *command],
+        [*PHANTORA, "trace", *options, *command],
         cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
     )  # fmt: skip

@@ -16,6 +16,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from phantora.apart import PHANTORA
+
 PROGRAMS = Path(__file__).with_name("hang_programs.py")
 TIMEOUT_S = 6
 
@@ -70,7 +72,7 @@ def marked(function: str) -> int:
 
 def missed(name: str, expected: Expected, folder: Path) -> tuple[list[str], float, str]:
     """What the run of a program does not say, its seconds, and all that it said."""
-    command = [sys.executable, "-m", "phantora", "trace", "--cluster", "3", "--hang-timeout", str(TIMEOUT_S)]
+    command = [*PHANTORA, "trace", "--cluster", "3", "--hang-timeout", str(TIMEOUT_S)]
     begin = time.monotonic()
     output = ["--no-summary", "-o", str(folder / "run.arrow"), str(PROGRAMS), name]
     done = subprocess.run([*command, *output], capture_output=True, text=True, timeout=300)

@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from phantora.apart import PHANTORA
 from phantora.trace.recording import CHUNK_RECORDS, RECORD
 from tests.support.disturbed import ROOT, Scene, roles
 
@@ -141,8 +142,8 @@ def log(events: int, folder: Path) -> int:
     steps = str(max(10, events // 500_000))
     commands = {
         "write": ["-m", "benchmarks.large_log", str(file), str(events), "64", steps],
-        "analyze": ["-m", "phantora", "analyze", str(file), "--json"],
-        "export": ["-m", "phantora", "export", str(file), "-o", str(made)],
+        "analyze": [*PHANTORA[1:], "analyze", str(file), "--json"],
+        "export": [*PHANTORA[1:], "export", str(file), "-o", str(made)],
     }
     too_much = 0
     for name, words in commands.items():

@@ -16,6 +16,7 @@ from pathlib import Path
 import click
 
 import phantora
+from phantora.apart import PHANTORA
 from phantora.cli.sweep import parse_setting, sweep
 from phantora.launch.warm import VARIABLE, WarmServer
 from phantora.sweep.folds import ONE
@@ -44,7 +45,7 @@ def tasks(words: tuple[str, ...], folder: Path) -> list[Task]:
 def run(task: Task, log: Path, variables: dict[str, str]) -> None:
     words = task.words(2, str(log), ("--no-summary", "--force"))
     done = subprocess.run(
-        [sys.executable, "-m", "phantora", *words], env={**os.environ, **variables}, capture_output=True, text=True,
+        [*PHANTORA, *words], env={**os.environ, **variables}, capture_output=True, text=True,
         check=False,
     )  # fmt: skip
     if done.returncode:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import phantora
+from phantora.apart import PHANTORA
 from phantora.sweep.journal import NAME, read
 from phantora.sweep.measure import measure
 
@@ -38,7 +39,7 @@ Row = dict[str, Any]
 
 
 def command(folder: Path, words: tuple[str, ...]) -> list[str]:
-    return [sys.executable, "-m", "phantora", "sweep", *words, "--all", "-o", str(folder)]
+    return [*PHANTORA, "sweep", *words, "--all", "-o", str(folder)]
 
 
 def rows(folder: Path) -> dict[str, Row]:
@@ -100,7 +101,7 @@ def single(row: Row, log: Path) -> Row:
     words = row["command"]
     at = words.index("-o")
     words = [*words[1:at], "-o", str(log), "--force", "--no-summary", *words[at + 2 :]]
-    subprocess.run([sys.executable, "-m", "phantora", *words], check=True, capture_output=True)
+    subprocess.run([*PHANTORA, *words], check=True, capture_output=True)
     return {**asdict(measure(log)), **phantora.open(log).summary()}
 
 

@@ -6,7 +6,6 @@ import itertools
 import os
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from phantora.apart import PHANTORA
 from phantora.errors import PhantoraError
 from phantora.launch.process import children_by_parent
 from phantora.trace.reader import Batch, Log, open_log
@@ -59,7 +59,7 @@ class Scene:
         with open(self.folder / "out.txt", "ab") as out, open(self.folder / "err.txt", "ab") as err:
             files: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "phantora", *words], cwd=self.folder / "out",
+                [*PHANTORA, *words], cwd=self.folder / "out",
                 env={**os.environ, "PYTHONPATH": paths, **more}, **(files | options),
             )  # fmt: skip
 

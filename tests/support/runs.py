@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from phantora.apart import PHANTORA
 from phantora.launch.warm import VARIABLE
 from phantora.trace.reader import open_log
 
@@ -42,7 +42,7 @@ class Run:
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "phantora", "trace", *arguments]
+    return [*PHANTORA, "trace", *arguments]
 
 
 def trace(

@@ -345,3 +345,10 @@ def test_the_map_names_what_is_there() -> None:
     bases = (ROOT, ROOT / "phantora")
     assert len(paths) > 40
     assert sorted(path for path in paths if not any((base / path).exists() for base in bases)) == []
+
+
+def test_the_command_line_is_started_from_one_place() -> None:
+    """`phantora.apart.PHANTORA`; what runs a spec does so by `phantora/runs` or `phantora.apart`."""
+    pattern = re.compile(r'"-m",\s*"phantora"')
+    found = [str(path.relative_to(ROOT)) for path in sources((".py",)) if pattern.search(path.read_text())]
+    assert found == ["phantora/apart.py"]

@@ -12,10 +12,11 @@ from typing import cast
 
 import pytest
 
+from phantora.apart import PHANTORA
 from phantora.errors import PhantoraError, limit_of_processes
 from phantora.launch.ending import RunningSimulator, SimulatorThread
 
-VERB = [sys.executable, "-m", "phantora", "completion", "bash"]
+VERB = [*PHANTORA, "completion", "bash"]
 
 
 # A verb that says that it has begun, and waits.

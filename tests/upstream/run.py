@@ -32,6 +32,8 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+from phantora.apart import PHANTORA
+
 try:
     import tomllib
 except ImportError:
@@ -141,7 +143,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 def traced(gpus: int, out: Path, arguments: argparse.Namespace) -> list[str]:
     """`phantora trace` and its options."""
     return [
-        sys.executable, "-m", "phantora", "trace", "--cluster", f"1x{gpus}x{arguments.gpu}", "--force",
+        *PHANTORA, "trace", "--cluster", f"1x{gpus}x{arguments.gpu}", "--force",
         "--hang-timeout", str(arguments.limit), "--no-recording", "--no-summary", "-o", str(out.with_suffix(".arrow")),
     ]  # fmt: skip
 

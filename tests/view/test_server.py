@@ -8,7 +8,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
+from phantora.apart import PHANTORA
 from phantora.cli import analyze as analyze_cli
 from phantora.cli.analyze import filters
 from phantora.cli.diff import diff
@@ -161,7 +161,7 @@ def test_a_page_is_one_file_and_safe(tmp_path: Path) -> None:
 
 
 def test_ctrl_c(logs: tuple[Path, Path]) -> None:
-    command = [sys.executable, "-m", "phantora", "view", str(logs[0]), "--no-browser"]
+    command = [*PHANTORA, "view", str(logs[0]), "--no-browser"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert process.stderr.readline().startswith("phantora: http://127.0.0.1:")

@@ -37,6 +37,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from phantora.apart import PHANTORA
 from phantora.hardware import REFERENCE_HOST
 from phantora.trace.analysis.analyze import Filters, analyze
 from phantora.trace.reader import open_log
@@ -160,7 +161,7 @@ def replay(name: str, row: dict[str, Any], truth: Path, gpu: str, log: Path, tim
         del words[at : at + 2]
     target = ["-m", *words[1:]] if words[0] == "-m" else words
     cluster = f"1x{row['world_size']}x{gpu}"
-    command = [sys.executable, "-m", "phantora", "trace", "-q", "--no-summary", "--cluster", cluster, "-o", str(log)]
+    command = [*PHANTORA, "trace", "-q", "--no-summary", "--cluster", cluster, "-o", str(log)]
     command += ["--host", REFERENCE_HOST]  # the machine of these runs
     command += target
     root = str(Path(__file__).resolve().parents[2])

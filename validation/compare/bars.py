@@ -33,6 +33,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from phantora.apart import PHANTORA
 from phantora.hardware.hosts import GIVEN_SPREAD, REFERENCE_HOST, load_host
 from phantora.trace.analysis.uncertainty import Prices
 from validation.compare.bar_halves import report_halves, waits
@@ -145,7 +146,7 @@ def ledger() -> Iterator[Run]:
 
 def simulate(run: Run, host: str, log: Path) -> Parts | str:
     """The step and its bar, or why there is none."""
-    words = [sys.executable, "-m", "phantora", "trace", "-q", "--no-summary", "--force"]
+    words = [*PHANTORA, "trace", "-q", "--no-summary", "--force"]
     words += ["--cluster", run.cluster, "--host", host, "-o", str(log), *run.command()]
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=TIMEOUT, cwd=HERE.parent)

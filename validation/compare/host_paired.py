@@ -21,7 +21,6 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from phantora.apart import PHANTORA
 from phantora.hardware import HostProfile
 from phantora.hardware.hosts import to_toml
 from phantora.profile import host as measuring
@@ -43,7 +43,7 @@ CHARGES = ROOT / "validation/fits/host_workload_charges.jsonl"
 DRAWS = 400
 REPLACES_LINEAR = "deepspeed_three"
 """DeepSpeed's third stage replaces torch's `linear` for its process: in such a session, for all workloads."""
-TRACE = (sys.executable, "-m", "phantora", "trace", "-q", "--no-summary", "--no-recording")
+TRACE = (*PHANTORA, "trace", "-q", "--no-summary", "--no-recording")
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ import torch.distributed as dist
 import torch.nn as nn
 import torch.nn.functional as F
 
+from phantora.apart import PHANTORA
 from phantora.profile import host_probe
 from phantora.profile.turns import Turns, new_turns
 from validation.workloads.host_libraries import LIBRARIES
@@ -203,7 +204,7 @@ def main() -> None:
         path = Path(folder) / "turn"
         new_turns(path)
         outs = [Path(folder) / name for name in ("real.json", "null.json")]
-        launchers = [[sys.executable], [sys.executable, "-m", "phantora", "trace", "--null", "-q", "--cluster", "1x1xH100"]]
+        launchers = [[sys.executable], [*PHANTORA, "trace", "--null", "-q", "--cluster", "1x1xH100"]]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
         both = [
             subprocess.Popen([*launcher, __file__, str(out), str(path), str(role), rounds], env=environment)

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from phantora.apart import PHANTORA
+
 HERE = Path(__file__).parent
 TITAN = HERE.parents[1] / "samples/torchtitan"
 NEAR = 0.03
@@ -116,7 +118,7 @@ def main() -> int:
     named = sys.argv[2:] or [""]
     for study in (one for one in STUDIES if any(name in one.name for name in named)):
         folder = base / study.folder
-        words = [sys.executable, "-m", "phantora", "sweep", *study.sweep, "-o", str(folder), "-q"]
+        words = [*PHANTORA, "sweep", *study.sweep, "-o", str(folder), "-q"]
         paths = [str(TITAN), *filter(None, [os.environ.get("PYTHONPATH")])]
         given = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         subprocess.run(words, check=True, stdout=subprocess.DEVNULL, cwd=HERE.parents[1], env=given)

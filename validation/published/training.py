@@ -35,6 +35,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from phantora.apart import PHANTORA
 from phantora.hardware import REFERENCE_HOST
 
 if sys.version_info >= (3, 11):
@@ -168,7 +169,7 @@ def simulate(row: Row, layers: int, rounds: int) -> None:
         options = ["trace", "--no-recording", "--no-summary", "--host", REFERENCE_HOST, "-o", f"{folder}/run.arrow"]
         parts = [part.replace("SAMPLES", str(HERE.parents[1] / "samples")) for part in shlex.split(command)]
         ran = subprocess.run(
-            [sys.executable, "-m", "phantora", *options, *parts], cwd=folder, env=environment, capture_output=True,
+            [*PHANTORA, *options, *parts], cwd=folder, env=environment, capture_output=True,
             text=True, stdin=subprocess.DEVNULL,
         )  # fmt: skip
     output = re.sub(r"\x1b\[[\d;]*m", "", ran.stdout + ran.stderr)

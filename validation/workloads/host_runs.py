@@ -24,6 +24,8 @@ import torch.distributed as dist
 import torch.nn as nn
 import torch.nn.functional as F
 
+from phantora.apart import PHANTORA
+
 WARM = 5
 MIB, GIB = 1 << 20, 1 << 30
 Step = Callable[[], object]
@@ -541,7 +543,7 @@ def everything(folder: Path, budget: float) -> None:
         print(f"{spent:6.1f} s  status {status}  {' '.join(words)[-90:]}  {error}", flush=True)
         return "".join(line + "\n" for line in said.splitlines() if line.startswith("{"))
 
-    profiled = ["-m", "phantora", "profile", "host", "--out", str(folder / "host.toml"), "--keep", str(folder)]
+    profiled = [*PHANTORA[1:], "profile", "host", "--out", str(folder / "host.toml"), "--keep", str(folder)]
     start(profiled)
     with (folder / "host_runs.jsonl").open("a") as out:
         out.write(start([str(here), "--allocator"]))
