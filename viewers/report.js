@@ -112,7 +112,7 @@ function showWork() {
 }
 
 function showCommunication() {
-  fill("exposure", table(details.exposure, [
+  fill("exposure", table(report.exposure, [
     ["collective", (e) => kernel(e.collective), text], ["of", (e) => e.group, text], ["awaited by", (e) => e.waited_by, text],
     ["exposed", (e) => e.exposed, duration], ["late rank", (e) => e.late_rank, duration]]));
   fill("collectives", table(details.collectives, [

@@ -114,6 +114,9 @@ def report_options(function: Decorated) -> Decorated:
             help="Print the summary as one line of JSON on stdout at the end, and nothing else there: what ranks "
             "print goes to stderr.",
         ),
+        click.option(
+            "-v", "--verbose", is_flag=True, help="Print the tables of steps, kernels, collectives and memory as well."
+        ),
         click.option("-q", "--quiet", is_flag=True, help="Print nothing of our own but errors."),
     )(function)
 

@@ -56,4 +56,5 @@ def replay(run: Path, **options: Any) -> None:
         output_spec(options),
     )  # fmt: skip
     result = simulate(spec)
-    print_report(result, summary=options["summary"] and not options["quiet"], as_json=options["as_json"])
+    summary = options["summary"] and not options["quiet"]
+    print_report(result, summary=summary, as_json=options["as_json"], verbose=options["verbose"])

@@ -11,8 +11,9 @@ from phantora.errors import Reason
 from phantora.result import RunResult, first_line
 
 
-def print_report(result: RunResult, *, summary: bool, as_json: bool) -> None:
-    """Prints the analysis of a run's log, a summary on stderr or JSON on stdout, and why it failed, if it did.
+def print_report(result: RunResult, *, summary: bool, as_json: bool, verbose: bool = False) -> None:
+    """Prints the analysis of a run's log, a summary on stderr (`verbose`: all tables) or JSON on stdout, and why it
+    failed, if it did.
 
     Of a run that failed only whether memory ran out is shown: the script's own error counts.
     """
@@ -23,9 +24,9 @@ def print_report(result: RunResult, *, summary: bool, as_json: bool) -> None:
         from phantora.trace.reader import open_log
 
         # Of a run that failed, whether memory ran out; such logs are short.
-        analysis = analyze(open_log(result.log), details=failed)
+        analysis = analyze(open_log(result.log), details=failed or verbose)
     if summary and (not failed or analysis is not None):
-        _print_summary(result, analysis)
+        _print_summary(result, analysis, verbose)
     if as_json:
         report["reason"] = result.reason.value
         if analysis is not None:
@@ -55,21 +56,19 @@ def _say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def _print_summary(result: RunResult, analysis: Any) -> None:
+def _print_summary(result: RunResult, analysis: Any, verbose: bool) -> None:
     from phantora.cli.terminal import report_console
 
     terminal, report = report_console(stderr=True), result.report
     if analysis is not None:
-        from phantora.trace.analysis.render import render
+        from phantora.trace.analysis.render import render, render_summary
 
-        render(analysis, terminal)
+        (render if verbose else render_summary)(analysis, terminal)
+        terminal.print(f"[bold]NEXT[/bold]      phantora view {result.log}", highlight=False)
     folded = f" ({report.processes} as processes, folded over {report.fold})" if report.fold else ""
     line = f"{report.ranks} rank{'s' if report.ranks > 1 else ''}{folded} ran for {report.wall_seconds or 0:.1f} s"
     if result.log is not None:
-        line += f" and simulated {report.simulated_seconds or 0:.3f} s ({report.rows or 0:,} rows)"
-        if report.device_memory_bytes:
-            taken = report.device_memory_bytes / 2**30
-            line += f", at most {taken:.2f} GiB of a GPU taken (as nvidia-smi shows it)"
+        line += f" and simulated {report.simulated_seconds or 0:.3f} s"
         line += f"; log {result.log}"
         line += f"; timeline {', '.join(report.timeline)}" if report.timeline else ""
     terminal.print(f"phantora: {line}", markup=False, highlight=False, soft_wrap=True)

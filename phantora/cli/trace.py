@@ -228,7 +228,8 @@ def _run(ctx: click.Context, spec: RunSpec, options: Mapping[str, Any]) -> int:
     if given and not quiet:
         console.message(f"phantora: note: {', '.join(given)}: ignored, since all ranks run on this machine")
     result = run(spec, console, None if quiet else follow(spec.arguments))
-    print_report(result, summary=options["summary"] and not quiet, as_json=as_json)
+    summary = options["summary"] and not quiet
+    print_report(result, summary=summary, as_json=as_json, verbose=options["verbose"])
     return result.status
 
 

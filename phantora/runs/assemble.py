@@ -27,10 +27,14 @@ if TYPE_CHECKING:
     from phantora.profile.live import LiveProfiler
     from phantora.sim.collectives import NcclEnvironment
     from phantora.sim.config import Stats
+    from phantora.sim.replay import Powers
     from phantora.sim.simulator import Simulator
     from phantora.trace.recording import Chunk
     from phantora.trace.schema import RunMetadata
     from phantora.trace.writer import LogWriter
+
+
+SETTLING = 5  # times the limiter's two times: what is left of its first state then is below 0.1 % of a step
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,8 @@ class Recorded:
     host_scale: float
     nccl: Mapping[str, Any]
     """NCCL's variables then, as the metadata have them; those of the environment now come first."""
+    power: Powers | None = None
+    """By rank, from which state its power limiter goes on when its first step ends."""
 
 
 def _workspaces(cluster: Cluster) -> Workspaces | None:
@@ -162,7 +168,7 @@ def assemble(
             if recorded is None:
                 simulator = Simulator(session, log, config)
             else:
-                simulator = Replayer(session, log, config, recorded.chunks, recorded.host_scale)
+                simulator = Replayer(session, log, config, recorded.chunks, recorded.host_scale, recorded.power)
         except PhantoraError:
             log.close({})
             with suppress(OSError):  # one in memory has no name to be taken
@@ -201,6 +207,7 @@ def _facts(setup: Setup, workspaces: Workspaces | None) -> dict[str, Any]:
     own = workspaces is not None and workspaces.about.get("gpu") == gpu.product
     found: dict[str, Any] = {"memory_bandwidth": gpu.hbm_bandwidth}  # bytes/s, for rooflines
     found["workspaces"] = {"table": workspaces.described if workspaces else None, "own": own}
+    found["settling_ns"] = SETTLING * (gpu.power.response_ns + gpu.power.reaction_ns)
     if setup.fold:
         found["fold"] = to_dict(setup.fold)
     if setup.what_if:

@@ -19,10 +19,10 @@ from phantora.launch.supervisor import RankSupervisor
 from phantora.outputs import unnamed
 from phantora.result import RunReport, RunResult, few
 from phantora.runs import fold as folding
-from phantora.runs.assemble import About, Simulation, assemble, host_facts
+from phantora.runs.assemble import About, Recorded, Simulation, assemble, host_facts
 from phantora.runs.preflight import preflight
 from phantora.runs.prepare import Prepared, prepare
-from phantora.runs.sensitivity import host_sensitivity
+from phantora.runs.sensitivity import simulated_again
 from phantora.spec import AUTO, COMMAND, RunSpec
 
 if TYPE_CHECKING:
@@ -188,8 +188,8 @@ class _Run:
     def _close(self, report: RunReport, simulation: Simulation) -> None:
         operators = simulation.simulator.operators() if simulation.simulator is not None else []
         more: dict[str, Any] = {"operators": [asdict(entry) for entry in operators]}
-        if report.status == 0 and (found := host_sensitivity(simulation, self.setup)):
-            more["host_sensitivity"] = found
+        if report.status == 0 and self.setup.spec.output.recording and simulation.log is not None:
+            more |= simulated_again(simulation, self.setup, Recorded(simulation.log.recording(), 1.0, {}))
         simulation.close({**report.as_data(), **more})
 
     def _say_what_is_replaced(self, log: Path | None) -> None:

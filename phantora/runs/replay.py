@@ -13,6 +13,7 @@ from phantora.hardware import Cluster, load_cluster, load_host
 from phantora.result import RunReport, RunResult
 from phantora.runs.assemble import About, Recorded, assemble, host_facts
 from phantora.runs.outputs import Outputs
+from phantora.runs.sensitivity import simulated_again
 from phantora.runs.setup import Setup
 from phantora.sim.whatif import parse_what_if
 from phantora.spec import OutputSpec, RunSpec, WhatIfSpec
@@ -154,12 +155,14 @@ def _simulate(log: Log, setup: Setup, recorded: Recorded, target: Path, *, other
     simulator = simulation.simulator
     assert simulator is not None and simulation.log is not None
     report = RunReport(1, run.world_size)
+    more: dict[str, Any] = {}
     try:
         simulator.run()
         seconds = round(time.monotonic() - began, 3)
         facts = simulator.stats().facts()
         report = RunReport(0, run.world_size, wall_seconds=seconds, log=str(target), **facts)
+        more = simulated_again(simulation, setup, recorded, hosts=False)
     finally:
         operators = [asdict(entry) for entry in simulator.operators()]
-        simulation.close({**report.as_data(), "replayed": str(log.path), "operators": operators})
+        simulation.close({**report.as_data(), "replayed": str(log.path), "operators": operators, **more})
     return replace(report, rows=simulation.log.rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from phantora.trace.recording import RECORD, Chunk, Records, decode
 from phantora.trace.writer import LogWriter
 from phantora.wire import layout
 from phantora.wire.session import Session
+
+Powers = Mapping[int, native.PowerState | None]
 
 
 class _Voice:
@@ -51,13 +53,19 @@ class _Voice:
 
 class Replayer(Simulator):
     """A simulator whose ranks are recordings: `chunks` are those of ``Log.recording``, `host_scale` is a factor on the
-    recorded host time."""
+    recorded host time. `power`: from which state the power limiter of each rank's GPU goes on when its first step
+    ends, None from its own; :attr:`powers` then says where they stand at the end."""
 
     def __init__(
-        self, session: Session, log: LogWriter, config: SimulatorConfig, chunks: Sequence[Chunk], host_scale: float = 1
-    ) -> None:
+        self, session: Session, log: LogWriter, config: SimulatorConfig, chunks: Sequence[Chunk], host_scale: float = 1,
+        power: Powers | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(session, log, config)
         self._engine.play(host_scale)
+        self.powers: dict[int, native.PowerState | None] = dict.fromkeys(power or ())
+        """The state of each rank's GPU at the end of its last step; empty unless it was asked for."""
+        for rank, state in (power or {}).items():
+            self._engine.start_power(rank, state)
         by_rank: dict[int, list[Chunk]] = {rank: [] for rank in session.real}
         for chunk in chunks:
             by_rank[chunk.rank].append(chunk)
@@ -72,6 +80,7 @@ class Replayer(Simulator):
                 raise PhantoraError(f"the recording is damaged ({error}); run `phantora trace` again") from error
             reason = self._turn(0)
             if reason & native.DONE and not reason & native.PRICES and all(voice.done for voice in self._voices):
+                self.powers = {rank: self._engine.power(rank) for rank in self.powers}
                 return
             # Nobody is asleep but those whose recording says so.
             if reason == native.IDLE and not self._engine.release_sleepers([]):

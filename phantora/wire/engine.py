@@ -204,6 +204,18 @@ class PowerLimit(ctypes.Structure):
 
 
 @_c_struct
+class PowerState(ctypes.Structure):
+    """Where the limiter of a GPU stands at the end of a step."""
+
+    mean_watts: Float64
+    """That the GPU draws on average, without those of an idle one."""
+    clock: Float64
+    """Share of the full one."""
+    lowest_clock: Float64
+    """Since the first step ended."""
+
+
+@_c_struct
 class Status(ctypes.Structure):
     """How far the simulation has come."""
 
@@ -243,6 +255,10 @@ FUNCTIONS = (
     Function("phe_set_timing", "void", (("const phe_timing *", "timing"),)),
     Function("phe_set_power", "void", (("const phe_power_limit *", "limit"),)),
     Function("phe_set_power_factor", "void", (_RANK, ("double", "factor")), "its GPUs draw so many times the power"),
+    Function("phe_start_power", "void", (_RANK, ("const phe_power_state *", "state")),
+             "its GPU goes on from this at the end of its first step; null: as it is"),
+    Function("phe_get_power", "int", (_RANK, ("phe_power_state *", "out")),
+             "at the end of its last step; 0: none has ended, or nobody asked by phe_start_power"),
     Function("phe_record", "void", (), "keep what the ranks say, for phe_take_records"),
     Function("phe_play", "void", (("double", "scale"),), "the rings hold recordings; host time is scaled"),
     Function("phe_take_records", "int64_t", (_RANK, ("void *", "out"), ("int64_t", "capacity"), ("int", "everything"))),

@@ -70,7 +70,7 @@ def test_exposed_all_gather(tmp_path: Path) -> None:
         run.kernel(rank, 700, 1000, 0, "aten::addmm")
     run.collective(0, {0: 300, 1: 300}, 700)
     assert words(run.report(tmp_path)) == [
-        "Exposed communication: transfers that no compute hides take 300.00 us of a step (30.0%), most in "
+        "Exposed transfers: communication that no compute hides takes 300.00 us of a step (30.0%), most in "
         "all_gather of fsdp: ranks 0-1 (300.00 us, awaited most by addmm); a call of 1.0 MiB takes 400.00 us at 1 GB/s "
         "of bus bandwidth; it hides if it begins earlier (prefetching), or if what was gathered is kept."
     ]
@@ -110,7 +110,7 @@ def test_straggler(tmp_path: Path) -> None:
     assert words(report) == [
         "Straggler: rank 2 comes last in 1 collectives (100.0% of all lateness); waiting for late ranks costs "
         "300.00 us of a step (30.0%).",
-        "Exposed communication: transfers that no compute hides take 100.00 us of a step (10.0%), most in "
+        "Exposed transfers: communication that no compute hides takes 100.00 us of a step (10.0%), most in "
         "all_reduce of dp: ranks 0-3 (100.00 us); a call of 1.0 MiB takes 100.00 us at 16 GB/s of bus bandwidth; "
         "it hides behind the backward pass that is still to come: smaller buckets begin earlier.",
     ]
@@ -182,7 +182,7 @@ def test_two_communicators(tmp_path: Path) -> None:
     run.collective(2, {0: 700, 2: 700}, 1000, "ReduceScatter")
     report = run.report(tmp_path)
     assert report.details is not None
-    exposed = {(e.group, e.waited_by): e.exposed * 4 for e in report.details.exposure}  # means over four ranks
+    exposed = {(e.group, e.waited_by): e.exposed * 4 for e in report.exposure}  # means over four ranks
     assert exposed == {
         ("tp: ranks 0-1", "aten::mm"): 200 * US,
         ("tp: ranks 2-3", "aten::mm"): 200 * US,
@@ -194,7 +194,7 @@ def test_two_communicators(tmp_path: Path) -> None:
     ]  # fmt: skip
     only = run.report(tmp_path, Filters(ranks=frozenset({3}), steps=frozenset({2})))
     assert only.details is not None
-    assert {e.group for e in only.details.exposure} == {"tp: ranks 2-3"}
+    assert {e.group for e in only.exposure} == {"tp: ranks 2-3"}
 
 
 def test_a_stretch_of_time(tmp_path: Path) -> None:

@@ -221,7 +221,7 @@ def test_tables_fit_the_terminal(tmp_path: Path, run: FakeRun) -> None:
     out = io.StringIO()
     render(report_of(run, tmp_path), Console(file=out, width=100))
     text = out.getvalue()
-    assert "40.0%" in text and "3.00 GiB" in text and "measured" in text and "a step (median of" in text
+    assert "40.0%" in text and "3.00 GiB" in text and "measured" in text and "a step, mean of" in text
     table = [line for line in text.splitlines() if str(tmp_path) not in line]
     assert max(len(line.rstrip()) for line in table) <= 100
     assert "…" not in text

@@ -53,6 +53,23 @@ def test_the_clock_falls_with_the_power(make: Callable[[int], Bench]) -> None:
     assert two_kernels(bench) == [(0, 10000), (10000, 10200)]  # twice the budget: half the clock
 
 
+def test_a_limiter_goes_on_where_it_is_told_when_the_first_step_ends(make: Callable[[int], Bench]) -> None:
+    bench = make(1)
+    bench.engine.set_power(native.PowerLimit(100.0, 1.0, 0.0, 1e9, 1e9, 0.3))
+    hot(bench)
+    bench.engine.set_mark("Optimizer.step")
+    bench.engine.start_power(0, native.PowerState(100.0, 0.5, 0.5))
+    (rank,) = bench.ranks
+    rank.kernel("first:100", at=0)
+    rank.emit("ANNOTATION", id=rank.name("Optimizer.step#SGD.step"), start=0, at=10)
+    rank.kernel("second:100", at=20)
+    rank.exit()
+    bench.run()
+    assert spans(bench) == [(0, 100), (100, 300)]
+    state = bench.engine.power(0)
+    assert state is not None and state.clock == pytest.approx(0.5)
+
+
 def test_dynamic_power_goes_with_a_power_of_the_clock(make: Callable[[int], Bench]) -> None:
     bench = make(1)
     bench.engine.set_power(native.PowerLimit(50.0, 2.0, 0.0, 10.0, 20.0, 0.3))

@@ -29,7 +29,7 @@ void Completions::completed(Device &device, const Stream &s, Item &item, int64_t
   }
   if (item.type == Item::COMM && item.comm->p2p) pipelines_.handed_on(rank);
   if (item.type == Item::MARK)
-    marks_.gpu_at(rank, item.part, device.now());
+    marks_.gpu_at(device, item.part);
   else if (item.type != Item::WAIT || item.id > 0 || device.now() > reached)  // a wait that is implied, if it delayed anything
     write(device, s, item, reached);
   if (!rank.requests.empty()) waits_.check(rank);

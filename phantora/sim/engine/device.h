@@ -56,6 +56,7 @@ class Device {
   // CUDA_DEVICE_MAX_CONNECTIONS; only 1 is simulated: all streams share a queue, and nothing begins before what was
   // issued earlier has begun (benchmark: 2 H200, see docs/virtual-time.md).
   void set_queues(uint64_t queues) { one_queue_ = queues == 1; }
+  Power &power() { return power_; }
   void set_default_stream(Stream *s) { default_stream_ = s; }
 
   // Appends work to a stream, with the ordering of the legacy default stream.

@@ -9,7 +9,7 @@ Engine::Engine(void *area)
     : header_(static_cast<ph_header *>(area)), names_(texts_), stage_(static_cast<char *>(area)), rows_(stage_.size()),
       devices_(*header_, progress_), launches_(prices_, rows_, stage_.size()),
       waits_(stage_, devices_, rows_, names_, progress_), payloads_(stage_, waits_, names_, failure_),
-      links_(stage_, rows_), pipelines_(stage_), marks_(links_, pipelines_),
+      links_(stage_, rows_), pipelines_(stage_), marks_(links_, pipelines_, settling_),
       communication_(stage_, texts_, prices_, links_, payloads_, rows_, progress_, failure_),
       comparison_(stage_, texts_, failure_), completions_(communication_, marks_, pipelines_, waits_, names_, rows_),
       ingest_(stage_, devices_, texts_, names_, launches_, marks_, communication_, payloads_, waits_, comparison_, rows_,

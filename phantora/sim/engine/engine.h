@@ -33,6 +33,7 @@ class Engine {
   Links &links() { return links_; }
   Marks &marks() { return marks_; }
   Pipelines &pipelines() { return pipelines_; }
+  Settling &settling() { return settling_; }
   void fold(FoldedRanks folded) { communication_.fold(std::move(folded)); }
   Comparison &comparison() { return comparison_; }
 
@@ -81,6 +82,7 @@ class Engine {
   Payloads payloads_;
   Links links_;
   Pipelines pipelines_;
+  Settling settling_;
   Marks marks_;
   Communication communication_;
   Comparison comparison_;

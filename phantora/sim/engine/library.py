@@ -12,14 +12,14 @@ import numpy as np
 from phantora.hardware.topology import Flow
 from phantora.wire import engine as interface
 from phantora.wire import layout
-from phantora.wire.engine import KernelProfile, PowerLimit, PriceKernel, PriceRequest, Status, Timing
+from phantora.wire.engine import KernelProfile, PowerLimit, PowerState, PriceKernel, PriceRequest, Status, Timing
 from phantora.wire.session import Session
 
 __all__ = [
     "COLLECTIVE", "COPY", "DONE", "ERROR", "EXITED", "IDLE", "KERNEL", "MEMSET", "MOVED", "NAMES", "NOT_STARTED",
     "OPERATOR", "PAIR", "PEER_COPY", "PRICES", "PUT_SIGNAL", "RECORD", "ROW", "ROWS", "RUNS", "SIGNATURES", "TRANSFER",
     "WAITS", "WAITS_FOR_BYTES", "WAIT_SIGNAL",
-    "Engine", "KernelProfile", "PowerLimit", "PriceKernel", "PriceRequest", "Status", "Timing",
+    "Engine", "KernelProfile", "PowerLimit", "PowerState", "PriceKernel", "PriceRequest", "Status", "Timing",
 ]  # fmt: skip
 
 IDLE, PRICES, ROWS, DONE, ERROR, MOVED = (1 << bit >> 1 for bit in range(len(interface.Reason.members)))
@@ -58,6 +58,15 @@ class Engine:
     def set_power_factor(self, rank: int, factor: float) -> None:
         """What runs on the GPUs of `rank` draws `factor` times the power of the usual one."""
         self._lib.phe_set_power_factor(self._handle, rank, factor)
+
+    def start_power(self, rank: int, state: PowerState | None) -> None:
+        """The limiter of the GPU of `rank` goes on from `state` when its first step ends; None: as it is then."""
+        self._lib.phe_start_power(self._handle, rank, ctypes.byref(state) if state is not None else None)
+
+    def power(self, rank: int) -> PowerState | None:
+        """Of the GPU of `rank` when its last step had ended; None: none has, or :meth:`start_power` was not called."""
+        state = PowerState()
+        return state if self._lib.phe_get_power(self._handle, rank, ctypes.byref(state)) else None
 
     def record(self) -> None:
         """Keeps what the ranks say, for :meth:`take_records`."""

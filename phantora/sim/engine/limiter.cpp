@@ -28,6 +28,7 @@ void Limiter::relax(const phe_power_limit &limit, double factor, double dynamic,
     mean = drawn + (mean - drawn) * kept;
     clock = std::clamp(clock + step / limit.reaction_ns * (1 - within / limit.budget_watts), limit.lowest_clock, 1.0);
     left -= step;
+    lowest = std::min(lowest, clock);
   }
 }
 

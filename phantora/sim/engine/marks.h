@@ -2,27 +2,32 @@
 #pragma once
 #include "links.h"
 #include "pipelines.h"
+#include "settling.h"
 
 namespace phe {
 
 class Marks {
  public:
-  Marks(Links &links, Pipelines &pipelines) : links_(links), pipelines_(pipelines) {}
+  Marks(Links &links, Pipelines &pipelines, Settling &settling)
+      : links_(links), pipelines_(pipelines), settling_(settling) {}
 
   // Ends of annotations whose names begin with `prefix` are marks.
   void name(std::string prefix) { prefix_ = std::move(prefix); }
   bool named(const std::string &annotation) const { return !prefix_.empty() && annotation.rfind(prefix_, 0) == 0; }
   // Does anything go by the marks of this rank?
-  bool matter(const Rank &rank) const { return rank.index == 0 || pipelines_.has(rank); }
+  bool matter(const Rank &rank) const { return rank.index == 0 || pipelines_.has(rank) || settling_.has(rank); }
   // Its host is at the next mark. If something changes there, it does when its GPU gets there.
   void host_at(Rank &rank, int64_t time);
-  void gpu_at(Rank &rank, int mark, int64_t time);
+  void gpu_at(Device &device, int mark);
   // Of rank 0's host so far.
   int count() const { return count_; }
 
  private:
+  void change(Rank &rank, int mark, int64_t time);
+
   Links &links_;
   Pipelines &pipelines_;
+  Settling &settling_;
   std::string prefix_;
   int count_ = 0;
 };

@@ -19,6 +19,9 @@ class Power {
   void draw(const std::vector<Stream *> &busy);
   // `item` begins: it takes as much longer as the clock is lower now.
   void slow(Item &item);
+  phe_power_state state() const { return {limiter_.mean, limiter_.clock, limiter_.lowest}; }
+  void start(const phe_power_state &state) { limiter_ = {state.mean_watts, state.clock, state.clock}; }
+  void forget_lowest() { limiter_.lowest = limiter_.clock; }
 
  private:
   double drawn_by(const Launch &communication) const;

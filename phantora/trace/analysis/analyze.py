@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -25,7 +25,7 @@ from phantora.trace.analysis.levels import memory_levels
 from phantora.trace.analysis.links import Links
 from phantora.trace.analysis.memory import memory
 from phantora.trace.analysis.occupancy import NextRow, first_row, occupancy, times
-from phantora.trace.analysis.report import CAUSES, Details, Headline, RankReport, Report, StepTimes, Times
+from phantora.trace.analysis.report import CAUSES, Details, Exposure, Headline, RankReport, Report, StepTimes, Times
 from phantora.trace.analysis.steps import Step, Steps, find_steps
 from phantora.trace.analysis.stream_names import stream_names
 from phantora.trace.analysis.streams import Streams
@@ -118,7 +118,7 @@ def _steps(log: Log, filters: Filters) -> Steps:
         if not any(kept.values()):
             have = found.numbers()
             raise PhantoraError(f"{log.path}: no such steps; the log has steps {_ranges(have)}")
-        return Steps(found.source, kept, found.covered)
+        return replace(found, of_rank=kept)
     return found
 
 
@@ -146,8 +146,8 @@ class _Pass:
         self.volume, self.uncertainty = Volume(log, self.groups, ranks), Uncertainty(log)
         self.uneven = UnevenParts(log, self.groups)
         self.guesses = Guesses(log, self.annotations)
+        self.exposures = Exposures(log)
         if details:
-            self.exposures = Exposures(log)
             self.collectives = Collectives(ranks)
             self.links = Links(log)
             self.streams = Streams(ranks)
@@ -191,7 +191,7 @@ class _Pass:
             if bool(inside.any()):
                 self.first[position] = min(self.first[position], max(begin, int(o.device["start"][inside].min())))
                 self.last[position] = max(self.last[position], min(end, int(o.device["end"][inside].max())))
-        if self.details and window.span.steady:
+        if window.span.steady:
             self.exposures.add(o)
 
     def _add_flops(self, window: Window, own: npt.NDArray[np.bool_]) -> None:
@@ -205,6 +205,8 @@ class _Pass:
         ranks = [self._rank(position, peak) for position in range(len(self.ranks))]
         totals = _totals(ranks, peak)
         steady = mean_times([s.times for s in _steady(totals)], peak)
+        if self.steps.predicted:
+            steady = _settled(self.log, steady, peak)
         report = Report(
             path=self.log.path,
             complete=self.log.complete,
@@ -218,6 +220,7 @@ class _Pass:
             steady=steady,
             by_class=_shares([rank.by_class for rank in ranks]),
             by_provenance=_shares([rank.by_provenance for rank in ranks]),
+            exposure=self._exposure(steady),
             guesses=self.guesses.report(),
             assumptions=assumptions(self.log),
         )
@@ -227,33 +230,41 @@ class _Pass:
 
     def _headline(self, totals: list[StepTimes], steady: Times) -> Headline:
         times = sorted(step.times.time for step in _steady(totals))
-        peak, flops = self.meta.peak(), statistics.median(step.times.flops for step in _steady(totals))
         apart: dict[str, list[int]] = {}
         for step in totals:
             if step.note:
                 apart.setdefault(step.note, []).append(step.number)
-        median = statistics.median(times)
         hosts = None
         if self.unfiltered:
-            hosts = other_hosts(self.log.trailer, {step.number for step in _steady(totals)}, median)
+            hosts = other_hosts(self.log.trailer, self.steps.alike(), steady.time)
         uneven = self.uneven.report()
-        on_hosts = hosts.relative(median) if hosts else None
+        on_hosts = hosts.relative(steady.time) if hosts else None
         bar = None  # what was seen has none
         if not self.meta.real:
             bar = self.uncertainty.report(steady, self._host_time(), on_hosts, uneven or 0.0)
         return Headline(
-            step_time=median,
+            step_time=steady.time,
             lowest=times[0],
             highest=times[-1],
             steps=len(times),
+            settled=not self.steps.predicted,
+            short=self.steps.short_ns,
             error=bar[0] if bar else None,
             error_above=bar[1] if bar else None,
             uneven=uneven,
             hosts=hosts,
-            mfu=flops / (median * 1e-9 * peak) if peak and median else None,
-            throughput=self.volume.report(median),
+            mfu=steady.mfu,
+            throughput=self.volume.report(steady.time),
             apart=apart,
         )
+
+    def _exposure(self, steady: Times) -> list[Exposure]:
+        """Where a settled step is predicted, its exposed communication is shared out as in the run's own step."""
+        counted = sum(1 for (index, _) in self.times if self.spans[index].steady)
+        found = self.exposures.report(self.log, self.groups, max(1, counted))
+        total = sum(e.exposed for e in found)
+        scale = steady.exposed / total if self.steps.predicted and total else 1.0
+        return [replace(e, exposed=scale * e.exposed, late_rank=scale * e.late_rank) for e in found]
 
     def _host_time(self) -> float:
         """ns that a host works for a steady step: the slowest rank's median."""
@@ -301,10 +312,8 @@ class _Pass:
         return gpu
 
     def _details(self, report: Report) -> Details:
-        counted = sum(1 for (index, _) in self.times if self.spans[index].steady)
         details = Details(
             findings=[],
-            exposure=self.exposures.report(self.log, self.groups, max(1, counted)),
             kernels=self.work.kernels(),
             operators=self.work.operators(),
             classes=self.work.classes(),
@@ -321,7 +330,8 @@ class _Pass:
         )
         device_peak = int(self.log.trailer.get("device_memory_bytes", 0))
         details.fit = fit(details.memory, device_peak, self.log.out_of_memory)
-        details.findings = findings(report.steady, details, "the run" if report.step_source == "run" else "a step")
+        step = "the run" if report.step_source == "run" else "a step"
+        details.findings = findings(report.steady, report.exposure, details, step)
         return details
 
 
@@ -348,6 +358,17 @@ def mean_times(parts: list[Times], peak: float | None) -> Times:
     total.stalls = {cause: value / max(1, len(parts)) for cause, value in total.stalls.items()}
     total.mfu = _mfu(total, peak)
     return total
+
+
+def _settled(log: Log, last: Times, peak: float | None) -> Times:
+    """Where the time of the predicted settled step goes; work and memory are those of the run's own step `last`."""
+    known = log.trailer["settled"]["steady"]
+    times = replace(last)
+    for name in set(_SUMMED) - {"flops"}:
+        setattr(times, name, float(known[name]))
+    times.stalls = {cause: float(ns) for cause, ns in known["stalls"].items()}
+    times.mfu = _mfu(times, peak)
+    return times
 
 
 def _mfu(part: Times, peak: float | None) -> float | None:

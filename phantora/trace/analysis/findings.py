@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 from phantora.trace.analysis.communicators import collective_kind
-from phantora.trace.analysis.report import Details, Report, Times
+from phantora.trace.analysis.report import Details, Exposure, Report, Times
 from phantora.trace.analysis.units import duration, percent, size
 
 _WORTH_SAYING = 0.01  # of a step
 
 
-def findings(steady: Times, details: Details, step: str = "a step") -> list[str]:
+def findings(steady: Times, exposure: Sequence[Exposure], details: Details, step: str = "a step") -> list[str]:
     """Sentences about the steps reported on, for the causes that take at least one per cent of them.
     `step` is what these are called."""
     whole, stalls = steady.time, steady.stalls
@@ -43,10 +44,10 @@ def findings(steady: Times, details: Details, step: str = "a step") -> list[str]
             "waiting for late ranks costs {time} of {step} ({share})"
         )
     say(stalls["late rank"], late + ".")
-    if details.exposure:
+    if exposure:
         by_collective: dict[tuple[str, str], float] = defaultdict(float)
         waiters: dict[tuple[str, str], dict[str, float]] = defaultdict(lambda: defaultdict(float))
-        for e in details.exposure:
+        for e in exposure:
             key = collective_kind(e.collective), e.group
             by_collective[key] += e.exposed - e.late_rank
             waiters[key][e.waited_by] += e.exposed - e.late_rank
@@ -55,7 +56,7 @@ def findings(steady: Times, details: Details, step: str = "a step") -> list[str]
         by = f", awaited most by {waiter.removeprefix('aten::')}" if waiter else ""
         say(
             stalls["transfer"],
-            "Exposed communication: transfers that no compute hides take {time} of {step} ({share}), most in "
+            "Exposed transfers: communication that no compute hides takes {time} of {step} ({share}), most in "
             f"{kind} of {group} ({duration(most)}{by}){_calls(kind, group, details)}.",
         )
     return [text for _, text in sorted(found, key=lambda item: -item[0])]

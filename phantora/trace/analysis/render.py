@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from phantora.trace.analysis.analyze import mean_times
 from phantora.trace.analysis.communicators import collective_kind, ranges
 from phantora.trace.analysis.findings import memory_finding
 from phantora.trace.analysis.report import (
     CAUSES,
     CriticalPath,
     Details,
+    Guess,
     LinkReport,
     MemoryBlock,
     Report,
@@ -23,7 +25,8 @@ from phantora.trace.analysis.report import (
     Times,
     Work,
 )
-from phantora.trace.analysis.units import amount, duration, percent, rate, short_name, size
+from phantora.trace.analysis.summary import achieved_rate, counted, lines, rounded, step_with_bar, who
+from phantora.trace.analysis.units import duration, percent, rate, short_name, size
 
 _MOST_RANKS = 16  # ranks shown one by one; more are only summed up
 _MOST_STEPS = 12
@@ -36,12 +39,7 @@ MOST_ASSUMPTIONS = 8
 def render(report: Report, console: Console, verbose: bool = False) -> None:
     """Prints `report`; `verbose` with what the simulation itself took."""
     meta = report.metadata
-    head = [
-        meta["cluster"] or meta["gpu"] or "cluster unknown",
-        f"{len(report.ranks)} rank{'s' * (len(report.ranks) > 1)}",
-        f"{report.rows:,} rows",
-    ]
-    console.print(f"[bold]{report.path}[/bold]  " + ", ".join(head), highlight=False)
+    console.print(f"[bold]{report.path}[/bold]  {who(report)}, {report.rows:,} rows", highlight=False)
     if not report.complete:
         console.print("[yellow]The run was cut short: the log ends where its last whole batch does.[/yellow]")
     _nccl(meta.get("extra", {}).get("nccl", {}), console)
@@ -145,25 +143,42 @@ _SOURCES = {
 }
 
 
+def render_summary(report: Report, console: Console) -> None:
+    """Prints the lines that end a run (``summary.py``); first why it does not fit, if it does not."""
+    console.print(f"[bold]{report.path}[/bold]  {who(report)}", highlight=False)
+    if report.details is not None:
+        _out_of_memory(report.details, console)
+    for word, text in lines(report):
+        console.print(f"[bold]{word:8}[/bold]  {text}", highlight=False)
+    for guess in report.guesses:
+        if guess.decides:
+            console.print(_unknown(guess), highlight=False)
+    if report.assumptions:
+        more = f" and {len(report.assumptions) - 1} more" if len(report.assumptions) > 1 else ""
+        text = f"{report.assumptions[0].what}{more} (docs/values.md)"
+        console.print(f"[bold]ASSUMED[/bold]   {escape(text)}", highlight=False)
+
+
 def _headline(report: Report, console: Console) -> None:
     """The numbers to read first."""
     h = report.headline
     many = h.steps > 1
-    bar = _bar(h.error, h.error_above)
-    spread = f", {duration(h.lowest)} to {duration(h.highest)}" if many and h.highest > h.lowest else ""
-    of = f"median of {h.steps} steady steps{spread}" if many else "one step"
-    parts = [f"[bold]{duration(h.step_time)}{bar}[/bold] a step ({of})"]
     if report.step_source == "run":
-        parts = [f"[bold]{duration(h.step_time)}[/bold] from first to last: no steps were found in this run"]
+        step = rounded(h.step_time, h.error)
+        parts = [f"[bold]{step}[/bold] from first to last: no steps were found in this run"]
+    else:
+        of = f"mean of {h.steps} steady steps" if many else "one steady step"
+        if not h.settled:
+            of = "settled, by the power model: the run ends before"
+        parts = [f"[bold]{step_with_bar(h)}[/bold] a step, {of}"]
+    if h.short:
+        parts.append(f"the GPUs' clocks still settle for {duration(h.short)}")
     if h.mfu is not None:
-        swing = ""
-        if h.error is not None and h.error_above is not None:  # a longer step has a lower MFU
-            swing = f" ({100 * h.mfu / (1 + h.error_above):.1f} to {100 * h.mfu / (1 - h.error):.1f})"
-        parts.append(f"MFU [bold]{100 * h.mfu:.1f}%[/bold]{swing}")
+        parts.append(f"MFU [bold]{100 * h.mfu:.1f}%[/bold]")
     if h.throughput is not None and h.throughput.tokens_per_second:
-        parts.append(f"[bold]{h.throughput.tokens_per_second:,.0f}[/bold] tokens/s")
+        parts.append(f"[bold]{counted(h.throughput.tokens_per_second, h.error)}[/bold] tokens/s")
     if h.throughput is not None and h.throughput.samples_per_second:
-        parts.append(f"[bold]{amount(h.throughput.samples_per_second)}[/bold] samples/s")
+        parts.append(f"[bold]{counted(h.throughput.samples_per_second, h.error)}[/bold] samples/s")
     console.print(", ".join(parts), highlight=False)
     _hosts(report, console)
     if h.uneven is not None:
@@ -178,31 +193,25 @@ def _headline(report: Report, console: Console) -> None:
         console.print(f"Steps set apart: {text}", highlight=False, markup=False)
 
 
-def _bar(below: float | None, above: float | None) -> str:
-    if below is None or above is None:
-        return ""
-    if above < below + 0.001:
-        return f" +-{100 * below:.1f}%"
-    return f" -{100 * below:.1f}% +{100 * above:.1f}%"
-
-
 def _unit(report: Report) -> str:
     return "the run" if report.step_source == "run" else "the step"
 
 
 def _hosts(report: Report, console: Console) -> None:
     """How much the step depends on the host's CPU."""
-    h, stalls = report.headline, report.steady.stalls
-    waits = stalls.get("host", 0.0) + stalls.get("synchronisation", 0.0)
-    parts = [f"the GPU waits for it {percent(waits, report.steady.time)} of {_unit(report)}"]
+    h = report.headline
+    parts = [f"the GPU is idle for it {percent(report.steady.host, report.steady.time)} of {_unit(report)}"]
     why = report.trailer.get("host_sensitivity", {}).get("skipped")
     if h.hosts is not None:
-        slower, faster = duration(h.hosts.slower), duration(h.hosts.faster)
-        parts.append(f"1.5 times slower: {slower} a step, 1.5 times faster: {faster}")
+        slower, faster = (rounded(ns, h.error) for ns in (h.hosts.slower, h.hosts.faster))
+        if slower == faster:
+            parts.append("a host 1.5 times slower or faster changes nothing")
+        else:
+            parts.append(f"on a host 1.5 times slower: {slower} a step, 1.5 times faster: {faster}")
         parts.append(f"single steps of a real run spread by +-{100 * h.hosts.jitter(h.step_time):.1f}%")
         if h.hosts.high > 1.02 * h.step_time and not h.hosts.measured:
             parts.append(
-                f"on hosts met so far: {duration(h.hosts.low)} to {duration(h.hosts.high)} "
+                f"on hosts met so far: {rounded(h.hosts.low, h.error)} to {rounded(h.hosts.high, h.error)} "
                 "(`phantora profile host` measures one)"
             )
     elif why:
@@ -214,10 +223,11 @@ def _steps(report: Report, console: Console) -> None:
     source = _SOURCES.get(report.step_source) or f"each begins with the {report.step_source}"
     columns = _columns(console)
     table = _table(f"\nSteps ({source}; mean over ranks)", "step", *columns)
-    for step in _shown_steps(report.steps):
-        table.add_row(f"{step.number}{'*' * bool(step.note)}", *_row(step.times, columns.values()))
-    if len(report.steps) > _MOST_STEPS:
-        table.add_row(f"+{len(report.steps) - _MOST_STEPS}", *["" for _ in columns])
+    rows = _merged(report.steps, columns.values())
+    for numbers, cells in rows[:_MOST_STEPS]:
+        table.add_row(numbers, *cells)
+    if len(rows) > _MOST_STEPS:
+        table.add_row(f"+{len(rows) - _MOST_STEPS}", *["" for _ in columns])
     if len(report.steps) > 1:
         table.add_row("steady", *_row(report.steady, columns.values()), style="bold")
     console.print(table)
@@ -225,19 +235,32 @@ def _steps(report: Report, console: Console) -> None:
         console.print("* set apart: not in the mean of the steady steps", style="dim")
 
 
-def _shown_steps(steps: Sequence[StepTimes]) -> list[StepTimes]:
-    """The first, of a long run also the unusual ones behind."""
-    noted = [step for step in steps[_MOST_STEPS:] if step.note][: _MOST_STEPS // 2]
-    return [*steps[: _MOST_STEPS - len(noted)], *noted]
+def _merged(steps: Sequence[StepTimes], columns: Collection[Callable[[Times], str]]) -> list[tuple[str, list[str]]]:
+    """Rows of a table, those of steps that look the same as one: ``4-9``. Of a long run the unusual steps first."""
+    found: list[tuple[list[int], bool, list[str]]] = []
+    for step in steps:
+        cells = _row(step.times, columns)
+        if found and found[-1][1:] == (bool(step.note), cells):
+            found[-1][0].append(step.number)
+        else:
+            found.append(([step.number], bool(step.note), cells))
+    if len(found) > _MOST_STEPS:
+        found.sort(key=lambda row: not row[1])
+    return [(f"{ranges(tuple(numbers))}{'*' * noted}", cells) for numbers, noted, cells in found]
 
 
 def _ranks(report: Report, console: Console) -> None:
     columns = _columns(console)
-    table = _table("\nRanks (first to last GPU activity)", "rank", *columns)
-    for rank in report.ranks[:_MOST_RANKS]:
-        table.add_row(str(rank.rank), *_row(rank.gpu, columns.values()))
-    if len(report.ranks) > _MOST_RANKS:
-        table.add_row(f"+{len(report.ranks) - _MOST_RANKS}", *["" for _ in columns])
+    table = _table("\nRanks (per steady step; ranks that look the same are one row)", "rank", *columns)
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for rank in report.ranks:
+        steady = [step.times for step in rank.steps if not step.note]
+        times = mean_times(steady or [rank.gpu], report.metadata["peak_flops"].get(report.metadata["mfu_dtype"]))
+        alike.setdefault(tuple(_row(times, columns.values())), []).append(rank.rank)
+    for cells, ranks in list(alike.items())[:_MOST_RANKS]:
+        table.add_row(ranges(tuple(ranks)), *cells)
+    if len(alike) > _MOST_RANKS:
+        table.add_row(f"+{sum(map(len, list(alike.values())[_MOST_RANKS:]))}", *["" for _ in columns])
     console.print(table)
 
 
@@ -253,7 +276,7 @@ def _workspaces(report: Report, console: Console) -> None:
 
 def _details(report: Report, details: Details, console: Console) -> None:
     _stalls(report.steady, console)
-    _exposure(report, details, console)
+    _exposure(report, console)
     _collectives(details, console)
     _links(report, details, console)
     paths = sorted(details.critical_paths, key=lambda path: path.time)
@@ -261,7 +284,7 @@ def _details(report: Report, details: Details, console: Console) -> None:
     if shown is not None:
         _path(shown, console)
     for title, rows in (("Kernels", details.kernels), ("Operators", details.operators), ("Modules", details.modules)):
-        _work(title, rows, console)
+        _work(title, rows, report, console)
     _memory(details, console)
 
 
@@ -276,14 +299,14 @@ def _stalls(steady: Times, console: Console) -> None:
     console.print(table)
 
 
-def _exposure(report: Report, details: Details, console: Console) -> None:
-    if not details.exposure:
+def _exposure(report: Report, console: Console) -> None:
+    if not report.exposure:
         return
     table = _table(
         "\nExposed communication, per rank and step",
         "collective", "of", "awaited by", "exposed", "late rank", "share", left=3,
     )  # fmt: skip
-    for e in details.exposure[:_MOST_ROWS]:
+    for e in report.exposure[:_MOST_ROWS]:
         table.add_row(
             collective_kind(e.collective)[:14], _cut(e.group, 22), _cut(e.waited_by or "-", 20),
             duration(e.exposed), duration(e.late_rank), percent(e.exposed, report.steady.time),
@@ -342,16 +365,21 @@ def _path(path: CriticalPath, console: Console) -> None:
     console.print(table)
 
 
-def _work(title: str, rows: Sequence[Work], console: Console) -> None:
+def _work(title: str, rows: Sequence[Work], report: Report, console: Console) -> None:
     shown = [row for row in rows if row.name != "(none)"][:_MOST_ROWS]
     if not shown:
         return
-    table = _table(f"\n{title} by device time", "name", "class", "count", "time", "share", "rests on", left=2)
+    table = _table(
+        f"\n{title}, per rank and step",
+        "name", "calls", "time", "share", "a call", "rate", "of peak", "source",
+    )  # fmt: skip
+    each = max(1, report.headline.steps * len(report.ranks))
     for row in shown:
         name = row.name if len(row.name) <= 44 else short_name(row.name, 44)
+        achieved, share = achieved_rate(row, report.metadata)
         table.add_row(
-            name, row.cls[:13], str(row.count), duration(row.time), f"{100 * row.share:.1f}%",
-            row.provenance,
+            name, f"{row.count / each:.4g}", duration(row.time / each), f"{100 * row.share:.1f}%",
+            duration(row.time / row.count) if row.count else "-", achieved, share, row.provenance,
         )  # fmt: skip
     console.print(table)
 
@@ -436,14 +464,18 @@ def _guesses(report: Report, console: Console) -> None:
     console.print(table)
     for guess in report.guesses:
         if guess.decides:
-            bar = "" if guess.error is None else f" (+- {100 * guess.error:.0f} %)"
-            if guess.error is not None and guess.error > 1.0:
-                bar = f" (it may take {1.0 + guess.error:.1f} times as long)"
-            console.print(
-                f"[bold]Steps rest on an unknown:[/bold] {100 * guess.share:.0f} % of kernel time is "
-                f"{escape(_cut(guess.operator, 60))}, of which little is known{bar}; docs/costs.md, Unknown operators",
-                highlight=False,
-            )  # fmt: skip
+            console.print(_unknown(guess), highlight=False)
+
+
+def _unknown(guess: Guess) -> str:
+    """Of an operator on which a step rests though little is known of it."""
+    bar = "" if guess.error is None else f" (+- {100 * guess.error:.0f} %)"
+    if guess.error is not None and guess.error > 1.0:
+        bar = f" (it may take {1.0 + guess.error:.1f} times as long)"
+    return (
+        f"[bold]UNKNOWN[/bold]   {100 * guess.share:.0f} % of kernel time is {escape(_cut(guess.operator, 60))}, of "
+        f"which little is known{bar}; docs/costs.md, Unknown operators"
+    )
 
 
 def _assumptions(report: Report, console: Console) -> None:

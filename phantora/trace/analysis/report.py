@@ -59,6 +59,11 @@ class Times:
     peak_reserved: int = 0
 
     @property
+    def host(self) -> float:
+        """ns in which the GPU is idle for its host: that has not launched, or had waited for the GPU."""
+        return self.stalls.get("host", 0.0) + self.stalls.get("synchronisation", 0.0)
+
+    @property
     def overlap(self) -> float | None:
         """Share of communication that compute hides."""
         return self.overlapped / self.communication if self.communication else None
@@ -359,11 +364,17 @@ class Headline:
     """The numbers that people read first. Of the steady steps; times in ns."""
 
     step_time: float
-    """Median of the steps' times, each the mean over ranks."""
+    """Of a settled step, as ``steady.time``: the mean over the steady steps and the ranks; where the run ends before
+    its GPUs' power limiters settle, that of the settled steps by the power model (``settling.py``)."""
     lowest: float
     highest: float
     steps: int
     """How many steady steps there are."""
+    settled: bool
+    """The run lasts until the power limiters have settled; else `step_time` is predicted, and `lowest` and `highest`
+    are those of its last step."""
+    short: float
+    """ns of steps by which the run is too short to settle, where nothing predicts the settled step; else 0."""
     error: float | None
     """Relative error bar of the step time, and of what follows from it: the true one lies between 1 - `error` and 1 +
     `error_above` times it in 9 cases of 10."""
@@ -402,6 +413,8 @@ class Report:
     by_class: dict[str, float]
     """Shares of device time in steady steps, summing to 1."""
     by_provenance: dict[str, float]
+    exposure: list[Exposure] = field(default_factory=list)
+    """What communication is exposed, most first; its sum is ``steady.exposed``."""
     guesses: list[Guess] = field(default_factory=list)
     """The costliest operators that are not measured."""
     assumptions: list[Assumption] = field(default_factory=list)
@@ -417,7 +430,6 @@ class Details:
 
     findings: list[str]
     """What holds the steps up, in words, largest first."""
-    exposure: list[Exposure]
     kernels: list[Work]
     operators: list[Work]
     classes: list[Work]

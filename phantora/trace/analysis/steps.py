@@ -28,6 +28,7 @@ from phantora.trace.analysis.iterations import (
     repeated_annotations,
 )
 from phantora.trace.analysis.repetition import by_repetition
+from phantora.trace.analysis.settling import SETTLING, Settled, settle
 from phantora.trace.analysis.unusual import Content, notes
 from phantora.trace.reader import Log
 from phantora.trace.schema import DEVICE_KINDS, KIND_CODE
@@ -75,6 +76,10 @@ class Steps:
     of_rank: dict[int, list[Step]]
     covered: float = 1.0
     """Share of the GPUs' busy time that lies in steps."""
+    predicted: bool = False
+    """The run ends before its GPUs' power limiters settle; the trailer has a settled step (``settling.py``)."""
+    short_ns: float = 0.0
+    """By so much the run's steps are too few to settle, where no replay tells the settled step."""
 
     def numbers(self) -> list[int]:
         """Numbers of the steps, in order."""
@@ -84,6 +89,10 @@ class Steps:
         """Numbers of the steps that stand for the run; all, if every one has a note."""
         noted = {step.number for steps in self.of_rank.values() for step in steps if step.note}
         return set(self.numbers()) - noted or set(self.numbers())
+
+    def alike(self) -> set[int]:
+        """Numbers of the steps that do the work of a steady one, also before the power limiters have settled."""
+        return self.steady() | {number for number, note in self.notes().items() if note == SETTLING}
 
     def notes(self) -> dict[int, str]:
         """What is unusual about a step, by its number."""
@@ -206,8 +215,25 @@ def _steps(log: Log, iterations: Iterations, marks: Marks) -> Steps | None:
     covered = stepped / optimizers if iterations.source == "optimizer" and optimizers else inside / (busy or 1.0)
     timed = {rank: [(step.number, float(step.end - step.start)) for step in own] for rank, own in found.items()}
     noted = _compiling(found, marks) | notes(timed, contents)
+    settled = _settle(log, iterations.source, found, noted)
+    noted |= settled.notes
     of_rank = {rank: [replace(s, note=noted.get(s.number, "")) for s in own] for rank, own in found.items()}
-    return Steps(iterations.source, of_rank, covered)
+    return Steps(iterations.source, of_rank, covered, settled.predicted, settled.short_ns)
+
+
+def _settle(log: Log, source: str, steps: dict[int, list[Step]], noted: dict[int, str]) -> Settled:
+    by_number: dict[int, list[Step]] = {}
+    for own in steps.values():
+        for step in own:
+            if step.number not in noted:
+                by_number.setdefault(step.number, []).append(step)
+    spans = {
+        number: (
+            min(s.start for s in own), max(s.end for s in own), sum(s.end - s.start for s in own) / len(own),
+        )
+        for number, own in by_number.items()
+    }  # fmt: skip
+    return settle(spans, source, log)
 
 
 def _compiling(steps: dict[int, list[Step]], marks: Marks) -> dict[int, str]:

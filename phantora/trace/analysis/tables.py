@@ -15,7 +15,7 @@ from phantora.trace.analysis.report import CAUSES, Report, StepTimes
 Row = dict[str, Any]
 # Of `Details`: each a table as it is.
 _LISTS = (
-    "exposure", "collectives", "stragglers", "kernels", "operators", "classes", "modules", "streams", "links",
+    "collectives", "stragglers", "kernels", "operators", "classes", "modules", "streams", "links",
 )  # fmt: skip
 
 
@@ -28,6 +28,7 @@ def tables(report: Report) -> dict[str, list[Row]]:
     details = report.details
     if details is None:
         return found
+    found["exposure"] = [asdict(row) for row in report.exposure]
     for name in _LISTS:
         found[name] = [asdict(row) for row in getattr(details, name)]
     found["memory"] = [

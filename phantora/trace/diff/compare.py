@@ -75,6 +75,11 @@ class Difference:
     equal: bool
     step: Change
     """Median steady step."""
+    same_work: bool = False
+    """Settings and steps are the same but for their durations, as in runs of different lengths."""
+    error: float = 0.0
+    """ns by which the change of the step may be wrong: what both runs share cancels, what differs counts with the error
+    bars of its run."""
     causes: list[Cause] = field(default_factory=list)
     settings: list[tuple[str, Any, Any]] = field(default_factory=list)
     """(name, a, b) of what the runs' metadata say differently."""
@@ -98,6 +103,12 @@ class Difference:
     rates: list[Change] = field(default_factory=list)
     """What the jobs get through: tokens/s, samples/s, MFU; of what both logs show."""
     format: int = DIFF_FORMAT
+
+
+    @property
+    def significant(self) -> bool:
+        """The change of the step is larger than its error."""
+        return abs(self.step.change) > self.error
 
 
 @dataclass
@@ -154,7 +165,34 @@ def compare(a: Side, b: Side) -> Difference:
     )  # fmt: skip
     same_work = a.operations.keys() == b.operations.keys() and a.transfers.keys() == b.transfers.keys()
     difference.equal &= same_work and ra.rows == rb.rows
+    difference.same_work = same_work and not difference.settings and _same_counts(difference)
+    difference.error = _error(ra, rb, difference)
     return difference
+
+
+_REPEATED = 0.002  # of a step: settled steps of equal work on equal GPUs differ by so much
+_PREDICTED = 0.01  # of a step: by so much those differ that are predicted from few steps
+_FEW = 3  # steady steps
+_OWN_PRICES = frozenset(("gpu", "cluster", "torch", "cost_tables"))
+
+
+def _same_counts(d: Difference) -> bool:
+    """Every operator and collective runs as often a step, in the same shapes."""
+    other = sum(abs(work.by_count) + abs(work.by_shape) for work in (*d.operators, *d.collectives))
+    return other < _REPEATED * d.step.a
+
+
+def _error(a: Report, b: Report, d: Difference) -> float:
+    """ns. Prices of other GPUs are wrong independently: the bars of both steps add up. Those of the same GPU are wrong
+    together: only the parts that changed count."""
+    x, y = a.headline, b.headline
+    slower, faster = (y, x) if y.step_time > x.step_time else (x, y)
+    few = min(x.steps, y.steps) < _FEW
+    floor = d.step.a * (_PREDICTED if few or not x.settled or not y.settled else _REPEATED)
+    if _OWN_PRICES & {name for name, _, _ in d.settings}:
+        return floor + slower.step_time * (slower.error or 0.0) + faster.step_time * (faster.error_above or 0.0)
+    changed = sum(abs(change.change) for change in d.times)
+    return floor + max(x.error or 0.0, y.error or 0.0) * changed
 
 
 def _rates(a: Report, b: Report) -> list[Change]:
@@ -207,7 +245,7 @@ def _by_class(side: Side) -> dict[str, float]:
 
 def _exposure(report: Report) -> dict[str, float]:
     found: dict[str, float] = {}
-    for e in report.details.exposure if report.details else ():
+    for e in report.exposure:
         name = f"{collective_kind(e.collective)} of {e.group}"
         found[name] = found.get(name, 0.0) + e.exposed
     return found

@@ -18,12 +18,15 @@ def headline(d: Difference) -> str:
     if d.equal:
         return "No difference."
     change, whole = d.step.change, d.step.a
+    if d.same_work and not d.significant:
+        return f"No difference: {duration(d.step.a)} and {duration(d.step.b)} a step, the same work."
     cause = d.causes[0].text if d.causes else "no cause found"
     if abs(change) < 1e-4 * whole:
         return f"Same step time ({duration(d.step.b)}): {cause}"
     verb = "Slower" if change > 0 else "Faster"
     share = f"{100 * change / whole:+.1f}%" if whole else "new"
-    return f"{verb} by {duration(abs(change))} a step ({share}){_rate(d)}: {cause}"
+    doubt = "" if d.significant or not whole else f", not significant (+-{100 * d.error / whole:.1f}%)"
+    return f"{verb} by {duration(abs(change))} a step ({share}){doubt}{_rate(d)}: {cause}"
 
 
 def _rate(d: Difference) -> str:
@@ -37,7 +40,7 @@ def _rate(d: Difference) -> str:
 def render(d: Difference, console: Console) -> None:
     """Prints the difference as text."""
     console.print(headline(d), highlight=False, markup=False, style="bold", soft_wrap=True)
-    if d.equal:
+    if d.equal or (d.same_work and not d.significant):
         return
     console.print(f"a {d.path_a}: {duration(d.step.a)} a step", highlight=False, markup=False)
     console.print(f"b {d.path_b}: {duration(d.step.b)} a step", highlight=False, markup=False)

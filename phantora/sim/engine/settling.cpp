@@ -1,0 +1,25 @@
+#include "settling.h"
+
+namespace phe {
+
+void Settling::at_mark(Device &device) {
+  auto it = ranks_.find(device.rank().index);
+  if (it == ranks_.end()) return;
+  Seen &seen = it->second;
+  Power &power = device.power();
+  if (!seen.stepped) {
+    if (seen.given.clock > 0) power.start(seen.given);
+    power.forget_lowest();
+  }
+  seen.stepped = true;
+  seen.last = power.state();
+}
+
+bool Settling::get(int rank, phe_power_state &out) const {
+  auto it = ranks_.find(rank);
+  if (it == ranks_.end() || !it->second.stepped) return false;
+  out = it->second.last;
+  return true;
+}
+
+}  // namespace phe

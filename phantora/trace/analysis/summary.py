@@ -1,0 +1,147 @@
+"""The five lines that end a run: does it fit, how long is a step, what holds it up, how far to trust it, what is next.
+
+Every number is one of the report's (docs/glossary.md), with as many digits as its error bar allows.
+"""
+
+from __future__ import annotations
+
+from math import ceil, log10
+from typing import Any
+
+from phantora.trace.analysis.communicators import collective_kind, ranges
+from phantora.trace.analysis.report import Headline, Report, Times, Work
+from phantora.trace.analysis.units import percent
+
+_MOST_CAUSES = 3
+_WORTH_NAMING = 0.005  # of a step
+_UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3))
+
+
+def lines(report: Report) -> list[tuple[str, str]]:
+    """A word and its text each."""
+    found = [("FITS", _fits(report)), ("STEP", _step(report))]
+    if report.step_source != "run":
+        found.append(("HELD UP", held_up(report)))
+    found.append(("TRUST", trust(report)))
+    return [(word, text) for word, text in found if text]
+
+
+def _fits(report: Report) -> str:
+    capacity = int(report.metadata["memory_bytes"])
+    taken = int(report.trailer.get("device_memory_bytes", 0))
+    taken = taken or max((rank.gpu.peak_reserved for rank in report.ranks), default=0)
+    if not capacity or not taken:
+        return ""
+    return f"{taken / 2**30:.1f} of {capacity / 2**30:.1f} GiB ({100 * (1 - taken / capacity):.0f} % left)"
+
+
+def _step(report: Report) -> str:
+    h = report.headline
+    if report.step_source == "run":
+        return f"{rounded(h.step_time, h.error)} from first to last: no steps were found in this run"
+    parts = [step_with_bar(h)]
+    if h.throughput is not None and h.throughput.tokens_per_second:
+        parts.append(f"{counted(h.throughput.tokens_per_second, h.error)} tokens/s")
+    elif h.throughput is not None and h.throughput.samples_per_second:
+        parts.append(f"{counted(h.throughput.samples_per_second, h.error)} samples/s")
+    if h.mfu is not None:
+        parts.append(f"MFU {100 * h.mfu:.1f} %")
+    return "   ".join([*parts, *_steps(h)])
+
+
+def step_with_bar(h: Headline) -> str:
+    """``27.0 ms (26.3 to 28.6)``."""
+    step = rounded(h.step_time, h.error)
+    if h.error is None or h.error_above is None:
+        return step
+    _, scale = _unit(h.step_time)
+    digits = _decimals(h.step_time / scale, h.error)
+    low, high = h.step_time * (1 - h.error) / scale, h.step_time * (1 + h.error_above) / scale
+    return f"{step} ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def _steps(h: Headline) -> list[str]:
+    if not h.settled:
+        return ["settled, by the power model"]
+    if h.short:
+        return [f"still settling: run {ceil(h.short / h.step_time)} more steps"]
+    return [f"{h.steps} steady step{'s' * (h.steps > 1)}"]
+
+
+def held_up(report: Report) -> str:
+    """Exposed communication, the host and what else takes at least half a per cent of a step; most first."""
+    steady = report.steady
+    exposed = "exposed " + (collective_kind(report.exposure[0].collective) if report.exposure else "communication")
+    causes = {exposed: steady.exposed, "host": steady.host, "copies": steady.copy, "dependencies": _other(steady)}
+    named = sorted(((ns, name) for name, ns in causes.items() if ns >= _WORTH_NAMING * steady.time), reverse=True)
+    text = ", ".join(f"{name} {_share(ns, steady.time)}" for ns, name in named[:_MOST_CAUSES])
+    return text or "nothing: the GPUs compute all the time"
+
+
+def _other(steady: Times) -> float:
+    return steady.stalls.get("dependency", 0.0)
+
+
+def trust(report: Report) -> str:
+    """What the steps' time rests on, most first."""
+    shares = [(share, name) for name, share in report.by_provenance.items() if share >= _WORTH_NAMING]
+    return ", ".join(f"{100 * share:.0f} % {name}" for share, name in sorted(shares, reverse=True))
+
+
+def _share(part: float, whole: float) -> str:
+    return percent(part, whole).replace("%", " %")
+
+
+def who(report: Report) -> str:
+    """What was simulated: cluster, ranks, and the processes of a folded run."""
+    meta = report.metadata
+    cluster = meta["cluster"] or meta["gpu"] or "cluster unknown"
+    world = int(meta["world_size"])
+    ranks = f"{world:,} rank{'s' * (world > 1)}"
+    own = [rank.rank for rank in report.ranks]
+    if meta.get("extra", {}).get("fold"):
+        ranks += f", {len(own)} of them as processes"
+    elif len(own) < world:
+        ranks += f", here {ranges(tuple(own))}"
+    return f"{cluster}, {ranks}"
+
+
+def achieved_rate(work: Work, metadata: dict[str, Any]) -> tuple[str, str]:
+    """What work reaches of arithmetic or of memory, whichever is nearer to its peak, and the share of that peak."""
+    if not work.time:
+        return "-", "-"
+    flops, moved = work.flops / work.time * 1e9, work.bytes / work.time * 1e9
+    peak = float(metadata["peak_flops"].get(metadata["mfu_dtype"]) or 0)
+    bandwidth = float(metadata.get("extra", {}).get("memory_bandwidth") or 0)
+    arithmetic, memory = flops / peak if peak else 0.0, moved / bandwidth if bandwidth else 0.0
+    if not max(arithmetic, memory):
+        return "-", "-"
+    achieved = f"{flops / 1e12:.0f} TFLOP/s" if arithmetic >= memory else f"{moved / 1e9:.0f} GB/s"
+    return achieved, f"{100 * max(arithmetic, memory):.0f}%"
+
+
+# ---------------------------------------------------------------------- digits
+
+
+def rounded(ns: float, error: float | None) -> str:
+    """A time with no more digits than its relative `error` bar allows: ``27.0 ms`` at 4 %."""
+    unit, scale = _unit(ns)
+    return f"{ns / scale:.{_decimals(ns / scale, error)}f} {unit}"
+
+
+def counted(number: float, error: float | None) -> str:
+    """The same of a rate: ``607k``."""
+    for suffix, scale in (("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0)):
+        if number >= scale:
+            return f"{number / scale:.{_decimals(number / scale, error)}f}{suffix}"
+    return f"{number:.3g}"
+
+
+def _unit(ns: float) -> tuple[str, float]:
+    return next(((unit, scale) for unit, scale in _UNITS if ns >= scale), ("ns", 1.0))
+
+
+def _decimals(value: float, error: float | None) -> int:
+    """So many that the last digit is at most a tenth of the bar; three to five digits in all."""
+    digits = min(5, max(3, 1 + ceil(-log10(error)) if error else 4))
+    return max(0, digits - 1 - int(log10(value))) if value >= 1 else digits
