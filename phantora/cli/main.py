@@ -28,6 +28,8 @@ VERBS = {
     "diff": "phantora.cli.diff",
     "view": "phantora.cli.view",
     "export": "phantora.cli.export",
+    "fits": "phantora.cli.fits",
+    "plan": "phantora.cli.plan",
     "sweep": "phantora.cli.sweep",
     "replay": "phantora.cli.replay",
     "import": "phantora.cli.importing",

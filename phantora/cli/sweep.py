@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +73,7 @@ def sweep(words: tuple[str, ...], **options: Any) -> int:
     from phantora.sweep.run import run_sweep
 
     try:
-        outcome = run_sweep(request, _say_nothing if options["quiet"] else _say)
+        outcome = run_sweep(request, progress_of(options["quiet"]))
     except KeyboardInterrupt:
         print(f"phantora: stopped; the same command goes on with what is in {request.folder}", file=sys.stderr)
         return 130
@@ -161,6 +162,11 @@ def _value(text: str) -> Value:
         except ValueError:
             continue
     return text
+
+
+def progress_of(quiet: bool) -> Callable[[Entry, int, int], None]:
+    """What to call with each point that is done."""
+    return _say_nothing if quiet else _say
 
 
 def _say_nothing(entry: Entry, done: int, of: int) -> None:

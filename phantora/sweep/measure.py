@@ -51,6 +51,7 @@ def measured_of(report: Report) -> Measured:
         peak_allocated=max((rank.gpu.peak_allocated for rank in report.ranks), default=0),
         peak_reserved=max((rank.gpu.peak_reserved for rank in report.ranks), default=0),
         holds_up=details.findings[0] if details.findings else "",
+        advice=next((line for line in fit.says if line.startswith("What would help")), "") if fit else "",
     )
 
 

@@ -35,6 +35,8 @@ class Measured:
     peak_reserved: int
     holds_up: str
     """What takes most of a step besides compute, in words."""
+    advice: str = ""
+    """What would make it fit, where it does not."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,120 @@
+"""``phantora plan``: how many GPUs a job needs, how long it takes and what it costs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from phantora.errors import PhantoraError
+
+if TYPE_CHECKING:
+    from phantora.sweep.questions import Offer
+
+_AMOUNTS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
+
+
+@click.command(
+    "plan",
+    options_metavar="[OPTIONS]",
+    context_settings={"allow_interspersed_args": False},
+    epilog="""Examples:
+
+\b
+  phantora plan --gpu H100 --gpus 16 --rate 200k train.py
+  phantora plan --gpu H100 --gpus 8 --tokens 1T --price 2.5 train.py
+""",
+)
+@click.option("--gpu", default="H100", show_default=True, metavar="MODEL", help="As of `phantora trace --cluster`.")
+@click.option("--gpus", "most", type=click.IntRange(min=1), default=8, show_default=True, metavar="N",
+              help="Try 1, 2, 4, ... GPUs, up to N.")  # fmt: skip
+@click.option("--per-host", type=click.IntRange(min=1), default=8, show_default=True, metavar="N",
+              help="GPUs of a host.")  # fmt: skip
+@click.option("--rate", metavar="N", help="Tokens per second that the job shall get through: 200k. Ends the search.")
+@click.option("--tokens", metavar="N", help="Tokens that the job shall get through in all: 1T.")
+@click.option("--price", metavar="DOLLARS", help="Of a GPU and hour.")
+@click.option("-o", "--output", default="plan", show_default=True, metavar="FOLDER",
+              help="Keeps every run: the same command goes on from it.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (seconds, dollars) instead of text.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing while it runs.")
+@click.argument("target", nargs=-1, required=True, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
+def plan(
+    gpu: str, most: int, per_host: int, rate: str | None, tokens: str | None, price: str | None, output: str,
+    as_json: bool, quiet: bool, target: tuple[str, ...],
+) -> int:  # fmt: skip
+    """Say how few GPUs get through so many tokens per second, and what so many tokens take and cost.
+
+    SCRIPT runs on 1, 2, 4, ... GPUs with the same arguments, a short run each. Status 1 if no size is enough.
+    """
+    import orjson
+
+    from phantora.cli.sweep import progress_of
+    from phantora.cli.trace import read_command
+    from phantora.sweep.objective import Objective, parse_prices
+    from phantora.sweep.questions import offers, sizes, space_table
+    from phantora.sweep.run import Request
+    from phantora.sweep.space import space_of
+
+    least, work = (parse_amount(text) if text else None for text in (rate, tokens))
+    clusters = sizes(gpu, most, per_host)
+    space = space_of(space_table(target, clusters[0]), "plan")
+    request = replace(Request(space, Path(output), read_command, Objective("speed", parse_prices(price))), fold="off")
+    found = list(offers(request, clusters, work, least, progress_of(quiet)))
+    enough = next((offer for offer in found if offer.rate and offer.rate >= (least or 0.0)), None)
+    if as_json:
+        rows = [
+            {"cluster": o.cluster, "gpus": o.gpus, "rate": o.rate, "seconds": o.seconds, "dollars": o.dollars,
+             "status": o.row.status} for o in found
+        ]  # fmt: skip
+        answer = {"enough": enough.cluster if enough else None, "offers": rows}
+        click.echo(orjson.dumps(answer, option=orjson.OPT_INDENT_2))
+    else:
+        _print(found, enough, rate)
+    return 0 if enough else 1
+
+
+def parse_amount(text: str) -> float:
+    """``200k``, ``1.5M``, ``1T``. Raises PhantoraError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kMGBT]?)", text.strip())
+    if match is None or not float(match[1]):
+        raise PhantoraError(f"{text!r} is no number of tokens; write it like 200k, 1.5M or 1T")
+    return float(match[1]) * _AMOUNTS[match[2]]
+
+
+def _print(found: list[Offer], enough: Offer | None, rate: str | None) -> None:
+    from phantora.trace.analysis.summary import counted
+
+    console = Console(width=100)
+    if rate and enough:
+        console.print(f"{enough.gpus} GPUs get through {rate} tokens/s: {enough.cluster}.", highlight=False)
+    elif rate:
+        text = f"{found[-1].gpus} GPUs do not get through {rate} tokens/s; try more with --gpus."
+        console.print(text, highlight=False)
+    elif enough is None:
+        console.print("It fits none of these GPUs.", highlight=False)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in ("cluster", "tokens/s", "of linear", "MFU", "memory", "time", "cost"):
+        table.add_column(column, justify="left" if column == "cluster" else "right")
+    first = next((offer for offer in found if offer.rate), None)
+    for offer in found:
+        measured, speed = offer.row.measured, offer.rate
+        if measured is None or not speed or first is None or not first.rate:
+            table.add_row(offer.cluster, offer.row.status, *[""] * 5)
+            continue
+        linear = speed / offer.gpus / (first.rate / first.gpus)
+        table.add_row(
+            offer.cluster, counted(speed, measured.error), f"{linear:.0%}",
+            f"{measured.mfu:.0%}" if measured.mfu else "-", f"{measured.memory / measured.capacity:.0%}",
+            _days(offer.seconds) if offer.seconds else "-", f"${offer.dollars:,.0f}" if offer.dollars else "-",
+        )  # fmt: skip
+    console.print(table)
+
+
+def _days(seconds: float) -> str:
+    """``12.3 days``, ``5.1 h``."""
+    return f"{seconds / 86400:,.1f} days" if seconds >= 2 * 86400 else f"{seconds / 3600:,.1f} h"

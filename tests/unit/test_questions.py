@@ -1,0 +1,64 @@
+"""The search for the largest number that fits; sizes and amounts of a plan."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.sweeps import measured
+
+from phantora.cli.plan import parse_amount
+from phantora.errors import PhantoraError
+from phantora.sweep.questions import Tried, largest_that_fits, sizes
+from phantora.sweep.result import FAILED, OUT_OF_MEMORY, RAN, Result
+
+MIB = 1 << 20
+
+
+def result(status: str, memory: int, needs: int | None = None) -> Result:
+    found = measured(1)
+    return Result("key", {}, status, found if status == FAILED else type(found)(**{**vars(found), "memory": memory}),
+                  needs=needs)  # fmt: skip
+
+
+@settings(max_examples=40)
+@given(st.integers(1, 60_000), st.integers(20, 3_000), st.integers(1, 80_000), st.booleans())
+def test_the_largest_is_found_in_few_runs(fixed: int, each: int, capacity: int, told: bool) -> None:
+    """Memory grows in steps, as an allocator's does; what does not fit may tell what it needs."""
+    seen: list[int] = []
+
+    def run(number: int) -> Tried:
+        seen.append(number)
+        taken = (fixed + each * number) // 64 * 64 * MIB
+        fits = taken <= capacity * MIB
+        return Tried(number, result(RAN if fits else OUT_OF_MEMORY, taken, None if fits or not told else taken))
+
+    tried = list(largest_that_fits(run, capacity * MIB))
+    best = max((one.value for one in tried if one.fits), default=0)
+    true = max((n for n in range(1, 4_100) if (fixed + each * n) // 64 * 64 <= capacity), default=0)
+    assert best == true and len(seen) == len(set(seen)) <= 40
+
+
+def test_few_runs_where_memory_grows_evenly() -> None:
+    runs = 0
+
+    def run(number: int) -> Tried:
+        nonlocal runs
+        runs += 1
+        taken = (8_000 + 700 * number) * MIB
+        return Tried(number, result(RAN if taken <= 81_000 * MIB else OUT_OF_MEMORY, taken, taken))
+
+    *_, last = largest_that_fits(run, 81_000 * MIB)
+    assert last.value in (104, 105) and runs <= 7
+
+
+def test_a_run_that_fails_ends_the_search() -> None:
+    with pytest.raises(PhantoraError, match="failed"):
+        list(largest_that_fits(lambda number: Tried(number, result(FAILED, 0)), MIB))
+
+
+def test_sizes_and_amounts() -> None:
+    assert sizes("H100", 16, 8) == ["1x1xH100", "1x2xH100", "1x4xH100", "1x8xH100", "2x8xH100"]
+    assert (parse_amount("200k"), parse_amount("1.5T")) == (2e5, 1.5e12)
+    with pytest.raises(PhantoraError, match="no number of tokens"):
+        parse_amount("many")
