@@ -54,10 +54,10 @@ def largest_that_fits(run: Callable[[int], Tried], capacity: int) -> Iterator[Tr
     """Runs until the largest number that fits is known: the largest of those that did.
 
     Memory grows nearly in a straight line with it, so the next number is where the line through two runs meets
-    `capacity`. A number that fits, and the next one, that does not, end the search."""
+    `capacity`; every second one halves what is left. A number that fits, and the next one, that does not, end it."""
     low, high = 0, 0  # the largest that fits, the smallest that does not; 0: none yet
     tried: dict[int, int] = {}
-    number = 1
+    number, runs = 1, 0
     while number <= MOST:
         found = run(number)
         yield found
@@ -66,7 +66,8 @@ def largest_that_fits(run: Callable[[int], Tried], capacity: int) -> Iterator[Tr
         low, high = (number, high) if found.fits else (low, number)
         if high == low + 1 or high == 1:
             return
-        number = _next(tried, low, high, capacity)
+        number = (low + high) // 2 if high and runs % 2 else _next(tried, low, high, capacity)
+        runs += 1
 
 
 def _next(tried: Mapping[int, int], low: int, high: int, capacity: int) -> int:
@@ -78,7 +79,7 @@ def _next(tried: Mapping[int, int], low: int, high: int, capacity: int) -> int:
         guess = int(a + (capacity - x) / slope) if slope > 0 else guess
         guess += guess == low and not high
     if not high:
-        return min(max(low + 1, guess), 8 * low, MOST if low < MOST else MOST + 1)
+        return min(max(low + 1 + low // 4, guess), 8 * low, MOST if low < MOST else MOST + 1)
     return min(max(low + 1, guess), high - 1)
 
 

@@ -2,7 +2,7 @@
 
 A limiter follows what its GPU draws within some 0.4 s (``settling_ns`` of the metadata). Until then steps are shorter
 than those of a long run, by up to 10 %. The trailer's ``settled`` has the time that each step takes once the limiters
-have settled: the recording was simulated until they had (``cli/sensitivity.py``).
+have settled: the recording was simulated until they had (``runs/sensitivity.py``).
 """
 
 from __future__ import annotations
