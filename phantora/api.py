@@ -104,10 +104,9 @@ class Run:
 
     def diff(self, other: Run) -> Difference:
         """What differs between this run and `other`, with its causes, as ``phantora diff`` finds them."""
-        from phantora.trace.diff.between import between
-        from phantora.trace.diff.compare import gather
+        from phantora.trace.diff.between import between, sides_of
 
-        return between([gather(self.log, Filters()), gather(other.log, Filters())])[0]
+        return between(sides_of([self.log, other.log], Filters()))[0]
 
     def replay(
         self,

@@ -20,7 +20,7 @@ from phantora.errors import PhantoraError
 if TYPE_CHECKING:
     from phantora.trace.analysis.analyze import Filters
     from phantora.trace.analysis.report import Report
-    from phantora.trace.diff.compare import Difference, Side
+    from phantora.trace.diff.compare import Difference
     from phantora.trace.reader import Log
 
 
@@ -58,6 +58,7 @@ def diff(
 
     The first line names the cause. Ranks, steps and operators are aligned also when the runs'
     clusters and parallel layouts differ. Equal runs give "No difference." and status 0.
+    With the log of a real run (`phantora import`) it says why reality is slower or faster than the simulation.
     More runs stand side by side, each compared with the first.
     """
     from phantora.trace.reader import open_log
@@ -119,14 +120,10 @@ def difference_of(a: Log, b: Log, chosen: Filters) -> tuple[list[Report], Differ
 
 
 def differences_of(logs: Sequence[Log], chosen: Filters) -> tuple[list[Report], list[Difference]]:
-    """The reports of all runs, and what differs between the first and each other."""
-    from phantora.trace.diff.between import between
-    from phantora.trace.diff.compare import gather
+    """The reports of all runs, and what differs between the first and each other; a simulated run before a real one."""
+    from phantora.trace.diff.between import between, sides_of
 
-    sides: list[Side] = []
-    for log in logs:
-        with progress(f"reading {log.path}") as told:
-            sides.append(gather(log, chosen, told))
+    sides = sides_of(logs, chosen, progress)
     return [side.report for side in sides], between(sides)
 
 
@@ -151,6 +148,14 @@ class Limit:
         if rate is None:
             raise PhantoraError(f"--fail-above: the logs do not show {self.metric}; choose another metric, as step:2%")
         return rate.a / rate.b - 1
+
+
+def parse_share(text: str, option: str) -> float:
+    """``5%`` or ``0.05``. Raises PhantoraError; `option` is named in its message."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%?)\s*", text)
+    if match is None:
+        raise PhantoraError(f"{option} {text!r} is no share; write it like 5%")
+    return float(match[1]) / (100 if match[2] else 1)
 
 
 def parse_limit(text: str) -> Limit:

@@ -23,6 +23,7 @@ _MOST_SKEWS = 8  # ranks whose skew is shown
   phantora import rank0.json.gz -o real.arrow
   phantora import traces/rank*.json -o real.arrow
   phantora diff real.arrow simulated.arrow
+  phantora trace --cluster 1x8xH100 --validate real.arrow train.py
 """,
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILES")

@@ -161,6 +161,14 @@ Examples:
 @click.option(
     "--real-ranks", metavar="R,...", help="Ranks of a folded run that shall be processes too."
 )
+@click.option(
+    "--validate", type=click.Path(), metavar="REAL.ARROW",
+    help="Compare the run with this log of a real one (phantora import) and print a table: step, classes, memory.",
+)
+@click.option(
+    "--validate-within", default="5%", show_default=True, metavar="SHARE",
+    help="End with status 1 if the step or the memory is further from the real one.",
+)
 @torchrun_options
 @report_options
 @what_if_options
@@ -219,6 +227,7 @@ def _run(ctx: click.Context, spec: RunSpec, options: Mapping[str, Any]) -> int:
     from phantora.runs.local import run
 
     quiet, as_json = spec.ranks.quiet, options["as_json"]
+    validated = _Validated(options["validate"], options["validate_within"]) if options["validate"] else None
     # JSON shall be all that stands on stdout.
     ranks_out = sys.stderr if as_json else sys.stdout
     console = Console(
@@ -230,7 +239,37 @@ def _run(ctx: click.Context, spec: RunSpec, options: Mapping[str, Any]) -> int:
     result = run(spec, console, None if quiet else follow(spec.arguments))
     summary = options["summary"] and not quiet
     print_report(result, summary=summary, as_json=as_json, verbose=options["verbose"])
+    if validated is not None and not result.status and result.log is not None:
+        return validated.check(str(result.log))
     return result.status
+
+
+class _Validated:
+    """The real run that a simulated one is compared with."""
+
+    def __init__(self, path: str, within: str) -> None:
+        """Raises PhantoraError for a file that is no log of a real run, before the simulation begins."""
+        from phantora.cli.diff import parse_share
+        from phantora.trace.reader import open_log
+
+        self._within = parse_share(within, "--validate-within")
+        self._real = open_log(path)
+        if not self._real.metadata.real:
+            raise PhantoraError(f"{path}: --validate wants the log of a real run, which `phantora import` makes")
+
+    def check(self, path: str) -> int:
+        """Prints the table of the run whose log is `path`; 1 if it is beyond the bound."""
+        from phantora.cli.terminal import report_console
+        from phantora.trace.diff.between import validation
+        from phantora.trace.diff.render import headline
+        from phantora.trace.diff.validation import beyond, render
+        from phantora.trace.reader import open_log
+
+        found, difference = validation(self._real, open_log(path))
+        console = report_console(stderr=True)
+        console.print(headline(difference), highlight=False, markup=False, style="bold", soft_wrap=True)
+        render(found, self._within, console)
+        return 1 if beyond(found, self._within) else 0
 
 
 def _ours_behind(ctx: click.Context, target: tuple[str, ...]) -> list[str]:

@@ -27,7 +27,7 @@ def import_traces(paths: Sequence[str], output: str, version: str = "") -> Impor
         elif is_execution_trace(path):
             traces.append(read_execution_trace(path, words, position))
         else:
-            traces.append(read_kineto(path, words, position))
+            traces += read_kineto(path, words, position)
     return assemble(traces, words, output, version)
 
 

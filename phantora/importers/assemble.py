@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from phantora.errors import PhantoraError
-from phantora.hardware import load_gpu
+from phantora.hardware import gpu_names, load_gpu
+from phantora.hardware.types import Gpu
 from phantora.importers import skew
 from phantora.importers.linking import Links, link
 from phantora.importers.matching import Matches, match
@@ -203,6 +204,7 @@ def _metadata(
         versions |= trace.versions
     imported: dict[str, Any] = {
         "files": [os.path.basename(trace.source) for trace in traces.values()],
+        "ranks": list(traces),
         "missing": missing,
         "versions": versions,
         "clock_skew_ns": {str(rank): found.ns for rank, found in skews.items() if len(traces) > 1},
@@ -222,13 +224,23 @@ def _metadata(
         mfu_dtype=_product_dtype(parts, words, pricer),
         extra={"imported": imported},
     )
-    try:
-        gpu = load_gpu(device.name)
-    except PhantoraError:
+    gpu = _known_gpu(device.name, device.memory_bytes)
+    if gpu is None:
         return metadata
     metadata.gpu, metadata.peak_flops = gpu.name, dict(gpu.peak_flops)
     metadata.cluster = f"{hosts}x{per_host}x{gpu.name}"
     return metadata
+
+
+def _known_gpu(name: str, memory_bytes: int) -> Gpu | None:
+    """The GPU that a driver calls `name`; boards have names of their own, ``NVIDIA A100-PG509-200``, but the model is a
+    part of them."""
+    try:
+        return load_gpu(name)
+    except PhantoraError:
+        words = set(re.split(r"[\s-]+", name.upper()))
+        alike = [load_gpu(known) for known in gpu_names() if known.upper().partition("-")[0] in words]
+        return min(alike, key=lambda gpu: abs(gpu.memory_bytes - memory_bytes), default=None)
 
 
 def _product_dtype(parts: dict[int, Rows], words: Vocabulary, pricer: Pricer) -> str:

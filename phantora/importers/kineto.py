@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from phantora.cost.parse import signature_text
 from phantora.cost.tensors import item_bytes
@@ -39,6 +40,7 @@ _ON_CUDA = 1  # c10::DeviceType
 _ON_HIP = 6
 _TRUNCATED = "..."  # in a list of ranks
 _NO_STREAM = -1
+_MOST_DEVICES = 1 << 15
 
 
 class _Reader:
@@ -52,7 +54,6 @@ class _Reader:
         self.waits: dict[int, tuple[int, int]] = {}
         self.groups: dict[str, Group] = {}
         self.shapes = self.stacks = self.memory = False
-        self.devices: dict[int, int] = {}
         self._signatures: dict[bytes, int] = {}
         self._threads: dict[tuple[Any, Any], int] = {}
         self._batch: list[Record] = []
@@ -65,13 +66,19 @@ class _Reader:
         """Reads the whole file."""
         for events in self.file.batches():
             for event in events:
-                phase = event.get("ph")
-                if phase == "X":
-                    self._complete(event)
-                elif phase in ("i", "I"):
-                    self._instant(event)
-            self.builder.add(self._batch)
+                try:
+                    self._event(event)
+                except (TypeError, ValueError, AttributeError, OverflowError):  # no event of Kineto's
+                    self.file.dropped += 1
+            self.file.dropped += self.builder.add(self._batch)
             self._batch.clear()
+
+    def _event(self, event: Event) -> None:
+        phase = event.get("ph")
+        if phase == "X":
+            self._complete(event)
+        elif phase in ("i", "I"):
+            self._instant(event)
 
     def _complete(self, event: Event) -> None:
         what = _CATEGORIES.get(str(event.get("cat", "")).lower())
@@ -89,12 +96,12 @@ class _Reader:
 
     def _add(
         self, kind: str, stream: int, name: int, start: int, end: int, args: Event,
-        sig: int = -1, comm: int = -1, size: int = 0, value: int = -1,
+        sig: int = -1, comm: int = -1, size: int = 0, value: int = -1, device: int = -1,
     ) -> None:  # fmt: skip
         correlation, external = args.get("correlation", -1), args.get("External id", args.get("external id", -1))
         self._batch.append((
             CODES[kind], stream, name, sig, comm, start, end, size, value,
-            correlation if isinstance(correlation, int) else -1, external if isinstance(external, int) else -1,
+            correlation if isinstance(correlation, int) else -1, external if isinstance(external, int) else -1, device,
         ))  # fmt: skip
 
     # ------------------------------------------------------------------ work of the GPU
@@ -102,29 +109,22 @@ class _Reader:
     def _kernel(self, event: Event, args: Event, start: int, end: int) -> None:
         name = str(event.get("name", ""))
         number = self.words.names.number(name)
-        stream = self._stream(event, args)
+        stream, device = _place(event, args)
         if "Collective name" not in args and not communicates(name):
-            self._add("kernel", stream, number, start, end, args)
+            self._add("kernel", stream, number, start, end, args, device=device)
             return
         kind = "sendrecv" if "SendRecv" in name else "collective"
-        self._add(kind, stream, number, start, end, args, -1, self._group(args), _collective_bytes(args))
+        self._add(
+            kind, stream, number, start, end, args, -1, self._group(args), _collective_bytes(args), device=device
+        )
 
     def _copy(self, event: Event, args: Event, start: int, end: int) -> None:
         name = str(event.get("name", ""))
         kind = "memset" if name.lower().startswith("memset") else "memcpy"
         size = args.get("bytes", args.get("size", 0))
-        number, stream = self.words.names.number(name), self._stream(event, args)
-        self._add(kind, stream, number, start, end, args, size=int(size) if isinstance(size, int | float) else 0)
-
-    def _stream(self, event: Event, args: Event) -> int:
-        stream: Any = args.get("stream", event.get("tid", 0))
-        device = args.get("device", event.get("pid"))
-        if isinstance(device, int):
-            self.devices[device] = self.devices.get(device, 0) + 1
-        try:
-            return int(stream)
-        except (TypeError, ValueError):
-            return 0
+        size = int(size) if isinstance(size, int | float) else 0
+        stream, device = _place(event, args)
+        self._add(kind, stream, self.words.names.number(name), start, end, args, size=size, device=device)
 
     def _stream_wait(self, event: Event, args: Event, start: int, end: int) -> None:
         if event.get("name") != "Stream Wait Event" or not isinstance(args.get("stream"), int):
@@ -132,8 +132,8 @@ class _Reader:
         recorded, on = args.get("wait_on_cuda_event_record_corr_id", -1), args.get("wait_on_stream", _NO_STREAM)
         if isinstance(recorded, int) and isinstance(on, int):
             self.waits[self.builder.count + len(self._batch)] = recorded, on
-        name = self.words.names.number("cudaStreamWaitEvent")
-        self._add("wait", int(args["stream"]), name, start, end, args)
+        name, (stream, device) = self.words.names.number("cudaStreamWaitEvent"), _place(event, args)
+        self._add("wait", stream, name, start, end, args, device=device)
 
     def _group(self, args: Event) -> int:
         name = args.get("Process Group Name")
@@ -211,6 +211,18 @@ class _Reader:
         self._add("memory", self._thread(event), word, at, at, held, size=reserved, value=allocated)
 
 
+def _place(event: Event, args: Event) -> tuple[int, int]:
+    """Stream and GPU of a row."""
+    found: list[int] = []
+    numbers: tuple[Any, Any] = args.get("stream", event.get("tid", 0)), args.get("device", event.get("pid"))
+    for number in numbers:
+        try:
+            found.append(int(number))
+        except (TypeError, ValueError):
+            found.append(0)
+    return found[0], found[1] if -1 <= found[1] < _MOST_DEVICES else 0
+
+
 def _ns(us: float | str) -> int:
     """Whole ns of a time in us; whole us are exact, however large."""
     if isinstance(us, str):
@@ -227,8 +239,9 @@ def _collective_bytes(args: Event) -> int:
     return most * item_bytes(collective_dtype(str(args.get("dtype", "")))) if most else 0
 
 
-def read_kineto(path: str, words: Vocabulary, position: int = 0) -> RankTrace:
-    """The trace in the file `path`. Its rank is what the file says, else what its name says, else `position`.
+def read_kineto(path: str, words: Vocabulary, position: int = 0) -> list[RankTrace]:
+    """The traces in the file `path`: one, or one for each GPU of a process that uses several. The first rank is what
+    the file says, else what its name says, else `position`.
 
     Raises PhantoraError for a file that is no trace of torch.profiler."""
     file = EventFile(path)
@@ -241,29 +254,48 @@ def read_kineto(path: str, words: Vocabulary, position: int = 0) -> RankTrace:
     number_streams(rows)
     reader.number_threads(rows, exported=str(header.get("producer", "")).startswith(PRODUCER))
     _complete_groups(rows, job, reader.groups, words)
-    base = header.get("baseTimeNanoseconds")
-    trace = RankTrace(
-        rank=_rank(job, path, position),
-        source=path,
-        rows=rows,
-        base=base if isinstance(base, int) else 0,
-        world_size=max(1, int(job.get("world_size") or 1)),
-        device=_device(header, reader.devices),
-        origin=reader.origin,
-        waits=reader.waits,
-        versions=_versions(header, job),
-        missing=_missing(reader),
-    )
+    base, world = header.get("baseTimeNanoseconds"), job.get("world_size")
+    notes = []
     if file.cut_short:
-        trace.notes.append(f"{path} is cut short: its first {len(trace.rows):,} rows are imported")
+        notes.append(f"{path} is cut short: its first {len(rows):,} rows are imported")
     if file.dropped:
-        trace.notes.append(f"{path}: {file.dropped:,} damaged events are left out")
-    return trace
+        notes.append(f"{path}: {file.dropped:,} damaged events are left out")
+    used = np.unique(rows["device"][is_device(rows["kind"])]).tolist() or [0]
+    traces = []
+    for place, device in enumerate(used):
+        kept = np.flatnonzero((rows["device"] == device) | (rows["device"] < 0)) if len(used) > 1 else None
+        traces.append(
+            RankTrace(
+                rank=_rank(job, path, position) + place,
+                source=path,
+                rows=rows if kept is None else rows[kept],
+                base=base if isinstance(base, int) else 0,
+                world_size=max(len(used), world if isinstance(world, int) else 1),
+                device=_device(header, device),
+                origin=reader.origin,
+                waits=reader.waits if kept is None else _waits_among(reader.waits, kept),
+                versions=_versions(header, job),
+                missing=_missing(reader),
+                notes=notes if not place else [],
+            )
+        )
+    return traces
+
+
+def _waits_among(waits: dict[int, tuple[int, int]], kept: npt.NDArray[np.intp]) -> dict[int, tuple[int, int]]:
+    """`waits` by their positions among the rows that are kept."""
+    places = {position: place for place, position in enumerate(kept.tolist()) if position in waits}
+    return {place: waits[position] for position, place in places.items()}
+
+
+def _dicts(listed: Any) -> list[dict[str, Any]]:
+    """The objects of a list of the file's head."""
+    return [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
 
 
 def _complete_groups(rows: Rows, job: dict[str, Any], groups: dict[str, Group], words: Vocabulary) -> None:
     """Kernels give the first ranks of large groups only; the file's head gives them all."""
-    listed = {str(entry.get("pg_name")): entry for entry in job.get("pg_config") or () if isinstance(entry, dict)}
+    listed = {str(entry.get("pg_name")): entry for entry in _dicts(job.get("pg_config"))}
     for name, group in groups.items():
         entry = listed.get(name)
         if entry is None or group.ranks or not isinstance(entry.get("ranks"), list):
@@ -280,15 +312,15 @@ def _rank(job: dict[str, Any], path: str, position: int) -> int:
     return int(found[-1]) if found else position
 
 
-def _device(header: dict[str, Any], used: dict[int, int]) -> Device:
-    listed = [entry for entry in header.get("deviceProperties") or () if isinstance(entry, dict)]
-    most = max(used, key=used.__getitem__, default=0)
-    own = next((entry for entry in listed if entry.get("id") == most), listed[0] if listed else {})
-    return Device(str(own.get("name", "")), int(own.get("totalGlobalMem") or 0), len(listed))
+def _device(header: dict[str, Any], device: int) -> Device:
+    listed = _dicts(header.get("deviceProperties"))
+    own = next((entry for entry in listed if entry.get("id") == device), listed[0] if listed else {})
+    memory = own.get("totalGlobalMem")
+    return Device(str(own.get("name", "")), memory if isinstance(memory, int) else 0, len(listed))
 
 
 def _versions(header: dict[str, Any], job: dict[str, Any]) -> dict[str, str]:
-    found = {"nccl": job.get("nccl_version")}
+    found: dict[str, Any] = {"nccl": job.get("nccl_version")}
     found |= {name: header.get(f"{name}_version") for name in ("cuda_runtime", "cuda_driver", "cupti")}
     return {name: str(value) for name, value in found.items() if value}
 

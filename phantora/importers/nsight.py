@@ -205,7 +205,7 @@ class _Reader:
         number = self._words.names.number(name)
         return (
             CODES[kind], stream or 0, number, sig, -1, start, max(start, end), size or 0, -1,
-            -1 if correlation is None else correlation, -1,
+            -1 if correlation is None else correlation, -1, -1,
         )  # fmt: skip
 
 

@@ -18,13 +18,15 @@ Rows = npt.NDArray[np.void]
 ROW = np.dtype([
     ("kind", "<u1"), ("stream", "<i4"), ("name", "<i4"), ("sig", "<i4"), ("comm", "<i4"), ("start", "<i8"),
     ("end", "<i8"), ("bytes", "<i8"), ("value", "<i8"), ("correlation", "<i8"), ("external", "<i8"),
+    ("device", "<i2"),
 ])  # fmt: skip
 """A row as a trace gives it. `stream` is the thread's index for rows of the host. `correlation` is shared by a call and
-what it launches, `external` names the operator that launches or is; both are -1 where the trace has none."""
+what it launches, `external` names the operator that launches or is; both are -1 where the trace has none. `device` is
+the number of the GPU, -1 for rows of the host."""
 
 CODES = KIND_CODE
 _IS_DEVICE = np.array([kind in DEVICE_KINDS for kind in CODES])
-Record = tuple[int, int, int, int, int, int, int, int, int, int, int]
+Record = tuple[int, int, int, int, int, int, int, int, int, int, int, int]
 """Values of :data:`ROW`, in its order."""
 
 
@@ -112,6 +114,15 @@ class RankTrace:
     """What the user should know of the file."""
 
 
+def _fits(record: Record) -> bool:
+    """Do its numbers fit into a row?"""
+    try:
+        np.array([record], ROW)
+    except OverflowError:
+        return False
+    return True
+
+
 class RowBuilder:
     """Gathers records in pieces, each of which becomes an array."""
 
@@ -119,12 +130,17 @@ class RowBuilder:
         self._parts: list[Rows] = []
         self.count = 0
 
-    def add(self, records: Iterable[Record]) -> None:
-        """Adds a batch."""
-        part = np.array(list(records), ROW)
+    def add(self, records: Iterable[Record]) -> int:
+        """Adds a batch; how many of its records are left out, as their numbers are too large for a row."""
+        given = list(records)
+        try:
+            part = np.array(given, ROW)
+        except OverflowError:
+            part = np.array([record for record in given if _fits(record)], ROW)
         if len(part):
             self._parts.append(part)
             self.count += len(part)
+        return len(given) - len(part)
 
     def rows(self) -> Rows:
         """All of them; the builder is empty afterwards."""

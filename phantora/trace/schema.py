@@ -130,6 +130,12 @@ class RunMetadata:
         return self.host_mode == REAL
 
     @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks of which the log has rows: of real runs those whose traces there are."""
+        found = self.extra.get("imported", {}).get("ranks") or range(self.world_size)
+        return tuple(int(rank) for rank in found)
+
+    @property
     def missing(self) -> dict[str, str]:
         """What the traces of a real run do not hold -> the option of the profiler that adds it."""
         found = self.extra.get("imported", {}).get("missing", {})

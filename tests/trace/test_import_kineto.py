@@ -158,3 +158,32 @@ def test_an_exported_run_comes_back_to_the_nanosecond(tmp_path: Path) -> None:
     assert [step.times.time for step in a.steps] == [step.times.time for step in b.steps]
     for part in ("compute", "exposed", "overlapped", "idle", "waiting"):
         assert getattr(a.steady, part) == getattr(b.steady, part)
+
+
+def test_a_process_with_two_gpus_becomes_two_ranks(tmp_path: Path) -> None:
+    """DataParallel: streams of both GPUs have the same numbers."""
+    trace = Trace()
+    for device in (0, 1):
+        trace.rank = device
+        trace.kernel(f"k{device}", 10, 20, 30)
+    trace.rank = 0
+    imported = import_traces([str(trace.write(tmp_path / "t.json"))], str(tmp_path / "t.arrow"))
+    assert imported.ranks == [0, 1] and imported.world_size == 2
+    found = only(open_log(tmp_path / "t.arrow"), "kernel")
+    assert [(row["rank"], row["name"], row["stream"]) for row in found] == [(0, "k0", 0), (1, "k1", 0)]
+
+
+def test_amd(tmp_path: Path) -> None:
+    """HIP's calls, RCCL's kernels, streams from 0 on, whole microseconds since 1970."""
+    trace = Trace(skew=1_661_203_462_598_738)
+    trace.slice("cuda_runtime", "hipExtModuleLaunchKernel", 10, 3, correlation=5)
+    kernel = trace.slice("kernel", "Cijk_Ailk_Bljk_BBS_BH_MT128x128x16", 20, 7, 0, correlation=5, stream=0, device=0)
+    other = trace.slice("kernel", "ncclDevKernel_Generic(ncclDevComm*)", 30, 9, 3, correlation=6, stream=3, device=0)
+    for event in (kernel, other):
+        event |= {"pid": 0, "ts": int(event["ts"])}
+    trace.slice("cuda_runtime", "hipStreamSynchronize", 15, 30, correlation=8)
+    import_traces([str(trace.write(tmp_path / "t.json"))], str(tmp_path / "t.arrow"))
+    log = open_log(tmp_path / "t.arrow")
+    (kernel,), (collective,), (sync,) = (only(log, kind) for kind in ("kernel", "collective", "sync"))
+    assert (kernel["cls"], kernel["stream"], kernel["launch"], kernel["start"]) == ("gemm", 0, 0, 10_000)
+    assert collective["stream"] == 3 and sync["link"] == collective["id"]

@@ -214,6 +214,7 @@ class _Pass:
             trailer=self.log.trailer,
             rows=self.log.num_rows if self.whole else self.rows,
             step_source=self.steps.source,
+            host_time=self._host_time(),
             headline=self._headline(totals, steady),
             ranks=ranks,
             steps=totals,

@@ -419,6 +419,8 @@ class Report:
     """The costliest operators that are not measured."""
     assumptions: list[Assumption] = field(default_factory=list)
     """Numbers that the program read though nobody has them."""
+    host_time: float = 0.0
+    """ns that the host works for a steady step, waits left out; of the slowest rank."""
     details: Details | None = None
     """None in the short form that ends a run."""
     format: int = REPORT_FORMAT

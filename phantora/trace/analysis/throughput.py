@@ -65,7 +65,8 @@ class Volume:
         """`ranks` are those of the windows; in a folded run each counts for all that it stands for."""
         self._known = known
         fold = from_dict(log.metadata.extra["fold"]) if log.metadata.extra.get("fold") else None
-        self._weights = [fold.stands_for(rank) if fold else 1 for rank in ranks]
+        traced = log.metadata.world_size / len(log.metadata.ranks)  # a trace may hold some ranks of a real run only
+        self._weights = [fold.stands_for(rank) if fold else traced for rank in ranks]
         operators, shapes = log.words("op"), log.words("shape")
         readers = {EMBEDDING: _embedding, _BACKWARD_CONVOLUTION: _images}
         readers.update(dict.fromkeys(_FORWARD, _lookup))

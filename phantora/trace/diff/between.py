@@ -2,17 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 
+from phantora.trace.analysis.analyze import Filters, Progress
 from phantora.trace.diff.causes import find_causes
-from phantora.trace.diff.compare import Difference, Side, compare
+from phantora.trace.diff.compare import Difference, Side, comparable, compare, gather
+from phantora.trace.diff.validation import Quantity, quantities
+from phantora.trace.reader import Log
+
+Watched = Callable[[str], AbstractContextManager[Progress | None]]
+"""What is done (a text) -> a context in which its progress is shown."""
+
+
+def sides_of(logs: Sequence[Log], filters: Filters, watched: Watched | None = None) -> list[Side]:
+    """The runs, read for a comparison. A simulated run stands before a real one: what differs is what reality does
+    otherwise. Of runs of which traces hold some ranks, the others have these ranks too."""
+    if len(logs) == 2 and logs[0].metadata.real and not logs[1].metadata.real:
+        logs = logs[::-1]
+    partial = [log for log in logs if log.metadata.real and len(log.metadata.ranks) < log.metadata.world_size]
+    if partial and filters.ranks is None:
+        ranks = frozenset.intersection(*(frozenset(log.metadata.ranks) for log in partial))
+        filters = replace(filters, ranks=ranks or None)
+    found = []
+    for log in logs:
+        if watched is None:
+            found.append(gather(log, filters, arrivals=not partial))
+            continue
+        with watched(f"reading {log.path}") as progress:
+            found.append(gather(log, filters, progress, not partial))
+    return found
 
 
 def between(sides: Sequence[Side]) -> list[Difference]:
     """What differs between the first run and each other."""
-    differences = []
-    for side in sides[1:]:
-        difference = compare(sides[0], side)
-        difference.causes = find_causes(sides[0], side, difference)
-        differences.append(difference)
-    return differences
+    return [_between(sides[0], side) for side in sides[1:]]
+
+
+def _between(a: Side, b: Side) -> Difference:
+    a, b = comparable(a, b)
+    difference = compare(a, b)
+    difference.causes = find_causes(a, b, difference)
+    return difference
+
+
+def validation(real: Log, simulated: Log) -> tuple[list[Quantity], Difference]:
+    """The quantities of a real and a simulated run to compare, and what differs."""
+    a, b = sides_of([simulated, real], Filters())
+    return quantities(b, a, difference := _between(a, b)), difference

@@ -9,6 +9,7 @@ which the logs name, and a single rank that changed alone.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +20,8 @@ from phantora.trace.diff.traits import Repeats, Traits, parameters, repeats, tra
 
 _WORTH_NAMING = 0.002  # of a step
 _SAME = 0.01  # relative
+_LEAST_PRODUCTS = 2  # operators that tell a clock
+_LEAST_CLOCK = 0.02  # relative change of a clock that is named
 _REST = ("updates", "code", "calls", "shapes", "kernels")  # what no rule explains
 _ALONE = ("straggler", "compiled")  # causes of other differences too, of waits and of the host's work
 
@@ -30,8 +33,10 @@ def find_causes(a: Side, b: Side, d: Difference) -> list[Cause]:
     structure, host = _structure(a, b, d), _host(a, b, d)
     if _same_host(a, b):
         structure, host = _with_host(structure, host)
+    elif d.reality:
+        structure, host = _with_reads(structure, host)
     # Beside collectives on a degraded link kernels run longer, on some ranks more: no straggler that nobody asked for.
-    degraded = _degraded(a) != _degraded(b)
+    degraded = _degraded(a) != _degraded(b) or (bool(d.reality) and _only_collectives(d))
     beside = degraded or any(cause.kind == "schedule" for cause in structure)
     straggler = [] if beside and _slowed(a) == _slowed(b) else _straggler(a, b)
     found = [*straggler, *structure, *_network(a, b, d), *host]
@@ -45,7 +50,8 @@ def find_causes(a: Side, b: Side, d: Difference) -> list[Cause]:
     # That one rank alone changed explains, by itself, that operators took longer on average.
     alone = any(cause.kind == "straggler" for cause in found)
     found = [cause for cause in found if not (alone and cause.kind == "kernels")]
-    if degraded:  # the longer collectives run beside more kernels, which they slow down
+    # The longer collectives run next to more kernels, which they slow down.
+    if degraded and any(cause.kind == "network" for cause in found):
         kernels = sum(cause.effect for cause in found if cause.kind == "kernels")
         found = [
             Cause(cause.kind, cause.text, cause.effect + kernels) if cause.kind == "network" else cause
@@ -130,8 +136,39 @@ def _structure(a: Side, b: Side, d: Difference) -> list[Cause]:
     kernels, before = evidence.get("kernels", 0.0), sum(c.a.time for c in same)
     if kernels:
         ratio = (before + kernels) / before if before else 0.0
-        found.append(Cause("kernels", f"kernels: the same operators take {ratio:.3f} times as long", kernels))
+        text = f"kernels: the same operators take {ratio:.3f} times as long"
+        found.append(Cause("kernels", _clocks(same) or text + _longest(same, kernels), kernels))
     return [cause for cause in found if cause.effect or cause.kind not in _REST]
+
+
+_BY_CLOCK = re.compile(r"(?:mm|bmm|linear|convolution|attention)(?:_\w+)?$")
+_UNIFORM = 0.25  # of their change: how far products may differ from each other
+
+
+def _clocks(same: list[WorkChange]) -> str:
+    """Products all take longer (or shorter) by one factor: the GPU runs at another clock. Empty where they do not."""
+    ratios = []
+    for work in same:
+        before = work.b.time - work.by_duration
+        if _BY_CLOCK.search(work.name) and before > 0:
+            ratios.append((work.b.time / before, before))
+    whole = sum(weight for _, weight in ratios)
+    if len(ratios) < _LEAST_PRODUCTS or not whole:
+        return ""
+    mean = sum(ratio * weight for ratio, weight in ratios) / whole
+    spread = (sum((ratio - mean) ** 2 * weight for ratio, weight in ratios) / whole) ** 0.5
+    if abs(mean - 1) < _LEAST_CLOCK or spread > _UNIFORM * abs(mean - 1):
+        return ""
+    return f"clocks: all products take {mean:.2f} times as long, as on a GPU of {1 / mean:.2f} times the clock"
+
+
+def _longest(same: list[WorkChange], change: float) -> str:
+    """The operator that makes most of the change."""
+    most = max(same, key=lambda work: work.by_duration * (1 if change > 0 else -1))
+    before = most.b.time - most.by_duration
+    if before <= 0:
+        return f", most of it in {most.name}"
+    return f", most of it in {most.name} ({most.b.time / before:.2f} times)"
 
 
 def _takes_lists(operator: str) -> bool:
@@ -173,7 +210,7 @@ def _evidence(d: Difference) -> dict[str, float]:
             found["count"] += work.by_count
             found["shape"] += work.by_shape
             moved += abs(work.by_shape)
-    if moved and abs(found["shape"]) <= 0.5 * moved:
+    if moved and not d.reality and abs(found["shape"]) <= 0.5 * moved:
         # Shapes that shrink and others that grow partly cancel; what moved is the evidence.
         found["shape"] = moved if found["shape"] >= 0 else -moved
     if any(c.by_count or c.by_shape for c in d.collectives):  # other pieces may be shorter and hide less
@@ -217,7 +254,7 @@ def _changes(a: Side, b: Side, x: Traits, y: Traits, r: Repeats, d: Difference) 
     elif x.held != y.held and x.held and y.held:
         text = f"parameters held in {y.held} instead of {x.held}"
         yield _Change("precision", text, (*_WORK, "comm"))
-    yield from _sizes(a, b, x, y, r)
+    yield from _sizes(a, b, x, y, r, d)
     yield from _trained(x, y, r)
     yield from _depth(r, d)
     yield from _optimizer(a, b, x, y)
@@ -342,7 +379,7 @@ def _share_of_work(a: Side, b: Side) -> str | None:
     return None
 
 
-def _sizes(a: Side, b: Side, x: Traits, y: Traits, r: Repeats) -> Iterator[_Change]:
+def _sizes(a: Side, b: Side, x: Traits, y: Traits, r: Repeats, d: Difference) -> Iterator[_Change]:
     """Other sizes: of the batch, or of the model."""
     if x.table is not None and y.table is not None and x.table != y.table:
         rows = zip(("vocabulary", "width"), x.table, y.table, strict=True)
@@ -355,7 +392,7 @@ def _sizes(a: Side, b: Side, x: Traits, y: Traits, r: Repeats) -> Iterator[_Chan
         if abs(r.passes - 1) > _SAME:  # the same batch in other parts
             changed.append(_micro_batches(r))
         yield _Change("batch", " and ".join(changed), ("shape", "count", "comm") if len(changed) > 1 else ("shape",))
-    elif x.indices != y.indices or not x.indices:
+    elif (x.indices != y.indices or not x.indices) and not d.reality:
         same = parameters(a) == parameters(b)
         if same and {o.shape for o in a.operations} != {o.shape for o in b.operations}:
             yield _Change("batch", "batch: the same parameters, other sizes of activations", ("shape",))
@@ -415,7 +452,8 @@ def _collectives(x: Traits, y: Traits, r: Repeats, d: Difference) -> Iterator[_C
             text = f"gradients are reduced {ratio:.2g} times as often in each pass (no_sync)"
             yield _Change("reduced", text, ("comm", "count", "kernels"))
     for work in d.collectives:
-        if work.by_shape and work.a.bytes and abs(work.b.bytes / work.a.bytes - 1) < 0.05:
+        large = abs(work.by_shape) > _WORTH_NAMING * d.step.a
+        if large and work.a.bytes and abs(work.b.bytes / work.a.bytes - 1) < 0.05:
             a, b = work.a.count, work.b.count
             if abs(b / a - 1) > 0.1:
                 text = f"other buckets: the same bytes in {b:g} {work.name} instead of {a:g}"
@@ -444,6 +482,20 @@ def _mostly(d: Difference, share: str) -> str:
 # ---------------------------------------------------------------------- the same work, another time
 
 
+_DISTURBED, _SLOWED = 0.25, 0.05  # relative changes of collectives, and of the kernels next to them
+
+
+def _only_collectives(d: Difference) -> bool:
+    """Collectives take another time, and kernels hardly more than what collectives that last longer cost them."""
+    parts = (d.collectives, [work for work in d.operators if not work.part])
+    changes = [sum(work.by_duration for work in part) for part in parts]
+    before = [sum(work.b.time - work.by_duration for work in part) for part in parts]
+    if not all(before):
+        return False
+    collectives, kernels = (change / whole for change, whole in zip(changes, before, strict=True))
+    return abs(collectives) > _DISTURBED and abs(kernels) < _SLOWED and changes[0] * changes[1] > 0
+
+
 def _network(a: Side, b: Side, d: Difference) -> list[Cause]:
     """The same collectives, of the same size and ranks, take longer or shorter."""
     same = [c for c in d.collectives if c.by_duration]
@@ -455,10 +507,11 @@ def _network(a: Side, b: Side, d: Difference) -> list[Cause]:
     ratio = (before + change) / before if before else 0.0
     links = _links(a, b)
     clusters = [side.report.metadata["cluster"] for side in (a, b)]
-    if not links and clusters[0] != clusters[1]:
+    if not links and clusters[0] != clusters[1] and not d.reality:
         links = f"another cluster, {clusters[0]} -> {clusters[1]}"
     where = f"{links}: " if links else ""
-    text = f"network: {where}the same collectives take {ratio:.2f} times as long, most of it in {most.name}"
+    late = ", waits for late ranks included" if a.real != b.real and len(a.report.ranks) == 1 else ""
+    text = f"network: {where}the same collectives take {ratio:.2f} times as long{late}, most of it in {most.name}"
     return [Cause("network", text, _shown(d, change))]
 
 
@@ -530,10 +583,32 @@ def _with_host(structure: list[Cause], host: list[Cause]) -> tuple[list[Cause], 
     return [whole if cause is most else cause for cause in structure], []
 
 
+def _host_of_reality(a: Side, b: Side, effect: float) -> str:
+    """``data loading`` where the DataLoader's time explains most of it, else ``host gaps``, with the hosts' times."""
+    loading = b.loading - a.loading
+    if loading * effect > 0 and abs(loading) > 0.5 * abs(effect):
+        return f"data loading: the DataLoader takes {duration(b.loading)} a step, not {duration(a.loading)}"
+    times = [side.report.host_time for side in (a, b)]
+    told = f", the host works {duration(times[1])} a step, not {duration(times[0])}" if min(times) > 0 else ""
+    return f"host gaps{told}"
+
+
+def _with_reads(structure: list[Cause], host: list[Cause]) -> tuple[list[Cause], list[Cause]]:
+    """A host that waits for values of the GPU more often launches late: such reads take the host's part."""
+    reads = next((cause for cause in structure if cause.kind == "reads"), None)
+    if reads is None or not host or reads.effect * host[0].effect <= 0:
+        return structure, host
+    whole = replace(reads, effect=reads.effect + sum(cause.effect for cause in host))
+    return [whole if cause is reads else cause for cause in structure], []
+
+
 def _host(a: Side, b: Side, d: Difference) -> list[Cause]:
     effect = sum(c.change for c in d.times if c.name in ("host", "synchronisation"))
     if not effect:
         return []
     more = "more" if effect > 0 else "less"
+    if a.real != b.real:
+        text = f"{_host_of_reality(a, b, effect)}: GPUs wait {duration(abs(effect))} {more} a step"
+        return [Cause("host", text, effect)]
     change = _host_change(_of_host(a), _of_host(b))
     return [Cause("host", f"{change}: GPUs wait {duration(abs(effect))} {more} a step for launches", effect)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -12,6 +12,15 @@ from phantora.trace.analysis.analyze import Filters, Progress, analyze
 from phantora.trace.analysis.communicators import collective_kind, groups
 from phantora.trace.analysis.report import Report
 from phantora.trace.diff.inventory import Amount, Inventory, Operation, Transfer
+from phantora.trace.diff.reality import (
+    align_classes,
+    has_ranks,
+    has_sizes,
+    loading,
+    plain_operations,
+    plain_transfers,
+    within_bars,
+)  # fmt: skip
 from phantora.trace.reader import Log
 
 DIFF_FORMAT = 1
@@ -100,6 +109,10 @@ class Difference:
     added: list[str] = field(default_factory=list)
     """Operators that only b runs."""
     removed: list[str] = field(default_factory=list)
+    reality: str = ""
+    """Which run is real where the other is simulated: ``a``, ``b``, else empty."""
+    inconclusive: bool = False
+    """The real step lies within the error bars of the simulated one."""
     rates: list[Change] = field(default_factory=list)
     """What the jobs get through: tokens/s, samples/s, MFU; of what both logs show."""
     format: int = DIFF_FORMAT
@@ -123,37 +136,74 @@ class Side:
     """Names of the optimizers' classes."""
     groups: list[int]
     """Sizes of the communicators that steps use."""
+    loading: float = 0.0
+    """ns of the host in torch's DataLoader, per step."""
+
+    @property
+    def real(self) -> bool:
+        """Is it a real run?"""
+        return self.log.metadata.real
 
 
-def gather(log: Log, filters: Filters, progress: Progress | None = None) -> Side:
-    """Reads what a comparison needs of one log."""
-    inventory = Inventory(log)
+def gather(log: Log, filters: Filters, progress: Progress | None = None, arrivals: bool = True) -> Side:
+    """Reads what a comparison needs of one log. Without `arrivals` the waits for late ranks count as communication: a
+    trace of a single rank does not tell them."""
+    inventory = Inventory(log, arrivals)
     report = analyze(log, filters, progress=progress, also=[inventory])
     operations, transfers = inventory.result()
     used = {c.comm for c in report.details.collectives} if report.details else set()
     sizes = sorted({len(g.ranks) for comm, g in groups(log).items() if comm in used})
-    return Side(log, report, operations, transfers, inventory.optimizers(), sizes)
+    return Side(log, report, operations, transfers, inventory.optimizers(), sizes, loading(log, report))
+
+
+def comparable(a: Side, b: Side) -> tuple[Side, Side]:
+    """Both sides as they are, or where one is real and the other simulated, less what a profiler does not see."""
+    if a.real == b.real:
+        return a, b
+    shapes = not any("shapes" in side.log.metadata.missing for side in (a, b))
+    ranks, sizes = (all(known(side.transfers) for side in (a, b)) for known in (has_ranks, has_sizes))
+    x, y = (
+        replace(
+            side,
+            operations=plain_operations(side.operations, shapes),
+            transfers=plain_transfers(side.transfers, ranks, sizes),
+            groups=side.groups if ranks else [],
+        )
+        for side in (a, b)
+    )
+    if x.real:
+        x = replace(x, operations=align_classes(x.operations, y.operations))
+    else:
+        y = replace(y, operations=align_classes(y.operations, x.operations))
+    return x, y
 
 
 def compare(a: Side, b: Side) -> Difference:
-    """The difference of two runs; its causes are found by ``causes.find_causes``."""
+    """The difference of two runs; its causes are found by ``causes.find_causes``. A real and a simulated run are made
+    :func:`comparable` before."""
     ra, rb = a.report, b.report
+    mixed = a.real != b.real
     difference = Difference(
         path_a=ra.path, path_b=rb.path, equal=False, step=Change("step", ra.headline.step_time, rb.headline.step_time)
     )
-    difference.settings = _settings(ra.metadata, rb.metadata)
+    difference.settings = _settings(ra.metadata, rb.metadata, mixed)
+    if mixed:
+        difference.reality = "a" if a.real else "b"
+        simulated, real = (rb, ra) if a.real else (ra, rb)
+        difference.inconclusive = within_bars(simulated, real)
     difference.times = _changes(
         {"compute": ra.steady.compute, **ra.steady.stalls}, {"compute": rb.steady.compute, **rb.steady.stalls}
     )
     step_a, step_b = ({step.number: step.times.time for step in r.steps} for r in (ra, rb))
     difference.steps = _numbered("step", step_a, step_b)
     difference.ranks = _numbered("rank", rank_compute(ra), rank_compute(rb))
-    difference.classes = _changes(_by_class(a), _by_class(b))
+    difference.classes = _changes(by_class(a), by_class(b))
     difference.operators = _work(a.operations, b.operations)
     difference.collectives = _work(a.transfers, b.transfers)
-    difference.exposure = _changes(_exposure(ra), _exposure(rb))
-    difference.memory = _changes(_memory(ra), _memory(rb))
-    difference.rates = _rates(ra, rb)
+    difference.exposure = _changes(_exposure(ra, mixed), _exposure(rb, mixed))
+    if not mixed or all("memory" not in side.log.metadata.missing for side in (a, b)):
+        difference.memory = _changes(_memory(ra), _memory(rb))
+    difference.rates = [] if mixed and len(ra.ranks) < a.log.metadata.world_size else _rates(ra, rb)
     names_a, names_b = ({o.name for o in s.operations} for s in (a, b))
     difference.added, difference.removed = sorted(names_b - names_a), sorted(names_a - names_b)
     difference.equal = not any(
@@ -210,8 +260,12 @@ def _rates(a: Report, b: Report) -> list[Change]:
 _RUN_ONLY = frozenset(("command",))  # says how the run was started, not what it was
 
 
-def _settings(a: dict[str, Any], b: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    return [(name, a[name], b[name]) for name in a if name not in _RUN_ONLY and a[name] != b.get(name)]
+_OF_BOTH = ("gpu", "world_size")  # what a trace of a real run tells as well
+
+
+def _settings(a: dict[str, Any], b: dict[str, Any], mixed: bool) -> list[tuple[str, Any, Any]]:
+    names = _OF_BOTH if mixed else [name for name in a if name not in _RUN_ONLY]
+    return [(name, a[name], b[name]) for name in names if a[name] != b.get(name)]
 
 
 def _numbered(what: str, a: Mapping[int, float], b: Mapping[int, float]) -> list[Change]:
@@ -235,7 +289,8 @@ def rank_compute(report: Report) -> dict[int, float]:
     return found
 
 
-def _by_class(side: Side) -> dict[str, float]:
+def by_class(side: Side) -> dict[str, float]:
+    """ns of the device a step, by class of work."""
     found: dict[str, float] = {}
     for operation, amount in side.operations.items():
         found[operation.cls or "unknown"] = found.get(operation.cls or "unknown", 0.0) + amount.time
@@ -243,10 +298,12 @@ def _by_class(side: Side) -> dict[str, float]:
     return found
 
 
-def _exposure(report: Report) -> dict[str, float]:
+def _exposure(report: Report, mixed: bool) -> dict[str, float]:
+    """By collective and group; a simulated group has no name, so that it is left out next to a real one."""
     found: dict[str, float] = {}
     for e in report.exposure:
-        name = f"{collective_kind(e.collective)} of {e.group}"
+        kind = collective_kind(e.collective)
+        name = kind if mixed else f"{kind} of {e.group}"
         found[name] = found.get(name, 0.0) + e.exposed
     return found
 

@@ -67,10 +67,11 @@ class Amount:
 
 
 class Inventory:
-    """Sums over the windows of steady steps."""
+    """Sums over the windows of steady steps. Without `arrivals` communication counts from a rank's own start."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, arrivals: bool = True) -> None:
         self._log = log
+        self._arrivals = arrivals
         self._annotations: Annotations | None = None
         names = log.words("name")
         told = [" ".join(word for word in _TOLD if f"_{word}" in name) for name in names]
@@ -110,10 +111,11 @@ class Inventory:
         keys = op, window["shape"][rows], window["cls"][rows], name, part.astype(np.int64), note
         return _sums(keys, (window["end"] - window["start"])[rows], calls, window["rank"][rows])
 
-    @staticmethod
-    def _communication(window: Window, own: Mask) -> Sums:
+    def _communication(self, window: Window, own: Mask) -> Sums:
         rows = np.flatnonzero(own & _COMMUNICATION[window["kind"]])
-        ready = np.clip(window["ready"][rows], window["start"][rows], window["end"][rows])
+        ready = window["start"][rows]
+        if self._arrivals:
+            ready = np.clip(window["ready"][rows], ready, window["end"][rows])
         keys = tuple(window[column][rows] for column in ("name", "comm", "bytes"))
         return _sums(keys, window["end"][rows] - ready, np.ones(len(rows)), window["rank"][rows])
 
@@ -138,11 +140,11 @@ class Inventory:
                 more = [word(names, name) if op >= 0 else "", self._notes[note]]
                 arguments = " ".join(part for part in (word(shapes, shape), *more) if part)
                 operation = Operation(label, arguments, kind, "optimizer" if optimizes else "")
-                _add(operations, operation, Amount(count / share, time / share, 0, seen / share))
+                add_amount(operations, operation, Amount(count / share, time / share, 0, seen / share))
             for (name, comm, size), (count, time, seen) in communication.items():
                 ranks = len(known[comm].ranks) if comm in known else 0
                 transfer = Transfer(collective_kind(word(names, name)), ranks, size)
-                _add(transfers, transfer, Amount(count / share, time / share, count / share * size, seen / share))
+                add_amount(transfers, transfer, Amount(count / share, time / share, count / share * size, seen / share))
         return operations, transfers
 
 
@@ -172,7 +174,8 @@ def _sums(
     return {key: (n, t, ranks) for key, n, t, ranks in rows}
 
 
-def _add(table: dict[_Key, Amount], key: _Key, more: Amount) -> None:
+def add_amount(table: dict[_Key, Amount], key: _Key, more: Amount) -> None:
+    """Adds to the amount of `key`."""
     amount = table.setdefault(key, Amount())
     amount.count += more.count
     amount.time += more.time

@@ -11,6 +11,7 @@ from phantora.trace.analysis.units import amount, duration, size
 from phantora.trace.diff.compare import Change, Difference, WorkChange
 
 _MOST = 8
+_AGREES = 0.005  # relative: a real step that differs by less is the simulated one
 
 
 def headline(d: Difference) -> str:
@@ -18,15 +19,33 @@ def headline(d: Difference) -> str:
     if d.equal:
         return "No difference."
     change, whole = d.step.change, d.step.a
+    cause = d.causes[0].text if d.causes else "no cause found"
+    if d.reality:
+        return _of_reality(d, cause)
     if d.same_work and not d.significant:
         return f"No difference: {duration(d.step.a)} and {duration(d.step.b)} a step, the same work."
-    cause = d.causes[0].text if d.causes else "no cause found"
     if abs(change) < 1e-4 * whole:
         return f"Same step time ({duration(d.step.b)}): {cause}"
-    verb = "Slower" if change > 0 else "Faster"
     share = f"{100 * change / whole:+.1f}%" if whole else "new"
+    verb = "Slower" if change > 0 else "Faster"
     doubt = "" if d.significant or not whole else f", not significant (+-{100 * d.error / whole:.1f}%)"
     return f"{verb} by {duration(abs(change))} a step ({share}){doubt}{_rate(d)}: {cause}"
+
+
+def _agrees(d: Difference) -> bool:
+    return bool(d.reality) and abs(d.step.change) < _AGREES * d.step.a
+
+
+def _of_reality(d: Difference, cause: str) -> str:
+    """``Reality is slower by 1.2 ms a step (+5.2%): host gaps: ...``."""
+    share = f"{100 * d.step.change / d.step.a:+.1f}%" if d.step.a else "new"
+    if _agrees(d):
+        return f"Reality agrees with the simulation: {duration(d.step.b)} a step ({share})"
+    slower = "slower" if d.step.change > 0 else "faster"
+    text = f"{slower} by {duration(abs(d.step.change))} a step ({share})"
+    if d.inconclusive:
+        return f"Inconclusive: reality is {text}, within the simulation's error bar; largest part: {cause}"
+    return f"Reality is {text} than the simulation: {cause}"
 
 
 def _rate(d: Difference) -> str:
@@ -47,7 +66,7 @@ def render(d: Difference, console: Console) -> None:
     for rate in d.rates:
         values = f"{_quantity(rate, rate.a)} -> {_quantity(rate, rate.b)}"
         console.print(f"- {rate.name} {values} ({_relative(rate)})", highlight=False, markup=False)
-    for cause in d.causes[1:]:
+    for cause in d.causes[0 if _agrees(d) else 1 :]:
         console.print(f"- also {cause.text} ({_signed(cause.effect)})", highlight=False, markup=False)
     for name, a, b in d.settings:
         if not isinstance(a, dict | list) and name != "phantora":

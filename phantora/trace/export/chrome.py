@@ -122,7 +122,10 @@ class _File:
             "pg_config": groups,
         }  # fmt: skip
         head = {
-            "deviceProperties": [{"id": 0, "name": meta.gpu, "totalGlobalMem": meta.memory_bytes}],
+            "deviceProperties": [
+                {"id": number, "name": meta.gpu, "totalGlobalMem": meta.memory_bytes}
+                for number in range(max(1, meta.ranks_per_host))
+            ],
             "displayTimeUnit": "ms",
             "producer": f"{PRODUCER} {meta.phantora}",
         }
