@@ -45,7 +45,7 @@ function showTimes(rank, step) {
   if (!times) return fill("tiles", "This rank has no such step.");
   const typical = rank === null && step === null && report.step_source !== "run";
   const tiles = [
-    tile(typical ? "step time, median" : report.step_source === "run" ? "first to last" : "step time", duration(typical ? report.headline.step_time : times.time), "time"), tile("compute", percent(times.compute / times.time), "compute"),
+    tile(typical ? "settled step" : report.step_source === "run" ? "first to last" : "step time", duration(typical ? report.headline.step_time : times.time), "time"), tile("compute", percent(times.compute / times.time), "compute"),
     tile("communication hidden", percent(times.overlap), "overlap"), tile("exposed", duration(times.exposed), "exposed"),
     tile("idle", percent(times.idle / times.time), "idle"), tile(`MFU (${report.metadata.mfu_dtype})`, percent(typical ? report.headline.mfu : times.mfu), "mfu"),
     tile("peak allocated", size(times.peak_allocated), "peak"), tile("peak reserved", size(times.peak_reserved), "reserved"),
@@ -66,7 +66,8 @@ function headline() {
   const bar = h.error === null ? "" : ` (-${percent(h.error)} +${percent(h.error_above)})`;
   const apart = Object.entries(h.apart).map(([note, steps]) => `${note}: ${steps.join(", ")}`).join("; ");
   if (report.step_source === "run") return `${duration(h.step_time)} from first to last: no steps were found in this run.`;
-  const of = h.steps > 1 ? `median of ${h.steps} steady steps, ${duration(h.lowest)} to ${duration(h.highest)}` : "one step";
+  const of = !h.settled ? "settled, by the power model: the run ends before"
+    : h.steps > 1 ? `mean of ${h.steps} steady steps, ${duration(h.lowest)} to ${duration(h.highest)}` : "one step";
   return `${duration(h.step_time)}${bar} a step, ${of}.${apart ? ` Set apart: ${apart}.` : ""}`;
 }
 
