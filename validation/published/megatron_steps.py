@@ -1,7 +1,7 @@
 """Published steps of Megatron, simulated: python -m validation.published.megatron_steps FILE...
 
-Each FILE holds published runs as JSON lines. A run that ``samples/megatron/pretrain_gpt.py`` can express is simulated,
-all ranks and layers of it; every other one is left out with its reason. Nothing is fitted to a row.
+Each FILE holds published runs as JSON lines. A run that ``samples/megatron/pretrain_gpt.py`` can express is simulated
+with all its layers; every other one is left out with its reason. Nothing is fitted to a row.
 
 Where Transformer Engine is not installed, runs in BF16 take Megatron-Core's local layers. These launch more kernels.
 """
@@ -39,6 +39,8 @@ class Run:
     gpu: str
     gpus: int
     published_s: float
+    fold: str
+    """Of `phantora trace`: pipelines run whole, since their stages hold different parts of the optimizer."""
     arguments: tuple[str, ...]
 
 
@@ -64,7 +66,8 @@ def expressed(row: Mapping[str, Any]) -> Run | str:
         words.append("--te")
     elif n.get("cp", 1) > 1:
         return "context parallelism needs Transformer Engine's attention"
-    return Run(str(row["model"]), str(row["gpu"]), int(row["gpus"]), float(row["step_s"]), tuple(words))
+    fold = ",".join(f"{axis}={n[axis]}" for axis in ("dp", "tp") if n[axis] > 1) if n["pp"] == 1 else "off"
+    return Run(str(row["model"]), str(row["gpu"]), int(row["gpus"]), float(row["step_s"]), fold, tuple(words))
 
 
 def _of_bridge(row: Mapping[str, Any]) -> str:
@@ -80,7 +83,7 @@ def simulated(run: Run) -> float | None:
     cluster = f"{max(1, run.gpus // 8)}x{min(8, run.gpus)}x{run.gpu}"
     with tempfile.TemporaryDirectory() as folder:
         command = (
-            sys.executable, "-m", "phantora", "trace", "--cluster", cluster,
+            sys.executable, "-m", "phantora", "trace", "--cluster", cluster, "--fold", run.fold,
             "--no-summary", "-o", f"{folder}/run.arrow", str(SAMPLE), *run.arguments,
         )  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
