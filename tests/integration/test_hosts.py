@@ -104,6 +104,8 @@ clocks = [time.perf_counter_ns()]
 uncharged(work, time); clocks.append(time.perf_counter_ns())
 work(time); clocks.append(time.perf_counter_ns())
 print("clocks", clocks[1] - clocks[0], clocks[2] - clocks[1])
+import torch
+torch.ones(1, device="cuda")
 """
 
 
