@@ -28,7 +28,7 @@ _ALONE = ("straggler", "compiled")  # causes of other differences too, of waits 
 
 def find_causes(a: Side, b: Side, d: Difference) -> list[Cause]:
     """The causes, first the one to name; empty for equal runs."""
-    if d.equal or (d.same_work and not d.significant):
+    if d.equal or (d.same_work and not d.significant and not d.reality):
         return []
     structure, host = _structure(a, b, d), _host(a, b, d)
     if _same_host(a, b):
