@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from dataclasses import dataclass
 
@@ -17,6 +18,8 @@ EVENT_NS = {"operator": 770.0, "call": 2550.0, "python": 310.0}
 """ns that torch.profiler adds to the reference host's work, by kind of event: operators with shapes, calls of CUDA,
 Python functions (``with_stack``). Fitted to the traced and untraced steps of six runs on hosts of factor 2.27."""
 _BY_PROFILER = "profiler"
+_ENQUEUES = re.compile(r"Launch|Memset|Memcpy")
+_WAITS = 8.0  # times the median of its name: a call that enqueues work and takes longer waits for a full queue
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,8 @@ def real_step(log: Log) -> HostStep:
             f"{log.path}: no whole step on the host; profile two steps with schedule(wait=1, warmup=1, active=2) "
             "and call prof.step() at the end of each"
         )
-    work, spread = _median([float(step.host_time or 0) for step in steps])
+    waits = _full_queue(log, rank, steps)
+    work, spread = _median([float(step.host_time or 0) - wait for step, wait in zip(steps, waits, strict=True)])
     return HostStep(rank, len(steps), work, spread, _events(log, rank, steps))
 
 
@@ -89,6 +93,25 @@ def operator_times(log: Log) -> dict[str, tuple[int, float]]:
         times = own[operator & (name == number)]
         found[words[number]] = (len(times), float(np.median(times)))
     return found
+
+
+def _full_queue(log: Log, rank: int, steps: list[Step]) -> list[float]:
+    """ns of each step in which calls waited for room in CUDA's queue."""
+    names, starts, lengths = [], [], []
+    for batch in log.batches(("name", "start", "end"), kinds=("call",), ranks=[rank]):
+        names.append(batch["name"])
+        starts.append(batch["start"])
+        lengths.append(batch["end"] - batch["start"])
+    if not names:
+        return [0.0] * len(steps)
+    name, start, length = (np.concatenate(part) for part in (names, starts, lengths))
+    words, excess = log.words("name"), np.zeros(len(name))
+    for number in np.unique(name).tolist():
+        if _ENQUEUES.search(words[number]):
+            own = name == number
+            usual = float(np.median(length[own]))
+            excess[own] = np.where(length[own] > _WAITS * usual, length[own] - usual, 0.0)
+    return [float(excess[(start >= step.host[0]) & (start <= step.host[1])].sum()) for step in steps]
 
 
 def _median(times: list[float]) -> tuple[float, float]:
