@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from phantora.calibrate import calibrate
 from phantora.calibrate.exclusive import exclusive_times
 from phantora.calibrate.fit import OPERATORS
-from phantora.calibrate.profiled import EVENT_NS
+from phantora.calibrate.profiled import EVENT_NS, LAUNCH_NS
 from phantora.cli.calibrate import calibrate as command
 from phantora.errors import PhantoraError
 from phantora.hardware import DEFAULT_HOST, load_host
@@ -52,7 +52,8 @@ def test_a_script_on_a_host_twice_as_slow(tmp_path: Path) -> None:
     simulated = simulated_log(tmp_path, facts)
     modelled = calibrate(real_log(tmp_path, 1000.0), simulated, "any").simulated
     assert modelled is not None
-    profiler = DEFAULT.factor * CALLS * (EVENT_NS["operator"] + EVENT_NS["call"])
+    launch = 4000.0 / LAUNCH_NS  # how long the trace's launches take
+    profiler = DEFAULT.factor * CALLS * (EVENT_NS["operator"] + EVENT_NS["call"]) * launch
     found = calibrate(real_log(tmp_path, 2 * (modelled.work_ns + profiler) / 1e3), simulated, "mine")
     assert found.ratio == pytest.approx(2.0, rel=0.02)
     assert found.host.factor == pytest.approx(2 * DEFAULT.factor, rel=0.02)
