@@ -101,6 +101,8 @@ def rank_environment(plan: Plan, rank: int, store_port: int) -> dict[str, str]:
         # The store is hosted by a process beside the ranks, as torchrun's agent does.
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+        # A watchdog that has found a timeout sleeps four times as long before it ends the process: a minute by default.
+        "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": os.environ.get("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "100"),
     }
     if plan.ranks.processes:
         environment |= folded.ENVIRONMENT

@@ -345,6 +345,7 @@ def test_a_rank_that_sleeps_longer_than_the_timeout_ends_the_job(tmp_path: Path)
         "dist.all_reduce(x, group=group); torch.cuda.synchronize()\n"
         "if rank == 1: time.sleep(LATE)\n"
         "dist.all_reduce(x, group=group); torch.cuda.synchronize(); print('through')\n"
+        "while LATE > 10: x.add_(1)  # the watchdog ends it, some real time later\n"
     )
     (tmp_path / "late.py").write_text(PROLOGUE + body.replace("LATE", "5"))
     assert trace(tmp_path, "--cluster", "1x3xH100", "late.py").out.count("through") == 3
