@@ -24,13 +24,14 @@ with torch.cuda.stream(side):
     for _ in range(3): step()
 torch.cuda.synchronize()
 """
-EAGER = STEP + "with torch.cuda.stream(side): step()\ntorch.cuda.synchronize()\n"
+# The graph's memory is new at its first replay: L2 holds none of it.
+EAGER = STEP + "with torch.cuda.stream(side): step(); step()\ntorch.cuda.synchronize()\n"
 CAPTURED = (
     STEP
     + """
 graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph, stream=side): step()
-for _ in range(1): graph.replay()
+for _ in range(2): graph.replay()
 torch.cuda.synchronize()
 """
 )
