@@ -17,11 +17,11 @@ import numpy as np
 from phantora.trace.analysis.report import Report
 from phantora.trace.analysis.throughput import EMBEDDING
 from phantora.trace.diff.inventory import Amount, Operation, Transfer, add_amount
+from phantora.trace.export.kineto_args import TENSOR
 from phantora.trace.reader import Log
 
 LOADING = "enumerate(DataLoader)"
 """How annotations of torch's DataLoader begin."""
-_TENSOR = re.compile(r"(?:sparse_\w+ )?(\w+)\[([\d,]*)\](?:@\w+)?")
 _STATE = 2  # elements: states of random numbers, of which profilers know no dtype
 _LIST = re.compile(r"\(([^()]*)\)")
 _COPY = re.compile(r"Memcpy .*$")
@@ -44,7 +44,7 @@ def plain_shape(shape: str) -> str:
     arguments = shape[: copy.start() if copy else len(shape)].split(" -> ")[0]
     tensors = [
         f"{dtype}[{extents}]"
-        for dtype, extents in _TENSOR.findall(_LIST.sub("", arguments))
+        for dtype, extents in TENSOR.findall(_LIST.sub("", arguments))
         if extents and prod(int(n) for n in extents.split(",")) > _STATE
     ]
     return " ".join([", ".join(tensors), *(found[0] for found in (copy, told) if found)]).strip()

@@ -29,7 +29,8 @@ _COLLECTIVES = {
     "all_reduce": "allreduce", "all_gather": "_allgather_base", "reduce_scatter": "_reduce_scatter_base",
     "broadcast": "broadcast", "reduce": "reduce", "all_to_all": "all_to_all",
 }  # fmt: skip
-_TENSOR = re.compile(r"(?:sparse_\w+ )?(\w+)\[([\d,]*)\](?:@\w+)?")
+TENSOR = re.compile(r"(?:sparse_\w+ )?(\w+)\[([\d,]*)\](?:@\w+)?")
+"""A tensor in the log's text of arguments: its dtype and extents."""
 _FIRST_TENSOR = re.compile(r"\b(\w+)\[\d")
 _KERNEL_DTYPE = re.compile(r"_(bf16|f16|f32|f64|u8)_")
 _NUMBER = re.compile(r"-?(?:\d+\.?\d*(?:e[-+]?\d+)?|inf|nan)|True|False")
@@ -42,12 +43,12 @@ def operator_args(shape: str) -> str:
     types: list[str] = []
     values: list[str] = []
     for item in _items(shape.split(" -> ")[0]):
-        if tensor := _TENSOR.fullmatch(item):
+        if tensor := TENSOR.fullmatch(item):
             dims.append(_extents(tensor))
             types.append(_DTYPES.get(tensor[1], (f"c10::{tensor[1].capitalize()}",))[0])
             values.append("")
-        elif item.startswith("(") and _TENSOR.search(item):
-            dims.append([_extents(tensor) for tensor in _TENSOR.finditer(item)])
+        elif item.startswith("(") and TENSOR.search(item):
+            dims.append([_extents(tensor) for tensor in TENSOR.finditer(item)])
             types.append("TensorList")
             values.append("")
         else:
