@@ -87,6 +87,7 @@ cudaError_t phc_event_query(void *handle) {
     poll_moves_on(event);
     return cudaErrorNotReady;
   }
+  if (event->done_at >= 0 && ph_watchdog_early(event)) return cudaErrorNotReady;
   phc_waited_for_event(event);
   phc_finish_host_calls();
   return 0;

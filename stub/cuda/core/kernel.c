@@ -5,10 +5,14 @@
 
 #include <string.h>
 
-// The architectures for which the driver takes a kernel from its fat binary: the machine code for the
-// nearest GPU of the same generation, else the newest PTX that the GPU can run, translated for it.
-// CUB selects its tuning by them and launches nothing for one that it was not compiled for.
-static void architectures(const void *image, int gpu, int *ptx, int *binary) {
+// What the driver takes of a fat binary for a GPU: the machine code for the nearest GPU of the same generation, else
+// the newest PTX that the GPU can run, translated for it.
+typedef struct choice {
+  int ptx, binary;  // architectures, as 90; CUB selects its tuning by them and launches nothing where it has no code
+  uint64_t bytes;   // of machine code, once unpacked; 0 for PTX
+} choice;
+
+static choice choose(const void *image, int gpu) {
   struct {
     uint32_t magic;
     uint16_t version, header;
@@ -20,12 +24,13 @@ static void architectures(const void *image, int gpu, int *ptx, int *binary) {
     uint64_t size;
     uint32_t packed, options;
     uint16_t minor, major;
-    uint32_t architecture;
+    uint32_t architecture, name, name_size;
+    uint64_t flags, zero, unpacked;  // `unpacked` 0: stored as it is
   } entry;
-  *ptx = *binary = gpu;
-  if (!image) return;
+  choice chosen = {.ptx = gpu, .binary = gpu};
+  if (!image) return chosen;
   memcpy(&fat, image, sizeof fat);
-  if (fat.magic != CUDA_FATBIN) return;
+  if (fat.magic != CUDA_FATBIN) return chosen;
   int code = 0, text = 0;
   const char *at = (const char *)image + fat.header, *end = at + fat.size;
   for (; at + sizeof entry <= end; at += entry.header + entry.size) {
@@ -33,16 +38,33 @@ static void architectures(const void *image, int gpu, int *ptx, int *binary) {
     if (!entry.header) break;
     int made_for = (int)entry.architecture;
     if (made_for > gpu) continue;
-    if (entry.kind == 2 && made_for / 10 == gpu / 10 && made_for > code) code = made_for;
+    if (entry.kind == 2 && made_for / 10 == gpu / 10 && made_for > code) {
+      code = made_for;
+      chosen.bytes = entry.header >= sizeof entry && entry.unpacked ? entry.unpacked : entry.size;
+    }
     if (entry.kind == 1 && made_for > text) text = made_for;
   }
-  if (code) *ptx = *binary = code;
-  else if (text) *ptx = text;
+  if (code) chosen.ptx = chosen.binary = code;
+  else if (text) chosen.ptx = text;
+  return chosen;
+}
+
+static choice choice_of(const phc_kernel *kernel) {
+  const ph_device *gpu = ph_gpu();
+  return choose(kernel->owner->image, gpu->major * 10 + gpu->minor);
+}
+
+void phc_kernel_load(const phc_kernel *kernel) {
+  if (atomic_exchange(&kernel->owner->loaded, true)) {
+    ph_charge(PH_API_KERNEL_FIRST);
+    return;
+  }
+  ph_charge(PH_API_KERNEL_LOAD);
+  ph_charge_bytes(PH_API_KERNEL_LOAD_GIB, choice_of(kernel).bytes);
 }
 
 cudaError_t phc_kernel_attribute(const phc_kernel *kernel, int attribute, int *value) {
   if (!value || attribute < 0 || attribute >= PH_FUNC_COUNT) return cudaErrorInvalidValue;
-  const ph_device *gpu = ph_gpu();
   switch (attribute) {
     case PH_FUNC_MAX_THREADS: *value = kernel->max_threads; break;
     case PH_FUNC_SHARED: *value = kernel->static_shared; break;
@@ -51,9 +73,8 @@ cudaError_t phc_kernel_attribute(const phc_kernel *kernel, int attribute, int *v
     case PH_FUNC_REGS: *value = kernel->registers; break;
     case PH_FUNC_PTX:
     case PH_FUNC_BINARY: {
-      int ptx, binary;
-      architectures(kernel->owner->image, gpu->major * 10 + gpu->minor, &ptx, &binary);
-      *value = attribute == PH_FUNC_PTX ? ptx : binary;
+      choice chosen = choice_of(kernel);
+      *value = attribute == PH_FUNC_PTX ? chosen.ptx : chosen.binary;
       break;
     }
     case PH_FUNC_MAX_DYNAMIC: *value = kernel->max_dynamic_shared; break;

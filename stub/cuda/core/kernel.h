@@ -4,6 +4,8 @@
 
 #pragma GCC visibility push(default)
 
+// Charges the host for the first launch of `kernel`: CUDA loads modules when one of their kernels is launched.
+void phc_kernel_load(const phc_kernel *kernel);
 cudaError_t phc_kernel_attribute(const phc_kernel *kernel, int attribute, int *value);
 cudaError_t phc_kernel_set_attribute(phc_kernel *kernel, int attribute, int value);
 cudaError_t phc_occupancy(int *blocks, const phc_kernel *kernel, int threads, size_t shared);

@@ -54,7 +54,7 @@ cudaError_t phc_launch(phc_kernel *kernel, dim3 grid, dim3 block, size_t shared,
       return cudaErrorCooperativeLaunchTooLarge;
   }
   if (!kernel->name) {
-    ph_charge(PH_API_KERNEL_LOAD);
+    phc_kernel_load(kernel);
     const char *text = phc_kernel_display(kernel);
     size_t length = strlen(text);
     kernel->name = ph_name(ph_hash(text, length, 0), text, length);

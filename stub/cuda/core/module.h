@@ -1,5 +1,6 @@
 // Kernels and device variables, and what owns them: a module, or what a program registered in one go.
 #pragma once
+#include <stdatomic.h>
 #include <stdint.h>
 #include "abi/cuda_abi.h"
 
@@ -9,6 +10,7 @@ typedef struct phc_owner {
   struct phc_kernel *kernels;
   struct phc_symbol *symbols;
   const void *image;  // the fat binary of a program, NULL for a module
+  atomic_bool loaded; // one of its kernels was launched
 } phc_owner;
 typedef struct phc_kernel {
   const char *symbol;  // as the compiler named it (mangled); not copied, lives as long as the owner

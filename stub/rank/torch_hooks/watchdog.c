@@ -7,9 +7,9 @@
 // a round is due by the rank's host clock, then makes one while the thread that moves the clock waits for it. What it
 // asks about events is asked at that moment.
 //
-// Where the rounds fall against a step is chance in reality, and DDP's peak may depend on it: the buffer of the first
-// step's gradients is freed after the first round that finds its all-reduce done, and if that comes later than the
-// next step's peak, both are in memory. Here a round comes as long after a collective as it does on average.
+// When the rounds fall in a step differs between real runs, and DDP's peak may depend on it: the buffer of the first
+// step's gradients is freed after the first round that finds its all-reduce done. If that comes later than the next
+// step's peak, both are in memory. Here each collective is found done 50 ms after its end, the mean of a real round.
 //
 // Nothing that a watchdog lets go of may depend on real time, or equal runs differ. So
 // - a new watchdog is waited for until it waits itself, or it might miss a round or take another's turn; so is one that
@@ -36,7 +36,7 @@
 #define WATCHDOG_NAME "pt_nccl_watchdg"
 #define GROUP_THREADS "pt_nccl_"  // a process group's
 #define MONITOR_NAME "pt_nccl_heartbt"  // which the watchdog starts
-// From a collective that no round has seen to the round that does: the mean, as torch sleeps 100 ms between rounds
+// From a collective's end to the round that finds it done: the mean, as torch sleeps 100 ms between rounds
 // (kWatchdogThreadSleepMillis of ProcessGroupNCCL.cpp).
 #define DELAY_NS 50000000
 #define PULSE_NS 30000000000   // a blind round in real time now and then: torch's heartbeat monitor wants a pulse
@@ -51,6 +51,7 @@ typedef struct watchdog {
   atomic_bool used;
   bool in_round;
   bool blind;               // makes a round in real time
+  bool ends;                // went round again without waiting: its group ends
   int64_t round, before;    // clock of collectives' timeouts in its last round that was not blind, and in the one before
   const ph_event *first;    // that it asked about in this round
   pthread_cond_t *cond;
@@ -154,6 +155,17 @@ bool ph_watchdog_undone(void) {
   return true;
 }
 
+// A group that ends goes round without waiting: once an event is asked about again in a round, all that is done is found.
+bool ph_watchdog_early(const ph_event *event) {
+  int64_t due = event->done_at + DELAY_NS;
+  if (!ph_self.borrows_clock || !own || due <= ph_now()) return false;
+  if (own->first == event) own->ends = true;
+  if (own->ends) return false;
+  if (!own->first) own->first = event;
+  if (!atomic_exchange(&work, true) || due < atomic_load(&next_round)) atomic_store(&next_round, due);
+  return true;
+}
+
 void ph_watchdog_pulse(int64_t ns) { atomic_store(&pulse, ns); }
 
 static void set(_Atomic uint32_t *word, uint32_t value) {
@@ -251,7 +263,7 @@ static int watchdog_wait(watchdog *each, pthread_cond_t *cond, pthread_mutex_t *
   clock = unsettable(clock, &until);
   each->cond = cond;
   each->mutex = mutex;
-  each->blind = false;
+  each->blind = each->ends = false;
   each->first = NULL;
   set(&each->idle, 1);  // before the round is over: the next may be due at once
   end_round(each);
