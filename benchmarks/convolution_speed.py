@@ -13,8 +13,9 @@ import statistics
 import time
 
 from phantora.cost import OperatorSignature, TensorSpec
-from phantora.cost.measured import DATA, Measured
+from phantora.cost.model import GpuCostModel
 from phantora.cost.table import read_table
+from phantora.cost.table_files import DATA
 from phantora.hardware import load_gpu
 
 BATCHED = {"cudnn_convolution": 1, "convolution_backward": 2}
@@ -38,7 +39,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=200, help="shapes of each operator")
     args = parser.parse_args()
     table = read_table(DATA / f"{args.gpu.lower()}-sxm.parquet")
-    model = Measured(load_gpu(args.gpu), [table])
+    model = GpuCostModel(load_gpu(args.gpu), [table])
     numbers = random.Random(0)
     for operator, tensors in BATCHED.items():
         entries = numbers.choices(table.of_operator(operator), k=args.count + 1)

@@ -3,14 +3,16 @@
 from pathlib import Path
 
 from phantora.cost import published
-from phantora.cost.measured import DATA, Live, Measured, alike, tables_for
+from phantora.cost.model import GpuCostModel
 from phantora.cost.parse import kernel_launch, parse_library, parse_signature
 from phantora.cost.roofline import Roofline
+from phantora.cost.sources.live_measurement import Live
+from phantora.cost.table_files import DATA, same_architecture, tables_for
 from phantora.cost.types import CostModel, KernelLaunch, OperatorSignature, Price, TensorSpec
 from phantora.hardware.types import Gpu
 
 
-def model_for(gpu: Gpu, cache: Path | None = None, live: Live | None = None) -> Measured:
+def model_for(gpu: Gpu, cache: Path | None = None, live: Live | None = None) -> GpuCostModel:
     """The cost model of `gpu`: the tables that ship with the package, after those in the folder `cache`,
     and published products of GPUs that have none.
 
@@ -19,13 +21,13 @@ def model_for(gpu: Gpu, cache: Path | None = None, live: Live | None = None) -> 
     folders = [cache, DATA] if cache is not None else [DATA]
     own, foreign = tables_for(gpu, folders)
     products = published.load(DATA / "published", gpu)
-    return Measured(gpu, own, foreign, live, lambda: alike(gpu, folders), products)
+    return GpuCostModel(gpu, own, foreign, live, lambda: same_architecture(gpu, folders), products)
 
 
 __all__ = [
     "CostModel",
+    "GpuCostModel",
     "KernelLaunch",
-    "Measured",
     "OperatorSignature",
     "Price",
     "Roofline",

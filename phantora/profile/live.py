@@ -6,9 +6,9 @@ import re
 from typing import Any
 
 from phantora.cache import make_folder
-from phantora.cost.measured import cache_folder
 from phantora.cost.parse import write_signature
 from phantora.cost.table import Entry, signature_key
+from phantora.cost.table_files import cache_folder
 from phantora.cost.types import OperatorSignature
 from phantora.cost.wanted import Wanted
 from phantora.errors import PhantoraError

@@ -61,7 +61,7 @@ class Recorded:
 
 
 def _workspaces(cluster: Cluster) -> Workspaces | None:
-    from phantora.cost.measured import DATA, cache_folder
+    from phantora.cost.table_files import DATA, cache_folder
     from phantora.cost.workspaces import workspaces_for
 
     return workspaces_for(cluster.gpu, [cache_folder(), DATA])
@@ -147,7 +147,7 @@ def assemble(
         return Simulation(session)
     try:
         from phantora.cost import model_for
-        from phantora.cost.measured import cache_folder
+        from phantora.cost.table_files import cache_folder
         from phantora.sim.config import SimulatorConfig
         from phantora.sim.replay import Replayer
         from phantora.sim.simulator import Simulator

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from phantora.cost.measured import DATA
+from phantora.cost.table_files import DATA
 from phantora.cost.workspaces import workspaces_for
 from phantora.hardware import load_gpu
 from phantora.stubs import StubSet

@@ -10,8 +10,8 @@ import pytest
 
 from phantora import stubs
 from phantora.apart import PHANTORA
-from phantora.cost.measured import DATA
 from phantora.cost.parse import parse_signature
+from phantora.cost.table_files import DATA
 from phantora.cost.wanted import Wanted, write_wanted
 from phantora.cost.workspaces import FOLDER, Bytes, Convolution, convolution_of, read_workspaces, write_workspaces
 from phantora.profile import forms

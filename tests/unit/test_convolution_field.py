@@ -14,12 +14,14 @@ from phantora.cost import OperatorSignature, TensorSpec, kriging, solutions
 from phantora.cost.families.convolution.case import case_of
 from phantora.cost.families.convolution.field import Convolutions
 from phantora.cost.families.convolution.groups import PADDED, SLICED, Groups, Timed, timed_groups, uneven
+from phantora.cost.gpu_table import GpuTable
 from phantora.cost.machine import Machine
-from phantora.cost.measured import DATA, Measured, Source
+from phantora.cost.model import GpuCostModel
 from phantora.cost.parse import write_signature
 from phantora.cost.random_field import Field, Tier
 from phantora.cost.solutions import WORTH_KEEPING
 from phantora.cost.table import Entry, Table, TimedKernel, read_table
+from phantora.cost.table_files import DATA
 from phantora.cost.timing import EARLY_NS, kernel_ns, own_kernels
 from phantora.hardware import load_gpu
 
@@ -43,7 +45,7 @@ def measured(signature: OperatorSignature, **times: int) -> Entry:
     return Entry(write_signature(signature), "", tuple(kernels))
 
 
-def total(model: Measured, signature: OperatorSignature) -> int:
+def total(model: GpuCostModel, signature: OperatorSignature) -> int:
     price = model.operator(signature, ())
     assert price.provenance == "interpolated"
     return sum(price.durations)
@@ -118,7 +120,7 @@ def test_channels_first_is_channels_last_and_conversions() -> None:
         measured(forward(n, 256, False), nchwToNhwcKernel=100 * n, product=1000 * n, nhwcToNchwKernel=60 * n)
         for n in (16, 32, 64, 128)
     ]
-    model = Measured(H200, [Table(ABOUT, [*last, *first])])
+    model = GpuCostModel(H200, [Table(ABOUT, [*last, *first])])
     assert total(model, forward(48, 256, False)) == pytest.approx((1500 + 160) * 48, rel=0.1)
     assert total(model, forward(96, 256, True)) == pytest.approx(1000 * 96, rel=0.3)
     assert total(model, forward(96, 256, False)) > total(model, forward(96, 256, True)) + 100 * 96
@@ -126,7 +128,7 @@ def test_channels_first_is_channels_last_and_conversions() -> None:
 
 def test_a_kernel_that_waits_for_the_one_ahead_counts_what_it_does() -> None:
     kernels = {"void cask::init_device_workspace_kernel<int>()": 62_000, "product": 100_000}
-    price = Measured(H200, [Table(ABOUT, [measured(forward(32, 128, True), **kernels)])]).operator(
+    price = GpuCostModel(H200, [Table(ABOUT, [measured(forward(32, 128, True), **kernels)])]).operator(
         forward(32, 128, True), ()
     )
     assert price.provenance == "measured"
@@ -138,7 +140,7 @@ def test_hidden_convolutions_of_the_table_are_found_again() -> None:
     table = read_table(DATA / "h200-sxm.parquet").of_operator("cudnn_convolution")
     entries = [entry for entry in table if not list(timed_groups(entry))]  # which have a test of their own
     random.Random(7).shuffle(entries)
-    source = Source(Table(ABOUT, entries[120:]), H200)
+    source = GpuTable(Table(ABOUT, entries[120:]), H200)
     errors = []
     for entry in entries[:120]:
         near = source.neighbours.ratio(entry.parsed, entry.compute, ())

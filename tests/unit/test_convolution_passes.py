@@ -15,8 +15,8 @@ from phantora.cost.families.convolution.predict import DEVIATIONS, OPERATORS
 from phantora.cost.families.convolution.ranges import COORDINATES, FITTED
 from phantora.cost.families.convolution.tiles import pass_ns
 from phantora.cost.machine import Machine
-from phantora.cost.measured import DATA
 from phantora.cost.table import Entry, read_table, signature_key
+from phantora.cost.table_files import DATA
 from phantora.cost.tensors import contiguous_strides
 from phantora.hardware import load_gpu
 from validation.data import rows

@@ -17,9 +17,9 @@ from phantora.cost import KernelLaunch, OperatorSignature, Price, TensorSpec, mo
 from phantora.cost import families as package
 from phantora.cost.families import base_name, class_of, families, family_of, identify
 from phantora.cost.kernels import UNKNOWN_WAVE_ERROR
-from phantora.cost.measured import DATA
 from phantora.cost.parse import read_signature, write_signature
 from phantora.cost.table import read_table
+from phantora.cost.table_files import DATA
 from phantora.cost.tensors import contiguous_strides
 from phantora.cost.types import CLASSES
 from phantora.hardware import load_gpu

@@ -16,11 +16,12 @@ from phantora.cost.families.recurrent import GATES, Recurrent, recurrent_ns
 from phantora.cost.family import Family
 from phantora.cost.interpolation import places
 from phantora.cost.machine import Machine
-from phantora.cost.measured import DATA, curve, read_curve
 from phantora.cost.sectors import per_element
 from phantora.cost.table import read_table, signature_key
+from phantora.cost.table_files import DATA
 from phantora.cost.tensors import contiguous_strides
 from phantora.cost.timing import kernel_ns, own_kernels
+from phantora.cost.transfers import curve, read_curve
 from phantora.hardware import load_gpu
 from validation.data import rows
 

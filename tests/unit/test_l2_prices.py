@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from phantora.cost import OperatorSignature, TensorSpec, model_for
-from phantora.cost.measured import Measured
+from phantora.cost.model import GpuCostModel
 from phantora.cost.parse import write_signature
 from phantora.cost.table import Entry, Table, TimedKernel
 from phantora.cost.types import L2State
@@ -35,7 +35,7 @@ def entry(signature: OperatorSignature, cold: int, warm: int) -> Entry:
 @pytest.mark.parametrize(("signature", "unknown"), [(add(1 << 20), 4500), (fill(1 << 20), 5000)])
 def test_a_measured_price_lies_between_cold_and_warm(signature: OperatorSignature, unknown: int) -> None:
     """What is not known stays what it was: the mean, and the cold time of what is old as a rule."""
-    model = Measured(H200, [Table(ABOUT, [entry(signature, 5000, 4000)])])
+    model = GpuCostModel(H200, [Table(ABOUT, [entry(signature, 5000, 4000)])])
     assert [model.operator(signature, (), L2State(share)).durations for share in SHARES] == [
         (5000,), (4750,), (4500,), (4250,), (4000,),
     ]  # fmt: skip
@@ -45,7 +45,7 @@ def test_a_measured_price_lies_between_cold_and_warm(signature: OperatorSignatur
 def test_a_price_from_neighbours_follows_their_warm_times() -> None:
     sizes = [1 << octave for octave in range(18, 26)]
     plain = {size: model_for(H200).operator(add(size), ()).durations[0] for size in sizes}
-    model = Measured(H200, [Table(ABOUT, [entry(add(size), ns, round(0.6 * ns)) for size, ns in plain.items()])])
+    model = GpuCostModel(H200, [Table(ABOUT, [entry(add(size), ns, round(0.6 * ns)) for size, ns in plain.items()])])
     asked = add(3 << 20)
     states = (None, *map(L2State, SHARES[::2]))
     unknown, cold, half, warm = (model.operator(asked, (), state).durations[0] for state in states)

@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from phantora.cost import KernelLaunch, OperatorSignature, TensorSpec, model_for
 from phantora.cost.coordinates import kernel_stem
 from phantora.cost.families.convolution.model import by_gradient, gradients
-from phantora.cost.measured import DATA, Measured
+from phantora.cost.model import GpuCostModel
 from phantora.cost.parse import parse_signature, write_signature
 from phantora.cost.roofline import Roofline
 from phantora.cost.scaling import scaled_ns
 from phantora.cost.table import Entry, Table, TimedKernel, read_table, signature_key, write_table
+from phantora.cost.table_files import DATA
 from phantora.cost.wanted import Wanted
 from phantora.errors import PhantoraError
 from phantora.hardware import load_gpu
@@ -49,7 +50,7 @@ def result(signature: OperatorSignature, ns: int) -> dict[str, object]:
 
 
 def test_an_exact_entry_is_measured() -> None:
-    model = Measured(H200, [Table(ABOUT, [entry(mm(512, 512, 512), (5000, 4000))])])
+    model = GpuCostModel(H200, [Table(ABOUT, [entry(mm(512, 512, 512), (5000, 4000))])])
     price = model.operator(mm(512, 512, 512), (KernelLaunch("k"),))
     assert (price.provenance, price.durations) == ("measured", (4500,))
     assert price.flops == 2 * 512**3
@@ -59,7 +60,7 @@ def test_a_librarys_hidden_memset_counts() -> None:
     signature = mm(512, 512, 512)
     memset = TimedKernel("Memset", "memset", (1, 1, 1), (1, 1, 1), 700, 700, 0.0)
     kernels = (memset, *entry(signature, (5000, 5000)).kernels)
-    model = Measured(H200, [Table(ABOUT, [Entry(write_signature(signature), "", kernels)])])
+    model = GpuCostModel(H200, [Table(ABOUT, [Entry(write_signature(signature), "", kernels)])])
     library = {"lib": "cublas", "a": "bf16", "c": "bf16", "m": 512, "n": 512, "k": 512}
     (bare,), (called,) = (
         model.operator(signature, (KernelLaunch("k", library=lib),)).durations for lib in ({}, library)
@@ -68,12 +69,12 @@ def test_a_librarys_hidden_memset_counts() -> None:
 
 
 def test_neighbours_correct_the_model() -> None:
-    plain = Measured(H200)
+    plain = GpuCostModel(H200)
     sizes = [(m, n, 4096) for m in (2048, 4096, 8192) for n in (2048, 4096, 8192)]
     slow = [
         entry(mm(*size), (2 * (ns := plain.operator(mm(*size), ()).durations[0]), 2 * ns)) for size in sizes
     ]
-    price = Measured(H200, [Table(ABOUT, slow)]).operator(mm(3072, 5120, 4096), ())
+    price = GpuCostModel(H200, [Table(ABOUT, slow)]).operator(mm(3072, 5120, 4096), ())
     assert price.provenance == "interpolated"
     assert price.durations[0] == pytest.approx(2 * plain.operator(mm(3072, 5120, 4096), ()).durations[0], rel=0.02)
 
@@ -83,11 +84,11 @@ def test_an_alike_gpu_is_asked_where_all_neighbours_are_far() -> None:
     large, small = mm(8192, 8192, 8192), mm(16, 4096, 11264)
     asked: list[str] = []
 
-    def alike() -> list[tuple[Table, Any]]:
+    def same() -> list[tuple[Table, Any]]:
         asked.append("H100")
         return [(Table(ABOUT | {"gpu": "NVIDIA H100"}, [entry(small, (40_000, 40_000))]), H100)]
 
-    model = Measured(H200, [Table(ABOUT, [entry(large, (1_600_000, 1_600_000))])], alike=alike)
+    model = GpuCostModel(H200, [Table(ABOUT, [entry(large, (1_600_000, 1_600_000))])], same_architecture=same)
     assert model.operator(mm(8192, 8192, 4096), ()).provenance == "interpolated" and not asked
     price = model.operator(small, ())
     assert price.provenance == "scaled" and asked
@@ -134,7 +135,7 @@ OUTSIDE: dict[str, Any] = {
 
 
 @cache
-def shipped(gpu: str) -> Measured:
+def shipped(gpu: str) -> GpuCostModel:
     return model_for(load_gpu(gpu))
 
 
@@ -157,6 +158,28 @@ def test_guesses_grow_and_keep_to_the_limits(name: str, octave: int, width: int,
     memory = many.bytes / gpu.hbm_bandwidth if many.bytes > 8 * gpu.l2_bytes else 0.0
     flops = many.flops / (2 if many.cls == "attention" else 1)  # the whole square counts, causal kernels do half
     assert sum(many.durations) >= 0.98e9 * max(memory, flops / peak)
+
+
+@cache
+def one_of_each() -> tuple[OperatorSignature, ...]:
+    """A measured signature of each operator."""
+    found = {entry.parsed.name: entry.parsed for entry in read_table(DATA / "h200-sxm.parquet")}
+    return tuple(signature for name, signature in sorted(found.items()) if not name.startswith("phantora::"))
+
+
+ODD = (None, True, 0, -1, "text", (), (0, 0), tensor(), tensor(0), tensor(4, 8, 16), (tensor(8, 16), tensor()))
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.data())
+def test_unexpected_arguments_have_a_price(data: st.DataObject) -> None:
+    """No model of an operator raises an exception: no exception becomes a price."""
+    signature = data.draw(st.sampled_from(one_of_each()))
+    place = data.draw(st.integers(0, len(signature.args)))
+    rest = signature.args[place + 1 :] if data.draw(st.booleans()) else ()
+    odd = replace(signature, args=(*signature.args[:place], data.draw(st.sampled_from(ODD)), *rest))
+    price = shipped(H200.name).operator(odd, (KernelLaunch("k"),))
+    assert len(price.durations) == 1 and price.durations[0] > 0
 
 
 def test_half_precision_is_as_fast_as_bfloat16_where_only_that_was_measured() -> None:
@@ -342,7 +365,7 @@ def test_refused_operators_are_named_with_their_reason(tmp_path: Path) -> None:
 
 
 def test_a_kernel_that_spins_takes_its_cycles_whatever_operator_launches_it() -> None:
-    model = Measured(H200, [])
+    model = GpuCostModel(H200, [])
     spin, other = KernelLaunch("spin_kernel(long) [1980000 cycles]"), KernelLaunch("k")
     alone = model.operator(mm(512, 512, 512), (other,)).durations
     both = model.operator(mm(512, 512, 512), (other, spin)).durations

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from phantora.cost import members, model_for
-from phantora.cost.measured import Measured
+from phantora.cost import GpuCostModel, members, model_for
 from phantora.cost.tensors import contiguous_strides
 from phantora.cost.types import OperatorSignature, TensorSpec
 from phantora.hardware import load_gpu
@@ -25,7 +24,7 @@ ASKED = [
 ]
 
 
-def prices(cost: Measured) -> list[tuple[tuple[int, ...], str, float]]:
+def prices(cost: GpuCostModel) -> list[tuple[tuple[int, ...], str, float]]:
     found = [cost.operator(asked, ()) for asked in ASKED]
     return [(price.durations, price.provenance, price.error) for price in found]
 

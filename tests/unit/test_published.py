@@ -11,7 +11,7 @@ from phantora.cost import model_for, published
 from phantora.cost.families.attention import Attention
 from phantora.cost.families.gemm import Product
 from phantora.cost.float8 import Way, product
-from phantora.cost.measured import DATA
+from phantora.cost.table_files import DATA
 from phantora.cost.types import OperatorSignature, TensorSpec
 from phantora.errors import PhantoraError
 from phantora.hardware import load_gpu

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from phantora.cost import workspaces
-from phantora.cost.measured import DATA
 from phantora.cost.parse import parse_signature, write_signature
+from phantora.cost.table_files import DATA
 from phantora.cost.wanted import Wanted
 from phantora.cost.workspaces import Bytes, Convolution, read_workspaces, workspaces_for, write_workspaces
 from phantora.errors import PhantoraError

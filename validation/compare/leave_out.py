@@ -32,10 +32,14 @@ from phantora.cost.copies import in_pages
 from phantora.cost.families import base_name, class_of
 from phantora.cost.families.convolution.case import case_of
 from phantora.cost.families.convolution.passes import INPUT, WEIGHT, passes_of
-from phantora.cost.measured import DATA, Source, curve, error_of, read_curve, tables_for
+from phantora.cost.gpu_table import GpuTable
 from phantora.cost.scaling import scaled_ns
+from phantora.cost.sources.interpolated import ERRORS
+from phantora.cost.sources.near import error_of
 from phantora.cost.table import Entry, Table, read_table, signature_key
+from phantora.cost.table_files import DATA, tables_for
 from phantora.cost.timing import kernel_ns, launches_of, own_kernels
+from phantora.cost.transfers import curve, read_curve
 from phantora.cost.types import KernelLaunch
 from phantora.hardware import Gpu, load_gpu
 
@@ -98,7 +102,7 @@ def hiding(table: Table, tables: Sequence[Path], gpu: Gpu) -> list[Guess]:
     wanted = [entry for path in tables for entry in usable(read_table(path))]
     keys = {signature_key(entry.parsed, entry.compute) for entry in wanted}
     rest = [entry for entry in table if signature_key(entry.parsed, entry.compute) not in keys]
-    return guessed(wanted, Source(Table(table.about, rest), gpu))
+    return guessed(wanted, GpuTable(Table(table.about, rest), gpu))
 
 
 def within(table: Table, gpu: Gpu, seed: int) -> list[Guess]:
@@ -106,10 +110,10 @@ def within(table: Table, gpu: Gpu, seed: int) -> list[Guess]:
     entries = sorted(usable(table), key=lambda e: (e.signature, e.compute))
     random.Random(seed).shuffle(entries)
     cut = len(entries) // HIDDEN
-    return guessed(entries[:cut], Source(Table(table.about, entries[cut:]), gpu))
+    return guessed(entries[:cut], GpuTable(Table(table.about, entries[cut:]), gpu))
 
 
-def guessed(entries: Iterable[Entry], source: Source) -> list[Guess]:
+def guessed(entries: Iterable[Entry], source: GpuTable) -> list[Guess]:
     """Guesses at `entries` from what `source` holds."""
     guesses = []
     for entry in entries:
@@ -118,7 +122,7 @@ def guessed(entries: Iterable[Entry], source: Source) -> list[Guess]:
         near = source.neighbours.ratio(entry.parsed, entry.compute, kernels)
         cls, ns = measured_ns(entry)
         predicted = model * near.ratio if near else model
-        bar = error_of(cls, near) if near else None
+        bar = error_of(cls, near, ERRORS) if near else None
         guesses.append(Guess(cls, ns, predicted, near.distance if near else None, entry, bar))
     return guesses
 
@@ -173,8 +177,8 @@ def transfers(table: Table) -> list[Guess]:
 
 def across(table: Table, gpu_name: str, other: Table, other_name: str) -> list[Guess]:
     """Guesses at all of `table` from `other`'s same signatures, scaled."""
-    source = Source(other, load_gpu(other_name))
-    here = Source(table, load_gpu(gpu_name)).roofline
+    source = GpuTable(other, load_gpu(other_name))
+    here = GpuTable(table, load_gpu(gpu_name)).roofline
     guesses = []
     for entry in usable(table):
         twin = other.get(signature_key(entry.parsed, entry.compute))

@@ -23,8 +23,8 @@ from phantora.cost.families.convolution.passes import INPUT, OUTPUT, WEIGHT, tim
 from phantora.cost.families.convolution.predict import OPERATORS
 from phantora.cost.families.convolution.ranges import COORDINATES
 from phantora.cost.machine import Machine
-from phantora.cost.measured import DATA
 from phantora.cost.table import Entry, Table, read_table, signature_key
+from phantora.cost.table_files import DATA
 from phantora.hardware import load_gpu
 from validation.data import rows
 

@@ -14,7 +14,7 @@ from phantora.cost import solutions
 from phantora.cost.families import base_name, family_of
 from phantora.cost.kriging import Floats
 from phantora.cost.machine import Machine
-from phantora.cost.measured import DATA, tables_for
+from phantora.cost.table_files import DATA, tables_for
 from phantora.hardware import load_gpu
 
 GPUS = ("H100", "H200")

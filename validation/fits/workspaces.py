@@ -22,8 +22,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from phantora.cost.measured import DATA
 from phantora.cost.parse import parse_signature
+from phantora.cost.table_files import DATA
 from phantora.cost.workspaces import FOLDER, Bytes, Convolution, convolution_of, read_workspaces, write_workspaces
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from phantora.cost import Measured, OperatorSignature, TensorSpec, model_for
+from phantora.cost import GpuCostModel, OperatorSignature, TensorSpec, model_for
 from phantora.cost.tensors import contiguous_strides
 from phantora.hardware import Gpu, load_gpu
 
@@ -67,7 +67,7 @@ def attention(gpu: Gpu, dtype: str, batch: int, seq: int, heads: int, kv_heads: 
 
 
 def points() -> Iterator[Point]:
-    models: dict[str, Measured] = {}
+    models: dict[str, GpuCostModel] = {}
     for block in json.loads(DATA.read_text()):
         gpu, dtype = block["gpu"], "float8_e4m3fn" if block["dtype"] == "float8" else block["dtype"]
         model = models.setdefault(gpu, model_for(load_gpu(gpu)))

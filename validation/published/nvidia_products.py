@@ -24,8 +24,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from phantora.cost.machine import Machine
-from phantora.cost.measured import DATA
 from phantora.cost.published import FORMATS, KEY, SCHEMA, STEPS, Grid
+from phantora.cost.table_files import DATA
 from phantora.hardware import load_gpu
 from validation.published.nvidia_attention import attention_factors
 from validation.published.nvidia_files import FOLDERS, only

@@ -123,7 +123,7 @@ def from_signature(signature: OperatorSignature, name: str) -> Attention | None:
     kind = "cudnn" if "cudnn" in name else "efficient" if "efficient" in name else "flash"
     first = 1 if backward else 0
     q, k, v = (tensor_at(args, first + i) for i in range(3))
-    if q is None or k is None or v is None or len(q.shape) < 3:
+    if q is None or k is None or v is None or min(len(t.shape) for t in (q, k, v)) < 3:
         return None
     index = _causal_index(name, backward)
     causal = bool(args[index]) if index < len(args) and isinstance(args[index], (bool, int)) else False

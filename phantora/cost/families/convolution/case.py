@@ -77,7 +77,7 @@ def case_of(signature: OperatorSignature, compute: str) -> Case | None:
     if len(given) < (3 if backward else 2):
         return None
     x, w = given[1:3] if backward else given[:2]
-    if len(x.shape) != 4 or x.shape[2] == w.shape[2] == 1 < x.shape[3]:
+    if len(x.shape) != 4 or len(w.shape) != 4 or x.shape[2] == w.shape[2] == 1 < x.shape[3]:
         return None
     if backward:
         out, transposed = given[0].shape, signature.args[7:8] == (True,)

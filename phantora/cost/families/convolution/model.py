@@ -75,7 +75,7 @@ def _channels(channels: int) -> tuple[float, int]:
 
 def _backward(machine: Machine, signature: OperatorSignature) -> tuple[float, float, float] | None:
     grad, x, weight = (tensor_at(signature.args, i) for i in range(3))
-    if grad is None or x is None or weight is None or len(x.shape) < 3:
+    if grad is None or x is None or weight is None or min(len(t.shape) for t in (grad, x, weight)) < 3:
         return None
     args = signature.args
     transposed = bool(args[7]) if len(args) > 7 and isinstance(args[7], (bool, int)) else False

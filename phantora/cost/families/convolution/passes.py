@@ -80,6 +80,8 @@ def _pass(signature: OperatorSignature, compute: str) -> Pass | None:
     if places is None or len(given) < (3 if backward else 2):
         return None
     x, w = given[1:3] if backward else given[:2]
+    if len({len(t.shape) for t in given[: 3 if backward else 2]}) != 1:
+        return None
     transposed = args[7:8] == (True,) if backward else "transpose" in name
     transposed |= name in _GENERAL and args[6:7] == (True,)
     out = given[0].shape if backward else model.output(signature, name, x, w, transposed)
@@ -87,15 +89,18 @@ def _pass(signature: OperatorSignature, compute: str) -> Pass | None:
     stride, dilation = (ints_at(args, place) for place in places)
     which = OUTPUT
     if backward:
-        which = INPUT if args[10][0] else WEIGHT
+        which = WEIGHT if ints_at(args, 10)[:1] == (0,) else INPUT
     if transposed and which != WEIGHT:
         which = INPUT if which == OUTPUT else OUTPUT
     half = x.dtype in ("bfloat16", "float16")
     spatial = len(x.shape) - 2
-    if not all((*x.shape, *w.shape, *out)) or big[1] < w.shape[1]:
+    if not all((*x.shape, *w.shape, *out, *stride)) or big[1] < w.shape[1]:
+        return None
+    groups = max(1, big[1] // max(1, w.shape[1]))
+    if small[1] < groups:
         return None
     return Pass(
-        which, x.shape[0], big[1], small[1], max(1, big[1] // max(1, w.shape[1])),
+        which, x.shape[0], big[1], small[1], groups,
         prod(big[2:]), prod(small[2:]), prod(w.shape[2:]),
         prod((stride * spatial)[:spatial]) if stride else 1, max(dilation, default=1),
         1 if spatial == 2 and big[2] == w.shape[2] == 1 else spatial,

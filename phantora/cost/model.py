@@ -1,0 +1,144 @@
+"""The cost model of a GPU: an ordered list of sources, the first with a price decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from phantora.cost.durations import scale_to
+from phantora.cost.gpu_table import GpuTable
+from phantora.cost.kernels import spins
+from phantora.cost.l2 import COMPUTES, write_back_saved_ns
+from phantora.cost.published import Published
+from phantora.cost.query import Query, Source, query_of
+from phantora.cost.roofline import Roofline
+from phantora.cost.sources.analytic import Analytic
+from phantora.cost.sources.exact_table import ExactTable
+from phantora.cost.sources.interpolated import Interpolated
+from phantora.cost.sources.library_calls import LibraryCalls
+from phantora.cost.sources.live_measurement import Live, LiveMeasurement
+from phantora.cost.sources.published_measurements import PublishedMeasurements
+from phantora.cost.sources.scaled import ScaledFromOtherGpu
+from phantora.cost.table import Table
+from phantora.cost.transfers import transfer_price
+from phantora.cost.types import KernelLaunch, L2State, OperatorSignature, Price
+from phantora.hardware.types import Gpu
+
+TablesOfGpus = Sequence[tuple[Table, Gpu]]
+
+
+class GpuCostModel:
+    """Implements :class:`phantora.cost.types.CostModel` for `gpu`.
+
+    `own` are tables of this GPU and `foreign` of others. `same_architecture` reads tables of GPUs of the same
+    architecture, for operators that are far from all of their kind in the own tables. `published` are kernels that
+    others measured on this GPU. `live` measures operators that no own table has.
+    """
+
+    def __init__(
+        self, gpu: Gpu, own: Sequence[Table] = (), foreign: TablesOfGpus = (), live: Live | None = None,
+        same_architecture: Callable[[], TablesOfGpus] = tuple, published: Published | None = None,
+    ) -> None:  # fmt: skip
+        self.gpu = gpu
+        self._roofline = Roofline(gpu)
+        self._published = published
+        self._own = [GpuTable(table, gpu) for table in own]
+        self._foreign = _gpu_tables(foreign)
+        close = ScaledFromOtherGpu(self._roofline, lambda: _gpu_tables(same_architecture()))
+        self._sources: tuple[Source, ...] = (
+            ExactTable(gpu, self._own),
+            *([LiveMeasurement(gpu, live)] if live is not None else []),
+            LibraryCalls(self._roofline.machine, self.operator),
+            *([PublishedMeasurements(published)] if published is not None else []),
+            Interpolated(gpu, self._own, close),
+            ScaledFromOtherGpu(self._roofline, lambda: self._foreign),
+            Analytic(gpu),
+        )
+
+    @property
+    def tables(self) -> list[str]:
+        """The tables and what they were measured with, for the log."""
+        texts = []
+        for source in (*self._own, *self._foreign):
+            about = source.table.about
+            texts.append(
+                f"{Path(source.table.path).name}: {about.get('gpu')}, torch {about.get('torch')}, "
+                f"CUDA {about.get('cuda')}, driver {about.get('driver')}"
+            )
+        return [*texts, *([self._published.text] if self._published else [])]
+
+    def of_other_builds(self, torch: str) -> list[str]:
+        """A line for each table that was measured with another torch or CUDA than `torch`, as 2.11.0+cu130."""
+        return [
+            f"{source.table.path} was measured with torch {other}, and this run has {torch}, whose kernels may differ; "
+            "`phantora profile` measures with the torch that is installed"
+            for source in (*self._own, *self._foreign)
+            if _build(other := source.table.about.get("torch", "of no known version")) != _build(torch)
+        ]
+
+    def operator(
+        self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], l2: L2State | None = None
+    ) -> Price:
+        """Price of an operator's kernels together. `l2` is None where it is unknown."""
+        if any(map(spins, kernels)):
+            return self._with_spinning(signature, kernels, l2)
+        query = query_of(self._roofline, signature, kernels, l2.hits if l2 else None)
+        price = self._price(query)
+        return self._after_reads(price, query, signature, l2) if l2 and l2.written < 1.0 else price
+
+    def kernel(self, kernel: KernelLaunch) -> Price:
+        """Analytic price of a kernel without an operator."""
+        return self._roofline.kernel(kernel)
+
+    def covered(self, kernel: KernelLaunch) -> Price:
+        """Analytic price of a kernel whose work is in the price of its operator's first kernels."""
+        return self._roofline.covered(kernel)
+
+    def copy(self, kind: str, size: int) -> Price:
+        """Price of a copy of `size` bytes; `kind` is ``h2d``, ``d2h`` or ``d2d``."""
+        tables = (source.table for source in self._own)
+        return transfer_price(tables, self._roofline.copy(kind, size), "copy", (kind,), size)
+
+    def memset(self, size: int) -> Price:
+        """Price of setting `size` bytes."""
+        tables = (source.table for source in self._own)
+        return transfer_price(tables, self._roofline.memset(size), "memset", (), size)
+
+    # ------------------------------------------------------------------
+
+    def _price(self, query: Query) -> Price:
+        """The price of the first source that has one."""
+        prices = (source.price(query) for source in self._sources)
+        return next(price for price in prices if price is not None)
+
+    def _after_reads(self, price: Price, query: Query, signature: OperatorSignature, l2: L2State) -> Price:
+        """`price` with less write-back: operators before this one left less than the most dirty lines in L2."""
+        most = float("inf")
+        if price.cls in COMPUTES:  # with its operands in L2 it does not wait for memory
+            cold, warm = (sum(self._price(replace(query, l2_hits=hits)).durations) for hits in (0.0, 1.0))
+            most = float(cold - warm)
+        saved = write_back_saved_ns(self.gpu, signature, price, most, l2)
+        if saved <= 0:
+            return price
+        return replace(price, durations=scale_to(price.durations, sum(price.durations) - saved))
+
+    def _with_spinning(
+        self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], l2: L2State | None
+    ) -> Price:
+        """Price of an operator with kernels that spin for a number of cycles."""
+        others = tuple(kernel for kernel in kernels if not spins(kernel))
+        price = self.operator(signature, others, l2) if others else self.kernel(kernels[0])
+        rest = iter(price.durations if others else ())
+        parts = (self.kernel(kernel).durations[0] if spins(kernel) else next(rest, 1) for kernel in kernels)
+        return replace(price, durations=tuple(parts))
+
+
+def _gpu_tables(tables: TablesOfGpus) -> list[GpuTable]:
+    return [GpuTable(table, gpu) for table, gpu in tables]
+
+
+def _build(torch: str) -> tuple[str, str]:
+    """What chooses torch's kernels: 2.11 and cu130 of 2.11.0+cu130."""
+    release, _, local = torch.partition("+")
+    return ".".join(release.split(".")[:2]), local

@@ -1,0 +1,68 @@
+"""The question to the sources of prices: an operator in the form that all of them read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol
+
+from phantora.cost import float8
+from phantora.cost.families import base_name, family_of
+from phantora.cost.parse import compute_of
+from phantora.cost.roofline import OF_PROGRAMS, Roofline
+from phantora.cost.table import signature_key
+from phantora.cost.tensors import on_gpu, returning
+from phantora.cost.types import KernelLaunch, OperatorSignature, Price
+
+
+@dataclass(frozen=True)
+class Query:
+    """One operator with its kernels, normalised once."""
+
+    signature: OperatorSignature
+    """As tables write it: without outputs, and products in FP8 and FP4 by one operator."""
+    compute: str
+    """``tf32`` where a library call multiplies float32 so, else empty."""
+    kernels: tuple[KernelLaunch, ...]
+    keys: tuple[str, ...]
+    """Keys of table entries that hold for the operator, the exact one first."""
+    l2_hits: float | None
+    """Share of the operands that L2 holds; None: unknown."""
+    base: Price
+    """The analytic price. Other sources replace its durations, provenance and error."""
+
+    @cached_property
+    def name(self) -> str:
+        """The operator's base name."""
+        return base_name(self.signature.name)
+
+    @cached_property
+    def comparable(self) -> bool:
+        """True if measurements of other operators apply.
+
+        They do not apply to a program's own kernels, whose names say nothing about their work, and not to operators
+        with sparse operands.
+        """
+        own_kernel = self.signature.work is not None or self.signature.name.startswith(OF_PROGRAMS)
+        return not own_kernel and not any(tensor.layout for tensor in on_gpu(self.signature.args))
+
+
+class Source(Protocol):
+    """One way to price an operator."""
+
+    def price(self, query: Query) -> Price | None:
+        """The price; None if this source has none for `query`."""
+        ...
+
+
+def query_of(
+    roofline: Roofline, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], l2_hits: float | None
+) -> Query:
+    """The query for an operator on the GPU of `roofline`."""
+    base = roofline.operator(signature, kernels)
+    signature = float8.as_tables_have_it(replace(returning(signature), outputs=()))
+    compute = compute_of(kernels)
+    same_work = family_of(base_name(signature.name)).same_work
+    same = (signature, same_work(signature) if same_work else None)
+    keys = tuple(signature_key(each, compute) for each in same if each is not None)
+    return Query(signature, compute, kernels, keys, l2_hits, base)

@@ -1,0 +1,56 @@
+"""Prices from kernels that others measured and published: products and forward attention."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from phantora.cost.durations import scale_to
+from phantora.cost.families import attention, gemm
+from phantora.cost.family import Prediction
+from phantora.cost.published import Published
+from phantora.cost.query import Query
+from phantora.cost.types import Price
+
+PRODUCT_ERROR = 0.10
+"""Relative, of a product of a published size: 90th percentile of their difference from our measurements on H100 and
+H200 (validation/published/nvidia_products.py)."""
+
+
+class PublishedMeasurements:
+    """The published products and attention of the GPU."""
+
+    def __init__(self, published: Published) -> None:
+        self._published = published
+
+    def price(self, query: Query) -> Price | None:
+        """The published time, or one between published times; None for other operators."""
+        if not query.comparable:
+            return None
+        if query.base.cls == "attention":
+            return _price(query, self._attention(query), exact=False)
+        product = _product(query)
+        if product is None:
+            return None
+        found = self._published.read(product)
+        return _price(query, found, exact=found is not None and not found.distance and product.batch == 1)
+
+    def _attention(self, query: Query) -> Prediction | None:
+        passed = attention.from_signature(query.signature, query.name) if attention.classify(query.name) else None
+        return self._published.attention(passed) if passed is not None else None
+
+
+def _product(query: Query) -> gemm.Product | None:
+    """The operator's only product; None for operators with more products, or none."""
+    products = gemm.from_signature(query.signature, query.name) if query.name in gemm.PUBLISHED else []
+    if len(products) != 1:
+        return None
+    return replace(products[0], dtype="tfloat32") if query.compute == "tf32" else products[0]
+
+
+def _price(query: Query, found: Prediction | None, exact: bool) -> Price | None:
+    if found is None:
+        return None
+    return replace(
+        query.base, durations=scale_to(query.base.durations, found.ns),
+        provenance="measured" if exact else "interpolated", error=PRODUCT_ERROR if exact else found.error,
+    )  # fmt: skip
