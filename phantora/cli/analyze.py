@@ -1,4 +1,4 @@
-"""``phantora analyze``: what a run spent its time on."""
+"""``phantora analyze``: where a run spends time and memory."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 )
 @click.argument("log", type=click.Path())
 @marked_options
-@click.option("--time", "stretch", metavar="FROM-TO", help="Only this stretch of time, as one step: 950ms-1.2s.")
-@click.option("-v", "--verbose", is_flag=True, help="Also what the simulation itself took.")
+@click.option("--time", "stretch", metavar="FROM-TO", help="Select a time range as one step: 950ms-1.2s.")
+@click.option("-v", "--verbose", is_flag=True, help="Print the cost of the simulation as well.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (times in ns, sizes in bytes) instead of tables.")
 @click.option("--csv", "csv_directory", metavar="DIRECTORY", help="Write each table to DIRECTORY as CSV.")
 @click.option("--html", "html_path", metavar="PATH", help="Write the report to PATH as one self-contained page.")
@@ -45,13 +45,13 @@ def analyze(
     csv_directory: str | None,
     html_path: str | None,
 ) -> None:
-    """Show what a run's LOG spent its time and memory on.
+    """Show where the run of LOG spends time and memory.
 
-    Step times, overlap and MFU; what was exposed and who waited for it; why GPUs were idle; kernels,
-    operators, collectives; the peak of memory; the critical path and what each class on it costs.
+    Prints step times, overlap, MFU, exposed communication, idle causes, kernels, operators, collectives, peak
+    memory and the critical path.
 
-    Terms are those of HolisticTraceAnalysis: exposed is communication that no compute hides,
-    overlap the share of communication that it does.
+    Terms are those of HolisticTraceAnalysis. Exposed communication has no compute next to it. Overlap is the share
+    of communication with compute.
     """
     from phantora.trace.analysis.report import to_json
 

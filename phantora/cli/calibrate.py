@@ -33,17 +33,16 @@ _UNSTEADY = 0.1  # distance of a step from the median of which the user hears
     default=Path("my-machine.toml"),
     show_default=True,
     metavar="HOST.toml",
-    help="The host file to write.",
+    help="Host file to write.",
 )
 @click.option("--name", default="calibrated", show_default=True, help="Name of the host in reports.")
 def calibrate(real: Path, simulated: Path | None, out: Path, name: str) -> None:
-    """Learn the host's speed from REAL, a log of `phantora import`.
+    """Fit a host file to REAL, a log of `phantora import`.
 
-    With SIMULATED, a log of the same script and configuration on a built-in host, the file is right for that script:
-    other layers, batches, sequences and numbers of GPUs follow. Without it the file describes the machine.
+    SIMULATED is a log of the same script and configuration on a built-in host. With it the file describes the script,
+    also with other layers, batches, sequences and numbers of GPUs. Without it the file describes the machine.
 
-    What torch.profiler adds to the host's work is taken off. Two steps of one rank are enough; shapes and stacks
-    are not needed.
+    The cost of torch.profiler is subtracted. Two steps of one rank are enough. Shapes and stacks are optional.
     """  # fmt: skip
     from phantora import calibrate as calibrating
     from phantora.hardware.hosts import to_toml

@@ -1,4 +1,4 @@
-"""``phantora cluster``: look at a cluster before anything runs on it."""
+"""``phantora cluster``: show, draw and check a cluster."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def cluster() -> None:
 
 @cluster.command("show")
 @click.argument("spec")
-@click.option("-o", "--output", metavar="PATH.svg", help="Draw it as SVG.")
+@click.option("-o", "--output", metavar="PATH.svg", help="Draw the cluster as SVG.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (bytes/s of payload, ns) with every link.")
 def show(spec: str, output: str | None, as_json: bool) -> None:
-    """Print what SPEC is: 2x8xH100, dgx-h100:16, or a .toml file.
+    """Print the links and collectives of SPEC: 2x8xH100, dgx-h100:16, or a .toml file.
 
-    Bandwidths are what links carry of payload, per direction; the last table is what NCCL's own
-    estimates make of the cluster, with the NCCL_* variables of this environment.
+    Bandwidths are of payload, per direction. The last table has NCCL's own estimates, with the NCCL_* variables of
+    this environment.
     """
     from phantora.hardware import load_cluster
 
@@ -61,11 +61,11 @@ def show(spec: str, output: str | None, as_json: bool) -> None:
 
 @cluster.command("check")
 @click.argument("file")
-@click.option("--ranks", type=click.IntRange(min=1), metavar="N", help="Refuse it if it has fewer GPUs than N.")
+@click.option("--ranks", type=click.IntRange(min=1), metavar="N", help="Require at least N GPUs.")
 def check(file: str, ranks: int | None) -> None:
-    """Refuse a cluster that cannot be, naming the line of FILE.
+    """Check a cluster file, and name the lines with errors.
 
-    Unknown keys, links without bandwidth, GPUs that cannot reach each other, more ranks than GPUs.
+    Errors are unknown keys, links without bandwidth, GPUs without a route, and more ranks than GPUs.
     """
     from phantora.hardware import load_cluster
 

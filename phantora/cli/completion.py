@@ -1,4 +1,4 @@
-"""``phantora completion``: what a shell needs to complete verbs, options and their values."""
+"""``phantora completion``: the script with which a shell completes commands, options and values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHELLS = ("bash", "zsh", "fish")
 )
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
-    """Print the script that makes SHELL complete phantora's verbs and options."""
+    """Print the completion script of SHELL for phantora's commands and options."""
     from phantora.cli.main import cli
 
     kind = get_completion_class(shell)

@@ -1,4 +1,4 @@
-"""``phantora diff``: what made one run slower or faster than another."""
+"""``phantora diff``: why a run is slower or faster than another."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 @click.option(
     "--fail-above",
     metavar="[METRIC:]SHARE",
-    help="End with status 1 when a later run is worse than the first by more: 2%, tokens:2%. "
+    help="End with status 1 if a later run is worse than the first by more than SHARE: 2%, tokens:2%. "
     "METRIC: step (default), tokens, samples (per second), mfu, memory (peak allocated).",
 )
 def diff(
@@ -54,12 +54,11 @@ def diff(
     timeline: str | None,
     fail_above: str | None,
 ) -> int:
-    """Say what makes the steps of run B slower or faster than those of run A.
+    """Explain why the steps of run B are slower or faster than those of run A.
 
-    The first line names the cause. Ranks, steps and operators are aligned also when the runs'
-    clusters and parallel layouts differ. Equal runs give "No difference." and status 0.
-    With the log of a real run (`phantora import`) it says why reality is slower or faster than the simulation.
-    More runs stand side by side, each compared with the first.
+    The first line names the cause. Clusters and parallel layouts of the runs may differ. Equal runs give
+    "No difference." and status 0. A log of `phantora import` compares a real run with a simulation. Each further
+    run is compared with the first.
     """
     from phantora.trace.reader import open_log
 

@@ -1,4 +1,4 @@
-"""phantora doctor: what is covered for the installed torch, and what is missing on this machine."""
+"""phantora doctor: coverage of the installed torch, and requirements of this machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RANDOM = (
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.pass_context
 def doctor(ctx: click.Context, as_json: bool) -> None:
-    """Check this machine and the installed torch; status 1 if something essential is missing."""
+    """Check this machine and the installed torch; ends with status 1 if a requirement is missing."""
     from phantora import stubs
     from phantora.launch.process import addresses_are_fixed
 

@@ -24,16 +24,16 @@ from phantora.trace.schema import KINDS
 )
 @click.argument("log", type=click.Path())
 @click.option(
-    "-o", "--output", required=True, metavar="PATH", help="Its suffix decides the format; see above."
+    "-o", "--output", required=True, metavar="PATH", help="Output; the suffix sets the format (see above)."
 )
 @selection_options
-@click.option("--kinds", metavar="LIST", help=f"Only these kinds of rows: {', '.join(KINDS)}.")
+@click.option("--kinds", metavar="LIST", help=f"Select kinds of rows: {', '.join(KINDS)}.")
 def export(log: str, output: str, ranks: str | None, steps: str | None, kinds: str | None) -> None:
-    """Make a timeline from a run's LOG.
+    """Write a timeline of a run's LOG.
 
     \b
     .perfetto, .pftrace (.gz)   native trace for ui.perfetto.dev
-    .json, .json.gz             Kineto's form: chrome://tracing, HolisticTraceAnalysis; of several ranks a file each
+    .json, .json.gz             Kineto's form: chrome://tracing, HolisticTraceAnalysis; one file per rank
     DIRECTORY/, x-{rank}.json   the same, with names of the files
     .pickle                     torch's memory snapshot, for pytorch.org/memory_viz
     .tensorboard, .wandb        step time, MFU, throughput and memory by step, for TensorBoard and W&B

@@ -24,17 +24,17 @@ from phantora.errors import PhantoraError
 """,
 )
 @click.option("-c", "--cluster", default=defaults.CLUSTER, show_default=True, metavar="SPEC",
-              help="As of `phantora trace`.")  # fmt: skip
-@click.option("--largest", metavar="OPTION", help="Search the largest whole number of this option of SCRIPT that fits.")
+              help="Cluster, as for `phantora trace`.")  # fmt: skip
+@click.option("--largest", metavar="OPTION", help="Find the largest integer value of this option of SCRIPT that fits.")
 @click.option("-o", "--output", default="fits", show_default=True, metavar="FOLDER",
-              help="Keeps every run: the same command goes on from it.")  # fmt: skip
+              help="Folder of the runs; the same command resumes from it.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (sizes in bytes) instead of text.")
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing while it runs.")
+@click.option("-q", "--quiet", is_flag=True, help="Print no progress.")
 @click.argument("target", nargs=-1, required=True, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
 def fits(cluster: str, largest: str | None, output: str, as_json: bool, quiet: bool, target: tuple[str, ...]) -> int:
-    """Say whether SCRIPT fits the GPUs' memory, and how much is left or missing.
+    """Check whether SCRIPT fits the GPU memory, and print the memory left or missing.
 
-    Status 0 if it fits, 1 if it does not. Each run is a short one of `phantora trace`.
+    Ends with status 0 if it fits, else 1. Each run is a short `phantora trace`.
     """
     import orjson
 

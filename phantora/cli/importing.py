@@ -27,16 +27,16 @@ _MOST_SKEWS = 8  # ranks whose skew is shown
 """,
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILES")
-@click.option("-o", "--output", default="real.arrow", show_default=True, metavar="LOG", help="The log to write.")
+@click.option("-o", "--output", default="real.arrow", show_default=True, metavar="LOG", help="Log to write.")
 @click.option("--force", is_flag=True, help="Replace LOG if it exists.")
 def import_(files: tuple[str, ...], output: str, force: bool) -> None:
-    """Make a log of a real run from what a profiler wrote: the log of `analyze`, `diff`, `view` and `export`.
+    """Make a log of a real run from its profiler traces, for `analyze`, `diff`, `view` and `export`.
 
     \b
-    .json, .json.gz   torch.profiler (Kineto), one file, or one per rank of the run; execution traces
+    .json, .json.gz   torch.profiler (Kineto), one file or one per rank; execution traces
     .sqlite           Nsight Systems: nsys export --type sqlite
 
-    Collectives are matched across ranks, and the skew of the ranks' clocks is estimated from them and removed.
+    Collectives are matched across ranks, and the clock skew of the ranks is removed.
     """
     from phantora.importers import import_traces
 

@@ -1,4 +1,4 @@
-"""The command line: one verb, one file; errors are printed once."""
+"""The command line: one command, one file; errors are printed once."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from phantora.errors import PhantoraError, limit_of_processes
 from phantora.pandas_hidden import hide_pandas
 from phantora.version import version
 
-# verb -> module; the function is called like the verb. Verbs are loaded when they are used.
-VERBS = {
+# Command to module. The function has the name of the command; a module loads at its first use.
+COMMANDS = {
     "trace": "phantora.cli.trace",
     "analyze": "phantora.cli.analyze",
     "diff": "phantora.cli.diff",
@@ -43,16 +43,16 @@ INTERNAL_ERROR = 70  # EX_SOFTWARE
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
-class Verbs(click.Group):
-    """The verbs, each loaded when it is used."""
+class Commands(click.Group):
+    """The commands; each module loads at its first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The verbs whose modules are installed, in the order of the help."""
-        return [verb for verb, module in VERBS.items() if importlib.util.find_spec(module)]
+        """The commands whose modules are installed, in the order of the help."""
+        return [name for name, module in COMMANDS.items() if importlib.util.find_spec(module)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of a verb, imported only now; None where there is no such verb."""
-        module = VERBS.get(cmd_name)
+        """Imports the command of this name; None for an unknown name."""
+        module = COMMANDS.get(cmd_name)
         if module is None or importlib.util.find_spec(module) is None:
             return None
         command = getattr(importlib.import_module(module), cmd_name + "_" * keyword.iskeyword(cmd_name))
@@ -62,35 +62,35 @@ class Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click's, but an unknown verb ends with the verbs that sound like it."""
+        """As click's; the error for an unknown name suggests a similar one."""
         name = args[0]
         if not name.startswith("-") and self.get_command(ctx, name) is None:
-            ctx.fail(_no_such_verb(name, self.list_commands(ctx)))
+            ctx.fail(_no_such_command(name, self.list_commands(ctx)))
         return super().resolve_command(ctx, args)
 
 
-def _no_such_verb(name: str, verbs: list[str]) -> str:
-    """What to say of a word that is no verb: often a misspelt one, or a script that wants `trace`."""
+def _no_such_command(name: str, commands: list[str]) -> str:
+    """The error for an unknown command: suggests a similar one, or `trace` for a script."""
     if name.endswith(".py"):
-        return f"{name} is no verb; run it with `phantora trace {name}`"
-    close = difflib.get_close_matches(name, verbs, 1)
-    return f"no verb {name!r}; " + (f"did you mean {close[0]}?" if close else f"there are {', '.join(verbs)}")
+        return f"{name} is not a command; run it with `phantora trace {name}`"
+    close = difflib.get_close_matches(name, commands, 1)
+    return f"no command {name!r}; " + (f"did you mean {close[0]}?" if close else f"there are {', '.join(commands)}")
 
 
 def _no_such_option(error: click.ClickException) -> str:
-    """What click says, but of a misspelt option only the one that is most alike."""
+    """Click's message; for a misspelt option, the most similar one."""
     if not isinstance(error, click.NoSuchOption) or not error.possibilities:
         return error.format_message().removesuffix(".")
     close = difflib.get_close_matches(error.option_name, error.possibilities, 1, 0.0)
     return f"no option {error.option_name!r}; did you mean {close[0]}?"
 
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(version(), prog_name="phantora", message="%(prog)s %(version)s")
 def cli() -> None:
     """Run unmodified PyTorch training scripts on GPUs you don't have, in virtual time.
 
-    Begin with `phantora trace train.py --cluster 1x8xH100 -o run.perfetto`.
+    Start with `phantora trace train.py --cluster 1x8xH100 -o run.perfetto`.
     """
 
 
@@ -170,7 +170,7 @@ def _say(text: str) -> None:
 
 
 def main() -> None:
-    """Entry point. Ends the process with the verb's status."""
+    """Entry point. Ends the process with the command's status."""
     _open_standard_streams()
     _catch_signals()
     hide_pandas()
@@ -178,14 +178,14 @@ def main() -> None:
     try:
         status = _status()
         _catch_no_signals()
-    except Interrupted as error:  # it came when the verb had ended
+    except Interrupted as error:  # it came when the command had ended
         _say(f"interrupted by {signal.Signals(error.number).name}")
         status = 128 + error.number
     _leave(status)
 
 
 def _status() -> int:
-    """Runs the verb; its exit status. Errors are printed."""
+    """Runs the command; its exit status. Errors are printed."""
     debug = bool(os.environ.get("PHANTORA_DEBUG"))
     try:
         status = cli.main(prog_name="phantora", standalone_mode=False)

@@ -1,4 +1,4 @@
-"""Options that several verbs have, each defined once."""
+"""Options that several commands have, each defined once."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from phantora.spec import FoldSpec, LaunchSpec, OutputSpec, RankSpec, RunSpec, S
 
 Decorated = Callable[..., Any]
 WHAT_IF = (
-    ("degrade", "LINK=FACTOR[@TIME|@optimizerN]", "Links of this name (a glob) carry FACTOR of their bandwidth."),
-    ("straggler", "rank=R:FACTOR", "Kernels of rank R take FACTOR times as long."),
-    ("background", "SRC->DST=RATE", "Traffic of others from GPU SRC to GPU DST, as '0->8=10GB/s'."),
+    ("degrade", "LINK=FACTOR[@TIME|@optimizerN]", "Reduce links of this name (a glob) to FACTOR of their bandwidth."),
+    ("straggler", "rank=R:FACTOR", "Multiply the kernel times of rank R by FACTOR."),
+    ("background", "SRC->DST=RATE", "Add foreign traffic from GPU SRC to GPU DST, such as '0->8=10GB/s'."),
 )
-# Options of torchrun that a simulated cluster has no use for: (name, takes a value).
+# Options of torchrun without a use on a simulated cluster: (name, takes a value).
 IGNORED = (
     ("rdzv-backend", True), ("rdzv-endpoint", True), ("rdzv-conf", True), ("standalone", False),
     ("max-restarts", True), ("monitor-interval", True), ("start-method", True), ("node-rank", True),
@@ -87,19 +87,19 @@ def output_options(default: str) -> Callable[[Decorated], Decorated]:
     return _all(
         click.option(
             "-o", "--output", metavar="PATH",
-            help="Where the timeline goes; the suffix decides: .perfetto, .pftrace, .json, .json.gz or .arrow. "
-            f"The event log has the same name and the suffix .arrow.  [default: {default}]",
+            help="Timeline file; the suffix sets the format: .perfetto, .pftrace, .json, .json.gz or .arrow. "
+            f"The event log has the same name with the suffix .arrow.  [default: {default}]",
         ),
         click.option(
             "--force", is_flag=True,
-            help="A run that fails replaces an existing log too. Without it that log stays, and the failed run's is "
+            help="Replace an existing log even if the run fails. By default the log of a failed run is "
             "NAME.partial.arrow.",
         ),
         click.option(
             "--recording/--no-recording", default=True, show_default=True,
-            help="Keep in the log what `phantora replay` needs.",
+            help="Include the recording for `phantora replay` in the log.",
         ),
-        click.option("--flows", is_flag=True, help="Log every flow of the network, and what its links carry."),
+        click.option("--flows", is_flag=True, help="Log all network flows and the traffic of each link."),
     )  # fmt: skip
 
 
@@ -111,13 +111,12 @@ def report_options(function: Decorated) -> Decorated:
         ),
         click.option(
             "--json", "as_json", is_flag=True,
-            help="Print the summary as one line of JSON on stdout at the end, and nothing else there: what ranks "
-            "print goes to stderr.",
+            help="Print the summary as one line of JSON on stdout. The ranks' output goes to stderr.",
         ),
         click.option(
-            "-v", "--verbose", is_flag=True, help="Print the tables of steps, kernels, collectives and memory as well."
+            "-v", "--verbose", is_flag=True, help="Print tables of steps, kernels, collectives and memory."
         ),
-        click.option("-q", "--quiet", is_flag=True, help="Print nothing of our own but errors."),
+        click.option("-q", "--quiet", is_flag=True, help="Print only errors and the script's output."),
     )(function)
 
 
@@ -136,7 +135,7 @@ def both(name: str) -> tuple[str, ...]:
 
 
 def torchrun_options(function: Decorated) -> Decorated:
-    """What torchrun has as well, and means alike."""
+    """Options of torchrun, with the same meaning."""
     return _all(
         click.option(
             *both("nproc-per-node"), default="auto", metavar="N", help="Ranks per host  [default: its GPUs]"

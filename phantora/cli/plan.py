@@ -30,26 +30,26 @@ _AMOUNTS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
   phantora plan --gpu H100 --gpus 8 --tokens 1T --price 2.5 train.py
 """,
 )
-@click.option("--gpu", default="H100", show_default=True, metavar="MODEL", help="As of `phantora trace --cluster`.")
+@click.option("--gpu", default="H100", show_default=True, metavar="MODEL", help="GPU model.")
 @click.option("--gpus", "most", type=click.IntRange(min=1), default=8, show_default=True, metavar="N",
               help="Try 1, 2, 4, ... GPUs, up to N.")  # fmt: skip
 @click.option("--per-host", type=click.IntRange(min=1), default=8, show_default=True, metavar="N",
-              help="GPUs of a host.")  # fmt: skip
-@click.option("--rate", metavar="N", help="Tokens per second that the job shall get through: 200k. Ends the search.")
-@click.option("--tokens", metavar="N", help="Tokens that the job shall get through in all: 1T.")
-@click.option("--price", metavar="DOLLARS", help="Of a GPU and hour.")
+              help="GPUs per host.")  # fmt: skip
+@click.option("--rate", metavar="N", help="Target rate in tokens per second (200k). Ends the search.")
+@click.option("--tokens", metavar="N", help="Total tokens of the job (1T), for its time and cost.")
+@click.option("--price", metavar="DOLLARS", help="Price per GPU and hour.")
 @click.option("-o", "--output", default="plan", show_default=True, metavar="FOLDER",
-              help="Keeps every run: the same command goes on from it.")  # fmt: skip
+              help="Folder of the runs; the same command resumes from it.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (seconds, dollars) instead of text.")
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing while it runs.")
+@click.option("-q", "--quiet", is_flag=True, help="Print no progress.")
 @click.argument("target", nargs=-1, required=True, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
 def plan(
     gpu: str, most: int, per_host: int, rate: str | None, tokens: str | None, price: str | None, output: str,
     as_json: bool, quiet: bool, target: tuple[str, ...],
 ) -> int:  # fmt: skip
-    """Say how few GPUs get through so many tokens per second, and what so many tokens take and cost.
+    """Find the fewest GPUs for a rate of tokens, and the time and cost of a number of tokens.
 
-    SCRIPT runs on 1, 2, 4, ... GPUs with the same arguments, a short run each. Status 1 if no size is enough.
+    SCRIPT runs on 1, 2, 4, ... GPUs with the same arguments, a short run each. Ends with status 1 if no size is enough.
     """
     import orjson
 

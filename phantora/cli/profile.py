@@ -21,7 +21,7 @@ OPERATORS = "operators"
 
 
 class Profile(click.Group):
-    """What is measured stands first; a file, an option or nothing means operators."""
+    """The first word names the measurement; a file, an option or nothing means operators."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """As click's: without a sub-command the arguments are those of ``profile operators``."""
@@ -49,18 +49,17 @@ def profile() -> None:
     type=click.Path(path_type=Path, dir_okay=False),
     required=True,
     metavar="TABLE",
-    help="The table of kernel times (.parquet). What it already holds is not measured again.",
+    help="Table of kernel times (.parquet). Its operators are not measured again.",
 )
-@click.option("--budget", type=click.FloatRange(min=0), metavar="SECONDS", help="Stop after so long.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress bar.")
+@click.option("--budget", type=click.FloatRange(min=0), metavar="SECONDS", help="Stop after SECONDS.")
+@click.option("-q", "--quiet", is_flag=True, help="Print no progress.")
 def operators(source: Path | None, out: Path, budget: float | None, quiet: bool) -> None:
-    """Measure the operators of SOURCE on this machine's GPU, with the torch that is installed.
+    """Measure the operators of SOURCE on this machine's GPU, with the installed torch.
 
-    SOURCE is a file of `phantora trace --missing`, or a run's log (.arrow). Without it a built-in
-    sweep is measured. Interrupt it when you like: what is measured stays, and the same command goes on.
+    SOURCE is a file of `phantora trace --missing`, or a run's log (.arrow). Without it a built-in grid of operators
+    is measured. After an interruption the same command continues.
 
-    What cuDNN's convolutions among them ask for beside their tensors is measured too, into a table of the
-    same name in the folder `workspaces` beside TABLE.
+    Workspaces of cuDNN's convolutions go to a table of the same name in the folder `workspaces` next to TABLE.
     """
     from phantora.profile.session import Book, measure_all
     from phantora.profile.workspaces import table_beside
@@ -119,9 +118,9 @@ def operators(source: Path | None, out: Path, budget: float | None, quiet: bool)
     default=Path("host.toml"),
     show_default=True,
     metavar="HOST.toml",
-    help="The host file that `phantora trace --host` reads.",
+    help="Host file for `phantora trace --host`.",
 )
-@click.option("--name", default="measured", show_default=True, help="What the host is called in reports.")
+@click.option("--name", default="measured", show_default=True, help="Name of the host in reports.")
 @click.option(
     "--rounds", type=click.IntRange(min=3), default=defaults.PROBE_ROUNDS, show_default=True,
     help="Rounds of the measurement.",
@@ -131,28 +130,28 @@ def operators(source: Path | None, out: Path, budget: float | None, quiet: bool)
     "--keep",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Keep every round's times as DIR/host_probe_stubs.jsonl and DIR/host_probe_gpu.jsonl.",
+    help="Write the times of each round to DIR/host_probe_stubs.jsonl and DIR/host_probe_gpu.jsonl.",
 )
 @click.option(
-    "--cluster", default=defaults.CLUSTER, show_default=True, help="What SCRIPT runs on; only its ranks matter."
+    "--cluster", default=defaults.CLUSTER, show_default=True, help="Cluster of SCRIPT; only its ranks matter."
 )
 @click.option(
     "--for",
     "target",
     metavar="HOST",
-    help="Write the file for HOST (as `trace --host` takes it) with SCRIPT's own costs, instead of for this machine.",
+    help="Write the file for HOST (as in `trace --host`) with SCRIPT's costs, instead of for this machine.",
 )
 def host(
     out: Path, name: str, rounds: int, gpu: bool, keep: Path | None, script: tuple[str, ...], cluster: str,
     target: str | None,
 ) -> None:
-    """Measure how fast this machine's host works under PyTorch, and write a host file.
+    """Measure the host time of PyTorch on this machine, and write a host file.
 
-    Python, operators, autograd and the allocator are measured under the stub libraries, with or without a GPU alike;
-    what CUDA calls cost on the GPU, if there is one. About a minute. Best on a machine that does nothing else.
+    Python, operators, autograd and the allocator run under the stub libraries. CUDA calls run on the GPU, if there
+    is one. The measurement takes about a minute. Run it on an idle machine.
 
-    With a SCRIPT (and its arguments) its own work is measured too: it runs once without CUDA and once simulated, and
-    the file's costs of Python and PyTorch are right for that script. It needs five optimizer steps.
+    With SCRIPT and its arguments, the file describes the host time of that script. SCRIPT runs once without CUDA and
+    once simulated. It needs five optimizer steps.
     """  # fmt: skip
     from phantora.hardware import REFERENCE_HOST, host_names, load_host
     from phantora.hardware.hosts import GIVEN_SPREAD, to_toml
@@ -214,13 +213,13 @@ def host(
     type=click.Path(path_type=Path, dir_okay=False),
     required=True,
     metavar="TABLE",
-    help="The table (.parquet) to write.",
+    help="Table (.parquet) to write.",
 )
 def merge(tables: tuple[Path, ...], out: Path) -> None:
     """Check TABLES of one GPU, torch and CUDA, and write them as one.
 
-    Of an operator that several hold, the last table's times count. Tables with times that the GPU cannot reach are
-    refused. How far tables differ in what they both measured is printed: a few percent is usual.
+    The last table's time of an operator counts. Tables with times below the GPU's limits are refused. The difference
+    of tables on common operators is printed; a few percent is usual.
     """
     from phantora.profile import merging
 

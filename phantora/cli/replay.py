@@ -1,4 +1,4 @@
-"""phantora replay: simulate a recorded run again, on another cluster."""
+"""phantora replay: simulate a recorded run on another cluster."""
 
 from __future__ import annotations
 
@@ -31,22 +31,21 @@ from phantora.cli.report import print_report
 @click.argument("run", metavar="RUN.ARROW", type=click.Path(path_type=Path))
 @click.option(
     "-c", "--cluster", metavar="SPEC",
-    help="HOSTSxGPUSxMODEL or the path of a .toml file, with as many GPUs as the run had ranks  [default: the run's]",
+    help="HOSTSxGPUSxMODEL or the path of a .toml file, with one GPU per recorded rank  [default: the run's]",
 )
-@click.option("--gpu", metavar="MODEL", help="Another GPU in the same hosts, with its own links.")
+@click.option("--gpu", metavar="MODEL", help="GPU model, with its own links, in the recorded hosts.")
 @host_option("as recorded")
 @click.option(
     "--host-scale", type=click.FloatRange(min=0), default=1.0, show_default=True, metavar="X",
-    help="Factor on the recorded host time; 0: the host costs nothing.",
+    help="Multiply the recorded host time by X (0: no host time).",
 )
 @output_options("replay.arrow")
 @report_options
 @what_if_options
 def replay(run: Path, **options: Any) -> None:
-    """Simulate RUN.ARROW again on another cluster, network or GPU, in seconds, without its framework.
+    """Simulate the recorded run RUN.ARROW on another cluster, network or GPU, in seconds.
 
-    What the framework did stays as it was recorded: kernels, sizes, collectives, and the host's time between
-    waits (docs/replay.md).
+    Kernels, sizes, collectives and host times between waits are those of the recording (docs/replay.md).
     """  # fmt: skip
     from phantora.runs.replay import ReplaySpec
     from phantora.runs.replay import replay as simulate

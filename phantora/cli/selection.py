@@ -8,12 +8,12 @@ from typing import Any
 import click
 
 Decorated = Callable[..., Any]
-_ranks = click.option("--ranks", metavar="LIST", help="Only these ranks: 0-3,7.")
+_ranks = click.option("--ranks", metavar="LIST", help="Select ranks: 0-3,7.")
 
 
 def selection_options(function: Decorated) -> Decorated:
     """`--ranks` and `--steps`, by number."""
-    return _ranks(click.option("--steps", metavar="LIST", help="Only these steps: 2-4.")(function))
+    return _ranks(click.option("--steps", metavar="LIST", help="Select steps: 2-4.")(function))
 
 
 def marked_options(function: Decorated) -> Decorated:
@@ -21,7 +21,7 @@ def marked_options(function: Decorated) -> Decorated:
     steps = click.option(
         "--steps",
         metavar="[BY/]LIST",
-        help="Only these steps: 2-4. Or what marks steps: optimizer, profiler, dataloader, annotation:NAME, pattern "
-        "(what is launched repeats), run. Or both: profiler/2-4.",
+        help="Select steps (2-4), the mark of steps (optimizer, profiler, dataloader, annotation:NAME, pattern, run), "
+        "or both (profiler/2-4).",
     )
     return _ranks(steps(function))

@@ -23,49 +23,48 @@ if TYPE_CHECKING:
 @click.command(
     "sweep",
     options_metavar="[OPTIONS]",
-    epilog="Words behind -- are the script and its arguments; with --preset, more arguments for the preset's script.",
+    epilog="Arguments after -- are the script and its arguments; with --preset, more arguments of its script.",
 )
-@click.option("--preset", metavar="NAME|FILE", help="Legal layouts of a known script: torchtitan, megatron, deepspeed, "
-              "fsdp2, tp, pp; or a file like them.")  # fmt: skip
-@click.option("--model", metavar="NAME", help="One of the preset's models.")
-@click.option("--wide", is_flag=True, help="More values of the preset's axes; with --search.")
+@click.option("--preset", metavar="NAME|FILE", help="Layouts of a known script (torchtitan, megatron, deepspeed, "
+              "fsdp2, tp, pp), or a preset file.")  # fmt: skip
+@click.option("--model", metavar="NAME", help="Model of the preset.")
+@click.option("--wide", is_flag=True, help="Include more values of the preset's axes. Use it with --search.")
 @click.option("-c", "--cluster", "clusters", multiple=True, metavar="SPEC",
-              help="As of `phantora trace`. Several: an axis.")  # fmt: skip
+              help="Cluster, as for `phantora trace`; repeat it to compare clusters.")  # fmt: skip
 @click.option("--set", "settings", multiple=True, metavar="NAME=V[,V...]",
-              help="Values of an axis, or of a computed name.")  # fmt: skip
-@click.option("--rule", "rules", multiple=True, metavar="EXPR", help="One more rule, such as 'tp * pp <= 8'.")
+              help="Set the values of an axis or of a computed name.")  # fmt: skip
+@click.option("--rule", "rules", multiple=True, metavar="EXPR", help="Add a rule, such as 'tp * pp <= 8'.")
 @click.option("-o", "--output", default="sweep", show_default=True, metavar="FOLDER",
-              help="Journal, answer and logs. A sweep that was stopped goes on from its folder.")  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Show what would run, and why other combinations would not.")
+              help="Folder of the journal, the results and the logs; the same command resumes from it.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Print the layouts and the excluded ones, with reasons; run none.")
 @click.option("--screen", metavar="SPEC",
-              help="Run all layouts on this smaller cluster first, and only the best whole.")  # fmt: skip
+              help="Run all layouts on this smaller cluster, then only the best on the full one.")  # fmt: skip
 @click.option("--finalists", type=click.IntRange(min=1), default=4, show_default=True, metavar="N",
-              help="With --screen: how many are run whole.")  # fmt: skip
+              help="Layouts that --screen runs on the full cluster.")  # fmt: skip
 @click.option("--search", type=click.IntRange(min=1), default=None, metavar="N",
-              help="Look for the best with N runs (Optuna) instead of trying all.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the search.")
-@click.option("--by", default="speed", show_default=True, help="What is best: speed, cost, per-gpu, step.")
-@click.option("--price", metavar="DOLLARS", help="Of a GPU and hour: 2.5, or H100=2.5,H200=3.5.")
-@click.option("--jobs", type=click.IntRange(min=0), default=0, metavar="N", help="Runs at a time  [default: as fit]")
-@click.option("--ray", metavar="ADDRESS", help="Run on a cluster of Ray: auto, HOST:PORT, or local.")
-@click.option("--all", "everything", is_flag=True, help="Run also what is known to be slower than the best.")
-@click.option("--again", is_flag=True, help="Run anew what failed before.")
+              help="Search for the best layout with N runs (Optuna).")  # fmt: skip
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the search.")
+@click.option("--by", default="speed", show_default=True, help="Criterion of the ranking: speed, cost, per-gpu, step.")
+@click.option("--price", metavar="DOLLARS", help="Price per GPU and hour: 2.5, or H100=2.5,H200=3.5.")
+@click.option("--jobs", type=click.IntRange(min=0), default=0, metavar="N", help="Parallel runs  [default: what fits]")
+@click.option("--ray", metavar="ADDRESS", help="Run on a Ray cluster: auto, HOST:PORT, or local.")
+@click.option("--all", "everything", is_flag=True, help="Run also the layouts whose bound is slower than the best.")
+@click.option("--again", is_flag=True, help="Repeat failed runs.")
 @click.option("--needs/--no-needs", default=True, show_default=True,
-              help="Run what does not fit once more, where it does, to find what it needs.")  # fmt: skip
+              help="Run layouts that do not fit with more memory, to find their need.")  # fmt: skip
 @click.option("--top", type=click.IntRange(min=0), default=0, metavar="N",
-              help="Keep logs and timelines of the best N.")  # fmt: skip
+              help="Keep the logs and timelines of the best N.")  # fmt: skip
 @click.option("--fold", type=click.Choice(["one", "ends", "off"]), default="one", show_default=True,
-              help="Which ranks of a preset's points are processes (docs/scale.md): one of each stage, of the best "
-              "also ends and witnesses; these of all; all ranks.")  # fmt: skip
-@click.option("--trace", "options", multiple=True, metavar="OPTIONS", help="Options for `phantora trace`, as one word.")
-@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON on stdout.")
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing while it runs.")
+              help="Ranks that are processes (docs/scale.md). one: one per stage, and representatives for the best "
+              "layout; ends: representatives for all layouts; off: all ranks.")  # fmt: skip
+@click.option("--trace", "options", multiple=True, metavar="OPTIONS", help="Options of `phantora trace`, as one word.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON on stdout.")
+@click.option("-q", "--quiet", is_flag=True, help="Print no progress.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[SWEEP.toml] [-- SCRIPT|-m MODULE [ARGS]...]")
 def sweep(words: tuple[str, ...], **options: Any) -> int:
-    """Run a script in many layouts and say which is best.
+    """Run a script in many parallel layouts and rank them.
 
-    The layouts are those of SWEEP.toml (docs/sweeps.md) or of a preset. Each is a run of `phantora trace` with few
-    steps; the numbers are those that it prints.
+    The layouts come from SWEEP.toml (docs/sweeps.md) or from a preset. Each is a `phantora trace` with few steps.
     """
     request = _request(words, options)
     if options["dry_run"]:

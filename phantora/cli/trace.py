@@ -31,7 +31,7 @@ TRAILING = {"cluster": ("-c", "--cluster"), "output": ("-o", "--output")}
 
 
 class TraceCommand(click.Command):
-    """Remembers whether the command line had a ``--`` before the script."""
+    """Records whether the command line has a ``--`` before the script."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """As click's; takes ``--cluster``, ``-o`` and ``-c`` behind a script, none behind ``--``."""
@@ -76,8 +76,8 @@ class TraceCommand(click.Command):
     cls=TraceCommand,
     options_metavar="[OPTIONS]",
     context_settings={"allow_interspersed_args": False},
-    epilog="""Options stand before SCRIPT; what follows it belongs to it. Only -c, --cluster, -o and --output may stand
-behind it too, up to a --. torchrun's rendezvous options are accepted and ignored.
+    epilog="""Put options before SCRIPT and its own arguments after it. Only -c, --cluster, -o and --output may also
+follow it, up to a --. torchrun's rendezvous options are accepted and ignored.
 
 Examples:
 
@@ -97,77 +97,76 @@ Examples:
 @host_option("the host of the cluster's file, else default")
 @click.option(
     "--host-time", type=click.Choice(["modelled", "measured", "none"]), default="modelled", show_default=True,
-    help="What the host costs: by the host profile, this machine's CPU time, or nothing.",
+    help="Source of the host time: the host model, this machine's CPU time, or none.",
 )
 @click.option(
-    "--host-scale", type=float, default=1.0, metavar="X", help="Factor on the CPU time of --host-time measured."
+    "--host-scale", type=float, default=1.0, metavar="X", help="Multiply the CPU time of --host-time measured by X."
 )
 @click.option(
     loading.OPTION, default=loading.FREE, show_default=True, metavar="COST",
-    help="What a DataLoader's batch costs: free, measured (this machine's CPU time; measured:X: X times as much), or a "
-    "time, for example 12ms.",
+    help="Cost of a DataLoader's batch: free, measured (this machine's CPU time), measured:X (X times as much), or a "
+    "time such as 12ms.",
 )
 @click.option(
     OPTION, default=BALANCED, show_default=True, metavar="R",
     help="Tokens per expert of a mixture of experts: balanced, zipf:S, a .json file with shares per layer, or "
-    "framework (its own, by values that are zeros).",
+    "framework (the framework's own routing, on values of 0).",
 )
 @click.option(
     ASSUME, multiple=True, metavar="KEY=VALUE",
-    help="What takes the place of unknown values: " + "; ".join(f"{key}={text}" for key, text in KEYS.items()) + ".",
+    help="Replace unknown values: " + "; ".join(f"{key}={text}" for key, text in KEYS.items()) + ".",
 )
 @click.option(
     "--unsupported", type=click.Choice(["error", "warn"]), default="error", show_default=True,
-    help="What a call does that Phantora does not cover.",
+    help="Effect of a call that Phantora does not cover.",
 )
 @click.option(
     "--hang-timeout", type=click.FloatRange(min=1), default=30.0, show_default=True, metavar="SECONDS",
-    help="Nothing moves for so long: the run counts as hung.",
+    help="Report a hang after SECONDS without progress.",
 )
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True,
-    help="Seeds random and NumPy of rank r with SEED + r.",
+    help="Seed random and NumPy of rank r with SEED + r.",
 )
 @click.option(
-    "--preload", multiple=True, metavar="MODULE", help="Import MODULE once, before the ranks are forked."
+    "--preload", multiple=True, metavar="MODULE", help="Import MODULE once, before the ranks fork."
 )
 @click.option(
     "--profile", type=click.Choice(["tables", "live"]), default="tables", show_default=True,
-    help="Where kernel times come from: tables and the model, or also this machine's GPU, which then "
-    "measures each operator that no table has, once.",
+    help="Source of kernel times: tables and models, or also this machine's GPU, which measures each unmeasured "
+    "operator once.",
 )
 @click.option(
     "--missing", type=click.Path(dir_okay=False), metavar="FILE",
-    help="Write the operators whose price is not measured to FILE, for `phantora profile`.",
+    help="Write the unmeasured operators to FILE, for `phantora profile`.",
 )
 @click.option(
     "--gpu-memory", type=click.FloatRange(min=1), metavar="GIB",
-    help="GPUs have so much memory instead of their own: shows what a run needs that does not fit.",
+    help="Override the GPU memory in GiB, for example to find the need of a run that does not fit.",
 )
 @click.option(
-    "--null", is_flag=True, help="Run on the stubs without simulating: the floor for benchmarks. Writes no log."
+    "--null", is_flag=True, help="Run on the stubs without simulation or log: the lower bound of benchmarks."
 )
 @click.option(
     "--modules", is_flag=True,
-    help="Log which nn.Module runs, forward and backward: time, flops and memory by module (hooks; no virtual time).",
+    help="Log time, flops and memory by nn.Module, forward and backward. Costs no virtual time.",
 )
 @click.option(
     "--fold", default="off", show_default=True, metavar="off|auto|AXES",
-    help="Run only some ranks of a mesh as processes, and let them stand for the others. AXES: the axes of the mesh "
-    "with their sizes, that of the largest stride first, as pp=4,dp=64,tp=8; a pipeline (pp) and an axis with a star "
-    "(cp=4*) run whole, of dp=64/1 the first rank alone. auto: if all ranks would not fit this machine, over the axes "
-    "of rank 0's process groups.",
+    help="Run some ranks of a mesh as processes; they represent the others. AXES: the axes of the mesh with their "
+    "sizes, largest stride first (pp=4,dp=64,tp=8). A pipeline (pp) and a starred axis (cp=4*) run all ranks; "
+    "dp=64/1 runs the first only. auto: fold over rank 0's process groups if the ranks do not fit this machine.",
 )
 @click.option(
-    "--real-ranks", metavar="R,...", help="Ranks of a folded run that shall be processes too."
+    "--real-ranks", metavar="R,...", help="More ranks of a folded run that are processes."
 )
 @click.option(
     "--validate", type=click.Path(), metavar="REAL.ARROW",
-    help="Compare the run with this log of a real one (phantora import) and print a table: step, classes, memory.",
+    help="Compare step, classes and memory with the log of a real run (phantora import).",
 )
 @click.option(
     "--validate-within", default="5%", show_default=True, metavar="SHARE",
-    help="End with status 1 if the step or the memory is further from the real one.",
+    help="End with status 1 if the step or the memory differs by more than SHARE.",
 )
 @torchrun_options
 @report_options
@@ -178,8 +177,8 @@ Examples:
 def trace(ctx: click.Context, /, target: tuple[str, ...], **options: Any) -> None:
     """Run SCRIPT on a simulated cluster, one process per GPU, and write its timeline.
 
-    Takes what torchrun takes. With `--`, COMMAND (torchrun, accelerate launch, python) is run once; a process
-    of it becomes a rank as its launcher says, or when it first uses a GPU.
+    Accepts the options of torchrun. With `--`, COMMAND (torchrun, accelerate launch, python) runs once. Its processes
+    become ranks by their launcher's variables, or at their first use of a GPU.
     """
     if not target:
         raise click.UsageError("name a script, -m MODULE, or -- COMMAND", ctx)

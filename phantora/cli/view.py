@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 @click.argument("log", type=click.Path())
 @click.argument("other", type=click.Path(), required=False)
 @marked_options
-@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Listen here, not on a free port.")
-@click.option("--no-browser", is_flag=True, help="Print the address and open nothing.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Port  [default: any free one]")
+@click.option("--no-browser", is_flag=True, help="Print the address without opening a browser.")
 def view(log: str, other: str | None, ranks: str | None, steps: str | None, port: int, no_browser: bool) -> int:
-    """Look at a run's LOG in the browser: its report, a timeline, Perfetto's UI; with OTHER, the difference.
+    """Show report, timeline and Perfetto's UI of LOG in the browser; with OTHER, the difference.
 
-    The server answers this machine only, and only to who knows the address printed. Ctrl-C ends it.
+    The server listens on this machine only and requires the key in the printed address. Ctrl-C ends it.
     """
     from phantora.view.server import Server
 

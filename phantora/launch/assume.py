@@ -17,11 +17,10 @@ KEYS = {
     "choice": "spread (default: argmax, topk and sampling take other candidates in turn) or first",
     "mask": "the share of true elements in an unknown mask, 0 to 1 (default 0)",
     "nms": "the share of unknown boxes that torchvision's nms keeps, 0 to 1 (default 0.5)",
-    "loss": "the value of losses, or FIRST:LAST:STEPS, which falls by equal factors over optimizer steps (default 0)",
-    "accept": "the share of drafted tokens that are accepted, 0 to 1: unknown probabilities that are compared with "
-    "known numbers read as it, and unknown tokens that are compared are equal so often",
-    "iterations": "N or N@FILE:LINE: an unknown flag that is read there ends its loop the N-th time, not the first",
-    "clip": "always (default: an unknown norm of gradients exceeds the limit from which a framework clips) or never",
+    "loss": "the value of losses, or FIRST:LAST:STEPS, which falls by equal factors per optimizer step (default 0)",
+    "accept": "the share of accepted draft tokens, 0 to 1",
+    "iterations": "N or N@FILE:LINE: an unknown flag at that line ends its loop at the N-th read (default 1)",
+    "clip": "always (default: unknown gradient norms exceed the clipping limit) or never",
 }
 
 WORDS = {"choice": ("spread", "first"), "clip": ("always", "never")}

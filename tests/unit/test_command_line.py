@@ -24,7 +24,7 @@ def said(words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["trce", "x.py"], "no verb 'trce'; did you mean trace?"),
+        (["trce", "x.py"], "no command 'trce'; did you mean trace?"),
         (["train.py"], "run it with `phantora trace train.py`"),
         (["trace", "--clster", "1x1xH100", "x.py"], "no option '--clster'; did you mean --cluster?"),
         (["analyze", "--zzz"], "No such option '--zzz' (see"),

@@ -28,7 +28,7 @@ def wait():
     print("begun", flush=True)
     signal.sigtimedwait([], 20)
 
-main.Verbs.get_command = lambda *_: click.Command("wait", callback=wait)
+main.Commands.get_command = lambda *_: click.Command("wait", callback=wait)
 main.main()
 """
 
@@ -54,7 +54,7 @@ def test_a_signal_ends_a_verb_with_one_line(number: int) -> None:
     assert status == 128 + number and err == f"phantora: interrupted by {signal.Signals(number).name}"
 
 
-# Verbs during which, and after which, a signal comes where Python drops exceptions or prints them with a traceback.
+# Commands during which, and after which, a signal comes where Python drops exceptions or prints them with a traceback.
 DROPPED = """
 import os, signal, time, click
 from phantora.cli import main
@@ -75,7 +75,7 @@ def finalize():
     print("done")
     atexit.register(os.kill, os.getpid(), signal.SIGINT)
 """
-RUN = "main.Verbs.get_command = lambda *_: click.Command('x', callback=finalize)\nmain.main()\n"
+RUN = "main.Commands.get_command = lambda *_: click.Command('x', callback=finalize)\nmain.main()\n"
 
 
 @pytest.mark.parametrize(("verb", "status", "out", "err"), [
