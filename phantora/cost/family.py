@@ -11,10 +11,10 @@ from typing import NamedTuple, Protocol
 
 from phantora.cost import coordinates
 from phantora.cost.coordinates import Place
+from phantora.cost.gaussian_process import GaussianProcess
 from phantora.cost.machine import Machine
-from phantora.cost.members import Kept
-from phantora.cost.random_field import Field
 from phantora.cost.table import Table
+from phantora.cost.training_points import PointsCache
 from phantora.cost.types import KernelLaunch, OperatorSignature
 
 Kernels = tuple[KernelLaunch, ...]
@@ -62,7 +62,7 @@ class Predictor(Protocol):
         """None if nothing comparable was measured."""
         ...
 
-    def fields(self) -> Iterable[Field]:
+    def processes(self) -> Iterable[GaussianProcess]:
         """What it reads predictions off."""
         ...
 
@@ -100,7 +100,7 @@ class Family:
     """Do the names of kernels say which operators are comparable? Not where a library chooses them by size."""
     together: tuple[str, ...] = ()
     """Base names whose measurements count for each other."""
-    predictor: Callable[[Machine, Table, str, Kept | None], Predictor] | None = None
+    predictor: Callable[[Machine, Table, str, PointsCache | None], Predictor] | None = None
     """Instead of `places`: of the GPU that a table was measured on, the table, and an operator's base name; where what
     is made of the table is kept."""
     same_work: Callable[[OperatorSignature], OperatorSignature | None] | None = None

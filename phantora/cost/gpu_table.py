@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from phantora.cost.interpolation import Near, Neighbours
 from phantora.cost.l2 import WarmRatios
-from phantora.cost.members import kept_for
 from phantora.cost.query import Query
 from phantora.cost.roofline import Roofline
 from phantora.cost.scaling import modelled_ns
 from phantora.cost.table import Entry, Table
 from phantora.cost.timing import own_kernels
+from phantora.cost.training_points import points_cache
 from phantora.cost.types import KernelLaunch, OperatorSignature
 from phantora.hardware.types import Gpu
 
@@ -23,9 +23,9 @@ class GpuTable:
         self.table = table
         self.gpu = gpu
         self.roofline = Roofline(gpu)
-        kept = kept_for(table.digest, gpu)
-        self.neighbours = Neighbours(table, self.model, self.roofline.machine, kept)
-        self._warm_ratios = WarmRatios(table, kept)
+        cache = points_cache(table.digest, gpu)
+        self.neighbours = Neighbours(table, self.model, self.roofline.machine, cache)
+        self._warm_ratios = WarmRatios(table, cache)
 
     def model(self, signature: OperatorSignature, compute: str, kernels: tuple[KernelLaunch, ...]) -> float:
         """The analytic time in ns of an operator on the table's GPU."""

@@ -1,7 +1,7 @@
 """Predicting an operator from measured ones near it.
 
 The analytic model is right in how times change with size, and wrong by a factor that changes slowly. So
-the logarithm of measured over modelled time is interpolated between the nearest members of the operator's
+the logarithm of measured over modelled time is interpolated between the nearest training points of the operator's
 family of places, nearer ones counting more.
 """
 
@@ -19,12 +19,12 @@ from phantora.cost.families import base_name, class_of, family_of, reduction
 from phantora.cost.family import Predictor
 from phantora.cost.kriging import Floats
 from phantora.cost.machine import Machine
-from phantora.cost.members import Families, Kept, Members
 from phantora.cost.table import Entry, Table
 from phantora.cost.timing import kernel_ns, launches_of, own_kernels
+from phantora.cost.training_points import Families, PointsCache, TrainingPoints
 from phantora.cost.types import KernelLaunch, OperatorSignature
 
-NEAREST = 24  # members that count
+NEAREST = 24  # points that count
 REACH = 3.0  # octaves: beyond, the mean of the nearest holds
 OTHER_DTYPE = 1.0  # octaves by which the same operator of the other 16-bit type counts as further away
 NEAR = 0.5  # octaves: a single neighbour so near is enough
@@ -70,11 +70,11 @@ def places(
 class Neighbours:
     """The entries of a table as families, modelled by the analytic model of the table's own GPU."""
 
-    def __init__(self, table: Table, model: Model, machine: Machine, kept: Kept | None = None) -> None:
+    def __init__(self, table: Table, model: Model, machine: Machine, cache: PointsCache | None = None) -> None:
         self._table = table
         self._model = model
         self._machine = machine
-        self._kept = kept
+        self._cache = cache
         self._predictors: dict[str, Predictor] = {}  # by operator
         self._families: dict[str, Families] = {}  # by operator
 
@@ -86,7 +86,7 @@ class Neighbours:
         family = family_of(name)
         if family.predictor is not None:
             if name not in self._predictors:
-                self._predictors[name] = family.predictor(self._machine, self._table, name, self._kept)
+                self._predictors[name] = family.predictor(self._machine, self._table, name, self._cache)
             found = self._predictors[name].read(signature, compute)
             if found is None:
                 return None
@@ -106,9 +106,9 @@ class Neighbours:
             names = together if name in together else (name,)
 
             def make() -> Families:
-                return members_of((entry for other in names for entry in self._table.of_operator(other)), self._model)
+                return points_of((entry for other in names for entry in self._table.of_operator(other)), self._model)
 
-            found = self._kept.find(names, make) if self._kept else make()
+            found = self._cache.find(names, make) if self._cache else make()
             self._families.update(dict.fromkeys(names, found))
         return self._families[name]
 
@@ -129,9 +129,9 @@ def _nearest(families: Families, found: Sequence[Place]) -> Near | None:
     return outside
 
 
-def members_of(entries: Iterable[Entry], model: Model) -> Families:
+def points_of(entries: Iterable[Entry], model: Model) -> Families:
     """The families that `entries` form."""
-    members: dict[str, list[tuple[Place, float]]] = {}
+    points: dict[str, list[tuple[Place, float]]] = {}
     for entry in entries:
         entry_class = class_of(base_name(entry.parsed.name))
         kernels = own_kernels(entry)
@@ -141,8 +141,8 @@ def members_of(entries: Iterable[Entry], model: Model) -> Families:
             modelled = model(entry.parsed, entry.compute, launched) if found else 0.0
             if measured > 0 and modelled > 0:
                 for where in found:
-                    members.setdefault(where.family, []).append((where, log(measured / modelled)))
-    return {name: _members(found) for name, found in members.items()}
+                    points.setdefault(where.family, []).append((where, log(measured / modelled)))
+    return {name: _points(found) for name, found in points.items()}
 
 
 def _known(signature: OperatorSignature, launched: tuple[KernelLaunch, ...]) -> list[tuple[KernelLaunch, ...]]:
@@ -150,21 +150,22 @@ def _known(signature: OperatorSignature, launched: tuple[KernelLaunch, ...]) -> 
     return [launched] if reduction.cut_of(signature, launched) is None else [launched, ()]
 
 
-def _members(found: list[tuple[Place, float]]) -> Members:
+def _points(found: list[tuple[Place, float]]) -> TrainingPoints:
     width = len(found[0][0].at)
     found = [(where, ratio) for where, ratio in found if len(where.at) == width]
-    return Members(np.array([where.at for where, _ in found], float), np.array([ratio for _, ratio in found]))
+    return TrainingPoints(np.array([where.at for where, _ in found], float), np.array([ratio for _, ratio in found]))
 
 
-def _read(members: Members, at: Floats) -> tuple[float, float]:
-    """The logarithm at `at`, and the distance of the nearest member: around a mean in which near members count more,
-    logarithms are a random field."""
-    away = members.at - at
+def _read(points: TrainingPoints, at: Floats) -> tuple[float, float]:
+    """The logarithm at `at`, and the distance of the nearest training point.
+
+    Logarithms are a Gaussian process around a mean in which near training points count more."""
+    away = points.at - at
     distance = np.sqrt((away * away).sum(axis=1))
     nearest = np.argsort(distance, kind="stable")[:NEAREST]
     if not len(nearest):
         return 0.0, inf
-    places, ratio, near = members.at[nearest], members.ratio[nearest], distance[nearest]
+    places, ratio, near = points.at[nearest], points.ratio[nearest], distance[nearest]
     weight = (near + _SOFTENING) ** -2.0
     mean = float(weight @ ratio / weight.sum())
     if near[0] > REACH:

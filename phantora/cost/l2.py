@@ -17,10 +17,10 @@ from math import exp, log, log2
 import numpy as np
 
 from phantora.cost.families import base_name
-from phantora.cost.members import Families, Kept, Members
 from phantora.cost.table import Entry, Table
 from phantora.cost.tensors import nbytes, on_gpu
 from phantora.cost.timing import COLD_CLASSES, own_kernels
+from phantora.cost.training_points import Families, PointsCache, TrainingPoints
 from phantora.cost.types import L2State, OperatorSignature, Price
 from phantora.hardware.types import Gpu
 from phantora.wire.shared import L2_MOST_WRITTEN, L2_REACH
@@ -37,32 +37,32 @@ COMPUTES = frozenset(("gemm", "attention", "convolution"))
 class WarmRatios:
     """Warm time / cold time of the operators of one table."""
 
-    def __init__(self, table: Table, kept: Kept | None = None) -> None:
+    def __init__(self, table: Table, cache: PointsCache | None = None) -> None:
         self._table = table
-        self._kept = kept
-        self._found: dict[str, Members | None] = {}
+        self._cache = cache
+        self._found: dict[str, TrainingPoints | None] = {}
 
     def factor(self, signature: OperatorSignature, cls: str, ns: float, l2_hits: float | None) -> float:
         """The factor of the hit share `l2_hits` on the time `ns` that an operator of class `cls` has without one."""
         if l2_hits is None or ns <= 0:
             return 1.0
-        members = self._of(base_name(signature.name))
-        if members is None:
+        points = self._of(base_name(signature.name))
+        if points is None:
             return 1.0
-        away = np.sqrt(((members.at - np.array(_place(signature, ns))) ** 2).sum(axis=1))
+        away = np.sqrt(((points.at - np.array(_place(signature, ns))) ** 2).sum(axis=1))
         nearest = np.argsort(away, kind="stable")[:NEAREST]
         weight = (away[nearest] + _SOFTENING) ** -2.0
-        warm = exp(float(weight @ members.ratio[nearest] / weight.sum()))  # of cold
+        warm = exp(float(weight @ points.ratio[nearest] / weight.sum()))  # of cold
         usual = 1.0 if cls in COLD_CLASSES else (1.0 + warm) / 2.0
         return (1.0 - l2_hits + l2_hits * warm) / usual
 
-    def _of(self, name: str) -> Members | None:
+    def _of(self, name: str) -> TrainingPoints | None:
         if name not in self._found:
 
             def make() -> Families:
-                return _members(self._table.of_operator(name))
+                return _points(self._table.of_operator(name))
 
-            found = self._kept.find((_FAMILY, name), make) if self._kept else make()
+            found = self._cache.find((_FAMILY, name), make) if self._cache else make()
             self._found[name] = found.get(_FAMILY)
         return self._found[name]
 
@@ -85,7 +85,7 @@ def _place(signature: OperatorSignature, ns: float) -> tuple[float, float]:
     return log2(max(1, sum(nbytes(tensor) for tensor in on_gpu(signature.args)))), log2(ns)
 
 
-def _members(entries: Iterable[Entry]) -> Families:
+def _points(entries: Iterable[Entry]) -> Families:
     at: list[tuple[float, float]] = []
     ratios: list[float] = []
     for entry in entries:
@@ -94,4 +94,4 @@ def _members(entries: Iterable[Entry]) -> Families:
         if cold > 0 and warm > 0:
             at.append(_place(entry.parsed, (cold + warm) / 2.0))
             ratios.append(log(min(1.0, warm / cold)))
-    return {_FAMILY: Members(np.array(at, float), np.array(ratios, float))} if at else {}
+    return {_FAMILY: TrainingPoints(np.array(at, float), np.array(ratios, float))} if at else {}

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phantora.cost import OperatorSignature, TensorSpec, kriging, solutions
+from phantora.cost import OperatorSignature, TensorSpec, gp_cache, kriging
 from phantora.cost.families.convolution.case import case_of
 from phantora.cost.families.convolution.field import Convolutions
 from phantora.cost.families.convolution.groups import PADDED, SLICED, Groups, Timed, timed_groups, uneven
+from phantora.cost.gaussian_process import GaussianProcess, Tier
+from phantora.cost.gp_cache import WORTH_KEEPING
 from phantora.cost.gpu_table import GpuTable
 from phantora.cost.machine import Machine
 from phantora.cost.model import GpuCostModel
 from phantora.cost.parse import write_signature
-from phantora.cost.random_field import Field, Tier
-from phantora.cost.solutions import WORTH_KEEPING
 from phantora.cost.table import Entry, Table, TimedKernel, read_table
 from phantora.cost.table_files import DATA
 from phantora.cost.timing import EARLY_NS, kernel_ns, own_kernels
@@ -57,20 +57,20 @@ AT, KINDS = [[0.0], [1.0], [1.5]], [["all", "a"], ["all", "b"], ["all", "b"]]
 def share(member: int, at: float, kind: str) -> float:
     """What a member's value counts at a place."""
     values = [float(i == member) for i in range(len(AT))]
-    return Field(TIERS, 1e-6, AT, KINDS, values).expectation([at], ["all", kind])
+    return GaussianProcess(TIERS, 1e-6, AT, KINDS, values).expectation([at], ["all", kind])
 
 
 def test_members_of_the_same_kind_count_more_than_nearer_ones() -> None:
     assert share(0, 0.5, "a") > 2 * max(share(1, 0.5, "a"), share(2, 0.5, "a"))
     assert [share(i, 1.5, "b") for i in range(3)] == pytest.approx([0.0, 0.0, 1.0], abs=1e-4)
-    field = Field(TIERS, 1e-6, AT, KINDS, [0.0] * 3)
+    field = GaussianProcess(TIERS, 1e-6, AT, KINDS, [0.0] * 3)
     assert field.distance([4.0], "b", 1) == 2.5
     assert field.distance([4.0], "c", 1) is None
 
 
 def test_what_resembles_nothing_is_expected_to_be_nothing() -> None:
-    assert Field(TIERS, 1e-6, [], [], []).expectation([0.0], ["all", "a"]) == 0.0
-    assert Field(TIERS, 1e-6, [[0.0]], [["all", "a"]], [5.0]).expectation([0.0], ["other", "b"]) == 0.0
+    assert GaussianProcess(TIERS, 1e-6, [], [], []).expectation([0.0], ["all", "a"]) == 0.0
+    assert GaussianProcess(TIERS, 1e-6, [[0.0]], [["all", "a"]], [5.0]).expectation([0.0], ["other", "b"]) == 0.0
 
 
 @given(st.lists(st.tuples(st.floats(-9, 9), st.sampled_from("abc"), st.floats(-2, 2)), min_size=1, max_size=12))
@@ -78,23 +78,23 @@ def test_members_are_expected_to_be_what_they_are(members: list[tuple[float, str
     """But for the noise, and for what equal members disagree in."""
     kinds = [["all", kind] for _, kind, _ in members]
     noise = 0.5
-    field = Field(TIERS, noise, [[at] for at, _, _ in members], kinds, [value for _, _, value in members])
+    field = GaussianProcess(TIERS, noise, [[at] for at, _, _ in members], kinds, [value for _, _, value in members])
     counts = field.solve()
     for (at, kind, value), count in zip(members, counts.tolist(), strict=True):
         assert field.expectation([at], ["all", kind]) + noise * count == pytest.approx(value, abs=1e-6)
 
 
-def large(seed: int, members: int = WORTH_KEEPING) -> Field:
+def large(seed: int, members: int = WORTH_KEEPING) -> GaussianProcess:
     numbers = random.Random(seed)
     at = [[numbers.uniform(0, 50)] for _ in range(members)]
-    return Field(TIERS, 0.1, at, [["all", "a"]] * members, [numbers.gauss(0, 1) for _ in range(members)])
+    return GaussianProcess(TIERS, 0.1, at, [["all", "a"]] * members, [numbers.gauss(0, 1) for _ in range(members)])
 
 
 def test_what_was_solved_is_not_solved_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     first = large(1).expectation([3.0], ["all", "a"])
     files = list(tmp_path.rglob("*.npy"))
-    assert len(files) == 1 and files[0].parent == solutions.folder()
+    assert len(files) == 1 and files[0].parent == gp_cache.folder()
     with monkeypatch.context() as context:
         context.setattr(kriging, "solve", lambda *_: pytest.fail("solved again"))
         assert large(1).expectation([3.0], ["all", "a"]) == first
@@ -104,11 +104,11 @@ def test_what_was_solved_is_not_solved_again(tmp_path: Path, monkeypatch: pytest
 
 
 def test_the_shipped_tables_fields_are_solved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No run begins by solving systems of thousands of equations: validation/fits/solve_fields.py was run."""
+    """No run begins by solving systems of thousands of equations: validation/fits/gp_weights.py was run."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for gpu in ("H100", "H200"):
         table = read_table(DATA / f"{gpu.lower()}-sxm.parquet")
-        for field in Convolutions(Machine(load_gpu(gpu)), table.of_operator("cudnn_convolution")).fields():
+        for field in Convolutions(Machine(load_gpu(gpu)), table.of_operator("cudnn_convolution")).processes():
             field.solve()
     assert not list(tmp_path.rglob("*.npy"))
 

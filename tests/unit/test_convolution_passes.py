@@ -9,7 +9,7 @@ from math import expm1, log
 import pytest
 
 from phantora.cost import OperatorSignature, TensorSpec
-from phantora.cost.families.convolution.nearest import Guess, Nearest, coordinates, members_of
+from phantora.cost.families.convolution.nearest import Guess, Nearest, coordinates, points_of
 from phantora.cost.families.convolution.passes import INPUT, OUTPUT, WEIGHT, Pass, passes_of, timed_passes
 from phantora.cost.families.convolution.predict import DEVIATIONS, OPERATORS
 from phantora.cost.families.convolution.ranges import COORDINATES, FITTED
@@ -92,10 +92,10 @@ def nearest(measured: dict[Pass, float]) -> Nearest:
     """Of passes that took so many times what tiles say."""
     import numpy as np
 
-    from phantora.cost.members import Members
+    from phantora.cost.training_points import TrainingPoints
 
     at = np.array([coordinates(MACHINE, work)[0] for work in measured])
-    return Nearest(MACHINE, OUTPUT, Members(at, np.array([log(ratio) for ratio in measured.values()])))
+    return Nearest(MACHINE, OUTPUT, TrainingPoints(at, np.array([log(ratio) for ratio in measured.values()])))
 
 
 def drawn(name: str) -> list[Entry]:
@@ -108,8 +108,8 @@ def drawn(name: str) -> list[Entry]:
 def test_random_ones_tell_of_other_random_ones() -> None:
     """A small part of what `validation/compare/leave_out.py --table` does; the shipped table has 50 times as many
     members."""
-    families = members_of(MACHINE, drawn("operators-1"))
-    guesses = {which: Nearest(MACHINE, which, members) for which, members in families.items()}
+    families = points_of(MACHINE, drawn("operators-1"))
+    guesses = {which: Nearest(MACHINE, which, points) for which, points in families.items()}
     found: list[tuple[Guess, float]] = []
     for entry in drawn("operators-2")[::2]:
         found += [(guesses[work.which].read(work), real) for work, real in timed_passes(entry)]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from phantora.cost import KernelLaunch, model_for, parse_signature, stand_ins
+from phantora.cost import KernelLaunch, library_operators, model_for, parse_signature
 from phantora.cost.families import base_name, class_of
 from phantora.cost.families import gemm as products
 from phantora.cost.float8 import WAYS, Way, as_tables_have_it, product, way_of
@@ -217,17 +217,18 @@ def test_other_products_are_made_in_no_such_way() -> None:
 
 
 def test_a_library_call_is_the_operator_of_torch_that_makes_it() -> None:
-    mm = stand_ins.of_call(gemm())
+    mm = library_operators.operator_of(gemm())
     assert mm is not None and mm.name == "aten::mm"
     assert mm.args == (TensorSpec("bfloat16", (8192, 4096), (4096, 1)), TensorSpec("bfloat16", (4096, 4096), (1, 4096)))
-    narrow = stand_ins.of_call(gemm(a="e4m3", b="e5m2"))
+    narrow = library_operators.operator_of(gemm(a="e4m3", b="e5m2"))
     assert narrow is not None and narrow.name == "aten::_scaled_mm" and narrow.args[0].dtype == "float8_e5m2"
-    assert stand_ins.of_call({"call": "conv_fwd"}) is None and stand_ins.of_call({"call": "gemm"}) is None
+    assert library_operators.operator_of({"call": "conv_fwd"}) is None
+    assert library_operators.operator_of({"call": "gemm"}) is None
 
 
 @pytest.mark.parametrize("trans", ["nn", "nt", "tn", "tt"])
 def test_products_take_as_long_as_torchs(trans: str) -> None:
-    like = stand_ins.of_call(gemm(trans=trans))
+    like = library_operators.operator_of(gemm(trans=trans))
     assert like is not None
     kernel = KernelLaunch("gemm", library=gemm(trans=trans))
     assert ns("generic_gemm", kernel) == sum(MODEL.operator(like, (kernel,)).durations)

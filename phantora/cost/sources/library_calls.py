@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from phantora.cost import power, stand_ins
+from phantora.cost import library_operators, power
 from phantora.cost.durations import scale_to
 from phantora.cost.families import family_of, gemm
 from phantora.cost.machine import Machine
@@ -47,7 +47,7 @@ class LibraryCalls:
         family = family_of(query.name)
         found = {}
         for i, kernel in enumerate(family.call_of(query.signature, kernel) for kernel in query.kernels):
-            operator = stand_ins.of_call(kernel.library)
+            operator = library_operators.operator_of(kernel.library)
             if operator is not None:
                 found[i] = self._call(operator, kernel, query.l2_hits)
         return found

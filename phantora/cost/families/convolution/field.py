@@ -2,8 +2,8 @@
 
 cuDNN chooses among dozens of kernels, no stub sees which, and the choice goes by what is equal rather than by what is
 near: the same channels, the same image, the same layout. So the product, the choice between converting tensors (to
-channels-last for tensor cores, to channels-first without) or not, and the conversions are each read off a field
-(phantora.cost.random_field) of the measured ones.
+channels-last for tensor cores, to channels-first without) or not, and the conversions are each read off a Gaussian
+process (phantora.cost.gaussian_process) of the measured ones.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from math import exp, inf, log
 from phantora.cost.families.convolution import groups, model
 from phantora.cost.families.convolution.case import Case, case_of, layout_ns, product_ns
 from phantora.cost.family import Prediction
+from phantora.cost.gaussian_process import GaussianProcess, Tier
 from phantora.cost.machine import Machine
-from phantora.cost.random_field import Field, Tier
 from phantora.cost.table import Entry
 from phantora.cost.tensors import HALVES
 from phantora.cost.timing import kernel_ns, own_kernels
@@ -77,17 +77,19 @@ class _Work:
         tiers, noise = (DEPTHWISE_TIERS, DEPTHWISE_NOISE) if depthwise else (TIERS, NOISE)
         self._geometry = _DEPTHWISE_GEOMETRY if depthwise else _GEOMETRY
 
-        def field(members: Sequence[Timed], values: Iterable[float], kinds: Iterable[tuple[Hashable, ...]]) -> Field:
-            return Field(tiers, noise, [t.case.at for t in members], list(kinds), list(values))
+        def process(
+            points: Sequence[Timed], values: Iterable[float], kinds: Iterable[tuple[Hashable, ...]]
+        ) -> GaussianProcess:
+            return GaussianProcess(tiers, noise, [t.case.at for t in points], list(kinds), list(values))
 
         paths = (t.case.kinds(t.path) for t in timed)
-        self._products = field(timed, (log(t.product / product_ns(machine, t.case)) for t in timed), paths)
+        self._products = process(timed, (log(t.product / product_ns(machine, t.case)) for t in timed), paths)
         foreign = [t for t in timed if t.case.foreign]
-        self._choices = field(foreign, (float(t.layout > 0.0) for t in foreign), (t.case.kinds("") for t in foreign))
+        self._choices = process(foreign, (float(t.layout > 0.0) for t in foreign), (t.case.kinds("") for t in foreign))
         changed = [t for t in foreign if t.layout > 0.0]
         ratios = (log(t.layout / layout_ns(machine, t.case)) for t in changed)
-        self._layouts = field(changed, ratios, (t.case.kinds("") for t in changed))
-        self.fields = self._products, self._choices, self._layouts
+        self._layouts = process(changed, ratios, (t.case.kinds("") for t in changed))
+        self.processes = self._products, self._choices, self._layouts
 
     def read(self, case: Case) -> tuple[float, float]:
         """ns of `case`, and the octaves to the nearest of the same geometry."""
@@ -130,14 +132,14 @@ class Convolutions:
         error = groups.GROUPS_ERROR if any(groups.uneven(case) for case in cases if case is not None) else None
         return Prediction(sum(ns for ns, _ in near), max(distance for _, distance in near), error)
 
-    def fields(self) -> Iterator[Field]:
+    def processes(self) -> Iterator[GaussianProcess]:
         """All that predictions are read off."""
         for halves in (True, False):
             self._time(halves)
         for kind in self._timed:
-            yield from self._work(kind).fields
+            yield from self._work(kind).processes
         for kind in self._timed_groups:
-            yield from self._of_groups(kind).fields
+            yield from self._of_groups(kind).processes
 
     def _read(self, case: Case) -> tuple[float, float] | None:
         self._time(case.dtype in HALVES)

@@ -2,7 +2,7 @@
 
 It pads each group to the next power of two, and takes the kernel for all groups of that width; or it copies one group
 after the other out of the tensors, and runs a convolution for each. Which of the two its heuristic chooses is read off
-a field of the measured ones, and how far they are from the formulas below off two more.
+a Gaussian process of the measured ones, and how far they are from the formulas below off two more.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from math import exp, inf, log, log2, prod
 
 from phantora.cost.families.convolution import model
 from phantora.cost.families.convolution.case import Case, case_of, product_ns
+from phantora.cost.gaussian_process import GaussianProcess, Tier
 from phantora.cost.machine import Machine
-from phantora.cost.random_field import Field, Tier
 from phantora.cost.table import Entry, TimedKernel
 from phantora.cost.tensors import contiguous_strides
 from phantora.cost.timing import kernel_ns, own_kernels
@@ -68,13 +68,13 @@ class Groups:
     def __init__(self, machine: Machine, timed: Sequence[Timed]) -> None:
         self._machine = machine
         chosen = [float(each.path == PADDED) for each in timed]
-        self._choice = _field([each.case for each in timed], "", chosen, CHOICE_NOISE)
+        self._choice = _process([each.case for each in timed], "", chosen, CHOICE_NOISE)
         self._ratios = {}
         for path in (PADDED, SLICED):
-            members = [each for each in timed if each.path == path]
-            ratios = [log(each.ns / _ns(machine, each.case, path)) for each in members]
-            self._ratios[path] = _field([each.case for each in members], path, ratios, NOISE)
-        self.fields = (self._choice, *self._ratios.values())
+            points = [each for each in timed if each.path == path]
+            ratios = [log(each.ns / _ns(machine, each.case, path)) for each in points]
+            self._ratios[path] = _process([each.case for each in points], path, ratios, NOISE)
+        self.processes = (self._choice, *self._ratios.values())
 
     def read(self, case: Case) -> tuple[float, float]:
         """ns of `case`, and the octaves to the nearest that was measured."""
@@ -117,8 +117,9 @@ def _moves(kernel: TimedKernel) -> bool:
     return any(word in kernel.name for word in ("Transform", "Slice", "Padding", "nchwToNhwc", "nhwcToNchw", "splitK"))
 
 
-def _field(cases: Sequence[Case], path: str, values: Sequence[float], noise: float) -> Field:
-    return Field(TIERS, noise, [_at(case) for case in cases], [_kinds(case, path) for case in cases], list(values))
+def _process(cases: Sequence[Case], path: str, values: Sequence[float], noise: float) -> GaussianProcess:
+    kinds = [_kinds(case, path) for case in cases]
+    return GaussianProcess(TIERS, noise, [_at(case) for case in cases], kinds, list(values))
 
 
 def _at(case: Case) -> tuple[float, ...]:

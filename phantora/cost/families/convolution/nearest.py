@@ -1,8 +1,8 @@
 """Predicting a pass of a convolution from the measured passes that are most like it in all that kernels depend on.
 
-What was measured over what `tiles` says is a random field over the coordinates below: extents, formats, layouts and
-what makes cuDNN take other kernels. It is read off the nearest members (kriging), with its variance, which says how
-much is known there.
+The ratio of measured time to that of `tiles` is a Gaussian process over the coordinates below: extents, formats,
+layouts and conditions on which cuDNN takes other kernels. The nearest training points give its expectation and its
+variance.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from phantora.cost.families.convolution.ranges import FITTED
 from phantora.cost.families.convolution.tiles import pass_ns
 from phantora.cost.kriging import Floats
 from phantora.cost.machine import Machine
-from phantora.cost.members import Families, Members
 from phantora.cost.table import Entry
+from phantora.cost.training_points import Families, TrainingPoints
 
-NEAREST = 64  # members that count
+NEAREST = 64  # points that count
 # Expected where nothing is near, as in tables without volumes. A fitted mean of 3.5 was as good with all random ones,
 # and three times too slow for volumes without them (convolutions_random.py 1 from the H100's usual convolutions alone).
 MEAN = 0.4
@@ -58,7 +58,7 @@ def _odd(channels: int) -> float:
     return 0.0 if channels % 8 == 0 else 0.5 if channels % 4 == 0 else 1.0
 
 
-def members_of(machine: Machine, entries: Iterable[Entry]) -> Families:
+def points_of(machine: Machine, entries: Iterable[Entry]) -> Families:
     """The passes of measured `entries`, those of a direction (`Pass.which`) together."""
     found: dict[str, list[tuple[list[float], float]]] = {}
     for entry in entries:
@@ -66,22 +66,22 @@ def members_of(machine: Machine, entries: Iterable[Entry]) -> Families:
             place, modelled = coordinates(machine, work)
             found.setdefault(work.which, []).append((place, log(ns / modelled)))
     return {
-        which: Members(np.array([place for place, _ in members]), np.array([value for _, value in members]))
-        for which, members in found.items()
+        which: TrainingPoints(np.array([place for place, _ in points]), np.array([value for _, value in points]))
+        for which, points in found.items()
     }
 
 
 class Nearest:
     """Guesses at passes of one direction from measured ones."""
 
-    def __init__(self, machine: Machine, which: str, members: Members) -> None:
+    def __init__(self, machine: Machine, which: str, points: TrainingPoints) -> None:
         self._machine = machine
         fitted = FITTED[which]
         self._ranges = [np.array(row) for row in (fitted.near, fitted.far)]
         self._variances, self._noise = fitted.variances, fitted.noise
-        self._at = [members.at * row for row in self._ranges]  # in ranges of either field
+        self._at = [points.at * row for row in self._ranges]  # in ranges of either field
         self._squares = [(places * places).sum(axis=1) for places in self._at]
-        self._values = members.ratio
+        self._values = points.ratio
 
     def read(self, work: Pass) -> Guess:
         """What is expected of `work`."""

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from math import expm1, sqrt
 
 from phantora.cost.families.convolution.field import Convolutions
-from phantora.cost.families.convolution.nearest import Guess, Nearest, members_of
+from phantora.cost.families.convolution.nearest import Guess, Nearest, points_of
 from phantora.cost.families.convolution.passes import Pass, passes_of
 from phantora.cost.family import Prediction
+from phantora.cost.gaussian_process import GaussianProcess
 from phantora.cost.machine import Machine
-from phantora.cost.members import Families, Kept
-from phantora.cost.random_field import Field
 from phantora.cost.table import Table
+from phantora.cost.training_points import Families, PointsCache
 from phantora.cost.types import OperatorSignature
 
 OPERATORS = (
@@ -29,10 +29,10 @@ DEVIATIONS = 1.1  # of a guess: nine of ten of the random draws lie within, sinc
 class Predicted:
     """Predicts the operators called `name` from those that `table` holds, measured on the GPU of `machine`."""
 
-    def __init__(self, machine: Machine, table: Table, name: str, kept: Kept | None = None) -> None:
+    def __init__(self, machine: Machine, table: Table, name: str, cache: PointsCache | None = None) -> None:
         self._machine = machine
         self._table = table
-        self._kept = kept
+        self._cache = cache
         self._field = Convolutions(machine, table.of_operator(name))
         self._families: Families | None = None
         self._nearest: dict[str, Nearest | None] = {}
@@ -53,20 +53,20 @@ class Predicted:
         alike = min(1.0, (near.distance - CLOSE) / (FAR - CLOSE))
         return Prediction(ns**alike * near.ns ** (1.0 - alike), near.distance, error)
 
-    def fields(self) -> Iterator[Field]:
+    def processes(self) -> Iterator[GaussianProcess]:
         """Those of measured geometries."""
-        return self._field.fields()
+        return self._field.processes()
 
     def _guess(self, work: Pass) -> Guess | None:
         if work.which not in self._nearest:
             if self._families is None:
-                kept = self._kept
-                self._families = kept.find(("passes", *OPERATORS), self._members) if kept else self._members()
-            members = self._families.get(work.which)
-            self._nearest[work.which] = Nearest(self._machine, work.which, members) if members is not None else None
+                cache = self._cache
+                self._families = cache.find(("passes", *OPERATORS), self._points) if cache else self._points()
+            points = self._families.get(work.which)
+            self._nearest[work.which] = Nearest(self._machine, work.which, points) if points is not None else None
         nearest = self._nearest[work.which]
         return nearest.read(work) if nearest is not None else None
 
-    def _members(self) -> Families:
+    def _points(self) -> Families:
         entries = (entry for name in OPERATORS for entry in self._table.of_operator(name))
-        return members_of(self._machine, entries)
+        return points_of(self._machine, entries)

@@ -1,16 +1,16 @@
-"""Solves the fields that convolutions of the shipped tables are predicted from; writes phantora/cost/data/fields.npz.
+"""Weights of the Gaussian processes of convolutions in the shipped tables, for phantora/cost/data/gp_weights.npz.
 
-    python -m validation.fits.solve_fields
+    python -m validation.fits.gp_weights
 
-Needed after a change of the tables, of the tiers in phantora/cost/families/convolution/field.py or of what is read off
-a field. Without the file each machine solves what it needs once, about a second for each field.
+Needed after a change of the tables, of the tiers in phantora/cost/families/convolution/field.py, or of the quantities
+that the processes predict. Without the file each machine solves each process once, in about a second.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from phantora.cost import solutions
+from phantora.cost import gp_cache
 from phantora.cost.families import base_name, family_of
 from phantora.cost.kriging import Floats
 from phantora.cost.machine import Machine
@@ -24,13 +24,13 @@ def main() -> None:
     solved: dict[str, Floats] = {}
 
     def collect(name: str, solve: Callable[[], Floats]) -> Floats:
-        known = solutions.shipped().get(name)
+        known = gp_cache.shipped().get(name)
         found = solve() if known is None else known
-        if len(found) >= solutions.WORTH_KEEPING:
+        if len(found) >= gp_cache.WORTH_KEEPING:
             solved[name] = found
         return found
 
-    solutions.find = collect
+    gp_cache.find = collect
     for product in GPUS:
         gpu = load_gpu(product)
         table = tables_for(gpu, [DATA])[0][0]
@@ -38,11 +38,11 @@ def main() -> None:
             predictor = family_of(name).predictor
             if predictor is None:
                 continue
-            for field in predictor(Machine(gpu), table, name, None).fields():
-                field.solve()
-            print(f"{product} {name}: {len(solved)} solutions so far", flush=True)
-    solutions.write_shipped(solved)
-    print(f"{solutions.SHIPPED}: {sum(map(len, solved.values()))} numbers")
+            for process in predictor(Machine(gpu), table, name, None).processes():
+                process.solve()
+            print(f"{product} {name}: {len(solved)} processes so far", flush=True)
+    gp_cache.write_shipped(solved)
+    print(f"{gp_cache.SHIPPED}: {sum(map(len, solved.values()))} numbers")
 
 
 if __name__ == "__main__":

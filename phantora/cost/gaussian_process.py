@@ -1,9 +1,9 @@
-"""Reading a quantity off scattered members that resemble each other in several respects at once.
+"""A Gaussian process over scattered training points that resemble each other in several respects.
 
-The quantity is a sum of random fields, a tier each. In a tier, members of one kind share a field that changes over so
-many octaves, and members of different kinds know nothing of each other; a wide kind holds many members, a narrow one
-few that are nearly equal. The expectation at a place (kriging) is a sum over all members of their covariance with the
-place times a weight, which one system of equations gives for all places.
+The quantity is a sum of Gaussian processes, a tier each. In a tier, training points of one kind share a process that
+changes over a number of octaves, and those of different kinds are independent. A wide kind contains many training
+points, a narrow one few that are nearly equal. The expectation at a place (kriging) is a sum over all training points:
+their covariance with the place times a weight, which one system of equations gives for all places.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from phantora.cost import kriging, solutions
+from phantora.cost import gp_cache, kriging
 from phantora.cost.kriging import Floats
 
 Ints = npt.NDArray[np.signedinteger[Any]]
 Bools = npt.NDArray[np.bool_]
 
-ROWS = 32  # of members' covariances at a time, which stay in the processor's cache
+ROWS = 32  # of points' covariances at a time, which stay in the processor's cache
 DIGITS = 9  # of coordinates and values by which two fields differ
 
 @dataclass(frozen=True)
@@ -34,9 +34,10 @@ class Tier:
     octaves: tuple[float, ...]
 
 
-class Field:
-    """Members: a row of coordinates, a kind for each of `tiers`, and a value each. What no tier explains has variance
-    `noise`."""
+class GaussianProcess:
+    """Training points: a row of coordinates, a kind for each of `tiers`, and a value each.
+
+    `noise` is the variance that no tier explains."""
 
     def __init__(
         self, tiers: Sequence[Tier], noise: float, at: Sequence[Sequence[float]], kinds: Sequence[Sequence[Hashable]],
@@ -55,9 +56,9 @@ class Field:
         ).reshape(len(kinds), len(tiers))
         self._values = np.array(values, float)
         self._weights: Floats | None = None
-        self._sorted: list[Ints] = []  # by tier: members by kind, and where each kind begins
+        self._sorted: list[Ints] = []  # by tier: points by kind, and where each kind begins
         self._begins: list[Ints] = []
-        self._members: dict[tuple[int, int], tuple[Floats, Floats, list[int], Floats]] = {}  # by tier and kind
+        self._points: dict[tuple[int, int], tuple[Floats, Floats, list[int], Floats]] = {}  # by tier and kind
 
     def expectation(self, at: Sequence[float], kinds: Sequence[Hashable]) -> float:
         """The value at a place; 0 if nothing resembles it."""
@@ -66,27 +67,27 @@ class Field:
             number = self._numbers[tier].get(kind)
             if number is None:
                 continue
-            if (tier, number) not in self._members:
-                self._members[tier, number] = self._of_kind(tier, number)
-            places, counts, finite, octaves = self._members[tier, number]
+            if (tier, number) not in self._points:
+                self._points[tier, number] = self._of_kind(tier, number)
+            places, counts, finite, octaves = self._points[tier, number]
             away = places - (np.array([at[i] for i in finite]) / octaves)[:, None]
             total += float(kriging.matern(np.sqrt(np.einsum("ij,ij->j", away, away))) @ counts)
         return total
 
     def _of_kind(self, tier: int, number: int) -> tuple[Floats, Floats, list[int], Floats]:
-        """Members of one kind: coordinates (a row each) in ranges of the tier's field, and what each counts; which
-        coordinates the tier knows, and its ranges."""
+        """Training points of one kind: coordinates (a row each) in ranges of the tier, and their weights; the numbers
+        of the coordinates that the tier has, and its ranges."""
         weights = self.solve()
-        members = self._sorted[tier][self._begins[tier][number] : self._begins[tier][number + 1]]
+        points = self._sorted[tier][self._begins[tier][number] : self._begins[tier][number + 1]]
         finite = [i for i, width in enumerate(self._tiers[tier].octaves) if width != inf]
         octaves = np.array([self._tiers[tier].octaves[i] for i in finite], float)
-        places = np.ascontiguousarray((self._at[members][:, finite] / octaves).T)
-        return places, weights[members] * self._tiers[tier].variance, finite, octaves
+        places = np.ascontiguousarray((self._at[points][:, finite] / octaves).T)
+        return places, weights[points] * self._tiers[tier].variance, finite, octaves
 
     def solve(self) -> Floats:
-        """What members' covariances with a place are to be multiplied by; found once."""
+        """What training points' covariances with a place are to be multiplied by; found once."""
         if self._weights is None:
-            self._weights = solutions.find(self._name(), self._solve)
+            self._weights = gp_cache.find(self._name(), self._solve)
             kinds = self._kinds.T
             self._sorted = [np.argsort(row, kind="stable") for row in kinds]
             self._begins = [

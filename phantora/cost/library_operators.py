@@ -23,7 +23,7 @@ SCALES = {
 """How a product in FP8 or FP4 is scaled, by the modes of cuBLASLt's two operands."""
 
 
-def of_call(library: Mapping[str, Any]) -> OperatorSignature | None:
+def operator_of(library: Mapping[str, Any]) -> OperatorSignature | None:
     """The operator that makes the call `library`; None if torch has none."""
     try:
         if library.get("call") in ATTENTION:

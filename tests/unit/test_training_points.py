@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from phantora.cost import GpuCostModel, members, model_for
+from phantora.cost import GpuCostModel, model_for, training_points
 from phantora.cost.tensors import contiguous_strides
 from phantora.cost.types import OperatorSignature, TensorSpec
 from phantora.hardware import load_gpu
@@ -72,16 +72,17 @@ def test_a_broken_file_is_made_anew(kept: Path, made: tuple[Path, object], conte
 
 def test_other_tables_and_gpus_have_their_own(kept: Path) -> None:
     one, other = load_gpu("H100"), load_gpu("H200")
-    folders = {members.kept_for(digest, gpu) for digest in ("a", "b") for gpu in (one, other)}
+    folders = {training_points.points_cache(digest, gpu) for digest in ("a", "b") for gpu in (one, other)}
     assert len(folders) == 4 and None not in folders
-    assert members.kept_for("", one) is None
+    assert training_points.points_cache("", one) is None
 
 
 def test_old_sets_make_room(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(members, "MOST_KEPT", 2)
-    many = members.Members(np.zeros((members.WORTH_KEEPING, 2)), np.zeros(members.WORTH_KEEPING))
+    monkeypatch.setattr(training_points, "MOST_SETS", 2)
+    count = training_points.WORTH_KEEPING
+    many = training_points.TrainingPoints(np.zeros((count, 2)), np.zeros(count))
     for digest in "abc":
-        found = members.kept_for(digest, load_gpu("H100"))
+        found = training_points.points_cache(digest, load_gpu("H100"))
         assert found is not None
         found.find(("add",), lambda: {"add": many})
     assert len(list(kept.iterdir())) == 2  # with what was there

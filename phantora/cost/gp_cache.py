@@ -1,8 +1,7 @@
-"""Solved systems of equations, kept on disk: one of thousands of members takes a second, and is always the same.
+"""Weights of Gaussian processes, cached on disk: a system of thousands of training points takes a second to solve.
 
-Those of the shipped tables are shipped with them (``validation/fits/solve_fields.py`` writes them); others are kept
-in the
-cache of this machine.
+Weights of the shipped tables are a file of the package, which ``validation/fits/gp_weights.py`` writes. Others are in
+the cache of this machine.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import numpy as np
 from phantora.cache import cache_directory, make_folder
 from phantora.cost.kriging import Floats
 
-SHIPPED = Path(__file__).parent / "data" / "fields.npz"
+SHIPPED = Path(__file__).parent / "data" / "gp_weights.npz"
 WORTH_KEEPING = 500  # unknowns: fewer are solved in less time than a file takes
 
 

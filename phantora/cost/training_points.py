@@ -1,7 +1,7 @@
-"""Measured operators as families of places, each with how far the analytic model is off.
+"""Measured operators as training points: places, and the ratio of measured to analytic time.
 
-To model the thousands of entries of a table takes seconds and gives the same each time. So families of tables that
-were read from files are kept in the cache of this machine, by the table, the GPU and the code that made them.
+The analytic model of a table's entries takes seconds. So the training points of tables in files are cached on this
+machine by table, GPU and code.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from phantora.cost.kriging import Floats
 from phantora.hardware.types import Gpu
 
 WORTH_KEEPING = 200  # entries: fewer are modelled in less time than a file takes
-MOST_KEPT = 12  # sets of families: of so many tables, GPUs and versions of the code
+MOST_SETS = 12  # sets of families in the cache: a set is of one table, GPU and version of the code
 
 
 @dataclass(frozen=True)
-class Members:
+class TrainingPoints:
     """Of one family: places (a row each) and logarithms of measured over modelled time."""
 
     at: Floats
     ratio: Floats
 
 
-Families = dict[str, Members]
+Families = dict[str, TrainingPoints]
 """By name."""
 
 
 @dataclass(frozen=True)
-class Kept:
-    """Where families of one table, modelled for one GPU, lie."""
+class PointsCache:
+    """The folder of the families of one table and one GPU."""
 
     folder: Path
 
@@ -50,19 +50,19 @@ class Kept:
         with suppress(OSError, ValueError, KeyError, EOFError, BadZipFile):  # missing, or not a whole file
             return _read(path)
         made = make()
-        if sum(len(members.ratio) for members in made.values()) >= WORTH_KEEPING:
+        if sum(len(points.ratio) for points in made.values()) >= WORTH_KEEPING:
             with suppress(OSError):  # a folder that cannot be written to costs time only
                 _write(path, made)
         return made
 
 
-def kept_for(table_digest: str, gpu: Gpu) -> Kept | None:
-    """None for a table that is in no file: `table_digest` is empty."""
+def points_cache(table_digest: str, gpu: Gpu) -> PointsCache | None:
+    """The cache of a table; None for a table that is in no file, with an empty `table_digest`."""
     if not table_digest:
         return None
     name = hashlib.sha256(f"{table_digest} {gpu!r} {_code()}".encode()).hexdigest()[:24]
     root = cache_directory() / "families"
-    return Kept(root / name)
+    return PointsCache(root / name)
 
 
 @cache
@@ -83,7 +83,7 @@ def _read(path: Path) -> Families:
         raise ValueError("counts that do not belong together")
     ends, at_ends = np.cumsum(rows), np.cumsum(rows * widths)
     return {
-        name: Members(at[at_end - count * width : at_end].reshape(count, width), ratio[end - count : end])
+        name: TrainingPoints(at[at_end - count * width : at_end].reshape(count, width), ratio[end - count : end])
         for name, count, width, end, at_end in zip(names, rows, widths, ends, at_ends, strict=True)
     }
 
@@ -97,10 +97,10 @@ def _write(path: Path, families: Families) -> None:
         np.savez(
             file,
             names=np.frombuffer("\n".join(families).encode(), np.uint8),
-            rows=np.array([len(members.ratio) for members in families.values()]),
-            widths=np.array([members.at.shape[1] for members in families.values()]),
-            at=np.concatenate([members.at.reshape(-1) for members in families.values()]),
-            ratio=np.concatenate([members.ratio for members in families.values()]),
+            rows=np.array([len(points.ratio) for points in families.values()]),
+            widths=np.array([points.at.shape[1] for points in families.values()]),
+            at=np.concatenate([points.at.reshape(-1) for points in families.values()]),
+            ratio=np.concatenate([points.ratio for points in families.values()]),
         )
     part.replace(path)
 
@@ -109,5 +109,5 @@ def _make_room(root: Path) -> None:
     """Removes the sets of families that were written longest ago."""
     if root.is_dir():
         oldest = sorted(root.iterdir(), key=lambda folder: folder.stat().st_mtime)
-        for folder in oldest[: max(0, len(oldest) + 1 - MOST_KEPT)]:
+        for folder in oldest[: max(0, len(oldest) + 1 - MOST_SETS)]:
             shutil.rmtree(folder, ignore_errors=True)
