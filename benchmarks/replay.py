@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from phantora.apart import PHANTORA
+from phantora.run_process import PHANTORA
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.reader import open_log
 

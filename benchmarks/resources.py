@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from phantora.apart import PHANTORA
+from phantora.run_process import PHANTORA
 
 SECONDS_BETWEEN = 1.0  # or twenty times what a look took
 

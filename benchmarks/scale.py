@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.resources import measure, phantora_trace
-from phantora.apart import PHANTORA
+from phantora.run_process import PHANTORA
 
 SHARDED, COPY = 1024, 512  # GPUs over which a model is sharded at most; then of each copy
 SCRIPT = str(Path(__file__).resolve().parents[1] / "samples" / "llama_fsdp2.py")

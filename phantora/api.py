@@ -26,9 +26,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from phantora import defaults
-from phantora.apart import run_apart
 from phantora.errors import PhantoraError, Reason
 from phantora.result import RunResult
+from phantora.run_process import run_in_process
 from phantora.spec import (
     AUTO,
     MODULE,
@@ -250,7 +250,7 @@ def run(
         launch=LaunchSpec(str(nnodes or AUTO), str(nproc_per_node or AUTO)),
         output=OutputSpec(os.fspath(output) if output is not None else "", force, recording, flows),
     )  # fmt: skip
-    result = run_apart(spec, quiet=quiet)
+    result = run_in_process(spec, quiet=quiet)
     if result.reason != Reason.OK or result.log is None:
         raise RunFailed(result)
     return Run(result.log)

@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from phantora.apart import PHANTORA
+from phantora.run_process import PHANTORA
 
 ROOT = Path(__file__).resolve().parents[1]
 NEWEST = "2.14.1"

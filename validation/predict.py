@@ -17,8 +17,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from phantora.apart import PHANTORA
 from phantora.hardware import REFERENCE_HOST
+from phantora.run_process import PHANTORA
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.analysis.hosts import steps_by_host
 from phantora.trace.reader import open_log

@@ -18,8 +18,8 @@ from typing import NoReturn
 import click
 
 from phantora.errors import PhantoraError, limit_of_processes
-from phantora.pandas_hidden import hide_pandas
 from phantora.version import version
+from phantora.without_pandas import block_pandas
 
 # Command to module. The function has the name of the command; a module loads at its first use.
 COMMANDS = {
@@ -173,7 +173,7 @@ def main() -> None:
     """Entry point. Ends the process with the command's status."""
     _open_standard_streams()
     _catch_signals()
-    hide_pandas()
+    block_pandas()
     gc.set_threshold(50_000, 20, 20)  # tables and modules are many objects and no garbage: 0.5 s of a run
     try:
         status = _status()

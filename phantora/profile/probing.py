@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from phantora import apart
+from phantora import run_process
 from phantora.errors import PhantoraError
 from phantora.profile import host_probe
 from phantora.profile.host import Probe, read_probe
@@ -75,8 +75,8 @@ class _Running:
         command: Sequence[str] = (sys.executable, script, *words)
         if stubbed:
             spec = RunSpec(script, words, null=True, ranks=RankSpec(quiet=True))
-            command = apart.Files.of(folder, "probe", spec).command
-        environment = apart.environment()
+            command = run_process.Files.of(folder, "probe", spec).command
+        environment = run_process.environment()
         if stubbed:
             environment.pop("CUDA_VISIBLE_DEVICES", None)
         with open(self._said, "w", encoding="utf-8") as said:

@@ -17,13 +17,13 @@ from itertools import pairwise
 from math import sqrt
 from pathlib import Path
 
-from phantora.apart import run_apart
 from phantora.errors import PhantoraError
 from phantora.hardware import HostProfile
 from phantora.hardware.hosts import to_toml
 from phantora.profile import host_script
 from phantora.profile.host import OWN, middle_tenths
 from phantora.result import first_line
+from phantora.run_process import run_in_process
 from phantora.spec import OutputSpec, RankSpec, RunSpec
 from phantora.wire.layout import Api
 
@@ -113,7 +113,7 @@ def _marks(command: Sequence[str], cluster: str, host: HostProfile | None) -> li
         else:
             described.write_text(to_toml(host), encoding="utf-8")
             spec = replace(spec, host=str(described))
-        result = run_apart(spec)
+        result = run_in_process(spec)
         how = "without CUDA" if host is None else "under simulation"
         if result.status:
             raise PhantoraError(f"{command[0]} failed {how}: {first_line(result.message)[:300]}")

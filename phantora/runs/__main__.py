@@ -1,5 +1,5 @@
 """``python -m phantora.runs SPEC RESULT``: runs the spec of one file and writes its result to the other
-(``phantora.apart``)."""
+(``phantora.run_process``)."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import sys
 from pathlib import Path
 
 from phantora.errors import PhantoraError, Reason
-from phantora.pandas_hidden import hide_pandas
 from phantora.result import RunResult, first_line
 from phantora.runs.local import run
 from phantora.spec import RunSpec
+from phantora.without_pandas import block_pandas
 
 
 def main(spec: str, result: str) -> int:
     """The run's exit status."""
-    hide_pandas()
+    block_pandas()
     try:
         found = run(RunSpec.from_json(Path(spec).read_text(encoding="utf-8")))
     except PhantoraError as error:

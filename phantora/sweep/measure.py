@@ -12,11 +12,11 @@ from pathlib import Path
 import orjson
 
 from phantora.errors import PhantoraError
-from phantora.pandas_hidden import hide_pandas
 from phantora.sweep.result import Measured
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.analysis.report import Fit, Report
 from phantora.trace.reader import open_log
+from phantora.without_pandas import block_pandas
 
 
 def measure(path: str | Path) -> Measured:
@@ -57,7 +57,7 @@ def measured_of(report: Report) -> Measured:
 
 def main() -> None:
     """Of the log that the command line names."""
-    hide_pandas()
+    block_pandas()
     try:
         sys.stdout.buffer.write(orjson.dumps(asdict(measure(sys.argv[1]))))
     except PhantoraError as error:

@@ -19,9 +19,9 @@ from typing import TypeAlias
 
 import orjson
 
-from phantora.apart import MODULE, Files
 from phantora.errors import PhantoraError, Reason
 from phantora.result import RunResult, first_line
+from phantora.run_process import MODULE, Files
 from phantora.spec import OFF, RunSpec
 from phantora.sweep.folds import Folding, folding, next_mode
 from phantora.sweep.plan import Point

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from phantora.apart import PHANTORA
 from phantora.hardware import load_host
 from phantora.hardware.hosts import GIVEN_SPREAD
+from phantora.run_process import PHANTORA
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.reader import open_log
 from tests.support.runs import trace

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from phantora.apart import PHANTORA
+from phantora.run_process import PHANTORA
 from tests.support import runs
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from phantora.apart import PHANTORA
+from phantora.run_process import PHANTORA
 from phantora.trace.reader import open_log
 from tests.support import runs
 

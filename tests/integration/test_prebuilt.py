@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from phantora.apart import PHANTORA
+from phantora.run_process import PHANTORA
 from phantora.stubs import StubSet
 from phantora.stubs.prebuilt import prebuild
 

@@ -9,7 +9,6 @@ import gzip
 import json
 import re
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import pytest
 
 from phantora.cli.diff import difference_of
 from phantora.importers import import_traces
+from phantora.run_process import PHANTORA
 from phantora.trace.analysis.analyze import Filters
 from phantora.trace.diff.compare import Difference
 from phantora.trace.diff.render import headline
@@ -76,7 +76,7 @@ def real(folder: Path, name: str, pair: Pair) -> Path:
         source = simulate(folder, pair.variant, pair.options)
     elif pair.replayed:
         source = folder / f"{name}.arrow"
-        command = [sys.executable, "-m", "phantora", "replay", str(folder / "simulated" / "run.arrow"), "-q"]
+        command = [*PHANTORA, "replay", str(folder / "simulated" / "run.arrow"), "-q"]
         subprocess.run([*command, "-o", str(source), *pair.replayed], check=True, timeout=120)
     paths = export(source, str(folder / name) + "/")
     for path in map(Path, paths):

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from phantora.apart import PHANTORA
 from phantora.cli.diff import diff
+from phantora.run_process import PHANTORA
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.reader import open_log
 from phantora.trace.schema import METADATA_KEY

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from phantora.apart import PHANTORA
 from phantora.launch.selfstart import starts_its_ranks
+from phantora.run_process import PHANTORA
 from phantora.trace.reader import open_log
 from tests.support import runs
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import phantora
-from phantora.apart import PHANTORA
+from phantora.run_process import PHANTORA
 from phantora.sweep.journal import read
 from tests.support import runs
 

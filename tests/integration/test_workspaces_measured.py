@@ -9,13 +9,13 @@ import orjson
 import pytest
 
 from phantora import stubs
-from phantora.apart import PHANTORA
 from phantora.cost.parse import parse_signature
 from phantora.cost.table_files import DATA
 from phantora.cost.wanted import Wanted, write_wanted
 from phantora.cost.workspaces import FOLDER, Bytes, Convolution, convolution_of, read_workspaces, write_workspaces
 from phantora.profile import forms
 from phantora.profile.workspaces import NO_PLANS_KEPT, calls_of, table_beside
+from phantora.run_process import PHANTORA
 from tests.support.runs import trace
 
 OBLONG = """

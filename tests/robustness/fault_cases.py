@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from phantora.apart import PHANTORA
+from phantora.run_process import PHANTORA
 from tests.robustness.fault_places import Clock, Disk, FailingDisk, Limit
 from tests.support.disturbed import Scene, lives
 

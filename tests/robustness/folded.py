@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from phantora.apart import PHANTORA
+from phantora.run_process import PHANTORA
 from phantora.trace.analysis.steps import find_steps
 from phantora.trace.reader import Log, open_log
 

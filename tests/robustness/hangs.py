@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from phantora.apart import PHANTORA
+from phantora.run_process import PHANTORA
 
 PROGRAMS = Path(__file__).with_name("hang_programs.py")
 TIMEOUT_S = 6

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from phantora.apart import PHANTORA
+from phantora.run_process import PHANTORA
 from phantora.trace.recording import CHUNK_RECORDS, RECORD
 from tests.support.disturbed import ROOT, Scene, roles
 

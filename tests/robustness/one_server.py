@@ -16,9 +16,9 @@ from pathlib import Path
 import click
 
 import phantora
-from phantora.apart import PHANTORA
 from phantora.cli.sweep import parse_setting, sweep
 from phantora.launch.warm import VARIABLE, WarmServer
+from phantora.run_process import PHANTORA
 from phantora.sweep.folds import ONE
 from phantora.sweep.plan import make_plan
 from phantora.sweep.run import located, set_up

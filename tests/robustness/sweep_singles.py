@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import phantora
-from phantora.apart import PHANTORA
+from phantora.run_process import PHANTORA
 from phantora.sweep.journal import NAME, read
 from phantora.sweep.measure import measure
 

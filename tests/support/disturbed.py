@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from phantora.apart import PHANTORA
 from phantora.errors import PhantoraError
 from phantora.launch.process import children_by_parent
+from phantora.run_process import PHANTORA
 from phantora.trace.reader import Batch, Log, open_log
 from phantora.trace.schema import KINDS
 

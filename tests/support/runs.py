@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phantora.apart import PHANTORA
 from phantora.launch.warm import VARIABLE
+from phantora.run_process import PHANTORA
 from phantora.trace.reader import open_log
 
 SERVER = "TEST_SERVER"

@@ -47,7 +47,7 @@ def test_a_failed_run_raises_with_its_result(monkeypatch: pytest.MonkeyPatch) ->
         asked.append(spec)
         return RunResult(1, Reason.OUT_OF_MEMORY, "rank 0: no room", Path("a.arrow"), RunReport(1, 1))
 
-    monkeypatch.setattr(api, "run_apart", run)
+    monkeypatch.setattr(api, "run_in_process", run)
     with pytest.raises(phantora.RunFailed, match="rank 0: no room") as failed:
         phantora.run("train.py", ["--lr", "3"], cluster="1x2xH100", fold="dp=2", straggler=["rank=1:2"])
     assert failed.value.result.reason == failed.value.reason == Reason.OUT_OF_MEMORY

@@ -348,7 +348,7 @@ def test_the_map_names_what_is_there() -> None:
 
 
 def test_the_command_line_is_started_from_one_place() -> None:
-    """`phantora.apart.PHANTORA`; what runs a spec does so by `phantora/runs` or `phantora.apart`."""
+    """`phantora.run_process.PHANTORA`; what runs a spec does so by `phantora/runs` or `phantora.run_process`."""
     pattern = re.compile(r'"-m",\s*"phantora"')
     found = [str(path.relative_to(ROOT)) for path in sources((".py",)) if pattern.search(path.read_text())]
-    assert found == ["phantora/apart.py"]
+    assert found == ["phantora/run_process.py"]

@@ -12,9 +12,9 @@ from typing import cast
 
 import pytest
 
-from phantora.apart import PHANTORA
 from phantora.errors import PhantoraError, limit_of_processes
 from phantora.launch.ending import RunningSimulator, SimulatorThread
+from phantora.run_process import PHANTORA
 
 VERB = [*PHANTORA, "completion", "bash"]
 

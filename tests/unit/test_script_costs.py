@@ -40,7 +40,7 @@ def runs(monkeypatch: pytest.MonkeyPatch, lines: list[str], status: int = 0) -> 
         reason = Reason.SCRIPT_FAILED if status else Reason.OK
         return RunResult(status, reason, message, None, RunReport(status, 1))
 
-    monkeypatch.setattr(script, "run_apart", run)
+    monkeypatch.setattr(script, "run_in_process", run)
     return seen
 
 

@@ -32,7 +32,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from phantora.apart import PHANTORA
+from phantora.run_process import PHANTORA
 
 try:
     import tomllib

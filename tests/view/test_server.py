@@ -15,12 +15,12 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from phantora.apart import PHANTORA
 from phantora.cli import analyze as analyze_cli
 from phantora.cli.analyze import filters
 from phantora.cli.diff import diff
 from phantora.cli.view import site_of
 from phantora.errors import PhantoraError
+from phantora.run_process import PHANTORA
 from phantora.view.server import Server
 from tests.support.fakelog import small_run
 

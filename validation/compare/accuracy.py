@@ -37,8 +37,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from phantora.apart import PHANTORA
 from phantora.hardware import REFERENCE_HOST
+from phantora.run_process import PHANTORA
 from phantora.trace.analysis.analyze import Filters, analyze
 from phantora.trace.reader import open_log
 from validation.data import rows

@@ -33,8 +33,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from phantora.apart import PHANTORA
 from phantora.hardware.hosts import GIVEN_SPREAD, REFERENCE_HOST, load_host
+from phantora.run_process import PHANTORA
 from phantora.trace.analysis.uncertainty import Prices
 from validation.compare.bar_halves import report_halves, waits
 from validation.compare.bar_parts import Parts, parts_of

@@ -29,11 +29,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from phantora.apart import PHANTORA
 from phantora.hardware import HostProfile
 from phantora.hardware.hosts import to_toml
 from phantora.profile import host as measuring
 from phantora.profile import script
+from phantora.run_process import PHANTORA
 from phantora.wire.layout import Api
 from validation.data import MEASUREMENTS, rows
 

@@ -15,6 +15,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from phantora.run_process import PHANTORA
+
 HERE = Path(__file__).parent
 SAMPLES = HERE.parents[1] / "samples"
 
@@ -50,10 +52,10 @@ def command(case: Case, gpus: int, simulate: str | None, out: Path) -> list[str]
         arguments += ["--trace", str(out.with_suffix(".experts.json.gz"))]
     if simulate:
         log = str(out.with_suffix(f".{case.name}.arrow"))
-        launcher = ["-m", "phantora", "trace", "--cluster", f"1x{gpus}x{simulate}", "-o", log]
+        launcher = [*PHANTORA, "trace", "--cluster", f"1x{gpus}x{simulate}", "-o", log]
     else:
-        launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(gpus)]
-    return [sys.executable, *launcher, str(case.script), *arguments]
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(gpus)]
+    return [*launcher, str(case.script), *arguments]
 
 
 def rows_of(text: str) -> list[dict[str, object]]:

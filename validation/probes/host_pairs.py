@@ -27,9 +27,9 @@ import torch.distributed as dist
 import torch.nn as nn
 import torch.nn.functional as F
 
-from phantora.apart import PHANTORA
 from phantora.profile import host_probe
 from phantora.profile.turns import Turns, new_turns
+from phantora.run_process import PHANTORA
 from validation.workloads.host_libraries import LIBRARIES
 from validation.workloads.host_runs import WORKLOADS, Step, trained, words
 from validation.workloads.host_unseen import UNSEEN

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from phantora.apart import PHANTORA
+from phantora.run_process import PHANTORA
 
 HERE = Path(__file__).parent
 TITAN = HERE.parents[1] / "samples/torchtitan"

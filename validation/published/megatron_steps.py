@@ -14,13 +14,14 @@ import json
 import re
 import statistics
 import subprocess
-import sys
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from phantora.run_process import PHANTORA
 
 SAMPLE = Path(__file__).resolve().parents[2] / "samples" / "megatron" / "pretrain_gpt.py"
 NAME = re.compile(r"llama3_(?P<size>70b|405b)_(?P<rest>.*)")
@@ -83,7 +84,7 @@ def simulated(run: Run) -> float | None:
     cluster = f"{max(1, run.gpus // 8)}x{min(8, run.gpus)}x{run.gpu}"
     with tempfile.TemporaryDirectory() as folder:
         command = (
-            sys.executable, "-m", "phantora", "trace", "--cluster", cluster, "--fold", run.fold,
+            *PHANTORA, "trace", "--cluster", cluster, "--fold", run.fold,
             "--no-summary", "-o", f"{folder}/run.arrow", str(SAMPLE), *run.arguments,
         )  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)

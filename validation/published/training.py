@@ -35,8 +35,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from phantora.apart import PHANTORA
 from phantora.hardware import REFERENCE_HOST
+from phantora.run_process import PHANTORA
 
 if sys.version_info >= (3, 11):
     import tomllib

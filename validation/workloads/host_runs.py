@@ -24,7 +24,7 @@ import torch.distributed as dist
 import torch.nn as nn
 import torch.nn.functional as F
 
-from phantora.apart import PHANTORA
+from phantora.run_process import PHANTORA
 
 WARM = 5
 MIB, GIB = 1 << 20, 1 << 30

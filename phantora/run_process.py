@@ -26,7 +26,7 @@ _SECONDS = 10.0  # from SIGTERM to SIGKILL
 
 @dataclass(frozen=True)
 class Files:
-    """Where such a process finds its spec, and leaves its result."""
+    """The files of such a process: its spec and its result."""
 
     spec: Path
     result: Path
@@ -69,8 +69,8 @@ def environment(more: Mapping[str, str] = MappingProxyType({})) -> dict[str, str
     return {**os.environ, "PYTHONPATH": paths, **more}
 
 
-def run_apart(spec: RunSpec, *, quiet: bool = True) -> RunResult:
-    """Runs `spec` and waits for its end; what it prints is dropped if `quiet`. Interrupting this ends the run."""
+def run_in_process(spec: RunSpec, *, quiet: bool = True) -> RunResult:
+    """Runs `spec` and waits for its end. `quiet` discards its output. An interrupt ends the run."""
     with tempfile.TemporaryDirectory(prefix="phantora-run-") as folder:
         files = Files.of(Path(folder), "run", spec)
         sink = subprocess.DEVNULL if quiet else None
