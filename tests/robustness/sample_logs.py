@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from phantora.run_process import PHANTORA
+
 SAMPLES = Path(__file__).resolve().parents[2] / "samples"
 RUNS = {
     "fsdp2": ("1x4xH100", "llama_fsdp2.py", "--layers", "4", "--steps", "3"),
@@ -41,18 +43,7 @@ def run(folder: Path, names: list[str]) -> int:
     for name in names:
         cluster, script, *arguments = RUNS[name]
         log = str((folder / f"{name}.arrow").resolve())
-        command = [
-            sys.executable,
-            "-m",
-            "phantora",
-            "trace",
-            "--no-summary",
-            "--force",
-            "--cluster",
-            cluster,
-            "-o",
-            log,
-        ]
+        command = [*PHANTORA, "trace", "--no-summary", "--force", "--cluster", cluster, "-o", log]
         done = subprocess.run(
             [*command, str(SAMPLES / script), *arguments],
             cwd=SAMPLES.parent,

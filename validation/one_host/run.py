@@ -15,8 +15,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from phantora.run_process import PHANTORA
-
 HERE = Path(__file__).parent
 SAMPLES = HERE.parents[1] / "samples"
 
@@ -51,6 +49,8 @@ def command(case: Case, gpus: int, simulate: str | None, out: Path) -> list[str]
     if case.name == "experts" and not simulate:
         arguments += ["--trace", str(out.with_suffix(".experts.json.gz"))]
     if simulate:
+        from phantora.run_process import PHANTORA  # real runs need no phantora on the machine
+
         log = str(out.with_suffix(f".{case.name}.arrow"))
         launcher = [*PHANTORA, "trace", "--cluster", f"1x{gpus}x{simulate}", "-o", log]
     else:
