@@ -168,20 +168,23 @@ class Run:
 
     def _repr_html_(self) -> str:
         """For notebooks: the headline, and where a steady step's time goes as a bar."""
+        from phantora.view.palette import color
+
         facts = "".join(f"<tr><th>{html.escape(n)}</th><td>{html.escape(v)}</td></tr>" for n, v in self._facts())
         steady = self.report.steady
         parts = {"compute": steady.compute, **{name: time for name, time in steady.stalls.items() if time}}
         bars = "".join(
             f'<span title="{html.escape(name)}: {duration(time)}" style="display:inline-block;height:1em;'
-            f'background:{_COLORS[i % len(_COLORS)]};width:{100 * time / steady.time:.2f}%"></span>'
-            for i, (name, time) in enumerate(parts.items())
+            f'background:{color(name)};width:{100 * time / steady.time:.2f}%"></span>'
+            for name, time in parts.items()
         )
-        causes = ", ".join(f"{html.escape(name)} {100 * time / steady.time:.1f}%" for name, time in parts.items())
+        swatch = '<span style="color:{}">&#9632;</span> '
+        causes = ", ".join(
+            f"{swatch.format(color(name))}{html.escape(name)} {100 * time / steady.time:.1f}%"
+            for name, time in parts.items()
+        )
         title = f"<b>{html.escape(self.path.name)}</b> {html.escape(str(self.report.metadata['cluster']))}"
         return f'{title}<table>{facts}</table><div style="width:100%;font-size:0">{bars}</div><small>{causes}</small>'
-
-
-_COLORS = ("#4c8fd0", "#e08a1e", "#b04a5a", "#7a6ab0", "#5aa05a", "#8a8a8a", "#c0a030", "#409090")
 
 
 def open_run(path: str | os.PathLike[str]) -> Run:

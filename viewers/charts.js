@@ -1,36 +1,35 @@
 "use strict";
 // Charts of the report: where MFU goes, the roofline, the tree of modules.
 
-// What takes the share of the GPUs' peak that the steady steps do not reach: [name, share, CSS color], the peak first.
-function losses(report, details) {
-  const times = report.steady, all = times.time || 1;
+// What takes the share of the GPU's peak that steps of these `times` do not reach: [name, share, color of], most first.
+function losses(times, details) {
+  const all = times.time || 1;
   const kernels = details.classes.filter((c) => c.name !== "communication");
   const sum = (rows, pick) => rows.reduce((total, row) => total + pick(row), 0);
   const busy = sum(kernels, (c) => c.time) || 1, withFlops = sum(kernels.filter((c) => c.flops > 0), (c) => c.time) / busy;
   const compute = times.compute / all, stall = (...names) => names.reduce((total, name) => total + (times.stalls[name] || 0), 0) / all;
   return [
-    ["kernels with flops, below peak", compute * withFlops - times.mfu, css("compute")],
-    ["kernels without flops", compute * (1 - withFlops), css("dependency")],
-    ["exposed communication", stall("transfer"), css("transfer")], ["late ranks", stall("late rank"), css("late")],
-    ["pipeline bubbles", stall("pipeline bubble"), css("bubble")], ["copies", stall("copy"), css("copy")],
-    ["launch gaps", stall("launch gap"), css("gap")],
-    ["idle: the host, events, the end", stall("host", "synchronisation", "dependency", "end"), css("host")],
-  ].filter(([, share]) => Math.abs(share) > 0.0005);
+    ["kernels with flops, below peak", compute * withFlops - times.mfu, "compute"],
+    ["kernels without flops", compute * (1 - withFlops), "elementwise"],
+    ["exposed communication", stall("transfer"), "transfer"], ["late ranks", stall("late rank"), "late-rank"],
+    ["pipeline bubbles", stall("pipeline bubble"), "pipeline-bubble"], ["copies", stall("copy"), "copy"],
+    ["launch gaps", stall("launch gap"), "launch-gap"],
+    ["idle: the host, events, the end", stall("host", "synchronisation", "dependency", "end"), "host"],
+  ].filter(([, share]) => Math.abs(share) > 0.0005).sort((a, b) => b[1] - a[1]);
 }
 
-function showWaterfall(report, details) {
-  if (report.steady.mfu === null) return fill("waterfall", element("p", { className: "soft", textContent: "The log does not know the GPU's peak." }));
-  const colors = { "": "transparent" }, rows = [["peak", { peak: 1 }, "100.0%"]];
-  colors.peak = css("end");
+// `times`: of the steps and the rank chosen; `of` names them.
+function showWaterfall(times, of, report) {
+  if (!times || times.mfu === null) return fill("waterfall", element("p", { className: "soft", textContent: "The log does not know the GPU's peak." }));
+  const colors = { "": "transparent", peak: "var(--color-end)", MFU: "var(--better)" }, rows = [["peak", { peak: 1 }, "100.0%"]];
   let left = 1;
-  for (const [name, share, color] of losses(report, details)) {
+  for (const [name, share, concept] of losses(times, report.details)) {
     left -= share;
-    colors[name] = color;
+    colors[name] = `var(--color-${concept})`;
     rows.push([name, { "": Math.max(0, left), [name]: share }, signed(percent)(-share)]);
   }
-  colors.MFU = css("accent");
-  rows.push(["MFU", { MFU: report.steady.mfu }, percent(report.steady.mfu)]);
-  fill("waterfall", element("p", { className: "soft", textContent: `Of the GPU's peak (${report.metadata.mfu_dtype}), mean of the steady steps. Kernels without flops wait for memory as a rule.` }),
+  rows.push(["MFU", { MFU: times.mfu }, percent(times.mfu)]);
+  fill("waterfall", element("p", { className: "soft", textContent: `Of the GPU's peak (${report.metadata.mfu_dtype}), ${of}. Kernels without flops wait for memory as a rule.` }),
     bars(rows, colors, percent));
 }
 
@@ -67,7 +66,7 @@ function showRoofline(report, details) {
   const low = bandwidth ? Math.max(10 ** x0, 10 ** y0 / bandwidth) : 10 ** x0;
   chart.append(svg("path", { d: `${bandwidth ? `M${X(low)},${Y(low * bandwidth)}L` : "M"}${X(ridge)},${Y(peak)}H${w - pad}`, class: "roof" }));
   for (const p of [...points].sort((a, b) => b.share - a.share)) {
-    const circle = svg("circle", { cx: X(p.x), cy: Y(p.y), r: 4 + 18 * Math.sqrt(p.share), fill: classColors[p.cls] || "#888" });
+    const circle = svg("circle", { cx: X(p.x), cy: Y(p.y), r: 4 + 18 * Math.sqrt(p.share), fill: classColors[p.cls] });
     circle.append(svg("title", {}, `${p.name}: ${(p.y / 1e12).toFixed(1)} TFLOP/s, ${p.x.toFixed(1)} flops a byte, ${percent(p.share)} of device time`));
     chart.append(circle);
   }

@@ -11,15 +11,15 @@ function changes(title, rows, show = duration) {
     return [c.name, { [grown ? "more" : "less"]: Math.abs(c.b - c.a) }, signed(show)(c.b - c.a)];
   });
   section(title, legend(["more", "less"], SIGNS), bars(drawn, SIGNS, show), table(rows, [
-    ["", (c) => c.name, text], ["a", (c) => c.a, show], ["b", (c) => c.b, show], ["change", (c) => c.b - c.a, signed(show)]]));
+    ["name", (c) => c.name, text], ["a", (c) => c.a, show], ["b", (c) => c.b, show], ["change", (c) => c.b - c.a, signed(show)]]));
 }
 
-const SIGNS = { more: "var(--late)", less: "var(--compute)" };
+const SIGNS = { more: "var(--worse)", less: "var(--better)" };
 
 function work(title, rows) {
   if (!rows.length) return;
   section(title, table(rows, [
-    ["", (w) => w.name, text], ["calls a", (w) => w.a.count, count], ["calls b", (w) => w.b.count, count], ["time a", (w) => w.a.time, duration],
+    ["name", (w) => w.name, text], ["calls a", (w) => w.a.count, count], ["calls b", (w) => w.b.count, count], ["time a", (w) => w.a.time, duration],
     ["time b", (w) => w.b.time, duration], ["change", (w) => w.b.time - w.a.time, signed(duration)], ["by count", (w) => w.by_count, signed(duration)],
     ["by shape", (w) => w.by_shape, signed(duration)], ["by duration", (w) => w.by_duration, signed(duration)]]));
 }
@@ -36,12 +36,14 @@ fill("runs", element("div", { textContent: `a ${difference.path_a}: ${duration(d
 navigation("diff");
 if (!difference.equal) {
   const simple = difference.settings.filter(([, a]) => a === null || typeof a !== "object");
-  into("causes", "Causes", element("ul", {}, ...difference.causes.map((c) => element("li", { textContent: `${c.text} (${signed(duration)(c.effect)})` }))));
+  into("causes", "Causes", difference.causes.length
+    ? element("ul", {}, ...difference.causes.map((c) => element("li", { textContent: `${c.text} (${signed(duration)(c.effect)})` })))
+    : element("p", { className: "soft", textContent: "The runs do the same work: no cause to name." }));
   const shown = (name, value) => (name.endsWith("_bytes") && value !== null ? size(value) : value);
   const rate = (c) => (x) => (c.name === "MFU" ? percent(x) : amount(x));
-  if (difference.rates.length) section("Throughput", table(difference.rates, [["", (c) => c.name, text], ["a", (c) => rate(c)(c.a), text],
+  if (difference.rates.length) section("Throughput", table(difference.rates, [["name", (c) => c.name, text], ["a", (c) => rate(c)(c.a), text],
     ["b", (c) => rate(c)(c.b), text], ["change", (c) => signed(percent)(c.b / c.a - 1), text]]));
-  if (simple.length) section("Settings", table(simple, [["", ([n]) => n.replaceAll("_", " ").replace(/ bytes$/, ""), text], ["a", ([n, a]) => shown(n, a), text], ["b", ([n, , b]) => shown(n, b), text]]));
+  if (simple.length) section("Settings", table(simple, [["setting", ([n]) => n.replaceAll("_", " ").replace(/ bytes$/, ""), text], ["a", ([n, a]) => shown(n, a), text], ["b", ([n, , b]) => shown(n, b), text]]));
   changes("Where the step's time changed", difference.times);
   changes("Device time by class", difference.classes);
   work("Operators", difference.operators);

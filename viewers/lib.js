@@ -1,5 +1,5 @@
 "use strict";
-// Small helpers that all pages share: numbers as text, elements, tables, stacked bars.
+// Small helpers that all pages share: numbers as text, colours, elements, stacked bars.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 
@@ -24,15 +24,11 @@ const text = (x) => (x === "" || x === null ? "-" : String(x));
 // Up to four digits: 27.58, 112,983.
 const amount = (x) => (Math.abs(x) < 1000 ? String(Number(x.toPrecision(4))) : count(x));
 
-const PALETTE = ["#4c8fd0", "#46a36c", "#a06cc0", "#c95f5f", "#3aa5b0", "#b5a03c", "#8c8f96", "#d078a8", "#7a6df0", "#6f9a3d", "#b5763d", "#5b7f95", "#c0b08a", "#2f6f6a", "#9c4f7a", "#d6c24a", "#5560a8"];
-// The classes that most runs have, in the order of PALETTE; so a class has one color on every page.
-const CLASSES = ["gemm", "elementwise", "copy", "optimizer", "convolution", "attention", "loss", "normalization", "embedding", "fill", "reduction", "memset", "random"];
-
-// Class -> color, of the classes named.
+// Name -> colour of style.css; names that it does not have get its numbered colours, in the alphabet's order.
+const NUMBERED = 6;
 function colorsOf(names) {
-  const others = names.filter((name) => !CLASSES.includes(name) && name !== "communication").sort();
-  const place = (name) => (CLASSES.includes(name) ? CLASSES.indexOf(name) : CLASSES.length + others.indexOf(name));
-  return Object.fromEntries(names.map((name) => [name, name === "communication" ? "#e08a1e" : PALETTE[place(name) % PALETTE.length]]));
+  const order = [...new Set(names)].sort();
+  return Object.fromEntries(names.map((name) => [name, `var(--color-${name.replace(/[^\w-]+/g, "-")}, var(--color-${1 + (order.indexOf(name) % NUMBERED)}))`]));
 }
 
 function element(tag, properties = {}, ...children) {
@@ -45,25 +41,14 @@ function fill(id, ...children) {
   document.getElementById(id).replaceChildren(...children);
 }
 
-// `columns`: [title, row => value, show]; text is aligned to the left.
-function table(rows, columns, most = 100) {
-  const head = element("tr", {}, ...columns.map(([title, , show]) =>
-    element("th", { textContent: title, className: show === text ? "text" : "" })));
-  const lines = rows.slice(0, most).map((row) => element("tr", {}, ...columns.map(([, value, show]) => {
-    const shown = show(value(row));
-    return element("td", { textContent: shown, className: show === text ? "text" : "", title: show === text ? shown : "" });
-  })));
-  const parts = [element("div", { className: "scroll" }, element("table", {}, element("thead", {}, head), element("tbody", {}, ...lines)))];
-  if (rows.length > most) parts.push(element("p", { className: "soft", textContent: `The first ${most} of ${rows.length}.` }));
-  return rows.length ? element("div", {}, ...parts) : element("p", { className: "soft", textContent: "None." });
-}
-
-// `rows`: [label, {part: value}, note]; all on one scale. `colors`: part -> CSS color.
-function bars(rows, colors, show) {
-  const whole = Math.max(1, ...rows.map(([, parts]) => Object.values(parts).reduce((a, b) => a + b, 0)));
+// `rows`: [label, {part: value}, note]; all on one scale, of `whole`: what is longer is cut and marked.
+// `colors`: part -> CSS color.
+function bars(rows, colors, show, whole = 0) {
+  const length = (parts) => Object.values(parts).reduce((a, b) => a + b, 0);
+  whole ||= Math.max(1e-9, ...rows.map(([, parts]) => length(parts)));
   const box = element("div", { className: "bars" });
   for (const [label, parts, note] of rows) {
-    const bar = element("div", { className: "bar" });
+    const bar = element("div", { className: length(parts) > 1.001 * whole ? "bar cut" : "bar" });
     for (const [part, value] of Object.entries(parts)) {
       if (value <= 0) continue;
       const piece = element("i", { title: `${part}: ${show(value)}` });
@@ -73,7 +58,7 @@ function bars(rows, colors, show) {
     }
     box.append(element("span", { className: "number", textContent: label }), bar, element("span", { className: "number soft", textContent: note }));
   }
-  return element("div", { className: "scroll" }, box);
+  return element("div", { className: rows.length > 24 ? "scroll" : "" }, box);
 }
 
 function legend(parts, colors, titles = {}) {

@@ -3,12 +3,7 @@
 
 const report = data.report;
 const details = report.details;
-const css = (name) => `var(--${name})`;
-const COLORS = {
-  compute: css("compute"), transfer: css("transfer"), "late rank": css("late"), "pipeline bubble": css("bubble"),
-  copy: css("copy"), host: css("host"), synchronisation: css("synchronisation"), dependency: css("dependency"),
-  "launch gap": css("gap"), end: css("end"),
-};
+const stallColors = colorsOf(["compute", ...Object.keys(data.causes)]);
 const classNames = [...new Set([...details.classes.map((c) => c.name), ...Object.keys(report.by_class)])];
 const classColors = colorsOf(classNames);
 
@@ -71,15 +66,27 @@ function headline() {
   return `${duration(h.step_time)}${bar} a step, ${of}.${apart ? ` Set apart: ${apart}.` : ""}`;
 }
 
-const causes = () => legend(Object.keys(COLORS), COLORS, { compute: "at least one kernel that is not communication runs", ...data.causes });
+const causes = () => legend(Object.keys(stallColors).filter((name) => name === "compute" || report.steps.some((s) => s.times.stalls[name])), stallColors, { compute: "at least one kernel that is not communication runs", ...data.causes });
+
+// What takes the time in which nothing computes, and, of the mean, the sentences of the report.
+function showStalls(rank, step) {
+  const times = timesOf(rank, step), mean = rank === null && step === null;
+  select("held-up-step").textContent = step === null ? "the steps" : `step ${step}`;
+  const found = Object.entries(times?.stalls || {}).filter(([, ns]) => ns > 0.0005 * times.time).sort((a, b) => b[1] - a[1]);
+  fill("stalls", found.length ? bars(found.map(([name, ns]) => [name, { [name]: ns }, `${percent(ns / times.time)}  ${duration(ns)}`]), stallColors, duration, times.time)
+    : element("p", { className: "soft", textContent: "Nothing: kernels compute all the time." }));
+  fill("findings", ...(mean ? details.findings : found.map(([name]) => `${name}: ${data.causes[name]}`)).map((line) => element("li", { textContent: line })));
+}
 
 function showBars(rank, step) {
   const rows = report.ranks.map((r) => [r.rank, timesOf(r.rank, step)]).filter(([, t]) => t);
-  fill("by-rank", causes(), bars(rows.map(([r, t]) => [`rank ${r}`, parts(t), duration(t.time)]), COLORS, duration));
-  const every = rank === null ? report.steps : report.ranks.find((r) => r.rank === rank).steps;
-  const steps = every.length > 1 ? every.filter((s) => s.note !== "start-up") : every; // it would dwarf the others
-  const without = every.length > steps.length ? [element("p", { className: "soft", textContent: `Without start-up: ${every.filter((s) => s.note === "start-up").map((s) => `step ${s.number}, ${duration(s.times.time)}`).join("; ")}.${steps.some((s) => s.note) ? " * set apart." : ""}` })] : [];
-  fill("by-step", ...without, causes(), bars(steps.map((s) => [`step ${s.number}${s.note ? "*" : ""}`, parts(s.times), duration(s.times.time)]), COLORS, duration));
+  fill("by-rank", causes(), bars(rows.map(([r, t]) => [`rank ${r}`, parts(t), duration(t.time)]), stallColors, duration));
+  const steps = rank === null ? report.steps : report.ranks.find((r) => r.rank === rank).steps;
+  // Steps that are set apart may be many times longer: they do not set the scale.
+  const whole = 1.25 * Math.max(0, ...steps.filter((s) => !s.note).map((s) => s.times.time));
+  const apart = steps.some((s) => s.note) ? [element("p", { className: "soft", textContent: "* set apart from the steady steps; bars that fade out are longer than drawn." })] : [];
+  const longest = Math.max(0, ...steps.map((s) => s.times.time));
+  fill("by-step", ...apart, causes(), bars(steps.map((s) => [`step ${s.number}${s.note ? "*" : ""}`, parts(s.times), duration(s.times.time)]), stallColors, duration, Math.min(whole || longest, longest)));
   fill("overlap", table(rows, [
     ["rank", ([r]) => r, String], ["time", ([, t]) => t.time, duration], ["compute", ([, t]) => t.compute, duration],
     ["communication", ([, t]) => t.communication, duration], ["overlapped", ([, t]) => t.overlapped, duration],
@@ -96,20 +103,24 @@ function showClasses(rank) {
   const sums = rank === null ? report.by_class : report.ranks.find((r) => r.rank === rank).by_class;
   const all = Object.values(sums).reduce((a, b) => a + b, 0) || 1;
   fill("classes", shares(Object.fromEntries(Object.entries(sums).sort((a, b) => b[1] - a[1]).map(([n, v]) => [n, v / all])), classColors));
-  const rests = Object.entries(report.by_provenance);
-  fill("provenance", shares(report.by_provenance, Object.fromEntries(rests.map(([n], i) => [n, PALETTE[i % PALETTE.length]]))),
+  fill("provenance", shares(report.by_provenance, colorsOf(Object.keys(report.by_provenance))),
     ...(report.guesses.length ? [element("p", { textContent: "Costliest that are not measured:" }), table(report.guesses, [
-      ["operator", (g) => g.operator, text], ["rests on", (g) => g.provenance, text], ["share", (g) => g.share, percent], ["error", (g) => g.error, percent]], 20)] : []));
+      ["operator", (g) => g.operator, text], ["source", (g) => g.provenance, text], ["share", (g) => g.share, percent], ["error", (g) => g.error, percent]], 20)] : []));
 }
 
 const WORK = { kernels: "Kernels", operators: "Operators", modules: "Modules (annotations)", classes: "Classes" };
 
 function showWork() {
-  const cls = select("class").value;
-  const rows = details[select("work").value].filter((w) => !cls || w.cls === cls || (select("work").value === "classes" && w.name === cls));
-  fill("works", element("p", { className: "soft", textContent: "Sums over all ranks and steps reported on; waits for peers left out." }), table(rows, [
-    ["name", (w) => kernel(w.name), text], ["class", (w) => w.cls, text], ["count", (w) => w.count, count], ["time", (w) => w.time, duration],
-    ["share", (w) => w.share, percent], ["flops", (w) => w.flops, (x) => (x ? x.toExponential(2) : "-")], ["rests on", (w) => w.provenance, text]], 50));
+  const cls = select("class").value, kind = select("work").value;
+  const rows = details[kind].filter((w) => !cls || w.cls === cls || (kind === "classes" && w.name === cls));
+  const each = Math.max(1, report.headline.steps) * report.ranks.length;
+  const peak = meta.peak_flops[meta.mfu_dtype], bandwidth = meta.extra.memory_bandwidth;
+  const ofPeak = (w, amount, most) => (w.time && amount && most ? (amount / w.time) * 1e9 / most : null);
+  fill("works", element("p", { className: "soft", textContent: `Calls and time: per rank and step; waits for peers left out. Arithmetic: share of the peak of ${meta.mfu_dtype}; memory: share of the bandwidth.` }), table(rows, [
+    ["name", (w) => kernel(w.name), text], ["share", (w) => w.share, percent], ["time", (w) => w.time / each, duration], ["calls", (w) => w.count / each, amount],
+    ["shortest", (w) => w.shortest, duration], ["mean call", (w) => w.time / w.count, duration], ["longest", (w) => w.longest, duration],
+    ["arithmetic", (w) => ofPeak(w, w.flops, peak), percent], ["memory", (w) => ofPeak(w, w.bytes, bandwidth), percent],
+    ["class", (w) => w.cls, text], ["source", (w) => w.provenance, text]], 50));
 }
 
 function showCommunication() {
@@ -117,13 +128,13 @@ function showCommunication() {
     ["collective", (e) => kernel(e.collective), text], ["of", (e) => e.group, text], ["awaited by", (e) => e.waited_by, text],
     ["exposed", (e) => e.exposed, duration], ["late rank", (e) => e.late_rank, duration]]));
   fill("collectives", table(details.collectives, [
-    ["collective", (c) => kernel(c.name), text], ["of", (c) => c.group, text], ["algorithm", (c) => c.algorithm, text], ["calls", (c) => c.count, count],
+    ["collective", (c) => kernel(c.name), text], ["ranks", (c) => c.group, text], ["algorithm", (c) => c.algorithm, text], ["calls", (c) => c.count, count],
     ["size", (c) => c.bytes, size], ["wait", (c) => c.wait, duration], ["transfer", (c) => c.transfer, duration],
     ["algorithm bw", (c) => c.algorithm_bandwidth, rate], ["bus bw", (c) => c.bus_bandwidth, rate], ["skew", (c) => c.skew, duration],
     ["last", (c) => (c.last < 0 ? "-" : `rank ${c.last}`), String]]));
   fill("stragglers", table(details.stragglers, [
     ["rank", (s) => s.rank, String], ["caused a step", (s) => s.caused, duration], ["waited itself", (s) => s.waited, duration], ["came last", (s) => s.last, count]]));
-  const shades = { "used, mean of a step": css("transfer"), "used at most": css("end") };
+  const shades = { "used, mean of a step": "var(--color-transfer)", "used at most": "var(--color-end)" };
   fill("links", ...(details.links.length ? [
     element("p", { className: "soft", textContent: "Share of each link's bandwidth, the most used first." }), legend(Object.keys(shades), shades),
     bars(details.links.slice(0, 12).map((l) => [l.name, { "used, mean of a step": l.utilisation, "used at most": l.peak - l.utilisation }, percent(l.utilisation)]),
@@ -141,45 +152,30 @@ function showStreams(rank) {
     ["kernel wait", (s) => s.kernel_wait, duration], ["other", (s) => s.other, duration]]));
 }
 
-function showMemory(rank) {
+function showMemory(rank, step) {
   const own = details.memory.find((m) => m.rank === rank) || details.memory[0];
-  if (!own) return fill("memory", "The log has no memory rows.");
+  if (!own?.timeline.length) return fill("memory", "The log has no memory rows.");
   select("memory-rank").textContent = own.rank;
-  const [w, h] = [1000, 200];
-  const points = own.timeline;
-  const [from, to] = [points[0]?.[0] ?? 0, points.at(-1)?.[0] ?? 1];
-  const most = Math.max(own.peak_reserved, own.peak_allocated, 1);
-  const x = (t) => (w * (t - from)) / Math.max(1, to - from);
-  const y = (v) => h - (h * v) / most;
-  const line = (column) => points.map((p, i) => (i ? `H${x(p[0]).toFixed(1)}V` : `M${x(p[0]).toFixed(1)},`) + y(p[column]).toFixed(1)).join("");
-  const chart = svg("svg", { viewBox: `0 0 ${w} ${h}`, preserveAspectRatio: "none", role: "img", "aria-label": "memory over time" });
-  const uses = Object.keys(own.timeline_by_category);
-  const names = [...new Set([...uses, ...Object.keys(own.by_category)])];
-  const colors = Object.fromEntries(names.map((n, i) => [n, PALETTE[i % PALETTE.length]]));
-  // Categories lie on each other: each is drawn from zero to the sum of itself and those below, the highest first.
-  const below = points.map(() => 0);
-  const areas = uses.map((name) => {
-    own.timeline_by_category[name].forEach((bytes, i) => (below[i] += bytes));
-    const top = points.map((p, i) => (i ? `H${x(p[0]).toFixed(1)}V` : `M${x(p[0]).toFixed(1)},`) + y(below[i]).toFixed(1)).join("");
-    return svg("path", { d: `${top}H${w}V${h}H0Z`, fill: colors[name] });
-  });
-  chart.append(
-    ...areas.reverse(),
-    svg("path", { d: line(2), fill: "none", stroke: "var(--dependency)", "vector-effect": "non-scaling-stroke" }),
-    svg("path", { d: `M${x(own.peak_time)},0V${h}`, stroke: "var(--late)", "stroke-dasharray": "4", "vector-effect": "non-scaling-stroke" }),
-  );
-  const marks = { reserved: css("dependency"), peak: css("late") };
-  fill("memory", legend([...uses, ...Object.keys(marks)], { ...colors, ...marks }),
-    chart, element("p", { className: "soft", textContent: `${duration(from)} to ${duration(to)}; the top of the chart is ${size(most)} of ${size(own.capacity)}.` }),
-    element("p", { textContent: `${details.fit?.fits === false && own.failed ? "When the allocation failed" : "At the peak"} (${own.peak_step === null ? "outside the steps" : `step ${own.peak_step}`}, ${duration(own.peak_time)}): ${size(own.peak_allocated)} allocated, ${size(own.peak_reserved)} reserved.${own.lowest_peak < own.highest_peak ? ` By chance (when NCCL's watchdog frees buffers) ${size(own.lowest_peak)} to ${size(own.highest_peak)}.` : ""}` }),
+  const steps = report.ranks.find((r) => r.rank === own.rank).steps;
+  const number = select("memory-time").value === "run" ? null : step ?? typicalStep();
+  fill("memory", element("p", { className: "soft", textContent: memoryIs(own, steps.some((s) => s.number === number) ? number : null) }),
+    ...memoryChart(own, steps, number),
+    element("p", { textContent: `${details.fit?.fits === false && own.failed ? "When the allocation failed" : "At the peak"} (${own.peak_step === null ? "outside the steps" : `step ${own.peak_step}`}, ${duration(own.peak_time)}): ${size(own.peak_allocated)} allocated, ${size(own.peak_reserved)} reserved of ${size(own.capacity)}.${own.lowest_peak < own.highest_peak ? ` By chance (when NCCL's watchdog frees buffers) ${size(own.lowest_peak)} to ${size(own.highest_peak)}.` : ""}` }),
     ...(details.fit ? [element("p", { textContent: details.fit.says.join(" ") })] : []),
-    bars(Object.entries(own.by_category).map(([name, bytes]) => [name, { [name]: bytes }, size(bytes)]), colors, size),
+    bars(Object.entries(own.by_category).map(([name, bytes]) => [name, { [name]: bytes }, size(bytes)]), memoryColors, size),
     table(own.largest, [
-      ["largest blocks at the peak", (b) => b.operator || "outside of operators", text], ["made at", (b) => b.site, text],
+      ["largest blocks at the peak", (b) => b.operator || "outside of operators", text], ["bytes", (b) => b.bytes, size],
+      ["blocks", (b) => b.count, String], ["category", (b) => b.category, text], ["made at", (b) => b.site, text],
       ["module", (b) => b.module, text], ["shapes", (b) => b.shape, text],
-      ["hold", (b) => b.category, text], ["blocks", (b) => b.count, String], ["bytes", (b) => b.bytes, size],
     ], 20));
 }
+
+function memoryIs(own, number) {
+  if (number === null) return "The whole run. Each point is the highest level of a stretch of time.";
+  return `Step ${number}, from its beginning. Dashed: the least and the most that the steady steps have allocated at the same share of a step.`;
+}
+
+const typicalStep = () => pathOf(null)?.step ?? report.steps.at(-1)?.number ?? null;
 
 // A run that did not fit begins with it.
 function showOutOfMemory(fit) {
@@ -198,9 +194,9 @@ function showPath(step) {
   select("path-step").textContent = path ? path.step : step;
   if (!path) return fill("path", "The report has no path of this step.");
   const row = (values) => table(Object.entries(values).sort((a, b) => b[1] - a[1]), [
-    ["", ([n]) => kernel(n), text], ["on the path", ([, v]) => v, duration], ["share", ([, v]) => v / path.length, percent]], 12);
+    ["name", ([n]) => kernel(n), text], ["on the path", ([, v]) => v, duration], ["share", ([, v]) => v / path.length, percent]], 12);
   const classes = Object.entries(path.by_class).sort((a, b) => b[1] - a[1]);
-  const own = Object.fromEntries(classes.map(([n]) => [n, classColors[n] || (n === "host" ? css("host") : n === "delay" ? css("late") : css("dependency"))]));
+  const own = colorsOf(classes.map(([n]) => n));
   fill("path",
     element("p", { textContent: `${duration(path.length)}, from rank ${path.start_rank} to rank ${path.end_rank}; ${count(path.segments)} segments.` }),
     legend(classes.map(([n]) => n), own), bars([["", path.by_class, duration(path.length)]], own, duration),
@@ -216,14 +212,16 @@ function show() {
   const number = (id) => (select(id).value === "" ? null : Number(select(id).value));
   const [rank, step] = [number("rank"), number("step")];
   showTimes(rank, step);
+  showStalls(rank, step);
+  showWaterfall(timesOf(rank, step), `${step === null ? "mean of the steady steps" : `step ${step}`}, ${rank === null ? "mean over ranks" : `rank ${rank}`}`, report);
   showBars(rank, step);
   showClasses(rank);
   showWork();
   showStreams(rank);
-  showMemory(rank);
+  showMemory(rank, step);
   showModules(details, details.memory.find((m) => m.rank === rank) || details.memory[0]);
   showPath(step);
-  if (chart) chart.show(step ?? pathOf(null)?.step ?? report.steps.at(-1).number, rank, select("class").value);
+  if (chart) chart.show(step ?? typicalStep(), rank, select("class").value);
 }
 
 const chart = data.served ? new Timeline(data.served.run, "", classColors) : null;
@@ -233,7 +231,7 @@ select("facts").textContent = [
   meta.cluster, `${report.ranks.length} of ${meta.world_size} ranks`, meta.gpu, `${count(report.rows)} rows`, `torch ${meta.torch}`, `host ${meta.host_mode}`,
   `steps by ${report.step_source}`, (meta.command || []).join(" "), report.complete ? "" : "CUT SHORT: the run was killed",
 ].filter(Boolean).join(" · ");
-fill("findings", ...details.findings.map((line) => element("li", { textContent: line })));
+fill("verdict", ...data.verdict.flatMap(([word, line]) => [element("dt", { textContent: word }), element("dd", { textContent: line })]));
 options(select("step"), [["", report.steps.length > 1 ? "steady steps" : "all"], ...report.steps.map((s) => [s.number, `${s.number}: ${duration(s.times.time)}`])]);
 options(select("rank"), [["", "mean over ranks"], ...report.ranks.map((r) => [r.rank, `rank ${r.rank}`])]);
 options(select("class"), [["", "all"], ...classNames.map((name) => [name, name || "none"])]);
@@ -241,9 +239,8 @@ options(select("work"), Object.entries(WORK));
 navigation("report");
 showOutOfMemory(details.fit);
 showCommunication();
-showWaterfall(report, details);
 showRoofline(report, details);
-for (const id of ["step", "rank", "class"]) select(id).addEventListener("change", show);
+for (const id of ["step", "rank", "class", "memory-time"]) select(id).addEventListener("change", show);
 select("work").addEventListener("change", showWork);
 show();
 contents();

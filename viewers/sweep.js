@@ -36,7 +36,7 @@ function label(x, y, words, anchor = "middle") {
 
 // 0 the fastest, 1 the slowest.
 const place = (row) => (ran.length > 1 ? (row.rank - 1) / (ran.length - 1) : 0);
-const color = (row) => (row.rank === null ? "var(--late)" : `color-mix(in srgb, var(--host) ${100 * place(row)}%, var(--compute))`);
+const color = (row) => (row.rank === null ? "var(--worse)" : `color-mix(in srgb, var(--color-host) ${100 * place(row)}%, var(--better))`);
 
 function scale(values, low, high) {
   const known = values.filter((value) => value !== null);
@@ -119,7 +119,7 @@ function scatter() {
     label(x(least), bottom + 16, show(least), near ? "end" : "middle"), label(x(most), bottom + 16, show(most), near ? "start" : "middle"),
     label((left + right) / 2, bottom + 30, name), label(left - 6, y(Math.min(...ys)) + 4, fine(Math.min(...ys)), "end"),
     label(left - 6, y(Math.max(...ys)) + 4, fine(Math.max(...ys)), "end"), label(left, 10, unit));
-  if (limit !== null) made.append(shape("line", { x1: x(limit), x2: x(limit), y1: top, y2: bottom, stroke: "var(--late)", "stroke-dasharray": "4 3" }));
+  if (limit !== null) made.append(shape("line", { x1: x(limit), x2: x(limit), y1: top, y2: bottom, stroke: "var(--worse)", "stroke-dasharray": "4 3" }));
   for (const row of ran)
     made.append(clickable(shape("circle", {
       cx: x(value(row)), cy: y(row.rate), r: row.rank === 1 ? 7 : 5, stroke: color(row), "stroke-width": 2,
@@ -150,9 +150,9 @@ lines();
 scatter();
 const mark = (row) => `${row.rank}${row.tie ? "=" : ""}${row.pareto ? "*" : ""}`;
 fill("table", table(ran, [
-  ["", mark, text], ...data.axes.map((name) => [name, (row) => row.values[name] ?? "-", text]), ["step", (row) => row.step, duration],
+  ["rank", mark, text], ...data.axes.map((name) => [name, (row) => row.values[name] ?? "-", text]), ["step", (row) => row.step, duration],
   ["±", (row) => row.error, percent], ["slower", (row) => (row.rank > 1 ? row.behind : null), percent],
   ["surely", (row) => (row.surely ? "yes" : ""), text], ...numbers, ["MFU", (row) => row.mfu, percent], ["held up by", (row) => row.why, text],
   ["processes", (row) => (row.fold ? `${row.processes} of ${row.world}` : "all"), text], ["again with", (row) => row.command, text],
 ], 1000));
-fill("rest", table(rest, [["layout", (row) => row.label, text], ["", (row) => row.status, text], ["why", (row) => row.why, text]], 1000));
+fill("rest", table(rest, [["layout", (row) => row.label, text], ["status", (row) => row.status, text], ["why", (row) => row.why, text]], 1000));

@@ -32,6 +32,8 @@ function ink(color, back, share) {
 }
 
 const variable = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+// The digits behind `var(--a, var(--b))`: the first name that style.css has.
+const digits = (color) => (color.startsWith("#") ? color : digits((color.match(/--[\w-]+/g) || []).map(variable).find(Boolean) || "#888"));
 const leftOf = (width) => (width < 500 ? 44 : width < 900 ? 92 : 244); // labels of tracks
 
 // The least of 1, 2, 5, 10, 20, ... that is `least` or more.
@@ -71,8 +73,7 @@ class Timeline {
     if (!view.rows) return;
     view.tracks = view.rows.tracks.filter((t) => view.rank === null || t.rank === view.rank);
     this.fitHeight();
-    const own = Object.fromEntries(view.rows.classes.map((c) => [c, this.colors[c] || "#888"]));
-    fill(`${this.prefix}timeline-legend`, ...legend(view.rows.classes, own).children);
+    fill(`${this.prefix}timeline-legend`, ...legend(view.rows.classes, this.colors).children);
     this.redraw();
   }
 
@@ -152,7 +153,7 @@ class Timeline {
     if (!view.image || view.image.width !== wide || view.image.height !== high) view.image = pen.createImageData(wide, high);
     const pixels = new Uint32Array(view.image.data.buffer), line = new Uint32Array(wide - left);
     const palette = rows.words.cls.map((name) => {
-      const color = this.colors[name] || "#888", share = view.cls && name !== view.cls ? 0.12 : 1;
+      const color = digits(this.colors[name] || ""), share = view.cls && name !== view.cls ? 0.12 : 1;
       return { full: ink(color, card, share), pale: ink(color, card, 0.35 * share) };
     });
     const scale = line.length / (view.to - view.from), height = view.height * ratio, gap = height > 8 ? Math.round(ratio * 2) : height > 3 ? 1 : 0;
@@ -196,7 +197,7 @@ class Timeline {
     const view = this.view;
     const place = new Map(view.tracks.slice(first, last).map((track, i) => [`${track.rank}:${track.stream}`, first + i]));
     const thick = Math.min(2, Math.max(1, view.height));
-    pen.fillStyle = variable("--late");
+    pen.fillStyle = variable("--worse");
     for (const [rank, stream, start, end] of view.rows.path) {
       const t = place.get(`${rank}:${stream}`), a = x(start - view.rows.origin), b = x(end - view.rows.origin);
       if (t !== undefined) pen.fillRect(a, MARGIN + (t + 1) * view.height - top - thick, Math.max(0.7, b - a), thick);
@@ -254,7 +255,7 @@ class Timeline {
       ["duration", duration(took) + (Number.isNaN(error) ? "" : ` ± ${percent(error)}`)], ["waits", wait ? duration(wait) : ""],
       ["begins", duration(rows.start[row])], ["launched", rows.launch[row] + rows.origin >= 0 ? `${duration(rows.start[row] - rows.launch[row])} before` : ""],
       ["flops", flops ? `${flops.toExponential(2)}, ${(flops / took / 1e3).toFixed(1)} TFLOP/s` : ""],
-      ["bytes", rows.bytes[row] ? `${size(rows.bytes[row])}, ${rate((rows.bytes[row] / took) * 1e9)}` : ""], ["rests on", word("provenance")],
+      ["bytes", rows.bytes[row] ? `${size(rows.bytes[row])}, ${rate((rows.bytes[row] / took) * 1e9)}` : ""], ["source", word("provenance")],
     ];
   }
 

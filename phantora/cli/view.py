@@ -42,9 +42,9 @@ def view(log: str, other: str | None, ranks: str | None, steps: str | None, port
     site = site_of(log, other, filters(ranks, steps, None))
     try:
         with Server(site, port) as server:
-            print(f"phantora: {server.url}\nphantora: Ctrl-C ends it", file=sys.stderr)
+            print(f"phantora: {server.first_page}\nphantora: Ctrl-C ends it", file=sys.stderr)
             if not no_browser:
-                webbrowser.open(server.url)
+                webbrowser.open(server.first_page)
             server.serve_forever()
     except KeyboardInterrupt:
         print(file=sys.stderr)

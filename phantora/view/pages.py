@@ -8,6 +8,7 @@ import html
 import importlib.util
 import os
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import orjson
 
 from phantora.errors import PhantoraError
 from phantora.outputs import open_output
+from phantora.trace.analysis import summary
 from phantora.trace.analysis.report import CAUSES, Report, as_data
 from phantora.trace.diff.compare import Difference
 from phantora.trace.diff.compare import as_data as difference_data
@@ -42,7 +44,19 @@ def report_page(report: Report, served: dict[str, Any] | None = None) -> str:
     data = as_data(report)
     for path in data["details"]["critical_paths"]:
         path["segments"] = len(path["segments"])
-    return assemble("report.html", report.path, {"report": data, "causes": CAUSES, "served": served})
+    verdict = [*summary.lines(report), ("NEXT", _next(report))]
+    return assemble(
+        "report.html", report.path, {"report": data, "causes": CAUSES, "verdict": verdict, "served": served}
+    )
+
+
+def _next(report: Report) -> str:
+    """The command that finds out more: what would make a run fit, or what another machine changes."""
+    log = shlex.quote(Path(report.path).name)
+    if report.details is not None and report.details.fit is not None and not report.details.fit.fits:
+        return f"phantora analyze {log}   (what takes the memory)"
+    gpu = "H100" if "H200" in str(report.metadata.get("gpu")) else "H200"
+    return f"phantora replay {log} --gpu {gpu} -o other.arrow, then phantora view {log} other.arrow"
 
 
 def diff_page(difference: Difference, served: dict[str, Any] | None = None) -> str:

@@ -137,7 +137,15 @@ class Server(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         """Address of the report, with the token that opens it."""
-        return f"http://{ADDRESS}:{self.server_port}/?token={self.site.token}"
+        return self._address("/")
+
+    @property
+    def first_page(self) -> str:
+        """Address to open: of two runs the difference, else the report."""
+        return self._address("/" if self.site.difference is None else "/diff")
+
+    def _address(self, path: str) -> str:
+        return f"http://{ADDRESS}:{self.server_port}{path}?token={self.site.token}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that closed its connection is no error."""

@@ -59,6 +59,7 @@ def test_what_a_notebook_shows(run: phantora.Run) -> None:
     assert "step 1.00 ms" in repr(run) and "steady steps 2" in repr(run)
     page = run._repr_html_()
     assert "1x2xH100" in page and "<table>" in page and "compute 40.0%" in page
+    assert "background:#4c8fd0" in page  # what pages draw compute with
 
 
 def test_what_is_no_log(tmp_path: Path) -> None:

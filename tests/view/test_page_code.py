@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from phantora.trace.analysis import summary
 from phantora.view.server import Server
 
 SCRIPT = Path(__file__).parents[1] / "support" / "page.mjs"
@@ -88,7 +89,7 @@ def test_a_click_tells_all_of_a_kernel(server: Server) -> None:
     _, _, shown = visit(server, "/", ("wait", "timeline-text", "8 rows"), ("click", at, TOP + 5), ("text", "details"))
     told = " ".join(shown.split())
     for part in ("operator aten::mm", "shapes", "class gemm", "rank 0, stream 0 (default)", "duration 200.00 us",
-                 "launched", "rests on interpolated", "flops"):  # fmt: skip
+                 "launched", "source interpolated", "flops"):  # fmt: skip
         assert part in told, told
 
 
@@ -98,6 +99,30 @@ def test_where_mfu_goes(server: Server) -> None:
     shares = [float(n) for n in re.findall(r"([+-]?[\d.]+)%", shown)]
     assert shares[0] == 100 and abs(sum(shares[:-1]) - shares[-1]) < 0.5
     assert "exposed communication" in shown
+
+
+def test_what_holds_up_and_mfu_follow_the_step(server: Server) -> None:
+    stalls, losses, _, of_step, of_mfu = visit(
+        server, "/", ("text", "held-up-step"), ("text", "waterfall"), ("choose", "step", "2"), ("text", "held-up-step"),
+        ("text", "waterfall"),
+    )  # fmt: skip
+    assert (stalls, of_step) == ("the steps", "step 2")
+    assert "mean of the steady steps" in losses and "step 2, mean over ranks" in of_mfu
+
+
+def test_verdict(server: Server, logs: tuple[Path, Path]) -> None:
+    """The lines that end a run, and a command."""
+    (shown,) = visit(server, "/", ("text", "verdict"))
+    for word, line in summary.lines(server.site.runs["a"].report):
+        assert f"{word} {line}" in shown
+    assert f"NEXT phantora replay {logs[0].name}" in shown
+
+
+def test_a_call_of_a_kernel(server: Server) -> None:
+    """The shortest and the longest, the share of the peaks of arithmetic and memory."""
+    (shown,) = visit(server, "/", ("text", "works"))
+    row = "nvjet_tn 66.7% 400.00 us 2 200.00 us 200.00 us 200.00 us 101.1%"
+    assert row in " ".join(shown.split())
 
 
 def test_gaps_of_a_rank(server: Server) -> None:
@@ -122,7 +147,7 @@ def test_difference(server: Server) -> None:
     assert "a.arrow" in runs and "b.arrow" in runs
     assert rows == "8 rows"
     shown = " ".join(causes.split())
-    assert "no change of work, durations or waits large enough to name" in shown  # a step more, all alike
+    assert "The runs do the same work: no cause to name." in shown  # b has a step more
 
 
 def test_a_step_that_the_run_does_not_have(server: Server) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,7 +82,7 @@ def test_difference(server: Server, browser: Any, width: int, scheme: str) -> No
     page, complaints = open_page(browser, width, scheme)
     page.goto(server.url)
     page.get_by_role("link", name="Difference").click()
-    told = "no change of work, durations or waits large enough to name"
+    told = "The runs do the same work: no cause to name."
     page.locator("#causes", has_text=told).wait_for()
     assert page.locator("#headline").inner_text()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -92,6 +93,30 @@ def test_difference(server: Server, browser: Any, width: int, scheme: str) -> No
     assert page.locator("#step option").count() == 5
     assert complaints == []
     page.close()
+
+
+def test_tables_are_sorted_and_searched(server: Server, browser: Any) -> None:
+    page, complaints = open_page(browser)
+    page.goto(server.url)
+    first = page.locator("#overlap tbody tr").last
+    assert first.inner_text().startswith("1\t")
+    page.locator("#overlap th button", has_text="rank").click()
+    assert first.inner_text().startswith("0\t")
+    found = page.evaluate("matching([{n: 'a b'}, {n: 'b'}], [['', (r) => r.n, text]], 'B a').length")
+    assert found == 1
+    page.close()
+    assert complaints == []
+
+
+def test_memory_is_read_off(server: Server, browser: Any) -> None:
+    page, complaints = open_page(browser)
+    page.goto(server.url)
+    page.locator("#memory svg").hover()
+    page.locator("#memory .timeline-text", has_text="GiB allocated").wait_for()
+    page.select_option("#memory-time", "run")
+    page.locator("#memory", has_text="The whole run.").wait_for()
+    page.close()
+    assert complaints == []
 
 
 def test_one_file(server: Server, browser: Any, tmp_path: Path) -> None:
@@ -118,7 +143,7 @@ def test_sweep(browser: Any, tmp_path: Path, width: int, scheme: str) -> None:
     page.select_option("#against", label="exposed")
     assert page.locator("#scatter circle").count() == 4
     assert "1 of 8 ranks ran as processes" in page.locator("#folded").inner_text()
-    assert "100.0%\tyes" in page.locator("#table tr").nth(3).inner_text()  # slower, and surely
+    assert "100.0%\tyes" in re.sub(r"\s+", "\t", page.locator("#table tr").nth(3).inner_text())  # slower, and surely
     assert "needs 93.00 GiB of 80.00 GiB" in page.locator("#rest").inner_text()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert complaints == []

@@ -40,6 +40,13 @@ def test_only_this_machine(server: Server) -> None:
     assert server.server_address[0] == "127.0.0.1"
 
 
+def test_two_runs_open_with_their_difference(server: Server, logs: tuple[Path, Path]) -> None:
+    assert "/diff?token=" in server.first_page and "/?token=" in server.url
+    site = site_of(str(logs[0]), None, filters(None, None, None))
+    with Server(site) as alone:
+        assert alone.first_page == alone.url
+
+
 def test_token(server: Server) -> None:
     token = server.site.token
     assert len(token) >= 32
@@ -156,7 +163,7 @@ def test_a_page_is_one_file_and_safe(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     page = (tmp_path / "page.html").read_text()
     assert "alert(1)</script>" not in page and "<title><b>" not in page and "/*{{" not in page
-    assert "src=\"http" not in page and "@import" not in page and "<link rel=\"stylesheet\"" not in page
+    assert 'src="http' not in page and "@import" not in page and '<link rel="stylesheet"' not in page
     assert data_of(page.encode())["served"] is None
 
 

@@ -144,6 +144,9 @@ class Work:
     count: int
     time: float
     """Waits for peers left out."""
+    shortest: float
+    """A call, ns."""
+    longest: float
     share: float
     """Of all device time."""
     flops: float

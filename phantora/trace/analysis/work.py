@@ -26,6 +26,8 @@ class _By:
         size = len(self.words)
         self.count: Floats = np.zeros(size)
         self.time: Floats = np.zeros(size)
+        self.shortest: Floats = np.full(size, np.inf)
+        self.longest: Floats = np.zeros(size)
         self.flops: Floats = np.zeros(size)
         self.bytes: Floats = np.zeros(size)
         self.by_class: Floats = np.zeros((size, 1 + classes))
@@ -35,6 +37,8 @@ class _By:
         slot, size = word + 1, len(self.words)
         self.count += np.bincount(slot, minlength=size)
         self.time += np.bincount(slot, time, size)
+        np.minimum.at(self.shortest, slot, time)
+        np.maximum.at(self.longest, slot, time)
         self.flops += np.bincount(slot, rows["flops"], size)
         self.bytes += np.bincount(slot, rows["bytes"], size)
         for column, table in (("cls", self.by_class), ("provenance", self.by_provenance)):
@@ -104,6 +108,8 @@ class WorkSums:
                 cls=_largest(self._classes, sums.by_class[i]),
                 count=int(sums.count[i]),
                 time=float(sums.time[i]),
+                shortest=float(sums.shortest[i]),
+                longest=float(sums.longest[i]),
                 share=float(sums.time[i]) / total,
                 flops=float(sums.flops[i]),
                 bytes=float(sums.bytes[i]),
