@@ -38,6 +38,7 @@ THEIRS = {
     "distributed/_composable/fsdp/test_fully_shard_state.py", "distributed/test_c10d_ops_nccl.py",
     "docs/performance.md", "test_cuda.py", "llama3-8b_h200_202506_trainy-whitefiber.md",
     "docs/b200/b200_release_v1.2_summary.md", "images/model_table.png",
+    "closed/Nebius/systems/nebius_b200_n1.json", "collector/trtllm/collect_gemm.py",
 }  # fmt: skip
 # Files that a build or a measurement makes, and those of examples, which a user has.
 MADE = {"dist/sbom.json", "phantora_wire.h", "phantora_engine.h", "triton.jsonl", "triton_ir.xz"}
