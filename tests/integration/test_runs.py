@@ -402,7 +402,7 @@ def test_readme_commands(tmp_path: Path) -> None:
         cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "What the steps rest on" in done.stdout + done.stderr
+    assert "TRUST" in done.stdout + done.stderr
     assert (tmp_path / "run.perfetto").stat().st_size > 0
     verb = command()[:-1]
     export_some = ["export", "run.arrow", "-o", "traces/", "--ranks", "0-3"]
