@@ -156,7 +156,7 @@ def main() -> None:
         kept = Image.open(io.BytesIO(pictures[page_name, width, scheme])).convert("RGB")
         kept = kept.crop((0, 0, kept.width, min(height, kept.height)))
         target = options.folder / f"{name}.png"
-        kept.quantize(128).save(target, optimize=True)
+        kept.quantize(256, method=Image.Quantize.MAXCOVERAGE).save(target, optimize=True)
         if target.stat().st_size > MOST_BYTES:
             raise SystemExit(f"{target} has {target.stat().st_size} bytes; choose less of the page")
 

@@ -24,8 +24,8 @@ function shape(tag, attributes, title) {
   return made;
 }
 
-function picture(width, height) {
-  return shape("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", class: "chart" });
+function picture(width, height, kind = "chart") {
+  return shape("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", class: kind });
 }
 
 function label(x, y, words, anchor = "middle") {
@@ -106,8 +106,10 @@ function lines() {
 
 function scatter() {
   const [name, value, show] = numbers[1 + Number(document.getElementById("against").value)];
-  const width = 700, height = 320, left = 70, right = 680, top = 15, bottom = 285;
-  const made = picture(width, height);
+  // As wide as there is room for, so that letters keep their size.
+  const width = Math.max(300, Math.min(1150, document.getElementById("scatter").clientWidth)), height = 320;
+  const left = 70, right = width - 20, top = 15, bottom = 285;
+  const made = picture(width, height, "chart fitted");
   const xs = ran.map(value), ys = ran.map((row) => row.rate);
   const limit = name === "memory" && ran.length ? ran[0].capacity : null;
   const x = scale(limit === null ? xs : [...xs, limit], left + 12, right - 12), y = scale(ys, bottom - 10, top + 10);
@@ -153,6 +155,6 @@ fill("table", table(ran, [
   ["rank", mark, text], ...data.axes.map((name) => [name, (row) => row.values[name] ?? "-", text]), ["step", (row) => row.step, duration],
   ["±", (row) => row.error, percent], ["slower", (row) => (row.rank > 1 ? row.behind : null), percent],
   ["surely", (row) => (row.surely ? "yes" : ""), text], ...numbers, ["MFU", (row) => row.mfu, percent], ["held up by", (row) => row.why, text],
-  ["processes", (row) => (row.fold ? `${row.processes} of ${row.world}` : "all"), text], ["again with", (row) => row.command, text],
+  ["processes", (row) => (row.fold ? `${row.processes} of ${row.world}` : "all"), text],
 ], 1000));
 fill("rest", table(rest, [["layout", (row) => row.label, text], ["status", (row) => row.status, text], ["why", (row) => row.why, text]], 1000));
