@@ -50,7 +50,7 @@ class GpuCostModel:
             ExactTable(gpu, self._own),
             *([LiveMeasurement(gpu, live)] if live is not None else []),
             LibraryCalls(self._roofline.machine, self.operator),
-            *([PublishedMeasurements(published)] if published is not None else []),
+            *([PublishedMeasurements(published, gpu.name)] if published is not None else []),
             Interpolated(gpu, self._own, close),
             ScaledFromOtherGpu(self._roofline, lambda: self._foreign),
             Analytic(gpu),

@@ -144,7 +144,6 @@ Api = Enum("ph_api", "PH_API_", (
     ("OP_BACKWARD", "a node of the autograd graph"), ("OP_ALLOC", "an operator that only allocates, from Python"),
     ("ANNOTATION", "a user annotation"),
     ("KERNEL_LOAD", "the first launch of a kernel of a module: the module is loaded"),
-    ("KERNEL_LOAD_GIB", "and per GiB of the module's machine code"), ("KERNEL_FIRST", "the first launch of each further kernel of a module"),
     ("LIBRARY_LOAD", "the first call of a library that needs another kernel: it is loaded"),
     ("CUBLAS_CREATE", "the first cuBLAS handle of a process"), ("CUDNN_CREATE", "the first cuDNN handle of a process"),
     ("CUDNN_PLAN", "finalize of an execution plan that is not listed, such as attention"), ("OP_PYTHON", "an operator that is dispatched to Python"),
@@ -173,6 +172,8 @@ Api = Enum("ph_api", "PH_API_", (
     ("PY_LOOP", "an operator called from a Python frame that has called several, as in a loop over parameters"),
     ("CUDNN_RNN", "a pass through recurrent layers: forward, gradients of the input, gradients of the weights"),
     ("CUDNN_RNN_LAYER", "the gradients of one layer in one direction"),
+    ("KERNEL_LOAD_GIB", "KERNEL_LOAD, per GiB of the module's machine code"),
+    ("KERNEL_FIRST", "the first launch of each further kernel of a module"),
 ))
 HostMode = Enum("ph_host_mode", "PH_HOST_", (("MODELLED", ""), ("MEASURED", ""), ("NONE", "")))
 Unsupported = Enum("ph_unsupported", "PH_UNSUPPORTED_", (("ERROR", ""), ("WARN", "")))

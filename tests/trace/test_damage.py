@@ -33,10 +33,16 @@ def other_operators(path: Path) -> None:
     run.write(path)
 
 
+def timeline(path: Path) -> None:
+    export(small_run().write(path.with_name("x.arrow")), str(path.with_suffix(".perfetto")))
+    path.with_suffix(".perfetto").rename(path)
+
+
+
 FOREIGN = {
     "empty": (lambda path: path.write_bytes(b""), "the file is empty"),
     "text": (lambda path: path.write_text("step 1 loss 0.0\n" * 100), "not a Phantora log"),
-    "timeline": (lambda path: export(small_run().write(path.with_name("x.arrow")), str(path)), "not a Phantora log"),
+    "timeline": (lambda path: timeline(path), "not a Phantora log"),
     "arrow": (lambda path: pyarrow.feather.write_feather(pa.table({"a": [1]}), path), "not a Phantora log"),
     "older": (lambda path: another_version(path, 1), "format 1, this Phantora reads format 3; run `phantora trace`"),
     "newer": (lambda path: another_version(path, 99), "format 99, this Phantora reads format 3; upgrade"),

@@ -185,7 +185,7 @@ def test_imports_point_one_way(package: str) -> None:
 
 MOST_PARAMETERS = 8
 MANY_PARAMETERS = {
-    "phantora/api.py: run", "phantora/api.py: sweep",  # of users, by keyword
+    "phantora/api.py: run", "phantora/api.py: sweep", "phantora/cli/plan.py: plan",  # of users, by keyword
     "phantora/launch/shims/deepspeed.py: multi_tensor_adam",  # DeepSpeed's signature
     "phantora/importers/kineto.py: _add",  # a row of a log, by keyword
 }  # fmt: skip

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.sweeps import measured
 
 from phantora.cli.plan import parse_amount
 from phantora.errors import PhantoraError
 from phantora.sweep.questions import Tried, largest_that_fits, sizes
 from phantora.sweep.result import FAILED, OUT_OF_MEMORY, RAN, Result
+from tests.support.sweeps import measured
 
 MIB = 1 << 20
 

@@ -75,12 +75,12 @@ def test_links_in_shared_folders_are_not_followed(shared: Path, tmp_path: Path) 
     precious = tmp_path / "precious"
     precious.write_text("kept")
     (shared / "run.arrow").symlink_to(precious)
-    (shared / "run.json.part").symlink_to(precious)
+    (shared / "run.perfetto.part").symlink_to(precious)
     with pytest.raises(PhantoraError, match=r"run\.arrow: cannot create the log"):
         small_run().write(shared / "run.arrow")
     log = small_run().write(tmp_path / "own.arrow")
     with pytest.raises(PhantoraError):
-        export(str(log), str(shared / "run.json"))
+        export(str(log), str(shared / "run.perfetto"))
     assert precious.read_text() == "kept"
     own = tmp_path / "link"
     own.symlink_to(precious)

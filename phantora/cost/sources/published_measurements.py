@@ -14,13 +14,17 @@ from phantora.cost.types import Price
 PRODUCT_ERROR = 0.10
 """Relative, of a product of a published size: 90th percentile of their difference from our measurements on H100 and
 H200 (validation/published/nvidia_products.py)."""
+BETWEEN_SOURCES = {"L40S": 0.26, "B200-SXM": 0.18, "GB200": 0.24, "B300-SXM": 0.24, "GB300": 0.24, "RTX-PRO-6000": 0.26}
+"""Relative, by GPU: 80th percentile of the difference between two publications of products in bfloat16
+(validation.published.kernels). B300, GB300 and RTX PRO 6000 have one publication, and the error of a similar GPU."""
 
 
 class PublishedMeasurements:
     """The published products and attention of the GPU."""
 
-    def __init__(self, published: Published) -> None:
+    def __init__(self, published: Published, gpu: str) -> None:
         self._published = published
+        self._between = BETWEEN_SOURCES.get(gpu, 0.0)
 
     def price(self, query: Query) -> Price | None:
         """The published time, or one between published times; None for other operators."""
@@ -32,7 +36,8 @@ class PublishedMeasurements:
         if product is None:
             return None
         found = self._published.read(product)
-        return _price(query, found, exact=found is not None and not found.distance and product.batch == 1)
+        price = _price(query, found, exact=found is not None and not found.distance and product.batch == 1)
+        return price and replace(price, error=max(price.error or 0.0, self._between))
 
     def _attention(self, query: Query) -> Prediction | None:
         passed = attention.from_signature(query.signature, query.name) if attention.classify(query.name) else None

@@ -196,7 +196,7 @@ ph_answer ph_ask(ph_record *record, const void *blob, size_t length, uint8_t *da
   __atomic_fetch_sub(&ph_rt.control->waiting, 1, __ATOMIC_SEQ_CST);
   free_slot(slot);
   if (moves && answer.time > ph_now()) {  // watchdogs make the rounds that fall into a long wait
-    ph_sleep(answer.time - ph_now());
+    ph_upper.sleep(answer.time - ph_now());
     ph_raise_clock(answer.time);
   }
   return answer;

@@ -63,6 +63,7 @@ typedef struct ph_hooks {
   void (*clock_moved)(int64_t now);  // while a profiler listens
   void (*watchdog_asks)(bool asks);  // the watchdog that calls waits for an answer, or has it
   void (*watchdog_work)(void);       // it found a collective that is not done
+  void (*sleep)(int64_t ns);         // the clock moves on, and watchdogs make the rounds that fall into it
 } ph_hooks;
 extern ph_hooks ph_upper;
 extern _Atomic(ph_listener *) ph_listens;

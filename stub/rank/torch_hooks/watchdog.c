@@ -383,4 +383,5 @@ void ph_watchdogs_reset(void) {
   own = NULL;
   ph_upper.watchdog_asks = note_asking;
   ph_upper.watchdog_work = ph_watchdog_work;
+  ph_upper.sleep = ph_sleep;
 }

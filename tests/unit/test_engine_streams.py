@@ -1,0 +1,53 @@
+"""Many streams on one GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.fakeranks import Bench
+
+
+@pytest.fixture
+def make(engine_library: Path) -> Callable[[int], Bench]:
+    return lambda world=1: Bench.create(engine_library, world)
+
+
+@pytest.mark.parametrize("streams", [64, 65, 200])
+def test_any_number_of_streams_share_a_gpu(make: Callable[[int], Bench], streams: int) -> None:
+    """Each kernel takes a block, and there is room for 200 of them: all begin when they are launched."""
+    bench = make(1)
+    (rank,) = bench.ranks
+    for number in range(streams):
+        rank.stream(8 + number)
+        rank.kernel(f"k{number}:1000", stream=8 + number, blocks=1, at=0)
+    rank.exit()
+    bench.run()
+    assert {span[1:] for span in bench.spans()} == {(0, 1000)}
+    assert bench.engine.status().late == 0
+
+
+@pytest.mark.parametrize("streams", [65, 200])
+def test_many_streams_take_turns_on_a_full_gpu(make: Callable[[int], Bench], streams: int) -> None:
+    bench = make(1)
+    (rank,) = bench.ranks
+    for number in range(streams):
+        rank.stream(8 + number)
+        rank.kernel(f"k{number}:1000", stream=8 + number, at=0)
+    rank.exit()
+    bench.run()
+    assert sorted(span[1:] for span in bench.spans()) == [(1000 * n, 1000 * n + 1000) for n in range(streams)]
+
+
+def test_copies_of_many_streams_share_the_engine_of_their_direction(make: Callable[[int], Bench]) -> None:
+    bench = make(1)
+    (rank,) = bench.ranks
+    for number in range(80):
+        rank.stream(8 + number)
+        rank.emit("MEMCPY", id=layout.Copy.H2D_PINNED if number % 2 else layout.Copy.D2H_PAGEABLE, bytes=100, stream=8 + number, at=0)
+    rank.exit()
+    bench.run()
+    ends = sorted(end for _, _, end in bench.spans("MEMCPY"))
+    assert ends == sorted([100 * (n + 1) for n in range(40)] * 2)
