@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from phantora.wire import layout
 from tests.support.fakeranks import Bench
 
 
@@ -46,7 +47,8 @@ def test_copies_of_many_streams_share_the_engine_of_their_direction(make: Callab
     (rank,) = bench.ranks
     for number in range(80):
         rank.stream(8 + number)
-        rank.emit("MEMCPY", id=layout.Copy.H2D_PINNED if number % 2 else layout.Copy.D2H_PAGEABLE, bytes=100, stream=8 + number, at=0)
+        direction = layout.Copy.H2D_PINNED if number % 2 else layout.Copy.D2H_PAGEABLE
+        rank.emit("MEMCPY", id=direction, bytes=100, stream=8 + number, at=0)
     rank.exit()
     bench.run()
     ends = sorted(end for _, _, end in bench.spans("MEMCPY"))
