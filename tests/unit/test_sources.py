@@ -23,8 +23,7 @@ THEIRS = {
     "ATen/native/cuda/TensorTopK.cu", "PERFORMANCE.md", "ProcessGroupNCCL.cpp", "cublas_api.h", "cuda_runtime_api.h",
     "cudnn/RNN.cpp", "cupti_runtime_cbid.h", "cudnn_adv.h", "cudnn_cnn.h", "cudnn_graph.h", "cudnn_ops.h", "dlfcn.h",
     "nccl.h", "topo.h", "nvtxTypes.h", "userbuffers-host.cpp",
-    "flash_attn/src/static_switch.h", "Node.js", "cuda.h", "llama2.c", "collector/trtllm/collect_gemm.py",
-    "closed/Nebius/systems/nebius_b200_n1.json",
+    "flash_attn/src/static_switch.h", "Node.js", "cuda.h", "llama2.c",
     # PyTorch's tests (tests/upstream/README.md), TorchTitan's and others' published runs.
     "distributed/test_c10d_nccl.py", "distributed/pipelining/test_stage.py",
     "distributed/pipelining/test_schedule_multiproc.py", "distributed/tensor/parallel/test_tp_examples.py",
