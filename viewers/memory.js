@@ -10,14 +10,14 @@ function memoryChart(own, steps, number) {
   const step = steps.find((s) => s.number === number);
   const points = own.timeline, times = points.map((p) => p[0]);
   const [from, to] = step ? [step.start, step.end] : [times[0], times.at(-1)];
-  const most = Math.max(...levelsWithin(points, 2, from, to), ...levelsWithin(points, 1, from, to), 1);
+  // From the level at the beginning on, which may have been reached before.
+  const first = Math.max(0, indexAt(times, from)), shown = points.slice(first, indexAt(times, to) + 1);
+  const most = Math.max(1, ...shown.map((p) => Math.max(p[1], p[2])));
   const [w, h, left, top, bottom] = [Math.max(300, Math.min(1150, document.getElementById("memory").clientWidth)), 240, 62, 10, 22];
   const x = (t) => left + ((w - left - 8) * (Math.min(to, Math.max(from, t)) - from)) / Math.max(1, to - from);
   const y = (bytes) => h - bottom - ((h - bottom - top) * bytes) / (1.05 * most);
   // The level changes at once: horizontal, then vertical.
   const stairs = (levels) => levels.map(([t, bytes], i) => (i ? `H${x(t).toFixed(1)}V${y(bytes).toFixed(1)}` : `M${x(t).toFixed(1)},${y(bytes).toFixed(1)}`)).join("") + `H${x(to)}`;
-  const first = Math.max(0, indexAt(times, from)), last = indexAt(times, to);
-  const shown = points.slice(first, last + 1);
   const picture = svg("svg", { viewBox: `0 0 ${w} ${h}`, role: "img", "aria-label": "memory over time", class: "chart fitted" });
   const uses = CATEGORIES.filter((name) => own.timeline_by_category[name]);
   // Each category is drawn from zero to the sum of itself and those below; the highest first.
@@ -60,8 +60,6 @@ function indexAt(times, time) {
   }
   return low - 1;
 }
-
-const levelsWithin = (points, column, from, to) => points.filter((p) => p[0] >= from && p[0] <= to).map((p) => p[column]);
 
 // Bytes allocated at each phase of a step: the least or the most of all of them.
 function envelope(points, times, steps, pick) {

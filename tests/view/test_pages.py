@@ -72,6 +72,8 @@ def test_report(server: Server, browser: Any, width: int, scheme: str) -> None:
         "c => new Set(new Uint32Array(c.getContext('2d').getImageData(0, 0, c.width, c.height).data.buffer)).size"
     )
     assert drawn > 4
+    cut = "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
+    assert page.evaluate(cut) == 0  # every byte and share is seen
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert complaints == []
     page.close()
