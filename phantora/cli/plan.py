@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -43,10 +43,7 @@ _AMOUNTS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (seconds, dollars) instead of text.")
 @click.option("-q", "--quiet", is_flag=True, help="Print no progress.")
 @click.argument("target", nargs=-1, required=True, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
-def plan(
-    gpu: str, most: int, per_host: int, rate: str | None, tokens: str | None, price: str | None, output: str,
-    as_json: bool, quiet: bool, target: tuple[str, ...],
-) -> int:  # fmt: skip
+def plan(target: tuple[str, ...], **options: Any) -> int:
     """Find the fewest GPUs for a rate of tokens, and the time and cost of a number of tokens.
 
     SCRIPT runs on 1, 2, 4, ... GPUs with the same arguments, a short run each. Ends with status 1 if no size is enough.
@@ -60,13 +57,15 @@ def plan(
     from phantora.sweep.run import Request
     from phantora.sweep.space import space_of
 
-    least, work = (parse_amount(text) if text else None for text in (rate, tokens))
-    clusters = sizes(gpu, most, per_host)
+    rate = options["rate"]
+    least, work = (parse_amount(text) if text else None for text in (rate, options["tokens"]))
+    clusters = sizes(options["gpu"], options["most"], options["per_host"])
     space = space_of(space_table(target, clusters[0]), "plan")
-    request = replace(Request(space, Path(output), read_command, Objective("speed", parse_prices(price))), fold="off")
-    found = list(offers(request, clusters, work, least, progress_of(quiet)))
+    objective = Objective("speed", parse_prices(options["price"]))
+    request = replace(Request(space, Path(options["output"]), read_command, objective), fold="off")
+    found = list(offers(request, clusters, work, least, progress_of(options["quiet"])))
     enough = next((offer for offer in found if offer.rate and offer.rate >= (least or 0.0)), None)
-    if as_json:
+    if options["as_json"]:
         rows = [
             {"cluster": o.cluster, "gpus": o.gpus, "rate": o.rate, "seconds": o.seconds, "dollars": o.dollars,
              "status": o.row.status} for o in found
