@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.runs import trace
 
 from phantora.cli.diff import differences_of
 from phantora.trace.analysis.analyze import Filters, analyze
 from phantora.trace.diff.render import headline
 from phantora.trace.reader import open_log
+from tests.support.runs import trace
 
 PROGRAM = """
 import os, sys, torch, torch.nn as nn
