@@ -25,7 +25,7 @@ namespace tracer {
 // rank computes of them ALL_NS. Integers have no limit of time: what decides sizes must be true.
 constexpr double CHAIN_NS = 5e8, ALL_NS = 3e10;
 constexpr double CHECK_NS = 2e7;    // the first call of a form that takes less is computed at once, to see that it can be
-constexpr size_t COPIED_REAL_BYTES = size_t{256} << 20;  // with more than so much kept, reals that are copied become unknown
+constexpr size_t COPIED_REAL_BYTES = size_t{256} << 20;  // of copied reals that are kept; further ones are unknown
 constexpr int DEEPEST = 256;        // operators in a chain
 constexpr size_t KEPT_BYTES = 1 << 16;  // larger pieces of device memory that a deferred operator reads are taken out of it
 
@@ -81,11 +81,15 @@ struct Node {
   int depth = 0;
   std::vector<Tensor> values;  // by result, once it is done
   size_t kept = 0;             // bytes of them
+  bool copied_real = false;    // reals that the program copied from the host
   ~Node();
 };
 
-static std::atomic<size_t> kept_bytes{0};
-Node::~Node() { kept_bytes -= kept; }
+static std::atomic<size_t> kept_bytes{0}, copied_real_bytes{0};
+Node::~Node() {
+  kept_bytes -= kept;
+  if (copied_real) copied_real_bytes -= kept;
+}
 
 // Half of the machine's memory, shared by its ranks, at most 8 GiB.
 static size_t most_bytes() {
@@ -611,7 +615,8 @@ void bind(const Tensor &real, Tensor host) {
 }
 
 bool defer_copy(const Tensor &to, const Tensor &from) {
-  if (!of_integers(shape_of(to)) && kept_bytes + extent_of(to) > COPIED_REAL_BYTES) return false;  // weights, mostly
+  bool real = !of_integers(shape_of(to));
+  if (real && copied_real_bytes + extent_of(to) > COPIED_REAL_BYTES) return false;  // weights, mostly
   if (kept_bytes + extent_of(to) > most_bytes()) {
     say_once("values that the program copies to a GPU do not fit into the memory of this machine and are unknown");
     return false;
@@ -620,7 +625,12 @@ bool defer_copy(const Tensor &to, const Tensor &from) {
   Shape shape = shape_of(to);
   Tensor host = blank(shape);
   shaped(first_byte(host), shape).copy_(from);
-  await(to, made_of(host, shape), 0);
+  auto made = made_of(host, shape);
+  if (real) {
+    made->copied_real = true;
+    copied_real_bytes += made->kept;
+  }
+  await(to, made, 0);
   return true;
 }
 

@@ -58,7 +58,7 @@ def test_what_is_read_of_unknown_values_is_said(stub_set: Any) -> None:
     ]  # fmt: skip
     texts = [record["blob"].decode() for record in dump.of("DEFINE_NAME")]
     places = {text.rsplit(" at ", 1)[1] for text in texts if text.startswith("assumed: ")}
-    assert len(places) == 7, "not told apart by their lines"
+    assert len(places) == 8, "not told apart by their lines"
 
 
 def test_unknown_numbers_are_finite_and_close(stub_set: Any) -> None:

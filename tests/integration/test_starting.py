@@ -198,6 +198,7 @@ def test_a_gpu_is_used_by_a_child_of_a_script_that_uses_none(tmp_path: Path) -> 
 def test_a_child_of_a_rank_sees_gpus_and_is_told_that_they_are_taken(tmp_path: Path) -> None:
     (tmp_path / "parent.py").write_text(
         "import subprocess, sys, torch, torch.distributed\n"  # it may be a rank
+        "torch.ones(1, device='cuda')\n"
         "see = 'import torch; print(torch.cuda.device_count(), torch.cuda.get_device_name(0), flush=True)'\n"
         "use = see + '; torch.empty(1, device=\"cuda\")'\n"
         "done = subprocess.run([sys.executable, '-c', use], capture_output=True, text=True)\n"
@@ -314,7 +315,7 @@ def test_nccl_between_gpus_of_one_process_is_refused_by_name(tmp_path: Path) -> 
     (tmp_path / "program.py").write_text(ONE_PROCESS)
     done = trace(tmp_path, "--cluster", "1x2xH100", "--", sys.executable, "program.py")
     assert done.returncode and done.stdout == "two GPUs\n"
-    assert "phantora: rank 0 is two members of one communicator: NCCL between GPUs of one process" in done.stderr
+    assert "rank 0 is two members of one communicator: NCCL between GPUs of one process" in done.stderr
     assert "as DistributedDataParallel does" in done.stderr
 
 
@@ -395,12 +396,15 @@ def by_hand():  # as evaluators do, who fill up the shorter ones
     got = [pickle.loads(row[:size].cpu().numpy().tobytes()) for row, size in zip(rows, sizes)]
     return got == [made(r, 2_000_000 + 100_000 * r) for r in range(2)]
 
+def trained():
+    return torch.randn(3 << 20, device="cuda", requires_grad=True).detach() * 1
+
 def unknown():  # large bytes that nobody knows, and a maximum of some that one rank knows
-    weights = torch.randn(3 << 20, device="cuda").to(torch.int8)
+    weights = trained().to(torch.int8)
     dist.broadcast(weights, 0)
     known = torch.full((3 << 20,), 3, dtype=torch.uint8).cuda()
     if rank:
-        known = torch.randn(3 << 20, device="cuda").to(torch.uint8)
+        known = trained().to(torch.uint8)
     dist.all_reduce(known, op=dist.ReduceOp.MAX)
     return not weights.any() and known.cpu().unique().tolist() == [3]
 
@@ -415,5 +419,5 @@ def test_large_objects_travel_and_one_too_large_for_nccl_is_refused_by_name(tmp_
     (tmp_path / "program.py").write_text(OBJECTS)
     done = trace(tmp_path, "--cluster", "1x2xH100", "program.py", shared=True)
     assert done.returncode == 1 and done.stdout.count("all true") == 2, done.stderr
-    assert "phantora: rank 1: a pickled object came as zeros: NCCL carries 64 MiB" in done.stderr
+    assert "rank 1: a pickled object came as zeros: NCCL carries 64 MiB" in done.stderr
     assert "new_group(backend='gloo')" in done.stderr and "Traceback" not in done.stderr

@@ -133,7 +133,10 @@ import ctypes, sys
 import cupy
 count = ctypes.c_int()
 seen = cupy.runtime.cudaGetDeviceCount(ctypes.byref(count)), count.value
-print(*seen, cupy.runtime.cudaFree(None), "torch" in sys.modules)
+block = ctypes.c_void_p()
+size = ctypes.c_size_t(64)
+made = cupy.runtime.cudaMalloc(ctypes.byref(block), size), cupy.runtime.cudaMemset(block, 0, size)
+print(*seen, *made, "torch" in sys.modules)
 """,
 }
 
@@ -144,4 +147,4 @@ def test_a_command_that_uses_cupy_and_never_torch_sees_the_gpu(tmp_path: Path, s
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text % cuda if "%" in text else text)
     run = trace(tmp_path, "--cluster", "1x1xH100", "--", sys.executable, "program.py", alone=True)
-    assert run.out == "0 1 0 False\n"
+    assert run.out == "0 1 0 0 False\n"
