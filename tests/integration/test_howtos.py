@@ -20,7 +20,9 @@ ORDER = (
 )  # fmt: skip
 MOST_LINES = 60
 SAID = {
-    "first-hour": (r"FITS +\d", r"TRUST +\d", r" a step, (mean of|settled)", "Findings", "No difference|aster|lower"),
+    "first-hour": (
+        r"FITS +\d", r"TRUST +\d", r"a step, (mean of|one steady|settled)", "Findings", "No difference|aster|lower",
+    ),
     "will-it-fit": ("Fits: rank 0", "status 1", "Does not fit: an allocation of rank 0", "samples/llama.py:"),
     "what-holds-my-step-up": ("Critical path", "Links, per step", r"h0\.gpu0>h0\.nvsw"),
     "why-is-my-run-slower": ("host gaps, the host works", "A real run; not in its trace", r"\nstep .* yes"),

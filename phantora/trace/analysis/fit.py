@@ -99,8 +99,8 @@ _REMEDIES = {
 
 
 def _why(memory: MemoryReport, capacity: int) -> list[str]:
-    held = ", ".join(f"{name} {size(value)}" for name, value in memory.by_category.items())
-    lines = [f"It holds {held}.", f"What would help: {_remedy(memory)}."]
+    parts = ", ".join(f"{name} {size(value)}" for name, value in memory.by_category.items())
+    lines = [f"Allocated: {parts}.", f"What would help: {_remedy(memory)}."] if parts else []
     if memory.failed is not None and memory.failed.bytes:
         at = f" at {memory.failed.site}" if memory.failed.site else ""
         asked = f"Asked for {size(memory.failed.bytes)}{at}, {duration(memory.failed.time)} into the run."

@@ -27,6 +27,8 @@ def lines(report: Report) -> list[tuple[str, str]]:
 
 
 def _fits(report: Report) -> str:
+    if report.details is not None and report.details.fit is not None and not report.details.fit.fits:
+        return f"no: an allocation of rank {report.details.fit.rank} failed"
     capacity = int(report.metadata["memory_bytes"])
     taken = int(report.trailer.get("device_memory_bytes", 0))
     taken = taken or max((rank.gpu.peak_reserved for rank in report.ranks), default=0)
