@@ -176,7 +176,9 @@ def train(
             times.append(seconds)
         if report:
             memory = torch.cuda.max_memory_allocated() / 2**30
-            text = "" if loss is None else f"  loss {float(loss):.4f}"
+            text = ""
+            if loss is not None:
+                text = f"  loss {float(loss):.4f}"
             print(
                 f"step {index + 1}{text}  {seconds * 1e3:.1f} ms  {tokens_per_step / seconds:,.0f} tokens/s"
                 f"  MFU {shape.flops_per_token() * tokens_per_step / seconds / world / PEAK_FLOPS:.1%}"
