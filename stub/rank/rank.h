@@ -30,6 +30,7 @@ bool ph_attached(void);            // and not yet a rank; one that has ended bec
 int32_t ph_occupant(int device);   // the process that is the rank of a GPU of this host; 0 without one
 int64_t ph_occupied(int device);   // bytes that it takes there, its context among them
 int ph_join(int gpu);              // 0, or -1 when it may not; says why on stderr
+void ph_joined_detach(void);        // in a forked child: it is no rank
 void ph_exit(int status);          // sends RANK_EXIT; called by phantora.launch as the rank ends
 bool ph_connected(void);
 bool ph_null_mode(void);           // record nothing, answer at once

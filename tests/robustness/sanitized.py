@@ -28,7 +28,6 @@ from phantora.wire import engine, layout
 from tests.robustness import sanitizers
 from tests.support.ringdump import make_session
 
-ROOT = Path(__file__).resolve().parents[2]
 FOUND = 66  # the status
 
 
@@ -42,7 +41,7 @@ def compiled(folder: Path, way: sanitizers.Way) -> Path:
     common = [*flags, level, "-g", "-fno-omit-frame-pointer", *build.defines(find_torch()), "-I", str(folder),
               "-I", str(sources), "-I", str(native)]  # fmt: skip
     whole = folder / "whole.cpp"
-    files = (*build.sources_of(native), ROOT / "benchmarks" / "ring_driver.cpp")
+    files = (*build.sources_of(native), Path(__file__).with_name("ring_driver.cpp"))
     whole.write_text("".join(f'#include "{path}"\n' for path in files))
     objects = []
     for part in build.RANK_FOLDERS:

@@ -39,7 +39,7 @@ def quick_build(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty cache and a build that takes no compiler: it counts its runs in a file."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
-    def fake(torch: find.Torch, work: Path) -> None:
+    def fake(torch: find.Torch, work: Path, built: object = None) -> None:
         with open(tmp_path / "runs", "a") as runs:
             runs.write("x")
         (work / "build.json").write_text('{"torch": "t", "cuda": "c", "libraries": [], "files": {}}')
@@ -53,13 +53,13 @@ def test_second_build_comes_from_the_cache(quick_build: Path) -> None:
     first = stubs.ensure(said.append)
     assert stubs.ensure(said.append) == first
     assert (quick_build / "runs").read_text() == "x"
-    assert len(said) == 1 and said[0].startswith("building the stub libraries for torch ")
+    assert len(said) == 1 and said[0].startswith("compiling the stub libraries for torch ")
 
 
 def test_damaged_build_is_made_again(quick_build: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A library is cut short, as after a power failure; and what a build that was killed left is taken away."""
 
-    def fake(torch: find.Torch, work: Path) -> None:
+    def fake(torch: find.Torch, work: Path, built: object = None) -> None:
         (work / "a.so").write_bytes(b"whole")
         (work / "build.json").write_text('{"torch": "t", "cuda": "c", "libraries": [], "files": {"a.so": 5}}')
 
@@ -88,7 +88,7 @@ def test_concurrent_builds_happen_once(quick_build: Path) -> None:
 
 
 def test_failed_build_leaves_nothing(quick_build: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(torch: find.Torch, work: Path) -> None:
+    def fail(torch: find.Torch, work: Path, built: object = None) -> None:
         (work / "half").write_text("")
         raise PhantoraError("no")
 
