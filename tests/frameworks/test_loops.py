@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from phantora.hardware import REFERENCE_HOST
 from phantora.trace.reader import Log, open_log
 from tests.support import framework_loops
 from tests.support.headline import printed_by_loops, same_headline
@@ -22,7 +23,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Log, dict[str, dict[s
     """All loops at once, each a rank of its own: the log, and by name what the loop printed, with its rank."""
     run = trace(
         tmp_path_factory.mktemp("loops"), "--no-recording", "--cluster", f"1x{len(NAMES)}xH100",
-        "--hang-timeout", "300", str(Path(framework_loops.__file__)), timeout=590,
+        "--hang-timeout", "300", "--host", REFERENCE_HOST, str(Path(framework_loops.__file__)), timeout=590,
     )  # fmt: skip
     return open_log(run.log), printed_by_loops(run)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from phantora.hardware import REFERENCE_HOST
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.reader import open_log
 from tests.support.communication import Message, barriers, flops, messages, peak_allocated
@@ -49,7 +50,7 @@ class Result:
 def pretrain(directory: Path, cluster: str, model: str, *arguments: str, layers: int = 2, seq: int = 2048,
              sequences: int, iterations: int = ITERATIONS, options: tuple[str, ...] = ()) -> Result:  # fmt: skip
     run = trace(
-        directory, "--cluster", cluster, *OPTIONS, *options, str(SAMPLES / "megatron" / "pretrain_gpt.py"),
+        directory, "--cluster", cluster, "--host", REFERENCE_HOST, *OPTIONS, *options, str(SAMPLES / "megatron" / "pretrain_gpt.py"),
         "--model", model, "--num-layers", str(layers), "--seq-length", str(seq), "--train-iters", str(iterations),
         "--global-batch-size", str(sequences), *arguments,
     )  # fmt: skip

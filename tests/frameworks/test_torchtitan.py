@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from phantora.hardware import REFERENCE_HOST
 from phantora.launch.routing import parse_routing
 from phantora.trace.reader import open_log
 from tests.support.headline import same_headline
@@ -57,8 +58,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def titan(place: Path, cluster: str, sample: str, flavor: str, *arguments: str, options: tuple[str, ...] = ()) -> Run:
     (place / "run.arrow").unlink(missing_ok=True)
     return trace(
-        place, "--cluster", cluster, *options, "-m", "torchtitan.train", "--job.config_file", str(TITAN / sample),
-        "--experimental.custom_import", "layers", "--model.flavor", flavor, "--training.steps", str(STEPS), *arguments,
+        place, "--cluster", cluster, "--host", REFERENCE_HOST, *options, "-m", "torchtitan.train",
+        "--job.config_file", str(TITAN / sample), "--experimental.custom_import", "layers", "--model.flavor", flavor, "--training.steps", str(STEPS), *arguments,
     )  # fmt: skip
 
 

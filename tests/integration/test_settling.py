@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -47,4 +48,4 @@ def test_the_headline_does_not_depend_on_the_number_of_steps(
     assert short.step_time == pytest.approx(long.step_time, rel=0.01)
     assert middle.step_time == pytest.approx(long.step_time, rel=0.01)
     _, differences = differences_of([open_log(log) for log in logs], Filters())
-    assert [headline(d).split(":")[0] for d in differences] == ["No difference", "No difference"]
+    assert all(re.search("No difference|not significant", headline(d)) for d in differences)

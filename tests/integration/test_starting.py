@@ -90,7 +90,7 @@ def kernels_of(log: Path) -> dict[int, int]:
 def test_spawned_ranks(tmp_path: Path, form: str) -> None:
     (tmp_path / "spawn.py").write_text(SPAWN)
     target = ["spawn.py"] if form == "script" else ["--", sys.executable, "spawn.py"]
-    done = trace(tmp_path, "--cluster", "1x2xH100", *target, str(free_port()))
+    done = trace(tmp_path, "--cluster", "1x2xH100", "-o", "run.arrow", *target, str(free_port()))
     assert done.returncode == 0, done.stderr
     assert values(done.stdout) == {(0, 3.0), (1, 3.0)}
     assert ("starts its ranks itself" in done.stderr) == (form == "script")
@@ -109,7 +109,8 @@ def test_the_sample(tmp_path: Path) -> None:
 def test_gpus_serve_one_process_after_the_other(tmp_path: Path) -> None:
     """Workers are started twice; the second ones begin when the first are done, and the log can be replayed."""
     (tmp_path / "twice.py").write_text(FORKED)
-    done = trace(tmp_path, "--cluster", "1x3xH100", "twice.py", "3,2", str(free_port()), str(free_port()))
+    ports = str(free_port()), str(free_port())
+    done = trace(tmp_path, "--cluster", "1x3xH100", "-o", "run.arrow", "twice.py", "3,2", *ports)
     assert done.returncode == 0, done.stderr
     assert len(re.findall(r"<\d 3.0>", done.stdout)) == 2 and len(re.findall(r"<\d 6.0>", done.stdout)) == 3
     assert kernels_of(tmp_path / "run.arrow") == {0: 2, 1: 2, 2: 1}
@@ -397,7 +398,7 @@ def by_hand():  # as evaluators do, who fill up the shorter ones
     return got == [made(r, 2_000_000 + 100_000 * r) for r in range(2)]
 
 def trained():
-    return torch.randn(3 << 20, device="cuda", requires_grad=True).detach() * 1
+    return torch.empty(3 << 20, device="cuda").normal_()
 
 def unknown():  # large bytes that nobody knows, and a maximum of some that one rank knows
     weights = trained().to(torch.int8)
