@@ -50,7 +50,8 @@ class Result:
 def pretrain(directory: Path, cluster: str, model: str, *arguments: str, layers: int = 2, seq: int = 2048,
              sequences: int, iterations: int = ITERATIONS, options: tuple[str, ...] = ()) -> Result:  # fmt: skip
     run = trace(
-        directory, "--cluster", cluster, "--host", REFERENCE_HOST, *OPTIONS, *options, str(SAMPLES / "megatron" / "pretrain_gpt.py"),
+        directory, "--cluster", cluster, "--host", REFERENCE_HOST, *OPTIONS, *options,
+        str(SAMPLES / "megatron" / "pretrain_gpt.py"),
         "--model", model, "--num-layers", str(layers), "--seq-length", str(seq), "--train-iters", str(iterations),
         "--global-batch-size", str(sequences), *arguments,
     )  # fmt: skip

@@ -59,7 +59,8 @@ def titan(place: Path, cluster: str, sample: str, flavor: str, *arguments: str, 
     (place / "run.arrow").unlink(missing_ok=True)
     return trace(
         place, "--cluster", cluster, "--host", REFERENCE_HOST, *options, "-m", "torchtitan.train",
-        "--job.config_file", str(TITAN / sample), "--experimental.custom_import", "layers", "--model.flavor", flavor, "--training.steps", str(STEPS), *arguments,
+        "--job.config_file", str(TITAN / sample), "--experimental.custom_import", "layers",
+        "--model.flavor", flavor, "--training.steps", str(STEPS), *arguments,
     )  # fmt: skip
 
 
