@@ -51,4 +51,4 @@ def test_what_was_given_back_is_cleared_first(tmp_path: Path) -> None:
     trace(tmp_path, "--cluster", "1x1xH100", str(script), str(out))
     found = json.loads(out.read_text())
     assert found["at once"] == pytest.approx(8.2, abs=0.4)
-    assert max(found[quick] for quick in ("roomy", "refused", "next", "later")) < 0.2
+    assert max(found[quick] for quick in ("roomy", "refused", "next", "later")) < 0.3

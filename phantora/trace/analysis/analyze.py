@@ -204,7 +204,7 @@ class _Pass:
         peak = self.meta.peak()
         ranks = [self._rank(position, peak) for position in range(len(self.ranks))]
         totals = _totals(ranks, peak)
-        steady = mean_times([s.times for s in _steady(totals)], peak)
+        steady = mean_times(_middle_half([s.times for s in _steady(totals)]), peak)
         if self.steps.predicted:
             steady = _settled(self.log, steady, peak)
         report = Report(
@@ -260,11 +260,11 @@ class _Pass:
         )
 
     def _exposure(self, steady: Times) -> list[Exposure]:
-        """Where a settled step is predicted, its exposed communication is shared out as in the run's own step."""
+        """The headline's exposed communication, shared out as in all steady steps of the run."""
         counted = sum(1 for (index, _) in self.times if self.spans[index].steady)
         found = self.exposures.report(self.log, self.groups, max(1, counted))
         total = sum(e.exposed for e in found)
-        scale = steady.exposed / total if self.steps.predicted and total else 1.0
+        scale = steady.exposed / total if total else 1.0
         return [replace(e, exposed=scale * e.exposed, late_rank=scale * e.late_rank) for e in found]
 
     def _host_time(self) -> float:
@@ -349,6 +349,12 @@ def _sum(parts: list[Times]) -> Times:
     total.peak_allocated = max((part.peak_allocated for part in parts), default=0)
     total.peak_reserved = max((part.peak_reserved for part in parts), default=0)
     return total
+
+
+def _middle_half(parts: list[Times]) -> list[Times]:
+    """Those between the quartiles of time: a single slow step does not move their mean."""
+    cut = len(parts) // 4
+    return sorted(parts, key=lambda part: part.time)[cut : len(parts) - cut]
 
 
 def mean_times(parts: list[Times], peak: float | None) -> Times:
