@@ -48,7 +48,7 @@ def test_what_was_given_back_is_cleared_first(tmp_path: Path) -> None:
     near_capacity.py OUT blocks. Who wants a part of it waits for all (OUT calls)."""
     script, out = tmp_path / "script.py", tmp_path / "found.json"
     script.write_text(SCRIPT)
-    trace(tmp_path, "--cluster", "1x1xH100", str(script), str(out))
+    trace(tmp_path, "--cluster", "1x1xH100", "--host", "emerald-rapids-fast", str(script), str(out))
     found = json.loads(out.read_text())
     assert found["at once"] == pytest.approx(8.2, abs=0.4)
-    assert max(found[quick] for quick in ("roomy", "refused", "next", "later")) < 0.3
+    assert max(found[quick] for quick in ("roomy", "refused", "next", "later")) < 0.2
