@@ -46,6 +46,13 @@ _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 class Commands(click.Group):
     """The commands; each module loads at its first use."""
 
+    def invoke(self, ctx: click.Context) -> object:
+        """Runs a command. Raises click.Abort for an interrupt, for which click would print an empty line."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise click.Abort from error
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The commands whose modules are installed, in the order of the help."""
         return [name for name, module in COMMANDS.items() if importlib.util.find_spec(module)]

@@ -112,4 +112,4 @@ def test_ctrl_c_prints_one_line(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert err.strip() == "phantora: interrupted by SIGINT"
+    assert err == "phantora: interrupted by SIGINT\n"
