@@ -87,7 +87,9 @@ def verdict(op: Any, sample: Any) -> str | None:
     if any(t.numel() > SMALL for t in tensors(expected)):
         return None
     try:
-        return difference(call(op, sample, "cuda"), expected)
+        got = call(op, sample, "cuda")
+        torch.cuda.synchronize()  # `to("cpu", non_blocking=True)` arrives late
+        return difference(got, expected)
     except Exception as error:
         return f"{type(error).__name__}: {error}".split("\n")[0][:160]
 

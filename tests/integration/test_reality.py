@@ -41,7 +41,7 @@ class Pair:
 
 
 PAIRS = {
-    "equal": Pair("within the simulation's error bar"),
+    "equal": Pair("agrees with the simulation: "),
     "attention": Pair("attention by another operator: _cudnn_attention_forward -> products", variant="attention"),
     "fusion": Pair("another form of the optimizer: fused -> for each parameter", variant="fusion"),
     "reads": Pair("the host reads values of the GPU 0 -> ", variant="reads"),

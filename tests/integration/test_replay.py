@@ -53,11 +53,14 @@ def test_on_the_same_cluster_it_is_the_same_log(run: Run, tmp_path: Path) -> Non
     assert open_log(copy).recording() == open_log(run.log).recording()
 
 
-@pytest.mark.parametrize("cluster", ["2x1xH100", "1x2xA100-80GB"])
-def test_on_another_cluster_it_agrees_with_a_fresh_run(run: Run, tmp_path: Path, cluster: str) -> None:
+@pytest.mark.parametrize(
+    ("cluster", "close"),
+    [("2x1xH100", 0.01), ("1x2xA100-80GB", 0.02)],  # on A100 torch chooses flash attention, which no replay changes
+)
+def test_on_another_cluster_it_agrees_with_a_fresh_run(run: Run, tmp_path: Path, cluster: str, close: float) -> None:
     fresh = trace(tmp_path, "--cluster", cluster, *SCRIPT)
     copy = again(run, tmp_path, "--cluster", cluster)
-    assert step(copy) == pytest.approx(step(fresh.log), rel=0.01)
+    assert step(copy) == pytest.approx(step(fresh.log), rel=close)
     assert abs(step(copy) / step(run.log) - 1) > 0.05  # it is another cluster indeed
     told = open_log(copy).metadata
     assert (told.cluster, told.ranks_per_host) == (cluster, int(cluster.split("x")[1]))

@@ -66,7 +66,7 @@ def test_headline(ran: tuple[Log, dict[str, dict[str, Any]]], loop: str) -> None
     report = report_of(ran, loop)
     source, notes = EXPECTED[loop]
     assert report.step_source == source
-    assert notes <= set(report.headline.apart) <= {*notes, "start-up", "waits", "more work", "less work"}
+    assert notes <= set(report.headline.apart) <= {*notes, "start-up", "settling", "waits", "more work", "less work"}
 
 
 @pytest.mark.parametrize(

@@ -62,12 +62,14 @@ class Gatherer(Protocol):
 @dataclass(frozen=True)
 class Filters:
     """What to report on; None means all. `time` in ns: that stretch counts as the one step. `by` is what tells the
-    steps (``steps.SOURCES``, ``annotation:NAME``)."""
+    steps (``steps.SOURCES``, ``annotation:NAME``). Without `settle` the run's own steps count, also where the power
+    limiters have not settled."""
 
     ranks: frozenset[int] | None = None
     steps: frozenset[int] | None = None
     time: tuple[int, int] | None = None
     by: str | None = None
+    settle: bool = True
 
 
 def analyze(
@@ -107,6 +109,8 @@ def analyze(
 
 def _steps(log: Log, filters: Filters) -> Steps:
     found = find_steps(log, filters.ranks, filters.by)
+    if not filters.settle:
+        found = found.unsettled()
     if not found.of_rank:
         raise PhantoraError(f"{log.path}: no row of the ranks asked for; the run had {log.metadata.world_size} ranks")
     if filters.time is not None:

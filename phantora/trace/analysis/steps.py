@@ -94,6 +94,14 @@ class Steps:
         """Numbers of the steps that do the work of a steady one, also before the power limiters have settled."""
         return self.steady() | {number for number, note in self.notes().items() if note == SETTLING}
 
+    def unsettled(self) -> Steps:
+        """The same steps, with those that come before the power limiters have settled as steady ones."""
+        of_rank = {
+            rank: [replace(step, note="") if step.note == SETTLING else step for step in own]
+            for rank, own in self.of_rank.items()
+        }
+        return Steps(self.source, of_rank, self.covered)
+
     def notes(self) -> dict[int, str]:
         """What is unusual about a step, by its number."""
         return {step.number: step.note for steps in self.of_rank.values() for step in steps if step.note}

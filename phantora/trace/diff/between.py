@@ -18,21 +18,23 @@ Watched = Callable[[str], AbstractContextManager[Progress | None]]
 
 def sides_of(logs: Sequence[Log], filters: Filters, watched: Watched | None = None) -> list[Side]:
     """The runs, read for a comparison. A simulated run stands before a real one: what differs is what reality does
-    otherwise. Of runs of which traces hold some ranks, the others have these ranks too."""
+    otherwise. Of runs of which traces hold some ranks, the others have these ranks too. Against a real run that is
+    seen from its start-up on, the simulation's own steps count; else its settled ones."""
     if len(logs) == 2 and logs[0].metadata.real and not logs[1].metadata.real:
         logs = logs[::-1]
     partial = [log for log in logs if log.metadata.real and len(log.metadata.ranks) < log.metadata.world_size]
     if partial and filters.ranks is None:
         ranks = frozenset.intersection(*(frozenset(log.metadata.ranks) for log in partial))
         filters = replace(filters, ranks=ranks or None)
-    found = []
-    for log in logs:
+    found: list[Side] = []
+    for log in sorted(logs, key=lambda log: not log.metadata.real):  # real ones first
+        own = replace(filters, settle=not any(side.real and "start-up" in side.report.headline.apart for side in found))
         if watched is None:
-            found.append(gather(log, filters, arrivals=not partial))
+            found.append(gather(log, own, arrivals=not partial))
             continue
         with watched(f"reading {log.path}") as progress:
-            found.append(gather(log, filters, progress, not partial))
-    return found
+            found.append(gather(log, own, progress, not partial))
+    return [next(side for side in found if side.log is log) for log in logs]
 
 
 def between(sides: Sequence[Side]) -> list[Difference]:
