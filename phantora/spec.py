@@ -93,7 +93,7 @@ class RankSpec(_Json):
     stubs: str = ""
     """Folder of the stub libraries."""
     processes: str = ""
-    """The ranks of a folded run that are processes, as ``phantora.launch.folded.runs`` writes them; "": all are."""
+    """The ranks of a folded run that are processes, as ``phantora.fold.ranges`` writes them; "": all are."""
     groups: str = ""
     """A file for the process groups that rank 0 makes before it ends with its first large communication."""
     pieces: str = ""

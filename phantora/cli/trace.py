@@ -154,8 +154,9 @@ Examples:
 @click.option(
     "--fold", default="off", show_default=True, metavar="off|auto|AXES",
     help="Run some ranks of a mesh as processes; they represent the others. AXES: the axes of the mesh with their "
-    "sizes, largest stride first (pp=4,dp=64,tp=8). A pipeline (pp) and a starred axis (cp=4*) run all ranks; "
-    "dp=64/1 runs the first only. auto: fold over rank 0's process groups if the ranks do not fit this machine.",
+    "sizes, largest stride first (pp=4,dp=64,tp=8). A pipeline (pp) runs all its stages. After a size, :all runs all "
+    "ranks (tp=8:all), :first runs the first rank, :uneven compares communication only. auto: fold over rank 0's "
+    "process groups if the ranks do not fit this machine.",
 )
 @click.option(
     "--real-ranks", metavar="R,...", help="More ranks of a folded run that are processes."

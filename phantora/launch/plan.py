@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from phantora.errors import PhantoraError
-from phantora.launch import folded
+from phantora.fold.mesh import Fold
+from phantora.fold.ranges import format_ranks
+from phantora.launch.fold.groups import ENVIRONMENT
 from phantora.launch.shared import shared_imports
 from phantora.spec import MODULE, VARIABLE, RankSpec, RunSpec
-from phantora.wire.fold import Fold
 
 MASTER_ADDRESS = "127.0.0.1"
 STDOUT, STDERR = 1, 2  # bits of torchrun's --redirects and --tee
@@ -47,7 +48,7 @@ class Plan:
         """The same launch with the processes of `fold`."""
         if fold is None:
             return replace(self, real=None, ranks=replace(self.ranks, processes=""))
-        return replace(self, real=fold.real, ranks=replace(self.ranks, processes=folded.runs(fold.real)))
+        return replace(self, real=fold.real, ranks=replace(self.ranks, processes=format_ranks(fold.real)))
 
     @property
     def module(self) -> bool:
@@ -105,7 +106,7 @@ def rank_environment(plan: Plan, rank: int, store_port: int) -> dict[str, str]:
         "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": os.environ.get("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "100"),
     }
     if plan.ranks.processes:
-        environment |= folded.ENVIRONMENT
+        environment |= ENVIRONMENT
     if plan.log_dir is not None:
         environment["TORCHELASTIC_ERROR_FILE"] = str(rank_log_dir(plan, rank) / "error.json")
     return environment

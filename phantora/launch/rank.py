@@ -19,7 +19,8 @@ from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
 from phantora.errors import PhantoraError
-from phantora.launch import clock, failures, folded, loading, process, rendezvous, shims, uncounted
+from phantora.launch import clock, failures, loading, process, rendezvous, shims, uncounted
+from phantora.launch.fold import groups
 from phantora.spec import rank_spec
 from phantora.wire import stacks
 
@@ -59,7 +60,7 @@ def become_rank(task: RankTask, library: ctypes.CDLL | None, session: int, out: 
         uncounted.install()
         rendezvous.install(task.environment["MASTER_PORT"])
         if given.processes:
-            folded.install(int(task.environment["WORLD_SIZE"]))
+            groups.install(int(task.environment["WORLD_SIZE"]))
         if library is not None:
             connect(library, session, task.rank, task.local_rank, given.devices)
     except PhantoraError as error:

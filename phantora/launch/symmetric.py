@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from phantora.errors import PhantoraError
-from phantora.launch import folded
+from phantora.launch.fold import groups
 from phantora.launch.importhook import after_import
 
 _MODULE = "torch.distributed._symmetric_memory"
@@ -34,7 +34,7 @@ def _check_backend(name: str | None, *_: Any) -> None:
 
 def _wrap(module: ModuleType, neighbour: Callable[[int], bool]) -> None:
     memory = module._SymmetricMemory
-    processes = folded.processes()
+    processes = groups.processes()
 
     def check_allocation(*args: Any, **named: Any) -> None:  # size, stride, dtype, device, ...
         _check_backend(memory.get_backend(named["device"] if "device" in named else args[3]))
@@ -48,8 +48,8 @@ def _wrap(module: ModuleType, neighbour: Callable[[int], bool]) -> None:
         if processes is not None and not processes.issuperset(ranks):
             few = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
             _refuse(
-                f"of ranks {few} of which some are no processes",
-                "keep their axis whole with a star (--fold dp=8,tp=4*), or --fold off",
+                f"of ranks {few} of which some are not processes",
+                "expand their axis (--fold dp=8,tp=4:all), or --fold off",
             )
 
     def refuse_native(*_: Any, **__: Any) -> None:

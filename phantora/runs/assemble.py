@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phantora.errors import PhantoraError
+from phantora.fold.mesh import to_dict
 from phantora.hardware import Cluster, device_fields
 from phantora.runs.setup import Setup
 from phantora.version import version
 from phantora.wire import layout
-from phantora.wire.fold import to_dict
 from phantora.wire.session import Session, SessionConfig
 
 if TYPE_CHECKING:

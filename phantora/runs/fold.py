@@ -8,8 +8,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from phantora.errors import PhantoraError
+from phantora.fold.discovery import mesh_of
+from phantora.fold.mesh import Fold
+from phantora.fold.ranges import format_ranks
+from phantora.fold.syntax import parse_fold
 from phantora.launch.ending import Outcome
-from phantora.launch.folded import runs
 from phantora.launch.output import Console
 from phantora.launch.plan import Plan
 from phantora.launch.supervisor import RankSupervisor
@@ -18,7 +21,6 @@ from phantora.runs.assemble import create_session
 from phantora.runs.preflight import OF_RANK, free_memory
 from phantora.runs.setup import Setup
 from phantora.spec import AUTO, OFF, FoldSpec
-from phantora.wire.fold import Fold, mesh_of, parse_fold
 
 if TYPE_CHECKING:
     from phantora.stubs import StubSet
@@ -72,7 +74,7 @@ def with_busiest(fold: Fold, plan: Plan, setup: Setup, console: Console, stubs: 
         seen = f"failed ({outcome.message})" if outcome.status else "gathered no buffer of parameters"
         console.message(
             f"phantora: note: rank 0, run alone to see which rank has the most pieces of the optimizer, {seen}; "
-            "the ends and the witness stand for all, and --real-ranks names others"
+            "the ends and the representatives represent all; --real-ranks names further ranks"
         )
         return fold
     rank, most, _ = max(counted, key=lambda entry: (entry[1], -entry[0]))
@@ -92,7 +94,7 @@ def _with(plan: Plan, *, groups: str = "", pieces: str = "") -> Plan:
 def _alone(plan: Plan, setup: Setup, console: Console, stubs: StubSet, *, ends: bool) -> Outcome:
     """Runs rank 0 without a simulation; `ends`: up to its first large communication."""
     launch = replace(plan.spec.launch, redirects="0", tee="0")
-    ranks = replace(plan.ranks, quiet=True, processes=runs((0,)))
+    ranks = replace(plan.ranks, quiet=True, processes=format_ranks((0,)))
     spec = replace(plan.spec, launch=launch)
     plan = replace(plan, spec=spec, ranks=ranks, real=(0,), ranks_filter=(), log_dir=None)
     supervisor = RankSupervisor(plan, console, stubs=stubs.directory)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from phantora.errors import PhantoraError, Reason
+from phantora.fold.syntax import describe
 from phantora.hardware.gpus import memory_chosen
 from phantora.launch import failures
 from phantora.launch.command import run_command
@@ -26,9 +27,9 @@ from phantora.runs.sensitivity import simulated_again
 from phantora.spec import AUTO, COMMAND, RunSpec
 
 if TYPE_CHECKING:
+    from phantora.fold.mesh import Fold
     from phantora.sim.config import Stats
     from phantora.stubs import StubSet
-    from phantora.wire.fold import Fold
 
 StatusLine: TypeAlias = Callable[[int, int], "str | None"]
 """What to show for a number of living ranks and a width in characters; None: nothing new."""
@@ -91,7 +92,7 @@ class _Run:
             self._set_fold(fold)
         if fold and not self.quiet:
             self.console.message(
-                f"phantora: folded: {len(fold.real)} of {fold.world_size} ranks run as processes ({fold.describe()}; "
+                f"phantora: folded: {len(fold.real)} of {fold.world_size} ranks run as processes ({describe(fold)}; "
                 f"ranks {few(fold.real)})"
             )
 
@@ -217,7 +218,7 @@ class _Run:
             "startup_seconds": round(outcome.startup_seconds, 3), "wall_seconds": round(outcome.wall_seconds, 3),
         }  # fmt: skip
         if self.setup.fold:
-            known |= {"processes": len(self.setup.fold.real), "fold": self.setup.fold.describe()}
+            known |= {"processes": len(self.setup.fold.real), "fold": describe(self.setup.fold)}
         if simulation.simulator is None:
             return RunReport(**known)
         return RunReport(**known, **simulation.simulator.stats().facts(), log=str(self.prepared.outputs.written))

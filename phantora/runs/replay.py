@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phantora.errors import PhantoraError, Reason
+from phantora.fold.mesh import from_dict
 from phantora.hardware import Cluster, load_cluster, load_host
 from phantora.result import RunReport, RunResult
 from phantora.runs.assemble import About, Recorded, assemble, host_facts
@@ -17,7 +18,6 @@ from phantora.runs.sensitivity import simulated_again
 from phantora.runs.setup import Setup
 from phantora.sim.whatif import parse_what_if
 from phantora.spec import OutputSpec, RunSpec, WhatIfSpec
-from phantora.wire.fold import from_dict
 
 if TYPE_CHECKING:
     from phantora.trace.reader import Log

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from phantora.fold.mesh import Fold
 from phantora.hardware import Cluster
 from phantora.sim.whatif import WhatIf
 from phantora.spec import RunSpec
-from phantora.wire.fold import Fold
 
 
 @dataclass(frozen=True)

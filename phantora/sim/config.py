@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from phantora.cost.types import CostModel
+from phantora.fold.mesh import Fold
 from phantora.hardware import Cluster
 from phantora.sim.collectives import NcclEnvironment
 from phantora.sim.whatif import WhatIf
-from phantora.wire.fold import Fold
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from statistics import NormalDist
 from phantora.cost.machine import Machine
 from phantora.cost.power import burst_clock, watts
 from phantora.cost.types import Price
+from phantora.fold.mesh import Fold
+from phantora.fold.pipelines import pipelines_of
 from phantora.hardware.types import Gpu
 from phantora.sim.engine.library import Engine, KernelProfile, PowerLimit
-from phantora.sim.pipelines import pipelines_of
-from phantora.wire.fold import Fold
 
 
 def limit_power(engine: Engine, gpu: Gpu, world_size: int, fold: Fold | None = None) -> None:
@@ -51,7 +51,7 @@ def limit_power(engine: Engine, gpu: Gpu, world_size: int, fold: Fold | None = N
     if not pipelines:
         largest: dict[int, float] = {}
         for rank in order:  # ascending
-            largest[fold.stands_in(rank) if fold else rank] = factors[rank]
+            largest[fold.process_of(rank) if fold else rank] = factors[rank]
         for rank, factor in largest.items():
             engine.set_power_factor(rank, factor)
 

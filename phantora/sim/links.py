@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from phantora.errors import PhantoraError
+from phantora.fold.mesh import Fold
 from phantora.hardware.topology import Flow, NetworkLink, Topology
 from phantora.sim.engine import library as native
 from phantora.sim.whatif import WhatIf
 from phantora.trace.schema import OPTIMIZER_STEP
-from phantora.wire.fold import Fold
 
 
 class Links:

@@ -80,9 +80,7 @@ class Simulator:
         self._pricing = Pricing(self._engine, log.tables, session.world_size, config)
         fold = config.fold
         if fold is not None:
-            self._engine.fold(fold.sizes, [axis.whole for axis in fold.axes], [axis.lone for axis in fold.axes])
-            for witness in fold.witnesses():
-                self._engine.expect_alike(*witness)
+            self._engine.fold(fold)
         self._engine.set_timing(timing_of(config.cluster.gpu, config.nccl))
         limit_power(self._engine, config.cluster.gpu, session.world_size, fold)
         if config.record:

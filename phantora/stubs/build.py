@@ -112,6 +112,11 @@ def engine_directory() -> Path:
     return Path(phantora.__file__).parent / "sim" / "engine"
 
 
+def engine_sources() -> list[Path]:
+    """The files of the engine that are compiled."""
+    return [*sources_of(engine_directory()), *sources_of(engine_directory() / "fold")]
+
+
 def sources_of(folder: Path) -> list[Path]:
     """The files of a folder that are compiled, in the order of their names."""
     return sorted(path for path in folder.iterdir() if path.suffix in (".c", ".cpp"))
@@ -191,13 +196,13 @@ def _run(command: list[str], remedy: str = "this compiler may be too old: see `p
         )
 
 
-def _together(folder: Path, work: Path) -> str:
-    """A file that makes the C++ sources of `folder` one translation unit.
+def _together(name: str, sources: list[Path], work: Path) -> str:
+    """A file that makes C++ sources one translation unit.
 
     Calls between them are inlined, and their headers are read once: torch's take 6 s.
     """
-    whole = work / f"{folder.name}_all.cpp"
-    whole.write_text("".join(f'#include "{path}"\n' for path in sources_of(folder)))
+    whole = work / f"{name}_all.cpp"
+    whole.write_text("".join(f'#include "{path}"\n' for path in sources))
     return str(whole)
 
 
@@ -229,7 +234,7 @@ def build(torch: Torch, work: Path, built: Callable[[int, int], None] | None = N
         torch_libs = ["-L", str(torch.libraries), "-Wl,--no-as-needed",
                       "-lc10", "-ltorch_cpu", "-lc10_cuda", "-ltorch_cuda", "-Wl,--allow-shlib-undefined",
                       "-Wl,--unresolved-symbols=ignore-in-shared-libs"]  # fmt: skip
-        whole = _together(sources / TRACER_FOLDER, work)
+        whole = _together("tracer", sources_of(sources / TRACER_FOLDER), work)
         target = str(work / "libphantora_tracer.so")
         _run(
             [*_CXX, *torch_flags, *other_limits(), *include, "-shared", "-o", target, whole, *link_rank, *torch_libs],
@@ -238,7 +243,7 @@ def build(torch: Torch, work: Path, built: Callable[[int, int], None] | None = N
         )
 
     def engine() -> None:
-        whole = _together(engine_directory(), work)
+        whole = _together("engine", engine_sources(), work)
         interface = work / "interface"
         interface.mkdir()
         (interface / "phantora_engine.h").write_text(engine_interface.c_header())

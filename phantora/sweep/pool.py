@@ -15,13 +15,13 @@ from types import MappingProxyType
 from typing import BinaryIO, Protocol
 
 from phantora.errors import PhantoraError
+from phantora.fold.syntax import parse_fold
 from phantora.launch.forker import Forked, Forker
 from phantora.launch.process import die_with_parent
 from phantora.launch.warm import VARIABLE, WarmServer
 from phantora.spec import AUTO, OFF
 from phantora.sweep.result import Result
 from phantora.sweep.task import Command, Read, Task, evaluate
-from phantora.wire.fold import parse_fold
 
 # What a simulated run holds of this machine's memory, at most: 64 ranks of an 8B model take 9 GiB.
 BASE_BYTES, RANK_BYTES = 1 << 30, 150 << 20

@@ -15,7 +15,7 @@ from typing import Any
 from phantora.errors import PhantoraError
 from phantora.sweep.answer import Answer, answer
 from phantora.sweep.files import write_files
-from phantora.sweep.folds import ENDS, MODES, ONE
+from phantora.sweep.fold import ENDS, MODES, ONE, is_first_only
 from phantora.sweep.journal import Journal
 from phantora.sweep.objective import Objective
 from phantora.sweep.plan import Plan, make_plan
@@ -26,7 +26,6 @@ from phantora.sweep.screening import finalists
 from phantora.sweep.search import Search
 from phantora.sweep.space import CLUSTER, Space, Spelling
 from phantora.sweep.task import Read, Shared, Task
-from phantora.wire.fold import LONE
 
 SETUP_DONE = "setup.done"
 CONFIRMED = 4  # points at most are run again with more processes
@@ -59,7 +58,7 @@ class Request:
     options: tuple[str, ...] = ()
     """Of `phantora trace`, for all points."""
     fold: str = ONE
-    """Which ranks of a point with a known mesh are processes: one of ``phantora.sweep.folds.MODES``."""
+    """Which ranks of a point with a known mesh are processes: one of ``phantora.sweep.fold.MODES``."""
 
     @property
     def located(self) -> Space:
@@ -172,7 +171,7 @@ def confirmed(work: Work, entries: list[Entry]) -> list[Entry]:
     for _ in range(CONFIRMED if request.fold == ONE else 0):
         ran = [entry for entry in entries if entry.result is not None and entry.result.status == RAN]
         best = max(ran, key=lambda entry: _at_most(entry, objective), default=None)
-        if best is None or best.result is None or LONE not in best.result.fold:
+        if best is None or best.result is None or not is_first_only(best.result.fold):
             break
         found = replace(work, fold=ENDS, done=work.done, expected=work.expected)
         checked = found.of(Listed([best.point], objective), 1, request.top)
@@ -186,7 +185,7 @@ def _at_most(entry: Entry, objective: Objective) -> float:
     result = entry.result
     assert result is not None and result.measured is not None
     rate, _ = objective.work(entry.point, result.measured)
-    if LONE in result.fold:
+    if is_first_only(result.fold):
         rate *= result.measured.step_time / result.measured.lowest
     return objective.value(entry.point, rate)
 

@@ -23,13 +23,12 @@ from phantora.errors import PhantoraError, Reason
 from phantora.result import RunResult, first_line
 from phantora.run_process import MODULE, Files
 from phantora.spec import OFF, RunSpec
-from phantora.sweep.folds import Folding, folding, next_mode
+from phantora.sweep.fold import Folding, folding, is_first_only, next_mode
 from phantora.sweep.plan import Point
 from phantora.sweep.result import FAILED, OUT_OF_MEMORY, RAN, Measured, Result
 from phantora.sweep.space import Steps
 from phantora.units import GIB
 from phantora.version import version
-from phantora.wire.fold import LONE
 
 LOG, RUN = "run.arrow", "output"
 STEADY_SPREAD = 0.01  # of the median step; below it, or half of the error bar, more steps tell nothing new
@@ -115,7 +114,7 @@ class Task:
     @property
     def alone(self) -> bool:
         """Does one process stand for each stage? The best of such points is run again, with more."""
-        return LONE in self.folding.described
+        return is_first_only(self.folding.described)
 
     def words(self, steps: int | None, output: str, options: Sequence[str] = ()) -> tuple[str, ...]:
         """Of the command line that runs it, behind the name of the program."""

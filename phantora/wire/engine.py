@@ -279,14 +279,14 @@ FUNCTIONS = (
     Function("phe_change_link_at_mark", "void", (("int", "link"), ("int", "mark"), ("double", "bandwidth"))),
     Function("phe_background", "void", ((_INTS, "links"), ("int", "hops"), ("double", "rate")), "endless traffic"),
     Function("phe_straggler", "void", (_RANK, ("double", "factor")), "its kernels take so many times as long"),
-    Function("phe_fold", "void", ((_INTS, "sizes"), (_INTS, "whole"), (_INTS, "lone"), ("int", "axes")),
-             "of a mesh, outermost first; of whole ones all ranks are processes, of lone ones the first"),
+    Function("phe_fold", "void", ((_INTS, "sizes"), (_INTS, "expanded"), (_INTS, "first_only"), ("int", "axes")),
+             "axes of a mesh, outermost first; all ranks of an expanded axis are processes, or its first rank only"),
     Function("phe_add_pipeline", "void", (
         (_INTS, "ranks"), (_INTS, "stages"), ("int", "count"), ("const double *", "factors"), ("int", "candidates"),
-    ), "processes that stand for pipelines, of each the power factors of their GPUs; stage -1: it follows"),
-    Function("phe_expect_alike", "void", (
-        ("int", "witness"), ("int", "first"), ("int", "last"), ("const char *", "axis"), ("int", "uneven"),
-    ), "the witness must do what one of the two others does; uneven: communicate as one of them does"),
+    ), "processes that represent pipelines; the power factors of the GPUs of each; stage -1: it follows"),
+    Function("phe_compare", "void", (
+        ("int", "representative"), ("int", "first"), ("int", "last"), ("const char *", "axis"), ("int", "uneven"),
+    ), "the representative must match one of the two others; uneven: in its communication only"),
     Function("phe_log_flows", "void", (), "rows of flows and of what links carry"),
     Function("phe_intern", "int32_t", (("int", "table"), ("const char *", "text"), ("int64_t", "length"))),
     Function("phe_text_count", "int64_t", (("int", "table"),)),

@@ -99,12 +99,12 @@ void say_config(const ncclConfig_t *config);
 void say_job(const job *work, const char *state);
 void say_end(const struct ncclComm *comm, const char *state);
 
-// ---------------------------------------------------------------- folded.c: communicators of which some members are no processes
+// ---------------------------------------------------------------- fold.c: communicators with folded members
 bool folded_run(void);
 // The network that the program asks for, or NULL: a folded run has its lists of members there.
 const char *config_network(const ncclConfig_t *config);
 bool folded_member(const struct ncclComm *comm, int rank);
-// Takes the members' global ranks from the name that phantora.launch.folded gave the group. Fails if there are none.
+// Takes the members' global ranks from the name that phantora.launch.fold.groups gave the group. Fails if there are none.
 ncclResult_t learn_members(ncclComm_t comm, const ncclConfig_t *config);
 // The same for a part of another one, which is then as large as its list.
 ncclResult_t learn_split(ncclComm_t child, const ncclConfig_t *config);

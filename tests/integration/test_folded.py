@@ -31,7 +31,7 @@ def printed(run: Run) -> dict[int, dict[str, Any]]:
     ("mode", "axes", "processes"),
     [
         ("fsdp", "dp=8", 3), ("tp", "dp=2,tp=4", 5), ("hsdp", "replicate=2,shard=4", 5), ("pp", "pp=3,dp=3", 8),
-        ("long_pp", "pp=6,dp=3", 10), ("symmetric", "dp=4,tp=2*", 6), ("parts", "dp=8~", 5),
+        ("long_pp", "pp=6,dp=3", 10), ("symmetric", "dp=4,tp=2:all", 6), ("parts", "dp=8:uneven", 5),
     ],
 )
 def test_folded_is_unfolded(tmp_path: Path, mode: str, axes: str, processes: int) -> None:
@@ -59,7 +59,7 @@ def test_ranks_hear_what_the_folded_ones_would_say(tmp_path: Path) -> None:
 
 
 def test_a_mesh_of_many_groups_has_the_names_and_takes_the_time_of_all(tmp_path: Path) -> None:
-    options = ("--cluster", "128x8xH100", "--hang-timeout", "60", "--fold", "dp=512/1,tp=2")
+    options = ("--cluster", "128x8xH100", "--hang-timeout", "60", "--fold", "dp=512:first,tp=2")
     found = printed(trace(tmp_path, *options, PROGRAM, "meshes", check=True, timeout=500))
     assert found
     for line in found.values():
@@ -69,10 +69,10 @@ def test_a_mesh_of_many_groups_has_the_names_and_takes_the_time_of_all(tmp_path:
 @pytest.mark.parametrize(
     ("mode", "says"),
     [
-        ("other_shapes", "cannot fold the axis dp: rank 2 stands for the ranks between 0 and 7 but does what neither"),
+        ("other_shapes", "cannot fold the axis dp: rank 2 represents the ranks between 0 and 7 but matches neither"),
         ("other_object", "rank 2 gives another object than rank 0"),
         ("uneven_numbers", r"do not grow evenly with the rank"),
-        ("skipped_collective", "cannot fold the axis dp: rank 2 stands for"),
+        ("skipped_collective", "cannot fold the axis dp: rank 2 represents"),
         ("receives_from_folded", "bytes that matter from rank"),
         ("gloo", "cannot fold all_gather of the gloo group of 8 ranks, the first 0: its ranks give different bytes"),
     ],
@@ -85,6 +85,6 @@ def test_what_does_not_fold_is_refused_by_name(tmp_path: Path, mode: str, says: 
 
 
 def test_axes_that_do_not_fit(tmp_path: Path) -> None:
-    for axes, says in (("dp=4", "the axes have 4 ranks together, the run has 8"), ("8", "is no axis")):
+    for axes, says in (("dp=4", "the axes have 4 ranks together, the run has 8"), ("8", "is not an axis")):
         refused = run(tmp_path, "fsdp", "--fold", axes, check=False)
         assert refused.status != 0 and says in refused.err

@@ -343,7 +343,7 @@ main()
     [
         ("phantora.trace.analysis.analyze.analyze", ("--cluster", "1")),  # looks at steps on other hosts
         ("phantora.runs.fold._alone", ("--cluster", "2", "--fold", "auto", "--real-ranks", "1")),
-        ("phantora.runs.fold._alone", ("--cluster", "8", "--fold", "dp=8~")),
+        ("phantora.runs.fold._alone", ("--cluster", "8", "--fold", "dp=8:uneven")),
     ],
 )
 def test_kill_9_leaves_no_files_beside_the_log(work: Workplace, where: str, options: tuple[str, ...]) -> None:

@@ -104,7 +104,7 @@ class Run {
     if (settings_ & FOLDED) {
       const int32_t size = PLACES, none = 0;
       phe_fold(engine_, &size, &none, &none, 1);
-      phe_expect_alike(engine_, 1, 0, 3, "dp", 0);
+      phe_compare(engine_, 1, 0, 3, "dp", 0);
     }
     if (settings_ & NETWORK) connect();
     if (settings_ & POWER) {

@@ -62,7 +62,7 @@ def compile_engine(made: Path) -> Path:
         (folder / "phantora_wire.h").write_text(layout.c_header())
         (folder / "phantora_engine.h").write_text(engine.c_header())
         sources = build.engine_directory()
-        files = (*build.sources_of(sources), HERE / "engine_fuzzer.cpp", HERE / "engine_mutations.cpp")
+        files = (*build.engine_sources(), HERE / "engine_fuzzer.cpp", HERE / "engine_mutations.cpp")
         (folder / "whole.cpp").write_text("".join(f'#include "{path}"\n' for path in files))
         include = [f"-I{path}" for path in (folder, HERE, build.source_directory(), sources)]
         command = [compiler, f"-std=c++{build.OWN_CXX}", *FLAGS, *include, "-o", str(made), str(folder / "whole.cpp")]

@@ -19,7 +19,7 @@ import phantora
 from phantora.cli.sweep import parse_setting, sweep
 from phantora.launch.warm import VARIABLE, WarmServer
 from phantora.run_process import PHANTORA
-from phantora.sweep.folds import ONE
+from phantora.sweep.fold import ONE
 from phantora.sweep.plan import make_plan
 from phantora.sweep.run import located, set_up
 from phantora.sweep.space import CLUSTER

@@ -41,7 +41,7 @@ def compiled(folder: Path, way: sanitizers.Way) -> Path:
     common = [*flags, level, "-g", "-fno-omit-frame-pointer", *build.defines(find_torch()), "-I", str(folder),
               "-I", str(sources), "-I", str(native)]  # fmt: skip
     whole = folder / "whole.cpp"
-    files = (*build.sources_of(native), Path(__file__).with_name("ring_driver.cpp"))
+    files = (*build.engine_sources(), Path(__file__).with_name("ring_driver.cpp"))
     whole.write_text("".join(f'#include "{path}"\n' for path in files))
     objects = []
     for part in build.RANK_FOLDERS:

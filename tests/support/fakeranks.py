@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from phantora.fold.mesh import Fold
 from phantora.hardware.topology import Flow
 from phantora.sim.engine import library as native
 from phantora.wire import layout, records
-from phantora.wire.fold import Fold
 from phantora.wire.session import Session, SessionConfig
 
 RECORD = layout.dtype(layout.Record)
@@ -164,9 +164,7 @@ class Bench:
             engine.record()
         engine.set_timing(timing())
         if fold:
-            engine.fold(fold.sizes, [axis.whole for axis in fold.axes], [axis.lone for axis in fold.axes])
-            for witness in fold.witnesses():
-                engine.expect_alike(*witness)
+            engine.fold(fold)
         ranks = [FakeRank(index, session) for index in session.real]
         return cls(session, engine, [rank.start() for rank in ranks] if speak else ranks)
 

@@ -39,7 +39,7 @@ def small_answer(folder: Path) -> Answer:
         tp, slow = int(point.values["tp"]), 1.2 if point.values["ac"] == "full" else 1.0
         found = measured(100 * tp * slow, 60 // tp)
         words = ("phantora", "trace", "a", *["--width 4096"] * 30)
-        run = Result(task.key, point.values, RAN, found, command=words, fold="dp=8/1", processes=1)
+        run = Result(task.key, point.values, RAN, found, command=words, fold="dp=8:first", processes=1)
         if tp == 4:
             run = replace(run, status=OUT_OF_MEMORY, measured=measured(1, fits=False), needs=93 * GIB)
         entries.append(Entry(task, skipped="slower") if tp == 8 else Entry(task, run))

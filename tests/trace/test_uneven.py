@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from phantora.fold.mesh import to_dict
+from phantora.fold.syntax import parse_fold
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.analysis.render import render
 from phantora.trace.analysis.report import Report
 from phantora.trace.reader import open_log
-from phantora.wire.fold import parse_fold, to_dict
 from tests.support.fakelog import METADATA, FakeRun, Kind
 
 US = 1000
@@ -45,7 +46,7 @@ def report_of(folder: Path, axes: str, members: str = "0-7") -> Report:
 
 
 def test_the_last_process_tells_how_late_others_may_be(tmp_path: Path) -> None:
-    report = report_of(tmp_path, "dp=8~")
+    report = report_of(tmp_path, "dp=8:uneven")
     assert report.headline.uneven == 70 * US  # rank 7 comes so long after rank 2
     console = Console(file=io.StringIO(), width=300)
     render(report, console)
@@ -60,4 +61,4 @@ def test_the_last_process_tells_how_late_others_may_be(tmp_path: Path) -> None:
 
 
 def test_groups_whose_members_are_all_processes_tell_nothing(tmp_path: Path) -> None:
-    assert report_of(tmp_path, "dp=8~", members="0,2,7").headline.uneven is None
+    assert report_of(tmp_path, "dp=8:uneven", members="0,2,7").headline.uneven is None

@@ -21,18 +21,19 @@ BUNDLES = ("viewers/arrow.js",)  # written by a bundler
 # What the modules of a package may import at run time, besides their own.
 ALLOWED = {
     "hardware": {"wire"},
+    "fold": set(),
     "wire": set(),
     "stubs": {"wire"},
     "cost": {"hardware", "wire"},
-    "trace": {"wire"},
+    "trace": {"fold", "wire"},
     "importers": {"cost", "hardware", "trace"},
     "calibrate": {"hardware", "trace"},
-    "sim": {"cost", "hardware", "trace", "wire"},
+    "sim": {"cost", "fold", "hardware", "trace", "wire"},
     "profile": {"cost", "hardware", "wire"},
-    "launch": {"stubs", "wire"},
-    "runs": {"cost", "hardware", "launch", "profile", "sim", "stubs", "trace", "wire"},
+    "launch": {"fold", "stubs", "wire"},
+    "runs": {"cost", "fold", "hardware", "launch", "profile", "sim", "stubs", "trace", "wire"},
     "view": {"trace"},
-    "sweep": {"hardware", "launch", "trace", "view", "wire"},
+    "sweep": {"fold", "hardware", "launch", "trace", "view", "wire"},
 }
 
 

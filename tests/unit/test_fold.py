@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phantora.errors import PhantoraError
-from phantora.launch.folded import runs
-from phantora.wire.fold import Fold, from_dict, mesh_of, parse_fold, to_dict
+from phantora.fold.discovery import mesh_of
+from phantora.fold.mesh import Comparison, Fold, from_dict, to_dict
+from phantora.fold.ranges import format_ranks
+from phantora.fold.syntax import describe, parse_fold
 
 
 def fold(text: str, world: int, *more: int) -> Fold:
@@ -21,44 +23,44 @@ def fold(text: str, world: int, *more: int) -> Fold:
     return found
 
 
-def test_ends_and_a_witness_are_processes() -> None:
+def test_ends_and_a_representative_are_processes() -> None:
     one = fold("dp=1024", 1024)
-    assert one.real == (0, 1, one.axes[0].witness, 1023)  # the second too, in a long axis
-    assert one.describe() == "dp=1024"
-    assert {one.stands_in(rank) for rank in range(2, 1023)} == {one.real[2]}
-    assert list(one.witnesses()) == [(one.real[2], 1, 1023, "dp", False)]
+    assert one.real == (0, 1, one.axes[0].representative, 1023)  # the second too, in a long axis
+    assert describe(one) == "dp=1024"
+    assert {one.process_of(rank) for rank in range(2, 1023)} == {one.real[2]}
+    assert list(one.comparisons()) == [Comparison(one.real[2], 1, 1023, "dp", False)]
 
 
-def test_ends_run_at_all_stages_and_witnesses_at_the_first_and_last() -> None:
+def test_ends_run_at_all_stages_and_representatives_at_the_first_and_last() -> None:
     mesh = fold("pp=4,dp=16,tp=8", 512)
-    dp, tp = mesh.axes[1].witness, mesh.axes[2].witness
+    dp, tp = mesh.axes[1].representative, mesh.axes[2].representative
     ends = [(0, 0), (15, 0), (0, 7)]
     one = [(dp, 0), (0, tp)]
     points = [(stage, *end) for stage in range(4) for end in ends]
     points += [(stage, *at) for stage in (0, 3) for at in one] + [(0, dp, tp), (0, 15, 7), (3, 15, 7)]
     assert [mesh.coordinates(rank) for rank in mesh.real] == sorted(points)
-    assert mesh.coordinates(mesh.stands_in(mesh.rank((0, 5, 0)))) == (0, dp, 0)
-    assert mesh.coordinates(mesh.stands_in(mesh.rank((1, 5, 7)))) == (1, 0, 7)
-    assert mesh.coordinates(mesh.stands_in(mesh.rank((2, 5, 5)))) == (2, 0, 0)
-    assert len(list(mesh.witnesses())) == 5
+    assert mesh.coordinates(mesh.process_of(mesh.rank((0, 5, 0)))) == (0, dp, 0)
+    assert mesh.coordinates(mesh.process_of(mesh.rank((1, 5, 7)))) == (1, 0, 7)
+    assert mesh.coordinates(mesh.process_of(mesh.rank((2, 5, 5)))) == (2, 0, 0)
+    assert len(list(mesh.comparisons())) == 5
 
 
 def test_stages_between_of_a_long_pipeline_run_their_first_rank() -> None:
     mesh = fold("pp=16,dp=64,tp=8", 8192)
     of_stage = Counter(mesh.coordinates(rank)[0] for rank in mesh.real)
     assert [of_stage[stage] for stage in range(16)] == [7, *[1] * 14, 6]
-    assert mesh.coordinates(mesh.stands_in(mesh.rank((5, 63, 7)))) == (5, 0, 0)
-    assert sum(mesh.stands_for(rank) for rank in mesh.real) == 8192
+    assert mesh.coordinates(mesh.process_of(mesh.rank((5, 63, 7)))) == (5, 0, 0)
+    assert sum(mesh.represented(rank) for rank in mesh.real) == 8192
     named = fold("pp=16,dp=64,tp=8", 8192, 13)  # a straggler, with its like at all stages
     assert mesh.rank((5, 1, 5)) in named.real and mesh.rank((5, 1, 0)) in named.real
-    assert len(fold("pp=16*,dp=64,tp=8", 8192).real) > 16 * 4  # ends and witnesses at all
+    assert len(fold("pp=16*,dp=64,tp=8", 8192).real) > 16 * 4  # ends and representatives at all
     assert len(fold("cp=16,dp=64,tp=8", 8192).real) > 16 * 3  # parts of a ring, no stages
 
 
 def test_pipelines_and_stars_are_whole() -> None:
     mesh = fold("pp=4,dp=16,tp=8*", 512)
-    assert len(mesh.real) == 4 * 8 * 2 + 2 * 8  # first and last; the witness at the first stage and the last
-    assert mesh.describe() == "pp=4* dp=16 tp=8*"
+    assert len(mesh.real) == 4 * 8 * 2 + 2 * 8  # first and last; the representative at the first stage and the last
+    assert describe(mesh) == "pp=4:all dp=16 tp=8:all"
     assert parse_fold("pp=3,tp=2*", 6) is None
     assert parse_fold("cp=4,ep=8", 32) is None  # each rank of a ring works on other parts
 
@@ -68,8 +70,8 @@ def test_groups_along_a_star_are_processes_in_all_ranks_or_none() -> None:
     mesh = fold("pp=3,replicate=4,shard=70,tp=4*", 3 * 4 * 70 * 4, 5)
     groups = Counter(rank // 4 for rank in mesh.real)
     assert set(groups.values()) == {4}
-    assert {rank % 4 for rank, *_ in mesh.witnesses()} == {0, 1, 2, 3}  # each is compared
-    assert all(set(line[:3]) <= set(mesh.real) for line in mesh.witnesses())
+    assert {each.representative % 4 for each in mesh.comparisons()} == {0, 1, 2, 3}  # each is compared
+    assert all({each.representative, each.before, each.after} <= set(mesh.real) for each in mesh.comparisons())
     assert len(fold("pp=8,dp=4", 32).real) < len(fold("pp=8*,dp=4", 32).real)
 
 
@@ -82,7 +84,7 @@ def test_named_ranks_are_processes_at_all_stages() -> None:
 
 @pytest.mark.parametrize("text", ["8", "dp=", "dp=x", "=8", "dp=0"])
 def test_what_is_no_axis_says_so(text: str) -> None:
-    with pytest.raises(PhantoraError, match="is no axis"):
+    with pytest.raises(PhantoraError, match="is not an axis"):
         parse_fold(text, 8)
 
 
@@ -113,12 +115,12 @@ def test_process_groups_tell_the_axes() -> None:
         mesh_of([([0, 1, 3], "")], 8)
 
 
-def test_the_first_rank_of_a_lone_axis_stands_for_all() -> None:
+def test_the_first_rank_of_a_first_only_axis_represents_all() -> None:
     mesh = fold("pp=4,dp=16/1,tp=8", 512)
-    assert mesh.describe() == "pp=4* dp=16/1 tp=8"
+    assert describe(mesh) == "pp=4:all dp=16:first tp=8"
     assert {mesh.coordinates(rank)[1] for rank in mesh.real} == {0}
     assert fold("pp=4,dp=16/1,tp=8/1", 512).real == (0, 128, 256, 384)
-    assert fold("dp=64/1", 64).real == (0,) and fold("dp=64/1", 64).stands_for(0) == 64
+    assert fold("dp=64/1", 64).real == (0,) and fold("dp=64/1", 64).represented(0) == 64
     assert from_dict(to_dict(mesh)) == mesh
 
 
@@ -151,8 +153,8 @@ def test_groups_and_their_siblings_are_all_groups(sizes: list[int], data: st.Dat
     if mesh is None:
         return
     assert from_dict(to_dict(mesh)) == mesh
-    stood_for = Counter(mesh.stands_in(rank) for rank in range(world))
-    assert {process: mesh.stands_for(process) for process in mesh.real} == stood_for
+    represented = Counter(mesh.process_of(rank) for rank in range(world))
+    assert {process: mesh.represented(process) for process in mesh.real} == represented
     along = data.draw(st.sets(st.integers(0, len(sizes) - 1)))
     groups: dict[tuple[int, ...], list[int]] = {}
     for rank in range(world):
@@ -172,20 +174,36 @@ def test_groups_and_their_siblings_are_all_groups(sizes: list[int], data: st.Dat
 
 @given(st.lists(st.integers(0, 10_000), unique=True, max_size=200))
 def test_runs_name_all_ranks(ranks: list[int]) -> None:
-    parts = [part for part in runs(ranks).split(",") if part]
+    parts = [part for part in format_ranks(ranks).split(",") if part]
     named = [tuple(map(int, part.replace("+", " ").replace("x", " ").split())) for part in parts]
     assert list(itertools.chain.from_iterable(range(a, a + s * n, s) if s else [a] for a, s, n in named)) == ranks
 
 
 def test_runs_are_short_where_ranks_are_regular() -> None:
-    assert runs(range(8192)) == "0+1x8192"
-    assert runs([3, 11, 19, 27]) == "3+8x4"
-    assert runs([5]) == "5+1x1"
-    assert runs([0, 1, 8, 9]) == "0+1x2,8+1x2"
+    assert format_ranks(range(8192)) == "0+1x8192"
+    assert format_ranks([3, 11, 19, 27]) == "3+8x4"
+    assert format_ranks([5]) == "5+1x1"
+    assert format_ranks([0, 1, 8, 9]) == "0+1x2,8+1x2"
 
 
 def test_a_tilde_marks_an_axis_whose_ranks_differ_in_their_own_work() -> None:
     uneven = fold("dp=8~,tp=4", 32)
-    assert [axis.uneven for axis in uneven.axes] == [True, False] and not uneven.axes[0].whole
-    assert uneven.describe() == "dp=8~ tp=4" and from_dict(to_dict(uneven)) == uneven
-    assert {axis: apart for *_, axis, apart in uneven.witnesses()} == {"dp": True, "tp": False, "dp x tp": True}
+    assert [axis.uneven for axis in uneven.axes] == [True, False] and not uneven.axes[0].expanded
+    assert describe(uneven) == "dp=8:uneven tp=4" and from_dict(to_dict(uneven)) == uneven
+    assert {each.axis: each.uneven for each in uneven.comparisons()} == {"dp": True, "tp": False, "dp x tp": True}
+
+
+@pytest.mark.parametrize(("short", "words"), [("dp=16/1", "dp=16:first"), ("dp=16*,tp=9", "dp=16:all,tp=9"),
+                                              ("dp=8~,tp=4", "dp=8:uneven,tp=4")])  # fmt: skip
+def test_short_forms_mean_the_words(short: str, words: str) -> None:
+    world = prod(int(part.partition("=")[2].rstrip("*~").partition("/")[0]) for part in short.split(","))
+    assert parse_fold(short, world) == parse_fold(words, world) is not None
+    with pytest.raises(PhantoraError, match="is not an axis"):
+        parse_fold("dp=8:some", 8)
+
+
+def test_logs_with_older_keys_are_read() -> None:
+    new = fold("dp=8,tp=2:all", 16)
+    names = {"representative": "witness", "expanded": "whole", "first_only": "lone", "full_group": "starred"}
+    axes = [{names.get(key, key): value for key, value in axis.items()} for axis in to_dict(new)["axes"]]
+    assert "witness" in axes[0] and from_dict({"axes": axes, "named": []}) == new

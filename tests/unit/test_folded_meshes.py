@@ -11,10 +11,11 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from phantora.launch.folded import runs
+from phantora.fold.mesh import STAGES, Fold
+from phantora.fold.ranges import format_ranks
+from phantora.fold.syntax import parse_fold
 from phantora.sim.engine import library as native
 from phantora.wire import layout
-from phantora.wire.fold import STAGES, Fold, parse_fold
 from tests.support.fakeranks import Bench
 
 INT64 = 4
@@ -36,11 +37,11 @@ def says(fold: Fold, rank: int, axes: int) -> int:
     """Grows evenly along the folded axes of a group, and anyhow from stage to stage; the same from all of a part of a
     pipeline's ranks (two processes of a stage between do not tell what differs)."""
     point, said = fold.coordinates(rank), 0
-    long = fold.axes[0].whole and fold.axes[0].size > STAGES  # of most of its stages one process speaks alone
-    if fold.axes[0].whole and (long or axes != (1 << len(fold.axes)) - 1):
+    long = fold.axes[0].expanded and fold.axes[0].size > STAGES  # of most of its stages one process speaks alone
+    if fold.axes[0].expanded and (long or axes != (1 << len(fold.axes)) - 1):
         return 7
     for number, axis in enumerate(fold.axes):
-        slope = point[number] ** 3 if axis.whole else (3 - 10 * number) * (axes >> number & 1)
+        slope = point[number] ** 3 if axis.expanded else (3 - 10 * number) * (axes >> number & 1)
         said += slope * point[number]
     return said
 
@@ -52,13 +53,13 @@ def simulate(library: Path, fold: Fold, program: Sequence[Step], *, all_ranks: b
     """Rows of the fold's processes, and the bytes that each has heard last."""
     bench = Bench.create(library, fold.world_size, fold=None if all_ranks else fold)
     for rank in bench.ranks:
-        stage = sum(at for axis, at in zip(fold.axes, fold.coordinates(rank.index), strict=True) if axis.whole)
+        stage = sum(at for axis, at in zip(fold.axes, fold.coordinates(rank.index), strict=True) if axis.expanded)
         made: dict[int, int] = {}
         for axes, _, _ in program:
             members = group(fold, rank.index, axes)
             if axes in made:
                 continue
-            rank.blob(b"group\0" + runs(members).encode())
+            rank.blob(b"group\0" + format_ranks(members).encode())
             rank.communicator(len(made) + 1, len(members), members.index(rank.index), key=1000 * axes + members[0])
             made[axes] = len(made) + 1
         for number, (axes, nbytes, ns) in enumerate(program):

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from phantora.launch.folded import runs
+from phantora.fold.ranges import format_ranks
+from phantora.fold.syntax import parse_fold
 from phantora.sim.engine import library as native
 from phantora.wire import layout
-from phantora.wire.fold import parse_fold
 from tests.support.fakeranks import Bench
 
 GATHER, REDUCE = layout.Coll.ALL_GATHER, layout.Coll.ALL_REDUCE
@@ -27,7 +27,7 @@ def folded(library: Path, axes: str = "dp=8", world: int = 8) -> Bench:
 def join_all(bench: Bench, world: int = 8) -> None:
     """All ranks make one communicator."""
     for rank in bench.ranks:
-        rank.blob(b"all\0" + runs(range(world)).encode())
+        rank.blob(b"all\0" + format_ranks(range(world)).encode())
         rank.communicator(1, world, rank.index)
 
 
@@ -101,14 +101,14 @@ def test_objects_that_differ_by_stage(engine_library: Path) -> None:
 
 
 def test_the_first_rank_of_a_lone_axis_tells_reals_and_sums(engine_library: Path) -> None:
-    bench = folded(engine_library, "dp=8/1")
+    bench = folded(engine_library, "dp=8:first")
     assert not tell(bench, lambda rank: struct.pack("<f", 1.5), FLOAT32, GATHER) & native.ERROR
     assert heard(bench) == struct.pack("<8f", *[1.5] * 8)
-    bench = folded(engine_library, "dp=8/1")
+    bench = folded(engine_library, "dp=8:first")
     assert not tell(bench, lambda rank: struct.pack("<q", 5), INT64, REDUCE) & native.ERROR
     assert heard(bench) == struct.pack("<q", 40)
     for said, dtype in ((lambda rank: struct.pack("<q", 5), INT64), (lambda rank: padded([rank]), UINT8)):
-        bench = folded(engine_library, "dp=8/1")
+        bench = folded(engine_library, "dp=8:first")
         assert tell(bench, said, dtype, GATHER) & native.ERROR
         assert "may grow with the rank" in bench.engine.error() and "--fold off" in bench.engine.error()
 
@@ -124,7 +124,7 @@ def test_the_only_process_of_a_stage_tells_reals_and_sums(engine_library: Path) 
         assert heard(bench) == struct.pack("<q" if dtype == INT64 else "<f", total)
     bench = folded(engine_library, "pp=5,dp=4", 20)
     assert tell(bench, lambda rank: padded((rank // 4 == 2, rank)), UINT8, GATHER, 20) & native.ERROR
-    assert "is a process, and one does not tell what the others give" in bench.engine.error()
+    assert "is a process, and one does not show the bytes of the others" in bench.engine.error()
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_witness_unlike_both_ends_is_an_error(engine_library: Path, ends_early
         rank.exit()
     assert bench.run() & native.ERROR
     error = bench.engine.error()
-    assert error.startswith("cannot fold the axis dp: rank 2 stands for the ranks between 0 and 7 but does what nei")
+    assert error.startswith("cannot fold the axis dp: rank 2 represents the ranks between 0 and 7 but matches nei")
     instead = "has ended" if ends_early else "launches odd:7"
     assert f"rank 0 launches even:7 of 3 blocks where rank 2 {instead}" in error
 

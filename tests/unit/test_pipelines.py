@@ -8,17 +8,18 @@ from typing import Any
 
 import pytest
 
+from phantora.fold.mesh import Fold
+from phantora.fold.pipelines import Pipeline, pipelines_of
+from phantora.fold.syntax import parse_fold
 from phantora.sim.engine import library as native
-from phantora.sim.pipelines import Pipeline, pipelines_of
 from phantora.trace.schema import OPTIMIZER_STEP
-from phantora.wire.fold import Fold, parse_fold
 from tests.support.fakeranks import Bench
 
 STEPS = 4
 
 
 def mesh(text: str, *more: int) -> Fold:
-    found = parse_fold(text, prod(int(part.partition("=")[2].rstrip("~")) for part in text.split(",")), more)
+    found = parse_fold(text, prod(int(part.partition("=")[2].partition(":")[0]) for part in text.split(",")), more)
     assert found is not None
     return found
 
@@ -31,18 +32,18 @@ def of(text: str, *more: int) -> dict[int, Pipeline]:
     return {each.ranks[0]: each for each in found}
 
 
-def test_a_witness_with_all_stages_stands_for_the_pipelines_between() -> None:
+def test_a_representative_with_all_stages_stands_for_the_pipelines_between() -> None:
     found = of("pp=2,dp=4")
-    witness = next(rank for rank in found if rank not in (0, 3))
+    representative = next(rank for rank in found if rank not in (0, 3))
     assert found[0].factors == ((0.0, 4.0),) and found[3].factors == ((3.0, 7.0),)
-    assert found[witness].stages == (0, 1)
-    assert found[witness].factors == ((1.0, 5.0), (2.0, 6.0))
+    assert found[representative].stages == (0, 1)
+    assert found[representative].factors == ((1.0, 5.0), (2.0, 6.0))
 
 
 def test_the_first_place_stands_for_those_that_have_no_process_at_a_stage() -> None:
     found = of("pp=3,dp=4")
-    witness = next(axis.witness for axis in mesh("pp=3,dp=4").axes if axis.witness)
-    assert found[0].ranks == (0, 4, 8, witness, witness + 8)
+    representative = next(axis.representative for axis in mesh("pp=3,dp=4").axes if axis.representative)
+    assert found[0].ranks == (0, 4, 8, representative, representative + 8)
     assert found[0].stages == (0, 1, 2, -1, -1)
     assert found[0].factors == tuple((d, 4.0 + d, 8.0 + d, d, 8.0 + d) for d in (0.0, 1.0, 2.0))
     assert found[3].factors == ((3.0, 7.0, 11.0),)
@@ -60,13 +61,13 @@ def test_a_named_rank_of_a_tensor_parallel_group_speaks_for_itself() -> None:
 
 
 def test_of_ranks_that_share_each_layer_the_largest_factor_counts() -> None:
-    """Of the group along tp of the witness the first rank alone runs at both stages."""
+    """Of the group along tp of the representative the first rank alone runs at both stages."""
     fold = mesh("pp=2,dp=4,tp=4")
     found = of("pp=2,dp=4,tp=4")
-    witness = fold.axes[1].witness * 4
-    pipeline = found[witness]
+    representative = fold.axes[1].representative * 4
+    pipeline = found[representative]
     last = dict(zip(pipeline.ranks, pipeline.factors[-1], strict=True))
-    assert last[witness + 16] == 16 + 2 * 4 + 3  # the last of the four of the third group
+    assert last[representative + 16] == 16 + 2 * 4 + 3  # the last of the four of the third group
     assert max(factor for rank, factor in last.items() if rank < 16) == 2 * 4 + 3
 
 

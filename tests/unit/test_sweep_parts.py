@@ -25,7 +25,7 @@ from phantora.spec import RunSpec
 from phantora.sweep.answer import answer
 from phantora.sweep.expressions import Expression
 from phantora.sweep.files import write_files
-from phantora.sweep.folds import ENDS, MODES, OFF, ONE, folding
+from phantora.sweep.fold import ENDS, MODES, OFF, ONE, folding
 from phantora.sweep.journal import Journal, read
 from phantora.sweep.objective import Objective, parse_prices
 from phantora.sweep.plan import make_plan
@@ -424,12 +424,12 @@ def meshed(**changes: Any) -> Space:
 def test_a_point_folds_along_the_axes_that_its_file_names(tmp_path: Path) -> None:
     points = {int(point.values["tp"]): point for point in make_plan(meshed()).points}
     shared = Shared(tmp_path, ("train.py",))
-    for mode, axes, processes in ((ONE, "pp=2,dp=4/1,tp=2/1", 2), (ENDS, "pp=2,dp=4,tp=2", 10), (OFF, "", 16)):
+    for mode, axes, processes in ((ONE, "pp=2,dp=4:first,tp=2:first", 2), (ENDS, "pp=2,dp=4,tp=2", 10), (OFF, "", 16)):
         task = Task.of(points[2], replace(shared, fold=mode))
         assert (task.folding.axes, task.folding.processes) == (axes, processes)
         words = task.words(3, "a.arrow")
         assert (words[words.index("--fold") + 1] if axes else axes) == axes
-    assert folding("dp=8~,ep=2,tp=4*", ONE, 64).axes == "dp=8/1,ep=2,tp=4*"
+    assert folding("dp=8~,ep=2,tp=4*", ONE, 64).axes == "dp=8:first,ep=2,tp=4*"
     assert not folding("dp=8", ONE, 8).axes and not folding("", ONE, 64).axes and not folding("pp=16", ONE, 16).axes
     given = replace(shared, fold=ONE, options=("--fold", "dp=8,tp=2*"))
     assert Task.of(points[2], given).words(3, "a.arrow").count("--fold") == 1  # the user's
@@ -455,7 +455,7 @@ def test_a_fold_that_is_refused_is_tried_with_more_processes(tmp_path: Path) -> 
             command.output.write_bytes(orjson.dumps(measured(100)))
             command = stages.send(0)
     result = end.value.value
-    assert folds == ["pp=2,dp=8/1,tp=1/1", "pp=2,dp=8,tp=1", OFF]
+    assert folds == ["pp=2,dp=8:first,tp=1:first", "pp=2,dp=8,tp=1", OFF]
     assert result.status == RAN and result.key == task.key
     assert (result.processes, result.fold) == (16, "") and result.refused.startswith("cannot fold all_gather")
 
@@ -466,7 +466,7 @@ def test_the_best_is_confirmed_with_more_processes(tmp_path: Path) -> None:
     def by_fold(task: Task) -> Result:
         tp, lone = int(task.point.values["tp"]), task.shared.fold == ONE
         step = {1: 120, 2: 100 if lone else 115, 4: 110}[tp]
-        return Result(task.key, task.point.values, RAN, measured(step), fold="dp/1" if lone else "dp")
+        return Result(task.key, task.point.values, RAN, measured(step), fold="dp=8:first" if lone else "dp")
 
     found = meshed(matrix={"tp": [1, 2, 4], "sp": [False], "ac": ["none"]}, tokens="4096")
     engine, journal = Told(by_fold), Journal(tmp_path)

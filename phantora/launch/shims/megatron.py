@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phantora.errors import PhantoraError
-from phantora.launch import folded
+from phantora.launch.fold import groups
 from phantora.launch.importhook import uncharged
 from phantora.launch.routing import Routing
 from phantora.launch.shims import Shim, announce
@@ -31,7 +31,7 @@ def _apply(module: ModuleType, routing: Routing) -> None:
 
 def _decide(router: Any, routing: Routing) -> None:
     decide = router.routing
-    unchecked = [folded.processes() is not None and routing.uneven]
+    unchecked = [groups.processes() is not None and routing.uneven]
 
     @functools.wraps(decide)
     def routing_given(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -62,7 +62,7 @@ def _require_experts() -> None:
 
     group = parallel_state.get_expert_model_parallel_group(check_initialized=False)
     everybody = range(torch.distributed.get_world_size())
-    folded.require_experts(everybody if group is None else torch.distributed.get_process_group_ranks(group))
+    groups.require_experts(everybody if group is None else torch.distributed.get_process_group_ranks(group))
 
 
 @functools.lru_cache(maxsize=8)

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from phantora.errors import PhantoraError
-from phantora.launch import folded
+from phantora.launch.fold import groups
 from phantora.launch.notes import tell
 from phantora.launch.routing import Routing
 from phantora.launch.shims import Shim
@@ -37,13 +37,13 @@ def _apply(module: ModuleType, _: Routing) -> None:
 
 def _check_fold(tp_size: int) -> None:
     """Userbuffers takes `tp_size` neighbouring ranks to be a group."""
-    processes = folded.processes()
+    processes = groups.processes()
     first = int(os.environ.get("RANK", "0")) // tp_size * tp_size
     if processes is None or processes.issuperset(range(first, first + tp_size)):
         return
     raise PhantoraError(
         f"Userbuffers in a folded run need all ranks of a tensor-parallel group as processes, {first} to "
-        f"{first + tp_size - 1}: write the axis tp={tp_size}* in --fold, or leave out --tp-comm-overlap"
+        f"{first + tp_size - 1}: write the axis tp={tp_size}:all in --fold, or leave out --tp-comm-overlap"
     )
 
 

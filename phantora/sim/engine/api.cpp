@@ -67,8 +67,8 @@ void phe_add_pipeline(void *engine, const int32_t *ranks, const int32_t *stages,
                       int candidates) {
   of(engine).pipelines().add({ranks, ranks + count}, {stages, stages + count}, {factors, factors + count * candidates});
 }
-void phe_expect_alike(void *engine, int witness, int first, int last, const char *axis, int uneven) {
-  of(engine).comparison().expect(witness, first, last, axis, uneven != 0);
+void phe_compare(void *engine, int representative, int first, int last, const char *axis, int uneven) {
+  of(engine).comparison().expect(representative, first, last, axis, uneven != 0);
 }
 void phe_log_flows(void *engine) { of(engine).links().log_flows(); }
 

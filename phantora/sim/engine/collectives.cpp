@@ -123,7 +123,7 @@ bool Communication::fill_folded(const Communicator &comm, const std::shared_ptr<
   }
   failure_.set("cannot fold " + describe(c->members[0].record) + " of " + describe(comm) + ", sequence number " +
                std::to_string(c->seq) + ": " + why +
-               "; run more of its ranks as processes (--real-ranks, an axis written NAME=SIZE* in --fold), or --fold off");
+               "; run more of its ranks as processes (--real-ranks, NAME=SIZE:all in --fold), or --fold off");
   return false;
 }
 

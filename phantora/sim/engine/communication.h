@@ -1,7 +1,7 @@
 // Communicators, and what their members do together: who takes part, when it begins, when it has ended.
 #pragma once
 #include "links.h"
-#include "folded.h"
+#include "fold/ranks.h"
 #include "payloads.h"
 
 #include <map>

@@ -116,7 +116,7 @@ void Ingest::take(Rank &rank, const ph_record &r) {
   }
   if (comparison_.watches(rank)) {
     bool named = r.kind == PH_KERNEL && r.id < from.names.size();
-    comparison_.heard(rank, r, named ? from.names[r.id] : -1);
+    comparison_.record(rank, r, named ? from.names[r.id] : -1);
   }
   if (r.kind < PH_COUNT_PH_KIND) (this->*handlers_[r.kind])(rank, r);
   from.blob.clear();

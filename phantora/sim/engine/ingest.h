@@ -1,7 +1,7 @@
 // Consuming the ranks' rings: a handler for each kind of record.
 #pragma once
 #include "communication.h"
-#include "comparison.h"
+#include "fold/comparison.h"
 #include "marks.h"
 
 namespace phe {

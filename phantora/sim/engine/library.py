@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from phantora.fold.mesh import Fold
 from phantora.hardware.topology import Flow
 from phantora.wire import engine as interface
 from phantora.wire import layout
@@ -142,25 +143,24 @@ class Engine:
         """Kernels of `rank` take `factor` times as long."""
         self._lib.phe_straggler(self._handle, rank, factor)
 
-    def fold(self, sizes: Sequence[int], whole: Sequence[bool], lone: Sequence[bool]) -> None:
-        """The run is folded: `sizes` are those of the mesh's axes, the outermost first; of `whole` ones all run, of
-        `lone` ones the first."""
-        numbers = ctypes.c_int32 * len(sizes)
-        self._lib.phe_fold(self._handle, numbers(*sizes), numbers(*whole), numbers(*lone), len(sizes))
+    def fold(self, fold: Fold) -> None:
+        """The run is folded; each representative must match one of its neighbours."""
+        numbers = ctypes.c_int32 * len(fold.axes)
+        expanded, first_only = ([getattr(axis, name) for axis in fold.axes] for name in ("expanded", "first_only"))
+        self._lib.phe_fold(
+            self._handle, numbers(*fold.sizes), numbers(*expanded), numbers(*first_only), len(fold.axes)
+        )
+        for one in fold.comparisons():
+            ranks = (one.representative, one.before, one.after)
+            self._lib.phe_compare(self._handle, *ranks, one.axis.encode(), one.uneven)
 
     def add_pipeline(self, ranks: Sequence[int], stages: Sequence[int], factors: Sequence[Sequence[float]]) -> None:
-        """Processes of a folded run that stand for several pipelines: `factors` are for each of these the power factors
-        of the processes' GPUs. They have the largest at first, and those of the slowest pipeline from the second
-        optimizer step on, by the loads of the step before. A process of stage -1 counts for nothing in this, and has
-        its factor by the same choice."""
+        """Processes of a folded run that represent several pipelines: `factors` has the power factors of the GPUs of
+        each pipeline. A process has the largest factor at first. From the second optimizer step on it has that of the
+        slowest pipeline, by the loads of the step before. A process of stage -1 follows that choice."""
         numbers, flat = ctypes.c_int32 * len(ranks), [factor for each in factors for factor in each]
         array = (ctypes.c_double * len(flat))(*flat)
         self._lib.phe_add_pipeline(self._handle, numbers(*ranks), numbers(*stages), len(ranks), array, len(factors))
-
-    def expect_alike(self, witness: int, first: int, last: int, axis: str, uneven: bool) -> None:
-        """In a folded run `witness` must do what `first` or `last` does, its fellows at the ends of `axis`; if that is
-        `uneven`, only its communication is compared."""
-        self._lib.phe_expect_alike(self._handle, witness, first, last, axis.encode(), uneven)
 
     def log_flows(self) -> None:
         """Rows for every flow, and for what every link carries over time."""

@@ -1,7 +1,7 @@
 // Marks: ends of optimizers on the hosts of ranks, and when their GPUs get there.
 #pragma once
 #include "links.h"
-#include "pipelines.h"
+#include "fold/pipelines.h"
 #include "settling.h"
 
 namespace phe {

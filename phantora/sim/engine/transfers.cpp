@@ -29,7 +29,7 @@ void Communication::join_transfer(Rank &rank, const ph_record &r, std::string da
   if (lone && !led && !send && r.transfer.ticket)
     return failure_.set("rank " + std::to_string(rank.index) + " receives " + std::to_string(r.transfer.bytes) +
                         " bytes that matter from rank " + std::to_string(other) + " in " + describe(*comm) +
-                        ", which is folded; keep the axis whole (NAME=SIZE* in --fold), name the rank in --real-ranks, or "
+                        ", which is folded; expand the axis (NAME=SIZE:all in --fold), name the rank in --real-ranks, or "
                         "use --fold off");
   std::pair<int, int> way = send ? std::make_pair(me, peer) : std::make_pair(peer, me);
   auto &mine = send ? comm->sends[way] : comm->recvs[way];
@@ -113,7 +113,7 @@ void Communication::resolve(const Communicator &comm, const std::shared_ptr<Tran
   if (own.bytes != example.bytes)
     return failure_.set("cannot fold a send and receive in " + describe(comm) + ": rank " + std::to_string(own.rank) + " has " +
                         std::to_string(own.bytes) + " bytes where the pair at the first place of the mesh has " +
-                        std::to_string(example.bytes) + "; keep the axis whole (NAME=SIZE* in --fold), or use --fold off");
+                        std::to_string(example.bytes) + "; expand the axis (NAME=SIZE:all in --fold), or use --fold off");
   go_by(t, example.launch);
   if (t->recv.launch && t->recv.ticket)
     payloads_.arrived(stage_[static_cast<size_t>(t->recv.rank)], t->recv.ticket, std::make_shared<const std::string>(example.data));

@@ -19,6 +19,7 @@ from phantora.trace.analysis.critical_path import CriticalPaths
 from phantora.trace.analysis.exposure import Exposures
 from phantora.trace.analysis.findings import findings
 from phantora.trace.analysis.fit import fit
+from phantora.trace.analysis.fold_imbalance import FoldImbalance
 from phantora.trace.analysis.guesses import Guesses
 from phantora.trace.analysis.hosts import other_hosts
 from phantora.trace.analysis.levels import memory_levels
@@ -31,7 +32,6 @@ from phantora.trace.analysis.stream_names import stream_names
 from phantora.trace.analysis.streams import Streams
 from phantora.trace.analysis.throughput import Volume
 from phantora.trace.analysis.uncertainty import Uncertainty
-from phantora.trace.analysis.uneven import UnevenParts
 from phantora.trace.analysis.windows import Span, Window, spans_of, windows
 from phantora.trace.analysis.work import WorkSums
 from phantora.trace.reader import Log
@@ -148,7 +148,7 @@ class _Pass:
         self.work = WorkSums(log, self.annotations, len(ranks))
         self.groups = groups(log)
         self.volume, self.uncertainty = Volume(log, self.groups, ranks), Uncertainty(log)
-        self.uneven = UnevenParts(log, self.groups)
+        self.uneven = FoldImbalance(log, self.groups)
         self.guesses = Guesses(log, self.annotations)
         self.exposures = Exposures(log)
         if details:

@@ -17,12 +17,12 @@ from math import prod
 
 import numpy as np
 
+from phantora.fold.mesh import from_dict
 from phantora.trace.analysis.communicators import Group, collective_kind
 from phantora.trace.analysis.report import Throughput
 from phantora.trace.analysis.windows import Window, kind_mask
 from phantora.trace.reader import Log
 from phantora.trace.schema import COMMUNICATION_KINDS, COPY_NAMES
-from phantora.wire.fold import from_dict
 
 EMBEDDING = "aten::embedding_dense_backward"
 _FORWARD = ("aten::index_select", "aten::embedding")
@@ -66,7 +66,7 @@ class Volume:
         self._known = known
         fold = from_dict(log.metadata.extra["fold"]) if log.metadata.extra.get("fold") else None
         traced = log.metadata.world_size / len(log.metadata.ranks)  # a trace may hold some ranks of a real run only
-        self._weights = [fold.stands_for(rank) if fold else traced for rank in ranks]
+        self._weights = [fold.represented(rank) if fold else traced for rank in ranks]
         operators, shapes = log.words("op"), log.words("shape")
         readers = {EMBEDDING: _embedding, _BACKWARD_CONVOLUTION: _images}
         readers.update(dict.fromkeys(_FORWARD, _lookup))

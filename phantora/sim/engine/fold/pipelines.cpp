@@ -1,4 +1,4 @@
-#include "pipelines.h"
+#include "fold/pipelines.h"
 
 #include <algorithm>
 

@@ -1,11 +1,11 @@
-#include "folded.h"
+#include "fold/ranks.h"
 
 #include <string.h>
 
 #include <algorithm>
 #include <charconv>
 
-#include "pickles.h"
+#include "fold/pickles.h"
 
 namespace phe {
 namespace {
@@ -70,13 +70,13 @@ std::vector<int> FoldedRanks::coordinates(int rank) const {
 int FoldedRanks::origin(int rank) const {
   std::vector<int> point = coordinates(rank);
   int origin = 0;
-  for (size_t axis = 0; axis < sizes_.size(); ++axis) origin = origin * sizes_[axis] + (whole_[axis] ? point[axis] : 0);
+  for (size_t axis = 0; axis < sizes_.size(); ++axis) origin = origin * sizes_[axis] + (expanded_[axis] ? point[axis] : 0);
   return origin;
 }
 
 std::vector<int> FoldedRanks::at_first_place(const std::vector<int> &ranks) const {
   std::vector<int> first = coordinates(ranks[0]);
-  std::vector<bool> still = whole_;
+  std::vector<bool> still = expanded_;
   for (size_t axis = 0; axis < still.size(); ++axis) still[axis] = !still[axis];
   for (int rank : ranks) {
     std::vector<int> point = coordinates(rank);
@@ -92,70 +92,69 @@ std::vector<int> FoldedRanks::at_first_place(const std::vector<int> &ranks) cons
 std::vector<int> FoldedRanks::place(const std::vector<int> &point) const {
   std::vector<int> place;
   for (size_t axis = 0; axis < sizes_.size(); ++axis)
-    if (whole_[axis]) place.push_back(point[axis]);
+    if (expanded_[axis]) place.push_back(point[axis]);
   return place;
 }
 
 // Do its members differ along an axis whose first rank alone is a process?
-bool FoldedRanks::along_lone_axis(const std::vector<int> &ranks) const {
+bool FoldedRanks::along_first_only_axis(const std::vector<int> &ranks) const {
   std::vector<int> first = coordinates(ranks[0]);
   for (int rank : ranks) {
     std::vector<int> point = coordinates(rank);
-    for (size_t axis = 0; axis < lone_.size(); ++axis)
-      if (lone_[axis] && point[axis] != first[axis]) return true;
+    for (size_t axis = 0; axis < first_only_.size(); ++axis)
+      if (first_only_[axis] && point[axis] != first[axis]) return true;
   }
   return false;
 }
 
-// What the processes of a group gave, or those at one place of it, taken apart into numbers and the rest, which must be the
-// same; and who says nothing.
-struct FoldedRanks::Said {
+// The bytes of a group's processes (or of those at one place), cut into integers and the rest, which must be equal.
+struct FoldedRanks::Given {
   Points points;
   std::vector<std::string> who;
   std::vector<const std::string *> bytes;
   std::vector<Pickle> read;
-  std::vector<size_t> silent;  // own ranks of members that are no processes
+  std::vector<size_t> missing;  // own ranks of folded members
   bool equal = true;
 };
 
-std::map<std::vector<int>, FoldedRanks::Said> FoldedRanks::said(const Communicator &comm, const Parts &parts, bool by_place) const {
-  std::map<std::vector<int>, Said> all;
+std::map<std::vector<int>, FoldedRanks::Given> FoldedRanks::given(const Communicator &comm, const Parts &parts, bool by_place) const {
+  std::map<std::vector<int>, Given> all;
   for (size_t own = 0; own < parts.size(); ++own) {
     std::vector<int> point = coordinates(comm.ranks[own]);
-    Said &said = all[by_place ? place(point) : std::vector<int>()];
+    Given &given = all[by_place ? place(point) : std::vector<int>()];
     if (!parts[own]) {
-      said.silent.push_back(own);
+      given.missing.push_back(own);
       continue;
     }
-    said.points.push_back(std::move(point));
-    said.who.push_back("rank " + std::to_string(comm.ranks[own]));
-    said.bytes.push_back(parts[own]);
-    said.equal = said.equal && *said.bytes.back() == *said.bytes[0];
+    given.points.push_back(std::move(point));
+    given.who.push_back("rank " + std::to_string(comm.ranks[own]));
+    given.bytes.push_back(parts[own]);
+    given.equal = given.equal && *given.bytes.back() == *given.bytes[0];
   }
   return all;
 }
 
-bool FoldedRanks::read(Said &said, int dtype, std::string &why) {
+bool FoldedRanks::read(Given &given, int dtype, std::string &why) {
   bool pickled = dtype == INT8 || dtype == UINT8;
-  if (!pickled && (dtype > UINT64 || said.bytes[0]->size() % (dtype >= INT64 ? 8 : 4))) {
+  if (!pickled && (dtype > UINT64 || given.bytes[0]->size() % (dtype >= INT64 ? 8 : 4))) {
     why = "ranks give numbers that differ and are no integers";
     return false;
   }
-  for (size_t seat = 0; seat < said.bytes.size(); ++seat) {
+  for (size_t seat = 0; seat < given.bytes.size(); ++seat) {
     if (pickled) {
-      said.read.emplace_back(*said.bytes[seat]);
-      if (!said.read.back().understood()) {
-        why = said.who[seat] + " gives bytes that differ from the others' and are no pickled object of integers and texts";
+      given.read.emplace_back(*given.bytes[seat]);
+      if (!given.read.back().understood()) {
+        why = given.who[seat] + " gives bytes that differ from the others' and are no pickled object of integers and texts";
         return false;
       }
     } else {
       size_t width = dtype >= INT64 ? 8 : 4;
       std::vector<int64_t> numbers;
-      for (size_t i = 0; i < said.bytes[seat]->size() / width; ++i) numbers.push_back(load(*said.bytes[seat], i, width));
-      said.read.emplace_back(std::move(numbers), width);
+      for (size_t i = 0; i < given.bytes[seat]->size() / width; ++i) numbers.push_back(load(*given.bytes[seat], i, width));
+      given.read.emplace_back(std::move(numbers), width);
     }
-    if (!said.read[seat].like(said.read[0])) {
-      why = said.who[seat] + " gives another object than " + said.who[0];
+    if (!given.read[seat].like(given.read[0])) {
+      why = given.who[seat] + " gives another object than " + given.who[0];
       return false;
     }
   }
@@ -165,30 +164,30 @@ bool FoldedRanks::read(Said &said, int dtype, std::string &why) {
 bool FoldedRanks::learn(const Communicator &comm, int coll, int dtype, const Parts &parts, Law &law, std::string &why) const {
   law = {};
   if (comm.seats.size() == parts.size()) {
-    for (const std::string *part : parts) law.given.push_back(*part);
+    for (const std::string *part : parts) law.values.push_back(*part);
     return true;
   }
-  bool lone = along_lone_axis(comm.ranks), one = comm.seats.size() == 1;
+  bool first_only = along_first_only_axis(comm.ranks), one = comm.seats.size() == 1;
   bool reduced = coll == PH_COLL_ALL_REDUCE || coll == PH_COLL_REDUCE || coll == PH_COLL_REDUCE_SCATTER;
   bool nothing = std::all_of(parts.begin(), parts.end(), [](const std::string *part) { return !part || part->empty(); });
-  bool alike = reduced || dtype > UINT64 || nothing;  // sums, reals and zeros are taken to be those of the only process
-  if ((lone || one) && !alike) {
+  bool equal = reduced || dtype > UINT64 || nothing;  // sums, reals and zeros are taken to be those of the only process
+  if ((first_only || one) && !equal) {
     why = "integers and objects may grow with the rank, which " +
-          std::string(lone ? "the first of an axis alone (NAME=SIZE/1 in --fold)"
-                           : "the only process of a stage between the first and the last (pp=SIZE* in --fold runs more)") +
-          " does not tell";
+          std::string(first_only ? "only the first rank of an axis (NAME=SIZE:first in --fold)"
+                           : "the only process of a stage between the first and the last (pp=SIZE:all in --fold runs more)") +
+          " does not show";
     return false;
   }
   for (bool by_place : {false, true}) {
-    auto all = said(comm, parts, by_place);
+    auto all = given(comm, parts, by_place);
     if (by_place && all.size() < 2) return false;  // the same as before
     law.by_place = by_place;
     law.rules.clear();
     bool learned = true;
     const Rule *like = nullptr;
-    for (auto &[place, said] : all) {
+    for (auto &[place, given] : all) {
       Rule &rule = law.rules[place];
-      learned = learned && learn(said, dtype, lone || alike, like, rule, why);
+      learned = learned && learn(given, dtype, first_only || equal, like, rule, why);
       if (!like && !rule.equal) like = &rule;
     }
     if (learned) return true;
@@ -196,37 +195,37 @@ bool FoldedRanks::learn(const Communicator &comm, int coll, int dtype, const Par
   return false;
 }
 
-// `lone`: one process may speak for all others. `like`: the rule of another place, for one with too few processes to show a
+// `first_only`: one process may represent all others. `like`: the rule of another place, for one with too few processes to show a
 // rule of its own.
-bool FoldedRanks::learn(Said &said, int dtype, bool lone, const Rule *like, Rule &rule, std::string &why) const {
-  if (said.silent.empty()) return true;
-  if (said.bytes.size() < (lone ? 1 : 2)) {
-    why = said.bytes.empty() ? "of the ranks of one of its stages none is a process"
-                             : "only " + said.who[0] + " is a process, and one does not tell what the others give";
+bool FoldedRanks::learn(Given &given, int dtype, bool first_only, const Rule *like, Rule &rule, std::string &why) const {
+  if (given.missing.empty()) return true;
+  if (given.bytes.size() < (first_only ? 1 : 2)) {
+    why = given.bytes.empty() ? "of the ranks of one of its stages none is a process"
+                             : "only " + given.who[0] + " is a process, and one does not show the bytes of the others";
     return false;
   }
-  bool like_others = said.bytes.size() == 1 && like;  // one alone is equal to itself
-  if (said.equal && !like_others) return true;
-  if (said.bytes.size() < 3 && !like) {
-    why = said.who[0] + " and " + said.who[1] + " give different bytes, and two do not tell what the others give";
+  bool like_others = given.bytes.size() == 1 && like;  // one alone is equal to itself
+  if (given.equal && !like_others) return true;
+  if (given.bytes.size() < 3 && !like) {
+    why = given.who[0] + " and " + given.who[1] + " give different bytes, and two do not show the bytes of the others";
     return false;
   }
-  if (!read(said, dtype, why)) return false;
+  if (!read(given, dtype, why)) return false;
   rule.equal = false;
-  if (said.bytes.size() < 3) {
+  if (given.bytes.size() < 3) {
     rule.slopes = like->slopes;
-    return true;  // speaking, it must fit
+    return true;  // `fill` checks it
   }
-  for (size_t i = 0; i < said.read[0].numbers().size(); ++i) {
+  for (size_t i = 0; i < given.read[0].numbers().size(); ++i) {
     std::vector<int64_t> values, slopes(sizes_.size());
-    for (const Pickle &one : said.read) values.push_back(one.numbers()[i]);
-    bool fits = even(said.points, values, slopes);
+    for (const Pickle &one : given.read) values.push_back(one.numbers()[i]);
+    bool fits = even(given.points, values, slopes);
     for (size_t one = 0; one < values.size(); ++one)
-      fits = fits && at(said.points[one], said.points[0], values[0], slopes) == values[one];
+      fits = fits && at(given.points[one], given.points[0], values[0], slopes) == values[one];
     rule.slopes.push_back(std::move(slopes));
     if (fits) continue;
-    why = "the integers that its ranks give (" + std::to_string(values[0]) + " by " + said.who[0] + ", " +
-          std::to_string(values[1]) + " by " + said.who[1] + ", " + std::to_string(values[2]) + " by " + said.who[2] +
+    why = "the integers that its ranks give (" + std::to_string(values[0]) + " by " + given.who[0] + ", " +
+          std::to_string(values[1]) + " by " + given.who[1] + ", " + std::to_string(values[2]) + " by " + given.who[2] +
           ") do not grow evenly with the rank";
     return false;
   }
@@ -235,48 +234,48 @@ bool FoldedRanks::learn(Said &said, int dtype, bool lone, const Rule *like, Rule
 
 bool FoldedRanks::fill(const Communicator &comm, int dtype, const Law &law, Parts &parts, std::vector<std::string> &made,
                        std::string &why) const {
-  for (size_t own = 0; own < law.given.size(); ++own) {
+  for (size_t own = 0; own < law.values.size(); ++own) {
     if (!parts[own]) {
-      parts[own] = &law.given[own];
-    } else if (*parts[own] != law.given[own]) {
+      parts[own] = &law.values[own];
+    } else if (*parts[own] != law.values[own]) {
       why = "rank " + std::to_string(comm.ranks[own]) + " gives other bytes than rank " +
             std::to_string(comm.first_place[own]) + ", its like at the first place of the mesh";
       return false;
     }
   }
-  if (!law.given.empty()) return true;
+  if (!law.values.empty()) return true;
   made.reserve(parts.size());
-  for (auto &[place, said] : said(comm, parts, law.by_place))
-    if (!said.silent.empty() && !fill(said, comm, dtype, law.rules.at(place), parts, made, why)) return false;
+  for (auto &[place, given] : given(comm, parts, law.by_place))
+    if (!given.missing.empty() && !fill(given, comm, dtype, law.rules.at(place), parts, made, why)) return false;
   return true;
 }
 
-bool FoldedRanks::fill(Said &said, const Communicator &comm, int dtype, const Rule &rule, Parts &parts,
+bool FoldedRanks::fill(Given &given, const Communicator &comm, int dtype, const Rule &rule, Parts &parts,
                        std::vector<std::string> &made, std::string &why) const {
-  if (said.bytes.empty()) {
+  if (given.bytes.empty()) {
     why = "of the ranks of one of its stages none is a process";
     return false;
   }
   if (rule.equal) {
-    if (!said.equal) why = "its ranks give different bytes, those of the same group at the first place of the mesh equal ones";
-    for (size_t own : said.silent) parts[own] = said.bytes[0];
-    return said.equal;
+    if (!given.equal) why = "its ranks give different bytes, those of the same group at the first place of the mesh equal ones";
+    for (size_t own : given.missing) parts[own] = given.bytes[0];
+    return given.equal;
   }
-  if (!read(said, dtype, why)) return false;
-  const std::vector<int64_t> &base = said.read[0].numbers();
-  auto spoken_at = [&](const std::vector<int> &point) {
+  if (!read(given, dtype, why)) return false;
+  const std::vector<int64_t> &base = given.read[0].numbers();
+  auto numbers_at = [&](const std::vector<int> &point) {
     std::vector<int64_t> numbers;
-    for (size_t i = 0; i < base.size(); ++i) numbers.push_back(at(point, said.points[0], base[i], rule.slopes[i]));
+    for (size_t i = 0; i < base.size(); ++i) numbers.push_back(at(point, given.points[0], base[i], rule.slopes[i]));
     return numbers;
   };
   bool fits = base.size() == rule.slopes.size();
-  for (size_t one = 0; fits && one < said.read.size(); ++one) fits = spoken_at(said.points[one]) == said.read[one].numbers();
+  for (size_t one = 0; fits && one < given.read.size(); ++one) fits = numbers_at(given.points[one]) == given.read[one].numbers();
   if (!fits) {
     why = "its integers do not grow with the rank as those at the first place of the mesh";
     return false;
   }
-  for (size_t own : said.silent) {
-    made.push_back(said.read[0].with(spoken_at(coordinates(comm.ranks[own])), said.bytes[0]->size()));
+  for (size_t own : given.missing) {
+    made.push_back(given.read[0].with(numbers_at(coordinates(comm.ranks[own])), given.bytes[0]->size()));
     parts[own] = &made.back();
   }
   return true;

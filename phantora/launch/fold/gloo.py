@@ -13,7 +13,7 @@ from typing import Any
 
 from phantora.errors import PhantoraError
 
-_REMEDY = "run more of its ranks as processes (--real-ranks, an axis written NAME=SIZE* in --fold), or --fold off"
+_REMEDY = "run more of its ranks as processes (--real-ranks, an axis written NAME=SIZE:all in --fold), or --fold off"
 _REFUSED = ("send", "recv", "recv_anysource", "alltoall", "alltoall_base", "reduce_scatter", "_reduce_scatter_base")
 
 

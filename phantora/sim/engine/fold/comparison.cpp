@@ -1,4 +1,4 @@
-#include "comparison.h"
+#include "fold/comparison.h"
 
 #include <string.h>
 
@@ -55,43 +55,43 @@ bool essence(const ph_record &r, ph_record &out) {
 
 }  // namespace
 
-void Comparison::expect(int witness, int first, int last, const std::string &axis, bool uneven) {
+void Comparison::expect(int representative, int first, int last, const std::string &axis, bool uneven) {
   int number = static_cast<int>(pairs_.size());
-  for (int fellow : {first, last}) {
+  for (int neighbour : {first, last}) {
     Pair pair;
-    pair.ranks[0] = witness;
-    pair.ranks[1] = fellow;
-    pair.other = fellow == first ? number + 1 : number;
+    pair.ranks[0] = representative;
+    pair.ranks[1] = neighbour;
+    pair.other = neighbour == first ? number + 1 : number;
     pair.axis = axis;
     pair.uneven = uneven;
-    of_rank_[static_cast<size_t>(witness)].emplace_back(static_cast<int>(pairs_.size()), 0);
-    of_rank_[static_cast<size_t>(fellow)].emplace_back(static_cast<int>(pairs_.size()), 1);
+    of_rank_[static_cast<size_t>(representative)].emplace_back(static_cast<int>(pairs_.size()), 0);
+    of_rank_[static_cast<size_t>(neighbour)].emplace_back(static_cast<int>(pairs_.size()), 1);
     pairs_.push_back(std::move(pair));
   }
 }
 
-void Comparison::heard(const Rank &rank, const ph_record &r, int32_t name) {
-  Said said{{}, name};
-  if ((r.flags & PH_F_HELPER) || !essence(r, said.record)) return;
+void Comparison::record(const Rank &rank, const ph_record &r, int32_t name) {
+  Entry entry{{}, name};
+  if ((r.flags & PH_F_HELPER) || !essence(r, entry.record)) return;
   bool communicates = r.kind == PH_COLLECTIVE || r.kind == PH_SEND || r.kind == PH_RECV || r.kind == PH_COMM_CREATE;
   for (auto [number, side] : of_rank_[static_cast<size_t>(rank.index)]) {
     Pair &pair = pairs_[static_cast<size_t>(number)];
-    if (communicates || !pair.uneven) add(pair, side, said);
+    if (communicates || !pair.uneven) add(pair, side, entry);
   }
 }
 
-void Comparison::add(Pair &pair, int side, const Said &said) {
+void Comparison::add(Pair &pair, int side, const Entry &entry) {
   if (!pair.difference.empty()) return;
   if (pair.ahead.empty() || pair.who == side) {
     pair.who = side;
-    pair.ahead.push_back(said);
-    if (pair.ended[1 - side]) differ(pair, nullptr, side, &said);
+    pair.ahead.push_back(entry);
+    if (pair.ended[1 - side]) differ(pair, nullptr, side, &entry);
     return;
   }
-  const Said &theirs = pair.ahead.front();
+  const Entry &theirs = pair.ahead.front();
   ++pair.compared;
-  if (theirs.name != said.name || memcmp(&theirs.record, &said.record, sizeof said.record) != 0)
-    return differ(pair, &theirs, side, &said);
+  if (theirs.name != entry.name || memcmp(&theirs.record, &entry.record, sizeof entry.record) != 0)
+    return differ(pair, &theirs, side, &entry);
   pair.ahead.pop_front();
 }
 
@@ -103,28 +103,28 @@ void Comparison::ended(const Rank &rank) {
   }
 }
 
-// `ours` is what `side` says, `theirs` what the other one said in its place.
-void Comparison::differ(Pair &pair, const Said *theirs, int side, const Said *ours) {
-  const Said *of_witness = side == 0 ? ours : theirs, *of_fellow = side == 0 ? theirs : ours;
-  pair.difference = "rank " + std::to_string(pair.ranks[1]) + " " + describe(of_fellow) + " where rank " +
-                    std::to_string(pair.ranks[0]) + " " + describe(of_witness) + " (call " + std::to_string(pair.compared) + ")";
+// `ours` is what `side` says, `theirs` what the other one entry in its place.
+void Comparison::differ(Pair &pair, const Entry *theirs, int side, const Entry *ours) {
+  const Entry *of_representative = side == 0 ? ours : theirs, *of_neighbour = side == 0 ? theirs : ours;
+  pair.difference = "rank " + std::to_string(pair.ranks[1]) + " " + describe(of_neighbour) + " where rank " +
+                    std::to_string(pair.ranks[0]) + " " + describe(of_representative) + " (call " + std::to_string(pair.compared) + ")";
   pair.ahead.clear();
   const Pair &other = pairs_[static_cast<size_t>(pair.other)];
   if (other.difference.empty()) return;
   failure_.set("cannot fold the axis " + pair.axis + ": rank " + std::to_string(pair.ranks[0]) +
-               " stands for the ranks between " + std::to_string(std::min(pair.ranks[1], other.ranks[1])) + " and " +
-               std::to_string(std::max(pair.ranks[1], other.ranks[1])) + " but does what neither does: " + other.difference +
-               "; " + pair.difference + ". Run all ranks of this axis (NAME=SIZE* in --fold)" +
-               (pair.uneven ? "" : ", compare their communication alone if each has a part of its own of an optimizer (NAME=SIZE~)") +
+               " represents the ranks between " + std::to_string(std::min(pair.ranks[1], other.ranks[1])) + " and " +
+               std::to_string(std::max(pair.ranks[1], other.ranks[1])) + " but matches neither: " + other.difference +
+               "; " + pair.difference + ". Run all ranks of this axis (NAME=SIZE:all in --fold)" +
+               (pair.uneven ? "" : ", compare only communication if each owns another part of an optimizer (NAME=SIZE:uneven)") +
                ", or use --fold off");
 }
 
-std::string Comparison::describe(const Said *said) const {
-  if (!said) return "has ended";
-  const ph_record &r = said->record;
+std::string Comparison::describe(const Entry *entry) const {
+  if (!entry) return "has ended";
+  const ph_record &r = entry->record;
   switch (r.kind) {
     case PH_KERNEL: {
-      std::string name = said->name < 0 ? "?" : texts_.text(PHE_NAMES, said->name);
+      std::string name = entry->name < 0 ? "?" : texts_.text(PHE_NAMES, entry->name);
       return "launches " + name.substr(0, 120) + " of " + std::to_string(r.kernel.grid_x) + " blocks";
     }
     case PH_MEMCPY:

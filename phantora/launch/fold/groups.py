@@ -1,7 +1,7 @@
 """What a rank of a folded run does differently (docs/scale.md).
 
 NCCL hears from torch only how many ranks a communicator has. The stub must know which, so every process group of
-torch.distributed gets the list of its ranks as the ``netName`` of its NCCL configuration (``stub/nccl/folded.c``).
+torch.distributed gets the list of its ranks as the ``netName`` of its NCCL configuration (``stub/nccl/fold.c``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from types import ModuleType
 from typing import Any
 
 from phantora.errors import PhantoraError
-from phantora.launch import folded_gloo, folded_mesh, folded_parts
+from phantora.fold.ranges import format_ranks, parse_ranks
+from phantora.launch.fold import device_mesh, gloo, pieces
 from phantora.launch.importhook import after_import
 from phantora.spec import rank_spec
 
@@ -38,52 +39,32 @@ ENVIRONMENT = {"TORCH_NCCL_RANKS_PER_ROOT": str(1 << 30)}
 
 def install(world_size: int) -> None:
     """In the rank, before its script runs."""
-    real = frozenset(_ranks_of(rank_spec().processes))
+    real = frozenset(parse_ranks(rank_spec().processes))
     if _MODULE in sys.modules:
         _wrap(sys.modules[_MODULE], world_size, real)
     else:
         after_import(_MODULE.__eq__, lambda module: _wrap(module, world_size, real))
     sys.setswitchinterval(_SWITCH_S)
     if not rank_spec().groups:  # a file that gets all groups
-        folded_mesh.install(world_size)
+        device_mesh.install(world_size)
 
 
 def processes() -> frozenset[int] | None:
     """The ranks that are processes; None where all are."""
     text = rank_spec().processes
-    return frozenset(_ranks_of(text)) if text else None
+    return frozenset(parse_ranks(text)) if text else None
 
 
 def require_experts(ranks: Sequence[int]) -> None:
-    """Refuses a group of ranks with experts that are not equally wanted if some are no processes: nobody stands for the
-    one whose experts get most tokens, for which all wait. Raises PhantoraError."""
+    """Refuses a group of ranks that share unequally loaded experts if a member is not a process: all wait for the most
+    loaded rank, which no process represents. Raises PhantoraError."""
     missing = sorted(set(ranks) - (processes() or set(ranks)))
     if missing:
         raise PhantoraError(
-            f"ranks {runs(ranks)} share experts, which --moe-routing wants unequally, and rank {missing[0]} is folded: "
-            "nothing tells what it takes; keep the axis of experts whole (ep=SIZE in --fold, or a star behind its "
-            "size), name all these ranks in --real-ranks, route tokens evenly, or use --fold off"
+            f"ranks {format_ranks(ranks)} share experts that --moe-routing loads unequally, and rank {missing[0]} is "
+            "folded, so its load is unknown; expand the axis of experts (ep=SIZE in --fold, or NAME=SIZE:all), name "
+            "all these ranks in --real-ranks, route tokens evenly, or use --fold off"
         )
-
-
-def runs(ranks: Sequence[int]) -> str:
-    """``0+8x4,...``: START+STRIDExCOUNT of every run of evenly spaced ranks, in order."""
-    found: list[str] = []
-    at = 0
-    while at < len(ranks):
-        stride = ranks[at + 1] - ranks[at] if at + 1 < len(ranks) else 1
-        count = 1
-        while at + count < len(ranks) and ranks[at + count] - ranks[at + count - 1] == stride:
-            count += 1
-        found.append(f"{ranks[at]}+{stride}x{count}")
-        at += count
-    return ",".join(found)
-
-
-def _ranks_of(text: str) -> list[int]:
-    """What :func:`runs` has written."""
-    parts = [tuple(map(int, part.replace("+", "x").split("x"))) for part in text.split(",")]
-    return [start + number * stride for start, stride, count in parts for number in range(count)]
 
 
 def _wrap(c10d: ModuleType, world_size: int, processes: frozenset[int]) -> None:
@@ -99,11 +80,11 @@ def _wrap(c10d: ModuleType, world_size: int, processes: frozenset[int]) -> None:
             if options.config.net_name:  # given to more than one group
                 options = copy.deepcopy(options)
             ranks = list(options.global_ranks_in_group) or list(range(world_size))
-            options.config.net_name = _PREFIX + runs(ranks)
+            options.config.net_name = _PREFIX + format_ranks(ranks)
             options._timeout = _PATIENCE
             if ranks[0] not in processes:
                 raise PhantoraError(
-                    f"the process group of ranks {runs(ranks)} begins with a rank that is folded: the axes of --fold "
+                    f"the process group of ranks {format_ranks(ranks)} begins with a folded rank: the axes of --fold "
                     "are not those of the script's process groups; give the axes of all its meshes, or --fold off"
                 )
             super().__init__(store, rank, size, options, **more)
@@ -113,10 +94,10 @@ def _wrap(c10d: ModuleType, world_size: int, processes: frozenset[int]) -> None:
     _name_parts(c10d)
     if groups := rank_spec().groups:
         _note_groups(c10d, groups)
-    if pieces := rank_spec().pieces:
-        folded_parts.install(c10d, pieces)
+    if path := rank_spec().pieces:
+        pieces.install(c10d, path)
     if hasattr(c10d, "ProcessGroupGloo"):
-        folded_gloo.install(c10d, processes)
+        gloo.install(c10d, processes)
     _pad_objects(c10d)
     _refuse_pairs(c10d, processes)
 
@@ -140,7 +121,7 @@ def _name_parts(c10d: ModuleType) -> None:
             options = asked["pg_options"] or parent._get_backend(torch.device("cuda")).options
             asked["pg_options"] = copy.deepcopy(options)
             ranks = [c10d.get_global_rank(parent, rank) for rank in sorted(mine)]
-            asked["pg_options"].config.net_name = _PREFIX + runs(ranks)
+            asked["pg_options"].config.net_name = _PREFIX + format_ranks(ranks)
             if groups := rank_spec().groups:
                 note_group(groups, ranks, asked["group_desc"])
         return split(*given.args, **given.kwargs)
@@ -187,7 +168,7 @@ def _refuse_pairs(c10d: ModuleType, processes: frozenset[int]) -> None:
                 if rank not in processes:
                     raise PhantoraError(
                         f"torch.distributed.{what} rank {rank}, which is folded, makes a communicator of two ranks: "
-                        "use batch_isend_irecv, keep the axis whole (NAME=SIZE* in --fold), or use --fold off"
+                        "use batch_isend_irecv, expand the axis (NAME=SIZE:all in --fold), or use --fold off"
                     )
             return call(self, tensors, peer, tag)
 

@@ -1,8 +1,8 @@
-"""By how much a folded step may be too short where ranks have parts of their own of an optimizer (docs/scale.md).
+"""By how much a folded step may be too short where each rank owns another part of an optimizer (docs/scale.md).
 
-Along such an axis no rank does quite what another does, and all wait in a collective for the last. Which is last among
-those that are no processes, nobody knows. The last process comes some time after the one before it: by about as much
-may one that is none come later still. This adds up over the collectives of a step, as if none of it were hidden.
+Along such an axis the work of the ranks differs, and all wait in a collective for the last. The arrival of folded ranks
+is unknown. A folded rank may arrive later than the last process, by about the time between the last two processes. The
+estimate sums this time over the collectives of a step and assumes that none of it is hidden.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from phantora.fold.mesh import Fold, from_dict
 from phantora.trace.analysis.communicators import Group
 from phantora.trace.analysis.windows import Window, code
 from phantora.trace.reader import Log
-from phantora.wire.fold import Fold, from_dict
 
 _COLLECTIVE = code("collective")
 
 
-class UnevenParts:
+class FoldImbalance:
     """Adds up windows of steady steps."""
 
     def __init__(self, log: Log, groups: Mapping[int, Group]) -> None:
@@ -49,7 +49,7 @@ class UnevenParts:
 
 
 def _spans(fold: Fold, uneven: list[int], group: Group) -> bool:
-    """Has the group members that are no processes, and does it reach along an uneven axis?"""
+    """Has the group folded members, and do its members differ along an uneven axis?"""
     if set(group.ranks) <= set(fold.real) or len(group.ranks) < 2:
         return False
     first, last = fold.coordinates(group.ranks[0]), fold.coordinates(group.ranks[-1])

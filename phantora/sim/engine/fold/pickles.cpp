@@ -1,4 +1,4 @@
-#include "pickles.h"
+#include "fold/pickles.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
-// Ranks of a folded run that are no processes: which there are, and what they would have said (docs/scale.md).
+// Folded ranks (ranks without a process): which there are, and the bytes that they contribute (docs/scale.md).
 //
-// Groups that differ in their place along folded axes alone are a family. The one that is first there has the most
-// processes: what these say is a law, by which the bytes of the others follow as well.
+// Groups that differ only in their place along folded axes are a family. The one at the first place has the most
+// processes. Their bytes give a law, from which the bytes of all others follow.
 #pragma once
 #include "operation.h"
 
@@ -10,17 +10,17 @@
 
 namespace phe {
 
-// Members say the same, but for integers that grow evenly along the mesh.
+// Members give equal bytes, except for integers that grow evenly along the mesh.
 struct Rule {
   bool equal = true;
   std::vector<std::vector<int64_t>> slopes;  // by integer, by axis
 };
 
-// What the members of a group say: all by one rule, or those at each place of the whole axes (a stage) by one of their own.
+// The bytes of a group's members: by one rule for all, or by one for each place of the expanded axes (a stage).
 struct Law {
   bool by_place = false;
   std::map<std::vector<int>, Rule> rules;  // by place; of all: under none
-  std::vector<std::string> given;          // by own rank, if all members are processes: each says what its like does
+  std::vector<std::string> values;        // by own rank, if all members are processes: other groups of the family repeat them
 };
 
 // One side of a send and a receive of the first of a family.
@@ -44,9 +44,9 @@ class FoldedRanks {
   using Parts = std::vector<const std::string *>;  // by own rank; null: of a member that is no process
 
   FoldedRanks() = default;
-  // Of the mesh's axes, the outermost first: their sizes, and whether all their ranks are processes, or the first alone.
-  FoldedRanks(std::vector<int> sizes, std::vector<bool> whole, std::vector<bool> lone)
-      : sizes_(std::move(sizes)), whole_(std::move(whole)), lone_(std::move(lone)) {}
+  // Of the mesh's axes, the outermost first: their sizes, and whether all their ranks are processes, or only the first.
+  FoldedRanks(std::vector<int> sizes, std::vector<bool> whole, std::vector<bool> first_only)
+      : sizes_(std::move(sizes)), expanded_(std::move(whole)), first_only_(std::move(first_only)) {}
 
   // The members that a communicator's label has behind its text: global ranks in order, or none.
   static std::vector<int> members_in(const std::string &label, size_t most);
@@ -62,19 +62,19 @@ class FoldedRanks {
              std::string &why) const;
 
  private:
-  struct Said;
+  struct Given;
 
   std::vector<int> coordinates(int rank) const;
   std::vector<int> place(const std::vector<int> &point) const;
-  bool along_lone_axis(const std::vector<int> &ranks) const;
-  std::map<std::vector<int>, Said> said(const Communicator &comm, const Parts &parts, bool by_place) const;
-  static bool read(Said &said, int dtype, std::string &why);
-  bool learn(Said &said, int dtype, bool lone, const Rule *like, Rule &rule, std::string &why) const;
-  bool fill(Said &said, const Communicator &comm, int dtype, const Rule &rule, Parts &parts, std::vector<std::string> &made,
+  bool along_first_only_axis(const std::vector<int> &ranks) const;
+  std::map<std::vector<int>, Given> given(const Communicator &comm, const Parts &parts, bool by_place) const;
+  static bool read(Given &given, int dtype, std::string &why);
+  bool learn(Given &given, int dtype, bool first_only, const Rule *like, Rule &rule, std::string &why) const;
+  bool fill(Given &given, const Communicator &comm, int dtype, const Rule &rule, Parts &parts, std::vector<std::string> &made,
              std::string &why) const;
 
   std::vector<int> sizes_;
-  std::vector<bool> whole_, lone_;
+  std::vector<bool> expanded_, first_only_;
 };
 
 }  // namespace phe
