@@ -256,7 +256,7 @@ def _bound(place: _Place, position: int) -> int:
     if name.startswith("take") and first is not None:
         return prod(first.shape)
     if "max_pool" in name and "backward" in name and place.argument == "indices":
-        return prod(args[1].shape[-2:])
+        return prod(args[1].shape[-3 if "pool3d" in name else -2 :])  # of a plane or a volume
     if name.startswith(("repeat_interleave", "one_hot", "bincount")):
         return 2
     return 1000

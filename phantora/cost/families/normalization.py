@@ -38,6 +38,8 @@ GROUP_SHARE, GROUP_CYCLES, GROUP_BYTE_CYCLES = 0.64, 0.62, 0.035  # the same out
 CHANNEL_NS = (430.0, 950.0)  # torch's own batch norm: a round of a channel's block of 512 threads, forward and backward
 BLOCK = 512
 BLOCKS_PER_SM = 4
+# SyncBatchNorm runs the kernels of batch norm one by one. Of each: tensors of the input's size that it reads or writes.
+PASSES = {"stats": 1, "elemt": 2, "backward_reduce": 2, "backward_elemt": 3}
 # Evaluation, channels first (35 popular programs): one pass, a block for each channel of an image.
 EVALUATION, EVALUATION_CUDNN, PLANE_NS = 0.48, 0.85, 0.63
 SPREAD_BLOCKS = 256 * 1024  # to as many blocks at most the forward pass writes its output
@@ -137,10 +139,14 @@ def batch_norm(machine: Machine, signature: OperatorSignature, name: str, kernel
     given = [t for t in on_gpu(signature.args) if len(t.shape) > 1]
     if not given:
         return passes_memory(machine, signature, name, kernels)
+    if name.startswith("batch_norm_gather_stats"):  # of a few numbers per rank and channel
+        return Estimate(machine.fit.floor_ns, 0.0)
     x = max(given, key=nbytes)
     size, channels = nbytes(x), max(1, x.shape[1])
-    passes = 5.0 if backward else 3.0
-    moved = passes * size
+    part = name.removeprefix("batch_norm_")
+    whole = 5.0 if backward else 3.0
+    share = PASSES.get(part, whole) / whole
+    moved = share * whole * size
     last = x.stride[1] == 1 and (len(x.shape) == 2 or prod(x.shape[2:]) > 1)
     if not last and not backward and signature.args[5:6] == (False,):
         return _evaluated(machine, x, name.startswith("cudnn"))
@@ -151,10 +157,10 @@ def batch_norm(machine: Machine, signature: OperatorSignature, name: str, kernel
             cycles = max(cycles, WAITING_CYCLES / blocks) * blocks * CHANNELS_PER_BLOCK / channels
             if signature.args[5:6] == (False,):  # only the second of its passes
                 cycles *= EVALUATED_LAST
-        ns = machine.cycles_ns(prod(x.shape) * cycles)
-        return Estimate(LAST_START_NS[backward] + max(ns, machine.memory_ns(moved)), moved)
-    if name.startswith("native_batch_norm"):
-        return _by_channel(machine, x, backward, moved)
+        ns, start = machine.cycles_ns(share * prod(x.shape) * cycles), share * LAST_START_NS[backward]
+        return Estimate(start + max(ns, machine.memory_ns(moved)), moved)
+    if name.startswith("native_batch_norm") or part in PASSES:
+        return _by_channel(machine, x, part, backward, moved)
     used = min(1.0, channels / (machine.gpu.sms * (1.75 if backward else 1.1)))
     return Estimate(machine.fit.floor_ns + machine.memory_ns(moved, 0.72 * used), moved)
 
@@ -167,18 +173,24 @@ def _evaluated(machine: Machine, x: TensorSpec, cudnn: bool) -> Estimate:
     return Estimate(machine.fit.floor_ns + max(ns, planes * PLANE_NS), moved)
 
 
-def _by_channel(machine: Machine, x: TensorSpec, backward: bool, moved: float) -> Estimate:
-    """Torch's own kernels: a block goes over all of a channel, and so does the one that writes the output if there is
-    a single image (instance norm)."""
+def _by_channel(machine: Machine, x: TensorSpec, part: str, backward: bool, moved: float) -> Estimate:
+    """Torch's own kernels. A block sums up a channel. The output is written by a block for each image of a channel, or,
+    of whole backward passes, by the block that summed up.
+
+    The backward kernels of SyncBatchNorm are not measured: each counts as half of the whole pass."""
     images, channels = x.shape[0], max(1, x.shape[1])
     pixels = prod(x.shape[2:])
     waves = ceil(channels / (machine.gpu.sms * BLOCKS_PER_SM))
-    rounds = ceil(images * pixels / BLOCK) * waves
-    if not backward:
-        spread = max(1, min(images, SPREAD_BLOCKS // channels))
-        rounds += ceil(ceil(images / spread) * pixels / BLOCK) * waves
-    ns = rounds * CHANNEL_NS[backward]
-    return Estimate(max(2 * machine.fit.floor_ns + ns, machine.memory_ns(moved)), moved)
+    summed = ceil(images * pixels / BLOCK) * waves
+    spread = max(1, min(images, SPREAD_BLOCKS // channels))
+    written = ceil(ceil(images / spread) * pixels / BLOCK) * waves
+    forward_ns, backward_ns = CHANNEL_NS
+    ns = {
+        "stats": summed * forward_ns, "elemt": written * forward_ns,
+        "backward_reduce": summed * backward_ns / 2, "backward_elemt": written * backward_ns / 2,
+    }.get(part, summed * backward_ns if backward else (summed + written) * forward_ns)  # fmt: skip
+    kernels = 1 if part in PASSES else 2
+    return Estimate(max(kernels * machine.fit.floor_ns + ns, machine.memory_ns(moved)), moved)
 
 
 def places(signature: OperatorSignature, name: str, compute: str, launches: int) -> tuple[Place, ...]:
