@@ -118,7 +118,7 @@ def test_largest_of_volumes_scatter_gradients_once() -> None:
 
 
 def test_sync_batch_norm_runs_the_kernels_of_batch_norm() -> None:
-    """(1, 128, 64, 64, 64): 225 us for the sums of a channel, 225 us to write the output. What ranks gather is small."""
+    """(1, 128, 64, 64, 64): 225 us for the sums of a channel, 225 to write the output. What ranks gather is small."""
     x, c = volume("float16", 1, 128, 64, 64, 64), volume("float32", 128)
     assert us("batch_norm_stats", x, 1e-5) == pytest.approx(225, rel=0.05)
     assert us("batch_norm_elemt", x, c, c, c, c, 1e-5) == pytest.approx(225, rel=0.05)
