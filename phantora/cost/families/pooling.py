@@ -26,8 +26,8 @@ IMAGES = {
     ("max", True, False): (2.42, 0.11), ("max", True, True): (0.59, 0.51),
 }  # fmt: skip
 # Largest of volumes: SM cycles of a warp for each element of its windows. 20 forward pools of H100 and H200 are within
-# a tenth. Backward: of an atomic addition, of float32 and of 16-bit formats, and the least of a warp, from four pools of
-# windows that do not overlap and one of bfloat16.
+# a tenth. Backward: of an atomic addition, of float32 and of 16-bit formats, and the least of a warp, from four pools
+# of windows that do not overlap and one of bfloat16.
 VOLUME_CYCLES, ADDED_CYCLES, ADDED_WARP_CYCLES, WARP = 16.0, (3.3, 6.6), 40.0, 32
 
 
