@@ -12,7 +12,7 @@ from hypothesis import settings
 
 from phantora import stubs
 from phantora.errors import PhantoraError
-from phantora.launch.warm import WarmServer
+from phantora.launch.shared_forkserver import WarmServer
 from tests.support.runs import SERVER
 
 settings.register_profile("phantora", deadline=None)  # a busy machine is no failure

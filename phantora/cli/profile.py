@@ -250,7 +250,7 @@ def _workspaces(operators: list[Wanted], path: Path, budget: float | None) -> No
 
 def _wanted(source: Path | None) -> list[Wanted]:
     if source is None:
-        from phantora.profile.sweep import sweep
+        from phantora.profile.operator_grid import sweep
 
         return sweep()
     from phantora.cost.wanted import read_wanted, wanted_from

@@ -20,7 +20,7 @@ import numpy as np
 
 from phantora.launch.assume import setting
 from phantora.launch.importhook import after_import
-from phantora.launch.notes import tell
+from phantora.launch.messages import tell
 from phantora.launch.shims.values import read, write
 
 CLIPS = {

@@ -17,8 +17,8 @@ from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
-from phantora.launch.announced import Announcer
 from phantora.launch.importhook import after_import
+from phantora.launch.operator_announcer import Announcer
 from phantora.wire.shared import LIST_HEAD, LONG_LIST
 
 COMMON, EXTENSION = "transformer_engine.common", "transformer_engine_torch"

@@ -5,10 +5,10 @@ hundreds) and starts in milliseconds. The server speaks JSON over a socket with 
 message per packet; descriptors travel beside the message.
 
 parent -> server   {"do": "load", "stubs": DIR or null, "devices": N, "argv": [...],
-                    "imports": [...], "shared": [...], "ranks": RankSpec}   and more for launch/warm.py
+                    "imports": [...], "shared": [...], "ranks": RankSpec}   and more for launch/shared_forkserver.py
                    {"do": "store", "port": N}            hosts the TCPStore of the job
                    {"do": "rank", ...RankTask}           with descriptors [stdout, stderr, session?]
-server -> parent   {"is": "here", "pid": N}           of one that was forked for this run (launch/warm.py)
+server -> parent   {"is": "here", "pid": N}           of one that was forked for this run (launch/shared_forkserver.py)
                    {"is": "loaded", "seconds": s, "threads": n}
                    {"is": "spoiled"}                     by what was shared; it begins anew and waits for "load"
                    {"is": "store", "port": N, "pid": N}
@@ -110,7 +110,7 @@ def load_base(stubs: str | None, devices: int, imports: tuple[str, ...]) -> Base
     gc.disable()
     library = None
     if stubs:
-        from phantora.launch.stubbed import find_stubs, load_stubs
+        from phantora.launch.stub_loader import find_stubs, load_stubs
 
         library = load_stubs(find_stubs(stubs))
         library.ph_assume_devices(devices)
@@ -213,7 +213,7 @@ class ForkServer:
             _settle()
         self._library = base.library
         if wanted.stubs:
-            from phantora.launch.stubbed import find_stubs, install_tracer
+            from phantora.launch.stub_loader import find_stubs, install_tracer
 
             install_tracer(find_stubs(wanted.stubs))
         gc.enable()
@@ -434,7 +434,7 @@ def _load_for_all(message: Mapping[str, Any]) -> Base | dict[str, str]:
 
 def main(parent: int, fd: int, many: Sequence[str]) -> None:
     """Serves what comes over socket `fd`, until it closes or the process `parent` ends; `many`: the links of many runs
-    (launch/warm.py).
+    (launch/shared_forkserver.py).
 
     Ranks begin here, whichever way the server came about: stacks of Python that torch writes down and lists of modules
     that it goes through are as long in each, and so is the host's time for that.

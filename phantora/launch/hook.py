@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from phantora.errors import PhantoraError
-from phantora.launch import failures, loading, process, shims, uncounted
+from phantora.launch import failures, loading, process, shims, unmodelled_cpu
 from phantora.launch.importhook import AfterImport, after_import
 from phantora.launch.plan import server_environment
 from phantora.spec import VARIABLE, RankSpec, rank_spec
@@ -67,7 +67,7 @@ def follow() -> AfterImport:
         stub_set = _attach()
     except PhantoraError as error:
         _give_up(error)
-    from phantora.launch.stubbed import install_tracer
+    from phantora.launch.stub_loader import install_tracer
 
     return after_import("torch".__eq__, lambda _: install_tracer(stub_set))
 
@@ -97,7 +97,7 @@ def open_session() -> int:
 
 def _attach() -> StubSet:
     from phantora.launch.rank import report_plainly, tie_children
-    from phantora.launch.stubbed import find_stubs, load_stubs
+    from phantora.launch.stub_loader import find_stubs, load_stubs
 
     session = open_session()
     stub_set = find_stubs(rank_spec().stubs)
@@ -108,7 +108,7 @@ def _attach() -> StubSet:
     process.name_threads()
     shims.install()
     loading.install()
-    uncounted.install()
+    unmodelled_cpu.install()
     process.at_exit(library.ph_exit)  # says nothing unless the process has become a rank
     return stub_set
 
@@ -144,7 +144,7 @@ _joined = _JOINED(_on_join)  # kept alive: the runtime holds its address
 
 def _join() -> None:
     from phantora.launch.rank import connect, report_plainly, tie_children
-    from phantora.launch.stubbed import find_stubs, install_tracer, load_stubs
+    from phantora.launch.stub_loader import find_stubs, install_tracer, load_stubs
 
     session = open_session()
     stub_set = find_stubs(rank_spec().stubs)
@@ -166,7 +166,7 @@ def _join() -> None:
     report_plainly(str(rank))
     shims.install()
     loading.install()
-    uncounted.install()
+    unmodelled_cpu.install()
     connect(library, session, rank, int(os.environ.get("LOCAL_RANK", "0")), rank_spec().devices)
     process.at_exit(library.ph_exit)  # after the interpreter's teardown, which may still use CUDA
 

@@ -23,7 +23,7 @@ from typing import Any
 from phantora.errors import PhantoraError
 from phantora.launch.clock import Runtime
 from phantora.launch.importhook import after_import, uncharged
-from phantora.launch.notes import tell
+from phantora.launch.messages import tell
 from phantora.spec import rank_spec
 
 OPTION = "--data-loading"

@@ -12,7 +12,7 @@ from phantora.errors import PhantoraError
 from phantora.fold.mesh import Fold
 from phantora.fold.ranges import format_ranks
 from phantora.launch.fold.groups import ENVIRONMENT
-from phantora.launch.shared import shared_imports
+from phantora.launch.shared_imports import shared_imports
 from phantora.spec import MODULE, VARIABLE, RankSpec, RunSpec
 
 MASTER_ADDRESS = "127.0.0.1"

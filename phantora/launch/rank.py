@@ -19,7 +19,7 @@ from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
 from phantora.errors import PhantoraError
-from phantora.launch import clock, failures, loading, process, rendezvous, shims, uncounted
+from phantora.launch import clock, failures, loading, process, rendezvous, shims, unmodelled_cpu
 from phantora.launch.fold import groups
 from phantora.spec import rank_spec
 from phantora.wire import stacks
@@ -57,7 +57,7 @@ def become_rank(task: RankTask, library: ctypes.CDLL | None, session: int, out: 
         report_plainly(str(task.rank))
         shims.install()
         loading.install()
-        uncounted.install()
+        unmodelled_cpu.install()
         rendezvous.install(task.environment["MASTER_PORT"])
         if given.processes:
             groups.install(int(task.environment["WORLD_SIZE"]))

@@ -37,7 +37,7 @@ from phantora.launch.forkserver import MESSAGE_BYTES, command
 from phantora.launch.hook import follower_environment
 from phantora.launch.output import Console, Outputs, Stream
 from phantora.launch.plan import STDERR, Plan, rank_environment, server_environment
-from phantora.launch.warm import ForkedServer, connected, surroundings
+from phantora.launch.shared_forkserver import ForkedServer, connected, surroundings
 
 GRACE_SECONDS = 2.0
 """How long the others may go on after the first rank failed, to report what they saw."""

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 import orjson
 
-from phantora.launch import shared_work, tuning
-from phantora.launch.announced import Announcer
+from phantora.launch import launch_cache, tuning
 from phantora.launch.importhook import after_import
+from phantora.launch.operator_announcer import Announcer
 from phantora.launch.tuning import COMPILER, DRIVER, HEURISTICS
 from phantora.ttir import store
 from phantora.ttir.parse import Function, parse
@@ -222,7 +222,7 @@ class Launches:
             [list(v.block_shape), list(v.shape), list(v.strides)] if hasattr(v, "block_shape") else None for v in given
         ]
         key = orjson.dumps([kernel.ir, about, described, places, shapes])
-        return tuning.aside(lambda: shared_work.found(key, lambda: work_of(functions, launch).text()))
+        return tuning.aside(lambda: launch_cache.found(key, lambda: work_of(functions, launch).text()))
 
     def _launch(self, kernel: Kernel, grid: tuple[int, int, int], given: Sequence[Any]) -> Launch:
         arguments = tuple(self._argument(value) for value in given)

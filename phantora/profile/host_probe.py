@@ -23,7 +23,7 @@ import torch.distributed as dist
 import torch.nn as nn
 import torch.nn.functional as F
 
-from phantora.profile.turns import Turns
+from phantora.profile.alternation import Turns
 
 NO_GPU = 3  # exit status
 WARM = 2  # calls before a round's clock starts

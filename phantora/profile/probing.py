@@ -14,8 +14,8 @@ from pathlib import Path
 from phantora import run_process
 from phantora.errors import PhantoraError
 from phantora.profile import host_probe
+from phantora.profile.alternation import go_on_alone, new_turns
 from phantora.profile.host import Probe, read_probe
-from phantora.profile.turns import go_on_alone, new_turns
 from phantora.spec import RankSpec, RunSpec
 
 CORES = 2  # the thread of Python and that of autograd; one of them waits

@@ -1,5 +1,5 @@
 """All that a run and the reading of its log import on their way, at once: for a process that forks runs
-(launch/forker.py)."""
+(launch/zygote.py)."""
 
 from importlib import import_module
 

@@ -16,9 +16,9 @@ from typing import BinaryIO, Protocol
 
 from phantora.errors import PhantoraError
 from phantora.fold.syntax import parse_fold
-from phantora.launch.forker import Forked, Forker
 from phantora.launch.process import die_with_parent
-from phantora.launch.warm import VARIABLE, WarmServer
+from phantora.launch.shared_forkserver import VARIABLE, WarmServer
+from phantora.launch.zygote import Forked, Forker
 from phantora.spec import AUTO, OFF
 from phantora.sweep.result import Result
 from phantora.sweep.task import Command, Read, Task, evaluate

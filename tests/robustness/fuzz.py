@@ -169,7 +169,7 @@ def _routing(path: Path) -> None:
 
 def _run(path: Path) -> None:
     """What a run tells a shared fork server first."""
-    from phantora.launch.warm import wanted
+    from phantora.launch.shared_forkserver import wanted
 
     run = wanted(path.read_bytes())
     assert run.key

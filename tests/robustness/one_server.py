@@ -1,4 +1,4 @@
-"""Points of a sweep run alone and through one fork server for all (phantora/launch/warm.py): are their logs equal?
+"""Compares logs of a sweep's points, run alone and through one fork server (phantora/launch/shared_forkserver.py).
 
 python -m tests.robustness.one_server FOLDER [SWEEP WORDS...]
 
@@ -17,7 +17,7 @@ import click
 
 import phantora
 from phantora.cli.sweep import parse_setting, sweep
-from phantora.launch.warm import VARIABLE, WarmServer
+from phantora.launch.shared_forkserver import VARIABLE, WarmServer
 from phantora.run_process import PHANTORA
 from phantora.sweep.fold import ONE
 from phantora.sweep.plan import make_plan

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phantora.launch.warm import VARIABLE
+from phantora.launch.shared_forkserver import VARIABLE
 from phantora.run_process import PHANTORA
 from phantora.trace.reader import open_log
 

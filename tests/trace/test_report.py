@@ -22,9 +22,9 @@ from phantora.errors import PhantoraError
 from phantora.trace import writer
 from phantora.trace.analysis.analyze import Filters
 from phantora.trace.analysis.analyze import analyze as analyze_log
+from phantora.trace.analysis.interval_scan import sweep
 from phantora.trace.analysis.render import render
 from phantora.trace.analysis.report import Report, to_json
-from phantora.trace.analysis.sweep import sweep
 from phantora.trace.reader import open_log
 from tests.support.fakelog import PEAK, FakeRun, Kind, small_run
 

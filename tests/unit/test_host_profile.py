@@ -127,7 +127,7 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 PROBE = """
 import sys
 from pathlib import Path
-from phantora.profile.turns import Turns
+from phantora.profile.alternation import Turns
 out, rounds, turns, stubbed = sys.argv[1:]
 if stubbed == "0" and "{gpu}" != "0": print("no such thing", file=sys.stderr); sys.exit(int("{gpu}"))
 if stubbed == "1" and "{stub}" != "0": sys.exit(int("{stub}"))

@@ -12,7 +12,7 @@ from phantora.errors import PhantoraError
 from phantora.hardware import load_cluster
 from phantora.hardware.hosts import load_host
 from phantora.launch.routing import parse_routing
-from phantora.launch.warm import WarmServer
+from phantora.launch.shared_forkserver import WarmServer
 from phantora.trace.schema import RunMetadata
 from phantora.wire import layout, records
 from tests.robustness import fuzz

@@ -48,7 +48,7 @@ def test_addresses_of_a_started_program_are_the_same_each_time(monkeypatch: pyte
 def test_a_killed_owner_of_a_server_leaves_no_folder() -> None:
     program = """if True:
         import time
-        from phantora.launch.warm import WarmServer
+        from phantora.launch.shared_forkserver import WarmServer
         server = WarmServer()
         print(server.path, flush=True)
         time.sleep(60)"""

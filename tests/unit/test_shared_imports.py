@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from phantora.launch.shared import shared_imports
+from phantora.launch.shared_imports import shared_imports
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ except ImportError:
 from commands import flavors, run_flavor
 from suites import PROJECTS, RENAMED, SUITES, Suite
 
-from phantora.launch.warm import VARIABLE, WarmServer
+from phantora.launch.shared_forkserver import VARIABLE, WarmServer
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

@@ -2,8 +2,8 @@
 
     python -m validation.fits.gp_weights
 
-Needed after a change of the tables, of the tiers in phantora/cost/families/convolution/field.py, or of the quantities
-that the processes predict. Without the file each machine solves each process once, in about a second.
+Needed after a change of the tables, of the tiers in phantora/cost/families/convolution/prediction.py, or of the
+quantities that the processes predict. Without the file each machine solves each process once, in about a second.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from phantora.profile import host_probe
-from phantora.profile.turns import Turns, new_turns
+from phantora.profile.alternation import Turns, new_turns
 from phantora.run_process import PHANTORA
 from validation.workloads.host_libraries import LIBRARIES
 from validation.workloads.host_runs import WORKLOADS, Step, trained, words

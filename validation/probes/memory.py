@@ -26,8 +26,8 @@ import torch.nn.functional as F
 from phantora.cost.parse import parse_signature, write_signature
 from phantora.profile import forms
 from phantora.profile.arena import Arena, Unbuildable
+from phantora.profile.operator_grid import sweep
 from phantora.profile.rebuild import rebuild
-from phantora.profile.sweep import sweep
 
 PORT = 29533
 SECONDS = 120.0  # for each part of workspaces

@@ -20,7 +20,7 @@ from typing import Any
 
 from phantora.errors import PhantoraError
 from phantora.launch.importhook import after_import
-from phantora.launch.notes import tell
+from phantora.launch.messages import tell
 from phantora.launch.routing import FRAMEWORK, OPTION, Routing, parse_routing
 from phantora.spec import rank_spec
 

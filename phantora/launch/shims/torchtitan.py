@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from phantora.errors import PhantoraError
-from phantora.launch.notes import tell
+from phantora.launch.messages import tell
 from phantora.launch.routing import Routing
 from phantora.launch.shims import LAYER, Shim, announce
 from phantora.launch.shims.values import write

@@ -13,7 +13,7 @@ from typing import Any
 
 from phantora.errors import PhantoraError
 from phantora.launch.fold import groups
-from phantora.launch.notes import tell
+from phantora.launch.messages import tell
 from phantora.launch.routing import Routing
 from phantora.launch.shims import Shim
 

@@ -122,7 +122,7 @@ def answer(nvml: Nvml, request: Request) -> str:
 def open_nvml() -> Nvml:
     """The stub of NVML in this process, which sees the simulated host's GPUs. Raises PhantoraError, NvmlError."""
     from phantora.launch.hook import attach, open_session
-    from phantora.launch.stubbed import find_stubs
+    from phantora.launch.stub_loader import find_stubs
     from phantora.stubs import load
 
     stub_set = find_stubs(rank_spec().stubs)

@@ -22,24 +22,24 @@ void Communication::arrive(Launch &launch, int64_t time) {
     ++c->arrived;
     c->latest = std::max(c->latest, time);
     open(c);
-    settle(*c);
+    finalize(*c);
   }
   for (auto &t : launch.transfers) {
     open(t);
-    settle(*t);
+    finalize(*t);
   }
-  for (auto &t : launch.followers) settle(*t);
+  for (auto &t : launch.followers) finalize(*t);
   if (launch.collectives.empty() && launch.transfers.empty()) launch.end = time;
 }
 
-void Communication::settle(Operation &o) {
+void Communication::finalize(Operation &o) {
   if (o.transfer)
-    settle(static_cast<Transfer &>(o));
+    finalize(static_cast<Transfer &>(o));
   else
-    settle(static_cast<Collective &>(o));
+    finalize(static_cast<Collective &>(o));
 }
 
-void Communication::settle(Collective &c) {
+void Communication::finalize(Collective &c) {
   if (c.begun || c.aborted || c.held || c.arrived < static_cast<int>(c.members.size()) || c.price < 0 || !prices_[c.price].known) return;
   Activity activity;
   for (Member &m : c.members) activity.launches.push_back(std::move(m.launch));  // breaks the cycle of owners
@@ -48,7 +48,7 @@ void Communication::settle(Collective &c) {
   begin(c, std::move(activity), arrival, time);
 }
 
-void Communication::settle(Transfer &t) {
+void Communication::finalize(Transfer &t) {
   if (t.begun || t.aborted || t.price < 0 || !prices_[t.price].known) return;
   Activity activity;
   int64_t time = 0;
@@ -137,7 +137,7 @@ void Communication::slow_down(const phn::Ended &ended) {
   double took = static_cast<double>(ended.end - a.since), most = 0;
   if (price.slowed > 0 && took > 0)
     for (int rank : {flow.src, flow.dst}) {
-      const Device *device = rank < 0 ? nullptr : stage_[static_cast<size_t>(rank)].communicating;
+      const Device *device = rank < 0 ? nullptr : rank_table_[static_cast<size_t>(rank)].communicating;
       if (device) most = std::max(most, price.slowed * device->interference().lost(a.since, ended.end));
     }
   a.slowed_end = std::max(a.slowed_end, ended.end + static_cast<int64_t>(most / (1 - most / took)));
@@ -155,7 +155,7 @@ void Communication::finish(int32_t tag, int64_t time) {
   auto c = next->second;
   c->held = false;
   c->begin = time;
-  settle(*c);
+  finalize(*c);
 }
 
 // Collectives of one communicator in one launch run one after the other (a fused kernel); sends and

@@ -13,8 +13,8 @@ void phe_close(void *engine) { delete &of(engine); }
 void phe_set_timing(void *engine, const phe_timing *timing) { of(engine).set_timing(*timing); }
 void phe_set_power(void *engine, const phe_power_limit *limit) { of(engine).set_power(*limit); }
 void phe_set_power_factor(void *engine, int rank, double factor) { of(engine).set_power_factor(rank, factor); }
-void phe_start_power(void *engine, int rank, const phe_power_state *state) { of(engine).settling().start(rank, state); }
-int phe_get_power(void *engine, int rank, phe_power_state *out) { return of(engine).settling().get(rank, *out); }
+void phe_start_power(void *engine, int rank, const phe_power_state *state) { of(engine).settled_power().start(rank, state); }
+int phe_get_power(void *engine, int rank, phe_power_state *out) { return of(engine).settled_power().get(rank, *out); }
 void phe_straggler(void *engine, int rank, double factor) { of(engine).set_slowness(rank, factor); }
 void phe_record(void *engine) { of(engine).record(); }
 void phe_play(void *engine, double scale) { of(engine).play(scale); }

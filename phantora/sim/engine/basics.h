@@ -1,4 +1,4 @@
-// What every part of the engine uses: constants, atomics, the state of a turn.
+// What every part of the engine uses: constants, atomics, the state of an iteration.
 #pragma once
 #include "network.h"
 #include "phantora_engine.h"
@@ -17,10 +17,10 @@ namespace phe {
 
 using phn::NEVER;
 
-// What the engine has done since somebody last looked.
+// What the engine has done since the last poll.
 struct Progress {
   bool moved = false;  // something has happened or was answered
-  bool news = true;    // something has come in since the last sweep
+  bool news = true;    // something has come in since the last pass
   int released = -1;   // rank whose host was answered last
   int64_t late = 0;    // launches that came after their GPU's time
 };

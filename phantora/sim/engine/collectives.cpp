@@ -87,7 +87,7 @@ void Communication::deliver(const Communicator &comm, const std::shared_ptr<Coll
     const ph_record &call = c->members[seat].record;
     if (!result || (!nothing && !same_for_all(call.collective)))
       result = std::make_shared<const std::string>(collective_result(call, comm.seats[seat], parts, call.collective.scalar));
-    Rank &to = stage_[static_cast<size_t>(comm.rank_at(seat))];
+    Rank &to = rank_table_[static_cast<size_t>(comm.rank_at(seat))];
     if (call.collective.ticket) payloads_.arrived(to, call.collective.ticket, result);
   }
   for (Member &m : c->members) m.data.clear();

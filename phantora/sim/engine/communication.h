@@ -10,10 +10,10 @@ namespace phe {
 
 class Communication {
  public:
-  Communication(Stage &stage, Texts &texts, Prices &prices, Links &links, Payloads &payloads, RowLog &rows,
+  Communication(RankTable &rank_table, Texts &texts, Prices &prices, Links &links, Payloads &payloads, RowLog &rows,
                 Progress &progress, Failure &failure)
-      : stage_(stage), texts_(texts), prices_(prices), links_(links), payloads_(payloads), rows_(rows),
-        progress_(progress), failure_(failure), local_(stage.size()) {}
+      : rank_table_(rank_table), texts_(texts), prices_(prices), links_(links), payloads_(payloads), rows_(rows),
+        progress_(progress), failure_(failure), local_(rank_table.size()) {}
 
   // ---- communicators.cpp
   void create(Rank &rank, const ph_record &r, const std::string &label);
@@ -50,7 +50,7 @@ class Communication {
   // The stream has reached the kernel.
   void arrive(Launch &launch, int64_t time);
   // Begins the operation, if all its members are there and its price is known.
-  void settle(Operation &o);
+  void finalize(Operation &o);
   // A flow class has ended.
   void flow_ended(const phn::Ended &ended);
   const Activity &activity(int64_t tag) const { return activities_[static_cast<size_t>(tag)]; }
@@ -91,8 +91,8 @@ class Communication {
   void follow(Signals::Side &side, int rank, const std::shared_ptr<Transfer> &t);
   void go_by(const std::shared_ptr<Transfer> &t, const std::shared_ptr<Launch> &launch);
   void open(const std::shared_ptr<Operation> &o);
-  void settle(Collective &c);
-  void settle(Transfer &t);
+  void finalize(Collective &c);
+  void finalize(Transfer &t);
   void begin(Operation &o, Activity activity, int64_t arrival, int64_t time);
   void unlist(Operation &o);
   void give_up(Rank &rank, Launch &l, int32_t comm, int64_t time);
@@ -104,7 +104,7 @@ class Communication {
   void finish_part(Launch &l, const Launch &last, int64_t arrival, int64_t end);
   void slow_down(const phn::Ended &ended);
 
-  Stage &stage_;
+  RankTable &rank_table_;
   Texts &texts_;
   Prices &prices_;
   Links &links_;

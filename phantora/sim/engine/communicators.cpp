@@ -45,14 +45,14 @@ void Communication::found(Communicator &c, int members, const std::string &label
   c.members = members;
   c.label = label.substr(0, label.find('\0'));
   c.ranks = FoldedRanks::members_in(label, static_cast<size_t>(members));
-  auto unknown = [&](int rank) { return rank < 0 || static_cast<size_t>(rank) >= stage_.size(); };
+  auto unknown = [&](int rank) { return rank < 0 || static_cast<size_t>(rank) >= rank_table_.size(); };
   if (static_cast<int>(c.ranks.size()) != members || std::any_of(c.ranks.begin(), c.ranks.end(), unknown))
     c.ranks.assign(static_cast<size_t>(members), -1);
   for (int own = 0; own < members; ++own) {
     int global = c.ranks[static_cast<size_t>(own)];
-    if (global < 0 || !stage_.folded(global)) c.seats.push_back(own);
+    if (global < 0 || !rank_table_.folded(global)) c.seats.push_back(own);
   }
-  if (stage_.folded() && c.ranks[0] >= 0) {
+  if (rank_table_.folded() && c.ranks[0] >= 0) {
     c.first_place = folded_.at_first_place(c.ranks);
     std::shared_ptr<Family> &family = families_[{c.first_place, equal_groups_[c.ranks]++}];
     if (!family) family = std::make_shared<Family>();
@@ -66,7 +66,7 @@ void Communication::write_rows(Communicator &c) {
   size_t lowest = 0;
   for (size_t seat = 0; seat < c.seats.size(); ++seat)
     if (c.rank_at(seat) < c.rank_at(lowest)) lowest = seat;
-  c.number = static_cast<int32_t>(c.local[lowest] * stage_.size() + static_cast<size_t>(c.rank_at(lowest)));
+  c.number = static_cast<int32_t>(c.local[lowest] * rank_table_.size() + static_cast<size_t>(c.rank_at(lowest)));
   std::string members;
   for (size_t i = 0; i < c.ranks.size(); ++i) members += (i ? "," : "") + std::to_string(c.ranks[i]);
   int32_t sig = texts_.intern(PHE_SIGNATURES, "{\"op\":\"communicator\",\"args\":[[" + members + "]]}");

@@ -92,9 +92,9 @@ std::string state_of(const Rank &rank, const Communication &communication) {
 
 }  // namespace
 
-std::string diagnose(Stage &stage, const Communication &communication) {
+std::string diagnose(RankTable &rank_table, const Communication &communication) {
   std::string text;
-  for (const Rank &rank : stage.ranks()) {
+  for (const Rank &rank : rank_table.ranks()) {
     std::string line = state_of(rank, communication);
     while (!line.empty() && line.back() == ' ') line.pop_back();
     text += "  rank " + std::to_string(rank.index) + " " + line + "\n";

@@ -4,6 +4,6 @@
 
 namespace phe {
 
-std::string diagnose(Stage &stage, const Communication &communication);
+std::string diagnose(RankTable &rank_table, const Communication &communication);
 
 }  // namespace phe

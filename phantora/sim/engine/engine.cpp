@@ -6,17 +6,17 @@ namespace phe {
 
 
 Engine::Engine(void *area)
-    : header_(static_cast<ph_header *>(area)), names_(texts_), stage_(static_cast<char *>(area)), rows_(stage_.size()),
-      devices_(*header_, progress_), launches_(prices_, rows_, stage_.size()),
-      waits_(stage_, devices_, rows_, names_, progress_), payloads_(stage_, waits_, names_, failure_),
-      links_(stage_, rows_), pipelines_(stage_), marks_(links_, pipelines_, settling_),
-      communication_(stage_, texts_, prices_, links_, payloads_, rows_, progress_, failure_),
-      comparison_(stage_, texts_, failure_), completions_(communication_, marks_, pipelines_, waits_, names_, rows_),
-      ingest_(stage_, devices_, texts_, names_, launches_, marks_, communication_, payloads_, waits_, comparison_, rows_,
+    : header_(static_cast<ph_header *>(area)), names_(texts_), rank_table_(static_cast<char *>(area)), rows_(rank_table_.size()),
+      devices_(*header_, progress_), launches_(prices_, rows_, rank_table_.size()),
+      waits_(rank_table_, devices_, rows_, names_, progress_), payloads_(rank_table_, waits_, names_, failure_),
+      links_(rank_table_, rows_), pipelines_(rank_table_), marks_(links_, pipelines_, settled_power_),
+      communication_(rank_table_, texts_, prices_, links_, payloads_, rows_, progress_, failure_),
+      comparison_(rank_table_, texts_, failure_), completions_(communication_, marks_, pipelines_, waits_, names_, rows_),
+      ingest_(rank_table_, devices_, texts_, names_, launches_, marks_, communication_, payloads_, waits_, comparison_, rows_,
               progress_, failure_),
-      sweep_(stage_, devices_, links_, communication_, prices_, waits_, progress_, failure_) {
+      clock_(rank_table_, devices_, links_, communication_, prices_, waits_, progress_, failure_) {
   devices_.tell(completions_);
-  for (Rank &rank : stage_.ranks()) devices_.of(rank, 0);
+  for (Rank &rank : rank_table_.ranks()) devices_.of(rank, 0);
 }
 
 // Every GPU goes on by itself until none can.
@@ -25,7 +25,7 @@ void Engine::advance() {
     bool before = progress_.moved;
     progress_.moved = false;
     communication_.price_transfers(ingest_.groups());
-    for (Rank &rank : stage_.ranks())
+    for (Rank &rank : rank_table_.ranks())
       for (auto &device : rank.devices)
         if (device->touched()) device->advance();
     bool again = progress_.moved;
@@ -36,14 +36,14 @@ void Engine::advance() {
 
 bool Engine::all_done() {
   if (open_) return false;
-  for (const Rank &rank : stage_.ranks())
+  for (const Rank &rank : rank_table_.ranks())
     if (!rank.exited || (ingest_.behind(rank) && !rank.died)) return false;
   return true;
 }
 
 // Does every rank wait for its GPU, or for bytes?
 bool Engine::all_wait() {
-  for (const Rank &rank : stage_.ranks()) {
+  for (const Rank &rank : rank_table_.ranks()) {
     if (rank.exited) continue;
     bool waits = false;
     for (const Request &q : rank.requests) waits = waits || (!q.helper() && !q.query);
@@ -55,10 +55,10 @@ bool Engine::all_wait() {
 int Engine::run(int timeout_us) {
   progress_.moved = false;
   bool any = false;
-  for (Rank &rank : stage_.ranks()) any |= ingest_.consume(rank);
+  for (Rank &rank : rank_table_.ranks()) any |= ingest_.consume(rank);
   advance();
   progress_.news = progress_.news || any || progress_.moved;
-  while (failure_.none() && !progress_.moved && !any && sweep_.run()) advance();
+  while (failure_.none() && !progress_.moved && !any && clock_.run()) advance();
   if (!failure_.none()) return PHE_ERROR;
   if (!any && !progress_.moved && all_wait() && communication_.send_ahead()) {
     progress_.news = progress_.moved = true;
@@ -68,7 +68,7 @@ int Engine::run(int timeout_us) {
   if (prices_.wanted()) reason |= PHE_PRICES;
   if (reason == PHE_IDLE && ingest_.takes_over()) {
     int64_t least = frontier();
-    ingest_.begin_round(least == NEVER ? 0 : least);
+    ingest_.begin_generation(least == NEVER ? 0 : least);
     progress_.news = true;
     return PHE_MOVED;
   }
@@ -85,7 +85,7 @@ void Engine::sleep(int timeout_us) {
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
   uint32_t bell = load(&header_->doorbell);
   bool fresh = false;
-  for (const Rank &rank : stage_.ranks()) fresh = fresh || ingest_.behind(rank);
+  for (const Rank &rank : rank_table_.ranks()) fresh = fresh || ingest_.behind(rank);
   if (!fresh) {
     timespec t{timeout_us / 1000000, (timeout_us % 1000000) * 1000};
     futex(&header_->doorbell, FUTEX_WAIT, bell, &t);
@@ -99,17 +99,17 @@ void Engine::price(int32_t id, const int64_t *durations, int count, int32_t name
   launches_.priced(price);
   auto operations = std::move(price.operations);
   price.operations.clear();
-  for (auto &o : operations) communication_.settle(*o);
+  for (auto &o : operations) communication_.finalize(*o);
 }
 
 // ------------------------------------------------------------------ sleepers
 std::vector<Rank *> Engine::held(const int32_t *sleepers, int count) {
   std::vector<Rank *> held;
-  for (int i = 0; i < count; ++i) held.push_back(&stage_[static_cast<size_t>(sleepers[i])]);
-  for (Rank &rank : stage_.ranks()) {
+  for (int i = 0; i < count; ++i) held.push_back(&rank_table_[static_cast<size_t>(sleepers[i])]);
+  for (Rank &rank : rank_table_.ranks()) {
     for (const Request &q : rank.requests)
       if (q.data && !q.helper()) held.push_back(&rank);
-    const Player *player = stage_.player(rank);
+    const Player *player = rank_table_.player(rank);
     if (player && player->sleeps()) held.push_back(&rank);
   }
   return held;
@@ -124,13 +124,13 @@ bool Engine::release_sleepers(const int32_t *sleepers, int count) {
   for (Rank *r : ranks) r->asleep = true;
   progress_.released = -1;
   progress_.news = true;
-  bool moved = sweep_.run(true);
+  bool moved = clock_.run(true);
   int by = progress_.released;
   for (Rank *r : ranks) {
     r->asleep = false;
-    int64_t until = sweep_.reached();
+    int64_t until = clock_.reached();
     if (!moved || until <= r->host) continue;
-    r->nap = {r->nap.since < 0 ? r->host : r->nap.since, until, by, by < 0 ? 0 : stage_[static_cast<size_t>(by)].answered};
+    r->sleep = {r->sleep.since < 0 ? r->host : r->sleep.since, until, by, by < 0 ? 0 : rank_table_[static_cast<size_t>(by)].answered};
     r->host = until;
     store(&r->control->floor, until);
   }
@@ -141,7 +141,7 @@ bool Engine::release_sleepers(const int32_t *sleepers, int count) {
 }
 
 void Engine::rank_died(int index, int status) {
-  Rank &rank = stage_[static_cast<size_t>(index)];
+  Rank &rank = rank_table_[static_cast<size_t>(index)];
   while (!rank.exited && ingest_.behind(rank) && failure_.none()) ingest_.consume(rank);
   if (rank.exited) return;
   rank.exited = rank.died = true;
@@ -154,7 +154,7 @@ void Engine::rank_died(int index, int status) {
 // ------------------------------------------------------------------ what it knows
 int64_t Engine::frontier() {
   int64_t least = links_.network().next();
-  for (const Rank &rank : stage_.ranks()) {
+  for (const Rank &rank : rank_table_.ranks()) {
     for (auto &device : rank.devices)
       if (!device->idle()) least = std::min(least, device->now());
     if (rank.exited) continue;
@@ -163,7 +163,7 @@ int64_t Engine::frontier() {
     for (const Request &q : rank.requests)
       if (!q.helper()) host = std::min(host, std::max(q.record.time, load(&rank.control->floor)));
     if (host == NEVER) host = rank.host;  // what its helper threads wait for has no rows
-    if (rank.nap.since >= 0) host = std::min(host, rank.nap.until);  // its row comes with the rank's next record
+    if (rank.sleep.since >= 0) host = std::min(host, rank.sleep.until);  // its row comes with the rank's next record
     least = std::min(least, host);
   }
   return least;
@@ -185,17 +185,17 @@ int64_t Engine::take_rows(ph_row *out, int64_t capacity, bool everything) {
 }
 
 int64_t Engine::take_records(int rank, ph_record *out, int64_t capacity, bool everything) {
-  Recorder *from = stage_.recorder(stage_[static_cast<size_t>(rank)]);
+  Recorder *from = rank_table_.recorder(rank_table_[static_cast<size_t>(rank)]);
   return from ? from->take(out, capacity, everything) : 0;
 }
 
 const std::string &Engine::diagnosis() {
-  diagnosis_ = diagnose(stage_, communication_);
+  diagnosis_ = diagnose(rank_table_, communication_);
   return diagnosis_;
 }
 
 phe_rank_state Engine::state_of(int rank) {
-  const Rank &r = stage_[static_cast<size_t>(rank)];
+  const Rank &r = rank_table_[static_cast<size_t>(rank)];
   if (r.exited) return PHE_RANK_EXITED;
   if (!r.started) return PHE_RANK_NOT_STARTED;
   phe_rank_state state = PHE_RANK_RUNS;
@@ -207,7 +207,7 @@ phe_rank_state Engine::state_of(int rank) {
 phe_status Engine::status() {
   phe_status out{};
   int64_t latest = 0;
-  for (const Rank &r : stage_.ranks()) {
+  for (const Rank &r : rank_table_.ranks()) {
     latest = std::max(latest, r.host);
     for (auto &device : r.devices) latest = std::max(latest, device->now());
     out.exited += r.exited;

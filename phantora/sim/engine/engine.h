@@ -5,12 +5,12 @@
 // past, and completes when its work is done (device.h). Kernels share the GPU (rates.h), lose to communication
 // beside them (interference.h) and to the power limit (power.h). A GPU never passes the moment at which
 // its host, a missing peer of a collective that runs on it, or other traffic on the links could
-// still change what happens (sweep.h; docs/virtual-time.md). Costs are asked from Python once per distinct
+// still change what happens (conservative_clock.h; docs/virtual-time.md). Costs are asked from Python once per distinct
 // piece of work and kept (prices.h).
 #pragma once
 #include "completions.h"
 #include "ingest.h"
-#include "sweep.h"
+#include "conservative_clock.h"
 
 namespace phe {
 
@@ -26,14 +26,14 @@ class Engine {
     communication_.set_send_buffer(timing.send_buffer_bytes);
   }
   void set_power(const phe_power_limit &limit) { devices_.model().power = limit; }
-  void set_power_factor(int rank, double factor) { stage_[static_cast<size_t>(rank)].power_factor = factor; }
-  void set_slowness(int rank, double factor) { stage_[static_cast<size_t>(rank)].slowness = factor; }
-  void record() { stage_.record(); }
-  void play(double scale) { stage_.play(scale); }
+  void set_power_factor(int rank, double factor) { rank_table_[static_cast<size_t>(rank)].power_factor = factor; }
+  void set_slowness(int rank, double factor) { rank_table_[static_cast<size_t>(rank)].slowness = factor; }
+  void record() { rank_table_.record(); }
+  void play(double scale) { rank_table_.play(scale); }
   Links &links() { return links_; }
   Marks &marks() { return marks_; }
   Pipelines &pipelines() { return pipelines_; }
-  Settling &settling() { return settling_; }
+  SettledPower &settled_power() { return settled_power_; }
   void fold(FoldedRanks folded) { communication_.fold(std::move(folded)); }
   Comparison &comparison() { return comparison_; }
 
@@ -73,7 +73,7 @@ class Engine {
   Failure failure_;
   Texts texts_;
   CallNames names_;
-  Stage stage_;
+  RankTable rank_table_;
   RowLog rows_;
   Devices devices_;
   Prices prices_;
@@ -82,13 +82,13 @@ class Engine {
   Payloads payloads_;
   Links links_;
   Pipelines pipelines_;
-  Settling settling_;
+  SettledPower settled_power_;
   Marks marks_;
   Communication communication_;
   Comparison comparison_;
   Completions completions_;
   Ingest ingest_;
-  Sweep sweep_;
+  ConservativeClock clock_;
   int64_t rows_wanted_ = ROWS_WANTED;  // so many wait before they are asked for again
   std::string diagnosis_;
   int64_t releases_ = 0;

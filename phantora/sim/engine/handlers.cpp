@@ -11,7 +11,7 @@ void define(std::vector<int32_t> &map, uint32_t local, int32_t number) {
   map[local] = number;
 }
 
-// A helper thread that looks in passing waits for nothing, so it changes nothing.
+// A helper thread that polls waits for nothing, so it changes nothing.
 bool polls(const ph_record &r) {
   return (r.flags & PH_F_HELPER) && (r.kind == PH_STREAM_QUERY || r.kind == PH_EVENT_QUERY || r.kind == PH_EVENT_TIME);
 }
@@ -44,28 +44,28 @@ void Ingest::rank_exit(Rank &rank, const ph_record &r) {
 }
 
 void Ingest::define_name(Rank &rank, const ph_record &r) {
-  Speaker &from = speaker(rank);
+  Source &from = source(rank);
   define(from.names, r.id, texts_.name(from.blob));
 }
 
 void Ingest::define_signature(Rank &rank, const ph_record &r) {
-  Speaker &from = speaker(rank);
+  Source &from = source(rank);
   define(from.signatures, r.id, texts_.intern(PHE_SIGNATURES, from.blob));
 }
 
 // ------------------------------------------------------------------ the host
 void Ingest::op_begin(Rank &rank, const ph_record &r) {
-  launches_.begin_operator(rank, r, global(speaker(rank).signatures, r.id));
+  launches_.begin_operator(rank, r, global(source(rank).signatures, r.id));
 }
 
 void Ingest::op_end(Rank &rank, const ph_record &r) {
-  launches_.end_operator(rank, r, r.id ? global(speaker(rank).signatures, r.id) : -1);
+  launches_.end_operator(rank, r, r.id ? global(source(rank).signatures, r.id) : -1);
 }
 
 void Ingest::span(Rank &rank, const ph_record &r) {
   ph_row_kind kind = r.kind == PH_ANNOTATION ? PH_ROW_ANNOTATION : PH_ROW_OPERATOR;
   ph_row row = RowLog::row(kind, rank.index, r.span.start, r.time);
-  row.name = global(speaker(rank).names, r.id);
+  row.name = global(source(rank).names, r.id);
   row.stream = r.thread;
   row.flags = r.flags;
   row.id = rank.fresh_id();
@@ -74,19 +74,19 @@ void Ingest::span(Rank &rank, const ph_record &r) {
   rows_.host(row);
 }
 
-void Ingest::site(Rank &rank, const ph_record &r) { rank.site = global(speaker(rank).names, r.id); }
+void Ingest::site(Rank &rank, const ph_record &r) { rank.site = global(source(rank).names, r.id); }
 
 void Ingest::memory(Rank &rank, const ph_record &r) {
   ph_row row = RowLog::row(PH_ROW_MEMORY, rank.index, r.time, r.time);
   row.sub = static_cast<uint8_t>(r.id);
-  if (r.id == PH_MEM_SITE) row.name = global(speaker(rank).names, r.op);
+  if (r.id == PH_MEM_SITE) row.name = global(source(rank).names, r.op);
   row.value = r.memory.allocated;
   row.bytes = r.memory.reserved;
   row.value2 = r.memory.change;
   if (r.id == PH_MEM_OOM) row.seq = r.memory.change;
   row.stream = r.thread;
   row.id = rank.fresh_id();
-  auto &blocks = speaker(rank).blocks;
+  auto &blocks = source(rank).blocks;
   if (r.id == PH_MEM_ALLOC) blocks[r.memory.address] = row.id;
   auto block = r.id == PH_MEM_FREE ? blocks.find(r.memory.address) : blocks.end();
   if (block != blocks.end()) {
@@ -113,7 +113,7 @@ void Ingest::profile_name(Rank &rank, const ph_record &r) {
 
 void Ingest::unsupported(Rank &rank, const ph_record &r) {
   ph_row row = RowLog::row(PH_ROW_ANNOTATION, rank.index, r.time, r.time);
-  int32_t name = global(speaker(rank).names, r.id);
+  int32_t name = global(source(rank).names, r.id);
   row.name = texts_.name("unsupported: " + (name >= 0 ? texts_.text(PHE_NAMES, name) : std::string("?")));
   row.stream = r.thread;
   row.id = rank.fresh_id();
@@ -183,7 +183,7 @@ void Ingest::kernel(Rank &rank, const ph_record &r) {
   Stream &s = devices_.stream(rank, r.stream);
   bool library = r.flags & PH_F_LIBRARY;
   Item item = item_of(rank, r, Item::KERNEL);
-  item.name = global(speaker(rank).names, r.id);
+  item.name = global(source(rank).names, r.id);
   item.priced = false;
   item.demand = library ? 1.0f : devices_.model().demand(r.kernel);
   launches_.attribute(rank, r.op, item);
@@ -252,18 +252,18 @@ void Ingest::event_request(Rank &rank, const ph_record &r) {
   if (it == rank.events.end() || !it->second.recorded) return waits_.reply(rank, r, 0, r.time, 0);
   const Event &event = it->second;
   int64_t latest = r.kind == PH_EVENT_TIME ? std::max(r.time, rank.host) : r.time;
-  bool looks = r.kind != PH_EVENT_SYNC;  // a wait has its row, whether or not its GPU has been followed so far
-  if (looks && event.done >= 0 && event.done <= latest) return waits_.reply(rank, r, 0, event.done, 1);
+  bool polls = r.kind != PH_EVENT_SYNC;  // a wait has its row, whether or not its GPU has been followed so far
+  if (polls && event.done >= 0 && event.done <= latest) return waits_.reply(rank, r, 0, event.done, 1);
   waits_.request(rank, r, {event.dep}, event.id);
 }
 
 void Ingest::room(Rank &rank, const ph_record &r) { waits_.request_room(rank, r); }
 
 // ------------------------------------------------------------------ communication
-void Ingest::comm_create(Rank &rank, const ph_record &r) { communication_.create(rank, r, speaker(rank).blob); }
+void Ingest::comm_create(Rank &rank, const ph_record &r) { communication_.create(rank, r, source(rank).blob); }
 void Ingest::comm_destroy(Rank &rank, const ph_record &r) { communication_.destroy(rank, r.id); }
 void Ingest::comm_abort(Rank &rank, const ph_record &r) { communication_.abort(rank, r.id, r.time); }
-void Ingest::exchange(Rank &rank, const ph_record &r) { payloads_.exchange(rank, r, std::move(speaker(rank).blob)); }
+void Ingest::exchange(Rank &rank, const ph_record &r) { payloads_.exchange(rank, r, std::move(source(rank).blob)); }
 
 void Ingest::payload(Rank &rank, const ph_record &r) {
   if (r.slot == PH_NO_SLOT)
@@ -274,11 +274,11 @@ void Ingest::payload(Rank &rank, const ph_record &r) {
 
 void Ingest::group_begin(Rank &rank, const ph_record &r) {
   groups_[static_cast<size_t>(rank.index)] = std::make_shared<Launch>();
-  speaker(rank).group_left = static_cast<int64_t>(r.group.records);
+  source(rank).group_left = static_cast<int64_t>(r.group.records);
 }
 
 void Ingest::communicate(Rank &rank, const ph_record &r) {
-  Speaker &from = speaker(rank);
+  Source &from = source(rank);
   std::shared_ptr<Launch> &group = groups_[static_cast<size_t>(rank.index)];
   std::shared_ptr<Launch> launch = group ? group : std::make_shared<Launch>();
   if (r.kind == PH_COLLECTIVE)

@@ -5,14 +5,14 @@
 
 namespace phe {
 
-constexpr uint64_t MAX_PASS = 4096;  // records of one rank consumed before the next has its turn
+constexpr uint64_t MAX_PASS = 4096;  // records of one rank consumed before the next rank
 
-Ingest::Ingest(Stage &stage, Devices &devices, Texts &texts, CallNames &names, Launches &launches, Marks &marks,
+Ingest::Ingest(RankTable &rank_table, Devices &devices, Texts &texts, CallNames &names, Launches &launches, Marks &marks,
                Communication &communication, Payloads &payloads, Waits &waits, Comparison &comparison, RowLog &rows,
                Progress &progress, Failure &failure)
-    : stage_(stage), devices_(devices), texts_(texts), names_(names), launches_(launches), marks_(marks),
+    : rank_table_(rank_table), devices_(devices), texts_(texts), names_(names), launches_(launches), marks_(marks),
       communication_(communication), payloads_(payloads), waits_(waits), comparison_(comparison), rows_(rows), progress_(progress),
-      failure_(failure), speakers_(stage.size()), groups_(stage.size()) {
+      failure_(failure), sources_(rank_table.size()), groups_(rank_table.size()) {
   static const struct {
     ph_kind kind;
     Handler handler;
@@ -45,14 +45,14 @@ Ingest::Ingest(Stage &stage, Devices &devices, Texts &texts, CallNames &names, L
 }
 
 bool Ingest::consume(Rank &rank) {
-  Speaker &from = speaker(rank);
+  Source &from = source(rank);
   int64_t clock = load(&rank.control->clock);
   uint64_t head = load(&rank.control->head);
   auto touch = [&] {
     for (auto &device : rank.devices) device->touch();
   };
   if (head - from.tail > PH_RING_RECORDS || clock > MOST_TIME) {
-    disbelieve(rank, "its ring");
+    reject(rank, "its ring");
     return false;
   }
   if (head == from.tail) {
@@ -68,11 +68,11 @@ bool Ingest::consume(Rank &rank) {
   bool moved = false;
   for (; from.tail != end && failure_.none(); ++from.tail) {
     ph_record record = rank.ring[from.tail & (PH_RING_RECORDS - 1)];
-    if (stage_.player(rank) && !play(rank, record)) break;
+    if (rank_table_.player(rank) && !play(rank, record)) break;
     moved = moved || !(record.flags & PH_F_HELPER);
     bool lost = rank.died && record.kind != PH_RANK_START;  // of a process that was ended for another's sake
     if (record.kind == PH_MOVED || lost) continue;
-    if (!stage_.player(rank) && !believe(rank, record)) break;
+    if (!rank_table_.player(rank) && !validate(rank, record)) break;
     take(rank, record);
   }
   if (from.tail == begin) return false;
@@ -84,7 +84,7 @@ bool Ingest::consume(Rank &rank) {
 
 // The rank may use the places of what has been taken.
 void Ingest::hand_back(Rank &rank) {
-  store(&rank.control->tail, speaker(rank).tail);
+  store(&rank.control->tail, source(rank).tail);
   __atomic_thread_fence(__ATOMIC_SEQ_CST);  // the rank sets its flag, then looks at the tail
   if (!load(&rank.control->producer_waiting)) return;
   __atomic_fetch_add(&rank.control->tail_futex, 1, __ATOMIC_SEQ_CST);
@@ -93,19 +93,19 @@ void Ingest::hand_back(Rank &rank) {
 
 void Ingest::take(Rank &rank, const ph_record &r) {
   ++records_;
-  Speaker &from = speaker(rank);
-  Recorder *recorder = stage_.recorder(rank);
+  Source &from = source(rank);
+  Recorder *recorder = rank_table_.recorder(rank);
   if (r.kind == PH_BLOB) {
     if (recorder) recorder->add(r, 0);
     ph_blob blob;
     ::memcpy(&blob, &r, sizeof blob);
     from.blob.append(reinterpret_cast<const char *>(blob.data), std::min<uint32_t>(blob.used, PH_BLOB_BYTES));
-    if (from.blob.size() > MOST_PAYLOAD) disbelieve(rank, "a text without end");
+    if (from.blob.size() > MOST_PAYLOAD) reject(rank, "a text without end");
     return;
   }
   bool helper = r.flags & PH_F_HELPER;
   if (r.time > rank.host && !helper) rank.host = r.time;
-  if (rank.nap.since >= 0 && r.time >= rank.nap.until && !helper) wake(rank, r);
+  if (rank.sleep.since >= 0 && r.time >= rank.sleep.until && !helper) wake(rank, r);
   if (recorder) {
     int64_t block = 0;
     if (r.kind == PH_MEMORY) {
@@ -124,20 +124,20 @@ void Ingest::take(Rank &rank, const ph_record &r) {
 
 // `r` is the first record after a sleep outside CUDA.
 void Ingest::wake(Rank &rank, const ph_record &r) {
-  waits_.host_wait(rank, r, texts_.name("outside CUDA"), rank.nap.since, rank.nap.until, rank.nap.by);
-  if (Recorder *recorder = stage_.recorder(rank)) recorder->add_move(rank.nap);
-  rank.nap = {};
+  waits_.host_wait(rank, r, texts_.name("outside CUDA"), rank.sleep.since, rank.sleep.until, rank.sleep.by);
+  if (Recorder *recorder = rank_table_.recorder(rank)) recorder->add_move(rank.sleep);
+  rank.sleep = {};
 }
 
 // ------------------------------------------------------------------ replay
 // Makes the recorded `r` what the rank says now. False: the rank cannot say it yet.
 bool Ingest::play(Rank &rank, ph_record &r) {
-  Player &player = *stage_.player(rank);
+  Player &player = *rank_table_.player(rank);
   if (r.kind == PH_BLOB) return true;
-  if (!player.may_say(r) || !believe(rank, r)) return false;
+  if (!player.may_say(r) || !validate(rank, r)) return false;
   if (r.kind == PH_MOVED) {
-    const Rank &other = stage_[r.moved.by];
-    return player.wakes(rank, r, other, *stage_.player(other));
+    const Rank &other = rank_table_[r.moved.by];
+    return player.wakes(rank, r, other, *rank_table_.player(other));
   }
   player.say(r);
   return true;

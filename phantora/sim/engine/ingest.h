@@ -11,25 +11,25 @@ constexpr uint64_t MOST_PAYLOAD = 1u << 31;      // bytes
 
 class Ingest {
  public:
-  Ingest(Stage &stage, Devices &devices, Texts &texts, CallNames &names, Launches &launches, Marks &marks,
+  Ingest(RankTable &rank_table, Devices &devices, Texts &texts, CallNames &names, Launches &launches, Marks &marks,
          Communication &communication, Payloads &payloads, Waits &waits, Comparison &comparison, RowLog &rows,
          Progress &progress, Failure &failure);
 
   // Takes what `rank` has said, up to a number of records. False: nothing that moves anything.
   bool consume(Rank &rank);
   // Has it said more?
-  bool behind(const Rank &rank) const { return speaker(rank).tail != load(&rank.control->head); }
+  bool behind(const Rank &rank) const { return source(rank).tail != load(&rank.control->head); }
   // Does a process wait to become a rank that another one was?
   bool takes_over() const { return !joiners_.empty(); }
   // It does so at `time`, and the other places whose processes have gone are free for new ones from then on.
-  void begin_round(int64_t time);
+  void begin_generation(int64_t time);
   // Launches of several records that are still being said, by rank.
   const std::vector<std::shared_ptr<Launch>> &groups() const { return groups_; }
   int64_t records() const { return records_; }
   int64_t device_peak() const { return device_peak_; }
 
  private:
-  struct Speaker {  // what the records of one rank refer to
+  struct Source {  // what the records of one rank refer to
     uint64_t tail = 0;
     std::string blob;
     std::vector<int32_t> names, signatures;        // local id -> global
@@ -38,20 +38,20 @@ class Ingest {
   };
   using Handler = void (Ingest::*)(Rank &, const ph_record &);
 
-  Speaker &speaker(const Rank &rank) { return speakers_[static_cast<size_t>(rank.index)]; }
-  const Speaker &speaker(const Rank &rank) const { return speakers_[static_cast<size_t>(rank.index)]; }
+  Source &source(const Rank &rank) { return sources_[static_cast<size_t>(rank.index)]; }
+  const Source &source(const Rank &rank) const { return sources_[static_cast<size_t>(rank.index)]; }
   void take(Rank &rank, const ph_record &r);
   void hand_back(Rank &rank);
   void wake(Rank &rank, const ph_record &r);
   bool play(Rank &rank, ph_record &r);
 
-  // ---- credible.cpp
-  bool believe(const Rank &rank, const ph_record &r);
-  void disbelieve(const Rank &rank, const std::string &what);
-  bool credible(const Rank &rank, const ph_record &r) const;
-  bool credible_collective(const Rank &rank, const ph_record &r) const;
-  bool credible_peer(const Rank &rank, const ph_record &r, int peer) const;
-  bool credible_transfer(const Rank &rank, const ph_record &r) const;
+  // ---- validation.cpp
+  bool validate(const Rank &rank, const ph_record &r);
+  void reject(const Rank &rank, const std::string &what);
+  bool is_valid(const Rank &rank, const ph_record &r) const;
+  bool valid_collective(const Rank &rank, const ph_record &r) const;
+  bool valid_peer(const Rank &rank, const ph_record &r, int peer) const;
+  bool valid_transfer(const Rank &rank, const ph_record &r) const;
 
   Item item_of(Rank &rank, const ph_record &r, Item::Type type);
   std::vector<Dep> all_of_stream(const Rank &rank, Stream &s);
@@ -94,7 +94,7 @@ class Ingest {
   void profile(Rank &rank, const ph_record &r);
   void profile_name(Rank &rank, const ph_record &r);
 
-  Stage &stage_;
+  RankTable &rank_table_;
   Devices &devices_;
   Texts &texts_;
   CallNames &names_;
@@ -108,7 +108,7 @@ class Ingest {
   Progress &progress_;
   Failure &failure_;
   Handler handlers_[PH_COUNT_PH_KIND];
-  std::vector<Speaker> speakers_;                // by rank
+  std::vector<Source> sources_;                // by rank
   std::vector<std::shared_ptr<Launch>> groups_;  // by rank
   std::vector<std::pair<Rank *, ph_record>> joiners_;
   int64_t records_ = 0, device_peak_ = 0;

@@ -2,7 +2,7 @@
 #pragma once
 #include "prices.h"
 #include "rows.h"
-#include "stage.h"
+#include "rank_table.h"
 
 namespace phe {
 

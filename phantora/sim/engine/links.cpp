@@ -11,9 +11,9 @@ int32_t Links::scope_of(const std::vector<int32_t> &users) {
   auto [it, fresh] = scopes_.try_emplace(users, static_cast<int32_t>(scopes_.size()));
   if (fresh) {
     if (users.empty())
-      for (Rank &rank : stage_.ranks()) rank.scopes.push_back(it->second);
+      for (Rank &rank : rank_table_.ranks()) rank.scopes.push_back(it->second);
     else
-      for (int32_t r : users) stage_[static_cast<size_t>(r)].scopes.push_back(it->second);
+      for (int32_t r : users) rank_table_[static_cast<size_t>(r)].scopes.push_back(it->second);
   }
   return it->second;
 }

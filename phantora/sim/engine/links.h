@@ -6,7 +6,7 @@ namespace phe {
 
 class Links {
  public:
-  Links(Stage &stage, RowLog &rows) : stage_(stage), rows_(rows) {}
+  Links(RankTable &rank_table, RowLog &rows) : rank_table_(rank_table), rows_(rows) {}
 
   phn::Network &network() { return network_; }
   // `members` are the ranks that can put traffic on the link; none: all.
@@ -38,7 +38,7 @@ class Links {
     double bandwidth;
   };
 
-  Stage &stage_;
+  RankTable &rank_table_;
   RowLog &rows_;
   phn::Network network_;
   bool flow_rows_ = false;

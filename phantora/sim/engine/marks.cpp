@@ -5,7 +5,7 @@ namespace phe {
 // The mark comes behind what was launched last.
 void Marks::host_at(Rank &rank, int64_t time) {
   int mark = rank.index == 0 ? ++count_ : 0;
-  if (!(mark && links_.changes_at(mark)) && !pipelines_.has(rank) && !settling_.has(rank)) return;
+  if (!(mark && links_.changes_at(mark)) && !pipelines_.has(rank) && !settled_power_.has(rank)) return;
   Stream *last = nullptr;
   for (auto &[id, s] : rank.streams)
     if (!last || s->last_id > last->last_id) last = s.get();
@@ -20,7 +20,7 @@ void Marks::host_at(Rank &rank, int64_t time) {
 
 void Marks::gpu_at(Device &device, int mark) {
   change(device.rank(), mark, device.now());
-  settling_.at_mark(device);
+  settled_power_.at_mark(device);
 }
 
 void Marks::change(Rank &rank, int mark, int64_t time) {

@@ -2,20 +2,20 @@
 #pragma once
 #include "links.h"
 #include "fold/pipelines.h"
-#include "settling.h"
+#include "settled_power.h"
 
 namespace phe {
 
 class Marks {
  public:
-  Marks(Links &links, Pipelines &pipelines, Settling &settling)
-      : links_(links), pipelines_(pipelines), settling_(settling) {}
+  Marks(Links &links, Pipelines &pipelines, SettledPower &settled_power)
+      : links_(links), pipelines_(pipelines), settled_power_(settled_power) {}
 
   // Ends of annotations whose names begin with `prefix` are marks.
   void name(std::string prefix) { prefix_ = std::move(prefix); }
   bool named(const std::string &annotation) const { return !prefix_.empty() && annotation.rfind(prefix_, 0) == 0; }
   // Does anything go by the marks of this rank?
-  bool matter(const Rank &rank) const { return rank.index == 0 || pipelines_.has(rank) || settling_.has(rank); }
+  bool matter(const Rank &rank) const { return rank.index == 0 || pipelines_.has(rank) || settled_power_.has(rank); }
   // Its host is at the next mark. If something changes there, it does when its GPU gets there.
   void host_at(Rank &rank, int64_t time);
   void gpu_at(Device &device, int mark);
@@ -27,7 +27,7 @@ class Marks {
 
   Links &links_;
   Pipelines &pipelines_;
-  Settling &settling_;
+  SettledPower &settled_power_;
   std::string prefix_;
   int count_ = 0;
 };

@@ -461,7 +461,7 @@ void Network::open() {
 void Network::carries(Link &link, int64_t time, int64_t flow) {
   if (flow == link.flow) return;
   if (time > link.since) {
-    settle(static_cast<int32_t>(&link - links_.data()), busy_);
+    finalize(static_cast<int32_t>(&link - links_.data()), busy_);
     link.carried += static_cast<Wide>(link.flow) * (time - link.since);
     link.since = time;
   }
@@ -469,7 +469,7 @@ void Network::carries(Link &link, int64_t time, int64_t flow) {
 }
 
 // The rate from `since` on is known: does it go on as before, or is a stretch over?
-void Network::settle(int32_t index, std::vector<Busy> &out) {
+void Network::finalize(int32_t index, std::vector<Busy> &out) {
   Link &l = links_[index];
   if (l.from == l.since) return;
   int64_t mean = static_cast<int64_t>(l.carried / (l.since - l.from));
@@ -486,7 +486,7 @@ void Network::stop(int64_t time) {
 
 void Network::take_busy(int64_t until, std::vector<Busy> &out) {
   for (size_t i = 0; i < links_.size(); ++i)
-    if (links_[i].since < until) settle(static_cast<int32_t>(i), busy_);
+    if (links_[i].since < until) finalize(static_cast<int32_t>(i), busy_);
   out.insert(out.end(), busy_.begin(), busy_.end());
   busy_.clear();
 }

@@ -63,7 +63,7 @@ class Network {
   // Keep what links carry over time, for take_busy().
   void watch_links() { watched_ = true; }
 
-  // No flow over these links can start before: what happened on them until then is settled.
+  // No flow over these links can start before: what happened on them until then is final.
   int64_t earliest(const FlowClass *classes, int count) const;
   // Flows from `start` on, which must not be before earliest(). `tag` comes back with each class that ends (a
   // negative one does not). Returns the activity's number, which is reused after its end.
@@ -153,7 +153,7 @@ class Network {
   void dissolve(int component);
   void close_flows(const Component &k);
   void carries(Link &link, int64_t time, int64_t flow);
-  void settle(int32_t link, std::vector<Busy> &out);
+  void finalize(int32_t link, std::vector<Busy> &out);
 
   std::vector<Link> links_;
   std::vector<Flow> flows_;

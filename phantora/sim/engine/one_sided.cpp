@@ -79,7 +79,7 @@ void Communication::go_by(const std::shared_ptr<Transfer> &t, const std::shared_
   if (t->aborted) return;
   t->there = launch;
   if (launch->arrival < 0) launch->followers.push_back(t);
-  settle(*t);
+  finalize(*t);
 }
 
 }  // namespace phe

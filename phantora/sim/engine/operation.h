@@ -29,8 +29,8 @@ struct Operation {
   bool begun = false;    // all members are there and it has a price
   bool aborted = false;  // a member has given it up: it never begins
   int32_t open = -1;     // place among the open operations
-  // What a sweep knows of it:
-  uint64_t sweep = 0;    // the last that saw it
+  // State in the conservative clock:
+  uint64_t pass = 0;     // the last that saw it
   int missing = 0;       // members that have not reached it and may still say when
 };
 

@@ -13,8 +13,8 @@ using Bytes = std::shared_ptr<const std::string>;
 
 class Payloads {
  public:
-  Payloads(const Stage &stage, Waits &waits, CallNames &names, Failure &failure)
-      : waits_(waits), names_(names), failure_(failure), boxes_(stage.size()) {}
+  Payloads(const RankTable &rank_table, Waits &waits, CallNames &names, Failure &failure)
+      : waits_(waits), names_(names), failure_(failure), boxes_(rank_table.size()) {}
 
   // The bytes that `rank` expects under `ticket`.
   void arrived(Rank &rank, uint64_t ticket, Bytes data);

@@ -22,8 +22,8 @@ bool Player::wakes(Rank &rank, const ph_record &r, const Rank &other, const Play
   rank.host = std::max(rank.host, began);
   sleeps_ = other.answered < r.moved.answer;
   if (sleeps_) return false;
-  bool released = rank.nap.since >= 0 && rank.nap.by == other.index;
-  int64_t until = released ? rank.nap.until : std::max(rank.nap.until, of_other.answers_[r.moved.answer - 1]);
+  bool released = rank.sleep.since >= 0 && rank.sleep.by == other.index;
+  int64_t until = released ? rank.sleep.until : std::max(rank.sleep.until, of_other.answers_[r.moved.answer - 1]);
   shift(r.time, std::max(began, until));
   return true;
 }

@@ -29,7 +29,7 @@ struct Request {
   bool helper() const { return record.flags & PH_F_HELPER; }
 };
 
-struct Nap {  // a sleep outside CUDA out of which the host was moved forward
+struct Sleep {  // a sleep outside CUDA out of which the host was moved forward
   int64_t since = -1, until = -1;  // host clock; since -1: none
   int by = -1;                     // rank whose host was released at `until`
   uint64_t answers = 0;            // that this rank had then
@@ -45,7 +45,7 @@ struct Rank {
   int64_t failed = -1;   // when its CUDA context ended with an error, -1: it has not
   int64_t host = 0;      // lower bound of the host clock
   bool asleep = false;   // outside CUDA, found by the caller; until the next record
-  Nap nap;
+  Sleep sleep;
   uint64_t answered = 0; // requests of the host
   double slowness = 1.0; // its kernels take so many times as long
   double power_factor = 1.0;  // and draw so many times the dynamic power of the usual GPU's

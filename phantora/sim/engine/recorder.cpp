@@ -34,14 +34,14 @@ void Recorder::add(const ph_record &said, int64_t block) {
   if (asks(r)) asked_[said.slot % PH_REPLY_SLOTS] = taken_ + kept_.size();
 }
 
-void Recorder::add_move(const Nap &nap) {
+void Recorder::add_move(const Sleep &sleep) {
   ph_record r{};
   r.kind = PH_MOVED;
   r.slot = PH_NO_SLOT;
-  r.time = nap.until;
-  r.moved.since = nap.since;
-  r.moved.by = nap.by < 0 ? 0 : static_cast<uint64_t>(nap.by);
-  r.moved.answer = nap.by < 0 ? 0 : nap.answers;
+  r.time = sleep.until;
+  r.moved.since = sleep.since;
+  r.moved.by = sleep.by < 0 ? 0 : static_cast<uint64_t>(sleep.by);
+  r.moved.answer = sleep.by < 0 ? 0 : sleep.answers;
   kept_.push_back(r);
 }
 

@@ -18,7 +18,7 @@ class Recorder {
   // `block`: of a MEMORY record, the row that allocated its block, 0 if there is none.
   void add(const ph_record &said, int64_t block);
   // The rank's host was moved out of a sleep.
-  void add_move(const Nap &nap);
+  void add_move(const Sleep &sleep);
   void answered(const ph_record &r, int64_t clock);  // of the host after the answer
   // Without `everything`, only what is final: the records before the first request that has no answer.
   int64_t take(ph_record *out, int64_t capacity, bool everything);

@@ -22,10 +22,10 @@ void Communication::join_transfer(Rank &rank, const ph_record &r, std::string da
   int me = comm->own_rank(rank.index), peer = r.transfer.peer;
   bool send = r.kind == PH_SEND;
   int other = comm->ranks[static_cast<size_t>(peer)];
-  bool lone = other >= 0 && stage_.folded(other);
+  bool lone = other >= 0 && rank_table_.folded(other);
   // Is there a pair of processes like it at the first place?
   int like = lone ? like_of(*comm, peer) : -1, mine_like = lone ? like_of(*comm, me) : -1;
-  bool led = lone && like != mine_like && !stage_.folded(like) && !stage_.folded(mine_like);
+  bool led = lone && like != mine_like && !rank_table_.folded(like) && !rank_table_.folded(mine_like);
   if (lone && !led && !send && r.transfer.ticket)
     return failure_.set("rank " + std::to_string(rank.index) + " receives " + std::to_string(r.transfer.bytes) +
                         " bytes that matter from rank " + std::to_string(other) + " in " + describe(*comm) +
@@ -72,7 +72,7 @@ void Communication::join_transfer(Rank &rank, const ph_record &r, std::string da
   if (!t->send.launch || !t->recv.launch || !agrees(*comm, *t)) return;
   if (t->recv.ticket) {
     auto data = std::make_shared<const std::string>(std::move(t->send.data));  // the receiver reads zeros behind them
-    payloads_.arrived(stage_[static_cast<size_t>(t->recv.rank)], t->recv.ticket, std::move(data));
+    payloads_.arrived(rank_table_[static_cast<size_t>(t->recv.rank)], t->recv.ticket, std::move(data));
   }
   matched_.push_back(t);
 }
@@ -116,7 +116,7 @@ void Communication::resolve(const Communicator &comm, const std::shared_ptr<Tran
                         std::to_string(example.bytes) + "; expand the axis (NAME=SIZE:all in --fold), or use --fold off");
   go_by(t, example.launch);
   if (t->recv.launch && t->recv.ticket)
-    payloads_.arrived(stage_[static_cast<size_t>(t->recv.rank)], t->recv.ticket, std::make_shared<const std::string>(example.data));
+    payloads_.arrived(rank_table_[static_cast<size_t>(t->recv.rank)], t->recv.ticket, std::make_shared<const std::string>(example.data));
 }
 
 void Communication::price_transfers(const std::vector<std::shared_ptr<Launch>> &groups) {
@@ -132,7 +132,7 @@ void Communication::price_transfers(const std::vector<std::shared_ptr<Launch>> &
 }
 
 void Communication::price(const std::shared_ptr<Transfer> &t) {
-  if (t->sent >= 0) return settle(*t);
+  if (t->sent >= 0) return finalize(*t);
   // A rank that is no process, or has not called yet, sends and receives as much as the one that meets it.
   const Post &of_send = t->send.launch ? t->send : t->recv, &of_recv = t->recv.launch ? t->recv : t->send;
   const Launch &send = *of_send.launch, &recv = *of_recv.launch;
@@ -157,7 +157,7 @@ void Communication::price(const std::shared_ptr<Transfer> &t) {
     p.request.dtype = static_cast<int32_t>(of_send.dtype);
   });
   if (prices_[t->price].known)
-    settle(*t);
+    finalize(*t);
   else
     prices_[t->price].operations.push_back(t);
 }

@@ -29,8 +29,8 @@ void Waits::answer(Rank &rank, size_t place, int status, int64_t time, int64_t v
 void Waits::reply(Rank &rank, const ph_record &record, int status, int64_t time, int64_t value, const char *data, size_t length) {
   // A helper thread that polls moves nothing, however often it asks.
   if (!(record.flags & PH_F_HELPER)) progress_.moved = true;
-  stage_.answered(rank, record, std::max(record.time, time));
-  if (record.slot >= PH_REPLY_SLOTS || stage_.player(rank)) return;
+  rank_table_.answered(rank, record, std::max(record.time, time));
+  if (record.slot >= PH_REPLY_SLOTS || rank_table_.player(rank)) return;
   ph_reply &r = rank.replies[record.slot];
   r.status = status;
   r.time = time;
@@ -74,14 +74,14 @@ void Waits::check(Rank &rank) {
 int64_t Waits::released_by(const Rank &rank, const Request &q) {
   if (!q.whole && q.deps.size() == 1) return q.link;
   const Stream *last = nullptr;
-  auto look = [&](const Stream *s) {
+  auto poll = [&](const Stream *s) {
     if (s->done_id < 0) return;
     if (!last || s->free_at > last->free_at || (s->free_at == last->free_at && s->id < last->id)) last = s;
   };
-  for (const Dep &d : q.deps) look(d.stream);
+  for (const Dep &d : q.deps) poll(d.stream);
   if (q.whole)
     for (auto &[id, s] : rank.streams)
-      if (s->device == q.whole) look(s.get());
+      if (s->device == q.whole) poll(s.get());
   return last ? last->done_id : -1;
 }
 
@@ -130,7 +130,7 @@ void Waits::request_room(Rank &rank, const ph_record &r) {
 bool Waits::give_room() {
   Rank *first = nullptr;
   size_t place = 0;
-  for (Rank &rank : stage_.ranks())
+  for (Rank &rank : rank_table_.ranks())
     for (size_t i = 0; i < rank.requests.size(); ++i) {
       const ph_record &r = rank.requests[i].record;
       if (r.kind != PH_ROOM || (first && r.time >= first->requests[place].record.time)) continue;

@@ -2,14 +2,14 @@
 #pragma once
 #include "names.h"
 #include "rows.h"
-#include "stage.h"
+#include "rank_table.h"
 
 namespace phe {
 
 class Waits {
  public:
-  Waits(Stage &stage, Devices &devices, RowLog &rows, CallNames &names, Progress &progress)
-      : stage_(stage), devices_(devices), rows_(rows), names_(names), progress_(progress) {}
+  Waits(RankTable &rank_table, Devices &devices, RowLog &rows, CallNames &names, Progress &progress)
+      : rank_table_(rank_table), devices_(devices), rows_(rows), names_(names), progress_(progress) {}
 
   // `r` asks until `deps` are done, or whether they are. `link`: the row it waits for. `whole`: it waits for all of it.
   void request(Rank &rank, const ph_record &r, std::vector<Dep> deps, int64_t link, Device *whole = nullptr);
@@ -30,7 +30,7 @@ class Waits {
   static int64_t completion(const Rank &rank, const Request &q);
   static int64_t released_by(const Rank &rank, const Request &q);
 
-  Stage &stage_;
+  RankTable &rank_table_;
   Devices &devices_;
   RowLog &rows_;
   CallNames &names_;

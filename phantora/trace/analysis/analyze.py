@@ -20,9 +20,7 @@ from phantora.trace.analysis.exposure import Exposures
 from phantora.trace.analysis.findings import findings
 from phantora.trace.analysis.fit import fit
 from phantora.trace.analysis.fold_imbalance import FoldImbalance
-from phantora.trace.analysis.guesses import Guesses
 from phantora.trace.analysis.hosts import other_hosts
-from phantora.trace.analysis.levels import memory_levels
 from phantora.trace.analysis.links import Links
 from phantora.trace.analysis.memory import memory
 from phantora.trace.analysis.occupancy import NextRow, first_row, occupancy, times
@@ -32,6 +30,8 @@ from phantora.trace.analysis.stream_names import stream_names
 from phantora.trace.analysis.streams import Streams
 from phantora.trace.analysis.throughput import Volume
 from phantora.trace.analysis.uncertainty import Uncertainty
+from phantora.trace.analysis.unmeasured import Guesses
+from phantora.trace.analysis.watermarks import memory_levels
 from phantora.trace.analysis.windows import Span, Window, spans_of, windows
 from phantora.trace.analysis.work import WorkSums
 from phantora.trace.reader import Log

@@ -11,9 +11,9 @@ import numpy.typing as npt
 from phantora.trace.analysis.annotations import innermost
 from phantora.trace.analysis.communicators import Group, group_of
 from phantora.trace.analysis.dependencies import COMMUNICATION, NEVER, ON_STREAM, WAIT, WORK, Dependencies
-from phantora.trace.analysis.free_classes import free_class_gains
 from phantora.trace.analysis.report import CriticalPath, PathSegment
 from phantora.trace.analysis.windows import Columns, Window, kind_mask
+from phantora.trace.analysis.zero_cost import free_class_gains
 from phantora.trace.reader import Log
 
 Ints = npt.NDArray[np.int64]

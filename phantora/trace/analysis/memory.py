@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from phantora.trace.analysis.annotations import MODULE, Annotations
-from phantora.trace.analysis.chance import peak_range
 from phantora.trace.analysis.report import FailedAllocation, MemoryBlock, MemoryReport
 from phantora.trace.analysis.steps import Step, Steps
+from phantora.trace.analysis.watchdog_uncertainty import peak_range
 from phantora.trace.reader import Log
 from phantora.trace.schema import OOM, OPTIMIZER_STEP
 from phantora.wire import layout

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from phantora.trace.analysis.interval_scan import Sweep, sweep
 from phantora.trace.analysis.report import Times
-from phantora.trace.analysis.sweep import Sweep, sweep
 from phantora.trace.analysis.windows import Columns, code, kind_mask
 from phantora.trace.schema import COMMUNICATION_KINDS, COPY_KINDS, DEVICE_KINDS
 

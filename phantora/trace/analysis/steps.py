@@ -27,9 +27,9 @@ from phantora.trace.analysis.iterations import (
     read_marks,
     repeated_annotations,
 )
+from phantora.trace.analysis.outlier_steps import Content, notes
 from phantora.trace.analysis.repetition import by_repetition
-from phantora.trace.analysis.settling import SETTLING, Settled, settle
-from phantora.trace.analysis.unusual import Content, notes
+from phantora.trace.analysis.settled_steps import SETTLING, Settled, settle
 from phantora.trace.reader import Log
 from phantora.trace.schema import DEVICE_KINDS, KIND_CODE
 from phantora.wire.names import COMPILING, TUNING

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import expm1, sqrt
 
-from phantora.cost.families.convolution.field import Convolutions
 from phantora.cost.families.convolution.nearest import Guess, Nearest, points_of
 from phantora.cost.families.convolution.passes import Pass, passes_of
+from phantora.cost.families.convolution.prediction import Convolutions
 from phantora.cost.family import Prediction
 from phantora.cost.gaussian_process import GaussianProcess
 from phantora.cost.machine import Machine

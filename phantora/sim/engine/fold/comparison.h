@@ -1,14 +1,14 @@
 // In a folded run one process represents the ranks between two others. This compares their records one by one. The run
 // ends where the representative matches neither (docs/scale.md).
 #pragma once
-#include "stage.h"
+#include "rank_table.h"
 #include "texts.h"
 
 namespace phe {
 
 class Comparison {
  public:
-  Comparison(Stage &stage, Texts &texts, Failure &failure) : texts_(texts), failure_(failure), of_rank_(stage.size()) {}
+  Comparison(RankTable &rank_table, Texts &texts, Failure &failure) : texts_(texts), failure_(failure), of_rank_(rank_table.size()) {}
 
   // `representative` must match `first` or `last`, its neighbours along `axis`. If that is `uneven`, only communication is
   // compared: each rank owns another part of an optimizer.

@@ -16,7 +16,7 @@ void Pipelines::add(const std::vector<int32_t> &ranks, const std::vector<int32_t
       least = std::min(least, p.factors[at]);
       most = std::max(most, p.factors[at]);
     }
-    Rank &rank = stage_[static_cast<size_t>(ranks[seat])];
+    Rank &rank = rank_table_[static_cast<size_t>(ranks[seat])];
     rank.power_factor = most;  // until more is known
     if (p.factors.size() == ranks.size()) continue;  // there is no choice
     rank.trials.resize(FACTORS);

@@ -3,13 +3,13 @@
 // Pipelines wait for each other once a step. Which one is the slowest depends on what the stages have to do and on how
 // far the power limit holds each of them, so it is found by the loads of a step that is over.
 #pragma once
-#include "stage.h"
+#include "rank_table.h"
 
 namespace phe {
 
 class Pipelines {
  public:
-  explicit Pipelines(Stage &stage) : stage_(stage) {}
+  explicit Pipelines(RankTable &rank_table) : rank_table_(rank_table) {}
 
   // `ranks` are processes at these stages (-1: it follows, and its load does not count); `factors` the power factors of
   // all of them, for one pipeline after the other.
@@ -37,7 +37,7 @@ class Pipelines {
   size_t slowest(const Pipeline &pipeline, int step) const;
   static double load(const std::vector<Trial> &loads, double factor);
 
-  Stage &stage_;
+  RankTable &rank_table_;
   std::deque<Pipeline> pipelines_;
   std::unordered_map<int, Member> members_;  // by rank
 };

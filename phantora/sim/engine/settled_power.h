@@ -6,7 +6,7 @@
 
 namespace phe {
 
-class Settling {
+class SettledPower {
  public:
   // The GPU of `rank` has this state at the end of its first step; null: that which it has then.
   void start(int rank, const phe_power_state *state) { ranks_[rank].given = state ? *state : phe_power_state{}; }

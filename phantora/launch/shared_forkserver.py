@@ -39,7 +39,8 @@ _OF_SHELL = ("PWD", "OLDPWD", "SHLVL", "_")
 """Variables that nothing reads while it is imported."""
 _BOOTSTRAP = (
     "import sys; parent, fd, root = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]; "
-    "sys.path[0] = root; from phantora.launch.warm import main; del sys.path[0]; main(parent, fd, int(sys.argv[4]))"
+    "sys.path[0] = root; from phantora.launch.shared_forkserver import main; del sys.path[0]; "
+    "main(parent, fd, int(sys.argv[4]))"
 )
 
 

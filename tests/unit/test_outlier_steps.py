@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from phantora.trace.analysis.unusual import Content, notes
+from phantora.trace.analysis.outlier_steps import Content, notes
 
 
 def content(kernels: int = 100, backward: int = 40, to_host: int = 0) -> Content:

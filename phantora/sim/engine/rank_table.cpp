@@ -1,8 +1,8 @@
-#include "stage.h"
+#include "rank_table.h"
 
 namespace phe {
 
-Stage::Stage(char *area) {
+RankTable::RankTable(char *area) {
   const auto *header = reinterpret_cast<const ph_header *>(area);
   ranks_ = std::vector<Rank>(header->world_size);
   for (size_t r = 0; r < ranks_.size(); ++r) {
@@ -15,10 +15,10 @@ Stage::Stage(char *area) {
   }
 }
 
-void Stage::record() { recorders_.resize(ranks_.size()); }
-void Stage::play(double scale) { players_.assign(ranks_.size(), Player(scale)); }
+void RankTable::record() { recorders_.resize(ranks_.size()); }
+void RankTable::play(double scale) { players_.assign(ranks_.size(), Player(scale)); }
 
-void Stage::answered(Rank &rank, const ph_record &r, int64_t clock) {
+void RankTable::answered(Rank &rank, const ph_record &r, int64_t clock) {
   if (!asks(r) || r.kind == PH_PAYLOAD || of_profiler(r)) return;
   ++rank.answered;
   if (Recorder *to = recorder(rank)) to->answered(r, clock);

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from phantora.trace.analysis.settling import SETTLING, Settled, settle
+from phantora.trace.analysis.settled_steps import SETTLING, Settled, settle
 
 Steps = dict[int, tuple[int, int, float]]
 

@@ -8,9 +8,9 @@
 
 namespace phe {
 
-class Stage {
+class RankTable {
  public:
-  explicit Stage(char *area);
+  explicit RankTable(char *area);
   // Those that are processes: all, unless the run is folded.
   const std::vector<std::reference_wrapper<Rank>> &ranks() { return real_; }
   bool folded(int rank) const { return ranks_[static_cast<size_t>(rank)].control->folded != 0; }

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from phantora.cost import OperatorSignature, TensorSpec, gp_cache, kriging
 from phantora.cost.families.convolution.case import case_of
-from phantora.cost.families.convolution.field import Convolutions
 from phantora.cost.families.convolution.groups import PADDED, SLICED, Groups, Timed, timed_groups, uneven
+from phantora.cost.families.convolution.prediction import Convolutions
 from phantora.cost.gaussian_process import GaussianProcess, Tier
 from phantora.cost.gp_cache import WORTH_KEEPING
 from phantora.cost.gpu_table import GpuTable

@@ -1,7 +1,8 @@
-// Processes that become a rank one after the other.
+// Several processes in one place of a rank, one after the other.
 //
-// All that have gone before a new one asks for a place make way together: a round begins. It begins when their work is done,
-// and until a place is taken again, or closed, its new process may still say something from that moment on.
+// A generation begins when a new process asks for a place: all exited processes give up theirs together. It begins at the
+// moment at which their work is done. Until a place is taken or closed, its new process may still send records after that
+// moment.
 #include <errno.h>
 #include <signal.h>
 
@@ -14,24 +15,24 @@ void Ingest::rank_start(Rank &rank, const ph_record &r) {
     rank.started = true;
     return;
   }
-  if (rank.started && !rank.exited) {  // the one before went without a word
+  if (rank.started && !rank.exited) {  // the process before sent no exit record
     launches_.cut(rank);
     rank.exited = true;
     rank.requests.clear();
   }
   if (rank.exited) return joiners_.emplace_back(&rank, r), void();
-  rank.started = true;  // its place is free in this round
+  rank.started = true;  // its place is free in this generation
   waits_.reply(rank, r, 0, rank.host, 0);
 }
 
-void Ingest::begin_round(int64_t time) {
-  for (const Rank &rank : stage_.ranks()) {
+void Ingest::begin_generation(int64_t time) {
+  for (const Rank &rank : rank_table_.ranks()) {
     if (!rank.exited) continue;
     time = std::max(time, rank.host);
     for (const auto &device : rank.devices) time = std::max(time, device->now());
   }
-  for (Rank &rank : stage_.ranks())  // of a recorded rank we know whether another process follows
-    if (rank.exited && (!stage_.player(rank) || behind(rank))) vacate(rank, time);
+  for (Rank &rank : rank_table_.ranks())  // of a recorded rank we know whether another process follows
+    if (rank.exited && (!rank_table_.player(rank) || behind(rank))) vacate(rank, time);
   auto joiners = std::move(joiners_);
   joiners_.clear();
   for (auto &[rank, request] : joiners) {
@@ -46,13 +47,13 @@ void Ingest::vacate(Rank &rank, int64_t time) {
   ph_control &control = *rank.control;
   int32_t pid = load(&control.pid);
   bool gone = pid < 0 || pid == load(&control.left) || (pid && kill(pid, 0) && errno == ESRCH);
-  if (gone && !stage_.player(rank))
+  if (gone && !rank_table_.player(rank))
     __atomic_compare_exchange_n(&control.pid, &pid, 0, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
   communication_.leave(rank, time);
   payloads_.forget(rank);
   launches_.forget(rank);
   groups_[static_cast<size_t>(rank.index)].reset();
-  Speaker &from = speaker(rank);
+  Source &from = source(rank);
   uint64_t tail = from.tail;
   from = {};
   from.tail = tail;
@@ -66,7 +67,7 @@ void Ingest::vacate(Rank &rank, int64_t time) {
   }
   rank.events.clear();
   rank.requests.clear();
-  rank.nap = {};
+  rank.sleep = {};
   rank.graph_row = -1;
   rank.correlation = 0;
   rank.activities.clear();

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from phantora.errors import PhantoraError
-from phantora.launch.forker import Forked, Forker
+from phantora.launch.zygote import Forked, Forker
 
 SCRIPT = """
 import os, sys, time

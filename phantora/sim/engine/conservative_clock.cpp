@@ -1,91 +1,91 @@
-#include "sweep.h"
+#include "conservative_clock.h"
 
 #include <algorithm>
 
 namespace phe {
 
-// ------------------------------------------------------------------ turns
-void Sweep::look(Device &device) {
+// ------------------------------------------------------------------ candidates
+void ConservativeClock::schedule(Device &device) {
   DeviceState &d = state(device);
   int64_t limit = device.rank().host_limit(), latency = devices_.model().timing.launch_latency_ns;
   int64_t launch = limit > NEVER - latency ? NEVER : limit + latency;  // a new kernel is there no earlier
   int64_t next = device.next().time;
-  d.turn = std::max(std::min(std::min(next, device.hold()), std::min(d.closed, launch)), device.now());
-  if (d.turn != NEVER && !d.stopped) turns_.push({d.turn, &device, device.rank().index});
+  d.next = std::max(std::min(std::min(next, device.hold()), std::min(d.closed, launch)), device.now());
+  if (d.next != NEVER && !d.stopped) candidates_.push({d.next, &device, device.rank().index});
 }
 
-void Sweep::look_at_changed() {
+void ConservativeClock::schedule_changed() {
   network_.take_changed(changed_);
   for (int c : changed_)
-    if (network_.next(c) != NEVER) turns_.push({network_.next(c), nullptr, c});
+    if (network_.next(c) != NEVER) candidates_.push({network_.next(c), nullptr, c});
 }
 
-void Sweep::begin() {
+void ConservativeClock::begin() {
   ++number_;
   moved_ = false;
-  turns_ = {};
+  candidates_ = {};
   known_.clear();
   network_.open();
   device_states_.assign(devices_.all().size(), {});
-  rank_states_.resize(stage_.size());
-  for (const Rank &rank : stage_.ranks()) {
+  rank_states_.resize(rank_table_.size());
+  for (const Rank &rank : rank_table_.ranks()) {
     state(rank).stopped = false;
     state(rank).missed.clear();
   }
-  for (Device *device : devices_.all()) look(*device);
+  for (Device *device : devices_.all()) schedule(*device);
   for (const auto &o : communication_.open_operations()) know(o, 0);
   for (int c = 0; c < network_.components(); ++c)
-    if (network_.next(c) != NEVER) turns_.push({network_.next(c), nullptr, c});
+    if (network_.next(c) != NEVER) candidates_.push({network_.next(c), nullptr, c});
   network_.take_changed(changed_);
   communication_.take_ended(touched_);
 }
 
-bool Sweep::run(bool until_answer) {
+bool ConservativeClock::run(bool until_answer) {
   if (!progress_.news || prices_.communication_missing()) return false;
   begin();
-  while (!turns_.empty() && failure_.none()) {
-    Turn turn = turns_.top();
-    turns_.pop();
-    if (turn.device) {
-      if (state(*turn.device).stopped || state(*turn.device).turn != turn.time) continue;
-      step_device(turn, until_answer);
+  while (!candidates_.empty() && failure_.none()) {
+    Candidate candidate = candidates_.top();
+    candidates_.pop();
+    if (candidate.device) {
+      if (state(*candidate.device).stopped || state(*candidate.device).next != candidate.time) continue;
+      step_device(candidate, until_answer);
     } else {
-      if (network_.next(turn.number) != turn.time || network_.horizon(turn.number) < turn.time) continue;
-      step_network(turn);
+      if (network_.next(candidate.number) != candidate.time || network_.horizon(candidate.number) < candidate.time) continue;
+      step_network(candidate);
     }
-    close_activities(turn.time);  // what has begun on closed links, or met them
+    close_activities(candidate.time);  // what has begun on closed links, or met them
     communication_.take_ended(touched_);
-    for (Device *device : touched_) look(*device);
-    look_at_changed();
+    for (Device *device : touched_) schedule(*device);
+    schedule_changed();
     if (until_answer && (progress_.released >= 0 || prices_.wanted())) return moved_;
   }
   progress_.news = moved_;
-  for (Device *device : devices_.all()) settle(*device);
+  for (Device *device : devices_.all()) finalize(*device);
   return moved_;
 }
 
-void Sweep::step_network(const Turn &turn) {
+void ConservativeClock::step_network(const Candidate &candidate) {
   moved_ = progress_.moved = true;
-  reached_ = turn.time;
+  reached_ = candidate.time;
   ended_.clear();
-  network_.step(turn.number, ended_);
+  network_.step(candidate.number, ended_);
   for (const phn::Ended &e : ended_) communication_.flow_ended(e);
 }
 
-void Sweep::step_device(const Turn &turn, bool until_answer) {
-  Device &device = *turn.device;
+void ConservativeClock::step_device(const Candidate &candidate, bool until_answer) {
+  Device &device = *candidate.device;
   Device::Next next = device.next();
-  bool may = next.stream && next.time == turn.time && next.time <= device.rank().host_limit();
+  bool may = next.stream && next.time == candidate.time && next.time <= device.rank().host_limit();
   if (may && next.time < device.hold() && next.time < state(device).closed) return happen(device, *next.stream, next.time);
-  stop(device, turn.time);
+  stop(device, candidate.time);
   if (!until_answer) return;
-  settle(device);  // a query that finds nothing done is an answer too
+  finalize(device);  // a query that finds nothing done is an answer too
   if (progress_.released < 0) return;
   moved_ = true;
-  reached_ = std::max(reached_, stage_[static_cast<size_t>(progress_.released)].host);
+  reached_ = std::max(reached_, rank_table_[static_cast<size_t>(progress_.released)].host);
 }
 
-void Sweep::happen(Device &device, Stream &s, int64_t when) {
+void ConservativeClock::happen(Device &device, Stream &s, int64_t when) {
   moved_ = true;
   reached_ = when;
   const Rank &rank = device.rank();
@@ -97,10 +97,10 @@ void Sweep::happen(Device &device, Stream &s, int64_t when) {
     for (auto &t : l->transfers) reached_by(rank, t, when);
     for (auto &t : l->followers) reached_by(rank, t, when);
   }
-  for (auto &other : rank.devices) look(*other);
+  for (auto &other : rank.devices) schedule(*other);
 }
 
-void Sweep::stop(Device &device, int64_t time) {
+void ConservativeClock::stop(Device &device, int64_t time) {
   state(device).stopped = true;
   RankState &rank = state(device.rank());
   if (rank.stopped) return;
@@ -112,7 +112,7 @@ void Sweep::stop(Device &device, int64_t time) {
 
 // What a GPU that goes no further does up to there is known, which may answer its host. The host of a sleeper goes on
 // from the moment of an answer, so its GPU stays behind that.
-void Sweep::settle(Device &device) {
+void ConservativeClock::finalize(Device &device) {
   Rank &rank = device.rank();
   if (rank.asleep) return;
   int64_t limit = std::min(rank.host_limit(), std::min(state(device).closed, device.hold()) - 1);
@@ -121,16 +121,16 @@ void Sweep::settle(Device &device) {
 }
 
 // ------------------------------------------------------------------ what may change from a moment on
-void Sweep::close(Device &device, int64_t time) {
+void ConservativeClock::close(Device &device, int64_t time) {
   DeviceState &d = state(device);
   if (time >= d.closed) return;
   d.closed = time;
-  if (time >= d.turn || d.stopped) return;
-  d.turn = time;
-  turns_.push({time, &device, device.rank().index});
+  if (time >= d.next || d.stopped) return;
+  d.next = time;
+  candidates_.push({time, &device, device.rank().index});
 }
 
-void Sweep::close_activity(int64_t tag, int64_t time) {
+void ConservativeClock::close_activity(int64_t tag, int64_t time) {
   const Activity &a = communication_.activity(tag);
   for (auto &l : a.launches) close(*l, time);
   if (a.launches[0]->p2p) return;
@@ -140,35 +140,35 @@ void Sweep::close_activity(int64_t tag, int64_t time) {
       if (m.launch && m.launch->arrival >= 0) close(*m.launch, time);
 }
 
-void Sweep::close_activities(int64_t time) {
+void ConservativeClock::close_activities(int64_t time) {
   network_.take_closed(tags_);
   for (int64_t tag : tags_) close_activity(tag, time);
 }
 
-void Sweep::close_links(const Rank &rank, int64_t time) {
+void ConservativeClock::close_links(const Rank &rank, int64_t time) {
   for (int32_t scope : rank.scopes) network_.close(scope, time);
   close_activities(time);
 }
 
 // ------------------------------------------------------------------ operations that have not begun
 // Nobody can say any longer when it begins, except that it is not before `time`.
-void Sweep::may_begin(Operation &o, int64_t time) {
+void ConservativeClock::may_begin(Operation &o, int64_t time) {
   communication_.members(o, [&](Launch *l, int r) {
     if (!l || l->arrival < 0) return;
     close(*l, time + 1);
-    close_links(stage_[static_cast<size_t>(r)], time);
+    close_links(rank_table_[static_cast<size_t>(r)], time);
   });
 }
 
-bool Sweep::lacks_members(Operation &o) {
+bool ConservativeClock::misses_members(Operation &o) {
   bool some = false;
   communication_.members(o, [&](Launch *l, int) { some = some || !l || l->arrival < 0; });
   return some;
 }
 
 // Counts the members that can still say when; at `time` perhaps none.
-void Sweep::know(const std::shared_ptr<Operation> &o, int64_t time) {
-  o->sweep = number_;
+void ConservativeClock::know(const std::shared_ptr<Operation> &o, int64_t time) {
+  o->pass = number_;
   o->missing = 0;
   known_.push_back(o);
   communication_.members(*o, [&](Launch *l, int r) {
@@ -178,17 +178,17 @@ void Sweep::know(const std::shared_ptr<Operation> &o, int64_t time) {
     ++o->missing;
     rank.missed.push_back(o.get());
   });
-  if (!o->missing && lacks_members(*o)) may_begin(*o, time);
+  if (!o->missing && misses_members(*o)) may_begin(*o, time);
 }
 
-void Sweep::reached_by(const Rank &rank, const std::shared_ptr<Operation> &o, int64_t time) {
+void ConservativeClock::reached_by(const Rank &rank, const std::shared_ptr<Operation> &o, int64_t time) {
   if (o->begun || o->aborted) return;
-  if (o->sweep != number_) return know(o, time);
+  if (o->pass != number_) return know(o, time);
   auto &missed = state(rank).missed;
   auto it = std::find(missed.begin(), missed.end(), o.get());
   if (it == missed.end()) return;
   missed.erase(it);
-  if (--o->missing == 0 && lacks_members(*o)) may_begin(*o, time);
+  if (--o->missing == 0 && misses_members(*o)) may_begin(*o, time);
 }
 
 }  // namespace phe

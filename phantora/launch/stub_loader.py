@@ -16,7 +16,6 @@ from phantora.launch import (
     cupy_sparse,
     engine_calls,
     modules,
-    pickled,
     profiler,
     progress_bars,
     rpc_channels,
@@ -24,6 +23,7 @@ from phantora.launch import (
     symmetric,
     triton_launches,
     tuning,
+    unpickling,
 )
 from phantora.stubs.build import StubSet, read_set
 
@@ -63,7 +63,7 @@ def install_tracer(stub_set: StubSet) -> None:
     block_masks.install(stub_set.tracer)
     clipping.install(stub_set.tracer)
     modules.install(stub_set.tracer)
-    pickled.install()
+    unpickling.install()
     progress_bars.install()
     rpc_channels.install()
     tuning.install()

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from phantora.launch import shared_work
+from phantora.launch import launch_cache
 from phantora.ttir.parse import Unreadable
 
 
 def follow_slowly(folder: Path, results: Any) -> None:
-    shared_work.folder = lambda: folder / "work"  # type: ignore[assignment]
+    launch_cache.folder = lambda: folder / "work"  # type: ignore[assignment]
 
     def follow() -> dict[str, Any]:
         with (folder / "followed").open("a") as file:
@@ -22,7 +22,7 @@ def follow_slowly(folder: Path, results: Any) -> None:
         time.sleep(0.3)
         return {"programs": 7, "counts": {"alu": 0.125}}
 
-    results.put(shared_work.found(b"a launch", follow))
+    results.put(launch_cache.found(b"a launch", follow))
 
 
 def test_one_process_follows(tmp_path: Path) -> None:
@@ -40,18 +40,18 @@ def test_one_process_follows(tmp_path: Path) -> None:
 
 
 def test_errors_pass_and_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_work, "folder", lambda: tmp_path / "work")
+    monkeypatch.setattr(launch_cache, "folder", lambda: tmp_path / "work")
 
     def fail() -> dict[str, Any]:
         raise Unreadable("not known yet")
 
     with pytest.raises(Unreadable):
-        shared_work.found(b"a launch", fail)
-    assert shared_work.found(b"a launch", lambda: {"a": 1}) == {"a": 1}
-    assert shared_work.found(b"a launch", fail) == {"a": 1}
+        launch_cache.found(b"a launch", fail)
+    assert launch_cache.found(b"a launch", lambda: {"a": 1}) == {"a": 1}
+    assert launch_cache.found(b"a launch", fail) == {"a": 1}
 
 
 def test_a_cache_that_cannot_be_written_costs_nothing_but_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(shared_work, "folder", lambda: tmp_path / "file" / "work")
-    assert shared_work.found(b"a launch", lambda: {"a": 1}) == {"a": 1}
+    monkeypatch.setattr(launch_cache, "folder", lambda: tmp_path / "file" / "work")
+    assert launch_cache.found(b"a launch", lambda: {"a": 1}) == {"a": 1}

@@ -2,7 +2,7 @@
 
 The clock counts CUDA calls, operators and Python frames (docs/virtual-time.md). Code in C between them (NumPy, SciPy,
 an environment's physics), operators on the CPU and loops within one function cost nothing there.
-``stub/rank/clock/uncounted.c`` measures what they take on this machine.
+``stub/rank/clock/unmodelled_cpu.c`` measures what they take on this machine.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from multiprocessing import util
 
 from phantora.launch.importhook import uncharged
-from phantora.launch.notes import tell
+from phantora.launch.messages import tell
 
 _WINDOWS = 5  # what happens once, as compiling, is in one of them
 _NOTED = 0.1  # of a step

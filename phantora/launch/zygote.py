@@ -30,7 +30,7 @@ from phantora.launch.forkserver import MESSAGE_BYTES
 
 _BOOTSTRAP = (
     "import sys; parent, fd, root = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]; "
-    "sys.path[0] = root; from phantora.launch.forker import main; del sys.path[0]; main(parent, fd, sys.argv[4:])"
+    "sys.path[0] = root; from phantora.launch.zygote import main; del sys.path[0]; main(parent, fd, sys.argv[4:])"
 )
 
 

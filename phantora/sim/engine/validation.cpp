@@ -1,5 +1,5 @@
-// Records that cannot be: of a recording that is damaged, of a stub of another version, of a program that wrote into its
-// memory. Handlers rely on what is checked here, so that no record makes the engine reach beyond its tables.
+// Validation of records, which may come from a damaged recording, a stub of another version, or a program that overwrote
+// its memory. Handlers rely on it: no valid record makes the engine reach beyond its tables.
 #include "ingest.h"
 
 #include <iterator>
@@ -22,24 +22,24 @@ bool has_root(int coll) {
 
 }  // namespace
 
-bool Ingest::believe(const Rank &rank, const ph_record &r) {
-  if (r.kind == PH_BLOB || credible(rank, r)) return true;
-  disbelieve(rank, "record " + std::to_string(speaker(rank).tail) + " of kind " + std::to_string(r.kind));
+bool Ingest::validate(const Rank &rank, const ph_record &r) {
+  if (r.kind == PH_BLOB || is_valid(rank, r)) return true;
+  reject(rank, "record " + std::to_string(source(rank).tail) + " of kind " + std::to_string(r.kind));
   return false;
 }
 
-void Ingest::disbelieve(const Rank &rank, const std::string &what) {
+void Ingest::reject(const Rank &rank, const std::string &what) {
   std::string of = "rank " + std::to_string(rank.index);
-  failure_.set(stage_.player(rank) ? "the recording of " + of + " is damaged (" + what + "); run `phantora trace` again"
+  failure_.set(rank_table_.player(rank) ? "the recording of " + of + " is damaged (" + what + "); run `phantora trace` again"
                                    : "what " + of + " says cannot be (" + what +
                                          "): its process wrote into memory that is not its own; run it again");
 }
 
-bool Ingest::credible(const Rank &rank, const ph_record &r) const {
+bool Ingest::is_valid(const Rank &rank, const ph_record &r) const {
   auto known = [&] { return r.stream < PH_MAX_DEVICES || rank.streams.count(r.stream); };
-  auto members = [&](uint64_t count, uint64_t index) { return count >= 1 && count <= stage_.size() && index < count; };
+  auto members = [&](uint64_t count, uint64_t index) { return count >= 1 && count <= rank_table_.size() && index < count; };
   if (!is_time(r.time)) return false;
-  if (stage_.player(rank) && asks(r) && r.asked.resumes != NEVER_RESUMED && !is_time(r.asked.resumes)) return false;
+  if (rank_table_.player(rank) && asks(r) && r.asked.resumes != NEVER_RESUMED && !is_time(r.asked.resumes)) return false;
   switch (r.kind) {
     case PH_DEFINE_NAME:
     case PH_DEFINE_SIGNATURE:
@@ -71,15 +71,15 @@ bool Ingest::credible(const Rank &rank, const ph_record &r) const {
     case PH_ROOM:
       return known();
     case PH_COLLECTIVE:
-      return known() && credible_collective(rank, r);
+      return known() && valid_collective(rank, r);
     case PH_SEND:
     case PH_RECV:
-      return known() && credible_transfer(rank, r);
+      return known() && valid_transfer(rank, r);
     case PH_PEER_COPY:
-      return known() && r.peer_copy.bytes <= MOST_BYTES && credible_peer(rank, r, r.peer_copy.peer);
+      return known() && r.peer_copy.bytes <= MOST_BYTES && valid_peer(rank, r, r.peer_copy.peer);
     case PH_PUT_SIGNAL:
     case PH_WAIT_SIGNAL:
-      return known() && credible_peer(rank, r, r.signal.peer) && is_time(r.signal.limit);
+      return known() && valid_peer(rank, r, r.signal.peer) && is_time(r.signal.limit);
     case PH_COMM_CREATE:
       // Numbered from 1, over all processes of the rank: 0 stands for a member that has not joined.
       return members(r.comm.members, r.comm.rank) && r.id >= 1 && r.id < MOST_COMMUNICATORS - rank.first_communicator;
@@ -90,13 +90,13 @@ bool Ingest::credible(const Rank &rank, const ph_record &r) const {
     case PH_MEMORY:
       return r.id < PH_MEM_COUNT_PH_MEM;
     case PH_MOVED:
-      return r.moved.by < stage_.size() && is_time(r.moved.since) && r.moved.since <= r.time;
+      return r.moved.by < rank_table_.size() && is_time(r.moved.since) && r.moved.since <= r.time;
     default:
       return r.kind < PH_COUNT_PH_KIND;
   }
 }
 
-bool Ingest::credible_collective(const Rank &rank, const ph_record &r) const {
+bool Ingest::valid_collective(const Rank &rank, const ph_record &r) const {
   const ph_collective_fields &call = r.collective;
   const Communicator *comm = communication_.find(rank, r.id);
   if (!comm) return true;  // its handler says so
@@ -108,13 +108,13 @@ bool Ingest::credible_collective(const Rank &rank, const ph_record &r) const {
   return !call.ticket || call.count <= MOST_PAYLOAD / (ELEMENT[call.dtype] * members);
 }
 
-bool Ingest::credible_peer(const Rank &rank, const ph_record &r, int peer) const {
+bool Ingest::valid_peer(const Rank &rank, const ph_record &r, int peer) const {
   const Communicator *comm = communication_.find(rank, r.id);
   // Such a communicator names its members when it is made: the peer is known, whether or not it has joined.
   return comm && static_cast<uint32_t>(peer) < comm->ranks.size() && comm->ranks[static_cast<size_t>(peer)] >= 0;
 }
 
-bool Ingest::credible_transfer(const Rank &rank, const ph_record &r) const {
+bool Ingest::valid_transfer(const Rank &rank, const ph_record &r) const {
   const ph_transfer_fields &call = r.transfer;
   const Communicator *comm = communication_.find(rank, r.id);
   if (!comm) return false;

@@ -1,8 +1,8 @@
-#include "settling.h"
+#include "settled_power.h"
 
 namespace phe {
 
-void Settling::at_mark(Device &device) {
+void SettledPower::at_mark(Device &device) {
   auto it = ranks_.find(device.rank().index);
   if (it == ranks_.end()) return;
   Seen &seen = it->second;
@@ -15,7 +15,7 @@ void Settling::at_mark(Device &device) {
   seen.last = power.state();
 }
 
-bool Settling::get(int rank, phe_power_state &out) const {
+bool SettledPower::get(int rank, phe_power_state &out) const {
   auto it = ranks_.find(rank);
   if (it == ranks_.end() || !it->second.stepped) return false;
   out = it->second.last;
