@@ -18,6 +18,8 @@ KEYS = {
     "mask": "the share of true elements in an unknown mask, 0 to 1 (default 0)",
     "nms": "the share of unknown boxes that torchvision's nms keeps, 0 to 1 (default 0.5)",
     "loss": "the value of losses, or FIRST:LAST:STEPS, which falls by equal factors per optimizer step (default 0)",
+    "length": "tokens of a generated sequence: N, uniform:LOW:HIGH or lognormal:MEDIAN:SIGMA[:MAX]",
+    "eos": "the token that ends a sequence (default: the one that the program compares sampled tokens with)",
     "accept": "the share of accepted draft tokens, 0 to 1",
     "iterations": "N or N@FILE:LINE: an unknown flag at that line ends its loop at the N-th read (default 1)",
     "clip": "always (default: unknown gradient norms exceed the clipping limit) or never",
@@ -47,6 +49,10 @@ def _is_valid(key: str, value: str) -> bool:
     if key == "iterations":
         count, at, place = value.partition("@")
         return count.isdigit() and int(count) > 0 and (not at or place.rpartition(":")[2].isdigit())
+    if key == "eos":
+        return value.isdecimal()
+    if key == "length":
+        return _is_length(value)
     try:
         numbers = [float(part) for part in value.split(":")]
     except ValueError:
@@ -56,6 +62,21 @@ def _is_valid(key: str, value: str) -> bool:
     if key in ("mask", "nms", "accept"):
         return len(numbers) == 1 and 0 <= numbers[0] <= 1
     return len(numbers) == 1 or (len(numbers) == 3 and min(numbers) > 0)
+
+
+def _is_length(value: str) -> bool:
+    kind, *given = value.split(":") if ":" in value else ["", value]
+    try:
+        numbers = [float(part) for part in given]
+    except ValueError:
+        return False
+    if not all(math.isfinite(number) and number >= 0 for number in numbers):
+        return False
+    if kind == "lognormal":
+        return len(numbers) in (2, 3) and numbers[0] >= 1 and (len(numbers) == 2 or numbers[2] >= 1)
+    if kind == "uniform":
+        return len(numbers) == 2 and 1 <= numbers[0] <= numbers[1]
+    return kind == "" and len(numbers) == 1 and numbers[0] >= 1
 
 
 def setting(key: str) -> str | None:

@@ -15,6 +15,7 @@
 
 #include "tracer/host_calls.h"
 #include "tracer/places.h"
+#include "tracer/sequences.h"
 #include "tracer/tensors.h"
 
 namespace tracer {
@@ -61,6 +62,7 @@ extern "C" __attribute__((visibility("default"))) void phantora_assume(const cha
   std::string iterations = setting(all, "iterations");
   given.iterations = atoll(iterations.c_str());
   if (size_t at = iterations.find('@'); at != std::string::npos) given.place = iterations.substr(at + 1);
+  assume_lengths(setting(all, "length"), setting(all, "eos"));
   given.loss = given.last_loss = atof(loss.c_str());
   sscanf(loss.c_str(), "%lf:%lf:%lf", &given.loss, &given.last_loss, &given.steps);
 }
@@ -191,6 +193,17 @@ static void give_loss_at(void *data, at::ScalarType type) {
   ph_memory_mark(data, size, (ph_memory_flags(data, size) & PH_KNOWN) | PH_GUESSED);
 }
 
+// Of its results, the choice, if the operator makes one.
+static const Tensor *choice_of(const Frame &f, Values outputs) {
+  int choice = choice_result(*f.op);
+  bool made = choice >= 0 && static_cast<size_t>(choice) < outputs.size() && outputs[choice].isTensor() && f.args[0].isTensor();
+  return made ? &outputs[choice].toTensor() : nullptr;
+}
+
+void assume_sample(const Frame &f, Values outputs) {
+  if (const Tensor *choice = choice_of(f, outputs)) sample(f, *choice);
+}
+
 void assume_results(const Frame &f, Values outputs) {
   if (f.op->count == Count::KEEPS) {
     PlainCalls plain;
@@ -200,15 +213,13 @@ void assume_results(const Frame &f, Values outputs) {
     PlainCalls plain;
     return write_true(outputs[0].toTensor());
   }
-  int choice = choice_result(*f.op);
-  bool loss = choice < 0 && is_loss(*f.op);
-  if (choice < 0 && !loss) return;
+  const Tensor *choice = choice_of(f, outputs);
+  bool loss = !choice && is_loss(*f.op);
+  if (!choice && !loss) return;
   PlainCalls plain;
   try {
     if (loss && !outputs.empty() && outputs[0].isTensor()) give_loss(outputs[0].toTensor());
-    if (choice >= 0 && assumed().spread && static_cast<size_t>(choice) < outputs.size() && outputs[choice].isTensor() &&
-        f.args[0].isTensor())
-      choose(f, outputs[choice].toTensor());
+    if (choice && !sample(f, *choice) && assumed().spread) choose(f, *choice);
   } catch (const std::exception &) {
     // A form with other arguments: its results stay zero.
   }

@@ -10,6 +10,7 @@ std::string short_name(const Operator &op);  // nonzero, of aten::nonzero
 
 // The operator's unknown results are cleared: gives those that stand for a choice or a loss what is assumed of them.
 void assume_results(const Frame &f, Values outputs);
+void assume_sample(const Frame &f, Values outputs);  // the same of a token that is sampled from guesses
 bool assume_comparison(const Frame &f, const Tensor &result);  // of guesses; false: as they are
 void assume_true(const Tensor &t);
 int64_t assumed_count(const Tensor &mask);   // true elements of an unknown mask

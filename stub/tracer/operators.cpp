@@ -59,6 +59,12 @@ static Cost cost_of(const Operator &op, const c10::FunctionSchema &schema) {
   return query ? Cost::VIEW : Cost::COMPUTE;
 }
 
+static Tokens tokens_of(const Operator &op) {
+  if (op.text == "aten::embedding") return Tokens::LOOKS_UP;
+  if (is_one_of(op.name, {"aten::argmax", "aten::multinomial", "aten::topk"}) || op.text == "aten::max.dim") return Tokens::SAMPLES;
+  return is_one_of(op.name, {"aten::eq", "aten::ne"}) ? Tokens::COMPARES : Tokens::NONE;
+}
+
 static Operator *describe(const c10::OperatorHandle &handle) {
   const c10::FunctionSchema &schema = handle.schema();
   auto *op = new Operator(handle);
@@ -103,6 +109,7 @@ static Operator *describe(const c10::OperatorHandle &handle) {
   if (op->text == "torchvision::nms") op->count = Count::KEEPS;
   if (op->text == "aten::_coalesce") op->count = Count::COALESCE;
   op->joins = op->text == "aten::cat";
+  op->tokens = tokens_of(*op);
   // found_inf: an infinity seen earlier stays, and zeros are finite.
   if (op->name == "aten::_amp_foreach_non_finite_check_and_unscale_") op->keeps = 1;
   op->cost = cost_of(*op, schema);

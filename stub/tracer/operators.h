@@ -17,6 +17,7 @@ using Values = c10::ArrayRef<const IValue>;
 enum class Cost : uint8_t { COMPUTE, VIEW, ALLOC, ANNOTATION };
 enum class Role : uint8_t { PLAIN, NUMBER, DTYPE, LAYOUT, MEMORY_FORMAT, GENERATOR };
 enum class Count : uint8_t { NONE, NONZERO, UNIQUE, EQUAL, KEEPS, COALESCE };  // operators that read an answer back
+enum class Tokens : uint8_t { NONE, LOOKS_UP, SAMPLES, COMPARES };  // what it may do with a program's tokens
 
 struct Argument {
   Role role = Role::PLAIN;
@@ -33,6 +34,7 @@ struct Operator {
   int64_t last = 0;            // of ph_coldness
   Cost cost = Cost::COMPUTE;
   Count count = Count::NONE;
+  Tokens tokens = Tokens::NONE;
   bool permanent = false;      // of aten: its schema is never unregistered
   bool values = true;          // its kernels' results are settled here (not c10d's: NCCL's stub does)
   bool in_place = false;       // some argument is both read and written, or may be

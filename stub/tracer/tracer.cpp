@@ -16,6 +16,7 @@
 #include "tracer/host_cost.h"
 #include "tracer/modules.h"
 #include "tracer/operands.h"
+#include "tracer/sequences.h"
 #include "tracer/signatures.h"
 #include "tracer/values.h"
 
@@ -105,6 +106,7 @@ static void start_operator(Thread &thread, const at::RecordFunction &fn) {
     if (op->count != Count::NONE) note_answer(f);
     if (op->copies) note_copy(f);
     if (op->reads) note_read(f);
+    if (op->tokens == Tokens::LOOKS_UP) note_lookup(f);
   }
   f.pushed = true;
   ph_push_frame(&f.ph);

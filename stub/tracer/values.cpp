@@ -7,6 +7,7 @@
 #include "tracer/deferred.h"
 #include "tracer/finite.h"
 #include "tracer/host_calls.h"
+#include "tracer/sequences.h"
 #include "tracer/sparse.h"
 #include "tracer/tensors.h"
 
@@ -282,6 +283,7 @@ static bool settle_known(Thread &thread, Frame &f, Values outputs, const Sight &
   }
   f.unsettled = !compute(f, outputs);
   if (!f.unsettled && inputs.guessed) stay_finite(f, outputs);
+  if (!f.unsettled && inputs.guessed && f.op->tokens == Tokens::SAMPLES) assume_sample(f, outputs);
   if (!f.unsettled) mark_results(thread, f, outputs, inputs.guessed);
   return !f.unsettled;
 }
@@ -330,6 +332,7 @@ static void settle_joined(const Frame &f, Values outputs) {
 
 void settle(Thread &thread, Frame &f, Values outputs) {
   if (f.op->count == Count::COALESCE && settle_coalesced(f, outputs)) return;
+  if (f.op->tokens == Tokens::COMPARES) note_comparison(f);
   Sight inputs;
   for (size_t i = 0; i < f.args.size() && !inputs.unknown; ++i)
     if (!f.op->arguments[i].out) look(f.args[i], &inputs);

@@ -208,6 +208,56 @@ def test_a_share_of_drafted_tokens_is_accepted() -> None:
     assert 250 < accepted < 310 and 55 < equal < 85
 
 
+GENERATION = """
+torch.manual_seed(0)
+END, VOCABULARY = 7, 3000
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.places = torch.nn.Embedding(VOCABULARY, 32), torch.nn.Embedding(64, 32)
+        self.head = torch.nn.Linear(32, VOCABULARY)
+    @torch.no_grad()
+    def forward(self, tokens):
+        return self.head(self.tokens(tokens) + self.places(torch.arange(tokens.shape[1], device='cuda')))[:, -1]
+model = Model().cuda()
+
+def whole(prompts):  # all tokens are read again for each, and prompts of one length make a batch
+    tokens, over = prompts, torch.zeros(len(prompts), 1, dtype=torch.bool, device='cuda')
+    while tokens.shape[1] < 40 and not over.all():
+        chosen = torch.multinomial(model(tokens).softmax(-1), 1)
+        tokens, over = torch.cat([tokens, chosen], 1), over | (chosen == END)
+    new = tokens[:, prompts.shape[1]:].tolist()
+    return [row.index(END) + 1 if END in row else 0 for row in new]
+
+def slots(prompts, count):  # a prompt takes the place of a sequence that ended; tokens go through Python
+    lengths, last, waiting = {}, {}, list(enumerate(prompts))
+    while waiting or last:
+        if waiting and len(last) < count:
+            number, prompt = waiting.pop(0)
+            last[number], lengths[number] = model(prompt[None]).argmax(-1).item(), 1
+        else:
+            sampled = model(torch.tensor([[token] for token in last.values()]).cuda()).argmax(-1)
+            for number, token in zip(list(last), sampled.tolist()):
+                last[number], lengths[number] = token, lengths[number] + 1
+        last = {number: token for number, token in last.items() if token != END and lengths[number] < 40}
+    return list(lengths.values())
+
+prompts = torch.randint(10, VOCABULARY, (6, 5), device='cuda')
+print(whole(prompts), whole(prompts[:2]), slots(prompts, 3), slots(torch.flip(prompts, [0]), 1), sep=';')
+"""
+
+
+def test_sequences_end_at_assumed_lengths() -> None:
+    """An end-of-sequence token is sampled for each prompt at its length, in whatever row and batch."""
+    dump = run(GENERATION, "length=lognormal:12:0.4:30")
+    first, again, slots, turned = map(json.loads, dump.value.split(";"))
+    assert 1 < min(first) < max(first) <= 30 and len(set(first)) > 2
+    assert len(set(slots)) > 2 and max(slots) <= 30 and again != first[:2], "a prompt's next sample is its own"
+    assert turned != slots[::-1] and max(turned) <= 30
+    assert said(dump).count("a sequence ends by length=lognormal:12:0.4:30") == 20
+    assert "no sampled token is 7 (--assume length)" in said(run(GENERATION))
+
+
 def test_a_run_reports_its_assumptions(tmp_path: Path, stub_set: Any) -> None:
     (tmp_path / "guess.py").write_text(
         "import torch\nx = torch.empty(5000, device='cuda').uniform_()\n"
@@ -231,9 +281,13 @@ def test_a_run_reports_its_assumptions(tmp_path: Path, stub_set: Any) -> None:
 
 
 def test_assumptions_are_checked() -> None:
-    given = ("mask=0.5", "choice=first", "loss=10:2:500")
+    given = ("mask=0.5", "choice=first", "loss=10:2:500", "length=lognormal:900:0.8:4096", "eos=2")
     assert parse_assumptions(given) == tuple(sorted(given))
     assert parse_assumptions(()) == ()
-    for wrong in ("mask", "mask=2", "choice=7", "loss=a", "loss=1:2", "loss=-1:2:3", "tokens=5", "loss=nan", "nms=2"):
+    wrong = (
+        "mask mask=2 choice=7 loss=a loss=1:2 loss=-1:2:3 tokens=5 loss=nan nms=2 length=0 length=lognormal:9 "
+        "length=normal:3:4 length=uniform:9:3 eos=-1"
+    )
+    for option in wrong.split():
         with pytest.raises(PhantoraError, match=r"--assume"):
-            parse_assumptions((wrong,))
+            parse_assumptions((option,))

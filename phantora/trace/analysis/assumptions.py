@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,6 +16,9 @@ from phantora.trace.reader import Log
 
 PREFIX = "assumed: "  # as in stub/tracer/assumptions.cpp
 REAL = "the real 0 is read at "
+_READ = re.compile(r" (is|are) read at ")  # what it decides is not known; the others decide amounts of work
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 @dataclass(frozen=True)
@@ -27,7 +32,7 @@ class Assumption:
 
 
 def assumptions(log: Log) -> list[Assumption]:
-    """The assumptions of a run, the most frequent first."""
+    """The assumptions of a run: those that decide the amount of work first, then the most frequent."""
     words = log.words("name")
     wanted = np.array([(word or "").startswith(PREFIX) for word in words], dtype=bool)
     if not wanted.any():
@@ -39,7 +44,7 @@ def assumptions(log: Log) -> list[Assumption]:
         counts += np.bincount(known, minlength=len(words))
     found = [Assumption(words[i].removeprefix(PREFIX), int(counts[i])) for i in np.flatnonzero(counts)]
     found = [each for each in found if not each.what.startswith(REAL) or _decides(each.what)]
-    return sorted(found, key=lambda a: (-a.times, a.what))
+    return sorted(found, key=lambda a: (bool(_READ.search(a.what)), -a.times, a.what))
 
 
 def _decides(what: str) -> bool:
@@ -60,18 +65,37 @@ def _deciding_lines(file: str) -> frozenset[int]:
     except (OSError, SyntaxError, ValueError):
         return frozenset()
     lines: set[int] = set()
-    scopes = [tree, *(n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))]
-    for scope in scopes:
-        tests = [n.test for n in ast.walk(scope) if isinstance(n, ast.If | ast.While | ast.IfExp | ast.Assert)]
-        names = {n.id for test in tests for n in ast.walk(test) if isinstance(n, ast.Name)}
+    functions = (n for n in ast.walk(tree) if isinstance(n, _FUNCTIONS))
+    for nodes in (list(_inside(scope)) for scope in (tree, *functions)):
+        tests = [n.test for n in nodes if isinstance(n, ast.If | ast.While | ast.IfExp | ast.Assert)]
+        names = {name for test in tests for name in _names(test)}
         for test in tests:
             lines.update(_lines_of(test))
-        for node in ast.walk(scope):
+        for node in nodes:
             targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-            given = {n.id for t in targets if t is not None for n in ast.walk(t) if isinstance(n, ast.Name)}
-            if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign) and given & names:
+            given = {name for t in targets if t is not None for name in _names(t)}
+            if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.NamedExpr) and given & names:
                 lines.update(_lines_of(node))
     return frozenset(lines)
+
+
+def _inside(scope: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a module or function, without those of functions in it."""
+    for node in ast.iter_child_nodes(scope):
+        if not isinstance(node, _FUNCTIONS):
+            yield node
+            yield from _inside(node)
+
+
+def _names(test: ast.AST) -> Iterator[str]:
+    """Variables and attributes (``self.loss``) whose values `test` reads: not those that it compares with None."""
+    if isinstance(test, ast.Name | ast.Attribute):
+        yield ast.unparse(test)
+    elif isinstance(test, ast.Compare) and all(isinstance(op, ast.Is | ast.IsNot) for op in test.ops):
+        return
+    else:
+        for child in ast.iter_child_nodes(test):
+            yield from _names(child)
 
 
 def _lines_of(node: ast.expr | ast.stmt) -> range:

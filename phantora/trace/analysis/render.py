@@ -148,15 +148,16 @@ def render_summary(report: Report, console: Console) -> None:
     console.print(f"[bold]{report.path}[/bold]  {who(report)}", highlight=False)
     if report.details is not None:
         _out_of_memory(report.details, console)
+    if report.assumptions:
+        first = report.assumptions[0]
+        more = f" and {len(report.assumptions) - 1} more" if len(report.assumptions) > 1 else ""
+        text = f"{first.what}, {first.times} time{'s' * (first.times > 1)}{more} (docs/values.md)"
+        console.print(f"[bold]ASSUMED[/bold]   {escape(text)}", highlight=False)
     for word, text in lines(report):
         console.print(f"[bold]{word:8}[/bold]  {text}", highlight=False)
     for guess in report.guesses:
         if guess.decides:
             console.print(_unknown(guess), highlight=False)
-    if report.assumptions:
-        more = f" and {len(report.assumptions) - 1} more" if len(report.assumptions) > 1 else ""
-        text = f"{report.assumptions[0].what}{more} (docs/values.md)"
-        console.print(f"[bold]ASSUMED[/bold]   {escape(text)}", highlight=False)
 
 
 def _headline(report: Report, console: Console) -> None:
