@@ -1,5 +1,5 @@
-"""Host files from logs of real runs: ``phantora calibrate`` (docs/howto/calibrate.md)."""
+"""Calibration files from logs of real runs: ``phantora calibrate`` (docs/howto/calibrate.md)."""
 
-from phantora.calibrate.fit import Calibration, calibrate
+from phantora.calibrate.fit import Calibration, calibrate, write
 
-__all__ = ["Calibration", "calibrate"]
+__all__ = ["Calibration", "calibrate", "write"]

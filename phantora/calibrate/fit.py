@@ -1,10 +1,10 @@
-"""From a real log, and a simulated one of the same script, to the host on which the script ran.
+"""From a real log, and a simulated one of the same script, to the machine on which the script ran.
 
 Host time is a sum of costs (docs/costs.md). The real step took
 
     work = ratio * (modelled + profiler)
 
-where `modelled` is the simulated step's host work, and `profiler` what the events of the trace cost on the simulated
+where `modelled` is the simulated step's host work, and `profiler` the cost of the trace's events on the simulated
 host. The ratio holds for the script: its layers, batch, sequence and number of GPUs may differ in the next run.
 Without a simulated log the operators' own times are compared with those on a host of known factor.
 """
@@ -18,25 +18,31 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from phantora.calibrate.profiled import HostStep, operator_times, real_step, simulated_step
+from phantora.calibrate.collectives import collective_curves
+from phantora.calibrate.kernels import Products, compare_products, traced_operators
+from phantora.calibrate.profiled import HostStep, operator_times, real_steps, simulated_step
+from phantora.cost.traced import TracedOperator, write_traced
 from phantora.errors import PhantoraError
-from phantora.hardware import DEFAULT_HOST, HostProfile, load_host
+from phantora.hardware import DEFAULT_HOST, CalibrationFile, HostProfile, MeasuredGpu, load_gpu, load_host
 from phantora.trace.reader import Log
 
 OPERATORS = Path(__file__).with_name("operators.json")
 SCRIPT_SPREAD = (0.85, 1.15)
 MACHINE_SPREAD = (0.7, 1.5)
+MOST_PACE = 1.6
+"""Largest ratio of the slowest rank's host to the traced one: on 4 H200 it is 1.4. A larger one is a slow network."""
+_HOST_BOUND = 1.25  # simulated step over its host's work
 _FEWEST = 5  # operators of different names that a machine is compared by
 
 
 @dataclass(frozen=True)
-class Calibration:
-    """A host as a real run shows it."""
+class HostFit:
+    """The host of a rank."""
 
-    host: HostProfile
     ratio: float
-    """Host time over that of the host `compared_with`."""
-    compared_with: str
+    """Host time over that of the simulated host."""
+    pace: float = 1.0
+    """Host time of the slowest rank over that of this one: the slowest decides the step."""
     real: HostStep | None = None
     """With a simulated log: the real step, and the simulated one."""
     simulated: HostStep | None = None
@@ -44,21 +50,55 @@ class Calibration:
     """Number of operators by which the machine is compared, without a simulated log."""
 
 
+@dataclass(frozen=True)
+class Calibration:
+    """A machine as a real run shows it."""
+
+    host: HostProfile
+    fit: HostFit
+    compared_with: str
+    """The simulated host."""
+    gpu: MeasuredGpu | None
+    """None: the log does not name a known GPU."""
+    operators: list[TracedOperator]
+    differing: int
+    """Operators that are left out because their instances differ."""
+    products: Products
+
+
 def calibrate(real: Log, simulated: Log | None, name: str) -> Calibration:
-    """The host of the imported log `real`: for its script, where `simulated` is a log of the same script and
-    configuration, else for the machine. Raises PhantoraError for logs that do not tell it."""
+    """The machine of the imported log `real`: its host for the script, where `simulated` is a log of the same script
+    and configuration, else for any script. Raises PhantoraError for logs that do not show it."""
     if "imported" not in real.metadata.extra:
         raise PhantoraError(f"{real.path} is a simulated log; `phantora import` makes logs of real runs")
-    return _by_script(real, simulated, name) if simulated is not None else _by_operators(real, name)
+    if simulated is not None:
+        host, spread = _host_of(simulated), SCRIPT_SPREAD
+        fits = [_by_script(host, step, simulated) for step in real_steps(real)]
+        fit = max(fits, key=lambda each: each.ratio)  # ranks wait for the slowest
+        products = compare_products(real, simulated)
+    else:
+        host, spread, products = load_host(DEFAULT_HOST), MACHINE_SPREAD, Products(0)
+        fit = _by_operators(real, host)
+    found = replace(_named(host, fit.ratio, name, real), spread=spread)
+    operators, differing = traced_operators(real)
+    return Calibration(found, fit, host.name, _gpu(real, products), operators, differing, products)
 
 
-def _by_script(real: Log, simulated: Log, name: str) -> Calibration:
-    host, step = _host_of(simulated), real_step(real)
-    modelled = simulated_step(simulated, step.rank)
+def _by_script(host: HostProfile, step: HostStep, simulated: Log) -> HostFit:
+    modelled = simulated_step(simulated, step.rank, step.launches)
     if not modelled.work_ns:
         raise PhantoraError(f"{simulated.path}: its host costs nothing; simulate with --host-time modelled")
-    ratio = step.work_ns / (modelled.work_ns + host.factor * step.profiler_ns)
-    return Calibration(_named(host, ratio, name, SCRIPT_SPREAD, real), ratio, host.name, step, modelled)
+    pace = pace_of(step, modelled)
+    ratio = pace * step.work_ns / (modelled.work_ns + pace * host.factor * step.profiler_ns)
+    return HostFit(ratio, pace, step, modelled)
+
+
+def pace_of(step: HostStep, modelled: HostStep) -> float:
+    """In a host-bound run with collectives each GPU takes the steps of the slowest host."""
+    usual = modelled.gpu_ns / modelled.work_ns
+    if not step.communicates or usual > _HOST_BOUND:
+        return 1.0
+    return min(max(1.0, step.gpu_ns / step.work_ns / usual), MOST_PACE)
 
 
 def _host_of(simulated: Log) -> HostProfile:
@@ -74,7 +114,7 @@ def _host_of(simulated: Log) -> HostProfile:
     return host
 
 
-def _by_operators(real: Log, name: str) -> Calibration:
+def _by_operators(real: Log, host: HostProfile) -> HostFit:
     """The machine's factor: the weighted median of operators' own times over those of the machine that is known."""
     known = json.loads(OPERATORS.read_text(encoding="utf-8"))
     found = operator_times(real)
@@ -84,9 +124,7 @@ def _by_operators(real: Log, name: str) -> Calibration:
             f"{real.path}: {len(shared)} operators to compare the machine by, {_FEWEST} are needed; name a simulated "
             "log of the same script, `phantora calibrate REAL SIMULATED`"
         )
-    host = load_host(DEFAULT_HOST)
-    ratio = _weighted_median(shared) * known["factor"] / host.factor
-    return Calibration(_named(host, ratio, name, MACHINE_SPREAD, real), ratio, host.name, operators=len(shared))
+    return HostFit(_weighted_median(shared) * known["factor"] / host.factor, operators=len(shared))
 
 
 def _weighted_median(pairs: list[tuple[float, float]]) -> float:
@@ -100,9 +138,30 @@ def _weighted_median(pairs: list[tuple[float, float]]) -> float:
     return ordered[-1][0]
 
 
-def _named(host: HostProfile, ratio: float, name: str, spread: tuple[float, float], real: Log) -> HostProfile:
+def _named(host: HostProfile, ratio: float, name: str, real: Log) -> HostProfile:
     source = f"phantora calibrate: {Path(real.path).name}, torch {real.metadata.torch or 'unknown'}"
     found = host.slower(ratio)
-    return replace(
-        found, name=name, factor=round(found.factor, 4), spread=spread, cpu="", sources=(source,), measured=True
-    )
+    return replace(found, name=name, factor=round(found.factor, 4), cpu="", sources=(source,), measured=True)
+
+
+def _gpu(real: Log, products: Products) -> MeasuredGpu | None:
+    try:
+        product = load_gpu(real.metadata.gpu).product
+    except PhantoraError:
+        return None
+    curves = collective_curves(real)
+    if not products.consistent:
+        return MeasuredGpu(product, collectives=curves)
+    return MeasuredGpu(product, products=products.ratio, products_spread=products.quartiles, collectives=curves)
+
+
+def write(found: Calibration, path: Path, table: Path) -> None:
+    """Writes the calibration file, and the table of operators if there are any. Raises PhantoraError."""
+    gpu = found.gpu
+    if gpu is not None and found.operators:
+        write_traced(table, gpu.product, found.operators)
+        gpu = replace(gpu, kernels=table.name)
+    try:
+        path.write_text(CalibrationFile(found.host, gpu).text(), encoding="utf-8")
+    except OSError as error:
+        raise PhantoraError(f"cannot write {path}: {error.strerror}; choose another file") from error

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -12,7 +14,7 @@ from phantora.calibrate.exclusive import Ints, exclusive_times
 from phantora.errors import PhantoraError
 from phantora.trace.analysis.steps import Step, find_steps
 from phantora.trace.reader import Log
-from phantora.trace.schema import KIND_CODE
+from phantora.trace.schema import COMMUNICATION_KINDS, DEVICE_KINDS, KIND_CODE
 
 EVENT_NS = {"operator": 2100.0, "call": 1500.0, "python": 310.0}
 """ns that torch.profiler adds to the reference host's work, by kind of event: operators with shapes, calls of CUDA,
@@ -23,6 +25,8 @@ LAUNCH_NS = 8000.0
 _BY_PROFILER = "profiler"
 _ENQUEUES = re.compile(r"Launch|Memset|Memcpy")
 _LAUNCHES = ("cudaLaunchKernel", "cudaLaunchKernelExC")
+_FIRST_STEPS = 2  # of a simulated run: they load code
+_EQUAL = 0.02  # by which steps that repeat may differ in launches
 _WAITS = 8.0  # times the median of its name: a call that enqueues work and takes longer waits for a full queue
 
 
@@ -37,7 +41,13 @@ class HostStep:
     """Median, without waits."""
     spread: float
     """Largest distance of a step from the median, relative."""
-    events: dict[str, float]
+    gpu_ns: float
+    """Shortest step on the GPU. In a host-bound run with collectives it is the step of the slowest host."""
+    launches: int
+    """Kernels, copies, memsets and collectives in a step, median."""
+    communicates: bool = False
+    """Are there collectives or sends among them?"""
+    events: Mapping[str, float] = field(default_factory=dict)
     """Events of the profiler in a step, by kind."""
     launch_ns: float = LAUNCH_NS
     """Median of a launch's call under the profiler, whose cost goes with it."""
@@ -48,35 +58,71 @@ class HostStep:
         return self.launch_ns / LAUNCH_NS * sum(EVENT_NS[kind] * count for kind, count in self.events.items())
 
 
-def real_step(log: Log) -> HostStep:
-    """The step of an imported log's first rank. Raises PhantoraError where the log has no whole step."""
+def real_steps(log: Log) -> list[HostStep]:
+    """The step of each rank of an imported log. Raises PhantoraError where no rank has a whole step."""
     try:
         found = find_steps(log, by=_BY_PROFILER)
     except PhantoraError:
         found = find_steps(log)
-    rank = min(found.of_rank)
-    steps = [step for step in found.of_rank[rank] if step.host_time is not None]
-    if not steps:
+    steps = {rank: [step for step in own if step.host_time is not None] for rank, own in found.of_rank.items()}
+    if not any(steps.values()):
         raise PhantoraError(
             f"{log.path}: no whole step on the host; profile two steps with schedule(wait=1, warmup=1, active=2) "
             "and call prof.step() at the end of each"
         )
+    return [_real_step(log, rank, own) for rank, own in sorted(steps.items()) if own]
+
+
+def _real_step(log: Log, rank: int, steps: list[Step]) -> HostStep:
     waits, launch_ns = _calls(log, rank, steps)
     work, spread = _median([float(step.host_time or 0) - wait for step, wait in zip(steps, waits, strict=True)])
-    return HostStep(rank, len(steps), work, spread, _events(log, rank, steps), launch_ns)
+    launches = round(statistics.median(_launches(log, rank, steps)))
+    communicates = any(len(batch) for batch in log.batches(("rank",), kinds=COMMUNICATION_KINDS, ranks=[rank]))
+    gpu_ns = float(min(step.end - step.start for step in steps))
+    events = _events(log, rank, steps)
+    return HostStep(rank, len(steps), work, spread, gpu_ns, launches, communicates, events, launch_ns)
 
 
-def simulated_step(log: Log, rank: int) -> HostStep:
-    """The same rank's step of a simulated run. Raises PhantoraError where it has no steady step."""
+def simulated_step(log: Log, rank: int, launches: int) -> HostStep:
+    """The same rank's step of a simulated run, with about as many `launches` as the real step: several optimizer steps
+    can be one step of the profiler. Raises PhantoraError where the run is too short."""
     found = find_steps(log, ranks=[rank])
+    steps = [step for step in found.of_rank.get(rank, ()) if step.host_time is not None]
     if rank not in found.of_rank:
         raise PhantoraError(f"{log.path}: no rank {rank}; simulate the number of GPUs of the real run")
-    steady = found.steady()
-    steps = [step for step in found.of_rank[rank] if step.host_time is not None and step.number in steady]
-    if not steps:
+    counts = _launches(log, rank, steps)
+    joined = joined_steps(counts, launches)
+    begins = range(len(steps) - joined, _FIRST_STEPS * joined - 1, -joined)
+    groups = [steps[begin : begin + joined] for begin in begins]
+    if not groups:
         raise PhantoraError(f"{log.path}: no steady step on the host of rank {rank}; simulate four steps or more")
-    work, spread = _median([float(step.host_time or 0) for step in steps])
-    return HostStep(rank, len(steps), work, spread, {})
+    work, spread = _median([float(sum(step.host_time or 0 for step in group)) for group in groups])
+    gpu_ns = statistics.median(float(group[-1].end - group[0].start) for group in groups)
+    own = round(statistics.median(sum(counts[begin : begin + joined]) for begin in begins))
+    return HostStep(rank, len(groups), work, spread, gpu_ns, own)
+
+
+def joined_steps(counts: list[int], launches: int) -> int:
+    """Number of consecutive steps of `counts` launches that repeat and together have about `launches`."""
+    totals = np.concatenate([[0], np.cumsum(counts)])
+    best, distance = 1, math.inf
+    for joined in range(1, len(counts) // 2 + 1):
+        sums = (totals[joined:] - totals[:-joined])[_FIRST_STEPS:]
+        if not len(sums) or sums.max() > (1 + _EQUAL) * sums.min():
+            continue
+        if abs(float(sums.mean()) / max(1, launches) - 1) < distance:
+            best, distance = joined, abs(float(sums.mean()) / max(1, launches) - 1)
+    return best
+
+
+def _launches(log: Log, rank: int, steps: list[Step]) -> list[int]:
+    """Work launched on the GPU in each step."""
+    found = [np.zeros(0, np.int64)]
+    found += [batch["launch"] for batch in log.batches(("launch",), kinds=DEVICE_KINDS, ranks=[rank])]
+    at = np.sort(np.concatenate(found))
+    return [
+        int(np.searchsorted(at, step.host[1], "right") - np.searchsorted(at, step.host[0])) for step in steps
+    ]
 
 
 def operator_times(log: Log) -> dict[str, tuple[int, float]]:

@@ -1,4 +1,4 @@
-"""``phantora calibrate``: a host file from a trace of a real run."""
+"""``phantora calibrate``: a calibration file from a trace of a real run."""
 
 from __future__ import annotations
 
@@ -32,43 +32,73 @@ _UNSTEADY = 0.1  # distance of a step from the median of which the user hears
     type=click.Path(path_type=Path, dir_okay=False),
     default=Path("my-machine.toml"),
     show_default=True,
-    metavar="HOST.toml",
-    help="Host file to write.",
+    metavar="FILE.toml",
+    help="Calibration file to write. Its table of operators is next to it (.parquet).",
 )
 @click.option("--name", default="calibrated", show_default=True, help="Name of the host in reports.")
 def calibrate(real: Path, simulated: Path | None, out: Path, name: str) -> None:
-    """Fit a host file to REAL, a log of `phantora import`.
+    """Describe a machine by REAL, a log of `phantora import`: host, operators, products, collectives.
 
-    SIMULATED is a log of the same script and configuration on a built-in host. With it the file describes the script,
-    also with other layers, batches, sequences and numbers of GPUs. Without it the file describes the machine.
+    SIMULATED is a log of the same script and configuration on a built-in host. With it the host's costs are those of
+    the script, also with other layers, batches, sequences and numbers of GPUs. Without it they are the machine's.
 
-    The cost of torch.profiler is subtracted. Two steps of one rank are enough. Shapes and stacks are optional.
+    The cost of torch.profiler is subtracted. Two steps of one rank are enough for the host. Shapes add the operators,
+    the traces of all ranks add the collectives. The file leaves out what the trace does not show.
     """  # fmt: skip
     from phantora import calibrate as calibrating
-    from phantora.hardware.hosts import to_toml
     from phantora.trace.reader import open_log
 
     if out.suffix != ".toml":
-        raise PhantoraError(f"--out {out}: the name of a host file ends in .toml")
+        raise PhantoraError(f"--out {out}: the name of a calibration file ends in .toml")
     found = calibrating.calibrate(open_log(real), open_log(simulated) if simulated is not None else None, name)
-    try:
-        out.write_text(to_toml(found.host), encoding="utf-8")
-    except OSError as error:
-        raise PhantoraError(f"cannot write {out}: {error.strerror}; choose another file") from error
-    _print(found)
+    table = out.with_suffix(".parquet")
+    calibrating.write(found, out, table)
+    _print(found, table)
     click.echo(f"{out}: use it with `phantora trace --calibration {out}`")
 
 
-def _print(found: Calibration) -> None:
-    step = found.real
-    if step is not None and found.simulated is not None:
+def _print(found: Calibration, table: Path) -> None:
+    fit = found.fit
+    if fit.real is not None and fit.simulated is not None:
         click.echo(
-            f"rank {step.rank}: {step.work_ns / 1e6:.2f} ms of host work a step under the profiler (median of "
-            f"{step.steps}), of which the profiler takes {found.host.factor * step.profiler_ns / 1e6:.2f} ms"
+            f"rank {fit.real.rank}: {fit.real.work_ns / 1e6:.2f} ms of host work a step under the profiler (median of "
+            f"{fit.real.steps}), of which the profiler takes {found.host.factor * fit.real.profiler_ns / 1e6:.2f} ms"
         )
-        if step.spread > _UNSTEADY:
-            click.echo(f"its steps differ by {step.spread:.0%}; more of them make it surer")
-        click.echo(f"simulated on {found.compared_with}: {found.simulated.work_ns / 1e6:.2f} ms a step")
-    else:
-        click.echo(f"compared by the own times of {found.operators} operators; for one script name a simulated log too")
-    click.echo(f"{found.ratio:.2f} times as slow as {found.compared_with}, factor {found.host.factor:.2f}")
+        if fit.real.spread > _UNSTEADY:
+            click.echo(f"its steps differ by {fit.real.spread:.0%}; more of them make it surer")
+        click.echo(f"simulated on {found.compared_with}: {fit.simulated.work_ns / 1e6:.2f} ms a step")
+    for part, told in (("host", _host(found)), *_gpu(found, table)):
+        click.echo(f"{part:12} {told}")
+
+
+def _host(found: Calibration) -> str:
+    fit = found.fit
+    text = f"{fit.ratio:.2f} times as slow as {found.compared_with}, factor {found.host.factor:.2f}"
+    if fit.pace > 1.0:
+        text += f" (slowest rank: {fit.pace:.2f} times this one)"
+    return text if fit.real is not None else f"{text}; by {fit.operators} operators, of no one script"
+
+
+def _gpu(found: Calibration, table: Path) -> list[tuple[str, str]]:
+    """A line for each part of the GPU: what the file has, or why it is left out."""
+    if found.gpu is None:
+        return [("GPU", "left out: the log names no known GPU")]
+    operators = f"{len(found.operators)} with shapes, in {table}"
+    if found.differing:
+        operators += f"; {found.differing} left out, whose times differ"
+    low, high = found.products.quartiles
+    products = f"{found.products.ratio:.3f} times the simulated time (quartiles {low:.3f} to {high:.3f})"
+    curves = ", ".join(
+        f"{curve.op} of {curve.members} at {len(curve.bytes)} sizes" for curve in found.gpu.collectives
+    )
+    return [
+        ("operators", operators if found.operators else "left out: profile with record_shapes=True"),
+        ("products", products if found.products.consistent else f"left out: {_no_products(found)}"),
+        ("collectives", curves or "left out: import the traces of all ranks of a group, with three calls of a size"),
+    ]
+
+
+def _no_products(found: Calibration) -> str:
+    if found.products.number < 5:
+        return f"{found.products.number} products of 20 us or more in both logs, and 5 are needed"
+    return "their times are neither all longer nor all shorter than simulated"

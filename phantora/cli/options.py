@@ -36,7 +36,8 @@ def host_option(default: str) -> Callable[[Decorated], Decorated]:
     """The option ``--host``; `default` is said in its help."""
     return click.option(
         "--host", "--calibration", "host", metavar="NAME|FILE|FACTOR",
-        help="Host CPU model: a built-in name, a .toml file of `phantora calibrate` or `phantora profile host`, or a "
+        help="Host CPU model: a built-in name, a .toml file of `phantora profile host` or `phantora calibrate` (whose "
+        "operators and collectives count on the same GPU), or a "
         f"multiplier of `default` (1.5 = 50 % slower) or of another built-in host (NAME:1.5)  [default: {default}]",
     )  # fmt: skip
 

@@ -20,9 +20,11 @@ from phantora.cost.sources.library_calls import LibraryCalls
 from phantora.cost.sources.live_measurement import Live, LiveMeasurement
 from phantora.cost.sources.published_measurements import PublishedMeasurements
 from phantora.cost.sources.scaled import ScaledFromOtherGpu
+from phantora.cost.sources.traced_operators import TracedOperators
 from phantora.cost.table import Table
+from phantora.cost.traced import read_traced
 from phantora.cost.transfers import transfer_price
-from phantora.cost.types import KernelLaunch, L2State, OperatorSignature, Price
+from phantora.cost.types import CALIBRATED, KernelLaunch, L2State, OperatorSignature, Price
 from phantora.hardware.types import Gpu
 
 TablesOfGpus = Sequence[tuple[Table, Gpu]]
@@ -46,7 +48,9 @@ class GpuCostModel:
         self._own = [GpuTable(table, gpu) for table in own]
         self._foreign = _gpu_tables(foreign)
         close = ScaledFromOtherGpu(self._roofline, lambda: _gpu_tables(same_architecture()))
+        traced = gpu.measured.kernels if gpu.measured else ""
         self._sources: tuple[Source, ...] = (
+            *([TracedOperators(gpu, read_traced(Path(traced)))] if traced else []),
             ExactTable(gpu, self._own),
             *([LiveMeasurement(gpu, live)] if live is not None else []),
             LibraryCalls(self._roofline.machine, self.operator),
@@ -85,7 +89,9 @@ class GpuCostModel:
             return self._with_spinning(signature, kernels, l2)
         query = query_of(self._roofline, signature, kernels, l2.hits if l2 else None)
         price = self._price(query)
-        return self._after_reads(price, query, signature, l2) if l2 and l2.written < 1.0 else price
+        if price.provenance == CALIBRATED or not l2 or l2.written == 1.0:
+            return price
+        return self._after_reads(price, query, signature, l2)
 
     def kernel(self, kernel: KernelLaunch) -> Price:
         """Analytic price of a kernel without an operator."""
@@ -110,7 +116,11 @@ class GpuCostModel:
     def _price(self, query: Query) -> Price:
         """The price of the first source that has one."""
         prices = (source.price(query) for source in self._sources)
-        return next(price for price in prices if price is not None)
+        price = next(price for price in prices if price is not None)
+        products = self.gpu.measured.products if self.gpu.measured else 1.0
+        if products == 1.0 or price.cls not in COMPUTES or price.provenance == CALIBRATED:
+            return price
+        return replace(price, durations=scale_to(price.durations, sum(price.durations) * products))
 
     def _after_reads(self, price: Price, query: Query, signature: OperatorSignature, l2: L2State) -> Price:
         """`price` with less write-back: operators before this one left less than the most dirty lines in L2."""

@@ -9,9 +9,11 @@ from phantora.ttir.work import Work
 
 Scalar = int | float | bool | str | None
 
-PROVENANCES = ("measured", "interpolated", "scaled", "modelled", "roofline")
-"""What a duration rests on: this very signature measured on this GPU; its measured neighbours; another GPU's
-measurements; a formula whose constants were fitted to measurements of this GPU; the GPU's limits."""
+CALIBRATED = "measured (calibration)"
+PROVENANCES = ("measured", CALIBRATED, "interpolated", "scaled", "modelled", "roofline")
+"""Source of a duration: this signature measured on this GPU; the same in a trace of the user's; its measured
+neighbours; another GPU's measurements; a formula whose constants were fitted to measurements of this GPU; the GPU's
+limits."""
 CLASSES = (
     "gemm", "attention", "convolution", "normalization", "elementwise", "reduction", "embedding",
     "loss", "optimizer", "random", "sort", "fill", "copy", "memset", "communication", "other",

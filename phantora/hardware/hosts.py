@@ -23,6 +23,8 @@ HOST_FORMS = "a built-in name or NAME:FACTOR, a .toml file, or a multiplier of d
 # Error bars).
 GIVEN_SPREAD = (0.7, 1.5)
 FACTORS = (0.1, 20.0)
+GPU_TABLE = "gpu"
+"""The part of a calibration file that is not the host (``hardware/calibration.py``)."""
 
 
 def host_names() -> list[str]:
@@ -69,6 +71,7 @@ def _from_file(path: Path) -> HostProfile:
     """A file gives ``api_ns`` for every call, or ``base`` (a built-in host) and ``factor`` (over the reference host),
     and then only the costs that do not follow from them."""
     table, place = toml.read(path), toml.Place(path)
+    table.pop(GPU_TABLE, None)
     base = table.pop("base", None)
     if base is not None:
         if not isinstance(base, str) or base.lower() not in host_names():

@@ -130,6 +130,35 @@ class CommunicationSlowdown:
 
 
 @dataclass(frozen=True)
+class MeasuredCollective:
+    """Durations of one collective from the arrival of its last rank, by size."""
+
+    op: str
+    """As ``wire.layout.Coll`` in lower case: ``all_reduce``."""
+    members: int
+    """Ranks of the group, all on one host."""
+    bytes: tuple[int, ...]
+    """Sizes as nccl-tests counts them, ascending."""
+    ns: tuple[float, ...]
+    """Duration at each size."""
+
+
+@dataclass(frozen=True)
+class MeasuredGpu:
+    """What the trace of a real run shows of its GPUs. What the trace does not show is left at its default."""
+
+    product: str
+    """``cudaDeviceProp.name``; on other GPUs nothing of this counts."""
+    kernels: str = ""
+    """Path of the table of operators (``cost/traced.py``)."""
+    products: float = 1.0
+    """Time of products over that of the simulated run."""
+    products_spread: tuple[float, float] = (1.0, 1.0)
+    """Quartiles of that ratio over products."""
+    collectives: tuple[MeasuredCollective, ...] = ()
+
+
+@dataclass(frozen=True)
 class Gpu:
     """One GPU model."""
 
@@ -192,6 +221,8 @@ class Gpu:
     """Built-in host, where the GPU's module has its CPU; empty: the default host."""
     launch_ns: float = 0.0
     """Duration of a kernel that does nothing, measured; 0: not known, the calibration's `floor_ns` then."""
+    measured: MeasuredGpu | None = None
+    """What a trace of the user's machine shows, from a calibration file."""
 
     @property
     def reference_clock(self) -> float:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from phantora.errors import PhantoraError, Reason
 from phantora.fold.syntax import describe
+from phantora.hardware import load_calibration
 from phantora.hardware.gpus import memory_chosen
 from phantora.launch import failures
 from phantora.launch.command import run_command
@@ -60,7 +61,9 @@ class _Run:
         self.quiet = prepared.spec.ranks.quiet
 
     def run(self) -> RunResult:
-        for note in filter(None, (self.prepared.note, _which_gpu(self.prepared.spec), preflight(self._processes()))):
+        spec, cluster = self.prepared.spec, self.setup.cluster
+        calibration = load_calibration(spec.host).note(cluster) if spec.host is not None else ""
+        for note in filter(None, (self.prepared.note, _which_gpu(spec), calibration, preflight(self._processes()))):
             self._note(note)
         with unnamed("phantora-failures") as file:
             self.plan = replace(self.plan, ranks=replace(self.plan.ranks, failures=str(file)))
@@ -209,7 +212,7 @@ class _Run:
         if not path or simulation.simulator is None:
             return
         used = (entry for entry in simulation.simulator.operators() if not entry.tuning)
-        unmeasured = [with_kernel(entry) for entry in used if entry.provenance != "measured"]
+        unmeasured = [with_kernel(entry) for entry in used if not entry.provenance.startswith("measured")]
         write_wanted(Path(path), unmeasured, gpu=self.setup.cluster.gpu.name)
 
     def _report(self, outcome: Outcome, simulation: Simulation) -> RunReport:

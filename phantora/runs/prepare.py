@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from phantora.errors import PhantoraError, Reason
-from phantora.hardware import Cluster, load_cluster, load_host
+from phantora.hardware import Cluster, load_calibration, load_cluster
 from phantora.launch import loading
 from phantora.launch.assume import parse_assumptions
 from phantora.launch.plan import Plan, refuse_shares
@@ -107,7 +107,7 @@ def chosen_cluster(spec: RunSpec) -> Cluster:
     """With the host and the memory that the spec names. Raises PhantoraError."""
     cluster = load_cluster(spec.cluster)
     if spec.host is not None:
-        cluster = replace(cluster, host=load_host(spec.host))
+        cluster = load_calibration(spec.host).applied(cluster)
     if spec.gpu_memory is None:
         return cluster
     return replace(cluster, gpu=replace(cluster.gpu, memory_bytes=round(spec.gpu_memory * GIB)))

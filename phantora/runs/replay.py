@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from phantora.errors import PhantoraError, Reason
 from phantora.fold.mesh import from_dict
-from phantora.hardware import Cluster, load_cluster, load_host
+from phantora.hardware import Cluster, load_calibration, load_cluster
 from phantora.result import RunReport, RunResult
 from phantora.runs.assemble import About, Recorded, assemble, host_facts
 from phantora.runs.outputs import Outputs
@@ -49,7 +49,7 @@ def replay(spec: ReplaySpec) -> RunResult:
     log = open_log(spec.log)
     cluster = chosen_cluster(log, spec.cluster, spec.gpu)
     if spec.host is not None:
-        cluster = replace(cluster, host=load_host(spec.host))
+        cluster = load_calibration(spec.host).applied(cluster)
     chunks = whole_recording(log)
     outputs = Outputs.at(spec.output.path or "replay.arrow", spec.output.force)
     if outputs.log.resolve() == spec.log.resolve():

@@ -27,7 +27,7 @@ ALLOWED = {
     "cost": {"hardware", "wire"},
     "trace": {"fold", "wire"},
     "importers": {"cost", "hardware", "trace"},
-    "calibrate": {"hardware", "trace"},
+    "calibrate": {"cost", "hardware", "trace"},
     "sim": {"cost", "fold", "hardware", "trace", "wire"},
     "profile": {"cost", "hardware", "wire"},
     "launch": {"fold", "stubs", "wire"},

@@ -9,6 +9,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 from phantora.cost.copies import LATENCY_NS
+from phantora.cost.types import CALIBRATED
 from phantora.errors import PhantoraError
 from phantora.hardware import Cluster, Flow, Topology, build, over_pcie
 from phantora.hardware.builders import NETWORK_SHARE, NVLINK_SHARE, PCIE_SHARE
@@ -16,6 +17,7 @@ from phantora.hardware.clusters import NETWORK_LATENCY_NS, NVLINK_LATENCY_NS, PC
 from phantora.sim.collectives import patterns, symmetric
 from phantora.sim.collectives.chunks import NVLS_CHANNELS
 from phantora.sim.collectives.environment import NcclEnvironment
+from phantora.sim.collectives.measured import MeasuredCurves
 from phantora.sim.collectives.patterns import Groups, Pattern, Share
 from phantora.sim.collectives.timing import Constants, Timing
 from phantora.sim.collectives.tuner import (
@@ -39,7 +41,7 @@ CHANNELS_PER_RAIL = 2  # rings between hosts: NCCL finds one per NIC and doubles
 MAX_CHANNELS = 64
 OWN_RATE = 2000 * GBPS  # of a send from a GPU to itself: assumed
 
-_ERRORS = {"modelled": 0.13, "scaled": 0.13, "roofline": 0.25}
+_ERRORS = {CALIBRATED: 0.1, "modelled": 0.13, "scaled": 0.13, "roofline": 0.25}
 
 
 @dataclass(frozen=True)
@@ -64,15 +66,17 @@ class CollectivePrice:
     inter_bytes: int
     """Bytes that the busiest member's network port carries one way."""
     provenance: str
-    """``modelled``: by formulas fitted to measurements of this GPU and its links, or to published ones (symmetric
-    memory); ``scaled`` from these; or ``roofline`` (network, PCIe)."""
+    """``measured (calibration)``: by a trace of this machine; ``modelled``: by formulas fitted to measurements of this
+    GPU and its links, or to published ones (symmetric memory); ``scaled`` from these; or ``roofline`` (network,
+    PCIe)."""
     own_error: float | None = None
     """Of what has an error bar of its own."""
 
     @property
     def error(self) -> float:
         """Relative error bar of the duration: what holds nine times in ten of the comparisons in docs/accuracy.md
-        (the measured host; the other number of GPUs than the one fitted to; published systems)."""
+        (the measured host; the other number of GPUs than the one fitted to; published systems). That of a
+        calibration is an assumption."""
         return _ERRORS[self.provenance] if self.own_error is None else self.own_error
 
 
@@ -118,6 +122,7 @@ class CollectiveModel:
         fit = gpu.calibration
         channels = fit.nccl_channels, fit.nccl_pcie_channels, fit.nccl_peer_channels
         self._timing = Timing(tuner, link, pcie, nic, intra.latency_ns / reference, *channels, constants)
+        self._measured = MeasuredCurves(gpu.measured.collectives) if gpu.measured else None
         self._groups = lru_cache(maxsize=4096)(self._group)
         self._patterns = lru_cache(maxsize=256)(self._pattern)
         self._prices = lru_cache(maxsize=64)(self._price)  # the engine asks once; a large one has 5,000 flows
@@ -274,6 +279,17 @@ class CollectiveModel:
     # ------------------------------------------------------------------ prices
 
     def _price(self, kind: int, ranks: tuple[int, ...], bytes: int, root: int, blocks: int) -> CollectivePrice:
+        price = self._modelled(kind, ranks, bytes, root, blocks)
+        place, _ = self._groups(ranks)
+        if place.hosts > 1 or not bytes or self._measured is None:
+            return price
+        ratio = self._measured.ratio(
+            Coll.names()[kind], place.members, bytes,
+            lambda size: self._modelled(kind, ranks, size, root, blocks).duration_ns,
+        )  # fmt: skip
+        return price if ratio is None else _scaled(price, ratio)
+
+    def _modelled(self, kind: int, ranks: tuple[int, ...], bytes: int, root: int, blocks: int) -> CollectivePrice:
         name = Coll.names()[kind]
         place, _ = self._groups(ranks)
         if place.members == 1:
@@ -324,6 +340,14 @@ class CollectiveModel:
         return self._finish(
             time, Choice(P2P, protocol), channels, place, pattern, bytes, part * near_peers, part * far_peers
         )
+
+
+def _scaled(price: CollectivePrice, ratio: float) -> CollectivePrice:
+    """`price` as it was measured: `ratio` times as long."""
+    return replace(
+        price, duration_ns=max(1, round(price.duration_ns * ratio)), latency_ns=max(1, round(price.latency_ns * ratio)),
+        flows=tuple(replace(flow, rate=flow.rate / ratio) for flow in price.flows), provenance=CALIBRATED,
+    )  # fmt: skip
 
 
 def _local(hosts: Sequence[Sequence[int]], root: int, everyone: bool) -> int:

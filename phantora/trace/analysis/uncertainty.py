@@ -27,7 +27,10 @@ from phantora.trace.schema import COMMUNICATION_KINDS, COPY_KINDS, DEVICE_KINDS
 Floats = npt.NDArray[np.float64]
 
 # Of durations whose log does not say it (an earlier format, a price without).
-_DEFAULT = {"measured": 0.05, "modelled": 0.13, "interpolated": 0.2, "scaled": 0.2, "roofline": 0.4}
+_DEFAULT = {
+    "measured": 0.05, "measured (calibration)": 0.05, "modelled": 0.13, "interpolated": 0.2, "scaled": 0.2,
+    "roofline": 0.4,
+}  # fmt: skip
 _UNKNOWN = 0.4
 # Relative errors of a step that no price knows of (docs/accuracy.md, Error bars).
 COMMON = 0.024

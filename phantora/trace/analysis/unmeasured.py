@@ -14,7 +14,7 @@ from phantora.trace.reader import Log
 from phantora.trace.schema import REAL
 
 MOST = 10
-_KNOWN = ("measured", REAL)
+_KNOWN = ("measured", "measured (calibration)", REAL)
 _KERNEL = kind_mask(("kernel",))
 
 

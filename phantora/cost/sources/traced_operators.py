@@ -1,0 +1,32 @@
+"""Prices of operators that the trace of a real run on this GPU timed (``phantora trace --calibration``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from phantora.cost.durations import scale_to
+from phantora.cost.parse import signature_text
+from phantora.cost.query import Query
+from phantora.cost.sources.entries import LEAST_ERROR
+from phantora.cost.traced import TracedOperator, operator_key
+from phantora.cost.types import CALIBRATED, Price
+from phantora.hardware.types import Gpu
+
+
+class TracedOperators:
+    """Operators by key."""
+
+    def __init__(self, gpu: Gpu, operators: Mapping[str, TracedOperator]) -> None:
+        self._gpu = gpu
+        self._operators = operators
+
+    def price(self, query: Query) -> Price | None:
+        """The traced time; None for operators that the trace does not have."""
+        key = operator_key(query.signature.name, signature_text(query.signature)) if query.comparable else ""
+        found = self._operators.get(key)
+        if found is None:
+            return None
+        hidden = max(0, found.kernels - len(query.base.durations))  # of a library call, which the stubs do not see
+        durations = scale_to(query.base.durations, found.ns + hidden * self._gpu.calibration.library_gap_ns)
+        return replace(query.base, durations=durations, provenance=CALIBRATED, error=max(LEAST_ERROR, found.spread))
