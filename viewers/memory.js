@@ -3,7 +3,7 @@
 
 const CATEGORIES = ["parameters", "optimizer", "gradients", "activations", "communication", "workspaces", "other", "fragmentation"];
 const memoryColors = { ...colorsOf(CATEGORIES), reserved: "var(--text)", peak: "var(--worse)", "all steady steps": "var(--soft)" };
-const PHASES = 120; // places of a step at which the steady steps are compared
+const PLACES = 120; // places of a step at which the steady steps are compared
 
 // `own`: the rank's MemoryReport; `steps`: its steps; `number`: of the step to show, null for the whole run.
 function memoryChart(own, steps, number) {
@@ -31,7 +31,7 @@ function memoryChart(own, steps, number) {
   const steady = steps.filter((s) => !s.note);
   if (step && steady.length > 1) {
     for (const pick of [Math.min, Math.max]) {
-      const line = envelope(points, times, steady, pick).map((bytes, i) => `${i ? "L" : "M"}${x(from + ((to - from) * i) / (PHASES - 1)).toFixed(1)},${y(bytes).toFixed(1)}`).join("");
+      const line = envelope(points, times, steady, pick).map((bytes, i) => `${i ? "L" : "M"}${x(from + ((to - from) * i) / (PLACES - 1)).toFixed(1)},${y(bytes).toFixed(1)}`).join("");
       picture.append(svg("path", { d: line, fill: "none", stroke: memoryColors["all steady steps"], "stroke-dasharray": "3 3" }));
     }
     marks.push("all steady steps");
@@ -63,8 +63,8 @@ function indexAt(times, time) {
 
 // Bytes allocated at each phase of a step: the least or the most of all of them.
 function envelope(points, times, steps, pick) {
-  return Array.from({ length: PHASES }, (_, i) => pick(...steps.map((s) =>
-    points[Math.max(0, indexAt(times, s.start + ((s.end - s.start) * i) / (PHASES - 1)))][1])));
+  return Array.from({ length: PLACES }, (_, i) => pick(...steps.map((s) =>
+    points[Math.max(0, indexAt(times, s.start + ((s.end - s.start) * i) / (PLACES - 1)))][1])));
 }
 
 function memoryAxes(most, from, to, x, y, w, h) {

@@ -5,7 +5,7 @@ const report = data.report;
 const details = report.details;
 const stallColors = colorsOf(["compute", ...Object.keys(data.causes)]);
 const classNames = [...new Set([...details.classes.map((c) => c.name), ...Object.keys(report.by_class)])];
-const classColors = colorsOf(classNames);
+const classColors = { ...colorsOf(classNames), ...colorsOf(PHASES) };
 
 const select = (id) => document.getElementById(id);
 const parts = (times) => ({ compute: times.compute, ...times.stalls });
@@ -237,6 +237,7 @@ options(select("rank"), [["", "mean over ranks"], ...report.ranks.map((r) => [r.
 options(select("class"), [["", "all"], ...classNames.map((name) => [name, name || "none"])]);
 options(select("work"), Object.entries(WORK));
 navigation("report");
+if (data.served?.what_if) new WhatIf(data.served, report.steady);
 showOutOfMemory(details.fit);
 showCommunication();
 showRoofline(report, details);

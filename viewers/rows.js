@@ -15,7 +15,7 @@ function readRows(buffer) {
     rows[name] = column(name).values;
     rows.words[name] = [...column(name).dictionary];
   }
-  rows.classes = [...new Set(rows.cls)].map((index) => rows.words.cls[index]).sort();
+  rows.classes = [...new Set([...new Set(rows.cls)].map((index) => rows.words.cls[index]))].sort();
   rows.tracks = tracks(column("rank").values, column("stream").values);
   return rows;
 }

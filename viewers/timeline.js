@@ -4,6 +4,7 @@
 
 const MARGIN = 22, MOST = 420; // pixels: the scale above the tracks, and the height of all
 const NAMED = 40; // pixels from which on a bar shows its name
+const PHASES = ["forward", "backward", "optimizer", "waits for the GPU"]; // classes of the host's rows
 const SHORTEST = 20; // ns: as far as one can zoom in
 
 let arrow = null;
@@ -55,6 +56,7 @@ class Timeline {
     // `least`: ns that are shown at least, so that two timelines can share a scale.
     this.view = { rows: null, step: null, rank: null, cls: "", from: 0, to: 1, least: 0, tracks: [], height: 14, image: null };
     this.asked = false; // a frame is asked for
+    this.chosen = -1; // the row whose details are open
     this.listen();
     this.pointer = new Pointer(this);
   }
@@ -141,6 +143,7 @@ class Timeline {
     pen.clip();
     if (this.view.height >= 12) this.drawNames(pen, at);
     this.drawPath(pen, at);
+    this.drawChosen(pen, at);
     pen.restore();
     pen.fillStyle = getComputedStyle(document.body).color;
     this.drawLabels(pen, at);
@@ -204,6 +207,15 @@ class Timeline {
     }
   }
 
+  // A frame around the row whose details are open.
+  drawChosen(pen, { x, top }) {
+    const { tracks, rows, height } = this.view, t = tracks.findIndex((track) => track.first <= this.chosen && this.chosen < track.last);
+    if (t < 0) return;
+    const a = x(rows.start[this.chosen]);
+    pen.strokeStyle = getComputedStyle(document.body).color;
+    pen.strokeRect(a, MARGIN + t * height - top + 0.5, Math.max(1, x(rows.end[this.chosen]) - a), height - 1);
+  }
+
   drawLabels(pen, { width, top, first, last }) {
     let under = MARGIN; // labels that would touch are left out
     for (let t = first; t < last; t++) {
@@ -215,9 +227,10 @@ class Timeline {
   }
 
   label(track, width) {
-    if (width < 500) return `${track.rank}:${track.stream}`;
-    if (width < 900) return `rank ${track.rank} : ${track.stream}`;
     const name = this.view.rows.streams[`${track.rank}:${track.stream}`] || `stream ${track.stream}`;
+    const short = track.stream < 0 ? name.replace("host, ", "").slice(0, 8) : track.stream;
+    if (width < 500) return `${track.rank}:${String(short).slice(0, 5)}`;
+    if (width < 900) return `rank ${track.rank} : ${short}`;
     return `rank ${track.rank} / ${name.length > 30 ? `${name.slice(0, 29)}…` : name}`;
   }
 
@@ -241,7 +254,7 @@ class Timeline {
 
   describe({ row, track }) {
     const rows = this.view.rows, word = (column) => rows.words[column][rows[column][row]], wait = rows.ready[row] - rows.start[row];
-    return `rank ${track.rank} stream ${track.stream} · ${word("op") || word("name")} · ${word("cls") || "no class"} · ` +
+    return `${this.label(track, 900)} · ${word("op") || word("name")} · ${word("cls") || "no class"} · ` +
       `${duration(rows.end[row] - rows.start[row])}${wait ? `, waits ${duration(wait)}` : ""} · at ${duration(rows.start[row])} · ${word("name").slice(0, 120)}`;
   }
 
@@ -250,7 +263,7 @@ class Timeline {
     const rows = this.view.rows, word = (column) => rows.words[column][rows[column][row]], wait = rows.ready[row] - rows.start[row];
     const took = rows.end[row] - rows.start[row], error = rows.error[row], flops = rows.flops[row];
     return [
-      ["kernel", word("name")], ["operator", word("op")], ["shapes", word("shape")], ["class", word("cls")], ["module", word("module")],
+      ["operator", word("op")], ["kernel", track.stream < 0 ? "" : kernel(word("name"))], ["shapes", word("shape")], [track.stream < 0 ? "phase" : "class", word("cls")], ["module", word("module")],
       ["where", `rank ${track.rank}, ${rows.streams[`${track.rank}:${track.stream}`] || `stream ${track.stream}`}`],
       ["duration", duration(took) + (Number.isNaN(error) ? "" : ` ± ${percent(error)}`)], ["waits", wait ? duration(wait) : ""],
       ["begins", duration(rows.start[row])], ["launched", rows.launch[row] + rows.origin >= 0 ? `${duration(rows.start[row] - rows.launch[row])} before` : ""],
@@ -259,22 +272,23 @@ class Timeline {
     ];
   }
 
-  // The facts of a row, beside its bar.
-  openDetails(found, event) {
-    const box = this.$("details"), around = this.$("timeline").getBoundingClientRect();
+  // The facts of a row, docked beside the chart, or under it where the page is narrow.
+  openDetails(found) {
     const lines = this.facts(found).filter(([, value]) => value).map(([name, value]) =>
       element("tr", {}, element("th", { className: "text", textContent: name }), element("td", { className: "text", textContent: value })));
-    const button = element("button", { textContent: "×", title: "close", className: "close" });
+    const button = element("button", { textContent: "×", title: "close (Esc)", className: "close" });
     button.addEventListener("click", () => this.closeDetails());
-    box.replaceChildren(button, element("table", {}, element("tbody", {}, ...lines)));
-    box.hidden = false;
-    const wide = Math.min(420, around.width - 16);
-    box.style.width = `${wide}px`;
-    box.style.left = `${Math.max(8, Math.min(event.clientX - around.left + 12, around.width - wide - 8))}px`;
-    box.style.top = `${event.clientY - around.top + 12}px`;
+    this.$("details").replaceChildren(button, element("table", {}, element("tbody", {}, ...lines)));
+    this.$("details").hidden = false;
+    this.chosen = found.row;
+    this.redraw();
   }
 
-  closeDetails() { this.$("details").hidden = true; }
+  closeDetails() {
+    this.$("details").hidden = true;
+    this.chosen = -1;
+    this.redraw();
+  }
 
   // Shows the time from `from` on for `span` ns, as far as the step has it.
   look(from, span) {
@@ -295,6 +309,7 @@ class Timeline {
     this.$("height").addEventListener("change", () => { if (this.view.rows) { this.fitHeight(); this.redraw(); } });
     this.$("timeline-box").addEventListener("scroll", redraw);
     addEventListener("resize", redraw);
+    addEventListener("keydown", (event) => { if (event.key === "Escape") this.closeDetails(); });
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   }
 }
@@ -328,7 +343,7 @@ class Pointer {
   click(event) {
     if (this.moved > 4) return; // pixels: it was moved
     const found = this.chart.rowAt(event);
-    if (found.row >= 0) this.chart.openDetails(found, event);
+    if (found.row >= 0) this.chart.openDetails(found);
     else this.chart.closeDetails();
   }
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 import webbrowser
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -11,11 +13,15 @@ import click
 from phantora.cli.analyze import filters, report_of
 from phantora.cli.diff import difference_of
 from phantora.cli.selection import marked_options
+from phantora.errors import PhantoraError
 from phantora.trace.export.selection import Selection
 
 if TYPE_CHECKING:
     from phantora.trace.analysis.analyze import Filters
+    from phantora.trace.analysis.report import Report
+    from phantora.trace.reader import Log
     from phantora.view.server import Site
+    from phantora.view.what_if import Change, Simulations
 
 
 @click.command(
@@ -60,8 +66,44 @@ def site_of(log: str, other: str | None, chosen: Filters) -> Site:
 
     selection = Selection(ranks=chosen.ranks, steps=chosen.steps)
     if other is None:
-        return Site({"a": Run(open_log(log), report_of(log, chosen))}, selection=selection)
+        read = open_log(log)
+        return Site({"a": Run(read, report_of(log, chosen), simulations_of(read, chosen))}, selection=selection)
     logs = open_log(log), open_log(other)
     reports, difference = difference_of(*logs, chosen)
-    runs = {name: Run(*run) for name, run in zip("ab", zip(logs, reports, strict=True), strict=True)}
+    runs = {
+        name: Run(own, report, simulations_of(own, chosen))
+        for name, own, report in zip("ab", logs, reports, strict=True)
+    }
     return Site(runs, difference, selection)
+
+
+def simulations_of(log: Log, chosen: Filters) -> Simulations | None:
+    """What the page may simulate of `log`; None without a recording."""
+    from phantora.hardware import gpu_names
+    from phantora.runs.replay import whole_recording
+    from phantora.view.what_if import Simulations
+
+    try:
+        whole_recording(log)
+    except PhantoraError:
+        return None
+    return Simulations(tuple(gpu_names()), lambda change: _simulated(log, change, chosen))
+
+
+def _simulated(log: Log, change: Change, chosen: Filters) -> Report:
+    """The report of the recorded run, simulated with `change`."""
+    from phantora.runs.replay import ReplaySpec, replay
+    from phantora.spec import OutputSpec, WhatIfSpec
+    from phantora.trace.analysis.analyze import analyze
+    from phantora.trace.reader import open_log
+
+    what_if = WhatIfSpec(
+        degrade=(f"*={change.links:g}",) if change.links != 1 else (),
+        straggler=(f"rank=0:{change.straggler:g}",) if change.straggler != 1 else (),
+    )
+    with tempfile.TemporaryDirectory(prefix="phantora-") as folder:
+        target = Path(folder) / "what-if.arrow"
+        output = OutputSpec(str(target), recording=False)
+        gpu = change.gpu or None
+        replay(ReplaySpec(Path(log.path), gpu=gpu, host_scale=change.host, what_if=what_if, output=output))
+        return analyze(open_log(target), chosen, details=False)

@@ -1,7 +1,8 @@
 """The device's rows of one step and the critical path through them, as an Arrow stream for the browser.
 
 Columns are the log's, cut at the step's bounds and ordered by rank, stream and start: a track's rows lie together. What
-has no text has the word ""; `module` is the nn.Module that launched the row. The schema's metadata holds, as JSON under
+has no text has the word ""; `module` is the nn.Module that launched the row. Host threads have the streams -1, -2, ...;
+the class of their rows is a phase (``host_rows.py``). The schema's metadata holds, as JSON under
 ``phantora.step``, the step's number, its `origin` and `length` (ns), the names of its `streams` by ``RANK:STREAM``, and
 its `path`: (rank, stream, start, end) of each piece on a GPU.
 """
@@ -22,9 +23,11 @@ from phantora.trace.analysis.stream_names import stream_names
 from phantora.trace.export.plan import track_key
 from phantora.trace.reader import Log
 from phantora.trace.schema import DEVICE_KINDS
+from phantora.view.host_rows import BACKWARD, PHASES, host_rows, thread_name
 
 METADATA_KEY = "phantora.step"
 _TEXTS = ("name", "op", "cls", "shape", "provenance")
+MOST_HOSTS = 16  # ranks whose host threads are shown: with more, the page shows streams alone
 _COLUMNS = ("rank", "stream", "start", "end", "ready", "launch", "error", "flops", "bytes", *_TEXTS)
 
 
@@ -58,14 +61,35 @@ def step_rows(log: Log, report: Report, number: int) -> bytes:
     paths = report.details.critical_paths if report.details else []
     segments = [segment for path in paths if path.step == number for segment in path.segments if segment.stream >= 0]
     rows["module"], words = _modules(log, sorted(bounds), rows)
+    streams = {f"{r}:{s}": name for (r, s), name in stream_names(log, bounds).items()}
+    if len(bounds) <= MOST_HOSTS:
+        streams |= _add_hosts(log, bounds, rows)
     about = {
-        "streams": {f"{r}:{s}": name for (r, s), name in stream_names(log, bounds).items()},
+        "streams": streams,
         "step": number,
         "origin": origin,
         "length": whole - origin,
         "path": [(s.rank, s.stream, s.start, s.end) for s in segments],
     }
     return _stream(log, rows, about, words)
+
+
+def _add_hosts(log: Log, bounds: dict[int, tuple[int, int]], rows: dict[str, npt.NDArray[Any]]) -> dict[str, str]:
+    """Puts the host threads' rows before each rank's streams; gives the names of their tracks."""
+    own: dict[str, npt.NDArray[Any]] = dict(host_rows(log, bounds))
+    size = len(own["start"])
+    unknown = {"error": np.full(size, np.nan), "launch": np.full(size, -1), "provenance": np.full(size, -1)}
+    own |= {**unknown, "ready": own["start"], "cls": own["phase"] + len(log.words("cls"))}
+    for column, values in rows.items():
+        rows[column] = np.concatenate([values, own.get(column, np.zeros(size)).astype(values.dtype)])
+    first = np.where(rows["stream"] < 0, -rows["stream"] - np.int64(1 << 31), rows["stream"])
+    order = np.lexsort((rows["start"], first, rows["rank"]))
+    for column, values in rows.items():
+        rows[column] = values[order]
+    phases: dict[tuple[int, int], set[int]] = {}
+    for rank, stream, phase in zip(own["rank"].tolist(), own["stream"].tolist(), own["phase"].tolist(), strict=True):
+        phases.setdefault((rank, stream), set()).add(phase)
+    return {f"{r}:{s}": thread_name(s, PHASES.index(BACKWARD) in own) for (r, s), own in phases.items()}
 
 
 def _modules(
@@ -87,7 +111,8 @@ def _stream(log: Log, rows: dict[str, npt.NDArray[Any]], about: dict[str, Any], 
     indices = pa.array(rows.pop("module").astype(np.int32))
     arrays = {column: pa.array(values) for column, values in rows.items() if column not in _TEXTS}
     for column in _TEXTS:
-        words = pa.array(log.words(column) or [""], pa.utf8())  # the first is "": what -1, no text, becomes
+        known = [*(log.words(column) or [""]), *(PHASES if column == "cls" else ())]
+        words = pa.array(known, pa.utf8())  # the first is "": what -1, no text, becomes
         arrays[column] = pa.DictionaryArray.from_arrays(pa.array(np.maximum(rows[column], 0)), words)
     arrays["module"] = pa.DictionaryArray.from_arrays(indices, pa.array(modules, pa.utf8()))
     fields = [(column, array.type) for column, array in arrays.items()]

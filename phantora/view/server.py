@@ -14,12 +14,14 @@ import os
 import secrets
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import parse_qs, urlsplit
+
+import orjson
 
 from phantora.errors import PhantoraError
 from phantora.trace.analysis.report import Report, to_json
@@ -29,6 +31,7 @@ from phantora.trace.export.selection import Selection
 from phantora.trace.reader import Log
 from phantora.view import pages, perfetto_ui
 from phantora.view.rows import step_rows
+from phantora.view.what_if import Simulations, parse_change
 
 ADDRESS = "127.0.0.1"
 _NAMES = (ADDRESS, "localhost")
@@ -66,6 +69,8 @@ class Run:
 
     log: Log
     report: Report
+    simulations: Simulations | None = None
+    """None: the log holds no recording."""
 
 
 @dataclass
@@ -91,12 +96,21 @@ class Site:
             "ui": bool(self.ui),
             "missing": perfetto_ui.MISSING,
             "typical": {name: _typical(other.report) for name, other in self.runs.items()},
+            "what_if": simulations.gpus if (simulations := self.runs[run].simulations) else None,
         }
 
     def rows(self, run: str, step: int) -> bytes:
         """Rows of a step as an Arrow stream."""
         with self._reading:
             return step_rows(self.runs[run].log, self.runs[run].report, step)
+
+    def what_if(self, run: str, query: dict[str, str]) -> bytes:
+        """The times of a steady step after the change that `query` asks for, as JSON."""
+        simulations = self.runs[run].simulations
+        if simulations is None:
+            raise PhantoraError("the log holds no recording: run phantora trace without --no-recording")
+        with self._reading:
+            return orjson.dumps(asdict(simulations.simulate(parse_change(query)).steady))
 
     def trace(self, run: str) -> IO[bytes]:
         """The run as a Perfetto trace, made when it is first asked for."""
@@ -225,6 +239,9 @@ class _Handler(BaseHTTPRequestHandler):
             raise PhantoraError("say which step: step=2")
         self._send(self.server.site.rows(run, int(step)), _ARROW)
 
+    def _what_if(self, run: str, query: dict[str, str]) -> None:
+        self._send(self.server.site.what_if(run, query), _TYPES[".json"])
+
     def _arrow(self, run: str, query: dict[str, str]) -> None:
         self._send((pages.viewers() / "arrow.js").read_bytes(), _TYPES[".js"])
 
@@ -285,6 +302,7 @@ _PATHS: dict[str, Callable[[_Handler, str, dict[str, str]], None]] = {
     "/diff": _Handler._diff,
     "/diff.json": _Handler._diff_json,
     "/rows.arrow": _Handler._rows,
+    "/what-if.json": _Handler._what_if,
     "/arrow.js": _Handler._arrow,
     "/perfetto": _Handler._perfetto,
     "/run.perfetto": _Handler._trace,

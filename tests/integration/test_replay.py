@@ -7,13 +7,15 @@ import statistics
 import subprocess
 from pathlib import Path
 
+import orjson
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
 from phantora.cli.diff import diff
+from phantora.cli.view import site_of
 from phantora.run_process import PHANTORA
-from phantora.trace.analysis.analyze import analyze
+from phantora.trace.analysis.analyze import Filters, analyze
 from phantora.trace.reader import open_log
 from phantora.trace.schema import METADATA_KEY
 from tests.support.runs import SAMPLES, Run, trace
@@ -64,6 +66,12 @@ def test_on_another_cluster_it_agrees_with_a_fresh_run(run: Run, tmp_path: Path,
     assert abs(step(copy) / step(run.log) - 1) > 0.05  # it is another cluster indeed
     told = open_log(copy).metadata
     assert (told.cluster, told.ranks_per_host) == (cluster, int(cluster.split("x")[1]))
+
+
+def test_what_if_of_the_page_is_a_replay(run: Run, tmp_path: Path) -> None:
+    times = orjson.loads(site_of(str(run.log), None, Filters()).what_if("a", {"straggler": "1.5"}))
+    slow = again(run, tmp_path, "--straggler", "rank=0:1.5")
+    assert times["time"] == analyze(open_log(slow), details=False).steady.time
 
 
 def test_what_cannot_be_replayed_is_said_in_one_line(run: Run, tmp_path: Path) -> None:

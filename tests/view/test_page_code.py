@@ -32,17 +32,17 @@ def visit(server: Server, path: str, *actions: tuple[Any, ...], width: int = 124
 
 
 GEMM, COMMUNICATION, CARD = "#4c8fd0", "#e08a1e", "#ffffff"  # lib.js, style.css
-LEFT, TOP = 244, 22  # of the first track; with 1244 pixels a microsecond is one
+LEFT, TOP = 244, 22 + 2 * 14  # of the first stream, under two host threads; with 1244 pixels a microsecond is one
 
 
 def test_report_of_means_and_of_a_rank(server: Server) -> None:
     tiles = ("tile-time", "tile-compute", "tile-overlap", "tile-peak")
     *mean, rows, _, alone, _, title = visit(
-        server, "/", *(("text", tile) for tile in tiles), ("wait", "timeline-text", "8 rows"), ("choose", "rank", "1"),
+        server, "/", *(("text", tile) for tile in tiles), ("wait", "timeline-text", "18 rows"), ("choose", "rank", "1"),
         ("text", "tile-overlap"), ("choose", "step", "2"), ("text", "tiles-title"),
     )  # fmt: skip
     assert [value.split()[0] for value in mean] == ["1.00", "40.0%", "57.1%", "3.00"]
-    assert rows == "8 rows" and alone.startswith("66.7%") and title == "Step 2, rank 1"
+    assert rows == "18 rows" and alone.startswith("66.7%") and title == "Step 2, rank 1"
 
 
 def test_breakdown_of_a_class(server: Server) -> None:
@@ -54,11 +54,11 @@ def test_breakdown_of_a_class(server: Server) -> None:
 def test_timeline_shows_the_rows_where_they_are(server: Server) -> None:
     """Rank 0: gemms from 100 to 300 and 400 to 600 us, an all-reduce from 300 that waits until 350."""
     first, shift = TOP + 5, LEFT + 300  # a step begins where the last kernel of the one before ended, at 700
-    second, third = first + 14, first + 28
+    second, third = first + 14, first + 4 * 14
     asked = [(50, first), (200, first), (350, first), (450, first), (320, second), (400, second), (510, second)]
     asked += [(320, third + 14), (360, third + 14)]
     answers = visit(
-        server, "/", ("wait", "timeline-text", "8 rows"), ("choose", "height", "14"),
+        server, "/", ("wait", "timeline-text", "18 rows"), ("choose", "height", "14"),
         *(("pixel", shift + x, y) for x, y in asked), ("point", shift + 450, first), ("text", "timeline-text"),
         ("point", shift + 400, second), ("text", "timeline-text"), ("written",),
         ("choose", "class", "communication"), ("pixel", shift + 200, first), ("pixel", shift + 400, second),
@@ -68,25 +68,26 @@ def test_timeline_shows_the_rows_where_they_are(server: Server) -> None:
     assert colors == [CARD, GEMM, CARD, GEMM, pale, COMMUNICATION, CARD, CARD, COMMUNICATION]
     assert pale not in (CARD, COMMUNICATION)  # it waits for rank 1, which comes last and waits for nobody
     _, gemm, _, reduce, words, _, dimmed, kept = answers[2 + len(asked) :]
-    assert gemm.startswith("rank 0 stream 0 · aten::mm · gemm · 200.00 us · at 700.00 us · nvjet_tn")
+    assert gemm.startswith("rank 0 / stream 0 (default) · aten::mm · gemm · 200.00 us · at 700.00 us · nvjet_tn")
     assert "communication · 200.00 us, waits 50.00 us · at 600.00 us · ncclDevKernel_AllReduce" in reduce
     bars, labels = words.split("|rank 0 / stream 0 (default)|", 1)
-    assert bars.split("|")[:2] == ["mm", "mm"] and labels.startswith("rank 0 / stream 1 (NCCL ")
+    assert bars.split("|")[:3] == ["cudaStreamSynchronize", "mm", "mm"]
+    assert labels.startswith("rank 0 / stream 1 (NCCL ")
     assert dimmed not in (GEMM, CARD) and kept == COMMUNICATION
 
 
 def test_timeline_of_one_rank_and_of_all_in_view(server: Server) -> None:
     _, _, _, own, _, _, thin = visit(
-        server, "/", ("wait", "timeline-text", "8 rows"), ("choose", "height", "5"), ("choose", "rank", "1"),
+        server, "/", ("wait", "timeline-text", "18 rows"), ("choose", "height", "5"), ("choose", "rank", "1"),
         ("written",), ("choose", "rank", ""), ("choose", "height", "all"), ("pixel", 44 + 200, TOP + 5), width=444,
     )  # fmt: skip
-    assert own.startswith("1:0|") and "0:0" not in own  # narrow: short labels; streams too flat for all of theirs
+    assert own.startswith("1:host|") and "0:0" not in own  # narrow: short labels; streams too flat for all of theirs
     assert thin == GEMM
 
 
 def test_a_click_tells_all_of_a_kernel(server: Server) -> None:
     at = LEFT + 300 + 450
-    _, _, shown = visit(server, "/", ("wait", "timeline-text", "8 rows"), ("click", at, TOP + 5), ("text", "details"))
+    _, _, shown = visit(server, "/", ("wait", "timeline-text", "18 rows"), ("click", at, TOP + 5), ("text", "details"))
     told = " ".join(shown.split())
     for part in ("operator aten::mm", "shapes", "class gemm", "rank 0, stream 0 (default)", "duration 200.00 us",
                  "launched", "source interpolated", "flops"):  # fmt: skip
@@ -141,11 +142,11 @@ def test_links(server: Server) -> None:
 def test_difference(server: Server) -> None:
     headline, runs, nav, causes, rows = visit(
         server, "/diff", ("text", "headline"), ("text", "runs"), ("text", "nav"), ("text", "causes"),
-        ("wait", "b-timeline-text", "8 rows"),
+        ("wait", "b-timeline-text", "18 rows"),
     )  # fmt: skip
     assert headline and "1.00 ms a step" in runs and "Difference" in nav
     assert "a.arrow" in runs and "b.arrow" in runs
-    assert rows == "8 rows"
+    assert rows == "18 rows"
     shown = " ".join(causes.split())
     assert "The runs do the same work: no cause to name." in shown  # b has a step more
 
@@ -153,7 +154,7 @@ def test_difference(server: Server) -> None:
 def test_a_step_that_the_run_does_not_have(server: Server) -> None:
     """The server's words are shown, not an old picture."""
     _, _, told, tiles = visit(
-        server, "/?run=b", ("wait", "timeline-text", "8 rows"), ("choose", "step", "9"),
+        server, "/?run=b", ("wait", "timeline-text", "18 rows"), ("choose", "step", "9"),
         ("wait", "timeline-text", "no step"), ("text", "tiles"),
     )  # fmt: skip
     assert told.endswith("b.arrow: no step 9\n") and tiles == "This rank has no such step."

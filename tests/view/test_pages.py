@@ -66,8 +66,9 @@ def test_report(server: Server, browser: Any, width: int, scheme: str) -> None:
     page.locator("#canvas").scroll_into_view_if_needed()
     box = page.locator("#canvas").bounding_box()
     left = 44 if box["width"] < 500 else 244
-    page.mouse.move(box["x"] + left + 0.45 * (box["width"] - left), box["y"] + 22 + 7)  # a gemm from 400 to 600 us
-    page.locator("#timeline-text", has_text="rank 1 stream 0 · aten::mm · gemm · 200.00 us · at 400.00 us").wait_for()
+    gemm = left + 0.45 * (box["width"] - left), 22 + 2.5 * 14  # from 400 to 600 us, under two host threads
+    page.mouse.move(box["x"] + gemm[0], box["y"] + gemm[1])
+    page.locator("#timeline-text", has_text="rank 1 / stream 0 · aten::mm · gemm · 200.00 us · at 400.00 us").wait_for()
     drawn = page.locator("#canvas").evaluate(
         "c => new Set(new Uint32Array(c.getContext('2d').getImageData(0, 0, c.width, c.height).data.buffer)).size"
     )

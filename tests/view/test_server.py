@@ -22,6 +22,7 @@ from phantora.cli.view import site_of
 from phantora.errors import PhantoraError
 from phantora.run_process import PHANTORA
 from phantora.view.server import Server
+from phantora.view.what_if import Change, parse_change
 from tests.support.fakelog import small_run
 
 US = 1000
@@ -51,7 +52,7 @@ def test_token(server: Server) -> None:
     token = server.site.token
     assert len(token) >= 32
     paths = ["/", "/report.json", "/rows.arrow?step=1", "/arrow.js", "/diff", "/perfetto", "/perfetto/ui/"]
-    paths += ["/run.perfetto", "/nothing"]
+    paths += ["/run.perfetto", "/what-if.json", "/nothing"]
     for path in paths:
         assert get(server, path)[0] == 403
         assert get(server, path, Cookie=f"phantora-{server.server_port}={token[:-1]}")[0] == 403
@@ -123,15 +124,27 @@ def test_rows_of_a_step(server: Server) -> None:
     t = about["origin"]
     assert (about["step"], t, about["length"]) == (2, 10_700 * US, 1000 * US)
     assert about["path"] and all(stream in (0, 1) and start < end for _, stream, start, end in about["path"])
-    assert list(zip(rows["rank"], rows["stream"], strict=True)) == [
-        *[(0, 0)] * 3, (0, 1), *[(1, 0)] * 3, (1, 1)
-    ]  # fmt: skip
+    tracks = [*[-1] * 4, -2, *[0] * 3, 1]  # two host threads, two streams
+    assert (rows["rank"], rows["stream"]) == ([0] * 9 + [1] * 9, tracks * 2)
+    assert rows["cls"][:5] == ["waits for the GPU", "forward", "forward", "waits for the GPU", "forward"]
+    assert about["streams"]["0:-1"] == "host" and about["streams"]["0:-2"] == "host, thread 1"
+    device = [i for i, stream in enumerate(rows["stream"]) if stream >= 0]
+    rows = {column: [values[i] for i in device] for column, values in rows.items()}
     start, end, ready = ([(time - t) // US for time in rows[column]] for column in ("start", "end", "ready"))
     assert start == [400, 700, 950, 600, 400, 700, 950, 650]
     assert end == [600, 900, 1000, 800, 600, 900, 1000, 800]
     assert ready[3] == ready[7] == 650 and ready[:3] == start[:3]
     assert rows["op"][0] == "aten::mm" and rows["name"][3].startswith("ncclDevKernel")
     assert rows["cls"][:4] == ["gemm", "gemm", "", "communication"]
+
+
+def test_what_if_asks_for_a_recording_and_for_numbers(server: Server) -> None:
+    status, _, text = get(server, f"/what-if.json?host=2&token={server.site.token}")
+    assert status == 404 and b"holds no recording" in text
+    assert parse_change({"host": "2", "gpu": "H200"}) == Change("H200", host=2.0)
+    for name, value in (("host", "-1"), ("host", "nan"), ("links", "0"), ("links", "1.5"), ("straggler", "x")):
+        with pytest.raises(PhantoraError, match=f"{name}: a number from"):
+            parse_change({name: value})
 
 
 def test_trace_is_the_export(server: Server, logs: tuple[Path, Path], tmp_path: Path) -> None:

@@ -1,0 +1,54 @@
+"""A change that the page asks for: another GPU, host, network, or a slow rank."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from phantora.errors import PhantoraError
+from phantora.trace.analysis.report import Report
+
+_MOST_CHARACTERS = 64
+
+
+@dataclass(frozen=True)
+class Change:
+    """What differs from the recorded run; factors of 1 and an empty `gpu` change nothing."""
+
+    gpu: str = ""
+    host: float = 1.0
+    """Factor on the time of the host."""
+    links: float = 1.0
+    """Share of every link's bandwidth, at most 1."""
+    straggler: float = 1.0
+    """Factor on the duration of rank 0's kernels."""
+
+
+@dataclass(frozen=True)
+class Simulations:
+    """How a change is simulated, and the GPUs that may be chosen."""
+
+    gpus: tuple[str, ...]
+    simulate: Callable[[Change], Report]
+    """Raises PhantoraError."""
+
+
+def parse_change(query: Mapping[str, str]) -> Change:
+    """The change of a request's query. Raises PhantoraError."""
+    gpu = query.get("gpu", "")
+    if len(gpu) > _MOST_CHARACTERS:
+        raise PhantoraError("gpu: no such GPU")
+    host, links = _factor(query, "host", 0, 16), _factor(query, "links", 0.01, 1)
+    return Change(gpu, host, links, _factor(query, "straggler", 1, 16))
+
+
+def _factor(query: Mapping[str, str], name: str, least: float, most: float) -> float:
+    text = query.get(name, "1")
+    try:
+        value = float(text[:_MOST_CHARACTERS])
+    except ValueError:
+        value = math.nan
+    if not least <= value <= most:
+        raise PhantoraError(f"{name}: a number from {least:g} to {most:g}, not {text[:_MOST_CHARACTERS]!r}")
+    return value
