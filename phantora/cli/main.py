@@ -30,6 +30,7 @@ COMMANDS = {
     "export": "phantora.cli.export",
     "fits": "phantora.cli.fits",
     "plan": "phantora.cli.plan",
+    "goodput": "phantora.cli.goodput",
     "sweep": "phantora.cli.sweep",
     "replay": "phantora.cli.replay",
     "import": "phantora.cli.importing",
