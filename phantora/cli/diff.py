@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     "--fail-above",
     metavar="[METRIC:]SHARE",
     help="End with status 1 if a later run is worse than the first by more than SHARE: 2%, tokens:2%. "
-    "METRIC: step (default), tokens, samples (per second), mfu, memory (peak allocated).",
+    "METRIC: step (default), tokens, samples (per second), mfu, allocated, reserved, memory (the worse of both).",
 )
 def diff(
     logs: tuple[str, ...],
@@ -126,7 +126,13 @@ def differences_of(logs: Sequence[Log], chosen: Filters) -> tuple[list[Report], 
     return [side.report for side in sides], between(sides)
 
 
-METRICS = {"step": "step time", "tokens": "tokens/s", "samples": "samples/s", "mfu": "MFU", "memory": "peak memory"}
+METRICS = {
+    "step": "step time", "tokens": "tokens/s", "samples": "samples/s", "mfu": "MFU",
+    "memory": "peak memory", "allocated": "allocated memory", "reserved": "reserved memory",
+}  # fmt: skip
+_OF_MEMORY = {
+    "peak memory": ("allocated", "reserved"), "allocated memory": ("allocated",), "reserved memory": ("reserved",),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -140,9 +146,11 @@ class Limit:
         """By what share b is worse than a. Raises PhantoraError if the logs do not show the metric."""
         if self.metric == "step time":
             return difference.step.b / difference.step.a - 1 if difference.step.a else 0.0
-        if self.metric == "peak memory":
-            change = next((c for c in difference.memory if c.name == "allocated"), None)
-            return change.b / change.a - 1 if change and change.a else 0.0
+        if self.metric in _OF_MEMORY:
+            peaks = [peak for peak in difference.peaks if peak.name in _OF_MEMORY[self.metric]]
+            if not peaks:
+                raise PhantoraError(f"--fail-above: the logs do not show {self.metric}; choose another, as step:2%")
+            return max(peak.b / peak.a - 1 if peak.a else 0.0 for peak in peaks)
         rate = next((r for r in difference.rates if r.name == self.metric), None)
         if rate is None:
             raise PhantoraError(f"--fail-above: the logs do not show {self.metric}; choose another metric, as step:2%")

@@ -34,6 +34,7 @@ OPTIMIZER_STEP = "Optimizer.step#"  # how names of the annotations of torch's op
 REAL = "real"
 """Host mode and provenance of logs of real runs, which ``phantora import`` makes."""
 OOM = "oom"  # name of the memory row of an allocation that failed
+RETRY = "retry"  # name of that of an allocation for which the allocator freed its cache
 DEVICE_KINDS = ("kernel", *COPY_KINDS, *COMMUNICATION_KINDS)  # rows that occupy a GPU
 
 _TEXT = pa.dictionary(pa.int32(), pa.utf8())

@@ -121,6 +121,7 @@ Mem = Enum("ph_mem", "PH_MEM_", (
     ("ALLOC", "the framework's allocator handed out a block"), ("FREE", "a block came back"),
     ("SEGMENT_ALLOC", "the allocator took memory from the device"), ("SEGMENT_FREE", "and returned it"),
     ("OOM", "an allocation failed"), ("SITE", "where the program asked for the large block before: op = name"),
+    ("RETRY", "the allocator freed its cache and asked the device again"),
 ))
 # NCCL's ncclDataType_t values, sizes in bytes.
 NCCL_DTYPE_BYTES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)

@@ -21,6 +21,7 @@ struct Allocator {
   std::mutex lock;
   int64_t allocated = 0, reserved = 0;
   int64_t made = 0;  // sum of all allocations that are recorded
+  int64_t retries = 0;  // recorded ones
   bool pending = false;
   uint64_t events = 0;
   uint64_t address = 0;
@@ -57,6 +58,13 @@ static void emit_pending(int device, Allocator &a, const c10::CachingAllocator::
   emit_memory(device, a, PH_MEM_ALLOC, change, a.address);
 }
 
+// With a.lock held. The allocator counts a retry before it asks the device again.
+static void emit_retries(int device, Allocator &a) {
+  int64_t now = cca::getDeviceStats(static_cast<c10::DeviceIndex>(device)).num_alloc_retries;
+  for (; a.retries < now; ++a.retries) emit_memory(device, a, PH_MEM_RETRY, 0, 0);
+  a.retries = now;  // the program may have set it to 0
+}
+
 static void on_trace(const cca::TraceEntry &entry) {
   if (entry.device_ < 0 || entry.device_ >= 64 || !active()) return;
   ph_enter();
@@ -88,12 +96,14 @@ static void on_trace(const cca::TraceEntry &entry) {
       case cca::TraceEntry::SEGMENT_FREE:
       case cca::TraceEntry::SEGMENT_UNMAP: {
         if (a.pending) emit_pending(device, a, statistics(device));
+        emit_retries(device, a);
         bool grows = entry.action_ == cca::TraceEntry::SEGMENT_ALLOC || entry.action_ == cca::TraceEntry::SEGMENT_MAP;
         a.reserved += grows ? size : -size;
         emit_memory(device, a, grows ? PH_MEM_SEGMENT_ALLOC : PH_MEM_SEGMENT_FREE, grows ? size : -size, entry.addr_);
         break;
       }
       case cca::TraceEntry::OOM:
+        emit_retries(device, a);
         emit_memory(device, a, PH_MEM_OOM, size, entry.addr_);
         this_thread().allocated = device;
         this_thread().large = true;
@@ -145,6 +155,7 @@ void attach_allocator() {
       c10::CachingDeviceAllocator::DeviceStats stats = cca::getDeviceStats(static_cast<c10::DeviceIndex>(device));
       allocators[device].allocated = stats.allocated_bytes[0].current;
       allocators[device].made = stats.allocated_bytes[0].allocated;
+      allocators[device].retries = stats.num_alloc_retries;
       allocators[device].reserved = stats.reserved_bytes[0].current;
     }
     cca::attachAllocatorTraceTracker(on_trace);

@@ -6,12 +6,14 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from phantora.cli.diff import diff
 from phantora.errors import PhantoraError
+from phantora.wire import layout
 from tests.support.fakelog import METADATA, FakeRun, Kind, small_run
 from tests.support.trace_processor import ask
 
@@ -28,9 +30,14 @@ def training(
     forwards: int = 1,
     gpu: str = "H100",
     host: int = 0,
+    reductions: int = 1,
+    environment: dict[str, str] | None = None,
+    reserved: int = 4 << 30,
+    retries: int = 0,
 ) -> FakeRun:
     """Three steps of two layers on four ranks: forward and backward gemms, an all-gather, an optimizer."""
-    run = FakeRun(metadata=replace(METADATA, world_size=4, ranks_per_host=4, gpu=gpu))
+    extra = {"environment": {"simulated": environment or {}}}
+    run = FakeRun(metadata=replace(METADATA, world_size=4, ranks_per_host=4, gpu=gpu, extra=extra))
     prices = {cls: run.price(cls, "measured", 1e9) for cls in ("gemm", "optimizer", "communication", "embedding")}
     rows = tokens[0] * tokens[1]
 
@@ -64,6 +71,15 @@ def training(
             for _ in range(2):
                 shape = f"bf16[{rows},{shard}], bf16[{shard},4096]"
                 t = work(rank, t, round(2 * gemm * scale), "aten::linear_backward", shape)
+            for i in range(reductions):
+                run.add(
+                    Kind.COLLECTIVE, rank, t, t + transfer * US, "ncclDevKernel_ReduceScatter_RING_LL", stream=7,
+                    launch=t - 5 * US, ready=t, comm=members[0], seq=100 + step * reductions + i, bytes=1 << 20,
+                    price=prices["communication"],
+                )  # fmt: skip
+                t += transfer * US
+            for what in (layout.Mem.ALLOC, *[layout.Mem.RETRY] * retries):
+                run.add(Kind.MEMORY, rank, t, t, sub=what, value=1 << 30, bytes=reserved)
             indices = f"bf16[{tokens[0]},{tokens[1]},4096], i64[{tokens[0]},{tokens[1]}], 32000, -1, False"
             t = work(rank, t, 5, "aten::embedding_dense_backward", indices, "embedding")
             begin = t
@@ -92,6 +108,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "straggler": (lambda: training(slow={2: 1.3}), "rank 2 alone is slower: it computes 29.9 % longer"),
     "gpu": (lambda: training(gemm=250, gpu="A100-80GB"), "another GPU: H100 -> A100-80GB"),
     "host": (lambda: training(host=40), "host: GPUs wait"),
+    "deferred reduction": (lambda: training(reductions=4), "gradients are reduced 4 times as often in each pass"),
 }  # fmt: skip
 
 
@@ -108,6 +125,28 @@ def test_the_cause_comes_first(tmp_path: Path, base: Path, change: str) -> None:
     slower = not first.startswith("Faster")
     assert reverse.startswith("Faster" if slower else "Slower")
     assert max(len(line.rstrip()) for line in there.output.splitlines()[3:] if "run.arrow" not in line) <= 100
+
+
+ALLOCATOR = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+SURROUNDINGS: dict[str, tuple[dict[str, Any], str]] = {
+    "reserved": ({"reserved": 6 << 30}, "reserved memory 4.00 GiB -> 6.00 GiB (allocated 1.00 GiB -> 1.00 GiB)"),
+    "retries": ({"retries": 2}, "allocator retries 0 -> 6"),
+    "variable": ({"environment": ALLOCATOR}, "PYTORCH_CUDA_ALLOC_CONF: not set -> expandable_segments:True"),
+    "slower by a variable": (
+        {"environment": ALLOCATOR, "transfer": 120}, "PYTORCH_CUDA_ALLOC_CONF: not set -> expandable_segments:True",
+    ),
+    "another network": ({"transfer": 120, "reserved": 6 << 30}, "network: the same collectives"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", SURROUNDINGS)
+def test_memory_and_variables_are_named(tmp_path: Path, base: Path, change: str) -> None:
+    arguments, text = SURROUNDINGS[change]
+    other = training(**arguments).write(tmp_path / "run.arrow")
+    first = invoke(base, other).output.splitlines()[0]
+    assert text in first, first
+    failed = CliRunner().invoke(diff, [str(base), str(other), "--fail-above", "memory:5%"], standalone_mode=False)
+    assert failed.return_value == int("reserved" in arguments)
 
 
 def test_equal_logs(tmp_path: Path, base: Path) -> None:

@@ -18,7 +18,7 @@ from phantora.trace.analysis.report import FailedAllocation, MemoryBlock, Memory
 from phantora.trace.analysis.steps import Step, Steps
 from phantora.trace.analysis.watchdog_uncertainty import peak_range
 from phantora.trace.reader import Log
-from phantora.trace.schema import OOM, OPTIMIZER_STEP
+from phantora.trace.schema import OOM, OPTIMIZER_STEP, RETRY
 from phantora.wire import layout
 
 Ints = npt.NDArray[np.int64]
@@ -57,6 +57,7 @@ class _Rows:
     free: npt.NDArray[np.bool_]
     alloc: npt.NDArray[np.bool_]
     oom: npt.NDArray[np.bool_]
+    retries: int
     asked: Ints
     """Bytes that a failed allocation asked for, -1 for other rows."""
     site: Ints
@@ -78,12 +79,14 @@ def _read(log: Log, ranks: Sequence[int]) -> list[_Rows]:
     words = log.words("name")
     freed, made, oom = (np.array([word == name for word in words] + [False]) for name in ("free", "alloc", OOM))
     places = np.array([word not in _EVENTS for word in words] + [False])
+    again = np.array([word == RETRY for word in words] + [False])
     found = []
     for own in parts:
         joined = [np.concatenate(c) for c in zip(*own, strict=True)] if own else [np.zeros(0, np.int64)] * 8
         time, value, reserved, row, link, thread, name, asked = (c.astype(np.int64) for c in joined)
         site = np.where(places[name], name, -1)
-        found.append(_Rows(time, value, reserved, row, link, thread, freed[name], made[name], oom[name], asked, site))
+        events = freed[name], made[name], oom[name], int(again[name].sum())
+        found.append(_Rows(time, value, reserved, row, link, thread, *events, asked, site))
     return found
 
 
@@ -130,6 +133,7 @@ def memory(
                 failed=_failed(rows, words),
                 lowest_peak=lowest,
                 highest_peak=highest,
+                retries=rows.retries,
                 by_module=_by_module(blocks[i], alive, words, modules),
             )
         )

@@ -209,7 +209,7 @@ def _hosts(report: Report, console: Console) -> None:
             parts.append("a host 1.5 times slower or faster changes nothing")
         else:
             parts.append(f"on a host 1.5 times slower: {slower} a step, 1.5 times faster: {faster}")
-        parts.append(f"single steps of a real run spread by +-{100 * h.hosts.jitter(h.step_time):.1f}%")
+        parts.append(f"single steps of a real run spread by ±{100 * h.hosts.jitter(h.step_time):.1f}%")
         if h.hosts.high > 1.02 * h.step_time and not h.hosts.measured:
             parts.append(
                 f"on hosts met so far: {rounded(h.hosts.low, h.error)} to {rounded(h.hosts.high, h.error)} "
@@ -399,6 +399,8 @@ def _memory(details: Details, console: Console) -> None:
     if fullest.lowest_peak < fullest.highest_peak:
         between = f"{size(fullest.lowest_peak)} to {size(fullest.highest_peak)}"
         console.print(f"By chance the peak is {between}: NCCL's watchdog frees buffers 0 to 100 ms after their use")
+    if fullest.retries:
+        console.print(f"Allocator retries: {fullest.retries} (it freed its cache to meet an allocation)")
     if details.fit is not None and details.fit.fits:
         console.print(" ".join(details.fit.says), highlight=False, markup=False)
     told = any(block.site or block.module for block in fullest.largest)
@@ -453,7 +455,7 @@ def _guesses(report: Report, console: Console) -> None:
     if not report.guesses:
         return
     title = "\nCostliest guesses (`--missing FILE` lists all)"
-    table = _table(title, "operator", "rests on", "+-", "time", "share", left=2)
+    table = _table(title, "operator", "rests on", "±", "time", "share", left=2)
     for guess in report.guesses:
         table.add_row(
             escape(_cut(f"{guess.operator.removeprefix('aten::')}({guess.shape})", 58)),
@@ -470,7 +472,7 @@ def _guesses(report: Report, console: Console) -> None:
 
 def _unknown(guess: Guess) -> str:
     """Of an operator on which a step rests though little is known of it."""
-    bar = "" if guess.error is None else f" (+- {100 * guess.error:.0f} %)"
+    bar = "" if guess.error is None else f" (± {100 * guess.error:.0f} %)"
     if guess.error is not None and guess.error > 1.0:
         bar = f" (it may take {1.0 + guess.error:.1f} times as long)"
     return (

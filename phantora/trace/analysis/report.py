@@ -281,6 +281,8 @@ class MemoryReport:
     lowest_peak: int
     """The peak lies between this and `highest_peak`, as chance has it (``chance.py``)."""
     highest_peak: int
+    retries: int
+    """How often the allocator freed its cache to meet an allocation (``num_alloc_retries`` of torch)."""
     by_module: dict[str, int]
     """Bytes alive at the peak by the nn.Module that allocated them; empty without `phantora trace --modules`."""
 

@@ -16,7 +16,8 @@ from typing import Any
 
 from phantora.trace.analysis.units import duration
 from phantora.trace.diff.compare import Cause, Difference, Side, WorkChange, rank_compute
-from phantora.trace.diff.traits import Repeats, Traits, parameters, repeats, traits
+from phantora.trace.diff.surroundings import memory_causes, with_surroundings
+from phantora.trace.diff.traits import Repeats, Traits, activations, parameters, repeats, traits
 
 _WORTH_NAMING = 0.002  # of a step
 _SAME = 0.01  # relative
@@ -29,7 +30,7 @@ _ALONE = ("straggler", "compiled")  # causes of other differences too, of waits 
 def find_causes(a: Side, b: Side, d: Difference) -> list[Cause]:
     """The causes, first the one to name; empty for equal runs."""
     if d.equal or (d.same_work and not d.significant and not d.reality):
-        return []
+        return list(memory_causes(d))
     structure, host = _structure(a, b, d), _host(a, b, d)
     if _same_host(a, b):
         structure, host = _with_host(structure, host)
@@ -68,7 +69,7 @@ def find_causes(a: Side, b: Side, d: Difference) -> list[Cause]:
     if not found:
         text = "no change of work, durations or waits large enough to name"
         found = [Cause("other", text, d.step.change)]
-    return found
+    return with_surroundings(found, d)
 
 
 # ---------------------------------------------------------------------- one rank alone
@@ -392,10 +393,12 @@ def _sizes(a: Side, b: Side, x: Traits, y: Traits, r: Repeats, d: Difference) ->
         if abs(r.passes - 1) > _SAME:  # the same batch in other parts
             changed.append(_micro_batches(r))
         yield _Change("batch", " and ".join(changed), ("shape", "count", "comm") if len(changed) > 1 else ("shape",))
-    elif (x.indices != y.indices or not x.indices) and not d.reality:
-        same = parameters(a) == parameters(b)
-        if same and {o.shape for o in a.operations} != {o.shape for o in b.operations}:
-            yield _Change("batch", "batch: the same parameters, other sizes of activations", ("shape",))
+    elif (x.indices != y.indices or not x.indices) and not d.reality and _other_batch(a, b):
+        yield _Change("batch", "batch: the same parameters, other sizes of activations", ("shape",))
+
+
+def _other_batch(a: Side, b: Side) -> bool:
+    return parameters(a) == parameters(b) and activations(a) != activations(b)
 
 
 def _trained(x: Traits, y: Traits, r: Repeats) -> Iterator[_Change]:
@@ -446,11 +449,16 @@ def _collectives(x: Traits, y: Traits, r: Repeats, d: Difference) -> Iterator[_C
             text = "resharding: parameters are gathered again for the backward pass"
             yield _Change("reshard", text, ("comm", "code", "count", "shape", "kernels"))
     reduced = sum(x.reduced.values()) + x.summed, sum(y.reduced.values()) + y.summed
-    if all(reduced) and not any(gathered) and x.reduced.keys() == y.reduced.keys() and x.trained == y.trained:
-        ratio = reduced[1] / reduced[0] / r.passes
+    sharded = all(gathered) and all(scattered)
+    before, after = scattered if sharded else reduced
+    groups = (x.scattered, y.scattered) if sharded else (x.reduced, y.reduced)
+    known = sharded or not any(gathered)
+    if before and after and known and groups[0].keys() == groups[1].keys() and x.trained == y.trained:
+        ratio = after / before / r.passes
         if ratio < 0.8 or ratio > 1.25:
-            text = f"gradients are reduced {ratio:.2g} times as often in each pass (no_sync)"
-            yield _Change("reduced", text, ("comm", "count", "kernels"))
+            calls = _calls_of(d, "reduce_scatter" if sharded else "all_reduce")
+            text = f"gradients are reduced {ratio:.2g} times as often in each pass (no_sync){calls}"
+            yield _Change("reduced", text, ("comm", "count", "kernels", *(("shape",) if sharded else ())))
     for work in d.collectives:
         large = abs(work.by_shape) > _WORTH_NAMING * d.step.a
         if large and work.a.bytes and abs(work.b.bytes / work.a.bytes - 1) < 0.05:
@@ -458,6 +466,16 @@ def _collectives(x: Traits, y: Traits, r: Repeats, d: Difference) -> Iterator[_C
             if abs(b / a - 1) > 0.1:
                 text = f"other buckets: the same bytes in {b:g} {work.name} instead of {a:g}"
                 yield _Change("buckets", text, ("comm", "kernels"))  # other pieces run beside other kernels
+    other = [work for work in d.collectives if abs(work.b.count - work.a.count) > _SAME * work.a.count]
+    if other:
+        calls = ", ".join(f"{work.a.count:.3g} -> {work.b.count:.3g} {work.name}" for work in other)
+        yield _Change("collectives", f"other collectives: {calls} a step", ("comm",))
+
+
+def _calls_of(d: Difference, kind: str) -> str:
+    """``: 32 -> 8 reduce_scatter a step``; empty where as many run."""
+    work = next((c for c in d.collectives if c.name == kind and c.a.count != c.b.count), None)
+    return f": {work.a.count:.3g} -> {work.b.count:.3g} {kind} a step" if work else ""
 
 
 def _alone(d: Difference, part: str) -> list[WorkChange]:

@@ -69,7 +69,7 @@ class Cause:
     kind: str
     """gpu, straggler, compiled, layout, precision, model, batch, layers, trained, count, recompute, optimizer,
     clipping, dropout, zeroing, reads, pinned, memory format, trials, schedule, attention, reshard, reduced, buckets,
-    updates, code, calls, shapes, network, kernels, host or other."""
+    collectives, updates, code, calls, shapes, network, kernels, host, environment, retries, memory or other."""
     text: str
     effect: float
     """ns per step of device or idle time that it accounts for; not additive."""
@@ -92,6 +92,8 @@ class Difference:
     causes: list[Cause] = field(default_factory=list)
     settings: list[tuple[str, Any, Any]] = field(default_factory=list)
     """(name, a, b) of what the runs' metadata say differently."""
+    variables: list[tuple[str, str, str]] = field(default_factory=list)
+    """(name, a, b) of simulated environment variables that differ."""
     times: list[Change] = field(default_factory=list)
     """Compute and each cause of time without it: their changes sum to the step's."""
     steps: list[Change] = field(default_factory=list)
@@ -106,6 +108,8 @@ class Difference:
     """Exposed communication by collective."""
     memory: list[Change] = field(default_factory=list)
     """Bytes at the peak of the fullest rank, by use."""
+    peaks: list[Change] = field(default_factory=list)
+    """Largest of all ranks: bytes ``allocated`` and ``reserved``, and the allocator's ``retries``; empty if unknown."""
     added: list[str] = field(default_factory=list)
     """Operators that only b runs."""
     removed: list[str] = field(default_factory=list)
@@ -187,6 +191,7 @@ def compare(a: Side, b: Side) -> Difference:
         path_a=ra.path, path_b=rb.path, equal=False, step=Change("step", ra.headline.step_time, rb.headline.step_time)
     )
     difference.settings = _settings(ra.metadata, rb.metadata, mixed)
+    difference.variables = [] if mixed else _changed_variables(ra.metadata, rb.metadata)
     if mixed:
         difference.reality = "a" if a.real else "b"
         simulated, real = (rb, ra) if a.real else (ra, rb)
@@ -203,6 +208,7 @@ def compare(a: Side, b: Side) -> Difference:
     difference.exposure = _changes(_exposure(ra, mixed), _exposure(rb, mixed))
     if not mixed or all("memory" not in side.log.metadata.missing for side in (a, b)):
         difference.memory = _changes(_memory(ra), _memory(rb))
+        difference.peaks = _peaks(ra, rb)
     difference.rates = [] if mixed and len(ra.ranks) < a.log.metadata.world_size else _rates(ra, rb)
     names_a, names_b = ({o.name for o in s.operations} for s in (a, b))
     difference.added, difference.removed = sorted(names_b - names_a), sorted(names_a - names_b)
@@ -214,7 +220,7 @@ def compare(a: Side, b: Side) -> Difference:
         )
     )  # fmt: skip
     same_work = a.operations.keys() == b.operations.keys() and a.transfers.keys() == b.transfers.keys()
-    difference.equal &= same_work and ra.rows == rb.rows
+    difference.equal &= same_work and ra.rows == rb.rows and not any(peak.change for peak in difference.peaks)
     difference.same_work = same_work and not difference.settings and _same_counts(difference)
     difference.error = _error(ra, rb, difference)
     return difference
@@ -268,6 +274,22 @@ def _settings(a: dict[str, Any], b: dict[str, Any], mixed: bool) -> list[tuple[s
     return [(name, a[name], b[name]) for name in names if a[name] != b.get(name)]
 
 
+_UNSET = "not set"
+
+
+def _variables(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Values of the environment variables that a run simulates, by name."""
+    extra = metadata.get("extra") or {}
+    parts = (extra.get("environment") or {}).get("simulated"), (extra.get("nccl") or {}).get("honoured")
+    return {name: str(value) for part in parts for name, value in (part or {}).items()}
+
+
+def _changed_variables(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    x, y = _variables(a), _variables(b)
+    pairs = ((name, x.get(name, _UNSET), y.get(name, _UNSET)) for name in sorted({*x, *y}))
+    return [(name, p, q) for name, p, q in pairs if p != q]
+
+
 def _numbered(what: str, a: Mapping[int, float], b: Mapping[int, float]) -> list[Change]:
     return [Change(f"{what} {n}", a[n], b[n]) for n in a if n in b and a[n] != b[n]]
 
@@ -313,6 +335,16 @@ def _memory(report: Report) -> dict[str, float]:
         return {}
     fullest = max(report.details.memory, key=lambda m: (m.peak_allocated, -m.rank))
     return {"allocated": fullest.peak_allocated, **fullest.by_category}
+
+
+_PEAKS = {"allocated": "peak_allocated", "reserved": "peak_reserved", "retries": "retries"}
+
+
+def _peaks(a: Report, b: Report) -> list[Change]:
+    found = [report.details.memory if report.details else [] for report in (a, b)]
+    if not all(found):
+        return []
+    return [Change(name, *(max(getattr(m, part) for m in ranks) for ranks in found)) for name, part in _PEAKS.items()]
 
 
 def _work(a: dict[Any, Amount], b: dict[Any, Amount]) -> list[WorkChange]:

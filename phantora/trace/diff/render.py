@@ -23,12 +23,13 @@ def headline(d: Difference) -> str:
     if d.reality:
         return _of_reality(d, cause)
     if d.same_work and not d.significant:
-        return f"No difference: {duration(d.step.a)} and {duration(d.step.b)} a step, the same work."
+        same = f"No difference: {duration(d.step.a)} and {duration(d.step.b)} a step, the same work"
+        return f"{same}; {cause}" if d.causes else f"{same}."
     if abs(change) < 1e-4 * whole:
         return f"Same step time ({duration(d.step.b)}): {cause}"
     share = f"{100 * change / whole:+.1f}%" if whole else "new"
     verb = "Slower" if change > 0 else "Faster"
-    doubt = "" if d.significant or not whole else f", not significant (+-{100 * d.error / whole:.1f}%)"
+    doubt = "" if d.significant or not whole else f", not significant (±{100 * d.error / whole:.1f}%)"
     return f"{verb} by {duration(abs(change))} a step ({share}){doubt}{_rate(d)}: {cause}"
 
 
@@ -59,7 +60,7 @@ def _rate(d: Difference) -> str:
 def render(d: Difference, console: Console) -> None:
     """Prints the difference as text."""
     console.print(headline(d), highlight=False, markup=False, style="bold", soft_wrap=True)
-    if d.equal or (d.same_work and not d.significant):
+    if d.equal or (d.same_work and not d.significant and not d.causes):
         return
     console.print(f"a {d.path_a}: {duration(d.step.a)} a step", highlight=False, markup=False)
     console.print(f"b {d.path_b}: {duration(d.step.b)} a step", highlight=False, markup=False)
@@ -67,7 +68,8 @@ def render(d: Difference, console: Console) -> None:
         values = f"{_quantity(rate, rate.a)} -> {_quantity(rate, rate.b)}"
         console.print(f"- {rate.name} {values} ({_relative(rate)})", highlight=False, markup=False)
     for cause in d.causes[0 if _agrees(d) else 1 :]:
-        console.print(f"- also {cause.text} ({_signed(cause.effect)})", highlight=False, markup=False)
+        effect = f" ({_signed(cause.effect)})" if cause.effect else ""
+        console.print(f"- also {cause.text}{effect}", highlight=False, markup=False)
     for name, a, b in d.settings:
         if not isinstance(a, dict | list) and name != "phantora":
             console.print(f"- {name}: {a} -> {b}", highlight=False, markup=False)
@@ -78,6 +80,8 @@ def render(d: Difference, console: Console) -> None:
     _changes("Exposed communication", d.exposure, console)
     _changes("Compute by rank", sorted(d.ranks, key=lambda c: -abs(c.change)), console)
     _changes("Memory at the peak", d.memory, console, memory=True)
+    reserved = [peak for peak in d.peaks if peak.name == "reserved" and peak.change]
+    _changes("Reserved memory", reserved, console, memory=True)
     for title, names in (("Only in b", d.added), ("Only in a", d.removed)):
         if names:
             more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""

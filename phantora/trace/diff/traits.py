@@ -222,6 +222,12 @@ def repeats(a: Side, b: Side, x: Traits, y: Traits) -> Repeats:
     return Repeats(passes, micro, products, 1.0, 1.0, None)
 
 
+def activations(side: Side) -> set[str]:
+    """Shapes that follow the batch: of products, or of all operators where there are none."""
+    products = {o.shape for o in side.operations if o.cls in _PRODUCTS and not o.part}
+    return products or {o.shape for o in side.operations}
+
+
 def parameters(side: Side) -> set[str]:
     """Shapes of the optimizer's operators, or else of embedding tables: the parameters' own."""
     shapes = {o.shape for o in side.operations if o.part and "[" in o.shape}
