@@ -1,21 +1,21 @@
-"""Draws a cluster as SVG: hosts below, their GPUs and NICs in them, the fabric's switches in rows above."""
+"""Draws a cluster as SVG: one host, since all have the same parts, and the fabric's switches in rows above."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 
 import networkx as nx
 
 from phantora.hardware.topology import NetworkLink, Topology, is_nic
 
-DRAWN_HOSTS = 16
-"""Of a larger cluster so many hosts are drawn, with the switches that join them."""
-_CELL, _GAP, _ROW = 46, 18, 90
-_STYLE = """text{font:10px sans-serif;text-anchor:middle;fill:#222}
+_CELL, _ROW, _LEFT, _NOTES = 62, 84, 24, 190
+_MOST_PARTS, _MOST_SWITCHES = 8, 16  # of a kind of a host, of a row of the fabric
+_STYLE = """text{font:11px sans-serif;text-anchor:middle;fill:#222}.note{text-anchor:start;fill:#555}
 .gpu{fill:#d8ecc4}.nic{fill:#f6e0b5}.switch{fill:#cfe0f5}.host{fill:none;stroke:#999;stroke-dasharray:3 3}
-rect,circle{stroke:#555}line{stroke:#666;stroke-opacity:.55}"""
+svg{background:#fff}rect{stroke:#555}line{stroke:#666;stroke-opacity:.55}"""
+_ROWS = ("nvswitch", "gpu", "pcie", "cpu", "nic")  # of a host, from the bottom
 
 
 @dataclass(frozen=True)
@@ -23,53 +23,58 @@ class _Spot:
     x: float
     y: float
     kind: str
+    half: float
+    """Half of its width."""
 
 
 def svg(topology: Topology, title: str) -> str:
-    """The drawing; lines are as wide as their bandwidth's share of the fastest link."""
-    hosts = min(topology.hosts, DRAWN_HOSTS)
-    width = len(topology.nic_of)
+    """The drawing, of at most 8 GPUs of the host. Lines are as wide as their bandwidth's share of the fastest link;
+    bandwidths stand on the right."""
+    layers = list(_fabric_layers(topology))
+    across = max(_MOST_PARTS, *(len(names) for names in layers)) * _CELL
+    bottom = 90 + (len(layers) + len(_ROWS) - 1) * _ROW
+    inner = sorted({end for link in _host_links(topology) for end in (link.source, link.target)}, key=_natural)
+    rows = [[name for name in inner if _kind(name) == kind][:_MOST_PARTS] for kind in _ROWS]
+    buses = set(rows[_ROWS.index("pcie")])
+    joined = {end for link in _host_links(topology) if link.source in buses for end in (link.source, link.target)}
+    rows[_ROWS.index("cpu")] = [name for name in rows[_ROWS.index("cpu")] if name in joined]
     spots: dict[str, _Spot] = {}
-    layers = list(_fabric_layers(topology, hosts))
-    span = width * _CELL + _GAP
-    # Rows from the bottom: GPUs, what joins them, NICs, the fabric.
-    bottom = 60 + len(layers) * _ROW + 3 * _ROW
-    for host in range(hosts):
-        left = 20 + host * span
-        inner = sorted(
-            {end for link in _host_links(topology, host) for end in (link.source, link.target)}, key=_natural
-        )
-        rows = {"gpu": bottom, "join": bottom - _ROW * 0.8, "cpu": bottom - _ROW * 1.4, "nic": bottom - _ROW * 2}
-        for row, level in rows.items():
-            names = [name for name in inner if _row(name) == row]
-            for index, name in enumerate(names):
-                x = left + (index + 0.5) * width * _CELL / len(names)
-                spots[name] = _Spot(x, level, row if row in ("gpu", "nic") else "switch")
-    across = hosts * span
-    for layer, names in enumerate(layers):
-        y = bottom - 2 * _ROW - (layer + 1) * _ROW
+    for level, names in enumerate([*rows, *layers]):
         for index, name in enumerate(names):
-            spots[name] = _Spot(20 + (index + 0.5) * across / len(names), y, "switch")
+            half = across / 2 / len(names) - 4 if _kind(name) == "nvswitch" else max(20.0, 3.4 * len(_label(name)))
+            x = _LEFT + (index + 0.5) * across / len(names)
+            spots[name] = _Spot(x, bottom - level * _ROW, _kind(name), half)
     links = [link for link in topology.links if link.source in spots and link.target in spots]
-    body = [*_lines(links, spots), *_boxes(hosts, span, width, bottom), *_nodes(spots)]
-    note = f" (the first {hosts} of {topology.hosts} hosts)" if hosts < topology.hosts else ""
+    top = bottom - (len(_ROWS) - 1) * _ROW - 34
+    gpus = len(topology.nic_of)
+    box = f"{topology.hosts} x {gpus} GPUs" + (f", the first {_MOST_PARTS} drawn" if gpus > _MOST_PARTS else "")
+    body = [
+        f'<rect class="host" x="{_LEFT - 8}" y="{top}" width="{across + 16}" height="{bottom - top + 24}" rx="6"/>',
+        f'<text class="note" x="{_LEFT}" y="{top + 16}">{box}</text>',
+        *_lines(links, spots),
+        *_notes(links, spots, _LEFT + across + 18),
+        *_nodes(spots),
+    ]
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {across + 40:.0f} {bottom + 40}">\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_LEFT + across + _NOTES} {bottom + 40}">\n'
         f"<style>{_STYLE}</style>\n"
-        f'<text x="{across / 2 + 20:.0f}" y="20" style="font-size:14px">{escape(title + note)}</text>\n'
+        f'<text x="{_LEFT + across / 2}" y="24" style="font-size:15px">{escape(title)}</text>\n'
         + "\n".join(body)
         + "\n</svg>\n"
     )
 
 
-def _host_links(topology: Topology, host: int) -> Iterator[NetworkLink]:
-    prefix = f"h{host}."
-    return (link for link in topology.links if link.source.startswith(prefix) and link.target.startswith(prefix))
+def _host_links(topology: Topology) -> Iterator[NetworkLink]:
+    return (link for link in topology.links if link.source.startswith("h0.") and link.target.startswith("h0."))
 
 
-def _row(name: str) -> str:
-    local = name.partition(".")[2]
-    return "join" if local.startswith(("nvswitch", "pcie")) else "cpu" if local.startswith("cpu") else local[:3]
+def _label(name: str) -> str:
+    """Without its host."""
+    return name.removeprefix("h0.")
+
+
+def _kind(name: str) -> str:
+    return _label(name).rstrip("0123456789.") if name.startswith("h0.") else "switch"
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
@@ -87,20 +92,18 @@ def _natural(name: str) -> list[tuple[int, str]]:
     return [*parts, (0, text)]
 
 
-def _fabric_layers(topology: Topology, hosts: int) -> Iterator[list[str]]:
-    """Switches by their distance from the drawn hosts' NICs, those that lead nowhere else left out."""
+def _fabric_layers(topology: Topology) -> Iterator[list[str]]:
+    """Switches by their distance from the drawn host's NICs; those that other hosts alone reach are left out."""
     fabric = nx.Graph()
     for link in topology.links:
         ends = (link.source, link.target)
         if all(is_nic(end) or "." not in end or not end.startswith("h") for end in ends):
             fabric.add_edge(*ends)
-    drawn = [name for name in fabric if is_nic(name) and int(name[1:].partition(".")[0]) < hosts]
-    other = [name for name in fabric if is_nic(name) and name not in set(drawn)]
-    fabric.remove_nodes_from(other)
+    drawn = [name for name in fabric if is_nic(name) and name.startswith("h0.")]
+    fabric.remove_nodes_from([name for name in fabric if is_nic(name) and not name.startswith("h0.")])
     lengths = nx.multi_source_dijkstra_path_length(fabric, drawn) if drawn else {}
-    farthest = int(max(lengths.values(), default=0))
-    for far in range(1, farthest + 1):
-        yield sorted((name for name, length in lengths.items() if length == far), key=_natural)
+    for far in range(1, int(max(lengths.values(), default=0)) + 1):
+        yield sorted((name for name, length in lengths.items() if length == far), key=_natural)[:_MOST_SWITCHES]
 
 
 def _lines(links: list[NetworkLink], spots: dict[str, _Spot]) -> Iterator[str]:
@@ -108,6 +111,8 @@ def _lines(links: list[NetworkLink], spots: dict[str, _Spot]) -> Iterator[str]:
     pairs = {tuple(sorted((link.source, link.target))): link for link in links}
     for (one, other), link in sorted(pairs.items()):
         a, b = spots[one], spots[other]
+        if "nvswitch" in (a.kind, b.kind):  # as wide as a row: lines are upright
+            a, b = (replace(s, x=o.x) if s.kind == "nvswitch" else s for s, o in ((a, b), (b, a)))
         stroke = 0.6 + 3.4 * link.bandwidth / fastest
         yield (
             f'<line x1="{a.x:.1f}" y1="{a.y:.1f}" x2="{b.x:.1f}" y2="{b.y:.1f}" stroke-width="{stroke:.2f}">'
@@ -115,21 +120,24 @@ def _lines(links: list[NetworkLink], spots: dict[str, _Spot]) -> Iterator[str]:
         )
 
 
-def _boxes(hosts: int, span: float, width: int, bottom: float) -> Iterator[str]:
-    for host in range(hosts):
-        left, top = 20 + host * span - 4, bottom - 2 * _ROW - 24
-        yield (
-            f'<rect class="host" x="{left:.0f}" y="{top:.0f}" width="{width * _CELL + 8}" '
-            f'height="{2 * _ROW + 46}" rx="6"/><text x="{left + 14:.0f}" y="{bottom + 34:.0f}">h{host}</text>'
-        )
+def _notes(links: list[NetworkLink], spots: dict[str, _Spot], x: float) -> Iterator[str]:
+    """What links between two rows carry, beside the gap that they cross."""
+    seen: dict[tuple[float, str], None] = {}
+    for link in links:
+        one, other = sorted((spots[link.source], spots[link.target]), key=lambda spot: spot.y)
+        if one.y != other.y:
+            seen.setdefault((one.y + _ROW / 2, f"{other.kind} - {one.kind}: {link.bandwidth / 1e9:.1f} GB/s"))
+    lines: dict[float, int] = {}
+    for y, words in seen:
+        lines[y] = lines.get(y, -1) + 1
+        yield f'<text class="note" x="{x:.0f}" y="{y + 14 * lines[y]:.0f}">{escape(words)}</text>'
 
 
 def _nodes(spots: dict[str, _Spot]) -> Iterator[str]:
     for name, spot in spots.items():
-        local = name.partition(".")[2] if name.startswith("h") and "." in name else name
-        half = max(16.0, 3.2 * len(local))
+        kind = spot.kind if spot.kind in ("gpu", "nic") else "switch"
         yield (
-            f'<rect class="{spot.kind}" x="{spot.x - half:.1f}" y="{spot.y - 9:.1f}" width="{2 * half:.1f}" '
-            f'height="18" rx="4"><title>{escape(name)}</title></rect>'
-            f'<text x="{spot.x:.1f}" y="{spot.y + 3.5:.1f}">{escape(local)}</text>'
+            f'<rect class="{kind}" x="{spot.x - spot.half:.1f}" y="{spot.y - 10:.1f}" width="{2 * spot.half:.1f}" '
+            f'height="20" rx="4"><title>{escape(name)}</title></rect>'
+            f'<text x="{spot.x:.1f}" y="{spot.y + 4:.1f}">{escape(_label(name))}</text>'
         )

@@ -209,7 +209,8 @@ def test_show_prints_and_draws(tmp_path: Path) -> None:
     assert max(map(len, result.output.splitlines())) <= 100
     assert "NVLS_TREE" in result.output or "RING" in result.output
     drawing = (tmp_path / "c.svg").read_text()
-    assert drawing.count('class="gpu"') == 16 * 8 and "the first 16 of 20 hosts" in drawing
+    assert drawing.count('class="gpu"') == 8 and "20 x 8 GPUs" in drawing
+    assert "nvswitch - gpu: 370.8 GB/s" in drawing
     refused = CliRunner().invoke(command, ["show", "H100", "-o", "c.png"])
     assert "drawn as SVG" in str(refused.exception)
 
