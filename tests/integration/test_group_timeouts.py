@@ -6,6 +6,8 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from tests.support.runs import trace
 
 LIMIT = timedelta(seconds=1)
@@ -124,11 +126,32 @@ torch.cuda.synchronize()
 time.sleep(1)
 entries = pickle.loads(torch._C._distributed_c10d._dump_nccl_trace())["entries"]
 print("timed", sum("duration_ms" in entry for entry in entries), "of", len(entries), flush=True)
+large, held = torch.ones(1 << 20, device="cuda"), []
+for step in range(14):
+    dist.all_reduce(large + step, async_op=True)  # the next call after a round lets go of its 4 MiB
+    torch.cuda.synchronize()
+    time.sleep(0.06)
+    held.append(torch.cuda.memory_allocated() // (4 << 20) - 1)
+print("held", *held, flush=True)
 dist.destroy_process_group()
 """
 
 
-def test_watchdogs_of_a_process_that_becomes_a_rank_take_part(tmp_path: Path) -> None:
-    (tmp_path / "before.py").write_text(BEFORE)
-    done = trace(tmp_path, "--cluster", "1x1xH100", "--", sys.executable, "before.py", check=False)
-    assert done.status == 0 and "timed 20 of 20" in done.out, done.err[-4000:]
+@pytest.fixture(scope="module")
+def rounds(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Output of a process whose watchdogs were there before it became a rank."""
+    folder = tmp_path_factory.mktemp("rounds")
+    (folder / "before.py").write_text(BEFORE)
+    done = trace(folder, "--cluster", "1x1xH100", "--", sys.executable, "before.py", check=False)
+    assert done.status == 0, done.err[-4000:]
+    return done.out
+
+
+def test_watchdogs_of_a_process_that_becomes_a_rank_take_part(rounds: str) -> None:
+    assert "timed 20 of 20" in rounds
+
+
+def test_rounds_of_a_watchdog_are_100_ms_apart(rounds: str) -> None:
+    """Steps of 60 ms: in some the buffer of the step before is still there, as the rounds drift through the steps."""
+    held = next(line for line in rounds.splitlines() if "held" in line).split("held ")[1].split()
+    assert 4 <= held.count("2") <= 8 and set(held) == {"1", "2"}

@@ -9,7 +9,8 @@
 //
 // When the rounds fall in a step differs between real runs, and DDP's peak may depend on it: the buffer of the first
 // step's gradients is freed after the first round that finds its all-reduce done. If that comes later than the next
-// step's peak, both are in memory. Here each collective is found done 50 ms after its end, the mean of a real round.
+// step's peak, both are in memory. Here a round comes 50 ms after the end of a collective, the mean of a real one, but
+// never sooner than 100 ms after the round before. So the rounds of short steps drift through them, as real ones do.
 //
 // Nothing that a watchdog lets go of may depend on real time, or equal runs differ. So
 // - a new watchdog is waited for until it waits itself, or it might miss a round or take another's turn; so is one that
@@ -36,9 +37,8 @@
 #define WATCHDOG_NAME "pt_nccl_watchdg"
 #define GROUP_THREADS "pt_nccl_"  // a process group's
 #define MONITOR_NAME "pt_nccl_heartbt"  // which the watchdog starts
-// From a collective's end to the round that finds it done: the mean, as torch sleeps 100 ms between rounds
-// (kWatchdogThreadSleepMillis of ProcessGroupNCCL.cpp).
-#define DELAY_NS 50000000
+#define PERIOD_NS 100000000     // torch sleeps so long between rounds (kWatchdogThreadSleepMillis of ProcessGroupNCCL.cpp)
+#define DELAY_NS (PERIOD_NS / 2)  // from a collective's end to the round that finds it done, on average
 #define PULSE_NS 30000000000   // a blind round in real time now and then: torch's heartbeat monitor wants a pulse
 #define PATIENCE_NS 5000000000 // a watchdog that takes longer by itself is not waited for
 #define NAP_NS 1000000
@@ -54,6 +54,8 @@ typedef struct watchdog {
   bool ends;                // went round again without waiting: its group ends
   int64_t round, before;    // clock of collectives' timeouts in its last round that was not blind, and in the one before
   const ph_event *first;    // that it asked about in this round
+  bool finds;               // in this round, what is done
+  int64_t found;            // when it did so last, by the rank's clock
   pthread_cond_t *cond;
   pthread_mutex_t *mutex;
   struct watchdog *_Atomic next;
@@ -106,6 +108,7 @@ static watchdog *adopt(void) {
   if (fresh) own = calloc(1, sizeof *own);
   if (own) {
     own->round = own->before = NEVER;
+    own->found = -PERIOD_NS;
     atomic_store(&own->used, true);
     pthread_setspecific(ends, own);
     if (fresh) atomic_store(end, own);
@@ -157,8 +160,14 @@ bool ph_watchdog_undone(void) {
 
 // A group that ends goes round without waiting: once an event is asked about again in a round, all that is done is found.
 bool ph_watchdog_early(const ph_event *event) {
-  int64_t due = event->done_at + DELAY_NS;
-  if (!ph_self.borrows_clock || !own || due <= ph_now()) return false;
+  if (!ph_self.borrows_clock || !own || own->finds) return false;
+  int64_t due = event->done_at + DELAY_NS, next = own->found + PERIOD_NS;
+  if (due < next) due = next;
+  if (due <= ph_now()) {
+    own->finds = true;
+    own->found = ph_now();
+    return false;
+  }
   if (own->first == event) own->ends = true;
   if (own->ends) return false;
   if (!own->first) own->first = event;
@@ -263,7 +272,7 @@ static int watchdog_wait(watchdog *each, pthread_cond_t *cond, pthread_mutex_t *
   clock = unsettable(clock, &until);
   each->cond = cond;
   each->mutex = mutex;
-  each->blind = each->ends = false;
+  each->blind = each->ends = each->finds = false;
   each->first = NULL;
   set(&each->idle, 1);  // before the round is over: the next may be due at once
   end_round(each);
