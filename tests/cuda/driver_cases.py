@@ -6,7 +6,7 @@ import ctypes
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from typing import Any
 
-from calls import (
+from tests.cuda.calls import (
     D2H,
     AccessDesc,
     AllocationProp,

@@ -1,7 +1,7 @@
 """What CUDA's C interface answers, call by call, written once and run twice.
 
 Every case makes calls through ctypes and returns codes and numbers that do not depend on addresses.
-Run on a machine with a GPU (``python semantics.py cudart.so libcuda.so probe.fatbin > h200_cuda13.json``)
+Run on a machine with a GPU (``python -m tests.cuda.semantics cudart.so libcuda.so probe.fatbin > h200_cuda13.json``)
 it writes down what NVIDIA's libraries answer; the test runs the same cases against the stubs and compares.
 ``probe.fatbin`` is ``nvcc -fatbin -arch=sm_90`` of ``__global__ void probe(int *p) { if (p) *p = 1; }``.
 """
@@ -14,12 +14,9 @@ import os
 import sys
 from collections.abc import Callable
 from ctypes import byref, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))  # also where it is run as a program on a GPU's machine
-
-from calls import (
+from tests.cuda.calls import (
     D2D,
     D2H,
     DEFAULT,
@@ -34,7 +31,7 @@ from calls import (
     Pointer,
     register,
 )  # fmt: skip
-from driver_cases import (
+from tests.cuda.driver_cases import (
     driver_basics,
     driver_entry,
     driver_memory,

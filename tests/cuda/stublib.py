@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 from collections.abc import Callable
 from ctypes import byref, c_int, c_size_t, c_void_p
-from pathlib import Path
 from typing import Any
 
 from phantora.stubs import StubSet
+from tests.cuda import calls
 from tests.support import ringdump
-
-sys.path.insert(0, str(Path(__file__).parent))
-import calls
 
 STEMS = {
     "rt": "libcudart.so",

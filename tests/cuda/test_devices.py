@@ -9,10 +9,10 @@ from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from typing import Any
 
 import pytest
-from calls import AccessDesc, AllocationProp, Attribute, IpcHandle, Location
-from stublib import Stubs, connected
 
 from phantora.stubs import StubSet
+from tests.cuda.calls import AccessDesc, AllocationProp, Attribute, IpcHandle, Location
+from tests.cuda.stublib import Stubs, connected
 from tests.support import ringdump
 
 MIB = 1 << 20
@@ -393,7 +393,7 @@ def test_calls_in_profiles_have_cuptis_names(stub_set: StubSet) -> None:
 
 def test_cluster_occupancy_is_near_an_h200s(stub_set: StubSet) -> None:
     """Measured on an H200 (132 multiprocessors): size -> clusters of 128 threads without shared memory."""
-    from calls import Config, Dim3
+    from tests.cuda.calls import Config, Dim3
 
     def program(c: Stubs) -> list[int]:
         out = []

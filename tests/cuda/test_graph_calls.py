@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stublib import Stubs, connected
 
 from phantora.stubs import StubSet
 from phantora.wire import layout
+from tests.cuda.stublib import Stubs, connected
 
 GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
 NONE, ACTIVE, INVALIDATED = 0, 1, 2

@@ -7,9 +7,8 @@ from ctypes import byref, c_int
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from stublib import Stubs, connected
-
 from phantora.stubs import StubSet
+from tests.cuda.stublib import Stubs, connected
 
 
 def test_cusolver_says_its_version_as_a_number_and_in_parts(stub_set: StubSet) -> None:

@@ -8,11 +8,11 @@ from ctypes import byref, c_float, c_int, c_size_t, c_uint, c_void_p
 from typing import Any
 
 import pytest
-from calls import D2D, D2H, DEFAULT, H2D, Attribute, Config, Dim3
-from stublib import Stubs, connected
 
 from phantora.stubs import StubSet
 from phantora.wire import layout
+from tests.cuda.calls import D2D, D2H, DEFAULT, H2D, Attribute, Config, Dim3
+from tests.cuda.stublib import Stubs, connected
 from tests.support import ringdump
 
 SYNC, TIMING, HELPER = layout.Flag["PH_F_SYNC"], layout.Flag["PH_F_TIMING"], layout.Flag["PH_F_HELPER"]

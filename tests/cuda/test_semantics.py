@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from phantora.stubs import StubSet
+from tests.cuda import semantics
 from tests.support import ringdump
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
-import semantics  # noqa: E402
 
 H200: dict[str, Any] = {
     "name": b"NVIDIA H200", "memory_bytes": 150_109_880_320, "context_bytes": 500 << 20, "bus_width": 6016,

@@ -7,11 +7,11 @@ from ctypes import byref, c_int, c_uint, c_void_p
 from typing import Any
 
 import pytest
-from stublib import Stubs, connected
 
 from phantora.errors import PhantoraError
 from phantora.launch.plan import refuse_shares
 from phantora.stubs import StubSet
+from tests.cuda.stublib import Stubs, connected
 from tests.support import ringdump
 
 MIG = "MIG-b43db0e3-e8b3-4330-aed8-ff9804d17d7a"

@@ -21,10 +21,12 @@ NAMES = [loop.__name__ for loop in framework_loops.LOOPS]
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Log, dict[str, dict[str, Any]]]:
     """All loops at once, each a rank of its own: the log, and by name what the loop printed, with its rank."""
-    run = trace(
-        tmp_path_factory.mktemp("loops"), "--no-recording", "--cluster", f"1x{len(NAMES)}xH100",
-        "--hang-timeout", "300", "--host", REFERENCE_HOST, str(Path(framework_loops.__file__)), timeout=590,
-    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))  # the loops import tests.support
+        run = trace(
+            tmp_path_factory.mktemp("loops"), "--no-recording", "--cluster", f"1x{len(NAMES)}xH100",
+            "--hang-timeout", "300", "--host", REFERENCE_HOST, str(Path(framework_loops.__file__)), timeout=590,
+        )  # fmt: skip
     return open_log(run.log), printed_by_loops(run)
 
 

@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from megatron_shapes import SHAPES, Shape
 from phantora.hardware import REFERENCE_HOST
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.reader import open_log
 from tests.support.communication import Message, barriers, flops, messages, peak_allocated
 from tests.support.headline import same_headline
 from tests.support.runs import SAMPLES, Run, trace
-
-sys.path.insert(0, str(SAMPLES / "megatron"))
-from megatron_shapes import SHAPES, Shape
 
 OPTIONS = ("--hang-timeout", "300")
 ITERATIONS = 2

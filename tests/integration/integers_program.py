@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from values_program import CHECKS, both, check, main, same
+
+from tests.integration.values_program import CHECKS, both, check, main, same
 
 CHECKS.clear()
 

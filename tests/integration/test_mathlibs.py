@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from phantora.wire import layout
 from phantora.wire.workspaces import Block, pack
 from tests.support import ringdump
 
-PROGRAM = Path(__file__).with_name("mathlibs_program.py")
 Call = dict[str, Any]
 
 
@@ -39,7 +37,7 @@ def outcome(stub_set: StubSet) -> Outcome:
     assert tables is not None
     libraries = [by_stem[stem] for stem in ("libcublas", "libcublasLt", "libcudnn")]
     dump = ringdump.run_script(
-        f"import sys; sys.path.insert(0, {str(PROGRAM.parent)!r}); import {PROGRAM.stem} as program\n"
+        "from tests.integration import mathlibs_program as program\n"
         f"program.main(library, {libraries!r})",
         workspaces=pack([Block(**columns) for columns in tables.columns()]),
     )

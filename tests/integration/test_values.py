@@ -56,10 +56,7 @@ def checks_of(program: Path) -> list[str]:
 
 
 def verdicts_of(program: Path) -> dict[str, str]:
-    dump = run(
-        f"import runpy, sys\nsys.path.insert(0, {str(program.parent)!r})\n"
-        f"runpy.run_path({str(program)!r}, run_name='__main__')\n"
-    )
+    dump = run(f"import runpy\nrunpy.run_module('tests.integration.{program.stem}', run_name='__main__')\n")
     lines = [line.split(" ", 1) for line in dump.value.splitlines()]
     return {rest.split(":")[0]: f"{word} {rest}" for word, rest in lines}
 

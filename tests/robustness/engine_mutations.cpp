@@ -1,4 +1,4 @@
-// Mutations for engine_fuzzer.cpp that keep records whole: bytes changed blindly hardly get past credible.cpp.
+// Mutations for engine_fuzzer.cpp that keep records whole: bytes changed blindly hardly get past validation.cpp.
 #include <algorithm>
 #include <array>
 #include <cstring>

@@ -12,11 +12,10 @@ child.
 The command prints a table: target, CPU seconds, inputs, accepted, refused, findings. It ends with status 1 if there are
 any. SIGTERM ends it after the input under way; the table counts what was done.
 
-Inputs start from the target's seeds and from what is kept of it in tests/robustness/corpora. With --guided, coverage
-chooses
+Inputs start from the target's seeds and its inputs in tests/robustness/corpora.zip. With --guided, coverage chooses
 which inputs are changed further (fuzz_guided.py): atheris in Python, libFuzzer in the engine. The table then also has
 the size of the corpus and the edges that are reached at the start and at the end. --corpus keeps what was found;
-fuzz_merge.py makes tests/robustness/corpora of it.
+fuzz_merge.py makes tests/robustness/corpora.zip of it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Inputs that fuzz.py keeps in the repository: for each target a zip of what reaches code that its seeds do not."""
+"""Inputs that fuzz.py keeps: one zip, with a folder per target of what reaches code that its seeds do not."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
-FOLDER = Path(__file__).with_name("corpora")
-MOMENT = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip can hold: equal inputs make equal files
+ARCHIVE = Path(__file__).with_name("corpora.zip")
+MOMENT = (1980, 1, 1, 0, 0, 0)  # the earliest time in a zip: equal inputs make equal files
 
 
 def file_name(target: str) -> str:
@@ -15,22 +15,33 @@ def file_name(target: str) -> str:
     return target.replace(", ", "-").replace(" ", "-")
 
 
+def _read() -> dict[str, list[bytes]]:
+    """All inputs by the file name of their target."""
+    found: dict[str, list[bytes]] = {}
+    if ARCHIVE.exists():
+        with zipfile.ZipFile(ARCHIVE) as archive:
+            for name in sorted(archive.namelist()):
+                found.setdefault(name.partition("/")[0], []).append(archive.read(name))
+    return found
+
+
+def targets() -> list[str]:
+    """File names of the targets that have inputs."""
+    return sorted(_read())
+
+
 def kept(target: str) -> list[bytes]:
-    """The inputs that are kept for a target, in the order of their names."""
-    path = FOLDER / f"{file_name(target)}.zip"
-    if not path.exists():
-        return []
-    with zipfile.ZipFile(path) as archive:
-        return [archive.read(name) for name in sorted(archive.namelist())]
+    """The inputs of a target."""
+    return _read().get(file_name(target), [])
 
 
 def write(target: str, inputs: Iterable[bytes]) -> Path:
-    """Replaces what is kept for a target."""
-    FOLDER.mkdir(exist_ok=True)
-    path = FOLDER / f"{file_name(target)}.zip"
-    with zipfile.ZipFile(path, "w") as archive:
-        for number, data in enumerate(sorted(inputs)):
-            entry = zipfile.ZipInfo(f"{number:03}", MOMENT)
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(entry, data, compresslevel=9)
-    return path
+    """Replaces the inputs of a target."""
+    every = _read() | {file_name(target): sorted(inputs)}
+    with zipfile.ZipFile(ARCHIVE, "w") as archive:
+        for folder, data in sorted(every.items()):
+            for number, each in enumerate(data):
+                entry = zipfile.ZipInfo(f"{folder}/{number:03}", MOMENT)
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                archive.writestr(entry, each, compresslevel=9)
+    return ARCHIVE

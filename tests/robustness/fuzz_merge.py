@@ -1,4 +1,4 @@
-"""Makes tests/robustness/corpora of what guided runs of fuzz.py found.
+"""Makes tests/robustness/corpora.zip of what guided runs of fuzz.py found.
 
     python -m tests.robustness.fuzz_merge FOLDER [TARGET ...] [--bytes 6000] [--also FILE ...]
 

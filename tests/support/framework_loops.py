@@ -14,14 +14,11 @@ import tempfile
 import time
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.data import Dataset
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.support.loops import WIDTH, Result, batch, flops_of, network, now, synced
 

@@ -1,20 +1,16 @@
 """Golden timelines: what a small log is exported to may change on purpose only.
 
-After such a change run ``python tests/trace/test_golden.py`` and look at the difference.
+After such a change run ``python -m tests.trace.test_golden`` and look at the difference.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 from google.protobuf import text_format
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as trace_pb2
-
-sys.path.insert(0, str(Path(__file__).parents[1]))  # for use as a script
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.analysis.report import to_json

@@ -244,7 +244,7 @@ def test_a_log_is_written_without_threads(tmp_path: Path) -> None:
         "write_rows(Path('run.arrow'), METADATA, *large_rows(200_000), {})\n"
         "sys.exit(threads() - before)\n"
     )
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, check=True)
 
 
@@ -253,7 +253,6 @@ def test_disk_full(tmp_path: Path) -> None:
     path = tmp_path / "run.arrow"
     code = f"""
 import resource, sys
-sys.path[:0] = {[str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]!r}
 from tests.support.fakelog import METADATA, large_rows, write_rows
 from phantora.errors import PhantoraError
 from phantora.runs.outputs import Outputs
@@ -265,7 +264,8 @@ try:
 except PhantoraError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert str(path) in done.stdout and "cannot write the log" in done.stdout
     log = open_log(path)
     assert not log.complete

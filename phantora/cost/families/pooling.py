@@ -11,6 +11,7 @@ from phantora.cost.family import Estimate, Family, Kernels
 from phantora.cost.machine import Machine
 from phantora.cost.tensors import item_bytes, nbytes, on_gpu
 from phantora.cost.types import OperatorSignature, TensorSpec
+from phantora.ttir.work import WARP
 
 # Cycles of an SM per element of the input, forward and backward: read from traces on H200 (docs/accuracy.md).
 CYCLES = (1.05, 2.60)
@@ -28,7 +29,7 @@ IMAGES = {
 # Largest of volumes: SM cycles of a warp for each element of its windows. 20 forward pools of H100 and H200 are within
 # a tenth. Backward: of an atomic addition, of float32 and of 16-bit formats, and the least of a warp, from four pools
 # of windows that do not overlap and one of bfloat16.
-VOLUME_CYCLES, ADDED_CYCLES, ADDED_WARP_CYCLES, WARP = 16.0, (3.3, 6.6), 40.0, 32
+VOLUME_CYCLES, ADDED_CYCLES, ADDED_WARP_CYCLES = 16.0, (3.3, 6.6), 40.0
 
 
 def classify(name: str) -> str | None:

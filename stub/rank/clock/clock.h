@@ -8,7 +8,7 @@
 
 // costs.c
 void ph_costs_reset(void);          // at the connection
-// uncounted.c
+// unmodelled_cpu.c
 void ph_uncounted_reset(void);
 void ph_uncounted_enter(void);
 void ph_uncounted_leave(void);

@@ -44,7 +44,7 @@ typedef struct ph_thread {
   int lock_depth;       // of the emit lock
   int bracket_depth;    // of ph_enter
   int64_t cpu_mark;     // thread CPU time at the last ph_leave, -1 before the first; modelled: when it was last read
-  int64_t clock_mark;   // the host clock then (uncounted.c)
+  int64_t clock_mark;   // the host clock then (unmodelled_cpu.c)
   uint64_t marked, left;  // the time-stamp counter then, and at the last ph_leave; 0 before the first
   int aside;            // what it does now is nobody's work
   ph_frame *frame;
