@@ -123,8 +123,8 @@ def _by_operators(real: Log, host: HostProfile) -> HostFit:
     shared = [(found[op][1] / ns, found[op][0] * ns) for op, ns in known["own_ns"].items() if op in found]
     if len(shared) < _FEWEST:
         raise PhantoraError(
-            f"{real.path}: {len(shared)} operators to compare the machine by, {_FEWEST} are needed; name a simulated "
-            "log of the same script, `phantora calibrate REAL SIMULATED`"
+            f"{real.path}: {len(shared)} operators to compare the machine by, {_FEWEST} are needed; name the script, "
+            "`phantora calibrate REAL -- SCRIPT`"
         )
     return HostFit(_weighted_median(shared) * known["factor"] / host.factor, operators=len(shared))
 

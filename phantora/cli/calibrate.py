@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,13 +22,13 @@ _UNSTEADY = 0.1  # distance of a step from the median of which the user hears
 
 \b
   phantora import rank0.json.gz -o real.arrow
-  phantora trace --cluster 1x4xH200 -o simulated.arrow train.py    # the same script and configuration
-  phantora calibrate real.arrow simulated.arrow --out my-machine.toml
+  phantora calibrate real.arrow --out my-machine.toml -- train.py --layers 8    # the script as it was traced
+  phantora calibrate real.arrow simulated.arrow --out my-machine.toml    # or its simulated log
   phantora trace --calibration my-machine.toml --cluster 1x8xH200 train.py --layers 32
 """,
 )
 @click.argument("real", type=click.Path(path_type=Path, dir_okay=False))
-@click.argument("simulated", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("simulated", nargs=-1, type=click.UNPROCESSED, metavar="[SIMULATED | -- SCRIPT [ARGS]...]")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -35,12 +37,14 @@ _UNSTEADY = 0.1  # distance of a step from the median of which the user hears
     metavar="FILE.toml",
     help="Calibration file to write. Its table of operators is next to it (.parquet).",
 )
+@click.option("--cluster", metavar="SPEC", help="Cluster of SCRIPT  [default: the GPUs of REAL]")
 @click.option("--name", default="calibrated", show_default=True, help="Name of the host in reports.")
-def calibrate(real: Path, simulated: Path | None, out: Path, name: str) -> None:
+def calibrate(real: Path, simulated: tuple[str, ...], out: Path, cluster: str | None, name: str) -> None:
     """Describe a machine by REAL, a log of `phantora import`: host, operators, products, collectives.
 
-    SIMULATED is a log of the same script and configuration on a built-in host. With it the host's costs are those of
-    the script, also with other layers, batches, sequences and numbers of GPUs. Without it they are the machine's.
+    SCRIPT with its arguments is simulated in the traced configuration. The host's costs are then those of the script,
+    also with other layers, batches, sequences and numbers of GPUs. SIMULATED is a log of such a run, on a built-in
+    host. Without either, the costs are the machine's, for any script.
 
     The cost of torch.profiler is subtracted. Two steps of one rank are enough for the host. Shapes add the operators,
     the traces of all ranks add the collectives. The file leaves out what the trace does not show.
@@ -50,11 +54,38 @@ def calibrate(real: Path, simulated: Path | None, out: Path, name: str) -> None:
 
     if out.suffix != ".toml":
         raise PhantoraError(f"--out {out}: the name of a calibration file ends in .toml")
-    found = calibrating.calibrate(open_log(real), open_log(simulated) if simulated is not None else None, name)
+    log = open_log(real)
+    with ExitStack() as stack:
+        compared = None
+        if simulated:
+            path = Path(simulated[0])
+            if path.suffix != ".arrow":
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="phantora-calibrate-")))
+                path = _simulate(simulated, cluster or log.metadata.cluster, folder)
+            compared = open_log(path)
+        found = calibrating.calibrate(log, compared, name)
     table = out.with_suffix(".parquet")
     calibrating.write(found, out, table)
     _print(found, table)
     click.echo(f"{out}: use it with `phantora trace --calibration {out}`")
+
+
+def _simulate(script: tuple[str, ...], cluster: str, folder: Path) -> Path:
+    """The log of a run of `script` on the default host."""
+    from phantora.hardware import DEFAULT_HOST
+    from phantora.result import first_line
+    from phantora.run_process import run_in_process
+    from phantora.spec import OutputSpec, RankSpec, RunSpec
+
+    click.echo(f"phantora: simulating {' '.join(script)} on {cluster}", err=True)
+    log = folder / "simulated.arrow"
+    result = run_in_process(RunSpec(
+        script[0], script[1:], cluster=cluster, host=DEFAULT_HOST, ranks=RankSpec(quiet=True),
+        output=OutputSpec(str(log), recording=False),
+    ))  # fmt: skip
+    if result.status:
+        raise PhantoraError(f"{script[0]} failed under simulation: {first_line(result.message)[:300]}")
+    return log
 
 
 def _print(found: Calibration, table: Path) -> None:

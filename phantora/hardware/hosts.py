@@ -106,9 +106,9 @@ def _based(base: HostProfile, table: dict[str, Any], place: toml.Place) -> dict[
 
 
 def to_toml(host: HostProfile) -> str:
-    """The text of a host file: what differs from the reference host's costs times the factor."""
+    """The text of a host file: what differs from the reference host's costs times the factor, by more than rounding."""
     usual = load_host(REFERENCE_HOST).slower(host.factor).api_ns
-    own = {name: ns for name, ns in host.api_ns.items() if ns != usual[name]}
+    own = {name: ns for name, ns in host.api_ns.items() if abs(ns - usual[name]) > max(1, ns // 1000)}
     lines = [
         f"name = {json.dumps(host.name)}", f"cpu = {json.dumps(host.cpu)}",
         f"sources = {json.dumps(list(host.sources))}", f"base = {json.dumps(REFERENCE_HOST)}",

@@ -85,7 +85,7 @@ def test_a_machine_on_which_a_script_is_twice_as_slow(tmp_path: Path) -> None:
     assert "operators    1 with shapes" in done.output
     assert "collectives  left out: import the traces of all ranks" in done.output
     written = load_calibration(str(out))
-    assert written.host.api_ns == pytest.approx(found.host.api_ns, abs=1) and written.host.measured
+    assert written.host.api_ns == pytest.approx(found.host.api_ns, rel=1e-3, abs=1) and written.host.measured
     assert load_host(str(out)) == written.host
 
 
@@ -98,7 +98,9 @@ def test_the_commands_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     default_log(tmp_path)
     monkeypatch.chdir(tmp_path)
     for _, name, *words in lines:
-        words = [word.replace("*", "0") for word in words]
+        words = [word.replace("*", "0") for word in words if word != "--"]
+        if "train.py" in words:  # which the page's reader has
+            words[words.index("train.py") :] = ["simulated.arrow"]
         assert CliRunner().invoke(cli, [name, *words], catch_exceptions=False).exit_code == 0
     assert load_calibration("my-machine.toml").host.measured
 
