@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from phantora.errors import PhantoraError
-from phantora.launch import folded
+from phantora.fold.ranges import format_ranks
 from phantora.launch.routing import Routing
 from phantora.launch.shims import Shim, missing, shims, transformer_engine
 from phantora.spec import VARIABLE, RankSpec
@@ -71,7 +71,7 @@ def test_userbuffers_go_without_multicast_and_fold_with_whole_groups(
     module.initialize_ub([8, 8], 4)
     assert not capsys.readouterr().err, "said once"
     for ranks, whole in (((0, 1, 2, 3, 28, 29, 30, 31), True), ((0, 3, 28, 31), False)):
-        monkeypatch.setenv(VARIABLE, RankSpec(processes=folded.runs(ranks)).to_json())
+        monkeypatch.setenv(VARIABLE, RankSpec(processes=format_ranks(ranks)).to_json())
         for rank in ("0", "31"):
             monkeypatch.setenv("RANK", rank)
             if whole:

@@ -11,9 +11,10 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from phantora.errors import PhantoraError
+from phantora.fold.ranges import format_ranks
 from phantora.hardware import load_cluster
 from phantora.hardware.topology import Flow
-from phantora.launch import folded, symmetric
+from phantora.launch import symmetric
 from phantora.launch.routing import Routing
 from phantora.launch.shims.torchtitan import ASYNC_TP
 from phantora.sim.collectives import CollectiveModel
@@ -346,7 +347,7 @@ def test_what_is_not_simulated_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         Memory.rendezvous(8, "far")
     with pytest.raises(PhantoraError, match="of the backend NVSHMEM is not simulated"):
         Memory.set_backend("NVSHMEM")
-    monkeypatch.setenv(VARIABLE, RankSpec(processes=folded.runs([0, 6])).to_json())
+    monkeypatch.setenv(VARIABLE, RankSpec(processes=format_ranks([0, 6])).to_json())
     symmetric.install(lambda rank: rank < 2)
     with pytest.raises(PhantoraError, match=r"of ranks 0, 1 of which some are no processes .*; keep their axis whole"):
         Memory.rendezvous(8, "near")
