@@ -18,7 +18,6 @@ _APART_NS = 1000.0
 PRODUCT_NS = 20_000.0
 """Shorter products depend on their start and on L2, not on the clock."""
 FEWEST_PRODUCTS = 5
-_PRODUCT_CLASS = "gemm"
 _COLUMNS = ("rank", "link", "start", "end", "op", "shape", "cls")
 _DIGITS = 1 << 40  # of an id in the number of an instance: ids are unique in a rank
 
@@ -39,24 +38,36 @@ class Products:
         return self.number >= FEWEST_PRODUCTS and (self.quartiles[0] > 1.0 or self.quartiles[1] < 1.0)
 
 
+@dataclass(frozen=True)
+class _Instances:
+    """All instances of an operator with its arguments."""
+
+    cls: str
+    ns: Ints
+    kernels: Ints
+
+
 def traced_operators(log: Log) -> tuple[list[TracedOperator], int]:
     """Operators of the log with their device times, and the number of those that are left out because their instances
     differ. Instances next to a collective are left out as well: it slows them."""
-    found = _instances(log)
     operators, differ = [], 0
-    for key, (times, kernels) in sorted(found.items()):
-        low, middle, high = np.percentile(times, (25, 50, 75))
+    for key, found in sorted(_instances(log).items()):
+        low, middle, high = np.percentile(found.ns, (25, 50, 75))
         spread = float(high - low) / 2 / middle
         if spread > _APART and high - low > _APART_NS:
             differ += 1
-        else:
-            operators.append(TracedOperator(key, float(middle), round(spread, 4), round(float(np.median(kernels)))))
+            continue
+        kernels = round(float(np.median(found.kernels)))
+        operators.append(TracedOperator(key, float(middle), round(spread, 4), kernels))
     return operators, differ
 
 
 def compare_products(real: Log, simulated: Log) -> Products:
     """Products of :data:`PRODUCT_NS` and longer that both logs have."""
-    ours, theirs = _products(simulated), _products(real)
+    ours, theirs = (
+        {key: float(np.median(found.ns)) for key, found in _instances(log).items() if found.cls == "gemm"}
+        for log in (simulated, real)
+    )
     ratios = [theirs[key] / ns for key, ns in ours.items() if key in theirs and ns >= PRODUCT_NS]
     if not ratios:
         return Products(0)
@@ -64,12 +75,8 @@ def compare_products(real: Log, simulated: Log) -> Products:
     return Products(len(ratios), middle, (low, high))
 
 
-def _products(log: Log) -> dict[str, float]:
-    return {key: float(np.median(times)) for key, (times, _) in _instances(log, _PRODUCT_CLASS).items()}
-
-
-def _instances(log: Log, cls: str = "") -> Mapping[str, tuple[Ints, Ints]]:
-    """By key of an operator, ns and number of kernels of each instance; of one class if `cls` is given."""
+def _instances(log: Log) -> Mapping[str, _Instances]:
+    """By key of an operator."""
     names, shapes, classes = log.words("op"), log.words("shape"), log.words("cls")
     parts: dict[str, list[Ints]] = {column: [] for column in _COLUMNS}
     for batch in log.batches(_COLUMNS, kinds=("kernel", "memset")):
@@ -80,19 +87,18 @@ def _instances(log: Log, cls: str = "") -> Mapping[str, tuple[Ints, Ints]]:
         return {}
     rank, link, start, end, op, shape, kind = (np.concatenate(part) for part in parts.values())
     disturbed = _overlap(start, end, rank, log)
-    _, instance = np.unique(rank * _DIGITS + link, return_inverse=True)
+    _, first, instance = np.unique(rank * _DIGITS + link, return_index=True, return_inverse=True)
     ns, count = np.bincount(instance, end - start).astype(np.int64), np.bincount(instance)
-    bad = np.bincount(instance, disturbed) > 0
-    first = np.zeros(len(ns), np.int64)
-    first[instance] = np.arange(len(instance))
-    found: dict[str, tuple[Ints, Ints]] = {}
-    pairs, place = np.unique(np.stack([op[first], shape[first], kind[first]]), axis=1, return_inverse=True)
-    for number, (name, text, of_class) in enumerate(pairs.T.tolist()):
-        own = (place.reshape(-1) == number) & ~bad
+    alone = np.bincount(instance, disturbed) == 0
+    found: dict[str, _Instances] = {}
+    pairs, place = np.unique(np.stack([op[first], shape[first]]), axis=1, return_inverse=True)
+    for number, (name, text) in enumerate(pairs.T.tolist()):
+        own = np.flatnonzero((place.reshape(-1) == number) & alone)
         key = operator_key(names[name], shapes[text])
-        if key and own.any() and cls in ("", classes[of_class]):
-            before = found.get(key, (np.zeros(0, np.int64), np.zeros(0, np.int64)))
-            found[key] = (np.concatenate([before[0], ns[own]]), np.concatenate([before[1], count[own]]))
+        if key and len(own):
+            before = found.get(key, _Instances(classes[kind[first[own[0]]]], *[np.zeros(0, np.int64)] * 2))
+            joined = (np.concatenate([a, b[own]]) for a, b in ((before.ns, ns), (before.kernels, count)))
+            found[key] = _Instances(before.cls, *joined)
     return found
 
 

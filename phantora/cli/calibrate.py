@@ -130,6 +130,8 @@ def _gpu(found: Calibration, table: Path) -> list[tuple[str, str]]:
 
 
 def _no_products(found: Calibration) -> str:
+    if found.fit.simulated is None:
+        return "name the script: they are compared with simulated ones"
     if found.products.number < 5:
         return f"{found.products.number} products of 20 us or more in both logs, and 5 are needed"
     return "their times are neither all longer nor all shorter than simulated"

@@ -48,10 +48,11 @@ class GpuCostModel:
         self._own = [GpuTable(table, gpu) for table in own]
         self._foreign = _gpu_tables(foreign)
         close = ScaledFromOtherGpu(self._roofline, lambda: _gpu_tables(same_architecture()))
+        table = ExactTable(gpu, self._own)
         traced = gpu.measured.kernels if gpu.measured else ""
         self._sources: tuple[Source, ...] = (
-            *([TracedOperators(gpu, read_traced(Path(traced)))] if traced else []),
-            ExactTable(gpu, self._own),
+            *([TracedOperators(gpu, read_traced(Path(traced)), table)] if traced else []),
+            table,
             *([LiveMeasurement(gpu, live)] if live is not None else []),
             LibraryCalls(self._roofline.machine, self.operator),
             *([PublishedMeasurements(published, gpu.name)] if published is not None else []),

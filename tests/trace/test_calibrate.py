@@ -19,6 +19,7 @@ from phantora.calibrate.profiled import EVENT_NS, LAUNCH_NS, HostStep, joined_st
 from phantora.cli.calibrate import calibrate as command
 from phantora.cli.main import cli
 from phantora.cost import KernelLaunch, OperatorSignature, TensorSpec, model_for
+from phantora.cost.traced import TracedOperator, write_traced
 from phantora.errors import PhantoraError
 from phantora.hardware import DEFAULT_HOST, MeasuredCollective, MeasuredGpu, load_calibration, load_cluster, load_host
 from phantora.importers import import_traces
@@ -162,13 +163,16 @@ def test_collectives_of_all_ranks(tmp_path: Path) -> None:
     assert price(measured, 4, 1 << 21) == price(cluster, 4, 1 << 21)
 
 
-def test_products_are_scaled_only_if_all_differ_to_one_side() -> None:
+def test_products_are_scaled_only_if_all_differ_to_one_side(tmp_path: Path) -> None:
+    """A product that a table has keeps the table's time: its traced time depends on the power limit."""
     assert Products(9, 1.04, (1.02, 1.05)).consistent
     assert not Products(9, 1.01, (0.98, 1.05)).consistent and not Products(3, 1.04, (1.02, 1.05)).consistent
     gpu = load_cluster("1x1xH100").gpu
     operand = TensorSpec("bfloat16", (4096, 4096), (4096, 1))
     query = OperatorSignature("aten::mm", (operand, operand)), (KernelLaunch("nvjet"),)
-    slower = replace(gpu, measured=MeasuredGpu(gpu.product, products=1.1))
+    table = tmp_path / "mine.parquet"
+    write_traced(table, gpu.product, [TracedOperator("mm(bf16[4096,4096], bf16[4096,4096])", 1e9, 0.0, 1)])
+    slower = replace(gpu, measured=MeasuredGpu(gpu.product, str(table), products=1.1))
     before, after = (sum(model_for(each).operator(*query).durations) for each in (gpu, slower))
     assert after == pytest.approx(1.1 * before, abs=2)
 
