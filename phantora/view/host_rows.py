@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
 
 from phantora.trace.analysis.annotations import Annotations
+from phantora.trace.analysis.steps import BACKWARD as NAMES_BACKWARD
 from phantora.trace.reader import Log
 from phantora.trace.schema import KIND_CODE, OPTIMIZER_STEP
 
 FORWARD, BACKWARD, OPTIMIZER, WAITS = PHASES = ("forward", "backward", "optimizer", "waits for the GPU")
-_BACKWARD = re.compile("backward", re.IGNORECASE)
 _COLUMNS = ("kind", "rank", "stream", "start", "end", "name", "op", "shape")
 
 Rows = dict[str, npt.NDArray[np.int64]]
@@ -63,7 +62,7 @@ def _outermost(
 
 
 def _phases(log: Log, ranks: list[int], rows: Rows, lane: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    words = np.array([bool(_BACKWARD.search(word)) for word in log.words("name")] + [False])
+    words = np.array([bool(NAMES_BACKWARD.search(word)) for word in log.words("name")] + [False])
     backward = np.isin(lane, np.unique(lane[words[rows["name"]]]))
     position = np.searchsorted(ranks, rows["rank"])
     stepping = Annotations(log, ranks).within(OPTIMIZER_STEP, position, rows["start"])

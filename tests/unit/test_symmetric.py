@@ -349,7 +349,7 @@ def test_what_is_not_simulated_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         Memory.set_backend("NVSHMEM")
     monkeypatch.setenv(VARIABLE, RankSpec(processes=format_ranks([0, 6])).to_json())
     symmetric.install(lambda rank: rank < 2)
-    with pytest.raises(PhantoraError, match=r"of ranks 0, 1 of which some are no processes .*; keep their axis whole"):
+    with pytest.raises(PhantoraError, match=r"of ranks 0, 1 of which some are not processes .*; expand their axis"):
         Memory.rendezvous(8, "near")
 
 

@@ -39,7 +39,7 @@ Ints = npt.NDArray[np.int64]
 SOURCES = ("optimizer", "profiler", "dataloader", "annotation", "pattern", "run")
 _ENOUGH = 0.5  # of the GPUs' work must lie in steps, or other iterations are looked for
 _ANNOTATION = re.compile(r"annotation[ :=](.+)")
-_BACKWARD = re.compile(r"backward", re.IGNORECASE)
+BACKWARD = re.compile(r"backward", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -291,7 +291,7 @@ def _host_time(begin: int, end: int, content: Content, first: int, last: int) ->
 
 def _read(log: Log, launched: dict[int, _Launched]) -> None:
     """Fills `launched` from the device rows."""
-    backward = np.array([bool(_BACKWARD.search(word)) for word in log.words("op")] + [False])
+    backward = np.array([bool(BACKWARD.search(word)) for word in log.words("op")] + [False])
     optimizer = np.array([word == "optimizer" for word in log.words("cls")] + [False])
     to_host = np.array(["DtoH" in word for word in log.words("name")] + [False])
     sync = KIND_CODE["sync"]
