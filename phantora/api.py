@@ -273,10 +273,10 @@ def collective_time(cluster: str, op: str, bytes: int, ranks: int | Sequence[int
     """
     from phantora.hardware import load_cluster
     from phantora.sim.collectives import CollectiveModel, NcclEnvironment
-    from phantora.wire.layout import NCCL_DTYPE_NAMES, SYMMETRIC, Coll
+    from phantora.wire.layout import EXPERTS, NCCL_DTYPE_NAMES, SYMMETRIC, Coll
 
     found = load_cluster(cluster)
-    unknown = {*SYMMETRIC, Coll.BARRIER}
+    unknown = {*SYMMETRIC, *EXPERTS, Coll.BARRIER}
     names = {name.lower(): kind for kind, name in enumerate(Coll.names()) if kind not in unknown}
     if op not in names:
         raise PhantoraError(f"no collective {op!r}; there are {', '.join(sorted(names))}")

@@ -39,7 +39,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import phantora
 from phantora.errors import PhantoraError, limit_of_processes
-from phantora.launch import process
+from phantora.launch import deep_ep, process
 from phantora.launch.rank import RankTask, become_rank
 from phantora.spec import VARIABLE
 
@@ -131,6 +131,7 @@ def load_base(stubs: str | None, devices: int, imports: tuple[str, ...]) -> Base
 
 def _import_shared(shared: Sequence[str], devices: int) -> bool:
     """Imports what the script imports at its top. False: torch is left unable to use CUDA in a forked process."""
+    deep_ep.install()
     for entry in shared:
         with _gpus_assumed(devices):
             _import_early(entry)

@@ -18,6 +18,7 @@ from phantora.sim.collectives import (
     SEND_RECV_KERNEL,
     CollectiveModel,
     CollectivePrice,
+    Rows,
     kernel_name,
     signal_name,
 )
@@ -27,6 +28,7 @@ from phantora.sim.kernel_profile import communication_feels, profile_of
 from phantora.sim.links import Links
 from phantora.trace.schema import COPY_NAMES, PriceRow, Tables
 from phantora.wire import layout
+from phantora.wire.layout import EXPERTS
 
 _PEER_COPY = COPY_NAMES["P2P"]
 _COPY_KINDS = [name.lower() for name in layout.Copy.names()]
@@ -38,6 +40,10 @@ def _l2(request: native.PriceRequest) -> L2State | None:
         return None
     written = (request.l2_written - 1) / layout.L2_STEPS if request.l2_written else 1.0
     return L2State((request.l2_hits - 1) / layout.L2_STEPS, written)
+
+
+def _rows(request: native.PriceRequest) -> Rows | None:
+    return Rows(request.tokens, request.row) if request.sub in EXPERTS else None
 
 
 class Pricing:
@@ -129,7 +135,7 @@ class Pricing:
         if request.kind == native.COLLECTIVE:
             ranks = self._engine.comm_ranks(request.comm)
             price = self._collectives.collective(
-                request.sub, ranks, request.bytes, request.dtype, request.root, request.blocks
+                request.sub, ranks, request.bytes, request.dtype, request.root, request.blocks, _rows(request)
             )
             name = kernel_name(
                 request.sub, request.redop, request.dtype, price.algorithm, price.protocol, len(ranks)
@@ -181,7 +187,7 @@ class Pricing:
                 continue
             if request.kind == native.COLLECTIVE:
                 flows += self._collectives.collective(
-                    request.sub, ranks, request.bytes, request.dtype, request.root, request.blocks
+                    request.sub, ranks, request.bytes, request.dtype, request.root, request.blocks, _rows(request)
                 ).flows
             elif request.sub == native.PEER_COPY:
                 flows += self._collectives.peer_copy(ranks[0], ranks[1], request.bytes, request.blocks).flows

@@ -91,6 +91,10 @@ class PriceRequest(ctypes.Structure):
     """Of a kernel on the memory of peers; 0: NCCL's, or a copy engine."""
     counted: Int32
     """TRANSFER: a signal of which any number may be under way."""
+    tokens: Int32
+    """COLLECTIVE of experts: most tokens of a member; 0: others."""
+    row: Int32
+    """COLLECTIVE of experts: bytes of a row."""
     l2_hits: Int32
     """OPERATOR: 1 + the share of its operands that L2 holds, in PH_L2_STEPS; 0: unknown."""
     l2_written: Int32

@@ -112,6 +112,13 @@ Coll = Enum("ph_coll", "PH_COLL_", (
     ("SYMMETRIC_BARRIER", ""), ("ONE_SHOT_ALL_REDUCE", ""), ("TWO_SHOT_ALL_REDUCE", ""), ("PULLED_REDUCE_SCATTER", ""),
     # Of Transformer Engine's Userbuffers.
     ("USERBUFFERS_ALL_GATHER", ""), ("USERBUFFERS_REDUCE_SCATTER", ""),
+    # Of DeepEP: tokens to their experts, and back. count = bytes of a row, scalar = tokens of this rank.
+    ("EXPERT_COUNTS", "members learn how many rows come"), ("EXPERT_DISPATCH", ""), ("EXPERT_COMBINE", ""),
+    ("LOW_LATENCY_DISPATCH", ""), ("LOW_LATENCY_COMBINE", ""), ("HYBRID_DISPATCH", ""), ("HYBRID_COMBINE", ""),
+))
+EXPERTS = frozenset((
+    Coll.EXPERT_COUNTS, Coll.EXPERT_DISPATCH, Coll.EXPERT_COMBINE, Coll.LOW_LATENCY_DISPATCH, Coll.LOW_LATENCY_COMBINE,
+    Coll.HYBRID_DISPATCH, Coll.HYBRID_COMBINE,
 ))
 SYMMETRIC = frozenset((
     Coll.SYMMETRIC_BARRIER, Coll.ONE_SHOT_ALL_REDUCE, Coll.TWO_SHOT_ALL_REDUCE, Coll.PULLED_REDUCE_SCATTER,

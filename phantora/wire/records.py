@@ -92,10 +92,11 @@ BODIES = {
             ("uint8_t", "coll", "enum ph_coll"), ("uint8_t", "dtype", "ncclDataType_t"),
             ("uint8_t", "redop", "ncclRedOp_t; above 4 a pre-multiplied sum"),
             ("uint8_t", "blocks", "of a kernel on the memory of peers, at most 255; 0: NCCL's"),
-            ("int32_t", "root", ""), ("uint64_t", "count", "elements"),
+            ("int32_t", "root", ""), ("uint64_t", "count", "elements; of experts' rows: bytes of a row"),
             ("int64_t", "bytes", "that it moves in this rank's view, see docs/collectives.md"),
             ("uint64_t", "ticket", "of the payload, or 0"),
-            ("double", "scalar", "of a pre-multiplied sum; of a barrier on symmetric memory the limit, as of a signal"),
+            ("double", "scalar",
+             "of a pre-multiplied sum; of a barrier on symmetric memory the limit; of experts tokens"),
         )),
         Body("transfer", _TRANSFER),
         Body("peer_copy", (

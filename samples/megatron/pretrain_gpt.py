@@ -80,7 +80,8 @@ def parse() -> argparse.Namespace:
     g.add_argument("--no-gradient-accumulation-fusion", action="store_true", help="gradients added behind products")
     g.add_argument("--no-bias-swiglu-fusion", action="store_true", help="SwiGLU in torch's operators, not compiled")
     g = p.add_argument_group("mixture of experts")
-    g.add_argument("--moe-token-dispatcher-type", choices=["alltoall", "allgather"], default="alltoall")
+    g.add_argument("--moe-token-dispatcher-type", choices=["alltoall", "allgather", "flex"], default="alltoall")
+    g.add_argument("--moe-flex-dispatcher-backend", choices=["deepep", "hybridep"], default="deepep", help="of flex")
     g = p.add_argument_group("output")
     g.add_argument("--timing-log-level", type=int, choices=[0, 1, 2], default=0)
     g.add_argument("--save", type=Path, metavar="DIR", help="write a distributed checkpoint at the end")
@@ -134,6 +135,8 @@ def transformer_config(args: argparse.Namespace, shape: Shape, timers: Timers) -
         moe = {
             "num_moe_experts": shape.experts, "moe_router_topk": shape.top_k, "moe_ffn_hidden_size": shape.ffn,
             "moe_token_dispatcher_type": args.moe_token_dispatcher_type,
+            "moe_flex_dispatcher_backend": args.moe_flex_dispatcher_backend,
+            "moe_router_dtype": "fp32" if args.moe_token_dispatcher_type == "flex" else None,
             "moe_router_load_balancing_type": "aux_loss", "moe_aux_loss_coeff": 1e-2,
             "expert_model_parallel_size": args.ep, "expert_tensor_parallel_size": args.etp,
         }  # fmt: skip

@@ -62,6 +62,9 @@ typedef struct operation {
   size_t count;
   uint64_t bytes, send_bytes, recv_bytes;
   bool carried, launched;
+  uint64_t rows;          // of experts: that this rank sends or gets back
+  double tokens;          // of experts
+  uint8_t blocks;         // of experts: SMs
   uint32_t site;          // where the program calls it, a name
   bool sparse;            // zeros at the end of what is sent stay behind
   uint64_t ticket;

@@ -39,6 +39,12 @@ static void measure(operation *op) {
   const uint64_t one = op->count * dtype_bytes[op->dtype], all = one * (uint64_t)op->comm->nranks;
   uint64_t give = one, get = one;
   op->bytes = one;
+  if (op->kind == PH_COLLECTIVE && op->coll >= PH_COLL_EXPERT_COUNTS) {  // its tensors are the caller's business
+    op->bytes = one * op->rows;
+    op->scalar = op->tokens;
+    op->send = op->recv = NULL;
+    return;
+  }
   if (op->kind == PH_COLLECTIVE) {
     switch (op->coll) {
       case PH_COLL_ALL_GATHER:
@@ -125,7 +131,7 @@ static ph_record record_of(const operation *op) {
   ph_record record = {.kind = op->kind, .stream = op->stream->id, .id = op->comm->id};
   if (op->kind == PH_COLLECTIVE)
     record.collective = (ph_collective_fields){.coll = (uint8_t)op->coll, .dtype = (uint8_t)op->dtype,
-                                               .redop = (uint8_t)op->redop, .root = op->peer, .count = op->count,
+                                               .redop = (uint8_t)op->redop, .blocks = op->blocks, .root = op->peer, .count = op->count,
                                                .bytes = (int64_t)op->bytes, .ticket = op->ticket,
                                                .scalar = op->scalar};
   else

@@ -189,6 +189,8 @@ MOST_PARAMETERS = 8
 MANY_PARAMETERS = {
     "phantora/api.py: run", "phantora/api.py: sweep", "phantora/cli/plan.py: plan",  # of users, by keyword
     "phantora/launch/shims/deepspeed.py: multi_tensor_adam",  # DeepSpeed's signature
+    # DeepEP's signatures
+    "phantora/launch/deep_ep/buffer.py: dispatch", "phantora/launch/deep_ep/hybrid.py: dispatch_with_permute",
     "phantora/importers/kineto.py: _add",  # a row of a log, by keyword
 }  # fmt: skip
 

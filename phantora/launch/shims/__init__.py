@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from phantora.errors import PhantoraError
+from phantora.launch import deep_ep
 from phantora.launch.importhook import after_import
 from phantora.launch.messages import tell
 from phantora.launch.routing import FRAMEWORK, OPTION, Routing, parse_routing
@@ -132,6 +133,7 @@ def announce(routing: Routing) -> None:
 
 def install() -> None:
     """Applies each shim as soon as its framework is imported in this rank."""
+    deep_ep.install()
     routing = parse_routing(rank_spec().moe_routing)
     known = {shim.module: shim for shim in shims() if routing.simulated or not shim.routes}
     packages = {name.partition(".")[0] for name in known} - {"megatron"}  # a namespace, of which each part is optional

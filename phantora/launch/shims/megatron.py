@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phantora.errors import PhantoraError
+from phantora.launch.deep_ep import routes
 from phantora.launch.fold import groups
 from phantora.launch.importhook import uncharged
 from phantora.launch.routing import Routing
@@ -49,7 +50,8 @@ def _decide(router: Any, routing: Routing) -> None:
             unchecked[0] = False
             uncharged(_require_experts)
         tokens, experts = chosen.shape
-        counts = routing.counts((self.layer_number or 1) - 1, experts, tokens, self.topk)
+        routes.layer = (self.layer_number or 1) - 1
+        counts = routing.counts(routes.layer, experts, tokens, self.topk)
         write(chosen, routing_map(tuple(counts.tolist()), tokens))
         return probabilities, chosen
 

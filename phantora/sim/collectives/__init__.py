@@ -7,8 +7,11 @@ Units inside: microseconds, bytes, bytes per microsecond (1 GB/s = 1000).
 """
 
 from phantora.sim.collectives.environment import NcclEnvironment
+from phantora.sim.collectives.experts import Rows
 from phantora.sim.collectives.model import CollectiveModel, CollectivePrice
 from phantora.sim.collectives.names import SEND_RECV_KERNEL, kernel_name
 from phantora.sim.collectives.symmetric import signal_name
 
-__all__ = ["SEND_RECV_KERNEL", "CollectiveModel", "CollectivePrice", "NcclEnvironment", "kernel_name", "signal_name"]
+__all__ = [
+    "SEND_RECV_KERNEL", "CollectiveModel", "CollectivePrice", "NcclEnvironment", "Rows", "kernel_name", "signal_name",
+]  # fmt: skip

@@ -14,9 +14,10 @@ from phantora.errors import PhantoraError
 from phantora.hardware import Cluster, Flow, Topology, build, over_pcie
 from phantora.hardware.builders import NETWORK_SHARE, NVLINK_SHARE, PCIE_SHARE
 from phantora.hardware.clusters import NETWORK_LATENCY_NS, NVLINK_LATENCY_NS, PCIE_LATENCY_NS
-from phantora.sim.collectives import patterns, symmetric
+from phantora.sim.collectives import experts, patterns, symmetric
 from phantora.sim.collectives.chunks import NVLS_CHANNELS
 from phantora.sim.collectives.environment import NcclEnvironment
+from phantora.sim.collectives.experts import Rows
 from phantora.sim.collectives.measured import MeasuredCurves
 from phantora.sim.collectives.patterns import Groups, Pattern, Share
 from phantora.sim.collectives.timing import Constants, Timing
@@ -130,14 +131,17 @@ class CollectiveModel:
     # ------------------------------------------------------------------ public
 
     def collective(
-        self, kind: int, ranks: tuple[int, ...], bytes: int, dtype: int, root: int = 0, blocks: int = 0
-    ) -> CollectivePrice:
+        self, kind: int, ranks: tuple[int, ...], bytes: int, dtype: int, root: int = 0, blocks: int = 0,
+        rows: Rows | None = None,
+    ) -> CollectivePrice:  # fmt: skip
         """A collective of `kind` (``wire.layout.Coll``) over global `ranks`; `bytes` as nccl-tests
         counts; `root` is an index into `ranks`, or the channel of a kernel on the memory of peers, whose `blocks` are
-        given or those that torch would choose."""
+        given or those that torch would choose; `rows` of exchanges between experts."""
         if not 0 <= dtype < len(NCCL_DTYPE_NAMES):
             last = len(NCCL_DTYPE_NAMES) - 1
             raise PhantoraError(f"collective with unknown NCCL data type {dtype}: types are 0 to {last}")
+        if rows is not None:
+            return self._experts(kind, ranks, bytes, blocks, rows)
         return self._prices(kind, ranks, bytes, -1 if kind in SYMMETRIC else ranks[root], blocks)
 
     def transfer(
@@ -340,6 +344,41 @@ class CollectiveModel:
         return self._finish(
             time, Choice(P2P, protocol), channels, place, pattern, bytes, part * near_peers, part * far_peers
         )
+
+    def _experts(self, kind: int, ranks: tuple[int, ...], bytes: int, sms: int, rows: Rows) -> CollectivePrice:
+        """`bytes` in `rows` of the member that moves most, by a kernel on `sms` SMs."""
+        place, groups = self._groups(ranks)
+        if kind == Coll.EXPERT_COUNTS or not bytes:
+            work = symmetric.Work("COUNTS", experts.COUNTS_US, 0.0, 1.0, 1, symmetric.SIGNAL_ERROR)
+            return self._shared(work, place, [], 0)
+        low_latency = kind in (Coll.LOW_LATENCY_DISPATCH, Coll.LOW_LATENCY_COMBINE)
+        kernel, own = experts.kernel_of(kind, self.cluster.gpu, self.cluster.intra.bandwidth / 1e6)
+        members, local = place.members, _local(groups.hosts, 0, True)
+        domains = 0.0 if low_latency else experts.domains_of_token(rows, bytes, members, local)
+        # What comes over the network goes on by NVLink, unless it is for the GPU that has received it.
+        near = (local - 1) / (members if low_latency else local)
+        if place.hosts == 1:
+            near = (members - 1) / members
+        start, transfer = kernel.us(rows.tokens, bytes / rows.row_bytes, rows.row_bytes, sms, near)
+        if low_latency:
+            pattern = self._patterns(Coll.ALL_TO_ALL, ranks, P2P, ranks[0])
+        else:
+            each = domains * rows.tokens * rows.row_bytes / bytes / max(1, place.hosts - 1)
+            self.topology.begin()
+            pattern = patterns.seal(
+                self.topology, patterns.by_domain(self.topology, groups, near / max(1, local - 1), each)
+            )
+        if place.hosts > 1:
+            start += 2 * self._extra(pattern)
+            transfer = max(transfer, bytes * pattern.floor * 1e6 / experts.NETWORK_SHARE)
+        choice = Choice(Coll.names()[kind].split("_")[0], SIMPLE)
+        far_bytes = bytes * (members - local) / members if low_latency else domains * rows.tokens * rows.row_bytes
+        price = self._finish((start, transfer), choice, sms, place, pattern, bytes, bytes * near, far_bytes)
+        error = kernel.error if own else experts.OTHER_GPU_ERROR
+        return replace(
+            price, provenance="modelled" if own else "scaled",
+            own_error=max(error, experts.NETWORK_ERROR if place.hosts > 1 else 0.0),
+        )  # fmt: skip
 
 
 def _scaled(price: CollectivePrice, ratio: float) -> CollectivePrice:

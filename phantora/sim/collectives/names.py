@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from phantora.sim.collectives import symmetric
+from phantora.sim.collectives import experts, symmetric
 from phantora.sim.collectives.tuner import TREE
-from phantora.wire.layout import NCCL_DTYPE_NAMES, SYMMETRIC, Coll
+from phantora.wire.layout import EXPERTS, NCCL_DTYPE_NAMES, SYMMETRIC, Coll
 
 _KERNEL_DTYPES = {
     "int8": "u8",
@@ -29,6 +29,8 @@ def kernel_name(kind: int, redop: int, dtype: int, algorithm: str, protocol: str
     reduction (`redop`) and `protocol` run inside, and signed integers share the unsigned entry.
     """
     name = Coll.names()[kind]
+    if kind in EXPERTS:
+        return experts.NAMES[kind]
     if kind in SYMMETRIC:
         return symmetric.kernel_name(kind, dtype, members)
     if name in ("ALL_TO_ALL", "GATHER", "SCATTER"):

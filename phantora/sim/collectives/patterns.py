@@ -235,6 +235,20 @@ def _exchange(topology: Topology, groups: Groups, name: str, root: int) -> list[
     return [Share(src, dst, topology.route(src, dst), part, 1) for src, dst in pairs]
 
 
+def by_domain(topology: Topology, groups: Groups, near: float, far: float) -> list[Share]:
+    """Each member sends `near` to every member of its NVLink domain, and `far` to one member of every other domain:
+    the one in its own position."""
+    shares = []
+    for here, members in enumerate(groups.hosts):
+        pairs = [(src, dst) for src in members for dst in members if src != dst]
+        shares += [Share(src, dst, topology.route(src, dst), near, 1) for src, dst in pairs]
+        for there, others in enumerate(groups.hosts):
+            if there != here:
+                pairs = [(src, others[place % len(others)]) for place, src in enumerate(members)]
+                shares += [Share(src, dst, topology.route(src, dst), far, 1) for src, dst in pairs]
+    return shares
+
+
 def _crowd(topology: Topology, groups: Groups, part: float) -> list[Share]:
     """All to all among many: one flow per link with all that it carries."""
     loads: dict[int, float] = {}

@@ -60,10 +60,21 @@ void Communication::join_collective(Rank &rank, const ph_record &r, std::string 
   price(c, r.collective);
 }
 
-void Communication::price(const std::shared_ptr<Collective> &c, const ph_collective_fields &call) {
+void Communication::price(const std::shared_ptr<Collective> &c, const ph_collective_fields &last) {
+  ph_collective_fields call = last;
+  bool experts = call.coll >= PH_COLL_EXPERT_COUNTS;
+  if (experts)  // members move different numbers of rows: the largest decides
+    for (const Member &m : c->members) {
+      call.bytes = std::max(call.bytes, m.record.collective.bytes);
+      call.scalar = std::max(call.scalar, m.record.collective.scalar);
+    }
+  int32_t tokens = experts ? static_cast<int32_t>(call.scalar) : 0, row = experts ? static_cast<int32_t>(call.count) : 0;
   Key &key = prices_.key();
   key.add<uint8_t>(PHE_COLLECTIVE).add(c->comm).add(call.coll).add(call.dtype).add(call.redop).add(call.blocks).add(call.root).add(call.bytes);
+  key.add(tokens).add(row);
   c->price = prices_.find(key, [&](Price &p) {
+    p.request.tokens = tokens;
+    p.request.row = row;
     p.request.kind = PHE_COLLECTIVE;
     p.request.sub = call.coll;
     p.request.dtype = call.dtype;

@@ -9,7 +9,7 @@ std::string Communication::describe(const ph_record &r) {
   text += " of " + std::to_string(call.count) + " " + (call.dtype < std::size(dtypes) ? dtypes[call.dtype] : "?");
   bool rooted = call.coll == PH_COLL_BROADCAST || call.coll == PH_COLL_REDUCE || call.coll == PH_COLL_GATHER || call.coll == PH_COLL_SCATTER;
   if (rooted) text += ", root " + std::to_string(call.root);
-  if (call.coll >= PH_COLL_SYMMETRIC_BARRIER) text += ", channel " + std::to_string(call.root);
+  if (call.coll >= PH_COLL_SYMMETRIC_BARRIER && call.coll < PH_COLL_EXPERT_COUNTS) text += ", channel " + std::to_string(call.root);
   return text;
 }
 
