@@ -13,7 +13,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 
-_ENDS = ("scf.yield", "scf.condition", "tt.return", "tt.reduce.return", "tt.scan.return")
+_ENDS = (
+    "scf.yield", "scf.condition", "tt.return", "tt.reduce.return", "tt.scan.return",
+    "tt.map_elementwise.return",
+)
 
 
 class Unreadable(Exception):

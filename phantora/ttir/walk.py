@@ -85,14 +85,32 @@ _FREE = (
     "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.reshape", "tt.trans", "tt.get_program_id", "tt.get_num_programs",
     "arith.constant", "tt.make_range", "tt.return", "tt.assert", "tt.print", "gpu.barrier", "tt.unsplat", "tt.join",
     "ub.poison", "tt.call", "tt.make_tensor_ptr", "tt.make_tensor_descriptor", "tt.advance", "tt.split",
-    "llvm.intr.assume",
+    "llvm.intr.assume", "tt.cat", "tt.int_to_ptr", "tt.ptr_to_int",
 )  # fmt: skip
+_ROUNDED = ("divf", "precise_divf", "precise_sqrt", "remf")  # a first guess, then corrections of it
+# Lane instructions of an element in operations that exchange elements between lanes through shared memory: a store and
+# a load, an atomic addition. An assumption.
+_EXCHANGED = {"gather": 4.0, "histogram": 8.0}
 _SHAPES = frozenset((*_FREE, "tt.addptr"))
+_ACCESSES = ("tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas")
+_DOTS = ("tt.dot", "tt.dot_scaled")
+_REDUCTIONS = ("tt.reduce", "tt.scan")
+_DESCRIPTORS = ("tt.descriptor_", "tt.experimental_descriptor")
+_OWN = frozenset((
+    *_SHAPES, *_ACCESSES, *_DOTS, *_REDUCTIONS, "tt.bitcast", "tt.clampf", "tt.elementwise_inline_asm",
+    "tt.extern_elementwise", "tt.fp_to_fp", "tt.map_elementwise", "tt.mulhiui", "tt.precise_divf", "tt.precise_sqrt",
+    *(f"tt.{name}" for name in _EXCHANGED),
+))  # fmt: skip
 _SAME_EACH_TIME = ("arith.constant", "tt.make_range")
 _DTYPES = {
     "bf16": "bfloat16", "f16": "float16", "f32": "tfloat32", "f64": "float64", "i8": "int8",
     "f8E4M3FN": "float8_e4m3fn", "f8E5M2": "float8_e5m2", "f8E4M3": "float8_e4m3fn",
 }  # fmt: skip
+
+
+def priced(operation: str) -> bool:
+    """Whether an operation of Triton's dialect (``tt.``) has a price; of others the kernel's note gives the name."""
+    return operation in _OWN or operation.startswith(_DESCRIPTORS)
 
 
 class Walker:
@@ -204,7 +222,7 @@ class Walker:
             self.unknown.add(LOOPS)
             first, last, by = 0, 1, 1
         trips = max(0, -((first - last) // by)) if by else 0
-        multiplies = any(o.name in ("tt.dot", "tt.dot_scaled") for o in operation.regions[0][0].operations)
+        multiplies = any(o.name in _DOTS for o in operation.regions[0][0].operations)
         outer, self.piped = self.piped, multiplies and self.launch.stages > 1
         done, same, previous = 0, 0, values
         before: Counts = {}
@@ -279,13 +297,13 @@ class Walker:
             found = control(operation, environment)
             return found[0] if len(operation.results) == 1 and found else found
         operands = [environment.get(o, UNKNOWN) for o in operation.operands]
-        if name in ("tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas"):
+        if name in _ACCESSES:
             return self._access(operation, operands)
-        if name.startswith(("tt.descriptor_", "tt.experimental_descriptor")):
+        if name.startswith(_DESCRIPTORS):
             return self._descriptor(operation, operands)
-        if name == "tt.dot":
+        if name in _DOTS:
             return self._dot(operation)
-        if name in ("tt.reduce", "tt.scan"):
+        if name in _REDUCTIONS:
             return self._reduce(operation)
         shaped = self._shape(operation, operands)
         if shaped is not None:
@@ -328,6 +346,8 @@ class Walker:
         if name == "tt.trans":
             order = operation.text.partition("array<i32: ")[2].partition(">")[0]
             return np.transpose(value, [int(n) for n in order.split(",")])
+        if name in ("tt.int_to_ptr", "tt.ptr_to_int"):
+            return value
         return plain(np.reshape(value, ())) if name == "tt.unsplat" else UNKNOWN
 
     def _add_address(self, operation: Operation, operands: list[Value]) -> Value:
@@ -355,7 +375,7 @@ class Walker:
         elif name in _MUFU:
             self.counts["mufu"] += count * _MUFU[name]
             self.counts["alu"] += count * _ALU_OF.get(name, 0.0)
-        elif name in ("divf", "precise_divf", "remf"):
+        elif name in _ROUNDED:
             self.counts["mufu"] += count
             self.counts["alu"] += 4.0 * count
         elif name == "extern_elementwise" or name in _OF_LIBRARY:
@@ -363,24 +383,30 @@ class Walker:
             self.counts["instructions"] += count * functions.of_symbol(symbol).slots
         elif name == "mulhiui":
             self.counts["integer"] += 2.0 * count
+        elif name in _EXCHANGED:
+            self.counts["alu"] += _EXCHANGED[name] * max(t.count for t in operation.types)
+        elif name == "map_elementwise":
+            own = sum(len(block.operations) - 1 for region in operation.regions for block in region)
+            self.counts["alu"] += count * own
         else:
-            self.counts["alu"] += count
-            if dialect not in ("arith", "math"):
+            self.counts["alu"] += count * (2.0 if name == "clampf" else 1.0)
+            if dialect not in ("arith", "math") and name != "clampf":
                 self.unknown.add(f"the operation {operation.name}")
         return UNKNOWN
 
     def _dot(self, operation: Operation) -> Value:
-        a, b, c = operation.types[0], operation.types[1], operation.types[-1]
-        dtype = _DTYPES.get(a.element, "bfloat16")
+        a, c = operation.types[0], operation.types[-1]
+        scaled = operation.name == "tt.dot_scaled"  # Hopper multiplies what it has converted to bfloat16
+        dtype = "bfloat16" if scaled else _DTYPES.get(a.element, "bfloat16")
         if dtype == "tfloat32" and "ieee" in operation.text:
             dtype = "float32"
         times = prod(a.shape[:-2]) * (3 if "tf32x3" in operation.text else 1)
-        m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
+        packed = 2 if scaled and "lhs = e2m1" in operation.text else 1  # elements in a byte
+        m, k, n = a.shape[-2], a.shape[-1] * packed, c.shape[-1]
         self.counts["dot", m, n, k, dtype] += times
         self.counts["dots"] += times
         self.counts["flops"] += 2.0 * times * m * n * k
         self.pending = False
-        del c
         return UNKNOWN
 
     def _reduce(self, operation: Operation) -> Value:

@@ -75,14 +75,24 @@ static bool all_ones(const int64_t *values, int count) {
   return true;
 }
 
+// Tensor cores take the channels of 16-bit formats by eights: tensors are padded where they are converted. So 130 of 219
+// measured convolutions with other channels come out within 2 %, and 40 without padding; 37 ask for nothing.
+static int64_t padded(const convolution_problem *p, int64_t bytes, int64_t channels) {
+  bool half = p->type == PH_CONV_BF16 || p->type == PH_CONV_F16;
+  bool grouped = p->w[1] != p->x[1];
+  return half && !grouped ? bytes / channels * ((channels + 7) / 8 * 8) : bytes;
+}
+
 // Most gradients without tensor cores take tensors as they lie. Filters of one tap without stride are plain products of
 // each image's pixels with the filters, for any layout, if rows of pixels are aligned to 16 bytes.
 static int64_t by_rule(const convolution_problem *p) {
   int spatial = p->dims - 2;
   if (p->layout == PH_CONV_NHWC || (p->type == PH_CONV_F32 && p->form != PH_CONV_FWD)) return 0;
-  int64_t converted = p->x_bytes + p->y_bytes + ALIGNMENT_SLACK;
-  if (!all_ones(p->w + 2, spatial)) return converted + p->w_bytes;
+  int64_t converted = padded(p, p->x_bytes, p->x[1]) + padded(p, p->y_bytes, p->y[1]) + ALIGNMENT_SLACK;
+  if (!all_ones(p->w + 2, spatial)) return converted + padded(p, padded(p, p->w_bytes, p->w[0]), p->w[1]);
   if (!all_ones(p->stride, spatial)) return converted;
+  bool volume = spatial == 3, whole = padded(p, p->y_bytes, p->y[1]) == p->y_bytes;
+  if (volume && !whole && p->form == PH_CONV_WGRAD) return converted;  // one measured, of four filters
   int64_t channel_bytes = p->x_bytes / p->x[0] / p->x[1];
   return channel_bytes % 16 ? converted : 0;
 }

@@ -26,6 +26,13 @@ torch.cuda.reset_peak_memory_stats()
 y = torch.conv2d(x, w, None, (2, 1), (2, 1), (1, 1), 2)
 counters = torch.cuda.memory_stats()
 print("bytes", counters["requested_bytes.all.peak"] - counters["requested_bytes.all.current"])
+del y
+x, w = (torch.empty(n, device="cuda", dtype=torch.half) for n in ((4, 12, 40, 24), (20, 12, 3, 3)))
+torch.conv2d(x, w)
+torch.cuda.reset_peak_memory_stats()
+y = torch.conv2d(x, w)
+counters = torch.cuda.memory_stats()
+print("padded", counters["requested_bytes.all.peak"] - counters["requested_bytes.all.current"])
 """
 
 
@@ -63,8 +70,9 @@ def test_a_users_table_of_another_gpu(tmp_path: Path, cache: Path) -> None:
     """A100s have no shipped table: the rule and a note without one, the user's bytes and no note with one."""
     (tmp_path / "oblong.py").write_text(OBLONG)
     run = trace(tmp_path, "--cluster", "1x1xA100", "oblong.py")
-    (by_rule,) = (int(line.split()[-1]) for line in run.out.splitlines() if "bytes" in line)
+    by_rule, padded = (int(line.split()[-1]) for line in run.out.splitlines() if "bytes" in line or "padded" in line)
     assert by_rule == 4 * (4 * 8 * 40 * 24 + 16 * 4 * 5 * 3 + 4 * 16 * 20 * 24) + 16
+    assert padded == 2 * (4 * 16 * 40 * 24 + 24 * 16 * 3 * 3 + 4 * 24 * 38 * 22) + 16  # 12 and 20 channels as 16 and 24
     note = "convolutions take workspaces by a rule"
     analyze = [*PHANTORA, "analyze", "run.arrow"]
     assert note in subprocess.run(analyze, cwd=tmp_path, capture_output=True, text=True, check=True).stdout

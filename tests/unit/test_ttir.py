@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import lzma
+import re
 from dataclasses import replace
 from math import prod
 
 import numpy as np
 import pytest
+from triton._C.libtriton import ir
 
 from phantora.cost.machine import Machine
 from phantora.cost.parse import parse_signature, write_signature
@@ -19,7 +21,7 @@ from phantora.hardware import load_gpu
 from phantora.ttir.parse import Unreadable, parse
 from phantora.ttir.slice import deciding, written
 from phantora.ttir.stores import stores_of
-from phantora.ttir.walk import Launch, Memory, UnknownIntegers, work_of
+from phantora.ttir.walk import Launch, Memory, UnknownIntegers, priced, work_of
 from phantora.ttir.work import LOOPS, Work
 from validation import data
 
@@ -383,3 +385,42 @@ def test_functions_of_many_instructions_cost_more() -> None:
     tanh, exp = work_of(parse(text), rows(1000, 4)), work_of(parse(ROWS), rows(1000, 4))
     assert tanh.counts["instructions"] == pytest.approx(1024 * 22.4) and "instructions" not in exp.counts
     assert tanh.counts.get("mufu", 0.0) == 0.0 < exp.counts["mufu"]
+
+
+# Of Triton's builder: what makes operations of other dialects (arith, math, scf, cf), and what makes no operation.
+OTHERS = re.compile(
+    r"(add|sub|mul|[su]div|[su]rem|shl|[al]shr|and|or|xor|select|f(add|sub|mul|div|rem|abs|ma)|[fi]cmp\w+|iabs|int_cast|"
+    r"fp_(ext|trunc)|fp_to_[su]i|[su]i_to_fp|(max|min)(imumf|numf|[su]i)|ceil|floor|cos|sin|exp2?|log2?|erf|r?sqrt|"
+    r"assume|barrier|poison|(for|if|while|condition|yield)_op|(cond_)?branch|block(_with_parent)?|module|(name_)?loc|"
+    r"\w+_ret|tensor_descriptor_type)"
+)
+RENAMED = {
+    "make_block_ptr": "make_tensor_ptr", "inline_asm": "elementwise_inline_asm", "umulhi": "mulhiui",
+    "masked_load": "load", "masked_store": "store", "tensor_pointer_load": "load", "tensor_pointer_store": "store",
+}  # fmt: skip
+
+
+def test_every_operation_of_triton_has_a_price() -> None:
+    made = {name.removeprefix("create_") for name in dir(ir.builder) if name.startswith("create_")}
+    own = {f"tt.{RENAMED.get(name, name)}" for name in made if not OTHERS.fullmatch(name)}
+    assert len(own) > 35
+    assert [name for name in sorted(own) if not priced(name)] == []
+
+
+def test_square_roots_and_scaled_products() -> None:
+    """A rounded root is a first guess and corrections; 4-bit values lie two in a byte, so 64 bytes are 128 values."""
+    root = ROWS.replace("math.exp %real", "tt.precise_sqrt %real")
+    assert not work_of(parse(root), rows(1000, 512)).unknown
+    scaled = HEAD + """%n: i32) {
+    %a = arith.constant dense<0> : tensor<128x64xi8>
+    %s = arith.constant dense<0> : tensor<128x4xi8>
+    %b = arith.constant dense<0.0> : tensor<128x32xf8E4M3FN>
+    %c = arith.constant dense<0.0> : tensor<128x32xf32>
+    %d = tt.dot_scaled %a scale %s, %b, %c lhs = e2m1 rhs = e4m3 {fastMath = false} : tensor<128x64xi8>, \
+tensor<128x4xi8> * tensor<128x32xf8E4M3FN> -> tensor<128x32xf32>
+    tt.return
+  }
+}
+"""
+    work = work_of(parse(scaled), Launch((1, 1, 1), (1,), 4, 3))
+    assert work.counts["flops"] == 2 * 128 * 32 * 128 and not work.unknown
