@@ -187,13 +187,16 @@ def read_set(directory: Path) -> StubSet | None:
 def _run(command: list[str], remedy: str = "this compiler may be too old: see `phantora doctor`") -> None:
     command = [command[0], *sanitizers(), *command[1:]]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
+    target = Path(command[command.index("-o") + 1])
     if result.returncode:
         lines = result.stderr.strip().splitlines()
         errors = [line for line in lines if "error" in line or "undefined" in line] or lines[-1:]
-        target = Path(command[command.index("-o") + 1]).name
         raise PhantoraError(
-            f"{command[0]} cannot make {target}: {errors[0] if errors else 'no message'}; {remedy}"
+            f"{command[0]} cannot make {target.name}: {errors[0] if errors else 'no message'}; {remedy}"
         )
+    if result.stderr:
+        with (target.parent / WARNINGS).open("a") as file:
+            file.write(result.stderr)
 
 
 def _together(name: str, sources: list[Path], work: Path) -> str:
@@ -206,6 +209,8 @@ def _together(name: str, sources: list[Path], work: Path) -> str:
     return str(whole)
 
 
+WARNINGS = "warnings.txt"
+"""What the compilers said of a build that succeeded; missing where they said nothing."""
 _PROGRESS_SECONDS = 10.0
 
 
