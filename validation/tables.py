@@ -24,6 +24,7 @@ TABLES = {
     "published-training": "validation.published.training table",
     "transformer-engine": "validation.fits.transformer_engine",
     "sparse": "validation.compare.sparse",
+    "calibration": "validation.calibration.compare",
 }
 
 

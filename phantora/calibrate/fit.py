@@ -33,6 +33,7 @@ SCRIPT_SPREAD = (0.85, 1.15)
 MACHINE_SPREAD = (0.7, 1.5)
 MOST_PACE = 1.6
 """Largest ratio of the slowest rank's host to the traced one: on 4 H200 it is 1.4. A larger one is a slow network."""
+_BUSY = 0.6  # share of the real step with kernels other than communication: the GPU does not wait for a host
 _HOST_BOUND = 1.25  # simulated step over its host's work
 _FEWEST = 5  # operators of different names that a machine is compared by
 
@@ -98,7 +99,8 @@ def _by_script(host: HostProfile, step: HostStep, simulated: Log) -> HostFit:
 def pace_of(step: HostStep, modelled: HostStep) -> float:
     """In a host-bound run with collectives each GPU takes the steps of the slowest host."""
     usual = modelled.gpu_ns / modelled.work_ns
-    if not step.communicates or usual > _HOST_BOUND:
+    busy = step.computing_ns > _BUSY * step.gpu_ns
+    if not step.communicates or busy or usual > _HOST_BOUND:
         return 1.0
     return min(max(1.0, step.gpu_ns / step.work_ns / usual), MOST_PACE)
 

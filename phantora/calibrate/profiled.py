@@ -48,6 +48,8 @@ class HostStep:
     """Kernels, copies, memsets and collectives in a step, median."""
     communicates: bool = False
     """Are there collectives or sends among them?"""
+    computing_ns: float = 0.0
+    """Time of the other kernels and copies in a step."""
     events: Mapping[str, float] = field(default_factory=dict)
     """Events of the profiler in a step, by kind."""
     launch_ns: float = LAUNCH_NS
@@ -80,8 +82,10 @@ def _real_step(log: Log, rank: int, steps: list[Step]) -> HostStep:
     launches = round(statistics.median(_launches(log, rank, steps)))
     communicates = any(len(batch) for batch in log.batches(("rank",), kinds=COMMUNICATION_KINDS, ranks=[rank]))
     gpu_ns = float(min(step.end - step.start for step in steps))
-    events = _events(log, rank, steps)
-    return HostStep(rank, len(steps), work, spread, gpu_ns, launches, communicates, events, launch_ns)
+    return HostStep(
+        rank, len(steps), work, spread, gpu_ns, launches, communicates, _computing_ns(log, rank, steps),
+        _events(log, rank, steps), launch_ns,
+    )  # fmt: skip
 
 
 def simulated_step(log: Log, rank: int, launches: int) -> HostStep:
@@ -124,6 +128,17 @@ def _launches(log: Log, rank: int, steps: list[Step]) -> list[int]:
     return [
         int(np.searchsorted(at, step.host[1], "right") - np.searchsorted(at, step.host[0])) for step in steps
     ]
+
+
+def _computing_ns(log: Log, rank: int, steps: list[Step]) -> float:
+    """ns of kernels and copies in a step, without communication, on average."""
+    total = 0.0
+    kinds = tuple(kind for kind in DEVICE_KINDS if kind not in COMMUNICATION_KINDS)
+    for batch in log.batches(("launch", "start", "end"), kinds=kinds, ranks=[rank]):
+        for begin, end in (step.host for step in steps):
+            inside = (batch["launch"] >= begin) & (batch["launch"] <= end)
+            total += float((batch["end"] - batch["start"])[inside].sum())
+    return total / len(steps)
 
 
 def operator_times(log: Log) -> dict[str, tuple[int, float]]:

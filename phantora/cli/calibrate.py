@@ -107,7 +107,9 @@ def _host(found: Calibration) -> str:
     text = f"{fit.ratio:.2f} times as slow as {found.compared_with}, factor {found.host.factor:.2f}"
     if fit.pace > 1.0:
         text += f" (slowest rank: {fit.pace:.2f} times this one)"
-    return text if fit.real is not None else f"{text}; by {fit.operators} operators, of no one script"
+    if fit.real is None:
+        text += f"; by {fit.operators} operators, for any script (`-- SCRIPT`: for yours)"
+    return text
 
 
 def _gpu(found: Calibration, table: Path) -> list[tuple[str, str]]:

@@ -71,6 +71,8 @@ class GpuCostModel:
                 f"{Path(source.table.path).name}: {about.get('gpu')}, torch {about.get('torch')}, "
                 f"CUDA {about.get('cuda')}, driver {about.get('driver')}"
             )
+        if self.gpu.measured and self.gpu.measured.kernels:
+            texts.append(f"{Path(self.gpu.measured.kernels).name}: {self.gpu.product}, by phantora calibrate")
         return [*texts, *([self._published.text] if self._published else [])]
 
     def of_other_builds(self, torch: str) -> list[str]:

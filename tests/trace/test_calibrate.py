@@ -131,6 +131,7 @@ def test_the_slowest_rank_decides() -> None:
     assert pace_of(real, simulated) == pytest.approx(1.5)
     assert pace_of(replace(real, communicates=False), simulated) == 1.0
     assert pace_of(replace(real, gpu_ns=15e6), simulated) == 1.0
+    assert pace_of(replace(real, computing_ns=30e6), simulated) == 1.0
     assert pace_of(real, replace(simulated, gpu_ns=20e6)) == 1.0  # the GPU is busy longer than its host
 
 

@@ -8,6 +8,9 @@
 
 CUPTI slows a process after its first profile. The real processes on one cluster ran the traced configuration before the
 profile and after it; steps after it count as many times shorter as this pair says.
+
+`noise`: the median step of a process against its step of ten in a row, a second later. Host-bound steps on these rented
+machines change by that much without any change of the program: errors below it show nothing.
 """
 
 from __future__ import annotations
@@ -37,6 +40,11 @@ def measured() -> dict[tuple[str, str], float]:
     return found
 
 
+def noise() -> list[float]:
+    """Relative differences of two measurements of one configuration in one process."""
+    return [row["median_iter_s"] / row["in_a_row_s"] - 1 for name in MEASURED for row in rows(name)]
+
+
 def summary(errors: list[float]) -> str:
     absolute = [abs(error) for error in errors]
     return f"mean {statistics.mean(absolute):.1%}, bias {statistics.mean(errors):+.1%}, largest {max(absolute):.1%}"
@@ -60,8 +68,9 @@ def main() -> None:
             f"| {error:+6.1%} | {told:6} |"
         )
     print()
-    for kind, found in errors.items():
-        print(f"{kind}: {len(found)} configurations, {summary(found)}")
+    for kind, found in {**errors, "noise": noise()}.items():
+        middle = statistics.median(abs(error) for error in found)
+        print(f"{kind}: {len(found)} configurations, median {middle:.1%}, {summary(found)}")
 
 
 if __name__ == "__main__":
