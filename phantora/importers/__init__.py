@@ -12,6 +12,7 @@ from phantora.importers.assemble import Imported, assemble
 from phantora.importers.execution_trace import is_execution_trace, read_execution_trace
 from phantora.importers.kineto import read_kineto
 from phantora.importers.nsight import SUFFIXES, read_nsight
+from phantora.importers.operator_table import is_operator_table, read_operator_table
 from phantora.importers.rank import RankTrace, Vocabulary
 
 
@@ -24,6 +25,8 @@ def import_traces(paths: Sequence[str], output: str, version: str = "") -> Impor
     for position, path in enumerate(paths):
         if path.endswith(SUFFIXES):
             traces += read_nsight(path, words)
+        elif is_operator_table(path):
+            traces += read_operator_table(path, words)
         elif is_execution_trace(path):
             traces.append(read_execution_trace(path, words, position))
         else:

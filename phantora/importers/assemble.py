@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,14 @@ from phantora.errors import PhantoraError
 from phantora.hardware import gpu_names, load_gpu
 from phantora.hardware.types import Gpu
 from phantora.importers import skew
+from phantora.importers.communication import complete_calls, join
 from phantora.importers.linking import Links, link
 from phantora.importers.matching import Matches, match
 from phantora.importers.pricing import Pricer
-from phantora.importers.rank import CODES, Group, Ints, RankTrace, Rows, Vocabulary, is_device
+from phantora.importers.rank import CODES, Group, RankTrace, Rows, Vocabulary, is_device
+from phantora.importers.recording import Records, idle_recording, missing_for_replay, recording
+from phantora.importers.schedule import Ints, Schedule
+from phantora.importers.timeline import floors, timeline
 from phantora.trace.schema import BATCH_ROWS, COMMUNICATION_KINDS, REAL, RunMetadata, Tables
 from phantora.trace.writer import ROW, LogWriter
 
@@ -50,24 +54,37 @@ def assemble(traces: Sequence[RankTrace], words: Vocabulary, output: str, versio
 
     Raises PhantoraError for two traces of one rank, and where all are empty."""
     by_rank = _by_rank(traces)
+    links: dict[int, Links] = {}
+    for rank, trace in by_rank.items():
+        links[rank] = link(trace, words)
+        complete_calls(trace, links[rank], words)
     matches = match(by_rank, words)
-    skews = skew.estimate(matches, list(by_rank))
+    scheduled = any(trace.schedule is not None for trace in traces)  # on one clock already
+    skews = {} if scheduled else skew.estimate(matches, list(by_rank))
     for rank, trace in by_rank.items():
         trace.base -= skews[rank].removed if rank in skews else 0
     origin = min(_begin(trace) for trace in by_rank.values())
     pricer = Pricer(words)
-    parts: dict[int, Rows] = {}
-    links: dict[int, Links] = {}
-    for rank, trace in by_rank.items():
-        links[rank] = link(trace, words)
-        parts[rank] = _rows(trace, links[rank], pricer, trace.base - origin)
+    parts = {rank: _rows(trace, links[rank], pricer, trace.base - origin) for rank, trace in by_rank.items()}
     matched = _collectives(parts, links, matches)
     metadata = _metadata(by_rank, parts, words, pricer, skews)
     metadata.phantora = version
     tables = Tables(words.names.words, [], pricer.prices.words)
     tables.signatures += [(operator.signature.name, operator.text) for operator in words.signatures.words]
     groups = _communicators(by_rank, words, tables, parts)
-    _write(output, metadata, tables, [*parts.values(), groups])
+    recordings: dict[int, Records] = {}
+    refused = missing_for_replay(by_rank, links, metadata)
+    if not refused:
+        floor = floors(by_rank.values(), links.values())
+        joints = join(by_rank, links, matches, words, metadata.ranks_per_host)
+        for rank, trace in by_rank.items():
+            plan = trace.schedule or Schedule(timeline(trace, links[rank], floor, words), joints[rank])
+            recordings[rank] = recording(trace, links[rank], plan, words, trace.base - origin)
+        absent = set(range(metadata.world_size)) - set(by_rank)  # others stand for them
+        recordings |= {rank: idle_recording() for rank in absent}
+        metadata.extra["imported"] |= {"cluster": metadata.cluster, "floors": asdict(floor)}
+    metadata.extra["imported"]["no_replay"] = refused
+    _write(output, metadata, tables, [*parts.values(), groups], recordings)
     return Imported(
         log=output,
         rows=sum(len(part) for part in parts.values()) + len(groups),
@@ -167,8 +184,10 @@ def _communicators(
     return np.concatenate(made) if made else np.empty(0, ROW)
 
 
-def _write(output: str, metadata: RunMetadata, tables: Tables, parts: Sequence[Rows]) -> None:
-    """All rows in order of their end."""
+def _write(
+    output: str, metadata: RunMetadata, tables: Tables, parts: Sequence[Rows], recordings: Mapping[int, Records]
+) -> None:  # fmt: skip
+    """All rows in order of their end, then the recordings of the ranks."""
     ends = np.concatenate([part["end"] for part in parts])
     ranks = np.concatenate([part["rank"] for part in parts])
     begins = np.concatenate([part["start"] for part in parts])
@@ -183,6 +202,8 @@ def _write(output: str, metadata: RunMetadata, tables: Tables, parts: Sequence[R
                 own = owner == position
                 batch[own] = part[chosen[own] - offsets[position]]
             writer.append(batch)
+        for rank, records in recordings.items():
+            writer.record(rank, records)
         writer.close({"status": 0})
 
 

@@ -72,7 +72,7 @@ def _record(place: int, node: dict[str, Any], words: Vocabulary) -> Record:
     args = tuple(_argument(*parts) for parts in zip(*columns, strict=False))
     signature = OperatorSignature(name, args)
     sig = words.signatures.number(Operator(signature, signature_text(signature)))
-    return CODES["operator"], 0, words.names.number(name), sig, -1, place, place + 1, 0, -1, -1, -1, -1
+    return CODES["operator"], 0, words.names.number(name), sig, -1, place, place + 1, 0, -1, -1, -1, -1, -1
 
 
 def _argument(value: Any, shape: Any, kind: Any) -> Any:

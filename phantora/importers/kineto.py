@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,10 @@ from phantora.cost.tensors import item_bytes
 from phantora.importers.json_events import Event, EventFile
 from phantora.importers.rank import (
     CODES,
+    CommunicationCall,
     Device,
     Group,
+    KernelForm,
     Operator,
     RankTrace,
     Record,
@@ -25,7 +28,7 @@ from phantora.importers.rank import (
     is_device,
 )  # fmt: skip
 from phantora.importers.signatures import SHAPE, collective_dtype, key, signature
-from phantora.importers.spelling import communicates, number_streams, synchronizes
+from phantora.importers.spelling import COLLECTIVES, PARAMETERS, communicates, number_streams, synchronizes
 from phantora.trace.export.chrome import LANE, PRODUCER
 
 _KERNEL, _COPY, _SET, _CALL, _OPERATOR, _ANNOTATION, _PYTHON, _SPAN, _SYNC = range(9)
@@ -96,12 +99,13 @@ class _Reader:
 
     def _add(
         self, kind: str, stream: int, name: int, start: int, end: int, args: Event,
-        sig: int = -1, comm: int = -1, size: int = 0, value: int = -1, device: int = -1,
+        sig: int = -1, comm: int = -1, size: int = 0, value: int = -1, device: int = -1, detail: int = -1,
     ) -> None:  # fmt: skip
         correlation, external = args.get("correlation", -1), args.get("External id", args.get("external id", -1))
         self._batch.append((
             CODES[kind], stream, name, sig, comm, start, end, size, value,
             correlation if isinstance(correlation, int) else -1, external if isinstance(external, int) else -1, device,
+            detail,
         ))  # fmt: skip
 
     # ------------------------------------------------------------------ work of the GPU
@@ -111,12 +115,31 @@ class _Reader:
         number = self.words.names.number(name)
         stream, device = _place(event, args)
         if "Collective name" not in args and not communicates(name):
-            self._add("kernel", stream, number, start, end, args, device=device)
+            self._add("kernel", stream, number, start, end, args, device=device, detail=self._form(args))
             return
-        kind = "sendrecv" if "SendRecv" in name else "collective"
-        self._add(
-            kind, stream, number, start, end, args, -1, self._group(args), _collective_bytes(args), device=device
-        )
+        call = self._call_of(args)
+        paired = "SendRecv" in name if call is None else call.of_pair or call.collective not in COLLECTIVES
+        kind = "sendrecv" if paired else "collective"
+        detail = -1 if call is None else self.words.details.number(call)
+        group, size = self._group(args), _collective_bytes(args)
+        self._add(kind, stream, number, start, end, args, -1, group, size, device=device, detail=detail)
+
+    def _form(self, args: Event) -> int:
+        """The number of the form of a kernel's launch, -1 where the trace has none."""
+        grid, block = _triple(args.get("grid")), _triple(args.get("block"))
+        if grid is None or block is None:
+            return -1
+        shared = args.get("shared memory")
+        return self.words.details.number(KernelForm(grid, block, shared if isinstance(shared, int) else 0))
+
+    def _call_of(self, args: Event) -> CommunicationCall | None:
+        """The call of torch.distributed that a kernel's or an operator's arguments describe."""
+        collective = args.get("Collective name")
+        if collective is None:
+            return None
+        peer = next((args[name] for name in ("Dst Rank", "Src Rank") if isinstance(args.get(name), int)), -1)
+        dtype = collective_dtype(str(args.get("dtype", "")))
+        return CommunicationCall(str(collective), self._group(args), dtype, _collective_bytes(args), peer)
 
     def _copy(self, event: Event, args: Event, start: int, end: int) -> None:
         name = str(event.get("name", ""))
@@ -179,7 +202,10 @@ class _Reader:
             text = args.get(SHAPE) or signature_text(found)
             sig = self._signatures[code] = self.words.signatures.number(Operator(found, str(text)))
             self.shapes |= bool(text)
-        self._add("operator", self._thread(event), self.words.names.number(name), start, end, args, sig)
+        call = self._call_of(args) if name == PARAMETERS else _pair_of(name, args)
+        detail = -1 if call is None else self.words.details.number(call)
+        number = self.words.names.number(name)
+        self._add("operator", self._thread(event), number, start, end, args, sig, detail=detail)
 
     def _annotation(self, event: Event, args: Event, start: int, end: int) -> None:
         name = self.words.names.number(str(event.get("name", "")))
@@ -209,6 +235,22 @@ class _Reader:
         held = {"correlation": args.get("Addr", -1), "External id": abs(size)}
         allocated, reserved = (int(args.get(f"Total {what}", 0)) for what in ("Allocated", "Reserved"))
         self._add("memory", self._thread(event), word, at, at, held, size=reserved, value=allocated)
+
+
+def _triple(values: Any) -> tuple[int, int, int] | None:
+    if not isinstance(values, list) or len(values) != 3 or not all(isinstance(n, int) for n in values):
+        return None
+    return values[0], values[1], values[2]
+
+
+def _pair_of(name: str, args: Event) -> CommunicationCall | None:
+    """The send or receive that an operator of torch.distributed is; its arguments are tensors, group, peer, tag."""
+    collective = {"c10d::send": "send", "c10d::recv_": "recv"}.get(name)
+    if collective is None:
+        return None
+    values = args.get("Concrete Inputs")
+    numbers = [int(value) for value in values or () if str(value).isdigit()] if isinstance(values, list) else []
+    return CommunicationCall(collective, -1, "", 0, numbers[0] if numbers else -1)
 
 
 def _place(event: Event, args: Event) -> tuple[int, int]:
@@ -301,8 +343,12 @@ def _complete_groups(rows: Rows, job: dict[str, Any], groups: dict[str, Group], 
         if entry is None or group.ranks or not isinstance(entry.get("ranks"), list):
             continue
         ranks = tuple(int(rank) for rank in entry["ranks"] if isinstance(rank, int))
-        whole = words.groups.number(Group(name, group.purpose, ranks))
-        rows["comm"][rows["comm"] == words.groups.number(group)] = whole
+        short, whole = words.groups.number(group), words.groups.number(Group(name, group.purpose, ranks))
+        rows["comm"][rows["comm"] == short] = whole
+        for number in np.unique(rows["detail"][rows["detail"] >= 0]).tolist():
+            call = words.details.words[number]
+            if isinstance(call, CommunicationCall) and call.group == short:
+                rows["detail"][rows["detail"] == number] = words.details.number(replace(call, group=whole))
 
 
 def _rank(job: dict[str, Any], path: str, position: int) -> int:

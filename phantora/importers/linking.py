@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from phantora.importers.rank import CODES, Ints, RankTrace, Rows, Vocabulary, is_device
+from phantora.importers.rank import CODES, RankTrace, Rows, Vocabulary, is_device
+from phantora.importers.schedule import Ints
 
 _SLACK_NS = 2_000
 """How far CUPTI's clock and torch's may be apart: a call may seem to begin so much before its operator."""
@@ -26,6 +27,8 @@ class Links:
     value: Ints
     operator: Ints
     """Position of the operator that launched a row of the GPU."""
+    call: Ints
+    """Position of the call that launched a row of the GPU."""
 
 
 def link(trace: RankTrace, words: Vocabulary) -> Links:
@@ -61,7 +64,9 @@ def link(trace: RankTrace, words: Vocabulary) -> Links:
     kind[_blocking(rows, device[known], call_of[known], words)] = CODES["sync"]
     _syncs(rows, kind, device, launch, number, linked)
     _waits(trace, kind, number, launch, linked)
-    return Links(kind, number, launch, linked, value, of_operator)
+    calling = np.full(len(rows), -1, np.int64)
+    calling[device] = call_of
+    return Links(kind, number, launch, linked, value, of_operator, calling)
 
 
 def _find(keys: Ints, positions: npt.NDArray[np.intp], wanted: Ints) -> Ints:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from phantora.importers.rank import CODES, Ints, RankTrace, Vocabulary
+from phantora.importers.rank import CODES, RankTrace, Vocabulary
+from phantora.importers.schedule import Ints
 
 _MOST_SHIFT = 4096  # collectives by which one rank's recording may begin later than another's
 _ENDS_APART = re.compile(r"Broadcast|Reduce(?!Scatter)(?<!AllReduce)|SendRecv")

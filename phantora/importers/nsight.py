@@ -18,7 +18,18 @@ import numpy as np
 from phantora.cost.tensors import contiguous_strides
 from phantora.cost.types import OperatorSignature, TensorSpec
 from phantora.errors import PhantoraError
-from phantora.importers.rank import CODES, Device, Group, Operator, RankTrace, Record, RowBuilder, Rows, Vocabulary
+from phantora.importers.rank import (
+    CODES,
+    Device,
+    Group,
+    KernelForm,
+    Operator,
+    RankTrace,
+    Record,
+    RowBuilder,
+    Rows,
+    Vocabulary,
+)
 from phantora.importers.signatures import UNKNOWN_DTYPE
 from phantora.importers.spelling import communicates, number_streams, synchronizes
 from phantora.trace.schema import COPY_NAMES
@@ -140,13 +151,19 @@ class _Reader:
 
     def _kernels(self) -> None:
         columns = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "demangledName", "shortName",
-                   "mangledName")  # fmt: skip
-        for start, end, device, stream, correlation, process, *names in self._database.rows(
+                   "mangledName", "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ",
+                   "staticSharedMemory", "dynamicSharedMemory")  # fmt: skip
+        for start, end, device, stream, correlation, process, *more in self._database.rows(
             "CUPTI_ACTIVITY_KIND_KERNEL", *columns
         ):
-            name = self._name(*names)
+            name = self._name(*more[:3])
             kind = "kernel" if not communicates(name) else "sendrecv" if "SendRecv" in name else "collective"
-            self._device(self._record(kind, stream, name, start, end, correlation), process, device)
+            sizes = [int(n or 1) for n in more[3:9]]
+            shared = sum(int(n or 0) for n in more[9:])
+            form = KernelForm((sizes[0], sizes[1], sizes[2]), (sizes[3], sizes[4], sizes[5]), shared)
+            detail = self._words.details.number(form)
+            row = self._record(kind, stream, name, start, end, correlation)
+            self._device((*row[:-1], detail), process, device)
         graphs = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
         for start, end, device, stream, correlation, process in self._database.rows(
             "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", *graphs
@@ -205,7 +222,7 @@ class _Reader:
         number = self._words.names.number(name)
         return (
             CODES[kind], stream or 0, number, sig, -1, start, max(start, end), size or 0, -1,
-            -1 if correlation is None else correlation, -1, -1,
+            -1 if correlation is None else correlation, -1, -1, -1,
         )  # fmt: skip
 
 

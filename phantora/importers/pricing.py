@@ -13,7 +13,8 @@ from phantora.cost.tensors import tensors
 from phantora.cost.types import OperatorSignature
 from phantora.hardware import load_gpu
 from phantora.importers.linking import Links
-from phantora.importers.rank import CODES, Ints, RankTrace, Texts, Vocabulary, is_device
+from phantora.importers.rank import CODES, RankTrace, Texts, Vocabulary, is_device
+from phantora.importers.schedule import Ints
 from phantora.importers.signatures import UNKNOWN_DTYPE
 from phantora.trace.schema import COMMUNICATION_KINDS, REAL, PriceRow
 

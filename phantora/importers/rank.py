@@ -10,23 +10,24 @@ import numpy as np
 import numpy.typing as npt
 
 from phantora.cost.types import OperatorSignature
+from phantora.importers.schedule import Schedule
 from phantora.trace.schema import DEVICE_KINDS, KIND_CODE
 
-Ints = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.void]
 
 ROW = np.dtype([
     ("kind", "<u1"), ("stream", "<i4"), ("name", "<i4"), ("sig", "<i4"), ("comm", "<i4"), ("start", "<i8"),
     ("end", "<i8"), ("bytes", "<i8"), ("value", "<i8"), ("correlation", "<i8"), ("external", "<i8"),
-    ("device", "<i2"),
+    ("device", "<i2"), ("detail", "<i4"),
 ])  # fmt: skip
 """A row as a trace gives it. `stream` is the thread's index for rows of the host. `correlation` is shared by a call and
 what it launches, `external` names the operator that launches or is; both are -1 where the trace has none. `device` is
-the number of the GPU, -1 for rows of the host."""
+the number of the GPU, -1 for rows of the host. `detail` is the number of a :class:`KernelForm` or a
+:class:`CommunicationCall`, -1 for none."""
 
 CODES = KIND_CODE
 _IS_DEVICE = np.array([kind in DEVICE_KINDS for kind in CODES])
-Record = tuple[int, int, int, int, int, int, int, int, int, int, int, int]
+Record = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
 """Values of :data:`ROW`, in its order."""
 
 
@@ -69,6 +70,43 @@ class Group:
     ranks: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class KernelForm:
+    """How a kernel is launched."""
+
+    grid: tuple[int, int, int]
+    """Blocks."""
+    block: tuple[int, int, int]
+    """Threads."""
+    shared_bytes: int
+
+
+@dataclass(frozen=True)
+class CommunicationCall:
+    """A call of torch.distributed."""
+
+    collective: str
+    """As Kineto names it: ``allreduce``, ``_allgather_base``, ``send``."""
+    group: int
+    """Number in ``Vocabulary.groups``, -1 if unknown."""
+    dtype: str
+    """torch's name; empty if unknown."""
+    bytes: int
+    """Of the larger of input and output."""
+    peer: int
+    """Of sends and receives: rank in the group, -1 if unknown."""
+
+    @property
+    def of_pair(self) -> bool:
+        """Is it a send or a receive?"""
+        return self.sends or self.collective.startswith(("recv", "irecv"))
+
+    @property
+    def sends(self) -> bool:
+        """Is it a send?"""
+        return self.collective in ("send", "isend")
+
+
 @dataclass
 class Vocabulary:
     """The words of all ranks."""
@@ -78,6 +116,8 @@ class Vocabulary:
     """:class:`Operator`."""
     groups: Texts = field(default_factory=Texts)
     """:class:`Group`."""
+    details: Texts = field(default_factory=Texts)
+    """:class:`KernelForm` and :class:`CommunicationCall`."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +152,7 @@ class RankTrace:
     """What the trace does not hold -> the option of the profiler that adds it."""
     notes: list[str] = field(default_factory=list)
     """What the user should know of the file."""
+    schedule: Schedule | None = None
 
 
 def _fits(record: Record) -> bool:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from phantora.profile.live import LiveProfiler
     from phantora.sim.collectives import NcclEnvironment
     from phantora.sim.config import Stats
+    from phantora.sim.measured import Measured
     from phantora.sim.replay import Powers
     from phantora.sim.simulator import Simulator
     from phantora.trace.recording import Chunk
@@ -58,6 +59,8 @@ class Recorded:
     """NCCL's variables then, as the metadata have them; those of the environment now come first."""
     power: Powers | None = None
     """By rank, from which state its power limiter goes on when its first step ends."""
+    measured: Measured | None = None
+    """Where the launches were measured, if the run was a real one."""
 
 
 def _workspaces(cluster: Cluster) -> Workspaces | None:
@@ -161,7 +164,8 @@ def assemble(
         described = _metadata(setup, about, {**facts, **_facts(setup, workspaces)}, getattr(model, "tables", ()))
         config = SimulatorConfig(
             engine, cluster.part(setup.hosts, setup.ranks_per_host), model, nccl, setup.what_if, setup.fold,
-            output.flows, output.recording, setup.spec.hang_timeout, progress, notice,
+            recorded.measured if recorded else None, output.flows, output.recording, setup.spec.hang_timeout, progress,
+            notice,
         )  # fmt: skip
         log = LogWriter(log_path, described, Tables())
         try:

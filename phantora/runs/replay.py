@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +21,12 @@ from phantora.sim.whatif import parse_what_if
 from phantora.spec import OutputSpec, RunSpec, WhatIfSpec
 
 if TYPE_CHECKING:
+    from phantora.sim.measured import Measured
     from phantora.trace.reader import Log
     from phantora.trace.recording import Chunk
+
+
+_STAND_IN = "H100-SXM"
 
 
 @dataclass(frozen=True)
@@ -47,15 +52,19 @@ def replay(spec: ReplaySpec) -> RunResult:
     from phantora.trace.reader import open_log
 
     log = open_log(spec.log)
-    cluster = chosen_cluster(log, spec.cluster, spec.gpu)
+    chunks = whole_recording(log)
+    measured = _measured(log)
+    if measured is not None and not measured.known:
+        cluster = _unscaled(log, spec, measured.cluster)
+    else:
+        cluster = chosen_cluster(log, spec.cluster, spec.gpu)
     if spec.host is not None:
         cluster = load_calibration(spec.host).applied(cluster)
-    chunks = whole_recording(log)
     outputs = Outputs.at(spec.output.path or "replay.arrow", spec.output.force)
     if outputs.log.resolve() == spec.log.resolve():
         raise PhantoraError(f"{spec.log}: a replay cannot write over the log it reads; name another place with -o")
     ratio = host_ratio(log, cluster, spec.host)
-    recorded = Recorded(chunks, spec.host_scale * ratio, log.metadata.extra.get("nccl", {}))
+    recorded = Recorded(chunks, spec.host_scale * ratio, log.metadata.extra.get("nccl", {}), measured=measured)
     report = _simulate(log, _setup(log, cluster, spec), recorded, outputs.written, other_host=spec.host is not None)
     target = outputs.settle(True, report.rows or 0)
     report = replace(report, log=str(target) if target else "")
@@ -66,13 +75,50 @@ def replay(spec: ReplaySpec) -> RunResult:
     return RunResult(0, Reason.OK, "", target, report)
 
 
+def _measured(log: Log) -> Measured | None:
+    """Where a real run's launches were measured; None for a simulated run."""
+    about = log.metadata.extra.get("imported")
+    if about is None:
+        return None
+    from phantora.cost import model_for
+    from phantora.cost.table_files import cache_folder
+    from phantora.sim.collectives import NcclEnvironment
+    from phantora.sim.measured import Measured
+
+    cluster, known = _cluster_of_real(about)
+    nccl = NcclEnvironment.read(dict(cluster.nccl), cluster.wiring.nics)
+    return Measured(cluster, model_for(cluster.gpu, cache_folder(), None), nccl, known, **about["floors"])
+
+
+def _unscaled(log: Log, spec: ReplaySpec, cluster: Cluster) -> Cluster:
+    """The run's own cluster, where its GPU is not known. Raises if another one was asked for."""
+    if spec.cluster is not None or spec.gpu is not None or spec.what_if.degrade:
+        raise PhantoraError(
+            f"{log.path}: the run's GPU {cluster.gpu.name!r} has no prices here, so its durations cannot be scaled; "
+            "replay it without --cluster, --gpu and --degrade"
+        )
+    return cluster
+
+
+def _cluster_of_real(about: Mapping[str, Any]) -> tuple[Cluster, bool]:
+    """The cluster of a real run, and whether its GPU is known. Another model stands for one that is not: its numbers
+    are not used."""
+    hosts, per_host, gpu = str(about["cluster"]).split("x", 2)
+    try:
+        return load_cluster(about["cluster"]), True
+    except PhantoraError:
+        cluster = load_cluster(f"{hosts}x{per_host}x{_STAND_IN}")
+        return replace(cluster, name=about["cluster"], gpu=replace(cluster.gpu, name=gpu, peak_flops={})), False
+
+
 def _setup(log: Log, cluster: Cluster, spec: ReplaySpec) -> Setup:
     run = log.metadata
     part_of_it = run.world_size < cluster.world_size
     here = run.ranks_per_host if part_of_it else cluster.gpus_per_host
     again = RunSpec(
-        run.command[0] if run.command else "", tuple(run.command[1:]), host_time=run.host_mode, output=spec.output
-    )
+        run.command[0] if run.command else "", tuple(run.command[1:]),
+        host_time="measured" if run.real else run.host_mode, output=spec.output,
+    )  # fmt: skip
     what_if = parse_what_if(spec.what_if.degrade, spec.what_if.straggler, spec.what_if.background)
     fold = from_dict(run.extra["fold"]) if run.extra.get("fold") else None
     return Setup(again, cluster, run.world_size // here, here, what_if, fold)
@@ -121,11 +167,8 @@ def host_ratio(log: Log, cluster: Cluster, asked: str | None) -> float:
 
 def whole_recording(log: Log) -> list[Chunk]:
     """The recording of every rank to its end. Raises if there is none."""
-    if "imported" in log.metadata.extra:
-        raise PhantoraError(
-            f"{log.path}: a real run's log has no recording to replay; learn its host with `phantora calibrate` and "
-            "run its script with `phantora trace --calibration`"
-        )
+    if missing := log.metadata.extra.get("imported", {}).get("no_replay"):
+        raise PhantoraError(f"{log.path}: cannot be replayed: {missing}")
     chunks = log.recording()
     why = ""
     if not log.complete:
@@ -161,7 +204,8 @@ def _simulate(log: Log, setup: Setup, recorded: Recorded, target: Path, *, other
         seconds = round(time.monotonic() - began, 3)
         facts = simulator.stats().facts()
         report = RunReport(0, run.world_size, wall_seconds=seconds, log=str(target), **facts)
-        more = simulated_again(simulation, setup, recorded, hosts=False)
+        if recorded.measured is None:  # measured durations hold what power costs
+            more = simulated_again(simulation, setup, recorded, hosts=False)
     finally:
         operators = [asdict(entry) for entry in simulator.operators()]
         simulation.close({**report.as_data(), "replayed": str(log.path), "operators": operators, **more})

@@ -11,6 +11,7 @@ from phantora.cost.types import CostModel
 from phantora.fold.mesh import Fold
 from phantora.hardware import Cluster
 from phantora.sim.collectives import NcclEnvironment
+from phantora.sim.measured import Measured
 from phantora.sim.whatif import WhatIf
 
 
@@ -51,6 +52,8 @@ class SimulatorConfig:
     what_if: WhatIf = field(default_factory=WhatIf)
     fold: Fold | None = None
     """Which ranks are processes; None: all."""
+    measured: Measured | None = None
+    """Of a real run's recording."""
     flows: bool = False
     """Log the network's flows, and what its links carry."""
     record: bool = True

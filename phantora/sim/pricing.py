@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ import orjson
 
 from phantora.cost.machine import Machine
 from phantora.cost.parse import compute_of, read_signature, signature_text
-from phantora.cost.types import KernelLaunch, L2State, OperatorSignature, Price
+from phantora.cost.types import CostModel, KernelLaunch, L2State, OperatorSignature, Price
 from phantora.cost.wanted import Wanted
 from phantora.hardware import Flow
 from phantora.sim.collectives import (
@@ -26,7 +27,8 @@ from phantora.sim.config import SimulatorConfig
 from phantora.sim.engine import library as native
 from phantora.sim.kernel_profile import communication_feels, profile_of
 from phantora.sim.links import Links
-from phantora.trace.schema import COPY_NAMES, PriceRow, Tables
+from phantora.sim.measured import Measured, Took, as_measured, fixed
+from phantora.trace.schema import COPY_NAMES, REAL, PriceRow, Tables
 from phantora.wire import layout
 from phantora.wire.layout import EXPERTS
 
@@ -46,6 +48,13 @@ def _rows(request: native.PriceRequest) -> Rows | None:
     return Rows(request.tokens, request.row) if request.sub in EXPERTS else None
 
 
+def _late(cost: CostModel, signature: OperatorSignature, kernel: KernelLaunch) -> Price:
+    """What an operator launched after it had waited for its first kernels, on which the operator's price lies."""
+    if str(kernel.library.get("call", "")).startswith("conv_"):  # cudnn.benchmark: all of its work once more
+        return cost.operator(signature, (kernel,))
+    return cost.covered(kernel)
+
+
 class Pricing:
     """Serves price requests from the cost model and the model of collectives."""
 
@@ -53,6 +62,8 @@ class Pricing:
         cluster, fold, what_if = config.cluster, config.fold, config.what_if
         self._engine = engine
         self._cost = config.cost
+        self._measured = config.measured
+        self._same_gpu = config.measured is not None and config.measured.cluster.gpu.name == cluster.gpu.name
         self._machine = Machine(cluster.gpu)
         # Hosts that differ from each other must all be looked at.
         alike = fold is not None and not (config.flows or what_if.degrade or what_if.background)
@@ -79,9 +90,12 @@ class Pricing:
                 self._serve_communication(request)
             else:
                 price = self._price(request)
-                self._engine.set_profile(request.id, profile_of(self._machine, price))
-                self._engine.set_price(request.id, price.durations)
                 main = max(range(len(price.durations)), key=price.durations.__getitem__)
+                if self._measured is None:
+                    self._engine.set_profile(request.id, profile_of(self._machine, price))
+                else:
+                    price = self._scaled(self._measured, price, request)
+                self._engine.set_price(request.id, price.durations)
                 self._prices[request.id] = PriceRow(
                     price.cls, price.provenance, price.flops, price.bytes, main, "", price.error
                 )  # fmt: skip
@@ -101,51 +115,61 @@ class Pricing:
         block = (kernel.block_x, kernel.block_y, kernel.block_z)
         return KernelLaunch(name, grid, block, kernel.shared_bytes, library)
 
+    def _scaled(self, measured: Measured, price: Price, request: native.PriceRequest) -> Price:
+        """`price` as a ratio to the measured duration."""
+        if self._same_gpu:
+            price = replace(price, provenance=REAL, error=0.0)
+        return measured.ratio(price, lambda: self._price_by(measured.cost, request))
+
     def _price(self, request: native.PriceRequest) -> Price:
-        if request.kind == native.COPY:
-            return self._cost.copy(_COPY_KINDS[request.sub], request.bytes)
-        if request.kind == native.MEMSET:
-            return self._cost.memset(request.bytes)
-        kernels = tuple(self._kernel(kernel) for kernel in self._engine.price_kernels(request))
+        price = self._price_by(self._cost, request)
         if request.kind == native.OPERATOR and request.part == 0 and request.sig >= 0:
             signature = self._signature(request.sig)
-            price = self._cost.operator(signature, kernels, _l2(request))
+            kernels = tuple(self._kernel(kernel) for kernel in self._engine.price_kernels(request))
             self._operators[request.id] = Wanted(
                 self._engine.text(native.SIGNATURES, request.sig), compute_of(kernels), signature.name,
                 signature_text(signature), price.cls, price.provenance, price.error, tuning=signature.tuning,
             )  # fmt: skip
-            return price
+        return price
+
+    def _price_by(self, cost: CostModel, request: native.PriceRequest) -> Price:
+        if request.kind == native.COPY:
+            return cost.copy(_COPY_KINDS[request.sub], request.bytes)
+        if request.kind == native.MEMSET:
+            return cost.memset(request.bytes)
+        kernels = tuple(self._kernel(kernel) for kernel in self._engine.price_kernels(request))
+        if request.kind == native.OPERATOR and request.part == 0 and request.sig >= 0:
+            return cost.operator(self._signature(request.sig), kernels, _l2(request))
         if request.kind == native.OPERATOR and request.sig >= 0:
-            prices = [self._late(self._signature(request.sig), kernel) for kernel in kernels]
+            prices = [_late(cost, self._signature(request.sig), kernel) for kernel in kernels]
         else:
-            prices = [self._cost.kernel(kernel) for kernel in kernels]
+            prices = [cost.kernel(kernel) for kernel in kernels]
         return Price(
             tuple(duration for price in prices for duration in price.durations),
             prices[0].cls, prices[0].provenance,
             sum(price.flops for price in prices), sum(price.bytes for price in prices), prices[0].error,
         )  # fmt: skip
 
-    def _late(self, signature: OperatorSignature, kernel: KernelLaunch) -> Price:
-        """What an operator launched after it had waited for its first kernels, on which the operator's price lies."""
-        if str(kernel.library.get("call", "")).startswith("conv_"):  # cudnn.benchmark: all of its work once more
-            return self._cost.operator(signature, (kernel,))
-        return self._cost.covered(kernel)
-
     def _serve_communication(self, request: native.PriceRequest) -> None:
         if request.kind == native.COLLECTIVE:
             ranks = self._engine.comm_ranks(request.comm)
-            price = self._collectives.collective(
-                request.sub, ranks, request.bytes, request.dtype, request.root, request.blocks, _rows(request)
-            )
+            price = self._communication(
+                request, lambda model: model.collective(
+                    request.sub, ranks, request.bytes, request.dtype, request.root, request.blocks, _rows(request)
+                ),
+            )  # fmt: skip
             name = kernel_name(
                 request.sub, request.redop, request.dtype, price.algorithm, price.protocol, len(ranks)
             )  # fmt: skip
         elif request.sub != native.PAIR:
             price, name = self._one_sided(request)
         else:
-            price = self._collectives.transfer(
-                request.src, request.dst, request.bytes, request.concurrent,
-                members=len(self._engine.comm_ranks(request.comm)), duplex=bool(request.duplex),
+            members = len(self._engine.comm_ranks(request.comm))
+            price = self._communication(
+                request, lambda model: model.transfer(
+                    request.src, request.dst, request.bytes, request.concurrent, members=members,
+                    duplex=bool(request.duplex),
+                ),
             )  # fmt: skip
             name = SEND_RECV_KERNEL
         topology = self._collectives.topology
@@ -160,6 +184,19 @@ class Pricing:
         self._prices[request.id] = PriceRow(
             "communication", price.provenance, 0.0, float(request.bytes), 0, algorithm, price.error
         )
+
+    def _communication(
+        self, request: native.PriceRequest, price: Callable[[CollectiveModel], CollectivePrice]
+    ) -> CollectivePrice:
+        """`price` by the simulated links; of a real run scaled to what it measured."""
+        measured = self._measured
+        if measured is None or request.measured < 0:
+            return price(self._collectives)
+        if not request.bytes or not measured.known:
+            return fixed(request.measured)
+        took = Took(request.measured, request.crowd)
+        before = measured.collectives
+        return as_measured(price(self._collectives), took, price(before), before.topology)
 
     def _one_sided(self, request: native.PriceRequest) -> tuple[CollectivePrice, str]:
         """Of the memory of peers: a copy that a peer has nothing to do with, or a signal."""

@@ -81,7 +81,11 @@ class Simulator:
         fold = config.fold
         if fold is not None:
             self._engine.fold(fold)
-        self._engine.set_timing(timing_of(config.cluster.gpu, config.nccl))
+        timing = timing_of(config.cluster.gpu, config.nccl)
+        if config.measured is not None:
+            timing.launch_latency_ns = config.measured.launch_latency_ns
+            timing.kernel_gap_ns = timing.crowded_gap_ns = timing.graph_gap_ns = config.measured.kernel_gap_ns
+        self._engine.set_timing(timing)
         limit_power(self._engine, config.cluster.gpu, session.world_size, fold)
         if config.record:
             self._engine.record()

@@ -99,6 +99,10 @@ class PriceRequest(ctypes.Structure):
     """OPERATOR: 1 + the share of its operands that L2 holds, in PH_L2_STEPS; 0: unknown."""
     l2_written: Int32
     """OPERATOR: 1 + the written share of what they displace, in PH_L2_STEPS of the most that can be; 0: unknown."""
+    measured: Int64
+    """COLLECTIVE, TRANSFER: ns that it took in a real run, -1 if there was none."""
+    crowd: Float64
+    """How many shared its links there, itself counted."""
 
 
 @_c_struct

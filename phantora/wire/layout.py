@@ -32,6 +32,7 @@ __all__ = [
     "REPLY_BYTES",
     "REPLY_SLOTS",
     "RING_RECORDS",
+    "SAME_TIME",
     "STRUCTS",
     "WIRE_VERSION",
     "Activity",
@@ -74,6 +75,7 @@ REPLY_SLOTS = 8  # threads of one rank that can wait at the same time
 REPLY_BYTES = 65536  # payload bytes of one reply; longer payloads travel in pieces
 L2_STEPS = 4  # of the share of an operator's operands that L2 holds
 BLOB_BYTES = 56  # bytes of variable-length data that one BLOB record carries
+SAME_TIME = 1 << 20  # price of a TIMED launch that takes as long as it did: its price is a ratio
 MAX_DEVICES = 128  # of a host, a multiple of 64: the largest NVLink domain has 72
 CONSTANTS = {
     "PH_WIRE_VERSION": WIRE_VERSION,
@@ -85,6 +87,7 @@ CONSTANTS = {
     "PH_NO_SLOT": 0xFF,
     "PH_PROBE": 2,
     "PH_MAX_DEVICES": MAX_DEVICES,
+    "PH_SAME_TIME": SAME_TIME,
 }
 
 

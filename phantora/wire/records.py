@@ -117,6 +117,11 @@ BODIES = {
             ("uint64_t", "answer", "which of its answers, counted from 1; 0: none"),
         )),
         Body("room", (("uint64_t", "depth", "commands"),)),
+        Body("timed", (
+            ("int64_t", "duration", "ns on the GPU; of communication from the last arrival on"),
+            ("int64_t", "delay", "ns by which it began later than its stream, its launch and its waits explain"),
+            ("double", "crowd", "of communication: how many shared its links meanwhile, itself counted"),
+        )),
         Body("asked", (
             ("uint64_t", "pad0", ""), ("uint64_t", "pad1", ""), ("uint64_t", "pad2", ""),
             ("int64_t", "resumes", "of a request in a recording: host clock after the answer"),
@@ -172,6 +177,7 @@ KINDS: tuple[tuple[str, str, str], ...] = (
     ("PEER_COPY", "peer_copy", "stream, id = comm, op: from or to the memory of a peer, which does nothing"),
     ("PUT_SIGNAL", "signal", "stream, id = comm, op: tells a peer; unless PH_F_COUNTED once the one before is taken"),
     ("WAIT_SIGNAL", "signal", "stream, id = comm, op: waits for a peer's signal and takes it"),
+    ("TIMED", "timed", "in recordings of real runs only: how long the launch that follows took"),
 )  # fmt: skip
 
 Kind = Enum("ph_kind", "PH_", tuple((name, meaning) for name, _, meaning in KINDS))

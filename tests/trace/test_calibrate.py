@@ -23,7 +23,6 @@ from phantora.cost.traced import TracedOperator, write_traced
 from phantora.errors import PhantoraError
 from phantora.hardware import DEFAULT_HOST, MeasuredCollective, MeasuredGpu, load_calibration, load_cluster, load_host
 from phantora.importers import import_traces
-from phantora.runs.replay import whole_recording
 from phantora.sim.collectives import CollectiveModel
 from phantora.trace.reader import Log, open_log
 from phantora.wire.layout import NCCL_DTYPE_NAMES, Coll
@@ -210,8 +209,6 @@ def test_a_broken_file_is_refused(tmp_path: Path, text: str, message: str) -> No
 def test_logs_that_do_not_tell(tmp_path: Path) -> None:
     simulated = simulated_log(tmp_path, {"name": "mine", "factor": 1.0})
     real = imported(tmp_path, real_trace(1000.0))
-    with pytest.raises(PhantoraError, match="a real run's log has no recording to replay"):
-        whole_recording(real)
     with pytest.raises(PhantoraError, match="is a simulated log"):
         calibrate(simulated, None, "mine")
     with pytest.raises(PhantoraError, match="its host 'mine' is not built-in"):

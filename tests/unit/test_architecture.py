@@ -26,7 +26,7 @@ ALLOWED = {
     "stubs": {"wire"},
     "cost": {"hardware", "wire"},
     "trace": {"fold", "wire"},
-    "importers": {"cost", "hardware", "trace"},
+    "importers": {"cost", "hardware", "trace", "wire"},
     "calibrate": {"cost", "hardware", "trace"},
     "sim": {"cost", "fold", "hardware", "trace", "wire"},
     "profile": {"cost", "hardware", "wire"},

@@ -57,10 +57,10 @@ void Communication::join_collective(Rank &rank, const ph_record &r, std::string 
   launch->collectives.push_back(c);
   if (c->aborted || c->joined < static_cast<int>(comm->seats.size())) return;
   if (r.collective.ticket) deliver(*comm, c);
-  price(c, r.collective);
+  price(c, r.collective, *launch);
 }
 
-void Communication::price(const std::shared_ptr<Collective> &c, const ph_collective_fields &last) {
+void Communication::price(const std::shared_ptr<Collective> &c, const ph_collective_fields &last, const Launch &launch) {
   ph_collective_fields call = last;
   bool experts = call.coll >= PH_COLL_EXPERT_COUNTS;
   if (experts)  // members move different numbers of rows: the largest decides
@@ -71,7 +71,7 @@ void Communication::price(const std::shared_ptr<Collective> &c, const ph_collect
   int32_t tokens = experts ? static_cast<int32_t>(call.scalar) : 0, row = experts ? static_cast<int32_t>(call.count) : 0;
   Key &key = prices_.key();
   key.add<uint8_t>(PHE_COLLECTIVE).add(c->comm).add(call.coll).add(call.dtype).add(call.redop).add(call.blocks).add(call.root).add(call.bytes);
-  key.add(tokens).add(row);
+  key.add(tokens).add(row).add(launch.measured).add(launch.crowd);
   c->price = prices_.find(key, [&](Price &p) {
     p.request.tokens = tokens;
     p.request.row = row;
@@ -83,6 +83,8 @@ void Communication::price(const std::shared_ptr<Collective> &c, const ph_collect
     p.request.root = call.root;
     p.request.comm = c->comm;
     p.request.bytes = call.bytes;
+    p.request.measured = launch.measured;
+    p.request.crowd = launch.crowd;
   });
   if (!prices_[c->price].known) prices_[c->price].operations.push_back(c);
 }

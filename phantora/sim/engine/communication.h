@@ -81,7 +81,7 @@ class Communication {
   void follow(const Communicator &comm, const std::shared_ptr<Transfer> &t);
   void show(const Communicator &comm, const Transfer &t, const Post &post);
   void resolve(const Communicator &comm, const std::shared_ptr<Transfer> &t, const Example &example);
-  void price(const std::shared_ptr<Collective> &c, const ph_collective_fields &call);
+  void price(const std::shared_ptr<Collective> &c, const ph_collective_fields &last, const Launch &launch);
   void price(const std::shared_ptr<Transfer> &t);
   bool agrees(const Communicator &comm, const Transfer &t);
   static int64_t next_of(Communicator &comm, const ph_collective_fields &call, size_t seat);

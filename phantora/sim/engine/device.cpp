@@ -100,7 +100,8 @@ void Device::apply(const Price &price, Item &item, int part) {
   item.part = part;
   item.priced = true;
   item.profile = price.profile;
-  item.work = static_cast<double>(price.durations[std::min(static_cast<size_t>(part), price.durations.size() - 1)]);
+  double priced = static_cast<double>(price.durations[std::min(static_cast<size_t>(part), price.durations.size() - 1)]);
+  item.work = item.measured == UNTIMED ? priced : static_cast<double>(item.measured) * priced / PH_SAME_TIME;
   if (item.type == Item::KERNEL) item.work *= rank_.slowness;
 }
 
@@ -154,7 +155,7 @@ inline int64_t Device::time_of(const Stream &s, const Item &item) {
   }
   if (one_queue_ && item.issued > next_issued_) return NEVER;
   if (item.waits() || (copies_ && item.type == Item::COMM && item.comm->copies)) return NEVER;
-  int64_t time = std::max(std::max(s.free_at + (item.shares() ? s.gap : 0), item.ready), now_);
+  int64_t time = std::max(std::max(s.free_at + (item.shares() ? s.gap : 0), item.ready) + item.delay, now_);
   if (item.priced) return time;
   hold_ = std::min(hold_, time);
   return NEVER;

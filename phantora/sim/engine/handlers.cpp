@@ -146,6 +146,22 @@ Item Ingest::item_of(Rank &rank, const ph_record &r, Item::Type type) {
   return item;
 }
 
+void Ingest::timed(Rank &rank, const ph_record &r) {
+  source(rank).measured = r.timed.duration;
+  source(rank).delay = r.timed.delay;
+  source(rank).crowd = r.timed.crowd;
+}
+
+// The times that a TIMED record gave. They hold what the GPU's other work cost it.
+void Ingest::take_times(const Rank &rank, Item &item) {
+  Source &from = source(rank);
+  if (from.measured == UNTIMED) return;
+  item.measured = from.measured;
+  item.delay = from.delay;
+  item.demand = 0;
+  from.measured = UNTIMED;
+}
+
 void Ingest::event_record(Rank &rank, const ph_record &r) {
   Stream &s = devices_.stream(rank, r.stream);
   Item item = item_of(rank, r, Item::RECORD);
@@ -186,6 +202,7 @@ void Ingest::kernel(Rank &rank, const ph_record &r) {
   item.name = global(source(rank).names, r.id);
   item.priced = false;
   item.demand = library ? 1.0f : devices_.model().demand(r.kernel);
+  take_times(rank, item);
   launches_.attribute(rank, r.op, item);
   const ph_kernel_fields &k = r.kernel;
   phe_price_kernel launch{item.name, library, static_cast<int32_t>(k.grid_x), k.grid_y, k.grid_z,
@@ -213,6 +230,7 @@ void Ingest::copy(Rank &rank, const ph_record &r, Item item, uint32_t sub, uint6
   phe_price_kind kind = item.type == Item::COPY ? PHE_COPY : PHE_MEMSET;
   item.bytes = static_cast<int64_t>(bytes);
   item.demand = devices_.model().demand(bytes);
+  take_times(rank, item);
   item.priced = false;
   launches_.attribute(rank, r.op, item);
   bool waits = r.slot != PH_NO_SLOT;
@@ -281,6 +299,8 @@ void Ingest::communicate(Rank &rank, const ph_record &r) {
   Source &from = source(rank);
   std::shared_ptr<Launch> &group = groups_[static_cast<size_t>(rank.index)];
   std::shared_ptr<Launch> launch = group ? group : std::make_shared<Launch>();
+  launch->measured = from.measured;
+  launch->crowd = from.crowd;
   if (r.kind == PH_COLLECTIVE)
     communication_.join_collective(rank, r, std::move(from.blob), launch);
   else if (r.kind == PH_PEER_COPY)
@@ -293,6 +313,7 @@ void Ingest::communicate(Rank &rank, const ph_record &r) {
   group.reset();
   Stream &s = devices_.stream(rank, r.stream);
   Item item = item_of(rank, r, Item::COMM);
+  take_times(rank, item);
   launch->device = s.device;
   launch->id = item.id;
   launches_.attribute(rank, r.op, item);

@@ -37,7 +37,7 @@ Ingest::Ingest(RankTable &rank_table, Devices &devices, Texts &texts, CallNames 
       {PH_RECV, &Ingest::communicate},            {PH_PAYLOAD, &Ingest::payload},
       {PH_PEER_COPY, &Ingest::communicate},       {PH_PUT_SIGNAL, &Ingest::communicate},
       {PH_WAIT_SIGNAL, &Ingest::communicate},
-      {PH_SITE, &Ingest::site},
+      {PH_SITE, &Ingest::site},                   {PH_TIMED, &Ingest::timed},
       {PH_MEMORY, &Ingest::memory},               {PH_UNSUPPORTED, &Ingest::unsupported},
   };
   std::fill(std::begin(handlers_), std::end(handlers_), &Ingest::ignore);

@@ -35,6 +35,8 @@ class Ingest {
     std::vector<int32_t> names, signatures;        // local id -> global
     std::unordered_map<uint64_t, int64_t> blocks;  // of the framework's allocator: address -> row that allocated it
     int64_t group_left = 0;
+    int64_t measured = UNTIMED, delay = 0;  // of the next launch
+    double crowd = 1;
   };
   using Handler = void (Ingest::*)(Rank &, const ph_record &);
 
@@ -54,6 +56,7 @@ class Ingest {
   bool valid_transfer(const Rank &rank, const ph_record &r) const;
 
   Item item_of(Rank &rank, const ph_record &r, Item::Type type);
+  void take_times(const Rank &rank, Item &item);
   std::vector<Dep> all_of_stream(const Rank &rank, Stream &s);
 
   void vacate(Rank &rank, int64_t time);
@@ -88,6 +91,7 @@ class Ingest {
   void communicate(Rank &rank, const ph_record &r);
   void payload(Rank &rank, const ph_record &r);
   void site(Rank &rank, const ph_record &r);
+  void timed(Rank &rank, const ph_record &r);
   void memory(Rank &rank, const ph_record &r);
   void unsupported(Rank &rank, const ph_record &r);
   void correlate(Rank &rank, const ph_record &r);

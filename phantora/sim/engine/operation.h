@@ -85,6 +85,8 @@ struct Launch {  // one communication kernel on one rank, or a copy from or to a
   int blocks = 0;        // of a kernel on the memory of peers; 0: NCCL's
   bool aborted = false;  // what had not begun of it never does
   int64_t bytes = 0, peer = -1;  // peer: rank in the communicator, -1: several
+  int64_t measured = UNTIMED;  // ns that the transfer took in a real run,
+  double crowd = 1;               // and how many shared its links
   int32_t name = -1, price = -1;
   uint8_t sub = 0;
   std::vector<std::shared_ptr<Collective>> collectives;

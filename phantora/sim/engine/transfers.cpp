@@ -148,6 +148,8 @@ void Communication::price(const std::shared_ptr<Transfer> &t) {
   request.bytes = of_send.bytes;
   request.blocks = send.blocks;
   request.counted = send.counted;
+  request.measured = send.measured;
+  request.crowd = send.crowd;
   Key &key = prices_.key();  // the format of the elements does not matter
   key.add<uint8_t>(PHE_TRANSFER).add(request);
   t->price = prices_.find(key, [&](Price &p) {

@@ -11,6 +11,7 @@ namespace {
 
 constexpr uint64_t MOST_TEXTS = 1 << 24, MOST_COMMUNICATORS = 1 << 24;
 constexpr uint64_t MOST_BYTES = uint64_t{1} << 50;  // that an operation moves
+constexpr double MOST_CROWD = 1e6;
 constexpr size_t ELEMENT[] = PH_NCCL_DTYPE_BYTES;
 
 bool is_time(int64_t time) { return 0 <= time && time <= MOST_TIME; }
@@ -61,6 +62,8 @@ bool Ingest::is_valid(const Rank &rank, const ph_record &r) const {
       return known() && r.id < PH_COPY_COUNT_PH_COPY && r.copy.bytes <= MOST_BYTES;
     case PH_MEMSET:
       return known() && r.fill.bytes <= MOST_BYTES;
+    case PH_TIMED:
+      return is_time(r.timed.duration) && is_time(r.timed.delay) && r.timed.crowd >= 1 && r.timed.crowd <= MOST_CROWD;
     case PH_HOST_FUNC:
       return known() && is_time(r.host_func.duration);
     case PH_KERNEL:

@@ -11,6 +11,8 @@ class Device;
 struct Stream;
 struct Launch;
 
+constexpr int64_t UNTIMED = -1;
+
 struct Dep {
   Stream *stream = nullptr;  // nullptr: none
   uint64_t seq = 0;          // done when stream->completed >= seq
@@ -30,6 +32,7 @@ struct Item {
   uint32_t event = 0;
   int64_t launch = 0, ready = 0, start = 0, updated = 0;
   double work = 0, rate = 0;  // ns of work left, ns per ns
+  int64_t measured = UNTIMED, delay = 0;  // of a launch of a real run, in ns: its duration, and what it begins later
   float demand = 0;           // share of the SMs
   phe_kernel_profile profile = {1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0};
   int64_t id = 0, link = -1, bytes = 0, peer = -1;

@@ -27,6 +27,7 @@ from phantora.trace.analysis.report import (
 )
 from phantora.trace.analysis.summary import achieved_rate, counted, lines, rounded, step_with_bar, who
 from phantora.trace.analysis.units import duration, percent, rate, short_name, size
+from phantora.trace.schema import REAL
 
 _MOST_RANKS = 16  # ranks shown one by one; more are only summed up
 _MOST_STEPS = 12
@@ -44,7 +45,8 @@ def render(report: Report, console: Console, verbose: bool = False) -> None:
         console.print("[yellow]The run was cut short: the log ends where its last whole batch does.[/yellow]")
     _nccl(meta.get("extra", {}).get("nccl", {}), console)
     _environment(meta.get("extra", {}).get("environment", {}), console)
-    _imported(meta.get("extra", {}).get("imported", {}), console)
+    if meta.get("host_mode") == REAL:
+        _imported(meta.get("extra", {}).get("imported", {}), console)
     if report.details is not None:
         _out_of_memory(report.details, console)
     _headline(report, console)

@@ -1,0 +1,87 @@
+"""What a rank launched, with which partners, and what it and its streams waited for: what a recording is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
+WHOLE_GPU = -1
+"""In place of a launch: all of them."""
+LEAST_NS = 1
+"""Of a transfer: it takes some time."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A collective, or one side of a transfer, of a communication kernel."""
+
+    group: int
+    bytes: int
+    dtype: str
+    """torch's name; empty if unknown."""
+    collective: int = -1
+    """``wire.layout.Coll``; -1 for a transfer."""
+    peer: int = -1
+    """Of a transfer: rank in the group."""
+    sends: bool = False
+
+
+@dataclass
+class Joint:
+    """A communication kernel whose partners are in the traces too."""
+
+    parts: list[Part] = field(default_factory=list)
+    duration: int = LEAST_NS
+    """ns from the last arrival of a partner to the end."""
+    crowd: float = 1.0
+    """How many collectives over links of its kind ran meanwhile, itself counted: the mean over its duration."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A stream waits for a launch on another one."""
+
+    time: int
+    stream: int
+    item: int
+    """Place among the launches."""
+
+
+@dataclass(frozen=True)
+class Sync:
+    """The host waits."""
+
+    row: int
+    time: int
+    resumes: int
+    """When what it waited for was done, at least `time`."""
+    item: int
+    """Place of the launch that it waits for, or WHOLE_GPU."""
+    room: bool = False
+    """It waits for room in a queue."""
+
+
+@dataclass
+class Timeline:
+    """The launches of a rank in order of their calls. Times are ns of the rank's clock."""
+
+    rows: Ints
+    """Positions in the trace."""
+    launch: Ints
+    delay: Ints
+    """By how much each began later than its host, its stream and its waits explain."""
+    waits: list[Wait]
+    syncs: list[Sync]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What a rank launched and waited for, where the source says it instead of calls and times."""
+
+    line: Timeline
+    joints: dict[int, Joint]
+    """By position in the rows."""

@@ -1,0 +1,87 @@
+"""Prices of a real run's launches: their measured durations, scaled from the run's cluster to the simulated one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from phantora.cost.types import CostModel, Price
+from phantora.hardware import Cluster, Topology
+from phantora.sim.collectives import CollectiveModel, CollectivePrice, NcclEnvironment
+from phantora.trace.schema import REAL
+from phantora.wire.layout import SAME_TIME
+
+SCALED = "scaled"
+_FIXED = "RECORDED"  # algorithm of a transfer whose bytes are unknown
+_ROUNDING = 1e-3  # a ratio this close to 1 is 1
+
+
+@dataclass(frozen=True)
+class Took:
+    """What a communication took in a real run."""
+
+    ns: int
+    crowd: float
+    """How many shared its links meanwhile, itself counted."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Where the launches of a recording were measured, and what their streams add to their durations."""
+
+    cluster: Cluster
+    cost: CostModel
+    """Prices of its GPU."""
+    nccl: NcclEnvironment
+    known: bool
+    """Its GPU has prices; else durations are not scaled."""
+    launch_latency_ns: int
+    kernel_gap_ns: int
+
+    @cached_property
+    def collectives(self) -> CollectiveModel:
+        """Prices of its links."""
+        return CollectiveModel(self.cluster, self.nccl)
+
+    def ratio(self, here: Price, there: Callable[[], Price]) -> Price:
+        """`here`, the price on the simulated GPU, with durations as ratios to those on the run's GPU, in units of
+        1 / SAME_TIME. `there` gives the price on that GPU."""
+        if here.provenance == REAL:
+            return replace(here, durations=(SAME_TIME,) * len(here.durations))
+        before = there()
+        ratios = [now / max(1, old) for now, old in zip(here.durations, before.durations, strict=True)]
+        errors = [price.error for price in (here, before) if price.error is not None]
+        return replace(
+            here, durations=tuple(max(1, round(ratio * SAME_TIME)) for ratio in ratios), provenance=SCALED,
+            error=max(errors, default=None),
+        )  # fmt: skip
+
+
+def as_measured(
+    price: CollectivePrice, took: Took, before: CollectivePrice, topology: Topology
+) -> CollectivePrice:  # fmt: skip
+    """`price` times the ratio of what an operation took to `before`, its price on the run's links, of `topology`. What
+    it lost there to others on its links is taken off."""
+    crowded = max(1.0, took.crowd * _most_used(before, topology))
+    factor = took.ns / crowded / max(1, before.duration_ns)
+    same = abs(price.duration_ns / max(1, before.duration_ns) - 1) < _ROUNDING
+    return replace(
+        price, duration_ns=round(price.duration_ns * factor), latency_ns=round(price.latency_ns * factor),
+        flows=tuple(replace(flow, bytes=flow.bytes * factor) for flow in price.flows),
+        provenance=REAL if same else SCALED, own_error=0.0 if same else price.error,
+    )  # fmt: skip
+
+
+def _most_used(price: CollectivePrice, topology: Topology) -> float:
+    """The share of its bandwidth that an operation by itself takes of a link, of the link where that is most."""
+    used: dict[int, float] = {}
+    for flow in price.flows:
+        for link in flow.links:
+            used[link] = used.get(link, 0.0) + flow.count * flow.rate
+    return max((rate / topology.links[link].bandwidth for link, rate in used.items()), default=0.0)
+
+
+def fixed(measured_ns: int) -> CollectivePrice:
+    """The price of a transfer of unknown bytes: the time that it took."""
+    return CollectivePrice(measured_ns, measured_ns, (), _FIXED, "", 0, 0, 0, REAL, 0.0)

@@ -1,0 +1,116 @@
+"""Replays of real runs, from their traces alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from phantora.errors import PhantoraError
+from phantora.importers import import_traces
+from phantora.runs.replay import ReplaySpec, replay
+from phantora.spec import OutputSpec, WhatIfSpec
+from phantora.trace.analysis.analyze import analyze
+from phantora.trace.export import export
+from phantora.trace.reader import open_log
+from phantora.trace.schema import DEVICE_KINDS
+from phantora.wire.records import make, read
+from tests.support.fakelog import small_run
+from tests.support.kineto_files import Trace
+
+ROUNDING = 2  # ns, of a transfer whose bytes are scaled
+
+
+def two_ranks(folder: Path) -> Path:
+    """Rank 1 comes 200 us late to the first all-reduce of two. The host waits for its GPU, then launches a kernel."""
+    paths = []
+    for rank in (0, 1):
+        late = 200.0 * rank
+        trace = Trace(rank, 2)
+        mm = trace.operator("aten::mm", 10, 20, [4096, 4096], [4096, 4096])
+        trace.kernel("nvjet_tst", 15, 25, 300 + late, external=mm)
+        trace.slice("cuda_runtime", "cudaEventRecord", 40, 2)
+        trace.slice("cuda_runtime", "cudaStreamWaitEvent", 44, 2)
+        trace.all_reduce(50, 330 + late, 500 + 80 - late)  # the transfer: 80 us
+        trace.all_reduce(60, 912, 90)
+        trace.slice("cuda_runtime", "cudaStreamSynchronize", 70, 940)
+        trace.kernel("add", 1020, 1030, 40)
+        paths.append(trace.write(folder / f"rank{rank}.json"))
+    return made(folder, paths)
+
+
+def made(folder: Path, paths: list[Path] | list[str]) -> Path:
+    import_traces([str(path) for path in paths], str(folder / "real.arrow"))
+    return folder / "real.arrow"
+
+
+def again(log: Path, **changes: object) -> Path:
+    target = log.with_name("again.arrow")
+    replay(ReplaySpec(log, output=OutputSpec(str(target), force=True), **changes))  # type: ignore[arg-type]
+    return target
+
+
+def work(path: Path) -> list[tuple[int, int, int, int]]:
+    """Rank, stream, start and end of all work of GPUs, in order."""
+    found: list[tuple[int, int, int, int]] = []
+    for batch in open_log(path).batches(("kind", "rank", "stream", "start", "end"), DEVICE_KINDS):
+        found += zip(*(batch[column].tolist() for column in ("rank", "stream", "start", "end")), strict=True)
+    return sorted(found)
+
+
+def test_on_its_own_cluster_a_real_run_takes_as_long_as_it_did(tmp_path: Path) -> None:
+    log = two_ranks(tmp_path)
+    copy = again(log)
+    np.testing.assert_allclose(work(copy), work(log), rtol=0, atol=ROUNDING)
+    assert set(open_log(copy).words("provenance")) - {""} == {"real"}
+
+
+def test_a_slow_rank_holds_the_others_up(tmp_path: Path) -> None:
+    log = two_ranks(tmp_path)
+    before, after = work(log), work(again(log, what_if=WhatIfSpec(straggler=("rank=1:2",))))
+    # Its first kernel takes 500 us more, so that both all-reduces and what follows the wait come so much later.
+    moved = [b[3] - a[3] for a, b in zip(before, after, strict=True) if a[0] == 0]
+    np.testing.assert_allclose(moved, [0, 500_000, 500_000, 500_000], rtol=0, atol=ROUNDING)
+
+
+def test_on_another_gpu_durations_are_scaled_by_the_ratio_of_prices(tmp_path: Path) -> None:
+    log = two_ranks(tmp_path)
+    target = again(log, gpu="A100-80GB")
+    took = {rank: end - start for rank, stream, start, end in work(target) if stream == 0 and start < 100_000}
+    assert took[1] / took[0] == pytest.approx(500 / 300, rel=1e-3)
+    assert 2 < took[0] / 300_000 < 4  # 990 and 312 TFLOP/s
+    transfers = [end for rank, stream, start, end in work(target) if stream == 13]
+    assert len(set(transfers)) == 2  # both ranks end together
+    about = open_log(target).metadata
+    assert (about.cluster, about.host_mode) == ("2x1xA100-80GB", "measured")
+    assert "scaled" in open_log(target).words("provenance")
+
+
+def test_a_simulated_run_comes_back_from_its_export(tmp_path: Path) -> None:
+    simulated = small_run().write(tmp_path / "run.arrow")
+    log = made(tmp_path, export(simulated, str(tmp_path / "traces") + "/"))
+    own, other = (analyze(open_log(path), details=False) for path in (simulated, again(log)))
+    times = [[step.times.time for step in report.steps] for report in (own, other)]
+    np.testing.assert_allclose(times[1], times[0], rtol=0.002)
+
+
+def test_what_traces_lack_for_a_replay_is_named(tmp_path: Path) -> None:
+    trace = Trace(0, 2)
+    trace.kernel("k", 10, 20, 30)
+    with pytest.raises(PhantoraError, match="1 of 2 ranks: profile every rank"):
+        again(made(tmp_path, [trace.write(tmp_path / "one.json")]))
+    bare = Trace()
+    bare.kernel("k", 10, 20, 30)
+    bare.events = [event for event in bare.events if event["cat"] == "kernel"]
+    with pytest.raises(PhantoraError, match=r"no launches of its kernels: profile with ProfilerActivity\.CPU"):
+        again(made(tmp_path, [bare.write(tmp_path / "bare.json")]))
+    host = Trace()
+    host.operator("aten::mm", 0, 10, [2, 2], [2, 2])
+    with pytest.raises(PhantoraError, match="no kernels: profile with activities"):
+        again(made(tmp_path, [host.write(tmp_path / "host.json")]))
+
+
+def test_times_of_a_launch_survive_the_wire() -> None:
+    record = make("TIMED", time=5, duration=7, delay=3, crowd=1.5)
+    assert [read(record)[name] for name in ("duration", "delay", "crowd")] == [7, 3, 1.5]
