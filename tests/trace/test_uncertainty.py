@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from phantora.trace.analysis.analyze import analyze
-from phantora.trace.analysis.report import Headline
+from phantora.trace.analysis.report import Report
+from phantora.trace.analysis.summary import lines
 from phantora.trace.analysis.uncertainty import COMMON, TOGETHER
 from phantora.trace.reader import open_log
 from tests.support.fakelog import FakeRun, Kind
@@ -18,8 +19,9 @@ STEP = 1000 * US
 ERROR = 0.4
 
 
-def headline_of(folder: Path, kernels: list[tuple[str, str, str]]) -> Headline:
-    """Two steps of these kernels, which fill them in equal parts: class, operator and shape of each."""
+def report_of(folder: Path, kernels: list[tuple[str, str, str]], slower: float = 1.0) -> Report:
+    """Two steps of these kernels, which fill them in equal parts: class, operator and shape of each. On a host 1.5
+    times slower the step is `slower` times as long."""
     made = FakeRun()
     own = STEP // len(kernels)
     for step in range(2):
@@ -29,16 +31,24 @@ def headline_of(folder: Path, kernels: list[tuple[str, str, str]]) -> Headline:
             sig = made.signature(op, shape)
             made.add(Kind.KERNEL, 0, begin, begin + own, f"kernel of {op}", launch=begin, price=price, sig=sig)
         made.add(Kind.ANNOTATION, 0, step * STEP, (step + 1) * STEP - 1, "Optimizer.step#AdamW.step")
-    same = {"1": float(STEP), "2": float(STEP)}  # on any host
-    made.trailer["host_sensitivity"] = {"steps_ns": {"0.6667": same, "1.5": same}, "spread": [1, 1], "measured": True}
-    return analyze(open_log(made.write(folder / "run.arrow")), details=False).headline
+    same, longer = ({"1": ns, "2": ns} for ns in (float(STEP), slower * STEP))
+    steps = {"0.6667": same, "1.5": longer}
+    made.trailer["host_sensitivity"] = {"steps_ns": steps, "spread": [1, 1.5], "measured": True}
+    return analyze(open_log(made.write(folder / "run.arrow")), details=False)
 
 
 def bar_of(folder: Path, kernels: list[tuple[str, str, str]]) -> float:
     """Without the part that all steps have."""
-    headline = headline_of(folder, kernels)
+    headline = report_of(folder, kernels).headline
     assert headline.error is not None and headline.error_above == pytest.approx(headline.error)
     return sqrt(headline.error**2 - COMMON**2)
+
+
+def test_a_host_that_decides_is_named(tmp_path: Path) -> None:
+    """From an eighth of a step on."""
+    kernels = [("gemm", "aten::mm", "[8, 8]")]
+    assert "HOST" not in dict(lines(report_of(tmp_path, kernels, slower=1.1)))
+    assert dict(lines(report_of(tmp_path, kernels, slower=1.2)))["HOST"].startswith("limits the step")
 
 
 def test_one_operator_is_wrong_each_time_that_it_runs(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The five lines that end a run: does it fit, how long is a step, what holds it up, how far to trust it, what is next.
+"""The lines that end a run: does it fit, how long is a step, what holds it up, how far to trust it, what is next.
 
 Every number is one of the report's (docs/glossary.md), with as many digits as its error bar allows.
 """
@@ -14,12 +14,13 @@ from phantora.trace.analysis.units import percent
 
 _MOST_CAUSES = 3
 _WORTH_NAMING = 0.005  # of a step
+_HOST_DECIDES = 0.12  # of a step
 _UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3))
 
 
 def lines(report: Report) -> list[tuple[str, str]]:
     """A word and its text each."""
-    found = [("FITS", _fits(report)), ("STEP", _step(report))]
+    found = [("FITS", _fits(report)), ("STEP", _step(report)), ("HOST", _host(report))]
     if report.step_source != "run":
         found.append(("HELD UP", held_up(report)))
     found.append(("TRUST", trust(report)))
@@ -49,6 +50,16 @@ def _step(report: Report) -> str:
     if h.mfu is not None:
         parts.append(f"MFU {100 * h.mfu:.1f} %")
     return "   ".join([*parts, *_steps(h)])
+
+
+def _host(report: Report) -> str:
+    """Where the host decides the step: that the range of the step is one of hosts."""
+    hosts, time = report.headline.hosts, report.headline.step_time
+    by_host = report.steady.host if hosts is None else hosts.high - hosts.low
+    if not time or by_host < _HOST_DECIDES * time:
+        return ""
+    remedy = "" if hosts is None or hosts.measured else "; measure yours: phantora profile host"
+    return f"limits the step; its speed differs by minute and machine, which is the range of STEP{remedy}"
 
 
 def step_with_bar(h: Headline) -> str:
