@@ -205,6 +205,7 @@ def run(
     host: str | None = None,
     host_time: str = "modelled",
     data_loading: str = "free",
+    disk: str = "1GB/s",
     moe_routing: str = "balanced",
     assume: Sequence[str] = (),
     degrade: Sequence[str] = (),
@@ -235,6 +236,7 @@ def run(
         gpu_memory: GiB of each GPU in place of its own.
         host: Host CPU model: a built-in name, a .toml file, or a multiplier of ``default``.
         data_loading: Cost of a DataLoader's batch: ``free``, ``measured``, or a time such as ``12ms``.
+        disk: Rate at which checkpoints are written: ``2GB/s`` per host, ``20GB/s,shared``, or ``free``.
         degrade, straggler, background: What-ifs, such as ``["h0.nic0>*=0.5"]``.
         fold: ``off``, ``auto``, or the axes of the mesh whose ranks are folded.
         hang_timeout: Seconds without progress after which the run counts as hung.
@@ -247,7 +249,9 @@ def run(
     spec = RunSpec(
         os.fspath(script), tuple(args), MODULE if module else SCRIPT, cluster=cluster, gpu_memory=gpu_memory, host=host,
         host_time=host_time, unsupported=unsupported, hang_timeout=hang_timeout,
-        ranks=RankSpec(seed, data_loading, moe_routing, tuple(assume), modules),
+        ranks=RankSpec(
+            seed, data_loading, disk, moe_routing=moe_routing, assume=tuple(assume), modules=modules
+        ),
         fold=FoldSpec(fold, tuple(real_ranks)),
         what_if=WhatIfSpec(tuple(degrade), tuple(straggler), tuple(background)),
         launch=LaunchSpec(str(nnodes or AUTO), str(nproc_per_node or AUTO)),

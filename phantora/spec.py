@@ -78,6 +78,10 @@ class RankSpec(_Json):
     """Seeds `random` and NumPy of rank r with seed + r, so that runs repeat."""
     data_loading: str = "free"
     """Cost of a DataLoader's batch, as ``phantora.launch.loading`` reads it."""
+    disk: str = "1GB/s"
+    """Rate of the disk of checkpoints, as ``phantora.launch.disk`` reads it."""
+    threads: int = 0
+    """OMP_NUM_THREADS of the user; 0: not set."""
     moe_routing: str = "balanced"
     """Tokens per expert, as ``phantora.launch.routing`` reads it."""
     assume: tuple[str, ...] = ()

@@ -39,7 +39,7 @@ _RESTART = "10m"
 @click.option("--host-mtbf", type=click.FloatRange(min=1), default=round(defaults.HOST_MTBF_HOURS), show_default=True,
               metavar="HOURS", help="Mean time between other failures of one host.")  # fmt: skip
 @click.option("--checkpoint-cost", "cost", metavar="TIME",
-              help="Training stops for TIME (20s) at a checkpoint. [default: 30s]")  # fmt: skip
+              help="Training stops for TIME (20s) at a checkpoint. [default: from the log, else 30s]")  # fmt: skip
 @click.option("--checkpoint-lag", "lag", default="0s", show_default=True, metavar="TIME",
               help="Time until an asynchronous checkpoint is safe.")  # fmt: skip
 @click.option("--every", metavar="TIME", help="Time between checkpoints. [default: the best]")
@@ -61,7 +61,7 @@ def goodput(log: str, as_json: bool, **options: Any) -> None:
     """
     import orjson
 
-    from phantora.goodput.answer import answer, step_of
+    from phantora.goodput.answer import answer, checkpoint_cost, step_of
     from phantora.trace.analysis.analyze import analyze
     from phantora.trace.reader import open_log
 
@@ -69,6 +69,8 @@ def goodput(log: str, as_json: bool, **options: Any) -> None:
     step = step_of(analyze(opened))
     world, per_host = opened.metadata.world_size, opened.metadata.ranks_per_host
     step = replace(step, tokens=step.tokens * (options["gpus"] or world) / world)
+    if options["cost"] is None and (logged := checkpoint_cost(opened)):
+        options["cost"] = f"{logged:.6f}s"
     job, assumed = _job(step, options["gpus"] or world, per_host, options)
     found = answer(job, step, options["price"], options["trials"])
     if as_json:

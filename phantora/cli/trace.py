@@ -20,7 +20,7 @@ from phantora.cli.options import (
     what_if_options,
 )
 from phantora.errors import PhantoraError
-from phantora.launch import loading
+from phantora.launch import disk, loading
 from phantora.launch.assume import KEYS
 from phantora.launch.assume import OPTION as ASSUME
 from phantora.launch.routing import BALANCED, OPTION
@@ -106,6 +106,10 @@ Examples:
     loading.OPTION, default=loading.FREE, show_default=True, metavar="COST",
     help="Cost of a DataLoader's batch: free, measured (this machine's CPU time), measured:X (X times as much), or a "
     "time such as 12ms.",
+)
+@click.option(
+    disk.OPTION, default=disk.DEFAULT, show_default=True, metavar="RATE",
+    help="Rate at which checkpoints are written: 2GB/s per host, 20GB/s,shared by the cluster, or free.",
 )
 @click.option(
     OPTION, default=BALANCED, show_default=True, metavar="R",

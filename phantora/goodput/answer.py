@@ -11,6 +11,8 @@ from phantora.errors import PhantoraError
 from phantora.goodput.job import DAY, HOUR, Job, best_interval, spares_for, young_interval
 from phantora.goodput.montecarlo import PARTS, Trials, play
 from phantora.trace.analysis.report import Report
+from phantora.trace.reader import Log
+from phantora.wire.layout import CHECKPOINT, CHECKPOINT_WAIT
 
 Range = tuple[float, float, float]
 """Mean, and the values that 5 % and 95 % of the trials stay below."""
@@ -27,6 +29,32 @@ class Step:
     """Of the whole job; 0 if the log does not show them."""
     first: float
     """Seconds by which the first step is longer than a steady one: compilation and allocation."""
+
+
+def checkpoint_cost(log: Log) -> float | None:
+    """Seconds for which training stops at a checkpoint, as the log's saves took and waits for them; None without any.
+
+    The first save waits for none, so the waits count for one save less."""
+    words = log.words("name")
+    of_rank: dict[int, dict[str, tuple[int, float]]] = {}
+    codes = {words.index(name): name for name in (CHECKPOINT, CHECKPOINT_WAIT) if name in words}
+    if not codes:
+        return None
+    for batch in log.batches(("name", "rank", "start", "end")):
+        for code, name in codes.items():
+            rows = batch["name"] == code
+            for rank in np.unique(batch["rank"][rows]):
+                mine = rows & (batch["rank"] == rank)
+                count, spent = of_rank.setdefault(int(rank), {}).get(name, (0, 0.0))
+                spent += float((batch["end"][mine] - batch["start"][mine]).sum())
+                of_rank[int(rank)][name] = (count + int(mine.sum()), spent)
+    costs = []
+    for found in of_rank.values():
+        saves, saving = found.get(CHECKPOINT, (0, 0.0))
+        _, waiting = found.get(CHECKPOINT_WAIT, (0, 0.0))
+        if saves:
+            costs.append(saving / saves + waiting / max(1, saves - 1))
+    return max(costs, default=0.0) * 1e-9 or None
 
 
 @dataclass(frozen=True)

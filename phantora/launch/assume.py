@@ -94,6 +94,7 @@ def install(tracer: Path) -> None:
     assume = ctypes.PyDLL(str(tracer)).phantora_assume
     assume.argtypes, assume.restype = [ctypes.c_char_p], None
     assume(",".join(rank_spec().assume).encode())
+    ctypes.PyDLL(str(tracer)).phantora_host_threads(rank_spec().threads)
     if setting("loss") is None:
         return
     import torch

@@ -14,6 +14,7 @@ from phantora.launch import (
     clipping,
     clock,
     cupy_sparse,
+    disk,
     engine_calls,
     modules,
     profiler,
@@ -62,6 +63,7 @@ def install_tracer(stub_set: StubSet) -> None:
     engine_calls.install(stub_set.tracer)
     block_masks.install(stub_set.tracer)
     clipping.install(stub_set.tracer)
+    disk.install(stub_set.tracer)
     modules.install(stub_set.tracer)
     unpickling.install()
     progress_bars.install()

@@ -1,7 +1,8 @@
 """A note on the script's own CPU time, where steps have much of it that the modelled host clock does not know.
 
 The clock counts CUDA calls, operators and Python frames (docs/virtual-time.md). Code in C between them (NumPy, SciPy,
-an environment's physics), operators on the CPU and loops within one function cost nothing there.
+an environment's physics) and loops within one function cost nothing there, operators on CPU tensors the bytes that they
+move.
 ``stub/rank/clock/unmodelled_cpu.c`` measures what they take on this machine.
 """
 
@@ -35,7 +36,7 @@ def note(steps: Sequence[tuple[int, int]]) -> str | None:
     if spent <= takes * _NOTED:
         return None
     return (
-        f"code of the script that is no operator on a GPU (NumPy, simulators, operators on the CPU) takes "
+        f"code of the script that is no operator on a GPU (NumPy, simulators) takes "
         f"{spent / 1e6:.3g} ms of this machine's CPU for each optimizer step, which is not counted: "
         f"the simulated script takes one every {takes / 1e6:.3g} ms; --host-time measured counts it"
     )

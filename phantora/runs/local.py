@@ -146,6 +146,7 @@ class _Run:
         ranks = self.prepared.spec.ranks
         extra: dict[str, Any] = {
             "moe_routing": ranks.moe_routing, "assume": ",".join(ranks.assume), "data_loading": ranks.data_loading,
+            "disk": ranks.disk,
         }  # fmt: skip
         if self.setup.spec.host_time == "modelled":
             extra["host"] = host_facts(self.setup.cluster.host)

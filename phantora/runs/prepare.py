@@ -10,7 +10,7 @@ from pathlib import Path
 
 from phantora.errors import PhantoraError, Reason
 from phantora.hardware import Cluster, load_calibration, load_cluster
-from phantora.launch import loading
+from phantora.launch import disk, loading
 from phantora.launch.assume import parse_assumptions
 from phantora.launch.plan import Plan, refuse_shares
 from phantora.launch.routing import parse_routing
@@ -56,8 +56,10 @@ def prepare(spec: RunSpec) -> Prepared:
             "describe it as several hosts whose network is as fast (docs/clusters.md)"
         )
     loading.parse(spec.ranks.data_loading)
+    disk.parse(spec.ranks.disk)
     spec = replace(spec, ranks=replace(
         spec.ranks, moe_routing=parse_routing(spec.ranks.moe_routing).spec, assume=parse_assumptions(spec.ranks.assume),
+        threads=_threads(os.environ.get("OMP_NUM_THREADS", "")),
         devices=here if hosts > 1 else cluster.gpus_per_host,
     ))  # fmt: skip
     fold = folding.choose(spec.fold, hosts * here, is_command=spec.kind == COMMAND)
@@ -119,6 +121,12 @@ def _log_dir(launch: LaunchSpec) -> Path | None:
     if (launch.tee, launch.redirects) == ("0", "0"):
         return None
     return Path(tempfile.mkdtemp(prefix="phantora-logs-"))
+
+
+def _threads(text: str) -> int:
+    """The first number of OMP_NUM_THREADS; 0 where there is none."""
+    first = text.split(",")[0].strip()
+    return int(first) if first.isdecimal() else 0
 
 
 def _count(option: str, text: str, have: int, what: str, spec: str) -> int:

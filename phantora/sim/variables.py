@@ -17,13 +17,14 @@ NOT_SIMULATED = {
     "CUBLAS_WORKSPACE_CONFIG": "torch allocates the workspace that it gives; products keep their algorithms",
     "CUBLASLT_WORKSPACE_SIZE": "torch allocates the workspace that it gives; products keep their algorithms",
     "NVIDIA_TF32_OVERRIDE": "products have the precision that the program asks for",
-    "OMP_NUM_THREADS": "work of the CPU takes the time of the host's model",
     "MKL_NUM_THREADS": "work of the CPU takes the time of the host's model",
     "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "the heartbeat of NCCL's watchdog goes by real time",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "the hang's diagnosis takes its place",
 }
 """Variables that would change a real run, and what happens here instead."""
 
+THREADS = "OMP_NUM_THREADS"
+"""Threads of a rank for operators on CPU tensors."""
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 """1 is simulated: all streams share a hardware queue. With other numbers streams share none."""
 
@@ -49,6 +50,6 @@ class Variables:
                 ignored[name] = NOT_SIMULATED[name]
             elif name == CONNECTIONS and value != "1":
                 ignored[name] = "streams share no hardware queue; only 1 is simulated"
-            elif name == CONNECTIONS or name.startswith(TORCH_READS):
+            elif name in (CONNECTIONS, THREADS) or name.startswith(TORCH_READS):
                 simulated[name] = value
         return cls(simulated, ignored)

@@ -69,12 +69,16 @@ const uint64_t *ph_charge_levels(void);  // by level of coldness: operators, the
 void ph_advance(int64_t ns);          // advance by ns
 void ph_sleep(int64_t ns);            // the same, and NCCL's watchdogs make the rounds that fall into it
 void ph_charge_bytes(enum ph_api api, size_t bytes);  // api's cost is per GiB
+// An operator of the host's CPU that moves so many bytes, of which `fresh` are new memory, on `threads` threads;
+// 0: its share of a host's.
+void ph_charge_memory(size_t moved, size_t fresh, int threads);
 bool ph_moves_clock(void);            // does this thread move it?
 // Every stub entry point is bracketed. CPU time between brackets is the program's: the measured mode counts it, the
 // modelled one notes what it does not count.
 void ph_enter(void);
 void ph_leave(void);
 void ph_uncounted_aside(bool begins);  // what this thread does until it ends is counted elsewhere
+void ph_uncounted_modelled(void);      // the stretch that has just ended has a price
 void ph_uncounted_step(void);          // an optimizer's step has ended
 // Of each step so far: ns of the script's CPU time that were not counted, and what the clock moved.
 size_t ph_uncounted_steps(const int64_t **pairs);

@@ -31,6 +31,7 @@ struct Frame {
   bool carried = false;        // a copy from the host whose bytes are kept
   bool below_mutated = false;  // an operator below it changed a large tensor that it changes in place
   bool backward = false;
+  bool moved_host = false;     // it, or an operator below it, worked on the host's memory
   uint32_t signature = 0;
   int64_t start = 0;
   uint64_t python = 0;         // Python frames that had been charged when it began

@@ -1,5 +1,10 @@
 #include "tracer/host_cost.h"
 
+#include <ATen/Parallel.h>
+
+#include "tracer/assumptions.h"
+#include "tracer/tensors.h"
+
 namespace tracer {
 
 // The innermost operator has run Python since it began: a hook's, as of tensors that are kept on the host.
@@ -29,6 +34,47 @@ size_t tensors_in_lists(Values values) {
 // for its tensors (OP_LIST).
 static bool on_host(Values inputs) {
   return !inputs.empty() && inputs[0].isTensor() && inputs[0].toTensor().defined() && inputs[0].toTensor().is_cpu();
+}
+
+constexpr size_t LEAST_MOVED = 64 << 10;  // bytes: less is in caches, and in the price of a call
+constexpr size_t LEAST_FRESH = 4 << 20;   // bytes that the allocator of the C library gives back at once
+
+constexpr size_t NOTED = 16 << 20;        // bytes of an operator whose threads are said
+
+// OMP_NUM_THREADS of the user, 0 without: the ranks' own is 1, whatever the program gets elsewhere.
+static int given_threads;
+extern "C" __attribute__((visibility("default"))) void phantora_host_threads(int threads) { given_threads = threads; }
+
+static bool is_host(const Tensor &t) { return t.defined() && !is_python(t) && t.is_cpu() && t.layout() == at::kStrided; }
+static size_t size_of(const Tensor &t) { return static_cast<size_t>(t.numel()) * t.itemsize(); }
+
+bool charge_memory(const Frame &f, Values outputs) {
+  size_t read = 0, written = 0, fresh = 0;
+  bool host = true;
+  for (size_t i = 0; i < f.args.size() && host; ++i)
+    each_tensor(f.args[i], [&](const Tensor &t) {
+      host = host && (!t.defined() || is_host(t));
+      if (host && t.defined() && !f.op->arguments[i].out) read += size_of(t);
+    });
+  if (!host) return false;
+  for (size_t i = 0; i < f.args.size(); ++i)
+    if (f.op->arguments[i].mutated) each_tensor(f.args[i], [&](const Tensor &t) { written += t.defined() ? size_of(t) : 0; });
+  bool changes = written > 0;
+  for (size_t i = 0; i < outputs.size(); ++i)
+    if (!changes && (i >= f.op->returns_view.size() || !f.op->returns_view[i]))
+      each_tensor(outputs[i], [&](const Tensor &t) {
+        if (!is_host(t)) return;
+        written += size_of(t);
+        fresh += size_of(t) >= LEAST_FRESH ? size_of(t) : 0;
+      });
+  // These read as much of their first tensor as they write.
+  if (is_one_of(f.op->name, {"aten::index", "aten::index_select", "aten::gather", "aten::take", "aten::embedding"})) read = written;
+  if (read + written < LEAST_MOVED) return false;
+  int threads = given_threads || at::get_num_threads() > 1 ? at::get_num_threads() : 0;
+  if (!threads && read + written >= NOTED && ph_connected() && ph_moves_clock())
+    note_assumption("operators on CPU tensors have their share of 24 threads of the host (OMP_NUM_THREADS)");
+  ph_charge_memory(read + written, fresh, threads);
+  return true;
 }
 
 // The host time of an operator (docs/costs.md): by what it does, who calls it, how many tensors it

@@ -5,6 +5,8 @@
 namespace tracer {
 
 size_t tensors_in_lists(Values values);
+// After an operator on CPU tensors: the time of the bytes that it read and wrote. False: it is none, or they are few.
+bool charge_memory(const Frame &f, Values outputs);
 void charge(Thread &thread, Operator *op, Values inputs);
 
 }  // namespace tracer

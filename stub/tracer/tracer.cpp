@@ -64,6 +64,7 @@ static Frame &open_frame(Thread &thread, const at::RecordFunction *owner, Operat
   f.owner = owner;
   f.op = op;
   f.pushed = f.carried = f.unsaved = false;
+  f.moved_host = false;
   f.below_launched = f.unsettled = f.below_unsettled = f.below_mutated = false;
   f.start = ph_now();
   charge(thread, op, inputs);
@@ -116,6 +117,8 @@ static void start_operator(Thread &thread, const at::RecordFunction &fn) {
 static void close_frame(Thread &thread, c10::ArrayRef<IValue> outputs) {
   Frame &f = *thread.frames[--thread.depth];
   bool launched = f.below_launched;
+  if (f.pushed && f.op && !launched && !f.ph.instance && !f.moved_host) f.moved_host = charge_memory(f, outputs);
+  if (f.moved_host && thread.depth) thread.frames[thread.depth - 1]->moved_host = true;
   if (f.pushed) {
     if (f.ph.instance) {
       launched = true;

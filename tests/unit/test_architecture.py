@@ -33,7 +33,7 @@ ALLOWED = {
     "launch": {"fold", "stubs", "wire"},
     "runs": {"cost", "fold", "hardware", "launch", "profile", "sim", "stubs", "trace", "wire"},
     "view": {"trace"},
-    "goodput": {"trace"},
+    "goodput": {"trace", "wire"},
     "sweep": {"fold", "hardware", "launch", "trace", "view", "wire"},
 }
 

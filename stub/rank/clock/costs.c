@@ -105,6 +105,19 @@ void ph_charge_bytes(enum ph_api api, size_t bytes) {
   if (ph_rt.modelled && ph_live()) ph_advance((int64_t)((double)ph_rt.header->api_ns[api] * (double)bytes / 1073741824.0));
 }
 
+// So many threads saturate the memory of a host, which its ranks share: 20 to 30 cores of a server with two sockets.
+#define HOST_THREADS 24
+
+void ph_charge_memory(size_t moved, size_t fresh, int threads) {
+  if (!ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
+  double most = (double)HOST_THREADS / (double)(ph_rt.header ? ph_rt.header->ranks_per_host : 1);
+  double used = threads && threads < most ? threads : most;
+  if (used < 1) used = 1;
+  ph_charge_bytes(PH_API_HOST_MOVE_GIB, (size_t)((double)moved / used));
+  ph_charge_bytes(PH_API_HOST_FAULT_GIB, fresh);
+  ph_uncounted_modelled();
+}
+
 void ph_enter(void) {
   if (ph_rt.null_mode || ph_self.bracket_depth++ || !ph_live()) return;
   if (ph_rt.modelled) return ph_uncounted_enter();

@@ -1,5 +1,5 @@
 // CPU time of the script that the modelled host clock does not know: code in C between two calls (NumPy, SciPy, an
-// environment's physics), operators on the CPU, loops within a function. It moves no clock, since it differs from run to
+// environment's physics), loops within a function. It moves no clock, since it differs from run to
 // run; phantora/launch/unmodelled_cpu.py tells the user when a step has much of it.
 //
 // Only long stretches without a call of ours are looked at. Reading a thread's CPU time takes up to a microsecond, so a
@@ -31,11 +31,21 @@ void ph_uncounted_reset(void) {
   step_count = 0;
 }
 
+static _Thread_local int64_t latest;  // of the stretch that has just ended
+
 void ph_uncounted_enter(void) {
   ph_thread *self = &ph_self;
+  latest = 0;
   if (!self->left || __rdtsc() - self->left < CYCLES_MS || self->aside || !ph_this_thread()->moves_clock) return;
   int64_t spent = cpu_ns() - self->cpu_mark - (ph_now() - self->clock_mark);
-  if (spent > LONG_NS) atomic_fetch_add(&uncounted, spent);
+  if (spent <= LONG_NS) return;
+  atomic_fetch_add(&uncounted, spent);
+  latest = spent;
+}
+
+void ph_uncounted_modelled(void) {
+  atomic_fetch_sub(&uncounted, latest);
+  latest = 0;
 }
 
 void ph_uncounted_leave(void) {

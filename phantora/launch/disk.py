@@ -1,0 +1,229 @@
+"""Time of checkpoints (``--disk``; docs/virtual-time.md, "Checkpoints").
+
+``torch.save`` to a file, ``torch.distributed.checkpoint`` and safetensors write for real. Their calls take the time of
+the bytes written, at the rate of the simulated host's disk. A save in the background takes it from the end of its
+call on; who asks for its result waits until then. The time from a call's begin to its end is an annotation of the log
+(:data:`phantora.wire.layout.CHECKPOINT`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from phantora.errors import PhantoraError
+from phantora.launch.clock import Runtime
+from phantora.launch.importhook import after_import
+from phantora.spec import rank_spec
+from phantora.wire.layout import CHECKPOINT, CHECKPOINT_WAIT
+
+OPTION = "--disk"
+NO_TIME = "free"
+DEFAULT = "1GB/s"
+"""Not a property of disks: four ranks of a cloud VM wrote 2.2 GB with async_save, files synchronised, in 2.3 s."""
+_RATE = re.compile(r"(\d+(?:\.\d+)?)(M|G|T)B/s(,shared)?")
+_UNITS = {"M": 1e6, "G": 1e9, "T": 1e12}
+_SAVER = "torch.distributed.checkpoint.state_dict_saver"
+_WRITER = "torch.distributed.checkpoint.filesystem"
+_SAFETENSORS = "safetensors.torch"
+
+
+@dataclass(frozen=True)
+class Disk:
+    """Where checkpoints go."""
+
+    rate: float
+    """Bytes/s; infinite: no time."""
+    shared: bool = False
+    """One disk for the whole cluster, not one per host."""
+
+    def ns(self, size: int, ranks: int) -> int:
+        """Of `size` bytes while `ranks` ranks write as much to it."""
+        return int(size * ranks / self.rate * 1e9)
+
+
+def parse(text: str) -> Disk:
+    """``free``, ``2GB/s`` or ``20GB/s,shared``. Raises PhantoraError."""
+    match = _RATE.fullmatch(text)
+    if text == NO_TIME:
+        return Disk(float("inf"))
+    if match is None or not float(match[1]):
+        raise PhantoraError(f"{OPTION} {text}: give free, the rate of each host's disk such as 2GB/s, or 20GB/s,shared")
+    return Disk(float(match[1]) * _UNITS[match[2]], match[3] is not None)
+
+
+class Saves:
+    """Gives the checkpoints of this rank their time."""
+
+    def __init__(self, disk: Disk, runtime: Runtime, say: Callable[[], None]) -> None:
+        """`say` is called at each save."""
+        self._disk = disk
+        self._runtime = runtime
+        self._say = say
+        self._inside = threading.local()
+        self._free = 0
+        """When the disk has written what was given to it in the background, ns."""
+
+    def meet(self, module: Any) -> None:
+        """Changes `module` after its import."""
+        if module.__name__ == _SAVER:
+            for name in ("save", "async_save"):
+                original = getattr(module, name)
+                changed = self._sync(original) if name == "save" else self._async(original)
+                for user in (module, sys.modules.get("torch.distributed.checkpoint")):
+                    if user is not None:
+                        setattr(user, name, changed)
+        elif module.__name__ == _WRITER:
+            writer = module._FileSystemWriter
+            writer.write_data = self._distributed(writer.write_data)
+        elif module.__name__ == _SAFETENSORS:
+            module.save_file = self._file(module.save_file, 1, "filename")
+        else:
+            import torch
+
+            module.save = torch.save = self._file(module.save, 1, "f")
+
+    @property
+    def _ranks(self) -> int:
+        """Ranks that write a distributed checkpoint to the same disk."""
+        return int(os.environ.get("WORLD_SIZE" if self._disk.shared else "LOCAL_WORLD_SIZE", "1"))
+
+    def _moves(self) -> bool:
+        return self._runtime.is_virtual() and self._runtime.moves_clock()
+
+    @contextmanager
+    def _span(self, name: str) -> Iterator[bool]:
+        """An annotation around the outermost save of this thread; false in those within."""
+        from torch.autograd.profiler import record_function
+
+        if getattr(self._inside, "save", False) or not self._moves():
+            yield False
+            return
+        self._inside.save = True
+        try:
+            with record_function(name):
+                yield True
+        finally:
+            self._inside.save = False
+
+    def _written(self, size: int, ranks: int) -> None:
+        if self._moves() and size:
+            self._say()
+            self._runtime.advance(self._disk.ns(size, ranks))
+
+    def _file(self, save: Any, place: int, name: str) -> Any:
+        """`save`, whose argument `name` at `place` is a path or an open file. One rank writes it."""
+
+        @functools.wraps(save)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            target = args[place] if len(args) > place else kwargs.get(name)
+            before = 0 if isinstance(target, (str, os.PathLike)) else _position(target)
+            with self._span(CHECKPOINT) as outermost:
+                result = save(*args, **kwargs)
+                if outermost:
+                    self._written(_position(target) - before, 1)
+            return result
+
+        return timed
+
+    def _distributed(self, write: Any) -> Any:
+        @functools.wraps(write)
+        def timed(this: Any, *args: Any, **kwargs: Any) -> Any:
+            result = write(this, *args, **kwargs)
+            self._written(sum(one.size_in_bytes for one in result.value()), self._ranks)
+            return result
+
+        return timed
+
+    def _sync(self, save: Any) -> Any:
+        @functools.wraps(save)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            with self._span(CHECKPOINT):
+                return save(*args, **kwargs)
+
+        return timed
+
+    def _async(self, save: Any) -> Any:
+        @functools.wraps(save)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            with self._span(CHECKPOINT) as outermost:
+                answer = save(*args, **kwargs)
+            if outermost:
+                writer = kwargs.get("storage_writer")
+                folder = kwargs.get("checkpoint_id") or getattr(writer, "path", None)
+                future = getattr(answer, "upload_completion", answer)
+                self._say()
+                self._in_background(future, Path(folder) if folder else None)
+            return answer
+
+        return timed
+
+    def _in_background(self, future: Any, folder: Path | None) -> None:
+        """Who waits for `future` waits for the disk, too."""
+        began = self._runtime.now()
+        result, ends = future.result, 0
+
+        def end(timeout: float | None = None) -> int:
+            nonlocal ends
+            result(timeout)
+            if not ends:
+                ends = self._free = max(self._free, began) + self._disk.ns(_own_files(folder), self._ranks)
+            return ends
+
+        def timed_result(timeout: float | None = None) -> Any:
+            if self._moves() and (missing := end(timeout) - self._runtime.now()) > 0:
+                with self._span(CHECKPOINT_WAIT):
+                    self._runtime.advance(missing)
+            return result(timeout)
+
+        def timed_done() -> bool:
+            # When the writing thread is done here is chance; what the script sees of it must not be.
+            return not self._moves() or end() <= self._runtime.now()
+
+        future.result, future.done = timed_result, timed_done
+
+
+def _position(target: Any) -> int:
+    """Bytes of a file, or written to an open one so far; 0 for buffers in memory."""
+    try:
+        if isinstance(target, (str, os.PathLike)):
+            return os.path.getsize(target)
+        target.fileno()
+        return int(target.tell())
+    except (OSError, AttributeError, ValueError):
+        return 0
+
+
+def _own_files(folder: Path | None) -> int:
+    """Bytes that this rank wrote to a distributed checkpoint."""
+    rank = os.environ.get("RANK", "0")
+    return sum(path.stat().st_size for path in folder.glob(f"__{rank}_*.distcp")) if folder else 0
+
+
+def install(tracer: Path) -> None:
+    """Times the checkpoints of this rank."""
+    library = ctypes.CDLL(None)
+    note = ctypes.PyDLL(str(tracer)).phantora_assumed
+    note.argtypes, note.restype = [ctypes.c_char_p, ctypes.c_size_t], None
+    text = rank_spec().disk
+    said = f"checkpoints are written at {text} (--disk)".encode()
+
+    def say() -> None:
+        if text == DEFAULT:
+            note(said, len(said))
+
+    saves = Saves(parse(text), Runtime.of(library), say)
+    wanted = {_SAVER, _WRITER, _SAFETENSORS, "torch.serialization"}
+    after_import(wanted.__contains__, saves.meet)
+    for name in sorted(wanted):
+        if name in sys.modules:
+            saves.meet(sys.modules[name])

@@ -1,0 +1,83 @@
+"""What the host does in virtual time: operators on CPU tensors, and checkpoints (``--disk``)."""
+
+from __future__ import annotations
+
+import pytest
+
+from phantora.errors import PhantoraError
+from phantora.goodput.answer import checkpoint_cost
+from phantora.hardware.hosts import load_host
+from phantora.launch.disk import parse
+from phantora.trace.reader import open_log
+from tests.support.runs import Run, trace
+
+PROGRAM = """
+import json, os, time
+from pathlib import Path
+import torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
+from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+dist.init_process_group("cpu:gloo,cuda:nccl")
+rank, folder, times = dist.get_rank(), Path(__file__).parent, {}
+torch.cuda.set_device(rank)
+def measure(name, call):
+    began = time.perf_counter()
+    result = call()
+    times[name] = (time.perf_counter() - began) * 1e3
+    return result
+x, many = torch.zeros(4 << 20), [torch.zeros(1 << 20) for _ in range(4)]
+measure("in place", lambda: x.mul_(2))
+measure("new", lambda: x + 1)
+measure("many", lambda: torch._foreach_mul_(many, 2.0))
+measure("few", lambda: x[:1000].mul_(2))
+measure("rows", lambda: x.view(-1, 1024)[torch.tensor([1, 2, 3])])
+torch.set_num_threads(3)
+measure("three threads", lambda: x.mul_(2))
+torch.set_num_threads(1)
+weight = torch.zeros(2 << 20, device="cuda")  # 8 MiB
+sharded = distribute_tensor(weight, init_device_mesh("cuda", (2,)), [Shard(0)])
+measure("file", lambda: torch.save(weight, folder / f"{rank}.pt"))
+measure("distributed", lambda: dcp.save({"w": sharded}, checkpoint_id=folder / "sync"))
+for name, sleep in ("early", 0), ("late", 0.5):
+    saving = measure("begin", lambda: dcp.async_save({"w": sharded}, checkpoint_id=folder / name))
+    time.sleep(sleep)
+    times[name + " done"] = saving.done()
+    measure(name, saving.result)
+    times[name + " after"] = saving.done()
+if rank == 0: print(json.dumps(times))
+dist.destroy_process_group()
+"""
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    path = tmp_path_factory.mktemp("host") / "host.py"
+    path.write_text(PROGRAM)
+    return trace(path.parent, "--cluster", "1x2xH100", "--disk", "100MB/s", path.name)
+
+
+def test_operators_on_cpu_tensors_take_the_bytes_that_they_move(run: Run) -> None:
+    costs, times = load_host("default").api_ns, run.report()
+    share = costs["HOST_MOVE_GIB"] / 12 / 1e6 / 1024  # ms per MiB; 24 threads of a host for two ranks
+    assert times["in place"] == pytest.approx(32 * share, rel=0.1)
+    assert times["new"] == pytest.approx(32 * share + costs["HOST_FAULT_GIB"] / 64 / 1e6, rel=0.1)
+    assert times["many"] == pytest.approx(32 * share, rel=0.15)
+    assert max(times["few"], times["rows"]) < 0.5 * times["in place"], "calls, and three rows"
+    assert times["three threads"] == pytest.approx(4 * times["in place"], rel=0.1)
+
+
+def test_checkpoints_take_the_bytes_that_they_write(run: Run) -> None:
+    times = run.report()
+    assert 83 < times["file"] < 95, "8 MiB at 100 MB/s"
+    assert 83 < times["distributed"] < 150, "two ranks write 4 MiB each to one disk"
+    assert times["begin"] < 40 and not times["early done"] and 60 < times["early"] < 85
+    assert times["late done"] and times["late"] < 1 and times["early after"]
+    cost = checkpoint_cost(open_log(run.log))
+    assert cost is not None and 0.05 < cost < 0.12
+
+
+def test_rates_of_disks() -> None:
+    assert parse("2GB/s").ns(10**9, 4) == 2 * 10**9 and parse("20GB/s,shared").shared and parse("free").ns(1, 1) == 0
+    for wrong in ("2", "0GB/s", "2GB", "fast"):
+        with pytest.raises(PhantoraError, match="--disk"):
+            parse(wrong)
