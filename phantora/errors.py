@@ -64,7 +64,7 @@ def limit_of_processes(error: BaseException) -> str:
     text = str(error)
     if isinstance(error, BlockingIOError) and not hasattr(error, "characters_written"):  # of fork, not of a write
         what = "cannot start a process"
-    elif any(said in text for said in _NO_THREAD) or text == os.strerror(errno.EAGAIN):  # the last of std::thread
+    elif any(message in text for message in _NO_THREAD) or text == os.strerror(errno.EAGAIN):  # the last of std::thread
         what = "cannot start a thread"
     else:
         return ""

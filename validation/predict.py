@@ -38,20 +38,20 @@ def main() -> None:
         run += ["--host", REFERENCE_HOST]
         run += [*(("--missing", str(args.missing)) if args.missing else ()), *command]
         done = subprocess.run(run, capture_output=True, text=True, check=False)
-        said = (re.sub(r"^\[rank\d+\]: ", "", line) for line in done.stdout.splitlines())
-        lines = [line for line in said if line.startswith("{") and "median_iter_s" in line]
+        output = (re.sub(r"^\[rank\d+\]: ", "", line) for line in done.stdout.splitlines())
+        lines = [line for line in output if line.startswith("{") and "median_iter_s" in line]
         if done.returncode or not lines:
             sys.exit(f"{' '.join(run)}\n{done.stderr[-1000:]}")
-        printed, told = json.loads(lines[-1]), open_log(log)
-        report = analyze(told, details=False)
-        by_host = steps_by_host(told.trailer, {step.number for step in report.steps if not step.note})
+        printed, shown = json.loads(lines[-1]), open_log(log)
+        report = analyze(shown, details=False)
+        by_host = steps_by_host(shown.trailer, {step.number for step in report.steps if not step.note})
         if not by_host:
-            why = told.trailer.get("host_sensitivity", {}).get("skipped", "host not modelled")
+            why = shown.trailer.get("host_sensitivity", {}).get("skipped", "host not modelled")
             print(f"only the default host ({why}): fewer iterations would give others", file=sys.stderr)
         times = {factor: ns / report.headline.step_time for factor, ns in by_host.items()}
     median = printed["median_iter_s"]
     row = {
-        "run_id": printed["run_id"], "cluster": args.cluster, "command": command, "phantora": told.metadata.phantora,
+        "run_id": printed["run_id"], "cluster": args.cluster, "command": command, "phantora": shown.metadata.phantora,
         "median_iter_s": median, "iter_times": printed["iter_times"],
         "by_host": {str(factor): median * share for factor, share in sorted({**times, 1.0: 1.0}.items())},
         "error_below": report.headline.error, "error_above": report.headline.error_above,

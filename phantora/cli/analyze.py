@@ -119,5 +119,5 @@ def report_of(path: str, chosen: Filters) -> Report:
     from phantora.trace.analysis.analyze import analyze as analyze_log
     from phantora.trace.reader import open_log
 
-    with progress(f"reading {path}") as told:
-        return analyze_log(open_log(path), chosen, progress=told)
+    with progress(f"reading {path}") as reported:
+        return analyze_log(open_log(path), chosen, progress=reported)

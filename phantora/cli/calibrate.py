@@ -98,8 +98,8 @@ def _print(found: Calibration, table: Path) -> None:
         if fit.real.spread > _UNSTEADY:
             click.echo(f"its steps differ by {fit.real.spread:.0%}; more of them make it surer")
         click.echo(f"simulated on {found.compared_with}: {fit.simulated.work_ns / 1e6:.2f} ms a step")
-    for part, told in (("host", _host(found)), *_gpu(found, table)):
-        click.echo(f"{part:12} {told}")
+    for part, reported in (("host", _host(found)), *_gpu(found, table)):
+        click.echo(f"{part:12} {reported}")
 
 
 def _host(found: Calibration) -> str:

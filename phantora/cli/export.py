@@ -43,7 +43,7 @@ def export(log: str, output: str, ranks: str | None, steps: str | None, kinds: s
         steps=parse_numbers(steps) if steps else None,
         kinds=parse_kinds(kinds) if kinds else None,
     )
-    with progress(f"writing {output}") as told:
-        paths = timelines.export(log, output, selection, told)
+    with progress(f"writing {output}") as reported:
+        paths = timelines.export(log, output, selection, reported)
     for path in paths:
         click.echo(path)

@@ -48,9 +48,9 @@ def fits(cluster: str, largest: str | None, output: str, as_json: bool, quiet: b
         raise PhantoraError(f"--largest {largest}: leave {largest} out of the script's arguments, it is searched")
     space = space_of(space_table(target, cluster, largest), "fits")
     request = replace(Request(space, Path(output), read_command), fold="off")
-    told = progress_of(quiet)
+    reported = progress_of(quiet)
     if largest is None:
-        row = run_point(request, {}, told)
+        row = run_point(request, {}, reported)
         result, capacity = row.entry.result, row.entry.point.capacity
         if result is None:
             raise PhantoraError(f"{target[0]} was not run: {row.entry.skipped}")
@@ -63,7 +63,7 @@ def fits(cluster: str, largest: str | None, output: str, as_json: bool, quiet: b
         capacity = load_cluster(cluster).gpu.memory_bytes
 
         def run(number: int) -> Tried:
-            result = run_point(request, {"largest": number}, told).entry.result
+            result = run_point(request, {"largest": number}, reported).entry.result
             assert result is not None
             return Tried(number, result)
 

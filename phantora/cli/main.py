@@ -166,11 +166,11 @@ def _leave(status: int) -> NoReturn:
             status = status or 128 + signal.SIGPIPE
         elif not status:
             status = 1
-            _say(f"cannot write standard output: {error.strerror}")
+            _report(f"cannot write standard output: {error.strerror}")
     sys.exit(status)
 
 
-def _say(text: str) -> None:
+def _report(text: str) -> None:
     try:
         print(f"phantora: {text}", file=sys.stderr, flush=True)
     except OSError:  # the terminal, or who read standard error, has gone
@@ -187,7 +187,7 @@ def main() -> None:
         status = _status()
         _catch_no_signals()
     except Interrupted as error:  # it came when the command had ended
-        _say(f"interrupted by {signal.Signals(error.number).name}")
+        _report(f"interrupted by {signal.Signals(error.number).name}")
         status = 128 + error.number
     _leave(status)
 
@@ -203,17 +203,17 @@ def _status() -> int:
             return error.exit_code
         context = getattr(error, "ctx", None)
         hint = f" (see `{context.command_path} --help`)" if context is not None else ""
-        _say(_no_such_option(error) + hint)
+        _report(_no_such_option(error) + hint)
         return error.exit_code
     except PhantoraError as error:
         if debug:
             raise
-        _say(str(error))
+        _report(str(error))
         return error.exit_status
     except (click.Abort, KeyboardInterrupt) as error:
         cause = error.__cause__ or error
         number = cause.number if isinstance(cause, Interrupted) else signal.SIGINT
-        _say(f"interrupted by {signal.Signals(number).name}")
+        _report(f"interrupted by {signal.Signals(number).name}")
         return 128 + number
     except BrokenPipeError:
         return 128 + signal.SIGPIPE
@@ -221,17 +221,17 @@ def _status() -> int:
         if debug:
             raise
         if _received:  # an extension may make another exception of the signal's
-            _say(f"interrupted by {signal.Signals(_received[0]).name}")
+            _report(f"interrupted by {signal.Signals(_received[0]).name}")
             return 128 + _received[0]
-        if said := limit_of_processes(error):
-            _say(said)
+        if message := limit_of_processes(error):
+            _report(message)
             with suppress(OSError):
                 sys.stdout.flush()
             os._exit(1)  # pyarrow 26 ends with SIGSEGV if some of its threads have started and others could not
         if isinstance(error, OSError) and error.filename is None and error.errno in _NOT_WRITTEN:
-            _say(f"cannot write the output: {error.strerror}")
+            _report(f"cannot write the output: {error.strerror}")
             return 1
-        _say(
+        _report(
             f"internal error: {type(error).__name__}: {error}; set PHANTORA_DEBUG=1 for the traceback and report it"
         )
         return INTERNAL_ERROR

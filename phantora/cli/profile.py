@@ -62,14 +62,14 @@ def operators(source: Path | None, out: Path, budget: float | None, quiet: bool)
     Workspaces of cuDNN's convolutions go to a table of the same name in the folder `workspaces` next to TABLE.
     """
     from phantora.profile.session import Book, measure_all
-    from phantora.profile.workspaces import table_beside
+    from phantora.profile.workspaces import table_next_to
 
     if out.suffix != ".parquet":
         raise PhantoraError(f"--out {out}: a table's name ends in .parquet")
     book = Book(out)
     began = time.monotonic()
     operators = _wanted(source)
-    wanted = book.lacks(operators)
+    wanted = book.missing(operators)
     known = len(book.entries)
     interrupted: KeyboardInterrupt | None = None
     try:
@@ -82,7 +82,7 @@ def operators(source: Path | None, out: Path, budget: float | None, quiet: bool)
         interrupted = signal
     finally:
         table = book.finish()
-    left = len(book.lacks(wanted))
+    left = len(book.missing(wanted))
     click.echo(f"{out}: {len(table)} operators on {table.about.get('gpu', 'no GPU')}, {len(table) - known} of them new")
     if book.refused:
         click.echo(f"{len(book.refused)} could not be measured, and keep their estimates:")
@@ -95,7 +95,7 @@ def operators(source: Path | None, out: Path, budget: float | None, quiet: bool)
     if interrupted:
         raise interrupted
     if budget is None or time.monotonic() - began < budget:
-        _workspaces(operators, table_beside(out), None if budget is None else budget - (time.monotonic() - began))
+        _workspaces(operators, table_next_to(out), None if budget is None else budget - (time.monotonic() - began))
     if wanted and len(book.refused) == len(wanted):
         raise PhantoraError(f"none of the {len(wanted)} operators could be measured; the reasons are above")
 

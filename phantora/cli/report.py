@@ -42,16 +42,16 @@ def _print_failure(result: RunResult) -> None:
     if not result.message:
         return
     if result.reason == Reason.INTERRUPTED:
-        _say(f"phantora: {result.message}")
+        _report(f"phantora: {result.message}")
         return
     if "\n" in result.message:
-        _say(f"phantora: {result.message}")
+        _report(f"phantora: {result.message}")
     if result.log is not None:
-        _say(f"phantora: the log of the run, as far as it came, is {result.log}")
-    _say(f"FAILED: {first_line(result.message)}")
+        _report(f"phantora: the log of the run, as far as it came, is {result.log}")
+    _report(f"FAILED: {first_line(result.message)}")
 
 
-def _say(text: str) -> None:
+def _report(text: str) -> None:
     with suppress(OSError):  # the terminal has gone
         print(text, file=sys.stderr, flush=True)
 

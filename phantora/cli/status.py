@@ -42,7 +42,7 @@ class Status:
 
     def __init__(self, world_size: int, stats: Sequence[Stats], arguments: Sequence[str] = ()) -> None:
         self._world, self._stats, self._steps = world_size, stats, expected_steps(arguments)
-        self._begin = self._heard = time.monotonic()
+        self._begin = self._received = time.monotonic()
         self._records = 0
         self._first: tuple[float, int] | None = None
         """When the first step was seen, and how many there were."""
@@ -52,20 +52,20 @@ class Status:
         if not self._stats or not self._stats[-1].records:
             doing = "starting the script" if alive else "importing torch and what the script imports"
             return [doing, f"{wall:.0f} s"]
-        told = self._stats[-1]
-        if told.records != self._records:
-            self._records, self._heard = told.records, now
-        if told.optimizer_steps and self._first is None:
-            self._first = now, told.optimizer_steps
-        seconds = told.virtual_ns * 1e-9
-        of = f" of {self._steps}" if self._steps and told.optimizer_steps <= self._steps else ""
-        parts = [f"step {told.optimizer_steps}{of}"] if told.optimizer_steps else []
+        reported = self._stats[-1]
+        if reported.records != self._records:
+            self._records, self._received = reported.records, now
+        if reported.optimizer_steps and self._first is None:
+            self._first = now, reported.optimizer_steps
+        seconds = reported.virtual_ns * 1e-9
+        of = f" of {self._steps}" if self._steps and reported.optimizer_steps <= self._steps else ""
+        parts = [f"step {reported.optimizer_steps}{of}"] if reported.optimizer_steps else []
         parts += [f"{alive} of {self._world} ranks", f"{seconds:.3f} s simulated in {wall:.0f} s"]
         left = self.seconds_left(now)
         if left is not None:
             parts.append(f"{left:.0f} s left")
-        if now - self._heard > _QUIET_SECONDS:
-            parts.append(f"{_busy_with()} for {now - self._heard:.0f} s")
+        if now - self._received > _QUIET_SECONDS:
+            parts.append(f"{_busy_with()} for {now - self._received:.0f} s")
         return parts
 
     def seconds_left(self, now: float) -> float | None:
@@ -110,7 +110,7 @@ def _busy_with() -> str:
     return f"compiling ({found[0]})" if found else "in Python (importing, compiling, loading data)"
 
 
-def told_by(status: Status, lines: bool) -> Callable[[int, int], str | None]:
+def reported_by(status: Status, lines: bool) -> Callable[[int, int], str | None]:
     """What to call with the number of living ranks and the width of the terminal: what is to be shown now. With `lines`
     something every ten seconds, else always."""
     last = [time.monotonic()]
@@ -131,6 +131,6 @@ def follow(arguments: Sequence[str]) -> Callable[[int, list[Stats]], Callable[[i
 
     def line(ranks: int, stats: list[Stats]) -> Callable[[int, int], str | None] | None:
         lines = not sys.stderr.isatty()
-        return None if lines and not os.environ.get("CI") else told_by(Status(ranks, stats, arguments), lines)
+        return None if lines and not os.environ.get("CI") else reported_by(Status(ranks, stats, arguments), lines)
 
     return line

@@ -85,7 +85,7 @@ def sweep(words: tuple[str, ...], **options: Any) -> int:
 
         console = Console(width=WIDTH, soft_wrap=False)
         render(outcome.answer, console)
-        for line in outcome.search.told() if outcome.search else ():
+        for line in outcome.search.summary() if outcome.search else ():
             console.print(line, markup=False, highlight=False)
         console.print(f"Page, tables, journal: {request.folder}/sweep.html", markup=False, highlight=False)
     return 0 if outcome.answer.best else 1
@@ -165,14 +165,14 @@ def _value(text: str) -> Value:
 
 def progress_of(quiet: bool) -> Callable[[Entry, int, int], None]:
     """What to call with each point that is done."""
-    return _say_nothing if quiet else _say
+    return _report_nothing if quiet else _report
 
 
-def _say_nothing(entry: Entry, done: int, of: int) -> None:
+def _report_nothing(entry: Entry, done: int, of: int) -> None:
     pass
 
 
-def _say(entry: Entry, done: int, of: int) -> None:
+def _report(entry: Entry, done: int, of: int) -> None:
     from phantora.sweep.render import progress_line
 
     print(f"phantora: {done}/{of} {progress_line(entry)}", file=sys.stderr, flush=True)

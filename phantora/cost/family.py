@@ -96,7 +96,7 @@ class Family:
     places: Callable[[OperatorSignature, str, str, int], tuple[Place, ...]] = coordinates.by_size
     """Where an operator stands among measured ones: from its signature, base name, compute mode and the number of its
     kernels; the narrowest family of places first."""
-    kernels_tell: bool = True
+    depends_on_kernels: bool = True
     """Do the names of kernels say which operators are comparable? Not where a library chooses them by size."""
     together: tuple[str, ...] = ()
     """Base names whose measurements count for each other."""

@@ -116,7 +116,7 @@ class GaussianProcess:
         near = self._at[self._kinds[:, tier] == self._numbers[tier].get(kind, -1)]
         return float(np.sqrt(((near - np.array(at)) ** 2).sum(axis=1)).min()) if len(near) else None
 
-    def _covariance(self, away: Floats, alike: Bools) -> Floats:
+    def _covariance(self, away: Floats, identical: Bools) -> Floats:
         """Of pairs: a row of octaves between the two for each coordinate, and for each tier whether they are of one
         kind."""
         squares = away * away
@@ -129,6 +129,6 @@ class GaussianProcess:
             np.sqrt(x, out=x)
             variance = np.zeros(total.shape)
             for tier in tiers:
-                variance += alike[tier] * self._tiers[tier].variance
+                variance += identical[tier] * self._tiers[tier].variance
             total += variance * kriging.matern(x)
         return total

@@ -53,7 +53,7 @@ def places(
     name = base_name(signature.name)
     family = family_of(name)
     found = family.places(signature, name, compute, max(1, len(kernels)))
-    if not found or not kernels or not family.kernels_tell:
+    if not found or not kernels or not family.depends_on_kernels:
         return found
     first, cut = found[0], reduction.cut_of(signature, kernels)
     if cut is not None:

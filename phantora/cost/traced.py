@@ -39,8 +39,8 @@ class TracedOperator:
 def operator_key(name: str, arguments: str) -> str:
     """`name` is an operator's, `arguments` the text of ``cost.parse.signature_text``. Overload, outputs and the device
     of scalars are dropped: traces of torch.profiler do not have them. Empty where tensors of a list are unknown."""
-    told = arguments.partition(" -> ")[0].replace("@cpu", "")
-    return "" if "()" in told or "…" in told else f"{base_name(name)}({told})"
+    reported = arguments.partition(" -> ")[0].replace("@cpu", "")
+    return "" if "()" in reported or "…" in reported else f"{base_name(name)}({reported})"
 
 
 def write_traced(path: Path, gpu: str, operators: Iterable[TracedOperator]) -> None:

@@ -218,11 +218,11 @@ def workspaces_for(gpu: Gpu, folders: Sequence[Path]) -> Workspaces | None:
     own = [read_workspaces(path) for path, product in products if product == gpu.product]
     if own:
         return Workspaces(own[0].about, pa.concat_tables([one.table for one in own]), own[0].path)
-    alike = [(path, other) for path, product in products if (other := _gpu(product)) is not None]
-    alike = [pair for pair in alike if pair[1].compute_capability == gpu.compute_capability]
-    if not alike:
+    identical = [(path, other) for path, product in products if (other := _gpu(product)) is not None]
+    identical = [pair for pair in identical if pair[1].compute_capability == gpu.compute_capability]
+    if not identical:
         return None
-    nearest = min(alike, key=lambda pair: abs(pair[1].hbm_bandwidth / gpu.hbm_bandwidth - 1))
+    nearest = min(identical, key=lambda pair: abs(pair[1].hbm_bandwidth / gpu.hbm_bandwidth - 1))
     return read_workspaces(nearest[0])
 
 

@@ -53,8 +53,8 @@ _MISSPELT = 0.8  # of difflib: another model of the same generation is no misspe
 def memory_chosen(name: str) -> str:
     """The GPU that `name` stands for where GPUs of that name differ in memory, as ``A100`` of 40 and 80 GB; else ""."""
     canonical = _index().get(_key(name))
-    alike = {_tables()[known][1]["memory_bytes"] for known in _tables() if known.startswith(_key(name) + "-")}
-    return canonical if canonical and max(alike, default=0) > _OTHER_SIZE * min(alike, default=0) else ""
+    identical = {_tables()[known][1]["memory_bytes"] for known in _tables() if known.startswith(_key(name) + "-")}
+    return canonical if canonical and max(identical, default=0) > _OTHER_SIZE * min(identical, default=0) else ""
 
 
 @cache

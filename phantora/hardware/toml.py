@@ -122,7 +122,7 @@ def _convert(value: Any, hint: Any, where: Place) -> Any:
             return tuple(_convert(item, kind, where) for item, kind in zip(value, arguments, strict=True))
     if text.startswith("dict[") and isinstance(value, dict):
         return {key: _convert(item, hint.__args__[1], where / key) for key, item in value.items()}
-    raise PhantoraError(f"{where} must be {_say(hint)}, not {value!r}")
+    raise PhantoraError(f"{where} must be {_described(hint)}, not {value!r}")
 
 
 def _positive(value: Any, where: Place) -> Any:
@@ -133,6 +133,6 @@ def _positive(value: Any, where: Place) -> Any:
     return value
 
 
-def _say(hint: Any) -> str:
+def _described(hint: Any) -> str:
     names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
     return names.get(hint, f"of the form {hint}")

@@ -45,15 +45,15 @@ def _wrap(module: Any, tracer: Path) -> None:
     import torch
 
     create, compile_ = module.create_block_mask, torch.compile
-    say = ctypes.PyDLL(str(tracer)).phantora_assumed
-    say.argtypes, say.restype = [ctypes.c_char_p, ctypes.c_size_t], None
+    report = ctypes.PyDLL(str(tracer)).phantora_assumed
+    report.argtypes, report.restype = [ctypes.c_char_p, ctypes.c_size_t], None
 
     def completed(mask: Any) -> Any:
         try:
             tuning.aside(lambda: _complete(module, mask))
         except Unknown as reason:
             text = f"a block mask of {' x '.join(map(str, mask.seq_lengths))} is not known ({reason})".encode()
-            say(text, len(text))
+            report(text, len(text))
         return mask
 
     @functools.wraps(create)

@@ -28,16 +28,16 @@ CLIPS = {
     "deepspeed.runtime.bf16_optimizer": ("clip_tensors_by_global_norm", "global_norm"),
 }
 """Module that clips -> the function that it calls, and its parameter for the norm. The limit is ``max_norm``."""
-SAID = b"gradients of unknown norm are clipped"
+REPORTED = b"gradients of unknown norm are clipped"
 
 
 def install(tracer: Path) -> None:
     """Has these functions clip, from when their modules are imported."""
-    say = ctypes.PyDLL(str(tracer)).phantora_assumed
-    say.argtypes, say.restype = [ctypes.c_char_p, ctypes.c_size_t], None
+    report = ctypes.PyDLL(str(tracer)).phantora_assumed
+    report.argtypes, report.restype = [ctypes.c_char_p, ctypes.c_size_t], None
 
     def meet(module: ModuleType) -> None:
-        clip_always(module, lambda: say(SAID, len(SAID)))
+        clip_always(module, lambda: report(REPORTED, len(REPORTED)))
 
     after_import(CLIPS.__contains__, meet)
     for name in CLIPS:
@@ -45,12 +45,12 @@ def install(tracer: Path) -> None:
             meet(sys.modules[name])
 
 
-def clip_always(module: ModuleType, say: Callable[[], None]) -> None:
+def clip_always(module: ModuleType, report: Callable[[], None]) -> None:
     """Has the function of `module` find a norm beyond its limit where the norm reads zero; `say` is called then."""
     function, parameter = CLIPS[module.__name__]
     clip = getattr(module, function, None)
     if clip is None:
-        tell(f"{module.__name__} has no {function}: whether gradients are clipped follows from a norm that reads zero")
+        tell(f"{module.__name__} has no {function}: clipping of gradients follows from a norm that reads zero")
         return
 
     order = inspect.signature(clip)
@@ -62,7 +62,7 @@ def clip_always(module: ModuleType, say: Callable[[], None]) -> None:
         limit = 2 * given.arguments.get("max_norm", order.parameters["max_norm"].default)
         if norm is None or setting("clip") == "never" or _value(norm) != 0:
             return clip(*args, **kwargs)
-        say()
+        report()
         if not getattr(norm, "is_cuda", False):
             given.arguments[parameter] = limit
             clip(*given.args, **given.kwargs)

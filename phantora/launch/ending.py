@@ -92,8 +92,8 @@ class Outcome:
             return self
         if not failures:
             ours, killed = self.last_words.startswith(_OURS), self.status > 128
-            said = f": {self.last_words.removeprefix(_OURS)}" if ours or (killed and self.last_words) else ""
-            return replace(self, message=self.message + said)
+            output = f": {self.last_words.removeprefix(_OURS)}" if ours or (killed and self.last_words) else ""
+            return replace(self, message=self.message + output)
         own = next((one for one in failures if one.rank == self.failed_rank), failures[0])
         log = f"; its log is {self.log_path}" if self.log_path else ""
         return replace(self, reason=own.reason, message=str(own) + log)

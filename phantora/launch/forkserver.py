@@ -195,11 +195,11 @@ class ForkServer:
             else:
                 self._host_store(message.port)
         except PhantoraError as error:
-            self._tell("failed", message=str(error))
+            self._notify("failed", message=str(error))
         except Exception as error:
             if os.environ.get("PHANTORA_DEBUG"):
                 traceback.print_exc()
-            self._tell("failed", message=limit_of_processes(error) or f"{type(error).__name__}: {error}")
+            self._notify("failed", message=limit_of_processes(error) or f"{type(error).__name__}: {error}")
         return None
 
     def _load(self, wanted: Load) -> None:
@@ -219,11 +219,11 @@ class ForkServer:
             install_tracer(find_stubs(wanted.stubs))
         gc.enable()
         gc.freeze()
-        self._tell("loaded", seconds=time.perf_counter() - begin, threads=process.thread_count())
+        self._notify("loaded", seconds=time.perf_counter() - begin, threads=process.thread_count())
 
     def _begin_anew(self) -> NoReturn:
         """A fresh interpreter in this process: what an import did to torch cannot be undone."""
-        self._tell("spoiled")
+        self._notify("spoiled")
         os.set_inheritable(self._link.fileno(), True)
         os.execve(sys.executable, command(os.getppid(), self._link.fileno()), self._environment)
 
@@ -241,7 +241,7 @@ class ForkServer:
                 f"cannot host the TCPStore on port {port}: {answer or 'no answer; try another port'}"
             )
         self._store = pid
-        self._tell("store", port=int(answer), pid=pid)
+        self._notify("store", port=int(answer), pid=pid)
 
     def _fork_rank(self, task: RankTask, fds: Sequence[int]) -> Become | None:
         out, err = fds[:2]
@@ -253,7 +253,7 @@ class ForkServer:
             pid = self._fork()
         except OSError as error:
             pid = -1
-            self._tell("not_forked", rank=task.rank, message=limit_of_processes(error) or str(error))
+            self._notify("not_forked", rank=task.rank, message=limit_of_processes(error) or str(error))
         if pid == 0:
             return partial(become_rank, task, self._library, self._session, out, err)
         os.close(out)
@@ -261,7 +261,7 @@ class ForkServer:
         if pid < 0:
             return None
         self._ranks[pid] = task.rank
-        self._tell("started", rank=task.rank, pid=pid)
+        self._notify("started", rank=task.rank, pid=pid)
         return None
 
     def _fork(self) -> int:
@@ -290,11 +290,11 @@ class ForkServer:
             rank = self._ranks.pop(pid, None)
             if rank is not None:
                 _kill_group(pid)  # what the rank started and left behind
-                self._tell("ended", rank=rank, code=os.waitstatus_to_exitcode(status))
+                self._notify("ended", rank=rank, code=os.waitstatus_to_exitcode(status))
             elif pid == self._store:
-                self._tell("failed", message="the process that hosts the TCPStore ended unexpectedly")
+                self._notify("failed", message="the process that hosts the TCPStore ended unexpectedly")
 
-    def _tell(self, what: str, **fields: Any) -> None:
+    def _notify(self, what: str, **fields: Any) -> None:
         with suppress(BrokenPipeError):  # the parent is gone: serve() sees the end of the link next
             self._link.sendall(json.dumps({"is": what, **fields}).encode())
 

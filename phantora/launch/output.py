@@ -77,7 +77,7 @@ class Console:
             self._err.flush()
             self._at_line_start = True
 
-    def draw(self, told: Callable[[int], str | None]) -> None:
+    def draw(self, status: Callable[[int], str | None]) -> None:
         """Shows as the status line what `told` says for a width, at most five times a second; where there is no
         terminal, as a line of its own, when it says something."""
         now = time.monotonic()
@@ -85,12 +85,12 @@ class Console:
             return
         self._next_draw = now + 0.2
         if not self._status:
-            text = told(80)
+            text = status(80)
             if text is not None:
                 self.message(text)
         elif self._at_line_start:
             try:
-                text = told(os.get_terminal_size(self._err.fileno()).columns)
+                text = status(os.get_terminal_size(self._err.fileno()).columns)
                 with self._lock:
                     self._err.write(b"\r\x1b[2K" + (text or "").encode() + b"\r")
                     self._err.flush()

@@ -177,8 +177,8 @@ def main(parent: int, fd: int, kept: int) -> None:
 
 def _serve(listener: socket.socket, owner: int, kept: int) -> None:
     bases: dict[str, socket.socket] = {}
-    heard: list[socket.socket | int] = [listener, owner]
-    while listener in select.select(heard, [], [])[0]:
+    received: list[socket.socket | int] = [listener, owner]
+    while listener in select.select(received, [], [])[0]:
         link, _ = listener.accept()
         with link, suppress(PhantoraError, OSError):  # who says nothing, or something else, is let go
             link.settimeout(FIRST_SECONDS)

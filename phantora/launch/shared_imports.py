@@ -27,7 +27,7 @@ def shared_imports(script: str) -> tuple[str, ...]:
         body = ast.parse(Path(script).read_bytes()).body
     except (OSError, SyntaxError, ValueError):
         return ()  # no script, or an error that the rank reports better
-    if any(_lies_beside(script, package) for package in PACKAGES):
+    if any(_is_next_to(script, package) for package in PACKAGES):
         return ()
     found: list[str] = []
     for statement in body:
@@ -41,13 +41,13 @@ def shared_imports(script: str) -> tuple[str, ...]:
             case _:
                 break
         tops = {entry.partition(":")[0].partition(".")[0] for entry in imported}
-        if not tops <= PACKAGES | _HARMLESS or any(_lies_beside(script, top) for top in tops):
+        if not tops <= PACKAGES | _HARMLESS or any(_is_next_to(script, top) for top in tops):
             break
         if tops & PACKAGES:
             found += imported
     return tuple(dict.fromkeys(found))
 
 
-def _lies_beside(script: str, name: str) -> bool:
+def _is_next_to(script: str, name: str) -> bool:
     spec = PathFinder.find_spec(name, [str(Path(script).resolve().parent)])
     return spec is not None and spec.origin is not None  # a folder alone gives way to an installed package

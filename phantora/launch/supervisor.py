@@ -159,8 +159,8 @@ class RankSupervisor:
             self._signal_ranks(number)
         self._close_orphaned_pipes()
         if self._status_line is not None:
-            told, alive = self._status_line, len(self._alive)
-            self._console.draw(lambda width: told(alive, width))
+            reported, alive = self._status_line, len(self._alive)
+            self._console.draw(lambda width: reported(alive, width))
 
     def _look_at_simulator(self) -> None:
         simulator = self._simulator

@@ -187,14 +187,14 @@ class Launches:
             table["unread"] = kernel.broken[:200]
         if "unread" in table:
             table["products"] = "tt.dot" in kernel.ir
-            self._say(f"{kernel.name} is priced by its tensors: {table['unread']}")
+            self._report(f"{kernel.name} is priced by its tensors: {table['unread']}")
         for what in table.get("work", {}).get("unknown", ()):
-            self._say(f"nobody knows of {kernel.name} {what}")
+            self._report(f"nobody knows of {kernel.name} {what}")
         return orjson.dumps(table)
 
-    def _say(self, text: str) -> None:
-        said = text.encode()
-        self._library.phantora_assumed(said, len(said))
+    def _report(self, text: str) -> None:
+        output = text.encode()
+        self._library.phantora_assumed(output, len(output))
 
     def _work(
         self,

@@ -142,7 +142,7 @@ def _serve(link: socket.socket) -> Callable[[], None] | None:
                 poll.unregister(ready)
                 pid, report = running.pop(ready)
                 os.close(ready)
-                _tell(report, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+                _notify(report, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
                 os.close(report)
                 continue
             data, fds, _, _ = socket.recv_fds(link, MESSAGE_BYTES, 3)
@@ -162,13 +162,13 @@ def _serve(link: socket.socket) -> Callable[[], None] | None:
             os.close(err)
             with suppress(OSError):  # it has done so itself, or ended
                 os.setpgid(pid, pid)
-            _tell(report, pid)
+            _notify(report, pid)
             pidfd = os.pidfd_open(pid)
             running[pidfd] = pid, report
             poll.register(pidfd, select.POLLIN)
 
 
-def _tell(report: int, number: int) -> None:
+def _notify(report: int, number: int) -> None:
     with suppress(BrokenPipeError):  # nobody waits for it any more
         os.write(report, b"%d\n" % number)
 

@@ -28,7 +28,7 @@ WITHOUT_CUDA = {
 """Rows without CUDA's calls, and how many times as long they take under stubs, which watch operators: CPU times with
 watching and without, in turns, 15 rounds (the second was a build of the
 tracer that gave its observers back under ``--null``, on two cores of an AMD EPYC)."""
-COUNTED_BESIDE_CALLS = 1.03
+COUNTED_NEXT_TO_CALLS = 1.03
 """How many times as long Python and PyTorch take between CUDA's calls, which push them out of the caches, as the
 counted costs say; `script.BESIDE_CALLS` as without these calls. `CUDNN_IN_STEPS`: cuDNN's calls in a step, beside those
 in a loop. All as 75 steps on three machines ask for (sessions of 2026-11-26 in
@@ -173,7 +173,7 @@ def profile_of(
 
 def _in_steps(api: str) -> float:
     if api.startswith(OWN):
-        return COUNTED_BESIDE_CALLS
+        return COUNTED_NEXT_TO_CALLS
     return CUDNN_IN_STEPS if api in CUDNN_CALLS else 1.0
 
 

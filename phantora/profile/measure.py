@@ -79,11 +79,11 @@ class Bench:
         `at` is called with the index of each entry before the GPU gets to see it. What makes the device
         unusable is raised.
         """
-        tell = at or (lambda index: None)
+        notify = at or (lambda index: None)
         results: dict[int, Measurement] = {}
         ready: dict[int, tuple[str, int]] = {}  # the operator's name and how long a call takes, ns
         for index, entry in enumerate(wanted):
-            tell(index)
+            notify(index)
             try:
                 ready[index] = self._prepare(entry)
             except Unbuildable as error:
@@ -97,7 +97,7 @@ class Bench:
                 results[index] = Measurement(entry.signature, entry.compute, error=reason)
                 torch.cuda.synchronize()  # raises what makes the device unusable
         torch.cuda.empty_cache()
-        events = self._run(ready, wanted, tell)
+        events = self._run(ready, wanted, notify)
         clock = _clock_mhz()
         times = _times(events, {index: name for index, (name, _) in ready.items()})
         for index in ready:
@@ -128,7 +128,7 @@ class Bench:
         return call.name, ns
 
     def _run(
-        self, ready: Mapping[int, tuple[str, int]], wanted: Sequence[Wanted], tell: Callable[[int], None]
+        self, ready: Mapping[int, tuple[str, int]], wanted: Sequence[Wanted], notify: Callable[[int], None]
     ) -> list[dict[str, Any]]:
         """Runs each operator as often as its length allows, with fresh operands; the profile's events."""
         began = time.perf_counter_ns()
@@ -137,7 +137,7 @@ class Bench:
             torch.cuda.synchronize()
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as prof:
             for index, (_, ns) in ready.items():
-                tell(index)
+                notify(index)
                 call = self._rebuild(wanted[index])
                 _, cold, warm = next(row for row in REPETITIONS if ns < row[0])
                 for repetition in range(cold):

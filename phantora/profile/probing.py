@@ -70,7 +70,7 @@ class _Running:
     def __init__(self, stubbed: bool, rounds: int, folder: Path, turns: Path) -> None:
         self.stubbed = stubbed
         self._name = f"host_probe_{'stubs' if stubbed else 'gpu'}.jsonl"
-        self._out, self._said = folder / self._name, folder / f"{self._name}.txt"
+        self._out, self._output = folder / self._name, folder / f"{self._name}.txt"
         script, words = str(Path(host_probe.__file__)), (str(self._out), str(rounds), str(turns), str(int(stubbed)))
         command: Sequence[str] = (sys.executable, script, *words)
         if stubbed:
@@ -79,9 +79,9 @@ class _Running:
         environment = run_process.environment()
         if stubbed:
             environment.pop("CUDA_VISIBLE_DEVICES", None)
-        with open(self._said, "w", encoding="utf-8") as said:
+        with open(self._output, "w", encoding="utf-8") as output:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, env=environment
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment
             )
 
     def found_no_gpu(self) -> bool:
@@ -96,10 +96,10 @@ class _Running:
         if self.found_no_gpu():
             return None
         if self.process.returncode or not self._out.exists():
-            said = (self._said.read_text(errors="replace").strip() or "no output").splitlines()[-1]
+            output = (self._output.read_text(errors="replace").strip() or "no output").splitlines()[-1]
             where = "under the stub libraries" if self.stubbed else "on this machine's GPU"
             raise PhantoraError(
-                f"the probe of the host failed {where} (status {self.process.returncode}): {said[:300]}"
+                f"the probe of the host failed {where} (status {self.process.returncode}): {output[:300]}"
             )
         text = self._out.read_text(encoding="utf-8")
         if keep is not None:

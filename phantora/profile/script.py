@@ -28,7 +28,7 @@ from phantora.spec import OutputSpec, RankSpec, RunSpec
 from phantora.wire.layout import Api
 
 UNITS = {"PY_CODE": 1e-6, "OP_COLD": 1e-3}  # of a count; stub/rank/clock/costs.c
-BESIDE_CALLS = 1.06  # times the CPU time without CUDA's calls: see `host.COUNTED_BESIDE_CALLS`
+NEXT_TO_CALLS = 1.06  # times the CPU time without CUDA's calls: see `host.COUNTED_BESIDE_CALLS`
 NORMAL_QUARTILES = 1.35  # standard deviations between the quartiles of normal values
 UNCERTAIN = 0.03  # standard error of a script's CPU time of which the user hears
 FIRST = 2  # steps that load code
@@ -57,7 +57,7 @@ class Script:
     @property
     def ratio(self) -> float:
         """CPU time, as it is beside CUDA's calls, over what is charged."""
-        return self.cpu_ns * BESIDE_CALLS / self.counted_ns
+        return self.cpu_ns * NEXT_TO_CALLS / self.counted_ns
 
 
 @dataclass(frozen=True)

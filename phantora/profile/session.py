@@ -218,7 +218,7 @@ class Book:
         except OSError as error:
             raise PhantoraError(f"cannot write {self._journal}: {error.strerror}; choose another --out") from error
 
-    def lacks(self, wanted: Iterable[Wanted]) -> list[Wanted]:
+    def missing(self, wanted: Iterable[Wanted]) -> list[Wanted]:
         """Those of `wanted` that were neither measured nor refused, each once."""
         seen = {**self.entries, **self.failures}.keys()
         left: dict[str, Wanted] = {}

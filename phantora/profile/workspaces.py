@@ -69,10 +69,10 @@ def _measure(wanted: Iterable[Wanted], out: Callable[[dict[str, Any]], None]) ->
             for name, benchmark in (("usual", False), ("largest", True)):
                 tf32 = convolution.type == "tf32"
                 torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = tf32, benchmark
-                call = rebuild(_told(parse_signature(entry.signature), tf32, benchmark), arena)
+                call = rebuild(_reported(parse_signature(entry.signature), tf32, benchmark), arena)
                 if not benchmark:
                     call.run()  # what a first call alone takes is none of the plan's
-                taken[name] = _beside_results(call.run)
+                taken[name] = _workspace_of_results(call.run)
                 del call
                 torch.cuda.empty_cache()
         except (Unbuildable, RuntimeError) as error:
@@ -81,7 +81,7 @@ def _measure(wanted: Iterable[Wanted], out: Callable[[dict[str, Any]], None]) ->
         out({"signature": entry.signature, "compute": entry.compute, **taken})
 
 
-def _told(signature: OperatorSignature, tf32: bool, benchmark: bool) -> OperatorSignature:
+def _reported(signature: OperatorSignature, tf32: bool, benchmark: bool) -> OperatorSignature:
     """Forward, the operator's arguments say whether TF32 is allowed and plans are tried; backward, torch's settings."""
     if signature.name != _FORWARD:
         return signature
@@ -89,7 +89,7 @@ def _told(signature: OperatorSignature, tf32: bool, benchmark: bool) -> Operator
     return replace(signature, args=(*before, benchmark, deterministic, tf32))
 
 
-def _beside_results(run: Callable[[], object]) -> int:
+def _workspace_of_results(run: Callable[[], object]) -> int:
     """Bytes that `run` asks of the allocator and gives back before it returns."""
     import torch
 
@@ -112,7 +112,7 @@ def main() -> None:
 # ---------------------------------------------------------------------- its parent
 
 
-def table_beside(path: Path) -> Path:
+def table_next_to(path: Path) -> Path:
     """Where the workspaces of the GPU stand whose kernel times are in `path`."""
     return path.parent / FOLDER / path.name
 

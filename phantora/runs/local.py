@@ -69,8 +69,8 @@ class _Run:
             self.plan = replace(self.plan, ranks=replace(self.plan.ranks, failures=str(file)))
             how = self._run_command if self.prepared.spec.kind == COMMAND else self._run_ranks
             outcome, simulation = how()
-            told = outcome.why(failures.read(file))
-        return self._finish(told, simulation)
+            reported = outcome.why(failures.read(file))
+        return self._finish(reported, simulation)
 
     def _note(self, text: str) -> None:
         if not self.quiet:
@@ -179,7 +179,7 @@ class _Run:
                 rows = simulation.log.rows
                 log = outputs.settle(outcome.status == 0, rows)
                 report = replace(report, rows=rows, log=str(log) if log else "")
-                self._say_what_is_replaced(log)
+                self._report_replaced(log)
                 if outputs.timeline is not None and log == outputs.log:
                     from phantora.trace.export.registry import export
 
@@ -197,7 +197,7 @@ class _Run:
             more |= simulated_again(simulation, self.setup, Recorded(simulation.log.recording(), 1.0, {}))
         simulation.close({**report.as_data(), **more})
 
-    def _say_what_is_replaced(self, log: Path | None) -> None:
+    def _report_replaced(self, log: Path | None) -> None:
         outputs = self.prepared.outputs
         if log is not None and log != outputs.log:
             self._note(f"{outputs.log} is kept; the log of this run is {log}")

@@ -52,8 +52,8 @@ def simulated_again(
         recorded = replace(recorded, power=powers)
     if hosts and spec.host_time == "modelled":
         about = {"spread": list(host.spread), "measured": host.measured}
-        told = {"skipped": skipped} if skipped else _hosts(simulation, again, recorded)
-        found["host_sensitivity"] = about | told
+        reported = {"skipped": skipped} if skipped else _hosts(simulation, again, recorded)
+        found["host_sensitivity"] = about | reported
     return found
 
 

@@ -66,8 +66,8 @@ def _read(path: str) -> bytes:
 
 def _times_run(pid: int, task: str) -> str:
     """What changes whenever the thread has run."""
-    if told := _read(f"/proc/{pid}/task/{task}/schedstat"):
-        return told.decode("ascii", "replace")
+    if reported := _read(f"/proc/{pid}/task/{task}/schedstat"):
+        return reported.decode("ascii", "replace")
     # A kernel without statistics of its scheduler.
     status = _read(f"/proc/{pid}/task/{task}/status").decode("ascii", "replace")
     return "".join(line for line in status.splitlines() if "ctxt_switches" in line)

@@ -66,16 +66,16 @@ class Pricing:
         self._same_gpu = config.measured is not None and config.measured.cluster.gpu.name == cluster.gpu.name
         self._machine = Machine(cluster.gpu)
         # Hosts that differ from each other must all be looked at.
-        alike = fold is not None and not (config.flows or what_if.degrade or what_if.background)
+        identical = fold is not None and not (config.flows or what_if.degrade or what_if.background)
         domain = cluster.domains().gpus_per_host
         processes = frozenset(rank // domain for rank in fold.real) if fold else frozenset()
-        self._collectives = CollectiveModel(cluster, config.nccl, hosts=processes if alike else None)
+        self._collectives = CollectiveModel(cluster, config.nccl, hosts=processes if identical else None)
         topology = self._collectives.topology
         self._links = Links(engine, topology, world_size, what_if, fold)
         self._fold = fold
         self._hosts_of_processes = processes
         fabric = any(topology.host_of_link(link) is None for link in range(len(topology.links))) if fold else True
-        self._apart = alike and not fabric  # groups that share no host share no link, and one host is like another
+        self._apart = identical and not fabric  # groups that share no host share no link, and one host is like another
         self._tables = tables
         self._signatures: dict[int, OperatorSignature] = {}
         self._prices: dict[int, PriceRow] = {}

@@ -21,8 +21,8 @@ from phantora.trace.writer import LogWriter
 from phantora.wire import layout, stacks
 from phantora.wire.session import Session
 
-_NAP_US = 2000  # longest sleep while a rank waits for an answer
-_LONG_NAP_US = 20_000  # the same where a turn takes long, since many ranks are looked at
+_SLEEP_US = 2000  # longest sleep while a rank waits for an answer
+_LONG_SLEEP_US = 20_000  # the same where a turn takes long, since many ranks are looked at
 _TURNS_SHARE = 0.02  # of a core for turns that find nothing new
 _REST_US = 50_000  # and while none does
 _SLEEP_CHECK_S = 0.004  # nothing has moved for so long: are ranks asleep outside CUDA?
@@ -177,7 +177,7 @@ class Simulator:
         next_look = 0.0
         waits = self._session.control["waiting"]
         few = self._session.real if len(self._session.real) <= _FEW else ()
-        nap = _NAP_US
+        pause = _SLEEP_US
         while not self._stop.is_set():
             with self._lock:
                 deaths, self._deaths = self._deaths, []
@@ -187,13 +187,13 @@ class Simulator:
                 self._engine.rank_died(rank, status)
             waiting = any(map(waits.item, few)) if few else bool(waits.any())
             begin = time.thread_time()
-            reason = self._turn(nap if waiting else _REST_US)
+            reason = self._turn(pause if waiting else _REST_US)
             if reason & native.DONE and not reason & native.PRICES:
                 return
             if reason != native.IDLE:
                 idle_since = self._stalled_at = None
                 self._next_notice = self._config.hang_timeout
-                nap = _NAP_US
+                pause = _SLEEP_US
                 continue
             turn = time.thread_time() - begin
             now = time.monotonic()
@@ -207,7 +207,7 @@ class Simulator:
                 next_look = now + min((time.thread_time() - begin) / _LOOKS_SHARE, again) if works else now
                 # Who works may do so for long; sleepers, of whom nobody does, are released one after the other.
                 rest = int(turn * 1e6 / _TURNS_SHARE) if again == _LOOK_AGAIN_S else 0
-                nap = min(max(_NAP_US, rest), _LONG_NAP_US)
+                pause = min(max(_SLEEP_US, rest), _LONG_SLEEP_US)
 
     def _look_at_sleepers(self, idle: IdleDetector, since: float) -> bool:
         """Nothing has moved for `since` seconds: release an answer, or diagnose. True if somebody works, or will."""
@@ -218,7 +218,7 @@ class Simulator:
         pids = {rank: int(self._session.control["pid"][rank]) for rank in running if states[rank] == native.RUNS}
         kept = {pid for rank, pid in pids.items() if self._session.control["holding"][rank]}
         if not idle.all_asleep(pids.values(), self._bystanders, _SLEEP_CHECK_S, kept):
-            self._tell_who_works(pids, since)
+            self._report_working_ranks(pids, since)
             return True
         blocked = idle.blocked(pids.values(), _AWAKE_SHARE * self._config.hang_timeout)
         if self._root is not None and self._settle(self._root, states, blocked, idle):
@@ -248,7 +248,7 @@ class Simulator:
             self._session.header["stalled_ns"] += int((now - self._stalled_at) * 1e9)
         self._stalled_at = now
 
-    def _tell_who_works(self, running: dict[int, int], since: float) -> None:
+    def _report_working_ranks(self, running: dict[int, int], since: float) -> None:
         """Nothing is wrong yet, but others wait for a few that compute outside of CUDA or are stopped: say where, at
         longer and longer intervals."""
         waits = len(self._session.real) > len(running) > 0

@@ -95,9 +95,9 @@ class StubSet:
 
 def source_directory() -> Path:
     """The folder with the C sources: of the checkout, or of the installed package."""
-    beside = Path(phantora.__file__).parent.parent / "stub"
-    if (beside / "rank" / "rank.h").exists():
-        return beside
+    next_to = Path(phantora.__file__).parent.parent / "stub"
+    if (next_to / "rank" / "rank.h").exists():
+        return next_to
     spec = importlib.util.find_spec("phantora._stub")
     for location in (spec.submodule_search_locations or ()) if spec else ():
         if (Path(location) / "rank" / "rank.h").exists():

@@ -45,6 +45,6 @@ def state(torch: Torch) -> str:
     except subprocess.TimeoutExpired:
         return f"{number}: its import under the stubs took more than {IMPORT_S:.0f} s"
     if done.returncode:
-        said = done.stderr.strip().splitlines()
-        return f"{number} cannot be imported under the stubs: {said[-1] if said else f'status {done.returncode}'}"
+        output = done.stderr.strip().splitlines()
+        return f"{number} cannot be imported under the stubs: {output[-1] if output else f'status {done.returncode}'}"
     return f"{number} works: imported under the stubs"

@@ -88,7 +88,7 @@ class Expression:
             raise PhantoraError(f"{self.where} {self.text!r} is a list and no single value")
         return found
 
-    def holds(self, names: Mapping[str, Value]) -> bool:
+    def satisfied(self, names: Mapping[str, Value]) -> bool:
         """Is the rule kept?"""
         return bool(self.value(names))
 
@@ -187,13 +187,13 @@ def _compared(left: Any, ops: list[ast.cmpop], others: list[Any]) -> bool:
         if isinstance(op, ast.In | ast.NotIn):
             if not isinstance(right, tuple):
                 raise _Refused("`in` wants a list on its right")
-            holds = (left in right) is isinstance(op, ast.In)
+            satisfied = (left in right) is isinstance(op, ast.In)
         elif isinstance(op, ast.Eq | ast.NotEq):
-            holds = _COMPARISONS[type(op)](left, right)
+            satisfied = _COMPARISONS[type(op)](left, right)
         else:
             a, b = _numeric(left), _numeric(right)
-            holds = _COMPARISONS[type(op)](a, b)
-        if not holds:
+            satisfied = _COMPARISONS[type(op)](a, b)
+        if not satisfied:
             return False
         left = right
     return True

@@ -112,8 +112,8 @@ def make_plan(space: Space) -> Plan:
             plan.left_out.append(found)
     if not plan.points:
         rules = Counter(left.rule for left in plan.left_out).most_common(3)
-        told = "; ".join(f"{rule} forbids {n} of {count}" for rule, n in rules)
-        raise PhantoraError(f"{space.where}: the rules leave no point: {told}")
+        reasons = "; ".join(f"{rule} forbids {n} of {count}" for rule, n in rules)
+        raise PhantoraError(f"{space.where}: the rules leave no point: {reasons}")
     return plan
 
 
@@ -147,7 +147,7 @@ def judge(space: Space, values: dict[str, Value], number: int) -> Point | LeftOu
             names[name] = space.let[name].value(names)
         for rule in [rule for rule in pending if needed[rule.text] <= names.keys()]:
             pending.remove(rule)
-            if not rule.holds(names):
+            if not rule.satisfied(names):
                 known = ", ".join(f"{n} {text_of(names[n])}" for n in sorted(rule.names) if n not in values)
                 return LeftOut(values, rule.text, known)
     for rule in pending:
@@ -166,8 +166,8 @@ def _point(space: Space, values: dict[str, Value], names: Mapping[str, Value], c
 
     environment: dict[str, str] = {}
     for name, spelling in space.environment.items():
-        told = spelled(f"{spelling}=" if isinstance(spelling, str) else spelling, name, names)
-        environment |= dict(_assignment(word, name) for word in told)
+        spelling_words = spelled(f"{spelling}=" if isinstance(spelling, str) else spelling, name, names)
+        environment |= dict(_assignment(word, name) for word in spelling_words)
     bounds = space.bounds
     return Point(
         number,

@@ -17,7 +17,7 @@ from phantora.sweep.run import Request, run_sweep
 from phantora.sweep.runner import Entry
 
 MOST = 1 << 20  # of a number that is looked for
-Told = Callable[[Entry, int, int], None]
+OnResult = Callable[[Entry, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ class Tried:
         return self.result.needs if not self.fits else measured.memory if measured else None
 
 
-def run_point(request: Request, values: Mapping[str, Value], told: Told) -> Row:
+def run_point(request: Request, values: Mapping[str, Value], on_result: OnResult) -> Row:
     """Runs the point of the request's space with these values of its axes."""
     space = request.space.with_axes({name: (value,) for name, value in values.items()})
-    answer = run_sweep(replace(request, space=space), told).answer
+    answer = run_sweep(replace(request, space=space), on_result).answer
     if not answer.rows:
         raise PhantoraError(f"{space.where}: no point is legal with {dict(values)}")
     return answer.rows[0]
@@ -72,15 +72,15 @@ def largest_that_fits(run: Callable[[int], Tried], capacity: int) -> Iterator[Tr
 
 def _next(tried: Mapping[int, int], low: int, high: int, capacity: int) -> int:
     """Within ]low, high[; beyond low where no number failed yet."""
-    guess = 2 * low
+    prediction = 2 * low
     if len(tried) >= 2:
         (a, x), (b, y) = sorted(tried.items(), key=lambda item: abs(item[1] - capacity))[:2]
         slope = (y - x) / (b - a)
-        guess = int(a + (capacity - x) / slope) if slope > 0 else guess
-        guess += guess == low and not high
+        prediction = int(a + (capacity - x) / slope) if slope > 0 else prediction
+        prediction += prediction == low and not high
     if not high:
-        return min(max(low + 1 + low // 4, guess), 8 * low, MOST if low < MOST else MOST + 1)
-    return min(max(low + 1, guess), high - 1)
+        return min(max(low + 1 + low // 4, prediction), 8 * low, MOST if low < MOST else MOST + 1)
+    return min(max(low + 1, prediction), high - 1)
 
 
 @dataclass(frozen=True)
@@ -101,12 +101,12 @@ class Offer:
 
 
 def offers(
-    request: Request, clusters: Iterable[str], work: float | None, least: float | None, told: Told
+    request: Request, clusters: Iterable[str], work: float | None, least: float | None, on_result: OnResult
 ) -> Iterator[Offer]:
     """Runs the script on one cluster after the other, the smallest first, until one gets through `least` a second.
     `work`: so many tokens are wanted in all."""
     for cluster in clusters:
-        row = run_point(request, {"cluster": cluster}, told)
+        row = run_point(request, {"cluster": cluster}, on_result)
         point = row.entry.point
         seconds = work / row.rate if work and row.rate else None
         price = request.objective.price(point)

@@ -31,10 +31,10 @@ def render(found: Answer, console: Console) -> None:
     if not ran:
         console.print("No point ran to its end.", style="bold")
         return
-    _say_ties(found, console)
-    _say_front(found, ran, console)
-    _say_folds(found, ran, console)
-    _say_best(found, console)
+    _report_ties(found, console)
+    _report_front(found, ran, console)
+    _report_folds(found, ran, console)
+    _report_best(found, console)
 
 
 def _table(found: Answer, rows: Sequence[Row]) -> Table:
@@ -92,7 +92,7 @@ def why(row: Row) -> str:
     return f"does not fit: needs more than {capacity}"
 
 
-def _say_ties(found: Answer, console: Console) -> None:
+def _report_ties(found: Answer, console: Console) -> None:
     if found.ties:
         which = ", ".join(str(row.rank) for row in found.ties)
         _line(console, f"Ties (=): 1 and {which} differ by less than the error bar: any of them may be the best.")
@@ -113,13 +113,13 @@ def _ranges(numbers: Sequence[int]) -> str:
     return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
-def _say_front(found: Answer, ran: Sequence[Row], console: Console) -> None:
+def _report_front(found: Answer, ran: Sequence[Row], console: Console) -> None:
     front = [str(row.rank) for row in ran if row.pareto]
     what = "speed, memory and cost" if any(row.cost for row in ran) else "speed and memory"
     _line(console, f"Pareto front (*) of {what}: {', '.join(front)}.")
 
 
-def _say_folds(found: Answer, ran: Sequence[Row], console: Console) -> None:
+def _report_folds(found: Answer, ran: Sequence[Row], console: Console) -> None:
     folded = [result for row in ran if (result := row.entry.result) is not None and result.fold]
     if folded:
         counts = sorted(result.processes or 0 for result in folded)
@@ -134,7 +134,7 @@ def _say_folds(found: Answer, ran: Sequence[Row], console: Console) -> None:
         _line(console, f"{_ranges(ranks)} ran with more ranks as processes than asked: {why_not}")
 
 
-def _say_best(found: Answer, console: Console) -> None:
+def _report_best(found: Answer, console: Console) -> None:
     best = found.best
     assert best is not None and best.measured is not None and best.entry.result is not None
     if best.measured.holds_up:

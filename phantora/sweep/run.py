@@ -79,7 +79,7 @@ def plan_of(request: Request) -> Plan:
     return make_plan(request.located)
 
 
-def run_sweep(request: Request, told: Callable[[Entry, int, int], None] = lambda entry, done, of: None) -> Outcome:
+def run_sweep(request: Request, on_result: Callable[[Entry, int, int], None] = lambda entry, done, of: None) -> Outcome:
     """Runs what the journal in the folder does not know yet; writes the answer's files. `told` is called for each
     point with how many are done and of how many. Raises PhantoraError; KeyboardInterrupt for SIGINT, SIGTERM and
     SIGHUP: then nothing runs any more, and the same request goes on."""
@@ -99,10 +99,10 @@ def run_sweep(request: Request, told: Callable[[Entry, int, int], None] = lambda
             set_up(space, request.folder)
             engine = _engine(request)
             try:
-                work = Work(request, space, engine, journal, told)
+                work = Work(request, space, engine, journal, on_result)
                 if plan is None:
                     assert search is not None
-                    search.know(journal.results.values(), work.shared)
+                    search.learn(journal.results.values(), work.shared)
                     entries, axes = work.of(search, request.search, request.top), list(space.axes)
                 else:
                     entries, axes = _planned(work, plan, screen), plan.axes
@@ -126,7 +126,7 @@ class Work:
     space: Space
     engine: Engine
     journal: Journal
-    told: Callable[[Entry, int, int], None]
+    on_result: Callable[[Entry, int, int], None]
     done: int = 0
     expected: int = 0
     fold: str = ""
@@ -143,12 +143,12 @@ class Work:
         """Runs `count` points of `source`; keeps the logs of the best `top`."""
         self.expected += count
         request = self.request
-        rules = (request.objective, request.everything, request.again, top, self._tell)
+        rules = (request.objective, request.everything, request.again, top, self._notify)
         return Runner(self.shared, source, self.engine, self.journal, *rules).run()
 
-    def _tell(self, entry: Entry) -> None:
+    def _notify(self, entry: Entry) -> None:
         self.done += 1
-        self.told(entry, self.done, self.expected)
+        self.on_result(entry, self.done, self.expected)
 
 
 def _planned(work: Work, plan: Plan, screen: Plan | None) -> list[Entry]:
@@ -209,8 +209,8 @@ def set_up(space: Space, folder: Path) -> None:
         return
     ended = subprocess.run([sys.executable, *space.setup], capture_output=True, text=True, check=False)
     if ended.returncode:
-        told = ended.stderr.strip().splitlines()
-        why = told[-1] if told else f"status {ended.returncode}"
+        lines = ended.stderr.strip().splitlines()
+        why = lines[-1] if lines else f"status {ended.returncode}"
         raise PhantoraError(f"{space.where}: its setup {space.setup[0]} failed: {why}")
     try:
         done.touch()

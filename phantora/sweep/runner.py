@@ -36,7 +36,7 @@ class Source(Protocol):
         """None: there is none, at least not before what runs has ended."""
         ...
 
-    def tell(self, point: Point, result: Result | None) -> None:
+    def notify(self, point: Point, result: Result | None) -> None:
         """What became of a point; None: it was skipped."""
         ...
 
@@ -55,7 +55,7 @@ class Listed:
         """The next point; None at the end."""
         return self._left.pop() if self._left else None
 
-    def tell(self, point: Point, result: Result | None) -> None:
+    def notify(self, point: Point, result: Result | None) -> None:
         """Nothing follows from a result: the list is fixed."""
 
 
@@ -74,7 +74,7 @@ class Runner:
     """Run anew what failed."""
     top: int = 0
     """Logs of so many best points are kept."""
-    told: Callable[[Entry], None] = lambda entry: None
+    on_result: Callable[[Entry], None] = lambda entry: None
     entries: dict[str, Entry] = field(default_factory=dict)
     """By key of the task, in the order in which they were met."""
     _best: Entry | None = None
@@ -103,7 +103,7 @@ class Runner:
         while (point := self.source.next()) is not None:
             task = Task.of(point, self.shared)
             if task.key in self.entries:
-                self.source.tell(point, self.entries[task.key].result)
+                self.source.notify(point, self.entries[task.key].result)
                 continue
             known = self.journal.results.get(task.key)
             self.entries[task.key] = Entry(task)
@@ -143,17 +143,17 @@ class Runner:
 
     def _skip(self, entry: Entry, reason: str) -> None:
         entry.skipped = reason
-        self.source.tell(entry.point, None)
-        self.told(entry)
+        self.source.notify(entry.point, None)
+        self.on_result(entry)
 
     def _settle(self, task: Task, result: Result) -> None:
         entry = self.entries.setdefault(task.key, Entry(task))
         entry.result = result
         if result.status == RAN and (self._best is None or self._value(entry) > self._value(self._best)):
             self._best = entry
-        self.source.tell(task.point, result)
+        self.source.notify(task.point, result)
         self._drop_logs()
-        self.told(entry)
+        self.on_result(entry)
 
     def _value(self, entry: Entry) -> float:
         assert entry.result is not None and entry.result.measured is not None

@@ -61,7 +61,7 @@ class Search:
         self._met: dict[tuple[int, ...], float | None] = {}
         self._waiting: list[Point] = []
 
-    def know(self, results: Iterable[Result], shared: Shared) -> None:
+    def learn(self, results: Iterable[Result], shared: Shared) -> None:
         """Results of the journal that belong to this space count as trials."""
         for result in results:
             position = self._position(result.values)
@@ -107,7 +107,7 @@ class Search:
             return found
         return None
 
-    def tell(self, point: Point, result: Result | None) -> None:
+    def notify(self, point: Point, result: Result | None) -> None:
         """Tells the search what a point gave; `result` is None if it was not run."""
         optuna = _optuna()
         trial = self._trials.pop(point.number, None)
@@ -134,7 +134,7 @@ class Search:
             return None
         return (self.bettered[-1].value / self.bettered[0].value - 1) / (self.seconds / 3600)
 
-    def told(self) -> list[str]:
+    def summary(self) -> list[str]:
         """The course of the search, in lines."""
         size = math.prod(len(values) for values in self._lists.values())
         lines = [f"Searched {self.asked} points of {size:,} combinations in {self.seconds / 3600:.2f} hours of runs:"]

@@ -88,13 +88,13 @@ class Task:
     def of(cls, point: Point, shared: Shared) -> Task:
         """The task of a point; its key depends on all that can change the result: version, cluster, options, script."""
         files = [name for name in (point.cluster, *shared.target) if name.endswith((".py", ".toml", ".json"))]
-        told = [
+        identity = [
             version(), point.cluster, point.options, sorted(point.environment.items()), shared.options, shared.target,
             shared.here, point.arguments, [_digest(name) for name in files],
             (shared.steps.argument, shared.steps.first, shared.steps.most) if shared.steps else None,
             _folding(point, shared).axes,
         ]  # fmt: skip
-        return cls(point, shared, hashlib.sha256(orjson.dumps(told)).hexdigest()[:20])
+        return cls(point, shared, hashlib.sha256(orjson.dumps(identity)).hexdigest()[:20])
 
     @property
     def folder(self) -> Path:
@@ -248,8 +248,8 @@ def _steady(measured: Measured | None) -> bool:
     """Enough steps are alike."""
     if measured is None or measured.steps < 2:
         return False
-    alike = max(STEADY_SPREAD, (measured.error or 0.0) / 2)
-    return measured.highest - measured.lowest <= alike * measured.step_time
+    identical = max(STEADY_SPREAD, (measured.error or 0.0) / 2)
+    return measured.highest - measured.lowest <= identical * measured.step_time
 
 
 def _measured(task: Task) -> Generator[Command, int, Measured | None]:

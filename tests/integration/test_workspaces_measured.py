@@ -14,7 +14,7 @@ from phantora.cost.table_files import DATA
 from phantora.cost.wanted import Wanted, write_wanted
 from phantora.cost.workspaces import FOLDER, Bytes, Convolution, convolution_of, read_workspaces, write_workspaces
 from phantora.profile import forms
-from phantora.profile.workspaces import NO_PLANS_KEPT, calls_of, table_beside
+from phantora.profile.workspaces import NO_PLANS_KEPT, calls_of, table_next_to
 from phantora.run_process import PHANTORA
 from tests.support.runs import trace
 
@@ -77,7 +77,7 @@ def test_a_users_table_of_another_gpu(tmp_path: Path, cache: Path) -> None:
     analyze = [*PHANTORA, "analyze", "run.arrow"]
     assert note in subprocess.run(analyze, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     own = Convolution("fwd", "tf32", "nchw", (4, 8, 40, 24), (16, 4, 5, 3), (2, 1), (2, 1), (1, 1))
-    table = table_beside(cache / "kernel-times" / "mine.parquet")
+    table = table_next_to(cache / "kernel-times" / "mine.parquet")
     write_workspaces(table, {"gpu": "NVIDIA A100-SXM4-80GB", "torch": "2.11.0", "cudnn": "91900"}, {own: Bytes(54321)})
     run = trace(tmp_path, "--cluster", "1x1xA100", "oblong.py")
     assert "bytes 54321" in run.out

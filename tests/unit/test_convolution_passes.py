@@ -9,7 +9,7 @@ from math import expm1, log
 import pytest
 
 from phantora.cost import OperatorSignature, TensorSpec
-from phantora.cost.families.convolution.nearest import Guess, Nearest, coordinates, points_of
+from phantora.cost.families.convolution.nearest import Nearest, Neighbour, coordinates, points_of
 from phantora.cost.families.convolution.passes import INPUT, OUTPUT, WEIGHT, Pass, passes_of, timed_passes
 from phantora.cost.families.convolution.predict import DEVIATIONS, OPERATORS
 from phantora.cost.families.convolution.ranges import COORDINATES, FITTED
@@ -110,10 +110,11 @@ def test_random_ones_tell_of_other_random_ones() -> None:
     members."""
     families = points_of(MACHINE, drawn("operators-1"))
     guesses = {which: Nearest(MACHINE, which, points) for which, points in families.items()}
-    found: list[tuple[Guess, float]] = []
+    found: list[tuple[Neighbour, float]] = []
     for entry in drawn("operators-2")[::2]:
         found += [(guesses[work.which].read(work), real) for work, real in timed_passes(entry)]
-    errors = [abs(guess.ns / real - 1.0) for guess, real in found]
+    errors = [abs(neighbour.ns / real - 1.0) for neighbour, real in found]
     assert statistics.median(errors) < 0.35
-    within = [error <= expm1(DEVIATIONS * guess.deviation) for error, (guess, _) in zip(errors, found, strict=True)]
+    pairs = zip(errors, found, strict=True)
+    within = [error <= expm1(DEVIATIONS * neighbour.deviation) for error, (neighbour, _) in pairs]
     assert 0.75 < sum(within) / len(within) < 0.98

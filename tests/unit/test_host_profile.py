@@ -67,7 +67,7 @@ def test_cuda_calls_are_what_the_real_libraries_add() -> None:
     mine = host.profile_of("mine", probe(2.0), probe(2.0, driver=True))
     found = mine.api_ns["LAUNCH"], mine.api_ns["EVENT_RECORD"], mine.api_ns["GEMM"]
     assert found == (LAUNCH_NS, 900, 7000)
-    assert mine.api_ns["OP_TOP"] == round(2 * REFERENCE.api_ns["OP_TOP"] * host.COUNTED_BESIDE_CALLS)
+    assert mine.api_ns["OP_TOP"] == round(2 * REFERENCE.api_ns["OP_TOP"] * host.COUNTED_NEXT_TO_CALLS)
     assert mine.api_ns["CUDNN_BUILD"] == round(2 * REFERENCE.api_ns["CUDNN_BUILD"] * host.CUDNN_IN_STEPS)
 
 

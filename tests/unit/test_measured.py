@@ -306,12 +306,12 @@ def test_an_interrupted_book_goes_on(tmp_path: Path) -> None:
     with open(path.with_name(path.name + JOURNAL), "ab") as journal:
         journal.write(b'{"about": {"gpu"')  # killed while it wrote
     second = Book(path)
-    assert second.lacks(wanted) == wanted[1:]
+    assert second.missing(wanted) == wanted[1:]
     second.add(ABOUT, [result(mm(128, 64, 64), 2000)])
     second.finish()
     assert not path.with_name(path.name + JOURNAL).exists()
     third = Book(path)
-    assert third.lacks(wanted) == wanted[2:] and len(read_table(path)) == 2
+    assert third.missing(wanted) == wanted[2:] and len(read_table(path)) == 2
     with pytest.raises(PhantoraError, match="holds times of NVIDIA H200"):
         third.add({**ABOUT, "gpu": "NVIDIA B200"}, [])
     with pytest.raises(PhantoraError, match=r"holds times of 2\.11\.0, and this is torch 2\.10\.0"):

@@ -54,7 +54,7 @@ def test_costs_of_pytorch_follow_the_scripts_cpu_time_and_those_of_cuda_do_not(m
     assert [spec.null for spec in seen] == [True, False]
     assert [spec.host is not None for spec in seen] == [False, True]  # counts are those on this machine
     host = script.calibrated(here, found)
-    by = 3e6 * script.BESIDE_CALLS / (1000 * here.api_ns["OP_TOP"])
+    by = 3e6 * script.NEXT_TO_CALLS / (1000 * here.api_ns["OP_TOP"])
     assert host.api_ns["OP_NODE"] == pytest.approx(here.api_ns["OP_NODE"] * by, abs=1)
     assert host.api_ns["PY_CODE"] == pytest.approx(here.api_ns["PY_CODE"] * by, abs=1)
     for name in ("LAUNCH", "GEMM", "CUDNN_EXECUTE", "NCCL_ENQUEUE"):
@@ -84,7 +84,7 @@ def test_each_optimizer_of_a_script_is_compared_with_what_is_counted_for_it(monk
     runs(monkeypatch, lines)
     here = load_host("default")
     found = script.measure(["train.py"], "1x1xH100", here)
-    assert found.ratio == pytest.approx(1000 / here.api_ns["OP_TOP"] * script.BESIDE_CALLS)
+    assert found.ratio == pytest.approx(1000 / here.api_ns["OP_TOP"] * script.NEXT_TO_CALLS)
     assert found.uncertainty == pytest.approx(0, abs=1e-9)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from phantora.cli import status
-from phantora.cli.status import Status, expected_steps, told_by
+from phantora.cli.status import Status, expected_steps, reported_by
 from phantora.errors import PhantoraError
 from phantora.runs import preflight as checks
 from phantora.runs.preflight import preflight
@@ -64,7 +64,7 @@ def test_steps_and_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_lines_come_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    line = told_by(Status(2, [at(3)]), lines=True)
+    line = reported_by(Status(2, [at(3)]), lines=True)
     seen: list[Any] = []
     for clock[0] in (1.0, 9.0, 11.0, 15.0, 22.0):
         seen.append(line(2, 80))

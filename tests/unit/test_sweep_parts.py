@@ -269,7 +269,7 @@ for number in range(100):
 # ---------------------------------------------------------------------- the runner, without runs
 
 
-class Told:
+class Answers:
     """An engine whose results are given."""
 
     def __init__(self, results: Callable[[Task], Result], room: int = 1) -> None:
@@ -307,7 +307,7 @@ def by_point(task: Task) -> Result:
     )
 
 
-def run(folder: Path, engine: Told, found: Space, **options: Any) -> list[Entry]:
+def run(folder: Path, engine: Answers, found: Space, **options: Any) -> list[Entry]:
     objective = options.pop("objective", Objective())
     points = make_plan(found).points
     journal = Journal(folder)
@@ -327,15 +327,15 @@ def test_a_sweep_goes_on_without_repeating(tmp_path: Path) -> None:
             raise Stopped
         return by_point(task)
 
-    engine = Told(half, room=2)
+    engine = Answers(half, room=2)
     with pytest.raises(Stopped):
         run(tmp_path, engine, space())
-    rest = Told(by_point, room=2)
+    rest = Answers(by_point, room=2)
     entries = run(tmp_path, rest, space())
-    whole = Told(by_point)
+    whole = Answers(by_point)
     assert [entry.result for entry in entries] == [entry.result for entry in run(tmp_path / "b", whole, space())]
     assert sorted([*engine.ran[:4], *rest.ran]) == sorted(whole.ran) and len(whole.ran) == 10
-    assert run(tmp_path, again := Told(by_point), space(), again=True) and again.ran == [
+    assert run(tmp_path, again := Answers(by_point), space(), again=True) and again.ran == [
         "tp=2 sp=false ac=full", "tp=2 sp=true ac=full"
     ]  # fmt: skip
 
@@ -343,7 +343,9 @@ def test_a_sweep_goes_on_without_repeating(tmp_path: Path) -> None:
 def test_what_cannot_win_is_not_run_and_said(tmp_path: Path) -> None:
     bounds = {"memory": "90e9 / tp", "flops": "1e15 * tp", "format": "'bfloat16'"}
     found = space(bounds=bounds, matrix={"tp": [1, 2, 4], "sp": [True, False], "ac": ["none"]}, tokens="4096")
-    engine = Told(lambda task: Result(task.key, task.point.values, RAN, measured(0.12 * task.point.least_time / 1e5)))
+    engine = Answers(
+        lambda task: Result(task.key, task.point.values, RAN, measured(0.12 * task.point.least_time / 1e5))
+    )
     entries = run(tmp_path, engine, found)
     skipped = {entry.point.label(["tp", "sp"]): entry.skipped for entry in entries if entry.skipped}
     assert "needs at least 83.82 GiB of" in skipped["tp=1 sp=false"]
@@ -352,7 +354,7 @@ def test_what_cannot_win_is_not_run_and_said(tmp_path: Path) -> None:
         "tp=4 sp=true",
         "tp=4 sp=false",
     }
-    assert len(run(tmp_path, Told(engine.results), found, everything=True)) == 5
+    assert len(run(tmp_path, Answers(engine.results), found, everything=True)) == 5
 
 
 def spec_of(command: Command) -> RunSpec:
@@ -469,7 +471,7 @@ def test_the_best_is_confirmed_with_more_processes(tmp_path: Path) -> None:
         return Result(task.key, task.point.values, RAN, measured(step), fold="dp=8:first" if lone else "dp")
 
     found = meshed(matrix={"tp": [1, 2, 4], "sp": [False], "ac": ["none"]}, tokens="4096")
-    engine, journal = Told(by_fold), Journal(tmp_path)
+    engine, journal = Answers(by_fold), Journal(tmp_path)
     try:
         work = Work(Request(found, tmp_path, read_command), found, engine, journal, lambda entry, done, of: None)
         entries = confirmed(work, work.of(Listed(make_plan(found).points, Objective()), 3, 0))
@@ -487,7 +489,7 @@ def test_the_best_is_confirmed_with_more_processes(tmp_path: Path) -> None:
 def test_slower_for_sure_is_slower_than_both_error_bars(tmp_path: Path) -> None:
     steps = {1: measured(100, error=0.05, error_above=0.5), 2: measured(110, error=0.05), 4: measured(170, error=0.05)}
     found = space(matrix={"tp": [1, 2, 4], "sp": [False], "ac": ["none"]}, tokens="4096")
-    engine = Told(lambda task: Result(task.key, task.point.values, RAN, steps[int(task.point.values["tp"])]))
+    engine = Answers(lambda task: Result(task.key, task.point.values, RAN, steps[int(task.point.values["tp"])]))
     rows = answer(run(tmp_path, engine, found), Objective(), ["tp"], tmp_path).rows
     assert [row.surely for row in rows] == [False, False, True]  # 110 ms might be faster than 150
     assert [round(row.behind, 3) for row in rows] == [0, 0.1, 0.7] and not any(row.tie for row in rows)
@@ -495,7 +497,7 @@ def test_slower_for_sure_is_slower_than_both_error_bars(tmp_path: Path) -> None:
 
 def test_the_answer_ranks_names_ties_and_the_front(tmp_path: Path) -> None:
     entries = run(
-        tmp_path, Told(by_point), space(tokens="4096"), objective=(objective := Objective("speed", {"": 2.0}))
+        tmp_path, Answers(by_point), space(tokens="4096"), objective=(objective := Objective("speed", {"": 2.0}))
     )
     found = answer(entries, objective, ["tp", "sp", "ac"], tmp_path)
     ran = [row for row in found.rows if row.measured]
@@ -522,7 +524,7 @@ def test_the_answer_ranks_names_ties_and_the_front(tmp_path: Path) -> None:
 
 def test_cost_ranks_by_what_work_costs(tmp_path: Path) -> None:
     found = space(cluster=["1x1xH100", "1x2xH100"], matrix={"tp": [1], "sp": [False], "ac": ["none"]}, tokens="4096")
-    engine = Told(lambda task: Result(task.key, task.point.values, RAN, measured(100 / task.point.world**0.5)))
+    engine = Answers(lambda task: Result(task.key, task.point.values, RAN, measured(100 / task.point.world**0.5)))
     prices = parse_prices("H100=2.5")
     entries = run(tmp_path, engine, found)
     for by, first in (("speed", "1x2xH100"), ("cost", "1x1xH100"), ("per-gpu", "1x1xH100"), ("step", "1x2xH100")):
@@ -549,25 +551,25 @@ def test_a_search_finds_the_best_and_goes_on_from_its_journal(tmp_path: Path) ->
         v = task.point.values
         return Result(task.key, v, RAN, measured(100 + 10 * (v["a"] - 7) ** 2 + 5 * (v["b"] - 4) ** 2), seconds=36)
 
-    def look(folder: Path, trials: int, engine: Told) -> Search:
+    def look(folder: Path, trials: int, engine: Answers) -> Search:
         objective = Objective()
         shared = Shared(folder, found.target)
         search = Search(found, objective, trials)
         journal = Journal(folder)
         try:
-            search.know(journal.results.values(), shared)
+            search.learn(journal.results.values(), shared)
             Runner(shared, search, engine, journal, objective).run()
         finally:
             journal.close()
         return search
 
-    engine = Told(quality)
+    engine = Answers(quality)
     search = look(tmp_path, 60, engine)
     assert len(engine.ran) == len(read(tmp_path / "journal.jsonl")[0]) == 60
     times = [one.measured.step_time for one in read(tmp_path / "journal.jsonl")[0] if one.measured]
     assert min(times) <= 115e6 and min(times[30:]) < sorted(times[:15])[7]
-    assert search.gain_per_hour() and "gain over the first" in search.told()[-1]
-    more = Told(quality)
+    assert search.gain_per_hour() and "gain over the first" in search.summary()[-1]
+    more = Answers(quality)
     assert look(tmp_path, 70, more).asked == 70 and len(more.ran) == 10
     keys = [one.key for one in read(tmp_path / "journal.jsonl")[0]]
     assert len(keys) == len(set(keys)) == 70

@@ -64,11 +64,11 @@ def main() -> None:
         error = seconds / real[program, name] - 1
         change = (1 + error) * real[program, TRACED] / predicted[program, TRACED] - 1
         errors["traced" if name == TRACED else "other"].append(error)
-        told = "" if name == TRACED else f"{change:+.1%}"
+        reported = "" if name == TRACED else f"{change:+.1%}"
         errors["change"] += [] if name == TRACED else [change]
         print(
             f"| {program:10} | {name:13} | {seconds * 1e3:12.2f} | {real[program, name] * 1e3:7.2f} "
-            f"| {error:+6.1%} | {told:6} |"
+            f"| {error:+6.1%} | {reported:6} |"
         )
     print()
     for kind, found in {**errors, "noise": noise()}.items():

@@ -79,9 +79,9 @@ def in_use(runs: Sequence[tuple[float, Parts]]) -> Judged:
 
 def report_halves(console: Console, runs: Sequence[tuple[float, Parts]]) -> None:
     """`runs`: real step in s, and what was simulated on the measured host."""
-    told = [(real, parts) for real, parts in runs if parts.prices is not None and parts.by_host]
-    decided = [run for run in told if not waits(run[1])]
-    waiting = [run for run in told if waits(run[1])]
+    reported = [(real, parts) for real, parts in runs if parts.prices is not None and parts.by_host]
+    decided = [run for run in reported if not waits(run[1])]
+    waiting = [run for run in reported if waits(run[1])]
     table = Table("host measured, parts known", "runs", "constants", "inside", "median width", box=None)
     for name, group in (("the GPU decides", decided), ("waits for its host", waiting)):
         if len(group) < LEAST:

@@ -63,11 +63,11 @@ def parts_of(path: Path) -> Parts:
     log = open_log(path)
     gathered = _Steady(log)
     report = analyze(log, details=False, also=[gathered])
-    told = report.headline
-    assert told.error is not None and told.error_above is not None
+    top = report.headline
+    assert top.error is not None and top.error_above is not None
     steady = {step.number for step in report.steps if not step.note}
     return Parts(
-        told.step_time, told.steps, told.error, told.error_above, gathered.uncertainty.prices(report.steady),
-        (told.uneven or 0.0) / told.step_time, steps_by_host(log.trailer, steady),
+        top.step_time, top.steps, top.error, top.error_above, gathered.uncertainty.prices(report.steady),
+        (top.uneven or 0.0) / top.step_time, steps_by_host(log.trailer, steady),
         tuple(log.trailer.get("host_sensitivity", {}).get("spread", (1.0, 1.0))),
     )  # fmt: skip

@@ -64,8 +64,8 @@ class Run:
 
     @property
     def gpu(self) -> str:
-        told = self.real.get("gpu") or self.entry.get("gpu") or self.entry["real"]
-        return "H200" if "H200" in told.upper() else "H100"
+        reported = self.real.get("gpu") or self.entry.get("gpu") or self.entry["real"]
+        return "H200" if "H200" in reported.upper() else "H100"
 
     @property
     def file(self) -> str:
@@ -107,7 +107,7 @@ class Bar:
     above: float
     parts: Parts | None = None
 
-    def holds(self, real: float) -> bool:
+    def covers(self, real: float) -> bool:
         return -self.below <= real / self.step - 1 <= self.above
 
     @property
@@ -191,13 +191,13 @@ def read(path: Path) -> Simulated:
         return {}
     found: Simulated = {}
     for row in map(json.loads, path.read_text().splitlines()):
-        told = row.get("parts") or row["headline"]
-        prices = told.get("prices")
+        reported = row.get("parts") or row["headline"]
+        prices = reported.get("prices")
         found[row["run"], row["host"]] = Parts(
-            told["step_ns"], told["steps"], told["error"], told["error_above"],
+            reported["step_ns"], reported["steps"], reported["error"], reported["error_above"],
             Prices(tuple(prices["together"]), tuple(prices["alone"])) if prices else None,
-            told.get("uneven", 0.0), {float(f): ns for f, ns in told.get("by_host", {}).items()},
-            tuple(told.get("spread", (1.0, 1.0))),
+            reported.get("uneven", 0.0), {float(f): ns for f, ns in reported.get("by_host", {}).items()},
+            tuple(reported.get("spread", (1.0, 1.0))),
         )  # fmt: skip
     return found
 
@@ -213,8 +213,8 @@ def on_default(run: Run, simulated: Simulated) -> list[Bar]:
     before = run.predicted
     if before.get("error_below") is not None:
         found.append(Bar("as predicted", before["median_iter_s"], before["error_below"], before["error_above"]))
-    if told := before.get("headline"):
-        found.append(Bar("simulated again", told["step_ns"] / 1e9, told["error"], told["error_above"]))
+    if reported := before.get("headline"):
+        found.append(Bar("simulated again", reported["step_ns"] / 1e9, reported["error"], reported["error_above"]))
     return [*found, *again(simulated.get((run.key, REFERENCE_HOST)))]
 
 
@@ -302,8 +302,8 @@ def main() -> None:
             real = run.real["median_iter_s"]
             for bar in bars(run, simulated)[:1]:
                 for group in groups_of(run, bar):
-                    groups.setdefault(group, []).append((bar.holds(real), bar.width))
-                if not bar.holds(real):
+                    groups.setdefault(group, []).append((bar.covers(real), bar.width))
+                if not bar.covers(real):
                     times = f"{real * 1e3:.2f}", f"{bar.step * 1e3:.2f}", f"{real / bar.step - 1:+.1%}"
                     calm = "" if steady(run.real) else "not steady"
                     outside.add_row(run.key, *times, f"-{bar.below:.1%} +{bar.above:.1%}", bar.source, calm)

@@ -132,7 +132,7 @@ def estimate(session: Session, charges: dict[str, dict[str, float]]) -> None:
     host = measuring.profile_of(session.name, session.stubbed, session.real, script.SCRIPT_SPREAD)
     between = measuring.between(session.stubbed, session.real)
     errors: dict[str, list[float]] = {"by script": [], "in turn": [], "by counts": []}
-    between *= script.BESIDE_CALLS
+    between *= script.NEXT_TO_CALLS
     cuda: dict[str, float] = {}
     for name, counts in charges.items():
         costs = {api: count * host.api_ns[api] for api, count in counts.items()}

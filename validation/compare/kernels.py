@@ -51,7 +51,7 @@ class Point:
     """One measured operator: class, whether NCCL ran beside it, measured and modelled us, what it is."""
 
     group: str
-    beside: bool
+    next_to: bool
     measured: float
     modelled: float
     count: int
@@ -130,8 +130,8 @@ def operators(path: Path) -> Iterator[tuple[OperatorSignature, list[dict[str, An
                 tuple(recast(a, DTYPES[t]) for a, t in zip(args[:2], cast.groups(), strict=True)) + args[2:]
             )
         busy = sum(k["dur"] for k in launched)
-        beside = sum(overlap(nccl, k["ts"], k["ts"] + k["dur"]) for k in launched)
-        yield OperatorSignature(event["name"], args), launched, beside / max(busy, 1e-9)
+        next_to = sum(overlap(nccl, k["ts"], k["ts"] + k["dur"]) for k in launched)
+        yield OperatorSignature(event["name"], args), launched, next_to / max(busy, 1e-9)
 
 
 def overlap(spans: list[tuple[float, float]], start: float, end: float) -> float:
@@ -147,17 +147,17 @@ def trace_points(gpu: Gpu, path: Path) -> list[Point]:
     model = Roofline(gpu)
     measured: dict[Any, list[float]] = defaultdict(list)
     priced: dict[Any, tuple[str, float]] = {}
-    for signature, launched, beside in operators(path):
-        if 0.15 < beside < 0.85:
+    for signature, launched, next_to in operators(path):
+        if 0.15 < next_to < 0.85:
             continue  # neither alone nor wholly beside NCCL
         launches = tuple(
             KernelLaunch(k["name"], tuple(k["args"]["grid"]), tuple(k["args"]["block"])) for k in launched
         )
-        key = (signature, tuple(k.name for k in launches), beside > 0.5)
+        key = (signature, tuple(k.name for k in launches), next_to > 0.5)
         measured[key].append(sum(k["dur"] for k in launched))
         if key not in priced:
             price = model.operator(signature, launches)
-            factor = gpu.interference.classes[price.cls] if beside > 0.5 else 1.0
+            factor = gpu.interference.classes[price.cls] if next_to > 0.5 else 1.0
             priced[key] = (price.cls, sum(price.durations) * factor / 1e3)
     return [
         Point(
@@ -283,10 +283,10 @@ def table(points: list[Point]) -> list[str]:
     ]
     groups: dict[str, list[Point]] = defaultdict(list)
     for p in points:
-        groups[p.group + (" beside NCCL" if p.beside else "")].append(p)
+        groups[p.group + (" beside NCCL" if p.next_to else "")].append(p)
     for name, group in sorted(groups.items()):
         rows.append(f"| {name} {summary(group)}")
-    alone = [p for p in points if not p.beside]
+    alone = [p for p in points if not p.next_to]
     if len(groups) > 1 and alone:
         rows.append(f"| all, alone {summary(alone)}")
     return rows
@@ -303,10 +303,10 @@ def summary(group: list[Point]) -> str:
 
 def interference_ratios(points: list[Point]) -> list[str]:
     """Measured slowdown of equal operators beside NCCL, by class (time-weighted)."""
-    alone = {p.text: p for p in points if not p.beside}
+    alone = {p.text: p for p in points if not p.next_to}
     pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for p in points:
-        if p.beside and p.text in alone:
+        if p.next_to and p.text in alone:
             pairs[p.group].append((p.measured * p.count, alone[p.text].measured * p.count))
     return [
         f"| {name} | {len(found)} | {sum(a for a, _ in found) / sum(b for _, b in found):.2f} |"
@@ -342,7 +342,7 @@ def main() -> None:
     ]:
         print(
             f"{p.error:+7.1%} {p.measured:9.1f} us x {p.count:4d}  "
-            f"{'N ' if p.beside else '  '}{p.group}: {p.text[:190]}"
+            f"{'N ' if p.next_to else '  '}{p.group}: {p.text[:190]}"
         )
 
 

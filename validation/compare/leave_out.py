@@ -50,7 +50,7 @@ COPIES = ("d2d", "h2d_pinned", "d2h_pinned", "h2d_pageable", "d2h_pageable")
 
 
 @dataclass(frozen=True)
-class Guess:
+class Prediction:
     """One predicted operator: class, measured and predicted ns, octaves to its nearest neighbour."""
 
     cls: str
@@ -97,7 +97,7 @@ def move_constants(gpu: Gpu, share: float, seed: int) -> tuple[Gpu, int]:
     return replace(gpu, calibration=replace(gpu.calibration, **floats)), moved
 
 
-def hiding(table: Table, tables: Sequence[Path], gpu: Gpu) -> list[Guess]:
+def hiding(table: Table, tables: Sequence[Path], gpu: Gpu) -> list[Prediction]:
     """Guesses at what is measured in `tables`, from the entries of `table` that are in none of them."""
     wanted = [entry for path in tables for entry in usable(read_table(path))]
     keys = {signature_key(entry.parsed, entry.compute) for entry in wanted}
@@ -105,7 +105,7 @@ def hiding(table: Table, tables: Sequence[Path], gpu: Gpu) -> list[Guess]:
     return guessed(wanted, GpuTable(Table(table.about, rest), gpu))
 
 
-def within(table: Table, gpu: Gpu, seed: int) -> list[Guess]:
+def within(table: Table, gpu: Gpu, seed: int) -> list[Prediction]:
     """Guesses at a hidden fifth of `table`."""
     entries = sorted(usable(table), key=lambda e: (e.signature, e.compute))
     random.Random(seed).shuffle(entries)
@@ -113,7 +113,7 @@ def within(table: Table, gpu: Gpu, seed: int) -> list[Guess]:
     return guessed(entries[:cut], GpuTable(Table(table.about, entries[cut:]), gpu))
 
 
-def guessed(entries: Iterable[Entry], source: GpuTable) -> list[Guess]:
+def guessed(entries: Iterable[Entry], source: GpuTable) -> list[Prediction]:
     """Guesses at `entries` from what `source` holds."""
     guesses = []
     for entry in entries:
@@ -123,7 +123,7 @@ def guessed(entries: Iterable[Entry], source: GpuTable) -> list[Guess]:
         cls, ns = measured_ns(entry)
         predicted = model * near.ratio if near else model
         bar = error_of(cls, near, ERRORS) if near else None
-        guesses.append(Guess(cls, ns, predicted, near.distance if near else None, entry, bar))
+        guesses.append(Prediction(cls, ns, predicted, near.distance if near else None, entry, bar))
     return guesses
 
 
@@ -133,36 +133,36 @@ def launches_seen(entry: Entry) -> tuple[KernelLaunch, ...]:
     return () if library else launches_of(own_kernels(entry))
 
 
-def by_kind(guesses: Iterable[Guess]) -> list[Guess]:
+def by_kind(guesses: Iterable[Prediction]) -> list[Prediction]:
     """Those of convolutions, with a kind as their class: what is shared by groups, and whether the image is of the
     sizes that networks for 224 pixels have."""
     found = []
-    for guess in guesses:
-        case = case_of(guess.entry.parsed, guess.entry.compute) if guess.cls == "convolution" else None
+    for prediction in guesses:
+        case = case_of(prediction.entry.parsed, prediction.entry.compute) if prediction.cls == "convolution" else None
         if case is not None:
             groups = case.x.shape[1] // max(1, case.w.shape[1])
             usual = "usual image" if set(case.x.shape[2:]) <= USUAL else "other image"
             kind = "depthwise" if case.depthwise else "grouped" if groups > 1 else f"dense, {usual}"
-            found.append(replace(guess, cls=kind))
+            found.append(replace(prediction, cls=kind))
     return found
 
 
-def by_passes(guesses: Iterable[Guess]) -> list[Guess]:
+def by_passes(guesses: Iterable[Prediction]) -> list[Prediction]:
     """Those of convolutions, with dimensions, groups and direction as their class."""
     found = []
-    for guess in guesses:
-        works = passes_of(guess.entry.parsed, guess.entry.compute) if guess.cls == "convolution" else ()
+    for prediction in guesses:
+        works = passes_of(prediction.entry.parsed, prediction.entry.compute) if prediction.cls == "convolution" else ()
         if works:
             groups = "depthwise" if works[0].depthwise else "grouped" if works[0].groups > 1 else "dense"
-            backward, which = "backward" in guess.entry.parsed.name, works[0].which
+            backward, which = "backward" in prediction.entry.parsed.name, works[0].which
             transposed = which != WEIGHT and (which == INPUT) != backward
             way = "gradients" if backward else "output"
             kind = f"{works[0].dimensions}-D {groups}{', transposed' * transposed}, {way}"
-            found.append(replace(guess, cls=kind))
+            found.append(replace(prediction, cls=kind))
     return found
 
 
-def transfers(table: Table) -> list[Guess]:
+def transfers(table: Table) -> list[Prediction]:
     """Copies and memsets, each from those of its kind that are left when it is hidden."""
     guesses = []
     for name, kind in (("memset", ()), *(("copy", (word,)) for word in COPIES)):
@@ -171,11 +171,11 @@ def transfers(table: Table) -> list[Guess]:
             for size in [size for size in list(points)[1:-1] if whole or not in_pages(size)]:
                 predicted = read_curve({s: ns for s, ns in points.items() if s != size}, size)
                 entry = Entry(f"{name} {' '.join(kind)} {size}", "", ())
-                guesses.append(Guess(f"transfer {' '.join(kind) or name}", points[size], predicted, None, entry))
+                guesses.append(Prediction(f"transfer {' '.join(kind) or name}", points[size], predicted, None, entry))
     return guesses
 
 
-def across(table: Table, gpu_name: str, other: Table, other_name: str) -> list[Guess]:
+def across(table: Table, gpu_name: str, other: Table, other_name: str) -> list[Prediction]:
     """Guesses at all of `table` from `other`'s same signatures, scaled."""
     source = GpuTable(other, load_gpu(other_name))
     here = GpuTable(table, load_gpu(gpu_name)).roofline
@@ -187,21 +187,21 @@ def across(table: Table, gpu_name: str, other: Table, other_name: str) -> list[G
         kernels = launches_seen(entry)
         cls, ns = measured_ns(entry)
         predicted = scaled_ns(measured_ns(twin)[1], source.roofline, here, entry.parsed, entry.compute, kernels)
-        guesses.append(Guess(cls, ns, predicted, 0.0, entry))
+        guesses.append(Prediction(cls, ns, predicted, 0.0, entry))
     return guesses
 
 
-def rows(guesses: Iterable[Guess]) -> list[str]:
-    groups: dict[str, list[Guess]] = defaultdict(list)
-    for guess in guesses:
-        groups[guess.cls].append(guess)
+def rows(guesses: Iterable[Prediction]) -> list[str]:
+    groups: dict[str, list[Prediction]] = defaultdict(list)
+    for prediction in guesses:
+        groups[prediction.cls].append(prediction)
     lines = ["| class | operators | median error | 90th percentile | error by time |", "|---|---|---|---|---|"]
     lines += [f"| {name} {_errors(group)}" for name, group in sorted(groups.items())]
     return [*lines, f"| all {_errors([g for group in groups.values() for g in group])}"]
 
 
-def _errors(group: Sequence[Guess]) -> str:
-    errors = sorted(guess.error for guess in group)
+def _errors(group: Sequence[Prediction]) -> str:
+    errors = sorted(prediction.error for prediction in group)
     high = errors[min(len(errors) - 1, int(0.9 * len(errors)))]
     by_time = sum(abs(g.predicted - g.measured) for g in group) / sum(g.measured for g in group)
     return f"| {len(group)} | {statistics.median(errors):.1%} | {high:.1%} | {by_time:.1%} |"
@@ -228,9 +228,9 @@ def main() -> None:
         hidden = hiding(table, options.table, gpu)
         kinds = by_passes(hidden)
         print(*rows(hidden), *(["\nIts convolutions\n", *rows(kinds)] if kinds else []), sep="\n")
-        barred = [guess for guess in kinds if guess.bar is not None]
+        barred = [prediction for prediction in kinds if prediction.bar is not None]
         if barred:
-            inside = sum(guess.error <= guess.bar for guess in barred if guess.bar is not None)
+            inside = sum(prediction.error <= prediction.bar for prediction in barred if prediction.bar is not None)
             print(f"\n{inside} of {len(barred)} convolutions lie within the error bar that a run prints for them")
         return
     other = tables_for(load_gpu(options.other), [DATA])[0][0]

@@ -115,13 +115,13 @@ def points_of(rows: Iterable[dict[str, Any]], texts: dict[str, str]) -> list[Poi
         if "ms" in row and row.get("kernels_a_call") == 1 and not row["aten"]:
             work = work_in(row["launch"], texts, known)
             found.append(Point("tune", f"{row['case']} {row['choice']}", row["launch"]["name"], work, tried_ns(row)))
-        alike: dict[str, list[tuple[dict[str, Any], float]]] = defaultdict(list)
+        identical: dict[str, list[tuple[dict[str, Any], float]]] = defaultdict(list)
         for kernel in row.get("kernels", ()):
             if (launch := kernel.get("launch")) and "cold" in kernel:
                 shapes = [{**a, "p": 0, "data": ""} if isinstance(a, dict) else a for a in launch["args"]]
                 key = json.dumps([launch["ir"], launch["grid"], shapes])
-                alike[key].append((launch, (kernel["cold"] + kernel["warm"]) / 2))
-        for several in alike.values():
+                identical[key].append((launch, (kernel["cold"] + kernel["warm"]) / 2))
+        for several in identical.values():
             launch = several[0][0]
             try:
                 work = work_in(launch, texts, known)

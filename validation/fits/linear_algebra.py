@@ -78,14 +78,14 @@ def main() -> None:
         few = fitted(narrow) if narrow else np.zeros(2)
         more = fitted(wide) if wide else np.zeros(5)
         for (n, batch, columns, dtype), ns in rows.items():
-            guess = float(np.dot(one, terms(n, columns)))
+            prediction = float(np.dot(one, terms(n, columns)))
             if batch > 1 and n <= REGISTER_COLUMNS and few.any():
-                guess = float(np.dot(few, [1.0, batch * n * n]))
+                prediction = float(np.dot(few, [1.0, batch * n * n]))
             elif batch > 1:
-                guess += (batch - 1) * float(np.dot(more, terms(n, columns)))
+                prediction += (batch - 1) * float(np.dot(more, terms(n, columns)))
             if dtype.endswith("64"):
-                guess *= statistics.median(double)
-            left.append((abs(guess / ns - 1), name, n, batch, columns, dtype))
+                prediction *= statistics.median(double)
+            left.append((abs(prediction / ns - 1), name, n, batch, columns, dtype))
         numbers = [", ".join(f"{c:.3g}" for c in group) for group in (one, more, few)]
         ratio = statistics.median(double) if double else 1.0
         print(f'    "{name}": Cost(({numbers[0]}), ({numbers[1]}), ({numbers[2]}), {ratio:.2f}),')

@@ -82,15 +82,15 @@ def compare(measured: Path, simulated: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    make = verbs.add_parser("table")
+    commands = parser.add_subparsers(dest="verb", required=True)
+    make = commands.add_parser("table")
     make.add_argument("name", help="of the table, as h100-sxm")
     make.add_argument("files", type=Path, nargs="+")
-    check = verbs.add_parser("compare")
+    check = commands.add_parser("compare")
     check.add_argument("measured", type=Path)
     check.add_argument("simulated", type=Path)
     options = parser.parse_args()
-    if options.verb == "table":
+    if options.command == "table":
         table(options.name, options.files)
     else:
         compare(options.measured, options.simulated)

@@ -97,7 +97,7 @@ def main() -> None:
     dist.init_process_group("nccl", device_id=device)
     dist.all_reduce(torch.ones(1, device=device))
 
-    def say(**row: object) -> None:
+    def report(**row: object) -> None:
         if rank == 0:
             print(json.dumps(row), flush=True)
 
@@ -105,7 +105,7 @@ def main() -> None:
     while size <= world:
         for _ in range(2):
             taken = memory_of_group(list(range(size)))
-            say(name="communicator", ranks=size, bytes=taken)
+            report(name="communicator", ranks=size, bytes=taken)
         size *= 2
     second = dist.new_group(list(range(world)))
     x = torch.rand(args.most // 4, device=device).view(torch.bfloat16)
@@ -116,7 +116,7 @@ def main() -> None:
             count = nbytes // 2 // world * world
             times = 20 if nbytes <= 1 << 22 else 8 if nbytes <= 1 << 26 else 2
             us = time_of(operation, x[:count], y[:count], times)
-            say(name="collective", op=name, gpus=world, bytes=2 * count, us=round(us, 3))
+            report(name="collective", op=name, gpus=world, bytes=2 * count, us=round(us, 3))
             nbytes *= 4
     dist.barrier()
     dist.destroy_process_group()

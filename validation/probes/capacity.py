@@ -59,8 +59,8 @@ def main() -> None:
     for what, use in (("context", lambda: None), ("kernel", kernel), ("cuBLAS", products), ("cuDNN", convolution)):
         use()
         torch.cuda.synchronize()
-        beside = taken()
-        row = {"name": "capacity", "what": what, "gpu": torch.cuda.get_device_name(), "beside": beside, **fill()}
+        next_to = taken()
+        row = {"name": "capacity", "what": what, "gpu": torch.cuda.get_device_name(), "beside": next_to, **fill()}
         print(json.dumps(row | {"beside_afterwards": taken()}), flush=True)
 
 

@@ -146,8 +146,8 @@ def report(found: list[list[tuple[int, int, bool]]]) -> dict[str, object]:
         start, end = max(n[i, 0] for n in nccl), min(n[i, 1] for n in nccl)
         transfers.append((end - start) * 1e-3)
         waits.append((start - min(n[i, 0] for n in nccl)) * 1e-3)
-        beside = [(np.minimum(r[r[:, 2] == 0, 1], end) - np.maximum(r[r[:, 2] == 0, 0], start)).clip(0).sum() for r in ranks]
-        shares.append([round(b / max(1, end - start), 3) for b in beside])
+        next_to = [(np.minimum(r[r[:, 2] == 0, 1], end) - np.maximum(r[r[:, 2] == 0, 0], start)).clip(0).sum() for r in ranks]
+        shares.append([round(b / max(1, end - start), 3) for b in next_to])
     mine = ranks[0][ranks[0][:, 2] == 0]
     covered: list[float] = []
     free: list[float] = []

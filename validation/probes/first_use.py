@@ -19,7 +19,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 
-def say(**fields: object) -> None:
+def report(**fields: object) -> None:
     print(json.dumps(fields), flush=True)
 
 
@@ -29,7 +29,7 @@ def once(name: str, fn: object) -> None:
     fn()  # type: ignore[operator]
     host = time.perf_counter() - begin
     torch.cuda.synchronize()
-    say(name="first_use", what=name, host_us=host * 1e6, done_us=(time.perf_counter() - begin) * 1e6)
+    report(name="first_use", what=name, host_us=host * 1e6, done_us=(time.perf_counter() - begin) * 1e6)
 
 
 def per_call(name: str, fn: object, n: int = 300) -> None:
@@ -43,7 +43,7 @@ def per_call(name: str, fn: object, n: int = 300) -> None:
             fn()  # type: ignore[operator]
         times.append((time.perf_counter() - begin) / n)
     torch.cuda.synchronize()
-    say(name="per_call", what=name, us=statistics.median(times) * 1e6)
+    report(name="per_call", what=name, us=statistics.median(times) * 1e6)
 
 
 def used() -> int:
@@ -62,10 +62,10 @@ def first_calls() -> tuple[torch.Tensor, torch.Tensor]:
     begin = time.perf_counter()
     torch.cuda.init()
     free, total = torch.cuda.mem_get_info()
-    say(name="memory", what="context", before_mib=before, smi_mib=used(), free=free, total=total,
+    report(name="memory", what="context", before_mib=before, smi_mib=used(), free=free, total=total,
         init_s=time.perf_counter() - begin, gpu=torch.cuda.get_device_name())  # fmt: skip
     x = torch.ones(1024, device="cuda")
-    say(name="memory", what="first tensor", smi_mib=used(), free=torch.cuda.mem_get_info()[0])
+    report(name="memory", what="first tensor", smi_mib=used(), free=torch.cuda.mem_get_info()[0])
     once("add", lambda: x + x)
     once("add again", lambda: x + x)
     once("mul", lambda: x * x)
@@ -73,7 +73,7 @@ def first_calls() -> tuple[torch.Tensor, torch.Tensor]:
     once("sum", lambda: x.sum())
     a = torch.randn(1024, 1024, device="cuda", dtype=torch.bfloat16)
     once("mm bf16 (creates cuBLAS)", lambda: a @ a)
-    say(name="memory", what="cublas", free=torch.cuda.mem_get_info()[0], allocated=torch.cuda.memory_allocated())
+    report(name="memory", what="cublas", free=torch.cuda.mem_get_info()[0], allocated=torch.cuda.memory_allocated())
     once("mm bf16 again", lambda: a @ a)
     b = torch.randn(512, 1024, device="cuda", dtype=torch.bfloat16)
     once("mm bf16 other shape", lambda: b @ a)
@@ -88,15 +88,15 @@ def first_calls() -> tuple[torch.Tensor, torch.Tensor]:
     im = torch.randn(8, 64, 56, 56, device="cuda")
     once("conv (creates cuDNN)", lambda: conv(im))
     once("conv again", lambda: conv(im))
-    say(name="memory", what="cudnn", free=torch.cuda.mem_get_info()[0])
+    report(name="memory", what="cudnn", free=torch.cuda.mem_get_info()[0])
     for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511", "RANK": "0", "WORLD_SIZE": "1"}.items():
         os.environ.setdefault(name, value)
     begin = time.perf_counter()
     dist.init_process_group("nccl")
-    say(name="first_use", what="init_process_group", host_us=(time.perf_counter() - begin) * 1e6)
+    report(name="first_use", what="init_process_group", host_us=(time.perf_counter() - begin) * 1e6)
     free = torch.cuda.mem_get_info()[0]
     once("first all_reduce (creates the communicator)", lambda: dist.all_reduce(x))
-    say(name="memory", what="communicator of one", bytes=free - torch.cuda.mem_get_info()[0])
+    report(name="memory", what="communicator of one", bytes=free - torch.cuda.mem_get_info()[0])
     return x, q
 
 
@@ -117,7 +117,7 @@ def training() -> None:
         opt.zero_grad()
         end = time.perf_counter()
         torch.cuda.synchronize()
-        say(name="iteration", i=i, forward_us=(forward - begin) * 1e6, backward_us=(backward - forward) * 1e6,
+        report(name="iteration", i=i, forward_us=(forward - begin) * 1e6, backward_us=(backward - forward) * 1e6,
             optimizer_us=(end - backward) * 1e6, done_us=(time.perf_counter() - begin) * 1e6)  # fmt: skip
 
 
@@ -133,12 +133,12 @@ def allocations() -> None:
             rt.cudaFree(p)
             mallocs.append(middle - begin)
             frees.append(time.perf_counter() - middle)
-        say(name="malloc", bytes=size, malloc_us=statistics.median(mallocs) * 1e6, free_us=statistics.median(frees) * 1e6,
+        report(name="malloc", bytes=size, malloc_us=statistics.median(mallocs) * 1e6, free_us=statistics.median(frees) * 1e6,
             first_malloc_us=mallocs[0] * 1e6)  # fmt: skip
     for size in (1 << 12, 1 << 20, 64 << 20):
         begin = time.perf_counter()
         t = torch.empty(size, dtype=torch.uint8).pin_memory()
-        say(name="pin", bytes=size, us=(time.perf_counter() - begin) * 1e6)
+        report(name="pin", bytes=size, us=(time.perf_counter() - begin) * 1e6)
         del t
 
 

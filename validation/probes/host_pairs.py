@@ -104,8 +104,8 @@ def graph_net() -> Step:
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             message = F.relu(self.edge(torch.cat([x[source], x[goal]], -1)))
-            heard = torch.zeros_like(x).index_add(0, goal, message)
-            return F.layer_norm(x + F.relu(self.node(torch.cat([x, heard], -1))), (64,))
+            received = torch.zeros_like(x).index_add(0, goal, message)
+            return F.layer_norm(x + F.relu(self.node(torch.cat([x, received], -1))), (64,))
 
     source, goal = torch.randint(500, (4000,), device="cuda"), torch.randint(500, (4000,), device="cuda")
     model = nn.Sequential(*(Layer() for _ in range(10))).cuda()

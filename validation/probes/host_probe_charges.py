@@ -34,8 +34,8 @@ def measure(out: str, rows: list[host_probe.Row], rounds: int, turns: None) -> h
                     row.call()
                 spent = differences(before[0], costs[:API_COUNT]), differences(before[1], levels[:LEVELS])
                 if turn == 2:
-                    told = {"name": row.name, "kind": row.kind, "calls": calls, "charges": spent[0], "levels": spent[1]}
-                    print(json.dumps(told), file=file)
+                    reported = {"name": row.name, "kind": row.kind, "calls": calls, "charges": spent[0], "levels": spent[1]}
+                    print(json.dumps(reported), file=file)
     return {row.name: ([0.0], [0.0]) for row in rows}
 
 

@@ -190,10 +190,10 @@ def split(profiler: torch.profiler.profile) -> tuple[list[float], list[float], l
     for a, b, name in events:
         if name != kernel:
             continue
-        beside = sum(max(0, min(b, d) - max(a, c)) for c, d in nccl)
-        if beside >= 0.98 * (b - a):
+        next_to = sum(max(0, min(b, d) - max(a, c)) for c, d in nccl)
+        if next_to >= 0.98 * (b - a):
             covered.append((b - a) * 1e-3)
-        elif beside == 0:
+        elif next_to == 0:
             alone.append((b - a) * 1e-3)
     return covered, alone, [(b - a) * 1e-3 for a, b in nccl], kernel[:120]
 

@@ -50,11 +50,11 @@ def used_by(fn: Callable[[], object]) -> int:
 
 
 def context(out: TextIO) -> None:
-    say = _sayer(out, "context")
+    report = _sayer(out, "context")
     torch.cuda.init()
     before = free()
     total = torch.cuda.mem_get_info()[1]
-    say(what="init", bytes=total - before, total=total, gpu=torch.cuda.get_device_name())
+    report(what="init", bytes=total - before, total=total, gpu=torch.cuda.get_device_name())
     x = torch.ones(4096, device="cuda")
     bf = torch.randn(1024, 1024, device="cuda").bfloat16()
     q = torch.randn(1, 8, 512, 128, device="cuda", dtype=torch.bfloat16)
@@ -74,18 +74,18 @@ def context(out: TextIO) -> None:
         ("fused adamw", lambda: torch.optim.AdamW([x.requires_grad_()], fused=True)),
     )
     for what, step in steps:
-        say(what=what, bytes=used_by(step), reserved=torch.cuda.memory_reserved())
+        report(what=what, bytes=used_by(step), reserved=torch.cuda.memory_reserved())
 
 
 def workspaces(out: TextIO, seconds: float, calls: Iterable[Call]) -> None:
     """Bytes that a call asks of torch's allocator and gives back before it returns; `first`: while it is first tried."""
-    say = _sayer(out, "workspace")
+    report = _sayer(out, "workspace")
     torch.set_grad_enabled(False)
     arena = Arena(24 << 30)
     began = time.monotonic()
     for text, tf32, benchmark in calls:
         if time.monotonic() - began > seconds:
-            say(signature="", error=f"stopped after {seconds:.0f} s")
+            report(signature="", error=f"stopped after {seconds:.0f} s")
             return
         arena.reset()
         torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = tf32, benchmark
@@ -94,9 +94,9 @@ def workspaces(out: TextIO, seconds: float, calls: Iterable[Call]) -> None:
             first, results = _taken(call.run)
             again, results = _taken(call.run)
         except (Unbuildable, RuntimeError) as error:
-            say(signature=text, error=str(error).splitlines()[0][:200])
+            report(signature=text, error=str(error).splitlines()[0][:200])
             continue
-        say(signature=text, bytes=again, first=first, results=results, compute="tf32" if tf32 else "f32", benchmark=benchmark)
+        report(signature=text, bytes=again, first=first, results=results, compute="tf32" if tf32 else "f32", benchmark=benchmark)
         del call
 
 
@@ -155,12 +155,12 @@ def swept() -> Iterator[Call]:
 
 def choices() -> Iterator[Call]:
     for text in _one_by_one(_convolutions((16, 32, 64, 128, 256), (("float32", False),))):
-        yield _told(text, tf32=False, benchmark=False), False, False
+        yield _reported(text, tf32=False, benchmark=False), False, False
     for text in _one_by_one(_convolutions((64, 128), LAYOUTS)):
-        yield _told(text, tf32=True, benchmark=True), True, True
+        yield _reported(text, tf32=True, benchmark=True), True, True
 
 
-def _told(text: str, tf32: bool, benchmark: bool) -> str:
+def _reported(text: str, tf32: bool, benchmark: bool) -> str:
     """Forward, the operator's own arguments say whether TF32 is allowed and plans are tried; backward, torch's settings."""
     signature = parse_signature(text)
     if signature.name != "aten::cudnn_convolution":
@@ -193,17 +193,17 @@ def communicators(rank: int, world: int, path: str) -> None:
     dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
     with open(path, "a", buffering=1) as out:
         writes = rank in (0, world - 1)
-        say = _sayer(out, "communicator")
+        report = _sayer(out, "communicator")
         nvls = os.environ.get("NCCL_NVLS_ENABLE", "")
 
         def step(what: str, fn: Callable[[], object]) -> None:
             used = used_by(fn)
             if writes:
-                say(what=what, bytes=used, rank=rank, world=world, nvls=nvls)
+                report(what=what, bytes=used, rank=rank, world=world, nvls=nvls)
 
         if writes:
             taken = before - free() - torch.cuda.memory_reserved()
-            say(what="init", bytes=taken, rank=rank, world=world, nvls=nvls, nccl=torch.cuda.nccl.version())
+            report(what="init", bytes=taken, rank=rank, world=world, nvls=nvls, nccl=torch.cuda.nccl.version())
         for name, tensor in (("8", small), ("32 Mi", part)):
             step(f"all_reduce {name}", lambda tensor=tensor: dist.all_reduce(tensor))
         step("all_reduce 1 Mi", lambda: dist.all_reduce(part[: 1 << 19]))
@@ -233,10 +233,10 @@ def communicators(rank: int, world: int, path: str) -> None:
 
 
 def _sayer(out: TextIO, name: str) -> Callable[..., None]:
-    def say(**fields: Any) -> None:
+    def report(**fields: Any) -> None:
         print(json.dumps({"name": name, **fields}), file=out, flush=True)
 
-    return say
+    return report
 
 
 def _alone(_: int, path: str, what: str, seconds: float) -> None:

@@ -37,7 +37,7 @@ def main() -> None:
     if not options.out.exists():
         write_table(options.out, table.about, [entry for entry in table if not chosen(entry)])
     book = Book(options.out)
-    left = book.lacks(Wanted(entry.signature, entry.compute) for entry in wanted)
+    left = book.missing(Wanted(entry.signature, entry.compute) for entry in wanted)
     print(f"{len(left)} operators to measure", flush=True)
     measure_all(left, book.add, options.budget)
     book.finish()

@@ -123,8 +123,8 @@ def main() -> None:
             step = found[-1] * 128 * 64 * 2 * gpu.sms
             tested = rng.permutation(len(ns))[:PRICED]
             own = price(gpu, rows.iloc[tested], head)
-            besides = parts[tested][:, :4]
-            whole = besides @ positive_fit(besides, ns[tested], own) + own
+            excluding = parts[tested][:, :4]
+            whole = excluding @ positive_fit(excluding, ns[tested], own) + own
             priced = np.abs(whole / ns[tested] - 1.0)
             shown = "".join(f"{np.median(e):>14.1%}{np.quantile(e, 0.9):>8.1%}    " for e in (error, priced))
             print(f"{gpu_name:<14}{head:>5}{step:>9.0f}{2 * head / found[-1] / 1e3:>9.0f}   {shown}", flush=True)

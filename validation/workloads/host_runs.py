@@ -535,13 +535,13 @@ def everything(folder: Path, budget: float) -> None:
         begin = time.monotonic()
         try:
             done = subprocess.run([sys.executable, *words], capture_output=True, text=True, env=environment, timeout=120, check=False)
-            said, status = done.stdout, done.returncode
+            output, status = done.stdout, done.returncode
             error = done.stderr.strip().splitlines()[-1:] if done.returncode else []
         except subprocess.TimeoutExpired:
-            said, status, error = "", -1, ["took more than 120 s"]
+            output, status, error = "", -1, ["took more than 120 s"]
         spent = time.monotonic() - begin
         print(f"{spent:6.1f} s  status {status}  {' '.join(words)[-90:]}  {error}", flush=True)
-        return "".join(line + "\n" for line in said.splitlines() if line.startswith("{"))
+        return "".join(line + "\n" for line in output.splitlines() if line.startswith("{"))
 
     profiled = [*PHANTORA[1:], "profile", "host", "--out", str(folder / "host.toml"), "--keep", str(folder)]
     start(profiled)

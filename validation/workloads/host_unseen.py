@@ -187,9 +187,9 @@ def speech() -> Step:
             return self.out(self.recurrent(self.front(x).transpose(1, 2))[0]).log_softmax(-1).transpose(0, 1)
 
     model, x = Model().cuda(), torch.randn(8, 80, 160, device="cuda")
-    told = torch.randint(1, 32, (8, 12), device="cuda")
-    heard, said = torch.full((8,), 40), torch.full((8,), 12)
-    return plain(model, lambda: F.ctc_loss(model(x), told, heard, said, zero_infinity=True))
+    reported = torch.randint(1, 32, (8, 12), device="cuda")
+    received, output = torch.full((8,), 40), torch.full((8,), 12)
+    return plain(model, lambda: F.ctc_loss(model(x), reported, received, output, zero_infinity=True))
 
 
 def seq2seq() -> Step:

@@ -297,4 +297,4 @@ def _tensor_scale(machine: Machine) -> float:
     return 989.4e12 / 132 / (machine.gpu.peak_flops["bfloat16"] / machine.gpu.sms)
 
 
-FAMILY = Family("attention", classify, estimate, 10, places=places, kernels_tell=False)
+FAMILY = Family("attention", classify, estimate, 10, places=places, depends_on_kernels=False)

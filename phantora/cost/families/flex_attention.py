@@ -55,4 +55,4 @@ def places(signature: OperatorSignature, name: str, compute: str, launches: int)
     return attention.places_of(found, name) if found is not None else ()
 
 
-FAMILY = Family("FlexAttention", classify, estimate, places=places, kernels_tell=False)
+FAMILY = Family("FlexAttention", classify, estimate, places=places, depends_on_kernels=False)

@@ -90,11 +90,11 @@ def _picked_one_by_one(
         return _rows_copied(machine, source, index)
     values = sum(nbytes(t) for t in on_gpu(signature.args[3:4])) if name.startswith("scatter") else elements * item
     streamed = float(values + _stored(index))
-    last, beside = _lanes(source, index)
+    last, relation = _lanes(source, index)
     turned = _turned(signature, last)
     spread = source.shape[axis] * source.stride[axis] * item if source.stride else LINE_BYTES
     writes = 2 if name.startswith("scatter") else 1
-    if beside:
+    if relation:
         opened, share, sectors = float(min(elements, whole) * item), 1.0, 0.0
     else:
         opened = float(min(elements * SECTOR_BYTES, whole * item))
@@ -103,7 +103,7 @@ def _picked_one_by_one(
     memory = machine.memory_ns(streamed + writes * opened / share)
     cycles = PICK_CYCLES
     if name.startswith("scatter_add"):
-        cycles = ADD_CYCLES if beside else ADD_ALONE_CYCLES
+        cycles = ADD_CYCLES if relation else ADD_ALONE_CYCLES
     start = machine.fit.floor_ns
     if turned:
         start += elements * SECTOR_BYTES / machine.cache_rate
@@ -182,8 +182,8 @@ def places(signature: OperatorSignature, name: str, compute: str, launches: int)
     given = on_gpu(signature.args)
     if len(given) < 2 or len(given[0].shape) != len(given[1].shape):
         return coordinates.by_rows(signature, name, launches)
-    last, beside = _lanes(given[0], given[1])
-    form = f"{beside} {_turned(signature, last)}"
+    last, relation = _lanes(given[0], given[1])
+    form = f"{relation} {_turned(signature, last)}"
     return coordinates.by_rows(signature, name, launches, form, True, more=(0.5 * coordinates.log(nbytes(given[0])),))
 
 

@@ -355,5 +355,5 @@ def _transposed(t: TensorSpec) -> str:
 
 
 FAMILY = Family(
-    "products", classify, estimate, places=places, kernels_tell=False, together=("mm", "addmm"), modelled=modelled
+    "products", classify, estimate, places=places, depends_on_kernels=False, together=("mm", "addmm"), modelled=modelled
 )

@@ -70,7 +70,7 @@ STEPS = {
     (4, False, True): Step(14830.0, 4.79, 0.0, 72000.0),
 }
 KEPT = {False: Step(5370.0, 0.0, 0.0, 3960.0), True: Step(7250.0, 0.09, 0.0, 10300.0)}
-BESIDE = 0.6  # of its time that a further layer or direction adds: their steps overlap in part
+NEXT_TO = 0.6  # of its time that a further layer or direction adds: their steps overlap in part
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def recurrent_ns(machine: Machine, r: Recurrent) -> float:
     activations = r.batch * r.hidden * (2 * r.gates + 3)
     each = costs.launches + step.flops / 1e9 * costs.gflop / machine.clock_ratio
     each += (costs.weights * weights + costs.activations * activations) * size / machine.stream_rate
-    return r.steps * (1.0 + BESIDE * (sides - 1)) * each + rest
+    return r.steps * (1.0 + NEXT_TO * (sides - 1)) * each + rest
 
 
 def flops(r: Recurrent) -> float:

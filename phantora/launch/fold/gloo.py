@@ -67,10 +67,10 @@ class _Operations:
     def _all(self, what: str, tensor: Any) -> list[Any]:
         """`tensor` of every member."""
         given = self._meet(_bytes(tensor))
-        alike = len(set(given.values())) == 1
+        identical = len(set(given.values())) == 1
         alone = len(self._processes) == 1  # before the axes are known rank 0 runs ahead, for its groups alone
-        if len(given) < self.size() and not alone and (len(given) < 2 or not alike):
-            why = "only one of its ranks is a process" if alike else "its ranks give different bytes"
+        if len(given) < self.size() and not alone and (len(given) < 2 or not identical):
+            why = "only one of its ranks is a process" if identical else "its ranks give different bytes"
             raise self._refusal(what, why)
         first = next(iter(given.values()))
         return [_like(tensor, given.get(at, first)) for at in range(self.size())]

@@ -56,14 +56,14 @@ class Shim:
         except PackageNotFoundError:
             return "of unknown version"
 
-    def knows(self, found: str) -> bool:
+    def supports(self, found: str) -> bool:
         """Was the shim written for this version of its package?"""
         return not self.versions or any(found == known or found.startswith(known + ".") for known in self.versions)
 
     def meet(self, module: ModuleType, routing: Routing) -> None:
         """Applies the shim, or sees to it that a version it does not know says so when it routes."""
         found = self.found
-        if not self.knows(found):
+        if not self.supports(found):
             self._refuse(module, found)
             return
         try:

@@ -130,7 +130,7 @@ def _with_schema(give: Callable[[Any, int, int, int], None]) -> Callable[..., No
     return tokens_per_expert
 
 
-def _tell_of_async_tp(module: Any, _: Routing) -> None:
+def _report_async_tp(module: Any, _: Routing) -> None:
     """Has ``parallelism.enable_async_tensor_parallel`` say what it does.
 
     TorchTitan 0.2 only asks Inductor to fuse; torch 2.11's Inductor fuses in groups that were registered for
@@ -160,5 +160,5 @@ def _tell_of_async_tp(module: Any, _: Routing) -> None:
 SHIM = Shim("torchtitan", ("0.2.2",), "torchtitan.models.moe.moe", "MoE.__init__", _apply)
 COMMON = Shim("torchtitan", ("0.3",), "torchtitan.models.common.moe", "MoE.__init__", _apply_common)
 ASYNC_TP = Shim(
-    "torchtitan", (), "torchtitan.distributed.tensor_parallel", "maybe_enable_async_tp", _tell_of_async_tp, routes=False
+    "torchtitan", (), "torchtitan.distributed.tensor_parallel", "maybe_enable_async_tp", _report_async_tp, routes=False
 )

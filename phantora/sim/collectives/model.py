@@ -231,8 +231,8 @@ class CollectiveModel:
         pattern = patterns.make(self.topology, groups, kind, algorithm, self._channels(place), root)
         if self._hosts is None:
             return pattern
-        told = {*self._hosts, None}
-        shares = (each for each in pattern.shares if not told.isdisjoint(map(self.topology.host_of_link, each.links)))
+        hosts = {*self._hosts, None}
+        shares = (each for each in pattern.shares if not hosts.isdisjoint(map(self.topology.host_of_link, each.links)))
         return replace(pattern, shares=tuple(shares))
 
     def _extra(self, pattern: Pattern) -> float:

@@ -131,5 +131,5 @@ def signal_name(puts: bool, counted: bool = False) -> str:
     """The same of a signal's kernel; those that are counted are Userbuffers'."""
     if counted:
         return "kuserbuffers_pushsend" if puts else "kuserbuffers_pushrecv"
-    verb = "put" if puts else "wait"
-    return f"c10d::symmetric_memory::{verb}_signal_kernel(unsigned int**, int, int, int, int, unsigned long)"
+    action = "put" if puts else "wait"
+    return f"c10d::symmetric_memory::{action}_signal_kernel(unsigned int**, int, int, int, int, unsigned long)"

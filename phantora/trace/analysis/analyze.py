@@ -241,7 +241,7 @@ class _Pass:
                 apart.setdefault(step.note, []).append(step.number)
         hosts = None
         if self.unfiltered:
-            hosts = other_hosts(self.log.trailer, self.steps.alike(), steady.time)
+            hosts = other_hosts(self.log.trailer, self.steps.identical(), steady.time)
         uneven = self.uneven.report()
         on_hosts = hosts.relative(steady.time) if hosts else None
         bar = None  # what was seen has none

@@ -106,7 +106,7 @@ class _Walk:
             freed, launched = int(d.freed[row]), int(d.launched[row])
             latest = max(x for x in (waited, freed, launched, NEVER) if x <= time)
             if latest < time and WORK[d.kind[row]]:
-                other = self._ended_at(rank, time, besides=row)
+                other = self._ended_at(rank, time, excluding=row)
                 if other >= 0:  # it had waited for room on the GPU
                     row, time = self._work(other, time)
                     continue
@@ -165,13 +165,14 @@ class _Walk:
         self._add(int(d.end[release]), int(d.end[sync]), rank, -1, SYNC, self._name(sync))
         return release, int(d.end[release])
 
-    def _ended_at(self, rank: int, time: int, besides: int = -1) -> int:
+    def _ended_at(self, rank: int, time: int, excluding: int = -1) -> int:
         """A row that did work on the rank's GPU and ended at `time`, -1 for none."""
         low, high = self.window.bounds[rank : rank + 2]
         end = self.d.end[low:high]
         first, last = np.searchsorted(end, [time, time + 1])
         for row in range(int(low + last) - 1, int(low + first) - 1, -1):
-            if row != besides and ON_STREAM[self.d.kind[row]] and self.d.start[row] < time and self.d.kind[row] != WAIT:
+            kind = self.d.kind[row]
+            if row != excluding and ON_STREAM[kind] and self.d.start[row] < time and kind != WAIT:
                 return row
         return -1
 

@@ -20,18 +20,18 @@ def findings(steady: Times, exposure: Sequence[Exposure], details: Details, step
         return []
     found: list[tuple[float, str]] = []
 
-    def say(time: float, text: str) -> None:
+    def emit(time: float, text: str) -> None:
         if time >= _WORTH_SAYING * whole:
             found.append((time, text.format(time=duration(time), share=percent(time, whole), step=step)))
 
-    say(stalls["host"], "Host-bound: for {time} of {step} ({share}) the GPU waits for the host to launch.")
-    say(
+    emit(stalls["host"], "Host-bound: for {time} of {step} ({share}) the GPU waits for the host to launch.")
+    emit(
         stalls["synchronisation"],
         "Synchronisation: for {time} of {step} ({share}) the GPU is idle because the host had waited for it.",
     )
-    say(stalls["pipeline bubble"], "Pipeline bubble: for {time} of {step} ({share}) ranks wait for their partners.")
-    say(stalls["copy"], "Copies: for {time} of {step} ({share}) the GPU only copies.")
-    say(
+    emit(stalls["pipeline bubble"], "Pipeline bubble: for {time} of {step} ({share}) ranks wait for their partners.")
+    emit(stalls["copy"], "Copies: for {time} of {step} ({share}) the GPU only copies.")
+    emit(
         stalls["dependency"],
         "Dependencies: for {time} of {step} ({share}) launched kernels wait for other streams' events.",
     )
@@ -43,7 +43,7 @@ def findings(steady: Times, exposure: Sequence[Exposure], details: Details, step
             f"Straggler: rank {worst.rank} comes last in {worst.last} collectives ({part} of all lateness); "
             "waiting for late ranks costs {time} of {step} ({share})"
         )
-    say(stalls["late rank"], late + ".")
+    emit(stalls["late rank"], late + ".")
     if exposure:
         by_collective: dict[tuple[str, str], float] = defaultdict(float)
         waiters: dict[tuple[str, str], dict[str, float]] = defaultdict(lambda: defaultdict(float))
@@ -54,7 +54,7 @@ def findings(steady: Times, exposure: Sequence[Exposure], details: Details, step
         (kind, group), most = max(by_collective.items(), key=lambda item: item[1])
         waiter = max(waiters[kind, group].items(), key=lambda item: item[1])[0]
         by = f", awaited most by {waiter.removeprefix('aten::')}" if waiter else ""
-        say(
+        emit(
             stalls["transfer"],
             "Exposed transfers: communication that no compute hides takes {time} of {step} ({share}), most in "
             f"{kind} of {group} ({duration(most)}{by}){_calls(kind, group, details)}.",

@@ -10,7 +10,7 @@ from phantora.trace.analysis.report import Fit, MemoryReport
 from phantora.trace.analysis.units import duration, percent, size
 from phantora.units import GIB
 
-_ALIKE = 0.01  # of the GPU: ranks that differ by less are not told apart
+_IDENTICAL = 0.01  # of the GPU: ranks that differ by less are not told apart
 _MOST_SHOWN = 8
 _TIGHT = 0.05  # of the GPU: less is gone with another batch's shapes or a longer run's fragmentation
 
@@ -76,14 +76,14 @@ def other_ranks(found: Fit) -> str:
     if len(left) < 2:
         return ""
     least, most = min(left.values()), max(left.values())
-    if most - least < _ALIKE * found.capacity:
+    if most - least < _IDENTICAL * found.capacity:
         text = size(least) if size(least) == size(most) else f"{size(least)} to {size(most)}"
         return f"Each of the {len(left)} ranks has {text} left."
-    alike: dict[str, list[int]] = {}
+    identical: dict[str, list[int]] = {}
     for rank, free in sorted(left.items(), key=lambda item: (item[1], item[0])):
-        alike.setdefault(size(free), []).append(rank)
-    shown = [f"{free} on {ranges(tuple(sorted(ranks)))}" for free, ranks in list(alike.items())[:_MOST_SHOWN]]
-    more = f", at most {size(most)}" if len(alike) > _MOST_SHOWN else ""
+        identical.setdefault(size(free), []).append(rank)
+    shown = [f"{free} on {ranges(tuple(sorted(ranks)))}" for free, ranks in list(identical.items())[:_MOST_SHOWN]]
+    more = f", at most {size(most)}" if len(identical) > _MOST_SHOWN else ""
     return f"Left by rank: {', '.join(shown)}{more}."
 
 

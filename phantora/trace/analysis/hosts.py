@@ -47,9 +47,9 @@ class OtherHosts:
 def steps_by_host(trailer: dict[str, Any], steady: Collection[int]) -> dict[float, float]:
     """By factor on the host's time the median of the steps with the numbers `steady`, ns; empty where the log does not
     tell."""
-    told = trailer.get("host_sensitivity", {}).get("steps_ns", {})
+    reported = trailer.get("host_sensitivity", {}).get("steps_ns", {})
     found: dict[float, float] = {}
-    for factor, by_number in told.items():
+    for factor, by_number in reported.items():
         times = [float(ns) for number, ns in by_number.items() if int(number) in steady]
         if times:
             found[float(factor)] = statistics.median(times)
@@ -61,10 +61,10 @@ def other_hosts(trailer: dict[str, Any], steady: Collection[int], step: float) -
     by_host = steps_by_host(trailer, steady)
     if not by_host:
         return None
-    told = trailer["host_sensitivity"]
-    low, high = told["spread"]
+    reported = trailer["host_sensitivity"]
+    low, high = reported["spread"]
     slower, faster, lowest, highest = (step_on(by_host, step, factor) for factor in (1.5, 1 / 1.5, low, high))
-    return OtherHosts(faster, slower, min(lowest, step), max(highest, step), bool(told["measured"]))
+    return OtherHosts(faster, slower, min(lowest, step), max(highest, step), bool(reported["measured"]))
 
 
 def step_on(by_host: Mapping[float, float], step: float, factor: float) -> float:

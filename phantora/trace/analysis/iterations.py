@@ -264,14 +264,14 @@ def _classes(launched: Sequence[set[int]]) -> list[int]:
     kinds: list[set[int]] = []
     found: list[int] = []
     for own in reversed(launched):
-        known = next((number for number, other in enumerate(kinds) if _alike(own, other)), len(kinds))
+        known = next((number for number, other in enumerate(kinds) if _identical(own, other)), len(kinds))
         if known == len(kinds):
             kinds.append(own)
         found.append(known)
     return found[::-1]
 
 
-def _alike(a: set[int], b: set[int]) -> bool:
+def _identical(a: set[int], b: set[int]) -> bool:
     smaller = min(len(a), len(b))
     return len(a & b) >= _LIKE * smaller if smaller else len(a) == len(b)
 

@@ -128,7 +128,7 @@ def memory(
                 by_category=by_category,
                 timeline=_timeline(rows),
                 timeline_by_category=by_time,
-                largest=_largest(blocks[i], kind, alive, operators[i], _Told(words, sites, modules)),
+                largest=_largest(blocks[i], kind, alive, operators[i], _Origin(words, sites, modules)),
                 out_of_memory=bool(rows.oom.any()),
                 failed=_failed(rows, words),
                 lowest_peak=lowest,
@@ -322,7 +322,7 @@ def _at_peak(
 
 
 @dataclass
-class _Told:
+class _Origin:
     """Where the program was when it made each block: indices of words, -1 unknown."""
 
     words: list[str]
@@ -341,9 +341,9 @@ def _module_name(word: str) -> str:
 def _sites(rows: _Rows, made: Ints, thread: Ints, size: Ints) -> Ints:
     """The place in the program of each block, as index of words; -1 for small ones and where none is told."""
     found = np.full(len(made), -1, np.int64)
-    told = np.flatnonzero(rows.site >= 0)
-    for number in np.unique(rows.thread[told]).tolist():
-        own = told[rows.thread[told] == number]
+    located = np.flatnonzero(rows.site >= 0)
+    for number in np.unique(rows.thread[located]).tolist():
+        own = located[rows.thread[located] == number]
         large = np.flatnonzero((thread == number) & (size >= _LARGE) & (made < own[-1]))
         found[large] = rows.site[own[np.searchsorted(own, made[large], "right")]]
     return found
@@ -388,14 +388,14 @@ def _failed(rows: _Rows, words: list[str]) -> FailedAllocation | None:
 
 
 def _largest(
-    blocks: _Blocks, kind: Ints, alive: Ints, operators: dict[int, _Operator], told: _Told
+    blocks: _Blocks, kind: Ints, alive: Ints, operators: dict[int, _Operator], origin: _Origin
 ) -> list[MemoryBlock]:
     """Of the blocks `alive` those that take most, alike ones together."""
     sums: dict[tuple[int, str, str, str, str], list[int]] = {}
     for i in alive[np.argsort(-blocks.size[alive], kind="stable")][:MOST_BLOCKS].tolist():
         operator = operators.get(int(blocks.start[i]))
         made = (operator.name, operator.shape) if operator else ("", "")
-        total = sums.setdefault((int(kind[i]), *made, *told.of(i)), [0, 0])
+        total = sums.setdefault((int(kind[i]), *made, *origin.of(i)), [0, 0])
         total[0] += int(blocks.size[i])
         total[1] += 1
     order = sorted(sums.items(), key=lambda item: (-item[1][0], item[0]))

@@ -75,12 +75,12 @@ def _note(own: Sequence[float], typical: Sequence[float]) -> str:
         return "less work"
     if time < _LONGER * typical[0]:
         return ""
-    said = []
+    notes = []
     if to_host > typical[3] + _CHECKPOINT:
-        said.append("checkpoint")
+        notes.append("checkpoint")
     if kernels > _MORE * typical[1]:
         trains = typical[2] > 0
-        said.append("evaluation" if trains and backward <= _MORE * typical[2] else "more work")
-    if not said and time > _HICCUP * typical[0]:
-        said.append("waits")
-    return ", ".join(said)
+        notes.append("evaluation" if trains and backward <= _MORE * typical[2] else "more work")
+    if not notes and time > _HICCUP * typical[0]:
+        notes.append("waits")
+    return ", ".join(notes)

@@ -17,12 +17,12 @@ from phantora.trace.analysis.report import (
     CAUSES,
     CriticalPath,
     Details,
-    Guess,
     LinkReport,
     MemoryBlock,
     Report,
     StepTimes,
     Times,
+    UnmeasuredOperator,
     Work,
 )
 from phantora.trace.analysis.summary import achieved_rate, counted, lines, rounded, step_with_bar, who
@@ -157,9 +157,9 @@ def render_summary(report: Report, console: Console) -> None:
         console.print(f"[bold]ASSUMED[/bold]   {escape(text)}", highlight=False)
     for word, text in lines(report):
         console.print(f"[bold]{word:8}[/bold]  {text}", highlight=False)
-    for guess in report.guesses:
-        if guess.decides:
-            console.print(_unknown(guess), highlight=False)
+    for entry in report.guesses:
+        if entry.decides:
+            console.print(_unknown(entry), highlight=False)
 
 
 def _headline(report: Report, console: Console) -> None:
@@ -255,15 +255,15 @@ def _merged(steps: Sequence[StepTimes], columns: Collection[Callable[[Times], st
 def _ranks(report: Report, console: Console) -> None:
     columns = _columns(console)
     table = _table("\nRanks (per steady step; ranks that look the same are one row)", "rank", *columns)
-    alike: dict[tuple[str, ...], list[int]] = {}
+    identical: dict[tuple[str, ...], list[int]] = {}
     for rank in report.ranks:
         steady = [step.times for step in rank.steps if not step.note]
         times = mean_times(steady or [rank.gpu], report.metadata["peak_flops"].get(report.metadata["mfu_dtype"]))
-        alike.setdefault(tuple(_row(times, columns.values())), []).append(rank.rank)
-    for cells, ranks in list(alike.items())[:_MOST_RANKS]:
+        identical.setdefault(tuple(_row(times, columns.values())), []).append(rank.rank)
+    for cells, ranks in list(identical.items())[:_MOST_RANKS]:
         table.add_row(ranges(tuple(ranks)), *cells)
-    if len(alike) > _MOST_RANKS:
-        table.add_row(f"+{sum(map(len, list(alike.values())[_MOST_RANKS:]))}", *["" for _ in columns])
+    if len(identical) > _MOST_RANKS:
+        table.add_row(f"+{sum(map(len, list(identical.values())[_MOST_RANKS:]))}", *["" for _ in columns])
     console.print(table)
 
 
@@ -334,16 +334,16 @@ def _collectives(details: Details, console: Console) -> None:
 
 def _links(report: Report, details: Details, console: Console) -> None:
     """Links alike (of every host, every GPU) are one line: a cluster has thousands."""
-    alike: dict[tuple[str, float], list[LinkReport]] = {}
+    identical: dict[tuple[str, float], list[LinkReport]] = {}
     for link in details.links:
-        alike.setdefault((re.sub(r"\d+", "*", link.name), link.bandwidth), []).append(link)
-    if not alike:
+        identical.setdefault((re.sub(r"\d+", "*", link.name), link.bandwidth), []).append(link)
+    if not identical:
         return
     table = _table(
         "\nLinks, per step",
         "links", "number", "bandwidth", "bytes of one", "busy", "used", "most used", "peak",
     )  # fmt: skip
-    for (name, bandwidth), links in list(alike.items())[:_MOST_ROWS]:
+    for (name, bandwidth), links in list(identical.items())[:_MOST_ROWS]:
         number, most = len(links), links[0]
         table.add_row(
             _cut(name, 24), str(number), rate(bandwidth), size(sum(link.bytes for link in links) / number),
@@ -405,12 +405,12 @@ def _memory(details: Details, console: Console) -> None:
         console.print(f"Allocator retries: {fullest.retries} (it freed its cache to meet an allocation)")
     if details.fit is not None and details.fit.fits:
         console.print(" ".join(details.fit.says), highlight=False, markup=False)
-    told = any(block.site or block.module for block in fullest.largest)
-    where_made, width = (["made at"], 32) if told else ([], 58)
-    table = _table("", f"largest blocks {when}", *where_made, "hold", "blocks", "bytes", left=2 + told)
+    reported = any(block.site or block.module for block in fullest.largest)
+    where_made, width = (["made at"], 32) if reported else ([], 58)
+    table = _table("", f"largest blocks {when}", *where_made, "hold", "blocks", "bytes", left=2 + reported)
     for block in fullest.largest[:_MOST_ROWS]:
         made = f"{block.operator.removeprefix('aten::')}({block.shape})" if block.operator else "outside of operators"
-        place = [escape(_made_at(block, 26))] if told else []
+        place = [escape(_made_at(block, 26))] if reported else []
         row = (escape(_cut(made, width)), *place, block.category, str(block.count), size(block.bytes))
         table.add_row(*row)
     if fullest.largest:
@@ -458,27 +458,27 @@ def _guesses(report: Report, console: Console) -> None:
         return
     title = "\nCostliest guesses (`--missing FILE` lists all)"
     table = _table(title, "operator", "rests on", "±", "time", "share", left=2)
-    for guess in report.guesses:
+    for entry in report.guesses:
         table.add_row(
-            escape(_cut(f"{guess.operator.removeprefix('aten::')}({guess.shape})", 58)),
-            guess.provenance,
-            "?" if guess.error is None else f"{100 * guess.error:.0f}%",
-            duration(guess.time),
-            f"{100 * guess.share:.1f}%",
+            escape(_cut(f"{entry.operator.removeprefix('aten::')}({entry.shape})", 58)),
+            entry.provenance,
+            "?" if entry.error is None else f"{100 * entry.error:.0f}%",
+            duration(entry.time),
+            f"{100 * entry.share:.1f}%",
         )
     console.print(table)
-    for guess in report.guesses:
-        if guess.decides:
-            console.print(_unknown(guess), highlight=False)
+    for entry in report.guesses:
+        if entry.decides:
+            console.print(_unknown(entry), highlight=False)
 
 
-def _unknown(guess: Guess) -> str:
+def _unknown(entry: UnmeasuredOperator) -> str:
     """Of an operator on which a step rests though little is known of it."""
-    bar = "" if guess.error is None else f" (± {100 * guess.error:.0f} %)"
-    if guess.error is not None and guess.error > 1.0:
-        bar = f" (it may take {1.0 + guess.error:.1f} times as long)"
+    bar = "" if entry.error is None else f" (± {100 * entry.error:.0f} %)"
+    if entry.error is not None and entry.error > 1.0:
+        bar = f" (it may take {1.0 + entry.error:.1f} times as long)"
     return (
-        f"[bold]UNKNOWN[/bold]   {100 * guess.share:.0f} % of kernel time is {escape(_cut(guess.operator, 60))}, of "
+        f"[bold]UNKNOWN[/bold]   {100 * entry.share:.0f} % of kernel time is {escape(_cut(entry.operator, 60))}, of "
         f"which little is known{bar}; docs/costs.md, Unknown operators"
     )
 

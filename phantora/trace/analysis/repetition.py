@@ -19,7 +19,7 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 _LEAST = 3  # repetitions that make a pattern
-_ALIKE = 0.7  # of the rows repeat after one period
+_IDENTICAL = 0.7  # of the rows repeat after one period
 _MOST_OF = 0.5  # of all rows belong to the repetitions
 _MOST_PERIODS = 64  # looked at
 # What an iteration begins with: a batch copied to the GPU, tokens looked up.
@@ -113,7 +113,7 @@ def _period(symbols: Ints, launched: _Launches) -> int:
         if end - begin < (_LEAST - 1) * period or end + period - begin < _MOST_OF * len(symbols):
             continue
         share = float(same[begin:end].mean())
-        if share < _ALIKE or not bool(launched.works[begin : begin + period].any()):
+        if share < _IDENTICAL or not bool(launched.works[begin : begin + period].any()):
             continue
         if bool(launched.inputs[begin : begin + period].any()) and share > 0.9:
             return period
@@ -125,7 +125,7 @@ def _period(symbols: Ints, launched: _Launches) -> int:
 def _between_waits(waits: Ints, period: int) -> int:
     """Rows between the waits of the host, if these are mostly equal and a multiple of `period`; else `period`."""
     apart, counts = np.unique(np.diff(waits), return_counts=True)
-    if len(counts) and counts.max() >= _LEAST and counts.max() >= _ALIKE * counts.sum():
+    if len(counts) and counts.max() >= _LEAST and counts.max() >= _IDENTICAL * counts.sum():
         usual = int(apart[counts.argmax()])
         return usual if usual % period == 0 else period
     return period

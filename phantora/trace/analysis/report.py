@@ -101,7 +101,7 @@ WIDE_ERROR = 0.5  # relative error bar of what is bounded rather than modelled
 
 
 @dataclass
-class Guess:
+class UnmeasuredOperator:
     """An operator, or a kernel of none, whose price is not measured. Sums over the steady steps and all ranks."""
 
     operator: str
@@ -420,7 +420,7 @@ class Report:
     by_provenance: dict[str, float]
     exposure: list[Exposure] = field(default_factory=list)
     """What communication is exposed, most first; its sum is ``steady.exposed``."""
-    guesses: list[Guess] = field(default_factory=list)
+    guesses: list[UnmeasuredOperator] = field(default_factory=list)
     """The costliest operators that are not measured."""
     assumptions: list[Assumption] = field(default_factory=list)
     """Numbers that the program read though nobody has them."""

@@ -34,14 +34,15 @@ def settle(steps: Mapping[int, tuple[int, int, float]], source: str, log: Log) -
     """`steps` have no note otherwise: first start, last end and mean time in ns, by number; the first of them follows
     the start-up. `source` is what told them."""
     needed = float(log.metadata.extra.get("settling_ns", 0.0))
-    told = log.trailer.get("settled", {})
+    settled = log.trailer.get("settled", {})
     if not steps or not needed:
         return Settled({})
-    if not told:
+    if not settled:
         return Settled(_second(steps))
     begin = min(start for start, _, _ in steps.values())
     late = [time for start, _, time in steps.values() if start >= begin + needed]
-    known = {int(number): float(ns) for number, ns in told.get("steps_ns", {}).items() if told["source"] == source}
+    times = settled.get("steps_ns", {}).items()
+    known = {int(number): float(ns) for number, ns in times if settled["source"] == source}
     expected = {number: known[number] for number in steps if number in known}
     if not expected and late:
         expected = dict.fromkeys(steps, statistics.median(late))

@@ -90,7 +90,7 @@ class Steps:
         noted = {step.number for steps in self.of_rank.values() for step in steps if step.note}
         return set(self.numbers()) - noted or set(self.numbers())
 
-    def alike(self) -> set[int]:
+    def identical(self) -> set[int]:
         """Numbers of the steps that do the work of a steady one, also before the power limiters have settled."""
         return self.steady() | {number for number, note in self.notes().items() if note == SETTLING}
 

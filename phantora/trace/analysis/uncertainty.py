@@ -86,8 +86,8 @@ class Uncertainty:
         key = (cls.astype(np.int64) + 1) * (len(self._provenances) + 1) + provenance + 1
         size = self._errors.shape[2]
         # Prices of collectives rest on a few constants: they are wrong together.
-        said = (np.where(communication, -1, column) for column in (op, shape, np.where(op < 0, name, -1)))
-        operators, place = group([work, key, *said])
+        texts = (np.where(communication, -1, column) for column in (op, shape, np.where(op < 0, name, -1)))
+        operators, place = group([work, key, *texts])
         sums = np.zeros((len(operators), 2))
         for side, part in enumerate((np.minimum(error, _LEAST), error)):
             self._errors[side] += np.bincount(work * size + key, part * time, 3 * size).reshape(3, size)

@@ -8,7 +8,7 @@ import numpy as np
 
 from phantora.trace.analysis.annotations import Annotations
 from phantora.trace.analysis.grouping import group
-from phantora.trace.analysis.report import Guess
+from phantora.trace.analysis.report import UnmeasuredOperator
 from phantora.trace.analysis.windows import Window, kind_mask
 from phantora.trace.reader import Log
 from phantora.trace.schema import REAL
@@ -26,7 +26,7 @@ class Guesses:
         self._operators, self._names, self._shapes, self._provenances = (
             log.words(c) for c in ("op", "name", "shape", "provenance")
         )
-        self._guessed = np.array([word not in _KNOWN for word in self._provenances] + [False])
+        self._predicted = np.array([word not in _KNOWN for word in self._provenances] + [False])
         self._time: dict[tuple[int, ...], float] = defaultdict(float)
         self._weighted: dict[tuple[int, ...], float] = defaultdict(float)  # error x time
         self._whole = 0.0
@@ -37,8 +37,8 @@ class Guesses:
         rows = np.flatnonzero(_KERNEL[window["kind"]] & own)
         time = (window["end"][rows] - window["start"][rows]).astype(np.float64)
         self._whole += float(time.sum())
-        guessed = self._guessed[window["provenance"][rows]]
-        rows, time = rows[guessed], time[guessed]
+        predicted = self._predicted[window["provenance"][rows]]
+        rows, time = rows[predicted], time[predicted]
         if not len(rows):
             return
         bare = np.where(window["op"][rows] < 0, window["name"][rows], -1)
@@ -48,11 +48,11 @@ class Guesses:
             self._time[key] += total
             self._weighted[key] += weighted
 
-    def report(self) -> list[Guess]:
+    def report(self) -> list[UnmeasuredOperator]:
         """The longest first."""
         order = sorted(self._time, key=lambda key: (-self._time[key], key))[:MOST]
         return [
-            Guess(
+            UnmeasuredOperator(
                 operator=self._operators[op] if op >= 0 else self._names[name],
                 shape=self._shapes[shape] if shape >= 0 else "",
                 provenance=self._provenances[provenance],

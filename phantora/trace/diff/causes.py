@@ -38,8 +38,8 @@ def find_causes(a: Side, b: Side, d: Difference) -> list[Cause]:
         structure, host = _with_reads(structure, host)
     # Beside collectives on a degraded link kernels run longer, on some ranks more: no straggler that nobody asked for.
     degraded = _degraded(a) != _degraded(b) or (bool(d.reality) and _only_collectives(d))
-    beside = degraded or any(cause.kind == "schedule" for cause in structure)
-    straggler = [] if beside and _slowed(a) == _slowed(b) else _straggler(a, b)
+    next_to = degraded or any(cause.kind == "schedule" for cause in structure)
+    straggler = [] if next_to and _slowed(a) == _slowed(b) else _straggler(a, b)
     found = [*straggler, *structure, *_network(a, b, d), *host]
     found = [cause for cause in found if abs(cause.effect) >= _WORTH_NAMING * max(d.step.a, 1.0)]
     if not found:  # what is run, and links, may change without a step that takes longer
@@ -418,8 +418,8 @@ def _depth(r: Repeats, d: Difference) -> Iterator[_Change]:
     if abs(layers - 1) > _SAME:
         more = "more" if layers > 1 else "fewer"
         counted = r.layers is not None and all(abs(n - round(n)) < 0.02 for n in r.layers)
-        told = f"{r.layers[0]:.0f} -> {r.layers[1]:.0f}" if counted and r.layers else f"{layers:.2f} times as many"
-        yield _Change("layers", f"{more} layers: {told}", ("count", "optimizer", "comm"))
+        reported = f"{r.layers[0]:.0f} -> {r.layers[1]:.0f}" if counted and r.layers else f"{layers:.2f} times as many"
+        yield _Change("layers", f"{more} layers: {reported}", ("count", "optimizer", "comm"))
     if abs(r.passes - 1) > _SAME:
         yield _Change("count", _micro_batches(r), ("count", "comm"))
     again = r.forward / (layers * r.passes)
@@ -534,12 +534,13 @@ def _network(a: Side, b: Side, d: Difference) -> list[Cause]:
 
 
 def _links(a: Side, b: Side) -> str:
-    """Which links changed: as the runs were told, or as their link rows show."""
+    """Which links changed: by the options of the runs, or by their link rows."""
     x, y = (_degraded(side) for side in (a, b))
-    told = [f"links {links} carry {share:g} of their bandwidth" for links, share in y.items() if x.get(links) != share]
-    told += [f"links {links} carry all of their bandwidth again" for links in x if links not in y]
-    if told:
-        return ", ".join(told)
+    changed = [(links, share) for links, share in y.items() if x.get(links) != share]
+    shares = [f"links {links} carry {share:g} of their bandwidth" for links, share in changed]
+    shares += [f"links {links} carry all of their bandwidth again" for links in x if links not in y]
+    if shares:
+        return ", ".join(shares)
     if not (a.report.details and b.report.details and a.report.details.links and b.report.details.links):
         return ""
     before = {link.name: link.peak * link.bandwidth for link in a.report.details.links}
@@ -607,8 +608,8 @@ def _host_of_reality(a: Side, b: Side, effect: float) -> str:
     if loading * effect > 0 and abs(loading) > 0.5 * abs(effect):
         return f"data loading: the DataLoader takes {duration(b.loading)} a step, not {duration(a.loading)}"
     times = [side.report.host_time for side in (a, b)]
-    told = f", the host works {duration(times[1])} a step, not {duration(times[0])}" if min(times) > 0 else ""
-    return f"host gaps{told}"
+    reported = f", the host works {duration(times[1])} a step, not {duration(times[0])}" if min(times) > 0 else ""
+    return f"host gaps{reported}"
 
 
 def _with_reads(structure: list[Cause], host: list[Cause]) -> tuple[list[Cause], list[Cause]]:

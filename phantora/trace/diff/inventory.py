@@ -25,7 +25,7 @@ _COPY = kind_mask(COPY_KINDS)
 _COMPUTE = kind_mask(("kernel", *COPY_KINDS))
 _OPTIMIZER = "Optimizer.step#"
 _OPTIMIZER_NAME = re.compile(re.escape(_OPTIMIZER) + r"(\w+)")
-_TOLD = ("tf32", "nhwc")  # by the names of libraries' kernels, and not by arguments
+_REPORTED = ("tf32", "nhwc")  # by the names of libraries' kernels, and not by arguments
 # Numbers that change with the step (Adam's corrections, learning rates), unlike sizes.
 _REAL = re.compile(r"(?<![\w.\[])-?(?:\d+\.\d*(?:e[-+]?\d+)?|\d+e[-+]?\d+)")
 
@@ -74,9 +74,9 @@ class Inventory:
         self._arrivals = arrivals
         self._annotations: Annotations | None = None
         names = log.words("name")
-        told = [" ".join(word for word in _TOLD if f"_{word}" in name) for name in names]
-        self._notes = sorted(set(told) | {""})
-        self._note_of = np.array([self._notes.index(note) for note in told] + [0])
+        reported = [" ".join(word for word in _REPORTED if f"_{word}" in name) for name in names]
+        self._notes = sorted(set(reported) | {""})
+        self._note_of = np.array([self._notes.index(note) for note in reported] + [0])
         self._parts: list[tuple[Sums, Sums, int]] = []  # compute, communication, ranks; by step, backwards
 
     def begin(self, annotations: Annotations) -> None:

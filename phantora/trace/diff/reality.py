@@ -25,7 +25,7 @@ LOADING = "enumerate(DataLoader)"
 _STATE = 2  # elements: states of random numbers, of which profilers know no dtype
 _LIST = re.compile(r"\(([^()]*)\)")
 _COPY = re.compile(r"Memcpy .*$")
-_TOLD = re.compile(r"(?<=[\])] )(?:tf32|nhwc)(?: nhwc)?$")
+_REPORTED = re.compile(r"(?<=[\])] )(?:tf32|nhwc)(?: nhwc)?$")
 _SET = "memset"
 _OF_ROWS = ("copy", _SET)  # classes of rows, whatever operator they belong to
 _Key = TypeVar("_Key", Operation, Transfer)
@@ -40,14 +40,14 @@ def plain_name(operator: str) -> str:
 def plain_shape(shape: str) -> str:
     """The tensors among an operator's arguments, without lists and without the smallest: ``bf16[64,64], i64[64]``, and
     what its kernels tell."""
-    copy, told = _COPY.search(shape), _TOLD.search(shape)
+    copy, reported = _COPY.search(shape), _REPORTED.search(shape)
     arguments = shape[: copy.start() if copy else len(shape)].split(" -> ")[0]
     tensors = [
         f"{dtype}[{extents}]"
         for dtype, extents in TENSOR.findall(_LIST.sub("", arguments))
         if extents and prod(int(n) for n in extents.split(",")) > _STATE
     ]
-    return " ".join([", ".join(tensors), *(found[0] for found in (copy, told) if found)]).strip()
+    return " ".join([", ".join(tensors), *(found[0] for found in (copy, reported) if found)]).strip()
 
 
 def plain_operations(operations: dict[Operation, Amount], shapes: bool) -> dict[Operation, Amount]:

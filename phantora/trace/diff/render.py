@@ -28,9 +28,9 @@ def headline(d: Difference) -> str:
     if abs(change) < 1e-4 * whole:
         return f"Same step time ({duration(d.step.b)}): {cause}"
     share = f"{100 * change / whole:+.1f}%" if whole else "new"
-    verb = "Slower" if change > 0 else "Faster"
+    direction = "Slower" if change > 0 else "Faster"
     doubt = "" if d.significant or not whole else f", not significant (±{100 * d.error / whole:.1f}%)"
-    return f"{verb} by {duration(abs(change))} a step ({share}){doubt}{_rate(d)}: {cause}"
+    return f"{direction} by {duration(abs(change))} a step ({share}){doubt}{_rate(d)}: {cause}"
 
 
 def _agrees(d: Difference) -> bool:

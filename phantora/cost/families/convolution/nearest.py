@@ -30,7 +30,7 @@ CLOSE = 1e-12
 
 
 @dataclass(frozen=True)
-class Guess:
+class Neighbour:
     """ns, and the standard deviation of its logarithm."""
 
     ns: float
@@ -83,7 +83,7 @@ class Nearest:
         self._squares = [(places * places).sum(axis=1) for places in self._at]
         self._values = points.ratio
 
-    def read(self, work: Pass) -> Guess:
+    def read(self, work: Pass) -> Neighbour:
         """What is expected of `work`."""
         place, modelled = coordinates(self._machine, work)
         here = [np.array(place) * row for row in self._ranges]
@@ -94,16 +94,16 @@ class Nearest:
         total = away[0] + away[1]
         near = np.argpartition(total, NEAREST)[:NEAREST] if len(total) > NEAREST else np.arange(len(total))
         near.sort()
-        alike = self._covariance([squares[near] for squares in away])
+        identical = self._covariance([squares[near] for squares in away])
         between = self._covariance([
             squares[near][:, None] + squares[near][None] - 2.0 * (places[near] @ places[near].T)
             for places, squares in zip(self._at, self._squares, strict=True)
         ])
-        right = np.stack([self._values[near] - MEAN, alike], axis=1)
+        right = np.stack([self._values[near] - MEAN, identical], axis=1)
         counts = kriging.solve(between, right, self._noise)
-        expected = MEAN + float(alike @ counts[:, 0])
-        variance = sum(self._variances) + self._noise - float(alike @ counts[:, 1])
-        return Guess(modelled * exp(expected), sqrt(max(variance, self._noise)))
+        expected = MEAN + float(identical @ counts[:, 0])
+        variance = sum(self._variances) + self._noise - float(identical @ counts[:, 1])
+        return Neighbour(modelled * exp(expected), sqrt(max(variance, self._noise)))
 
     def _covariance(self, squares: Sequence[Floats]) -> Floats:
         total = np.zeros(squares[0].shape)

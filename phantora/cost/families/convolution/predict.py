@@ -1,12 +1,12 @@
 """Predicting convolutions that were not measured: off fields of their own geometry where it was measured, else from
-those that are most alike."""
+those that are most identical."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from math import expm1, sqrt
 
-from phantora.cost.families.convolution.nearest import Guess, Nearest, points_of
+from phantora.cost.families.convolution.nearest import Nearest, Neighbour, points_of
 from phantora.cost.families.convolution.passes import Pass, passes_of
 from phantora.cost.families.convolution.prediction import Convolutions
 from phantora.cost.family import Prediction
@@ -20,10 +20,10 @@ OPERATORS = (
     "_conv_depthwise2d", "conv_depthwise3d", "convolution_backward", "cudnn_convolution", "cudnn_convolution_transpose",
 )  # fmt: skip
 """What is predicted from others: a transposed convolution is a gradient of a plain one."""
-# Octaves to the nearest of the same geometry: up to the first its fields are more exact than what is most alike
+# Octaves to the nearest of the same geometry: up to the first its fields are more exact than what is most identical
 # (popular ones, hidden: 1.5 to 7.3 % in the median, not 5.7 to 6.5), from the second on less (41 instead of 10 %).
 CLOSE, FAR = 1.0, 2.0
-DEVIATIONS = 1.1  # of a guess: nine of ten of the random draws lie within, since a few lie far outside
+DEVIATIONS = 1.1  # of a neighbour: nine of ten of the random draws lie within, since a few lie far outside
 
 
 class Predicted:
@@ -42,22 +42,22 @@ class Predicted:
         near = self._field.read(signature, compute)
         if near is not None and near.distance <= CLOSE:
             return near
-        guesses = [self._guess(work) for work in passes_of(signature, compute)]
+        guesses = [self._neighbour(work) for work in passes_of(signature, compute)]
         found = [each for each in guesses if each is not None]
         if not found or len(found) < len(guesses):
             return near
-        ns = sum(guess.ns for guess in found)
-        error = sqrt(sum((guess.ns * expm1(DEVIATIONS * guess.deviation)) ** 2 for guess in found)) / ns
+        ns = sum(neighbour.ns for neighbour in found)
+        error = sqrt(sum((neighbour.ns * expm1(DEVIATIONS * neighbour.deviation)) ** 2 for neighbour in found)) / ns
         if near is None:
             return Prediction(ns, 0.0, error)
-        alike = min(1.0, (near.distance - CLOSE) / (FAR - CLOSE))
-        return Prediction(ns**alike * near.ns ** (1.0 - alike), near.distance, error)
+        identical = min(1.0, (near.distance - CLOSE) / (FAR - CLOSE))
+        return Prediction(ns**identical * near.ns ** (1.0 - identical), near.distance, error)
 
     def processes(self) -> Iterator[GaussianProcess]:
         """Those of measured geometries."""
         return self._field.processes()
 
-    def _guess(self, work: Pass) -> Guess | None:
+    def _neighbour(self, work: Pass) -> Neighbour | None:
         if work.which not in self._nearest:
             if self._families is None:
                 cache = self._cache

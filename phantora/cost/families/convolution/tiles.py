@@ -21,7 +21,7 @@ STEP_NS = {1: 135.0, 2: 195.0, 4: 375.0, 8: 660.0}
 TILES = ((64, 64), (64, 128), (128, 64), (128, 128), (256, 64), (64, 256), (256, 128), (128, 256))
 # Kernels of Ampere, which take any number of channels together with their taps: narrow tiles, and a step's time.
 OLD_TILES = ((64, 32, 90.0), (64, 64, 110.0), (128, 32, 110.0), (256, 32, 190.0), (128, 64, 190.0), (128, 128, 350.0))
-OLD_BESIDE = 3  # tiles of these share an SM
+OLD_NEXT_TO = 3  # tiles of these share an SM
 # By arithmetic: how much longer a step takes on the kernels of Hopper, on those of Ampere, in weights' gradients.
 SLOWER = {"half": (1.0, 2.0, 1.0), "tf32": (1.1, 3.0, 1.6)}
 SLOWEST = (14.0, 14.0, 14.0)  # without tensor cores
@@ -163,7 +163,7 @@ def _product(machine: Machine, work: Pass, channels: int, filters: int, groups: 
     )
     old_steps = ceil(taps * ceil(inner / _aligned(work)) * _aligned(work) / step)
     counts = ((ceil(rows / tm) * ceil(columns / tn) * groups, ns) for tm, tn, ns in OLD_TILES)
-    old = min(max(count / sms, ceil(count / sms / OLD_BESIDE)) * old_steps * ns for count, ns in counts)
+    old = min(max(count / sms, ceil(count / sms / OLD_NEXT_TO)) * old_steps * ns for count, ns in counts)
     return BEGIN_NS + min(slower[0] * new, slower[1] * old)
 
 
