@@ -75,6 +75,7 @@ def parse() -> argparse.Namespace:
     g.add_argument("--attention-backend", choices=backends, default="auto", help="core attention, with --te")
     recipes = ["delayed", "tensorwise", "blockwise", "mxfp8"]
     g.add_argument("--fp8-recipe", choices=recipes, help="products in FP8, with --te")
+    g.add_argument("--nvfp4", action="store_true", help="products in NVFP4, with --te")
     g = p.add_argument_group("fusions with --te, on as in Megatron-LM")
     g.add_argument("--no-rope-fusion", action="store_true", help="rotary embeddings in torch's operators")
     g.add_argument("--no-gradient-accumulation-fusion", action="store_true", help="gradients added behind products")
@@ -86,8 +87,8 @@ def parse() -> argparse.Namespace:
     g.add_argument("--timing-log-level", type=int, choices=[0, 1, 2], default=0)
     g.add_argument("--save", type=Path, metavar="DIR", help="write a distributed checkpoint at the end")
     args = p.parse_args()
-    if args.fp8_recipe and not args.te:
-        p.error("--fp8-recipe needs --te: Megatron-Core's local layers know no FP8")
+    if (args.fp8_recipe or args.nvfp4) and not args.te:
+        p.error("--fp8-recipe and --nvfp4 need --te: Megatron-Core's local layers know neither")
     if args.tp_comm_overlap and not (args.te and args.sequence_parallel):
         p.error("--tp-comm-overlap needs --te and --sequence-parallel")
     return args
@@ -145,6 +146,8 @@ def transformer_config(args: argparse.Namespace, shape: Shape, timers: Timers) -
     fp8 = {"fp8": "hybrid", "fp8_recipe": args.fp8_recipe} if args.fp8_recipe else {}
     if args.fp8_recipe in ("blockwise", "mxfp8"):
         fp8["fp8"] = "e4m3"
+    if args.nvfp4:
+        fp8 = {"fp4": "e2m1", "fp4_recipe": "nvfp4"}
     recompute = {}
     if args.recompute_granularity == "full":
         recompute = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}

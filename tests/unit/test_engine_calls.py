@@ -261,6 +261,18 @@ def test_lists_cost_what_is_in_them_however_many_launches() -> None:
     assert 1.8e6 < few < 2.6e6  # 12 x 16.8 M parameters, 28 bytes each, at 2.65 TB/s as torch's: 2.1 ms
 
 
+def test_scales_of_narrow_products_are_small() -> None:
+    """Rearranging the scales of an operand of 64 Mi elements moves 4 MiB, not the operand; what quantises it reads
+    and writes it."""
+    operand = TensorSpec("float8_e4m3fn", (8192, 8192), (8192, 1))
+    swizzle = KernelLaunch("transformer_engine::swizzle_row_scaling_kernel", (256, 1, 1), (128, 1, 1))
+    cast = KernelLaunch("transformer_engine::quantize_mxfp8_kernel_cast_only", (256, 1, 1), (128, 1, 1))
+    assert 1_000 < ns("generic_gemm", swizzle, args=(operand,)) < 4_000
+    given = TensorSpec("bfloat16", (8192, 8192), (8192, 1))
+    cast_ns = ns("quantize", cast, args=(given, "MXFP8Quantizer kFloat8E4M3 rc"))
+    assert cast_ns == pytest.approx((2 + 2 * 33 / 32) * 8192**2 / (3.35e3 * 0.8), rel=0.25)
+
+
 def test_classes() -> None:
     names = {"generic_gemm": "gemm", "fused_attn_bwd": "attention", "rmsnorm_fwd": "normalization"}
     names |= {"swiglu": "elementwise"}

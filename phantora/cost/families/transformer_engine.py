@@ -67,6 +67,11 @@ class Pass:
         )
 
     @property
+    def scale_block(self) -> int:
+        """Elements of a scale of one byte: MXFP8's operands are known as 8-bit tensors, NVFP4's are not."""
+        return 32 if self.width == 1 else 16
+
+    @property
     def narrow(self) -> float:
         """Bytes of 8-bit results."""
         return float(self.made * self.layouts)
@@ -90,6 +95,13 @@ def _kind(pattern: str, moved: Callable[[Pass], float], share: float, least: flo
 # validation/probes/te_operators.py; the others' kernels differ by 0.1 to 16 % in the median
 # (validation/fits/transformer_engine.py).
 KINDS = (
+    # Scales of 16 or 32 elements in NVFP4 and MXFP8. What these kernels read and write follows from their sources.
+    # Their shares are not measured.
+    _kind("compute_nvfp4_per_tensor_scale|ZeroAmax", lambda p: 0.0, 1.0),
+    _kind("swizzle_", lambda p: 2.0 * p.given / p.scale_block, 0.8),
+    _kind("HadamardAmax", lambda p: float(p.given * p.width), 0.8),
+    _kind("rht_gemm|quantize_transpose_nvfp4", lambda p: p.given * p.width + p.made * p.layouts * 9 / 16, 0.8),
+    _kind("quantize_mxfp8|quantize_bidim", lambda p: p.given * p.width + p.made * p.layouts * 33 / 32, 0.8),
     _kind("zero_amax|compute_scale|amax_and_scale|extract_seed|cu_seqlens|reduce_dbias", lambda p: 0.0, 1.0),
     # this and the next: validation/workloads/te_steps.py, H100
     _kind("finalize_general", lambda p: 0.0, 1.0, 13_200.0),
