@@ -6,8 +6,8 @@ Host time is a sum of costs (docs/costs.md). The real step took
 
 where `modelled` is the simulated step's host work, and `profiler` the cost of the trace's events on the simulated
 host. The ratio holds for the script: its layers, batch, sequence and number of GPUs may differ in the next run.
-It is one for all kinds of host work. Ratios of autograd's threads to the main thread do not repeat: between two traces
-of a program their correlation is 0.3 (eleven programs).
+It is one for all kinds of host work: a ratio of autograd's threads of its own does not repeat between two traces of one
+program.
 Without a simulated log the operators' own times are compared with those on a host of known factor.
 """
 

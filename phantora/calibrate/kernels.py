@@ -52,7 +52,7 @@ def traced_operators(log: Log) -> tuple[list[TracedOperator], int]:
     differ. Instances next to a collective are left out as well: it slows them."""
     operators, differ = [], 0
     for key, found in sorted(_instances(log).items()):
-        low, middle, high = np.percentile(found.ns, (25, 50, 75))
+        low, middle, high = np.percentile(np.maximum(found.ns, 1), (25, 50, 75))
         spread = float(high - low) / 2 / middle
         if spread > _APART and high - low > _APART_NS:
             differ += 1
