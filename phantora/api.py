@@ -123,7 +123,9 @@ class Run:
         from phantora.runs.replay import ReplaySpec, replay
 
         what_if = WhatIfSpec(tuple(degrade), tuple(straggler))
-        spec = ReplaySpec(self.path, cluster, gpu, host, host_scale, what_if, OutputSpec(os.fspath(output)))
+        spec = ReplaySpec(
+            self.path, cluster, gpu, host, host_scale, what_if=what_if, output=OutputSpec(os.fspath(output))
+        )
         result = replay(spec)
         if result.log is None:
             raise RunFailed(result)

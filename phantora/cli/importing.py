@@ -35,6 +35,7 @@ def import_(files: tuple[str, ...], output: str, force: bool) -> None:
     \b
     .json, .json.gz   torch.profiler (Kineto), one file or one per rank; execution traces
     .sqlite           Nsight Systems: nsys export --type sqlite
+    .parquet          tables of a job's operators (docs/replay.md)
 
     Collectives are matched across ranks, and the clock skew of the ranks is removed.
     """

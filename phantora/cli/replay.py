@@ -26,6 +26,7 @@ from phantora.cli.report import print_report
   phantora replay run.arrow --gpu H200 -o h200.arrow
   phantora replay run.arrow --straggler rank=3:1.2 -o slow.arrow
   phantora replay run.arrow --host-scale 1.5
+  phantora replay real.arrow --stragglers none
 """,
 )
 @click.argument("run", metavar="RUN.ARROW", type=click.Path(path_type=Path))
@@ -39,6 +40,10 @@ from phantora.cli.report import print_report
     "--host-scale", type=click.FloatRange(min=0), default=1.0, show_default=True, metavar="X",
     help="Multiply the recorded host time by X (0: no host time).",
 )
+@click.option(
+    "--stragglers", type=click.Choice(["measured", "none"]), default="measured", show_default=True,
+    help="Of a real run. none: every launch takes the mean of its kind over ranks and steps.",
+)
 @output_options("replay.arrow")
 @report_options
 @what_if_options
@@ -51,8 +56,8 @@ def replay(run: Path, **options: Any) -> None:
     from phantora.runs.replay import replay as simulate
 
     spec = ReplaySpec(
-        run, options["cluster"], options["gpu"], options["host"], options["host_scale"], what_if_spec(options),
-        output_spec(options),
+        run, options["cluster"], options["gpu"], options["host"], options["host_scale"],
+        options["stragglers"] == "measured", what_if_spec(options), output_spec(options),
     )  # fmt: skip
     result = simulate(spec)
     summary = options["summary"] and not options["quiet"]

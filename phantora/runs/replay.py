@@ -17,6 +17,7 @@ from phantora.runs.assemble import About, Recorded, assemble, host_facts
 from phantora.runs.outputs import Outputs
 from phantora.runs.sensitivity import simulated_again
 from phantora.runs.setup import Setup
+from phantora.runs.stragglers import without_stragglers
 from phantora.sim.whatif import parse_what_if
 from phantora.spec import OutputSpec, RunSpec, WhatIfSpec
 
@@ -43,6 +44,8 @@ class ReplaySpec:
     """None: as recorded."""
     host_scale: float = 1.0
     """Factor on the recorded host time; 0: the host costs nothing."""
+    stragglers: bool = True
+    """Of a real run; without them every launch takes what launches like it take."""
     what_if: WhatIfSpec = field(default_factory=WhatIfSpec)
     output: OutputSpec = field(default_factory=OutputSpec)
 
@@ -54,6 +57,10 @@ def replay(spec: ReplaySpec) -> RunResult:
     log = open_log(spec.log)
     chunks = whole_recording(log)
     measured = _measured(log)
+    if not spec.stragglers:
+        if measured is None:
+            raise PhantoraError(f"{log.path}: --stragglers none needs the log of a real run, made by `phantora import`")
+        chunks = without_stragglers(chunks)
     if measured is not None and not measured.known:
         cluster = _unscaled(log, spec, measured.cluster)
     else:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from phantora.errors import PhantoraError
@@ -114,3 +117,64 @@ def test_what_traces_lack_for_a_replay_is_named(tmp_path: Path) -> None:
 def test_times_of_a_launch_survive_the_wire() -> None:
     record = make("TIMED", time=5, duration=7, delay=3, crowd=1.5)
     assert [read(record)[name] for name in ("duration", "delay", "crowd")] == [7, 3, 1.5]
+
+
+Ops = dict[tuple[int, int, int], list[tuple[str, float, float]]]
+"""Kind, start and duration by replica, stage and rank."""
+
+
+def table(path: Path, ops: Ops) -> Path:
+    """A table of operators of one step."""
+    rows = []
+    for (replica, stage, rank), own in ops.items():
+        count: Counter[str] = Counter()
+        for kind, start, duration in own:
+            rows.append({
+                "dp_rank": replica, "stage": stage, "rank": rank, "step": 7, "optype": kind, "start_ts": start,
+                "duration": duration, "seq_id": count[kind], "mc": 0, "gmc": stage,
+            })  # fmt: skip
+            count[kind] += 1
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return path
+
+
+def step_of(log: Path) -> float:
+    """Seconds from the first row on a GPU to the end of the last."""
+    rows = work(log)
+    return (max(row[3] for row in rows) - min(row[2] for row in rows)) / 1e9
+
+
+def test_a_table_of_operators_without_its_straggler(tmp_path: Path) -> None:
+    replicas: Ops = {
+        (replica, 0, 2 * replica): [
+            ("forward-compute", 0, 1), ("backward-compute", 1, 1 + 2 * replica),
+            ("grads-reduce-scatter", 2 + 2 * replica, 2.2 - 2 * replica), ("optimizer", 4.2, 0.1),
+        ] for replica in (0, 1)
+    }  # fmt: skip
+    log = made(tmp_path, [table(tmp_path / "jobs.parquet", replicas)])
+    assert open_log(log).metadata.world_size == 4  # ranks 0 and 2 stand for two each
+    assert step_of(again(log)) == pytest.approx(4.3, abs=1e-6)
+    assert step_of(again(log, stragglers=False)) == pytest.approx(1 + 2 + 0.2 + 0.1, abs=1e-6)
+
+
+def test_a_table_of_operators_of_a_pipeline(tmp_path: Path) -> None:
+    stages: Ops = {
+        (0, 0, 0): [("forward-compute", 0, 1), ("forward-send", 1, 0.1), ("backward-recv", 1, 3.2),
+                    ("backward-compute", 4.2, 1), ("optimizer", 5.2, 0.1)],
+        (0, 1, 1): [("forward-recv", 0, 1.1), ("forward-compute", 1.1, 1), ("backward-compute", 2.1, 2),
+                    ("backward-send", 4.1, 0.1), ("optimizer", 4.1, 0.1)],
+    }  # fmt: skip
+    log = made(tmp_path, [table(tmp_path / "jobs.parquet", stages)])
+    np.testing.assert_allclose(work(again(log)), work(log), rtol=0, atol=100)
+    # Its only forward pass takes a second more: all that follows is late.
+    slow = work(again(log, what_if=WhatIfSpec(straggler=("rank=0:2",))))
+    assert max(row[3] for row in slow) / 1e9 == pytest.approx(5.3 + 1 + 1 + 0.1, abs=1e-5)
+
+
+def test_tables_of_other_things_are_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "other.parquet")
+    with pytest.raises(PhantoraError, match="it has no column 'dp_rank'"):
+        made(tmp_path, [tmp_path / "other.parquet"])
+    (tmp_path / "cut.parquet").write_bytes(b"PAR1")
+    with pytest.raises(PhantoraError, match="cannot read the table"):
+        made(tmp_path, [tmp_path / "cut.parquet"])
