@@ -5,7 +5,7 @@ const report = data.report;
 const details = report.details;
 const stallColors = colorsOf(["compute", ...Object.keys(data.causes)]);
 const classNames = [...new Set([...details.classes.map((c) => c.name), ...Object.keys(report.by_class)])];
-const classColors = { ...colorsOf(classNames), ...colorsOf(PHASES) };
+const classColors = colorsOf(classNames);
 
 const select = (id) => document.getElementById(id);
 const parts = (times) => ({ compute: times.compute, ...times.stalls });

@@ -52,7 +52,7 @@ function moment(ns, every) {
 // The timeline of `run`, whose classes of work have `colors`. `looked` is called with (from, to) when the user moves it.
 class Timeline {
   constructor(run, prefix, colors, looked = () => {}) {
-    Object.assign(this, { run, prefix, colors, looked });
+    Object.assign(this, { run, prefix, colors: { ...colors, ...colorsOf(PHASES) }, looked });
     // `least`: ns that are shown at least, so that two timelines can share a scale.
     this.view = { rows: null, step: null, rank: null, cls: "", from: 0, to: 1, least: 0, tracks: [], height: 14, image: null };
     this.asked = false; // a frame is asked for

@@ -50,6 +50,12 @@ def _row(row: Row, found: Answer) -> dict[str, Any]:
         "capacity": entry.point.capacity,
         "cost": row.cost,
         "why": (measured.holds_up if measured else why(row)) or "",
-        "command": shlex.join(result.command) if result else "",
+        "command": shlex.join(map(_from_here, result.command)) if result else "",
         "log": str(log.relative_to(found.folder)) if log.exists() else "",
     }
+
+
+def _from_here(word: str) -> str:
+    """A path below the current folder, relative to it; other words as they are."""
+    path = Path(word)
+    return str(path.relative_to(Path.cwd())) if path.is_absolute() and path.is_relative_to(Path.cwd()) else word
