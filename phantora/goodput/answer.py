@@ -12,7 +12,7 @@ from phantora.goodput.job import DAY, HOUR, Job, best_interval, spares_for, youn
 from phantora.goodput.montecarlo import PARTS, Trials, play
 from phantora.trace.analysis.report import Report
 from phantora.trace.reader import Log
-from phantora.wire.layout import CHECKPOINT, CHECKPOINT_WAIT
+from phantora.wire.names import CHECKPOINT, CHECKPOINT_WAIT
 
 Range = tuple[float, float, float]
 """Mean, and the values that 5 % and 95 % of the trials stay below."""

@@ -3,7 +3,7 @@
 ``torch.save`` to a file, ``torch.distributed.checkpoint`` and safetensors write for real. Their calls take the time of
 the bytes written, at the rate of the simulated host's disk. A save in the background takes it from the end of its
 call on; who asks for its result waits until then. The time from a call's begin to its end is an annotation of the log
-(:data:`phantora.wire.layout.CHECKPOINT`).
+(:data:`phantora.wire.names.CHECKPOINT`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from phantora.errors import PhantoraError
 from phantora.launch.clock import Runtime
 from phantora.launch.importhook import after_import
 from phantora.spec import rank_spec
-from phantora.wire.layout import CHECKPOINT, CHECKPOINT_WAIT
+from phantora.wire.names import CHECKPOINT, CHECKPOINT_WAIT
 
 OPTION = "--disk"
 NO_TIME = "free"

@@ -188,8 +188,6 @@ Api = Enum("ph_api", "PH_API_", (
     ("HOST_MOVE_GIB", "memory that an operator on CPU tensors reads and writes, per GiB and thread"),
     ("HOST_FAULT_GIB", "new memory that such an operator writes, per GiB: its pages are made"),
 ))
-CHECKPOINT, CHECKPOINT_WAIT = "phantora: checkpoint", "phantora: wait for checkpoint"
-"""Annotations: a call that saves, until it returns; a wait for a save in the background."""
 HostMode = Enum("ph_host_mode", "PH_HOST_", (("MODELLED", ""), ("MEASURED", ""), ("NONE", "")))
 Unsupported = Enum("ph_unsupported", "PH_UNSUPPORTED_", (("ERROR", ""), ("WARN", "")))
 # Convolutions, as tables of workspaces tell them apart.

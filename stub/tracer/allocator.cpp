@@ -1,6 +1,7 @@
 #include "tracer/allocator.h"
 
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
 
 #include <atomic>
 #include <mutex>
@@ -151,7 +152,7 @@ void attach_allocator() {
   cca::CUDAAllocator *allocator = cca::allocator.load();
   if (!allocator || !allocator->initialized() || attached.exchange(true)) return;
   try {
-    for (int device = 0; device < ph_devices() && device < 64; ++device) {
+    for (int device = 0; device < c10::cuda::device_count() && device < 64; ++device) {  // those that are visible
       c10::CachingDeviceAllocator::DeviceStats stats = cca::getDeviceStats(static_cast<c10::DeviceIndex>(device));
       allocators[device].allocated = stats.allocated_bytes[0].current;
       allocators[device].made = stats.allocated_bytes[0].allocated;

@@ -14,6 +14,7 @@ from phantora.errors import PhantoraError
 from phantora.launch.assume import parse_assumptions
 from phantora.spec import VARIABLE, RankSpec
 from phantora.trace.analysis.analyze import analyze
+from phantora.trace.analysis.assumptions import Assumption, assumed
 from phantora.trace.analysis.render import render
 from phantora.trace.reader import open_log
 from tests.support import ringdump, runs
@@ -278,6 +279,13 @@ def test_a_run_reports_its_assumptions(tmp_path: Path, stub_set: Any) -> None:
     console = Console(width=100, file=io.StringIO(), force_terminal=False)
     render(analyze(open_log(run.log)), console)
     assert "nonzero finds 500 in 5000 elements at guess.py:4, 3 times" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_summary_names_what_decides_work_first() -> None:
+    found = [Assumption("a sequence ends at a.py:1", 2), Assumption("a sequence ends at b.py:2", 1),
+             Assumption("0 is read at a.py:7", 9)]  # fmt: skip
+    assert assumed(found) == ["a sequence ends, 3 times, and 1 more (docs/values.md)"]
+    assert assumed(found[2:]) == ["0 is read at a.py:7 (docs/values.md)"] and assumed([]) == []
 
 
 def test_assumptions_are_checked() -> None:

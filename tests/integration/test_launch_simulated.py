@@ -234,3 +234,5 @@ def test_launcher_with_cuda(tmp_path: Path) -> None:
     assert done.stdout.count("torch.Size([1048576])") == 2
     log = open_log(tmp_path / "train.arrow")
     assert log.complete and log.metadata.command[-1] == "train.py"
+    memory = [set(batch["rank"].tolist()) for batch in log.batches(("rank",), kinds=("memory",))]
+    assert set().union(*memory) == {0, 1}, "also of ranks that see fewer GPUs than their host has"

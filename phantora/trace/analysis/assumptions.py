@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,6 +18,7 @@ PREFIX = "assumed: "  # as in stub/tracer/assumptions.cpp
 REAL = "the real 0 is read at "
 _READ = re.compile(r" (is|are) read at ")  # what it decides is not known; the others decide amounts of work
 
+MOST_LINES = 3
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
@@ -45,6 +46,22 @@ def assumptions(log: Log) -> list[Assumption]:
     found = [Assumption(words[i].removeprefix(PREFIX), int(counts[i])) for i in np.flatnonzero(counts)]
     found = [each for each in found if not each.what.startswith(REAL) or _decides(each.what)]
     return sorted(found, key=lambda a: (bool(_READ.search(a.what)), -a.times, a.what))
+
+
+def assumed(found: Sequence[Assumption]) -> list[str]:
+    """The lines of a summary: what decides an amount of work, whatever line asks; else the first value that is read."""
+    times: dict[str, int] = {}
+    for each in found:
+        if not _READ.search(each.what):
+            what = each.what.rpartition(" at ")[0] or each.what
+            times[what] = times.get(what, 0) + each.times
+    shown = [f"{what}, {n} time{'s' * (n > 1)}" for what, n in list(times.items())[:MOST_LINES]] if times else []
+    shown = shown or [each.what for each in found[:1]]
+    more = len(found) - sum(each.what.rpartition(" at ")[0] in times for each in found) if times else len(found) - 1
+    more += max(0, len(times) - MOST_LINES)
+    if shown:
+        shown[-1] += (f", and {more} more" if more else "") + " (docs/values.md)"
+    return shown
 
 
 def _decides(what: str) -> bool:

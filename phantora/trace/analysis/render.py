@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from phantora.trace.analysis.analyze import mean_times
+from phantora.trace.analysis.assumptions import assumed
 from phantora.trace.analysis.communicators import collective_kind, ranges
 from phantora.trace.analysis.findings import memory_finding
 from phantora.trace.analysis.report import (
@@ -150,10 +151,7 @@ def render_summary(report: Report, console: Console) -> None:
     console.print(f"[bold]{report.path}[/bold]  {who(report)}", highlight=False)
     if report.details is not None:
         _out_of_memory(report.details, console)
-    if report.assumptions:
-        first = report.assumptions[0]
-        more = f" and {len(report.assumptions) - 1} more" if len(report.assumptions) > 1 else ""
-        text = f"{first.what}, {first.times} time{'s' * (first.times > 1)}{more} (docs/values.md)"
+    for text in assumed(report.assumptions):
         console.print(f"[bold]ASSUMED[/bold]   {escape(text)}", highlight=False)
     for word, text in lines(report):
         console.print(f"[bold]{word:8}[/bold]  {text}", highlight=False)
