@@ -90,6 +90,8 @@ class RankSpec(_Json):
     """Log which ``nn.Module`` runs."""
     quiet: bool = False
     """Print no notes."""
+    check: str = ""
+    """``races``: report accesses to memory that nothing orders (``phantora.launch.races``)."""
     devices: int = 1
     """GPUs that a rank sees: its host's, or, of several hosts, those that the job has there."""
     session: str = ""

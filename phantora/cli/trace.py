@@ -156,6 +156,12 @@ Examples:
     help="Log time, flops and memory by nn.Module, forward and backward. Costs no virtual time.",
 )
 @click.option(
+    "--check", type=click.Choice(["races"]),
+    help="Report accesses to memory that nothing orders: reads of pinned memory before a copy has ended, tensors on "
+    "other streams without an event or record_stream.",
+)
+@click.option("--fail", is_flag=True, help="End with status 1 if --check finds something.")
+@click.option(
     "--fold", default="off", show_default=True, metavar="off|auto|AXES",
     help="Run some ranks of a mesh as processes; they represent the others. AXES: the axes of the mesh with their "
     "sizes, largest stride first (pp=4,dp=64,tp=8). A pipeline (pp) runs all its stages. After a size, :all runs all "
@@ -187,6 +193,8 @@ def trace(ctx: click.Context, /, target: tuple[str, ...], **options: Any) -> Non
     """
     if not target:
         raise click.UsageError("name a script, -m MODULE, or -- COMMAND", ctx)
+    if options["fail"] and not options["check"]:
+        raise click.UsageError("--fail needs --check", ctx)
     is_command = ctx.meta["phantora.command"]
     try:
         status = _run(ctx, run_spec(target, _kind(options, is_command), options), options)
@@ -245,7 +253,17 @@ def _run(ctx: click.Context, spec: RunSpec, options: Mapping[str, Any]) -> int:
     print_report(result, summary=summary, as_json=as_json, verbose=options["verbose"])
     if validated is not None and not result.status and result.log is not None:
         return validated.check(str(result.log))
+    if options["fail"] and not result.status and result.log is not None:
+        return 1 if _found(str(result.log)) else 0
     return result.status
+
+
+def _found(path: str) -> bool:
+    """Whether --check found something."""
+    from phantora.trace.analysis.races import races
+    from phantora.trace.reader import open_log
+
+    return bool(races(open_log(path)))
 
 
 class _Validated:

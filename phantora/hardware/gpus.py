@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ def _index() -> dict[str, str]:
     return index
 
 
+_OTHER_MAKER = re.compile(r"mi\d{2,3}[a-z]?|gaudi|tpu|trn|trainium|inferentia", re.IGNORECASE)
 _OTHER_SIZE = 1.05
 _MISSPELT = 0.8  # of difflib: another model of the same generation is no misspelling
 
@@ -65,6 +67,10 @@ def load_gpu(name: str) -> Gpu:
         return _build(path, toml.read(path))
     canonical = _index().get(_key(name))
     if canonical is None:
+        if _OTHER_MAKER.match(_key(name)):
+            raise PhantoraError(
+                f"{name} is no NVIDIA GPU. Phantora simulates CUDA programs: choose one of {', '.join(gpu_names())}."
+            )
         near = difflib.get_close_matches(_key(name), _index(), n=3, cutoff=_MISSPELT)
         hint = f"; did you mean {' or '.join(dict.fromkeys(_index()[key] for key in near))}?" if near else "."
         raise PhantoraError(

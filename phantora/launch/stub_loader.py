@@ -19,6 +19,7 @@ from phantora.launch import (
     modules,
     profiler,
     progress_bars,
+    races,
     rpc_channels,
     static_runtime,
     symmetric,
@@ -65,6 +66,7 @@ def install_tracer(stub_set: StubSet) -> None:
     clipping.install(stub_set.tracer)
     disk.install(stub_set.tracer)
     modules.install(stub_set.tracer)
+    races.install(stub_set.tracer)
     unpickling.install()
     progress_bars.install()
     rpc_channels.install()

@@ -158,6 +158,7 @@ KINDS: tuple[tuple[str, str, str], ...] = (
     ("EVENT_TIME", "", "request: reply.time = completion time of event id (it has completed)"),
     ("COMM_CREATE", "comm", "id = new comm; blob = name; if folded or PH_F_SHARED, zero byte, START+STRIDExCOUNT,..."),
     ("COMM_DESTROY", "", "id = comm"),
+    # Without id: a communicator is made. Else two ranks send or receive for the first time: id = comm, stream = peer.
     ("EXCHANGE", "exchange", "request: blob = own bytes; reply = all blobs by index, each behind its uint32 length"),
     ("GROUP_BEGIN", "group", "COLLECTIVE, SEND and RECV records follow"),
     ("COLLECTIVE", "collective", "stream, id = comm, op; blob = own contribution if there is a ticket"),

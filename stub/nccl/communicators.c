@@ -255,10 +255,12 @@ static ncclResult_t release(const char *call, ncclComm_t comm) {
   say_end(comm, strcmp(call, "CommAbort") ? "Destroy COMPLETE" : "Abort COMPLETE");
   ph_memory_charge(comm->device, -comm->charged);
   free(comm->peers);
+  free(comm->met);
   free(comm->ops);
   free(comm->world);
   comm->world = NULL;
   comm->peers = NULL;
+  comm->met = NULL;
   comm->ops = NULL;
   comm->op_count = 0;
   return ncclSuccess;

@@ -39,7 +39,8 @@ struct ncclComm {
   bool finalized, revoked;
   int64_t charged;  // device bytes
   bool ring;        // the ring's connections exist
-  uint8_t *peers;   // by rank: connections for sends and receives exist
+  uint8_t *peers;   // by rank: memory of connections for sends and receives is charged
+  uint32_t *met;    // by rank: what connections.c knows of a peer
   char name[64];
   char network[32];  // that the program asked for; empty: none
   int *world;       // global ranks of the members; NULL unless the run is folded
@@ -133,6 +134,10 @@ ncclResult_t check_reduction(operation *op);  // exchanges a user's operation fo
 ncclResult_t enqueue(operation op, cudaStream_t stream);
 // Launches what a group gathered: one launch per communicator and stream, in order of first use.
 ncclResult_t launch(operation *ops, size_t count);
+
+// ---------------------------------------------------------------- connections.c
+// Waits until the peers of sends and receives that meet for the first time have called too.
+ncclResult_t connect_pairs(const operation *ops, size_t count);
 
 // ---------------------------------------------------------------- groups.c
 ncclResult_t ncclGroupStart(void);

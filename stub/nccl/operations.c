@@ -229,8 +229,8 @@ static void emit_site(uint32_t site) {
 ncclResult_t launch(operation *ops, size_t count) {
   operation **together = malloc(count * sizeof *together);
   if (!together) return fail(ncclSystemError, "out of host memory");
-  ncclResult_t result = ncclSuccess;
-  for (size_t i = 0; i < count; i++) {
+  ncclResult_t result = connect_pairs(ops, count);
+  for (size_t i = 0; i < count && result == ncclSuccess; i++) {
     if (ops[i].launched) continue;
     if (check_comm(ops[i].comm, ops[i].name) != ncclSuccess) {
       result = ncclInvalidArgument;

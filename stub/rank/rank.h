@@ -127,6 +127,9 @@ ph_answer ph_request(ph_record *record, const void *blob, size_t length);
 // consecutive (uint32 length, bytes). The caller frees.
 int ph_exchange(uint64_t key_hi, uint64_t key_lo, int members, int index, const void *mine, size_t length,
                 uint8_t **out, size_t *out_length);
+// EXCHANGE without bytes between two ranks that send and receive for the first time: blocks until both have called with the
+// same key. `peer` is the other's rank in the communicator `comm`, `index` 0 or 1 tells the two apart.
+int ph_meet_peer(const uint64_t key[2], uint32_t comm, int peer, int index);
 
 // ---------------------------------------------------------------- operators (set by the tracer)
 // The tracer keeps a per-thread operator frame. The first launch in a frame calls its `begin`.
@@ -143,9 +146,25 @@ typedef struct ph_frame {
   uint32_t signature;       // set by begin, with PH_F_BACKWARD or 0: what a graph's launches say again
   uint8_t flags;
   bool captured;            // what was launched went to a stream that is captured: nothing has been computed
+  uint64_t order;           // of its last launch, by ph_order
+  uint32_t stream;          // of that launch
+  bool mixed;               // it launched to several streams
   int64_t timed;            // when the operator began, or last asked how long kernels took: it tries candidates since
 } ph_frame;
 void ph_push_frame(ph_frame *frame);
+// Who comes after whom: called where a program orders its streams and its host. Of `launched` the result goes to the frame.
+typedef enum ph_stream_kind { PH_STREAM_FREE, PH_STREAM_BLOCKS, PH_STREAM_LEGACY } ph_stream_kind;
+typedef struct ph_order {
+  uint64_t (*launched)(uint32_t stream, ph_stream_kind kind);
+  void (*recorded)(const void *event, uint32_t stream, ph_stream_kind kind);
+  void (*waits)(uint32_t stream, const void *event);
+  void (*host_after_stream)(uint32_t stream);
+  void (*host_after_event)(const void *event);
+  void (*host_after_all)(void);
+} ph_order;
+void ph_order_by(const ph_order *order);
+const ph_order *ph_ordered(void);  // NULL: nobody asks
+ph_stream_kind ph_kind_of_stream(uint32_t id);
 void ph_pop_frame(ph_frame *frame);
 ph_frame *ph_top_frame(void);
 uint32_t ph_next_instance(void);

@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "tracer/places.h"
+#include "tracer/races.h"
 
 namespace tracer {
 
@@ -78,6 +79,7 @@ static void on_trace(const cca::TraceEntry &entry) {
       case cca::TraceEntry::ALLOC:
         if (a.pending) emit_pending(device, a, statistics(device));
         ph_memory_clear(reinterpret_cast<void *>(entry.addr_), entry.size_);
+        if (checks_races) races_allocated(entry.addr_, entry.size_);
         a.pending = true;
         a.address = entry.addr_;
         this_thread().allocated = device;
@@ -99,6 +101,7 @@ static void on_trace(const cca::TraceEntry &entry) {
         if (a.pending) emit_pending(device, a, statistics(device));
         emit_retries(device, a);
         bool grows = entry.action_ == cca::TraceEntry::SEGMENT_ALLOC || entry.action_ == cca::TraceEntry::SEGMENT_MAP;
+        if (checks_races && !grows) races_unmapped(entry.addr_, entry.size_);
         a.reserved += grows ? size : -size;
         emit_memory(device, a, grows ? PH_MEM_SEGMENT_ALLOC : PH_MEM_SEGMENT_FREE, grows ? size : -size, entry.addr_);
         break;

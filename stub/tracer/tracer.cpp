@@ -16,6 +16,7 @@
 #include "tracer/host_cost.h"
 #include "tracer/modules.h"
 #include "tracer/operands.h"
+#include "tracer/races.h"
 #include "tracer/sequences.h"
 #include "tracer/signatures.h"
 #include "tracer/values.h"
@@ -63,8 +64,9 @@ static Frame &open_frame(Thread &thread, const at::RecordFunction *owner, Operat
   Frame &f = *thread.frames[thread.depth];
   f.owner = owner;
   f.op = op;
-  f.pushed = f.carried = f.unsaved = false;
+  f.pushed = f.carried = f.unsaved = f.outer = false;
   f.moved_host = false;
+  if (thread.depth) thread.frames[thread.depth - 1]->outer = true;
   f.below_launched = f.unsettled = f.below_unsettled = f.below_mutated = false;
   f.start = ph_now();
   charge(thread, op, inputs);
@@ -141,6 +143,7 @@ static void close_frame(Thread &thread, c10::ArrayRef<IValue> outputs) {
       settle_empty(f, outputs);
     }
     if (f.op && f.op->holds && launched) settle_test(f, outputs);
+    if (C10_UNLIKELY(checks_races)) note_accesses(f, outputs, launched);
     f.args.clear();
   } else {
     f.unsettled = f.below_unsettled;

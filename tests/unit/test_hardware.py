@@ -83,6 +83,8 @@ def test_unknown_gpu_names_near_ones() -> None:
         load_gpu("H2000")
     with pytest.raises(PhantoraError, match=r"Known: .*A100-SXM-40GB.*B200-SXM"):
         load_gpu("qqqq")
+    with pytest.raises(PhantoraError, match="MI300X is no NVIDIA GPU"):
+        load_gpu("MI300X")
 
 
 @pytest.mark.parametrize(

@@ -76,11 +76,21 @@ std::string waits_on_devices(const Rank &rank, const Communication &communicatio
   return text;
 }
 
+// A first send or receive: NCCL connects inside the call.
+std::string connects(const Rank &rank, const ph_record &r, const Communication &communication) {
+  const Communicator *comm = communication.find(rank, r.id);
+  if (!comm || r.stream >= comm->ranks.size()) return "waits in a first send or receive. ";
+  return "waits in its first send or receive with rank " + std::to_string(comm->ranks[r.stream]) + " in " +
+         Communication::describe(*comm) + ": NCCL connects the two, and that rank is not there, or waits for others. ";
+}
+
 std::string state_of(const Rank &rank, const Communication &communication) {
   if (rank.exited) return rank.died ? "died" : "has exited with status " + std::to_string(rank.status);
   std::string text = waits_on_devices(rank, communication);
   for (const Request &q : rank.requests) {
-    if (q.record.kind == PH_EXCHANGE)
+    if (q.record.kind == PH_EXCHANGE && q.record.id)
+      text += connects(rank, q.record, communication);
+    else if (q.record.kind == PH_EXCHANGE)
       text += "waits in the creation of a communicator of " + std::to_string(q.record.exchange.members) + " ranks. ";
     else if (q.record.kind == PH_PAYLOAD && text.empty())
       text += "waits for the bytes of a small collective or receive. ";

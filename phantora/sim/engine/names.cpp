@@ -4,7 +4,7 @@
 
 namespace phe {
 
-CallNames::CallNames(Texts &texts) : texts_(texts) {
+CallNames::CallNames(Texts &texts) : texts_(texts), connection_(texts.name("ncclTransportP2pSetup")) {
   static const struct {
     ph_kind kind;
     const char *name;

@@ -76,7 +76,7 @@ void Payloads::finish(const Exchange &x) {
     int64_t at = std::max(x.latest, to->control->floor);
     if (!(record.flags & PH_F_HELPER)) {
       to->host = std::max(to->host, x.latest);
-      waits_.host_wait(*to, record, names_.call(PH_EXCHANGE), record.time, at, x.last_rank);
+      waits_.host_wait(*to, record, names_.exchange(record), record.time, at, x.last_rank);
     }
     size_t length = std::min<size_t>(PH_REPLY_BYTES, all->size());
     if (all->size() > length) box(*to).ready[record.exchange.ticket] = all;

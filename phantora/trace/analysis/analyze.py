@@ -24,6 +24,7 @@ from phantora.trace.analysis.hosts import other_hosts
 from phantora.trace.analysis.links import Links
 from phantora.trace.analysis.memory import memory
 from phantora.trace.analysis.occupancy import NextRow, first_row, occupancy, times
+from phantora.trace.analysis.races import races
 from phantora.trace.analysis.report import CAUSES, Details, Exposure, Headline, RankReport, Report, StepTimes, Times
 from phantora.trace.analysis.steps import Step, Steps, find_steps
 from phantora.trace.analysis.stream_names import stream_names
@@ -228,6 +229,7 @@ class _Pass:
             exposure=self._exposure(steady),
             guesses=self.guesses.report(),
             assumptions=assumptions(self.log),
+            races=races(self.log),
         )
         if self.details:
             report.details = self._details(report)

@@ -52,6 +52,7 @@ def render(report: Report, console: Console, verbose: bool = False) -> None:
         _out_of_memory(report.details, console)
     _headline(report, console)
     _assumptions(report, console)
+    _races(report, console)
     if report.details is not None:
         _findings(report, console)
     _steps(report, console)
@@ -153,6 +154,7 @@ def render_summary(report: Report, console: Console) -> None:
         _out_of_memory(report.details, console)
     for text in assumed(report.assumptions):
         console.print(f"[bold]ASSUMED[/bold]   {escape(text)}", highlight=False)
+    _races(report, console)
     for word, text in lines(report):
         console.print(f"[bold]{word:8}[/bold]  {text}", highlight=False)
     for entry in report.guesses:
@@ -278,7 +280,7 @@ def _workspaces(report: Report, console: Console) -> None:
 def _details(report: Report, details: Details, console: Console) -> None:
     _stalls(report.steady, console)
     _exposure(report, console)
-    _collectives(details, console)
+    _collectives(report, details, console)
     _links(report, details, console)
     paths = sorted(details.critical_paths, key=lambda path: path.time)
     shown = next((path for path in paths if path.gain is not None), paths[len(paths) // 2] if paths else None)
@@ -315,17 +317,17 @@ def _exposure(report: Report, console: Console) -> None:
     console.print(table)
 
 
-def _collectives(details: Details, console: Console) -> None:
+def _collectives(report: Report, details: Details, console: Console) -> None:
     if not details.collectives:
         return
     table = _table(
-        "\nCollectives (mean of a call)",
+        "\nCollectives (calls per rank and step; mean of a call)",
         "collective", "of", "calls", "size", "wait", "transfer", "bus", "last", left=2,
     )  # fmt: skip
     for c in details.collectives[:_MOST_ROWS]:
         table.add_row(
-            collective_kind(c.name)[:14], _cut(c.group, 22), str(c.count), size(c.bytes), duration(c.wait),
-            duration(c.transfer), rate(c.bus_bandwidth), f"{c.last}" if c.last >= 0 else "-",
+            collective_kind(c.name)[:14], _cut(c.group, 22), f"{c.count / _each(report):.4g}", size(c.bytes),
+            duration(c.wait), duration(c.transfer), rate(c.bus_bandwidth), f"{c.last}" if c.last >= 0 else "-",
         )  # fmt: skip
     console.print(table)
 
@@ -366,21 +368,39 @@ def _path(path: CriticalPath, console: Console) -> None:
     console.print(table)
 
 
+_SOURCE = {"interpolated": "interp."}
+
+
+def _short(ns: float) -> str:
+    """A time in three digits, for tables with many columns."""
+    for unit, scale in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
+        if ns >= scale:
+            return f"{ns / scale:.3g} {unit}" if ns < 999.5 * scale else f"{ns / scale:.0f} {unit}"
+    return f"{ns:.0f} ns"
+
+
+def _each(report: Report) -> int:
+    """Over how many steps of ranks the sums of a report run."""
+    return max(1, report.headline.steps * len(report.ranks))
+
+
 def _work(title: str, rows: Sequence[Work], report: Report, console: Console) -> None:
     shown = [row for row in rows if row.name != "(none)"][:_MOST_ROWS]
     if not shown:
         return
     table = _table(
         f"\n{title}, per rank and step",
-        "name", "calls", "time", "share", "a call", "rate", "of peak", "source",
+        "name", "calls", "time", "share", "min", "mean", "max", "rate", "of peak", "source",
     )  # fmt: skip
-    each = max(1, report.headline.steps * len(report.ranks))
+    each = _each(report)
     for row in shown:
         name = row.name if len(row.name) <= 44 else short_name(row.name, 44)
         achieved, share = achieved_rate(row, report.metadata)
+        calls = (row.shortest, row.time / row.count, row.longest) if row.count else ()
         table.add_row(
-            name, f"{row.count / each:.4g}", duration(row.time / each), f"{100 * row.share:.1f}%",
-            duration(row.time / row.count) if row.count else "-", achieved, share, row.provenance,
+            name, f"{row.count / each:.4g}", _short(row.time / each), f"{100 * row.share:.1f}%",
+            *([_short(call) for call in calls] or ["-"] * 3),
+            achieved, share, _SOURCE.get(row.provenance, row.provenance),
         )  # fmt: skip
     console.print(table)
 
@@ -454,14 +474,14 @@ def _shares(report: Report, console: Console) -> None:
 def _guesses(report: Report, console: Console) -> None:
     if not report.guesses:
         return
-    title = "\nCostliest guesses (`--missing FILE` lists all)"
+    title = "\nCostliest guesses, per rank and step (`--missing FILE` lists all)"
     table = _table(title, "operator", "rests on", "±", "time", "share", left=2)
     for entry in report.guesses:
         table.add_row(
             escape(_cut(f"{entry.operator.removeprefix('aten::')}({entry.shape})", 58)),
             entry.provenance,
             "?" if entry.error is None else f"{100 * entry.error:.0f}%",
-            duration(entry.time),
+            duration(entry.time / _each(report)),
             f"{100 * entry.share:.1f}%",
         )
     console.print(table)
@@ -491,6 +511,14 @@ def _assumptions(report: Report, console: Console) -> None:
         console.print(f"  {item.what}, {item.times} time{'s' * (item.times > 1)}", highlight=False, markup=False)
     if more:
         console.print(f"  and {more} more", highlight=False)
+
+
+def _races(report: Report, console: Console) -> None:
+    for race in report.races[:MOST_ASSUMPTIONS]:
+        where = f" ({race.ranks} ranks)" if race.ranks > 1 else ""
+        console.print(f"[bold]RACE[/bold]      {escape(race.what)}{where}", highlight=False)
+    if len(report.races) > MOST_ASSUMPTIONS:
+        console.print(f"          and {len(report.races) - MOST_ASSUMPTIONS} more races", highlight=False)
 
 
 def _cost(report: Report, console: Console) -> None:

@@ -13,6 +13,7 @@ import orjson
 
 from phantora.trace.analysis.assumptions import Assumption
 from phantora.trace.analysis.hosts import OtherHosts
+from phantora.trace.analysis.races import Race
 
 REPORT_FORMAT = 2
 
@@ -423,6 +424,8 @@ class Report:
     guesses: list[UnmeasuredOperator] = field(default_factory=list)
     """The costliest operators that are not measured."""
     assumptions: list[Assumption] = field(default_factory=list)
+    races: list[Race] = field(default_factory=list)
+    """Of a run with ``--check races``."""
     """Numbers that the program read though nobody has them."""
     host_time: float = 0.0
     """ns that the host works for a steady step, waits left out; of the slowest rank."""

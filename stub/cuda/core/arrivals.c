@@ -119,6 +119,8 @@ static uint64_t covered(const ph_stream *stream) {
 }
 
 void phc_order_record(ph_event *event, const ph_stream *stream) {
+  const ph_order *order = ph_ordered();
+  if (order) order->recorded(event, stream->id, ph_kind_of_stream(stream->id));
   if (nothing()) return;
   pthread_mutex_lock(&lock);
   uint64_t set = covered(stream);
@@ -127,6 +129,8 @@ void phc_order_record(ph_event *event, const ph_stream *stream) {
 }
 
 void phc_order_wait(const ph_stream *stream, const ph_event *event) {
+  const ph_order *order = ph_ordered();
+  if (order) order->waits(stream->id, event);
   if (nothing()) return;
   pthread_mutex_lock(&lock);
   const cover *of = cover_of(event, NULL, false);
@@ -136,6 +140,8 @@ void phc_order_wait(const ph_stream *stream, const ph_event *event) {
 }
 
 void phc_waited_for_stream(const ph_stream *stream) {
+  const ph_order *order = ph_ordered();
+  if (order) order->host_after_stream(stream->id);
   if (nothing()) return;
   pthread_mutex_lock(&lock);
   arrive_all(covered(stream));
@@ -143,6 +149,8 @@ void phc_waited_for_stream(const ph_stream *stream) {
 }
 
 void phc_waited_for_event(const ph_event *event) {
+  const ph_order *order = ph_ordered();
+  if (order) order->host_after_event(event);
   if (nothing()) return;
   pthread_mutex_lock(&lock);
   const cover *of = cover_of(event, NULL, false);
@@ -151,6 +159,8 @@ void phc_waited_for_event(const ph_event *event) {
 }
 
 void phc_waited_for_all(void) {
+  const ph_order *order = ph_ordered();
+  if (order) order->host_after_all();
   if (nothing()) return;
   pthread_mutex_lock(&lock);
   arrive_all(UINT64_MAX);

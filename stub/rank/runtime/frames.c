@@ -4,6 +4,18 @@
 
 static _Atomic uint32_t last_instance;
 
+static const ph_order *_Atomic order;
+void ph_order_by(const ph_order *by) { atomic_store(&order, by); }
+const ph_order *ph_ordered(void) { return atomic_load_explicit(&order, memory_order_relaxed); }
+
+static void put_in_order(const ph_order *by, ph_frame *frame, uint32_t stream) {
+  uint64_t at = by->launched(stream, ph_kind_of_stream(stream));
+  if (!frame) return;
+  frame->mixed = frame->mixed || (frame->launches && frame->stream != stream);
+  frame->stream = stream;
+  frame->order = at;
+}
+
 void ph_push_frame(ph_frame *frame) {
   frame->parent = ph_self.frame;
   ph_self.frame = frame;
@@ -16,6 +28,8 @@ uint32_t ph_next_instance(void) { return atomic_fetch_add(&last_instance, 1) + 1
 void ph_attribute(ph_record *record) {
   ph_frame *frame = ph_self.frame;
   record->op = 0;
+  const ph_order *by = ph_ordered();
+  if (by) put_in_order(by, frame, record->stream);
   if (!frame) return;
   frame->launches++;
   if (record->kind == PH_KERNEL) frame->kernels++;

@@ -69,6 +69,16 @@ int ph_stream_destroy(ph_stream *stream) {
   return 0;
 }
 
+ph_stream_kind ph_kind_of_stream(uint32_t id) {
+  if (id < (uint32_t)(ph_devices() > 0 ? ph_devices() : 1)) return PH_STREAM_LEGACY;
+  ph_stream_kind kind = PH_STREAM_BLOCKS;
+  pthread_mutex_lock(&lock);
+  for (const ph_stream *stream = streams; stream; stream = stream->next)
+    if (stream->id == id && stream->flags & 1) kind = PH_STREAM_FREE;
+  pthread_mutex_unlock(&lock);
+  return kind;
+}
+
 static bool plausible(const void *handle) { return (uintptr_t)handle > 4096 && (uintptr_t)handle % 8 == 0; }
 
 bool ph_stream_alive(const ph_stream *stream) { return plausible(stream) && stream->magic == PH_STREAM_MAGIC; }

@@ -290,3 +290,12 @@ int ph_exchange(uint64_t key_hi, uint64_t key_lo, int members, int index, const 
   *out_length = total;
   return 0;
 }
+
+int ph_meet_peer(const uint64_t key[2], uint32_t comm, int peer, int index) {
+  ph_record record = {.kind = PH_EXCHANGE, .id = comm, .stream = (uint32_t)peer,
+                      .exchange = {.key_hi = key[0], .key_lo = key[1], .members = 2, .ticket = ph_next_ticket(),
+                                   .index = (uint64_t)index}};
+  uint8_t reply[2 * sizeof(uint32_t)];
+  size_t got;
+  return ph_ask(&record, NULL, 0, reply, &got).status;
+}
