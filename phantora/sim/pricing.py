@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -32,6 +33,8 @@ from phantora.trace.schema import COPY_NAMES, REAL, PriceRow, Tables
 from phantora.wire import layout
 from phantora.wire.layout import EXPERTS
 
+_TF32 = re.compile(r"tf32|s1688")
+"""In names of kernels of cuDNN, cuBLAS and CUTLASS that multiply float32 so."""
 _PEER_COPY = COPY_NAMES["P2P"]
 _COPY_KINDS = [name.lower() for name in layout.Copy.names()]
 
@@ -111,6 +114,8 @@ class Pricing:
         if kernel.library:
             library = orjson.loads(name)
             name = str(library.get("name", library.get("call", "library")))
+        elif self._measured is not None and _TF32.search(name):
+            library = {"compute": "tf32"}
         grid = (kernel.grid_x, kernel.grid_y, kernel.grid_z)
         block = (kernel.block_x, kernel.block_y, kernel.block_z)
         return KernelLaunch(name, grid, block, kernel.shared_bytes, library)
