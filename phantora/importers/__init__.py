@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from phantora.importers.assemble import Imported, assemble
-from phantora.importers.execution_trace import is_execution_trace, read_execution_trace
+from phantora.importers.execution_trace import is_execution_trace, join_execution_trace, read_execution_trace
 from phantora.importers.kineto import read_kineto
 from phantora.importers.nsight import SUFFIXES, read_nsight
 from phantora.importers.operator_table import is_operator_table, read_operator_table
@@ -22,15 +22,21 @@ def import_traces(paths: Sequence[str], output: str, version: str = "") -> Impor
     Raises PhantoraError for files that are no traces, and for two of one rank."""
     words = Vocabulary()
     traces: list[RankTrace] = []
+    observed: list[tuple[int, str]] = []
     for position, path in enumerate(paths):
         if path.endswith(SUFFIXES):
             traces += read_nsight(path, words)
         elif is_operator_table(path):
             traces += read_operator_table(path, words)
         elif is_execution_trace(path):
-            traces.append(read_execution_trace(path, words, position))
+            observed.append((position, path))
         else:
             traces += read_kineto(path, words, position)
+    if not traces:
+        traces = [read_execution_trace(path, words, position) for position, path in observed]
+    else:
+        for _, path in observed:
+            join_execution_trace(path, words, traces)
     return assemble(traces, words, output, version)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import os
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -25,6 +26,7 @@ _SCHEMA = re.compile(rb'"schema"\s*:\s*"[^"]*"')
 _OPERATOR = re.compile(r"[\w]+::[\w.]+")
 _HEAD_BYTES = 4096
 _TIMES = "times"
+_LEAST_JOINED = 0.5  # of the operators must be in the profiler's trace
 
 
 def is_execution_trace(path: str) -> bool:
@@ -36,8 +38,6 @@ def is_execution_trace(path: str) -> bool:
 
 
 def _unpacked(path: str, most: int = -1) -> bytes:
-
-
     with open(path, "rb") as file:
         packed = file.read(2) == _GZIP_HEAD
     with gzip.open(path) if packed else open(path, "rb") as content:
@@ -45,14 +45,53 @@ def _unpacked(path: str, most: int = -1) -> bytes:
         return data
 
 
+def join_execution_trace(path: str, words: Vocabulary, traces: Sequence[RankTrace]) -> None:
+    """Gives operators of that of `traces` which is of the same run and process the arguments in the file `path`: those
+    of one record function id. Raises PhantoraError if there is none."""
+    nodes, _ = _read(path, words)
+    described = {number: node for node in nodes if (number := _function(node)) > 0}
+    best, most = None, 0
+    for trace in traces:
+        names = trace.rows["name"]
+        same = {
+            position: node for number, node in described.items()
+            if (position := trace.functions.get(number, -1)) >= 0
+            and words.names.words[names[position]] == str(node["name"])
+        }  # fmt: skip
+        if len(same) > most:
+            best, most, joined = trace, len(same), same
+    if best is None or most < _LEAST_JOINED * len(described):
+        raise PhantoraError(
+            f"{path}: not of the same run as the profiler's trace: {most} of {len(described)} operators have the "
+            "record function id and the name of one there; observe and profile the same steps with torch 2.2 or later"
+        )
+    for position, node in joined.items():
+        best.rows["sig"][position] = _signature(node, words)
+    best.missing.pop("shapes", None)
+
+
+def _function(node: dict[str, Any]) -> int:
+    """The id that the profiler gave a node, 0 for none."""
+    listed = node.get("attrs") or []
+    values = [entry.get("value") for entry in listed if entry.get("name") == "rf_id"]
+    number = values[0] if values else node.get("rf_id", 0)
+    return number if isinstance(number, int) else 0
+
+
+def _read(path: str, words: Vocabulary) -> tuple[list[dict[str, Any]], RowBuilder]:
+    """The operators in the file `path`, and a row for each."""
+    try:
+        nodes = [node for node in orjson.loads(_unpacked(path))["nodes"] if _OPERATOR.match(str(node["name"]))]
+        rows = RowBuilder()
+        rows.add(_record(place, node, words) for place, node in enumerate(nodes))
+    except (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise PhantoraError(f"{path}: cannot read the execution trace: {error}") from error
+    return nodes, rows
+
+
 def read_execution_trace(path: str, words: Vocabulary, position: int = 0) -> RankTrace:
     """The operators in the file `path`. Raises PhantoraError for a file that cannot be read."""
-    try:
-        nodes = orjson.loads(_unpacked(path))["nodes"]
-        rows = RowBuilder()
-        rows.add(_record(place, node, words) for place, node in enumerate(nodes) if _OPERATOR.match(str(node["name"])))
-    except (OSError, EOFError, ValueError, LookupError, TypeError) as error:
-        raise PhantoraError(f"{path}: cannot read the execution trace: {error}") from error
+    _, rows = _read(path, words)
     return RankTrace(
         rank=position,
         source=path,
@@ -64,15 +103,19 @@ def read_execution_trace(path: str, words: Vocabulary, position: int = 0) -> Ran
 
 
 def _record(place: int, node: dict[str, Any], words: Vocabulary) -> Record:
-    name = str(node["name"])
+    name, sig = words.names.number(str(node["name"])), _signature(node, words)
+    return CODES["operator"], 0, name, sig, -1, place, place + 1, 0, -1, -1, -1, -1, -1
+
+
+def _signature(node: dict[str, Any], words: Vocabulary) -> int:
+    """The number of the operator with its arguments."""
     inputs = node.get("inputs", {})
     if isinstance(inputs, list):  # until version 1.0.2
         inputs = {"values": inputs, "shapes": node.get("input_shapes"), "types": node.get("input_types")}
     columns = [inputs.get(part) or [] for part in ("values", "shapes", "types")]
     args = tuple(_argument(*parts) for parts in zip(*columns, strict=False))
-    signature = OperatorSignature(name, args)
-    sig = words.signatures.number(Operator(signature, signature_text(signature)))
-    return CODES["operator"], 0, words.names.number(name), sig, -1, place, place + 1, 0, -1, -1, -1, -1, -1
+    signature = OperatorSignature(str(node["name"]), args)
+    return words.signatures.number(Operator(signature, signature_text(signature)))
 
 
 def _argument(value: Any, shape: Any, kind: Any) -> Any:

@@ -55,6 +55,7 @@ class _Reader:
         self.builder = RowBuilder()
         self.origin: int | None = None
         self.waits: dict[int, tuple[int, int]] = {}
+        self.functions: dict[int, int] = {}
         self.groups: dict[str, Group] = {}
         self.shapes = self.stacks = self.memory = False
         self._signatures: dict[bytes, int] = {}
@@ -204,6 +205,9 @@ class _Reader:
             self.shapes |= bool(text)
         call = self._call_of(args) if name == PARAMETERS else _pair_of(name, args)
         detail = -1 if call is None else self.words.details.number(call)
+        function = args.get("Record function id")
+        if isinstance(function, int) and function > 0:
+            self.functions[function] = self.builder.count + len(self._batch)
         number = self.words.names.number(name)
         self._add("operator", self._thread(event), number, start, end, args, sig, detail=detail)
 
@@ -316,6 +320,7 @@ def read_kineto(path: str, words: Vocabulary, position: int = 0) -> list[RankTra
                 device=_device(header, device),
                 origin=reader.origin,
                 waits=reader.waits if kept is None else _waits_among(reader.waits, kept),
+                functions=reader.functions if kept is None else {},
                 versions=_versions(header, job),
                 missing=_missing(reader),
                 notes=notes if not place else [],

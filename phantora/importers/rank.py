@@ -147,6 +147,8 @@ class RankTrace:
     """When the profiler began to record, ns."""
     waits: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Position of a `wait` row -> correlation of the event's record, stream of the record."""
+    functions: dict[int, int] = field(default_factory=dict)
+    """Record function id of an operator -> its position."""
     versions: dict[str, str] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     """What the trace does not hold -> the option of the profiler that adds it."""

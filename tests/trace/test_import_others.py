@@ -11,6 +11,7 @@ import pytest
 from phantora.errors import PhantoraError
 from phantora.importers import import_traces
 from phantora.trace.reader import open_log
+from tests.support.kineto_files import Trace
 from tests.trace.test_import_kineto import only
 
 _PROCESS, _THREAD = 0x1_0000_0000_0000, 0x1_0000_0000_0000 + 77
@@ -81,3 +82,26 @@ def test_execution_traces_have_operators_with_their_tensors(tmp_path: Path) -> N
     (operator,) = only(open_log(tmp_path / "real.arrow"), "operator")
     assert operator["shape"] == "bf16[8,8], fp64[]@cpu, (fp32[8]), 2"
     assert "times" in imported.missing
+
+
+def test_an_execution_trace_gives_its_arguments_to_the_trace_of_its_run(tmp_path: Path) -> None:
+    trace = Trace()
+    mm = trace.operator("aten::mm", 10, 50)
+    trace.events[-1]["args"]["Record function id"] = 41
+    trace.kernel("nvjet_tst", 20, 70, 30.5, external=mm)
+    kineto = trace.write(tmp_path / "kineto.json")
+    tensor = [1, 1, 0, 4, 2, "cuda:0"]
+    node = {
+        "id": 3, "name": "aten::mm", "attrs": [{"name": "rf_id", "type": "uint64", "value": 41}],
+        "inputs": {"values": [tensor, tensor], "shapes": [[128, 256], [256, 512]],
+                   "types": ["Tensor(c10::BFloat16)", "Tensor(c10::BFloat16)"]},
+    }  # fmt: skip
+    observed = tmp_path / "et.json"
+    observed.write_text(json.dumps({"schema": "1.1.0-chakra.0.0.4", "nodes": [node]}))
+    import_traces([str(observed), str(kineto)], str(tmp_path / "real.arrow"))
+    (batch,) = open_log(tmp_path / "real.arrow").batches(("start", "shape", "flops"), ("kernel",))
+    assert batch["flops"].tolist() == [2.0 * 128 * 256 * 512] and batch["start"].tolist() == [60_000]
+    node["attrs"] = [{"name": "rf_id", "type": "uint64", "value": 42}]
+    observed.write_text(json.dumps({"schema": "1.1.0-chakra.0.0.4", "nodes": [node]}))
+    with pytest.raises(PhantoraError, match="not of the same run as the profiler's trace: 0 of 1 operators"):
+        import_traces([str(observed), str(kineto)], str(tmp_path / "other.arrow"))
