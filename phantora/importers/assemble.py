@@ -260,8 +260,15 @@ def _known_gpu(name: str, memory_bytes: int) -> Gpu | None:
         return load_gpu(name)
     except PhantoraError:
         words = set(re.split(r"[\s-]+", name.upper()))
-        alike = [load_gpu(known) for known in gpu_names() if known.upper().partition("-")[0] in words]
+        alike = [load_gpu(known) for known in gpu_names() if _model(known) <= words]
         return min(alike, key=lambda gpu: abs(gpu.memory_bytes - memory_bytes), default=None)
+
+
+def _model(name: str) -> set[str]:
+    """The words of a GPU's name up to the first with a number: H100, or RTX, PRO and 6000."""
+    words = name.upper().split("-")
+    last = next((place for place, word in enumerate(words) if re.search(r"\d", word)), len(words) - 1)
+    return set(words[: last + 1])
 
 
 def _product_dtype(parts: dict[int, Rows], words: Vocabulary, pricer: Pricer) -> str:

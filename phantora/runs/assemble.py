@@ -162,6 +162,8 @@ def assemble(
         model = cost or model_for(cluster.gpu, cache_folder(), live)
         nccl, facts = _nccl(setup, recorded)
         described = _metadata(setup, about, {**facts, **_facts(setup, workspaces)}, getattr(model, "tables", ()))
+        if recorded is not None and recorded.measured is not None and not recorded.measured.known:
+            described.peak_flops = {}  # of the model that stands for the GPU
         config = SimulatorConfig(
             engine, cluster.part(setup.hosts, setup.ranks_per_host), model, nccl, setup.what_if, setup.fold,
             recorded.measured if recorded else None, output.flows, output.recording, setup.spec.hang_timeout, progress,

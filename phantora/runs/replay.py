@@ -115,7 +115,7 @@ def _cluster_of_real(about: Mapping[str, Any]) -> tuple[Cluster, bool]:
         return load_cluster(about["cluster"]), True
     except PhantoraError:
         cluster = load_cluster(f"{hosts}x{per_host}x{_STAND_IN}")
-        return replace(cluster, name=about["cluster"], gpu=replace(cluster.gpu, name=gpu, peak_flops={})), False
+        return replace(cluster, name=about["cluster"], gpu=replace(cluster.gpu, name=gpu)), False
 
 
 def _setup(log: Log, cluster: Cluster, spec: ReplaySpec) -> Setup:

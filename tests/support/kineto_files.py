@@ -17,7 +17,10 @@ HOST, MAIN, BACKWARD = 4000, 4000, 4001
 class Trace:
     """The events of one rank; times in us, as Kineto's."""
 
-    def __init__(self, rank: int = 0, world: int = 1, skew: float = 0.0) -> None:
+    def __init__(
+        self, rank: int = 0, world: int = 1, skew: float = 0.0, gpu: str = "NVIDIA H100 80GB HBM3"
+    ) -> None:  # fmt: skip
+        self.gpu = gpu
         self.rank, self.world, self.skew = rank, world, skew
         self.events: list[Event] = []
         self._correlation = 100
@@ -61,7 +64,7 @@ class Trace:
 
     def data(self) -> dict[str, Any]:
         job = {"backend": "nccl", "rank": self.rank, "world_size": self.world}
-        device = {"id": self.rank, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 85_017_493_504}
+        device = {"id": self.rank, "name": self.gpu, "totalGlobalMem": 85_017_493_504}
         return {
             "schemaVersion": 1, "deviceProperties": [device], "distributedInfo": job, "displayTimeUnit": "ms",
             "traceEvents": self.events, "traceName": "rank.json",

@@ -25,12 +25,12 @@ from tests.support.kineto_files import Trace
 ROUNDING = 2  # ns, of a transfer whose bytes are scaled
 
 
-def two_ranks(folder: Path) -> Path:
+def two_ranks(folder: Path, gpu: str = "NVIDIA H100 80GB HBM3") -> Path:
     """Rank 1 comes 200 us late to the first all-reduce of two. The host waits for its GPU, then launches a kernel."""
     paths = []
     for rank in (0, 1):
         late = 200.0 * rank
-        trace = Trace(rank, 2)
+        trace = Trace(rank, 2, gpu=gpu)
         mm = trace.operator("aten::mm", 10, 20, [4096, 4096], [4096, 4096])
         trace.kernel("nvjet_tst", 15, 25, 300 + late, external=mm)
         trace.slice("cuda_runtime", "cudaEventRecord", 40, 2)
@@ -98,6 +98,15 @@ def test_a_simulated_run_comes_back_from_its_export(tmp_path: Path) -> None:
     np.testing.assert_allclose(times[1], times[0], rtol=0.002)
 
 
+def test_the_run_of_an_unknown_gpu_keeps_its_durations(tmp_path: Path) -> None:
+    log = two_ranks(tmp_path, "NVIDIA GeForce RTX 2080 Ti")
+    np.testing.assert_allclose(work(again(log)), work(log), rtol=0, atol=ROUNDING)
+    about = open_log(tmp_path / "again.arrow").metadata
+    assert "2080" in about.cluster and about.peak_flops == {}
+    with pytest.raises(PhantoraError, match="has no prices here, so its durations cannot be scaled"):
+        again(log, gpu="H200")
+
+
 def test_what_traces_lack_for_a_replay_is_named(tmp_path: Path) -> None:
     trace = Trace(0, 2)
     trace.kernel("k", 10, 20, 30)
@@ -106,7 +115,7 @@ def test_what_traces_lack_for_a_replay_is_named(tmp_path: Path) -> None:
     bare = Trace()
     bare.kernel("k", 10, 20, 30)
     bare.events = [event for event in bare.events if event["cat"] == "kernel"]
-    with pytest.raises(PhantoraError, match=r"no launches of its kernels: profile with ProfilerActivity\.CPU"):
+    with pytest.raises(PhantoraError, match=r"no launches of its kernels: profile with ProfilerActivity\.CPU too"):
         again(made(tmp_path, [bare.write(tmp_path / "bare.json")]))
     host = Trace()
     host.operator("aten::mm", 0, 10, [2, 2], [2, 2])
