@@ -138,7 +138,9 @@ def judge(space: Space, values: dict[str, Value], number: int) -> Point | LeftOu
     cluster = _cluster(text_of(values.get(CLUSTER, defaults.CLUSTER)))
     names: dict[str, Value] = {
         **values, CLUSTER: cluster.name, "world": cluster.world_size, "hosts": cluster.hosts,
-        "gpus_per_host": cluster.gpus_per_host, "gpu_memory": cluster.gpu.memory_bytes, "gpu": cluster.gpu.name,
+        "gpus_per_host": cluster.gpus_per_host, "nvlink_gpus": cluster.domains().gpus_per_host,
+        "gpu_memory": cluster.gpu.memory_bytes, "gpu": cluster.gpu.name,
+        "capability": cluster.gpu.compute_capability[0],
     }  # fmt: skip
     needed = _needed(space)
     pending = list(space.rules)

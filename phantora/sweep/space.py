@@ -18,8 +18,9 @@ which ``{name}`` stands for values, or the words for each value."""
 PLACES = ("sweep", "samples")
 """``{sweep}`` and ``{samples}`` in words are folders."""
 CLUSTER = "cluster"
-GIVEN = ("cluster", "world", "hosts", "gpus_per_host", "gpu_memory", "gpu")
-"""Names that every expression may use: the cluster's text, its GPUs, hosts, bytes of a GPU, the GPU's name."""
+GIVEN = ("cluster", "world", "hosts", "gpus_per_host", "nvlink_gpus", "gpu_memory", "gpu", "capability")
+"""Names that every expression may use: the cluster's text, its GPUs, hosts, GPUs of a host and of an NVLink domain,
+bytes of a GPU, the GPU's name and the major number of its compute capability."""
 _KEYS = {
     "target", "here", "setup", "cluster", "rules", "matrix", "wide", "list", "let", "arguments", "environment",
     "options", "steps", "bounds", "tokens", "models", "about", "fold",

@@ -28,7 +28,7 @@ from phantora.sweep.files import write_files
 from phantora.sweep.fold import ENDS, MODES, OFF, ONE, folding
 from phantora.sweep.journal import Journal, read
 from phantora.sweep.objective import Objective, parse_prices
-from phantora.sweep.plan import make_plan
+from phantora.sweep.plan import LeftOut, Point, judge, make_plan
 from phantora.sweep.presets import load_preset, preset_names, preset_path
 from phantora.sweep.render import render
 from phantora.sweep.result import FAILED, OUT_OF_MEMORY, RAN, Result
@@ -156,6 +156,20 @@ def test_listed_points_are_combined_with_the_matrix() -> None:
 def test_a_space_that_cannot_be_is_refused_by_name(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(PhantoraError, match=words):
         make_plan(space(**changes))
+
+
+def test_megatron_splits_tensors_in_an_nvlink_domain_and_products_by_what_the_gpu_has() -> None:
+    space = load_preset(preset_path("megatron"), "llama3-8b", True)
+    first = {name: values[0] for name, values in space.axes.items()}
+
+    def layout(cluster: str, tp: int, products: str) -> Point | LeftOut:
+        return judge(space, {**first, "cluster": cluster, "tp": tp, "products": products}, 0)
+
+    across_hosts = layout("gb200-nvl72:2", 8, "nvfp4")
+    assert isinstance(across_hosts, Point) and across_hosts.arguments[-2:] == ("--te", "--nvfp4")
+    narrow, wide = layout("1x8xH100", 8, "nvfp4"), layout("2x8xH100", 16, "bf16")
+    assert isinstance(narrow, LeftOut) and "capability 9" in narrow.reason
+    assert isinstance(wide, LeftOut) and "nvlink_gpus 8" in wide.reason
 
 
 @pytest.mark.parametrize("name", preset_names())
