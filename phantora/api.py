@@ -41,6 +41,7 @@ from phantora.spec import (
     WhatIfSpec,
 )
 from phantora.trace.analysis.analyze import Filters, analyze
+from phantora.trace.analysis.energy import priced
 from phantora.trace.analysis.report import Report
 from phantora.trace.analysis.tables import tables
 from phantora.trace.analysis.units import amount, duration, size
@@ -64,9 +65,10 @@ class Run:
         """All that ``phantora analyze`` says."""
         return analyze(self.log)
 
-    def summary(self) -> dict[str, Any]:
-        """The headline: step time, its error bar and spread, MFU, throughput, steps set apart; peaks of memory."""
-        found = asdict(self.report.headline)
+    def summary(self, price: float | None = None) -> dict[str, Any]:
+        """The headline: step time, its error bar and spread, MFU, throughput, energy, steps set apart; peaks of memory;
+        with a `price` in dollars per GPU and hour also the cost."""
+        found = asdict(priced(self.report, price).headline)
         found["step_source"] = self.report.step_source
         found["peak_allocated"] = max((rank.gpu.peak_allocated for rank in self.report.ranks), default=0)
         found["peak_reserved"] = max((rank.gpu.peak_reserved for rank in self.report.ranks), default=0)

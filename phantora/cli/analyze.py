@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from phantora.cli.options import price_option
 from phantora.cli.progress import progress
 from phantora.cli.selection import marked_options
 from phantora.cli.terminal import report_console
@@ -31,20 +32,12 @@ if TYPE_CHECKING:
 @click.argument("log", type=click.Path())
 @marked_options
 @click.option("--time", "stretch", metavar="FROM-TO", help="Select a time range as one step: 950ms-1.2s.")
+@price_option
 @click.option("-v", "--verbose", is_flag=True, help="Print the cost of the simulation as well.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (times in ns, sizes in bytes) instead of tables.")
 @click.option("--csv", "csv_directory", metavar="DIRECTORY", help="Write each table to DIRECTORY as CSV.")
 @click.option("--html", "html_path", metavar="PATH", help="Write the report to PATH as one self-contained page.")
-def analyze(
-    log: str,
-    ranks: str | None,
-    steps: str | None,
-    stretch: str | None,
-    verbose: bool,
-    as_json: bool,
-    csv_directory: str | None,
-    html_path: str | None,
-) -> None:
+def analyze(log: str, ranks: str | None, steps: str | None, stretch: str | None, **options: Any) -> None:
     """Show where the run of LOG spends time and memory.
 
     Prints step times, overlap, MFU, exposed communication, idle causes, kernels, operators, collectives, peak
@@ -53,23 +46,24 @@ def analyze(
     Terms are those of HolisticTraceAnalysis. Exposed communication has no compute next to it. Overlap is the share
     of communication with compute.
     """
+    from phantora.trace.analysis.energy import priced
     from phantora.trace.analysis.report import to_json
 
-    report = report_of(log, filters(ranks, steps, stretch))
-    if csv_directory:
+    report = priced(report_of(log, filters(ranks, steps, stretch)), options["price"])
+    if options["csv_directory"]:
         from phantora.trace.analysis.tables import tables, write_csv
 
-        write_csv(tables(report), csv_directory)
-    if html_path:
+        write_csv(tables(report), options["csv_directory"])
+    if options["html_path"]:
         from phantora.view.pages import report_page, write_page
 
-        write_page(html_path, report_page(report))
-    if as_json:
+        write_page(options["html_path"], report_page(report))
+    if options["as_json"]:
         click.echo(to_json(report))
     else:
         from phantora.trace.analysis.render import render
 
-        render(report, report_console(), verbose)
+        render(report, report_console(), options["verbose"])
 
 
 def filters(ranks: str | None, steps: str | None, stretch: str | None) -> Filters:

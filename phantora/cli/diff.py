@@ -6,7 +6,6 @@ import json
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from phantora.trace.analysis.analyze import Filters
     from phantora.trace.analysis.report import Report
     from phantora.trace.diff.compare import Difference
+    from phantora.trace.diff.verdict import Verdict
     from phantora.trace.reader import Log
 
 
@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     "--fail-above",
     metavar="[METRIC:]SHARE",
     help="End with status 1 if a later run is worse than the first by more than SHARE: 2%, tokens:2%. "
-    "METRIC: step (default), tokens, samples (per second), mfu, allocated, reserved, memory (the worse of both).",
+    "METRIC: step (default), tokens, samples (per second), mfu, allocated, reserved, memory (the worse of both), "
+    "energy (of a token or step).",
 )
 def diff(
     logs: tuple[str, ...],
@@ -60,6 +61,7 @@ def diff(
     "No difference." and status 0. A log of `phantora import` compares a real run with a simulation. Each further
     run is compared with the first.
     """
+    from phantora.trace.diff.verdict import judge, parse_limit
     from phantora.trace.reader import open_log
 
     if len(logs) < 2:
@@ -78,38 +80,33 @@ def diff(
         from phantora.trace.export.perfetto import write_both
 
         write_both(opened[0], opened[1], timeline)
-    _print(reports, differences, as_json)
-    return _gate(differences, limit) if limit else 0
+    verdicts = [judge(difference, limit) for difference in differences] if limit else []
+    _print(reports, differences, verdicts, as_json)
+    return _gate(differences, verdicts) if limit else 0
 
 
-def _print(reports: list[Report], differences: list[Difference], as_json: bool) -> None:
-    from phantora.trace.diff.compare import to_json
+def _print(reports: list[Report], differences: list[Difference], verdicts: list[Verdict], as_json: bool) -> None:
+    from phantora.trace.diff.compare import as_data
     from phantora.trace.diff.render import render
     from phantora.trace.diff.side_by_side import as_list, render_many
 
-    if as_json and len(differences) == 1:
-        click.echo(to_json(differences[0]))
-    elif as_json:
-        click.echo(json.dumps(as_list(differences), indent=2))
+    if as_json:
+        found = [as_data(differences[0])] if len(differences) == 1 else as_list(differences)
+        for data, verdict in zip(found, verdicts, strict=False):
+            data["verdict"] = verdict.as_data()
+        click.echo(json.dumps(found[0] if len(differences) == 1 else found, indent=2))
     elif len(differences) == 1:
         render(differences[0], report_console())
     else:
         render_many(reports, differences, report_console(least=24 + 26 * len(reports)))
 
 
-def _gate(differences: list[Difference], limit: Limit) -> int:
+def _gate(differences: list[Difference], verdicts: list[Verdict]) -> int:
     """1 if any run is worse than the first by more than the limit."""
-    status = 0
-    for difference in differences:
-        worse = limit.worse(difference)
-        if worse > limit.share:
-            print(
-                f"phantora: {difference.path_b}: {limit.metric} is {100 * worse:.2f}% worse than that of "
-                f"{difference.path_a}, more than {100 * limit.share:g}%",
-                file=sys.stderr,
-            )
-            status = 1
-    return status
+    for difference, verdict in zip(differences, verdicts, strict=True):
+        if verdict.result != "pass":
+            print(f"phantora: {verdict.result}: {difference.path_b}: {verdict.text}", file=sys.stderr)
+    return int(any(verdict.result == "fail" for verdict in verdicts))
 
 
 def difference_of(a: Log, b: Log, chosen: Filters) -> tuple[list[Report], Difference]:
@@ -126,50 +123,9 @@ def differences_of(logs: Sequence[Log], chosen: Filters) -> tuple[list[Report], 
     return [side.report for side in sides], between(sides)
 
 
-METRICS = {
-    "step": "step time", "tokens": "tokens/s", "samples": "samples/s", "mfu": "MFU",
-    "memory": "peak memory", "allocated": "allocated memory", "reserved": "reserved memory",
-}  # fmt: skip
-_OF_MEMORY = {
-    "peak memory": ("allocated", "reserved"), "allocated memory": ("allocated",), "reserved memory": ("reserved",),
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Limit:
-    """How much worse a run may be."""
-
-    metric: str
-    share: float
-
-    def worse(self, difference: Difference) -> float:
-        """By what share b is worse than a. Raises PhantoraError if the logs do not show the metric."""
-        if self.metric == "step time":
-            return difference.step.b / difference.step.a - 1 if difference.step.a else 0.0
-        if self.metric in _OF_MEMORY:
-            peaks = [peak for peak in difference.peaks if peak.name in _OF_MEMORY[self.metric]]
-            if not peaks:
-                raise PhantoraError(f"--fail-above: the logs do not show {self.metric}; choose another, as step:2%")
-            return max(peak.b / peak.a - 1 if peak.a else 0.0 for peak in peaks)
-        rate = next((r for r in difference.rates if r.name == self.metric), None)
-        if rate is None:
-            raise PhantoraError(f"--fail-above: the logs do not show {self.metric}; choose another metric, as step:2%")
-        return rate.a / rate.b - 1
-
-
 def parse_share(text: str, option: str) -> float:
     """``5%`` or ``0.05``. Raises PhantoraError; `option` is named in its message."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%?)\s*", text)
     if match is None:
         raise PhantoraError(f"{option} {text!r} is no share; write it like 5%")
     return float(match[1]) / (100 if match[2] else 1)
-
-
-def parse_limit(text: str) -> Limit:
-    """``"2%"``, ``"0.02"`` or ``"tokens:2%"``."""
-    match = re.fullmatch(r"\s*(?:(\w+):)?(\d+(?:\.\d+)?)\s*(%?)\s*", text)
-    if match is None or (match[1] or "step") not in METRICS:
-        raise PhantoraError(
-            f"--fail-above {text!r} is no share; write it like 2% or tokens:2%, of {', '.join(METRICS)}"
-        )
-    return Limit(METRICS[match[1] or "step"], float(match[2]) / (100 if match[3] else 1))

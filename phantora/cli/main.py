@@ -17,6 +17,7 @@ from typing import NoReturn
 
 import click
 
+from phantora.cli.settings import defaults
 from phantora.errors import PhantoraError, limit_of_processes
 from phantora.version import version
 from phantora.without_pandas import block_pandas
@@ -28,6 +29,7 @@ COMMANDS = {
     "diff": "phantora.cli.diff",
     "view": "phantora.cli.view",
     "export": "phantora.cli.export",
+    "query": "phantora.cli.query",
     "fits": "phantora.cli.fits",
     "plan": "phantora.cli.plan",
     "goodput": "phantora.cli.goodput",
@@ -38,6 +40,7 @@ COMMANDS = {
     "profile": "phantora.cli.profile",
     "cluster": "phantora.cli.cluster",
     "doctor": "phantora.cli.doctor",
+    "schema": "phantora.cli.schema",
     "completion": "phantora.cli.completion",
 }
 INTERNAL_ERROR = 70  # EX_SOFTWARE
@@ -95,11 +98,17 @@ def _no_such_option(error: click.ClickException) -> str:
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(version(), prog_name="phantora", message="%(prog)s %(version)s")
-def cli() -> None:
+@click.option("--config", metavar="FILE", help="Options by command: [trace] cluster = '1x8xH100'  [default: the "
+              "table [tool.phantora] of pyproject.toml]")  # fmt: skip
+@click.pass_context
+def cli(context: click.Context, config: str | None) -> None:
     """Run unmodified PyTorch training scripts on GPUs you don't have, in virtual time.
 
     Start with `phantora trace train.py --cluster 1x8xH100 -o run.perfetto`.
     """
+    group = context.command
+    assert isinstance(group, Commands)
+    context.default_map = defaults(config, lambda name: group.get_command(context, name))
 
 
 class Interrupted(KeyboardInterrupt):

@@ -118,7 +118,16 @@ def report_options(function: Decorated) -> Decorated:
             "-v", "--verbose", is_flag=True, help="Print tables of steps, kernels, collectives and memory."
         ),
         click.option("-q", "--quiet", is_flag=True, help="Print only errors and the script's output."),
+        price_option,
     )(function)
+
+
+def price_option(function: Decorated) -> Decorated:
+    """What a GPU costs."""
+    return click.option(
+        "--price", type=click.FloatRange(min=0, min_open=True), metavar="DOLLARS",
+        help="Price per GPU and hour: the summary has the cost of a step and of a million tokens.",
+    )(function)  # fmt: skip
 
 
 def _all(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:

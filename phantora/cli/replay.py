@@ -61,4 +61,6 @@ def replay(run: Path, **options: Any) -> None:
     )  # fmt: skip
     result = simulate(spec)
     summary = options["summary"] and not options["quiet"]
-    print_report(result, summary=summary, as_json=options["as_json"], verbose=options["verbose"])
+    print_report(
+        result, summary=summary, as_json=options["as_json"], verbose=options["verbose"], price=options["price"]
+    )

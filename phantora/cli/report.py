@@ -11,7 +11,9 @@ from phantora.errors import Reason
 from phantora.result import RunResult, first_line
 
 
-def print_report(result: RunResult, *, summary: bool, as_json: bool, verbose: bool = False) -> None:
+def print_report(
+    result: RunResult, *, summary: bool, as_json: bool, verbose: bool = False, price: float | None = None
+) -> None:
     """Prints the analysis of a run's log, a summary on stderr (`verbose`: all tables) or JSON on stdout, and why it
     failed, if it did.
 
@@ -21,10 +23,11 @@ def print_report(result: RunResult, *, summary: bool, as_json: bool, verbose: bo
     failed = result.reason != Reason.OK
     if result.log is not None and (as_json or (summary and (not failed or result.reason == Reason.OUT_OF_MEMORY))):
         from phantora.trace.analysis.analyze import analyze
+        from phantora.trace.analysis.energy import priced
         from phantora.trace.reader import open_log
 
         # Of a run that failed, whether memory ran out; such logs are short.
-        analysis = analyze(open_log(result.log), details=failed or verbose)
+        analysis = priced(analyze(open_log(result.log), details=failed or verbose), price)
     if summary and (not failed or analysis is not None):
         _print_summary(result, analysis, verbose)
     if as_json:

@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 @click.option("--search", type=click.IntRange(min=1), default=None, metavar="N",
               help="Search for the best layout with N runs (Optuna).")  # fmt: skip
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the search.")
-@click.option("--by", default="speed", show_default=True, help="Criterion of the ranking: speed, cost, per-gpu, step.")
+@click.option("--by", default="speed", show_default=True,
+              help="Criterion of the ranking: speed, cost, energy, per-gpu, step.")  # fmt: skip
 @click.option("--price", metavar="DOLLARS", help="Price per GPU and hour: 2.5, or H100=2.5,H200=3.5.")
 @click.option("--jobs", type=click.IntRange(min=0), default=0, metavar="N", help="Parallel runs  [default: what fits]")
 @click.option("--ray", metavar="ADDRESS", help="Run on a Ray cluster: auto, HOST:PORT, or local.")

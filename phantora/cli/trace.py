@@ -250,7 +250,7 @@ def _run(ctx: click.Context, spec: RunSpec, options: Mapping[str, Any]) -> int:
         console.message(f"phantora: note: {', '.join(given)}: ignored, since all ranks run on this machine")
     result = run(spec, console, None if quiet else follow(spec.arguments))
     summary = options["summary"] and not quiet
-    print_report(result, summary=summary, as_json=as_json, verbose=options["verbose"])
+    print_report(result, summary=summary, as_json=as_json, verbose=options["verbose"], price=options["price"])
     if validated is not None and not result.status and result.log is not None:
         return validated.check(str(result.log))
     if options["fail"] and not result.status and result.log is not None:

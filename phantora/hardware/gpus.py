@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from phantora.errors import PhantoraError
+from phantora.extensions import extensions
 from phantora.hardware import toml
 from phantora.hardware.types import Calibration, CommunicationSlowdown, Gpu, Interference, Power
 
@@ -23,7 +24,8 @@ _MEASURED: dict[str, type[Any]] = {
 def _tables() -> dict[str, tuple[Path, dict[str, Any]]]:
     """Data files by the canonical name of the GPU."""
     found: dict[str, tuple[Path, dict[str, Any]]] = {}
-    for path in sorted((DATA / "gpus").glob("*.toml")):
+    folders = [DATA / "gpus", *(Path(folder) for folder in extensions("phantora.gpus"))]
+    for path in (path for folder in folders for path in sorted(folder.glob("*.toml"))):
         table = toml.read(path)
         found[str(table.get("name", path.stem))] = (path, table)
     return found
@@ -156,4 +158,7 @@ def device_fields(gpu: Gpu) -> dict[str, int | bytes]:
         "nccl_send_bytes": fit.nccl_send_bytes,
         "cublas_bytes": fit.cublas_bytes,
         "cudnn_bytes": fit.cudnn_bytes,
+        "idle_mw": round(1e3 * gpu.power.resting * gpu.power_watts),
+        "limit_mw": round(1e3 * (gpu.limit_watts or gpu.power_watts)),
+        "default_limit_mw": 1000 * gpu.power_watts,
     }

@@ -78,6 +78,8 @@ class Power:
 
     idle: float
     """Whatever runs: leakage, memory refresh, links."""
+    resting: float
+    """The same while nothing runs."""
     tensor: float
     """Arithmetic at the peak rate of its format and full clock. Falls with the clock."""
     float8: float
@@ -85,7 +87,8 @@ class Power:
     attention: float
     """The same in attention, whose arithmetic is counted without a mask."""
     active: float
-    """Kernels that fill the GPU and do not use tensor cores: mostly memory traffic."""
+    """Kernels that fill the GPU and do not use tensor cores: mostly memory traffic. Smaller ones draw by their share of
+    the SMs."""
     communication: float
     """A NCCL kernel."""
     exponent: float

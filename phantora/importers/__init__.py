@@ -6,14 +6,26 @@ collectives between the ranks, removes the skew of their clocks, links kernels t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+from phantora.extensions import extensions
 from phantora.importers.assemble import Imported, assemble
 from phantora.importers.execution_trace import is_execution_trace, join_execution_trace, read_execution_trace
 from phantora.importers.kineto import read_kineto
 from phantora.importers.nsight import SUFFIXES, read_nsight
 from phantora.importers.operator_table import is_operator_table, read_operator_table
 from phantora.importers.rank import RankTrace, Vocabulary
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A format of traces that another package reads."""
+
+    reads: Callable[[str], bool]
+    """Is the file at this path of the format?"""
+    read: Callable[[str, Vocabulary, int], list[RankTrace]]
+    """The ranks' traces in it; the number is its place among the files given."""
 
 
 def import_traces(paths: Sequence[str], output: str, version: str = "") -> Imported:
@@ -23,8 +35,12 @@ def import_traces(paths: Sequence[str], output: str, version: str = "") -> Impor
     words = Vocabulary()
     traces: list[RankTrace] = []
     observed: list[tuple[int, str]] = []
+    readers: list[Reader] = extensions("phantora.importers")
     for position, path in enumerate(paths):
-        if path.endswith(SUFFIXES):
+        added = next((reader for reader in readers if reader.reads(path)), None)
+        if added is not None:
+            traces += added.read(path, words, position)
+        elif path.endswith(SUFFIXES):
             traces += read_nsight(path, words)
         elif is_operator_table(path):
             traces += read_operator_table(path, words)
@@ -40,4 +56,4 @@ def import_traces(paths: Sequence[str], output: str, version: str = "") -> Impor
     return assemble(traces, words, output, version)
 
 
-__all__ = ["Imported", "import_traces"]
+__all__ = ["Imported", "Reader", "import_traces"]

@@ -38,6 +38,8 @@ def limit_power(engine: Engine, gpu: Gpu, world_size: int, fold: Fold | None = N
             response_ns=power.response_ns,
             reaction_ns=power.reaction_ns,
             lowest_clock=power.lowest_clock,
+            idle_watts=power.idle * cap,
+            resting_watts=power.resting * cap,
         )
     )
     order = list(range(world_size))

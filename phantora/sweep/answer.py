@@ -36,6 +36,8 @@ class Row:
     rate: float | None = None
     value: float = 0.0
     cost: float | None = None
+    joules: float | None = None
+    """Of all GPUs for one of the unit."""
 
     @property
     def measured(self) -> Measured | None:
@@ -98,7 +100,8 @@ def answer(entries: Sequence[Entry], objective: Objective, axes: Sequence[str], 
         assert row.measured is not None
         point = row.entry.point
         row.rate = compared.work(point, row.measured)[0] if unit != "steps" else 1e9 / row.measured.step_time
-        row.value, row.cost = compared.value(point, row.rate), compared.cost(point, row.rate)
+        row.value, row.cost = compared.value(point, row.rate, row.measured.watts), compared.cost(point, row.rate)
+        row.joules = compared.joules(point, row.rate, row.measured.watts)
     ran.sort(key=lambda row: (-row.value, row.entry.point.number))
     for rank, row in enumerate(ran, 1):
         assert row.measured is not None
@@ -160,6 +163,8 @@ def _record(row: Row, names: Sequence[str], unit: str) -> dict[str, Any]:
         "least_memory": point.least_memory or None,
         "least_time": point.least_time or None,
         f"dollars_per_million_{unit}": row.cost,
+        "watts": measured.watts if measured else None,
+        f"joules_per_{unit.removesuffix('s')}": row.joules,
         "holds_up": measured.holds_up if measured else None,
         "error_text": (result.error if result else entry.skipped) or None,
         "seconds": result.seconds if result else None,

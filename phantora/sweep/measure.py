@@ -52,6 +52,7 @@ def measured_of(report: Report) -> Measured:
         peak_reserved=max((rank.gpu.peak_reserved for rank in report.ranks), default=0),
         holds_up=details.findings[0] if details.findings else "",
         advice=next((line for line in fit.says if line.startswith("What would help")), "") if fit else "",
+        watts=head.energy.watts if head.energy else None,
     )
 
 

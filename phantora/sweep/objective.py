@@ -10,8 +10,8 @@ from phantora.errors import PhantoraError
 from phantora.sweep.plan import Point
 from phantora.sweep.result import Measured
 
-BY = ("speed", "cost", "per-gpu", "step")
-"""Work per second; dollars for it; work per second and GPU; the time of a step, whatever is done in it."""
+BY = ("speed", "cost", "energy", "per-gpu", "step")
+"""Work per second; dollars for it; joules for it; work per second and GPU; the time of a step, whatever its work."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class Objective:
             return measured.samples_per_second, "samples"
         return 1e9 / measured.step_time, "steps"
 
-    def value(self, point: Point, rate: float) -> float:
-        """Of work at this rate; more is better."""
+    def value(self, point: Point, rate: float, watts: float | None = None) -> float:
+        """Of work at this rate, with GPUs that draw `watts` each; more is better."""
         if self.by == "per-gpu":
             return rate / point.world
         if self.by == "cost":
@@ -54,15 +54,23 @@ class Objective:
             if price is None:
                 raise PhantoraError(f"--by cost: no price for {point.gpu}; name it: --price {point.gpu}=2.5")
             return rate / price
+        if self.by == "energy":
+            if not watts:
+                raise PhantoraError("--by energy: the sweep's folder has runs without it; name another -o")
+            return rate / (watts * point.world)
         return rate
 
     def at_best(self, point: Point) -> float:
         """More than the point can reach."""
-        if not point.least_time:
+        if not point.least_time or self.by == "energy":
             return math.inf
         if self.by == "step":
             return self.value(point, 1e9 / point.least_time)
         return self.value(point, point.tokens / point.least_time * 1e9) if point.tokens else math.inf
+
+    def joules(self, point: Point, rate: float, watts: float | None) -> float | None:
+        """Joules of all GPUs for one of what `rate` counts."""
+        return None if watts is None else watts * point.world / rate
 
     def cost(self, point: Point, rate: float) -> float | None:
         """Dollars for a million of what `rate` counts."""

@@ -39,9 +39,10 @@ def render(found: Answer, console: Console) -> None:
 
 def _table(found: Answer, rows: Sequence[Row]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    costs = any(row.cost for row in rows)
+    costs, joules = any(row.cost for row in rows), found.objective.by == "energy"
     unit = {"tokens": "tok/s", "samples": "smp/s", "steps": "steps/s"}[found.unit]
-    columns = ("step", "±", "slower", unit, "MFU", "memory", "left", "exposed", *(("$/M",) if costs else ()))
+    more = (*(("$/M",) if costs else ()), *((f"J/{found.unit.removesuffix('s')}",) if joules else ()))
+    columns = ("step", "±", "slower", unit, "MFU", "memory", "left", "exposed", *more)
     for name in ("", *found.axes, *columns):
         table.add_column(name, justify="right", no_wrap=True, overflow="ellipsis")
     for row in rows:
@@ -61,6 +62,7 @@ def _table(found: Answer, rows: Sequence[Row]) -> Table:
             f"{(measured.capacity - measured.memory) / 2**30:.1f}",
             f"{100 * measured.exposed:.1f}%",
             *((f"{row.cost:.4g}" if row.cost is not None else "-",) if costs else ()),
+            *((f"{row.joules:.3g}" if row.joules is not None else "-",) if joules else ()),
         )
     return table
 

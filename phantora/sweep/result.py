@@ -37,6 +37,8 @@ class Measured:
     """What takes most of a step besides compute, in words."""
     advice: str = ""
     """What would make it fit, where it does not."""
+    watts: float | None = None
+    """Of a GPU, on average in a steady step."""
 
 
 @dataclass(frozen=True)

@@ -187,7 +187,7 @@ def _at_most(entry: Entry, objective: Objective) -> float:
     rate, _ = objective.work(entry.point, result.measured)
     if is_first_only(result.fold):
         rate *= result.measured.step_time / result.measured.lowest
-    return objective.value(entry.point, rate)
+    return objective.value(entry.point, rate, result.measured.watts)
 
 
 def _varying(entries: list[Entry], axes: list[str]) -> list[str]:

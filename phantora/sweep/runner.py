@@ -127,7 +127,7 @@ class Runner:
             return ""
         measured = best.result.measured
         rate, _ = self.objective.work(best.point, measured)
-        slowest = self.objective.value(best.point, rate) / (1 + (measured.error_above or 0.0))
+        slowest = self.objective.value(best.point, rate, measured.watts) / (1 + (measured.error_above or 0.0))
         if self.objective.at_best(point) >= slowest:
             return ""
         return f"a step takes at least {duration(point.least_time)}: the best is better"
@@ -158,7 +158,7 @@ class Runner:
     def _value(self, entry: Entry) -> float:
         assert entry.result is not None and entry.result.measured is not None
         rate, _ = self.objective.work(entry.point, entry.result.measured)
-        return self.objective.value(entry.point, rate)
+        return self.objective.value(entry.point, rate, entry.result.measured.watts)
 
     def _drop_logs(self) -> None:
         """Of all points but the best ones: a log of many ranks takes a hundred MB and more."""

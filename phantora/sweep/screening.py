@@ -59,4 +59,4 @@ def _value(entry: Entry, objective: Objective) -> float:
     if result is None or result.status != RAN or result.measured is None:
         return 0.0
     rate, _ = objective.work(entry.point, result.measured)
-    return objective.value(entry.point, rate)
+    return objective.value(entry.point, rate, result.measured.watts)

@@ -116,7 +116,7 @@ class Search:
             self.seconds += result.seconds
             if result.status == RAN and result.measured is not None:
                 rate, _ = self.objective.work(point, result.measured)
-                value = self.objective.value(point, rate)
+                value = self.objective.value(point, rate, result.measured.watts)
         position = self._position(point.values)
         assert position is not None
         self._met[position] = value

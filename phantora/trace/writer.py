@@ -41,6 +41,7 @@ _IMPLIED: dict[int, tuple[str, ...]] = {
     layout.RowKind.WAIT: ("cudaStreamWaitEvent",),
     layout.RowKind.MEMORY: tuple(member.lower() for member in layout.Mem.names()),
     layout.RowKind.HOST_FUNC: ("cudaLaunchHostFunc",),
+    layout.RowKind.POWER: ("power",),
 }
 _IMPLIES = np.array([code in _IMPLIED for code in range(len(KINDS))])
 

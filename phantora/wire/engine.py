@@ -196,7 +196,7 @@ class PowerLimit(ctypes.Structure):
     """The limiter averages what a GPU draws and moves the clock by how far the mean is from the budget."""
 
     budget_watts: Float64
-    """Beside the idle GPU's, in the long run; 0: no limit."""
+    """Beside the idle GPU's, in the long run; 0: no limit, and power is not followed."""
     exponent: Float64
     """Of dynamic power over the clock."""
     communication_watts: Float64
@@ -209,6 +209,10 @@ class PowerLimit(ctypes.Structure):
     """Share of the full clock below which it does not go."""
     communication_blocks: Float64
     """Of NCCL's kernel, which draws `communication_watts`; kernels on the memory of peers draw by their own."""
+    idle_watts: Float64
+    """Drawn whatever runs,"""
+    resting_watts: Float64
+    """and while nothing does."""
 
 
 @_c_struct

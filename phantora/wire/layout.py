@@ -215,6 +215,8 @@ Device = Struct("ph_device", (
     ("uint64_t", "nccl_connection_bytes", 1, "device memory of a connection of a channel"),
     ("uint64_t", "nccl_kernel_bytes", 1, "of NCCL's kernels, once"), ("uint64_t", "nccl_send_bytes", 1, "of its sends and receives, once"),
     ("uint64_t", "cublas_bytes", 1, "of cuBLAS' kernels, once"), ("uint64_t", "cudnn_bytes", 1, "of cuDNN's, once"),
+    ("uint32_t", "idle_mw", 1, "that it draws with nothing to do"), ("uint32_t", "limit_mw", 1, "its power limit, in force"),
+    ("uint32_t", "default_limit_mw", 1, "and as it comes"), ("uint32_t", "pad", 1, ""),
 ))
 
 Header = Struct("ph_header", (
@@ -247,7 +249,7 @@ Control = Struct("ph_control", (
     ("uint32_t", "turns", 1, "processes that have had this place, and times that it was closed"), ("int32_t", "left", 1, "pid of one that has said that it ends"),
     ("uint32_t", "folded", 1, "1: no process, others stand for this rank"), ("uint32_t", "holding", 1, "of those that wait, threads whose wait keeps Python's interpreter from the thread that moves the clock"),
     ("int64_t", "memory", 1, "bytes taken of the GPU of this place, contexts among them; for processes beside the ranks"),
-    ("uint64_t", "pad2", 2, ""),
+    ("int64_t", "drawn_mj", 1, "what this GPU drew up to its last POWER row"), ("int64_t", "drawn_mw", 1, "and lately; 0: no row yet"),
 ))
 
 Reply = Struct("ph_reply", (
@@ -271,6 +273,7 @@ RowKind = Enum("ph_row_kind", "PH_ROW_", (
     ("FLOW", "a class of equal flows of the network"), ("RECORD", "event record"), ("WAIT", "stream wait"), ("SYNC", "host waits"), ("OPERATOR", "host"),
     ("ANNOTATION", "host"), ("MEMORY", "framework's allocator"), ("COMMUNICATOR", ""), ("HOST_FUNC", ""),
     ("LINK", "what a link of the network carried over a stretch of time"),
+    ("POWER", "what a GPU drew over a stretch of time: stream = its number in the rank, value = microjoules"),
 ))
 Row = Struct("ph_row", (
     ("uint8_t", "kind", 1, "enum ph_row_kind"), ("uint8_t", "sub", 1, "ph_copy, ph_coll, ph_mem or record kind of a sync"),

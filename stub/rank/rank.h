@@ -29,6 +29,8 @@ int ph_attach(int fd, int devices, int near, bool join, void (*joined)(void));
 bool ph_attached(void);            // and not yet a rank; one that has ended becomes none again
 int32_t ph_occupant(int device);   // the process that is the rank of a GPU of this host; 0 without one
 int64_t ph_occupied(int device);   // bytes that it takes there, its context among them
+int64_t ph_drawn_mj(int device);   // what the GPU had drawn by the last time that the simulator noted it
+int64_t ph_drawn_mw(int device);   // and on average before that
 int ph_join(int gpu);              // 0, or -1 when it may not; says why on stderr
 void ph_joined_detach(void);        // in a forked child: it is no rank
 void ph_exit(int status);          // sends RANK_EXIT; called by phantora.launch as the rank ends

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from phantora.cli.export import export as command
+from phantora.cli.query import query
 from phantora.errors import PhantoraError
 from phantora.trace import writer
 from phantora.trace.export import export, proto
@@ -242,3 +244,27 @@ def test_without_arrows(tmp_path: Path) -> None:
     marks = {"launch", "release"}
     assert flows == [] and not {s[0] for s in few} & marks
     assert sorted(map(str, few)) == sorted(str(s) for s in many if s[0] not in marks)
+
+
+def test_queries_of_the_page(tmp_path: Path) -> None:
+    """Those of docs/query.md, by the real trace processor."""
+    run = small_run()
+    for rank in range(2):
+        run.add(Kind.POWER, rank, 0, 5_000_000, stream=0, value=2_500_000)
+    export(run.write(tmp_path / "run.arrow"), str(tmp_path / "run.perfetto"))
+    page = (Path(__file__).resolve().parents[2] / "docs" / "query.md").read_text()
+    kernels, waits, counters = ask(tmp_path / "run.perfetto", *re.findall(r"```sql\n(.*?)\n```", page, re.DOTALL))
+    assert kernels[0][1] == 12 and kernels[0][2] == pytest.approx(2.4)
+    assert waits and waits[0][2] == pytest.approx(0.15)  # rank 0 waits 50 us in each of three steps
+    assert [row[2] for row in counters if row[1] == "power"] == [500, 500]
+
+
+def test_query_without_a_trace_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = str(small_run().write(tmp_path / "run.arrow"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("PERFETTO_BIN", raising=False)
+    with pytest.raises(PhantoraError, match="no trace processor: put trace_processor_shell"):
+        CliRunner().invoke(query, [log, "select 1"], catch_exceptions=False)
+    monkeypatch.setenv("PERFETTO_BIN", str(tmp_path / "none"))
+    with pytest.raises(PhantoraError, match="no program is there"):
+        CliRunner().invoke(query, [log, "select 1"], catch_exceptions=False)

@@ -15,6 +15,8 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from phantora.trace.export import export
+from phantora.trace.export.selection import Selection
+from phantora.trace.reader import open_log
 from tests.support.fakelog import FakeRun, Kind, small_run
 
 MB = 1 << 20
@@ -126,3 +128,47 @@ def test_tensorboard(tmp_path: Path) -> None:
             found.setdefault(value.tag, []).append((event.step, number))
     assert [step for step, _ in found["step_time_s"]] == [1, 2, 3]
     assert found["step_time_s"][1][1] == pytest.approx(1e-3) and found["mfu"][1][1] == pytest.approx(0.404, rel=0.01)
+
+
+def test_parquet_has_the_selected_rows(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    log = open_log(small_run().write(tmp_path / "run.arrow", chunks=20))
+    export(log, str(tmp_path / "all.parquet"))
+    export(log, str(tmp_path / "some.parquet"), Selection(ranks=frozenset((1,)), kinds=frozenset(("kernel",))))
+    whole, some = (pq.read_table(tmp_path / f"{name}.parquet") for name in ("all", "some"))
+    assert whole.num_rows == log.num_rows and whole.schema.metadata[b"phantora"] == log.schema.metadata[b"phantora"]
+    assert set(some["rank"].to_pylist()) == {1} and set(some["kind"].to_pylist()) == {"kernel"}
+    wanted = [row for row in whole.to_pylist() if row["rank"] == 1 and row["kind"] == "kernel"]
+    assert some.to_pylist() == wanted and wanted
+
+
+def test_chakra_nodes(tmp_path: Path) -> None:
+    """Read with the field numbers of MLCommons' et_def.proto."""
+    from google.protobuf.internal.decoder import _DecodeVarint  # type: ignore[attr-defined]
+
+    paths = export(small_run(steps=2).write(tmp_path / "run.arrow"), str(tmp_path / "run.et"))
+    assert [Path(path).name for path in paths] == ["run.0.et", "run.1.et"]
+    kinds = messages({
+        "Attribute": [("name", 1, "string"), ("int64_val", 9, "int64"), ("string_val", 29, "string")],
+        "Metadata": [("version", 1, "string")],
+        "Node": [
+            ("id", 1, "int64"), ("name", 2, "string"), ("type", 3, "int32"), ("data_deps", 5, "int64*"),
+            ("start_time_micros", 6, "int64"), ("duration_micros", 7, "int64"), ("attr", 10, "Attribute*"),
+        ],
+    })  # fmt: skip
+    data, at, read = Path(paths[0]).read_bytes(), 0, []
+    while at < len(data):
+        length, at = _DecodeVarint(data, at)
+        read.append(data[at : at + length])
+        at += length
+    assert kinds["Metadata"].FromString(read[0]).version == "0.0.4"
+    nodes = [kinds["Node"].FromString(message) for message in read[1:]]
+    reduces = [node for node in nodes if node.type == 7]
+    attributes = {one.name: one.int64_val for one in reduces[0].attr}
+    assert len(reduces) == 2 and attributes["comm_type"] == 0 and attributes["group_size"] == 2
+    by_id = {node.id: node for node in nodes}
+    assert all(by_id[before].start_time_micros <= node.start_time_micros for node in nodes for before in node.data_deps)
+    compute = [node for node in nodes if node.type == 4]
+    assert [node.duration_micros for node in compute[:3]] == [200, 200, 50] and reduces[0].duration_micros == 150
+    assert list(reduces[0].data_deps) == [compute[0].id] and compute[0].id in compute[1].data_deps

@@ -15,6 +15,7 @@ from phantora.cost.types import Price
 from phantora.hardware import load_gpu
 from phantora.sim.engine import library as native
 from phantora.sim.kernel_profile import limit_power, profile_of
+from phantora.wire import layout
 from tests.support.fakeranks import Bench, timing
 
 H200 = load_gpu("H200")
@@ -212,3 +213,58 @@ def test_arithmetic_without_tensor_cores_goes_with_the_clock_and_draws_less() ->
     )
     assert (simt.clock_bound, tensor.clock_bound) == (1.0, 1.0)
     assert simt.dynamic_watts == H200.power.active * H200.power_watts < 0.7 * tensor.dynamic_watts
+
+
+def drawn(bench: Bench) -> list[tuple[int, int, int, int]]:
+    """Rank, start, end in us and microjoules of the power rows."""
+    power = layout.RowKind.POWER
+    rows = [row for row in bench.engine.take_rows(True) if row["kind"] == power]
+    return [(int(r["rank"]), int(r["start"]) // 1000, int(r["end"]) // 1000, int(r["value"])) for r in rows]
+
+
+def meter(at: int, rank: int = 0, power: int = 0) -> dict[str, int]:
+    return {"at": at, "rank": rank, "device": -1, "id": power}
+
+
+def test_energy_is_what_runs_and_what_rests(make: Callable[[int], Bench]) -> None:
+    bench = make(1)
+    bench.engine.set_power(native.PowerLimit(600.0, 2.0, 0.0, 10.0, 20.0, 0.3, 0.0, 100.0, 60.0))
+    hot(bench)
+    (rank,) = bench.ranks
+    rank.kernel("k:4000000", at=1_000_000)  # 300 W for 4 ms, 60 W for 1 ms before and 5 ms behind
+    rank.ask("half", "METER", **meter(3_000_000))
+    bench.run()
+    assert rank.answer("half") == (0, -1) and int(rank.replies["value"][rank.requests["half"]]) == 660  # mJ
+    rank.ask("now", "METER", **meter(10_000_000, power=1))
+    bench.run()
+    assert int(rank.replies["value"][rank.requests["now"]]) == 60_000  # mW
+    rank.emit("ANNOTATION", id=rank.name("end"), start=0, at=10_000_000)
+    rank.exit()
+    bench.run()
+    assert drawn(bench) == [(0, 0, 5000, 1_260_000), (0, 5000, 10000, 300_000)]
+
+
+def test_the_meter_of_another_rank_waits_for_its_host(make: Callable[[int], Bench]) -> None:
+    bench = make(2)
+    bench.engine.set_power(native.PowerLimit(600.0, 2.0, 0.0, 10.0, 20.0, 0.3, 0.0, 100.0, 60.0))
+    hot(bench)
+    asks, works = bench.ranks
+    asks.ask("other", "METER", **meter(2_000_000, rank=1))
+    works.kernel("k:500000", at=0)
+    bench.run()
+    assert asks.answer("other") is None  # its host may still launch something before
+    works.kernel("k:500000", at=1_000_000)
+    works.exit(at=2_000_000)
+    bench.run()
+    assert asks.answer("other") == (0, -1) and int(asks.replies["value"][asks.requests["other"]]) == 360
+
+
+def test_a_small_kernel_draws_by_its_share_of_the_sms(make: Callable[[int], Bench]) -> None:
+    bench = make(1)
+    bench.engine.set_power(native.PowerLimit(600.0, 2.0, 0.0, 10.0, 20.0, 0.3, 0.0, 100.0, 60.0))
+    hot(bench, dynamic=0.0, steady=400.0)
+    (rank,) = bench.ranks
+    rank.kernel("k:1000000", at=0, blocks=50)  # of 200 that 100 SMs hold
+    rank.exit()
+    bench.run()
+    assert drawn(bench) == [(0, 0, 1000, 200_000)]

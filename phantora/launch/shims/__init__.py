@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from phantora.errors import PhantoraError
+from phantora.extensions import extensions
 from phantora.launch import deep_ep
 from phantora.launch.importhook import after_import
 from phantora.launch.messages import tell
@@ -104,7 +105,7 @@ def shims() -> tuple[Shim, ...]:
 
     return (
         deepspeed.FUSED_ADAM, deepspeed.CPU_ADAM, deepspeed.RANGES, megatron.SHIM, torchtitan.SHIM, torchtitan.COMMON,
-        torchtitan.ASYNC_TP, transformer_engine.SHIM, transformers.SHIM,
+        torchtitan.ASYNC_TP, transformer_engine.SHIM, transformers.SHIM, *extensions("phantora.shims"),
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """What can be asked of a GPU and of a process: the fields of ``--query-gpu`` and ``--query-compute-apps``.
 
 Names and units are those of ``nvidia-smi --help-query-gpu``. What the simulation has no model of
-(temperature, utilisation, power) NVML's stub calls "not supported": nvidia-smi then writes ``[N/A]``, as for a board
+(temperature, utilisation) NVML's stub calls "not supported": nvidia-smi then writes ``[N/A]``, as for a board
 without a sensor.
 """
 
@@ -52,6 +52,14 @@ def _hexadecimal(part: str, digits: int) -> Field:
 
 def _enabled(what: str) -> Field:
     return _of(lambda device: "Enabled" if device.number(what) else "Disabled")
+
+
+def _power(what: str) -> Field:
+    def read(device: Device) -> str | None:
+        milliwatts = device.number(what)
+        return None if milliwatts is None else f"{milliwatts / 1e3:.2f}"
+
+    return _of(read, "W")
 
 
 def _system(what: str) -> Field:
@@ -112,12 +120,12 @@ _GPU: dict[str, Field] = {
     **{f"utilization.{part}": _unknown("%") for part in ("gpu", "memory", "encoder", "decoder", "jpeg", "ofa")},
     **{f"temperature.{part}": _UNKNOWN for part in ("gpu", "memory", "gpu.tlimit")},
     "fan.speed": _unknown("%"),
-    **{
-        f"power.{part}": _unknown("W")
-        for part in ("draw", "draw.average", "draw.instant", "limit", "default_limit", "min_limit", "max_limit")
-    },
-    "enforced.power.limit": _unknown("W"),
-    "power.management": _UNKNOWN,
+    **{f"power.{part}": _power("PowerUsage") for part in ("draw", "draw.average", "draw.instant")},
+    **{f"power.{part}": _unknown("W") for part in ("min_limit", "max_limit")},
+    "power.limit": _power("PowerManagementLimit"),
+    "power.default_limit": _power("PowerManagementDefaultLimit"),
+    "enforced.power.limit": _power("EnforcedPowerLimit"),
+    "power.management": _enabled("PowerManagementMode"),
     **dict.fromkeys(("display_mode", "display_active", "vbios_version", "accounting.mode"), _UNKNOWN),
     **dict.fromkeys(("ecc.mode.current", "ecc.mode.pending"), _UNKNOWN),
 }

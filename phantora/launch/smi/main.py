@@ -47,6 +47,8 @@ def parse(arguments: Sequence[str]) -> Request:
         name, equals, value = left.pop(0).partition("=")
         if name in ("-L", "--list-gpus") and not equals:
             request.list_gpus = True
+        elif name in ("-h", "--help"):
+            raise Stop(f"nvidia-smi of a simulated host: {_FORMS}", 0)
         elif name in _VALUES:
             if not equals and not left:
                 raise Stop(f"Option {name} needs a value.", INVALID)
@@ -136,7 +138,7 @@ def main(arguments: Sequence[str]) -> int:
         request = parse(arguments)
         print(answer(open_nvml(), request))
     except Stop as stop:
-        print(f"nvidia-smi (phantora): {stop}", file=sys.stderr)
+        print(f"nvidia-smi (phantora): {stop}", file=sys.stderr if stop.status else sys.stdout)
         return stop.status
     except NvmlError as error:
         print(f"nvidia-smi (phantora): {error}", file=sys.stderr)

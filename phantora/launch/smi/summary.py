@@ -29,11 +29,13 @@ def _device(device: Device) -> list[str]:
     memory = device.memory()
     on = "On" if device.number("PersistenceMode") else "Off"
     name = device.name if len(device.name) <= 24 else device.name[:21] + "..."
+    watts = [(device.number(what) or 0) // 1000 for what in ("PowerUsage", "EnforcedPowerLimit")]
+    power = f"{watts[0]:4}W / {watts[1]:4}W"
     mig = "Enabled" if device.pair("MigMode")[0] else "Disabled"
     return [
         _row(f" {device.index:>3}  {name:<24} {on:>9} ", f"{device.bus_id:>19} N/A ", f"{'N/A':>21} "),
         _row(
-            f" N/A   N/A    P{device.number('PerformanceState')}{'N/A /  N/A':>23} ",
+            f" N/A   N/A    P{device.number('PerformanceState')}{power:>23} ",
             f"{f'{memory.used // MIB}MiB / {memory.total // MIB:>6}MiB':>23} ",
             f"{'N/A':>8}{'Default':>13} ",
         ),

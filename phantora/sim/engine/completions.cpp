@@ -40,7 +40,7 @@ void Completions::failed(Device &device, const Stream &s, const Item &item) {
   waits_.check(device.rank());
 }
 
-void Completions::write(const Device &device, const Stream &s, const Item &item, int64_t reached) {
+void Completions::write(Device &device, const Stream &s, const Item &item, int64_t reached) {
   int64_t end = device.now();
   ph_row r = RowLog::row(row_kind(item), device.rank().index, row_start(item, reached, end), end);
   r.sub = item.sub;
@@ -72,6 +72,17 @@ void Completions::write(const Device &device, const Stream &s, const Item &item,
   uint8_t kind = copies ? uint8_t{PH_ROW_MEMCPY} : r.kind;  // as a profiler has it
   if (item.correlation && (item.shares() || item.type == Item::COMM))
     device.rank().activities.push_back({kind, r.sub, r.flags, 0, item.correlation, s.id, r.name, r.start, r.end, r.launch, r.bytes});
+  rows_.device(r);
+  if (device.power().due(end)) write_power(device, end);
+}
+
+void Completions::write_power(Device &device, int64_t until) {
+  Power::Reading now = device.power().at(until);
+  ph_control &control = *device.rank().control;
+  store(&control.drawn_mj, static_cast<int64_t>(1e3 * now.joules));
+  store(&control.drawn_mw, static_cast<int64_t>(1e3 * now.watts));
+  ph_row r = device.power().row(device.rank().index, until);
+  r.stream = device.number();
   rows_.device(r);
 }
 

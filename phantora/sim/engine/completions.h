@@ -13,12 +13,14 @@ class Completions : public DeviceListener {
   void arrived(Launch &launch, int64_t time) override { communication_.arrive(launch, time); }
   void completed(Device &device, const Stream &s, Item &item, int64_t reached) override;
   void failed(Device &device, const Stream &s, const Item &item) override;
+  // The row of what the GPU has drawn up to there.
+  void write_power(Device &device, int64_t until);
   void went_on(Rank &rank) override {
     if (!rank.requests.empty()) waits_.check(rank);
   }
 
  private:
-  void write(const Device &device, const Stream &s, const Item &item, int64_t reached);
+  void write(Device &device, const Stream &s, const Item &item, int64_t reached);
 
   Communication &communication_;
   Marks &marks_;

@@ -114,8 +114,9 @@ void ConservativeClock::stop(Device &device, int64_t time) {
 // from the moment of an answer, so its GPU stays behind that.
 void ConservativeClock::finalize(Device &device) {
   Rank &rank = device.rank();
-  if (rank.asleep) return;
   int64_t limit = std::min(rank.host_limit(), std::min(state(device).closed, device.hold()) - 1);
+  waits_.read_meter(device, limit);
+  if (rank.asleep) return;
   if (limit < NEVER - 1 && limit > device.now()) device.stand_at(limit);
   if (!rank.requests.empty()) waits_.check(rank);
 }

@@ -57,6 +57,8 @@ class Device {
   // issued earlier has begun (benchmark: 2 H200, see docs/virtual-time.md).
   void set_queues(uint64_t queues) { one_queue_ = queues == 1; }
   Power &power() { return power_; }
+  const Power &power() const { return power_; }
+  bool used() const { return admissions_ > 0; }
   void set_default_stream(Stream *s) { default_stream_ = s; }
 
   // Appends work to a stream, with the ordering of the legacy default stream.

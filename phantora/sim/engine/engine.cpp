@@ -177,11 +177,19 @@ int64_t Engine::take_rows(ph_row *out, int64_t capacity, bool everything) {
     int64_t end = 0;
     for (const Device *device : devices_.all()) end = std::max(end, device->now());
     links_.write_carried(until, end);
+    if (everything) write_power();
   }
   int64_t taken = rows_.take(out, capacity, until, [&](ph_row &row) { communication_.rename(row); });
   // Those left are not final yet, and may not be for long: a rank far behind, a communicator that somebody has not joined.
   if (taken < capacity) rows_wanted_ = rows_.waiting() + ROWS_WANTED;
   return taken;
+}
+
+// What each GPU has drawn since its last row, up to the end of the log.
+void Engine::write_power() {
+  int64_t end = rows_.latest();
+  for (Device *device : devices_.all())
+    if (device->used() && device->power().owes(end)) completions_.write_power(*device, end);
 }
 
 int64_t Engine::take_records(int rank, ph_record *out, int64_t capacity, bool everything) {

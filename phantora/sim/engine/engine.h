@@ -65,6 +65,7 @@ class Engine {
   bool all_done();
   bool all_wait();
   int64_t frontier();  // nothing earlier can change
+  void write_power();
   void sleep(int timeout_us);
   std::vector<Rank *> held(const int32_t *sleepers, int count);
 

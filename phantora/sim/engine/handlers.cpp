@@ -277,6 +277,11 @@ void Ingest::event_request(Rank &rank, const ph_record &r) {
 
 void Ingest::room(Rank &rank, const ph_record &r) { waits_.request_room(rank, r); }
 
+void Ingest::meter(Rank &rank, const ph_record &r) {
+  if (!(r.flags & PH_F_HELPER)) launches_.cut(rank);
+  waits_.request_meter(rank, r);
+}
+
 // ------------------------------------------------------------------ communication
 void Ingest::comm_create(Rank &rank, const ph_record &r) { communication_.create(rank, r, source(rank).blob); }
 void Ingest::comm_destroy(Rank &rank, const ph_record &r) { communication_.destroy(rank, r.id); }

@@ -36,7 +36,7 @@ Ingest::Ingest(RankTable &rank_table, Devices &devices, Texts &texts, CallNames 
       {PH_COLLECTIVE, &Ingest::communicate},      {PH_SEND, &Ingest::communicate},
       {PH_RECV, &Ingest::communicate},            {PH_PAYLOAD, &Ingest::payload},
       {PH_PEER_COPY, &Ingest::communicate},       {PH_PUT_SIGNAL, &Ingest::communicate},
-      {PH_WAIT_SIGNAL, &Ingest::communicate},
+      {PH_WAIT_SIGNAL, &Ingest::communicate},     {PH_METER, &Ingest::meter},
       {PH_SITE, &Ingest::site},                   {PH_TIMED, &Ingest::timed},
       {PH_MEMORY, &Ingest::memory},               {PH_UNSUPPORTED, &Ingest::unsupported},
   };

@@ -83,6 +83,7 @@ class Ingest {
   void device_sync(Rank &rank, const ph_record &r);
   void event_request(Rank &rank, const ph_record &r);
   void room(Rank &rank, const ph_record &r);
+  void meter(Rank &rank, const ph_record &r);
   void comm_create(Rank &rank, const ph_record &r);
   void comm_destroy(Rank &rank, const ph_record &r);
   void comm_abort(Rank &rank, const ph_record &r);

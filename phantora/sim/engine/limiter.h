@@ -10,12 +10,13 @@ struct Limiter {
   double lowest = 1;  // clock so far
 
   // For `ns` something has run that draws `factor` times `dynamic` W at full clock, which fall with it, and `steady` ones.
-  void advance(const phe_power_limit &limit, double factor, double dynamic, double steady, double ns);
+  // Returns what it has drawn, in nJ.
+  double advance(const phe_power_limit &limit, double factor, double dynamic, double steady, double ns);
   // How many times as long a kernel takes by the clock as it is now.
   double stretch(const phe_kernel_profile &profile) const;
 
  private:
-  void relax(const phe_power_limit &limit, double factor, double dynamic, double steady, double ns);
+  double relax(const phe_power_limit &limit, double factor, double dynamic, double steady, double ns);
 };
 
 // What kernels would take on a GPU of another power factor.

@@ -26,6 +26,7 @@ struct Request {
   int64_t link = -1;
   uint32_t event = 0;
 
+  bool meters() const { return record.kind == PH_METER; }
   bool helper() const { return record.flags & PH_F_HELPER; }
 };
 

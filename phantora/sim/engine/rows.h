@@ -2,6 +2,7 @@
 #pragma once
 #include "basics.h"
 
+#include <algorithm>
 #include <deque>
 #include <functional>
 #include <iterator>
@@ -21,9 +22,11 @@ class RowLog {
     auto at = list.end();
     while (at != list.begin() && std::prev(at)->end > r.end) --at;
     list.insert(at, r);
+    latest_ = std::max(latest_, r.end);
     ++count_;
   }
   void device(const ph_row &r) { put(device_[static_cast<size_t>(r.rank)], r); }
+  int64_t latest() const { return latest_; }  // end of all rows so far
   // Rows of communicators and of the network may come in any order.
   void communicator(const ph_row &r) { put(communicators_, r); }
   void network(const ph_row &r) { put(network_, r); }
@@ -44,6 +47,7 @@ class RowLog {
   template <typename List>
   void put(List &list, const ph_row &r) {
     list.push_back(r);
+    latest_ = std::max(latest_, r.end);
     ++count_;
   }
   void gather(int64_t until, const std::function<void(ph_row &)> &rename);
@@ -57,7 +61,7 @@ class RowLog {
   std::vector<ph_row> ready_;  // the last goes first
   std::vector<ph_row> picked_;   // scratch of gather()
   std::vector<Place> places_;
-  int64_t count_ = 0;
+  int64_t count_ = 0, latest_ = 0;
 };
 
 }  // namespace phe

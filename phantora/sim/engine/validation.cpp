@@ -92,6 +92,8 @@ bool Ingest::is_valid(const Rank &rank, const ph_record &r) const {
       return r.group.records <= INT64_MAX;
     case PH_MEMORY:
       return r.id < PH_MEM_COUNT_PH_MEM;
+    case PH_METER:
+      return r.meter.rank < rank_table_.size() && r.meter.device >= -1 && r.meter.device < PH_MAX_DEVICES;
     case PH_MOVED:
       return r.moved.by < rank_table_.size() && is_time(r.moved.since) && r.moved.since <= r.time;
     default:

@@ -6,6 +6,7 @@ namespace phe {
 
 void Waits::answer(Rank &rank, size_t place, int status, int64_t time, int64_t value) {
   Request q = std::move(rank.requests[place]);
+  meters_ -= q.meters();
   rank.requests.erase(rank.requests.begin() + static_cast<long>(place));
   int64_t at = std::max(q.record.time, time);
   if (!q.helper()) {
@@ -44,7 +45,7 @@ void Waits::reply(Rank &rank, const ph_record &record, int status, int64_t time,
 // Is the answer to this request clear now?
 bool Waits::answered_in_passing(Rank &rank, size_t place) {
   Request &q = rank.requests[place];
-  if (q.data) return false;
+  if (q.data || (q.meters() && rank.failed < 0)) return false;
   if (rank.failed >= 0) {  // as every call does from then on
     answer(rank, place, -1, rank.failed, 0);
     return true;
@@ -125,6 +126,41 @@ void Waits::request_room(Rank &rank, const ph_record &r) {
     if (const Item *item = s->at(deps.back().seq)) link = item->id;
   }
   request(rank, r, std::move(deps), link);
+}
+
+// A rank that is no process has the GPU of the one that asks.
+Device &Waits::metered(Rank &asks, const ph_record &r) {
+  Rank &named = rank_table_[static_cast<size_t>(r.meter.rank)];
+  Rank &rank = named.control->folded ? asks : named;
+  if (r.meter.device >= 0) return devices_.of(rank, static_cast<int>(r.meter.device));
+  for (auto &device : rank.devices)
+    if (device->used()) return *device;
+  return devices_.of(rank, 0);
+}
+
+static int64_t reading(const Device &device, const ph_record &r) {
+  Power::Reading now = device.power().at(r.time);
+  return static_cast<int64_t>(1e3 * (r.id ? now.watts : now.joules) + 0.5);
+}
+
+void Waits::request_meter(Rank &rank, const ph_record &r) {
+  if (r.flags & PH_F_HELPER) return reply(rank, r, 0, r.time, reading(metered(rank, r), r));
+  Request q;
+  q.record = r;
+  q.query = true;
+  rank.requests.push_back(std::move(q));
+  ++meters_;
+  if (rank.failed >= 0) check(rank);
+}
+
+void Waits::read_meter(Device &device, int64_t until) {
+  if (!meters_) return;
+  for (Rank &rank : rank_table_.ranks())
+    for (size_t place = 0; place < rank.requests.size(); ++place) {
+      const Request &q = rank.requests[place];
+      if (!q.meters() || q.record.time > until || &metered(rank, q.record) != &device) continue;
+      answer(rank, place--, 0, -1, reading(device, q.record));
+    }
 }
 
 bool Waits::give_room() {

@@ -15,6 +15,10 @@ class Waits {
   void request(Rank &rank, const ph_record &r, std::vector<Dep> deps, int64_t link, Device *whole = nullptr);
   // A host that launches waits while a stream has too much to do.
   void request_room(Rank &rank, const ph_record &r);
+  // NVML asks what a GPU has drawn.
+  void request_meter(Rank &rank, const ph_record &r);
+  // What `device` does up to `until` is known: answers those who ask what it has drawn.
+  void read_meter(Device &device, int64_t until);
   // The ranks wait for each other: whoever asked for room first does without. False: nobody asks.
   bool give_room();
   // Answers what has become clear.
@@ -27,6 +31,7 @@ class Waits {
  private:
   bool answered_in_passing(Rank &rank, size_t place);
   void answer(Rank &rank, size_t place, int status, int64_t time, int64_t value);
+  Device &metered(Rank &asks, const ph_record &r);
   static int64_t completion(const Rank &rank, const Request &q);
   static int64_t released_by(const Rank &rank, const Request &q);
 
@@ -35,6 +40,7 @@ class Waits {
   RowLog &rows_;
   CallNames &names_;
   Progress &progress_;
+  int meters_ = 0;  // requests that wait for read_meter()
 };
 
 }  // namespace phe

@@ -16,6 +16,7 @@ from phantora.trace.analysis.assumptions import assumptions
 from phantora.trace.analysis.collectives import Collectives
 from phantora.trace.analysis.communicators import groups
 from phantora.trace.analysis.critical_path import CriticalPaths
+from phantora.trace.analysis.energy import EnergySums
 from phantora.trace.analysis.exposure import Exposures
 from phantora.trace.analysis.findings import findings
 from phantora.trace.analysis.fit import fit
@@ -45,7 +46,7 @@ _SHORT_COLUMNS = (
     "link", "shape", "comm", "error",
 )  # fmt: skip
 _COLUMNS = (*_SHORT_COLUMNS, "stream", "id", "algorithm", "seq")
-_SHORT_KINDS = (*DEVICE_KINDS, "sync")
+_SHORT_KINDS = (*DEVICE_KINDS, "sync", "power")
 MOST_JOINS = 100_000  # for which gains are computed unasked: about a second
 Progress = Callable[[int, int], None]
 
@@ -150,6 +151,7 @@ class _Pass:
         self.groups = groups(log)
         self.volume, self.uncertainty = Volume(log, self.groups, ranks), Uncertainty(log)
         self.uneven = FoldImbalance(log, self.groups)
+        self.energy = EnergySums(log, ranks)
         self.guesses = Guesses(log, self.annotations)
         self.exposures = Exposures(log)
         if details:
@@ -172,7 +174,7 @@ class _Pass:
             if span.present[position]:
                 self._add_rank(window, position)
         if span.steady:
-            for gatherer in (self.work, self.volume, self.uncertainty, self.uneven, self.guesses):
+            for gatherer in (self.work, self.volume, self.uncertainty, self.uneven, self.guesses, self.energy):
                 gatherer.add(window)
         if self.details:
             self.streams.add(window)
@@ -249,6 +251,7 @@ class _Pass:
         bar = None  # what was seen has none
         if not self.meta.real:
             bar = self.uncertainty.report(steady, self._host_time(), on_hosts, uneven or 0.0)
+        throughput = self.volume.report(steady.time)
         return Headline(
             step_time=steady.time,
             lowest=times[0],
@@ -261,7 +264,8 @@ class _Pass:
             uneven=uneven,
             hosts=hosts,
             mfu=steady.mfu,
-            throughput=self.volume.report(steady.time),
+            throughput=throughput,
+            energy=self.energy.report(steady.time, throughput),
             apart=apart,
         )
 

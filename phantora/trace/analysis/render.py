@@ -26,7 +26,7 @@ from phantora.trace.analysis.report import (
     UnmeasuredOperator,
     Work,
 )
-from phantora.trace.analysis.summary import achieved_rate, counted, lines, rounded, step_with_bar, who
+from phantora.trace.analysis.summary import achieved_rate, counted, energy, lines, rounded, step_with_bar, who
 from phantora.trace.analysis.units import duration, percent, rate, short_name, size
 from phantora.trace.schema import REAL
 
@@ -183,6 +183,9 @@ def _headline(report: Report, console: Console) -> None:
     if h.throughput is not None and h.throughput.samples_per_second:
         parts.append(f"[bold]{counted(h.throughput.samples_per_second, h.error)}[/bold] samples/s")
     console.print(", ".join(parts), highlight=False)
+    drawn = energy(report)
+    if drawn:
+        console.print(f"Energy: {drawn.replace('   ', ', ')}", highlight=False, markup=False)
     _hosts(report, console)
     if h.uneven is not None:
         text = (

@@ -366,6 +366,28 @@ class Throughput:
 
 
 @dataclass
+class Energy:
+    """What the job's GPUs draw in steady steps, by the power model (``energy.py``)."""
+
+    watts: float
+    """Of one GPU, on average."""
+    joules_per_step: float
+    """Of all GPUs."""
+    joules_per_token: float | None
+    """None where the log shows no tokens."""
+
+
+@dataclass
+class Cost:
+    """What the job costs at the price of a GPU's hour."""
+
+    dollars_per_gpu_hour: float
+    dollars_per_step: float
+    dollars_per_million_tokens: float | None
+    """None where the log shows no tokens."""
+
+
+@dataclass
 class Headline:
     """The numbers that people read first. Of the steady steps; times in ns."""
 
@@ -394,8 +416,12 @@ class Headline:
     mfu: float | None
     """Of the whole job: the median of the steps' flops over the step time and the GPUs' peak."""
     throughput: Throughput | None
+    energy: Energy | None
+    """None in logs without power rows."""
     apart: dict[str, list[int]]
     """Steps that do not stand for the others, by what they contain."""
+    cost: Cost | None = None
+    """None without a price."""
 
 
 @dataclass

@@ -1,4 +1,5 @@
-"""The lines that end a run: does it fit, how long is a step, what holds it up, how far to trust it, what is next.
+"""The lines that end a run: does it fit, how long is a step, what it draws, what holds it up, how far to trust it, what
+is next.
 
 Every number is one of the report's (docs/glossary.md), with as many digits as its error bar allows.
 """
@@ -22,6 +23,7 @@ def lines(report: Report) -> list[tuple[str, str]]:
     """A word and its text each."""
     found = [("FITS", _fits(report)), ("STEP", _step(report)), ("HOST", _host(report))]
     if report.step_source != "run":
+        found.append(("ENERGY", energy(report)))
         found.append(("HELD UP", held_up(report)))
     found.append(("TRUST", trust(report)))
     return [(word, text) for word, text in found if text]
@@ -79,6 +81,21 @@ def _steps(h: Headline) -> list[str]:
     if h.short:
         return [f"still settling: run {ceil(h.short / h.step_time)} more steps"]
     return [f"{h.steps} steady step{'s' * (h.steps > 1)}"]
+
+
+def energy(report: Report) -> str:
+    """Watts of a GPU, joules of a step and a token, and dollars where there is a price."""
+    found, cost = report.headline.energy, report.headline.cost
+    parts = []
+    if found is not None:
+        parts += [f"{found.watts:.0f} W a GPU", f"{digits(found.joules_per_step)} J a step"]
+        if found.joules_per_token is not None:
+            parts.append(f"{digits(found.joules_per_token)} J/token")
+    if cost is not None and cost.dollars_per_million_tokens is not None:
+        parts.append(f"${digits(cost.dollars_per_million_tokens)} per million tokens")
+    elif cost is not None:
+        parts.append(f"${digits(cost.dollars_per_step)} a step")
+    return "   ".join(parts)
 
 
 def held_up(report: Report) -> str:
@@ -150,6 +167,11 @@ def counted(number: float, error: float | None) -> str:
         if number >= scale:
             return f"{number / scale:.{_decimals(number / scale, error)}f}{suffix}"
     return f"{number:.3g}"
+
+
+def digits(number: float) -> str:
+    """Three digits, all before the point of a large number: ``0.0123``, ``4,880``."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def _unit(ns: float) -> tuple[str, float]:

@@ -260,6 +260,10 @@ def _rates(a: Report, b: Report) -> list[Change]:
             found.append(Change(f"{name}/s", *pair))
     if x.mfu is not None and y.mfu is not None:
         found.append(Change("MFU", x.mfu, y.mfu))
+    if x.energy is not None and y.energy is not None:
+        tokens = x.energy.joules_per_token is not None and y.energy.joules_per_token is not None
+        unit = "token" if tokens else "step"
+        found.append(Change(f"J/{unit}", *(getattr(side.energy, f"joules_per_{unit}") for side in (x, y))))
     return [rate for rate in found if rate.a and rate.b]
 
 

@@ -51,7 +51,7 @@ def _of_reality(d: Difference, cause: str) -> str:
 
 def _rate(d: Difference) -> str:
     """Throughput, where a step's time does not say it: another batch."""
-    rate = next((r for r in d.rates if r.name != "MFU"), None)
+    rate = next((r for r in d.rates if r.name.endswith("/s")), None)
     if rate is None or abs(rate.b / rate.a * d.step.b / d.step.a - 1) < 0.002:
         return ""
     return f", {100 * (rate.b / rate.a - 1):+.1f}% {rate.name}"

@@ -212,6 +212,8 @@ def _batch(batch: Batch, texts: _Texts, plan: Plan, files: dict[int, _File]) -> 
             _memory(files[rank], row, texts)
         elif kind == "link":
             _link(add, row, texts)
+        elif kind == "power":
+            _power(add, row)
         elif kind not in ("flow", "communicator"):
             _device(add, kind, row, texts)
     for file in files.values():
@@ -231,6 +233,15 @@ def _link(add: Add, row: Row, texts: _Texts) -> None:
             f'{{"ph":"C","name":{texts.name[row["name"]]},"pid":{NETWORK_PID},"tid":0,"ts":{time / 1000},'
             f'"args":{{"used %":{value}}}}}'
         )
+
+
+def _power(add: Add, row: Row) -> None:
+    """The watts of a GPU from the start of a stretch on, as a counter."""
+    watts = round(1e3 * row["value"] / max(1, row["end"] - row["start"]))
+    add(
+        f'{{"ph":"C","name":"power","pid":{FIRST_PID + row["rank"]},"tid":{row["stream"]},"ts":{row["start"] / 1000},'
+        f'"args":{{"W":{watts}}}}}'
+    )
 
 
 def _memory(file: _File, row: Row, texts: _Texts) -> None:

@@ -225,6 +225,11 @@ class _Writer:
                 unit = proto.blob(8, proto.number(3, _UNIT_BYTES))
                 self.counters[name][rank] = self._track(self.process[rank], name, 10 + order, unit)
 
+        self.power: dict[tuple[int, int], int] = {}
+        for rank, gpu in sorted(self.plan.powered):
+            unit, more = proto.blob(8, proto.blob(6, "W")), f" of GPU {gpu}" if gpu else ""
+            self.power[rank, gpu] = self._track(self.process[rank], "power" + more, 12 + gpu, unit)
+
     def _pid(self, rank: int) -> int:
         return FIRST_PID + self.side.ranks + rank
 
@@ -322,6 +327,7 @@ class _Writer:
                 )
         self._memory(batch)
         self._links(batch)
+        self._power(batch)
 
     def _launches(self, batch: Batch) -> None:
         """A mark on the host thread where the work was launched; the arrow to it begins there."""
@@ -462,6 +468,15 @@ class _Writer:
         time = np.stack([start, end], 1).ravel()
         value = np.stack([np.rint(used).astype(np.int64), np.zeros(len(rows), np.int64)], 1).ravel()
         self._event(time, _COUNT, np.repeat(track, 2), *proto.numbers(_COUNTER, value))
+
+    def _power(self, batch: Batch) -> None:
+        """The watts of each GPU, from the start of a stretch on."""
+        rows = np.flatnonzero(batch["kind"] == KIND_CODE["power"])
+        start, end = batch["start"][rows], batch["end"][rows]
+        watts = np.rint(1e3 * batch["value"][rows] / np.maximum(end - start, 1)).astype(np.int64)
+        own = zip(batch["rank"][rows].tolist(), batch["stream"][rows].tolist(), strict=True)
+        track = np.array([self.power[key] for key in own], np.int64)
+        self._event(start, _COUNT, track, *proto.numbers(_COUNTER, watts))
 
     def _memory(self, batch: Batch) -> None:
         rows = np.flatnonzero(batch["kind"] == KIND_CODE["memory"])

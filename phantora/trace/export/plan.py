@@ -59,6 +59,8 @@ class Plan:
     """Rank -> first start and last end of its work on the GPU."""
     links: set[int] = field(default_factory=set)
     """Names of the links whose load is known."""
+    powered: set[tuple[int, int]] = field(default_factory=set)
+    """Rank and GPU in it whose power is known."""
     moved: dict[tuple[str, int], tuple[Ints, Ints]] = field(default_factory=dict)
     """(layer, batch) -> positions in the batch and their lanes, for the few rows not on lane 0."""
 
@@ -206,6 +208,8 @@ def make_plan(selector: Selector) -> Plan:
             plan.record_streams.add(batch["rank"][records], batch["id"][records], batch["stream"][records])
         _extend(plan.active, batch)
         plan.links.update(np.unique(batch["name"][kind == KINDS.index("link")]).tolist())
+        powered = kind == KINDS.index("power")
+        plan.powered.update(zip(batch["rank"][powered].tolist(), batch["stream"][powered].tolist(), strict=True))
         for layer, rows, index, start in layers(batch):
             key = track_key(index[0], index[1])
             long = batch["end"][rows] > start

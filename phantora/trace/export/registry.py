@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from phantora.errors import PhantoraError
+from phantora.extensions import extensions
 from phantora.outputs import why_not_written
-from phantora.trace.export import chrome, memory_viz, perfetto, scalars
+from phantora.trace.export import chakra, chrome, memory_viz, parquet, perfetto, scalars
 from phantora.trace.export.selection import Progress, Selection
 from phantora.trace.reader import Log, open_log
 
@@ -40,18 +41,25 @@ FORMATS = (
     ),
     Format("memory", (".pickle",), "torch's memory snapshot, for pytorch.org/memory_viz", memory_viz.write),
     Format("tensorboard", (".tensorboard",), "a directory of scalars for TensorBoard", scalars.write_tensorboard),
+    Format("chakra", (".et",), "Chakra execution traces, one file per rank: run.0.et", chakra.write),
+    Format("parquet", (".parquet",), "the rows, for pandas, polars, DuckDB and Spark", parquet.write),
     Format("wandb", (".wandb",), "scalars as W&B's own log, for `wandb sync`", scalars.write_wandb),
 )
 
 
+def formats() -> tuple[Format, ...]:
+    """Ours, and those of installed packages."""
+    return (*FORMATS, *extensions("phantora.exports"))
+
+
 def format_of(path: str) -> Format:
     """The format that `path` asks for by its suffix."""
-    for known in FORMATS:
+    for known in formats():
         if path.rstrip("/").endswith(known.suffixes):
             return known
     if path.endswith("/") or os.path.isdir(path):
         return FORMATS[1]
-    suffixes = ", ".join(suffix for known in FORMATS for suffix in known.suffixes)
+    suffixes = ", ".join(suffix for known in formats() for suffix in known.suffixes)
     raise PhantoraError(
         f"{path}: no timeline format has this suffix; end the path with one of {suffixes}, or /"
     )

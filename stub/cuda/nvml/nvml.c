@@ -1,8 +1,7 @@
 // libnvidia-ml: the management library, describing the simulated GPUs of this process's host.
 //
-// What the simulation knows is answered: identity, memory, clocks, links, processes. It has no model
-// of temperature, power or utilisation over wall time: those answer "not supported", as NVML does
-// for boards that lack a sensor.
+// What the simulation knows is answered: identity, memory, clocks, links, processes, power. It has no model
+// of temperature or utilisation over wall time: those answer "not supported", as NVML does for boards without a sensor.
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -20,6 +19,7 @@ enum {
   NVML_NOT_FOUND = 6,
   NVML_INSUFFICIENT_SIZE = 7,
   NVML_DRIVER_NOT_LOADED = 9,
+  NVML_GPU_IS_LOST = 15,
   NVML_ARGUMENT_VERSION_MISMATCH = 25,
 };
 typedef int nvmlReturn_t;
@@ -298,6 +298,42 @@ ON_DEVICE(nvmlDeviceGetApplicationsClock, (nvmlDevice_t device, int type, unsign
 ON_DEVICE(nvmlDeviceGetCurrentClocksThrottleReasons, (nvmlDevice_t device, unsigned long long *reasons),
           GIVE(reasons, unsigned long long, 0))
 
+// ---------------------------------------------------------------- power
+// A rank asks the simulator what a GPU has drawn up to now in virtual time: its own, or that of another rank of its host.
+// A process beside the ranks reads what the simulator noted last.
+enum { ENERGY_MJ, POWER_MW };
+static int64_t drawn(nvmlDevice_t device, unsigned what) {
+  if (!ph_connected()) return what == ENERGY_MJ ? ph_drawn_mj(device->index) : ph_drawn_mw(device->index);
+  int mine = own(device), host = (int)ph_shared()->ranks_per_host;
+  bool used = mine >= 0 && phc_primary_active(mine);
+  ph_record record = {.kind = PH_METER, .id = what, .flags = phc_helper_flag(), .meter = {(uint64_t)ph_rank(), mine}};
+  if (!used) {
+    record.meter.rank = (uint64_t)(ph_rank() / host * host + device->index);
+    record.meter.device = -1;
+  }
+  ph_answer answer = ph_request(&record, NULL, 0);
+  return answer.status < 0 ? -1 : answer.value;
+}
+static nvmlReturn_t energy(nvmlDevice_t device, unsigned long long *mj) {
+  if (!mj) return NVML_INVALID_ARGUMENT;
+  if (ph_null_mode()) return NVML_NOT_SUPPORTED;
+  int64_t value = drawn(device, ENERGY_MJ);
+  return value < 0 ? NVML_GPU_IS_LOST : GIVE(mj, unsigned long long, (unsigned long long)value);
+}
+static nvmlReturn_t power(nvmlDevice_t device, unsigned *mw) {
+  if (!mw) return NVML_INVALID_ARGUMENT;
+  if (ph_null_mode()) return NVML_NOT_SUPPORTED;
+  int64_t value = drawn(device, POWER_MW);
+  return value < 0 ? NVML_GPU_IS_LOST : GIVE(mw, unsigned, (unsigned)value);
+}
+ON_DEVICE(nvmlDeviceGetTotalEnergyConsumption, (nvmlDevice_t device, unsigned long long *mj), energy(device, mj))
+ON_DEVICE(nvmlDeviceGetPowerUsage, (nvmlDevice_t device, unsigned *mw), power(device, mw))
+ON_DEVICE(nvmlDeviceGetPowerManagementMode, (nvmlDevice_t device, unsigned *mode), GIVE(mode, unsigned, 1))
+ON_DEVICE(nvmlDeviceGetPowerManagementLimit, (nvmlDevice_t device, unsigned *mw), GIVE(mw, unsigned, ph_gpu()->limit_mw))
+ON_DEVICE(nvmlDeviceGetEnforcedPowerLimit, (nvmlDevice_t device, unsigned *mw), GIVE(mw, unsigned, ph_gpu()->limit_mw))
+ON_DEVICE(nvmlDeviceGetPowerManagementDefaultLimit, (nvmlDevice_t device, unsigned *mw),
+          GIVE(mw, unsigned, ph_gpu()->default_limit_mw))
+
 // ---------------------------------------------------------------- links
 // NVLink through a switch: every link's far end is one. Links by generation: V100 6, A100 12, later 18.
 static unsigned link_count(void) {
@@ -365,8 +401,7 @@ ON_DEVICE(nvmlDeviceGetGpuFabricInfo, (nvmlDevice_t device, void *info), fabric(
 ON_DEVICE(nvmlDeviceGetGpuFabricInfoV, (nvmlDevice_t device, unsigned *info), fabric_of_version(info))
 
 #define UNKNOWN_TO_THE_SIMULATION(X)                                                                     \
-  X(nvmlDeviceGetTemperature) X(nvmlDeviceGetPowerUsage) X(nvmlDeviceGetPowerManagementLimit)            \
-  X(nvmlDeviceGetEnforcedPowerLimit) X(nvmlDeviceGetTotalEnergyConsumption) X(nvmlDeviceGetFanSpeed)     \
+  X(nvmlDeviceGetTemperature) X(nvmlDeviceGetFanSpeed)                                                   \
   X(nvmlDeviceGetUtilizationRates) X(nvmlDeviceGetEncoderUtilization) X(nvmlDeviceGetDecoderUtilization) \
   X(nvmlDeviceGetPcieThroughput) X(nvmlDeviceGetSerial) X(nvmlDeviceGetVbiosVersion)                     \
   X(nvmlDeviceGetFieldValues)                                                                            \

@@ -34,3 +34,14 @@ int32_t ph_occupant(int device) {
 int64_t ph_occupied(int device) {
   return ph_occupant(device) ? __atomic_load_n(&ph_place(device)->memory, __ATOMIC_RELAXED) : 0;
 }
+
+int64_t ph_drawn_mj(int device) {
+  const ph_control *control = ph_place(device);
+  return control ? __atomic_load_n(&control->drawn_mj, __ATOMIC_ACQUIRE) : 0;
+}
+
+int64_t ph_drawn_mw(int device) {
+  const ph_control *control = ph_place(device);
+  int64_t noted = control ? __atomic_load_n(&control->drawn_mw, __ATOMIC_ACQUIRE) : 0;
+  return noted ? noted : ph_gpu()->idle_mw;
+}

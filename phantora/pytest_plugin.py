@@ -1,0 +1,94 @@
+"""A pytest plugin: a test of a training script's memory and step time, without a GPU.
+
+    @pytest.mark.phantora("train.py", args=["--steps", "4"], cluster="1x8xH100", max_memory="70GiB", max_step="300ms")
+    def test_fits(phantora_run):
+        assert phantora_run.summary()["mfu"] > 0.4
+
+The mark takes what :func:`phantora.run` takes, and two limits. All tests of a process share one fork server, under
+pytest-xdist all of a worker.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from phantora.units import GIB, MIB
+
+if TYPE_CHECKING:
+    from phantora.api import Run
+
+MARK = "phantora"
+_AMOUNT = re.compile(r"([\d.]+)\s*([A-Za-z]+)")
+_NS = {"us": 1e3, "ms": 1e6, "s": 1e9}
+_BYTES = {"MiB": MIB, "GiB": GIB}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declares the mark."""
+    config.addinivalue_line(
+        "markers", f"{MARK}(script, args=(), cluster=..., max_memory=None, max_step=None, ...): simulate a script"
+    )
+
+
+@pytest.fixture(scope="session")
+def phantora_server() -> Iterator[None]:
+    """One process imports torch for the runs of all tests."""
+    from phantora.launch.shared_forkserver import VARIABLE, WarmServer
+
+    if VARIABLE in os.environ:  # somebody else's
+        yield
+        return
+    server = WarmServer()
+    os.environ[VARIABLE] = server.path
+    try:
+        yield
+    finally:
+        del os.environ[VARIABLE]
+        server.close()
+
+
+@pytest.fixture
+def phantora_run(request: pytest.FixtureRequest, phantora_server: None, tmp_path: Path) -> Run:
+    """The run that the test's mark describes. Fails the test if the run fails, or exceeds a limit of the mark."""
+    from phantora.api import RunFailed, run
+
+    mark = request.node.get_closest_marker(MARK)
+    if mark is None or not mark.args:
+        pytest.fail(f"phantora_run needs @pytest.mark.{MARK}('train.py', cluster=...)", pytrace=False)
+    options: dict[str, Any] = dict(mark.kwargs)
+    most_memory = _limit(options.pop("max_memory", None), _BYTES)
+    most_step = _limit(options.pop("max_step", None), _NS)
+    current = os.environ.pop("PYTEST_CURRENT_TEST", None)  # runs of one environment share what is imported
+    try:
+        found = run(*mark.args, **{"output": tmp_path / "run.arrow", **options})
+    except RunFailed as error:
+        pytest.fail(f"{mark.args[0]}: {error}", pytrace=False)
+    finally:
+        if current is not None:
+            os.environ["PYTEST_CURRENT_TEST"] = current
+    summary = found.summary()
+    if most_memory is not None and summary["peak_reserved"] > most_memory:
+        _exceeded("memory", summary["peak_reserved"] / GIB, most_memory / GIB, "GiB")
+    if most_step is not None and summary["step_time"] > most_step:
+        _exceeded("a step", summary["step_time"] / 1e6, most_step / 1e6, "ms")
+    return found
+
+
+def _exceeded(what: str, value: float, limit: float, unit: str) -> None:
+    pytest.fail(f"{what} takes {value:.4g} {unit}, more than {limit:.4g} {unit}", pytrace=False)
+
+
+def _limit(text: str | None, units: dict[str, Any]) -> float | None:
+    """``70GiB`` in bytes, ``300ms`` in ns."""
+    if text is None:
+        return None
+    match = _AMOUNT.fullmatch(text)
+    if match is None or match[2] not in units:
+        pytest.fail(f"{text!r} is no amount in {', '.join(units)}", pytrace=False)
+    return float(match[1]) * float(units[match[2]])

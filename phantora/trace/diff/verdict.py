@@ -1,0 +1,103 @@
+"""Whether a run is worse than another by more than a limit, given how well both are known.
+
+The change of a metric has the error of the step's change (``compare.Difference.error``): prices that both runs share
+cancel. Where the limit lies within that error, no answer is given. Memory is exact.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from phantora.errors import PhantoraError
+from phantora.trace.diff.compare import Change, Difference
+
+PASS, FAIL, INCONCLUSIVE = "pass", "fail", "inconclusive"
+_RATES = {"tokens": ("tokens/s",), "samples": ("samples/s",), "mfu": ("MFU",), "energy": ("J/token", "J/step")}
+_MEMORY = {"memory": ("allocated", "reserved"), "allocated": ("allocated",), "reserved": ("reserved",)}
+"""The worst of these peaks counts."""
+METRICS = ("step", *_RATES, *_MEMORY)
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How much worse a run may be."""
+
+    metric: str
+    """One of :data:`METRICS`."""
+    share: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Of one metric of run b, against run a."""
+
+    result: str
+    """``pass``, ``fail`` or ``inconclusive``."""
+    metric: str
+    a: float
+    """Step time in ns, a rate per second, joules or bytes."""
+    b: float
+    worse: float
+    """By what share b is worse; negative: better."""
+    error: float
+    """By so much `worse` may be wrong."""
+    limit: float
+
+    @property
+    def text(self) -> str:
+        """``step is 3.20 % (+-0.40 %) worse, more than 2 %``."""
+        bar = f" (+-{100 * self.error:.2f} %)" if self.error else ""
+        how = f"{100 * abs(self.worse):.2f} %{bar} {'worse' if self.worse > 0 else 'better'}"
+        relation = {
+            PASS: "within the limit of", FAIL: "more than the limit of",
+            INCONCLUSIVE: "too uncertain for the limit of",
+        }[self.result]  # fmt: skip
+        return f"{self.metric} is {how}, {relation} {100 * self.limit:g} %"
+
+    def as_data(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {**asdict(self), "text": self.text}
+
+
+def judge(difference: Difference, limit: Limit) -> Verdict:
+    """The verdict on run b. Raises PhantoraError if the logs do not show the metric."""
+    change, step = _change(difference, limit.metric), difference.step
+    inverse = limit.metric in ("tokens", "samples", "mfu")
+    worse, error = 0.0, 0.0
+    if change.a and change.b:
+        worse = change.a / change.b - 1 if inverse else change.b / change.a - 1
+    if limit.metric not in _MEMORY and step.a and not difference.equal:
+        error = difference.error / step.a
+        if limit.metric != "step" and step.change:  # another batch changes the step more than the rate
+            error *= min(1.0, abs(worse) * step.a / abs(step.change))
+    if worse - error > limit.share:
+        result = FAIL
+    else:
+        result = PASS if worse <= limit.share and (worse <= 0 or worse + error <= limit.share) else INCONCLUSIVE
+    if result == INCONCLUSIVE and difference.same_work and not difference.significant:
+        result = PASS  # the same work: what is left is the spread of steps
+    return Verdict(result, limit.metric, change.a, change.b, worse, error, limit.share)
+
+
+def _change(difference: Difference, metric: str) -> Change:
+    if metric == "step":
+        return difference.step
+    if metric in _MEMORY:
+        found = [peak for peak in difference.peaks if peak.name in _MEMORY[metric]]
+        found.sort(key=lambda peak: peak.b / peak.a if peak.a else 1.0)
+    else:
+        found = [rate for rate in difference.rates if rate.name in _RATES[metric]]
+    if not found:
+        raise PhantoraError(f"--fail-above: the logs do not show {metric}; choose another metric, as step:2%")
+    return found[-1]
+
+
+def parse_limit(text: str) -> Limit:
+    """``"2%"``, ``"0.02"`` or ``"tokens:2%"``. Raises PhantoraError."""
+    match = re.fullmatch(r"\s*(?:(\w+):)?(\d+(?:\.\d+)?)\s*(%?)\s*", text)
+    if match is None or (match[1] or "step") not in METRICS:
+        known = ", ".join(METRICS)
+        raise PhantoraError(f"--fail-above {text!r} is no share; write it like 2% or tokens:2%, of {known}")
+    return Limit(match[1] or "step", float(match[2]) / (100 if match[3] else 1))

@@ -1,0 +1,47 @@
+"""The pytest plugin, in a session of its own."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+SCRIPT = """
+import torch
+layer = torch.nn.Linear(256, 256, device="cuda")
+optimizer = torch.optim.SGD(layer.parameters())
+for _ in range(3):
+    layer(torch.zeros(8, 256, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+TESTS = """
+import pytest
+
+@pytest.mark.phantora("train.py", cluster="1x1xH100", max_memory="1GiB", max_step="1s")
+def test_fits(phantora_run):
+    assert phantora_run.summary()["step_time"] > 0
+
+@pytest.mark.phantora("train.py", max_memory="1MiB")
+def test_too_large(phantora_run): pass
+
+@pytest.mark.phantora("fails.py")
+def test_fails(phantora_run): pass
+
+@pytest.mark.phantora("train.py", max_step="1 parsec")
+def test_no_unit(phantora_run): pass
+
+def test_no_mark(phantora_run): pass
+"""
+
+
+def test_marks_are_limits(pytester: pytest.Pytester) -> None:
+    (pytester.path / "train.py").write_text(SCRIPT)
+    (pytester.path / "fails.py").write_text("raise ValueError('no data')\n")
+    pytester.makepyfile(TESTS)
+    result = pytester.runpytest_subprocess("-p", "phantora.pytest_plugin", "-n", "0", "-q")
+    result.assert_outcomes(passed=1, errors=4)
+    for text in (
+        "memory takes * GiB, more than 0.0009766 GiB", "fails.py: rank 0 at fails.py:1: ValueError: no data",
+        "'1 parsec' is no amount in us, ms, s", "phantora_run needs @pytest.mark.phantora(*",
+    ):  # fmt: skip
+        result.stdout.fnmatch_lines([f"*{text}*"])
