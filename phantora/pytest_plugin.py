@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from phantora.units import GIB, MIB
+from phantora.units import GIB, MIB, NS
 
 if TYPE_CHECKING:
     from phantora.api import Run
 
 MARK = "phantora"
 _AMOUNT = re.compile(r"([\d.]+)\s*([A-Za-z]+)")
-_NS = {"us": 1e3, "ms": 1e6, "s": 1e9}
 _BYTES = {"MiB": MIB, "GiB": GIB}
 
 
@@ -63,7 +62,7 @@ def phantora_run(request: pytest.FixtureRequest, phantora_server: None, tmp_path
         pytest.fail(f"phantora_run needs @pytest.mark.{MARK}('train.py', cluster=...)", pytrace=False)
     options: dict[str, Any] = dict(mark.kwargs)
     most_memory = _limit(options.pop("max_memory", None), _BYTES)
-    most_step = _limit(options.pop("max_step", None), _NS)
+    most_step = _limit(options.pop("max_step", None), NS)
     current = os.environ.pop("PYTEST_CURRENT_TEST", None)  # runs of one environment share what is imported
     try:
         found = run(*mark.args, **{"output": tmp_path / "run.arrow", **options})

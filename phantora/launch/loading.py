@@ -25,11 +25,11 @@ from phantora.launch.clock import Runtime
 from phantora.launch.importhook import after_import, uncharged
 from phantora.launch.messages import tell
 from phantora.spec import rank_spec
+from phantora.units import NS
 
 OPTION = "--data-loading"
 FREE, MEASURED = "free", "measured"
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s)")
-_UNITS = {"us": 1e3, "ms": 1e6, "s": 1e9}
 _LOADERS = "torch.utils.data.dataloader"
 _STATEFUL = "torchdata.stateful_dataloader.stateful_dataloader"
 _FETCHERS = "torch.utils.data._utils.fetch"
@@ -67,7 +67,7 @@ def parse(text: str) -> Cost:
             value = 0.0
         if 0 < value < float("inf"):
             return Cost(factor=value)
-    if (match := _TIME.fullmatch(text)) is not None and (ns := int(float(match[1]) * _UNITS[match[2]])) > 0:
+    if (match := _TIME.fullmatch(text)) is not None and (ns := int(float(match[1]) * NS[match[2]])) > 0:
         return Cost(ns=ns)
     raise PhantoraError(
         f"{OPTION} {text}: give free, measured, measured:FACTOR, or the time of a batch, for example 12ms"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from phantora.run_process import PHANTORA
 from tests.trace.test_diff import training
 
 ACTION = Path(__file__).resolve().parents[2] / "action"
@@ -19,7 +20,7 @@ if sys.argv[1] == "trace":
     assert sys.argv[2:4] == ["--cluster", "1x4xH100"] and sys.argv[-2:] == ["train.py", "--small"]
     shutil.copy(os.path.join({logs!r}, open("train.py").read().strip() + ".arrow"), sys.argv[sys.argv.index("-o") + 1])
 else:
-    os.execv(sys.executable, [sys.executable, "-m", "phantora", *sys.argv[1:]])
+    os.execv(sys.executable, [*{phantora!r}, *sys.argv[1:]])
 """
 
 
@@ -37,7 +38,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     unmeasured.write(logs / "unmeasured.arrow")
     (folder / "bin").mkdir()
     command = folder / "bin" / "phantora"
-    command.write_text(SHIM.format(python=sys.executable, logs=str(logs)))
+    command.write_text(SHIM.format(python=sys.executable, logs=str(logs), phantora=PHANTORA))
     command.chmod(0o755)
     (folder / "repository").mkdir()
     git(folder, "init", "-q", "-b", "main")

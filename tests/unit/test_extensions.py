@@ -8,6 +8,7 @@ from pathlib import Path
 
 import tomllib
 
+from phantora.run_process import PHANTORA
 from tests.support.fakelog import small_run
 
 SAMPLE = Path(__file__).resolve().parents[2] / "samples" / "extension"
@@ -59,7 +60,7 @@ def test_a_package_that_fails_is_named(tmp_path: Path) -> None:
     info = site / "phantora_example-1.0.dist-info" / "entry_points.txt"
     info.write_text("[phantora.gpus]\nmine = no_such_module:GPUS\n")
     done = subprocess.run(
-        [sys.executable, "-m", "phantora", "cluster", "show", "1x8xH100"], capture_output=True, text=True, check=False,
+        [*PHANTORA, "cluster", "show", "1x8xH100"], capture_output=True, text=True, check=False,
         env={"PYTHONPATH": f"{site}:{SAMPLE.parents[1]}", "PATH": ""},
     )  # fmt: skip
     assert done.returncode != 0
