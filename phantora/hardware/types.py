@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(frozen=True)
 class Calibration:
-    """Achieved rates: how close kernels come to the GPU's limits. docs/costs.md explains each."""
+    """Achieved rates: how close kernels come to the GPU's limits. docs/gpu-files.md explains each."""
 
     floor_ns: float
     """Shortest kernel, ns, from its start to its end."""

@@ -1,4 +1,4 @@
-"""What takes the place of values that a simulation does not have, where zeros are a bad assumption (docs/values.md)."""
+"""Replaces unknown values where zeros are a bad assumption (docs/assumptions.md)."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ FIELDS = tuple(
 
 
 class Unknown(Exception):
-    """The mask rests on values that nobody has."""
+    """The mask depends on unknown values."""
 
 
 def install(tracer: Path) -> None:

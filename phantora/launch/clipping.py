@@ -1,7 +1,7 @@
 """Gradients that a framework multiplies only where their norm exceeds the limit.
 
 The norm of large gradients is unknown and reads zero, which asks for no clipping. At the start of a training it exceeds
-the usual limit, so the multiplication is assumed (``--assume clip=always``, docs/values.md). Frameworks that clip by
+the usual limit, so the multiplication is assumed (``--assume clip=always``, docs/assumptions.md). Frameworks that use
 torch's ``clip_grad_norm_`` always multiply.
 """
 

@@ -1,4 +1,4 @@
-"""What a batch of torch's DataLoader costs (``--data-loading``; docs/virtual-time.md, "Data loading").
+"""What a batch of torch's DataLoader costs (``--data-loading``; docs/data-loading.md).
 
 What a dataset does (decode, augment, tokenize) runs for real, in worker processes or in the script itself. None of it
 is a CUDA call, so the modelled host clock knows only its Python frames, and only without workers. Here each batch gets

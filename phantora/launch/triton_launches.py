@@ -181,7 +181,7 @@ class Launches:
                 table |= {"ir": key, "grid": grid} if key else {}
             try:
                 table["work"] = self._work(kernel, kernel.functions, grid, given, described)
-            except Exception as error:  # IR of another Triton: the price then rests on the tensors, and says so
+            except Exception as error:  # IR of another Triton: the tensors give the price, as its provenance shows
                 table["unread"] = str(error)[:200]
         else:
             table["unread"] = kernel.broken[:200]

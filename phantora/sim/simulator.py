@@ -8,7 +8,7 @@ import threading
 import time
 
 from phantora.cost.wanted import Wanted
-from phantora.errors import NO_FOLD, PhantoraError, Reason
+from phantora.errors import PhantoraError, Reason
 from phantora.hardware.types import Gpu
 from phantora.sim.collectives import NcclEnvironment
 from phantora.sim.config import SimulatorConfig, Stats
@@ -57,10 +57,6 @@ def timing_of(gpu: Gpu, nccl: NcclEnvironment | None = None) -> native.Timing:
         send_buffer_bytes=channels * (nccl or NcclEnvironment()).buffer_bytes,
         filling_copy_bytes=measured.filling_copy_bytes,
     )
-
-
-def _error(text: str) -> PhantoraError:
-    return PhantoraError(text, Reason.CANNOT_FOLD if NO_FOLD in text else Reason.REFUSED)
 
 
 class Simulator:
@@ -158,7 +154,8 @@ class Simulator:
         """Lets the engine go on once and answers its questions; bits of reasons."""
         reason = self._engine.run(timeout_us)
         if reason & native.ERROR:
-            raise _error(self._engine.error())
+            folding = self._engine.error_kind() == native.CANNOT_FOLD
+            raise PhantoraError(self._engine.error(), Reason.CANNOT_FOLD if folding else Reason.REFUSED)
         if reason & native.PRICES:
             self._pricing.serve()
         if reason & native.ROWS:

@@ -55,7 +55,8 @@ RankState = Enum("phe_rank_state", "PHE_RANK_", (
     ("NOT_STARTED", ""), ("RUNS", ""), ("WAITS", "for virtual time"), ("WAITS_FOR_BYTES", "or an exchange"),
     ("EXITED", ""),
 ))  # fmt: skip
-ENUMS = (PriceKind, TransferKind, TextTable, RankState)
+FailureKind = Enum("phe_failure", "PHE_FAILURE_", (("OTHER", ""), ("CANNOT_FOLD", "the axes of --fold are wrong")))
+ENUMS = (PriceKind, TransferKind, TextTable, RankState, FailureKind)
 
 
 @_c_struct
@@ -306,6 +307,7 @@ FUNCTIONS = (
     Function("phe_comm_ranks", "int", (("int32_t", "comm"), ("int32_t *", "out"), ("int", "capacity"))),
     Function("phe_take_rows", "int64_t", (("void *", "out"), ("int64_t", "capacity"), ("int", "everything"))),
     Function("phe_error", "const char *"),
+    Function("phe_error_kind", "int", (), "phe_failure"),
     Function("phe_diagnose", "const char *"),
     Function("phe_release_sleepers", "int", ((_INTS, "ranks"), ("int", "count")), "0: that moved nothing"),
     Function("phe_give_room", "int", (), "0: nobody waits for room in a stream's queue"),

@@ -29,7 +29,7 @@ SAID = {
     "calibrate": (),  # its commands need a trace of a real run
     "gate-in-ci": ("No difference",),
     "own-gpu": ("MyGPU",),
-    "plan-gb200": ("NVLink over 18 hosts", "every GPU reaches every other", "What the steps rest on"),
+    "plan-gb200": ("NVLink over 18 hosts", "every GPU reaches every other", "Where the numbers come from"),
     "pandas": ("gemm", "compute"),
     "limits": ("torch",),
 }

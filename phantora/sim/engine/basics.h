@@ -28,14 +28,19 @@ struct Progress {
 // The first thing that went wrong ends the run.
 class Failure {
  public:
-  void set(std::string text) {
-    if (text_.empty()) text_ = std::move(text);
+  void set(std::string text, phe_failure kind = PHE_FAILURE_OTHER) {
+    if (!text_.empty()) return;
+    text_ = std::move(text);
+    kind_ = kind;
   }
+  void cannot_fold(const std::string &text) { set("cannot fold " + text, PHE_FAILURE_CANNOT_FOLD); }
   bool none() const { return text_.empty(); }
   const std::string &text() const { return text_; }
+  phe_failure kind() const { return kind_; }
 
  private:
   std::string text_;
+  phe_failure kind_ = PHE_FAILURE_OTHER;
 };
 
 // The bytes by which a price is found.

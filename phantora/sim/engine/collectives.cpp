@@ -134,7 +134,7 @@ bool Communication::fill_folded(const Communicator &comm, const std::shared_ptr<
       return true;
     }
   }
-  failure_.set("cannot fold " + describe(c->members[0].record) + " of " + describe(comm) + ", sequence number " +
+  failure_.cannot_fold(describe(c->members[0].record) + " of " + describe(comm) + ", sequence number " +
                std::to_string(c->seq) + ": " + why +
                "; run more of its ranks as processes (--real-ranks, NAME=SIZE:all in --fold), or --fold off");
   return false;

@@ -56,6 +56,7 @@ class Engine {
   int64_t take_rows(ph_row *out, int64_t capacity, bool everything);
   int64_t take_records(int rank, ph_record *out, int64_t capacity, bool everything);
   const std::string &error() const { return failure_.text(); }
+  phe_failure error_kind() const { return failure_.kind(); }
   const std::string &diagnosis();
   phe_rank_state state_of(int rank);
   phe_status status();

@@ -17,9 +17,9 @@ from phantora.wire.engine import KernelProfile, PowerLimit, PowerState, PriceKer
 from phantora.wire.session import Session
 
 __all__ = [
-    "COLLECTIVE", "COPY", "DONE", "ERROR", "EXITED", "IDLE", "KERNEL", "MEMSET", "MOVED", "NAMES", "NOT_STARTED",
-    "OPERATOR", "PAIR", "PEER_COPY", "PRICES", "PUT_SIGNAL", "RECORD", "ROW", "ROWS", "RUNS", "SIGNATURES", "TRANSFER",
-    "WAITS", "WAITS_FOR_BYTES", "WAIT_SIGNAL",
+    "CANNOT_FOLD", "COLLECTIVE", "COPY", "DONE", "ERROR", "EXITED", "IDLE", "KERNEL", "MEMSET", "MOVED", "NAMES",
+    "NOT_STARTED", "OPERATOR", "OTHER", "PAIR", "PEER_COPY", "PRICES", "PUT_SIGNAL", "RECORD", "ROW", "ROWS", "RUNS",
+    "SIGNATURES", "TRANSFER", "WAITS", "WAITS_FOR_BYTES", "WAIT_SIGNAL",
     "Engine", "KernelProfile", "PowerLimit", "PowerState", "PriceKernel", "PriceRequest", "Status", "Timing",
 ]  # fmt: skip
 
@@ -28,6 +28,7 @@ OPERATOR, KERNEL, COPY, MEMSET, COLLECTIVE, TRANSFER = range(len(interface.Price
 PAIR, PEER_COPY, PUT_SIGNAL, WAIT_SIGNAL = range(len(interface.TransferKind.members))
 NAMES, SIGNATURES = range(len(interface.TextTable.members))
 NOT_STARTED, RUNS, WAITS, WAITS_FOR_BYTES, EXITED = range(len(interface.RankState.members))
+OTHER, CANNOT_FOLD = range(len(interface.FailureKind.members))
 
 ROW = layout.dtype(layout.Row)
 RECORD = layout.dtype(layout.Record)
@@ -206,6 +207,10 @@ class Engine:
     def error(self) -> str:
         """What went wrong, in one line; empty if nothing did."""
         return str(self._lib.phe_error(self._handle).decode())
+
+    def error_kind(self) -> int:
+        """OTHER or CANNOT_FOLD, once :meth:`run` has returned ERROR."""
+        return int(self._lib.phe_error_kind(self._handle))
 
     def diagnose(self) -> str:
         """What the ranks wait for, in words."""

@@ -27,7 +27,7 @@ void Communication::join_transfer(Rank &rank, const ph_record &r, std::string da
   int like = lone ? like_of(*comm, peer) : -1, mine_like = lone ? like_of(*comm, me) : -1;
   bool led = lone && like != mine_like && !rank_table_.folded(like) && !rank_table_.folded(mine_like);
   if (lone && !led && !send && r.transfer.ticket)
-    return failure_.set("rank " + std::to_string(rank.index) + " receives " + std::to_string(r.transfer.bytes) +
+    return failure_.cannot_fold("a receive: rank " + std::to_string(rank.index) + " receives " + std::to_string(r.transfer.bytes) +
                         " bytes that matter from rank " + std::to_string(other) + " in " + describe(*comm) +
                         ", which is folded; expand the axis (NAME=SIZE:all in --fold), name the rank in --real-ranks, or "
                         "use --fold off");
@@ -111,7 +111,7 @@ void Communication::show(const Communicator &comm, const Transfer &t, const Post
 void Communication::resolve(const Communicator &comm, const std::shared_ptr<Transfer> &t, const Example &example) {
   const Post &own = t->own();
   if (own.bytes != example.bytes)
-    return failure_.set("cannot fold a send and receive in " + describe(comm) + ": rank " + std::to_string(own.rank) + " has " +
+    return failure_.cannot_fold("a send and receive in " + describe(comm) + ": rank " + std::to_string(own.rank) + " has " +
                         std::to_string(own.bytes) + " bytes where the pair at the first place of the mesh has " +
                         std::to_string(example.bytes) + "; expand the axis (NAME=SIZE:all in --fold), or use --fold off");
   go_by(t, example.launch);

@@ -196,7 +196,7 @@ def _headline(report: Report, console: Console) -> None:
         console.print(text, highlight=False, markup=False)
     if h.apart:
         text = "; ".join(f"{note}: {ranges(tuple(numbers))}" for note, numbers in h.apart.items())
-        console.print(f"Steps set apart: {text}", highlight=False, markup=False)
+        console.print(f"Excluded steps: {text}", highlight=False, markup=False)
 
 
 def _unit(report: Report) -> str:
@@ -238,7 +238,7 @@ def _steps(report: Report, console: Console) -> None:
         table.add_row("steady", *_row(report.steady, columns.values()), style="bold")
     console.print(table)
     if report.headline.apart:
-        console.print("* set apart: not in the mean of the steady steps", style="dim")
+        console.print("* excluded from the mean of the steady steps", style="dim")
 
 
 def _merged(steps: Sequence[StepTimes], columns: Collection[Callable[[Times], str]]) -> list[tuple[str, list[str]]]:
@@ -271,7 +271,7 @@ def _ranks(report: Report, console: Console) -> None:
 
 
 def _workspaces(report: Report, console: Console) -> None:
-    """What the memory of convolutions rests on, unless it was measured on this GPU."""
+    """The source of the workspaces of convolutions, unless measured on this GPU."""
     known = report.metadata.get("extra", {}).get("workspaces")
     if known is None or known["own"] or "convolution" not in report.by_class:
         return
@@ -467,7 +467,7 @@ def _cut(text: str, width: int) -> str:
 
 def _shares(report: Report, console: Console) -> None:
     for title, shares in (
-        ("What the steps rest on", report.by_provenance),
+        ("Where the numbers come from", report.by_provenance),
         ("Device time by class", report.by_class),
     ):
         text = ", ".join(f"{name} {100 * share:.1f}%" for name, share in shares.items())
@@ -477,8 +477,8 @@ def _shares(report: Report, console: Console) -> None:
 def _guesses(report: Report, console: Console) -> None:
     if not report.guesses:
         return
-    title = "\nCostliest guesses, per rank and step (`--missing FILE` lists all)"
-    table = _table(title, "operator", "rests on", "±", "time", "share", left=2)
+    title = "\nCostliest unmeasured operators, per rank and step (`--missing FILE` lists all)"
+    table = _table(title, "operator", "source", "±", "time", "share", left=2)
     for entry in report.guesses:
         table.add_row(
             escape(_cut(f"{entry.operator.removeprefix('aten::')}({entry.shape})", 58)),

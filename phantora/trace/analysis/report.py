@@ -153,7 +153,7 @@ class Work:
     flops: float
     bytes: float
     provenance: str
-    """What most of its time rests on."""
+    """The provenance of most of its time."""
 
 
 @dataclass
@@ -330,7 +330,7 @@ class PathSegment:
 
 @dataclass
 class CriticalPath:
-    """What a step's end rests on, walked backwards through the recorded dependencies.
+    """The critical path: a walk from the end of a step back through the recorded dependencies.
 
     It leads from the end of the rank that ends last to the beginning of the step; `length` is the sum
     of its segments and equals `time`.

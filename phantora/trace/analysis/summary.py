@@ -113,7 +113,7 @@ def _other(steady: Times) -> float:
 
 
 def trust(report: Report) -> str:
-    """What the steps' time rests on, most first."""
+    """Provenance of the steps' time, largest share first."""
     shares = [(share, name) for name, share in report.by_provenance.items() if share >= _WORTH_NAMING]
     return ", ".join(f"{100 * share:.0f} % {name}" for share, name in sorted(shares, reverse=True))
 

@@ -1,4 +1,4 @@
-"""Which guesses a run's steps rest on most."""
+"""The unmeasured operators with the largest effect on the steps."""
 
 from __future__ import annotations
 
