@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """A simulated run: its event log, and what is said about it."""
+    """A simulated run: its event log, and what is reported about it."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Raises PhantoraError for a file that is no log."""

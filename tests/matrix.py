@@ -32,7 +32,7 @@ from phantora.run_process import PHANTORA
 
 ROOT = Path(__file__).resolve().parents[1]
 NEWEST = "2.14.1"
-"""The newest torch that is let in; `.ci/run` tries it beside the tested default."""
+"""The newest torch that is let in; `.ci/run` tries it next to the tested default."""
 NEEDED = ("pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6", "torchvision")
 TESTS = {
     "stubs": (

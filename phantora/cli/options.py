@@ -33,7 +33,7 @@ def what_if_options(function: Decorated) -> Decorated:
 
 
 def host_option(default: str) -> Callable[[Decorated], Decorated]:
-    """The option ``--host``; `default` is said in its help."""
+    """The option ``--host``; `default` is reported in its help."""
     return click.option(
         "--host", "--calibration", "host", metavar="NAME|FILE|FACTOR",
         help="Host CPU model: a built-in name, a .toml file of `phantora profile host` or `phantora calibrate` (whose "
@@ -84,7 +84,7 @@ def _ranks(text: str | None) -> tuple[int, ...]:
 
 
 def output_options(default: str) -> Callable[[Decorated], Decorated]:
-    """Where the log and the timeline go, and what the log holds; `default` is said in the help."""
+    """Where the log and the timeline go, and what the log holds; `default` is reported in the help."""
     return _all(
         click.option(
             "-o", "--output", metavar="PATH",

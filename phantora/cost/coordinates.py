@@ -162,7 +162,7 @@ def _evenness(extent: int) -> float:
 
 
 def _form(t: TensorSpec, largest: TensorSpec) -> str:
-    """How `t` lies beside the largest operand."""
+    """How `t` lies next to the largest operand."""
     if prod(t.shape) == 1:
         return "one"
     if t.shape == largest.shape and t.stride == largest.stride:

@@ -110,7 +110,7 @@ class Family:
     """A kernel with what the operator's arguments say of its library's call that the call itself does not."""
 
     modelled: Callable[[Machine, OperatorSignature, str, str], float | None] | None = None
-    """ns from the arguments and the compute mode alone, where the estimate would rest on the library's call."""
+    """ns from the arguments and the compute mode alone, where the estimate would depend on the library's call."""
     read_again: Callable[[Machine, OperatorSignature, str], float] = _not_more
     """Bytes that kernels read from memory a second time, because what is under way does not fit into L2."""
     cores: Callable[[Machine, Machine, OperatorSignature], float] = _cores

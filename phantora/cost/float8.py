@@ -89,7 +89,7 @@ def way_of(signature: OperatorSignature) -> Way | None:
 
 def as_tables_have_it(signature: OperatorSignature) -> OperatorSignature:
     """The product of the same extents, made in the same way, as :func:`product` writes it, however the operator was
-    called; another operator as it is. A bias costs next to nothing beside the product."""
+    called; another operator as it is. A bias costs next to nothing next to the product."""
     way = way_of(signature)
     if way is None:
         return signature

@@ -14,7 +14,7 @@ UNKNOWN_WAVE_NS = 12_000.0
 """A wave of blocks of a kernel of which nothing is known but its grid: the median of measured Triton kernels without
 products. One in ten takes 71 times as long (`python -m validation.compare.triton --by-grid`)."""
 UNKNOWN_WAVE_ERROR = 70.0
-# A kernel that spins for so many cycles of the SM clock (torch.cuda._sleep); stub/cuda/core/launch.c names it so.
+# A kernel that spins for that many cycles of the SM clock (torch.cuda._sleep); stub/cuda/core/launch.c names it so.
 _CYCLES = re.compile(r"\[(\d+) cycles\]$")
 
 
@@ -24,7 +24,7 @@ def spins(kernel: KernelLaunch) -> bool:
 
 
 def covered_ns(machine: Machine, kernel: KernelLaunch) -> float:
-    """A kernel whose work is in the price of another: one beside a product, or one that its operator launched late."""
+    """A kernel whose work is in the price of another: one next to a product, or one that its operator launched late."""
     return _by_grid(machine, kernel, COVERED_WAVE_NS)
 
 

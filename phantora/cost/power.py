@@ -30,7 +30,7 @@ def on_fewer_sms(machine: Machine, price: Price, longer: float) -> float:
     It draws less there, so the clock may rise. Four products on 116 of 132 SMs of an H100 take 7 to 12 % longer than on
     all, by their waves of tiles alone 11 to 13 %
     (validation/workloads/te_steps.py gpt16b-tp2-bf16, gpt16b-tp2-overlap-bf16). 21 others on 116 and 100 SMs
-    are 2.5 % off in the mean (fewer_sms.py).
+    are 2.5 % off on average (fewer_sms.py).
     """
     power = machine.gpu.power
     if not price.format or price.format in power.without_tensor_cores or longer <= 1.0:

@@ -13,7 +13,7 @@ from phantora.cost.roofline import Roofline
 from phantora.cost.timing import COLD_CLASSES
 from phantora.cost.types import OperatorSignature
 
-# Kinds of operators whose parts are not told apart by what they reach: their time follows the analytic model.
+# Kinds of operators whose parts are not distinguished by what they reach: their time follows the analytic model.
 BY_MODEL = frozenset(("gemm", "attention"))
 # How abruptly one limit takes over from the other: the norm of their times. Kernels that work in chunks or tiles
 # wait for memory and compute in turn; a random generator's rounds hide behind nothing and hide all stores.

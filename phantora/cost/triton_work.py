@@ -151,7 +151,7 @@ def _rate(machine: Machine, work: Work, dot: Dot, there: float, c: Constants) ->
 
 
 def _products_ns(machine: Machine, work: Work, there: float, c: Constants) -> float:
-    """Of one program on the tensor cores, beside `there` - 1 others."""
+    """Of one program on the tensor cores, next to `there` - 1 others."""
     return sum(d.count * 2.0 * d.m * d.n * d.k / _rate(machine, work, d, there, c) for d in work.dots)
 
 

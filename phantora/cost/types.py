@@ -73,7 +73,7 @@ class KernelLaunch:
 
 @dataclass(frozen=True)
 class Price:
-    """Durations in ns of an operator's kernels, in launch order, and what they rest on.
+    """Durations in ns of an operator's kernels, in launch order, and what they depend on.
 
     `flops` and `bytes` are totals of the operator: floating-point operations by torch's own
     conventions, and bytes that must move to and from memory. `error` is the relative error bar.

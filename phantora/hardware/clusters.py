@@ -133,7 +133,7 @@ def _from_file(path: Path) -> Cluster:
         wiring=_section(cluster.wiring, table, "wiring", place),
     )
     if "gpus_per_pcie_switch" not in table.get("wiring", {}) and cluster.wiring.kind == "nvswitch":
-        shared = math.ceil(cluster.gpus_per_host / max(cluster.wiring.nics, 1))  # GPUs sit beside their NIC
+        shared = math.ceil(cluster.gpus_per_host / max(cluster.wiring.nics, 1))  # GPUs sit next to their NIC
         cluster = replace(cluster, wiring=replace(cluster.wiring, gpus_per_pcie_switch=shared))
     if cluster.wiring.kind == "pcie":
         cluster = over_pcie(cluster)
@@ -149,7 +149,7 @@ def _from_file(path: Path) -> Cluster:
 
 
 def _text(table: dict[str, Any], key: str, default: str | None, place: toml.Place, what: str) -> str:
-    """A name, or the path of a .toml file beside the cluster's."""
+    """A name, or the path of a .toml file next to the cluster's."""
     value = table.get(key, default)
     if not isinstance(value, str):
         raise PhantoraError(f"{place / key} must be the name of a {what} or the path of its .toml file")

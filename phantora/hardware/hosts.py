@@ -19,7 +19,7 @@ DEFAULT_HOST = "default"
 REFERENCE_HOST = "emerald-rapids-fast"
 """The host that `HostProfile.factor` refers to: each of its costs is measured or fitted."""
 HOST_FORMS = "a built-in name or NAME:FACTOR, a .toml file, or a multiplier of default (1.5 = 50 % slower)"
-# Between which multiples of a host's factor scripts lie, of one that was measured beside them too (docs/accuracy.md,
+# Between which multiples of a host's factor scripts lie, of one that was measured next to them too (docs/accuracy.md,
 # Error bars).
 GIVEN_SPREAD = (0.7, 1.5)
 FACTORS = (0.1, 20.0)

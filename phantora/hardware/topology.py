@@ -202,7 +202,7 @@ class Topology:
         return (*to_rail, *head), f"h{here}.{own}", f"h{there}.{far}", self._inside(there, far, f"gpu{target}")
 
     def _door(self, source: int, rail: int) -> int | None:
-        """The GPU beside `source` that owns `rail` and that NVLink reaches, if PXN is on."""
+        """The GPU next to `source` that owns `rail` and that NVLink reaches, if PXN is on."""
         if self.pxn:
             for gpu, nic in enumerate(self.nic_of):
                 if nic == rail and self.by_nvlink(source, gpu):
@@ -210,7 +210,7 @@ class Topology:
         return None
 
     def _inside(self, host: int, source: str, target: str) -> tuple[int, ...]:
-        """The fastest way inside a host; hosts are alike, so host 0's, shifted."""
+        """The fastest way inside a host; hosts are identical, so host 0's, shifted."""
         shifted = self._shifted.get((host, source, target))
         if shifted is not None:
             return shifted

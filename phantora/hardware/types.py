@@ -22,7 +22,7 @@ class Calibration:
     communication_start_ns: float
     """From the end of what a communication kernel waits for to its start."""
     filling_copy_bytes: int
-    """A copy inside the GPU or a memset of so many bytes takes all of the GPU; a smaller one its share of it."""
+    """A copy inside the GPU or a memset of that many bytes takes all of the GPU; a smaller one its share of it."""
     nccl_channels: int
     """Channels of a NCCL kernel over NVLink."""
     nccl_pcie_channels: int
@@ -32,7 +32,7 @@ class Calibration:
     nccl_kernel_bytes: int
     """Of NCCL's kernels and their local memory, which the first communicator of a process takes."""
     nccl_send_bytes: int
-    """Of the first send or receive of a process, beside its connections."""
+    """Of the first send or receive of a process, next to its connections."""
     cublas_bytes: int
     """Of the first handle of cuBLAS in a process."""
     cudnn_bytes: int
@@ -109,10 +109,10 @@ class Power:
 
 @dataclass(frozen=True)
 class Interference:
-    """What kernels lose beside communication (docs/costs.md)."""
+    """What kernels lose next to communication (docs/costs.md)."""
 
     classes: dict[str, float]
-    """Factor by which a kernel of a class is slower while a NCCL kernel runs beside it; 1 for others."""
+    """Factor by which a kernel of a class is slower while a NCCL kernel runs next to it; 1 for others."""
     channel_sms: float
     """SMs that a NCCL channel keeps from products that ran when it came."""
     first_channel_sms: float
@@ -123,13 +123,13 @@ class Interference:
 
 @dataclass(frozen=True)
 class CommunicationSlowdown:
-    """How much longer communication takes while a kernel runs beside it, as a share of its time alone."""
+    """How much longer communication takes while a kernel runs next to it, as a share of its time alone."""
 
     products: float
-    """Beside products and convolutions."""
+    """Next to products and convolutions."""
     attention: float
     memory: float
-    """Beside a kernel that takes all of the memory's bandwidth; it goes with the cube of that share."""
+    """Next to a kernel that takes all of the memory's bandwidth; it goes with the cube of that share."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ class Gpu:
     memory_bytes: int
     """Total as ``cudaMemGetInfo`` reports it."""
     context_bytes: int
-    """Taken by a CUDA context and the first kernel, beside allocations."""
+    """Taken by a CUDA context and the first kernel, next to allocations."""
     nccl_bytes_per_comm: int
     hbm_bandwidth: float
     nvlink_bandwidth: float
@@ -274,7 +274,7 @@ class HostProfile:
 
 @dataclass(frozen=True)
 class Wiring:
-    """What is inside a host. Hosts of a cluster are alike."""
+    """What is inside a host. Hosts of a cluster are identical."""
 
     kind: str
     """How GPUs meet: ``nvswitch`` (each has a port to it), ``nvlink-pairs`` (bridges join 0 and 1, 2 and

@@ -108,7 +108,7 @@ def start_thread(thread: threading.Thread) -> None:
 
 
 class SimulatorThread:
-    """Runs the simulator beside the supervisor and keeps its error."""
+    """Runs the simulator next to the supervisor and keeps its error."""
 
     def __init__(self, simulator: RunningSimulator, wake: Callable[[], None]) -> None:
         self.simulator = simulator

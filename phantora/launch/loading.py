@@ -90,7 +90,7 @@ class Fetched:
 
 @dataclass
 class Seen:
-    """What the batches of loaders that are alike took, and how often they were asked for."""
+    """What the batches of equal loaders took, and how often they were asked for."""
 
     cpu_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
     apart_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
@@ -120,7 +120,7 @@ class Loading:
     """Gives the batches of this rank their time."""
 
     def __init__(self, cost: Cost, runtime: Runtime, aside: Callable[[bool], object] = bool) -> None:
-        """`aside` is told when the script itself begins to make a batch, and when it has."""
+        """`aside` is called when the script itself begins to make a batch, and when it has."""
         self._cost = cost
         self._runtime = runtime
         self._aside = aside
@@ -267,5 +267,5 @@ def install() -> None:
         if library.ph_rank() == 0:
             loading.report()
 
-    # Also where a process of multiprocessing is the rank. What is told rests on real time; the clock must not.
+    # Also where a process of multiprocessing is the rank. What is reported depends on real time; the clock must not.
     util.Finalize(None, uncharged, args=(report,), exitpriority=0)

@@ -99,7 +99,7 @@ def rank_environment(plan: Plan, rank: int, store_port: int) -> dict[str, str]:
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_RUN_ID": plan.run_id,
         VARIABLE: plan.ranks.to_json(),
-        # The store is hosted by a process beside the ranks, as torchrun's agent does.
+        # The store is hosted by a process next to the ranks, as torchrun's agent does.
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
         # A watchdog that has found a timeout sleeps four times as long before it ends the process: a minute by default.

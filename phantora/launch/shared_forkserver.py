@@ -32,7 +32,7 @@ from phantora.launch.plan import server_environment
 VARIABLE = "PHANTORA_FORK_SERVER"
 """Path of the socket on which the server listens."""
 KEPT = 4
-"""Bases, if nothing else is said; each holds 0.3 to 0.8 GB."""
+"""Bases, by default; each holds 0.3 to 0.8 GB."""
 FIRST_SECONDS = 5.0
 """How long a run may take to say what it wants, once it has connected: others wait for it."""
 _OF_SHELL = ("PWD", "OLDPWD", "SHLVL", "_")
@@ -118,7 +118,7 @@ def connected() -> socket.socket | None:
 
 
 def surroundings() -> dict[str, Any]:
-    """What such a server is sent beside what it shall load: where this process is, and its environment."""
+    """What such a server is sent in addition to what it shall load: where this process is, and its environment."""
     environment = server_environment(os.environ)
     del environment[VARIABLE]
     of_shell = {name: environment.pop(name) for name in _OF_SHELL if name in environment}

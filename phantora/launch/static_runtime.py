@@ -128,7 +128,7 @@ def replace_functions(path: Path, stub: ctypes.CDLL) -> None:
         address = _address(stub, function.name)
         if address is not None:
             _write(base + function.value, _JUMP % struct.pack("<Q", address))
-    for function in found:  # the library's kernels were told to the runtime that is gone now
+    for function in found:  # the library's kernels were reported to the runtime that is gone now
         if "__sti____cudaRegisterAll" in function.name:
             ctypes.CFUNCTYPE(None)(base + function.value)()
 

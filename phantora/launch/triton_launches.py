@@ -150,7 +150,7 @@ class Launches:
         return kind
 
     def _stores(self, kernel: Kernel, grid: tuple[int, int, int], given: Sequence[Any]) -> dict[int, Stores]:
-        """All that the launch's kind is told by may decide: numbers, and what small tensors of integers hold."""
+        """All arguments of the launch's kind may decide: numbers, and what small tensors of integers hold."""
         if kernel.functions is None:
             return {}
         launch = self._launch(kernel, grid, given)

@@ -55,5 +55,5 @@ def install() -> None:
         if (text := note([(pairs[2 * i], pairs[2 * i + 1]) for i in range(count)])) is not None:
             tell(text)
 
-    # What is told depends on this machine's CPU; the clock must not.
+    # What is reported depends on this machine's CPU; the clock must not.
     util.Finalize(None, uncharged, args=(report,), exitpriority=0)

@@ -98,7 +98,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A probe beside a host's."""
+    """A probe next to a host's."""
 
     host: str
     factor: float
@@ -194,7 +194,7 @@ def _pairs(stubbed: Probe, real: Probe, row: str) -> Iterator[tuple[float, float
 
 
 def between(stubbed: Probe, real: Probe | None) -> float:
-    """The host that is described, beside what it was under the stubs: the mean of both measurements."""
+    """The host that is described, next to what it was under the stubs: the mean of both measurements."""
     return math.sqrt(slower(stubbed, real)) if real is not None else 1.0
 
 

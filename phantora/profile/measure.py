@@ -202,7 +202,7 @@ def _times(events: Sequence[dict[str, Any]], names: dict[int, str]) -> dict[int,
 def _kernels(
     cold: list[list[tuple[float, dict[str, Any]]]], warm: list[list[tuple[float, dict[str, Any]]]]
 ) -> tuple[KernelTime, ...]:
-    """Medians over repetitions, kernel by kernel; repetitions of another length are left out. Kernels that run beside
+    """Medians over repetitions, kernel by kernel; repetitions of another length are left out. Kernels that run next to
     each other have their share of the time that all take: cuDNN convolves some groups on streams of its own."""
     count = round(statistics.median(len(run) for run in cold))
     cold = [sorted(run, key=lambda item: item[0]) for run in cold if len(run) == count]

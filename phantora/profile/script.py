@@ -56,7 +56,7 @@ class Script:
 
     @property
     def ratio(self) -> float:
-        """CPU time, as it is beside CUDA's calls, over what is charged."""
+        """CPU time, as it is next to CUDA's calls, over what is charged."""
         return self.cpu_ns * NEXT_TO_CALLS / self.counted_ns
 
 
@@ -70,7 +70,7 @@ class Mark:
 
 def measure(command: Sequence[str], cluster: str, host: HostProfile, between: float = 1.0) -> Script:
     """Runs `command` (a script and its arguments) twice: without CUDA, and simulated on `host`, which describes this
-    machine as so many times as slow as its probe without CUDA (`phantora.profile.host.between`). Raises PhantoraError
+    machine as that many times as slow as its probe without CUDA (`phantora.profile.host.between`). Raises PhantoraError
     when it fails or has too few steps."""
     without = _marks(command, cluster, None)
     # On this host and not on another: how cold code is depends on what runs between, CUDA's calls among it.

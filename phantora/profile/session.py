@@ -160,7 +160,7 @@ def _text(signature: str) -> str:
 
 
 class Book:
-    """A table that grows: what is measured lies in a journal beside it until the table is written anew."""
+    """A table that grows: what is measured lies in a journal next to it until the table is written anew."""
 
     def __init__(self, path: Path) -> None:
         """Reads the table and the journal at `path`, as far as they exist."""

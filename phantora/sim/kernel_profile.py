@@ -88,7 +88,7 @@ def profile_of(machine: Machine, price: Price) -> KernelProfile:
 
 
 def communication_slowdown(machine: Machine, price: Price) -> float:
-    """The share of its pace that communication loses beside kernels of `price`.
+    """The share of its pace that communication loses next to kernels of `price`.
 
     It shares memory, whose latency grows with the traffic, and the ways from L2 to the SMs, which products fill. What
     stays in L2 costs it nothing.

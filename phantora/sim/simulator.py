@@ -132,7 +132,7 @@ class Simulator:
         return self._stats
 
     def operators(self) -> list[Wanted]:
-        """The operators of the run and what their prices rest on, the longest first."""
+        """The operators of the run and what their prices depend on, the longest first."""
         return self._pricing.operators()
 
     def run(self) -> None:

@@ -32,7 +32,7 @@ def load(stub_set: StubSet) -> ctypes.CDLL:
     """Opens all libraries with global scope; returns the rank runtime. Before torch is imported.
 
     A library that is already loaded under a name satisfies every later request for that name, so
-    torch links to the stubs even where NVIDIA's own wheels are installed beside it.
+    torch links to the stubs even where NVIDIA's own wheels are installed next to it.
     """
     if stub_set.directory in _loaded:
         return _loaded[stub_set.directory]

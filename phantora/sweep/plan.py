@@ -153,7 +153,7 @@ def judge(space: Space, values: dict[str, Value], number: int) -> Point | LeftOu
                 known = ", ".join(f"{n} {text_of(names[n])}" for n in sorted(rule.names) if n not in values)
                 return LeftOut(values, rule.text, known)
     for rule in pending:
-        rule.value(names)  # names what it lacks
+        rule.value(names)  # names what is missing
     return _point(space, values, names, cluster, number)
 
 

@@ -73,7 +73,7 @@ class Runner:
     again: bool = False
     """Run anew what failed."""
     top: int = 0
-    """Logs of so many best points are kept."""
+    """Logs of that many best points are kept."""
     on_result: Callable[[Entry], None] = lambda entry: None
     entries: dict[str, Entry] = field(default_factory=dict)
     """By key of the task, in the order in which they were met."""

@@ -144,7 +144,7 @@ def filled(word: str, names: Mapping[str, Value]) -> str:
 
 
 def spelled(spelling: Spelling, name: str, names: Mapping[str, Value]) -> tuple[str, ...]:
-    """The words that give the value of `name`. Raises PhantoraError where the table of words lacks it."""
+    """The words that give the value of `name`. Raises PhantoraError where the table of words does not have it."""
     value = names[name]
     if isinstance(spelling, tuple):
         return tuple(filled(word, names) for word in spelling)

@@ -32,7 +32,7 @@ from phantora.version import version
 
 LOG, RUN = "run.arrow", "output"
 STEADY_SPREAD = 0.01  # of the median step; below it, or half of the error bar, more steps tell nothing new
-NEEDS_FACTOR = 16  # so many times the memory has a GPU on which a run that does not fit is measured
+NEEDS_FACTOR = 16  # that many times the memory has a GPU on which a run that does not fit is measured
 NO_REPLAYS = ("--no-recording",)  # nor is the run simulated again for slower hosts, a tenth of its time
 _LONGEST = 300  # characters of an error
 
@@ -245,7 +245,7 @@ def _too_large(task: Task, steps: int | None, roomy: Measured) -> Result:
 
 
 def _steady(measured: Measured | None) -> bool:
-    """Enough steps are alike."""
+    """Enough steps are equal."""
     if measured is None or measured.steps < 2:
         return False
     identical = max(STEADY_SPREAD, (measured.error or 0.0) / 2)

@@ -167,7 +167,7 @@ class _CutFile:
 
 
 def _of_columns(fields: tuple[int, ...] | None = None) -> pa.ipc.IpcReadOptions:
-    """Reads these or all; without threads of Arrow's, beside two for opening a file (see the log's writer)."""
+    """Reads these or all; without threads of Arrow's, except two for opening a file (see the log's writer)."""
     return pa.ipc.IpcReadOptions(included_fields=None if fields is None else list(fields), use_threads=False)
 
 

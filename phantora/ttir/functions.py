@@ -22,7 +22,7 @@ class Instructions(NamedTuple):
 
     @property
     def slots(self) -> float:
-        """Issue slots: special function units take an eighth of the lanes at a time, beside other instructions."""
+        """Issue slots: special function units take an eighth of the lanes at a time, next to other instructions."""
         return max(self.total, MUFU_SLOTS * self.mufu)
 
 

@@ -149,9 +149,9 @@ class KernelProfile(ctypes.Structure):
     """What a kernel does to the GPU, and the GPU to it."""
 
     interference: Float64
-    """It takes so many times as long beside a communication kernel,"""
+    """It takes that many times as long next to a communication kernel,"""
     interference_behind: Float64
-    """and so many beside one that was on the GPU first."""
+    """and so many next to one that was on the GPU first."""
     dynamic_watts: Float64
     """Drawn at full clock; falls with the clock."""
     steady_watts: Float64
@@ -161,7 +161,7 @@ class KernelProfile(ctypes.Structure):
     clock_bound: Float64
     """Share of the duration that goes with the clock."""
     communication_slowdown: Float64
-    """Share of its pace that communication beside it loses."""
+    """Share of its pace that communication next to it loses."""
     waves: Float64
     """Of a product, the share of its time that comes in waves of tiles,"""
     tiles: Int32
@@ -187,9 +187,9 @@ class Timing(ctypes.Structure):
     communication_start_ns: Int64
     """From the end of what it waits for to the start of a communication kernel."""
     send_buffer_bytes: Int64
-    """NCCL takes a send of so many bytes without a receive."""
+    """NCCL takes a send of that many bytes without a receive."""
     filling_copy_bytes: Int64
-    """A copy inside the GPU or a memset of so many bytes takes all of it."""
+    """A copy inside the GPU or a memset of that many bytes takes all of it."""
 
 
 @_c_struct
@@ -373,7 +373,7 @@ def bind(path: Path) -> ctypes.CDLL:
     library.phe_open.restype, library.phe_open.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
     for function in FUNCTIONS:
         entry = getattr(library, function.name)
-        # The length of a text comes beside it, so it must not be cut at a zero byte.
+        # The length of a text comes next to it, so it must not be cut at a zero byte.
         entry.restype = ctypes.c_void_p if function.name == "phe_text" else _ctype(function.result)
         entry.argtypes = [ctypes.c_void_p, *(_ctype(kind) for kind, _ in function.arguments)]
     return library

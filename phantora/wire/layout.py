@@ -290,7 +290,7 @@ Row = Struct("ph_row", (
     ("int32_t", "last_rank", 1, "whoever was waited for: the rank that came last, or -1"), ("int32_t", "pad1", 1, ""),
     ("int64_t", "last_id", 1, "and its row"),
 ))
-# What a profiler in the rank is told of a launch that has ended.
+# What a profiler in the rank gets of a launch that has ended.
 Activity = Struct("ph_activity", (
     ("uint8_t", "kind", 1, "enum ph_row_kind"), ("uint8_t", "sub", 1, "ph_copy, ph_coll"), ("uint8_t", "flags", 1, "PH_F_*"),
     ("uint8_t", "pad", 1, ""), ("uint32_t", "correlation", 1, "as CORRELATE said"),

@@ -130,7 +130,7 @@ BODIES = {
     )
 }  # fmt: skip
 
-# (kind, its body or "", meaning). `id`, `stream` and `op` of the head are said in the meaning.
+# (kind, its body or "", meaning). `id`, `stream` and `op` of the head are reported in the meaning.
 KINDS: tuple[tuple[str, str, str], ...] = (
     ("NOP", "", "nothing"),
     ("BLOB", "", "a ph_blob: pieces join, the next other record takes them"),

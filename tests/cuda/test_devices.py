@@ -482,7 +482,7 @@ def test_freed_memory_cannot_be_registered(stub_set: StubSet) -> None:
 
 
 def test_freed_memory_cannot_be_copied(stub_set: StubSet) -> None:
-    """As host memory, whatever the direction is said to be: a copy ended the process."""
+    """As host memory, whatever direction is given: a copy ended the process."""
 
     def copy(s: Stubs) -> list[int]:
         device, host = c_void_p(), ctypes.create_string_buffer(64)

@@ -113,7 +113,7 @@ def test_tensor_and_sequence_parallel(tmp_path: Path) -> None:
 
 
 def test_distributed_optimizer_overlapped(tmp_path: Path) -> None:
-    """Llama 3 8B, DP2 x TP2: gradients are scattered and parameters gathered beside the computing."""
+    """Llama 3 8B, DP2 x TP2: gradients are scattered and parameters gathered next to the computing."""
     result = pretrain(
         tmp_path, "1x4xH100", "llama3-8b", "--tp", "2", "--sequence-parallel", "--use-distributed-optimizer",
         "--overlap-grad-reduce", "--overlap-param-gather", sequences=4,
@@ -221,7 +221,7 @@ def test_context_parallel(tmp_path: Path) -> None:
 
 def test_experts(tmp_path: Path) -> None:
     """Mixtral 8x7B, EP4 in DP4: each rank's tokens go to all ranks in equal parts, there and back, and so do
-    gradients; what is no expert's is summed over the replicas beside the backward pass."""
+    gradients; what is no expert's is summed over the replicas next to the backward pass."""
     result = pretrain(tmp_path, "1x4xH100", "mixtral-8x7b", "--ep", "4", "--overlap-grad-reduce", sequences=4)
     shape, found = result.shape, result.messages(2)
     routed = 2 * shape.seq * shape.top_k * shape.hidden  # bytes of one rank's (token, choice) pairs

@@ -329,7 +329,7 @@ def test_balanced_experts_and_compiled_attention(
     place: Path, sample: str, flavor: str, layers: int, experts: Experts, dense: Callable[[int, int], float],
     vocabulary: int,
 ) -> None:  # fmt: skip
-    """Models with FlexAttention, which torch.compile generates; experts over 2 GPUs, the other's tokens beside one's
+    """Models with FlexAttention, which torch.compile generates; experts over 2 GPUs, the other's tokens next to one's
     own."""
     s, e, steps = 512, experts, STEPS
     (place / "untuned.py").write_text(UNTUNED)

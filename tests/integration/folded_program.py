@@ -70,7 +70,7 @@ def tp(rank: int, world: int) -> dict[str, float]:
 
 
 def symmetric(rank: int, world: int) -> dict[str, float]:
-    """Pairs of ranks map each other's memory for products beside their communication; the others add up what comes."""
+    """Pairs of ranks map each other's memory for products next to their communication; the others add up what comes."""
     mesh = init_device_mesh("cuda", (world // 2, 2), mesh_dim_names=("dp", "tp"))
     name = mesh["tp"].get_group().group_name
     shard, first, second = (torch.randn(*size, device="cuda", dtype=torch.bfloat16)

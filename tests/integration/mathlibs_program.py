@@ -110,7 +110,7 @@ def convolutions() -> None:
 
 
 def workspaces() -> dict[str, int]:
-    """Bytes that a convolution takes beside its operands and its result, at its peak."""
+    """Bytes that a convolution takes in addition to its operands and its result, at its peak."""
     found = {}
     sizes = ((64, 64, 56, 3), (80, 64, 56, 3), (64, 64, 56, 1), (4, 24, 20, 3), (4, 24, 7, 1))
     for batch, channels, size, taps in sizes:

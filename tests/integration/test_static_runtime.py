@@ -73,7 +73,7 @@ def test_cuda_bindings(tmp_path: Path) -> None:
 
 
 def test_functions_linked_into_a_library_become_the_stubs(tmp_path: Path) -> None:
-    """As in CuPy. Those that the stub lacks stay, and the library's kernels are registered once more."""
+    """As in CuPy. Those that the stub does not have stay, and the library's kernels are registered once more."""
     (tmp_path / "linked.c").write_text(LINKED)
     (tmp_path / "stub.c").write_text("int cudaGetDeviceCount(int *count) { *count = 5; return 0; }")
     for name in ("linked", "stub"):

@@ -117,7 +117,7 @@ def schedules(count: int, log: Path, folder: Path) -> int:
 
 
 def programs(count: int, seed: int) -> int:
-    """So many programs of chance; how many depend on the order in which they are said."""
+    """So many programs of chance; how many depend on the order of their records."""
     from phantora import stubs
 
     engine = stubs.ensure().engine

@@ -261,7 +261,7 @@ def _own_terminal(fd: int) -> None:
 
 
 def two_runs(run: Run) -> bool:
-    """The second is told; the first goes on."""
+    """The second is reported; the first goes on."""
     run.begin()
     if run.at_a_moment("rank0") is None:
         return False

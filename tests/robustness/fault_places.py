@@ -137,7 +137,7 @@ class Disk:
 
 
 class FailingDisk:
-    """A file system on a file, which its kernel makes read-only when it is told of damage."""
+    """A file system on a file, which its kernel makes read-only when it detects damage."""
 
     def __init__(self, place: Path, megabytes: int = 64) -> None:
         self._place, self._image = place, place.with_suffix(".image")

@@ -114,7 +114,7 @@ class Bench:
         shutil.rmtree(scene.folder)
 
     def left(self, scene: Scene, usual: str = "$^") -> list[str]:
-        """What a run has left beside the files that match `usual` and those of the launcher."""
+        """What a run has left next to the files that match `usual` and those of the launcher."""
         usual += "|" + LAUNCHERS.get(self.name, "$^")
         return [what for what in scene.left() if not re.search(usual, what)]
 

@@ -247,7 +247,7 @@ def run(name: str, target: Any, seeds: Sequence[bytes], options: Options) -> int
 
 
 def limit_memory(most: int) -> None:
-    """Beside what the process has mapped so far: one that has loaded torch has more than that by itself."""
+    """Next to what the process has mapped so far: one that has loaded torch has more than that by itself."""
     most += int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.robustness import fuzz, fuzz_corpora, fuzz_guided
 
-ENTRY = 130  # bytes of a zip for each input beside what it holds
+ENTRY = 130  # bytes of a zip for each input in addition to its contents
 MOST_INPUTS = 4000
 
 

@@ -64,7 +64,7 @@ def run(
 ) -> int:  # fmt: skip
     """The status of `command`; what is found goes into the folder `reports`. `libraries`: torch's folder of them.
 
-    The sanitizer's own `dlopen` forgets whose search path counts, so that libraries beside the caller are not found.
+    The sanitizer's own `dlopen` forgets whose search path counts, so that libraries next to the caller are not found.
     """
     environment = {**os.environ, **way.options, "PHANTORA_SANITIZE": way.sanitize}
     for name in way.options:

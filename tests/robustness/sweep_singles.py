@@ -106,7 +106,7 @@ def single(row: Row, log: Path) -> Row:
 
 
 def compare(found: dict[str, Row], folder: Path) -> list[str]:
-    """Each row beside its run; what is wrong."""
+    """Each row next to its run; what is wrong."""
     wrong, singles = [], {}
     for key, row in found.items():
         numbers = singles[key] = single(row, folder / "single.arrow")

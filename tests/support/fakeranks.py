@@ -148,7 +148,7 @@ class Bench:
     profile: native.KernelProfile | None = None
     """Of all kernels."""
     slowed: float = 0.0
-    """How much of the communication slowdown by kernels beside it communication feels."""
+    """How much of the communication slowdown by kernels next to it communication feels."""
 
     @classmethod
     def create(

@@ -71,7 +71,7 @@ class _Voice:
         return layout.RING_RECORDS - int(self._control["head"][0] - self._control["tail"][0])
 
     def give(self, count: int) -> None:
-        """Up to so many more."""
+        """Up to that many more."""
         count = min(count, self._room(), len(self._records) - self._given)
         places = np.arange(self._given, self._given + count) % layout.RING_RECORDS
         self._ring[places] = self._records[self._given : self._given + count]

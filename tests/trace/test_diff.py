@@ -203,7 +203,7 @@ def test_page_and_timeline(tmp_path: Path, base: Path) -> None:
 
 
 class Model:
-    """A decoder on two ranks, two steps beside the first, drawn from what a training script chooses."""
+    """A decoder on two ranks, two steps next to the first, drawn from what a training script chooses."""
 
     def __init__(self, **choices: object) -> None:
         self.layers, self.passes, self.batch, self.sequence, self.vocabulary = 4, 1, 1, 1024, 32000

@@ -89,7 +89,7 @@ def test_a_member_is_what_it_is_and_far_ones_are_doubted() -> None:
 
 
 def nearest(measured: dict[Pass, float]) -> Nearest:
-    """Of passes that took so many times what tiles say."""
+    """Of passes that took that many times what tiles say."""
     import numpy as np
 
     from phantora.cost.training_points import TrainingPoints

@@ -153,7 +153,7 @@ def test_hidden_convolutions_of_the_table_are_found_again() -> None:
 
 def test_hidden_convolutions_in_uneven_groups_are_found_again() -> None:
     """Outputs in 16 bits with channels last: 9 % in the median of 1,035 hidden ones, of which half were measured with
-    others to learn from. Before cuDNN's two ways were told apart it was 20 %."""
+    others to learn from. Before cuDNN's two ways were distinguished it was 20 %."""
     table = read_table(DATA / "h100-sxm.parquet").of_operator("cudnn_convolution")
     timed = [each for entry in table for each in timed_groups(entry) if each.case.work[-1] == "half" and each.case.last]
     random.Random(7).shuffle(timed)

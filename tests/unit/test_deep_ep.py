@@ -25,7 +25,7 @@ def test_drawn_routes_have_the_given_counts(counts: tuple[int, ...]) -> None:
 
 
 def test_balanced_routes_reach_as_many_members_as_random_ones() -> None:
-    """Eight of 256 experts lie on 5.29 of eight members in the mean; each rank gets what all send to it."""
+    """Eight of 256 experts lie on 5.29 of eight members on average; each rank gets what all send to it."""
     routes = Routes(drawn((128,) * 256, 4096), 8, 3)
     assert routes.sent / 4096 == pytest.approx(5.29, rel=0.02)
     assert sum(routes.counts) == 4096 * 8

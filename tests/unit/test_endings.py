@@ -19,7 +19,7 @@ from phantora.run_process import PHANTORA
 VERB = [*PHANTORA, "completion", "bash"]
 
 
-# A verb that says that it has begun, and waits.
+# A command that says that it has begun, and waits.
 WAITING = """
 import signal, click
 from phantora.cli import main
@@ -34,7 +34,7 @@ main.main()
 
 
 def interrupted(number: int, before: int) -> tuple[int, str]:
-    """Status and standard error of a verb that gets a signal, which it ignored or not at its start."""
+    """Status and standard error of a command that gets a signal, which it ignored or not at its start."""
     process = subprocess.Popen(
         [sys.executable, "-c", WAITING, "wait"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         preexec_fn=lambda: signal.signal(number, before),

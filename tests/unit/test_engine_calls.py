@@ -34,7 +34,7 @@ class Float8Quantizer:
 
 
 def announced(*args: Any, **kwargs: Any) -> OperatorSignature:
-    """What is said of a call."""
+    """What is reported of a call."""
     seen: list[bytes] = []
 
     def around(text: bytes, launch: Callable[[], Any]) -> Any:

@@ -90,7 +90,7 @@ def test_a_shared_fork_server_outlives_what_is_no_run() -> None:
 
 
 def test_a_rank_that_says_what_cannot_be_is_named(engine_library: Path) -> None:
-    """Live: a clear error, and the ranks that did nothing wrong are told from it."""
+    """Live: a clear error, and the ranks that did nothing wrong are distinguished from it."""
     bench = Bench.create(engine_library, 2)
     bench.ranks[1].emit("MEMSET", stream=4_000_000_000, bytes=8)
     with pytest.raises(PhantoraError, match=r"what rank 1 says cannot be \(record 1 of kind 14\)"):

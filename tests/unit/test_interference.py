@@ -169,7 +169,7 @@ def test_a_collective_that_waits_for_room_has_not_arrived(make: Callable[..., Be
 
 @pytest.mark.parametrize("product", [False, True])
 def test_communication_that_was_there_first_costs_more(make: Callable[..., Bench], product: bool) -> None:
-    """200 ns of a kernel, beside a collective of 100 ns that comes at 0 or, to a running product, at 10."""
+    """200 ns of a kernel, next to a collective of 100 ns that comes at 0 or, to a running product, at 10."""
     bench = make(interference=2.0, interference_behind=4.0)
     for rank in bench.ranks:
         if product:
@@ -206,7 +206,7 @@ def test_products_lose_the_waves_that_they_lose_on_a_real_gpu() -> None:
     ("blocks", "sms", "took"),
     [
         (1, 0, 1500),  # 200 tiles in 3 waves on 99 SMs, in 2 on 100
-        (16, 84, 1000),  # the library was told to leave 16: 3 waves as before
+        (16, 84, 1000),  # the library must leave 16: 3 waves as before
         (40, 84, 4000 / 3),  # 60 are left
     ],
 )
@@ -233,7 +233,7 @@ def test_products_lose_pairs_of_sms_to_communication_that_was_there_first() -> N
 
 
 def beside() -> list[dict[str, Any]]:
-    """All-reduces of 128 MiB wholly beside one kind of kernel."""
+    """All-reduces of 128 MiB wholly next to one kind of kernel."""
     measured = rows("2026-11-21-h200x2/communication_slowdown.parquet")
     return [row for row in measured if (row["operation"], row["mib"], row["where"]) == ("all_reduce", 128, "all")]
 

@@ -260,7 +260,7 @@ def test_foreign_and_corrupt_tables_are_refused(tmp_path: Path) -> None:
 
 
 def test_tables_of_an_unknown_gpu_are_refused(tmp_path: Path) -> None:
-    """Beside a table of the GPU itself they do not matter; to scale from, they do."""
+    """Next to a table of the GPU itself they do not matter; to scale from, they do."""
     path = tmp_path / "t.parquet"
     write_table(path, {**ABOUT, "gpu": "NVIDIA X9000"}, [entry(mm(64, 64, 64), (1000, 900))])
     assert model_for(H200, tmp_path).operator(mm(4096, 4096, 4096), ()).provenance == "measured"

@@ -158,7 +158,7 @@ def test_gaps_part_copies_and_memsets_too(make: Callable[[int], Bench]) -> None:
 
 
 class PowerFactors:
-    """An engine that notes what it is told."""
+    """An engine that notes its calls."""
 
     def __init__(self) -> None:
         self.factors: dict[int, float] = {}

@@ -52,7 +52,7 @@ README_RUNS = "2026-11-22-h200x4/train.jsonl"
 
 @dataclass(frozen=True)
 class Run:
-    """A real run beside its prediction, both as their files have them."""
+    """A real run next to its prediction, both as their files have them."""
 
     entry: dict[str, Any]
     real: dict[str, Any]
@@ -219,7 +219,7 @@ def on_default(run: Run, simulated: Simulated) -> list[Bar]:
 
 
 def on_measured(run: Run, simulated: Simulated) -> list[Bar]:
-    """The same where the host is known that was measured beside the run."""
+    """The same where the host is known that was measured next to the run."""
     parts = simulated.get((run.key, host_key(run.host)))
     if parts and run.host != REFERENCE_HOST:
         parts = replace(parts, spread=spread_of(run))

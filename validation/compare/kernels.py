@@ -48,7 +48,7 @@ GRAPH_GAP_US = 0.5  # between kernels of a CUDA graph, part of what kernel_bench
 
 @dataclass(frozen=True)
 class Point:
-    """One measured operator: class, whether NCCL ran beside it, measured and modelled us, what it is."""
+    """One measured operator: class, whether NCCL ran next to it, measured and modelled us, what it is."""
 
     group: str
     next_to: bool
@@ -102,7 +102,7 @@ def list_dtype(kernels: list[dict[str, Any]], name: str) -> str:
 
 
 def operators(path: Path) -> Iterator[tuple[OperatorSignature, list[dict[str, Any]], float]]:
-    """Signature, kernels and the share of their time beside NCCL, of each operator that launched any."""
+    """Signature, kernels and the share of their time next to NCCL, of each operator that launched any."""
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     ops = {e["args"]["External id"]: e for e in events if e.get("cat") == "cpu_op"}
     kernels = sorted((e for e in events if e.get("cat") == "kernel"), key=lambda e: float(e["ts"]))
@@ -149,7 +149,7 @@ def trace_points(gpu: Gpu, path: Path) -> list[Point]:
     priced: dict[Any, tuple[str, float]] = {}
     for signature, launched, next_to in operators(path):
         if 0.15 < next_to < 0.85:
-            continue  # neither alone nor wholly beside NCCL
+            continue  # neither alone nor wholly next to NCCL
         launches = tuple(
             KernelLaunch(k["name"], tuple(k["args"]["grid"]), tuple(k["args"]["block"])) for k in launched
         )
@@ -302,7 +302,7 @@ def summary(group: list[Point]) -> str:
 
 
 def interference_ratios(points: list[Point]) -> list[str]:
-    """Measured slowdown of equal operators beside NCCL, by class (time-weighted)."""
+    """Measured slowdown of equal operators next to NCCL, by class (time-weighted)."""
     alone = {p.text: p for p in points if not p.next_to}
     pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for p in points:

@@ -49,7 +49,7 @@ FIRM = {
 }  # fmt: skip
 """Costs that few measurements decide, or that could take the place of others: how firmly they are drawn."""
 DRAWN = 0.05
-CALLS = 0.8  # weight of host_time.py's rows beside a workload
+CALLS = 0.8  # weight of host_time.py's rows next to a workload
 ONCE_NS = 1_000_000  # costs above are paid once a process, not in steps
 WAITS = ("item", "to cpu", "synchronize", "topk", "empty_cache")  # their time is not the host's alone
 STEPS = ("block", "bottleneck", "AdamW", "SGD", "clip")

@@ -29,7 +29,7 @@ SIZES = {"all_reduce": (16, 32, 56, 128), "all_gather": (128,), "reduce_scatter"
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A kernel to run beside collectives, and the bytes it moves if none stays in L2."""
+    """A kernel to run next to collectives, and the bytes it moves if none stays in L2."""
 
     name: str
     call: Callable[[], object]
@@ -90,7 +90,7 @@ def neighbours() -> list[Neighbour]:
 
 
 def collective_of(operation: str, elements: int, world: int) -> Callable[[], object]:
-    """On a buffer of its own of so many elements of bf16."""
+    """On a buffer of its own of that many elements of bf16."""
     large = torch.zeros(elements, device="cuda", dtype=torch.bfloat16)
     small = torch.zeros(elements // world, device="cuda", dtype=torch.bfloat16)
     if operation == "all_reduce":

@@ -178,7 +178,7 @@ def chains() -> None:
 
 
 def parallel() -> None:
-    """A fork into branches of spinning kernels that fit beside each other, and its join."""
+    """A fork into branches of spinning kernels that fit next to each other, and its join."""
     for branches in (1, 2, 4, 8):
         streams = [torch.cuda.Stream() for _ in range(branches)]
         times = []

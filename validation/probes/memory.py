@@ -101,7 +101,7 @@ def workspaces(out: TextIO, seconds: float, calls: Iterable[Call]) -> None:
 
 
 def _taken(run: Callable[[], object]) -> tuple[int, int]:
-    """Bytes that `run` asks for beside its results, and the results'."""
+    """Bytes that `run` asks for next to its results, and the results'."""
     before = _requested("current")
     torch.cuda.reset_peak_memory_stats()
     result = run()

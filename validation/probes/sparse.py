@@ -71,7 +71,7 @@ def main() -> None:
         row = {"case": name, **about, "gpu": torch.cuda.get_device_name()}
         try:
             row["us"] = round(timed(call), 2)
-        except RuntimeError as error:  # a dtype that cuSPARSE lacks
+        except RuntimeError as error:  # a dtype that cuSPARSE does not have
             row["error"] = str(error).splitlines()[0]
         print(json.dumps(row), flush=True)
 

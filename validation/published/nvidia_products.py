@@ -112,7 +112,7 @@ class Head:
 
 
 def write(path: Path, head: Head, found: dict[str, Products]) -> None:
-    """Rows in an order in which neighbours are alike."""
+    """Rows in an order in which neighbours are similar."""
     parts = []
     for name, p in found.items():
         order = np.lexsort((p.extents[:, 0], p.extents[:, 2], p.extents[:, 1]))

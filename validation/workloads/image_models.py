@@ -73,7 +73,7 @@ THIRD = (
     Case("swin_s", 96, False), Case("vit_l_16", 96, False), Case("vit_b_32", 768, False), Case("resnet50", 192, False, amp=False),
 )  # fmt: skip
 
-# Twenty more, likewise, in batches that keep the GPU busy beside a host 2.5 times as slow as the default.
+# Twenty more, likewise, in batches that keep the GPU busy next to a host 2.5 times as slow as the default.
 FOURTH = (
     Case("resnet18", 1024, True), Case("resnet101", 192, True), Case("wide_resnet50_2", 192, True), Case("resnext50_32x4d", 256, True),
     Case("resnext101_64x4d", 96, True), Case("vgg13", 192, True), Case("densenet201", 256, True), Case("googlenet", 512, True),
@@ -82,7 +82,7 @@ FOURTH = (
     Case("regnet_x_16gf", 96, True), Case("convnext_large", 96, True), Case("swin_b", 128, False), Case("vit_b_16", 256, False, amp=False),
 )  # fmt: skip
 
-# With groups told apart by their width, and more of what was measured in float32.
+# With groups distinguished by their width, and more of what was measured in float32.
 FIFTH = (
     Case("regnet_x_32gf", 64, True), Case("regnet_y_8gf", 160, True), Case("resnext50_32x4d", 320, True), Case("vit_b_16", 192, False, amp=False),
     Case("resnet101", 128, False, amp=False), Case("convnext_small", 160, True), Case("mobilenet_v2", 768, True), Case("swin_t", 256, False),

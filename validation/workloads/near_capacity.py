@@ -44,7 +44,7 @@ def image(size: int, model: Unet) -> torch.Tensor:
 @dataclass(frozen=True)
 class Case:
     room: float
-    """GiB beside the ballast."""
+    """GiB next to the ballast."""
     sizes: tuple[int, ...] = SEQUENCES
     allocator: str = ""
     """Of PYTORCH_CUDA_ALLOC_CONF."""

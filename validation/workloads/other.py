@@ -182,7 +182,7 @@ def tabular_transformer() -> Step:
 
 @case()
 def forecaster() -> Step:
-    """An LSTM over 168 hours beside 1-D convolutions, float32."""
+    """An LSTM over 168 hours next to 1-D convolutions, float32."""
     conv = nn.Sequential(nn.Conv1d(24, 96, 5, padding=2), nn.ReLU(), nn.BatchNorm1d(96))
     rnn, head = nn.LSTM(96, 256, 2, batch_first=True), nn.Linear(256, 24)
     both = nn.ModuleList([conv, rnn, head])

@@ -25,7 +25,7 @@ PICKING = ("gather", "scatter")
 SCATTERED = 0.25  # of a stream's speed: rows picked or written one by one, measured on H200
 # gather and scatter, fitted to 359 of them on H100 and H200 (the shipped tables,
 # validation/workloads).
-# SM cycles of an element: its index, an addition beside those of its neighbours, one on its own.
+# SM cycles of an element: its index, an addition next to those of its neighbours, one on its own.
 PICK_CYCLES, ADD_CYCLES, ADD_ALONE_CYCLES = 0.82, 0.95, 3.4
 RANDOM = 0.35  # of a stream's speed: sectors out of memory in any order
 # A block of the kernel that copies rows, and its piece.

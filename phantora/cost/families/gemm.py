@@ -76,7 +76,7 @@ class Product:
     alignment: int = ALIGNED
     """Bytes, at most 16, of which rows of operands and result begin at multiples."""
     sms: int = 0
-    """SMs that the library was told to use; 0: all."""
+    """SMs that the library may use; 0: all."""
     shared_by: int = 0
     """Elements along k that share a scale of one byte; 0: no such scales."""
 
@@ -197,7 +197,7 @@ def from_library(call: Mapping[str, Any]) -> Product | None:
 
 
 def on_fewer_sms(machine: Machine, library: Mapping[str, Any]) -> float:
-    """How many times as long a library call takes on the SMs that it was told to use as on all."""
+    """How many times as long a library call takes on the SMs that it may use as on all."""
     product = from_library(library)
     if product is None or not 0 < product.sms < machine.gpu.sms:
         return 1.0
@@ -290,7 +290,7 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
 
 
 def of_calls(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate | None:
-    """From the products that libraries were called for, one by one, and kernels beside them (a bias) by their grids;
+    """From the products that libraries were called for, one by one, and kernels next to them (a bias) by their grids;
     None without any."""
     called = [from_library(kernel.library) for kernel in kernels]
     products = [p for p in called if p is not None]

@@ -158,7 +158,7 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
 
 
 def _ns(machine: Machine, dtype: str, of: tuple[float, ...], by: list[float]) -> float:
-    """Panels go with the clock, products with the peak of `dtype` beside that of the costs' GPU."""
+    """Panels go with the clock, products with the peak of `dtype` next to that of the costs' GPU."""
     wide = dtype in ("float64", "complex128")
     peak = machine.peak("float64") / DOUBLE_SHARE if wide else machine.peak("float32")
     panels = sum(c * t for c, t in zip(of[:3], by[:3], strict=True))

@@ -298,6 +298,6 @@ def _bytes_of(x: Any) -> int:
 
 
 def low_latency_sms(experts: int, sms: int) -> int:
-    """Blocks of the low-latency kernels: one for so many experts as let all blocks run at once."""
+    """Blocks of the low-latency kernels: one for that many experts as let all blocks run at once."""
     group = -(-experts // sms)
     return -(-experts // group)

@@ -98,7 +98,7 @@ def _userbuffers(gathers: bool, members: int, size: int, link: float, blocks: in
 
 
 def push(size: int, link: float, blocks: int) -> Work:
-    """A kernel of `blocks` that writes to a peer's memory; the signal at its end is told apart."""
+    """A kernel of `blocks` that writes to a peer's memory; the signal at its end is distinguished."""
     on_the_way = min(size, blocks * USERBUFFERS_THREADS * ACCESS_BYTES * PUSH_UNROLL)
     rate = max(1.0, min(on_the_way / READ_LATENCY, blocks * SM_RATE, link * READ_SHARE))
     return Work("PUSHED", WAY, 1.0, rate, blocks, USERBUFFERS_ERROR)

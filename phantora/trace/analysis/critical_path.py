@@ -184,7 +184,7 @@ class _Walk:
             self.segments.append(PathSegment(start, end, self.ranks[rank], stream, cls, name))
 
     def _add_host(self, start: int, end: int, rank: int) -> None:
-        """Host time, told apart by the innermost operator or annotation."""
+        """Host time, distinguished by the innermost operator or annotation."""
         start = max(start, self.begin)
         if end <= start:
             return

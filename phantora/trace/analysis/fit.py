@@ -10,7 +10,7 @@ from phantora.trace.analysis.report import Fit, MemoryReport
 from phantora.trace.analysis.units import duration, percent, size
 from phantora.units import GIB
 
-_IDENTICAL = 0.01  # of the GPU: ranks that differ by less are not told apart
+_IDENTICAL = 0.01  # of the GPU: ranks that differ by less are not distinguished
 _MOST_SHOWN = 8
 _TIGHT = 0.05  # of the GPU: less is gone with another batch's shapes or a longer run's fragmentation
 

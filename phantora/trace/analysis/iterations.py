@@ -236,7 +236,7 @@ def _any_between(moments: Ints, lower: Ints, upper: Ints) -> Mask:
 
 
 def _turns(log: Log, rank: int, spans: Sequence[tuple[int, int]]) -> int:
-    """How many optimizers take turns on `rank`: the period of the sequence of their steps, told apart by the
+    """How many optimizers take turns on `rank`: the period of the sequence of their steps, distinguished by the
     operators that they launch; 1 for one optimizer."""
     if len(spans) < 4:
         return 1

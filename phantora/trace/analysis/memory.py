@@ -24,7 +24,7 @@ from phantora.wire import layout
 Ints = npt.NDArray[np.int64]
 POINTS = 500  # of the timeline
 _EVENTS = frozenset(name.lower() for name in layout.Mem.names())  # rows of other names tell places
-_LARGE = 1 << 20  # bytes from which on a block's place is told (stub/tracer/allocator.cpp)
+_LARGE = 1 << 20  # bytes from which on a block's place is reported (stub/tracer/allocator.cpp)
 _NEVER = np.iinfo(np.int64).max
 _COMMUNICATION = ("FSDP::", "nccl:")
 _DDP = "DistributedDataParallel.forward"
@@ -339,7 +339,7 @@ def _module_name(word: str) -> str:
 
 
 def _sites(rows: _Rows, made: Ints, thread: Ints, size: Ints) -> Ints:
-    """The place in the program of each block, as index of words; -1 for small ones and where none is told."""
+    """The place in the program of each block, as index of words; -1 for small ones and where none is reported."""
     found = np.full(len(made), -1, np.int64)
     located = np.flatnonzero(rows.site >= 0)
     for number in np.unique(rows.thread[located]).tolist():

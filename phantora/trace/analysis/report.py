@@ -38,7 +38,7 @@ class Times:
 
     Terms are HolisticTraceAnalysis': *compute* is the time in which at least one kernel that is not
     communication runs; *communication* that of NCCL kernels, their wait for peers included;
-    *overlapped* the time of both; *exposed* communication without compute; *copy* copies beside
+    *overlapped* the time of both; *exposed* communication without compute; *copy* copies next to
     neither; *idle* nothing at all. compute + exposed + copy + idle == time.
     """
 
@@ -116,7 +116,7 @@ class UnmeasuredOperator:
 
     @property
     def decides(self) -> bool:
-        """Does a step rest on it, or may it, though next to nothing is known of it?"""
+        """Does a step depend on it, or may it, though almost nothing is known of it?"""
         error = WIDE_ERROR if self.error is None else self.error
         return error >= WIDE_ERROR and self.share * max(1.0, error) > DECIDING_SHARE
 
@@ -483,7 +483,7 @@ class Details:
 
 
 def to_json(report: Report) -> str:
-    """`report` as JSON, with the derived `overlap` beside the times it comes from."""
+    """`report` as JSON, with the derived `overlap` next to the times it comes from."""
     return orjson.dumps(as_data(report), option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode()
 
 

@@ -85,7 +85,7 @@ class Uncertainty:
         work = np.where(communication, _TRANSFER, np.where(_COPY[kind], _COPIES, _COMPUTE))
         key = (cls.astype(np.int64) + 1) * (len(self._provenances) + 1) + provenance + 1
         size = self._errors.shape[2]
-        # Prices of collectives rest on a few constants: they are wrong together.
+        # Prices of collectives depend on a few constants: they are wrong together.
         texts = (np.where(communication, -1, column) for column in (op, shape, np.where(op < 0, name, -1)))
         operators, place = group([work, key, *texts])
         sums = np.zeros((len(operators), 2))

@@ -36,7 +36,7 @@ def find_causes(a: Side, b: Side, d: Difference) -> list[Cause]:
         structure, host = _with_host(structure, host)
     elif d.reality:
         structure, host = _with_reads(structure, host)
-    # Beside collectives on a degraded link kernels run longer, on some ranks more: no straggler that nobody asked for.
+    # Next to collectives on a degraded link kernels run longer, on some ranks more: no straggler that nobody asked for.
     degraded = _degraded(a) != _degraded(b) or (bool(d.reality) and _only_collectives(d))
     next_to = degraded or any(cause.kind == "schedule" for cause in structure)
     straggler = [] if next_to and _slowed(a) == _slowed(b) else _straggler(a, b)
@@ -76,7 +76,7 @@ def find_causes(a: Side, b: Side, d: Difference) -> list[Cause]:
 
 
 def _straggler(a: Side, b: Side) -> list[Cause]:
-    """One rank computes longer (or no longer does) while the others stay as they were, or nearly: beside kernels of
+    """One rank computes longer (or no longer does) while the others stay as they were, or nearly: next to kernels of
     collectives that wait for a late rank, others' own kernels slow down a little. Then it must be the one
     that the collectives wait for."""
     x, y = rank_compute(a.report), rank_compute(b.report)
@@ -465,7 +465,7 @@ def _collectives(x: Traits, y: Traits, r: Repeats, d: Difference) -> Iterator[_C
             a, b = work.a.count, work.b.count
             if abs(b / a - 1) > 0.1:
                 text = f"other buckets: the same bytes in {b:g} {work.name} instead of {a:g}"
-                yield _Change("buckets", text, ("comm", "kernels"))  # other pieces run beside other kernels
+                yield _Change("buckets", text, ("comm", "kernels"))  # other pieces run next to other kernels
     other = [work for work in d.collectives if abs(work.b.count - work.a.count) > _SAME * work.a.count]
     if other:
         calls = ", ".join(f"{work.a.count:.3g} -> {work.b.count:.3g} {work.name}" for work in other)

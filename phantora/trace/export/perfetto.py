@@ -244,7 +244,7 @@ class _Writer:
         return self._describe(process, proto.number(11, _EXPLICIT_ORDER))
 
     def _thread(self, rank: int, index: int, lane: int, name: str) -> int:
-        if lane:  # no thread of its own: a plain track beside it
+        if lane:  # no thread of its own: a plain track next to it
             return self._track(self.process[rank], name, 100 + index)
         pid = self._pid(rank)
         tid = pid if index == 0 else (1 << 24) + (self.side.ranks + rank) * 256 + index

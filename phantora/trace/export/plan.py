@@ -79,7 +79,7 @@ class Plan:
 class IdRuns:
     """A small number for each (rank, id): the thread of an operator, the stream of a record.
 
-    Ids grow and neighbours are alike (the forward pass runs on one thread, the backward pass on
+    Ids grow and neighbours are similar (the forward pass runs on one thread, the backward pass on
     another), so where the number changes is remembered, not every id.
     """
 

@@ -13,7 +13,7 @@ WIDTH, LAYERS, WORDS, BATCH, LENGTH, TAPS = 2048, 8, 32000, 8, 2048, 8
 
 @triton.jit
 def convolve(y, x, w, length, n: tl.constexpr, taps: tl.constexpr, BACK: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """[batch, length, channel]; taps lie beside each other in `w` [taps, channel]. BACK: what reaches x from y."""
+    """[batch, length, channel]; taps lie next to each other in `w` [taps, channel]. BACK: what reaches x from y."""
     channel = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
     token = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     base = tl.program_id(0).to(tl.int64) * length * n

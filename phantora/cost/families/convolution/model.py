@@ -15,7 +15,7 @@ from phantora.cost.tensors import ints_at, item_bytes, nbytes, tensor_at
 from phantora.cost.types import OperatorSignature, TensorSpec
 
 LAYOUT_SHARE = 0.83  # of a vectorised stream: nchwToNhwc and its inverse on H200
-LAYOUT_ROW, LAYOUT_CYCLES = 32, 0.37  # pixels of a channel fill rows of so many; SM cycles of an element of these
+LAYOUT_ROW, LAYOUT_CYCLES = 32, 0.37  # pixels of a channel fill rows of that many; SM cycles of an element of these
 PACKED = 64  # channels: narrower groups share tiles
 DEPTHWISE_CYCLES = (0.10, 0.04)  # SM cycles per tap and result: of outputs and inputs, of the weight's gradient
 FEW_CHANNELS, FEW_CHANNELS_SHARE = 8, 0.30  # an image's 3 channels are padded to 8, in slower kernels

@@ -28,9 +28,9 @@ SLOWEST = (14.0, 14.0, 14.0)  # without tensor cores
 STRIDED = 1.6  # an input's gradient with a stride: its taps are looked up
 LEAST_STEPS = 16  # of a part of a weight's gradient whose sum is cut to fill all SMs
 RESHAPED = 1.6  # weights' gradients whose taps are taken together: of as many more tiles
-ALIGNED = {"half": 8}  # channels are padded to multiples of so many; of 4 in other formats
+ALIGNED = {"half": 8}  # channels are padded to multiples of that many; of 4 in other formats
 # Groups: one after the other, cut out of their tensors by nhwcSliceCKernel (1.2 to 1.6 TB/s) or nchwToNhwcKernel, or
-# several at once as dense blocks of so many channels. tensorTransformGeneric pads: 8.4 us or more, 0.34 to 0.4 TB/s.
+# several at once as dense blocks of that many channels. tensorTransformGeneric pads: 8.4 us or more, 0.34 to 0.4 TB/s.
 CUT_NS, SLICE_SHARE = 1700.0, 0.43
 TRANSFORM_NS, TRANSFORM_SHARE = 9000.0, 0.12
 TOGETHER = 64
@@ -145,7 +145,7 @@ def _aligned(work: Pass) -> int:
 
 
 def _product(machine: Machine, work: Pass, channels: int, filters: int, groups: int) -> float:
-    """`groups` products of so many channels and filters each."""
+    """`groups` products of that many channels and filters each."""
     slower = SLOWER.get(work.arithmetic, SLOWEST)
     step = STEP_BYTES // 2 if work.arithmetic == "half" else STEP_BYTES // 4
     sms = machine.gpu.sms
