@@ -1,4 +1,4 @@
-"""Time of checkpoints (``--disk``; docs/virtual-time.md, "Checkpoints").
+"""Time of checkpoints (``--disk``; docs/data-loading.md, "Checkpoints").
 
 ``torch.save`` to a file, ``torch.distributed.checkpoint`` and safetensors write for real. Their calls take the time of
 the bytes written, at the rate of the simulated host's disk. A save in the background takes it from the end of its
