@@ -23,7 +23,8 @@ THEIRS = {
     "ATen/native/cuda/TensorTopK.cu", "PERFORMANCE.md", "ProcessGroupNCCL.cpp", "cublas_api.h", "cuda_runtime_api.h",
     "cudnn/RNN.cpp", "cupti_runtime_cbid.h", "cudnn_adv.h", "cudnn_cnn.h", "cudnn_graph.h", "cudnn_ops.h", "dlfcn.h",
     "nccl.h", "topo.h", "nvtxTypes.h", "userbuffers-host.cpp",
-    "flash_attn/src/static_switch.h", "Node.js", "cuda.h", "llama2.c",
+    "flash_attn/src/static_switch.h", "Node.js", "cuda.h", "llama2.c", "docs/README_Hybrid-EP.md",
+    "docs/performance-summary-archive.md", "comm_sglang_*_wideep_deepep_normal_perf.parquet",
     # PyTorch's tests (tests/upstream/README.md), TorchTitan's and others' published runs.
     "distributed/test_c10d_nccl.py", "distributed/pipelining/test_stage.py",
     "distributed/pipelining/test_schedule_multiproc.py", "distributed/tensor/parallel/test_tp_examples.py",

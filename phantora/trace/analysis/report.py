@@ -280,7 +280,7 @@ class MemoryReport:
     """An allocation failed."""
     failed: FailedAllocation | None
     lowest_peak: int
-    """The peak lies between this and `highest_peak`, as chance has it (``chance.py``)."""
+    """The peak is between this and `highest_peak` (``watchdog_uncertainty.py``)."""
     highest_peak: int
     retries: int
     """How often the allocator freed its cache to meet an allocation (``num_alloc_retries`` of torch)."""
@@ -309,7 +309,7 @@ class Fit:
     failed: list[int]
     """Ranks of which an allocation failed."""
     by_chance: int
-    """Bytes that the rank may take beyond `taken`: what NCCL's watchdog frees late (``chance.py``)."""
+    """Bytes that the rank may take beyond `taken`: what NCCL's watchdog frees late (``watchdog_uncertainty.py``)."""
     says: list[str]
     """The verdict, and what is left on the other ranks; where the run does not fit what was asked for, what the memory
     holds, what would help."""

@@ -51,7 +51,7 @@ class Step:
     start: int
     end: int
     note: str = ""
-    """Why it does not stand for the others (``unusual.py``); empty for a steady one."""
+    """Why it does not stand for the others (``outlier_steps.py``); empty for a steady one."""
     begin: int | None = None
     """From when its iteration was on the host; None for the time of the GPU."""
     until: int | None = None
