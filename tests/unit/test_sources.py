@@ -44,8 +44,8 @@ THEIRS = {
 # Files that a build or a measurement makes, and those of examples, which a user has.
 MADE = {"dist/sbom.json", "phantora_wire.h", "phantora_engine.h", "triton.jsonl", "triton_ir.xz"}
 EXAMPLES = {
-    ".github/workflows/step-time.yml", "lab.toml", "phantora/cost/families/rope.py", "run.arrow",
-    "spawn.py", "sweep.toml", "train.arrow", "train-2.arrow", "train.py", "traces/*.json.gz",
+    ".github/workflows/step-time.yml", "fails.py", "lab.toml", "phantora/cost/families/rope.py", "run.arrow",
+    "run.toml", "spawn.py", "sweep.toml", "train.arrow", "train-2.arrow", "train.py", "traces/*.json.gz",
 }  # fmt: skip
 # Commands write files and name those of their user.
 COMMAND = re.compile(r"(?<![\w`])(?:phantora|torchrun|python3?|\.venv/bin/\w+) [^\n`]*")
