@@ -9,7 +9,7 @@ operator returned is in ``"out"``, a list like ``"args"``; it may be missing.
 
 from __future__ import annotations
 
-from math import copysign, floor, log10, prod
+from math import copysign, floor, isfinite, log10, prod
 from typing import Any
 
 import orjson
@@ -130,7 +130,7 @@ def _written(value: Any) -> Any:
             table |= {"st": (), "layout": value.layout} | ({"nnz": value.stored} if value.stored >= 0 else {})
         return table if value.device == "cuda" else {**table, "d": value.device}
     if isinstance(value, float):
-        return _rounded(value)
+        return _rounded(value) if isfinite(value) else str(value)
     if isinstance(value, (tuple, list)):
         if not any(isinstance(item, TensorSpec) for item in value):
             return [_written(item) for item in value]

@@ -244,7 +244,7 @@ def test_uneven_experts_are_not_folded(tmp_path: Path) -> None:
         "--global-batch-size", "4", "--moe-token-dispatcher-type", "allgather", check=False,
     )  # fmt: skip
     assert refused.status != 0
-    assert "share experts, which --moe-routing wants unequally, and rank 2 is folded" in refused.err
+    assert "share experts that --moe-routing loads unequally, and rank 2 is folded" in refused.err
 
 
 def test_uneven_experts(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ dist.destroy_process_group()
 
 def test_a_skip_connection_in_one_batch_hangs(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
-    done = trace(tmp_path, "--cluster", "1x3xH100", "train.py", check=False)
+    done = trace(tmp_path, "--cluster", "1x3xH100", "--hang-timeout", "3", "train.py", check=False)
     assert done.status != 0
     waits = re.findall(r"rank (\d) waits in its first send or receive with rank (\d)", done.err)
     assert waits == [("0", "2"), ("1", "0"), ("2", "1")]

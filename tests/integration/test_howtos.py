@@ -16,7 +16,7 @@ PAGES = Path(__file__).resolve().parents[2] / "docs" / "howto"
 # The first page records the run that most others read.
 ORDER = (
     "first-hour", "will-it-fit", "what-holds-my-step-up", "why-is-my-run-slower", "calibrate", "gate-in-ci", "own-gpu",
-    "plan-gb200", "pandas", "limits",
+    "plan-gb200", "find-races", "how-long-will-my-job-take", "pandas", "limits",
 )  # fmt: skip
 MOST_LINES = 60
 SAID = {
@@ -30,6 +30,8 @@ SAID = {
     "gate-in-ci": ("No difference",),
     "own-gpu": ("MyGPU",),
     "plan-gb200": ("NVLink over 18 hosts", "every GPU reaches every other", "Where the numbers come from"),
+    "find-races": (),  # test_races.py runs such programs
+    "how-long-will-my-job-take": ("USEFUL", "CHECKPOINTS", "ASSUMED"),
     "pandas": ("gemm", "compute"),
     "limits": ("torch",),
 }

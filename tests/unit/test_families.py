@@ -320,3 +320,8 @@ def test_lists_that_cannot_be_are_not_built(length: int) -> None:
         assert signature == OperatorSignature("aten::cat", ())
     deep = '{"op": "aten::cat", "args": ' + "[" * 900 + "]" * 900 + "}"
     assert read_signature(deep).name == "aten::cat"
+
+
+def test_numbers_that_are_not_finite_are_written_as_the_tracer_does() -> None:
+    written = write_signature(OperatorSignature("aten::masked_fill", (float("-inf"), 0.26, float("nan"))))
+    assert parse_signature(written).args == ("-inf", 0.3, "nan")
