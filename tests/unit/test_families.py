@@ -323,5 +323,5 @@ def test_lists_that_cannot_be_are_not_built(length: int) -> None:
 
 
 def test_numbers_that_are_not_finite_are_written_as_the_tracer_does() -> None:
-    written = write_signature(OperatorSignature("aten::masked_fill", (float("-inf"), 0.26, float("nan"))))
+    written = write_signature(OperatorSignature("aten::masked_fill", (float("-inf"), 0.34, float("nan"))))
     assert parse_signature(written).args == ("-inf", 0.3, "nan")
