@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import statistics
 import sys
 import tempfile
 import time
@@ -20,7 +19,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from tests.support.loops import WIDTH, Result, batch, flops_of, network, now, synced
+from tests.support.loops import WIDTH, Result, batch, flops_of, network, now, synced, typical
 
 STEPS = 7
 
@@ -170,7 +169,7 @@ def lightning() -> Result:
 
 
 def differences(moments: list[float]) -> float:
-    return statistics.median(b - a for a, b in pairwise(moments[1:]))
+    return typical(b - a for a, b in pairwise(moments[1:]))
 
 
 LOOPS: tuple[Callable[[], Result], ...] = (ddp, fsdp, fsdp2, deepspeed, huggingface, lightning)
