@@ -242,7 +242,7 @@ def generate() -> Result:
             logits = layer(table(tokens), cache)[:, -1] @ table.weight.T
             tokens = logits.argmax(-1, keepdim=True)
 
-    return synced(request, 6), request
+    return synced(request, 10), request
 
 
 def two_optimizers() -> Result:
