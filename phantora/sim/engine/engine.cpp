@@ -185,9 +185,9 @@ int64_t Engine::take_rows(ph_row *out, int64_t capacity, bool everything) {
   return taken;
 }
 
-// What each GPU has drawn since its last row, up to the end of the log.
+// What each GPU has drawn since its last row. The rows end after all others, of which some may have been taken.
 void Engine::write_power() {
-  int64_t end = rows_.latest();
+  int64_t end = rows_.latest() + 1;
   for (Device *device : devices_.all())
     if (device->used() && device->power().owes(end)) completions_.write_power(*device, end);
 }
