@@ -91,7 +91,8 @@ class Engine {
   Completions completions_;
   Ingest ingest_;
   ConservativeClock clock_;
-  int64_t rows_wanted_ = ROWS_WANTED;  // so many wait before they are asked for again
+  int64_t metered_until_ = -1;         // end of the last power rows
+  int64_t rows_wanted_ = ROWS_WANTED;  // rows that wait before they are asked for again
   std::string diagnosis_;
   int64_t releases_ = 0;
   bool open_ = false;
