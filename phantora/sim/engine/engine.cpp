@@ -187,10 +187,11 @@ int64_t Engine::take_rows(ph_row *out, int64_t capacity, bool everything) {
 
 // What each GPU has drawn since its last row. The rows end after all others, of which some may have been taken.
 void Engine::write_power() {
-  if (rows_.latest() <= metered_until_) return;  // nothing came since
-  int64_t end = metered_until_ = rows_.latest() + 1;
+  int64_t end = rows_.latest();
+  if (end <= metered_until_) return;  // nothing came since
+  metered_until_ = end + 1;
   for (Device *device : devices_.all())
-    if (device->used() && device->power().owes(end)) completions_.write_power(*device, end);
+    if (device->used() && device->power().owes(end)) completions_.write_power(*device, end + 1);
 }
 
 int64_t Engine::take_records(int rank, ph_record *out, int64_t capacity, bool everything) {
