@@ -57,7 +57,7 @@ def main() -> None:
         F.mse_loss(model(batch), target).backward()
         optimizer.step()
 
-    # Capture needs what the first iterations set up (handles, workspaces, optimizer state), on a stream beside.
+    # Capture needs what the first iterations set up (handles, workspaces, optimizer state), on a side stream.
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

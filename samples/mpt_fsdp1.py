@@ -93,7 +93,7 @@ class PutRows(torch.autograd.Function):
 
 
 def tokens_of(mask: torch.Tensor) -> torch.Tensor:
-    """Numbers of the tokens that are no padding, with what else attention over sequences of any length is told.
+    """Numbers of the tokens that are no padding, with what else attention over sequences of any length needs.
     The host waits twice."""
     lengths = mask.sum(dim=-1, dtype=torch.int32)
     rows = mask.flatten().nonzero(as_tuple=False).flatten()
@@ -187,7 +187,7 @@ def wrapped(shape: Shape, args: argparse.Namespace) -> FullyShardedDataParallel:
         mixed_precision=mixed,
         device_id=torch.cuda.current_device(),
         limit_all_gathers=True,
-        use_orig_params=False,  # else a rank has what tensors happen to lie in its shard: no two ranks are alike
+        use_orig_params=False,  # else a rank has what tensors happen to lie in its shard: no two ranks are equal
         param_init_fn=lambda module: module.to_empty(device="cuda", recurse=False),
     )
 

@@ -70,12 +70,12 @@ function showRoofline(report, details) {
     circle.append(svg("title", {}, `${p.name}: ${(p.y / 1e12).toFixed(1)} TFLOP/s, ${p.x.toFixed(1)} flops a byte, ${percent(p.share)} of device time`));
     chart.append(circle);
   }
-  // Names beside the circles, each below the one above it where they would touch.
+  // Names next to the circles, each below the one above it where they would touch.
   let under = 0;
   for (const p of points.slice(0, 6).sort((a, b) => Y(a.y) - Y(b.y))) {
-    const beside = 6 + 18 * Math.sqrt(p.share), left = X(p.x) > w - 260;
+    const offset = 6 + 18 * Math.sqrt(p.share), left = X(p.x) > w - 260;
     under = Math.max(under + 14, Y(p.y) + 4);
-    tick(X(p.x) + (left ? -beside : beside), under, p.name.replace("aten::", ""), left ? "end" : "start");
+    tick(X(p.x) + (left ? -offset : offset), under, p.name.replace("aten::", ""), left ? "end" : "start");
   }
   tick(w - pad, h - 4, "flops a byte", "end");
   fill("roofline", element("p", { className: "soft", textContent: "Operators that take most: how many flops they do for a byte, and how many a second. The line is the GPU's limit; areas are by device time. Causal attention may lie above: torch counts its whole square." }),

@@ -140,10 +140,10 @@ if (ran.length) {
     tile("memory", size(best.memory), "tile-memory"), tile("exposed", percent(best.exposed), "tile-exposed"));
   const tied = ran.filter((row) => row.tie).length;
   const slower = ran.filter((row) => row.surely).length;
-  const told = [best.label];
-  if (tied > 1) told.push(`The first ${tied} differ by less than the error bar: any of them may be the fastest`);
-  if (slower) told.push(`${slower} are slower by more than the error bars of both, on slower hosts too`);
-  fill("ties", `${told.join(". ")}.`);
+  const notes = [best.label];
+  if (tied > 1) notes.push(`The first ${tied} differ by less than the error bar: any of them may be the fastest`);
+  if (slower) notes.push(`${slower} are slower by more than the error bars of both, on slower hosts too`);
+  fill("ties", `${notes.join(". ")}.`);
   choose(best);
 }
 options(document.getElementById("against"), numbers.slice(1).map(([name], i) => [String(i), name]));

@@ -272,7 +272,7 @@ class Timeline {
     ];
   }
 
-  // The facts of a row, docked beside the chart, or under it where the page is narrow.
+  // The facts of a row, docked next to the chart, or under it where the page is narrow.
   openDetails(found) {
     const lines = this.facts(found).filter(([, value]) => value).map(([name, value]) =>
       element("tr", {}, element("th", { className: "text", textContent: name }), element("td", { className: "text", textContent: value })));

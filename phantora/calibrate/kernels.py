@@ -104,7 +104,7 @@ def _instances(log: Log) -> Mapping[str, _Instances]:
 
 def _overlap(start: Ints, end: Ints, rank: Ints, log: Log) -> npt.NDArray[np.bool_]:
     """Which of the rows run at the same time as communication of their rank."""
-    beside = np.zeros(len(start), bool)
+    concurrent = np.zeros(len(start), bool)
     for batch in log.batches(("rank", "start", "end"), kinds=COMMUNICATION_KINDS):
         for number in np.unique(batch["rank"]).tolist():
             of_rank = batch["rank"] == number
@@ -112,5 +112,5 @@ def _overlap(start: Ints, end: Ints, rank: Ints, log: Log) -> npt.NDArray[np.boo
             begins, ends = batch["start"][of_rank][order], batch["end"][of_rank][order]
             own = np.flatnonzero(rank == number)
             after = np.minimum(np.searchsorted(ends, start[own], "right"), len(ends) - 1)
-            beside[own] |= (ends[after] > start[own]) & (begins[after] < end[own])
-    return beside
+            concurrent[own] |= (ends[after] > start[own]) & (begins[after] < end[own])
+    return concurrent

@@ -1,4 +1,4 @@
-"""What a family of operators has to say: which operators are its own, how long they take, what makes two alike.
+"""What a family of operators has to say: which operators are its own, how long they take, when two are equivalent.
 
 A family is a module of ``phantora/cost/families`` with a constant ``FAMILY``; to write it is to add the family.
 """

@@ -28,7 +28,7 @@ NEAREST = 24  # points that count
 REACH = 3.0  # octaves: beyond, the mean of the nearest holds
 OTHER_DTYPE = 1.0  # octaves by which the same operator of the other 16-bit type counts as further away
 NEAR = 0.5  # octaves: a single neighbour so near is enough
-_SOFTENING = 0.05  # octaves within which neighbours count alike on average
+_SOFTENING = 0.05  # octaves within which neighbours have equal weight
 _SCALE = 3.0  # octaves over which logarithms lose sight of each other
 _NOISE = 0.1  # of a member, relative to how far logarithms spread
 

@@ -269,7 +269,7 @@ def read_table(path: Path) -> Table:
     about = _about(path, table.schema)
     wrong = [field.name for field in _SCHEMA if field.name not in table.schema.names]
     if wrong:
-        raise PhantoraError(f"{path}: the table lacks the columns {', '.join(wrong)}; measure it anew")
+        raise PhantoraError(f"{path}: the table has no columns {', '.join(wrong)}; measure it anew")
     try:
         rows = table.select(_SCHEMA.names).cast(_SCHEMA)
         if pc.min(rows["cold"]).as_py() < 0 or pc.min(rows["warm"]).as_py() < 0:

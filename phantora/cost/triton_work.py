@@ -25,7 +25,7 @@ REGISTER_UNIT = 8  # registers are given in such units a thread
 TENSOR_ROWS = 64  # of a warp group's instruction on Hopper; smaller tiles take the older ones
 QUARTERS = 4  # of an SM, each with tensor cores of its own
 LANES = 128  # of an SM: elements that instructions of single precision take a cycle (CUDA C++ Programming Guide)
-FEW = 16  # programs an SM: so many end together, more even out
+FEW = 16  # programs per SM: up to here they end together, more even out
 CALIBRATED = "H100-SXM"
 
 

@@ -1,6 +1,6 @@
 """Device memory that cuDNN's plans of convolutions ask for: a Parquet file per GPU, a row per convolution.
 
-They lie in a folder ``workspaces`` beside the tables of kernel times and are found, like these, by the GPU they were
+They lie in a folder ``workspaces`` next to the tables of kernel times and are found, like these, by the GPU they were
 measured on. What they were measured with (GPU, driver, torch, CUDA, cuDNN) stands in their metadata.
 """
 
@@ -212,7 +212,7 @@ def _about(path: Path, schema: pa.Schema) -> dict[str, str]:
 
 def workspaces_for(gpu: Gpu, folders: Sequence[Path]) -> Workspaces | None:
     """The tables of `gpu` in `folders` as one, the rows of earlier folders first; else the one of a GPU of the same
-    compute capability whose memory is most alike; else None. Raises PhantoraError for a file that is no table."""
+    compute capability whose memory is most similar; else None. Raises PhantoraError for a file that is no table."""
     paths = [path for folder in folders for path in sorted((folder / FOLDER).glob(f"*{SUFFIX}"))]
     products = [(path, _about(path, pq.read_schema(path)).get("gpu", "")) for path in paths]
     own = [read_workspaces(path) for path, product in products if product == gpu.product]

@@ -256,7 +256,7 @@ class HostProfile:
     factor: float = 1.0
     """Host time on it over that on the reference host (``hosts.REFERENCE_HOST``)."""
     spread: tuple[float, float] = (1.0, 1.0)
-    """Hosts that pass for this one take from so many to so many times as long: measured ones (`phantora profile host`)
+    """Hosts that pass for this one take this range of times as long: measured ones (`phantora profile host`)
     repeat closely, one that is only assumed does not."""
     cpu: str = ""
     """Model and clock, as /proc/cpuinfo gives them."""

@@ -260,8 +260,8 @@ def _known_gpu(name: str, memory_bytes: int) -> Gpu | None:
         return load_gpu(name)
     except PhantoraError:
         words = set(re.split(r"[\s-]+", name.upper()))
-        alike = [load_gpu(known) for known in gpu_names() if _model(known) <= words]
-        return min(alike, key=lambda gpu: abs(gpu.memory_bytes - memory_bytes), default=None)
+        candidates = [load_gpu(known) for known in gpu_names() if _model(known) <= words]
+        return min(candidates, key=lambda gpu: abs(gpu.memory_bytes - memory_bytes), default=None)
 
 
 def _model(name: str) -> set[str]:

@@ -108,11 +108,11 @@ class _Builder:
         """Waits of streams for each other, in order of their calls."""
         rows, links = self._trace.rows, self._links
         found: list[Wait] = []
-        told: set[int] = set()
+        reported: set[int] = set()
         for position in np.flatnonzero(links.kind == CODES["wait"]).tolist():
             record = int(links.link[position])
             source = self._trace.waits.get(position, (-1, -1))[1]
-            told.add(int(rows["correlation"][position]))
+            reported.add(int(rows["correlation"][position]))
             if record < 0:
                 continue
             item = self._before(source, int(rows["start"][self._of_id[record]]) + 1)
@@ -120,7 +120,7 @@ class _Builder:
             if item >= 0 and self._launch[item] <= time:
                 found.append(Wait(time, int(rows["stream"][position]), item))
         for position in self._calls("StreamWaitEvent"):
-            if int(rows["correlation"][position]) not in told:
+            if int(rows["correlation"][position]) not in reported:
                 wait = self._inferred(int(rows["start"][position]), int(rows["stream"][position]))
                 found += [wait] if wait is not None else []
         return sorted(found, key=lambda wait: wait.time)

@@ -2,7 +2,7 @@
 
 A rank forked from here shares all of torch with its siblings (a few MB of its own instead of
 hundreds) and starts in milliseconds. The server speaks JSON over a socket with its parent, one
-message per packet; descriptors travel beside the message.
+message per packet; descriptors travel with the message.
 
 parent -> server   {"do": "load", "stubs": DIR or null, "devices": N, "argv": [...],
                     "imports": [...], "shared": [...], "ranks": RankSpec}   and more for launch/shared_forkserver.py

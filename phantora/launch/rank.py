@@ -68,7 +68,7 @@ def become_rank(task: RankTask, library: ctypes.CDLL | None, session: int, out: 
         failures.note(error)
         os._exit(error.exit_status)
     pid = os.getpid()
-    gc.collect(1)  # its counters begin alike whatever forked this process
+    gc.collect(1)  # its counters begin equal, whatever forked this process
     status = _run(task)
     status = _finish(status)
     if library is not None and os.getpid() == pid:  # a child forked by the script ends here, too

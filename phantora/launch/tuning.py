@@ -238,7 +238,7 @@ def _kernel_of(module: Any, request: Any) -> Any:
 
 
 def compile_ahead(kernels: Sequence[Any]) -> None:
-    """Compiles all forms of Inductor's `kernels`, so many at a time as there are CPUs.
+    """Compiles all forms of Inductor's `kernels`, as many at a time as there are CPUs.
 
     One that cannot be compiled is left to who asks for it, and says to them why.
     """

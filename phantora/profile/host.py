@@ -30,8 +30,8 @@ watching and without, in turns, 15 rounds (the second was a build of the
 tracer that gave its observers back under ``--null``, on two cores of an AMD EPYC)."""
 COUNTED_NEXT_TO_CALLS = 1.03
 """How many times as long Python and PyTorch take between CUDA's calls, which push them out of the caches, as the
-counted costs say; `script.BESIDE_CALLS` as without these calls. `CUDNN_IN_STEPS`: cuDNN's calls in a step, beside those
-in a loop. All as 75 steps on three machines ask for (sessions of 2026-11-26 in
+counted costs say; `script.BESIDE_CALLS` as without these calls. `CUDNN_IN_STEPS`: cuDNN's calls in a step, apart from
+those in a loop. All as 75 steps on three machines ask for (sessions of 2026-11-26 in
 validation/measurements, host_pairs.parquet)."""
 CUDNN_IN_STEPS = 1.14
 CUDNN_CALLS = ("CUDNN_EXECUTE", "CUDNN_BUILD", "CUDNN_CONVERT")
@@ -132,7 +132,7 @@ def compare(probe: Probe, host: HostProfile) -> Comparison | None:
 def _factor(
     here: Mapping[str, float], there: Mapping[str, float], kinds: Mapping[str, str]
 ) -> tuple[float, dict[str, float]] | None:
-    """Calls and steps count alike; of each the median row."""
+    """Calls and steps have equal weight; of each the median row."""
     by_kind: dict[str, list[float]] = {}
     for name, ns in here.items():
         if name in there and kinds[name] != "driver":

@@ -1,4 +1,4 @@
-"""Runs the probe of the host: under the stub libraries, and beside that with the real ones where there is a GPU."""
+"""Runs the probe of the host: under the stub libraries, and also with the real ones where there is a GPU."""
 
 from __future__ import annotations
 

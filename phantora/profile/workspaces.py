@@ -1,4 +1,4 @@
-"""Measures what cuDNN's plans of convolutions ask for beside their tensors, by the counters of torch's allocator.
+"""Measures what cuDNN's plans of convolutions ask for besides tensors, by the counters of torch's allocator.
 
 ``python -m phantora.profile.workspaces OPERATORS.jsonl RESULTS.jsonl`` is the process that measures:
 OPERATORS is a file of ``phantora trace --missing``. It keeps no plans, so that each call chooses anew.
@@ -118,7 +118,7 @@ def table_next_to(path: Path) -> Path:
 
 
 def measure_workspaces(wanted: Iterable[Wanted], path: Path, budget: float | None = None) -> tuple[int, list[str]]:
-    """Measures those of the convolutions among `wanted` that the table `path` lacks, for `budget` seconds at most.
+    """Measures those of the convolutions among `wanted` missing from the table `path`, for `budget` seconds at most.
 
     Returns how many convolutions the table has now, and why others could not be measured. Raises PhantoraError for a
     table of another GPU, or if nothing could be measured on this machine.

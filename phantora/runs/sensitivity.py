@@ -58,7 +58,7 @@ def simulated_again(
 
 
 def _settled(simulation: Simulation, setup: Setup, recorded: Recorded) -> tuple[dict[str, Any], Powers | None]:
-    """The settled steps and what told them, and the limiters' states at their end; empty and None where power limits
+    """The settled steps and their source, and the limiters' states at their end; empty and None where power limits
     nothing, or where the recording does not fit together."""
     powers: Powers = dict.fromkeys(simulation.session.real)
     before = 0.0

@@ -1,4 +1,4 @@
-"""What a simulation is told: one object for the simulator and its prices."""
+"""The configuration of a simulation: one object for the simulator and its prices."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def describe(diagnosis: str, places: Mapping[int, Place]) -> str:
             groups.setdefault((match[2], str(place) if place else ""), []).append(int(match[1]))
     lines = ["the ranks wait for each other and none can go on:"]
     for (state, where), members in groups.items():
-        others = f" (alike: rank {ranges(tuple(members[1:]))})" if len(members) > 1 else ""
+        others = f" (same: rank {ranges(tuple(members[1:]))})" if len(members) > 1 else ""
         lines.append(f"  rank {members[0]} {state.rstrip('.')}{others}")
         if where:
             lines.append(f"      at {where}")

@@ -132,7 +132,7 @@ class IdleDetector:
     def asleep(
         self, pid: int, at_least: float, only_clock_threads: bool = True, children: bool = True, kept: bool = False
     ) -> bool:
-        """Has `pid` done nothing since a look that lies so many seconds back? `kept`: another of its threads keeps the
+        """Has `pid` done nothing since a poll that many seconds ago? `kept`: another of its threads keeps the
         interpreter, so that those which count may ask for it meanwhile."""
         activity = snapshot(pid, only_clock_threads, children)
         if activity is None:

@@ -1,7 +1,7 @@
 """What kernels do to a GPU: the power they draw, and what they and communication cost each other.
 
-Interference is what a kernel loses beside communication; communication slowdown is what communication loses beside
-kernels. Every number comes from the GPU's data file.
+Interference is what a kernel loses to concurrent communication; communication slowdown is what communication loses to
+concurrent kernels. Every number comes from the GPU's data file.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from phantora.trace.schema import OPTIMIZER_STEP
 
 
 class Links:
-    """The links of `topology` in `engine`, numbered alike. GPU g of the topology is rank g.
+    """The links of `topology` in `engine`, with the same numbers. GPU g of the topology is rank g.
 
     Raises PhantoraError if `what_if` names what is not there.
     """

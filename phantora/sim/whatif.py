@@ -15,7 +15,7 @@ _BYTES = {"B": 1.0, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "Kb": 125.0, "M
 @dataclass(frozen=True)
 class Degrade:
     """Links whose names match the glob `links` carry `factor` of their bandwidth, from `time_ns` on, or from when rank
-    0's GPU has done so many `optimizer_steps` (0: the time counts). Steps of the loop are found when a run is over."""
+    0's GPU has done `optimizer_steps` steps (0: the time counts). Steps of the loop are found when a run is over."""
 
     links: str
     factor: float

@@ -36,7 +36,7 @@ class Tried:
 
     @property
     def bytes(self) -> int | None:
-        """Of the fullest GPU; where it does not fit, those that it needs, if a run on larger GPUs told."""
+        """Of the fullest GPU; where it does not fit, those that it needs, if a run on larger GPUs showed it."""
         measured = self.result.measured
         return self.result.needs if not self.fits else measured.memory if measured else None
 
@@ -104,7 +104,7 @@ def offers(
     request: Request, clusters: Iterable[str], work: float | None, least: float | None, on_result: OnResult
 ) -> Iterator[Offer]:
     """Runs the script on one cluster after the other, the smallest first, until one gets through `least` a second.
-    `work`: so many tokens are wanted in all."""
+    `work`: tokens wanted in all."""
     for cluster in clusters:
         row = run_point(request, {"cluster": cluster}, on_result)
         point = row.entry.point

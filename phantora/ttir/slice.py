@@ -12,7 +12,7 @@ _MEMORY = {
     "tt.store": 3,
     "tt.atomic_rmw": 3,
     "tt.atomic_cas": 1,
-}  # operands that decide, the first so many
+}  # the number of first operands that decide
 _BRANCHES = ("scf.for", "scf.if", "scf.condition", "cf.cond_br")
 _Made = dict[str, list[tuple[Operation | None, list[str]]]]
 _STORED = {"tt.store": 1, "tt.atomic_rmw": 1}  # of which this one is what is stored

@@ -22,7 +22,7 @@ from phantora.ttir.values import UNKNOWN, Tile, Value, constant, integers, plain
 from phantora.ttir.work import COUNTERS, LOOPS, PAIR_BYTES, SECTOR_BYTES, Dot, Work
 
 FIRST, PAIRS = 4, 8  # programs, in pairs that lie symmetric in the grid: if the first do the same, all do
-MOST_PAIRS = 64  # else so many at a time, at most so many in all, while fewer operations than this were followed:
+MOST_PAIRS = 64  # else this many at a time, and at most in all, while fewer operations than this were followed:
 OPERATIONS = 6_000
 SAME = 2  # iterations of a loop that count the same, after which the rest is taken to
 PROBES = 6  # times that an operation's addresses are looked at

@@ -151,7 +151,7 @@ class KernelProfile(ctypes.Structure):
     interference: Float64
     """It takes that many times as long next to a communication kernel,"""
     interference_behind: Float64
-    """and so many next to one that was on the GPU first."""
+    """and the same next to one that was on the GPU first."""
     dynamic_watts: Float64
     """Drawn at full clock; falls with the clock."""
     steady_watts: Float64
@@ -267,7 +267,7 @@ FUNCTIONS = (
     Function("phe_close", "void"),
     Function("phe_set_timing", "void", (("const phe_timing *", "timing"),)),
     Function("phe_set_power", "void", (("const phe_power_limit *", "limit"),)),
-    Function("phe_set_power_factor", "void", (_RANK, ("double", "factor")), "its GPUs draw so many times the power"),
+    Function("phe_set_power_factor", "void", (_RANK, ("double", "factor")), "factor on the power of its GPUs"),
     Function("phe_start_power", "void", (_RANK, ("const phe_power_state *", "state")),
              "its GPU goes on from this at the end of its first step; null: as it is"),
     Function("phe_get_power", "int", (_RANK, ("phe_power_state *", "out")),
@@ -291,7 +291,7 @@ FUNCTIONS = (
     Function("phe_set_mark", "void", (("const char *", "prefix"),), "annotations of such names end at marks"),
     Function("phe_change_link_at_mark", "void", (("int", "link"), ("int", "mark"), ("double", "bandwidth"))),
     Function("phe_background", "void", ((_INTS, "links"), ("int", "hops"), ("double", "rate")), "endless traffic"),
-    Function("phe_straggler", "void", (_RANK, ("double", "factor")), "its kernels take so many times as long"),
+    Function("phe_straggler", "void", (_RANK, ("double", "factor")), "factor on the duration of its kernels"),
     Function("phe_fold", "void", ((_INTS, "sizes"), (_INTS, "expanded"), (_INTS, "first_only"), ("int", "axes")),
              "axes of a mesh, outermost first; all ranks of an expanded axis are processes, or its first rank only"),
     Function("phe_add_pipeline", "void", (

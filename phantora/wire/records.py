@@ -171,7 +171,7 @@ KINDS: tuple[tuple[str, str, str], ...] = (
     ("CLOCK", "", "nothing but `time`: the host clock has reached it"),
     ("HOST_SPAN", "span", "id = name: host operator that launched nothing but is worth a row"),
     ("MOVED", "moved", "in recordings only: the host slept outside CUDA and was moved to `time`"),
-    ("ROOM", "room", "request: until no stream of the GPU has more than so many commands that are not done"),
+    ("ROOM", "room", "request: until no stream of the GPU has more than this many pending commands"),
     ("COMM_ABORT", "", "id = comm: what this rank waits for in it ends"),
     ("CORRELATE", "", "id = what a profiler calls the launches that follow"),
     ("PROFILE", "", "request: reply = ph_activity of what has ended of them, as many as fit; value = their number"),

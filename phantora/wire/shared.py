@@ -14,7 +14,7 @@ OBJECT_BYTES = 1 << 26  # of one-dimensional uint8, in which pickled objects tra
 # What is known of memory beyond the rule for small tensors.
 KNOWN = 1  # its bytes are true, however many they are
 GUESSED = 2  # some depend on values that nobody has (a choice among unknown numbers)
-HOLDS = 4  # its elements count as true, though nobody wrote so many
+HOLDS = 4  # its elements count as true, though nobody wrote them all
 
 # NVIDIA's.
 SHARED_RESERVED = 1024  # bytes of shared memory that the system takes of each block

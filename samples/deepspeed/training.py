@@ -51,7 +51,7 @@ def train(
     each: int,
 ) -> None:
     """Trains with `loss_of` (the loss of one micro-batch) and prints one JSON line; `each` sample is
-    so many `unit`s (tokens, images)."""
+    this many `unit`s (tokens, images)."""
     accumulate = engine.gradient_accumulation_steps()
     units = each * engine.train_micro_batch_size_per_gpu() * accumulate * engine.dp_world_size
     engine.train()

@@ -57,7 +57,7 @@ def parse() -> argparse.Namespace:
     g.add_argument("--pp", type=int, default=1, help="pipeline parallel size (1F1B)")
     g.add_argument("--tp-comm-overlap", action="store_true", help="with --te, --sequence-parallel: Userbuffers")
     g.add_argument("--vpp", type=int, help="model chunks per pipeline rank (interleaved 1F1B)")
-    g.add_argument("--overlap-p2p", action="store_true", help="with --vpp: send and receive beside computing")
+    g.add_argument("--overlap-p2p", action="store_true", help="with --vpp: overlap send and receive with computing")
     g.add_argument("--cp", type=int, default=1, help="context parallel size")
     g.add_argument("--ep", type=int, default=1, help="expert parallel size")
     g.add_argument("--etp", type=int, help="tensor parallel size of the experts (default: --tp)")
@@ -111,7 +111,7 @@ def initialize(args: argparse.Namespace) -> None:
 
 
 def initialize_userbuffers(args: argparse.Namespace, shape: Shape) -> None:
-    """Buffers for the communication of tensor parallelism beside products, as Megatron-LM makes them."""
+    """Buffers for the communication of tensor parallelism that overlaps products, as Megatron-LM makes them."""
     from transformer_engine.pytorch.module.base import UserBufferQuantizationMode, initialize_ub
 
     mode = UserBufferQuantizationMode.FP8 if args.fp8_recipe else UserBufferQuantizationMode.NONE

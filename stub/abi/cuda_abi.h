@@ -110,7 +110,7 @@ typedef struct cudaFuncAttributes {
 } cudaFuncAttributes;
 _Static_assert(sizeof(cudaFuncAttributes) == 144, "cudaFuncAttributes");
 
-// cudaLaunchAttribute and CUlaunchAttribute are alike.
+// cudaLaunchAttribute and CUlaunchAttribute have the same layout.
 enum {
   PH_LAUNCH_COOPERATIVE = 2,
   PH_LAUNCH_CLUSTER_DIMENSION = 4,

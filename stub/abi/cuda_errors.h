@@ -1,5 +1,5 @@
 // CUDA's error codes: X(code, runtime name, driver name, text). The runtime and the driver share numbers and
-// texts; a code that one of the two lacks has an empty name there. From NVIDIA's public headers and manuals.
+// texts; a code missing from one of the two has an empty name there. From NVIDIA's public headers and manuals.
 #pragma once
 
 #define PH_CUDA_ERRORS(X) \

@@ -465,7 +465,7 @@ static const char *scale_word(int mode) {
   static const char *const words[SCALE_END] = {"tensor", "vec16", "vec32", "row", "vec128", "blk128x128"};
   return words[mode];
 }
-// Bytes that the epilogue reads or writes beside the matrices.
+// Bytes that the epilogue reads or writes in addition to the matrices.
 static double epilogue_bytes(const problem *p) {
   const matmul *operation = p->operation;
   double element = ph_dtype_bytes(ph_dtype_of((int)p->d->type)), bytes = 0;

@@ -81,7 +81,7 @@ static int finalise(descriptor *self) {
   const kind *k = kind_of(self->type);
   for (int i = 0; i < 4; i++)
     if (k->needed[i] >= 0 && !find(self, k->needed[i]))
-      return fail(CUDNN_STATUS_BAD_PARAM, "cudnnBackendFinalize: %s lacks attribute %d", k->name,
+      return fail(CUDNN_STATUS_BAD_PARAM, "cudnnBackendFinalize: %s has no attribute %d", k->name,
                   k->needed[i]);
   int status = CUDNN_STATUS_SUCCESS;
   if (self->type == CUDNN_BACKEND_VARIANT_PACK &&

@@ -1,4 +1,4 @@
-// Device memory that execution plans of convolutions ask for beside their tensors, which a framework takes from its
+// Device memory that execution plans of convolutions ask for in addition to their tensors, which a framework takes from its
 // own allocator, so that its peak and its fragmentation depend on it.
 #pragma once
 #include "abi/cudnn_abi.h"

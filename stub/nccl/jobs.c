@@ -1,4 +1,4 @@
-// Making communicators: the members meet in real time, as under NCCL, and the simulator is told.
+// Making communicators: the members meet in real time, as under NCCL, and the simulator gets a record.
 #include <pthread.h>
 #include "cuda/core/visible.h"
 #include "nccl/internal.h"

@@ -3,7 +3,7 @@
 
 #include "nccl/internal.h"
 
-// A peer gets all channels of sends and receives in a communicator of up to so many ranks (measured); in larger ones the
+// A peer gets all channels of sends and receives in a communicator of up to this many ranks (measured); in larger ones the
 // peers share them.
 #define FULL_RANKS 4
 

@@ -2,7 +2,7 @@
 //
 // NVTX is headers only: at its first call in a library it loads the tool that NVTX_INJECTION64_PATH names (this one, see
 // phantora/launch/stub_loader.py), calls InitializeInjectionNvtx2 and lets it fill tables of function pointers. So ranges of
-// torch.cuda.nvtx, of the nvtx package and of C++ extensions are seen alike. The layouts are those of NVTX 3 (nvtxTypes.h).
+// torch.cuda.nvtx, of the nvtx package and of C++ extensions are seen in the same way. The layouts are those of NVTX 3 (nvtxTypes.h).
 // Ranges cost no virtual time: without a tool they cost next to none.
 #include "rank/rank.h"
 #include "abi/export.h"

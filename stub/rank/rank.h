@@ -45,7 +45,7 @@ uint32_t ph_turn(void);  // processes that were this rank before this one
 int ph_devices(void);              // devices visible to this process
 int ph_assumed_devices(void);      // 0 unless assumed
 void ph_see(int device, int of_host);  // the host's number of a device of this process (CUDA_VISIBLE_DEVICES)
-int ph_of_host(int device);        // the same number unless told
+int ph_of_host(int device);        // the same number by default
 int ph_current_device(void);       // of this thread
 void ph_set_current_device(int device);
 
@@ -71,7 +71,7 @@ const uint64_t *ph_charge_levels(void);  // by level of coldness: operators, the
 void ph_advance(int64_t ns);          // advance by ns
 void ph_sleep(int64_t ns);            // the same, and NCCL's watchdogs make the rounds that fall into it
 void ph_charge_bytes(enum ph_api api, size_t bytes);  // api's cost is per GiB
-// An operator of the host's CPU that moves so many bytes, of which `fresh` are new memory, on `threads` threads;
+// An operator of the host's CPU that moves `bytes`, of which `fresh` are new memory, on `threads` threads;
 // 0: its share of a host's.
 void ph_charge_memory(size_t moved, size_t fresh, int threads);
 bool ph_moves_clock(void);            // does this thread move it?

@@ -47,7 +47,7 @@ static void report(const char *library, const char *call, bool soft, const char 
 }
 
 void ph_unsupported(const char *library, const char *call, bool soft) {
-  report(library, call, soft, "let it pass as a no-op", soft ? "the caller is told so" : "the call does nothing");
+  report(library, call, soft, "let it pass as a no-op", soft ? "the caller gets an error" : "the call does nothing");
 }
 
 void ph_unsupported_result(const char *library, const char *call, const char *passes, const char *passed) {

@@ -31,7 +31,7 @@ struct Allocator {
 static Allocator allocators[64];
 static std::atomic<bool> attached{false};
 
-constexpr size_t LARGE = 1 << 20;  // bytes from which on a block's place in the program is told
+constexpr size_t LARGE = 1 << 20;  // bytes from which on a block's place in the program is recorded
 
 static void emit_memory(int device, const Allocator &a, uint32_t what, int64_t change, uint64_t address,
                         uint32_t name = 0) {

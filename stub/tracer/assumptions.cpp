@@ -237,7 +237,7 @@ static std::string number(const Tensor &t) {
   return std::to_string(static_cast<int64_t>(static_cast<uint64_t>(value) << unused) >> unused);
 }
 
-// An unknown flag that ends a loop by what zeros make it ends it at the last of so many reads at its place.
+// An unknown flag that ends a loop by what zeros make it ends it at the last of this many reads at its place.
 static void iterate(const Tensor &t, const std::string &where) {
   static auto *reads = new std::unordered_map<std::string, int64_t>();
   static std::mutex lock;

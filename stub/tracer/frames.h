@@ -67,7 +67,7 @@ struct Thread {
   int nodes = 0;         // autograd nodes being applied
   int native_nodes = 0;  // of them, those written in C++: their operators have no Python between
   int allocated = -1;    // device on which this thread's last allocation awaits its record
-  bool large = false;    // it made a large block, whose place in the program is to be told
+  bool large = false;    // it made a large block, whose place in the program is to be recorded
   std::vector<Module> modules;       // whose forward pass runs, the innermost last
   std::vector<Module> node_modules;  // of the nodes being applied; no name: unknown
   bool optimizing = false;                   // inside an optimizer's step

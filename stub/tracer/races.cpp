@@ -167,13 +167,13 @@ static bool comes_after(const Touch &t, const Access &first) {
   return it != t.before.end() && it->second >= first.at;
 }
 
-static void touch(const Touch &t, const Operand &o, std::vector<std::string> &told) {
+static void touch(const Touch &t, const Operand &o, std::vector<std::string> &reports) {
   auto race = [&](const Access &first, bool wrote, bool reused) {
     if (comes_after(t, first) || found.size() >= MOST_RACES) return;
     std::string text = "race: " + sites[t.site] + (o.changed ? " writes " : " reads ") + o.text + " on " + named(t.stream);
     text += ", which " + sites[first.site] + (wrote ? " writes" : " reads") + " on " + named(first.stream) + "; ";
     text += missing(first, t.stream, reused);
-    if (found.insert(text).second) told.push_back(std::move(text));
+    if (found.insert(text).second) reports.push_back(std::move(text));
   };
   each_piece(o.from, o.from + o.bytes, [&](Piece &piece) {
     race(piece.write, true, piece.reused);
@@ -240,7 +240,7 @@ static void note(const Frame &f, Values outputs, bool below_launched) {
       operands.push_back({reinterpret_cast<uintptr_t>(o.data), o.bytes, o.changed, std::to_string(o.bytes) + " bytes"});
   if (operands.empty()) return;
   std::string site = (f.op ? f.op->name.substr(f.op->name.rfind(':') + 1) : "a compiled kernel") + " at " + place();
-  std::vector<std::string> told;
+  std::vector<std::string> reports;
   {
     std::lock_guard<std::mutex> hold(guard);
     auto [it, fresh] = site_numbers.emplace(site, sites.size());
@@ -248,11 +248,11 @@ static void note(const Frame &f, Values outputs, bool below_launched) {
     const uint32_t stream = own ? f.ph.stream : HOST;
     const Touch t{stream, own ? f.ph.order : ++host[HOST], own ? lines[stream].before : host, it->second};
     for (const Operand &o : operands)
-      if (!o.changed) touch(t, o, told);
+      if (!o.changed) touch(t, o, reports);
     for (const Operand &o : operands)
-      if (o.changed) touch(t, o, told);
+      if (o.changed) touch(t, o, reports);
   }
-  for (const std::string &text : told) {
+  for (const std::string &text : reports) {
     ph_record record{};
     record.kind = PH_HOST_SPAN;
     record.id = ph_name(ph_hash(text.data(), text.size(), 0), text.data(), text.size());

@@ -204,12 +204,12 @@ extern "C" __attribute__((visibility("default"))) int phantora_fused_begin(const
 }
 
 // Address, bytes and whether it is changed, in turns, of the `count` tensors that it touches.
-extern "C" __attribute__((visibility("default"))) void phantora_fused_operands(const char *told, size_t count) {
+extern "C" __attribute__((visibility("default"))) void phantora_fused_operands(const char *packed, size_t count) {
   Thread &thread = this_thread();
   ph_enter();
   for (size_t i = 0; i < count; ++i) {
     uint64_t one[3];
-    memcpy(one, told + i * sizeof one, sizeof one);
+    memcpy(one, packed + i * sizeof one, sizeof one);
     note_operand(*thread.frames[thread.depth - 1], reinterpret_cast<const void *>(one[0]), one[1], one[2] != 0);
   }
   ph_leave();

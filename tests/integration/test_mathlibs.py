@@ -235,7 +235,7 @@ def test_error_codes(outcome: Outcome, stub_set: StubSet) -> None:
     assert answers["lt attribute"] == [0, 7, 7]
     # A tensor without attributes, another descriptor's attribute, not finalised, unknown type.
     assert answers["cudnn"] == [0, 2000, 2000, 1001, 3000]
-    assert answers["cudnn message"] == "cudnnBackendFinalize: TENSOR lacks attribute 901"
+    assert answers["cudnn message"] == "cudnnBackendFinalize: TENSOR has no attribute 901"
     assert answers["cudnn version"] // 10000 == 9
 
 

@@ -37,7 +37,7 @@ def test_equal_ranks_are_one() -> None:
     there = Place("train.py", 7, "<module>", "synchronize")
     told = describe("\n".join(lines), {0: there, 1: there, 2: there, 3: Place("train.py", 9, "main", "wait")})
     assert told.splitlines()[1:] == [
-        "  rank 0 waits in all_reduce of 8 float32; not there: rank 3 (alike: rank 1-2)",
+        "  rank 0 waits in all_reduce of 8 float32; not there: rank 3 (same: rank 1-2)",
         "      at train.py:7, calling synchronize",
         "  rank 3 runs or sleeps outside CUDA",
         "      at train.py:9 in main, calling wait",

@@ -256,7 +256,7 @@ def test_foreign_and_corrupt_tables_are_refused(tmp_path: Path) -> None:
     refused("version 7 of the format, and 1 is known; measure it anew")
     write_table(path, ABOUT, [entry(mm(64, 64, 64), (1000, 900))])
     pq.write_table(pq.read_table(path).drop_columns(["warm"]), path)
-    refused("lacks the columns warm; measure it anew")
+    refused("has no columns warm; measure it anew")
 
 
 def test_tables_of_an_unknown_gpu_are_refused(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ BIAS_SHARE = 0.8
 BIAS_PASSES_BACKWARD = {"efficient": 2.0, "cudnn": 1.0}
 BIASED_WIDE_HEAD, BIASED_WIDE = 64, 1.7
 # Of few queries, as where tokens are generated: a block takes all query heads of one head of keys, and steps over a
-# part of the keys. There are so many parts that the GPU is full. A second kernel joins them. By 786 operators of one
+# part of the keys. There are enough parts to fill the GPU. A second kernel joins them. By 786 operators of one
 # query by cuDNN on an H100 (validation/probes/decode_operators.py). FlashAttention splits likewise (its
 # num_splits_heuristic), efficient attention not at all; neither was measured with few queries.
 FEW_QUERIES = 16

@@ -43,7 +43,7 @@ FUSED = {
     (2, False): Fused(0.0, 8500.0, 0.14, 400.0, 450.0), (2, True): Fused(22000.0, 9000.0, 0.045, 600.0, 1000.0),
     (4, False): Fused(0.0, 8500.0, 0.14, 400.0, 1400.0), (4, True): Fused(22000.0, 9000.0, 0.045, 600.0, 1100.0),
 }  # fmt: skip
-FUSED_ROWS = 256  # from so many sequences on, layers of four-byte elements take twice as long
+FUSED_ROWS = 256  # from 256 sequences on, layers of four-byte elements take twice as long
 KEPT_ROWS, KEPT_HIDDEN, KEPT_MULTIPLE = 128, 1024, 128  # torch lets cuDNN keep weights on chip (aten's cudnn/RNN.cpp)
 
 

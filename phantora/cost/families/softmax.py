@@ -15,7 +15,7 @@ FORWARD, BACKWARD = 0.57, 0.65  # shares of a vectorised stream's speed, measure
 # H100, validation/probes/operators_wide.py: along another dimension than the last a thread goes from element to
 # element.
 STEP_NS, STEP_THREADS = 900.0, 1024
-LONG_ROW, ROWS_PER_SM = 1024, 2  # longer rows have a block each; so many are in flight
+LONG_ROW, ROWS_PER_SM = 1024, 2  # longer rows have a block each; rows in flight per SM
 
 
 def classify(name: str) -> str | None:

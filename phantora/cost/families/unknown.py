@@ -1,8 +1,8 @@
 """Operators of extensions that no family knows: bounded by what they can touch.
 
 They write what they return (as much as their largest operand where that is not known), and read their operands.
-Operands that dwarf the rest beside indices are taken for tables of which rows are picked; the error bar reaches the
-time that all of them would take. Operands and result that fit together like those of a matrix product are taken for
+Operands that dwarf the rest and come with indices are taken for tables of which rows are picked; the error bar reaches
+the time that all of them would take. Operands and result that fit together like those of a matrix product are taken for
 one.
 """
 

@@ -85,7 +85,7 @@ def _skip_others(module: ModuleType, runtime: Runtime) -> None:
         others = [at for at in range(len(ranks)) if at != own[0]]
 
         def spent(groups: int) -> int:
-            """Of the host's clock, ns, in a loop over so many groups of others."""
+            """Of the host's clock, ns, in a loop over the groups of others."""
             world.group_count = first
             begin = runtime.now()
             make(_Rows(sub_layout, rows[others[:groups]]), rank_map, *arguments)

@@ -1,4 +1,4 @@
-"""What is changed in a framework at run time, so that it meets the values which a simulation lacks
+"""What is changed in a framework at run time, so that it meets the values that a simulation does not have
 and needs no operators of its own compiled for a GPU.
 
 One module per framework with its :class:`Shim`. It is applied in the rank, right after the

@@ -90,7 +90,7 @@ class Constants:
     nvls_ramp: float = 70.0
     nvls_ramp_half: float = 16.0
     """Reduction in the switch: NCCL's own latency; and, from published curves, time lost, at most, before it runs at
-    full rate, half of it at so many MiB; with a tree of hosts above twice as much."""
+    full rate, half of it at this many MiB; with a tree of hosts above twice as much."""
     network_ll: float = 2.4
     """What a hop between hosts takes in LL, as a multiple of NCCL's latency for it (published: 45 us for
     1 KiB on 2 x 8 H200 with 400 GbE)."""
@@ -272,7 +272,7 @@ class Timing:
         self, part: float, peers: int, members: int, duplex: bool, nvlink: bool, far: float | None
     ) -> tuple[tuple[float, float], str, int]:
         """`peers` transfers of `part` bytes through one port: time, protocol, channels. `far`: between
-        hosts, with so many us on top of NCCL's latency; None: inside one."""
+        hosts, with this many us on top of NCCL's latency; None: inside one."""
         c = self.constants
         channels = p2p_channels(members, part, self.peer_channels)
         if not nvlink:

@@ -343,22 +343,22 @@ int64_t Device::first_communication() const {
 // ------------------------------------------------------------------ what shares the GPU
 void Device::update_rates() {
   running_.clear();
-  Beside beside;
-  beside.sms = model_.gpu->sms;
+  Concurrent concurrent;
+  concurrent.sms = model_.gpu->sms;
   for (Stream *s : busy_) {
     Item &item = s->queue.front();
     if (!item.running) continue;
     if (item.type == Item::COMM && !item.comm->copies) {
-      beside.blocks += item.comm->blocks;
-      beside.nccl = beside.nccl || !item.comm->blocks;
-      beside.earlier = beside.earlier || (item.first && !item.comm->blocks);
+      concurrent.blocks += item.comm->blocks;
+      concurrent.nccl = concurrent.nccl || !item.comm->blocks;
+      concurrent.earlier = concurrent.earlier || (item.first && !item.comm->blocks);
     }
     if (!item.shares()) continue;
     if (item.rate > 0) item.work = std::max(0.0, item.work - static_cast<double>(now_ - item.updated) * item.rate);
     item.updated = now_;
     running_.push_back(&item);
   }
-  if (!running_.empty()) share_device(running_, beside);
+  if (!running_.empty()) share_device(running_, concurrent);
   for (Item *item : running_) {
     if (item->rate <= 0 || item->begun) continue;
     item->begun = true;

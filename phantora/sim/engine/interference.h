@@ -1,7 +1,7 @@
 // What kernels and communication on one GPU cost each other.
 //
-// Interference is what a kernel loses beside communication: a factor on its duration. Communication slowdown is what
-// communication loses beside kernels: a share of its pace, since they fill memory and caches that it passes through.
+// Interference is what a kernel loses to concurrent communication: a factor on its duration. Communication slowdown is what
+// communication loses to concurrent kernels: a share of its pace, since they fill memory and caches that it passes through.
 #pragma once
 #include "work.h"
 
@@ -11,11 +11,11 @@ namespace phe {
 
 class Interference {
  public:
-  // How many times as long `item` takes beside NCCL; `behind`: beside one that was on the GPU first.
+  // How many times as long `item` takes with concurrent NCCL; `behind`: with one that was on the GPU first.
   static double factor(const Item &item, bool behind) {
     return behind ? item.profile.interference_behind : item.profile.interference;
   }
-  // Beside kernels that have `blocks` of the GPU's `sms` SMs for themselves.
+  // With kernels that have `blocks` of the GPU's `sms` SMs for themselves.
   static double factor_of_blocks(const Item &item, int blocks, int sms);
   // From `now` on communication loses `share` of its pace here.
   void slow(int64_t now, double share);

@@ -15,7 +15,7 @@ class Player {
   // Makes the recorded `r` what the rank says now.
   void say(ph_record &r);
   // A sleep outside CUDA ends when the rank that it waited for, directly or not, is released. False: not yet.
-  // `answers`: of the other rank; it gave so many so far.
+  // `answers`: of the other rank; answers given so far.
   bool wakes(Rank &rank, const ph_record &r, const Rank &other, const Player &of_other);
   void answered(int64_t clock);
 

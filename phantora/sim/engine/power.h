@@ -15,7 +15,7 @@ class Power {
   struct Reading {
     double joules, watts;  // since the start of the run; the limiter's mean
   };
-  // `factor`: what runs draws so many times the power of the usual GPU's. `trials` go on beside.
+  // `factor`: what runs draws this multiple of the power of the usual GPU's. `trials` go on concurrently.
   Power(const phe_power_limit &limit, const double &factor, std::vector<Trial> &trials)
       : limit_(limit), factor_(factor), trials_(trials) {}
   // Brings the mean and the clock up to `now`, before anything changes at it.

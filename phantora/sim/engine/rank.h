@@ -48,8 +48,8 @@ struct Rank {
   bool asleep = false;   // outside CUDA, found by the caller; until the next record
   Sleep sleep;
   uint64_t answered = 0; // requests of the host
-  double slowness = 1.0; // its kernels take so many times as long
-  double power_factor = 1.0;  // and draw so many times the dynamic power of the usual GPU's
+  double slowness = 1.0; // factor on the duration of its kernels
+  double power_factor = 1.0;  // factor on their dynamic power
   std::vector<Trial> trials;  // of other power factors
   std::vector<std::unique_ptr<Device>> devices;
   std::unordered_map<uint32_t, std::unique_ptr<Stream>> streams;

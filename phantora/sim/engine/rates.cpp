@@ -19,7 +19,7 @@ bool served_before(const Item *a, const Item *b) {
 
 }  // namespace
 
-void share_device(std::vector<Item *> &running, const Beside &beside) {
+void share_device(std::vector<Item *> &running, const Concurrent &concurrent) {
   std::sort(running.begin(), running.end(), served_before);
   double free_share = 1.0;
   bool taken[COPY_ENGINES] = {};
@@ -33,10 +33,10 @@ void share_device(std::vector<Item *> &running, const Beside &beside) {
     double want = std::max(1e-6f, item->demand), share = std::min(want, free_share);
     item->rate = share < 1e-9 ? 0.0 : share / want;
     free_share = std::max(0.0, free_share - share);
-    if (beside.nccl)
-      item->rate /= Interference::factor(*item, beside.earlier);
-    else if (beside.blocks)
-      item->rate /= Interference::factor_of_blocks(*item, beside.blocks, beside.sms);
+    if (concurrent.nccl)
+      item->rate /= Interference::factor(*item, concurrent.earlier);
+    else if (concurrent.blocks)
+      item->rate /= Interference::factor_of_blocks(*item, concurrent.blocks, concurrent.sms);
   }
 }
 

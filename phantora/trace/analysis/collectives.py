@@ -1,4 +1,4 @@
-"""Collectives: wait and transfer told apart, bandwidths, skew, and who came last."""
+"""Collectives: wait and transfer separately, bandwidths, skew, and who came last."""
 
 from __future__ import annotations
 

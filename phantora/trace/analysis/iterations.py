@@ -59,7 +59,7 @@ class Iteration(NamedTuple):
 
 @dataclass(frozen=True)
 class Iterations:
-    """The iterations of every rank, and what told them."""
+    """The iterations of every rank, and their source."""
 
     source: str
     """``optimizer``, ``profiler``, ``dataloader``, ``annotation NAME``, ``pattern``, ``run`` or ``time``."""
@@ -260,7 +260,7 @@ def _tensors(shapes: Sequence[str]) -> Ints:
 
 
 def _classes(launched: Sequence[set[int]]) -> list[int]:
-    """Sets alike get the same number. The last come first: an optimizer's first step also makes its state."""
+    """Equal sets get the same number. The last come first: an optimizer's first step also makes its state."""
     kinds: list[set[int]] = []
     found: list[int] = []
     for own in reversed(launched):

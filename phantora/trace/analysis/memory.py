@@ -1,7 +1,7 @@
 """Each rank's memory over time, and what its peak is made of.
 
 The log has a row for each block that the framework's allocator hands out or takes back; a free is linked
-to its allocation. What a block holds is told from when it was allocated, by which thread, and how
+to its allocation. What a block contains follows from when it was allocated, by which thread, and how
 long it lived (docs/analysis.md); nothing is guessed from sizes.
 """
 
@@ -215,7 +215,7 @@ def _first_products(log: Log, ranks: Sequence[int]) -> dict[int, int]:
 
 
 def _kinds(rows: _Rows, blocks: _Blocks, position: int, annotations: Annotations, first_product: int) -> Ints:
-    """What each block holds, as index of CATEGORIES; workspaces of single operators are not told here."""
+    """What each block holds, as index of CATEGORIES; workspaces of single operators are not separated here."""
     start, end, backward = blocks.start, blocks.end, blocks.thread != 0
     words = annotations.names
     spans = annotations.spans[position]
@@ -390,7 +390,7 @@ def _failed(rows: _Rows, words: list[str]) -> FailedAllocation | None:
 def _largest(
     blocks: _Blocks, kind: Ints, alive: Ints, operators: dict[int, _Operator], origin: _Origin
 ) -> list[MemoryBlock]:
-    """Of the blocks `alive` those that take most, alike ones together."""
+    """Of the blocks `alive` those that take most, equal ones together."""
     sums: dict[tuple[int, str, str, str, str], list[int]] = {}
     for i in alive[np.argsort(-blocks.size[alive], kind="stable")][:MOST_BLOCKS].tolist():
         operator = operators.get(int(blocks.start[i]))

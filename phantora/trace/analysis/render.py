@@ -336,7 +336,7 @@ def _collectives(report: Report, details: Details, console: Console) -> None:
 
 
 def _links(report: Report, details: Details, console: Console) -> None:
-    """Links alike (of every host, every GPU) are one line: a cluster has thousands."""
+    """Equal links (of every host, every GPU) are one line: a cluster has thousands."""
     identical: dict[tuple[str, float], list[LinkReport]] = {}
     for link in details.links:
         identical.setdefault((re.sub(r"\d+", "*", link.name), link.bandwidth), []).append(link)

@@ -105,7 +105,7 @@ def _iterations(launched: _Launches, symbols: Ints) -> list[Iteration]:
 def _period(symbols: Ints, launched: _Launches) -> int:
     """Rows of one iteration; 0 if nothing repeats. The shortest period with an input in it; else the one by which
     most rows repeat, since a model's layers repeat inside of an iteration. Where nothing else is between equal layers,
-    a host that waits after so many of them says how many an iteration has."""
+    the number of them before a host waits is the number in an iteration."""
     best, most = 0, 0.0
     for period in sorted(_gaps(symbols)):
         same = symbols[:-period] == symbols[period:]

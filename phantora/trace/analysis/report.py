@@ -232,7 +232,7 @@ class LinkReport:
 
 @dataclass
 class MemoryBlock:
-    """Blocks alike at the peak: what made them, and what they hold."""
+    """Equal blocks at the peak: what made them, and what they hold."""
 
     category: str
     operator: str
@@ -434,8 +434,8 @@ class Report:
     trailer: dict[str, Any]
     rows: int
     step_source: str
-    """What told the steps: ``optimizer``, ``profiler``, ``dataloader``, ``annotation NAME``, ``pattern``, ``run`` or
-    ``time``."""
+    """The source of the steps: ``optimizer``, ``profiler``, ``dataloader``, ``annotation NAME``, ``pattern``, ``run``
+    or ``time``."""
     headline: Headline
     ranks: list[RankReport]
     steps: list[StepTimes]

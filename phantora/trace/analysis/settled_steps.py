@@ -32,7 +32,7 @@ class Settled:
 
 def settle(steps: Mapping[int, tuple[int, int, float]], source: str, log: Log) -> Settled:
     """`steps` have no note otherwise: first start, last end and mean time in ns, by number; the first of them follows
-    the start-up. `source` is what told them."""
+    the start-up. `source` is what found them."""
     needed = float(log.metadata.extra.get("settling_ns", 0.0))
     settled = log.trailer.get("settled", {})
     if not steps or not needed:

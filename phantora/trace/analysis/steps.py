@@ -69,7 +69,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of every rank, and what told them."""
+    """The steps of every rank, and their source."""
 
     source: str
     """``optimizer``, ``profiler``, ``dataloader``, ``annotation NAME``, ``pattern``, ``run`` or ``time``."""

@@ -1,4 +1,4 @@
-"""Gaps on each stream, by HolisticTraceAnalysis' definition of idle time: a second view beside the GPU's idle
+"""Gaps on each stream, by HolisticTraceAnalysis' definition of idle time: a second view next to the GPU's idle
 time by cause (occupancy.py), for who compares with traces of real runs."""
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 An operator that is wrong is wrong each time that it runs. Operators of one class and one provenance are partly wrong
 together (a table that is off is off for all of its products): their errors add up in one share of the variance, their
-squares in the rest; between classes squares add up. Work that runs beside other work counts with the share of its time
+squares in the rest; between classes squares add up. Work that overlaps other work counts with the share of its time
 that the step is made of. Waits for other ranks are as wrong as the work of those. What is common to all (clocks,
 machines that differ) comes on top. Hosts differ most: where the run was simulated on others (``analysis/hosts.py``),
 their steps tell; else the bar reaches to what the step takes on the slowest and fastest hosts measured, where the host

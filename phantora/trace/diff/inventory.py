@@ -45,7 +45,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Transfer:
-    """A collective of one size among so many ranks (0: unknown)."""
+    """A collective of one size among this many ranks (0: unknown)."""
 
     name: str
     ranks: int

@@ -1,4 +1,4 @@
-"""More than two runs beside each other: a column each, the first is what the others are compared with."""
+"""More than two runs side by side: a column each, the first is what the others are compared with."""
 
 from __future__ import annotations
 

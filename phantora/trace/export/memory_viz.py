@@ -1,7 +1,7 @@
 """torch's snapshot of the allocator's history, for pytorch.org/memory_viz: what ``torch.cuda.memory._snapshot()`` is.
 
 A trace of each rank takes the place of a device's. The log has no addresses: blocks get one each, so that those alive
-at a time never overlap; of the place where a block was made the one known frame is told (FILE:LINE of the innermost
+at a time never overlap; of the place where a block was made the one known frame is written (FILE:LINE of the innermost
 code outside torch, for blocks from 1 MiB on).
 """
 

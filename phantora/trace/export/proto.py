@@ -1,4 +1,4 @@
-"""Protocol-buffer bytes without a library: single messages, and many alike at once with NumPy.
+"""Protocol-buffer bytes without a library: single messages, and many of one kind at once with NumPy.
 
 A batch of packets of one shape is a matrix of bytes, one row each: every field has the same
 width in all rows (varints are padded with continuation bytes, which decoders must accept), so

@@ -38,7 +38,7 @@ static atomic_int active;  // captures under way
 static _Atomic uint64_t last_value;
 static __thread int thread_mode;  // of cudaThreadExchangeStreamCaptureMode
 static __thread phc_node *latest;  // that this thread added
-static __thread phc_node **told;   // by cudaStreamGetCaptureInfo
+static __thread phc_node **reported;   // by cudaStreamGetCaptureInfo
 
 static const void *this_thread(void) { return &thread_mode; }
 static bool any(void) { return atomic_load_explicit(&active, memory_order_relaxed) > 0; }
@@ -289,10 +289,10 @@ cudaError_t phc_capture_status(void *handle, bool per_thread, phc_capture_info *
     info->id = capture->id;
     info->graph = capture->graph;
     info->count = stream->branch->count;
-    told = realloc(told, (info->count + 1) * sizeof *told);
-    if (!told) abort();
-    for (size_t i = 0; i < info->count; i++) told[i] = capture->graph->nodes[stream->branch->deps[i]];
-    info->deps = told;
+    reported = realloc(reported, (info->count + 1) * sizeof *reported);
+    if (!reported) abort();
+    for (size_t i = 0; i < info->count; i++) reported[i] = capture->graph->nodes[stream->branch->deps[i]];
+    info->deps = reported;
   }
   pthread_mutex_unlock(&lock);
   return error;

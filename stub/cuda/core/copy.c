@@ -93,7 +93,7 @@ static bool arrives_later(void *dst, const void *src, size_t bytes, const ph_str
   return phc_arrive_later(dst, src, bytes, stream);
 }
 
-// Rows of one copy: the payload rule looks at the whole, so many small rows are not all carried.
+// Rows of one copy: the payload rule looks at the whole, so multiple small rows are not all carried.
 static void move_rows(char *dst, size_t dst_pitch, const char *src, size_t src_pitch, size_t width,
                       size_t height, size_t total) {
   bool carried = total <= PH_TRUE_COPY_BYTES || !on_device(side_of(dst));

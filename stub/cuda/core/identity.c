@@ -1,4 +1,4 @@
-// How a host's GPUs are told apart.
+// How a host's GPUs are distinguished.
 #include "cuda/core/identity.h"
 #include "rank/rank.h"
 

@@ -1,4 +1,4 @@
-// How a host's GPUs are told apart. All take the host's number of a GPU.
+// How a host's GPUs are distinguished. All take the host's number of a GPU.
 #pragma once
 
 #pragma GCC visibility push(default)

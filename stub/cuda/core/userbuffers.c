@@ -9,7 +9,7 @@
 #include <string.h>
 
 enum { UNKNOWN, FOREIGN, SEND, RECEIVE, GATHER, SCATTER, SCATTER_OUT, SCATTER_OUT_FP8, REFUSED };
-#define LINE 16  // bytes in which sizes and places are told
+#define LINE 16  // bytes in which sizes and places are written
 
 static bool between(const char *symbol, const char *start, const char *end) {
   size_t length = strlen(symbol), head = strlen(start), tail = strlen(end);

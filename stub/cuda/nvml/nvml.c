@@ -227,7 +227,7 @@ typedef struct nvmlMemory_v2_t {
   unsigned version;
   unsigned long long total, reserved, free, used;
 } nvmlMemory_v2_t;
-// Of a rank: what it takes itself. A process beside the ranks (nvidia-smi) sees what each takes.
+// Of a rank: what it takes itself. A process that is no rank (nvidia-smi) sees what each takes.
 static int own(nvmlDevice_t device) {
   for (int i = 0; i < phc_devices(); i++)
     if (phc_physical(i) == device->index) return i;
@@ -255,7 +255,7 @@ static nvmlReturn_t memory_v2(nvmlDevice_t device, nvmlMemory_v2_t *to) {
 ON_DEVICE(nvmlDeviceGetMemoryInfo, (nvmlDevice_t device, nvmlMemory_t *to), memory(device, to))
 ON_DEVICE(nvmlDeviceGetMemoryInfo_v2, (nvmlDevice_t device, nvmlMemory_v2_t *to), memory_v2(device, to))
 
-// A rank is told of itself, a process beside the ranks of the rank that has the GPU. The structure of version 1 has no instance ids.
+// A rank reads itself, another process the rank that has the GPU. The structure of version 1 has no instance ids.
 typedef struct nvmlProcessInfo_t {
   unsigned pid;
   unsigned long long used;
@@ -300,7 +300,7 @@ ON_DEVICE(nvmlDeviceGetCurrentClocksThrottleReasons, (nvmlDevice_t device, unsig
 
 // ---------------------------------------------------------------- power
 // A rank asks the simulator what a GPU has drawn up to now in virtual time: its own, or that of another rank of its host.
-// A process beside the ranks reads what the simulator noted last.
+// A process that is no rank reads what the simulator noted last.
 enum { ENERGY_MJ, POWER_MW };
 static int64_t drawn(nvmlDevice_t device, unsigned what) {
   if (!ph_connected()) return what == ENERGY_MJ ? ph_drawn_mj(device->index) : ph_drawn_mw(device->index);

@@ -85,7 +85,7 @@ void ph_charge_frame(size_t code, uint32_t function) {
   ph_move_clock(ph_rt.header->api_ns[PH_API_PY_FRAME] + ph_rt.header->api_ns[PH_API_PY_CODE] * (int64_t)code / 1000000);
 }
 
-// The units of a frame's code are counted up to a limit, as if it were run through once. With so many operators per run, a
+// The units of a frame's code are counted up to a limit, as if it were run through once. From this number of operators per run on, a
 // frame that calls more has a loop, such as an optimizer's over its parameters, and goes through code again.
 #define FRAME_CALLS 8
 

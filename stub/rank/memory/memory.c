@@ -146,7 +146,7 @@ static int64_t capacity(int device) {
   return ph_gpu() ? (int64_t)ph_gpu()->memory_bytes - context_of(device) : 0;
 }
 
-// Has processes beside the ranks (nvidia-smi) see what this one takes of a GPU.
+// Lets processes that are no ranks (nvidia-smi) see what this one takes of a GPU.
 static void publish(int device, int64_t bytes) {
   ph_control *place = ph_live() ? ph_place(ph_of_host(device)) : NULL;
   if (!place) return;

@@ -26,7 +26,7 @@ bool ph_known_piece(const void *pointer, const void *end, const char **from, con
 // copied.c
 void ph_copied_reset(void);
 void ph_copied_launch(void);  // a kernel
-void ph_copied_note(const void *at, size_t bytes);  // the program copied so many bytes there
+void ph_copied_note(const void *at, size_t bytes);  // the program copied `bytes` there
 bool ph_copied(const void *at, size_t bytes);       // was that the last copy to there, and of late?
 // payload.c
 void ph_payload_reset(void);

@@ -44,7 +44,7 @@ bool ph_operator_open(void) {
 }
 
 static uint32_t (*_Atomic site)(void);
-void ph_site_by(uint32_t (*told)(void)) { atomic_store(&site, told); }
+void ph_site_by(uint32_t (*find)(void)) { atomic_store(&site, find); }
 uint32_t ph_site(void) {
   uint32_t (*ask)(void) = atomic_load(&site);
   return ask && ph_recording() && ph_moves_clock() ? ask() : 0;

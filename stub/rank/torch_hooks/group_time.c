@@ -3,7 +3,7 @@
 // It notes std::chrono::steady_clock::now() when a collective is issued and compares later, in the watchdog or in a
 // blocking wait. In real time a slow simulation would run into timeouts, and a script that sleeps in virtual time would
 // have none left. So these two functions get the rank's host clock: the entry for now() in libtorch_cuda's own table of
-// imports is taken over, and callers are told apart by their names. All else there goes by real time.
+// imports is taken over, and callers are distinguished by their names. All else there goes by real time.
 //
 // Where no rank can go on, virtual time stands still. The simulator counts the real time of such stalls, and it is added:
 // a collective that nobody joins runs into its timeout as on a cluster, unless the run is found to hang first.

@@ -5,7 +5,7 @@
 namespace phe {
 
 constexpr size_t FACTORS = 5;        // for which loads are counted; between them they are taken to be straight
-constexpr double MICRO_BATCHES = 4;  // of a stage: from so many on GPipe (Huang et al. 2019, 2.3) found pipelines well filled
+constexpr double MICRO_BATCHES = 4;  // of a stage: from four on GPipe (Huang et al. 2019, 2.3) found pipelines well filled
 
 void Pipelines::add(const std::vector<int32_t> &ranks, const std::vector<int32_t> &stages, std::vector<double> factors) {
   pipelines_.push_back({ranks, stages, std::move(factors)});
