@@ -20,17 +20,18 @@ _MOST_CAUSES = 5
 
 def comment(difference: dict[str, Any]) -> str:
     """Markdown: the verdict, a table of the metrics, the causes."""
-    verdict, step = difference["verdict"], difference["step"]
+    verdict, step = difference["verdict"], difference["step_ns"]
     said = verdict["text"][:1].upper() + verdict["text"][1:]
     lines = [f"### Phantora: {_SIGNS[verdict['result']]}", "", f"{said}.", ""]
     lines += ["| | base | head | change |", "| --- | ---: | ---: | ---: |"]
     lines.append(_row("step (ms)", step["a"] / 1e6, step["b"] / 1e6))
     lines += [_row(rate["name"], rate["a"], rate["b"]) for rate in difference["rates"]]
-    for peak in difference["peaks"]:
+    for peak in difference["peaks_bytes"]:
         lines.append(_row(f"{peak['name']} memory (GiB)", peak["a"] / 2**30, peak["b"] / 2**30))
     causes = difference["causes"][:_MOST_CAUSES] if not difference["equal"] else []
     if causes:
-        lines += ["", "Causes:", *(f"- {cause['text']} ({cause['effect'] / 1e6:+.3f} ms a step)" for cause in causes)]
+        effects = ((cause["text"], cause["effect_ns"] / 1e6) for cause in causes)
+        lines += ["", "Causes:", *(f"- {text} ({effect:+.3f} ms a step)" for text, effect in effects)]
     return "\n".join(lines) + "\n"
 
 

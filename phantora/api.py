@@ -5,7 +5,7 @@
     run = phantora.run("train.py", ["--layers", "4"], cluster="1x8xH100")
     run = phantora.open("run.arrow")
     table = phantora.sweep(preset="torchtitan", model="llama3-8b", cluster="8x8xH100")
-    run.summary()["step_time"], run.steps().to_pandas(), polars.from_arrow(run.kernels())
+    run.summary()["step_time_ns"], run.steps().to_pandas(), polars.from_arrow(run.kernels())
 
 Tables are Arrow's; times are in ns, sizes in bytes. Every row of the log is in `run.table()` (docs/architecture.md).
 """
@@ -16,7 +16,6 @@ import html
 import os
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +26,7 @@ import pyarrow.compute as pc
 
 from phantora import defaults
 from phantora.errors import PhantoraError, Reason
+from phantora.json_data import encode
 from phantora.result import RunResult
 from phantora.run_process import run_in_process
 from phantora.spec import (
@@ -67,11 +67,11 @@ class Run:
 
     def summary(self, price: float | None = None) -> dict[str, Any]:
         """The headline: step time, its error bar and spread, MFU, throughput, energy, steps set apart; peaks of memory;
-        with a `price` in dollars per GPU and hour also the cost."""
-        found = asdict(priced(self.report, price).headline)
+        with a `price` in dollars per GPU and hour also the cost. Keys are those of ``analyze --json``."""
+        found = encode(priced(self.report, price).headline)
         found["step_source"] = self.report.step_source
-        found["peak_allocated"] = max((rank.gpu.peak_allocated for rank in self.report.ranks), default=0)
-        found["peak_reserved"] = max((rank.gpu.peak_reserved for rank in self.report.ranks), default=0)
+        found["peak_allocated_bytes"] = max((rank.gpu.peak_allocated for rank in self.report.ranks), default=0)
+        found["peak_reserved_bytes"] = max((rank.gpu.peak_reserved for rank in self.report.ranks), default=0)
         return found
 
     def table(self, kinds: Collection[str] | None = None) -> pa.Table:
@@ -167,7 +167,7 @@ class Run:
             facts.append(("tokens/s", f"{h.throughput.tokens_per_second:,.0f}"))
         if h.throughput is not None and h.throughput.samples_per_second:
             facts.append(("samples/s", amount(h.throughput.samples_per_second)))
-        facts.append(("peak allocated", size(found["peak_allocated"])))
+        facts.append(("peak allocated", size(found["peak_allocated_bytes"])))
         return facts
 
     def _repr_html_(self) -> str:

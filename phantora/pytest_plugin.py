@@ -72,10 +72,10 @@ def phantora_run(request: pytest.FixtureRequest, phantora_server: None, tmp_path
         if current is not None:
             os.environ["PYTEST_CURRENT_TEST"] = current
     summary = found.summary()
-    if most_memory is not None and summary["peak_reserved"] > most_memory:
-        _exceeded("memory", summary["peak_reserved"] / GIB, most_memory / GIB, "GiB")
-    if most_step is not None and summary["step_time"] > most_step:
-        _exceeded("a step", summary["step_time"] / 1e6, most_step / 1e6, "ms")
+    if most_memory is not None and summary["peak_reserved_bytes"] > most_memory:
+        _exceeded("memory", summary["peak_reserved_bytes"] / GIB, most_memory / GIB, "GiB")
+    if most_step is not None and summary["step_time_ns"] > most_step:
+        _exceeded("a step", summary["step_time_ns"] / 1e6, most_step / 1e6, "ms")
     return found
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @click.option("--time", "stretch", metavar="FROM-TO", help="Select a time range as one step: 950ms-1.2s.")
 @price_option
 @click.option("-v", "--verbose", is_flag=True, help="Print the cost of the simulation as well.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (times in ns, sizes in bytes) instead of tables.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 @click.option("--csv", "csv_directory", metavar="DIRECTORY", help="Write each table to DIRECTORY as CSV.")
 @click.option("--html", "html_path", metavar="PATH", help="Write the report to PATH as one self-contained page.")
 def analyze(log: str, ranks: str | None, steps: str | None, stretch: str | None, **options: Any) -> None:

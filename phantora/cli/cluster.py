@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import orjson
@@ -18,8 +18,8 @@ from phantora.errors import PhantoraError
 from phantora.units import GIB
 
 if TYPE_CHECKING:
+    from phantora.cli.printed import ShownCluster
     from phantora.hardware import Cluster, Topology
-
 
 
 @click.group(
@@ -38,7 +38,7 @@ def cluster() -> None:
 @cluster.command("show")
 @click.argument("spec")
 @click.option("-o", "--output", metavar="PATH.svg", help="Draw the cluster as SVG.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (bytes/s of payload, ns) with every link.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON with every link.")
 def show(spec: str, output: str | None, as_json: bool) -> None:
     """Print the links and collectives of SPEC: 2x8xH100, dgx-h100:16, or a .toml file.
 
@@ -46,13 +46,14 @@ def show(spec: str, output: str | None, as_json: bool) -> None:
     this environment.
     """
     from phantora.hardware import load_cluster
+    from phantora.json_data import encode
 
     described = load_cluster(spec)
     facts = _facts(described)
     if output:
         _draw(described, facts.topology, output)
     if as_json:
-        click.echo(orjson.dumps(_as_json(described, facts), option=orjson.OPT_INDENT_2))
+        click.echo(orjson.dumps(encode(_shown(described, facts)), option=orjson.OPT_INDENT_2))
     else:
         _print(described, facts)
         if output:
@@ -140,21 +141,14 @@ def _kind(node: str) -> str:
     return local.rstrip("0123456789.") or local
 
 
-def _as_json(described: Cluster, facts: _Facts) -> dict[str, Any]:
-    return {
-        "name": described.name,
-        "hosts": described.hosts,
-        "gpus_per_host": described.gpus_per_host,
-        "gpu": described.gpu.name,
-        "wiring": asdict(described.wiring),
-        "fabric": asdict(described.fabric),
-        "links": [asdict(link) for link in facts.topology.links],
-        "routes": dict(facts.routes),
-        "all_gpus_1_gib": [
-            {"collective": name, "algorithm": how, "us": us, "bus_gb_per_s": bus}
-            for name, how, us, bus in facts.collectives
-        ],
-    }
+def _shown(described: Cluster, facts: _Facts) -> ShownCluster:
+    from phantora.cli.printed import CollectiveTime, ShownCluster
+
+    return ShownCluster(
+        described.name, described.hosts, described.gpus_per_host, described.gpu.name, described.wiring,
+        described.fabric, list(facts.topology.links), dict(facts.routes),
+        [CollectiveTime(*collective) for collective in facts.collectives],
+    )  # fmt: skip
 
 
 def _print(described: Cluster, facts: _Facts) -> None:

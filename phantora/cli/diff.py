@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 )
 @click.argument("logs", nargs=-1, required=True, type=click.Path(), metavar="A B [C...]")
 @marked_options
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (times in ns per step) instead of text.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 @click.option("--html", "html_path", metavar="PATH", help="Write the difference to PATH as one self-contained page.")
 @click.option("--timeline", metavar="PATH", help="Write both runs side by side to PATH (.perfetto, .pftrace).")
 @click.option(
@@ -86,14 +86,14 @@ def diff(
 
 
 def _print(reports: list[Report], differences: list[Difference], verdicts: list[Verdict], as_json: bool) -> None:
-    from phantora.trace.diff.compare import as_data
+    from phantora.json_data import encode
     from phantora.trace.diff.render import render
-    from phantora.trace.diff.side_by_side import as_list, render_many
+    from phantora.trace.diff.side_by_side import render_many
 
     if as_json:
-        found = [as_data(differences[0])] if len(differences) == 1 else as_list(differences)
+        found = [encode(difference) for difference in differences]
         for data, verdict in zip(found, verdicts, strict=False):
-            data["verdict"] = verdict.as_data()
+            data["verdict"] = encode(verdict)
         click.echo(json.dumps(found[0] if len(differences) == 1 else found, indent=2))
     elif len(differences) == 1:
         render(differences[0], report_console())

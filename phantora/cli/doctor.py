@@ -26,17 +26,18 @@ RANDOM = (
 def doctor(ctx: click.Context, as_json: bool) -> None:
     """Check this machine and the installed torch; ends with status 1 if a requirement is missing."""
     from phantora import stubs
+    from phantora.cli.printed import Machine
+    from phantora.json_data import encode
     from phantora.launch.process import addresses_are_fixed
 
     report = stubs.doctor()
-    fixed = addresses_are_fixed()
-    distances = table_distances(report.torch or "", report.cuda or "")
+    machine = Machine(addresses_are_fixed(), table_distances(report.torch or "", report.cuda or ""))
     if as_json:
-        click.echo(json.dumps({**report.as_dict(), "fixed_addresses": fixed, "tables": distances}, indent=1))
+        click.echo(json.dumps({**encode(report), **encode(machine)}, indent=1))
     else:
         click.echo(report.text())
-        click.echo(f"addresses  {'the same in each run' if fixed else RANDOM}")
-        for name, distance in distances.items():
+        click.echo(f"addresses  {'the same in each run' if machine.fixed_addresses else RANDOM}")
+        for name, distance in machine.tables.items():
             click.echo(f"table      {name}: {distance}")
     ctx.exit(0 if report.ok else 1)
 

@@ -28,7 +28,7 @@ from phantora.errors import PhantoraError
 @click.option("--largest", metavar="OPTION", help="Find the largest integer value of this option of SCRIPT that fits.")
 @click.option("-o", "--output", default="fits", show_default=True, metavar="FOLDER",
               help="Folder of the runs; the same command resumes from it.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (sizes in bytes) instead of text.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 @click.option("-q", "--quiet", is_flag=True, help="Print no progress.")
 @click.argument("target", nargs=-1, required=True, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
 def fits(cluster: str, largest: str | None, output: str, as_json: bool, quiet: bool, target: tuple[str, ...]) -> int:
@@ -38,8 +38,10 @@ def fits(cluster: str, largest: str | None, output: str, as_json: bool, quiet: b
     """
     import orjson
 
+    from phantora.cli.printed import Fits
     from phantora.cli.sweep import progress_of
     from phantora.cli.trace import read_command
+    from phantora.json_data import encode
     from phantora.sweep.questions import Tried, largest_that_fits, run_point, space_table
     from phantora.sweep.run import Request
     from phantora.sweep.space import space_of
@@ -55,8 +57,7 @@ def fits(cluster: str, largest: str | None, output: str, as_json: bool, quiet: b
         if result is None:
             raise PhantoraError(f"{target[0]} was not run: {row.entry.skipped}")
         one = Tried(1, result)
-        found: dict[str, Any] = {"fits": one.fits, "memory": one.bytes, "capacity": capacity}
-        found["says"] = _says(one, capacity)
+        found = Fits(one.fits, one.bytes, capacity, _says(one, capacity))
     else:
         from phantora.hardware import load_cluster
 
@@ -72,14 +73,12 @@ def fits(cluster: str, largest: str | None, output: str, as_json: bool, quiet: b
         known = {one.value: one for one in tried}
         shown = known[best or 1]
         line = f"Largest {largest} that fits: {best}." if best else f"Not even {largest} 1 fits."
-        found = {
-            "fits": bool(best), "largest": best, "memory": shown.bytes, "capacity": capacity,
-            "tried": {str(one.value): one.bytes for one in tried}, "says": [line, *_says(shown, capacity)],
-        }  # fmt: skip
+        says = [line, *_says(shown, capacity)]
         if best and (more := known.get(best + 1)) is not None and more.bytes:
-            found["says"].append(f"{largest} {best + 1} needs {more.bytes / 2**30:.1f} GiB.")
-    click.echo(orjson.dumps(found, option=orjson.OPT_INDENT_2) if as_json else "\n".join(found["says"]))
-    return 0 if found["fits"] else 1
+            says.append(f"{largest} {best + 1} needs {more.bytes / 2**30:.1f} GiB.")
+        found = Fits(bool(best), shown.bytes, capacity, says, best, {one.value: one.bytes for one in tried})
+    click.echo(orjson.dumps(encode(found), option=orjson.OPT_INDENT_2) if as_json else "\n".join(found.says))
+    return 0 if found.fits else 1
 
 
 def _says(tried: Any, capacity: int) -> list[str]:

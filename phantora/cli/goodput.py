@@ -52,7 +52,7 @@ _RESTART = "10m"
 @click.option("--price", type=click.FloatRange(min=0, min_open=True), metavar="DOLLARS", help="Price per GPU and hour.")
 @click.option("--trials", type=click.IntRange(min=10), default=1000, show_default=True, metavar="N",
               help="Courses of the job that are played.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (seconds, dollars) instead of text.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def goodput(log: str, as_json: bool, **options: Any) -> None:
     """Estimate the days and the cost of a long job from the LOG of a short run.
 
@@ -62,6 +62,7 @@ def goodput(log: str, as_json: bool, **options: Any) -> None:
     import orjson
 
     from phantora.goodput.answer import answer, checkpoint_cost, step_of
+    from phantora.json_data import encode
     from phantora.trace.analysis.analyze import analyze
     from phantora.trace.reader import open_log
 
@@ -72,11 +73,11 @@ def goodput(log: str, as_json: bool, **options: Any) -> None:
     if options["cost"] is None and (logged := checkpoint_cost(opened)):
         options["cost"] = f"{logged:.6f}s"
     job, assumed = _job(step, options["gpus"] or world, per_host, options)
-    found = answer(job, step, options["price"], options["trials"])
+    found = answer(job, step, options["price"], options["trials"], assumed)
     if as_json:
-        click.echo(orjson.dumps({**found.as_data(), "assumed": assumed}, option=orjson.OPT_INDENT_2))
+        click.echo(orjson.dumps(encode(found), option=orjson.OPT_INDENT_2))
     else:
-        _print(found, assumed)
+        _print(found)
 
 
 def _job(step: Step, gpus: int, per_host: int, options: dict[str, Any]) -> tuple[Job, list[str]]:
@@ -138,12 +139,12 @@ def share(option: str, text: str) -> float:
     return value
 
 
-def _print(found: Answer, assumed: list[str]) -> None:
+def _print(found: Answer) -> None:
     from phantora.goodput.answer import spell
     from phantora.trace.analysis.units import duration
 
     job, machines, shares = found.job, found.job.machines, found.shares
-    rows = [("ASSUMED", "; ".join(assumed))] if assumed else []
+    rows = [("ASSUMED", "; ".join(found.assumed))] if found.assumed else []
     spare = "always a spare host" if machines.spares is None else f"{machines.spares} spare hosts"
     best = spell(found.best_interval)
     if found.job.checkpoints.lag:

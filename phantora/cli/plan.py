@@ -40,7 +40,7 @@ _AMOUNTS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 @click.option("--price", metavar="DOLLARS", help="Price per GPU and hour.")
 @click.option("-o", "--output", default="plan", show_default=True, metavar="FOLDER",
               help="Folder of the runs; the same command resumes from it.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (seconds, dollars) instead of text.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 @click.option("-q", "--quiet", is_flag=True, help="Print no progress.")
 @click.argument("target", nargs=-1, required=True, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
 def plan(target: tuple[str, ...], **options: Any) -> int:
@@ -50,8 +50,10 @@ def plan(target: tuple[str, ...], **options: Any) -> int:
     """
     import orjson
 
+    from phantora.cli.printed import Plan, PlanRow
     from phantora.cli.sweep import progress_of
     from phantora.cli.trace import read_command
+    from phantora.json_data import encode
     from phantora.sweep.objective import Objective, parse_prices
     from phantora.sweep.questions import offers, sizes, space_table
     from phantora.sweep.run import Request
@@ -66,12 +68,9 @@ def plan(target: tuple[str, ...], **options: Any) -> int:
     found = list(offers(request, clusters, work, least, progress_of(options["quiet"])))
     enough = next((offer for offer in found if offer.rate and offer.rate >= (least or 0.0)), None)
     if options["as_json"]:
-        rows = [
-            {"cluster": o.cluster, "gpus": o.gpus, "rate": o.rate, "seconds": o.seconds, "dollars": o.dollars,
-             "status": o.row.status} for o in found
-        ]  # fmt: skip
-        answer = {"enough": enough.cluster if enough else None, "offers": rows}
-        click.echo(orjson.dumps(answer, option=orjson.OPT_INDENT_2))
+        rows = [PlanRow(o.cluster, o.gpus, o.rate, o.seconds, o.dollars, o.row.status) for o in found]
+        answer = Plan(enough.cluster if enough else None, rows)
+        click.echo(orjson.dumps(encode(answer), option=orjson.OPT_INDENT_2))
     else:
         _print(found, enough, rate)
     return 0 if enough else 1

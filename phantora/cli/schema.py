@@ -6,16 +6,20 @@ import json
 
 import click
 
-_COMMANDS = ("analyze", "diff", "trace")
+COMMANDS = (
+    "analyze", "cluster-show", "diff", "doctor", "fits", "goodput", "plan", "query", "replay", "sweep", "sweep-dry-run",
+    "trace",
+)  # fmt: skip
 
 
 @click.command("schema", epilog="Example: phantora schema analyze > analyze.schema.json")
-@click.argument("command", type=click.Choice(_COMMANDS))
+@click.argument("command", type=click.Choice(COMMANDS))
 def schema(command: str) -> None:
     """Print the JSON Schema of what COMMAND prints with --json.
 
-    Times are ns and sizes bytes, unless a key names another unit. `phantora replay` has that of trace.
+    A key ends in the unit of its numbers (step_time_ns, peak_allocated_bytes). Keys without a unit are counts,
+    shares (0 to 1) or texts.
     """
-    from phantora.json_schema import schemas
+    from phantora.cli.printed import schema as schema_of
 
-    click.echo(json.dumps(schemas()[command], indent=2))
+    click.echo(json.dumps(schema_of(command), indent=2))

@@ -93,7 +93,8 @@ def sweep(words: tuple[str, ...], **options: Any) -> int:
 
 
 def _dry_run(request: Request, as_json: bool) -> int:
-    from phantora.sweep.plan import as_data
+    from phantora.json_data import encode
+    from phantora.sweep.plan import planned
     from phantora.sweep.render import WIDTH, render_plan
     from phantora.sweep.run import plan_of
 
@@ -101,7 +102,7 @@ def _dry_run(request: Request, as_json: bool) -> int:
     if as_json:
         import orjson
 
-        click.echo(orjson.dumps(as_data(plan), option=orjson.OPT_INDENT_2))
+        click.echo(orjson.dumps(encode(planned(plan)), option=orjson.OPT_INDENT_2))
     else:
         render_plan(plan, Console(width=WIDTH))
     return 0

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import numpy as np
 
 from phantora.errors import PhantoraError
 from phantora.goodput.job import DAY, HOUR, Job, best_interval, spares_for, young_interval
 from phantora.goodput.montecarlo import PARTS, Trials, play
+from phantora.json_data import Seconds, Unit
 from phantora.trace.analysis.report import Report
 from phantora.trace.reader import Log
 from phantora.wire.names import CHECKPOINT, CHECKPOINT_WAIT
@@ -22,12 +24,12 @@ Range = tuple[float, float, float]
 class Step:
     """A step of the log."""
 
-    time: float
+    time: Seconds
     """Seconds."""
     error: tuple[float, float]
     tokens: float
     """Of the whole job; 0 if the log does not show them."""
-    first: float
+    first: Seconds
     """Seconds by which the first step is longer than a steady one: compilation and allocation."""
 
 
@@ -63,22 +65,20 @@ class Answer:
 
     job: Job
     step: Step
-    mtbf: float
+    mtbf: Seconds
     failures: Range
-    best_interval: float
-    young_interval: float
+    best_interval: Seconds
+    young_interval: Seconds
     spares: int
     """Hosts with which 99.9 % of the failures find a spare one."""
     useful: Range
     """Share of the time in which steps count that are not done again."""
     shares: dict[str, float]
     """Mean shares of the time, by ``montecarlo.PARTS``."""
-    time: Range
+    time: Annotated[Range, Unit("seconds")]
     dollars: Range | None
-
-    def as_data(self) -> dict[str, Any]:
-        """Of JSON's types."""
-        return asdict(self)
+    assumed: list[str]
+    """What neither the log nor the user gives."""
 
 
 def step_of(report: Report) -> Step:
@@ -97,7 +97,7 @@ def interval_of(cost: float, restart: float, mtbf: float) -> float:
     return max(60.0, best_interval(cost, restart, mtbf))
 
 
-def answer(job: Job, step: Step, price: float | None, trials: int) -> Answer:
+def answer(job: Job, step: Step, price: float | None, trials: int, assumed: Sequence[str] = ()) -> Answer:
     """Plays `job`; `price` is dollars per GPU and hour."""
     machines, saves = job.machines, job.checkpoints
     played = play(job, trials)
@@ -115,6 +115,7 @@ def answer(job: Job, step: Step, price: float | None, trials: int) -> Answer:
         shares=_shares(played),
         time=time,
         dollars=(time[0] * rate, time[1] * rate, time[2] * rate) if price else None,
+        assumed=list(assumed),
     )
 
 

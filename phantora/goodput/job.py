@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import exp, sqrt
 
+from phantora.json_data import Seconds
+
 HOUR, DAY = 3600.0, 86400.0
 
 # Llama 3 405B (arXiv 2407.21783, table 5): 419 unexpected interruptions in 54 days on 16,384 GPUs of 2,048 hosts. GPUs,
@@ -26,7 +28,7 @@ class Machines:
     host_mtbf_hours: float = HOST_MTBF_HOURS
     spares: int | None = None
     """Hosts that take the place of failed ones; None: always enough."""
-    repair: float = DAY
+    repair: Seconds = DAY
     """Until a failed host is back."""
     spread: float = 0.0
     """Relative standard deviation of the speeds of GPUs. A step takes as long as the slowest GPU."""
@@ -46,11 +48,11 @@ class Machines:
 class Checkpoints:
     """How a job saves its state."""
 
-    cost: float
+    cost: Seconds
     """Training stops for so long."""
-    interval: float
+    interval: Seconds
     """Of training between two checkpoints."""
-    lag: float = 0.0
+    lag: Seconds = 0.0
     """From the end of the stop until the checkpoint is safe (an asynchronous write)."""
 
 
@@ -58,11 +60,11 @@ class Checkpoints:
 class Job:
     """A training run."""
 
-    work: float
+    work: Seconds
     """Of training without failures, checkpoints and stragglers."""
     machines: Machines
     checkpoints: Checkpoints
-    restart: float
+    restart: Seconds
     """From a failure to the first step after it: detection, new hosts, start, compilation, the checkpoint's read."""
     error: tuple[float, float] = (0.0, 0.0)
     """Relative error bars of the step time below and above: 9 in 10 cases lie between."""

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phantora.errors import PhantoraError
+from phantora.json_data import BytesPerSecond
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class NetworkLink:
     """``h0.gpu3>h0.nvswitch``: from where to where."""
     source: str
     target: str
-    bandwidth: float
+    bandwidth: BytesPerSecond
     """Payload, bytes/s."""
     latency_ns: int
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
+from phantora.json_data import BytesPerSecond
+
 
 @dataclass(frozen=True)
 class Calibration:
@@ -285,7 +287,7 @@ class Wiring:
     """GPUs, with their NICs, below one PCIe switch."""
     sockets: int
     """CPUs, to which the PCIe switches are assigned."""
-    socket_bandwidth: float
+    socket_bandwidth: BytesPerSecond
     """Bytes/s per direction between two CPUs."""
     nvlink_hosts: int = 1
     """Consecutive hosts whose GPUs meet in one NVLink fabric, a domain (NVL72: 18 of 4 GPUs)."""
@@ -298,7 +300,7 @@ class FabricLink:
     """A cable of a fabric of kind ``graph``, between NICs (``h0.nic3``) and switches (any other name)."""
 
     ends: tuple[str, str]
-    bandwidth: float
+    bandwidth: BytesPerSecond
     """Payload and headers, bytes/s per direction."""
     latency_ns: int = 500
     one_way: bool = False

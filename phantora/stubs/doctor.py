@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 from phantora.cache import cache_directory
 from phantora.errors import PhantoraError
+from phantora.json_data import Bytes
 from phantora.stubs import transformer_engine
 from phantora.stubs.build import Coverage, compilers, read_set
 from phantora.stubs.cache import cache_key, ensure
@@ -19,6 +20,8 @@ from phantora.stubs.find import find_torch
 class Report:
     """`problems` are essential; everything else informs."""
 
+    DERIVED: ClassVar = ("ok",)
+
     compilers: dict[str, str | None]
     torch: str | None
     cuda: str | None
@@ -27,18 +30,14 @@ class Report:
     built: bool
     libraries: tuple[Coverage, ...]
     transformer_engine: str
-    shared_memory_free: int
-    memory_free: int
+    shared_memory_free: Bytes
+    memory_free: Bytes
     problems: tuple[str, ...]
 
     @property
     def ok(self) -> bool:
-        """Is there nothing to mend?"""
+        """Is nothing missing?"""
         return not self.problems
-
-    def as_dict(self) -> dict[str, Any]:
-        """The report for ``--json``."""
-        return {**asdict(self), "ok": self.ok}
 
     def text(self) -> str:
         """The report for a terminal."""

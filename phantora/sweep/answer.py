@@ -9,13 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from phantora.json_data import Bytes, MeanBytes, Ns, Seconds, encode
 from phantora.sweep.objective import Objective
 from phantora.sweep.result import RAN, Measured
 from phantora.sweep.runner import Entry
 from phantora.sweep.space import text_of
 
 SKIPPED = "skipped"
-_TIMES = ("step_time", "error", "error_above", "lowest", "highest", "steps")
 
 
 @dataclass
@@ -137,42 +137,74 @@ def _dominates(a: Row, b: Row) -> bool:
     return all(x >= y for x, y in pairs) and any(x > y for x, y in pairs)
 
 
+@dataclass(frozen=True)
+class Record:
+    """A row of the table. The axes, rates and costs per unit stand next to its columns."""
+
+    rank: int | None
+    tie: bool
+    behind: float | None
+    surely_slower: bool
+    pareto: bool
+    status: str
+    gpus: int
+    step_time: Ns | None
+    error: float | None
+    error_above: float | None
+    lowest: Ns | None
+    highest: Ns | None
+    steps: int | None
+    mfu: float | None
+    exposed: float | None
+    idle: float | None
+    overlap: float | None
+    memory: Bytes | None
+    capacity: Bytes
+    peak_allocated: Bytes | None
+    peak_reserved: Bytes | None
+    needs: Bytes | None
+    least_memory: MeanBytes | None
+    least_time: Ns | None
+    watts: float | None
+    holds_up: str | None
+    error_text: str | None
+    wall: Seconds | None
+    steps_run: int | None
+    processes: int | None
+    fold: str | None
+    fold_refused: str | None
+    key: str
+    log: str | None
+    command: list[str] | None
+
+
+_MEASURED = (
+    "step_time", "error", "error_above", "lowest", "highest", "steps", "mfu", "exposed", "idle", "overlap", "watts",
+    "holds_up",
+)  # fmt: skip
+
+
 def _record(row: Row, names: Sequence[str], unit: str) -> dict[str, Any]:
     entry, measured, result = row.entry, row.measured, row.entry.result
     point = entry.point
     seen = result.measured if result is not None else None
-    numbers = {name: getattr(measured, name) if measured else None for name in _TIMES}
-    shares = {name: getattr(measured, name) if measured else None for name in ("mfu", "exposed", "idle", "overlap")}
-    return {
-        "rank": row.rank,
-        "tie": row.tie,
-        "behind": row.behind if row.rank else None,
-        "surely_slower": row.surely,
-        "pareto": row.pareto,
-        "status": row.status,
-        **{name: point.values.get(name) for name in names},
-        "gpus": point.world,
-        **numbers,
-        f"{unit}_per_second": row.rate,
-        **shares,
-        "memory": seen.memory if seen else None,
-        "capacity": point.capacity,
-        "peak_allocated": seen.peak_allocated if seen else None,
-        "peak_reserved": seen.peak_reserved if seen else None,
-        "needs": result.needs if result else None,
-        "least_memory": point.least_memory or None,
-        "least_time": point.least_time or None,
-        f"dollars_per_million_{unit}": row.cost,
-        "watts": measured.watts if measured else None,
+    numbers = {name: getattr(measured, name) if measured else None for name in _MEASURED}
+    columns = encode(Record(
+        rank=row.rank, tie=row.tie, behind=row.behind if row.rank else None, surely_slower=row.surely,
+        pareto=row.pareto, status=row.status, gpus=point.world, **numbers,
+        memory=seen.memory if seen else None, capacity=point.capacity,
+        peak_allocated=seen.peak_allocated if seen else None, peak_reserved=seen.peak_reserved if seen else None,
+        needs=result.needs if result else None, least_memory=point.least_memory or None,
+        least_time=point.least_time or None, error_text=(result.error if result else entry.skipped) or None,
+        wall=result.seconds if result else None, steps_run=result.steps if result else None,
+        processes=result.processes if result else None, fold=result.fold or None if result else None,
+        fold_refused=result.refused or None if result else None, key=entry.task.key,
+        log=str(entry.task.log) if entry.task.log.exists() else None,
+        command=list(result.command) if result else None,
+    ))  # fmt: skip
+    first = {name: columns.pop(name) for name in ("rank", "tie", "behind", "surely_slower", "pareto", "status")}
+    rates = {
+        f"{unit}_per_second": row.rate, f"dollars_per_million_{unit}": row.cost,
         f"joules_per_{unit.removesuffix('s')}": row.joules,
-        "holds_up": measured.holds_up if measured else None,
-        "error_text": (result.error if result else entry.skipped) or None,
-        "seconds": result.seconds if result else None,
-        "steps_run": result.steps if result else None,
-        "processes": result.processes if result else None,
-        "fold": result.fold or None if result else None,
-        "fold_refused": result.refused or None if result else None,
-        "key": entry.task.key,
-        "log": str(entry.task.log) if entry.task.log.exists() else None,
-        "command": list(result.command) if result else None,
-    }
+    }  # fmt: skip
+    return {**first, **{name: point.values.get(name) for name in names}, **rates, **columns}

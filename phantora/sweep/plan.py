@@ -13,6 +13,7 @@ from typing import Any
 from phantora import defaults
 from phantora.errors import PhantoraError
 from phantora.hardware import Cluster, load_cluster
+from phantora.json_data import Bytes, Ns, encode
 from phantora.sweep.expressions import Value
 from phantora.sweep.space import CLUSTER, Space, filled, spelled, text_of
 
@@ -215,12 +216,29 @@ def _cluster(text: str) -> Cluster:
     return load_cluster(text)
 
 
-def as_data(plan: Plan) -> dict[str, Any]:
+@dataclass(frozen=True)
+class PlannedPoint:
+    """Of a dry run. The values of the axes come first in its JSON."""
+
+    least_memory: Bytes
+    least_time: Ns
+    fits: bool
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What ``--dry-run --json`` prints."""
+
+    points: list[dict[str, Any]]
+    """The axes, and a `PlannedPoint`."""
+    left_out: list[dict[str, Any]]
+    """The axes and a ``reason``."""
+
+
+def planned(plan: Plan) -> Planned:
     """For ``--dry-run --json``."""
-    return {
-        "points": [
-            {**point.values, "least_memory": point.least_memory, "least_time": point.least_time, "fits": point.fits}
-            for point in plan.points
-        ],
-        "left_out": [{**left.values, "reason": left.reason} for left in plan.left_out],
-    }
+    points = [
+        {**point.values, **encode(PlannedPoint(round(point.least_memory), point.least_time, point.fits))}
+        for point in plan.points
+    ]
+    return Planned(points, [{**left.values, "reason": left.reason} for left in plan.left_out])

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from phantora.json_data import Bytes, Ns
+
 RAN, OUT_OF_MEMORY, FAILED = "ran", "out of memory", "failed"
 
 
@@ -13,9 +15,9 @@ RAN, OUT_OF_MEMORY, FAILED = "ran", "out of memory", "failed"
 class Measured:
     """Numbers of a run's log, those of ``phantora analyze``: times in ns, sizes in bytes, shares 0 to 1."""
 
-    step_time: float
-    lowest: float
-    highest: float
+    step_time: Ns
+    lowest: Ns
+    highest: Ns
     steps: int
     """Steady ones."""
     error: float | None
@@ -28,11 +30,11 @@ class Measured:
     idle: float
     overlap: float | None
     fits: bool
-    memory: int
+    memory: Bytes
     """Bytes of the fullest GPU at most, as nvidia-smi shows it."""
-    capacity: int
-    peak_allocated: int
-    peak_reserved: int
+    capacity: Bytes
+    peak_allocated: Bytes
+    peak_reserved: Bytes
     holds_up: str
     """What takes most of a step besides compute, in words."""
     advice: str = ""

@@ -15,11 +15,11 @@ from typing import Any
 import orjson
 
 from phantora.errors import PhantoraError
+from phantora.json_data import encode
 from phantora.outputs import open_output
 from phantora.trace.analysis import summary
-from phantora.trace.analysis.report import CAUSES, Report, as_data
+from phantora.trace.analysis.report import CAUSES, Report
 from phantora.trace.diff.compare import Difference
-from phantora.trace.diff.compare import as_data as difference_data
 from phantora.trace.diff.render import headline
 
 _SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
@@ -41,7 +41,7 @@ def report_page(report: Report, served: dict[str, Any] | None = None) -> str:
     """The report as a page. `served` says what the server behind it offers; None: there is none.
 
     Of the critical paths' segments it holds the number only: they outweigh all else."""
-    data = as_data(report)
+    data = encode(report, units=False)
     for path in data["details"]["critical_paths"]:
         path["segments"] = len(path["segments"])
     verdict = [*summary.lines(report), ("NEXT", _next(report))]
@@ -61,7 +61,7 @@ def _next(report: Report) -> str:
 
 def diff_page(difference: Difference, served: dict[str, Any] | None = None) -> str:
     """The page of a comparison; `served` says what a local server gives besides."""
-    data = {"difference": difference_data(difference), "headline": headline(difference), "served": served}
+    data = {"difference": encode(difference, units=False), "headline": headline(difference), "served": served}
     return assemble("diff.html", f"{difference.path_a} and {difference.path_b}", data)
 
 

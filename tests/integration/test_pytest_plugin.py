@@ -19,7 +19,7 @@ import pytest
 
 @pytest.mark.phantora("train.py", cluster="1x1xH100", max_memory="1GiB", max_step="1s")
 def test_fits(phantora_run):
-    assert phantora_run.summary()["step_time"] > 0
+    assert phantora_run.summary()["step_time_ns"] > 0
 
 @pytest.mark.phantora("train.py", max_memory="1MiB")
 def test_too_large(phantora_run): pass

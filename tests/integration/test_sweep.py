@@ -105,11 +105,11 @@ def test_a_stopped_sweep_goes_on_to_the_numbers_of_single_runs(
         assert words[:2] == ["phantora", "trace"]
         single = runs.trace(folder, "--force", *words[2 : words.index("-o")], *words[words.index("-o") + 2 :])
         summary = phantora.open(single.log).summary()
-        for name in ("step_time", "lowest", "highest", "steps", "error", "mfu", "peak_reserved"):
+        for name in ("step_time_ns", "lowest_ns", "highest_ns", "steps", "error", "mfu", "peak_reserved_bytes"):
             assert found[width][name] == summary[name], name
     assert found[1024]["rank"] == 1 and (folder / "sweep/best-1.perfetto").exists()
     assert found[1024]["log"] and not found[4096]["log"]  # the best's alone is kept
-    assert found[150000]["needs"] > found[150000]["capacity"] > 0
+    assert found[150000]["needs_bytes"] > found[150000]["capacity_bytes"] > 0
     assert "torchrun --standalone --nproc-per-node 1 train.py --width 1024" in done.stdout.splitlines()
 
 
@@ -158,5 +158,5 @@ print(table.to_pylist())
     done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "killed" in done.stdout, done.stderr[-3000:]
     rayed, single = rows(folder, "rayed"), rows(folder, "sweep")
-    assert [rayed[width]["step_time"] for width in (1024, 4096)] == [single[w]["step_time"] for w in (1024, 4096)]
+    assert [rayed[width]["step_time_ns"] for width in (1024, 4096)] == [single[w]["step_time_ns"] for w in (1024, 4096)]
     assert len(read(folder / "rayed/journal.jsonl")[0]) == 2

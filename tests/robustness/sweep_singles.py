@@ -19,11 +19,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import phantora
+from phantora.json_data import encode
 from phantora.run_process import PHANTORA
 from phantora.sweep.journal import NAME, read
 from phantora.sweep.measure import measure
@@ -102,7 +102,7 @@ def single(row: Row, log: Path) -> Row:
     at = words.index("-o")
     words = [*words[1:at], "-o", str(log), "--force", "--no-summary", *words[at + 2 :]]
     subprocess.run([*PHANTORA, *words], check=True, capture_output=True)
-    return {**asdict(measure(log)), **phantora.open(log).summary()}
+    return {**encode(measure(log)), **phantora.open(log).summary()}
 
 
 def compare(found: dict[str, Row], folder: Path) -> list[str]:
@@ -111,18 +111,20 @@ def compare(found: dict[str, Row], folder: Path) -> list[str]:
     for key, row in found.items():
         numbers = singles[key] = single(row, folder / "single.arrow")
         names = [name for name in row if name in numbers and name not in OF_THE_RUN]
-        assert {"step_time", "lowest", "error", "mfu", "memory", "peak_allocated", "peak_reserved"} <= {*names}
+        assert {"step_time_ns", "lowest_ns", "error", "mfu", "memory_bytes", "peak_reserved_bytes"} <= {*names}
         unequal = [name for name in names if row[name] != numbers[name]]
         wrong += [f"{row['rank']}: {name} is {row[name]}, alone {numbers[name]}" for name in unequal]
-    rates = {key: row["tokens_per_second"] * row["step_time"] / singles[key]["step_time"] for key, row in found.items()}
+    rates = {
+        key: row["tokens_per_second"] * row["step_time_ns"] / singles[key]["step_time_ns"] for key, row in found.items()
+    }
     order = sorted(found, key=lambda key: -rates[key])
     print("| point | place | place of its run | step, ns | step of its run | memory, bytes | of its run |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for key, row in found.items():
         values = f"{row['cluster']} batch={row.get('batch')} reshard={row.get('reshard')}"
         alone = singles[key]
-        print(f"| {values} | {row['rank']} | {order.index(key) + 1} | {row['step_time']} | {alone['step_time']} | "
-              f"{row['memory']} | {alone['memory']} |")  # fmt: skip
+        print(f"| {values} | {row['rank']} | {order.index(key) + 1} | {row['step_time_ns']} | "
+              f"{alone['step_time_ns']} | {row['memory_bytes']} | {alone['memory_bytes']} |")  # fmt: skip
     return wrong + ([] if order == list(found) else ["the order is another"])
 
 

@@ -29,7 +29,7 @@ def test_tables(run: phantora.Run) -> None:
     assert run.memory().to_pandas()["allocated"].max() == 3 << 30
     assert run.table().num_rows == run.log.num_rows
     summary = run.summary()
-    assert summary["step_time"] == 1_000_000 and summary["apart"] == {"start-up": [1]}
+    assert summary["step_time_ns"] == 1_000_000 and summary["apart"] == {"start-up": [1]}
 
 
 def test_texts_that_are_missing_are_nulls_with_an_index_that_exists(run: phantora.Run) -> None:

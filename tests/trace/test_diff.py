@@ -160,11 +160,11 @@ def test_equal_logs(tmp_path: Path, base: Path) -> None:
 def test_parts_sum_to_the_change(tmp_path: Path, base: Path) -> None:
     other = training(gemm=130, transfer=90, host=10).write(tmp_path / "run.arrow")
     data = json.loads(invoke(base, other, "--json").output)
-    change = data["step"]["b"] - data["step"]["a"]
-    assert sum(part["b"] - part["a"] for part in data["times"]) == pytest.approx(change, abs=1)
+    change = data["step_ns"]["b"] - data["step_ns"]["a"]
+    assert sum(part["b"] - part["a"] for part in data["times_ns"]) == pytest.approx(change, abs=1)
     for work in (*data["operators"], *data["collectives"]):
-        parts = work["by_count"] + work["by_shape"] + work["by_duration"]
-        assert parts == pytest.approx(work["b"]["time"] - work["a"]["time"], abs=1)
+        parts = work["by_count_ns"] + work["by_shape_ns"] + work["by_duration_ns"]
+        assert parts == pytest.approx(work["b"]["time_ns"] - work["a"]["time_ns"], abs=1)
 
 
 def test_gate(tmp_path: Path, base: Path) -> None:

@@ -1,8 +1,10 @@
-"""JSON Schemas validate what commands print."""
+"""JSON Schemas validate what each command prints with --json."""
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,32 +12,96 @@ import pytest
 from click.testing import CliRunner
 
 from phantora.cli.main import cli
+from phantora.cli.report import print_report
+from phantora.cli.schema import COMMANDS
 from phantora.errors import Reason
+from phantora.json_data import encode
 from phantora.result import RunReport, RunResult
+from phantora.sweep import questions
 from tests.support.fakelog import small_run
+from tests.support.sweeps import measured, small_answer
+
+SPACE = 'target = ["train.py"]\n[matrix]\nbatch = [1, 2]\n[arguments]\nbatch = "--batch={batch}"\n'
 
 
-def test_schemas_validate_what_commands_print(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    jsonschema = pytest.importorskip("jsonschema")
-    a, b = (str(small_run(steps=n).write(tmp_path / f"{n}.arrow")) for n in (2, 3))
+def said(*words: str) -> Any:
+    return json.loads(CliRunner().invoke(cli, words, catch_exceptions=False).stdout)
 
-    def said(*words: str) -> Any:
-        return json.loads(CliRunner().invoke(cli, words, catch_exceptions=False).stdout)
 
-    from phantora.cli.report import print_report
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(small_run(steps=2).write(tmp_path_factory.mktemp("logs") / "run.arrow"))
 
-    result = RunResult(0, Reason.OK, "", Path(a), RunReport(0, 2, log=a))
+
+def ended(log: str, capsys: pytest.CaptureFixture[str]) -> Any:
+    result = RunResult(0, Reason.OK, "", Path(log), RunReport(0, 2, log=log))
     print_report(result, summary=False, as_json=True, price=2.0)
-    printed = {
-        "analyze": said("analyze", a, "--json", "--price", "2"),
-        "diff": said("diff", a, b, "--json", "--fail-above", "2%"),
-        "trace": json.loads(capsys.readouterr().out),
-    }
-    for name, printed_by in printed.items():
-        schema = said("schema", name)
-        validator = jsonschema.Draft202012Validator(schema)
-        validator.check_schema(schema)
-        assert [error.message for error in validator.iter_errors(printed_by)] == [], name
-    broken = {**printed["diff"], "verdict": {**printed["diff"]["verdict"], "result": "maybe"}}
-    assert not jsonschema.Draft202012Validator(said("schema", "diff")).is_valid(broken)
+    return json.loads(capsys.readouterr().out)
 
+
+def of_a_script(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What a command prints that runs a script; the run itself is left out."""
+    found = small_answer(folder)
+    if command == "sweep":
+        return found.as_data()
+    monkeypatch.chdir(folder)
+    (folder / "train.py").touch()
+    if command == "sweep-dry-run":
+        (folder / "space.toml").write_text(SPACE)
+        return said("sweep", "space.toml", "--dry-run", "--json")
+    monkeypatch.setattr(questions, "run_point", lambda *_: found.rows[0])
+    more = ("--largest", "--batch") if command == "fits" else ("--tokens", "1T", "--price", "2")
+    return said(command, "--json", "-q", *more, "train.py")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_schemas_validate_what_commands_print(
+    command: str, log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    longer = str(small_run(steps=3).write(tmp_path / "longer.arrow"))
+    words = {
+        "analyze": ("analyze", log, "--json", "--price", "2"),
+        "cluster-show": ("cluster", "show", "2x2xH100", "--json"),
+        "diff": ("diff", log, longer, "--json", "--fail-above", "2%"),
+        "doctor": ("doctor", "--json"),
+        "goodput": ("goodput", log, "--trials", "10", "--steps", "1000", "--json", "--price", "2"),
+    }
+    if command in ("trace", "replay"):
+        printed = ended(log, capsys)
+    elif command == "query":
+        printed = [{"one": 1}]  # the columns are those of the user's SQL
+    elif command in words:
+        printed = said(*words[command])
+    else:
+        printed = of_a_script(command, tmp_path, monkeypatch)
+    schema = said("schema", command)
+    validator = jsonschema.Draft202012Validator(schema)
+    validator.check_schema(schema)
+    assert [error.message for error in validator.iter_errors(printed)] == [] and printed
+    assert set(keys_without_unit(schema)) == set()
+    assert not validator.is_valid({"no": "such key"})
+
+
+def keys_without_unit(schema: Any) -> Iterator[str]:
+    """Keys of numbers whose names are those of a time or a size, without its unit."""
+    if isinstance(schema, dict):
+        for key, inner in schema.get("properties", {}).items():
+            if re.search(r"(time|start|end|memory|capacity|bandwidth|duration)$", key) and "number" in str(inner):
+                yield key
+        for inner in schema.values():
+            yield from keys_without_unit(inner)
+    elif isinstance(schema, list):
+        for inner in schema:
+            yield from keys_without_unit(inner)
+
+
+def test_a_verdict_has_one_of_three_results(log: str) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    printed = said("diff", log, log, "--json", "--fail-above", "2%")
+    printed["verdict"]["result"] = "maybe"
+    assert not jsonschema.Draft202012Validator(said("schema", "diff")).is_valid(printed)
+
+
+def test_numbers_that_are_not_finite_are_null() -> None:
+    assert encode(measured(float("nan")))["step_time_ns"] is None and encode(measured(1))["step_time_ns"] == 1e6

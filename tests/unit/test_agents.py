@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 import pytest
 
 from phantora.cli.main import COMMANDS, cli
+from phantora.json_data import encode
 from phantora.trace.analysis.analyze import analyze
-from phantora.trace.analysis.report import as_data
 from phantora.trace.reader import open_log
 from tests.support.fakelog import small_run
 
@@ -35,8 +34,8 @@ def test_commands_options_and_files_exist(path: Path) -> None:
 
 
 def test_keys_of_the_json_exist(tmp_path: Path) -> None:
-    found = json.loads(json.dumps(as_data(analyze(open_log(small_run().write(tmp_path / "run.arrow")))), default=str))
+    found = encode(analyze(open_log(small_run().write(tmp_path / "run.arrow"))))
     text = SKILL.read_text()
-    for key in ("step_time", "error", "mfu", "throughput", "energy"):
+    for key in ("step_time_ns", "error", "mfu", "throughput", "energy"):
         assert f"`{key}`" in text and key in found["headline"]
     assert {"findings", "fit"} <= found["details"].keys() and "guesses" in found

@@ -107,7 +107,7 @@ def test_a_log_becomes_a_job() -> None:
     assert run.exit_code == 0, run.output
     found = json.loads(run.output)
     assert found["assumed"] == ["a restart takes 10 min (--restart)"] and found["job"]["machines"]["gpus"] == 4096
-    assert found["time"][0] * 2 * 4096 / HOUR == pytest.approx(found["dollars"][0])
+    assert found["time_seconds"][0] * 2 * 4096 / HOUR == pytest.approx(found["dollars"][0])
     assert sum(found["shares"].values()) == pytest.approx(1)
     text = CliRunner().invoke(goodput, [str(LOG), "--trials", "50"]).output
     assert "ASSUMED" in text and "USEFUL" in text and max(map(len, text.splitlines())) <= 100

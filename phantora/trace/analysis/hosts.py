@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from phantora.json_data import Ns
+
 # What single steps of real runs spread by, half the distance of their 10th and 90th percentiles: 0.5 to 0.9 % of a step
 # that the GPU decides (medians of validation/measurements/*/runs.jsonl), 9, 11 and 22 % of one that waits for its
 # host (sessions
@@ -21,13 +23,13 @@ HOST_JITTER = 0.11
 class OtherHosts:
     """ns of the median steady step."""
 
-    faster: float
+    faster: Ns
     """On a host 1.5 times faster."""
-    slower: float
+    slower: Ns
     """On a host 1.5 times slower."""
-    low: float
+    low: Ns
     """On the fastest host that passes for the simulated one."""
-    high: float
+    high: Ns
     """On the slowest."""
     measured: bool
     """The host was measured by `phantora profile host`."""

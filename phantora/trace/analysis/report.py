@@ -1,21 +1,23 @@
 """The report of a run: the data that the terminal, JSON, CSV and the pages are all made from.
 
 Times are integer or mean nanoseconds, sizes bytes, bandwidths bytes/s, shares 0 to 1, unless a field
-says otherwise. ``docs/analysis.md`` says what each number means and where it comes from.
+says otherwise; keys of the JSON end in the unit. ``docs/analysis.md`` says what each number means and
+where it comes from.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import orjson
 
+from phantora.json_data import Bytes, BytesPerSecond, IntNs, MeanBytes, Ns, encode
 from phantora.trace.analysis.assumptions import Assumption
 from phantora.trace.analysis.hosts import OtherHosts
 from phantora.trace.analysis.races import Race
 
-REPORT_FORMAT = 2
+REPORT_FORMAT = 3
 
 # Why no compute ran. Together with `Times.compute` the causes make up the whole of a stretch.
 CAUSES = {
@@ -42,22 +44,24 @@ class Times:
     neither; *idle* nothing at all. compute + exposed + copy + idle == time.
     """
 
-    time: float = 0
-    compute: float = 0
-    communication: float = 0
-    overlapped: float = 0
-    exposed: float = 0
-    copy: float = 0
-    idle: float = 0
-    waiting: float = 0
+    DERIVED: ClassVar = ("overlap",)
+
+    time: Ns = 0
+    compute: Ns = 0
+    communication: Ns = 0
+    overlapped: Ns = 0
+    exposed: Ns = 0
+    copy: Ns = 0
+    idle: Ns = 0
+    waiting: Ns = 0
     """Part of the NCCL kernels' time that passed before the last peer had arrived; sum over kernels."""
-    stalls: dict[str, float] = field(default_factory=dict)
+    stalls: dict[str, Ns] = field(default_factory=dict)
     """Time without compute by cause (:data:`CAUSES`); its sum is time - compute."""
     flops: float = 0
     mfu: float | None = None
-    peak_allocated: int = 0
+    peak_allocated: Bytes = 0
     """Bytes the framework had allocated at most; the largest rank's."""
-    peak_reserved: int = 0
+    peak_reserved: Bytes = 0
 
     @property
     def host(self) -> float:
@@ -76,8 +80,8 @@ class StepTimes:
 
     number: int
     name: str
-    start: int
-    end: int
+    start: IntNs
+    end: IntNs
     times: Times
     note: str = ""
     """Why the step does not stand for the others (start-up, evaluation, checkpoint, more work, less work, waits); empty
@@ -92,9 +96,9 @@ class RankReport:
     gpu: Times
     """From the rank's first device activity to its last, or what the filters leave of it."""
     steps: list[StepTimes] = field(default_factory=list)
-    by_class: dict[str, float] = field(default_factory=dict)
+    by_class: dict[str, Ns] = field(default_factory=dict)
     """Sum of device time by class of work in steady steps, waits for peers left out."""
-    by_provenance: dict[str, float] = field(default_factory=dict)
+    by_provenance: dict[str, Ns] = field(default_factory=dict)
 
 
 DECIDING_SHARE = 0.1
@@ -110,7 +114,7 @@ class UnmeasuredOperator:
     provenance: str
     error: float | None
     """Relative error bar of its price."""
-    time: float
+    time: Ns
     share: float
     """Of the time of all kernels."""
 
@@ -131,8 +135,8 @@ class Exposure:
     """Name of the NCCL kernel."""
     waited_by: str
     """Operator of the first kernel that computes afterwards; empty when there is none."""
-    exposed: float
-    late_rank: float
+    exposed: Ns
+    late_rank: Ns
     """Part of it in which the last rank had not arrived."""
 
 
@@ -143,15 +147,15 @@ class Work:
     name: str
     cls: str
     count: int
-    time: float
+    time: Ns
     """Waits for peers left out."""
-    shortest: float
+    shortest: Ns
     """A call, ns."""
-    longest: float
+    longest: Ns
     share: float
     """Of all device time."""
     flops: float
-    bytes: float
+    bytes: MeanBytes
     provenance: str
     """The provenance of most of its time."""
 
@@ -167,18 +171,18 @@ class CollectiveReport:
     ranks: int
     count: int
     """Calls of one rank, summed over ranks."""
-    bytes: float
+    bytes: MeanBytes
     """Mean bytes of a call, in the rank's own view (docs/collectives.md)."""
-    wait: float
+    wait: Ns
     """Mean time from the kernel's start to the last rank's arrival."""
-    transfer: float
-    algorithm_bandwidth: float | None
+    transfer: Ns
+    algorithm_bandwidth: BytesPerSecond | None
     """bytes / transfer."""
-    bus_bandwidth: float | None
+    bus_bandwidth: BytesPerSecond | None
     """The algorithm's, times the factor that nccl-tests use for this collective."""
-    skew: float
+    skew: Ns
     """Mean time between the first and the last rank's arrival."""
-    skew_max: float
+    skew_max: Ns
     last: int
     """The rank that most often arrives last."""
     last_share: float
@@ -189,9 +193,9 @@ class Straggler:
     """How long others waited in collectives for this rank: each call's wait is charged to its last arrival."""
 
     rank: int
-    caused: float
+    caused: Ns
     """Sum over calls of the longest wait of a peer, per step."""
-    waited: float
+    waited: Ns
     """Mean per step that this rank itself waited for others."""
     last: int
     """Calls in which it came last by more than a microsecond."""
@@ -205,12 +209,12 @@ class StreamReport:
     stream: int
     name: str
     """``stream 7 (NCCL dp_shard)``."""
-    busy: int
-    host_wait: int
+    busy: IntNs
+    host_wait: IntNs
     """The next row was launched after the one before had ended."""
-    kernel_wait: int
+    kernel_wait: IntNs
     """Other gaps below 30 us."""
-    other: int
+    other: IntNs
     """The stream waited for another, as a rule."""
 
 
@@ -219,10 +223,10 @@ class LinkReport:
     """A directed link of the network, from link rows. Means per steady step."""
 
     name: str
-    bandwidth: float
+    bandwidth: BytesPerSecond
     """What it could carry; the highest, if it changed."""
-    bytes: float
-    busy: float
+    bytes: MeanBytes
+    busy: Ns
     """Time in which it carried anything."""
     utilisation: float
     """Bytes over what the link could have carried in a step."""
@@ -238,7 +242,7 @@ class MemoryBlock:
     operator: str
     """That ran when they were allocated; empty outside of operators."""
     shape: str
-    bytes: int
+    bytes: Bytes
     count: int
     site: str = ""
     """FILE:LINE of the innermost Python code outside torch; ``autograd`` below nodes written in C++; empty for small
@@ -251,8 +255,8 @@ class MemoryBlock:
 class FailedAllocation:
     """The first allocation of a rank that failed."""
 
-    time: int
-    bytes: int
+    time: IntNs
+    bytes: Bytes
     """Asked for; 0 in logs that do not tell."""
     site: str
 
@@ -262,29 +266,29 @@ class MemoryReport:
     """A rank's memory: the framework's own account of it."""
 
     rank: int
-    peak_time: int
+    peak_time: IntNs
     peak_step: int | None
-    peak_allocated: int
-    peak_reserved: int
-    capacity: int
-    by_category: dict[str, int]
+    peak_allocated: Bytes
+    peak_reserved: Bytes
+    capacity: Bytes
+    by_category: dict[str, Bytes]
     """Bytes alive at the peak: parameters, gradients, optimizer, activations, communication, workspaces,
     other; and, reserved by the allocator without being allocated then, fragmentation."""
-    timeline: list[tuple[int, int, int]]
+    timeline: list[tuple[IntNs, Bytes, Bytes]]
     """(time, allocated, reserved): the highest of each of at most 500 stretches of time."""
-    timeline_by_category: dict[str, list[int]]
+    timeline_by_category: dict[str, list[Bytes]]
     """Bytes of each category at the highest level of each of these stretches."""
     largest: list[MemoryBlock]
     """What takes most at the peak."""
     out_of_memory: bool
     """An allocation failed."""
     failed: FailedAllocation | None
-    lowest_peak: int
+    lowest_peak: Bytes
     """The peak is between this and `highest_peak` (``watchdog_uncertainty.py``)."""
-    highest_peak: int
+    highest_peak: Bytes
     retries: int
     """How often the allocator freed its cache to meet an allocation (``num_alloc_retries`` of torch)."""
-    by_module: dict[str, int]
+    by_module: dict[str, Bytes]
     """Bytes alive at the peak by the nn.Module that allocated them; empty without `phantora trace --modules`."""
 
 
@@ -295,20 +299,20 @@ class Fit:
     fits: bool
     rank: int
     """With the least left."""
-    taken: int
+    taken: Bytes
     """Bytes of its GPU at most, as nvidia-smi shows it."""
-    capacity: int
-    allocated: int
-    cached: int
+    capacity: Bytes
+    allocated: Bytes
+    cached: Bytes
     """Reserved by the allocator beyond what was allocated at the peak: cache and fragmentation."""
-    outside: int
+    outside: Bytes
     """Driver, libraries and NCCL's buffers."""
-    left: int
-    left_by_rank: dict[int, int]
+    left: Bytes
+    left_by_rank: dict[int, Bytes]
     """Bytes left on each rank's GPU at its own peak."""
     failed: list[int]
     """Ranks of which an allocation failed."""
-    by_chance: int
+    by_chance: Bytes
     """Bytes that the rank may take beyond `taken`: what NCCL's watchdog frees late (``watchdog_uncertainty.py``)."""
     says: list[str]
     """The verdict, and what is left on the other ranks; where the run does not fit what was asked for, what the memory
@@ -319,8 +323,8 @@ class Fit:
 class PathSegment:
     """A stretch of the critical path. Segments of a path follow each other without gap."""
 
-    start: int
-    end: int
+    start: IntNs
+    end: IntNs
     rank: int
     stream: int
     """-1 on the host."""
@@ -337,16 +341,16 @@ class CriticalPath:
     """
 
     step: int
-    time: int
-    length: int
+    time: IntNs
+    length: IntNs
     start_rank: int
     end_rank: int
-    by_class: dict[str, int]
-    by_rank: dict[int, int]
-    by_collective: dict[str, int]
-    by_host: dict[str, int]
+    by_class: dict[str, IntNs]
+    by_rank: dict[int, IntNs]
+    by_collective: dict[str, IntNs]
+    by_host: dict[str, IntNs]
     """Host time on the path by the operator or annotation that ran."""
-    gain: dict[str, int] | None
+    gain: dict[str, IntNs] | None
     """By how much the step were shorter if the class took no time: the longest path is computed anew, all
     other durations and recorded dependencies kept. Computed for the step of median length and for a step
     asked for alone, None for others."""
@@ -391,24 +395,24 @@ class Cost:
 class Headline:
     """The numbers that people read first. Of the steady steps; times in ns."""
 
-    step_time: float
+    step_time: Ns
     """Of a settled step, as ``steady.time``: the mean over the steady steps and the ranks; where the run ends before
     its GPUs' power limiters settle, that of the settled steps by the power model (``settling.py``)."""
-    lowest: float
-    highest: float
+    lowest: Ns
+    highest: Ns
     steps: int
     """How many steady steps there are."""
     settled: bool
     """The run lasts until the power limiters have settled; else `step_time` is predicted, and `lowest` and `highest`
     are those of its last step."""
-    short: float
+    short: Ns
     """ns of steps by which the run is too short to settle, where nothing predicts the settled step; else 0."""
     error: float | None
     """Relative error bar of the step time, and of what follows from it: the true one lies between 1 - `error` and 1 +
     `error_above` times it in 9 cases of 10."""
     error_above: float | None
     """Larger where a slower host would be the limit."""
-    uneven: float | None
+    uneven: Ns | None
     """ns by which the step may be longer since ranks that are no processes have other parts of an optimizer; None where
     none have. The error bar holds it."""
     hosts: OtherHosts | None
@@ -453,7 +457,7 @@ class Report:
     races: list[Race] = field(default_factory=list)
     """Of a run with ``--check races``."""
     """Numbers that the program read though nobody has them."""
-    host_time: float = 0.0
+    host_time: Ns = 0.0
     """ns that the host works for a steady step, waits left out; of the slowest rank."""
     details: Details | None = None
     """None in the short form that ends a run."""
@@ -484,17 +488,4 @@ class Details:
 
 def to_json(report: Report) -> str:
     """`report` as JSON, with the derived `overlap` next to the times it comes from."""
-    return orjson.dumps(as_data(report), option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode()
-
-
-def as_data(report: Report) -> dict[str, Any]:
-    """`report` as dicts and lists, of JSON's types but for integer keys."""
-    data = asdict(report)
-    data["steady"]["overlap"] = report.steady.overlap
-    for step, row in zip(report.steps, data["steps"], strict=True):
-        row["times"]["overlap"] = step.times.overlap
-    for rank, entry in zip(report.ranks, data["ranks"], strict=True):
-        entry["gpu"]["overlap"] = rank.gpu.overlap
-        for step, row in zip(rank.steps, entry["steps"], strict=True):
-            row["times"]["overlap"] = step.times.overlap
-    return data
+    return orjson.dumps(encode(report), option=orjson.OPT_INDENT_2).decode()

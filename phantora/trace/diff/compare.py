@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar
 
 import orjson
 
+from phantora.json_data import Ns, Unit, encode
 from phantora.trace.analysis.analyze import Filters, Progress, analyze
 from phantora.trace.analysis.communicators import collective_kind, groups
 from phantora.trace.analysis.report import Report
@@ -23,7 +24,7 @@ from phantora.trace.diff.reality import (
 )  # fmt: skip
 from phantora.trace.reader import Log
 
-DIFF_FORMAT = 1
+DIFF_FORMAT = 2
 
 
 @dataclass
@@ -40,6 +41,10 @@ class Change:
         return self.b - self.a
 
 
+InNs = Annotated[Change, Unit("ns")]
+InBytes = Annotated[Change, Unit("bytes")]
+
+
 @dataclass
 class WorkChange:
     """One operator (all its shapes) or one kind of collective."""
@@ -49,11 +54,11 @@ class WorkChange:
     """``optimizer`` of operators within an optimizer's step, else empty."""
     a: Amount
     b: Amount
-    by_count: float
+    by_count: Ns
     """Part of the change of time that comes from running the same shapes more or less often."""
-    by_shape: float
+    by_shape: Ns
     """From shapes that only one of the runs has."""
-    by_duration: float
+    by_duration: Ns
     """From the same shapes taking longer or shorter."""
 
     @property
@@ -71,7 +76,7 @@ class Cause:
     clipping, dropout, zeroing, reads, pinned, memory format, trials, schedule, attention, reshard, reduced, buckets,
     collectives, updates, code, calls, shapes, network, kernels, host, environment, retries, memory or other."""
     text: str
-    effect: float
+    effect: Ns
     """ns per step of device or idle time that it accounts for; not additive."""
 
 
@@ -79,14 +84,16 @@ class Cause:
 class Difference:
     """What run b does otherwise than run a. Times are ns."""
 
+    DERIVED: ClassVar = ("ratio",)
+
     path_a: str
     path_b: str
     equal: bool
-    step: Change
+    step: InNs
     """Median steady step."""
     same_work: bool = False
     """Settings and steps are the same but for their durations, as in runs of different lengths."""
-    error: float = 0.0
+    error: Ns = 0.0
     """ns by which the change of the step may be wrong: what both runs share cancels, what differs counts with the error
     bars of its run."""
     causes: list[Cause] = field(default_factory=list)
@@ -94,22 +101,24 @@ class Difference:
     """(name, a, b) of what the runs' metadata say differently."""
     variables: list[tuple[str, str, str]] = field(default_factory=list)
     """(name, a, b) of simulated environment variables that differ."""
-    times: list[Change] = field(default_factory=list)
+    times: list[InNs] = field(default_factory=list)
     """Compute and each cause of time without it: their changes sum to the step's."""
-    steps: list[Change] = field(default_factory=list)
+    steps: list[InNs] = field(default_factory=list)
     """Step times by number, of steps that both have."""
-    ranks: list[Change] = field(default_factory=list)
+    ranks: list[InNs] = field(default_factory=list)
     """Compute by rank, of ranks that both have."""
-    classes: list[Change] = field(default_factory=list)
+    classes: list[InNs] = field(default_factory=list)
     """Device time by class of work."""
     operators: list[WorkChange] = field(default_factory=list)
     collectives: list[WorkChange] = field(default_factory=list)
-    exposure: list[Change] = field(default_factory=list)
+    exposure: list[InNs] = field(default_factory=list)
     """Exposed communication by collective."""
-    memory: list[Change] = field(default_factory=list)
+    memory: list[InBytes] = field(default_factory=list)
     """Bytes at the peak of the fullest rank, by use."""
-    peaks: list[Change] = field(default_factory=list)
-    """Largest of all ranks: bytes ``allocated`` and ``reserved``, and the allocator's ``retries``; empty if unknown."""
+    peaks: list[InBytes] = field(default_factory=list)
+    """Largest of all ranks: ``allocated`` and ``reserved``; empty if unknown."""
+    retries: Change | None = None
+    """Most retries of the allocator on a rank; None if unknown."""
     added: list[str] = field(default_factory=list)
     """Operators that only b runs."""
     removed: list[str] = field(default_factory=list)
@@ -121,6 +130,10 @@ class Difference:
     """What the jobs get through: tokens/s, samples/s, MFU; of what both logs show."""
     format: int = DIFF_FORMAT
 
+    @property
+    def ratio(self) -> float | None:
+        """The step of b over that of a."""
+        return self.step.b / self.step.a if self.step.a else None
 
     @property
     def significant(self) -> bool:
@@ -208,7 +221,7 @@ def compare(a: Side, b: Side) -> Difference:
     difference.exposure = _changes(_exposure(ra, mixed), _exposure(rb, mixed))
     if not mixed or all("memory" not in side.log.metadata.missing for side in (a, b)):
         difference.memory = _changes(_memory(ra), _memory(rb))
-        difference.peaks = _peaks(ra, rb)
+        difference.peaks, difference.retries = _peaks(ra, rb)
     difference.rates = [] if mixed and len(ra.ranks) < a.log.metadata.world_size else _rates(ra, rb)
     names_a, names_b = ({o.name for o in s.operations} for s in (a, b))
     difference.added, difference.removed = sorted(names_b - names_a), sorted(names_a - names_b)
@@ -220,7 +233,8 @@ def compare(a: Side, b: Side) -> Difference:
         )
     )  # fmt: skip
     same_work = a.operations.keys() == b.operations.keys() and a.transfers.keys() == b.transfers.keys()
-    difference.equal &= same_work and ra.rows == rb.rows and not any(peak.change for peak in difference.peaks)
+    difference.equal &= same_work and ra.rows == rb.rows
+    difference.equal &= not any(change and change.change for change in (*difference.peaks, difference.retries))
     difference.same_work = same_work and not difference.settings and _same_counts(difference)
     difference.error = _error(ra, rb, difference)
     return difference
@@ -344,11 +358,14 @@ def _memory(report: Report) -> dict[str, float]:
 _PEAKS = {"allocated": "peak_allocated", "reserved": "peak_reserved", "retries": "retries"}
 
 
-def _peaks(a: Report, b: Report) -> list[Change]:
+def _peaks(a: Report, b: Report) -> tuple[list[Change], Change | None]:
     found = [report.details.memory if report.details else [] for report in (a, b)]
     if not all(found):
-        return []
-    return [Change(name, *(max(getattr(m, part) for m in ranks) for ranks in found)) for name, part in _PEAKS.items()]
+        return [], None
+    *peaks, retries = (
+        Change(name, *(max(getattr(m, part) for m in ranks) for ranks in found)) for name, part in _PEAKS.items()
+    )
+    return peaks, retries
 
 
 def _work(a: dict[Any, Amount], b: dict[Any, Amount]) -> list[WorkChange]:
@@ -376,11 +393,4 @@ def _work(a: dict[Any, Amount], b: dict[Any, Amount]) -> list[WorkChange]:
 
 def to_json(difference: Difference) -> str:
     """As indented JSON."""
-    return orjson.dumps(as_data(difference), option=orjson.OPT_INDENT_2).decode()
-
-
-def as_data(difference: Difference) -> dict[str, Any]:
-    """`difference` as dicts and lists, with the ratio of the steps."""
-    data = asdict(difference)
-    data["ratio"] = difference.step.b / difference.step.a if difference.step.a else None
-    return data
+    return orjson.dumps(encode(difference), option=orjson.OPT_INDENT_2).decode()

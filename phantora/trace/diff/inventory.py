@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from phantora.json_data import MeanBytes, Ns
 from phantora.trace.analysis.annotations import Annotations
 from phantora.trace.analysis.communicators import collective_kind, groups
 from phantora.trace.analysis.grouping import group
@@ -58,9 +59,9 @@ class Amount:
 
     count: float = 0
     """Calls: kernels of one operator count once."""
-    time: float = 0
+    time: Ns = 0
     """ns on the GPU; of communication from the last arrival on."""
-    bytes: float = 0
+    bytes: MeanBytes = 0
     """Of collectives."""
     share: float = 0
     """Of the ranks, in how many it runs."""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from phantora.trace.analysis.report import Report
 from phantora.trace.analysis.units import amount, duration, size
-from phantora.trace.diff.compare import Difference, as_data
+from phantora.trace.diff.compare import Difference
 from phantora.trace.diff.render import headline
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -57,8 +56,3 @@ def render_many(reports: Sequence[Report], differences: Sequence[Difference], co
     console.print(table)
     for letter, difference in zip(_LETTERS[1:], differences, strict=False):
         console.print(f"{letter}: {headline(difference)}", highlight=False, markup=False, soft_wrap=True)
-
-
-def as_list(differences: Sequence[Difference]) -> list[dict[str, Any]]:
-    """Each run's difference from the first, for JSON."""
-    return [as_data(difference) for difference in differences]

@@ -20,11 +20,11 @@ def memory_moved(d: Difference) -> bool:
 
 def memory_causes(d: Difference) -> Iterator[Cause]:
     """Retries and reserved memory. No time is attributed to them."""
-    found = {peak.name: peak for peak in d.peaks}
+    found, retries = {peak.name: peak for peak in d.peaks}, d.retries
     if not found:
         return
-    retries, reserved, allocated = (found[name] for name in ("retries", "reserved", "allocated"))
-    if retries.change:
+    reserved, allocated = found["reserved"], found["allocated"]
+    if retries is not None and retries.change:
         counts = f"{retries.a:.0f} -> {retries.b:.0f}"
         yield Cause("retries", f"allocator retries {counts} (it freed its cache to meet an allocation)", 0.0)
     if abs(reserved.change) > max(_LEAST, _MOVED * max(reserved.a, reserved.b)):

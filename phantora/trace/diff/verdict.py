@@ -7,13 +7,16 @@ cancel. Where the limit lies within that error, no answer is given. Memory is ex
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar, Final, Literal
 
 from phantora.errors import PhantoraError
 from phantora.trace.diff.compare import Change, Difference
 
-PASS, FAIL, INCONCLUSIVE = "pass", "fail", "inconclusive"
+Result = Literal["pass", "fail", "inconclusive"]
+PASS: Final = "pass"
+FAIL: Final = "fail"
+INCONCLUSIVE: Final = "inconclusive"
 _RATES = {"tokens": ("tokens/s",), "samples": ("samples/s",), "mfu": ("MFU",), "energy": ("J/token", "J/step")}
 _MEMORY = {"memory": ("allocated", "reserved"), "allocated": ("allocated",), "reserved": ("reserved",)}
 """The worst of these peaks counts."""
@@ -33,17 +36,25 @@ class Limit:
 class Verdict:
     """Of one metric of run b, against run a."""
 
-    result: str
-    """``pass``, ``fail`` or ``inconclusive``."""
+    DERIVED: ClassVar = ("unit", "text")
+
+    result: Result
     metric: str
     a: float
-    """Step time in ns, a rate per second, joules or bytes."""
+    """In `unit`."""
     b: float
     worse: float
     """By what share b is worse; negative: better."""
     error: float
     """By so much `worse` may be wrong."""
     limit: float
+
+    @property
+    def unit(self) -> str:
+        """Of `a` and `b`."""
+        if self.metric in _MEMORY:
+            return "bytes"
+        return {"step": "ns", "mfu": "share", "energy": "joules"}.get(self.metric, f"{self.metric}/s")
 
     @property
     def text(self) -> str:
@@ -55,11 +66,6 @@ class Verdict:
             INCONCLUSIVE: "too uncertain for the limit of",
         }[self.result]  # fmt: skip
         return f"{self.metric} is {how}, {relation} {100 * self.limit:g} %"
-
-    def as_data(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return {**asdict(self), "text": self.text}
-
 
 def judge(difference: Difference, limit: Limit) -> Verdict:
     """The verdict on run b. Raises PhantoraError if the logs do not show the metric."""
@@ -73,7 +79,7 @@ def judge(difference: Difference, limit: Limit) -> Verdict:
         if limit.metric != "step" and step.change:  # another batch changes the step more than the rate
             error *= min(1.0, abs(worse) * step.a / abs(step.change))
     if worse - error > limit.share:
-        result = FAIL
+        result: Result = FAIL
     else:
         result = PASS if worse <= limit.share and (worse <= 0 or worse + error <= limit.share) else INCONCLUSIVE
     if result == INCONCLUSIVE and difference.same_work and not difference.significant:

@@ -1,0 +1,139 @@
+"""What commands print with ``--json``, where no other part of the package has a class for it, and all their schemas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from phantora.goodput.answer import Answer as Goodput
+from phantora.hardware.topology import NetworkLink
+from phantora.hardware.types import Fabric, Wiring
+from phantora.json_data import Bytes, Dollars, GbPerSecond, Schemas, Seconds, Us
+from phantora.result import RunReport
+from phantora.stubs.doctor import Report as Stubs
+from phantora.sweep.answer import Record
+from phantora.sweep.plan import Planned, PlannedPoint
+from phantora.trace.analysis.report import Report
+from phantora.trace.diff.compare import Difference
+from phantora.trace.diff.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class CollectiveTime:
+    """NCCL's estimate for 1 GiB over all GPUs."""
+
+    collective: str
+    algorithm: str
+    """With protocol and channels."""
+    time: Us
+    bus: GbPerSecond
+
+
+@dataclass(frozen=True)
+class ShownCluster:
+    """Of ``phantora cluster show``."""
+
+    name: str
+    hosts: int
+    gpus_per_host: int
+    gpu: str
+    wiring: Wiring
+    fabric: Fabric
+    links: list[NetworkLink]
+    """Bandwidths are of payload."""
+    routes: dict[str, str]
+    all_gpus_1_gib: list[CollectiveTime]
+
+
+@dataclass(frozen=True)
+class Fits:
+    """Of ``phantora fits``."""
+
+    fits: bool
+    memory: Bytes | None
+    """Of the fullest GPU; where the run does not fit, what it needs, if that is known."""
+    capacity: Bytes
+    says: list[str]
+    largest: int | None = None
+    """With ``--largest``: the largest value that fits, or 0."""
+    tried: dict[int, Bytes | None] | None = None
+    """The memory by value."""
+
+
+@dataclass(frozen=True)
+class PlanRow:
+    """One size of a cluster."""
+
+    cluster: str
+    gpus: int
+    rate_per_second: float | None
+    """Tokens; samples or steps where the log shows no tokens."""
+    time: Seconds | None
+    """For the work that was asked for."""
+    cost: Dollars | None
+    status: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Of ``phantora plan``."""
+
+    enough: str | None
+    """The smallest cluster that is enough."""
+    offers: list[PlanRow]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Of ``phantora doctor``, besides the report of the stubs."""
+
+    fixed_addresses: bool
+    """Each run has the same addresses."""
+    tables: dict[str, str]
+    """By table of kernel times: what was measured, and its distance from the torch that is installed."""
+
+
+def schema(command: str) -> dict[str, Any]:
+    """The JSON Schema of one of ``cli.schema.COMMANDS``."""
+    schemas = Schemas()
+    of: dict[str, Callable[[], dict[str, Any]]] = {
+        "analyze": lambda: schemas.object(Report),
+        "cluster-show": lambda: schemas.object(ShownCluster),
+        "diff": lambda: _diff(schemas),
+        "doctor": lambda: _joined(schemas.object(Stubs), schemas.object(Machine)),
+        "fits": lambda: schemas.object(Fits),
+        "goodput": lambda: schemas.object(Goodput),
+        "plan": lambda: schemas.object(Plan),
+        "query": lambda: {"type": "array", "items": {"type": "object"}},
+        "replay": lambda: _trace(schemas),
+        "sweep": lambda: {"type": "array", "items": schemas.object(Record, more=True)},
+        "sweep-dry-run": lambda: _dry_run(schemas),
+        "trace": lambda: _trace(schemas),
+    }
+    return schemas.whole(f"phantora {command.replace('-', ' ', 1)} --json", of[command]())
+
+
+def _joined(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
+    """An object with the keys of both."""
+    return {**a, "properties": {**a["properties"], **b["properties"]}, "required": [*a["required"], *b["required"]]}
+
+
+def _diff(schemas: Schemas) -> dict[str, Any]:
+    """One difference, or a list where more than two logs are compared; a verdict with ``--fail-above``."""
+    one = schemas.object(Difference)
+    one["properties"]["verdict"] = schemas.of(Verdict)
+    return {"anyOf": [one, {"type": "array", "items": one}]}
+
+
+def _trace(schemas: Schemas) -> dict[str, Any]:
+    top = schemas.object(RunReport, required=False)
+    top["properties"] |= {"reason": {"type": "string"}, "analysis": schemas.of(Report)}
+    return {**top, "required": ["status", "ranks", "reason"]}
+
+
+def _dry_run(schemas: Schemas) -> dict[str, Any]:
+    """The values of the axes stand next to the named keys."""
+    top = schemas.object(Planned)
+    top["properties"]["points"] = {"type": "array", "items": schemas.object(PlannedPoint, more=True)}
+    return top
