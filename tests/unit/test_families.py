@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from phantora.cost import KernelLaunch, OperatorSignature, Price, TensorSpec, model_for, parse_signature
 from phantora.cost import families as package
-from phantora.cost.families import base_name, class_of, families, family_of, identify
+from phantora.cost.families import base_name, class_of, families, family_of, gemm, identify
 from phantora.cost.kernels import UNKNOWN_WAVE_ERROR
+from phantora.cost.machine import Machine
 from phantora.cost.parse import read_signature, write_signature
 from phantora.cost.table import read_table
 from phantora.cost.table_files import DATA
@@ -325,3 +326,14 @@ def test_lists_that_cannot_be_are_not_built(length: int) -> None:
 def test_numbers_that_are_not_finite_are_written_as_the_tracer_does() -> None:
     written = write_signature(OperatorSignature("aten::masked_fill", (float("-inf"), 0.34, float("nan"))))
     assert parse_signature(written).args == ("-inf", 0.3, "nan")
+
+
+@pytest.mark.parametrize(("dtype", "real"), [("c64", "f32"), ("c128", "f64")])
+def test_library_products_of_complex_numbers_have_a_price(dtype: str, real: str) -> None:
+    call = {"call": "gemm", "m": 1024, "n": 1024, "k": 1024, "trans": "nn"}
+    machine, ns = Machine(load_gpu("H100")), []
+    for name in (dtype, real):
+        product = gemm.from_library({**call, "a": name, "c": name, "compute": name})
+        assert product is not None
+        ns.append(gemm.product_ns(machine, product))
+    assert ns[0] >= ns[1] > 0
