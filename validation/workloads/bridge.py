@@ -1,0 +1,72 @@
+"""A step of Megatron-Bridge's recipes with Megatron-Core alone: the layers of validation/workloads/narrow_layers.py.
+
+    phantora trace --cluster 1x2xGB200 -m validation.workloads.bridge --precision mxfp8 --model llama3-70b --num-layers 4 --tp 2
+
+The training loop and all further options are those of samples/megatron/pretrain_gpt.py. Transformer Engine is not
+needed. Steps have the time of a training, not its values.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "samples" / "megatron"))
+
+import megatron_layers
+import pretrain_gpt
+import torch
+from megatron.core import optimizer
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
+from megatron.core.transformer.transformer_config import TransformerConfig
+
+from validation.workloads import narrow_layers
+
+
+def spec(config: TransformerConfig, vp_stage: int | None, sdpa: bool) -> TransformerBlockSubmodules:
+    """The sample's local layers, with narrow products."""
+    block = megatron_layers.local_spec(config, vp_stage, sdpa)
+    for layer in block.layer_specs:
+        parts = layer.submodules
+        attention, mlp = parts.self_attention.submodules, parts.mlp.submodules
+        attention.linear_qkv, attention.linear_proj = narrow_layers.NarrowColumn, narrow_layers.NarrowRow
+        mlp.linear_fc1, mlp.linear_fc2 = narrow_layers.NarrowColumn, narrow_layers.NarrowRow
+    return block
+
+
+class Adam(torch.optim.AdamW):
+    """One kernel for the state of a parameter, as Transformer Engine's optimizer."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        super().__init__(*args, **{**kwargs, "fused": True})
+
+
+def settings(**given: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Of the sample's configuration, with the fusions that Transformer Engine brings.
+
+    Where layers do not divide into chunks, embedding and loss count as a layer each, as in Megatron-Bridge's recipes.
+    """
+    given |= {"gradient_accumulation_fusion": True, "apply_rope_fusion": True, "bias_activation_fusion": True,
+              "cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": "te"}  # fmt: skip
+    stages, chunks = given["pipeline_model_parallel_size"], given["virtual_pipeline_model_parallel_size"] or 1
+    if given["num_layers"] % (stages * chunks):
+        given |= {"account_for_embedding_in_pipeline_split": True, "account_for_loss_in_pipeline_split": True}
+    return given
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--precision", choices=["bf16", "fp8", "mxfp8", "nvfp4"], default="bf16")
+    own, rest = parser.parse_known_args()
+    sys.argv[1:] = rest
+    narrow_layers.install(own.precision)
+    optimizer.Adam = Adam
+    pretrain_gpt.local_spec = spec
+    pretrain_gpt.TransformerConfig = lambda **given: TransformerConfig(**settings(**given))
+    pretrain_gpt.main()
+
+
+if __name__ == "__main__":
+    main()
