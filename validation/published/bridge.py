@@ -1,8 +1,9 @@
-"""Published steps of Megatron-Bridge, simulated: python -m validation.published.bridge FILE... [--only TEXT] [--journal FILE]
+"""Published steps of Megatron-Bridge, simulated: python -m validation.published.bridge FILE... [--only TEXT]
 
 Each FILE holds rows of its performance summary as JSON lines. Every row is printed: tokens per second and GPU as
-published and as simulated, or the reason why it is left out. validation/workloads/bridge.py expresses a row. Settings that
-the summary does not give follow its recipes (github.com/NVIDIA-NeMo/Megatron-Bridge, scripts/performance). Nothing is
+published and as simulated, or the reason why it is left out. validation/workloads/bridge.py expresses a row.
+Settings that the summary does not give follow its recipes (github.com/NVIDIA-NeMo/Megatron-Bridge,
+scripts/performance). Nothing is
 fitted to a row.
 
 A step is affine in its micro-batches, and without a pipeline in its layers. Two values of each give the step:
@@ -32,12 +33,11 @@ LIMIT_S = 1800
 PRECISIONS = {"BF16": "bf16", "FP8": "fp8", "MXFP8": "mxfp8", "NVFP4": "nvfp4"}
 MODELS = {
     "LLAMA3_8B": ("llama3-8b", 32), "LLAMA3_70B": ("llama3-70b", 80), "LLAMA3.1_405B": ("llama3-405b", 126),
-    "Qwen3_30B_a3B": ("qwen3-30b-a3b", 48), "Qwen3_235B_a22B": ("qwen3-235b-a22b", 94),
-    "GPT OSS 120B": ("gpt-oss-120b", 36),
 }  # fmt: skip
 NOT_HERE = {
     "DeepSeekV3": "multi-head latent attention", "Kimi_K2": "multi-head latent attention",
     "DeepSeekV4": "sparse attention", "Nemotron": "Mamba layers",
+    "Qwen3": "narrow products of experts", "GPT OSS": "narrow products of experts",
 }  # fmt: skip
 CLUSTERS = {
     "GB200": ("gb200-nvl72", 4), "GB300": ("gb300-nvl72", 4), "B200": ("dgx-b200", 8), "B300": ("dgx-b300", 8),
@@ -83,7 +83,7 @@ def expressed(row: Mapping[str, Any]) -> Run | str:
         return f"unknown model: {row['model']}"
     if str(row.get("FSDP") or "0") not in ("0", "n/a"):
         return "Megatron-FSDP with activations in host memory: the workload does not have it"
-    n = {key: 1 if row[key] == "n/a" else int(row[key]) for key in ("TP", "PP", "CP", "VP", "EP", "GBS", "MBS")}
+    n = {key: 1 if row[key] == "n/a" else int(row[key]) for key in ("TP", "PP", "CP", "VP", "GBS", "MBS")}
     gpus, sequence = int(row["#-GPUs"]), int(row["Sequence Length"])
     model, layers = MODELS[row["model"]]
     gpu = str(row["System"]).removeprefix("DGX-")
@@ -99,24 +99,14 @@ def expressed(row: Mapping[str, Any]) -> Run | str:
         words.append("--sequence-parallel")
     if n["VP"] > 1:
         words += ["--vpp", str(n["VP"]), "--overlap-p2p"]
-    if n["EP"] > 1:
-        words += ["--ep", str(n["EP"]), "--etp", "1"]
     axes = [f"pp={n['PP']}"] if n["PP"] > 1 else []
     axes += [f"{axis}={size}:first" for axis, size in (("dp", replicas), ("cp", n["CP"]), ("tp", n["TP"])) if size > 1]
     rounds = (micro,) if micro <= 2 * n["PP"] else (n["PP"], 2 * n["PP"]) if n["PP"] > 1 else (1, 2)
-    options = ["--cluster", f"{cluster}:{max(1, gpus // host)}", "--fold", ",".join(axes)]
-    if row["model"] not in ("LLAMA3_70B", "LLAMA3.1_405B") and _graphed(row):
-        options += ["--host-time", "none"]
+    options = ["--cluster", f"{cluster}:{max(1, gpus // host)}", "--fold", ",".join(axes), "--gpu-memory", "2000"]
     points = (layers,) if n["PP"] > 1 else (2, 4)
     tokens = n["GBS"] * sequence // gpus
     sequences = n["MBS"] * replicas
     return Run(gpu, gpus, tuple(options), tuple(words), layers, points, micro, rounds, sequences, tokens)
-
-
-def _graphed(row: Mapping[str, Any]) -> bool:
-    """Recipes from 26.06 on replay an iteration as one CUDA graph: the host does not launch its kernels."""
-    version = tuple(map(int, str(row["container"]).split()[0].split(".")))
-    return version >= (26, 6) and row["Precision"] == "MXFP8"
 
 
 class Journal:
@@ -135,7 +125,7 @@ class Journal:
             if self.file:
                 with self.file.open("a") as out:
                     out.write(json.dumps({"command": key, "seconds": self.known[key]}) + "\n")
-        return self.known[key]
+        return float(self.known[key])
 
 
 def _simulated(command: tuple[str, ...]) -> float:
@@ -145,7 +135,7 @@ def _simulated(command: tuple[str, ...]) -> float:
     steps = STEP.findall(done.stdout + done.stderr)
     if done.returncode or not steps:
         lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-        raise RuntimeError(next((line for line in lines if "Error" in line or "phantora:" in line), lines[-1])[:150])
+        raise RuntimeError(next((line for line in lines if line.startswith("FAILED")), lines[-1])[:150])
     return float(steps[-1]) / 1e3
 
 
@@ -177,7 +167,9 @@ def main() -> None:
     for row in (json.loads(line) for file in args.files for line in file.read_text().splitlines()):
         axes = " ".join(f"{key}{row[key]}" for key in ("TP", "PP", "CP", "VP", "EP") if row[key] not in ("1", "n/a"))
         version = row["container"].split()[0]
-        label = f"{row['model']} {row['#-GPUs']}x{row['System'].removeprefix('DGX-')} {row['Precision']} {axes} {version}"
+        label = (
+            f"{row['model']} {row['#-GPUs']}x{row['System'].removeprefix('DGX-')} {row['Precision']} {axes} {version}"
+        )
         if not re.search(args.only, label):
             continue
         run, published = expressed(row), float(row["Tokens / sec / GPU"])

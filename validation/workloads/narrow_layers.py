@@ -5,6 +5,9 @@ Transformer Engine's kernel. Values are not those of a training: operands are no
 replaces the sum of earlier micro-batches, in a product that takes the same time.
 """
 
+# mypy: ignore-errors
+# Megatron-Core has no types.
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -100,7 +103,7 @@ def product(left: torch.Tensor, right: torch.Tensor, how: Recipe, out: torch.Ten
     inner = left.size(1) * (2 if how.packed else 1)
     scales = [_scales(part.size(0), inner, how.block) for part in (left, right)]
     return torch._scaled_mm(
-        left, right.t(), *scales, out_dtype=out.dtype, out=out, use_fast_accum=out.dtype != torch.float32
+        left, right.t(), *scales, out_dtype=out.dtype, out=out, use_fast_accum=not how.block and out.dtype != torch.float32
     )
 
 
@@ -136,7 +139,7 @@ class _Column(torch.autograd.Function):
     """Gathers the sequence, then multiplies; the own part's product overlaps the gather (as Userbuffers do)."""
 
     @staticmethod
-    def forward(ctx: Any, given: torch.Tensor, weight: torch.Tensor, place: Place) -> torch.Tensor:  # noqa: ANN401
+    def forward(ctx: Any, given: torch.Tensor, weight: torch.Tensor, place: Place) -> torch.Tensor:
         own = quantise(given.flatten(0, -2), place.how)
         narrow = place.weights.of(weight, place.how)
         out = _gathered(own.along_rows, narrow.along_rows, place, given.dtype)
@@ -145,7 +148,7 @@ class _Column(torch.autograd.Function):
         return out.view(given.size(0) * place.ranks, *given.shape[1:-1], weight.size(0))
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         saved, weight = ctx.saved_tensors
         place: Place = ctx.place
         gradient = quantise(gradients[0].flatten(0, -2), place.how)
@@ -173,7 +176,7 @@ class _Row(torch.autograd.Function):
     """Multiplies part by part; each part's sum over the ranks overlaps the next product (as Userbuffers do)."""
 
     @staticmethod
-    def forward(ctx: Any, given: torch.Tensor, weight: torch.Tensor, place: Place) -> torch.Tensor:  # noqa: ANN401
+    def forward(ctx: Any, given: torch.Tensor, weight: torch.Tensor, place: Place) -> torch.Tensor:
         own = quantise(given.flatten(0, -2), place.how)
         narrow = place.weights.of(weight, place.how)
         parts, ranks, columns = own.along_rows.chunk(place.ranks), place.ranks, weight.size(0)
@@ -193,7 +196,7 @@ class _Row(torch.autograd.Function):
         return out.view(given.size(0) // ranks, *given.shape[1:-1], columns)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         saved, weight = ctx.saved_tensors
         place: Place = ctx.place
         own = quantise(gradients[0].flatten(0, -2), place.how)
@@ -237,8 +240,8 @@ def _unused(shape: torch.Size) -> torch.Tensor:
 
 
 def _gradient(outputs: torch.Tensor, inputs: torch.Tensor, weight: torch.Tensor, how: Recipe) -> torch.Tensor:
-    product(outputs, inputs, how, weight.main_grad)  # type: ignore[attr-defined]  # DistributedDataParallel's
-    weight.grad_added_to_main_grad = True  # type: ignore[attr-defined]
+    product(outputs, inputs, how, weight.main_grad)
+    weight.grad_added_to_main_grad = True
     return _unused(weight.shape).detach()
 
 
@@ -247,11 +250,11 @@ class _Narrow:
 
     function: type[torch.autograd.Function]
 
-    def __init__(self, *args: Any, config: TransformerConfig, **kwargs: Any) -> None:  # noqa: ANN401
-        super().__init__(*args, config=config, **kwargs)  # type: ignore[call-arg]
-        self.place = Place(recipe_of(config), self.tp_group, config.sequence_parallel, _Weights())  # type: ignore[attr-defined]
+    def __init__(self, *args: Any, config: TransformerConfig, **kwargs: Any) -> None:
+        super().__init__(*args, config=config, **kwargs)
+        self.place = Place(recipe_of(config), self.tp_group, config.sequence_parallel, _Weights())
 
-    def _forward_impl(self, input: torch.Tensor, weight: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:  # noqa: A002, ANN401
+    def _forward_impl(self, input: torch.Tensor, weight: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
         made: torch.Tensor = self.function.apply(input, weight, self.place)
         return made
 
@@ -288,19 +291,19 @@ class _Loss(torch.autograd.Function):
     """Three passes over the logits, as Transformer Engine's cross-entropy: sums, gradients in place, their scaling."""
 
     @staticmethod
-    def forward(ctx: Any, logits: torch.Tensor) -> torch.Tensor:  # noqa: ANN401
+    def forward(ctx: Any, logits: torch.Tensor) -> torch.Tensor:
         torch.linalg.vector_norm(logits, float("inf"))
         logits.mul_(1.0)
         ctx.save_for_backward(logits)
         return logits[..., 0].float()
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:  # noqa: ANN401
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
         (logits,) = ctx.saved_tensors
-        return logits.mul_(1.0)  # type: ignore[no-any-return]
+        return logits.mul_(1.0)
 
 
-def cross_entropy(logits: torch.Tensor, labels: torch.Tensor, group: dist.ProcessGroup, *_: Any) -> torch.Tensor:  # noqa: ANN401
+def cross_entropy(logits: torch.Tensor, labels: torch.Tensor, group: dist.ProcessGroup, *_: Any) -> torch.Tensor:
     """Of each token, [sequence, batch]; the ranks of a vocabulary exchange a maximum, a sum and a logit."""
     loss: torch.Tensor = _Loss.apply(logits)
     if group.size() > 1:
