@@ -285,6 +285,7 @@ NCCL_API(ncclResult_t, ncclCommFinalize, ncclComm_t comm) {
   if (result == ncclSuccess && comm->revoked)
     result = fail(ncclInvalidUsage, "CommFinalize : the communicator has been revoked");
   if (result == ncclSuccess) comm->finalized = true;
+  ph_watchdog_locked(true);
   return leave(result);
 }
 
@@ -308,6 +309,7 @@ NCCL_API(ncclResult_t, ncclCommGetAsyncError, ncclComm_t comm, ncclResult_t *asy
   ncclResult_t result = check_comm(comm, "CommGetAsyncError");
   if (result == ncclSuccess) result = check_pointer(asyncError, "CommGetAsyncError", "asyncError");
   if (result == ncclSuccess) *asyncError = ncclSuccess;
+  ph_watchdog_locked(true);
   return result;
 }
 

@@ -68,6 +68,7 @@ static void poll_moves_on(const ph_event *event) {
 cudaError_t phc_event_query(void *handle) {
   ph_event *event = handle;
   if (!ph_event_alive(event)) return cudaErrorInvalidResourceHandle;
+  ph_watchdog_locked(false);
   if (event->recorded && ph_watchdog_blind(event)) return cudaErrorNotReady;
   cudaError_t error = phc_event_observe(event);
   if (!error) error = phc_capture_unsafe();

@@ -68,6 +68,7 @@ static int64_t steady_now(void) {
 }
 
 // A blocking wait asks whether its collective is done and sleeps. What it waits for may be far away in virtual time.
+// A wait for NCCL itself keeps the communicator's lock: no watchdog can make a round.
 static int pause_between_looks(const struct timespec *asked, struct timespec *left) {
   static int64_t since, last;
   if (!ph_recording() || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return real_nanosleep(asked, left);
@@ -76,7 +77,7 @@ static int pause_between_looks(const struct timespec *asked, struct timespec *le
   int64_t share = (now - since) / PATIENT_SHARE;
   ph_advance(ns > share ? ns : share);
   last = ph_now();
-  ph_watchdog_rounds();
+  ph_watchdog_rounds_of_wait();
   struct timespec nap = {0, ns < LOOK_NS ? ns : LOOK_NS};
   return real_nanosleep(&nap, NULL);
 }

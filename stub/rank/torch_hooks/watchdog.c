@@ -349,6 +349,14 @@ static void round_of(watchdog *each) {
   }
 }
 
+static __thread bool locked;
+
+void ph_watchdog_locked(bool locks) { locked = locks; }
+
+void ph_watchdog_rounds_of_wait(void) {
+  if (!locked) ph_watchdog_rounds();
+}
+
 void ph_watchdog_rounds(void) {
   if (!atomic_load_explicit(&work, memory_order_relaxed) || !atomic_load(&watchdogs)) return;
   if (ph_now() < atomic_load(&next_round) || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
