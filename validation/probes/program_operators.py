@@ -318,6 +318,8 @@ def pools(r: random.Random) -> None:
         x = x.contiguous(memory_format=torch.channels_last if dims == 2 else torch.channels_last_3d)
     x.requires_grad_()
     taps, stride = r.choice((2, 3, 3, 5)), r.choice((1, 2, 2))
+    if dims == 3:
+        taps = min(taps, size)  # torch refuses larger ones of volumes, with padding too
     which = r.randrange(4)
     if which == 0:
         out = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)[dims - 1](
@@ -440,8 +442,6 @@ def main() -> None:
                 make(r)
             except TooLarge:
                 continue
-            except (RuntimeError, NotImplementedError) as error:
-                print(f"{make.__name__}: {str(error)[:150]}", flush=True)
             made += 1
         torch.cuda.synchronize()
         torch.cuda.empty_cache()

@@ -3,11 +3,13 @@
 Each FILE holds rows of its performance summary as JSON lines. Every row is printed: tokens per second and GPU as
 published and as simulated, or the reason why it is left out. validation/workloads/bridge.py expresses a row.
 Settings that the summary does not give follow its recipes (github.com/NVIDIA-NeMo/Megatron-Bridge,
-scripts/performance). Nothing is
-fitted to a row.
+scripts/performance). Nothing is fitted to a row.
 
 A step is affine in its micro-batches, and without a pipeline in its layers. Two values of each give the step:
-pipelines have all their layers. A row is folded to one rank of each pipeline stage.
+pipelines have all their layers. A row is folded to one rank of each pipeline stage. The GPUs have 2000 GiB: the
+layers keep weights in both layouts, so a run says nothing of memory.
+
+bridge.jsonl has the seconds of the steps that are simulated already. Delete a line to simulate it again.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from phantora.run_process import PHANTORA
 
 ROOT = Path(__file__).resolve().parents[2]
 STEP = re.compile(r"elapsed time per iteration \(ms\): ([0-9.]+)")
+JOURNAL = Path(__file__).with_name("bridge.jsonl")
 LIMIT_S = 1800
 PRECISIONS = {"BF16": "bf16", "FP8": "fp8", "MXFP8": "mxfp8", "NVFP4": "nvfp4"}
 MODELS = {
@@ -112,9 +115,9 @@ def expressed(row: Mapping[str, Any]) -> Run | str:
 class Journal:
     """Seconds by command: nothing is simulated twice."""
 
-    def __init__(self, file: Path | None) -> None:
+    def __init__(self, file: Path) -> None:
         self.file = file
-        lines = file.read_text().splitlines() if file and file.exists() else []
+        lines = file.read_text().splitlines() if file.exists() else []
         self.known = {entry["command"]: entry["seconds"] for entry in map(json.loads, lines)}
 
     def seconds(self, command: tuple[str, ...]) -> float:
@@ -122,9 +125,8 @@ class Journal:
         key = shlex.join(command)
         if key not in self.known:
             self.known[key] = _simulated(command)
-            if self.file:
-                with self.file.open("a") as out:
-                    out.write(json.dumps({"command": key, "seconds": self.known[key]}) + "\n")
+            with self.file.open("a") as out:
+                out.write(json.dumps({"command": key, "seconds": self.known[key]}) + "\n")
         return float(self.known[key])
 
 
@@ -158,7 +160,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--only", default="", help="rows whose label matches this pattern")
-    parser.add_argument("--journal", type=Path, help="file of simulated commands, read and extended")
+    parser.add_argument("--journal", type=Path, default=JOURNAL, help="simulated commands, read and extended")
     args = parser.parse_args()
     journal = Journal(args.journal)
     errors: defaultdict[tuple[str, str], list[float]] = defaultdict(list)

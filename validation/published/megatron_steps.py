@@ -29,7 +29,6 @@ FIELD = re.compile(r"(tp|pp|dp|cp|l|mbc|seq)(\d+)")
 STEP = re.compile(r"elapsed time per iteration \(ms\): ([0-9.]+)")
 SEQUENCE = 4096
 LIMIT_S = 900
-NARROW = ("FP8", "MXFP8", "NVFP4")
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class Run:
 def expressed(row: Mapping[str, Any]) -> Run | str:
     """The run of a row, or why it is left out."""
     if "Precision" in row:
-        return _of_bridge(row)
+        return "a row of Megatron-Bridge: see bridge.py"
     if not str(row.get("framework", "")).startswith("Megatron-Core"):
         return "another framework or benchmark: see training.toml and nccl.json"
     found = NAME.fullmatch(str(row["model"]))
@@ -69,14 +68,6 @@ def expressed(row: Mapping[str, Any]) -> Run | str:
         return "context parallelism needs Transformer Engine's attention"
     fold = ",".join(f"{axis}={n[axis]}" for axis in ("dp", "tp") if n[axis] > 1) if n["pp"] == 1 else "off"
     return Run(str(row["model"]), str(row["gpu"]), int(row["gpus"]), float(row["step_s"]), fold, tuple(words))
-
-
-def _of_bridge(row: Mapping[str, Any]) -> str:
-    if row["section"] != "Pre-Training Performance":
-        return "fine-tuning: the sample pretrains"
-    if row["Precision"] in NARROW and not importlib.util.find_spec("transformer_engine"):
-        return "FP8, MXFP8 or NVFP4: Transformer Engine is not installed"
-    return "a recipe of Megatron-Bridge that the sample does not have"
 
 
 def simulated(run: Run) -> float | None:

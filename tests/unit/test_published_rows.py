@@ -1,0 +1,28 @@
+"""Rows of Megatron-Bridge as runs: what is simulated of a row, and the time of its step."""
+
+from pathlib import Path
+
+from validation.published.bridge import Journal, Run, expressed, step_seconds
+
+ROW = {
+    "section": "Pre-Training Performance", "model": "LLAMA3_70B", "System": "DGX-GB200", "#-GPUs": "64",
+    "Precision": "MXFP8", "GBS": "256", "MBS": "1", "Sequence Length": "8192", "TP": "2", "PP": "4", "CP": "1",
+    "VP": "5", "EP": "n/a",
+}  # fmt: skip
+
+
+def test_a_row_is_folded_to_its_pipeline_and_takes_the_line_through_two_numbers_of_micro_batches(
+    tmp_path: Path,
+) -> None:
+    run = expressed(ROW)
+    assert isinstance(run, Run)
+    assert run.options[1:4] == ("gb200-nvl72:16", "--fold", "pp=4,dp=8:first,tp=2:first")
+    assert (run.layers, run.points, run.micro, run.rounds, run.tokens) == (80, (80,), 32, (4, 8), 256 * 8192 // 64)
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.known = {" ".join(run.command(80, 4)): 1.0, " ".join(run.command(80, 8)): 1.5}
+    assert step_seconds(run, journal) == 1.0 + (32 - 4) * 0.125
+
+
+def test_a_row_that_is_not_simulated_has_a_reason() -> None:
+    assert expressed({**ROW, "model": "DeepSeekV3"}) == "multi-head latent attention: the workload does not have it"
+    assert expressed({**ROW, "section": "Fine-Tuning Performance"}) == "fine-tuning: the workload pretrains"
