@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 
-from phantora.cost.tensors import item_bytes
 from phantora.cost.types import OperatorSignature, TensorSpec
 from phantora.profile import triton_kernels
 from phantora.profile.arena import DTYPES, Arena, Unbuildable, dtype_of
@@ -294,14 +293,3 @@ def _memset() -> Callable[..., Any]:
         function.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p)
         return function
     raise Unbuildable("the CUDA runtime is not where torch loads it from")
-
-
-def operand_bytes(signature: OperatorSignature) -> int:
-    """Bytes of all tensors, as a first guess at what a call needs."""
-
-    def total(value: Any) -> int:
-        if isinstance(value, TensorSpec):
-            return prod(value.shape) * item_bytes(value.dtype)
-        return sum(total(item) for item in value) if isinstance(value, tuple) else 0
-
-    return sum(total(value) for value in signature.args)

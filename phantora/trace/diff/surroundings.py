@@ -13,11 +13,6 @@ _TAKEN = ("network", "host", "kernels")
 """Kinds of causes of the same work: a variable that differs explains them."""
 
 
-def memory_moved(d: Difference) -> bool:
-    """Whether reserved memory or the allocator's retries differ by more than between equal runs."""
-    return any(True for _ in memory_causes(d))
-
-
 def memory_causes(d: Difference) -> Iterator[Cause]:
     """Retries and reserved memory. No time is attributed to them."""
     found, retries = {peak.name: peak for peak in d.peaks}, d.retries
