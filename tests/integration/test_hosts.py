@@ -29,7 +29,8 @@ def test_a_host_twice_as_slow(tmp_path: Path) -> None:
     script.write_text(SCRIPT)
     (tmp_path / "fast").mkdir()
     (tmp_path / "slow").mkdir()
-    fast, slow = trace(tmp_path / "fast", str(script)), trace(tmp_path / "slow", "--host", "2", str(script))
+    fast = trace(tmp_path / "fast", str(script), recording=True)
+    slow = trace(tmp_path / "slow", "--host", "2", str(script), recording=True)
     steps = [analyze(open_log(run.log)).headline for run in (fast, slow)]
     assert steps[1].step_time == pytest.approx(2 * steps[0].step_time, rel=0.02)  # it waits for its host
     told = [headline.hosts for headline in steps]

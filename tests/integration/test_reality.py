@@ -66,7 +66,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def simulate(folder: Path, variant: str, options: tuple[str, ...]) -> Path:
     made = folder / f"simulated{variant}{''.join(options)}"
     made.mkdir()
-    return trace(made, "--cluster", "1x2xH100", *options, str(reality_program.__file__), variant).log
+    return trace(made, "--cluster", "1x2xH100", *options, str(reality_program.__file__), variant, recording=True).log
 
 
 def real(folder: Path, name: str, pair: Pair) -> Path:

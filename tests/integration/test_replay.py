@@ -26,7 +26,7 @@ SCRIPT += ["--ffn", "14336", "--vocab", "8000", "--seq", "4096", "--steps", "3",
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return trace(tmp_path_factory.mktemp("recorded"), "--cluster", "1x2xH100", *SCRIPT)
+    return trace(tmp_path_factory.mktemp("recorded"), "--cluster", "1x2xH100", *SCRIPT, recording=True)
 
 
 def replay(*arguments: str, directory: Path) -> subprocess.CompletedProcess[str]:
@@ -60,7 +60,7 @@ def test_on_the_same_cluster_it_is_the_same_log(run: Run, tmp_path: Path) -> Non
     [("2x1xH100", 0.01), ("1x2xA100-80GB", 0.02)],  # on A100 torch chooses flash attention, which no replay changes
 )
 def test_on_another_cluster_it_agrees_with_a_fresh_run(run: Run, tmp_path: Path, cluster: str, close: float) -> None:
-    fresh = trace(tmp_path, "--cluster", cluster, *SCRIPT)
+    fresh = trace(tmp_path, "--cluster", cluster, *SCRIPT, recording=True)
     copy = again(run, tmp_path, "--cluster", cluster)
     assert step(copy) == pytest.approx(step(fresh.log), rel=close)
     assert abs(step(copy) / step(run.log) - 1) > 0.05  # it is another cluster indeed
@@ -131,7 +131,7 @@ def test_diff_names_a_change_of_the_cluster(run: Run, tmp_path: Path, change: tu
 def test_diff_names_a_change_of_the_script(
     run: Run, tmp_path: Path, option: str, value: str, there: str, back: str
 ) -> None:
-    lines = first_lines(run.log, trace(tmp_path, "--cluster", "1x2xH100", *SCRIPT, option, value).log)
+    lines = first_lines(run.log, trace(tmp_path, "--cluster", "1x2xH100", *SCRIPT, option, value, recording=True).log)
     assert lines[0].startswith("Slower") and there in lines[0]
     assert lines[1].startswith("Faster") and back in lines[1]
 
@@ -141,7 +141,7 @@ def test_diff_names_another_tensor_parallel_size(tmp_path: Path) -> None:
     logs = []
     for ranks in (2, 4):
         (tmp_path / str(ranks)).mkdir()
-        logs.append(trace(tmp_path / str(ranks), "--cluster", f"1x{ranks}xH100", *script).log)
+        logs.append(trace(tmp_path / str(ranks), "--cluster", f"1x{ranks}xH100", *script, recording=True).log)
     there, back = first_lines(*logs)
     told = "tensor-parallel layout: sizes of the groups that communicate"
     assert f"{told} 2 (2 ranks) -> 4 (4 ranks)" in there and f"{told} 4 (4 ranks) -> 2 (2 ranks)" in back

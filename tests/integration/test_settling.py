@@ -41,7 +41,7 @@ def test_the_headline_does_not_depend_on_the_number_of_steps(
     (tmp_path / "train.py").write_text(PROGRAM)
     logs = []
     for steps in lengths:
-        trace(tmp_path, "--cluster", f"1x{gpus}xH100", "train.py", kind, str(steps))
+        trace(tmp_path, "--cluster", f"1x{gpus}xH100", "train.py", kind, str(steps), recording=True)
         logs.append((tmp_path / "run.arrow").rename(tmp_path / f"{steps}.arrow"))
     short, middle, long = (analyze(open_log(log), details=False).headline for log in logs)
     assert long.settled and (kind == "host" or not short.settled)

@@ -47,14 +47,15 @@ def command(*arguments: str) -> list[str]:
 
 def trace(
     directory: Path, *arguments: str, check: bool = True, before: Callable[[], None] | None = None,
-    timeout: float = 240, alone: bool = False,
+    timeout: float = 240, alone: bool = False, recording: bool = False,
 ) -> Run:  # fmt: skip
     """Runs share a fork server, which saves the import of torch; not those with something to do `before`, and `alone`.
-
     `test_runs.py` shows that their logs are the same.
+
+    A run with a recording is simulated four times more, for its settled steps and its error bar.
     """
     done = subprocess.run(
-        command("-o", "run.arrow", "--no-summary", *arguments),
+        command("-o", "run.arrow", "--no-summary", *(() if recording else ("--no-recording",)), *arguments),
         cwd=directory, capture_output=True, text=True, timeout=timeout, preexec_fn=before, check=False,
         env=environment(shared=not alone and before is None),
     )  # fmt: skip
