@@ -22,7 +22,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Log:
     hosts, rest = divmod(len(CHANGES), 5)
     assert not rest
     run = trace(
-        tmp_path_factory.mktemp("variants"), "--no-recording", "--cluster", f"{hosts}x5xH100",
+        tmp_path_factory.mktemp("variants"), "--cluster", f"{hosts}x5xH100",
         str(Path(variants.__file__)), timeout=300,
     )  # fmt: skip
     return open_log(run.log)

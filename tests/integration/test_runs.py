@@ -151,7 +151,7 @@ torch.cuda.synchronize()
 def test_cudnn_benchmark_keeps_the_fastest_plan(tmp_path: Path) -> None:
     """With tensor cores: each trial takes what its plan takes."""
     (tmp_path / "tried.py").write_text(TRIED)
-    run = trace(tmp_path, "--no-recording", "--cluster", "1x1xH100", "tried.py")
+    run = trace(tmp_path, "--cluster", "1x1xH100", "tried.py")
     found = rows(run.log, "name", "start", "end", kinds=("kernel",))
     words = open_log(run.log).words("name")
     convolutions = [

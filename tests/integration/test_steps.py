@@ -48,7 +48,7 @@ assert set(EXPECTED) == {loop.__name__ for loop in loops.LOOPS}
 def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Log, dict[str, dict[str, Any]]]:
     """All loops at once, each a rank of its own: the log, and by name what the loop printed, with its rank."""
     run = trace(
-        tmp_path_factory.mktemp("loops"), "--no-recording", "--cluster", f"{len(loops.LOOPS) // 6}x6xH100",
+        tmp_path_factory.mktemp("loops"), "--cluster", f"{len(loops.LOOPS) // 6}x6xH100",
         str(Path(loops.__file__)), timeout=590,
     )  # fmt: skip
     return open_log(run.log), printed_by_loops(run)

@@ -49,10 +49,10 @@ def trace(
     directory: Path, *arguments: str, check: bool = True, before: Callable[[], None] | None = None,
     timeout: float = 240, alone: bool = False, recording: bool = False,
 ) -> Run:  # fmt: skip
-    """Runs share a fork server, which saves the import of torch; not those with something to do `before`, and `alone`.
-    `test_runs.py` shows that their logs are the same.
+    """One run, on the fork server of all tests: not one with something to do `before`, nor one that is `alone`.
 
-    A run with a recording is simulated four times more, for its settled steps and its error bar.
+    `test_runs.py` shows that the logs are the same. Only a run with a `recording` can be replayed, and has settled
+    steps and an error bar: it is simulated four times more for them.
     """
     done = subprocess.run(
         command("-o", "run.arrow", "--no-summary", *(() if recording else ("--no-recording",)), *arguments),
