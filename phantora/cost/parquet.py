@@ -1,7 +1,7 @@
 """Parquet files that somebody else may have written, read within bounds.
 
-Repeated values are stored once, so some kilobytes may stand for as many rows as one likes: the sizes that the file's
-metadata gives are looked at before anything is unpacked. Columns that are not asked for are not read.
+Repeated values are stored once, so a file of some kilobytes may stand for any number of rows. The sizes in the file's
+metadata are checked before anything is unpacked. Only the columns that are asked for are read.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-MOST_ROWS = 4 << 20  # the largest table of ours has 30,000
-MOST_BYTES = 512 << 20  # unpacked; ours take 5 MB
+MOST_ROWS = 4 << 20  # ten times the largest table, h100-sxm.parquet
+MOST_BYTES = 512 << 20  # unpacked, all columns; ten times the same table
 
 
 def read_columns(source: Path | pa.BufferReader, columns: Sequence[str]) -> pa.Table:

@@ -1,10 +1,14 @@
 """Convolutions of random sizes and kinds, to measure and to judge predictions by. `phantora trace --missing` lists them.
 
     phantora trace --missing FILE.jsonl --cluster 1x1xH100 -m validation.probes.convolutions_random [SEED]
+    phantora trace --missing FILE.jsonl --cluster 1x1xH100 -m validation.probes.convolutions_random groups [COUNT] [SEED]
 
 `operators_wide.py` draws a few convolutions among much else. Here every kind that cuDNN has kernels of its own for comes
 up often enough to be judged alone: groups (over sequences, images and volumes), one channel a group, transposed ones,
 dilated ones, few channels in or out, widths that no power of two divides, plain products.
+
+`groups`: convolutions in groups alone, in sizes of image models. RegNets, ResNeXts and their kin have groups of every width;
+cuDNN has kernels of its own for some widths and layouts.
 """
 
 from __future__ import annotations
@@ -25,6 +29,15 @@ BATCHES = (1, 2, 4, 8, 16, 24, 32, 64, 128)
 MODULES = ((nn.Conv1d, nn.Conv2d, nn.Conv3d), (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d))
 MOST_ELEMENTS = 1 << 25  # of an image
 MOST_WORK = 5e11  # multiply-adds of the output
+
+GROUP_WIDTHS = (
+    4, 8, 12, 16, 16, 20, 24, 24, 28, 32, 32, 40, 48, 48, 56, 56, 64, 64, 72, 80, 88, 96, 104, 112, 112, 116, 120, 128, 128, 144,
+    152, 160, 168, 176, 184, 192, 200, 208, 224, 232, 240, 248, 256, 264, 288, 328,
+)  # fmt: skip
+GROUPS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 20, 24, 28, 32, 42, 64)
+GROUP_SIZES = (7, 7, 8, 10, 12, 14, 14, 16, 19, 20, 24, 28, 28, 32, 40, 48, 56, 56, 64, 96, 112)
+GROUP_BATCHES = (8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 384, 512)
+GROUP_DTYPES = (torch.bfloat16, torch.bfloat16, torch.bfloat16, torch.bfloat16, torch.float16, torch.float32)
 
 
 def width(r: random.Random) -> int:
@@ -105,8 +118,33 @@ def transposed(r: random.Random) -> bool:
     return both_passes(r, dims, channels, out, kernel, True, stride=stride, padding=padding, groups=groups)
 
 
+def image_groups(r: random.Random) -> bool:
+    """Forward and backward of a convolution in groups, of a batch of images; False if it would be too large."""
+    width, groups, size, batch = (r.choice(of) for of in (GROUP_WIDTHS, GROUPS, GROUP_SIZES, GROUP_BATCHES))
+    channels, kernel, stride = width * groups, r.choice((3, 3, 3, 3, 3, 1, 5)), r.choice((1, 1, 1, 2))
+    work = batch * (size / stride) ** 2 * channels * width * kernel**2
+    if channels > 4096 or batch * size * size * channels > 1 << 28 or not 2e8 < work < 4e11:
+        return False
+    dtype = r.choice(GROUP_DTYPES)
+    x = torch.randn(batch, channels, size, size, device="cuda", dtype=dtype)
+    module = nn.Conv2d(channels, channels, kernel, stride, kernel // 2, groups=groups, bias=False).to("cuda", dtype)
+    if r.random() < 0.7:
+        x, module = x.contiguous(memory_format=torch.channels_last), module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    y = module(x.requires_grad_())
+    y.backward(torch.ones_like(y))
+    return True
+
+
 def main() -> None:
     torch.backends.cudnn.allow_tf32 = True
+    if sys.argv[1:2] == ["groups"]:
+        count, seed = (int(word) for word in (*sys.argv[2:], *("600", "0")[len(sys.argv) - 2 :]))
+        r = random.Random(seed)
+        made = 0
+        while made < count:
+            made += image_groups(r)
+        torch.cuda.synchronize()
+        return
     r = random.Random(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
     counts = {dense: 110, plain: 45, dilated: 50, ends: 45, grouped: 110, depthwise: 50, transposed: 90}
     for make, count in counts.items():

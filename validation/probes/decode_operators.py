@@ -1,10 +1,15 @@
-"""Products and attention of one query, as where tokens are generated. A step of them, to be traced and measured.
+"""Products of few rows and attention of few queries, as where tokens are generated or checked. To be traced and measured.
 
-    phantora trace --cluster 1x1xH100 --missing missing.jsonl -o decode.arrow -m validation.probes.decode_operators
+    phantora trace --cluster 1x1xH100 --missing missing.jsonl -o decode.arrow -m validation.probes.decode_operators [queries]
     phantora profile missing.jsonl --out decode_h100.parquet      # on the GPU
+
+`queries`: only attention of 1 to 16 queries, by each kernel that has it.
 """
 
 from __future__ import annotations
+
+import itertools
+import sys
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +25,13 @@ LAYERS = (  # inputs and outputs of decoders' layers, whole or in parts
 )  # fmt: skip
 HEADS = ((8, 8), (16, 16), (32, 32), (64, 64), (32, 8), (64, 8), (16, 2))  # of queries, of keys
 LARGEST = 1 << 30  # bytes of keys
+FEW_SHAPES = ((1, 8), (1, 32), (4, 32), (16, 16), (32, 32))  # sequences, heads
+FEW_KEYS, FEW_QUERIES = (128, 512, 1000, 2048, 8192), (1, 4, 16)
+FEW_KERNELS = (  # with the size of a head
+    (SDPBackend.FLASH_ATTENTION, torch.bfloat16, 128), (SDPBackend.FLASH_ATTENTION, torch.bfloat16, 64),
+    (SDPBackend.EFFICIENT_ATTENTION, torch.bfloat16, 128), (SDPBackend.EFFICIENT_ATTENTION, torch.float32, 64),
+    (SDPBackend.CUDNN_ATTENTION, torch.bfloat16, 128),
+)  # fmt: skip
 
 
 def empty(*shape: int) -> torch.Tensor:
@@ -47,8 +59,22 @@ def attention(batch: int, heads: int, kv_heads: int, keys: int, head: int) -> No
             F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
 
+def few_queries() -> None:
+    """Attention of 1 to 16 queries, by each kernel that has it."""
+    for (batch, heads), keys, queries, (backend, dtype, head) in itertools.product(FEW_SHAPES, FEW_KEYS, FEW_QUERIES, FEW_KERNELS):
+        if batch * heads * keys * head * dtype.itemsize > LARGEST // 2:
+            continue
+        q = torch.empty(batch, heads, queries, head, device="cuda", dtype=dtype)
+        k, v = (torch.empty(batch, heads, keys, head, device="cuda", dtype=dtype) for _ in range(2))
+        with sdpa_kernel(backend):
+            F.scaled_dot_product_attention(q, k, v)
+
+
 def main() -> None:
     torch.set_grad_enabled(False)
+    if sys.argv[1:] == ["queries"]:
+        few_queries()
+        return
     products()
     for batch in (1, 2, 4, 8, 16, 32, 64):
         for heads, kv_heads in HEADS:

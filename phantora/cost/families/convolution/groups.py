@@ -22,7 +22,7 @@ from phantora.cost.timing import kernel_ns, own_kernels
 PADDED, SLICED = "padded", "sliced"
 WIDEST = 256  # channels of a group that cuDNN pads to; wider ones are always sliced
 NARROWEST = 4  # channels of a group, the least that has a kernel
-# Measured on an H100 (validation/probes/groups_random.py): kernels that pad take
+# Measured on an H100 (validation/probes/convolutions_random.py groups): kernels that pad take
 # so long for a million elements that they read, where channels are last and where they are not (which are turned at
 # the same time), and some time each. Kernels that slice: likewise, for a group.
 PAD_NS, TURN_NS, PAD_START_NS, PADS = 7.7e-3, 6.0e-3, 8000.0, 3
